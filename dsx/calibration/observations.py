@@ -13,7 +13,7 @@ from dsx.predict.missing_recompute import with_recompute
 from dsx.predict.predictor import facts_of, likeness_of
 from dsx.predict.setup_costs import price
 from dsx.predict.validation_rows import group_of, layout_of
-from dsx.runs.measured_memory import counted_bytes, measured_bytes
+from dsx.runs.measured_memory import measured_bytes
 from dsx.runs.reasons import Reason
 from dsx.runs.run_table import Run
 from dsx.runs.setups import Setup
@@ -100,7 +100,7 @@ class Observations:
             own = changed(batch, values)
             memory = counted_memory(price(own), own.assumptions)
             for at, row in enumerate(batch.rows):
-                predicted[row] = np.broadcast_to(memory[counted_bytes(self.setups[row].run)], len(batch.rows))[at]
+                predicted[row] = np.broadcast_to(memory[self.setups[row].counted], len(batch.rows))[at]
         measured = [measured_bytes(setup.run) for setup in self.setups]
         known = [row for row, size in enumerate(measured) if isinstance(size, float)]
         ratio = np.array([measured[row] / predicted[row] for row in known])

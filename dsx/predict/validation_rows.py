@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsx.predict.predictions import Predict
-from dsx.runs.measured_memory import ALLOCATED, RESERVED, counted_bytes, measured_bytes
+from dsx.runs.measured_memory import ALLOCATED, RESERVED, measured_bytes
 from dsx.runs.reasons import Reason
 from dsx.runs.run_table import Run
 from dsx.runs.setups import Setup
@@ -56,7 +56,7 @@ def compare(
         for run, setup, time, size in zip(runs, setups, seconds, memory, strict=True)
     ]
     modelled = np.array([reason is None for reason in reasons], dtype=bool)
-    counted = [counted_bytes(run) for run in runs]
+    counted = [setup.counted if isinstance(setup, Setup) else None for setup in setups]
 
     def predicted(values: np.ndarray) -> np.ndarray:
         of_runs = np.full(len(runs), np.nan)

@@ -2,7 +2,8 @@
 
 The columns describe a dense transformer. What they cannot describe (a head dimension other than hidden / heads, latent
 attention, shared experts, dense layers before the expert layers) comes from the packaged model with the same
-dimensions, if there is one. A row with fewer layers than that model, a truncated proxy, gets its first layers.
+dimensions, if there is one. A row with fewer layers than that model, a proxy that stands for it, has its kinds of layers
+in proportion, at least one of each.
 """
 
 from collections import Counter
@@ -83,7 +84,7 @@ def model_of(sizes: Sizes, sequence_length: int, models: Sequence[ModelSpec]) ->
     known = next((model for model in models if _adds_to(model, sizes)), None)
     if known is not None:
         dimensions = known.dimensions | {"v": sizes.vocab}
-        return _spec(dimensions, _first_layers(known, sizes.layers), sequence_length)
+        return _spec(dimensions, _proxy_layers(known, sizes.layers), sequence_length)
     if sizes.head_dim is None and sizes.hidden % sizes.heads:
         detail = f"hidden={sizes.hidden}, heads={sizes.heads}"
         return Reason("hidden is not a multiple of heads, and head_dim is blank", detail)
@@ -143,18 +144,27 @@ def _spec(dimensions: dict[str, int], layers: Sequence[CountedLayer], sequence_l
     )
 
 
-def _first_layers(model: ModelSpec, layers: int) -> list[CountedLayer]:
-    """Return the first `layers` layers of a model; if it has fewer, its commonest layer fills the rest."""
+def _proxy_layers(model: ModelSpec, layers: int) -> list[CountedLayer]:
+    """Return `layers` layers in the order of a model, its kinds in proportion; if it has fewer, its commonest fills up.
+
+    A model with more stretches of layers than `layers`, whose kinds alternate, gives its first layers.
+    """
     entries = [(entry.layer, entry.count) for entry in model.sequence]
     built = model_of_layers(model)
     end = len(entries) - built.trailing
     first, body, last = entries[: built.leading], entries[built.leading : end], entries[end:]
-    numbers = Counter[LayerKind]()
+    whole = sum(count for _, count in body)
+    commonest = Counter[LayerKind]()
+    for layer, count in body:
+        commonest[layer] += count
+    usual = commonest.most_common(1)[0][0]
+    if layers < whole and len(body) <= layers:
+        body = [(layer, max(layers * count // whole, 1)) for layer, count in body]
     kept: list[CountedLayer] = []
     left = layers
     for layer, count in body:
-        numbers[layer] += count
         kept.append((layer, min(count, left)))
         left -= kept[-1][1]
-    kept.append((numbers.most_common(1)[0][0], left))
+    largest = max(range(len(kept)), key=lambda at: (kept[at][0] == usual, kept[at][1]))
+    kept[largest] = (kept[largest][0], kept[largest][1] + left)
     return [*first, *(entry for entry in kept if entry[1]), *last]

@@ -9,8 +9,8 @@ UNITS = {"gib": 2.0**30, "mib": 2.0**20, "gb": 1e9, "mb": 1e6}
 # What a tool counted: tensors alone, all memory that the framework's allocator holds, or all memory in use on the
 # device, with its context and the buffers of the collective library.
 ALLOCATED, RESERVED, DEVICE = "allocated", "reserved", "device"
-# A word in mem_unit, the first one that is there -> what was counted. Without any it is the peak that frameworks log,
-# which is that of the tensors (max_memory_allocated of PyTorch).
+# A word in mem_unit, the first one that is there -> what was counted. Without any it is the peak that the framework
+# logs (`logs` of its stack).
 COUNTED = {
     **dict.fromkeys(("nvidia-smi", "rocm-smi", "nvml", "driver", "device"), DEVICE),
     "reserved": RESERVED,
@@ -29,7 +29,7 @@ def measured_bytes(run: Run) -> float | Reason | None:
     return run.measured_mem_gb * factor
 
 
-def counted_bytes(run: Run) -> str:
-    """Return which bytes were counted: "allocated", "reserved" or "device"."""
+def counted_bytes(run: Run, logs: str = ALLOCATED) -> str:
+    """Return which bytes were counted: "allocated", "reserved" or "device"; `logs` where mem_unit says nothing."""
     unit = (run.mem_unit or "").lower()
-    return next((kind for word, kind in COUNTED.items() if word in unit), ALLOCATED)
+    return next((kind for word, kind in COUNTED.items() if word in unit), logs)

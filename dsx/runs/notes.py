@@ -86,14 +86,17 @@ def read_notes(cells: Mapping[str, Any]) -> dict[str, Any]:
     return missing | _of_replica(notes, cells)
 
 
-def _of_replica(notes: str, cells: Mapping[str, Any]) -> dict[str, int]:
-    """Return the microbatch of a replica where the column counts sequences of a device; nothing if they are equal."""
+def _of_replica(notes: str, cells: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the microbatch of a replica where the column counts sequences of a device; nothing if they are equal.
+
+    What counts by device divides its activations by all of them, as sequence parallelism does.
+    """
     members = (cells["tp"] or 1) * (cells["cp"] or 1)
     if members == 1 or not cells["microbatch"] or not _PER_DEVICE.search(notes):
         return {}
     whole, dp = cells["microbatch"] * members, cells["dp"]
     divides = not (dp and cells["global_batch"]) or cells["global_batch"] % (whole * dp) == 0
-    return {"microbatch": whole} if divides else {}
+    return {"microbatch": whole, "sp": True} if divides else {}
 
 
 def names_interleaving(cells: Mapping[str, Any]) -> bool:

@@ -11,6 +11,7 @@ from dsx.runs.architecture import Sizes, chain_of, known_models, model_of
 from dsx.runs.defaults import fill
 from dsx.runs.fused_kernels import FUSABLE
 from dsx.runs.machines import cluster_of, known_clusters
+from dsx.runs.measured_memory import counted_bytes
 from dsx.runs.node_network import with_node_network
 from dsx.runs.note_words import unread_words
 from dsx.runs.notes import ZERO_GROUP, read_notes
@@ -66,6 +67,7 @@ class Setup:
     stated: Mapping[str, Any]  # fields of an assumption set that the row states
     gpus_per_node: int
     stack: str | None  # of its software; None if there are no stacks
+    counted: str  # which bytes its measured memory counts: "allocated", "reserved" or "device"
     remark: str | None  # about software that no stack names
     filled: tuple[str, ...]  # missing columns whose default matters
     from_notes: tuple[str, ...]  # missing columns that the notes state
@@ -186,6 +188,7 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
         stated=_fields(values),
         gpus_per_node=values["gpus_per_node"],
         stack=software and software.stack.name,
+        counted=counted_bytes(run, software.stack.software.logs) if software else counted_bytes(run),
         remark=described(software.unknown, software.stack, known.stacks) if software and software.unknown else None,
         filled=filled,
         from_notes=read,

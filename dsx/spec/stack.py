@@ -8,7 +8,7 @@ sets that it extends. A measured run has the stack of its own software (`dsx.run
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PrivateAttr
 
@@ -17,7 +17,7 @@ from dsx.spec.document import Document, KeyPath, merged
 from dsx.spec.load import Given, Spec, statements
 from dsx.spec.locate import names
 from dsx.spec.validated import validate
-from dsx.spec.value_types import unsourced
+from dsx.spec.value_types import Sourced, unsourced
 
 STACK = "stack"  # field of an assumption set
 
@@ -46,6 +46,8 @@ class SoftwareSpec(Spec):
     # Words of its frameworks; case does not count. The stacks without any are for software that no other stack names.
     words: list[str] = Field(default_factory=list)
     since: Month  # of its releases; until the next stack with the same words
+    # What its logs call peak memory: that of tensors (max_memory_allocated of PyTorch), or of the allocator.
+    logs: Annotated[Literal["allocated", "reserved"], Sourced] = "allocated"
 
 
 class StackSpec(Spec):
