@@ -135,7 +135,7 @@ class _Statement:
     """How a set was stated, which is no part of what it states."""
 
     documents: tuple[Document, ...] = field(default=(), compare=False)  # files and overrides, without the stack
-    changed: frozenset[str] = field(default=frozenset(), compare=False)  # fields of a copy that the documents do not state
+    changed: frozenset[str] = field(default=frozenset(), compare=False)  # fields that a copy has otherwise
 
 
 class AssumptionsSpec(Spec):
