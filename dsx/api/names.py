@@ -7,11 +7,12 @@ from dsx.errors import UnknownNameError
 from dsx.graph.library import layer_names, strategy_names
 from dsx.spec.locate import names as names_of
 
-Kind = Literal["models", "clusters", "strategies", "layers", "assumptions", "frameworks"]
+Kind = Literal["models", "clusters", "strategies", "layers", "assumptions", "stacks", "frameworks"]
 
 
 def names(kind: Kind) -> list[str]:
-    """Return the names of models, clusters, strategies, layers, assumption sets or frameworks, sorted.
+    """Return the names of models, clusters, strategies, layers, assumption sets, software stacks or frameworks,
+    sorted.
 
         dsx.names("clusters")
 
@@ -23,7 +24,7 @@ def names(kind: Kind) -> list[str]:
             return list(strategy_names())
         case "layers":
             return list(layer_names())
-        case "models" | "clusters" | "assumptions" | "frameworks":
+        case "models" | "clusters" | "assumptions" | "stacks" | "frameworks":
             return names_of(kind, ".yaml")
         case _:
             raise UnknownNameError("kind of names", kind, get_args(Kind))

@@ -39,6 +39,7 @@ ONE_DOMAIN: Mapping[str, Any] = {
     "device": {
         "name": "any",
         "matrix_flops": "1 PFLOP/s",
+        "sustained_share": 1,
         "vector_flops": "1 PFLOP/s",
         "hbm_bandwidth": "1 TB/s",
         "hbm_capacity": "1 TB",

@@ -22,6 +22,7 @@ class Kind(StrEnum):
     strategies = "strategies"
     layers = "layers"
     assumptions = "assumptions"
+    stacks = "stacks"
     frameworks = "frameworks"
 
 

@@ -112,7 +112,9 @@ def _chunks_beside(choices: StepChoices, searched: Searched) -> PerPlan | None:
     more = (1.0 - 1.0 / choices.vpp) * (group - 1.0)
     nothing = xp.zeros_like(more)
     return pick(
-        searched.schedule, choices.schedule, {code: more if code in interleaved else nothing for code in searched.schedule}
+        searched.schedule,
+        choices.schedule,
+        {code: more if code in interleaved else nothing for code in searched.schedule},
     )
 
 

@@ -4,7 +4,7 @@ The space and the cost model read the fields. No code branches on the name of a 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
@@ -135,6 +135,7 @@ class _Statement:
     """How a set was stated, which is no part of what it states."""
 
     documents: tuple[Document, ...] = field(default=(), compare=False)  # files and overrides, without the stack
+    changed: frozenset[str] = field(default=frozenset(), compare=False)  # fields that a copy has otherwise
 
 
 class AssumptionsSpec(Spec):
@@ -275,6 +276,12 @@ class AssumptionsSpec(Spec):
 
     _statement: _Statement = PrivateAttr(default=_Statement())
 
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy with other values, which it has with any stack."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied._statement = replace(self._statement, changed=self._statement.changed | {*(update or ())})
+        return copied
+
     def of_stack(self, name: str) -> Self:
         """Return the set with another stack; a set that names none is the same for every stack."""
         if self.stack is None or name == self.stack:
@@ -283,7 +290,7 @@ class AssumptionsSpec(Spec):
         document, _ = without_bounds(merged(with_stack(stated)), type(self))
         found = validate(document, type(self))
         found._statement = _Statement(tuple(stated))
-        return found
+        return found.model_copy(update={name: getattr(self, name) for name in self._statement.changed - {STACK}})
 
     @field_validator("specialise")
     @classmethod

@@ -91,7 +91,10 @@ def is_section(path: str) -> bool:
 
 @cache
 def _values() -> dict[str, FieldInfo]:
-    """Return path -> field for every single value of a cluster and of an assumption set."""
+    """Return path -> field for every single value of a cluster and every field of an assumption set.
+
+    The numbers inside a field of an assumption set say how it was fitted.
+    """
 
     def inside(model: type[BaseModel], before: str) -> Iterator[tuple[str, FieldInfo]]:
         for name, info in model.model_fields.items():
@@ -101,7 +104,8 @@ def _values() -> dict[str, FieldInfo]:
             else:
                 yield f"{before}{name}", info
 
-    return dict(inside(ClusterSpec, "")) | dict(inside(AssumptionsSpec, f"{_ASSUMPTIONS}."))
+    of_assumptions = {f"{_ASSUMPTIONS}.{name}": info for name, info in AssumptionsSpec.model_fields.items()}
+    return dict(inside(ClusterSpec, "")) | of_assumptions
 
 
 @cache

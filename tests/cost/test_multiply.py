@@ -32,9 +32,26 @@ def test_with_neutral_parameters_a_multiply_runs_at_the_ceiling_exactly(shape, s
     assert slowdown(*sizes, shape=shape, tiles=((128, 128), (64, 64))) == 1.0
 
 
-def test_a_multiply_of_the_half_size_takes_twice_as_long():
-    assert slowdown(4096, 4096, 128, contracted_half=128.0) == 2.0
-    assert slowdown(4096, 4096, 1024, contracted_half=128.0) == 1.125
+# As long as a multiprocessor of 10 TFLOP/s computes a tile of 128 x 128 with 128 contracted elements: 419 ns.
+FILLED = {"tiles": ((128, 128),), "tile_latency": 2 * 128**3 / 1e13}
+
+
+def test_a_tile_that_computes_as_long_as_it_waits_takes_twice_as_long():
+    assert slowdown(4096, 4096, 128, **FILLED) == pytest.approx(2.0)
+    assert slowdown(4096, 4096, 1024, **FILLED) == pytest.approx(1.125)
+    # A tile of another shape computes for longer; the first of the list counts.
+    assert slowdown(4096, 4096, 128, **FILLED | {"tiles": ((256, 128), (128, 128))}) == pytest.approx(1.5)
+
+
+def test_a_faster_device_waits_relatively_longer():
+    assert slowdown(4096, 4096, 256, facts={"matrix_flops": 2e15, "fp8_flops": 4e15}, **FILLED) == pytest.approx(2.0)
+    # In 8 bits the tile computes for half as long, and waits as long as in 16.
+    assert slowdown(4096, 4096, 256, linear_dtype="fp8", **FILLED) == pytest.approx(0.5 * 2.0)
+
+
+def test_without_multiprocessors_or_tiles_no_tile_waits():
+    assert slowdown(4096, 4096, 128, facts={"num_sms": 1.0}, **FILLED) == 1.0  # the device does not state them
+    assert slowdown(4096, 4096, 128, **FILLED | {"tiles": ()}) == 1.0
 
 
 def test_multiplies_of_experts_wait_for_the_busiest():
@@ -67,13 +84,15 @@ def test_the_best_tile_counts():
 
 def test_attention_has_an_efficiency_of_its_own_in_either_direction():
     changes = {"attention_efficiency": 0.8, "attention_gradient_efficiency": 0.5, "attention_half": 32.0}
-    changes |= {"contracted_half": 1e6, "tiles": ((4096, 4096),), "tile_quantisation": 1.0}
+    changes |= {"tile_latency": 1.0, "tiles": ((4096, 4096),), "tile_quantisation": 1.0}
     back = MultiplyShape(0, BACKWARD, linear=False, fused=True, of_weight=False, grouped=False)
     for sizes in ((2048, 2048, 64), (2048, 64, 2048)):  # the head dimension is the smallest side
         assert slowdown(*sizes, shape=ATTENTION, **changes) == pytest.approx(1.5 / 0.8)
         assert slowdown(*sizes, shape=back, **changes) == pytest.approx(1.5 / 0.5)
     unfused = MultiplyShape(0, FORWARD, linear=False, fused=False, of_weight=False, grouped=False)
-    assert slowdown(2048, 2048, 64, shape=unfused, **changes | {"tiles": (), "contracted_half": 64.0}) == 2.0
+    assert slowdown(2048, 2048, 64, shape=unfused, **changes | FILLED | {"tile_quantisation": 0.0}) == pytest.approx(
+        3.0
+    )
 
 
 def test_eight_bits_are_for_multiplies_with_a_weight():
@@ -111,7 +130,7 @@ def test_every_parameter_of_multiplies_can_be_fitted():
     work = layer("default")
     assumptions = make_assumptions(
         tiles=((256, 128), (128, 128)), linear_dtype="fp8", launch_hidden=0.5,
-        contracted_half=128.0, tile_half=32.0, tile_quantisation=0.5, wave_quantisation=0.5,
+        tile_latency=1e-6, tile_half=32.0, tile_quantisation=0.5, wave_quantisation=0.5,
         attention_half=24.0, attention_efficiency=0.8, attention_gradient_efficiency=0.6, fp8_efficiency=0.7,
     )  # fmt: skip
 
@@ -122,7 +141,7 @@ def test_every_parameter_of_multiplies_can_be_fitted():
     slopes = jax.jit(jax.grad(seconds))(jax.tree.map(np.asarray, assumptions))
     names = ("attention_efficiency", "attention_gradient_efficiency", "fp8_efficiency", "matrix_efficiency")
     assert all(float(getattr(slopes, name)) < 0 for name in names)
-    names = ("contracted_half", "attention_half", "wave_quantisation", "launch_latency")
+    names = ("tile_latency", "attention_half", "wave_quantisation", "launch_latency")
     assert all(float(getattr(slopes, name)) > 0 for name in names)
     assert all(np.isfinite(leaf) for leaf in jax.tree.leaves(slopes))
 

@@ -23,6 +23,8 @@ from dsx.spec.locate import names
 from dsx.spec.model import load_model
 
 DEFAULT = load_assumptions("default")
+# An evaluation has the stack of its set, a run that of its software.
+OWN = {"software": str(DEFAULT.stack)}
 PLAN = {"tp": 2, "pp": 2, "dp": 4, "microbatch_size": 2, "nvs.tp": 2, "nvs.dp": 4}
 
 LLAMA_13B = {"layers": "40", "hidden": "5120", "ffn_hidden": "13824", "heads": "40", "kv_heads": "8"}
@@ -52,7 +54,7 @@ CASES = [
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
     file = tmp_path_factory.mktemp("tables") / "runs.csv"
-    return setups(read_runs(write(file, *(change for change, _, _ in CASES))))
+    return setups(read_runs(write(file, *(OWN | change for change, _, _ in CASES))))
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +96,7 @@ def test_what_cannot_be_priced_has_a_reason(tmp_path, monkeypatch):
 
 
 def test_a_text_that_no_strategy_divides_is_a_fault_of_the_text(tmp_path):
-    asked = setups(read_runs(write(tmp_path / "runs.csv", {"flash": "0"})))
+    asked = setups(read_runs(write(tmp_path / "runs.csv", OWN | {"flash": "0"})))
     missing = DEFAULT.model_copy(update={"unfused_attention": {"core": "unfused-attention"}})
     with pytest.raises(SpecError, match=r"unknown block 'unfused-attention'; did you mean 'unfused-attention-core'"):
         predict(asked, missing)
@@ -102,7 +104,7 @@ def test_a_text_that_no_strategy_divides_is_a_fault_of_the_text(tmp_path):
 
 @pytest.mark.parametrize("slip", [{"cor": "unfused-attention-core"}, {"dropuot": True}])
 def test_what_unfused_attention_sets_is_no_slip_of_the_pen(tmp_path, slip):
-    asked = setups(read_runs(write(tmp_path / "runs.csv", {"flash": "0"})))
+    asked = setups(read_runs(write(tmp_path / "runs.csv", OWN | {"flash": "0"})))
     with pytest.raises(SpecError, match=r"which is no (option|block parameter) of any layer; did you mean"):
         predict(asked, DEFAULT.model_copy(update={"unfused_attention": slip}))
 

@@ -19,7 +19,7 @@ SAID |= {"stored_layers": 0, "offload": "none", "order": "tp-cp-ep-dp-pp"}
 LAYERS = 24
 SIZES = {"x": 8, "topk": 2, "capacity_percent": 100}
 # What Megatron-LM runs without a word: nothing in 8 bits, and only the reduction over dp beside compute.
-PLAIN_SET = load_assumptions("uncalibrated")
+PLAIN_SET = load_assumptions("software-neutral")
 DEVICE = load_cluster("h100-nvs8").device
 FLAG = "--pipeline-model-parallel-layout"
 

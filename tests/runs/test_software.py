@@ -12,13 +12,16 @@ STACKS = known_stacks()
     [
         (None, "Megatron-LM", 2021, "megatron-2019"),
         (None, "megatron-lm", 2023, "megatron-2023"),
-        (None, "NeMo/Megatron-Core", 2024, "megatron-2024"),
+        (None, "NeMo/Megatron-Core", 2024, "megatron-2024-mid"),  # the middle of the year
+        ("24.05", "NeMo/Megatron-Core", 2024, "megatron-2024"),
+        ("24.06", "NeMo/Megatron-Core", 2024, "megatron-2024-mid"),
         ("NeMo 25.04", "NeMo/Megatron-Core", 2024, "megatron-2025"),  # a release wins over the year
         ("ngc23.09 NeMo", None, 2025, "megatron-2023"),
         ("release of 2023-10", "PaxML/JAX", 2024, "xla-2023"),
         (None, "Megatron-DeepSpeed", 2024, "deepspeed-2023"),  # the longer word
         (None, "Megatron-DeepSpeed (Habana)", 2024, "graph-compiler-2023"),
-        (None, "torchtitan FSDP2", 2024, "fsdp-2024"),
+        (None, "torchtitan FSDP2", 2024, "torchtitan-2024"),
+        (None, "PyTorch FSDP2", 2024, "fsdp-2024"),
         ("fsdp-2022", "torchtitan", 2025, "fsdp-2022"),  # the name of a stack
         (None, "Megatron-LM", None, "megatron-lm-2025"),  # as new as the newest
         (None, "Megatron-LM", 1999, "megatron-2019"),  # all are later

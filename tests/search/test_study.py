@@ -50,8 +50,21 @@ def leaves(problem):
 def test_the_fields_are_the_facts_of_the_cost_functions():
     """All leaves except sizes of elements can be varied, and the size of a fast domain."""
     varied = {"".join(map(str, path)) for path in leaves(problem_with())}
-    # Not varied: bytes of a weight and of a gradient; the 8-bit rate, power, multiprocessors and host link of a device.
-    assert len(varied) == len(REAL) + 6
+    shares = {f"[0].device.attention_{way}[{n}]" for way in ("forward", "backward") for n in range(4)}
+    others = (
+        "sustained_share",
+        "fp8_flops",
+        "fp4_flops",
+        "int8_flops",
+        "fp8_sustained_share",
+        "power_share",
+        "host_bandwidth",
+        "num_sms",
+    )
+    held = shares | {f"[0].device.{name}" for name in others}
+    held |= {f"[1].{name}" for name in ("weight_bytes", "gradient_bytes", "dispatcher")}
+    assert held < varied
+    assert len(varied - held) == len(REAL)
     assert set(FIELDS) - set(REAL) == {"network.nvs.size"}
 
 
@@ -59,7 +72,7 @@ def test_the_fields_are_the_facts_of_the_cost_functions():
 @pytest.mark.parametrize("path", REAL)
 def test_a_real_field_equals_set(path):
     base = stated(path) or 1e-6
-    values = np.array([base, base * 0.5])
+    values = np.array([base, base - 1 if path.endswith("attention_kernels") else base * 0.5])
     (made,) = make_studies([problem_with()], WhatIf((path,), tuple((v,) for v in values.tolist())), GPUS, BATCHES)
     np.testing.assert_array_equal(made.values[path], values)
     assert made.problem.num_points == 2
@@ -74,12 +87,18 @@ def test_a_real_field_equals_set(path):
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("path", REAL)
 def test_every_real_field_changes_a_cost_or_what_fits(path):
-    """The plan must use what the field is about: 8 bits, offload, gathers, ZeRO 3, experts."""
+    """The plan must use what the field is about: 8 bits, offload, gathers, ZeRO 3, experts.
+
+    Shares that a device states apply in place of those of the set.
+    """
     name = path.rpartition(".")[2]
     dtype = "fp8" if name in ("fp8_efficiency", "cast_traffic") else "bf16"
     model = "mixtral-8x7b" if name in ("grouped_efficiency", "ep_overlap") else INPUTS[0]
-    cluster = "h100-96-nvs8" if name == "clock_exponent" else INPUTS[1]
-    inputs = load_inputs(model, cluster, INPUTS[2], split_overrides([f"assumptions.linear_dtype={dtype}"]))
+    cluster = {"clock_exponent": "h100-96-nvs8", "sustained_share": "mi250x-xgmi8"}.get(name, INPUTS[1])
+    changes = [f"assumptions.linear_dtype={dtype}"]
+    if name.startswith("attention_") and name != "attention_kernels":
+        changes.append("assumptions.attention_kernels=none")
+    inputs = load_inputs(model, cluster, INPUTS[2], split_overrides(changes))
     strategy = {"tp_overlap": "1d", "cp_overlap": "2d"}.get(name, "1d-no-sp")
     choices = USUAL | {
         "offload": ["both" if "host" in path else "none"],

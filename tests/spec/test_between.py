@@ -7,6 +7,9 @@ from dsx.spec.assumptions import load_assumptions, load_fitted
 from dsx.spec.between import Bounds
 from dsx.spec.cluster import load_cluster
 
+FREE = "{deviation: 0.1, between: [0.1, 1]}"
+SEVEN = [f"{name}_efficiency" for name in ("matrix", "vector", "hbm", "nvs", "net", "host", "fp8")]
+
 
 def write(folder, *lines):
     file = folder / "own.yaml"
@@ -20,12 +23,13 @@ def test_bounds_are_read_beside_the_value(tmp_path):
     assert (spec.launch_latency, spec.hbm_efficiency) == (4e-6, 0.7)
     assert between["launch_latency"] == Bounds(1e-6, 2e-5)
     assert "hbm_efficiency" not in between  # its value was replaced, and its bounds with it
-    assert between["matrix_efficiency"] == load_fitted("default")[1]["matrix_efficiency"]
+    assert between["tile_latency"] == load_fitted("default")[1]["tile_latency"]
     assert load_assumptions(own) == spec
 
 
 def test_a_number_that_is_set_is_not_fitted():
-    assert "matrix_efficiency" not in load_fitted("default", [("matrix_efficiency", "0.9")])[1]
+    assert "matrix_efficiency" in load_fitted("software-neutral")[1]
+    assert "matrix_efficiency" not in load_fitted("software-neutral", [("matrix_efficiency", "0.9")])[1]
 
 
 def test_a_set_without_bounds_has_nothing_to_fit():
@@ -74,12 +78,18 @@ def test_a_cluster_has_no_bounds(tmp_path):
     ("line", "says"),
     [
         (
-            "specialise: {matrix_eficiency: 0.1}",
+            "specialise: {matrix_eficiency: {deviation: 0.1, between: [0, 1]}}",
             "not a real number of an assumption set; did you mean 'matrix_efficiency'?",
         ),
-        ("specialise: {weight_bytes: 0.1}", "'weight_bytes' is not a real number"),
-        ("specialise: {relay: 1, call_latency: 1, overhead: 1, net_efficiency: 1}", "only up to 3"),
-        ("specialise: {matrix_efficiency: 0}", "greater than 0"),
+        (
+            "specialise: {weight_bytes: {deviation: 0.1, between: [1, 4]}}",
+            "'weight_bytes' is not a real number",
+        ),
+        (f"specialise: {{{', '.join(f'{name}: {FREE}' for name in SEVEN)}}}", "only up to 6"),
+        ("specialise: {relay: {deviation: 0, between: [0, 1]}}", "greater than 0"),
+        ("specialise: {relay: {deviation: 0.1}}", "specialise.relay.between: is required, but missing"),
+        ("specialise: {relay: {deviation: 0.1, between: [1, 0]}}", "the lower bound comes first, but 1 is not below 0"),
+        ("specialise: {call_latency: {deviation: 0.1, between: [1, 9]}}", "1 has no unit: write for example '1 us'"),
         ("interval: [{low: 0.9, high: 0.8}]", "0.8 is less than low, 0.9"),
         ("interval: [{where: {domains: two}, low: 0.9, high: 1}]", "'two' is not one of one, several"),
         ("interval: [{where: {domain: one}, low: 0.9, high: 1}]", "unknown key; did you mean 'domains'?"),

@@ -34,8 +34,8 @@ def test_a_stack_extends_another(tmp_path, monkeypatch):
 
 def test_a_stack_wins_over_what_the_set_extends_and_loses_to_the_set(tmp_path, monkeypatch):
     stack(tmp_path, monkeypatch)
-    assert load_assumptions({"extends": "parameters", "stack": "own"}).tp_overlap == 0.55
-    assert load_assumptions({"extends": "parameters", "stack": "own", "tp_overlap": 0.1}).tp_overlap == 0.1
+    assert load_assumptions({"extends": "software-neutral", "stack": "own"}).tp_overlap == 0.55
+    assert load_assumptions({"extends": "software-neutral", "stack": "own", "tp_overlap": 0.1}).tp_overlap == 0.1
     assert load_assumptions("uncalibrated", [("stack", "own")]).tp_overlap == 0.55
     assert load_assumptions("uncalibrated", [("stack", "own"), ("tp_overlap", "0.2")]).tp_overlap == 0.2
 
@@ -69,7 +69,10 @@ def test_a_stack_that_extends_itself_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("megatron-2O24", "--set assumptions.stack: stack: unknown stack 'megatron-2O24'; did you mean 'megatron-2024'"),
+        (
+            "megatron-2O24",
+            "--set assumptions.stack: stack: unknown stack 'megatron-2O24'; did you mean 'megatron-2024'",
+        ),
         ("12", "--set assumptions.stack: stack: unknown stack '12'"),
     ],
 )
@@ -99,7 +102,15 @@ def test_a_packaged_stack_states_known_fields_with_sources(name):
 def test_no_field_is_both_fitted_and_stated_by_a_stack():
     from dsx.spec.assumptions import load_fitted
 
-    _, bounds = load_fitted("parameters")
+    _, bounds = load_fitted("software-neutral")
     stated = {key for name in stack_names() for key in load_stack(name).assume}
     assert not bounds.keys() & stated
     assert all(field(f"assumptions.{name}") for name in bounds)
+
+
+def test_what_a_copy_changes_holds_with_every_stack():
+    copied = load_assumptions("uncalibrated").model_copy(update={"tp_overlap": 0.25, "overhead": 3e9})
+    other = copied.of_stack("megatron-2019")
+    assert (other.tp_overlap, other.overhead) == (0.25, 3e9)
+    assert other.of_stack("megatron-2024").tp_overlap == 0.25
+    assert other.dp_overlap == load_assumptions("uncalibrated").of_stack("megatron-2019").dp_overlap

@@ -164,7 +164,7 @@ def test_no_other_field_varies():
     with pytest.raises(SpecError, match=r"unknown field 'x' \(known: ") as caught:
         field("x")
     known = str(caught.value).partition("known: ")[2].rstrip(")").split(", ")
-    assert len(known) == 53
+    assert len(known) == 54
     assert [path for path in known if field(path).integer] == [SIZE]
 
 
@@ -176,7 +176,7 @@ def test_what_varies_of_the_assumptions_are_the_leaves_that_no_work_expression_h
     with pytest.raises(SpecError) as caught:
         field("assumptions.layers")
     varying = str(caught.value).partition("can vary are ")[2].replace("assumptions.", "").split(", ")
-    assert set(varying) == {*leaves(Assumptions)} - {"weight_bytes", "gradient_bytes"}
+    assert set(varying) == {*leaves(Assumptions)} - {"weight_bytes", "gradient_bytes", "dispatcher"}
 
 
 @pytest.mark.parametrize(
@@ -218,13 +218,15 @@ def test_what_varies_of_the_assumptions_are_the_leaves_that_no_work_expression_h
         ({"device": {"hbm": "1 GB"}}, "what_if.device.hbm: unknown field 'device.hbm'"),
         ({"device": "1 GB"}, "'device' is a section: name one of its fields, such as 'device.matrix_flops'"),
         ({"network": "1 GB"}, "name one of its fields, such as 'network.nvs.bandwidth'"),
-        ({"assumptions": ["default"]}, "name one of its fields, such as 'assumptions.matrix_efficiency'"),
+        ({"assumptions": ["default"]}, "name one of its fields, such as 'assumptions.kernel_slowdown'"),
         ({"device.name": ["a"]}, "'device.name' is not a number; the fields that can vary are device.matrix_flops, "),
         ({"name": ["a"]}, "'name' is not a number; to compare clusters, give a list of them as 'cluster' at top level"),
         (
             {"assumptions.calibrated": [True]},
-            "is not a number; the fields that can vary are assumptions.matrix_efficiency, ",
+            "is not a number; the fields that can vary are assumptions.kernel_slowdown, ",
         ),
+        ({"assumptions.effects": {"stack_deviation": 1}}, "'assumptions.effects' is not a number; the fields that"),
+        ({"assumptions.effects.stack_deviation": 1}, "unknown field 'assumptions.effects.stack_deviation'"),
         ({"assumptions.layers": {"a": "b"}}, "'assumptions.layers' is not a number"),
         ({"num_gpus": [1, 2]}, "'num_gpus' is a setting of the sweep: state it at top level, where it takes a list"),
         ({"global_batch_size": 8}, "'global_batch_size' is a setting of the sweep: state it at top level"),

@@ -63,7 +63,7 @@ def test_devices_have_the_links_of_the_cluster():
     several = devices_of(CLUSTER, assumptions, 16)
     assert several.units == (8,) and several.links[0] == one.links[0]
     assert several.level[0, 7] == 0 and several.level[7, 8] == 1
-    assert several.links[0].bandwidth == pytest.approx(0.67 * 450e9) and several.links[0].latency_s > 0
+    assert several.links[0].bandwidth == pytest.approx(0.78 * 450e9) and several.links[0].latency_s > 0
     assert several.links[1].bandwidth == pytest.approx(0.8 * 50e9)
 
 
