@@ -35,7 +35,7 @@ from dsx.remarks import warn
 from dsx.runs.reasons import Reason
 from dsx.runs.run_table import read_runs
 from dsx.runs.setups import setups
-from dsx.spec.assumptions import AssumptionsSpec, EffectsSpec, files_of, load_assumptions, load_fitted
+from dsx.spec.assumptions import AssumptionsSpec, files_of, load_assumptions, load_fitted
 from dsx.spec.between import Bounds
 from dsx.spec.locate import find, is_path, shown
 from dsx.spec.what_if import field as field_of
@@ -109,9 +109,7 @@ def calibrate(
         check_adapted(assumed)
         between = Prior.of(assumed.specialise, 1.0).bounds
     check_output(output, path, base)
-    # Effects are what a fit finds, so they are no part of what it begins with.
-    priced = assumed if specialise is not None else assumed.model_copy(update={"effects": EffectsSpec()})
-    observations, left_out = _observed(path, priced)
+    observations, left_out = _observed(path, assumed)
     found = _fitted(observations, assumed, between, specialise is not None, watch)
     _warn_if_far_off(found, observations)
     fitted_to = f"{counted(len(observations.source), 'row')} of {path.name}"

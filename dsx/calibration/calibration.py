@@ -15,7 +15,6 @@ from dsx.calibration.report import ALL_SOURCES
 from dsx.calibration.resolution import resolution
 from dsx.calibration.specialise import Prior, specialise_to
 from dsx.calibration.weighted import weighted_mean, weighted_median, weights
-from dsx.cost.assumptions import kernel_effect
 from dsx.errors import RunTableError, SpecError
 from dsx.spec.assumptions import AssumptionsSpec, IntervalSpec, MemoryIntervalSpec, TrainedOnSpec
 from dsx.spec.between import Bounds
@@ -82,11 +81,13 @@ def calibrate(
 ) -> Calibration:
     """Return the fit of the fields `between` to all rows; calls `progress` after each round of it and each source.
 
-    `observations` are priced under `assumptions`, without its effects. Raises what `check_fitted` raises, and
-    RunTableError if no row depends on a field, if a fitted value is at a bound, or if it is less certain than its size.
+    `observations` are priced under `assumptions`, whose effects are no part of what the fit begins with. Raises what
+    `check_fitted` raises, and RunTableError if no row depends on a field, if a fitted value is at a bound, or if it is
+    less certain than its size.
     """
     check_fitted(assumptions, between)
     start = {name: float(getattr(assumptions, name)) for name in between}
+    before_s, observations = observations.step_times({}), observations.without_effects()
     sample = sample_of(observations)
     found, solution, times = fit(observations, sample, start, between, progress)
     if len(found.undetermined) == len(between):
@@ -96,20 +97,15 @@ def calibrate(
     if len(observations.sources) >= LEAST_SOURCES:
         whole = (solution, times)
         held_out = leave_out(observations, observations.source, sample, start, between, whole, progress)
-    before = np.array([kernel_effect(assumptions.effects, *pair) for pair in _pairs(observations)])
     result = Calibration(
         start=start,
         fit=found,
-        before_s=observations.step_times({}, slowdown=before),
+        before_s=before_s,
         after_s=observations.step_times(found.values, slowdown=solution.slowdown(sample.members)),
         held_out=held_out,
         trained_on=_trained_on(observations),
     )
     return result if held_out is None else _with_errors(result, observations, held_out)
-
-
-def _pairs(observations: Observations) -> list[tuple[str, str]]:
-    return [*zip(observations.stack, observations.generation, strict=True)]
 
 
 def _check_certain(found: Fit) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dsx.cost.assumptions import kernel_effect
 from dsx.cost.interval import Likeness, PlanFacts, thinness
 from dsx.predict.batches import Batch, batches
 from dsx.predict.counted_memory import counted_memory
@@ -41,6 +42,7 @@ class Observations:
     facts: PlanFacts  # [N]
     group: tuple[Hashable, ...]  # [N] the same for rows that differ only in configuration
     layout: tuple[Hashable, ...]  # [N] the configuration
+    slowdown: np.ndarray  # [N] factor on the time of kernels, beside what the set says
     left_out: dict[str, int]
     assumptions: AssumptionsSpec
     batches: tuple[Batch, ...]
@@ -62,7 +64,7 @@ class Observations:
         `slowdown` is a further factor on the time of kernels, of all rows or [N].
         """
         found = np.full(len(self.setups), np.nan)
-        slower = np.broadcast_to(slowdown * self._slowdown(values), found.shape)
+        slower = slowdown * self._slowdown(values) * self.slowdown
         for batch in self.batches:
             if wanted is None or wanted[batch.rows].any():
                 found[batch.rows] = price(changed(batch, values, slower[batch.rows])).step_time_s
@@ -70,9 +72,7 @@ class Observations:
 
     def only(self, rows: np.ndarray, values: Mapping[str, float], slowdown: np.ndarray | float = 1.0) -> "Observations":
         """Return the rows at these positions, under values of fields and with [N] factors on the time of kernels."""
-        setups = [self.setups[row] for row in rows]
-        slower = np.broadcast_to(slowdown * self._slowdown(values), len(self.setups))[rows]
-        priced, _ = batches(setups, self.assumptions)
+        priced, _ = batches([self.setups[row] for row in rows], self.assumptions)
         picked = {
             name: tuple(getattr(self, name)[row] for row in rows)
             for name in ("setups", "source", "stack", "generation", "group", "layout")
@@ -82,8 +82,15 @@ class Observations:
             **picked,
             measured_s=self.measured_s[rows],
             facts=self.facts.of(rows),
-            batches=tuple(changed(batch, values, slower[batch.rows]) for batch in priced),
+            slowdown=(slowdown * self._slowdown(values) * self.slowdown)[rows],
+            batches=tuple(changed(batch, values) for batch in priced),
         )
+
+    def without_effects(self) -> "Observations":
+        """Return the rows without the effects of stacks and device generations that the set has."""
+        pairs = zip(self.stack, self.generation, strict=True)
+        effect = np.array([kernel_effect(self.assumptions.effects, *pair) for pair in pairs])
+        return replace(self, slowdown=self.slowdown / effect)
 
     def _slowdown(self, values: Mapping[str, float]) -> float:
         """Return the factor by which values change the slowdown that the set states; effects stay."""
@@ -179,6 +186,7 @@ def observe(
         facts=facts_of(usable, others_like(usable)),
         group=tuple(map(group_of, usable)),
         layout=tuple(map(layout_of, usable)),
+        slowdown=np.ones(len(usable)),
         left_out=dict(Counter(reasons).most_common()),
         assumptions=assumptions,
         batches=tuple(priced),

@@ -1,17 +1,23 @@
-"""Intervals from residuals: sources weigh the same, a new one may lie outside; what pairs of plans tell apart."""
+"""Intervals from residuals: sources weigh the same, a new one may lie outside, thin plans have wider ones."""
+
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from dsx.calibration.intervals import coverage, make_intervals
+from dsx.calibration.intervals import coverage, make_intervals, memory_interval
 from dsx.calibration.regret import Group
 from dsx.calibration.resolution import resolution
 from dsx.calibration.weighted import weighted_quantile
 from dsx.cost.interval import plan_facts
 
 
-def facts(count, several=False, experts=False):
-    return plan_facts(np.full(count, 16 if several else 8), 8, np.full(count, experts))
+def facts(thin):
+    return plan_facts(np.full(len(thin), 8), 8, False, np.asarray(thin))
+
+
+def plenty(count):
+    return facts(np.zeros(count, dtype=int))
 
 
 def drawn(sources, rows, seed, of_source=0.08, of_row=0.02):
@@ -30,44 +36,64 @@ def test_a_source_weighs_the_same_whatever_its_rows():
     residuals, source = drawn(12, 10, 3)
     again = np.concatenate([residuals, np.tile(residuals[:10], 30)])
     once, often = (
-        make_intervals(values, names, facts(len(values)))
+        make_intervals(values, names, plenty(len(values)))
         for values, names in ((residuals, source), (again, source + source[:10] * 30))
     )
     assert once == often
 
 
-def test_kinds_with_enough_sources_have_their_own():
+def test_thin_plans_have_intervals_of_their_own():
+    residuals, source = drawn(12, 6, 4)
+    thin = np.array([int(name) % 3 for name in source])
+    wide = np.where(thin == 2, 4.0, 1.0) * residuals
+    two, one, anything = make_intervals(wide, source, facts(thin))
+    assert [entry.where.thin for entry in (two, one, anything)] == [2, 1, None]
+    assert two.high / two.low > one.high / one.low > anything.high / anything.low
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_thinner_plan_never_has_a_narrower_interval(seed):
+    residuals, source = drawn(15, 4, seed)
+    thin = np.random.default_rng(seed).integers(0, 4, 15)[[int(name) for name in source]]
+    near = np.where(thin >= 2, 0.1 * residuals, residuals)  # thin sources that happen to be predicted well
+    found = make_intervals(near, source, facts(thin))
+    assert found[-1].where.thin is None
+    assert all(a.low <= b.low <= b.high <= a.high for a, b in pairwise(found))
+
+
+def test_thin_plans_of_too_few_sources_have_the_next_interval():
     residuals, source = drawn(8, 6, 4)
-    several = np.arange(len(residuals)) % 6 < 3
-    residuals = residuals + np.where(several, 0.5, 0.0)
-    known = plan_facts(np.where(several, 16, 8), 8, False)
-    one, more, anything = make_intervals(residuals, source, known)
-    assert (one.where.domains, more.where.domains, anything.where.domains) == ("one", "several", None)
-    assert one.high < more.low
-    assert anything.low < one.high < more.low < anything.high
-    # Experts in two sources only: they have the interval of any plan.
-    some = plan_facts(np.where(several, 16, 8), 8, np.array(source) <= "1")
-    assert all(not entry.where.experts for entry in make_intervals(residuals, source, some))
+    thin = np.array([{"0": 2, "1": 2, "2": 1}.get(name, 0) for name in source])
+    found = make_intervals(residuals, source, facts(thin))
+    assert [entry.where.thin for entry in found] == [1, None]
 
 
 def test_two_sources_say_nothing():
     residuals, source = drawn(2, 10, 5)
-    assert make_intervals(residuals, source, facts(20)) == []
-    assert coverage(residuals, source, facts(20)) == {}
+    assert make_intervals(residuals, source, plenty(20)) == []
+    assert coverage(residuals, source, plenty(20)) == {}
+    assert memory_interval(np.ones(2), ["a", "b"]) is None
+    assert memory_interval(np.zeros(0), []) is None
+
+
+def test_memory_has_its_quantiles():
+    ratio = np.linspace(0.8, 1.2, 30)
+    found = memory_interval(ratio, ["a", "b", "c"] * 10)
+    assert (found.low, found.median, found.high) == pytest.approx((0.84, 1.0, 1.16), abs=0.02)
 
 
 def test_a_new_source_is_covered():
     inside = []
     for seed in range(60):
         residuals, source = drawn(10, 20, seed)
-        inside += [found.inside for found in coverage(residuals, source, facts(200)).values()]
-    assert 0.8 <= np.mean(inside) < 0.92
+        inside += [found.inside for found in coverage(residuals, source, plenty(200)).values()]
+    assert 0.78 <= np.mean(inside) < 0.92
 
 
 def test_the_width_is_that_of_the_interval():
     residuals, source = drawn(10, 20, 6)
-    (entry,) = make_intervals(residuals[20:], source[20:], facts(180))[:1]
-    assert coverage(residuals, source, facts(200))["0"].width == pytest.approx(entry.high / entry.low - 1, rel=1e-9)
+    (entry,) = make_intervals(residuals[20:], source[20:], plenty(180))
+    assert coverage(residuals, source, plenty(200))["0"].width == pytest.approx(entry.high / entry.low - 1, rel=1e-9)
 
 
 def test_the_resolution_is_how_much_the_errors_of_two_plans_differ():
