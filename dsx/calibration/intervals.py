@@ -63,14 +63,15 @@ def _ends(residuals: np.ndarray, source: np.ndarray) -> tuple[float, float]:
     return weighted_quantile(residuals, own, tail), -weighted_quantile(-residuals, own, tail)
 
 
-def memory_interval(ratio: np.ndarray, source: Sequence[str]) -> MemoryIntervalSpec | None:
-    """Return the quantiles of [N] ratios of measured and predicted memory; None if there are too few sources.
+def memory_interval(ratio: np.ndarray, stack: Sequence[str]) -> MemoryIntervalSpec | None:
+    """Return the quantiles of [N] ratios of measured and predicted memory; None if there are too few stacks.
 
-    No number of memory is fitted, so the rows are those of a set that has not seen them.
+    What software keeps decides memory, so every stack has the same weight. No number of memory is fitted, so the rows
+    are those of a set that has not seen them.
     """
-    own, tail = weights(np.array(source)), (1 - LEVEL) / 2
+    own, tail = weights(np.array(stack)), (1 - LEVEL) / 2
     median = weighted_median(ratio, own)
-    if median is None or len(set(source)) < LEAST_SOURCES:
+    if median is None or len(set(stack)) < LEAST_SOURCES:
         return None
     low, high = weighted_quantile(ratio, own, tail), -weighted_quantile(-ratio, own, tail)
     return MemoryIntervalSpec(low=_rounded(low), median=_rounded(median), high=_rounded(high))

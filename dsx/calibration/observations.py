@@ -98,7 +98,7 @@ class Observations:
         return values.get(SLOWDOWN, own) / own
 
     def memory_ratios(self, values: Mapping[str, float]) -> tuple[np.ndarray, list[str]]:
-        """Return measured / predicted memory of the rows that state it, and their sources; `values` are of fields.
+        """Return measured / predicted memory of the rows that state it, and their stacks; `values` are of fields.
 
         Predicted are the bytes that the row counts: in tensors alone, all of the allocator, or all in use.
         """
@@ -111,7 +111,7 @@ class Observations:
         measured = [measured_bytes(setup.run) for setup in self.setups]
         known = [row for row, size in enumerate(measured) if isinstance(size, float)]
         ratio = np.array([measured[row] / predicted[row] for row in known])
-        return ratio, [self.source[row] for row in known]
+        return ratio, [self.stack[row] for row in known]
 
 
 def sources_by(setups: Sequence[Setup]) -> dict[str, dict[str, set[str]]]:
