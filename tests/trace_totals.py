@@ -19,6 +19,7 @@ from dsx.space.chunk_layers import even_chunks
 from dsx.space.recompute_values import NONE_CODE, regions_of
 from dsx.space.schedules import SCHEDULES
 from dsx.space.stage_chunks import of_pipeline
+from dsx.spec.assumed_names import ELEMENT_BYTES
 from dsx.traces.messages import COMP
 
 AG, AR = "all-gather", "all-reduce"
@@ -35,7 +36,7 @@ class Priced:
         self.layers = [layer for layer, count in self.model.layers for _ in range(count)]
         degrees = {axis: plan[axis] for axis in AXES}
         self.sizes = {"b": plan["microbatch_size"], "s": problem.sequence_length, "panels": plan["panels"], **degrees}
-        for name in ("activation_bytes", "weight_bytes", "gradient_bytes"):
+        for name in ELEMENT_BYTES:
             self.sizes[name] = getattr(self.assumed, name)
         self.holds = of_pipeline(SCHEDULES[plan["schedule"]].holds, plan["pp"])
         self.chunks = even_chunks(self.limits.chain, plan["pp"], plan["vpp"], self.holds)

@@ -9,7 +9,7 @@ gathered once a step.
 from dsx.cost.layer import WeightGroup
 from dsx.graph.match import ALL_GATHER, ALL_REDUCE
 from dsx.graph.nodes import BACKWARD
-from dsx.graph.step import OF_REPLICAS, StepCollective, accompanying, divides
+from dsx.graph.step import MICROBATCH, OF_REPLICAS, StepCollective, accompanying, divides
 from dsx.traces.layer_nodes import Compute, LayerNodes, LayerWeight
 from dsx.traces.messages import COMM_COLL, COMP
 from dsx.traces.node_builder import NodeBuilder, Tensors
@@ -79,11 +79,12 @@ class ZeroBuilder(NodeBuilder):
             outputs = [(self.own(position, f"{again} {number}"), whole)]
         communication = Communication(whole // members, one.kind, "dp", shards_key(ranks))
         text = self.own(position, f"{one.kind} weights {number}")
-        self.add(TraceNode(COMM_COLL, text, inputs, outputs, communication=communication, overlap=self._overlap()))
+        self.add(TraceNode(COMM_COLL, text, inputs, outputs, communication=communication, overlap=self._overlap(one)))
 
-    def _overlap(self) -> float:
+    def _overlap(self, one: StepCollective) -> float:
+        """Return the fraction of a collective that overlaps: what every microbatch repeats is issued ahead."""
         assumptions = self.plan.assumptions
-        return assumptions.fsdp_overlap if divides(self.zero_stage, "weight") else assumptions.dp_overlap
+        return assumptions.fsdp_overlap if one.every == MICROBATCH else assumptions.dp_overlap
 
     def weights(self, position: int, number: int, ranks: WeightGroup, weights: tuple[LayerWeight, ...]) -> Tensors:
         """Return the weights of a group as a rank stores them: each, or their shard."""
@@ -115,7 +116,8 @@ class ZeroBuilder(NodeBuilder):
                 made = [(self.reduced(position, number, grads) + "r", size)]
                 text = self.own(position, f"{ALL_REDUCE} gradients {number} among replicas")
                 communication = Communication(whole // members, OF_REPLICAS.kind, "dp", replicas_key(ranks))
-                self.add(TraceNode(COMM_COLL, text, held, made, communication=communication, overlap=self._overlap()))
+                overlap = self._overlap(OF_REPLICAS)
+                self.add(TraceNode(COMM_COLL, text, held, made, communication=communication, overlap=overlap))
 
     def _reduce_group(
         self,
@@ -136,7 +138,7 @@ class ZeroBuilder(NodeBuilder):
             inputs.append(self.previous_version(position, f"gradients {number}", whole // members, "weights"))
         text = self.own(position, f"{one.kind} gradients {number}")
         communication = Communication(whole, one.kind, "dp", shards_key(ranks))
-        node = TraceNode(COMM_COLL, text, inputs, outputs, communication=communication, overlap=self._overlap())
+        node = TraceNode(COMM_COLL, text, inputs, outputs, communication=communication, overlap=self._overlap(one))
         if members == 1:
             node = TraceNode(COMP, text, inputs, outputs, compute=Compute(0, 0, 0, 0, 0, ()), op_type="add")
         self.add(node)

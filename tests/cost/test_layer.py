@@ -55,6 +55,22 @@ def test_kernels_add_up():
     assert float(found.boundary_bytes[0]) == 5.0
 
 
+def test_kernels_that_are_all_slower():
+    """Compute and traffic take twice as long, collectives and launches as long as before."""
+    shapes = [CollectiveShape(0, FORWARD, ALL_GATHER, "tp", False)]
+    one = work(shapes, [4e9], num_bytes=1e10)
+    plain, slow, launched = (
+        layer_costs(one, machine(), make_assumptions(kernel_slowdown=factor, launch_latency=launch))
+        for factor, launch in ((1.0, 0.0), (2.0, 0.0), (2.0, 1e-3))
+    )
+    assert float(plain.tp_comm_s[0]) == close(GATHER)
+    assert float(slow.tp_comm_s[0]) == close(GATHER)
+    for name in ("compute_s", "memory_s", "weight_gradient_s"):
+        assert float(getattr(slow, name)[0]) == close(2 * float(getattr(plain, name)[0])), name
+    assert float(slow.forward_s[0]) - GATHER == close(2 * (float(plain.forward_s[0]) - GATHER))
+    assert float(launched.compute_s[0] - slow.compute_s[0]) == close(4 * 1e-3)
+
+
 def test_recomputation_repeats_the_forward_of_regions_or_of_the_layer():
     shapes = [CollectiveShape(k, FORWARD, ALL_GATHER, "tp", False) for k in (0, 1)]
     found = layer_costs(work(shapes, [8e9, 4e9]), machine(), make_assumptions())

@@ -43,8 +43,8 @@ AG, AR = "all-gather", "all-reduce"
 
 # Sizes that the degrees below divide.
 SIZES = {
-    "e": 1024, "h": 16, "g": 4, "k": 64, "f": 2048, "v": 4096, "positions": 512, "x": 8, "topk": 2, "ng": 4, "tg": 2, "fx": 512,
-    "fs": 512, "rq": 256, "rkv": 128, "nope": 64, "rope": 32, "kv": 64, "state": 64, "conv": 4, "chunk": 64,
+    "e": 1024, "h": 16, "g": 4, "k": 64, "f": 2048, "v": 4096, "positions": 512, "x": 8, "topk": 2, "ng": 4, "tg": 2,
+    "fx": 512, "fs": 512, "rq": 256, "rkv": 128, "nope": 64, "rope": 32, "kv": 64, "state": 64, "conv": 4, "chunk": 64,
     "window": 128, "patch": 16, "channels": 4, "classes": 1024, "capacity_percent": 100,
 }  # fmt: skip
 # One model for each kind of layer, with its embedding and its head.
@@ -195,6 +195,27 @@ def test_a_launch_for_every_operator(tmp_path, recompute):
 def test_gradients_of_four_bytes(tmp_path):
     plan = {"tp": 2, "dp": 2, "pp": 2, "microbatch_size": 1, "zero_stage": 2}
     compared(tmp_path, small("llama-3-8b"), "1d", changes={"assumptions.gradient_bytes": 4}, **plan)
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "once", "repeated"),
+    [
+        (1, {"all-gather weights", "reduce-scatter gradients"}, set()),
+        (2, {"all-gather weights"}, {"reduce-scatter gradients"}),
+        (3, {"all-reduce gradients"}, {"all-gather weights", "reduce-scatter gradients"}),
+    ],
+)
+def test_what_a_microbatch_repeats_overlaps_otherwise_than_what_a_step_does_once(tmp_path, zero_stage, once, repeated):
+    shares = {"assumptions.dp_overlap": 0.25, "assumptions.fsdp_overlap": 0.75}
+    job = job_of(small("gpt3-5b"), 4, 8, set=shares)
+    replicas = 2 if zero_stage == 3 else 1
+    plan = {"dp": 4, "microbatch_size": 1, "zero_stage": zero_stage, "zero_replicas": replicas}
+    trace = written(tmp_path, job, ranks=[0], **plan)[0]
+    found = {}
+    for row in np.flatnonzero(trace.types == COMM_COLL).tolist():
+        kind = next(kind for kind in (*once, *repeated) if kind in trace.names.of(row))
+        found.setdefault(kind, set()).add(float(trace.overlap[row]))
+    assert found == dict.fromkeys(once, {0.25}) | dict.fromkeys(repeated, {0.75})
 
 
 def test_panels_as_one_collective(tmp_path):

@@ -1,0 +1,99 @@
+"""What of the data-parallel reduction overlaps, by hand: once a step, every microbatch, and beside chunks."""
+
+from dataclasses import replace
+
+import pytest
+from cost.records import WORKLOAD, choices, layer_costs, machine, make_assumptions
+
+from dsx.cost.step import step_costs
+from dsx.space.codes import Searched
+from dsx.space.schedules import SCHEDULES
+
+# Of 4 GB over eight GPUs, each alone in its domain.
+GATHER = 7 * 10e-6 + 7 / 8 * 4e9 / 50e9
+FORWARD, BACKWARD = 0.010, 0.020  # of a layer
+LAYERS, MICROBATCHES = 12, 6
+
+
+def reduced(once, repeated, layer=None, **changes):
+    """The exposed seconds of the reduction, where these shares of what could overlap do."""
+    made = choices(**{"pp": 1.0} | changes)
+    names = ("zero_stage", "vpp", "schedule")
+    searched = Searched(**{name: (int(getattr(made, name)[0]),) for name in names})
+    costs = step_costs(
+        (layer or layer_costs(),),
+        made,
+        replace(WORKLOAD, searched=searched),
+        machine(),
+        make_assumptions(dp_overlap=once, fsdp_overlap=repeated),
+    )
+    return float(costs.dp_comm_s[0])
+
+
+def close(value):
+    return pytest.approx(value, rel=1e-12)
+
+
+def test_stage_1_has_the_overlap_of_what_a_step_does_once():
+    others = LAYERS - 1
+    once = 2 * GATHER + others * (GATHER - 0.5 * FORWARD) + others * (GATHER - 0.5 * BACKWARD)
+    assert reduced(0.5, 0.0, zero_stage=1.0) == reduced(0.5, 1.0, zero_stage=1.0) == close(once)
+
+
+def test_stage_2_gathers_once_and_scatters_with_every_microbatch():
+    gathered = GATHER + (LAYERS - 1) * (GATHER - 0.5 * FORWARD)
+    scattered = MICROBATCHES * LAYERS * (GATHER - 0.25 * BACKWARD)
+    last = 0.25 * BACKWARD  # the last scatter of the step has no pass left
+    assert reduced(0.5, 0.25, zero_stage=2.0) == close(gathered + scattered + last)
+    # The share of what happens once does not change what every microbatch repeats.
+    assert reduced(0.0, 0.25, zero_stage=2.0) == close(LAYERS * GATHER + scattered + last)
+
+
+def test_stage_3_repeats_everything():
+    gathered = MICROBATCHES * LAYERS * (GATHER - 0.25 * FORWARD) + 0.25 * FORWARD
+    scattered = MICROBATCHES * LAYERS * (2 * GATHER - 0.25 * BACKWARD) + 0.25 * BACKWARD
+    found = gathered + scattered
+    assert reduced(0.0, 0.25, zero_stage=3.0) == reduced(1.0, 0.25, zero_stage=3.0) == close(found)
+
+
+# Short collectives: of 400 MB, hidden by little.
+SMALL = layer_costs(weight_bytes=[[4e8]])
+SHORT = 7 * 10e-6 + 7 / 8 * 4e8 / 50e9  # 7.07 ms
+LONG = layer_costs(weight_bytes=[[4e10]])
+LASTING = 7 * 10e-6 + 7 / 8 * 4e10 / 50e9  # 700 ms: more than passes of all microbatches
+
+
+def test_chunks_of_interleaved_stages_run_beside_the_reduction():
+    """Two of three chunks reduce while another runs its group of four microbatches: three more passes each."""
+    passes = 1 + 2 / 3 * 3
+    layers = LAYERS / 4
+    found = reduced(1.0, 0.0, LONG, pp=4.0, vpp=3.0)
+    hidden = (layers - 1) * passes * (FORWARD + BACKWARD)
+    assert found == close(2 * layers * LASTING - hidden)
+
+
+def test_a_group_has_no_more_microbatches_than_the_step():
+    passes = 1 + 2 / 3 * 1
+    found = reduced(1.0, 0.0, LONG, pp=4.0, vpp=3.0, num_microbatches=2.0)
+    assert found == close(2 * 3 * LASTING - 2 * passes * (FORWARD + BACKWARD))
+
+
+def test_chunks_hide_no_more_than_there_is():
+    found = reduced(1.0, 0.0, SMALL, pp=4.0, vpp=3.0)
+    assert found == close(2 * SHORT)  # of the first gathered and the last reduced layer
+
+
+@pytest.mark.parametrize("schedule", [schedule for schedule in SCHEDULES if not schedule.interleaved][:2])
+def test_only_interleaved_schedules_have_chunks_beside(schedule):
+    code = float(SCHEDULES.index(schedule))
+    found = reduced(1.0, 0.0, LONG, pp=4.0, schedule=code)
+    assert found == close(2 * 3 * LASTING - 2 * (FORWARD + BACKWARD))
+
+
+def test_what_every_microbatch_repeats_has_its_own_pass_alone():
+    """Stage 2 of ZeRO: the gather has more passes beside it, the scatter of each microbatch has not."""
+    beside = 2 * (1 + 2 / 3 * 3) * FORWARD
+    found, apart = (reduced(1.0, share, LONG, pp=4.0, vpp=3.0, zero_stage=2.0) for share in (1.0, 0.0))
+    assert reduced(0.0, 1.0, LONG, pp=4.0, vpp=3.0, zero_stage=2.0) - found == close(beside)
+    # Each scatter overlaps with the backward of its layer, and the last one of the step with nothing.
+    assert apart - found == close((MICROBATCHES * LAYERS / 4 - 1) * BACKWARD)
