@@ -215,7 +215,7 @@ def test_what_a_microbatch_repeats_overlaps_otherwise_than_what_a_step_does_once
     for row in np.flatnonzero(trace.types == COMM_COLL).tolist():
         kind = next(kind for kind in (*once, *repeated) if kind in trace.names.of(row))
         found.setdefault(kind, set()).add(float(trace.overlap[row]))
-    assert found == dict.fromkeys(once, {0.25}) | dict.fromkeys(repeated, {0.75})
+    assert found == {kind: {0.25} for kind in once} | {kind: {0.75} for kind in repeated}
 
 
 def test_panels_as_one_collective(tmp_path):
