@@ -20,7 +20,7 @@ from dsx.calibration.calibration import (
     errors,
 )
 from dsx.calibration.calibration import calibrate as fit_all
-from dsx.calibration.fit import ROUNDS
+from dsx.calibration.fit import ROUNDS, Effects
 from dsx.calibration.held_out import LEAST_SOURCES
 from dsx.calibration.observations import Observations, observe
 from dsx.calibration.outliers import Outlier, without_outliers
@@ -43,6 +43,7 @@ from dsx.units import format_quantity
 
 _FAR_OFF = 0.5  # a median error that no cluster or framework explains
 _SHOWN_ROWS = 3  # invalid rows that an error lists
+_SHOWN_EFFECTS = 3
 _SUFFIX = ".yaml"
 _WRITTEN_BY = "by dsx calibrate."  # ends the first line of a set that was fitted or adapted
 
@@ -208,6 +209,11 @@ def _data(found: Calibration, between: Mapping[str, Bounds], observations: Obser
             }
             for name, value in fit.values.items()
         ],
+        "effects": {
+            "stack": fit.effects.stack,
+            "generation": fit.effects.generation,
+            "deviations": asdict(fit.effects.deviations),
+        },
         "errors": {
             "before": errors(observations, found.before_s),
             "after": errors(observations, found.after_s),
@@ -249,6 +255,8 @@ def _text(found: Calibration, between: Mapping[str, Bounds], observations: Obser
         body = [[*row, known.get(row[0], "")] for row in body]
     parts.append(table(["source", "rows", *titles], body))
     lines: list[str] = []
+    if not found.adapted:
+        lines.append(_effects_text(fit.effects))
     if found.held_out is None and not found.adapted:
         lines.append(
             f"no source was held out: that needs {LEAST_SOURCES} of them; the error for other runs is unknown, and the "
@@ -267,3 +275,14 @@ def _text(found: Calibration, between: Mapping[str, Bounds], observations: Obser
         lines.append(f"resolution: the measurements cannot rank plans of one job within {100 * found.resolution:.2g} %")
     lines.append(f"written: {shown(output)}")
     return paragraphs([*parts, "\n".join(lines)])
+
+
+def _effects_text(effects: Effects) -> str:
+    """Return the deviations of effects, each with the effects that are furthest from zero."""
+    lines: list[str] = []
+    for part, deviation in (("stack", effects.deviations.stack), ("generation", effects.deviations.generation)):
+        known = sorted(getattr(effects, part).items(), key=lambda one: -abs(one[1]))
+        first = ", ".join(f"{printable(name) or 'none'} {100 * value:+.1f} %" for name, value in known[:_SHOWN_EFFECTS])
+        lines.append(f"effects of the {part} on the time of kernels: deviation {100 * deviation:.2g} %, {first}")
+    rest = 100 * effects.deviations.rest
+    return "\n".join([*lines, f"mean errors of sources beyond effects: deviation {rest:.2g} %"])

@@ -20,6 +20,7 @@ from dsx.spec.assumptions import AssumptionsSpec, IntervalSpec, MemoryIntervalSp
 from dsx.spec.between import Bounds
 
 MOST_FIELDS = 10
+LEAST_ROWS = 2  # for each field: from fewer, a fit would state the beliefs with which it began
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,8 @@ def calibrate(
     """Return the fit of the fields `between` to all rows; calls `progress` after each round of it and each source.
 
     `observations` are priced under `assumptions`, whose effects are no part of what the fit begins with. Raises what
-    `check_fitted` raises, and RunTableError if no row depends on a field, if a fitted value is at a bound, or if it is
-    less certain than its size.
+    `check_fitted` raises, and RunTableError if there are few rows, if none depends on a field, if a fitted value is at a
+    bound, or if it is less certain than its size.
     """
     check_fitted(assumptions, between)
     start = {name: float(getattr(assumptions, name)) for name in between}
@@ -92,6 +93,7 @@ def calibrate(
     found, solution, times = fit(observations, sample, start, between, progress)
     if len(found.undetermined) == len(between):
         raise RunTableError(f"no row depends on a field to fit: {', '.join(between)}")
+    _check_enough(len(observations.source), len(between) - len(found.undetermined))
     _check_certain(found)
     held_out = None
     if len(observations.sources) >= LEAST_SOURCES:
@@ -106,6 +108,15 @@ def calibrate(
         trained_on=_trained_on(observations),
     )
     return result if held_out is None else _with_errors(result, observations, held_out)
+
+
+def _check_enough(rows: int, fields: int) -> None:
+    """Raise RunTableError for fewer than `LEAST_ROWS` rows for each field that some row depends on."""
+    if rows < LEAST_ROWS * fields:
+        raise RunTableError(
+            f"usable rows: {rows}, fields to fit: {fields}, which need at least {LEAST_ROWS * fields} rows; to adapt a "
+            "set to a few runs use --specialise"
+        )
 
 
 def _check_certain(found: Fit) -> None:

@@ -98,6 +98,16 @@ def test_a_slowdown_is_of_kernels_alone(exact):
     assert np.isfinite(exact.step_times({}, some)).tolist() == some.tolist()
 
 
+def test_a_fit_begins_without_the_effects_of_its_set(exact, tmp_path):
+    effects = {"stack": dict.fromkeys(exact.stack, SLOW), "generation": {"ampere": 0.05}}
+    known = observed(table(tmp_path), load_assumptions(SET | {"effects": effects}))
+    assert (known.step_times({}) > exact.step_times({})).all()
+    plain = known.without_effects()
+    assert plain.step_times({}) == pytest.approx(exact.step_times({}))
+    some = np.array([1, 5, 20])
+    assert plain.only(some, {}, 1.2).step_times({}) == pytest.approx(exact.step_times({}, slowdown=1.2)[some])
+
+
 def test_the_numbers_that_made_the_rows_are_found(exact):
     found = calibrate(exact, BASE, BETWEEN)
     assert found.fit.undetermined == ("fp8_efficiency",)
@@ -163,6 +173,8 @@ def test_too_many_fields_or_none_are_refused(exact):
 
 
 def test_rows_that_determine_nothing_are_refused(exact):
+    with pytest.raises(RunTableError, match=r"^usable rows: 5, fields to fit: 3, which need at least 6 rows; to"):
+        calibrate(exact.only(np.arange(11, 16), {}), BASE, BETWEEN)
     with pytest.raises(RunTableError, match="no row depends on a field to fit: fp8_efficiency"):
         calibrate(exact, BASE, {"fp8_efficiency": Bounds(0.3, 1.0)})
 

@@ -15,7 +15,7 @@ name: two
 matrix_efficiency: {value: 0.8, between: [0.5, 1], source: estimate}
 hbm_efficiency: {value: 0.9, between: [0.4, 1], source: estimate}
 fp8_efficiency: {value: 0.75, between: [0.3, 1], source: estimate}
-specialise: {matrix_efficiency: 0.1}
+specialise: {matrix_efficiency: {deviation: 0.1, between: [0.5, 1]}}
 noise: 0.02
 """
 TRUE = {"matrix_efficiency": 0.6, "hbm_efficiency": 0.7}
@@ -63,6 +63,7 @@ def test_a_set_is_fitted_and_written(run, place):
     assert any(line.startswith("own 6 14.6 % 15.0 % 0.1 % 0.2 %") for line in lines)
     assert lines[-1] == "written: own.yaml"
     assert lines[-2].startswith("no source was held out: that needs 3 of them")
+    assert any(line.startswith("effects of the generation on the time of kernels: deviation ") for line in lines)
     # Parameters that the rows determine less stay nearer to their starting values.
     assert {name: getattr(spec, name) for name in TRUE} == pytest.approx(TRUE, rel=0.05)
     assert spec.matrix_efficiency == pytest.approx(TRUE["matrix_efficiency"], rel=0.01)
@@ -77,8 +78,10 @@ def test_json_has_what_the_table_has(run, place):
     data = json.loads(run("calibrate", "runs.csv", "-o", "own.yaml", "--assumptions", "two.yaml", "--json").out)
     assert set(data) == {
         *("schema_version", "rows", "left_out", "fields", "errors", "interval", "coverage", "resolution"),
-        *("memory_interval", "outliers"),
+        *("memory_interval", "outliers", "effects"),
     }
+    assert data["effects"].keys() == {"stack", "generation", "deviations"}
+    assert data["effects"]["generation"].keys() == {"ampere"}
     fields = {field["name"]: field for field in data["fields"]}
     assert fields["fp8_efficiency"]["determined"] is False and fields["fp8_efficiency"]["standard_error"] is None
     assert fields["hbm_efficiency"]["between"] == [0.4, 1.0]
@@ -161,7 +164,7 @@ def test_a_table_without_usable_rows_is_refused(run, place):
 
 def test_few_rows_are_refused(run, place):
     write(place / "one.csv", PLANS[0])
-    says = "1 usable row for 2 fields to fit, which need at least 4; to adapt a set to a few runs use --sp"
+    says = "usable rows: 1, fields to fit: 2, which need at least 4 rows; to adapt a set to a few runs use --sp"
     refused(run, place, "one.csv", "-o", "own.yaml", "--assumptions", "two.yaml", says=says)
 
 
