@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from dsx.calibration.calibration import Calibration
 from dsx.calibration.fit import Effects
-from dsx.spec.assumptions import IntervalSpec
 from dsx.spec.between import Bounds
+from dsx.spec.known_errors import IntervalSpec
 from dsx.spec.what_if import field
 from dsx.units import exact_quantity
 

@@ -16,8 +16,9 @@ from dsx.calibration.resolution import resolution
 from dsx.calibration.specialise import Prior, specialise_to
 from dsx.calibration.weighted import weighted_mean, weighted_median, weights
 from dsx.errors import RunTableError, SpecError
-from dsx.spec.assumptions import AssumptionsSpec, IntervalSpec, MemoryIntervalSpec, TrainedOnSpec
+from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.between import Bounds
+from dsx.spec.known_errors import IntervalSpec, MemoryIntervalSpec, TrainedOnSpec
 
 MOST_FIELDS = 10
 LEAST_ROWS = 2  # for each field: from fewer, a fit would state the beliefs with which it began
@@ -83,8 +84,8 @@ def calibrate(
     """Return the fit of the fields `between` to all rows; calls `progress` after each round of it and each source.
 
     `observations` are priced under `assumptions`, whose effects are no part of what the fit begins with. Raises what
-    `check_fitted` raises, and RunTableError if there are few rows, if none depends on a field, if a fitted value is at a
-    bound, or if it is less certain than its size.
+    `check_fitted` raises, and RunTableError if there are few rows, if none depends on a field, if a fitted value is at
+    a bound, or if it is less certain than its size.
     """
     check_fitted(assumptions, between)
     start = {name: float(getattr(assumptions, name)) for name in between}

@@ -14,7 +14,7 @@ import numpy as np
 from dsx.calibration.held_out import LEAST_SOURCES
 from dsx.calibration.weighted import weighted_median, weighted_quantile, weights
 from dsx.cost.interval import PlanFacts, step_interval
-from dsx.spec.assumptions import IntervalSpec, MemoryIntervalSpec, WhereSpec
+from dsx.spec.known_errors import IntervalSpec, MemoryIntervalSpec, WhereSpec
 
 LEVEL = 0.8  # share of the measurements in an interval
 _DIGITS = 4

@@ -22,8 +22,9 @@ from dsx.calibration.fit import AT_BOUND, Fit, softened
 from dsx.calibration.local_times import LocalTimes, local_times
 from dsx.calibration.observations import Observations
 from dsx.calibration.positions import Values, at, position_of, slope
-from dsx.spec.assumptions import AssumptionsSpec, FreeSpec
+from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.between import Bounds, bounds_of
+from dsx.spec.known_errors import FreeSpec
 
 _FURTHER = 2  # rounds of prices around the last result
 _IDLE = 1e-9  # a change of a log time that is rounding

@@ -8,7 +8,8 @@ import math
 from typing import Any, get_args
 
 from dsx.records import ArrayLike, leaves, record, static
-from dsx.spec.assumptions import AlgorithmsSpec, AssumptionsSpec, EffectsSpec
+from dsx.spec.assumptions import AlgorithmsSpec, AssumptionsSpec
+from dsx.spec.known_errors import EffectsSpec
 
 BF16 = "bf16"  # the precision of multiplies that need no cast of their operands
 SUSTAINED = "sustained"

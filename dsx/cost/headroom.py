@@ -10,7 +10,7 @@ from statistics import NormalDist
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.shapes import PerPlan
 from dsx.hardware.device import Device
-from dsx.spec.assumptions import MemoryIntervalSpec
+from dsx.spec.known_errors import MemoryIntervalSpec
 
 _NORMAL = NormalDist()
 _TAIL = _NORMAL.inv_cdf(0.9)  # deviations from the median to the outer quantiles

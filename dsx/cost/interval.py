@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dsx.records import Array, ArrayLike, Bool, Float, Int, Real, column, record
-from dsx.spec.assumptions import IntervalSpec, TrainedOnSpec, WhereSpec
 from dsx.spec.cluster import DeviceSpec
+from dsx.spec.known_errors import IntervalSpec, TrainedOnSpec, WhereSpec
 from dsx.spec.model import ModelSpec, has_experts
 
 

@@ -2,7 +2,7 @@
 
 from dsx.cost.interval import Likeness, unlike
 from dsx.printable import printable
-from dsx.spec.assumptions import TrainedOnSpec
+from dsx.spec.known_errors import TrainedOnSpec
 
 _OF_KIND = {"dense": "a dense model", "experts": "experts"}
 _WORDS = {"stack": "the stack {}", "generation": "a device of the family {}", "kind": "{}"}

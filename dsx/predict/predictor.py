@@ -14,7 +14,8 @@ from dsx.predict.setup_costs import price
 from dsx.runs.measured_memory import ALLOCATED, RESERVED
 from dsx.runs.reasons import Reason
 from dsx.runs.setups import Setup
-from dsx.spec.assumptions import AssumptionsSpec, TrainedOnSpec
+from dsx.spec.assumptions import AssumptionsSpec
+from dsx.spec.known_errors import TrainedOnSpec
 from dsx.spec.model import has_experts
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, field_validator
 
 from dsx.errors import did_you_mean
 from dsx.spec.attention_kernels import AttentionKernels
@@ -16,6 +16,7 @@ from dsx.spec.between import Bounds, bounds_of, without_bounds
 from dsx.spec.cluster import Platform
 from dsx.spec.document import Document, merged
 from dsx.spec.extends import extended
+from dsx.spec.known_errors import EffectsSpec, FreeSpec, IntervalSpec, MemoryIntervalSpec, TrainedOnSpec
 from dsx.spec.load import Given, Spec, overridden, statements
 from dsx.spec.locate import find
 from dsx.spec.named_files import check_names
@@ -49,71 +50,6 @@ class AlgorithmsSpec(Spec):
     all_to_all: Annotated[list[Literal["ring", "exchange"]], Field(min_length=1), Sourced]
     broadcast: Annotated[list[Literal["ring", "tree"]], Field(min_length=1), Sourced]
     reduce: Annotated[list[Literal["ring", "tree"]], Field(min_length=1), Sourced]
-
-
-class WhereSpec(Spec):
-    """The plans that an interval is for; None matches any plan."""
-
-    domains: Literal["one", "several"] | None = None  # number of fast domains of the job's GPUs
-    experts: Flag | None = None  # whether the layers have experts
-    thin: Annotated[int, Field(ge=0)] | None = None  # in at least so many ways, measurements have little like the plan
-
-
-class TrainedOnSpec(Spec):
-    """How many sources of measurements a set was fitted to, by what they have."""
-
-    stack: dict[str, Count] = Field(default_factory=dict)
-    generation: dict[str, Count] = Field(default_factory=dict)  # of devices
-    kind: dict[Literal["dense", "experts"], Count] = Field(default_factory=dict)  # of models
-
-
-class EffectsSpec(Spec):
-    """Log factors on the time of kernels that a fit leaves to a stack and to a device generation."""
-
-    stack: dict[str, float] = Field(default_factory=dict)
-    generation: dict[str, float] = Field(default_factory=dict)
-    # Standard deviations of the effects, and of the mean log error of a source beyond them.
-    stack_deviation: NonNegative = 0.0
-    generation_deviation: NonNegative = 0.0
-    source_deviation: NonNegative = 0.0
-
-
-class FreeSpec(Spec):
-    """How far a user's runs may change a field."""
-
-    deviation: Positive  # over users, as a share of the distance between the bounds
-    between: Annotated[list[Any], Field(min_length=2, max_length=2)]  # with the unit of the field
-
-
-class MemoryIntervalSpec(Spec):
-    """Quantiles of measured / predicted peak memory: 10 % of the measurements are below `low`, 90 % below `high`."""
-
-    low: Positive
-    median: Positive
-    high: Positive
-
-    @model_validator(mode="after")
-    def _in_order(self) -> Self:
-        if not self.low <= self.median <= self.high:
-            stated = f"{self.low:g}, {self.median:g}, {self.high:g}"
-            raise ValueError(f"low, median and high must be in order, but are {stated}")
-        return self
-
-
-class IntervalSpec(Spec):
-    """The 80 % interval of measured / predicted step time, for the plans of `where`."""
-
-    where: WhereSpec = WhereSpec()
-    low: Positive
-    high: Positive
-
-    @field_validator("high")
-    @classmethod
-    def _above_low(cls, value: float, info: ValidationInfo) -> float:
-        low = info.data.get("low")
-        if low is not None and value < low:
-            raise ValueError(f"{value:g} is less than low, {low:g}")
-        return value
 
 
 Dispatcher = Literal["once_per_copy", "once_per_domain"]

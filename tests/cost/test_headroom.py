@@ -7,8 +7,8 @@ from cost.records import make_assumptions
 
 from dsx.cost.headroom import probability_of_fitting, usable_bytes
 from dsx.hardware.cluster import cluster_from_spec
-from dsx.spec.assumptions import MemoryIntervalSpec
 from dsx.spec.cluster import load_cluster
+from dsx.spec.known_errors import MemoryIntervalSpec
 
 INTERVAL = MemoryIntervalSpec(low=0.9, median=1.0, high=1.2)
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dsx.cost.interval import Likeness, plan_facts, sources_like, step_interval, thinness, unlike
-from dsx.spec.assumptions import IntervalSpec, TrainedOnSpec
+from dsx.spec.known_errors import IntervalSpec, TrainedOnSpec
 
 ENTRIES = [
     IntervalSpec.model_validate({"where": {"domains": "one", "experts": False}, "low": 0.9, "high": 1.1}),
