@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dsx.errors import did_you_mean
+from dsx.errors import nearest_names
 from dsx.spec.stack import StackSpec, load_stack, months, stack_names
 
 _RELEASES = (
@@ -18,6 +18,7 @@ _RELEASES = (
     re.compile(r"(?<![0-9.])(2[0-9])\.(0[1-9]|1[0-2])(?![0-9])"),  # 24.07, 24.07.01
 )
 _MIDDLE = 6  # of a year, a month
+_SIMILAR = 0.7  # of 1, a name from which on a word may have been meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,9 @@ def software_of(
 def described(unknown: str, stack: StackSpec, stacks: Sequence[StackSpec]) -> str:
     """Return the remark on software that no stack names: the nearest word, and the stack that is assumed."""
     words = sorted({word for known in stacks for word in known.software.words})
-    return f"software {unknown!r} is not known{did_you_mean(unknown, words)}; the stack {stack.name!r} is assumed"
+    near = nearest_names(unknown, words, cutoff=_SIMILAR)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"software {unknown!r} is not known{hint}; the stack {stack.name!r} is assumed"
 
 
 def _names(written: str, word: str) -> bool:

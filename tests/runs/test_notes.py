@@ -118,7 +118,7 @@ INTERLEAVED = {"layers": "32", "pp": "4", "dp": "2", "vpp": ""}
         ({"notes": "VPP=2"}, 2),
         ({"notes": "4 virtual stages"}, 4),
         ({"notes": "non-interleaved schedule"}, 1),
-        ({"notes": "interleaving not read"}, 1),
+        ({"notes": "interleaving not read"}, 4),
         ({"notes": "interleaved PP", "vpp": "2"}, 2),
         ({"notes": "printed VP=12 ignored", "pp": "1", "dp": "8"}, 1),
     ],
@@ -192,12 +192,21 @@ def test_what_notes_name_and_the_row_was_not_priced_with_is_said(made, notes, un
 
 
 def test_what_is_missing_in_a_column_is_said(made):
-    chunks, stages = made(
-        {"vpp": "", "notes": "interleaving not read"},
+    graphs, stages = made(
+        {"notes": "CUDA graphs"},
         {"layers": "31", "notes": "first/last stage have one layer fewer"},
     )
-    assert (chunks.unread, stages.unread) == (("interleaved pipeline",), ("stages with fewer layers",))
-    assert count_unread([chunks, stages]) == {"interleaved pipeline": 1, "stages with fewer layers": 1}
+    assert (graphs.unread, stages.unread) == (("CUDA graphs",), ("stages with fewer layers",))
+    assert count_unread([graphs, stages]) == {"CUDA graphs": 1, "stages with fewer layers": 1}
+
+
+def test_a_microbatch_of_a_device_is_that_of_its_replica(made):
+    note = {"notes": "inferred: per-device batch", "tp": "4", "sp": "", "microbatch": "2", "global_batch": "16"}
+    divided, alone = made(note | {"dp": "2"}, note | {"tp": "1", "dp": "8"})
+    assert (divided.plan["microbatch_size"], divided.plan["num_microbatches"], divided.sp) == (8, 1, True)
+    assert (alone.plan["microbatch_size"], alone.plan["num_microbatches"]) == (2, 1)
+    (odd,) = made(note | {"dp": "2", "global_batch": "12"})  # no replica has that many
+    assert odd.plan["microbatch_size"] == 2
 
 
 def test_what_the_model_or_a_column_has_is_no_gap(made):
