@@ -2,10 +2,10 @@
 
 Once a step, the gradients of a layer are reduced and its weights gathered over the ranks that hold the same parameters.
 The first gathered layer and the last reduced layer overlap with nothing. Every other layer overlaps with the compute of
-one layer for one microbatch, of interleaved stages with that of more (`_chunks_beside`; arXiv 2410.00273, section 3), as far as the framework overlaps them: `dp_overlap` for what
-a step does once, `fsdp_overlap` for what every microbatch repeats, as stage 2's scatter does. `dsx.graph.step` says
-what each ZeRO stage communicates and how often. Gradients of replicated parameters and of a tied weight overlap with
-nothing.
+one layer for one microbatch, of interleaved stages with that of more (`_chunks_beside`; arXiv 2410.00273, section 3),
+as far as the framework overlaps them: `dp_overlap` for what a step does once, `fsdp_overlap` for what every microbatch
+repeats, as stage 2's scatter does. `dsx.graph.step` says what each ZeRO stage communicates and how often. Gradients of
+replicated parameters and of a tied weight overlap with nothing.
 
 While a collective of the layer itself uses an oversubscribed tier, a reduction that crosses the tier does not proceed
 (`dsx.cost.contention`).

@@ -2,8 +2,8 @@
 
 The columns describe a dense transformer. What they cannot describe (a head dimension other than hidden / heads, latent
 attention, shared experts, dense layers before the expert layers) comes from the packaged model with the same
-dimensions, if there is one. A row with fewer layers than that model, a proxy that stands for it, has its kinds of layers
-in proportion, at least one of each.
+dimensions, if there is one. A row with fewer layers than that model, a proxy that stands for it, has its kinds of
+layers in proportion, at least one of each.
 """
 
 from collections import Counter

@@ -12,7 +12,7 @@
 | `cross_entropy` | fused or not | ``fused cross-entropy`` |
 | `vpp` | chunks of a stage | ``VPP=6``, ``4 virtual stages`` |
 | zero_replicas | ranks of a shard group; HSDP alone: those of a node | ``ZeRO-1 shard group: 4``, ``DP 16 x FSDP 8`` |
-| `microbatch` | the column counts sequences of a device, so the group of a replica has tp * cp times as many | ``per-device batch`` |
+| `microbatch` | the column counts sequences of a device: a replica has tp * cp times as many | ``per-device batch`` |
 
 Other text is ignored, since notes are written for people (`dsx.runs.note_words` counts what it may have meant). A value
 in the column itself wins.

@@ -1,9 +1,9 @@
 """Find the stack of a run from its software: the columns `software` (framework and release), `framework` and `year`.
 
-A name of a stack in either column is that stack. Otherwise the stacks count whose words the columns contain and that are
-no later than the release, of them those of the longest word, and of them the last one. A release is a month that the columns
-state ("24.07", "2025-04-30"), else the middle of the year. Software that no stack names has the stack of its date among
-those without words, and is reported.
+A name of a stack in either column is that stack. Otherwise the stacks count whose words the columns contain and that
+are no later than the release, of them those of the longest word, and of them the last one. A release is a month that
+the columns state ("24.07", "2025-04-30"), else the middle of the year. Software that no stack names has the stack of
+its date among those without words, and is reported.
 """
 
 import re

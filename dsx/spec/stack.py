@@ -1,9 +1,9 @@
 """A software stack: what a training framework of some years does, as fields of an assumption set.
 
-Stacks differ in what they overlap and fuse, in their attention kernels and data types. A stack states these fields, each
-with its source, and may extend another stack, mostly that of earlier years. An assumption set names the stack that it
-assumes (`stack`): the set's own fields and those of sets that extend it win over the stack, and the stack wins over the
-sets that it extends. A measured run has the stack of its own software (`dsx.runs.software`).
+Stacks differ in what they overlap and fuse, in their attention kernels and data types. A stack states these fields,
+each with its source, and may extend another stack, mostly that of earlier years. An assumption set names the stack that
+it assumes (`stack`): the set's own fields and those of sets that extend it win over the stack, and the stack wins over
+the sets that it extends. A measured run has the stack of its own software (`dsx.runs.software`).
 """
 
 import re

@@ -118,7 +118,8 @@ INTERLEAVED = {"layers": "32", "pp": "4", "dp": "2", "vpp": ""}
         ({"notes": "VPP=2"}, 2),
         ({"notes": "4 virtual stages"}, 4),
         ({"notes": "non-interleaved schedule"}, 1),
-        ({"notes": "interleaving not read"}, 1),
+        ({"notes": "interleaving not read"}, 4),  # of unknown degree
+        ({"notes": "interleaving as in the appendix"}, 1),
         ({"notes": "interleaved PP", "vpp": "2"}, 2),
         ({"notes": "printed VP=12 ignored", "pp": "1", "dp": "8"}, 1),
     ],
@@ -193,7 +194,7 @@ def test_what_notes_name_and_the_row_was_not_priced_with_is_said(made, notes, un
 
 def test_what_is_missing_in_a_column_is_said(made):
     chunks, stages = made(
-        {"vpp": "", "notes": "interleaving not read"},
+        {"vpp": "", "notes": "interleaving as in the appendix"},
         {"layers": "31", "notes": "first/last stage have one layer fewer"},
     )
     assert (chunks.unread, stages.unread) == (("interleaved pipeline",), ("stages with fewer layers",))
