@@ -143,8 +143,9 @@ def section(measured: Measurements, own: Assumptions, values: Mapping[str, float
         f"(`data/validation/nccl.csv`), priced on `{CLUSTER}`.",
         f"{len(BOUNDS)} fields are fitted to them by least squares on log time. *Held out* predicts each number of "
         "nodes by a fit to the",
-        "others; all else is of the set `default`, but for the efficiency of direct links between GPUs, which is "
-        "fitted (`nvs_efficiency`).",
+        "others. The other values are those of `default`, but for the efficiency of direct links between GPUs "
+        "(`nvs_efficiency`),",
+        "which is fitted.",
         "Absolute errors, medians over a range of message sizes:",
         "",
         f"| collective | {' | '.join(RANGES)} | all | mean | held out, all | held out, mean |",

@@ -11,8 +11,7 @@ Kind = Literal["models", "clusters", "strategies", "layers", "assumptions", "sta
 
 
 def names(kind: Kind) -> list[str]:
-    """Return the names of models, clusters, strategies, layers, assumption sets, software stacks or frameworks,
-    sorted.
+    """Return the names of models, clusters, strategies, layers, assumption sets, stacks or frameworks, sorted.
 
         dsx.names("clusters")
 

@@ -118,7 +118,8 @@ INTERLEAVED = {"layers": "32", "pp": "4", "dp": "2", "vpp": ""}
         ({"notes": "VPP=2"}, 2),
         ({"notes": "4 virtual stages"}, 4),
         ({"notes": "non-interleaved schedule"}, 1),
-        ({"notes": "interleaving not read"}, 4),
+        ({"notes": "interleaving not read"}, 4),  # of unknown degree
+        ({"notes": "interleaving as in the appendix"}, 1),
         ({"notes": "interleaved PP", "vpp": "2"}, 2),
         ({"notes": "printed VP=12 ignored", "pp": "1", "dp": "8"}, 1),
     ],

@@ -266,7 +266,7 @@ layers:
         (10, [("[gated rotary]", 2), ("", 3), ("[full]", 1), ("", 3), ("[full]", 1)]),
         (3, [("[gated rotary]", 2), ("", 1)]),
         (7, [("[gated rotary]", 1), ("", 2), ("[full]", 1), ("", 2), ("[full]", 1)]),  # in proportion
-        (15, [("[gated rotary]", 2), ("", 8), ("[full]", 1), ("", 3), ("[full]", 1)]),
+        (15, [("[gated rotary]", 2), ("", 8), ("[full]", 1), ("", 3), ("[full]", 1)]),  # the commonest fills up
     ],
 )
 def test_what_columns_do_not_say_is_taken_from_the_model_with_these_dimensions(
