@@ -3,8 +3,8 @@
     python benchmarks/calibration.py [--write data/assumptions/default.yaml]
 
 The result is that of `dsx calibrate` for data/validation/runs.csv, from the set `uncalibrated`. Rows that state too
-little, or something impossible, are left out, as `dsx calibrate` would refuse the table; docs/validation.md counts
-them.
+little, or something impossible, are left out, since `dsx calibrate` refuses a table with such rows; docs/validation.md
+counts them.
 """
 
 import argparse

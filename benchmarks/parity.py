@@ -1,54 +1,75 @@
-"""Parity plots: predicted over measured, one marker for each row of a run table, a shape and colour for each source."""
+"""Parity plots: predicted over measured, one marker for each run, a shape and a colour for each family of devices.
 
+The colours are those of Okabe and Ito (Color Universal Design, 2008), which readers of any colour vision can tell
+apart; shapes and dark edges keep families apart in grey.
+"""
+
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dsx.predict.validation_rows import Rows
 from dsx.results.plot.axes import log_ticks, plain_numbers
-from dsx.results.plot.marks import marks
 
 BAND = 1.1  # the grey band reaches this factor to either side
 GIGABYTE = 1e9
+COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#F0E442", "#000000")
+_MARKERS = "osD^vP*Xh<>"
+_PANEL_INCHES = 4.6
 
 
-def draw_step_time(rows: Rows, path: Path) -> None:
-    """Draw the step times of `rows` [s] into the file `path`."""
-    _draw(rows, rows.measured_s, rows.predicted_s, "step time [s]", path)
+def draw(
+    path: Path, quantity: str, panels: Sequence[tuple[str, np.ndarray, np.ndarray]], family: Sequence[str]
+) -> None:
+    """Draw panels of [N] measured and predicted values into a file; all have the same axes.
+
+    Args:
+        path: the picture.
+        quantity: what is measured, with its unit.
+        panels: a title, measured and predicted values each; NaN is left out.
+        family: of the device of each of the N rows.
+    """
+    columns = min(len(panels), 2)
+    lines = -(-len(panels) // columns)
+    figure = Figure(figsize=(_PANEL_INCHES * columns, _PANEL_INCHES * lines + 0.6), layout="constrained")
+    names, styles = np.array(family), _styles(family)
+    values = np.concatenate([np.concatenate([m, p])[np.tile(_known(m, p), 2)] for _, m, p in panels])
+    limits = np.array([0.8 * values.min(), 1.25 * values.max()]) if len(values) else np.array([0.8, 1.25])
+    axes = figure.subplots(lines, columns, squeeze=False).ravel()
+    for ax, (title, measured, predicted) in zip(axes, panels, strict=False):
+        _draw_panel(ax, limits, quantity)
+        ax.set_title(title)
+        for name, style in styles.items():
+            own = _known(measured, predicted) & (names == name)
+            ax.plot(measured[own], predicted[own], linestyle="", label=name, **style)
+    handles, labels = axes[0].get_legend_handles_labels()
+    if labels:
+        figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
+    # Without a palette: thousands of overlapping markers have too many shades to compute one in reasonable time.
+    figure.savefig(path, dpi=120)
 
 
-def draw_memory(rows: Rows, path: Path) -> None:
-    """Draw the memory of `rows` that ran [GB] into the file `path`."""
-    measured = np.where(rows.oom == 1, np.nan, rows.measured_bytes) / GIGABYTE
-    _draw(rows, measured, rows.predicted_bytes / GIGABYTE, "memory [GB]", path)
-
-
-def _draw(rows: Rows, measured: np.ndarray, predicted: np.ndarray, quantity: str, path: Path) -> None:
-    figure = Figure(figsize=(6.5, 6.5), layout="constrained")
-    ax = figure.subplots()
-    known = np.isfinite(measured) & np.isfinite(predicted)
-    sources = [source for source in dict.fromkeys(rows.source) if known[_of(rows, source)].any()]
-    limits = np.array([0.8, 1.25]) * (_range(measured[known], predicted[known]) if known.any() else np.ones(2))
+def _draw_panel(ax: Axes, limits: np.ndarray, quantity: str) -> None:
     ax.fill_between(limits, limits / BAND, limits * BAND, color="0.9", linewidth=0)
     ax.plot(limits, limits, color="0.5", linewidth=1)
-    for source, mark in zip(sources, marks(len(sources), largest=6.0), strict=True):
-        chosen = known & _of(rows, source)
-        ax.plot(measured[chosen], predicted[chosen], linestyle="", label=source, **(mark | {"markeredgewidth": 0.2}))
     ax.set(xscale="log", yscale="log", xlim=tuple(limits), ylim=tuple(limits))
     ax.set(xlabel=f"measured {quantity}", ylabel=f"predicted {quantity}")
     for axis in (ax.xaxis, ax.yaxis):
         log_ticks(axis, limits)
         plain_numbers(axis)
-    if sources:
-        ax.legend(fontsize="small", frameon=False)
-    # Without a palette: thousands of overlapping markers have too many shades to compute one in reasonable time.
-    figure.savefig(path, dpi=150)
 
 
-def _of(rows: Rows, source: str) -> np.ndarray:
-    return np.array([name == source for name in rows.source], dtype=bool)
+def _styles(family: Sequence[str]) -> Mapping[str, dict[str, Any]]:
+    """Return the marker of each family, as keywords of matplotlib's `plot`."""
+    edge = {"markeredgecolor": "black", "markeredgewidth": 0.3, "markersize": 5.0, "alpha": 0.8}
+    return {
+        name: {"marker": _MARKERS[at % len(_MARKERS)], "color": COLOURS[at % len(COLOURS)], **edge}
+        for at, name in enumerate(sorted({*family}))
+    }
 
 
-def _range(measured: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    return np.array([min(measured.min(), predicted.min()), max(measured.max(), predicted.max())])
+def _known(measured: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    return np.isfinite(measured) & np.isfinite(predicted)

@@ -1,0 +1,81 @@
+"""Fits of an assumption set without each source and each stack, and their predictions of what they have not seen.
+
+The rows are those that a fit uses: of trust A and B, timed, modelled. Pictures and tables of docs/validation.md read
+these arrays.
+"""
+
+import itertools
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsx.calibration.few_runs import after_few_runs
+from dsx.calibration.fit import Fit, fit, sample_of
+from dsx.calibration.held_out import LEAST_SOURCES, HeldOut, leave_out
+from dsx.calibration.intervals import Coverage, coverage, unseen_intervals
+from dsx.calibration.observations import Observations
+from dsx.calibration.specialise import Prior
+from dsx.spec.assumptions import AssumptionsSpec
+from dsx.spec.between import Bounds
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """Predictions of [N] rows for sources and stacks that a set is not fitted to."""
+
+    observations: Observations
+    fit: Fit  # to all rows
+    without_source_s: np.ndarray  # [N] each predicted by a fit without its source
+    without_stack_s: np.ndarray  # [N] by a fit without its stack
+    low_s: np.ndarray  # [N] interval, from the residuals of the other sources
+    high_s: np.ndarray
+    coverage: Mapping[str, Coverage]  # by source
+    few_runs: Mapping[str, Mapping[int, float]]  # by source and number of runs: median error after adapting the set
+
+
+def predicted_unseen(
+    observations: Observations, assumptions: AssumptionsSpec, between: Mapping[str, Bounds]
+) -> Unseen | None:
+    """Return the fits of the fields `between` that begin with a set, and their predictions.
+
+    None if there is nothing to fit, or if there are too few sources.
+    """
+    observations = observations.without_effects()
+    if not between or len(observations.sources) < LEAST_SOURCES:
+        return None
+    start = {name: float(getattr(assumptions, name)) for name in between}
+    sample = sample_of(observations)
+    found, solution, times = fit(observations, sample, start, between)
+    whole = solution, times
+
+    def without(what: str, part: Sequence[str]) -> HeldOut:
+        done = itertools.count(1)
+
+        def told(number: int) -> None:
+            print(f"fits without a {what}: {number * next(done)} of {len({*part})}", file=sys.stderr, flush=True)
+
+        return leave_out(observations, part, sample, start, between, whole, told)
+
+    sources, stacks = without("source", observations.source), without("stack", observations.stack)
+    residuals = np.log(observations.measured_s / sources.predicted_s)
+    low, high = unseen_intervals(residuals, observations.source, observations.facts)
+    return Unseen(
+        observations=observations,
+        fit=found,
+        without_source_s=sources.predicted_s,
+        without_stack_s=stacks.predicted_s,
+        low_s=low * sources.predicted_s,
+        high_s=high * sources.predicted_s,
+        coverage=coverage(residuals, observations.source, observations.facts),
+        few_runs=_after_few_runs(observations, sources, assumptions),
+    )
+
+
+def _after_few_runs(
+    observations: Observations, sources: HeldOut, assumptions: AssumptionsSpec
+) -> Mapping[str, Mapping[int, float]]:
+    if not assumptions.specialise or assumptions.noise is None:
+        return {}
+    return after_few_runs(observations, sources, Prior.of(assumptions.specialise, assumptions.noise))
