@@ -3,7 +3,6 @@
 import dataclasses
 from collections import Counter
 
-import numpy as np
 import pytest
 
 from dsx.runs.measured_memory import measured_bytes
@@ -34,9 +33,18 @@ def test_every_setup_has_seconds_or_ran_out_of_memory():
 def test_machines_precisions_and_schedules():
     families = Counter(setup.cluster.name.partition(",")[0] for setup in MADE)
     assert families == {
-        "a100-80-nvs8": 2568, "h100-nvs8": 449, "h100-96-nvs8": 30, "h200-141-nvs8": 5, "v100-16-nvs8": 32,
-        "gb200-nvl72": 87, "b200-180-nvs8": 85, "gaudi2-eth8": 3,
-        "tpu-v4": 6, "tpu-v5e": 24, "tpu-v5p": 22, "tpu-v6e": 29,
+        "a100-80-nvs8": 2568,
+        "h100-nvs8": 449,
+        "h100-96-nvs8": 30,
+        "h200-141-nvs8": 5,
+        "v100-16-nvs8": 32,
+        "gb200-nvl72": 87,
+        "b200-180-nvs8": 85,
+        "gaudi2-eth8": 3,
+        "tpu-v4": 6,
+        "tpu-v5e": 24,
+        "tpu-v5p": 22,
+        "tpu-v6e": 29,
     }
     assert Counter(setup.precision for setup in MADE) == {"bf16": 2976, "fp8": 352, "fp4": 9, "int8": 3}
     assert Counter(setup.plan["schedule"] for setup in MADE) == {"1f1b": 3316, "zb-h1": 12, "zb-h2": 12}
@@ -83,9 +91,10 @@ def test_times_printed_in_several_ways_agree(without, least, most):
     for setup, seconds in zip(MADE, SECONDS, strict=True):
         run = dataclasses.replace(setup.run, **dict.fromkeys(without))
         again = measured_step_time(dataclasses.replace(setup, run=run))
-        if seconds and again:
+        # Of long sequences and experts some tables count half of the attention, or the windows of it.
+        usual = (setup.run.seq or 0) < 8192 and not setup.run.experts
+        if seconds and again and usual:
             ratios.append(again / seconds)
     assert len(ratios) > 400
-    # Some tables count half of the attention, or the windows of it, so that their "model" FLOP/s are others.
-    low, high = np.quantile(ratios, [0.05, 0.9])
-    assert least < low < high < most
+    # Two rows of fine-tuning count their FLOP/s in another way.
+    assert least < min(ratios) < sorted(ratios)[-3] < most
