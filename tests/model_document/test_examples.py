@@ -10,10 +10,11 @@ from model_document.commands import PLAN, found
 from model_document.pages import PAGES, blocks
 
 from dsx.cost.algorithms import ALGORITHMS
+from dsx.cost.assumptions import assumptions_from_spec
 from dsx.cost.collectives import collective
 from dsx.cost.groups import group
 from dsx.cost.protocols import bulk
-from dsx.graph.match import ALL_GATHER, ALL_REDUCE
+from dsx.graph.match import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL
 from dsx.graph.model import parameters
 from dsx.pricing.layers import price_keys
 from dsx.pricing.problem import make_problem
@@ -110,7 +111,11 @@ def work():
 
 
 def multiplies():
-    return {"compute": kernel(operators(), "feed-forward.z", "forward")["compute_s"]}
+    generation = load_cluster("h100-nvs8").device.family
+    return {
+        "slowdown, σ": assumptions_from_spec(DEFAULT, generation).kernel_slowdown,
+        "compute": kernel(operators(), "feed-forward.z", "forward")["compute_s"],
+    }
 
 
 def kernels():
@@ -270,11 +275,14 @@ def experts():
     plan = found(f"dsx evaluate {job} ep=8 dp=64 --operators")
     gate = kernel(plan, "experts.gate", "forward")
     (exchanged,) = gate["collectives"]
+    back = kernel(plan, "experts.c", "forward")
     rows = next(shape["m"] for shape in plan["shapes"] if (shape["n"], shape["k"]) == (14336, 4096))
     return {
         "volume, V": exchanged["bytes"],
-        "all-to-all": gate["ep_comm_s"],
-        "of a layer": 4 * gate["ep_comm_s"],
+        "all-to-all": seconds(ALL_TO_ALL, exchanged["bytes"], 8, 8),
+        "to the experts": gate["ep_comm_s"],
+        "back": back["ep_comm_s"],
+        "of a layer": 2 * (gate["ep_comm_s"] + back["ep_comm_s"]),
         "ep_comm_s": plan["ep_comm_s"],
         "slots of an expert": rows,
         "forward FLOPs": gate["matrix_flops"],
