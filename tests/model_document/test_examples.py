@@ -315,10 +315,10 @@ def space():
 
 
 def assumptions():
-    counted = load_assumptions("uncalibrated").optimizer_traffic_per_parameter
+    believed = load_assumptions("software-neutral").hbm_efficiency
     return {
-        "by counting": counted,
-        "optimizer_s": found(f"{PLAN} --set assumptions.optimizer_traffic_per_parameter={counted}")["optimizer_s"],
+        "traffic": DEFAULT.optimizer_traffic_per_parameter,
+        "believed": found(f"{PLAN} --set assumptions.hbm_efficiency={believed}")["optimizer_s"],
         "fitted": found(PLAN)["optimizer_s"],
     }
 

@@ -23,7 +23,7 @@ from dsx.spec.what_if import _numbers as what_if_fields
 from dsx.spec.what_if import field
 
 TABLES = ("standard", "unfused-norm", "unfused-softmax", "arxiv-2410.00273")
-SETS = ("default", "uncalibrated", "paper-2410.00273")
+SETS = ("default", "software-neutral", "paper-2410.00273")
 
 
 def leaves(record):
@@ -122,6 +122,13 @@ def test_the_constants_are_those_of_the_assumption_sets():
 
     for name, values in documented.items():
         assert values == [text(file[name]) for file in files], name
+
+
+def test_the_deviations_of_effects_are_those_of_the_default_set():
+    documented = {row[0].strip("`"): float(row[1]) for row in rows("intervals", "Effects")[1:]}
+    effects = load_assumptions("default").effects
+    assert documented == {name: getattr(effects, name) for name in documented}
+    assert documented.keys() == {name for name in type(effects).model_fields if name.endswith("_deviation")}
 
 
 def test_every_what_if_field_is_listed_with_its_kind():
