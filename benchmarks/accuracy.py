@@ -26,7 +26,7 @@ from unseen import Unseen, predicted_unseen
 
 from dsx.calibration.few_runs import REPETITIONS, RUNS
 from dsx.calibration.observations import is_trusted, observe
-from dsx.calibration.report import noise_floor, report
+from dsx.calibration.report import noise_floor, not_modelled, report
 from dsx.cost.interval import ENOUGH
 from dsx.predict.predictor import likeness_of, predict
 from dsx.predict.validation_rows import Rows, compare
@@ -77,7 +77,7 @@ def main() -> None:
     # The fitted set has seen every source, so fits without one begin with the set that it was fitted from.
     base, between = load_fitted(BASE if options.assumptions == FITTED else options.assumptions)
     unseen = predicted_unseen(observe(kept, made, base), base, between)
-    text = document(rows, kept, made, unseen, options.assumptions, len(runs), between)
+    text = document(rows, kept, made, unseen, options.assumptions, every, between)
     text += f"\n{flagships.section(options.assumptions)}"
     if options.write:
         draw_pictures(rows, made, unseen, options.write.parent / "figures")
@@ -136,7 +136,7 @@ def document(
     resolved: Sequence[Setup | Reason],
     unseen: Unseen | None,
     assumptions: str,
-    count: int,
+    every: Rows,
     between: Mapping[str, Bounds],
 ) -> str:
     """Return the document, without the published plans.
@@ -147,12 +147,12 @@ def document(
         resolved: their setups.
         unseen: predictions by fits without their source, and without their stack.
         assumptions: the name of the set.
-        count: the number of rows of the table.
+        every: all rows of the table.
         between: the bounds of the free numbers.
     """
     figures = report(rows, runs)
     timed = int(np.isfinite(rows.predicted_s / rows.measured_s).sum())
-    distrusted = count - len(rows.id)
+    distrusted = len(every.id) - len(rows.id)
     parts = [
         _HEAD.format(assumptions=assumptions, kept=len(rows.id), timed=timed, distrusted=distrusted),
         _noise(noise_floor(rows, runs)),
@@ -167,7 +167,7 @@ def document(
         _extrapolated(resolved, load_assumptions(assumptions)),
         public_tools.section(runs, rows, unseen),
         _PICTURES,
-        _counts("Rows that are refused", "reason", figures["not_modelled"]),
+        _counts("Rows that are refused", "reason, of any trust", not_modelled(every)),
         _counts("Missing values that were filled", "column", count_filled(resolved)),
         _counts("Missing values that were read from the notes", "column", count_from_notes(resolved)),
         _counts("Words of notes that name what dsx prices, and were not read", "word", count_unread(resolved)),

@@ -59,8 +59,8 @@ def section(runs: Sequence[Run], rows: Rows, unseen: Unseen | None) -> str:
               ("median", "mean"))]  # fmt: skip
     return (
         "## The closest public tools\n\nAbsolute errors of the tools on runs that they publish, as they state them, "
-        "and of dsx on the rows of these runs in the table. A tool that times kernels on the machine in question, as "
-        "these do, has information that dsx was not given.\n\n" + markdown(header, body)
+        "and of dsx on the rows of these runs in the table. A tool that takes the efficiencies of kernels from "
+        "measurements on the machine in question has information that dsx was not given.\n\n" + markdown(header, body)
     )
 
 

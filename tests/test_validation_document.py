@@ -78,9 +78,7 @@ def lines_of(text, title):
 def text(validation, runs, rows, unseen):
     trusted = [run.trust == "A" for run in runs]
     kept = [run for run in runs if run.trust == "A"]
-    return validation.document(
-        validation.chosen(rows, trusted), kept, setups(kept), unseen, "default", len(runs), BETWEEN
-    )
+    return validation.document(validation.chosen(rows, trusted), kept, setups(kept), unseen, "default", rows, BETWEEN)
 
 
 def test_the_noise_floor_comes_first(text):
@@ -125,7 +123,7 @@ def test_tools_are_beside_dsx_on_their_own_runs(text):
 
 
 def test_without_a_fit_there_are_fewer_sections(validation, runs, rows):
-    text = validation.document(rows, runs, setups(runs), None, "default", len(runs), {})
+    text = validation.document(rows, runs, setups(runs), None, "default", rows, {})
     assert "## Ranking" in text and "## Memory" in text
     assert not any(title in text for title in ("## By source", "## Free numbers", "## Effects"))
 

@@ -45,8 +45,13 @@ def report(rows: Rows, runs: Sequence[Run]) -> dict[str, Any]:
         "pairs": pairs(groups(rows, least=2)),
         "spearman_median": float(np.median(correlations)) if len(correlations) else None,
         "oom": _oom(rows),
-        "not_modelled": dict(Counter(reason.rule for reason in rows.reason if reason is not None).most_common()),
+        "not_modelled": not_modelled(rows),
     }
+
+
+def not_modelled(rows: Rows) -> dict[str, int]:
+    """Return how many rows are not modelled, by reason, the most frequent one first."""
+    return dict(Counter(reason.rule for reason in rows.reason if reason is not None).most_common())
 
 
 def noise_floor(rows: Rows, runs: Sequence[Run]) -> dict[str, Any]:

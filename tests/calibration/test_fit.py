@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from calibration.formula import BETWEEN, START, TRUE, WORK, Formula, N, sample, step_times
+from formula import BETWEEN, START, TRUE, WORK, Formula, N, sample, step_times
 
 from dsx.calibration.fit import BELIEF, ROUNDS, Fit, fit
 from dsx.calibration.held_out import leave_out

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from calibration.formula import BETWEEN, START, Formula, N, step_times
+from formula import BETWEEN, START, Formula, N, step_times
 
 from dsx.calibration.local_times import LocalTimes, local_times
 from dsx.calibration.positions import at, position_of

@@ -154,6 +154,28 @@ def test_people_see_the_interval_of_a_plan(run, folder):
     assert "80 % interval" not in run("evaluate", *job, "--assumptions", "paper-2410.00273").out
 
 
+def test_plans_that_nothing_was_measured_like_say_so_and_have_wider_intervals(run, folder):
+    entries = "interval: [{where: {thin: 1}, low: 0.5, high: 2}, {low: 0.9, high: 1.1}]"
+    head = f"extends: paper-2410.00273\nname: known\n{entries}\n"
+    counts = "trained_on: {stack: {'': 3}, generation: {%s: 3}, kind: {dense: 3}}\n"
+    (folder / "like.yaml").write_text(head + counts % "blackwell")
+    (folder / "unlike.yaml").write_text(head + counts % "hopper")
+    job = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", 8, "--global-batch-size", 32)
+    plan = ("dp=8", "nvs.dp=8", "microbatch_size=4")
+    said = "extrapolated: no measured run has a device of the family blackwell"
+    for verb, settings in (("evaluate", plan), ("best", ())):
+        like, unlike = (
+            run(verb, *job, *settings, "--assumptions", f"{name}.yaml", "--json") for name in ("like", "unlike")
+        )
+        found = [json.loads(done.out) for done in (like, unlike)]
+        assert [one["extrapolated"] for one in found] == [{}, {"generation": "blackwell"}]
+        priced = [one if verb == "evaluate" else one["plans"][0] for one in found]
+        ends = [one["step_time_s_high"] / one["step_time_s"] for one in priced]
+        assert ends == pytest.approx([1.1, 2.0])
+        assert said in run(verb, *job, *settings, "--assumptions", "unlike.yaml").out
+        assert "extrapolated" not in run(verb, *job, *settings, "--assumptions", "like.yaml").out
+
+
 def test_too_many_groups_are_refused_before_anything_is_written(run, folder, monkeypatch):
     monkeypatch.setattr("dsx.search.max_groups.MAX_ROWS", 3)
     done = swept(run, "keep={top: 2, per: [strategy, tp_nvs]}")

@@ -108,7 +108,7 @@ def test_software_that_no_stack_names_is_counted(tmp_path, capsys):
 def test_rows_that_nothing_was_measured_like_are_counted(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     known = "trained_on: {stack: {megatron-2024: 2}, generation: {hopper: 1}, kind: {dense: 2}}"
-    (tmp_path / "mine.yaml").write_text(f"extends: default\nname: default\n{known}\n")
+    (tmp_path / "mine.yaml").write_text(f"extends: uncalibrated\nname: default\n{known}\n")
     alike = {"framework": "NeMo", "gpu": "H100-80GB-SXM"}
     path = write(tmp_path / "runs.csv", alike, alike | {"experts": "8", "topk": "2"}, {"gpu": "A100-80GB-SXM"})
     validated(path, "mine.yaml", half, True, None)
