@@ -1,11 +1,13 @@
 """The record of an assumption set follows from its spec."""
 
+import math
+
 import jax
 import pytest
 
-from dsx.cost.assumptions import Assumptions, alternatives, assumptions_from_spec
+from dsx.cost.assumptions import Assumptions, alternatives, assumptions_from_spec, kernel_effect
 from dsx.records import leaves
-from dsx.spec.assumptions import AssumptionsSpec, load_assumptions
+from dsx.spec.assumptions import AssumptionsSpec, EffectsSpec, load_assumptions
 
 SETS = {name: load_assumptions(name) for name in ("default", "uncalibrated", "paper-2410.00273")}
 
@@ -22,12 +24,23 @@ def test_each_leaf_is_a_number_of_the_spec_and_each_number_that_prices_a_plan_a_
 def test_a_leaf_is_the_float_that_the_spec_states(name):
     spec, record = SETS[name], assumptions_from_spec(SETS[name])
     found = jax.tree.leaves(record)
+    of_stack = kernel_effect(spec.effects, spec.stack, None)
     stated = [getattr(spec, field) for field in leaves(Assumptions)]
+    stated[leaves(Assumptions).index("kernel_slowdown")] *= of_stack
     assert found == [
         alternatives(field).index(value) if isinstance(value, str) else value
         for field, value in zip(leaves(Assumptions), stated, strict=True)
     ]
     assert {type(leaf) for leaf in found} == {float}
+
+
+def test_effects_of_a_stack_and_of_a_generation_make_kernels_slower():
+    effects = EffectsSpec(stack={"known": 0.1}, generation={"hopper": -0.3})
+    spec = SETS["default"].model_copy(update={"effects": effects, "kernel_slowdown": 2.0, "stack": "known"})
+    assert assumptions_from_spec(spec, "hopper").kernel_slowdown == pytest.approx(2.0 * math.exp(-0.2))
+    assert assumptions_from_spec(spec, "volta").kernel_slowdown == pytest.approx(2.0 * math.exp(0.1))
+    other = spec.model_copy(update={"stack": "unknown"})
+    assert assumptions_from_spec(other).kernel_slowdown == 2.0
 
 
 def test_what_is_no_leaf_is_structure_that_can_be_hashed():

@@ -10,6 +10,7 @@ from operator_placement.graphs import without_cycle
 
 from dsx.errors import InputError
 from dsx.operator_placement.graph_sources.from_fx import from_fx, traced_fx
+from dsx.spec.assumptions import load_assumptions
 
 
 @dataclass(eq=False)
@@ -201,7 +202,8 @@ def test_filled_tensors_read_nothing_and_looked_up_ones_little():
     ones = graph.call("ones_like", table, val=tensor(8, 512))
     found = from_fx(graph.returns(graph.call("add", rows, ones, val=tensor(8, 512), pointwise=True)))
     assert found.ids == ("table", "at", "embedding_0", "add_0")
-    assert found.seconds.sum() < 5e-6 and (0, 3) not in found.edges
+    launches = 2 * load_assumptions("default").launch_latency
+    assert found.seconds.sum() < launches + 1e-6 and (0, 3) not in found.edges
 
 
 @dataclass

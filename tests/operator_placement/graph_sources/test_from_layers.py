@@ -59,7 +59,7 @@ def test_layers_follow_each_other_forward_and_back():
 def test_devices_have_the_links_of_the_cluster():
     assumptions = load_assumptions("default")
     one = devices_of(CLUSTER, assumptions, 8)
-    assert one.units == () and len(one.links) == 1 and one.memory_bytes == 80 * 2**30
+    assert one.units == () and len(one.links) == 1 and one.memory_bytes == CLUSTER.device.hbm_capacity
     several = devices_of(CLUSTER, assumptions, 16)
     assert several.units == (8,) and several.links[0] == one.links[0]
     assert several.level[0, 7] == 0 and several.level[7, 8] == 1
