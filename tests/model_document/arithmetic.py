@@ -25,7 +25,15 @@ def _gcd(one, other):
     return math.gcd(round(one), round(other))
 
 
-_FUNCTIONS = {"min": min, "max": max, "ceil": math.ceil, "floor": math.floor, "gcd": _gcd, "log2": math.log2, "exp": math.exp}
+_FUNCTIONS = {
+    "min": min,
+    "max": max,
+    "ceil": math.ceil,
+    "floor": math.floor,
+    "gcd": _gcd,
+    "log2": math.log2,
+    "exp": math.exp,
+}
 
 
 @dataclass(frozen=True)
