@@ -113,7 +113,7 @@ def work():
 def multiplies():
     generation = load_cluster("h100-nvs8").device.family
     return {
-        "slowdown, σ": assumptions_from_spec(DEFAULT, generation).kernel_slowdown,
+        "slowdown, \u03c3": assumptions_from_spec(DEFAULT, generation).kernel_slowdown,
         "compute": kernel(operators(), "feed-forward.z", "forward")["compute_s"],
     }
 
