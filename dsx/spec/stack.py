@@ -96,7 +96,10 @@ def with_stack(stated: Sequence[Document]) -> list[Document]:
     if position is None:
         return list(stated)
     document = stated[position]
-    name = unsourced(document.data[STACK])
+    try:
+        name = unsourced(document.data[STACK])
+    except ValueError as error:
+        raise document.fault((STACK,), error) from None
     if not isinstance(name, str):
         raise document.fault((STACK,), f"expected the name of a stack, got {name!r}")
     try:

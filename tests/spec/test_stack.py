@@ -114,3 +114,17 @@ def test_what_a_copy_changes_holds_with_every_stack():
     assert (other.tp_overlap, other.overhead) == (0.25, 3e9)
     assert other.of_stack("megatron-2024").tp_overlap == 0.25
     assert other.dp_overlap == load_assumptions("uncalibrated").of_stack("megatron-2019").dp_overlap
+
+
+@pytest.mark.parametrize(
+    ("stated", "says"),
+    [
+        ("{values: megatron-2024, source: x}", "unknown key 'values'; did you mean 'value'"),
+        ("12", "expected the name of a stack, got 12"),
+    ],
+)
+def test_a_wrong_statement_of_the_stack_has_its_line(tmp_path, stated, says):
+    file = tmp_path / "own.yaml"
+    file.write_text(f"extends: default\nname: own\nstack: {stated}\n")
+    with pytest.raises(SpecError, match=rf"own\.yaml:3: stack: .*{says}"):
+        load_assumptions(str(file))
