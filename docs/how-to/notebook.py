@@ -70,11 +70,11 @@ machines = {
 }
 best_of = {name: dsx.best(job.replace(set=fields)) for name, fields in machines.items()}
 table = pd.concat({name: best.frame.head(1) for name, best in best_of.items()}).droplevel(1)
-table[["strategy", "cp", "pp", "dp", "vpp", "step_time_s", "mfu", "peak_bytes"]]
+table[["strategy", "cp", "dp", "microbatch_size", "recompute", "step_time_s", "mfu", "peak_bytes"]]
 
 # %% [markdown]
-# A slow network wants fewer chunks per stage, since each sends its activations; with more memory there is no pipeline.
-# A machine with a name of its own is a dict that extends another:
+# Only the reduction of the gradients leaves a node, so a slow network changes no plan. With more memory the microbatch
+# is larger, and nothing is recomputed. A machine with a name of its own is a dict that extends another:
 
 # %%
 wide = {"extends": "h100-nvs8", "name": "h100-nvs64", "network": {"nvs": {"size": 64}}}
