@@ -431,7 +431,8 @@ def test_a_layer_takes_the_seconds_that_it_is_priced_with(tmp_path, strategy, as
     keys = {"microbatch_size": 2, "panels": given.get("panels", 1)}
     keys |= {name: given.get(axis, 1) for axis in AXES for name in (axis, f"{axis}_nvs")}
     work = layer_work(layer, sizes, spec, 512, {name: np.array([size]) for name, size in keys.items()})
-    cluster, assumed = cluster_from_spec(load_cluster("h100-nvs8")), assumptions_from_spec(spec)
+    machine = load_cluster("h100-nvs8")
+    cluster, assumed = cluster_from_spec(machine), assumptions_from_spec(spec, machine.device.family)
     assert seconds_of_kernels(trace) == pytest.approx(priced_kernels(layer, work, cluster, assumed), rel=1e-9)
     priced = priced_collectives(work, given, cluster, assumed)
     assert seconds_of_collectives(trace) == pytest.approx(priced, rel=1e-9)
