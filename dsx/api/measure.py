@@ -201,18 +201,19 @@ def _plans(
     fields: Fields | None,
     top: int,
 ) -> list[MeasuredPlans]:
-    if (what is None) == (results is None):
-        said = "neither is given" if what is None else "both are given"
-        raise InputError(f"a job or a model is measured, or the plans of a result set; {said}")
+    wanted = "a job or a model is measured, or the plans of a result set"
+    if what is not None and results is not None:
+        raise InputError(f"{wanted}; both are given")
     given = [name for name, value in (("sequence_length", sequence_length), ("set", fields)) if value]
     if given and (results is not None or isinstance(what, Job)):
         whose = "a result set has that of its sweep" if results is not None else "a job has its own"
         raise InputError(f"{option_of(given[0])}: {whose}; leave it out")
     if results is not None:
         return plans_of_set(file_path("results", results), top)
+    if what is None:
+        raise InputError(f"{wanted}; neither is given")
     if isinstance(what, Job):
         return plans_of_job(what, top)
-    assert what is not None
     length = None if sequence_length is None else count("sequence_length", sequence_length)
     return spread_of_model(what, assumptions, split_overrides(assignments("set", fields)), length)
 
