@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsx.calibration.few_runs import after_few_runs
+from dsx.calibration.calibration import check_adapted, may_adapt
+from dsx.calibration.few_runs import after_few_runs, median_errors
 from dsx.calibration.fit import Fit, fit, sample_of
 from dsx.calibration.held_out import LEAST_SOURCES, HeldOut, leave_out
 from dsx.calibration.intervals import Coverage, coverage, unseen_intervals
@@ -76,6 +77,7 @@ def predicted_unseen(
 def _after_few_runs(
     observations: Observations, sources: HeldOut, assumptions: AssumptionsSpec
 ) -> Mapping[str, Mapping[int, float]]:
-    if not assumptions.specialise or assumptions.noise is None:
+    if not may_adapt(assumptions):
         return {}
-    return after_few_runs(observations, sources, Prior.of(assumptions.specialise, assumptions.noise))
+    prior = Prior.of(assumptions.specialise, check_adapted(assumptions))
+    return median_errors(observations, after_few_runs(observations, sources, prior))

@@ -18,6 +18,7 @@ from dsx.calibration.calibration import (
     check_adapted,
     check_fitted,
     errors,
+    may_adapt,
 )
 from dsx.calibration.calibration import calibrate as fit_all
 from dsx.calibration.fit import ROUNDS, Effects
@@ -162,9 +163,8 @@ def _fitted(
     if specialise:
         return adapt(observations, assumed)
     sources = len(observations.sources)
-    with progress(
-        ROUNDS + (sources if sources >= LEAST_SOURCES else 0), "fitting, then without each source", watch
-    ) as advance:
+    passes = 0 if sources < LEAST_SOURCES else 2 if may_adapt(assumed) else 1
+    with progress(ROUNDS + passes * sources, "fitting, then without each source", watch) as advance:
         return fit_all(observations, assumed, between, advance)
 
 

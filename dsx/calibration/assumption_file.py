@@ -48,7 +48,7 @@ def text_of(
     if calibration.interval:
         lines += [
             "",
-            "# 80 % of measured / predicted step time, of sources that were left out of the fit.",
+            "# 80 % of measured / predicted step time, of sources that a fit had not seen.",
             "interval:",
         ]
         lines += [f"  - {_interval(entry)}" for entry in calibration.interval]
@@ -60,6 +60,12 @@ def text_of(
     if calibration.resolution is not None:
         lines += ["", "# By how much the errors of two plans of one job differ, in 80 % of the pairs."]
         lines += [f"resolution: {calibration.resolution:.{_ERROR_DIGITS}g}"]
+    if calibration.after_runs:
+        lines += ["", "# Both after the set is adapted to so many runs of a source that was left out."]
+        lines += ["adapted:"]
+        for one in calibration.after_runs:
+            of_pairs = "" if one.resolution is None else f", resolution: {one.resolution:.{_ERROR_DIGITS}g}"
+            lines += [f"  - {{runs: {one.runs}, low: {one.low:g}, high: {one.high:g}{of_pairs}}}"]
     return "\n".join(lines) + "\n"
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dsx.calibration.few_runs import adapted_errors, after_few_runs
 from dsx.calibration.fit import Fit, fit, sample_of
 from dsx.calibration.held_out import LEAST_SOURCES, HeldOut, leave_out
 from dsx.calibration.intervals import Coverage, coverage, make_intervals, memory_interval
@@ -18,7 +19,7 @@ from dsx.calibration.weighted import weighted_mean, weighted_median, weights
 from dsx.errors import RunTableError, SpecError
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.between import Bounds
-from dsx.spec.known_errors import IntervalSpec, MemoryIntervalSpec, TrainedOnSpec
+from dsx.spec.known_errors import AdaptedSpec, IntervalSpec, MemoryIntervalSpec, TrainedOnSpec
 
 MOST_FIELDS = 10
 LEAST_ROWS = 2  # for each field: from fewer, a fit would state the beliefs with which it began
@@ -38,6 +39,8 @@ class Calibration:
     coverage: Mapping[str, Coverage] = field(default_factory=dict)  # by source
     memory: MemoryIntervalSpec | None = None  # None = not known
     trained_on: TrainedOnSpec = field(default_factory=TrainedOnSpec)
+    # What is left of the errors after the set is adapted to a few runs; empty = not known.
+    after_runs: Sequence[AdaptedSpec] = ()
     # The stack of the few rows of one cluster to which a set was adapted, which do not make an uncalibrated base
     # calibrated; "" = they have none, None = the set was fitted.
     adapted_stack: str | None = None
@@ -62,6 +65,11 @@ def check_fitted(assumptions: AssumptionsSpec, between: Mapping[str, Bounds]) ->
         )
 
 
+def may_adapt(assumptions: AssumptionsSpec) -> bool:
+    """Return whether a set states what a few runs may change, and their noise."""
+    return bool(assumptions.specialise) and assumptions.noise is not None
+
+
 def check_adapted(assumptions: AssumptionsSpec) -> float:
     """Return the noise of a set that can be adapted to a few runs.
 
@@ -81,8 +89,9 @@ def calibrate(
     between: Mapping[str, Bounds],
     progress: Callable[[int], None] = lambda done: None,
 ) -> Calibration:
-    """Return the fit of the fields `between` to all rows; calls `progress` after each round of it and each source.
+    """Return the fit of the fields `between` to all rows.
 
+    Calls `progress` after each round and each source, and for a set that may be adapted after each source once more.
     `observations` are priced under `assumptions`, whose effects are no part of what the fit begins with. Raises what
     `check_fitted` raises, and RunTableError if there are few rows, if none depends on a field, if a fitted value is at
     a bound, or if it is less certain than its size.
@@ -108,7 +117,7 @@ def calibrate(
         held_out=held_out,
         trained_on=_trained_on(observations),
     )
-    return result if held_out is None else _with_errors(result, observations, held_out)
+    return result if held_out is None else _with_errors(result, observations, held_out, assumptions, progress)
 
 
 def _check_enough(rows: int, fields: int) -> None:
@@ -141,21 +150,32 @@ def _trained_on(observations: Observations) -> TrainedOnSpec:
     )
 
 
-def _with_errors(found: Calibration, observations: Observations, held_out: HeldOut) -> Calibration:
+def _with_errors(
+    found: Calibration,
+    observations: Observations,
+    held_out: HeldOut,
+    assumptions: AssumptionsSpec,
+    progress: Callable[[int], None],
+) -> Calibration:
     residuals = np.log(observations.measured_s / held_out.predicted_s)
+    after_runs: Sequence[AdaptedSpec] = ()
+    if may_adapt(assumptions):
+        prior = Prior.of(assumptions.specialise, check_adapted(assumptions))
+        after_runs = adapted_errors(observations, after_few_runs(observations, held_out, prior, progress))
     return replace(
         found,
         interval=make_intervals(residuals, observations.source, observations.facts),
         resolution=resolution(groups_of(observations, held_out.predicted_s)),
         coverage=coverage(residuals, observations.source, observations.facts),
         memory=memory_interval(*observations.memory_ratios(found.fit.values)),
+        after_runs=after_runs,
     )
 
 
 def adapt(observations: Observations, assumptions: AssumptionsSpec) -> Calibration:
     """Return the set with the fields under its `specialise` adapted to all rows of `observations`.
 
-    Raises what `check_adapted` raises.
+    Its interval and resolution are those that the set states for so many runs. Raises what `check_adapted` raises.
     """
     prior = Prior.of(assumptions.specialise, check_adapted(assumptions))
     stack = usual_stack(observations.stack)
@@ -163,7 +183,18 @@ def adapt(observations: Observations, assumptions: AssumptionsSpec) -> Calibrati
     start = {name: float(getattr(own, name)) for name in prior.bounds}
     found = specialise_to(observations, start, prior)
     before, after = observations.step_times({}), observations.step_times(found.values)
-    return Calibration(start, found, before, after, None, adapted_stack=stack)
+    known = [one for one in assumptions.adapted if one.runs <= len(observations.source)]
+    left = max(known, key=lambda one: one.runs, default=None)
+    return Calibration(
+        start,
+        found,
+        before,
+        after,
+        None,
+        interval=[IntervalSpec(low=left.low, high=left.high)] if left else (),
+        resolution=left.resolution if left else None,
+        adapted_stack=stack,
+    )
 
 
 def errors(observations: Observations, predicted_s: np.ndarray) -> list[dict[str, Any]]:

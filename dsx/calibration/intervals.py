@@ -43,7 +43,7 @@ def make_intervals(residuals: np.ndarray, source: Sequence[str], facts: PlanFact
         names = np.array(source)[here]
         if len(set(names)) < LEAST_SOURCES:
             break
-        own_low, own_high = _ends(residuals[here], names)
+        own_low, own_high = ends(residuals[here], names)
         low, high = min(low, own_low), max(high, own_high)
         where = WhereSpec(thin=thin) if thin else WhereSpec()
         found.append(IntervalSpec(where=where, low=_rounded(np.exp(low)), high=_rounded(np.exp(high))))
@@ -54,8 +54,8 @@ def _rounded(ratio: float) -> float:
     return float(f"{ratio:.{_DIGITS}g}")
 
 
-def _ends(residuals: np.ndarray, source: np.ndarray) -> tuple[float, float]:
-    """Return the lower and upper quantile of log residuals, every source with the same weight."""
+def ends(residuals: np.ndarray, source: np.ndarray) -> tuple[float, float]:
+    """Return the lower and upper end of an interval from [N] log residuals, every source with the same weight."""
     sources = len(set(source.tolist()))
     unseen = 1 / (sources + 1)
     tail = max((1 - LEVEL) / 2 - unseen / 2, 0.0) / (1 - unseen)

@@ -2,10 +2,10 @@
 
 A multiply of (m x k) by (k x n), `batch` times, outside a fused kernel:
 
-    x = (1 + tile_latency P / (2 r c k)) * min over tiles of (tile cost * tile waste * wave waste)
+    x = (1 + tile_latency C / (2 r c k)) * min over tiles of (tile cost * tile waste * wave waste)
 
-A tile computes for 2 r c k / P seconds, with P the peak of a multiprocessor at the precision of the multiply and r x c
-the first tile of the list; before it loads its first operands, after it writes its result (`tile_latency`). So a
+A tile computes for 2 r c k / C seconds, with C the ceiling of a multiprocessor at the precision of the multiply and
+r x c the first tile of the list; before it loads its first operands, after it writes its result (`tile_latency`). So a
 contracted size that is large enough for one generation of devices is not for the next, nor for 8 bits.
 
 A tile of r x c elements of the result costs 1 + tile_half (1/r + 1/c), relative to the first tile of the list: small
@@ -28,7 +28,7 @@ import numpy as np
 
 from dsx.cost import xp
 from dsx.cost.assumptions import BF16, Assumptions
-from dsx.cost.roofline import ceiling_share, sustained_share
+from dsx.cost.roofline import ceiling_share, sustained_flops, sustained_share
 from dsx.cost.shapes import PerMultiply
 from dsx.cost.work import Multiplies, MultiplyShape
 from dsx.graph.derived import FORWARD
@@ -102,7 +102,7 @@ def _filled(device: Device, assumptions: Assumptions) -> ArrayLike:
     if not assumptions.tiles:
         return 0.0
     height, width = assumptions.tiles[0]
-    per_sm = xp.where(device.num_sms > 1.0, device.matrix_flops / device.num_sms, 0.0)
+    per_sm = xp.where(device.num_sms > 1.0, sustained_flops(device, assumptions) / device.num_sms, 0.0)
     return assumptions.tile_latency * per_sm / (2.0 * height * width)
 
 

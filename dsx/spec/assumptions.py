@@ -16,7 +16,7 @@ from dsx.spec.between import Bounds, bounds_of, without_bounds
 from dsx.spec.cluster import Platform
 from dsx.spec.document import Document, merged
 from dsx.spec.extends import extended
-from dsx.spec.known_errors import EffectsSpec, FreeSpec, IntervalSpec, MemoryIntervalSpec, TrainedOnSpec
+from dsx.spec.known_errors import AdaptedSpec, EffectsSpec, FreeSpec, IntervalSpec, MemoryIntervalSpec, TrainedOnSpec
 from dsx.spec.load import Given, Spec, overridden, statements
 from dsx.spec.locate import find
 from dsx.spec.named_files import check_names
@@ -208,6 +208,7 @@ class AssumptionsSpec(Spec):
     resolution: NonNegative | None = None
     noise: Positive | None = None  # standard deviation of log(measured / predicted) after adaptation to a user's runs
     specialise: dict[str, FreeSpec] = Field(default_factory=dict)  # fields to adapt to a user's runs
+    adapted: list[AdaptedSpec] = Field(default_factory=list)  # the errors that are left then, the fewest runs first
     trained_on: TrainedOnSpec = TrainedOnSpec()
 
     _statement: _Statement = PrivateAttr(default=_Statement())

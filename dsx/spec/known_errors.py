@@ -60,10 +60,9 @@ class MemoryIntervalSpec(Spec):
         return self
 
 
-class IntervalSpec(Spec):
-    """The 80 % interval of measured / predicted step time, for the plans of `where`."""
+class RatioSpec(Spec):
+    """The 80 % interval of measured / predicted step time."""
 
-    where: WhereSpec = WhereSpec()
     low: Positive
     high: Positive
 
@@ -74,3 +73,16 @@ class IntervalSpec(Spec):
         if low is not None and value < low:
             raise ValueError(f"{value:g} is less than low, {low:g}")
         return value
+
+
+class IntervalSpec(RatioSpec):
+    """That interval for the plans of `where`."""
+
+    where: WhereSpec = WhereSpec()
+
+
+class AdaptedSpec(RatioSpec):
+    """What is left of the errors after the set is adapted to so many runs of a cluster and framework, or more."""
+
+    runs: Count
+    resolution: NonNegative | None = None  # as that of the set

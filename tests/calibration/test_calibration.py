@@ -1,12 +1,15 @@
 """Calibration to rows that dsx itself made under other numbers: found again, held out, adapted, written and read."""
 
+import itertools
+
 import numpy as np
 import pytest
+import yaml
 from runs.tables import write
 
 from dsx.calibration.assumption_file import text_of
 from dsx.calibration.calibration import MOST_FIELDS, adapt, calibrate, errors
-from dsx.calibration.few_runs import RUNS, after_few_runs
+from dsx.calibration.few_runs import RUNS, after_few_runs, median_errors
 from dsx.calibration.observations import observe, others_like
 from dsx.calibration.regret import groups_of
 from dsx.calibration.specialise import Prior
@@ -16,13 +19,14 @@ from dsx.runs.run_table import read_runs
 from dsx.runs.setups import setups
 from dsx.spec.assumptions import AssumptionsSpec, load_assumptions, load_fitted
 from dsx.spec.between import Bounds
+from dsx.spec.known_errors import IntervalSpec
 from dsx.spec.what_if import field
 
 # Only the layers between embedding and head: the fitted numbers price them too, and there is much less to derive. The
 # host is fast, so that the times of these small models are those of their kernels.
 FAST = {"uncounted_layers": ["embedding", "head"], "dispatch_latency": "100 ns"}
 SET = {"extends": "uncalibrated", "name": "own", **FAST}
-BASE = load_assumptions(SET)
+BASE = load_assumptions(SET).model_copy(update={"specialise": {}})  # what few runs leave has a test of its own
 TRUE = {"matrix_efficiency": 0.75, "hbm_efficiency": 0.65, "net_efficiency": 0.5}
 BETWEEN = {
     "matrix_efficiency": Bounds(0.6, 1.0),
@@ -211,9 +215,33 @@ def test_one_row_adapts_a_set_and_five_adapt_it_more(tmp_path):
     assert not any(word in text for word in ("interval", "resolution", "effects", "calibrated", "between"))
 
 
+def test_a_fitted_set_knows_what_few_runs_leave_of_its_errors(tmp_path):
+    # Every cluster has a speed of its own, of which a few runs tell most.
+    clusters = observed(table(tmp_path, lambda count: np.repeat([-0.2, 0.0, 0.2], count // 3)))
+    free = {"kernel_slowdown": {"deviation": 0.1, "between": [0.5, 2]}}
+    fitted = {"hbm_efficiency": BETWEEN["hbm_efficiency"]}
+    done = []
+    found = calibrate(clusters, load_assumptions(SET | {"specialise": free, "noise": 0.05}), fitted, done.append)
+    assert sum(done) == 5 + 2 * len(clusters.sources)
+    assert [one.runs for one in found.after_runs] == [*RUNS]
+    ratios = [one.high / one.low for one in (found.interval[-1], *found.after_runs)]
+    assert all(more > less for more, less in itertools.pairwise(ratios))
+
+    stated = yaml.safe_load(text_of(found, fitted, "own", "uncalibrated", "24 rows", "Fitted."))
+    fitted_set = load_assumptions(SET | stated | {"specialise": free, "noise": 0.05})
+    after = fitted_set.adapted
+    assert [(one.runs, one.low, one.high) for one in after] == [
+        (one.runs, one.low, one.high) for one in found.after_runs
+    ]
+    # A set that is adapted takes over what is stated for the most runs that it has.
+    own = adapt(clusters.only(np.arange(4), {}), fitted_set)
+    assert own.interval == [IntervalSpec(low=after[1].low, high=after[1].high)]
+    assert own.resolution == after[1].resolution
+
+
 def test_a_set_must_say_what_is_adapted(exact):
     def without(**changes):
-        return BASE.model_copy(update=changes)
+        return load_assumptions(SET).model_copy(update=changes)
 
     with pytest.raises(SpecError, match="cannot be adapted to a few runs: it states no 'specialise'"):
         adapt(exact, without(specialise={}))
@@ -223,11 +251,14 @@ def test_a_set_must_say_what_is_adapted(exact):
 
 def test_a_few_runs_of_a_source_predict_the_rest(noisy, fitted):
     prior = Prior(ADAPTED, np.array([0.1, 0.3]), 0.05)
-    found = after_few_runs(noisy, fitted.held_out, prior)
-    assert found == after_few_runs(noisy, fitted.held_out, prior)
+    adapted = after_few_runs(noisy, fitted.held_out, prior)
+    found = median_errors(noisy, adapted)
+    assert found == median_errors(noisy, after_few_runs(noisy, fitted.held_out, prior))
     assert found.keys() == {*noisy.sources} and all(known.keys() == {*RUNS} for known in found.values())
     before = {one["source_id"]: one["median_ape"] for one in errors(noisy, fitted.held_out.predicted_s)}
     assert all(known[5] < max(before[name], 0.04) for name, known in found.items())
+    # Drawn runs are not predicted.
+    assert all((np.isfinite(times).sum(axis=1) == len(noisy.source) - 3 * n).all() for n, times in adapted.items())
 
 
 def test_fields_have_units():
