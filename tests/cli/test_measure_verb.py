@@ -73,6 +73,7 @@ def test_shapes_that_are_there_are_kept(run, tiny):
     assert (again["kept"], again["measured"]) == (len(lines) - 2, [])
 
 
+@pytest.mark.slow
 def test_the_best_plans_of_a_job_or_of_a_set_are_measured(run, tiny):
     assert run(*MEASURE, *JOB, "--top", 1).code == 0
     of_job = rows(tiny)

@@ -74,6 +74,7 @@ def test_attention_is_that_of_its_definition(mask):
     assert np.allclose(fused, plain, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["jax", "torch"])
 def test_every_kernel_of_a_layer_runs(name):
     if name == "torch":

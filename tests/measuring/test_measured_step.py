@@ -28,6 +28,7 @@ def test_the_step_trains(benchmark_script):
     assert loss(weights, ids) < before
 
 
+@pytest.mark.slow
 def test_predictions_stand_beside_the_step(benchmark_script, monkeypatch, tmp_path):
     script = benchmark_script("measured_step")
     monkeypatch.setattr(script, "step_s", lambda sequences: 0.1 * sequences)
