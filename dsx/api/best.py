@@ -24,8 +24,8 @@ from dsx.display.plan_frame import plans_frame
 from dsx.display.plan_table import plans_text, resolution_text, within_resolution
 from dsx.display.quantities import counted
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
-from dsx.launch.megatron import Launch
-from dsx.launch.text import launch_data, launch_of, launch_text
+from dsx.launching.megatron import Launch
+from dsx.launching.text import launch_data, launch_of, launch_text
 from dsx.pricing.measured_kernels import Coverage, coverage, idle_rows
 from dsx.pricing.problem import Problem
 from dsx.printable import printable

@@ -17,8 +17,8 @@ from dsx.display.memory_text import margin_text
 from dsx.display.placement import filled_text, placement_text
 from dsx.display.plan_frame import plans_frame
 from dsx.display.stage_table import stages_data, stages_text
-from dsx.launch.megatron import Launch
-from dsx.launch.text import launch_of
+from dsx.launching.megatron import Launch
+from dsx.launching.text import launch_of
 from dsx.pricing.evaluate import Evaluation as Priced
 from dsx.pricing.evaluate import evaluate_plan, operator_costs
 from dsx.pricing.measured_kernels import coverage, kernels_to_measure

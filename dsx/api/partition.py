@@ -19,8 +19,8 @@ from dsx.display.placement import placement_text
 from dsx.display.quantities import quantity
 from dsx.display.stage_table import bottleneck, stages_data, stages_text
 from dsx.errors import InputError, NothingFeasible
-from dsx.launch.megatron import Launch
-from dsx.launch.text import launch_data, launch_of, launch_text
+from dsx.launching.megatron import Launch
+from dsx.launching.text import launch_data, launch_of, launch_text
 from dsx.pricing.evaluate import columns_of
 from dsx.pricing.plan_stages import PlanStage, stages_of_plan
 from dsx.pricing.problem import Problem

@@ -18,8 +18,8 @@ from dsx.display.quantities import counted, hardware_text
 from dsx.display.table import table
 from dsx.errors import InputError
 from dsx.graph.model import Model
-from dsx.launch.megatron import Launch, megatron_lm
-from dsx.launch.text import launch_data, launch_text
+from dsx.launching.megatron import Launch, megatron_lm
+from dsx.launching.text import launch_data, launch_text
 from dsx.remarks import warn
 from dsx.results.frames import column_list
 from dsx.results.manifest import Manifest

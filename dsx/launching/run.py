@@ -4,7 +4,7 @@ Read from the layer and never from the name of its strategy: whether tokens are 
 parallelism and experts exchange, which weights are divided how. The rest is the plan's own columns and the element
 sizes, overlaps and dispatcher of the assumption set.
 
-Not covered: which kernels a framework takes; `dsx.launch.assumed` lists what a set assumes of them.
+Not covered: which kernels a framework takes; `dsx.launching.assumed` lists what a set assumes of them.
 """
 
 from collections.abc import Mapping, Sequence

@@ -11,8 +11,8 @@ probabilities in FP32).
 """
 
 from dsx.graph.match import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
-from dsx.launch.option import Option, Settings, switch, valued
-from dsx.launch.run import RING, Run
+from dsx.launching.option import Option, Settings, switch, valued
+from dsx.launching.run import RING, Run
 from dsx.space.recompute_values import FULL, megatron_lm_modules
 
 _BF16, _FP32 = 2, 4  # bytes

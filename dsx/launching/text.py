@@ -3,7 +3,7 @@
 import shlex
 from typing import Any
 
-from dsx.launch.megatron import Launch, megatron_lm, words_of
+from dsx.launching.megatron import Launch, megatron_lm, words_of
 from dsx.pricing.problem import Problem
 from dsx.space.plan import Plan
 from dsx.spec.cluster import DeviceSpec

@@ -4,7 +4,7 @@
     launch.arguments                                        # ["--tensor-model-parallel-size", "8", ...]
 
 The world size is not a flag: the launcher starts num_gpus ranks, and Megatron-LM derives dp from tp, cp and pp.
-`dsx.launch.megatron_options` has the settings that are not columns of a plan, `megatron_model` those of the model.
+`dsx.launching.megatron_options` has the settings that are not columns of a plan, `megatron_model` those of the model.
 
 Sources: the argument parser of megatron-core 0.19.2 (megatron.training.arguments) for the flags, and its checks; its
 order of the ranks (parallel_state.initialize_model_parallel), its limits of offload (TransformerConfig.cpu_offloading),
@@ -16,17 +16,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dsx.graph.model import Model
-from dsx.launch.layer_layout import layout_text
-from dsx.launch.megatron_options import (
+from dsx.launching.layer_layout import layout_text
+from dsx.launching.megatron_options import (
     context_options,
     expert_options,
     fused_options,
     number_formats,
     overlap_options,
 )
-from dsx.launch.option import Flag, Option, Settings, switch, valued, words
-from dsx.launch.rank_order import other_placement
-from dsx.launch.run import Run, run_of
+from dsx.launching.option import Flag, Option, Settings, switch, valued, words
+from dsx.launching.rank_order import other_placement
+from dsx.launching.run import Run, run_of
 from dsx.space.plan import Plan
 from dsx.space.recompute_values import FULL, NONE, SELECTIVE, VALUES, megatron_lm_modules
 from dsx.space.schedules import SCHEDULES

@@ -7,8 +7,8 @@ import pytest
 from laws.spaces import SYSTEM
 from validation.cases import cluster_spec
 
-from dsx.launch.megatron import megatron_lm
-from dsx.launch.rank_order import shares_of
+from dsx.launching.megatron import megatron_lm
+from dsx.launching.rank_order import shares_of
 from dsx.pricing.problem import make_problem
 from dsx.pricing.rows import candidate_columns, column_names
 from dsx.search.space import Space

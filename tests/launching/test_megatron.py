@@ -8,8 +8,8 @@ from dsx.graph.derived import derive
 from dsx.graph.library import load_layer, load_operators
 from dsx.graph.model import Model
 from dsx.graph.notation import Settings
-from dsx.launch.megatron import Launch, megatron_lm
-from dsx.launch.rank_order import RANK_ORDER, shares_of
+from dsx.launching.megatron import Launch, megatron_lm
+from dsx.launching.rank_order import RANK_ORDER, shares_of
 from dsx.space.choices import CODES, PLAN_COLUMNS
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster
