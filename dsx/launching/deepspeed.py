@@ -27,7 +27,7 @@ def refused(request: Request) -> list[Refused]:
         part = f"zero_replicas={run['zero_replicas']}: {NAME} 0.19 has no sharding within groups (MiCS) any more"
         found.append(Refused(part, "zero_replicas=1"))
     if run.number("cp") > 1 and not _exchanges_heads(run):
-        found.append(Refused(f"cp={run['cp']} by gathers: {NAME} exchanges heads (Ulysses)", "cp=1"))
+        found.append(Refused(f"cp={run['cp']} by gathers: {NAME} exchanges heads for positions by all-to-alls", "cp=1"))
     return found
 
 

@@ -227,8 +227,20 @@ def fused_options(run: Run) -> list[Option]:
         options.append(valued("--attention-backend", "unfused", "model.attention_backend"))
     if fused := _LOGIT_BYTES.get(run.assumptions.cross_entropy_bytes):
         options.append(switch("--cross-entropy-loss-fusion", "model.cross_entropy_loss_fusion"))
-        options.append(valued("--cross-entropy-fusion-impl", fused, "model.cross_entropy_fusion_impl"))
+        # The arguments of Megatron-LM refuse the kernel of Transformer Engine; `refused_by_arguments` says so.
+        options.append(Option("--cross-entropy-fusion-impl", "native", "model.cross_entropy_fusion_impl", fused))
     if run.experts is not None:  # routing is one kernel, and so is dispatching
         options.append(switch("--moe-router-fusion", "model.moe_router_fusion"))
         options.append(switch("--moe-permute-fusion", "model.moe_permute_fusion"))
     return options
+
+
+def refused_by_arguments(run: Run) -> list[str]:
+    """Return what fields of Megatron Core express, and the arguments of Megatron-LM do not."""
+    kept = run.assumptions.cross_entropy_bytes
+    if _LOGIT_BYTES.get(kept) != "te":
+        return []
+    return [
+        f"cross-entropy that keeps {kept} bytes per logit (cross_entropy_bytes): Megatron-LM refuses the kernel of "
+        "Transformer Engine (--cross-entropy-fusion-impl te), and its own keeps 8"
+    ]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from dsx.launching.megatron import NAME, megatron_core, words_of
 from dsx.launching.megatron_model import model_options, refused_model
+from dsx.launching.megatron_options import refused_by_arguments
 from dsx.launching.option import Option
 from dsx.launching.request import Refused, Request, Written, commented, lost_lines
 
@@ -37,6 +38,7 @@ def _settings(request: Request) -> tuple[list[Option], tuple[str, ...]]:
 def write_script(request: Request, head: list[str]) -> Written:
     """Return the script that starts Megatron-LM."""
     options, lost = _settings(request)
+    lost = (*lost, *refused_by_arguments(request.run))
     lines = [*head, *lost_lines(NAME, lost)]
     groups = (("MODEL", options[: _end_of_model(request)]), ("PLAN", options[_end_of_model(request) :]))
     arrays = "\n".join(_array(name, chosen) for name, chosen in groups)
@@ -116,11 +118,12 @@ def write_recipe(request: Request, head: list[str]) -> Written:
     provider = "MLAModelProvider" if request.shape.latent else "GPTModelProvider"
     home = "mla_provider" if request.shape.latent else "gpt_provider"
     formats = by_section.pop("mixed_precision", {})
-    overlaps = {"tp_comm_overlap": False} | by_section.pop("comm_overlap", {}) | _grad_overlaps(by_section["ddp"])
+    ddp = by_section.pop("ddp", {})
+    overlaps = {"tp_comm_overlap": False} | by_section.pop("comm_overlap", {}) | _grad_overlaps(ddp)
     lines = [*head, *lost_lines(BRIDGE, tuple(part.replace(NAME, BRIDGE) for part in lost))]
     config = [
         *_assigned("cfg.train", by_section.pop("train")),
-        *_assigned("cfg.ddp", _PLAIN_DDP | by_section.pop("ddp")),
+        *_assigned("cfg.ddp", _PLAIN_DDP | ddp),
         *(line for section, values in by_section.items() for line in _assigned(f"cfg.{section}", values)),
         f"cfg.dataset.seq_length = {request.run['sequence_length']}",
         "cfg.tokenizer.tokenizer_type = 'NullTokenizer'",
