@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dsx.graph.model import Model
+from dsx.graph.regions import BY_NAME
 from dsx.launching.layer_layout import layout_text
 from dsx.launching.megatron_options import (
     context_options,
@@ -28,7 +29,7 @@ from dsx.launching.option import Flag, Option, Settings, switch, valued, words
 from dsx.launching.rank_order import other_placement
 from dsx.launching.run import Run, run_of
 from dsx.space.plan import Plan
-from dsx.space.recompute_values import FULL, NONE, SELECTIVE, VALUES, megatron_lm_modules
+from dsx.space.recompute_values import FULL, JOINED, NONE, SELECTIVE, VALUES
 from dsx.space.schedules import SCHEDULES
 from dsx.space.tiers import ORDERS
 from dsx.spec.assumptions import AssumptionsSpec
@@ -219,7 +220,9 @@ def _recomputed(run: Run) -> Settings:
     mode, stored = str(run["recompute"]), run.number("stored_layers")
     if mode not in VALUES:
         return [], [f"recompute={mode}"]
-    known = {NONE: [], SELECTIVE: [_SELECTIVE], FULL: _whole_layers("uniform", 1)}.get(mode) or _regions(mode)
+    known = {NONE: [], SELECTIVE: [_SELECTIVE], FULL: _whole_layers("uniform", 1)}.get(mode) or _regions(
+        mode, run.regions
+    )
     if not stored:
         return known, []
     if run.chunks:
@@ -246,11 +249,10 @@ def _whole_layers(method: str, count: int) -> list[Option]:
     ]
 
 
-def _regions(value: str) -> list[Option]:
-    """Return the settings of a value of `recompute` that is a set of regions; none for none."""
-    if value == NONE:
-        return []
-    return [_SELECTIVE, words("--recompute-modules", [*megatron_lm_modules(value)], "model.recompute_modules")]
+def _regions(value: str, there: frozenset[str]) -> list[Option]:
+    """Return the settings of a set of regions, without those that no layer has: Megatron-LM refuses some of them."""
+    modules = [BY_NAME[name].megatron_lm for name in value.split(JOINED) if name in there]
+    return [_SELECTIVE, words("--recompute-modules", modules, "model.recompute_modules")] if modules else []
 
 
 def _offloaded(run: Run) -> Settings:

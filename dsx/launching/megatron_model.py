@@ -105,7 +105,7 @@ def _positions(shape: Architecture, sequence_length: int) -> list[Option]:
     longest = max(shape.positions or 0, sequence_length)
     return [
         valued("--position-embedding-type", kind, "model.position_embedding_type"),
-        valued("--max-position-embeddings", longest, "model.max_position_embeddings"),
+        Option("--max-position-embeddings", str(longest), ""),  # Megatron-Bridge takes that of the sequence
     ]
 
 

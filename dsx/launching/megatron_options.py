@@ -13,7 +13,7 @@ probabilities in FP32).
 from dsx.graph.match import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
 from dsx.launching.option import Option, Settings, switch, valued
 from dsx.launching.run import RING, Run
-from dsx.space.recompute_values import FULL, megatron_lm_modules
+from dsx.space.recompute_values import FULL, JOINED
 
 _BF16, _FP32 = 2, 4  # bytes
 # Adam's two moments in FP32, and an FP32 weight if the model's weight is in BF16.
@@ -21,6 +21,7 @@ _OPTIMIZER_BYTES = {_BF16: 12, _FP32: 8}
 _CP_COMM_TYPE = {ALL_GATHER: "all_gather", ALL_TO_ALL: "a2a", RING: "p2p"}
 _GATHERED = {ALL_GATHER, REDUCE_SCATTER}
 _LOGIT_BYTES = {2: "te", 8: "native"}  # kept per logit by each fused cross-entropy
+_EXPERTS = "experts"  # the region of all of them
 _HYBRID_EP = "blackwell"  # the generation whose recipes dispatch with HybridEP, with DeepEP on earlier ones
 
 # linear_dtype -> in words, the peak of a device, and the settings. dsx prices the largest value of each operand being
@@ -196,7 +197,12 @@ def overlap_options(run: Run) -> Settings:
                 "overlaps it only under sequence parallelism"
             )
     if pp > 1 and vpp > 1 and not assumptions.pp_overlap:
-        options.append(switch("--no-overlap-p2p-communication", "comm_overlap.overlap_p2p_comm", False))
+        if pp > 2:
+            options.append(switch("--no-overlap-p2p-communication", "comm_overlap.overlap_p2p_comm", False))
+        else:
+            lost.append(
+                f"sends after compute (pp_overlap=0) with pp=2, vpp={vpp}: Megatron-LM overlaps them if pp is 2"
+            )
     if pp > 1 and vpp == 1 and assumptions.pp_overlap:
         lost.append(
             f"sends during a microbatch (pp_overlap={assumptions.pp_overlap:g}) with vpp=1: Megatron-LM overlaps them "
@@ -217,7 +223,7 @@ def overlap_options(run: Run) -> Settings:
 
 
 def _recomputes_experts(run: Run) -> bool:
-    return run["recompute"] not in ("none", FULL) and "moe" in megatron_lm_modules(str(run["recompute"]))
+    return _EXPERTS in str(run["recompute"]).split(JOINED)
 
 
 def fused_options(run: Run) -> list[Option]:

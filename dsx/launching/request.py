@@ -52,6 +52,15 @@ class Framework:
     write: Writer
 
 
+def uneven_sequence(run: Run, parts: int, why: str) -> list[Refused]:
+    """Return that the tokens of a sequence are no multiple of `parts`, if they are none."""
+    length = run.number("sequence_length")
+    if length % parts == 0:
+        return []
+    nearest = max(round(length / parts), 1) * parts
+    return [Refused(f"sequence_length={length}, which must be a multiple of {why}", f"sequence_length={nearest}")]
+
+
 def commented(lines: list[str]) -> str:
     """Return lines as comments of a script, wrapped; names of files cannot end a comment."""
     wrapped = [part for line in lines for part in _wrapped(printable(" ".join(line.split("\n"))))]

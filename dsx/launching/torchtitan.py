@@ -11,7 +11,7 @@ activation_checkpoint.py). With a pipeline local_batch_size is that of a step on
 from dsx.graph.match import ALL_GATHER
 from dsx.launching.architecture import GATED, Architecture
 from dsx.launching.megatron_script import torchrun
-from dsx.launching.request import Refused, Request, Written, commented, lost_lines
+from dsx.launching.request import Refused, Request, Written, commented, lost_lines, uneven_sequence
 from dsx.launching.run import Run
 
 NAME = "TorchTitan"
@@ -39,6 +39,8 @@ def refused(request: Request) -> list[Refused]:
                 "a strategy that gathers them over cp",
             )
         )
+    tp, cp = run.number("tp") if run.sequence_parallel else 1, run.number("cp")
+    found += uneven_sequence(run, tp * (2 * cp if cp > 1 else 1), f"tp={tp} and of 2 * cp={cp}")
     if run.number("pp") > 1 and _schedule(run) is None:
         found.append(Refused(f"schedule={run['schedule']} with vpp={run['vpp']}", "schedule=1f1b"))
     if run.experts is not None and run.experts.tp > 1:

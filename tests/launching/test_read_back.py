@@ -19,7 +19,7 @@ pytestmark = pytest.mark.external
 REPO = Path(__file__).parents[2]
 PYTHON = Path(os.environ.get("DSX_FRAMEWORKS", REPO / ".frameworks" / "bin" / "python"))
 READERS = Path(__file__).parent / "readers"
-COUNT = 250  # plans of each of two models and two seeds: 1,000
+COUNT = 60  # plans of each of two models and two seeds: 1,000
 MODULES = {
     "core-attention": "core_attn",
     "norms": "layernorm",
@@ -84,7 +84,14 @@ def layers_of(plan, body_layers=12) -> list[int]:
     return [(body_layers + 2) // chunks - (at in (0, chunks - 1)) for at in range(chunks)]
 
 
-def recomputed_core(plan) -> dict:
+def modules(plan, experts: bool) -> list[str]:
+    """The regions that are recomputed, of those that the layers have: attention is fused."""
+    there = {"norms", "feed-forward"} | ({"experts", "expert-activation"} if experts else set())
+    regions = there & {*plan["recompute"].split("+")}
+    return ["core_attn"] if plan["recompute"] == "selective" else sorted(map(MODULES.get, regions))
+
+
+def recomputed_core(plan, experts) -> dict:
     mode, stored = plan["recompute"], plan["stored_layers"]
     of_stage = 12 // plan["pp"]
     if mode == "full" and stored == of_stage:
@@ -93,7 +100,7 @@ def recomputed_core(plan) -> dict:
         count = of_stage - stored if stored else 1
         return {"recompute": "full", "recompute_method": "block" if stored else "uniform", "recompute_layers": count}
     return {
-        "recompute": None if mode == "none" else "selective",
+        "recompute": "selective" if modules(plan, experts) else None,
         "recompute_method": None,
         "recompute_layers": None,
     }
@@ -110,7 +117,7 @@ def core(request) -> dict:
     shared = {
         name: plan[name] for name in ("tp", "cp", "ep", "pp", "microbatch_size", "global_batch_size", "sequence_length")
     }
-    shared |= {name: plan[name] for name in ("zero_stage", "zero_replicas")} | recomputed_core(plan)
+    shared |= {name: plan[name] for name in ("zero_stage", "zero_replicas")} | recomputed_core(plan, bool(experts))
     experts_recomputed = plan["recompute"] not in ("none", "full") and "experts" in plan["recompute"].split("+")
     overlapped = plan["ep"] > 1 and assumed.ep_overlap > 0 and (plan["pp"] == 1 or plan["vpp"] > 1)
     return shared | {
@@ -119,11 +126,7 @@ def core(request) -> dict:
         "order": plan["order"],
         "sequence_parallel": plan["tp"] > 1 and "no-sp" not in strategy,
         "expert_tp": plan["tp"] if strategy == "2d-expert-tp" and experts else 1,
-        "modules": sorted(
-            MODULES[name]
-            for name in (["core-attention"] if plan["recompute"] == "selective" else plan["recompute"].split("+"))
-            if name in MODULES
-        ),
+        "modules": modules(plan, bool(experts)),
         "host_optimizer": plan["offload"] in ("optimizer", "both"),
         "host_layers": 10 if plan["offload"] in ("activations", "both") else 0,
         "weight_bytes": 2,
@@ -135,7 +138,8 @@ def core(request) -> dict:
         "grouped": bool(experts),
         "tp_overlap": plan["tp"] > 1 and "no-sp" not in strategy and assumed.tp_overlap > 0,
         "ep_overlap": overlapped and plan["recompute"] != "full" and not experts_recomputed,
-        "pp_overlap": plan["pp"] > 1 and plan["vpp"] > 1 and assumed.pp_overlap > 0,
+        # With two stages sends are always beside compute.
+        "pp_overlap": plan["pp"] > 1 and plan["vpp"] > 1 and (assumed.pp_overlap > 0 or plan["pp"] == 2),
         "dp_overlap": plan["zero_stage"] > 1 or assumed.dp_overlap > 0,
         "chunks": layers_of(plan),
         "num_layers": 12,

@@ -18,11 +18,14 @@ printed, sys.stdout = sys.stdout, sys.stderr
 import megatron.core.transformer.transformer_config  # noqa: E402, F401
 
 _REPLACED = ("transformer_engine", "transformer_engine_torch", "wandb", "timm", "diffusers", "megatron.energon")
+_REPLACED += ("modelopt", "nvidia_resiliency_ext", "megatron.bridge.diffusion")
+_REPLACED += ("megatron.bridge.recipes.flux", "megatron.bridge.recipes.wan")
 
 
 class _Named(MagicMock):
     __path__ = ()
     __version__ = "9.9"
+    __all__ = ()
 
 
 class Replaced(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -49,10 +52,11 @@ def read(path: str) -> dict:
     config = runpy.run_path(path)["recipe"]()
     assert isinstance(config, bridge.ConfigContainer)
     model, ddp, mixed, overlap = config.model, config.ddp, config.mixed_precision, config.comm_overlap
-    for owner in (config, model, ddp, config.train, config.optimizer, config.checkpoint, config.dist, config.dataset):
+    for owner in (config, model, ddp, config.train, config.optimizer, config.checkpoint, config.dist):
         fields = set(type(owner).__dataclass_fields__)
         assert {name for name in vars(owner) if not name.startswith("_")} <= fields | {"cfg"}, (path, owner)
     stage = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}[ddp.data_parallel_sharding_strategy]
+    assert config.dataset.seq_length == model.seq_length
     reduced = ddp.megatron_fsdp_main_grads_dtype if ddp.use_megatron_fsdp else None
     return {
         "tp": model.tensor_model_parallel_size,

@@ -14,11 +14,14 @@ printed, sys.stdout = sys.stdout, sys.stderr
 
 import torch  # noqa: E402
 
+HOPPER = type("Hopper", (), {"major": 9, "minor": 0, "multi_processor_count": 132})
 torch.cuda.get_device_capability = lambda *_: (9, 0)
+torch.cuda.get_device_properties = lambda *_: HOPPER
 
 import megatron.core.models.common.embeddings.rope_utils as rope  # noqa: E402
 import megatron.core.transformer.moe.moe_utils as moe  # noqa: E402
 import megatron.core.transformer.transformer_config as transformer_config  # noqa: E402
+from megatron.core import parallel_state  # noqa: E402
 from megatron.core.distributed import DistributedDataParallelConfig  # noqa: E402
 from megatron.core.optimizer import OptimizerConfig  # noqa: E402
 from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout  # noqa: E402
@@ -105,11 +108,13 @@ def described(args, model, ddp, optimizer) -> dict:
 
 def chunks(model, pp: int, vpp: int) -> list[int]:
     layout = model.pipeline_model_parallel_layout
-    assert layout is None or isinstance(layout, PipelineParallelLayerLayout)
-    if layout is not None:
-        layout.validate_layer_layout(model.num_layers, 0)
-    stages = [(chunk, stage) for chunk in range(vpp) for stage in range(pp)]
-    return [get_num_layers_to_build(model, vp_stage=chunk if vpp > 1 else None, pp_rank=rank) for chunk, rank in stages]
+    parallel_state.set_virtual_pipeline_model_parallel_world_size(vpp if vpp > 1 else None)
+    places = [(chunk if vpp > 1 else None, rank) for chunk in range(vpp) for rank in range(pp)]
+    if layout is None:
+        return [get_num_layers_to_build(model, vp_stage=chunk, pp_rank=rank) for chunk, rank in places]
+    assert isinstance(layout, PipelineParallelLayerLayout)
+    layout.validate_layer_layout(model.num_layers, 0)
+    return [layout.get_num_layers_to_build(vp_stage=chunk, pp_rank=rank) for chunk, rank in places]
 
 
 def with_experts(model) -> list[int]:
