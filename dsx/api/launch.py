@@ -39,8 +39,8 @@ _EXECUTABLE = 0o755
 class LaunchFiles(Answer):
     """The launch files of a plan."""
 
-    framework: str
-    plan: Plan
+    framework: str  # that runs the plan
+    plan: Plan  # every choice by its column
     files: dict[str, str]  # text by name; the first one starts the run
     lost: Sequence[str]  # what of the plan the framework does not express
     out: Path | None  # the folder that they were written to

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.external
 REPO = Path(__file__).parents[2]
 PYTHON = Path(os.environ.get("DSX_FRAMEWORKS", REPO / ".frameworks" / "bin" / "python"))
 READERS = Path(__file__).parent / "readers"
-COUNT = 60  # plans of each of two models and two seeds: 1,000
+COUNT = 250  # plans of each of two models and two seeds: 1,000
 MODULES = {
     "core-attention": "core_attn",
     "norms": "layernorm",
