@@ -74,9 +74,11 @@ def write(request: Request, head: list[str]) -> Written:
     """Return the recipe, and the script that starts it."""
     run, shape = request.run, request.shape
     lost = tuple(_lost(run, shape))
+    package = "torchtitan.models.deepseek_v3" if shape.latent else "torchtitan.models.qwen3"
     text = _TEXT.format(
         head=commented([*head, *lost_lines(NAME, lost)]),
-        package="deepseek_v3" if shape.latent else "qwen3",
+        package=package,
+        family=package.rpartition(".")[2],
         model="DeepSeekV3Model" if shape.latent else "Qwen3Model",
         block="DeepSeekV3TransformerBlock" if shape.latent else "Qwen3TransformerBlock",
         parallelize="parallelize_deepseekv3" if shape.latent else "parallelize_qwen3",
@@ -312,9 +314,9 @@ from torchtitan.models.common.config_utils import (
     make_routed_experts_config,
     make_router_config,
 )
-from torchtitan.models.{package} import {model}, {parallelize}{attention_import}
-from torchtitan.models.{package}.model import {block}
-from torchtitan.models.{package}.state_dict_adapter import {adapter}
+from {package} import {model}, {parallelize}{attention_import}
+from {package}.model import {block}
+from {package}.state_dict_adapter import {adapter}
 from torchtitan.protocols.model_spec import ModelSpec
 from torchtitan.trainer import Trainer
 
@@ -346,7 +348,7 @@ def model_spec() -> ModelSpec:
         layers=layers,
     )
 {converters}    return ModelSpec(
-        name="{package}",
+        name="{family}",
         flavor="priced",
         model=model,
         parallelize_fn={parallelize},
