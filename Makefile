@@ -7,7 +7,10 @@ SWEEP := gpt3-1t-b200
 # A file's tests share what they compile, so they stay in one process.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: sweep test test-all test-external fuzz lint bench reproduction calibration validation
+# Packages of training frameworks, which read launch files back: megatron-core needs Python 3.12, and torch 5 GB.
+FRAMEWORKS_PYTHON ?= python3.12
+
+.PHONY: sweep test test-all test-external frameworks fuzz lint bench reproduction calibration validation
 
 sweep: $(INSTALLED)
 	$(BIN)/dsx sweep sweeps/$(SWEEP).yaml -o results/$(SWEEP)
@@ -21,6 +24,12 @@ test-all: $(INSTALLED)
 
 test-external: $(INSTALLED)
 	$(BIN)/python -m pytest -q -m external
+
+# Bridge and TorchTitan name packages that need a GPU to install; what their configurations need is listed.
+frameworks:
+	test -x .frameworks/bin/python || $(FRAMEWORKS_PYTHON) -m venv .frameworks
+	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check -r tests/launching/frameworks.txt
+	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/launching/frameworks-alone.txt
 
 fuzz: $(INSTALLED)
 	$(BIN)/python -m pytest -q -n 2 -m fuzz

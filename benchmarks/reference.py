@@ -22,12 +22,13 @@ from dsx.api.operator_placement import OperatorPlacement
 from dsx.api.trace_inspect import TraceSummary
 from dsx.api.trace_replay import TraceReplay
 from dsx.api.trace_write import WrittenTrace
-from dsx.results.launch_flags import Launch
+from dsx.launching.megatron import Launch
 
 # What a user wants, and the names for it in the order in which they are read: a function, then its answer.
 GROUPS = {
     "Ask for a plan": (
         *("Job", "best", "BestPlans", "evaluate", "Evaluation", "why", "Explanation", "partition", "Partition"),
+        *("launch", "LaunchFiles"),
         *("Plan", "Launch"),
     ),
     "Sweeps and result sets": (

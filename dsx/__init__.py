@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from dsx.api.import_hf import Imported as Imported
     from dsx.api.import_hf import import_hf as import_hf
     from dsx.api.job import Job as Job
+    from dsx.api.launch import LaunchFiles as LaunchFiles
+    from dsx.api.launch import launch as launch
     from dsx.api.layer_description import LayerDescription as LayerDescription
     from dsx.api.layer_description import layer as layer
     from dsx.api.layer_table import TablePartition as TablePartition
@@ -79,6 +81,7 @@ _HOMES = {
     "Front": "dsx.api.front_of_set",
     "Imported": "dsx.api.import_hf",
     "Job": "dsx.api.job",
+    "LaunchFiles": "dsx.api.launch",
     "LayerDescription": "dsx.api.layer_description",
     "Measured": "dsx.api.measure",
     "Partition": "dsx.api.partition",
@@ -100,6 +103,7 @@ _HOMES = {
     "image_format": "dsx.results.plot.file",
     "import_hf": "dsx.api.import_hf",
     "keep_compiled": "dsx.api.compiled",
+    "launch": "dsx.api.launch",
     "layer": "dsx.api.layer_description",
     "load": "dsx.results.store",
     "measure": "dsx.api.measure",

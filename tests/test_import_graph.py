@@ -26,6 +26,7 @@ ALLOWED = {
     "measuring": _MODEL,
     "operator_placement": _MODEL | {"measuring"},
     "results": _MODEL | {"pricing", "search"},
+    "launching": _MODEL | {"pricing"},
     "runs": _MODEL,
     "predict": _MODEL | {"pricing", "runs"},
     "calibration": _MODEL | {"pricing", "runs", "predict"},
@@ -33,7 +34,7 @@ ALLOWED = {
     "display": _MODEL | {"pricing", "results"},
     "api": _MODEL
     | {"pricing", "search", "traces", "measuring", "operator_placement", "results", "runs", "predict", "calibration"}
-    | {"layer_table", "display"},
+    | {"layer_table", "launching", "display"},
     "cli": set(),
     "__main__.py": {"cli"},
 }

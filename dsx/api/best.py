@@ -18,18 +18,18 @@ from dsx.cost.interval import unlike
 from dsx.display.extrapolation import extrapolated_text
 from dsx.display.job_text import job_text, only_text, step_text
 from dsx.display.kernel_coverage import coverage_data, coverage_text, idle_data, idle_text, shares_text
-from dsx.display.launch import launch_data, launch_of, launch_text
 from dsx.display.memory_text import fitting, tight_text
 from dsx.display.placement import placement_text
 from dsx.display.plan_frame import plans_frame
 from dsx.display.plan_table import plans_text, resolution_text, within_resolution
 from dsx.display.quantities import counted
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
+from dsx.launching.megatron import Launch
+from dsx.launching.text import launch_data, launch_of, launch_text
 from dsx.pricing.measured_kernels import Coverage, coverage, idle_rows
 from dsx.pricing.problem import Problem
 from dsx.printable import printable
 from dsx.progress import Watch, progress
-from dsx.results.launch_flags import Launch
 from dsx.search.fastest import ANY, CUTS, SearchCounts, fastest, problems_of
 from dsx.search.search_spaces import spaces_of
 from dsx.space.boxes import Limitation

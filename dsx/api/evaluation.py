@@ -13,17 +13,17 @@ from dsx.display.cost_tables import costs_text, operators_text
 from dsx.display.extrapolation import extrapolated_text
 from dsx.display.job_text import job_text, step_text
 from dsx.display.kernel_coverage import coverage_data, coverage_text, shapes_data, shapes_text
-from dsx.display.launch import launch_of
 from dsx.display.memory_text import margin_text
 from dsx.display.placement import filled_text, placement_text
 from dsx.display.plan_frame import plans_frame
 from dsx.display.stage_table import stages_data, stages_text
+from dsx.launching.megatron import Launch
+from dsx.launching.text import launch_of
 from dsx.pricing.evaluate import Evaluation as Priced
 from dsx.pricing.evaluate import evaluate_plan, operator_costs
 from dsx.pricing.measured_kernels import coverage, kernels_to_measure
 from dsx.pricing.problem import Problem
 from dsx.printable import printable
-from dsx.results.launch_flags import Launch
 from dsx.space.plan import Plan
 
 if TYPE_CHECKING:

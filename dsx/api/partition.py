@@ -14,19 +14,19 @@ from dsx.api.limits import LimitLike, given_limits
 from dsx.api.plan_like import PlanLike, given_plan
 from dsx.api.searched import Searched, check_fixed, left_out_text, searched
 from dsx.display.job_text import only_text
-from dsx.display.launch import launch_data, launch_of, launch_text
 from dsx.display.memory_text import tight_text
 from dsx.display.placement import placement_text
 from dsx.display.quantities import quantity
 from dsx.display.stage_table import bottleneck, stages_data, stages_text
 from dsx.errors import InputError, NothingFeasible
+from dsx.launching.megatron import Launch
+from dsx.launching.text import launch_data, launch_of, launch_text
 from dsx.pricing.evaluate import columns_of
 from dsx.pricing.plan_stages import PlanStage, stages_of_plan
 from dsx.pricing.problem import Problem
 from dsx.printable import printable
 from dsx.progress import Watch, progress
 from dsx.remarks import remark
-from dsx.results.launch_flags import Launch
 from dsx.search.fastest import SearchCounts, fastest, problems_of
 from dsx.search.search_spaces import spaces_of
 from dsx.space.boxes import Limitation, Selection

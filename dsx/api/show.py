@@ -11,7 +11,6 @@ from dsx.api.arguments import count
 from dsx.api.result_row import inputs_of
 from dsx.argument_types import file_path
 from dsx.display.cost_tables import costs_text
-from dsx.display.launch import launch_data, launch_text
 from dsx.display.manifest_text import counts_text, hardware_of, kept_text, model_of, rows_text, title_of, what_if_values
 from dsx.display.plan_frame import plans_frame
 from dsx.display.plan_table import plans_text
@@ -19,9 +18,10 @@ from dsx.display.quantities import counted, hardware_text
 from dsx.display.table import table
 from dsx.errors import InputError
 from dsx.graph.model import Model
+from dsx.launching.megatron import Launch, megatron_lm
+from dsx.launching.text import launch_data, launch_text
 from dsx.remarks import warn
 from dsx.results.frames import column_list
-from dsx.results.launch_flags import Launch, megatron_lm
 from dsx.results.manifest import Manifest
 from dsx.results.plan_rows import as_plans, fastest
 from dsx.results.store import load_chosen, read_manifest

@@ -19,6 +19,7 @@ import typer
 from dsx.cli import (
     descriptions,
     interrupts,
+    launching,
     measured_runs,
     measuring,
     one_plan,
@@ -68,6 +69,7 @@ app.command("sweep")(searches.sweep)
 app.command("best")(searches.best)
 app.command("evaluate")(one_plan.evaluate)
 app.command("why")(one_plan.why)
+app.command("launch")(launching.launch)
 app.command("layer")(descriptions.layer)
 app.command("show")(result_sets.show)
 app.command("compare")(result_sets.compare)

@@ -13,6 +13,7 @@ import typer
 
 import dsx
 from dsx.cli import options
+from dsx.cli.launching import launcher_of
 from dsx.cli.printing import print_json
 from dsx.errors import InputError, NothingFeasible
 
@@ -44,6 +45,10 @@ def best(
             "any: by that cut, and evenly for schedules without it.",
         ),
     ] = options.Cut.any,
+    launch_to: Annotated[
+        str | None,
+        typer.Option("--launch", metavar="DIR", help="Also write the launch files of the fastest plan to this folder."),
+    ] = None,
     top: Annotated[int, typer.Option("--top", parser=options.count, metavar="N", help="How many plans to show.")] = 5,
     operator_times: options.OperatorTimes = None,
     assignments: options.Assignments = None,
@@ -77,6 +82,8 @@ def best(
         raise NothingFeasible(found.infeasible)
     if not as_json:
         print(found)
+    if launch_to is not None:
+        print(dsx.launch(job, found.plan, framework=launcher_of(framework), out=launch_to), file=sys.stderr)
 
 
 def _shard(text: str) -> tuple[int, int]:

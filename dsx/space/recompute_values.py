@@ -64,8 +64,3 @@ def _hint(name: str) -> str:
     of_launcher = [region.name for region in REGIONS if region.megatron_lm == name]
     meant = f"; did you mean {of_launcher[0]!r}?" if of_launcher else did_you_mean(name, (*MAIN, *BY_NAME))
     return f"{meant} (known: {', '.join(MAIN)}, or names joined with {JOINED} of {', '.join(BY_NAME)})"
-
-
-def megatron_lm_modules(value: str) -> tuple[str, ...]:
-    """Return the words of Megatron-LM for the regions of a value that has some."""
-    return tuple(region.megatron_lm for region in REGIONS if region.name in _REGIONS[value])

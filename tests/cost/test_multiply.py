@@ -32,7 +32,7 @@ def test_with_neutral_parameters_a_multiply_runs_at_the_ceiling_exactly(shape, s
     assert slowdown(*sizes, shape=shape, tiles=((128, 128), (64, 64))) == 1.0
 
 
-# As long as a multiprocessor that reaches 5 of its 10 TFLOP/s computes a tile of 128 x 128 with 128 contracted elements.
+# As long as a multiprocessor that reaches 5 of 10 TFLOP/s computes a tile of 128 x 128 with 128 contracted elements.
 FILLED = {"tiles": ((128, 128),), "tile_latency": 2 * 128**3 / 5e12}
 
 

@@ -180,7 +180,9 @@ def plan_of_flags(arguments):
     if layout is None:
         return settings | {"vpp": flags.get("--num-virtual-stages-per-pipeline-rank", 1)}, None
     assert "--num-virtual-stages-per-pipeline-rank" not in flags
-    pieces = re.sub(r"(.)\*(\d+)", lambda run: run[1] * int(run[2]), layout).split("|")
+    for repeated in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
+        layout = re.sub(repeated, lambda run: run[1] * int(run[2]), layout)
+    pieces = layout.split("|")
     return settings | {"vpp": len(pieces) // pp}, [*map(len, pieces)]
 
 

@@ -8,7 +8,7 @@ from dsx.space.candidate_ids import candidate_ids
 from dsx.space.choices import BY_NAME, CHOICES, CODES
 from dsx.space.limits import Limits
 from dsx.space.plan_settings import fixed_settings
-from dsx.space.recompute_values import FULL_CODE, VALUES, megatron_lm_modules, regions_of, value_of
+from dsx.space.recompute_values import FULL_CODE, VALUES, regions_of, value_of
 
 # Ids of a plan before regions had names of their own, under none, selective and full.
 IDS = {"none": 3952044016793229837, "selective": 2420509336676708417, "full": 3793218349042827189}
@@ -56,11 +56,6 @@ def test_what_is_no_value(text, words):
         BY_NAME["recompute"].code(text)
     for word in words:
         assert word in str(caught.value)
-
-
-def test_words_of_the_launcher():
-    assert megatron_lm_modules("norms+expert-activation") == ("layernorm", "moe_act")
-    assert megatron_lm_modules("selective") == ("core_attn",)
 
 
 def test_plans_without_regions_keep_their_ids():

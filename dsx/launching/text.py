@@ -3,8 +3,8 @@
 import shlex
 from typing import Any
 
+from dsx.launching.megatron import Launch, megatron_lm, words_of
 from dsx.pricing.problem import Problem
-from dsx.results.launch_flags import Launch, megatron_lm, words_of
 from dsx.space.plan import Plan
 from dsx.spec.cluster import DeviceSpec
 

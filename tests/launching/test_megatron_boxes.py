@@ -7,9 +7,10 @@ import pytest
 from laws.spaces import SYSTEM
 from validation.cases import cluster_spec
 
+from dsx.launching.megatron import megatron_lm
+from dsx.launching.rank_order import shares_of
 from dsx.pricing.problem import make_problem
 from dsx.pricing.rows import candidate_columns, column_names
-from dsx.results.launch_flags import megatron_lm, shares_of
 from dsx.search.space import Space
 from dsx.space.boxes import broken, read_framework
 from dsx.space.choices import BY_NAME, CODES, PLAN_COLUMNS

@@ -8,7 +8,8 @@ from dsx.graph.derived import derive
 from dsx.graph.library import load_layer, load_operators
 from dsx.graph.model import Model
 from dsx.graph.notation import Settings
-from dsx.results.launch_flags import RANK_ORDER, Launch, megatron_lm, shares_of
+from dsx.launching.megatron import Launch, megatron_lm
+from dsx.launching.rank_order import RANK_ORDER, shares_of
 from dsx.space.choices import CODES, PLAN_COLUMNS
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster
@@ -70,6 +71,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         parser.add_argument(f"--{name}", action="store_true")
     for name in ("bf16", "grad-reduce-in-bf16", "no-overlap-p2p-communication", "moe-grouped-gemm"):
         parser.add_argument(f"--{name}", action="store_true")
+    for name in ("moe-router-fusion", "moe-permute-fusion", "cross-entropy-loss-fusion"):
+        parser.add_argument(f"--{name}", action="store_true")
+    for name in ("moe-router-dtype", "megatron-fsdp-main-grads-dtype", "megatron-fsdp-grad-comm-dtype"):
+        parser.add_argument(f"--{name}", choices=["fp32", "bf16"])
     parser.add_argument("--cp-comm-type", choices=["p2p", "all_gather", "a2a", "a2a+p2p"])
     routing = ("num-experts", "moe-router-topk", "moe-router-num-groups", "moe-router-group-topk")
     for name in (*routing, "expert-tensor-parallel-size"):

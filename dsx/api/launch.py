@@ -1,0 +1,176 @@
+"""Launch files of a plan: what starts the run that was priced, in the words of a framework."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dsx import __version__
+from dsx.api.answer import Answer, paragraphs
+from dsx.api.evaluation import evaluate
+from dsx.api.job import Job, checked
+from dsx.api.plan_like import PlanLike, Row
+from dsx.api.result_row import Hardware, row_of
+from dsx.argument_types import file_path, one_text, wrong
+from dsx.display.job_text import job_text, step_text
+from dsx.errors import InputError, StoreError, UnknownNameError
+from dsx.files import write_whole
+from dsx.launching.architecture import architecture_of
+from dsx.launching.files import FRAMEWORKS, launch_files
+from dsx.launching.request import Request
+from dsx.launching.run import run_of
+from dsx.pricing.evaluate import Evaluation as Priced
+from dsx.pricing.evaluate import price_plan
+from dsx.printable import printable
+from dsx.remarks import warn
+from dsx.space.plan import Plan
+from dsx.spec.cluster import DeviceSpec
+from dsx.spec.locate import shown
+
+if TYPE_CHECKING:
+    from dsx.pricing.problem import Problem
+
+DEFAULT_FRAMEWORK = "megatron"
+_EXECUTABLE = 0o755
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LaunchFiles(Answer):
+    """The launch files of a plan."""
+
+    framework: str  # that runs the plan
+    plan: Plan  # every choice by its column
+    files: dict[str, str]  # text by name; the first one starts the run
+    lost: Sequence[str]  # what of the plan the framework does not express
+    out: Path | None  # the folder that they were written to
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the answer as plain data."""
+        return {
+            "framework": self.framework,
+            "plan": dict(self.plan),
+            "lost": list(self.lost),
+            "out": None if self.out is None else str(self.out),
+            "files": dict(self.files),
+        }
+
+    def __str__(self) -> str:
+        title = FRAMEWORKS[self.framework].title
+        lost = [f"{title} does not express: {part}" for part in self.lost]
+        if self.out is None:
+            return paragraphs([*(f"{name}:\n{text}" for name, text in self.files.items()), "\n".join(lost)])
+        names = " and ".join(str(self.out / name) for name in self.files)
+        start = f"start it with: bash {self.out / next(iter(self.files))}"
+        return "\n".join([f"{title}: wrote {names}", *lost, start])
+
+
+def launch(
+    job: "Job | str | Path",
+    plan: "PlanLike | int | Row | None" = None,
+    *,
+    framework: str = DEFAULT_FRAMEWORK,
+    out: str | Path | None = None,
+    strategy: str | None = None,
+    partition: Literal["even", "optimal"] | None = None,
+    hardware: Hardware = (),
+    **choices: object,
+) -> LaunchFiles:
+    """Return the files that start a plan with a framework as it was priced; with `out` they are written there.
+
+        found = dsx.best(job)
+        print(dsx.launch(job, found.plan, framework="torchtitan"))
+        dsx.launch("results/sweep", df.iloc[0], framework="megatron-bridge", out="results/launch")
+
+    At the head of each file is what the framework does not express of the plan, and what its assumption set takes for
+    granted of the software.
+
+    Args:
+        job: the job of the plan, or the folder of a result set.
+        plan: the plan, as `dsx.evaluate` takes it; of a result set the candidate id, or a row as `dsx.load` gives it.
+        framework: "megatron", "megatron-bridge", "torchtitan" or "deepspeed".
+        out: a folder, which is made if it is missing; files of the same names are replaced.
+        strategy: of a plan that names none; by default that of the assumption set.
+        partition: "even" or "optimal" cuts of the pipeline; by default that of the plan.
+        hardware: of a result set that varies it, the cluster or the what-if values of the row.
+        **choices: further choices of the plan, as in recompute="full".
+
+    Raises InputError if the framework cannot run the plan, with each part that it cannot and the nearest that it can;
+    UnknownNameError for an unknown framework, StoreError if the folder cannot be written, and what `dsx.evaluate` or
+    `dsx.why_row` raise.
+    """
+    known = FRAMEWORKS.get(one_text("framework", framework, DEFAULT_FRAMEWORK))
+    if known is None:
+        raise UnknownNameError("framework", framework, FRAMEWORKS)
+    folder = None if out is None else _checked_folder(file_path("out", out))
+    if isinstance(job, Job):
+        if hardware:
+            raise InputError("hardware: a job has its cluster; only a row of a result set is chosen by it")
+        found = evaluate(checked(job), plan, strategy=strategy, partition=partition, **choices)  # pyright: ignore[reportArgumentType]
+        problem, priced, device = found.problem, found.priced, job.cluster.device
+    elif isinstance(job, str | os.PathLike):
+        if strategy is not None or partition is not None or choices:
+            raise InputError("a row of a result set has its strategy, its cut and its choices: leave them out")
+        row = row_of(file_path("job", job), plan, hardware)
+        problem, device = row.problem, row.inputs.cluster.device
+        priced = price_plan(problem, row.plan)
+    else:
+        raise wrong("job", job, "a Job or the folder of a result set is wanted")
+    if priced.broken:
+        warn(
+            f"the plan is rejected ({', '.join(one.reason.name for one in priced.broken)}), and is written all the same"
+        )
+    request = _request(problem, priced.plan, device)
+    written = launch_files(known, request, _head(problem, priced))
+    if folder is not None:
+        _write(folder, written.files)
+    return LaunchFiles(framework, priced.plan, written.files, written.lost, folder)
+
+
+def _request(problem: "Problem", plan: Plan, device: DeviceSpec) -> Request:
+    (model,) = problem.models  # a plan that is priced alone has one strategy
+    assumptions = problem.assumptions_spec
+    return Request(
+        run=run_of(plan, model, assumptions, device),
+        shape=architecture_of(problem.model, assumptions),
+        title=_title(problem, plan),
+        domain=problem.nvs_size,
+    )
+
+
+def _title(problem: "Problem", plan: Plan) -> str:
+    return f"{job_text(problem, plan['num_gpus'])}, {printable(plan['strategy'])}: {plan.text}"
+
+
+def _head(problem: "Problem", priced: Priced) -> list[str]:
+    """Return the plan and its price as the first lines of a file."""
+    plan, costs = priced.plan, priced.costs
+    step = step_text(plan["global_batch_size"], plan["sequence_length"])
+    peak = costs["peak_bytes"] / 1e9
+    return [
+        f"Written by dsx {__version__}.",
+        _title(problem, plan),
+        step,
+        f"Priced at {costs['step_time_s']:.4g} s a step and {peak:.1f} GB on the fullest GPU.",
+    ]
+
+
+def _checked_folder(folder: Path) -> Path:
+    """Return a folder that files can be written to; StoreError if there can be none."""
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise StoreError(f"-o {shown(folder)}: {shown(there)} is no folder that may be written; choose another one")
+    return folder
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            write_whole(folder / name, text.encode())
+            if name.endswith(".sh"):
+                (folder / name).chmod(_EXECUTABLE)
+    except OSError as error:
+        raise StoreError(f"cannot write to {shown(folder)}: {error.strerror or error}") from error

@@ -1,0 +1,37 @@
+"""What an assumption set takes for granted of the software, as lines at the head of a launch file.
+
+The fields are those that the set's stack states, with the sources there. A field that an option expresses is listed
+too: an option switches an overlap on, and the set says how much of it hides.
+"""
+
+from dsx.errors import InputError
+from dsx.spec.assumptions import AssumptionsSpec
+from dsx.spec.attention_kernels import GENERATIONS
+from dsx.spec.stack import load_stack
+from dsx.spec.value_types import unsourced
+
+
+def assumed_lines(assumptions: AssumptionsSpec) -> list[str]:
+    """Return what is assumed of the software, the stack first."""
+    if assumptions.stack is None:
+        return [f"The assumption set {assumptions.name} names no software."]
+    try:
+        stack = load_stack(assumptions.stack)
+    except InputError:  # a file of its own that is not here
+        return [f"The software is the stack {assumptions.stack}."]
+    lines = [f"Assumed of the software (stack {stack.name}: {stack.description}):"]
+    for name, stated in stack.assume.items():
+        source = stated["source"] if isinstance(stated, dict) else ""
+        same = _value(assumptions, name) == str(unsourced(stated))
+        own = "" if same or not isinstance(stated, dict) else f" (of the stack: {stated['value']})"
+        lines.append(f"  - {name} {_value(assumptions, name)}{own}: {source}")
+    return lines
+
+
+def _value(assumptions: AssumptionsSpec, name: str) -> str:
+    value = getattr(assumptions, name)
+    if name == "attention_kernels":
+        return (("none", *GENERATIONS)[round(value)]) if float(value).is_integer() else f"{value:g}"
+    if name.endswith("_latency"):
+        return f"{value * 1e6:g} us"
+    return f"{value:g}" if isinstance(value, float | int) else str(value)

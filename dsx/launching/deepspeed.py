@@ -1,0 +1,115 @@
+"""What DeepSpeed's configuration expresses of a plan: ds_config.json.
+
+Models, pipelines and the layers that divide weights are code of the user there, so most degrees have no key. The head
+lists them; JSON has no comments, so it is the value of the first key, which DeepSpeed ignores.
+
+Sources: DeepSpeed 0.19.8 (runtime/config.py, runtime/zero/config.py, runtime/tensor_parallel/config.py).
+"""
+
+import json
+
+from dsx.graph.match import ALL_TO_ALL
+from dsx.launching.architecture import Architecture
+from dsx.launching.megatron_script import torchrun
+from dsx.launching.request import Refused, Request, Written, commented, lost_lines
+from dsx.launching.run import Run
+
+NAME = "DeepSpeed"
+_SCRIPT, _CONFIG = "launch.sh", "ds_config.json"
+_TYPES = {2: "bf16", 4: "fp32"}
+
+
+def refused(request: Request) -> list[Refused]:
+    """Return what DeepSpeed cannot run of a plan, beyond the columns that its file in data/frameworks limits."""
+    run = request.run
+    found = [Refused(part.format(NAME), "tensor parallelism over one axis") for part in run.foreign]
+    if run.number("zero_replicas") > 1:
+        part = f"zero_replicas={run['zero_replicas']}: {NAME} 0.19 has no sharding within groups (MiCS) any more"
+        found.append(Refused(part, "zero_replicas=1"))
+    if run.number("cp") > 1 and not _exchanges_heads(run):
+        found.append(Refused(f"cp={run['cp']} by gathers: {NAME} exchanges heads for positions by all-to-alls", "cp=1"))
+    return found
+
+
+def _exchanges_heads(run: Run) -> bool:
+    return {kind for kind, _ in run.exchanges} == {ALL_TO_ALL}
+
+
+def config_of(run: Run) -> dict[str, object]:
+    """Return the configuration of a run as plain data."""
+    assumptions, stage = run.assumptions, run.number("zero_stage")
+    gradients = _TYPES.get(assumptions.gradient_bytes, "fp32")
+    overlap = bool(assumptions.dp_overlap if stage < 3 else assumptions.fsdp_overlap)
+    zero: dict[str, object] = {"stage": stage, "overlap_comm": overlap, "contiguous_gradients": True}
+    if run["offload"] == "optimizer":
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    found: dict[str, object] = {
+        "train_batch_size": run.number("global_batch_size"),
+        "train_micro_batch_size_per_gpu": run.number("microbatch_size"),
+        "gradient_accumulation_steps": run.number("num_microbatches"),
+        "bf16": {"enabled": assumptions.weight_bytes == 2},
+        "data_types": {"grad_accum_dtype": gradients},
+        "communication_data_type": gradients,
+        "zero_optimization": zero,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+        "gradient_clipping": 1.0,
+    }
+    if run.number("tp") > 1 and run.number("pp") == 1:
+        found["tensor_parallel"] = {"autotp_size": run.number("tp")}
+    if run.number("cp") > 1:
+        found["sequence_parallel_size"] = run.number("cp")
+    if run.number("pp") > 1:
+        found["pipeline"] = {
+            "stages": run.number("pp"),
+            "activation_checkpoint_interval": 1 if run["recompute"] == "full" else 0,
+        }
+    return found
+
+
+def write(request: Request, head: list[str]) -> Written:
+    """Return the configuration, and a script that starts a program of the user with it."""
+    lost = tuple(_lost(request.run, request.shape))
+    lines = [*head, *lost_lines(NAME, lost)]
+    text = json.dumps({"_head": lines} | config_of(request.run), indent=2) + "\n"
+    start = (
+        f"#!/usr/bin/env bash\n{commented(lines)}set -euo pipefail\n\n{torchrun(request)}\n"
+        'cd "$(dirname "$0")"\ntorchrun "${HOSTS[@]}" "${PROGRAM:?the program that builds your model and calls '
+        f'deepspeed.initialize}}" --deepspeed_config {_CONFIG} "$@"\n'
+    )
+    return Written({_SCRIPT: start, _CONFIG: text}, lost)
+
+
+def _lost(run: Run, shape: Architecture) -> list[str]:
+    """Return what the configuration has no key for: most of it is for the program to do."""
+    assumptions = run.assumptions
+    found = [f"the model {shape.name}, {_sizes(shape)}: it is built by your program"]
+    if run.number("tp") > 1:
+        how = "autotp_size divides models of Hugging Face alone" if run.number("pp") == 1 else "layers of your program"
+        found.append(f"tp={run['tp']}: {how}")
+    if run.number("pp") > 1:
+        layers = ",".join(map(str, run.chunk_layers))
+        found.append(
+            f"pp={run['pp']} with {layers} layers a stage: build a deepspeed.pipe.PipelineModule of so many stages"
+        )
+    if run.number("ep") > 1:
+        found.append(f"ep={run['ep']}: give deepspeed.moe.layer.MoE(ep_size={run['ep']})")
+    if run["recompute"] == "full" and run.number("pp") == 1:
+        found.append("recompute=full: call deepspeed.checkpointing.checkpoint around each layer")
+    if assumptions.gradient_bytes not in _TYPES:
+        found.append(f"gradients of {assumptions.gradient_bytes} bytes per element")
+    if assumptions.linear_dtype != "bf16":
+        found.append(f"multiplies in {assumptions.linear_dtype}: layers of your program")
+    if assumptions.weight_bytes not in (2, 4) or assumptions.weight_bytes != assumptions.activation_bytes:
+        found.append(
+            f"weights of {assumptions.weight_bytes} and activations of {assumptions.activation_bytes} bytes per element"
+        )
+    if assumptions.optimizer_bytes_per_parameter != 12:
+        found.append(f"optimizer state of {assumptions.optimizer_bytes_per_parameter:g} bytes per parameter: it is 12")
+    for axis in ("tp", "cp", "ep", "pp"):
+        if run.number(axis) > 1 and (share := getattr(assumptions, f"{axis}_overlap")):
+            found.append(f"communication over {axis} beside compute ({axis}_overlap={share:g})")
+    return found
+
+
+def _sizes(shape: Architecture) -> str:
+    return f"{shape.num_layers} layers of {shape.hidden}, {shape.heads} heads, vocabulary {shape.vocabulary}"

@@ -1,0 +1,65 @@
+"""The frameworks that have launch files, whether they run a plan, and the files.
+
+A plan outside the boxes of the framework's file in data/frameworks is refused, and so is what only the framework's
+writer knows: a layout of weights, a model. The error names the part, and the nearest that the framework runs.
+"""
+
+from collections.abc import Sequence
+
+from dsx.errors import InputError
+from dsx.launching import deepspeed, torchtitan
+from dsx.launching.assumed import assumed_lines
+from dsx.launching.megatron_script import BRIDGE, refused_by_core, write_recipe, write_script
+from dsx.launching.request import Framework, Refused, Request, Written
+from dsx.space.boxes import broken, read_framework
+from dsx.space.choices import BY_NAME
+from dsx.spec.framework import BoxSpec
+
+_GPUS = ("cuda", "rocm")
+FRAMEWORKS = {
+    "megatron": Framework("Megatron-LM", "megatron", _GPUS, refused_by_core, write_script),
+    "megatron-bridge": Framework(BRIDGE, "megatron", _GPUS, refused_by_core, write_recipe),
+    "torchtitan": Framework(torchtitan.NAME, "torchtitan", _GPUS, torchtitan.refused, torchtitan.write),
+    "deepspeed": Framework(deepspeed.NAME, "deepspeed", (*_GPUS, "synapseai"), deepspeed.refused, deepspeed.write),
+}
+
+
+def launch_files(framework: Framework, request: Request, head: Sequence[str]) -> Written:
+    """Return the launch files of a plan, with `head` at the head of each.
+
+    Raises InputError, with each part of the plan that the framework cannot run, and the nearest that it can.
+    """
+    if found := refused(framework, request):
+        parts = "\n".join(f"  {part}{f'; nearest: {nearest}' if nearest else ''}" for part, nearest in found)
+        raise InputError(f"{framework.title} cannot run the plan:\n{parts}")
+    return framework.write(request, [*head, "", *assumed_lines(request.run.assumptions), ""])
+
+
+def refused(framework: Framework, request: Request) -> list[Refused]:
+    """Return what a framework cannot run of a plan."""
+    device = request.run.device
+    if device.software not in framework.software:
+        part = f"{device.name}, which is programmed with {device.software}"
+        return [Refused(part, f"a device of {' or '.join(framework.software)}")]
+    limits = read_framework(framework.limits)
+    boxes = limits.boxes(request.run.experts is not None)
+    plan = request.run.plan
+    # Of equally near boxes the last has the narrowest statement.
+    columns, box = min(((broken(box, plan), box) for box in boxes), key=lambda found: len(found[0]))  # pyright: ignore[reportArgumentType]
+    found = [Refused(f"{column}={plan[column]}", _nearest(box, column, plan[column])) for column in columns]
+    known = {column for column, _ in ((part.part.partition("=")[0], part) for part in found)}
+    return found + [part for part in framework.refused(request) if part.part.partition("=")[0] not in known]
+
+
+def _nearest(box: BoxSpec, column: str, value: object) -> str:
+    """Return the value of a column that a box has and that is nearest to another."""
+    if column == "strategy":
+        return f"strategy {', '.join(box.strategy or ())}"
+    if column in box.fix:
+        values = box.fix[column]
+        numbers = [one for one in values if isinstance(one, int)]
+        if isinstance(value, int) and numbers:
+            return f"{column}={min(numbers, key=lambda number: abs(number - value))}"
+        first = BY_NAME[column].default if BY_NAME[column].default in values else values[0]
+        return f"{column}={first}"
+    return ", ".join(f"{column}{bound}" for bound in box.limit.get(column, ()))

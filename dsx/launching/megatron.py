@@ -1,0 +1,282 @@
+"""A plan as settings of Megatron Core, and in words what they cannot express.
+
+    launch = megatron_lm(plan, model, assumptions, device)  # a plan as columns by name, the model under its strategy
+    launch.arguments                                        # ["--tensor-model-parallel-size", "8", ...]
+
+The world size is not a flag: the launcher starts num_gpus ranks, and Megatron-LM derives dp from tp, cp and pp.
+`dsx.launching.megatron_options` has the settings that are not columns of a plan, `megatron_model` those of the model.
+
+Sources: the argument parser of megatron-core 0.19.2 (megatron.training.arguments) for the flags, and its checks; its
+order of the ranks (parallel_state.initialize_model_parallel), its limits of offload (TransformerConfig.cpu_offloading),
+and the rule that experts with tensor parallelism need sequence parallelism (MoELayer.forward).
+"""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dsx.graph.model import Model
+from dsx.graph.regions import BY_NAME
+from dsx.launching.layer_layout import layout_text
+from dsx.launching.megatron_options import (
+    context_options,
+    expert_options,
+    fused_options,
+    number_formats,
+    overlap_options,
+)
+from dsx.launching.option import Flag, Option, Settings, switch, valued, words
+from dsx.launching.rank_order import other_placement
+from dsx.launching.run import Run, run_of
+from dsx.space.plan import Plan
+from dsx.space.recompute_values import FULL, JOINED, NONE, SELECTIVE, VALUES
+from dsx.space.schedules import SCHEDULES
+from dsx.space.tiers import ORDERS
+from dsx.spec.assumptions import AssumptionsSpec
+from dsx.spec.cluster import DeviceSpec
+
+NAME = "Megatron-LM"
+# The flag for each order that is not the default.
+_ORDER_FLAGS = {ORDERS[1]: [switch("--use-tp-pp-dp-mapping", "dist.use_tp_pp_dp_mapping")]}
+
+_SOFTWARE = ("cuda", "rocm")  # software that Megatron-LM runs on; with ROCm it is AMD's fork
+_LAYOUT = "the rest would start another plan"
+
+# dsx overlaps the gradient reduction with the backward, and the gathering of weights with the forward.
+_OVERLAPPED = (
+    switch("--overlap-grad-reduce", "ddp.overlap_grad_reduce"),
+    switch("--overlap-param-gather", "ddp.overlap_param_gather"),
+)
+_SHARDED = switch("--use-distributed-optimizer", "ddp.use_distributed_optimizer")
+_STRATEGY = "--data-parallel-sharding-strategy"
+_FSDP = (
+    _SHARDED,
+    switch("--use-megatron-fsdp", "ddp.use_megatron_fsdp"),
+    valued("--ckpt-format", "fsdp_dtensor", "checkpoint.ckpt_format"),
+)
+_ZERO: dict[int, tuple[Option, ...]] = {
+    0: _OVERLAPPED[:1],
+    1: (_SHARDED, *_OVERLAPPED),
+    2: (*_FSDP, valued(_STRATEGY, "optim_grads", "ddp.data_parallel_sharding_strategy"), *_OVERLAPPED),
+    3: (*_FSDP, valued(_STRATEGY, "optim_grads_params", "ddp.data_parallel_sharding_strategy"), *_OVERLAPPED),
+}
+_SELECTIVE = valued("--recompute-granularity", "selective", "model.recompute_granularity")
+_FULL = valued("--recompute-granularity", "full", "model.recompute_granularity")
+# Only the distributed, precision-aware optimizer can run on the host.
+_HOST_UPDATE = (
+    switch("--optimizer-cpu-offload", "optimizer.optimizer_cpu_offload"),
+    valued("--optimizer-offload-fraction", 1.0, "optimizer.optimizer_offload_fraction"),
+    switch("--use-precision-aware-optimizer", "optimizer.use_precision_aware_optimizer"),
+)
+_SCHEDULES = {schedule.name: schedule.megatron_lm for schedule in SCHEDULES}
+_KEPT_LAYERS = 2  # layers of each microbatch whose activations stay on the GPU under offload
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A plan for Megatron-LM; `str(launch)` can be pasted behind a command."""
+
+    options: tuple[Option, ...]  # none if the plan cannot be run
+    lost: tuple[str, ...]  # what the options do not express, one thing each
+    none_since: str = ""  # why there are no options; empty if there are some
+
+    @property
+    def flags(self) -> tuple[Flag, ...]:
+        """Pairs of a flag and its value."""
+        return tuple((option.flag, option.value) for option in self.options)
+
+    @property
+    def arguments(self) -> list[str]:
+        """The flags as words of a command line."""
+        return [word for flag in self.flags for word in words_of(flag)]
+
+    def __str__(self) -> str:
+        return shlex.join(self.arguments)
+
+
+def words_of(flag: Flag) -> tuple[str, ...]:
+    """Return a flag as words of a command line."""
+    name, value = flag
+    return name, *value.split()
+
+
+def megatron_lm(
+    plan: Plan | Mapping[str, object], model: Model, assumptions: AssumptionsSpec, device: DeviceSpec
+) -> Launch:
+    """Return the Megatron-LM flags of a plan; `plan` has every candidate column by name, `model` its strategy.
+
+    There are no flags if Megatron-LM has no such layout of weights: without that choice the remaining flags would start
+    another plan. There are none either if Megatron-LM does not run on the device.
+    """
+    return megatron_core(run_of(plan, model, assumptions, device))
+
+
+def megatron_core(run: Run) -> Launch:
+    """Return the settings of a run, without those of its model."""
+    device = run.device
+    if device.software not in _SOFTWARE:
+        lost = f"{device.name}, which is programmed with {device.software}: {NAME} runs on {' and '.join(_SOFTWARE)}"
+        return Launch((), (lost,), f"{NAME} does not run on this device")
+    foreign = [lost.format(NAME) for lost in run.foreign]
+    if run.unshared_experts:
+        foreign.append(f"experts with tp={run['tp']} without sequence parallelism: {NAME} refuses them")
+    if foreign:
+        return Launch((), tuple(foreign), _LAYOUT)
+    zero = _zero(run.number("zero_stage"), run.assumptions)
+    schedule = _SCHEDULES.get(str(run["schedule"])) if run.number("pp") > 1 else ()  # one stage has no schedule
+    parts = (
+        _recomputed(run),
+        _offloaded(run),
+        ([], [f"schedule={run['schedule']}"] if schedule is None else []),
+        context_options(run),
+        expert_options(run),
+        number_formats(run),
+        overlap_options(run),
+    )
+    recompute, offload, _, context, experts, formats, overlaps = (options for options, _ in parts)
+    options = [
+        *_degrees(run, context),
+        *experts,
+        valued("--micro-batch-size", run.number("microbatch_size"), "train.micro_batch_size"),
+        valued("--global-batch-size", run.number("global_batch_size"), "train.global_batch_size"),
+        valued("--seq-length", run.number("sequence_length"), "model.seq_length"),
+        *(zero or ()),
+        *_replicas(run.number("zero_replicas")),
+        *recompute,
+        *offload,
+        *formats,
+        *overlaps,
+        *fused_options(run),
+    ]
+    lost = [
+        *([f"zero_stage={run['zero_stage']}"] if zero is None else _sharded_in_pipeline(run)),
+        *(said for _, lost in parts for said in lost),
+        *other_placement(run.plan),  # pyright: ignore[reportArgumentType]
+    ]
+    return Launch(tuple(options), tuple(lost))
+
+
+def _degrees(run: Run, context: list[Option]) -> list[Option]:
+    """Return the settings of the degrees and of the pipeline."""
+    tp, cp, pp, vpp = (run.number(axis) for axis in ("tp", "cp", "pp", "vpp"))
+    layout = layout_text(run.chunks)
+    found = [
+        valued("--tensor-model-parallel-size", tp, "model.tensor_model_parallel_size"),
+        *([switch("--sequence-parallel", "model.sequence_parallel")] if run.sequence_parallel else []),
+        valued("--context-parallel-size", cp, "model.context_parallel_size"),
+        *context,
+        valued("--pipeline-model-parallel-size", pp, "model.pipeline_model_parallel_size"),
+    ]
+    if layout:  # says itself how many chunks a stage has
+        found.append(valued("--pipeline-model-parallel-layout", layout, "model.pipeline_model_parallel_layout"))
+    elif "stage_layers" not in run.plan:
+        found += _counted(run)
+    found += _ORDER_FLAGS.get(str(run["order"]), ())
+    if vpp > 1 and not layout:
+        found.append(
+            valued("--num-virtual-stages-per-pipeline-rank", vpp, "model.virtual_pipeline_model_parallel_size")
+        )
+    return found
+
+
+def _counted(run: Run) -> list[Option]:
+    """Return the settings that count embedding and head as a layer each, where the body alone does not divide."""
+    chunks = run.number("pp") * run.number("vpp")
+    if run.num_layers % chunks == 0 or (run.num_layers + 2) % chunks:
+        return []
+    return [
+        switch("--account-for-embedding-in-pipeline-split", "model.account_for_embedding_in_pipeline_split"),
+        switch("--account-for-loss-in-pipeline-split", "model.account_for_loss_in_pipeline_split"),
+    ]
+
+
+def _zero(stage: int, assumptions: AssumptionsSpec) -> tuple[Option, ...] | None:
+    """Return the settings of a ZeRO stage; None if it is unknown. From stage 2 on Megatron-LM always overlaps."""
+    known = _ZERO.get(stage)
+    if known is None or stage > 1 or assumptions.dp_overlap:
+        return known
+    return tuple(option for option in known if option not in _OVERLAPPED)
+
+
+def _replicas(replicas: int) -> list[Option]:
+    if replicas == 1:
+        return []
+    name = "num_distributed_optimizer_instances"
+    return [valued(f"--{name.replace('_', '-')}", replicas, f"ddp.{name}")]
+
+
+def _sharded_in_pipeline(run: Run) -> list[str]:
+    """Return that Megatron-FSDP, which has ZeRO stages 2 and 3, is not documented to run in a pipeline."""
+    if run.number("zero_stage") < 2 or run.number("pp") == 1:
+        return []
+    return [
+        f"zero_stage={run['zero_stage']} with pp={run['pp']}: Megatron-FSDP is documented with tensor, context and "
+        "expert parallelism, not with pipelines"
+    ]
+
+
+def _recomputed(run: Run) -> Settings:
+    """Return the settings of recomputation, and what they cannot express of it."""
+    mode, stored = str(run["recompute"]), run.number("stored_layers")
+    if mode not in VALUES:
+        return [], [f"recompute={mode}"]
+    known = {NONE: [], SELECTIVE: [_SELECTIVE], FULL: _whole_layers("uniform", 1)}.get(mode) or _regions(
+        mode, run.regions
+    )
+    if not stored:
+        return known, []
+    if run.chunks:
+        reason = f"uneven stages, which recompute the same share of their layers: {NAME} recomputes the same number"
+        return known, [f"stored_layers={stored} with {reason}"]
+    of_stage = run.num_layers // run.number("pp")
+    if stored == of_stage:
+        return [], []
+    recomputed, rest = divmod(of_stage - stored, run.number("vpp"))
+    if mode != FULL:
+        reason = f"recompute={mode}: {NAME} recomputes regions of all layers, or of none"
+        return known, [f"stored_layers={stored} with {reason}"]
+    if rest:
+        reason = f"vpp={run['vpp']}: {NAME} recomputes the same number of layers in each chunk"
+        return known, [f"stored_layers={stored} with {reason}"]
+    return _whole_layers("block", recomputed), []
+
+
+def _whole_layers(method: str, count: int) -> list[Option]:
+    return [
+        _FULL,
+        valued("--recompute-method", method, "model.recompute_method"),
+        valued("--recompute-num-layers", count, "model.recompute_num_layers"),
+    ]
+
+
+def _regions(value: str, there: frozenset[str]) -> list[Option]:
+    """Return the settings of a set of regions, without those that no layer has: Megatron-LM refuses some of them."""
+    modules = [BY_NAME[name].megatron_lm for name in value.split(JOINED) if name in there]
+    return [_SELECTIVE, words("--recompute-modules", modules, "model.recompute_modules")] if modules else []
+
+
+def _offloaded(run: Run) -> Settings:
+    """Return the settings of offload, and what they cannot express of it."""
+    options: list[Option] = []
+    lost: list[str] = []
+    offload, stage = run["offload"], run.number("zero_stage")
+    if offload in ("optimizer", "both"):
+        if stage == 1:
+            options += _HOST_UPDATE
+        else:
+            lost.append(
+                f"offload of the optimizer with zero_stage={stage}: {NAME} offloads it only with a "
+                "distributed optimizer; DeepSpeed has it as zero_optimization.offload_optimizer.device=cpu"
+            )
+    if offload in ("activations", "both"):
+        if run.number("pp") == 1 and run["recompute"] == NONE and run.num_layers > _KEPT_LAYERS:
+            offloaded = run.num_layers - _KEPT_LAYERS
+            options.append(
+                valued("--cpu-offloading-num-layers", offloaded, "model.cpu_offloading_num_layers"),
+            )
+        else:
+            lost.append(
+                f"offload of activations with pp={run['pp']}, recompute={run['recompute']}: {NAME} offloads "
+                "layers only without a pipeline and without recomputation"
+            )
+    return options, lost

@@ -1,0 +1,239 @@
+"""A shell script that starts Megatron-LM with torchrun, and a recipe of Megatron-Bridge in Python.
+
+Both have the same settings; see `dsx.launching.megatron`. Neither needs data: they train on made-up tokens unless they
+are told otherwise.
+"""
+
+import shlex
+from collections.abc import Sequence
+
+from dsx.launching.megatron import NAME, megatron_core, words_of
+from dsx.launching.megatron_model import model_options, refused_model
+from dsx.launching.megatron_options import refused_by_arguments
+from dsx.launching.option import Option
+from dsx.launching.request import Refused, Request, Written, commented, lost_lines, uneven_sequence
+
+_SCRIPT, _RECIPE = "launch.sh", "recipe.py"
+BRIDGE = "Megatron-Bridge"
+_HOST_GPUS = 8  # of the largest hosts whose GPUs are one fast domain
+
+
+def refused_by_core(request: Request) -> list[Refused]:
+    """Return what Megatron Core cannot run of a plan, beyond the columns that its file in data/frameworks limits."""
+    launch = megatron_core(request.run)
+    found = [Refused(part, _nearest(part)) for part in (launch.lost if launch.none_since else ())]
+    if (cp := request.run.number("cp")) > 1:  # each rank has an early and a late part, which share out a causal mask
+        found += uneven_sequence(request.run, 2 * cp, f"2 * cp={cp}")
+    return found + [Refused(part, "a recipe of your own") for part in refused_model(request.shape)]
+
+
+def _nearest(part: str) -> str:
+    return "tensor parallelism with sequence parallelism over one axis" if "tp" in part else ""
+
+
+def _settings(request: Request) -> tuple[list[Option], tuple[str, ...]]:
+    launch = megatron_core(request.run)
+    of_model, not_of_model = model_options(request.shape, request.run.number("sequence_length"))
+    return [*of_model, *launch.options], (*not_of_model, *launch.lost)
+
+
+def write_script(request: Request, head: list[str]) -> Written:
+    """Return the script that starts Megatron-LM."""
+    options, lost = _settings(request)
+    lost = (*lost, *refused_by_arguments(request.run))
+    lines = [*head, *lost_lines(NAME, lost)]
+    groups = (("MODEL", options[: _end_of_model(request)]), ("PLAN", options[_end_of_model(request) :]))
+    arrays = "\n".join(_array(name, chosen) for name, chosen in groups)
+    text = (
+        f"#!/usr/bin/env bash\n{commented(lines)}set -euo pipefail\n\n{torchrun(request)}\n{_environment(request)}\n"
+        f"{arrays}\n{_DATA.format(vocabulary=request.shape.vocabulary or 1)}\n"
+        'torchrun "${HOSTS[@]}" "${MEGATRON_LM:-.}/pretrain_gpt.py" \\\n'
+        '    "${MODEL[@]}" "${PLAN[@]}" "${DATA[@]}" "${TRAINING[@]}" "$@"\n'
+    )
+    return Written({_SCRIPT: text}, lost)
+
+
+_DATA = """# Made-up tokens; set DATA_PATH and TOKENIZER for your own. Learning rates are no part of the plan.
+if [ -n "${{DATA_PATH:-}}" ]; then
+    DATA=(--data-path "$DATA_PATH" --tokenizer-type HuggingFaceTokenizer --tokenizer-model "$TOKENIZER")
+else
+    DATA=(--mock-data --tokenizer-type NullTokenizer --vocab-size {vocabulary})
+fi
+TRAINING=(--train-iters "${{TRAIN_ITERS:-50}}" --lr 1e-4 --min-lr 1e-5 --lr-decay-style cosine --log-interval 1
+    --log-throughput --eval-iters 0)
+"""
+
+
+def _end_of_model(request: Request) -> int:
+    of_model, _ = model_options(request.shape, request.run.number("sequence_length"))
+    return len(of_model)
+
+
+def _array(name: str, options: Sequence[Option]) -> str:
+    lines = [f"    {shlex.join(words_of((option.flag, option.value)))}\n" for option in options if option.flag]
+    return f"{name}=(\n{''.join(lines)})"
+
+
+def torchrun(request: Request) -> str:
+    """Return the lines of a script that say which processes run where."""
+    num_gpus = request.run.number("num_gpus")
+    if request.domain <= _HOST_GPUS:
+        gpus = f'"${{GPUS_PER_NODE:-{min(request.domain, num_gpus)}}}"'
+    else:
+        gpus = f'"${{GPUS_PER_NODE:?a fast domain of {request.domain} GPUs has several hosts: GPUs of one host}}"'
+    return (
+        f"NUM_GPUS={num_gpus}\nGPUS_PER_NODE={gpus}\n"
+        'HOSTS=(--nnodes "$((NUM_GPUS / GPUS_PER_NODE))" --nproc-per-node "$GPUS_PER_NODE" '
+        '--node-rank "${NODE_RANK:-0}"\n    --master-addr "${MASTER_ADDR:-localhost}" '
+        '--master-port "${MASTER_PORT:-29500}")\n'
+    )
+
+
+def environment(request: Request) -> dict[str, str]:
+    """Return the environment variables that the settings need.
+
+    With one connection, kernels start in the order in which they are issued, which the overlap of tensor and context
+    parallel communication relies on; Megatron-FSDP needs several.
+    """
+    run = request.run
+    found: dict[str, str] = {}
+    if run.number("zero_stage") <= 1 and max(run.number("tp"), run.number("cp")) > 1:
+        found["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+    if run["offload"] in ("activations", "both"):
+        found["NVTE_CPU_OFFLOAD_V1"] = "1"
+    return found
+
+
+def _environment(request: Request) -> str:
+    return "".join(f"export {name}={value}\n" for name, value in environment(request).items())
+
+
+def write_recipe(request: Request, head: list[str]) -> Written:
+    """Return the recipe of Megatron-Bridge."""
+    options, lost = _settings(request)
+    by_section: dict[str, dict[str, object]] = {}
+    for option in options:
+        section, _, name = option.field.partition(".")
+        if name:
+            by_section.setdefault(section, {})[name] = option.setting
+    model = by_section.pop("model") | _model_defaults(request)
+    provider = "MLAModelProvider" if request.shape.latent else "GPTModelProvider"
+    home = "mla_provider" if request.shape.latent else "gpt_provider"
+    formats = by_section.pop("mixed_precision", {})
+    ddp = by_section.pop("ddp", {})
+    overlaps = {"tp_comm_overlap": False} | by_section.pop("comm_overlap", {}) | _grad_overlaps(ddp)
+    lines = [*head, *lost_lines(BRIDGE, tuple(part.replace(NAME, BRIDGE) for part in lost))]
+    config = [
+        *_assigned("cfg.train", by_section.pop("train")),
+        *_assigned("cfg.ddp", _PLAIN_DDP | ddp),
+        *(line for section, values in by_section.items() for line in _assigned(f"cfg.{section}", values)),
+        f"cfg.dataset.seq_length = {request.run['sequence_length']}",
+        "cfg.tokenizer.tokenizer_type = 'NullTokenizer'",
+        f"cfg.tokenizer.vocab_size = {request.shape.vocabulary or 1}",
+        f"cfg.env_vars = {environment(request)!r}",
+    ]
+    text = _RECIPE_TEXT.format(
+        head=commented(lines),
+        home=home,
+        provider=provider,
+        model=_arguments(model),
+        formats=_arguments(_formats(formats)),
+        overlaps=_arguments(overlaps),
+        config="\n".join(f"    {line}" for line in config),
+        functions=_FUNCTIONS,
+    )
+    start = (
+        f"#!/usr/bin/env bash\n{commented([request.title])}set -euo pipefail\n\n{torchrun(request)}\n"
+        f'cd "$(dirname "$0")"\ntorchrun "${{HOSTS[@]}}" {_RECIPE} "$@"\n'
+    )
+    return Written({_SCRIPT: start, _RECIPE: text}, lost)
+
+
+_FUNCTIONS = """from megatron.core.activations import squared_relu
+from torch.nn.functional import gelu, silu"""
+
+_RECIPE_TEXT = """{head}
+import torch
+{functions}
+from megatron.core.transformer.enums import AttnBackend
+from megatron.bridge.models.{home} import {provider}
+from megatron.bridge.recipes.common import _pretrain_common
+from megatron.bridge.training.comm_overlap import CommOverlapConfig
+from megatron.bridge.training.config import ConfigContainer
+from megatron.bridge.training.gpt_step import forward_step
+from megatron.bridge.training.mixed_precision import MixedPrecisionConfig
+from megatron.bridge.training.pretrain import pretrain
+
+
+def recipe() -> ConfigContainer:
+    cfg = _pretrain_common()
+    cfg.model = {provider}(
+{model}
+    )
+    cfg.mixed_precision = MixedPrecisionConfig(
+{formats}
+    )
+    cfg.comm_overlap = CommOverlapConfig(
+{overlaps}
+    )
+{config}
+    return cfg
+
+
+if __name__ == "__main__":
+    pretrain(config=recipe(), forward_step_func=forward_step)
+"""
+
+# What the common recipe sets and a plan may not have.
+_PLAIN_DDP: dict[str, object] = {
+    "use_distributed_optimizer": False,
+    "use_megatron_fsdp": False,
+    "overlap_grad_reduce": False,
+    "overlap_param_gather": False,
+    "data_parallel_sharding_strategy": "no_shard",
+    "average_in_collective": False,
+}
+_NAMES = {"squared_relu", "silu", "gelu"}  # of functions
+
+
+def _model_defaults(request: Request) -> dict[str, object]:
+    """Return what the providers need beside the settings, or have otherwise by default."""
+    chosen: dict[str, object] = {"vocab_size": request.shape.vocabulary or 1, "should_pad_vocab": True}
+    if request.run.assumptions.cross_entropy_bytes > 8:
+        chosen["cross_entropy_loss_fusion"] = False
+    if request.shape.tied:
+        chosen["share_embeddings_and_output_weights"] = True
+    if request.shape.latent:
+        chosen["rope_type"] = "rope"
+    return chosen
+
+
+def _grad_overlaps(ddp: dict[str, object]) -> dict[str, object]:
+    """Return the overlaps of the data-parallel reduction, which CommOverlapConfig would choose itself."""
+    return {name: bool(ddp.get(name)) for name in ("overlap_grad_reduce", "overlap_param_gather")}
+
+
+def _formats(stated: dict[str, object]) -> dict[str, object]:
+    if not stated.get("bf16"):
+        return {"fp32": True} | stated
+    types = dict.fromkeys(("params_dtype", "pipeline_dtype"), "torch.bfloat16")
+    return {"grad_reduce_in_fp32": True} | types | stated
+
+
+def _assigned(owner: str, values: dict[str, object]) -> list[str]:
+    return [f"{owner}.{name} = {_literal(name, value)}" for name, value in values.items()]
+
+
+def _arguments(values: dict[str, object]) -> str:
+    return "\n".join(f"        {name}={_literal(name, value)}," for name, value in values.items())
+
+
+def _literal(name: str, value: object) -> str:
+    """Return a value as Python, of which names of functions and types are no texts."""
+    if name == "attention_backend":
+        return f"AttnBackend.{value}"
+    if name.endswith("_dtype") and name.startswith("megatron_fsdp"):
+        return {"bf16": "torch.bfloat16", "fp32": "torch.float32"}[str(value)]
+    if str(value) in _NAMES or str(value).startswith("torch."):
+        return str(value)
+    return repr(value)

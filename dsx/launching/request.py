@@ -1,0 +1,81 @@
+"""What a writer of launch files is given, and what it returns."""
+
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dsx.launching.architecture import Architecture
+from dsx.launching.run import Run
+from dsx.printable import printable
+
+_WIDTH = 110  # columns of a comment
+
+
+class Refused(NamedTuple):
+    """A part of a plan that a framework cannot run."""
+
+    part: str  # the value, and why not
+    nearest: str  # the nearest that it can; "" if nothing is near
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A plan to be launched."""
+
+    run: Run
+    shape: Architecture
+    title: str  # the model, the GPUs and the plan, in a line
+    domain: int  # GPUs of a fast domain
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Launch files by name, the one that starts the run first, and what they do not express."""
+
+    files: dict[str, str]
+    lost: tuple[str, ...]
+
+
+# Takes the request and the lines that are already known to belong at the head.
+Writer = Callable[[Request, "list[str]"], Written]
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """A framework that has launch files."""
+
+    title: str  # as people write it
+    limits: str  # its file in data/frameworks
+    software: tuple[str, ...]  # platforms of devices that it runs on
+    refused: Callable[[Request], list[Refused]]  # beyond `limits` and `software`
+    write: Writer
+
+
+def uneven_sequence(run: Run, parts: int, why: str) -> list[Refused]:
+    """Return that the tokens of a sequence are no multiple of `parts`, if they are none."""
+    length = run.number("sequence_length")
+    if length % parts == 0:
+        return []
+    nearest = max(round(length / parts), 1) * parts
+    return [Refused(f"sequence_length={length}, which must be a multiple of {why}", f"sequence_length={nearest}")]
+
+
+def commented(lines: list[str]) -> str:
+    """Return lines as comments of a script, wrapped; names of files cannot end a comment."""
+    wrapped = [part for line in lines for part in _wrapped(printable(" ".join(line.split("\n"))))]
+    return "".join(f"# {line}".rstrip() + "\n" for line in wrapped)
+
+
+def _wrapped(line: str) -> list[str]:
+    deeper = "    " if line.startswith("  - ") else "  "
+    return textwrap.wrap(line, _WIDTH, subsequent_indent=deeper, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def lost_lines(title: str, lost: tuple[str, ...]) -> list[str]:
+    """Return what a framework does not express as lines of a head."""
+    if not lost:
+        return [f"{title} expresses everything of the plan."]
+    return [f"{title} does not express, so that the run differs from the one that was priced:"] + [
+        f"  - {part}" for part in lost
+    ]

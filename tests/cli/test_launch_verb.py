@@ -1,0 +1,48 @@
+"""``dsx launch``, and ``dsx best --launch``."""
+
+import json
+
+MODEL = ("--model", "small.yaml", "--cluster", "h100-nvs8", "--num-gpus", 8, "--global-batch-size", 32)
+
+
+def test_a_plan_is_written(run, folder):
+    done = run("launch", *MODEL, "tp=2", "dp=4", "zero_stage=1", "-o", "here")
+    assert (done.code, done.out.splitlines()[0]) == (0, "Megatron-LM: wrote here/launch.sh")
+    printed = run("launch", *MODEL, "tp=2", "dp=4", "zero_stage=1")
+    assert (folder / "here" / "launch.sh").read_text() in printed.out
+    data = json.loads(run("launch", *MODEL, "tp=2", "dp=4", "zero_stage=1", "--json").out)
+    assert data["files"]["launch.sh"] == (folder / "here" / "launch.sh").read_text()
+
+
+def test_a_row_of_a_set_is_written(run, folder):
+    text = (folder / "sweep.yaml").read_text().replace("b200-nvs8", "h100-nvs8")
+    (folder / "launched.yaml").write_text(text.replace("keep: all", "keep: {top: 1}"))
+    assert run("sweep", "launched.yaml", "-o", "set").code == 0
+    shown = json.loads(run("show", "set", "--json").out)["plans"][0]["plan"]
+    found = json.loads(run("launch", "set", "--candidate", shown["candidate"], "--json").out)
+    assert found["plan"]["tp"] == shown["tp"]
+    assert "--num-layers 8" in found["files"]["launch.sh"]
+
+
+def test_bad_input_is_said(run, folder):
+    cases = {
+        ("set",): "--candidate ID",
+        ("tp=2",): "missing: --model, --cluster, --num-gpus, --global-batch-size",
+        ("--candidate", 7): "give a result folder",
+        (*MODEL, "dp=8", "--framework", "megatrom"): "did you mean 'megatron'",
+        (*MODEL, "pp=2", "dp=4", "schedule=zb-h1", "zero_stage=1"): "schedule=zb-h1; nearest: schedule=1f1b",
+        (*MODEL, "dp=8", "-o", ""): "is empty",
+    }
+    for words, message in cases.items():
+        done = run("launch", *words)
+        assert (done.code, done.out) == (2, ""), words
+        assert message in done.err, words
+
+
+def test_the_fastest_plan_is_written(run, folder):
+    few = ("--strategy", "1d", "--fix", "pp=1", "--fix", "tp=1,2", "--fix", "zero_stage=1", "--fix", "recompute=none")
+    few += ("--fix", "offload=none", "--partition", "even")
+    done = run("best", *MODEL, *few, "--top", 1, "--launch", "here", "--json")
+    plan = json.loads(done.out)["plans"][0]["plan"]
+    assert f"--tensor-model-parallel-size {plan['tp']}" in (folder / "here" / "launch.sh").read_text()
+    assert "wrote here/launch.sh" in done.err

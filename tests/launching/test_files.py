@@ -1,0 +1,197 @@
+"""Launch files: what each framework is told, at which head, and which plans it is not told."""
+
+import ast
+import json
+import subprocess
+from itertools import pairwise
+
+import pytest
+
+import dsx
+from dsx.errors import InputError, StoreError, UnknownNameError
+from dsx.launching.files import FRAMEWORKS
+
+SPEC = {
+    "name": "small",
+    "source": "a test",
+    "default_sequence_length": 2048,
+    "dimensions": {"e": 1024, "h": 8, "g": 4, "k": 128, "f": 4096, "v": 32000},
+    "layers": [
+        {"kind": "embedding"},
+        {"kind": "transformer", "options": ["rotary", "gated"], "count": 12},
+        {"kind": "head"},
+    ],
+}
+ROUTED = {"kind": "transformer", "options": ["rotary"], "ffn": "experts", "count": 12}
+EXPERTS = SPEC | {
+    "dimensions": SPEC["dimensions"] | {"x": 8, "topk": 2, "fx": 512, "capacity_percent": 100},
+    "layers": [SPEC["layers"][0], SPEC["layers"][1] | {"count": 2}, ROUTED, SPEC["layers"][2]],
+}
+MEGATRON = "tp=2 pp=2 dp=4 zero_stage=1"
+
+
+def job(spec=SPEC, cluster="h100-nvs8", **fields) -> dsx.Job:
+    return dsx.Job(spec, cluster, num_gpus=16, global_batch_size=64, set=fields or None)
+
+
+@pytest.fixture(scope="module")
+def dense() -> dsx.LaunchFiles:
+    return dsx.launch(job(), MEGATRON)
+
+
+def plan_of(text: str) -> list[str]:
+    """The words of the array PLAN of a script."""
+    run = subprocess.run(
+        ["bash", "-c", text.partition("torchrun ")[0].replace("set -euo pipefail", "") + 'printf "%s\\n" "${PLAN[@]}"'],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return run.stdout.splitlines()
+
+
+def test_a_script_sets_what_was_priced(dense):
+    words = plan_of(dense.files["launch.sh"])
+    assert words == [
+        *("--tensor-model-parallel-size", "2", "--sequence-parallel", "--context-parallel-size", "1"),
+        *("--pipeline-model-parallel-size", "2", "--micro-batch-size", "1", "--global-batch-size", "64"),
+        *("--seq-length", "2048", "--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather"),
+        *("--bf16", "--grad-reduce-in-bf16", "--tp-comm-overlap"),
+        *("--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl", "native"),
+    ]
+
+
+def test_the_model_is_set_too(dense):
+    text = dense.files["launch.sh"]
+    for words in (
+        "--num-layers 12",
+        "--hidden-size 1024",
+        "--num-query-groups 4",
+        "--ffn-hidden-size 4096",
+        "--swiglu",
+    ):
+        assert f"    {words}\n" in text
+    assert "--vocab-size 32000" in text
+
+
+def test_the_head_says_the_plan_the_software_and_what_is_lost(dense):
+    head = dense.files["launch.sh"].partition("set -euo")[0]
+    assert "small on 16 x h100-nvs8" in head
+    assert "Assumed of the software (stack megatron-bridge-2026" in head
+    assert "dispatch_latency 10 us" in head
+    assert all(part[:40] in head for part in dense.lost)
+    assert any(part.startswith("cross-entropy that keeps 2 bytes") for part in dense.lost)
+    assert max(map(len, dense.files["launch.sh"].splitlines())) <= 120
+
+
+def test_experts_are_dispatched_as_priced():
+    found = plan_of(dsx.launch(job(EXPERTS), "dp=16 ep=8 zero_stage=1").files["launch.sh"])
+    pairs = dict(pairwise(found))
+    assert pairs["--moe-token-dispatcher-type"] == "flex"
+    assert pairs["--moe-flex-dispatcher-backend"] == "deepep"
+    assert pairs["--moe-router-dtype"] == "fp32"
+    assert pairs["--moe-layer-freq"] == "[0]*2+[1]*12"
+    assert {"--moe-grouped-gemm", "--moe-permute-fusion", "--overlap-moe-expert-parallel-comm"} <= {*found}
+    blackwell = plan_of(dsx.launch(job(EXPERTS, "gb200-nvl72"), "dp=16 ep=8 zero_stage=1").files["launch.sh"].replace(
+        "GPUS_PER_NODE:?", "GPUS_PER_NODE:-"))  # fmt: skip
+    assert "hybridep" in blackwell
+
+
+def test_types_of_sharded_gradients_are_set():
+    found = plan_of(dsx.launch(job(), "dp=16 zero_stage=3").files["launch.sh"])
+    pairs = dict(pairwise(found))
+    assert pairs["--megatron-fsdp-main-grads-dtype"] == "bf16"
+    assert pairs["--data-parallel-sharding-strategy"] == "optim_grads_params"
+
+
+def test_a_recipe_of_8_bits_is_set():
+    found = plan_of(dsx.launch(job(**{"assumptions.linear_dtype": "fp8"}), MEGATRON).files["launch.sh"])
+    assert found[found.index("--fp8-format") : found.index("--fp8-format") + 4] == [
+        "--fp8-format", "hybrid", "--fp8-recipe", "tensorwise",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("spec", [SPEC, EXPERTS], ids=["dense", "experts"])
+def test_every_framework_has_files_of_a_plan_that_all_run(framework, spec):
+    # Without tensor parallelism both are the same plan.
+    strategy = "1d-no-sp" if framework == "deepspeed" else "1d"
+    plan = "dp=16 zero_stage=2 microbatch_size=2"
+    found = dsx.launch(job(spec), plan, framework=framework, strategy=strategy)
+    assert next(iter(found.files)) == "launch.sh"
+    for name, text in found.files.items():
+        if name.endswith(".py"):
+            ast.parse(text)
+        if name.endswith(".json"):
+            assert json.loads(text)["zero_optimization"]["stage"] == 2
+        if name.endswith(".sh"):
+            subprocess.run(["bash", "-n", "-c", text], check=True)
+        assert "small on 16 x h100-nvs8" in text
+
+
+def test_a_recipe_of_torchtitan_says_every_stage():
+    found = dsx.launch(job(), "pp=2 dp=8 zero_stage=2 schedule=1f1b", framework="torchtitan")
+    text = found.files["recipe.py"]
+    assert "for count in [6] * 2:" in text
+    assert "pipeline_parallel_schedule='1F1B'" in text
+    assert "local_batch_size=8," in text
+    assert any("gradients of 2 bytes" in part for part in found.lost)
+
+
+@pytest.mark.parametrize(
+    ("framework", "plan", "words"),
+    [
+        ("torchtitan", MEGATRON, ["zero_stage=1", "nearest: zero_stage=2"]),
+        ("torchtitan", "dp=16 zero_stage=3 recompute=norms", ["recompute=norms", "nearest: recompute=none"]),
+        ("megatron", "pp=2 dp=8 schedule=zb-h1 zero_stage=1", ["schedule=zb-h1", "nearest: schedule=1f1b"]),
+        ("megatron-bridge", "pp=2 dp=8 zero_stage=3", ["zero_stage=3", "nearest: zero_stage=1"]),
+        ("deepspeed", "pp=2 vpp=3 dp=8 zero_stage=1", ["vpp=3; nearest: vpp=1", "strategy=1d"]),
+    ],
+)
+def test_what_a_framework_cannot_run_is_said_with_the_nearest(framework, plan, words):
+    with pytest.raises(InputError) as caught:
+        dsx.launch(job(), plan, framework=framework)
+    assert str(caught.value).startswith(f"{FRAMEWORKS[framework].title} cannot run the plan:")
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_a_sequence_that_ranks_cannot_share_out():
+    odd = job().replace(sequence_length=2052)
+    with pytest.raises(InputError, match=r"multiple of 2 \* cp=4; nearest: sequence_length=2048"):
+        dsx.launch(odd, "cp=4 dp=4 zero_stage=1", strategy="2d")
+
+
+def test_no_gpus_no_launch():
+    with pytest.raises(InputError, match="is programmed with xla; nearest: a device of cuda or rocm"):
+        dsx.launch(job(cluster="tpu-v5p"), "dp=16 zero_stage=1")
+
+
+@pytest.mark.parametrize(("framework", "part"), [("megatron", "sandwich"), ("torchtitan", "layer norms")])
+def test_a_model_that_a_framework_has_not(framework, part):
+    options = ["rotary", "gated", "sandwich", "layernorm"]
+    spec = SPEC | {"layers": [SPEC["layers"][0], SPEC["layers"][1] | {"options": options}, SPEC["layers"][2]]}
+    with pytest.raises(InputError, match=part):
+        dsx.launch(job(spec), "dp=16 zero_stage=2", framework=framework)
+
+
+def test_files_are_written_and_said(tmp_path, dense):
+    found = dsx.launch(job(), MEGATRON, out=tmp_path / "a" / "b")
+    script = tmp_path / "a" / "b" / "launch.sh"
+    assert script.read_text() == dense.files["launch.sh"]
+    assert script.stat().st_mode & 0o100
+    assert str(found).endswith(f"start it with: bash {script}")
+    assert found.to_data()["files"] == dense.files
+    assert found.to_data()["lost"] == list(found.lost)
+
+
+def test_wrong_arguments(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="is no folder"):
+        dsx.launch(job(), MEGATRON, out=tmp_path / "file" / "b")
+    with pytest.raises(UnknownNameError, match="torchtitan"):
+        dsx.launch(job(), MEGATRON, framework="torchtitam")
+    with pytest.raises(InputError, match="a Job or the folder"):
+        dsx.launch(7)
+
+
+def test_names_cannot_leave_a_comment():
+    spec = SPEC | {"name": "small\ntouch owned"}
+    assert "\ntouch owned" not in dsx.launch(job(spec), MEGATRON).files["launch.sh"]

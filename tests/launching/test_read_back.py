@@ -1,0 +1,247 @@
+"""Frameworks read their launch files back: their own parsers and configurations say which plan a file is.
+
+They are packages of an environment of their own, which `make frameworks` makes. The readers run there, and share
+nothing with the writers: what a plan should be is stated here once more.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from launching.random_plans import requests
+
+from dsx.launching.files import FRAMEWORKS, launch_files, refused
+
+pytestmark = pytest.mark.external
+
+REPO = Path(__file__).parents[2]
+PYTHON = Path(os.environ.get("DSX_FRAMEWORKS", REPO / ".frameworks" / "bin" / "python"))
+READERS = Path(__file__).parent / "readers"
+COUNT = 250  # plans of each of two models and two seeds: 1,000
+MODULES = {
+    "core-attention": "core_attn",
+    "norms": "layernorm",
+    "latent-up-projection": "mla_up_proj",
+    "expert-activation": "moe_act",
+    "shared-experts": "shared_experts",
+    "feed-forward": "mlp",
+    "experts": "moe",
+}
+DRAWS = [(body, seed) for body in ("dense", "experts") for seed in (0, 1)]
+
+
+def read(reader: str, job: object) -> list[dict]:
+    if not PYTHON.exists():
+        pytest.skip("no environment with the frameworks: `make frameworks` makes it, DSX_FRAMEWORKS names another")
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [PYTHON, READERS / f"{reader}.py"], input=json.dumps(job), capture_output=True, text=True, env=env
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def written(body: str, seed: int, name: str) -> tuple[list, list]:
+    framework = FRAMEWORKS[name]
+    found = [one for one in requests(body, framework.limits, COUNT, seed) if not refused(framework, one)]
+    assert len(found) > COUNT // 2
+    return found, [launch_files(framework, one, ["a test"]).files for one in found]
+
+
+@pytest.fixture
+def started(tmp_path):
+    """The arguments and the environment with which a script starts torchrun."""
+    shim = tmp_path / "bin"
+    shim.mkdir()
+    (shim / "torchrun").write_text(
+        '#!/bin/bash\nprintf "%s\\0" "$@" > "$RECORDED"\nenv -0 >> "$RECORDED.env"\n', encoding="utf-8"
+    )
+    (shim / "torchrun").chmod(0o755)
+
+    def run(script: str) -> tuple[list[str], dict[str, str]]:
+        record = tmp_path / "recorded"
+        record.with_suffix(".env").unlink(missing_ok=True)
+        env = os.environ | {"PATH": f"{shim}:{os.environ['PATH']}", "RECORDED": str(record)}
+        subprocess.run(["bash", "-c", script], check=True, env=env)
+        words = record.read_text().split("\0")[:-1]
+        exported = dict(line.split("=", 1) for line in record.with_suffix(".env").read_text().split("\0")[:-1])
+        wanted = ("CUDA_DEVICE_MAX_CONNECTIONS", "NVTE_CPU_OFFLOAD_V1")
+        return words, {name: exported[name] for name in wanted if name in exported}
+
+    return run
+
+
+def layers_of(plan, body_layers=12) -> list[int]:
+    """The body layers of each chunk."""
+    chunks = plan["pp"] * plan["vpp"]
+    if "stage_layers" in plan:
+        sizes = [*map(int, plan["stage_layers"].split(","))]
+        return [size - (at == 0) - (at == chunks - 1) for at, size in enumerate(sizes)]
+    if body_layers % chunks == 0:
+        return [body_layers // chunks] * chunks
+    return [(body_layers + 2) // chunks - (at in (0, chunks - 1)) for at in range(chunks)]
+
+
+def modules(plan, experts: bool) -> list[str]:
+    """The regions that are recomputed, of those that the layers have: attention is fused."""
+    there = {"norms", "feed-forward"} | ({"experts", "expert-activation"} if experts else set())
+    regions = there & {*plan["recompute"].split("+")}
+    return ["core_attn"] if plan["recompute"] == "selective" else sorted(map(MODULES.get, regions))
+
+
+def recomputed_core(plan, experts) -> dict:
+    mode, stored = plan["recompute"], plan["stored_layers"]
+    of_stage = 12 // plan["pp"]
+    if mode == "full" and stored == of_stage:
+        return {"recompute": None, "recompute_method": None, "recompute_layers": None}
+    if mode == "full":
+        count = of_stage - stored if stored else 1
+        return {"recompute": "full", "recompute_method": "block" if stored else "uniform", "recompute_layers": count}
+    return {
+        "recompute": "selective" if modules(plan, experts) else None,
+        "recompute_method": None,
+        "recompute_layers": None,
+    }
+
+
+def core(request) -> dict:
+    """What Megatron Core should have of a request."""
+    run, shape = request.run, request.shape
+    plan, assumed = run.plan, run.assumptions
+    strategy, experts = plan["strategy"], shape.experts
+    exchanges = {"2d": "all_gather", "2d-no-sp": "all_gather", "2d-expert-tp": "all_gather", "2d-ring": "p2p"}
+    crosses = plan["ep"] > 1 or (strategy == "2d-expert-tp" and plan["tp"] > 1)
+    flex = bool(experts) and crosses and assumed.dispatcher == "once_per_domain"
+    shared = {
+        name: plan[name] for name in ("tp", "cp", "ep", "pp", "microbatch_size", "global_batch_size", "sequence_length")
+    }
+    shared |= {name: plan[name] for name in ("zero_stage", "zero_replicas")} | recomputed_core(plan, bool(experts))
+    experts_recomputed = plan["recompute"] not in ("none", "full") and "experts" in plan["recompute"].split("+")
+    overlapped = plan["ep"] > 1 and assumed.ep_overlap > 0 and (plan["pp"] == 1 or plan["vpp"] > 1)
+    return shared | {
+        "vpp": plan["vpp"],
+        "dp": plan["dp"],
+        "order": plan["order"],
+        "sequence_parallel": plan["tp"] > 1 and "no-sp" not in strategy,
+        "expert_tp": plan["tp"] if strategy == "2d-expert-tp" and experts else 1,
+        "modules": modules(plan, bool(experts)),
+        "host_optimizer": plan["offload"] in ("optimizer", "both"),
+        "host_layers": 10 if plan["offload"] in ("activations", "both") else 0,
+        "weight_bytes": 2,
+        "gradient_bytes": assumed.gradient_bytes,
+        "narrow": "hybrid" if assumed.linear_dtype == "fp8" else None,
+        "cp_comm_type": exchanges.get(strategy, "a2a") if plan["cp"] > 1 else "p2p",
+        "dispatcher": None if not experts else "flex" if flex else "alltoall",
+        "backend": "deepep" if flex else None,
+        "grouped": bool(experts),
+        "tp_overlap": plan["tp"] > 1 and "no-sp" not in strategy and assumed.tp_overlap > 0,
+        "ep_overlap": overlapped and plan["recompute"] != "full" and not experts_recomputed,
+        # With two stages sends are always beside compute.
+        "pp_overlap": plan["pp"] > 1 and plan["vpp"] > 1 and (assumed.pp_overlap > 0 or plan["pp"] == 2),
+        "dp_overlap": plan["zero_stage"] > 1 or assumed.dp_overlap > 0,
+        "chunks": layers_of(plan),
+        "num_layers": 12,
+        "hidden": 1024,
+        "heads": 8,
+        "kv_heads": 4,
+        "head_dim": 128,
+        "width": 2048,
+        "gated": True,
+        "experts": 8 if experts else 0,
+        "chosen": 2 if experts else 0,
+        "expert_width": 512 if experts else 0,
+        "with_experts": [0] * 4 + [1] * 8 if experts else [0] * 12,
+        "biases": False,
+        "norm": "RMSNorm",
+        "qk_norm": False,
+        "vocabulary": 50000,
+    }
+
+
+def check(found: list[dict], wanted: list[dict]) -> None:
+    """Compare what both have, and say in which plan and what differs."""
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted, strict=True):
+        differing = {name: (one[name], other[name]) for name in one if name in other and one[name] != other[name]}
+        assert not differing, (differing, other)
+
+
+@pytest.mark.parametrize(("body", "seed"), DRAWS)
+def test_megatron_lm(body, seed, started):
+    found, files = written(body, seed, "megatron")
+    jobs = []
+    for request, texts in zip(found, files, strict=True):
+        words, environment = started(texts["launch.sh"])
+        at = next(place for place, word in enumerate(words) if word.endswith("pretrain_gpt.py"))
+        nodes, each = (int(words[words.index(name) + 1]) for name in ("--nnodes", "--nproc-per-node"))
+        assert nodes * each <= request.run.plan["num_gpus"]
+        job = {"arguments": words[at + 1 :], "environment": environment, "num_gpus": request.run.plan["num_gpus"]}
+        jobs.append(job)
+    check(read("megatron_lm", jobs), [core(request) for request in found])
+
+
+@pytest.mark.parametrize(("body", "seed"), DRAWS)
+def test_megatron_bridge(body, seed, tmp_path):
+    found, files = written(body, seed, "megatron-bridge")
+    paths = [tmp_path / f"{number}.py" for number in range(len(files))]
+    for path, texts in zip(paths, files, strict=True):
+        path.write_text(texts["recipe.py"], encoding="utf-8")
+    check(read("megatron_bridge", [*map(str, paths)]), [core(request) for request in found])
+
+
+SCHEDULES = {"gpipe": "GPipe", "zb-h1": "InterleavedZeroBubble", "zb-v": "ZBVZeroBubble"}
+
+
+def titan(request) -> dict:
+    """What TorchTitan should have of a request."""
+    plan = request.run.plan
+    names = ("num_gpus", "tp", "cp", "ep", "pp", "dp", "microbatch_size", "num_microbatches", "global_batch_size")
+    one = "Interleaved1F1B" if plan["vpp"] > 1 else "1F1B"
+    pipelined = plan["pp"] > 1
+    replicas = plan["dp"] if plan["zero_stage"] == 0 else plan["zero_replicas"]
+    return {name: plan[name] for name in (*names, "sequence_length")} | {
+        # Where every replica has all, there is nothing to gather.
+        "zero_stage": (3 if plan["zero_stage"] == 3 else 2) if replicas < plan["dp"] or plan["dp"] == 1 else 0,
+        "zero_replicas": replicas,
+        "in_pipeline": plan["num_microbatches"] if pipelined else 1,
+        "schedule": SCHEDULES.get(plan["schedule"], one) if pipelined else None,
+        "sequence_parallel": plan["tp"] == 1 or "no-sp" not in plan["strategy"],
+        "recompute": plan["recompute"],
+        "vpp": plan["vpp"] if pipelined else 1,
+        "chunks": layers_of(plan) if pipelined else [],
+        "ends": ["tok_embeddings", ["norm", "lm_head"]] if pipelined else [],
+        "layers": 12,
+    }
+
+
+@pytest.mark.parametrize(("body", "seed"), DRAWS)
+def test_torchtitan(body, seed, tmp_path):
+    found, files = written(body, seed, "torchtitan")
+    # Converters to 8 bits ask for a GPU.
+    kept = [(one, texts) for one, texts in zip(found, files, strict=True) if "Float8" not in texts["recipe.py"]]
+    paths = [tmp_path / f"{number}.py" for number in range(len(kept))]
+    for path, (_, texts) in zip(paths, kept, strict=True):
+        path.write_text(texts["recipe.py"], encoding="utf-8")
+    job = {"paths": [*map(str, paths)], "counted": False}
+    check(read("torchtitan_recipe", job), [titan(request) for request, _ in kept])
+
+
+@pytest.mark.parametrize(("body", "seed"), DRAWS)
+def test_deepspeed(body, seed):
+    found, files = written(body, seed, "deepspeed")
+    configs = [json.loads(texts["ds_config.json"]) for texts in files]
+    jobs = [{"config": config, "replicas": one.run.plan["dp"]} for config, one in zip(configs, found, strict=True)]
+    names = ("dp", "microbatch_size", "num_microbatches", "global_batch_size", "zero_stage", "offload", "pp")
+    wanted = [
+        {name: one.run.plan[name] for name in names}
+        | {
+            "tp": one.run.plan["tp"] if one.run.plan["pp"] == 1 else 1,
+            "weight_bytes": 2,
+            "gradients": {2: "bf16", 4: "fp32"}[one.run.assumptions.gradient_bytes],
+            "overlap": bool(one.run.assumptions.dp_overlap) or one.run.plan["zero_stage"] == 3,
+        }
+        for one in found
+    ]
+    check(read("deepspeed_config", jobs), wanted)
