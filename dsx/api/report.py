@@ -1,0 +1,176 @@
+"""A report of a result set: one HTML file that opens without a network, to read and to send."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dsx.api.answer import PricedPlans, paragraphs
+from dsx.api.device_remarks import device_remarks
+from dsx.api.output_file import check_output_file, write_output_file
+from dsx.api.result_row import Hardware, ResultRow, row_of
+from dsx.argument_types import file_path
+from dsx.display.plan_table import plans_text
+from dsx.display.quantities import counted, hardware_text
+from dsx.errors import InputError
+from dsx.pricing.evaluate import price_plan
+from dsx.remarks import remark
+from dsx.reporting.plotly_extra import check_plotly
+from dsx.results.file_names import MANIFEST
+from dsx.results.manifest import Manifest
+from dsx.results.store import read_manifest
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Report(PricedPlans):
+    """A report: its page, and the plans of its answer."""
+
+    manifest: Manifest
+    question: str
+    titles: Sequence[str]  # what each plan is the best at
+    priced: Sequence[dict[str, Any]]  # the plans, the explained one first; empty if no row is feasible
+    rows: int  # of the table
+    left_out: int  # rows of the set that the table does not have
+    html: str  # the page
+
+    @property
+    def infeasible(self) -> str:
+        """Why there is no plan; empty if there is one."""
+        return "" if self.priced else f"no row is feasible: {self.question}"
+
+    def save(self, path: str | Path) -> None:
+        """Write the page into the file `path`, and remark on it; raises StoreError if that fails."""
+        output = file_path("path", path)
+        write_output_file(output, self.html)
+        size = len(self.html.encode("utf-8")) / 1e6
+        left_out = f", {self.left_out:,} left out" if self.left_out else ""
+        remark(f"wrote {output}: {size:.1f} MB, {counted(self.rows, 'row')}{left_out}")
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the answer as plain data, without the page; times in seconds, sizes in bytes."""
+        plans = [
+            {"best_at": title, **priced, "plan": dict(priced["plan"])}
+            for title, priced in zip(self.titles, self.priced, strict=True)
+        ]
+        return {"question": self.question, "plans": plans, "rows": self.rows, "left_out": self.left_out}
+
+    def __str__(self) -> str:
+        if not self.priced:
+            return self.infeasible
+        best_at = [f"{number} {title}" for number, title in enumerate(self.titles, 1)]
+        return paragraphs([self.question, plans_text(self.priced, with_settings=True), "\n".join(best_at)])
+
+
+def report(
+    folder: str | Path, output: str | Path | None = None, candidate: int | str | None = None, hardware: Hardware = ()
+) -> Report:
+    """Return a report of a result set, and write it into a file if `output` is given.
+
+        dsx.report("results/sweep", "report.html")
+
+    The page has the question and the answer, pictures with hover, the explanation of the first plan term by term, a
+    table of the 20,000 best rows that can be filtered, the reasons of rejected candidates, assumptions with their
+    sources, how far measurements back the numbers, and what runs it again.
+
+    Args:
+        folder: the folder of the result set.
+        output: the HTML file.
+        candidate: an id, of a plan to explain in place of the best one.
+        hardware: the cluster or the what-if values of its row, as for `why_row`.
+
+    Raises InputError without plotly (the extra dsx[report]) or for an unknown candidate; StoreError if the set cannot
+    be read, or the file not be written.
+    """
+    check_plotly()
+    folder = file_path("folder", folder)
+    if output is not None:
+        check_output_file(file_path("output", output), [folder / MANIFEST])
+    manifest = read_manifest(folder)
+    asked = None if candidate is None else row_of(folder, candidate, hardware)
+    made = _made(folder, manifest, asked)
+    if output is not None:
+        made.save(output)
+    return made
+
+
+def _made(folder: Path, manifest: Manifest, asked: ResultRow | None) -> Report:
+    from dsx.reporting.answer import answer
+    from dsx.reporting.evidence import evidence, unpriced
+    from dsx.reporting.explanation import choices, priced_details, terms
+    from dsx.reporting.markup import element, markup
+    from dsx.reporting.page import Parts, page
+    from dsx.reporting.pictures import pictures
+    from dsx.reporting.plan_cards import plan_cards
+    from dsx.reporting.question import heading_text, question_text, searched_pairs
+    from dsx.reporting.ranked_rows import ranked_rows
+    from dsx.reporting.setting_table import setting_table
+    from dsx.reporting.stated_values import assignments, rejected_reasons, rerun, stated_values, sweep_yaml
+    from dsx.reporting.table_data import table_data
+
+    rows = ranked_rows(folder, manifest)
+    resolution = manifest.spec["resolved"]["assumptions"].get("resolution")
+    named = answer(rows, resolution, None if asked is None else rows.at(asked.plan["candidate"], asked.hardware))
+    question, table = question_text(manifest), table_data(rows)
+    told = assignments(manifest)
+    commands = [("The sweep, from the file below", _sweep_command(told))]
+    answered, explained, backed = element("p", "No plan is feasible.", class_="remark"), markup(), markup()
+    if named:
+        problem, details = None, markup()
+        try:
+            row = row_of(folder, named[0].row, ())
+            problem = row.problem
+            details = priced_details(problem, price_plan(problem, row.plan))
+            backed = evidence(problem, named, device_remarks(row.inputs.cluster.device, row.inputs.assumptions))
+        except InputError as error:
+            details = unpriced(str(error))
+        answered = markup(plan_cards(named, problem), setting_table(rows))
+        explained = markup(terms(named), choices(named[0].priced["plan"]), details)
+        commands.append((f"The {named[0].title} plan", _plan_command(manifest, named[0].priced, told)))
+    made = Parts(
+        title=heading_text(manifest),
+        question=question,
+        searched=searched_pairs(manifest),
+        answer=answered,
+        pictures=pictures(rows, named) if named else [],
+        explanation=explained,
+        plans=table,
+        rejected=rejected_reasons(manifest),
+        assumptions=stated_values(manifest),
+        evidence=backed,
+        rerun=rerun(manifest, commands, sweep_yaml(manifest)),
+    )
+    titles, plans = [one.title for one in named], [dict(one.priced) for one in named]
+    return Report(manifest, question, titles, plans, table.rows, table.left_out, page(made))
+
+
+def _sweep_command(told: Sequence[str]) -> str:
+    return shlex.join(["dsx", "sweep", "sweep.yaml", "-o", "results/again", *_set(told)])
+
+
+def _plan_command(manifest: Manifest, priced: Mapping[str, Any], told: Sequence[str]) -> str:
+    plan, spec = priced["plan"], manifest.spec
+    clusters = spec["cluster"] if isinstance(spec["cluster"], list) else [spec["cluster"]]
+    cluster = clusters[manifest.names["cluster"].index(priced["hardware"]["cluster"])]
+    strategies = dict(zip(manifest.names["strategy"], spec["resolved"]["strategy"], strict=True))
+    varied = [
+        f"{name if name.startswith('assumptions.') else f'cluster.{name}'}={hardware_text(name, value)}"
+        for name, value in priced["hardware"].items()
+        if name != "cluster"
+    ]
+    options = {
+        "model": spec["model"],
+        "cluster": cluster,
+        "num-gpus": plan["num_gpus"],
+        "global-batch-size": plan["global_batch_size"],
+        "sequence-length": plan["sequence_length"],
+        "assumptions": spec["assumptions"],
+        "strategy": strategies[plan["strategy"]],
+    }
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    cut = [f"stage_layers={plan['stage_layers']}"] if "stage_layers" in plan else []
+    return shlex.join(["dsx", "evaluate", *words, *_set([*told, *varied]), *plan.text.split(), *cut])
+
+
+def _set(assignments: Sequence[str]) -> list[str]:
+    return [word for one in assignments for word in ("--set", one)]
