@@ -86,6 +86,8 @@ def report(
     folder = file_path("folder", folder)
     if output is not None:
         check_output_file(file_path("output", output), [folder / MANIFEST])
+    if candidate is None and hardware:
+        raise InputError("--hardware is that of a candidate: add --candidate ID, or leave it out")
     manifest = read_manifest(folder)
     asked = None if candidate is None else row_of(folder, candidate, hardware)
     made = _made(folder, manifest, asked)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsx.reporting.ranked_rows import RankedRows, alike, ranked
-from dsx.results.plan_rows import as_plans
+from dsx.reporting.ranked_rows import RankedRows, ranked
 from dsx.space.choices import BY_NAME
 from dsx.space.limits import DEGREES
 
@@ -45,12 +44,12 @@ def answer(rows: RankedRows, resolution: float | None, candidate: Any = None) ->
     plans count as about as fast. `candidate` is a row of `rows.every` to explain in place of the fastest plan; the
     others are then of its job.
     """
-    feasible = rows.every.loc[(rows.every["reject"] == 0).to_numpy()]
+    feasible = rows.feasible
     if candidate is None and feasible.empty:
         return []
     first = ranked(feasible).iloc[0] if candidate is None else candidate
     found: dict[str, Any] = {} if candidate is None else {"chosen": candidate}
-    job = alike(feasible, first, rows.settings)
+    job = rows.alike(first, rows.settings)
     if len(job):
         fastest = ranked(job).iloc[0]
         limit = fastest["step_time_s"] * (1 + (resolution or 0.0))
@@ -62,7 +61,7 @@ def answer(rows: RankedRows, resolution: float | None, candidate: Any = None) ->
     for title, row in found.items():
         titles.setdefault(row.name, []).append(title)
     whole = rows.whole(rows.every.loc[[*titles]])
-    plans = as_plans(whole)
+    plans = rows.plans(whole)
     return [
         Named(tuple(of), whole.iloc[at], priced)
         for at, (of, priced) in enumerate(zip(titles.values(), plans, strict=True))

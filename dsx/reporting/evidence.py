@@ -27,7 +27,7 @@ def _errors(problem: Problem) -> list[str]:
             f"Assumption set {assumptions.name} has not been fitted to measurements: its numbers follow from data "
             "sheets and stated efficiencies alone."
         ]
-    said = [f"Assumption set {assumptions.name} is {assumptions.source}."]
+    said = [f"Assumption set {assumptions.name}: {assumptions.source}."]
     if assumptions.resolution is not None:
         said.append(
             f"Measurements cannot rank two plans of one job whose step times differ by less than "

@@ -85,4 +85,4 @@ def _kernels(problem: Problem, priced: Evaluation) -> Markup:
     rows = [[*row, share(spent, whole, 1)] for spent, row in passes[:_MOST_KERNELS]]
     header = ["kernel", "FLOP", "HBM traffic", "compute", "memory, exposed", "communication", "share of the layer"]
     caption = f"Kernels of one layer for one microbatch: {len(rows)} of {len(passes)}, the longest first"
-    return folded("Kernels of a layer", table(header, rows, caption))
+    return folded("Kernels of a layer", table(header, rows, caption, prose=False))

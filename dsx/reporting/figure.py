@@ -65,7 +65,8 @@ def blank(height: int, **layout: Any) -> "PlotlyFigure":
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         hoverlabel={"align": "left"},
-        legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0},
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0, "traceorder": "normal"},
+        modebar={"bgcolor": "rgba(0,0,0,0)", "color": "#8a94a0", "activecolor": "#d55e00"},
         font={"family": "system-ui, sans-serif", "size": 13},
     )
     figure.update_xaxes(automargin=True, zeroline=False, title_standoff=8)

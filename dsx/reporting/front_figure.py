@@ -1,7 +1,8 @@
 """The front of step time and memory: plans of one job on one machine, up to twice the step time of the best."""
 
+import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -9,13 +10,9 @@ from dsx.display.quantities import counted
 from dsx.reporting.answer import Named
 from dsx.reporting.figure import SYMBOLS, Picture, blank, numbers, shown, shown_all
 from dsx.reporting.ranked_rows import Cloud, RankedRows, cloud
-from dsx.results.plan_rows import as_plans
 from dsx.results.plot.axes import scale_of
 from dsx.results.plot.capacity import capacities
 from dsx.units import format_quantity
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _X, _Y = "step_time_s", "peak_bytes"
 
@@ -25,29 +22,26 @@ def front_figure(rows: RankedRows, named: Sequence[Named]) -> Picture:
     import plotly.graph_objects as go
 
     found = cloud(rows, named[0].row)
-    every = found.front["step_time_s"].to_numpy() if len(found.front) else numbers([named[0].row[_X]])
-    (x_size, x_title), (y_size, y_title) = (
-        scale_of(rows.best, _X, every),
-        scale_of(rows.best, _Y, numbers(found.front[_Y])),
-    )
+    (x_size, x_title), (y_size, y_title) = (scale_of(rows.best, name, numbers(found.front[name])) for name in (_X, _Y))
     figure = blank(440, hovermode="closest")
     figure.update_xaxes(title_text=x_title)
     figure.update_yaxes(title_text=y_title)
     cloud_style = {"size": 5, "color": "#9aa5b1", "opacity": 0.6}
     front_style = {"size": 7, "color": "#0072b2"}
+    of_front = f"front: {counted(len(found.front), 'plan')} that no other beats in both"
     for label, plans, style, mode in (
         (_cloud_label(found), found.others, cloud_style, "markers"),
-        (f"front: {counted(len(found.front), 'plan')} that no other beats in both", found.front, front_style, "lines"),
+        (of_front, found.front, front_style, "lines+markers"),
     ):
         figure.add_trace(
             go.Scatter(
                 x=numbers(plans[_X]) / x_size,
                 y=numbers(plans[_Y]) / y_size,
                 name=label,
-                mode="markers" if mode == "markers" else "lines+markers",
+                mode=mode,
                 marker=style,
                 line={"shape": "hv", "color": "#0072b2", "width": 1.5},
-                text=_hovers(plans),
+                text=[_hover(priced) for priced in rows.plans(plans)],
                 hovertemplate="%{text}<extra></extra>",
             )
         )
@@ -76,19 +70,13 @@ def _cloud_label(found: Cloud) -> str:
 
 def _mark_capacity(figure: Any, rows: RankedRows, first: Named, size: float) -> None:
     """Draw the memory of a GPU if the plans come near it."""
-    frame = first.row.to_frame().T
-    frame.attrs = dict(rows.best.attrs)
-    (capacity,) = capacities(frame)
+    (capacity,) = capacities(rows.with_attrs(first.row.to_frame().T))
     if np.isfinite(capacity):
         figure.add_hline(
             y=capacity / size,
             line={"dash": "dash", "width": 1, "color": "#888888"},
             annotation={"text": "memory of a GPU", "font": {"size": 12}},
         )
-
-
-def _hovers(rows: "pd.DataFrame") -> list[str]:
-    return [_hover(priced) for priced in as_plans(rows)] if len(rows) else []
 
 
 def _hover(priced: Any) -> str:
@@ -99,6 +87,4 @@ def _hover(priced: Any) -> str:
 
 def _lines(text: str, width: int = 60) -> list[str]:
     """Return a plan over several lines, which Plotly does not break itself."""
-    import textwrap
-
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]

@@ -4,13 +4,13 @@ A cell has the best feasible value, relative to the best of all, so one bad cell
 they end at twice the best.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dsx.reporting.answer import Named
 from dsx.reporting.figure import Picture, blank, numbers, shown_all
-from dsx.reporting.ranked_rows import RankedRows, alike
+from dsx.reporting.ranked_rows import RankedRows, distinct
 from dsx.results.plot.axes import unit_of, value_texts, words
 from dsx.results.plot.selection import best_table
 from dsx.space.limits import DEGREES
@@ -31,8 +31,7 @@ def heat_figure(rows: RankedRows, first: Named) -> Picture | None:
         return None
     x, y = columns
     same = [name for name in rows.settings if name not in (x, y)]
-    job = alike(rows.every, first.row, same)
-    job.attrs = dict(rows.best.attrs)
+    job = rows.alike(first.row, same)
     job = job.assign(slowness=numbers(job["num_gpus"]) / numbers(job["tokens_per_s"]))
     table = best_table(job, [y], x, "slowness")
     ratios = table.values / np.nanmin(table.values)
@@ -54,34 +53,32 @@ def heat_figure(rows: RankedRows, first: Named) -> Picture | None:
             zmax=_WORST,
             colorscale="Viridis",
             reversescale=True,
-            colorbar={"title": {"text": "times the best"}, "thickness": 12},
+            colorbar={
+                "title": {"text": "times<br>the best"},
+                "thickness": 12,
+                "tickvals": [1.0, 1.25, 1.5, 1.75, _WORST],
+            },
             texttemplate="%{z:.2f}" if few else None,
             hoverongaps=False,
             hovertemplate=f"{x_title} %{{x}}, {y_title} %{{y}}: %{{z:.3f}} times the best<extra></extra>",
         )
     )
-    over = "time per token and GPU" if x == "num_gpus" or y == "num_gpus" else "step time"
+    over = "time per token and GPU" if {"num_gpus", "global_batch_size"} & {x, y} else "step time"
     about = f"Best {over} for each pair, relative to the best of all, over the other choices. Empty: no feasible plan; "
     about += f"colours end at {_WORST:g} times the best."
-    return Picture("heat", f"{x_title} and {y_title}", about, figure)
+    return Picture("heat", f"{over[0].upper()}{over[1:]} by {x_title} and {y_title}", about, figure)
 
 
 def _columns(rows: RankedRows, first: Named) -> tuple[str, str] | None:
     """Return the columns along x and y."""
-    varied = sorted((name for name in rows.varied if _few(rows.every, name)), key=lambda n: -_distinct(rows.every, n))
+    varied = sorted((name for name in rows.varied if _few(rows.every, name)), key=lambda n: -distinct(rows.every, n))
     if len(varied) >= 2:
         return varied[0], varied[1]
-    job = alike(rows.every, first.row, rows.settings)
-    degrees = sorted((name for name in DEGREES if name != "dp"), key=lambda name: -_distinct(job, name))
-    if _distinct(job, degrees[1]) > 1:
-        return degrees[0], degrees[1]
-    return None
-
-
-def _distinct(frame: "pd.DataFrame", name: str) -> int:
-    found: Any = frame[name].nunique()
-    return int(found)
+    job = rows.alike(first.row, rows.settings)
+    degrees = [name for name in ("pp", "tp", *DEGREES) if name != "dp" and distinct(job, name) > 1]
+    several = list(dict.fromkeys(degrees))[:2]
+    return (several[0], several[1]) if len(several) == 2 else None
 
 
 def _few(frame: "pd.DataFrame", name: str) -> bool:
-    return 1 < _distinct(frame, name) <= _MOST_VALUES
+    return 1 < distinct(frame, name) <= _MOST_VALUES

@@ -49,25 +49,28 @@ def section(identity: str, title: str, *children: Child) -> Markup:
     return element("section", heading, *children, id=identity, aria_labelledby=f"{identity}-title")
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "", numbers: bool = True) -> Markup:
-    """Return a table whose first column heads its rows; the others align right if they hold `numbers`."""
-    side = "number" if numbers else None
-    head = [element("th", title, scope="col", class_=side if at else None) for at, title in enumerate(header)]
+def table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], caption: str, numbers: bool = True, prose: bool = True
+) -> Markup:
+    """Return a table whose first column heads its rows.
+
+    The others align right if they hold `numbers`; the last one aligns left if it is `prose`.
+    """
+    last = len(header) - 1
+    side = [None, *("number" if numbers else None for _ in range(last - 1)), "prose" if prose else "number"]
+    head = [element("th", title, scope="col", class_=side[at]) for at, title in enumerate(header)]
     body = [
         element(
             "tr",
             element("th", row[0], scope="row"),
-            [element("td", cell, class_=side) for cell in row[1:]],
+            [element("td", cell, class_=side[at]) for at, cell in enumerate(row[1:], 1)],
         )
         for row in rows
     ]
     whole = element(
-        "table",
-        element("caption", caption) if caption else "",
-        element("thead", element("tr", *head)) if any(header) else "",
-        element("tbody", *body),
+        "table", element("caption", caption), element("thead", element("tr", *head)), element("tbody", *body)
     )
-    return element("div", whole, class_="scroll", tabindex="0", role="region", aria_label=caption or "table")
+    return element("div", whole, class_="scroll", tabindex="0", role="region", aria_label=caption)
 
 
 def described(pairs: Iterable[tuple[str, str]]) -> Markup:

@@ -13,7 +13,7 @@ from dsx.reporting.stack_figure import stack_figures
 
 def pictures(rows: RankedRows, named: Sequence[Named]) -> list[Picture]:
     """Return front, breakdowns, scaling and heat map, in this order; none where no row is feasible."""
-    if not (rows.every["reject"] == 0).any():
+    if rows.feasible.empty:
         return []
     varied = [scaling_figure(rows, named[0]), heat_figure(rows, named[0])]
     return [front_figure(rows, named), *stack_figures(rows, named), *(one for one in varied if one is not None)]

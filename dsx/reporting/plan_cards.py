@@ -14,7 +14,7 @@ from dsx.units import format_quantity
 _MEANS = {
     "chosen": "the plan that this report was asked for",
     "fastest": "the shortest step",
-    "simplest": "the fewest choices off their defaults, of the plans that measurements do not distinguish from the fastest",
+    "simplest": "the fewest choices off their defaults, of plans that measurements do not distinguish from the fastest",
     "least memory": f"the least memory, at most {100 * LEAN:.0f} % slower than the fastest",
 }
 
@@ -31,6 +31,9 @@ def _card(one: Named, problem: Problem | None) -> Markup:
     low, high = priced["step_time_s_low"], priced["step_time_s_high"]
     ends = [quantity(name, end) for name, end in (("step_time_s_low", low), ("step_time_s_high", high))]
     parts = shares([sum(priced[name] for name in names) for names in SHARES.values()], priced["step_time_s"])
+    # A share does not break before its sign.
+    spent = [(name, part.replace(" ", "\u00a0")) for name, part in zip(SHARES, parts, strict=True)]
+    days = priced["training_days"]
     speed = priced["tokens_per_s"] / plan["num_gpus"]
     hardware = [f"{name} {hardware_text(name, value)}" for name, value in priced["hardware"].items() if "." in name]
     return element(
@@ -45,9 +48,10 @@ def _card(one: Named, problem: Problem | None) -> Markup:
                 ("tokens/s/GPU", f"{speed:,.0f}"),
                 ("MFU", quantity("mfu", priced["mfu"])),
                 ("memory", _memory(priced, problem)),
-                ("time in", ", ".join(f"{name} {part}" for name, part in zip(SHARES, parts, strict=True) if part != "0 %")),
-                ("training", format_quantity(priced["training_days"], "days") if _known(priced["training_days"]) else ""),
-                ("job", f"{plan['num_gpus']:,} GPUs of {priced['hardware']['cluster']}, batch {plan['global_batch_size']:,}"),
+                ("time in", ", ".join(f"{name} {part}" for name, part in spent if part[0] != "0")),
+                ("training", format_quantity(days, "days") if days == days else ""),
+                ("job", f"{plan['num_gpus']:,} GPUs, {plan['global_batch_size']:,} sequences a step"),
+                ("cluster", str(priced["hardware"]["cluster"])),
                 ("machine", ", ".join(hardware)),
                 ("candidate", str(plan["candidate"])),
                 ("rejected", ", ".join(priced["reject"])),
@@ -64,7 +68,3 @@ def _memory(priced: Any, problem: Problem | None) -> str:
     known = fitting([priced], capacity, problem.assumptions_spec)
     chance = f", fits with probability {share(known[0], 1)}" if known else ""
     return f"{needed}, {share(priced['peak_bytes'], capacity, 0)} of a GPU{chance}"
-
-
-def _known(value: float) -> bool:
-    return value == value

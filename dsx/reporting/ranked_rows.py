@@ -13,6 +13,7 @@ import numpy as np
 
 from dsx.results.manifest import Manifest
 from dsx.results.pareto_rows import pareto
+from dsx.results.plan_rows import as_plans
 from dsx.results.plot.selection import settings
 from dsx.results.store import load, load_chosen
 from dsx.space.choices import PLAN_COLUMNS
@@ -29,12 +30,13 @@ _COSTS = ("step_time_s", "step_time_s_low", "step_time_s_high", "peak_bytes", "t
 
 @dataclass(frozen=True)
 class RankedRows:
-    """The rows of a set that a report shows."""
+    """The rows of a set that a report shows. Frames are without `attrs`, which pandas copies with every operation."""
 
     folder: Path
     manifest: Manifest
     every: "pd.DataFrame"  # all rows: choices, hardware and the costs that pictures need, in the order of the set
     best: "pd.DataFrame"  # the best `MOST_ROWS` of them, with all columns, the best first
+    attrs: Mapping[Any, Any]  # of the set (`dsx.results.reading.load`)
 
     @property
     def settings(self) -> list[str]:
@@ -44,7 +46,19 @@ class RankedRows:
     @property
     def varied(self) -> list[str]:
         """Those of them that have several values."""
-        return [name for name in self.settings if self.every[name].nunique() > 1]
+        return [name for name in self.settings if distinct(self.every, name) > 1]
+
+    @property
+    def feasible(self) -> "pd.DataFrame":
+        """The feasible ones of all rows."""
+        return self.every.loc[(self.every["reject"] == 0).to_numpy()]
+
+    def alike(self, row: Any, columns: Sequence[str]) -> "pd.DataFrame":
+        """Return the feasible rows that have the values of `row` in some columns."""
+        same = (self.every["reject"] == 0).to_numpy()
+        for name in columns:
+            same = same & (self.every[name] == row[name]).to_numpy()
+        return self.every.loc[same]
 
     def at(self, candidate: int, hardware: Mapping[str, Any]) -> Any:
         """Return the row of a candidate at some hardware, which the set has."""
@@ -56,26 +70,39 @@ class RankedRows:
     def whole(self, rows: "pd.DataFrame") -> "pd.DataFrame":
         """Return some of the rows of `every` with all columns, in their order."""
         keys = ["candidate", *self.settings]
-        wanted = rows[keys].drop_duplicates()
+        place = {key: at for at, key in enumerate(_keys(rows, keys))}
 
         def choose(frame: "pd.DataFrame") -> "pd.DataFrame":
-            few = frame[frame["candidate"].isin(wanted["candidate"])]
-            found = few.reset_index().merge(wanted, on=keys, how="inner")
-            return frame.loc[found["index"]]
+            few: Any = frame[frame["candidate"].isin(rows["candidate"])]
+            return few.loc[[key in place for key in _keys(few, keys)]]
 
-        found: Any = load_chosen(self.folder, keys, choose)
-        place = {key: at for at, key in enumerate(wanted.itertuples(index=False, name=None))}
-        order = sorted(range(len(found)), key=[place[key] for key in _keys(found, keys)].__getitem__)
-        return with_attrs(found.iloc[order].reset_index(drop=True), found)
+        found: Any = _without_attrs(load_chosen(self.folder, keys, choose))
+        at = [place[key] for key in _keys(found, keys)]
+        return found.iloc[np.argsort(at)].reset_index(drop=True)
+
+    def with_attrs(self, rows: "pd.DataFrame") -> "pd.DataFrame":
+        """Return rows with the `attrs` of the set."""
+        found = rows.copy(deep=False)
+        found.attrs = dict(self.attrs)
+        return found
+
+    def plans(self, rows: "pd.DataFrame") -> list[dict[str, Any]]:
+        """Return rows with all columns as plain data."""
+        return as_plans(self.with_attrs(rows)) if len(rows) else []
+
+
+def distinct(rows: "pd.DataFrame", column: str) -> int:
+    """Return how many values a column has."""
+    values: Any = rows[column]
+    return int(values.nunique(dropna=False))
 
 
 def _keys(rows: "pd.DataFrame", columns: Sequence[str]) -> list[tuple[Any, ...]]:
-    return [*rows[list(columns)].itertuples(index=False, name=None)]
+    return [*zip(*(rows[name].tolist() for name in columns), strict=True)]
 
 
-def with_attrs(rows: Any, of: "pd.DataFrame") -> Any:
-    """Return rows with the `attrs` of the frame that they are from."""
-    rows.attrs = dict(of.attrs)
+def _without_attrs(rows: "pd.DataFrame") -> "pd.DataFrame":
+    rows.attrs = {}
     return rows
 
 
@@ -87,24 +114,16 @@ def rate(rows: "pd.DataFrame") -> Any:
 def ranked_rows(folder: Path, manifest: Manifest) -> RankedRows:
     """Read the rows that a report of the set in `folder` shows; raises StoreError if the set cannot be read."""
     light = ["candidate", "cluster", *PLAN_COLUMNS, *(extra.name for extra in manifest.what_if), *_COSTS]
-    best: Any = load_chosen(folder, light, lambda frame: ranked(frame).iloc[:MOST_ROWS])
-    return RankedRows(folder, manifest, load(folder, light), with_attrs(best.reset_index(drop=True), best))
+    best = load_chosen(folder, light, lambda frame: ranked(frame).iloc[:MOST_ROWS]).reset_index(drop=True)
+    attrs = dict(best.attrs)
+    return RankedRows(folder, manifest, _without_attrs(load(folder, light)), _without_attrs(best), attrs)
 
 
 def ranked(rows: "pd.DataFrame") -> "pd.DataFrame":
     """Return rows in their order, the best first."""
     # lexsort sorts by its last key first; a row without a time is last.
     slowness = np.nan_to_num(-rate(rows), nan=np.inf)
-    order = np.lexsort((rows["candidate"].to_numpy(), slowness, rows["reject"].to_numpy() != 0))
-    return with_attrs(rows.iloc[order], rows)
-
-
-def alike(rows: "pd.DataFrame", row: Any, columns: Sequence[str]) -> "pd.DataFrame":
-    """Return the feasible rows that have the values of `row` in some columns."""
-    same = (rows["reject"] == 0).to_numpy()
-    for name in columns:
-        same = same & (rows[name] == row[name]).to_numpy()
-    return with_attrs(rows.loc[same], rows)
+    return rows.iloc[np.lexsort((rows["candidate"].to_numpy(), slowness, rows["reject"].to_numpy() != 0))]
 
 
 @dataclass(frozen=True)
@@ -118,8 +137,8 @@ class Cloud:
 
 def cloud(rows: RankedRows, row: Any) -> Cloud:
     """Return the plans of the job and hardware of `row`, up to twice its step time, and their Pareto front."""
-    job = alike(rows.every, row, rows.settings)
-    near = with_attrs(job.loc[(job["step_time_s"] <= _NEAR * row["step_time_s"]).to_numpy()], job)
+    job = rows.alike(row, rows.settings)
+    near = job.loc[(job["step_time_s"] <= _NEAR * row["step_time_s"]).to_numpy()]
     front = pareto(near, "step_time_s", "peak_bytes")
     front = front.loc[~front.duplicated(["step_time_s", "peak_bytes"]).to_numpy()]
     rest = near.index.difference(front.index).to_numpy()

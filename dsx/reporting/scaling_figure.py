@@ -6,8 +6,7 @@ import numpy as np
 
 from dsx.reporting.answer import Named
 from dsx.reporting.figure import COLOURS, DASHES, SYMBOLS, Picture, blank, numbers, shown
-from dsx.reporting.ranked_rows import RankedRows, alike, rate
-from dsx.results.plan_rows import as_plans
+from dsx.reporting.ranked_rows import RankedRows, rate
 from dsx.results.plot.axes import words
 from dsx.results.plot.selection import fastest
 from dsx.units import format_quantity
@@ -31,7 +30,7 @@ def scaling_figure(rows: RankedRows, first: Named) -> Picture | None:
         return None
     by = "cluster" if "cluster" in rows.varied else "strategy"
     same = [name for name in rows.settings if name not in (_X, by)]
-    job = alike(rows.every, first.row, same)
+    job = rows.alike(first.row, same)
     best = fastest(job, [_X])
     lines = [*dict.fromkeys(fastest(job, [by]).sort_values("step_time_s")[by])][:_MOST_LINES]
     figure = blank(420, hovermode="closest")
@@ -59,7 +58,7 @@ def scaling_figure(rows: RankedRows, first: Named) -> Picture | None:
                 mode="lines+markers",
                 marker={"size": 9, "symbol": SYMBOLS[at % len(SYMBOLS)], "color": COLOURS[at % len(COLOURS)]},
                 line={"color": COLOURS[at % len(COLOURS)], "dash": DASHES[at % len(DASHES)], "width": 2},
-                text=_hovers(points),
+                text=_hovers(rows, points),
                 hovertemplate="%{text}<extra></extra>",
             )
         )
@@ -72,12 +71,12 @@ def _ticks(best: "pd.DataFrame") -> list[str]:
     return [f"{count:,}" for count in best[_X]]
 
 
-def _hovers(points: "pd.DataFrame") -> list[str]:
+def _hovers(rows: RankedRows, points: "pd.DataFrame") -> list[str]:
     return [
         f"<b>{priced['plan'][_X]:,} GPUs: {speed:,.0f} tokens/s/GPU</b><br>"
         f"step {format_quantity(priced['step_time_s'], 's')}, MFU {100 * priced['mfu']:.1f} %<br>"
         f"{shown(priced['plan'].text)}"
-        for priced, speed in zip(as_plans(points), rate(points), strict=True)
+        for priced, speed in zip(rows.plans(points), rate(points), strict=True)
     ]
 
 

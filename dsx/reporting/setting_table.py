@@ -5,7 +5,6 @@ from typing import Any
 from dsx.display.quantities import hardware_text, quantity
 from dsx.reporting.markup import Markup, element, markup, table
 from dsx.reporting.ranked_rows import RankedRows, rate
-from dsx.results.plan_rows import as_plans
 from dsx.results.plot.selection import fastest
 from dsx.units import format_quantity
 
@@ -16,9 +15,7 @@ def setting_table(rows: RankedRows) -> Markup:
     """Return the table; nothing if the sweep has one setting."""
     if not rows.varied:
         return markup()
-    feasible = rows.every.loc[(rows.every["reject"] == 0).to_numpy()]
-    feasible.attrs = dict(rows.best.attrs)
-    best = fastest(feasible, rows.varied)
+    best = fastest(rows.feasible, rows.varied)
     found = rows.whole(best.iloc[:_MOST])
     lines = [
         [
@@ -30,12 +27,11 @@ def setting_table(rows: RankedRows) -> Markup:
             priced["plan"]["strategy"],
             priced["plan"].text,
         ]
-        for priced, speed in zip(as_plans(found), rate(found), strict=True)
+        for priced, speed in zip(rows.plans(found), rate(found), strict=True)
     ]
     header = [", ".join(rows.varied), "step", "tokens/s/GPU", "MFU", "memory", "strategy", "plan"]
     more = f" The first {_MOST} of {len(best):,} settings are shown." if len(best) > _MOST else ""
     return markup(
-        element("h3", "The best plan of each setting"),
         table(header, lines, "The best plan of each setting"),
         element("p", more) if more else "",
     )

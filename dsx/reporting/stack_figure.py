@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsx.reporting.answer import Named
 from dsx.reporting.figure import Picture, blank, broken, numbers, shown
-from dsx.reporting.ranked_rows import RankedRows, alike, ranked
-from dsx.results.plan_rows import as_plans
+from dsx.reporting.ranked_rows import RankedRows, ranked
 from dsx.results.plot.axes import scale_of
 from dsx.results.plot.selection import fastest
 from dsx.results.plot.stacks import STACKS
@@ -24,25 +23,24 @@ def stack_figures(rows: RankedRows, named: Sequence[Named]) -> list[Picture]:
     bars, labels = _bars(rows, named)
     about = "The plans of the answer, and the fastest plan of each strategy for the same job."
     titles = {"time": "What the step time is made of", "memory": "What the memory is made of"}
-    return [Picture(f"stack-{of}", title, about, _stacked(of, bars, labels)) for of, title in titles.items()]
+    return [Picture(f"stack-{of}", title, about, _stacked(of, rows, bars, labels)) for of, title in titles.items()]
 
 
 def _bars(rows: RankedRows, named: Sequence[Named]) -> tuple["pd.DataFrame", list[str]]:
     import pandas as pd
 
-    job = alike(rows.every, named[0].row, rows.settings)
+    job = rows.alike(named[0].row, rows.settings)
     best = ranked(fastest(job, ["strategy"])).iloc[:_MOST_BARS] if len(job) else job
     others = rows.whole(best) if len(best) else rows.best.iloc[:0]
-    known = {one.row["candidate"] for one in named}
+    known = [one.row["candidate"] for one in named]
     others = others.loc[(~others["candidate"].isin(known)).to_numpy()]
     answered = pd.DataFrame([one.row for one in named])
     bars: Any = pd.concat([answered, others], ignore_index=True) if len(others) else answered.reset_index(drop=True)
-    bars.attrs = dict(rows.best.attrs)
     labels = [*(one.title for one in named), *(f"{strategy}, fastest" for strategy in others["strategy"])]
     return bars, [broken(label) for label in labels]
 
 
-def _stacked(of: str, bars: "pd.DataFrame", labels: Sequence[str]) -> Any:
+def _stacked(of: str, rows: RankedRows, bars: "pd.DataFrame", labels: Sequence[str]) -> Any:
     import plotly.graph_objects as go
 
     stack = STACKS[of]
@@ -51,7 +49,7 @@ def _stacked(of: str, bars: "pd.DataFrame", labels: Sequence[str]) -> Any:
     figure = blank(_ROW * len(bars) + _REST, barmode="stack", hovermode="closest")
     figure.update_xaxes(title_text=title, rangemode="tozero")
     figure.update_yaxes(autorange="reversed", type="category")
-    plans = [shown(priced["plan"].text) for priced in as_plans(bars)]
+    plans = [shown(priced["plan"].text) for priced in rows.plans(bars)]
     for name, part in stack.parts.items():
         values = numbers(bars[name])
         if not values.any():
@@ -70,7 +68,12 @@ def _stacked(of: str, bars: "pd.DataFrame", labels: Sequence[str]) -> Any:
                 marker={
                     "color": part.colour,
                     "line": {"color": "rgba(128,128,128,0.6)", "width": 0.5},
-                    "pattern": {"shape": "\\" if part.hatch else "", "fgcolor": part.hatch, "size": 6},
+                    "pattern": {
+                        "shape": "\\" if part.hatch else "",
+                        "fillmode": "overlay",
+                        "fgcolor": part.hatch,
+                        "size": 6,
+                    },
                 },
                 text=texts,
                 textposition="none",

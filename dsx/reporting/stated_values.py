@@ -121,7 +121,7 @@ def rejected_reasons(manifest: Manifest) -> Markup:
 
 def rerun(manifest: Manifest, commands: Sequence[tuple[str, str]], spec_yaml: str) -> Markup:
     """Return version and sweep, and commands that give these numbers again: what each is for, and itself."""
-    shown = [markup(element("p", f"{what}:"), element("pre", command, tabindex="0")) for what, command in commands]
+    shown = [markup(element("p", f"{what}:"), element("pre", command, class_="command")) for what, command in commands]
     about = f"dsx {manifest.dsx_version}, result schema {manifest.schema_version}, {manifest.precision}"
     when = f"begun {manifest.started}" + (f", finished {manifest.finished}" if manifest.finished else "")
     return markup(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
-from dsx.reporting.ranked_rows import RankedRows
+from dsx.reporting.ranked_rows import RankedRows, distinct
 from dsx.results.plot.stacks import STACKS
 from dsx.results.schema import Column
 
@@ -47,21 +47,20 @@ def table_data(ranked: RankedRows) -> TableData:
     columns: list[dict[str, Any]] = []
     constant: list[tuple[str, str]] = []
     for column in ranked.manifest.columns:
-        values = rows[column.name]
+        values: Any = rows[column.name]
+        single = len(rows) > 1 and distinct(rows, column.name) == 1
         if column.name == "reject":
-            if rows["reject"].any():
-                columns.append(_reject(rows))
-        elif len(rows) > 1 and column.name != "candidate" and values.nunique(dropna=False) == 1:
-            if values.iloc[0] == values.iloc[0]:
-                constant.append((column.name, str(values.iloc[0])))
+            columns += [] if single and values[0] == 0 else [_reject(ranked)]
+        elif single and column.kind != "id":
+            constant += [(column.name, str(values[0]))] if values[0] == values[0] else []
         else:
             columns.append(_column(column, values))
-    order = ["choices", "costs", *dict.fromkeys(_PARTS.values()), "interval", "id"]
+    order = ["costs", "choices", *dict.fromkeys(_PARTS.values()), "interval", "id"]
     columns.sort(key=lambda one: order.index(one["group"]))
     return TableData(columns, constant, len(rows), len(ranked.every) - len(rows))
 
 
-def _column(column: Column, values: "pd.Series[Any]") -> dict[str, Any]:
+def _column(column: Column, values: "pd.Series") -> dict[str, Any]:
     size, unit = _PERCENT if column.name == "mfu" else _SCALES.get(column.unit, (1.0, column.unit))
     data: dict[str, Any] = {"name": column.name, "about": column.description, "group": _group(column), "unit": unit}
     if column.kind in ("name", "text"):
@@ -80,10 +79,10 @@ def _group(column: Column) -> str:
     return _PARTS.get(column.name, "costs" if column.name in StepCosts.__dataclass_fields__ else "choices")
 
 
-def _reject(rows: "pd.DataFrame") -> dict[str, Any]:
+def _reject(ranked: RankedRows) -> dict[str, Any]:
     """Return the column of the reasons against each row, as names."""
-    reasons = [reason["name"] for reason in rows.attrs["reject_reasons"]]
-    bits = rows["reject"].to_numpy(np.int64)
+    reasons = [reason.name for reason in ranked.manifest.reject_reasons]
+    bits = ranked.best["reject"].to_numpy(np.int64)
     distinct, codes = np.unique(bits, return_inverse=True)
     names = [
         ", ".join(name for bit, name in enumerate(reasons) if value >> bit & 1) or "feasible" for value in distinct

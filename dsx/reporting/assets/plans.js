@@ -22,7 +22,9 @@
     if (!column.real) return String(value);
     const scaled = value / column.scale;
     if (!Number.isFinite(scaled)) return "-";
-    return Math.abs(scaled) >= 1e5 ? Math.round(scaled).toLocaleString("en") : String(Number(scaled.toPrecision(5)));
+    const size = Math.abs(scaled);
+    if (size >= 1e5) return Math.round(scaled).toLocaleString("en");
+    return size === 0 ? "0" : size < 1e-4 ? scaled.toExponential(3) : scaled.toPrecision(5);
   };
   const make = (tag, content, attributes = {}) => {
     const made = document.createElement(tag);
@@ -34,15 +36,23 @@
   // A filter: conditions with spaces between them. Each becomes a function of a row.
   const holds = { "<": (a, b) => a < b, "<=": (a, b) => a <= b, ">": (a, b) => a > b, ">=": (a, b) => a >= b };
   const known = () => [...data.columns.map((column) => column.name), ...Object.keys(data.constant)];
-  const nearest = (name) => {
-    const score = (other) => [...name].filter((char, at) => other.includes(name.slice(at, at + 2))).length
-      - Math.abs(other.length - name.length) / 4 + (other.includes(name) ? 5 : 0);
-    return known().sort((a, b) => score(b) - score(a))[0];
+  const edits = (from, to) => {
+    let above = [...to, ""].map((_, at) => at);
+    [...from].forEach((char, row) => {
+      const line = [row + 1];
+      for (let at = 0; at < to.length; at++) {
+        line.push(Math.min(above[at + 1] + 1, line[at] + 1, above[at] + (char !== to[at])));
+      }
+      above = line;
+    });
+    return above[to.length];
   };
+  const nearest = (name) => known().reduce((best, other) => (edits(name, other) < edits(name, best) ? other : best));
   const condition = (word) => {
     const parts = /^([^<>=!]+)(<=|>=|!=|==|=|<|>)(.*)$/.exec(word);
     if (!parts) {
       if (/[<>=!]/.test(word)) throw Error(`'${word}' is no condition; write one as in tp<=8`);
+      if (known().includes(word)) throw Error(`'${word}' is a column; write a condition, as in ${word}<=8`);
       const wanted = word.toLowerCase();
       const named = data.columns.filter((column) => column.names);
       return (row) => named.some((column) => column.names[column.values[row]].toLowerCase().includes(wanted));
@@ -162,7 +172,10 @@
   };
   byId("pages").append(turn("page-before", "Previous", -PAGE), make("span", "", { id: "page-text", role: "status" }),
     turn("page-after", "Next", PAGE));
-  byId("filter").addEventListener("input", select);
+  // After a pause in typing, or at once with Enter.
+  let pause;
+  byId("filter").addEventListener("input", () => { clearTimeout(pause); pause = setTimeout(select, 200); });
+  byId("filter").addEventListener("change", () => { clearTimeout(pause); select(); });
   head();
   select();
 })();
