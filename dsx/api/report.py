@@ -3,16 +3,18 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsx.api.answer import PricedPlans, paragraphs
 from dsx.api.device_remarks import device_remarks
 from dsx.api.output_file import check_output_file, write_output_file
 from dsx.api.result_row import Hardware, ResultRow, row_of
 from dsx.argument_types import file_path
+from dsx.display.plan_frame import plans_frame
 from dsx.display.plan_table import plans_text
-from dsx.display.quantities import counted, hardware_text
+from dsx.display.quantities import counted
 from dsx.errors import InputError
 from dsx.pricing.evaluate import price_plan
 from dsx.remarks import remark
@@ -20,24 +22,34 @@ from dsx.reporting.plotly_extra import check_plotly
 from dsx.results.file_names import MANIFEST
 from dsx.results.manifest import Manifest
 from dsx.results.store import read_manifest
+from dsx.spec.what_if import field
+from dsx.units import exact_quantity
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Report(PricedPlans):
     """A report: its page, and the plans of its answer."""
 
-    manifest: Manifest
-    question: str
+    manifest: Manifest  # of the set
+    question: str  # what the set answers, in a sentence
     titles: Sequence[str]  # what each plan is the best at
     priced: Sequence[dict[str, Any]]  # the plans, the explained one first; empty if no row is feasible
     rows: int  # of the table
     left_out: int  # rows of the set that the table does not have
     html: str  # the page
 
+    @cached_property
+    def frame(self) -> "pd.DataFrame":
+        """The plans of the answer as rows; units in `attrs`."""
+        return plans_frame(self.priced, [reason.name for reason in self.manifest.reject_reasons])
+
     @property
     def infeasible(self) -> str:
         """Why there is no plan; empty if there is one."""
-        return "" if self.priced else f"no row is feasible: {self.question}"
+        return "" if self.priced else f"no row is feasible, so nothing answers: {self.question}"
 
     def save(self, path: str | Path) -> None:
         """Write the page into the file `path`, and remark on it; raises StoreError if that fails."""
@@ -156,7 +168,7 @@ def _plan_command(manifest: Manifest, priced: Mapping[str, Any], told: Sequence[
     cluster = clusters[manifest.names["cluster"].index(priced["hardware"]["cluster"])]
     strategies = dict(zip(manifest.names["strategy"], spec["resolved"]["strategy"], strict=True))
     varied = [
-        f"{name if name.startswith('assumptions.') else f'cluster.{name}'}={hardware_text(name, value)}"
+        f"{name if name.startswith('assumptions.') else f'cluster.{name}'}={exact_quantity(value, field(name).unit)}"
         for name, value in priced["hardware"].items()
         if name != "cluster"
     ]

@@ -98,8 +98,8 @@ def _plans(plans: TableData) -> Markup:
     left_out = f"; {plans.left_out:,} are left out" if plans.left_out else ""
     about = f"The best {plans.rows:,} rows of the set, best first{left_out}. A heading sorts by its column."
     help_text = (
-        "Conditions with spaces between them, all of which must hold: tp<=8 strategy=1d pp=4,8 mfu>40; a word alone is "
-        "looked for in the names. Numbers are in the units of the headings."
+        "Conditions with spaces between them, all of which must hold: tp<=8 recompute=full pp=4,8 mfu>40; a word alone "
+        "is looked for in the names. Numbers are in the units of the headings."
     )
     return markup(
         element("p", about),

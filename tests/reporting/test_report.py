@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import importlib.util
 import re
+import shlex
 
 import numpy as np
 import pytest
@@ -125,6 +126,21 @@ def test_the_sweep_file_gives_the_set_again(page, df):
     again = dsx.sweep(stated | {"model": df.attrs["spec"]["resolved"]["model"]}).frame
     assert again["candidate"].tolist() == df["candidate"].tolist()
     assert again["step_time_s"].tolist() == df["step_time_s"].tolist()
+
+
+def test_the_plan_is_priced_again_by_its_command(page, report):
+    command = page.by_id("rerun").all("pre")[1].text
+    words = shlex.split(command)
+    given = [word for word in words if "=" in word]
+    sets = [word for word in given if word.startswith("cluster.")]
+    assert words[:2] == ["dsx", "evaluate"]
+    assert sets == ["cluster.device.hbm_capacity=2 GB"] or sets == ["cluster.device.hbm_capacity=192 GB"]
+    model = report.manifest.spec["resolved"]["model"]
+    size = int(words[words.index("--num-gpus") + 1])
+    job = dsx.Job(model, "b200-nvs8", num_gpus=size, global_batch_size=32, assumptions="paper-2410.00273", set=sets)
+    priced = dsx.evaluate(job, [word for word in given if word not in sets], strategy="1d")
+    assert priced.plan["candidate"] == report.priced[0]["plan"]["candidate"]
+    assert priced.step_time_s == pytest.approx(report.priced[0]["step_time_s"], rel=1e-5)
 
 
 def test_a_picture_marks_the_plans_of_the_answer(page, report):
