@@ -58,7 +58,8 @@ def front_figure(rows: RankedRows, named: Sequence[Named]) -> Picture:
             )
         )
     _mark_capacity(figure, rows, named[0], y_size)
-    about = f"Feasible plans of one job, up to twice the step time of the best: {found.number:,}."
+    job = f"{named[0].row['num_gpus']:,} GPUs and {named[0].row['global_batch_size']:,} sequences a step"
+    about = f"The {found.number:,} feasible plans of the set for {job}, up to twice the step time of the first."
     return Picture("front", "Step time and memory", about, figure)
 
 
