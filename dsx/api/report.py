@@ -1,7 +1,6 @@
 """A report of a result set: one HTML file that opens without a network, to read and to send."""
 
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,8 +21,6 @@ from dsx.reporting.plotly_extra import check_plotly
 from dsx.results.file_names import MANIFEST
 from dsx.results.manifest import Manifest
 from dsx.results.store import read_manifest
-from dsx.spec.what_if import field
-from dsx.units import exact_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,16 +115,17 @@ def _made(folder: Path, manifest: Manifest, asked: ResultRow | None) -> Report:
     from dsx.reporting.plan_cards import plan_cards
     from dsx.reporting.question import heading_text, question_text, searched_pairs
     from dsx.reporting.ranked_rows import ranked_rows
+    from dsx.reporting.rejected import rejected_reasons
+    from dsx.reporting.rerun import plan_command, rerun, sweep_command
     from dsx.reporting.setting_table import setting_table
-    from dsx.reporting.stated_values import assignments, rejected_reasons, rerun, stated_values, sweep_yaml
+    from dsx.reporting.stated_values import stated_values
     from dsx.reporting.table_data import table_data
 
     rows = ranked_rows(folder, manifest)
     resolution = manifest.spec["resolved"]["assumptions"].get("resolution")
     named = answer(rows, resolution, None if asked is None else rows.at(asked.plan["candidate"], asked.hardware))
     question, table = question_text(manifest), table_data(rows)
-    told = assignments(manifest)
-    commands = [("The sweep, from the file below", _sweep_command(told))]
+    commands = [("The sweep, from the file below", sweep_command(manifest))]
     answered, explained, backed = element("p", "No plan is feasible.", class_="remark"), markup(), markup()
     if named:
         problem, details = None, markup()
@@ -140,7 +138,7 @@ def _made(folder: Path, manifest: Manifest, asked: ResultRow | None) -> Report:
             details = unpriced(str(error))
         answered = markup(plan_cards(named, problem), setting_table(rows))
         explained = markup(terms(named), choices(named[0].priced["plan"]), details)
-        commands.append((f"The {named[0].title} plan", _plan_command(manifest, named[0].priced, told)))
+        commands.append((f"The {named[0].title} plan", plan_command(manifest, named[0].priced)))
     made = Parts(
         title=heading_text(manifest),
         question=question,
@@ -152,39 +150,7 @@ def _made(folder: Path, manifest: Manifest, asked: ResultRow | None) -> Report:
         rejected=rejected_reasons(manifest),
         assumptions=stated_values(manifest),
         evidence=backed,
-        rerun=rerun(manifest, commands, sweep_yaml(manifest)),
+        rerun=rerun(manifest, commands),
     )
     titles, plans = [one.title for one in named], [dict(one.priced) for one in named]
     return Report(manifest, question, titles, plans, table.rows, table.left_out, page(made))
-
-
-def _sweep_command(told: Sequence[str]) -> str:
-    return shlex.join(["dsx", "sweep", "sweep.yaml", "-o", "results/again", *_set(told)])
-
-
-def _plan_command(manifest: Manifest, priced: Mapping[str, Any], told: Sequence[str]) -> str:
-    plan, spec = priced["plan"], manifest.spec
-    clusters = spec["cluster"] if isinstance(spec["cluster"], list) else [spec["cluster"]]
-    cluster = clusters[manifest.names["cluster"].index(priced["hardware"]["cluster"])]
-    strategies = dict(zip(manifest.names["strategy"], spec["resolved"]["strategy"], strict=True))
-    varied = [
-        f"{name if name.startswith('assumptions.') else f'cluster.{name}'}={exact_quantity(value, field(name).unit)}"
-        for name, value in priced["hardware"].items()
-        if name != "cluster"
-    ]
-    options = {
-        "model": spec["model"],
-        "cluster": cluster,
-        "num-gpus": plan["num_gpus"],
-        "global-batch-size": plan["global_batch_size"],
-        "sequence-length": plan["sequence_length"],
-        "assumptions": spec["assumptions"],
-        "strategy": strategies[plan["strategy"]],
-    }
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    cut = [f"stage_layers={plan['stage_layers']}"] if "stage_layers" in plan else []
-    return shlex.join(["dsx", "evaluate", *words, *_set([*told, *varied]), *plan.text.split(), *cut])
-
-
-def _set(assignments: Sequence[str]) -> list[str]:
-    return [word for one in assignments for word in ("--set", one)]

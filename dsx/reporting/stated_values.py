@@ -5,11 +5,10 @@ of today has the value that was priced.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel
 
 from dsx.display.manifest_text import stated_text
@@ -100,43 +99,3 @@ def assignments(manifest: Manifest) -> list[str]:
         for path, value in _leaves(content, {one.path: "" for one in sourced})
         if _source(path, value, there, {}) == _CHANGED
     ]
-
-
-def rejected_reasons(manifest: Manifest) -> Markup:
-    """Return why candidates were rejected, in numbers; a candidate counts under each of its reasons."""
-    counts = manifest.counts
-    if counts is None:
-        return element("p", "The sweep has not counted its candidates.")
-    about = {reason.name: reason.description for reason in manifest.reject_reasons}
-    found = sorted(((name, number) for name, number in counts.rejected.items() if number), key=lambda one: -one[1])
-    looked_at = counts.candidates - counts.skipped - counts.bounded
-    rows = [
-        [name.replace("_", " "), f"{number:,}", f"{100 * number / looked_at:.1f} %", about.get(name, "")]
-        for name, number in found
-    ]
-    if not rows:
-        return element("p", "No candidate was rejected: enumeration leaves out what breaks a rule.")
-    return table(["reason", "candidates", "of those priced", "rule"], rows, "A candidate counts under each reason")
-
-
-def rerun(manifest: Manifest, commands: Sequence[tuple[str, str]], spec_yaml: str) -> Markup:
-    """Return version and sweep, and commands that give these numbers again: what each is for, and itself."""
-    shown = [markup(element("p", f"{what}:"), element("pre", command, class_="command")) for what, command in commands]
-    about = f"dsx {manifest.dsx_version}, result schema {manifest.schema_version}, {manifest.precision}"
-    when = f"begun {manifest.started}" + (f", finished {manifest.finished}" if manifest.finished else "")
-    return markup(
-        element("p", f"{about}; {when}; sweep {manifest.spec_hash[:16]}."),
-        shown,
-        folded("The sweep file (YAML)", element("pre", spec_yaml, tabindex="0", id="sweep-file")),
-        folded("The files as they were priced (JSON)", element("pre", _json(manifest.spec["resolved"]), tabindex="0")),
-    )
-
-
-def sweep_yaml(manifest: Manifest) -> str:
-    """Return the sweep as a file that `dsx sweep` reads; what is not stated is left out."""
-    stated = {key: value for key, value in manifest.spec.items() if key != "resolved" and value not in (None, {}, [])}
-    return yaml.safe_dump(stated, sort_keys=False, allow_unicode=True)
-
-
-def _json(data: Any) -> str:
-    return json.dumps(data, indent=1, sort_keys=True)

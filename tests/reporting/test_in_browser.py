@@ -235,3 +235,18 @@ def test_print_shows_text_in_black(show):
     page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": []})
     assert page.run("return getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
     assert not page.one("#filter").is_displayed()
+
+
+def test_a_point_shows_its_plan(show, report):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    page = show()
+    page.draw()
+    page.run("document.getElementById('front').scrollIntoView()")
+    # Traces of points are in the order of the figure, the plans of the answer last.
+    point = page.all("#front .scatterlayer .trace")[2].find_element("css selector", ".point")
+    ActionChains(page.browser).move_to_element(point).perform()
+    WebDriverWait(page.browser, 20).until(lambda _: page.all("#front .hoverlayer .hovertext"))
+    said = "".join(page.text("#front .hoverlayer").split())
+    assert "".join(report.plans[0].text.split()) in said
