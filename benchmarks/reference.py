@@ -34,6 +34,7 @@ GROUPS = {
     "Sweeps and result sets": (
         *("sweep", "Swept", "sweep_shard", "SweptShard", "finish_sweep", "load", "pareto", "compare", "plot"),
         *("show", "ShownSet", "front", "Front", "compare_sets", "Comparison", "why_row", "draw", "image_format"),
+        *("report", "Report"),
     ),
     "Execution traces": ("trace", "WrittenTrace", "TraceSummary", "TraceReplay"),
     "Operators on devices": ("place", "OperatorPlacement"),

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from dsx.api.partition import partition as partition
     from dsx.api.picture import draw as draw
     from dsx.api.place import place as place
+    from dsx.api.report import Report as Report
+    from dsx.api.report import report as report
     from dsx.api.show import ShownSet as ShownSet
     from dsx.api.show import show as show
     from dsx.api.sweep_verbs import Swept as Swept
@@ -86,6 +88,7 @@ _HOMES = {
     "Measured": "dsx.api.measure",
     "Partition": "dsx.api.partition",
     "Plan": "dsx.space.plan",
+    "Report": "dsx.api.report",
     "ShownSet": "dsx.api.show",
     "Swept": "dsx.api.sweep_verbs",
     "SweptShard": "dsx.api.sweep_verbs",
@@ -113,6 +116,7 @@ _HOMES = {
     "partition": "dsx.api.partition",
     "partition_table": "dsx.api.layer_table",
     "place": "dsx.api.place",
+    "report": "dsx.api.report",
     "show": "dsx.api.show",
     "sweep": "dsx.api.sweep_verbs",
     "sweep_shard": "dsx.api.sweep_verbs",

@@ -32,9 +32,10 @@ ALLOWED = {
     "calibration": _MODEL | {"pricing", "runs", "predict"},
     "layer_table": {"spec", "cost", "pricing"},
     "display": _MODEL | {"pricing", "results"},
+    "reporting": _MODEL | {"pricing", "search", "results", "display"},
     "api": _MODEL
     | {"pricing", "search", "traces", "measuring", "operator_placement", "results", "runs", "predict", "calibration"}
-    | {"layer_table", "launching", "display"},
+    | {"layer_table", "launching", "display", "reporting"},
     "cli": set(),
     "__main__.py": {"cli"},
 }

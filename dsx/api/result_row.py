@@ -35,6 +35,7 @@ class ResultRow:
     inputs: Inputs
     strategy: str  # the name or path that the sweep gave
     plan: Plan
+    hardware: dict[str, Any]  # the values of the cluster and of the what-if columns
     train_tokens: float | None
     searched: dict[str, list[int | str]]  # choices that the sweep searched, with their values
     partition: str
@@ -157,7 +158,8 @@ def _as_row(folder: Path, manifest: Manifest, row: dict[str, Any]) -> ResultRow:
     return ResultRow(
         inputs,
         strategy,
-        Plan({name: row[name] for name in (*PLAN_COLUMNS, CUT.name) if name in row}),
+        Plan({name: row[name] for name in ("candidate", *PLAN_COLUMNS, CUT.name) if name in row}),
+        {name: row[name] for name in ("cluster", *(extra.name for extra in manifest.what_if))},
         sweep.train_tokens,
         {name: values for name, values in sweep.fix.items() if name in SEARCHED_COLUMNS},
         sweep.partition,

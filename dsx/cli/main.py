@@ -25,6 +25,7 @@ from dsx.cli import (
     one_plan,
     partitioning,
     placing,
+    reporting,
     result_sets,
     searches,
     tracing,
@@ -77,6 +78,7 @@ app.command("partition")(partitioning.partition)
 app.command("place")(placing.place)
 app.command("pareto")(result_sets.pareto)
 app.command("plot")(result_sets.plot)
+app.command("report")(reporting.report)
 app.command("measure")(measuring.measure)
 app.command("validate")(measured_runs.validate)
 app.command("calibrate")(measured_runs.calibrate)

@@ -1,0 +1,156 @@
+"""A report of a result set: one HTML file that opens without a network, to read and to send."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsx.api.answer import PricedPlans, paragraphs
+from dsx.api.device_remarks import device_remarks
+from dsx.api.output_file import check_output_file, write_output_file
+from dsx.api.result_row import Hardware, ResultRow, row_of
+from dsx.argument_types import file_path
+from dsx.display.plan_frame import plans_frame
+from dsx.display.plan_table import plans_text
+from dsx.display.quantities import counted
+from dsx.errors import InputError
+from dsx.pricing.evaluate import price_plan
+from dsx.remarks import remark
+from dsx.reporting.plotly_extra import check_plotly
+from dsx.results.file_names import MANIFEST
+from dsx.results.manifest import Manifest
+from dsx.results.store import read_manifest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Report(PricedPlans):
+    """A report: its page, and the plans of its answer."""
+
+    manifest: Manifest  # of the set
+    question: str  # what the set answers, in a sentence
+    titles: Sequence[str]  # what each plan is the best at
+    priced: Sequence[dict[str, Any]]  # the plans, the explained one first; empty if no row is feasible
+    rows: int  # of the table
+    left_out: int  # rows of the set that the table does not have
+    html: str  # the page
+
+    @cached_property
+    def frame(self) -> "pd.DataFrame":
+        """The plans of the answer as rows; units in `attrs`."""
+        return plans_frame(self.priced, [reason.name for reason in self.manifest.reject_reasons])
+
+    @property
+    def infeasible(self) -> str:
+        """Why there is no plan; empty if there is one."""
+        return "" if self.priced else f"no row is feasible, so nothing answers: {self.question}"
+
+    def save(self, path: str | Path) -> None:
+        """Write the page into the file `path`, and remark on it; raises StoreError if that fails."""
+        output = file_path("path", path)
+        write_output_file(output, self.html)
+        size = len(self.html.encode("utf-8")) / 1e6
+        left_out = f", {self.left_out:,} left out" if self.left_out else ""
+        remark(f"wrote {output}: {size:.1f} MB, {counted(self.rows, 'row')}{left_out}")
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the answer as plain data, without the page; times in seconds, sizes in bytes."""
+        plans = [
+            {"best_at": title, **priced, "plan": dict(priced["plan"])}
+            for title, priced in zip(self.titles, self.priced, strict=True)
+        ]
+        return {"question": self.question, "plans": plans, "rows": self.rows, "left_out": self.left_out}
+
+    def __str__(self) -> str:
+        if not self.priced:
+            return self.infeasible
+        best_at = [f"{number} {title}" for number, title in enumerate(self.titles, 1)]
+        return paragraphs([self.question, plans_text(self.priced, with_settings=True), "\n".join(best_at)])
+
+
+def report(
+    folder: str | Path, output: str | Path | None = None, candidate: int | str | None = None, hardware: Hardware = ()
+) -> Report:
+    """Return a report of a result set, and write it into a file if `output` is given.
+
+        dsx.report("results/sweep", "report.html")
+
+    The page has the question and the answer, pictures with hover, the explanation of the first plan term by term, a
+    table of the 20,000 best rows that can be filtered, the reasons of rejected candidates, assumptions with their
+    sources, how far measurements back the numbers, and what runs it again.
+
+    Args:
+        folder: the folder of the result set.
+        output: the HTML file.
+        candidate: an id, of a plan to explain in place of the best one.
+        hardware: the cluster or the what-if values of its row, as for `why_row`.
+
+    Raises InputError without plotly (the extra dsx[report]) or for an unknown candidate; StoreError if the set cannot
+    be read, or the file not be written.
+    """
+    check_plotly()
+    folder = file_path("folder", folder)
+    if output is not None:
+        check_output_file(file_path("output", output), [folder / MANIFEST])
+    if candidate is None and hardware:
+        raise InputError("--hardware is that of a candidate: add --candidate ID, or leave it out")
+    manifest = read_manifest(folder)
+    asked = None if candidate is None else row_of(folder, candidate, hardware)
+    made = _made(folder, manifest, asked)
+    if output is not None:
+        made.save(output)
+    return made
+
+
+def _made(folder: Path, manifest: Manifest, asked: ResultRow | None) -> Report:
+    from dsx.reporting.answer import answer
+    from dsx.reporting.evidence import evidence, unpriced
+    from dsx.reporting.explanation import choices, priced_details, terms
+    from dsx.reporting.markup import element, markup
+    from dsx.reporting.page import Parts, page
+    from dsx.reporting.pictures import pictures
+    from dsx.reporting.plan_cards import plan_cards
+    from dsx.reporting.question import heading_text, question_text, searched_pairs
+    from dsx.reporting.ranked_rows import ranked_rows
+    from dsx.reporting.rejected import rejected_reasons
+    from dsx.reporting.rerun import plan_command, rerun, sweep_command
+    from dsx.reporting.setting_table import setting_table
+    from dsx.reporting.stated_values import stated_values
+    from dsx.reporting.table_data import table_data
+
+    rows = ranked_rows(folder, manifest)
+    resolution = manifest.spec["resolved"]["assumptions"].get("resolution")
+    named = answer(rows, resolution, None if asked is None else rows.at(asked.plan["candidate"], asked.hardware))
+    question, table = question_text(manifest), table_data(rows)
+    commands = [("The sweep, from the file below", sweep_command(manifest))]
+    answered, explained, backed = element("p", "No plan is feasible.", class_="remark"), markup(), markup()
+    if named:
+        problem, details = None, markup()
+        try:
+            row = row_of(folder, named[0].row, ())
+            problem = row.problem
+            details = priced_details(problem, price_plan(problem, row.plan))
+            backed = evidence(problem, named, device_remarks(row.inputs.cluster.device, row.inputs.assumptions))
+        except InputError as error:
+            details = unpriced(str(error))
+        answered = markup(plan_cards(named, problem), setting_table(rows))
+        explained = markup(terms(named), choices(named[0].priced["plan"]), details)
+        commands.append((f"The {named[0].title} plan", plan_command(manifest, named[0].priced)))
+    made = Parts(
+        title=heading_text(manifest),
+        question=question,
+        searched=searched_pairs(manifest),
+        answer=answered,
+        pictures=pictures(rows, named) if named else [],
+        explanation=explained,
+        plans=table,
+        rejected=rejected_reasons(manifest),
+        assumptions=stated_values(manifest),
+        evidence=backed,
+        rerun=rerun(manifest, commands),
+    )
+    titles, plans = [one.title for one in named], [dict(one.priced) for one in named]
+    return Report(manifest, question, titles, plans, table.rows, table.left_out, page(made))

@@ -1,0 +1,43 @@
+"""``dsx report``: the file, what is printed, and sets without a plan."""
+
+import json
+
+from dsx.results.store import read_manifest
+
+
+def test_it_writes_a_page_and_prints_the_answer(run, swept, tmp_path):
+    file = tmp_path / "report.html"
+    done = run("report", swept, "-o", file)
+    assert done.code == 0, done.err
+    assert done.out.startswith("Which plan trains small fastest on 8 GPUs of b200-nvs8")
+    assert f"wrote {file}" in done.err
+    assert file.read_text(encoding="utf-8").startswith("<!doctype html>")
+    data = json.loads(run("report", swept, "-o", file, "--json").out)
+    assert data["plans"][0]["plan"]["num_gpus"] == 8
+    assert data["rows"] == sum(part.rows for part in read_manifest(swept).parts)
+
+
+def test_a_set_without_a_plan_has_its_reasons(run, nothing_fits, tmp_path):
+    file = tmp_path / "report.html"
+    done = run("report", nothing_fits, "-o", file)
+    assert done.code == 3
+    assert "no row is feasible" in done.err
+    text = file.read_text(encoding="utf-8")
+    assert "No plan is feasible." in text
+    assert f"{read_manifest(nothing_fits).counts.rejected['memory']:,}" in text
+    # What the sweep was told is part of the command that runs it again.
+    assert "--set &#x27;cluster.device.hbm_capacity=1000.0 B&#x27;" in text
+
+
+def test_bad_input_is_said(run, swept, tmp_path):
+    file = tmp_path / "report.html"
+    for options, said in (
+        (("--candidate", "7"), "no candidate '7'"),
+        (("--hardware", "device.hbm_capacity=80 GB"), "--hardware"),
+    ):
+        done = run("report", swept, "-o", file, *options)
+        assert done.code == 2
+        assert said in done.err
+        assert not file.exists()
+    assert run("report", tmp_path / "none", "-o", file).code == 2
+    assert run("report", swept).code == 2
