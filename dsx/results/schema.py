@@ -20,7 +20,7 @@ import pyarrow as pa
 from dsx import records
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
-from dsx.space.choices import CHOICES, NAMED, PLAN_COLUMNS
+from dsx.space.choices import CHOICES, NAMED, PLAN_COLUMNS, nearest_column
 from dsx.space.layer_layout import LAYOUT
 from dsx.spec.column_names import Columns
 
@@ -76,6 +76,7 @@ MENTIONED = Columns(
     tuple(StepCosts.__dataclass_fields__),
     NAMED,
     intervals=tuple(StepInterval.__dataclass_fields__),
+    nearest=nearest_column,
 )
 
 # The columns of every set.
