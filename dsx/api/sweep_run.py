@@ -16,7 +16,7 @@ from dsx.errors import IncompleteSweep, InputError, SpecError
 from dsx.pricing.measured_kernels import idle_rows
 from dsx.pricing.problem import Problem
 from dsx.pricing.rows import column_names
-from dsx.progress import Watch, progress
+from dsx.progress import Watch, progress, working
 from dsx.remarks import remark, warn
 from dsx.results import manifest as manifests
 from dsx.results import store
@@ -124,9 +124,12 @@ class SweepRun:
     def sweep(self) -> Sweep:
         """The sweep and its parts; SpecError if it keeps more rows than may be kept."""
         spec = self.spec
-        studies = make_studies(self.problems, spec.what_if, spec.num_gpus, spec.global_batch_size, spec.fix, spec.limit)
-        sweep = Sweep(studies, spec.keep, spec.precision, spec.part_size)
-        if fault := fault_of_groups(studies, sweep.parts, spec.keep):
+        sizes = (spec.num_gpus, spec.global_batch_size)
+        with working("enumerating", self._watch):
+            studies = make_studies(self.problems, spec.what_if, *sizes, spec.fix, spec.limit)
+            sweep = Sweep(studies, spec.keep, spec.precision, spec.part_size)
+            fault = fault_of_groups(studies, sweep.parts, spec.keep)
+        if fault:
             raise SpecError(f"{spec.place('keep')}: keep: {fault}")
         return sweep
 
