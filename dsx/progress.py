@@ -1,8 +1,8 @@
 """Progress of long work: told to a callback, or shown.
 
-It is a bar on a terminal, a line that changes in a notebook, else a line on stderr every 30 seconds. A search enumerates
-and compiles before it counts anything, or prices few of many candidates: then the bar pulses, and a line says how long
-it has been.
+It is a bar on a terminal, a line that changes in a notebook, else a line on stderr every 30 seconds. A search
+enumerates and compiles before it counts anything, or prices few of many candidates: then the bar pulses, and a line
+says how long it has been.
 """
 
 import contextvars

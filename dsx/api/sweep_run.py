@@ -11,6 +11,7 @@ from dsx.api.device_remarks import device_remarks
 from dsx.api.inputs import load_inputs
 from dsx.api.searched import Searched, check_fixed, searched
 from dsx.api.specs_by_name import Contents, by_name
+from dsx.api.sweep_size import say_size
 from dsx.display.quantities import counted
 from dsx.errors import IncompleteSweep, InputError, SpecError
 from dsx.pricing.measured_kernels import idle_rows
@@ -203,7 +204,9 @@ class SweepRun:
             remark(f"{own - len(missing)} of {counted(own, 'part')} are there already; continuing with the others")
 
     def _price(self, writer: Writer, missing: list[int]) -> None:
-        self.priced = sum(self.sweep.parts[number].size for number in missing)
+        parts = [self.sweep.parts[number] for number in missing]
+        self.priced = sum(part.size for part in parts)
+        say_size(self.sweep.studies, parts, self.spec.keep, self.spec.precision, self.folder)
         with progress(self.priced, "pricing", self._watch) as advance:
 
             def write(number: int, rows: Any, counts: Any) -> None:

@@ -121,6 +121,10 @@ def arrow_schema(
     return pa.schema(fields, metadata={b"dsx": json.dumps(described, sort_keys=True).encode()})
 
 
+# Bytes of a row on disk by the precision of its costs, rounded up from sets of `keep: all` and `keep: feasible`.
+ROW_BYTES = {"float32": 30, "float64": 50}
+
+
 def write_options(columns: Sequence[Column]) -> dict[str, Any]:
     """Return the options with which `pyarrow.parquet.write_table` encodes `columns`.
 
