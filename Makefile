@@ -7,7 +7,7 @@ SWEEP := gpt3-1t-b200
 # A file's tests share what they compile, so they stay in one process.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: sweep test test-all test-external fuzz lint bench reproduction calibration validation
+.PHONY: sweep test test-all test-external fuzz lint docs bench reproduction calibration validation
 
 sweep: $(INSTALLED)
 	$(BIN)/dsx sweep sweeps/$(SWEEP).yaml -o results/$(SWEEP)
@@ -29,6 +29,9 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/basedpyright
+
+docs: $(INSTALLED)
+	$(BIN)/python -m properdocs build
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/throughput.py
