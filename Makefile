@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 # Packages of training frameworks, which read launch files back: megatron-core needs Python 3.12, and torch 5 GB.
 FRAMEWORKS_PYTHON ?= python3.12
 
-.PHONY: sweep test test-all test-external frameworks fuzz lint bench reproduction calibration validation
+.PHONY: sweep test test-all test-external frameworks fuzz lint docs bench reproduction calibration validation
 
 sweep: $(INSTALLED)
 	$(BIN)/dsx sweep sweeps/$(SWEEP).yaml -o results/$(SWEEP)
@@ -38,6 +38,9 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/basedpyright
+
+docs: $(INSTALLED)
+	$(BIN)/python -m properdocs build
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/throughput.py

@@ -40,6 +40,7 @@ def text() -> str:
             values(choice),
             str(choice.default) if choice.level != "job" and choice.name != "strategy" else "-",
             choice.description,
+            ", ".join(f"`{word}`" for word in choice.also_called) or "-",
         ]
         for choice in CHOICES
     ]
@@ -47,7 +48,7 @@ def text() -> str:
     return "\n".join(
         [
             "## Choices\n",
-            table(["column", "level", "values", "default", "what it is"], choices),
+            table(["column", "level", "values", "default", "what it is", "elsewhere"], choices),
             "## Schedules\n",
             table(
                 ["name", "as a replay", "chunks", "optimal cut", "Megatron-LM", "also called"],

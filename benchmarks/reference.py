@@ -147,7 +147,8 @@ def link(name: str) -> str:
 def entry(name: str) -> str:
     """Return what there is to say of a name."""
     thing = thing_of(name)
-    parts = [f"### {heading(name)}"]
+    plain = heading(name).replace("__", r"\_\_")  # two underscores would make it bold
+    parts = [f"### {plain}"]
     if inspect.isclass(thing):
         parts += of_class(thing, f"dsx.{name}")
     elif inspect.isfunction(thing):

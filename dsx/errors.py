@@ -56,10 +56,14 @@ class UnitError(InputError):
 class UnknownNameError(InputError):
     """A name is unknown.
 
-    `kind` is the kind of thing that was searched ("model"), `names` are the known names.
+    `kind` is the kind of thing that was searched ("model"), `names` are the known names. Where it is known what the
+    name means, `meaning` says it instead of the nearest name and the list of all.
     """
 
-    def __init__(self, kind: str, name: str, names: Iterable[str], hint: str = "") -> None:
+    def __init__(self, kind: str, name: str, names: Iterable[str], hint: str = "", meaning: str = "") -> None:
+        if meaning:
+            super().__init__(f"unknown {kind} {name!r}{meaning}")
+            return
         names = sorted(names)
         known = f"known: {', '.join(names)}" if names else "there is none"
         super().__init__(f"unknown {kind} {name!r}{did_you_mean(name, names)} ({known}){hint}")

@@ -1,9 +1,13 @@
 """Progress of long work: told to a callback, or shown.
 
-It is a bar on a terminal, a line that changes in a notebook, else a line on stderr every 30 seconds.
+It is a bar on a terminal, a line that changes in a notebook, else a line on stderr every 30 seconds. A search
+enumerates and compiles before it counts anything, or prices few of many candidates: then the bar pulses, and a line
+says how long it has been.
 """
 
+import contextvars
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +15,7 @@ from typing import Any
 
 LINE_INTERVAL_S = 30.0
 _NOTEBOOK_INTERVAL_S = 0.5
+_LEAST_SHARE = 0.01  # of the total, from which on a bar has a length and the rest of the time is estimated
 
 # Told how much is done, of how much, and of what.
 Watch = Callable[[int, int, str], None]
@@ -21,14 +26,33 @@ def progress(total: int, what: str, watch: Watch | None = None) -> Iterator[Call
     """Give a function that is told how many of `total` are newly done; they are shown unless somebody watches."""
     if watch is not None:
         yield _told(total, what, watch)
-    elif (display := _notebook()) is not None:
-        with _cell_line(display) as show:
-            yield _lines(total, what, _NOTEBOOK_INTERVAL_S, show)
+    else:
+        with _shown(total, what) as advance:
+            yield advance
+
+
+@contextmanager
+def working(what: str, watch: Watch | None = None) -> Iterator[None]:
+    """Show that work is being done of which nothing is counted, unless somebody watches."""
+    if watch is not None:
+        yield
+    else:
+        with _shown(0, what):
+            yield
+
+
+@contextmanager
+def _shown(total: int, what: str) -> Iterator[Callable[[int], None]]:
+    """Give what shows how many of `total` are newly done; of a total of 0 nothing is counted."""
+    if (display := _notebook()) is not None:
+        with _cell_line(display) as show, _lines(total, what, _NOTEBOOK_INTERVAL_S, show) as advance:
+            yield advance
     elif sys.stderr.isatty():
         with _bar(total, what) as advance:
             yield advance
     else:
-        yield _lines(total, what, LINE_INTERVAL_S, _print)
+        with _lines(total, what, LINE_INTERVAL_S, _print) as advance:
+            yield advance
 
 
 def _told(total: int, what: str, watch: Watch) -> Callable[[int], None]:
@@ -86,20 +110,32 @@ def _bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
     from rich.text import Text
 
     class Rate(ProgressColumn):
-        """Candidates per second."""
+        """Candidates per second; the time that has gone by where few are counted."""
 
         def render(self, task: Task) -> Text:
-            return Text(rate_text(task.speed or 0.0))
+            return Text(rate_text(task.speed) if task.speed and task.total else f"{task.elapsed or 0.0:.0f} s")
 
     columns = (BarColumn(), TaskProgressColumn(), Rate(), TimeRemainingColumn(compact=True))
     # The bar moves by escape characters, which the stream that verbs print to would show.
     console = Console(file=sys.__stderr__)
     with Progress(what, *columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done: bar.update(task, advance=done)
+        task = bar.add_task(what, total=None)
+        done = 0
+
+        def advance(more: int) -> None:
+            nonlocal done
+            done += more
+            bar.update(task, completed=done, total=total if _is_counted(done, total) else None)
+
+        yield advance
 
 
-def _lines(total: int, what: str, interval_s: float, show: Callable[[str], None]) -> Callable[[int], None]:
+def _is_counted(done: int, total: int) -> bool:
+    return done > 0 and done >= _LEAST_SHARE * total
+
+
+@contextmanager
+def _lines(total: int, what: str, interval_s: float, show: Callable[[str], None]) -> Iterator[Callable[[int], None]]:
     start = last = time.monotonic()
     done = 0
 
@@ -107,13 +143,39 @@ def _lines(total: int, what: str, interval_s: float, show: Callable[[str], None]
         nonlocal done, last
         done += more
         now = time.monotonic()
-        if now - last >= interval_s and 0 < done < total:
+        if now - last >= interval_s and _is_counted(done, total) and done < total:
             last = now
             rate = done / (now - start)
             left = (total - done) / rate
             show(f"{what}: {100 * done / total:.0f} %, {rate_text(rate)}, {left:.0f} s left")
 
-    return advance
+    def wait(seconds: float) -> None:
+        if not _is_counted(done, total):
+            show(f"{what}: {seconds:.0f} s so far")
+
+    with _every(interval_s, wait):
+        yield advance
+
+
+@contextmanager
+def _every(interval_s: float, call: Callable[[float], None]) -> Iterator[None]:
+    """Call `call` with the seconds that have gone by, every so many, from a thread of its own."""
+    ended = threading.Event()
+
+    def run() -> None:
+        seconds = interval_s
+        while not ended.wait(interval_s):
+            call(seconds)
+            seconds += interval_s
+
+    # What a notebook shows belongs to the cell whose context the thread has.
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(run,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def rate_text(per_second: float) -> str:

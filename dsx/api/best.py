@@ -29,7 +29,7 @@ from dsx.launching.text import launch_data, launch_of, launch_text
 from dsx.pricing.measured_kernels import Coverage, coverage, idle_rows
 from dsx.pricing.problem import Problem
 from dsx.printable import printable
-from dsx.progress import Watch, progress
+from dsx.progress import Watch, progress, working
 from dsx.search.fastest import ANY, CUTS, SearchCounts, fastest, problems_of
 from dsx.search.search_spaces import spaces_of
 from dsx.space.boxes import Limitation
@@ -249,13 +249,16 @@ def best(
     limits = given_limits(limit, fixed)
     problems = [problem.searching(fixed) for problem in stated]
     say_inexact_schedules(problems[0])
-    spaces = spaces_of(problems, job.num_gpus, job.global_batch_size, fixed, limits)
-    with progress(spaces.size, "pricing", watch) as advance:
+    with working("enumerating", watch):
+        spaces = spaces_of(problems, job.num_gpus, job.global_batch_size, fixed, limits)
+        size = spaces.size
+    with progress(size, "pricing", watch) as advance:
         answer = fastest(spaces, most, advance)
     idle = idle_rows(problems[0])
     why = "" if answer.plans else why_nothing_fits(spaces, widest, fixed, limits, watch)
     asked = Asked(job, names, partition, fixed, limits)
-    other, compared = beyond(found, asked, answer.plans[0] if answer.plans else None)
+    with working("comparing with other frameworks", watch):
+        other, compared = beyond(found, asked, answer.plans[0] if answer.plans else None)
     if why and other:
         why = f"{why}\n{beyond_text(found, other, compared)}"
     left_out = found.left_out(spaces.spaces)

@@ -25,7 +25,7 @@ from dsx.pricing.evaluate import columns_of
 from dsx.pricing.plan_stages import PlanStage, stages_of_plan
 from dsx.pricing.problem import Problem
 from dsx.printable import printable
-from dsx.progress import Watch, progress
+from dsx.progress import Watch, progress, working
 from dsx.remarks import remark
 from dsx.search.fastest import SearchCounts, fastest, problems_of
 from dsx.search.search_spaces import spaces_of
@@ -175,8 +175,10 @@ def partition(
     check_fixed(found, fixed, str)
     limits = given_limits(limit, fixed)
     problem = stated.searching(fixed)
-    spaces = spaces_of([problem], job.num_gpus, job.global_batch_size, fixed, limits)
-    with progress(spaces.size, "pricing", watch) as advance:
+    with working("enumerating", watch):
+        spaces = spaces_of([problem], job.num_gpus, job.global_batch_size, fixed, limits)
+        size = spaces.size
+    with progress(size, "pricing", watch) as advance:
         answer = fastest(spaces, 1, advance)
     if not answer.plans:
         raise NothingFeasible(why_nothing_fits(spaces, stated, fixed, limits, watch))

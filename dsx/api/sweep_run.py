@@ -11,12 +11,13 @@ from dsx.api.device_remarks import device_remarks
 from dsx.api.inputs import load_inputs
 from dsx.api.searched import Searched, check_fixed, searched
 from dsx.api.specs_by_name import Contents, by_name
+from dsx.api.sweep_size import say_size
 from dsx.display.quantities import counted
 from dsx.errors import IncompleteSweep, InputError, SpecError
 from dsx.pricing.measured_kernels import idle_rows
 from dsx.pricing.problem import Problem
 from dsx.pricing.rows import column_names
-from dsx.progress import Watch, progress
+from dsx.progress import Watch, progress, working
 from dsx.remarks import remark, warn
 from dsx.results import manifest as manifests
 from dsx.results import store
@@ -124,9 +125,12 @@ class SweepRun:
     def sweep(self) -> Sweep:
         """The sweep and its parts; SpecError if it keeps more rows than may be kept."""
         spec = self.spec
-        studies = make_studies(self.problems, spec.what_if, spec.num_gpus, spec.global_batch_size, spec.fix, spec.limit)
-        sweep = Sweep(studies, spec.keep, spec.precision, spec.part_size)
-        if fault := fault_of_groups(studies, sweep.parts, spec.keep):
+        sizes = (spec.num_gpus, spec.global_batch_size)
+        with working("enumerating", self._watch):
+            studies = make_studies(self.problems, spec.what_if, *sizes, spec.fix, spec.limit)
+            sweep = Sweep(studies, spec.keep, spec.precision, spec.part_size)
+            fault = fault_of_groups(studies, sweep.parts, spec.keep)
+        if fault:
             raise SpecError(f"{spec.place('keep')}: keep: {fault}")
         return sweep
 
@@ -200,7 +204,9 @@ class SweepRun:
             remark(f"{own - len(missing)} of {counted(own, 'part')} are there already; continuing with the others")
 
     def _price(self, writer: Writer, missing: list[int]) -> None:
-        self.priced = sum(self.sweep.parts[number].size for number in missing)
+        parts = [self.sweep.parts[number] for number in missing]
+        self.priced = sum(part.size for part in parts)
+        say_size(self.sweep.studies, parts, self.spec.keep, self.spec.precision, self.folder)
         with progress(self.priced, "pricing", self._watch) as advance:
 
             def write(number: int, rows: Any, counts: Any) -> None:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from dsx import records
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
-from dsx.space.choices import CHOICES, NAMED, PLAN_COLUMNS
+from dsx.space.choices import CHOICES, NAMED, PLAN_COLUMNS, nearest_column
 from dsx.space.layer_layout import LAYOUT
 from dsx.spec.column_names import Columns
 
@@ -76,6 +76,7 @@ MENTIONED = Columns(
     tuple(StepCosts.__dataclass_fields__),
     NAMED,
     intervals=tuple(StepInterval.__dataclass_fields__),
+    nearest=nearest_column,
 )
 
 # The columns of every set.
@@ -118,6 +119,10 @@ def arrow_schema(
         for c in columns
     ]
     return pa.schema(fields, metadata={b"dsx": json.dumps(described, sort_keys=True).encode()})
+
+
+# Bytes of a row on disk by the precision of its costs, rounded up from sets of `keep: all` and `keep: feasible`.
+ROW_BYTES = {"float32": 30, "float64": 50}
 
 
 def write_options(columns: Sequence[Column]) -> dict[str, Any]:

@@ -1,15 +1,12 @@
 """Find the cluster of a row from its `gpu` and `gpus_per_node`: cluster files list theirs under `run_tables`."""
 
-import re
 from collections.abc import Sequence
 
 from dsx.errors import nearest_names
 from dsx.runs.reasons import Reason
 from dsx.spec.cluster import ClusterSpec, load_cluster
+from dsx.spec.device_names import begins_with, plain
 from dsx.spec.locate import names
-
-_END_AFTER_DIGIT = r"(?![0-9])(?!(?!gi?b?(?![a-z]))[a-z])"  # 80 in 80GB and 80g, not in 800 and 80X
-_END_AFTER_LETTER = r"(?![a-z])"
 
 
 def known_clusters() -> list[ClusterSpec]:
@@ -23,8 +20,7 @@ def cluster_of(gpu: str, gpus_per_node: int, clusters: Sequence[ClusterSpec]) ->
     The full name of a cluster matches first. Otherwise the GPU's name must begin with a prefix that a cluster lists
     under `gpus`, ignoring case and punctuation, and the longest prefix wins. Of its clusters the one whose nodes have
     `gpus_per_node` is taken; if there is none, the one with the next larger nodes, its fast domain reduced to
-    `gpus_per_node`. A prefix must end where a part of the name ends: further digits, or letters other than a unit of
-    memory, make it the name of another GPU.
+    `gpus_per_node`.
     """
     for cluster in clusters:
         if cluster.name == gpu:
@@ -38,29 +34,17 @@ def cluster_of(gpu: str, gpus_per_node: int, clusters: Sequence[ClusterSpec]) ->
     ]
     matching = [entry for entry in listed if begins_with(gpu, entry[0])]
     if not matching:
-        written = {_plain(prefix): prefix for prefix, _, _ in listed}
-        near = ", ".join(written[name] for name in nearest_names(_plain(gpu), written, cutoff=0.6, most=3))
+        written = {plain(prefix): prefix for prefix, _, _ in listed}
+        near = ", ".join(written[name] for name in nearest_names(plain(gpu), written, cutoff=0.6, most=3))
         return Reason("no cluster has this gpu", f"{gpu!r}{f', nearest: {near}' if near else ''}")
-    longest = max(len(_plain(prefix)) for prefix, _, _ in matching)
-    sizes = {size: cluster for prefix, size, cluster in reversed(matching) if len(_plain(prefix)) == longest}
+    longest = max(len(plain(prefix)) for prefix, _, _ in matching)
+    sizes = {size: cluster for prefix, size, cluster in reversed(matching) if len(plain(prefix)) == longest}
     if gpus_per_node in sizes:
         return sizes[gpus_per_node]
     larger = [size for size in sorted(sizes) if size > gpus_per_node]
     if not larger:
         return Reason("no cluster of this gpu has nodes this large", f"{gpus_per_node} x {gpu}")
     return _with_smaller_nodes(sizes[larger[0]], gpus_per_node)
-
-
-def begins_with(gpu: str, prefix: str) -> bool:
-    """Return whether the name of a GPU begins with `prefix`, ignoring case and punctuation."""
-    name = re.sub(r"^[^a-z0-9]*nvidia", "", gpu.lower())
-    characters = _plain(prefix)
-    end = _END_AFTER_DIGIT if characters[-1:].isdigit() else _END_AFTER_LETTER
-    return re.match("".join(f"[^a-z0-9]*{character}" for character in characters) + end, name) is not None
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower()).removeprefix("nvidia")
 
 
 def _with_smaller_nodes(cluster: ClusterSpec, size: int) -> ClusterSpec:

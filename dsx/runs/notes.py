@@ -23,9 +23,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from dsx.runs.machines import begins_with
 from dsx.runs.node_network import NodeNetwork, node_network
 from dsx.spec.assumptions import Unfusable
+from dsx.spec.device_names import begins_with
 
 ZERO_GROUP = "zero_group"  # ranks of a ZeRO shard group, of which zero_replicas follows
 

@@ -1,7 +1,8 @@
 """A run table: published or own measurements of training runs, one row each.
 
-A table is a CSV file with the columns of `Run`. A blank cell is a missing value: the source does not print it. Only the
-columns in `REQUIRED` must be present; a column that is left out is blank in every row.
+A table is a CSV file with the columns of `Run`; `n_gpus` and a few others may be called as in result sets (`IN_PLANS`).
+A blank cell is a missing value: the source does not print it. Only the columns in `REQUIRED` must be present; a column
+that is left out is blank in every row.
 """
 
 import math
@@ -20,6 +21,13 @@ from dsx.spec.csv_table import CsvFormat, CsvRow, read_csv, whole_number
 from dsx.spec.locate import find_path
 from dsx.units import parse_number
 
+# Column of a plan -> its name in a run table, where the two differ; a table may have either.
+IN_PLANS = {
+    "num_gpus": "n_gpus",
+    "global_batch_size": "global_batch",
+    "sequence_length": "seq",
+    "microbatch_size": "microbatch",
+}
 # A word of the column cross_entropy -> the bytes per logit that it keeps (data/operators/standard.yaml).
 CROSS_ENTROPY = {"fused": 2, "unfused": 12}
 
@@ -224,4 +232,5 @@ FORMAT = CsvFormat(
     error=RunTableError,
     required=REQUIRED,
     optional=tuple(name for name in COLUMNS if name not in REQUIRED),
+    also_called=IN_PLANS,
 )

@@ -17,7 +17,7 @@ from dsx.runs.note_words import unread_words
 from dsx.runs.notes import ZERO_GROUP, read_notes
 from dsx.runs.reasons import Reason, impossible
 from dsx.runs.recompute_words import SHARDED_RECIPE, RecomputeWord, recompute_words
-from dsx.runs.run_table import CROSS_ENTROPY, Run
+from dsx.runs.run_table import CROSS_ENTROPY, IN_PLANS, Run
 from dsx.runs.software import described, known_stacks, software_of
 from dsx.space.choices import BY_NAME, CHOICES
 from dsx.space.domain_fill import fill_in_order
@@ -219,7 +219,7 @@ def _plan(values: Mapping[str, Any], stated: Mapping[str, Any], domain: int) -> 
     """
     plan: dict[str, Any] = {choice.name: choice.default for choice in CHOICES if choice.name != "strategy"}
     plan |= {name: values[name] for name in ("tp", "cp", "ep", "pp", "vpp", "dp", "zero_stage")}
-    plan |= {column: values[name] for column, name in _COLUMNS.items()}
+    plan |= {column: values[name] for column, name in IN_PLANS.items()}
     # In a pipeline, frameworks that shard weights gather them once a step and reduce gradients after the last
     # microbatch (TorchTitan's fsdp_reshard_after_forward; torch.distributed.pipelining): what stage 1 does.
     if plan["pp"] > 1 and plan["zero_stage"] == 3:
@@ -227,15 +227,6 @@ def _plan(values: Mapping[str, Any], stated: Mapping[str, Any], domain: int) -> 
     plan["num_microbatches"] = values["global_batch"] // (values["dp"] * values["microbatch"])
     shares = fill_in_order({axis: plan[axis] for axis in axes_in(ORDERS[0])}, domain)
     return Plan(plan | {f"{axis}_nvs": share for axis, share in shares.items()} | dict(stated))
-
-
-# Column of a plan -> its name in a run table, where the two differ.
-_COLUMNS = {
-    "num_gpus": "n_gpus",
-    "global_batch_size": "global_batch",
-    "sequence_length": "seq",
-    "microbatch_size": "microbatch",
-}
 
 
 def _layout(values: Mapping[str, Any], model: ModelSpec) -> dict[str, str] | Reason:

@@ -1,4 +1,4 @@
-"""The limit on the rows that the groups of a sweep keep, checked before anything is priced.
+"""The rows that a sweep keeps at most, and their limit where it has groups, checked before anything is priced.
 
 All columns of kept rows are in memory at the end, and those of all parts a second time when the parts are merged. A row
 takes about 0.6 KB, so the most rows, 104,857 groups of ten, take one or two gigabytes.
@@ -45,6 +45,15 @@ def fault_of_groups(studies: Sequence[Study], parts: Sequence[Part], keep: Keep)
         f"{MAX_ROWS:,} rows{most}; name fewer columns in 'per', give "
         "a smaller 'top', or fix or limit columns (keep: feasible writes all rows that fit, to be grouped later)"
     )
+
+
+def most_rows(studies: Sequence[Study], parts: Sequence[Part], keep: Keep) -> int:
+    """Return the most rows that some parts of a sweep can keep."""
+    if not isinstance(keep, KeepTop):
+        return sum(part.size for part in parts)
+    per = [name for name in keep.per if name in (*KEY_COLUMNS, *CHOICE_COLUMNS)]
+    spans = [Groups(study.space.keys, study.space.blocks, per).span for study in studies]
+    return _rows(parts, [spans[part.study] for part in parts], keep.top)
 
 
 def _rows(parts: Sequence[Part], groups: Sequence[int], top: int) -> int:

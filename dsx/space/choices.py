@@ -7,7 +7,7 @@ order of this table. Choices that were added later come last, so that candidates
 Choices with named values are stored as codes, which are positions in `values`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -45,6 +45,7 @@ class Choice:
     rule: str = ""  # what a search requires of a value; {layers}, {stages}: of the model; {values}: all values
     varied_last: bool = False  # whether a search by bounds first takes the default only (`dsx.space.variants`)
     later: bool = False  # added after candidates had ids; older plans have the default
+    also_called: tuple[str, ...] = ()  # names in launchers and papers; dsx takes none of them, and says its own
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -122,31 +123,61 @@ def _level(axis: str) -> Level:
 
 
 CHOICES: tuple[Choice, ...] = (
-    Choice("num_gpus", "job", "GPUs of the job", rule="the sweep states num_gpus"),
+    Choice(
+        "num_gpus",
+        "job",
+        "GPUs of the job",
+        rule="the sweep states num_gpus",
+        also_called=("gpus", "n_gpus", "ngpus", "world_size"),
+    ),
     Choice(
         "global_batch_size",
         "job",
         "sequences of one step, over all replicas",
         rule="the sweep states global_batch_size",
+        also_called=("gbs", "global_batch", "train_batch_size"),
     ),
-    Choice("sequence_length", "job", "tokens of one sequence"),
+    Choice(
+        "sequence_length",
+        "job",
+        "tokens of one sequence",
+        also_called=("seq", "seq_len", "seq_length", "max_seq_len", "context_length"),
+    ),
     Choice("strategy", "key", "strategy, which shards each role of a layer", rule="the sweep states strategy"),
-    Choice("tp", "key", "tensor parallel degree"),
+    Choice(
+        "tp",
+        "key",
+        "tensor parallel degree",
+        also_called=("tensor_parallel", "tensor_model_parallel_size", "tensor_parallel_degree"),
+    ),
     Choice("tp2", "key", "second tensor parallel degree"),
-    Choice("cp", "key", "context parallel degree"),
+    Choice(
+        "cp",
+        "key",
+        "context parallel degree",
+        also_called=("context_parallel", "context_parallel_size", "context_parallel_degree"),
+    ),
     Choice(
         "ep",
         "key",
         "expert parallel degree",
         searched=True,
         rule="ep divides the number of experts, and the product of the degrees that it nests in",
+        also_called=("expert_parallel", "expert_model_parallel_size", "expert_parallel_degree"),
     ),
-    Choice("pp", "placement", "pipeline parallel degree", rule="pp divides num_gpus and the {layers} layers"),
+    Choice(
+        "pp",
+        "placement",
+        "pipeline parallel degree",
+        rule="pp divides num_gpus and the {layers} layers",
+        also_called=("pipeline_parallel", "pipeline_model_parallel_size", "pipeline_parallel_degree"),
+    ),
     Choice(
         "dp",
         "placement",
         "data parallel degree",
         rule="dp divides global_batch_size, and all degrees multiply to num_gpus",
+        also_called=("data_parallel", "data_parallel_size", "data_parallel_degree"),
     ),
     Choice(
         "vpp",
@@ -156,6 +187,7 @@ CHOICES: tuple[Choice, ...] = (
         tried=_divisors_of_layers,
         rule="vpp divides the layers of a stage, {layers} / pp; vpp above 1 needs pp above 1, schedule 1f1b, and a "
         "num_microbatches that pp divides; schedule zb-v needs vpp 2",
+        also_called=("vp", "virtual_pipeline", "virtual_pipeline_model_parallel_size"),
     ),
     Choice(
         "panels",
@@ -168,12 +200,14 @@ CHOICES: tuple[Choice, ...] = (
         "key",
         "sequences of one microbatch, per replica",
         rule="microbatch_size divides the sequences of a replica, global_batch_size / dp",
+        also_called=("mbs", "microbatch", "micro_batch", "micro_batch_size", "train_micro_batch_size_per_gpu"),
     ),
     Choice(
         "num_microbatches",
         "step",
         "microbatches of one step, per replica",
         rule="num_microbatches is global_batch_size / (dp * microbatch_size)",
+        also_called=("ga", "gas", "grad_accum", "gradient_accumulation_steps"),
     ),
     Choice(
         "zero_stage",
@@ -182,6 +216,7 @@ CHOICES: tuple[Choice, ...] = (
         values=(0, 1, 2, 3),
         searched=True,
         rule="ZeRO stage 0 shards nothing, so zero_replicas is 1",
+        also_called=("zero", "zero_optimization_stage"),
     ),
     Choice(
         "zero_replicas",
@@ -204,6 +239,7 @@ CHOICES: tuple[Choice, ...] = (
         rest=f"or names of regions of a layer, joined with {JOINED}",
         searched=True,
         rule="without recomputation stored_layers is 0",
+        also_called=("recomputation", "activation_checkpointing", "activation_checkpoint"),
     ),
     Choice(
         "stored_layers",
@@ -226,6 +262,7 @@ CHOICES: tuple[Choice, ...] = (
         searched=True,
         no_effect=lambda plan: plan["pp"] == 1,
         rule="vpp above 1 needs schedule 1f1b, or zb-v with vpp 2",
+        also_called=("pipeline_schedule", "pipeline_parallel_schedule"),
     ),
     Choice(
         "offload",
@@ -255,6 +292,19 @@ CHOICES: tuple[Choice, ...] = (
     ),
 )
 BY_NAME: Mapping[str, Choice] = {choice.name: choice for choice in CHOICES}
+_CALLED = {word: choice.name for choice in CHOICES for word in (choice.name, *choice.also_called)}
+
+
+def column_called(name: str) -> str | None:
+    """Return the column that other software or people call `name`, in any case, with hyphens too; None if none is."""
+    return _CALLED.get(name.strip().lower().lstrip("-").replace("-", "_"))
+
+
+def nearest_column(name: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean 'tp'?"`` for the column of `known` that `name` means or is nearest to, or nothing."""
+    known = list(known)
+    meant = column_called(name)
+    return f"; did you mean {meant!r}?" if meant in known else did_you_mean(name, known)
 
 
 def _named(holds: Callable[[Choice], bool]) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsx.argument_types import wrong
-from dsx.errors import PlanError, SpecError, did_you_mean
-from dsx.space.choices import BY_NAME, CODES, PLAN_COLUMNS, SEARCHED_COLUMNS
+from dsx.errors import PlanError, SpecError
+from dsx.space.choices import BY_NAME, CODES, PLAN_COLUMNS, SEARCHED_COLUMNS, nearest_column
 from dsx.space.layer_layout import LAYOUT
 from dsx.space.limits import DEGREES
 
@@ -56,7 +56,7 @@ class Plan(Mapping[str, Any]):
         known = {*self.columns, *PLAN_COLUMNS, LAYOUT, *(f"nvs.{axis}" for axis in DEGREES)}
         for name, value in columns.items():
             if name not in known:
-                raise PlanError(f"unknown setting {name!r}{did_you_mean(str(name), known)}")
+                raise PlanError(f"unknown setting {name!r}{nearest_column(str(name), known)}")
             _check_value(name, value)
         return Plan({**self.columns, **columns})
 

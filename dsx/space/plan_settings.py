@@ -12,9 +12,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from dsx.errors import PlanError, SpecError, did_you_mean
+from dsx.errors import PlanError, SpecError
 from dsx.graph.derived import DerivedLayer
-from dsx.space.choices import BY_NAME, CODES, MODEL_AXES, PLAN_COLUMNS, SEARCHED_COLUMNS
+from dsx.space.choices import (
+    BY_NAME,
+    CODES,
+    MODEL_AXES,
+    PLAN_COLUMNS,
+    SEARCHED_COLUMNS,
+    column_called,
+    nearest_column,
+)
 from dsx.space.divisors import divisors
 from dsx.space.domain_fill import fill_in_order
 from dsx.space.expert_nesting import expert_share
@@ -30,6 +38,7 @@ SHARES = tuple(f"nvs.{axis}" for axis in DEGREES)
 
 # What a plan is priced for, and what prices it.
 _OF_THE_COMMAND = ("strategy", "partition", "num_gpus", "global_batch_size", "sequence_length")
+_FOLLOWS = "num_microbatches"  # from other columns
 
 Codes = dict[str, int]
 
@@ -65,6 +74,7 @@ def parse_plan(
     """
     plan = dict.fromkeys((*DEGREES, *SIZES, *(f"{axis}_nvs" for axis in DEGREES)), 1) | defaults.codes
     known = list(dict.fromkeys((*DEGREES, *SIZES, *SHARES, *defaults.codes, LAYOUT)))
+    _check_names(settings, known)
     seen: dict[str, str] = {}
     layout = ""
     for setting in settings:
@@ -123,6 +133,7 @@ def fixed_settings(settings: Sequence[str], num_gpus: int, limits: Limits) -> di
     Raises PlanError for a value that no plan on `num_gpus` GPUs can have.
     """
     known = tuple(dict.fromkeys((*DEGREES, *SIZES, *SHARES, *SEARCHED_COLUMNS)))
+    _check_names(settings, known)
     fixed: dict[str, list[int | str]] = {}
     for setting in settings:
         name, values = _parted(setting, known)
@@ -146,6 +157,19 @@ def _fixed_value(name: str, value: str, num_gpus: int, limits: Limits) -> int | 
     return number
 
 
+def _check_names(settings: Sequence[str], known: Sequence[str]) -> None:
+    """Raise PlanError for columns under the names of other software, or in another case, with all that is meant."""
+    renamed: dict[str, str] = {}
+    for setting in settings:
+        name, sign, value = setting.partition("=")
+        meant = column_called(name)
+        if sign and meant in known and name not in known:
+            renamed[setting] = f"{meant}={value}"
+    if renamed:
+        given, meant = " ".join(renamed), " ".join(renamed.values())
+        raise PlanError(f"{given!r}: each column has one name here, in lower case: write {meant}")
+
+
 def _parted(setting: str, known: Sequence[str]) -> tuple[str, str]:
     name, sign, value = setting.partition("=")
     if re.search("[<>]", name):
@@ -154,15 +178,18 @@ def _parted(setting: str, known: Sequence[str]) -> tuple[str, str]:
         )
     if not sign:
         raise PlanError(f"{setting!r} is not a setting of a plan: write column=value, such as tp=8")
-    if name in _OF_THE_COMMAND:
-        option = f"--{name.replace('_', '-')} {value}"
-        raise PlanError(f"{setting!r}: {name} is no setting of a plan; it is given beside the plan, as {option}")
+    meant = column_called(name) or name
+    if meant in _OF_THE_COMMAND:
+        option = f"--{meant.replace('_', '-')} {value}"
+        raise PlanError(f"{setting!r}: {meant} is no setting of a plan; it is given beside the plan, as {option}")
+    if meant == _FOLLOWS:
+        raise PlanError(f"{setting!r}: {BY_NAME[_FOLLOWS].rule}; set these instead")
     if name not in known and (share := f"nvs.{name.removesuffix('_nvs')}") in known:
         name = share  # the column of a result set
     if name == LAYOUT and name not in known:
         raise PlanError(f"{setting!r}: a search cuts the layers itself; dsx evaluate prices a layout")
     if name not in known:
-        raise PlanError(f"unknown setting {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})")
+        raise PlanError(f"unknown setting {name!r}{nearest_column(name, known)} (known: {', '.join(known)})")
     return name, value
 
 

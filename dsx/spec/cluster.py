@@ -20,8 +20,9 @@ from pydantic import (
     model_validator,
 )
 
-from dsx.errors import SpecError
+from dsx.errors import SpecError, UnknownNameError
 from dsx.spec.attention_kernels import Generation, ReachedSpec
+from dsx.spec.device_names import ClustersOfDevice, clusters_of_device
 from dsx.spec.load import Given, Spec, load_overridden
 from dsx.spec.overrides import Assignment
 from dsx.spec.topology import AnyTopology, Topology, fits_network
@@ -168,7 +169,21 @@ class ClusterSpec(Spec):
 def load_cluster(given: Given, overrides: Sequence[Assignment] = (), near: Path | None = None) -> ClusterSpec:
     """Return a cluster, given by name, path or content; `near` is the file that mentions it.
 
-    Raises UnknownNameError, or SpecError with all faults of the file.
+    Raises UnknownNameError, which names the clusters of a device where the name is that of a device, or SpecError with
+    all faults of the file.
     """
-    document = load_overridden("clusters", "cluster", ClusterSpec, given, overrides, near, open_keys=("network",))
+    try:
+        document = load_overridden("clusters", "cluster", ClusterSpec, given, overrides, near, open_keys=("network",))
+    except UnknownNameError:
+        if isinstance(given, str) and (found := clusters_of_device(given)):
+            raise UnknownNameError("cluster", given, (), meaning=_of_device(found)) from None
+        raise
     return validate(document, ClusterSpec)
+
+
+def _of_device(found: ClustersOfDevice) -> str:
+    """Return what to write in place of a name that is no cluster but a device."""
+    few = "its usual machine is" if len(found.usual) == 1 else "its usual machines are"
+    lines = [f"\n  {name}: {description}" for name, description in found.usual.items()]
+    others = f"\nothers: {', '.join(found.others)}" if found.others else ""
+    return f": it is a device, and a cluster has fast domains and a network too; {few}{''.join(lines)}{others}"

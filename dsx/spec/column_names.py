@@ -8,7 +8,7 @@ The columns are defined in space and cost, which import jax, and by what_if of t
 validation context; without a context any name is valid.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -26,6 +26,8 @@ class Columns:
     named: tuple[str, ...] = ()  # candidate columns of names: strategy
     point: tuple[str, ...] = ("cluster",)  # columns of the hardware point: the cluster, and the fields of what_if
     intervals: tuple[str, ...] = ()  # bounds of costs, computed for kept rows alone, so no objective
+    # From a name that is no column, and the columns that could be meant, to advice; "" if there is none.
+    nearest: Callable[[str, Iterable[str]], str] = did_you_mean
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -52,15 +54,15 @@ def _group(name: str, info: ValidationInfo[Columns | None]) -> str:
 def _no_choice(name: str, columns: Columns, known: tuple[str, ...]) -> str:
     if name in columns.costs or name in columns.intervals:
         return f"{name!r} is a cost; expected a candidate column, such as 'tp'"
-    return f"unknown candidate column {name!r}{_nearest(name, known)}"
+    return f"unknown candidate column {name!r}{_nearest(name, columns, known)}"
 
 
-def _nearest(name: str, known: Sequence[str]) -> str:
+def _nearest(name: str, columns: Columns, known: Sequence[str]) -> str:
     # Only fields of what_if have a dot.
     dotted = [column for column in known if "." in column]
     if "." in name and not dotted:
         return "; what_if varies no such field"
-    return did_you_mean(name, dotted if "." in name else known)
+    return columns.nearest(name, dotted if "." in name else known)
 
 
 def _number(name: str, info: ValidationInfo[Columns | None]) -> str:
@@ -80,14 +82,14 @@ def _objective(written: str, info: ValidationInfo[Columns | None]) -> str:
         raise ValueError(f"{name!r} is computed for kept rows alone and cannot be an objective; 'step_time_s' can")
     if name not in known:
         what = f"{name!r} holds names, not numbers" if name in columns.named else f"unknown column {name!r}"
-        raise ValueError(f"{what}{did_you_mean(name, known)}")
+        raise ValueError(f"{what}{columns.nearest(name, known)}")
     return written
 
 
 def _result(name: str, info: ValidationInfo[Columns | None]) -> str:
     columns = info.context
     if columns is not None and name not in columns.all:
-        raise ValueError(f"unknown column {name!r}{_nearest(name, columns.all)}")
+        raise ValueError(f"unknown column {name!r}{_nearest(name, columns, columns.all)}")
     return name
 
 

@@ -7,8 +7,8 @@ itself.
 
 import csv
 import io
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ class CsvFormat:
     optional: tuple[str, ...]
     comment: str = ""  # prefix of comment lines; "" for no comments
     hint: str = ""  # appended to the error of a missing column
+    # Other name of a column -> the column, which is read in its place.
+    also_called: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,8 @@ class CsvTable:
 def read_csv(path: Path, called: str, form: CsvFormat) -> CsvTable:
     """Return the table at `path`, which messages call `called`.
 
-    Raises the error of `form`, with file and line, for a file that is not CSV in UTF-8, a header with a missing,
+    Columns have the names of `form`, whichever of their names the file gives them. Raises the error of `form`, with
+    file and line, for a file that is not CSV in UTF-8, a header with a missing,
     repeated or misspelt column, a row with more or fewer cells than the header, and a table without rows.
     """
     try:
@@ -82,7 +85,11 @@ def _rows(reader: object, called: str, form: CsvFormat) -> Iterator[CsvRow]:
     """Yield the header, then the rows."""
     lines = _lines(reader, form.comment)
     begin, names = next(lines, (1, []))
-    header = [name.strip() for name in names]
+    stated = [name.strip() for name in names]
+    header = [form.also_called.get(name, name) for name in stated]
+    for name, column in form.also_called.items():
+        if name in stated and column in stated:
+            raise form.error(f"{called}:{begin}: has {column!r} and {name!r}, which are the same column: keep one")
     _check_header(header, f"{called}:{begin}", form)
     yield CsvRow(begin, f"{called}:{begin}", dict(zip(header, header, strict=True)))
     for number, (here, cells) in enumerate(lines, 1):

@@ -8,7 +8,7 @@ import pytest
 import dsx
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
-HEADINGS = re.findall(r"^### (.*)$", DOCUMENT, re.MULTILINE)
+HEADINGS = re.findall(r"^### (.*)$", DOCUMENT.replace("\\", ""), re.MULTILINE)
 
 
 @pytest.fixture(scope="module")

@@ -102,6 +102,10 @@ def test_a_plan_of_another_job_is_priced_in_this_one_and_said_so(job, found, cap
     [
         ("tp8", "'tp8' is not a setting of a plan: write column=value, such as tp=8"),
         ({"tpp": 8}, "unknown setting 'tpp'; did you mean 'tp'?"),
+        (
+            {"TP": 8, "mbs": 1},
+            "'TP=8 mbs=1': each column has one name here, in lower case: write tp=8 microbatch_size=1",
+        ),
         ({"tp": 2.5, "dp": 4}, "'tp=2.5': tp must be a whole number"),
         ({"tp": [2, 4]}, "'tp=2,4': tp must be a whole number"),
         ({"tp": 2, "dp": 3}, "= 6, but num_gpus=8; nearest: dp=4"),

@@ -24,7 +24,7 @@ def refused(done, *fragments):
         (("bset", *JOB), "No such command 'bset'. Did you mean 'best'?"),
         (("best", *MODEL, *CLUSTER, *GPUS), "Missing option '--global-batch-size'"),
         (("best", "--model", "gpt3-1", *CLUSTER, *GPUS, *BATCH), "unknown model 'gpt3-1'; did you mean 'gpt3-1t'?"),
-        (("best", *MODEL, "--cluster", "b200", *GPUS, *BATCH), "unknown cluster 'b200'; did you mean 'b200-nvs"),
+        (("best", *MODEL, "--cluster", "b200", *GPUS, *BATCH), "unknown cluster 'b200': it is a device"),
         (("best", *JOB, "--strategy", "3d"), "unknown strategy '3d'; did you mean "),
         (("best", *JOB, "--strategy", "experts"), "'experts' is a block, not a strategy"),
         (("best", *JOB, "--assumptions", "defalt"), "unknown assumption set 'defalt'; did you mean 'default'?"),
@@ -62,7 +62,17 @@ def test_options(run, folder, arguments, says):
             ("tp=2", "dp=4", "strategy=2d"),
             "strategy is no setting of a plan; it is given beside the plan, as --strategy 2d",
         ),
-        (("TP=2", "dp=4"), "unknown setting 'TP'; did you mean 'tp'?"),
+        (("TP=2", "dp=4"), "'TP=2': each column has one name here, in lower case: write tp=2"),
+        (
+            ("TP=2", "dp=4", "mbs=1", "micro-batch-size=1", "zero=1"),
+            "'TP=2 mbs=1 micro-batch-size=1 zero=1': each column has one name here, in lower case: "
+            "write tp=2 microbatch_size=1 microbatch_size=1 zero_stage=1",
+        ),
+        (
+            ("gbs=8",),
+            "global_batch_size is no setting of a plan; it is given beside the plan, as --global-batch-size 8",
+        ),
+        (("gas=2",), "'gas=2': num_microbatches is global_batch_size / (dp * microbatch_size); set these instead"),
         ((), "all degrees are 1, but num_gpus=8; nearest: dp=8"),
         (("dp=8", "microbatch_size=2"), "dp=8 * microbatch_size=2 exceeds global_batch_size=8"),
         (("tp=2", "cp=2", "dp=2"), "cp=2: strategy '1d' shards nothing of this model over cp; its axes are tp"),

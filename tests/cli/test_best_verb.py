@@ -149,7 +149,8 @@ def test_choices_are_searched_where_fix_lists_their_values(run, folder):
 @pytest.mark.parametrize(
     ("fix", "says"),
     [
-        ("vp=1", "unknown setting 'vp'; did you mean 'vpp'?"),
+        ("vp=1", "'vp=1': each column has one name here, in lower case: write vpp=1"),
+        ("vpq=1", "unknown setting 'vpq'; did you mean 'vpp'?"),
         (
             "recompute=most",
             "recompute = 'most' is not known (known: none, selective, full, or names joined",

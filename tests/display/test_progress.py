@@ -1,11 +1,14 @@
 """Progress is told to who watches, or shown: as lines on stderr, on a terminal as a bar, in a notebook as one line."""
 
+import io
+import re
 import sys
+import time
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from dsx.progress import progress
+from dsx.progress import progress, working
 
 
 @pytest.fixture
@@ -98,3 +101,67 @@ def test_without_a_terminal_a_line_is_printed_now_and_then(capsys, clock):
         for _ in range(3):
             advance(100_000)
     assert capsys.readouterr() == ("", "dsx: pricing: 50 %, 6.45 k/s, 31 s left\n")
+
+
+@pytest.fixture
+def ticks(monkeypatch):
+    """Set how often what waits is shown, and return how to wait until something is."""
+    monkeypatch.setattr("dsx.progress.LINE_INTERVAL_S", 0.002)
+    monkeypatch.setattr("dsx.progress._NOTEBOOK_INTERVAL_S", 0.002)
+
+    def until(there):
+        for _ in range(5_000):
+            if there():
+                return
+            time.sleep(0.001)
+        raise AssertionError("nothing was shown")
+
+    return until
+
+
+def test_work_that_counts_nothing_yet_says_how_long_it_takes(capsys, ticks):
+    shown = []
+
+    def there():
+        shown.append(capsys.readouterr().err)
+        return "dsx: enumerating: 0 s so far\n" in "".join(shown)
+
+    with working("enumerating"):
+        ticks(there)
+    shown.clear()
+    with progress(1000, "enumerating") as advance:
+        advance(9)  # so few that the rest cannot be estimated from them
+        ticks(there)
+        advance(991)
+
+
+def test_in_a_notebook_what_counts_nothing_is_a_line_that_vanishes(displays, ticks):
+    with working("enumerating"):
+        ticks(lambda: displays)
+    assert displays[0].shown[0] == "enumerating: 0 s so far" and displays[0].shown[-1] == ""
+
+
+def test_who_watches_is_shown_nothing_that_is_not_counted(capsys, displays, ticks):
+    with working("enumerating", lambda *told: None):
+        time.sleep(0.01)
+    assert capsys.readouterr() == ("", "") and not displays
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self):
+        return True
+
+
+def test_a_bar_moves_before_anything_is_counted_and_has_a_length_afterwards(monkeypatch, ticks):
+    terminal = Terminal()
+    for name in ("stderr", "__stderr__"):
+        monkeypatch.setattr(f"sys.{name}", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress(1000, "pricing") as advance:
+        ticks(lambda: len({*filter(re.compile("pricing").search, terminal.getvalue().split("\r"))}) > 1)
+        assert "%" not in terminal.getvalue() and "0 s" in terminal.getvalue()
+        advance(9)
+        advance(500)
+        ticks(lambda: "51%" in terminal.getvalue())

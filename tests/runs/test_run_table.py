@@ -7,7 +7,7 @@ import pytest
 from runs.tables import ROW, write
 
 from dsx.errors import RunTableError, SpecError
-from dsx.runs.run_table import COLUMNS, Run, read_runs
+from dsx.runs.run_table import COLUMNS, IN_PLANS, Run, read_runs
 from dsx.space.choices import CODES
 
 
@@ -28,6 +28,16 @@ def test_further_choices_are_columns_too(tmp_path):
     assert dict(run.further) == {"offload": CODES["offload"].index("optimizer"), "zero_replicas": 2}
     with pytest.raises(RunTableError, match="offload: offload = 'optimiser' is not known; did you mean 'optimizer'"):
         read_runs(write(tmp_path / "wrong.csv", {"offload": "optimiser"}))
+
+
+def test_columns_of_a_plan_may_have_the_names_that_they_have_in_result_sets(tmp_path):
+    table = pd.read_csv(write(tmp_path / "runs.csv"))
+    table.rename(columns={name: column for column, name in IN_PLANS.items()}).to_csv(tmp_path / "as.csv", index=False)
+    assert ",num_gpus," in (tmp_path / "as.csv").read_text(encoding="utf-8")
+    assert read_runs(tmp_path / "as.csv") == read_runs(tmp_path / "runs.csv")
+    table.assign(num_gpus=16).to_csv(tmp_path / "both.csv", index=False)
+    with pytest.raises(RunTableError, match=r"both.csv:1: has 'n_gpus' and 'num_gpus', which are the same column"):
+        read_runs(tmp_path / "both.csv")
 
 
 def test_a_column_that_is_left_out_is_blank(tmp_path):

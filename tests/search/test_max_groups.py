@@ -4,7 +4,7 @@ import pytest
 from search.sweeps import feasible_rows, run, searched, study_of
 
 from dsx.search import max_groups
-from dsx.search.max_groups import MAX_ROWS, fault_of_groups
+from dsx.search.max_groups import MAX_ROWS, fault_of_groups, most_rows
 from dsx.search.sweep import Sweep
 from dsx.spec.keep import KeepPareto, KeepTop
 
@@ -23,6 +23,14 @@ def fault(study, keep, part_size=None):
 
 def test_ten_rows_of_a_hundred_thousand_groups_are_kept():
     assert MAX_ROWS // 10 >= 100_000
+
+
+@pytest.mark.parametrize("keep", ["all", "feasible", KeepTop(top=2, per=PER), KeepTop(top=2)], ids=str)
+def test_the_most_rows_bound_what_is_kept(study, keep):
+    sweep, kept = Sweep([study], keep, "float32"), []
+    sweep.run(range(len(sweep.parts)), lambda number, rows, counts: kept.append(len(rows["tp"])))
+    assert sum(kept) <= most_rows([study], sweep.parts, keep) <= sweep.size
+    assert keep != "all" or sum(kept) == most_rows([study], sweep.parts, keep)
 
 
 def test_no_limit_without_groups(study, monkeypatch):

@@ -118,7 +118,7 @@ def test_every_choice_has_a_setting():
         (["nvs.tpp=2"], "unknown setting 'nvs.tpp'; did you mean 'nvs.tp'?"),
         (["tp=2 dp=4"], "'tp=2 dp=4' is several settings: give each by itself"),
         (["tp=2", "dp=4", "tp_nvs=2", "nvs.tp=2"], "nvs.tp is given twice: 'tp_nvs=2' and 'nvs.tp=2'"),
-        (["num_microbatches=2"], "unknown setting 'num_microbatches'"),
+        (["num_microbatches=2"], "num_microbatches is global_batch_size"),
         (["zero_stage=4"], "zero_stage = 4 must be one of 0, 1, 2, 3"),
         (
             ["recompute=ful"],
