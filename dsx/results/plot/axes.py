@@ -41,8 +41,11 @@ _SCALES = {
 }
 # The quantity of a column whose name ends in its unit.
 _QUANTITIES = {"s": "time", "bytes": "memory", "days": "time"}
-_WORDS = {"hbm": "HBM", "nvs": "NVS", "net": "network", "mfu": "MFU", "comm": "communication", "num": "number of"}
-_WORDS |= {"gpus": "GPUs"} | {axis: axis.upper() for axis in ("tp", "tp2", "cp", "ep", "pp", "dp", "vpp")}
+_WORDS = {"hbm": "HBM", "nvs": "NVLink domain", "net": "network", "mfu": "MFU", "comm": "communication"}
+_WORDS |= {"num": "number of", "gpus": "GPUs"}
+_WORDS |= {axis: axis.upper() for axis in ("tp", "tp2", "cp", "ep", "pp", "dp", "vpp")}
+# Rates whose name is their unit.
+_RATES = {"tokens_per_s_per_gpu": "tokens/s/GPU"}
 
 
 def unit_of(df: "pd.DataFrame", column: str) -> str:
@@ -60,13 +63,23 @@ def unit_of(df: "pd.DataFrame", column: str) -> str:
 def words(column: str, unit: str = "") -> str:
     """Return a column's name as text, with its quantity instead of its unit.
 
-    `step_time_s` is "step time", `peak_bytes` "peak memory", `device.hbm_capacity` "HBM capacity".
+    `step_time_s` is "step time", `peak_bytes` "peak memory", `device.hbm_capacity` "HBM capacity", `tp_nvs` "TP in an
+    NVLink domain".
     """
+    if column in _RATES:
+        return _RATES[column]
     name = column.split(".", 1)[-1]
+    if (axis := name.removesuffix("_nvs")) != name:
+        return f"{words(axis)} in an {_WORDS['nvs']}"
     without_unit = name.removesuffix("_per_s" if unit == "1/s" else f"_{unit}") if unit else name
     text = " ".join(_WORDS.get(word, word) for word in re.split(r"[._]", without_unit))
     quantity = _QUANTITIES.get(unit, "")
     return text if without_unit == name or text.endswith(quantity) else f"{text} {quantity}"
+
+
+def named(df: "pd.DataFrame", column: str) -> str:
+    """Return the name of a column of a frame as text, as on its axis but without a unit."""
+    return words(column, unit_of(df, column))
 
 
 def scale_of(df: "pd.DataFrame", column: str, values: Numbers) -> tuple[float, str]:
@@ -76,6 +89,8 @@ def scale_of(df: "pd.DataFrame", column: str, values: Numbers) -> tuple[float, s
     """
     unit = unit_of(df, column)
     text = words(column, unit)
+    if column in _RATES:
+        return 1.0, text
     if unit not in _SCALES:
         return 1.0, f"{text} [{unit}]" if unit else text
     size, name = _step(unit, values)
