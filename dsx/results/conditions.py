@@ -54,19 +54,24 @@ def column_name(text: str) -> str:
     return f"{axis}_nvs" if dot and tier == "nvs" else text
 
 
-def matching(df: "pd.DataFrame", conditions: Conditions) -> NDArray[np.bool_]:
+def matching(df: "pd.DataFrame", conditions: Conditions, few: bool = False) -> NDArray[np.bool_]:
     """Return which rows have all the values, [rows].
 
-    Raises UnknownNameError for an unknown column, InputError for a value that no row has in its column.
+    Raises UnknownNameError for an unknown column, InputError if no row has all values; not if `few`, for rows that are
+    only a part of a set.
     """
     here = np.ones(len(df), bool)
     for column, value in conditions.items():
         values = require(df, column)
-        same = _equal(df, column, values, value)
-        if not same.any() and len(df):
-            raise InputError(f"no row has {column}={value}{_nearest(df, column, value)}")
-        here &= same
+        here &= _equal(df, column, values, value)
+        if not (here.any() or few) and len(df):
+            raise InputError(f"no row has {text_of(conditions)}{_nearest(df, column, value)}")
     return here
+
+
+def text_of(conditions: Conditions) -> str:
+    """Return conditions as they are written on a command line."""
+    return " ".join(f"{column}={value}" for column, value in conditions.items())
 
 
 def _equal(df: "pd.DataFrame", column: str, values: NDArray[Any], value: object) -> NDArray[np.bool_]:

@@ -130,9 +130,20 @@ def name_text(name: str) -> str:
 
 def quantity_texts(df: "pd.DataFrame", column: str) -> list[str]:
     """Return the values of a column with three digits, in the unit of their common axis: "265 s", "3.23 s"."""
-    unit, values = unit_of(df, column), df[column].to_numpy(np.float64)
-    size, name = _step(unit, values) if unit in _SCALES else (1.0, unit)
+    values = df[column].to_numpy(np.float64)
+    size, name = _unit_for(df, column, values)
     return [f"{three_digits(value / size)} {name}".rstrip() for value in values]
+
+
+def quantity_text(df: "pd.DataFrame", column: str, value: float) -> str:
+    """Return one value of a column with three digits and its unit: "7.35 days"."""
+    size, name = _unit_for(df, column, np.array([value]))
+    return f"{three_digits(value / size)} {name}".rstrip()
+
+
+def _unit_for(df: "pd.DataFrame", column: str, values: Numbers) -> tuple[float, str]:
+    unit = unit_of(df, column)
+    return _step(unit, values) if unit in _SCALES and column not in _RATES else (1.0, _RATES.get(column, unit))
 
 
 def three_digits(value: float) -> str:

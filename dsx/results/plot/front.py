@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dsx.argument_types import one_text
 from dsx.results.conditions import Conditions, matching, parsed
-from dsx.results.frames import require
+from dsx.results.frames import require, taken
 from dsx.results.knee import knee
 from dsx.results.pareto_rows import column_of, minimised, pareto
 from dsx.results.plain_plan import WORDS, plain_plan
@@ -28,11 +28,11 @@ from dsx.results.plot.axes import (
     value_texts,
 )
 from dsx.results.plot.capacity import capacities
-from dsx.results.plot.layout import Layout
+from dsx.results.plot.layout import Layout, figure_of, text_sizes
 from dsx.results.plot.marks import MAX_CATEGORIES, marks
-from dsx.results.plot.near_best import job_of_best, near_best, of_job
+from dsx.results.plot.near_best import job_of_best, limiting, near_best, of_job, varied_settings
 from dsx.results.plot.plan_key import Keyed, draw_key
-from dsx.results.plot.selection import refuse_many, settings
+from dsx.results.plot.selection import refuse_many
 from dsx.results.plot.titles import job_text, label_picture
 
 if TYPE_CHECKING:
@@ -44,8 +44,9 @@ MAX_POINTS = 20_000
 _SIZE = (6.4, 3.9)  # of the axes, in inches
 _LEGEND = 15.0  # points: the height of one of its lines
 _MARGIN = 0.09  # of an axis, for the names of plans at its ends
-# By whether an objective is maximised: the names of its best plan.
-_FIRST = {"step_time_s": "fastest", "peak_bytes": "leanest", "cost_usd": "cheapest"}
+# The names of the best plans by an objective.
+_FIRST = {"step_time_s": "fastest", "training_days": "fastest", "tokens_per_s": "fastest", "peak_bytes": "leanest"}
+_FIRST |= {"num_gpus": "fewest GPUs", "cost_usd": "cheapest"}
 
 
 class _Scale(NamedTuple):
@@ -68,7 +69,7 @@ def front(
     """Draw the feasible rows within twice the best `x` as points, and their front as a stepped line with markers.
 
     Of a frame with several jobs (numbers of GPUs, batches, clusters, what-ifs) it is that of the best row, as the title
-    says. A setting that is an objective or `by` may vary; all feasible rows are drawn then.
+    says. A setting that is an objective or `by` may vary.
 
     Args:
         df: a result set, or rows of one.
@@ -87,23 +88,21 @@ def front(
     free = {column_of(x), column_of(y), *([one_text("by", by, "strategy")] if by is not None else [])}
     if by is not None:
         require(df, by)
-    own = df[of_job(df, job_of_best(df, x, free))]
-    own.attrs = dict(df.attrs)
-    mixed = any(len(own[name].drop_duplicates()) > 1 for name in settings(own.columns))
-    near = (require(own, "reject") == 0) if mixed else near_best(own, x)
-    shown = own[near] if near.any() else own
-    shown.attrs = dict(df.attrs)
+    own = taken(df, of_job(df, job_of_best(df, x, free)))
+    limited = limiting(x, y)
+    near = near_best(own, limited)
+    shown = taken(own, near) if near.any() else own
     best = pareto(shown, x, y)
     layout = Layout.of(ax, *_SIZE)
     ax = layout.axes[0]
     scale = _scale(ax, shown, x, y)
-    lines = _draw_points(ax, shown, scale, "" if mixed else named(df, column_of(x)))
+    lines = _draw_points(ax, shown, scale, named(df, column_of(limited)))
     lines += _draw_front(ax, best, scale, by)
-    keyed = [Keyed(name, best.iloc[[place]]) for name, place in named_plans(best, x, y).items()]
+    keyed = [Keyed(name, taken(best, np.array([place]))) for name, place in named_plans(best, x, y).items()]
     marked, lines_of_baseline = _draw_baseline(ax, own, scale, baseline) if len(best) else ([], 0)
     _set_scales(ax, shown, scale)
     for one in keyed:
-        _name(ax, one, scale)
+        _name(layout, one, scale)
     if len(best):
         _draw_capacity(ax, shown, scale)
     rows = -(-(lines + lines_of_baseline) // 2)
@@ -150,14 +149,14 @@ def _at(rows: "pd.DataFrame", scale: _Scale) -> tuple[Numbers, Numbers]:
 
 
 def _draw_points(ax: "Axes", shown: "pd.DataFrame", scale: _Scale, limited: str) -> int:
-    """Draw feasible rows as grey points, or rejected ones as pale crosses, thinned to MAX_POINTS; return the legends."""
+    """Draw feasible rows as grey points, or rejected ones as pale crosses, at most MAX_POINTS; return the legends."""
     x, y = _at(shown, scale)
     feasible = require(shown, "reject") == 0
     for rows, label, style in (
         (~feasible, "{:,} rejected plans", {"marker": "x", "color": "0.85", "s": 10, "linewidths": 0.6}),
         (
             feasible,
-            "{:,} feasible plans" + f" within twice the best {limited}" * bool(limited),
+            f"{{:,}} feasible plans within twice the best {limited}",
             {"marker": ".", "color": "0.55", "s": 16, "linewidths": 0},
         ),
     ):
@@ -197,10 +196,10 @@ def _draw_baseline(
     ax: "Axes", own: "pd.DataFrame", scale: _Scale, baseline: "Conditions | str | None"
 ) -> tuple[list[Keyed], int]:
     """Mark the baseline; return it for the key, and the number of its legends. It may be outside of the axes."""
-    feasible = own[require(own, "reject") == 0]
-    feasible.attrs = dict(own.attrs)
+    feasible = taken(own, require(own, "reject") == 0)
     if baseline is None:
-        place = plain_plan(feasible)
+        # Several jobs have several plain plans.
+        place = None if varied_settings(own) else plain_plan(feasible)
         text = f"baseline, {WORDS}"
     else:
         conditions = parsed("baseline", baseline)
@@ -209,7 +208,7 @@ def _draw_baseline(
         text = "baseline"
     if place is None:
         return [], 0
-    row = feasible.iloc[[place]]
+    row = taken(feasible, np.array([place]))
     x, y = _at(row, scale)
     style: dict[str, Any] = {"marker": "X", "color": "white", "markeredgecolor": "black", "markeredgewidth": 1.2}
     ax.plot(x, y, linestyle="none", markersize=10, zorder=5, label=text, **style)
@@ -225,15 +224,32 @@ def _set_scales(ax: "Axes", shown: "pd.DataFrame", scale: _Scale) -> None:
         plain_numbers(axis)
     if len(finite(_at(shown, scale)[0])):
         ax.margins(_MARGIN)
+        ax.autoscale_view()
 
 
-def _name(ax: "Axes", one: Keyed, scale: _Scale) -> None:
-    """Write the name of a plan beside its marker, on the side on which the front leaves room."""
+def _name(layout: Layout, one: Keyed, scale: _Scale) -> None:
+    """Write the name of a plan beside its marker, on the side on which the front leaves room; the axis makes some."""
+    from matplotlib.transforms import offset_copy
+
+    ax = layout.axes[0]
     (x,), (y,) = _at(one.row, scale)
     left, below = not scale.x.startswith("-"), not scale.y.startswith("-")
     style: dict[str, Any] = {"ha": "right" if left else "left", "va": "top" if below else "bottom", "zorder": 6}
-    offset = (-5.0 if left else 5.0, -4.0 if below else 4.0)
-    ax.annotate(one.name, (x, y), xytext=offset, textcoords="offset points", fontsize="small", weight="bold", **style)
+    offset = {"x": -5.0 if left else 5.0, "y": -4.0 if below else 4.0}
+    beside = offset_copy(ax.transData, figure_of(ax), **offset, units="points")
+    text = ax.text(x, y, one.name, transform=beside, fontsize="small", weight="bold", **style)
+    ((width, _),) = text_sizes([text])
+    share = (width + 8.0) / layout.room(ax)[0]
+    place = ax.transAxes.inverted().transform(ax.transData.transform((x, y)))[0]
+    there = place if left else 1.0 - place
+    if there < share < 0.5:
+        # So much wider that the marker is this share of the axis from its end.
+        ends = ax.transAxes.transform(
+            [(-(share - there) / (1.0 - share), 0.0), (1.0 + (share - there) / (1.0 - share), 0.0)]
+        )
+        low, high = ax.transData.inverted().transform(ends)[:, 0]
+        ends = ax.get_xlim()
+        ax.set_xlim((float(low), ends[1]) if left else (ends[0], float(high)))
 
 
 def _draw_capacity(ax: "Axes", shown: "pd.DataFrame", scale: _Scale) -> None:

@@ -47,12 +47,13 @@ def draw_key(layout: Layout, plans: Sequence[Keyed], *objectives: str) -> None:
         lines += [f"{head}  {text[0]}".rstrip(), *(" " * indent + part for part in text[1:])]
     place: dict[str, Any] = {"xy": (0.0, 0.0), "xycoords": "axes fraction", "textcoords": "offset points"}
     style: dict[str, Any] = {"family": "DejaVu Sans Mono", "fontsize": _FONT, "linespacing": 1.3, "color": "0.15"}
-    ax.annotate("\n".join(lines), **place, xytext=(0.0, -_BELOW), va="top", annotation_clip=False, **style)
+    ax.annotate("\n".join(lines), gid="plans", **place, xytext=(0.0, -_BELOW), va="top", annotation_clip=False, **style)
 
 
 def plan_text(row: "pd.DataFrame") -> str:
     """Return the strategy and the choices of the plan of a frame of one row, "" if a column is missing."""
     if not {*PLAN_COLUMNS} <= {*row.columns}:
         return ""
-    (values,) = row[list(PLAN_COLUMNS)].to_dict(orient="records")
+    plan: Any = row[list(PLAN_COLUMNS)]
+    (values,) = plan.to_dict(orient="records")
     return f"{values['strategy']} {Plan(values).text}"

@@ -150,9 +150,7 @@ def _draw_ideal(ax: "Axes", places: Sequence[float], table: BestTable, y: str, s
     return bool(lines)
 
 
-def _draw_bars(
-    ax: "Axes", places: Sequence[float], df: "pd.DataFrame", table: BestTable, y: str, size: float
-) -> bool:
+def _draw_bars(ax: "Axes", places: Sequence[float], df: "pd.DataFrame", table: BestTable, y: str, size: float) -> bool:
     """Draw the 80 % interval of each point; return whether there was any."""
     found = False
     for line, rows in zip(list(ax.lines), table.places, strict=False):

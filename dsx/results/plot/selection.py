@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # In every other column the smallest value is the best.
 LARGER_IS_BETTER = frozenset(("mfu", "tokens_per_s", "tokens_per_s_per_gpu"))
 
-_SETTINGS = ("cluster", "num_gpus", "global_batch_size")
+_SETTINGS = ("cluster", "num_gpus", "global_batch_size", "sequence_length")
 
 
 def settings(columns: Iterable[str]) -> list[str]:

@@ -157,7 +157,7 @@ def _draw_domains(ax: "Axes", found: "Sequence[PlanStage]", placement: Placement
         )
     counted = "domains x GPUs of a stage" if behind else "GPUs of a stage"
     _say(ax, 0.7 * _BOX, f"{counted}, one replica")
-    _say(ax, 0.3 * _BOX, "overlapping boxes: domains of a stage" if behind else "a box: a fast domain")
+    _say(ax, 0.3 * _BOX, "overlapping boxes: NVLink domains of a stage" if behind else "a box: an NVLink domain")
     step = max(1, len(found) // 16)
     ax.set_xticks(range(0, len(found), step), labels=[str(place + 1) for place in range(0, len(found), step)])
     ax.tick_params(axis="x", length=0)

@@ -14,10 +14,9 @@ from dsx.results.plot.selection import settings
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
 
 _FONT, _SMALL_FONT = 9.5, 8.0  # points
-_LETTER = 0.56  # the mean width of a letter, in heights of the font
+_LETTER = 0.52  # the mean width of a letter, in heights of the font
 _LINE = 1.3  # the height of a line, likewise
 _GAP = 5.0  # points between the axis and the lowest line
 
@@ -30,10 +29,15 @@ def label_picture(layout: Layout, shows: str, lines: Sequence[str], above: float
     ax = layout.axes[0]
     width = layout.room(ax)[0]
     small = [part for line in lines if line for part in wrap(line, max(int(width / (_LETTER * _SMALL_FONT)), 12))]
-    place: dict[str, Any] = {"xy": (0.0, 1.0), "xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
+    place: dict[str, Any] = {
+        "xy": (0.0, 1.0),
+        "xycoords": "axes fraction",
+        "textcoords": "offset points",
+        "va": "bottom",
+    }
     style: dict[str, Any] = {"fontsize": _SMALL_FONT, "color": "0.25", "linespacing": _LINE, "annotation_clip": False}
     if small:
-        ax.annotate("\n".join(small), **place, xytext=(0.0, above + _GAP), **style)
+        ax.annotate("\n".join(small), gid="job", **place, xytext=(0.0, above + _GAP), **style)
     pad = above + _GAP + _LINE * _SMALL_FONT * len(small) + 4.0 * bool(small)
     headline = "\n".join(wrap(shows, max(int(width / (_LETTER * _FONT)), 12)))
     ax.set_title(headline, loc="left", fontsize=_FONT, pad=pad)
@@ -47,9 +51,7 @@ def job_text(df: "pd.DataFrame", axes: Collection[str] = ()) -> str:
     cluster = name_text(str(one["cluster"])) if "cluster" in one else ""
     batch = f"{one['global_batch_size']:,} sequences" if "global_batch_size" in one else ""
     batch += f" of {one['sequence_length']:,} tokens" if batch and "sequence_length" in one else ""
-    hardware = [
-        f"{named(df, name)} {value_texts(df, name, [value])[0]}" for name, value in one.items() if "." in name
-    ]
+    hardware = [f"{named(df, name)} {value_texts(df, name, [value])[0]}" for name, value in one.items() if "." in name]
     machine = " of ".join(text for text in (gpus, cluster) if text)
     return ", ".join(text for text in (name_text(model), machine, batch, *hardware) if text)
 
@@ -63,5 +65,4 @@ def best_over(df: "pd.DataFrame", point: str, axes: Collection[str]) -> str:
 
 def _settled(df: "pd.DataFrame") -> list[str]:
     """Return the settings that have one value in all rows."""
-    known = [*settings(df.columns), *({"sequence_length"} & {*df.columns})]
-    return [name for name in known if len(df) and (df[name].array == df[name].iloc[0]).all()]
+    return [name for name in settings(df.columns) if len(df) and (df[name].array == df[name].iloc[0]).all()]

@@ -1,4 +1,4 @@
-"""The machine of today: the values that the sweep's own cluster and assumption set have in the fields that it varies."""
+"""The machine of today: what a sweep's own cluster and assumption set have in the fields that it varies."""
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
