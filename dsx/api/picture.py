@@ -166,8 +166,8 @@ def _front(folder: Path, x: str, y: str, given: Mapping[str, Any], common: Seque
     by, where, baseline = given.get("by"), given.get("where", {}), parsed("baseline", given.get("baseline"))
     light = [*common, column_of(x), column_of(y), by or "strategy"]
     whole = _where(load(folder, light), where)
-    by = "strategy" if by is None and whole["strategy"].nunique() > 1 else by
-    job = job_of_best(whole, x, {column_of(x), column_of(y), by})
+    by = "strategy" if by is None and len(whole["strategy"].drop_duplicates()) > 1 else by
+    job = job_of_best(whole, x, {column_of(x), column_of(y), by or ""})
     if job:
         words = " ".join(f"{name}={value}" for name, value in job.items())
         remark(f"the front is that of {words}, which has the best {column_of(x)}; another one has --where")

@@ -7,6 +7,7 @@ of the scale. The values of an axis are equally spaced, whatever the distances b
 row is hatched: its rows may all be rejected, not kept, or not part of the sweep.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
