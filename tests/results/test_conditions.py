@@ -18,7 +18,7 @@ def test_texts_and_mappings():
 
 @pytest.mark.parametrize("text", ["tp", "=8", "tp="])
 def test_what_is_no_condition(text):
-    with pytest.raises(InputError, match="where '.*' is no COLUMN=VALUE, as in num_gpus=16384"):
+    with pytest.raises(InputError, match=r"where '.*' is no COLUMN=VALUE, as in num_gpus=16384"):
         parsed("where", [text])
     with pytest.raises(InputError, match="where: 5 is given, and COLUMN=VALUE"):
         parsed("where", [5])

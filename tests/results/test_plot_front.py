@@ -206,7 +206,7 @@ def test_a_baseline_is_the_fastest_row_with_its_columns():
     rows = df[(df["reject"] == 0) & (df["tp"] == 8) & (df["cp"] == 2)]
     for given in ("tp=8 cp=2", {"tp": 8, "cp": 2}):
         (line,) = [line for line in plot.front(df, baseline=given).lines if line.get_label() == "baseline"]
-        assert line.get_xdata() == pytest.approx([rows["step_time_s"].min()])
+        assert line.get_xdata() == pytest.approx([rows["step_time_s"].min() / 60])  # minutes
     with pytest.raises(InputError, match=r"no row has tp=7 \(known: 1, 2, 4, 8, 16, 32\)"):
         plot.front(df, baseline="tp=7")
     with pytest.raises(UnknownNameError, match="unknown column 'tq'"):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 MAX_VALUES = 200  # of one axis
 # Colours resolve fewer values than positions do.
 _LINEAR_COLOURS = 8.0
-_FAR = 3.0  # interquartile ranges beyond the quartiles: Tukey's outer fences
+_FAR = 7.0  # median absolute deviations of the logarithms: as far as Tukey's outer fences of a normal distribution
 _LEAST_RANGE = 0.05  # of the reference, so that colours do not exaggerate what hardly differs
 _SAME = 0.005  # of the reference: what differs by less has no number
 _FONT = 8.0  # points, of ticks
@@ -150,7 +150,7 @@ def _draw_cells(ax: "Axes", ratios: Numbers, label: str) -> "QuadMesh":
     edges = [np.arange(count + 1) - 0.5 for count in ratios.shape[::-1]]
     norm = (LogNorm if wide else Normalize)(low, high)
     mesh = ax.pcolormesh(*edges, np.ma.masked_invalid(ratios), norm=norm, cmap="viridis")
-    beyond = bool((finite(ratios) < low).any()), bool((finite(ratios) > high).any())
+    beyond = bool((finite(ratios) < low * (1 - 1e-6)).any()), bool((finite(ratios) > high * (1 + 1e-6)).any())
     extend = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}[beyond]
     bar = figure_of(ax).colorbar(mesh, ax=ax, label=label, pad=0.02, extend=extend)
     bar.ax.tick_params(labelsize=_FONT)
@@ -160,9 +160,10 @@ def _draw_cells(ax: "Axes", ratios: Numbers, label: str) -> "QuadMesh":
 
 def _bulk(ratios: Numbers) -> tuple[float, float]:
     """Return the range of the colours: that of the values, but for those that are far from the bulk."""
-    first, third = np.quantile(ratios, (0.25, 0.75))
-    reach = _FAR * max(third - first, _LEAST_RANGE)
-    low, high = max(float(ratios.min()), first - reach), min(float(ratios.max()), third + reach)
+    logs = np.log(ratios[ratios > 0])
+    median = np.median(logs) if len(logs) else 0.0
+    reach = _FAR * max(float(np.median(np.abs(logs - median))) if len(logs) else 0.0, _LEAST_RANGE / 2)
+    low, high = max(float(ratios.min()), np.exp(median - reach)), min(float(ratios.max()), np.exp(median + reach))
     middle, half = (low + high) / 2, max((high - low) / 2, _LEAST_RANGE / 2)
     return middle - half, middle + half
 
