@@ -11,10 +11,11 @@ from dsx.display.quantities import counted
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
 from dsx.remarks import remark
 from dsx.results import plain_plan
-from dsx.results.conditions import Conditions, matching, parsed
+from dsx.results.conditions import Conditions, matching, parsed, text_of
 from dsx.results.frames import column_list, taken
 from dsx.results.pareto_rows import column_of
 from dsx.results.store import load, load_chosen, read_manifest
+from dsx.units import exact_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -137,6 +138,8 @@ def _picture(folder: Path, kind: str, given: Mapping[str, Any]) -> "Axes":
 
     along = given.get("x", ["step_time_s" if kind == "front" else "num_gpus"])
     x, by, where = along[0], given.get("by"), given.get("where", {})
+    if where:
+        matching(load(folder, where), where)
     # A title says which settings the rows have, and over which a point is the best.
     common = ["reject", *settings(column.name for column in read_manifest(folder).columns), *where]
     match kind:
@@ -144,7 +147,7 @@ def _picture(folder: Path, kind: str, given: Mapping[str, Any]) -> "Axes":
             return _front(folder, x, given.get("y", "peak_bytes"), given, common)
         case "breakdown":
             light = [*common, "step_time_s", "candidate", *along]
-            rows = load_chosen(folder, light, lambda frame: fastest(_where(frame, where, few=True), along))
+            rows = load_chosen(folder, light, lambda frame: fastest(_where(frame, where), along))
             return pictures.breakdowns(_where(rows, where), along)
         case "scaling":
             y = given.get("y", PER_GPU)
@@ -168,13 +171,16 @@ def _front(folder: Path, x: str, y: str, given: Mapping[str, Any], common: Seque
     whole = _where(load(folder, light), where)
     by = "strategy" if by is None and len(whole["strategy"].drop_duplicates()) > 1 else by
     job = job_of_best(whole, x, {column_of(x), column_of(y), by or ""})
+    if {*baseline} - {*whole.columns}:
+        matching(load(folder, [*light, *baseline]), baseline)
     if job:
-        words = " ".join(f"{name}={value}" for name, value in job.items())
-        remark(f"the front is that of {words}, which has the best {column_of(x)}; another one has --where")
-    if baseline:
-        matching(whole if not {*baseline} - {*whole.columns} else load(folder, [*light, *baseline]), baseline)
+        units = whole.attrs["units"]
+        words = text_of(
+            {name: value if isinstance(value, str) else exact_quantity(value, units[name]) for name, value in job.items()}
+        )
+        remark(f"the front is that of {words}, which has the best {column_of(x)}; --where draws another one")
     needed = [*light, *plain_plan.COLUMNS, "step_time_s", *baseline]
-    rows = load_chosen(folder, needed, lambda frame: drawn_rows(_where(frame, where, few=True), (x, y), job, baseline))
+    rows = load_chosen(folder, needed, lambda frame: drawn_rows(_where(frame, where), (x, y), job, baseline))
     rows = rows if len(rows) else whole
     return pictures.front(rows, x, y, by=by, baseline=baseline or None)
 
@@ -187,6 +193,6 @@ def _of_rate(folder: Path, column: str) -> list[str]:
     return ["tokens_per_s", GPUS] if column == PER_GPU and column not in there else [column]
 
 
-def _where(frame: "pd.DataFrame", where: Conditions, few: bool = False) -> "pd.DataFrame":
-    """Return the rows that meet the conditions; `few` if another part of the set may have those that do."""
-    return taken(frame, matching(frame, where, few)) if where else frame
+def _where(frame: "pd.DataFrame", where: Conditions) -> "pd.DataFrame":
+    """Return the rows that meet the conditions; another part of the set may have those that do."""
+    return taken(frame, matching(frame, where, few=True)) if where else frame

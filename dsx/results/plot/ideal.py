@@ -56,7 +56,8 @@ def interval(rows: "pd.DataFrame", column: str) -> tuple[Numbers, Numbers] | Non
     if column not in _POWERS or not {"step_time_s", *ends} <= {*rows.columns}:
         return None
     values, time = rows[column].to_numpy(np.float64), rows["step_time_s"].to_numpy(np.float64)
-    ratios = [(rows[end].to_numpy(np.float64) / time) ** _POWERS[column][0] for end in ends]
+    given = [rows[end].to_numpy(np.float64) / time for end in ends]
+    ratios = [np.where(ratio > 0.0, ratio, np.nan) ** _POWERS[column][0] for ratio in given]
     if not np.isfinite(ratios).any():
         return None
     return values * np.minimum(*ratios), values * np.maximum(*ratios)
