@@ -176,7 +176,10 @@ def _front(folder: Path, x: str, y: str, given: Mapping[str, Any], common: Seque
     if job:
         units = whole.attrs["units"]
         words = text_of(
-            {name: value if isinstance(value, str) else exact_quantity(value, units[name]) for name, value in job.items()}
+            {
+                name: value if isinstance(value, str) else exact_quantity(value, units[name])
+                for name, value in job.items()
+            }
         )
         remark(f"the front is that of {words}, which has the best {column_of(x)}; --where draws another one")
     needed = [*light, *plain_plan.COLUMNS, "step_time_s", *baseline]

@@ -84,7 +84,7 @@ def test_a_value_without_a_feasible_plan_shows_the_fastest_rejected_one():
     assert [round(bar.get_x() + bar.get_width() / 2) for bar in hatched] == [1]
     assert hatched[0].get_hatch()
     assert legend_texts(ax)[0] == "rejected"
-    assert title_of(ax)[0] == "step time of the fastest plan by number of GPUs"
+    assert title_of(ax)[0] == "step time by number of GPUs"
     nothing = plot.breakdown(df.assign(reject=1), "num_gpus")
     assert title_of(nothing)[0] == "no feasible candidate"
 

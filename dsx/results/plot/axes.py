@@ -42,7 +42,7 @@ _SCALES = {
 # The quantity of a column whose name ends in its unit.
 _QUANTITIES = {"s": "time", "bytes": "memory", "days": "time"}
 _WORDS = {"hbm": "HBM", "nvs": "NVLink domain", "net": "network", "mfu": "MFU", "comm": "communication"}
-_WORDS |= {"num": "number of", "gpus": "GPUs"}
+_WORDS |= {"num": "number of", "gpus": "GPUs", "flops": "FLOP/s"}
 _WORDS |= {axis: axis.upper() for axis in ("tp", "tp2", "cp", "ep", "pp", "dp", "vpp")}
 # Rates whose name is their unit.
 _RATES = {"tokens_per_s_per_gpu": "tokens/s/GPU"}

@@ -98,8 +98,10 @@ def _draw(layout: Layout, names: Sequence[str], columns: Sequence[str], rows: "p
     feasible = bool((require(rows, "reject") == 0).any())
     totals = " and ".join(named(rows, STACKS[name].total) for name in names)
     by = ", ".join(named(rows, column) for column in columns)
-    title = f"{totals} of the fastest plan by {by}" if feasible else NOTHING
-    label_picture(layout, title, [job_text(rows, columns), best_over(rows, "bar", columns) if feasible else ""])
+    title = f"{totals} by {by}" if feasible else NOTHING
+    label_picture(
+        layout, title, [job_text(rows, columns), best_over(rows, "bar", columns, "fastest") if feasible else ""]
+    )
     layout.settle()
 
 

@@ -210,9 +210,9 @@ def _annotate(
     longest = max(len(text) for row in texts for text in row) or 1
     size = min(_LARGEST_FONT, 0.9 * width / (_WIDE * longest), 0.7 * height)
     for region in regions(texts, compared.cells) if size >= _SMALLEST_FONT else ():
-        red, green, blue, _ = mesh.to_rgba(ratios[region.row, region.column])
+        red, green, blue, _ = mesh.to_rgba(ratios[region.cell])
         dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
-        weight = "bold" if compared.cells[region.row, region.column] else "normal"
+        weight = "bold" if compared.cells[region.cell] else "normal"
         style: dict[str, Any] = {"ha": "center", "va": "center", "weight": weight}
         ax.text(region.column, region.row, region.text, size=size, color="white" if dark else "black", **style)
 

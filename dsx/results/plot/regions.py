@@ -10,12 +10,12 @@ Segments = list[tuple[tuple[float, float], tuple[float, float]]]  # ends as (col
 
 
 class Region(NamedTuple):
-    """Neighbouring cells with the same text, and the cell among them that is nearest to their middle."""
+    """Neighbouring cells with the same text, and where it is written: in their middle if they fill a rectangle."""
 
     text: str
-    row: int
-    column: int
-    cells: int
+    row: float
+    column: float
+    cell: tuple[int, int]  # the one that is nearest to the middle
 
 
 def regions(texts: Sequence[Sequence[str]], apart: NDArray[np.bool_]) -> list[Region]:
@@ -44,9 +44,11 @@ def _only(shape: tuple[int, ...], cell: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def _region(text: str, cells: NDArray[np.int64]) -> Region:
-    distance = ((cells - cells.mean(axis=0)) ** 2).sum(axis=1)
-    row, column = cells[int(distance.argmin())]
-    return Region(text, int(row), int(column), len(cells))
+    middle = cells.mean(axis=0)
+    row, column = cells[int(((cells - middle) ** 2).sum(axis=1).argmin())].tolist()
+    full = len(cells) == int(np.prod(np.ptp(cells, axis=0) + 1))
+    at = middle.tolist() if full else [row, column]
+    return Region(text, at[0], at[1], (row, column))
 
 
 def borders(texts: Sequence[Sequence[str]]) -> Segments:

@@ -56,11 +56,20 @@ def job_text(df: "pd.DataFrame", axes: Collection[str] = ()) -> str:
     return ", ".join(text for text in (name_text(model), machine, batch, *hardware) if text)
 
 
-def best_over(df: "pd.DataFrame", point: str, axes: Collection[str]) -> str:
-    """Return over what each point is the best: "each point: the best feasible plan, over HBM bandwidth too"."""
-    settled = _settled(df)
-    varied = [named(df, name) for name in settings(df.columns) if name not in (*settled, *axes)]
-    return f"each {point}: the best feasible plan{', and over ' * bool(varied)}{', '.join(varied)}"
+def best_over(df: "pd.DataFrame", point: str, axes: Collection[str], best: str = "best") -> str:
+    """Return over what each point is the best: "each point: the best feasible plan, and over HBM bandwidth".
+
+    `axes` are the columns of which each point has one value.
+    """
+    others = [name for name in settings(df.columns) if name not in (*_settled(df), *axes)]
+    own = [name for name in axes if name in df.columns]
+    points = df[own + others].drop_duplicates()
+    # What has one value at each point varies with it, and not beside it.
+    several = [
+        name for name in others if len(points[[*own, name]].drop_duplicates()) > len(points[own].drop_duplicates())
+    ]
+    beside = f", and over {', '.join(named(df, name) for name in several)}" if several else ""
+    return f"each {point}: the {best} feasible plan{beside}"
 
 
 def _settled(df: "pd.DataFrame") -> list[str]:
