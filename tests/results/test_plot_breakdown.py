@@ -127,6 +127,18 @@ def test_a_large_capacity_does_not_flatten_the_bars():
     assert ax.get_ylim()[1] <= 2 * max(sum(stacks_of(ax).values()))
 
 
+def test_the_title_says_over_what_a_bar_is_the_fastest():
+    df = candidates(num_gpus=(8,), what_if={"device.hbm_capacity": (60e9, 80e9), "device.hbm_bandwidth": (1e12, 2e12)})
+    together = df[df["device.hbm_bandwidth"] == np.where(df["device.hbm_capacity"] == 60e9, 1e12, 2e12)]
+    job = "8 GPUs of near each bar: the fastest feasible plan"
+    assert title_of(plot.breakdowns(together, "device.hbm_capacity")) == (
+        "step time and peak memory by HBM capacity",
+        job,
+    )
+    own = df[df["device.hbm_capacity"] == 80e9]
+    assert title_of(plot.breakdown(own, "strategy"))[1].startswith("8 GPUs of near, HBM capacity 80 GB")
+
+
 def test_no_rows(tmp_path):
     ax = plot.breakdowns(candidates().head(0))
     assert title_of(ax)[0] == "no feasible candidate"

@@ -23,6 +23,7 @@ _POWERS = {
     "training_days": (1, 0),
     "tokens_per_s": (-1, 0),
     "mfu": (-1, -1),
+    **dict.fromkeys(("gpu_hours", "cost_usd", "energy_kwh"), (1, 1)),
     PER_GPU: (-1, -1),
 }
 

@@ -63,7 +63,7 @@ def best_over(df: "pd.DataFrame", point: str, axes: Collection[str], best: str =
     """
     others = [name for name in settings(df.columns) if name not in (*_settled(df), *axes)]
     own = [name for name in axes if name in df.columns]
-    points = df[own + others].drop_duplicates()
+    points: Any = df[own + others].drop_duplicates()
     # What has one value at each point varies with it, and not beside it.
     several = [
         name for name in others if len(points[[*own, name]].drop_duplicates()) > len(points[own].drop_duplicates())
