@@ -100,7 +100,7 @@ def scaling(
         title = ", ".join(named(df, column) for column in columns) or None
         ax.legend(title=title, title_fontsize="small", fontsize="small", ncols=1 + len(names) // 21, **_OUTSIDE)
     layout.fit_ticks(ax.xaxis, places, texts)
-    shown = {x, y, *columns}
+    shown = {x, *columns}
     shows = f"{label.partition(' [')[0]} by {named(df, x)}" if len(finite(values)) else NOTHING
     label_picture(layout, shows, [job_text(df, shown), best_over(df, "point", shown)])
     layout.settle()
