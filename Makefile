@@ -48,7 +48,7 @@ bench: $(INSTALLED)
 reproduction: $(INSTALLED)
 	$(BIN)/python benchmarks/reproduction.py --write docs/reproduction.md
 	$(BIN)/dsx sweep sweeps/$(SWEEP).yaml -o results/$(SWEEP)
-	$(BIN)/dsx plot results/$(SWEEP) --kind front --by strategy -o docs/front.png
+	$(BIN)/dsx plot results/$(SWEEP) --kind front -o docs/front.png
 
 calibration: $(INSTALLED)
 	$(BIN)/python benchmarks/calibration.py --write data/assumptions/default.yaml

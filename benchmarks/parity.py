@@ -44,10 +44,11 @@ def draw(
         ax.set_title(title)
         for name, style in styles.items():
             own = _known(measured, predicted) & (names == name)
-            ax.plot(measured[own], predicted[own], linestyle="", label=name, **style)
-    handles, labels = axes[0].get_legend_handles_labels()
-    if labels:
-        figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
+            if own.any():
+                ax.plot(measured[own], predicted[own], linestyle="", label=name, **style)
+    drawn = {line.get_label(): line for ax in axes for line in ax.lines if str(line.get_label()) in styles}
+    if drawn:
+        figure.legend(drawn.values(), drawn, loc="outside lower center", ncols=3 * columns, frameon=False)
     # Without a palette: thousands of overlapping markers have too many shades to compute one in reasonable time.
     figure.savefig(path, dpi=120)
 

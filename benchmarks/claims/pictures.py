@@ -29,7 +29,7 @@ PICTURES = {
     ),
     "figure-4a": (
         "Figure 4a: GPT3-1T against the number of GPUs",
-        "The fastest 1d plan at each number of B200; below the bars the shares of the domain (NVS) and the plan. The "
+        "The fastest 1d plan at each number of B200; below the bars the shares of the NVLink domain and the plan. The "
         "step times of large numbers are small here: the claims have those that matter.",
     ),
     "figure-4b": (
@@ -72,8 +72,8 @@ PICTURES = {
     ),
     "figure-a6-gpt3-1t": (
         "Figure A6: capacity against bandwidth, GPT3-1T",
-        "Days on 8,192 B200 with another HBM. Bandwidth matters below 1.5 TB/s; capacity from 640 GB, where a plan "
-        "without pipeline fits.",
+        "Days on 8,192 B200 with another HBM, relative to the GPU as it is (framed). Bandwidth matters below 1.5 TB/s; "
+        "capacity from 640 GB, where a plan without pipeline fits.",
     ),
     "figure-a6-vit-era5": (
         "Figure A6: capacity against bandwidth, vision transformer",
@@ -81,7 +81,7 @@ PICTURES = {
     ),
     "validation-gpt3-175b": (
         "Validation: GPT3-175B on 512 A100",
-        "The fastest 1d plan for each tp by pp, four GPUs to a node. Around the best the step time is flat along "
-        "pp and steep along tp.",
+        "The fastest 1d plan for each tp by pp, four GPUs to a node, relative to the best (framed). Around it the step "
+        "time is flat along pp and steep along tp.",
     ),
 }

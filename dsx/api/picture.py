@@ -6,14 +6,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsx.argument_types import file_path, one_text
+from dsx.cost.interval import StepInterval
 from dsx.display.quantities import counted
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
 from dsx.remarks import remark
-from dsx.results.frames import column_list
+from dsx.results import plain_plan
+from dsx.results.conditions import Conditions, matching, parsed, text_of
+from dsx.results.frames import column_list, taken
 from dsx.results.pareto_rows import column_of
 from dsx.results.store import load, load_chosen, read_manifest
+from dsx.units import exact_quantity
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
 
@@ -27,12 +32,11 @@ class _Kind:
 
 
 KINDS = {
-    "front": _Kind(("x", "y", "by")),
-    "breakdown": _Kind(("x",), several_x=True),
-    "scaling": _Kind(("x", "y", "by", "baseline")),
-    "heatmap": _Kind(("x", "y", "value"), needs=("x", "y")),
+    "front": _Kind(("x", "y", "by", "baseline", "where")),
+    "breakdown": _Kind(("x", "where"), several_x=True),
+    "scaling": _Kind(("x", "y", "by", "baseline", "where")),
+    "heatmap": _Kind(("x", "y", "value", "where"), needs=("x", "y")),
 }
-
 
 _EXAMPLES = {"kind": "front", "y": "step_time_s", "value": "step_time_s", "baseline": "80 GB"}
 
@@ -47,6 +51,7 @@ def draw(
     value: str | None = None,
     by: str | None = None,
     baseline: str | None = None,
+    where: Conditions | Sequence[str] | str | None = None,
 ) -> None:
     """Draw the fastest plans of a result set into a file.
 
@@ -58,7 +63,9 @@ def draw(
         y: column along y.
         value: column shown in the cells of a heatmap.
         by: draw one line, or marker, for each value of this column.
-        baseline: show the speed-up over the line of this value.
+        baseline: of scaling, show the speed-up over the line of this value; of a front, mark the fastest plan with
+            these columns ("tp=8 pp=16") in place of the plain plan.
+        where: only rows with these values, {"num_gpus": 1024} or ["num_gpus=1024"].
 
     Raises InputError for a picture that cannot be drawn; NothingFeasible, after drawing, if no row fits.
     """
@@ -67,7 +74,7 @@ def draw(
     for name, stated in single.items():
         if stated is not None:
             one_text(name, stated, _EXAMPLES.get(name, "num_gpus"))
-    given = {**single, "x": column_list("x", x)}
+    given = {**single, "x": column_list("x", x), "where": parsed("where", where)}
     manifest = read_manifest(folder)
     of_sweep = manifest.sweep.plot
     draw_picture(folder, _asked(folder, of_sweep.model_dump() if of_sweep else None, given), path)
@@ -126,23 +133,69 @@ def _asked(folder: Path, stated: Mapping[str, object] | None, given: Mapping[str
 def _picture(folder: Path, kind: str, given: Mapping[str, Any]) -> "Axes":
     """Return the drawn picture; reads only the columns that it shows."""
     from dsx.results import plot as pictures
+    from dsx.results.plot.ideal import PER_GPU
     from dsx.results.plot.selection import fastest, settings
 
     along = given.get("x", ["step_time_s" if kind == "front" else "num_gpus"])
-    x, y, by = along[0], given.get("y", "step_time_s"), given.get("by")
+    x, by, where = along[0], given.get("by"), given.get("where", {})
+    if where:
+        matching(load(folder, where), where)
+    # A title says which settings the rows have, and over which a point is the best.
+    common = ["reject", *settings(column.name for column in read_manifest(folder).columns), *where]
     match kind:
         case "front":
-            y = given.get("y", "peak_bytes")
-            frame: Any = load(folder, ["reject", column_of(x), column_of(y), by or "strategy"])
-            several = by is None and frame["strategy"].nunique() > 1
-            return pictures.front(frame, x, y, by="strategy" if several else by)
+            return _front(folder, x, given.get("y", "peak_bytes"), given, common)
         case "breakdown":
-            light = ["reject", "step_time_s", "candidate", *along]
-            return pictures.breakdowns(load_chosen(folder, light, lambda frame: fastest(frame, along)), along)
+            light = [*common, "step_time_s", "candidate", *along]
+            rows = load_chosen(folder, light, lambda frame: fastest(_where(frame, where), along))
+            return pictures.breakdowns(_where(rows, where), along)
         case "scaling":
-            frame = load(folder, ["reject", x, y, *([by] if by else [])])
-            return pictures.scaling(frame, x, y, by, given.get("baseline"))
+            y = given.get("y", PER_GPU)
+            ends = ["step_time_s", *StepInterval.__dataclass_fields__]
+            frame = load(folder, [*common, x, *_of_rate(folder, y), *ends, *([by] if by else [])])
+            return pictures.scaling(_where(frame, where), x, y, by, given.get("baseline"))
         case _:
             value = given.get("value", "step_time_s")
-            others = settings(column.name for column in read_manifest(folder).columns)
-            return pictures.heatmap(load(folder, ["reject", x, y, value, *others]), x, y, value)
+            y = given["y"]
+            frame = load(folder, [*common, x, y, *_of_rate(folder, value)])
+            return pictures.heatmap(_where(frame, where), x, y, value)
+
+
+def _front(folder: Path, x: str, y: str, given: Mapping[str, Any], common: Sequence[str]) -> "Axes":
+    """Return the front of one job; all columns are read of the rows alone that it shows."""
+    from dsx.results import plot as pictures
+    from dsx.results.plot.near_best import drawn_rows, job_of_best
+
+    by, where, baseline = given.get("by"), given.get("where", {}), parsed("baseline", given.get("baseline"))
+    light = [*common, column_of(x), column_of(y), by or "strategy"]
+    whole = _where(load(folder, light), where)
+    by = "strategy" if by is None and len(whole["strategy"].drop_duplicates()) > 1 else by
+    job = job_of_best(whole, x, {column_of(x), column_of(y), by or ""})
+    if {*baseline} - {*whole.columns}:
+        matching(load(folder, [*light, *baseline]), baseline)
+    if job:
+        units = whole.attrs["units"]
+        words = text_of(
+            {
+                name: value if isinstance(value, str) else exact_quantity(value, units[name])
+                for name, value in job.items()
+            }
+        )
+        remark(f"the front is that of {words}, which has the best {column_of(x)}; --where draws another one")
+    needed = [*light, *plain_plan.COLUMNS, "step_time_s", *baseline]
+    rows = load_chosen(folder, needed, lambda frame: drawn_rows(_where(frame, where), (x, y), job, baseline))
+    rows = rows if len(rows) else whole
+    return pictures.front(rows, x, y, by=by, baseline=baseline or None)
+
+
+def _of_rate(folder: Path, column: str) -> list[str]:
+    """Return the columns to read for a column, which may follow from others."""
+    from dsx.results.plot.ideal import GPUS, PER_GPU
+
+    there = {known.name for known in read_manifest(folder).columns}
+    return ["tokens_per_s", GPUS] if column == PER_GPU and column not in there else [column]
+
+
+def _where(frame: "pd.DataFrame", where: Conditions) -> "pd.DataFrame":
+    """Return the rows that meet the conditions; another part of the set may have those that do."""
+    return taken(frame, matching(frame, where, few=True)) if where else frame

@@ -112,12 +112,22 @@ def plot(
         str | None, typer.Option("--by", metavar="COLUMN", help="Draw one line, or marker, for each value of a column.")
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option("--baseline", metavar="VALUE", help="Show the speed-up over the line of this value.")
+        str | None,
+        typer.Option(
+            "--baseline",
+            metavar="VALUE",
+            help="scaling: show the speed-up over the line of this value. front: mark this plan, as in 'tp=8 pp=16'.",
+        ),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--where", metavar="COLUMN=VALUE", help="Only rows with this value; may be repeated."),
     ] = None,
 ) -> None:
     """Draw the fastest plans of a result set.
 
-    breakdown: the parts of their time and memory. scaling: the best y along x, one line each. heatmap: the best value
-    for each x and y. front: all plans by two objectives, and their Pareto front.
+    breakdown: the parts of their time and memory. scaling: the best y along x, one line each. heatmap: by how much the
+    best value for each x and y differs from today's machine. front: the plans of one job by two objectives, and those
+    that none beats.
     """
-    dsx.draw(folder, output, kind, x=x, y=y, value=value, by=by, baseline=baseline)
+    dsx.draw(folder, output, kind, x=x, y=y, value=value, by=by, baseline=baseline, where=where)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from dsx.argument_types import one_text, texts
@@ -31,6 +32,13 @@ def require(df: "pd.DataFrame", column: str) -> NDArray[Any]:
         hint = "; were only some columns loaded?" if column in (known.name for known in COLUMNS) else ""
         raise UnknownNameError("column", column, map(str, df.columns), hint)
     return df[column].to_numpy()
+
+
+def taken(df: "pd.DataFrame", rows: NDArray[Any]) -> "pd.DataFrame":
+    """Return some rows of a frame, as [n] positions or one bool for each row, with its `attrs`."""
+    found: Any = df.loc[rows] if rows.dtype == np.bool_ else df.iloc[rows]
+    found.attrs = dict(df.attrs)
+    return found
 
 
 def column_list(name: str, columns: str | Sequence[str] | None) -> list[str]:

@@ -26,13 +26,15 @@ class PlotSpec(Spec):
     y: AxisColumn | None = None
     value: ResultColumn | None = None  # the values of a heatmap's cells
     by: ResultColumn | None = None  # one line, or marker, for each of its values
-    # The value of `by` that others are compared with, as in the legend.
+    # What others are compared with: a value of `by`, as in the legend; on a front a plan, as in "tp=8 pp=16".
     baseline: Annotated[str, BeforeValidator(_text)] | None = None
+    # Only rows with these values.
+    where: dict[AxisColumn, Annotated[str, BeforeValidator(_text)]] = Field(default_factory=dict)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """All named columns, without the sign of an objective."""
-        named = (*self.x, self.y, self.value, self.by)
+        named = (*self.x, self.y, self.value, self.by, *self.where)
         return tuple(name.removeprefix("-") for name in named if name is not None)
 
     @field_validator("x", "y")

@@ -3,7 +3,7 @@
 import matplotlib.image
 import numpy as np
 import pytest
-from results.frames import candidates
+from results.frames import candidates, title_of
 from results.sets import SPEC
 
 from dsx.api import picture
@@ -14,16 +14,20 @@ from dsx.results import plot as pictures
 from dsx.results import store
 from dsx.results.plot import file as files
 from dsx.results.schema import NAME_COLUMNS, ExtraColumn
+from dsx.space.choices import BY_NAME
 from dsx.spec.what_if import field
 
 CAPACITY, BANDWIDTH = "device.hbm_capacity", "device.hbm_bandwidth"
+SETTINGS = ("cluster", "num_gpus", "global_batch_size", "sequence_length", CAPACITY)
 ASKED = {"kind": "heatmap", "x": [CAPACITY], "y": "num_gpus", "value": "training_days", "by": None, "baseline": None}
 
 
 def write_set(folder, df, **spec):
     """Write a frame as the complete result set of a sweep."""
     what_if = [ExtraColumn(path, field(path).unit, "", integer=False) for path in (CAPACITY,) if path in df.columns]
-    names = {name: list(df[name].cat.categories) if name in df.columns else ["none"] for name in NAME_COLUMNS}
+    names = {
+        name: list(df[name].cat.categories) if name in df.columns else [BY_NAME[name].default] for name in NAME_COLUMNS
+    }
     resolved = SPEC["resolved"] | {
         "clusters": [{"name": name, "device": {"hbm_capacity": "80e9 B"}} for name in names["cluster"]],
         "strategy": names["strategy"],
@@ -76,9 +80,13 @@ def drawn(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "x", "y"),
     [
-        (("--kind", "front"), "step time [s]", "peak memory [GB]"),
+        (
+            ("--kind", "front", "--where", "num_gpus=2048", "--where", f"{CAPACITY}=80 GB"),
+            "step time [s]",
+            "peak memory [GB]",
+        ),
         (("--kind", "front", "--x", "num_gpus", "--y", "-mfu", "--by", CAPACITY), "number of GPUs", "MFU"),
-        (("--kind", "scaling"), "number of GPUs", "step time [s]"),
+        (("--kind", "scaling"), "number of GPUs", "tokens/s/GPU"),
         (("--kind", "scaling", "--by", "strategy", "--baseline", "grid"), "number of GPUs", "speed-up over grid"),
         (("--kind", "scaling", "--x", CAPACITY, "--y", "tokens_per_s"), "HBM capacity [GB]", "tokens [million/s]"),
         (("--kind", "heatmap", "--x", CAPACITY, "--y", "num_gpus"), "HBM capacity", "number of GPUs"),
@@ -88,7 +96,8 @@ def drawn(monkeypatch):
 def test_kinds(run, silent, tmp_path, drawn, options, x, y):
     file = tmp_path / "a.png"
     done = run("plot", silent, *options, "-o", file)
-    assert (done.code, done.out, done.err) == (0, "", f"dsx: wrote {file}\n")
+    assert (done.code, done.out) == (0, "")
+    assert done.err.splitlines()[-1] == f"dsx: wrote {file}"
     assert matplotlib.image.imread(file).std() > 0.05
     (ax,) = drawn[0]
     assert (ax.get_xlabel(), ax.get_ylabel()) == (x, y)
@@ -112,16 +121,19 @@ def test_only_what_is_shown_is_read(run, silent, tmp_path, drawn):
     run("plot", silent, "--kind", "scaling", "--by", "strategy", "-o", tmp_path / "a.svg")
     run("plot", silent, "--kind", "breakdown", "--x", "num_gpus", "--x", "strategy", "-o", tmp_path / "a.svg")
     heatmap, scaling, breakdown = drawn[1]
-    # A heat map also says of which other settings a cell is the best.
-    assert set(heatmap.columns) == {"reject", CAPACITY, "num_gpus", "mfu", "cluster", "global_batch_size"}
-    assert set(scaling.columns) == {"reject", "num_gpus", "step_time_s", "strategy"}
+    # A picture says of which settings it is.
+    assert set(heatmap.columns) == {"reject", "mfu", *SETTINGS}
+    assert set(scaling.columns) == {
+        *("reject", "tokens_per_s", "step_time_s", "step_time_s_low", "step_time_s_high", "strategy"), *SETTINGS
+    }  # fmt: skip
     assert len(breakdown) == 6
 
 
 def test_a_heatmap_says_what_else_varies(run, silent, tmp_path, drawn):
     run("plot", silent, "--kind", "heatmap", "--x", "num_gpus", "--y", "strategy", "-o", tmp_path / "a.svg")
     run("plot", silent, "--kind", "heatmap", "--x", "num_gpus", "--y", CAPACITY, "-o", tmp_path / "a.svg")
-    assert [ax.get_title("left") for ax in drawn[0]] == ["best over HBM capacity", ""]
+    over = [title_of(ax)[1].partition("plan")[2].partition(" framed")[0] for ax in drawn[0]]
+    assert over == [", and over HBM capacity", ""]
 
 
 def test_breakdown_shows_time_and_memory(run, silent, tmp_path, drawn, df):
@@ -138,11 +150,23 @@ def test_the_sweep_says_what_to_draw_and_options_override_it(run, asking, tmp_pa
         assert run("plot", asking, *options, "-o", tmp_path / "a.svg").code == 0
     stated, value, same, other = drawn[0]
     assert (stated.get_xlabel(), stated.get_ylabel()) == ("HBM capacity", "number of GPUs")
-    assert stated.collections[0].colorbar.ax.get_ylabel() == "training time [days]"
-    assert value.collections[0].colorbar.ax.get_ylabel() == "MFU"
+    assert stated.collections[0].colorbar.ax.get_ylabel() == "training time relative to today"
+    assert value.collections[0].colorbar.ax.get_ylabel() == "MFU relative to today"
     assert same.get_ylabel() == "strategy"
     # A picture of another kind has nothing to do with what the sweep says.
-    assert (other.get_xlabel(), other.get_ylabel()) == ("number of GPUs", "step time [s]")
+    assert (other.get_xlabel(), other.get_ylabel()) == ("number of GPUs", "tokens/s/GPU")
+
+
+def test_a_front_of_several_jobs_says_which_it_is(run, silent, tmp_path, drawn, df):
+    done = run("plot", silent, "--kind", "front", "-o", tmp_path / "a.svg")
+    best = df[df["reject"] == 0].nsmallest(1, "step_time_s").iloc[0]
+    assert f"the front is that of num_gpus={best['num_gpus']} {CAPACITY}={best[CAPACITY] / 1e9:.0f} GB" in done.err
+    assert "--where draws another one" in done.err
+    run("plot", silent, "--kind", "front", "--where", "num_gpus=1024", "--baseline", "tp=4", "-o", tmp_path / "a.svg")
+    ax = drawn[0][1]
+    assert title_of(ax)[1].startswith("m, 1,024 GPUs of near")
+    marked = [text.get_text().splitlines()[-1].split() for text in ax.texts if text.get_gid() == "plans"]
+    assert marked[0][0] == "baseline" and "tp=4" in marked[0]
 
 
 def test_nothing_feasible(run, tmp_path, df):
@@ -162,8 +186,8 @@ def test_nothing_feasible(run, tmp_path, df):
         (("--kind", "heatmp"), "unknown kind of picture 'heatmp'; did you mean 'heatmap'?"),
         (("--kind", "heatmap", "--x", "tp"), "a heatmap plot needs y: "),
         (("--kind", "heatmap"), "a heatmap plot needs x and y: "),
-        (("--kind", "scaling", "--value", "mfu"), "a scaling plot takes no value, only x, y, by, baseline"),
-        (("--kind", "breakdown", "--y", "mfu"), "a breakdown plot takes no y, only x"),
+        (("--kind", "scaling", "--value", "mfu"), "a scaling plot takes no value, only x, y, by, baseline, where"),
+        (("--kind", "breakdown", "--y", "mfu"), "a breakdown plot takes no y, only x, where"),
         (
             ("--kind", "scaling", "--x", "tp", "--x", "pp"),
             "a scaling plot takes one column as x, not 2: tp, pp",
@@ -175,6 +199,11 @@ def test_nothing_feasible(run, tmp_path, df):
         (("--kind", "scaling", "--baseline", "flat"), "`by` must name the column"),
         (("--kind", "scaling", "--by", "strategy", "--baseline", "flt"), "did you mean 'flat'?"),
         (("--kind", "scaling", "--y", "strategy"), "'strategy' cannot be an objective"),
+        (("--kind", "front", "--where", "num_gpus"), "where 'num_gpus' is no COLUMN=VALUE, as in num_gpus=16384"),
+        (("--kind", "front", "--where", "num_gpus=8"), "no row has num_gpus=8"),
+        (("--kind", "breakdown", "--where", "num_gpus=8"), "no row has num_gpus=8"),
+        (("--kind", "scaling", "--where", "num_gpu=8"), "did you mean 'num_gpus'?"),
+        (("--kind", "front", "--baseline", "tp=7"), "no row has tp=7 (known: 1, 2, 4, 8, 16, 32)"),
         (("--kind", "breakdown", "--x", "candidate"), "candidate: 240 bars, but a picture has room for 60"),
     ],
 )

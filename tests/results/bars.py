@@ -30,8 +30,13 @@ def stacks_of(ax):
 
 def headings(ax):
     """Return the headings of the table below the bars; a total stands above a bar."""
-    return [text.get_text() for text in ax.texts if text.get_position()[1] <= 0]
+    return [text.get_text() for text in _own_texts(ax) if text.get_position()[1] <= 0]
 
 
 def totals(ax):
-    return [text for text in ax.texts if text.get_position()[1] > 0]
+    return [text for text in _own_texts(ax) if text.get_position()[1] > 0]
+
+
+def _own_texts(ax):
+    """Return the texts of an axis without those of its title."""
+    return [text for text in ax.texts if text.get_gid() is None]

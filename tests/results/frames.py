@@ -69,5 +69,11 @@ def is_whole(ax):
     return ink.x0 > -0.01 and ink.y0 > -0.01 and ink.x1 < width + 0.01 and ink.y1 < height + 0.01
 
 
+def title_of(ax):
+    """What a picture shows, and the small print below it, as one line each."""
+    small = " ".join(" ".join(text.get_text().split()) for text in ax.texts if text.get_gid() == "job")
+    return " ".join(ax.get_title("left").split()), small
+
+
 def legend_texts(ax):
     return [text.get_text() for text in ax.get_legend().get_texts()]

@@ -43,9 +43,9 @@ def test_what_differs_between_the_plans_is_in_small_print():
     assert len({row["ep"] for row in rows}) == 1
     names = ["tp", "cp", "pp", "dp", "microbatch_size"]
     assert texts_of(ax.get_xticklabels(minor=True)) == ["\n".join(str(row[name]) for name in names) for row in rows]
-    assert ax.texts[-4].get_text() == "TP\nCP\nPP\nDP\nmicrobatch size"  # after it come the totals
+    (small,) = [text for text in ax.texts if text.get_text() == "TP\nCP\nPP\nDP\nmicrobatch size"]
     # Each row of the table stands beside its heading.
-    label, heading = ax.get_xticklabels(minor=True)[0].get_window_extent(), ax.texts[-4].get_window_extent()
+    label, heading = ax.get_xticklabels(minor=True)[0].get_window_extent(), small.get_window_extent()
     assert label.y1 == pytest.approx(heading.y1, abs=1)
     assert label.y0 == pytest.approx(heading.y0, abs=1)
     beside = laid_out(plot.breakdown(df.assign(recompute=np.where(df["tp"] > 4, "full", "none")), ["strategy", "tp"]))
@@ -57,7 +57,7 @@ def test_what_differs_between_the_plans_is_in_small_print():
 def test_a_single_bar_shows_its_plan():
     ax = laid_out(plot.breakdown(placed(candidates())[:1], "num_gpus"))
     assert texts_of(ax.get_xticklabels(minor=True)) == ["flat\n8\n4\n2\n8 TP"]
-    assert headings(ax) == ["number of GPUs", "strategy\nTP\nPP\nDP\nNVS"]
+    assert headings(ax) == ["number of GPUs", "strategy\nTP\nPP\nDP\nNVLink domain"]
 
 
 def test_placement_is_in_small_print():
@@ -66,7 +66,7 @@ def test_placement_is_in_small_print():
     lower = ax.get_figure(root=True).axes[1]
     expected = ["2\n8 TP", "4\n4 TP\n2 PP", "8\n2 TP\n2 PP\n2 DP", "16\n-"]
     assert texts_of(lower.get_xticklabels(minor=True)) == expected
-    assert headings(lower)[-1] == "DP\nNVS"
+    assert headings(lower)[-1] == "DP\nNVLink domain"
     # Beside its own share an axis says nothing new, and what is the same everywhere tells nothing apart.
     beside = plot.breakdown(df, ["num_gpus", "tp_nvs", "pp_nvs"])
     assert texts_of(beside.get_xticklabels(minor=True)) == ["2\n-", "4\n-", "8\n2 DP", "16\n-"]

@@ -15,6 +15,7 @@ from results.frames import (
     laid_out,
     legend_texts,
     texts_of,
+    title_of,
 )
 
 from dsx.errors import InputError, UnknownNameError
@@ -83,9 +84,9 @@ def test_a_value_without_a_feasible_plan_shows_the_fastest_rejected_one():
     assert [round(bar.get_x() + bar.get_width() / 2) for bar in hatched] == [1]
     assert hatched[0].get_hatch()
     assert legend_texts(ax)[0] == "rejected"
-    assert ax.get_title() == ""
+    assert title_of(ax)[0] == "step time by number of GPUs"
     nothing = plot.breakdown(df.assign(reject=1), "num_gpus")
-    assert nothing.get_title() == "no feasible candidate"
+    assert title_of(nothing)[0] == "no feasible candidate"
 
 
 def test_of_equal_rows_the_smallest_candidate():
@@ -126,9 +127,21 @@ def test_a_large_capacity_does_not_flatten_the_bars():
     assert ax.get_ylim()[1] <= 2 * max(sum(stacks_of(ax).values()))
 
 
+def test_the_title_says_over_what_a_bar_is_the_fastest():
+    df = candidates(num_gpus=(8,), what_if={"device.hbm_capacity": (60e9, 80e9), "device.hbm_bandwidth": (1e12, 2e12)})
+    together = df[df["device.hbm_bandwidth"] == np.where(df["device.hbm_capacity"] == 60e9, 1e12, 2e12)]
+    job = "8 GPUs of near each bar: the fastest feasible plan"
+    assert title_of(plot.breakdowns(together, "device.hbm_capacity")) == (
+        "step time and peak memory by HBM capacity",
+        job,
+    )
+    own = df[df["device.hbm_capacity"] == 80e9]
+    assert title_of(plot.breakdown(own, "strategy"))[1].startswith("8 GPUs of near, HBM capacity 80 GB")
+
+
 def test_no_rows(tmp_path):
     ax = plot.breakdowns(candidates().head(0))
-    assert ax.get_title() == "no feasible candidate"
+    assert title_of(ax)[0] == "no feasible candidate"
     plot.save(ax, tmp_path / "a.png")
     assert is_whole(laid_out(ax))
 

@@ -1,14 +1,17 @@
 """Heat maps: cells are the best feasible values."""
 
+import itertools
+
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from results.frames import candidates, feasible, is_whole, laid_out, legend_texts, overlapping, texts_of
+from results.frames import candidates, feasible, is_whole, laid_out, legend_texts, overlapping, texts_of, title_of
 
 from dsx.errors import InputError, UnknownNameError
 from dsx.results import plot
 
 CAPACITY, BANDWIDTH = "device.hbm_capacity", "device.hbm_bandwidth"
+MINUS = "\N{MINUS SIGN}"
 
 
 def grid(rows, columns, copies=6):
@@ -26,7 +29,33 @@ def cells_of(ax):
 
 
 def annotations(ax):
-    return {(int(text.get_position()[1]), int(text.get_position()[0])): text for text in ax.texts}
+    cells = [text for text in ax.texts if text.get_gid() is None]
+    return {(int(text.get_position()[1]), int(text.get_position()[0])): text for text in cells}
+
+
+def numbers(ax):
+    return {cell: text.get_text() for cell, text in annotations(ax).items()}
+
+
+def framed(ax):
+    """Return the left lower corner, width and height of the frame, in cells."""
+    (frame,) = [patch for patch in ax.patches if patch.get_edgecolor() == (0, 0, 0, 1)]
+    return tuple(
+        round(one) for one in (frame.get_x() + 0.5, frame.get_y() + 0.5, frame.get_width(), frame.get_height())
+    )
+
+
+def table(values, capacities=None, bandwidths=None, today=None):
+    """One feasible candidate a cell, with step times [bandwidths][capacities] in seconds."""
+    rows, columns = np.shape(values)
+    df = grid(rows, columns, copies=1).assign(reject=0, step_time_s=np.ravel(np.transpose(values)))
+    for name, stated in ((CAPACITY, capacities), (BANDWIDTH, bandwidths)):
+        if stated is not None:
+            df[name] = df[name].map(dict(zip(sorted(df[name].unique()), stated, strict=True)))
+    if today is not None:
+        device = {"hbm_capacity": f"{today[0]} B", "hbm_bandwidth": f"{today[1]} B/s"}
+        df.attrs["spec"] = {"resolved": {"clusters": [{"name": "near", "device": device}]}}
+    return df
 
 
 @pytest.mark.parametrize(("value", "largest"), [("step_time_s", False), ("mfu", True)])
@@ -36,10 +65,13 @@ def test_cells_are_the_best_that_is_feasible(value, largest):
     found = feasible(df).pivot_table(
         index=BANDWIDTH, columns=CAPACITY, values=value, aggfunc="max" if largest else "min"
     )
-    np.testing.assert_allclose(cells_of(ax), found.to_numpy(), rtol=1e-6)
-    for (row, column), text in annotations(ax).items():
-        assert float(text.get_text()) == pytest.approx(found.iloc[row, column], rel=5e-3)
-    assert len(ax.texts) == 12
+    best = found.to_numpy().max() if largest else found.to_numpy().min()
+    np.testing.assert_allclose(cells_of(ax), found.to_numpy() / best, rtol=1e-6)
+    for (row, column), text in numbers(ax).items():
+        ratio = found.iloc[row, column] / best
+        expected = f"{ratio:#.3g} x" if ratio >= 2 else f"{100 * (ratio - 1):+.0f} %".replace("-", MINUS)
+        assert text == (expected if ratio != 1 else f"{best:#.3g}")
+    assert 9 <= len(annotations(ax)) <= 12
 
 
 def test_axes_have_units():
@@ -47,7 +79,7 @@ def test_axes_have_units():
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("HBM capacity", "HBM bandwidth")
     assert texts_of(ax.get_xticklabels()) == ["70 GB", "90 GB", "110 GB"]
     assert texts_of(ax.get_yticklabels()) == ["1.1 TB/s", "1.21 TB/s"]
-    assert ax.collections[0].colorbar.ax.get_ylabel() == "peak memory [GB]"
+    assert ax.collections[0].colorbar.ax.get_ylabel() == "peak memory relative to the best"
     low, high = ax.get_ylim()
     assert low < high  # upwards
 
@@ -55,7 +87,7 @@ def test_axes_have_units():
 def test_values_are_printed_as_short_as_they_are():
     what_if = {"network.nvs.latency": (1e-6, 2.5e-6), "assumptions.matrix_efficiency": (0.4, 0.85)}
     ax = laid_out(plot.heatmap(candidates(what_if=what_if), *what_if))
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("NVS latency", "matrix efficiency")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("NVLink domain latency", "matrix efficiency")
     assert texts_of(ax.get_xticklabels()) == ["1 µs", "2.5 µs"]
     assert texts_of(ax.get_yticklabels()) == ["0.4", "0.85"]
 
@@ -74,7 +106,7 @@ def test_empty_cells_are_hatched():
     ax = plot.heatmap(df, CAPACITY, BANDWIDTH)
     empty = np.isnan(cells_of(ax))
     assert [(0, 0), (0, 1)] == [tuple(map(int, cell)) for cell in np.argwhere(empty)][:2]
-    assert set(annotations(ax)) == {tuple(map(int, cell)) for cell in np.argwhere(~empty)}
+    assert set(annotations(ax)) <= {tuple(map(int, cell)) for cell in np.argwhere(~empty)}
     assert ax.patch.get_hatch()
     assert legend_texts(ax) == ["no feasible plan"]
     full = plot.heatmap(df.assign(reject=0)[df[BANDWIDTH] > 1.2e12], CAPACITY, BANDWIDTH)
@@ -85,9 +117,8 @@ def test_empty_cells_are_hatched():
 def test_numbers_are_read(size):
     ax = laid_out(plot.heatmap(grid(size, size, copies=40), CAPACITY, BANDWIDTH))
     box = ax.get_window_extent()
-    numbers = annotations(ax)
-    assert len(numbers) == np.isfinite(cells_of(ax)).sum() > 0
-    for text in numbers.values():
+    assert len(annotations(ax)) > 0.6 * np.isfinite(cells_of(ax)).sum() > 0
+    for text in annotations(ax).values():
         assert text.get_fontsize() >= 6
         extent = text.get_window_extent()
         assert extent.width < box.width / size
@@ -113,20 +144,71 @@ def test_small_cells_have_no_numbers_and_fewer_ticks():
     )
     df.attrs["units"] |= {CAPACITY: "bytes"}
     ax = laid_out(plot.heatmap(df, CAPACITY, "num_gpus"))
-    assert len(ax.texts) == 0
+    assert len(annotations(ax)) == 0
     for labels in (ax.get_xticklabels(), ax.get_yticklabels()):
         assert overlapping(labels) == []
         assert 10 < len(texts_of(labels)) < 60
     assert is_whole(ax)
 
 
+def test_a_bad_row_does_not_take_the_colours():
+    values = [[1.0, 1.02, 1.04, 1.06], [1.01, 1.03, 1.05, 1.07], [1.0, 1.02, 1.04, 1.06], [90.0, 80.0, 70.0, 60.0]]
+    ax = laid_out(plot.heatmap(table(values), CAPACITY, BANDWIDTH))
+    mesh = ax.collections[0]
+    assert mesh.norm.vmax < 1.5
+    assert mesh.colorbar.extend == "max"
+    assert numbers(ax)[3, 0] == "90.0 x"
+    even = plot.heatmap(table([[1.0, 1.02], [1.04, 1.06]]), CAPACITY, BANDWIDTH)
+    assert even.collections[0].colorbar.extend == "neither"
+    same = plot.heatmap(table([[1.0, 1.0], [1.0, 1.001]]), CAPACITY, BANDWIDTH).collections[0]
+    assert same.norm.vmax - same.norm.vmin == pytest.approx(0.05), "what hardly differs looks alike"
+
+
 def test_colours_of_a_wide_range():
-    df = grid(3, 3, copies=40)
-    narrow, wide = plot.heatmap(df, CAPACITY, BANDWIDTH), df.assign(step_time_s=df["step_time_s"] * df[BANDWIDTH] ** 12)
-    wide = laid_out(plot.heatmap(wide, CAPACITY, BANDWIDTH))
-    scales = [ax.collections[0].colorbar.ax.get_yscale() for ax in (narrow, wide)]
-    assert scales == ["linear", "log"]
+    df = table(np.geomspace(1, 1000, 16).reshape(4, 4))
+    wide = laid_out(plot.heatmap(df, CAPACITY, BANDWIDTH))
+    assert wide.collections[0].colorbar.ax.get_yscale() == "log"
     assert overlapping(wide.collections[0].colorbar.ax.get_yticklabels()) == []
+
+
+def test_cells_are_relative_to_the_machine_of_today():
+    df = table([[2.0, 1.0, 0.9], [1.5, 1.0, 0.95]], [60e9, 80e9, 100e9], [1e12, 2e12], today=(80e9, 2e12))
+    ax = plot.heatmap(df, CAPACITY, BANDWIDTH)
+    assert framed(ax) == (1, 1, 1, 1)
+    assert ax.collections[0].colorbar.ax.get_ylabel() == "step time relative to today"
+    expected = {(0, 0): "2.00 x", (1, 0): "+50 %", (1, 1): "1.00", (0, 2): f"{MINUS}10 %", (1, 2): f"{MINUS}5 %"}
+    assert numbers(ax) == expected
+    assert title_of(ax) == (
+        "step time by HBM capacity and HBM bandwidth",
+        "1,024 GPUs of near each cell: the best feasible plan "
+        "framed: near as it is, 1.00 s; no number: within 0.5 % of it",
+    )
+
+
+def test_one_axis_of_the_machine_has_a_line_of_today():
+    df = table([[2.0, 1.0], [8.0, 5.0]], [60e9, 80e9], today=(80e9, 1.0))
+    df["num_gpus"] = np.where(df[BANDWIDTH] == df[BANDWIDTH].min(), 64, 8)
+    ax = plot.heatmap(df, CAPACITY, "num_gpus")
+    assert framed(ax) == (1, 0, 1, 2)
+    np.testing.assert_allclose(cells_of(ax), [[1.6, 1.0], [2.0, 1.0]])
+    # Where today's machine has no plan, cells cannot be relative to it.
+    df.loc[(df["num_gpus"] == 8) & (df[CAPACITY] == 80e9), "reject"] = 1
+    ax = plot.heatmap(df, CAPACITY, "num_gpus")
+    assert framed(ax) == (1, 1, 1, 1)
+    assert "framed: the best, 1.00 s" in title_of(ax)[1]
+
+
+def test_a_machine_that_is_no_cell_is_said():
+    df = table([[2.0, 1.0], [8.0, 5.0]], [60e9, 80e9], [1e12, 2e12], today=(90e9, 2e12))
+    ax = plot.heatmap(df, CAPACITY, BANDWIDTH)
+    assert framed(ax) == (1, 0, 1, 1)
+    assert title_of(ax)[1].endswith("within 0.5 % of it; today's HBM capacity is no cell")
+
+
+def test_equal_neighbours_have_one_number():
+    ax = plot.heatmap(table([[1.0, 1.2, 1.2, 1.2], [1.1, 1.2, 1.2, 1.2], [1.1, 1.1, 1.2, 1.3]]), CAPACITY, BANDWIDTH)
+    assert sorted(numbers(ax).values()) == ["+10 %", "+20 %", "+30 %", "1.00"]
+    assert ax.collections[1].get_segments()
 
 
 def test_the_title_says_over_what_else_a_cell_is_the_best():
@@ -134,17 +216,18 @@ def test_the_title_says_over_what_else_a_cell_is_the_best():
         num_gpus=(8, 16), cluster=("far", "near"), what_if={CAPACITY: (60e9, 90e9), BANDWIDTH: (1e12, 2e12)}
     )
 
-    def title(ax):
+    def over(ax):
         assert is_whole(laid_out(ax))
-        assert ax.get_title() == ""
-        return " ".join(ax.get_title("left").split())
+        return title_of(ax)[1].partition(" framed")[0]
 
-    assert title(plot.heatmap(df, CAPACITY, "num_gpus")) == "best over cluster, HBM bandwidth"
-    assert title(plot.heatmap(df, "strategy", "tp")) == "best over cluster, number of GPUs, HBM capacity, HBM bandwidth"
-    assert title(plot.heatmap(df[df["cluster"] == "near"], CAPACITY, "num_gpus")) == "best over HBM bandwidth"
+    each = "each cell: the best feasible plan"
+    assert over(plot.heatmap(df, CAPACITY, "num_gpus")) == f"{each}, and over cluster, HBM bandwidth"
+    one = df[df["cluster"] == "near"]
+    assert over(plot.heatmap(one, CAPACITY, "num_gpus")) == f"near {each}, and over HBM bandwidth"
     near = df[(df["cluster"] == "near") & (df[BANDWIDTH] == 1e12)]
-    assert title(plot.heatmap(near, "num_gpus", CAPACITY)) == ""
-    assert plot.heatmap(df.assign(reject=1), CAPACITY, "num_gpus").get_title("left") == ""
+    assert over(plot.heatmap(near, "num_gpus", CAPACITY)) == f"near, HBM bandwidth 1 TB/s {each}"
+    nothing = plot.heatmap(df.assign(reject=1), CAPACITY, "num_gpus")
+    assert title_of(nothing) == ("no feasible candidate", "")
 
 
 def test_the_title_does_not_touch_the_legend():
@@ -153,9 +236,10 @@ def test_the_title_does_not_touch_the_legend():
     )
     df.loc[(df["strategy"] == "flat") & (df[CAPACITY] == 60e9), "reject"] = 1
     ax = laid_out(plot.heatmap(df, CAPACITY, "strategy"))
-    (title,) = [text for text in ax.get_children() if getattr(text, "get_text", str)() == ax.get_title("left")]
-    assert not title.get_window_extent().overlaps(ax.get_legend().get_window_extent())
-    assert title.get_window_extent().y0 > ax.get_window_extent().y1
+    (small,) = [text for text in ax.texts if text.get_gid() == "job"]
+    boxes = [ax.get_legend().get_window_extent(), small.get_window_extent(), ax._left_title.get_window_extent()]
+    assert boxes[0].y0 > ax.get_window_extent().y1 - 1
+    assert all(low.y1 <= high.y0 for low, high in itertools.pairwise(boxes))
 
 
 def test_names_and_long_names():
@@ -173,7 +257,7 @@ def test_nothing_feasible_and_nothing_at_all(tmp_path):
     df = grid(2, 2)
     for nothing in (df.assign(reject=1), df.head(0)):
         ax = plot.heatmap(nothing, CAPACITY, BANDWIDTH)
-        assert ax.get_title() == "no feasible candidate"
+        assert title_of(ax)[0] == "no feasible candidate"
         plot.save(ax, tmp_path / "a.png")
         assert is_whole(laid_out(ax))
 

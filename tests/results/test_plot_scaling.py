@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
-from results.frames import candidates, feasible, is_whole, laid_out, legend_texts, overlapping, texts_of
+from results.frames import candidates, feasible, is_whole, laid_out, legend_texts, overlapping, texts_of, title_of
 
 from dsx.errors import InputError, UnknownNameError
 from dsx.results import plot
@@ -15,8 +15,13 @@ from dsx.results.plot.marks import dashes, marks
 CAPACITY = {"device.hbm_capacity": (40e9, 60e9, 1e12)}
 
 
+def drawn_lines(ax):
+    """Return the lines of plans, without the ideal ones."""
+    return [line for line in ax.lines if not line.get_label().startswith(("ideal", "_"))]
+
+
 def lines_of(ax):
-    return {line.get_label(): dict(zip(*line.get_data(), strict=True)) for line in ax.lines}
+    return {line.get_label(): dict(zip(*line.get_data(), strict=True)) for line in drawn_lines(ax)}
 
 
 def best(df, x, y, largest=False):
@@ -38,9 +43,9 @@ def test_points_are_the_best_that_is_feasible(y, largest):
 
 def test_one_line_and_lines_of_two_columns():
     df = candidates(what_if=CAPACITY)
-    (line,) = plot.scaling(df).lines
+    (line,) = drawn_lines(plot.scaling(df, y="step_time_s"))
     assert list(line.get_ydata()) == pytest.approx(list(best(df, "num_gpus", "step_time_s").values()))
-    ax = plot.scaling(df, by=["strategy", "device.hbm_capacity"])
+    ax = plot.scaling(df, y="step_time_s", by=["strategy", "device.hbm_capacity"])
     names = [f"{strategy}, {size}" for strategy in ("flat", "grid") for size in ("40 GB", "60 GB", "1 TB")]
     assert legend_texts(ax) == names
     assert ax.get_legend().get_title().get_text() == "strategy, HBM capacity"
@@ -49,7 +54,7 @@ def test_one_line_and_lines_of_two_columns():
 
 
 def test_axes_have_units_and_the_values_of_x():
-    ax = laid_out(plot.scaling(candidates(what_if=CAPACITY), "device.hbm_capacity"))
+    ax = laid_out(plot.scaling(candidates(what_if=CAPACITY), "device.hbm_capacity", "step_time_s"))
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("HBM capacity [GB]", "step time [s]")
     assert texts_of(ax.get_xticklabels()) == ["40", "60", "1000"]
     assert ax.xaxis.get_transform().base == 2
@@ -61,16 +66,16 @@ def test_axes_have_units_and_the_values_of_x():
 
 def test_a_wide_y_is_logarithmic():
     df = candidates()
-    assert plot.scaling(df).get_yscale() == "linear"
+    assert plot.scaling(df, y="step_time_s").get_yscale() == "linear"
     wide = df.assign(step_time_s=df["step_time_s"] * (df["num_gpus"] / 1024) ** 4)
-    ax = laid_out(plot.scaling(wide))
+    ax = laid_out(plot.scaling(wide, y="step_time_s"))
     assert ax.get_yscale() == "log"
     assert len(texts_of(ax.get_yticklabels())) >= 3
 
 
 def test_names_along_x_come_in_the_order_of_the_sweep():
     df = candidates(cluster=("new", "old", "middle"))
-    ax = laid_out(plot.scaling(df, "cluster"))
+    ax = laid_out(plot.scaling(df, "cluster", "step_time_s"))
     assert texts_of(ax.get_xticklabels()) == ["new", "old", "middle"]
     expected = best(df, "cluster", "step_time_s")
     assert list(ax.lines[0].get_ydata()) == pytest.approx([expected[name] for name in ("new", "old", "middle")])
@@ -117,10 +122,10 @@ def test_lines_can_be_told_apart_and_nothing_overlaps(count):
     names = [f"cluster-with-a-long-name-{i}" for i in range(count)]
     ax = laid_out(plot.scaling(candidates(4, cluster=names), by="cluster"))
     assert len({(mark["marker"], str(dash)) for mark, dash in zip(marks(60), dashes(60), strict=True)}) == 60
-    assert [line.get_marker() for line in ax.lines] == [mark["marker"] for mark in marks(count)]
-    lightness = [np.dot(colour[:3], (0.299, 0.587, 0.114)) for colour in (line.get_color() for line in ax.lines)]
+    assert [line.get_marker() for line in drawn_lines(ax)] == [mark["marker"] for mark in marks(count)]
+    lightness = [np.dot(colour[:3], (0.299, 0.587, 0.114)) for colour in (line.get_color() for line in drawn_lines(ax))]
     assert (np.diff(lightness) > 0).all()
-    assert legend_texts(ax) == names
+    assert [text for text in legend_texts(ax) if not text.startswith("ideal")] == names
     assert ax.get_legend().get_window_extent().x0 >= ax.get_window_extent().x1 - 1
     assert overlapping(ax.get_legend().get_texts()) == []
     assert is_whole(ax)
@@ -138,8 +143,8 @@ def test_ticks_do_not_overlap(num_gpus):
 def test_nothing_feasible_and_nothing_at_all(tmp_path):
     df = candidates()
     for nothing in (df.assign(reject=1), df.head(0), df.assign(step_time_s=np.nan)):
-        ax = plot.scaling(nothing, by="strategy", baseline="flat")
-        assert ax.get_title() == "no feasible candidate"
+        ax = plot.scaling(nothing, y="step_time_s", by="strategy", baseline="flat")
+        assert title_of(ax)[0] == "no feasible candidate"
         plot.save(ax, tmp_path / "a.png")
         assert is_whole(laid_out(ax))
 
@@ -166,9 +171,66 @@ def test_errors():
         plot.scaling(df, by="strategy", baseline="flt")
     with pytest.raises(InputError, match="`by` must name the column"):
         plot.scaling(df, baseline="flat")
-    with pytest.raises(InputError, match="'mfu' is not a time"):
-        plot.scaling(df, y="mfu", by="strategy", baseline="flat")
+    with pytest.raises(InputError, match="'peak_bytes' is neither time nor rate"):
+        plot.scaling(df, y="peak_bytes", by="strategy", baseline="flat")
     with pytest.raises(InputError, match="does not hold quantities"):
         plot.scaling(df, y="strategy")
     with pytest.raises(InputError, match="candidate: 120 lines, but a picture has room for 40"):
         plot.scaling(df, by="candidate")
+
+
+def test_tokens_per_gpu_follow_from_the_rate_of_the_job():
+    df = candidates()
+    ax = laid_out(plot.scaling(df))
+    assert (ax.get_ylabel(), title_of(ax)[0]) == ("tokens/s/GPU", "tokens/s/GPU by number of GPUs")
+    expected = best(df.assign(rate=df["tokens_per_s"] / df["num_gpus"]), "num_gpus", "rate", largest=True)
+    assert lines_of(ax)["best plan"] == pytest.approx(expected)
+    assert ax.get_ylim()[0] == 0.0
+    stated = plot.scaling(df.assign(tokens_per_s_per_gpu=7.0))
+    assert set(lines_of(stated)["best plan"].values()) == {7.0}
+
+
+@pytest.mark.parametrize(
+    ("y", "power"),
+    [("tokens_per_s_per_gpu", 0), ("mfu", 0), ("step_time_s", -1), ("training_days", -1), ("tokens_per_s", 1)],
+)
+def test_the_ideal_line_is_that_of_the_fewest_gpus(y, power):
+    df = candidates(num_gpus=(1024, 2048, 4096))
+    df.loc[df["num_gpus"] == 1024, "reject"] = 1
+    ax = plot.scaling(df, y=y)
+    (ideal,) = [line.get_ydata() for line in ax.lines if line.get_label().startswith("ideal")]
+    (drawn,) = [line.get_ydata() for line in drawn_lines(ax)]
+    assert math.isnan(ideal[0])
+    assert list(ideal[1:]) == pytest.approx([drawn[1], drawn[1] * 2.0**power])
+    assert not any(line.get_label().startswith("ideal") for line in plot.scaling(df, y="peak_bytes").lines)
+    assert not any(line.get_label().startswith("ideal") for line in plot.scaling(df, "tp", y).lines)
+
+
+@pytest.mark.parametrize(("y", "power"), [("step_time_s", 1), ("training_days", 1), ("tokens_per_s_per_gpu", -1)])
+def test_intervals(y, power):
+    df = candidates(num_gpus=(1024, 2048))
+    df = df.assign(step_time_s_low=0.8 * df["step_time_s"], step_time_s_high=1.25 * df["step_time_s"])
+    ax = plot.scaling(df, y=y)
+    (drawn,) = [line.get_ydata() for line in drawn_lines(ax)]
+    (bars,) = [bars for bars in ax.containers if bars.get_label() == "80 % interval"]
+    ends = np.array([segment[:, 1] for segment in bars[2][0].get_segments()])
+    np.testing.assert_allclose(ends, np.outer(drawn, sorted((0.8**power, 1.25**power))), rtol=1e-6)
+    assert "80 % interval" in legend_texts(ax)
+    for without in (df.assign(step_time_s_low=np.nan, step_time_s_high=np.nan), df.drop(columns="step_time_s_low")):
+        assert not plot.scaling(without, y=y).containers
+    assert not plot.scaling(df, y=y, by="strategy", baseline="flat").containers
+
+
+def test_a_rate_is_compared_as_a_time_is():
+    df = candidates()
+    of_times, of_rates = (
+        plot.scaling(df, y=y, by="strategy", baseline="flat") for y in ("step_time_s", "tokens_per_s")
+    )
+    assert lines_of(of_times)["grid"] == pytest.approx(lines_of(of_rates)["grid"])
+
+
+def test_the_title_says_over_what_a_point_is_the_best():
+    df = candidates(what_if=CAPACITY)
+    assert title_of(plot.scaling(df))[1] == "near each point: the best feasible plan, and over HBM capacity"
+    own = df[df["device.hbm_capacity"] == 60e9]
+    assert title_of(plot.scaling(own))[1] == "near, HBM capacity 60 GB each point: the best feasible plan"

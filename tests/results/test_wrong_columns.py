@@ -24,6 +24,8 @@ ONE, SEVERAL = "is given, and one name is wanted", "is given, and a list of name
         (lambda: plot.heatmap(DF, ["tp"], "pp"), f"x: ['tp'] {ONE}"),
         (lambda: plot.heatmap(DF, "tp", "pp", value=5), f"value: 5 {ONE}"),
         (lambda: plot.scaling(DF, x=["tp", "pp"]), f"x: ['tp', 'pp'] {ONE}"),
+        (lambda: plot.scaling(DF), "unknown column 'tokens_per_s_per_gpu'"),
+        (lambda: plot.front(DF, baseline=[5]), "baseline: 5 is given, and COLUMN=VALUE"),
         (lambda: plot.scaling(DF, by=5), f"by: 5 {SEVERAL}"),
         (lambda: plot.breakdown(DF, of=None), f"of: None {ONE}"),
         (lambda: plot.breakdown(DF, x=5), f"x: 5 {SEVERAL}"),
@@ -32,10 +34,10 @@ ONE, SEVERAL = "is given, and one name is wanted", "is given, and a list of name
         (lambda: pareto(DF, ["step_time_s", ["a"]]), f"objectives: ['step_time_s', ['a']] {SEVERAL}"),
         (lambda: compare(DF, DF, per=[5]), f"per: [5] {SEVERAL}"),
         (lambda: plot.front(DF, ax=5), "ax: 5 is given, and an axis of matplotlib is wanted"),
-        (lambda: plot.scaling(DF, ax=5), "ax: 5 is given"),
+        (lambda: plot.scaling(DF, y="step_time_s", ax=5), "ax: 5 is given"),
         (lambda: plot.heatmap(DF, "tp", "pp", ax=5), "ax: 5 is given"),
         (lambda: plot.save(None, "x.png"), "ax: None is given"),
-        (lambda: plot.save(plot.scaling(DF), 5), "path: 5 is given, and a path is wanted"),
+        (lambda: plot.save(plot.scaling(DF, y="step_time_s"), 5), "path: 5 is given, and a path is wanted"),
     ],
 )
 def test_what_is_no_column_axis_or_path_is_refused(call, says):

@@ -42,10 +42,18 @@ def test_a_baseline_that_is_a_number_is_the_text_of_a_legend():
     assert plot.baseline == "8"
 
 
+def test_conditions_on_rows():
+    plot = sweep(plot={"kind": "front", "where": {"num_gpus": 8, "device.hbm_capacity": "80 GB"}}, **HARDWARE).plot
+    assert plot is not None
+    assert plot.where == {"num_gpus": "8", "device.hbm_capacity": "80 GB"}
+    assert plot.columns == ("num_gpus", "device.hbm_capacity")
+
+
 @pytest.mark.parametrize(
     "plot",
     [
         {"kind": "breakdown"},
+        {"kind": "front", "where": {"num_gpus": 8}},
         {"kind": "front", "x": "-mfu", "y": "peak_bytes", "by": "cluster"},
         {"kind": "heatmap", "x": ["tp"], "y": "pp", "value": "training_days"},
         {"kind": "scaling", "by": "tp", "baseline": 8},
@@ -66,7 +74,7 @@ def test_overrides_may_add_a_plot_and_its_fields():
     ("plot", "says"),
     [
         ({}, "plot.kind: is required, but missing"),
-        ("heatmap", "plot: expected a section with the keys kind, x, y, value, by, baseline, got 'heatmap'"),
+        ("heatmap", "plot: expected a section with the keys kind, x, y, value, by, baseline, where, got 'heatmap'"),
         (
             {"kind": "heat"},
             "plot.kind: 'heat' is not one of breakdown, scaling, heatmap, front; did you mean 'heatmap'?",

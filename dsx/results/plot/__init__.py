@@ -6,10 +6,10 @@
 
 | function | shows |
 |---|---|
-| `front` | every row by two objectives, and the Pareto front of the feasible ones |
+| `front` | the plans of one job near the best by two objectives, their Pareto front, and a baseline |
 | `breakdown`, `breakdowns` | the parts of the step time and of the memory of the fastest plans |
-| `scaling` | the best feasible value along one column, one line for each value of others |
-| `heatmap` | the best feasible value for each pair of values of two columns |
+| `scaling` | the best feasible value along one column, one line for each value of others, and ideal scaling |
+| `heatmap` | by how much the best feasible value for each pair of values of two columns differs from today's machine |
 | `timeline` | what each device runs in a step, and for which transfers it waits |
 
 A frame, but for a timeline, is what `dsx.load` gives, or rows of it; its units are in `df.attrs["units"]`. Without

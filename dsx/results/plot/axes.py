@@ -41,8 +41,11 @@ _SCALES = {
 }
 # The quantity of a column whose name ends in its unit.
 _QUANTITIES = {"s": "time", "bytes": "memory", "days": "time"}
-_WORDS = {"hbm": "HBM", "nvs": "NVS", "net": "network", "mfu": "MFU", "comm": "communication", "num": "number of"}
-_WORDS |= {"gpus": "GPUs"} | {axis: axis.upper() for axis in ("tp", "tp2", "cp", "ep", "pp", "dp", "vpp")}
+_WORDS = {"hbm": "HBM", "nvs": "NVLink domain", "net": "network", "mfu": "MFU", "comm": "communication"}
+_WORDS |= {"num": "number of", "gpus": "GPUs", "flops": "FLOP/s"}
+_WORDS |= {axis: axis.upper() for axis in ("tp", "tp2", "cp", "ep", "pp", "dp", "vpp")}
+# Rates whose name is their unit.
+_RATES = {"tokens_per_s_per_gpu": "tokens/s/GPU"}
 
 
 def unit_of(df: "pd.DataFrame", column: str) -> str:
@@ -60,13 +63,23 @@ def unit_of(df: "pd.DataFrame", column: str) -> str:
 def words(column: str, unit: str = "") -> str:
     """Return a column's name as text, with its quantity instead of its unit.
 
-    `step_time_s` is "step time", `peak_bytes` "peak memory", `device.hbm_capacity` "HBM capacity".
+    `step_time_s` is "step time", `peak_bytes` "peak memory", `device.hbm_capacity` "HBM capacity", `tp_nvs` "TP in an
+    NVLink domain".
     """
+    if column in _RATES:
+        return _RATES[column]
     name = column.split(".", 1)[-1]
+    if (axis := name.removesuffix("_nvs")) != name:
+        return f"{words(axis)} in an {_WORDS['nvs']}"
     without_unit = name.removesuffix("_per_s" if unit == "1/s" else f"_{unit}") if unit else name
     text = " ".join(_WORDS.get(word, word) for word in re.split(r"[._]", without_unit))
     quantity = _QUANTITIES.get(unit, "")
     return text if without_unit == name or text.endswith(quantity) else f"{text} {quantity}"
+
+
+def named(df: "pd.DataFrame", column: str) -> str:
+    """Return the name of a column of a frame as text, as on its axis but without a unit."""
+    return words(column, unit_of(df, column))
 
 
 def scale_of(df: "pd.DataFrame", column: str, values: Numbers) -> tuple[float, str]:
@@ -76,6 +89,8 @@ def scale_of(df: "pd.DataFrame", column: str, values: Numbers) -> tuple[float, s
     """
     unit = unit_of(df, column)
     text = words(column, unit)
+    if column in _RATES:
+        return 1.0, text
     if unit not in _SCALES:
         return 1.0, f"{text} [{unit}]" if unit else text
     size, name = _step(unit, values)
@@ -115,9 +130,20 @@ def name_text(name: str) -> str:
 
 def quantity_texts(df: "pd.DataFrame", column: str) -> list[str]:
     """Return the values of a column with three digits, in the unit of their common axis: "265 s", "3.23 s"."""
-    unit, values = unit_of(df, column), df[column].to_numpy(np.float64)
-    size, name = _step(unit, values) if unit in _SCALES else (1.0, unit)
+    values = df[column].to_numpy(np.float64)
+    size, name = _unit_for(df, column, values)
     return [f"{three_digits(value / size)} {name}".rstrip() for value in values]
+
+
+def quantity_text(df: "pd.DataFrame", column: str, value: float) -> str:
+    """Return one value of a column with three digits and its unit: "7.35 days"."""
+    size, name = _unit_for(df, column, np.array([value]))
+    return f"{three_digits(value / size)} {name}".rstrip()
+
+
+def _unit_for(df: "pd.DataFrame", column: str, values: Numbers) -> tuple[float, str]:
+    unit = unit_of(df, column)
+    return _step(unit, values) if unit in _SCALES and column not in _RATES else (1.0, _RATES.get(column, unit))
 
 
 def three_digits(value: float) -> str:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dsx.results.plot.axes import unit_of, value_texts, words
+from dsx.results.plot.axes import named, value_texts, words
 from dsx.results.plot.layout import Layout, figure_of, text_sizes
+from dsx.results.plot.selection import settings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +68,7 @@ def label_bars(layout: Layout, rows: "pd.DataFrame", columns: Sequence[str]) -> 
     ax = layout.axes[-1]
     places = list(range(len(rows)))
     values = [value_texts(rows, column, rows[column].tolist()) for column in columns]
-    heads = [words(column, unit_of(rows, column)) for column in columns]
+    heads = [named(rows, column) for column in columns]
     ax.tick_params("x", labelsize=_FONT, pad=_PAD, length=0)
     below = ["\n".join(texts) for texts in zip(*values, strict=True)]
     if layout.fit_ticks(ax.xaxis, places, below):
@@ -76,9 +77,10 @@ def label_bars(layout: Layout, rows: "pd.DataFrame", columns: Sequence[str]) -> 
         _heading(ax, ", ".join(heads), _PAD, _FONT)
     else:
         _heading(ax, "\n".join(heads), _PAD, _FONT)
-    plan = {
-        words(name): list(map(str, rows[name])) for name in _CHOICES if name not in columns and _differs(rows, name)
-    }
+    # The title has the settings that all bars share.
+    varied = [name for name in settings(rows.columns) if len(set(rows[name])) > 1]
+    shown = [*varied, *(name for name in _CHOICES if _differs(rows, name))]
+    plan = {named(rows, name): value_texts(rows, name, rows[name].tolist()) for name in shown if name not in columns}
     placement = _placement(rows, columns)
     if not _small_print(layout, plan | placement) and placement:
         _small_print(layout, plan)

@@ -13,12 +13,13 @@ import numpy as np
 from dsx.argument_types import one_text
 from dsx.errors import InputError, UnknownNameError
 from dsx.results.frames import column_list, require
-from dsx.results.plot.axes import NOTHING, finite, is_wide, label_axis, quantity_texts
+from dsx.results.plot.axes import NOTHING, finite, is_wide, label_axis, named, quantity_texts
 from dsx.results.plot.bar_labels import Heights, label_bars, label_totals
 from dsx.results.plot.capacity import capacities
 from dsx.results.plot.layout import Layout
 from dsx.results.plot.selection import fastest, refuse_many
 from dsx.results.plot.stacks import STACKS
+from dsx.results.plot.titles import best_over, job_text, label_picture
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,14 +89,19 @@ def _width(bars: int) -> float:
 def _draw(layout: Layout, names: Sequence[str], columns: Sequence[str], rows: "pd.DataFrame") -> None:
     """Draw the named stack on each axis, and label the bars."""
     drawn = [_draw_stack(ax, rows, name) for ax, name in zip(layout.axes, names, strict=True)]
-    if (require(rows, "reject") != 0).all():
-        layout.axes[0].set_title(NOTHING, fontsize="medium")
     for ax in layout.axes[:-1]:
         ax.tick_params("x", labelbottom=False, length=0)
     label_bars(layout, rows, columns)
     # Last, because labels below a given axis take room from it.
     for ax, name, (top, capacity) in zip(layout.axes, names, drawn, strict=True):
         label_totals(layout, ax, top, capacity, quantity_texts(rows, STACKS[name].total))
+    feasible = bool((require(rows, "reject") == 0).any())
+    totals = " and ".join(named(rows, STACKS[name].total) for name in names)
+    by = ", ".join(named(rows, column) for column in columns)
+    title = f"{totals} by {by}" if feasible else NOTHING
+    label_picture(
+        layout, title, [job_text(rows, columns), best_over(rows, "bar", columns, "fastest") if feasible else ""]
+    )
     layout.settle()
 
 

@@ -1,12 +1,13 @@
-"""Heat map: the best feasible value for each pair of values of two columns.
+"""Heat map: what differs between the best feasible values for each pair of values of two columns.
 
-The values of an axis are equally spaced, whatever the distances between them. A cell without a feasible row is hatched:
-its rows may all be rejected, not kept, or not part of the sweep. If hardware or job sizes vary beyond the two columns,
-the title says over which columns a cell is the best.
+Cells show by how much they differ from the machine of today, if its values are on the axes, or else from the best cell;
+a frame marks it. Neighbours with the same number are outlined together and have it once; what does not differ has none.
+Colours cover the bulk of the cells: a row that is far off, such as one of a useless machine, has the colour of the end
+of the scale. The values of an axis are equally spaced, whatever the distances between them. A cell without a feasible
+row is hatched: its rows may all be rejected, not kept, or not part of the sweep.
 """
 
 from collections.abc import Sequence
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,16 +19,18 @@ from dsx.results.plot.axes import (
     Numbers,
     finite,
     is_wide,
-    log_ticks,
-    plain_numbers,
-    scale_of,
+    name_text,
+    named,
+    quantity_text,
     three_digits,
-    unit_of,
     value_texts,
-    words,
 )
+from dsx.results.plot.ideal import PER_GPU, with_rate
 from dsx.results.plot.layout import Layout, figure_of
-from dsx.results.plot.selection import best_table, refuse_many, settings
+from dsx.results.plot.reference import Reference, reference
+from dsx.results.plot.regions import borders, regions
+from dsx.results.plot.selection import LARGER_IS_BETTER, best_table, refuse_many
+from dsx.results.plot.titles import best_over, job_text, label_picture
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,17 +40,22 @@ if TYPE_CHECKING:
 MAX_VALUES = 200  # of one axis
 # Colours resolve fewer values than positions do.
 _LINEAR_COLOURS = 8.0
-_FONT = 8.0  # points, of ticks and title
+_FAR = 7.0  # median absolute deviations of the logarithms: as far as Tukey's outer fences of a normal distribution
+_LEAST_RANGE = 0.05  # of the reference, so that colours do not exaggerate what hardly differs
+_SAME = 0.005  # of the reference: what differs by less has no number
+_FONT = 8.0  # points, of ticks
 _WIDE = 0.6  # width of a digit, and roughly of a letter, as a share of the font size
 _SMALLEST_FONT, _LARGEST_FONT = 4.5, 9.0  # points, of values in cells
+_LEGEND = 15.0  # points: the height of the legend
+_MINUS = "\N{MINUS SIGN}"
 
 
 def heatmap(df: "pd.DataFrame", x: str, y: str, value: str = "step_time_s", ax: "Axes | None" = None) -> "Axes":
     """Draw the best feasible `value` for each pair of values of `x` and `y`, ascending to the right and upwards.
 
-    The best is the smallest, or for mfu and tokens_per_s the largest. Cells show the number if there is room. If other
-    settings of the sweep vary in `df` (cluster, num_gpus, a field of what_if, ...), the best is also over these, as the
-    title says.
+    The best is the smallest, or for mfu and rates of tokens the largest. A cell is relative to the one of today's
+    machine, whose values `df.attrs` have if `dsx.load` read it, or to the best one. If other settings of the sweep vary
+    in `df` (cluster, num_gpus, a field of what_if, ...), the best is also over these, as the title says.
 
     Args:
         df: a result set, or rows of one.
@@ -60,86 +68,160 @@ def heatmap(df: "pd.DataFrame", x: str, y: str, value: str = "step_time_s", ax: 
     """
     for name, column in (("x", x), ("y", y), ("value", value)):
         one_text(name, column, "num_gpus")
+    df = with_rate(df) if value == PER_GPU else df
     table = best_table(df, [y], x, value)
     refuse_many(len(table.columns), MAX_VALUES, "values", [x])
     refuse_many(len(table.rows), MAX_VALUES, "values", [y])
     rows = [row for (row,) in table.rows]
     layout = Layout.of(ax, *_size(len(table.columns), len(rows)))
     ax = layout.axes[0]
-    ax.set_xlabel(words(x, unit_of(df, x)))
-    ax.set_ylabel(words(y, unit_of(df, y)))
-    size, label = scale_of(df, value, table.values)
-    values = table.values / size
-    _hatch(ax, ~np.isfinite(values))
-    if np.isfinite(values).any():
-        _name_others(layout, df, [name for name in settings(df.columns) if name not in (x, y, value)])
-    mesh = _draw_cells(layout, values, label) if np.isfinite(values).any() else None
+    ax.set_xlabel(named(df, x))
+    ax.set_ylabel(named(df, y))
+    there = np.isfinite(table.values)
+    legend = _hatch(ax, ~there)
     ax.set(xlim=(-0.5, max(len(table.columns), 1) - 0.5), ylim=(-0.5, max(len(rows), 1) - 0.5))
     ax.tick_params(length=0, labelsize=_FONT)
     layout.fit_ticks(ax.yaxis, range(len(rows)), value_texts(df, y, rows), turn=False)
     layout.fit_ticks(ax.xaxis, range(len(table.columns)), value_texts(df, x, table.columns))
-    if mesh is not None:
-        _annotate(layout, mesh, values)
+    shows, lines = NOTHING, [job_text(df, {x, y})]
+    if there.any():
+        compared = reference(df, table, x, y, value in LARGER_IS_BETTER)
+        _draw_values(layout, table.values, compared, df, value)
+        shows = f"{named(df, value)} by {named(df, x)} and {named(df, y)}"
+        lines += [best_over(df, "cell", {x, y}), _said(df, compared, value, table.values)]
+    label_picture(layout, shows, lines, above=_LEGEND * legend)
     layout.settle()
     return ax
 
 
 def _size(columns: int, rows: int) -> tuple[float, float]:
     """Return the size of the axes in inches: room for a number in each cell, limited to the size of a page."""
-    return float(np.clip(0.5 * columns, 2.0, 9.0)), float(np.clip(0.36 * rows, 1.4, 7.5))
+    return float(np.clip(0.5 * columns, 3.4, 9.0)), float(np.clip(0.36 * rows, 1.4, 7.5))
 
 
-def _hatch(ax: "Axes", empty: NDArray[np.bool_]) -> None:
-    """Hatch the background, which shows through empty cells, and add a legend for it."""
+def _hatch(ax: "Axes", empty: NDArray[np.bool_]) -> bool:
+    """Hatch the background, which shows through empty cells; return whether there is a legend for it."""
     from matplotlib.patches import Patch
 
     style: dict[str, Any] = {"facecolor": "0.93", "edgecolor": "0.6", "hatch": "////"}
     ax.patch.set(**style)
-    if empty.all():
-        ax.set_title(NOTHING, fontsize="medium")
-    elif empty.any():
+    few = bool(empty.any() and not empty.all())
+    if few:
         patch = Patch(label="no feasible plan", linewidth=0.0, **style)
-        ax.legend(handles=[patch], fontsize="small", loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False)
+        place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0), "frameon": False}
+        ax.legend(handles=[patch], fontsize="small", borderpad=0.2, **place)
+    return few
 
 
-def _name_others(layout: Layout, df: "pd.DataFrame", columns: Sequence[str]) -> None:
-    """Name above the cells the other columns that vary: each cell shows the best over their values."""
-    ax = layout.axes[0]
-    varied = [words(name, unit_of(df, name)) for name in columns if len(df[name].drop_duplicates()) > 1]
-    if varied:
-        # The layout makes no room for a title that is too wide.
-        lines = wrap(f"best over {', '.join(varied)}", max(int(layout.room(ax)[0] / (_WIDE * _FONT)), 1))
-        # Above the legend, which is on the other side.
-        pad = 24.0 if ax.get_legend() else 6.0
-        ax.set_title("\n".join(lines), loc="left", fontsize=_FONT, color="0.25", pad=pad)
+def _said(df: "pd.DataFrame", compared: Reference, value: str, values: Numbers) -> str:
+    """Return what the frame is, and what a cell without a number means."""
+    of = values[compared.cells & np.isfinite(values)]
+    amount = f", {quantity_text(df, value, of[0])}" if len(of) == 1 else ""
+    resolved = df.attrs.get("spec", {}).get("resolved", {})
+    machines = [one["name"] for one in resolved.get("clusters", ())]
+    who = f"{name_text(machines[0])} as it is" if compared.today and machines else "the best"
+    absent = f"; today's {' and '.join(named(df, name) for name in compared.missing)} is no cell" * bool(
+        compared.missing
+    )
+    return f"framed: {who}{amount}; no number: within {100 * _SAME:g} % of {'it' if len(of) == 1 else 'that'}{absent}"
 
 
-def _draw_cells(layout: Layout, values: Numbers, label: str) -> "QuadMesh":
+def _draw_values(layout: Layout, values: Numbers, compared: Reference, df: "pd.DataFrame", value: str) -> None:
+    """Draw the cells with their numbers, relative to the reference, which is framed."""
+    ratios = values / compared.values
+    texts = [[_ratio_text(one) if np.isfinite(one) else "" for one in row] for row in ratios.tolist()]
+    # A number without a unit, which the title has; of a row or column of today each cell is its own reference.
+    if compared.cells.sum() == 1:
+        ((row, column),) = np.argwhere(compared.cells).tolist()
+        texts[row][column] = quantity_text(df, value, float(values[row, column])).partition(" ")[0]
+    mesh = _draw_cells(
+        layout.axes[0], ratios, f"{named(df, value)} relative to {'today' if compared.today else 'the best'}"
+    )
+    _outline(layout.axes[0], ratios)
+    _annotate(layout, mesh, ratios, texts, compared)
+    _frame(layout.axes[0], compared)
+
+
+def _draw_cells(ax: "Axes", ratios: Numbers, label: str) -> "QuadMesh":
     from matplotlib.colors import LogNorm, Normalize
 
-    ax, numbers, wide = layout.axes[0], finite(values), is_wide(values, _LINEAR_COLOURS)
-    edges = [np.arange(count + 1) - 0.5 for count in values.shape[::-1]]
-    style: dict[str, Any] = {"cmap": "viridis", "edgecolors": "white", "linewidth": 0.3}
-    norm = (LogNorm if wide else Normalize)(numbers.min(), numbers.max())
-    mesh = ax.pcolormesh(*edges, np.ma.masked_invalid(values), norm=norm, **style)
-    bar = figure_of(ax).colorbar(mesh, ax=ax, label=label, pad=0.02)
+    low, high = _bulk(finite(ratios))
+    wide = is_wide(np.array([low, high]), _LINEAR_COLOURS)
+    edges = [np.arange(count + 1) - 0.5 for count in ratios.shape[::-1]]
+    norm = (LogNorm if wide else Normalize)(low, high)
+    mesh = ax.pcolormesh(*edges, np.ma.masked_invalid(ratios), norm=norm, cmap="viridis")
+    beyond = bool((finite(ratios) < low * (1 - 1e-6)).any()), bool((finite(ratios) > high * (1 + 1e-6)).any())
+    extend = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}[beyond]
+    bar = figure_of(ax).colorbar(mesh, ax=ax, label=label, pad=0.02, extend=extend)
     bar.ax.tick_params(labelsize=_FONT)
-    if wide:
-        log_ticks(bar.ax.yaxis, values)
-    plain_numbers(bar.ax.yaxis)
+    _ratio_ticks(bar.ax.yaxis, low, high, wide)
     return mesh
 
 
-def _annotate(layout: Layout, mesh: "QuadMesh", values: Numbers) -> None:
-    """Write each value into its cell in a font that fits; no values at all if that font would be too small to read."""
-    texts = {tuple(cell): three_digits(float(values[tuple(cell)])) for cell in np.argwhere(np.isfinite(values))}
+def _bulk(ratios: Numbers) -> tuple[float, float]:
+    """Return the range of the colours: that of the values, but for those that are far from the bulk."""
+    logs = np.log(ratios[ratios > 0])
+    median = np.median(logs) if len(logs) else 0.0
+    reach = _FAR * max(float(np.median(np.abs(logs - median))) if len(logs) else 0.0, _LEAST_RANGE / 2)
+    low, high = max(float(ratios.min()), np.exp(median - reach)), min(float(ratios.max()), np.exp(median + reach))
+    middle, half = (low + high) / 2, max((high - low) / 2, _LEAST_RANGE / 2)
+    return middle - half, middle + half
+
+
+def _ratio_ticks(axis: Any, low: float, high: float, wide: bool) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    if wide:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    else:
+        # Round numbers of percent.
+        percent = MaxNLocator(nbins=8, steps=[1, 2, 2.5, 5, 10]).tick_values(100 * (low - 1), 100 * (high - 1))
+        axis.set_major_locator(FixedLocator([1 + tick / 100 for tick in percent if low <= 1 + tick / 100 <= high]))
+    axis.set_minor_formatter(NullFormatter())
+    axis.set_major_formatter(FuncFormatter(lambda ratio, _: _ratio_text(ratio, digits=True) or "0 %"))
+
+
+def _ratio_text(ratio: float, digits: bool = False) -> str:
+    """Return "+12 %", minus likewise, or "2.4 x" from twice on; "" for what is the same."""
+    if ratio >= 2.0:
+        return f"{three_digits(ratio) if not digits else f'{ratio:.3g}'} x"
+    if abs(ratio - 1.0) < (1e-9 if digits else _SAME):
+        return ""
+    percent = 100.0 * (ratio - 1.0)
+    text = f"{percent:+.3g}" if digits else f"{percent:+.0f}"
+    return f"{text} %".replace("-", _MINUS)
+
+
+def _outline(ax: "Axes", ratios: Numbers) -> None:
+    """Draw lines between cells with different numbers, and around cells without a value."""
+    from matplotlib.collections import LineCollection
+
+    texts = [[(_ratio_text(one) or "same") if np.isfinite(one) else "" for one in row] for row in ratios.tolist()]
+    ax.add_collection(LineCollection(borders(texts), colors="white", linewidths=0.7))
+
+
+def _annotate(
+    layout: Layout, mesh: "QuadMesh", ratios: Numbers, texts: Sequence[Sequence[str]], compared: Reference
+) -> None:
+    """Write the number of each outline in a font that fits; none at all if that font would be too small to read."""
     ax = layout.axes[0]
     room = layout.room(ax)
-    width, height = room[0] / values.shape[1], room[1] / values.shape[0]
-    size = min(_LARGEST_FONT, 0.9 * width / (_WIDE * max(map(len, texts.values()))), 0.7 * height)
-    if size < _SMALLEST_FONT:
-        return
-    for (row, column), text in texts.items():
-        red, green, blue, _ = mesh.to_rgba(values[row, column])
+    width, height = room[0] / ratios.shape[1], room[1] / ratios.shape[0]
+    longest = max(len(text) for row in texts for text in row) or 1
+    size = min(_LARGEST_FONT, 0.9 * width / (_WIDE * longest), 0.7 * height)
+    for region in regions(texts, compared.cells) if size >= _SMALLEST_FONT else ():
+        red, green, blue, _ = mesh.to_rgba(ratios[region.cell])
         dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
-        ax.text(column, row, text, ha="center", va="center", fontsize=size, color="white" if dark else "black")
+        weight = "bold" if compared.cells[region.cell] else "normal"
+        style: dict[str, Any] = {"ha": "center", "va": "center", "weight": weight}
+        ax.text(region.column, region.row, region.text, size=size, color="white" if dark else "black", **style)
+
+
+def _frame(ax: "Axes", compared: Reference) -> None:
+    """Frame the reference: one cell, or the row or column of today; white around black is seen on any colour."""
+    from matplotlib.patches import Rectangle
+
+    down, across = (np.flatnonzero(compared.cells.any(axis=axis)) for axis in (1, 0))
+    corner, sides = (across[0] - 0.5, down[0] - 0.5), (len(across), len(down))
+    for colour, line in (("white", 4.0), ("black", 1.8)):
+        ax.add_patch(Rectangle(corner, *sides, fill=False, edgecolor=colour, linewidth=line, zorder=3, clip_on=False))

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # In every other column the smallest value is the best.
-LARGER_IS_BETTER = frozenset(("mfu", "tokens_per_s"))
+LARGER_IS_BETTER = frozenset(("mfu", "tokens_per_s", "tokens_per_s_per_gpu"))
 
-_SETTINGS = ("cluster", "num_gpus", "global_batch_size")
+_SETTINGS = ("cluster", "num_gpus", "global_batch_size", "sequence_length")
 
 
 def settings(columns: Iterable[str]) -> list[str]:
@@ -37,6 +37,7 @@ class BestTable:
     rows: list[tuple[object, ...]]  # for each table row, the values of its columns
     columns: list[Any]  # for each table column, the value of its column
     values: NDArray[np.float64]  # [rows, columns]; NaN if no row is feasible and has a number
+    places: NDArray[np.int64]  # [rows, columns]: which row of the frame has the value; -1 if none
 
 
 def best_table(df: "pd.DataFrame", rows: Sequence[str], column: str, value: str) -> BestTable:
@@ -55,11 +56,18 @@ def best_table(df: "pd.DataFrame", rows: Sequence[str], column: str, value: str)
     usable = (require(df, "reject") == 0) & np.isfinite(numbers)
     # Not as NumPy arrays, in which names lose their order. The first key is constant, in case `rows` is empty.
     keys = [np.zeros(len(df), np.int8), *(pd.Series(df[name].array) for name in (*rows, column))]
-    best: Any = pd.Series(np.where(usable, numbers, np.nan)).groupby(keys, observed=True).min()
+    groups: Any = pd.Series(np.where(usable, numbers, np.nan)).groupby(keys, observed=True)
+    best = groups.min()
     table = best.unstack(level=-1)
+    group = groups.ngroup().to_numpy()
+    order = np.lexsort((np.where(usable, numbers, np.inf), group))
+    # Rows without a value in a key are of no group, -1.
+    order = order[group[order] >= 0]
+    first = order[np.unique(group[order], return_index=True)[1]]
+    places = pd.Series(np.where(usable[first], first, -1), index=best.index).unstack(level=-1, fill_value=-1)
     names = [key[1:] if isinstance(key, tuple) else () for key in table.index]
     least = table.to_numpy(np.float64)
-    return BestTable(names, list(table.columns), -least if largest else least)
+    return BestTable(names, list(table.columns), -least if largest else least, places.to_numpy(np.int64))
 
 
 def fastest(df: "pd.DataFrame", columns: Sequence[str]) -> "pd.DataFrame":

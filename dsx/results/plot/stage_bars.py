@@ -17,6 +17,7 @@ from dsx.results.plot.axes import name_text
 from dsx.results.plot.layout import Layout
 from dsx.results.plot.stacks import STACKS, Part
 from dsx.space.plan import Plan
+from dsx.spec.topology import INNERMOST
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,7 +88,7 @@ def stages(found: "Sequence[PlanStage]", placement: Placement, title: str) -> "A
     if len(found) > MAX_STAGES:
         raise InputError(f"{len(found)} stages are too many for a picture, which holds {MAX_STAGES}; --json has all")
     width = float(np.clip(0.62 * len(found), 3.4, 11.0))
-    longest = max(len(stage.link or "") for stage in found)
+    longest = max(len(_link(stage)) for stage in found)
     room = 72 * width / len(found)
     linked = 0 < longest * _LETTER * _LINK <= room
     low = _ROW * (linked + len(placement.outer))
@@ -157,7 +158,7 @@ def _draw_domains(ax: "Axes", found: "Sequence[PlanStage]", placement: Placement
         )
     counted = "domains x GPUs of a stage" if behind else "GPUs of a stage"
     _say(ax, 0.7 * _BOX, f"{counted}, one replica")
-    _say(ax, 0.3 * _BOX, "overlapping boxes: domains of a stage" if behind else "a box: a fast domain")
+    _say(ax, 0.3 * _BOX, "overlapping boxes: NVLink domains of a stage" if behind else "a box: an NVLink domain")
     step = max(1, len(found) // 16)
     ax.set_xticks(range(0, len(found), step), labels=[str(place + 1) for place in range(0, len(found), step)])
     ax.tick_params(axis="x", length=0)
@@ -166,10 +167,15 @@ def _draw_domains(ax: "Axes", found: "Sequence[PlanStage]", placement: Placement
         ax.spines[side].set_visible(False)
 
 
+def _link(stage: "PlanStage") -> str:
+    """Return the name of the link from the previous stage: the tier, or NVLink for that of the fast domain."""
+    return "NVLink" if stage.link == INNERMOST else stage.link or ""
+
+
 def _draw_links(ax: "Axes", found: "Sequence[PlanStage]") -> None:
     for place, stage in enumerate(found):
         if stage.link:
-            ax.text(place - 0.5, -_ROW / 2, stage.link, ha="center", va="center", size=_LINK)
+            ax.text(place - 0.5, -_ROW / 2, _link(stage), ha="center", va="center", size=_LINK)
     _say(ax, -_ROW / 2, "the link between stages")
 
 
