@@ -37,12 +37,15 @@ _SCALES = {
     "bytes": ((1.0, "bytes"), *((size, f"{prefix}B") for size, prefix in _SI[1:])),
     "bytes/s": tuple((size, f"{prefix}B/s") for size, prefix in _SI),
     "flop/s": tuple((size, f"{prefix}FLOP/s") for size, prefix in _SI),
+    "h": ((1.0, "h"), (1e3, "thousand h"), (1e6, "million h")),
+    "USD": ((1.0, "USD"), (1e3, "thousand USD"), (1e6, "million USD")),
+    "kWh": ((1.0, "kWh"), (1e3, "MWh"), (1e6, "GWh")),
     "1/s": ((1.0, "1/s"), (1e3, "thousand/s"), (1e6, "million/s")),
 }
 # The quantity of a column whose name ends in its unit.
 _QUANTITIES = {"s": "time", "bytes": "memory", "days": "time"}
 _WORDS = {"hbm": "HBM", "nvs": "NVLink domain", "net": "network", "mfu": "MFU", "comm": "communication"}
-_WORDS |= {"num": "number of", "gpus": "GPUs", "flops": "FLOP/s"}
+_WORDS |= {"num": "number of", "gpu": "GPU", "gpus": "GPUs", "flops": "FLOP/s"}
 _WORDS |= {axis: axis.upper() for axis in ("tp", "tp2", "cp", "ep", "pp", "dp", "vpp")}
 # Rates whose name is their unit.
 _RATES = {"tokens_per_s_per_gpu": "tokens/s/GPU"}
