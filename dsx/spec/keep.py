@@ -12,7 +12,6 @@ from dsx.spec.column_names import GroupColumn, LeastCost, Objective
 from dsx.spec.load import Spec
 from dsx.spec.value_types import Count
 
-
 FASTEST = "step_time_s"
 
 
