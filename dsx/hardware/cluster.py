@@ -38,9 +38,7 @@ def cluster_from_spec(spec: ClusterSpec) -> Cluster:
         fp8_sustained_share=spec.device.fp8_sustained_share or spec.device.sustained_share or 0.0,
         attention_forward=tuple(kernel.forward if kernel else 0.0 for kernel in kernels),
         attention_backward=tuple(kernel.backward if kernel else 0.0 for kernel in kernels),
-        power_share=(
-            spec.device.power / spec.device.full_power if spec.device.power and spec.device.full_power else 1.0
-        ),
+        power_share=(spec.device.power or 1.0) / (spec.device.full_power or spec.device.power or 1.0),
         host_bandwidth=spec.device.host_bandwidth or _HOST_BANDWIDTH,
         num_sms=float(spec.device.num_sms or 1),
         name=spec.device.name,

@@ -1,4 +1,4 @@
-"""What must be stated for the columns of a training run: without it they hold no number, and nothing can be chosen by it.
+"""What must be stated for the columns of a training run, which hold no number without it.
 
 `training_days` needs the tokens of the training, `cost_usd` also the price of a GPU. A sweep states the tokens, a
 cluster file its price, power and failures.

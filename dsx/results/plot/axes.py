@@ -74,7 +74,7 @@ def words(column: str, unit: str = "") -> str:
     name = column.split(".", 1)[-1]
     if (axis := name.removesuffix("_nvs")) != name:
         return f"{words(axis)} in an {_WORDS['nvs']}"
-    without_unit = name.removesuffix("_per_s" if unit == "1/s" else f"_{unit}") if unit else name
+    without_unit = name.removesuffix("_per_s" if unit == "1/s" else f"_{unit.lower()}") if unit else name
     text = " ".join(_WORDS.get(word, word) for word in re.split(r"[._]", without_unit))
     quantity = _QUANTITIES.get(unit, "")
     return text if without_unit == name or text.endswith(quantity) else f"{text} {quantity}"
