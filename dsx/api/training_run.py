@@ -97,10 +97,11 @@ class TrainingRun(PricedPlans):
             raise NothingFeasible(self.infeasible)
         from dsx.results.plot import cost_curve, save
 
-        taken = self.chosen and self.chosen["plan"]["num_gpus"]
+        taken = self.chosen["plan"]["num_gpus"] if self.chosen else None
         title = f"{large(self.train_tokens)} tokens, {self._where}"
-        goal = {"deadline_days": self.goal.deadline_days, "budget_usd": self.goal.budget_usd}
-        save(cost_curve(self.frame, **goal, chosen=taken, title=title), path)
+        deadline, budget = self.goal.deadline_days, self.goal.budget_usd
+        ax = cost_curve(self.frame, deadline_days=deadline, budget_usd=budget, chosen=taken, title=title)
+        save(ax, path)
 
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds unless their name says days, sizes in bytes."""
@@ -136,16 +137,13 @@ class TrainingRun(PricedPlans):
             f"{self._where}: {large(self.train_tokens)} tokens{goal}",
             f"{step_text(job.global_batch_size, job.sequence_length)}, {steps:,.0f} steps",
         ]
-        unpriced = (
-            "the cluster states no price: --set cluster.price='2.5 USD/h' gives the cost"
-            if job.cluster.price is None
-            else ""
-        )
-        last = [f"no plan fits on {', '.join(without)} GPUs" if without else "", unpriced]
+        last = [f"no plan fits on {', '.join(without)} GPUs"] if without else []
+        if job.cluster.price is None:
+            last.append("the cluster states no price: --set cluster.price='2.5 USD/h' gives the cost")
         if not self.priced:
             return "\n".join((*head, self.infeasible))
         table = counts_text(self.priced, self.goal)
-        return paragraphs(["\n".join(head), answer_text(self.priced, self.goal), table, "\n".join(filter(None, last))])
+        return paragraphs(["\n".join(head), answer_text(self.priced, self.goal), table, "\n".join(last)])
 
 
 def training_run(
@@ -173,8 +171,8 @@ def training_run(
     Args:
         job: the model, the cluster and the batch; its number of GPUs has no effect.
         train_tokens: tokens of the training: 15e12, "15T".
-        num_gpus: the numbers of GPUs to compare; by default five powers of two, from the first that could be done in time
-            at the peak of the GPUs.
+        num_gpus: the numbers of GPUs to compare; by default five powers of two, from the first that could be in time at
+            the peak of the GPUs.
         deadline: the longest that the run may take, as in "60 days"; the cheapest plan within it is chosen.
         budget: the most that it may cost, in USD: 5e6, "5M"; without a deadline the fastest plan within it is chosen.
         fix, limit, strategy, framework, partition, memory_margin: as for `dsx.best`.

@@ -1,4 +1,4 @@
-"""A training run as text: the plan to take with its days and cost, a line for each number of GPUs, what comes nearest."""
+"""A training run as text: the plan to take with its days and cost, a line for each number of GPUs, the nearest miss."""
 
 import math
 from collections.abc import Sequence
@@ -39,6 +39,11 @@ def _scale(value: float) -> tuple[float, str]:
     return next(((size, f" {name}") for size, name in _LARGE if value >= 0.9995 * size), (1.0, ""))
 
 
+def days_text(days: float) -> str:
+    """Return days with two or three digits: "0.43", "4.1", "41.7"."""
+    return f"{days:.2f}" if days < 1 else f"{days:.1f}"
+
+
 def goal_text(goal: Goal) -> str:
     """Return "done in 60 days for at most 5 M USD"; empty without a goal."""
     stated = [f"in {goal.deadline_days:g} days"] if goal.deadline_days is not None else []
@@ -47,7 +52,7 @@ def goal_text(goal: Goal) -> str:
 
 
 def answer_text(plans: Sequence[Priced], goal: Goal) -> str:
-    """Return the plan to take, its days and what it costs; what the fastest and the cheapest are if none meets the goal.
+    """Return the plan to take, its days and what it costs; empty if none meets the goal.
 
     `plans` has the fastest plan of each number of GPUs on which one fits.
     """
@@ -62,7 +67,7 @@ def answer_text(plans: Sequence[Priced], goal: Goal) -> str:
     kept = taken["goodput"]
     failing = [f"failures and checkpoints take {100 * (1 - kept):.1f} % of the time"] if math.isfinite(kept) else []
     lines = [
-        f"{taken['plan']['num_gpus']:,} GPUs, {why}: {taken[DAYS]:.1f} days{_interval(taken)}",
+        f"{taken['plan']['num_gpus']:,} GPUs, {why}: {days_text(taken[DAYS])} days{_interval(taken)}",
         *(f"  {line}" for line in (", ".join(_paid(taken)), *failing)),
         f"  step {quantity('step_time_s', taken['step_time_s'])}, MFU {quantity('mfu', taken['mfu'])}, "
         f"memory {quantity('peak_bytes', taken['peak_bytes'])}, strategy {taken['plan']['strategy']}",
@@ -80,8 +85,15 @@ def _price(plan: Priced) -> float:
 
 
 def _interval(plan: Priced) -> str:
+    between = _between(plan)
+    return f" (80 % interval {between})" if between else ""
+
+
+def _between(plan: Priced) -> str:
     low, high = days_between(plan)
-    return f" (80 % interval {low:.0f} to {high:.0f})" if math.isfinite(low) and math.isfinite(high) else ""
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return ""
+    return f"{low:.0f} to {high:.0f}" if low >= 10 else f"{days_text(low)} to {days_text(high)}"
 
 
 def _paid(plan: Priced) -> list[str]:
@@ -101,14 +113,13 @@ def counts_text(plans: Sequence[Priced], goal: Goal) -> str:
     marked = goal.deadline_days is not None or goal.budget_usd is not None
     rows: list[list[str]] = []
     for plan in plans:
-        low, high = days_between(plan)
         missed = [word for word, holds in (("late", goal.is_late(plan)), ("dear", goal.is_dear(plan))) if holds]
         rows.append(
             [
                 "*" if plan is taken else "",
                 f"{plan['plan']['num_gpus']:,}",
-                f"{plan[DAYS]:.1f}",
-                f"{low:.0f} to {high:.0f}" if math.isfinite(low) else "-",
+                days_text(plan[DAYS]),
+                _between(plan) or "-",
                 _rounded(plan[column]),
                 *([", ".join(missed)] if marked else []),
                 f"{plan['tokens_per_s_per_gpu']:,.0f}",
@@ -148,4 +159,4 @@ def missed_text(plans: Sequence[Priced], goal: Goal, train_tokens: float) -> str
 
 def _told(plan: Priced) -> str:
     cost = f" and {_rounded(plan[COST])} USD" if math.isfinite(plan[COST]) else ""
-    return f"{plan[DAYS]:.1f} days{cost} on {plan['plan']['num_gpus']:,} GPUs"
+    return f"{days_text(plan[DAYS])} days{cost} on {plan['plan']['num_gpus']:,} GPUs"
