@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dsx.api.answer import PricedPlans, paragraphs
-from dsx.api.arguments import count, option_of, total, watcher
+from dsx.api.arguments import count, total, watcher
 from dsx.api.best import BestPlans, best
 from dsx.api.gpu_counts import powers_of_two
 from dsx.api.job import Job, checked, with_margin
@@ -229,10 +229,10 @@ def _days(deadline: object) -> float | None:
         return None
     try:
         found = parse_quantity(deadline, "s") / _DAY
-    except UnitError as error:
-        raise InputError(f"{option_of('deadline')}: {str(error).replace('80 us', '60 days')}") from None
+    except UnitError:
+        raise InputError(f"--deadline: {deadline!r:.60} is no time with its unit, as in '60 days' or '48 h'") from None
     if found <= 0:
-        raise InputError(f"{option_of('deadline')}: {deadline} is not above zero")
+        raise InputError(f"--deadline: {deadline} is not above zero")
     return found
 
 
