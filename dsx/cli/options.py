@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from dsx.errors import SpecError
-from dsx.units import parse_count, parse_share, parse_total
+from dsx.units import parse_count, parse_share
 
 DEFAULT_ASSUMPTIONS = "default"
 
@@ -40,14 +40,6 @@ def counts(text: str) -> list[int]:
     return [count(part) for part in text.split(",")]
 
 
-def total(text: str) -> float:
-    """Return an option's value as a number that may have a suffix: "15T"."""
-    try:
-        return parse_total(text)
-    except SpecError as error:
-        raise typer.BadParameter(str(error)) from error
-
-
 def share(text: str) -> float:
     """Return an option's value as a share from 0 to 1."""
     try:
@@ -74,10 +66,9 @@ SeveralNumGpus = Annotated[
     ),
 ]
 TrainTokens = Annotated[
-    float | None,
+    str | None,
     typer.Option(
         "--train-tokens",
-        parser=total,
         metavar="N",
         help="Tokens of the whole training, as in 15T: compare numbers of GPUs by days and cost.",
     ),
@@ -89,10 +80,9 @@ Deadline = Annotated[
     ),
 ]
 Budget = Annotated[
-    float | None,
+    str | None,
     typer.Option(
         "--budget",
-        parser=total,
         metavar="USD",
         help="Choose a plan that costs at most this, as in 5e6 or 5M; without --deadline the fastest.",
     ),

@@ -101,7 +101,7 @@ def best(
         print(dsx.launch(job, found.plan, framework=launcher_of(framework), out=launch_to), file=sys.stderr)
 
 
-def _check_of_run(train_tokens: float | None, num_gpus: list[int] | None, of_run: dict[str, object]) -> None:
+def _check_of_run(train_tokens: str | None, num_gpus: list[int] | None, of_run: dict[str, object]) -> None:
     """Raise InputError for options of a training run without its tokens, and for a job without its GPUs."""
     if train_tokens is not None:
         return

@@ -44,8 +44,8 @@ def test_no_plan_fits(run, folder):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ((*RUN, "--budget", "5M"), "--budget 5000000: cost_usd is asked for, and cluster 'b200-nvs8' states no price"),
-        ((*RUN, "--budget", "5X"), "'--budget': '5X': unknown suffix 'X'"),
+        ((*RUN, "--budget", "5M"), "--budget 5M: cost_usd is asked for, and cluster 'b200-nvs8' states no price"),
+        ((*RUN, "--budget", "5X"), "--budget: '5X': unknown suffix 'X'"),
         ((*RUN, "--deadline", "60"), "--deadline: '60' is no time with its unit, as in '60 days'"),
         ((*RUN, "--plot", "cost.pgn"), "unknown image suffix '.pgn'; did you mean '.png'?"),
         ((*BEST, "--train-tokens", "15t"), "unknown suffix 't'; did you mean 'T'?"),
