@@ -40,8 +40,8 @@ class TrainingRun(PricedPlans):
     """The fastest plan on each number of GPUs, and which of them to take."""
 
     job: Job  # its number of GPUs is that of the chosen plan, or of the fastest if none is chosen
-    train_tokens: float
-    goal: Goal
+    train_tokens: float  # tokens of the whole training
+    goal: Goal  # the deadline [days] and the budget [USD], where there are any
     found: Sequence[BestPlans]  # the answer of each number of GPUs, ascending
 
     @cached_property
