@@ -87,18 +87,18 @@ def best(
         "memory_margin": memory_margin,
     }
     if train_tokens is not None:
-        run = dsx.training_run(job, train_tokens, num_gpus, deadline=deadline, budget=budget, **restricted)
-        _print_training_run(run, plot, as_json)
-        return
-    found = dsx.best(job, top, **restricted)
-    if as_json:
-        print_json(found.to_data())
-    if not found.plans:
-        raise NothingFeasible(found.infeasible)
-    if not as_json:
-        print(found)
+        found = dsx.training_run(job, train_tokens, num_gpus, deadline=deadline, budget=budget, **restricted)
+        _print_training_run(found, plot, as_json)
+    else:
+        found = dsx.best(job, top, **restricted)
+        if as_json:
+            print_json(found.to_data())
+        if not found.plans:
+            raise NothingFeasible(found.infeasible)
+        if not as_json:
+            print(found)
     if launch_to is not None:
-        print(dsx.launch(job, found.plan, framework=launcher_of(framework), out=launch_to), file=sys.stderr)
+        print(dsx.launch(found.job, found.plan, framework=launcher_of(framework), out=launch_to), file=sys.stderr)
 
 
 def _check_of_run(train_tokens: str | None, num_gpus: list[int] | None, of_run: dict[str, object]) -> None:

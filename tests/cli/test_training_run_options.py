@@ -58,3 +58,9 @@ def test_bad_input_is_named(run, folder, options, says):
     done = run(*options)
     assert (done.code, done.out) == (2, "")
     assert says in done.err
+
+
+def test_the_chosen_plan_can_be_launched(run, folder):
+    done = run(*RUN, "--deadline", "30d", "--launch", "launch")
+    assert done.code == 0
+    assert [*(folder / "launch").iterdir()]
