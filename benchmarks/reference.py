@@ -28,7 +28,7 @@ from dsx.launching.megatron import Launch
 GROUPS = {
     "Ask for a plan": (
         *("Job", "best", "BestPlans", "evaluate", "Evaluation", "why", "Explanation", "partition", "Partition"),
-        *("launch", "LaunchFiles"),
+        *("training_run", "TrainingRun", "launch", "LaunchFiles"),
         *("Plan", "Launch"),
     ),
     "Sweeps and result sets": (

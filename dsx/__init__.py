@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from dsx.api.sweep_verbs import finish_sweep as finish_sweep
     from dsx.api.sweep_verbs import sweep as sweep
     from dsx.api.sweep_verbs import sweep_shard as sweep_shard
+    from dsx.api.training_run import TrainingRun as TrainingRun
+    from dsx.api.training_run import training_run as training_run
     from dsx.api.validate import Validation as Validation
     from dsx.api.validate import validate as validate
     from dsx.api.why import Explanation as Explanation
@@ -93,6 +95,7 @@ _HOMES = {
     "Swept": "dsx.api.sweep_verbs",
     "SweptShard": "dsx.api.sweep_verbs",
     "TablePartition": "dsx.api.layer_table",
+    "TrainingRun": "dsx.api.training_run",
     "Validation": "dsx.api.validate",
     "best": "dsx.api.best",
     "calibrate": "dsx.api.calibrate",
@@ -120,6 +123,7 @@ _HOMES = {
     "show": "dsx.api.show",
     "sweep": "dsx.api.sweep_verbs",
     "sweep_shard": "dsx.api.sweep_verbs",
+    "training_run": "dsx.api.training_run",
     "validate": "dsx.api.validate",
     "why": "dsx.api.why",
     "why_row": "dsx.api.why_row",

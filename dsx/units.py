@@ -1,6 +1,7 @@
 """Quantities for people: from a string with a unit to an SI float, and back.
 
-Users write every quantity with its unit; the rest of dsx has plain floats in bytes, bytes/s, FLOP/s, seconds or watts.
+Users write every quantity with its unit; the rest of dsx has plain floats in bytes, bytes/s, FLOP/s, seconds, watts or
+dollars a second.
 A bare number is an error: "900" for a bandwidth could be wrong by a factor of 1e9 or of 8, and no later check could
 find it. Prefixes are decimal (GB = 1e9 bytes) or binary (GiB = 2**30); a small b is a bit, which only rates may use.
 
@@ -15,7 +16,7 @@ from typing import Literal
 
 from dsx.errors import SpecError, UnitError, did_you_mean
 
-Dimension = Literal["bytes", "bytes/s", "flop/s", "s", "W"]
+Dimension = Literal["bytes", "bytes/s", "flop/s", "s", "W", "USD/s"]
 
 # The strings that are numbers, here and in YAML.
 INTEGER = r"[-+]?[0-9]+(?:_[0-9]+)*"
@@ -27,7 +28,7 @@ _QUANTITY = re.compile(rf"({REAL})\s*(.*)", re.DOTALL)
 _DECIMAL = {prefix: Decimal(1000) ** i for i, prefix in enumerate(["", "k", "M", "G", "T", "P", "E"])}
 _BINARY = {prefix: Decimal(1024) ** i for i, prefix in enumerate(["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], 1)}
 _MICRO = dict.fromkeys(("us", "\N{MICRO SIGN}s", "\N{GREEK SMALL LETTER MU}s"), "1e-6")
-_TIME = {"s": "1", "ms": "1e-3", **_MICRO, "ns": "1e-9", "min": "60", "h": "3600"}
+_TIME = {"s": "1", "ms": "1e-3", **_MICRO, "ns": "1e-9", "min": "60", "h": "3600", "d": "86400", "days": "86400"}
 _FLOPS = ("FLOP/s", "FLOPs/s", "FLOPS", "flop/s")
 
 # The factor to SI is a Decimal, so that "2.5 us" is the float nearest to 2.5e-6, without a rounding error.
@@ -38,8 +39,10 @@ _UNITS: dict[str, dict[str, Decimal]] = {
     "flop/s": {f"{p}{name}": f for p, f in _DECIMAL.items() for name in _FLOPS},
     "s": {unit: Decimal(factor) for unit, factor in _TIME.items()},
     "W": {"W": Decimal(1), "kW": Decimal(1000)},
+    "USD/s": {f"USD/{unit}": 1 / Decimal(_TIME[unit]) for unit in ("h", "s", "d")},
 }
-_EXAMPLE = {"bytes": "GB", "bytes/s": "GB/s", "flop/s": "TFLOP/s", "s": "us", "W": "W"}
+_EXAMPLE = {"bytes": "GB", "bytes/s": "GB/s", "flop/s": "TFLOP/s", "s": "us", "W": "W", "USD/s": "USD/h"}
+_EXAMPLE_NUMBER = {"USD/s": "2.5"}
 
 # Units of results, smallest first.
 _SHOWN: dict[str, list[str]] = {
@@ -56,7 +59,7 @@ def parse_quantity(text: object, dimension: Dimension) -> float:
 
     Raises UnitError for a bare number, an unknown unit, and a unit of another dimension.
     """
-    example = f"a quantity in {dimension}, such as '80 {_EXAMPLE[dimension]}'"
+    example = f"a quantity in {dimension}, such as '{_EXAMPLE_NUMBER.get(dimension, '80')} {_EXAMPLE[dimension]}'"
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise UnitError(f"{text!r} is not {example}")
     match = _QUANTITY.fullmatch(str(text).strip())
@@ -94,6 +97,28 @@ def parse_number(text: object) -> int | float:
         if re.fullmatch(REAL, stripped) and math.isfinite(float(stripped)):
             return float(stripped)
     raise SpecError(f"{text!r} is not a finite number")
+
+
+_MULTIPLES = {"k": Decimal(10**3), "M": Decimal(10**6), "B": Decimal(10**9), "T": Decimal(10**12)}
+
+
+def parse_total(text: object) -> int | float:
+    """Return a large number without a unit, as people write tokens and money: "15T", "1.5 B", "600k", "5e6".
+
+    The suffixes are k, M, B and T, for 10^3, 10^6, 10^9 and 10^12. Raises SpecError for anything else.
+    """
+    match = _QUANTITY.fullmatch(text.strip()) if isinstance(text, str) else None
+    if match is None or not match[2]:
+        return parse_number(text)
+    factor = _MULTIPLES.get(match[2])
+    if factor is None:
+        near = next((name for name in _MULTIPLES if name.lower() == match[2].lower()), match[2])
+        said = did_you_mean(near, _MULTIPLES)
+        raise SpecError(f"{text!r}: unknown suffix {match[2]!r}{said} (known: k, M, B and T, as in 15T for 15e12)")
+    value = float(Decimal(match[1]) * factor)
+    if not math.isfinite(value):
+        raise SpecError(f"{text!r} is not a finite number")
+    return int(value) if value.is_integer() and value < 2**53 else value
 
 
 LARGEST_COUNT = 2**31 - 1  # result columns hold 32-bit integers

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsx.errors import SpecError, UnitError
-from dsx.units import REAL, exact_quantity, format_quantity, parse_number, parse_quantity, parse_share
+from dsx.units import REAL, exact_quantity, format_quantity, parse_number, parse_quantity, parse_share, parse_total
 
 
 @pytest.mark.parametrize(
@@ -195,3 +195,34 @@ def test_a_share_is_a_number_from_0_to_1(value):
 def test_anything_else_is_no_share(value):
     with pytest.raises(SpecError, match=r"no share from 0 to 1|is not a finite number"):
         parse_share(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("15T", 15 * 10**12), ("1.5 B", 1_500_000_000), ("300k", 300_000), ("2.5M", 2_500_000), ("5e6", 5e6), (7, 7)],
+)
+def test_a_total_may_have_a_suffix(text, value):
+    assert parse_total(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("15t", "unknown suffix 't'; did you mean 'T'?"),
+        ("15 TB", "unknown suffix 'TB'"),
+        ("T", "'T' is not a finite number"),
+        ("1e400T", "is not a finite number"),
+        (None, "None is not a finite number"),
+    ],
+)
+def test_what_is_no_total_is_refused(text, says):
+    with pytest.raises(SpecError, match=re.escape(says)):
+        parse_total(text)
+
+
+def test_a_price_is_of_a_time():
+    assert parse_quantity("2.5 USD/h", "USD/s") == pytest.approx(2.5 / 3600, rel=1e-15)
+    assert parse_quantity("60 USD/d", "USD/s") == parse_quantity("2.5 USD/h", "USD/s")
+    with pytest.raises(UnitError, match=re.escape("'2.5' has no unit: write for example '2.5 USD/h'")):
+        parse_quantity("2.5", "USD/s")
+    assert parse_quantity("60 days", "s") == parse_quantity("60d", "s") == 60 * 86400

@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex
 from dsx.argument_types import function, wrong
 from dsx.errors import InputError, SpecError, UnitError
 from dsx.progress import Watch
-from dsx.units import Dimension, parse_count, parse_quantity, parse_share
+from dsx.units import Dimension, parse_count, parse_quantity, parse_share, parse_total
 
 # Overridden fields, as in {"cluster.device.hbm_capacity": "141 GB"} or ["cluster.device.hbm_capacity=141 GB"].
 Fields = Mapping[str, object] | Sequence[str]
@@ -24,6 +24,19 @@ def count(name: str, value: object) -> int:
         return parse_count(known)
     except SpecError as error:
         raise InputError(f"{name}: {error}") from None
+
+
+def total(name: str, value: object) -> float | None:
+    """Return an argument that may have a suffix, as "15T", as a number above zero; None for None."""
+    if value is None:
+        return None
+    try:
+        found = float(parse_total(value))
+    except SpecError as error:
+        raise InputError(f"{option_of(name)}: {error}") from None
+    if found <= 0:
+        raise InputError(f"{option_of(name)}: {value} is not above zero")
+    return found
 
 
 def strategy_name(strategy: object) -> str | None:

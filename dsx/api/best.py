@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from dsx.api.answer import PricedPlans, paragraphs
-from dsx.api.arguments import count, strategy_names, watcher
+from dsx.api.arguments import count, strategy_names, total, watcher
 from dsx.api.beyond import Asked, Beyond, beyond, beyond_text
 from dsx.api.infeasible import why_nothing_fits
 from dsx.api.job import Job, checked, with_margin
@@ -201,6 +201,7 @@ def best(
     framework: Given | None = None,
     partition: Literal["any", "even", "optimal"] = ANY,
     memory_margin: float | None = None,
+    train_tokens: float | str | None = None,
     watch: Watch | None = None,
 ) -> BestPlans:
     """Price every plan that a framework runs, under every strategy, and return the fastest that fit.
@@ -228,6 +229,8 @@ def best(
             even one for schedules without it.
         memory_margin: keep only plans that would fit if they needed this share more memory; by default that of the
             assumption set.
+        train_tokens: tokens of the whole training, as in "15T", for the columns `training_days`, `gpu_hours`,
+            `cost_usd` and `energy_kwh`; `dsx.training_run` compares them over numbers of GPUs.
         watch: called with the candidates done, their total and the kind of work; by default a bar is shown.
 
     It is no error if no plan fits: `plans` is then empty, and `infeasible` says why. Raises UnknownNameError or
@@ -239,7 +242,7 @@ def best(
     if partition not in CUTS:
         raise UnknownNameError("partition", str(partition), CUTS)
     names = strategy_names(given.strategy if strategy is None else strategy)
-    found = searched(job.inputs, names, framework, job.sequence_length)
+    found = searched(job.inputs, names, framework, job.sequence_length, total("train_tokens", train_tokens))
     stated = problems_of(partition, found.problem)
     most = count("top", top)
     *_, widest = stated  # optimal cuts allow the most pipelines

@@ -131,8 +131,9 @@ def load_inputs(
 
     Raises SpecError if `overrides` change the machine and there are operator times, which hold for one machine.
     """
-    if operator_times is not None and overrides["cluster"]:
-        path, value = overrides["cluster"][0]
+    of_machine = [one for one in overrides["cluster"] if one[0].split(".")[0] not in ClusterSpec.of_operation]
+    if operator_times is not None and of_machine:
+        path, value = of_machine[0]
         raise SpecError(
             f"--set cluster.{path}={value}: operator times are measured on one machine, and {operator_times} has none "
             "of the changed one; leave out one of them"

@@ -31,9 +31,11 @@ from dsx.search.sweep import Sweep
 from dsx.search.sweep_parts import reduces
 from dsx.space.strategy_rules import MEMORY
 from dsx.spec.cluster import load_cluster
+from dsx.spec.keep import objectives
 from dsx.spec.load import Given
 from dsx.spec.operator_times import OperatorTime
 from dsx.spec.overrides import split
+from dsx.spec.run_columns import missing_of_cluster
 from dsx.spec.sweep import SweepSpec, load_sweep, sweep_from_data
 from dsx.spec.what_if import field
 
@@ -74,6 +76,7 @@ class SweepRun:
             if said not in known:
                 warn(said)
         self._check_names()
+        self._check_objectives()
 
     def _check_values(self) -> None:
         stated = [("fix", column, fault_of_fix(column, values)) for column, values in self.spec.fix.items()]
@@ -90,6 +93,13 @@ class SweepRun:
                     f"two clusters of the sweep are called {name!r}, {given} among them: the rows of both would look "
                     "alike; give one of the files another 'name'"
                 )
+
+    def _check_objectives(self) -> None:
+        drawn = self.spec.plot.columns if self.spec.plot else ()
+        for section, columns in (("keep", objectives(self.spec.keep)), ("plot", drawn)):
+            for inputs in self.inputs:
+                if fault := missing_of_cluster(columns, inputs.cluster):
+                    raise SpecError(f"{self.spec.place(section)}: {section}: {fault}")
 
     @cached_property
     def problems(self) -> list[Problem]:

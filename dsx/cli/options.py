@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -35,6 +35,11 @@ def count(text: str) -> int:
         raise typer.BadParameter(str(error)) from error
 
 
+def counts(text: str) -> list[int]:
+    """Return an option's value, such as "512,1024", as whole numbers of at least 1."""
+    return [count(part) for part in text.split(",")]
+
+
 def share(text: str) -> float:
     """Return an option's value as a share from 0 to 1."""
     try:
@@ -51,6 +56,37 @@ _NUM_GPUS = typer.Option("--num-gpus", parser=count, metavar="N", help="GPUs of 
 _GLOBAL_BATCH_SIZE = typer.Option("--global-batch-size", parser=count, metavar="N", help="Sequences of one step.")
 NumGpus = Annotated[int, _NUM_GPUS]
 GlobalBatchSize = Annotated[int, _GLOBAL_BATCH_SIZE]
+SeveralNumGpus = Annotated[
+    Any,
+    typer.Option(
+        "--num-gpus",
+        parser=counts,
+        metavar="N[,N...]",
+        help="GPUs of the job; with --train-tokens several, or left out for powers of two.",
+    ),
+]
+TrainTokens = Annotated[
+    str | None,
+    typer.Option(
+        "--train-tokens",
+        metavar="N",
+        help="Tokens of the whole training, as in 15T: compare numbers of GPUs by days and cost.",
+    ),
+]
+Deadline = Annotated[
+    str | None,
+    typer.Option(
+        "--deadline", metavar="TIME", help="Choose the cheapest plan that trains --train-tokens in it, as in 60d."
+    ),
+]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        "--budget",
+        metavar="USD",
+        help="Choose a plan that costs at most this, as in 5e6 or 5M; without --deadline the fastest.",
+    ),
+]
 # Of verbs that a result set can give the job too.
 MaybeNumGpus = Annotated[int | None, _NUM_GPUS]
 MaybeGlobalBatchSize = Annotated[int | None, _GLOBAL_BATCH_SIZE]

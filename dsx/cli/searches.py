@@ -21,8 +21,8 @@ from dsx.errors import InputError, NothingFeasible
 def best(
     model: options.Model,
     cluster: options.Cluster,
-    num_gpus: options.NumGpus,
     global_batch_size: options.GlobalBatchSize,
+    num_gpus: options.SeveralNumGpus = None,
     sequence_length: options.SequenceLength = None,
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
     strategy: options.Strategies = None,
@@ -50,6 +50,12 @@ def best(
         typer.Option("--launch", metavar="DIR", help="Also write the launch files of the fastest plan to this folder."),
     ] = None,
     top: Annotated[int, typer.Option("--top", parser=options.count, metavar="N", help="How many plans to show.")] = 5,
+    train_tokens: options.TrainTokens = None,
+    deadline: options.Deadline = None,
+    budget: options.Budget = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="With --train-tokens: draw cost against days.")
+    ] = None,
     operator_times: options.OperatorTimes = None,
     assignments: options.Assignments = None,
     as_json: options.Json = False,
@@ -62,28 +68,62 @@ def best(
     which the output names. --fix offload=none,optimizer searches other values of them, and --fix vpp=1 fewer of a
     choice that is searched. The order of ranks is searched if the network has tiers beyond the fast domain and the
     cluster.
+
+    --train-tokens 15T compares numbers of GPUs: the cheapest plan within --deadline 60d, or the fastest within
+    --budget 5M (USD), at the price of the cluster (--set cluster.price='2.5 USD/h').
     """
-    sizes = (num_gpus, global_batch_size, sequence_length)
+    _check_of_run(train_tokens, num_gpus, {"--deadline": deadline, "--budget": budget, "--plot": plot})
+    sizes = (num_gpus[0] if num_gpus else 1, global_batch_size, sequence_length)
     job = dsx.Job(model, cluster, *sizes, assumptions, set=assignments, operator_times=operator_times)
+    if plot:
+        dsx.image_format(plot)  # a wrong suffix is said before the searches
     dsx.keep_compiled()
-    found = dsx.best(
-        job,
-        top,
-        fix=fix,
-        limit=limit,
-        strategy=strategy,
-        framework=framework,
-        partition=partition.value,
-        memory_margin=memory_margin,
-    )
-    if as_json:
-        print_json(found.to_data())
-    if not found.plans:
-        raise NothingFeasible(found.infeasible)
-    if not as_json:
-        print(found)
+    restricted: dict[str, Any] = {
+        "fix": fix,
+        "limit": limit,
+        "strategy": strategy,
+        "framework": framework,
+        "partition": partition.value,
+        "memory_margin": memory_margin,
+    }
+    if train_tokens is not None:
+        found = dsx.training_run(job, train_tokens, num_gpus, deadline=deadline, budget=budget, **restricted)
+        _print_training_run(found, plot, as_json)
+    else:
+        found = dsx.best(job, top, **restricted)
+        if as_json:
+            print_json(found.to_data())
+        if not found.plans:
+            raise NothingFeasible(found.infeasible)
+        if not as_json:
+            print(found)
     if launch_to is not None:
-        print(dsx.launch(job, found.plan, framework=launcher_of(framework), out=launch_to), file=sys.stderr)
+        print(dsx.launch(found.job, found.plan, framework=launcher_of(framework), out=launch_to), file=sys.stderr)
+
+
+def _check_of_run(train_tokens: str | None, num_gpus: list[int] | None, of_run: dict[str, object]) -> None:
+    """Raise InputError for options of a training run without its tokens, and for a job without its GPUs."""
+    if train_tokens is not None:
+        return
+    for option, value in of_run.items():
+        if value is not None:
+            raise InputError(f"{option} is about a training run: give its tokens too, as in --train-tokens 15T")
+    if num_gpus is None or len(num_gpus) > 1:
+        raise InputError("--num-gpus: one number of GPUs is wanted, as in 512; --train-tokens compares several")
+
+
+def _print_training_run(run: "dsx.TrainingRun", plot: Path | None, as_json: bool) -> None:
+    """Print a training run, and draw it; raises NothingFeasible, after that, if no plan meets its goal."""
+    if as_json:
+        print_json(run.to_data())
+    elif run.priced:
+        print(run)
+    if plot and run.priced:
+        run.draw(plot)
+        print(f"dsx: wrote {plot}", file=sys.stderr)
+    if run.infeasible:
+        sys.stdout.flush()
+        raise NothingFeasible(run.infeasible)
 
 
 def _shard(text: str) -> tuple[int, int]:

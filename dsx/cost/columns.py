@@ -31,4 +31,11 @@ class StepCosts:
     peak_bytes: Column = column("bytes", "memory of the worst stage's GPU: the sum of the memory parts")
     mfu: Column = column("", "model FLOPs utilisation: the model's FLOPs over what the GPUs could do in the step")
     tokens_per_s: Column = column("1/s", "tokens trained per second by the whole job")
-    training_days: Column = column("days", "days to train `train_tokens` tokens; NaN where not given")
+    tokens_per_s_per_gpu: Column = column("1/s", "tokens trained per second by each GPU")
+    goodput: Column = column("", "share of a long run that is not lost to failures; NaN where no failures are stated")
+    training_days: Column = column(
+        "days", "days to train `train_tokens` tokens, failures included; NaN where not given"
+    )
+    gpu_hours: Column = column("h", "GPU hours of these days; NaN without `train_tokens`")
+    cost_usd: Column = column("USD", "GPU hours at the price of the cluster; NaN where it states none")
+    energy_kwh: Column = column("kWh", "energy that the site draws for these GPU hours; NaN where no power is stated")

@@ -28,6 +28,7 @@ from dsx.cost.pipeline import Cut, LayerSeconds, Pipeline, Send, pipeline
 from dsx.cost.shapes import Column, PerPlan
 from dsx.cost.stage_costs import StageCosts
 from dsx.cost.stages import Stack, Stage, over_layers, stages, stages_between
+from dsx.cost.training_run import run_columns
 from dsx.hardware.cluster import Cluster
 from dsx.records import Array, Float, record
 from dsx.space.codes import Searched
@@ -116,7 +117,7 @@ def step_costs(
         peak_bytes=peak * one,
         mfu=model_flops / (step * choices.num_gpus * cluster.device.matrix_flops),
         tokens_per_s=tokens,
-        training_days=workload.train_tokens / tokens / 86400.0,
+        **run_columns(tokens, choices.num_gpus, workload.train_tokens, cluster.operation),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from dsx.display.quantities import counted, share
 from dsx.errors import UnitError
 from dsx.printable import printable
-from dsx.spec.keep import KeepPareto, KeepTop
+from dsx.spec.keep import FASTEST, KeepPareto, KeepTop
 from dsx.units import Dimension, format_quantity, parse_quantity
 
 if TYPE_CHECKING:
@@ -49,8 +49,10 @@ def kept_text(manifest: "Manifest") -> str:
     points = len(manifest.names["cluster"]) * len(manifest.sweep.what_if.points)
     where = f" at each of {points:,} hardware points" if points > 1 else ""
     match manifest.sweep.keep:
-        case KeepTop(top=top, per=per):
+        case KeepTop(top=top, per=per, objective=objective):
             fastest = "the fastest" if top == 1 else f"the {top:,} fastest"
+            if objective != FASTEST:
+                fastest = f"the {'one' if top == 1 else f'{top:,}'} of least {objective}"
             choices = [name for name in per if name not in hardware_of(manifest)]
             return fastest + (f" for each {', '.join(choices)}" if choices else "") + where
         case KeepPareto(pareto=objectives):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from dsx.hardware.device import Device
 from dsx.hardware.network import Network
+from dsx.hardware.operation import Operation, operation_from_spec
 from dsx.hardware.tiers import linked_tiers, tiers
 from dsx.records import record, static
 from dsx.spec.attention_kernels import GENERATIONS
@@ -18,6 +19,7 @@ class Cluster:
 
     device: Device
     network: Network
+    operation: Operation
     name: str = static()
 
 
@@ -36,13 +38,13 @@ def cluster_from_spec(spec: ClusterSpec) -> Cluster:
         fp8_sustained_share=spec.device.fp8_sustained_share or spec.device.sustained_share or 0.0,
         attention_forward=tuple(kernel.forward if kernel else 0.0 for kernel in kernels),
         attention_backward=tuple(kernel.backward if kernel else 0.0 for kernel in kernels),
-        power_share=(spec.device.power or 1.0) / (spec.device.full_power or 1.0),
+        power_share=(spec.device.power or 1.0) / (spec.device.full_power or spec.device.power or 1.0),
         host_bandwidth=spec.device.host_bandwidth or _HOST_BANDWIDTH,
         num_sms=float(spec.device.num_sms or 1),
         name=spec.device.name,
     )
     network = network_from_spec(spec.network)
-    return Cluster(device=device, network=network, name=spec.name)
+    return Cluster(device=device, network=network, operation=operation_from_spec(spec), name=spec.name)
 
 
 def network_from_spec(spec: NetworkSpec) -> Network:
@@ -57,4 +59,5 @@ def network_from_spec(spec: NetworkSpec) -> Network:
 def anonymous(cluster: Cluster) -> Cluster:
     """Return the cluster without names and sizes, so that clusters share compiled functions."""
     unnamed = tuple(replace(tier, name="", size=0) for tier in cluster.network.tiers)
-    return Cluster(device=replace(cluster.device, name=""), network=replace(cluster.network, tiers=unnamed), name="")
+    device, network = replace(cluster.device, name=""), replace(cluster.network, tiers=unnamed)
+    return replace(cluster, device=device, network=network, name="")

@@ -69,7 +69,7 @@ class Sweep:
         hardware = ["cluster", *self.studies[0].values]
         if isinstance(self.keep, KeepTop):
             per = [name for name in self.keep.per if name not in hardware]
-            return leading_rows(rows, self.keep.top, [*hardware, *per])
+            return leading_rows(rows, self.keep.top, [*hardware, *per], self.keep.objective)
         if isinstance(self.keep, KeepPareto):
             return front_of_groups(rows, hardware, self.keep.pareto)
         return rows
@@ -80,7 +80,7 @@ class Sweep:
         if isinstance(keep, KeepPareto):
             rows, counts = search.front(keep.pareto, blocks, progress)
         else:
-            rows, counts = search.best(keep.top, keep.per, blocks=blocks, progress=progress)
+            rows, counts = search.best(keep.top, keep.per, keep.objective, blocks, progress)
         return _with_hardware(study, rows), counts
 
     def _rows(self, device: Any, part: Part) -> tuple[Arrays, Counts]:

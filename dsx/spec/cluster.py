@@ -27,7 +27,19 @@ from dsx.spec.load import Given, Spec, load_overridden
 from dsx.spec.overrides import Assignment
 from dsx.spec.topology import AnyTopology, Topology, fits_network
 from dsx.spec.validated import validate
-from dsx.spec.value_types import Bytes, BytesPerSecond, Count, Flag, FlopsPerSecond, Fraction, Seconds, Sourced, Watts
+from dsx.spec.value_types import (
+    Bytes,
+    BytesPerSecond,
+    Count,
+    DollarsPerSecond,
+    Flag,
+    FlopsPerSecond,
+    Fraction,
+    Seconds,
+    Sourced,
+    UsageEffectiveness,
+    Watts,
+)
 
 # The programming platform of a device, which decides what launchers and kernels run on it.
 Platform = Literal["cuda", "rocm", "xla", "synapseai", "neuron"]
@@ -56,8 +68,8 @@ class DeviceSpec(Spec):
     # What fused attention kernels reach on it; a generation that is not listed does not run on it.
     attention: dict[Generation, ReachedSpec] = Field(default_factory=dict)
     num_sms: Count | None = None  # multiprocessors; None: unknown, and waves of tiles do not count
-    power: Watts | None = None  # limit of its power; None: that of the data sheet
-    full_power: Watts | None = None  # power of the data sheet, where `power` is less
+    power: Watts | None = None  # the most that it draws: of its data sheet, or a lower limit
+    full_power: Watts | None = None  # power of the data sheet, where `power` is a lower limit
     software: Annotated[Platform, Sourced] = "cuda"
     host_bandwidth: BytesPerSecond | None = None  # to the host's memory, per direction; None: PCIe 4, 32 GB/s
 
@@ -68,8 +80,8 @@ class DeviceSpec(Spec):
 
     @model_validator(mode="after")
     def _limits_power(self) -> Self:
-        if (self.power is None) != (self.full_power is None):
-            raise ValueError("power and full_power belong together: the power limit, and the power of the data sheet")
+        if self.power is None and self.full_power is not None:
+            raise ValueError("full_power needs power: the limit below full_power, the power of the data sheet")
         if self.power and self.full_power and self.power > self.full_power:
             raise ValueError(f"power: {self.power:g} W is more than full_power, {self.full_power:g} W")
         return self
@@ -154,16 +166,29 @@ class RunTableSpec(Spec):
     gpus_per_node: Annotated[list[Count], Field(min_length=1)]  # in such tables; not always the size of a fast domain
 
 
+class FailuresSpec(Spec):
+    """How often a GPU, with its share of host and network, stops a job, and what that takes."""
+
+    mtbf: Annotated[Seconds, Field(gt=0)]  # mean time between failures of one GPU
+    restart: Seconds  # from a failure until the job trains again from its last checkpoint
+    checkpoint: Annotated[Seconds, Field(gt=0)]  # that the job stops for writing one
+
+
 class ClusterSpec(Spec):
     """A machine of equal GPUs; their number is a setting of the sweep."""
 
     keys_of_file: ClassVar[Sequence[str]] = ("extends",)
+    # What changes neither times nor memory of a plan.
+    of_operation: ClassVar[Sequence[str]] = ("price", "pue", "failures")
 
     name: str
     description: str = ""
     device: DeviceSpec
     network: NetworkSpec
     run_tables: RunTableSpec | None = None
+    price: DollarsPerSecond | None = None  # of one GPU with its share of host and network
+    pue: UsageEffectiveness | None = None  # power of the site over that of the GPUs
+    failures: FailuresSpec | None = None
 
 
 def load_cluster(given: Given, overrides: Sequence[Assignment] = (), near: Path | None = None) -> ClusterSpec:

@@ -86,6 +86,15 @@ def _objective(written: str, info: ValidationInfo[Columns | None]) -> str:
     return written
 
 
+def _least_cost(name: str, info: ValidationInfo[Columns | None]) -> str:
+    columns = info.context
+    if columns is None or name in columns.costs:
+        return name
+    if name.startswith("-"):
+        raise ValueError(f"{name!r}: the top candidates are those of the smallest cost; a front can maximise")
+    raise ValueError(f"{name!r} is no cost{did_you_mean(name, columns.costs)}; expected one to be small: 'cost_usd'")
+
+
 def _result(name: str, info: ValidationInfo[Columns | None]) -> str:
     columns = info.context
     if columns is not None and name not in columns.all:
@@ -102,5 +111,6 @@ CandidateColumn = Annotated[str, AfterValidator(_candidate)]  # a choice of the 
 NumberColumn = Annotated[CandidateColumn, AfterValidator(_number)]  # a choice that is a number: "tp"
 GroupColumn = Annotated[str, AfterValidator(_group)]  # a choice, or a column of the hardware point: "cluster"
 Objective = Annotated[str, AfterValidator(_objective)]  # a column to minimise, "step_time_s", or maximise, "-mfu"
+LeastCost = Annotated[str, AfterValidator(_least_cost)]  # a cost to minimise: "cost_usd"
 ResultColumn = Annotated[str, AfterValidator(_result)]  # any column
 AxisColumn = Annotated[str, AfterValidator(_axis)]  # any column, or an objective: "-mfu"

@@ -3,22 +3,26 @@
 Each hardware point has its own best and its own front, so clusters and what-ifs do not compete.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from dsx.spec.column_names import GroupColumn, Objective
+from dsx.spec.column_names import GroupColumn, LeastCost, Objective
 from dsx.spec.load import Spec
 from dsx.spec.value_types import Count
 
+FASTEST = "step_time_s"
+
 
 class KeepTop(Spec):
-    """The `top` fastest candidates of each hardware point and group of equal `per` columns.
+    """The `top` candidates of smallest `objective` of each hardware point and group of equal `per` columns.
 
     `per` may also name columns of the hardware point, without effect.
     """
 
     top: Count
+    objective: LeastCost = FASTEST
     per: list[GroupColumn] = Field(default_factory=list)
 
     @model_validator(mode="before")
@@ -57,3 +61,14 @@ Keep = Annotated[
         custom_error_message="expected all, feasible, {top: 10} or {pareto: [step_time_s, peak_bytes]}",
     ),
 ]
+
+
+def objectives(keep: Keep) -> Sequence[str]:
+    """Return the columns by which candidates are kept, of a front with their signs; none where all are."""
+    match keep:
+        case KeepTop(objective=objective):
+            return (objective,)
+        case KeepPareto(pareto=columns):
+            return columns
+        case _:
+            return ()

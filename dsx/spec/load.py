@@ -1,8 +1,8 @@
 """From a name to a validated spec: find the file, merge the files that it extends, apply overrides, validate."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from pydantic import BaseModel, ConfigDict
 
@@ -65,12 +65,21 @@ def overridden(
     open_keys: Collection[str] = (),
 ) -> Document:
     """Return the document of a spec with `overrides` set; they may add fields, and keys to the fields `open_keys`."""
-    fields = {(field,) for field in model.model_fields}
+    fields = {*_fields(model)}
 
     def may_add(path: tuple[str, ...]) -> bool:
         return path in fields or (len(path) == 2 and path[0] in open_keys)
 
     return override(document, overrides, target, may_add)
+
+
+def _fields(model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of the fields of a spec, and of its sections."""
+    for name, field in model.model_fields.items():
+        yield (name,)
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from ((name, *path) for path in _fields(kind))
 
 
 def _check_given(target: str, model: type[BaseModel], given: Given) -> None:

@@ -22,22 +22,21 @@ from pydantic import (
 from dsx.spec.column_limits import ColumnLimits, contradiction
 from dsx.spec.column_names import CandidateColumn, Columns
 from dsx.spec.document import Document, stated_in_code
-from dsx.spec.keep import Keep, KeepPareto, KeepTop
+from dsx.spec.keep import Keep, KeepTop, objectives
 from dsx.spec.load import Spec
 from dsx.spec.locate import find_path
 from dsx.spec.overrides import Assignment, override
 from dsx.spec.plot_spec import PlotSpec
 from dsx.spec.points import WhatIfPoints, stated_fields
 from dsx.spec.ranges import Choices, Names, NamesOrDefault, Sizes
+from dsx.spec.run_columns import without_tokens
 from dsx.spec.validated import validate
-from dsx.spec.value_types import Count, Positive
+from dsx.spec.value_types import Count, Tokens
 from dsx.spec.what_if import WhatIf, is_assumption
 from dsx.spec.yaml_text import load_document
 
 # Columns that a sweep states at top level, and that `fix` could contradict.
 _SETTINGS = ("cluster", "num_gpus", "global_batch_size", "sequence_length", "strategy")
-
-_DAYS = "training_days"
 
 
 def _no_setting(name: str) -> str:
@@ -59,7 +58,7 @@ class SweepSpec(Spec):
     fix: dict[Annotated[CandidateColumn, BeforeValidator(_no_setting)], Choices] = Field(default_factory=dict)
     limit: ColumnLimits = Field(default_factory=dict)
     what_if: WhatIfPoints = WhatIf()
-    train_tokens: Positive | None = None  # tokens of the whole training
+    train_tokens: Tokens | None = None  # tokens of the whole training
     partition: Literal["even", "optimal"] = "even"  # of the layers into pipeline stages
     operator_times: str | None = None  # a file of measured kernel times
     assumptions: str = "default"
@@ -74,9 +73,8 @@ class SweepSpec(Spec):
     @field_validator("keep")
     @classmethod
     def _has_numbers(cls, keep: Keep, info: ValidationInfo) -> Keep:
-        days = isinstance(keep, KeepPareto) and any(name.removeprefix("-") == _DAYS for name in keep.pareto)
-        if days and info.data.get("train_tokens") is None:
-            raise ValueError(f"{_DAYS} can be an objective only if the sweep states train_tokens")
+        if (column := without_tokens(objectives(keep))) and info.data.get("train_tokens") is None:
+            raise ValueError(f"{column} can be an objective only if the sweep states train_tokens")
         return keep
 
     @field_validator("limit")
@@ -90,8 +88,8 @@ class SweepSpec(Spec):
     @field_validator("plot")
     @classmethod
     def _can_be_drawn(cls, plot: PlotSpec | None, info: ValidationInfo) -> PlotSpec | None:
-        if plot is not None and _DAYS in plot.columns and info.data.get("train_tokens") is None:
-            raise ValueError(f"{_DAYS} can be drawn only if the sweep states train_tokens")
+        if plot and (column := without_tokens(plot.columns)) and info.data.get("train_tokens") is None:
+            raise ValueError(f"{column} can be drawn only if the sweep states train_tokens")
         return plot
 
     @field_validator("operator_times")

@@ -11,9 +11,16 @@ from pydantic import BeforeValidator, Field, PlainSerializer, Strict
 
 from dsx.errors import SpecError, UnitError, did_you_mean
 from dsx.spec.document import is_sourced
-from dsx.units import LARGEST_COUNT, Dimension, parse_count, parse_number, parse_quantity
+from dsx.units import LARGEST_COUNT, Dimension, parse_count, parse_number, parse_quantity, parse_total
 
-_BASE_UNIT: dict[Dimension, str] = {"bytes": "B", "bytes/s": "B/s", "flop/s": "FLOP/s", "s": "s", "W": "W"}
+_BASE_UNIT: dict[Dimension, str] = {
+    "bytes": "B",
+    "bytes/s": "B/s",
+    "flop/s": "FLOP/s",
+    "s": "s",
+    "W": "W",
+    "USD/s": "USD/s",
+}
 
 
 def unsourced(value: object) -> object:
@@ -34,6 +41,14 @@ def number(value: object) -> int | float:
     """Return `value`, plain or with its source, as a number."""
     try:
         return parse_number(unsourced(value))
+    except SpecError as error:
+        raise ValueError(str(error)) from None
+
+
+def total(value: object) -> int | float:
+    """Return `value`, plain or with its source, as a number that may have a suffix: "15T"."""
+    try:
+        return parse_total(unsourced(value))
     except SpecError as error:
         raise ValueError(str(error)) from None
 
@@ -87,6 +102,7 @@ BytesPerSecond = Annotated[float, Field(gt=0), _read("bytes/s"), _write("bytes/s
 FlopsPerSecond = Annotated[float, Field(gt=0), _read("flop/s"), _write("flop/s")]  # "2.5 PFLOP/s"
 Seconds = Annotated[float, Field(ge=0), _read("s"), _write("s")]  # "2.5 us"
 Watts = Annotated[float, Field(gt=0), _read("W"), _write("W")]  # "700 W"
+DollarsPerSecond = Annotated[float, Field(gt=0), _read("USD/s"), _write("USD/s")]  # "2.5 USD/h"
 
 Count = Annotated[int, BeforeValidator(count)]  # at least 1
 Total = Annotated[int, Field(gt=0), BeforeValidator(whole_number)]  # at least 1, and as large as one likes
@@ -94,6 +110,8 @@ Fraction = Annotated[float, Field(gt=0, le=1), BeforeValidator(number)]  # of a 
 Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(number)]  # from 0 to 1
 NonNegative = Annotated[float, Field(ge=0), BeforeValidator(number)]
 Positive = Annotated[float, Field(gt=0), BeforeValidator(number)]
+UsageEffectiveness = Annotated[float, Field(ge=1), BeforeValidator(number)]  # of a site: its power over its machines'
+Tokens = Annotated[float, Field(gt=0), BeforeValidator(total)]  # "15T"
 Flag = Annotated[bool, Strict(), BeforeValidator(unsourced)]  # true or false
 Choice = Annotated[int | str, BeforeValidator(choice)]  # of a candidate column: 8, "1f1b"
 

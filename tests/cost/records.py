@@ -11,6 +11,8 @@ from dsx.graph.match import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUC
 from dsx.hardware.cluster import Cluster
 from dsx.hardware.device import Device
 from dsx.hardware.network import Network, Tier
+from dsx.hardware.operation import Operation
+from dsx.records import leaves
 from dsx.space.codes import Searched
 
 KINDS = (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE)
@@ -34,7 +36,9 @@ def machine(**changes):
         for name in ("nvs", "net")
     )
     device = {name: facts[name] for name in _DEVICE}
-    return Cluster(device=Device(**device, name=""), network=Network(tiers=(nvs, net)), name="")
+    operation = Operation(**{name: facts.get(name, 0.0) for name in leaves(Operation)})
+    network = Network(tiers=(nvs, net))
+    return Cluster(device=Device(**device, name=""), network=network, operation=operation, name="")
 
 
 def make_assumptions(**changes):

@@ -319,4 +319,4 @@ def test_a_second_stage_that_pipelines_divide_changes_nothing(pp, changes):
         for divided in (True, False)
     )
     for name in some.__dataclass_fields__:
-        assert float(getattr(some, name)[0]) == float(getattr(all_of_them, name)[0])
+        np.testing.assert_equal(float(getattr(some, name)[0]), float(getattr(all_of_them, name)[0]))

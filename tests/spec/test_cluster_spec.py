@@ -100,3 +100,38 @@ def test_every_number_of_the_packaged_clusters_has_a_source(name):
     assert len(found) >= 9
     for path, value in found.items():
         assert len(value["source"]) > 10, (name, path)
+
+
+def test_what_a_gpu_costs_is_optional_and_reads_back():
+    plain = load_cluster("h100-nvs8")
+    assert (plain.price, plain.pue, plain.failures, plain.device.power) == (None, None, None, 700.0)
+    failures = "{mtbf: 50000 h, restart: 10 min, checkpoint: 30 s}"
+    stated = load_cluster("h100-nvs8", [("price", "2.5 USD/h"), ("pue", "1.2"), ("failures", failures)])
+    assert stated.price == pytest.approx(2.5 / 3600)
+    assert stated.failures is not None
+    assert (stated.failures.mtbf, stated.failures.restart, stated.failures.checkpoint) == (50000 * 3600, 600, 30)
+    assert ClusterSpec.model_validate(stated.model_dump(mode="json")) == stated
+
+
+def test_an_optional_field_of_a_section_can_be_set():
+    assert load_cluster("tpu-v5p").device.power is None
+    assert load_cluster("tpu-v5p", [("device.power", "400 W")]).device.power == 400.0
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        ("price", "2.5", "2.5 has no unit: write for example '2.5 USD/h'"),
+        ("price", "2.5 EUR/h", "unknown unit 'EUR/h' for USD/s"),
+        ("price", "-1 USD/h", "should be greater than 0"),
+        ("pue", "0.9", "should be greater than or equal to 1"),
+        ("failures.mtbf", "50000 h", "failures.restart: is required, but missing"),
+        ("failures", "{mtbf: 0 h, restart: 1 s, checkpoint: 1 s}", "should be greater than 0"),
+        ("device.full_power", "700 W", "full_power"),
+        ("prize", "2 USD/h", "unknown path 'prize'"),
+    ],
+)
+def test_a_fault_of_what_a_gpu_costs_is_named(path, value, says):
+    with pytest.raises(SpecError) as caught:
+        load_cluster("tpu-v5p", [(path, value)])
+    assert says in str(caught.value)

@@ -187,7 +187,7 @@ def test_overrides_may_add_fields_fixed_values_and_limits(tmp_path):
         ({"keep": {"best": 5}}, "keep: expected all, feasible, {top: 10}"),
         ({"keep": {"top": 3, "pareto": ["mfu"]}}, "keep: top and pareto exclude each other"),
         ({"keep": {"top": 0}}, "keep.top: 0 is not a whole number from 1 to 2147483647"),
-        ({"keep": {"top": 1, "pre": []}}, "keep.pre: unknown key; did you mean 'per'? (known: top, per)"),
+        ({"keep": {"top": 1, "pre": []}}, "keep.pre: unknown key; did you mean 'per'? (known: top, objective, per)"),
         (
             {"keep": {"top": 1, "per": ["num_gpu"]}},
             "keep.per.0: unknown candidate column 'num_gpu'; did you mean",
@@ -201,6 +201,14 @@ def test_overrides_may_add_fields_fixed_values_and_limits(tmp_path):
         ({"keep": {"pareto": ["-step_time"]}}, "unknown column 'step_time'; did you mean 'step_time_s'?"),
         ({"keep": {"pareto": ["strategy"]}}, "keep.pareto.0: 'strategy' holds names, not numbers"),
         ({"keep": {"pareto": ["-training_days"]}}, "keep: training_days can be an objective only if the sweep states"),
+        (
+            {"keep": {"pareto": ["cost_usd"]}},
+            "keep: cost_usd can be an objective only if the sweep states train_tokens",
+        ),
+        ({"keep": {"top": 1, "objective": "gpu_hours"}}, "gpu_hours can be an objective only if the sweep states"),
+        ({"keep": {"top": 1, "objective": "-mfu"}}, "the top candidates are those of the smallest cost"),
+        ({"keep": {"top": 1, "objective": "cost_us"}}, "'cost_us' is no cost"),
+        ({"train_tokens": "15t"}, "train_tokens: '15t': unknown suffix 't'; did you mean 'T'?"),
         ({"precision": "float16"}, "precision: 'float16' is not one of float32, float64"),
         ({"train_tokens": "x"}, "train_tokens: 'x' is not a finite number"),
         ({"sequence_length": 0}, "sequence_length: 0 is not a whole number from 1"),
@@ -237,3 +245,8 @@ def test_a_sweep_does_not_change():
     with pytest.raises(ValueError, match="frozen"):
         sweep().model = "x"  # pyright: ignore[reportAttributeAccessIssue]
     assert isinstance(sweep(), SweepSpec)
+
+
+@pytest.mark.parametrize("stated", ["15T", "15 T", "15e12", 15e12, {"value": "15000B", "source": "a report"}])
+def test_tokens_may_have_a_suffix(stated):
+    assert sweep(train_tokens=stated).train_tokens == 15e12

@@ -8,6 +8,7 @@
 |---|---|
 | `front` | the plans of one job near the best by two objectives, their Pareto front, and a baseline |
 | `breakdown`, `breakdowns` | the parts of the step time and of the memory of the fastest plans |
+| `cost_curve` | the cost of a training run against its days, a point for each number of GPUs |
 | `scaling` | the best feasible value along one column, one line for each value of others, and ideal scaling |
 | `heatmap` | by how much the best feasible value for each pair of values of two columns differs from today's machine |
 | `timeline` | what each device runs in a step, and for which transfers it waits |
@@ -23,10 +24,11 @@ Not covered: interactive pages.
 
 from dsx.results.plot.breakdown import breakdown as breakdown
 from dsx.results.plot.breakdown import breakdowns as breakdowns
+from dsx.results.plot.cost_curve import cost_curve as cost_curve
 from dsx.results.plot.file import save as save
 from dsx.results.plot.front import front as front
 from dsx.results.plot.heatmap import heatmap as heatmap
 from dsx.results.plot.scaling import scaling as scaling
 from dsx.results.plot.timeline import timeline as timeline
 
-__all__ = ["breakdown", "breakdowns", "front", "heatmap", "save", "scaling", "timeline"]
+__all__ = ["breakdown", "breakdowns", "cost_curve", "front", "heatmap", "save", "scaling", "timeline"]

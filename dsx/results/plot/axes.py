@@ -37,12 +37,15 @@ _SCALES = {
     "bytes": ((1.0, "bytes"), *((size, f"{prefix}B") for size, prefix in _SI[1:])),
     "bytes/s": tuple((size, f"{prefix}B/s") for size, prefix in _SI),
     "flop/s": tuple((size, f"{prefix}FLOP/s") for size, prefix in _SI),
+    "h": ((1.0, "h"), (1e3, "thousand h"), (1e6, "million h")),
+    "USD": ((1.0, "USD"), (1e3, "thousand USD"), (1e6, "million USD")),
+    "kWh": ((1.0, "kWh"), (1e3, "MWh"), (1e6, "GWh")),
     "1/s": ((1.0, "1/s"), (1e3, "thousand/s"), (1e6, "million/s")),
 }
 # The quantity of a column whose name ends in its unit.
 _QUANTITIES = {"s": "time", "bytes": "memory", "days": "time"}
 _WORDS = {"hbm": "HBM", "nvs": "NVLink domain", "net": "network", "mfu": "MFU", "comm": "communication"}
-_WORDS |= {"num": "number of", "gpus": "GPUs", "flops": "FLOP/s"}
+_WORDS |= {"num": "number of", "gpu": "GPU", "gpus": "GPUs", "flops": "FLOP/s"}
 _WORDS |= {axis: axis.upper() for axis in ("tp", "tp2", "cp", "ep", "pp", "dp", "vpp")}
 # Rates whose name is their unit.
 _RATES = {"tokens_per_s_per_gpu": "tokens/s/GPU"}
@@ -71,7 +74,7 @@ def words(column: str, unit: str = "") -> str:
     name = column.split(".", 1)[-1]
     if (axis := name.removesuffix("_nvs")) != name:
         return f"{words(axis)} in an {_WORDS['nvs']}"
-    without_unit = name.removesuffix("_per_s" if unit == "1/s" else f"_{unit}") if unit else name
+    without_unit = name.removesuffix("_per_s" if unit == "1/s" else f"_{unit.lower()}") if unit else name
     text = " ".join(_WORDS.get(word, word) for word in re.split(r"[._]", without_unit))
     quantity = _QUANTITIES.get(unit, "")
     return text if without_unit == name or text.endswith(quantity) else f"{text} {quantity}"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # In every other column the smallest value is the best.
-LARGER_IS_BETTER = frozenset(("mfu", "tokens_per_s", "tokens_per_s_per_gpu"))
+LARGER_IS_BETTER = frozenset(("mfu", "tokens_per_s", "tokens_per_s_per_gpu", "goodput"))
 
 _SETTINGS = ("cluster", "num_gpus", "global_batch_size", "sequence_length")
 

@@ -184,7 +184,8 @@ class Objective:
 
 
 # Costs that are positive for every plan; the other costs are zero for many plans.
-_POSITIVE = ("compute_s", "step_time_s", "peak_bytes", "mfu", "tokens_per_s", "training_days")
+_POSITIVE = ("compute_s", "step_time_s", "peak_bytes", "mfu", "tokens_per_s", "tokens_per_s_per_gpu", "training_days")
+_POSITIVE += ("gpu_hours", "cost_usd", "energy_kwh")
 # The rounding of float32. Candidates within it of the front are kept, and compared in float64 later.
 _MARGIN = 1e-5
 # The exposed reduction is a difference of nearly equal times, once per layer.

@@ -1,0 +1,241 @@
+"""A training run: how many GPUs, how many days, what it costs, and which plan."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dsx.api.answer import PricedPlans, paragraphs
+from dsx.api.arguments import count, total, watcher
+from dsx.api.best import BestPlans, best
+from dsx.api.gpu_counts import powers_of_two
+from dsx.api.job import Job, checked, with_margin
+from dsx.api.limits import LimitLike
+from dsx.api.plan_like import PlanLike
+from dsx.argument_types import file_path
+from dsx.display.job_text import step_text
+from dsx.display.plan_frame import plans_frame
+from dsx.display.training_run_text import answer_text, counts_text, goal_text, large, missed_text
+from dsx.errors import InputError, NothingFeasible, UnitError
+from dsx.printable import printable
+from dsx.progress import Watch, progress
+from dsx.results.run_choice import DAYS, Goal, chosen, days_between, price_column
+from dsx.search.fastest import ANY
+from dsx.space.plan import Plan
+from dsx.spec.load import Given
+from dsx.spec.run_columns import missing_of_cluster
+from dsx.units import parse_quantity
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_HOUR, _DAY = 3600.0, 86400.0
+_SHOWN = ("step_time_s", "step_time_s_low", "step_time_s_high", "mfu", "peak_bytes", "tokens_per_s_per_gpu", "goodput")
+_SHOWN += (DAYS, "gpu_hours", "cost_usd", "energy_kwh")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TrainingRun(PricedPlans):
+    """The fastest plan on each number of GPUs, and which of them to take."""
+
+    job: Job  # its number of GPUs is that of the chosen plan, or of the fastest if none is chosen
+    train_tokens: float  # tokens of the whole training
+    goal: Goal  # the deadline [days] and the budget [USD], where there are any
+    found: Sequence[BestPlans]  # the answer of each number of GPUs, ascending
+
+    @cached_property
+    def priced(self) -> Sequence[dict[str, Any]]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The fastest plan of each number of GPUs on which one fits, under `plan`, and its costs by column."""
+        return [found.priced[0] for found in self.found if found.priced]
+
+    @property
+    def infeasible(self) -> str:
+        """Why no plan meets the goal, and what comes nearest; empty if one does."""
+        if self.chosen is not None:
+            return ""
+        if not self.priced:
+            return self.found[-1].infeasible
+        return missed_text(self.priced, self.goal, self.train_tokens)
+
+    @property
+    def chosen(self) -> dict[str, Any] | None:
+        """The plan to take, with its costs by column; None if none meets the goal."""
+        return chosen(self.priced, self.goal)  # pyright: ignore[reportReturnType]
+
+    @property
+    def plan(self) -> Plan:
+        """The plan to take; raises NothingFeasible, with what comes nearest, if none meets the goal."""
+        return self._chosen["plan"]
+
+    @property
+    def best(self) -> BestPlans:
+        """The answer of `dsx.best` on the chosen number of GPUs; raises NothingFeasible as `plan` does."""
+        number = self._chosen["plan"]["num_gpus"]
+        return next(found for found in self.found if found.job.num_gpus == number)
+
+    @property
+    def _chosen(self) -> dict[str, Any]:
+        if self.chosen is None:
+            raise NothingFeasible(self.infeasible)
+        return self.chosen
+
+    @cached_property
+    def frame(self) -> "pd.DataFrame":
+        """One row for each number of GPUs on which a plan fits: the columns of a result set; units in `attrs`."""
+        hardware = {"hardware": {"cluster": self.job.cluster.name}}
+        return plans_frame([{**plan, **hardware} for plan in self.priced])
+
+    def draw(self, path: str | Path) -> None:
+        """Draw cost against days into a file, whose suffix is the image format.
+
+        Raises NothingFeasible if no plan fits on any number of GPUs, InputError for an unknown suffix, StoreError for a
+        path that cannot be written.
+        """
+        path = file_path("path", path)
+        if not self.priced:
+            raise NothingFeasible(self.infeasible)
+        from dsx.results.plot import cost_curve, save
+
+        taken = self.chosen["plan"]["num_gpus"] if self.chosen else None
+        title = f"{large(self.train_tokens)} tokens, {self._where}"
+        deadline, budget = self.goal.deadline_days, self.goal.budget_usd
+        ax = cost_curve(self.frame, deadline_days=deadline, budget_usd=budget, chosen=taken, title=title)
+        save(ax, path)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the answer as plain data; times in seconds unless their name says days, sizes in bytes."""
+
+        def described(plan: dict[str, Any]) -> dict[str, Any]:
+            low, high = days_between(plan)
+            days = {"training_days_low": low, "training_days_high": high, "meets_goal": self.goal.met(plan)}
+            return {"plan": dict(plan["plan"])} | {name: plan[name] for name in _SHOWN} | days
+
+        return {
+            "train_tokens": self.train_tokens,
+            "deadline_days": self.goal.deadline_days,
+            "budget_usd": self.goal.budget_usd,
+            "paid_in": price_column(self.priced) if self.priced else None,
+            "searched_gpus": [found.job.num_gpus for found in self.found],
+            "chosen": described(self._chosen) if self.chosen else None,
+            "infeasible": self.infeasible or None,
+            "plans": [described(plan) for plan in self.priced],
+        }
+
+    @property
+    def _where(self) -> str:
+        price = self.job.cluster.price
+        at = f" at {price * _HOUR:g} USD/h" if price is not None else ""
+        return f"{printable(self.job.model.name)} on {printable(self.job.cluster.name)}{at}"
+
+    def __str__(self) -> str:
+        job = self.job
+        goal = f", {goal_text(self.goal)}" if goal_text(self.goal) else ""
+        steps = self.train_tokens / (job.global_batch_size * job.sequence_length)
+        without = [f"{found.job.num_gpus:,}" for found in self.found if not found.priced]
+        head = [
+            f"{self._where}: {large(self.train_tokens)} tokens{goal}",
+            f"{step_text(job.global_batch_size, job.sequence_length)}, {steps:,.0f} steps",
+        ]
+        last = [f"no plan fits on {', '.join(without)} GPUs"] if without else []
+        if job.cluster.price is None:
+            last.append("the cluster states no price: --set cluster.price='2.5 USD/h' gives the cost")
+        if not self.priced:
+            return "\n".join((*head, self.infeasible))
+        table = counts_text(self.priced, self.goal)
+        return paragraphs(["\n".join(head), answer_text(self.priced, self.goal), table, "\n".join(last)])
+
+
+def training_run(
+    job: Job,
+    train_tokens: float | str,
+    num_gpus: int | Sequence[int] | None = None,
+    *,
+    deadline: str | None = None,
+    budget: float | str | None = None,
+    fix: PlanLike | None = None,
+    limit: LimitLike | None = None,
+    strategy: str | Sequence[str] | None = None,
+    framework: Given | None = None,
+    partition: Literal["any", "even", "optimal"] = ANY,
+    memory_margin: float | None = None,
+    watch: Watch | None = None,
+) -> TrainingRun:
+    """Search the fastest plan on each of some numbers of GPUs, and say which to take for a training run.
+
+        job = dsx.Job("llama-3-70b", "h100-nvs8", 1, 1024, set={"cluster.price": "2.5 USD/h"})
+        run = dsx.training_run(job, "15T", deadline="60 days")
+        run.plan, run.frame                         # the cheapest plan that is done in time; one row a number of GPUs
+        run.draw("cost.png")                        # cost against days
+
+    Args:
+        job: the model, the cluster and the batch; its number of GPUs has no effect.
+        train_tokens: tokens of the training: 15e12, "15T".
+        num_gpus: the numbers of GPUs to compare; by default five powers of two, from the first that could be in time at
+            the peak of the GPUs.
+        deadline: the longest that the run may take, as in "60 days"; the cheapest plan within it is chosen.
+        budget: the most that it may cost, in USD: 5e6, "5M"; without a deadline the fastest plan within it is chosen.
+        fix, limit, strategy, framework, partition, memory_margin: as for `dsx.best`.
+        watch: called with the numbers of GPUs done, their total and the kind of work; by default a bar is shown.
+
+    Where the cluster states `failures`, days and cost include what they take. Days and cost are those of the predicted
+    step time; the answer prints its 80 % interval too. It is no error if no plan meets the goal: `chosen` is then None,
+    and `infeasible` says what comes nearest. Raises what `dsx.best` raises, and InputError for a budget if the cluster
+    states no price.
+    """
+    watch, job = watcher(watch), with_margin(checked(job), memory_margin)
+    tokens = total("train_tokens", train_tokens)
+    if tokens is None:
+        raise InputError("--train-tokens: a number of tokens is wanted, as in 15T")
+    goal = Goal(_days(deadline), total("budget", budget))
+    if goal.budget_usd is not None and (fault := missing_of_cluster(["cost_usd"], job.cluster)):
+        raise InputError(f"--budget {budget}: {fault}")
+    options: dict[str, Any] = {
+        "fix": fix,
+        "limit": limit,
+        "strategy": strategy,
+        "framework": framework,
+        "partition": partition,
+    }
+
+    counts = _default_counts(job, tokens, goal) if num_gpus is None else _counts(num_gpus)
+    found: list[BestPlans] = []
+    with progress(len(counts), "numbers of GPUs", watch) as advance:
+        for number in counts:
+            there = Job.of(job.inputs, number, job.global_batch_size, job.sequence_length)
+            found.append(best(there, 1, **options, train_tokens=tokens, watch=_unseen))
+            advance(1)
+    run = TrainingRun(job, tokens, goal, found)
+    at = run.chosen or (min(run.priced, key=lambda plan: plan[DAYS]) if run.priced else None)
+    number = at["plan"]["num_gpus"] if at else found[-1].job.num_gpus
+    return replace(run, job=Job.of(job.inputs, number, job.global_batch_size, job.sequence_length))
+
+
+def _default_counts(job: Job, tokens: float, goal: Goal) -> list[int]:
+    return powers_of_two(job.problem(), job.cluster.device, tokens, goal.deadline_days)
+
+
+def _counts(num_gpus: int | Sequence[int]) -> list[int]:
+    """Return numbers of GPUs, ascending, each once."""
+    given = num_gpus if isinstance(num_gpus, Sequence) and not isinstance(num_gpus, str) else [num_gpus]
+    if not given:
+        raise InputError("num_gpus: an empty list of numbers of GPUs; leave it out for powers of two")
+    return sorted({count("num_gpus", number) for number in given})
+
+
+def _days(deadline: object) -> float | None:
+    """Return a deadline in days; InputError for one that is no time above zero."""
+    if deadline is None:
+        return None
+    try:
+        found = parse_quantity(deadline, "s") / _DAY
+    except UnitError:
+        raise InputError(f"--deadline: {deadline!r:.60} is no time with its unit, as in '60 days' or '48 h'") from None
+    if found <= 0:
+        raise InputError(f"--deadline: {deadline} is not above zero")
+    return found
+
+
+def _unseen(done: int, total: int, what: str) -> None:
+    """Show no bar of the candidates: the one of the numbers of GPUs is shown."""
+    del done, total, what

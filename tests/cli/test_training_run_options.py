@@ -1,0 +1,66 @@
+"""``dsx best --train-tokens``: days and cost over numbers of GPUs, a goal that nothing meets, and bad input."""
+
+import json
+
+import pytest
+
+BEST = ("best", "--model", "small.yaml", "--cluster", "b200-nvs8", "--global-batch-size", 32)
+BEST = (*BEST, "--assumptions", "paper-2410.00273", "--strategy", "1d", "--partition", "even")
+PRICE = ("--set", "cluster.price=3 USD/h")
+RUN = (*BEST, "--num-gpus", "8,16", "--train-tokens", "2B")
+
+
+def test_the_answer_names_gpus_days_cost_and_plan(run, folder):
+    done = run(*RUN, *PRICE, "--deadline", "30d", "--plot", "cost.png")
+    assert done.code == 0
+    lines = done.out.splitlines()
+    assert lines[0] == "small on b200-nvs8 at 3 USD/h: 2 B tokens, in 30 days"
+    assert lines[3].startswith("8 GPUs, the cheapest that is done in time: ")
+    assert " USD, " in lines[4] and "GPU hours" in lines[4]
+    assert (folder / "cost.png").exists() and "wrote cost.png" in done.err
+
+
+def test_json_has_each_number_of_gpus(run, folder):
+    data = json.loads(run(*RUN, *PRICE, "--budget", "1k", "--json").out)
+    assert (data["train_tokens"], data["budget_usd"], data["deadline_days"]) == (2e9, 1000, None)
+    assert data["searched_gpus"] == [8, 16] == [plan["plan"]["num_gpus"] for plan in data["plans"]]
+    assert data["chosen"]["cost_usd"] == pytest.approx(3 * data["chosen"]["gpu_hours"])
+    assert data["chosen"]["training_days"] == min(plan["training_days"] for plan in data["plans"])
+
+
+def test_a_deadline_that_nothing_meets(run, folder):
+    done = run(*RUN, *PRICE, "--deadline", "10 s")
+    assert done.code == 3
+    assert "no plan on 8 to 16 GPUs trains 2 B tokens in 0.000115741 days; the fastest takes " in done.err
+    assert done.out.count(" late ") == 2
+
+
+def test_no_plan_fits(run, folder):
+    done = run(*RUN, "--set", "cluster.device.hbm_capacity=1 kB", "--plot", "none.png")
+    assert (done.code, done.out) == (3, "")
+    assert not (folder / "none.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ((*RUN, "--budget", "5M"), "--budget 5M: cost_usd is asked for, and cluster 'b200-nvs8' states no price"),
+        ((*RUN, "--budget", "5X"), "--budget: '5X': unknown suffix 'X'"),
+        ((*RUN, "--deadline", "60"), "--deadline: '60' is no time with its unit, as in '60 days'"),
+        ((*RUN, "--plot", "cost.pgn"), "unknown image suffix '.pgn'; did you mean '.png'?"),
+        ((*BEST, "--train-tokens", "15t"), "unknown suffix 't'; did you mean 'T'?"),
+        ((*BEST, "--num-gpus", "8", "--deadline", "3d"), "--deadline is about a training run: give its tokens too"),
+        ((*BEST, "--num-gpus", "8,x", "--train-tokens", "2B"), "'x' is not a finite number"),
+        (BEST, "--num-gpus: one number of GPUs is wanted, as in 512"),
+    ],
+)
+def test_bad_input_is_named(run, folder, options, says):
+    done = run(*options)
+    assert (done.code, done.out) == (2, "")
+    assert says in done.err
+
+
+def test_the_chosen_plan_can_be_launched(run, folder):
+    done = run(*RUN, "--deadline", "30d", "--launch", "launch")
+    assert done.code == 0
+    assert [*(folder / "launch").iterdir()]
