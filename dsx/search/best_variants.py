@@ -7,8 +7,9 @@ activations it is bounded with the most that memory may hold, which makes the fa
 host. Only the variants of plans that may be fast enough then are made.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -49,21 +50,70 @@ def best_variants(source: PricedSpace, varied: Sequence[Choice], top: int, below
     """
     of_keys = key_bounds(source.space, source.table, source.problem.workload)
     source = source.of_keys(np.flatnonzero(of_keys <= below * (1.0 + ROUNDING)))
-    problem = source.whole_problem
-    priced = replace(source, problem=problem)
+    priced = replace(source, problem=source.whole_problem)
     kept, counts = priced.no_rows(), Counts(0, 0)
-    loose, without_recomputation = loose_bounds_of_any_recompute(source, source.loose_bound)
-    for values in _alike(problem, varied):
-        searched = with_values(problem.workload.searched, values)
-        whole = replace(source, problem=replace(problem, workload=replace(problem.workload, searched=searched)))
-        made = Variants(source.space.blocks, source.space.bounds, varied, searched)
-        most, bounds = below * (1.0 + ROUNDING), loose if searched.stored_layers == (0,) else without_recomputation
-        originals = _Originals(source, whole, made, np.flatnonzero(bounds <= most), most)
-        rows, bounds = originals.variants()
-        found, of_part = fastest_first(priced, rows.take, bounds, top, below)
+    for group in variant_groups(source, varied, loose_bounds_of_any_recompute(source, source.loose_bound)):
+        rows, bounds = group.within(below)
+        here, bounds = cuts_within(group.whole, rows, bounds, below * (1.0 + ROUNDING))
+        found, of_part = fastest_first(priced, rows.take(here).take, bounds, top, below)
         kept, counts = leading_rows(joined([kept, found]), top, ["point"]), counts.plus(of_part)
         below = min(below, float(kept["step_time_s"][-1])) if len(kept["point"]) == top else below
     return kept, counts
+
+
+@dataclass(frozen=True)
+class VariantGroup:
+    """Variants of the plans of a space that are bounded alike."""
+
+    source: PricedSpace
+    whole: PricedSpace  # with the values of the variants
+    varied: Sequence[Choice]
+    loose: np.ndarray  # [N] bounds [s] of the variants of each plan
+
+    @property
+    def added_features(self) -> int:
+        """The fewest features that a variant has more than its original."""
+        searched = self.whole.problem.workload.searched
+        values = {one: getattr(searched, one.name) for one in self.varied}  # empty: every number
+        return max(1, sum(bool(codes) and one.default_code not in codes for one, codes in values.items()))
+
+    @cached_property
+    def _made(self) -> Variants:
+        space, searched = self.source.space, self.whole.problem.workload.searched
+        return Variants(space.blocks, space.bounds, self.varied, searched)
+
+    def within(
+        self,
+        most: float,
+        of: Callable[[np.ndarray], np.ndarray] | None = None,
+        usable: float | None = None,
+    ) -> tuple[Rows, np.ndarray]:
+        """Return variants that may take at most `most` [s] and fit, and their bounds [s]; the others are left out.
+
+        `of` says which plans have variants that are wanted, from their candidates; by default all. `usable` is the
+        memory [bytes] that they may take, by default all there is.
+        """
+        most *= 1.0 + ROUNDING
+        candidates = np.flatnonzero(self.loose <= most)
+        candidates = candidates if of is None else candidates[of(candidates)]
+        if not len(candidates):
+            return rows_at(self.source, candidates), np.zeros(0)
+        whole = self.whole if usable is None else self.whole.with_memory(usable)
+        return _Originals(self.source, whole, self._made, candidates, most).variants()
+
+
+def variant_groups(
+    source: PricedSpace, varied: Sequence[Choice], bounds: tuple[np.ndarray, np.ndarray]
+) -> Iterator[VariantGroup]:
+    """Yield all variants of the plans of a space, which have the defaults of the choices `varied`.
+
+    `bounds` are those of `loose_bounds_of_any_recompute`.
+    """
+    problem, (loose, without_recomputation) = source.whole_problem, bounds
+    for values in _alike(problem, varied):
+        searched = with_values(problem.workload.searched, values)
+        whole = replace(source, problem=replace(problem, workload=replace(problem.workload, searched=searched)))
+        yield VariantGroup(source, whole, varied, loose if searched.stored_layers == (0,) else without_recomputation)
 
 
 def _alike(problem: Problem, varied: Sequence[Choice]) -> Iterator[dict[str, tuple[int, ...]]]:
@@ -103,8 +153,7 @@ class _Originals:
                 bounds.append(least_s[few])
         points, positions, choices = zip(*parts, strict=True)
         rows = Rows(np.concatenate(points), np.concatenate(positions), joined(choices))
-        here, least_s = cuts_within(self.whole, rows, np.concatenate(bounds), self.most)
-        return rows.take(here), least_s
+        return rows, np.concatenate(bounds)
 
     def _fast(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield the plans of which some variant may be fast enough and fit, and the most layers that these store."""

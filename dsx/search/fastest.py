@@ -128,7 +128,7 @@ def _promising_keys(found: SearchSpaces, top: int, below: float) -> tuple[np.nda
     every = np.arange(found.num_keys)
     if len(every) < _MANY and below == np.inf:
         return every, below
-    bounds = found.key_bounds()
+    bounds = found.key_bounds
     order = np.argsort(bounds, kind="stable")
     for share in _SHARES if below == np.inf else ():
         few = found.priced(np.sort(order[: math.ceil(share * len(order))]))

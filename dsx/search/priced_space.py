@@ -46,6 +46,13 @@ class PricedSpace:
         table = jax.tree.map(lambda leaf: np.asarray(leaf)[..., where], self.table)
         return replace(self, space=self.space.of_keys(take(self.space.keys, where)), table=table)
 
+    def with_memory(self, usable: float) -> "PricedSpace":
+        """Return the space on GPUs of which a plan may take `usable` [bytes]."""
+        margin = self.problem.assumptions_spec.memory_margin
+        device = replace(self.problem.hardware.device, hbm_capacity=np.array([usable * (1.0 + margin)]))
+        problem = replace(self.problem, hardware=replace(self.problem.hardware, device=device))
+        return replace(self, problem=problem)
+
     def priced_rows(self, rows: Rows) -> Arrays:
         """Return all columns of [N] rows, priced in float64."""
         return priced_rows(self.problem, self.space.keys, self.table, rows)

@@ -85,6 +85,7 @@ class SearchSpaces:
         varied = tuple(choice for choice in self.varied if choice.name != name)
         return SearchSpaces(_with_values(self.problem, values), varied, parts)
 
+    @cached_property
     def key_bounds(self) -> np.ndarray:
         """Return [U] the least seconds of a step of any plan of each shard key."""
         without_recomputation = recomputing(self.problem, [NONE_CODE])
