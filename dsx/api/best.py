@@ -16,13 +16,15 @@ from dsx.api.plan_like import PlanLike, given_plan
 from dsx.api.searched import Searched, check_fixed, left_out_text, searched
 from dsx.cost.interval import unlike
 from dsx.display.extrapolation import extrapolated_text
-from dsx.display.job_text import job_text, only_text, step_text
+from dsx.display.job_text import job_data, job_text, only_text, parameters_text, step_text
 from dsx.display.kernel_coverage import coverage_data, coverage_text, idle_data, idle_text, shares_text
+from dsx.display.layout import wrapped
 from dsx.display.memory_text import fitting, tight_text
 from dsx.display.placement import placement_text
 from dsx.display.plan_frame import plans_frame
 from dsx.display.plan_table import plans_text, resolution_text, within_resolution
 from dsx.display.quantities import counted
+from dsx.display.three_plans import mfu_of_peaks, roles_of, selection_text, three_plans_text
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
 from dsx.launching.megatron import Launch
 from dsx.launching.text import launch_data, launch_of, launch_text
@@ -30,9 +32,12 @@ from dsx.pricing.measured_kernels import Coverage, coverage, idle_rows
 from dsx.pricing.problem import Problem
 from dsx.printable import printable
 from dsx.progress import Watch, progress, working
+from dsx.results.objectives import tokens_per_s_per_gpu
 from dsx.search.fastest import ANY, CUTS, SearchCounts, fastest, problems_of
-from dsx.search.search_spaces import spaces_of
+from dsx.search.nearly_fastest import Wanted, nearly_fastest
+from dsx.search.search_spaces import SearchSpaces, spaces_of
 from dsx.space.boxes import Limitation
+from dsx.space.choices import features_of
 from dsx.space.plan import Plan
 from dsx.space.plan_settings import fixed_settings
 from dsx.spec.load import Given
@@ -40,6 +45,11 @@ from dsx.spec.operator_times import OperatorTime
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+ROLES = ("fastest", "simplest", "leanest")  # of the plans of an answer
+NEARLY = 0.05  # share of the step time of the fastest plan that the leanest may take more
+_KNOWN = 5  # plans that an answer has beside those three
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,6 +68,37 @@ class BestPlans(PricedPlans):
     infeasible: str = ""  # why no plan fits; empty if one does
     fix: Mapping[str, Sequence[int | str]] = field(default_factory=dict)  # values of the choices that the caller fixed
     limit: Limitation = field(default_factory=dict)  # bounds of the choices that the caller limited
+    spaces: SearchSpaces | None = None  # all candidates; None if only the fastest are listed
+
+    @cached_property
+    def answer(self) -> Mapping[str, dict[str, Any]]:
+        """The plans to choose from by their names, each with its costs: `fastest`, `simplest` and `leanest`.
+
+        The simplest has the fewest features, then the least memory, of the plans within the resolution of the
+        measurements; the leanest has the least memory within 5 % of the fastest. A list (`top`) has the fastest alone.
+        Raises NothingFeasible if no plan fits.
+        """
+        fastest = self._fastest
+        if self.spaces is None:
+            return {"fastest": fastest}
+        step_s, within = fastest["step_time_s"], self.job.assumptions.resolution or 0.0
+        wanted = [Wanted(step_s * (1 + within), simple=True), Wanted(step_s * (1 + NEARLY))]
+        return dict(zip(ROLES, [fastest, *nearly_fastest(self.spaces, self.priced, wanted)], strict=True))
+
+    @property
+    def fastest(self) -> Plan:
+        """The fastest plan; raises NothingFeasible if there is none."""
+        return self.plan
+
+    @property
+    def simplest(self) -> Plan:
+        """The plan of fewest features that measurements do not distinguish from the fastest, as in `answer`."""
+        return self.answer["simplest"]["plan"]
+
+    @property
+    def leanest(self) -> Plan:
+        """The plan of least memory within 5 % of the fastest, as in `answer`."""
+        return self.answer["leanest"]["plan"]
 
     @property
     def strategies(self) -> tuple[str, ...]:
@@ -85,15 +126,17 @@ class BestPlans(PricedPlans):
         hardware = {"hardware": {"cluster": self.job.cluster.name}}
         return plans_frame([{**priced, **hardware} for priced in self.priced])
 
-    def launch(self, number: int = 1) -> Launch:
-        """Return the Megatron-LM flags of a plan, counted from 1 as they are printed.
+    def launch(self, number: int | str = 1) -> Launch:
+        """Return the Megatron-LM flags of a plan: counted from 1 as they are printed, or "simplest" or "leanest".
 
-        Raises InputError if there is no plan of this number, NothingFeasible if no plan fits.
+        Raises InputError if there is no such plan, NothingFeasible if no plan fits.
         """
         there = len(self._nonempty)
+        if number in ROLES and number in self.answer:
+            return launch_of(self.answer[str(number)]["plan"], self.problem, self.job.cluster.device)
         if number not in range(1, there + 1):
             raise InputError(f"no plan {number!r:.60}: there are {counted(len(self.priced), 'plan')}, counted from 1")
-        return launch_of(self.plans[number - 1], self.problem, self.job.cluster.device)
+        return launch_of(self.plans[int(number) - 1], self.problem, self.job.cluster.device)
 
     @property
     def _fixed_text(self) -> str:
@@ -118,16 +161,10 @@ class BestPlans(PricedPlans):
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
         resolution = self.job.assumptions.resolution
-        described = [
-            plan | {"plan": dict(plan["plan"]), "launch": launch_data(self.launch(number))}
-            for number, plan in enumerate(self.priced, 1)
-        ]
-        capacity = self.problem.cluster.device.hbm_capacity
-        for plan, probability in zip(described, fitting(self.priced, capacity, self.job.assumptions), strict=False):
-            plan["fits_probability"] = probability
-        for plan, found in zip(described, self._covered, strict=False):
-            plan["operator_times"] = coverage_data(found)
+        several = {name: self._described(plan) for name, plan in self.answer.items()} if self.priced else {}
         return {
+            **job_data(self.problem, self.job.num_gpus, self.job.global_batch_size),
+            **(several if len(several) > 1 else {}),
             "candidates": self.counts.candidates,
             "priced": self.counts.priced,
             "feasible": self.counts.feasible,
@@ -144,56 +181,79 @@ class BestPlans(PricedPlans):
             **({"idle_operator_times": idle_data(self.idle)} if self.problem.operator_times else {}),
             "extrapolated": unlike(self.problem.likeness, self.job.assumptions.trained_on),
             "infeasible": self.infeasible or None,
-            "plans": described,
+            "plans": [self._described(plan) for plan in self.priced],
+        }
+
+    def _described(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a plan as plain data."""
+        device, assumed = self.job.cluster.device, self.job.assumptions
+        found = coverage(self.problem, plan["plan"])
+        known = fitting([plan], device.hbm_capacity, assumed)
+        return {
+            **plan,
+            "plan": dict(plan["plan"]),
+            "features": list(features_of(plan["plan"])),
+            "tokens_per_s_per_gpu": tokens_per_s_per_gpu(plan),
+            "mfu_of_peak": mfu_of_peaks(plan["mfu"], device, assumed.linear_dtype),
+            "launch": launch_data(launch_of(plan["plan"], self.problem, device)),
+            **({"fits_probability": known[0]} if known else {}),
+            **({"operator_times": coverage_data(found)} if found else {}),
         }
 
     def __str__(self) -> str:
         if not self.priced:
             return self.infeasible
-        head = searched_text(self.searched, self.strategies, self.job, self.counts)
-        capacity, assumed = self.problem.cluster.device.hbm_capacity, self.job.assumptions
-        fits = fitting(self.priced, capacity, assumed)
-        table = plans_text(self.priced, with_strategy=len(self.strategies) > 1, fits=fits)
-        parts = [
-            "\n".join(filter(None, (head, self._fixed_text, left_out_text(self.left_out), table))),
-            "\n".join(
-                filter(
-                    None,
-                    (
-                        extrapolated_text(self.problem.likeness, assumed.trained_on),
-                        resolution_text(self.priced, assumed.resolution),
-                        tight_text(self.priced[0], "plan 1", capacity, assumed),
-                        beyond_text(self.searched, self.beyond, self.compared),
-                    ),
-                )
-            ),
-        ]
+        capacity, assumed, device = (
+            self.problem.cluster.device.hbm_capacity,
+            self.job.assumptions,
+            self.job.cluster.device,
+        )
+        head = [*searched_text(self.searched, self.strategies, self.job, self.counts), self._fixed_text]
+        said = [wrapped(line) for line in (*head, left_out_text(self.left_out)) if line]
+        if self.spaces is None:
+            fits = fitting(self.priced, capacity, assumed)
+            shown = {"plan 1": self.priced[0]}
+            table = plans_text(self.priced, with_strategy=len(self.strategies) > 1, fits=fits)
+            parts, chosen = ["\n".join([*said, table])], resolution_text(self.priced, assumed.resolution)
+        else:
+            shown = {f"the {name} plan": plan for name, plan in roles_of(self.answer).items()}
+            parts = ["\n".join(said), three_plans_text(self.answer, device, assumed)]
+            chosen = selection_text(assumed.resolution, NEARLY, self.counts.candidates)
+        first = next(iter(shown))
+        notes = (
+            chosen,
+            extrapolated_text(self.problem.likeness, assumed.trained_on),
+            *(tight_text(plan, name, capacity, assumed) for name, plan in shown.items()),
+            beyond_text(self.searched, self.beyond, self.compared),
+        )
+        parts.append("\n".join(wrapped(note) for note in notes if note))
         if (times := self.problem.operator_times) is not None:
             covered = self._covered
-            of_plans = (shares_text(covered), coverage_text(covered[0], "plan 1", with_idle=False))
+            of_plans = (shares_text(covered), coverage_text(covered[0], first, with_idle=False))
             parts.append("\n".join(filter(None, (*of_plans, idle_text(times.file, self.idle, "any plan")))))
-        parts.append(placement_text(self.plan, self.problem, "plan 1: "))
-        parts.append(launch_text(self.launch(), "plan 1"))
+        parts.append(placement_text(self.plan, self.problem, f"{first}: "))
+        parts.append(launch_text(self.launch(), first))
         return paragraphs(parts)
 
 
-def searched_text(found: Searched, strategies: Sequence[str], job: Job, counts: SearchCounts) -> str:
-    """Return the job of a search, its strategies, and how many candidates it priced."""
+def searched_text(found: Searched, strategies: Sequence[str], job: Job, counts: SearchCounts) -> list[str]:
+    """Return lines on the job of a search, on its step, and on how many candidates of which strategies it priced."""
     problem, names = found.problem, list(map(printable, strategies))
     of = f"{len(names)} strategies, {', '.join(names)}" if len(names) > 1 else f"one strategy, {names[0]}"
     runs = "" if found.framework.unlimited else f", as {printable(found.framework.name)} runs them"
     cut = f", {counts.cut:,} of them with their best cut" if counts.cut else ""
     bounded = f"{counts.priced:,} priced{cut}, bounds exclude the others"
     done = f"{counts.feasible:,} feasible" if counts.feasible is not None else bounded
-    return (
-        f"{job_text(problem, job.num_gpus)}: {counted(counts.candidates, 'candidate')} of {of}{runs}; {done}\n"
-        f"{step_text(job.global_batch_size, problem.sequence_length)}"
-    )
+    return [
+        f"{job_text(problem, job.num_gpus)}: {parameters_text(problem)}",
+        step_text(job.global_batch_size, problem.sequence_length),
+        f"{counted(counts.candidates, 'candidate')} of {of}{runs}; {done}",
+    ]
 
 
 def best(
     job: Job,
-    top: int = 5,
+    top: int | None = None,
     *,
     fix: PlanLike | None = None,
     limit: LimitLike | None = None,
@@ -204,10 +264,11 @@ def best(
     train_tokens: float | str | None = None,
     watch: Watch | None = None,
 ) -> BestPlans:
-    """Price every plan that a framework runs, under every strategy, and return the fastest that fit.
+    """Price every plan that a framework runs, under every strategy; return those to choose from, or the fastest.
 
         found = dsx.best(dsx.Job("llama-3-70b", "h100-nvs8", num_gpus=512, global_batch_size=1024))
-        found.frame                                 # the plans as a DataFrame
+        found.simplest, found.leanest               # beside the fastest, found.plan
+        found.frame                                 # the fastest plans as a DataFrame
         dsx.evaluate(found.job, found.plan)         # the fastest one, part by part
         dsx.best(job, fix="vpp=1 offload=none,optimizer", limit="tp<=8", strategy="1d,2d")
 
@@ -216,7 +277,7 @@ def best(
 
     Args:
         job: the model, the cluster, the GPUs and the batch.
-        top: how many plans to return.
+        top: how many of the fastest plans to list; by default the answer has three to choose from (`answer`).
         fix: columns with the values that they may have, as a text or a mapping: "tp=8 vpp=1,2", {"tp": [4, 8]}.
         limit: bounds of columns, with the grammar of `limit` in a sweep: "tp<=8 pp>=2", ["tp<=8", "pp>=2"],
             {"tp": "<=8", "pp": [">=2", "<=16"]}.
@@ -244,7 +305,7 @@ def best(
     names = strategy_names(given.strategy if strategy is None else strategy)
     found = searched(job.inputs, names, framework, job.sequence_length, total("train_tokens", train_tokens))
     stated = problems_of(partition, found.problem)
-    most = count("top", top)
+    most = _KNOWN if top is None else count("top", top)
     *_, widest = stated  # optimal cuts allow the most pipelines
     say_few_pipelines(widest)
     fixed = fixed_settings(given.settings, job.num_gpus, widest.limits())
@@ -266,5 +327,17 @@ def best(
         why = f"{why}\n{beyond_text(found, other, compared)}"
     left_out = found.left_out(spaces.spaces)
     return BestPlans(
-        job, problems[0], found, answer.plans, answer.counts, left_out, other, compared, idle, why, fixed, limits
+        job,
+        problems[0],
+        found,
+        answer.plans,
+        answer.counts,
+        left_out,
+        other,
+        compared,
+        idle,
+        why,
+        fixed,
+        limits,
+        spaces if top is None else None,
     )

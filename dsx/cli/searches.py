@@ -49,7 +49,15 @@ def best(
         str | None,
         typer.Option("--launch", metavar="DIR", help="Also write the launch files of the fastest plan to this folder."),
     ] = None,
-    top: Annotated[int, typer.Option("--top", parser=options.count, metavar="N", help="How many plans to show.")] = 5,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            "--top",
+            parser=options.count,
+            metavar="N",
+            help="List the N fastest plans, in place of the three to choose from.",
+        ),
+    ] = None,
     train_tokens: options.TrainTokens = None,
     deadline: options.Deadline = None,
     budget: options.Budget = None,
@@ -60,9 +68,9 @@ def best(
     assignments: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
-    """Price every plan that a framework runs; print the fastest.
+    """Price every plan that a framework runs; print the fastest, the simplest as fast, and the leanest nearly as fast.
 
-    The Megatron-LM launch flags of the first plan follow. A line says what the limits of the framework cost.
+    The Megatron-LM launch flags of the fastest plan follow. A line says what the limits of the framework cost.
 
     Of zero_stage, zero_replicas, recompute, stored_layers, schedule, vpp and offload, the assumption set fixes some,
     which the output names. --fix offload=none,optimizer searches other values of them, and --fix vpp=1 fewer of a

@@ -1,7 +1,7 @@
 """The job as text, with which every answer begins: the model, the GPUs, and the sequences of a step."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dsx.printable import printable
 
@@ -34,3 +34,31 @@ def only_text(fix: Mapping[str, Sequence[object]], limit: Mapping[str, Sequence[
 def job_text(problem: "Problem", num_gpus: int) -> str:
     """Return "MODEL on 512 x CLUSTER"."""
     return f"{printable(problem.model.name)} on {num_gpus} x {printable(problem.cluster.name)}"
+
+
+def parameters_text(problem: "Problem") -> str:
+    """Return "405.9 billion parameters"; in full below a million."""
+    number = _parameters(problem)
+    for size, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
+        if number >= size:
+            return f"{number / size:.4g} {word} parameters"
+    return f"{number:,} parameters"
+
+
+def job_data(problem: "Problem", num_gpus: int, global_batch_size: int) -> dict[str, Any]:
+    """Return the job as plain data."""
+    return {
+        "model": problem.model.name,
+        "parameters": _parameters(problem),
+        "cluster": problem.cluster.name,
+        "num_gpus": num_gpus,
+        "global_batch_size": global_batch_size,
+        "sequence_length": problem.sequence_length,
+        "tokens_per_step": global_batch_size * problem.sequence_length,
+    }
+
+
+def _parameters(problem: "Problem") -> int:
+    from dsx.graph.model import parameters
+
+    return parameters(problem.models[0])

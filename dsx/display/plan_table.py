@@ -3,8 +3,10 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from dsx.display.layout import WIDTH, wrapped
 from dsx.display.quantities import cut_text, hardware_text, hardware_title, quantity, share, shares
 from dsx.display.table import table
+from dsx.space.choices import PLAN_COLUMNS
 from dsx.units import format_quantity
 
 Priced = Mapping[str, Any]  # a plan with its costs, of `dsx.pricing.evaluate` or `dsx.results.plan_rows`
@@ -40,7 +42,7 @@ SHARES = {
     "bubble": ("bubble_s",),
     "optimizer": ("optimizer_s",),
 }
-_OPTIONAL = ("recompute", "optimizer")
+OPTIONAL = ("recompute", "optimizer")  # shown where a plan has such a share
 
 
 _SETTINGS = {"num_gpus": "GPUs", "global_batch_size": "batch", "strategy": "strategy"}
@@ -58,7 +60,8 @@ def plans_text(
     `with_settings` adds the GPUs, the batch and the strategy, `with_strategy` the strategy. The strategy and hardware
     columns are shown if they vary from plan to plan, and those in `hardware` always. `fits` has the probability that
     each plan fits in memory, if it is known. The shares of a step add up to
-    100 %; recompute and optimizer have a column if a plan has such a share.
+    100 %; recompute and optimizer have a column if a plan has such a share. A table that is wider than `WIDTH` has the
+    choices of each plan in lines of their own.
     """
     several = with_strategy or len({plan["plan"]["strategy"] for plan in plans}) > 1
     settings = _SETTINGS if with_settings else {name: _SETTINGS[name] for name in ("strategy",) if several}
@@ -70,12 +73,10 @@ def plans_text(
     named = [
         (at, title)
         for at, title in enumerate(SHARES)
-        if title not in _OPTIONAL or any(part[at] not in ("0 %", "-") for part in parts)
+        if title not in OPTIONAL or any(part[at] not in ("0 %", "-") for part in parts)
     ]
-    cut = any("stage_layers" in plan["plan"] for plan in plans)
-    stages = ["layers of stages"] if cut else []
     memory = ["memory", "fits"] if fits else ["memory"]
-    header = ["", *titles, "step", "MFU", *memory, *(title for _, title in named), *stages, "plan"]
+    header = ["", *titles, "step", "MFU", *memory, *(title for _, title in named)]
     rows = []
     for number, (plan, part) in enumerate(zip(plans, parts, strict=True), 1):
         rows.append(
@@ -88,12 +89,49 @@ def plans_text(
                 format_quantity(plan["peak_bytes"], "bytes"),
                 *([share(fits[number - 1], 1)] if fits else []),
                 *(part[at] for at, _ in named),
-                *([cut_text(plan["plan"].get("stage_layers"))] if cut else []),
-                plan["plan"].text,
             ]
         )
-    text = ("cluster", "strategy", *stages, "plan")
-    return table(header, rows, text=[header.index(name) for name in text if name in header])
+    return _with_choices(plans, header, rows)
+
+
+def _with_choices(plans: Sequence[Priced], header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table with the choices of each plan in its row, or where that is too wide in lines below it.
+
+    Of plans whose rows are alike there is the first one, and the others are named below the table.
+    """
+    first: dict[tuple[str, ...], int] = {}
+    alike = {at: first.setdefault(tuple(row[1:]), at) for at, row in enumerate(rows)}
+    kept = [at for at, same in alike.items() if at == same]
+    cut = any("stage_layers" in plan["plan"] for plan in plans)
+    texts = [[*([cut_text(plan["plan"].get("stage_layers"))] if cut else []), plan["plan"].text] for plan in plans]
+    titles = [*header, *(["layers of stages"] if cut else []), "plan"]
+    text = [titles.index(name) for name in ("cluster", "strategy", "layers of stages", "plan") if name in titles]
+    found = table(titles, [[*rows[at], *texts[at]] for at in kept], text=text)
+    if max(map(len, found.splitlines())) > WIDTH:
+        head, lines = _lines(header, [rows[at] for at in kept], text)
+        below = [_below(texts[at]) for at in kept]
+        found = "\n".join([*head, *(line for pair in zip(lines, below, strict=True) for line in pair)])
+    others = [_alike_text(plans, at, same) for at, same in alike.items() if at != same]
+    return "\n".join([found, *others])
+
+
+def _lines(header: Sequence[str], rows: Sequence[Sequence[str]], text: Collection[int]) -> tuple[list[str], list[str]]:
+    """Return the lines of the header, and of the rows, of a table."""
+    lines = table(header, rows, text=text).splitlines()
+    return lines[: -len(rows)], lines[-len(rows) :]
+
+
+def _below(texts: Sequence[str]) -> str:
+    *cut, plan = texts
+    layers = f"; layers of stages: {cut[0]}" if cut and cut[0] != "even" else ""
+    return wrapped(f"{plan}{layers}", "   ", "  ")
+
+
+def _alike_text(plans: Sequence[Priced], at: int, same: int) -> str:
+    """Return a line on a plan that costs what an earlier one does."""
+    one, other = plans[at]["plan"], plans[same]["plan"]
+    differs = " ".join(f"{name}={one[name]}" for name in PLAN_COLUMNS if one[name] != other[name])
+    return wrapped(f"plan {at + 1} costs the same as plan {same + 1}{f', with {differs}' if differs else ''}", "", "  ")
 
 
 def _varies(plans: Sequence[Priced], name: str) -> bool:

@@ -39,7 +39,7 @@ _PRICED = 1 << 6  # rows that are priced together
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The plan of least memory among those that take at most `most_s` [s]; with `simple`, of those of fewest features."""
+    """The plan of least memory that takes at most `most_s` [s]; with `simple`, of those of fewest features."""
 
     most_s: float
     simple: bool = False
@@ -75,7 +75,7 @@ class _Looking:
     want: Wanted
 
     def best(self, loose: np.ndarray, groups: Sequence[VariantGroup], best: Record) -> Record:
-        """Return the best of a known plan, of the plans of the source with bounds `loose` [s], and of their variants."""
+        """Return the best of a known plan, the plans of the source with bounds `loose` [s], and their variants."""
         candidates = np.flatnonzero(loose <= self._most)
         features = self._features_at(candidates)
         for few in np.unique(features).tolist():
@@ -91,7 +91,7 @@ class _Looking:
     def _variants_wanted(
         self, group: VariantGroup, best: Record
     ) -> tuple[Callable[[np.ndarray], np.ndarray] | None, float | None]:
-        """Return of which candidates variants may be better than a known plan, and the memory [bytes] that these take."""
+        """Return of which candidates variants may be better than a known plan, and the most memory [bytes] of these."""
         most, most_memory, _ = self.want.rank(best)
         if self.want.simple:
             return lambda candidates: self._features_at(candidates) + group.added_features <= most, None

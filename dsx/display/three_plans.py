@@ -1,0 +1,96 @@
+"""The three plans of an answer side by side: the fastest, the simplest of those that are as fast, and the leanest.
+
+A plan that is two of them, or all three, has one column.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from dsx.display.layout import wrapped
+from dsx.display.memory_text import fitting
+from dsx.display.plan_table import OPTIONAL, SHARES, Priced
+from dsx.display.quantities import counted, cut_text, quantity, share, shares
+from dsx.display.table import table
+from dsx.printable import printable
+from dsx.results.objectives import tokens_per_s_per_gpu
+from dsx.space.choices import features_of
+from dsx.spec.assumptions import AssumptionsSpec
+from dsx.spec.cluster import DeviceSpec, peak_flops
+
+_OF_BITS = "bf16"  # the precision of `matrix_flops`
+
+
+def roles_of(plans: Mapping[str, Priced]) -> dict[str, Priced]:
+    """Return each plan once, under all its names: {"fastest, leanest": plan}."""
+    names: dict[str, list[str]] = {}
+    for name, plan in plans.items():
+        names.setdefault(plan["plan"]["candidate"], []).append(name)
+    return {", ".join(same): plans[same[0]] for same in names.values()}
+
+
+def mfu_of_peaks(mfu: float, device: DeviceSpec, linear_dtype: str) -> dict[str, float]:
+    """Return the MFU of a plan by the peak that it is of: that of 16 bits, and that of the multiplies with weights."""
+    found = {f"MFU of {_OF_BITS.upper()} peak": mfu}
+    peak = peak_flops(device, linear_dtype)
+    if peak != device.matrix_flops:
+        found[f"MFU of {linear_dtype.upper()} peak"] = mfu * device.matrix_flops / peak
+    return found
+
+
+def three_plans_text(plans: Mapping[str, Priced], device: DeviceSpec, assumptions: AssumptionsSpec) -> str:
+    """Return plans by their names as a table with a column for each, and below it their choices."""
+    several = roles_of(plans)
+    columns = [_column(plan, device, assumptions) for plan in several.values()]
+    shown = [name for name in columns[0] if any(column[name] not in ("", "-", "0 %") for column in columns)]
+    shown = [name for name in columns[0] if name in shown or (name in SHARES and name not in OPTIONAL)]
+    rows = [[name, *(column[name] for column in columns)] for name in shown]
+    text = table(["", *several], rows, text=range(len(several) + 1))
+    return "\n\n".join([text, "\n".join(choices_text(name, plan["plan"]) for name, plan in several.items())])
+
+
+def choices_text(name: str, plan: Any) -> str:
+    """Return the choices of a plan after a name, wrapped."""
+    lines = [f"{printable(plan['strategy'])}: {plan.text}"]
+    if "stage_layers" in plan and plan["pp"] > 1:
+        lines.append(f"layers of stages: {cut_text(plan['stage_layers'])}")
+    indent = " " * 4
+    return "\n".join([name, *(wrapped(line, indent) for line in lines)])
+
+
+def _column(plan: Priced, device: DeviceSpec, assumptions: AssumptionsSpec) -> dict[str, str]:
+    low, high = (plan[f"step_time_s_{end}"] for end in ("low", "high"))
+    parts = shares([sum(plan[name] for name in names) for names in SHARES.values()], plan["step_time_s"])
+    fits = fitting([plan], device.hbm_capacity, assumptions)
+    features = features_of(plan["plan"])
+    return {
+        "step": quantity("step_time_s", plan["step_time_s"]),
+        "80 % interval": interval_text(low, high),
+        "tokens/s/GPU": f"{tokens_per_s_per_gpu(plan):,.0f}",
+        **{name: share(mfu, 1, 1) for name, mfu in mfu_of_peaks(plan["mfu"], device, assumptions.linear_dtype).items()},
+        **dict(zip(SHARES, parts, strict=True)),
+        "memory": quantity("peak_bytes", plan["peak_bytes"]),
+        "fits": share(fits[0], 1) if fits else "",
+        "features": f"{len(features)}",
+        "rank order": plan["plan"]["order"],
+    }
+
+
+def interval_text(low: float, high: float) -> str:
+    """Return "5.21 s to 6.88 s"; empty if it is not known."""
+    ends = [quantity("step_time_s", end) for end in (low, high)]
+    return " to ".join(ends) if math.isfinite(low) and math.isfinite(high) else ""
+
+
+def selection_text(within: float | None, nearly: float, candidates: int) -> str:
+    """Return how the plans were chosen, in lines.
+
+    `within` is the resolution of the measurements, None if there are none, and `nearly` the share of the step time that
+    the leanest plan may take more.
+    """
+    alike = f"within {share(within, 1)} of the fastest, which measurements do not distinguish" if within else "as fast"
+    return wrapped(
+        f"The simplest has the fewest features (choices with another value than their default), then the least memory, "
+        f"of the plans {alike}; the leanest the least memory within {share(nearly, 1)}. Each is the best of all "
+        f"{counted(candidates, 'candidate')} with their fastest cuts; --top 20 lists the fastest."
+    )
