@@ -18,7 +18,7 @@ from dsx.cost.interval import unlike
 from dsx.display.extrapolation import extrapolated_text
 from dsx.display.job_text import job_data, job_text, only_text, parameters_text, step_text
 from dsx.display.kernel_coverage import coverage_data, coverage_text, idle_data, idle_text, shares_text
-from dsx.display.layout import wrapped
+from dsx.display.layout import WIDTH, wrapped
 from dsx.display.memory_text import fitting, tight_text
 from dsx.display.placement import placement_text
 from dsx.display.plan_frame import plans_frame
@@ -68,22 +68,8 @@ class BestPlans(PricedPlans):
     infeasible: str = ""  # why no plan fits; empty if one does
     fix: Mapping[str, Sequence[int | str]] = field(default_factory=dict)  # values of the choices that the caller fixed
     limit: Limitation = field(default_factory=dict)  # bounds of the choices that the caller limited
-    spaces: SearchSpaces | None = None  # all candidates; None if only the fastest are listed
-
-    @cached_property
-    def answer(self) -> Mapping[str, dict[str, Any]]:
-        """The plans to choose from by their names, each with its costs: `fastest`, `simplest` and `leanest`.
-
-        The simplest has the fewest features, then the least memory, of the plans within the resolution of the
-        measurements; the leanest has the least memory within 5 % of the fastest. A list (`top`) has the fastest alone.
-        Raises NothingFeasible if no plan fits.
-        """
-        fastest = self._fastest
-        if self.spaces is None:
-            return {"fastest": fastest}
-        step_s, within = fastest["step_time_s"], self.job.assumptions.resolution or 0.0
-        wanted = [Wanted(step_s * (1 + within), simple=True), Wanted(step_s * (1 + NEARLY))]
-        return dict(zip(ROLES, [fastest, *nearly_fastest(self.spaces, self.priced, wanted)], strict=True))
+    # The plans to choose from by their names, each with its costs; empty of a list (`top`), and if no plan fits.
+    answer: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def fastest(self) -> Plan:
@@ -92,13 +78,18 @@ class BestPlans(PricedPlans):
 
     @property
     def simplest(self) -> Plan:
-        """The plan of fewest features that measurements do not distinguish from the fastest, as in `answer`."""
-        return self.answer["simplest"]["plan"]
+        """The plan of fewest features, then of least memory, within the resolution of the measurements."""
+        return self._chosen("simplest")["plan"]
 
     @property
     def leanest(self) -> Plan:
-        """The plan of least memory within 5 % of the fastest, as in `answer`."""
-        return self.answer["leanest"]["plan"]
+        """The plan of least memory within 5 % of the fastest."""
+        return self._chosen("leanest")["plan"]
+
+    def _chosen(self, name: str) -> dict[str, Any]:
+        if self._nonempty and not self.answer:
+            raise InputError(f"a list of the {counted(len(self.priced), 'fastest plan')} has no {name}: leave out top")
+        return self.answer[name]
 
     @property
     def strategies(self) -> tuple[str, ...]:
@@ -132,8 +123,8 @@ class BestPlans(PricedPlans):
         Raises InputError if there is no such plan, NothingFeasible if no plan fits.
         """
         there = len(self._nonempty)
-        if number in ROLES and number in self.answer:
-            return launch_of(self.answer[str(number)]["plan"], self.problem, self.job.cluster.device)
+        if number in ROLES:
+            return launch_of(self._chosen(str(number))["plan"], self.problem, self.job.cluster.device)
         if number not in range(1, there + 1):
             raise InputError(f"no plan {number!r:.60}: there are {counted(len(self.priced), 'plan')}, counted from 1")
         return launch_of(self.plans[int(number) - 1], self.problem, self.job.cluster.device)
@@ -161,10 +152,9 @@ class BestPlans(PricedPlans):
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
         resolution = self.job.assumptions.resolution
-        several = {name: self._described(plan) for name, plan in self.answer.items()} if self.priced else {}
         return {
             **job_data(self.problem, self.job.num_gpus, self.job.global_batch_size),
-            **(several if len(several) > 1 else {}),
+            **{name: self._described(plan) for name, plan in self.answer.items()},
             "candidates": self.counts.candidates,
             "priced": self.counts.priced,
             "feasible": self.counts.feasible,
@@ -210,10 +200,10 @@ class BestPlans(PricedPlans):
         )
         head = [*searched_text(self.searched, self.strategies, self.job, self.counts), self._fixed_text]
         said = [wrapped(line) for line in (*head, left_out_text(self.left_out)) if line]
-        if self.spaces is None:
+        if not self.answer:
             fits = fitting(self.priced, capacity, assumed)
             shown = {"plan 1": self.priced[0]}
-            table = plans_text(self.priced, with_strategy=len(self.strategies) > 1, fits=fits)
+            table = plans_text(self.priced, with_strategy=len(self.strategies) > 1, fits=fits, width=WIDTH)
             parts, chosen = ["\n".join([*said, table])], resolution_text(self.priced, assumed.resolution)
         else:
             shown = {f"the {name} plan": plan for name, plan in roles_of(self.answer).items()}
@@ -234,6 +224,13 @@ class BestPlans(PricedPlans):
         parts.append(placement_text(self.plan, self.problem, f"{first}: "))
         parts.append(launch_text(self.launch(), first))
         return paragraphs(parts)
+
+
+def chosen(spaces: SearchSpaces, plans: Sequence[dict[str, Any]], job: Job) -> dict[str, dict[str, Any]]:
+    """Return the plans of a search to choose from, by their names; `plans` are the fastest ones."""
+    step_s, within = plans[0]["step_time_s"], job.assumptions.resolution or 0.0
+    wanted = [Wanted(step_s * (1 + within), simple=True), Wanted(step_s * (1 + NEARLY))]
+    return dict(zip(ROLES, [plans[0], *nearly_fastest(spaces, plans, wanted)], strict=True))
 
 
 def searched_text(found: Searched, strategies: Sequence[str], job: Job, counts: SearchCounts) -> list[str]:
@@ -339,5 +336,5 @@ def best(
         why,
         fixed,
         limits,
-        spaces if top is None else None,
+        chosen(spaces, answer.plans, job) if top is None and answer.plans else {},
     )

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from dsx.display.layout import WIDTH, wrapped
+from dsx.display.layout import wrapped
 from dsx.display.quantities import cut_text, hardware_text, hardware_title, quantity, share, shares
 from dsx.display.table import table
 from dsx.space.choices import PLAN_COLUMNS
@@ -54,14 +54,15 @@ def plans_text(
     hardware: Collection[str] = (),
     with_strategy: bool = False,
     fits: Sequence[float] = (),
+    width: int | None = None,
 ) -> str:
     """Return plans as a table: step time, MFU, memory and the shares of the step.
 
     `with_settings` adds the GPUs, the batch and the strategy, `with_strategy` the strategy. The strategy and hardware
     columns are shown if they vary from plan to plan, and those in `hardware` always. `fits` has the probability that
     each plan fits in memory, if it is known. The shares of a step add up to
-    100 %; recompute and optimizer have a column if a plan has such a share. A table that is wider than `WIDTH` has the
-    choices of each plan in lines of their own.
+    100 %; recompute and optimizer have a column if a plan has such a share. With a `width`, plans whose
+    rows are alike are one, and a table that is wider has the choices of each plan in lines of their own.
     """
     several = with_strategy or len({plan["plan"]["strategy"] for plan in plans}) > 1
     settings = _SETTINGS if with_settings else {name: _SETTINGS[name] for name in ("strategy",) if several}
@@ -91,23 +92,25 @@ def plans_text(
                 *(part[at] for at, _ in named),
             ]
         )
-    return _with_choices(plans, header, rows)
+    return _with_choices(plans, header, rows, width)
 
 
-def _with_choices(plans: Sequence[Priced], header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table with the choices of each plan in its row, or where that is too wide in lines below it.
+def _with_choices(
+    plans: Sequence[Priced], header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
+) -> str:
+    """Return a table with the choices of each plan in its row, or where that is wider than `width` in lines below it.
 
-    Of plans whose rows are alike there is the first one, and the others are named below the table.
+    With a width, plans whose rows are alike have the row of the first one, and lines below the table name the others.
     """
     first: dict[tuple[str, ...], int] = {}
-    alike = {at: first.setdefault(tuple(row[1:]), at) for at, row in enumerate(rows)}
+    alike = {at: first.setdefault(tuple(row[1:]), at) if width else at for at, row in enumerate(rows)}
     kept = [at for at, same in alike.items() if at == same]
     cut = any("stage_layers" in plan["plan"] for plan in plans)
     texts = [[*([cut_text(plan["plan"].get("stage_layers"))] if cut else []), plan["plan"].text] for plan in plans]
     titles = [*header, *(["layers of stages"] if cut else []), "plan"]
     text = [titles.index(name) for name in ("cluster", "strategy", "layers of stages", "plan") if name in titles]
     found = table(titles, [[*rows[at], *texts[at]] for at in kept], text=text)
-    if max(map(len, found.splitlines())) > WIDTH:
+    if width and max(map(len, found.splitlines())) > width:
         head, lines = _lines(header, [rows[at] for at in kept], text)
         below = [_below(texts[at]) for at in kept]
         found = "\n".join([*head, *(line for pair in zip(lines, below, strict=True) for line in pair)])
@@ -123,7 +126,7 @@ def _lines(header: Sequence[str], rows: Sequence[Sequence[str]], text: Collectio
 
 def _below(texts: Sequence[str]) -> str:
     *cut, plan = texts
-    layers = f"; layers of stages: {cut[0]}" if cut and cut[0] != "even" else ""
+    layers = f"; layers of stages: {cut[0]}" if cut else ""
     return wrapped(f"{plan}{layers}", "   ", "  ")
 
 
