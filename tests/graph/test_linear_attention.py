@@ -1,4 +1,4 @@
-"""A gated delta net: its work, its collectives and what it keeps, reasoned out by hand; its chunked form, by numbers."""
+"""A gated delta net: work, collectives and kept tensors, reasoned out by hand; its chunked form in numbers."""
 
 import numpy as np
 import pytest
