@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from dsx.errors import SpecError, UnknownNameError, did_you_mean
+from dsx.spec.checkpoint_names import hint_of_checkpoint
 
 Kind = Literal["models", "clusters", "assumptions", "stacks", "frameworks", "operators", "layers", "families"]
 
@@ -26,6 +27,8 @@ _SINGULAR: dict[Kind, str] = {
     "layers": "layer",
     "families": "model family",
 }
+
+_OF_CHECKPOINTS = ("model", "config")  # files in whose place people give the name of a checkpoint
 
 
 def find(kind: Kind, name: str, suffix: str, near: Path | None = None) -> Path:
@@ -69,7 +72,10 @@ def find_path(what: str, name: str, near: Path | None = None) -> Path:
             return candidate
     siblings = [os.path.basename(file) for file in _entries(candidates[0].parent, path.suffix)]
     tried = " and ".join(dict.fromkeys(shown(candidate) for candidate in candidates))
-    raise SpecError(f"{what} {name!r}: {tried} is not a file{did_you_mean(path.name, siblings)}")
+    near_it = did_you_mean(path.name, siblings)
+    if what in _OF_CHECKPOINTS and not os.path.isdir(path):
+        near_it = near_it or hint_of_checkpoint(name, names("models", ".yaml"))
+    raise SpecError(f"{what} {name!r}: {tried} is not a file{near_it}")
 
 
 def names(kind: Kind, suffix: str) -> list[str]:

@@ -392,7 +392,7 @@ def test_layer_texts(run, folder, change, says):
         (("transformer", "=experts"), "=experts is no option"),
         (
             ("transformer", "window", "full"),
-            "'window' and 'full' exclude each other (mask: one of window, full, or none)",
+            "'window' and 'full' exclude each other (mask: one of window, chunked, full, or none)",
         ),
     ],
 )

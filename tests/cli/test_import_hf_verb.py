@@ -26,7 +26,16 @@ PUBLISHED = {
     "phi-3-mini": 3_821_079_552,
     "falcon-7b": 6_921_720_704,
     "falcon-40b": 41_303_293_952,
+    "gemma-3-27b": 27_009_346_304,
     "deepseek-v3": 671_026_419_200,
+    "qwen3-32b": 32_762_123_264,
+    "llama-4-scout": 107_769_861_120,  # of the language model
+    "llama-4-maverick": 400_711_848_960,
+    "glm-4.5": 352_797_829_024,  # without the layer that predicts a second token
+    "glm-4.5-air": 106_852_251_264,
+    "olmo-2-7b": 7_298_617_344,
+    "olmo-2-32b": 32_234_279_936,
+    "qwen3-next-80b-a3b": 79_674_391_296,
     "vit-l-16": 304_326_632,
     "mamba2-2.7b": 2_702_599_680,
 }

@@ -18,9 +18,11 @@ E, F, V, H, G, K = 256, 1024, 4096, 16, 8, 16
 X, FX, FS, POSITIONS = 16, 128, 512, 300
 RQ, RKV, NOPE, ROPE, KV = 96, 64, 24, 8, 20
 STATE, CONV = 32, 4
+LG, LH, LK, LV, CHUNK = 4, 8, 24, 40, 64
 SIZES = {
     "e": E, "f": F, "v": V, "h": H, "g": G, "k": K, "x": X, "fx": FX, "fs": FS, "positions": POSITIONS, "rq": RQ,
-    "rkv": RKV, "nope": NOPE, "rope": ROPE, "kv": KV, "state": STATE, "conv": CONV, "weight_bytes": 1,
+    "rkv": RKV, "nope": NOPE, "rope": ROPE, "kv": KV, "state": STATE, "conv": CONV, "lg": LG, "lh": LH, "lk": LK,
+    "lv": LV, "chunk": CHUNK, "weight_bytes": 1,
 }  # fmt: skip
 CX, MERGED, ZX = H // G * K + 2 * STATE, H * K, 2 * H * K + 2 * G * STATE + H
 
@@ -36,7 +38,10 @@ PARTS = {
     "sublayer": (E, {"layernorm": E, "result_bias": E}),
     "self-attention": (
         E * (H + 2 * G) * K + MERGED * E,
-        {"qkv_bias": (H + 2 * G) * K, "qk_norm": 2 * K},
+        {
+            "qkv_bias": (H + 2 * G) * K, "qk_norm": 2 * K, "joint_qk_norm": (H + G) * K, "output_gate": E * H * K,
+            "qkv_bias output_gate": H * K,
+        },
     ),
     "latent-attention": (
         E * RQ + RQ + RQ * H * (NOPE + ROPE) + E * (RKV + ROPE) + RKV + RKV * H * (NOPE + KV) + H * KV * E,
@@ -49,11 +54,17 @@ PARTS = {
         E * X + 3 * X * E * FX,
         {"expert_bias": X + X * (2 * FX + E), "corrected": X, "shared": 3 * E * FS},
     ),
+    "shared-experts": (0, {"shared shared_gate": E}),
     "state-space": (
         E * ZX + G * CX * CONV + 3 * H + MERGED * E,
         {"in_bias": ZX, "conv_bias": G * CX, "gate_norm": MERGED},
     ),
+    "gated-delta-net": (
+        E * 2 * (LG * LK + LH * LV + LH) + (2 * LG * LK + LH * LV) * CONV + 2 * LH + LV + LH * LV * E,
+        {},
+    ),
 }  # fmt: skip
+USED = {"experts": ["shared-experts"]}  # blocks that a block uses itself, in place of a block parameter
 ATTENTION = list(product(["self-attention", "latent-attention"], ["attention-core", "unfused-attention-core"]))
 LAYERS = [
     "embedding",
@@ -61,7 +72,8 @@ LAYERS = [
     *(f"transformer attention={a} core={c} ffn={f}" for a, c in ATTENTION for f in ("feed-forward", "experts")),
     *(f"parallel-layer attention={a} core={c}" for a, c in ATTENTION),
     *(f"sublayer mixer={a} core={c}" for a, c in ATTENTION),
-    *(f"sublayer mixer={mixer}" for mixer in ("state-space", "feed-forward", "experts")),
+    *(f"transformer attention=gated-delta-net ffn={f}" for f in ("feed-forward", "experts")),
+    *(f"sublayer mixer={mixer}" for mixer in ("state-space", "gated-delta-net", "feed-forward", "experts")),
 ]
 STRATEGIES = strategy_names()
 strategy = cache(load_strategy)
@@ -73,7 +85,8 @@ def parts(layer):
     """The names of a layer and of its blocks."""
     kind, *words = layer.split()
     own = definition(kind).parameters | dict(settings(" ".join(words)).blocks)
-    return [kind, *own.values()]
+    found = [kind, *own.values()]
+    return found + [block for part in found for block in USED.get(part, [])]
 
 
 def exclusive(layer):
@@ -88,7 +101,8 @@ def chosen(draw, layer):
     alone = {option for part in parts(layer) for option in definition(part).options}
     alone -= OF_STRATEGIES.union(*groups)
     found = {draw(st.sampled_from(["", *group])) for group in groups} - {""}
-    return found | draw(st.sets(st.sampled_from(sorted(alone))))
+    found |= draw(st.sets(st.sampled_from(sorted(alone))))
+    return found if "shared" in found else found - {"shared_gate"}  # of a block that is not used otherwise
 
 
 def built(layer, options, name):

@@ -106,6 +106,48 @@ def test_a_window_does_the_work_of_the_pairs_in_it():
     assert squares(f"{GATED} window", window=2 * S) == causal
 
 
+def test_chunks_do_the_work_of_half_the_square_of_each():
+    """Also where the last chunk is shorter, or one chunk has the whole sequence."""
+
+    def squares(name, **sizes):
+        layer = packaged(name, "1d")
+        return number(layer, kernel(layer, "self-attention.attention").work[FORWARD].matrix, **(SIZES | sizes))
+
+    causal = squares(GATED)
+    for chunk in (1, 64, 100, S - 1, S, 2 * S):
+        lengths = [chunk] * (S // chunk) + [S % chunk]
+        share = sum(min(length, S) ** 2 for length in lengths) / S**2
+        assert squares(f"{GATED} chunked", attention_chunk=chunk) == pytest.approx(causal * min(share, 1), abs=2)
+
+
+def test_norms_of_results_alone_keep_results_in_place_of_normalised_inputs():
+    """The multiplies read the residual stream itself; each norm reads a result that is complete."""
+    before, after = packaged(GATED, "1d"), packaged(f"{GATED} post_norm", "1d")
+    assert volumes(after, FORWARD, **SIZES, tp=TP) == volumes(before, FORWARD, **SIZES, tp=TP)
+    kept, kept_before = (saved(layer, **SIZES, tp=TP) for layer in (after, before))
+    assert kept_before.keys() - kept.keys() == {"n1", "n2"}
+    assert kept.keys() - kept_before.keys() == {"self-attention.output", "feed-forward.output"}
+    assert sum(kept.values()) == sum(kept_before.values())
+
+
+def test_a_norm_over_all_heads_adds_up_its_statistics_over_tp():
+    layer = packaged(f"{GATED} joint_qk_norm", "1d")
+    statistics = [one for one in volumes(layer, FORWARD, **SIZES, tp=TP) if one[0] == AR]
+    assert statistics == [(AR, "tp", W * B * S)] * 2
+    assert weights(layer, **SIZES, tp=TP)["self-attention.gqj"] == (W * H * K // TP, (), True)
+    assert weights(layer, **SIZES, tp=TP)["self-attention.gkj"] == (W * G * K // TP, (), True)
+    assert not [one for one in volumes(packaged(f"{GATED} qk_norm", "1d"), FORWARD, **SIZES, tp=TP) if one[0] == AR]
+
+
+@pytest.mark.parametrize("strategy", ["1d", "2d-copied-kv"])
+def test_an_output_gate_has_the_width_of_the_queries(strategy):
+    gated, plain = packaged(f"{GATED} output_gate", strategy), packaged(GATED, strategy)
+    sizes = SIZES | {"tp": TP, "g": 2 if strategy == "2d-copied-kv" else G}
+    counts = [sum(size for size, _, _ in weights(one, **sizes).values()) for one in (gated, plain)]
+    assert counts[0] - counts[1] == W * E * H * K // TP
+    assert volumes(gated, FORWARD, **sizes) == volumes(plain, FORWARD, **sizes)
+
+
 def test_ulysses_changes_positions_to_heads_and_back():
     layer, sizes = packaged(GATED, "ulysses"), SIZES | {"tp": TP, "cp": CP}
     query, key = W * B * (S // CP) * (H * K // TP), W * B * (S // CP) * (G * K // TP)
@@ -152,6 +194,16 @@ def test_no_rank_does_the_work_of_another_for_experts(strategy):
     alike = {} if strategy not in ("1d-no-sp", "2d-no-sp") else {"n2": ("tp",), "output": ("tp",)}
     assert {kernel.name: kernel.replicated for kernel in of_experts if kernel.replicated} == alike
     assert not any("ep" in kernel.replicated for kernel in layer.kernels)
+
+
+def test_a_gate_of_shared_experts_weighs_each_token_on_its_own_rank():
+    sizes = EXPERTS | {"fs": 512}
+    plain, gated = (packaged(f"{MIXTURE} {options}", "2d") for options in ("shared", "shared shared_gate"))
+    assert volumes(gated, FORWARD, **sizes) == volumes(plain, FORWARD, **sizes)
+    (added,) = weights(gated, **sizes).keys() - weights(plain, **sizes).keys()
+    assert weights(gated, **sizes)[added] == (W * E, ("tp", "cp"), True)
+    multiply = kernel(gated, "experts.shared-experts.token").work[FORWARD].matrix
+    assert number(gated, multiply, **sizes) == B * S // (TP * CP) * (2 * E - 1)
 
 
 def test_divided_experts_gather_their_tokens_over_tp():

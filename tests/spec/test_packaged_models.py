@@ -47,6 +47,36 @@ def test_the_layer_of_the_paper_is_the_same_whatever_a_model_sets():
     assert replace(with_dropout, name="") == replace(with_a_full_mask, name="")
 
 
+@pytest.mark.parametrize(
+    ("name", "left_out", "published"),
+    [
+        ("llama-4-scout", 0, 17e9),
+        ("llama-4-maverick", 0, 17e9),
+        ("qwen3-235b-a22b", 0, 22e9),
+        ("deepseek-v3", 0, 37e9),
+        ("glm-4.5", 2, 32e9),  # without embedding and head (arXiv 2508.06471, table 1)
+        ("glm-4.5-air", 2, 12e9),
+        ("qwen3-next-80b-a3b", 2, 3e9),
+    ],
+)
+def test_the_active_parameters_are_those_published(name, left_out, published):
+    """With as many experts as a token passes; `left_out` tables of the vocabulary do not count."""
+    model = load_model(name)
+    sizes = model.dimensions | {"x": model.dimensions["topk"]}
+    active = parameters(build_model(model.model_copy(update={"dimensions": sizes}), DEFAULT, "2d"))
+    assert round((active - left_out * sizes["v"] * sizes["e"]) / 1e9) == published / 1e9
+
+
+def test_the_parameters_of_glm_as_its_report_counts_them():
+    """With the layer that predicts a second token, and without embedding and head (arXiv 2508.06471, table 1)."""
+    built = build_model(load_model("glm-4.5"), DEFAULT, "2d")
+    one = replace(built, layers=((built.body[-1][0], 1),), leading=0, trailing=0)
+    sizes = built.dimensions
+    joined = 2 * sizes["e"] ** 2  # the multiply of the hidden state and the embedding of the next token
+    tables = 2 * sizes["v"] * sizes["e"]
+    assert round((parameters(built) + parameters(one) + joined - tables) / 1e9) == 355
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if load_model(name).parameters])
 @pytest.mark.parametrize("strategy", ["2d", "summa"])
 def test_the_published_parameters_are_those_of_the_tensors(name, strategy):

@@ -42,6 +42,12 @@ def layers(file: Path) -> list[LayerKind]:
         ("falcon-7b", 2048, {"e": 4544, "h": 71, "g": 1, "k": 64, "f": 18176}, 32),
         ("falcon-40b", 2048, {"g": 8, "k": 64, "f": 32768}, 60),
         ("deepseek-v3", 4096, {"h": 128, "f": 18432, "rq": 1536, "nope": 128, "fx": 2048, "fs": 2048, "x": 256}, 61),
+        ("llama-4-scout", 4096, {"fx": 8192, "fs": 8192, "x": 16, "topk": 1, "attention_chunk": 8192}, 48),
+        ("llama-4-maverick", 4096, {"f": 16384, "fx": 8192, "x": 128}, 48),
+        ("glm-4.5", 4096, {"h": 96, "g": 8, "k": 128, "f": 12288, "fx": 1536, "fs": 1536, "x": 160, "topk": 8}, 92),
+        ("olmo-2-7b", 4096, {"h": 32, "g": 32, "k": 128}, 32),
+        ("olmo-2-32b", 4096, {"h": 40, "g": 8, "k": 128}, 64),
+        ("qwen3-next-80b-a3b", 4096, {"h": 16, "k": 256, "lg": 16, "lh": 32, "lk": 128, "lv": 128, "fs": 512}, 48),
         ("vit-l-16", 197, {"e": 1024, "patch": 16, "positions": 197, "classes": 1000}, 24),
         ("mamba2-2.7b", 2048, {"e": 2560, "h": 80, "g": 1, "state": 128, "conv": 4, "chunk": 256}, 64),
     ],
@@ -90,6 +96,47 @@ def test_windows_that_are_switched_on(tmp_path, name):
         assert "window" not in model(tmp_path / "config.json").dimensions
 
 
+def having(option: str, file: Path) -> list[bool]:
+    return [option in layer.options for layer in layers(file)[1:-1]]
+
+
+def test_layers_of_llama_4_that_alternate(tmp_path):
+    """Three of four layers have chunks and positions; a list that the config states comes before the interval."""
+    for name in ("llama-4-scout", "llama-4-maverick"):
+        found = CONFIGS / f"{name}.json"
+        assert having("chunked", found) == having("rotary", found) == having("qk_l2norm", found)
+        assert having("chunked", found) == ([True] * 3 + [False]) * 12
+    assert not any(dense(CONFIGS / "llama-4-scout.json"))
+    assert dense(CONFIGS / "llama-4-maverick.json") == [True, False] * 24
+    few = {"num_hidden_layers": 4, "moe_layers": None, "no_rope_layers": None, "interleave_moe_layer_step": 4}
+    assert dense(write(tmp_path, "llama-4-maverick", **few)) == [True] * 3 + [False]
+    stated = few | {"moe_layers": [0], "no_rope_layers": [1, 1, 0, 0], "layer_types": ["full_attention"] * 4}
+    file = write(tmp_path, "llama-4-maverick", **stated)
+    assert dense(file) == [False] + [True] * 3
+    assert having("rotary", file) == [True, True, False, False]
+    assert not any(having("chunked", file))
+    every = {"moe_layers": list(range(4)), "num_hidden_layers": 4, "no_rope_layers": None}
+    assert "f" not in model(write(tmp_path, "llama-4-maverick", **every)).dimensions
+
+
+def linear(file: Path) -> list[bool]:
+    return [("attention", "gated-delta-net") in layer.blocks for layer in layers(file)[1:-1]]
+
+
+def test_linear_attention_in_three_of_four_layers(tmp_path):
+    name = "qwen3-next-80b-a3b"
+    assert linear(CONFIGS / f"{name}.json") == ([True] * 3 + [False]) * 12
+    assert linear(write(tmp_path, name, full_attention_interval=2, num_hidden_layers=4)) == [True, False] * 2
+    stated = ["full_attention", "linear_attention"]
+    file = write(tmp_path, name, num_hidden_layers=2, layer_types=stated, attention_bias=True)
+    assert linear(file) == [False, True]
+    # What a gated delta net has no place for is left to full attention.
+    for option in ("rotary", "qk_norm", "output_gate", "qkv_bias", "out_bias"):
+        assert having(option, file) == [True, False]
+    assert having("shared_gate", file) == [True, True]
+    assert not any(having("shared_gate", write(tmp_path, name, shared_expert_intermediate_size=0)))
+
+
 @given(st.lists(st.sampled_from(["sliding_attention", "full_attention"]), min_size=1, max_size=60))
 def test_layers_of_any_order_are_those_of_the_config(tmp_path_factory, stated):
     file = write(tmp_path_factory.getbasetemp(), "gemma-2-9b", num_hidden_layers=len(stated), layer_types=stated)
@@ -118,6 +165,12 @@ def test_dense_layers_among_experts(tmp_path):
         ("vit-l-16", {"patch_size": 15}, "image_size must be a multiple of patch_size"),
         ("mamba2-2.7b", {"num_heads": 40}, "num_heads * head_dim must be expand * hidden_size"),
         ("falcon-7b", {"num_ln_in_parallel_attn": 3}, "attention and the feed-forward network have one norm each"),
+        ("llama-4-maverick", {"moe_layers": [], "interleave_moe_layer_step": 0}, "no layer has experts"),
+        ("llama-4-maverick", {"layer_types": ["linear_attention"] * 48}, "layer_types[0] = 'linear_attention'"),
+        ("llama-4-maverick", {"no_rope_layers": [1, 0]}, "no_rope_layers must have an entry for each"),
+        ("glm-4.5", {"first_k_dense_replace": 93}, "there cannot be more dense layers than layers"),
+        ("qwen3-next-80b-a3b", {"linear_num_value_heads": 24}, "must be a multiple of linear_num_key_heads"),
+        ("qwen3-next-80b-a3b", {"layer_types": ["sliding_attention"] * 48}, "layer_types[0] = 'sliding_attention'"),
         ("llama-3-8b", {"num_hidden_layers": 10**9}, "num_hidden_layers = 1000000000 layers are too many"),
     ],
 )

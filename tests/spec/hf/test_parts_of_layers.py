@@ -40,6 +40,7 @@ def body(spec: ModelSpec) -> list:
         ("falcon-40b", "layernorm rotary"),
         ("vit-l-16", "layernorm qkv_bias out_bias ff_bias ff_out_bias full"),
         ("mamba2-2.7b", "conv_bias gate_norm"),
+        ("olmo-2-32b", "rotary gated post_norm joint_qk_norm"),
     ],
 )
 def test_what_the_layers_of_a_published_config_have(name, options):
@@ -74,6 +75,10 @@ def test_layers_with_a_window_have_all_else_that_the_others_have(name, options):
         ("falcon-7b", {"bias": True}, ATTENTION | FEED_FORWARD, (71 + 2 * 1) * 64 + 4544 + 4 * 4544 + 4544),
         ("falcon-40b", {"num_ln_in_parallel_attn": 1}, {"one_norm"}, -2 * 8192),
         ("vit-l-16", {"qkv_bias": False}, {"qkv_bias"}, -3 * 1024),
+        ("olmo-2-32b", {"attention_bias": True}, ATTENTION, (40 + 2 * 8) * 128 + 5120),
+        ("llama-4-maverick", {"attention_bias": True}, ATTENTION, (40 + 2 * 8) * 128 + 5120),
+        ("glm-4.5", {"attention_bias": False}, {"qkv_bias"}, -(96 + 2 * 8) * 128),
+        ("glm-4.5", {"use_qk_norm": False}, {"qk_norm"}, -2 * 128),
         # x and z of width 2 e, B and C of one group and a step for each of 80 heads; the convolution is of x, B and C.
         ("mamba2-2.7b", {"use_bias": True}, {"in_bias", "result_bias"}, 4 * 2560 + 2 * 128 + 80 + 2560),
         ("mamba2-2.7b", {"use_conv_bias": False}, {"conv_bias"}, -(2 * 2560 + 2 * 128)),
