@@ -106,7 +106,7 @@ class Partition(Answer):
         several = f"{printable(plan['strategy'])}: " if len(self.strategies) > 1 else ""
         searched_of = searched_text(self.searched, self.strategies, self.job, self.counts)
         head = [
-            "\n".join(filter(None, (searched_of, left_out_text(self.left_out)))),
+            "\n".join(filter(None, (*searched_of, left_out_text(self.left_out)))),
             *filter(None, [only_text(self.fix, self.limit)]),
             f"step {quantity('step_time_s', self.step_time_s)}, bottleneck {slowest} of a microbatch, of which a "
             f"replica has {plan['num_microbatches']}; bubble {quantity('bubble_s', priced['bubble_s'])}, memory "
