@@ -1,12 +1,33 @@
 """A copy of the repository in which documents are tried, and how their commands run there."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(document):
+    """Return the fenced blocks of a document, each with its kind."""
+    return BLOCK.findall(document.read_text(encoding="utf-8"))
+
+
+def commands(block):
+    """Yield each command of a console block with the lines that are shown below it."""
+    for text in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, *shown = text.rstrip("\n").split("\n")
+        yield command, shown
+
+
+def assert_shown(shown, printed):
+    """Check that a command printed the lines that are shown; three dots stand for any lines."""
+    pattern = "".join("(?:.*\n)*" if line == "..." else f"{re.escape(line)}\n" for line in shown)
+    actual = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
+    assert re.fullmatch(pattern, actual), printed
 
 
 def make_checkout(folder):

@@ -51,9 +51,9 @@ def test_the_roles_of_the_notation_are_those_of_the_strategies():
         assert {*load_strategy(strategy).roles, *of_blocks} == documented
 
 
-def test_the_sweep_of_the_readme_is_the_file_that_it_names():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    shown = re.search(r"```yaml\n(model: .*?)```", readme, re.DOTALL)[1]
+def test_the_sweep_of_the_guide_is_the_file_that_it_names():
+    guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    shown = re.search(r"```yaml\n(model: .*?)```", guide, re.DOTALL)[1]
     strip = re.compile(r"\s*#.*")
     lines = [strip.sub("", line) for line in shown.splitlines()]
     file = (ROOT / "sweeps" / "gpt3-1t-b200.yaml").read_text(encoding="utf-8")

@@ -8,13 +8,12 @@ import ast
 import re
 
 import pytest
-from checkout import ROOT, make_checkout, run
+from checkout import ROOT, assert_shown, blocks, commands, make_checkout, run
 
 from dsx.search import sweep_parts
 
 DOCUMENTS = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 NOTEBOOK = ROOT / "docs" / "how-to" / "notebook.py"
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # The comment that names a file is its first line, or stands behind the shebang.
 NAME = re.compile(r"\A(?:#!.*\n)?# (\S+\.(?:yaml|layer|csv|sbatch))\b")
 FILES, COMMANDS, SNIPPETS, SHOWN = ("yaml", "text", "bash"), "console", "python", "sh"
@@ -23,23 +22,6 @@ FILES, COMMANDS, SNIPPETS, SHOWN = ("yaml", "text", "bash"), "console", "python"
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
     return make_checkout(tmp_path_factory.mktemp("checkout"))
-
-
-def blocks(document):
-    return BLOCK.findall(document.read_text(encoding="utf-8"))
-
-
-def commands(block):
-    """Yield each command of a console block with the lines that are shown below it."""
-    for text in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-        command, *shown = text.rstrip("\n").split("\n")
-        yield command, shown
-
-
-def assert_shown(shown, printed):
-    pattern = "".join("(?:.*\n)*" if line == "..." else f"{re.escape(line)}\n" for line in shown)
-    actual = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
-    assert re.fullmatch(pattern, actual), printed
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)

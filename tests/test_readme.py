@@ -1,20 +1,15 @@
-"""Every command and every Python block of README.md runs as printed, in a copy of the repository."""
+"""Every command and every Python block of README.md and of the guide runs as printed, in a copy of the repository."""
 
-import re
 import subprocess
 import sys
 
 import pytest
-from checkout import ROOT, make_checkout, run
+from checkout import ROOT, assert_shown, blocks, commands, make_checkout, run
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = [
-    line.removeprefix("$ ")
-    for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL)
-    for line in block.splitlines()
-    if line.startswith("$ ")
-]
-SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+PAGES = {page.stem: blocks(page) for page in (ROOT / "README.md", ROOT / "docs" / "guide.md")}
+COMMANDS = {
+    name: [one for kind, block in of for one in commands(block) if kind == "console"] for name, of in PAGES.items()
+}
 
 
 @pytest.fixture(scope="module")
@@ -22,19 +17,34 @@ def checkout(tmp_path_factory):
     return make_checkout(tmp_path_factory.mktemp("checkout"))
 
 
+def test_the_readme_is_short_and_begins_with_a_question_and_its_answer():
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 150 and lines[2].endswith("?")
+    command, shown = COMMANDS["README"][0]
+    assert command.startswith(".venv/bin/dsx best") and shown
+
+
 def test_the_readme_has_its_two_commands():
-    assert COMMANDS[:2] == ["make sweep", "make test"]
+    assert [command for command, _ in COMMANDS["README"] if command.startswith("make")] == ["make sweep", "make test"]
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_readme_run_in_order(checkout):
-    for command in COMMANDS[2:]:
-        assert run(checkout, command).strip() or "plot" in command, command
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_run_in_order(checkout, page):
+    for command, shown in COMMANDS[page]:
+        if not command.startswith("make"):
+            printed = run(checkout, command)
+            assert printed.strip() or "plot" in command, command
+            if shown:
+                assert_shown(shown, printed)
 
 
 @pytest.mark.slow
-def test_the_python_of_the_readme_runs(checkout):
-    for snippet in SNIPPETS:
-        done = subprocess.run([sys.executable, "-c", snippet], cwd=checkout, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    assert (checkout / "results" / "front.png").stat().st_size > 10_000
+@pytest.mark.parametrize("page", PAGES)
+def test_the_python_runs(checkout, page):
+    for kind, snippet in PAGES[page]:
+        if kind == "python":
+            done = subprocess.run([sys.executable, "-c", snippet], cwd=checkout, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+    if page == "guide":
+        assert (checkout / "results" / "front.png").stat().st_size > 10_000
