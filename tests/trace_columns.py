@@ -1,5 +1,7 @@
 """Traces as columns, made by hand for a machine on which FLOPs, bytes and seconds are the same numbers."""
 
+from dataclasses import replace
+
 import numpy as np
 from cost.records import machine, make_assumptions
 
@@ -86,7 +88,7 @@ def unit_machine(domain=8, **changes):
 
 def replace_tiers(cluster, tiers):
     network = type(cluster.network)(tiers=tiers)
-    return type(cluster)(device=cluster.device, network=network, name="")
+    return replace(cluster, network=network, name="")
 
 
 def resized(tier, size):

@@ -27,7 +27,7 @@ def offloading(what, searched=CODES["offload"], layer=None, cluster=None, **chan
 
 @pytest.mark.parametrize("what", CODES["offload"])
 def test_alone_and_among_all_that_there_are(what):
-    assert offloading(what) == pytest.approx(offloading(what, (what,)), rel=1e-12)
+    assert offloading(what) == pytest.approx(offloading(what, (what,)), rel=1e-12, nan_ok=True)
 
 
 @pytest.mark.parametrize("what", CODES["offload"])
@@ -38,7 +38,7 @@ def test_parts_add_up(what):
 
 
 def test_without_it_nothing_changes():
-    assert offloading("none") == pytest.approx(cost(assumptions=ADAM), rel=1e-12)
+    assert offloading("none") == pytest.approx(cost(assumptions=ADAM), rel=1e-12, nan_ok=True)
 
 
 def test_offloaded_optimizer_state_leaves_the_gpu():
