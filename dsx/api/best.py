@@ -37,7 +37,7 @@ from dsx.search.fastest import ANY, CUTS, SearchCounts, fastest, problems_of
 from dsx.search.nearly_fastest import Wanted, nearly_fastest
 from dsx.search.search_spaces import SearchSpaces, spaces_of
 from dsx.space.boxes import Limitation
-from dsx.space.choices import features_of
+from dsx.space.features import features_of
 from dsx.space.plan import Plan
 from dsx.space.plan_settings import fixed_settings
 from dsx.spec.load import Given
@@ -68,8 +68,7 @@ class BestPlans(PricedPlans):
     infeasible: str = ""  # why no plan fits; empty if one does
     fix: Mapping[str, Sequence[int | str]] = field(default_factory=dict)  # values of the choices that the caller fixed
     limit: Limitation = field(default_factory=dict)  # bounds of the choices that the caller limited
-    # The plans to choose from by their names, each with its costs; empty of a list (`top`), and if no plan fits.
-    answer: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    answer: Mapping[str, dict[str, Any]] = field(default_factory=dict)  # to choose from, by name; empty of a list
 
     @property
     def fastest(self) -> Plan:

@@ -104,10 +104,9 @@ class Partition(Answer):
         slowest = format_quantity(bottleneck(self.stages).load_s, "s")
         state = f"schedule={plan['schedule']} zero_stage={plan['zero_stage']} recompute={plan['recompute']}"
         several = f"{printable(plan['strategy'])}: " if len(self.strategies) > 1 else ""
-        searched_of = searched_text(self.searched, self.strategies, self.job, self.counts)
         head = [
-            "\n".join(filter(None, (*searched_of, left_out_text(self.left_out)))),
-            *filter(None, [only_text(self.fix, self.limit)]),
+            *searched_text(self.searched, self.strategies, self.job, self.counts),
+            *filter(None, [left_out_text(self.left_out), only_text(self.fix, self.limit)]),
             f"step {quantity('step_time_s', self.step_time_s)}, bottleneck {slowest} of a microbatch, of which a "
             f"replica has {plan['num_microbatches']}; bubble {quantity('bubble_s', priced['bubble_s'])}, memory "
             f"{quantity('peak_bytes', priced['peak_bytes'])}",

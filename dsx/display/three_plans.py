@@ -14,7 +14,7 @@ from dsx.display.quantities import counted, cut_text, quantity, share, shares
 from dsx.display.table import table
 from dsx.printable import printable
 from dsx.results.objectives import tokens_per_s_per_gpu
-from dsx.space.choices import features_of
+from dsx.space.features import features_of
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import DeviceSpec, peak_flops
 
@@ -50,10 +50,12 @@ def three_plans_text(plans: Mapping[str, Priced], device: DeviceSpec, assumption
 
 
 def choices_text(name: str, plan: Any) -> str:
-    """Return the choices of a plan after a name, wrapped."""
+    """Return the choices of a plan after a name, and which of them are features, wrapped."""
     lines = [f"{printable(plan['strategy'])}: {plan.text}"]
     if "stage_layers" in plan and plan["pp"] > 1:
         lines.append(f"layers of stages: {cut_text(plan['stage_layers'])}")
+    if used := features_of(plan):
+        lines.append(f"features: {', '.join(used)}")
     indent = " " * 4
     return "\n".join([name, *(wrapped(line, indent) for line in lines)])
 
@@ -90,7 +92,7 @@ def selection_text(within: float | None, nearly: float, candidates: int) -> str:
     """
     alike = f"within {share(within, 1)} of the fastest, which measurements do not distinguish" if within else "as fast"
     return wrapped(
-        f"The simplest has the fewest features (choices with another value than their default), then the least memory, "
+        f"The simplest has the fewest features, then the least memory, "
         f"of the plans {alike}; the leanest the least memory within {share(nearly, 1)}. Each is the best of all "
         f"{counted(candidates, 'candidate')} with their fastest cuts; --top 20 lists the fastest."
     )

@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsx.reporting.ranked_rows import RankedRows, ranked
-from dsx.space.choices import BY_NAME
-from dsx.space.limits import DEGREES
+from dsx.space.choices import BY_NAME, CODES
+from dsx.space.features import READ, num_features, of_choices, of_keys
 
 if TYPE_CHECKING:
     import pandas as pd
 
 LEAN = 0.05  # the plan of least memory is at most this share slower than the fastest
-
-# A choice off its default is a feature of a plan; data parallelism needs none, nor does the ZeRO stage that all share.
-_FEATURES = (*(axis for axis in DEGREES if axis != "dp"), "panels")
-_FEATURES += tuple(choice.name for choice in BY_NAME.values() if choice.searched and choice.name not in _FEATURES)
 
 
 @dataclass(frozen=True)
@@ -69,8 +65,10 @@ def answer(rows: RankedRows, resolution: float | None, candidate: Any = None) ->
 
 
 def features(rows: "pd.DataFrame") -> Any:
-    """Return how many choices of each row are off their defaults, [N] int64."""
-    return sum((rows[name] != BY_NAME[name].default).to_numpy(np.int64) for name in _FEATURES)
+    """Return the number of features of each row, [N] int64."""
+    codes = {name: (rows[name].map(BY_NAME[name].code) if name in CODES else rows[name]) for name in READ}
+    columns = {name: column.to_numpy(np.int64) for name, column in codes.items()}
+    return num_features(of_keys(columns), of_choices(columns))
 
 
 def _simplest(near: "pd.DataFrame") -> Any:

@@ -27,8 +27,9 @@ from dsx.search.bounded import (
 )
 from dsx.search.priced_space import PricedSpace
 from dsx.search.search_spaces import SearchSpaces
-from dsx.space.choices import KEY_COLUMNS, PLACEMENT_COLUMNS, features_of, num_features
+from dsx.space.choices import PLACEMENT_COLUMNS
 from dsx.space.enumerate import Arrays, take
+from dsx.space.features import features_of, num_features, of_choices, of_keys
 
 Record = dict[str, Any]  # a plan with its costs, as `dsx.pricing.evaluate.priced_plans` has it
 
@@ -131,7 +132,9 @@ class _Looking:
         """Return the best of some priced rows as a record; nothing of none."""
         if not len(priced["candidate"]):
             return []
-        features = num_features(priced) if self.want.simple else np.zeros(len(priced["candidate"]))
+        features = np.zeros(len(priced["candidate"]))
+        if self.want.simple:
+            features = num_features(of_keys(priced), of_choices(priced))
         first = np.lexsort((priced["step_time_s"], priced["peak_bytes"], features))[:1]
         return priced_plans(source.problem, take(priced, first))
 
@@ -153,7 +156,7 @@ class _Looking:
         """Return the features of [N] rows that count."""
         if not self.want.simple:
             return np.zeros(len(rows.positions), dtype=np.int64)
-        return num_features(_of_keys(self.source.space.keys))[rows.positions] + num_features(rows.choices)
+        return num_features(of_keys(self.source.space.keys).take(rows.positions), of_choices(rows.choices))
 
     def _features_at(self, candidates: np.ndarray) -> np.ndarray:
         """Return the features of [N] candidates of the source that count."""
@@ -161,12 +164,8 @@ class _Looking:
             return np.zeros(len(candidates), dtype=np.int64)
         blocks = self.source.space.blocks
         places = blocks.places_of(candidates)
-        of_placement = num_features(dict(zip(PLACEMENT_COLUMNS, blocks.placements, strict=True)))
-        return num_features(_of_keys(self.source.space.keys))[places.key] + of_placement[places.placement]
-
-
-def _of_keys(keys: Arrays) -> Arrays:
-    return {name: keys[name] for name in KEY_COLUMNS}
+        placements = of_choices(dict(zip(PLACEMENT_COLUMNS, blocks.placements, strict=True)))
+        return num_features(of_keys(self.source.space.keys).take(places.key), placements.take(places.placement))
 
 
 def _joined(parts: Sequence[Rows]) -> Rows:

@@ -325,16 +325,6 @@ def _named(holds: Callable[[Choice], bool]) -> tuple[str, ...]:
     return tuple(choice.name for choice in CHOICES if holds(choice))
 
 
-def num_features(columns: Mapping[str, Any]) -> Any:
-    """Return how many features plans use, from the codes of some of their columns: numbers, or [N] arrays."""
-    return sum((columns[one.name] != one.default_code) * 1 for one in CHOICES if one.feature and one.name in columns)
-
-
-def features_of(plan: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the features that a plan uses: choices with another value than their default."""
-    return tuple(one.name for one in CHOICES if one.feature and plan[one.name] != one.default)
-
-
 # The columns of a plan, and the columns that hold names.
 PLAN_COLUMNS = tuple(BY_NAME)
 NAMED = ("strategy", *_named(lambda choice: bool(choice.names)))
