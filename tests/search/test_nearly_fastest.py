@@ -1,0 +1,83 @@
+"""The simplest and the leanest of nearly fastest plans, by bounds, are those of a search that prices every plan."""
+
+import jax
+import numpy as np
+import pytest
+from search.test_bounded import OPENED, problem_of
+
+from dsx.pricing.evaluate import priced_plans
+from dsx.pricing.layers import price_keys
+from dsx.pricing.row_costs import Rows
+from dsx.search import nearly_fastest as searched
+from dsx.search.dispatch import search_of
+from dsx.search.fastest import fastest, problems_of
+from dsx.search.nearly_fastest import Wanted, nearly_fastest
+from dsx.search.search_spaces import spaces_of
+from dsx.search.space import Space
+from dsx.space.features import features_of
+
+FEW = {"zero_stage": [1, 3], "schedule": ["1f1b"]}
+VARIED = {"zero_replicas": [1, 2, 4], "stored_layers": [0, 2], "offload": ["none", "optimizer", "activations"]}
+BYTES = "peak_bytes"
+
+
+def every_plan(layers, capacity, opened):
+    """All feasible plans of the space, each with its fastest cut."""
+    problem = problem_of(layers, capacity=capacity).searching(opened)
+    space = Space(problem, [24], [48], opened)
+    search = search_of(problem, space, price_keys(problem, space.keys))
+    positions, choices = space.blocks.rows(0, space.size)
+    rows = Rows(np.zeros_like(positions), positions, choices)
+    return priced_plans(problem, search.rows(jax.local_devices()[0], rows, feasible=True))
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    ("layers", "capacity", "opened"),
+    [
+        ("ends", 5e9, FEW),
+        pytest.param("ends", 3e9, FEW | VARIED, marks=pytest.mark.slow),
+        ("two kinds", 5e9, FEW | {"offload": ["none", "optimizer"], "zero_replicas": [1, 2]}),
+        pytest.param(
+            "alike",
+            2.5e9,
+            {"offload": ["optimizer", "both"], "vpp": [1, 3], "schedule": ["1f1b"]},
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_the_best_of_all_nearly_fastest_plans(monkeypatch, layers, capacity, opened):
+    for name, rows in {"_ROWS": 500, "_FIRST": 64, "_MOST": 256, "_PRICED": 16}.items():
+        monkeypatch.setattr(searched, name, rows)
+    opened = OPENED | opened
+    plans = every_plan(layers, capacity, opened)
+    problems = problems_of("optimal", problem_of(layers, "even", capacity).searching(opened))
+    spaces = spaces_of(problems, 24, 48, opened)
+    assert spaces.size > len(plans) > 100
+    known = fastest(spaces, 3).plans
+    step_s = known[0]["step_time_s"]
+    assert step_s == pytest.approx(min(plan["step_time_s"] for plan in plans), rel=1e-12)
+    wanted = [Wanted(step_s * (1 + within), simple) for within in (0.0, 0.02, 0.2, 1.0) for simple in (True, False)]
+    found = nearly_fastest(spaces, known, wanted)
+    for want, plan in zip(wanted, found, strict=True):
+        fast = [one for one in plans if one["step_time_s"] <= want.most_s * (1 + 1e-12)]
+        count = min(len(features_of(one["plan"])) for one in fast) if want.simple else None
+        least = min(one[BYTES] for one in fast if count is None or len(features_of(one["plan"])) == count)
+        assert plan["step_time_s"] <= want.most_s * (1 + 1e-12)
+        assert count is None or len(features_of(plan["plan"])) == count
+        np.testing.assert_allclose(plan[BYTES], least, rtol=1e-12)
+    assert len({plan["plan"]["candidate"] for plan in found}) > 2
+
+
+def test_even_cuts_are_searched_too():
+    opened = OPENED | FEW | {"schedule": ["1f1b", "gpipe"]}
+    problems = problems_of("any", problem_of("ends", "even", 5e9).searching(opened))
+    spaces = spaces_of(problems, 24, 48, opened)
+    plans = fastest(spaces, 1 << 20).plans  # every plan, as nothing is varied
+    assert len(plans) > 100
+    most_s = 1.2 * plans[0]["step_time_s"]
+    wanted = [Wanted(most_s, simple=True), Wanted(most_s)]
+    found = nearly_fastest(spaces, plans[:1], wanted)
+    fast = [plan for plan in plans if plan["step_time_s"] <= most_s]
+    for want, plan in zip(wanted, found, strict=True):
+        assert want.rank(plan)[:2] == pytest.approx(min(map(want.rank, fast))[:2], rel=1e-12)
