@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from dsx.api.place import place as place
     from dsx.api.report import Report as Report
     from dsx.api.report import report as report
+    from dsx.api.several_jobs import SeveralJobs as SeveralJobs
+    from dsx.api.several_jobs import several_jobs as several_jobs
     from dsx.api.show import ShownSet as ShownSet
     from dsx.api.show import show as show
     from dsx.api.sweep_verbs import Swept as Swept
@@ -95,6 +97,7 @@ _HOMES = {
     "Swept": "dsx.api.sweep_verbs",
     "SweptShard": "dsx.api.sweep_verbs",
     "TablePartition": "dsx.api.layer_table",
+    "SeveralJobs": "dsx.api.several_jobs",
     "TrainingRun": "dsx.api.training_run",
     "Validation": "dsx.api.validate",
     "best": "dsx.api.best",
@@ -123,6 +126,7 @@ _HOMES = {
     "show": "dsx.api.show",
     "sweep": "dsx.api.sweep_verbs",
     "sweep_shard": "dsx.api.sweep_verbs",
+    "several_jobs": "dsx.api.several_jobs",
     "training_run": "dsx.api.training_run",
     "validate": "dsx.api.validate",
     "why": "dsx.api.why",

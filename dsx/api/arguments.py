@@ -2,7 +2,7 @@
 
 import json
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -24,6 +24,15 @@ def count(name: str, value: object) -> int:
         return parse_count(known)
     except SpecError as error:
         raise InputError(f"{name}: {error}") from None
+
+
+def counts(name: str, value: object) -> list[int]:
+    """Return one or several counts, ascending, each once; InputError for none, and for what `count` refuses."""
+    given = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+    found = sorted({count(name, number) for number in given})
+    if not found:
+        raise InputError(f"{name}: an empty list; give a number, or leave it out")
+    return found
 
 
 def total(name: str, value: object) -> float | None:

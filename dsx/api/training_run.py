@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dsx.api.answer import PricedPlans, paragraphs
-from dsx.api.arguments import count, total, watcher
-from dsx.api.best import BestPlans, best
+from dsx.api.arguments import counts, total, watcher
+from dsx.api.best import BestPlans
 from dsx.api.gpu_counts import powers_of_two
 from dsx.api.job import Job, checked, with_margin
 from dsx.api.limits import LimitLike
 from dsx.api.plan_like import PlanLike
+from dsx.api.several_jobs import best_of_each
 from dsx.argument_types import file_path
 from dsx.display.job_text import step_text
 from dsx.display.plan_frame import plans_frame
 from dsx.display.training_run_text import answer_text, counts_text, goal_text, large, missed_text
 from dsx.errors import InputError, NothingFeasible, UnitError
 from dsx.printable import printable
-from dsx.progress import Watch, progress
+from dsx.progress import Watch
 from dsx.results.run_choice import DAYS, Goal, chosen, days_between, price_column
 from dsx.search.fastest import ANY
 from dsx.space.plan import Plan
@@ -196,15 +197,12 @@ def training_run(
         "strategy": strategy,
         "framework": framework,
         "partition": partition,
+        "train_tokens": tokens,
     }
 
-    counts = _default_counts(job, tokens, goal) if num_gpus is None else _counts(num_gpus)
-    found: list[BestPlans] = []
-    with progress(len(counts), "numbers of GPUs", watch) as advance:
-        for number in counts:
-            there = Job.of(job.inputs, number, job.global_batch_size, job.sequence_length)
-            found.append(best(there, 1, **options, train_tokens=tokens, watch=_unseen))
-            advance(1)
+    numbers = _default_counts(job, tokens, goal) if num_gpus is None else counts("num_gpus", num_gpus)
+    sizes = [(number, job.global_batch_size) for number in numbers]
+    found = best_of_each(job, sizes, options, watch, "numbers of GPUs")
     run = TrainingRun(job, tokens, goal, found)
     at = run.chosen or (min(run.priced, key=lambda plan: plan[DAYS]) if run.priced else None)
     number = at["plan"]["num_gpus"] if at else found[-1].job.num_gpus
@@ -213,14 +211,6 @@ def training_run(
 
 def _default_counts(job: Job, tokens: float, goal: Goal) -> list[int]:
     return powers_of_two(job.problem(), job.cluster.device, tokens, goal.deadline_days)
-
-
-def _counts(num_gpus: int | Sequence[int]) -> list[int]:
-    """Return numbers of GPUs, ascending, each once."""
-    given = num_gpus if isinstance(num_gpus, Sequence) and not isinstance(num_gpus, str) else [num_gpus]
-    if not given:
-        raise InputError("num_gpus: an empty list of numbers of GPUs; leave it out for powers of two")
-    return sorted({count("num_gpus", number) for number in given})
 
 
 def _days(deadline: object) -> float | None:
@@ -234,8 +224,3 @@ def _days(deadline: object) -> float | None:
     if found <= 0:
         raise InputError(f"--deadline: {deadline} is not above zero")
     return found
-
-
-def _unseen(done: int, total: int, what: str) -> None:
-    """Show no bar of the candidates: the one of the numbers of GPUs is shown."""
-    del done, total, what

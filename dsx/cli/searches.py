@@ -21,7 +21,7 @@ from dsx.errors import InputError, NothingFeasible
 def best(
     model: options.Model,
     cluster: options.Cluster,
-    global_batch_size: options.GlobalBatchSize,
+    global_batch_size: options.SeveralBatches,
     num_gpus: options.SeveralNumGpus = None,
     sequence_length: options.SequenceLength = None,
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
@@ -58,6 +58,14 @@ def best(
             help="List the N fastest plans, in place of the three to choose from.",
         ),
     ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            "--objective",
+            metavar="NAME",
+            help="What the jobs of several GPUs or batches are ranked by [default: tokens_per_s_per_gpu].",
+        ),
+    ] = None,
     train_tokens: options.TrainTokens = None,
     deadline: options.Deadline = None,
     budget: options.Budget = None,
@@ -77,11 +85,16 @@ def best(
     choice that is searched. The order of ranks is searched if the network has tiers beyond the fast domain and the
     cluster.
 
+    Several values of --num-gpus or --global-batch-size give the fastest plan of each job, ranked by tokens a second and
+    GPU or another --objective (tokens_per_s, step_time_s, mfu, peak_bytes).
+
     --train-tokens 15T compares numbers of GPUs: the cheapest plan within --deadline 60d, or the fastest within
     --budget 5M (USD), at the price of the cluster (--set cluster.price='2.5 USD/h').
     """
     _check_of_run(train_tokens, num_gpus, {"--deadline": deadline, "--budget": budget, "--plot": plot})
-    sizes = (num_gpus[0] if num_gpus else 1, global_batch_size, sequence_length)
+    several = train_tokens is None and max(len(num_gpus or ()), len(global_batch_size)) > 1
+    _check_of_several(several, train_tokens, global_batch_size, {"--objective": objective}, {"--top": top})
+    sizes = (num_gpus[0] if num_gpus else 1, global_batch_size[0], sequence_length)
     job = dsx.Job(model, cluster, *sizes, assumptions, set=assignments, operator_times=operator_times)
     if plot:
         dsx.image_format(plot)  # a wrong suffix is said before the searches
@@ -97,14 +110,13 @@ def best(
     if train_tokens is not None:
         found = dsx.training_run(job, train_tokens, num_gpus, deadline=deadline, budget=budget, **restricted)
         _print_training_run(found, plot, as_json)
+    elif several:
+        by = {} if objective is None else {"objective": objective}
+        found = dsx.several_jobs(job, num_gpus, global_batch_size, **by, **restricted)
+        _print_found(found, as_json)
     else:
         found = dsx.best(job, top, **restricted)
-        if as_json:
-            print_json(found.to_data())
-        if not found.plans:
-            raise NothingFeasible(found.infeasible)
-        if not as_json:
-            print(found)
+        _print_found(found, as_json)
     if launch_to is not None:
         print(dsx.launch(found.job, found.plan, framework=launcher_of(framework), out=launch_to), file=sys.stderr)
 
@@ -116,8 +128,35 @@ def _check_of_run(train_tokens: str | None, num_gpus: list[int] | None, of_run: 
     for option, value in of_run.items():
         if value is not None:
             raise InputError(f"{option} is about a training run: give its tokens too, as in --train-tokens 15T")
-    if num_gpus is None or len(num_gpus) > 1:
-        raise InputError("--num-gpus: one number of GPUs is wanted, as in 512; --train-tokens compares several")
+    if num_gpus is None:
+        raise InputError("--num-gpus: a number of GPUs is wanted, as in 512; --train-tokens alone chooses some")
+
+
+def _check_of_several(
+    several: bool,
+    train_tokens: str | None,
+    batches: list[int],
+    of_several: dict[str, object],
+    of_one: dict[str, object],
+) -> None:
+    """Raise InputError for options of several jobs with one job, and the other way round."""
+    if train_tokens is not None and len(batches) > 1:
+        raise InputError("--global-batch-size: one batch is wanted with --train-tokens, which compares numbers of GPUs")
+    for option, value in (of_one if several else of_several).items():
+        if value is not None:
+            wanted = "one job: give one of --num-gpus and of --global-batch-size"
+            wanted = wanted if several else "several jobs: give several --num-gpus or --global-batch-size"
+            raise InputError(f"{option} is about {wanted}")
+
+
+def _print_found(found: "dsx.BestPlans | dsx.SeveralJobs", as_json: bool) -> None:
+    """Print an answer; raises NothingFeasible, after its JSON, if no plan fits."""
+    if as_json:
+        print_json(found.to_data())
+    if not found.plans:
+        raise NothingFeasible(found.infeasible)
+    if not as_json:
+        print(found)
 
 
 def _print_training_run(run: "dsx.TrainingRun", plot: Path | None, as_json: bool) -> None:

@@ -3,7 +3,7 @@
 Jobs of other GPUs and batches do other work in a step, so that its seconds alone do not compare them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,3 +51,14 @@ def objective_named(name: object) -> Objective:
     if name not in OBJECTIVES:
         raise UnknownNameError("objective", str(name), OBJECTIVES)
     return OBJECTIVES[str(name)]
+
+
+def ranked_by_count(plans: Sequence[dict[str, Any]], objective: Objective) -> list[dict[str, Any]]:
+    """Return plans in groups of the same number of GPUs, in each the best first, and the group of the best plan first.
+
+    Equal plans keep their order.
+    """
+    ranked = sorted(plans, key=objective.order)
+    numbers = dict.fromkeys(plan["plan"]["num_gpus"] for plan in ranked)
+    groups = {number: at for at, number in enumerate(numbers)}
+    return sorted(ranked, key=lambda plan: groups[plan["plan"]["num_gpus"]])

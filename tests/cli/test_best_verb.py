@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from dsx.api.best import ROLES
 from dsx.cost.columns import StepCosts
 from dsx.display.plan_table import SHARES
 
@@ -19,7 +20,7 @@ def test_flags_can_be_pasted(run, folder):
     data = json.loads(run("best", *ONE, *FEW, "--json", "--top", 1).out)["plans"][0]
     launch = data["launch"]["megatron_lm"]
     assert launch["flags"][:2] == ["--tensor-model-parallel-size", str(data["plan"]["tp"])]
-    block = run("best", *ONE, *FEW).out.partition("Megatron-LM flags of plan 1:\n")[2]
+    block = run("best", *ONE, *FEW, "--top", 1).out.partition("Megatron-LM flags of plan 1:\n")[2]
     flags, *rest = block.split("\ncannot be expressed: ")
     words = subprocess.run(["sh", "-c", f"printf '%s\\n' {flags}"], capture_output=True, text=True, check=True)
     assert words.stdout.split("\n")[:-1] == launch["flags"]
@@ -42,7 +43,7 @@ def test_a_plan_without_flags_says_why(run, folder):
     job = (*job, *FEW_EVEN, "--assumptions", "uncalibrated")  # of whose errors nothing is known
     best = json.loads(run("best", *job, "--json").out)["plans"][0]
     assert best["plan"]["tp"] * best["plan"]["tp2"] > 1
-    lines = run("best", *job).out.partition("\n\n")[2].splitlines()
+    lines = run("best", *job, "--top", 1).out.rpartition("\n\n")[2].splitlines()
     assert lines[0] == "Megatron-LM flags of plan 1: none, since the rest would start another plan"
     assert lines[1:] == [f"cannot be expressed: {lost}" for lost in best["launch"]["megatron_lm"]["lost"]]
     assert len(lines) > 1
@@ -56,7 +57,7 @@ def test_a_machine_that_megatron_does_not_run_on_has_no_flags(run, folder):
     said = (
         "Megatron-LM flags of plan 1: none, since Megatron-LM does not run on this device\ncannot be expressed: TPU v4"
     )
-    assert said in run("best", *job).out
+    assert said in run("best", *job, "--top", 1).out
     own = run("best", *job, "--json", "--top", 1, "--set", "cluster.device.software=rocm")
     assert json.loads(own.out)["plans"][0]["launch"]["megatron_lm"]["flags"]
 
@@ -76,6 +77,34 @@ def test_plans_within_the_resolution_of_the_measurements(run, folder):
     assert f"{last} within 60 % of plan 1, the resolution of the measurements" in run(*known).out
 
 
+def test_three_plans_to_choose_from(run, folder):
+    data = json.loads(run("best", *ONE, *FEW, "--json").out)
+    fastest, simplest, leanest = (data[name] for name in ROLES)
+    assert fastest == data["plans"][0]
+    assert fastest["step_time_s"] <= simplest["step_time_s"] <= (1 + data["resolution"]) * fastest["step_time_s"]
+    assert leanest["step_time_s"] <= 1.05 * fastest["step_time_s"]
+    assert len(simplest["features"]) <= len(fastest["features"]) and leanest["peak_bytes"] <= fastest["peak_bytes"]
+    listed = json.loads(run("best", *ONE, *FEW, "--json", "--top", 40).out)
+    assert not {*ROLES} & {*listed}
+    near = [plan for plan in listed["plans"] if plan["step_time_s"] <= 1.05 * fastest["step_time_s"]]
+    assert len(near) < 40 and leanest["peak_bytes"] == min(plan["peak_bytes"] for plan in near)
+    said = run("best", *ONE, *FEW).out
+    rows = {line.partition("  ")[0]: line for line in said.splitlines()}
+    assert rows["tokens/s/GPU"].split()[1] == f"{fastest['tokens_per_s_per_gpu']:,.0f}"
+    assert rows["rank order"].split()[2] == fastest["plan"]["order"]
+    assert f"    features: {', '.join(leanest['features'])}" in said.splitlines()
+    assert max(map(len, said.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("top", [(), ("--top", 20)], ids=["three", "list"])
+def test_an_answer_fits_the_terminal(run, folder, top):
+    text = (folder / "small.yaml").read_text()
+    (folder / "wide.yaml").write_text(text.replace("count: 8", "count: 61").replace("small", "a-model-of-a-long-name"))
+    layouts = ("--model", "wide.yaml", *ONE[2:], *FEW, "--fix", "pp=8", "--fix", "microbatch_size=1")
+    said = run("best", *layouts, "--limit", "vpp>=2", *top).out
+    assert "layers of stages: " in said and max(map(len, said.splitlines())) <= 100
+
+
 def test_other_sets_tell_nothing(run, folder):
     unknown = ("best", *ONE, *FEW, "--assumptions", "paper-2410.00273")
     assert "the measurements" not in run(*unknown).out
@@ -87,11 +116,10 @@ def test_other_sets_tell_nothing(run, folder):
 def test_shares_of_a_step_add_up(run, folder):
     def shown(*settings):
         choices = [word for setting in settings for word in ("--set", f"assumptions.fixed.{setting}")]
-        table = run("best", *ONE, "--partition", "even", *choices).out.partition("\n\n")[0].splitlines()
-        rows = table[next(number for number, line in enumerate(table) if " compute " in line) :]
-        header = rows.pop(0)
-        titles = header[header.index("compute") :].split()[:-1]
-        percent = [[int(word) for word in re.findall(r" (\d+) %", row)] for row in rows]
+        table = run("best", *ONE, "--partition", "even", "--top", 5, *choices).out.partition("\n\n")[0].splitlines()
+        header = next(line for line in table if " compute " in line)
+        titles = [word for word in header[header.index("compute") :].split() if word in SHARES]
+        percent = [[int(word) for word in re.findall(r" (\d+) %", row)] for row in table if re.match(r"\d  ", row)]
         return titles, [row[-len(titles) :] for row in percent]
 
     titles, rows = shown()
@@ -142,8 +170,8 @@ def test_choices_are_searched_where_fix_lists_their_values(run, folder):
     only = json.loads(run("best", *ONE, *FEW_EVEN, "--fix", "tp=2", "--json").out)
     assert {plan["plan"]["tp"] for plan in only["plans"]} == {2}
     of_set = ("--set", "assumptions.fixed.schedule=1f1b")
-    said = run("best", *ONE, *of_set, "--partition", "even", "--fix", "recompute=none,full").out.splitlines()[2]
-    assert said == "only recompute=none,full; not searched: schedule=1f1b (--fix searches other values)"
+    said = run("best", *ONE, *of_set, "--partition", "even", "--fix", "recompute=none,full").out.splitlines()
+    assert said[3] == "only recompute=none,full; not searched: schedule=1f1b (--fix searches other values)"
 
 
 @pytest.mark.parametrize(
@@ -198,3 +226,22 @@ def test_schedules_whose_closed_form_is_too_fast_are_named(run, folder):
     named = run("best", *searched, "--fix", "schedule=1f1b,zb-h2")
     assert "a step of zb-h2 takes longer than its closed form" in named.err
     assert "closed form" not in run("best", *searched).err
+
+
+def test_several_jobs_are_ranked(run, folder):
+    several = (*ONE[:4], *ONE[-2:], *FEW_EVEN, "--num-gpus", "8,16", "--global-batch-size", "32,64")
+    data = json.loads(run("best", *several, "--json").out)
+    assert len(data["plans"]) == 4 and data["objective"] == "tokens_per_s_per_gpu"
+    done = run("best", *several, "--objective", "step_time_s")
+    assert done.code == 0 and "ranked by step_time_s" in done.out
+    for wrong, says in (
+        (("--objective", "speed"), "unknown objective 'speed'"),
+        (("--top", 3), "--top is about one job: give one of --num-gpus"),
+        (("--train-tokens", "1T"), "one batch is wanted with --train-tokens"),
+    ):
+        done = run("best", *several, *wrong)
+        assert (done.code, done.out) == (2, "") and says in done.err
+    done = run("best", *ONE, "--objective", "mfu")
+    assert done.code == 2 and "--objective is about several jobs" in done.err
+    nothing = run("best", *several, "--set", "cluster.device.hbm_capacity=1 kB")
+    assert nothing.code == 3 and "candidates fits" in nothing.err

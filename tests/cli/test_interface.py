@@ -15,6 +15,7 @@ from dsx.space.recompute_values import JOINED
 COSTS = {*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__}
 PLAN = {"candidate", *PLAN_COLUMNS}
 PRICED_PLAN = {"plan", "fits", "reject", *COSTS}
+OF_AN_ANSWER = {"launch", "fits_probability", "features", "tokens_per_s_per_gpu", "mfu_of_peak"}
 
 # The paper's optimum for GPT3-1T on 16384 B200 in domains of eight, 1d.
 JOB = ("--model", "gpt3-1t", "--cluster", "b200-nvs8", "--num-gpus", 16384, "--global-batch-size", 4096)
@@ -119,16 +120,15 @@ def test_best_as_json_is_what_evaluate_says(run, folder):
     assert set(data) == {
         "schema_version", "candidates", "priced", "feasible", "cut", "framework", "strategies", "left_out",
         "beyond_framework", "compared_frameworks", "fixed", "limit", "resolution", "within_resolution", "plans",
-        "infeasible", "extrapolated",
+        "infeasible", "extrapolated", "model", "cluster", "parameters", "num_gpus", "global_batch_size",
+        "sequence_length", "tokens_per_step",
     }  # fmt: skip
+    assert data["tokens_per_step"] == data["global_batch_size"] * data["sequence_length"]
     assert 0 < data["resolution"] < 1
     assert set(data["within_resolution"]) <= {2, 3}
     assert data["candidates"] >= data["priced"] > 3 == len(data["plans"])
     assert data["feasible"] is None
-    assert all(
-        set(plan) == PRICED_PLAN | {"launch", "fits_probability"} and set(plan["plan"]) == PLAN
-        for plan in data["plans"]
-    )
+    assert all(set(plan) == PRICED_PLAN | OF_AN_ANSWER and set(plan["plan"]) == PLAN for plan in data["plans"])
     times = [plan["step_time_s"] for plan in data["plans"]]
     assert times == sorted(times)
     plan = data["plans"][0]["plan"]
@@ -177,11 +177,11 @@ def test_few_and_prime_gpus(run, folder, num_gpus, batch):
     assert {plan["plan"]["dp"] * plan["plan"]["pp"] for plan in data["plans"]} == {num_gpus}
     people = run("best", *job, "--top", 100).out.partition("\n\n")[0].splitlines()
     noun = "candidate" if data["candidates"] == 1 else "candidates"
-    assert people[0] == (
-        f"small on {num_gpus} x b200-nvs8: {data['candidates']} {noun} of one strategy, 1d; {data['feasible']} feasible"
-    )
+    assert people[0] == f"small on {num_gpus} x b200-nvs8: 100.7 million parameters"
     assert people[1].endswith(f" of 2,048 tokens, {batch * 2048:,} tokens a step")
-    assert len(people) == 4 + data["feasible"]
+    assert people[2] == f"{data['candidates']} {noun} of one strategy, 1d; {data['feasible']} feasible"
+    shown = [re.match(r"(\d+)  ", line) for line in people] + [re.match(r"plan (\d+) costs", line) for line in people]
+    assert sorted(int(found[1]) for found in shown if found) == [*range(1, data["feasible"] + 1)]
 
 
 @pytest.mark.parametrize(

@@ -104,8 +104,8 @@ def test_best_shows_stages_and_flags(run, place):
             assert layout[-1] == "L"
             whole = re.sub(r"\(([^)]+)\)\*(\d+)", lambda run: run[1] * int(run[2]), layout)
             assert len(whole.split("|")) == plan["plan"]["pp"]
-    assert "layers of stages" in run("best", *JOB, "--partition", "optimal").out
-    assert "layers of stages" not in run("best", *JOB, "--partition", "even").out
+    assert "layers of stages" in run("best", *JOB, "--partition", "optimal", "--top", 5).out
+    assert "layers of stages" not in run("best", *JOB, "--partition", "even", "--top", 5).out
 
 
 def test_evaluate_prices_the_best_cut(run, place):

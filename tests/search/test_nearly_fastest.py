@@ -31,13 +31,17 @@ def every_plan(layers, capacity, opened):
     return priced_plans(problem, search.rows(jax.local_devices()[0], rows, feasible=True))
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("layers", "capacity", "opened"),
     [
         ("ends", 5e9, FEW),
         pytest.param("ends", 3e9, FEW | VARIED, marks=pytest.mark.slow),
-        ("two kinds", 5e9, FEW | {"offload": ["none", "optimizer"], "zero_replicas": [1, 2]}),
+        pytest.param(
+            "two kinds",
+            5e9,
+            FEW | {"offload": ["none", "optimizer"], "zero_replicas": [1, 2]},
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "alike",
             2.5e9,

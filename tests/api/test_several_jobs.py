@@ -1,0 +1,60 @@
+"""The fastest plan of each of several jobs."""
+
+import pytest
+
+import dsx
+from dsx.errors import InputError, NothingFeasible, UnknownNameError
+
+FEW = {"zero_replicas": 1, "stored_layers": 0, "offload": "none"}
+OPTIONS = {"fix": FEW, "strategy": "1d", "partition": "even"}
+
+
+@pytest.fixture(scope="module")
+def several(job):
+    return dsx.several_jobs(job, [16, 8, 8], [32, 64], **OPTIONS)
+
+
+def test_each_job_has_its_best_plan(job, several):
+    assert [(found.job.num_gpus, found.job.global_batch_size) for found in several.found] == [
+        (8, 32), (8, 64), (16, 32), (16, 64),
+    ]  # fmt: skip
+    rates = {}
+    for plan in several.priced:
+        rates.setdefault(plan["plan"]["num_gpus"], []).append(plan["tokens_per_s"] / plan["plan"]["num_gpus"])
+    assert all(of == sorted(of, reverse=True) for of in rates.values())
+    assert [of[0] for of in rates.values()] == sorted((of[0] for of in rates.values()), reverse=True)
+    alone = dsx.best(several.job, 1, **OPTIONS)
+    assert several.best == alone and several.plan == alone.plan
+    assert len(several.frame) == 4 and several.frame["candidate"].iloc[0] == several.plan["candidate"]
+
+
+def test_it_prints_groups_of_gpus(several):
+    lines = str(several).splitlines()
+    assert lines[1] == "the fastest plan of each job, ranked by tokens_per_s_per_gpu, those of the same GPUs together"
+    at = next(number for number, line in enumerate(lines) if line.lstrip().startswith("GPUs"))
+    starts = [line.split()[0] for line in lines[at + 1 : at + 5]]
+    first, batch = str(several.plan["num_gpus"]), str(several.plan["global_batch_size"])
+    assert starts[0] == first and {*starts} == {"8", "16", "32", "64"} - {batch}
+    assert max(map(len, lines)) <= 100
+    data = several.to_data()
+    assert [data["objective"], len(data["plans"])] == ["tokens_per_s_per_gpu", 4]
+    assert data["searched"] == [[8, 32], [8, 64], [16, 32], [16, 64]]
+
+
+def test_another_objective(job):
+    found = dsx.several_jobs(job, [8, 16], objective="step_time_s", **OPTIONS)
+    assert [plan["num_gpus"] for plan in found.plans] == [16, 8]
+    with pytest.raises(UnknownNameError, match="objective"):
+        dsx.several_jobs(job, [8], objective="speed", **OPTIONS)
+    with pytest.raises(InputError, match="num_gpus: an empty list"):
+        dsx.several_jobs(job, [], **OPTIONS)
+
+
+def test_jobs_that_no_plan_fits(job):
+    few = job.replace(set={"cluster.device.hbm_capacity": "1 kB"})
+    none = dsx.several_jobs(few, [8, 16], **OPTIONS)
+    assert none.plans == () and "candidates fits" in str(none) and none.job.num_gpus == 8
+    with pytest.raises(NothingFeasible):
+        none.plan  # noqa: B018
+    some = dsx.several_jobs(job, [8, 11], 3, **OPTIONS)  # 11 divides neither 3 sequences nor 8 layers
+    assert "no plan fits on 11 GPUs with a batch of 3" in str(some) or not some.priced

@@ -1,0 +1,51 @@
+"""The three plans of an answer side by side."""
+
+import math
+
+import pytest
+
+import dsx
+from dsx.api.evaluation import as_row
+from dsx.display.three_plans import interval_text, mfu_of_peaks, roles_of, selection_text, three_plans_text
+
+PLANS = {
+    "dense": ("llama-3-8b", "tp=2 dp=4 nvs.tp=2 nvs.dp=4", "pp=8 zero_stage=3 offload=optimizer nvs.pp=8"),
+    "experts": (
+        "mixtral-8x7b",
+        "ep=8 dp=8 zero_stage=3 nvs.dp=8",
+        "tp=4 dp=2 ep=8 recompute=norms+feed-forward offload=optimizer nvs.tp=4 nvs.dp=2",
+    ),
+    "long layout": (
+        "llama-3-70b",
+        "pp=8 nvs.pp=8 recompute=full vpp=2 stage_layers=4,5,6,5,6,5,4,5,5,6,5,4,5,6,5,6",
+        "pp=8 nvs.pp=8 recompute=norms",
+    ),
+}
+
+
+@pytest.mark.parametrize("of", PLANS)
+def test_no_line_is_over_100_columns(of):
+    model, *texts = PLANS[of]
+    job = dsx.Job(model, "h100-nvs8", 8, 64)
+    plans = [as_row(dsx.evaluate(job, f"{text} microbatch_size=1").priced, job.cluster.name) for text in texts]
+    named = dict(zip(("fastest", "simplest", "leanest"), (plans[0], *plans), strict=True))
+    lines = three_plans_text(named, job.cluster.device, job.assumptions).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert [*roles_of(named)] == ["fastest, simplest", "leanest"]
+    assert lines[0].split() == ["fastest,", "simplest", "leanest"]
+    assert sum(line.startswith("    features: ") for line in lines) == 2
+    assert any(line.startswith("MFU of BF16 peak") for line in lines)
+    assert ("layers of stages" in "\n".join(lines)) is (of == "long layout")
+
+
+def test_a_narrow_type_says_of_which_peak_its_mfu_is():
+    device = dsx.Job("llama-3-8b", "h100-nvs8", 8, 64).cluster.device
+    assert mfu_of_peaks(0.4, device, "bf16") == {"MFU of BF16 peak": 0.4}
+    assert mfu_of_peaks(0.4, device, "fp8") == {"MFU of BF16 peak": 0.4, "MFU of FP8 peak": pytest.approx(0.2, rel=1e-3)}
+
+
+def test_what_is_not_known_is_not_said():
+    assert interval_text(math.nan, math.nan) == ""
+    assert interval_text(5.21, 6.88) == "5.21 s to 6.88 s"
+    assert "measurements" not in selection_text(None, 0.05, 3)
+    assert "within 18 % of the fastest, which measurements do not" in selection_text(0.18, 0.05, 3).replace("\n", " ")
