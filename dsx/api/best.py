@@ -14,6 +14,7 @@ from dsx.api.limits import LimitLike, given_limits
 from dsx.api.pipelines import say_few_pipelines, say_inexact_schedules
 from dsx.api.plan_like import PlanLike, given_plan
 from dsx.api.searched import Searched, check_fixed, left_out_text, searched
+from dsx.api.what_fits import what_would_fit
 from dsx.cost.interval import unlike
 from dsx.display.extrapolation import extrapolated_text
 from dsx.display.job_text import job_data, job_text, only_text, parameters_text, step_text
@@ -57,6 +58,7 @@ class BestPlans(PricedPlans):
     """The fastest plans of a job, and how many candidates were priced."""
 
     job: Job  # the job that was priced
+    asked: Asked  # what the search was asked for
     problem: Problem
     searched: Searched
     priced: Sequence[dict[str, Any]]
@@ -99,6 +101,11 @@ class BestPlans(PricedPlans):
     def fixed(self) -> dict[str, int | str]:
         """The choices that the assumption set fixes, and the caller does not."""
         return {name: value for name, value in self.job.assumptions.fixed.items() if name not in self.fix}
+
+    @cached_property
+    def would_fit(self) -> str:
+        """What would fit where no plan does, found by more searches: other choices, more GPUs, another batch."""
+        return "" if self.priced else what_would_fit(self.searched, self.asked)
 
     @property
     def plan(self) -> Plan:
@@ -315,8 +322,8 @@ def best(
     with progress(size, "pricing", watch) as advance:
         answer = fastest(spaces, most, advance)
     idle = idle_rows(problems[0])
-    why = "" if answer.plans else why_nothing_fits(spaces, widest, fixed, limits, watch)
     asked = Asked(job, names, partition, fixed, limits)
+    why = "" if answer.plans else why_nothing_fits(spaces, widest, fixed, limits, watch)
     with working("comparing with other frameworks", watch):
         other, compared = beyond(found, asked, answer.plans[0] if answer.plans else None)
     if why and other:
@@ -324,6 +331,7 @@ def best(
     left_out = found.left_out(spaces.spaces)
     return BestPlans(
         job,
+        asked,
         problems[0],
         found,
         answer.plans,

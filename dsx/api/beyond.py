@@ -63,7 +63,7 @@ def beyond(found: Searched, asked: Asked, best: Mapping[str, Any] | None) -> tup
     least, plan = np.inf if best is None else best["step_time_s"], None
     others = []
     for other in _limited(found.framework):
-        if (spaces := _spaces_of(other, found, asked)) is None or not spaces.size:
+        if (spaces := spaces_for(other, found, asked)) is None or not spaces.size:
             continue
         others.append(other)
         plans, _ = fastest_below(spaces, 1, least)
@@ -82,7 +82,7 @@ def _limited(framework: FrameworkSpec) -> list[FrameworkSpec]:
     return [other for other in other_frameworks(framework) if not other.unlimited]
 
 
-def _spaces_of(framework: FrameworkSpec, found: Searched, asked: Asked) -> SearchSpaces | None:
+def spaces_for(framework: FrameworkSpec, found: Searched, asked: Asked) -> SearchSpaces | None:
     """Return the spaces of a search of another framework; None if it runs no strategy of the search."""
     job, experts = asked.job, has_experts(asked.job.model.dimensions)
     run = [name for name in asked.strategies if framework.runs_strategy(name, experts)]

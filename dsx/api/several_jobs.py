@@ -49,6 +49,11 @@ class SeveralJobs(PricedPlans):
         return "" if self.priced else self.found[-1].infeasible
 
     @property
+    def would_fit(self) -> str:
+        """What would fit beside the largest job where no plan of any does, found by more searches."""
+        return "" if self.priced else self.found[-1].would_fit
+
+    @property
     def plan(self) -> Plan:
         """The best plan; raises NothingFeasible, with the reason, if there is none."""
         if not self.priced:

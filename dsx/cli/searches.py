@@ -154,7 +154,7 @@ def _print_found(found: "dsx.BestPlans | dsx.SeveralJobs", as_json: bool) -> Non
     if as_json:
         print_json(found.to_data())
     if not found.plans:
-        raise NothingFeasible(found.infeasible)
+        raise NothingFeasible("\n".join(filter(None, (found.infeasible, found.would_fit))))
     if not as_json:
         print(found)
 

@@ -41,7 +41,10 @@ def test_no_line_is_over_100_columns(of):
 def test_a_narrow_type_says_of_which_peak_its_mfu_is():
     device = dsx.Job("llama-3-8b", "h100-nvs8", 8, 64).cluster.device
     assert mfu_of_peaks(0.4, device, "bf16") == {"MFU of BF16 peak": 0.4}
-    assert mfu_of_peaks(0.4, device, "fp8") == {"MFU of BF16 peak": 0.4, "MFU of FP8 peak": pytest.approx(0.2, rel=1e-3)}
+    assert mfu_of_peaks(0.4, device, "fp8") == {
+        "MFU of BF16 peak": 0.4,
+        "MFU of FP8 peak": pytest.approx(0.2, rel=1e-3),
+    }
 
 
 def test_what_is_not_known_is_not_said():
