@@ -28,7 +28,7 @@ from dsx.launching.megatron import Launch
 GROUPS = {
     "Ask for a plan": (
         *("Job", "best", "BestPlans", "evaluate", "Evaluation", "why", "Explanation", "partition", "Partition"),
-        *("training_run", "TrainingRun", "launch", "LaunchFiles"),
+        *("several_jobs", "SeveralJobs", "training_run", "TrainingRun", "launch", "LaunchFiles"),
         *("Plan", "Launch"),
     ),
     "Sweeps and result sets": (
@@ -95,6 +95,8 @@ _INNER = {
         "observations",
         "placed",
         "between",
+        "asked",
+        "objective",
     ),
     *("figures", "config", "published", "ignored", "calibration", "layers", "loaded", "data", "without_slow"),
 }
