@@ -64,6 +64,7 @@ TYPES = {
     "LimitLike": "a text such as `tp<=8 pp>=2`, such texts, or a mapping such as "
     '`{"tp": "<=8", "pp": [">=2", "<=16"]}`; '
     "a share of a fast domain is `nvs.tp` or `tp_nvs`",
+    "Conditions": 'values that columns must have: a mapping such as `{"num_gpus": 1024}`',
     "Row": "a row of a DataFrame, as `frame.iloc[0]` is",
     "Hardware": 'a mapping such as `{"device.hbm_capacity": 80e9}`, or texts such as `["device.hbm_capacity=80 GB"]`',
     "GraphLike": "a graph of `dsx.place`, the path of a JSON file, its content as a mapping, or `FILE.py:NAME`",
