@@ -42,7 +42,11 @@ def _changes(asked: Asked) -> Iterator[tuple[str, str, Asked]]:
     job = asked.job
     gpus, batch, length = job.num_gpus, job.global_batch_size, job.sequence_length
     if asked.fix or asked.limit:
-        yield "choices", f"without '{only_text(asked.fix, asked.limit)}'", asked._replace(fix={}, limit={})
+        yield (
+            "choices",
+            f"without {only_text(asked.fix, asked.limit).removeprefix('only ')}",
+            asked._replace(fix={}, limit={}),
+        )
     for number in (gpus << step for step in range(1, _GPU_DOUBLINGS + 1)):
         yield "GPUs", f"{number:,} GPUs", asked._replace(job=Job.of(job.inputs, number, batch, length))
     for step in range(1, _BATCH_DOUBLINGS + 1):

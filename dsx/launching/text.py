@@ -1,6 +1,7 @@
 """Launch flags as text to append to a command, and as plain data."""
 
 import shlex
+import textwrap
 from typing import Any
 
 from dsx.launching.megatron import Launch, megatron_lm, words_of
@@ -8,7 +9,8 @@ from dsx.pricing.problem import Problem
 from dsx.space.plan import Plan
 from dsx.spec.cluster import DeviceSpec
 
-_WIDTH = 100  # columns of a line of flags
+_WIDTH = 100  # columns of a line
+_BEFORE_BACKSLASH = _WIDTH - len(" \\")
 
 
 def launch_of(plan: Plan, problem: Problem, device: DeviceSpec) -> Launch:
@@ -28,9 +30,14 @@ def launch_text(launch: Launch, title: str) -> str:
     lines: list[str] = []
     for flag in launch.flags:
         text = shlex.join(words_of(flag))
-        if lines and len(f"{lines[-1]} {text}") <= _WIDTH:
+        if lines and len(f"{lines[-1]} {text}") <= _BEFORE_BACKSLASH:
             lines[-1] += f" {text}"
         else:
             lines.append(f"  {text}")
     flags = [" \\\n".join(lines)] if lines else []
-    return "\n".join([head, *flags, *(f"cannot be expressed: {lost}" for lost in launch.lost)])
+    return "\n".join([head, *flags, *map(_wrapped, launch.lost)])
+
+
+def _wrapped(lost: str) -> str:
+    said = f"cannot be expressed: {lost}"
+    return textwrap.fill(said, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

@@ -112,7 +112,7 @@ def test_without_a_price_gpu_hours_decide():
         ({"deadline": "0 d"}, "--deadline: 0 d is not above zero"),
         ({"deadline": "soon"}, "--deadline: 'soon' is no time with its unit, as in '60 days'"),
         ({"budget": "-5M"}, "--budget: -5M is not above zero"),
-        ({"num_gpus": []}, "an empty list of numbers of GPUs"),
+        ({"num_gpus": []}, "num_gpus: an empty list"),
         ({"num_gpus": [8, 0]}, "num_gpus: 0 is not a whole number from 1"),
         ({"num_gpus": "8,16"}, "num_gpus: '8,16' is not a finite number"),
         ({"train_tokens": 1e30, "num_gpus": None}, "at the peak of their data sheet they need"),

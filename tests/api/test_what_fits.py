@@ -20,7 +20,7 @@ def test_more_gpus_and_other_choices_fit():
     assert there.plan.text in re.sub(r"\s+", " ", said)
     assert not dsx.best(job.replace(num_gpus=int(number) // 2), 1, **options).plans
     without = dsx.best(job, 1, strategy="1d")
-    assert ("  without 'only " in said) is bool(without.plans)
+    assert ("  without zero_replicas=1 " in said) is bool(without.plans)
 
 
 def test_nothing_is_searched_where_a_plan_fits(found):

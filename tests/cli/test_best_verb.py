@@ -24,7 +24,7 @@ def test_flags_can_be_pasted(run, folder):
     flags, *rest = block.split("\ncannot be expressed: ")
     words = subprocess.run(["sh", "-c", f"printf '%s\\n' {flags}"], capture_output=True, text=True, check=True)
     assert words.stdout.split("\n")[:-1] == launch["flags"]
-    assert [line.rstrip("\n") for line in rest] == launch["lost"]
+    assert [" ".join(line.split()) for line in rest] == launch["lost"]
     assert all(line.endswith(" \\") for line in flags.splitlines()[:-1])
     assert len(flags.splitlines()) > 1
 
@@ -45,7 +45,8 @@ def test_a_plan_without_flags_says_why(run, folder):
     assert best["plan"]["tp"] * best["plan"]["tp2"] > 1
     lines = run("best", *job, "--top", 1).out.rpartition("\n\n")[2].splitlines()
     assert lines[0] == "Megatron-LM flags of plan 1: none, since the rest would start another plan"
-    assert lines[1:] == [f"cannot be expressed: {lost}" for lost in best["launch"]["megatron_lm"]["lost"]]
+    lost = [f"cannot be expressed: {lost}" for lost in best["launch"]["megatron_lm"]["lost"]]
+    assert " ".join(" ".join(lines[1:]).split()) == " ".join(lost)
     assert len(lines) > 1
 
 
@@ -101,7 +102,7 @@ def test_an_answer_fits_the_terminal(run, folder, top):
     text = (folder / "small.yaml").read_text()
     (folder / "wide.yaml").write_text(text.replace("count: 8", "count: 61").replace("small", "a-model-of-a-long-name"))
     layouts = ("--model", "wide.yaml", *ONE[2:], *FEW, "--fix", "pp=8", "--fix", "microbatch_size=1")
-    said = run("best", *layouts, "--limit", "vpp>=2", *top).out
+    said = run("best", *layouts, *top).out
     assert "layers of stages: " in said and max(map(len, said.splitlines())) <= 100
 
 

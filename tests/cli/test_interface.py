@@ -180,7 +180,7 @@ def test_few_and_prime_gpus(run, folder, num_gpus, batch):
     assert people[0] == f"small on {num_gpus} x b200-nvs8: 100.7 million parameters"
     assert people[1].endswith(f" of 2,048 tokens, {batch * 2048:,} tokens a step")
     assert people[2] == f"{data['candidates']} {noun} of one strategy, 1d; {data['feasible']} feasible"
-    shown = [re.match(r"(\d+)  ", line) for line in people] + [re.match(r"plan (\d+) costs", line) for line in people]
+    shown = [re.match(r" *(\d+)  ", line) for line in people] + [re.match(r"plan (\d+) costs", line) for line in people]
     assert sorted(int(found[1]) for found in shown if found) == [*range(1, data["feasible"] + 1)]
 
 

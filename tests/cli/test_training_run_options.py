@@ -51,7 +51,7 @@ def test_no_plan_fits(run, folder):
         ((*BEST, "--train-tokens", "15t"), "unknown suffix 't'; did you mean 'T'?"),
         ((*BEST, "--num-gpus", "8", "--deadline", "3d"), "--deadline is about a training run: give its tokens too"),
         ((*BEST, "--num-gpus", "8,x", "--train-tokens", "2B"), "'x' is not a finite number"),
-        (BEST, "--num-gpus: one number of GPUs is wanted, as in 512"),
+        (BEST, "--num-gpus: a number of GPUs is wanted, as in 512"),
     ],
 )
 def test_bad_input_is_named(run, folder, options, says):
