@@ -109,7 +109,7 @@ front = dsx.pareto(of_64, "step_time_s", "peak_bytes")
 front[["tp", "pp", "dp", "microbatch_size", "step_time_s", "peak_bytes"]]
 
 # %%
-figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
+figure, (left, right) = plt.subplots(1, 2, figsize=(16, 9), layout="constrained")
 dsx.plot.front(of_64, ax=left)
 dsx.plot.breakdown(df, "num_gpus", ax=right)
 figure.savefig("notebook.png", dpi=150)
