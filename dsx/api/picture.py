@@ -152,12 +152,12 @@ def _picture(folder: Path, kind: str, given: Mapping[str, Any]) -> "Axes":
         case "scaling":
             y = given.get("y", PER_GPU)
             ends = ["step_time_s", *StepInterval.__dataclass_fields__]
-            frame = load(folder, [*common, x, *_of_rate(folder, y), *ends, *([by] if by else [])])
+            frame = load(folder, [*common, x, y, *ends, *([by] if by else [])])
             return pictures.scaling(_where(frame, where), x, y, by, given.get("baseline"))
         case _:
             value = given.get("value", "step_time_s")
             y = given["y"]
-            frame = load(folder, [*common, x, y, *_of_rate(folder, value)])
+            frame = load(folder, [*common, x, y, value])
             return pictures.heatmap(_where(frame, where), x, y, value)
 
 
@@ -186,14 +186,6 @@ def _front(folder: Path, x: str, y: str, given: Mapping[str, Any], common: Seque
     rows = load_chosen(folder, needed, lambda frame: drawn_rows(_where(frame, where), (x, y), job, baseline))
     rows = rows if len(rows) else whole
     return pictures.front(rows, x, y, by=by, baseline=baseline or None)
-
-
-def _of_rate(folder: Path, column: str) -> list[str]:
-    """Return the columns to read for a column, which may follow from others."""
-    from dsx.results.plot.ideal import GPUS, PER_GPU
-
-    there = {known.name for known in read_manifest(folder).columns}
-    return ["tokens_per_s", GPUS] if column == PER_GPU and column not in there else [column]
 
 
 def _where(frame: "pd.DataFrame", where: Conditions) -> "pd.DataFrame":

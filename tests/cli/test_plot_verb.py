@@ -124,7 +124,7 @@ def test_only_what_is_shown_is_read(run, silent, tmp_path, drawn):
     # A picture says of which settings it is.
     assert set(heatmap.columns) == {"reject", "mfu", *SETTINGS}
     assert set(scaling.columns) == {
-        *("reject", "tokens_per_s", "step_time_s", "step_time_s_low", "step_time_s_high", "strategy"), *SETTINGS
+        *("reject", "tokens_per_s_per_gpu", "step_time_s", "step_time_s_low", "step_time_s_high", "strategy"), *SETTINGS
     }  # fmt: skip
     assert len(breakdown) == 6
 

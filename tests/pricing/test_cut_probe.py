@@ -64,11 +64,10 @@ def test_probes_find_the_cuts_of_the_scan(chain, capacity, goal, way):
 def test_probes_find_them_under_every_choice(chain, goal, way):
     """Schedules, ZeRO stages and offload side by side, at two hardware points with little and with much memory."""
     leaves = [on(problem_of(CHAINS[chain]), hardware(hbm_capacity=size)) for size in (5e9, 1e12)]
-    device = jax.tree.map(lambda *parts: np.concatenate(parts), *(leaf.hardware.device for leaf in leaves))
-    network = jax.tree.map(lambda *parts: np.concatenate(parts), *(leaf.hardware.network for leaf in leaves))
+    named = [replace(leaf.hardware, name="") for leaf in leaves]
     both = replace(
         leaves[0],
-        hardware=type(leaves[0].hardware)(device=device, network=network, name=""),
+        hardware=jax.tree.map(lambda *parts: np.concatenate(parts), *named),
         assumptions=jax.tree.map(lambda leaf: np.repeat(leaf, 2), leaves[0].assumptions),
     )
     problem, _, (table, rows) = rows_of(both, (12,), (24,), **EVERY)

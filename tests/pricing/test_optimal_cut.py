@@ -343,7 +343,11 @@ def test_hardware_points_side_by_side():
     leaves = [on(problem, hardware(hbm_capacity=size)) for size in (6e9, 1e12)]
     both = replace(
         problem,
-        hardware=type(problem.hardware)(device=_joined(leaves, "device"), network=_joined(leaves, "network"), name=""),
+        hardware=replace(
+            problem.hardware,
+            **{part: _joined(leaves, part) for part in ("device", "network", "operation")},
+            name="",
+        ),
         assumptions=_repeated(problem.assumptions),
     )
     found, _ = search_of(both, space, price_keys(both, space.keys)).best(2)

@@ -25,7 +25,6 @@ from dsx.results.plot.axes import (
     three_digits,
     value_texts,
 )
-from dsx.results.plot.ideal import PER_GPU, with_rate
 from dsx.results.plot.layout import Layout, figure_of
 from dsx.results.plot.reference import Reference, reference
 from dsx.results.plot.regions import borders, regions
@@ -68,7 +67,6 @@ def heatmap(df: "pd.DataFrame", x: str, y: str, value: str = "step_time_s", ax: 
     """
     for name, column in (("x", x), ("y", y), ("value", value)):
         one_text(name, column, "num_gpus")
-    df = with_rate(df) if value == PER_GPU else df
     table = best_table(df, [y], x, value)
     refuse_many(len(table.columns), MAX_VALUES, "values", [x])
     refuse_many(len(table.rows), MAX_VALUES, "values", [y])

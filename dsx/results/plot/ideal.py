@@ -28,15 +28,6 @@ _POWERS = {
 }
 
 
-def with_rate(df: "pd.DataFrame") -> "pd.DataFrame":
-    """Return the frame with `tokens_per_s_per_gpu`, if it lacks it and has the columns that it follows from."""
-    if PER_GPU in df.columns or not {"tokens_per_s", GPUS} <= {*df.columns}:
-        return df
-    rated = df.assign(**{PER_GPU: df["tokens_per_s"] / df[GPUS]})
-    rated.attrs = dict(df.attrs)
-    return rated
-
-
 def ideal(column: str, num_gpus: Numbers, values: Numbers) -> Numbers:
     """Return [n] values of a column as if each GPU did as much as on the least number of GPUs that has a value.
 

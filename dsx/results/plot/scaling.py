@@ -27,7 +27,7 @@ from dsx.results.plot.axes import (
     unit_of,
     value_texts,
 )
-from dsx.results.plot.ideal import GPUS, PER_GPU, ideal, interval, with_rate
+from dsx.results.plot.ideal import GPUS, PER_GPU, ideal, interval
 from dsx.results.plot.layout import Layout
 from dsx.results.plot.marks import MAX_CATEGORIES, dashes, marks
 from dsx.results.plot.selection import LARGER_IS_BETTER, BestTable, best_table, refuse_many
@@ -60,7 +60,7 @@ def scaling(
     Args:
         df: a result set, or rows of one.
         x: a column; its values are the ticks, on a log2 axis if they span a factor of four.
-        y: a column of quantities; `tokens_per_s_per_gpu` follows from tokens_per_s and num_gpus where it is no column.
+        y: a column of quantities.
         by: one or several columns; one line for each combination of their values.
         baseline: a value of `by`: as in the legend ("1d", or for several columns "1d, 8"), or for one column as in the
             frame (80e9) or with another unit ("0.08 TB"). The y axis then shows how many times faster the lines are.
@@ -73,7 +73,6 @@ def scaling(
     for name, column in (("x", x), ("y", y)):
         one_text(name, column, "num_gpus")
     check_frame(df)
-    df = with_rate(df) if y == PER_GPU else df
     if baseline is not None:
         _check_baseline(df, y, columns)
     table = best_table(df, columns, x, y)
