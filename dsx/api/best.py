@@ -33,7 +33,6 @@ from dsx.pricing.measured_kernels import Coverage, coverage, idle_rows
 from dsx.pricing.problem import Problem
 from dsx.printable import printable
 from dsx.progress import Watch, progress, working
-from dsx.results.objectives import tokens_per_s_per_gpu
 from dsx.search.fastest import ANY, CUTS, SearchCounts, fastest, problems_of
 from dsx.search.nearly_fastest import Wanted, nearly_fastest
 from dsx.search.search_spaces import SearchSpaces, spaces_of
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
 
 ROLES = ("fastest", "simplest", "leanest")  # of the plans of an answer
 NEARLY = 0.05  # share of the step time of the fastest plan that the leanest may take more
+_TIED = 1e-3  # of a step time: it prints the same
 _KNOWN = 5  # plans that an answer has beside those three
 
 
@@ -189,7 +189,6 @@ class BestPlans(PricedPlans):
             **plan,
             "plan": dict(plan["plan"]),
             "features": list(features_of(plan["plan"])),
-            "tokens_per_s_per_gpu": tokens_per_s_per_gpu(plan),
             "mfu_of_peak": mfu_of_peaks(plan["mfu"], device, assumed.linear_dtype),
             "launch": launch_data(launch_of(plan["plan"], self.problem, device)),
             **({"fits_probability": known[0]} if known else {}),
@@ -233,10 +232,26 @@ class BestPlans(PricedPlans):
 
 
 def chosen(spaces: SearchSpaces, plans: Sequence[dict[str, Any]], job: Job) -> dict[str, dict[str, Any]]:
-    """Return the plans of a search to choose from, by their names; `plans` are the fastest ones."""
+    """Return the plans of a search to choose from, by their names; `plans` are the fastest ones.
+
+    Of plans as fast as the fastest, within `_TIED`, the one of fewest features stands for them: many differ in nothing
+    that has a price, such as more context parallel ranks for larger microbatches.
+    """
     step_s, within = plans[0]["step_time_s"], job.assumptions.resolution or 0.0
-    wanted = [Wanted(step_s * (1 + within), simple=True), Wanted(step_s * (1 + NEARLY))]
-    return dict(zip(ROLES, [plans[0], *nearly_fastest(spaces, plans, wanted)], strict=True))
+    wanted = [
+        Wanted(step_s * (1 + _TIED), simple=True),
+        Wanted(step_s * (1 + within), simple=True),
+        Wanted(step_s * (1 + NEARLY)),
+    ]
+    fastest, simplest, leanest = nearly_fastest(spaces, plans, wanted)
+    if len(features_of(fastest["plan"])) == len(features_of(simplest["plan"])):
+        simplest = fastest  # memory to spare does not make a slower plan simpler
+    return dict(zip(ROLES, (fastest, simplest, leanest), strict=True))
+
+
+def _first(plan: Mapping[str, Any], plans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return plans with one of them, or another, in front."""
+    return [dict(plan), *(one for one in plans if one["plan"] != plan["plan"])]
 
 
 def searched_text(found: Searched, strategies: Sequence[str], job: Job, counts: SearchCounts) -> list[str]:
@@ -329,12 +344,13 @@ def best(
     if why and other:
         why = f"{why}\n{beyond_text(found, other, compared)}"
     left_out = found.left_out(spaces.spaces)
+    several = chosen(spaces, answer.plans, job) if top is None and answer.plans else {}
     return BestPlans(
         job,
         asked,
         problems[0],
         found,
-        answer.plans,
+        _first(several["fastest"], answer.plans) if several else answer.plans,
         answer.counts,
         left_out,
         other,
@@ -343,5 +359,5 @@ def best(
         why,
         fixed,
         limits,
-        chosen(spaces, answer.plans, job) if top is None and answer.plans else {},
+        several,
     )

@@ -18,7 +18,7 @@ from dsx.display.several_jobs_text import jobs_text, none_fits_text
 from dsx.display.three_plans import choices_text
 from dsx.errors import NothingFeasible
 from dsx.progress import Watch, progress
-from dsx.results.objectives import Objective, objective_named, ranked_by_count, tokens_per_s_per_gpu
+from dsx.results.objectives import Objective, objective_named, ranked_by_count
 from dsx.search.fastest import ANY
 from dsx.space.plan import Plan
 from dsx.spec.load import Given
@@ -78,10 +78,7 @@ class SeveralJobs(PricedPlans):
             "objective": self.objective.name,
             "searched": [list(_sizes(found.job)) for found in self.found],
             "infeasible": self.infeasible or None,
-            "plans": [
-                {**plan, "plan": dict(plan["plan"]), "tokens_per_s_per_gpu": tokens_per_s_per_gpu(plan)}
-                for plan in self.priced
-            ],
+            "plans": [{**plan, "plan": dict(plan["plan"])} for plan in self.priced],
         }
 
     def __str__(self) -> str:

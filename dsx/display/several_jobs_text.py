@@ -10,7 +10,7 @@ from dsx.display.quantities import quantity
 from dsx.display.table import table
 from dsx.display.three_plans import interval_text
 from dsx.printable import printable
-from dsx.results.objectives import Objective, tokens_per_s_per_gpu
+from dsx.results.objectives import Objective
 from dsx.space.limits import DEGREES
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def jobs_text(plans: Sequence[Priced], problem: "Problem", objective: Objective)
                 f"{choices['global_batch_size']:,}",
                 quantity("step_time_s", plan["step_time_s"]),
                 interval_text(plan["step_time_s_low"], plan["step_time_s_high"]) or "-",
-                f"{tokens_per_s_per_gpu(plan):,.0f}",
+                f"{plan['tokens_per_s_per_gpu']:,.0f}",
                 quantity("mfu", plan["mfu"]),
                 quantity("peak_bytes", plan["peak_bytes"]),
                 " ".join(degrees),

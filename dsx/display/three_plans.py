@@ -13,7 +13,6 @@ from dsx.display.plan_table import OPTIONAL, SHARES, Priced
 from dsx.display.quantities import counted, cut_text, quantity, share, shares
 from dsx.display.table import table
 from dsx.printable import printable
-from dsx.results.objectives import tokens_per_s_per_gpu
 from dsx.space.features import features_of
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import DeviceSpec, peak_flops
@@ -68,7 +67,7 @@ def _column(plan: Priced, device: DeviceSpec, assumptions: AssumptionsSpec) -> d
     return {
         "step": quantity("step_time_s", plan["step_time_s"]),
         "80 % interval": interval_text(low, high),
-        "tokens/s/GPU": f"{tokens_per_s_per_gpu(plan):,.0f}",
+        "tokens/s/GPU": f"{plan['tokens_per_s_per_gpu']:,.0f}",
         **{name: share(mfu, 1, 1) for name, mfu in mfu_of_peaks(plan["mfu"], device, assumptions.linear_dtype).items()},
         **dict(zip(SHARES, parts, strict=True)),
         "memory": quantity("peak_bytes", plan["peak_bytes"]),

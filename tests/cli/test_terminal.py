@@ -74,10 +74,8 @@ def test_names_of_files_are_escaped(run, folder):
 def test_names_of_strategies_in_a_picture(folder):
     import pandas as pd
 
-    frame = pd.DataFrame(
-        {"strategy": ["$a^{", "b\x1b"], "num_gpus": [8, 8], "tokens_per_s_per_gpu": [1.0, 2.0], "reject": 0}
-    )
-    ax = dsx.plot.scaling(frame.assign(global_batch_size=8), "num_gpus", by="strategy")
+    frame = pd.DataFrame({"strategy": ["$a^{", "b\x1b"], "num_gpus": [8, 8], "mfu": [0.1, 0.2], "reject": 0})
+    ax = dsx.plot.scaling(frame.assign(global_batch_size=8), "num_gpus", "mfu", by="strategy")
     dsx.plot.save(ax, "scaling.png")
 
 

@@ -37,6 +37,7 @@ def candidates(copies=20, num_gpus=(1024, 2048, 4096), strategy=("flat", "grid")
     df["peak_bytes"] = df[MEMORY_PARTS].sum(axis=1)
     df["mfu"] = (1 / df["step_time_s"] / df["num_gpus"]).astype(np.float32)
     df["tokens_per_s"] = (1e7 / df["step_time_s"]).astype(np.float32)
+    df["tokens_per_s_per_gpu"] = df["tokens_per_s"] / df["num_gpus"]
     df["training_days"] = (1e2 * df["step_time_s"]).astype(np.float32)
     df["reject"] = (df["peak_bytes"] > df.get("device.hbm_capacity", 80e9)).astype(np.int64)
     df.attrs = {"units": {column.name: column.unit for column in COLUMNS}, "spec": {}}
