@@ -61,7 +61,7 @@ def test_the_best_partition_within_limits(job):
         == min((dsx.partition(job, pp=pp) for pp in (2, 4)), key=lambda one: one.step_time_s).plan["pp"]
     )
     assert found.to_data()["limit"] == {"pp": [">=2"]}
-    assert str(found).splitlines()[2] == "only pp=1,2,4; limit pp>=2"
+    assert "only pp=1,2,4; limit pp>=2" in str(found).splitlines()
 
 
 def test_a_search_of_any_cut_obeys_limits_of_virtual_stages(job):
