@@ -14,8 +14,8 @@ def test_limits_are_repeated(run, folder):
     data = json.loads(done.out)
     assert data["limit"] == {"tp": ["<=4", ">=2"], "microbatch_size": ["<8"]}
     assert {plan["plan"]["tp"] for plan in data["plans"]} <= {2, 4}
-    said = run("best", *JOB, *FEW, "--limit", "tp<=4", "--fix", "pp=2").out.splitlines()[2]
-    assert said == "only schedule=1f1b zero_stage=1 recompute=none pp=2; limit tp<=4"
+    said = run("best", *JOB, *FEW, "--limit", "tp<=4", "--fix", "pp=2").out.splitlines()
+    assert "only schedule=1f1b zero_stage=1 recompute=none pp=2; limit tp<=4" in said
 
 
 def test_limits_of_a_partition(run, folder):
