@@ -16,6 +16,7 @@ from dsx.launching.request import Refused, Request, Written, commented, lost_lin
 from dsx.launching.run import Run
 
 NAME = "DeepSpeed"
+NEEDS = ("PROGRAM=train.py",)
 _SCRIPT, _CONFIG = "launch.sh", "ds_config.json"
 _TYPES = {2: "bf16", 4: "fp32"}
 
@@ -109,8 +110,8 @@ def _lost(run: Run, shape: Architecture) -> list[str]:
             "to 3, and without ZeRO they are reduced after it"
         )
     found.append(
-        f"cross-entropy that keeps {assumptions.cross_entropy_bytes} bytes per logit (cross_entropy_bytes): the loss is "
-        "one of your program"
+        f"cross-entropy that keeps {assumptions.cross_entropy_bytes} bytes per logit (cross_entropy_bytes): the loss "
+        "is one of your program"
     )
     found += ungraphed(run, "your program captures them, or issues each operator")
     for axis in ("tp", "cp", "ep", "pp"):

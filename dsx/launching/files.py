@@ -18,10 +18,16 @@ from dsx.spec.framework import BoxSpec
 
 _GPUS = ("cuda", "rocm")
 FRAMEWORKS = {
-    "megatron": Framework("Megatron-LM", "megatron", _GPUS, refused_by_core, write_script),
+    "megatron": Framework(
+        "Megatron-LM", "megatron", _GPUS, refused_by_core, write_script, ("MEGATRON_LM=/path/of/Megatron-LM",)
+    ),
     "megatron-bridge": Framework(BRIDGE, "megatron", _GPUS, refused_by_core, write_recipe),
-    "torchtitan": Framework(torchtitan.NAME, "torchtitan", _GPUS, torchtitan.refused, torchtitan.write),
-    "deepspeed": Framework(deepspeed.NAME, "deepspeed", (*_GPUS, "synapseai"), deepspeed.refused, deepspeed.write),
+    "torchtitan": Framework(
+        torchtitan.NAME, "torchtitan", _GPUS, torchtitan.refused, torchtitan.write, torchtitan.NEEDS
+    ),
+    "deepspeed": Framework(
+        deepspeed.NAME, "deepspeed", (*_GPUS, "synapseai"), deepspeed.refused, deepspeed.write, deepspeed.NEEDS
+    ),
 }
 
 

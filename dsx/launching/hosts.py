@@ -17,10 +17,12 @@ def processes_per_host(request: Request) -> int | None:
     return next(count for count in range(min(request.domain, num_gpus), 0, -1) if num_gpus % count == 0)
 
 
-def several_hosts(request: Request) -> bool:
-    """Return whether the script must be started on more than one host."""
+def host_variables(request: Request) -> tuple[str, ...]:
+    """Return the environment variables that say which host a script runs on, with examples; none for one host."""
     each = processes_per_host(request)
-    return each is None or each < request.run.number("num_gpus")
+    if each == request.run.number("num_gpus"):
+        return ()
+    return (*(["GPUS_PER_NODE=4"] if each is None else []), "NODE_RANK=0", "MASTER_ADDR=first-node")
 
 
 def host_lines(request: Request) -> list[str]:

@@ -48,7 +48,7 @@ def write_script(request: Request, head: list[str]) -> Written:
     text = (
         f"#!/usr/bin/env bash\n{commented(lines)}set -euo pipefail\n\n{torchrun(request)}\n{_environment(request)}\n"
         f"{arrays}\n{_DATA.format(vocabulary=request.shape.vocabulary or 1)}\n"
-        'torchrun "${HOSTS[@]}" "${MEGATRON_LM:-.}/pretrain_gpt.py" \\\n'
+        'torchrun "${HOSTS[@]}" "${MEGATRON_LM:?a checkout of Megatron-LM}/pretrain_gpt.py" \\\n'
         '    "${MODEL[@]}" "${PLAN[@]}" "${DATA[@]}" "${TRAINING[@]}" "$@"\n'
     )
     return Written({_SCRIPT: text}, lost)

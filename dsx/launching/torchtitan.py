@@ -17,6 +17,7 @@ from dsx.launching.run import Run
 from dsx.spec.attention_kernels import GENERATIONS
 
 NAME = "TorchTitan"
+NEEDS = ("TORCHTITAN=/path/of/torchtitan",)
 _SCRIPT, _RECIPE = "launch.sh", "recipe.py"
 # Schedule -> its name with one chunk per stage, and with several.
 _SCHEDULES = {
