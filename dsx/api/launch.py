@@ -1,6 +1,7 @@
 """Launch files of a plan: what starts the run that was priced, in the words of a framework."""
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from dsx.errors import InputError, StoreError, UnknownNameError
 from dsx.files import write_whole
 from dsx.launching.architecture import architecture_of
 from dsx.launching.files import FRAMEWORKS, launch_files
+from dsx.launching.hosts import host_variables
 from dsx.launching.request import Request
 from dsx.launching.run import run_of
 from dsx.pricing.evaluate import Evaluation as Priced
@@ -44,6 +46,7 @@ class LaunchFiles(Answer):
     files: dict[str, str]  # text by name; the first one starts the run
     lost: Sequence[str]  # what of the plan the framework does not express
     out: Path | None  # the folder that they were written to
+    needs: Sequence[str]  # environment variables that start it, with examples of values
 
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data."""
@@ -51,6 +54,7 @@ class LaunchFiles(Answer):
             "framework": self.framework,
             "plan": dict(self.plan),
             "lost": list(self.lost),
+            "needs": list(self.needs),
             "out": None if self.out is None else str(self.out),
             "files": dict(self.files),
         }
@@ -61,8 +65,11 @@ class LaunchFiles(Answer):
         if self.out is None:
             return paragraphs([*(f"{name}:\n{text}" for name, text in self.files.items()), "\n".join(lost)])
         names = " and ".join(str(self.out / name) for name in self.files)
-        start = f"start it with: bash {self.out / next(iter(self.files))}"
-        return "\n".join([f"{title}: wrote {names}", *lost, start])
+        return "\n".join([f"{title}: wrote {names}", *lost, self._start(self.out)])
+
+    def _start(self, out: Path) -> str:
+        words = [*self.needs, "bash", shlex.quote(str(out / next(iter(self.files))))]
+        return f"start it{' on each node' if 'NODE_RANK=0' in words else ''} with: {' '.join(words)}"
 
 
 def launch(
@@ -124,7 +131,9 @@ def launch(
     written = launch_files(known, request, _head(problem, priced))
     if folder is not None:
         _write(folder, written.files)
-    return LaunchFiles(framework, priced.plan, written.files, written.lost, folder)
+    return LaunchFiles(
+        framework, priced.plan, written.files, written.lost, folder, (*known.needs, *host_variables(request))
+    )
 
 
 def _request(problem: "Problem", plan: Plan, device: DeviceSpec) -> Request:

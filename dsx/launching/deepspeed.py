@@ -10,11 +10,13 @@ import json
 
 from dsx.graph.match import ALL_TO_ALL
 from dsx.launching.architecture import Architecture
-from dsx.launching.megatron_script import torchrun
+from dsx.launching.graphs import ungraphed
+from dsx.launching.hosts import torchrun
 from dsx.launching.request import Refused, Request, Written, commented, lost_lines
 from dsx.launching.run import Run
 
 NAME = "DeepSpeed"
+NEEDS = ("PROGRAM=train.py",)
 _SCRIPT, _CONFIG = "launch.sh", "ds_config.json"
 _TYPES = {2: "bf16", 4: "fp32"}
 
@@ -23,9 +25,6 @@ def refused(request: Request) -> list[Refused]:
     """Return what DeepSpeed cannot run of a plan, beyond the columns that its file in data/frameworks limits."""
     run = request.run
     found = [Refused(part.format(NAME), "tensor parallelism over one axis") for part in run.foreign]
-    if run.number("zero_replicas") > 1:
-        part = f"zero_replicas={run['zero_replicas']}: {NAME} 0.19 has no sharding within groups (MiCS) any more"
-        found.append(Refused(part, "zero_replicas=1"))
     if run.number("cp") > 1 and not _exchanges_heads(run):
         found.append(Refused(f"cp={run['cp']} by gathers: {NAME} exchanges heads for positions by all-to-alls", "cp=1"))
     return found
@@ -39,7 +38,7 @@ def config_of(run: Run) -> dict[str, object]:
     """Return the configuration of a run as plain data."""
     assumptions, stage = run.assumptions, run.number("zero_stage")
     gradients = _TYPES.get(assumptions.gradient_bytes, "fp32")
-    overlap = bool(assumptions.dp_overlap if stage < 3 else assumptions.fsdp_overlap)
+    overlap = stage > 0 and bool(assumptions.dp_overlap if stage < 3 else assumptions.fsdp_overlap)
     zero: dict[str, object] = {"stage": stage, "overlap_comm": overlap, "contiguous_gradients": True}
     if run["offload"] == "optimizer":
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
@@ -73,8 +72,8 @@ def write(request: Request, head: list[str]) -> Written:
     text = json.dumps({"_head": lines} | config_of(request.run), indent=2) + "\n"
     start = (
         f"#!/usr/bin/env bash\n{commented(lines)}set -euo pipefail\n\n{torchrun(request)}\n"
-        'cd "$(dirname "$0")"\ntorchrun "${HOSTS[@]}" "${PROGRAM:?the program that builds your model and calls '
-        f'deepspeed.initialize}}" --deepspeed_config {_CONFIG} "$@"\n'
+        'PROGRAM=$(realpath -e "${PROGRAM:?the program that builds your model and calls deepspeed.initialize}")\n'
+        f'cd "$(dirname "$0")"\ntorchrun "${{HOSTS[@]}}" "$PROGRAM" --deepspeed_config {_CONFIG} "$@"\n'
     )
     return Written({_SCRIPT: start, _CONFIG: text}, lost)
 
@@ -105,6 +104,16 @@ def _lost(run: Run, shape: Architecture) -> list[str]:
         )
     if assumptions.optimizer_bytes_per_parameter != 12:
         found.append(f"optimizer state of {assumptions.optimizer_bytes_per_parameter:g} bytes per parameter: it is 12")
+    if run["zero_stage"] == 0 and run.number("dp") > 1 and assumptions.dp_overlap:
+        found.append(
+            f"gradients reduced during the backward (dp_overlap={assumptions.dp_overlap:g}): overlap_comm is of ZeRO 1 "
+            "to 3, and without ZeRO they are reduced after it"
+        )
+    found.append(
+        f"cross-entropy that keeps {assumptions.cross_entropy_bytes} bytes per logit (cross_entropy_bytes): the loss "
+        "is one of your program"
+    )
+    found += ungraphed(run, "your program captures them, or issues each operator")
     for axis in ("tp", "cp", "ep", "pp"):
         if run.number(axis) > 1 and (share := getattr(assumptions, f"{axis}_overlap")):
             found.append(f"communication over {axis} beside compute ({axis}_overlap={share:g})")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dsx.errors import InputError
 from dsx.launching import deepspeed, torchtitan
 from dsx.launching.assumed import assumed_lines
+from dsx.launching.hosts import host_lines
 from dsx.launching.megatron_script import BRIDGE, refused_by_core, write_recipe, write_script
 from dsx.launching.request import Framework, Refused, Request, Written
 from dsx.space.boxes import broken, read_framework
@@ -17,10 +18,16 @@ from dsx.spec.framework import BoxSpec
 
 _GPUS = ("cuda", "rocm")
 FRAMEWORKS = {
-    "megatron": Framework("Megatron-LM", "megatron", _GPUS, refused_by_core, write_script),
+    "megatron": Framework(
+        "Megatron-LM", "megatron", _GPUS, refused_by_core, write_script, ("MEGATRON_LM=/path/of/Megatron-LM",)
+    ),
     "megatron-bridge": Framework(BRIDGE, "megatron", _GPUS, refused_by_core, write_recipe),
-    "torchtitan": Framework(torchtitan.NAME, "torchtitan", _GPUS, torchtitan.refused, torchtitan.write),
-    "deepspeed": Framework(deepspeed.NAME, "deepspeed", (*_GPUS, "synapseai"), deepspeed.refused, deepspeed.write),
+    "torchtitan": Framework(
+        torchtitan.NAME, "torchtitan", _GPUS, torchtitan.refused, torchtitan.write, torchtitan.NEEDS
+    ),
+    "deepspeed": Framework(
+        deepspeed.NAME, "deepspeed", (*_GPUS, "synapseai"), deepspeed.refused, deepspeed.write, deepspeed.NEEDS
+    ),
 }
 
 
@@ -32,7 +39,7 @@ def launch_files(framework: Framework, request: Request, head: Sequence[str]) ->
     if found := refused(framework, request):
         parts = "\n".join(f"  {part}{f'; nearest: {nearest}' if nearest else ''}" for part, nearest in found)
         raise InputError(f"{framework.title} cannot run the plan:\n{parts}")
-    return framework.write(request, [*head, "", *assumed_lines(request.run.assumptions), ""])
+    return framework.write(request, [*head, *host_lines(request), "", *assumed_lines(request.run.assumptions), ""])
 
 
 def refused(framework: Framework, request: Request) -> list[Refused]:

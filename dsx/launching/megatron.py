@@ -13,10 +13,11 @@ and the rule that experts with tensor parallelism need sequence parallelism (MoE
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dsx.graph.model import Model
 from dsx.graph.regions import BY_NAME
+from dsx.launching.graphs import graph_options
 from dsx.launching.layer_layout import layout_text
 from dsx.launching.megatron_options import (
     context_options,
@@ -24,6 +25,7 @@ from dsx.launching.megatron_options import (
     fused_options,
     number_formats,
     overlap_options,
+    refused_by_arguments,
 )
 from dsx.launching.option import Flag, Option, Settings, switch, valued, words
 from dsx.launching.rank_order import other_placement
@@ -108,7 +110,9 @@ def megatron_lm(
     There are no flags if Megatron-LM has no such layout of weights: without that choice the remaining flags would start
     another plan. There are none either if Megatron-LM does not run on the device.
     """
-    return megatron_core(run_of(plan, model, assumptions, device))
+    run = run_of(plan, model, assumptions, device)
+    launch = megatron_core(run)
+    return launch if launch.none_since else replace(launch, lost=(*launch.lost, *refused_by_arguments(run)))
 
 
 def megatron_core(run: Run) -> Launch:
@@ -132,8 +136,9 @@ def megatron_core(run: Run) -> Launch:
         expert_options(run),
         number_formats(run),
         overlap_options(run),
+        graph_options(run),
     )
-    recompute, offload, _, context, experts, formats, overlaps = (options for options, _ in parts)
+    recompute, offload, _, context, experts, formats, overlaps, graphs = (options for options, _ in parts)
     options = [
         *_degrees(run, context),
         *experts,
@@ -147,6 +152,7 @@ def megatron_core(run: Run) -> Launch:
         *formats,
         *overlaps,
         *fused_options(run),
+        *graphs,
     ]
     lost = [
         *([f"zero_stage={run['zero_stage']}"] if zero is None else _sharded_in_pipeline(run)),

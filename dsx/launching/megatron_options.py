@@ -209,7 +209,7 @@ def overlap_options(run: Run) -> Settings:
             "only if vpp is above 1"
         )
     if ep > 1 and assumptions.ep_overlap:
-        if (pp == 1 or vpp > 1) and run["recompute"] != FULL and not _recomputes_experts(run):
+        if overlaps_experts(run):
             options.append(
                 switch("--overlap-moe-expert-parallel-comm", "comm_overlap.overlap_moe_expert_parallel_comm")
             )
@@ -222,13 +222,17 @@ def overlap_options(run: Run) -> Settings:
     return options, lost
 
 
-def _recomputes_experts(run: Run) -> bool:
-    return _EXPERTS in str(run["recompute"]).split(JOINED)
+def overlaps_experts(run: Run) -> bool:
+    """Return whether expert parallel communication of one microbatch runs beside the compute of another."""
+    wanted = run.number("ep") > 1 and bool(run.assumptions.ep_overlap)
+    interleaved = run.number("pp") == 1 or run.number("vpp") > 1
+    return wanted and interleaved and not {FULL, _EXPERTS} & {*str(run["recompute"]).split(JOINED)}
 
 
 def fused_options(run: Run) -> list[Option]:
     """Return the settings of kernels that the layers or the assumptions fuse."""
-    options: list[Option] = []
+    # Kernels know causal masks; a tensor of them has an element for each pair of positions. Megatron-Bridge makes none.
+    options: list[Option] = [Option("--no-create-attention-mask-in-dataloader", "", "")]
     if run.assumptions.set.get("core"):  # scores are kept
         options.append(valued("--attention-backend", "unfused", "model.attention_backend"))
     if fused := _LOGIT_BYTES.get(run.assumptions.cross_entropy_bytes):

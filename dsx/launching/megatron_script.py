@@ -7,15 +7,16 @@ are told otherwise.
 import shlex
 from collections.abc import Sequence
 
+from dsx.launching.architecture import GATED, GELU, Architecture
+from dsx.launching.hosts import torchrun
 from dsx.launching.megatron import NAME, megatron_core, words_of
 from dsx.launching.megatron_model import model_options, refused_model
-from dsx.launching.megatron_options import refused_by_arguments
+from dsx.launching.megatron_options import overlaps_experts, refused_by_arguments
 from dsx.launching.option import Option
 from dsx.launching.request import Refused, Request, Written, commented, lost_lines, uneven_sequence
 
 _SCRIPT, _RECIPE = "launch.sh", "recipe.py"
 BRIDGE = "Megatron-Bridge"
-_HOST_GPUS = 8  # of the largest hosts whose GPUs are one fast domain
 
 
 def refused_by_core(request: Request) -> list[Refused]:
@@ -47,7 +48,7 @@ def write_script(request: Request, head: list[str]) -> Written:
     text = (
         f"#!/usr/bin/env bash\n{commented(lines)}set -euo pipefail\n\n{torchrun(request)}\n{_environment(request)}\n"
         f"{arrays}\n{_DATA.format(vocabulary=request.shape.vocabulary or 1)}\n"
-        'torchrun "${HOSTS[@]}" "${MEGATRON_LM:-.}/pretrain_gpt.py" \\\n'
+        'torchrun "${HOSTS[@]}" "${MEGATRON_LM:?a checkout of Megatron-LM}/pretrain_gpt.py" \\\n'
         '    "${MODEL[@]}" "${PLAN[@]}" "${DATA[@]}" "${TRAINING[@]}" "$@"\n'
     )
     return Written({_SCRIPT: text}, lost)
@@ -74,30 +75,18 @@ def _array(name: str, options: Sequence[Option]) -> str:
     return f"{name}=(\n{''.join(lines)})"
 
 
-def torchrun(request: Request) -> str:
-    """Return the lines of a script that say which processes run where."""
-    num_gpus = request.run.number("num_gpus")
-    if request.domain <= _HOST_GPUS:
-        gpus = f'"${{GPUS_PER_NODE:-{min(request.domain, num_gpus)}}}"'
-    else:
-        gpus = f'"${{GPUS_PER_NODE:?a fast domain of {request.domain} GPUs has several hosts: GPUs of one host}}"'
-    return (
-        f"NUM_GPUS={num_gpus}\nGPUS_PER_NODE={gpus}\n"
-        'HOSTS=(--nnodes "$((NUM_GPUS / GPUS_PER_NODE))" --nproc-per-node "$GPUS_PER_NODE" '
-        '--node-rank "${NODE_RANK:-0}"\n    --master-addr "${MASTER_ADDR:-localhost}" '
-        '--master-port "${MASTER_PORT:-29500}")\n'
-    )
-
-
 def environment(request: Request) -> dict[str, str]:
     """Return the environment variables that the settings need.
 
     With one connection, kernels start in the order in which they are issued, which the overlap of tensor and context
-    parallel communication relies on; Megatron-FSDP needs several.
+    parallel communication relies on; Megatron-FSDP needs several, and so does the overlap of expert parallel
+    communication (megatron.training.arguments: 1 or 32, whichever is to be faster; recipes of Megatron-Bridge have 32).
     """
     run = request.run
     found: dict[str, str] = {}
-    if run.number("zero_stage") <= 1 and max(run.number("tp"), run.number("cp")) > 1:
+    if overlaps_experts(run):
+        found["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
+    elif run.number("zero_stage") <= 1 and max(run.number("tp"), run.number("cp")) > 1:
         found["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
     if run["offload"] in ("activations", "both"):
         found["NVTE_CPU_OFFLOAD_V1"] = "1"
@@ -199,6 +188,7 @@ _NAMES = {"squared_relu", "silu", "gelu"}  # of functions
 def _model_defaults(request: Request) -> dict[str, object]:
     """Return what the providers need beside the settings, or have otherwise by default."""
     chosen: dict[str, object] = {"vocab_size": request.shape.vocabulary or 1, "should_pad_vocab": True}
+    chosen |= _fusions(request.shape)
     if request.run.assumptions.cross_entropy_bytes > 8:
         chosen["cross_entropy_loss_fusion"] = False
     if request.shape.tied:
@@ -206,6 +196,19 @@ def _model_defaults(request: Request) -> dict[str, object]:
     if request.shape.latent:
         chosen["rope_type"] = "rope"
     return chosen
+
+
+def _fusions(shape: Architecture) -> dict[str, object]:
+    """Return the fusions that the arguments of Megatron-LM have by default, and the providers have not.
+
+    TransformerConfig refuses that of activations for squared ReLU, and for GELU without a bias; MLATransformerConfig
+    that of rotary positions without YaRN.
+    """
+    return {
+        "apply_rope_fusion": shape.rotary and shape.latent is None,
+        "bias_activation_fusion": shape.activation == GATED or (shape.activation == GELU and shape.bias),
+        "bias_dropout_fusion": True,
+    }
 
 
 def _grad_overlaps(ddp: dict[str, object]) -> dict[str, object]:

@@ -50,6 +50,7 @@ class Framework:
     software: tuple[str, ...]  # platforms of devices that it runs on
     refused: Callable[[Request], list[Refused]]  # beyond `limits` and `software`
     write: Writer
+    needs: tuple[str, ...] = ()  # environment variables without which the script does not start, with examples
 
 
 def uneven_sequence(run: Run, parts: int, why: str) -> list[Refused]:

@@ -2,6 +2,7 @@
 
 import shlex
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 from dsx.launching.megatron import Launch, megatron_lm, words_of
@@ -10,6 +11,7 @@ from dsx.space.plan import Plan
 from dsx.spec.cluster import DeviceSpec
 
 _WIDTH = 100  # columns of a line
+_INDENT = "  "
 _BEFORE_BACKSLASH = _WIDTH - len(" \\")
 
 
@@ -28,14 +30,19 @@ def launch_text(launch: Launch, title: str) -> str:
     """Return the flags as lines for a shell, and the choices that no flag expresses."""
     head = f"Megatron-LM flags of {title}:{'' if launch.flags else f' none, since {launch.none_since}'}"
     lines: list[str] = []
-    for flag in launch.flags:
-        text = shlex.join(words_of(flag))
+    for text in (piece for flag in launch.flags for piece in _pieces(words_of(flag))):
         if lines and len(f"{lines[-1]} {text}") <= _BEFORE_BACKSLASH:
             lines[-1] += f" {text}"
         else:
-            lines.append(f"  {text}")
+            lines.append(f"{_INDENT}{text}")
     flags = [" \\\n".join(lines)] if lines else []
     return "\n".join([head, *flags, *map(_wrapped, launch.lost)])
+
+
+def _pieces(words: Sequence[str]) -> list[str]:
+    """Return a flag as what stays on one line: all of it, or each of its words if all are too long for one."""
+    whole = shlex.join(words)
+    return [whole] if len(whole) <= _BEFORE_BACKSLASH - len(_INDENT) else [shlex.quote(word) for word in words]
 
 
 def _wrapped(lost: str) -> str:

@@ -10,11 +10,14 @@ activation_checkpoint.py). With a pipeline local_batch_size is that of a step on
 
 from dsx.graph.match import ALL_GATHER
 from dsx.launching.architecture import GATED, Architecture
-from dsx.launching.megatron_script import torchrun
+from dsx.launching.graphs import ungraphed
+from dsx.launching.hosts import torchrun
 from dsx.launching.request import Refused, Request, Written, commented, lost_lines, uneven_sequence
 from dsx.launching.run import Run
+from dsx.spec.attention_kernels import GENERATIONS
 
 NAME = "TorchTitan"
+NEEDS = ("TORCHTITAN=/path/of/torchtitan",)
 _SCRIPT, _RECIPE = "launch.sh", "recipe.py"
 # Schedule -> its name with one chunk per stage, and with several.
 _SCHEDULES = {
@@ -104,10 +107,21 @@ def write(request: Request, head: list[str]) -> Written:
     )
     start = (
         f"#!/usr/bin/env bash\n{commented([request.title])}set -euo pipefail\n\n{torchrun(request)}\n"
-        f'cd "$(dirname "$0")"\nPYTHONPATH=. torchrun "${{HOSTS[@]}}" -m torchtitan.train --module recipe '
+        f'{_ASSETS}cd "$(dirname "$0")"\nPYTHONPATH=. torchrun "${{HOSTS[@]}}" -m torchtitan.train --module recipe '
         '--config recipe "$@"\n'
     )
     return Written({_SCRIPT: start, _RECIPE: text}, lost)
+
+
+# Paths are resolved before the script changes into its folder. The package of TorchTitan has neither.
+_ASSETS = """# A tokenizer, and text to train on (JSON lines with "text"): those of TorchTitan's tests, or your own.
+CHECKOUT='a checkout of TorchTitan, whose tests/assets have what its package lacks; or set HF_ASSETS_PATH (a folder'
+CHECKOUT+=' with a tokenizer of Hugging Face) and DATASET_PATH (a folder of JSON lines with "text")'
+HF_ASSETS_PATH=$(realpath -e "${HF_ASSETS_PATH:-${TORCHTITAN:?$CHECKOUT}/tests/assets/tokenizer}")
+DATASET_PATH=$(realpath -e "${DATASET_PATH:-${TORCHTITAN:?$CHECKOUT}/tests/assets/c4_test}")
+export HF_ASSETS_PATH DATASET_PATH
+
+"""
 
 
 def _training(run: Run) -> dict[str, object]:
@@ -272,6 +286,12 @@ def _lost(run: Run, shape: Architecture) -> list[str]:
         )
     if assumptions.linear_dtype != "bf16" and not _narrow(run):
         found.append(f"multiplies in {assumptions.linear_dtype} on {run.device.name}: they are in BF16 here")
+    if assumptions.attention_kernels > GENERATIONS.index("flash-2") + 1:
+        found.append(
+            "attention kernels of flash-3 and later (attention_kernels): the recipe has FlexAttention in Triton, which "
+            "runs on every GPU (attn_backend flex_flash is for Hopper and Blackwell alone)"
+        )
+    found += ungraphed(run, "the recipe has disable_cuda_graphs, and compiles the model")
     if run.experts and run.experts.capacity_percent != 100:
         found.append(f"room for experts of {run.experts.capacity_percent} % of their share: no token is dropped here")
     if run.number("pp") > 1 and assumptions.pp_overlap:
@@ -296,6 +316,7 @@ def _arguments(values: dict[str, object]) -> str:
 
 
 _TEXT = """{head}
+import os
 from functools import partial
 
 import torch.nn as nn
@@ -363,7 +384,8 @@ def recipe() -> Trainer.Config:
         model_spec=model_spec(),
         loss=CrossEntropyLoss.Config(global_vocab_size=VOCABULARY),
         optimizer=default_adamw(lr=1e-4),
-        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4_test"),
+        hf_assets_path=os.environ.get("HF_ASSETS_PATH", "./tests/assets/tokenizer"),  # launch.sh sets both
+        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4_test", dataset_path=os.environ.get("DATASET_PATH")),
         training=TrainingConfig(
 {training}
         ),

@@ -54,8 +54,9 @@ def test_a_script_sets_what_was_priced(dense):
         *("--tensor-model-parallel-size", "2", "--sequence-parallel", "--context-parallel-size", "1"),
         *("--pipeline-model-parallel-size", "2", "--micro-batch-size", "1", "--global-batch-size", "64"),
         *("--seq-length", "2048", "--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather"),
-        *("--bf16", "--grad-reduce-in-bf16", "--tp-comm-overlap"),
+        *("--bf16", "--grad-reduce-in-bf16", "--tp-comm-overlap", "--no-create-attention-mask-in-dataloader"),
         *("--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl", "native"),
+        *("--cuda-graph-impl", "transformer_engine", "--cuda-graph-modules", "attn", "mlp", "--te-rng-tracker"),
     ]
 
 
@@ -144,6 +145,7 @@ def test_a_recipe_of_torchtitan_says_every_stage():
         ("megatron", "pp=2 dp=8 schedule=zb-h1 zero_stage=1", ["schedule=zb-h1", "nearest: schedule=1f1b"]),
         ("megatron-bridge", "pp=2 dp=8 zero_stage=3", ["zero_stage=3", "nearest: zero_stage=1"]),
         ("deepspeed", "pp=2 vpp=3 dp=8 zero_stage=1", ["vpp=3; nearest: vpp=1", "strategy=1d"]),
+        ("deepspeed", "dp=16 zero_stage=3 zero_replicas=2", ["zero_replicas=2; nearest: zero_replicas=1"]),
     ],
 )
 def test_what_a_framework_cannot_run_is_said_with_the_nearest(framework, plan, words):
@@ -177,7 +179,8 @@ def test_files_are_written_and_said(tmp_path, dense):
     script = tmp_path / "a" / "b" / "launch.sh"
     assert script.read_text() == dense.files["launch.sh"]
     assert script.stat().st_mode & 0o100
-    assert str(found).endswith(f"start it with: bash {script}")
+    variables = "MEGATRON_LM=/path/of/Megatron-LM NODE_RANK=0 MASTER_ADDR=first-node"
+    assert str(found).endswith(f"start it on each node with: {variables} bash {script}")
     assert found.to_data()["files"] == dense.files
     assert found.to_data()["lost"] == list(found.lost)
 
@@ -195,3 +198,67 @@ def test_wrong_arguments(tmp_path):
 def test_names_cannot_leave_a_comment():
     spec = SPEC | {"name": "small\ntouch owned"}
     assert "\ntouch owned" not in dsx.launch(job(spec), MEGATRON).files["launch.sh"]
+
+
+def test_torchtitan_passes_no_keys_around():
+    with pytest.raises(InputError, match="strategy=2d-ring; nearest: strategy 1d, 1d-no-sp, 2d, 2d-no-sp"):
+        dsx.launch(job(), "cp=4 dp=4 zero_stage=2", framework="torchtitan", strategy="2d-ring")
+
+
+def test_a_loss_of_two_bytes_is_lost_by_the_flags_of_best_too(dense):
+    flags = dsx.evaluate(job(), MEGATRON).launch
+    assert flags.lost == dense.lost
+
+
+def test_fusions_of_the_arguments_are_set_in_the_recipe():
+    text = dsx.launch(job(), MEGATRON, framework="megatron-bridge").files["recipe.py"]
+    for name in ("apply_rope_fusion", "bias_activation_fusion", "bias_dropout_fusion"):
+        assert f"        {name}=True,\n" in text
+    layer = SPEC["layers"][1] | {"options": ["rotary"]}  # GELU, whose fusion needs a bias
+    plain = SPEC | {"layers": [SPEC["layers"][0], layer, SPEC["layers"][2]]}
+    assert (
+        "bias_activation_fusion=False"
+        in dsx.launch(job(plain), MEGATRON, framework="megatron-bridge").files["recipe.py"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("plan", "lost"),
+    [
+        ("dp=16 zero_stage=1", ""),
+        ("dp=16 zero_stage=1 recompute=norms", ""),
+        ("dp=16 zero_stage=1 recompute=full", "recompute=full"),
+        ("dp=16 zero_stage=3", "zero_stage=3"),
+        ("dp=16 zero_stage=1 offload=activations", "offload=activations"),
+    ],
+)
+def test_graphs_are_set_where_they_were_priced_and_can_be(plan, lost):
+    found = dsx.launch(job(), plan)
+    said = [part for part in found.lost if "dispatch_latency" in part]
+    assert [lost in part for part in said] == [True] * bool(lost)
+    assert ("--cuda-graph-impl" in plan_of(found.files["launch.sh"])) == (not lost)
+    slow = dsx.launch(job(**{"assumptions.dispatch_latency": "30 us"}), plan)
+    assert "cuda-graph" not in slow.files["launch.sh"]
+    assert not [part for part in slow.lost if "dispatch_latency" in part]
+
+
+def test_graphs_leave_the_experts_out():
+    words = plan_of(dsx.launch(job(EXPERTS), "dp=16 ep=8 zero_stage=1").files["launch.sh"])
+    at = words.index("--cuda-graph-modules")
+    assert words[at + 1 : at + 5] == ["attn", "mlp", "moe_router", "moe_preprocess"]
+
+
+def test_what_is_priced_and_not_said_is_lost():
+    titan = " ".join(dsx.launch(job(), "dp=16 zero_stage=2", framework="torchtitan").lost)
+    deepspeed = dsx.launch(job(), "dp=16 zero_stage=0", framework="deepspeed", strategy="1d-no-sp")
+    assert "flash-3" in titan
+    assert "dispatch_latency" in titan
+    for part in ("cross_entropy_bytes", "dispatch_latency", "dp_overlap=0.9"):
+        assert part in " ".join(deepspeed.lost)
+    assert json.loads(deepspeed.files["ds_config.json"])["zero_optimization"]["overlap_comm"] is False
+
+
+def test_the_overlap_of_experts_has_several_connections():
+    text = dsx.launch(job(EXPERTS), "tp=2 dp=8 ep=4 zero_stage=1").files["launch.sh"]
+    assert "--overlap-moe-expert-parallel-comm" in text
+    assert "export CUDA_DEVICE_MAX_CONNECTIONS=32" in text

@@ -71,7 +71,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         parser.add_argument(f"--{name}", action="store_true")
     for name in ("bf16", "grad-reduce-in-bf16", "no-overlap-p2p-communication", "moe-grouped-gemm"):
         parser.add_argument(f"--{name}", action="store_true")
-    for name in ("moe-router-fusion", "moe-permute-fusion", "cross-entropy-loss-fusion"):
+    for name in (
+        "moe-router-fusion",
+        "moe-permute-fusion",
+        "cross-entropy-loss-fusion",
+        "no-create-attention-mask-in-dataloader",
+    ):
         parser.add_argument(f"--{name}", action="store_true")
     for name in ("moe-router-dtype", "megatron-fsdp-main-grads-dtype", "megatron-fsdp-grad-comm-dtype"):
         parser.add_argument(f"--{name}", choices=["fp32", "bf16"])

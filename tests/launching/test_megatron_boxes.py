@@ -23,6 +23,7 @@ FRAMEWORK = read_framework("megatron")
 # What the set itself prices and Megatron-LM has not is no choice of a plan.
 ASSUMED = load_assumptions("uncalibrated").model_copy(
     update={f"{axis}_overlap": 0.0 for axis in ("tp", "cp", "ep", "pp")}
+    | {"cross_entropy_bytes": 8, "dispatch_latency": 20e-6}
 )
 DEVICE = load_cluster("h100-nvs8").device
 DIMENSIONS = {"e": 1024, "h": 8, "g": 8, "k": 128, "f": 2048, "v": 50000}

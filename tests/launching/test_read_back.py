@@ -63,7 +63,7 @@ def started(tmp_path):
     def run(script: str) -> tuple[list[str], dict[str, str]]:
         record = tmp_path / "recorded"
         record.with_suffix(".env").unlink(missing_ok=True)
-        env = os.environ | {"PATH": f"{shim}:{os.environ['PATH']}", "RECORDED": str(record)}
+        env = os.environ | {"PATH": f"{shim}:{os.environ['PATH']}", "RECORDED": str(record), "MEGATRON_LM": "."}
         subprocess.run(["bash", "-c", script], check=True, env=env)
         words = record.read_text().split("\0")[:-1]
         exported = dict(line.split("=", 1) for line in record.with_suffix(".env").read_text().split("\0")[:-1])
@@ -240,7 +240,8 @@ def test_deepspeed(body, seed):
             "tp": one.run.plan["tp"] if one.run.plan["pp"] == 1 else 1,
             "weight_bytes": 2,
             "gradients": {2: "bf16", 4: "fp32"}[one.run.assumptions.gradient_bytes],
-            "overlap": bool(one.run.assumptions.dp_overlap) or one.run.plan["zero_stage"] == 3,
+            "overlap": one.run.plan["zero_stage"] == 3
+            or (one.run.plan["zero_stage"] > 0 and bool(one.run.assumptions.dp_overlap)),
         }
         for one in found
     ]

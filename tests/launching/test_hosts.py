@@ -1,0 +1,74 @@
+"""Which processes a script starts on which hosts, and the paths that it takes."""
+
+import os
+import subprocess
+
+import pytest
+from launching.test_files import SPEC
+
+import dsx
+from dsx.launching.files import FRAMEWORKS
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Start a script in a folder of its own; return its exit status, the words of torchrun, and what it said."""
+    shim = tmp_path / "bin"
+    shim.mkdir()
+    (shim / "torchrun").write_text('#!/bin/bash\nprintf "%s\\n" "$@"\necho "$HF_ASSETS_PATH"\n', encoding="utf-8")
+    (shim / "torchrun").chmod(0o755)
+    (tmp_path / "titan" / "tests" / "assets" / "tokenizer").mkdir(parents=True)
+    (tmp_path / "titan" / "tests" / "assets" / "c4_test").mkdir()
+    (tmp_path / "train.py").touch()
+
+    def run(found: dsx.LaunchFiles, **variables: str) -> tuple[int, list[str], str]:
+        script = f"{found.out}/launch.sh"
+        env = os.environ | {"PATH": f"{shim}:{os.environ['PATH']}"} | variables
+        done = subprocess.run(["bash", script], env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout.splitlines(), done.stderr
+
+    return run
+
+
+NEEDED = {"MEGATRON_LM": ".", "TORCHTITAN": "titan", "PROGRAM": "train.py"}
+
+
+def launched(tmp_path, num_gpus=12, framework="megatron", cluster="h100-nvs8"):
+    job = dsx.Job(SPEC, cluster, num_gpus=num_gpus, global_batch_size=8 * num_gpus)
+    strategy = "1d-no-sp" if framework == "deepspeed" else "1d"
+    plan = f"dp={num_gpus} zero_stage=2"
+    return dsx.launch(job, plan, framework=framework, strategy=strategy, out=tmp_path / "out")
+
+
+@pytest.mark.parametrize(("num_gpus", "nodes", "each"), [(12, 2, 6), (16, 2, 8), (4, 1, 4), (20, 4, 5)])
+def test_hosts_start_all_gpus(tmp_path, started, num_gpus, nodes, each):
+    found = launched(tmp_path, num_gpus)
+    status, words, said = started(found, MEGATRON_LM=".")
+    assert (status, words[:4]) == (0, ["--nnodes", str(nodes), "--nproc-per-node", str(each)]), said
+    head = found.files["launch.sh"].partition("set -euo")[0]
+    assert (f"{num_gpus} GPUs are no multiple of the 8 of a host" in head) == (each not in (8, num_gpus))
+    assert ("NODE_RANK=0" in found.needs) == (nodes > 1)
+
+
+def test_hosts_that_do_not_divide_the_gpus_are_refused(tmp_path, started):
+    found = launched(tmp_path)
+    assert started(found, MEGATRON_LM=".", GPUS_PER_NODE="8")[0] == 2
+    large = launched(tmp_path, cluster="gb200-nvl72")
+    assert "GPUs of one host" in started(large, MEGATRON_LM=".")[2]
+    assert {"GPUS_PER_NODE=4", "NODE_RANK=0"} <= {*large.needs}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_what_a_script_needs_is_said_and_asked_for(tmp_path, started, framework):
+    found = launched(tmp_path, 8, framework)
+    names = [one.partition("=")[0] for one in found.needs]
+    status, words, said = started(found, **{name: NEEDED[name] for name in names})
+    assert status == 0, said
+    if framework == "torchtitan":
+        assert words[-1] == str(tmp_path / "titan" / "tests" / "assets" / "tokenizer")
+    if framework == "deepspeed":
+        assert str(tmp_path / "train.py") in words
+    if names:
+        status, _, said = started(found)
+        assert status != 0
+        assert names[0] in said
