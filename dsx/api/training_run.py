@@ -186,8 +186,9 @@ def training_run(
     """
     watch, job = watcher(watch), with_margin(checked(job), memory_margin)
     tokens = total("train_tokens", train_tokens)
-    if tokens is None:
-        raise InputError("--train-tokens: a number of tokens is wanted, as in 15T")
+    if tokens is None or tokens < job.sequence_length:
+        few = "" if tokens is None else f", {tokens:g} are less than one sequence"
+        raise InputError(f"--train-tokens: a number of tokens is wanted, as in 15T{few}")
     goal = Goal(_days(deadline), total("budget", budget))
     if goal.budget_usd is not None and (fault := missing_of_cluster(["cost_usd"], job.cluster)):
         raise InputError(f"--budget {budget}: {fault}")

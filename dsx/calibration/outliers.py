@@ -6,8 +6,9 @@ deviation if r is normal), a row is an outlier if
     |r - m| > 5 s, but at least log 3 and at most log 10
 
 If a set is off for a whole cluster, it is off by the same factor in all rows, which is m; so three rows are enough to
-find one that differs. The published runs to which the packaged set is fitted are within 2.1 times of their median. Not
-found: the outliers of a table in which all rows are wrong by the same factor.
+find one that differs. The published runs to which the packaged set is fitted are within 2.1 times of their median. A
+table whose median is off by more than a factor of 10 is refused. Not found: the outliers of a table in which all rows
+are wrong by the same smaller factor.
 """
 
 from collections.abc import Sequence
@@ -72,10 +73,17 @@ def without_outliers(
     """Return the observations of a table without its outliers, and the outliers.
 
     `runs` and `resolved` are the rows of the table and their setups. Raises RunTableError if more than a third of the
-    rows are outliers.
+    rows are outliers, or if all are as far off as no cluster is.
     """
     ids = [setup.run.id for setup in observations.setups]
-    found = outliers(ids, observations.measured_s, observations.step_times({}))
+    predicted_s = observations.step_times({})
+    usual = float(np.exp(np.median(np.log(observations.measured_s / predicted_s))))
+    if not 1 / _MOST <= usual <= _MOST:
+        raise RunTableError(
+            f"the table looks wrong: the times are {usual:.3g} times what is predicted, in the median; are all of them "
+            "seconds of one step?"
+        )
+    found = outliers(ids, observations.measured_s, predicted_s)
     if not found:
         return observations, []
     if len(found) > _MOST_SHARE * len(ids):

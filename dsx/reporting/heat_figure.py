@@ -64,8 +64,8 @@ def heat_figure(rows: RankedRows, first: Named) -> Picture | None:
         )
     )
     over = "time per token and GPU" if {"num_gpus", "global_batch_size"} & {x, y} else "step time"
-    about = f"Best {over} for each pair, relative to the best of all, over the other choices. Empty: no feasible plan; "
-    about += f"colours end at {_WORST:g} times the best."
+    about = f"Best {over} for each pair, relative to the best of all, over the other choices. Empty: no feasible plan "
+    about += f"in the set; colours end at {_WORST:g} times the best."
     return Picture("heat", f"{over[0].upper()}{over[1:]} by {x_title} and {y_title}", about, figure)
 
 

@@ -58,7 +58,7 @@ def software_of(
 def described(unknown: str, stack: StackSpec, stacks: Sequence[StackSpec]) -> str:
     """Return the remark on software that no stack names: the nearest word, and the stack that is assumed."""
     words = sorted({word for known in stacks for word in known.software.words})
-    near = nearest_names(unknown, words, cutoff=_SIMILAR)
+    near = [name for word in unknown.split() for name in nearest_names(word, words, cutoff=_SIMILAR)]
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"software {unknown!r} is not known{hint}; the stack {stack.name!r} is assumed"
 

@@ -36,13 +36,19 @@ from dsx.spec.what_if import WhatIf, is_assumption
 from dsx.spec.yaml_text import load_document
 
 # Columns that a sweep states at top level, and that `fix` could contradict.
-_SETTINGS = ("cluster", "num_gpus", "global_batch_size", "sequence_length", "strategy")
+_SIZES = ("num_gpus", "global_batch_size")  # of a job, of which a sweep may list several
+_SETTINGS = ("cluster", *_SIZES, "sequence_length", "strategy")
 
 
 def _no_setting(name: str) -> str:
     if name in _SETTINGS:
         raise ValueError(f"{name!r} is a setting of the sweep: state it at top level")
     return name
+
+
+def _fastest_of_each_job(stated: Mapping[str, Any]) -> Keep:
+    """Return what a sweep keeps that does not say: steps of jobs of other sizes do not compete."""
+    return KeepTop(top=10, per=[name for name in _SIZES if len(stated.get(name, ())) > 1])
 
 
 class SweepSpec(Spec):
@@ -62,7 +68,7 @@ class SweepSpec(Spec):
     partition: Literal["even", "optimal"] = "even"  # of the layers into pipeline stages
     operator_times: str | None = None  # a file of measured kernel times
     assumptions: str = "default"
-    keep: Keep = KeepTop(top=10)
+    keep: Keep = Field(default_factory=_fastest_of_each_job)
     precision: Literal["float32", "float64"] = "float32"
     part_size: Count | None = None  # candidates per part of the result set
     plot: PlotSpec | None = None

@@ -11,6 +11,7 @@ from dsx.calibration.assumption_file import text_of
 from dsx.calibration.calibration import MOST_FIELDS, adapt, calibrate, errors
 from dsx.calibration.few_runs import RUNS, after_few_runs, median_errors
 from dsx.calibration.observations import observe, others_like
+from dsx.calibration.outliers import without_outliers
 from dsx.calibration.regret import groups_of
 from dsx.calibration.specialise import Prior
 from dsx.errors import RunTableError, SpecError
@@ -166,6 +167,13 @@ def test_the_file_reads_back_and_predicts_the_same(tmp_path):
     assert predicted.step_time_s == pytest.approx(found.after_s, rel=5e-3)
     ratio = predicted.high / predicted.step_time_s
     assert set(np.round(ratio, 6)) <= {round(entry.high, 6) for entry in found.interval}
+
+
+def test_a_table_in_which_all_times_are_off_by_a_thousand_is_refused(tmp_path):
+    file = table(tmp_path, lambda count: np.full(count, np.log(1000.0)))
+    runs = read_runs(file)
+    with pytest.raises(RunTableError, match=r"looks wrong: the times are 1\.\d*e\+03 times what is predicted"):
+        without_outliers(observed(file), runs, setups(runs), BASE)
 
 
 def test_too_many_fields_or_none_are_refused(exact):

@@ -108,7 +108,7 @@ def test_empty_cells_are_hatched():
     assert [(0, 0), (0, 1)] == [tuple(map(int, cell)) for cell in np.argwhere(empty)][:2]
     assert set(annotations(ax)) <= {tuple(map(int, cell)) for cell in np.argwhere(~empty)}
     assert ax.patch.get_hatch()
-    assert legend_texts(ax) == ["no feasible plan"]
+    assert legend_texts(ax) == ["no feasible plan in the set"]
     full = plot.heatmap(df.assign(reject=0)[df[BANDWIDTH] > 1.2e12], CAPACITY, BANDWIDTH)
     assert full.get_legend() is None
 

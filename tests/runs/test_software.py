@@ -36,8 +36,8 @@ def test_the_stack_of_known_software(software, framework, year, stack):
 def test_unknown_software_has_the_stack_of_its_year_and_is_reported(year, stack):
     found = software_of("3.1", "Megatrn", year, STACKS)
     assert (found.stack.name, found.unknown) == (stack, "3.1 Megatrn")
-    remark = described("Megatrn", found.stack, STACKS)
-    assert remark == f"software 'Megatrn' is not known; did you mean 'megatron'?; the stack {stack!r} is assumed"
+    remark = described("Megatrn 3.1", found.stack, STACKS)
+    assert remark == f"software 'Megatrn 3.1' is not known; did you mean 'megatron'?; the stack {stack!r} is assumed"
 
 
 def test_a_run_that_states_no_software_is_no_unknown_one():

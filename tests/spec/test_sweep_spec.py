@@ -46,6 +46,11 @@ def test_the_defaults():
     assert (spec.part_size, spec.plot) == (None, None)
 
 
+def test_jobs_of_several_sizes_do_not_compete_for_what_is_kept():
+    assert sweep(num_gpus=[8, 16]).keep == KeepTop(top=10, per=["num_gpus"])
+    assert sweep(num_gpus=[8, 16], global_batch_size=[64, 128]).keep.per == ["num_gpus", "global_batch_size"]
+
+
 def test_equality_is_of_what_is_stated_not_of_the_file(tmp_path):
     file = tmp_path / "sweep.yaml"
     file.write_text(FULL)

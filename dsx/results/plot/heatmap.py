@@ -105,7 +105,7 @@ def _hatch(ax: "Axes", empty: NDArray[np.bool_]) -> bool:
     ax.patch.set(**style)
     few = bool(empty.any() and not empty.all())
     if few:
-        patch = Patch(label="no feasible plan", linewidth=0.0, **style)
+        patch = Patch(label="no feasible plan in the set", linewidth=0.0, **style)
         place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0), "frameon": False}
         ax.legend(handles=[patch], fontsize="small", borderpad=0.2, **place)
     return few
