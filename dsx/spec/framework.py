@@ -102,7 +102,7 @@ class FrameworkSpec(Spec):
         return tuple(found)
 
     def of_sequence(self, length: int) -> "FrameworkSpec":
-        """Return the framework for sequences of so many tokens: the degrees of cp with equal parts, `cp_parts` a rank."""
+        """Return the framework for sequences of so many tokens, whose cp shares out equal parts, `cp_parts` a rank."""
         each, rest = divmod(length, self.cp_parts)
         if self.cp_parts == 1 or "cp" in self.fix:
             return self
