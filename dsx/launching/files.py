@@ -11,7 +11,7 @@ from dsx.launching import deepspeed, torchtitan
 from dsx.launching.assumed import assumed_lines
 from dsx.launching.hosts import host_lines
 from dsx.launching.megatron_script import BRIDGE, refused_by_core, write_recipe, write_script
-from dsx.launching.request import Framework, Refused, Request, Written
+from dsx.launching.request import Framework, Refused, Request, Written, uneven_sequence
 from dsx.space.boxes import broken, read_framework
 from dsx.space.choices import BY_NAME
 from dsx.spec.framework import BoxSpec
@@ -54,6 +54,9 @@ def refused(framework: Framework, request: Request) -> list[Refused]:
     # Of equally near boxes the last has the narrowest statement.
     columns, box = min(((broken(box, plan), box) for box in boxes), key=lambda found: len(found[0]))  # pyright: ignore[reportArgumentType]
     found = [Refused(f"{column}={plan[column]}", _nearest(box, column, plan[column])) for column in columns]
+    if (cp := request.run.number("cp")) > 1:
+        parts = limits.cp_parts * cp
+        found += uneven_sequence(request.run, parts, f"{limits.cp_parts} * cp={cp}")
     known = {column for column, _ in ((part.part.partition("=")[0], part) for part in found)}
     return found + [part for part in framework.refused(request) if part.part.partition("=")[0] not in known]
 

@@ -13,7 +13,7 @@ from dsx.launching.megatron import NAME, megatron_core, words_of
 from dsx.launching.megatron_model import model_options, refused_model
 from dsx.launching.megatron_options import overlaps_experts, refused_by_arguments
 from dsx.launching.option import Option
-from dsx.launching.request import Refused, Request, Written, commented, lost_lines, uneven_sequence
+from dsx.launching.request import Refused, Request, Written, commented, lost_lines
 
 _SCRIPT, _RECIPE = "launch.sh", "recipe.py"
 BRIDGE = "Megatron-Bridge"
@@ -23,8 +23,6 @@ def refused_by_core(request: Request) -> list[Refused]:
     """Return what Megatron Core cannot run of a plan, beyond the columns that its file in data/frameworks limits."""
     launch = megatron_core(request.run)
     found = [Refused(part, _nearest(part)) for part in (launch.lost if launch.none_since else ())]
-    if (cp := request.run.number("cp")) > 1:  # each rank has an early and a late part, which share out a causal mask
-        found += uneven_sequence(request.run, 2 * cp, f"2 * cp={cp}")
     return found + [Refused(part, "a recipe of your own") for part in refused_model(request.shape)]
 
 

@@ -125,6 +125,7 @@ class Problem:
 
     def run_by(self, framework: FrameworkSpec) -> "Problem":
         """Return the problem with the plans of a framework, without searched values that it never runs."""
+        framework = framework.of_sequence(self.sequence_length)
         searched = run_by(framework, self.strategies, has_experts(self.model.dimensions), self.workload.searched)
         return replace(self, framework=framework, workload=replace(self.workload, searched=searched))
 

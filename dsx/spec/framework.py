@@ -68,6 +68,7 @@ class FrameworkSpec(Spec):
     without_experts: list[str] = Field(default_factory=list)  # strategies that only models without experts can have
     fix: dict[Column, Choices] = Field(default_factory=dict)
     limit: dict[NumberColumn, Limits] = Field(default_factory=dict)
+    cp_parts: Annotated[int, Field(ge=1)] = 1  # equal parts of a sequence that each rank of cp holds
     runs: Annotated[list[BoxSpec], Field(min_length=1, max_length=MOST_BOXES)]
 
     _document: Document = PrivateAttr(default=Document({}, {(): "framework"}))
@@ -99,6 +100,14 @@ class FrameworkSpec(Spec):
             stated = {"strategy": strategy, "fix": self.fix | box.fix, "limit": self.limit | box.limit}
             found.append(box.model_copy(update=stated))
         return tuple(found)
+
+    def of_sequence(self, length: int) -> "FrameworkSpec":
+        """Return the framework for sequences of so many tokens, whose cp shares out equal parts, `cp_parts` a rank."""
+        each, rest = divmod(length, self.cp_parts)
+        if self.cp_parts == 1 or "cp" in self.fix:
+            return self
+        degrees = [1] if rest else [degree for degree in range(1, each + 1) if each % degree == 0]
+        return self.model_copy(update={"fix": self.fix | {"cp": degrees}})
 
     def strategies(self, experts: bool) -> tuple[str, ...] | None:
         """Return the strategies that it runs on models with or without experts; None if it runs every strategy."""

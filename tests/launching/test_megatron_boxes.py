@@ -97,3 +97,9 @@ def test_flags_lose_something_of_every_plan_in_no_box(body, seed):
         found |= columns
         assert launch.none_since or launch.lost, (plan, columns)
     assert found >= {"schedule", "zero_stage", "offload"}
+
+
+def test_a_sequence_of_equal_parts_leaves_degrees_of_context_parallelism():
+    assert FRAMEWORK.of_sequence(24).fix["cp"] == [1, 2, 3, 4, 6, 12]
+    assert FRAMEWORK.of_sequence(8193).fix["cp"] == [1]
+    assert "cp" not in read_framework("any").of_sequence(8193).fix

@@ -176,7 +176,7 @@ def test_megatron_lm(body, seed, started):
         words, environment = started(texts["launch.sh"])
         at = next(place for place, word in enumerate(words) if word.endswith("pretrain_gpt.py"))
         nodes, each = (int(words[words.index(name) + 1]) for name in ("--nnodes", "--nproc-per-node"))
-        assert nodes * each <= request.run.plan["num_gpus"]
+        assert nodes * each == request.run.plan["num_gpus"]
         job = {"arguments": words[at + 1 :], "environment": environment, "num_gpus": request.run.plan["num_gpus"]}
         jobs.append(job)
     check(read("megatron_lm", jobs), [core(request) for request in found])
