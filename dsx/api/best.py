@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dsx.api.answer import PricedPlans, paragraphs
 from dsx.api.arguments import count, strategy_names, total, watcher
 from dsx.api.beyond import Asked, Beyond, beyond, beyond_text
+from dsx.api.device_remarks import unfilled_domain
 from dsx.api.infeasible import why_nothing_fits
 from dsx.api.job import Job, checked, with_margin
 from dsx.api.limits import LimitLike, given_limits
@@ -33,6 +34,7 @@ from dsx.pricing.measured_kernels import Coverage, coverage, idle_rows
 from dsx.pricing.problem import Problem
 from dsx.printable import printable
 from dsx.progress import Watch, progress, working
+from dsx.remarks import warn
 from dsx.search.fastest import ANY, CUTS, SearchCounts, fastest, problems_of
 from dsx.search.nearly_fastest import Wanted, nearly_fastest
 from dsx.search.search_spaces import SearchSpaces, spaces_of
@@ -326,6 +328,8 @@ def best(
     most = _KNOWN if top is None else count("top", top)
     *_, widest = stated  # optimal cuts allow the most pipelines
     say_few_pipelines(widest)
+    for said in unfilled_domain(job.num_gpus, widest.nvs_size):
+        warn(said)
     fixed = fixed_settings(given.settings, job.num_gpus, widest.limits())
     check_fixed(found, fixed, "--fix {}".format)
     limits = given_limits(limit, fixed)

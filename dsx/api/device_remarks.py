@@ -20,3 +20,15 @@ def device_remarks(device: DeviceSpec, assumptions: AssumptionsSpec) -> list[str
             f"{assumptions.name!r} are from devices of {', '.join(assumptions.platforms)}"
         )
     return said
+
+
+def unfilled_domain(num_gpus: int, domain: int) -> list[str]:
+    """Return what to say once of a job whose GPUs do not fill fast domains of `domain` GPUs; nothing if they do."""
+    rest = num_gpus % domain
+    if num_gpus < domain or not rest:
+        return []
+    down, up = num_gpus - rest, num_gpus - rest + domain
+    return [
+        f"{num_gpus:,} GPUs do not fill fast domains of {domain}: the last one has {rest}; {down:,} or {up:,} GPUs "
+        "would fill them"
+    ]

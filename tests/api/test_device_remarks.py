@@ -1,6 +1,6 @@
 """What is said of a device that a set was not made for, or that states too little."""
 
-from dsx.api.device_remarks import device_remarks
+from dsx.api.device_remarks import device_remarks, unfilled_domain
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster
 
@@ -24,3 +24,9 @@ def test_numbers_of_another_maker():
     assert "rocm" in said and "'uncalibrated' are from devices of cuda" in said
     assert remarks("mi300x-xgmi8", changes=[("platforms", "[cuda, rocm]")]) == []
     assert remarks("mi300x-xgmi8", changes=[("platforms", "[]")]) == []
+
+
+def test_gpus_that_do_not_fill_their_domains_are_said():
+    assert [unfilled_domain(*sizes) for sizes in ((8, 8), (4, 8), (64, 8), (72, 72), (72, 8))] == [[]] * 5
+    (said,) = unfilled_domain(512, 72)
+    assert said == "512 GPUs do not fill fast domains of 72: the last one has 8; 504 or 576 GPUs would fill them"
