@@ -48,7 +48,9 @@ def launch(
     assignments: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write the files that start a plan as it was priced: a shell script, and what the framework reads.
+    """Write the files that start a plan as it was priced.
+
+    A shell script, and what the framework reads.
 
     At their head is what the framework does not express of the plan, and what is assumed of its software. A plan that
     the framework cannot run is an error, which names the parts and the nearest that it can.

@@ -28,7 +28,7 @@ def report(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write a result set as one HTML file that opens without a network.
+    """Write a result set as one HTML file that opens offline.
 
     It has the question and the answer, pictures, the explanation of the best plan, a table of the 20,000 best rows that
     can be filtered, rejected candidates, assumptions with sources, and what runs it again. It needs plotly: pip install

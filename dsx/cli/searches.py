@@ -76,7 +76,9 @@ def best(
     assignments: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
-    """Price every plan that a framework runs; print the fastest, the simplest as fast, and the leanest nearly as fast.
+    """Price every plan that a framework runs; print the fastest.
+
+    Three plans: the fastest, the simplest that measurements do not tell from it, and the leanest nearly as fast.
 
     The Megatron-LM launch flags of the fastest plan follow. A line says what the limits of the framework cost.
 

@@ -46,11 +46,6 @@ def _no_setting(name: str) -> str:
     return name
 
 
-def _fastest_of_each_job(stated: Mapping[str, Any]) -> Keep:
-    """Return what a sweep keeps that does not say: steps of jobs of other sizes do not compete."""
-    return KeepTop(top=10, per=[name for name in _SIZES if len(stated.get(name, ())) > 1])
-
-
 class SweepSpec(Spec):
     """A sweep; `load_sweep` and `sweep_from_data`, which know the columns, create it."""
 
@@ -68,7 +63,7 @@ class SweepSpec(Spec):
     partition: Literal["even", "optimal"] = "even"  # of the layers into pipeline stages
     operator_times: str | None = None  # a file of measured kernel times
     assumptions: str = "default"
-    keep: Keep = Field(default_factory=_fastest_of_each_job)
+    keep: Keep = KeepTop(top=10)  # of each job, where the file does not say
     precision: Literal["float32", "float64"] = "float32"
     part_size: Count | None = None  # candidates per part of the result set
     plot: PlotSpec | None = None
@@ -156,6 +151,9 @@ def _sweep(document: Document, columns: Columns, overrides: Sequence[Assignment]
     document = override(document, overrides, "sweep", _may_add)
     point = (*columns.point, *stated_fields(document.data.get("what_if")))
     sweep = validate(document, SweepSpec, context=replace(columns, point=point))
+    if "keep" not in document.data:  # steps of jobs of other sizes do not compete
+        several = [name for name in _SIZES if len(getattr(sweep, name)) > 1]
+        sweep = sweep.model_copy(update={"keep": KeepTop(top=10, per=several)})
     sweep._file, sweep._document = file, document
     return sweep
 

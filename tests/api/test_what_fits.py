@@ -2,11 +2,14 @@
 
 import re
 
+import pytest
+
 import dsx
 
 FEW = "zero_replicas=1 stored_layers=0 offload=none vpp=1 recompute=none,full zero_stage=1,3 schedule=1f1b"
 
 
+@pytest.mark.slow
 def test_more_gpus_and_other_choices_fit():
     job = dsx.Job("llama-3-8b", "h100-nvs8", 4, 16, set={"cluster.device.hbm_capacity": "30 GB"})
     none = dsx.best(job, fix=FEW, strategy="1d")

@@ -235,6 +235,7 @@ def test_schedules_whose_closed_form_is_too_fast_are_named(run, folder):
     assert "closed form" not in run("best", *searched).err
 
 
+@pytest.mark.slow
 def test_several_jobs_are_ranked(run, folder):
     several = (*ONE[:4], *ONE[-2:], *FEW_EVEN, "--num-gpus", "8,16", "--global-batch-size", "32,64")
     data = json.loads(run("best", *several, "--json").out)

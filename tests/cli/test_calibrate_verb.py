@@ -113,11 +113,15 @@ def test_one_run_adapts_a_set(run, place, times):
     assert (spec.matrix_efficiency, spec.hbm_efficiency) == (pytest.approx(field["after"], rel=1e-5), 0.9)
 
 
-def test_runs_that_no_cluster_explains_are_written_with_a_remark(run, place, times):
-    write(place / "one.csv", PLANS[0] | {"measured_iter_s": repr(1000 * times[0])})  # milliseconds
+def test_runs_that_no_cluster_explains_are_written_with_a_remark_or_refused(run, place, times):
+    write(place / "one.csv", PLANS[0] | {"measured_iter_s": repr(20 * times[0])})
     done = run("calibrate", "one.csv", "--specialise", "two.yaml", "-o", "mine.yaml", "--json")
     assert done.code == 0
-    assert "the median error of the set is still 99.9 %: are the times seconds of one step?" in done.err
+    assert "the median error of the set is still 9" in done.err and "are the times seconds of one step?" in done.err
+    write(place / "one.csv", PLANS[0] | {"measured_iter_s": repr(1000 * times[0])})  # milliseconds
+    done = run("calibrate", "one.csv", "--specialise", "two.yaml", "-o", "other.yaml")
+    assert (done.code, (place / "other.yaml").exists()) == (2, False)
+    assert "the table looks wrong: the times are 1" in done.err
 
 
 def test_a_run_makes_no_calibrated_assumption_set(run, place, times):
