@@ -61,14 +61,14 @@ SeveralNumGpus = Annotated[
     typer.Option(
         "--num-gpus",
         parser=counts,
-        metavar="N[,N...]",
+        metavar="N,N",
         help="GPUs of the job; several are ranked. With --train-tokens it may be left out, for powers of two.",
     ),
 ]
 SeveralBatches = Annotated[
     Any,
     typer.Option(
-        "--global-batch-size", parser=counts, metavar="N[,N...]", help="Sequences of one step; several are ranked."
+        "--global-batch-size", parser=counts, metavar="N,N", help="Sequences of one step; several are ranked."
     ),
 ]
 TrainTokens = Annotated[
