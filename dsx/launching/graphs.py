@@ -9,7 +9,7 @@ it is left without graphs for all.
 """
 
 from dsx.launching.option import Settings, switch, valued, words
-from dsx.launching.run import Run
+from dsx.launching.run import ExpertRun, Run
 from dsx.space.recompute_values import FULL, JOINED, SELECTIVE
 
 _GRAPHED = 12e-6  # s an operator: the stacks that state graphs are below, those of compiled operators above
@@ -32,7 +32,11 @@ def graph_options(run: Run) -> Settings:
     if why := _prevented(run):
         return [], ungraphed(run, f"Megatron-LM captures none of layers with {why}")
     layers = {has for has, _ in run.experts.layers} if run.experts else {False}
-    modules = ["attn", *(["mlp"] if False in layers else []), *(_of_experts(run) if True in layers else [])]
+    modules = [
+        "attn",
+        *(["mlp"] if False in layers else []),
+        *(_of_experts(run.experts) if run.experts and True in layers else []),
+    ]
     return [
         valued("--cuda-graph-impl", "transformer_engine", "model.cuda_graph_impl"),
         words("--cuda-graph-modules", modules, "model.cuda_graph_modules"),
@@ -40,10 +44,9 @@ def graph_options(run: Run) -> Settings:
     ], []
 
 
-def _of_experts(run: Run) -> list[str]:
+def _of_experts(experts: ExpertRun) -> list[str]:
     """Return what of a layer with experts is captured: with room for tokens, preprocessing asks the host."""
-    assert run.experts is not None
-    return ["moe_router"] if run.experts.capacity_percent != 100 else ["moe_router", "moe_preprocess"]
+    return ["moe_router"] if experts.capacity_percent != 100 else ["moe_router", "moe_preprocess"]
 
 
 def _prevented(run: Run) -> str:

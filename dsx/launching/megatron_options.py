@@ -12,7 +12,7 @@ probabilities in FP32).
 
 from dsx.graph.match import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
 from dsx.launching.option import Option, Settings, switch, valued
-from dsx.launching.run import RING, Run
+from dsx.launching.run import RING, ExpertRun, Run
 from dsx.space.recompute_values import FULL, JOINED
 
 _BF16, _FP32 = 2, 4  # bytes
@@ -125,7 +125,7 @@ def expert_options(run: Run) -> Settings:
         room = experts.capacity_percent / 100
         options.append(Option("--moe-expert-capacity-factor", f"{room:g}", "model.moe_expert_capacity_factor", room))
         options.append(switch("--moe-pad-expert-input-to-capacity", "model.moe_pad_expert_input_to_capacity"))
-    dispatched, lost = _dispatched(run)
+    dispatched, lost = _dispatched(run, experts)
     options += dispatched
     options.append(switch("--moe-grouped-gemm", "model.moe_grouped_gemm"))
     ep = run.number("ep")
@@ -135,12 +135,11 @@ def expert_options(run: Run) -> Settings:
     return options, lost
 
 
-def _dispatched(run: Run) -> Settings:
+def _dispatched(run: Run, experts: ExpertRun) -> Settings:
     """Return the settings of the dispatcher."""
-    assert run.experts is not None
-    kinds = run.experts.exchanges
+    kinds = experts.exchanges
     # Experts that are all on their own rank need no network.
-    crosses = run.number("ep") * run.experts.tp > 1
+    crosses = run.number("ep") * experts.tp > 1
     once = crosses and run.assumptions.dispatcher == "once_per_domain"
     exchanged = "flex" if once else "alltoall"
     known = {exchanged: kinds <= {ALL_TO_ALL}, "allgather": kinds <= _GATHERED}
@@ -155,7 +154,7 @@ def _dispatched(run: Run) -> Settings:
         valued("--moe-flex-dispatcher-backend", backend, "model.moe_flex_dispatcher_backend"),
         valued("--moe-router-dtype", "fp32", "model.moe_router_dtype"),
     ]
-    if run.experts.capacity_percent != 100 and backend == "deepep":
+    if experts.capacity_percent != 100 and backend == "deepep":
         return options, ["room for experts beyond their share with one transfer to each domain: DeepEP pads none"]
     return options, []
 
