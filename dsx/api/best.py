@@ -15,6 +15,7 @@ from dsx.api.limits import LimitLike, given_limits
 from dsx.api.pipelines import say_few_pipelines, say_inexact_schedules
 from dsx.api.plan_like import PlanLike, given_plan
 from dsx.api.searched import Searched, check_fixed, left_out_text, searched
+from dsx.api.software_remarks import other_software
 from dsx.api.what_fits import what_would_fit
 from dsx.cost.interval import unlike
 from dsx.display.extrapolation import extrapolated_text
@@ -179,6 +180,7 @@ class BestPlans(PricedPlans):
             **({"idle_operator_times": idle_data(self.idle)} if self.problem.operator_times else {}),
             "extrapolated": unlike(self.problem.likeness, self.job.assumptions.trained_on),
             "infeasible": self.infeasible or None,
+            "would_fit": self.would_fit or None,
             "plans": [self._described(plan) for plan in self.priced],
         }
 
@@ -330,6 +332,9 @@ def best(
     say_few_pipelines(widest)
     for said in unfilled_domain(job.num_gpus, widest.nvs_size):
         warn(said)
+    if framework is not None:
+        for said in other_software(found.framework.name, job.assumptions):
+            warn(said)
     fixed = fixed_settings(given.settings, job.num_gpus, widest.limits())
     check_fixed(found, fixed, "--fix {}".format)
     limits = given_limits(limit, fixed)

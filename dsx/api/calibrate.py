@@ -10,6 +10,7 @@ from dsx.api.answer import Answer, paragraphs
 from dsx.api.arguments import watcher
 from dsx.api.job import DEFAULT_ASSUMPTIONS
 from dsx.api.output_file import check_output_file
+from dsx.api.software_remarks import warn_of_unknown
 from dsx.argument_types import file_path
 from dsx.calibration.assumption_file import text_of
 from dsx.calibration.calibration import (
@@ -35,7 +36,7 @@ from dsx.progress import Watch, progress
 from dsx.remarks import warn
 from dsx.runs.reasons import Reason
 from dsx.runs.run_table import read_runs
-from dsx.runs.setups import setups
+from dsx.runs.setups import count_remarks, setups
 from dsx.spec.assumptions import AssumptionsSpec, files_of, load_assumptions, load_fitted
 from dsx.spec.between import Bounds
 from dsx.spec.locate import find, is_path, shown
@@ -141,6 +142,8 @@ def _observed(path: Path, assumed: AssumptionsSpec) -> tuple[Observations, list[
     if faults:
         more = [f"and {counted(len(faults) - _SHOWN_ROWS, 'row')} more"] if len(faults) > _SHOWN_ROWS else []
         raise RunTableError("\n".join([*faults[:_SHOWN_ROWS], *more]))
+    if assumed.stack:
+        warn_of_unknown(count_remarks(made))
     observations = observe(runs, made, assumed)
     left_out = ", ".join(f"{reason} ({count:,})" for reason, count in observations.left_out.items())
     if not observations.source:

@@ -13,6 +13,7 @@ from dsx.api.evaluation import evaluate
 from dsx.api.job import Job, checked
 from dsx.api.plan_like import PlanLike, Row
 from dsx.api.result_row import Hardware, row_of
+from dsx.api.software_remarks import other_software
 from dsx.argument_types import file_path, one_text, wrong
 from dsx.display.job_text import job_text, step_text
 from dsx.errors import InputError, StoreError, UnknownNameError
@@ -127,6 +128,8 @@ def launch(
         warn(
             f"the plan is rejected ({', '.join(one.reason.name for one in priced.broken)}), and is written all the same"
         )
+    for said in other_software(framework, problem.assumptions_spec):
+        warn(said)
     request = _request(problem, priced.plan, device)
     written = launch_files(known, request, _head(problem, priced))
     if folder is not None:

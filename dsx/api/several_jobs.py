@@ -78,6 +78,7 @@ class SeveralJobs(PricedPlans):
             "objective": self.objective.name,
             "searched": [list(_sizes(found.job)) for found in self.found],
             "infeasible": self.infeasible or None,
+            "would_fit": self.would_fit or None,
             "plans": [{**plan, "plan": dict(plan["plan"])} for plan in self.priced],
         }
 

@@ -10,6 +10,7 @@ from typing import Any
 from dsx.api.device_remarks import device_remarks
 from dsx.api.inputs import load_inputs
 from dsx.api.searched import Searched, check_fixed, searched
+from dsx.api.software_remarks import other_software
 from dsx.api.specs_by_name import Contents, by_name
 from dsx.api.sweep_size import say_size
 from dsx.display.quantities import counted
@@ -124,6 +125,9 @@ class SweepRun:
             for inputs in self.inputs
         ]
         check_fixed(found[0], spec.fix, lambda column: f"{spec.place('fix', column)}: fix")
+        if spec.framework is not None:
+            for said in other_software(found[0].framework.name, self.inputs[0].assumptions):
+                warn(said)
         return found
 
     @cached_property

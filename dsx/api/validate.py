@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dsx.api.answer import Answer
 from dsx.api.job import DEFAULT_ASSUMPTIONS
 from dsx.api.output_file import check_output_file, write_output_file
+from dsx.api.software_remarks import warn_of_unknown
 from dsx.argument_types import file_path, function
 from dsx.calibration.outliers import Outlier, outliers
 from dsx.calibration.regret import CLOSE
@@ -117,8 +118,8 @@ def validate(
         write_rows(rows, output)
     found = [*outliers(rows.id, rows.measured_s, rows.predicted_s).values()]
     _warn_of_outliers(found)
-    unknown = count_remarks(made)
-    _warn_of_software(unknown)
+    unknown = count_remarks(made) if assumed.stack else {}
+    warn_of_unknown(unknown)
     figures = report(rows, measured) | {
         "filled": count_filled(made),
         "from_notes": count_from_notes(made),
@@ -143,14 +144,6 @@ def _check(path: Path, runs: Sequence[Run], made: Sequence[Setup | Reason]) -> N
         raise RunTableError("no row of the table can be modelled\n" + "\n".join(lines))
     for line in lines:
         warn(f"not modelled: {line}")
-
-
-def _warn_of_software(remarks: Mapping[str, int]) -> None:
-    for said, number in [*remarks.items()][:SHOWN_ROWS]:
-        warn(f"{said} ({counted(number, 'row')})")
-    if len(remarks) > SHOWN_ROWS:
-        rows = sum([*remarks.values()][SHOWN_ROWS:])
-        warn(f"and {len(remarks) - SHOWN_ROWS} more names of software are not known ({counted(rows, 'row')})")
 
 
 def _warn_of_outliers(found: Sequence[Outlier]) -> None:

@@ -6,6 +6,7 @@ import typer
 
 import dsx
 from dsx.cli import options
+from dsx.cli.plan_or_row import MaybeCluster, MaybeModel, check_no_plan, is_row, job_of_plan
 from dsx.cli.printing import print_answer
 from dsx.errors import InputError
 
@@ -35,10 +36,8 @@ def launch(
         typer.Option("-o", "--output", metavar="DIR", help="Folder for the files [default: they are printed]."),
     ] = None,
     candidate: Annotated[str | None, typer.Option("--candidate", metavar="ID", help="A candidate id of DIR.")] = None,
-    model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Model, unless DIR is given.")] = None,
-    cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="NAME", help="Cluster, unless DIR is given.")
-    ] = None,
+    model: MaybeModel = None,
+    cluster: MaybeCluster = None,
     num_gpus: options.MaybeNumGpus = None,
     global_batch_size: options.MaybeGlobalBatchSize = None,
     sequence_length: options.SequenceLength = None,
@@ -61,32 +60,24 @@ def launch(
     given = list(settings or [])
     if output == "":
         raise InputError("-o '' is empty: give a folder, or leave out -o")
-    if candidate is not None or (model is None and given and "=" not in given[0]):
-        _check_row(given, candidate, {"--model": model, "--cluster": cluster, "--strategy": strategy})
+    if candidate is not None or is_row(given, model):
+        _check_row(given, candidate)
+        check_no_plan({"--model": model, "--cluster": cluster, "--strategy": strategy})
         dsx.keep_compiled()
         found = dsx.launch(given[0], candidate, hardware=given[1:], framework=framework, out=output)
-        print_answer(found, as_json)
-        return
-    if model is None or cluster is None or num_gpus is None or global_batch_size is None:
-        needed = {"--model": model, "--cluster": cluster, "--num-gpus": num_gpus}
-        needed |= {"--global-batch-size": global_batch_size}
-        missing = [name for name, value in needed.items() if value is None]
-        raise InputError(
-            f"missing: {', '.join(missing)}; a plan needs them; for a row of a result set give DIR --candidate ID"
-        )
-    job = dsx.Job(model, cluster, num_gpus, global_batch_size, sequence_length, assumptions, set=assignments)
-    dsx.keep_compiled()
-    cut = None if partition is None else partition.value
-    found = dsx.launch(job, given, framework=framework, out=output, strategy=strategy, partition=cut)
+    else:
+        sizes = (num_gpus, global_batch_size, sequence_length)
+        job = job_of_plan(model, cluster, *sizes, assumptions, assignments, row="DIR --candidate ID")
+        dsx.keep_compiled()
+        cut = None if partition is None else partition.value
+        found = dsx.launch(job, given, framework=framework, out=output, strategy=strategy, partition=cut)
     print_answer(found, as_json)
 
 
-def _check_row(given: list[str], candidate: str | None, of_a_plan: dict[str, str | None]) -> None:
+def _check_row(given: list[str], candidate: str | None) -> None:
     """Raise InputError unless a result folder and one of its candidates are given."""
     if not given or "=" in given[0] or candidate is None or not all("=" in choice for choice in given[1:]):
         raise InputError(
             f"{' '.join(given)!r}: give a result folder and --candidate ID, or a plan as in tp=8 pp=64; 'dsx show DIR "
             "--json' prints the ids of the fastest"
         )
-    if named := [option for option, value in of_a_plan.items() if value is not None]:
-        raise InputError(f"{named[0]}: a row of a result set has that of its sweep; leave it out")

@@ -67,7 +67,7 @@ def options(
 
 
 app.command("sweep")(searches.sweep)
-app.command("best")(searches.best)
+app.command("best", context_settings={"allow_extra_args": True})(searches.best)
 app.command("evaluate")(one_plan.evaluate)
 app.command("why")(one_plan.why)
 app.command("launch")(launching.launch)

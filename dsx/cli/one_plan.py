@@ -7,6 +7,7 @@ import typer
 
 import dsx
 from dsx.cli import options
+from dsx.cli.plan_or_row import MaybeCluster, MaybeModel, check_no_plan, is_row, job_of_plan
 from dsx.cli.printing import print_answer
 from dsx.errors import InputError, NothingFeasible
 
@@ -67,10 +68,8 @@ def why(
             "varies the hardware, its values, as in device.hbm_capacity='80 GB'.",
         ),
     ] = None,
-    model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Model, unless DIR is given.")] = None,
-    cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="NAME", help="Cluster, unless DIR is given.")
-    ] = None,
+    model: MaybeModel = None,
+    cluster: MaybeCluster = None,
     num_gpus: options.MaybeNumGpus = None,
     global_batch_size: options.MaybeGlobalBatchSize = None,
     sequence_length: options.SequenceLength = None,
@@ -86,34 +85,17 @@ def why(
     Give the plan as settings, with model, cluster, GPUs and batch as options, or as a row of a result set.
     """
     given = list(settings or [])
-    if model is None and given and "=" not in given[0]:
+    if is_row(given, model):
         if len(given) < 2 or "=" in given[1] or not all("=" in choice for choice in given[2:]):
             raise InputError(
                 f"{' '.join(given)!r}: give a result folder and one candidate id, or a plan as in tp=8 pp=64"
             )
-        of_a_plan = {"--strategy": strategy, "--partition": partition, "--framework": framework}
-        if named := [option for option, value in of_a_plan.items() if value is not None]:
-            raise InputError(f"{named[0]}: a row of a result set has that of its sweep; leave it out")
+        check_no_plan({"--strategy": strategy, "--partition": partition, "--framework": framework})
         dsx.keep_compiled()
         print_answer(dsx.why_row(given[0], given[1], given[2:]), as_json)
         return
-    if model is None or cluster is None or num_gpus is None or global_batch_size is None:
-        needed = {"--model": model, "--cluster": cluster, "--num-gpus": num_gpus}
-        needed |= {"--global-batch-size": global_batch_size}
-        missing = [name for name, value in needed.items() if value is None]
-        raise InputError(
-            f"missing: {', '.join(missing)}; a plan needs them; for a row of a result set give only DIR CANDIDATE"
-        )
     sizes = (num_gpus, global_batch_size, sequence_length)
-    job = dsx.Job(model, cluster, *sizes, assumptions, set=assignments)
+    job = job_of_plan(model, cluster, *sizes, assumptions, assignments, row="only DIR CANDIDATE")
     dsx.keep_compiled()
-    print_answer(
-        dsx.why(
-            job,
-            given,
-            strategy=strategy,
-            partition=None if partition is None else partition.value,
-            framework=framework,
-        ),
-        as_json,
-    )
+    cut = None if partition is None else partition.value
+    print_answer(dsx.why(job, given, strategy=strategy, partition=cut, framework=framework), as_json)

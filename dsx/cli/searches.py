@@ -5,6 +5,7 @@ interruption, and several processes can share the parts of one sweep.
 """
 
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +20,7 @@ from dsx.errors import InputError, NothingFeasible
 
 
 def best(
+    context: typer.Context,
     model: options.Model,
     cluster: options.Cluster,
     global_batch_size: options.SeveralBatches,
@@ -93,6 +95,7 @@ def best(
     --train-tokens 15T compares numbers of GPUs: the cheapest plan within --deadline 60d, or the fastest within
     --budget 5M (USD), at the price of the cluster (--set cluster.price='2.5 USD/h').
     """
+    _check_options_alone(context.args)
     _check_of_run(train_tokens, num_gpus, {"--deadline": deadline, "--budget": budget, "--plot": plot})
     several = train_tokens is None and max(len(num_gpus or ()), len(global_batch_size)) > 1
     _check_of_several(several, train_tokens, global_batch_size, {"--objective": objective}, {"--top": top})
@@ -121,6 +124,17 @@ def best(
         _print_found(found, as_json)
     if launch_to is not None:
         print(dsx.launch(found.job, found.plan, framework=launcher_of(framework), out=launch_to), file=sys.stderr)
+
+
+def _check_options_alone(words: list[str]) -> None:
+    """Raise InputError for words outside of options, with the option that takes settings of a plan."""
+    if not words:
+        return
+    if not all("=" in word for word in words):
+        raise InputError(f"{' '.join(words)!r}: best takes options alone; dsx best --help lists them")
+    choices = [word.partition("=") for word in words]
+    fixed = [f"--fix {shlex.quote(f'{name.lower()}={values}')}" for name, _, values in choices]
+    raise InputError(f"{' '.join(words)!r}: a search takes choices as options: {' '.join(fixed)}")
 
 
 def _check_of_run(train_tokens: str | None, num_gpus: list[int] | None, of_run: dict[str, object]) -> None:

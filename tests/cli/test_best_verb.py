@@ -112,6 +112,13 @@ def test_an_answer_fits_the_terminal(run, folder, top):
     assert "layers of stages: " in said and max(map(len, said.splitlines())) <= 100
 
 
+def test_words_outside_of_options(run, folder):
+    done = run("best", *JOB, "TP=8", "vpp=1,2")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "dsx: error: 'TP=8 vpp=1,2': a search takes choices as options: --fix tp=8 --fix vpp=1,2\n"
+    assert "'fast': best takes options alone" in run("best", *JOB, "fast").err
+
+
 def test_other_sets_tell_nothing(run, folder):
     unknown = ("best", *ONE, *FEW, "--assumptions", "paper-2410.00273")
     assert "the measurements" not in run(*unknown).out

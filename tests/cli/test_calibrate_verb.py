@@ -99,6 +99,14 @@ def test_the_set_is_written_beside_what_it_extends(run, place):
     assert json.loads(again.out)["errors"]["before"][-1]["mape"] < 0.01
 
 
+def test_unknown_software_is_said(run, place):
+    write(place / "one.csv", PLANS[0] | {"framework": "megatrom", "year": "2025"})
+    done = run("calibrate", "one.csv", "--specialise", "default", "-o", "mine.yaml")
+    assert done.code == 0
+    said = "software 'megatrom' is not known; did you mean 'megatron'?; the stack 'generic-2024' is assumed (1 row)"
+    assert f"dsx: {said}\n" in done.err
+
+
 def test_one_run_adapts_a_set(run, place, times):
     write(place / "one.csv", PLANS[0] | {"measured_iter_s": repr(times[0])})
     done = run("calibrate", "one.csv", "--specialise", "two.yaml", "-o", "mine.yaml", "--json")

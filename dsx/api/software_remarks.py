@@ -1,0 +1,37 @@
+"""What is said of software: a framework that a set does not price, and words of a run table that no stack names."""
+
+from collections.abc import Mapping
+
+from dsx.display.quantities import counted
+from dsx.remarks import warn
+from dsx.runs.software import known_stacks, software_of
+from dsx.spec.assumptions import AssumptionsSpec
+
+_SHOWN = 3  # remarks on software of run tables
+
+
+def other_software(framework: str, assumptions: AssumptionsSpec) -> list[str]:
+    """Return what to say once of a framework whose plans are priced with the stack of another one.
+
+    Nothing is said where the set names no stack, or where no stack is of the framework.
+    """
+    stacks = known_stacks()
+    assumed = next((stack for stack in stacks if stack.name == assumptions.stack), None)
+    own = software_of(framework, None, None, stacks)
+    if assumed is None or own is None or own.unknown is not None:
+        return []
+    if any(framework in word or word in framework for word in assumed.software.words):
+        return []
+    return [
+        f"plans of {framework} are priced with the software of {assumed.name}: "
+        f"--set assumptions.stack={own.stack.name} prices its own"
+    ]
+
+
+def warn_of_unknown(remarks: Mapping[str, int]) -> None:
+    """Warn of software that no stack names; `remarks` has the number of rows of each."""
+    for said, number in [*remarks.items()][:_SHOWN]:
+        warn(f"{said} ({counted(number, 'row')})")
+    if len(remarks) > _SHOWN:
+        rows = sum([*remarks.values()][_SHOWN:])
+        warn(f"and {len(remarks) - _SHOWN} more names of software are not known ({counted(rows, 'row')})")
