@@ -98,6 +98,7 @@ def test_what_the_limits_cost_is_a_line(job, limited):
     assert not alone.compared and "no other framework runs such plans" in str(alone)
 
 
+@pytest.mark.slow
 def test_optimal_cuts_have_the_same_limits(job):
     job = job.replace(set={"assumptions.searched_strategies": ["1d", "1d-no-sp"]})
     fix = f"zero_stage=1 {USUAL}"
@@ -135,6 +136,7 @@ def test_what_the_framework_does_not_run(job, settings, said):
             verb(job, framework="megatron", **settings)
 
 
+@pytest.mark.slow
 def test_a_sweep_has_the_plans_of_its_framework(job):
     stated = {"model": job.model, "cluster": job.cluster, "num_gpus": 8, "global_batch_size": 8}
     usual = {"zero_replicas": 1, "stored_layers": 0, "offload": "none", "schedule": "1f1b"}

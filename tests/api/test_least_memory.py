@@ -9,7 +9,7 @@ import dsx
 from dsx.units import parse_quantity
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("partition", ["any", "even", "optimal"])
 def test_the_named_memory_is_enough_and_less_is_not(partition):
     job = dsx.Job(MODEL, "b200-nvs8", num_gpus=8, global_batch_size=8, assumptions="uncalibrated")

@@ -149,7 +149,7 @@ def test_every_part_of_a_step_is_in_one_share():
     assert sorted(name for names in SHARES.values() for name in names) == sorted({*parts} - {"step_time_s"})
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("layers", "only"),
     [(8, None), (13, None), (17, "1 or 17"), (61, "1 or 61"), (1, None)],
@@ -215,6 +215,7 @@ def test_fixed_values_that_leave_nothing(run, folder):
     assert f"the command: tp = 8 and pp = 8: {rule}" in done.err
 
 
+@pytest.mark.slow
 def test_a_search_leaves_room_for_errors_of_memory(run, folder):
     even = (*ONE, *FEW_EVEN)
     plain, none = (json.loads(run("best", *even, *margin, "--json").out) for margin in ((), ("--memory-margin", "0")))

@@ -143,6 +143,7 @@ def test_best_as_json_is_what_evaluate_says(run, folder):
     assert again["step_time_s"] == pytest.approx(times[0], rel=1e-12)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("arguments", "candidates", "says"),
     [

@@ -42,6 +42,7 @@ def test_bad_limits(run, folder, verb, limit, says):
     assert says in done.err
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("verb", ["best", "partition"])
 def test_limits_that_leave_nothing(run, folder, verb):
     done = run(verb, *JOB, "--limit", "tp>=16")

@@ -90,6 +90,7 @@ def test_best_and_sweep_and_why_price_alike(run, folder, times):
     assert "differ in resolved.operator_times" in run("sweep", "sub/sweep.yaml", "-o", "set").err
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("verb", ["evaluate", "best"])
 def test_times_are_of_one_machine(run, times, verb):
     plan = PLAN if verb == "evaluate" else ()

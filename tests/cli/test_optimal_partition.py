@@ -120,6 +120,7 @@ def test_evaluate_prices_the_best_cut(run, place):
     assert "cut_not_covered" in rejected["reject"]
 
 
+@pytest.mark.slow
 def test_the_best_partition_is_the_best_plan(run, place):
     few = ("zero_stage=0,1", "recompute=none,full", "zero_replicas=1", "stored_layers=0", "offload=none")
     fixed = [word for values in few for word in ("--fix", values)]

@@ -160,6 +160,7 @@ def test_what_every_rank_does_in_full(run, on_path):
     assert {"  n; not divided over tp", "  d; not divided over tp", "  z1"} <= set(lines)
 
 
+@pytest.mark.slow
 def test_a_text_of_ones_own_comes_before_what_comes_with_dsx(run, on_path):
     (on_path / "feed-forward.layer").write_text(BLOCK.replace("parallel-mlp", "feed-forward"))
     assert "w4" in run("layer", "feed-forward").out

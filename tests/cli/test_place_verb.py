@@ -76,6 +76,7 @@ def test_python_gives_what_the_shell_gives(run, thesis, folder):
     assert found.transfers["num_bytes"].tolist() == [5000.0] and found.bandwidth is None
 
 
+@pytest.mark.slow
 def test_more_devices_than_operators_print_json_alone(folder, thesis):
     """METIS, which cannot make so many parts, writes on the stdout of the process."""
     command = [sys.executable, "-m", "dsx", "place", thesis, "--devices", "8", "--inter", "1GB/s", "--json"]
@@ -112,6 +113,7 @@ def test_the_layers_of_a_model(run, folder):
     assert found["bound_s"] <= found["makespan_s"] <= found["baselines"]["single_device"]
 
 
+@pytest.mark.slow
 def test_shares_of_bandwidth_are_written_for_open_vswitch(run, folder):
     sizes = [(0, 1, 10_000), (0, 2, 2_000), (1, 3, 100), (2, 3, 100)]
     edges = [{"src": a, "dst": b, "bytes": size} for a, b, size in sizes]

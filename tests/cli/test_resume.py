@@ -95,7 +95,7 @@ def test_an_interrupted_finish_is_done_again(run, folder, whole, monkeypatch):
     assert files(folder / "out") == whole
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("keep", ["all", "feasible", "{top: 3, per: [tp]}", "{pareto: [step_time_s, peak_bytes]}"])
 def test_shards_and_finish(run, folder, keep):
     options = (*PARTS, "--set", f"sweep.keep={keep}")

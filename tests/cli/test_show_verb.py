@@ -109,7 +109,7 @@ def test_hardware_is_shown(run, points):
     assert set(data["plans"][0]["hardware"]) == {"cluster", "device.hbm_capacity"}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("keep", "says"),
     [

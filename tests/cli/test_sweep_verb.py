@@ -23,6 +23,7 @@ def swept(run, *assignments, out="out"):
     return run("sweep", "sweep.yaml", "-o", out, *options, "--json")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("keep", KEEPS)
 def test_every_keep_mode_agrees_with_all(run, folder, keep, swept_all):
     done = swept(run, f"keep={keep}", "precision=float64")
@@ -60,6 +61,7 @@ def test_fixed_and_limited(run, folder):
     assert list(frame["strategy"].cat.categories) == ["2d"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("keep", KEEPS)
 def test_nothing_feasible(run, folder, keep):
     capacity = ("--set", "cluster.device.hbm_capacity=1 kB")

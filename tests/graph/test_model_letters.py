@@ -48,7 +48,7 @@ def test_dimensions_of_layers_that_are_replaced_may_stay():
         job("deepseek-v3", layers=layers, dimensions={"g": 8, "k": 128, "kk": 3})
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("assumptions", dsx.names("assumptions"))
 def test_a_packaged_model_may_state_what_an_assumption_set_does_not_count(assumptions):
     for model in dsx.names("models"):

@@ -434,7 +434,7 @@ def recomputations(layer):
 of_strategies = pytest.mark.parametrize("strategy", strategy_names())
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @of_strategies
 def test_whatever_a_node_reads_is_there(strategy):
     for layer in packaged_layers(strategy):

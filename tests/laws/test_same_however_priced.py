@@ -124,6 +124,7 @@ def test_compiled_as_not_compiled(assumptions, strategy):
     assert_rows_equal(cost_columns(step), cost_columns(plain_step), REL)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("assumptions", SETS)
 @settings(max_examples=10)
 @given(machine=MACHINES)
@@ -137,6 +138,7 @@ def test_float32_agrees_with_float64(assumptions, machine):
     np.testing.assert_allclose(narrow["peak_bytes"], wide["peak_bytes"], rtol=1e-4)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("assumptions", SETS)
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_the_best_are_priced_in_float64(assumptions, precision):

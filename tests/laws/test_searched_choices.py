@@ -98,6 +98,7 @@ def test_offload_leaves_less_on_the_gpu():
         assert both <= min(optimizer, activations) <= max(optimizer, activations) <= none
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_the_best_are_those_of_all_rows(precision):
     problem, space, rows = searched()

@@ -326,6 +326,7 @@ def test_the_bytes_of_a_rank_do_not_depend_on_what_else_is_written(tmp_path, pla
     assert files_of(tmp_path / "bit by bit", plan) == whole
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("num_gpus", "plan", "unlike"),
     [

@@ -108,6 +108,7 @@ def test_more_memory_never_makes_the_best_plan_slower():
     assert (counts.candidates, counts.feasible) == (len(first["tp"]), (first["reject"] == 0).sum())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", sorted(FIELDS))
 def test_the_best_plan_is_never_slower_on_faster_hardware(name):
     """Along the axis of any fact, at three points of it."""

@@ -82,12 +82,14 @@ def test_what_takes_no_time_somewhere_has_no_heavy_operators():
     assert place(given, uniform(2, Link(1e9)), 1.0).schedule.makespan_s == pytest.approx(0.0, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_uniform_shares_are_those_of_the_answer_without_joint_search():
     given = drawn(8, 80)
     found = place(given, uniform(4, Link(1e9, 5e-6)), 0.5, network=Network(3, 1e9))
     assert found.uniform_s == found.tree_s == found.schedule.makespan_s
 
 
+@pytest.mark.slow
 def test_two_servers_leave_joint_search_no_choice():
     given = drawn(8, 40)
     one, other = (place(given, uniform(2, Link(1e9)), 2.0, network=Network(3, 1e9), joint=joint) for joint in (0, 1))

@@ -111,7 +111,7 @@ def sample_of_optima():
     return chosen
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("case", sample_of_optima(), ids=case_id)
 def test_optimum(case):
     check_optimum(case)

@@ -165,6 +165,7 @@ LAYOUTS = (
 MORE_LAYOUTS = (*LAYOUTS, {"stage_layers": "Et*9|t*7|t*8|t*8L", "vpp": "2"}, {})
 
 
+@pytest.mark.slow
 # What a fit compiles takes seconds for each batch, and longer for each kind of layer.
 @pytest.mark.parametrize(
     ("changes", "uncounted", "rows_of_batches"),

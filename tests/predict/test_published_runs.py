@@ -78,6 +78,7 @@ def test_memory_is_counted_in_three_ways():
     assert Counter(known) == {"allocated": 105, "reserved": 20, "device": 16}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("without", "least", "most"),
     [

@@ -48,6 +48,7 @@ def check(problem, where, least_memory):
     return fits
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("goal", ["fastest", "least memory"])
 @pytest.mark.parametrize("capacity", [2e9, 5e9, 1e12])
 @pytest.mark.parametrize("chain", CHAINS)
@@ -58,7 +59,7 @@ def test_probes_find_the_cuts_of_the_scan(chain, capacity, goal, way):
     assert check(problem, where, goal == "least memory").any() or capacity < 1e12
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("goal", ["fastest", "least memory"])
 @pytest.mark.parametrize("chain", ["ends", "unlike"])
 def test_probes_find_them_under_every_choice(chain, goal, way):
@@ -78,6 +79,7 @@ def test_probes_find_them_under_every_choice(chain, goal, way):
     assert fits[1::2].all()
 
 
+@pytest.mark.slow
 def test_many_rows_have_the_prices_of_few(monkeypatch):
     problem, _, where = rows_of(problem_of(), (12, 24), (24, 48), **OPENED)
     where = some(where, np.arange(0, len(where[1].positions), 5)[:300])

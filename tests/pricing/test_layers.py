@@ -98,6 +98,7 @@ def test_keys_and_works_in_compiled_batches_of_any_length(monkeypatch, works, le
     assert len(priced) >= len(space.keys["tp"]) / lengths[-1]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("most", [1, 7, 50])
 def test_keys_on_numpy_in_batches_of_any_length(monkeypatch, most):
     problem, space = problem_of("default", ("2d",)), space_of("default", (24,), strategies=("2d",))

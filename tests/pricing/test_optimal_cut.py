@@ -171,6 +171,7 @@ def test_an_even_cut_is_never_better(model, capacity):
         assert (found.step_time_s[fits] < costs.step_time_s[fits] * 0.99).any()  # the head is heavy
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("model", MODELS)
 @settings(max_examples=4)
 @given(bandwidth=st.floats(1e8, 1e12), latency=st.sampled_from([0.0, 5e-6, 1e-3]))

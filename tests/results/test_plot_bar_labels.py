@@ -122,7 +122,7 @@ def test_a_total_stands_above_the_capacity_that_would_cross_it():
     assert min(box.y0 for box in boxes) == pytest.approx(line, abs=5)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("bars", [1, 8, 20, 40])
 def test_labels_do_not_overlap(bars):
     names = [f"cluster-with-a-long-name-{i}" for i in range(bars)]

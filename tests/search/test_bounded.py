@@ -53,7 +53,7 @@ def source_of(layers, capacity=5e9, opened=OPENED):
     return PricedSpace(problem, space, price_keys(problem, space.keys), "float64")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("offload", ["none", "activations"])
 @pytest.mark.parametrize("layers", LAYERS)
 def test_no_cut_beats_a_bound(layers, offload):
@@ -71,6 +71,7 @@ def test_no_cut_beats_a_bound(layers, offload):
     np.testing.assert_allclose(step_s[single], small.costs.step_time_s[single], rtol=1e-12)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("capacity", [5e9, 2.5e9])
 @pytest.mark.parametrize("layers", LAYERS)
 def test_the_best_are_those_of_all_cuts(monkeypatch, layers, capacity):
@@ -87,6 +88,7 @@ def test_the_best_are_those_of_all_cuts(monkeypatch, layers, capacity):
     assert source.space.size == bounds.candidates > 2 * bounds.cut > 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layers", LAYERS)
 def test_the_smallest_is_that_of_all_cuts(monkeypatch, layers):
     monkeypatch.setattr(bounded, "_ROWS", 1000)
@@ -104,7 +106,7 @@ def test_nothing_that_takes_longer_needs_a_cut():
     assert len(rows["point"]) == counts.cut == 0
 
 
-@pytest.mark.sampled(4)  # the simplest of the models, and the one with everything
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("schedules", [["1f1b"], ["1f1b", "zb-h1"]])
 @pytest.mark.parametrize("layers", LAYERS)
 def test_any_cut_is_the_best_of_even_and_optimal_ones(layers, schedules):

@@ -55,6 +55,7 @@ def test_no_plan_beats_the_bound_of_its_key(assumptions):
     assert (bounds > 0).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("capacity", [80e9, 12e9])
 def test_few_of_many_keys_have_the_fastest_plans(monkeypatch, capacity):
     usual = {"zero_replicas": [1], "stored_layers": [0], "offload": ["none"]}

@@ -54,7 +54,7 @@ def with_dominated(source, value):
     return (*first, changed, head), changed.stash_bytes[0, row]
 
 
-@pytest.mark.parametrize("share", [0.7, 1.0])
+@pytest.mark.parametrize("share", [pytest.param(0.7, marks=pytest.mark.slow), 1.0])
 def test_the_fastest_plan_has_no_dominated_value(share):
     whole = source_of()
     least = search_of(whole.problem, whole.space, whole.table).best(1)[0]
@@ -83,6 +83,7 @@ def test_what_dominates():
     assert norms in undominated(source.problem, table)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("share", [0.4, 0.7, 1.0])
 def test_bounds_of_all_recomputations_find_the_best_of_all(share):
     whole = source_of("optimal")

@@ -69,7 +69,7 @@ def test_the_fields_are_the_facts_of_the_cost_functions():
     assert set(FIELDS) - set(REAL) == {"network.nvs.size"}
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("path", REAL)
 def test_a_real_field_equals_set(path):
     base = stated(path) or 1e-6

@@ -147,7 +147,7 @@ def test_rows_are_the_same_bytes_in_parts_of_any_size(precision):
         np.testing.assert_allclose(whole["step_time_s"], expected["step_time_s"], rtol=1e-5)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("keep", "precision", "size"),
     [

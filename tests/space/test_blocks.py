@@ -202,7 +202,7 @@ def test_segments_are_the_choices_of_their_blocks(keys, given_bounds, data):
     assert tuples(np.repeat(segments.block, segments.length), at) == made
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("column", CHOICE_COLUMNS)
 @given(keys=key_tables(), given_bounds=BOUNDS, values=st.lists(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 24]), max_size=4))
 def test_a_filter_keeps_the_rows_it_keeps(column, keys, given_bounds, values):

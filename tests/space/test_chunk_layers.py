@@ -43,6 +43,7 @@ def numbers(layers, index=0):
     return {kind: float(np.ravel(count)[index if np.size(count) > 1 else 0]) for kind, count in layers.items()}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("holds", HOLDS, ids=lambda holds: {IN_ROUNDS: "rounds", FOLDED: "v"}.get(holds, "mirrored"))
 def test_chunks_hold_what_is_priced(holds):
     for (stack, body), pp in itertools.product(STACKS, (1, 2, 3, 4, 6, 8)):

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from laws.spaces import candidates_of, problem_of, space_of
 
 from dsx.pricing.layers import price_keys
@@ -10,6 +11,7 @@ from dsx.pricing.row_costs import Rows, price_rows
 from dsx.pricing.rows import candidate_columns
 
 
+@pytest.mark.slow
 def test_the_flat_function_finds_the_best_plan(benchmark_script):
     problem, space = problem_of("paper-2410.00273", ("1d",)), space_of("paper-2410.00273", strategies=("1d",))
     positions, choices = candidates_of(space)

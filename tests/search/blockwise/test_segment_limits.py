@@ -83,6 +83,7 @@ def problem_of(capacity, layers):
     return make_problem(model, cluster, load_assumptions("default"), ["1d", "2d"], merged=True).searching(OPENED)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("per", PER, ids="-".join)
 def test_a_search_of_many_plans_has_limits(monkeypatch, per):
     monkeypatch.setattr(tiles, "_CHUNK", 1000)

@@ -116,7 +116,7 @@ CASES += [pytest.param(objectives, "float32", marks=pytest.mark.slow) for object
 CASES += [pytest.param(objectives, "float64", marks=pytest.mark.slow) for objectives in OBJECTIVES[1:]]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("objectives", "precision"), CASES, ids=lambda one: one if isinstance(one, str) else " ".join(one)
 )

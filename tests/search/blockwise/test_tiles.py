@@ -79,6 +79,7 @@ def test_tiles_cover_every_candidate_once(keys, given_bounds, per, shape, size, 
     assert set(total.values()) <= {1}
 
 
+@pytest.mark.slow
 @given(keys=key_tables(), given_bounds=BOUNDS, per=PER, choices=st.sampled_from([1, 7, 64]))
 def test_a_slice_has_choices_of_one_group(keys, given_bounds, per, choices):
     """Codes differ where, and only where, a column of `per` differs."""

@@ -50,7 +50,7 @@ def compare(found, rows, per, top, rtol=1e-12):
 CASES = [*((per, "float32") for per in PER), *((per, "float64") for per in PER[::3])]
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("few", [0, 1 << 12], ids=["candidates", "slices"])
 @pytest.mark.parametrize(
     ("per", "precision"), CASES, ids=lambda one: one if isinstance(one, str) else "-".join(one) or "all"
