@@ -138,7 +138,9 @@ def _made(folder: Path, manifest: Manifest, asked: ResultRow | None) -> Report:
             details = unpriced(str(error))
         answered = markup(plan_cards(named, problem), setting_table(rows))
         explained = markup(terms(named), choices(named[0].priced["plan"]), details)
-        commands.append((f"The {named[0].title} plan", plan_command(manifest, named[0].priced)))
+        first = named[0].priced
+        commands.append((f"The {named[0].title} plan", plan_command(manifest, first, "evaluate")))
+        commands.append(("Its launch files", plan_command(manifest, first, "launch", "-o", "launch")))
     made = Parts(
         title=heading_text(manifest),
         question=question,

@@ -1,22 +1,25 @@
 """A heat map of two columns: the settings of the sweep that vary most, else two degrees of the plans.
 
 A cell has the best feasible value, relative to the best of all, so one bad cell does not take the colours of the rest:
-they end at twice the best.
+they end at twice the best. A frame marks the machine of today, where its own values are on an axis.
 """
 
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dsx.reporting.answer import Named
 from dsx.reporting.figure import Picture, blank, numbers, shown_all
 from dsx.reporting.ranked_rows import RankedRows, distinct
 from dsx.results.plot.axes import unit_of, value_texts, words
+from dsx.results.plot.reference import reference
 from dsx.results.plot.selection import best_table
 from dsx.space.limits import DEGREES
 
 if TYPE_CHECKING:
     import pandas as pd
+    from plotly.graph_objects import Figure
 
 _MOST_VALUES = 40  # of an axis
 _WORST = 2.0  # times the best, where the colours end
@@ -66,7 +69,19 @@ def heat_figure(rows: RankedRows, first: Named) -> Picture | None:
     over = "time per token and GPU" if {"num_gpus", "global_batch_size"} & {x, y} else "step time"
     about = f"Best {over} for each pair, relative to the best of all, over the other choices. Empty: no feasible plan "
     about += f"in the set; colours end at {_WORST:g} times the best."
+    compared = reference(rows.with_attrs(job), table, x, y, larger_is_better=False)
+    if compared.today:
+        _frame(figure, compared.cells)
+        about += " Framed: the machine as the cluster file states it."
     return Picture("heat", f"{over[0].upper()}{over[1:]} by {x_title} and {y_title}", about, figure)
+
+
+def _frame(figure: "Figure", cells: NDArray[np.bool_]) -> None:
+    """Frame cells, [rows, columns], in a dark and a light line, one of which is seen on every colour."""
+    for row, column in np.argwhere(cells).tolist():
+        place = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
+        figure.add_shape(type="rect", **place, line={"color": "black", "width": 4})
+        figure.add_shape(type="rect", **place, line={"color": "white", "width": 1.5})
 
 
 def _columns(rows: RankedRows, first: Named) -> tuple[str, str] | None:

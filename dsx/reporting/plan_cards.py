@@ -33,7 +33,10 @@ def _card(one: Named, problem: Problem | None) -> Markup:
     parts = shares([sum(priced[name] for name in names) for names in SHARES.values()], priced["step_time_s"])
     # A share does not break before its sign.
     spent = [(name, part.replace(" ", "\u00a0")) for name, part in zip(SHARES, parts, strict=True)]
-    days = priced["training_days"]
+    run = [
+        (name, column, priced[column])
+        for name, column in (("training", "training_days"), ("cost", "cost_usd"), ("energy", "energy_kwh"))
+    ]
     speed = priced["tokens_per_s"] / plan["num_gpus"]
     hardware = [f"{name} {hardware_text(name, value)}" for name, value in priced["hardware"].items() if "." in name]
     return element(
@@ -49,7 +52,7 @@ def _card(one: Named, problem: Problem | None) -> Markup:
                 ("MFU", quantity("mfu", priced["mfu"])),
                 ("memory", _memory(priced, problem)),
                 ("time in", ", ".join(f"{name} {part}" for name, part in spent if part[0] != "0")),
-                ("training", format_quantity(days, "days") if days == days else ""),
+                *((name, quantity(column, value) if value == value else "") for name, column, value in run),
                 ("job", f"{plan['num_gpus']:,} GPUs, {plan['global_batch_size']:,} sequences a step"),
                 ("cluster", str(priced["hardware"]["cluster"])),
                 ("machine", ", ".join(hardware)),

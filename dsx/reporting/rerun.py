@@ -42,8 +42,8 @@ def sweep_command(manifest: Manifest) -> str:
     return shlex.join(["dsx", "sweep", "sweep.yaml", "-o", "results/again", *_set(assignments(manifest))])
 
 
-def plan_command(manifest: Manifest, priced: Mapping[str, Any]) -> str:
-    """Return the command that prices a plan of the set again."""
+def plan_command(manifest: Manifest, priced: Mapping[str, Any], verb: str, *options: str) -> str:
+    """Return the command of a verb that takes a plan, for a plan of the set; `options` are further ones of the verb."""
     plan, spec = priced["plan"], manifest.spec
     clusters = spec["cluster"] if isinstance(spec["cluster"], list) else [spec["cluster"]]
     cluster = clusters[manifest.names["cluster"].index(priced["hardware"]["cluster"])]
@@ -53,7 +53,7 @@ def plan_command(manifest: Manifest, priced: Mapping[str, Any]) -> str:
         for name, value in priced["hardware"].items()
         if name != "cluster"
     ]
-    options = {
+    job = {
         "model": spec["model"],
         "cluster": cluster,
         "num-gpus": plan["num_gpus"],
@@ -62,9 +62,10 @@ def plan_command(manifest: Manifest, priced: Mapping[str, Any]) -> str:
         "assumptions": spec["assumptions"],
         "strategy": strategies[plan["strategy"]],
     }
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    words = [word for name, value in job.items() for word in (f"--{name}", str(value))]
     cut = [f"stage_layers={plan['stage_layers']}"] if "stage_layers" in plan else []
-    return shlex.join(["dsx", "evaluate", *words, *_set([*assignments(manifest), *varied]), *plan.text.split(), *cut])
+    told = _set([*assignments(manifest), *varied])
+    return shlex.join(["dsx", verb, *words, *told, *options, *plan.text.split(), *cut])
 
 
 def _set(told: Sequence[str]) -> list[str]:

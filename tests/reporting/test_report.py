@@ -141,12 +141,17 @@ def test_the_plan_is_priced_again_by_its_command(page, report):
     priced = dsx.evaluate(job, [word for word in given if word not in sets], strategy="1d")
     assert priced.plan["candidate"] == report.priced[0]["plan"]["candidate"]
     assert priced.step_time_s == pytest.approx(report.priced[0]["step_time_s"], rel=1e-5)
+    launched = shlex.split(page.by_id("rerun").all("pre")[2].text)
+    assert launched == ["dsx", "launch", *words[2 : words.index(given[len(sets)])], "-o", "launch", *given[len(sets) :]]
 
 
 def test_a_picture_marks_the_plans_of_the_answer(page, report):
     traces = {trace["name"]: trace for trace in data_of(page, "front-data")["data"]}
     assert {*report.titles} <= {*traces}
-    assert data_of(page, "heat-data")["data"][0]["type"] == "heatmap"
+    heat = data_of(page, "heat-data")
+    assert heat["data"][0]["type"] == "heatmap"
+    # The machine of today has the larger memory: it is framed for each number of GPUs, in two lines.
+    assert [(shape["x0"], shape["y0"]) for shape in heat["layout"]["shapes"][::2]] == [(-0.5, 0.5), (0.5, 0.5)]
 
 
 def test_a_plan_can_be_asked_for(result_set, df):
