@@ -14,6 +14,13 @@ def device_remarks(device: DeviceSpec, assumptions: AssumptionsSpec) -> list[str
         said.append(
             f"device {device.name} states no sustained_share: {assumptions.sustained_share:g} of its peak is assumed"
         )
+    if (precision := assumptions.linear_dtype) != "bf16" and getattr(device, f"{precision}_flops") is None:
+        said.append(
+            f"device {device.name} states no {precision}_flops: multiplies in {precision} take as long as in bf16"
+        )
+    if assumptions.attention_kernels and not device.attention:
+        reached = f"{assumptions.attention_efficiency:g} of what other multiplies reach"
+        said.append(f"device {device.name} states no attention: {reached} is assumed of fused kernels")
     if assumptions.platforms and device.software not in assumptions.platforms:
         said.append(
             f"device {device.name} is programmed with {device.software}, and the numbers of assumption set "

@@ -19,6 +19,18 @@ def test_the_share_that_is_assumed():
     assert said not in remarks("mi250x-xgmi8", changes=[("matrix_ceiling", "data_sheet")])
 
 
+def test_a_precision_that_a_device_does_not_have():
+    (said,) = remarks("a100-80-nvs8", changes=[("linear_dtype", "fp8")])
+    assert said.endswith("states no fp8_flops: multiplies in fp8 take as long as in bf16")
+    assert remarks("h100-nvs8", changes=[("linear_dtype", "fp8")]) == []
+
+
+def test_a_device_of_which_no_attention_is_known():
+    (said,) = remarks("v100-32-nvs8", changes=[("attention_efficiency", "0.5")])
+    assert said == "device V100 states no attention: 0.5 of what other multiplies reach is assumed of fused kernels"
+    assert remarks("v100-32-nvs8", changes=[("attention_kernels", "none")]) == []
+
+
 def test_numbers_of_another_maker():
     (said,) = remarks("mi300x-xgmi8")
     assert "rocm" in said and "'uncalibrated' are from devices of cuda" in said
