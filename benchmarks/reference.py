@@ -28,7 +28,7 @@ from dsx.launching.megatron import Launch
 GROUPS = {
     "Ask for a plan": (
         *("Job", "best", "BestPlans", "evaluate", "Evaluation", "why", "Explanation", "partition", "Partition"),
-        *("several_jobs", "SeveralJobs", "training_run", "TrainingRun", "launch", "LaunchFiles"),
+        *("several_jobs", "SeveralJobs", "training_run", "TrainingRun", "launch", "launch_folder", "LaunchFiles"),
         *("Plan", "Launch"),
     ),
     "Sweeps and result sets": (

@@ -4,7 +4,11 @@ They go to the logger "dsx". Python shows the warnings among them; the command l
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
+_SAID: ContextVar[set[str] | None] = ContextVar("said", default=None)  # warnings that are not repeated
 _LOG = logging.getLogger("dsx")
 
 
@@ -15,4 +19,18 @@ def remark(message: str) -> None:
 
 def warn(message: str) -> None:
     """Say what limits a result."""
-    _LOG.warning("%s", message)
+    said = _SAID.get()
+    if said is None or message not in said:
+        _LOG.warning("%s", message)
+    if said is not None:
+        said.add(message)
+
+
+@contextmanager
+def each_once() -> Iterator[None]:
+    """Say each warning once, where one answer takes several searches."""
+    before = _SAID.set(_SAID.get() or set())
+    try:
+        yield
+    finally:
+        _SAID.reset(before)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from dsx.api.answer import PricedPlans, paragraphs
 from dsx.api.arguments import count, strategy_names, total, watcher
@@ -36,8 +36,9 @@ from dsx.pricing.problem import Problem
 from dsx.printable import printable
 from dsx.progress import Watch, progress, working
 from dsx.remarks import warn
+from dsx.results.roles import FASTEST, NEARLY, ROLES, by_role, wanted_by_role
 from dsx.search.fastest import ANY, CUTS, SearchCounts, fastest, problems_of
-from dsx.search.nearly_fastest import Wanted, nearly_fastest
+from dsx.search.nearly_fastest import nearly_fastest
 from dsx.search.search_spaces import SearchSpaces, spaces_of
 from dsx.space.boxes import Limitation
 from dsx.space.features import features_of
@@ -50,9 +51,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-ROLES = ("fastest", "simplest", "leanest")  # of the plans of an answer
-NEARLY = 0.05  # share of the step time of the fastest plan that the leanest may take more
-_TIED = 1e-3  # of a step time: it prints the same
 _KNOWN = 5  # plans that an answer has beside those three
 
 
@@ -235,22 +233,15 @@ class BestPlans(PricedPlans):
         return paragraphs(parts)
 
 
-def chosen(spaces: SearchSpaces, plans: Sequence[dict[str, Any]], job: Job) -> dict[str, dict[str, Any]]:
-    """Return the plans of a search to choose from, by their names; `plans` are the fastest ones.
-
-    Of plans as fast as the fastest, within `_TIED`, the one of fewest features stands for them: many differ in nothing
-    that has a price, such as more context parallel ranks for larger microbatches.
-    """
-    step_s, within = plans[0]["step_time_s"], job.assumptions.resolution or 0.0
-    wanted = [
-        Wanted(step_s * (1 + _TIED), simple=True),
-        Wanted(step_s * (1 + within), simple=True),
-        Wanted(step_s * (1 + NEARLY)),
-    ]
-    fastest, simplest, leanest = nearly_fastest(spaces, plans, wanted)
-    if len(features_of(fastest["plan"])) == len(features_of(simplest["plan"])):
-        simplest = fastest  # memory to spare does not make a slower plan simpler
-    return dict(zip(ROLES, (fastest, simplest, leanest), strict=True))
+def _of_roles(
+    spaces: SearchSpaces, plans: Sequence[dict[str, Any]], job: Job, roles: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Return the plans of a search to choose from, by role, for the first `roles`; `plans` are the fastest ones."""
+    if not (plans and roles):
+        return {}
+    wanted = wanted_by_role(plans[0]["step_time_s"], job.assumptions.resolution)
+    found = nearly_fastest(spaces, plans, wanted[: len(roles)])
+    return by_role(found, [len(features_of(plan["plan"])) for plan in found])
 
 
 def _first(plan: Mapping[str, Any], plans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -320,14 +311,51 @@ def best(
     SpecError for a strategy that cannot be used, and for a strategy or a value of `fix` that the framework does not
     run; InputError for a limit that is none or contradicts `fix`.
     """
-    watch, job = watcher(watch), with_margin(checked(job), memory_margin)
+    restricted: Restricted = {
+        "fix": fix,
+        "limit": limit,
+        "strategy": strategy,
+        "framework": framework,
+        "partition": partition,
+        "train_tokens": train_tokens,
+    }
+    job = with_margin(checked(job), memory_margin)
+    if top is None:
+        return plans_of_roles(job, ROLES, _KNOWN, restricted, watch)
+    return plans_of_roles(job, (), count("top", top), restricted, watch)
+
+
+class Restricted(TypedDict):
+    """The arguments of a search that restrict or describe it, as `best` takes them."""
+
+    fix: PlanLike | None
+    limit: LimitLike | None
+    strategy: str | Sequence[str] | None
+    framework: Given | None
+    partition: Literal["any", "even", "optimal"]
+    train_tokens: float | str | None
+
+
+def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restricted, watch: Watch | None) -> BestPlans:
+    """Return the `most` fastest plans of a job, and those of the first `roles`; the fastest role is then the first.
+
+    `answer` has them if all roles are wanted. Raises what `best` raises.
+    """
+    watch = watcher(watch)
+    fix, limit, strategy, framework, partition, train_tokens = (
+        restricted["fix"],
+        restricted["limit"],
+        restricted["strategy"],
+        restricted["framework"],
+        restricted["partition"],
+        restricted["train_tokens"],
+    )
     given = given_plan(fix, {}, job)
     if partition not in CUTS:
         raise UnknownNameError("partition", str(partition), CUTS)
     names = strategy_names(given.strategy if strategy is None else strategy)
     found = searched(job.inputs, names, framework, job.sequence_length, total("train_tokens", train_tokens))
     stated = problems_of(partition, found.problem)
-    most = _KNOWN if top is None else count("top", top)
     *_, widest = stated  # optimal cuts allow the most pipelines
     say_few_pipelines(widest)
     for said in unfilled_domain(job.num_gpus, widest.nvs_size):
@@ -353,13 +381,13 @@ def best(
     if why and other:
         why = f"{why}\n{beyond_text(found, other, compared)}"
     left_out = found.left_out(spaces.spaces)
-    several = chosen(spaces, answer.plans, job) if top is None and answer.plans else {}
+    found_by_role = _of_roles(spaces, answer.plans, job, roles)
     return BestPlans(
         job,
         asked,
         problems[0],
         found,
-        _first(several["fastest"], answer.plans) if several else answer.plans,
+        _first(found_by_role[FASTEST], answer.plans) if found_by_role else answer.plans,
         answer.counts,
         left_out,
         other,
@@ -368,5 +396,5 @@ def best(
         why,
         fixed,
         limits,
-        several,
+        found_by_role if len(roles) == len(ROLES) else {},
     )

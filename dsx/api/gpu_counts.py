@@ -32,9 +32,10 @@ def powers_of_two(problem: Problem, device: DeviceSpec, train_tokens: float, day
     longest = days or _LONGEST_DAYS
     least = least_gpus(problem, device, train_tokens, longest)
     if least << _COUNTS > LARGEST_COUNT:
+        limit = "a later deadline" if days else f"a deadline (without one it is {longest:g} days)"
         raise InputError(
             f"--train-tokens {train_tokens:g}: in {longest:g} days at the peak of their data sheet they need {least:,} "
-            f"GPUs; state fewer tokens, a later deadline, or the numbers of GPUs"
+            f"GPUs; state fewer tokens, {limit}, or the numbers of GPUs"
         )
     first = max(problem.cluster.network.nvs.size, 1 << (least - 1).bit_length())
     first = 1 << (first.bit_length() - 1)

@@ -109,5 +109,7 @@ def _why_none_fits(searched: Sequence[Study], num_candidates: int, watch: Watch 
 def _settings_text(problem: Problem, optimal_cuts: bool) -> str:
     """Return how to search optimal cuts, if none are, and to recompute activations, if no plan does."""
     cuts = "" if optimal_cuts else "stages of unequal numbers of layers (partition optimal), "
-    known = problem.workload.searched.recompute
-    return cuts + (f"--set assumptions.fixed.recompute={FULL}, " if known == (NONE_CODE,) else "")
+    if problem.workload.searched.recompute != (NONE_CODE,):
+        return cuts
+    of_the_set = "recompute" in problem.assumptions_spec.fixed
+    return f"{cuts}{'--set assumptions.fixed.' if of_the_set else ''}recompute={FULL}, "

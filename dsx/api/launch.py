@@ -104,13 +104,13 @@ def launch(
         **choices: further choices of the plan, as in recompute="full".
 
     Raises InputError if the framework cannot run the plan, with each part that it cannot and the nearest that it can;
-    UnknownNameError for an unknown framework, StoreError if the folder cannot be written, and what `dsx.evaluate` or
+    UnknownNameError for an unknown framework, what `launch_folder` raises, and what `dsx.evaluate` or
     `dsx.why_row` raise.
     """
+    folder = None if out is None else launch_folder(out)
     known = FRAMEWORKS.get(one_text("framework", framework, DEFAULT_FRAMEWORK))
     if known is None:
         raise UnknownNameError("framework", framework, FRAMEWORKS)
-    folder = None if out is None else _checked_folder(file_path("out", out))
     if isinstance(job, Job):
         if hardware:
             raise InputError("hardware: a job has its cluster; only a row of a result set is chosen by it")
@@ -119,6 +119,8 @@ def launch(
     elif isinstance(job, str | os.PathLike):
         if strategy is not None or partition is not None or choices:
             raise InputError("a row of a result set has its strategy, its cut and its choices: leave them out")
+        if plan is None:
+            raise InputError("plan: a row of a result set is wanted: its candidate id, or a row as dsx.load gives it")
         row = row_of(file_path("job", job), plan, hardware)
         problem, device = row.problem, row.inputs.cluster.device
         priced = price_plan(problem, row.plan)
@@ -167,8 +169,14 @@ def _head(problem: "Problem", priced: Priced) -> list[str]:
     ]
 
 
-def _checked_folder(folder: Path) -> Path:
-    """Return a folder that files can be written to; StoreError if there can be none."""
+def launch_folder(out: str | Path) -> Path:
+    """Return the folder `out`, which launch files can be written to; it need not exist yet.
+
+    Raises InputError for an empty name, StoreError if there can be no such folder.
+    """
+    if str(out) == "":
+        raise InputError("the folder of launch files has an empty name: give another one, or none to print them")
+    folder = file_path("out", out)
     there = folder
     while not there.exists() and there != there.parent:
         there = there.parent

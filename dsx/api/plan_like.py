@@ -70,7 +70,7 @@ def given_plan(plan: PlanLike | None, choices: Mapping[str, object], job: "Job")
         return _given_columns(_columns(plan), choices, job)
     if not isinstance(plan, Sequence) or not all(isinstance(setting, str) for setting in plan):
         raise _no_plan(plan)
-    return GivenPlan([*plan, *_settings(choices)], None)
+    return GivenPlan([*" ".join(plan).split(), *_settings(choices)], None)
 
 
 def _columns(plan: Any) -> dict[str, object]:

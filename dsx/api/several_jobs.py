@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dsx.api.answer import PricedPlans, paragraphs
 from dsx.api.arguments import counts, watcher
-from dsx.api.best import BestPlans, best
+from dsx.api.best import BestPlans, Restricted, plans_of_roles
 from dsx.api.job import Job, checked, with_margin
 from dsx.api.limits import LimitLike
 from dsx.api.plan_like import PlanLike
@@ -18,7 +18,9 @@ from dsx.display.several_jobs_text import jobs_text, none_fits_text
 from dsx.display.three_plans import choices_text
 from dsx.errors import NothingFeasible
 from dsx.progress import Watch, progress
+from dsx.remarks import each_once
 from dsx.results.objectives import Objective, objective_named, ranked_by_count
+from dsx.results.roles import FASTEST
 from dsx.search.fastest import ANY
 from dsx.space.plan import Plan
 from dsx.spec.load import Given
@@ -135,21 +137,28 @@ def several_jobs(
     by = objective_named(objective)
     gpus = [job.num_gpus] if num_gpus is None else counts("num_gpus", num_gpus)
     batches = [job.global_batch_size] if global_batch_size is None else counts("global_batch_size", global_batch_size)
-    options = {"fix": fix, "limit": limit, "strategy": strategy, "framework": framework, "partition": partition}
-    found = best_of_each(job, [*product(gpus, batches)], options, watch, "jobs")
+    restricted: Restricted = {
+        "fix": fix,
+        "limit": limit,
+        "strategy": strategy,
+        "framework": framework,
+        "partition": partition,
+        "train_tokens": None,
+    }
+    found = best_of_each(job, [*product(gpus, batches)], restricted, watch, "jobs")
     several = SeveralJobs(found[0].job, by, found)
     return SeveralJobs(several.best.job, by, found) if several.priced else several
 
 
 def best_of_each(
-    job: Job, sizes: Sequence[tuple[int, int]], options: dict[str, Any], watch: Watch | None, what: str
+    job: Job, sizes: Sequence[tuple[int, int]], restricted: Restricted, watch: Watch | None, what: str
 ) -> list[BestPlans]:
-    """Return the answer for a job with each of some numbers of GPUs and batches; `options` are those of `dsx.best`."""
+    """Return the fastest plan of a job with each of some numbers of GPUs and batches."""
     found: list[BestPlans] = []
-    with progress(len(sizes), what, watch) as advance:
+    with each_once(), progress(len(sizes), what, watch) as advance:
         for num_gpus, batch in sizes:
             here = Job.of(job.inputs, num_gpus, batch, job.sequence_length)
-            found.append(best(here, 1, **options, watch=_unseen))
+            found.append(plans_of_roles(here, (FASTEST,), 1, restricted, _unseen))
             advance(1)
     return found
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from dsx.display.quantities import counted
+from dsx.errors import InputError
 from dsx.remarks import warn
 from dsx.runs.software import known_stacks, software_of
 from dsx.spec.assumptions import AssumptionsSpec
@@ -15,7 +16,10 @@ def other_software(framework: str, assumptions: AssumptionsSpec) -> list[str]:
 
     Nothing is said where the set names no stack, or where no stack is of the framework.
     """
-    stacks = known_stacks()
+    try:
+        stacks = known_stacks()
+    except InputError:  # a text of the user's own that is no stack is no reason to refuse a search
+        return []
     assumed = next((stack for stack in stacks if stack.name == assumptions.stack), None)
     own = software_of(framework, None, None, stacks)
     if assumed is None or own is None or own.unknown is not None:

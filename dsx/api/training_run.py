@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dsx.api.answer import PricedPlans, paragraphs
 from dsx.api.arguments import counts, total, watcher
-from dsx.api.best import BestPlans
+from dsx.api.best import BestPlans, Restricted
 from dsx.api.gpu_counts import powers_of_two
 from dsx.api.job import Job, checked, with_margin
 from dsx.api.limits import LimitLike
@@ -192,7 +192,7 @@ def training_run(
     goal = Goal(_days(deadline), total("budget", budget))
     if goal.budget_usd is not None and (fault := missing_of_cluster(["cost_usd"], job.cluster)):
         raise InputError(f"--budget {budget}: {fault}")
-    options: dict[str, Any] = {
+    restricted: Restricted = {
         "fix": fix,
         "limit": limit,
         "strategy": strategy,
@@ -203,7 +203,7 @@ def training_run(
 
     numbers = _default_counts(job, tokens, goal) if num_gpus is None else counts("num_gpus", num_gpus)
     sizes = [(number, job.global_batch_size) for number in numbers]
-    found = best_of_each(job, sizes, options, watch, "numbers of GPUs")
+    found = best_of_each(job, sizes, restricted, watch, "numbers of GPUs")
     run = TrainingRun(job, tokens, goal, found)
     at = run.chosen or (min(run.priced, key=lambda plan: plan[DAYS]) if run.priced else None)
     number = at["plan"]["num_gpus"] if at else found[-1].job.num_gpus

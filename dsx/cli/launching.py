@@ -16,9 +16,18 @@ FrameworkName = Annotated[
 ]
 
 
-def launcher_of(framework: str | None) -> str:
-    """Return the framework whose launch files a search writes: that whose plans it searched, else the default."""
-    return framework if framework in FRAMEWORKS else FRAMEWORKS[0]
+def launcher_of(framework: str | None, folder: str) -> str:
+    """Return the framework whose launch files a search writes: that whose plans it searches, else the first.
+
+    Raises InputError for a framework without launch files, StoreError for a folder that cannot be written.
+    """
+    if framework is not None and framework not in FRAMEWORKS:
+        raise InputError(
+            f"--launch: framework {framework!r} has no launch files; leave out --launch, or --framework for "
+            f"Megatron-LM's plans; dsx launch writes a plan for {', '.join(FRAMEWORKS)}"
+        )
+    dsx.launch_folder(folder)
+    return framework or FRAMEWORKS[0]
 
 
 def launch(
@@ -58,8 +67,6 @@ def launch(
     result set. The files train on made-up tokens until they are told where yours are.
     """
     given = list(settings or [])
-    if output == "":
-        raise InputError("-o '' is empty: give a folder, or leave out -o")
     if candidate is not None or is_row(given, model):
         _check_row(given, candidate)
         check_no_plan({"--model": model, "--cluster": cluster, "--strategy": strategy})

@@ -32,7 +32,7 @@ def job_of_plan(
     assumptions: str,
     assignments: list[str] | None,
     row: str,
-) -> dsx.Job:
+) -> "dsx.Job":
     """Return the job of a plan; InputError, with how a `row` is given instead, if options that it needs are missing."""
     if model is None or cluster is None or num_gpus is None or global_batch_size is None:
         needed = {"--model": model, "--cluster": cluster, "--num-gpus": num_gpus}

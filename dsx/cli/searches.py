@@ -7,6 +7,7 @@ interruption, and several processes can share the parts of one sweep.
 import re
 import shlex
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,14 @@ from dsx.cli import options
 from dsx.cli.launching import launcher_of
 from dsx.cli.printing import print_json
 from dsx.errors import InputError, NothingFeasible
+
+
+class Question(Enum):
+    """What ``dsx best`` is asked, by its options: the value says which ones they are."""
+
+    of_one = "one job: give one of --num-gpus and of --global-batch-size, without --train-tokens"
+    of_several = "several jobs: give several --num-gpus or --global-batch-size, without --train-tokens"
+    of_run = "a training run: give its tokens too, as in --train-tokens 15T"
 
 
 def best(
@@ -96,9 +105,14 @@ def best(
     --budget 5M (USD), at the price of the cluster (--set cluster.price='2.5 USD/h').
     """
     _check_options_alone(context.args)
-    _check_of_run(train_tokens, num_gpus, {"--deadline": deadline, "--budget": budget, "--plot": plot})
-    several = train_tokens is None and max(len(num_gpus or ()), len(global_batch_size)) > 1
-    _check_of_several(several, train_tokens, global_batch_size, {"--objective": objective}, {"--top": top})
+    several = max(len(num_gpus or ()), len(global_batch_size)) > 1
+    question = Question.of_run if train_tokens is not None else Question.of_several if several else Question.of_one
+    of_run = {"--deadline": deadline, "--budget": budget, "--plot": plot}
+    _check_of(question, Question.of_run, of_run)
+    _check_of(question, Question.of_several, {"--objective": objective})
+    _check_of(question, Question.of_one, {"--top": top})
+    _check_sizes(question, num_gpus, global_batch_size)
+    launcher = None if launch_to is None else launcher_of(framework, launch_to)
     sizes = (num_gpus[0] if num_gpus else 1, global_batch_size[0], sequence_length)
     job = dsx.Job(model, cluster, *sizes, assumptions, set=assignments, operator_times=operator_times)
     if plot:
@@ -115,15 +129,15 @@ def best(
     if train_tokens is not None:
         found = dsx.training_run(job, train_tokens, num_gpus, deadline=deadline, budget=budget, **restricted)
         _print_training_run(found, plot, as_json)
-    elif several:
+    elif question is Question.of_several:
         by = {} if objective is None else {"objective": objective}
         found = dsx.several_jobs(job, num_gpus, global_batch_size, **by, **restricted)
         _print_found(found, as_json)
     else:
         found = dsx.best(job, top, **restricted)
         _print_found(found, as_json)
-    if launch_to is not None:
-        print(dsx.launch(found.job, found.plan, framework=launcher_of(framework), out=launch_to), file=sys.stderr)
+    if launcher is not None:
+        print(dsx.launch(found.job, found.plan, framework=launcher, out=launch_to), file=sys.stderr)
 
 
 def _check_options_alone(words: list[str]) -> None:
@@ -137,32 +151,19 @@ def _check_options_alone(words: list[str]) -> None:
     raise InputError(f"{' '.join(words)!r}: a search takes choices as options: {' '.join(fixed)}")
 
 
-def _check_of_run(train_tokens: str | None, num_gpus: list[int] | None, of_run: dict[str, object]) -> None:
-    """Raise InputError for options of a training run without its tokens, and for a job without its GPUs."""
-    if train_tokens is not None:
-        return
-    for option, value in of_run.items():
-        if value is not None:
-            raise InputError(f"{option} is about a training run: give its tokens too, as in --train-tokens 15T")
-    if num_gpus is None:
-        raise InputError("--num-gpus: a number of GPUs is wanted, as in 512; --train-tokens alone chooses some")
+def _check_of(asked: Question, question: Question, options: dict[str, object]) -> None:
+    """Raise InputError for options of another question than the one that is asked."""
+    for option, value in options.items():
+        if value is not None and asked is not question:
+            raise InputError(f"{option} is about {question.value}")
 
 
-def _check_of_several(
-    several: bool,
-    train_tokens: str | None,
-    batches: list[int],
-    of_several: dict[str, object],
-    of_one: dict[str, object],
-) -> None:
-    """Raise InputError for options of several jobs with one job, and the other way round."""
-    if train_tokens is not None and len(batches) > 1:
+def _check_sizes(asked: Question, num_gpus: list[int] | None, batches: list[int]) -> None:
+    """Raise InputError for sizes that the question does not have."""
+    if asked is Question.of_run and len(batches) > 1:
         raise InputError("--global-batch-size: one batch is wanted with --train-tokens, which compares numbers of GPUs")
-    for option, value in (of_one if several else of_several).items():
-        if value is not None:
-            wanted = "one job: give one of --num-gpus and of --global-batch-size"
-            wanted = wanted if several else "several jobs: give several --num-gpus or --global-batch-size"
-            raise InputError(f"{option} is about {wanted}")
+    if asked is not Question.of_run and num_gpus is None:
+        raise InputError("--num-gpus: a number of GPUs is wanted, as in 512; --train-tokens alone chooses some")
 
 
 def _print_found(found: "dsx.BestPlans | dsx.SeveralJobs", as_json: bool) -> None:

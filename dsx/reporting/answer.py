@@ -1,4 +1,4 @@
-"""The answer of a result set: its best plan, the simplest of those about as fast, and the one of least memory.
+"""The answer of a result set: its plans by role (`dsx.results.roles`).
 
 All three are of one job on one machine, that of the best plan.
 """
@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsx.reporting.ranked_rows import RankedRows, ranked
+from dsx.results.roles import by_role, wanted_by_role
 from dsx.space.choices import BY_NAME, CODES
 from dsx.space.features import READ, num_features, of_choices, of_keys
 
 if TYPE_CHECKING:
     import pandas as pd
-
-LEAN = 0.05  # the plan of least memory is at most this share slower than the fastest
 
 
 @dataclass(frozen=True)
@@ -47,12 +46,9 @@ def answer(rows: RankedRows, resolution: float | None, candidate: Any = None) ->
     found: dict[str, Any] = {} if candidate is None else {"chosen": candidate}
     job = rows.alike(first, rows.settings)
     if len(job):
-        fastest = ranked(job).iloc[0]
-        limit = fastest["step_time_s"] * (1 + (resolution or 0.0))
-        lean = job.loc[(job["step_time_s"] <= fastest["step_time_s"] * (1 + LEAN)).to_numpy()]
-        found["fastest"] = fastest
-        found["simplest"] = _simplest(job.loc[(job["step_time_s"] <= limit).to_numpy()])
-        found["least memory"] = lean.loc[lean["peak_bytes"].idxmin()]
+        wants = wanted_by_role(float(job["step_time_s"].to_numpy().min()), resolution)
+        best = [_best(job.loc[(job["step_time_s"] <= want.most_s).to_numpy()], want.simple) for want in wants]
+        found |= by_role(best, [int(features(row.to_frame().T)[0]) for row in best])
     titles: dict[Any, list[str]] = {}
     for title, row in found.items():
         titles.setdefault(row.name, []).append(title)
@@ -71,8 +67,9 @@ def features(rows: "pd.DataFrame") -> Any:
     return num_features(of_keys(columns), of_choices(columns))
 
 
-def _simplest(near: "pd.DataFrame") -> Any:
-    """Return the row with the fewest features, of these the one with most memory left."""
+def _best(near: "pd.DataFrame", simple: bool) -> Any:
+    """Return the row of least memory, or with `simple`, of those of fewest features; of equal ones the fastest."""
+    times, sizes = near["step_time_s"].to_numpy(), near["peak_bytes"].to_numpy()
     # lexsort sorts by its last key first.
-    keys = (near["step_time_s"].to_numpy(), near["peak_bytes"].to_numpy(), features(near))
+    keys = (times, sizes, *([features(near)] if simple else []))
     return near.iloc[np.lexsort(keys)[0]]

@@ -7,15 +7,16 @@ from dsx.display.memory_text import fitting
 from dsx.display.plan_table import SHARES
 from dsx.display.quantities import hardware_text, quantity, share, shares
 from dsx.pricing.problem import Problem
-from dsx.reporting.answer import LEAN, Named
+from dsx.reporting.answer import Named
 from dsx.reporting.markup import Markup, described, element
+from dsx.results.roles import FASTEST, LEANEST, NEARLY, SIMPLEST
 from dsx.units import format_quantity
 
 _MEANS = {
     "chosen": "the plan that this report was asked for",
-    "fastest": "the shortest step",
-    "simplest": "the fewest choices off their defaults, of plans that measurements do not distinguish from the fastest",
-    "least memory": f"the least memory, at most {100 * LEAN:.0f} % slower than the fastest",
+    FASTEST: "the shortest step",
+    SIMPLEST: "the fewest features, of plans that measurements do not distinguish from the fastest",
+    LEANEST: f"the least memory, at most {100 * NEARLY:.0f} % slower than the fastest",
 }
 
 
@@ -37,7 +38,6 @@ def _card(one: Named, problem: Problem | None) -> Markup:
         (name, column, priced[column])
         for name, column in (("training", "training_days"), ("cost", "cost_usd"), ("energy", "energy_kwh"))
     ]
-    speed = priced["tokens_per_s"] / plan["num_gpus"]
     hardware = [f"{name} {hardware_text(name, value)}" for name, value in priced["hardware"].items() if "." in name]
     return element(
         "article",
@@ -48,7 +48,7 @@ def _card(one: Named, problem: Problem | None) -> Markup:
             [
                 ("step", format_quantity(priced["step_time_s"], "s")),
                 ("80 % interval", " to ".join(ends) if low == low else ""),
-                ("tokens/s/GPU", f"{speed:,.0f}"),
+                ("tokens/s/GPU", f"{priced['tokens_per_s_per_gpu']:,.0f}"),
                 ("MFU", quantity("mfu", priced["mfu"])),
                 ("memory", _memory(priced, problem)),
                 ("time in", ", ".join(f"{name} {part}" for name, part in spent if part[0] != "0")),

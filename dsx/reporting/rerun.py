@@ -61,8 +61,9 @@ def plan_command(manifest: Manifest, priced: Mapping[str, Any], verb: str, *opti
         "sequence-length": plan["sequence_length"],
         "assumptions": spec["assumptions"],
         "strategy": strategies[plan["strategy"]],
+        "operator-times": spec.get("operator_times") if verb == "evaluate" else None,  # launch files have no use for it
     }
-    words = [word for name, value in job.items() for word in (f"--{name}", str(value))]
+    words = [word for name, value in job.items() if value is not None for word in (f"--{name}", str(value))]
     cut = [f"stage_layers={plan['stage_layers']}"] if "stage_layers" in plan else []
     told = _set([*assignments(manifest), *varied])
     return shlex.join(["dsx", verb, *words, *told, *options, *plan.text.split(), *cut])

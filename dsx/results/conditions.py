@@ -35,12 +35,20 @@ def parsed(name: str, given: Conditions | Sequence[str] | str | None) -> dict[st
         return {}
     if isinstance(given, Mapping):
         return {column_name(str(column)): value for column, value in given.items()}
-    if isinstance(given, str):
-        given = re.split(r"\s+(?=[\w.]+=)", given.strip())
+    if not isinstance(given, str | Sequence):
+        raise wrong(name, given, f"{_EXAMPLE}, is wanted")
     found: dict[str, object] = {}
-    for one in given:
+    for one in [given] if isinstance(given, str) else given:
         if not isinstance(one, str):
             raise wrong(name, one, f"{_EXAMPLE}, is wanted")
+        found |= _parsed(name, one)
+    return found
+
+
+def _parsed(name: str, text: str) -> dict[str, object]:
+    """Return the conditions of a text."""
+    found: dict[str, object] = {}
+    for one in re.split(r"\s+(?=[\w.]+=)", text.strip()):
         column, equals, value = one.partition("=")
         if not (column.strip() and equals and value.strip()):
             raise InputError(f"{name} {printable(one)!r} is no {_EXAMPLE}")
@@ -82,7 +90,11 @@ def _equal(df: "pd.DataFrame", column: str, values: NDArray[Any], value: object)
     with suppress(SpecError):
         quantity = unit in get_args(Dimension) and isinstance(value, str)
         number = float(parse_quantity(value, cast(Dimension, unit)) if quantity else parse_number(value))
-    return np.zeros(len(values), bool) if number is None else np.isclose(values.astype(np.float64), number, rtol=1e-6)
+    return (
+        np.zeros(len(values), bool)
+        if number is None
+        else np.isclose(values.astype(np.float64), number, rtol=1e-6, atol=0.0)
+    )
 
 
 def _nearest(df: "pd.DataFrame", column: str, value: object) -> str:

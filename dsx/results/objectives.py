@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dsx.argument_types import one_text
 from dsx.errors import UnknownNameError
 
 Priced = Mapping[str, Any]  # a plan with its costs, of `dsx.pricing.evaluate` or `dsx.results.plan_rows`
@@ -43,9 +44,9 @@ OBJECTIVES: Mapping[str, Objective] = {
 
 def objective_named(name: object) -> Objective:
     """Return an objective; raises UnknownNameError for a name that is none."""
-    if name not in OBJECTIVES:
+    if (known := OBJECTIVES.get(one_text("objective", name, "mfu"))) is None:
         raise UnknownNameError("objective", str(name), OBJECTIVES)
-    return OBJECTIVES[str(name)]
+    return known
 
 
 def ranked_by_count(plans: Sequence[dict[str, Any]], objective: Objective) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ def test_bad_input_is_said(run, folder):
         ("--candidate", 7): "give a result folder",
         (*MODEL, "dp=8", "--framework", "megatrom"): "did you mean 'megatron'",
         (*MODEL, "pp=2", "dp=4", "schedule=zb-h1", "zero_stage=1"): "schedule=zb-h1; nearest: schedule=1f1b",
-        (*MODEL, "dp=8", "-o", ""): "is empty",
+        (*MODEL, "dp=8", "-o", ""): "has an empty name",
     }
     for words, message in cases.items():
         done = run("launch", *words)

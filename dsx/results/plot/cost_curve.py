@@ -64,7 +64,8 @@ def cost_curve(
     factor = np.stack([require(rows, f"step_time_s_{end}") / require(rows, "step_time_s") for end in ("low", "high")])
     for day, price, ends in zip(days, cost / size, factor.T, strict=True):
         ax.plot(day * ends, price * ends, color="0.85", linewidth=2.5, solid_capstyle="round", zorder=1)
-    ax.plot([], [], color="0.85", linewidth=2.5, label="80 % interval of the prediction")
+    if np.isfinite(factor).any():
+        ax.plot([], [], color="0.85", linewidth=2.5, label="80 % interval of the prediction")
     best = front(np.stack([days, cost], axis=1))
     ax.plot(days[best], cost[best] / size, "o-", color="black", markersize=5, linewidth=1, zorder=3, label=_POINT)
     if not best.all():

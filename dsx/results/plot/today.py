@@ -35,5 +35,7 @@ def value_today(df: "pd.DataFrame", column: str) -> float | None:
 def place_today(df: "pd.DataFrame", column: str, values: "Sequence[Any]") -> int | None:
     """Return the position of today's value among `values` of a column, None if it is not among them."""
     today = value_today(df, column)
-    same = [] if today is None else np.flatnonzero(np.isclose(np.asarray(values, np.float64), today, rtol=1e-9))
+    same = (
+        [] if today is None else np.flatnonzero(np.isclose(np.asarray(values, np.float64), today, rtol=1e-9, atol=0.0))
+    )
     return int(same[0]) if len(same) else None
