@@ -27,7 +27,7 @@ from dsx.display.placement import placement_text
 from dsx.display.plan_frame import plans_frame
 from dsx.display.plan_table import plans_text, resolution_text, within_resolution
 from dsx.display.quantities import counted
-from dsx.display.three_plans import mfu_of_peaks, roles_of, selection_text, three_plans_text
+from dsx.display.three_plans import mfu_of_peaks, precision_text, roles_of, selection_text, three_plans_text
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
 from dsx.launching.megatron import Launch
 from dsx.launching.text import launch_data, launch_of, launch_text
@@ -219,6 +219,7 @@ class BestPlans(PricedPlans):
         first = next(iter(shown))
         notes = (
             chosen,
+            precision_text(device, assumed.linear_dtype),
             extrapolated_text(self.problem.likeness, assumed.trained_on),
             *(tight_text(plan, name, capacity, assumed) for name, plan in shown.items()),
             beyond_text(self.searched, self.beyond, self.compared),

@@ -16,6 +16,7 @@ from dsx.api.plan_like import PlanLike
 from dsx.api.several_jobs import best_of_each
 from dsx.argument_types import file_path
 from dsx.display.job_text import step_text
+from dsx.display.layout import wrapped
 from dsx.display.plan_frame import plans_frame
 from dsx.display.training_run_text import answer_text, counts_text, goal_text, large, missed_text
 from dsx.errors import InputError, NothingFeasible, UnitError
@@ -141,6 +142,15 @@ class TrainingRun(PricedPlans):
         last = [f"no plan fits on {', '.join(without)} GPUs"] if without else []
         if job.cluster.price is None:
             last.append("the cluster states no price: --set cluster.price='2.5 USD/h' gives the cost")
+        if job.cluster.failures is None:
+            last.append("failures and checkpoints are not counted: the cluster states no failures")
+        numbers = ", ".join(f"{found.job.num_gpus:,}" for found in self.found)
+        last.append(
+            wrapped(
+                f"compared: {numbers} GPUs with a batch of {job.global_batch_size:,}; another batch suits other "
+                "numbers of GPUs, which --num-gpus and --global-batch-size compare"
+            )
+        )
         if not self.priced:
             return "\n".join((*head, self.infeasible))
         table = counts_text(self.priced, self.goal)

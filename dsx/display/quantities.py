@@ -35,12 +35,12 @@ def shares(parts: Sequence[float], whole: float) -> list[str]:
     return [f"{value} %" for value in percent]
 
 
-def cut_text(stage_layers: str | None) -> str:
+def cut_text(stage_layers: str | None, between: str = " ") -> str:
     """Return the layers of the stages, equal neighbours as one entry: "20 21*6 20"; "even" without a layout."""
     if stage_layers is None:
         return "even"
     groups = [(size, len(list(group))) for size, group in itertools.groupby(stage_layers.split(","))]
-    return " ".join(size if count == 1 else f"{size}*{count}" for size, count in groups)
+    return between.join(size if count == 1 else f"{size}*{count}" for size, count in groups)
 
 
 def quantity(name: str, value: float) -> str:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from dsx.display.layout import wrapped
+from dsx.display.layout import WIDTH, wrapped
 from dsx.display.memory_text import fitting
 from dsx.display.plan_table import OPTIONAL, SHARES, Priced
 from dsx.display.quantities import counted, cut_text, quantity, share, shares
@@ -17,7 +17,9 @@ from dsx.space.features import features_of
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import DeviceSpec, peak_flops
 
+_INDENT = " " * 4  # of the choices of a plan
 _OF_BITS = "bf16"  # the precision of `matrix_flops`
+_FEWER_BITS = "fp8"  # that most devices have
 
 
 def roles_of(plans: Mapping[str, Priced]) -> dict[str, Priced]:
@@ -37,6 +39,16 @@ def mfu_of_peaks(mfu: float, device: DeviceSpec, linear_dtype: str) -> dict[str,
     return found
 
 
+def precision_text(device: DeviceSpec, linear_dtype: str) -> str:
+    """Return what prices 8 bits, where the plans are in 16 bits on a device that multiplies 8 bits faster."""
+    if linear_dtype != _OF_BITS or peak_flops(device, _FEWER_BITS) <= device.matrix_flops:
+        return ""
+    return (
+        f"Priced in {_OF_BITS.upper()}: --set assumptions.linear_dtype={_FEWER_BITS} prices the multiplies with weights "
+        f"in {_FEWER_BITS.upper()}."
+    )
+
+
 def three_plans_text(plans: Mapping[str, Priced], device: DeviceSpec, assumptions: AssumptionsSpec) -> str:
     """Return plans by their names as a table with a column for each, and below it their choices."""
     several = roles_of(plans)
@@ -52,11 +64,12 @@ def choices_text(name: str, plan: Any) -> str:
     """Return the choices of a plan after a name, and which of them are features, wrapped."""
     lines = [f"{printable(plan['strategy'])}: {plan.text}"]
     if "stage_layers" in plan and plan["pp"] > 1:
-        lines.append(f"layers of stages: {cut_text(plan['stage_layers'])}")
+        stated = f"stage_layers={cut_text(plan['stage_layers'], ',')}"
+        short = len(stated) <= WIDTH - len(_INDENT)  # else it would not be one word of the command line
+        lines.append(stated if short else f"layers of stages: {cut_text(plan['stage_layers'])}")
     if used := features_of(plan):
         lines.append(f"features: {', '.join(used)}")
-    indent = " " * 4
-    return "\n".join([name, *(wrapped(line, indent) for line in lines)])
+    return "\n".join([name, *(wrapped(line, _INDENT) for line in lines)])
 
 
 def _column(plan: Priced, device: DeviceSpec, assumptions: AssumptionsSpec) -> dict[str, str]:

@@ -59,11 +59,11 @@ def answer_text(plans: Sequence[Priced], goal: Goal) -> str:
     taken = chosen(plans, goal)
     if taken is None:
         return ""
-    why = "the cheapest"
+    why = "the cheapest of those compared"
     if goal.deadline_days is not None:
-        why = "the cheapest that is done in time"
+        why = "the cheapest of those compared that is done in time"
     elif goal.budget_usd is not None:
-        why = "the fastest that is paid for"
+        why = "the fastest of those compared that is paid for"
     kept = taken["goodput"]
     failing = [f"failures and checkpoints take {100 * (1 - kept):.1f} % of the time"] if math.isfinite(kept) else []
     lines = [

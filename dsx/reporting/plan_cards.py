@@ -14,7 +14,7 @@ from dsx.units import format_quantity
 
 _MEANS = {
     "chosen": "the plan that this report was asked for",
-    FASTEST: "the shortest step",
+    FASTEST: "the shortest step on these GPUs with this batch",
     SIMPLEST: "the fewest features, of plans that measurements do not distinguish from the fastest",
     LEANEST: f"the least memory, at most {100 * NEARLY:.0f} % slower than the fastest",
 }

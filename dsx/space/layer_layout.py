@@ -1,8 +1,8 @@
 """A layer layout: how many layers each chunk of a pipeline has, from the two texts that state it.
 
 With v chunks per stage, chunk c of stage i is entry c * pp + i of a layout, c and i counted from 0. One text lists the
-layers of each chunk, "21,20,20,21"; embedding and head are a layer each. The other is the launcher's, "Et*20|t*20|...L"
-(Megatron-core 0.16.1, megatron/core/transformer/pipeline_parallel_layer_layout.py):
+layers of each chunk, "21,20,20,21" or "21,20*2,21"; embedding and head are a layer each. The other is the launcher's,
+"Et*20|t*20|...L" (Megatron-core 0.16.1, megatron/core/transformer/pipeline_parallel_layer_layout.py):
 
     layout := {item}                      commas are left out before a layout is read
     item   := piece ["*" number]
@@ -24,7 +24,7 @@ LAYOUT = "stage_layers"  # the column of a plan
 
 _EMBEDDING, _LAYER, _PREDICTION, _LOSS, _END = "EtmL|"
 _LETTERS = (_EMBEDDING, _LAYER, _LOSS)
-_LISTED = re.compile(r"[0-9]{1,9}(,[0-9]{1,9})*")
+_LISTED = re.compile(r"[0-9]{1,9}(\*[0-9]{1,6})?(,[0-9]{1,9}(\*[0-9]{1,6})?)*")
 _MOST = 1_000_000  # letters of a layout; more are surely a typing error
 
 
@@ -55,13 +55,22 @@ def layers_of_chunks(text: str, chain: Chain) -> tuple[int, ...]:
         if text and text[0] in digits:  # the launcher's layouts begin with a letter
             raise _fault(text, "expected the layers of each chunk, as in 9,8,8,9, or a layout, as in Et*8|t*8|t*8L")
         return _launched(text, chain)
-    layers = tuple(map(int, text.split(",")))
+    layers = _listed(text)
     if sum(layers) != chain.num_layers:
         counted = ", with embedding and head" if chain.num_layers > chain.body else ""
         raise _fault(
             text, f"the chunks hold {sum(layers):,} layers, but the model has {chain.num_layers:,} layers{counted}"
         )
     return layers
+
+
+def _listed(text: str) -> tuple[int, ...]:
+    """Return the layers of chunks that are listed, as "20,21*6" lists seven."""
+    entries = [entry.partition("*") for entry in text.split(",")]
+    times = [int(count or 1) for _, _, count in entries]
+    if sum(times) > _MOST:
+        raise _fault(text, f"lists {sum(times):,} chunks")
+    return tuple(int(size) for (size, _, _), count in zip(entries, times, strict=True) for _ in range(count))
 
 
 def check_stages(layers: Sequence[int], text: str, pp: int, vpp: int) -> None:

@@ -59,7 +59,8 @@ def test_the_chosen_plan_and_what_is_late(run):
     assert tight.best.plan == tight.plan
     first = str(tight).splitlines()
     assert first[0].endswith(f"USD/h: 2 B tokens, in {tight.goal.deadline_days:g} days")
-    assert "the cheapest that is done in time" in first[3]
+    assert "the cheapest of those compared that is done in time" in first[3]
+    assert "compared: 8, 16, 32 GPUs with a batch of 32;" in str(tight)
     assert sum("  late  " in line for line in first) == 1
     assert sum(line.startswith("*") for line in first) == 1
     assert max(map(len, first)) <= 100
@@ -99,7 +100,8 @@ def test_without_a_price_gpu_hours_decide():
     run = dsx.training_run(unpriced, "2B", 8, deadline="1 days")
     assert run.chosen is not None and math.isnan(run.chosen["cost_usd"])
     assert run.to_data()["paid_in"] == "gpu_hours"
-    assert str(run).splitlines()[-1].startswith("the cluster states no price: --set cluster.price=")
+    assert "\nthe cluster states no price: --set cluster.price=" in str(run)
+    assert "\nfailures and checkpoints are not counted: the cluster states no failures\n" in str(run)
 
 
 @pytest.mark.parametrize(

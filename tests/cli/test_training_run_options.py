@@ -15,7 +15,7 @@ def test_the_answer_names_gpus_days_cost_and_plan(run, folder):
     assert done.code == 0
     lines = done.out.splitlines()
     assert lines[0] == "small on b200-nvs8 at 3 USD/h: 2 B tokens, in 30 days"
-    assert lines[3].startswith("8 GPUs, the cheapest that is done in time: ")
+    assert lines[3].startswith("8 GPUs, the cheapest of those compared that is done in time: ")
     assert " USD, " in lines[4] and "GPU hours" in lines[4]
     assert (folder / "cost.png").exists() and "wrote cost.png" in done.err
 

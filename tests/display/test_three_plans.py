@@ -6,7 +6,14 @@ import pytest
 
 import dsx
 from dsx.api.evaluation import as_row
-from dsx.display.three_plans import interval_text, mfu_of_peaks, roles_of, selection_text, three_plans_text
+from dsx.display.three_plans import (
+    interval_text,
+    mfu_of_peaks,
+    precision_text,
+    roles_of,
+    selection_text,
+    three_plans_text,
+)
 
 PLANS = {
     "dense": ("llama-3-8b", "tp=2 dp=4 nvs.tp=2 nvs.dp=4", "pp=8 zero_stage=3 offload=optimizer nvs.pp=8"),
@@ -35,7 +42,8 @@ def test_no_line_is_over_100_columns(of):
     assert lines[0].split() == ["fastest,", "simplest", "leanest"]
     assert sum(line.startswith("    features: ") for line in lines) == 2
     assert any(line.startswith("MFU of BF16 peak") for line in lines)
-    assert ("layers of stages" in "\n".join(lines)) is (of == "long layout")
+    # As a plan takes it.
+    assert ("    stage_layers=4,5,6,5,6,5,4,5*2,6,5,4,5,6,5,6" in lines) is (of == "long layout")
 
 
 def test_a_narrow_type_says_of_which_peak_its_mfu_is():
@@ -45,6 +53,12 @@ def test_a_narrow_type_says_of_which_peak_its_mfu_is():
         "MFU of BF16 peak": 0.4,
         "MFU of FP8 peak": pytest.approx(0.2, rel=1e-3),
     }
+
+
+def test_what_prices_8_bits_is_said_where_it_is_faster():
+    devices = {name: dsx.Job("llama-3-8b", name, 8, 64).cluster.device for name in ("h100-nvs8", "a100-80-nvs8")}
+    assert "--set assumptions.linear_dtype=fp8" in precision_text(devices["h100-nvs8"], "bf16")
+    assert precision_text(devices["h100-nvs8"], "fp8") == precision_text(devices["a100-80-nvs8"], "bf16") == ""
 
 
 def test_what_is_not_known_is_not_said():

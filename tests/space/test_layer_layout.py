@@ -47,6 +47,10 @@ def test_the_layout_of_its_documentation():
     assert layers_of_chunks(layout.replace("m", ""), Chain(1, 61, 1)) == (4, *[2] * 29, 0, 1)
 
 
+def test_equal_chunks_may_be_listed_together():
+    assert layers_of_chunks("4,2*3", Chain(1, 8, 1)) == layers_of_chunks("4,2,2,2", Chain(1, 8, 1)) == (4, 2, 2, 2)
+
+
 def test_where_chunks_start():
     assert starts((4, 2, 3)) == [0, 4, 6, 9]
 
@@ -78,6 +82,8 @@ def test_where_chunks_start():
         ("9", "the chunks hold 9 layers, but the model has 10 layers, with embedding and head"),
         ("5,4,", "expected the layers of each chunk, as in 9,8,8,9, or a layout"),
         ("5.0,5", "expected the layers of each chunk"),
+        ("5*,5", "expected the layers of each chunk"),
+        ("5*999999,5*999999", "lists 1,999,998 chunks"),
         ("-5,15", "position 1: '-' is no layer"),
         ("5,5000000000", "expected the layers of each chunk"),
     ],
