@@ -43,10 +43,8 @@ def precision_text(device: DeviceSpec, linear_dtype: str) -> str:
     """Return what prices 8 bits, where the plans are in 16 bits on a device that multiplies 8 bits faster."""
     if linear_dtype != _OF_BITS or peak_flops(device, _FEWER_BITS) <= device.matrix_flops:
         return ""
-    return (
-        f"Priced in {_OF_BITS.upper()}: --set assumptions.linear_dtype={_FEWER_BITS} prices the multiplies with weights "
-        f"in {_FEWER_BITS.upper()}."
-    )
+    other = f"--set assumptions.linear_dtype={_FEWER_BITS}"
+    return f"Priced in {_OF_BITS.upper()}: {other} prices the multiplies with weights in {_FEWER_BITS.upper()}."
 
 
 def three_plans_text(plans: Mapping[str, Priced], device: DeviceSpec, assumptions: AssumptionsSpec) -> str:
