@@ -37,7 +37,8 @@ for module in (transformer_config, arguments):
 
 
 def read(job: dict) -> dict:
-    os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+    for name in ("CUDA_DEVICE_MAX_CONNECTIONS", "PYTORCH_CUDA_ALLOC_CONF", "NCCL_GRAPH_REGISTER"):
+        os.environ.pop(name, None)
     os.environ.update(job["environment"], WORLD_SIZE=str(job["num_gpus"]), RANK="0", LOCAL_RANK="0")
     sys.argv = ["pretrain_gpt.py", *job["arguments"]]
     args = arguments.parse_args()
