@@ -3,8 +3,8 @@
 Models, pipelines and the layers that divide weights are code of the user there, so most degrees have no key. The head
 lists them; JSON has no comments, so it is the value of the first key, which DeepSpeed ignores.
 
-Sources: DeepSpeed 0.19.8 (runtime/config.py, runtime/zero/config.py, runtime/tensor_parallel/config.py, and the check of
-data types of runtime/engine.py).
+Sources: DeepSpeed 0.19.8 (runtime/config.py, runtime/zero/config.py, runtime/tensor_parallel/config.py, and the check
+of data types of runtime/engine.py).
 """
 
 import json

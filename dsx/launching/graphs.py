@@ -4,8 +4,9 @@ A set prices them as a low dispatch latency: launched as a graph, an operator ta
 10 to 60 without one (data/stacks). Experts are left out of the graphs, since their sizes follow from the routing.
 
 Sources: megatron-core 0.19.2 (TransformerConfig.cuda_graph_impl and cuda_graph_modules with their checks, which refuse
-graphs of feed-forward networks beside overlapped communication of experts; the check of mcore_fsdp_adapter). Recomputation of attention and feed-forward networks is refused there for layers with dropout; here
-it is left without graphs for all.
+graphs of feed-forward networks beside overlapped communication of experts; the check of mcore_fsdp_adapter).
+Recomputation of attention and feed-forward networks is refused there for layers with dropout; here it is left without
+graphs for all.
 """
 
 from dsx.launching.megatron_options import overlaps_experts

@@ -45,8 +45,8 @@ def write_script(request: Request, head: list[str]) -> Written:
     groups = (("MODEL", options[: _end_of_model(request)]), ("PLAN", options[_end_of_model(request) :]))
     arrays = "\n".join(_array(name, chosen) for name, chosen in groups)
     text = (
-        f"#!/usr/bin/env bash\n{commented(lines)}set -euo pipefail\n\n{torchrun(request)}\n{exported(environment(request))}\n"
-        f"{arrays}\n{_DATA.format(vocabulary=request.shape.vocabulary or 1)}\n"
+        f"#!/usr/bin/env bash\n{commented(lines)}set -euo pipefail\n\n{torchrun(request)}\n"
+        f"{exported(environment(request))}\n{arrays}\n{_DATA.format(vocabulary=request.shape.vocabulary or 1)}\n"
         'torchrun "${HOSTS[@]}" "${MEGATRON_LM:?a checkout of Megatron-LM}/pretrain_gpt.py" \\\n'
         '    "${MODEL[@]}" "${PLAN[@]}" "${DATA[@]}" "${TRAINING[@]}" "$@"\n'
     )

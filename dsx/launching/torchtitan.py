@@ -110,7 +110,8 @@ def write(request: Request, head: list[str]) -> Written:
     )
     start = (
         f"#!/usr/bin/env bash\n{commented([request.title])}set -euo pipefail\n\n{torchrun(request)}\n"
-        f'{exported(allocator_variables(run))}\n{_ASSETS}cd "$(dirname "$0")"\nPYTHONPATH=. torchrun "${{HOSTS[@]}}" -m torchtitan.train --module recipe '
+        f"{exported(allocator_variables(run))}\n"
+        f'{_ASSETS}cd "$(dirname "$0")"\nPYTHONPATH=. torchrun "${{HOSTS[@]}}" -m torchtitan.train --module recipe '
         '--config recipe "$@"\n'
     )
     return Written({_SCRIPT: start, _RECIPE: text}, lost)

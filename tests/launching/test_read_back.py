@@ -29,6 +29,7 @@ MODULES = {
     "feed-forward": "mlp",
     "experts": "moe",
 }
+VARIABLES = ("CUDA_DEVICE_MAX_CONNECTIONS", "NVTE_CPU_OFFLOAD_V1", "PYTORCH_CUDA_ALLOC_CONF", "NCCL_GRAPH_REGISTER")
 DRAWS = [(body, seed) for body in ("dense", "experts") for seed in (0, 1)]
 
 
@@ -67,8 +68,7 @@ def started(tmp_path):
         subprocess.run(["bash", "-c", script], check=True, env=env)
         words = record.read_text().split("\0")[:-1]
         exported = dict(line.split("=", 1) for line in record.with_suffix(".env").read_text().split("\0")[:-1])
-        wanted = ("CUDA_DEVICE_MAX_CONNECTIONS", "NVTE_CPU_OFFLOAD_V1", "PYTORCH_CUDA_ALLOC_CONF", "NCCL_GRAPH_REGISTER")
-        return words, {name: exported[name] for name in wanted if name in exported}
+        return words, {name: exported[name] for name in VARIABLES if name in exported}
 
     return run
 
