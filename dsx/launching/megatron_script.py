@@ -117,6 +117,7 @@ def write_recipe(request: Request, head: list[str]) -> Written:
         "cfg.tokenizer.tokenizer_type = 'NullTokenizer'",
         f"cfg.tokenizer.vocab_size = {request.shape.vocabulary or 1}",
         f"cfg.env_vars = {environment(request)!r}",
+        *_STEPS,
     ]
     text = _RECIPE_TEXT.format(
         head=commented(lines),
@@ -139,6 +140,8 @@ _FUNCTIONS = """from megatron.core.activations import squared_relu
 from torch.nn.functional import gelu, silu"""
 
 _RECIPE_TEXT = """{head}
+import os
+
 import torch
 {functions}
 from megatron.core.transformer.enums import AttnBackend
@@ -171,6 +174,13 @@ if __name__ == "__main__":
     pretrain(config=recipe(), forward_step_func=forward_step)
 """
 
+# As many steps as the script of Megatron-LM takes, and nothing beside them: the common recipe evaluates and saves.
+_STEPS = (
+    'cfg.train.train_iters = int(os.environ.get("TRAIN_ITERS", "50"))',
+    "cfg.validation.eval_iters = 0",
+    "cfg.checkpoint.save = cfg.checkpoint.load = None",
+    "cfg.logger.log_interval = 1",
+)
 # What the common recipe sets and a plan may not have.
 _PLAIN_DDP: dict[str, object] = {
     "use_distributed_optimizer": False,

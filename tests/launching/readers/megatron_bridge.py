@@ -4,6 +4,7 @@ Runs where it is installed. Reads JSON from stdin, a list of {"path", "num_gpus"
 plan. Packages that need a GPU or that recipes for pictures and sound need are replaced by names.
 """
 
+import dataclasses
 import importlib.abc
 import importlib.machinery
 import json
@@ -65,12 +66,22 @@ for module in (transformer_config, comm_overlap):
     module.is_te_min_version = lambda *_, **__: True
 
 
-def read(path: str, num_gpus: int) -> dict:
+def fields(**owners) -> dict:
+    """All fields of configurations, as texts; functions by name."""
+    return {
+        f"{owner}.{field.name}": getattr(value, "__name__", str(value))
+        for owner, config in owners.items()
+        for field in dataclasses.fields(config)
+        for value in [getattr(config, field.name)]
+    }
+
+
+def read(path: str, num_gpus: int, whole: bool = False) -> dict:
     config = runpy.run_path(path)["recipe"]()
     assert isinstance(config, bridge.ConfigContainer)
     for owner in (config, config.model, config.ddp, config.train, config.optimizer, config.checkpoint, config.dist):
-        fields = set(type(owner).__dataclass_fields__)
-        assert {name for name in vars(owner) if not name.startswith("_")} <= fields | {"cfg"}, (path, owner)
+        known = set(type(owner).__dataclass_fields__)
+        assert {name for name in vars(owner) if not name.startswith("_")} <= known | {"cfg"}, (path, owner)
     for name in ("CUDA_DEVICE_MAX_CONNECTIONS", *config.env_vars):
         os.environ.pop(name, None)
     bridge.get_world_size_safe = lambda: num_gpus
@@ -80,6 +91,8 @@ def read(path: str, num_gpus: int) -> dict:
     assert config.dataset.seq_length == model.seq_length
     reduced = ddp.megatron_fsdp_main_grads_dtype if ddp.use_megatron_fsdp else None
     assert ddp.use_distributed_optimizer == config.optimizer.use_distributed_optimizer
+    if whole:
+        return fields(model=model, ddp=ddp, optimizer=config.optimizer)
     pipelined = model.pipeline_model_parallel_size > 1
     return {
         "dp": config.data_parallel_size,
