@@ -107,8 +107,7 @@ def launch(
 
     Raises InputError if the plan breaks rules other than those of memory and placement, or the framework cannot run it,
     with each part that it cannot and the nearest that it can; UnknownNameError for an unknown framework, what
-    `launch_folder` raises, and what `dsx.evaluate` or
-    `dsx.why_row` raise.
+    `launch_folder` raises, and what `dsx.evaluate` or `dsx.why_row` raise.
     """
     folder = None if out is None else launch_folder(out)
     known = FRAMEWORKS.get(one_text("framework", framework, DEFAULT_FRAMEWORK))
