@@ -28,6 +28,8 @@ from dsx.pricing.evaluate import price_plan
 from dsx.printable import printable
 from dsx.remarks import warn
 from dsx.space.plan import Plan
+from dsx.space.plan_rules import PLACEMENT
+from dsx.space.strategy_rules import MEMORY
 from dsx.spec.cluster import DeviceSpec
 from dsx.spec.locate import shown
 
@@ -103,9 +105,9 @@ def launch(
         hardware: of a result set that varies it, the cluster or the what-if values of the row.
         **choices: further choices of the plan, as in recompute="full".
 
-    Raises InputError if the framework cannot run the plan, with each part that it cannot and the nearest that it can;
-    UnknownNameError for an unknown framework, what `launch_folder` raises, and what `dsx.evaluate` or
-    `dsx.why_row` raise.
+    Raises InputError if the plan breaks rules other than those of memory and placement, or the framework cannot run it,
+    with each part that it cannot and the nearest that it can; UnknownNameError for an unknown framework, what
+    `launch_folder` raises, and what `dsx.evaluate` or `dsx.why_row` raise.
     """
     folder = None if out is None else launch_folder(out)
     known = FRAMEWORKS.get(one_text("framework", framework, DEFAULT_FRAMEWORK))
@@ -126,6 +128,9 @@ def launch(
         priced = price_plan(problem, row.plan)
     else:
         raise wrong("job", job, "a Job or the folder of a result set is wanted")
+    if unrunnable := [one for one in priced.broken if one.reason not in {MEMORY, *PLACEMENT}]:
+        parts = "\n".join(f"  {one.reason.name}: {one.detail}" for one in unrunnable)
+        raise InputError(f"no framework runs the plan:\n{parts}")
     if priced.broken:
         warn(
             f"the plan is rejected ({', '.join(one.reason.name for one in priced.broken)}), and is written all the same"

@@ -3,16 +3,18 @@
 Models, pipelines and the layers that divide weights are code of the user there, so most degrees have no key. The head
 lists them; JSON has no comments, so it is the value of the first key, which DeepSpeed ignores.
 
-Sources: DeepSpeed 0.19.8 (runtime/config.py, runtime/zero/config.py, runtime/tensor_parallel/config.py).
+Sources: DeepSpeed 0.19.8 (runtime/config.py, runtime/zero/config.py, runtime/tensor_parallel/config.py, and the check
+of data types of runtime/engine.py).
 """
 
 import json
 
 from dsx.graph.match import ALL_TO_ALL
+from dsx.launching.allocator import allocator_variables
 from dsx.launching.architecture import Architecture
 from dsx.launching.graphs import ungraphed
 from dsx.launching.hosts import torchrun
-from dsx.launching.request import Refused, Request, Written, commented, lost_lines
+from dsx.launching.request import Refused, Request, Written, commented, exported, lost_lines
 from dsx.launching.run import Run
 
 NAME = "DeepSpeed"
@@ -37,7 +39,7 @@ def _exchanges_heads(run: Run) -> bool:
 def config_of(run: Run) -> dict[str, object]:
     """Return the configuration of a run as plain data."""
     assumptions, stage = run.assumptions, run.number("zero_stage")
-    gradients = _TYPES.get(assumptions.gradient_bytes, "fp32")
+    gradients = _TYPES.get(_gradient_bytes(run), "fp32")
     overlap = stage > 0 and bool(assumptions.dp_overlap if stage < 3 else assumptions.fsdp_overlap)
     zero: dict[str, object] = {"stage": stage, "overlap_comm": overlap, "contiguous_gradients": True}
     if run["offload"] == "optimizer":
@@ -65,6 +67,12 @@ def config_of(run: Run) -> dict[str, object]:
     return found
 
 
+def _gradient_bytes(run: Run) -> int:
+    """Return the bytes of a gradient element: without ZeRO the engine refuses any but those of the weights."""
+    assumptions = run.assumptions
+    return assumptions.gradient_bytes if run.number("zero_stage") else assumptions.weight_bytes
+
+
 def write(request: Request, head: list[str]) -> Written:
     """Return the configuration, and a script that starts a program of the user with it."""
     lost = tuple(_lost(request.run, request.shape))
@@ -72,6 +80,7 @@ def write(request: Request, head: list[str]) -> Written:
     text = json.dumps({"_head": lines} | config_of(request.run), indent=2) + "\n"
     start = (
         f"#!/usr/bin/env bash\n{commented(lines)}set -euo pipefail\n\n{torchrun(request)}\n"
+        f"{exported(allocator_variables(request.run))}"
         'PROGRAM=$(realpath -e "${PROGRAM:?the program that builds your model and calls deepspeed.initialize}")\n'
         f'cd "$(dirname "$0")"\ntorchrun "${{HOSTS[@]}}" "$PROGRAM" --deepspeed_config {_CONFIG} "$@"\n'
     )
@@ -96,6 +105,11 @@ def _lost(run: Run, shape: Architecture) -> list[str]:
         found.append("recompute=full: call deepspeed.checkpointing.checkpoint around each layer")
     if assumptions.gradient_bytes not in _TYPES:
         found.append(f"gradients of {assumptions.gradient_bytes} bytes per element")
+    elif _gradient_bytes(run) != assumptions.gradient_bytes:
+        found.append(
+            f"gradients of {assumptions.gradient_bytes} bytes per element with zero_stage=0: without ZeRO they have "
+            "the type of the weights"
+        )
     if assumptions.linear_dtype != "bf16":
         found.append(f"multiplies in {assumptions.linear_dtype}: layers of your program")
     if assumptions.weight_bytes not in (2, 4) or assumptions.weight_bytes != assumptions.activation_bytes:

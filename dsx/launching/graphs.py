@@ -3,11 +3,13 @@
 A set prices them as a low dispatch latency: launched as a graph, an operator takes a few microseconds of the host, and
 10 to 60 without one (data/stacks). Experts are left out of the graphs, since their sizes follow from the routing.
 
-Sources: megatron-core 0.19.2 (TransformerConfig.cuda_graph_impl and cuda_graph_modules with their checks, the check of
-mcore_fsdp_adapter). Recomputation of attention and feed-forward networks is refused there for layers with dropout; here
-it is left without graphs for all.
+Sources: megatron-core 0.19.2 (TransformerConfig.cuda_graph_impl and cuda_graph_modules with their checks, which refuse
+graphs of feed-forward networks beside overlapped communication of experts; the check of mcore_fsdp_adapter).
+Recomputation of attention and feed-forward networks is refused there for layers with dropout; here it is left without
+graphs for all.
 """
 
+from dsx.launching.megatron_options import overlaps_experts
 from dsx.launching.option import Settings, switch, valued, words
 from dsx.launching.run import ExpertRun, Run
 from dsx.space.recompute_values import FULL, JOINED, SELECTIVE
@@ -32,16 +34,21 @@ def graph_options(run: Run) -> Settings:
     if why := _prevented(run):
         return [], ungraphed(run, f"Megatron-LM captures none of layers with {why}")
     layers = {has for has, _ in run.experts.layers} if run.experts else {False}
+    beside = overlaps_experts(run)
     modules = [
         "attn",
-        *(["mlp"] if False in layers else []),
+        *(["mlp"] if False in layers and not beside else []),
         *(_of_experts(run.experts) if run.experts and True in layers else []),
     ]
+    lost: list[str] = []
+    if False in layers and beside:
+        what = "Megatron-LM captures no feed-forward networks beside overlapped communication of experts"
+        lost += ungraphed(run, what)
     return [
         valued("--cuda-graph-impl", "transformer_engine", "model.cuda_graph_impl"),
         words("--cuda-graph-modules", modules, "model.cuda_graph_modules"),
         switch("--te-rng-tracker", "rng.te_rng_tracker"),
-    ], []
+    ], lost
 
 
 def _of_experts(experts: ExpertRun) -> list[str]:

@@ -85,7 +85,7 @@ class Launch:
     @property
     def flags(self) -> tuple[Flag, ...]:
         """Pairs of a flag and its value."""
-        return tuple((option.flag, option.value) for option in self.options)
+        return tuple((option.flag, option.value) for option in self.options if option.flag)
 
     @property
     def arguments(self) -> list[str]:
@@ -177,11 +177,12 @@ def _degrees(run: Run, context: list[Option]) -> list[Option]:
         found.append(valued("--pipeline-model-parallel-layout", layout, "model.pipeline_model_parallel_layout"))
     elif "stage_layers" not in run.plan:
         found += _counted(run)
-    found += _ORDER_FLAGS.get(str(run["order"]), ())
-    if vpp > 1 and not layout:
-        found.append(
-            valued("--num-virtual-stages-per-pipeline-rank", vpp, "model.virtual_pipeline_model_parallel_size")
-        )
+    # One stage is numbered alike in all orders, and Megatron-FSDP refuses the flag.
+    found += _ORDER_FLAGS.get(str(run["order"]), ()) if pp > 1 else ()
+    if vpp > 1:
+        # Megatron-LM takes either a layout or a number; Megatron-Bridge chooses overlaps before it reads the layout.
+        flag = "" if layout else "--num-virtual-stages-per-pipeline-rank"
+        found.append(valued(flag, vpp, "model.virtual_pipeline_model_parallel_size"))
     return found
 
 
@@ -277,9 +278,10 @@ def _offloaded(run: Run) -> Settings:
     if offload in ("activations", "both"):
         if run.number("pp") == 1 and run["recompute"] == NONE and run.num_layers > _KEPT_LAYERS:
             offloaded = run.num_layers - _KEPT_LAYERS
-            options.append(
+            options += [
                 valued("--cpu-offloading-num-layers", offloaded, "model.cpu_offloading_num_layers"),
-            )
+                Option("", "", "model.cpu_offloading"),  # which Megatron-LM derives from the number
+            ]
         else:
             lost.append(
                 f"offload of activations with pp={run['pp']}, recompute={run['recompute']}: {NAME} offloads "

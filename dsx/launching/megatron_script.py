@@ -7,13 +7,14 @@ are told otherwise.
 import shlex
 from collections.abc import Sequence
 
+from dsx.launching.allocator import allocator_variables
 from dsx.launching.architecture import GATED, GELU, Architecture
 from dsx.launching.hosts import torchrun
 from dsx.launching.megatron import NAME, megatron_core, words_of
 from dsx.launching.megatron_model import model_options, refused_model
 from dsx.launching.megatron_options import overlaps_experts, refused_by_arguments
 from dsx.launching.option import Option
-from dsx.launching.request import Refused, Request, Written, commented, lost_lines
+from dsx.launching.request import Refused, Request, Written, commented, exported, lost_lines
 
 _SCRIPT, _RECIPE = "launch.sh", "recipe.py"
 BRIDGE = "Megatron-Bridge"
@@ -44,8 +45,8 @@ def write_script(request: Request, head: list[str]) -> Written:
     groups = (("MODEL", options[: _end_of_model(request)]), ("PLAN", options[_end_of_model(request) :]))
     arrays = "\n".join(_array(name, chosen) for name, chosen in groups)
     text = (
-        f"#!/usr/bin/env bash\n{commented(lines)}set -euo pipefail\n\n{torchrun(request)}\n{_environment(request)}\n"
-        f"{arrays}\n{_DATA.format(vocabulary=request.shape.vocabulary or 1)}\n"
+        f"#!/usr/bin/env bash\n{commented(lines)}set -euo pipefail\n\n{torchrun(request)}\n"
+        f"{exported(environment(request))}\n{arrays}\n{_DATA.format(vocabulary=request.shape.vocabulary or 1)}\n"
         'torchrun "${HOSTS[@]}" "${MEGATRON_LM:?a checkout of Megatron-LM}/pretrain_gpt.py" \\\n'
         '    "${MODEL[@]}" "${PLAN[@]}" "${DATA[@]}" "${TRAINING[@]}" "$@"\n'
     )
@@ -81,7 +82,7 @@ def environment(request: Request) -> dict[str, str]:
     communication (megatron.training.arguments: 1 or 32, whichever is to be faster; recipes of Megatron-Bridge have 32).
     """
     run = request.run
-    found: dict[str, str] = {}
+    found = allocator_variables(run)
     if overlaps_experts(run):
         found["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
     elif run.number("zero_stage") <= 1 and max(run.number("tp"), run.number("cp")) > 1:
@@ -89,10 +90,6 @@ def environment(request: Request) -> dict[str, str]:
     if run["offload"] in ("activations", "both"):
         found["NVTE_CPU_OFFLOAD_V1"] = "1"
     return found
-
-
-def _environment(request: Request) -> str:
-    return "".join(f"export {name}={value}\n" for name, value in environment(request).items())
 
 
 def write_recipe(request: Request, head: list[str]) -> Written:
@@ -108,6 +105,8 @@ def write_recipe(request: Request, head: list[str]) -> Written:
     home = "mla_provider" if request.shape.latent else "gpt_provider"
     formats = by_section.pop("mixed_precision", {})
     ddp = by_section.pop("ddp", {})
+    # The common recipe shards the optimizer, and Megatron-Bridge shards if either says so.
+    by_section.setdefault("optimizer", {})["use_distributed_optimizer"] = bool(ddp.get("use_distributed_optimizer"))
     overlaps = {"tp_comm_overlap": False} | by_section.pop("comm_overlap", {}) | _grad_overlaps(ddp)
     lines = [*head, *lost_lines(BRIDGE, tuple(part.replace(NAME, BRIDGE) for part in lost))]
     config = [
@@ -118,6 +117,7 @@ def write_recipe(request: Request, head: list[str]) -> Written:
         "cfg.tokenizer.tokenizer_type = 'NullTokenizer'",
         f"cfg.tokenizer.vocab_size = {request.shape.vocabulary or 1}",
         f"cfg.env_vars = {environment(request)!r}",
+        *_STEPS,
     ]
     text = _RECIPE_TEXT.format(
         head=commented(lines),
@@ -140,6 +140,8 @@ _FUNCTIONS = """from megatron.core.activations import squared_relu
 from torch.nn.functional import gelu, silu"""
 
 _RECIPE_TEXT = """{head}
+import os
+
 import torch
 {functions}
 from megatron.core.transformer.enums import AttnBackend
@@ -150,6 +152,7 @@ from megatron.bridge.training.config import ConfigContainer
 from megatron.bridge.training.gpt_step import forward_step
 from megatron.bridge.training.mixed_precision import MixedPrecisionConfig
 from megatron.bridge.training.pretrain import pretrain
+from megatron.bridge.utils.fusions import can_enable_gradient_accumulation_fusion
 
 
 def recipe() -> ConfigContainer:
@@ -171,6 +174,13 @@ if __name__ == "__main__":
     pretrain(config=recipe(), forward_step_func=forward_step)
 """
 
+# As many steps as the script of Megatron-LM takes, and nothing beside them: the common recipe evaluates and saves.
+_STEPS = (
+    'cfg.train.train_iters = int(os.environ.get("TRAIN_ITERS", "50"))',
+    "cfg.validation.eval_iters = 0",
+    "cfg.checkpoint.save = cfg.checkpoint.load = None",
+    "cfg.logger.log_interval = 1",
+)
 # What the common recipe sets and a plan may not have.
 _PLAIN_DDP: dict[str, object] = {
     "use_distributed_optimizer": False,
@@ -180,7 +190,15 @@ _PLAIN_DDP: dict[str, object] = {
     "data_parallel_sharding_strategy": "no_shard",
     "average_in_collective": False,
 }
-_NAMES = {"squared_relu", "silu", "gelu"}  # of functions
+# What MLAModelProvider has otherwise than GPTModelProvider, and than Megatron-LM.
+_LATENT_DEFAULTS: dict[str, object] = {
+    "rotary_scaling_factor": 1.0,
+    "attention_softmax_in_fp32": False,
+    "masked_softmax_fusion": True,
+    "gradient_accumulation_fusion": "can_enable_gradient_accumulation_fusion()",
+    "deallocate_pipeline_outputs": True,
+}
+_NAMES = {"squared_relu", "silu", "gelu", "can_enable_gradient_accumulation_fusion()"}  # of functions
 
 
 def _model_defaults(request: Request) -> dict[str, object]:
@@ -191,19 +209,16 @@ def _model_defaults(request: Request) -> dict[str, object]:
         chosen["cross_entropy_loss_fusion"] = False
     if request.shape.tied:
         chosen["share_embeddings_and_output_weights"] = True
-    if request.shape.latent:
-        chosen["rope_type"] = "rope"
-    return chosen
+    return chosen | (_LATENT_DEFAULTS if request.shape.latent else {})
 
 
 def _fusions(shape: Architecture) -> dict[str, object]:
     """Return the fusions that the arguments of Megatron-LM have by default, and the providers have not.
 
-    TransformerConfig refuses that of activations for squared ReLU, and for GELU without a bias; MLATransformerConfig
-    that of rotary positions without YaRN.
+    TransformerConfig refuses that of activations for squared ReLU, and for GELU without a bias.
     """
     return {
-        "apply_rope_fusion": shape.rotary and shape.latent is None,
+        "apply_rope_fusion": shape.rotary,
         "bias_activation_fusion": shape.activation == GATED or (shape.activation == GELU and shape.bias),
         "bias_dropout_fusion": True,
     }

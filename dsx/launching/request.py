@@ -1,7 +1,7 @@
 """What a writer of launch files is given, and what it returns."""
 
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -60,6 +60,11 @@ def uneven_sequence(run: Run, parts: int, why: str) -> list[Refused]:
         return []
     nearest = max(round(length / parts), 1) * parts
     return [Refused(f"sequence_length={length}, which must be a multiple of {why}", f"sequence_length={nearest}")]
+
+
+def exported(variables: Mapping[str, str]) -> str:
+    """Return environment variables as lines of a script."""
+    return "".join(f"export {name}={value}\n" for name, value in variables.items())
 
 
 def commented(lines: list[str]) -> str:

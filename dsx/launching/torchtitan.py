@@ -9,10 +9,11 @@ activation_checkpoint.py). With a pipeline local_batch_size is that of a step on
 """
 
 from dsx.graph.match import ALL_GATHER
+from dsx.launching.allocator import allocator_variables
 from dsx.launching.architecture import GATED, Architecture
 from dsx.launching.graphs import ungraphed
 from dsx.launching.hosts import torchrun
-from dsx.launching.request import Refused, Request, Written, commented, lost_lines, uneven_sequence
+from dsx.launching.request import Refused, Request, Written, commented, exported, lost_lines, uneven_sequence
 from dsx.launching.run import Run
 from dsx.spec.attention_kernels import GENERATIONS
 
@@ -46,6 +47,8 @@ def refused(request: Request) -> list[Refused]:
     found += uneven_sequence(run, tp * (2 * cp if cp > 1 else 1), f"tp={tp} and of 2 * cp={cp}")
     if run.number("pp") > 1 and _schedule(run) is None:
         found.append(Refused(f"schedule={run['schedule']} with vpp={run['vpp']}", "schedule=1f1b"))
+    if shape.tied and run.number("pp") > 1:
+        found.append(Refused(f"pp={run['pp']}: {NAME} ties embedding and head of one stage alone", "pp=1"))
     if run.experts is not None and run.experts.tp > 1:
         found.append(Refused(f"experts divided by tp={run.experts.tp}", "experts divided by ep alone"))
     return found + [Refused(f"{part}: no model of {NAME} has that", _ELSEWHERE) for part in _no_model(shape)]
@@ -107,6 +110,7 @@ def write(request: Request, head: list[str]) -> Written:
     )
     start = (
         f"#!/usr/bin/env bash\n{commented([request.title])}set -euo pipefail\n\n{torchrun(request)}\n"
+        f"{exported(allocator_variables(run))}\n"
         f'{_ASSETS}cd "$(dirname "$0")"\nPYTHONPATH=. torchrun "${{HOSTS[@]}}" -m torchtitan.train --module recipe '
         '--config recipe "$@"\n'
     )
@@ -250,7 +254,8 @@ def _gated(width: int) -> str:
 def _dispatcher(run: Run) -> str:
     if run.assumptions.dispatcher != "once_per_domain" or run.number("ep") == 1:
         return "standard"
-    return "hybridep" if run.device.family == _HYBRID_EP else "deepep"
+    # DeepEP pads no groups to the 16 rows that multiplies in 8 bits need (quantization.utils.swap_token_dispatcher).
+    return "hybridep" if run.device.family == _HYBRID_EP or _narrow(run) else "deepep"
 
 
 def _narrow(run: Run) -> bool:
@@ -261,9 +266,9 @@ def _narrow(run: Run) -> bool:
 def _converters(run: Run) -> str:
     if not _narrow(run):
         return ""
-    return (
-        "    from torchtitan.components.quantization import Float8LinearConverter\n\n"
-        "    model = Float8LinearConverter.Config(model_compile_enabled=True).build().convert(model)\n"
+    names = ["Float8LinearConverter", *(["Float8GroupedExpertsConverter"] if run.experts else [])]
+    return f"    from torchtitan.components.quantization import {', '.join(names)}\n\n" + "".join(
+        f"    model = {name}.Config(model_compile_enabled=True).build().convert(model)\n" for name in names
     )
 
 
@@ -286,6 +291,8 @@ def _lost(run: Run, shape: Architecture) -> list[str]:
         )
     if assumptions.linear_dtype != "bf16" and not _narrow(run):
         found.append(f"multiplies in {assumptions.linear_dtype} on {run.device.name}: they are in BF16 here")
+    if _narrow(run):
+        found.append("multiplies in 8 bits with a scale for each tensor: here each row has one (rowwise)")
     if assumptions.attention_kernels > GENERATIONS.index("flash-2") + 1:
         found.append(
             "attention kernels of flash-3 and later (attention_kernels): the recipe has FlexAttention in Triton, which "

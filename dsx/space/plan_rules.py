@@ -388,3 +388,6 @@ RULES: tuple[PlanRule, ...] = (
         lambda plan, limits: f"schedule={SCHEDULES[0].name}",
     ),
 )
+
+# What is wrong with the placement of a plan alone: it runs, and is placed otherwise.
+PLACEMENT = frozenset(rule.reason for rule in RULES if any(column.endswith("_nvs") for column in rule.reads))

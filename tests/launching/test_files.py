@@ -242,10 +242,13 @@ def test_graphs_are_set_where_they_were_priced_and_can_be(plan, lost):
     assert not [part for part in slow.lost if "dispatch_latency" in part]
 
 
-def test_graphs_leave_the_experts_out():
-    words = plan_of(dsx.launch(job(EXPERTS), "dp=16 ep=8 zero_stage=1").files["launch.sh"])
+@pytest.mark.parametrize(("overlap", "beside"), [(0.0, ["mlp"]), (0.3, [])])
+def test_graphs_leave_the_experts_out_and_what_runs_beside_them(overlap, beside):
+    found = dsx.launch(job(EXPERTS, **{"assumptions.ep_overlap": overlap}), "dp=16 ep=8 zero_stage=1")
+    words = plan_of(found.files["launch.sh"])
     at = words.index("--cuda-graph-modules")
-    assert words[at + 1 : at + 5] == ["attn", "mlp", "moe_router", "moe_preprocess"]
+    assert words[at + 1 : words.index("--te-rng-tracker")] == ["attn", *beside, "moe_router", "moe_preprocess"]
+    assert any("feed-forward" in part for part in found.lost) == (not beside)
 
 
 def test_what_is_priced_and_not_said_is_lost():

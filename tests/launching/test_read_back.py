@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from launching.random_plans import requests
 
+import dsx
 from dsx.launching.files import FRAMEWORKS, launch_files, refused
 
 pytestmark = pytest.mark.external
@@ -29,6 +30,7 @@ MODULES = {
     "feed-forward": "mlp",
     "experts": "moe",
 }
+VARIABLES = ("CUDA_DEVICE_MAX_CONNECTIONS", "NVTE_CPU_OFFLOAD_V1", "PYTORCH_CUDA_ALLOC_CONF", "NCCL_GRAPH_REGISTER")
 DRAWS = [(body, seed) for body in ("dense", "experts") for seed in (0, 1)]
 
 
@@ -67,8 +69,7 @@ def started(tmp_path):
         subprocess.run(["bash", "-c", script], check=True, env=env)
         words = record.read_text().split("\0")[:-1]
         exported = dict(line.split("=", 1) for line in record.with_suffix(".env").read_text().split("\0")[:-1])
-        wanted = ("CUDA_DEVICE_MAX_CONNECTIONS", "NVTE_CPU_OFFLOAD_V1")
-        return words, {name: exported[name] for name in wanted if name in exported}
+        return words, {name: exported[name] for name in VARIABLES if name in exported}
 
     return run
 
@@ -168,17 +169,18 @@ def check(found: list[dict], wanted: list[dict]) -> None:
         assert not differing, (differing, other)
 
 
+def megatron_job(started, script: str) -> dict:
+    words, environment = started(script)
+    at = next(place for place, word in enumerate(words) if word.endswith("pretrain_gpt.py"))
+    nodes, each = (int(words[words.index(name) + 1]) for name in ("--nnodes", "--nproc-per-node"))
+    return {"arguments": words[at + 1 :], "environment": environment, "num_gpus": nodes * each}
+
+
 @pytest.mark.parametrize(("body", "seed"), DRAWS)
 def test_megatron_lm(body, seed, started):
     found, files = written(body, seed, "megatron")
-    jobs = []
-    for request, texts in zip(found, files, strict=True):
-        words, environment = started(texts["launch.sh"])
-        at = next(place for place, word in enumerate(words) if word.endswith("pretrain_gpt.py"))
-        nodes, each = (int(words[words.index(name) + 1]) for name in ("--nnodes", "--nproc-per-node"))
-        assert nodes * each == request.run.plan["num_gpus"]
-        job = {"arguments": words[at + 1 :], "environment": environment, "num_gpus": request.run.plan["num_gpus"]}
-        jobs.append(job)
+    jobs = [megatron_job(started, texts["launch.sh"]) for texts in files]
+    assert [job["num_gpus"] for job in jobs] == [request.run.plan["num_gpus"] for request in found]
     check(read("megatron_lm", jobs), [core(request) for request in found])
 
 
@@ -188,7 +190,9 @@ def test_megatron_bridge(body, seed, tmp_path):
     paths = [tmp_path / f"{number}.py" for number in range(len(files))]
     for path, texts in zip(paths, files, strict=True):
         path.write_text(texts["recipe.py"], encoding="utf-8")
-    check(read("megatron_bridge", [*map(str, paths)]), [core(request) for request in found])
+    sizes = [one.run.plan["num_gpus"] for one in found]
+    jobs = [{"path": str(path), "num_gpus": num_gpus} for path, num_gpus in zip(paths, sizes, strict=True)]
+    check(read("megatron_bridge", jobs), [core(request) for request in found])
 
 
 SCHEDULES = {"gpipe": "GPipe", "zb-h1": "InterleavedZeroBubble", "zb-v": "ZBVZeroBubble"}
@@ -239,10 +243,75 @@ def test_deepspeed(body, seed):
         | {
             "tp": one.run.plan["tp"] if one.run.plan["pp"] == 1 else 1,
             "weight_bytes": 2,
-            "gradients": {2: "bf16", 4: "fp32"}[one.run.assumptions.gradient_bytes],
+            # Without ZeRO they have the type of the weights.
+            "gradients": "fp32" if one.run.plan["zero_stage"] and one.run.assumptions.gradient_bytes == 4 else "bf16",
             "overlap": one.run.plan["zero_stage"] == 3
             or (one.run.plan["zero_stage"] > 0 and bool(one.run.assumptions.dp_overlap)),
         }
         for one in found
     ]
     check(read("deepspeed_config", jobs), wanted)
+
+
+# Plans of published models: latent attention, many stages and experts, which the random plans of small models lack.
+PUBLISHED = (
+    ("llama-3-70b", 512, 1024, "1d", "tp=8 pp=4 vpp=5 dp=16 zero_stage=1", {}),
+    ("llama-3-405b", 1024, 512, "2d", "tp=8 cp=2 pp=16 vpp=4 dp=4 zero_stage=1 recompute=selective", {}),
+    ("deepseek-v3", 1024, 8192, "1d", "pp=8 vpp=2 dp=128 ep=64 zero_stage=1 recompute=norms+latent-up-projection",
+     {"assumptions.linear_dtype": "fp8"}),
+    ("mixtral-8x7b", 256, 512, "1d", "tp=2 ep=8 dp=128 zero_stage=3 recompute=full stored_layers=8", {}),
+    ("mixtral-8x7b", 256, 512, "2d-expert-tp", "tp=4 cp=2 ep=2 pp=2 dp=16 zero_stage=1 offload=optimizer", {}),
+    ("llama-3-70b", 64, 128, "ulysses", "cp=8 dp=8 zero_stage=2 offload=activations", {}),
+    ("llama-3-405b", 512, 512, "2d-ring", "tp=8 cp=2 pp=4 dp=8 zero_stage=1 recompute=core-attention+feed-forward",
+     {"assumptions.gradient_bytes": 4}),
+    ("llama-3-70b", 16, 128, "1d", "tp=8 dp=2 zero_stage=0", {"assumptions.dp_overlap": 0.0}),
+    ("qwen3-235b-a22b", 256, 1024, "1d", "tp=2 ep=16 pp=2 dp=64 zero_stage=1 zero_replicas=2 recompute=experts",
+     {"assumptions.dispatcher": "once_per_copy", "assumptions.linear_dtype": "fp8"}),
+    ("llama-3-70b", 64, 128, "1d", "tp=8 dp=8 zero_stage=3 order=tp-cp-ep-pp-dp", {}),
+)  # fmt: skip
+# Fields that decide neither memory nor time, and with what a framework has them.
+FREE = {
+    *("optimizer.lr", "optimizer.min_lr", "optimizer.weight_decay", "optimizer.adam_beta2", "optimizer.muon_momentum"),
+    *("model.init_method", "model.embedding_init_method", "model.output_layer_init_method"),
+    *("model.inference_sampling_seed", "model.use_cpu_initialization", "optimizer.barrier_with_L1_time"),
+    "model.use_te_rng_tracker",  # an argument of Megatron-LM
+    "model.persist_layer_norm",  # of norms that are not Transformer Engine's
+    *("ddp.use_custom_fsdp", "ddp.megatron_fsdp_use_decoupled_grad", "optimizer.store_param_remainders"),
+    *("model.tensor_parallel_num_weight_shards", "model.expert_tensor_parallel_num_weight_shards"),
+    *("model.num_layers_at_start_in_bf16", "model.num_layers_at_end_in_bf16", "model.wgrad_deferral_limit"),
+    *("optimizer.optimizer_offload_fraction", "ddp.delay_wgrad_compute"),
+    *("model.rope_type", "model.rotary_scaling_factor"),  # of the same width
+    "ddp.bucket_size",  # how finely reductions are cut
+    "model.cross_entropy_fusion_impl",  # the arguments of Megatron-LM refuse "te", as its file says
+}
+# Field -> what it is of, without which it has no use.
+USED = {
+    "model.fp8_recipe": ("model.fp8", "None"),
+    "optimizer.fp8_recipe": ("model.fp8", "None"),
+    "model.cp_comm_type": ("model.context_parallel_size", "1"),
+    "model.batch_p2p_comm": ("model.pipeline_model_parallel_size", "1"),
+    "ddp.data_parallel_sharding_strategy": ("ddp.use_megatron_fsdp", "False"),
+}
+
+
+def deciding(found: dict) -> dict:
+    unused = {name for name, (owner, without) in USED.items() if found[owner] == without}
+    return {name: value for name, value in found.items() if name not in FREE | unused}
+
+
+def test_both_frameworks_on_megatron_core_are_told_the_same(started, tmp_path):
+    scripts, recipes = [], []
+    for number, (model, num_gpus, batch, strategy, plan, fields) in enumerate(PUBLISHED):
+        job = dsx.Job(model, "h100-nvs8", num_gpus=num_gpus, global_batch_size=batch, set=fields or None)
+        # An optimal cut where the layers do not divide.
+        cut = "optimal" if "vpp" in plan and "pp=4" not in plan else None
+        given = {"strategy": strategy, "partition": cut}
+        script = dsx.launch(job, plan, **given).files["launch.sh"]
+        scripts.append(megatron_job(started, script) | {"whole": True})
+        path = tmp_path / f"{number}.py"
+        path.write_text(
+            dsx.launch(job, plan, framework="megatron-bridge", **given).files["recipe.py"], encoding="utf-8"
+        )
+        recipes.append({"path": str(path), "num_gpus": num_gpus, "whole": True})
+    ours = [deciding(found) for found in read("megatron_lm", scripts)]
+    check(ours, [deciding(found) for found in read("megatron_bridge", recipes)])

@@ -10,7 +10,9 @@ import warnings
 warnings.simplefilter("ignore")
 printed, sys.stdout = sys.stdout, sys.stderr
 
+import torch  # noqa: E402
 from deepspeed.runtime.config import DeepSpeedConfig  # noqa: E402
+from deepspeed.runtime.engine import DeepSpeedEngine  # noqa: E402
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig  # noqa: E402
 
 
@@ -24,6 +26,14 @@ class Replicas:
         return self.count
 
 
+class Engine(DeepSpeedEngine):
+    """An engine of a configuration, as far as its checks of the optimizer need one."""
+
+    def __init__(self, config: DeepSpeedConfig, pipelined: bool) -> None:
+        torch.nn.Module.__init__(self)
+        self._config, self.pipeline_parallelism, self.global_rank = config, pipelined, 0
+
+
 def read(job: dict) -> dict:
     import deepspeed.comm as dist
 
@@ -32,6 +42,8 @@ def read(job: dict) -> dict:
     zero = found.zero_config
     assert isinstance(zero, DeepSpeedZeroConfig)
     pipelined = "pipeline" in job["config"]
+    weight = torch.nn.Parameter(torch.zeros(1))
+    Engine(found, pipelined)._do_optimizer_sanity_check(torch.optim.AdamW([weight]))
     return {
         "dp": found.world_size,
         "microbatch_size": found.train_micro_batch_size_per_gpu,

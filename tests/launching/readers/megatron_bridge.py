@@ -1,12 +1,14 @@
-"""What Megatron-Bridge makes of recipes: its own configurations. Runs where it is installed.
+"""What Megatron-Bridge makes of recipes: its own configurations, as its training makes them final and checks them.
 
-Reads JSON from stdin, a list of paths of recipes, and prints a list in the words of a plan. Packages that need a GPU or
-that recipes for pictures and sound need are replaced by names.
+Runs where it is installed. Reads JSON from stdin, a list of {"path", "num_gpus"}, and prints a list in the words of a
+plan. Packages that need a GPU or that recipes for pictures and sound need are replaced by names.
 """
 
+import dataclasses
 import importlib.abc
 import importlib.machinery
 import json
+import os
 import runpy
 import sys
 import warnings
@@ -15,7 +17,19 @@ from unittest.mock import MagicMock
 warnings.simplefilter("ignore")
 printed, sys.stdout = sys.stdout, sys.stderr
 
-import megatron.core.transformer.transformer_config  # noqa: E402, F401
+import torch  # noqa: E402
+
+HOPPER = type("Hopper", (), {"major": 9, "minor": 0, "multi_processor_count": 132, "name": "NVIDIA H100"})
+torch.cuda.get_device_capability = lambda *_: (9, 0)
+torch.cuda.get_device_properties = lambda *_: HOPPER
+
+import megatron.core.models.common.embeddings.rope_utils as rope  # noqa: E402
+import megatron.core.transformer.moe.moe_utils as moe  # noqa: E402
+import megatron.core.transformer.transformer_config as transformer_config  # noqa: E402
+
+rope.fused_apply_rotary_pos_emb = object()
+for name in ("permute", "permute_with_probs", "sort_chunks_by_index", "sort_chunks_by_index_with_probs", "unpermute"):
+    setattr(moe, f"fused_{name}", object())
 
 _REPLACED = ("transformer_engine", "transformer_engine_torch", "wandb", "timm", "diffusers", "megatron.energon")
 _REPLACED += ("modelopt", "nvidia_resiliency_ext", "megatron.bridge.diffusion")
@@ -45,20 +59,51 @@ class Replaced(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 sys.meta_path.insert(0, Replaced())
 
+import megatron.bridge.training.comm_overlap as comm_overlap  # noqa: E402
 import megatron.bridge.training.config as bridge  # noqa: E402
 
+for module in (transformer_config, comm_overlap):
+    module.is_te_min_version = lambda *_, **__: True
 
-def read(path: str) -> dict:
+
+def fields(**owners) -> dict:
+    """All fields of configurations, as texts; functions by name."""
+    return {
+        f"{owner}.{field.name}": getattr(value, "__name__", str(value))
+        for owner, config in owners.items()
+        for field in dataclasses.fields(config)
+        for value in [getattr(config, field.name)]
+    }
+
+
+def read(path: str, num_gpus: int, whole: bool = False) -> dict:
     config = runpy.run_path(path)["recipe"]()
     assert isinstance(config, bridge.ConfigContainer)
-    model, ddp, mixed, overlap = config.model, config.ddp, config.mixed_precision, config.comm_overlap
-    for owner in (config, model, ddp, config.train, config.optimizer, config.checkpoint, config.dist):
-        fields = set(type(owner).__dataclass_fields__)
-        assert {name for name in vars(owner) if not name.startswith("_")} <= fields | {"cfg"}, (path, owner)
+    for owner in (config, config.model, config.ddp, config.train, config.optimizer, config.checkpoint, config.dist):
+        known = set(type(owner).__dataclass_fields__)
+        assert {name for name in vars(owner) if not name.startswith("_")} <= known | {"cfg"}, (path, owner)
+    for name in ("CUDA_DEVICE_MAX_CONNECTIONS", *config.env_vars):
+        os.environ.pop(name, None)
+    bridge.get_world_size_safe = lambda: num_gpus
+    bridge.runtime_config_update(config)
+    model, ddp = config.model, config.ddp
     stage = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}[ddp.data_parallel_sharding_strategy]
     assert config.dataset.seq_length == model.seq_length
     reduced = ddp.megatron_fsdp_main_grads_dtype if ddp.use_megatron_fsdp else None
+    assert ddp.use_distributed_optimizer == config.optimizer.use_distributed_optimizer
+    if whole:
+        return fields(model=model, ddp=ddp, optimizer=config.optimizer)
+    pipelined = model.pipeline_model_parallel_size > 1
     return {
+        "dp": config.data_parallel_size,
+        "vpp": model.virtual_pipeline_model_parallel_size or 1,
+        "order": "tp-cp-ep-pp-dp" if config.dist.use_tp_pp_dp_mapping and pipelined else "tp-cp-ep-dp-pp",
+        "sequence_parallel": model.sequence_parallel,
+        "modules": sorted(model.recompute_modules) if model.recompute_granularity == "selective" else [],
+        "host_layers": model.cpu_offloading_num_layers if model.cpu_offloading else 0,
+        "weight_bytes": model.params_dtype.itemsize,
+        "backend": model.moe_flex_dispatcher_backend if model.moe_token_dispatcher_type == "flex" else None,
+        "pp_overlap": model.overlap_p2p_comm,
         "tp": model.tensor_model_parallel_size,
         "cp": model.context_parallel_size,
         "ep": model.expert_model_parallel_size,
@@ -72,13 +117,13 @@ def read(path: str) -> dict:
         "recompute_method": model.recompute_method,
         "recompute_layers": model.recompute_num_layers,
         "host_optimizer": config.optimizer.optimizer_cpu_offload,
-        "gradient_bytes": reduced.itemsize if reduced else 4 if mixed.grad_reduce_in_fp32 else 2,
-        "narrow": mixed.fp8 or mixed.fp4,
+        "gradient_bytes": reduced.itemsize if reduced else 4 if ddp.grad_reduce_in_fp32 else 2,
+        "narrow": model.fp8 or model.fp4,
         "dispatcher": model.moe_token_dispatcher_type if model.num_moe_experts else None,
         "grouped": model.moe_grouped_gemm,
-        "tp_overlap": overlap.tp_comm_overlap,
-        "ep_overlap": bool(overlap.overlap_moe_expert_parallel_comm),
-        "dp_overlap": overlap.overlap_grad_reduce,
+        "tp_overlap": model.tp_comm_overlap,
+        "ep_overlap": bool(model.overlap_moe_expert_parallel_comm),
+        "dp_overlap": ddp.overlap_grad_reduce,
         "num_layers": model.num_layers,
         "hidden": model.hidden_size,
         "heads": model.num_attention_heads,
@@ -89,4 +134,4 @@ def read(path: str) -> dict:
 
 
 if __name__ == "__main__":
-    json.dump([read(path) for path in json.load(sys.stdin)], printed)
+    json.dump([read(**job) for job in json.load(sys.stdin)], printed)

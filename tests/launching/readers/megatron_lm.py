@@ -4,6 +4,7 @@ Reads JSON from stdin, a list of {"arguments", "environment", "num_gpus"}, and p
 Transformer Engine, which needs a GPU, only the names are replaced that the checks look for.
 """
 
+import dataclasses
 import json
 import os
 import sys
@@ -37,7 +38,8 @@ for module in (transformer_config, arguments):
 
 
 def read(job: dict) -> dict:
-    os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+    for name in ("CUDA_DEVICE_MAX_CONNECTIONS", "PYTORCH_CUDA_ALLOC_CONF", "NCCL_GRAPH_REGISTER"):
+        os.environ.pop(name, None)
     os.environ.update(job["environment"], WORLD_SIZE=str(job["num_gpus"]), RANK="0", LOCAL_RANK="0")
     sys.argv = ["pretrain_gpt.py", *job["arguments"]]
     args = arguments.parse_args()
@@ -46,7 +48,18 @@ def read(job: dict) -> dict:
     ddp, (optimizer, _) = get_megatron_ddp_config(args), get_megatron_optimizer_config(args)
     assert isinstance(ddp, DistributedDataParallelConfig)
     assert isinstance(optimizer, OptimizerConfig)
-    return described(args, model, ddp, optimizer)
+    whole = job.get("whole")
+    return fields(model=model, ddp=ddp, optimizer=optimizer) if whole else described(args, model, ddp, optimizer)
+
+
+def fields(**owners) -> dict:
+    """All fields of configurations, as texts; functions by name."""
+    return {
+        f"{owner}.{field.name}": getattr(value, "__name__", str(value))
+        for owner, config in owners.items()
+        for field in dataclasses.fields(config)
+        for value in [getattr(config, field.name)]
+    }
 
 
 def described(args, model, ddp, optimizer) -> dict:

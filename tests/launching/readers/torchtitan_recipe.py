@@ -40,6 +40,7 @@ def read(path: str, counted: bool) -> dict:
     microbatch = parallelism.pipeline_parallel_microbatch_size if pp > 1 else training.local_batch_size
     never = parallelism.fsdp_reshard_after_forward == "never"
     model = config.model_spec.model
+    model.update_from_config(config=config)  # as the trainer does, with its checks
     stages = parallelism.module_fqns_per_model_part or []
     return {
         "num_gpus": world,
