@@ -14,6 +14,7 @@ from dsx.launching.allocator import allocator_variables
 from dsx.launching.architecture import Architecture
 from dsx.launching.graphs import ungraphed
 from dsx.launching.hosts import torchrun
+from dsx.launching.rank_order import other_placement
 from dsx.launching.request import Refused, Request, Written, commented, exported, lost_lines
 from dsx.launching.run import Run
 
@@ -127,6 +128,7 @@ def _lost(run: Run, shape: Architecture) -> list[str]:
         f"cross-entropy that keeps {assumptions.cross_entropy_bytes} bytes per logit (cross_entropy_bytes): the loss "
         "is one of your program"
     )
+    found += other_placement(run.plan)  # pyright: ignore[reportArgumentType]
     found += ungraphed(run, "your program captures them, or issues each operator")
     for axis in ("tp", "cp", "ep", "pp"):
         if run.number(axis) > 1 and (share := getattr(assumptions, f"{axis}_overlap")):

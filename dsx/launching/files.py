@@ -51,7 +51,7 @@ def refused(framework: Framework, request: Request) -> list[Refused]:
     limits = read_framework(framework.limits)
     boxes = limits.boxes(request.run.experts is not None)
     plan = request.run.plan
-    # Of equally near boxes the last has the narrowest statement.
+    # Of equally near boxes the first has the most usual choices.
     columns, box = min(((broken(box, plan), box) for box in boxes), key=lambda found: len(found[0]))  # pyright: ignore[reportArgumentType]
     found = [Refused(f"{column}={plan[column]}", _nearest(box, column, plan[column])) for column in columns]
     if (cp := request.run.number("cp")) > 1:

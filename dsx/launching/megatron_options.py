@@ -20,7 +20,8 @@ _BF16, _FP32 = 2, 4  # bytes
 _OPTIMIZER_BYTES = {_BF16: 12, _FP32: 8}
 _CP_COMM_TYPE = {ALL_GATHER: "all_gather", ALL_TO_ALL: "a2a", RING: "p2p"}
 _GATHERED = {ALL_GATHER, REDUCE_SCATTER}
-_LOGIT_BYTES = {2: "te", 8: "native"}  # kept per logit by each fused cross-entropy
+_OWN_LOGIT_BYTES = 8  # kept per logit by the fused cross-entropy of Megatron Core
+_LOGIT_BYTES = {2: "te", _OWN_LOGIT_BYTES: "native"}
 _EXPERTS = "experts"  # the region of all of them
 _HYBRID_EP = "blackwell"  # the generation whose recipes dispatch with HybridEP, with DeepEP on earlier ones
 
@@ -88,7 +89,7 @@ def number_formats(run: Run) -> Settings:
             lost.append(f"multiplies in {bits}: Megatron-LM has none")
         else:
             options += narrow
-            if run.head:
+            if run.vocabulary:
                 lost.append(f"multiplies of the head in {bits}: Megatron-LM has them in 16 bits")
     return options, lost
 
@@ -251,7 +252,11 @@ def refused_by_arguments(run: Run) -> list[str]:
     kept = run.assumptions.cross_entropy_bytes
     if _LOGIT_BYTES.get(kept) != "te":
         return []
+    tokens = run.number("microbatch_size") * run.number("sequence_length") / run.number("cp")
+    more = (_OWN_LOGIT_BYTES - kept) * tokens * run.vocabulary / run.number("tp")
     return [
         f"cross-entropy that keeps {kept} bytes per logit (cross_entropy_bytes): Megatron-LM refuses the kernel of "
-        "Transformer Engine (--cross-entropy-fusion-impl te), and its own keeps 8"
+        f"Transformer Engine (--cross-entropy-fusion-impl te), and its own keeps {_OWN_LOGIT_BYTES}: "
+        f"{more / 1e9:.1f} GB more on the GPUs that have the head; --set assumptions.cross_entropy_bytes="
+        f"{_OWN_LOGIT_BYTES} prices that"
     ]

@@ -13,8 +13,10 @@ from dsx.launching.allocator import allocator_variables
 from dsx.launching.architecture import GATED, Architecture
 from dsx.launching.graphs import ungraphed
 from dsx.launching.hosts import torchrun
+from dsx.launching.rank_order import other_placement
 from dsx.launching.request import Refused, Request, Written, commented, exported, lost_lines, uneven_sequence
 from dsx.launching.run import Run
+from dsx.space.tiers import ORDERS
 from dsx.spec.attention_kernels import GENERATIONS
 
 NAME = "TorchTitan"
@@ -309,7 +311,9 @@ def _lost(run: Run, shape: Architecture) -> list[str]:
         found.append(f"keys and values gathered during compute (cp_overlap={assumptions.cp_overlap:g})")
     if run.number("zero_stage") == 0 and run.number("dp") > 1 and not assumptions.dp_overlap:
         found.append("a reduction after the backward (dp_overlap=0): DDP overlaps it")
-    if run["order"] != "tp-cp-ep-dp-pp":
+    if run["order"] == ORDERS[0]:
+        found += other_placement(run.plan)  # pyright: ignore[reportArgumentType]
+    else:
         found.append(f"the rank order {run['order']}: meshes are numbered with tp innermost, then cp, dp and pp")
     return found
 

@@ -128,6 +128,14 @@ def test_every_framework_has_files_of_a_plan_that_all_run(framework, spec):
         assert "small on 16 x h100-nvs8" in text
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_placement_that_ranks_in_order_do_not_have_is_said(framework):
+    other = "tp=4 dp=4 zero_stage=2 nvs.tp=2 nvs.dp=4"
+    strategy = "1d-no-sp" if framework == "deepspeed" else "1d"
+    lost = dsx.launch(job(), other, framework=framework, strategy=strategy).lost
+    assert [line for line in lost if line.startswith("the placement nvs.tp=2 nvs.dp=4 on fast domains of 8 GPUs")]
+
+
 def test_a_recipe_of_torchtitan_says_every_stage():
     found = dsx.launch(job(), "pp=2 dp=8 zero_stage=2 schedule=1f1b", framework="torchtitan")
     text = found.files["recipe.py"]
@@ -208,6 +216,10 @@ def test_torchtitan_passes_no_keys_around():
 def test_a_loss_of_two_bytes_is_lost_by_the_flags_of_best_too(dense):
     flags = dsx.evaluate(job(), MEGATRON).launch
     assert flags.lost == dense.lost
+    # Six bytes for each of 32,000 logits of a token, of which a GPU has a share.
+    plan = dense.plan
+    tokens = plan["microbatch_size"] * 2048 / plan["cp"] / plan["tp"]
+    assert f"{6e-9 * 32000 * tokens:.1f} GB more on the GPUs that have the head" in " ".join(flags.lost)
 
 
 def test_fusions_of_the_arguments_are_set_in_the_recipe():
