@@ -18,7 +18,7 @@ def file_path(name: str, given: object) -> Path:
     """Return the argument called `name` as a path; InputError if it is none."""
     if isinstance(given, str | os.PathLike) and isinstance(path := os.fspath(given), str):
         return Path(path)
-    raise wrong(name, given, "a path is wanted, as a text or a Path")
+    raise wrong(name, given, f"a path is wanted, as a text or a Path{_hint_of_folder(given)}")
 
 
 def one_text(name: str, given: object, example: str) -> str:
@@ -46,5 +46,18 @@ def function(name: str, given: C) -> C:
 
 
 def wrong(name: str, given: object, wanted: str) -> InputError:
-    """Return the error for an argument of the wrong type."""
-    return InputError(f"{name}: {given!r:.60} is given, and {wanted}")
+    """Return the error for an argument of the wrong type; what takes several lines is shown by its type."""
+    text = repr(given)
+    shown = type(given).__name__ if "\n" in text else text[:60]
+    return InputError(f"{name}: {shown} is given, and {wanted}")
+
+
+def _hint_of_folder(given: object) -> str:
+    """Return where the path is of an answer that has a folder."""
+    match getattr(given, "folder", ""):
+        case "":
+            return ""
+        case None:
+            return "; its .folder is None, since nothing was written: name one where it is made: dsx.sweep(spec, out)"
+        case _:
+            return "; its .folder is one"

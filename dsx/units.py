@@ -51,6 +51,7 @@ _SHOWN: dict[str, list[str]] = {
     "flop/s": [f"{p}FLOP/s" for p in _DECIMAL],
     "s": ["ns", "us", "ms", "s"],
     "W": ["W", "kW"],
+    "USD/s": ["USD/h"],
 }
 
 
@@ -164,23 +165,32 @@ def format_quantity(value: float, unit: str) -> str:
 
 
 def exact_quantity(value: float, unit: str) -> str:
-    """Return `value`, in the SI `unit`, with all its digits, so that it reads back exactly: "1.555 TB/s"."""
+    """Return `value`, in the SI `unit`, with all its digits, so that it reads back exactly: "1.555 TB/s", "2.5 USD/h".
+
+    It is in the SI unit where no digits of a fitting one give the same float.
+    """
     value = float(value)
     if unit not in _SHOWN:
         return f"{value:.15g}"
     fitting = [name for name in _SHOWN[unit] if abs(value) >= float(_UNITS[unit][name])]
     name = fitting[-1] if fitting else _SHOWN[unit][0]
-    return f"{float(Decimal(repr(value)) / _UNITS[unit][name]):.15g} {name}"
+    factor = _UNITS[unit][name]
+    for digits in (15, 16, 17):
+        number = f"{float(Decimal(repr(value)) / factor):.{digits}g}"
+        if float(Decimal(number) * factor) == value:
+            return f"{number} {name}"
+    return f"{value!r} {next(si for si, of_si in _UNITS[unit].items() if of_si == 1)}"
 
 
 def _scaled(value: float, unit: str) -> tuple[float, str]:
     """Return `value`, rounded to three digits, in a suitable unit, and the name of that unit."""
     rounded = float(f"{value:.3g}")
-    scales = [(name, float(_UNITS[unit][name])) for name in _SHOWN[unit]]
-    fitting = [scale for scale in scales if abs(rounded) >= scale[1]]
-    smallest = scales[-1] if unit == "s" and value == 0 else scales[0]
-    name, factor = fitting[-1] if fitting else smallest
-    return float(f"{rounded / factor:.3g}"), name
+    names = _SHOWN[unit]
+    fitting = [name for name in names if abs(rounded) >= float(_UNITS[unit][name])]
+    smallest = names[-1] if unit == "s" and value == 0 else names[0]
+    name = fitting[-1] if fitting else smallest
+    # Rounded once, in the unit that is shown: an hour is no power of ten.
+    return float(f"{Decimal(value) / _UNITS[unit][name]:.3g}"), name
 
 
 def _digits(value: float) -> str:

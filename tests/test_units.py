@@ -150,9 +150,19 @@ def test_an_exact_quantity_has_all_digits(value, unit, text):
     assert exact_quantity(value, unit) == text
 
 
-@given(value=st.floats(1e-9, 1e18), unit=st.sampled_from(["bytes", "bytes/s", "flop/s", "s"]))
+@given(value=st.floats(1e-9, 1e18), unit=st.sampled_from(["bytes", "bytes/s", "flop/s", "s", "W", "USD/s"]))
 def test_an_exact_quantity_reads_back(value, unit):
-    assert parse_quantity(exact_quantity(value, unit), unit) == pytest.approx(value, rel=1e-14)
+    assert parse_quantity(exact_quantity(value, unit), unit) == value
+
+
+@given(cents=st.integers(1, 10**7))
+def test_a_price_is_shown_as_people_state_it(cents):
+    stated = f"{cents / 100:.15g} USD/h"
+    price = parse_quantity(stated, "USD/s")
+    assert exact_quantity(price, "USD/s") == stated
+    number, unit = format_quantity(price, "USD/s").split()
+    assert unit == "USD/h"
+    assert float(number) == pytest.approx(cents / 100, rel=5.001e-3)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsx.reporting.answer import Named
-from dsx.reporting.figure import Picture, blank, numbers, shown_all
-from dsx.reporting.ranked_rows import RankedRows, distinct
+from dsx.reporting.figure import Picture, blank, shown_all
+from dsx.reporting.ranked_rows import RankedRows, distinct, rate
 from dsx.results.plot.axes import unit_of, value_texts, words
 from dsx.results.plot.reference import reference
 from dsx.results.plot.selection import best_table
@@ -35,7 +35,7 @@ def heat_figure(rows: RankedRows, first: Named) -> Picture | None:
     x, y = columns
     same = [name for name in rows.settings if name not in (x, y)]
     job = rows.alike(first.row, same)
-    job = job.assign(slowness=numbers(job["num_gpus"]) / numbers(job["tokens_per_s"]))
+    job = job.assign(slowness=1 / rate(job))
     table = best_table(job, [y], x, "slowness")
     ratios = table.values / np.nanmin(table.values)
     x_texts, y_texts = (

@@ -25,7 +25,7 @@ MOST_ROWS = 20_000  # of the table
 MOST_POINTS = 2_000  # of a cloud of points, besides those of a front
 _NEAR = 2.0  # a cloud shows plans up to this many times the step time of the best
 
-_COSTS = ("step_time_s", "step_time_s_low", "step_time_s_high", "peak_bytes", "tokens_per_s", "reject")
+_COSTS = ("step_time_s", "step_time_s_low", "step_time_s_high", "peak_bytes", "tokens_per_s_per_gpu", "reject")
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _without_attrs(rows: "pd.DataFrame") -> "pd.DataFrame":
 
 def rate(rows: "pd.DataFrame") -> Any:
     """Return tokens per second and GPU of rows, [N] float64."""
-    return rows["tokens_per_s"].to_numpy(np.float64) / rows["num_gpus"].to_numpy(np.float64)
+    return rows["tokens_per_s_per_gpu"].to_numpy(np.float64)
 
 
 def ranked_rows(folder: Path, manifest: Manifest) -> RankedRows:

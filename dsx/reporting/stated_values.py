@@ -6,17 +6,19 @@ of today has the value that was priced.
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
 from dsx.display.manifest_text import stated_text
-from dsx.errors import InputError
+from dsx.errors import InputError, UnitError
 from dsx.reporting.markup import Markup, element, folded, markup, table
 from dsx.results.manifest import Manifest
 from dsx.spec.load import Given
 from dsx.spec.sources import SourcedValue, assumption_sources, cluster_sources
+from dsx.units import Dimension, exact_quantity, parse_quantity
 
 _Read = Callable[[Given, Path | None], tuple[BaseModel, list[SourcedValue]]]
 _CHANGED = "stated by the sweep"
@@ -81,6 +83,14 @@ def _source(path: str, value: Any, there: Mapping[str, Any], sources: Mapping[st
     return sources.get(path, "" if there else _UNKNOWN)
 
 
+def _exact(text: str) -> str:
+    """Return a quantity as people write it, so that it reads back exactly; any other text unchanged."""
+    for dimension in get_args(Dimension):
+        with suppress(UnitError):
+            return exact_quantity(parse_quantity(text, dimension), dimension)
+    return text
+
+
 def assignments(manifest: Manifest) -> list[str]:
     """Return what the sweep was told by --set, as far as its files of today tell: FIELD=VALUE each.
 
@@ -93,7 +103,7 @@ def assignments(manifest: Manifest) -> list[str]:
         given = spec["cluster"][0] if isinstance(spec["cluster"], list) else spec["cluster"]
         files.append(("cluster", resolved["clusters"][0], _today(cluster_sources, given, near)))
     return [
-        f"{target}.{path}={value if isinstance(value, str) else json.dumps(value)}"
+        f"{target}.{path}={_exact(value) if isinstance(value, str) else json.dumps(value)}"
         for target, content, (there, sourced) in files
         if there
         for path, value in _leaves(content, {one.path: "" for one in sourced})

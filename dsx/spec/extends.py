@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dsx.errors import InputError, SpecError
 from dsx.spec.document import Document
+from dsx.spec.document_kinds import wrong_base
 from dsx.spec.locate import Kind, find, shown
 from dsx.spec.yaml_text import load_document
 
@@ -31,6 +32,8 @@ def extended(path: Path, kind: Kind, extending: tuple[Path, ...] = ()) -> list[t
     try:
         base = find(kind, name, ".yaml", near=path)
     except InputError as error:
+        if told := wrong_base(shown(path), name, kind):
+            raise SpecError(told) from None
         raise SpecError(f"{place}: extends: {error}") from None
     chain = (*extending, path)
     if any(base.resolve() == file.resolve() for file in chain):

@@ -28,6 +28,7 @@ _SINGULAR: dict[Kind, str] = {
     "families": "model family",
 }
 
+_OTHER_ENDINGS = (".json", ".yml")  # no name has them; a file here that has one is meant
 _OF_CHECKPOINTS = ("model", "config")  # files in whose place people give the name of a checkpoint
 
 
@@ -35,9 +36,10 @@ def find(kind: Kind, name: str, suffix: str, near: Path | None = None) -> Path:
     """Return the file of the `kind` called `name`; `near` is the file that mentions it.
 
     A name with a path separator, or with the ending `suffix`, is a path: relative to the folder of `near`, then to the
-    working directory. Raises UnknownNameError for an unknown name, SpecError for a path that is not a file.
+    working directory. So is that of a file with another ending of YAML and JSON. Raises UnknownNameError for an unknown
+    name, SpecError for a path that is not a file.
     """
-    if is_path(name, suffix):
+    if is_path(name, suffix) or (name.endswith(_OTHER_ENDINGS) and os.path.isfile(name)):
         return find_path(_SINGULAR[kind], name, near)
     here = [near.parent / f"{name}{suffix}"] if near is not None else []
     named = [Path(file) for file in _files(kind, suffix) if os.path.basename(file) == f"{name}{suffix}"]

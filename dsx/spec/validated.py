@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 
 from dsx.errors import SpecError, did_you_mean
 from dsx.spec.document import Document, KeyPath
+from dsx.spec.document_kinds import wrong_kind
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -21,11 +22,13 @@ _MOST_FAULTS = 40  # listed in one message; finding the nearest names for 100,00
 def validate(document: Document, model: type[S], context: object = None) -> S:
     """Return `document` as a `model`; `context` goes to the model's validators.
 
-    Raises SpecError that lists the first forty faults.
+    Raises SpecError that lists the first forty faults, or says of what other kind the document is.
     """
     try:
         return model.model_validate(document.data, context=context)
     except ValidationError as error:
+        if told := wrong_kind(document, model):
+            raise SpecError(told) from None
         found = error.errors(include_url=False)
         faults = [_fault(document, model, details) for details in found[:_MOST_FAULTS]]
         if more := found[_MOST_FAULTS:]:

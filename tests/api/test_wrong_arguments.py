@@ -1,5 +1,7 @@
 """An argument of the wrong kind is refused where it enters, by an error of dsx that names it."""
 
+import dataclasses
+
 import pytest
 from api.small import SWEEP
 
@@ -120,6 +122,19 @@ def test_a_column_is_a_text(result_set, call, says):
     with pytest.raises(InputError) as error:
         call(result_set)
     assert says in str(error.value)
+
+
+def test_an_answer_in_place_of_a_path_is_shown_by_its_type(tmp_path):
+    written = dsx.sweep(SWEEP, tmp_path / "set")
+    with pytest.raises(InputError) as error:
+        dsx.report(written, tmp_path / "r.html")
+    wanted = "folder: Swept is given, and a path is wanted, as a text or a Path; its .folder "
+    assert str(error.value) == f"{wanted}is one"
+    with pytest.raises(InputError) as error:
+        dsx.load(dataclasses.replace(written, folder=None))
+    assert str(error.value).startswith(f"{wanted}is None, since nothing was written: ")
+    with pytest.raises(InputError, match=r"^folder: DataFrame is given, and a path is wanted, as a text or a Path$"):
+        dsx.report(dsx.load(written.folder))
 
 
 def test_settings_of_a_layer_are_texts():

@@ -186,6 +186,30 @@ def test_cluster_files(run, folder, text, says):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            ("best", "--model", "sweep.yaml", *CLUSTER, *GPUS, *BATCH),
+            "sweep.yaml: is a sweep, no model: give it to dsx",
+        ),
+        (("best", *MODEL, "--cluster", "small.yaml", *GPUS, *BATCH), "small.yaml: is a model, no cluster: give it to"),
+        (("sweep", "small.yaml", "-o", "out"), "small.yaml: is a model, no sweep: give it to --model"),
+        (
+            ("best", "--model", "Config.json", *CLUSTER, *GPUS, *BATCH),
+            "Config.json: is a config of Hugging Face, no model of dsx: dsx import-hf Config.json -o config.yaml",
+        ),
+    ],
+)
+def test_files_of_another_kind(run, folder, arguments, says):
+    (folder / "Config.json").write_text(
+        '{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 9}'
+    )
+    done = run(*arguments)
+    refused(done, f"dsx: error: {says}")
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     ("change", "says"),
     [
         (("strategy:", "startegy:"), "sweep.yaml:5: startegy: unknown key; did you mean 'strategy'?"),
@@ -281,7 +305,6 @@ def test_sweep_overrides(run, folder):
     refused(run(*sweep, "sweep.global_batch=64"), "did you mean 'global_batch_size'?")
     refused(run(*sweep, "sweep.limit.tpp=<=2"), "--set sweep.limit.tpp: limit.tpp: unknown candidate column 'tpp'")
     refused(run("sweep", "swep.yaml"), "swep.yaml is not a file; did you mean 'sweep.yaml'?")
-    refused(run("sweep", "small.yaml"), "small.yaml:1: model: is required, but missing", "name: unknown key")
 
 
 @pytest.mark.parametrize(
