@@ -37,5 +37,5 @@ def unfilled_domain(num_gpus: int, domain: int) -> list[str]:
     down, up = num_gpus - rest, num_gpus - rest + domain
     return [
         f"{num_gpus:,} GPUs do not fill fast domains of {domain}: the last one has {rest}; {down:,} or {up:,} GPUs "
-        "would fill them"
+        "would fill them, if the batch suits that number"
     ]

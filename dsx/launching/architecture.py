@@ -156,12 +156,7 @@ def _unusual(kinds: Sequence[LayerKind], ends: set[str]) -> list[str]:
     options = {option for kind in kinds for option in kind.options} - _OF_LAYERS
     found += [f"the option {option} of its layers" for option in sorted(options)]
     found += [f"the option {option} of its embedding or head" for option in sorted(ends - _OF_ENDS)]
-    blocks = {block for kind in kinds for _, block in kind.blocks} - {
-        _LATENT,
-        _EXPERTS,
-        "self-attention",
-        "feed-forward",
-    }
+    blocks = {block for kind in kinds for _, block in kind.blocks} - _BLOCKS
     found += [f"the block {block}" for block in sorted(blocks)]
     same = {"layernorm", "rotary", "qk_norm", "qkv_bias", "out_bias"}
     for option in sorted(same):
