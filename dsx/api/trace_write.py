@@ -40,6 +40,7 @@ ONE_DOMAIN: Mapping[str, Any] = {
         "name": "any",
         "matrix_flops": "1 PFLOP/s",
         "sustained_share": 1,
+        "attention": {"flash-1": {"forward": 1, "backward": 1}},
         "vector_flops": "1 PFLOP/s",
         "hbm_bandwidth": "1 TB/s",
         "hbm_capacity": "1 TB",

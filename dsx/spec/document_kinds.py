@@ -35,8 +35,10 @@ class _DocumentKind:
 def wrong_kind(document: Document, wanted: type[BaseModel]) -> str:
     """Return that `document` is of another kind than `wanted`, and where it goes; "" if it may be of that kind."""
     known = {each.spec: each for each in _kinds()}
+    if wanted not in known or not isinstance(document.data, Mapping):
+        return ""
     stated = document.data.keys()
-    if wanted not in known or stated & _telling(wanted):
+    if stated & _telling(wanted):
         return ""
     place = document.place(())
     file = re.sub(r":\d+$", "", place)

@@ -26,7 +26,7 @@ def test_a_set_without_a_plan_has_its_reasons(run, nothing_fits, tmp_path):
     assert "No plan is feasible." in text
     assert f"{read_manifest(nothing_fits).counts.rejected['memory']:,}" in text
     # What the sweep was told is part of the command that runs it again.
-    assert "--set &#x27;cluster.device.hbm_capacity=1000.0 B&#x27;" in text
+    assert "--set &#x27;cluster.device.hbm_capacity=1 kB&#x27;" in text
 
 
 def test_bad_input_is_said(run, swept, tmp_path):
