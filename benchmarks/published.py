@@ -82,7 +82,7 @@ def section(one: Published) -> str:
     """Return what the document says of a run."""
     partition = "even" if "vpp" in one.plan or "schedule" in one.plan else "optimal"
     priced = dsx.evaluate(one.job, one.plan, partition=partition).to_data()
-    answer = dsx.best(one.job, 1)
+    answer = dsx.best(one.job)
     best = answer.to_data()["plans"][0]
     capacity = one.job.cluster.device.hbm_capacity
     rows = [
@@ -141,10 +141,10 @@ def document() -> str:
 <!-- Written by benchmarks/published.py; change it there. -->
 
 Plans of published training runs: what was measured, what dsx predicts for the same plan, and the fastest plan that
-`dsx best` finds for the same job with no option but the job (and the precision: DeepSeek-V3 was trained in FP8).
-Predictions are those of the assumption set `default`. Of the 2,719 rows that it was fitted to three are of Llama 3
-405B, on 8,192 and 16,384 H100; it has not seen the runs of DeepSeek-V3 and Nemotron-4. Plans are priced with the
-software of its stack, which is newer than these runs.
+`dsx best` finds for the same job with no option but the job (and the precision: DeepSeek-V3 was trained in FP8,
+`--set assumptions.linear_dtype=fp8`). Predictions are those of the assumption set `default`. Of the 2,719 rows that it
+was fitted to three are of Llama 3 405B, on 8,192 and 16,384 H100; it has not seen the runs of DeepSeek-V3 and
+Nemotron-4. Plans are priced with the software of its stack, which is newer than these runs.
 [validation.md](validation.md) has the errors over thousands of runs.
 """
     return "\n\n".join([head.rstrip(), *map(section, published())]) + "\n"

@@ -95,13 +95,14 @@ def _draw(layout: Layout, names: Sequence[str], columns: Sequence[str], rows: "p
     # Last, because labels below a given axis take room from it.
     for ax, name, (top, capacity) in zip(layout.axes, names, drawn, strict=True):
         label_totals(layout, ax, top, capacity, quantity_texts(rows, STACKS[name].total))
-    feasible = bool((require(rows, "reject") == 0).any())
+    fits = require(rows, "reject") == 0
+    feasible = bool(fits.any())
     totals = " and ".join(named(rows, STACKS[name].total) for name in names)
     by = ", ".join(named(rows, column) for column in columns)
     title = f"{totals} by {by}" if feasible else NOTHING
-    label_picture(
-        layout, title, [job_text(rows, columns), best_over(rows, "bar", columns, "fastest") if feasible else ""]
-    )
+    over = best_over(rows, "bar", columns, "fastest") if feasible else ""
+    hatched = "" if fits.all() or not feasible else "; hatched: none is feasible, the fastest rejected plan"
+    label_picture(layout, title, [job_text(rows, columns), over + hatched])
     layout.settle()
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dsx.results.plot.axes import name_text, named, value_texts
 from dsx.results.plot.layout import Layout
 from dsx.results.plot.selection import settings
+from dsx.space.limits import DEGREES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +54,17 @@ def job_text(df: "pd.DataFrame", axes: Collection[str] = ()) -> str:
     batch += f" of {one['sequence_length']:,} tokens" if batch and "sequence_length" in one else ""
     hardware = [f"{named(df, name)} {value_texts(df, name, [value])[0]}" for name, value in one.items() if "." in name]
     machine = " of ".join(text for text in (gpus, cluster) if text)
-    return ", ".join(text for text in (name_text(model), machine, batch, *hardware) if text)
+    return ", ".join(text for text in (name_text(model), machine, batch, *hardware, _only(df, axes)) if text)
+
+
+def _only(df: "pd.DataFrame", axes: Collection[str]) -> str:
+    """Return what the sweep left of its plans: the one strategy that it names, and the degrees that it fixes."""
+    spec = df.attrs.get("spec", {})
+    strategies = spec.get("strategy") or []
+    stated = [f"strategy {name_text(str(strategies[0]))}"] if len(strategies) == 1 and "strategy" not in axes else []
+    fixed = {name: values for name, values in (spec.get("fix") or {}).items() if name in DEGREES and name not in axes}
+    stated += [f"{name}={values[0]}" for name, values in fixed.items() if len(values) == 1]
+    return f"only {' '.join(stated)}" if stated else ""
 
 
 def best_over(df: "pd.DataFrame", point: str, axes: Collection[str], best: str = "best") -> str:
