@@ -23,7 +23,7 @@ def _row(one: Published, assumptions: str) -> list[str]:
     job = one.job.replace(assumptions=assumptions, set={"assumptions.linear_dtype": one.job.assumptions.linear_dtype})
     partition = "even" if "vpp" in one.plan or "schedule" in one.plan else "optimal"
     found = dsx.evaluate(job, one.plan, partition=partition).to_data()
-    best = dsx.best(job, 1)
+    best = dsx.best(job)
     low, high = found["step_time_s_low"], found["step_time_s_high"]
     return [
         f"{one.name}, `{one.plan}`",
