@@ -91,7 +91,7 @@ def test_the_notebook_runs(tmp_path, monkeypatch):
     assert len(shown) == 8 and all(shown)
     best_of = names["best_of"]
     plans = [best.plan for best in best_of.values()]
-    assert all(plan["cp"] == plan["cp_nvs"] == 8 and plan["pp"] == 1 for plan in plans)
+    assert all(plan["tp"] == plan["cp"] == plan["pp"] == 1 for plan in plans)
     assert [plan["recompute"] for plan in plans] == ["norms", "none", "norms", "none"]
     assert best_of["141 GB of HBM"].plan["microbatch_size"] > best_of["as it is"].plan["microbatch_size"]
     assert best_of["a tenth of the network"].plan == best_of["as it is"].plan
