@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dsx.api.answer import PricedPlans, paragraphs
 from dsx.api.arguments import count, strategy_names, total, watcher
@@ -312,21 +312,14 @@ def best(
     SpecError for a strategy that cannot be used, and for a strategy or a value of `fix` that the framework does not
     run; InputError for a limit that is none or contradicts `fix`.
     """
-    restricted: Restricted = {
-        "fix": fix,
-        "limit": limit,
-        "strategy": strategy,
-        "framework": framework,
-        "partition": partition,
-        "train_tokens": train_tokens,
-    }
+    restricted = Restricted(fix, limit, strategy, framework, partition, train_tokens)
     job = with_margin(checked(job), memory_margin)
     if top is None:
         return plans_of_roles(job, ROLES, _KNOWN, restricted, watch)
     return plans_of_roles(job, (), count("top", top), restricted, watch)
 
 
-class Restricted(TypedDict):
+class Restricted(NamedTuple):
     """The arguments of a search that restrict or describe it, as `best` takes them."""
 
     fix: PlanLike | None
@@ -343,14 +336,7 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
     `answer` has them if all roles are wanted. Raises what `best` raises.
     """
     watch = watcher(watch)
-    fix, limit, strategy, framework, partition, train_tokens = (
-        restricted["fix"],
-        restricted["limit"],
-        restricted["strategy"],
-        restricted["framework"],
-        restricted["partition"],
-        restricted["train_tokens"],
-    )
+    fix, limit, strategy, framework, partition, train_tokens = restricted
     given = given_plan(fix, {}, job)
     if partition not in CUTS:
         raise UnknownNameError("partition", str(partition), CUTS)

@@ -137,14 +137,7 @@ def several_jobs(
     by = objective_named(objective)
     gpus = [job.num_gpus] if num_gpus is None else counts("num_gpus", num_gpus)
     batches = [job.global_batch_size] if global_batch_size is None else counts("global_batch_size", global_batch_size)
-    restricted: Restricted = {
-        "fix": fix,
-        "limit": limit,
-        "strategy": strategy,
-        "framework": framework,
-        "partition": partition,
-        "train_tokens": None,
-    }
+    restricted = Restricted(fix, limit, strategy, framework, partition, None)
     found = best_of_each(job, [*product(gpus, batches)], restricted, watch, "jobs")
     several = SeveralJobs(found[0].job, by, found)
     return SeveralJobs(several.best.job, by, found) if several.priced else several

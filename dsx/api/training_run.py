@@ -202,14 +202,7 @@ def training_run(
     goal = Goal(_days(deadline), total("budget", budget))
     if goal.budget_usd is not None and (fault := missing_of_cluster(["cost_usd"], job.cluster)):
         raise InputError(f"--budget {budget}: {fault}")
-    restricted: Restricted = {
-        "fix": fix,
-        "limit": limit,
-        "strategy": strategy,
-        "framework": framework,
-        "partition": partition,
-        "train_tokens": tokens,
-    }
+    restricted = Restricted(fix, limit, strategy, framework, partition, tokens)
 
     numbers = _default_counts(job, tokens, goal) if num_gpus is None else counts("num_gpus", num_gpus)
     sizes = [(number, job.global_batch_size) for number in numbers]
