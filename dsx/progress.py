@@ -1,6 +1,6 @@
 """Progress of long work: told to a callback, or shown.
 
-It is a bar on a terminal, a line that changes in a notebook, else a line on stderr every 30 seconds. A search
+It is a bar on a terminal, a line that changes in a notebook, else a line on stderr every 10 seconds. A search
 enumerates and compiles before it counts anything, or prices few of many candidates: then the bar pulses, and a line
 says how long it has been.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-LINE_INTERVAL_S = 30.0
+LINE_INTERVAL_S = 10.0
 _NOTEBOOK_INTERVAL_S = 0.5
 _LEAST_SHARE = 0.01  # of the total, from which on a bar has a length and the rest of the time is estimated
 

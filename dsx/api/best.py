@@ -368,7 +368,8 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
     if why and other:
         why = f"{why}\n{beyond_text(found, other, compared)}"
     left_out = found.left_out(spaces.spaces)
-    found_by_role = _of_roles(spaces, answer.plans, job, roles)
+    with working("looking for simpler and leaner plans", watch):
+        found_by_role = _of_roles(spaces, answer.plans, job, roles)
     return BestPlans(
         job,
         asked,

@@ -139,7 +139,9 @@ class _Originals:
     def variants(self) -> tuple[Rows, np.ndarray]:
         """Return [N] variants that may be fast enough, and their bounds [s]."""
         parts, bounds = [rows_at(self.source, self.candidates[:0])], [np.zeros(0)]
-        for candidates, most_stored in self._fast():
+        fast, most = map(np.concatenate, zip((self.candidates[:0],) * 2, *self._fast(), strict=True))
+        for start in range(0, len(fast), _ROWS):
+            candidates, most_stored = (column[start : start + _ROWS] for column in (fast, most))
             origin, columns = self.made.of(self.source.space.blocks.places_of(candidates).placement)
             rows = _with(rows_at(self.source, candidates).take(origin), columns)
             few = np.flatnonzero(rows.choices[_STORED] <= most_stored[origin])

@@ -35,7 +35,7 @@ Record = dict[str, Any]  # a plan with its costs, as `dsx.pricing.evaluate.price
 
 _ROWS = 1 << 13  # rows whose bounds are computed together: their arrays fit into the cache of a core
 _FIRST, _MOST = 1 << 11, 1 << 13  # rows that are bounded together, at first and later
-_PRICED = 1 << 6  # rows that are priced together
+_PRICED = 1 << 8  # rows that are priced together
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,19 @@ def nearly_fastest(found: SearchSpaces, known: Sequence[Record], wanted: Sequenc
     for source in found.priced(np.flatnonzero(found.key_bounds <= longest)):
         bounds = loose_bounds_of_any_recompute(source, source.loose_bound)
         groups = list(variant_groups(source, found.varied, bounds)) if found.varied else []
-        best = [_Looking(source, want).best(bounds[0], groups, of) for want, of in zip(wanted, best, strict=True)]
+        features = _features_of_fast(source, np.minimum(*bounds) <= longest)
+        looking = [_Looking(source, want, features if want.simple else np.zeros_like(features)) for want in wanted]
+        best = [one.best(bounds[0], groups, of) for one, of in zip(looking, best, strict=True)]
     return best
+
+
+def _features_of_fast(source: PricedSpace, fast: np.ndarray) -> np.ndarray:
+    """Return the features of the candidates of a source that are `fast` [N], 0 of the others."""
+    blocks, found = source.space.blocks, np.zeros(len(fast), dtype=np.int8)
+    places = blocks.places_of(np.flatnonzero(fast))
+    placements = of_choices(dict(zip(PLACEMENT_COLUMNS, blocks.placements, strict=True)))
+    found[fast] = num_features(of_keys(source.space.keys).take(places.key), placements.take(places.placement))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +85,12 @@ class _Looking:
 
     source: PricedSpace
     want: Wanted
+    features: np.ndarray  # [N] features that count of each candidate that may be fast enough
 
     def best(self, loose: np.ndarray, groups: Sequence[VariantGroup], best: Record) -> Record:
         """Return the best of a known plan, the plans of the source with bounds `loose` [s], and their variants."""
         candidates = np.flatnonzero(loose <= self._most)
-        features = self._features_at(candidates)
+        features = self.features[candidates]
         for few in np.unique(features).tolist():
             if few > self.want.rank(best)[0]:
                 break
@@ -95,7 +107,7 @@ class _Looking:
         """Return of which candidates variants may be better than a known plan, and the most memory [bytes] of these."""
         most, most_memory, _ = self.want.rank(best)
         if self.want.simple:
-            return lambda candidates: self._features_at(candidates) + group.added_features <= most, None
+            return lambda candidates: self.features[candidates] + group.added_features <= most, None
         return None, most_memory
 
     @property
@@ -157,15 +169,6 @@ class _Looking:
         if not self.want.simple:
             return np.zeros(len(rows.positions), dtype=np.int64)
         return num_features(of_keys(self.source.space.keys).take(rows.positions), of_choices(rows.choices))
-
-    def _features_at(self, candidates: np.ndarray) -> np.ndarray:
-        """Return the features of [N] candidates of the source that count."""
-        if not self.want.simple:
-            return np.zeros(len(candidates), dtype=np.int64)
-        blocks = self.source.space.blocks
-        places = blocks.places_of(candidates)
-        placements = of_choices(dict(zip(PLACEMENT_COLUMNS, blocks.placements, strict=True)))
-        return num_features(of_keys(self.source.space.keys).take(places.key), placements.take(places.placement))
 
 
 def _joined(parts: Sequence[Rows]) -> Rows:

@@ -265,12 +265,16 @@ class Blocks:
         block = np.searchsorted(self.first_candidate, candidates, side="right") - 1
         key, choice = np.divmod(candidates - self.first_candidate[block], self.num_choices[block])
         placement, batch = np.zeros_like(choice), np.zeros_like(choice)
-        for kind in np.unique(self._replica[block]).tolist():
-            here = np.flatnonzero(self._replica[block] == kind)
-            blocks, row = np.unique(block[here], return_inverse=True)
-            table = np.ix_(self._microbatch[blocks], self._dp[self._placements_of(kind)])
+        order = np.argsort(self._replica[block], kind="stable")  # linear for sorted candidates
+        for here in np.split(order, np.flatnonzero(changes(self._replica[block[order]]))[1:]) if len(order) else ():
+            kind = int(self._replica[block[here[0]]])
+            first, last = np.searchsorted(self._replica, (kind, kind + 1))
+            used = np.zeros(last - first, dtype=bool)
+            used[block[here] - first] = True
+            table = np.ix_(self._microbatch[first:last][used], self._dp[self._placements_of(kind)])
             counts = self._num_batches[table]
             ends = np.cumsum(counts).reshape(counts.shape)
+            row = (np.cumsum(used) - 1)[block[here] - first]
             of_row = choice[here] + (ends[:, -1] - counts.sum(axis=1))[row]
             cell = np.searchsorted(ends.ravel(), of_row, side="right")
             row, column = np.divmod(cell, counts.shape[1])
