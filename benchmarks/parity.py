@@ -48,13 +48,14 @@ def draw(
                 ax.plot(measured[own], predicted[own], linestyle="", label=name, **style)
     drawn = {line.get_label(): line for ax in axes for line in ax.lines if str(line.get_label()) in styles}
     if drawn:
+        drawn |= {band.get_label(): band for band in axes[0].collections}
         figure.legend(drawn.values(), drawn, loc="outside lower center", ncols=3 * columns, frameon=False)
     # Without a palette: thousands of overlapping markers have too many shades to compute one in reasonable time.
     figure.savefig(path, dpi=120)
 
 
 def _draw_panel(ax: Axes, limits: np.ndarray, quantity: str) -> None:
-    ax.fill_between(limits, limits / BAND, limits * BAND, color="0.9", linewidth=0)
+    ax.fill_between(limits, limits / BAND, limits * BAND, color="0.9", linewidth=0, label=f"within {BAND - 1:.0%}")
     ax.plot(limits, limits, color="0.5", linewidth=1)
     ax.set(xscale="log", yscale="log", xlim=tuple(limits), ylim=tuple(limits))
     ax.set(xlabel=f"measured {quantity}", ylabel=f"predicted {quantity}")

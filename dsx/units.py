@@ -122,6 +122,18 @@ def parse_total(text: object) -> int | float:
     return int(value) if value.is_integer() and value < 2**53 else value
 
 
+def format_total(value: float) -> str:
+    """Return a large number that somebody stated, with up to three digits and a suffix: "15 T", "2.5 M", "512"."""
+    factor, suffix = scale_of_total(value)
+    return f"{value / factor:.3g}{suffix}"
+
+
+def scale_of_total(value: float) -> tuple[float, str]:
+    """Return the multiple that suits a large number, and the text of its suffix: (1e12, " T"), (1.0, "")."""
+    scales = ((float(size), f" {name}") for name, size in reversed(_MULTIPLES.items()))
+    return next((scale for scale in scales if value >= 0.9995 * scale[0]), (1.0, ""))
+
+
 LARGEST_COUNT = 2**31 - 1  # result columns hold 32-bit integers
 
 

@@ -18,7 +18,7 @@ from dsx.argument_types import file_path
 from dsx.display.job_text import step_text
 from dsx.display.layout import wrapped
 from dsx.display.plan_frame import plans_frame
-from dsx.display.training_run_text import answer_text, counts_text, goal_text, large, missed_text
+from dsx.display.training_run_text import answer_text, counts_text, goal_text, missed_text
 from dsx.errors import InputError, NothingFeasible, UnitError
 from dsx.printable import printable
 from dsx.progress import Watch
@@ -27,7 +27,7 @@ from dsx.search.fastest import ANY
 from dsx.space.plan import Plan
 from dsx.spec.load import Given
 from dsx.spec.run_columns import missing_of_cluster
-from dsx.units import parse_quantity
+from dsx.units import format_total, parse_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,7 +100,8 @@ class TrainingRun(PricedPlans):
         from dsx.results.plot import cost_curve, save
 
         taken = self.chosen["plan"]["num_gpus"] if self.chosen else None
-        title = f"{large(self.train_tokens)} tokens, {self._where}"
+        step = step_text(self.job.global_batch_size, self.job.sequence_length)
+        title = f"{format_total(self.train_tokens)} tokens, {self._where}\n{step}"
         deadline, budget = self.goal.deadline_days, self.goal.budget_usd
         ax = cost_curve(self.frame, deadline_days=deadline, budget_usd=budget, chosen=taken, title=title)
         save(ax, path)
@@ -136,7 +137,7 @@ class TrainingRun(PricedPlans):
         steps = self.train_tokens / (job.global_batch_size * job.sequence_length)
         without = [f"{found.job.num_gpus:,}" for found in self.found if not found.priced]
         head = [
-            f"{self._where}: {large(self.train_tokens)} tokens{goal}",
+            f"{self._where}: {format_total(self.train_tokens)} tokens{goal}",
             f"{step_text(job.global_batch_size, job.sequence_length)}, {steps:,.0f} steps",
         ]
         last = [f"no plan fits on {', '.join(without)} GPUs"] if without else []

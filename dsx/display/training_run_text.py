@@ -17,26 +17,16 @@ from dsx.results.run_choice import (
     fastest,
     price_column,
 )
+from dsx.units import format_total, scale_of_total
 
-_LARGE = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 _DEGREES = ("tp", "tp2", "cp", "ep", "pp", "dp", "vpp")  # of a plan in a table; the chosen plan is shown whole
 _ENERGY = ((1e6, "GWh"), (1e3, "MWh"), (1.0, "kWh"))
 
 
-def large(value: float) -> str:
-    """Return a large number that somebody stated, with up to three digits and a suffix: "15 T", "2.5 M", "512"."""
-    factor, suffix = _scale(value)
-    return f"{value / factor:.3g}{suffix}"
-
-
 def _rounded(value: float) -> str:
     """Return a computed number with three digits and a suffix: "10.0 M"."""
-    factor, suffix = _scale(value)
+    factor, suffix = scale_of_total(value)
     return f"{value / factor:#.3g}".removesuffix(".") + suffix
-
-
-def _scale(value: float) -> tuple[float, str]:
-    return next(((size, f" {name}") for size, name in _LARGE if value >= 0.9995 * size), (1.0, ""))
 
 
 def days_text(days: float) -> str:
@@ -47,7 +37,7 @@ def days_text(days: float) -> str:
 def goal_text(goal: Goal) -> str:
     """Return "done in 60 days for at most 5 M USD"; empty without a goal."""
     stated = [f"in {goal.deadline_days:g} days"] if goal.deadline_days is not None else []
-    stated += [f"for at most {large(goal.budget_usd)} USD"] if goal.budget_usd is not None else []
+    stated += [f"for at most {format_total(goal.budget_usd)} USD"] if goal.budget_usd is not None else []
     return " ".join(stated)
 
 
@@ -136,7 +126,7 @@ def missed_text(plans: Sequence[Priced], goal: Goal, train_tokens: float) -> str
     """Return why no plan meets the goal, and what comes nearest: in GPUs and days, in money, in tokens."""
     numbers = [plan["plan"]["num_gpus"] for plan in plans]
     on = f"{min(numbers):,} to {max(numbers):,} GPUs" if len(numbers) > 1 else f"{numbers[0]:,} GPUs"
-    parts = [f"no plan on {on} trains {large(train_tokens)} tokens {goal_text(goal)}"]
+    parts = [f"no plan on {on} trains {format_total(train_tokens)} tokens {goal_text(goal)}"]
     in_time = [plan for plan in plans if not goal.is_late(plan)]
     paid_for = [plan for plan in plans if not goal.is_dear(plan)]
     if goal.deadline_days is not None and not in_time:
@@ -147,7 +137,7 @@ def missed_text(plans: Sequence[Priced], goal: Goal, train_tokens: float) -> str
         nearest = cheapest(plans)
         tokens = _rounded(train_tokens * goal.budget_usd / nearest[COST])
         parts.append(
-            f"the cheapest takes {_told(nearest)}, and trains {tokens} tokens for {large(goal.budget_usd)} USD"
+            f"the cheapest takes {_told(nearest)}, and trains {tokens} tokens for {format_total(goal.budget_usd)} USD"
         )
     if in_time and paid_for:
         parts.append(f"the cheapest in time takes {_told(cheapest(in_time))}")

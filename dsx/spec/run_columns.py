@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dsx.printable import printable
 from dsx.spec.cluster import ClusterSpec
 
-_OF_TOKENS = ("training_days", "gpu_hours", "cost_usd", "energy_kwh")
+OF_TOKENS = ("training_days", "gpu_hours", "cost_usd", "energy_kwh")
 _PRICE = "price: give --set cluster.price='2.5 USD/h' (of one GPU), or 'price: 2.5 USD/h' in its file"
 _POWER = "power of its device: give --set cluster.device.power='700 W', or 'power: 700 W' in its file"
 _FAILURES = (
@@ -20,7 +20,7 @@ _FAILURES = (
 
 def without_tokens(columns: Iterable[str]) -> str:
     """Return the first of some columns, or objectives, that needs `train_tokens`; empty if none does."""
-    return next((name for name in map(_column, columns) if name in _OF_TOKENS), "")
+    return next((name for name in map(_column, columns) if name in OF_TOKENS), "")
 
 
 def missing_of_cluster(columns: Iterable[str], cluster: ClusterSpec) -> str:

@@ -96,7 +96,7 @@ def test_ipython_on_a_terminal_is_no_notebook(capsys, displays, clock):
 
 
 def test_without_a_terminal_a_line_is_printed_now_and_then(capsys, clock):
-    clock(0.0, 10.0, 31.0, 40.0)
+    clock(0.0, 5.0, 31.0, 40.0)
     with progress(400_000, "pricing") as advance:
         for _ in range(3):
             advance(100_000)

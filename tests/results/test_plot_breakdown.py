@@ -139,6 +139,12 @@ def test_the_title_says_over_what_a_bar_is_the_fastest():
     assert title_of(plot.breakdown(own, "strategy"))[1].startswith("8 GPUs of near, HBM capacity 80 GB")
 
 
+def test_bars_are_as_wide_as_the_settings_below_them():
+    df = candidates(what_if={"device.hbm_bandwidth": (1.555e12, 2e12, 8e12), "device.hbm_capacity": (60e9, 80e9)})
+    labels = laid_out(plot.breakdown(df, ["device.hbm_bandwidth", "device.hbm_capacity"])).get_xticklabels()
+    assert labels[0].get_text() == "1.56 TB/s\n60 GB" and {label.get_rotation() for label in labels} == {0}
+
+
 def test_no_rows(tmp_path):
     ax = plot.breakdowns(candidates().head(0))
     assert title_of(ax)[0] == "no feasible candidate"

@@ -232,3 +232,6 @@ def test_the_title_says_over_what_a_point_is_the_best():
     assert title_of(plot.scaling(df))[1] == "near each point: the best feasible plan, and over HBM capacity"
     own = df[df["device.hbm_capacity"] == 60e9]
     assert title_of(plot.scaling(own))[1] == "near, HBM capacity 60 GB each point: the best feasible plan"
+    own.attrs["spec"] = {"train_tokens": 15e12}
+    assert title_of(plot.scaling(own, y="training_days"))[1].startswith("near, 15 T tokens in all, ")
+    assert "tokens" not in title_of(plot.scaling(own))[1]

@@ -55,7 +55,7 @@ def test_bars_are_the_operators_and_transfers():
     assert spans_of(ax, colour_of(ax, "idle, waits for a transfer")) == [(4, 7, 0.9)]
     assert spans_of(ax, colour_of(ax, "transfer that is waited for")) == [(4, 7, 1.3)]
     assert (1, 3, 1.3) in spans_of(ax, colour_of(ax, "other transfers to the device"))
-    assert ax.get_title(loc="left") == "one step on 2 devices: 10.0 ms, bound 8.00 ms, gap 20.0 %"
+    assert ax.get_title(loc="left") == "one step of 4 operators on 2 devices: 10.0 ms, bound 8.00 ms, gap 20.0 %"
     assert ax.get_xlabel() == "step time [ms]" and ax.get_xlim() == (0, 10) and ax.get_ylim()[0] > ax.get_ylim()[1]
     assert texts_of(ax.get_yticklabels()) == ["device 0", "device 1"]
     assert [text.get_text().split("\n") for text in ax.texts] == [
@@ -70,7 +70,9 @@ def test_kinds_that_take_most_have_colours():
     ops = [(0, at, at + 20 - at, f"kind{at}") for at in range(20)]
     ax = plot.timeline(*frames(ops), 20 * MS)
     assert legend_texts(ax)[:6] == ["kind0", "kind1", "kind2", "kind3", "other operators", "idle, nothing is ready"]
-    assert "bound" not in legend_texts(ax) and ax.get_title(loc="left") == "one step on 1 device: 20.0 ms"
+    assert (
+        "bound" not in legend_texts(ax) and ax.get_title(loc="left") == "one step of 20 operators on 1 device: 20.0 ms"
+    )
 
 
 def test_operators_too_short_to_be_seen_are_one_bar_of_the_longest_kind():
@@ -128,7 +130,7 @@ def test_large_steps_are_legible_and_small(devices, tmp_path):
 def test_a_given_axis_keeps_its_figure_and_an_empty_step_has_a_picture():
     axis = Figure().subplots()
     assert plot.timeline(*frames([(0, 0, 0, "none")]), 0.0, ax=axis) is axis
-    assert axis.get_title(loc="left").startswith("one step on 1 device: 0")
+    assert axis.get_title(loc="left").startswith("one step of 1 operator on 1 device: 0")
 
 
 def test_what_cannot_be_drawn():

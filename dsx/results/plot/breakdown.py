@@ -13,11 +13,11 @@ import numpy as np
 from dsx.argument_types import one_text
 from dsx.errors import InputError, UnknownNameError
 from dsx.results.frames import column_list, require
-from dsx.results.plot.axes import NOTHING, finite, is_wide, label_axis, named, quantity_texts
+from dsx.results.plot.axes import NOTHING, finite, is_wide, label_axis, named, quantity_texts, value_texts
 from dsx.results.plot.bar_labels import Heights, label_bars, label_totals
 from dsx.results.plot.capacity import capacities
 from dsx.results.plot.layout import Layout
-from dsx.results.plot.selection import fastest, refuse_many
+from dsx.results.plot.selection import fastest, refuse_many, settings
 from dsx.results.plot.stacks import STACKS
 from dsx.results.plot.titles import best_over, job_text, label_picture
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 MAX_BARS = 60
 _BAR = 0.75  # width of a bar; bars are 1 apart
+_NARROWEST, _LETTER = 0.46, 0.075  # inches of a bar with its gap, and of a letter below it
+_COMFORTABLE = 6.0  # inches to which bars are widened for the settings below them
 _HEIGHTS = {"time": 2.8, "memory": 1.9}  # of the axes, in inches
 # If one bar is this many times as high as another, the parts of the lower one cannot be distinguished.
 _COMMON_RANGE = 20.0
@@ -56,7 +58,7 @@ def breakdown(
     if one_text("of", of, "time") not in STACKS:
         raise UnknownNameError("stack", of, STACKS)
     columns, rows = _bars(df, x)
-    layout = Layout.of(ax, _width(len(rows)), _HEIGHTS[of])
+    layout = Layout.of(ax, _width(rows), _HEIGHTS[of])
     _draw(layout, [of], columns, rows)
     return layout.axes[0]
 
@@ -67,7 +69,7 @@ def breakdowns(df: "pd.DataFrame", x: str | Sequence[str] = "num_gpus") -> "Axes
     Arguments and errors are those of `breakdown`.
     """
     columns, rows = _bars(df, x)
-    layout = Layout.new(_width(len(rows)), *_HEIGHTS.values())
+    layout = Layout.new(_width(rows), *_HEIGHTS.values())
     _draw(layout, [*_HEIGHTS], columns, rows)
     return layout.axes[0]
 
@@ -81,9 +83,15 @@ def _bars(df: "pd.DataFrame", x: str | Sequence[str]) -> tuple[list[str], "pd.Da
     return columns, rows
 
 
-def _width(bars: int) -> float:
-    """Return the width of the axes in inches, limited to that of a page."""
-    return float(np.clip(0.46 * bars, 2.0, 10.0))
+def _width(rows: "pd.DataFrame") -> float:
+    """Return the width of the axes in inches, limited to that of a page.
+
+    A bar is as wide as the longest setting that differs below it, where there is room.
+    """
+    below = [name for name in settings(rows.columns) if len(set(rows[name])) > 1]
+    texts = [text for name in below for text in value_texts(rows, name, rows[name].tolist())]
+    wide = max(_NARROWEST, _LETTER * max(map(len, texts), default=0))
+    return float(np.clip(max(min(wide * len(rows), _COMFORTABLE), _NARROWEST * len(rows)), 2.0, 10.0))
 
 
 def _draw(layout: Layout, names: Sequence[str], columns: Sequence[str], rows: "pd.DataFrame") -> None:

@@ -8,13 +8,13 @@ from dsx.errors import InputError
 from dsx.results.frames import require
 from dsx.results.plot.axes import label_axis, log_ticks, plain_numbers
 from dsx.results.plot.layout import figure_of
+from dsx.results.run_choice import COST, DAYS, HOURS
 from dsx.search.pareto_front import front
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_DAYS, _COST, _HOURS = "training_days", "cost_usd", "gpu_hours"
 _WIDE = 3.0  # ratio of the days from which on they are drawn on a log axis
 _POINT = "fastest plan on so many GPUs"
 _ALLOWED = "0.45"  # grey of the deadline and the budget
@@ -43,13 +43,13 @@ def cost_curve(
     A pale line through each point is the 80 % interval of its days, along which the cost changes too. Raises
     UnknownNameError for a frame without the columns, InputError if no row is feasible and has days.
     """
-    days = require(df, _DAYS)
+    days = require(df, DAYS)
     usable = np.flatnonzero((require(df, "reject") == 0) & np.isfinite(days))
     if not len(usable):
         raise InputError("no feasible row has training_days: state train_tokens, as in train_tokens='15T'")
     order = usable[np.lexsort((days[usable], require(df, "num_gpus")[usable]))]
     rows = df.iloc[order].drop_duplicates("num_gpus")  # the fastest is the first of its number
-    paid = _COST if np.isfinite(require(rows, _COST)).all() else _HOURS
+    paid = COST if np.isfinite(require(rows, COST)).all() else HOURS
     from matplotlib.patheffects import withStroke
 
     if ax is not None:
@@ -58,7 +58,7 @@ def cost_curve(
         from matplotlib.figure import Figure
 
         ax = Figure(figsize=(7.0, 4.6), layout="constrained").subplots()
-    days, cost, gpus = (require(rows, name) for name in (_DAYS, paid, "num_gpus"))
+    days, cost, gpus = (require(rows, name) for name in (DAYS, paid, "num_gpus"))
     size = label_axis(ax.yaxis, df, paid, cost)
     ax.set_xlabel("days of training")
     factor = np.stack([require(rows, f"step_time_s_{end}") / require(rows, "step_time_s") for end in ("low", "high")])
@@ -83,7 +83,7 @@ def cost_curve(
         ax.axvline(
             deadline_days, color=_ALLOWED, linestyle="--", linewidth=1, label=f"deadline: {deadline_days:g} days"
         )
-    if budget_usd is not None and paid == _COST:
+    if budget_usd is not None and paid == COST:
         ax.axhline(budget_usd / size, color=_ALLOWED, linestyle=":", linewidth=1.4, label="budget")
     if days.max() > _WIDE * days.min():
         ax.set_xscale("log")

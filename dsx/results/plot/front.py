@@ -111,7 +111,7 @@ def front(
         ax.legend(fontsize="small", borderpad=0.2, columnspacing=1.5, **place)
     draw_key(layout, [*keyed, *marked], scale.x, scale.y)
     title = _sentence(df, x, y) if len(best) else NOTHING
-    label_picture(layout, title, [job_text(shown, free)], above=_LEGEND * rows)
+    label_picture(layout, title, [job_text(shown, [*free, x, y])], above=_LEGEND * rows)
     layout.settle()
     return ax
 

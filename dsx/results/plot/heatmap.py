@@ -81,7 +81,7 @@ def heatmap(df: "pd.DataFrame", x: str, y: str, value: str = "step_time_s", ax: 
     ax.tick_params(length=0, labelsize=_FONT)
     layout.fit_ticks(ax.yaxis, range(len(rows)), value_texts(df, y, rows), turn=False)
     layout.fit_ticks(ax.xaxis, range(len(table.columns)), value_texts(df, x, table.columns))
-    shows, lines = NOTHING, [job_text(df, {x, y})]
+    shows, lines = NOTHING, [job_text(df, {x, y, value})]
     if there.any():
         compared = reference(df, table, x, y, value in LARGER_IS_BETTER)
         _draw_values(layout, table.values, compared, df, value)

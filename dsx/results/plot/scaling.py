@@ -101,7 +101,7 @@ def scaling(
     layout.fit_ticks(ax.xaxis, places, texts)
     shown = {x, *columns}
     shows = f"{label.partition(' [')[0]} by {named(df, x)}" if len(finite(values)) else NOTHING
-    label_picture(layout, shows, [job_text(df, shown), best_over(df, "point", shown)])
+    label_picture(layout, shows, [job_text(df, {*shown, y}), best_over(df, "point", shown)])
     layout.settle()
     return ax
 

@@ -83,7 +83,8 @@ def timeline(
         text = f"  idle {100 * idle / longest:.0f} %\n  waits {100 * waiting / longest:.0f} %"
         axis.text(1.0, device, text, transform=axis.get_yaxis_transform(), va="center", size=8)
     _draw_lines(axis, rows, longest, size)
-    title = f"one step on {count} device{'s' * (count > 1)}: {format_quantity(makespan_s, 's')}"
+    of = f"{len(ops):,} operator{'s' * (len(ops) != 1)} on {count} device{'s' * (count > 1)}"
+    title = f"one step of {of}: {format_quantity(makespan_s, 's')}"
     if bound_s is not None:
         axis.axvline(bound_s / size, color="black", linestyle="--", linewidth=1.2)
         title += f", bound {format_quantity(bound_s, 's')}, gap {100 * max(makespan_s - bound_s, 0.0) / longest:.1f} %"

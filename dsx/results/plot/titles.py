@@ -12,6 +12,8 @@ from dsx.results.plot.axes import name_text, named, value_texts
 from dsx.results.plot.layout import Layout
 from dsx.results.plot.selection import settings
 from dsx.space.limits import DEGREES
+from dsx.spec.run_columns import OF_TOKENS
+from dsx.units import format_total
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,16 +47,21 @@ def label_picture(layout: Layout, shows: str, lines: Sequence[str], above: float
 
 
 def job_text(df: "pd.DataFrame", axes: Collection[str] = ()) -> str:
-    """Return the job of the rows without the settings that are `axes`: "gpt3-1t, 8,192 GPUs of b200-nvs8, ..."."""
+    """Return the job of the rows without the settings that are `axes`: "gpt3-1t, 8,192 GPUs of b200-nvs8, ...".
+
+    The tokens of the training are part of it if an axis depends on them.
+    """
     model = df.attrs.get("spec", {}).get("resolved", {}).get("model", {}).get("name", "")
     one = {name: df[name].iloc[0] for name in _settled(df) if name not in axes}
     gpus = f"{one['num_gpus']:,} GPUs" if "num_gpus" in one else ""
     cluster = name_text(str(one["cluster"])) if "cluster" in one else ""
     batch = f"{one['global_batch_size']:,} sequences" if "global_batch_size" in one else ""
     batch += f" of {one['sequence_length']:,} tokens" if batch and "sequence_length" in one else ""
+    tokens = df.attrs.get("spec", {}).get("train_tokens")
+    whole = f"{format_total(tokens)} tokens in all" if tokens and {*OF_TOKENS} & {*axes} else ""
     hardware = [f"{named(df, name)} {value_texts(df, name, [value])[0]}" for name, value in one.items() if "." in name]
     machine = " of ".join(text for text in (gpus, cluster) if text)
-    return ", ".join(text for text in (name_text(model), machine, batch, *hardware, _only(df, axes)) if text)
+    return ", ".join(text for text in (name_text(model), machine, batch, whole, *hardware, _only(df, axes)) if text)
 
 
 def _only(df: "pd.DataFrame", axes: Collection[str]) -> str:
