@@ -155,7 +155,8 @@ class TrainingRun(PricedPlans):
         if not self.priced:
             return "\n".join((*head, self.infeasible))
         table = counts_text(self.priced, self.goal)
-        return paragraphs(["\n".join(head), answer_text(self.priced, self.goal), table, "\n".join(last)])
+        answer = wrapped(self.infeasible) or answer_text(self.priced, self.goal)
+        return paragraphs(["\n".join(head), answer, table, "\n".join(last)])
 
 
 def training_run(

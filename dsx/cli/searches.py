@@ -187,7 +187,8 @@ def _print_training_run(run: "dsx.TrainingRun", plot: Path | None, as_json: bool
         print(f"dsx: wrote {plot}", file=sys.stderr)
     if run.infeasible:
         sys.stdout.flush()
-        raise NothingFeasible(run.infeasible)
+        is_said = run.priced and not as_json
+        raise NothingFeasible("no plan meets the goal" if is_said else run.infeasible)
 
 
 def _shard(text: str) -> tuple[int, int]:

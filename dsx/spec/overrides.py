@@ -17,6 +17,7 @@ from dsx.spec.yaml_text import parse_value
 Assignment = tuple[str, str]  # ("device.hbm_capacity", "141 GB")
 
 TARGETS = ("model", "cluster", "assumptions", "sweep")
+_OTHER_WORDS = {"precision": "linear_dtype", "dtype": "linear_dtype"}  # for paths of an assumption set
 _OF_A_CLUSTER = ("device", "network")  # its sections, which a `what_if` names without it
 
 
@@ -92,7 +93,10 @@ def _steps(data: dict[str, object], path: str, place: str, may_add: Callable[[tu
     names = tuple(path.split("."))
     if may_add(names):
         return names
-    raise SpecError(f"{place}: unknown path {path!r}{did_you_mean(path, settable)}")
+    meant = _OTHER_WORDS.get(path, "")
+    is_there = meant in settable or (meant and may_add((meant,)))
+    near = f"; did you mean {meant!r}?" if is_there else did_you_mean(path, settable)
+    raise SpecError(f"{place}: unknown path {path!r}{near}")
 
 
 def _settable(data: object, path: KeyPath = ()) -> Iterable[KeyPath]:
