@@ -118,7 +118,8 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 def nearest_names(name: str, names: Iterable[str], cutoff: float, most: int = 1) -> list[str]:
     """Return up to `most` of `names` whose similarity to `name` is at least `cutoff` (of 1), the nearest first.
 
-    A name in another case is the nearest, then a dotted path that ends in it. Very long names, and the rest of a very long list, are not compared.
+    A name in another case is the nearest, then a dotted path that ends in it. Very long names, and the rest of a very
+    long list, are not compared.
     """
     if len(name) > _LONGEST_NAME:
         return []

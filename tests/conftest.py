@@ -28,7 +28,7 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 2)
 
-hypothesis.settings.register_profile("dsx", deadline=None, max_examples=50, derandomize=bool(os.environ.get("CI")))
+hypothesis.settings.register_profile("dsx", deadline=None, max_examples=30, derandomize=bool(os.environ.get("CI")))
 hypothesis.settings.load_profile("dsx")
 
 shapes.install("dsx.cost")

@@ -10,7 +10,7 @@ from dsx.errors import InputError
 from dsx.launching import deepspeed, torchtitan
 from dsx.launching.assumed import assumed_lines
 from dsx.launching.hosts import host_lines
-from dsx.launching.megatron_script import BRIDGE, refused_by_core, write_recipe, write_script
+from dsx.launching.megatron_script import BRIDGE, refused_by_bridge, refused_by_core, write_recipe, write_script
 from dsx.launching.request import Framework, Refused, Request, Written, uneven_sequence
 from dsx.space.boxes import broken, read_framework
 from dsx.space.choices import BY_NAME
@@ -21,7 +21,7 @@ FRAMEWORKS = {
     "megatron": Framework(
         "Megatron-LM", "megatron", _GPUS, refused_by_core, write_script, ("MEGATRON_LM=/path/of/Megatron-LM",)
     ),
-    "megatron-bridge": Framework(BRIDGE, "megatron", _GPUS, refused_by_core, write_recipe),
+    "megatron-bridge": Framework(BRIDGE, "megatron", _GPUS, refused_by_bridge, write_recipe),
     "torchtitan": Framework(
         torchtitan.NAME, "torchtitan", _GPUS, torchtitan.refused, torchtitan.write, torchtitan.NEEDS
     ),

@@ -27,6 +27,11 @@ def refused_by_core(request: Request) -> list[Refused]:
     return found + [Refused(part, "a recipe of your own") for part in refused_model(request.shape)]
 
 
+def refused_by_bridge(request: Request) -> list[Refused]:
+    """Return what `refused_by_core` does, in the name of Megatron-Bridge."""
+    return [Refused(*(text.replace(NAME, BRIDGE) for text in one)) for one in refused_by_core(request)]
+
+
 def _nearest(part: str) -> str:
     return "tensor parallelism with sequence parallelism over one axis" if "tp" in part else ""
 

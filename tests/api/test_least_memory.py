@@ -10,7 +10,7 @@ from dsx.units import parse_quantity
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("partition", ["any", "even", "optimal"])
+@pytest.mark.parametrize("partition", ["even", "any", "optimal"])
 def test_the_named_memory_is_enough_and_less_is_not(partition):
     job = dsx.Job(MODEL, "b200-nvs8", num_gpus=8, global_batch_size=8, assumptions="uncalibrated")
 

@@ -137,6 +137,7 @@ def test_stacks_that_differ_are_no_error_of_the_fields():
     assert factors[-1] / factors[0] == pytest.approx(np.exp(0.2), rel=0.02)
 
 
+@pytest.mark.slow
 def test_standard_errors_are_the_spread_of_fits():
     random = np.random.default_rng(7)
     noisy = [MEASURED * np.exp(random.normal(0, 0.02, N)) for _ in range(8)]

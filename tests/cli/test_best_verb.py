@@ -168,6 +168,7 @@ def test_layers_that_no_common_pipeline_divides(run, folder, layers, only):
     assert said not in run("best", *ONE, *FEW, *enough, "--json").err  # which takes optimal cuts too
 
 
+@pytest.mark.slow
 def test_choices_are_searched_where_fix_lists_their_values(run, folder):
     even = (*ONE, "--framework", "any", "--partition", "even", "--fix", "zero_replicas=1", "--fix", "stored_layers=0")
     even = (*even, "--fix", "schedule=1f1b")

@@ -320,7 +320,7 @@ def hard_link(name):
     ],
     ids="folder-link file dangling note lock sub run entry shard replaced manifest part partial hard".split(),
 )
-@pytest.mark.parametrize("has_set", [True, False], ids=["set", "none"])
+@pytest.mark.parametrize("has_set", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["set", "none"])
 def test_a_folder_that_is_not_ours_is_left_alone(run, sent, again, make, has_set):
     if not has_set:
         shutil.rmtree(sent)

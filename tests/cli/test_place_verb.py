@@ -105,6 +105,7 @@ def test_a_step_of_jax_from_a_file(run, folder):
     assert found["makespan_s"] <= found["baselines"]["single_device"]
 
 
+@pytest.mark.slow
 def test_the_layers_of_a_model(run, folder):
     on = ("--cluster", "h100-nvs8", "--devices", 2, "--time-limit", "1s", "--json")
     done = run("place", "--model", "small.yaml", *on)

@@ -122,6 +122,7 @@ def test_again_into_the_same_folder(run, folder):
     assert [name for name in names if not name.startswith("part-")] == ["manifest.json"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("keep", ["feasible", "{top: 3, per: [num_gpus]}", "{pareto: [step_time_s, peak_bytes]}"])
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_rows_have_the_interval_of_the_set(run, folder, keep, precision):

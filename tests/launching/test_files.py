@@ -163,6 +163,13 @@ def test_what_a_framework_cannot_run_is_said_with_the_nearest(framework, plan, w
     assert all(word in str(caught.value) for word in words)
 
 
+def test_what_megatron_core_refuses_is_said_in_the_name_of_the_framework():
+    experts = dsx.Job("mixtral-8x7b", "h100-nvs8", num_gpus=16, global_batch_size=32)
+    with pytest.raises(InputError) as caught:
+        dsx.launch(experts, "tp=2 ep=2 pp=2 dp=4", framework="megatron-bridge", strategy="1d-no-sp")
+    assert "sequence parallelism: Megatron-Bridge refuses them" in str(caught.value)
+
+
 def test_a_sequence_that_ranks_cannot_share_out():
     odd = job().replace(sequence_length=2052)
     with pytest.raises(InputError, match=r"multiple of 2 \* cp=4; nearest: sequence_length=2048"):

@@ -74,7 +74,7 @@ CHOICES = [
 ]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("body", BODIES)
 def test_an_even_layout_costs_what_the_even_cut_costs(body):
     problem = PROBLEMS[body]

@@ -96,6 +96,7 @@ def test_two_servers_leave_joint_search_no_choice():
     assert one.bandwidth is other.bandwidth is None and one.schedule.makespan_s == other.schedule.makespan_s
 
 
+@pytest.mark.slow
 def test_joint_bandwidth_is_no_worse_than_uniform_shares():
     """One of two other servers is sent five times as much as the other one."""
     sizes = [(0, 1, 10_000), (0, 2, 2_000), (0, 3, 1), (1, 4, 100), (2, 4, 100), (3, 4, 1)]

@@ -1,6 +1,7 @@
 """The published runs in data/validation: all can be setups, and times printed in two ways agree."""
 
 import dataclasses
+import functools
 from collections import Counter
 
 import pytest
@@ -12,14 +13,26 @@ from dsx.runs.step_time import measured_step_time
 from dsx.spec.locate import packaged_data
 
 RUNS = read_runs(packaged_data() / "validation" / "runs.csv")
-RESOLVED = setups(RUNS)
-MADE = [setup for setup in RESOLVED if isinstance(setup, Setup)]
-SECONDS = [measured_step_time(setup) for setup in MADE]
+
+
+@functools.cache  # not where tests are collected, which each process does
+def resolved():
+    return setups(RUNS)
+
+
+@functools.cache
+def modelled():
+    return [setup for setup in resolved() if isinstance(setup, Setup)]
+
+
+@functools.cache
+def measured():
+    return [measured_step_time(setup) for setup in modelled()]
 
 
 def test_rows_that_are_no_setup_state_too_little_or_contradict_themselves():
-    assert len(RESOLVED) == 3387
-    assert Counter(made.rule for made in RESOLVED if not isinstance(made, Setup)) == {
+    assert len(resolved()) == 3387
+    assert Counter(made.rule for made in resolved() if not isinstance(made, Setup)) == {
         "a column without a default is blank": 36,
         "microbatch * dp does not divide global_batch": 10,
         "ep does not divide tp * cp * dp": 1,
@@ -27,11 +40,11 @@ def test_rows_that_are_no_setup_state_too_little_or_contradict_themselves():
 
 
 def test_every_setup_has_seconds_or_ran_out_of_memory():
-    assert [setup.run.oom for setup in MADE] == [not isinstance(seconds, float) for seconds in SECONDS]
+    assert [setup.run.oom for setup in modelled()] == [not isinstance(seconds, float) for seconds in measured()]
 
 
 def test_machines_precisions_and_schedules():
-    families = Counter(setup.cluster.name.partition(",")[0] for setup in MADE)
+    families = Counter(setup.cluster.name.partition(",")[0] for setup in modelled())
     assert families == {
         "a100-80-nvs8": 2568,
         "h100-nvs8": 449,
@@ -46,17 +59,17 @@ def test_machines_precisions_and_schedules():
         "tpu-v5p": 22,
         "tpu-v6e": 29,
     }
-    assert Counter(setup.precision for setup in MADE) == {"bf16": 2976, "fp8": 352, "fp4": 9, "int8": 3}
-    assert Counter(setup.plan["schedule"] for setup in MADE) == {"1f1b": 3316, "zb-h1": 12, "zb-h2": 12}
+    assert Counter(setup.precision for setup in modelled()) == {"bf16": 2976, "fp8": 352, "fp4": 9, "int8": 3}
+    assert Counter(setup.plan["schedule"] for setup in modelled()) == {"1f1b": 3316, "zb-h1": 12, "zb-h2": 12}
 
 
 def test_the_software_that_no_stack_names():
-    unknown = Counter(setup.run.framework for setup in MADE if setup.remark)
+    unknown = Counter(setup.run.framework for setup in modelled() if setup.remark)
     assert unknown == {"InternEvo": 54, "OneFlow-GPT": 16, "Meta in-house": 3}
 
 
 def test_the_defaults_that_are_used():
-    assert count_filled(MADE) == {
+    assert count_filled(modelled()) == {
         "kernels": 2166,
         "vocab": 1488,
         "precision": 1440,
@@ -70,11 +83,11 @@ def test_the_defaults_that_are_used():
         **dict.fromkeys(("tp", "pp", "dp"), 4),
     }
     read = {"kernels": 964, "zero_replicas": 162, "node_network": 61, "cross_entropy": 43, "etp": 11}
-    assert count_from_notes(MADE) == read | {"microbatch": 22, "sp": 22}
+    assert count_from_notes(modelled()) == read | {"microbatch": 22, "sp": 22}
 
 
 def test_memory_is_counted_in_three_ways():
-    known = [setup.counted for setup in MADE if measured_bytes(setup.run)]
+    known = [setup.counted for setup in modelled() if measured_bytes(setup.run)]
     assert Counter(known) == {"allocated": 105, "reserved": 20, "device": 16}
 
 
@@ -89,7 +102,7 @@ def test_memory_is_counted_in_three_ways():
 )
 def test_times_printed_in_several_ways_agree(without, least, most):
     ratios = []
-    for setup, seconds in zip(MADE, SECONDS, strict=True):
+    for setup, seconds in zip(modelled(), measured(), strict=True):
         run = dataclasses.replace(setup.run, **dict.fromkeys(without))
         again = measured_step_time(dataclasses.replace(setup, run=run))
         # Of long sequences and experts some tables count half of the attention, or the windows of it.

@@ -106,7 +106,7 @@ def test_nothing_that_takes_longer_needs_a_cut():
     assert len(rows["point"]) == counts.cut == 0
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("schedules", [["1f1b"], ["1f1b", "zb-h1"]])
 @pytest.mark.parametrize("layers", LAYERS)
 def test_any_cut_is_the_best_of_even_and_optimal_ones(layers, schedules):

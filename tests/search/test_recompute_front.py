@@ -54,7 +54,8 @@ def with_dominated(source, value):
     return (*first, changed, head), changed.stash_bytes[0, row]
 
 
-@pytest.mark.parametrize("share", [pytest.param(0.7, marks=pytest.mark.slow), 1.0])
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.7, 1.0])
 def test_the_fastest_plan_has_no_dominated_value(share):
     whole = source_of()
     least = search_of(whole.problem, whole.space, whole.table).best(1)[0]

@@ -34,6 +34,7 @@ def test_fix_keeps_the_values_that_are_named(column):
     assert ids(fix={column: [1000]})["candidate"].tolist() == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("column", SEARCHED)
 @pytest.mark.parametrize("relation", ["<=", ">=", "<", ">", "=="])
 def test_limit_keeps_the_values_within(column, relation):

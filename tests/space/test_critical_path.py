@@ -227,7 +227,7 @@ def test_a_schedule_that_is_not_exact_takes_longer_than_its_closed_form(schedule
     assert all(off <= 0 for off in found.values())
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 # The share of pipelines that may be off by 1 %, and the most that one may be off; docs/model/pipeline.md quotes them.
 @pytest.mark.parametrize("send_s", [0.0, 0.01])
 def test_unequal_stages_of_1f1b(send_s):
