@@ -4,32 +4,17 @@ Runs where it is installed. Reads JSON from stdin, a list of {"path", "num_gpus"
 plan. Packages that need a GPU or that recipes for pictures and sound need are replaced by names.
 """
 
-import dataclasses
 import importlib.abc
 import importlib.machinery
 import json
 import os
 import runpy
 import sys
-import warnings
 from unittest.mock import MagicMock
 
-warnings.simplefilter("ignore")
 printed, sys.stdout = sys.stdout, sys.stderr
 
-import torch  # noqa: E402
-
-HOPPER = type("Hopper", (), {"major": 9, "minor": 0, "multi_processor_count": 132, "name": "NVIDIA H100"})
-torch.cuda.get_device_capability = lambda *_: (9, 0)
-torch.cuda.get_device_properties = lambda *_: HOPPER
-
-import megatron.core.models.common.embeddings.rope_utils as rope  # noqa: E402
-import megatron.core.transformer.moe.moe_utils as moe  # noqa: E402
-import megatron.core.transformer.transformer_config as transformer_config  # noqa: E402
-
-rope.fused_apply_rotary_pos_emb = object()
-for name in ("permute", "permute_with_probs", "sort_chunks_by_index", "sort_chunks_by_index_with_probs", "unpermute"):
-    setattr(moe, f"fused_{name}", object())
+import without_gpu  # noqa: E402
 
 _REPLACED = ("transformer_engine", "transformer_engine_torch", "wandb", "timm", "diffusers", "megatron.energon")
 _REPLACED += ("modelopt", "nvidia_resiliency_ext", "megatron.bridge.diffusion")
@@ -62,18 +47,7 @@ sys.meta_path.insert(0, Replaced())
 import megatron.bridge.training.comm_overlap as comm_overlap  # noqa: E402
 import megatron.bridge.training.config as bridge  # noqa: E402
 
-for module in (transformer_config, comm_overlap):
-    module.is_te_min_version = lambda *_, **__: True
-
-
-def fields(**owners) -> dict:
-    """All fields of configurations, as texts; functions by name."""
-    return {
-        f"{owner}.{field.name}": getattr(value, "__name__", str(value))
-        for owner, config in owners.items()
-        for field in dataclasses.fields(config)
-        for value in [getattr(config, field.name)]
-    }
+without_gpu.has_every_version(comm_overlap)
 
 
 def read(path: str, num_gpus: int, whole: bool = False) -> dict:
@@ -92,7 +66,7 @@ def read(path: str, num_gpus: int, whole: bool = False) -> dict:
     reduced = ddp.megatron_fsdp_main_grads_dtype if ddp.use_megatron_fsdp else None
     assert ddp.use_distributed_optimizer == config.optimizer.use_distributed_optimizer
     if whole:
-        return fields(model=model, ddp=ddp, optimizer=config.optimizer)
+        return without_gpu.fields(model=model, ddp=ddp, optimizer=config.optimizer)
     pipelined = model.pipeline_model_parallel_size > 1
     return {
         "dp": config.data_parallel_size,

@@ -4,24 +4,13 @@ Reads JSON from stdin, a list of {"arguments", "environment", "num_gpus"}, and p
 Transformer Engine, which needs a GPU, only the names are replaced that the checks look for.
 """
 
-import dataclasses
 import json
 import os
 import sys
-import warnings
 
-warnings.simplefilter("ignore")
 printed, sys.stdout = sys.stdout, sys.stderr
 
-import torch  # noqa: E402
-
-HOPPER = type("Hopper", (), {"major": 9, "minor": 0, "multi_processor_count": 132})
-torch.cuda.get_device_capability = lambda *_: (9, 0)
-torch.cuda.get_device_properties = lambda *_: HOPPER
-
-import megatron.core.models.common.embeddings.rope_utils as rope  # noqa: E402
-import megatron.core.transformer.moe.moe_utils as moe  # noqa: E402
-import megatron.core.transformer.transformer_config as transformer_config  # noqa: E402
+import without_gpu  # noqa: E402
 from megatron.core import parallel_state  # noqa: E402
 from megatron.core.distributed import DistributedDataParallelConfig  # noqa: E402
 from megatron.core.optimizer import OptimizerConfig  # noqa: E402
@@ -30,11 +19,7 @@ from megatron.core.transformer.transformer_block import get_num_layers_to_build 
 from megatron.training import arguments  # noqa: E402
 from megatron.training.training import get_megatron_ddp_config, get_megatron_optimizer_config  # noqa: E402
 
-rope.fused_apply_rotary_pos_emb = object()
-for name in ("permute", "permute_with_probs", "sort_chunks_by_index", "sort_chunks_by_index_with_probs", "unpermute"):
-    setattr(moe, f"fused_{name}", object())
-for module in (transformer_config, arguments):
-    module.is_te_min_version = lambda *_, **__: True
+without_gpu.has_every_version(arguments)
 
 
 def read(job: dict) -> dict:
@@ -48,18 +33,9 @@ def read(job: dict) -> dict:
     ddp, (optimizer, _) = get_megatron_ddp_config(args), get_megatron_optimizer_config(args)
     assert isinstance(ddp, DistributedDataParallelConfig)
     assert isinstance(optimizer, OptimizerConfig)
-    whole = job.get("whole")
-    return fields(model=model, ddp=ddp, optimizer=optimizer) if whole else described(args, model, ddp, optimizer)
-
-
-def fields(**owners) -> dict:
-    """All fields of configurations, as texts; functions by name."""
-    return {
-        f"{owner}.{field.name}": getattr(value, "__name__", str(value))
-        for owner, config in owners.items()
-        for field in dataclasses.fields(config)
-        for value in [getattr(config, field.name)]
-    }
+    if job.get("whole"):
+        return without_gpu.fields(model=model, ddp=ddp, optimizer=optimizer)
+    return described(args, model, ddp, optimizer)
 
 
 def described(args, model, ddp, optimizer) -> dict:
