@@ -12,21 +12,21 @@ from dsx.launching.assumed import assumed_lines
 from dsx.launching.hosts import host_lines
 from dsx.launching.megatron_script import BRIDGE, refused_by_bridge, refused_by_core, write_recipe, write_script
 from dsx.launching.request import Framework, Refused, Request, Written, uneven_sequence
+from dsx.launching.run import GPU_SOFTWARE
 from dsx.space.boxes import broken, read_framework
 from dsx.space.choices import BY_NAME
 from dsx.spec.framework import BoxSpec
 
-_GPUS = ("cuda", "rocm")
 FRAMEWORKS = {
     "megatron": Framework(
-        "Megatron-LM", "megatron", _GPUS, refused_by_core, write_script, ("MEGATRON_LM=/path/of/Megatron-LM",)
+        "Megatron-LM", "megatron", GPU_SOFTWARE, refused_by_core, write_script, ("MEGATRON_LM=/path/of/Megatron-LM",)
     ),
-    "megatron-bridge": Framework(BRIDGE, "megatron", _GPUS, refused_by_bridge, write_recipe),
+    "megatron-bridge": Framework(BRIDGE, "megatron", GPU_SOFTWARE, refused_by_bridge, write_recipe),
     "torchtitan": Framework(
-        torchtitan.NAME, "torchtitan", _GPUS, torchtitan.refused, torchtitan.write, torchtitan.NEEDS
+        torchtitan.NAME, "torchtitan", GPU_SOFTWARE, torchtitan.refused, torchtitan.write, torchtitan.NEEDS
     ),
     "deepspeed": Framework(
-        deepspeed.NAME, "deepspeed", (*_GPUS, "synapseai"), deepspeed.refused, deepspeed.write, deepspeed.NEEDS
+        deepspeed.NAME, "deepspeed", (*GPU_SOFTWARE, "synapseai"), deepspeed.refused, deepspeed.write, deepspeed.NEEDS
     ),
 }
 

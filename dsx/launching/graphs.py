@@ -11,18 +11,17 @@ graphs for all.
 
 from dsx.launching.megatron_options import overlaps_experts
 from dsx.launching.option import Settings, switch, valued, words
-from dsx.launching.run import ExpertRun, Run
+from dsx.launching.run import GPU_SOFTWARE, ExpertRun, Run
 from dsx.space.recompute_values import FULL, JOINED, SELECTIVE
 
 _GRAPHED = 12e-6  # s an operator: the stacks that state graphs are below, those of compiled operators above
-_SOFTWARE = ("cuda", "rocm")  # other software compiles whole steps
 _RECOMPUTED = {FULL, SELECTIVE, "core-attention", "feed-forward", "experts"}
 
 
 def ungraphed(run: Run, what: str) -> list[str]:
     """Return that a run has no graphs though they were priced, and `what` it has."""
     latency = run.assumptions.dispatch_latency
-    if latency > _GRAPHED or run.device.software not in _SOFTWARE:
+    if latency > _GRAPHED or run.device.software not in GPU_SOFTWARE:
         return []
     return [f"operators issued in {latency * 1e6:g} us each, as by CUDA graphs (dispatch_latency): {what}"]
 

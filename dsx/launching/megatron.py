@@ -29,7 +29,7 @@ from dsx.launching.megatron_options import (
 )
 from dsx.launching.option import Flag, Option, Settings, switch, valued, words
 from dsx.launching.rank_order import other_placement
-from dsx.launching.run import Run, run_of
+from dsx.launching.run import GPU_SOFTWARE, Run, run_of
 from dsx.space.plan import Plan
 from dsx.space.recompute_values import FULL, JOINED, NONE, SELECTIVE, VALUES
 from dsx.space.schedules import SCHEDULES
@@ -41,7 +41,6 @@ NAME = "Megatron-LM"
 # The flag for each order that is not the default.
 _ORDER_FLAGS = {ORDERS[1]: [switch("--use-tp-pp-dp-mapping", "dist.use_tp_pp_dp_mapping")]}
 
-_SOFTWARE = ("cuda", "rocm")  # software that Megatron-LM runs on; with ROCm it is AMD's fork
 _LAYOUT = "the rest would start another plan"
 
 # dsx overlaps the gradient reduction with the backward, and the gathering of weights with the forward.
@@ -118,8 +117,8 @@ def megatron_lm(
 def megatron_core(run: Run) -> Launch:
     """Return the settings of a run, without those of its model."""
     device = run.device
-    if device.software not in _SOFTWARE:
-        lost = f"{device.name}, which is programmed with {device.software}: {NAME} runs on {' and '.join(_SOFTWARE)}"
+    if device.software not in GPU_SOFTWARE:
+        lost = f"{device.name}, which is programmed with {device.software}: {NAME} runs on {' and '.join(GPU_SOFTWARE)}"
         return Launch((), (lost,), f"{NAME} does not run on this device")
     foreign = [lost.format(NAME) for lost in run.foreign]
     if run.unshared_experts:

@@ -12,7 +12,7 @@ probabilities in FP32).
 
 from dsx.graph.match import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
 from dsx.launching.option import Option, Settings, switch, valued
-from dsx.launching.run import RING, ExpertRun, Run
+from dsx.launching.run import HYBRID_EP, RING, ExpertRun, Run
 from dsx.space.recompute_values import FULL, JOINED
 
 _BF16, _FP32 = 2, 4  # bytes
@@ -23,7 +23,6 @@ _GATHERED = {ALL_GATHER, REDUCE_SCATTER}
 _OWN_LOGIT_BYTES = 8  # kept per logit by the fused cross-entropy of Megatron Core
 _LOGIT_BYTES = {2: "te", _OWN_LOGIT_BYTES: "native"}
 _EXPERTS = "experts"  # the region of all of them
-_HYBRID_EP = "blackwell"  # the generation whose recipes dispatch with HybridEP, with DeepEP on earlier ones
 
 # linear_dtype -> in words, the peak of a device, and the settings. dsx prices the largest value of each operand being
 # read before its cast (cast_traffic), which is scaling of whole tensors as they are.
@@ -152,7 +151,7 @@ def _dispatched(run: Run, experts: ExpertRun) -> Settings:
     options = [valued("--moe-token-dispatcher-type", dispatcher, "model.moe_token_dispatcher_type")]
     if dispatcher != "flex":
         return options, []
-    backend = "hybridep" if run.device.family == _HYBRID_EP else "deepep"
+    backend = "hybridep" if run.device.family == HYBRID_EP else "deepep"
     options += [
         valued("--moe-flex-dispatcher-backend", backend, "model.moe_flex_dispatcher_backend"),
         valued("--moe-router-dtype", "fp32", "model.moe_router_dtype"),

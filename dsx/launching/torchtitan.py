@@ -15,7 +15,7 @@ from dsx.launching.graphs import ungraphed
 from dsx.launching.hosts import torchrun
 from dsx.launching.rank_order import other_placement
 from dsx.launching.request import Refused, Request, Written, commented, exported, lost_lines, uneven_sequence
-from dsx.launching.run import Run
+from dsx.launching.run import HYBRID_EP, Run
 from dsx.space.tiers import ORDERS
 from dsx.spec.attention_kernels import GENERATIONS
 
@@ -29,7 +29,6 @@ _SCHEDULES = {
     "zb-h1": ("InterleavedZeroBubble", None),
     "zb-v": (None, "ZBVZeroBubble"),
 }
-_HYBRID_EP = "blackwell"  # the generation that HybridEP is for
 _ELSEWHERE = "the framework megatron"
 
 
@@ -257,7 +256,7 @@ def _dispatcher(run: Run) -> str:
     if run.assumptions.dispatcher != "once_per_domain" or run.number("ep") == 1:
         return "standard"
     # DeepEP pads no groups to the 16 rows that multiplies in 8 bits need (quantization.utils.swap_token_dispatcher).
-    return "hybridep" if run.device.family == _HYBRID_EP or _narrow(run) else "deepep"
+    return "hybridep" if run.device.family == HYBRID_EP or _narrow(run) else "deepep"
 
 
 def _narrow(run: Run) -> bool:
