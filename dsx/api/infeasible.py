@@ -101,7 +101,7 @@ def _why_none_fits(searched: Sequence[Study], num_candidates: int, watch: Watch 
         f"{format_quantity(needed - largest, 'bytes')} too little "
         f"({choices['num_gpus']} GPUs, {step_text(choices['global_batch_size'], choices['sequence_length'])}, "
         f"{choices.text}); try {_settings_text(nearest.problem, cuts)}more GPUs, shorter sequences, "
-        f"{'no margin (--memory-margin 0), ' if margin else ''}or GPUs with more memory: "
+        f"{'no margin (--memory-margin 0), ' if plan['peak_bytes'] <= largest < needed else ''}or GPUs with more memory: "
         "--set cluster.device.hbm_capacity='...'"
     )
 

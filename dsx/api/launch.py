@@ -28,7 +28,7 @@ from dsx.pricing.evaluate import price_plan
 from dsx.printable import printable
 from dsx.remarks import warn
 from dsx.space.plan import Plan
-from dsx.space.plan_rules import PLACEMENT
+from dsx.space.plan_rules import DOMAIN_NOT_FILLED
 from dsx.space.strategy_rules import MEMORY
 from dsx.spec.cluster import DeviceSpec
 from dsx.spec.locate import shown
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 DEFAULT_FRAMEWORK = "megatron"
 _EXECUTABLE = 0o755
+_BY = "Written by dsx"  # begins the head of each file
+_WRITTEN = _BY.encode()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -99,13 +101,13 @@ def launch(
         job: the job of the plan, or the folder of a result set.
         plan: the plan, as `dsx.evaluate` takes it; of a result set the candidate id, or a row as `dsx.load` gives it.
         framework: "megatron", "megatron-bridge", "torchtitan" or "deepspeed".
-        out: a folder, which is made if it is missing; files of the same names are replaced.
+        out: a folder, which is made if it is missing; files of dsx of the same names are replaced.
         strategy: of a plan that names none; by default that of the assumption set.
         partition: "even" or "optimal" cuts of the pipeline; by default that of the plan.
         hardware: of a result set that varies it, the cluster or the what-if values of the row.
         **choices: further choices of the plan, as in recompute="full".
 
-    Raises InputError if the plan breaks rules other than those of memory and placement, or the framework cannot run it,
+    Raises InputError if the plan breaks rules other than those of memory and of filled fast domains, or the framework cannot run it,
     with each part that it cannot and the nearest that it can; UnknownNameError for an unknown framework, what
     `launch_folder` raises, and what `dsx.evaluate` or `dsx.why_row` raise.
     """
@@ -128,17 +130,15 @@ def launch(
         priced = price_plan(problem, row.plan)
     else:
         raise wrong("job", job, "a Job or the folder of a result set is wanted")
-    if unrunnable := [one for one in priced.broken if one.reason not in {MEMORY, *PLACEMENT}]:
+    if unrunnable := [one for one in priced.broken if one.reason not in {MEMORY, DOMAIN_NOT_FILLED}]:
         parts = "\n".join(f"  {one.reason.name}: {one.detail}" for one in unrunnable)
         raise InputError(f"no framework runs the plan:\n{parts}")
-    if priced.broken:
-        warn(
-            f"the plan is rejected ({', '.join(one.reason.name for one in priced.broken)}), and is written all the same"
-        )
     for said in other_software(framework, problem.assumptions_spec):
         warn(said)
     request = _request(problem, priced.plan, device)
     written = launch_files(known, request, _head(problem, priced))
+    for one in priced.broken:
+        warn(f"the plan is written, though it is rejected: {one.reason.name}: {one.detail}")
     if folder is not None:
         _write(folder, written.files)
     return LaunchFiles(
@@ -167,7 +167,7 @@ def _head(problem: "Problem", priced: Priced) -> list[str]:
     step = step_text(plan["global_batch_size"], plan["sequence_length"])
     peak = costs["peak_bytes"] / 1e9
     return [
-        f"Written by dsx {__version__}.",
+        f"{_BY} {__version__}.",
         _title(problem, plan),
         step,
         f"Priced at {costs['step_time_s']:.4g} s a step and {peak:.1f} GB on the fullest GPU.",
@@ -186,12 +186,18 @@ def launch_folder(out: str | Path) -> Path:
     while not there.exists() and there != there.parent:
         there = there.parent
     if not there.is_dir() or not os.access(there, os.W_OK):
-        raise StoreError(f"-o {shown(folder)}: {shown(there)} is no folder that may be written; choose another one")
+        raise StoreError(
+            f"launch files go to {shown(folder)}, and {shown(there)} is no folder that may be written; choose another one"
+        )
     return folder
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
+    """Write files, in place of those that dsx wrote; StoreError for one that it did not write, or cannot."""
     try:
+        for name in files:
+            if (folder / name).exists() and _WRITTEN not in (folder / name).read_bytes():
+                raise StoreError(f"{shown(folder / name)} is there, and not written by dsx; choose another folder")
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             write_whole(folder / name, text.encode())

@@ -18,12 +18,14 @@ from dsx.errors import InputError
 from dsx.pricing.evaluate import price_plan
 from dsx.remarks import remark
 from dsx.reporting.plotly_extra import check_plotly
-from dsx.results.file_names import MANIFEST
 from dsx.results.manifest import Manifest
 from dsx.results.store import read_manifest
+from dsx.spec.locate import shown
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_SUFFIXES = (".html", ".htm")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -88,13 +90,13 @@ def report(
         candidate: an id, of a plan to explain in place of the best one.
         hardware: the cluster or the what-if values of its row, as for `why_row`.
 
-    Raises InputError without plotly (the extra dsx[report]) or for an unknown candidate; StoreError if the set cannot
-    be read, or the file not be written.
+    Raises InputError without plotly (the extra dsx[report]), for an unknown candidate or a file that is not named as
+    HTML; StoreError if the set cannot be read, or the file not be written.
     """
     check_plotly()
     folder = file_path("folder", folder)
     if output is not None:
-        check_output_file(file_path("output", output), [folder / MANIFEST])
+        _check_output(file_path("output", output), folder)
     if candidate is None and hardware:
         raise InputError("--hardware is that of a candidate: add --candidate ID, or leave it out")
     manifest = read_manifest(folder)
@@ -103,6 +105,13 @@ def report(
     if output is not None:
         made.save(output)
     return made
+
+
+def _check_output(output: Path, folder: Path) -> None:
+    """Raise StoreError if a page cannot be written to `output`, or is a file of the set; InputError if it is no HTML."""
+    check_output_file(output, [file for file in folder.glob("*") if file.is_file()])
+    if output.suffix.lower() not in _SUFFIXES:
+        raise InputError(f"-o {shown(output)}: a report is an HTML file; name it {shown(output.with_suffix('.html'))}")
 
 
 def _made(folder: Path, manifest: Manifest, asked: ResultRow | None) -> Report:

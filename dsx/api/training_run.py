@@ -18,11 +18,12 @@ from dsx.argument_types import file_path
 from dsx.display.job_text import step_text
 from dsx.display.layout import wrapped
 from dsx.display.plan_frame import plans_frame
+from dsx.display.quantities import quantity
 from dsx.display.training_run_text import answer_text, counts_text, goal_text, missed_text
 from dsx.errors import InputError, NothingFeasible, UnitError
 from dsx.printable import printable
 from dsx.progress import Watch
-from dsx.results.run_choice import DAYS, Goal, chosen, days_between, price_column
+from dsx.results.run_choice import DAYS, Goal, chosen, days_between, gets_nowhere, price_column
 from dsx.search.fastest import ANY
 from dsx.space.plan import Plan
 from dsx.spec.load import Given
@@ -48,8 +49,11 @@ class TrainingRun(PricedPlans):
 
     @cached_property
     def priced(self) -> Sequence[dict[str, Any]]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The fastest plan of each number of GPUs on which one fits, under `plan`, and its costs by column."""
-        return [found.priced[0] for found in self.found if found.priced]
+        """The fastest plan of each number of GPUs on which one fits, under `plan`, and its costs by column.
+
+        Left out are those to which failures leave nothing of their time.
+        """
+        return [found.priced[0] for found in self.found if found.priced and not gets_nowhere(found.priced[0])]
 
     @property
     def infeasible(self) -> str:
@@ -57,7 +61,7 @@ class TrainingRun(PricedPlans):
         if self.chosen is not None:
             return ""
         if not self.priced:
-            return self.found[-1].infeasible
+            return self._why_none
         return missed_text(self.priced, self.goal, self.train_tokens)
 
     @property
@@ -75,6 +79,23 @@ class TrainingRun(PricedPlans):
         """The answer of `dsx.best` on the chosen number of GPUs; raises NothingFeasible as `plan` does."""
         number = self._chosen["plan"]["num_gpus"]
         return next(found for found in self.found if found.job.num_gpus == number)
+
+    @property
+    def _why_none(self) -> str:
+        """Why there is no plan on any number of GPUs."""
+        last = self.found[-1]
+        if last.priced:
+            failing = self.job.cluster.failures
+            every = failing and quantity("step_time_s", failing.mtbf / last.job.num_gpus)
+            return (
+                f"failures leave a job on {last.job.num_gpus:,} GPUs less than 1 % of its time: one of them fails every "
+                f"{every}; state another mtbf, restart or checkpoint, or fewer GPUs"
+            )
+        would_fit = last.would_fit if last.counts.candidates else ""
+        first = (
+            "" if len(self.found) == 1 else f"no plan on {self.found[0].job.num_gpus:,} GPUs, or on more; on the most: "
+        )
+        return "\n".join(filter(None, (first + last.infeasible, would_fit)))
 
     @property
     def _chosen(self) -> dict[str, Any]:

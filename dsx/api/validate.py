@@ -15,7 +15,7 @@ from dsx.api.job import DEFAULT_ASSUMPTIONS
 from dsx.api.output_file import check_output_file, write_output_file
 from dsx.api.software_remarks import warn_of_unknown
 from dsx.argument_types import file_path, function
-from dsx.calibration.outliers import Outlier, outliers
+from dsx.calibration.outliers import Outlier, outliers, wrong_table
 from dsx.calibration.regret import CLOSE
 from dsx.calibration.report import report
 from dsx.display.quantities import counted
@@ -116,6 +116,8 @@ def validate(
     rows = compare(measured, made, predict, assumed)
     if output is not None:
         write_rows(rows, output)
+    if wrong := wrong_table(rows.measured_s, rows.predicted_s):
+        warn(wrong)
     found = [*outliers(rows.id, rows.measured_s, rows.predicted_s).values()]
     _warn_of_outliers(found)
     unknown = count_remarks(made) if assumed.stack else {}

@@ -68,6 +68,19 @@ def outliers(ids: Sequence[str], measured_s: np.ndarray, predicted_s: np.ndarray
     }
 
 
+def wrong_table(measured_s: np.ndarray, predicted_s: np.ndarray) -> str:
+    """Return what is wrong with a table whose [N] times are as far off as those of no cluster; empty for any other."""
+    with np.errstate(invalid="ignore"):
+        ratio = np.log(measured_s / predicted_s)
+    usual = float(np.exp(np.median(ratio[np.isfinite(ratio)]))) if np.isfinite(ratio).any() else 1.0
+    if 1 / _IMPOSSIBLE <= usual <= _IMPOSSIBLE:
+        return ""
+    return (
+        f"the table looks wrong: the times are {usual:.3g} times what is predicted, in the median; are all of them "
+        "seconds of one step?"
+    )
+
+
 def without_outliers(
     observations: Observations, runs: Sequence[Run], resolved: Sequence[Setup | Reason], assumptions: AssumptionsSpec
 ) -> tuple[Observations, list[Outlier]]:
@@ -78,12 +91,8 @@ def without_outliers(
     """
     ids = [setup.run.id for setup in observations.setups]
     predicted_s = observations.step_times({})
-    usual = float(np.exp(np.median(np.log(observations.measured_s / predicted_s))))
-    if not 1 / _IMPOSSIBLE <= usual <= _IMPOSSIBLE:
-        raise RunTableError(
-            f"the table looks wrong: the times are {usual:.3g} times what is predicted, in the median; are all of them "
-            "seconds of one step?"
-        )
+    if wrong := wrong_table(observations.measured_s, predicted_s):
+        raise RunTableError(wrong)
     found = outliers(ids, observations.measured_s, predicted_s)
     if not found:
         return observations, []

@@ -69,7 +69,10 @@ def launch(
     given = list(settings or [])
     if candidate is not None or is_row(given, model):
         _check_row(given, candidate)
-        check_no_plan({"--model": model, "--cluster": cluster, "--strategy": strategy})
+        of_a_job = {"--model": model, "--cluster": cluster, "--num-gpus": num_gpus}
+        of_a_job |= {"--global-batch-size": global_batch_size, "--sequence-length": sequence_length}
+        of_a_plan = {"--strategy": strategy, "--partition": partition, "--set": assignments}
+        check_no_plan(of_a_job | of_a_plan, assumptions)
         dsx.keep_compiled()
         found = dsx.launch(given[0], candidate, hardware=given[1:], framework=framework, out=output)
     else:

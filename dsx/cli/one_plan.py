@@ -90,7 +90,10 @@ def why(
             raise InputError(
                 f"{' '.join(given)!r}: give a result folder and one candidate id, or a plan as in tp=8 pp=64"
             )
-        check_no_plan({"--strategy": strategy, "--partition": partition, "--framework": framework})
+        of_a_job = {"--cluster": cluster, "--num-gpus": num_gpus, "--global-batch-size": global_batch_size}
+        of_a_job |= {"--sequence-length": sequence_length, "--set": assignments}
+        of_a_plan = {"--strategy": strategy, "--partition": partition, "--framework": framework}
+        check_no_plan(of_a_job | of_a_plan, assumptions)
         dsx.keep_compiled()
         print_answer(dsx.why_row(given[0], given[1], given[2:]), as_json)
         return

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 import dsx
+from dsx.cli import options
 from dsx.errors import InputError
 
 MaybeModel = Annotated[str | None, typer.Option("--model", metavar="NAME", help="Model, unless DIR is given.")]
@@ -17,9 +18,10 @@ def is_row(given: Sequence[str], model: str | None) -> bool:
     return model is None and bool(given) and "=" not in given[0]
 
 
-def check_no_plan(of_a_plan: Mapping[str, object]) -> None:
+def check_no_plan(of_a_plan: Mapping[str, object], assumptions: str) -> None:
     """Raise InputError for an option that a row of a result set has from its sweep."""
-    if named := [option for option, value in of_a_plan.items() if value is not None]:
+    given = {**of_a_plan, "--assumptions": None if assumptions == options.DEFAULT_ASSUMPTIONS else assumptions}
+    if named := [option for option, value in given.items() if value]:
         raise InputError(f"{named[0]}: a row of a result set has that of its sweep; leave it out")
 
 

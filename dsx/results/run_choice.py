@@ -12,6 +12,7 @@ from typing import Any
 Priced = Mapping[str, Any]
 
 DAYS, HOURS, COST = "training_days", "gpu_hours", "cost_usd"
+_LEAST_GOODPUT = 0.01  # share of the time; with less a job gets nowhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,11 @@ class Goal:
     def is_dear(self, plan: Priced) -> bool:
         """Return whether a plan costs more than the budget."""
         return self.budget_usd is not None and not plan[COST] <= self.budget_usd
+
+
+def gets_nowhere(plan: Priced) -> bool:
+    """Return whether failures leave a plan nothing of its time."""
+    return plan["goodput"] < _LEAST_GOODPUT
 
 
 def price_column(plans: Sequence[Priced]) -> str:

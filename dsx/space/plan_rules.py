@@ -217,6 +217,11 @@ def _sequences(plan: Columns) -> int:
     return plan["global_batch_size"] // plan["dp"]
 
 
+# Of a plan that runs, and leaves GPUs of a fast domain to others.
+DOMAIN_NOT_FILLED = Reason(
+    "domain_not_filled", "the shares multiply to fewer GPUs of a fast domain than the job can use"
+)
+
 # In the order of the bits of `reject`.
 RULES: tuple[PlanRule, ...] = (
     PlanRule(
@@ -309,15 +314,21 @@ RULES: tuple[PlanRule, ...] = (
         (*DEGREES, *(f"{axis}_nvs" for axis in DEGREES)),
         _shares_divide,
         _shares_detail,
+        lambda plan, limits: " ".join(
+            f"nvs.{axis}={nearest_of(divisors(plan[axis]), plan[f'{axis}_nvs'])}"
+            for axis in DEGREES
+            if plan[axis] % plan[f"{axis}_nvs"]
+        ),
     ),
     PlanRule(
         Reason("domain_exceeded", "the shares multiply to more GPUs than a fast domain has"),
         _DOMAIN,
         lambda plan, limits: placed(plan) <= limits.nvs_size,
         lambda plan, limits: f"{_shares(plan)} uses {placed(plan)} GPUs, but a fast domain has {limits.nvs_size}",
+        lambda plan, limits: "no shares, which fills it in rank order",
     ),
     PlanRule(
-        Reason("domain_not_filled", "the shares multiply to fewer GPUs of a fast domain than the job can use"),
+        DOMAIN_NOT_FILLED,
         ("num_gpus", *_DOMAIN),
         lambda plan, limits: placed(plan) >= fill(plan["num_gpus"], limits.nvs_size),
         lambda plan, limits: (
@@ -388,6 +399,3 @@ RULES: tuple[PlanRule, ...] = (
         lambda plan, limits: f"schedule={SCHEDULES[0].name}",
     ),
 )
-
-# What is wrong with the placement of a plan alone: it runs, and is placed otherwise.
-PLACEMENT = frozenset(rule.reason for rule in RULES if any(column.endswith("_nvs") for column in rule.reads))

@@ -31,6 +31,16 @@ def test_a_device_of_which_no_attention_is_known():
     assert remarks("v100-32-nvs8", changes=[("attention_kernels", "none")]) == []
 
 
+def test_a_device_that_states_no_multiprocessors_and_no_generation():
+    bare = load_cluster("h100-nvs8").device.model_copy(update={"num_sms": None, "generation": None})
+    assumed = load_assumptions("default")
+    assert device_remarks(bare, assumed) == [
+        f"device {bare.name} states no num_sms: every wave of tiles is taken as full",
+        f"device {bare.name} states no generation: it counts as one of which nothing was measured",
+    ]
+    assert not any("states no" in said for said in device_remarks(load_cluster("tpu-v5p").device, assumed))
+
+
 def test_numbers_of_another_maker():
     (said,) = remarks("mi300x-xgmi8")
     assert "rocm" in said and "'uncalibrated' are from devices of cuda" in said

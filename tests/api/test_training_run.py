@@ -135,6 +135,13 @@ def test_the_default_numbers_begin_where_the_peak_would_do(job):
     assert [one.job.num_gpus for one in found.found] == [8, 16, 32, 64, 128]
 
 
+def test_a_job_that_fails_all_the_time_gets_nowhere(job):
+    failing = job.replace(set={"cluster.failures": "{mtbf: 0.01 h, restart: 10 min, checkpoint: 1 min}"})
+    found = dsx.training_run(failing, "2B", [8])
+    assert not found.priced and found.chosen is None
+    assert "less than 1 % of its time: one of them fails every 4.50 s" in found.infeasible
+
+
 def test_failures_are_in_the_days(job, run):
     failing = job.replace(set={"cluster.failures": "{mtbf: 100 h, restart: 10 min, checkpoint: 1 min}"})
     found = dsx.training_run(failing, TOKENS, 8)

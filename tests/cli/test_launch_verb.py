@@ -32,11 +32,26 @@ def test_bad_input_is_said(run, folder):
         (*MODEL, "dp=8", "--framework", "megatrom"): "did you mean 'megatron'",
         (*MODEL, "pp=2", "dp=4", "schedule=zb-h1", "zero_stage=1"): "schedule=zb-h1; nearest: schedule=1f1b",
         (*MODEL, "dp=8", "-o", ""): "has an empty name",
+        (*MODEL, "tp=2", "dp=4", "nvs.tp=8"): "nvs.tp=8 does not divide tp=2; nearest: nvs.tp=2",
+        ("set", "--candidate", 7, "--num-gpus", 16): "--num-gpus: a row of a result set has that of its sweep",
+        ("set", "--candidate", 7, "--assumptions", "paper-2410.00273"): "--assumptions: a row of a result set",
+        ("set", "--candidate", 7, "--set", "cluster.pue=1.2"): "--set: a row of a result set",
     }
     for words, message in cases.items():
         done = run("launch", *words)
         assert (done.code, done.out) == (2, ""), words
         assert message in done.err, words
+
+
+def test_a_file_of_somebody_else_stays(run, folder):
+    (folder / "theirs").mkdir()
+    (folder / "theirs" / "launch.sh").write_text("echo mine\n")
+    done = run("launch", *MODEL, "tp=2", "dp=4", "zero_stage=1", "-o", "theirs")
+    assert (done.code, done.out) == (2, "")
+    assert "theirs/launch.sh is there, and not written by dsx" in done.err
+    assert (folder / "theirs" / "launch.sh").read_text() == "echo mine\n"
+    for _ in range(2):  # dsx replaces what it wrote
+        assert run("launch", *MODEL, "tp=2", "dp=4", "zero_stage=1", "-o", "ours").code == 0
 
 
 def test_the_fastest_plan_is_written(run, folder):

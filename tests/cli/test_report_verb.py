@@ -39,5 +39,11 @@ def test_bad_input_is_said(run, swept, tmp_path):
         assert done.code == 2
         assert said in done.err
         assert not file.exists()
+    part = next(swept.glob("part-*"))
+    for output, said in ((part, "is read by this command"), (tmp_path / "page.yaml", "name it ")):
+        before = part.read_bytes()
+        done = run("report", swept, "-o", output)
+        assert (done.code, said in done.err) == (2, True), done.err
+        assert part.read_bytes() == before and not (tmp_path / "page.yaml").exists()
     assert run("report", tmp_path / "none", "-o", file).code == 2
     assert run("report", swept).code == 2

@@ -226,13 +226,13 @@ def test_a_plan_that_breaks_no_rule():
             ["tp=4", "dp=2", "nvs.tp=2", "nvs.dp=4"],
             {"nvs_size": 8},
             "share_not_divisible",
-            "nvs.dp=4 does not divide dp=2",
+            "nvs.dp=4 does not divide dp=2; nearest: nvs.dp=2",
         ),
         (
             ["tp=4", "dp=2", "nvs.tp=4"],
             {"nvs_size": 2},
             "domain_exceeded",
-            "nvs.tp=4 uses 4 GPUs, but a fast domain has 2",
+            "nvs.tp=4 uses 4 GPUs, but a fast domain has 2; nearest: no shares, which fills it in rank order",
         ),
         (
             ["tp=4", "dp=2", "nvs.tp=4"],
