@@ -94,6 +94,7 @@ def _why_none_fits(searched: Sequence[Study], num_candidates: int, watch: Watch 
     capacity = f"{'at most ' if varied else ''}{format_quantity(largest, 'bytes')}"
     margin = nearest.problem.assumptions_spec.memory_margin
     needed = plan["peak_bytes"] * (1 + margin)
+    no_margin = "no margin (--memory-margin 0), " if plan["peak_bytes"] <= largest < needed else ""
     room = f", {format_quantity(needed, 'bytes')} with the memory margin of {margin:g}" if margin else ""
     return (
         f"none of {counted(num_candidates, 'candidate')} fits: the one that needs least memory "
@@ -101,8 +102,7 @@ def _why_none_fits(searched: Sequence[Study], num_candidates: int, watch: Watch 
         f"{format_quantity(needed - largest, 'bytes')} too little "
         f"({choices['num_gpus']} GPUs, {step_text(choices['global_batch_size'], choices['sequence_length'])}, "
         f"{choices.text}); try {_settings_text(nearest.problem, cuts)}more GPUs, shorter sequences, "
-        f"{'no margin (--memory-margin 0), ' if plan['peak_bytes'] <= largest < needed else ''}or GPUs with more memory: "
-        "--set cluster.device.hbm_capacity='...'"
+        f"{no_margin}or GPUs with more memory: --set cluster.device.hbm_capacity='...'"
     )
 
 
