@@ -107,9 +107,10 @@ def launch(
         hardware: of a result set that varies it, the cluster or the what-if values of the row.
         **choices: further choices of the plan, as in recompute="full".
 
-    Raises InputError if the plan breaks rules other than those of memory and of filled fast domains, or the framework cannot run it,
-    with each part that it cannot and the nearest that it can; UnknownNameError for an unknown framework, what
-    `launch_folder` raises, and what `dsx.evaluate` or `dsx.why_row` raise.
+    Raises InputError if the plan breaks rules other than those of memory and of filled fast domains, or the framework
+    cannot run it, with each part that it cannot and the nearest that it can; UnknownNameError for an unknown framework,
+    StoreError for a file that dsx did not write, what `launch_folder` raises, and what `dsx.evaluate` or `dsx.why_row`
+    raise.
     """
     folder = None if out is None else launch_folder(out)
     known = FRAMEWORKS.get(one_text("framework", framework, DEFAULT_FRAMEWORK))
@@ -187,7 +188,7 @@ def launch_folder(out: str | Path) -> Path:
         there = there.parent
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise StoreError(
-            f"launch files go to {shown(folder)}, and {shown(there)} is no folder that may be written; choose another one"
+            f"launch files go to {shown(folder)}: {shown(there)} is no folder that may be written; choose another one"
         )
     return folder
 

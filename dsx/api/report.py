@@ -108,7 +108,7 @@ def report(
 
 
 def _check_output(output: Path, folder: Path) -> None:
-    """Raise StoreError if a page cannot be written to `output`, or is a file of the set; InputError if it is no HTML."""
+    """Raise StoreError if `output` cannot be written or is a file of the set, InputError if it is not named as HTML."""
     check_output_file(output, [file for file in folder.glob("*") if file.is_file()])
     if output.suffix.lower() not in _SUFFIXES:
         raise InputError(f"-o {shown(output)}: a report is an HTML file; name it {shown(output.with_suffix('.html'))}")

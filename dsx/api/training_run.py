@@ -88,8 +88,8 @@ class TrainingRun(PricedPlans):
             failing = self.job.cluster.failures
             every = failing and quantity("step_time_s", failing.mtbf / last.job.num_gpus)
             return (
-                f"failures leave a job on {last.job.num_gpus:,} GPUs less than 1 % of its time: one of them fails every "
-                f"{every}; state another mtbf, restart or checkpoint, or fewer GPUs"
+                f"failures leave a job on {last.job.num_gpus:,} GPUs less than 1 % of its time: one of them fails "
+                f"every {every}; state another mtbf, restart or checkpoint, or fewer GPUs"
             )
         would_fit = last.would_fit if last.counts.candidates else ""
         first = (
