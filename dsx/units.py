@@ -41,7 +41,15 @@ _UNITS: dict[str, dict[str, Decimal]] = {
     "W": {"W": Decimal(1), "kW": Decimal(1000)},
     "USD/s": {f"USD/{unit}": 1 / Decimal(_TIME[unit]) for unit in ("h", "s", "d")},
 }
-_EXAMPLE = {"bytes": "GB", "bytes/s": "GB/s", "flop/s": "TFLOP/s", "s": "us", "W": "W", "USD/s": "USD/h"}
+# Units in messages. Times are of kernels and of failures, so no single unit fits any of them.
+_EXAMPLES = {
+    "bytes": ["GB"],
+    "bytes/s": ["GB/s"],
+    "flop/s": ["TFLOP/s"],
+    "s": ["us", "s", "h"],
+    "W": ["W"],
+    "USD/s": ["USD/h"],
+}
 _EXAMPLE_NUMBER = {"USD/s": "2.5"}
 
 # Units of results, smallest first.
@@ -60,7 +68,7 @@ def parse_quantity(text: object, dimension: Dimension) -> float:
 
     Raises UnitError for a bare number, an unknown unit, and a unit of another dimension.
     """
-    example = f"a quantity in {dimension}, such as '{_EXAMPLE_NUMBER.get(dimension, '80')} {_EXAMPLE[dimension]}'"
+    example = f"a quantity in {dimension}, such as {_examples(dimension, _EXAMPLE_NUMBER.get(dimension, '80'))}"
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise UnitError(f"{text!r} is not {example}")
     match = _QUANTITY.fullmatch(str(text).strip())
@@ -68,10 +76,10 @@ def parse_quantity(text: object, dimension: Dimension) -> float:
         raise UnitError(f"{text!r} does not start with a number: expected {example}")
     number, unit = match[1], match[2]
     if not unit:
-        raise UnitError(f"{text!r} has no unit: write for example '{_with_unit(number, dimension)}'")
+        raise UnitError(f"{text!r} has no unit: write for example {_with_unit(number, dimension)}")
     factor = _UNITS[dimension].get(unit)
     if factor is None:
-        raise UnitError(f"{text!r}: {_wrong_unit(unit, dimension)}")
+        raise UnitError(f"{text!r}: {_wrong_unit(number, unit, dimension)}")
     try:
         value = float(Decimal(number) * factor)
     except decimal.DecimalException:
@@ -81,10 +89,17 @@ def parse_quantity(text: object, dimension: Dimension) -> float:
     return value
 
 
-def parse_number(text: object) -> int | float:
+WHOLE_NUMBER = "a whole number, as in 512"  # what may be wanted of a number
+SHARE = "a share from 0 to 1, as 0.1 for 10 %"
+
+_THOUSANDS = re.compile(r"[-+]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")  # with commas between them
+
+
+def parse_number(text: object, wanted: str = "a finite number") -> int | float:
     """Return `text` as a number: "1e12", "4_096", " 0.8"; an int or float is returned as it is.
 
-    Raises SpecError for anything else, infinities and NaN included.
+    Raises SpecError, which says what is `wanted`, for anything else, infinities and NaN included. The caller checks
+    numbers for what is wanted of them.
     """
     if isinstance(text, int) and not isinstance(text, bool):
         return text
@@ -97,7 +112,9 @@ def parse_number(text: object) -> int | float:
             return int(stripped)
         if re.fullmatch(REAL, stripped) and math.isfinite(float(stripped)):
             return float(stripped)
-    raise SpecError(f"{text!r} is not a finite number")
+        if len(stripped) < 100 and _THOUSANDS.fullmatch(stripped):
+            raise SpecError(f"{text!r} is not {wanted}: leave out the comma, as in {stripped.replace(',', '')}")
+    raise SpecError(f"{text!r} is not {wanted}")
 
 
 _MULTIPLES = {"k": Decimal(10**3), "M": Decimal(10**6), "B": Decimal(10**9), "T": Decimal(10**12)}
@@ -109,8 +126,8 @@ def parse_total(text: object) -> int | float:
     The suffixes are k, M, B and T, for 10^3, 10^6, 10^9 and 10^12. Raises SpecError for anything else.
     """
     match = _QUANTITY.fullmatch(text.strip()) if isinstance(text, str) else None
-    if match is None or not match[2]:
-        return parse_number(text)
+    if match is None or not match[2] or match[2].startswith(","):
+        return parse_number(text, "a number, as in 5e6 or 15T")
     factor = _MULTIPLES.get(match[2])
     if factor is None:
         near = next((name for name in _MULTIPLES if name.lower() == match[2].lower()), match[2])
@@ -142,7 +159,7 @@ def parse_count(text: object) -> int:
 
     Raises SpecError for anything else.
     """
-    number = parse_number(text)
+    number = parse_number(text, WHOLE_NUMBER)
     if number != int(number):
         raise SpecError(f"{number!r} is not a whole number")
     if not 1 <= number <= LARGEST_COUNT:
@@ -152,9 +169,9 @@ def parse_count(text: object) -> int:
 
 def parse_share(value: object) -> float:
     """Return a share, a number from 0 to 1; raises SpecError for anything else."""
-    number = parse_number(value)
+    number = parse_number(value, SHARE)
     if not 0 <= number <= 1:
-        raise SpecError(f"{number:g} is no share from 0 to 1, as 0.1 for 10 %")
+        raise SpecError(f"{number:g} is not {SHARE}")
     return number
 
 
@@ -212,21 +229,42 @@ def _digits(value: float) -> str:
     return f"{value:#.3g}"
 
 
+def _examples(dimension: Dimension, number: str = "") -> str:
+    """Return the example units of a dimension, each after a number if one is given: "'80 us', '80 s' or '80 h'"."""
+    *first, last = [f"'{number} {unit}'" if number else f"'{unit}'" for unit in _EXAMPLES[dimension]]
+    return f"{', '.join(first)} or {last}" if first else last
+
+
 def _with_unit(number: str, dimension: Dimension) -> str:
-    # A very large or small bare number is probably in SI; any other in the unit of data sheets.
+    # A very large or small bare number is probably in SI, except a long time; any other in the unit of data sheets.
     value = float(number)
-    if value == 0 or 0.01 <= abs(value) < 1e5:
-        return f"{number} {_EXAMPLE[dimension]}"
+    if value == 0 or 0.01 <= abs(value) < (math.inf if dimension == "s" else 1e5):
+        return _examples(dimension, number)
     if not math.isfinite(value):
-        return f"80 {_EXAMPLE[dimension]}"
+        return _examples(dimension, "80")
     scaled, name = _scaled(value, dimension)
-    return f"{scaled:.15g} {name}"
+    return f"'{scaled:.15g} {name}'"
 
 
-def _wrong_unit(unit: str, dimension: Dimension) -> str:
+def _wrong_unit(number: str, unit: str, dimension: Dimension) -> str:
     other = next((name for name, units in _UNITS.items() if unit in units), None)
     if other is not None:
-        return f"{unit!r} is a unit of {other}; expected a unit of {dimension}, such as {_EXAMPLE[dimension]!r}"
+        return f"{unit!r} is a unit of {other}; expected a unit of {dimension}, such as {_examples(dimension)}"
     known = _UNITS[dimension]
-    near = next((name for name in known if name.lower() == unit.lower()), unit)
-    return f"unknown unit {unit!r} for {dimension}{did_you_mean(near, known)}"
+    unknown = f"unknown unit {unit!r} for {dimension}"
+    # "GBps" are bytes, although "Gbps" is nearer than "GB/s".
+    slashed = re.sub(r"ps\Z", "/s", unit)
+    in_other_case = [name for name in known if name.lower() == unit.lower()]
+    if near := next((name for name in (slashed, *in_other_case) if name in known), None):
+        bits = [name for name in in_other_case if "B" in near and "b" in name]
+        return f"{unknown}; did you mean {near!r}?{f' ({bits[0]!r} are bits)' if bits else ''}"
+    return f"{unknown}{_of_a_price(number, unit) if dimension == 'USD/s' else did_you_mean(unit, known)}"
+
+
+def _of_a_price(number: str, unit: str) -> str:
+    """Return what is wrong with the unit of a price."""
+    if unit.lower() in ("usd", "$"):
+        return f"; write '{number} USD/h', the price of one GPU an hour"
+    if unit.lower().startswith(("usd", "$")):
+        return "; a price is of one GPU an hour, as in '2.5 USD/h'"
+    return "; prices are in USD, of one GPU an hour, as in '2.5 USD/h'"

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsx.errors import SpecError, UnitError
-from dsx.units import REAL, exact_quantity, format_quantity, parse_number, parse_quantity, parse_share, parse_total
+from dsx.units import (
+    REAL,
+    exact_quantity,
+    format_quantity,
+    parse_count,
+    parse_number,
+    parse_quantity,
+    parse_share,
+    parse_total,
+)
 
 
 @pytest.mark.parametrize(
@@ -50,6 +59,18 @@ def test_a_quantity_is_read_as_the_nearest_float(text, dimension, value):
         ("80 Gb", "bytes", "unknown unit 'Gb' for bytes; did you mean 'GB'?"),
         ("80 gb", "bytes", "unknown unit 'gb' for bytes; did you mean 'GB'?"),
         ("2 PFLOPs", "flop/s", "unknown unit 'PFLOPs' for flop/s; did you mean 'PFLOPS'?"),
+        ("3.35 TBps", "bytes/s", "unknown unit 'TBps' for bytes/s; did you mean 'TB/s'?"),
+        ("3.35 GiBps", "bytes/s", "did you mean 'GiB/s'?"),
+        ("3.35 tb/s", "bytes/s", "did you mean 'TB/s'? ('Tb/s' are bits)"),
+        ("400 gbps", "bytes/s", "did you mean 'Gbps'?"),
+        ("2.5 USD", "USD/s", "unknown unit 'USD' for USD/s; write '2.5 USD/h', the price of one GPU an hour"),
+        ("2.5 usd/h", "USD/s", "did you mean 'USD/h'?"),
+        ("2.5 EUR/h", "USD/s", "prices are in USD, of one GPU an hour, as in '2.5 USD/h'"),
+        ("20 USD/h per node", "USD/s", "a price is of one GPU an hour, as in '2.5 USD/h'"),
+        (50000, "s", "50000 has no unit: write for example '50000 us', '50000 s' or '50000 h'"),
+        ("1e6", "s", "write for example '1e6 us', '1e6 s' or '1e6 h'"),
+        ("soon", "s", "expected a quantity in s, such as '80 us', '80 s' or '80 h'"),
+        ("5 GB", "s", "expected a unit of s, such as 'us', 's' or 'h'"),
         ("GB", "bytes", "'GB' does not start with a number"),
         ("", "bytes", "does not start with a number"),
         ("nan GB", "bytes", "does not start with a number"),
@@ -79,6 +100,18 @@ def test_numbers(text, value):
 def test_what_is_not_a_number_is_refused(text):
     with pytest.raises(SpecError, match="is not a finite number"):
         parse_number(text)
+
+
+@pytest.mark.parametrize("value", ["abc", "8k", "16 GPUs", "61 %", [16, 32], True, None, math.nan])
+def test_where_a_count_is_wanted_the_message_says_so(value):
+    with pytest.raises(SpecError, match=r"is not a whole number, as in 512$"):
+        parse_count(value)
+
+
+@pytest.mark.parametrize("read", [parse_number, parse_count, parse_total])
+def test_a_comma_of_thousands_is_to_be_left_out(read):
+    with pytest.raises(SpecError, match=r"'1,070,000' is not .*: leave out the comma, as in 1070000$"):
+        read("1,070,000")
 
 
 @pytest.mark.parametrize(
@@ -201,9 +234,9 @@ def test_a_share_is_a_number_from_0_to_1(value):
     assert parse_share(value) == float(value)
 
 
-@pytest.mark.parametrize("value", [-0.1, 1.1, "ten", True, float("nan"), None, [0.1]])
+@pytest.mark.parametrize("value", [-0.1, 1.1, "ten", "61 %", True, float("nan"), None, [0.1]])
 def test_anything_else_is_no_share(value):
-    with pytest.raises(SpecError, match=r"no share from 0 to 1|is not a finite number"):
+    with pytest.raises(SpecError, match=r"is not a share from 0 to 1, as 0\.1 for 10 %"):
         parse_share(value)
 
 
@@ -220,9 +253,9 @@ def test_a_total_may_have_a_suffix(text, value):
     [
         ("15t", "unknown suffix 't'; did you mean 'T'?"),
         ("15 TB", "unknown suffix 'TB'"),
-        ("T", "'T' is not a finite number"),
+        ("T", "'T' is not a number, as in 5e6 or 15T"),
         ("1e400T", "is not a finite number"),
-        (None, "None is not a finite number"),
+        (None, "None is not a number, as in 5e6 or 15T"),
     ],
 )
 def test_what_is_no_total_is_refused(text, says):

@@ -3,6 +3,7 @@
 import json
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -19,7 +20,10 @@ _LONGEST_S = 1e6  # of a latency or a search
 
 def count(name: str, value: object) -> int:
     """Return an argument as an int of at least 1; NumPy integers are accepted. InputError names the argument."""
-    known = operator.index(value) if isinstance(value, SupportsIndex) and not isinstance(value, bool) else value
+    known = value
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+        with suppress(TypeError):  # of an array, of which only one without axes is a number
+            known = operator.index(value)
     try:
         return parse_count(known)
     except SpecError as error:

@@ -245,9 +245,10 @@ def _days(deadline: object) -> float | None:
     if deadline is None:
         return None
     try:
-        found = parse_quantity(deadline, "s") / _DAY
+        found = parse_quantity(deadline.lower() if isinstance(deadline, str) else deadline, "s") / _DAY
     except UnitError:
-        raise InputError(f"--deadline: {deadline!r:.60} is no time with its unit, as in '60 days' or '48 h'") from None
+        wanted = "is no time with its unit, as in '60 days' or '48 h' (known: s, min, h, d, days)"
+        raise InputError(f"--deadline: {deadline!r:.60} {wanted}") from None
     if found <= 0:
         raise InputError(f"--deadline: {deadline} is not above zero")
     return found

@@ -1,5 +1,6 @@
 """Options that several verbs share."""
 
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,7 +38,8 @@ def count(text: str) -> int:
 
 def counts(text: str) -> list[int]:
     """Return an option's value, such as "512,1024", as whole numbers of at least 1."""
-    return [count(part) for part in text.split(",")]
+    # A zero after a comma is one of thousands, as in 1,024, which is refused as one number.
+    return [count(part) for part in ([text] if re.search(",0[0-9]", text) else text.split(","))]
 
 
 def share(text: str) -> float:

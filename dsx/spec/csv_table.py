@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dsx.errors import InputError, did_you_mean, nearest_names
-from dsx.units import LARGEST_COUNT, parse_number
+from dsx.units import LARGEST_COUNT, WHOLE_NUMBER, parse_number
 
 # The largest packaged table has 50 columns and 2,882 rows; one of its rows takes two kilobytes of memory.
 _MOST_COLUMNS, _MOST_ROWS = 1_000, 200_000
@@ -75,7 +75,7 @@ def read_csv(path: Path, called: str, form: CsvFormat) -> CsvTable:
 
 def whole_number(text: str, least: int = 1) -> int:
     """Return a cell as a whole number from `least`; raises SpecError for no number, ValueError for any other number."""
-    value = parse_number(text)
+    value = parse_number(text, WHOLE_NUMBER)
     if value != int(value) or not least <= value <= LARGEST_COUNT:
         raise ValueError(f"{text!r} is not a whole number from {least} to {LARGEST_COUNT}")
     return int(value)

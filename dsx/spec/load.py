@@ -65,12 +65,11 @@ def overridden(
     open_keys: Collection[str] = (),
 ) -> Document:
     """Return the document of a spec with `overrides` set; they may add fields, and keys to the fields `open_keys`."""
-    fields = {*_fields(model)}
 
     def may_add(path: tuple[str, ...]) -> bool:
-        return path in fields or (len(path) == 2 and path[0] in open_keys)
+        return len(path) == 2 and path[0] in open_keys
 
-    return override(document, overrides, target, may_add)
+    return override(document, overrides, target, [*_fields(model)], may_add)
 
 
 def _fields(model: type[BaseModel]) -> Iterator[tuple[str, ...]]:

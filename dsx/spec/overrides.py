@@ -6,7 +6,7 @@ by their position, from 0.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -45,17 +45,18 @@ def apply(
     data: dict[str, Any],
     assignments: Iterable[Assignment],
     target: str = "",
+    fields: Collection[tuple[str, ...]] = (),
     may_add: Callable[[tuple[str, ...]], bool] = _nothing,
 ) -> dict[str, Any]:
     """Return a copy of `data` with each (path, value) set; later assignments win.
 
-    Messages put `target` in front of the path. `may_add` returns whether a path that `data` lacks may be added. Raises
-    SpecError for any other path, with the nearest one.
+    Messages put `target` in front of the path. A path that `data` lacks may be added if it is one of `fields`, those of
+    the schema, or if `may_add` returns so. Raises SpecError for any other path, with the nearest one.
     """
     changed = copy.deepcopy(data)
     for path, text in assignments:
         place = _place(target, path)
-        steps = _steps(changed, path, place, may_add)
+        steps = _steps(changed, path, place, fields, may_add)
         inner: Any = changed
         for step, part in pairwise(steps):
             inner = inner[step] if isinstance(step, int) else inner.setdefault(step, {})
@@ -69,10 +70,11 @@ def override(
     document: Document,
     assignments: Sequence[Assignment],
     target: str,
+    fields: Collection[tuple[str, ...]] = (),
     may_add: Callable[[tuple[str, ...]], bool] = _nothing,
 ) -> Document:
     """Return `document` with the assignments applied; the places of the changed values become the ``--set``."""
-    data = apply(document.data, assignments, target, may_add)
+    data = apply(document.data, assignments, target, fields, may_add)
     places = dict(document.places)
     for path, _ in assignments:
         for at in (*document.places, *paths_of(data)):  # replaced parts too: a fault may name a missing entry
@@ -85,17 +87,23 @@ def _place(target: str, path: str) -> str:
     return f"--set {target}.{path}" if target else f"--set {path}"
 
 
-def _steps(data: dict[str, object], path: str, place: str, may_add: Callable[[tuple[str, ...]], bool]) -> KeyPath:
+def _steps(
+    data: dict[str, object],
+    path: str,
+    place: str,
+    fields: Collection[tuple[str, ...]],
+    may_add: Callable[[tuple[str, ...]], bool],
+) -> KeyPath:
     """Return the keys and list positions of the dotted `path`."""
     settable = {".".join(map(str, steps)): steps for steps in _settable(data)}
     if path in settable:
         return settable[path]
     names = tuple(path.split("."))
-    if may_add(names):
+    if names in fields or may_add(names):
         return names
+    known = [*settable, *map(".".join, fields)]
     meant = _OTHER_WORDS.get(path, "")
-    is_there = meant in settable or (meant and may_add((meant,)))
-    near = f"; did you mean {meant!r}?" if is_there else did_you_mean(path, settable)
+    near = f"; did you mean {meant!r}?" if meant in known else did_you_mean(path, known)
     raise SpecError(f"{place}: unknown path {path!r}{near}")
 
 

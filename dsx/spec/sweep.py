@@ -148,7 +148,7 @@ def sweep_from_data(
 
 
 def _sweep(document: Document, columns: Columns, overrides: Sequence[Assignment], file: Path | None) -> SweepSpec:
-    document = override(document, overrides, "sweep", _may_add)
+    document = override(document, overrides, "sweep", [(name,) for name in SweepSpec.model_fields], _may_add)
     point = (*columns.point, *stated_fields(document.data.get("what_if")))
     sweep = validate(document, SweepSpec, context=replace(columns, point=point))
     if "keep" not in document.data:  # steps of jobs of other sizes do not compete
@@ -160,5 +160,4 @@ def _sweep(document: Document, columns: Columns, overrides: Sequence[Assignment]
 
 def _may_add(path: tuple[str, ...]) -> bool:
     # The schema checks the keys inside fix, limit, what_if and plot.
-    inside = (len(path) == 2 and path[0] in ("fix", "limit", "plot")) or (len(path) > 1 and path[0] == "what_if")
-    return inside or (len(path) == 1 and path[0] in SweepSpec.model_fields)
+    return (len(path) == 2 and path[0] in ("fix", "limit", "plot")) or (len(path) > 1 and path[0] == "what_if")

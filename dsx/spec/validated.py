@@ -11,7 +11,7 @@ from pydantic import BaseModel, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
 from dsx.errors import SpecError, did_you_mean
-from dsx.spec.document import Document, KeyPath
+from dsx.spec.document import Document, KeyPath, is_sourced
 from dsx.spec.document_kinds import wrong_kind
 
 S = TypeVar("S", bound=BaseModel)
@@ -79,7 +79,8 @@ def _message(model: type[BaseModel], location: KeyPath, details: ErrorDetails) -
             return _length(context["actual_length"], f"at most {context['max_length']}", context["max_length"])
         case _:
             message = details["msg"]
-            return f"{message[0].lower()}{message[1:]}, got {reprlib.repr(given)}"
+            stated = given["value"] if is_sourced(given) else given
+            return f"{message[0].lower()}{message[1:]}, got {reprlib.repr(stated)}"
 
 
 def _length(found: int, wanted: str, bound: int) -> str:

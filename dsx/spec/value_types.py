@@ -11,7 +11,16 @@ from pydantic import BeforeValidator, Field, PlainSerializer, Strict
 
 from dsx.errors import SpecError, UnitError, did_you_mean
 from dsx.spec.document import is_sourced
-from dsx.units import LARGEST_COUNT, Dimension, parse_count, parse_number, parse_quantity, parse_total
+from dsx.units import (
+    LARGEST_COUNT,
+    SHARE,
+    WHOLE_NUMBER,
+    Dimension,
+    parse_count,
+    parse_number,
+    parse_quantity,
+    parse_total,
+)
 
 _BASE_UNIT: dict[Dimension, str] = {
     "bytes": "B",
@@ -37,12 +46,17 @@ def unsourced(value: object) -> object:
     return value
 
 
-def number(value: object) -> int | float:
-    """Return `value`, plain or with its source, as a number."""
+def number(value: object, wanted: str = "a finite number") -> int | float:
+    """Return `value`, plain or with its source, as a number; a message says what is `wanted`."""
     try:
-        return parse_number(unsourced(value))
+        return parse_number(unsourced(value), wanted)
     except SpecError as error:
         raise ValueError(str(error)) from None
+
+
+def share(value: object) -> int | float:
+    """Return `value`, plain or with its source, as a number of which the schema checks that it is a share."""
+    return number(value, SHARE)
 
 
 def total(value: object) -> int | float:
@@ -55,7 +69,7 @@ def total(value: object) -> int | float:
 
 def whole_number(value: object) -> int:
     """Return `value`, plain or with its source, as an int: 1e3 is valid, 1.5 is not."""
-    plain = number(value)
+    plain = number(value, WHOLE_NUMBER)
     if plain != int(plain):
         raise ValueError(f"{plain!r} is not a whole number")
     return int(plain)
@@ -97,17 +111,17 @@ def _write(dimension: Dimension) -> PlainSerializer:
     return PlainSerializer(lambda value: f"{value!r} {_BASE_UNIT[dimension]}", when_used="json")
 
 
-Bytes = Annotated[float, Field(ge=0), _read("bytes"), _write("bytes")]  # "80 GB"
-BytesPerSecond = Annotated[float, Field(gt=0), _read("bytes/s"), _write("bytes/s")]  # "900 GB/s", "400 Gb/s"
-FlopsPerSecond = Annotated[float, Field(gt=0), _read("flop/s"), _write("flop/s")]  # "2.5 PFLOP/s"
-Seconds = Annotated[float, Field(ge=0), _read("s"), _write("s")]  # "2.5 us"
-Watts = Annotated[float, Field(gt=0), _read("W"), _write("W")]  # "700 W"
-DollarsPerSecond = Annotated[float, Field(gt=0), _read("USD/s"), _write("USD/s")]  # "2.5 USD/h"
+Bytes = Annotated[float, _read("bytes"), Field(ge=0), _write("bytes")]  # "80 GB"
+BytesPerSecond = Annotated[float, _read("bytes/s"), Field(gt=0), _write("bytes/s")]  # "900 GB/s", "400 Gb/s"
+FlopsPerSecond = Annotated[float, _read("flop/s"), Field(gt=0), _write("flop/s")]  # "2.5 PFLOP/s"
+Seconds = Annotated[float, _read("s"), Field(ge=0), _write("s")]  # "2.5 us"
+Watts = Annotated[float, _read("W"), Field(gt=0), _write("W")]  # "700 W"
+DollarsPerSecond = Annotated[float, _read("USD/s"), Field(gt=0), _write("USD/s")]  # "2.5 USD/h"
 
 Count = Annotated[int, BeforeValidator(count)]  # at least 1
 Total = Annotated[int, Field(gt=0), BeforeValidator(whole_number)]  # at least 1, and as large as one likes
-Fraction = Annotated[float, Field(gt=0, le=1), BeforeValidator(number)]  # of a peak: above 0, at most 1
-Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(number)]  # from 0 to 1
+Fraction = Annotated[float, Field(gt=0, le=1), BeforeValidator(share)]  # of a peak: above 0, at most 1
+Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(share)]  # from 0 to 1
 NonNegative = Annotated[float, Field(ge=0), BeforeValidator(number)]
 Positive = Annotated[float, Field(gt=0), BeforeValidator(number)]
 UsageEffectiveness = Annotated[float, Field(ge=1), BeforeValidator(number)]  # of a site: its power over its machines'

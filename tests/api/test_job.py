@@ -122,13 +122,15 @@ def test_jobs_are_equal_and_can_be_pickled(job):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"num_gpus": "many"}, "num_gpus: 'many' is not a finite number"),
+        ({"num_gpus": "many"}, "num_gpus: 'many' is not a whole number, as in 512"),
         ({"num_gpus": 0}, "num_gpus: 0 is not a whole number from 1 to"),
         ({"num_gpus": -8}, "num_gpus: -8 is not a whole number from 1 to"),
         ({"num_gpus": 1.5}, "num_gpus: 1.5 is not a whole number"),
-        ({"num_gpus": True}, "num_gpus: True is not a finite number"),
-        ({"num_gpus": None}, "num_gpus: None is not a finite number"),
-        ({"global_batch_size": float("nan")}, "global_batch_size: nan is not a finite number"),
+        ({"num_gpus": True}, "num_gpus: True is not a whole number, as in 512"),
+        ({"num_gpus": [16, 32]}, "num_gpus: [16, 32] is not a whole number, as in 512"),
+        ({"num_gpus": np.array([16])}, "num_gpus: array([16]) is not a whole number, as in 512"),
+        ({"num_gpus": None}, "num_gpus: None is not a whole number, as in 512"),
+        ({"global_batch_size": float("nan")}, "global_batch_size: nan is not a whole number, as in 512"),
         ({"sequence_length": 0}, "sequence_length: 0 is not a whole number"),
         ({"set": {"cluster.device.hbm_capacit": "1 GB"}}, "did you mean 'device.hbm_capacity'?"),
         ({"set": {CAPACITY: 141e9}}, "141000000000.0 has no unit: write for example '141 GB'"),
@@ -185,7 +187,8 @@ def test_what_is_no_job_is_refused(ask):
     ("ask", "says"),
     [
         (lambda job: dsx.best(job, top=0), "top: 0 is not a whole number"),
-        (lambda job: dsx.best(job, top="all"), "top: 'all' is not a finite number"),
+        (lambda job: dsx.best(job, top="all"), "top: 'all' is not a whole number, as in 512"),
+        (lambda job: dsx.best(job, top=np.array([5])), "top: array([5]) is not a whole number, as in 512"),
         (lambda job: dsx.best(job, partition="optimum"), "unknown partition 'optimum'; did you mean 'optimal'?"),
         (lambda job: dsx.best(job, strategy="3d"), "unknown strategy '3d'; did you mean '2d'?"),
         (

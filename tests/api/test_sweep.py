@@ -73,7 +73,7 @@ def test_a_memory_margin_is_set_as_in_a_job():
     tight = {f"cluster.{CAPACITY}": f"{1.01 * dsx.sweep(ONE).frame['peak_bytes'].max()} B"}
     without, half = (dsx.sweep(ONE, set=tight, memory_margin=margin).feasible for margin in (0, 0.5))
     assert dsx.sweep(ONE, set=tight | {"assumptions.memory_margin": 0.5}).feasible == half < without
-    with pytest.raises(InputError, match=r"^memory_margin: 2 is no share from 0 to 1"):
+    with pytest.raises(InputError, match=r"^memory_margin: 2 is not a share from 0 to 1"):
         dsx.sweep(ONE, memory_margin=2)
 
 

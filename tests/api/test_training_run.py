@@ -113,10 +113,16 @@ def test_without_a_price_gpu_hours_decide():
         ({"deadline": "60"}, "--deadline: '60' is no time with its unit"),
         ({"deadline": "0 d"}, "--deadline: 0 d is not above zero"),
         ({"deadline": "soon"}, "--deadline: 'soon' is no time with its unit, as in '60 days'"),
+        (
+            {"deadline": "8 weeks"},
+            "--deadline: '8 weeks' is no time with its unit, as in '60 days' or '48 h' (known: s,",
+        ),
+        ({"deadline": "60d 12h"}, "or '48 h' (known: s, min, h, d, days)"),
+        ({"deadline": "0 Days"}, "--deadline: 0 Days is not above zero"),
         ({"budget": "-5M"}, "--budget: -5M is not above zero"),
         ({"num_gpus": []}, "num_gpus: an empty list"),
         ({"num_gpus": [8, 0]}, "num_gpus: 0 is not a whole number from 1"),
-        ({"num_gpus": "8,16"}, "num_gpus: '8,16' is not a finite number"),
+        ({"num_gpus": "8,16"}, "num_gpus: '8,16' is not a whole number, as in 512"),
         ({"train_tokens": 1e30, "num_gpus": None}, "at the peak of their data sheet they need"),
     ],
 )

@@ -32,7 +32,7 @@ def refused(done, *fragments):
         (("best", *MODEL, *CLUSTER, "--num-gpus", 0, *BATCH), "'--num-gpus': 0 is not a whole number from 1"),
         (("best", *MODEL, *CLUSTER, "--num-gpus", -8, *BATCH), "-8 is not a whole number from 1"),
         (("best", *MODEL, *CLUSTER, "--num-gpus", 8.5, *BATCH), "8.5 is not a whole number"),
-        (("best", *MODEL, *CLUSTER, "--num-gpus", "many", *BATCH), "'many' is not a finite number"),
+        (("best", *MODEL, *CLUSTER, "--num-gpus", "many", *BATCH), "'many' is not a whole number, as in 512"),
         (("best", *MODEL, *CLUSTER, "--num-gpus", 2**31, *BATCH), "2147483648 is not a whole number from 1 to"),
         (("best", *MODEL, *CLUSTER, *GPUS, "--global-batch-size", 10**30), "is not a whole number from 1 to"),
         (("best", *JOB, "--sequence-length", 0), "'--sequence-length': 0 is not a whole number from 1"),

@@ -230,7 +230,7 @@ def test_a_search_leaves_room_for_errors_of_memory(run, folder):
     assert re.search(r"^1 .* GB  \d\d %  ", tight, re.MULTILINE)
     wrong = run("best", *even, "--memory-margin", "-0.1")
     assert wrong.code == 2
-    assert "'--memory-margin': -0.1 is no share from 0 to 1, as 0.1 for 10 %" in wrong.err
+    assert "'--memory-margin': -0.1 is not a share from 0 to 1, as 0.1 for 10 %" in wrong.err
     nothing = run("best", *even, "--memory-margin", "1", "--set", "cluster.device.hbm_capacity=1 GB")
     assert nothing.code == 3
     assert "with the memory margin of 1, and a GPU has" in nothing.err

@@ -111,7 +111,7 @@ def test_too_few_devices(run, folder, files):
         ),
         (job(devices=0), "'--devices': 0 is not a whole number from 1"),
         ((*job(), "--width", 3), "small.json: has no width 3; the nearest is 2 (it has 1, 2)"),
-        ((*job(), "--width", "wide"), "'--width': 'wide' is not a finite number"),
+        ((*job(), "--width", "wide"), "'--width': 'wide' is not a whole number, as in 512"),
         ((*job(), "--zero", 4), "'4' is not one of '0', '1', '2', '3'"),
         ((*job(), "--recompute", "some"), "'some' is not one of 'none', 'full', 'best'"),
         ((*job(), "--optimizer", "adamw"), "'adamw' is not one of 'none', 'adam'"),

@@ -52,7 +52,12 @@ def test_no_plan_fits(run, folder):
         ((*RUN, "--plot", "cost.pgn"), "unknown image suffix '.pgn'; did you mean '.png'?"),
         ((*BEST, "--train-tokens", "15t"), "unknown suffix 't'; did you mean 'T'?"),
         ((*BEST, "--num-gpus", "8", "--deadline", "3d"), "--deadline is about a training run: give its tokens too"),
-        ((*BEST, "--num-gpus", "8,x", "--train-tokens", "2B"), "'x' is not a finite number"),
+        ((*BEST, "--num-gpus", "8,x", "--train-tokens", "2B"), "'x' is not a whole number, as in 512"),
+        ((*BEST, "--num-gpus", "8k"), "'8k' is not a whole number, as in 512"),
+        (
+            (*BEST, "--num-gpus", "70,000"),
+            "'70,000' is not a whole number, as in 512: leave out the comma, as in 70000",
+        ),
         (BEST, "--num-gpus: a number of GPUs is wanted, as in 512"),
     ],
 )

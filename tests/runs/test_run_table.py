@@ -72,7 +72,7 @@ def test_blank_lines_and_a_byte_order_mark_are_passed_over(tmp_path):
         ("tp", "0", "'0' is not a whole number from 1 to"),
         ("tp", "-2", "'-2' is not a whole number from 1"),
         ("dp", "2.5", "'2.5' is not a whole number"),
-        ("pp", "two", "'two' is not a finite number"),
+        ("pp", "two", "'two' is not a whole number, as in 512"),
         ("experts", "-1", "'-1' is not a whole number from 0"),
         ("sp", "2", "'2' is neither 0 nor 1"),
         ("zero_stage", "4", "'4' is not a ZeRO stage: 0, 1, 2 or 3"),

@@ -123,12 +123,15 @@ def test_an_optional_field_of_a_section_can_be_set():
     [
         ("price", "2.5", "2.5 has no unit: write for example '2.5 USD/h'"),
         ("price", "2.5 EUR/h", "unknown unit 'EUR/h' for USD/s"),
-        ("price", "-1 USD/h", "should be greater than 0"),
+        ("price", "-1 USD/h", "should be greater than 0, got '-1 USD/h'"),
+        ("price", "{value: -1 USD/h, source: x}", "should be greater than 0, got '-1 USD/h'"),
         ("pue", "0.9", "should be greater than or equal to 1"),
         ("failures.mtbf", "50000 h", "failures.restart: is required, but missing"),
         ("failures", "{mtbf: 0 h, restart: 1 s, checkpoint: 1 s}", "should be greater than 0"),
         ("device.full_power", "700 W", "full_power"),
-        ("prize", "2 USD/h", "unknown path 'prize'"),
+        ("prize", "2 USD/h", "unknown path 'prize'; did you mean 'price'?"),
+        ("failure.mtbf", "2 h", "did you mean 'failures.mtbf'?"),
+        ("power", "700 W", "did you mean 'device.power'?"),
     ],
 )
 def test_a_fault_of_what_a_gpu_costs_is_named(path, value, says):

@@ -65,7 +65,9 @@ def test_overrides_are_set_and_optional_fields_may_be_added(tmp_path):
     assert (model.dimensions["e"], model.layers[0].count, model.description) == (128, 10, "wide")
     with pytest.raises(SpecError, match=r"--set model\.dimensions\.x: unknown path"):
         load_model(file, [("dimensions.x", "1")])
-    with pytest.raises(SpecError, match=r"--set model\.dimensions\.e: dimensions\.e: 'x' is not a finite number"):
+    with pytest.raises(
+        SpecError, match=r"--set model\.dimensions\.e: dimensions\.e: 'x' is not a whole number, as in 512"
+    ):
         load_model(file, [("dimensions.e", "x")])
 
 
@@ -155,7 +157,7 @@ layers:
             "{repeat: 60000, layers: [{kind: head}, {kind: head}]}",
             "layers: expanded patterns have 120,000 entries; at most 100,000",
         ),
-        ("{value: 1000, source: counted}", "1 GB", "parameters: '1 GB' is not a finite number"),
+        ("{value: 1000, source: counted}", "1 GB", "parameters: '1 GB' is not a whole number, as in 512"),
     ],
 )
 def test_faults_inside_sections(tmp_path, old, new, says):

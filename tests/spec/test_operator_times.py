@@ -59,7 +59,7 @@ def test_what_was_read_can_be_written_as_plain_data(read):
         (f"{HEADER}einsum,,8,16,32,1,,-1 us\n", ":2: time: '-1 us' is not above 0"),
         (f"{HEADER}einsum,,8,16,32,1,,\n", ":2: time: is blank"),
         (f"{HEADER}einsum,,8.5,16,32,1,,1 us\n", ":2: m: '8.5' is not a whole number"),
-        (f"{HEADER}einsum,,many,16,32,1,,1 us\n", ":2: m: 'many' is not a finite number"),
+        (f"{HEADER}einsum,,many,16,32,1,,1 us\n", ":2: m: 'many' is not a whole number, as in 512"),
         (f"{HEADER}einsum,,8,16,,4,,1 us\n", ":2: batch: counts matrix multiplies, so k is needed"),
         (
             f"{HEADER}norm,fwd,8,16,,,,1 us\n",

@@ -77,6 +77,14 @@ def test_what_may_be_added_is_added_with_the_section_around_it():
             apply({"fix": section}, [("fix.pp", "4")], may_add=may_add)
 
 
+def test_a_misspelt_field_that_the_file_lacks_is_named():
+    fields = [("price",), ("failures", "mtbf")]
+    assert apply(DATA, [("failures.mtbf", "2 h")], fields=fields)["failures"] == {"mtbf": "2 h"}
+    for path, meant in (("pricee", "price"), ("mtbf", "failures.mtbf"), ("nam", "name")):
+        with pytest.raises(SpecError, match=f"unknown path '{path}'; did you mean '{meant}'"):
+            apply(DATA, [(path, "2")], fields=fields)
+
+
 def test_a_missing_value_is_refused():
     with pytest.raises(SpecError, match="--set name: no value is given"):
         apply(DATA, [("name", " ")])

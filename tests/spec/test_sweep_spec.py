@@ -147,6 +147,8 @@ def test_overrides_may_add_fields_fixed_values_and_limits(tmp_path):
         load_sweep(file, COLUMNS, [("fix.tpp", "8")])
     with pytest.raises(SpecError, match=r"unknown path 'keep\.topp'; did you mean 'keep\.top'"):
         load_sweep(file, COLUMNS, [("keep.topp", "8")])
+    with pytest.raises(SpecError, match=r"unknown path 'train_token'; did you mean 'train_tokens'"):
+        sweep_from_data(LEAST, COLUMNS, [("train_token", "1T")])
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,7 @@ def test_overrides_may_add_fields_fixed_values_and_limits(tmp_path):
         ({"num_gpus": [4, 0]}, "num_gpus: 0 is not a whole number from 1"),
         ({"num_gpus": 2**31}, "2147483648 is not a whole number from 1 to 2147483647"),
         ({"num_gpus": 1.5}, "1.5 is not a whole number"),
-        ({"num_gpus": None}, "None is not a finite number"),
+        ({"num_gpus": None}, "None is not a whole number, as in 512"),
         ({"num_gpus": {"from": 1, "too": 4, "times": 2}}, "unknown key 'too'; did you mean 'to'?"),
         ({"num_gpus": {"from": 1, "times": 2}}, "to is missing"),
         ({"num_gpus": {"from": 8, "to": 4, "times": 2}}, "from 8 to 4 times 2: expected"),
@@ -215,7 +217,7 @@ def test_overrides_may_add_fields_fixed_values_and_limits(tmp_path):
         ({"keep": {"top": 1, "objective": "cost_us"}}, "'cost_us' is no cost"),
         ({"train_tokens": "15t"}, "train_tokens: '15t': unknown suffix 't'; did you mean 'T'?"),
         ({"precision": "float16"}, "precision: 'float16' is not one of float32, float64"),
-        ({"train_tokens": "x"}, "train_tokens: 'x' is not a finite number"),
+        ({"train_tokens": "x"}, "train_tokens: 'x' is not a number, as in 5e6 or 15T"),
         ({"sequence_length": 0}, "sequence_length: 0 is not a whole number from 1"),
         ({"file": "x"}, "file: unknown key"),
         ({"_file": "x"}, "_file: unknown key"),
