@@ -131,7 +131,7 @@ def stated_text(value: object) -> str:
         return ", ".join(map(stated_text, value))
     if not isinstance(value, str):
         return json.dumps(value).replace('"', "")
-    for dimension in get_args(Dimension):
+    for dimension in get_args(Dimension) if " " in value else ():  # 1d is a strategy, not a day
         with suppress(UnitError):
             return format_quantity(parse_quantity(value, dimension), dimension)
     return value

@@ -85,7 +85,7 @@ def _source(path: str, value: Any, there: Mapping[str, Any], sources: Mapping[st
 
 def _exact(text: str) -> str:
     """Return a quantity as people write it, so that it reads back exactly; any other text unchanged."""
-    for dimension in get_args(Dimension):
+    for dimension in get_args(Dimension) if " " in text else ():  # 1d is a strategy, not a day
         with suppress(UnitError):
             return exact_quantity(parse_quantity(text, dimension), dimension)
     return text

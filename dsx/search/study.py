@@ -23,6 +23,7 @@ from dsx.spec.cluster import changed_network
 from dsx.spec.what_if import WhatIf, field
 
 _ASSUMPTIONS, _NETWORK = "assumptions.", "network."
+_SLOWDOWN = f"{_ASSUMPTIONS}kernel_slowdown"
 _KEYS = 1 << 19  # shard keys of a study; this bounds the memory of a large sweep
 
 
@@ -98,6 +99,8 @@ def at_points(problem: Problem, values: Mapping[str, np.ndarray]) -> Problem:
     hardware, assumptions = jax.tree.map(lambda leaf: np.repeat(leaf, count), (problem.hardware, problem.assumptions))
     networks = [path for path in values if path.startswith(_NETWORK)]
     for path, column in values.items():
+        if path == _SLOWDOWN:  # beside the effects of the stack and of the devices, which stay
+            column = column * (problem.assumptions.kernel_slowdown / problem.assumptions_spec.kernel_slowdown)
         if path.startswith(_ASSUMPTIONS):
             assumptions = _set(assumptions, [path.removeprefix(_ASSUMPTIONS)], column)
         elif path not in networks:

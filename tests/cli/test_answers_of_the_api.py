@@ -18,7 +18,7 @@ OF_JOB += ("--assumptions", "paper-2410.00273")
 SET = """extends: paper-2410.00273
 name: two
 matrix_efficiency: {value: 0.8, between: [0.5, 1], source: estimate}
-specialise: {matrix_efficiency: 0.1}
+specialise: {matrix_efficiency: {deviation: 0.1, between: [0.5, 1]}}
 noise: 0.02
 """
 RUN = {"layers": "8", "hidden": "1024", "ffn_hidden": "4096", "heads": "8", "kv_heads": "8", "gated_mlp": "0"}

@@ -1,8 +1,9 @@
-"""Plans that were run, and fitted, are candidates of a search for their job, but for those of one schedule.
+"""Plans that were run, and fitted, are candidates of a search for their job, but for few.
 
 The zero-bubble paper ran its schedules with a framework of its own. One of them is zb-h2, whose closed form is not that
-of a replay, so that it is searched by name alone. The default framework runs neither of its schedules: 98.8 % of the
-plans are candidates of a search that names no framework.
+of a replay, so that it is searched by name alone, as are joined regions of recomputation that are not in the front.
+The default framework, Megatron-LM, does not run some plans of other software: full recomputation with ZeRO 3 of XLA,
+and Meta's ZeRO 2. 97.8 % of the plans are candidates of it, and 99.0 % of a search that names no framework.
 """
 
 from collections import Counter
@@ -62,10 +63,19 @@ def test_plans_that_were_run_are_candidates():
     }
     by_default = Counter(why_not(setup, MEGATRON) for setup in distinct.values())
     members = by_default.pop("")
-    assert set(by_default) == {"schedule=zb-h1 is not run", "schedule=zb-h2 is not searched"}
-    assert members / len(distinct) > 0.98
-    # The others ran under the framework of the paper.
+    assert by_default == {
+        "schedule=zb-h1 is not run": 12,
+        "schedule=zb-h2 is not searched": 12,
+        "recompute=full is not run": 11,
+        "recompute=core-attention+norms is not searched": 10,
+        "zero_stage=2 is not run": 3,
+        "domain_not_filled": 1,
+        "strategy=1d-no-sp is not run": 1,
+    }
+    assert members / len(distinct) > 0.975
+    not_run = sum(number for why, number in by_default.items() if why.endswith("is not run"))
+    assert (members + not_run) / len(distinct) > 0.985
+    # The others of the zero-bubble paper ran under its framework.
     own = [setup for setup in distinct.values() if setup.run.source_id == "zero_bubble"]
     left = Counter(why_not(setup, ZERO_BUBBLE) for setup in own)
     assert set(left) == {"", "schedule=zb-h2 is not searched"}
-    assert (members + by_default["schedule=zb-h1 is not run"]) / len(distinct) > 0.99
