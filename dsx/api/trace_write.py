@@ -40,6 +40,8 @@ ONE_DOMAIN: Mapping[str, Any] = {
         "name": "any",
         "matrix_flops": "1 PFLOP/s",
         "sustained_share": 1,
+        "num_sms": 1,
+        "generation": "any",
         "attention": {"flash-1": {"forward": 1, "backward": 1}},
         "vector_flops": "1 PFLOP/s",
         "hbm_bandwidth": "1 TB/s",
