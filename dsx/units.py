@@ -11,8 +11,9 @@ Not modelled: arithmetic with units.
 import decimal
 import math
 import re
+from contextlib import suppress
 from decimal import Decimal
-from typing import Literal
+from typing import Literal, get_args
 
 from dsx.errors import SpecError, UnitError, did_you_mean
 
@@ -89,10 +90,21 @@ def parse_quantity(text: object, dimension: Dimension) -> float:
     return value
 
 
+def stated_quantity(text: str) -> tuple[float, Dimension] | None:
+    """Return a quantity as specs are written out, with a space before its unit, and its dimension; else None.
+
+    "1d" is a strategy and no day.
+    """
+    for dimension in get_args(Dimension) if " " in text else ():
+        with suppress(UnitError):
+            return parse_quantity(text, dimension), dimension
+    return None
+
+
 WHOLE_NUMBER = "a whole number, as in 512"  # what may be wanted of a number
 SHARE = "a share from 0 to 1, as 0.1 for 10 %"
 
-_THOUSANDS = re.compile(r"[-+]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")  # with commas between them
+_THOUSANDS = re.compile(r"[-+]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?")  # with commas between them
 
 
 def parse_number(text: object, wanted: str = "a finite number") -> int | float:
@@ -253,7 +265,7 @@ def _wrong_unit(number: str, unit: str, dimension: Dimension) -> str:
     known = _UNITS[dimension]
     unknown = f"unknown unit {unit!r} for {dimension}"
     # "GBps" are bytes, although "Gbps" is nearer than "GB/s".
-    slashed = re.sub(r"ps\Z", "/s", unit)
+    slashed = re.sub(r"ps\Z", "/s", unit, flags=re.IGNORECASE)
     in_other_case = [name for name in known if name.lower() == unit.lower()]
     if near := next((name for name in (slashed, *in_other_case) if name in known), None):
         bits = [name for name in in_other_case if "B" in near and "b" in name]

@@ -61,6 +61,7 @@ def test_a_quantity_is_read_as_the_nearest_float(text, dimension, value):
         ("2 PFLOPs", "flop/s", "unknown unit 'PFLOPs' for flop/s; did you mean 'PFLOPS'?"),
         ("3.35 TBps", "bytes/s", "unknown unit 'TBps' for bytes/s; did you mean 'TB/s'?"),
         ("3.35 GiBps", "bytes/s", "did you mean 'GiB/s'?"),
+        ("450 GBPS", "bytes/s", "did you mean 'GB/s'?"),
         ("3.35 tb/s", "bytes/s", "did you mean 'TB/s'? ('Tb/s' are bits)"),
         ("400 gbps", "bytes/s", "did you mean 'Gbps'?"),
         ("2.5 USD", "USD/s", "unknown unit 'USD' for USD/s; write '2.5 USD/h', the price of one GPU an hour"),
@@ -110,6 +111,8 @@ def test_where_a_count_is_wanted_the_message_says_so(value):
 
 @pytest.mark.parametrize("read", [parse_number, parse_count, parse_total])
 def test_a_comma_of_thousands_is_to_be_left_out(read):
+    with pytest.raises(SpecError, match=r"'0,125' is not a finite number$"):
+        parse_number("0,125")
     with pytest.raises(SpecError, match=r"'1,070,000' is not .*: leave out the comma, as in 1070000$"):
         read("1,070,000")
 

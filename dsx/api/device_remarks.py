@@ -4,9 +4,7 @@ Not modelled: how far off the numbers of one maker's devices are on those of ano
 """
 
 from dsx.spec.assumptions import AssumptionsSpec
-from dsx.spec.cluster import DeviceSpec
-
-_OF_MULTIPROCESSORS = ("cuda", "rocm")  # software of devices that have many, and run tiles in waves
+from dsx.spec.cluster import GPU_SOFTWARE, DeviceSpec
 
 
 def device_remarks(device: DeviceSpec, assumptions: AssumptionsSpec) -> list[str]:
@@ -23,7 +21,7 @@ def device_remarks(device: DeviceSpec, assumptions: AssumptionsSpec) -> list[str
     if assumptions.attention_kernels and not device.attention:
         reached = f"{assumptions.attention_efficiency:g} of what other multiplies reach"
         said.append(f"device {device.name} states no attention: {reached} is assumed of fused kernels")
-    if assumptions.wave_quantisation and device.software in _OF_MULTIPROCESSORS and device.num_sms is None:
+    if assumptions.wave_quantisation and device.software in GPU_SOFTWARE and device.num_sms is None:
         said.append(f"device {device.name} states no num_sms: every wave of tiles is taken as full")
     if assumptions.trained_on.generation and device.generation is None:
         said.append(f"device {device.name} states no generation: it counts as one of which nothing was measured")

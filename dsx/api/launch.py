@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,7 +21,7 @@ from dsx.files import write_whole
 from dsx.launching.architecture import architecture_of
 from dsx.launching.files import FRAMEWORKS, launch_files
 from dsx.launching.hosts import host_variables
-from dsx.launching.request import Request
+from dsx.launching.request import SCRIPT, Request
 from dsx.launching.run import run_of
 from dsx.pricing.evaluate import Evaluation as Priced
 from dsx.pricing.evaluate import price_plan
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
 DEFAULT_FRAMEWORK = "megatron"
 _EXECUTABLE = 0o755
-_BY = "Written by dsx"  # begins the head of each file
-_WRITTEN = _BY.encode()
+_BY = "Written by dsx"  # in each file
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -138,10 +137,10 @@ def launch(
         warn(said)
     request = _request(problem, priced.plan, device)
     written = launch_files(known, request, _head(problem, priced))
-    for one in priced.broken:
-        warn(f"the plan is written, though it is rejected: {one.reason.name}: {one.detail}")
     if folder is not None:
         _write(folder, written.files)
+    for one in priced.broken:
+        warn(f"the plan has launch files, though it is rejected: {one.reason.name}: {one.detail}")
     return LaunchFiles(
         framework, priced.plan, written.files, written.lost, folder, (*known.needs, *host_variables(request))
     )
@@ -178,7 +177,8 @@ def _head(problem: "Problem", priced: Priced) -> list[str]:
 def launch_folder(out: str | Path) -> Path:
     """Return the folder `out`, which launch files can be written to; it need not exist yet.
 
-    Raises InputError for an empty name, StoreError if there can be no such folder.
+    Raises InputError for an empty name, StoreError if there can be no such folder, or if it has a script that dsx did
+    not write.
     """
     if str(out) == "":
         raise InputError("the folder of launch files has an empty name: give another one, or none to print them")
@@ -190,15 +190,21 @@ def launch_folder(out: str | Path) -> Path:
         raise StoreError(
             f"launch files go to {shown(folder)}: {shown(there)} is no folder that may be written; choose another one"
         )
+    _check_own(folder, [SCRIPT])
     return folder
+
+
+def _check_own(folder: Path, names: Iterable[str]) -> None:
+    """Raise StoreError for a file of a folder that dsx did not write."""
+    for file in (folder / name for name in names):
+        if file.is_file() and _BY.encode() not in file.read_bytes():
+            raise StoreError(f"{shown(file)} is there, and not written by dsx; choose another folder")
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
     """Write files, in place of those that dsx wrote; StoreError for one that it did not write, or cannot."""
     try:
-        for name in files:
-            if (folder / name).exists() and _WRITTEN not in (folder / name).read_bytes():
-                raise StoreError(f"{shown(folder / name)} is there, and not written by dsx; choose another folder")
+        _check_own(folder, files)
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             write_whole(folder / name, text.encode())

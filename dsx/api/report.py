@@ -109,8 +109,8 @@ def report(
 
 def _check_output(output: Path, folder: Path) -> None:
     """Raise StoreError if `output` cannot be written or is a file of the set, InputError if it is not named as HTML."""
-    check_output_file(output, [file for file in folder.glob("*") if file.is_file()])
-    if output.suffix.lower() not in _SUFFIXES:
+    check_output_file(output, [file for file in folder.glob("*") if file.suffix not in _SUFFIXES])
+    if output.suffix.lower() not in _SUFFIXES and (output.is_file() or not output.exists()):
         raise InputError(f"-o {shown(output)}: a report is an HTML file; name it {shown(output.with_suffix('.html'))}")
 
 

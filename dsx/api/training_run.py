@@ -23,7 +23,7 @@ from dsx.display.training_run_text import answer_text, counts_text, goal_text, m
 from dsx.errors import InputError, NothingFeasible, UnitError
 from dsx.printable import printable
 from dsx.progress import Watch
-from dsx.results.run_choice import DAYS, Goal, chosen, days_between, gets_nowhere, price_column
+from dsx.results.run_choice import DAYS, LEAST_GOODPUT, Goal, chosen, days_between, gets_nowhere, price_column
 from dsx.search.fastest import ANY
 from dsx.space.plan import Plan
 from dsx.spec.load import Given
@@ -81,21 +81,27 @@ class TrainingRun(PricedPlans):
         return next(found for found in self.found if found.job.num_gpus == number)
 
     @property
+    def _failing(self) -> str:
+        """On which numbers of GPUs failures leave nothing of the time; empty if on none."""
+        numbers = [found.job.num_gpus for found in self.found if found.priced and gets_nowhere(found.priced[0])]
+        failures = self.job.cluster.failures
+        if not numbers or failures is None:
+            return ""
+        on, every = ", ".join(f"{number:,}" for number in numbers), failures.mtbf / numbers[0]
+        return (
+            f"failures leave a job on {on} GPUs less than {100 * LEAST_GOODPUT:g} % of its time: one of {numbers[0]:,} "
+            f"fails every {quantity('step_time_s', every)}"
+        )
+
+    @property
     def _why_none(self) -> str:
         """Why there is no plan on any number of GPUs."""
-        last = self.found[-1]
-        if last.priced:
-            failing = self.job.cluster.failures
-            every = failing and quantity("step_time_s", failing.mtbf / last.job.num_gpus)
-            return (
-                f"failures leave a job on {last.job.num_gpus:,} GPUs less than 1 % of its time: one of them fails "
-                f"every {every}; state another mtbf, restart or checkpoint, or fewer GPUs"
-            )
+        if self._failing:
+            return f"{self._failing}; state another mtbf, restart or checkpoint"
+        last, first = self.found[-1], self.found[0].job.num_gpus
         would_fit = last.would_fit if last.counts.candidates else ""
-        first = (
-            "" if len(self.found) == 1 else f"no plan on {self.found[0].job.num_gpus:,} GPUs, or on more; on the most: "
-        )
-        return "\n".join(filter(None, (first + last.infeasible, would_fit)))
+        several = f"no plan on {first:,} GPUs, or on more; on the most: " if len(self.found) > 1 else ""
+        return "\n".join(filter(None, (several + last.infeasible, would_fit)))
 
     @property
     def _chosen(self) -> dict[str, Any]:
@@ -105,14 +111,14 @@ class TrainingRun(PricedPlans):
 
     @cached_property
     def frame(self) -> "pd.DataFrame":
-        """One row for each number of GPUs on which a plan fits: the columns of a result set; units in `attrs`."""
+        """One row for each plan of `priced`: the columns of a result set; units in `attrs`."""
         hardware = {"hardware": {"cluster": self.job.cluster.name}}
         return plans_frame([{**plan, **hardware} for plan in self.priced])
 
     def draw(self, path: str | Path) -> None:
         """Draw cost against days into a file, whose suffix is the image format.
 
-        Raises NothingFeasible if no plan fits on any number of GPUs, InputError for an unknown suffix, StoreError for a
+        Raises NothingFeasible if `priced` is empty, InputError for an unknown suffix, StoreError for a
         path that cannot be written.
         """
         path = file_path("path", path)
@@ -162,6 +168,7 @@ class TrainingRun(PricedPlans):
             f"{step_text(job.global_batch_size, job.sequence_length)}, {steps:,.0f} steps",
         ]
         last = [f"no plan fits on {', '.join(without)} GPUs"] if without else []
+        last += [wrapped(self._failing)] if self._failing else []
         if job.cluster.price is None:
             last.append("the cluster states no price: --set cluster.price='2.5 USD/h' gives the cost")
         if job.cluster.failures is None:

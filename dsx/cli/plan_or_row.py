@@ -18,10 +18,10 @@ def is_row(given: Sequence[str], model: str | None) -> bool:
     return model is None and bool(given) and "=" not in given[0]
 
 
-def check_no_plan(of_a_plan: Mapping[str, object], assumptions: str) -> None:
+def check_no_plan(options_given: Mapping[str, object], assumptions: str) -> None:
     """Raise InputError for an option that a row of a result set has from its sweep."""
-    given = {**of_a_plan, "--assumptions": None if assumptions == options.DEFAULT_ASSUMPTIONS else assumptions}
-    if named := [option for option, value in given.items() if value]:
+    given = {**options_given, "--assumptions": None if assumptions == options.DEFAULT_ASSUMPTIONS else assumptions}
+    if named := [option for option, value in given.items() if value not in (None, [])]:
         raise InputError(f"{named[0]}: a row of a result set has that of its sweep; leave it out")
 
 

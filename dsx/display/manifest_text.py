@@ -2,15 +2,13 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from dsx.display.quantities import counted, share
-from dsx.errors import UnitError
 from dsx.printable import printable
 from dsx.spec.keep import FASTEST, KeepPareto, KeepTop
-from dsx.units import Dimension, format_quantity, parse_quantity
+from dsx.units import format_quantity, stated_quantity
 
 if TYPE_CHECKING:
     from dsx.graph.model import Model
@@ -131,10 +129,7 @@ def stated_text(value: object) -> str:
         return ", ".join(map(stated_text, value))
     if not isinstance(value, str):
         return json.dumps(value).replace('"', "")
-    for dimension in get_args(Dimension) if " " in value else ():  # 1d is a strategy, not a day
-        with suppress(UnitError):
-            return format_quantity(parse_quantity(value, dimension), dimension)
-    return value
+    return value if (found := stated_quantity(value)) is None else format_quantity(*found)
 
 
 def counts_text(counts: "Counts") -> str:

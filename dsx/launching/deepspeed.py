@@ -15,12 +15,12 @@ from dsx.launching.architecture import Architecture
 from dsx.launching.graphs import ungraphed
 from dsx.launching.hosts import torchrun
 from dsx.launching.rank_order import other_placement
-from dsx.launching.request import Refused, Request, Written, commented, exported, lost_lines
+from dsx.launching.request import SCRIPT, Refused, Request, Written, commented, exported, lost_lines
 from dsx.launching.run import Run
 
 NAME = "DeepSpeed"
 NEEDS = ("PROGRAM=train.py",)
-_SCRIPT, _CONFIG = "launch.sh", "ds_config.json"
+_CONFIG = "ds_config.json"
 _TYPES = {2: "bf16", 4: "fp32"}
 
 
@@ -85,7 +85,7 @@ def write(request: Request, head: list[str]) -> Written:
         'PROGRAM=$(realpath -e "${PROGRAM:?the program that builds your model and calls deepspeed.initialize}")\n'
         f'cd "$(dirname "$0")"\ntorchrun "${{HOSTS[@]}}" "$PROGRAM" --deepspeed_config {_CONFIG} "$@"\n'
     )
-    return Written({_SCRIPT: start, _CONFIG: text}, lost)
+    return Written({SCRIPT: start, _CONFIG: text}, lost)
 
 
 def _lost(run: Run, shape: Architecture) -> list[str]:

@@ -12,9 +12,9 @@ from dsx.launching.assumed import assumed_lines
 from dsx.launching.hosts import host_lines
 from dsx.launching.megatron_script import BRIDGE, refused_by_bridge, refused_by_core, write_recipe, write_script
 from dsx.launching.request import Framework, Refused, Request, Written, uneven_sequence
-from dsx.launching.run import GPU_SOFTWARE
 from dsx.space.boxes import broken, read_framework
 from dsx.space.choices import BY_NAME
+from dsx.spec.cluster import GPU_SOFTWARE
 from dsx.spec.framework import BoxSpec
 
 FRAMEWORKS = {

@@ -11,8 +11,9 @@ graphs for all.
 
 from dsx.launching.megatron_options import overlaps_experts
 from dsx.launching.option import Settings, switch, valued, words
-from dsx.launching.run import GPU_SOFTWARE, ExpertRun, Run
+from dsx.launching.run import ExpertRun, Run
 from dsx.space.recompute_values import FULL, JOINED, SELECTIVE
+from dsx.spec.cluster import GPU_SOFTWARE
 
 _GRAPHED = 12e-6  # s an operator: the stacks that state graphs are below, those of compiled operators above
 _RECOMPUTED = {FULL, SELECTIVE, "core-attention", "feed-forward", "experts"}

@@ -29,13 +29,13 @@ from dsx.launching.megatron_options import (
 )
 from dsx.launching.option import Flag, Option, Settings, switch, valued, words
 from dsx.launching.rank_order import other_placement
-from dsx.launching.run import GPU_SOFTWARE, Run, run_of
+from dsx.launching.run import Run, run_of
 from dsx.space.plan import Plan
 from dsx.space.recompute_values import FULL, JOINED, NONE, SELECTIVE, VALUES
 from dsx.space.schedules import SCHEDULES
 from dsx.space.tiers import ORDERS
 from dsx.spec.assumptions import AssumptionsSpec
-from dsx.spec.cluster import DeviceSpec
+from dsx.spec.cluster import GPU_SOFTWARE, DeviceSpec
 
 NAME = "Megatron-LM"
 # The flag for each order that is not the default.

@@ -14,9 +14,9 @@ from dsx.launching.megatron import NAME, megatron_core, words_of
 from dsx.launching.megatron_model import model_options, refused_model
 from dsx.launching.megatron_options import overlaps_experts, refused_by_arguments
 from dsx.launching.option import Option
-from dsx.launching.request import Refused, Request, Written, commented, exported, lost_lines
+from dsx.launching.request import SCRIPT, Refused, Request, Written, commented, exported, lost_lines
 
-_SCRIPT, _RECIPE = "launch.sh", "recipe.py"
+_RECIPE = "recipe.py"
 BRIDGE = "Megatron-Bridge"
 
 
@@ -55,7 +55,7 @@ def write_script(request: Request, head: list[str]) -> Written:
         'torchrun "${HOSTS[@]}" "${MEGATRON_LM:?a checkout of Megatron-LM}/pretrain_gpt.py" \\\n'
         '    "${MODEL[@]}" "${PLAN[@]}" "${DATA[@]}" "${TRAINING[@]}" "$@"\n'
     )
-    return Written({_SCRIPT: text}, lost)
+    return Written({SCRIPT: text}, lost)
 
 
 _DATA = """# Made-up tokens; set DATA_PATH and TOKENIZER for your own. Learning rates are no part of the plan.
@@ -135,10 +135,10 @@ def write_recipe(request: Request, head: list[str]) -> Written:
         functions=_FUNCTIONS,
     )
     start = (
-        f"#!/usr/bin/env bash\n{commented([request.title])}set -euo pipefail\n\n{torchrun(request)}\n"
+        f"#!/usr/bin/env bash\n{commented([head[0], request.title])}set -euo pipefail\n\n{torchrun(request)}\n"
         f'cd "$(dirname "$0")"\ntorchrun "${{HOSTS[@]}}" {_RECIPE} "$@"\n'
     )
-    return Written({_SCRIPT: start, _RECIPE: text}, lost)
+    return Written({SCRIPT: start, _RECIPE: text}, lost)
 
 
 _FUNCTIONS = """from megatron.core.activations import squared_relu

@@ -12,6 +12,9 @@ from dsx.printable import printable
 _WIDTH = 110  # columns of a comment
 
 
+SCRIPT = "launch.sh"  # what starts a run, with any framework
+
+
 class Refused(NamedTuple):
     """A part of a plan that a framework cannot run."""
 

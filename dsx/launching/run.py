@@ -19,7 +19,6 @@ from dsx.spec.cluster import DeviceSpec
 from dsx.spec.model import CHOSEN, EXPERTS, has_experts
 
 RING = "ring"  # an exchange of keys and values block by block
-GPU_SOFTWARE = ("cuda", "rocm")  # what launchers of PyTorch run on; with ROCm Megatron-LM is AMD's fork
 HYBRID_EP = "blackwell"  # the generation whose experts are dispatched with HybridEP, with DeepEP on earlier ones
 
 

@@ -14,14 +14,14 @@ from dsx.launching.architecture import GATED, Architecture
 from dsx.launching.graphs import ungraphed
 from dsx.launching.hosts import torchrun
 from dsx.launching.rank_order import other_placement
-from dsx.launching.request import Refused, Request, Written, commented, exported, lost_lines, uneven_sequence
+from dsx.launching.request import SCRIPT, Refused, Request, Written, commented, exported, lost_lines, uneven_sequence
 from dsx.launching.run import HYBRID_EP, Run
 from dsx.space.tiers import ORDERS
 from dsx.spec.attention_kernels import GENERATIONS
 
 NAME = "TorchTitan"
 NEEDS = ("TORCHTITAN=/path/of/torchtitan",)
-_SCRIPT, _RECIPE = "launch.sh", "recipe.py"
+_RECIPE = "recipe.py"
 # Schedule -> its name with one chunk per stage, and with several.
 _SCHEDULES = {
     "1f1b": ("1F1B", "Interleaved1F1B"),
@@ -110,12 +110,12 @@ def write(request: Request, head: list[str]) -> Written:
         stages=_stages(run),
     )
     start = (
-        f"#!/usr/bin/env bash\n{commented([request.title])}set -euo pipefail\n\n{torchrun(request)}\n"
+        f"#!/usr/bin/env bash\n{commented([head[0], request.title])}set -euo pipefail\n\n{torchrun(request)}\n"
         f"{exported(allocator_variables(run))}\n"
         f'{_ASSETS}cd "$(dirname "$0")"\nPYTHONPATH=. torchrun "${{HOSTS[@]}}" -m torchtitan.train --module recipe '
         '--config recipe "$@"\n'
     )
-    return Written({_SCRIPT: start, _RECIPE: text}, lost)
+    return Written({SCRIPT: start, _RECIPE: text}, lost)
 
 
 # Paths are resolved before the script changes into its folder. The package of TorchTitan has neither.

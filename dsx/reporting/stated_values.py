@@ -6,19 +6,18 @@ of today has the value that was priced.
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import BaseModel
 
 from dsx.display.manifest_text import stated_text
-from dsx.errors import InputError, UnitError
+from dsx.errors import InputError
 from dsx.reporting.markup import Markup, element, folded, markup, table
 from dsx.results.manifest import Manifest
 from dsx.spec.load import Given
 from dsx.spec.sources import SourcedValue, assumption_sources, cluster_sources
-from dsx.units import Dimension, exact_quantity, parse_quantity
+from dsx.units import exact_quantity, stated_quantity
 
 _Read = Callable[[Given, Path | None], tuple[BaseModel, list[SourcedValue]]]
 _CHANGED = "stated by the sweep"
@@ -85,10 +84,7 @@ def _source(path: str, value: Any, there: Mapping[str, Any], sources: Mapping[st
 
 def _exact(text: str) -> str:
     """Return a quantity as people write it, so that it reads back exactly; any other text unchanged."""
-    for dimension in get_args(Dimension) if " " in text else ():  # 1d is a strategy, not a day
-        with suppress(UnitError):
-            return exact_quantity(parse_quantity(text, dimension), dimension)
-    return text
+    return text if (found := stated_quantity(text)) is None else exact_quantity(*found)
 
 
 def assignments(manifest: Manifest) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 Priced = Mapping[str, Any]
 
 DAYS, HOURS, COST = "training_days", "gpu_hours", "cost_usd"
-_LEAST_GOODPUT = 0.01  # share of the time; with less a job gets nowhere
+LEAST_GOODPUT = 0.01  # share of the time; with less a job gets nowhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Goal:
 
 def gets_nowhere(plan: Priced) -> bool:
     """Return whether failures leave a plan nothing of its time."""
-    return plan["goodput"] < _LEAST_GOODPUT
+    return plan["goodput"] < LEAST_GOODPUT
 
 
 def price_column(plans: Sequence[Priced]) -> str:

@@ -43,6 +43,7 @@ from dsx.spec.value_types import (
 
 # The programming platform of a device, which decides what launchers and kernels run on it.
 Platform = Literal["cuda", "rocm", "xla", "synapseai", "neuron"]
+GPU_SOFTWARE: tuple[Platform, ...] = ("cuda", "rocm")  # of GPUs, whose multiprocessors run tiles in waves
 
 
 class DeviceSpec(Spec):

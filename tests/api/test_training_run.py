@@ -145,7 +145,14 @@ def test_a_job_that_fails_all_the_time_gets_nowhere(job):
     failing = job.replace(set={"cluster.failures": "{mtbf: 0.01 h, restart: 10 min, checkpoint: 1 min}"})
     found = dsx.training_run(failing, "2B", [8])
     assert not found.priced and found.chosen is None
-    assert "less than 1 % of its time: one of them fails every 4.50 s" in found.infeasible
+    assert "on 8 GPUs less than 1 % of its time: one of 8 fails every 4.50 s" in found.infeasible
+
+
+def test_the_numbers_on_which_a_job_fails_all_the_time_are_said(job):
+    failing = job.replace(set={"cluster.failures": "{mtbf: 1 h, restart: 10 min, checkpoint: 10 s}"})
+    found = dsx.training_run(failing, "2B", [8, 32])
+    assert [one["plan"]["num_gpus"] for one in found.priced] == [8]
+    assert "failures leave a job on 32 GPUs less than 1 % of its time" in str(found)
 
 
 def test_failures_are_in_the_days(job, run):

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 MODEL = ("--model", "small.yaml", "--cluster", "h100-nvs8", "--num-gpus", 8, "--global-batch-size", 32)
 
 
@@ -50,8 +52,18 @@ def test_a_file_of_somebody_else_stays(run, folder):
     assert (done.code, done.out) == (2, "")
     assert "theirs/launch.sh is there, and not written by dsx" in done.err
     assert (folder / "theirs" / "launch.sh").read_text() == "echo mine\n"
-    for _ in range(2):  # dsx replaces what it wrote
-        assert run("launch", *MODEL, "tp=2", "dp=4", "zero_stage=1", "-o", "ours").code == 0
+    done = run("best", *MODEL, "--launch", "theirs")
+    assert done.code == 2 and "not written by dsx" in done.err
+
+
+@pytest.mark.parametrize("framework", ["megatron", "megatron-bridge", "torchtitan", "deepspeed"])
+def test_files_of_dsx_are_replaced(run, folder, framework):
+    model = ("--model", "llama-3-8b", *MODEL[2:])
+    plan = ("dp=8", f"zero_stage={1 if 'megatron' in framework else 2}", "--framework", framework)
+    strategy = "1d-no-sp" if framework == "deepspeed" else "1d"
+    for _ in range(2):
+        done = run("launch", *model, *plan, "--strategy", strategy, "--partition", "even", "-o", framework)
+        assert done.code == 0, done.err
 
 
 def test_the_fastest_plan_is_written(run, folder):

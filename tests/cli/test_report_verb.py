@@ -46,4 +46,7 @@ def test_bad_input_is_said(run, swept, tmp_path):
         assert (done.code, said in done.err) == (2, True), done.err
         assert part.read_bytes() == before and not (tmp_path / "page.yaml").exists()
     assert run("report", tmp_path / "none", "-o", file).code == 2
+    for _ in range(2):  # the page may be in the folder of the set
+        assert run("report", swept, "-o", swept / "report.html").code == 0
+    (swept / "report.html").unlink()
     assert run("report", swept).code == 2

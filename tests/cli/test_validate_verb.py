@@ -119,6 +119,12 @@ def test_rows_that_nothing_was_measured_like_are_counted(tmp_path, capsys, monke
     assert "extrapolated, no such kind in the measurements of the set: experts (1)" in capsys.readouterr().out
 
 
+def test_times_that_are_no_seconds_are_said(tmp_path, caplog):
+    rows = [{"measured_iter_s": f"{1e3 * tp / 2}", "oom": "", "tp": str(tp), "dp": str(8 // tp)} for tp in (1, 2)]
+    dsx.validate(write(tmp_path / "ms.csv", *rows), predict=half)
+    assert "the table looks wrong: the times are 1e+03 times what is predicted" in caplog.text
+
+
 def test_people_see_a_table(table, capsys):
     validated(table, "default", half, False, None)
     out = capsys.readouterr().out

@@ -85,6 +85,12 @@ def test_a_misspelt_field_that_the_file_lacks_is_named():
             apply(DATA, [(path, "2")], fields=fields)
 
 
+def test_another_word_for_a_field_is_told_the_field():
+    for word in ("precision", "dtype"):
+        with pytest.raises(SpecError, match="did you mean 'linear_dtype'"):
+            apply(DATA, [(word, "fp8")], fields=[("linear_dtype",)])
+
+
 def test_a_missing_value_is_refused():
     with pytest.raises(SpecError, match="--set name: no value is given"):
         apply(DATA, [("name", " ")])
