@@ -3,6 +3,7 @@
 A set that was never compared with measurements states none of it.
 """
 
+import math
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -27,11 +28,15 @@ class TrainedOnSpec(Spec):
     kind: dict[Literal["dense", "experts"], Count] = Field(default_factory=dict)  # of models
 
 
+# Of a log time; a factor of more than a hundred is a mistake.
+Effect = Annotated[float, Field(ge=-math.log(100), le=math.log(100))]
+
+
 class EffectsSpec(Spec):
     """Log factors on the time of kernels that a fit leaves to a stack and to a device generation."""
 
-    stack: dict[str, float] = Field(default_factory=dict)
-    generation: dict[str, float] = Field(default_factory=dict)
+    stack: dict[str, Effect] = Field(default_factory=dict)
+    generation: dict[str, Effect] = Field(default_factory=dict)
     # Standard deviations of the effects, and of the mean log error of a source beyond them.
     stack_deviation: NonNegative = 0.0
     generation_deviation: NonNegative = 0.0

@@ -141,3 +141,9 @@ def test_a_set_finds_the_tables_beside_the_file_that_mentions_it(tmp_path):
     (tmp_path / "mine.yaml").write_text("extends: default\nname: mine\noperators: [standard, own]\n")
     mentions = tmp_path / "sweep.yaml"
     assert load_assumptions("./mine.yaml", near=mentions).operators == ["standard", "own"]
+
+
+@pytest.mark.parametrize("effect", ["1e3", "-5"])
+def test_an_effect_beyond_a_factor_of_a_hundred_is_refused(effect):
+    with pytest.raises(SpecError, match="effects.stack.own"):
+        load_assumptions({"extends": "uncalibrated", "name": "own", "effects": {"stack": {"own": float(effect)}}})
