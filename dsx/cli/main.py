@@ -113,10 +113,17 @@ def main() -> None:
 
 
 class _OnStderr(logging.Handler):
-    """Prints remarks on stderr; the stream is looked up for each remark."""
+    """Prints each remark once on stderr; the stream is looked up for each remark."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(f"dsx: {record.getMessage()}", file=sys.stderr)
+        message = record.getMessage()
+        if message not in self._said:  # one answer may take several searches
+            print(f"dsx: {message}", file=sys.stderr)
+        self._said.add(message)
 
 
 @contextmanager

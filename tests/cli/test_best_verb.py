@@ -231,10 +231,12 @@ def test_a_search_leaves_room_for_errors_of_memory(run, folder):
     wrong = run("best", *even, "--memory-margin", "-0.1")
     assert wrong.code == 2
     assert "'--memory-margin': -0.1 is not a share from 0 to 1, as 0.1 for 10 %" in wrong.err
-    nothing = run("best", *even, "--memory-margin", "1", "--set", "cluster.device.hbm_capacity=1 GB")
-    assert nothing.code == 3
-    assert "with the memory margin of 1, and a GPU has" in nothing.err
-    assert "try no margin" in nothing.err or "no margin (--memory-margin 0)" in nothing.err
+    for capacity, helps in (("1 GB", False), (f"{1.05 * needed} B", True)):
+        nothing = run("best", *even, "--memory-margin", "1", "--set", f"cluster.device.hbm_capacity={capacity}")
+        assert nothing.code == 3
+        assert "with the memory margin of 1, and a GPU has" in nothing.err
+        assert ("no margin (--memory-margin 0)" in nothing.err) == helps
+        assert nothing.err.count("states no num_sms") == 1
 
 
 def test_schedules_whose_closed_form_is_too_fast_are_named(run, folder):
