@@ -231,7 +231,10 @@ def test_a_search_leaves_room_for_errors_of_memory(run, folder):
     wrong = run("best", *even, "--memory-margin", "-0.1")
     assert wrong.code == 2
     assert "'--memory-margin': -0.1 is not a share from 0 to 1, as 0.1 for 10 %" in wrong.err
-    for capacity, helps in (("1 GB", False), (f"{1.05 * needed} B", True)):
+    nothing = run("best", *even, "--set", "cluster.device.hbm_capacity=1 kB")
+    least = re.search(r"needs least memory needs ([0-9.]+) ([GM]B)", nothing.err)
+    assert least is not None
+    for capacity, helps in (("1 MB", False), (f"{1.02 * float(least[1])} {least[2]}", True)):
         nothing = run("best", *even, "--memory-margin", "1", "--set", f"cluster.device.hbm_capacity={capacity}")
         assert nothing.code == 3
         assert "with the memory margin of 1, and a GPU has" in nothing.err

@@ -145,5 +145,5 @@ def test_a_set_finds_the_tables_beside_the_file_that_mentions_it(tmp_path):
 
 @pytest.mark.parametrize("effect", ["1e3", "-5"])
 def test_an_effect_beyond_a_factor_of_a_hundred_is_refused(effect):
-    with pytest.raises(SpecError, match="effects.stack.own"):
+    with pytest.raises(SpecError, match=r"effects\.stack\.own"):
         load_assumptions({"extends": "uncalibrated", "name": "own", "effects": {"stack": {"own": float(effect)}}})
