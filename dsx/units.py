@@ -29,7 +29,8 @@ _QUANTITY = re.compile(rf"({REAL})\s*(.*)", re.DOTALL)
 _DECIMAL = {prefix: Decimal(1000) ** i for i, prefix in enumerate(["", "k", "M", "G", "T", "P", "E"])}
 _BINARY = {prefix: Decimal(1024) ** i for i, prefix in enumerate(["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], 1)}
 _MICRO = dict.fromkeys(("us", "\N{MICRO SIGN}s", "\N{GREEK SMALL LETTER MU}s"), "1e-6")
-_TIME = {"s": "1", "ms": "1e-3", **_MICRO, "ns": "1e-9", "min": "60", "h": "3600", "d": "86400", "days": "86400"}
+_DAY = dict.fromkeys(("d", "day", "days"), "86400")
+_TIME = {"s": "1", "ms": "1e-3", **_MICRO, "ns": "1e-9", "min": "60", "h": "3600", **_DAY}
 _FLOPS = ("FLOP/s", "FLOPs/s", "FLOPS", "flop/s")
 
 # The factor to SI is a Decimal, so that "2.5 us" is the float nearest to 2.5e-6, without a rounding error.

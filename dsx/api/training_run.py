@@ -254,7 +254,7 @@ def _days(deadline: object) -> float | None:
     try:
         found = parse_quantity(deadline.lower() if isinstance(deadline, str) else deadline, "s") / _DAY
     except UnitError:
-        wanted = "is no time with its unit, as in '60 days' or '48 h' (known: s, min, h, d, days)"
+        wanted = "is no time with its unit, as in '60 days' or '48 h' (known: s, min, h, d, day, days)"
         raise InputError(f"--deadline: {deadline!r:.60} {wanted}") from None
     if found <= 0:
         raise InputError(f"--deadline: {deadline} is not above zero")

@@ -117,7 +117,7 @@ def test_without_a_price_gpu_hours_decide():
             {"deadline": "8 weeks"},
             "--deadline: '8 weeks' is no time with its unit, as in '60 days' or '48 h' (known: s,",
         ),
-        ({"deadline": "60d 12h"}, "or '48 h' (known: s, min, h, d, days)"),
+        ({"deadline": "60d 12h"}, "or '48 h' (known: s, min, h, d, day, days)"),
         ({"deadline": "0 Days"}, "--deadline: 0 Days is not above zero"),
         ({"budget": "-5M"}, "--budget: -5M is not above zero"),
         ({"num_gpus": []}, "num_gpus: an empty list"),
