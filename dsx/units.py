@@ -11,6 +11,7 @@ Not modelled: arithmetic with units.
 import decimal
 import math
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from decimal import Decimal
 from typing import Literal, get_args
@@ -136,12 +137,12 @@ _MULTIPLES = {"k": Decimal(10**3), "M": Decimal(10**6), "B": Decimal(10**9), "T"
 def parse_total(text: object) -> int | float:
     """Return a large number without a unit, as people write tokens and money: "15T", "1.5 B", "600k", "5e6".
 
-    The suffixes are k, M, B and T, for 10^3, 10^6, 10^9 and 10^12. Raises SpecError for anything else.
+    The suffixes are k or K, M, B and T, for 10^3, 10^6, 10^9 and 10^12. Raises SpecError for anything else.
     """
     match = _QUANTITY.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None or not match[2] or match[2].startswith(","):
         return parse_number(text, "a number, as in 5e6 or 15T")
-    factor = _MULTIPLES.get(match[2])
+    factor = _MULTIPLES.get("k" if match[2] == "K" else match[2])
     if factor is None:
         near = next((name for name in _MULTIPLES if name.lower() == match[2].lower()), match[2])
         said = did_you_mean(near, _MULTIPLES)
@@ -167,11 +168,23 @@ def scale_of_total(value: float) -> tuple[float, str]:
 LARGEST_COUNT = 2**31 - 1  # result columns hold 32-bit integers
 
 
+def parse_size(text: object) -> int:
+    """Return `text` as `parse_count` does; it may have a suffix: "1M", "1.5k" of GPUs or sequences.
+
+    Raises SpecError for anything else.
+    """
+    suffixed = isinstance(text, str) and re.fullmatch(rf"\s*{REAL}\s*[A-Za-z]\s*", text)
+    return parse_count(parse_total(text) if suffixed else text)
+
+
 def parse_count(text: object) -> int:
     """Return `text` as a whole number from 1 to `LARGEST_COUNT`: "1e3" is valid, "1.5" is not.
 
     Raises SpecError for anything else.
     """
+    if isinstance(text, str) and (match := re.fullmatch(r"\s*([1-9][0-9]{0,5})\s*[kK]\s*", text)):
+        thousands = int(match[1])  # of a length that may be a power of two
+        raise SpecError(f"{text!r} is not {WHOLE_NUMBER}: write {thousands * 1000} or {thousands * 1024}")
     number = parse_number(text, WHOLE_NUMBER)
     if number != int(number):
         raise SpecError(f"{number!r} is not a whole number")
@@ -186,6 +199,16 @@ def parse_share(value: object) -> float:
     if not 0 <= number <= 1:
         raise SpecError(f"{number:g} is not {SHARE}")
     return number
+
+
+def counted(number: float, noun: str) -> str:
+    """Return "1 plan", "2,027 plans", "0.5 days"."""
+    return f"{number:{',' if isinstance(number, int) else ',g'}} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(numbers: Sequence[int], noun: str) -> str:
+    """Return "1 GPU", "8, 1,024 GPUs"."""
+    return f"{', '.join(f'{number:,}' for number in numbers)} {noun}{'' if list(numbers) == [1] else 's'}"
 
 
 def format_quantity(value: float, unit: str) -> str:

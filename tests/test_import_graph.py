@@ -113,7 +113,14 @@ def test_plans_are_priced_in_two_places():
 
 def test_the_command_line_has_the_api_alone():
     """What the shell can do, Python can: a verb parses, calls one function of `dsx` and prints its answer."""
-    may = ("dsx.cli.", "dsx.errors.", "dsx.units.parse_count", "dsx.units.parse_share", "dsx.printable.")
+    may = (
+        "dsx.cli.",
+        "dsx.errors.",
+        "dsx.units.parse_count",
+        "dsx.units.parse_size",
+        "dsx.units.parse_share",
+        "dsx.printable.",
+    )
     found = {
         name_of(path): name
         for path in FILES

@@ -10,11 +10,12 @@ from typing import Any, SupportsIndex
 from dsx.argument_types import function, wrong
 from dsx.errors import InputError, SpecError, UnitError
 from dsx.progress import Watch
-from dsx.units import Dimension, parse_count, parse_quantity, parse_share, parse_total
+from dsx.units import Dimension, parse_count, parse_quantity, parse_share, parse_size, parse_total
 
 # Overridden fields, as in {"cluster.device.hbm_capacity": "141 GB"} or ["cluster.device.hbm_capacity=141 GB"].
 Fields = Mapping[str, object] | Sequence[str]
 
+_LENGTHS = ("sequence_length",)  # of which 8k may be 8000 or 8192
 _LONGEST_S = 1e6  # of a latency or a search
 
 
@@ -25,7 +26,7 @@ def count(name: str, value: object) -> int:
         with suppress(TypeError):  # of an array, of which only one without axes is a number
             known = operator.index(value)
     try:
-        return parse_count(known)
+        return parse_count(known) if name in _LENGTHS else parse_size(known)
     except SpecError as error:
         raise InputError(f"{name}: {error}") from None
 

@@ -26,7 +26,6 @@ from dsx.display.memory_text import fitting, tight_text
 from dsx.display.placement import placement_text
 from dsx.display.plan_frame import plans_frame
 from dsx.display.plan_table import plans_text, resolution_text, within_resolution
-from dsx.display.quantities import counted
 from dsx.display.three_plans import mfu_of_peaks, precision_text, roles_of, selection_text, three_plans_text
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
 from dsx.launching.megatron import Launch
@@ -46,6 +45,7 @@ from dsx.space.plan import Plan
 from dsx.space.plan_settings import fixed_settings
 from dsx.spec.load import Given
 from dsx.spec.operator_times import OperatorTime
+from dsx.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd

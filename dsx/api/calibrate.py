@@ -27,7 +27,6 @@ from dsx.calibration.held_out import LEAST_SOURCES
 from dsx.calibration.observations import Observations, observe
 from dsx.calibration.outliers import Outlier, without_outliers
 from dsx.calibration.specialise import Prior
-from dsx.display.quantities import counted
 from dsx.display.table import table
 from dsx.errors import InputError, RunTableError, StoreError
 from dsx.files import OpenFolder
@@ -41,7 +40,7 @@ from dsx.spec.assumptions import AssumptionsSpec, files_of, load_assumptions, lo
 from dsx.spec.between import Bounds
 from dsx.spec.locate import find, is_path, shown
 from dsx.spec.what_if import field as field_of
-from dsx.units import format_quantity
+from dsx.units import counted, format_quantity
 
 _FAR_OFF = 0.5  # a median error that no cluster or framework explains
 _SHOWN_ROWS = 3  # invalid rows that an error lists

@@ -9,7 +9,7 @@ from dsx.api.answer import Answer, paragraphs
 from dsx.argument_types import file_path
 from dsx.display.job_text import steps_text
 from dsx.display.manifest_text import differing, hardware_of, kept_text, rows_text, stated_text, title_of
-from dsx.display.quantities import counted, hardware_text, hardware_title
+from dsx.display.quantities import hardware_text, hardware_title
 from dsx.display.table import table
 from dsx.remarks import warn
 from dsx.results.frames import column_list
@@ -19,7 +19,7 @@ from dsx.results.set_comparison import FITS, NOT_THERE, SETTINGS
 from dsx.results.set_comparison import compare as compared
 from dsx.results.store import load, load_chosen, read_manifest
 from dsx.space.choices import PLAN_COLUMNS
-from dsx.units import format_quantity
+from dsx.units import counted, format_quantity
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,7 +18,7 @@ from dsx.display.placement import filled_text, placement_text
 from dsx.display.plan_frame import plans_frame
 from dsx.display.stage_table import stages_data, stages_text
 from dsx.launching.megatron import Launch
-from dsx.launching.text import launch_of
+from dsx.launching.text import counted_ends_text, launch_of
 from dsx.pricing.evaluate import Evaluation as Priced
 from dsx.pricing.evaluate import evaluate_plan, operator_costs
 from dsx.pricing.measured_kernels import coverage, kernels_to_measure
@@ -120,7 +120,9 @@ class Evaluation(Answer):
         priced, covered = self.priced, coverage(self.problem, self.plan)
         filled = filled_text(self.plan, priced.filled)
         parts = [
-            "\n".join(filter(None, (plan_text(self.problem, self.plan), filled))),
+            "\n".join(
+                filter(None, (plan_text(self.problem, self.plan), filled, counted_ends_text(self.plan, self.problem)))
+            ),
             placement_text(self.plan, self.problem),
             costs_text(self.costs),
             extrapolated_text(self.problem.likeness, self.problem.assumptions_spec.trained_on),

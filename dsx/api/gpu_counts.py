@@ -10,7 +10,7 @@ import math
 from dsx.errors import InputError
 from dsx.pricing.problem import Problem
 from dsx.spec.cluster import DeviceSpec, peak_flops
-from dsx.units import LARGEST_COUNT
+from dsx.units import LARGEST_COUNT, counted
 
 _LONGEST_DAYS = 180.0  # of a run without a deadline, at the peak of its GPUs
 _COUNTS = 5  # a plan reaches a third to half of the peak, so the first or second is in time
@@ -32,10 +32,10 @@ def powers_of_two(problem: Problem, device: DeviceSpec, train_tokens: float, day
     longest = days or _LONGEST_DAYS
     least = least_gpus(problem, device, train_tokens, longest)
     if least << _COUNTS > LARGEST_COUNT:
-        limit = "a later deadline" if days else f"a deadline (without one it is {longest:g} days)"
+        limit = "a later deadline" if days else f"a deadline (without one it is {counted(longest, 'day')})"
         raise InputError(
-            f"--train-tokens {train_tokens:g}: in {longest:g} days at the peak of their data sheet they need {least:,} "
-            f"GPUs; state fewer tokens, {limit}, or the numbers of GPUs"
+            f"--train-tokens {train_tokens:g}: in {counted(longest, 'day')} at the peak of their data sheet they need "
+            f"{least:,} GPUs; state fewer tokens, {limit}, or the numbers of GPUs"
         )
     first = max(problem.cluster.network.nvs.size, 1 << (least - 1).bit_length())
     first = 1 << (first.bit_length() - 1)

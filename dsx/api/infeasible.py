@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from dsx.display.job_text import step_text
-from dsx.display.quantities import counted
 from dsx.pricing.evaluate import priced_plans
 from dsx.pricing.problem import Problem
 from dsx.progress import Watch, progress
@@ -16,7 +15,7 @@ from dsx.space.boxes import Selection
 from dsx.space.plan_rules import OPTIMAL_SCHEDULES
 from dsx.space.recompute_values import FULL, NONE_CODE
 from dsx.spec.sweep import SweepSpec
-from dsx.units import format_quantity
+from dsx.units import counted, format_quantity
 
 
 def why_infeasible(studies: Sequence[Study], problem: Problem, sweep: SweepSpec, watch: Watch | None = None) -> str:
@@ -49,7 +48,8 @@ def _why_no_candidate(
 ) -> str:
     num_gpus, batches = space.bounds.num_gpus, space.bounds.global_batch_size
     found = blockers(problem, num_gpus, batches, sweep.fix if sweep else settings, sweep.limit if sweep else limit)
-    job = f"{' or '.join(map(str, num_gpus))} GPUs and global_batch_size={' or '.join(map(str, batches))}"
+    gpus = counted(num_gpus[0], "GPU") if len(num_gpus) == 1 else f"{' or '.join(map(str, num_gpus))} GPUs"
+    job = f"{gpus} and global_batch_size={' or '.join(map(str, batches))}"
     if not found:
         return (
             f"no candidate: the rules of {' and '.join(problem.strategies)} leave no combination of degrees for {job} "
@@ -100,7 +100,8 @@ def _why_none_fits(searched: Sequence[Study], num_candidates: int, watch: Watch 
         f"none of {counted(num_candidates, 'candidate')} fits: the one that needs least memory "
         f"needs {format_quantity(plan['peak_bytes'], 'bytes')}{room}, and a GPU has {capacity}, "
         f"{format_quantity(needed - largest, 'bytes')} too little "
-        f"({choices['num_gpus']} GPUs, {step_text(choices['global_batch_size'], choices['sequence_length'])}, "
+        f"({counted(choices['num_gpus'], 'GPU')}, "
+        f"{step_text(choices['global_batch_size'], choices['sequence_length'])}, "
         f"{choices.text}); try {_settings_text(nearest.problem, cuts)}more GPUs, shorter sequences, "
         f"{no_margin}or GPUs with more memory: --set cluster.device.hbm_capacity='...'"
     )

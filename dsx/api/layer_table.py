@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from dsx.api.answer import Answer
 from dsx.argument_types import file_path, one_text
-from dsx.display.quantities import counted
 from dsx.display.table import table
 from dsx.errors import NothingFeasible, UnknownNameError
 from dsx.layer_table.from_instance import problem_of
@@ -16,7 +15,7 @@ from dsx.layer_table.network_levels import NetworkLevels, read_network
 from dsx.layer_table.partition_problem import PartitionProblem
 from dsx.layer_table.segments import OPTIMIZER_FACTORS, STAGES
 from dsx.layer_table.solver import Partition, smallest, solve
-from dsx.units import format_quantity
+from dsx.units import counted, format_quantity
 
 RECOMPUTE = ("none", "full", "best")
 

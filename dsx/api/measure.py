@@ -17,7 +17,6 @@ from dsx.api.measured_plans import MeasuredPlans, cases, plans_of_job, plans_of_
 from dsx.api.output_file import check_output_file, write_output_file
 from dsx.argument_types import file_path
 from dsx.display.measured_text import collectives_text, kernels_text, left_out_text, spread_text
-from dsx.display.quantities import counted
 from dsx.errors import InputError
 from dsx.measuring.cases import Case
 from dsx.measuring.library import Library, find_library
@@ -26,6 +25,7 @@ from dsx.progress import Watch, progress
 from dsx.spec.load import Given
 from dsx.spec.locate import shown
 from dsx.spec.operator_times import DIRECTIONS, shape_text
+from dsx.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from dsx.argument_types import file_path, one_text
 from dsx.cost.interval import StepInterval
-from dsx.display.quantities import counted
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
 from dsx.remarks import remark
 from dsx.results import plain_plan
@@ -15,7 +14,7 @@ from dsx.results.conditions import Conditions, matching, parsed, text_of
 from dsx.results.frames import column_list, taken
 from dsx.results.pareto_rows import column_of
 from dsx.results.store import load, load_chosen, read_manifest
-from dsx.units import exact_quantity
+from dsx.units import counted, exact_quantity
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,7 +13,6 @@ from dsx.api.result_row import Hardware, ResultRow, row_of
 from dsx.argument_types import file_path
 from dsx.display.plan_frame import plans_frame
 from dsx.display.plan_table import plans_text
-from dsx.display.quantities import counted
 from dsx.errors import InputError
 from dsx.pricing.evaluate import price_plan
 from dsx.remarks import remark
@@ -21,6 +20,7 @@ from dsx.reporting.plotly_extra import check_plotly
 from dsx.results.manifest import Manifest
 from dsx.results.store import read_manifest
 from dsx.spec.locate import shown
+from dsx.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from dsx.api.inputs import Inputs
 from dsx.argument_types import texts
 from dsx.display.manifest_text import hardware_of
-from dsx.display.quantities import counted
 from dsx.errors import InputError, did_you_mean
 from dsx.pricing.problem import Problem
 from dsx.remarks import warn
@@ -21,7 +20,7 @@ from dsx.results.store import load_chosen, read_manifest
 from dsx.space.choices import PLAN_COLUMNS, SEARCHED_COLUMNS
 from dsx.space.plan import Plan
 from dsx.spec.what_if import field, value_type
-from dsx.units import exact_quantity
+from dsx.units import counted, exact_quantity
 
 Hardware = Mapping[str, object] | Sequence[str]
 

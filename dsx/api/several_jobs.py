@@ -24,6 +24,7 @@ from dsx.results.roles import FASTEST
 from dsx.search.fastest import ANY
 from dsx.space.plan import Plan
 from dsx.spec.load import Given
+from dsx.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,7 +94,7 @@ class SeveralJobs(PricedPlans):
             [
                 jobs_text(self.priced, self.best.problem, self.objective),
                 none_fits_text(none),
-                choices_text(f"the best, on {gpus:,} GPUs with a batch of {batch:,}", self.plan),
+                choices_text(f"the best, on {counted(gpus, 'GPU')} with a batch of {batch:,}", self.plan),
                 wrapped(
                     f"--num-gpus {gpus} --global-batch-size {batch} alone shows its simplest and its leanest plan too, "
                     "and launch flags."

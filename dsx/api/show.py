@@ -14,7 +14,7 @@ from dsx.display.cost_tables import costs_text
 from dsx.display.manifest_text import counts_text, hardware_of, kept_text, model_of, rows_text, title_of, what_if_values
 from dsx.display.plan_frame import plans_frame
 from dsx.display.plan_table import plans_text
-from dsx.display.quantities import counted, hardware_text
+from dsx.display.quantities import hardware_text
 from dsx.display.table import table
 from dsx.errors import InputError
 from dsx.graph.model import Model
@@ -25,6 +25,7 @@ from dsx.results.frames import column_list
 from dsx.results.manifest import Manifest
 from dsx.results.plan_rows import as_plans, fastest
 from dsx.results.store import load_chosen, read_manifest
+from dsx.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -179,7 +180,7 @@ def _set_text(manifest: Manifest) -> str:
     rows = [
         ["num_gpus", ", ".join(map(str, sweep.num_gpus))],
         ["global_batch_size", ", ".join(map(str, sweep.global_batch_size))],
-        ["sequence_length", f"{sweep.tokens:,} tokens"],
+        ["sequence_length", counted(sweep.tokens, "token")],
         ["tokens a step", ", ".join(f"{size * sweep.tokens:,}" for size in sweep.global_batch_size)],
         ["strategy", ", ".join(manifest.names["strategy"])],
         *(

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from dsx.display.quantities import counted
 from dsx.errors import InputError
 from dsx.remarks import warn
 from dsx.runs.software import known_stacks, software_of
 from dsx.spec.assumptions import AssumptionsSpec
+from dsx.units import counted
 
 _SHOWN = 3  # remarks on software of run tables
 

@@ -13,7 +13,6 @@ from dsx.api.searched import Searched, check_fixed, searched
 from dsx.api.software_remarks import other_software
 from dsx.api.specs_by_name import Contents, by_name
 from dsx.api.sweep_size import say_size
-from dsx.display.quantities import counted
 from dsx.errors import IncompleteSweep, InputError, SpecError
 from dsx.pricing.measured_kernels import idle_rows
 from dsx.pricing.problem import Problem
@@ -39,6 +38,7 @@ from dsx.spec.overrides import split
 from dsx.spec.run_columns import missing_of_cluster
 from dsx.spec.sweep import SweepSpec, load_sweep, sweep_from_data
 from dsx.spec.what_if import field
+from dsx.units import counted
 
 Shard = tuple[int, int]
 

@@ -4,14 +4,13 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from dsx.display.quantities import counted
 from dsx.remarks import remark, warn
 from dsx.results.schema import ROW_BYTES
 from dsx.search.max_groups import most_rows
 from dsx.search.study import Study
 from dsx.search.sweep_parts import Part
 from dsx.spec.keep import Keep, KeepPareto
-from dsx.units import format_quantity
+from dsx.units import counted, format_quantity
 
 _LARGE = 1_000_000  # candidates; fewer are priced in a second and take 50 MB at most
 

@@ -24,7 +24,6 @@ from dsx.display.job_text import steps_text
 from dsx.display.kernel_coverage import known_text
 from dsx.display.manifest_text import counts_text
 from dsx.display.plan_table import plans_text
-from dsx.display.quantities import counted
 from dsx.errors import IncompleteSweep, InputError, NothingFeasible
 from dsx.pricing.measured_kernels import coverage
 from dsx.progress import Watch, rate_text
@@ -34,6 +33,7 @@ from dsx.results.plan_rows import fastest
 from dsx.results.store import load
 from dsx.search.sweep_parts import size_for
 from dsx.spec.keep import KeepTop
+from dsx.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd

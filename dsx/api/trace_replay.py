@@ -14,7 +14,6 @@ from dsx.api.job import DEFAULT_ASSUMPTIONS
 from dsx.api.output_file import check_output_file
 from dsx.argument_types import file_path, wrong
 from dsx.cost.assumptions import assumptions_from_spec
-from dsx.display.quantities import counted
 from dsx.display.trace_replay_text import replay_text
 from dsx.errors import SpecError, TraceError
 from dsx.hardware.cluster import cluster_from_spec
@@ -32,6 +31,7 @@ from dsx.traces.replay import Emit
 from dsx.traces.replay_result import RankTimes, StepTimes
 from dsx.traces.slow_ranks import slow_ranks
 from dsx.traces.step_replay import StepTraces, replay_step
+from dsx.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,6 @@ from dsx.api.job import Job, checked
 from dsx.api.plan_like import PlanLike, Row, given_plan
 from dsx.api.result_row import Hardware, row_of
 from dsx.argument_types import file_path
-from dsx.display.quantities import counted
 from dsx.errors import InputError, PlanError, did_you_mean
 from dsx.pricing.evaluate import evaluate_plan, price_plan, stated_plan
 from dsx.pricing.measured_kernels import measured_ratios
@@ -31,7 +30,7 @@ from dsx.traces.durations import Machine
 from dsx.traces.layer_nodes import kernel_text
 from dsx.traces.traced_plan import TracedPlan
 from dsx.traces.write import ALL, STAGES, Written, chosen_ranks, write_trace
-from dsx.units import format_quantity
+from dsx.units import counted, format_quantity
 
 # A machine of one fast domain without end, for a trace that needs no times: ranks have the numbers of a launcher.
 ONE_DOMAIN: Mapping[str, Any] = {

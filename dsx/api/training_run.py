@@ -28,7 +28,7 @@ from dsx.search.fastest import ANY
 from dsx.space.plan import Plan
 from dsx.spec.load import Given
 from dsx.spec.run_columns import missing_of_cluster
-from dsx.units import format_total, parse_quantity
+from dsx.units import counted, format_total, listed, parse_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,9 +87,9 @@ class TrainingRun(PricedPlans):
         failures = self.job.cluster.failures
         if not numbers or failures is None:
             return ""
-        on, every = ", ".join(f"{number:,}" for number in numbers), failures.mtbf / numbers[0]
+        on, every = listed(numbers, "GPU"), failures.mtbf / numbers[0]
         return (
-            f"failures leave a job on {on} GPUs less than {100 * LEAST_GOODPUT:g} % of its time: one of {numbers[0]:,} "
+            f"failures leave a job on {on} less than {100 * LEAST_GOODPUT:g} % of its time: one of {numbers[0]:,} "
             f"fails every {quantity('step_time_s', every)}"
         )
 
@@ -100,7 +100,7 @@ class TrainingRun(PricedPlans):
             return f"{self._failing}; state another mtbf, restart or checkpoint"
         last, first = self.found[-1], self.found[0].job.num_gpus
         would_fit = last.would_fit if last.counts.candidates else ""
-        several = f"no plan on {first:,} GPUs, or on more; on the most: " if len(self.found) > 1 else ""
+        several = f"no plan on {counted(first, 'GPU')}, or on more; on the most: " if len(self.found) > 1 else ""
         return "\n".join(filter(None, (several + last.infeasible, would_fit)))
 
     @property
@@ -162,21 +162,21 @@ class TrainingRun(PricedPlans):
         job = self.job
         goal = f", {goal_text(self.goal)}" if goal_text(self.goal) else ""
         steps = self.train_tokens / (job.global_batch_size * job.sequence_length)
-        without = [f"{found.job.num_gpus:,}" for found in self.found if not found.priced]
+        without = [found.job.num_gpus for found in self.found if not found.priced]
         head = [
             f"{self._where}: {format_total(self.train_tokens)} tokens{goal}",
-            f"{step_text(job.global_batch_size, job.sequence_length)}, {steps:,.0f} steps",
+            f"{step_text(job.global_batch_size, job.sequence_length)}, {counted(round(steps), 'step')}",
         ]
-        last = [f"no plan fits on {', '.join(without)} GPUs"] if without else []
+        last = [f"no plan fits on {listed(without, 'GPU')}"] if without else []
         last += [wrapped(self._failing)] if self._failing else []
         if job.cluster.price is None:
             last.append("the cluster states no price: --set cluster.price='2.5 USD/h' gives the cost")
         if job.cluster.failures is None:
             last.append("failures and checkpoints are not counted: the cluster states no failures")
-        numbers = ", ".join(f"{found.job.num_gpus:,}" for found in self.found)
+        numbers = listed([found.job.num_gpus for found in self.found], "GPU")
         last.append(
             wrapped(
-                f"compared: {numbers} GPUs with a batch of {job.global_batch_size:,}; another batch suits other "
+                f"compared: {numbers} with a batch of {job.global_batch_size:,}; another batch suits other "
                 "numbers of GPUs, which --num-gpus and --global-batch-size compare"
             )
         )

@@ -18,7 +18,6 @@ from dsx.argument_types import file_path, function
 from dsx.calibration.outliers import Outlier, outliers, wrong_table
 from dsx.calibration.regret import CLOSE
 from dsx.calibration.report import report
-from dsx.display.quantities import counted
 from dsx.display.table import table
 from dsx.errors import RunTableError
 from dsx.predict.predictions import Predict
@@ -32,6 +31,7 @@ from dsx.runs.setups import Setup, count_filled, count_from_notes, count_remarks
 from dsx.spec.assumptions import files_of, load_assumptions
 from dsx.spec.load import Given
 from dsx.spec.locate import shown
+from dsx.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,6 +17,7 @@ from dsx.printable import printable
 from dsx.progress import Watch, progress
 from dsx.search.fastest import fastest
 from dsx.space.plan import Plan
+from dsx.units import counted
 
 _GPU_DOUBLINGS, _BATCH_DOUBLINGS = 6, 2
 
@@ -48,7 +49,7 @@ def _changes(asked: Asked) -> Iterator[tuple[str, str, Asked]]:
             asked._replace(fix={}, limit={}),
         )
     for number in (gpus << step for step in range(1, _GPU_DOUBLINGS + 1)):
-        yield "GPUs", f"{number:,} GPUs", asked._replace(job=Job.of(job.inputs, number, batch, length))
+        yield "GPUs", counted(number, "GPU"), asked._replace(job=Job.of(job.inputs, number, batch, length))
     for step in range(1, _BATCH_DOUBLINGS + 1):
         yield (
             "batch",

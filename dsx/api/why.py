@@ -1,5 +1,6 @@
 """The rules that a plan breaks, and its time and memory compared with the fastest plan of its job."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,9 +15,9 @@ from dsx.display.cost_tables import comparison_text, costs_text
 from dsx.display.memory_text import margin_text
 from dsx.display.placement import filled_text, placement_text
 from dsx.display.plan_frame import plans_frame
-from dsx.display.quantities import counted
 from dsx.display.stage_table import stages_data, stages_text
 from dsx.errors import SpecError
+from dsx.launching.text import counted_ends_text
 from dsx.pricing.evaluate import Evaluation, evaluate_plan
 from dsx.pricing.problem import Problem
 from dsx.printable import printable
@@ -28,7 +29,7 @@ from dsx.space.plan import Plan
 from dsx.spec.framework import FrameworkSpec
 from dsx.spec.load import Given
 from dsx.spec.model import has_experts
-from dsx.units import format_quantity
+from dsx.units import counted, format_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,6 +108,7 @@ class Explanation(Answer):
         head = [
             plan_text(self.problem, priced.plan),
             filled_text(priced.plan, priced.filled),
+            counted_ends_text(priced.plan, self.problem),
             rules_text(priced, rejected, "fits, and breaks no rule."),
             margin_text(priced.costs["peak_bytes"], self.problem) if priced.fits else "",
         ]
@@ -133,11 +135,13 @@ class Explanation(Answer):
             return f"{other}Of {searched} none fits."
         if all(fastest["plan"].get(column) == self.plan.get(column) for column in ("candidate", LAYOUT)):
             return f"It is the fastest of {searched.removesuffix(',')}."
+        takes = f"{other}The fastest of {searched} takes {format_quantity(fastest['step_time_s'], 's')}"
+        if math.isnan(self.costs["mfu"]):  # its seconds are not those of a step
+            return f"{takes} ({fastest['plan'].text})."
         ratio = self.priced.costs["step_time_s"] / fastest["step_time_s"]
         longer = "as long" if abs(ratio - 1) < _SAME else f"{ratio:.3g} times as long"
         return (
-            f"{other}The fastest of {searched} takes "
-            f"{format_quantity(fastest['step_time_s'], 's')} ({fastest['plan'].text}); "
+            f"{takes} ({fastest['plan'].text}); "
             f"this plan takes {longer}.{self._resolution(ratio)}\n\n"
             f"{comparison_text(self.costs, fastest)}"
         )

@@ -1,14 +1,17 @@
 """Options that several verbs share."""
 
 import re
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from dsx.errors import SpecError
-from dsx.units import parse_count, parse_share
+from dsx.units import parse_count, parse_share, parse_size
+
+T = TypeVar("T")
 
 DEFAULT_ASSUMPTIONS = "default"
 
@@ -29,9 +32,18 @@ class Cut(StrEnum):
 
 
 def count(text: str) -> int:
-    """Return an option's value as a whole number of at least 1."""
+    """Return an option's value, such as "512" or "1M", as a whole number of at least 1."""
+    return _read(parse_size, text)
+
+
+def length(text: str) -> int:
+    """Return an option's value as a whole number of at least 1, written out: 8k tokens may be 8000 or 8192."""
+    return _read(parse_count, text)
+
+
+def _read(read: Callable[[str], T], text: str) -> T:
     try:
-        return parse_count(text)
+        return read(text)
     except SpecError as error:
         raise typer.BadParameter(str(error)) from error
 
@@ -44,10 +56,7 @@ def counts(text: str) -> list[int]:
 
 def share(text: str) -> float:
     """Return an option's value as a share from 0 to 1."""
-    try:
-        return parse_share(text)
-    except SpecError as error:
-        raise typer.BadParameter(str(error)) from error
+    return _read(parse_share, text)
 
 
 Model = Annotated[str, typer.Option("--model", metavar="NAME", help="Model: a name (dsx list models) or a YAML file.")]
@@ -101,7 +110,7 @@ MaybeGlobalBatchSize = Annotated[int | None, _GLOBAL_BATCH_SIZE]
 SequenceLength = Annotated[
     int | None,
     typer.Option(
-        "--sequence-length", parser=count, metavar="N", help="Tokens of a sequence [default: that of the model]."
+        "--sequence-length", parser=length, metavar="N", help="Tokens of a sequence [default: that of the model]."
     ),
 ]
 AssumptionSet = Annotated[

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dsx.cost.columns import StepCosts
+from dsx.display.layout import wrapped
 from dsx.display.quantities import quantity, share, signed
 from dsx.display.table import table
 from dsx.units import format_quantity
@@ -24,10 +25,17 @@ def costs_text(costs: Mapping[str, float]) -> str:
     if costs["step_time_s_low"] == costs["step_time_s_low"]:
         low, high = (quantity(name, costs[name]) for name in ("step_time_s_low", "step_time_s_high"))
         parts.append(f"80 % interval of step_time_s: {low} to {high}")
+    if math.isnan(costs["mfu"]):
+        parts.append(
+            wrapped(
+                "no MFU and no tokens a second: the plan leaves a part of the work of a step to no rank, so its "
+                "seconds are not those of a step"
+            )
+        )
     columns = [*StepCosts.__dataclass_fields__]
     rest = [name for name in columns[columns.index("peak_bytes") + 1 :] if costs[name] == costs[name]]
     parts.append(table(["", ""], [[name, quantity(name, costs[name])] for name in rest]))
-    return "\n\n".join(parts)
+    return "\n\n".join(filter(None, parts))
 
 
 def comparison_text(costs: Mapping[str, float], others: Mapping[str, float]) -> str:

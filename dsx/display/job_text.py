@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dsx.printable import printable
+from dsx.units import counted
 
 if TYPE_CHECKING:
     from dsx.pricing.problem import Problem
@@ -11,8 +12,8 @@ if TYPE_CHECKING:
 
 def step_text(global_batch_size: int, sequence_length: int) -> str:
     """Return "1,024 sequences of 8,192 tokens, 8,388,608 tokens a step"."""
-    sequences = "1 sequence" if global_batch_size == 1 else f"{global_batch_size:,} sequences"
-    return f"{sequences} of {sequence_length:,} tokens, {global_batch_size * sequence_length:,} tokens a step"
+    tokens = counted(global_batch_size * sequence_length, "token")
+    return f"{counted(global_batch_size, 'sequence')} of {counted(sequence_length, 'token')}, {tokens} a step"
 
 
 def steps_text(global_batch_sizes: Sequence[int], sequence_length: int) -> str:
@@ -21,7 +22,7 @@ def steps_text(global_batch_sizes: Sequence[int], sequence_length: int) -> str:
         return step_text(global_batch_sizes[0], sequence_length)
     least, most = min(global_batch_sizes), max(global_batch_sizes)
     tokens = f"{least * sequence_length:,} to {most * sequence_length:,} tokens a step"
-    return f"{least:,} to {most:,} sequences of {sequence_length:,} tokens, {tokens}"
+    return f"{least:,} to {most:,} sequences of {counted(sequence_length, 'token')}, {tokens}"
 
 
 def only_text(fix: Mapping[str, Sequence[object]], limit: Mapping[str, Sequence[object]]) -> str:

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsx.cost.measured_times import EXACT, EXTRAPOLATED, INTERPOLATED
-from dsx.display.quantities import counted, share
+from dsx.display.quantities import share
 from dsx.display.table import table
 from dsx.pricing.measured_kernels import Coverage, MeasuredKernel
 from dsx.spec.operator_times import DIRECTIONS, OperatorTime, Shape, shape_text
-from dsx.units import format_quantity
+from dsx.units import counted, format_quantity
 
 _SHOWN = 10  # rows that match no kernel, in a text
 _HOW = {EXACT: "measured", INTERPOLATED: "interpolated", EXTRAPOLATED: "extrapolated"}

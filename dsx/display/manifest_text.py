@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsx.display.quantities import counted, share
+from dsx.display.quantities import share
 from dsx.printable import printable
 from dsx.spec.keep import FASTEST, KeepPareto, KeepTop
-from dsx.units import format_quantity, stated_quantity
+from dsx.units import counted, format_quantity, stated_quantity
 
 if TYPE_CHECKING:
     from dsx.graph.model import Model

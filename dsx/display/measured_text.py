@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dsx.display.quantities import counted
 from dsx.display.table import table
-from dsx.units import format_quantity
+from dsx.units import counted, format_quantity
 
 LARGE = 0.1  # a spread above it is said
 _SHOWN = 10  # kernels of a list in a text

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dsx.display.quantities import counted
 from dsx.display.table import table
 from dsx.printable import printable
-from dsx.units import format_quantity
+from dsx.units import counted, format_quantity
 
 _WAYS = {"heft": "HEFT", "metis": "METIS", "mcmc": "MCMC", "single_device": "one device"}
 _ROWS = 16  # of the table of devices

@@ -92,30 +92,28 @@ def plans_text(
                 *(part[at] for at, _ in named),
             ]
         )
-    return _with_choices(plans, header, rows, width)
-
-
-def _with_choices(
-    plans: Sequence[Priced], header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
-) -> str:
-    """Return a table with the choices of each plan in its row, or where that is wider than `width` in lines below it.
-
-    With a width, plans whose rows are alike have the row of the first one, and lines below the table name the others.
-    """
+    # With a width, plans whose rows are alike have the row of the first one, and lines below the table name the others.
     first: dict[tuple[str, ...], int] = {}
     alike = {at: first.setdefault(tuple(row[1:]), at) if width else at for at, row in enumerate(rows)}
     kept = [at for at, same in alike.items() if at == same]
+    others = [_alike_text(plans, at, same) for at, same in alike.items() if at != same]
+    return "\n".join([with_choices([plans[at] for at in kept], header, [rows[at] for at in kept], width), *others])
+
+
+def with_choices(
+    plans: Sequence[Priced], header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
+) -> str:
+    """Return a table with all choices of each plan in its row, or in lines below it if the table is too wide."""
     cut = any("stage_layers" in plan["plan"] for plan in plans)
     texts = [[*([cut_text(plan["plan"].get("stage_layers"))] if cut else []), plan["plan"].text] for plan in plans]
     titles = [*header, *(["layers of stages"] if cut else []), "plan"]
     text = [titles.index(name) for name in ("cluster", "strategy", "layers of stages", "plan") if name in titles]
-    found = table(titles, [[*rows[at], *texts[at]] for at in kept], text=text)
-    if width and max(map(len, found.splitlines())) > width:
-        head, lines = _lines(header, [rows[at] for at in kept], text)
-        below = [_below(texts[at]) for at in kept]
-        found = "\n".join([*head, *(line for pair in zip(lines, below, strict=True) for line in pair)])
-    others = [_alike_text(plans, at, same) for at, same in alike.items() if at != same]
-    return "\n".join([found, *others])
+    found = table(titles, [[*row, *below] for row, below in zip(rows, texts, strict=True)], text=text)
+    if width is None or max(map(len, found.splitlines())) <= width:
+        return found
+    head, lines = _lines(header, rows, text)
+    below = [_below(plan["plan"]) for plan in plans]
+    return "\n".join([*head, *(line for pair in zip(lines, below, strict=True) for line in pair)])
 
 
 def _lines(header: Sequence[str], rows: Sequence[Sequence[str]], text: Collection[int]) -> tuple[list[str], list[str]]:
@@ -124,10 +122,10 @@ def _lines(header: Sequence[str], rows: Sequence[Sequence[str]], text: Collectio
     return lines[: -len(rows)], lines[-len(rows) :]
 
 
-def _below(texts: Sequence[str]) -> str:
-    *cut, plan = texts
-    layers = f"; layers of stages: {cut[0]}" if cut else ""
-    return wrapped(f"{plan}{layers}", "   ", "  ")
+def _below(plan: Any) -> str:
+    cut = plan.get("stage_layers") if plan["pp"] > 1 else None
+    layers = f"; layers of stages: {cut_text(cut)}" if cut else ""
+    return wrapped(f"{plan.text}{layers}", "   ", "  ")
 
 
 def _alike_text(plans: Sequence[Priced], at: int, same: int) -> str:

@@ -8,11 +8,6 @@ from dsx.spec.what_if import field
 from dsx.units import format_quantity
 
 
-def counted(number: int, noun: str) -> str:
-    """Return "1 plan", "2,027 plans"."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def share(part: float, whole: float, digits: int = 0) -> str:
     """Return `part` as a percentage of `whole`; a dash if there is none."""
     known = math.isfinite(part) and math.isfinite(whole) and whole > 0

@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dsx.display.job_text import parameters_text
-from dsx.display.layout import wrapped
-from dsx.display.plan_table import Priced
+from dsx.display.layout import WIDTH, wrapped
+from dsx.display.plan_table import Priced, with_choices
 from dsx.display.quantities import quantity
-from dsx.display.table import table
 from dsx.display.three_plans import interval_text
 from dsx.printable import printable
 from dsx.results.objectives import Objective
-from dsx.space.limits import DEGREES
+from dsx.units import counted
 
 if TYPE_CHECKING:
     from dsx.pricing.problem import Problem
@@ -21,14 +20,13 @@ def jobs_text(plans: Sequence[Priced], problem: "Problem", objective: Objective)
     """Return the model, and a line for each job; `plans` has those of the same GPUs one after the other."""
     name, cluster = printable(problem.model.name), printable(problem.cluster.name)
     head = [
-        f"{name} on {cluster}: {parameters_text(problem)}, sequences of {problem.sequence_length:,} tokens",
+        f"{name} on {cluster}: {parameters_text(problem)}, sequences of {counted(problem.sequence_length, 'token')}",
         f"the fastest plan of each job, ranked by {objective.name}, those of the same GPUs together",
     ]
     rows: list[list[str]] = []
     before = None
     for plan in plans:
         choices = plan["plan"]
-        degrees = [f"{axis}={choices[axis]}" for axis in (*DEGREES, "vpp") if choices[axis] > 1]
         rows.append(
             [
                 "" if choices["num_gpus"] == before else f"{choices['num_gpus']:,}",
@@ -38,15 +36,15 @@ def jobs_text(plans: Sequence[Priced], problem: "Problem", objective: Objective)
                 f"{plan['tokens_per_s_per_gpu']:,.0f}",
                 quantity("mfu", plan["mfu"]),
                 quantity("peak_bytes", plan["peak_bytes"]),
-                " ".join(degrees),
+                choices["strategy"],
             ]
         )
         before = choices["num_gpus"]
-    header = ["GPUs", "batch", "step", "80 % interval", "tokens/s/GPU", "MFU", "memory", "plan"]
-    return "\n".join([*map(wrapped, head), "", table(header, rows, text=[len(header) - 1])])
+    header = ["GPUs", "batch", "step", "80 % interval", "tokens/s/GPU", "MFU", "memory", "strategy"]
+    return "\n".join([*map(wrapped, head), "", with_choices(plans, header, rows, WIDTH)])
 
 
 def none_fits_text(jobs: Sequence[tuple[int, int]]) -> str:
     """Return on which (GPUs, batch) no plan fits; empty if there are none."""
-    where = ", ".join(f"{gpus:,} GPUs with a batch of {batch:,}" for gpus, batch in jobs)
+    where = ", ".join(f"{counted(gpus, 'GPU')} with a batch of {batch:,}" for gpus, batch in jobs)
     return wrapped(f"no plan fits on {where}") if jobs else ""

@@ -10,12 +10,13 @@ from typing import Any
 from dsx.display.layout import WIDTH, wrapped
 from dsx.display.memory_text import fitting
 from dsx.display.plan_table import OPTIONAL, SHARES, Priced
-from dsx.display.quantities import counted, cut_text, quantity, share, shares
+from dsx.display.quantities import cut_text, quantity, share, shares
 from dsx.display.table import table
 from dsx.printable import printable
 from dsx.space.features import features_of
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import DeviceSpec, peak_flops
+from dsx.units import counted
 
 _INDENT = " " * 4  # of the choices of a plan
 _OF_BITS = "bf16"  # the precision of `matrix_flops`
@@ -60,14 +61,19 @@ def three_plans_text(plans: Mapping[str, Priced], device: DeviceSpec, assumption
 
 def choices_text(name: str, plan: Any) -> str:
     """Return the choices of a plan after a name, and which of them are features, wrapped."""
+    used = features_of(plan)
+    features = [wrapped(f"features: {', '.join(used)}", _INDENT)] if used else []
+    return "\n".join([name, *stated_lines(plan, _INDENT), *features])
+
+
+def stated_lines(plan: Any, indent: str) -> list[str]:
+    """Return the strategy, the choices and the layers of the stages of a plan, wrapped."""
     lines = [f"{printable(plan['strategy'])}: {plan.text}"]
     if "stage_layers" in plan and plan["pp"] > 1:
         stated = f"stage_layers={cut_text(plan['stage_layers'], ',')}"
-        short = len(stated) <= WIDTH - len(_INDENT)  # else it would not be one word of the command line
+        short = len(stated) <= WIDTH - len(indent)  # else it would not be one word of the command line
         lines.append(stated if short else f"layers of stages: {cut_text(plan['stage_layers'])}")
-    if used := features_of(plan):
-        lines.append(f"features: {', '.join(used)}")
-    return "\n".join([name, *(wrapped(line, _INDENT) for line in lines)])
+    return [wrapped(line, indent) for line in lines]
 
 
 def _column(plan: Priced, device: DeviceSpec, assumptions: AssumptionsSpec) -> dict[str, str]:

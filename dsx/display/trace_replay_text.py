@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from dsx.display.quantities import counted, shares
+from dsx.display.quantities import shares
 from dsx.display.table import table
 from dsx.printable import printable
-from dsx.units import format_quantity
+from dsx.units import counted, format_quantity
 
 _ROWS = 24  # of the table of ranks
 _COLUMNS = {"compute_s": "compute", "send_s": "sends", "bubble_s": "bubble", "offload_s": "offload", "host_s": "host"}

@@ -4,10 +4,10 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dsx.display.quantities import counted, share
+from dsx.display.quantities import share
 from dsx.display.table import table
 from dsx.printable import printable
-from dsx.units import format_quantity
+from dsx.units import counted, format_quantity
 
 _PARTS = 12  # rows of the critical path, the longest
 _FAULTS = 20  # faults that are listed

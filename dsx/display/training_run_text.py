@@ -3,8 +3,10 @@
 import math
 from collections.abc import Sequence
 
+from dsx.display.layout import WIDTH
+from dsx.display.plan_table import with_choices
 from dsx.display.quantities import quantity
-from dsx.display.table import table
+from dsx.display.three_plans import stated_lines
 from dsx.results.run_choice import (
     COST,
     DAYS,
@@ -17,9 +19,8 @@ from dsx.results.run_choice import (
     fastest,
     price_column,
 )
-from dsx.units import format_total, scale_of_total
+from dsx.units import counted, format_total, scale_of_total
 
-_DEGREES = ("tp", "tp2", "cp", "ep", "pp", "dp", "vpp")  # of a plan in a table; the chosen plan is shown whole
 _ENERGY = ((1e6, "GWh"), (1e3, "MWh"), (1.0, "kWh"))
 
 
@@ -36,7 +37,7 @@ def days_text(days: float) -> str:
 
 def goal_text(goal: Goal) -> str:
     """Return "done in 60 days for at most 5 M USD"; empty without a goal."""
-    stated = [f"in {goal.deadline_days:g} days"] if goal.deadline_days is not None else []
+    stated = [f"in {counted(goal.deadline_days, 'day')}"] if goal.deadline_days is not None else []
     stated += [f"for at most {format_total(goal.budget_usd)} USD"] if goal.budget_usd is not None else []
     return " ".join(stated)
 
@@ -57,15 +58,16 @@ def answer_text(plans: Sequence[Priced], goal: Goal) -> str:
     kept = taken["goodput"]
     failing = [f"failures and checkpoints take {100 * (1 - kept):.1f} % of the time"] if math.isfinite(kept) else []
     lines = [
-        f"{taken['plan']['num_gpus']:,} GPUs, {why}: {days_text(taken[DAYS])} days{_interval(taken)}",
+        f"{counted(taken['plan']['num_gpus'], 'GPU')}, {why}: {days_text(taken[DAYS])} days{_interval(taken)}",
         *(f"  {line}" for line in (", ".join(_paid(taken)), *failing)),
         f"  step {quantity('step_time_s', taken['step_time_s'])}, MFU {quantity('mfu', taken['mfu'])}, "
-        f"memory {quantity('peak_bytes', taken['peak_bytes'])}, strategy {taken['plan']['strategy']}",
-        f"  {taken['plan'].text}",
+        f"memory {quantity('peak_bytes', taken['peak_bytes'])}",
+        *stated_lines(taken["plan"], "  "),
     ]
     if goal.deadline_days is not None and days_between(taken)[1] > goal.deadline_days:
         sure = [plan for plan in plans if goal.met(plan) and days_between(plan)[1] <= goal.deadline_days]
-        also = f"; {min(sure, key=_price)['plan']['num_gpus']:,} GPUs are in time there too" if sure else ""
+        number = min(sure, key=_price)["plan"]["num_gpus"] if sure else 0
+        also = f"; on {counted(number, 'GPU')} it is in time there too" if sure else ""
         lines.append(f"  at the slow end of the interval it is late{also}")
     return "\n".join(lines)
 
@@ -114,25 +116,27 @@ def counts_text(plans: Sequence[Priced], goal: Goal) -> str:
                 *([", ".join(missed)] if marked else []),
                 f"{plan['tokens_per_s_per_gpu']:,.0f}",
                 quantity("mfu", plan["mfu"]),
-                " ".join(part for part in plan["plan"].text.split() if part.partition("=")[0] in _DEGREES),
+                plan["plan"]["strategy"],
             ]
         )
     paid = "USD" if column == COST else "GPU hours"
-    header = ["", "GPUs", "days", "80 % interval", paid, *([""] if marked else []), "tokens/s/GPU", "MFU", "plan"]
-    return table(header, rows, text=(0, *([5] if marked else []), len(header) - 1))
+    header = ["", "GPUs", "days", "80 % interval", paid, *([""] if marked else []), "tokens/s/GPU", "MFU", "strategy"]
+    return with_choices(plans, header, rows, WIDTH)
 
 
 def missed_text(plans: Sequence[Priced], goal: Goal, train_tokens: float) -> str:
     """Return why no plan meets the goal, and what comes nearest: in GPUs and days, in money, in tokens."""
     numbers = [plan["plan"]["num_gpus"] for plan in plans]
-    on = f"{min(numbers):,} to {max(numbers):,} GPUs" if len(numbers) > 1 else f"{numbers[0]:,} GPUs"
+    on = f"{min(numbers):,} to {max(numbers):,} GPUs" if len(numbers) > 1 else counted(numbers[0], "GPU")
     parts = [f"no plan on {on} trains {format_total(train_tokens)} tokens {goal_text(goal)}"]
     in_time = [plan for plan in plans if not goal.is_late(plan)]
     paid_for = [plan for plan in plans if not goal.is_dear(plan)]
     if goal.deadline_days is not None and not in_time:
         nearest = fastest(plans)
         tokens = _rounded(train_tokens * goal.deadline_days / nearest[DAYS])
-        parts.append(f"the fastest takes {_told(nearest)}, and trains {tokens} tokens in {goal.deadline_days:g} days")
+        parts.append(
+            f"the fastest takes {_told(nearest)}, and trains {tokens} tokens in {counted(goal.deadline_days, 'day')}"
+        )
     if goal.budget_usd is not None and not paid_for:
         nearest = cheapest(plans)
         tokens = _rounded(train_tokens * goal.budget_usd / nearest[COST])
@@ -149,4 +153,4 @@ def missed_text(plans: Sequence[Priced], goal: Goal, train_tokens: float) -> str
 
 def _told(plan: Priced) -> str:
     cost = f" and {_rounded(plan[COST])} USD" if math.isfinite(plan[COST]) else ""
-    return f"{days_text(plan[DAYS])} days{cost} on {plan['plan']['num_gpus']:,} GPUs"
+    return f"{days_text(plan[DAYS])} days{cost} on {counted(plan['plan']['num_gpus'], 'GPU')}"

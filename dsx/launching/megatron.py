@@ -14,6 +14,7 @@ and the rule that experts with tensor parallelism need sequence parallelism (MoE
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dsx.graph.model import Model
 from dsx.graph.regions import BY_NAME
@@ -175,7 +176,7 @@ def _degrees(run: Run, context: list[Option]) -> list[Option]:
     if layout:  # says itself how many chunks a stage has
         found.append(valued("--pipeline-model-parallel-layout", layout, "model.pipeline_model_parallel_layout"))
     elif "stage_layers" not in run.plan:
-        found += _counted(run)
+        found += counted_ends(run.plan, run.num_layers)
     # One stage is numbered alike in all orders, and Megatron-FSDP refuses the flag.
     found += _ORDER_FLAGS.get(str(run["order"]), ()) if pp > 1 else ()
     if vpp > 1:
@@ -185,10 +186,10 @@ def _degrees(run: Run, context: list[Option]) -> list[Option]:
     return found
 
 
-def _counted(run: Run) -> list[Option]:
+def counted_ends(plan: Mapping[str, Any], num_layers: int) -> list[Option]:
     """Return the settings that count embedding and head as a layer each, where the body alone does not divide."""
-    chunks = run.number("pp") * run.number("vpp")
-    if run.num_layers % chunks == 0 or (run.num_layers + 2) % chunks:
+    chunks = int(plan["pp"]) * int(plan["vpp"])
+    if num_layers % chunks == 0 or (num_layers + 2) % chunks:
         return []
     return [
         switch("--account-for-embedding-in-pipeline-split", "model.account_for_embedding_in_pipeline_split"),

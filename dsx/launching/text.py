@@ -5,8 +5,9 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from dsx.launching.megatron import Launch, megatron_lm, words_of
+from dsx.launching.megatron import Launch, counted_ends, megatron_lm, words_of
 from dsx.pricing.problem import Problem
+from dsx.space.layer_layout import LAYOUT
 from dsx.space.plan import Plan
 from dsx.spec.cluster import DeviceSpec
 
@@ -37,6 +38,22 @@ def launch_text(launch: Launch, title: str) -> str:
             lines.append(f"{_INDENT}{text}")
     flags = [" \\\n".join(lines)] if lines else []
     return "\n".join([head, *flags, *map(_wrapped, launch.lost)])
+
+
+def counted_ends_text(plan: Plan, problem: Problem) -> str:
+    """Return how an even cut divides layers that the stages do not divide, and its flags; empty if they do."""
+    limits = problem.limits()
+    if LAYOUT in plan or not (flags := counted_ends(plan, limits.num_layers)):
+        return ""
+    chunks = "pp" if plan["vpp"] == 1 else "pp * vpp"
+    needs = " ".join(option.flag for option in flags)
+    return textwrap.fill(
+        f"{chunks} divides {limits.num_layers + 2} layers, embedding and head counted as a layer each, and not the "
+        f"{limits.num_layers} alone: Megatron-LM needs {needs}",
+        _WIDTH,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _pieces(words: Sequence[str]) -> list[str]:

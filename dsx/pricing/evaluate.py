@@ -1,5 +1,6 @@
 """One plan: its costs, whether it fits, the rules that it breaks, and its kernels one by one."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,9 +30,13 @@ from dsx.space.plan_settings import JobSizes, PlanDefaults, filled_shares, parse
 from dsx.space.strategy_rules import MEMORY, VANISHES
 from dsx.space.tiers import shares_on_tiers
 from dsx.space.violations import Violation, violations
+from dsx.spec.cluster import peak_flops
 from dsx.units import format_quantity
 
 DIRECTIONS = ("forward", "backward")
+_COSTS = (*StepCosts.__dataclass_fields__,)
+# What follows from the whole work of a step and its seconds.
+_SPEEDS = (*_COSTS[_COSTS.index("peak_bytes") + 1 :], *StepInterval.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +97,21 @@ def price_plan(problem: Problem, plan: Plan) -> Evaluation:
     if costs["peak_bytes"] > capacity:
         broken.insert(0, Violation(MEMORY, _memory_detail(costs, capacity)))
     fits = not any(violation.reason in (MEMORY, VANISHES) for violation in broken)
+    if not _whole(problem, codes, costs["mfu"], broken):
+        costs |= dict.fromkeys(_SPEEDS, math.nan)
     if layers:
         columns[LAYOUT] = np.array([text_of(layers)], dtype=object)
     stages = stages_of_plan(problem, columns, layers) if layers else ()
     return Evaluation(named_row(problem, columns, 0), costs, fits, tuple(broken), stages)
+
+
+def _whole(problem: Problem, codes: Mapping[str, int], mfu: float, broken: Sequence[Violation]) -> bool:
+    """Return whether the ranks of a plan do all the work of a step: else its seconds say nothing of its speed."""
+    sequences = codes["dp"] * codes["microbatch_size"] * codes["num_microbatches"]
+    device = problem.cluster.device
+    most = peak_flops(device, problem.assumptions_spec.linear_dtype) / device.matrix_flops
+    vanishes = any(violation.reason == VANISHES for violation in broken)
+    return not vanishes and sequences == codes["global_batch_size"] and mfu <= most
 
 
 def _optimal_cut(problem: Problem, columns: Arrays) -> tuple[int, ...]:

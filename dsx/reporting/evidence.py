@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from dsx.cost.interval import sources_like
 from dsx.display.extrapolation import extrapolated_text
 from dsx.display.memory_text import fitting
-from dsx.display.quantities import counted, quantity, share
+from dsx.display.quantities import quantity, share
 from dsx.pricing.problem import Problem
 from dsx.reporting.answer import Named
 from dsx.reporting.markup import Markup, element, markup
+from dsx.units import counted
 
 
 def evidence(problem: Problem, named: Sequence[Named], remarks: Sequence[str]) -> Markup:

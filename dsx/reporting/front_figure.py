@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from dsx.display.quantities import counted
 from dsx.reporting.answer import Named
 from dsx.reporting.figure import SYMBOLS, Picture, blank, numbers, shown, shown_all
 from dsx.reporting.ranked_rows import Cloud, RankedRows, cloud
 from dsx.results.plot.axes import scale_of
 from dsx.results.plot.capacity import capacities
-from dsx.units import format_quantity
+from dsx.units import counted, format_quantity
 
 _X, _Y = "step_time_s", "peak_bytes"
 
@@ -58,7 +57,8 @@ def front_figure(rows: RankedRows, named: Sequence[Named]) -> Picture:
             )
         )
     _mark_capacity(figure, rows, named[0], y_size)
-    job = f"{named[0].row['num_gpus']:,} GPUs and {named[0].row['global_batch_size']:,} sequences a step"
+    gpus, batch = (int(named[0].row[name]) for name in ("num_gpus", "global_batch_size"))
+    job = f"{counted(gpus, 'GPU')} and {counted(batch, 'sequence')} a step"
     about = f"The {found.number:,} feasible plans of the set for {job}, up to twice the step time of the first."
     return Picture("front", "Step time and memory", about, figure)
 

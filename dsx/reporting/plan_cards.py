@@ -10,7 +10,7 @@ from dsx.pricing.problem import Problem
 from dsx.reporting.answer import Named
 from dsx.reporting.markup import Markup, described, element
 from dsx.results.roles import FASTEST, LEANEST, NEARLY, SIMPLEST
-from dsx.units import format_quantity
+from dsx.units import counted, format_quantity
 
 _MEANS = {
     "chosen": "the plan that this report was asked for",
@@ -53,7 +53,7 @@ def _card(one: Named, problem: Problem | None) -> Markup:
                 ("memory", _memory(priced, problem)),
                 ("time in", ", ".join(f"{name} {part}" for name, part in spent if part[0] != "0")),
                 *((name, quantity(column, value) if value == value else "") for name, column, value in run),
-                ("job", f"{plan['num_gpus']:,} GPUs, {plan['global_batch_size']:,} sequences a step"),
+                ("job", f"{counted(plan['num_gpus'], 'GPU')}, {counted(plan['global_batch_size'], 'sequence')} a step"),
                 ("cluster", str(priced["hardware"]["cluster"])),
                 ("machine", ", ".join(hardware)),
                 ("candidate", str(plan["candidate"])),

@@ -5,9 +5,10 @@ from typing import Any
 
 from dsx.display.job_text import only_text, steps_text
 from dsx.display.manifest_text import kept_text, title_of, what_if_values
-from dsx.display.quantities import counted, hardware_text
+from dsx.display.quantities import hardware_text
 from dsx.printable import printable
 from dsx.results.manifest import Manifest
+from dsx.units import counted
 
 
 def question_text(manifest: Manifest) -> str:

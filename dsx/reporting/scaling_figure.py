@@ -9,7 +9,7 @@ from dsx.reporting.figure import COLOURS, DASHES, SYMBOLS, Picture, blank, numbe
 from dsx.reporting.ranked_rows import RankedRows, rate
 from dsx.results.plot.axes import words
 from dsx.results.plot.selection import fastest
-from dsx.units import format_quantity
+from dsx.units import counted, format_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +42,7 @@ def scaling_figure(rows: RankedRows, first: Named) -> Picture | None:
         go.Scatter(
             x=numbers(best[_X]),
             y=numbers([ideal] * len(best)),
-            name=f"no loss beyond {best[_X].iloc[0]:,} GPUs",
+            name=f"no loss beyond {counted(int(best[_X].iloc[0]), 'GPU')}",
             mode="lines",
             line={"color": "#888888", "dash": "dash", "width": 1.5},
             hoverinfo="skip",
@@ -73,7 +73,7 @@ def _ticks(best: "pd.DataFrame") -> list[str]:
 
 def _hovers(rows: RankedRows, points: "pd.DataFrame") -> list[str]:
     return [
-        f"<b>{priced['plan'][_X]:,} GPUs: {speed:,.0f} tokens/s/GPU</b><br>"
+        f"<b>{counted(priced['plan'][_X], 'GPU')}: {speed:,.0f} tokens/s/GPU</b><br>"
         f"step {format_quantity(priced['step_time_s'], 's')}, MFU {100 * priced['mfu']:.1f} %<br>"
         f"{shown(priced['plan'].text)}"
         for priced, speed in zip(rows.plans(points), rate(points), strict=True)

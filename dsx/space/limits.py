@@ -70,7 +70,7 @@ class Limits:
     def layers_text(self) -> str:
         """The layers that an even cut divides, in words."""
         counted = f", nor {self.num_layers + 2} with embedding and head" if self.counts_ends else ""
-        return f"{self.num_layers} layers{counted}"
+        return f"{self.num_layers} layer{'' if self.num_layers == 1 else 's'}{counted}"
 
     @property
     def max_stages(self) -> int:

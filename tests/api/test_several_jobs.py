@@ -1,8 +1,11 @@
 """The fastest plan of each of several jobs."""
 
+import re
+
 import pytest
 
 import dsx
+from dsx.display.quantities import cut_text
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
 
 FEW = {"zero_replicas": 1, "stored_layers": 0, "offload": "none"}
@@ -32,7 +35,7 @@ def test_it_prints_groups_of_gpus(several):
     lines = str(several).splitlines()
     assert lines[1] == "the fastest plan of each job, ranked by tokens_per_s_per_gpu, those of the same GPUs together"
     at = next(number for number, line in enumerate(lines) if line.lstrip().startswith("GPUs"))
-    starts = [line.split()[0] for line in lines[at + 1 : at + 5]]
+    starts = [line.split()[0] for line in lines[at + 1 : at + 9 : 2]]
     first, batch = str(several.plan["num_gpus"]), str(several.plan["global_batch_size"])
     assert starts[0] == first and {*starts} == {"8", "16", "32", "64"} - {batch}
     assert max(map(len, lines)) <= 100
@@ -58,3 +61,28 @@ def test_jobs_that_no_plan_fits(job):
         none.plan  # noqa: B018
     some = dsx.several_jobs(job, [8, 11], 3, **OPTIONS)  # 11 divides neither 3 sequences nor 8 layers
     assert "no plan fits on 11 GPUs with a batch of 3" in str(some) or not some.priced
+
+
+def words(text):
+    return " ".join(str(text).split())
+
+
+def test_the_tables_show_all_that_a_plan_needs(job):
+    """A plan without its offload, its ZeRO stage or its cut is another one, which may not fit."""
+    own = job.replace(assumptions="default")
+    options = {"fix": "offload=optimizer recompute=full pp=2 microbatch_size=1", "strategy": "1d"}
+    found = dsx.several_jobs(own, [8, 16], **options)
+    trained = dsx.training_run(own, 1e9, [8, 16], **options)
+    for answer in (found, trained):
+        for plan in answer.plans:
+            assert plan.text in words(answer) and "offload=optimizer" in plan.text
+            assert f"layers of stages: {cut_text(plan['stage_layers'])}" in words(answer)
+        assert max(map(len, str(answer).splitlines())) <= 100
+    assert f"stage_layers={cut_text(trained.plan['stage_layers'], ',')}" in str(trained)
+
+
+def test_one_is_said_in_the_singular(job):
+    found = dsx.several_jobs(job, [1], [1, 2], **OPTIONS)
+    assert "the best, on 1 GPU with a batch" in str(found)
+    run = dsx.training_run(job, 1e9, [1], deadline="1 days", **OPTIONS)
+    assert "in 1 day" in str(run) and not re.search(r"\b1 (days|GPUs|steps)\b", str(run))

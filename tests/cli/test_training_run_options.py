@@ -53,7 +53,8 @@ def test_no_plan_fits(run, folder):
         ((*BEST, "--train-tokens", "15t"), "unknown suffix 't'; did you mean 'T'?"),
         ((*BEST, "--num-gpus", "8", "--deadline", "3d"), "--deadline is about a training run: give its tokens too"),
         ((*BEST, "--num-gpus", "8,x", "--train-tokens", "2B"), "'x' is not a whole number, as in 512"),
-        ((*BEST, "--num-gpus", "8k"), "'8k' is not a whole number, as in 512"),
+        ((*BEST, "--num-gpus", "8m"), "unknown suffix 'm'; did you mean 'M'?"),
+        ((*BEST, "--num-gpus", "8", "--sequence-length", "8k"), "'8k' is not a whole number, as in 512: write 8000"),
         (
             (*BEST, "--num-gpus", "70,000"),
             "'70,000' is not a whole number, as in 512: leave out the comma, as in 70000",

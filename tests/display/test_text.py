@@ -6,11 +6,12 @@ import math
 import pytest
 
 from dsx.cli.printing import print_json
-from dsx.display.quantities import counted, quantity, share, shares
+from dsx.display.quantities import quantity, share, shares
 from dsx.display.table import table
 from dsx.progress import rate_text
 from dsx.space.choices import CHOICES
 from dsx.space.plan import Plan
+from dsx.units import counted
 
 
 def test_tables_align_text_left_and_numbers_right():

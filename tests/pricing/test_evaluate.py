@@ -120,3 +120,21 @@ def test_rows_of_a_search_as_evaluations():
         assert shown["reject"] == []
     assert priced_plans(problem, {name: column[:0] for name, column in rows.items()}) == []
     assert np.ndim(rows["tp"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "batch"),
+    [
+        ("mixtral-8x7b", ["ep=1024", "dp=1024"], 1024),  # 8 experts
+        ("llama-3-8b", ["tp=1024"], 1024),  # 8 key-value heads
+        ("llama-3-8b", ["dp=1024"], 1500),  # 476 sequences that no replica has
+        ("llama-3-8b", ["dp=512", "pp=2"], 1024),
+    ],
+)
+def test_a_plan_that_leaves_work_out_has_no_speed(model, settings, batch):
+    problem = make_problem(load_model(model), load_cluster("h100-nvs8"), load_assumptions("default"), ["1d"])
+    found = evaluate_plan(problem, settings, 1024, batch)
+    whole = "pp=2" in settings
+    speeds = [found.costs[name] for name in ("mfu", "tokens_per_s", "tokens_per_s_per_gpu", "step_time_s_low")]
+    assert np.isfinite(speeds).tolist() == [whole] * 4
+    assert (not whole or 0 < found.costs["mfu"] < 1) and np.isfinite(found.costs["step_time_s"])

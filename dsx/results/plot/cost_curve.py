@@ -10,6 +10,7 @@ from dsx.results.plot.axes import label_axis, log_ticks, plain_numbers
 from dsx.results.plot.layout import figure_of
 from dsx.results.run_choice import COST, DAYS, HOURS
 from dsx.search.pareto_front import front
+from dsx.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,10 +79,14 @@ def cost_curve(
     here = gpus == chosen
     if here.any():
         marked = {"markersize": 13, "markerfacecolor": "none", "markeredgecolor": "tab:red", "markeredgewidth": 1.8}
-        ax.plot(days[here], cost[here] / size, "o", zorder=4, label=f"chosen: {chosen:,} GPUs", **marked)
+        ax.plot(days[here], cost[here] / size, "o", zorder=4, label=f"chosen: {counted(chosen, 'GPU')}", **marked)
     if deadline_days is not None:
         ax.axvline(
-            deadline_days, color=_ALLOWED, linestyle="--", linewidth=1, label=f"deadline: {deadline_days:g} days"
+            deadline_days,
+            color=_ALLOWED,
+            linestyle="--",
+            linewidth=1,
+            label=f"deadline: {counted(deadline_days, 'day')}",
         )
     if budget_usd is not None and paid == COST:
         ax.axhline(budget_usd / size, color=_ALLOWED, linestyle=":", linewidth=1.4, label="budget")

@@ -13,7 +13,7 @@ from dsx.results.plot.layout import Layout
 from dsx.results.plot.selection import settings
 from dsx.space.limits import DEGREES
 from dsx.spec.run_columns import OF_TOKENS
-from dsx.units import format_total
+from dsx.units import counted, format_total
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,10 +53,10 @@ def job_text(df: "pd.DataFrame", axes: Collection[str] = ()) -> str:
     """
     model = df.attrs.get("spec", {}).get("resolved", {}).get("model", {}).get("name", "")
     one = {name: df[name].iloc[0] for name in _settled(df) if name not in axes}
-    gpus = f"{one['num_gpus']:,} GPUs" if "num_gpus" in one else ""
+    gpus = counted(int(one["num_gpus"]), "GPU") if "num_gpus" in one else ""
     cluster = name_text(str(one["cluster"])) if "cluster" in one else ""
-    batch = f"{one['global_batch_size']:,} sequences" if "global_batch_size" in one else ""
-    batch += f" of {one['sequence_length']:,} tokens" if batch and "sequence_length" in one else ""
+    batch = counted(int(one["global_batch_size"]), "sequence") if "global_batch_size" in one else ""
+    batch += f" of {counted(int(one['sequence_length']), 'token')}" if batch and "sequence_length" in one else ""
     tokens = df.attrs.get("spec", {}).get("train_tokens")
     whole = f"{format_total(tokens)} tokens in all" if tokens and {*OF_TOKENS} & {*axes} else ""
     hardware = [f"{named(df, name)} {value_texts(df, name, [value])[0]}" for name, value in one.items() if "." in name]
