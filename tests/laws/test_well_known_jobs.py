@@ -1,0 +1,48 @@
+"""The three plans that `best` answers for fifteen well-known jobs, looked at as someone would who pays for them.
+
+An exact search finds every hole of a price. So each plan is priced again as it is stated, its trace is replayed, a rank
+of each stage, which uses none of the formulas of a step, and it must fit GPUs and hosts.
+"""
+
+import logging
+
+import pytest
+from laws.well_known_jobs import JOBS
+
+import dsx
+from dsx.traces.folder import open_folder, traces
+from dsx.traces.lifetimes import memory_use
+
+PLANS = ("fastest", "simplest", "leanest")
+ROLES = pytest.mark.parametrize("role", PLANS)
+
+
+@pytest.fixture(scope="module", params=JOBS, ids=str)
+def asked(request):
+    """A job and its answer."""
+    log = logging.getLogger("dsx")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    yield request.param.job, dsx.best(request.param.job, framework=request.param.framework)
+    log.setLevel(before)
+
+
+def largest_difference(plan):
+    """How far a replay may be from the price, in time and in memory: the passes of these plans are coarser."""
+    coarse = plan["zero_stage"] >= 2 or plan["vpp"] > 1 or plan["offload"] != "none"
+    return 0.05 if coarse else 0.03
+
+
+@pytest.mark.slow
+@ROLES
+def test_a_plan_takes_as_long_and_holds_as_much_as_its_replay(asked, role, tmp_path):
+    _, answer = asked
+    chosen = answer.to_data()[role]
+    priced = dsx.evaluate(answer.job, getattr(answer, role))
+    assert priced.step_time_s == pytest.approx(chosen["step_time_s"], rel=1e-9)
+    dsx.trace.write(answer.job, getattr(answer, role), out=tmp_path / "trace", ranks="stages")
+    step = dsx.trace.replay(tmp_path / "trace", cluster=answer.job.cluster, assumptions=answer.job.assumptions)
+    peak = max(memory_use(trace).peak_bytes for trace in traces(open_folder(tmp_path / "trace")))
+    bound = largest_difference(chosen["plan"])
+    assert step.step_time_s == pytest.approx(priced.step_time_s, rel=bound)
+    assert peak == pytest.approx(priced.costs["peak_bytes"] - priced.costs["overhead_bytes"], rel=bound)
