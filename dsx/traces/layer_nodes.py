@@ -4,9 +4,10 @@ Numbers are whole. A dimension or a shard that does not divide is floored, as th
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from dsx.cost.assumptions import BF16
 from dsx.cost.layer import COMM_COLUMN, OVERLAP, WeightGroup, weight_groups
 from dsx.cost.work import MultiplyShape
 from dsx.graph.derived import BACKWARD, FORWARD, DerivedLayer, KernelCosts
@@ -21,6 +22,8 @@ from dsx.space.recompute_values import regions_of
 from dsx.spec.assumed_names import ELEMENT_BYTES
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.traces.multiply_numbers import bits_of
+
+CAST = " cast"  # suffix of a tensor as multiplies in 8 bits or fewer keep it
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +134,8 @@ def layer_nodes(
     backward = backward_nodes(layer, recomputed, chosen or frozenset())
     numbers = _Numbers(layer, kind, values, assumptions)
     graph = layer.graph
-    forward = tuple(numbers.nodes(graph.forward, FORWARD))
-    back = tuple(numbers.nodes(backward, BACKWARD))
+    forward, back = numbers.nodes(graph.forward, FORWARD), numbers.nodes(backward, BACKWARD)
+    forward, back = _with_casts(forward, back, numbers.cast_operands(graph.forward))
     weights = tuple(
         LayerWeight(
             weight.name,
@@ -152,8 +155,8 @@ def layer_nodes(
     taken = {value.name for value in graph.inputs}
     return LayerNodes(
         kind=kind,
-        forward=forward,
-        backward=back,
+        forward=tuple(forward),
+        backward=tuple(back),
         inputs=tuple(value.name for value in graph.inputs),
         outputs=numbers.names(graph.outputs),
         output_gradient=graph.output_gradients[0].name,
@@ -164,6 +167,27 @@ def layer_nodes(
         groups={ranks: tuple(weights[index] for index in members) for ranks, members in groups.items()},
         saved=tuple(t for name, t in read.items() if name not in first and (name in made or name in taken)),
     )
+
+
+def _with_casts(
+    forward: list[LayerNode], back: list[LayerNode], casts: Mapping[str, Tensor]
+) -> tuple[list[LayerNode], list[LayerNode]]:
+    """Return the nodes of both directions where the backward reads a cast tensor in place of the one that is cast.
+
+    The node that makes the tensor makes the cast one too, or, for an input of the layer, the first that reads it.
+    """
+    missing = dict(casts)
+
+    def casting(node: LayerNode, tensors: Iterable[Tensor]) -> LayerNode:
+        made = tuple(missing.pop(tensor.name) for tensor in tensors if tensor.name in missing)
+        return replace(node, writes=node.writes + made) if made else node
+
+    def cast(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(casts.get(tensor.name, tensor) for tensor in tensors)
+
+    forward = [casting(node, node.writes) for node in forward]
+    forward = [casting(node, node.reads) for node in forward]
+    return forward, [replace(node, reads=cast(node.reads), writes=cast(node.writes)) for node in back]
 
 
 class _Numbers:
@@ -211,6 +235,21 @@ class _Numbers:
         """Return where a kernel's backward belongs: before that of the kernels before it."""
         places = (at for at, node in enumerate(found) if node.direction == BACKWARD and node.kernel < kernel)
         return next(places, len(found))
+
+    def cast_operands(self, nodes: Iterable[Node]) -> dict[str, Tensor]:
+        """Return the saved tensors that only multiplies in 8 bits or fewer keep, cast, by the name of what is cast."""
+        kept, whole = self.assumptions.fp8_saved_bytes, self.assumptions.activation_bytes
+        if self.assumptions.linear_dtype == BF16 or kept == whole:
+            return {}
+        saved = [tensor for kernel in self.layer.kernels for tensor in kernel.saved]
+        operands = {tensor.key: tensor.operand for tensor in saved}
+        values = [value for node in nodes for value in (*node.reads, *node.writes) if value.saved_as in operands]
+        by_use: dict[bool, dict[str, Tensor]] = {True: {}, False: {}}
+        for value in values:
+            for own in self.resolved([value]):
+                size = self.number(own.bytes) // whole * kept
+                by_use[operands[value.saved_as]][own.name] = Tensor(own.name + CAST, size)
+        return {name: tensor for name, tensor in by_use[True].items() if name not in by_use[False]}
 
     def resolved(self, values: Iterable[Value]) -> tuple[Value, ...]:
         """Return values with those that a collective over one rank would have written replaced by what it reads."""

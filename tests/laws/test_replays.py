@@ -9,6 +9,10 @@ import logging
 import pytest
 from replays import OVERLAPS_OF, replayed
 
+import dsx
+from dsx.traces.folder import open_folder, traces
+from dsx.traces.lifetimes import memory_use
+
 # Largest difference in the step time of plans that no limit is stated for, by overlaps; in memory it is 2 %.
 TOLERANCE = {"none": 0.01, "all or none": 0.03, "default": 0.05}
 MEMORY = 0.02
@@ -57,3 +61,14 @@ def test_a_replay_is_as_long_and_as_large_as_priced(seed, overlaps, tmp_path):
     memory = max([MEMORY, *(bound for _, bound in stated)])
     assert abs(found.time) <= time, found
     assert abs(found.memory) <= memory, found
+
+
+@pytest.mark.parametrize("recompute", ["none", "norms", pytest.param("full", marks=pytest.mark.slow)])
+def test_operands_in_8_bits_are_kept_as_priced(recompute, tmp_path):
+    fp8 = ["model.layers.1.count=8", "assumptions.linear_dtype=fp8", "assumptions.fp8_saved_bytes=1"]
+    job = dsx.Job("llama-3-8b", "h100-nvs8", 4, 16, 4096, set=fp8)
+    plan = {"tp": 2, "pp": 2, "recompute": recompute}
+    priced = dsx.evaluate(job, plan)
+    dsx.trace.write(job, plan, out=tmp_path / "trace", durations=False)
+    peak = max(memory_use(trace).peak_bytes for trace in traces(open_folder(tmp_path / "trace")))
+    assert peak == pytest.approx(priced.costs["peak_bytes"] - priced.costs["overhead_bytes"], rel=MEMORY)
