@@ -205,5 +205,6 @@ def evaluate(
     """
     given = given_plan(plan, choices, checked(job))
     settings, cut = given.cut(partition)
+    job = given.of_job(job)
     problem = job.problem(given.strategy if strategy is None else strategy, cut)
     return Evaluation(job, problem, evaluate_plan(problem, settings, job.num_gpus, job.global_batch_size), operators)

@@ -9,7 +9,7 @@ from dsx.errors import InputError, PlanError
 from dsx.remarks import warn
 from dsx.results.schema import COLUMNS, CUT
 from dsx.space.choices import SEARCHED_COLUMNS
-from dsx.space.layer_layout import LAYOUT
+from dsx.space.layer_layout import LAYOUT, predicts
 from dsx.space.limits import DEGREES, EVEN, OPTIMAL
 from dsx.space.plan_settings import SHARES, SIZES
 from dsx.spec.what_if import is_field
@@ -55,6 +55,17 @@ class GivenPlan(NamedTuple):
         if stated is None and self.layout is None:
             return self.settings, EVEN
         return self.settings if stated else [*self.settings, f"{LAYOUT}={self.layout}"], OPTIMAL
+
+    def of_job(self, job: "Job") -> "Job":
+        """Return the job of the plan: a layout with a layer of multi-token prediction trains a model with one."""
+        stated = next((one for one in self.settings if one.startswith(f"{LAYOUT}=")), "")
+        if job.model.num_prediction_layers or not predicts(stated.removeprefix(f"{LAYOUT}=")):
+            return job
+        warn(
+            f"the layout has m, a layer of multi-token prediction, so {job.model.name} is priced with one, as "
+            "--set model.num_prediction_layers=1 has it"
+        )
+        return job.replace(set={"model.num_prediction_layers": 1})
 
 
 def given_plan(plan: PlanLike | None, choices: Mapping[str, object], job: "Job") -> GivenPlan:

@@ -125,6 +125,7 @@ def write(
     """
     given = given_plan(plan, choices, checked(job))
     settings, cut = given.cut(partition)
+    job = given.of_job(job)
     problem = job.problem(given.strategy if strategy is None else strategy, cut)
     if durations:
         priced = evaluate_plan(problem, settings, job.num_gpus, job.global_batch_size)

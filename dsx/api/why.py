@@ -172,6 +172,7 @@ def why(
     """
     given = given_plan(plan, choices, checked(job))
     settings, cut = given.cut(partition)
+    job = given.of_job(job)
     problem = job.problem(given.strategy if strategy is None else strategy, cut)
     priced = evaluate_plan(problem, settings, job.num_gpus, job.global_batch_size)
     return explained(problem, priced, None if framework is None else read_framework(framework))

@@ -80,13 +80,16 @@ def build_layer(
 
 
 def block_of(use: UseSyntax, find_block: FindBlock) -> LayerDefinition:
-    """Return the definition of the block that a ``use`` line names; raises InputError if there is none."""
+    """Return the definition of the block, or layer, that a ``use`` line names; raises InputError if there is none."""
     try:
-        return find_block(use.block, use.place)
+        found = find_block(use.block, use.place)
     except UnknownNameError as error:
         if use.parameter:
             raise SpecError(f"block parameter {use.parameter!r}: {error}") from None
         raise use.place.error(str(error)) from None
+    if found.kind != use.kind:
+        raise use.place.error(f"{use.block!r} is not a {use.kind}")
+    return found
 
 
 def _kept_for_all(operators: list[Operator]) -> list[Operator]:

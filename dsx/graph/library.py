@@ -60,7 +60,7 @@ def load_definition(name: str, near: Path | None = None) -> LayerDefinition:
 
 
 def block_definition(block: str, place: Place) -> LayerDefinition:
-    """Return the definition of the block that a line uses by that name or path; raises InputError."""
+    """Return the definition of the block, or layer, that a line uses by that name or path; raises InputError."""
     try:
         found = parse_file(find("layers", block, SUFFIX, Path(place.file)))
     except UnknownNameError:
@@ -68,7 +68,7 @@ def block_definition(block: str, place: Place) -> LayerDefinition:
             raise place.error(now) from None
         in_folder = [file.stem for file in Path(place.file).parent.glob(f"*{SUFFIX}")]
         raise UnknownNameError("block", block, {*_names("block"), *in_folder}) from None
-    if not isinstance(found, LayerDefinition) or found.kind != "block":
+    if not isinstance(found, LayerDefinition):
         raise place.error(f"{block!r} is not a block")
     return found
 

@@ -78,6 +78,11 @@ class Model:
         return tuple(layer for layer, _ in self.layers[len(self.layers) - self.trailing :])
 
     @property
+    def num_predictions(self) -> int:
+        """Number of layers of multi-token prediction, for which the head takes the further tokens as data."""
+        return sum(layer.layer.tensors[name].data for layer in self.last for name in layer.layer.inputs)
+
+    @property
     def segments(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """The body as segments, each a tuple of (position among `kinds`, count).
 
@@ -249,7 +254,8 @@ def check_repeats(layer: Layer) -> None:
 
 
 def _check_one_input_and_output(layer: Layer) -> None:
-    if len(layer.inputs) != 1 or len(layer.outputs) != 1:
+    taken = [name for name in layer.inputs[1:] if not layer.tensors[name].data]
+    if not layer.inputs or taken or len(layer.outputs) != 1:
         raise SpecError(
             f"layer {layer.name!r} has the inputs {', '.join(layer.inputs)} and the outputs "
             f"{', '.join(layer.outputs)}; a layer of a model has one of each"

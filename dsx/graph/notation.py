@@ -65,13 +65,14 @@ class OperatorSyntax:
 
 @dataclass(frozen=True, slots=True)
 class UseSyntax:
-    """One line ``use block{modifier} (inner = outer, ...)``."""
+    """One line ``use block{modifier} (inner = outer, ...)``, or ``use layer name (...)`` of a layer in a layer."""
 
     block: str
     bindings: dict[str, str]
     place: Place
     modifier: str = ""  # replaces ``{*}`` inside the block
     parameter: str = ""  # the block parameter in ``use $parameter``; `block` is then known after the settings
+    kind: str = "block"  # or "layer"
     regions: RegionPath = ()
 
 

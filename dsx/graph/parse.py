@@ -245,8 +245,9 @@ def _region(line: Line) -> str:
 
 
 def _use(line: Line, place: Place) -> UseSyntax:
+    kind = "layer" if line.accept("layer") else "block"
     parameter = line.name("a block parameter").text if line.accept("$") else ""
-    block = "" if parameter else line.word("the name of a block").text
+    block = "" if parameter else line.word(f"the name of a {kind}").text
     modifier = _modifier(line)
     bindings: dict[str, str] = {}
     if line.accept("("):
@@ -257,7 +258,7 @@ def _use(line: Line, place: Place) -> UseSyntax:
             line.expect("=")
             bindings[token.text] = line.name("a name outside the block").text
             line.accept(",")
-    return UseSyntax(block, bindings, place, modifier, parameter)
+    return UseSyntax(block, bindings, place, modifier, parameter, kind)
 
 
 def _operator(line: Line) -> OperatorSyntax:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from dsx.graph.model import counted
 from dsx.spec.assumptions import AssumptionsSpec
-from dsx.spec.model import HEADS, KV_HEADS, LayerKind, ModelSpec
+from dsx.spec.model import HEADS, KV_HEADS, PREDICTION, LayerKind, ModelSpec
 
 GATED, GELU, SQUARED_RELU = "gated", "gelu", "squared_relu"
 _BODY = "transformer"  # the layer definition that frameworks know
@@ -22,7 +22,7 @@ _BLOCKS = {_LATENT, _EXPERTS, "self-attention", "feed-forward"}
 # Options of its layers that have a field; of the embedding and the head.
 _OF_LAYERS = {"layernorm", "rotary", "qk_norm", "qkv_bias", "out_bias", "ff_bias", "ff_out_bias", "expert_bias"}
 _OF_LAYERS |= {GATED, SQUARED_RELU, "dropout", "residual_dropout", "window", "full", "corrected", "limited", "shared"}
-_OF_ENDS = {"layernorm", "learned_positions", "tied"}
+_OF_ENDS = {"layernorm", "learned_positions", "tied", PREDICTION}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,7 @@ class Architecture:
     dropout: bool  # of attention probabilities
     residual_dropout: bool
     tied: bool
+    predictions: int  # layers of multi-token prediction, each as the last one
     causal: bool
     window: int | None  # positions
     windowed: tuple[bool, ...]
@@ -112,13 +113,14 @@ def architecture_of(spec: ModelSpec, assumptions: AssumptionsSpec) -> Architectu
         dropout="dropout" in has,
         residual_dropout="residual_dropout" in has,
         tied="tied" in ends,
+        predictions=int(PREDICTION in ends),
         causal="full" not in has,
         window=sizes.get("window") if "window" in has else None,
         windowed=tuple("window" in kind.options for kind in layers),
         with_experts=of_experts,
         latent=_latent(sizes) if latent else None,
         experts=_experts(sizes, has) if any(of_experts) else None,
-        unusual=tuple(_unusual(kinds, ends)),
+        unusual=tuple(_unusual(kinds, ends - layers[-1].options if PREDICTION in ends else ends)),
     )
 
 

@@ -10,8 +10,11 @@ from itertools import groupby
 _LEAST = 3  # equal chunks in a row that are written as a group
 
 
-def layout_text(body: Sequence[int]) -> str:
-    """Return the layout of a pipeline whose chunks have so many layers of the body; empty for none."""
+def layout_text(body: Sequence[int], predictions: int = 0) -> str:
+    """Return the layout of a pipeline whose chunks have so many layers of the body; empty for none.
+
+    The layers of multi-token prediction are on the stage of the loss.
+    """
     if not body:
         return ""
     last = len(body) - 1
@@ -23,7 +26,7 @@ def layout_text(body: Sequence[int]) -> str:
         found.append(f"({piece})*{count}" if count >= _LEAST else piece * count)
     if last:
         found.append(_letters(body[last]))
-    return "".join(found) + "L"
+    return "".join(found) + "m" * predictions + "L"
 
 
 def _letters(size: int) -> str:

@@ -165,7 +165,7 @@ def megatron_core(run: Run) -> Launch:
 def _degrees(run: Run, context: list[Option]) -> list[Option]:
     """Return the settings of the degrees and of the pipeline."""
     tp, cp, pp, vpp = (run.number(axis) for axis in ("tp", "cp", "pp", "vpp"))
-    layout = layout_text(run.chunks)
+    layout = layout_text(run.chunks, run.predictions)
     found = [
         valued("--tensor-model-parallel-size", tp, "model.tensor_model_parallel_size"),
         *([switch("--sequence-parallel", "model.sequence_parallel")] if run.sequence_parallel else []),

@@ -1,7 +1,6 @@
 """A model as settings of Megatron Core, and what of it they cannot express.
 
-Sources: megatron-core 0.19.2 (megatron.training.arguments, TransformerConfig and MLATransformerConfig). Of multi-token
-prediction nothing is set: dsx does not price it.
+Sources: megatron-core 0.19.2 (megatron.training.arguments, TransformerConfig and MLATransformerConfig).
 """
 
 from dsx.launching.architecture import GATED, GELU, SQUARED_RELU, Architecture, ExpertSizes, Latent
@@ -29,6 +28,7 @@ def model_options(shape: Architecture, sequence_length: int) -> Settings:
         valued("--normalization", "LayerNorm" if shape.layernorm else "RMSNorm", "model.normalization"),
         *_biases(shape),
         *([] if shape.tied else [_untied()]),
+        *([valued("--mtp-num-layers", shape.predictions, "model.mtp_num_layers")] if shape.predictions else []),
         valued("--attention-dropout", 0.1 if shape.dropout else 0.0, "model.attention_dropout"),
         valued("--hidden-dropout", 0.1 if shape.residual_dropout else 0.0, "model.hidden_dropout"),
     ]

@@ -50,6 +50,7 @@ class Run:
     chunks: tuple[int, ...]  # body layers of each chunk of an uneven pipeline; empty if all have the same number
     foreign: tuple[str, ...]  # divisions of weights and activations that no framework on Megatron Core has
     regions: frozenset[str]  # that recomputation of some regions finds in the layers
+    predictions: int  # layers of multi-token prediction
     vocabulary: int  # logits of a token; 0 if none are counted
     unshared_experts: bool  # experts beside tensor parallel ranks that all have every token
 
@@ -92,6 +93,7 @@ def run_of(plan: Plan | Mapping[str, object], model: Model, assumptions: Assumpt
         chunks=tuple(_chunks(plan, model)),
         foreign=tuple(_foreign_layout(plan, layer)),
         regions=frozenset(name for kind in model.kinds for name in kind.region_names),
+        predictions=model.num_predictions,
         vocabulary=model.dimensions.get("v", 0) if model.last else 0,
         unshared_experts=tp > 1 and not sequence_parallel and EXPERTS in layer.letters,
     )

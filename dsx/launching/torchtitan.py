@@ -67,6 +67,7 @@ def _no_model(shape: Architecture) -> list[str]:
         "dropout": shape.dropout or shape.residual_dropout,
         f"attention to the last {shape.window} positions": shape.window is not None,
         "attention to all positions": not shape.causal,
+        "multi-token prediction": shape.predictions > 0,
         "no embedding": shape.vocabulary is None,
     }
     return [*shape.unusual, *(part for part, there in parts.items() if there)]

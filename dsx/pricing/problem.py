@@ -105,6 +105,7 @@ class Problem:
             self.partition,
             len(stack.first),
             len(stack.last),
+            self.models[0].num_predictions,
             counts_ends=bool(stack.first and stack.last),
         )
 

@@ -107,7 +107,7 @@ def model_of(sizes: Sizes, sequence_length: int, models: Sequence[ModelSpec]) ->
 def chain_of(model: ModelSpec) -> Chain:
     """Return the layers of a model that a layer layout divides."""
     built = model_of_layers(model)
-    return Chain(built.leading, built.num_body_layers, built.trailing)
+    return Chain(built.leading, built.num_body_layers, built.trailing, built.num_predictions)
 
 
 def _kinds(sizes: Sizes) -> Kinds:

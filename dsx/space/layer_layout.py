@@ -8,8 +8,9 @@ layers of each chunk, "21,20,20,21" or "21,20*2,21"; embedding and head are a la
     item   := piece ["*" number]
     piece  := "|" | letter | "(" item {item} ")"        groups do not nest, and are always repeated
 
-`|` ends a chunk. The letters are E, the embedding; t, a layer of the body; m, a layer of multi-token prediction, which
-is not priced; L, the loss, with the head before it. A chunk may be empty, but no stage is.
+`|` ends a chunk. The letters are E, the embedding; t, a layer of the body; m, a layer of multi-token prediction; L, the
+loss, with the head before it. dsx prices m as a part of the head, so it stands directly before L and counts as no layer
+of its own. A chunk may be empty, but no stage is.
 """
 
 import re
@@ -23,7 +24,7 @@ from dsx.errors import PlanError, did_you_mean
 LAYOUT = "stage_layers"  # the column of a plan
 
 _EMBEDDING, _LAYER, _PREDICTION, _LOSS, _END = "EtmL|"
-_LETTERS = (_EMBEDDING, _LAYER, _LOSS)
+_LETTERS = (_EMBEDDING, _LAYER, _PREDICTION, _LOSS)
 _LISTED = re.compile(r"[0-9]{1,9}(\*[0-9]{1,6})?(,[0-9]{1,9}(\*[0-9]{1,6})?)*")
 _MOST = 1_000_000  # letters of a layout; more are surely a typing error
 
@@ -34,11 +35,12 @@ class Chain(NamedTuple):
     first: int  # embedding
     body: int
     last: int  # head
+    predictions: int = 0  # layers of multi-token prediction, which are part of the head
 
     @property
     def num_layers(self) -> int:
-        """All of them."""
-        return sum(self)
+        """All of them; those of multi-token prediction count with the head."""
+        return self.first + self.body + self.last
 
 
 class _Letter(NamedTuple):
@@ -84,6 +86,11 @@ def check_stages(layers: Sequence[int], text: str, pp: int, vpp: int) -> None:
             raise _fault(text, f"stage {stage + 1} of {pp} has no layer; every stage needs one")
 
 
+def predicts(text: str) -> bool:
+    """Return whether a layout in the launcher's text has a layer of multi-token prediction."""
+    return _PREDICTION in text
+
+
 def num_chunks(layers: Sequence[int], pp: int) -> int:
     """Return the chunks per stage that a layout implies; 1 if it fits no number of them."""
     return len(layers) // pp if len(layers) % pp == 0 else 1
@@ -103,7 +110,8 @@ def _launched(text: str, chain: Chain) -> tuple[int, ...]:
     letters = _unrolled(text)
     _check_ends(text, letters)
     found = [0]
-    worth = {_EMBEDDING: chain.first, _LAYER: 1, _LOSS: chain.last}
+    _check_predictions(text, letters, chain.predictions)
+    worth = {_EMBEDDING: chain.first, _LAYER: 1, _PREDICTION: 0, _LOSS: chain.last}
     for letter, _ in letters:
         if letter == _END:
             found.append(0)
@@ -126,6 +134,18 @@ def _check_ends(text: str, letters: Sequence[_Letter]) -> None:
         if one.letter in (_EMBEDDING, _LOSS):
             where = "embedding, is only first" if one.letter == _EMBEDDING else "loss, is only last"
             raise _fault(text, f"{one.letter}, the {where}", one)
+
+
+def _check_predictions(text: str, letters: Sequence[_Letter], predictions: int) -> None:
+    """Raise PlanError unless the layers of multi-token prediction are those of the model, just before the loss."""
+    stated = [one for one in letters if one.letter == _PREDICTION]
+    if len(stated) != predictions:
+        counted = f"{predictions} layer{'' if predictions == 1 else 's'} of multi-token prediction"
+        raise _fault(text, f"has {len(stated)} m, but the model has {counted}", *stated[predictions : predictions + 1])
+    misplaced = [one for one in letters[: len(letters) - 1 - predictions] if one.letter == _PREDICTION]
+    if misplaced:
+        why = "dsx prices it on the stage of the loss, whose projection it shares"
+        raise _fault(text, f"m, a layer of multi-token prediction, is only directly before L: {why}", misplaced[0])
 
 
 def _unrolled(text: str) -> list[_Letter]:
@@ -183,11 +203,9 @@ def _times(text: str, kept: Sequence[_Letter], at: int) -> tuple[int | None, int
 
 
 def _check_letter(text: str, one: _Letter) -> None:
-    if one.letter == _PREDICTION:
-        raise _fault(text, "m is a layer of multi-token prediction, which dsx does not price: leave it out", one)
     if one.letter not in (*_LETTERS, _END):
         hint = did_you_mean(one.letter, _LETTERS)
-        raise _fault(text, f"{one.letter!r} is no layer, but E, t and L are, | and groups as in (tt|)*3{hint}", one)
+        raise _fault(text, f"{one.letter!r} is no layer, but E, t, m and L are, | and groups as in (tt|)*3{hint}", one)
 
 
 def _shown(one: _Letter | None) -> str:

@@ -42,12 +42,13 @@ class Limits:
     # Embedding and head, which any cut but an even one may place on stages of their own.
     num_first_layers: int = 0
     num_last_layers: int = 0
+    num_predictions: int = 0  # layers of multi-token prediction, part of the head
     counts_ends: bool = False  # whether an even cut may count embedding and head as a layer each
 
     @property
     def chain(self) -> Chain:
         """The layers that a layout divides."""
-        return Chain(self.num_first_layers, self.num_layers, self.num_last_layers)
+        return Chain(self.num_first_layers, self.num_layers, self.num_last_layers, self.num_predictions)
 
     @property
     def even_layers(self) -> tuple[int, ...]:

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from dsx.errors import SpecError, did_you_mean
 from dsx.spec.assumed_names import ELEMENT_BYTES
@@ -20,7 +29,7 @@ from dsx.spec.document import Document
 from dsx.spec.load import Given, Spec, load_overridden, statements
 from dsx.spec.overrides import Assignment
 from dsx.spec.validated import validate
-from dsx.spec.value_types import Count, Total
+from dsx.spec.value_types import Count, Total, whole_number
 
 _TAKEN = {
     "b": "microbatch_size, a choice of the plan",
@@ -34,6 +43,8 @@ ALPHABET = ("e", "h", "g", "k", "f", "v", "x", "c", "m", "j", "t", "fx", "fs", "
 EXPERTS = "x"  # the letter of the number of experts
 CHOSEN = "topk"  # that of the experts of a token
 HEADS, KV_HEADS = "h", "g"
+# The option of a head that predicts a further token, and its block parameter for the layer that does.
+PREDICTION, PREDICTED = "prediction", "layer"
 VOCABULARY = "v"  # that of the embedding and the head, which a model may leave out
 
 
@@ -143,6 +154,9 @@ class ModelSpec(Spec):
     default_sequence_length: Count  # tokens; for a sweep that states none
     dimensions: Annotated[dict[Annotated[str, AfterValidator(_letter)], Count], Field(min_length=1)]
     layers: Annotated[list[LayersEntry], Field(min_length=1)]  # first to last
+    # Layers of multi-token prediction that the head is trained with, each as the last layer before the head. The
+    # published number of parameters leaves them out.
+    num_prediction_layers: Annotated[int, Field(ge=0, le=1), BeforeValidator(whole_number)] = 0
     parameters: Total | None = None  # published number, to compare with that of the layer definitions
 
     @field_validator("dimensions")
@@ -172,8 +186,14 @@ class ModelSpec(Spec):
 
     @property
     def sequence(self) -> list[LayerCount]:
-        """The layers first to last, with repeated patterns expanded."""
-        return list(self._expanded())
+        """The layers first to last, with repeated patterns expanded, and with what the head predicts."""
+        found = list(self._expanded())
+        if self.num_prediction_layers and len(found) > 1:
+            *_, last, head = found
+            options = sorted({*head.options, *last.options, PREDICTION})
+            blocks = {PREDICTED: last.kind, **last.blocks, **head.blocks}
+            found[-1] = LayerCount(kind=head.kind, options=options, blocks=blocks, count=head.count)
+        return found
 
     def _expanded(self) -> Iterator[LayerCount]:
         for entry in self.layers:

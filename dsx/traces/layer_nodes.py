@@ -106,7 +106,7 @@ class LayerNodes:
     output_gradient: str  # what the backward begins with
     input_gradients: tuple[str, ...]
     boundary_bytes: int
-    has_input: bool  # False if it begins with data
+    data: frozenset[str]  # inputs from outside of the model
     weights: tuple[LayerWeight, ...]
     groups: Mapping[WeightGroup, tuple[LayerWeight, ...]]  # weights by the ranks that hold the same
     saved: tuple[Tensor, ...]  # what the backward reads of the forward
@@ -162,7 +162,7 @@ def layer_nodes(
         output_gradient=graph.output_gradients[0].name,
         input_gradients=numbers.names(graph.input_gradients),
         boundary_bytes=numbers.number(layer.boundary_bytes),
-        has_input=bool(graph.input_gradients),
+        data=frozenset(value.name for value in graph.inputs if layer.layer.tensors[value.name].data),
         weights=weights,
         groups={ranks: tuple(weights[index] for index in members) for ranks, members in groups.items()},
         saved=tuple(t for name, t in read.items() if name not in first and (name in made or name in taken)),

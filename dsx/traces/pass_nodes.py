@@ -85,7 +85,7 @@ class PassBuilder(ZeroBuilder):
 
     def _outside(self, nodes: LayerNodes, taken: Tensors) -> dict[str, Tensors]:
         """Return what the inputs of a layer stand for; data from outside of the model are no tensors."""
-        return {} if self.plan.alone else dict.fromkeys(nodes.inputs, taken if nodes.has_input else [])
+        return {} if self.plan.alone else {name: [] if name in nodes.data else taken for name in nodes.inputs}
 
     def _in_part(self, node: LayerNode) -> bool:
         if self.key.kind == "backward":

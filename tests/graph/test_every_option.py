@@ -13,6 +13,7 @@ from dsx.errors import InputError
 from dsx.graph.build import build_layer
 from dsx.graph.derived import derive
 from dsx.graph.library import load_definition, load_strategy, strategy_names
+from dsx.spec.model import PREDICTED, PREDICTION
 
 E, F, V, H, G, K = 256, 1024, 4096, 16, 8, 16
 X, FX, FS, POSITIONS = 16, 128, 512, 300
@@ -82,9 +83,10 @@ OF_STRATEGIES = {option for name in STRATEGIES for option in strategy(name).sett
 
 
 def parts(layer):
-    """The names of a layer and of its blocks."""
+    """The names of a layer and of its blocks, without the layer that a head predicts with (test_prediction)."""
     kind, *words = layer.split()
     own = definition(kind).parameters | dict(settings(" ".join(words)).blocks)
+    own.pop(PREDICTED, None)
     found = [kind, *own.values()]
     return found + [block for part in found for block in USED.get(part, [])]
 
@@ -99,7 +101,7 @@ def chosen(draw, layer):
     """Options of a layer that may be set together, those left out that strategies set."""
     groups = [group for group in exclusive(layer).values() if not OF_STRATEGIES & {*group}]
     alone = {option for part in parts(layer) for option in definition(part).options}
-    alone -= OF_STRATEGIES.union(*groups)
+    alone -= OF_STRATEGIES.union(*groups) | {PREDICTION}
     found = {draw(st.sampled_from(["", *group])) for group in groups} - {""}
     found |= draw(st.sets(st.sampled_from(sorted(alone))))
     return found if "shared" in found else found - {"shared_gate"}  # of a block that is not used otherwise

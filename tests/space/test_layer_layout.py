@@ -42,9 +42,23 @@ def test_a_layout_is_read_as_the_launcher_reads_it(layout, first, last):
 
 def test_the_layout_of_its_documentation():
     layout = "Ettt|(tt|)*29,m|L"
-    with pytest.raises(PlanError, match=r"position 15: m is a layer of multi-token prediction, which dsx does not pri"):
-        layers_of_chunks(layout, Chain(1, 61, 1))
+    with pytest.raises(
+        PlanError, match=r"position 15: m, a layer of multi-token prediction, is only directly before L"
+    ):
+        layers_of_chunks(layout, Chain(1, 61, 1, predictions=1))
     assert layers_of_chunks(layout.replace("m", ""), Chain(1, 61, 1)) == (4, *[2] * 29, 0, 1)
+
+
+def test_a_prediction_is_part_of_the_last_chunk():
+    """The layout of DeepSeek-V3 in Megatron-MoE-ModelZoo: m and L count as the one layer that the head is."""
+    chain = Chain(1, 61, 1, predictions=1)
+    assert layers_of_chunks("Et|(tt|)*30mL", chain) == (2, *[2] * 30, 1)
+    with pytest.raises(
+        PlanError, match=r"Et\|\(tt\|\)\*30L: has 0 m, but the model has 1 layer of multi-token predict"
+    ):
+        layers_of_chunks("Et|(tt|)*30L", chain)
+    with pytest.raises(PlanError, match=r"position 12: has 1 m, but the model has 0 layers of multi-token prediction"):
+        layers_of_chunks("Et|(tt|)*30mL", Chain(1, 61, 1))
 
 
 def test_equal_chunks_may_be_listed_together():
@@ -65,7 +79,7 @@ def test_where_chunks_start():
         ("Et*4|Et*4L", "position 6: E, the embedding, is only first"),
         ("Et*4L|t*4L", "position 5: L, the loss, is only last"),
         ("Et*7L", "has 7 t, but the model has 8 layers between embedding and head"),
-        ("et*8L", "position 1: 'e' is no layer, but E, t and L are, | and groups as in (tt|)*3; did you mean 'E'?"),
+        ("et*8L", "position 1: 'e' is no layer, but E, t, m and L are, | and groups as in (tt|)*3; did you mean 'E'?"),
         ("Et*4|x*4L", "position 6: 'x' is no layer"),
         ("Et*4| t*4L", "position 6: ' ' is no layer"),
         ("Et*|L", "position 3: expected a number after *, as in t*3"),
@@ -75,7 +89,7 @@ def test_where_chunks_start():
         ("E(tt|)tL", "position 6: expected * and a number after the group, as in (tt|)*3"),
         ("E((t)*2)*2L", "position 3: a group in a group; write out one of the two"),
         ("E)tL", "position 2: ')' is no layer"),
-        ("E,t*8,m|L", "position 7: m is a layer of multi-token prediction"),
+        ("E,t*8,m|L", "position 7: has 1 m, but the model has 0 layers of multi-token prediction"),
         ("Et*9999999|L", "position 2: repeats to more than 1,000,000 layers"),
         ("E(t*999999)*999999L", "position 2: repeats to more than 1,000,000 layers"),
         ("E" + "(t*9)*1" * 3 + "²L", "position 23: '²' is no layer"),

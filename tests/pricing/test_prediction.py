@@ -1,0 +1,113 @@
+"""A layer of multi-token prediction: its weights, work and memory by hand, its place, its trace and its flags."""
+
+import pytest
+
+import dsx
+from dsx.errors import PlanError
+from dsx.graph.expressions import evaluate as number
+from dsx.graph.library import load_layer, load_operators, strategy_names
+from dsx.graph.model import build_model, unsharded
+from dsx.graph.notation import Settings
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.model import load_model
+
+ON = {"model.num_prediction_layers": 1}
+E, V = 7168, 129280  # of DeepSeek-V3
+MOE = {
+    "name": "small", "source": "none", "default_sequence_length": 2048,
+    "dimensions": {
+        "e": 1024, "h": 16, "g": 4, "k": 64, "f": 4096, "fx": 512, "x": 16, "topk": 2, "v": 32000,
+        "capacity_percent": 100,
+    },
+    "layers": [
+        {"kind": "embedding"},
+        {"kind": "transformer", "options": ["gated", "rotary"], "count": 2},
+        {"kind": "transformer", "options": ["rotary"], "ffn": "experts", "count": 6},
+        {"kind": "head"},
+    ],
+}  # fmt: skip
+
+
+def job(model=MOE, num_gpus=16, batch=16, **more):
+    return dsx.Job(model, "h100-nvs8", num_gpus, batch, **more)
+
+
+def test_parameters_of_deepseek_v3_by_hand():
+    """A layer of experts, a projection of 2e to e, and three norms; head and embedding are shared."""
+    attention = E * 1536 + 1536 + 1536 * 128 * 192 + E * 576 + 512 + 512 * 128 * 256 + 128 * 128 * E
+    experts = 256 * E + 256 + 3 * 256 * E * 2048 + 3 * E * 2048
+    layer = attention + experts + 2 * E
+    plain = dsx.Job("deepseek-v3", "h100-nvs8", 8, 8)
+    trained = plain.replace(set=ON)
+    assert dsx.parameters("deepseek-v3") == 671026419200
+    assert dsx.parameters(trained.model) - 671026419200 == layer + 2 * E * E + 3 * E == 11610068224
+
+
+def test_parameters_where_the_head_is_tied():
+    """The table that looks up further tokens is that of the projection, so it is there once."""
+    sizes = {"e": 256, "h": 4, "g": 4, "k": 64, "f": 1024, "v": 512}
+    layers = [{"kind": "embedding"}, {"kind": "transformer", "count": 2}, {"kind": "head", "options": ["tied"]}]
+    model = {"name": "tied", "source": "none", "default_sequence_length": 128, "dimensions": sizes, "layers": layers}
+    more = 4 * 256 * 256 + 2 * 256 * 1024 + 2 * 256 + 2 * 256 * 256 + 3 * 256
+    assert dsx.parameters({**model, "num_prediction_layers": 1}) - dsx.parameters(model) == more
+    spec = load_model({**model, "num_prediction_layers": 1})
+    built = build_model(spec, load_assumptions("default"), "2d")
+    (head,) = built.last
+    values = unsharded(head, spec.dimensions, 128)
+    assert [number(weight.bytes, values) for weight in head.weights if weight.tied] == [512 * 256]
+
+
+@pytest.mark.parametrize("strategy", strategy_names())
+@pytest.mark.parametrize("options", ["", "tied", "layernorm"])
+def test_it_runs_under_every_strategy(strategy, options):
+    chosen = Settings(frozenset({"prediction", *options.split()}))
+    assert "further" in load_layer("head", strategy, load_operators(["standard"]), chosen=chosen).tensors
+
+
+def test_flops_and_memory_by_hand():
+    """A second pass of the head, a third of 2e * e, and one more layer; the logits of both passes are kept."""
+    plain, trained = (dsx.evaluate(job(set=fields), "dp=16 ep=16") for fields in (None, ON))
+    sizes, tokens = MOE["dimensions"], 16 * 2048
+    e, v = sizes["e"], sizes["v"]
+    attention = e * (16 + 2 * 4) * 64 + 16 * 64 * e + 2048 * 16 * 64  # half of the square of queries and keys
+    layer = attention + e * 16 + 3 * 2 * e * 512
+    more = 2.0 * tokens * 3 * (layer + 2 * e * e + e * v)
+    flops = [found.costs["mfu"] * found.step_time_s * 16 * 989.5e12 for found in (plain, trained)]
+    assert flops[1] - flops[0] == pytest.approx(more, rel=2e-3)  # without the first addition of each product
+    logits = 2048 * v * plain.problem.assumptions_spec.cross_entropy_bytes
+    kept = trained.costs["activation_bytes"] - plain.costs["activation_bytes"]
+    assert logits < kept < 1.6 * logits  # with the activations of the further layer
+
+
+def test_the_last_stage_has_it():
+    plain, trained = (dsx.evaluate(job(set=fields), "pp=4 dp=4 ep=4 stage_layers=3,2,2,3") for fields in (None, ON))
+    more = [new.load_s / old.load_s for old, new in zip(plain.priced.stages, trained.priced.stages, strict=True)]
+    assert more[:3] == [1.0, 1.0, 1.0]
+    assert more[3] > 1.5
+    assert trained.costs["dp_comm_s"] > plain.costs["dp_comm_s"]  # the embedding is on the first and the last stage
+
+
+def test_a_layout_states_it(caplog):
+    plan = "pp=4 dp=4 ep=4"
+    stated = dsx.evaluate(job(), f"{plan} stage_layers=Et*2|t*2|t*2|t*2mL")
+    assert "the layout has m, a layer of multi-token prediction, so small is priced with one" in caplog.text
+    set_too = dsx.evaluate(job(set=ON), f"{plan} stage_layers=3,2,2,3")
+    assert (stated.step_time_s, stated.peak_bytes) == (set_too.step_time_s, set_too.peak_bytes)
+    with pytest.raises(PlanError, match="has 0 m, but the model has 1 layer of multi-token prediction"):
+        dsx.evaluate(job(set=ON), f"{plan} stage_layers=Et*2|t*2|t*2|t*2L")
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 3])
+def test_its_trace_takes_the_same_time_and_has_its_memory(tmp_path, zero_stage):
+    plan = f"tp=2 pp=2 dp=4 ep=4 zero_stage={zero_stage}"
+    priced = dsx.evaluate(job(set=ON), plan)
+    dsx.trace.write(job(set=ON), plan, out=tmp_path / "trace")
+    replayed = dsx.trace.replay(tmp_path / "trace", "h100-nvs8")
+    assert replayed.step_time_s == pytest.approx(priced.step_time_s, rel=0.02)
+
+
+def test_megatron_is_told():
+    found = dsx.launch(job(set=ON), "pp=4 dp=4 ep=4 stage_layers=Et*2|t*2|t*2|t*2mL", framework="megatron")
+    assert "--mtp-num-layers 1" in found.files["launch.sh"]
+    found = dsx.launch(job(set=ON), "pp=4 dp=4 ep=4 stage_layers=Et|t*3|t*2|t*2mL", framework="megatron")
+    assert "t*2mL" in found.files["launch.sh"]
