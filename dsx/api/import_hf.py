@@ -139,7 +139,7 @@ def _listed(entries: dict[str, str]) -> list[str]:
 
 def _check(counted: int, published: PublishedSpec | None) -> str:
     if published is None:
-        return f"{counted:,} parameters; no published total is known"
+        return f"{counted:,} parameters, unchecked: no published total is known"
     difference = counted - published.total
     if 2 * abs(difference) < published.rounding:
         stated = "as published" if not difference else f"which rounds to the published {published.total:,}"

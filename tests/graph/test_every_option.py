@@ -20,17 +20,23 @@ X, FX, FS, POSITIONS = 16, 128, 512, 300
 RQ, RKV, NOPE, ROPE, KV = 96, 64, 24, 8, 20
 STATE, CONV = 32, 4
 LG, LH, LK, LV, CHUNK = 4, 8, 24, 40, 64
+SG, SH, SK, LE, CLASSES = 4, 24, 8, 48, 5
 SIZES = {
     "e": E, "f": F, "v": V, "h": H, "g": G, "k": K, "x": X, "fx": FX, "fs": FS, "positions": POSITIONS, "rq": RQ,
     "rkv": RKV, "nope": NOPE, "rope": ROPE, "kv": KV, "state": STATE, "conv": CONV, "lg": LG, "lh": LH, "lk": LK,
-    "lv": LV, "chunk": CHUNK, "weight_bytes": 1,
+    "lv": LV, "chunk": CHUNK, "sg": SG, "sh": SH, "sk": SK, "le": LE, "classes": CLASSES, "weight_bytes": 1,
 }  # fmt: skip
 CX, MERGED, ZX = H // G * K + 2 * STATE, H * K, 2 * H * K + 2 * G * STATE + H
+OWN_CX, OWN_MERGED, OWN_ZX = SH // SG * SK + 2 * STATE, SH * SK, 2 * SH * SK + 2 * SG * STATE + SH
+NO_GATE = {
+    "": -X * E * FX, "expert_bias": -X * FX, "shared": -E * FS, "latent_experts": X * (E - LE) * FX,
+}  # fmt: skip
 
 # Parameters of a layer or block without options, and how many more there are where all of some options are set.
 PARTS = {
     "embedding": (V * E, {"learned_positions": POSITIONS * E, "layernorm": 2 * E}),
     "head": (E + E * V, {"layernorm": E}),
+    "label-head": (E + E * CLASSES, {"layernorm": E, "label_bias": CLASSES}),
     "transformer": (2 * E, {"layernorm": 2 * E, "out_bias": E, "ff_out_bias": E, "sandwich": 2 * E}),
     "parallel-layer": (
         2 * E,
@@ -46,19 +52,31 @@ PARTS = {
     ),
     "latent-attention": (
         E * RQ + RQ + RQ * H * (NOPE + ROPE) + E * (RKV + ROPE) + RKV + RKV * H * (NOPE + KV) + H * KV * E,
-        {"qkv_bias": RQ + RKV + ROPE},
+        {
+            "qkv_bias": RQ + RKV + ROPE, "plain_queries qkv_bias": -RQ,
+            "plain_queries": E * H * (NOPE + ROPE) - (E * RQ + RQ + RQ * H * (NOPE + ROPE)),
+        },
     ),
     "attention-core": (0, {}),
     "unfused-attention-core": (0, {}),
     "feed-forward": (2 * E * F, {"ff_bias": F, "gated": E * F, "ff_bias gated": F}),
     "experts": (
         E * X + 3 * X * E * FX,
-        {"expert_bias": X + X * (2 * FX + E), "corrected": X, "shared": 3 * E * FS},
+        {
+            "expert_bias": X + X * (2 * FX + E), "corrected": X, "shared": 3 * E * FS,
+            "latent_experts": 2 * E * LE - 3 * X * (E - LE) * FX, "latent_experts expert_bias": -X * (E - LE),
+        }
+        | {f"{named} {words}": size for named in ("squared_relu", "ungated") for words, size in NO_GATE.items()},
     ),
     "shared-experts": (0, {"shared shared_gate": E}),
     "state-space": (
         E * ZX + G * CX * CONV + 3 * H + MERGED * E,
-        {"in_bias": ZX, "conv_bias": G * CX, "gate_norm": MERGED},
+        {
+            "in_bias": ZX, "conv_bias": G * CX, "gate_norm": MERGED,
+            "own_heads": E * (OWN_ZX - ZX) + (SG * OWN_CX - G * CX) * CONV + 3 * (SH - H) + (OWN_MERGED - MERGED) * E,
+            "own_heads in_bias": OWN_ZX - ZX, "own_heads conv_bias": SG * OWN_CX - G * CX,
+            "own_heads gate_norm": OWN_MERGED - MERGED,
+        },
     ),
     "gated-delta-net": (
         E * 2 * (LG * LK + LH * LV + LH) + (2 * LG * LK + LH * LV) * CONV + 2 * LH + LV + LH * LV * E,
@@ -70,6 +88,7 @@ ATTENTION = list(product(["self-attention", "latent-attention"], ["attention-cor
 LAYERS = [
     "embedding",
     "head",
+    "label-head",
     *(f"transformer attention={a} core={c} ffn={f}" for a, c in ATTENTION for f in ("feed-forward", "experts")),
     *(f"parallel-layer attention={a} core={c}" for a, c in ATTENTION),
     *(f"sublayer mixer={a} core={c}" for a, c in ATTENTION),

@@ -1,6 +1,7 @@
 """Reads a config.json: finds its family by `model_type`, and the values of the keys that the family reads.
 
-JSON is read as YAML, so that errors can name the line. A key with the value null counts as absent.
+JSON is read as YAML, so that errors can name the line. A key with the value null counts as absent. Where a family reads
+a section of the config, a key that the section lacks is that of the whole config.
 """
 
 from collections.abc import Iterator, Mapping
@@ -47,10 +48,10 @@ def load_config(path: Path) -> Config:
 
 def place(config: Config, keys: frozenset[str]) -> str:
     """Return the place of the first of the `keys` in the file; if it has none, that of the section."""
-    given = _part(config.document, config.section)
     spellings = [name for key in sorted(keys) if key in config.family.keys for name in _spellings(config.family, key)]
-    found = next(((*config.section, name) for name in spellings if name in given), config.section)
-    return config.document.place(found)
+    parts = [*stated_in(config.document, config.section)][::-1]
+    found = ((*section, name) for name in spellings for section, part in parts if name in part)
+    return config.document.place(next(found, config.section))
 
 
 def evaluate_at(config: Config, formula: Formula, extra: Mapping[str, object] | None = None) -> Any:
@@ -94,6 +95,9 @@ def _section(document: Document, model_type: str, family: FamilySpec) -> KeyPath
     if family.section is None:
         return ()
     given = document.data.get(family.section)
+    required = {key for key, spec in family.keys.items() if spec.default is None}
+    if given is None and required and required <= document.data.keys():
+        return ()  # as older versions of the transformers library wrote it
     if not isinstance(given, dict):
         what = "is missing" if given is None else f"is {given!r}"
         near = did_you_mean(family.section, document.data) if given is None else ""
@@ -104,11 +108,11 @@ def _section(document: Document, model_type: str, family: FamilySpec) -> KeyPath
     return (family.section,)
 
 
-def _part(document: Document, section: KeyPath) -> dict[str, Any]:
-    data: Any = document.data
-    for step in section:
-        data = data[step]
-    return data
+def stated_in(document: Document, section: KeyPath) -> Iterator[tuple[KeyPath, dict[str, Any]]]:
+    """Yield the whole config, and the section that its family reads if it has one, each with its path."""
+    yield (), document.data
+    if section:
+        yield section, document.data[section[0]]
 
 
 def _spellings(family: FamilySpec, key: str) -> list[str]:
@@ -117,20 +121,27 @@ def _spellings(family: FamilySpec, key: str) -> list[str]:
 
 def _values(document: Document, section: KeyPath, family: FamilySpec) -> dict[str, Any]:
     """Return the value of each key of the family; raises SpecError that lists all faults."""
-    part = _part(document, section)
+    parts = [*stated_in(document, section)][::-1]
     stated: dict[str, object] = {}
     faults: list[str] = []
     for key, spec in family.keys.items():
+        given = [
+            ((*path, name), part[name])
+            for path, part in parts
+            for name in _spellings(family, key)
+            if part.get(name) is not None
+        ]
+        # What the section states comes before what the whole config states.
+        given = [(path, value) for path, value in given if len(path) == len(given[0][0])]
         try:
-            value = _stated(document, section, part, [key, *spec.also])
-            if value is not None:
-                stated[key] = _checked(value, spec)
+            if given:
+                _check_alike(document, given)
+                stated[key] = _checked(given[0][1], spec)
             elif spec.default is None:
-                near = did_you_mean(key, part.keys() - known_keys(family))
+                near = did_you_mean(key, parts[0][1].keys() - known_keys(family))
                 raise document.fault((*section, key), f"is required, but missing{near}")
         except ValueError as error:
-            spelling = next(name for name in _spellings(family, key) if part.get(name) is not None)
-            faults.append(document.message((*section, spelling), error))
+            faults.append(document.message(given[0][0], error))
         except SpecError as error:
             faults.append(str(error))
     if faults:
@@ -138,14 +149,12 @@ def _values(document: Document, section: KeyPath, family: FamilySpec) -> dict[st
     return _with_defaults(stated, document.place(section), family)
 
 
-def _stated(document: Document, section: KeyPath, part: dict[str, object], spellings: list[str]) -> Any:
-    given = [name for name in spellings if part.get(name) is not None]
-    for name in given[1:]:
-        if part[name] != part[given[0]]:
-            raise document.fault(
-                (*section, name), f"is {part[name]!r}, but {given[0]}, another name for it, is {part[given[0]]!r}"
-            )
-    return part[given[0]] if given else None
+def _check_alike(document: Document, given: list[tuple[KeyPath, Any]]) -> None:
+    """Raise SpecError for two spellings of a key that have different values."""
+    first, stated = given[0]
+    for path, value in given[1:]:
+        if value != stated:
+            raise document.fault(path, f"is {value!r}, but {first[-1]}, another name for it, is {stated!r}")
 
 
 def _checked(value: Any, spec: KeySpec) -> Any:

@@ -63,6 +63,8 @@ def model_source(config: Config, file: Path) -> str:
 
 def published_total(config: Config) -> PublishedSpec | None:
     """Return the published number of parameters of the config's checkpoint, if its family has one."""
+    if evaluate_at(config, config.family.other_head):
+        return None
     return next((known for known in config.family.published if evaluate_at(config, known.when)), None)
 
 
@@ -119,13 +121,17 @@ def _kinds(config: Config, layers: LayersSpec) -> Iterator[LayerKind]:
     if number > _MOST_LAYERS:
         raise SpecError(f"{where}: {layers.count.text} = {number} layers are too many")
     for index in range(number):
+        at = {LAYER: index}
+        values = at | {name: evaluate_at(config, when, at) for name, when in layers.where.items()}
 
-        def holding(choices: Mapping[str, Formula], index: int = index) -> list[str]:
-            return [name for name, when in choices.items() if evaluate_at(config, when, {LAYER: index})]
+        def holding(choices: Mapping[str, Formula], values: Mapping[str, Any] = values) -> list[str]:
+            return [name for name, when in choices.items() if evaluate_at(config, when, values)]
 
         kind = next(iter(holding(layers.kind)), None)
         if kind is None:
-            keys = frozenset[str]().union(*(when.names for when in layers.kind.values())) - {LAYER}
+            read = frozenset[str]().union(*(when.names for when in layers.kind.values()))
+            read = read.union(*(when.names for name, when in layers.where.items() if name in read))
+            keys = read & config.values.keys()
             given = ", ".join(_at(index, key, config.values[key]) for key in sorted(keys))
             known = ", ".join(layers.kind)
             raise SpecError(f"{place(config, keys)}: layer {index} matches no kind (known: {known}) where {given}")

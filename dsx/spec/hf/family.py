@@ -54,6 +54,8 @@ class LayersSpec(_FamilyPart):
     """Consecutive layers, each with the options whose conditions hold."""
 
     count: Expression = parse(1)
+    # Names of conditions on a layer, which the conditions below may read: {attention: "pattern[i] == '*'"}.
+    where: dict[str, Expression] = Field(default_factory=dict)
     kind: FirstOf
     options: dict[str, Expression] = Field(default_factory=dict)  # option -> condition
     blocks: dict[str, FirstOf] = Field(default_factory=dict)  # block parameter -> blocks; its default if none holds
@@ -70,6 +72,7 @@ class UnpricedSpec(_FamilyPart):
 
     what: str  # the cost that it changes
     unless: list[Any] = Field(default_factory=list)  # values, besides null, that change nothing
+    when: Expression = parse(True)  # a condition on other keys without which no value changes anything
 
 
 class PublishedSpec(_FamilyPart):
@@ -94,6 +97,7 @@ class FamilySpec(_FamilyPart):
     layers: Annotated[dict[str, LayersSpec], Field(min_length=1)]  # name -> layers, first to last
     unpriced: dict[str, UnpricedSpec] = Field(default_factory=dict)  # key -> the cost that it changes
     no_cost: dict[str, list[str]] = Field(default_factory=dict)  # topic -> keys that change no cost
+    other_head: Expression = parse(False)  # whether the head is not that of the published checkpoints
     published: list[PublishedSpec] = Field(default_factory=list)
 
     @model_validator(mode="after")
@@ -105,9 +109,14 @@ class FamilySpec(_FamilyPart):
             *(layers.count for layers in self.layers.values()),
             *(published.when for published in self.published),
             *(key.default for key in self.keys.values() if key.default),
+            *(key.when for key in self.unpriced.values()),
+            self.other_head,
         ]
-        conditions = [condition for layers in self.layers.values() for condition in layers.conditions]
-        for formulas, known in ((shared, {*self.keys}), (conditions, {*self.keys, LAYER})):
+        of_layers = {*self.keys, LAYER}
+        known_to = [(shared, {*self.keys})]
+        for layers in self.layers.values():
+            known_to += [([*layers.where.values()], of_layers), (layers.conditions, of_layers | layers.where.keys())]
+        for formulas, known in known_to:
             for formula in formulas:
                 if unknown := sorted(formula.names - known):
                     raise ValueError(f"{formula.text!r} reads {unknown[0]!r}, which is not one of 'keys'")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dsx.spec.hf.config import MODEL_TYPE, Config
+from dsx.spec.hf.config import MODEL_TYPE, Config, evaluate_at, stated_in
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ def ignored_keys(config: Config) -> Ignored:
     no_cost: dict[str, list[str]] = {}
     for shown, key, value in _not_read(config):
         spec = config.family.unpriced.get(key)
-        if spec and value is not None and value not in spec.unless:
+        if spec and value is not None and value not in spec.unless and evaluate_at(config, spec.when):
             unpriced[shown] = spec.what
         elif spec:
             no_cost.setdefault(_NEUTRAL, []).append(shown)
@@ -35,17 +35,14 @@ def ignored_keys(config: Config) -> Ignored:
     return Ignored(unpriced, unknown, no_cost)
 
 
-_NEUTRAL = "switched off"
+_NEUTRAL = "values that change nothing"
 
 
 def _not_read(config: Config) -> Iterator[tuple[str, str, Any]]:
     """Yield (key with its section, key, value) of each key that the family does not read, or lists as unpriced."""
     keys = {key: spec for key, spec in config.family.keys.items() if key not in config.family.unpriced}
     read = {MODEL_TYPE, *(name for key, spec in keys.items() for name in (key, *spec.also))}
-    part: Any = config.document.data
-    outside = {*config.section, MODEL_TYPE}
-    for step in config.section:
-        yield from ((key, key, value) for key, value in part.items() if key not in outside)
-        part = part[step]
-    prefix = "".join(f"{step}." for step in config.section)
-    yield from ((f"{prefix}{key}", key, value) for key, value in part.items() if key not in read)
+    for section, part in stated_in(config.document, config.section):
+        prefix = "".join(f"{step}." for step in section)
+        rest = {key: value for key, value in part.items() if key not in read and key not in config.section}
+        yield from ((f"{prefix}{key}", key, value) for key, value in rest.items())
