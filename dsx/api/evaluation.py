@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dsx.api.answer import Answer, paragraphs
 from dsx.api.job import Job, checked
 from dsx.api.plan_like import PlanLike, given_plan
+from dsx.api.plan_problem import plan_problem
 from dsx.cost.interval import unlike
 from dsx.display.cost_tables import costs_text, operators_text
 from dsx.display.extrapolation import extrapolated_text
@@ -206,5 +207,5 @@ def evaluate(
     given = given_plan(plan, choices, checked(job))
     settings, cut = given.cut(partition)
     job = given.of_job(job)
-    problem = job.problem(given.strategy if strategy is None else strategy, cut)
+    problem = plan_problem(job, settings, given.strategy if strategy is None else strategy, cut)
     return Evaluation(job, problem, evaluate_plan(problem, settings, job.num_gpus, job.global_batch_size), operators)

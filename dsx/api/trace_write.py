@@ -10,6 +10,7 @@ from dsx.api.answer import Answer
 from dsx.api.arguments import watcher
 from dsx.api.job import Job, checked
 from dsx.api.plan_like import PlanLike, Row, given_plan
+from dsx.api.plan_problem import plan_problem
 from dsx.api.result_row import Hardware, row_of
 from dsx.argument_types import file_path
 from dsx.errors import InputError, PlanError, did_you_mean
@@ -126,7 +127,7 @@ def write(
     given = given_plan(plan, choices, checked(job))
     settings, cut = given.cut(partition)
     job = given.of_job(job)
-    problem = job.problem(given.strategy if strategy is None else strategy, cut)
+    problem = plan_problem(job, settings, given.strategy if strategy is None else strategy, cut)
     if durations:
         priced = evaluate_plan(problem, settings, job.num_gpus, job.global_batch_size)
         traced, broken = priced.plan, {found.reason.name: found.detail for found in priced.broken}

@@ -10,6 +10,7 @@ from dsx.api.answer import Answer, paragraphs
 from dsx.api.evaluation import as_row, broken_rules, plan_text, rule_names, rules_text
 from dsx.api.job import Job, checked
 from dsx.api.plan_like import PlanLike, given_plan
+from dsx.api.plan_problem import plan_problem
 from dsx.api.searched import limits_broken, not_run_text
 from dsx.display.cost_tables import comparison_text, costs_text
 from dsx.display.memory_text import margin_text
@@ -173,7 +174,7 @@ def why(
     given = given_plan(plan, choices, checked(job))
     settings, cut = given.cut(partition)
     job = given.of_job(job)
-    problem = job.problem(given.strategy if strategy is None else strategy, cut)
+    problem = plan_problem(job, settings, given.strategy if strategy is None else strategy, cut)
     priced = evaluate_plan(problem, settings, job.num_gpus, job.global_batch_size)
     return explained(problem, priced, None if framework is None else read_framework(framework))
 

@@ -103,6 +103,8 @@ class AssumptionsSpec(Spec):
     unfused_operators: dict[Unfusable, str] = Field(default_factory=dict)
     uncounted: list[str]  # operators without cost
     default_strategy: str  # of a plan that names none
+    # Of a plan that names none and breaks rules of the default one: the first whose rules it keeps.
+    other_strategies: list[str] = Field(default_factory=list)
     # The strategies of a search that names none; None: all that its framework runs and that apply to the model.
     searched_strategies: list[str] | None = None
     framework: str = "any"  # of a search that names none: its name or file

@@ -156,4 +156,4 @@ def test_two_options_that_exclude_each_other_are_refused(data, layer, name):
 def test_what_a_strategy_sets_excludes_what_a_layer_sets():
     with pytest.raises(InputError, match=r"'ring' and 'exchange' exclude each other \(context:"):
         built("transformer", {"exchange"}, "2d-ring")
-    assert {"ring", "exchange", "copied_kv"} == OF_STRATEGIES
+    assert {"ring", "exchange", "copied_kv", "gathered_qkv"} == OF_STRATEGIES

@@ -237,6 +237,21 @@ def test_copied_key_value_heads_are_made_on_every_rank():
     assert backward[(AR, "tp", f"d {name}.kk")] + backward[(AR, "tp", f"d {name}.kvm")] == 1
 
 
+@pytest.mark.parametrize("options", ["", " qk_norm", " output_gate", " joint_qk_norm"])
+def test_a_gathered_result_of_the_fused_multiply_serves_more_ranks_than_key_value_heads(options):
+    """Weights are divided all the same. All of the result is gathered, and its gradient scattered (Megatron Core)."""
+    sizes = SIZES | {"g": 2, "tp": 8}
+    layer, plain = (packaged(GATED + options, name) for name in ("2d-gathered-qkv", "2d"))
+    assert weights(layer, **sizes)["self-attention.wqkv"] == weights(plain, **sizes)["self-attention.wqkv"]
+    columns = (2 * H if "gate" in options else H) + 2 * 2
+    for direction, kind, name in ((FORWARD, AG, "self-attention.qkv"), (BACKWARD, RS, "d self-attention.qkv")):
+        moved = [one for one in layer.collectives(direction) if one.tensor == name]
+        assert [(one.kind, number(layer, one.bytes, **sizes)) for one in moved] == [(kind, W * B * S * columns * K)]
+    scores = [kernel(one, "self-attention.attention").work[FORWARD].matrix for one in (layer, plain)]
+    # One key-value head on each rank.
+    assert number(layer, scores[0], **sizes) == number(plain, scores[1], **sizes | {"g": 8})
+
+
 def test_copied_key_value_heads_without_sequence_parallelism():
     sizes = SIZES | {"g": 2, "tp": 8}
     with_sp, layer = (packaged(GATED, name) for name in ("2d-copied-kv", "2d-copied-kv-no-sp"))

@@ -52,7 +52,7 @@ MODELS = (
     "gpt3-5b", "llama-3-8b", "mixtral-8x7b", "deepseek-v3", "mamba2-2.7b", "vit-l-16", "palm-540b", "gpt-oss-20b",
     "grok-1", "nemotron-3-8b", "qwen3-30b-a3b",
 )  # fmt: skip
-# Degrees of each strategy; 2d-copied-kv has more of tp than key-value heads.
+# Degrees of each strategy; 2d-copied-kv and 2d-gathered-qkv have more of tp than key-value heads.
 DEGREES = {
     "1d": {"tp": 2},
     "1d-no-sp": {"tp": 2},
@@ -62,6 +62,8 @@ DEGREES = {
     "ulysses": {"tp": 2, "cp": 2},
     "2d-copied-kv": {"tp": 8, "cp": 2},
     "2d-copied-kv-no-sp": {"tp": 8, "cp": 2},
+    "2d-gathered-qkv": {"tp": 8, "cp": 2},
+    "2d-gathered-qkv-no-sp": {"tp": 8, "cp": 2},
     "2d-expert-tp": {"tp": 2, "cp": 2},
     "summa": {"tp": 2, "tp2": 4, "panels": 8},
 }
