@@ -148,7 +148,7 @@ class Job:
         return f"Job({', '.join(f'{name}={value!r}' for name, value in stated.items())})"
 
     def __str__(self) -> str:
-        name = f"{printable(self.model.name)} on {self.num_gpus} x {printable(self.cluster.name)}"
+        name = f"{printable(self.model.name)} on {self.num_gpus} x {printable(self.cluster.label)}"
         return f"{name}: {step_text(self.global_batch_size, self.sequence_length)}"
 
 

@@ -83,7 +83,7 @@ class Partition(Answer):
         from dsx.results.plot.stage_bars import placement_of, stages
 
         title = (
-            f"{self.job.model.name} on {self.job.num_gpus} x {self.job.cluster.name}: "
+            f"{self.job.model.name} on {self.job.num_gpus} x {self.job.cluster.label}: "
             f"step {format_quantity(self.step_time_s, 's')}\n{self.plan.text}"
         )
         tiers = [tier.name for tier in self.problem.cluster.network.tiers]

@@ -156,7 +156,7 @@ class TrainingRun(PricedPlans):
     def _where(self) -> str:
         price = self.job.cluster.price
         at = f" at {price * _HOUR:g} USD/h" if price is not None else ""
-        return f"{printable(self.job.model.name)} on {printable(self.job.cluster.name)}{at}"
+        return f"{printable(self.job.model.name)} on {printable(self.job.cluster.label)}{at}"
 
     def __str__(self) -> str:
         job = self.job

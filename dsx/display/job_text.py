@@ -33,8 +33,8 @@ def only_text(fix: Mapping[str, Sequence[object]], limit: Mapping[str, Sequence[
 
 
 def job_text(problem: "Problem", num_gpus: int) -> str:
-    """Return "MODEL on 512 x CLUSTER"."""
-    return f"{printable(problem.model.name)} on {num_gpus} x {printable(problem.cluster.name)}"
+    """Return "MODEL on 512 x CLUSTER", with what a GPU is where that is not plain."""
+    return f"{printable(problem.model.name)} on {num_gpus} x {printable(problem.cluster.label)}"
 
 
 def parameters_text(problem: "Problem") -> str:

@@ -30,7 +30,7 @@ def hardware_of(manifest: "Manifest") -> list[str]:
 def title_of(manifest: "Manifest") -> str:
     """Return the model, the clusters and the number of what-if points on one line."""
     what_if = f", {counted(len(manifest.sweep.what_if.points), 'what-if point')}" if manifest.what_if else ""
-    clusters = ", ".join(manifest.names["cluster"])
+    clusters = ", ".join(cluster.label for cluster in manifest.sweep.resolved.clusters)
     return printable(f"{manifest.sweep.resolved.model.name} on {clusters}{what_if}")
 
 

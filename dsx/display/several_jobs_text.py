@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def jobs_text(plans: Sequence[Priced], problem: "Problem", objective: Objective) -> str:
     """Return the model, and a line for each job; `plans` has those of the same GPUs one after the other."""
-    name, cluster = printable(problem.model.name), printable(problem.cluster.name)
+    name, cluster = printable(problem.model.name), printable(problem.cluster.label)
     head = [
         f"{name} on {cluster}: {parameters_text(problem)}, sequences of {counted(problem.sequence_length, 'token')}",
         f"the fastest plan of each job, ranked by {objective.name}, those of the same GPUs together",

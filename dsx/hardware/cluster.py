@@ -21,6 +21,7 @@ class Cluster:
     network: Network
     operation: Operation
     name: str = static()
+    label: str = static()  # the name, with what a GPU is where that is not plain
 
 
 def cluster_from_spec(spec: ClusterSpec) -> Cluster:
@@ -44,7 +45,9 @@ def cluster_from_spec(spec: ClusterSpec) -> Cluster:
         name=spec.device.name,
     )
     network = network_from_spec(spec.network)
-    return Cluster(device=device, network=network, operation=operation_from_spec(spec), name=spec.name)
+    return Cluster(
+        device=device, network=network, operation=operation_from_spec(spec), name=spec.name, label=spec.label
+    )
 
 
 def network_from_spec(spec: NetworkSpec) -> Network:
@@ -60,4 +63,4 @@ def anonymous(cluster: Cluster) -> Cluster:
     """Return the cluster without names and sizes, so that clusters share compiled functions."""
     unnamed = tuple(replace(tier, name="", size=0) for tier in cluster.network.tiers)
     device, network = replace(cluster.device, name=""), replace(cluster.network, tiers=unnamed)
-    return replace(cluster, device=device, network=network, name="")
+    return replace(cluster, device=device, network=network, name="", label="")

@@ -17,7 +17,7 @@ def question_text(manifest: Manifest) -> str:
     parameters = resolved["model"].get("parameters")
     size = f" ({_billions(parameters)} parameters)" if parameters else ""
     gpus = _range([f"{number:,}" for number in sweep.num_gpus])
-    clusters = " or ".join(manifest.names["cluster"])
+    clusters = " or ".join(cluster.label for cluster in sweep.resolved.clusters)
     step = steps_text(sweep.global_batch_size, sweep.tokens)
     single = len(sweep.num_gpus) == 1 and len(sweep.global_batch_size) == 1
     how = "fastest" if single else "with the most tokens a second and GPU"

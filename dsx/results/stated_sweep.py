@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dsx.errors import StoreError
 from dsx.results.plain_json import reason
+from dsx.spec.cluster import ChipSpec, label_of
 from dsx.spec.keep import Keep
 from dsx.spec.plot_spec import PlotSpec
 from dsx.spec.points import WhatIfPoints
@@ -39,6 +40,24 @@ class StatedFile(_Stated):
     name: str
 
 
+class StatedDevice(_Stated):
+    """The device of a cluster, by its name, and the chip that it is a part of."""
+
+    name: str
+    chip: ChipSpec | None = None
+
+
+class StatedCluster(StatedFile):
+    """A cluster that was priced."""
+
+    device: StatedDevice | None = None
+
+    @property
+    def label(self) -> str:
+        """The name, with what a GPU is where that is not plain, as of `ClusterSpec`."""
+        return label_of(self.name, self.device.name, self.device.chip) if self.device else self.name
+
+
 class StatedModel(StatedFile):
     """The model that was priced."""
 
@@ -49,7 +68,7 @@ class PricedFiles(_Stated):
     """The files of a sweep: `strategy` as the sweep states it, `layers` the hash of each strategy's definitions."""
 
     model: StatedModel
-    clusters: list[StatedFile]
+    clusters: list[StatedCluster]
     assumptions: StatedFile
     strategy: list[str]
     layers: dict[str, str]

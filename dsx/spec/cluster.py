@@ -46,6 +46,13 @@ Platform = Literal["cuda", "rocm", "xla", "synapseai", "neuron"]
 GPU_SOFTWARE: tuple[Platform, ...] = ("cuda", "rocm")  # of GPUs, whose multiprocessors run tiles in waves
 
 
+class ChipSpec(Spec):
+    """What a maker sells and describes as one, and software sees as several devices."""
+
+    devices: Count
+    name: str = "chip"
+
+
 class DeviceSpec(Spec):
     """One GPU as its data sheet describes it, and what single kernels were measured to reach on it.
 
@@ -57,6 +64,7 @@ class DeviceSpec(Spec):
     vector_flops: FlopsPerSecond
     hbm_bandwidth: BytesPerSecond
     hbm_capacity: Annotated[Bytes, Field(gt=0)]
+    chip: ChipSpec | None = None  # that it is a part of; a GPU is always one device. None: it is the chip
     # Family of its architecture: ampere, hopper, cdna3, tpu-v5p. Devices of a family have the same kernels.
     generation: Annotated[str | None, Sourced] = None
     # Dense, in fewer bits, by the name of the precision; None: such multiplies run at matrix_flops.
@@ -78,6 +86,11 @@ class DeviceSpec(Spec):
     def family(self) -> str:
         """The family of its architecture; of a device that states none, its own name."""
         return self.generation or self.name
+
+    @model_serializer(mode="wrap")
+    def _without_blank_chip(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # As `topology` of a network.
+        return {name: value for name, value in write(self).items() if name != "chip" or value is not None}
 
     @model_validator(mode="after")
     def _limits_power(self) -> Self:
@@ -190,6 +203,16 @@ class ClusterSpec(Spec):
     price: DollarsPerSecond | None = None  # of one GPU with its share of host and network
     pue: UsageEffectiveness | None = None  # power of the site over that of the GPUs
     failures: FailuresSpec | None = None
+
+    @property
+    def label(self) -> str:
+        """The name, with what a GPU is where data sheets count chips: "tpu-7x (TPU7x device, 2 to a chip)"."""
+        return label_of(self.name, self.device.name, self.device.chip)
+
+
+def label_of(cluster: str, device: str, chip: ChipSpec | None) -> str:
+    """Return the label of a cluster with such devices."""
+    return cluster if chip is None else f"{cluster} ({device}, {chip.devices} to a {chip.name})"
 
 
 def load_cluster(given: Given, overrides: Sequence[Assignment] = (), near: Path | None = None) -> ClusterSpec:

@@ -38,7 +38,7 @@ def machine(**changes):
     device = {name: facts[name] for name in _DEVICE}
     operation = Operation(**{name: facts.get(name, 0.0) for name in leaves(Operation)})
     network = Network(tiers=(nvs, net))
-    return Cluster(device=Device(**device, name=""), network=network, operation=operation, name="")
+    return Cluster(device=Device(**device, name=""), network=network, operation=operation, name="", label="")
 
 
 def make_assumptions(**changes):

@@ -148,3 +148,16 @@ def test_what_is_not_made_by_nvidia_says_how_it_is_programmed():
     for name in names("clusters", ".yaml"):
         expected = next((software for maker, software in others.items() if name.startswith(maker)), "cuda")
         assert load_cluster(name).device.software == expected, name
+
+
+def test_a_chip_of_several_devices_is_stated_where_the_sheets_count_chips():
+    labels = {name: load_cluster(name).label for name in names("clusters", ".yaml")}
+    assert {name: label for name, label in labels.items() if label != name} == {
+        "tpu-7x": "tpu-7x (TPU7x device, 2 to a chip)",
+        "mi250x-xgmi8": "mi250x-xgmi8 (MI250X die, 2 to a module)",
+        "gb200-nvl72": "gb200-nvl72 (GB200, 2 to a superchip)",
+        "gb200-nvl72-rail": "gb200-nvl72-rail (GB200, 2 to a superchip)",
+        "gb300-nvl72": "gb300-nvl72 (GB300, 2 to a superchip)",
+    }
+    halved = {name for name, (*_, devices) in SHEETS.items() if devices > 1}
+    assert halved <= {name for name, label in labels.items() if label != name}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dsx.results.plot.axes import name_text, named, value_texts
 from dsx.results.plot.layout import Layout
 from dsx.results.plot.selection import settings
+from dsx.results.stated_sweep import StatedCluster
 from dsx.space.limits import DEGREES
 from dsx.spec.run_columns import OF_TOKENS
 from dsx.units import counted, format_total
@@ -51,10 +52,12 @@ def job_text(df: "pd.DataFrame", axes: Collection[str] = ()) -> str:
 
     The tokens of the training are part of it if an axis depends on them.
     """
-    model = df.attrs.get("spec", {}).get("resolved", {}).get("model", {}).get("name", "")
+    resolved = df.attrs.get("spec", {}).get("resolved", {})
+    model = resolved.get("model", {}).get("name", "")
     one = {name: df[name].iloc[0] for name in _settled(df) if name not in axes}
     gpus = counted(int(one["num_gpus"]), "GPU") if "num_gpus" in one else ""
-    cluster = name_text(str(one["cluster"])) if "cluster" in one else ""
+    labels = {stated["name"]: StatedCluster.model_validate(stated).label for stated in resolved.get("clusters", ())}
+    cluster = name_text(labels.get(one["cluster"], str(one["cluster"]))) if "cluster" in one else ""
     batch = counted(int(one["global_batch_size"]), "sequence") if "global_batch_size" in one else ""
     batch += f" of {counted(int(one['sequence_length']), 'token')}" if batch and "sequence_length" in one else ""
     tokens = df.attrs.get("spec", {}).get("train_tokens")
