@@ -11,7 +11,7 @@ from sections import table, write_section
 from dsx.space.choices import CHOICES, Choice
 from dsx.space.plan_rules import RULES
 from dsx.space.schedules import SCHEDULES, Schedule
-from dsx.space.strategy_rules import MEMORY, VANISHES
+from dsx.space.strategy_rules import HOST_MEMORY, MEMORY, VANISHES
 
 
 def values(choice: Choice) -> str:
@@ -44,7 +44,7 @@ def text() -> str:
         ]
         for choice in CHOICES
     ]
-    reasons = [MEMORY, VANISHES, *(rule.reason for rule in RULES)]
+    reasons = [MEMORY, VANISHES, HOST_MEMORY, *(rule.reason for rule in RULES)]
     return "\n".join(
         [
             "## Choices\n",

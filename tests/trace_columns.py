@@ -101,8 +101,8 @@ def unit_assumptions(**changes):
     return make_assumptions(**given | changes)
 
 
-def step(*traces, groups=None, slow=None, emit=None, domain=8, stands_for=None, **assumed):
+def step(*traces, groups=None, slow=None, emit=None, domain=8, stands_for=None, machine_of=None, **assumed):
     """Replay traces on the machine of ones; the group "1" has all of them."""
     ranks = {one.rank: one for one in traces}
     given = StepTraces(ranks, groups or {"1": sorted(ranks)}, None, stands_for or {})
-    return replay_step(given, unit_machine(domain), unit_assumptions(**assumed), slow, emit)
+    return replay_step(given, unit_machine(domain, **machine_of or {}), unit_assumptions(**assumed), slow, emit)

@@ -4,7 +4,8 @@ Not modelled: how far off the numbers of one maker's devices are on those of ano
 """
 
 from dsx.spec.assumptions import AssumptionsSpec
-from dsx.spec.cluster import GPU_SOFTWARE, DeviceSpec
+from dsx.spec.cluster import GPU_SOFTWARE, ClusterSpec, DeviceSpec, NodeSpec
+from dsx.units import exact_quantity
 
 
 def device_remarks(device: DeviceSpec, assumptions: AssumptionsSpec) -> list[str]:
@@ -31,6 +32,25 @@ def device_remarks(device: DeviceSpec, assumptions: AssumptionsSpec) -> list[str
             f"{assumptions.name!r} are from devices of {', '.join(assumptions.platforms)}"
         )
     return said
+
+
+def cluster_remarks(cluster: ClusterSpec, assumptions: AssumptionsSpec) -> list[str]:
+    """Return what to say once where a problem of this cluster is priced with this set, a sentence each."""
+    return [*device_remarks(cluster.device, assumptions), *_node_remarks(cluster, assumptions)]
+
+
+def _node_remarks(cluster: ClusterSpec, assumptions: AssumptionsSpec) -> list[str]:
+    """Return what to say once of a node that a cluster file does not state, where plans may offload to its host."""
+    node = cluster.node
+    if not node.assumed or assumptions.fixed.get("offload") == "none":
+        return []
+    assumed = ", ".join(f"{name}={value}" for name, value in _texts(node).items() if name in node.assumed)
+    return [f"cluster {cluster.name} states no node.{node.assumed[0]}: for offload to the host {assumed} is assumed"]
+
+
+def _texts(node: NodeSpec) -> dict[str, str]:
+    memory, rate = exact_quantity(node.host_memory, "bytes"), exact_quantity(node.host_memory_bandwidth, "bytes/s")
+    return {"gpus": str(node.gpus), "host_memory": memory, "host_memory_bandwidth": rate}
 
 
 def unfilled_domain(num_gpus: int, domain: int) -> list[str]:

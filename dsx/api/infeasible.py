@@ -1,7 +1,9 @@
 """Why a search has no feasible plan: no candidate at all, or none that fits."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from dsx.cost.offload import of_node, usable_host_bytes
 from dsx.display.job_text import step_text
 from dsx.pricing.evaluate import priced_plans
 from dsx.pricing.problem import Problem
@@ -87,6 +89,8 @@ def _why_none_fits(searched: Sequence[Study], num_candidates: int, watch: Watch 
         nearest, rows = smallest(searched, advance)
     plan = priced_plans(nearest.problem, rows)[0]
     choices = plan["plan"]
+    if on_host := _host_text(nearest, plan, num_candidates):
+        return on_host
     capacities = [study.problem.hardware.device.hbm_capacity for study in searched]
     largest = max(float(capacity.max()) for capacity in capacities)
     varied = any(capacity.min() < largest for capacity in capacities)
@@ -104,6 +108,23 @@ def _why_none_fits(searched: Sequence[Study], num_candidates: int, watch: Watch 
         f"{step_text(choices['global_batch_size'], choices['sequence_length'])}, "
         f"{choices.text}); try {_settings_text(nearest.problem, cuts)}more GPUs, shorter sequences, "
         f"{no_margin}or GPUs with more memory: --set cluster.device.hbm_capacity='...'"
+    )
+
+
+def _host_text(nearest: Study, plan: Mapping[str, Any], num_candidates: int) -> str:
+    """Return why no plan fits if the hosts of none hold what it offloads; `plan` needs the least memory of a GPU."""
+    (cluster, assumptions), choices = nearest.problem.at_point(0), plan["plan"]
+    num_gpus = float(choices["num_gpus"])
+    usable, gpus = float(usable_host_bytes(num_gpus, cluster.node, assumptions)), float(of_node(num_gpus, cluster.node))
+    if plan["host_bytes"] <= usable:
+        return ""
+    needed, there = (format_quantity(part * gpus, "bytes") for part in (plan["host_bytes"], usable))
+    return (
+        f"none of {counted(num_candidates, 'candidate')} fits: all offload more than the host of a node holds; the one "
+        f"that needs least memory of a GPU keeps {needed} on it, and a job has {there} of it "
+        f"({choices['num_gpus']} GPUs, {step_text(choices['global_batch_size'], choices['sequence_length'])}, "
+        f"{choices.text}); try offload=none, more GPUs, or nodes with more memory: "
+        "--set cluster.node.host_memory='...'"
     )
 
 

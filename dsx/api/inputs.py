@@ -9,7 +9,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dsx.api.device_remarks import device_remarks
+from dsx.api.device_remarks import cluster_remarks
 from dsx.errors import SpecError, did_you_mean
 from dsx.graph.model import layer_check
 from dsx.remarks import warn
@@ -156,6 +156,6 @@ def load_inputs(
     if not inputs.assumptions.calibrated:
         name = inputs.assumptions.name
         warn(f"assumption set {name!r} is not calibrated yet: take its times as relative, not absolute")
-    for said in device_remarks(inputs.cluster.device, inputs.assumptions):
+    for said in cluster_remarks(inputs.cluster, inputs.assumptions):
         warn(said)
     return inputs

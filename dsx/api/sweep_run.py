@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dsx.api.device_remarks import device_remarks
+from dsx.api.device_remarks import cluster_remarks
 from dsx.api.inputs import load_inputs
 from dsx.api.searched import Searched, check_fixed, searched
 from dsx.api.software_remarks import other_software
@@ -71,8 +71,8 @@ class SweepRun:
         inputs = load_inputs(*files, overrides, self.spec.file, self.spec.operator_times)
         clusters = [load_cluster(given("cluster", name), overrides["cluster"], self.spec.file) for name in others]
         self.inputs = [inputs, *(replace(inputs, cluster=cluster) for cluster in clusters)]
-        known = device_remarks(inputs.cluster.device, inputs.assumptions)
-        further = [said for cluster in clusters for said in device_remarks(cluster.device, inputs.assumptions)]
+        known = cluster_remarks(inputs.cluster, inputs.assumptions)
+        further = [said for cluster in clusters for said in cluster_remarks(cluster, inputs.assumptions)]
         for said in dict.fromkeys(further):
             if said not in known:
                 warn(said)

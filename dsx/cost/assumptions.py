@@ -40,7 +40,8 @@ class Assumptions:
     net_efficiency: ArrayLike
     unfused_share: ArrayLike
     host_efficiency: ArrayLike
-    host_memory_bandwidth: ArrayLike
+    host_memory_efficiency: ArrayLike
+    host_memory_share: ArrayLike
     launch_latency: ArrayLike
     launch_hidden: ArrayLike
     dispatch_latency: ArrayLike
@@ -61,6 +62,7 @@ class Assumptions:
     weight_bytes: ArrayLike
     gradient_bytes: ArrayLike
     optimizer_bytes_per_parameter: ArrayLike
+    host_gradient_bytes: ArrayLike
     optimizer_traffic_per_parameter: ArrayLike
     accumulation_traffic_per_parameter: ArrayLike
     overhead: ArrayLike

@@ -29,6 +29,9 @@ class StepCosts:
     activation_bytes: Column = column("bytes", "saved activations of all microbatches in flight")
     overhead_bytes: Column = column("bytes", "memory that the framework adds to that of the model")
     peak_bytes: Column = column("bytes", "memory of the worst stage's GPU: the sum of the memory parts")
+    host_bytes: Column = column(
+        "bytes", "memory of the host that the GPU of a stage needs, of the stage that needs most, for what is offloaded"
+    )
     mfu: Column = column("", "model FLOPs utilisation: the model's FLOPs over what the GPUs could do in the step")
     tokens_per_s: Column = column("1/s", "tokens trained per second by the whole job")
     tokens_per_s_per_gpu: Column = column("1/s", "tokens trained per second by each GPU")

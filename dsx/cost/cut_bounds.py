@@ -98,6 +98,13 @@ class CutBounds:
         fewest = offloaded(ACTIVATIONS, choices, searched, lambda: xp.zeros_like(fewest), fewest)
         return self.costs.memory(self._mean, fewest, transients=False).peak_bytes
 
+    @cached_property
+    @xp.unchecked
+    def host_bytes(self) -> PerPlan:
+        """The bound of the memory of the host that a GPU needs: that of the mean stage."""
+        choices, searched = self.costs.choices, self.costs.searched
+        return self.costs.host_bytes(self._mean, in_flight(choices.pp - 1.0, choices, searched))
+
     @property
     def _mean(self) -> Stage:
         return mean_stage(self.costs.stack, self.costs.choices, self.costs.choices.pp - 1.0)

@@ -3,6 +3,9 @@
 Optimizer: the host keeps the state and runs the update (Ren et al., ZeRO-Offload, 2021, section 4). Gradients go to the
 host, the host updates the shard of the rank, and new weights come back. Nothing overlaps.
 
+The GPUs of a node transfer at once, so each moves no more than its share of the bandwidth of the host's memory, and its
+share of the memory holds what it offloads. A node counts as if each of its GPUs were of the stage that needs most.
+
 Activations: the saved activations of a body layer go to the host during the forward of the next layer and come back
 during the backward. The GPU stalls for transfer time that these do not hide. For each microbatch in flight two layers
 remain on the GPU: the one that is written or read, and the one in transfer (Rhu et al., vDNN, 2016). Activations of
@@ -17,7 +20,7 @@ from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StageChoices, StepChoices, pick
 from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Layers, over_layers
-from dsx.hardware.device import Device
+from dsx.hardware.cluster import Cluster, Node
 from dsx.space.choices import CODES
 from dsx.space.codes import Searched
 
@@ -45,26 +48,39 @@ def offloaded(
     )
 
 
-def transfer_s(num_bytes: PerPlan, device: Device, assumptions: Assumptions) -> PerPlan:
-    """Return the seconds of a transfer to the host or back."""
-    return num_bytes / (assumptions.host_efficiency * device.host_bandwidth)
+def of_node(num_gpus: PerPlan, node: Node) -> PerPlan:
+    """Return the GPUs of a job that share the memory of a host."""
+    return xp.minimum(num_gpus, node.gpus * xp.ones_like(num_gpus))
 
 
-def exposed_transfer_s(
-    stash_bytes: PerPlan, forward_s: PerPlan, backward_s: PerPlan, device: Device, assumptions: Assumptions
-) -> PerPlan:
+def usable_host_bytes(num_gpus: PerPlan, node: Node, assumptions: Assumptions) -> PerPlan:
+    """Return the most bytes that a GPU may keep on the host."""
+    return assumptions.host_memory_share * node.host_memory / of_node(num_gpus, node)
+
+
+def host_memory_rate(num_gpus: PerPlan, node: Node, assumptions: Assumptions) -> PerPlan:
+    """Return the bytes/s of the host's memory that each GPU gets while all of a node use it."""
+    return assumptions.host_memory_efficiency * node.host_memory_bandwidth / of_node(num_gpus, node)
+
+
+def transfer_s(num_bytes: PerPlan, num_gpus: PerPlan, cluster: Cluster, assumptions: Assumptions) -> PerPlan:
+    """Return the seconds of a transfer to the host or back, by the slower of the link and the host's memory."""
+    memory_rate = host_memory_rate(num_gpus, cluster.node, assumptions)
+    link_rate = assumptions.host_efficiency * cluster.device.host_bandwidth
+    return num_bytes / xp.minimum(memory_rate, link_rate * xp.ones_like(memory_rate))
+
+
+def exposed_transfer_s(one_way_s: PerPlan, forward_s: PerPlan, backward_s: PerPlan) -> PerPlan:
     """Return the seconds that the forward and backward of a layer stall for its stash, one microbatch, both ways."""
-    one_way_s = transfer_s(stash_bytes, device, assumptions)
     nothing = xp.zeros_like(one_way_s)
     return xp.maximum(one_way_s - forward_s, nothing) + xp.maximum(one_way_s - backward_s, nothing)
 
 
-def host_update_s(num_parameters: PerPlan, device: Device, assumptions: Assumptions) -> PerPlan:
+def host_update_s(num_parameters: PerPlan, num_gpus: PerPlan, cluster: Cluster, assumptions: Assumptions) -> PerPlan:
     """Return the seconds of an update of `num_parameters` on the host, with transfers of gradients and weights."""
-    transfers_s = transfer_s(assumptions.gradient_bytes + assumptions.weight_bytes, device, assumptions)
-    return num_parameters * (
-        transfers_s + assumptions.optimizer_traffic_per_parameter / assumptions.host_memory_bandwidth
-    )
+    transferred = assumptions.gradient_bytes + assumptions.weight_bytes
+    update_s = assumptions.optimizer_traffic_per_parameter / host_memory_rate(num_gpus, cluster.node, assumptions)
+    return num_parameters * (transfer_s(transferred, num_gpus, cluster, assumptions) + update_s)
 
 
 def remaining_bytes(

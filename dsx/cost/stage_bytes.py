@@ -29,6 +29,9 @@ class StageBytes(NamedTuple):
     largest: Sequence[PerPlan]  # of them, those of the layer that saves most
     working: Sequence[PerPlan]  # the transient of a layer
     gathered: Sequence[PerPlan]  # weights that are gathered for a layer
+    # Of the host, of a layer: with no microbatch in flight, and for each. None if no plan of the search offloads.
+    host_state: Sequence[PerPlan] | None
+    host_stash: Sequence[PerPlan] | None
 
     def peak(self, layers: Layers, microbatches: PerPlan, stack: Stack, choices: StageChoices, searched: Searched) -> (
         PerPlan
@@ -44,6 +47,12 @@ class StageBytes(NamedTuple):
         working, gathered = largest_transients(layers, self.working, self.gathered)
         activations = saved * microbatches + working
         return self.fixed + over_layers(layers, self.state) + self.per_activation * activations + gathered
+
+    def on_host(self, layers: Layers, microbatches: PerPlan) -> PerPlan | None:
+        """Return the memory of the host that a stage's GPU needs, with so many microbatches in flight; as above."""
+        if self.host_state is None or self.host_stash is None:
+            return None
+        return over_layers(layers, self.host_state) + over_layers(layers, self.host_stash) * microbatches
 
 
 def stage_bytes(costs: StageCosts) -> StageBytes:
@@ -63,6 +72,11 @@ def stage_bytes(costs: StageCosts) -> StageBytes:
     held = [costs.memory(single(kind), one, transients=False) for kind in kinds]
     full = [costs.memory(single(kind), none) for kind in kinds]
     stash = [more.activation_bytes - state.activation_bytes for more, state in zip(held, states, strict=True)]
+    host_state = host_stash = None
+    if costs.uses_host:
+        host_state = of_layers([costs.host_bytes(single(kind), none) for kind in kinds])
+        host_held = [costs.host_bytes(single(kind), one) for kind in kinds]
+        host_stash = of_layers([more - state for more, state in zip(host_held, host_state, strict=True)])
     return StageBytes(
         fixed=fixed,
         per_activation=per_activation_byte(costs.assumptions) * one,
@@ -70,5 +84,7 @@ def stage_bytes(costs: StageCosts) -> StageBytes:
         stash=of_layers(stash),
         largest=of_layers(costs.largest_stash_bytes),
         working=of_layers([a.activation_bytes - b.activation_bytes for a, b in zip(full, states, strict=True)]),
+        host_state=host_state,
+        host_stash=host_stash,
         gathered=of_layers([a.weight_bytes - b.weight_bytes for a, b in zip(full, states, strict=True)]),
     )

@@ -26,13 +26,14 @@ from dsx.cost.offload import (
     offload_codes,
     offloaded,
     remaining_bytes,
+    transfer_s,
 )
 from dsx.cost.pipeline import in_flight, in_flight_of_embedding_and_head
 from dsx.cost.recompute import Recompute, recompute_of
 from dsx.cost.reduction import ReducedLayer, in_passes, layer_reduction, reduction
 from dsx.cost.shapes import PerPlan
 from dsx.cost.shards import dp_groups, weight_shards
-from dsx.cost.stages import Stack, Stage, even_first, over_layers
+from dsx.cost.stages import Layers, Stack, Stage, even_first, over_layers
 from dsx.graph.step import divides
 from dsx.hardware.cluster import Cluster
 from dsx.space.codes import Searched
@@ -131,13 +132,17 @@ class StageCosts:
         forwards, backwards = there
         return [forwards * own for own, _, _ in found], [backwards * own for _, own, _ in found]
 
-    def update_s(self, stage: Stage) -> PerPlan:
-        """Return the seconds of the optimizer update of a stage, which reads and writes its state."""
+    def _updated_weights(self, stage: Stage) -> PerPlan:
+        """Return the bytes of the weights that a rank of a stage updates."""
         ranks, _ = self.shards
         whole, sharded = stage_weights(self.kinds, ranks, stage)
         stages = self.searched.zero_stage
         parts = {stage: sharded if divides(stage, "optimizer") else whole for stage in stages}
-        updated = pick(stages, self.choices.zero_stage, parts)
+        return pick(stages, self.choices.zero_stage, parts)
+
+    def update_s(self, stage: Stage) -> PerPlan:
+        """Return the seconds of the optimizer update of a stage, which reads and writes its state."""
+        updated = self._updated_weights(stage)
         device, assumptions = self.cluster.device, self.assumptions
         traffic = assumptions.optimizer_traffic_per_parameter / assumptions.weight_bytes
         on_gpu = updated * (traffic / (assumptions.hbm_efficiency * device.hbm_bandwidth))
@@ -145,9 +150,47 @@ class StageCosts:
             OPTIMIZER,
             self.choices,
             self.searched,
-            lambda: host_update_s(updated / assumptions.weight_bytes, device, assumptions),
+            lambda: host_update_s(updated / assumptions.weight_bytes, self.choices.num_gpus, self.cluster, assumptions),
             on_gpu,
         )
+
+    @property
+    def uses_host(self) -> bool:
+        """Whether any plan of the search offloads."""
+        return any(offload_codes(state, self.searched) for state in (OPTIMIZER, ACTIVATIONS))
+
+    def host_bytes(self, stage: Stage, microbatches: PerPlan) -> PerPlan:
+        """Return the memory of the host that a stage's GPU needs, with so many microbatches in flight.
+
+        It is affine in the layers and in the microbatches. All layers of the body count as stored.
+        """
+        return self._host_bytes(stage, self._body_stash_bytes(stage.layers) * microbatches)
+
+    def peak_host_bytes(self, stage: Stage, holds: StageChunks) -> PerPlan:
+        """Return the memory of the host that a stage's GPU needs with the most microbatches in flight."""
+        choices, searched, position = self.choices, self.searched, stage.position
+        if holds.in_rounds:
+            return self.host_bytes(stage, in_flight(position, choices, searched))
+        around = stage.chunks_around
+        of_first, of_last = (
+            self._body_stash_bytes(layers) * in_flight(position, choices, searched, last)
+            for layers, last in ((around.first, False), (around.last, True))
+        )
+        return self._host_bytes(stage, of_first + holds.two_chunks(choices.pp, xp) * of_last)
+
+    def _body_stash_bytes(self, layers: Layers) -> PerPlan:
+        body = {kind: count for kind, count in layers.items() if kind not in self._recompute.never}
+        return over_layers(body, self._stash_bytes)
+
+    def _host_bytes(self, stage: Stage, stash: PerPlan) -> PerPlan:
+        assumptions, nothing = self.assumptions, xp.zeros_like(stash)
+        of_parameter = assumptions.optimizer_bytes_per_parameter + assumptions.host_gradient_bytes
+
+        def state() -> PerPlan:
+            return self._updated_weights(stage) * (of_parameter / assumptions.weight_bytes)
+
+        optimizer = offloaded(OPTIMIZER, self.choices, self.searched, state, nothing)
+        return optimizer + offloaded(ACTIVATIONS, self.choices, self.searched, lambda: stash, nothing)
 
     def reduction_and_update_s(self, first: Stage, holds: StageChunks = IN_ROUNDS) -> tuple[PerPlan, PerPlan]:
         """Return the seconds of the reduction and of the update that a cut with this first stage adds to a step.
@@ -214,8 +257,10 @@ class StageCosts:
 
         def under(costs: LayerCosts, mode: int) -> PerPlan:
             backward_s = costs.backward_s + costs.under("recompute_s", mode)
-            stash = costs.under("stash_bytes", mode)
-            return exposed_transfer_s(stash, costs.forward_s, backward_s, self.cluster.device, self.assumptions)
+            one_way_s = transfer_s(
+                costs.under("stash_bytes", mode), self.choices.num_gpus, self.cluster, self.assumptions
+            )
+            return exposed_transfer_s(one_way_s, costs.forward_s, backward_s)
 
         found: list[PerPlan] = []
         for kind, costs in enumerate(self.kinds):

@@ -82,14 +82,19 @@ def step_costs(
         axes = [axis for axis in pipe.hidden_s if COMM_COLUMN[axis] == name]
         return column(name) - sum((pipe.hidden_s[axis] for axis in axes), 0.0)
 
-    of_cuts: dict[StageChunks, tuple[PerPlan, PerPlan, Memory, PerPlan]] = {}
+    of_cuts: dict[StageChunks, tuple[PerPlan, PerPlan, Memory, PerPlan, PerPlan]] = {}
     for holds, cut in cuts.items():
         memories = [costs.peak_memory(stage, holds) for stage in cut.held]
         memory = worst(memories) if boundaries is None else _worst_stage(memories)
         # It equals the sum of `memory`; as a maximum, a search for the peak alone need not select the parts.
         peak = cut.largest([stage.peak_bytes for stage in memories])
-        of_cuts[holds] = *costs.reduction_and_update_s(cut.first, holds), memory, peak
-    dp_comm, update, memory, peak = _selected(of_cuts, choices, searched)
+        host = (
+            cut.largest([costs.peak_host_bytes(stage, holds) for stage in cut.held])
+            if costs.uses_host
+            else xp.zeros_like(peak)
+        )
+        of_cuts[holds] = *costs.reduction_and_update_s(cut.first, holds), memory, peak, host
+    dp_comm, update, memory, peak, host = _selected(of_cuts, choices, searched)
     in_passes = [busy(exposed) for exposed in costs.pass_reductions_s or ()]
     recompute_s = busy(costs.recompute_s)
     stall = costs.stall_s
@@ -115,6 +120,7 @@ def step_costs(
         activation_bytes=memory.activation_bytes * one,
         overhead_bytes=memory.overhead_bytes * one,
         peak_bytes=peak * one,
+        host_bytes=host * one,
         mfu=model_flops / (step * choices.num_gpus * cluster.device.matrix_flops),
         tokens_per_s=tokens,
         **run_columns(tokens, choices.num_gpus, workload.train_tokens, cluster.operation),

@@ -17,9 +17,10 @@ _ROUNDING = 1e-9
 def costs_text(costs: Mapping[str, float]) -> str:
     """Return a step's time and memory as tables, then its 80 % interval and the remaining columns, such as MFU."""
     parts: list[str] = []
+    columns = [*StepCosts.__dataclass_fields__]
     for whole, unit in (("step_time_s", "_s"), ("peak_bytes", "_bytes")):
         total = costs[whole]
-        names = [n for n in costs if n.endswith(unit) and n != whole and not n.endswith("_per_s")]
+        names = [name for name in columns[: columns.index(whole)] if name.endswith(unit)]
         rows = [[name, quantity(name, costs[name]), share(costs[name], total, 1)] for name in names]
         parts.append(table(["", "", "share"], [*rows, [whole, quantity(whole, total), share(total, total, 1)]]))
     if costs["step_time_s_low"] == costs["step_time_s_low"]:
@@ -32,8 +33,8 @@ def costs_text(costs: Mapping[str, float]) -> str:
                 "seconds are not those of a step"
             )
         )
-    columns = [*StepCosts.__dataclass_fields__]
     rest = [name for name in columns[columns.index("peak_bytes") + 1 :] if costs[name] == costs[name]]
+    rest = rest if costs["host_bytes"] else [name for name in rest if name != "host_bytes"]  # nothing is offloaded
     parts.append(table(["", ""], [[name, quantity(name, costs[name])] for name in rest]))
     return "\n\n".join(filter(None, parts))
 

@@ -1,6 +1,7 @@
 """A cluster: one device type, and the network that joins the devices. The sweep states their number."""
 
 from dataclasses import replace
+from typing import Any
 
 from dsx.hardware.device import Device
 from dsx.hardware.network import Network
@@ -14,11 +15,21 @@ _HOST_BANDWIDTH = 32e9  # bytes/s of PCIe 4 x16, for a cluster file that states 
 
 
 @record
+class Node:
+    """A host and the GPUs that share its memory; a leaf is a float, or an [H] array of hardware points."""
+
+    gpus: Any
+    host_memory: Any  # bytes
+    host_memory_bandwidth: Any  # bytes/s, reads and writes together
+
+
+@record
 class Cluster:
     """A machine of equal GPUs."""
 
     device: Device
     network: Network
+    node: Node
     operation: Operation
     name: str = static()
     label: str = static()  # the name, with what a GPU is where that is not plain
@@ -44,9 +55,19 @@ def cluster_from_spec(spec: ClusterSpec) -> Cluster:
         num_sms=float(spec.device.num_sms or 1),
         name=spec.device.name,
     )
+    node = Node(
+        gpus=float(spec.node.gpus),
+        host_memory=spec.node.host_memory,
+        host_memory_bandwidth=spec.node.host_memory_bandwidth,
+    )
     network = network_from_spec(spec.network)
     return Cluster(
-        device=device, network=network, operation=operation_from_spec(spec), name=spec.name, label=spec.label
+        device=device,
+        network=network,
+        node=node,
+        operation=operation_from_spec(spec),
+        name=spec.name,
+        label=spec.label,
     )
 
 

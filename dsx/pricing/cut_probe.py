@@ -21,13 +21,13 @@ import numpy as np
 
 from dsx.cost import xp
 from dsx.cost.cut_bounds import ROUNDING, CutBounds
-from dsx.cost.headroom import usable_bytes
+from dsx.cost.headroom import room
 from dsx.cost.step import Workload
 from dsx.pricing.batch import Plans, stage_costs
 from dsx.pricing.equal_columns import first_of_equals
 from dsx.pricing.even_cut import first_s
 from dsx.pricing.fill_calls import Fills
-from dsx.pricing.filled_stages import TIES, Chains, Model, causes, chains_of
+from dsx.pricing.filled_stages import TIES, Chains, Model, causes, chains_of, room_of
 from dsx.pricing.layers import KeyCosts
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows, plans_of
@@ -82,7 +82,7 @@ def may_take(problem: Problem, table: KeyCosts, rows: Rows, most_s: np.ndarray) 
 def _may_take(problem: Problem, table: KeyCosts, rows: Rows, most_s: np.ndarray) -> np.ndarray:
     plans, workload = plans_of(problem, table, rows)
     fills = Fills(Model(workload.stack, workload.searched, least_memory=False), compiled=False)
-    usable = usable_bytes(plans.cluster.device, plans.assumptions)
+    usable = room(plans.cluster, plans.assumptions, plans.choices.num_gpus)
     costs, none = stage_costs(plans, workload), np.zeros_like(most_s)
     bounds = CutBounds(costs)
     bound = most_s - np.asarray(bounds.reduction_s + bounds.update_s)
@@ -127,7 +127,7 @@ def _prepared(fills: Fills, problem: Problem, table: KeyCosts, rows: Rows) -> tu
 
 def _chains(plans: Plans, workload: Workload, least_memory: bool) -> tuple[Chains, Any]:
     costs = stage_costs(plans, workload)
-    bounds, usable = CutBounds(costs), usable_bytes(plans.cluster.device, plans.assumptions)
+    bounds, usable = CutBounds(costs), room(plans.cluster, plans.assumptions, plans.choices.num_gpus)
     low = (bounds.peak_bytes if least_memory else bounds.pipeline_s) * (1.0 - ROUNDING)
     return chains_of(costs, usable, with_first=not least_memory), low
 
@@ -146,7 +146,7 @@ def _of_equals(fills: Fills, chains: Chains, low: np.ndarray) -> ProbedCuts:
     shared = 2 * len(first) < len(low)
     if shared:
         some = _taken(chains, first)
-        unlimited = some._replace(usable_bytes=np.full_like(some.usable_bytes, np.inf))
+        unlimited = some._replace(usable=jax.tree.map(lambda most: np.full_like(most, np.inf), some.usable))
         none = np.zeros(len(first))
         low = _least_bound(fills, unlimited, low[first], none, none)[0][which]
     return _cuts(fills, chains, low, near=shared)
@@ -200,8 +200,9 @@ def _best_first(
         few, last = _taken(chains, here), end[here]
         bound[here], empty = _least_bound(fills, few, bound[here], one[here], last)
         some_empty[here] |= empty
-        own, needed = causes(model, few, 0.0, zero[here], last)
-        worst = np.where(needed <= few.usable_bytes, np.maximum(own, bound[here]), np.inf)
+        own, *needed = causes(model, few, 0.0, zero[here], last)
+        fits = np.all([value <= limit for value, limit in zip(needed, room_of(few), strict=True)], axis=0)
+        worst = np.where(fits, np.maximum(own, bound[here]), np.inf)
         found = worst + first_s(model, few, last)
         better = (found < step_s[here] * (1.0 - TIES)) | ((found <= step_s[here]) & (worst < slowest[here]))
         slowest[here] = np.where(better, worst, slowest[here])

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dsx.cost import xp
-from dsx.cost.headroom import usable_bytes
+from dsx.cost.headroom import room
 from dsx.cost.step import Workload
 from dsx.pricing.batch import Plans, pad, stage_costs
 from dsx.pricing.layers import KeyCosts
@@ -83,7 +83,7 @@ def _best_cuts(
     least_memory: bool,
 ) -> Any:
     def best(plan: Plans, of_first: Any, stages: Depths) -> Any:
-        usable = usable_bytes(plan.cluster.device, plan.assumptions)
+        usable = room(plan.cluster, plan.assumptions, plan.choices.num_gpus)
         return boundaries(stage_costs(plan, workload), contents, usable, stages, of_first, least_memory)
 
     @jax.jit  # traced once for its shapes and its values

@@ -12,7 +12,7 @@ import numpy as np
 
 from dsx.cost.columns import StepCosts
 from dsx.cost.cut_bounds import ROUNDING, CutBounds
-from dsx.cost.headroom import usable_bytes
+from dsx.cost.headroom import Room, room
 from dsx.errors import PlanError
 from dsx.pricing.batch import none_priced, price, stage_costs
 from dsx.pricing.chunk_cuts import chunk_cuts, distinct_rows, rounds_of
@@ -127,8 +127,11 @@ def _may_fit(problem: Problem, table: KeyCosts, rows: Rows) -> np.ndarray:
     """Return which of [N] rows may have a cut that fits, by the memory of the mean stage."""
     many = len(rows.positions) >= MANY
     least = least_bytes_of_tiles(problem, table, rows) if many else _least_bytes(problem, table, rows)
-    cluster, assumptions = machines(problem, rows.points)
-    return least * (1.0 - ROUNDING) <= np.asarray(usable_bytes(cluster.device, assumptions))
+    return least * (1.0 - ROUNDING) <= np.asarray(_room(problem, rows).gpu)
+
+
+def _room(problem: Problem, rows: Rows) -> Room:
+    return room(*machines(problem, rows.points), rows.choices["num_gpus"].astype(np.float64))
 
 
 def _least_bytes(problem: Problem, table: KeyCosts, rows: Rows) -> np.ndarray:
@@ -153,17 +156,17 @@ def _of_chunks(problem: Problem, table: KeyCosts, rows: Rows, goal: Goal, dtype:
 
     Where none fits, it is the one that needs least memory.
     """
-    cluster, assumptions = machines(problem, rows.points)
-    usable = np.asarray(usable_bytes(cluster.device, assumptions))
+    usable = jax.tree.map(np.asarray, _room(problem, rows))
     cuts, row = chunk_cuts(problem, table, rows)
     found = _each_best(price_cuts(problem, table, rows.take(row), cuts, dtype), row, usable, goal)
-    return _finite_where(np.asarray(found.costs.peak_bytes) <= usable, found) if goal == "fastest" else found
+    return _finite_where(np.asarray(usable.holds(found.costs)), found) if goal == "fastest" else found
 
 
-def _each_best(priced: Priced, row: np.ndarray, usable: np.ndarray, goal: Goal) -> Priced:
+def _each_best(priced: Priced, row: np.ndarray, usable: Room, goal: Goal) -> Priced:
     """Return the best of the cuts of each row: by seconds if one of them fits, else by memory; the first of equals."""
     costs = priced.costs
-    step_s = np.where((costs.peak_bytes <= usable[row]) & (goal != "least memory"), costs.step_time_s, np.inf)
+    fits = jax.tree.map(lambda most: most[row], usable).holds(costs)
+    step_s = np.where(fits & (goal != "least memory"), costs.step_time_s, np.inf)
     order = np.lexsort((np.where(np.isinf(step_s), costs.peak_bytes, 0.0), step_s, row))
     best = order[np.flatnonzero(np.diff(row[order], prepend=-1))]
     return jax.tree.map(lambda column: column[best], priced)

@@ -14,6 +14,7 @@ from dsx.cost.work import layer_values
 from dsx.graph.derived import DerivedLayer
 from dsx.graph.expressions import evaluate as value_of
 from dsx.pricing.cuts import boundaries_of, price_best_cuts, price_chunks
+from dsx.pricing.host_memory import host_memory_detail
 from dsx.pricing.layers import outer_shares, work_of
 from dsx.pricing.plan_stages import PlanStage, stages_of_plan
 from dsx.pricing.problem import Problem
@@ -27,7 +28,7 @@ from dsx.space.limits import GIVEN
 from dsx.space.plan import Plan
 from dsx.space.plan_rules import optimal_cut_covers
 from dsx.space.plan_settings import JobSizes, PlanDefaults, filled_shares, parse_plan
-from dsx.space.strategy_rules import MEMORY, VANISHES
+from dsx.space.strategy_rules import HOST_MEMORY, MEMORY, VANISHES
 from dsx.space.tiers import shares_on_tiers
 from dsx.space.violations import Violation, violations
 from dsx.spec.cluster import peak_flops
@@ -45,7 +46,7 @@ class Evaluation:
 
     plan: Plan
     costs: dict[str, float]
-    fits: bool  # peak_bytes is within hbm_capacity, and every rank has some of each dimension
+    fits: bool  # peak_bytes and host_bytes are within what there is, and every rank has some of each dimension
     broken: tuple[Violation, ...]
     stages: tuple[PlanStage, ...]  # of a layer layout; empty if the cut is even
     # Shares of a fast domain above 1 that are filled in rank order and that no setting names, by "nvs.tp".
@@ -83,20 +84,25 @@ def price_plan(problem: Problem, plan: Plan) -> Evaluation:
         limits = replace(limits, partition=GIVEN)
         layers = layers_of_chunks(str(layout), limits.chain)
         check_stages(layers, str(layout), codes["pp"], codes["vpp"])
-    problem = replace(
-        problem, workload=replace(problem.workload, searched=searched_values({n: [codes[n]] for n in SEARCHED_COLUMNS}))
-    )
+    problem = _searching_only(problem, codes)
     columns = _columns(problem, codes)
     if not layers and problem.optimal_cuts and bool(optimal_cut_covers(codes["schedule"])):
         layers = _optimal_cut(problem, columns)
-    priced = cost_columns(_with_layout(problem, columns, layers) if layers else price_plans(problem, columns))
+    priced = cost_columns(_priced(problem, columns, layers))
     priced |= interval_columns(problem, columns["num_gpus"], priced["step_time_s"])
     costs = {name: float(column[0]) for name, column in priced.items()}
     broken = violations(plan, kinds, problem.model.dimensions, limits)
+
+    def with_offload(code: int) -> StepCosts:
+        other = codes | {"offload": code}
+        return _priced(_searching_only(problem, other), _columns(problem, other), layers)
+
+    if too_much := host_memory_detail(problem, codes, costs, with_offload):
+        broken.insert(0, Violation(HOST_MEMORY, too_much))
     capacity = problem.cluster.device.hbm_capacity
     if costs["peak_bytes"] > capacity:
         broken.insert(0, Violation(MEMORY, _memory_detail(costs, capacity)))
-    fits = not any(violation.reason in (MEMORY, VANISHES) for violation in broken)
+    fits = not any(violation.reason in (MEMORY, HOST_MEMORY, VANISHES) for violation in broken)
     if not _whole(problem, codes, costs["mfu"], broken):
         costs |= dict.fromkeys(_SPEEDS, math.nan)
     if layers:
@@ -119,7 +125,16 @@ def _optimal_cut(problem: Problem, columns: Arrays) -> tuple[int, ...]:
     return tuple(np.diff(cut)[: int(columns["pp"][0] * columns["vpp"][0])].tolist())
 
 
-def _with_layout(problem: Problem, columns: Arrays, layers: Sequence[int]) -> StepCosts:
+def _searching_only(problem: Problem, codes: Mapping[str, int]) -> Problem:
+    """Return the problem with the searched choices of one plan."""
+    searched = searched_values({name: [codes[name]] for name in SEARCHED_COLUMNS})
+    return replace(problem, workload=replace(problem.workload, searched=searched))
+
+
+def _priced(problem: Problem, columns: Arrays, layers: Sequence[int]) -> StepCosts:
+    """Return the costs of one plan; its cut is even unless `layers` are those of its chunks."""
+    if not layers:
+        return price_plans(problem, columns)
     boundaries = boundaries_of(layers, int(columns["pp"][0]))[..., None]
     return price_chunks(problem, *rows_of_plans(problem, columns), boundaries)
 

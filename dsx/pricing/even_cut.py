@@ -23,6 +23,7 @@ from dsx.pricing.filled_stages import (
     load_of,
     most_layers,
     most_left,
+    room_of,
     values_from,
 )
 
@@ -83,9 +84,12 @@ def least_step_s(model: Model, chains: Chains, deepest: Any, bound: Any, earlies
     del deepest
 
     def visit(ends: _Ends) -> tuple[Any, ...]:
-        seconds, needed = ends.values
+        seconds, *needed = ends.values
         step_s = xp.maximum(seconds, bound) + first_s(model, chains, ends.end)
-        return (xp.minimum(ends.best[0], xp.where(ends.open & (needed <= chains.usable_bytes), step_s, np.inf)),)
+        fits = ends.open
+        for value, limit in zip(needed, room_of(chains), strict=True):
+            fits = fits & (value <= limit)
+        return (xp.minimum(ends.best[0], xp.where(fits, step_s, np.inf)),)
 
     (step_s,) = _visited(model, chains, bound, earliest, visit, (xp.full_like(bound, np.inf),))
     return step_s

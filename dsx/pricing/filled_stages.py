@@ -17,6 +17,7 @@ import numpy as np
 from dsx.cost import xp
 from dsx.cost.choices import StageChoices
 from dsx.cost.first_stage import FirstStage, first_stage
+from dsx.cost.headroom import Room
 from dsx.cost.pipeline import Send, in_flight, through_stage_s
 from dsx.cost.stage_bytes import StageBytes, stage_bytes
 from dsx.cost.stage_costs import StageCosts
@@ -49,7 +50,7 @@ class Chains(NamedTuple):
     forward_s: Sequence[Any]
     backward_s: Sequence[Any]
     bytes_of: StageBytes
-    usable_bytes: Any
+    usable: Room
     send: Send
     choices: StageChoices
     first: FirstStage | None  # None if it is not asked for
@@ -72,8 +73,8 @@ class Probe(NamedTuple):
     some_empty: Any  # whether one has no layer
 
 
-def chains_of(costs: StageCosts, usable: Any, with_first: bool) -> Chains:
-    """Return the chains of [N] plans, whose GPUs have so many usable bytes.
+def chains_of(costs: StageCosts, usable: Room, with_first: bool) -> Chains:
+    """Return the chains of [N] plans with so much room.
 
     Only who cuts for time needs what first stages add to a step, which takes longer than all else.
     """
@@ -86,9 +87,9 @@ def chains_of(costs: StageCosts, usable: Any, with_first: bool) -> Chains:
 
 
 def causes(model: Model, chains: Chains, stage: Any, begin: Any, end: Any) -> tuple[Any, ...]:
-    """Return what the layers from `begin` to `end`, exclusive, cause as a stage; and what they need, in bytes.
+    """Return what the layers from `begin` to `end`, exclusive, cause as a stage; and the bytes that they need.
 
-    With `least_memory` they are the same, and one.
+    These are of the GPU, then of the host if any plan offloads. With `least_memory` the first two are one, and all.
     """
     choices, searched, layers = chains.choices, model.searched, layers_between(model.stack, begin, end)
     position = xp.minimum(stage, choices.pp - 1.0)
@@ -99,7 +100,9 @@ def causes(model: Model, chains: Chains, stage: Any, begin: Any, end: Any) -> tu
     own = passes(chains, layers)
     after = passes(chains, layers_between(model.stack, end, xp.full_like(end, model.length)))
     whole = passes(chains, model.stack.totals())
-    return through_stage_s(position, own, after, whole, chains.send, choices, searched), needed
+    seconds = through_stage_s(position, own, after, whole, chains.send, choices, searched)
+    on_host = chains.bytes_of.on_host(layers, held)
+    return (seconds, needed) if on_host is None else (seconds, needed, on_host)
 
 
 def load_of(model: Model, chains: Chains, begin: Any, end: Any) -> Any:
@@ -162,7 +165,13 @@ def values_from(model: Model, chains: Chains, stage: Any, begin: Any, count: Any
 
 def limits_of(model: Model, chains: Chains, bound: Any) -> tuple[Any, ...]:
     """Return the limits of what stages cause and need, if they may cause `bound`."""
-    return (bound,) if model.least_memory else (bound, chains.usable_bytes)
+    return (bound,) if model.least_memory else (bound, *room_of(chains))
+
+
+def room_of(chains: Chains) -> tuple[Any, ...]:
+    """Return the limits of the bytes that stages need, as `causes` lists them."""
+    gpu, host = chains.usable
+    return (gpu,) if chains.bytes_of.host_state is None else (gpu, host)
 
 
 def passes(chains: Chains, layers: Layers) -> Passes:

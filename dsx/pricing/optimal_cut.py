@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dsx.cost import xp
+from dsx.cost.headroom import Room
 from dsx.cost.pipeline import in_flight, through_stage_s
 from dsx.cost.stage_costs import StageCosts
 from dsx.cost.stages import Stack, Stage, layers_between, over_layers
@@ -78,7 +79,7 @@ def chain_contents(stack: Stack) -> Contents:
 
 
 def boundaries(
-    costs: StageCosts, contents: Contents, usable_bytes: Any, depths: Depths, first_s: Any, least_memory: bool
+    costs: StageCosts, contents: Contents, usable: Room, depths: Depths, first_s: Any, least_memory: bool
 ) -> Any:
     """Return the [N + 1] boundaries of the optimal cut of one plan, whose costs are scalars, and whether it fits.
 
@@ -88,7 +89,7 @@ def boundaries(
     """
     choices = costs.choices
     num_stages = choices.pp.astype(jnp.int32)
-    chain = _chain(costs, contents, usable_bytes, least_memory)
+    chain = _chain(costs, contents, usable, least_memory)
     ties = rounding(chain.load.dtype)
     num_layers = contents.of_segment.shape[0]
     whole, later = _after(chain)
@@ -172,29 +173,36 @@ def rounding(dtype: Any) -> float:
     return 16.0 * float(np.finfo(dtype).eps)
 
 
-def _segments(costs: StageCosts, layers: Any, usable_bytes: Any, least_memory: bool) -> Segments:
+def _segments(costs: StageCosts, layers: Any, usable: Room, least_memory: bool) -> Segments:
     """Return what combinations of layers [K, C] cost as a stage of one plan."""
     stages = _stage(layers)
     largest = in_flight(xp.zeros_like(costs.choices.pp), costs.choices, costs.searched)
-    none, full = (costs.memory(stages, count).peak_bytes for count in (xp.zeros_like(largest), largest))
-    per_microbatch = (full - none) / largest
+    counts = (xp.zeros_like(largest), largest)
+    none, full = (costs.memory(stages, count).peak_bytes for count in counts)
     if least_memory:
-        return Segments(none, None, per_microbatch, None)
-    growing = per_microbatch > 0
-    max_in_flight = (usable_bytes - none) / xp.where(growing, per_microbatch, xp.ones_like(none))
-    unlimited = xp.full_like(none, np.inf)
-    max_in_flight = xp.where(growing, max_in_flight, xp.where(none <= usable_bytes, unlimited, -unlimited))
+        return Segments(none, None, (full - none) / largest, None)
+    max_in_flight = _max_in_flight(none, (full - none) / largest, usable.gpu)
+    if costs.uses_host:
+        none, full = (costs.host_bytes(stages, count) for count in counts)
+        max_in_flight = xp.minimum(max_in_flight, _max_in_flight(none, (full - none) / largest, usable.host))
     forward_s, _ = costs.passes_s
     return Segments(costs.load_s(stages), over_layers(stages.layers, forward_s), None, max_in_flight)
 
 
-def _chain(costs: StageCosts, contents: Contents, usable_bytes: Any, least_memory: bool) -> Segments:
+def _max_in_flight(none: Any, per_microbatch: Any, usable: Any) -> Any:
+    """Return the microbatches in flight that fit, from the bytes without any and those of each."""
+    growing, unlimited = per_microbatch > 0, xp.full_like(none, np.inf)
+    most = (usable - none) / xp.where(growing, per_microbatch, xp.ones_like(none))
+    return xp.where(growing, most, xp.where(none <= usable, unlimited, -unlimited))
+
+
+def _chain(costs: StageCosts, contents: Contents, usable: Room, least_memory: bool) -> Segments:
     """Return all segments of the chain of one plan, [N, N] by first and last layer; infinite where there is none."""
 
     def of_segments(values: Any) -> Any:
         return jnp.concatenate([values, jnp.full_like(values[:1], jnp.inf)])[contents.of_segment]
 
-    return jax.tree.map(of_segments, _segments(costs, contents.layers, usable_bytes, least_memory))
+    return jax.tree.map(of_segments, _segments(costs, contents.layers, usable, least_memory))
 
 
 def _after(chain: Segments) -> tuple[Passes, tuple[Any, Any]]:

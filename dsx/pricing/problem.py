@@ -28,7 +28,7 @@ from dsx.space.codes import searched_values
 from dsx.space.limits import EVEN, OPTIMAL, Limits, Reason
 from dsx.space.plan_rules import RULES
 from dsx.space.schedules import codes_where
-from dsx.space.strategy_rules import MEMORY, VANISHES, strategy_reasons
+from dsx.space.strategy_rules import HOST_MEMORY, MEMORY, VANISHES, strategy_reasons
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import ClusterSpec, NetworkSpec
 from dsx.spec.framework import FrameworkSpec
@@ -175,7 +175,7 @@ class Problem:
             Reason(name, "; ".join(f"{text} ({', '.join(users)})" for text, users in texts.items()))
             for name, texts in found.items()
         ]
-        return (MEMORY, VANISHES, *(rule.reason for rule in RULES), *merged)
+        return (MEMORY, VANISHES, HOST_MEMORY, *(rule.reason for rule in RULES), *merged)
 
     def fingerprint(self) -> dict[str, str]:
         """Return, per strategy, a hash of everything that is derived from its layer definitions."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsx.cost.columns import StepCosts
-from dsx.cost.headroom import usable_bytes
+from dsx.cost.headroom import room
 from dsx.cost.interval import StepInterval, plan_facts, sources_like, step_interval, thinness
 from dsx.pricing.cuts import layers_of_stages, price_best_cuts
 from dsx.pricing.layers import KeyCosts
@@ -15,7 +15,7 @@ from dsx.pricing.row_costs import Rows, machines, price_rows
 from dsx.space.candidate_ids import candidate_ids
 from dsx.space.choices import CHOICE_COLUMNS, CODES, KEY_COLUMNS
 from dsx.space.enumerate import Arrays
-from dsx.space.strategy_rules import MEMORY
+from dsx.space.strategy_rules import HOST_MEMORY, MEMORY
 from dsx.spec.model import has_experts
 
 
@@ -83,11 +83,12 @@ def result_rows(problem: Problem, keys: Arrays, rows: Rows, costs: StepCosts, cu
     """
     columns = candidate_columns(problem, keys, rows.positions, rows.choices) | cost_columns(costs)
     columns |= interval_columns(problem, columns["num_gpus"], columns["step_time_s"])
-    # Memory is the only rule that an enumerated candidate can break.
-    out_of_memory = 1 << problem.reasons.index(MEMORY)
-    cluster, assumptions = machines(problem, rows.points)
-    fits = costs.peak_bytes <= usable_bytes(cluster.device, assumptions)
-    columns |= {"reject": np.where(fits, 0, out_of_memory), "point": rows.points}
+    # Memory, of GPU and host, is all that an enumerated candidate can break.
+    usable = room(*machines(problem, rows.points), columns["num_gpus"].astype(np.float64))
+    reject = np.zeros(len(rows.points), dtype=np.int64)
+    for reason, fits in ((MEMORY, costs.peak_bytes <= usable.gpu), (HOST_MEMORY, costs.host_bytes <= usable.host)):
+        reject |= np.where(fits, 0, 1 << problem.reasons.index(reason))
+    columns |= {"reject": reject, "point": rows.points}
     return columns if cuts is None else columns | {"stage_layers": layers_of_stages(cuts)}
 
 

@@ -30,7 +30,7 @@ from dsx.results.spec_hash import canonical, spec_hash
 from dsx.results.stated_sweep import StatedSweep, fault_of, stated_sweep, with_current_names
 from dsx.space.limits import OPTIMAL
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 
 _MOST_NAMES = 128  # codes of a name column are int8
 _MOST_REASONS = 63  # bits of an int64

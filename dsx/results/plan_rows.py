@@ -10,7 +10,7 @@ from dsx.results.schema import CUT
 from dsx.results.store import load_chosen
 from dsx.space.choices import PLAN_COLUMNS
 from dsx.space.plan import Plan
-from dsx.space.strategy_rules import MEMORY, VANISHES
+from dsx.space.strategy_rules import HOST_MEMORY, MEMORY, VANISHES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,6 +50,6 @@ def as_plans(rows: "pd.DataFrame") -> list[dict[str, Any]]:
         plans.append(
             {"plan": Plan({name: row[name] for name in choices}), "hardware": {name: row[name] for name in hardware}}
             | {name: row[name] for name in (*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__)}
-            | {"fits": not {MEMORY.name, VANISHES.name} & set(broken), "reject": broken}
+            | {"fits": not {MEMORY.name, HOST_MEMORY.name, VANISHES.name} & set(broken), "reject": broken}
         )
     return plans

@@ -24,6 +24,7 @@ from dsx.search.bounded import (
     cuts_within,
     fitting_bounds,
     loose_bounds_of_any_recompute,
+    may_fit,
     most_bytes,
     rows_at,
 )
@@ -191,7 +192,7 @@ class _Originals:
 
     def _may_be_fast(self, rows: Rows) -> np.ndarray:
         """Return which plans [N] of one ZeRO replica may be fast enough and fit, with any replicas."""
-        found = np.asarray(bounds_of(self.whole, rows).peak_bytes <= most_bytes(self.whole, rows))
+        found = may_fit(self.whole, rows)
         bounds = bounds_of(self.whole, rows.take(np.flatnonzero(found)))
         found[found] = bounds.pipeline_of_any_replicas_s + bounds.update_s <= self.most
         return found

@@ -15,7 +15,7 @@ import numpy as np
 
 from dsx.cost.choices import PipelineChoices
 from dsx.cost.cut_bounds import ROUNDING, CutBounds, LooseBound, least_passes_s, stages_hold_all
-from dsx.cost.headroom import usable_bytes
+from dsx.cost.headroom import Room, room
 from dsx.pricing.batch import stage_costs
 from dsx.pricing.chunk_cuts import chunk_pipelines_s
 from dsx.pricing.cuts import price_best_cuts
@@ -27,7 +27,7 @@ from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import Progress, silent
 from dsx.search.recompute_front import recomputing
 from dsx.search.row_groups import leading_rows
-from dsx.space.enumerate import Arrays
+from dsx.space.enumerate import Arrays, take
 from dsx.space.recompute_values import NONE_CODE
 
 _ROWS = 1 << 13  # candidates whose bounds are computed together: their arrays fit into the cache of a core
@@ -97,7 +97,8 @@ def _best_cuts(source: PricedSpace, top: int, progress: Progress, below: float) 
 def smallest_cut(source: PricedSpace, progress: Progress = silent) -> Arrays:
     """Return all columns of the candidate that needs the least memory, with its cut of least memory.
 
-    The problem has one hardware point, whose memory holds every candidate.
+    The problem has one hardware point, whose GPUs hold every candidate. Candidates that its hosts do not hold are left
+    out, so there may be none.
     """
     least = [np.zeros(0)]
     for start in range(0, source.space.size, _ROWS):
@@ -114,6 +115,7 @@ def smallest_cut(source: PricedSpace, progress: Progress = silent) -> Arrays:
         rows = rows_at(source, np.sort(here))
         priced = price_best_cuts(source.problem, source.table, rows, "least memory")
         columns = result_rows(source.problem, source.space.keys, rows, priced.costs, priced.cuts)
+        columns = take(columns, columns["reject"] == 0)
         kept = leading_rows(joined([kept, columns]), 1, ["point"], "peak_bytes")
     return kept
 
@@ -186,7 +188,7 @@ def fitting_bounds(source: PricedSpace, rows: Rows, most: float | np.ndarray = n
     most = np.broadcast_to(most, rows.positions.shape)
     found = np.full(most.shape, np.inf)
     # Bounds of memory leave few rows, and those of the reduction cost most.
-    here = np.flatnonzero(bounds_of(source, rows).peak_bytes <= most_bytes(source, rows))
+    here = np.flatnonzero(may_fit(source, rows))
     here = here[bounds_of(source, rows.take(here)).pipeline_s <= most[here]]
     found[here] = bounds_of(source, rows.take(here)).step_s
     return found
@@ -231,9 +233,21 @@ def _may_have_cuts(source: PricedSpace, rows: Rows, below: np.ndarray) -> np.nda
 
 
 def most_bytes(source: PricedSpace, rows: Rows) -> np.ndarray:
-    """Return the most bytes that a bound of [N] rows may have."""
-    cluster, assumptions = machines(source.problem, rows.points)
-    return np.asarray(usable_bytes(cluster.device, assumptions) * (1.0 + ROUNDING))
+    """Return the most bytes of a GPU that a bound of [N] rows may have."""
+    return np.asarray(_room(source, rows).gpu * (1.0 + ROUNDING))
+
+
+def may_fit(source: PricedSpace, rows: Rows) -> np.ndarray:
+    """Return which of [N] rows may fit with some cut, by the bounds of their memory."""
+    bounds = bounds_of(source, rows)
+    fits = np.asarray(bounds.peak_bytes <= most_bytes(source, rows))
+    if bounds.costs.uses_host:
+        fits = fits & np.asarray(bounds.host_bytes <= _room(source, rows).host * (1.0 + ROUNDING))
+    return fits
+
+
+def _room(source: PricedSpace, rows: Rows) -> Room:
+    return room(*machines(source.problem, rows.points), rows.choices["num_gpus"].astype(np.float64))
 
 
 def bounds_of(source: PricedSpace, rows: Rows) -> CutBounds:

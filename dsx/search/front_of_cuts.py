@@ -14,7 +14,7 @@ from dsx.pricing.devices import map_over_devices
 from dsx.pricing.row_costs import Rows
 from dsx.pricing.rows import Counts, joined
 from dsx.search.blockwise.waves import waves
-from dsx.search.bounded import bounds_of, most_bytes
+from dsx.search.bounded import bounds_of, may_fit
 from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import Progress
 from dsx.search.row_groups import front_of_groups
@@ -52,7 +52,7 @@ def _front_of_chunk(source: PricedSpace, objectives: Sequence[str], rows: Rows, 
     """Return the front of [N] rows and of what is known, and the counts of the rows."""
     bounds = bounds_of(source, rows)
     step_s, peak_bytes = np.asarray(bounds.step_s), np.asarray(bounds.peak_bytes)
-    fits = peak_bytes <= most_bytes(source, rows)
+    fits = may_fit(source, rows)
     left = np.flatnonzero(fits)
     left = left[np.argsort(step_s[left], kind="stable")]
     cut = feasible = 0

@@ -123,16 +123,27 @@ def _with_hardware(study: Study, rows: Arrays) -> Arrays:
 def smallest(studies: Sequence[Study], progress: Progress) -> tuple[Study, Arrays]:
     """Return the candidate that needs the least memory, whether it fits or not: its study, and its row.
 
-    Each study is searched at its first hardware point and must have a candidate.
+    Each study is searched at its first hardware point and must have a candidate. Candidates whose hosts hold what they
+    offload come first.
     """
+    found = _smallest(studies, ("device.hbm_capacity",), progress)
+    found = found or _smallest(studies, ("device.hbm_capacity", "node.host_memory"), progress)
+    return min(found, key=lambda one: one[1]["peak_bytes"][0])
+
+
+def _smallest(
+    studies: Sequence[Study], unlimited_fields: Sequence[str], progress: Progress
+) -> list[tuple[Study, Arrays]]:
+    """Return for each study the candidate that needs the least memory if some fields have no limit, if any fits."""
     found: list[tuple[Study, Arrays]] = []
     for study in studies:
         here = points_of(study, 0, 1)
-        unlimited = at_points(here.problem, {"device.hbm_capacity": np.array([np.inf])})
+        unlimited = at_points(here.problem, {path: np.array([np.inf]) for path in unlimited_fields})
         table = price_keys(unlimited, study.space.keys)
         if unlimited.optimal_cuts:
             rows = smallest_cut(PricedSpace(unlimited, study.space, table, "float64"), progress)
         else:
             rows, _ = search_of(unlimited, study.space, table).best(1, objective="peak_bytes", progress=progress)
-        found.append((here, rows))
-    return min(found, key=lambda one: one[1]["peak_bytes"][0])
+        if len(rows["candidate"]):
+            found.append((here, rows))
+    return found

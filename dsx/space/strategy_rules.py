@@ -20,6 +20,9 @@ from dsx.space.limits import DEGREES, Columns, Reason
 from dsx.spec.model import ALPHABET
 
 MEMORY = Reason("memory", "peak_bytes, in a search with its margin, exceeds the device's hbm_capacity")
+HOST_MEMORY = Reason(
+    "host_memory", "what the GPUs of a node offload exceeds what a job has of the host_memory of the node"
+)
 VANISHES = Reason("dimension_divided_away", "a dimension is divided among more ranks than it has elements")
 
 

@@ -25,7 +25,6 @@ from dsx.spec.stack import STACK, of_other_stack, with_stack
 from dsx.spec.validated import validate
 from dsx.spec.value_types import (
     Bytes,
-    BytesPerSecond,
     Choice,
     Count,
     Flag,
@@ -82,6 +81,8 @@ class AssumptionsSpec(Spec):
         "unfused_blocks": "unfused_attention: {core: unfused-attention-core}",
         "told_apart": "resolution: 0.2",
         "contracted_half": "tile_latency: 1.5 us",
+        "host_memory_bandwidth": "node: {gpus: 8, host_memory_bandwidth: 410 GB/s}' in the cluster file, or "
+        "'--set cluster.node.host_memory_bandwidth=410 GB/s",
     }
     keys_of_file: ClassVar[Sequence[str]] = ("extends",)
 
@@ -149,7 +150,8 @@ class AssumptionsSpec(Spec):
     nvs_efficiency: Fraction  # of the bandwidth inside a fast domain
     net_efficiency: Fraction  # of the bandwidth between fast domains
     host_efficiency: Fraction  # of host_bandwidth
-    host_memory_bandwidth: BytesPerSecond  # one GPU's share of the host's memory bandwidth in an optimizer update
+    host_memory_efficiency: Fraction  # of host_memory_bandwidth, by transfers and by an update of the optimizer
+    host_memory_share: Fraction  # of host_memory that a job has: not the operating system, the loader of the data
     launch_latency: Seconds  # of one launch
     launch_hidden: Share  # of a launch, by its kernel's memory traffic: 1 is max(launch + compute, memory)
     # What is launched: each operator once in either direction, or as many kernels as it has work for.
@@ -195,6 +197,8 @@ class AssumptionsSpec(Spec):
     fp8_saved_bytes: Count  # bytes per element of the operand that a multiply in 8 bits or fewer keeps
     cross_entropy_bytes: Count  # bytes per logit that the cross-entropy keeps for its backward
     optimizer_bytes_per_parameter: NonNegative  # bytes of optimizer state
+    # Bytes of the gradient that an offloaded optimizer keeps on the host for each parameter, beside its state.
+    host_gradient_bytes: NonNegative
     optimizer_traffic_per_parameter: NonNegative  # bytes that one update reads and writes
     accumulation_traffic_per_parameter: NonNegative  # bytes that gradient accumulation reads and writes per microbatch
     overhead: Bytes  # memory of the framework on every GPU

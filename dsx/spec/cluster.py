@@ -173,6 +173,29 @@ def _with(spec: BaseModel, path: Sequence[str], value: float | int) -> BaseModel
     return spec.model_copy(update={name: _with(getattr(spec, name), rest, value) if rest else value})
 
 
+class NodeSpec(Spec):
+    """A node: a host and the GPUs that share its memory; a fast domain may be smaller or larger.
+
+    What a file does not state has the values here, those of a node of eight A100 with 1 TB (MLPerf Training v1.0,
+    Inspur NF5488A5) and two sockets of eight DDR4-3200 channels. A fast domain of 4 with eight GPUs to a node has the
+    same share of it.
+    """
+
+    gpus: Count = 8
+    host_memory: Annotated[Bytes, Field(gt=0)] = 1024e9  # of all sockets
+    host_memory_bandwidth: BytesPerSecond = 409.6e9  # of all sockets, reads and writes together
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """The fields that no file states."""
+        return tuple(name for name in type(self).model_fields if name not in self.model_fields_set)
+
+    @model_serializer(mode="wrap")
+    def _as_stated(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # So that a copy still says what is assumed.
+        return {name: value for name, value in write(self).items() if name in self.model_fields_set}
+
+
 class RunTableSpec(Spec):
     """The names of this machine in tables of measured runs."""
 
@@ -199,6 +222,7 @@ class ClusterSpec(Spec):
     description: str = ""
     device: DeviceSpec
     network: NetworkSpec
+    node: NodeSpec = NodeSpec()
     run_tables: RunTableSpec | None = None
     price: DollarsPerSecond | None = None  # of one GPU with its share of host and network
     pue: UsageEffectiveness | None = None  # power of the site over that of the GPUs

@@ -18,7 +18,8 @@ Assignment = tuple[str, str]  # ("device.hbm_capacity", "141 GB")
 
 TARGETS = ("model", "cluster", "assumptions", "sweep")
 _OTHER_WORDS = {"precision": "linear_dtype", "dtype": "linear_dtype"}  # for paths of an assumption set
-_OF_A_CLUSTER = ("device", "network")  # its sections, which a `what_if` names without it
+MOVED = {"host_memory_bandwidth": "node.host_memory_bandwidth"}  # former fields of an assumption set, of a cluster now
+_OF_A_CLUSTER = ("device", "network", "node")  # its sections, which a `what_if` names without it
 
 
 def split(assignments: Iterable[str]) -> dict[str, list[Assignment]]:
@@ -103,6 +104,8 @@ def _steps(
         return names
     known = [*settable, *map(".".join, fields)]
     meant = _OTHER_WORDS.get(path, "")
+    if moved := MOVED.get(path):
+        raise SpecError(f"{place}: it is 'cluster.{moved}' now, of a whole node")
     near = f"; did you mean {meant!r}?" if meant in known else did_you_mean(path, known)
     raise SpecError(f"{place}: unknown path {path!r}{near}")
 

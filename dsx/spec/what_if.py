@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from dsx.errors import SpecError, did_you_mean
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import ClusterSpec
+from dsx.spec.overrides import MOVED
 from dsx.spec.value_types import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 
 Value = float | int  # in SI units
@@ -140,6 +141,8 @@ def _refusal(path: str) -> str:
         return f"{path!r} is a section: name one of its fields, such as {inside!r}"
     siblings = [known for known, section in numbers.items() if section == _section(path)]
     info = _values().get(path)
+    if moved := MOVED.get(path.removeprefix(f"{_ASSUMPTIONS}.")):
+        return f"unknown field {path!r}: it is {moved!r} now, of a whole node"
     if info is None:
         near = did_you_mean(path, [*numbers, *numbers.values()])
         return f"unknown field {path!r}{near} (known: {', '.join(siblings or numbers)})"

@@ -47,8 +47,9 @@ class NodeDurations:
         cluster, assumptions = machine.cluster, machine.assumptions
         self._plan, self._groups, self._assumptions = plan, groups, assumptions
         self._measured = machine.measured
-        self._kernels = KernelPricer(cluster.device, assumptions)
-        self._links = LinkTimes(cluster, assumptions)
+        num_ranks = int(plan.columns["num_gpus"])
+        self._kernels = KernelPricer(cluster, assumptions, num_ranks)
+        self._links = LinkTimes(cluster, assumptions, num_ranks)
         self._placed = placement(cluster.network, plan.grid.ranks_per_domain)
         self._shares = functools.cache(lambda key: self._placed.shares(groups.members[key]))
         self._link = functools.cache(self._least_link)
@@ -66,13 +67,13 @@ class NodeDurations:
         sent = node.communication
         if node.type == COMP and node.compute is not None:
             if node.on_host:
-                return node.compute.bytes / float(np.asarray(self._assumptions.host_memory_bandwidth))
+                return float(self._kernels.host_s(node.compute.bytes))
             launch = node.kernel_text, node.op_type, node.compute
             if launch not in self._launches:
                 self._price([launch])
             return self._launches[launch]
         if node.type in (MEM_LOAD, MEM_STORE):
-            return self._links.transfer_s(node.transfer_bytes)
+            return float(self._links.transfer_s(node.transfer_bytes))
         if sent is None:
             return None
         if node.type == COMM_COLL:

@@ -16,8 +16,10 @@ import numpy as np
 from dsx.cost import xp
 from dsx.cost.assumptions import BF16, Assumptions
 from dsx.cost.multiply import accumulated_bytes, cast_bytes, slowdowns
+from dsx.cost.offload import host_memory_rate
 from dsx.cost.roofline import compute_time, exposed_memory_time, memory_time
 from dsx.cost.work import Multiplies
+from dsx.hardware.cluster import Cluster
 from dsx.hardware.device import Device
 from dsx.records import Array, ArrayLike
 from dsx.traces.columns import RankTrace
@@ -61,11 +63,16 @@ class _Launches:
 
 
 class KernelPricer:
-    """Prices the launches of traces on a device; ranks with the same launches are priced once."""
+    """Prices the launches of traces of a job of `num_ranks` GPUs; ranks with the same launches are priced once."""
 
-    def __init__(self, device: Device, assumptions: Assumptions) -> None:
-        self._device, self._assumptions = device, assumptions
+    def __init__(self, cluster: Cluster, assumptions: Assumptions, num_ranks: int) -> None:
+        self._device, self._assumptions = cluster.device, assumptions
+        self._host_rate = np.asarray(host_memory_rate(float(num_ranks), cluster.node, assumptions))
         self._known: dict[tuple[bytes, ...], tuple[np.ndarray, np.ndarray]] = {}
+
+    def host_s(self, num_bytes: ArrayLike) -> np.ndarray:
+        """Return the seconds in which the memory of the host moves a rank's bytes, while all ranks of a node do so."""
+        return np.asarray(num_bytes) / self._host_rate
 
     def __call__(self, trace: RankTrace) -> KernelTimes:
         """Return the seconds of the launches of a trace."""
@@ -75,7 +82,7 @@ class KernelPricer:
         launches = _launches(trace, nodes, found, on_host)
         key = launches.key()
         if key not in self._known:
-            self._known[key] = _priced(launches, self._device, self._assumptions)
+            self._known[key] = _priced(launches, self._device, self._assumptions, self.host_s(launches.num_bytes))
         launch_s, kernel_s = self._known[key]
         executions = np.full(len(kernel_s), np.iinfo(np.int64).max)
         np.minimum.at(executions, launches.kernel, launches.counts)
@@ -127,8 +134,13 @@ def _launches(trace: RankTrace, nodes: np.ndarray, found: Distinct, on_host: np.
 
 
 @xp.unchecked
-def _priced(launches: _Launches, device: Device, assumptions: Assumptions) -> tuple[np.ndarray, np.ndarray]:
-    """Return the [R] seconds of the launches, and the [K] seconds of all executions of the kernels."""
+def _priced(
+    launches: _Launches, device: Device, assumptions: Assumptions, host_s: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the [R] seconds of the launches, and the [K] seconds of all executions of the kernels.
+
+    `host_s` are the [R] seconds of their bytes on the host.
+    """
     shapes = tuple(map(shape_of, launches.multiplies[:, -1].tolist()))
     multiplies = _sizes(launches.multiplies)
 
@@ -157,7 +169,7 @@ def _priced(launches: _Launches, device: Device, assumptions: Assumptions) -> tu
     share = np.where(weight > 0, weight / total[launches.kernel], 0.0)
     launch_s = computing + exposed_s[launches.kernel] * share
     launch_s = np.where(np.isnan(launches.stated_s), launch_s, launches.stated_s)
-    launch_s = np.where(launches.on_host, launches.num_bytes / assumptions.host_memory_bandwidth, launch_s)
+    launch_s = np.where(launches.on_host, host_s, launch_s)
     return launch_s, per_kernel(launch_s)
 
 

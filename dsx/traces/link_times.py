@@ -13,13 +13,14 @@ from dsx.cost.groups import group
 from dsx.cost.offload import transfer_s
 from dsx.graph.match import ALL_GATHER
 from dsx.hardware.cluster import Cluster
+from dsx.records import ArrayLike
 
 
 class LinkTimes:
-    """Prices communication; groups of the same size and placement are priced as one."""
+    """Prices communication of a job of `num_ranks` GPUs; groups of the same size and placement are priced as one."""
 
-    def __init__(self, cluster: Cluster, assumptions: Assumptions) -> None:
-        self._cluster, self._assumptions = cluster, assumptions
+    def __init__(self, cluster: Cluster, assumptions: Assumptions, num_ranks: int) -> None:
+        self._cluster, self._assumptions, self._num_ranks = cluster, assumptions, float(num_ranks)
         self._collectives: dict[tuple[str, int, tuple[int, ...], tuple[int, ...]], Fastest] = {}
         self._links: dict[tuple[int, ...], Fastest] = {}
 
@@ -55,6 +56,6 @@ class LinkTimes:
             self._links[link] = send(np.array([2.0]), shares[0], self._cluster.network, self._assumptions, shares[1:])
         return float(self._links[link](np.array([float(size)]))[0])
 
-    def transfer_s(self, size: int) -> float:
-        """Return the seconds of a transfer of `size` bytes to the host or back."""
-        return float(np.asarray(transfer_s(float(size), self._cluster.device, self._assumptions)))
+    def transfer_s(self, sizes: ArrayLike) -> np.ndarray:
+        """Return the seconds of transfers of `sizes` bytes to the host or back."""
+        return np.asarray(transfer_s(np.asarray(sizes, float), self._num_ranks, self._cluster, self._assumptions))

@@ -15,7 +15,6 @@ import numpy as np
 
 from dsx.cost import xp
 from dsx.cost.assumptions import Assumptions
-from dsx.cost.offload import transfer_s
 from dsx.errors import TraceError
 from dsx.graph.match import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER
 from dsx.hardware.cluster import Cluster
@@ -60,8 +59,9 @@ class NodePricer:
         self, cluster: Cluster, assumptions: Assumptions, placed: Placement, members: Mapping[str, Sequence[int]]
     ) -> None:
         self._cluster, self._assumptions, self._members, self._placed = cluster, assumptions, members, placed
-        self._kernels = KernelPricer(cluster.device, assumptions)
-        self._links = LinkTimes(cluster, assumptions)
+        num_ranks = max((len(ranks) for ranks in members.values()), default=1)
+        self._kernels = KernelPricer(cluster, assumptions, num_ranks)
+        self._links = LinkTimes(cluster, assumptions, num_ranks)
         self._shares: dict[str, tuple[int, ...]] = {}  # of groups by name
 
     @xp.unchecked
@@ -78,7 +78,7 @@ class NodePricer:
         seconds[sends] = self._send_s(trace, sends)
         transfers = np.flatnonzero((trace.types == MEM_LOAD) | (trace.types == MEM_STORE))
         sizes = np.maximum(trace.tensor_size[transfers], 0).astype(float)
-        seconds[transfers] = transfer_s(sizes, self._cluster.device, self._assumptions)
+        seconds[transfers] = self._links.transfer_s(sizes)
         return NodeTimes(seconds, _held_s(trace, seconds, kernels))
 
     def _collective_s(self, trace: RankTrace, nodes: np.ndarray) -> np.ndarray:

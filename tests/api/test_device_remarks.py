@@ -1,6 +1,6 @@
 """What is said of a device that a set was not made for, or that states too little."""
 
-from dsx.api.device_remarks import device_remarks, unfilled_domain
+from dsx.api.device_remarks import cluster_remarks, device_remarks, unfilled_domain
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster
 
@@ -52,3 +52,14 @@ def test_gpus_that_do_not_fill_their_domains_are_said():
     assert [unfilled_domain(*sizes) for sizes in ((8, 8), (4, 8), (64, 8), (72, 72), (72, 8))] == [[]] * 5
     (said,) = unfilled_domain(512, 72)
     assert said.startswith("512 GPUs do not fill fast domains of 72: the last one has 8; 504 or 576 GPUs would fill")
+
+
+def test_the_node_that_is_assumed():
+    content = load_cluster("h100-nvs8").model_dump(mode="json")
+    del content["node"]["host_memory"]
+    bare = load_cluster(content)
+    (said,) = cluster_remarks(bare, load_assumptions("default"))
+    assert (
+        said == "cluster h100-nvs8 states no node.host_memory: for offload to the host host_memory=1.024 TB is assumed"
+    )
+    assert cluster_remarks(bare, load_assumptions("paper-2410.00273")) == []

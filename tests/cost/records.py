@@ -8,7 +8,7 @@ from dsx.cost.layer import LayerCosts
 from dsx.cost.stages import Stack
 from dsx.cost.step import Workload
 from dsx.graph.match import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER
-from dsx.hardware.cluster import Cluster
+from dsx.hardware.cluster import Cluster, Node
 from dsx.hardware.device import Device
 from dsx.hardware.network import Network, Tier
 from dsx.hardware.operation import Operation
@@ -23,12 +23,16 @@ _DEVICE += ("attention_forward", "attention_backward")
 
 
 def machine(**changes):
-    """1 PFLOP/s matrix, 100 TFLOP/s vector, 2 TB/s; 800 GB/s and 1 us inside a domain, 100 GB/s and 10 us outside."""
+    """1 PFLOP/s matrix, 100 TFLOP/s vector, 2 TB/s; 800 GB/s and 1 us inside a domain, 100 GB/s and 10 us outside.
+
+    Eight GPUs to a node, whose host has 8 TB at 1.6 TB/s.
+    """
     facts = {
         "matrix_flops": 1e15, "vector_flops": 1e14, "hbm_bandwidth": 2e12, "hbm_capacity": 1e11,
         "fp8_flops": 2e15, "power_share": 1.0, "num_sms": 100.0, "host_bandwidth": 5e10,
         "fp4_flops": 4e15, "int8_flops": 2e15, "sustained_share": 0.0, "fp8_sustained_share": 0.0,
         "attention_forward": (0.0, 0.0, 0.0, 0.0), "attention_backward": (0.0, 0.0, 0.0, 0.0),
+        "gpus": 8.0, "host_memory": 8e12, "host_memory_bandwidth": 1.6e12,
         "nvs_bandwidth": 8e11, "nvs_latency": 1e-6, "net_bandwidth": 1e11, "net_latency": 1e-5,
     } | changes  # fmt: skip
     nvs, net = (
@@ -38,7 +42,9 @@ def machine(**changes):
     device = {name: facts[name] for name in _DEVICE}
     operation = Operation(**{name: facts.get(name, 0.0) for name in leaves(Operation)})
     network = Network(tiers=(nvs, net))
-    return Cluster(device=Device(**device, name=""), network=network, operation=operation, name="", label="")
+    node = Node(**{name: facts[name] for name in leaves(Node)})
+    device = Device(**device, name="")
+    return Cluster(device=device, network=network, node=node, operation=operation, name="", label="")
 
 
 def make_assumptions(**changes):
@@ -67,7 +73,8 @@ def make_assumptions(**changes):
             "net_efficiency": 0.5,
             "unfused_share": 0.0,
             "host_efficiency": 0.5,
-            "host_memory_bandwidth": 1e11,
+            "host_memory_efficiency": 0.5,
+            "host_memory_share": 0.5,
             "launch_latency": 1e-5,
             "dispatch_latency": 0.0,
             "tp_overlap": 0.0,
@@ -89,6 +96,7 @@ def make_assumptions(**changes):
             "weight_bytes": 2.0,
             "gradient_bytes": 2.0,
             "optimizer_bytes_per_parameter": 12.0,
+            "host_gradient_bytes": 4.0,
             "optimizer_traffic_per_parameter": 0.0,
             "accumulation_traffic_per_parameter": 0.0,
             "overhead": 0.0,

@@ -1,22 +1,23 @@
 """The memory that a search leaves, and the probability that a plan fits."""
 
-from dataclasses import replace
-
 import pytest
-from cost.records import make_assumptions
+from cost.records import machine, make_assumptions
 
-from dsx.cost.headroom import probability_of_fitting, usable_bytes
-from dsx.hardware.cluster import cluster_from_spec
-from dsx.spec.cluster import load_cluster
+from dsx.cost.headroom import probability_of_fitting, room
 from dsx.spec.known_errors import MemoryIntervalSpec
 
 INTERVAL = MemoryIntervalSpec(low=0.9, median=1.0, high=1.2)
 
 
 def test_a_margin_is_a_share_of_the_predicted_peak():
-    device = replace(cluster_from_spec(load_cluster("h100-nvs8")).device, hbm_capacity=80e9)
-    assert usable_bytes(device, make_assumptions(memory_margin=0.25)) == pytest.approx(64e9)
-    assert usable_bytes(device, make_assumptions()) == 80e9
+    cluster = machine(hbm_capacity=80e9)
+    assert room(cluster, make_assumptions(memory_margin=0.25), 8.0).gpu == pytest.approx(64e9)
+    assert room(cluster, make_assumptions(), 8.0).gpu == 80e9
+
+
+@pytest.mark.parametrize(("num_gpus", "share"), [(64.0, 8), (8.0, 8), (2.0, 2)])
+def test_the_gpus_of_a_job_on_a_node_share_half_of_its_memory(num_gpus, share):
+    assert room(machine(), make_assumptions(), num_gpus).host == 0.5 * 8e12 / share
 
 
 @pytest.mark.parametrize(("peak", "probability"), [(100.0, 0.5), (100 / 1.2, 0.9), (100 / 0.9, 0.1), (1.0, 1.0)])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from laws.spaces import SYSTEM
 from validation.cases import cluster_spec
 
-from dsx.cost.headroom import usable_bytes
+from dsx.cost.headroom import room
 from dsx.pricing.cuts import price_best_cuts, price_cuts
 from dsx.pricing.layers import price_keys
 from dsx.pricing.problem import make_problem
@@ -46,6 +46,7 @@ def jobs(draw):
     model = {"name": "small", "source": "a test", "default_sequence_length": 2048, "layers": layers}
     model["dimensions"] = DIMENSIONS | (OF_EXPERTS if experts else {})
     system = {"hbm_capacity": draw(st.sampled_from([3e9, 4e9, 6e9, 20e9])), "fast_size": draw(st.sampled_from([2, 4]))}
+    system["node"] = {"host_memory": draw(st.sampled_from(["1 TB", "2.5 GB", "1 GB"]))}
     opened = {
         "schedule": draw(
             st.sampled_from(
@@ -90,7 +91,7 @@ def all_rows(problem, num_gpus, batch, opened):
 
 def by_brute_force(problem, num_gpus, batch, opened):
     """The least seconds of a plan that fits, with any cut, or those known for several chunks per stage."""
-    usable = usable_bytes(problem.hardware.device, problem.assumptions)[0]
+    usable = room(problem.hardware, problem.assumptions, np.array([float(num_gpus)]))
     table, rows = all_rows(problem, num_gpus, batch, opened)
     costs = [price_rows(problem, table, rows)]
     cut = problem.with_partition(OPTIMAL)
@@ -106,7 +107,7 @@ def by_brute_force(problem, num_gpus, batch, opened):
         costs.append(price_cuts(cut, table, every, np.array([one for of_row in cuts for one in of_row])).costs)
     found = [np.inf]
     for of_rows in costs:
-        fits = of_rows.peak_bytes <= usable
+        fits = usable.holds(of_rows)
         found.append(of_rows.step_time_s[fits].min(initial=np.inf))
     return min(found)
 

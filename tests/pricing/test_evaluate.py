@@ -1,5 +1,6 @@
 """One plan: its evaluation beyond the price."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -138,3 +139,24 @@ def test_a_plan_that_leaves_work_out_has_no_speed(model, settings, batch):
     speeds = [found.costs[name] for name in ("mfu", "tokens_per_s", "tokens_per_s_per_gpu", "step_time_s_low")]
     assert np.isfinite(speeds).tolist() == [whole] * 4
     assert (not whole or 0 < found.costs["mfu"] < 1) and np.isfinite(found.costs["step_time_s"])
+
+
+def node_of(host_memory):
+    """Llama-3 70B by ZeRO-Offload on eight A100 of one node: 70.55e9 parameters, 16 bytes each on the host."""
+    cluster = load_cluster("a100-80-nvs8", [("node.host_memory", host_memory)])
+    assumed = load_assumptions("default", [("stack", "deepspeed-2023")])
+    problem = make_problem(load_model("llama-3-70b"), cluster, assumed, ["1d"], sequence_length=2048)
+    return evaluate("dp=8", "zero_stage=3", "recompute=full", "offload=optimizer", problem=problem, num_gpus=8, batch=8)
+
+
+def test_a_host_of_1_tb_is_too_small_for_the_state_of_70_billion_parameters():
+    found = node_of("1024 GB")
+    assert 8 * found.costs["host_bytes"] == pytest.approx(70.55e9 * 16, rel=1e-4)
+    (violation,) = found.broken
+    assert not found.fits and violation.reason.name == "host_memory"
+    assert violation.detail.startswith(
+        "the 8 GPUs of a node keep 1.13 TB on its host, 207 GB more than the 922 GB that a job has of its 1.02 TB; the "
+        "largest part is the state of the optimizer and its gradients with 1.13 TB; nearest: "
+    )
+    (nearest,) = re.findall(r"cluster\.node\.host_memory='(.*)'", violation.detail)
+    assert node_of(nearest).fits and node_of("2 TB").broken == ()

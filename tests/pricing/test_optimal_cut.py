@@ -346,7 +346,7 @@ def test_hardware_points_side_by_side():
         problem,
         hardware=replace(
             problem.hardware,
-            **{part: _joined(leaves, part) for part in ("device", "network", "operation")},
+            **{part: _joined(leaves, part) for part in ("device", "network", "node", "operation")},
             name="",
         ),
         assumptions=_repeated(problem.assumptions),

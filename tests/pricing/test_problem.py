@@ -61,7 +61,7 @@ def test_a_sequence_length_replaces_that_of_the_model():
 
 def test_reasons_have_distinct_names_and_begin_with_memory():
     names = [reason.name for reason in problem_of("default").reasons]
-    assert names[:2] == ["memory", "dimension_divided_away"]  # bits 0 and 1 of `reject`
+    assert names[:3] == ["memory", "dimension_divided_away", "host_memory"]  # bits 0 to 2 of `reject`
     assert len(set(names)) == len(names)
     alone = {reason.name for s in STRATEGIES for reason in problem_of("default", (s,)).reasons}
     assert set(names) == alone

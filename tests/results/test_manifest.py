@@ -18,7 +18,7 @@ def test_json_and_back(begun):
     text = manifest.to_json(made)
     assert manifest.from_json(text, "here") == made
     raw = json.loads(text)
-    assert raw["schema_version"] == 8
+    assert raw["schema_version"] == 9
     assert raw["dsx_version"] == dsx.__version__
     assert raw["reject_reasons"][0]["name"] == "memory"
     assert raw["names"]["strategy"] == ["flat", "grid"]
@@ -117,7 +117,7 @@ def test_newer_version_says_what_to_install(begun):
         (b'{"schema_version": 1', "p is not JSON"),
         (b"\xff\xfe", "p is not JSON"),
         (b"[]", "the whole file"),
-        (b'{"schema_version": 8}', "not the manifest of a result set"),
+        (b'{"schema_version": 9}', "not the manifest of a result set"),
         (b'{"schema_version": "x"}', "schema_version"),
     ],
 )

@@ -138,3 +138,34 @@ def test_a_fault_of_what_a_gpu_costs_is_named(path, value, says):
     with pytest.raises(SpecError) as caught:
         load_cluster("tpu-v5p", [(path, value)])
     assert says in str(caught.value)
+
+
+def test_a_node_that_no_file_states_is_assumed():
+    content = load_cluster("h100-nvs8").model_dump(mode="json")
+    del content["node"]
+    bare = load_cluster(content)
+    assert (bare.node.gpus, bare.node.host_memory, bare.node.host_memory_bandwidth) == (8, 1024e9, 409.6e9)
+    assert bare.node.assumed == ("gpus", "host_memory", "host_memory_bandwidth")
+    part = load_cluster(content, [("node.host_memory", "512 GB")])
+    assert part.node.host_memory == 512e9 and part.node.assumed == ("gpus", "host_memory_bandwidth")
+    assert load_cluster(part.model_dump(mode="json")).node.assumed == part.node.assumed  # a copy still says so
+
+
+def test_a_node_is_no_fast_domain():
+    tray = load_cluster("gb200-nvl72")
+    assert (tray.node.gpus, tray.network.nvs.size, tray.node.host_memory) == (4, 72, 960e9)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        ("node.host_memory", "0 GB", "input should be greater than 0"),
+        ("node.host_memory", "512", "512 has no unit"),
+        ("node.gpus", "0", "0 is not a whole number from 1"),
+        ("node.host_memry", "1 GB", "did you mean 'node.host_memory'?"),
+    ],
+)
+def test_faults_of_a_node(path, value, says):
+    with pytest.raises(SpecError) as caught:
+        load_cluster("h100-nvs8", [(path, value)])
+    assert says.lower() in str(caught.value).lower()

@@ -3,6 +3,7 @@
 import pytest
 
 from dsx.errors import SpecError
+from dsx.spec.assumptions import load_assumptions
 from dsx.spec.document import Document
 from dsx.spec.overrides import apply, override, split
 
@@ -104,3 +105,8 @@ def test_the_place_of_what_was_set_is_the_option():
     assert changed.data == {"a": [{"b": 1}], "ab": 3}
     assert changed.place(("a", 0, "b")) == "--set model.a"
     assert changed.place(("ab",)) == "f:3"
+
+
+def test_a_field_that_moved_to_the_cluster():
+    with pytest.raises(SpecError, match=r"it is 'cluster\.node\.host_memory_bandwidth' now, of a whole node"):
+        load_assumptions("default", [("host_memory_bandwidth", "40 GB/s")])

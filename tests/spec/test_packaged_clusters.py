@@ -161,3 +161,12 @@ def test_a_chip_of_several_devices_is_stated_where_the_sheets_count_chips():
     }
     halved = {name for name, (*_, devices) in SHEETS.items() if devices > 1}
     assert halved <= {name for name, label in labels.items() if label != name}
+
+
+@pytest.mark.parametrize("name", names("clusters", ".yaml"))
+def test_a_node_is_stated_with_its_sources(name):
+    assert load_cluster(name).node.assumed == ()
+    stated = [document for _, document in extended(packaged_data() / "clusters" / f"{name}.yaml", "clusters")]
+    node = merged(stated).data["node"]
+    known = ("assumption:", "from memory", "doc page", "as in")
+    assert all(any(words in value["source"] for words in known) for value in node.values())

@@ -164,8 +164,8 @@ def test_no_other_field_varies():
     with pytest.raises(SpecError, match=r"unknown field 'x' \(known: ") as caught:
         field("x")
     known = str(caught.value).partition("known: ")[2].rstrip(")").split(", ")
-    assert len(known) == 54
-    assert [path for path in known if field(path).integer] == [SIZE]
+    assert len(known) == 59
+    assert [path for path in known if field(path).integer] == [SIZE, "node.gpus"]
 
 
 def test_what_varies_of_the_assumptions_are_the_leaves_that_no_work_expression_holds():

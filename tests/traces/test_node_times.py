@@ -74,7 +74,7 @@ def test_kernels_take_what_a_layer_says(assumptions):
     work, assumed = layer(assumptions), assumptions_from_spec(load_assumptions(assumptions))
     kernels = [(direction, kernel) for direction in (FORWARD, BACKWARD) for kernel in range(work.matrix.shape[1])]
     nodes = [node for place in kernels for node in launches(work, *place)] * 3
-    times = KernelPricer(CLUSTER.device, assumed)(trace(0, *nodes))
+    times = KernelPricer(CLUSTER, assumed, 1)(trace(0, *nodes))
     compute, memory = busy_times(work, CLUSTER, assumed)
     for direction, kernel in kernels:
         rows = [row for row, node in enumerate(nodes) if node["kernel"] == f"{direction}.{kernel}"]
@@ -162,14 +162,14 @@ def test_a_group_is_where_the_placement_says():
 def test_launches_share_the_time_of_their_kernel_by_their_compute():
     """2 s and 6 s of compute; the traffic of both takes 16 s."""
     nodes = [comp(2, tensor_size=12, kernel="k"), comp(6, tensor_size=4, kernel="k"), comp(2, tensor_size=12)]
-    times = KernelPricer(unit_machine().device, unit_assumptions())(trace(0, *nodes))
+    times = KernelPricer(unit_machine(), unit_assumptions(), 1)(trace(0, *nodes))
     assert times.launch_s.tolist() == [4.0, 12.0, 12.0]
     assert times.execution_s.tolist() == [16.0, 16.0, 12.0]
 
 
 def test_equal_launches_of_one_kernel_are_one_execution():
     nodes = [comp(2, kernel="k"), comp(2, kernel="k"), comp(3, kernel="k")] * 2
-    times = KernelPricer(unit_machine().device, unit_assumptions())(trace(0, *nodes))
+    times = KernelPricer(unit_machine(), unit_assumptions(), 1)(trace(0, *nodes))
     assert times.execution_s.tolist() == [7.0] * 6
     first, second = times.execution[0], times.execution[3]
     assert times.execution.tolist() == [first] * 3 + [second] * 3
@@ -178,13 +178,13 @@ def test_equal_launches_of_one_kernel_are_one_execution():
 
 def test_kernels_without_compute_divide_their_traffic():
     nodes = [comp(0, tensor_size=3, kernel="k"), comp(0, tensor_size=1, kernel="k")]
-    times = KernelPricer(unit_machine().device, unit_assumptions())(trace(0, *nodes))
+    times = KernelPricer(unit_machine(), unit_assumptions(), 1)(trace(0, *nodes))
     assert times.launch_s.tolist() == [3.0, 1.0]
 
 
 def test_foreign_computations_have_operations_or_a_duration():
     nodes = [{"type": 4, "num_ops": 5, "tensor_size": 9}, {"type": 4, "duration_ns": 3e9, "num_ops": 0}]
-    times = KernelPricer(unit_machine().device, unit_assumptions())(trace(0, *nodes))
+    times = KernelPricer(unit_machine(), unit_assumptions(), 1)(trace(0, *nodes))
     assert times.launch_s.tolist() == [9.0, 3.0]
 
 

@@ -184,9 +184,9 @@ def test_panels_are_reduced_while_the_multiply_runs():
 
 
 def test_offloaded_optimizer_state_is_updated_on_the_host():
-    """A store of 4 s, an update of 8 bytes at 4 bytes a second, a load of 3 s; nothing overlaps."""
+    """A store of 4 s, an update of 8 bytes at half of 8 bytes a second, a load of 3 s; nothing overlaps."""
     nodes = [comp(1), store(4, deps=[0]), comp(0, tensor_size=8, launches=0, on_host=1, deps=[1]), load(3, deps=[2])]
-    found = step(trace(0, *nodes), host_memory_bandwidth=4.0)
+    found = step(trace(0, *nodes), machine_of={"host_memory_bandwidth": 8.0})
     assert parts(found.ranks[0]) == {"compute": 3.0, "offload": 7.0}
 
 

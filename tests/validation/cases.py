@@ -66,6 +66,7 @@ def cluster_spec(system):
                 "hbm_capacity": f"{system['hbm_capacity']!r} B",
             },
             "network": {"nvs": tier("fast") | {"size": system["fast_size"]}, "net": tier("slow")},
+            "node": system.get("node", {}),
         }
     )
 

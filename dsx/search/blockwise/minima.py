@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices
 from dsx.cost.columns import StepCosts
-from dsx.cost.headroom import usable_bytes
+from dsx.cost.headroom import room
 from dsx.cost.layer import LayerCosts
 from dsx.cost.step import Workload, step_costs
 from dsx.hardware.cluster import Cluster
@@ -102,7 +102,8 @@ def _priced(point: Points, common: Common, slices: Slices, tile: Tiles) -> tuple
     costs = step_costs(kinds, choices, common.workload, point.hardware, point.assumptions)
     position = jnp.arange(slices.choices.pp.shape[-1], dtype=jnp.int32)[None]
     real = position < slices.length[tile.slices][:, None]
-    return costs, choices, (costs.peak_bytes <= usable_bytes(point.hardware.device, point.assumptions)) & real[:, None]
+    fits = room(point.hardware, point.assumptions, choices.num_gpus).holds(costs)
+    return costs, choices, fits & real[:, None]
 
 
 def _whole(kind: LayerCosts, first: LayerCosts) -> LayerCosts:

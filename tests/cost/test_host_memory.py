@@ -1,0 +1,53 @@
+"""The memory of the host by hand: what a GPU keeps there, and the bandwidth that the GPUs of a node share."""
+
+import pytest
+from cost.records import machine
+from cost.test_offload import offloading
+from cost.test_step import close
+
+from dsx.space.choices import CODES
+
+
+def test_nothing_is_kept_there_without_offload():
+    assert offloading("none")["host_bytes"] == offloading("none", CODES["offload"][:1])["host_bytes"] == 0.0
+
+
+def test_state_and_gradients_of_the_rank():
+    # 7.5e8 parameters of a rank: twelve bytes of Adam, four of the gradient.
+    assert offloading("optimizer")["host_bytes"] == close(3 * 2e9 / 8 * 16)
+
+
+def test_what_the_layers_of_the_first_stage_save():
+    # Four microbatches in flight, three layers, 1 GB each.
+    assert offloading("activations")["host_bytes"] == close(4 * 3 * 1e9)
+    both, optimizer, activations = (offloading(what)["host_bytes"] for what in ("both", "optimizer", "activations"))
+    assert both == close(optimizer + activations)
+
+
+def test_it_is_no_part_of_the_memory_of_a_gpu():
+    found = offloading("both")
+    parts = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "overhead_bytes")
+    assert found["peak_bytes"] == close(sum(found[name] for name in parts))
+
+
+def test_transfers_share_the_memory_of_the_host():
+    """Half of 80 GB/s for eight GPUs is 5 GB/s each, a fifth of the link: 1 GB takes 200 ms."""
+    found, plain = (offloading(what, cluster=machine(host_memory_bandwidth=8e10)) for what in ("activations", "none"))
+    assert found["memory_s"] - plain["memory_s"] == close(18 * (0.190 + 0.180))
+    found = offloading("optimizer", cluster=machine(host_memory_bandwidth=8e10))
+    assert found["optimizer_s"] == close(3 * 2e9 / 8 * (4 + 28) / 5e9)
+
+
+@pytest.mark.parametrize(("num_gpus", "busy"), [(32.0, 8), (8.0, 8), (4.0, 4)])
+def test_a_small_job_has_the_host_for_itself(num_gpus, busy):
+    found = offloading("optimizer", cluster=machine(host_memory_bandwidth=8e10), num_gpus=num_gpus)
+    assert found["optimizer_s"] == close(3 * 2e9 / 8 * (4 + 28) / (0.5 * 8e10 / busy))
+
+
+@pytest.mark.parametrize("what", ["optimizer", "activations", "both"])
+def test_a_faster_host_is_never_slower(what):
+    times = [
+        offloading(what, cluster=machine(host_memory_bandwidth=rate))["step_time_s"]
+        for rate in (1e13, 1e12, 1e11, 1e10)
+    ]
+    assert times == sorted(times) and times[0] < times[-1]
