@@ -9,6 +9,7 @@ from pathlib import Path
 from sections import table, write_section
 
 from dsx.space.choices import CHOICES, Choice
+from dsx.space.features import FeatureCost, feature_costs
 from dsx.space.plan_rules import RULES
 from dsx.space.schedules import SCHEDULES, Schedule
 from dsx.space.strategy_rules import HOST_MEMORY, MEMORY, VANISHES
@@ -29,6 +30,14 @@ def of_schedule(schedule: Schedule) -> list[str]:
     launched = known[schedule.megatron_lm is not None]
     can = [schedule.exact, schedule.interleaved, schedule.optimal_cut]
     return [f"`{schedule.name}`", *(known[each] for each in can), launched, aliases]
+
+
+def of_feature(named: tuple[str, FeatureCost]) -> list[str]:
+    """Return the row of a feature."""
+    name, known = named
+    each = known.cost if isinstance(known.cost, dict) else {}
+    points = ", ".join(f"{value}: {cost}" for value, cost in each.items()) or str(known.cost)
+    return [f"`{name}`", points, f"+{known.across_domains}" if known.across_domains else "-", known.source]
 
 
 def text() -> str:
@@ -54,6 +63,8 @@ def text() -> str:
                 ["name", "as a replay", "chunks", "optimal cut", "Megatron-LM", "also called"],
                 map(of_schedule, SCHEDULES),
             ),
+            "## Features\n",
+            table(["feature", "points", "across fast domains", "why"], map(of_feature, feature_costs().items())),
             "## Rules\n",
             table(["reason", "a plan is rejected where"], [[f"`{one.name}`", one.description] for one in reasons]),
         ]

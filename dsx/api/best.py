@@ -25,7 +25,7 @@ from dsx.display.layout import WIDTH, wrapped
 from dsx.display.memory_text import fitting, tight_text
 from dsx.display.placement import placement_text
 from dsx.display.plan_frame import plans_frame
-from dsx.display.plan_table import plans_text, resolution_text, within_resolution
+from dsx.display.plan_table import plans_text, resolution_text, tie_text, within_resolution
 from dsx.display.three_plans import mfu_of_peaks, precision_text, roles_of, selection_text, three_plans_text
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
 from dsx.launching.megatron import Launch
@@ -35,7 +35,7 @@ from dsx.pricing.problem import Problem
 from dsx.printable import printable
 from dsx.progress import Watch, progress, working
 from dsx.remarks import warn
-from dsx.results.roles import FASTEST, NEARLY, ROLES, by_role, wanted_by_role
+from dsx.results.roles import FASTEST, ROLES, by_role, wanted_by_role
 from dsx.search.fastest import ANY, CUTS, SearchCounts, fastest, problems_of
 from dsx.search.nearly_fastest import nearly_fastest
 from dsx.search.search_spaces import SearchSpaces, spaces_of
@@ -80,12 +80,12 @@ class BestPlans(PricedPlans):
 
     @property
     def simplest(self) -> Plan:
-        """The plan of fewest features, then of least memory, within the resolution of the measurements."""
+        """The plan whose features cost least, then of least memory, within the resolution of the measurements."""
         return self._chosen("simplest")["plan"]
 
     @property
     def leanest(self) -> Plan:
-        """The plan of least memory within 5 % of the fastest."""
+        """The plan of least memory within the resolution of the measurements."""
         return self._chosen("leanest")["plan"]
 
     def _chosen(self, name: str) -> dict[str, Any]:
@@ -190,7 +190,7 @@ class BestPlans(PricedPlans):
         return {
             **plan,
             "plan": dict(plan["plan"]),
-            "features": list(features_of(plan["plan"])),
+            "features": features_of(plan["plan"]),
             "mfu_of_peak": mfu_of_peaks(plan["mfu"], device, assumed.linear_dtype),
             "launch": launch_data(launch_of(plan["plan"], self.problem, device)),
             **({"fits_probability": known[0]} if known else {}),
@@ -215,10 +215,11 @@ class BestPlans(PricedPlans):
         else:
             shown = {f"the {name} plan": plan for name, plan in roles_of(self.answer).items()}
             parts = ["\n".join(said), three_plans_text(self.answer, device, assumed)]
-            chosen = selection_text(assumed.resolution, NEARLY, self.counts.candidates)
+            chosen = selection_text(assumed.resolution, self.counts.candidates)
         first = next(iter(shown))
         notes = (
             chosen,
+            tie_text(self.priced),
             precision_text(device, assumed.linear_dtype),
             extrapolated_text(self.problem.likeness, assumed.trained_on),
             *(tight_text(plan, name, capacity, assumed) for name, plan in shown.items()),
@@ -242,7 +243,7 @@ def _of_roles(
         return {}
     wanted = wanted_by_role(plans[0]["step_time_s"], job.assumptions.resolution)
     found = nearly_fastest(spaces, plans, wanted[: len(roles)])
-    return by_role(found, [len(features_of(plan["plan"])) for plan in found])
+    return by_role(found, [sum(features_of(plan["plan"]).values()) for plan in found])
 
 
 def _first(plan: Mapping[str, Any], plans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from typing import Any
 from dsx.display.layout import wrapped
 from dsx.display.quantities import cut_text, hardware_text, hardware_title, quantity, share, shares
 from dsx.display.table import table
+from dsx.results.roles import TIED
 from dsx.space.choices import PLAN_COLUMNS
 from dsx.units import format_quantity
 
@@ -32,6 +33,17 @@ def resolution_text(plans: Sequence[Priced], resolution: float | None) -> str:
     which = "plan 2 is" if len(close) == 1 else f"plans 2 to {close[-1]} are"
     more = "; plans that are not shown may be within it too (--top)" if close[-1] == len(plans) else ""
     return f"{which} within {100 * resolution:.2g} % of plan 1, the resolution of the measurements{more}"
+
+
+def tie_text(plans: Sequence[Priced]) -> str:
+    """Return that the first of some plans ties with a faster one, of which it stands for; empty if none is faster."""
+    first, least = plans[0]["step_time_s"], min(plan["step_time_s"] for plan in plans)
+    if first <= least:
+        return ""
+    return (
+        f"The fastest is one of a tie: it takes {100 * (first / least - 1):.2g} % more than the first of --top, below "
+        f"the {share(TIED, 1, 1)} that count as equal, and its features cost least of these."
+    )
 
 
 # The shares of a step in a table of plans, each with the cost columns that it sums; together they are the whole step.
@@ -112,7 +124,7 @@ def with_choices(
     if width is None or max(map(len, found.splitlines())) <= width:
         return found
     head, lines = _lines(header, rows, text)
-    below = [_below(plan["plan"]) for plan in plans]
+    below = [_below(plan["plan"], cut) for plan in plans]
     return "\n".join([*head, *(line for pair in zip(lines, below, strict=True) for line in pair)])
 
 
@@ -122,9 +134,8 @@ def _lines(header: Sequence[str], rows: Sequence[Sequence[str]], text: Collectio
     return lines[: -len(rows)], lines[-len(rows) :]
 
 
-def _below(plan: Any) -> str:
-    cut = plan.get("stage_layers") if plan["pp"] > 1 else None
-    layers = f"; layers of stages: {cut_text(cut)}" if cut else ""
+def _below(plan: Any, with_cut: bool) -> str:
+    layers = f"; layers of stages: {cut_text(plan.get('stage_layers'))}" if with_cut and plan["pp"] > 1 else ""
     return wrapped(f"{plan.text}{layers}", "   ", "  ")
 
 

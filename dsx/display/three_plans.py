@@ -60,9 +60,9 @@ def three_plans_text(plans: Mapping[str, Priced], device: DeviceSpec, assumption
 
 
 def choices_text(name: str, plan: Any) -> str:
-    """Return the choices of a plan after a name, and which of them are features, wrapped."""
-    used = features_of(plan)
-    features = [wrapped(f"features: {', '.join(used)}", _INDENT)] if used else []
+    """Return the choices of a plan after a name, and its features with what each costs, wrapped."""
+    used = ", ".join(f"{feature} {points}" for feature, points in features_of(plan).items())
+    features = [wrapped(f"features: {used}", _INDENT)] if used else []
     return "\n".join([name, *stated_lines(plan, _INDENT), *features])
 
 
@@ -89,7 +89,7 @@ def _column(plan: Priced, device: DeviceSpec, assumptions: AssumptionsSpec) -> d
         **dict(zip(SHARES, parts, strict=True)),
         "memory": quantity("peak_bytes", plan["peak_bytes"]),
         "fits": share(fits[0], 1) if fits else "",
-        "features": f"{len(features)}",
+        "cost of features": f"{sum(features.values())}",
         "rank order": plan["plan"]["order"],
     }
 
@@ -100,15 +100,11 @@ def interval_text(low: float, high: float) -> str:
     return " to ".join(ends) if math.isfinite(low) and math.isfinite(high) else ""
 
 
-def selection_text(within: float | None, nearly: float, candidates: int) -> str:
-    """Return how the plans were chosen, in lines.
-
-    `within` is the resolution of the measurements, None if there are none, and `nearly` the share of the step time that
-    the leanest plan may take more.
-    """
+def selection_text(within: float | None, candidates: int) -> str:
+    """Return how the plans were chosen, in lines; `within` is the resolution of the measurements, None if unknown."""
     alike = f"within {share(within, 1)} of the fastest, which measurements do not distinguish" if within else "as fast"
     return wrapped(
-        f"The simplest has the fewest features, then the least memory, "
-        f"of the plans {alike}; the leanest the least memory within {share(nearly, 1)}. Each is the best of all "
-        f"{counted(candidates, 'candidate')} with their fastest cuts; --top 20 lists the fastest."
+        f"Of the plans {alike}, the simplest has the features that cost least to set up and to run (points of "
+        "data/features/costs.yaml), then the least memory, and the leanest has the least memory of all. Each is the "
+        f"best of {counted(candidates, 'candidate')} with their fastest and even cuts; --top 20 lists the fastest."
     )

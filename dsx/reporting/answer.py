@@ -12,7 +12,8 @@ import numpy as np
 from dsx.reporting.ranked_rows import RankedRows, ranked
 from dsx.results.roles import by_role, wanted_by_role
 from dsx.space.choices import BY_NAME, CODES
-from dsx.space.features import READ, num_features, of_choices, of_keys
+from dsx.space.features import READ, of_choices, of_keys, total_cost, uneven_of
+from dsx.space.layer_layout import LAYOUT
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +49,7 @@ def answer(rows: RankedRows, resolution: float | None, candidate: Any = None) ->
     if len(job):
         wants = wanted_by_role(float(job["step_time_s"].to_numpy().min()), resolution)
         best = [_best(job.loc[(job["step_time_s"] <= want.most_s).to_numpy()], want.simple) for want in wants]
-        found |= by_role(best, [int(features(row.to_frame().T)[0]) for row in best])
+        found |= by_role(best, [int(costs_of(row.to_frame().T)[0]) for row in best])
     titles: dict[Any, list[str]] = {}
     for title, row in found.items():
         titles.setdefault(row.name, []).append(title)
@@ -60,16 +61,17 @@ def answer(rows: RankedRows, resolution: float | None, candidate: Any = None) ->
     ]
 
 
-def features(rows: "pd.DataFrame") -> Any:
-    """Return the number of features of each row, [N] int64."""
+def costs_of(rows: "pd.DataFrame") -> Any:
+    """Return what the features of each row cost, [N] int64."""
     codes = {name: (rows[name].map(BY_NAME[name].code) if name in CODES else rows[name]) for name in READ}
     columns = {name: column.to_numpy(np.int64) for name, column in codes.items()}
-    return num_features(of_keys(columns), of_choices(columns))
+    uneven = uneven_of(rows[LAYOUT].tolist()) if LAYOUT in rows else False
+    return total_cost(of_keys(columns), of_choices(columns, uneven))
 
 
 def _best(near: "pd.DataFrame", simple: bool) -> Any:
-    """Return the row of least memory, or with `simple`, of those of fewest features; of equal ones the fastest."""
+    """Return the row of least memory, or with `simple`, of those of least cost; of equal ones the fastest."""
     times, sizes = near["step_time_s"].to_numpy(), near["peak_bytes"].to_numpy()
     # lexsort sorts by its last key first.
-    keys = (times, sizes, *([features(near)] if simple else []))
+    keys = (times, sizes, *([costs_of(near)] if simple else []))
     return near.iloc[np.lexsort(keys)[0]]

@@ -9,14 +9,14 @@ from dsx.display.quantities import hardware_text, quantity, share, shares
 from dsx.pricing.problem import Problem
 from dsx.reporting.answer import Named
 from dsx.reporting.markup import Markup, described, element
-from dsx.results.roles import FASTEST, LEANEST, NEARLY, SIMPLEST
+from dsx.results.roles import FASTEST, LEANEST, SIMPLEST
 from dsx.units import counted, format_quantity
 
 _MEANS = {
     "chosen": "the plan that this report was asked for",
     FASTEST: "the shortest step on these GPUs with this batch",
-    SIMPLEST: "the fewest features, of plans that measurements do not distinguish from the fastest",
-    LEANEST: f"the least memory, at most {100 * NEARLY:.0f} % slower than the fastest",
+    SIMPLEST: "the least to set up and to run, of plans that measurements do not distinguish from the fastest",
+    LEANEST: "the least memory, of plans that measurements do not distinguish from the fastest",
 }
 
 

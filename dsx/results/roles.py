@@ -1,7 +1,7 @@
 """The plans of an answer: what each is the best at, and how much slower than the fastest one it may be.
 
-Of plans as fast as the fastest, to what is printed of a step time, the one of fewest features stands for them: many
-differ in nothing that has a price, such as more context parallel ranks for larger microbatches.
+Of plans as fast as the fastest, to what is printed of a step time, the one whose features cost least stands for them:
+many differ in nothing that has a price, such as more context parallel ranks for larger microbatches.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,7 @@ from typing import TypeVar
 from dsx.search.nearly_fastest import Wanted
 
 FASTEST, SIMPLEST, LEANEST = ROLES = ("fastest", "simplest", "leanest")
-NEARLY = 0.05  # share of the step time of the fastest plan that the leanest may take more
-_TIED = 1e-3  # of a step time: it prints the same
+TIED = 1e-3  # of a step time: it prints the same
 
 P = TypeVar("P")
 
@@ -21,19 +20,17 @@ def wanted_by_role(step_time_s: float, resolution: float | None) -> tuple[Wanted
 
     `resolution` is the relative difference of step time that measurements cannot rank, None if it is not known.
     """
-    return (
-        Wanted(step_time_s * (1 + _TIED), simple=True),
-        Wanted(step_time_s * (1 + max(resolution or 0.0, _TIED)), simple=True),
-        Wanted(step_time_s * (1 + NEARLY)),
-    )
+    within = step_time_s * (1 + max(resolution or 0.0, TIED))
+    return Wanted(step_time_s * (1 + TIED), simple=True), Wanted(within, simple=True), Wanted(within)
 
 
-def by_role(plans: Sequence[P], num_features: Sequence[int]) -> dict[str, P]:
+def by_role(plans: Sequence[P], costs: Sequence[int]) -> dict[str, P]:
     """Return plans by role, for all roles or the first ones: each is what its role wants, in the order of `ROLES`.
 
-    The simplest is the fastest where it has as many features: less memory does not make a slower plan simpler.
+    `costs` are those of the features of the plans. The simplest is the fastest where it costs as much: less memory does
+    not make a slower plan simpler.
     """
     found: dict[str, P] = dict(zip(ROLES, plans, strict=False))
-    if SIMPLEST in found and num_features[0] == num_features[1]:
+    if SIMPLEST in found and costs[0] == costs[1]:
         found[SIMPLEST] = found[FASTEST]
     return found

@@ -34,6 +34,7 @@ from dsx.search.row_groups import leading_rows
 from dsx.space.choices import Choice
 from dsx.space.codes import with_values
 from dsx.space.enumerate import Arrays
+from dsx.space.features import least_costs
 from dsx.space.variants import Variants
 
 _ROWS = 1 << 13  # rows whose bounds are computed together: their arrays fit into the cache of a core
@@ -72,11 +73,11 @@ class VariantGroup:
     loose: np.ndarray  # [N] bounds [s] of the variants of each plan
 
     @property
-    def added_features(self) -> int:
-        """The fewest features that a variant has more than its original."""
+    def added_cost(self) -> float:
+        """The least that the features of a variant cost more than those of its original."""
         searched = self.whole.problem.workload.searched
-        values = {one: getattr(searched, one.name) for one in self.varied}  # empty: every number
-        return max(1, sum(bool(codes) and one.default_code not in codes for one, codes in values.items()))
+        every, others = zip(*(least_costs(one, getattr(searched, one.name)) for one in self.varied), strict=True)
+        return max(sum(every), min(others))
 
     @cached_property
     def _made(self) -> Variants:

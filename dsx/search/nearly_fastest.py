@@ -1,9 +1,9 @@
-"""Plans that are nearly as fast as the fastest, by bounds: the one of fewest features, and the one of least memory.
+"""Plans that are nearly as fast as the fastest, by bounds: of the features that cost least, and of least memory.
 
-No cut of a plan beats its bounds of time and memory. Plans that may be fast enough are looked at by their features
-first if the fewest are wanted, then by their bound of memory, until none that is left can be better than the best so
-far. Variants (`dsx.space.variants`) come last: those of few plans may be better. Each plan has its fastest cut that
-fits, as everywhere in a search for the fastest.
+No cut of a plan beats its bounds of time and memory, nor the cost of its other features. Plans that may be fast enough
+are looked at by this cost first if the least is wanted, then by their bound of memory, until none that is left can be
+better than the best so far. Variants (`dsx.space.variants`) come last: those of few plans may be better. Each plan has
+its fastest cut that fits, as everywhere in a search for the fastest, and its even cut, which may cost less to set up.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,8 @@ from dsx.search.priced_space import PricedSpace
 from dsx.search.search_spaces import SearchSpaces
 from dsx.space.choices import PLACEMENT_COLUMNS
 from dsx.space.enumerate import Arrays, take
-from dsx.space.features import features_of, num_features, of_choices, of_keys
+from dsx.space.features import features_of, must_be_uneven, of_choices, of_keys, total_cost, uneven_of
+from dsx.space.layer_layout import LAYOUT
 
 Record = dict[str, Any]  # a plan with its costs, as `dsx.pricing.evaluate.priced_plans` has it
 
@@ -40,15 +41,15 @@ _PRICED = 1 << 8  # rows that are priced together
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The plan of least memory that takes at most `most_s` [s]; with `simple`, of those of fewest features."""
+    """The plan of least memory that takes at most `most_s` [s]; with `simple`, of those whose features cost least."""
 
     most_s: float
     simple: bool = False
 
     def rank(self, plan: Record) -> tuple[int, float, float]:
-        """Return the features that count, the memory [bytes] and the time [s] of a plan, of which less is better."""
-        features = len(features_of(plan["plan"])) if self.simple else 0
-        return features, plan["peak_bytes"], plan["step_time_s"]
+        """Return the cost that counts, the memory [bytes] and the time [s] of a plan, of which less is better."""
+        cost = sum(features_of(plan["plan"]).values()) if self.simple else 0
+        return cost, plan["peak_bytes"], plan["step_time_s"]
 
 
 def nearly_fastest(found: SearchSpaces, known: Sequence[Record], wanted: Sequence[Wanted]) -> list[Record]:
@@ -64,19 +65,26 @@ def nearly_fastest(found: SearchSpaces, known: Sequence[Record], wanted: Sequenc
     for source in found.priced(np.flatnonzero(found.key_bounds <= longest)):
         bounds = loose_bounds_of_any_recompute(source, source.loose_bound)
         groups = list(variant_groups(source, found.varied, bounds)) if found.varied else []
-        features = _features_of_fast(source, np.minimum(*bounds) <= longest)
-        looking = [_Looking(source, want, features if want.simple else np.zeros_like(features)) for want in wanted]
+        costs = _costs_of_fast(source, np.minimum(*bounds) <= longest)
+        looking = [_Looking(source, want, costs if want.simple else np.zeros_like(costs)) for want in wanted]
         best = [one.best(bounds[0], groups, of) for one, of in zip(looking, best, strict=True)]
     return best
 
 
-def _features_of_fast(source: PricedSpace, fast: np.ndarray) -> np.ndarray:
-    """Return the features of the candidates of a source that are `fast` [N], 0 of the others."""
-    blocks, found = source.space.blocks, np.zeros(len(fast), dtype=np.int8)
+def _costs_of_fast(source: PricedSpace, fast: np.ndarray) -> np.ndarray:
+    """Return the least that features of the candidates of a source cost that are `fast` [N], 0 of the others."""
+    blocks, found = source.space.blocks, np.zeros(len(fast), dtype=np.int16)
     places = blocks.places_of(np.flatnonzero(fast))
-    placements = of_choices(dict(zip(PLACEMENT_COLUMNS, blocks.placements, strict=True)))
-    found[fast] = num_features(of_keys(source.space.keys).take(places.key), placements.take(places.placement))
+    placements = dict(zip(PLACEMENT_COLUMNS, blocks.placements, strict=True))
+    others = of_choices(placements, _uneven(source, placements))
+    found[fast] = total_cost(of_keys(source.space.keys).take(places.key), others.take(places.placement))
     return found
+
+
+def _uneven(source: PricedSpace, choices: Arrays) -> Any:
+    """Return which pipelines have uneven stages with every cut."""
+    layers = source.problem.limits().chain.num_layers
+    return source.problem.optimal_cuts & must_be_uneven(choices["pp"], choices["vpp"], layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +93,16 @@ class _Looking:
 
     source: PricedSpace
     want: Wanted
-    features: np.ndarray  # [N] features that count of each candidate that may be fast enough
+    costs: np.ndarray  # [N] least cost that counts of each candidate that may be fast enough
 
     def best(self, loose: np.ndarray, groups: Sequence[VariantGroup], best: Record) -> Record:
         """Return the best of a known plan, the plans of the source with bounds `loose` [s], and their variants."""
         candidates = np.flatnonzero(loose <= self._most)
-        features = self.features[candidates]
-        for few in np.unique(features).tolist():
-            if few > self.want.rank(best)[0]:
+        costs = self.costs[candidates]
+        for least in np.unique(costs).tolist():
+            if least > self.want.rank(best)[0]:
                 break
-            best = self._least(self.source, rows_at(self.source, candidates[features == few]), best)
+            best = self._least(self.source, rows_at(self.source, candidates[costs == least]), best)
         rows = [group.within(self.want.most_s, *self._variants_wanted(group, best))[0] for group in groups]
         if rows:
             priced = replace(self.source, problem=self.source.whole_problem)
@@ -107,7 +115,7 @@ class _Looking:
         """Return of which candidates variants may be better than a known plan, and the most memory [bytes] of these."""
         most, most_memory, _ = self.want.rank(best)
         if self.want.simple:
-            return lambda candidates: self.features[candidates] + group.added_features <= most, None
+            return lambda candidates: self.costs[candidates] + group.added_cost <= most, None
         return None, most_memory
 
     @property
@@ -116,14 +124,14 @@ class _Looking:
 
     def _least(self, source: PricedSpace, rows: Rows, best: Record) -> Record:
         """Return the best of a known plan and of [N] rows."""
-        least, features = self._bytes(source, rows), self._features(rows)
-        order, first, together = np.lexsort((least, features)), 0, _FIRST
+        least, costs = self._bytes(source, rows), self._costs(rows)
+        order, first, together = np.lexsort((least, costs)), 0, _FIRST
         while first < len(order):
             here = order[first : first + together]
             first, together = first + together, min(2 * together, _MOST)
-            part = rows.take(here[self._may_be_better(features[here], least[here], best)])
+            part = rows.take(here[self._may_be_better(costs[here], least[here], best)])
             if not len(part.positions):
-                break  # the others have no fewer features and no less memory
+                break  # the others cost no less, and need no less memory
             bounds = fitting_bounds(source, part, self._most)
             part = part.take(cuts_within(source, part, bounds, self._most)[0])
             for start in range(0, len(part.positions), _PRICED):
@@ -132,28 +140,36 @@ class _Looking:
 
     def _priced(self, source: PricedSpace, rows: Rows, best: Record) -> Record:
         """Return the best of a known plan and of a few rows."""
-        better = self._may_be_better(self._features(rows), self._bytes(source, rows), best)
+        better = self._may_be_better(self._costs(rows), self._bytes(source, rows), best)
         rows = rows.take(np.flatnonzero(better & source.may_take(rows, np.full(len(better), self._most))))
         if not len(rows.positions):
             return best
-        priced = source.fastest_rows(rows)
-        fast = np.flatnonzero((priced["reject"] == 0) & (priced["step_time_s"] <= self._most))
-        return min([best, *self._leading(source, take(priced, fast))], key=self.want.rank)
+        found = [best, *self._leading(source, rows)]
+        if source.problem.optimal_cuts:
+            even = source.with_even_cuts
+            chunks = rows.choices["pp"] * rows.choices["vpp"]
+            found += self._leading(even, rows.take(np.flatnonzero(even.problem.limits().divides(chunks))))
+        return min(found, key=self.want.rank)
 
-    def _leading(self, source: PricedSpace, priced: Arrays) -> list[Record]:
-        """Return the best of some priced rows as a record; nothing of none."""
+    def _leading(self, source: PricedSpace, rows: Rows) -> list[Record]:
+        """Return the best of some rows as a record; nothing if none fits and is fast enough."""
+        if not len(rows.positions):
+            return []
+        priced = source.fastest_rows(rows)
+        priced = take(priced, np.flatnonzero((priced["reject"] == 0) & (priced["step_time_s"] <= self._most)))
         if not len(priced["candidate"]):
             return []
-        features = np.zeros(len(priced["candidate"]))
+        costs = np.zeros(len(priced["candidate"]))
         if self.want.simple:
-            features = num_features(of_keys(priced), of_choices(priced))
-        first = np.lexsort((priced["step_time_s"], priced["peak_bytes"], features))[:1]
+            uneven = uneven_of(priced[LAYOUT].tolist()) if source.problem.optimal_cuts else False
+            costs = total_cost(of_keys(priced), of_choices(priced, uneven))
+        first = np.lexsort((priced["step_time_s"], priced["peak_bytes"], costs))[:1]
         return priced_plans(source.problem, take(priced, first))
 
-    def _may_be_better(self, features: np.ndarray, least: np.ndarray, best: Record) -> np.ndarray:
-        """Return [N] whether rows of such features and bounds of memory [bytes] may be better than a known plan."""
+    def _may_be_better(self, costs: np.ndarray, least: np.ndarray, best: Record) -> np.ndarray:
+        """Return [N] whether rows of such least costs and memory [bytes] may be better than a known plan."""
         most, most_memory, _ = self.want.rank(best)
-        return (features < most) | ((features == most) & (least <= most_memory * (1.0 + ROUNDING)))
+        return (costs < most) | ((costs == most) & (least <= most_memory * (1.0 + ROUNDING)))
 
     def _bytes(self, source: PricedSpace, rows: Rows) -> np.ndarray:
         """Return bounds of the memory of [N] rows [bytes]; infinite where a GPU has less."""
@@ -164,11 +180,12 @@ class _Looking:
             found.append(np.where(least <= most_bytes(source, part), least, np.inf))
         return np.concatenate(found)
 
-    def _features(self, rows: Rows) -> np.ndarray:
-        """Return the features of [N] rows that count."""
+    def _costs(self, rows: Rows) -> np.ndarray:
+        """Return the least cost of [N] rows that counts."""
         if not self.want.simple:
             return np.zeros(len(rows.positions), dtype=np.int64)
-        return num_features(of_keys(self.source.space.keys).take(rows.positions), of_choices(rows.choices))
+        others = of_choices(rows.choices, _uneven(self.source, rows.choices))
+        return total_cost(of_keys(self.source.space.keys).take(rows.positions), others)
 
 
 def _joined(parts: Sequence[Rows]) -> Rows:

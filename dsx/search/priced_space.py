@@ -14,6 +14,7 @@ from dsx.pricing.row_costs import Rows
 from dsx.pricing.rows import no_rows, priced_rows, result_rows
 from dsx.search.space import Space
 from dsx.space.enumerate import Arrays, take
+from dsx.space.limits import EVEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,11 @@ class PricedSpace:
         device = replace(self.problem.hardware.device, hbm_capacity=np.array([usable * (1.0 + margin)]))
         problem = replace(self.problem, hardware=replace(self.problem.hardware, device=device))
         return replace(self, problem=problem)
+
+    @property
+    def with_even_cuts(self) -> "PricedSpace":
+        """The space with even cuts, and with all values of the choices that are searched last."""
+        return replace(self, problem=self.whole_problem.with_partition(EVEN), whole=None)
 
     def priced_rows(self, rows: Rows) -> Arrays:
         """Return all columns of [N] rows, priced in float64."""

@@ -46,7 +46,6 @@ class Choice:
     varied_last: bool = False  # whether a search by bounds first takes the default only (`dsx.space.variants`)
     later: bool = False  # added after candidates had ids; older plans have the default
     also_called: tuple[str, ...] = ()  # names in launchers and papers; dsx takes none of them, and says its own
-    feature: bool = False  # whether another value than the default is something more to set up and to run
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -149,15 +148,13 @@ CHOICES: tuple[Choice, ...] = (
         "tp",
         "key",
         "tensor parallel degree",
-        feature=True,
         also_called=("tensor_parallel", "tensor_model_parallel_size", "tensor_parallel_degree"),
     ),
-    Choice("tp2", "key", "second tensor parallel degree", feature=True),
+    Choice("tp2", "key", "second tensor parallel degree"),
     Choice(
         "cp",
         "key",
         "context parallel degree",
-        feature=True,
         also_called=("context_parallel", "context_parallel_size", "context_parallel_degree"),
     ),
     Choice(
@@ -167,7 +164,6 @@ CHOICES: tuple[Choice, ...] = (
         searched=True,
         rule="ep divides the number of experts, and the product of the degrees that it nests in",
         also_called=("expert_parallel", "expert_model_parallel_size", "expert_parallel_degree"),
-        feature=True,
     ),
     Choice(
         "pp",
@@ -175,7 +171,6 @@ CHOICES: tuple[Choice, ...] = (
         "pipeline parallel degree",
         rule="pp divides num_gpus and the {layers} layers",
         also_called=("pipeline_parallel", "pipeline_model_parallel_size", "pipeline_parallel_degree"),
-        feature=True,
     ),
     Choice(
         "dp",
@@ -193,14 +188,12 @@ CHOICES: tuple[Choice, ...] = (
         rule="vpp divides the layers of a stage, {layers} / pp; vpp above 1 needs pp above 1, schedule 1f1b, and a "
         "num_microbatches that pp divides; schedule zb-v needs vpp 2",
         also_called=("vp", "virtual_pipeline", "virtual_pipeline_model_parallel_size"),
-        feature=True,
     ),
     Choice(
         "panels",
         "key",
         "panels in which a multiply gathers its operands; 1 gathers them whole",
         rule="panels is the largest degree times a power of two; it is 1 under a strategy without panels",
-        feature=True,
     ),
     Choice(
         "microbatch_size",
@@ -224,7 +217,6 @@ CHOICES: tuple[Choice, ...] = (
         searched=True,
         rule="ZeRO stage 0 shards nothing, so zero_replicas is 1",
         also_called=("zero", "zero_optimization_stage"),
-        feature=True,
     ),
     Choice(
         "zero_replicas",
@@ -235,7 +227,6 @@ CHOICES: tuple[Choice, ...] = (
         rule="zero_replicas divides dp and the number of ranks with the same experts; it is 1 with ZeRO stage 0",
         varied_last=True,
         later=True,
-        feature=True,
     ),
     Choice(
         "recompute",
@@ -249,7 +240,6 @@ CHOICES: tuple[Choice, ...] = (
         searched=True,
         rule="without recomputation stored_layers is 0",
         also_called=("recomputation", "activation_checkpointing", "activation_checkpoint"),
-        feature=True,
     ),
     Choice(
         "stored_layers",
@@ -262,7 +252,6 @@ CHOICES: tuple[Choice, ...] = (
         rule="stored_layers is below the layers of a stage, {layers} / pp; it is 0 without recomputation",
         varied_last=True,
         later=True,
-        feature=True,
     ),
     Choice(
         "schedule",
@@ -274,7 +263,6 @@ CHOICES: tuple[Choice, ...] = (
         no_effect=lambda plan: plan["pp"] == 1,
         rule="vpp above 1 needs schedule 1f1b, or zb-v with vpp 2",
         also_called=("pipeline_schedule", "pipeline_parallel_schedule"),
-        feature=True,
     ),
     Choice(
         "offload",
@@ -286,7 +274,6 @@ CHOICES: tuple[Choice, ...] = (
         rule="offload is one of {values}",
         varied_last=True,
         later=True,
-        feature=True,
     ),
     Choice(
         "order",
@@ -298,7 +285,6 @@ CHOICES: tuple[Choice, ...] = (
         rule="a search tries an order only if it places pp or dp differently from the others, and numbers the replicas "
         "of an ep group consecutively",
         later=True,
-        feature=True,
     ),
     *(
         Choice(f"{axis}_nvs", _level(axis), f"members of {group} that share a fast domain")

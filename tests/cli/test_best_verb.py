@@ -89,17 +89,21 @@ def test_three_plans_to_choose_from(run, folder):
     fastest, simplest, leanest = (data[name] for name in ROLES)
     assert fastest == data["plans"][0]
     assert fastest["step_time_s"] <= simplest["step_time_s"] <= (1 + data["resolution"]) * fastest["step_time_s"]
-    assert leanest["step_time_s"] <= 1.05 * fastest["step_time_s"]
-    assert len(simplest["features"]) <= len(fastest["features"]) and leanest["peak_bytes"] <= fastest["peak_bytes"]
-    listed = json.loads(run("best", *ONE, *FEW, "--json", "--top", 40).out)
+    most = (1 + data["resolution"]) * fastest["step_time_s"]
+    assert leanest["step_time_s"] <= most
+    assert sum(simplest["features"].values()) <= sum(fastest["features"].values())
+    assert leanest["peak_bytes"] <= min(simplest["peak_bytes"], fastest["peak_bytes"])
+    listed = json.loads(run("best", *ONE, *FEW, "--json", "--top", 400).out)
     assert not {*ROLES} & {*listed}
-    near = [plan for plan in listed["plans"] if plan["step_time_s"] <= 1.05 * fastest["step_time_s"]]
-    assert len(near) < 40 and leanest["peak_bytes"] == min(plan["peak_bytes"] for plan in near)
+    near = [plan for plan in listed["plans"] if plan["step_time_s"] <= most]
+    assert len(near) < 400 and leanest["peak_bytes"] == min(plan["peak_bytes"] for plan in near)
     said = run("best", *ONE, *FEW).out
     rows = {line.partition("  ")[0]: line for line in said.splitlines()}
     assert rows["tokens/s/GPU"].split()[1] == f"{fastest['tokens_per_s_per_gpu']:,.0f}"
     assert rows["rank order"].split()[2] == fastest["plan"]["order"]
-    assert f"    features: {', '.join(leanest['features'])}" in said.splitlines()
+    for plan in (simplest, leanest):
+        features = ", ".join(f"{name} {cost}" for name, cost in plan["features"].items())
+        assert not features or f"    features: {features}" in said.splitlines()
     assert max(map(len, said.splitlines())) <= 100
 
 

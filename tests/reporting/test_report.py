@@ -96,7 +96,7 @@ def test_the_answer_is_the_best_row(report, ordered):
     job = ordered[(ordered["reject"] == 0) & (ordered["num_gpus"] == best["num_gpus"])]
     job = job[job["device.hbm_capacity"] == best["device.hbm_capacity"]]
     lean = report.priced[next(at for at, title in enumerate(report.titles) if "leanest" in title)]
-    near = job[job["step_time_s"] <= 1.05 * best["step_time_s"]]
+    near = job[job["step_time_s"] <= 1.001 * best["step_time_s"]]  # the set states no resolution
     assert lean["peak_bytes"] == near["peak_bytes"].min()
 
 
