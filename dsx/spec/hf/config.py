@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dsx.errors import SpecError, UnknownNameError, did_you_mean
+from dsx.errors import SpecError, did_you_mean
 from dsx.spec.document import Document, KeyPath
 from dsx.spec.hf.family import FamilySpec, KeySpec, load_family
 from dsx.spec.hf.formula import Formula, evaluate
+from dsx.spec.hf.unknown import known_spellings, unknown_family
 from dsx.spec.json_text import parse_json
 from dsx.spec.locate import names, shown
 from dsx.spec.text_file import read_text
@@ -20,13 +21,15 @@ from dsx.spec.yaml_text import parse_document
 from dsx.units import LARGEST_COUNT
 
 MODEL_TYPE = "model_type"
+_OF_TEXT = "_text"  # ends the model_type of the language model of a family that reads images too
+_SECTIONS = ("text_config", "language_config", "llm_config")  # of the language model, where the family names none
 
 
 @dataclass(frozen=True)
 class Config:
     """A config.json as its family reads it."""
 
-    model_type: str
+    model_type: str  # that names the family
     family: FamilySpec
     document: Document
     section: KeyPath  # path of the section that the family reads; () for the whole config
@@ -40,9 +43,9 @@ def load_config(path: Path) -> Config:
     invalid values; UnknownNameError for a `model_type` without a family.
     """
     document = _load_json(path)
-    model_type = _model_type(document)
+    model_type, inside = _model_type(document)
     family = load_family(model_type)
-    section = _section(document, model_type, family)
+    section = (inside,) if inside else _section(document, model_type, family)
     return Config(model_type, family, document, section, _values(document, section, family))
 
 
@@ -64,8 +67,7 @@ def evaluate_at(config: Config, formula: Formula, extra: Mapping[str, object] | 
 
 def known_keys(family: FamilySpec) -> set[str]:
     """Return the keys that the family reads, in all spellings, and those that it lists as unpriced or without cost."""
-    read = {name for key in family.keys for name in _spellings(family, key)}
-    return {MODEL_TYPE, *read, *family.unpriced, *(key for keys in family.no_cost.values() for key in keys)}
+    return {MODEL_TYPE, *known_spellings(family)}
 
 
 def _load_json(path: Path) -> Document:
@@ -77,7 +79,8 @@ def _load_json(path: Path) -> Document:
     return parse_document(text.replace("\t", " "), file)
 
 
-def _model_type(document: Document) -> str:
+def _model_type(document: Document) -> tuple[str, str | None]:
+    """Return the family of a config, and the section with its language model if the whole config has no family."""
     model_type = document.data.get(MODEL_TYPE)
     if model_type is None:
         near = did_you_mean(MODEL_TYPE, document.data)
@@ -85,10 +88,21 @@ def _model_type(document: Document) -> str:
             f"{document.place(())}: {MODEL_TYPE}: is required, but missing{near} "
             "(the config.json of a Hugging Face checkpoint has one)"
         )
+    if own := _family_of(model_type):
+        return own, None
+    sections = {name: document.data[name] for name in _SECTIONS if isinstance(document.data.get(name), dict)}
+    for name, part in sections.items():
+        if found := _family_of(part.get(MODEL_TYPE)):
+            return found, name
+    section, part = next(iter(sections.items()), (None, document.data))
+    raise unknown_family(MODEL_TYPE, str(model_type), document, section, part)
+
+
+def _family_of(model_type: object) -> str | None:
+    """Return the family of a `model_type`, which may be that of its language model alone; None if there is none."""
     known = names("families", ".yaml")
-    if model_type not in known:
-        raise UnknownNameError(MODEL_TYPE, str(model_type), known, f" at {document.place((MODEL_TYPE,))}")
-    return model_type
+    stated = (str(model_type), str(model_type).removesuffix(_OF_TEXT))
+    return next((name for name in stated if name in known), None)
 
 
 def _section(document: Document, model_type: str, family: FamilySpec) -> KeyPath:
