@@ -21,6 +21,9 @@ from dsx.space.codes import Searched
 from dsx.space.critical_path import AnyCut, Passes, PipelineView, StageView
 from dsx.space.schedules import SCHEDULES, Overlap
 from dsx.space.stage_chunks import StageChunks
+from dsx.space.unlike_chunks import replayed_s
+
+_EXTREMES = ((np.min, np.inf), (np.max, -np.inf))
 
 
 class Send(NamedTuple):
@@ -50,6 +53,7 @@ class Cut(NamedTuple):
     largest: Callable[[list[PerPlan]], PerPlan]
     of_earlier: Callable[[list[PerPlan]], list[PerPlan]]  # for each stage the maximum over the earlier ones, or -inf
     of_later: Callable[[list[PerPlan]], list[PerPlan]]
+    chunks: Layers | None = None  # [R, S, N] of each chunk, in rounds, if unlike ones are replayed
 
 
 class LayerSeconds(NamedTuple):
@@ -91,7 +95,11 @@ def pipeline(
         view = views[alike]
         steps[code] = schedule.step_s(view, xp)
         if schedule.interleaved_s and searched.vpp != (1,):
-            steps[code] = xp.where(choices.vpp > 1, schedule.interleaved_s(view, xp), steps[code])
+            interleaved_s = schedule.interleaved_s(view, xp)
+            chunks = cuts[schedule.holds].chunks
+            if chunks is not None:
+                interleaved_s = np.maximum(interleaved_s, _unlike_chunks_s(code, chunks, layers, send, choices))
+            steps[code] = xp.where(choices.vpp > 1, interleaved_s, steps[code])
         sends_wait = not (schedule.overlap and schedule.overlap.sends)
         sends[code] = (many * choices.vpp if sends_wait else none) * send.exposed_s
         if schedule.overlap:
@@ -109,6 +117,35 @@ def pipeline(
     sends_s = picked(sends)
     work_s = busy_s - sum(hidden_s.values(), 0.0)
     return Pipeline(step_s, sends_s, xp.maximum(step_s - work_s - sends_s, xp.zeros_like(busy_s)), hidden_s)
+
+
+def _unlike_chunks_s(schedule: int, chunks: Layers, layers: LayerSeconds, send: Send, choices: StepChoices) -> PerPlan:
+    """Return the [N] seconds of pipelines interleaved under a schedule, by a replay; -inf where all chunks are alike.
+
+    Embedding and head are beside a chunk, or they replace a layer of it. The closed form has both.
+    """
+    pp, vpp = choices.pp, choices.vpp
+    counts = sum(chunks.values())
+    number = np.arange(len(counts))[:, None, None] * pp + np.arange(counts.shape[1])[:, None]
+    there = (np.arange(counts.shape[1])[:, None] < pp) & (number < pp * vpp)
+    inner = there & (number > 0) & (number < pp * vpp - 1)
+    least, most = (function(counts, axis=(0, 1), where=inner, initial=initial) for function, initial in _EXTREMES)
+    first, last = counts[0, 0], np.max(counts, axis=(0, 1), where=number == pp * vpp - 1, initial=0.0)
+    alike = (least == most) & (first == last) & ((first == least) | (first == least + 1.0))
+    rows = np.flatnonzero(~alike & (vpp > 1) & (pp > 1))
+    found = np.full(len(pp), -np.inf)
+    if len(rows):
+
+        def of_rows(values: PerPlan) -> PerPlan:
+            return np.broadcast_to(values, pp.shape)[rows]
+
+        exposed_s, hidden_s = 0.5 * of_rows(send.exposed_s), 0.5 * of_rows(send.hidden_s)  # one way
+        layers_of = {kind: layer[:, :, rows] for kind, layer in chunks.items()}
+        ways = (over_layers(layers_of, [*map(of_rows, seconds)]) + exposed_s for seconds in layers[:2])
+        found[rows] = replayed_s(
+            SCHEDULES[schedule], *ways, hidden_s, pp[rows], vpp[rows], choices.num_microbatches[rows]
+        )
+    return found
 
 
 def through_stage_s(

@@ -85,6 +85,7 @@ class Stage(NamedTuple):
     layers: Layers
     even: bool = True  # whether of an even cut
     around: Around | None = None  # None of a stage that stands for no place in a pipeline
+    chunks: Layers | None = None  # [R, S, N] of each chunk of stages of a cut, in rounds
 
     @property
     def chunks_around(self) -> Around:
@@ -165,7 +166,7 @@ def stages_between(
         layers = {kind: xp.asarray(of_rounds).sum(axis=0) for kind, of_rounds in chunks.items()}
     else:
         layers = _of_both(around, holds, pp)
-    return Stage(position, layers, even=False, around=around)
+    return Stage(position, layers, even=False, around=around, chunks=chunks if holds.in_rounds else None)
 
 
 def even_first(stack: Stack, pp: PerPlan, vpp: PerPlan, holds: StageChunks = IN_ROUNDS) -> Stage:

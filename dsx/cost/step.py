@@ -57,15 +57,20 @@ def step_costs(
     cluster: Cluster,
     assumptions: Assumptions,
     boundaries: Float[Array, "rounds boundaries *each"] | None = None,
+    replayed: bool = False,
 ) -> StepCosts:
     """Price steps; `kinds` has the costs of each layer kind; every result has the broadcast shape of the arguments.
 
-    The cut is even unless [R, S + 1, N] `boundaries` are given for [N] plans (`dsx.cost.stages.stages_between`).
+    The cut is even unless [R, S + 1, N] `boundaries` are given for [N] plans (`dsx.cost.stages.stages_between`). With
+    `replayed` their orders are replayed where chunks of a stage are unlike, which needs NumPy.
     """
     stack, searched = workload.stack, workload.searched
     microbatches = choices.num_microbatches
     costs = StageCosts(kinds, choices, stack, searched, cluster, assumptions)
-    cuts = even_cuts(stack, choices, searched) if boundaries is None else _cuts_at(stack, choices, searched, boundaries)
+    if boundaries is None:
+        cuts = even_cuts(stack, choices, searched)
+    else:
+        cuts = _cuts_at(stack, choices, searched, boundaries, replayed)
     mean = next(iter(cuts.values())).mean
 
     def busy(values: Sequence[PerPlan]) -> Column:
@@ -142,8 +147,11 @@ def pipeline_of(costs: StageCosts, cuts: Mapping[StageChunks, Cut]) -> Pipeline:
 
 @xp.unchecked
 def pipeline_at(costs: StageCosts, boundaries: Float[Array, "rounds boundaries *each"]) -> Pipeline:
-    """Return the seconds of the pipelines of [N] plans with [R, S + 1, N] boundaries of their chunks."""
-    return pipeline_of(costs, _cuts_at(costs.stack, costs.choices, costs.searched, boundaries))
+    """Return the seconds of the pipelines of [N] plans with [R, S + 1, N] boundaries of their chunks.
+
+    Where the chunks of a stage are unlike it is a bound below them: nothing is replayed.
+    """
+    return pipeline_of(costs, _cuts_at(costs.stack, costs.choices, costs.searched, boundaries, replayed=False))
 
 
 def sends_of(costs: StageCosts, mean: Stage) -> Send:
@@ -167,9 +175,14 @@ def even_cuts(stack: Stack, choices: StepChoices, searched: Searched) -> dict[St
 
 
 def _cuts_at(
-    stack: Stack, choices: StepChoices, searched: Searched, boundaries: Float[Array, "rounds boundaries *each"]
+    stack: Stack,
+    choices: StepChoices,
+    searched: Searched,
+    boundaries: Float[Array, "rounds boundaries *each"],
+    replayed: bool,
 ) -> dict[StageChunks, Cut]:
-    return {holds: _cut_at(stack, choices, boundaries, holds) for holds in _placements(searched)}
+    found = {holds: _cut_at(stack, choices, boundaries, holds) for holds in _placements(searched)}
+    return found if replayed else {holds: cut._replace(chunks=None) for holds, cut in found.items()}
 
 
 def _placements(searched: Searched) -> dict[StageChunks, bool]:
@@ -256,6 +269,7 @@ def _cut_at(
         largest=lambda values: xp.where(there, values[0], 0.0).max(axis=0),
         of_earlier=of_earlier,
         of_later=of_later,
+        chunks=found.chunks,
     )
 
 
