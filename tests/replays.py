@@ -68,6 +68,32 @@ def drawn(seed, overlaps):
     gpus = math.prod(degree for axis, degree in degrees.items() if axis != "ep")
     batch = rng.choice([1, 2, 4, 8]) * degrees["dp"]
     job = dsx.Job(model, rng.choice(CLUSTERS), gpus, batch, 2048, set=[*MODELS[model], *settings_of(overlaps, rng)])
+    return _legal(job, strategy, settings)
+
+
+def drawn_ring(seed, overlaps):
+    """Return the job, the strategy and the plan of a seed, with ring attention inside nodes or over several.
+
+    Four microbatches or more, of which only the last one's backward reduces gradients.
+    """
+    rng = random.Random(seed)
+    model = rng.choice(["gpt3-5b", "llama-3-8b"])
+    degrees = {"tp": rng.choice([1, 1, 2]), "cp": rng.choice([2, 4, 8, 16]), "pp": rng.choice([1, 1, 2])}
+    degrees["dp"] = rng.choice([1, 2])
+    gpus = math.prod(degrees.values())
+    settings = {**degrees, "microbatch_size": rng.choice([1, 2]), "recompute": rng.choice(["none", "none", "full"])}
+    if gpus > 8:
+        left = 8
+        for axis in rng.sample([*degrees], len(degrees)):
+            settings[f"nvs.{axis}"] = math.gcd(left, degrees[axis])
+            left //= settings[f"nvs.{axis}"]
+    batch = rng.choice([4, 8]) * settings["microbatch_size"] * degrees["dp"]
+    changes = [*MODELS[model], *settings_of(overlaps, rng), "assumptions.dp_overlap=1"]
+    job = dsx.Job(model, "h100-nvs8", gpus, batch, rng.choice([2048, 8192]), set=changes)
+    return _legal(job, "2d-ring", settings)
+
+
+def _legal(job, strategy, settings):
     plan = " ".join(f"{name}={value}" for name, value in settings.items() if value not in (1, "none"))
     try:
         priced = dsx.evaluate(job, plan, strategy=strategy)
@@ -76,9 +102,9 @@ def drawn(seed, overlaps):
     return None if set(priced.reject) - {"out_of_memory"} else (job, strategy, plan, priced)
 
 
-def replayed(seed, overlaps, folder):
+def replayed(seed, overlaps, folder, draw=drawn):
     """Return the replay of a seed's plan; None for a plan that breaks rules."""
-    found = drawn(seed, overlaps)
+    found = draw(seed, overlaps)
     if found is None:
         return None
     job, strategy, plan, priced = found

@@ -20,6 +20,7 @@ from dsx.cost.groups import Group
 from dsx.cost.protocols import PROTOCOLS, Linear, Protocol
 from dsx.cost.shapes import Column, PerPlan
 from dsx.hardware.network import Network
+from dsx.records import Array, Bool
 
 
 class Fastest(NamedTuple):
@@ -58,42 +59,82 @@ def send(
 ) -> Fastest:
     """Return the mean time of a send between neighbours in a pipeline of `size` stages, `share` of them per domain.
 
-    Of its size-1 links, size/share - 1 are slow. One of the `share` GPUs of a domain sends on a slow link at a time,
-    so it has the shares of the others too if they share a NIC. A link has the cost of the outermost tier that it
-    crosses. `outer` has the stages in a unit of each tier between the domain and the outermost one; of them, too, one
-    at a time sends out of the unit, on the shares of the others.
+    Of its size-1 links, size/share - 1 are slow. A link has the cost of the outermost tier that it crosses. `outer` has
+    the stages in a unit of each tier between the domain and the outermost one.
     """
     one = xp.ones_like(size)
     links = xp.maximum(size - one, one)
     stages_per_unit = [share, *outer]
     units = [*(xp.floor(size / stages) for stages in stages_per_unit), one]
     slow_links = [below - above for below, above in pairwise(units)]
-    fast_links = size - one - functools.reduce(xp.add, slow_links)
-    nic_shares = xp.clip(stages_per_unit[network.linked - 1], 1.0, network.gpus_per_nic)
+    counts = [size - one - functools.reduce(xp.add, slow_links), *slow_links]
     lines = []
-    for name in assumptions.protocols:
-        protocol = PROTOCOLS[name](network, assumptions)
-        latency, seconds_per_byte = fast_links * protocol.latencies[0], fast_links * _link(0, protocol, network)
-        for tier, crossing in enumerate(slow_links, 1):
-            per_byte = _link(tier, protocol, network)
-            if tier >= network.linked:
-                per_byte = protocol.seconds_per_byte[network.linked] / nic_shares
-            if tier > network.linked or network.tiers[tier].peers:
-                per_byte = xp.maximum(per_byte, _link(tier, protocol, network) / stages_per_unit[tier - 1])
-            latency, seconds_per_byte = (
-                latency + crossing * protocol.latencies[tier],
-                seconds_per_byte + crossing * per_byte,
-            )
+    for of_tiers in _links(stages_per_unit, network, assumptions):
+        latency = _dot(counts, [link.latency_s for link in of_tiers])
+        seconds_per_byte = _dot(counts, [link.seconds_per_byte for link in of_tiers])
         lines.append(Linear(latency / links, seconds_per_byte / links))
     return Fastest(assumptions.call_latency * one, tuple(lines))
 
 
-def _link(tier: int, protocol: Protocol, network: Network) -> PerPlan:
-    """Return the seconds per byte between two neighbours on a tier; without a switch they have one link.
+class Slowest(NamedTuple):
+    """The longest of some times."""
 
-    In a fast domain that is a mesh they use all links of a GPU, through the other GPUs.
+    times: tuple[Fastest, ...]
+    counts: tuple[Bool[Array, "*#plans"], ...]  # whether each counts
+
+    def __call__(self, num_bytes: PerPlan) -> Column:
+        """Return the seconds for `num_bytes`."""
+        nothing = xp.zeros_like(num_bytes)
+        each = zip(self.times, self.counts, strict=True)
+        return functools.reduce(xp.maximum, [xp.where(counts, time(num_bytes), nothing) for time, counts in each])
+
+
+def hop(members: Group, network: Network, assumptions: Assumptions) -> Slowest:
+    """Return the time of a hop of a ring, in which every member sends a block to the next one: the slowest link's.
+
+    One member of a domain sends out of it, on its own NIC, however many others the ring has there; likewise of a unit
+    of each outer tier. What it sends has arrived before, so it relays nothing. A ring of one GPU has no hop.
     """
+    one = xp.ones_like(members.size)
+    tiers = members.by_tier
+    counts = [members.size, *(units.domains for units in tiers), one]
+    by_protocol = _links([units.share for units in tiers], network, assumptions)
+    call_s = assumptions.call_latency * one
+    return Slowest(
+        tuple(Fastest(call_s, of_tier) for of_tier in zip(*by_protocol, strict=True)),
+        tuple(below > above for below, above in pairwise(counts)),
+    )
+
+
+def _links(per_unit: Sequence[PerPlan], network: Network, assumptions: Assumptions) -> list[list[Linear]]:
+    """Return, by protocol, the time of a send between neighbours on a link of each tier, innermost first.
+
+    One of `per_unit` GPUs of each unit below the outermost tier sends out of it at a time. So it has the shares of the
+    others too if they share a NIC, and, beyond the NICs, those of the unit.
+    """
+    nic_shares = xp.clip(per_unit[network.linked - 1], 1.0, network.gpus_per_nic)
+    found = []
+    for name in assumptions.protocols:
+        protocol = PROTOCOLS[name](network, assumptions)
+        links = []
+        for tier, latency in enumerate(protocol.latencies):
+            per_byte = _link(tier, protocol, network)
+            if tier >= network.linked:
+                per_byte = protocol.seconds_per_byte[network.linked] / nic_shares
+            if tier > network.linked or (tier and network.tiers[tier].peers):
+                per_byte = xp.maximum(per_byte, _link(tier, protocol, network) / per_unit[tier - 1])
+            links.append(Linear(latency, per_byte))
+        found.append(links)
+    return found
+
+
+def _link(tier: int, protocol: Protocol, network: Network) -> PerPlan:
+    """Return the seconds per byte between two neighbours on a tier; without a switch they have one link."""
     level, per_byte = network.tiers[tier], protocol.seconds_per_byte[tier]
     if level.wraps:
         return 2.0 * per_byte
-    return level.peers * per_byte if level.peers and tier else per_byte
+    return level.peers * per_byte if level.peers else per_byte
+
+
+def _dot(left: Sequence[PerPlan], right: Sequence[PerPlan]) -> PerPlan:
+    return functools.reduce(xp.add, [a * b for a, b in zip(left, right, strict=True)])

@@ -4,9 +4,11 @@ Per kernel and direction, time = max(compute, memory) + exposed communication. T
 overlap with it: with s the time of one panel's collectives, n panels and T = max(compute, memory), the exposed time is
 max(s, n s - (n-1)/n T), as each panel runs beside the collectives of the next one; or, as the assumption set states,
 s + max(n s - T, 0) (arXiv 2410.00273, section 3, SUMMA; released code), which counts the first panel twice where
-communication takes longer. A ring of n members sends
-n - 1 blocks while its kernel computes n blocks in turn: with T the time of its collectives, the exposed time is
-max(T - (n-1)/n max(compute, memory), 0) (arXiv 2310.01889, section 3). Any other gather, scatter or exchange overlaps
+communication takes longer. A ring of n members passes
+its blocks on in n - 1 hops while its kernel computes n blocks in turn. All members pass one at the same time, so a hop
+takes the time h of its slowest link, and the next block is there when both are over: beside a block that takes c, a hop
+exposes max(h - c, 0). Blocks of a gather arrive beside all parts of the kernel but the last one, sums of a scatter
+beside all but the first one (arXiv 2310.01889, section 3). Any other gather, scatter or exchange overlaps
 with its kernel, block by block, by the fraction that the assumption set states for its axis (Wang et al., ASPLOS 2023).
 An all-reduce does not overlap, since the next kernel needs all of its result.
 """
@@ -20,7 +22,7 @@ import numpy as np
 
 from dsx.cost import xp
 from dsx.cost.assumptions import BF16, Assumptions
-from dsx.cost.collectives import collective
+from dsx.cost.collectives import collective, hop
 from dsx.cost.contention import crosses, may_contend
 from dsx.cost.groups import Group, group
 from dsx.cost.multiply import accumulated_bytes, cast_bytes, per_kernel, slowdowns
@@ -30,7 +32,7 @@ from dsx.cost.roofline import compute_time, exposed_memory_time, memory_time, su
 from dsx.cost.shapes import Column, PerKernel, PerKey, PerWork
 from dsx.cost.work import LayerWork
 from dsx.graph.derived import BACKWARD, FORWARD
-from dsx.graph.match import ALL_REDUCE
+from dsx.graph.match import ALL_GATHER, ALL_REDUCE
 from dsx.graph.notation import AXES
 from dsx.graph.step import OF_REPLICATED
 from dsx.hardware.cluster import Cluster
@@ -230,13 +232,14 @@ def _issue_s(
 ) -> PerKey:
     """Return the seconds that the host takes to issue kernels, and the collectives of those that are `communicating`.
 
-    An axis of one rank has no collectives.
+    An axis of one rank has no collectives. A ring has a send in each hop.
     """
     issued = xp.zeros_like(work.per_key(work.boundary))
     for axis in work.sizes:
         on_axis = [s for s in work.shapes if s.axis == axis and s.direction == direction and s.kernel in communicating]
+        size, rings = work.per_key(work.sizes[axis]), sum(shape.ring for shape in on_axis)
         if on_axis:
-            issued = issued + xp.where(work.per_key(work.sizes[axis]) > 1, float(len(on_axis)), 0.0)
+            issued = issued + xp.where(size > 1, float(len(on_axis) - rings), 0.0) + rings * (size - 1.0)
     launched = work.launches[direction, np.array([*kernels], dtype=int)].sum()
     return assumptions.dispatch_latency * (launched + issued)
 
@@ -266,7 +269,7 @@ def _communication(
     """Return the seconds of exposed communication by (direction, kernel, column); without entries for none."""
     plain: dict[tuple[int, int, str], PerKey] = {}
     panel: dict[tuple[int, int], dict[str, PerKey]] = {}
-    ring: dict[tuple[int, int, str], PerKey] = {}
+    hops: dict[tuple[int, int, str], dict[bool, PerKey]] = {}  # by whether blocks are gathered
     left: dict[tuple[int, int], PerKey] = {}  # of a kernel's time, not yet overlapped
     for shape, time in zip(work.shapes, collective_s, strict=True):
         name = COMM_COLUMN[shape.axis]
@@ -274,8 +277,9 @@ def _communication(
             columns = panel.setdefault((shape.direction, shape.kernel), {})
             columns[name] = columns.get(name, 0.0) + time
         elif shape.ring:
-            around = (shape.direction, shape.kernel, shape.axis)
-            ring[around] = ring.get(around, 0.0) + time
+            around = hops.setdefault((shape.direction, shape.kernel, shape.axis), {})
+            gathers = shape.kind == ALL_GATHER
+            around[gathers] = around.get(gathers, 0.0) + time
         else:
             where = (shape.direction, shape.kernel, name)
             if shape.kind != ALL_REDUCE:
@@ -285,10 +289,15 @@ def _communication(
                 left[at] = left[at] - overlapped
                 time = time - getattr(assumptions, OVERLAP[name]) * overlapped
             plain[where] = plain.get(where, 0.0) + time
-    for (direction, kernel, axis), time in ring.items():
-        computing = work.per_key(busy[direction, kernel] * (1.0 - 1.0 / work.sizes[axis]))
+    for (direction, kernel, axis), of_kinds in hops.items():
+        part = work.per_key(busy[direction, kernel] / work.sizes[axis])
+        nothing = xp.zeros_like(part)
+        gathered, scattered = of_kinds.get(True, nothing), of_kinds.get(False, nothing)
+        # Beside the first part, beside the last one, and beside each between them.
+        first, last, between = (xp.maximum(hop - part, nothing) for hop in (gathered, scattered, gathered + scattered))
         where = (direction, kernel, COMM_COLUMN[axis])
-        plain[where] = plain.get(where, 0.0) + xp.maximum(time - computing, xp.zeros_like(time))
+        num_between = xp.maximum(work.per_key(work.sizes[axis]) - 2.0, nothing)
+        plain[where] = plain.get(where, 0.0) + first + last + num_between * between
     for (direction, kernel), columns in panel.items():
         one_panel = functools.reduce(xp.add, columns.values())
         computing = work.per_key(busy[direction, kernel])
@@ -307,17 +316,21 @@ def _communication(
 
 
 def _collective_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> list[PerKey]:
-    """Return the seconds of each collective; for one panel, if it runs in panels.
+    """Return the seconds of each collective; for one panel, if it runs in panels, and for one hop of a ring.
 
     Collectives of one kind over one axis are priced together, which shortens compilation.
     """
-    by_shape: dict[tuple[str, str, bool, int | None], list[int]] = {}
+    by_shape: dict[tuple[str, str, bool, bool, int | None], list[int]] = {}
     for index, shape in enumerate(work.shapes):
-        by_shape.setdefault((shape.kind, shape.axis, shape.panelled, shape.routing), []).append(index)
+        by_shape.setdefault((shape.kind, shape.axis, shape.panelled, shape.ring, shape.routing), []).append(index)
     times: dict[int, PerKey] = {}
-    for (kind, axis, panelled, routing), indices in by_shape.items():
+    for (kind, axis, panelled, ring, routing), indices in by_shape.items():
         members = jax.tree.map(lambda leaf: leaf[None], _members(work, axis))
         volumes = work.volumes[np.array(indices)]
+        if ring:
+            seconds = hop(members, cluster.network, assumptions)(work.per_key(volumes / work.sizes[axis][None]))
+            times |= {index: seconds[row] for row, index in enumerate(indices)}
+            continue
         volumes = work.per_key(volumes / work.panels[None] if panelled else volumes)
         routed = None if routing is None else jax.tree.map(lambda leaf: leaf[None], work.routing(routing))
         seconds = collective(kind, members, cluster.network, assumptions, routed)(volumes)
@@ -339,7 +352,9 @@ def _contended_s(work: LayerWork, collective_s: Sequence[PerKey], cluster: Clust
         total = nothing
         for shape, time in zip(work.shapes, collective_s, strict=True):
             if shape.direction == direction and shape.kernel in kernels:
-                whole = work.per_key(work.panels) * time if shape.panelled else time
+                whole = time
+                if shape.panelled or shape.ring:
+                    whole = work.per_key(work.panels if shape.panelled else work.sizes[shape.axis] - 1.0) * time
                 total = total + crossing[shape.axis] * whole
         return total
 

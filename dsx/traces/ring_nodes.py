@@ -1,7 +1,8 @@
 """Ring attention as nodes: blocks sent on from rank to rank, beside the parts of the kernel that works on them.
 
 With n ranks, a kernel has n parts. Part i works on the block of the rank that is i places before, which arrives while
-part i - 1 runs; the gradients of a block travel on likewise, and each part adds to them (arXiv 2310.01889, section 3).
+part i - 1 runs. The gradients of a block travel on likewise: what part i - 1 adds to them leaves while part i runs
+(arXiv 2310.01889, section 3). A rank reuses a buffer once it is sent, so it waits for its own send too.
 """
 
 from collections.abc import Sequence
@@ -11,13 +12,14 @@ from typing import TYPE_CHECKING
 from dsx.graph.match import ALL_GATHER
 from dsx.traces.layer_nodes import Compute, LayerNode, Move
 from dsx.traces.messages import COMM_RECV, COMM_SEND, COMP
-from dsx.traces.trace_nodes import Communication, TraceNode
+from dsx.traces.trace_nodes import OWN, Communication, Reference, TraceNode
 
 if TYPE_CHECKING:
     from dsx.traces.node_builder import NodeBuilder, Tensors
 
 _SIZES = 6  # numbers of a multiply, of which the fifth is its FLOPs
 _FLOPS = 4
+_NO_WORK = Compute(0, 0, 0, 0, 0, ())
 
 
 def add_ring(
@@ -30,7 +32,8 @@ def add_ring(
 ) -> int:
     """Add a launch in parts with the sends and receives of its blocks; return the number of the last part.
 
-    `around` are the rings, with what each reads and writes: gathers for the kernel, and scatters of its results.
+    `around` are the rings, with what each reads and writes: gathers for the kernel, and scatters of its results. A part
+    waits for all that was passed on beside the part before.
     """
     moves = [ring.move for ring, _, _ in around if ring.move]
     size = int(builder.plan.columns[moves[0].axis])
@@ -41,41 +44,59 @@ def add_ring(
     base = [tensor for tensor in inputs if tensor[0] not in gathered]
     blocks = {ring.name: list(taken) for ring, taken, _ in gathers}
     sums: dict[str, Tensors] = {ring.name: [] for ring, _, _ in scatters}
+    beside: list[Reference] = []  # what a part runs beside
     number = -1
     for part in range(size):
-        last = part == size - 1
-        arriving: dict[str, Tensors] = {}
+        last, before = part == size - 1, beside
+        beside, arriving = [], {}
+        for ring, _, ends in scatters if part else ():
+            taken = [*_own_sum(ring, ends, part - 1, size), *sums[ring.name]]
+            sums[ring.name] = _pass_on(builder, ring.move, ends[0][0], part - 1, taken, size, beside)
         for ring, _, ends in gathers if not last else ():
-            arriving[ring.name] = _pass_on(builder, ring.move, ends[0][0], part, blocks[ring.name], size)
+            arriving[ring.name] = _pass_on(builder, ring.move, ends[0][0], part, blocks[ring.name], size, beside)
         made = [tensor for tensor in outputs if tensor[0] not in partial] if last else []
-        for ring, _, ends in scatters:
-            made += list(ends) if last else [(f"{ends[0][0]} part {part}", _block(ring.move, size))]
+        made += [tensor for ring, _, ends in scatters for tensor in _own_sum(ring, ends, part, size)]
         work = _part(node.compute, part, size) if node.compute else None
-        reads = [*base, *(tensor for each in (*blocks.values(), *sums.values()) for tensor in each)]
         number = builder.add(
             TraceNode(
                 COMP,
                 builder.own(position, f"{node.name} part {part}"),
-                [*dict.fromkeys(reads)],
+                [*dict.fromkeys([*base, *(tensor for block in blocks.values() for tensor in block)])],
                 made,
+                data_deps=before,
                 compute=work,
                 kernel_text=f"{node.kernel_text}/part {min(part, 1) if not last else 2}",
                 op_type=node.op_type,
             )
         )
-        for ring, _, ends in scatters if not last else ():
-            own = [(f"{ends[0][0]} part {part}", _block(ring.move, size))]
-            sums[ring.name] = _pass_on(builder, ring.move, ends[0][0], part, own, size)
         blocks |= arriving
+    if scatters:
+        # The kernel has added its last part to the sums, which arrived beside it.
+        taken = [tensor for ring, _, ends in scatters for tensor in _own_sum(ring, ends, size - 1, size)]
+        taken += [tensor for ring, _, _ in scatters for tensor in sums[ring.name]]
+        made = [tensor for _, _, ends in scatters for tensor in ends]
+        name = builder.own(position, f"{node.name} sums")
+        builder.add(TraceNode(COMP, name, taken, made, data_deps=beside, compute=_NO_WORK))
     return number
 
 
+def _own_sum(ring: LayerNode, ends: "Tensors", part: int, size: int) -> "Tensors":
+    return [(f"{ends[0][0]} part {part}", _block(ring.move, size))]
+
+
 def _pass_on(
-    builder: "NodeBuilder", move: Move | None, tensor: str, part: int, block: "Tensors", size: int
+    builder: "NodeBuilder",
+    move: Move | None,
+    tensor: str,
+    part: int,
+    block: "Tensors",
+    size: int,
+    beside: list[Reference],
 ) -> "Tensors":
     """Add the send of a block to the next rank, and the receive of one from the rank before; return what arrives.
 
     Every other rank of the ring receives first, so that no rank waits for itself if one communication runs at a time.
+    `beside` gets both nodes.
     """
     axis, num_bytes = (move.axis if move else ""), _block(move, size)
     tag = builder.next_tag()
@@ -86,7 +107,7 @@ def _pass_on(
         node = TraceNode(kind, f"{tensor} {verb} {part + 1}", communication=communication)
         node.inputs, node.outputs = (list(block), []) if kind == COMM_SEND else ([], list(arrived))
         node.overlap = 1.0 if kind == COMM_SEND else None
-        builder.add(node)
+        beside.append(Reference(OWN, builder.add(node)))
     return arrived
 
 

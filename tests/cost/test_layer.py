@@ -10,7 +10,7 @@ from cost.records import machine, make_assumptions
 from dsx.cost.layer import WeightGroup, kernel_times, layer_costs, weight_groups
 from dsx.cost.recompute_modes import Mode
 from dsx.cost.work import CollectiveShape, LayerWork, Multiplies, MultiplyShape
-from dsx.graph.match import ALL_GATHER, ALL_REDUCE, BROADCAST
+from dsx.graph.match import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER
 
 FORWARD, BACKWARD = 0, 1
 
@@ -327,13 +327,47 @@ def test_values_of_works_for_their_keys():
     assert own.per_key(np.asarray([5.0])).tolist() == [5.0]
 
 
-def test_a_ring_is_exposed_where_it_outlasts_its_kernel():
-    """Three of four blocks come while the kernel works on the block before: 7.5 of its 10 ms hide them."""
+HOP = 1e-6 + 1 / 400  # of 1 GB inside a domain; a part of the backward of the first kernel takes 5 ms
 
-    def exposed(volume, ring):
-        shape = CollectiveShape(0, FORWARD, ALL_GATHER, "cp", False, ring)
-        return float(layer_costs(work([shape], [volume]), machine(), make_assumptions()).cp_comm_s[0])
 
-    assert 0 < exposed(1e9, ring=False) < 0.0075
-    assert exposed(1e9, ring=True) == 0
-    assert exposed(2e10, ring=True) == close(exposed(2e10, ring=False) - 0.0075)
+@pytest.mark.parametrize(
+    ("kinds", "gigabytes", "seconds"),
+    [
+        ([ALL_GATHER], 1, 0.0),
+        ([ALL_GATHER], 3, 3 * (3 / 400 + 1e-6 - 0.005)),  # beside three of four parts
+        ([REDUCE_SCATTER], 3, 3 * (3 / 400 + 1e-6 - 0.005)),
+        ([ALL_GATHER, ALL_GATHER], 1, 3 * max(2 * HOP - 0.005, 0.0)),  # keys and values, one after the other
+        # Blocks and sums pass beside the two parts in the middle, and one of them beside the first and the last part.
+        ([ALL_GATHER, REDUCE_SCATTER], 1.5, 2 * (2 * (1.5 / 400 + 1e-6) - 0.005)),
+        ([ALL_GATHER, REDUCE_SCATTER], 3, 2 * (6 / 400 + 2e-6 - 0.005) + 2 * (3 / 400 + 1e-6 - 0.005)),
+    ],
+)
+def test_a_hop_of_a_ring_is_exposed_where_it_outlasts_the_part_beside_it(kinds, gigabytes, seconds):
+    shapes = [CollectiveShape(0, BACKWARD, kind, "cp", False, True) for kind in kinds]
+    volumes = [4e9 * gigabytes] * len(kinds)
+    assert float(layer_costs(work(shapes, volumes), machine(), make_assumptions()).cp_comm_s[0]) == close(seconds)
+
+
+@pytest.mark.parametrize("share", [1.0, 2.0])
+def test_a_ring_over_several_domains_is_as_slow_as_one_nic(share):
+    """A gather has the NICs of both members in a domain; a ring sends each block on one of them."""
+    shares = {"tp": np.asarray([4.0]), "cp": np.asarray([share]), "tp2": np.asarray([2.0])}
+    ring = replace(work([CollectiveShape(0, FORWARD, ALL_GATHER, "cp", False, True)], [4e9]), shares=shares)
+    found = layer_costs(ring, machine(), make_assumptions(call_latency=1e-4))
+    assert float(found.cp_comm_s[0]) == close(3 * (1e-4 + 1e-5 + 1 / 50 - 0.0025))
+
+
+def test_a_ring_of_one_has_no_hops():
+    alone = {"tp": np.asarray([4.0]), "cp": np.asarray([1.0]), "tp2": np.asarray([2.0])}
+    shape = CollectiveShape(0, FORWARD, ALL_GATHER, "cp", False, True)
+    ring = replace(work([shape], [4e9]), sizes=alone, shares=alone)
+    found = layer_costs(ring, machine(), make_assumptions(call_latency=1.0, dispatch_latency=1e-3))
+    assert float(found.cp_comm_s[0]) == 0.0
+    assert float(found.forward_s[0]) == close(0.030)
+
+
+def test_the_host_issues_the_sends_of_a_ring():
+    """Two launches, and a send in each of three hops."""
+    ring = work([CollectiveShape(0, FORWARD, ALL_GATHER, "cp", False, True)], [4e6])
+    found = layer_costs(ring, machine(), make_assumptions(dispatch_latency=0.1))
+    assert float(found.forward_s[0]) == close(0.1 * (2 + 3))
