@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from dsx.api.answer import PricedPlans, paragraphs
 from dsx.api.arguments import count, strategy_names, total, watcher
 from dsx.api.beyond import Asked, Beyond, beyond, beyond_text
-from dsx.api.device_remarks import unfilled_domain
+from dsx.api.device_remarks import replicas_left_out, unfilled_domain
 from dsx.api.infeasible import why_nothing_fits
-from dsx.api.job import Job, checked, with_margin
+from dsx.api.job import Job, checked, say_unusual, with_margin
 from dsx.api.limits import LimitLike, given_limits
 from dsx.api.pipelines import say_few_pipelines, say_inexact_schedules
 from dsx.api.plan_like import PlanLike, given_plan
 from dsx.api.searched import Searched, check_fixed, left_out_text, searched
 from dsx.api.software_remarks import other_software
-from dsx.api.what_fits import what_would_fit
+from dsx.api.what_fits import MOST_TIMES, what_would_fit
 from dsx.cost.interval import unlike
-from dsx.display.extrapolation import extrapolated_text
+from dsx.display.extrapolation import extrapolated_text, less_sure_text
 from dsx.display.job_text import job_data, job_text, only_text, parameters_text, step_text
 from dsx.display.kernel_coverage import coverage_data, coverage_text, idle_data, idle_text, shares_text
 from dsx.display.layout import WIDTH, wrapped
@@ -72,6 +72,7 @@ class BestPlans(PricedPlans):
     fix: Mapping[str, Sequence[int | str]] = field(default_factory=dict)  # values of the choices that the caller fixed
     limit: Limitation = field(default_factory=dict)  # bounds of the choices that the caller limited
     answer: Mapping[str, dict[str, Any]] = field(default_factory=dict)  # to choose from, by name; empty of a list
+    times: float = 0.0  # the least memory that a plan needs over what a GPU has, where none fits
 
     @property
     def fastest(self) -> Plan:
@@ -106,7 +107,7 @@ class BestPlans(PricedPlans):
     @cached_property
     def would_fit(self) -> str:
         """What would fit where no plan does, found by more searches: other choices, more GPUs, another batch."""
-        return "" if self.priced else what_would_fit(self.searched, self.asked)
+        return "" if self.priced else what_would_fit(self.searched, self.asked, self.times)
 
     @property
     def plan(self) -> Plan:
@@ -222,6 +223,7 @@ class BestPlans(PricedPlans):
             tie_text(self.priced),
             precision_text(device, assumed.linear_dtype),
             extrapolated_text(self.problem.likeness, assumed.trained_on),
+            less_sure_text(self.problem.likeness, assumed.name),
             *(tight_text(plan, name, capacity, assumed) for name, plan in shown.items()),
             beyond_text(self.searched, self.beyond, self.compared),
         )
@@ -346,7 +348,11 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
     stated = problems_of(partition, found.problem)
     *_, widest = stated  # optimal cuts allow the most pipelines
     say_few_pipelines(widest)
-    for said in unfilled_domain(job.num_gpus, widest.nvs_size):
+    say_unusual(job, widest)
+    for said in (
+        *unfilled_domain(job.num_gpus, widest.nvs_size),
+        *replicas_left_out(job.num_gpus, job.global_batch_size),
+    ):
         warn(said)
     if framework is not None:
         for said in other_software(found.framework.name, job.assumptions):
@@ -363,9 +369,11 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
         answer = fastest(spaces, most, advance)
     idle = idle_rows(problems[0])
     asked = Asked(job, names, partition, fixed, limits)
-    why = "" if answer.plans else why_nothing_fits(spaces, widest, fixed, limits, watch)
-    with working("comparing with other frameworks", watch):
-        other, compared = beyond(found, asked, answer.plans[0] if answer.plans else None)
+    why, times = ("", 0.0) if answer.plans else why_nothing_fits(spaces, widest, fixed, limits, watch)
+    other, compared = None, []
+    if times <= MOST_TIMES:
+        with working("comparing with other frameworks", watch):
+            other, compared = beyond(found, asked, answer.plans[0] if answer.plans else None)
     if why and other:
         why = f"{why}\n{beyond_text(found, other, compared)}"
     left_out = found.left_out(spaces.spaces)
@@ -386,4 +394,5 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
         fixed,
         limits,
         found_by_role if len(roles) == len(ROLES) else {},
+        times,
     )

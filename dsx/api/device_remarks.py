@@ -3,6 +3,8 @@
 Not modelled: how far off the numbers of one maker's devices are on those of another.
 """
 
+import math
+
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import GPU_SOFTWARE, ClusterSpec, DeviceSpec, NodeSpec
 from dsx.units import exact_quantity
@@ -63,3 +65,29 @@ def unfilled_domain(num_gpus: int, domain: int) -> list[str]:
         f"{num_gpus:,} GPUs do not fill fast domains of {domain}: the last one has {rest}; {down:,} or {up:,} GPUs "
         "would fill them, if the batch suits that number"
     ]
+
+
+def replicas_left_out(num_gpus: int, global_batch_size: int) -> list[str]:
+    """Return what to say once of a job whose batch no number of replicas divides that its GPUs could have.
+
+    dp divides both. So what they do not share, powers of two apart, has to be tensor, context or pipeline parallel.
+    """
+    odd = _odd(num_gpus)
+    left = odd // math.gcd(odd, global_batch_size)
+    if left == 1:
+        return []
+    # A batch like the stated one, and the most GPUs of which it leaves nothing out.
+    step = num_gpus if global_batch_size >= num_gpus else odd
+    while step * 8 <= global_batch_size < num_gpus:
+        step *= 2
+    batch = -(-global_batch_size // step) * step
+    fewer = next(number for number in range(num_gpus, 0, -1) if global_batch_size % _odd(number) == 0)
+    return [
+        f"{num_gpus:,} GPUs and a batch of {global_batch_size:,}: dp divides both, so replicas leave out a factor of "
+        f"{left}, which other degrees have to take; a batch of {batch:,} or {fewer:,} GPUs would leave out none"
+    ]
+
+
+def _odd(number: int) -> int:
+    """Return a number without its factors of two."""
+    return number // (number & -number)

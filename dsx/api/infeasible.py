@@ -1,7 +1,7 @@
 """Why a search has no feasible plan: no candidate at all, or none that fits."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from dsx.cost.offload import of_node, usable_host_bytes
 from dsx.display.job_text import step_text
@@ -20,6 +20,13 @@ from dsx.spec.sweep import SweepSpec
 from dsx.units import counted, format_quantity
 
 
+class Infeasible(NamedTuple):
+    """Why no plan of a search is feasible."""
+
+    why: str  # and the nearest change that helps
+    times: float  # the least memory that a plan needs, with its margin, over what a GPU has; 0 without a candidate
+
+
 def why_infeasible(studies: Sequence[Study], problem: Problem, sweep: SweepSpec, watch: Watch | None = None) -> str:
     """Return why no plan of any study of a sweep is feasible, and the nearest change that helps.
 
@@ -27,14 +34,14 @@ def why_infeasible(studies: Sequence[Study], problem: Problem, sweep: SweepSpec,
     """
     searched = [study for study in studies if study.space.size]
     if searched:
-        return _why_none_fits(searched, sum(study.size for study in searched), watch)
+        return _why_none_fits(searched, sum(study.size for study in searched), watch).why
     return _why_no_candidate(studies[0].space, problem, sweep, sweep.fix, sweep.limit)
 
 
 def why_nothing_fits(
     spaces: SearchSpaces, problem: Problem, settings: Selection, limit: Limitation, watch: Watch | None = None
-) -> str:
-    """Return why no plan of a search is feasible, and the nearest change that helps.
+) -> Infeasible:
+    """Return why no plan of a search is feasible.
 
     `problem` is that of the search, as its files state it, with the cuts that leave most pipelines; `settings` and
     `limit` restrict columns.
@@ -42,7 +49,7 @@ def why_nothing_fits(
     searched = [Study(one.problem, one.space, 0, {}) for one in spaces.with_least_memory.parts if one.space.size]
     if searched:
         return _why_none_fits(searched, spaces.size, watch)
-    return _why_no_candidate(spaces.spaces[0], problem, None, settings, limit)
+    return Infeasible(_why_no_candidate(spaces.spaces[0], problem, None, settings, limit), 0.0)
 
 
 def _why_no_candidate(
@@ -84,23 +91,23 @@ def _place(blocker: Blocker, problem: Problem, sweep: SweepSpec | None) -> str:
     return f"{sweep.place(blocker.section, blocker.column)}: {blocker.section}"
 
 
-def _why_none_fits(searched: Sequence[Study], num_candidates: int, watch: Watch | None) -> str:
+def _why_none_fits(searched: Sequence[Study], num_candidates: int, watch: Watch | None) -> Infeasible:
     with progress(sum(study.space.size for study in searched), "looking for the smallest", watch) as advance:
         nearest, rows = smallest(searched, advance)
     plan = priced_plans(nearest.problem, rows)[0]
     choices = plan["plan"]
-    if on_host := _host_text(nearest, plan, num_candidates):
-        return on_host
     capacities = [study.problem.hardware.device.hbm_capacity for study in searched]
     largest = max(float(capacity.max()) for capacity in capacities)
+    margin = nearest.problem.assumptions_spec.memory_margin
+    needed = plan["peak_bytes"] * (1 + margin)
+    if on_host := _host_text(nearest, plan, num_candidates):
+        return Infeasible(on_host, needed / largest)
     varied = any(capacity.min() < largest for capacity in capacities)
     cuts = any(study.problem.optimal_cuts for study in searched)
     capacity = f"{'at most ' if varied else ''}{format_quantity(largest, 'bytes')}"
-    margin = nearest.problem.assumptions_spec.memory_margin
-    needed = plan["peak_bytes"] * (1 + margin)
     no_margin = "no margin (--memory-margin 0), " if plan["peak_bytes"] <= largest < needed else ""
     room = f", {format_quantity(needed, 'bytes')} with the memory margin of {margin:g}" if margin else ""
-    return (
+    why = (
         f"none of {counted(num_candidates, 'candidate')} fits: the one that needs least memory "
         f"needs {format_quantity(plan['peak_bytes'], 'bytes')}{room}, and a GPU has {capacity}, "
         f"{format_quantity(needed - largest, 'bytes')} too little "
@@ -109,6 +116,7 @@ def _why_none_fits(searched: Sequence[Study], num_candidates: int, watch: Watch 
         f"{choices.text}); try {_settings_text(nearest.problem, cuts)}more GPUs, shorter sequences, "
         f"{no_margin}or GPUs with more memory: --set cluster.device.hbm_capacity='...'"
     )
+    return Infeasible(why, needed / largest)
 
 
 def _host_text(nearest: Study, plan: Mapping[str, Any], num_candidates: int) -> str:
@@ -122,7 +130,8 @@ def _host_text(nearest: Study, plan: Mapping[str, Any], num_candidates: int) -> 
     return (
         f"none of {counted(num_candidates, 'candidate')} fits: all offload more than the host of a node holds; the one "
         f"that needs least memory of a GPU keeps {needed} on it, and a job has {there} of it "
-        f"({choices['num_gpus']} GPUs, {step_text(choices['global_batch_size'], choices['sequence_length'])}, "
+        f"({counted(choices['num_gpus'], 'GPU')}, "
+        f"{step_text(choices['global_batch_size'], choices['sequence_length'])}, "
         f"{choices.text}); try offload=none, more GPUs, or nodes with more memory: "
         "--set cluster.node.host_memory='...'"
     )

@@ -10,6 +10,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsx.api.device_remarks import cluster_remarks
+from dsx.api.unusual_values import unusual_cluster
 from dsx.errors import SpecError, did_you_mean
 from dsx.graph.model import layer_check
 from dsx.remarks import warn
@@ -158,4 +159,7 @@ def load_inputs(
         warn(f"assumption set {name!r} is not calibrated yet: take its times as relative, not absolute")
     for said in cluster_remarks(inputs.cluster, inputs.assumptions):
         warn(said)
+    if overrides["cluster"] or not isinstance(cluster, str) or is_path(cluster, ".yaml"):
+        for said in unusual_cluster(inputs.cluster):
+            warn(said)
     return inputs

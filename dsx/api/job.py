@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from dsx.api.arguments import Fields, assignments, count, margin_setting, strategy_name
 from dsx.api.inputs import Inputs, load_inputs, split_overrides
+from dsx.api.unusual_values import unusual_job
 from dsx.display.job_text import step_text
 from dsx.errors import InputError, UnknownNameError
 from dsx.graph.library import check_strategy
 from dsx.printable import printable
+from dsx.remarks import warn
 from dsx.space.limits import PARTITIONS
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import ClusterSpec
@@ -139,7 +141,9 @@ class Job:
         name = strategy_name(strategy)
         if name:
             check_strategy(name, self.inputs.near, "--strategy")
-        return self.inputs.problem([name] if name else [], self.sequence_length, partition=partition)
+        problem = self.inputs.problem([name] if name else [], self.sequence_length, partition=partition)
+        say_unusual(self, problem)
+        return problem
 
     def __repr__(self) -> str:
         named = {name: getattr(self, name).name for name in ("model", "cluster")}
@@ -150,6 +154,15 @@ class Job:
     def __str__(self) -> str:
         name = f"{printable(self.model.name)} on {self.num_gpus} x {printable(self.cluster.label)}"
         return f"{name}: {step_text(self.global_batch_size, self.sequence_length)}"
+
+
+def say_unusual(job: Job, problem: "Problem") -> None:
+    """Warn of sizes of a job far beyond those of measured runs."""
+    from dsx.graph.model import parameters
+
+    sizes = (job.num_gpus, job.global_batch_size, job.sequence_length)
+    for said in unusual_job(parameters(problem.models[0]), *sizes):
+        warn(said)
 
 
 def with_margin(job: Job, margin: float | None) -> Job:

@@ -180,7 +180,7 @@ def partition(
     with progress(size, "pricing", watch) as advance:
         answer = fastest(spaces, 1, advance)
     if not answer.plans:
-        raise NothingFeasible(why_nothing_fits(spaces, stated, fixed, limits, watch))
+        raise NothingFeasible(why_nothing_fits(spaces, stated, fixed, limits, watch).why)
     (plan,) = answer.plans
     layers = layers_of_chunks(plan["plan"][LAYOUT], problem.limits().chain)
     left_out = found.left_out(spaces.spaces)

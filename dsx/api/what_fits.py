@@ -1,9 +1,11 @@
 """What would fit where no plan of a search does: other choices, more GPUs, or another batch.
 
 One thing changes at a time, and each change is searched over the whole space, for its fastest plan that fits. GPUs are
-doubled until one fits; the batch is doubled and halved.
+doubled until one fits; the batch is doubled and halved. A change by a factor divides the memory of a GPU by no more, so
+one that cannot be enough is not searched.
 """
 
+import math
 from collections.abc import Iterator
 
 from dsx.api.beyond import Asked, spaces_for
@@ -20,11 +22,17 @@ from dsx.space.plan import Plan
 from dsx.units import counted
 
 _GPU_DOUBLINGS, _BATCH_DOUBLINGS = 6, 2
+MOST_TIMES = 1 << _GPU_DOUBLINGS  # that the memory of a plan may be of a GPU's, for a change to help
 
 
-def what_would_fit(found: Searched, asked: Asked, watch: Watch | None = None) -> str:
-    """Return a line for each change with which a plan fits; empty if there is none among those that are tried."""
-    ways = [*_changes(asked)]
+def what_would_fit(found: Searched, asked: Asked, times: float, watch: Watch | None = None) -> str:
+    """Return a line for each change with which a plan fits; empty if there is none among those that are tried.
+
+    `times` is the least memory that a plan needs over what a GPU has.
+    """
+    ways = [*_changes(asked, times)] if times <= MOST_TIMES else []
+    if not ways:
+        return ""
     lines: list[str] = []
     done: set[str] = set()
     with progress(len(ways), "looking for what would fit", watch) as advance:
@@ -38,7 +46,7 @@ def what_would_fit(found: Searched, asked: Asked, watch: Watch | None = None) ->
     return "\n".join(["what would fit, each with its fastest plan:", *lines]) if lines else ""
 
 
-def _changes(asked: Asked) -> Iterator[tuple[str, str, Asked]]:
+def _changes(asked: Asked, times: float) -> Iterator[tuple[str, str, Asked]]:
     """Yield the kind of each change, what it is in words, and the search with it; nearer ones of a kind come first."""
     job = asked.job
     gpus, batch, length = job.num_gpus, job.global_batch_size, job.sequence_length
@@ -48,9 +56,10 @@ def _changes(asked: Asked) -> Iterator[tuple[str, str, Asked]]:
             f"without {only_text(asked.fix, asked.limit).removeprefix('only ')}",
             asked._replace(fix={}, limit={}),
         )
-    for number in (gpus << step for step in range(1, _GPU_DOUBLINGS + 1)):
+    enough = math.ceil(math.log2(max(times, 2.0)))  # the first doubling that may be
+    for number in (gpus << step for step in range(enough, _GPU_DOUBLINGS + 1)):
         yield "GPUs", counted(number, "GPU"), asked._replace(job=Job.of(job.inputs, number, batch, length))
-    for step in range(1, _BATCH_DOUBLINGS + 1):
+    for step in range(enough, _BATCH_DOUBLINGS + 1):
         yield (
             "batch",
             f"a batch of {batch << step:,}",

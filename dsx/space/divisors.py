@@ -5,12 +5,13 @@ from functools import cache
 
 import numpy as np
 
+from dsx.spec.ranges import divisors_of
+
 
 @cache
 def divisors(number: int) -> np.ndarray:
     """Return the divisors of a number in increasing order, as a read-only array."""
-    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    found = np.array(sorted({*small, *(number // d for d in small)}), dtype=np.int64)
+    found = np.array(divisors_of(number), dtype=np.int64)
     found.flags.writeable = False
     return found
 

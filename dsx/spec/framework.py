@@ -15,7 +15,7 @@ from dsx.errors import did_you_mean
 from dsx.spec.document import Document, merged
 from dsx.spec.load import Given, Spec, statements
 from dsx.spec.locate import names
-from dsx.spec.ranges import Choices, Limits, Names
+from dsx.spec.ranges import Choices, Limits, Names, divisors_of
 from dsx.spec.validated import validate
 
 MOST_BOXES = 32  # each is a bit of an integer in a search
@@ -106,7 +106,7 @@ class FrameworkSpec(Spec):
         each, rest = divmod(length, self.cp_parts)
         if self.cp_parts == 1 or "cp" in self.fix:
             return self
-        degrees = [1] if rest else [degree for degree in range(1, each + 1) if each % degree == 0]
+        degrees = [1] if rest else divisors_of(each)
         return self.model_copy(update={"fix": self.fix | {"cp": degrees}})
 
     def strategies(self, experts: bool) -> tuple[str, ...] | None:

@@ -1,5 +1,6 @@
 """Types of the fields of a sweep with several values: lists, geometric ranges, bounds."""
 
+import math
 import re
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -66,6 +67,12 @@ def ends(written: dict[str, object]) -> tuple[Any, Any, Any]:
         example = ", ".join(f"{key}: {written.get(key, 2 if key == 'times' else '...')}" for key in _RANGE)
         raise ValueError(f"a range is {{{example}}}; {', '.join(missing)} is missing")
     return written["from"], written["to"], written["times"]
+
+
+def divisors_of(number: int) -> list[int]:
+    """Return the divisors of a number in increasing order."""
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return sorted({*small, *(number // divisor for divisor in small)})
 
 
 def geometric(written: dict[str, object], first: N, last: N, times: N) -> list[N]:

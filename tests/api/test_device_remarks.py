@@ -1,6 +1,8 @@
 """What is said of a device that a set was not made for, or that states too little."""
 
-from dsx.api.device_remarks import cluster_remarks, device_remarks, unfilled_domain
+import pytest
+
+from dsx.api.device_remarks import cluster_remarks, device_remarks, replicas_left_out, unfilled_domain
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster
 
@@ -63,3 +65,20 @@ def test_the_node_that_is_assumed():
         said == "cluster h100-nvs8 states no node.host_memory: for offload to the host host_memory=1.024 TB is assumed"
     )
     assert cluster_remarks(bare, load_assumptions("paper-2410.00273")) == []
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "batch", "says"),
+    [
+        (72, 512, "leave out a factor of 9, which other degrees have to take; a batch of 576 or 64 GPUs would leave"),
+        (20, 32, "a batch of 40 or 16 GPUs"),
+        (2304, 1024, "a batch of 1,152 or 2,048 GPUs"),
+        (3, 2, "a batch of 3 or 2 GPUs"),
+        (72, 1152, ""),
+        (64, 512, ""),
+        (1024, 8, ""),
+    ],
+)
+def test_a_batch_that_leaves_gpus_without_a_replica_is_said(num_gpus, batch, says):
+    said = replicas_left_out(num_gpus, batch)
+    assert len(said) == bool(says) and says in " ".join(said)

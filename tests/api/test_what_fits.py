@@ -5,6 +5,7 @@ import re
 import pytest
 
 import dsx
+from dsx.spec.framework import load_framework
 
 FEW = "zero_replicas=1 stored_layers=0 offload=none vpp=1 recompute=none,full zero_stage=1,3 schedule=1f1b"
 
@@ -33,3 +34,15 @@ def test_nothing_is_searched_where_a_plan_fits(found):
 def test_no_change_may_be_enough(job):
     none = dsx.best(job.replace(set={"cluster.device.hbm_capacity": "1 kB"}), fix=FEW, strategy="1d")
     assert none.infeasible and none.would_fit == ""
+
+
+def test_a_change_that_cannot_be_enough_is_not_searched(job):
+    """A plan that needs a hundred times the memory there is: no change by 64 helps."""
+    few = {"fix": "zero_stage=1 recompute=full vpp=1 pp=1", "strategy": "1d"}
+    none = dsx.best(job.replace(sequence_length=1_000_000_000, set={"cluster.device.hbm_capacity": "20 GB"}), **few)
+    assert none.times > 64 and none.infeasible and none.would_fit == "" and none.compared == []
+
+
+def test_a_framework_for_a_billion_tokens_takes_no_time():
+    framework = load_framework("megatron").of_sequence(1_000_000_000)
+    assert framework.fix["cp"][:3] == [1, 2, 4] and framework.fix["cp"][-1] == 500_000_000
