@@ -13,6 +13,7 @@ from dsx.spec.known_errors import EffectsSpec
 
 BF16 = "bf16"  # the precision of multiplies that need no cast of their operands
 SUSTAINED = "sustained"
+MUON = "muon"
 
 
 @record
@@ -64,6 +65,11 @@ class Assumptions:
     optimizer_bytes_per_parameter: ArrayLike
     host_gradient_bytes: ArrayLike
     optimizer_traffic_per_parameter: ArrayLike
+    muon_bytes_per_parameter: ArrayLike
+    muon_traffic_per_parameter: ArrayLike
+    muon_steps: ArrayLike
+    muon_bytes: ArrayLike
+    muon_tp_bytes: ArrayLike
     accumulation_traffic_per_parameter: ArrayLike
     overhead: ArrayLike
     fragmentation: ArrayLike
@@ -75,6 +81,7 @@ class Assumptions:
     linear_dtype: str = static()
     matrix_ceiling: str = static()
     panel_overlap: str = static()
+    optimizer: str = static()
     tiles: tuple[tuple[int, int], ...] = static()
 
 

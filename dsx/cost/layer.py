@@ -26,6 +26,7 @@ from dsx.cost.collectives import collective, hop
 from dsx.cost.contention import crosses, may_contend
 from dsx.cost.groups import Group, group
 from dsx.cost.multiply import accumulated_bytes, cast_bytes, per_kernel, slowdowns
+from dsx.cost.muon import matrix_costs
 from dsx.cost.override import measured_or, unmeasured, weight_gradients_or
 from dsx.cost.recompute_modes import MAIN_MODES, Codes, Mode
 from dsx.cost.roofline import compute_time, exposed_memory_time, memory_time, sustained_flops
@@ -90,6 +91,12 @@ class LayerCosts:
     group_share: _PerGroup  # members in one fast domain
     group_outer: tuple[_PerGroup, ...] = ()  # members in a unit of each tier between the domain and the outermost one
     tied_bytes: tuple[Column, ...] = ()  # of weights shared with another layer of the model; empty if there are none
+    # Of the matrices that Muon updates: their weights; once a step, the Newton-Schulz steps of all, with gathers
+    # over tp; the FLOPs of these, and of the largest matrix. Empty with Adam for all weights.
+    matrix_bytes: tuple[_PerGroup, ...] = ()
+    orthogonal_s: tuple[_PerGroup, ...] = ()
+    orthogonal_flops: tuple[Column, ...] = ()
+    largest_matrix_flops: tuple[Column, ...] = ()
     # Seconds of collectives on an oversubscribed tier: in the forward, and in the backward under each of the modes.
     contended_s: tuple[Column, ...] = ()  # empty if no tier can be oversubscribed
     modes: tuple[Codes, ...] = static(default=MAIN_MODES)  # of the fields with a value per mode
@@ -108,8 +115,9 @@ class LayerCosts:
 
 # Fields with a value for each mode of recomputation.
 BY_MODE = ("recompute_s", "stash_bytes", "working_bytes")
-# Fields that are tuples of arrays, some of them empty: on a network of two tiers, and without a tied weight.
-TUPLES = ("group_outer", "contended_s", "tied_bytes")
+# Fields that are tuples of arrays, some of them empty: on a network of two tiers, without a tied weight, without Muon.
+TUPLES = ("group_outer", "contended_s", "tied_bytes", "matrix_bytes", "orthogonal_s", "orthogonal_flops")
+TUPLES += ("largest_matrix_flops",)
 
 
 class WeightGroup(NamedTuple):
@@ -202,6 +210,7 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
         group_share=xp.stack([ranks.members(work.shares, one) for ranks in groups]),
         group_outer=tuple(xp.stack([ranks.members(shares, one) for ranks in groups]) for shares in work.outer),
         tied_bytes=_tied_bytes(work),
+        **matrix_costs(work, groups.values(), {axis: _members(work, axis) for axis in sizes}, cluster, assumptions),
         contended_s=_contended_s(work, collective_s, cluster) if may_contend(cluster.network) else (),
         modes=tuple(mode.codes for mode in work.modes),
     )

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dsx.cost import xp
-from dsx.cost.assumptions import Assumptions
+from dsx.cost.assumptions import MUON, Assumptions
 from dsx.cost.choices import StepChoices, pick
 from dsx.cost.groups import Group
 from dsx.cost.layer import LayerCosts
@@ -23,6 +23,7 @@ from dsx.cost.pipeline import weight_versions
 from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Layers, Stage
 from dsx.graph.step import State, divides
+from dsx.records import Array
 from dsx.space.codes import Searched
 
 
@@ -58,7 +59,7 @@ def stage_memory(
     `stash_bytes` are the saved activations of all microbatches in flight that are on the GPU.
     """
     per_weight_byte = 1.0 / assumptions.weight_bytes
-    weights, sharded = stage_weights(kinds, shards, stage)
+    weights, sharded = stage_weights([costs.weight_bytes for costs in kinds], shards, stage)
     nothing = xp.zeros_like(stash_bytes)
     working, gathered = nothing, nothing
     if working_bytes is not None:
@@ -70,13 +71,17 @@ def stage_memory(
         return pick(searched.zero_stage, choices.zero_stage, parts)
 
     held = {state: of_stage(state) for state in divided}
-    optimizer = offloaded(OPTIMIZER, choices, searched, lambda: nothing, held["optimizer"])
+    state = held["optimizer"] * (assumptions.optimizer_bytes_per_parameter * per_weight_byte)
+    if assumptions.optimizer == MUON:
+        more = (assumptions.muon_bytes_per_parameter - assumptions.optimizer_bytes_per_parameter) * per_weight_byte
+        state = state + updated_matrices(kinds, shards, stage, choices, searched) * more
+    optimizer = offloaded(OPTIMIZER, choices, searched, lambda: nothing, state)
     activations = stash_bytes + working
     versions = weight_versions(choices, searched)
     return Memory(
         weight_bytes=held["weight"] if versions is None else held["weight"] * versions,
         gradient_bytes=held["gradient"] * (assumptions.gradient_bytes * per_weight_byte),
-        optimizer_bytes=optimizer * (assumptions.optimizer_bytes_per_parameter * per_weight_byte),
+        optimizer_bytes=optimizer,
         activation_bytes=activations,
         overhead_bytes=assumptions.overhead + assumptions.fragmentation * activations,
     )
@@ -111,10 +116,25 @@ def largest_transients(
     return functools.reduce(xp.maximum, working), functools.reduce(xp.maximum, gathered)
 
 
+def updated_matrices(
+    kinds: Sequence[LayerCosts],
+    shards: Sequence[Sequence[Group]],
+    stage: Stage,
+    choices: StepChoices,
+    searched: Searched,
+) -> PerPlan:
+    """Return the bytes of the weights that a rank updates with Muon: its shard of the matrices from ZeRO stage 1 on."""
+    whole, sharded = stage_weights([costs.matrix_bytes[0] for costs in kinds], shards, stage)
+    parts = {stage: sharded if divides(stage, "optimizer") else whole for stage in searched.zero_stage}
+    return pick(searched.zero_stage, choices.zero_stage, parts)
+
+
 def stage_weights(
-    kinds: Sequence[LayerCosts], shards: Sequence[Sequence[Group]], stage: Stage
+    of_kinds: Sequence[Array], shards: Sequence[Sequence[Group]], stage: Stage
 ) -> tuple[PerPlan, PerPlan]:
     """Return the bytes of a stage's weights, and of one rank's shard of them.
+
+    `of_kinds` has, per kind and weight group, the bytes of a layer.
 
     Weights that the same ranks hold are added up before they are divided, so that a search computes one sum over keys
     and choices instead of one for each kind of layer.
@@ -124,7 +144,7 @@ def stage_weights(
     for kind, layers in stage.layers.items():
         for index, members in enumerate(shards[kind]):
             ranks[id(members)] = members
-            parts.setdefault(id(members), []).append(layers * kinds[kind].weight_bytes[index])
+            parts.setdefault(id(members), []).append(layers * of_kinds[kind][index])
     totals = {group: functools.reduce(xp.add, terms) for group, terms in parts.items()}
     weights = functools.reduce(xp.add, totals.values())
     sharded = functools.reduce(xp.add, [whole * ranks[group].per_gpu for group, whole in totals.items()])

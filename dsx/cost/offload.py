@@ -83,6 +83,18 @@ def host_update_s(num_parameters: PerPlan, num_gpus: PerPlan, cluster: Cluster, 
     return num_parameters * (transfer_s(transferred, num_gpus, cluster, assumptions) + update_s)
 
 
+def host_orthogonal_s(
+    num_parameters: PerPlan, more_traffic: PerPlan, num_gpus: PerPlan, cluster: Cluster, assumptions: Assumptions
+) -> PerPlan:
+    """Return what an update on the host takes longer for parameters of matrices that the GPU orthogonalises.
+
+    `more_traffic` are the bytes that Muon reads and writes beyond those of Adam. The momentum goes to the GPU, and what
+    is orthogonalised comes back.
+    """
+    both_ways_s = transfer_s(2.0 * assumptions.muon_bytes, num_gpus, cluster, assumptions) * num_parameters
+    return both_ways_s + more_traffic / host_memory_rate(num_gpus, cluster.node, assumptions)
+
+
 def remaining_bytes(
     layers: Layers, stash_bytes: Sequence[PerPlan], largest_bytes: Sequence[PerPlan], not_body: frozenset[int]
 ) -> PerPlan:

@@ -12,16 +12,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dsx.cost import xp
-from dsx.cost.assumptions import Assumptions
+from dsx.cost.assumptions import MUON, Assumptions
 from dsx.cost.choices import StepChoices, pick
 from dsx.cost.contention import may_contend
 from dsx.cost.groups import Group
 from dsx.cost.layer import LayerCosts
-from dsx.cost.memory import Memory, stage_memory, stage_weights
+from dsx.cost.memory import Memory, stage_memory, stage_weights, updated_matrices
+from dsx.cost.muon import orthogonal_s
 from dsx.cost.offload import (
     ACTIVATIONS,
     OPTIMIZER,
     exposed_transfer_s,
+    host_orthogonal_s,
     host_update_s,
     offload_codes,
     offloaded,
@@ -135,24 +137,49 @@ class StageCosts:
     def _updated_weights(self, stage: Stage) -> PerPlan:
         """Return the bytes of the weights that a rank of a stage updates."""
         ranks, _ = self.shards
-        whole, sharded = stage_weights(self.kinds, ranks, stage)
+        whole, sharded = stage_weights([costs.weight_bytes for costs in self.kinds], ranks, stage)
         stages = self.searched.zero_stage
         parts = {stage: sharded if divides(stage, "optimizer") else whole for stage in stages}
         return pick(stages, self.choices.zero_stage, parts)
 
+    def _updated_matrices(self, stage: Stage) -> PerPlan:
+        """Return the bytes of the weights that a rank of a stage updates with Muon."""
+        return updated_matrices(self.kinds, self.shards[0], stage, self.choices, self.searched)
+
     def update_s(self, stage: Stage) -> PerPlan:
-        """Return the seconds of the optimizer update of a stage, which reads and writes its state."""
+        """Return the seconds of the optimizer update of a stage: traffic of its state, and the multiplies of Muon."""
         updated = self._updated_weights(stage)
         device, assumptions = self.cluster.device, self.assumptions
         traffic = assumptions.optimizer_traffic_per_parameter / assumptions.weight_bytes
         on_gpu = updated * (traffic / (assumptions.hbm_efficiency * device.hbm_bandwidth))
-        return offloaded(
+
+        def on_host() -> PerPlan:
+            return host_update_s(updated / assumptions.weight_bytes, self.choices.num_gpus, self.cluster, assumptions)
+
+        if assumptions.optimizer != MUON:
+            return offloaded(OPTIMIZER, self.choices, self.searched, on_host, on_gpu)
+        parameters = self._updated_matrices(stage) / assumptions.weight_bytes
+        more = parameters * (assumptions.muon_traffic_per_parameter - assumptions.optimizer_traffic_per_parameter)
+        muon_s = over_layers(stage.layers, self.orthogonal_s)
+        return muon_s + offloaded(
             OPTIMIZER,
             self.choices,
             self.searched,
-            lambda: host_update_s(updated / assumptions.weight_bytes, self.choices.num_gpus, self.cluster, assumptions),
-            on_gpu,
+            lambda: on_host() + host_orthogonal_s(parameters, more, self.choices.num_gpus, self.cluster, assumptions),
+            on_gpu + more / (assumptions.hbm_efficiency * device.hbm_bandwidth),
         )
+
+    @cached_property
+    def orthogonal_s(self) -> list[PerPlan]:
+        """Per kind, the seconds in which an update orthogonalises a layer's matrices, gathers included."""
+        mean = {kind: count / self.choices.pp for kind, count in self.stack.totals().items()}
+        flops = over_layers(mean, [costs.orthogonal_flops[0] for costs in self.kinds])
+        largest = functools.reduce(xp.maximum, [costs.largest_matrix_flops[0] for costs in self.kinds])
+        given = (flops / largest, self.choices, self.searched, self.cluster, self.assumptions)
+        return [
+            orthogonal_s(costs.orthogonal_s[0], costs.matrix_bytes[0], ranks, *given)
+            for costs, ranks in zip(self.kinds, self.shards[0], strict=True)
+        ]
 
     @property
     def uses_host(self) -> bool:
@@ -187,7 +214,11 @@ class StageCosts:
         of_parameter = assumptions.optimizer_bytes_per_parameter + assumptions.host_gradient_bytes
 
         def state() -> PerPlan:
-            return self._updated_weights(stage) * (of_parameter / assumptions.weight_bytes)
+            held = self._updated_weights(stage) * (of_parameter / assumptions.weight_bytes)
+            if assumptions.optimizer != MUON:
+                return held
+            more = assumptions.muon_bytes_per_parameter - assumptions.optimizer_bytes_per_parameter
+            return held + self._updated_matrices(stage) * (more / assumptions.weight_bytes)
 
         optimizer = offloaded(OPTIMIZER, self.choices, self.searched, state, nothing)
         return optimizer + offloaded(ACTIVATIONS, self.choices, self.searched, lambda: stash, nothing)

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from dsx.cost import xp
-from dsx.cost.assumptions import BF16
+from dsx.cost.assumptions import BF16, MUON
 from dsx.cost.expert_domains import Routing, routing_of
 from dsx.cost.recompute_modes import MAIN_MODES, Codes, Mode, mode, recomputation_under
 from dsx.cost.shapes import PerKernel, PerKey, PerMode, PerMultiply, PerWork, Size
@@ -78,6 +78,17 @@ class MeasuredTimes:
     multiplies: PerMultiply  # single multiplies, in the order of `Multiplies`
 
 
+@record
+class Matrices:
+    """The matrices of a layer that Muon updates, with their whole sizes, in the order of their weights."""
+
+    rows: Float[Array, "matrices works"]
+    columns: Float[Array, "matrices works"]
+    counts: Float[Array, "matrices works"]  # on a rank
+    weights: tuple[int, ...] = static()  # position of each among the weights
+    axes: tuple[tuple[str, ...], ...] = static()  # that divide each
+
+
 _PER_WORK = ("matrix", "vector", "bytes", "unfused", "volumes", "weights", "stash", "working", "boundary", "panels")
 _SIZES = ("rows", "columns", "contracted", "batch", "flops")
 
@@ -111,6 +122,7 @@ class LayerWork:
     over_ep: tuple[bool, ...] = static(default=())  # per weight: whether ep divides it; empty if it divides none
     tied: tuple[bool, ...] = static(default=())  # per weight: whether another layer of the model has it too
     measured: MeasuredTimes | None = None  # None without measured times
+    matrices: Matrices | None = None  # None with Adam for all weights
     # By axis, members in a unit of each tier between the fast domain and the outermost one.
     outer: tuple[Mapping[str, PerKey], ...] = ()
     routings: tuple[Routing, ...] = ()  # of the tokens to experts; empty without experts
@@ -129,9 +141,13 @@ class LayerWork:
         measured = self.measured and MeasuredTimes(
             self.measured.kernels[..., works], self.measured.multiplies[..., works]
         )
+        matrices = self.matrices and replace(
+            self.matrices, **{name: getattr(self.matrices, name)[..., works] for name in ("rows", "columns", "counts")}
+        )
         return replace(
             self,
             **picked,
+            matrices=matrices,
             multiplies=multiplies,
             sizes=sizes,
             which=which,
@@ -278,6 +294,13 @@ def layer_work(
     def routing(copies: TokenCopies) -> Routing:
         return routing_of(*map(number, copies.stated))
 
+    def matrices() -> Matrices:
+        found = {index: weight.matrix for index, weight in enumerate(layer.weights) if weight.matrix}
+        rows, columns, counts = (
+            stack([getattr(matrix, name) for matrix in found.values()]) for name in ("rows", "columns", "count")
+        )
+        return Matrices(rows, columns, counts, tuple(found), tuple(matrix.axes for matrix in found.values()))
+
     collectives = [*layer.collectives(FORWARD), *layer.collectives(BACKWARD)]
     return LayerWork(
         matrix=per_direction("matrix"),
@@ -304,6 +327,7 @@ def layer_work(
         over_ep=tuple(weight.over_ep for weight in layer.weights),
         tied=tuple(weight.tied for weight in layer.weights),
         routings=tuple(map(routing, _routings(layer))),
+        matrices=matrices() if assumptions.optimizer == MUON else None,
     )
 
 

@@ -16,6 +16,7 @@ from dsx.graph.kernels import Kernel, split_into_kernels
 from dsx.graph.layer import PANELS, Layer
 from dsx.graph.layer_graph import layer_graph
 from dsx.graph.match import elements
+from dsx.graph.matrices import Matrix, matrix_of
 from dsx.graph.nodes import BACKWARD, FORWARD, Collective, Launch, LayerGraph, Transferred
 from dsx.graph.notation import AXES, Dim, Rule
 from dsx.graph.operator_work import Work
@@ -72,6 +73,7 @@ class Weight:
     over_dp: bool  # False where the weight itself is divided over dp
     over_ep: bool = False  # True where the weight is divided over ep
     tied: bool = False  # shared with another layer of the model
+    matrix: Matrix | None = None  # None if it is no matrix of the body
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +237,7 @@ def _weights(layer: Layer, backward: Backward) -> tuple[Weight, ...]:
             "dp" not in tensor.distribution.axes,
             EP in tensor.distribution.axes,
             tensor.tied,
+            matrix_of(layer, name),
         )
         for name, tensor in layer.tensors.items()
         if tensor.weight

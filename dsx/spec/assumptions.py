@@ -200,6 +200,13 @@ class AssumptionsSpec(Spec):
     # Bytes of the gradient that an offloaded optimizer keeps on the host for each parameter, beside its state.
     host_gradient_bytes: NonNegative
     optimizer_traffic_per_parameter: NonNegative  # bytes that one update reads and writes
+    # The optimizer of the matrices of the body; the two fields above are those of Adam, which has all other weights.
+    optimizer: Annotated[Literal["adam", "muon"], Sourced] = "adam"
+    muon_bytes_per_parameter: NonNegative = 8.0  # bytes of Muon's state
+    muon_traffic_per_parameter: NonNegative = 24.0  # bytes that one update reads and writes, besides its multiplies
+    muon_steps: Count = 5  # Newton-Schulz steps of an update
+    muon_bytes: Count = 2  # per element that is orthogonalised, or gathered from a shard
+    muon_tp_bytes: Count = 4  # per element that is gathered over tensor parallel ranks
     accumulation_traffic_per_parameter: NonNegative  # bytes that gradient accumulation reads and writes per microbatch
     overhead: Bytes  # memory of the framework on every GPU
     fragmentation: NonNegative  # unused memory that the allocator holds, as a share of the activations

@@ -46,6 +46,7 @@ HEADS, KV_HEADS = "h", "g"
 # The option of a head that predicts a further token, and its block parameter for the layer that does.
 PREDICTION, PREDICTED = "prediction", "layer"
 VOCABULARY = "v"  # that of the embedding and the head, which a model may leave out
+CLASSES = "classes"  # that of the head of a classifier
 
 
 def _letter(letter: str) -> str:

@@ -98,6 +98,11 @@ def make_assumptions(**changes):
             "optimizer_bytes_per_parameter": 12.0,
             "host_gradient_bytes": 4.0,
             "optimizer_traffic_per_parameter": 0.0,
+            "muon_bytes_per_parameter": 8.0,
+            "muon_traffic_per_parameter": 0.0,
+            "muon_steps": 5.0,
+            "muon_bytes": 2.0,
+            "muon_tp_bytes": 4.0,
             "accumulation_traffic_per_parameter": 0.0,
             "overhead": 0.0,
             "memory_margin": 0.0,
@@ -107,6 +112,7 @@ def make_assumptions(**changes):
             "algorithms": tuple((kind, ("ring",)) for kind in KINDS),
             "linear_dtype": "bf16",
             "panel_overlap": "first_apart",
+            "optimizer": "adam",
             "tiles": (),
         }
         | changes

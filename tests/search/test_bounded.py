@@ -40,15 +40,16 @@ OPENED = {
 }
 
 
-def problem_of(layers, partition="optimal", capacity=5e9):
+def problem_of(layers, partition="optimal", capacity=5e9, optimizer="adam"):
     spec = {"name": "small", "source": "a test", "default_sequence_length": 2048, "dimensions": DIMENSIONS}
     model = ModelSpec.model_validate(spec | {"layers": LAYERS[layers]})
     cluster = cluster_spec(SYSTEM | {"hbm_capacity": capacity})
-    return make_problem(model, cluster, load_assumptions("default"), ["1d"], partition=partition)
+    assumptions = load_assumptions("default", [("optimizer", optimizer)])
+    return make_problem(model, cluster, assumptions, ["1d"], partition=partition)
 
 
-def source_of(layers, capacity=5e9, opened=OPENED):
-    problem = problem_of(layers, capacity=capacity).searching(opened)
+def source_of(layers, capacity=5e9, opened=OPENED, optimizer="adam"):
+    problem = problem_of(layers, capacity=capacity, optimizer=optimizer).searching(opened)
     space = Space(problem, [24], [48], opened)
     return PricedSpace(problem, space, price_keys(problem, space.keys), "float64")
 
@@ -72,11 +73,11 @@ def test_no_cut_beats_a_bound(layers, offload):
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("capacity", [5e9, 2.5e9])
+@pytest.mark.parametrize(("capacity", "optimizer"), [(5e9, "adam"), (2.5e9, "adam"), (3.5e9, "muon")])
 @pytest.mark.parametrize("layers", LAYERS)
-def test_the_best_are_those_of_all_cuts(monkeypatch, layers, capacity):
+def test_the_best_are_those_of_all_cuts(monkeypatch, layers, capacity, optimizer):
     monkeypatch.setattr(bounded, "_ROWS", 1000)
-    source = source_of(layers, capacity)
+    source = source_of(layers, capacity, optimizer=optimizer)
     search = search_of(source.problem, source.space, source.table)
     everything = bounded.rows_at(source, np.arange(source.space.size))
     rows = search.rows(jax.local_devices()[0], everything, feasible=True)

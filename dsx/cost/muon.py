@@ -1,0 +1,152 @@
+"""Muon: what an update of the matrices of the body computes and gathers; all other weights have Adam.
+
+An update orthogonalises the momentum of each matrix by Newton-Schulz steps (arXiv 2502.16982, equation 2). With m the
+smaller and n the larger side of the whole matrix X, a step is three multiplies in BF16,
+
+    A = X X^T    2 m^2 n FLOPs        A^2    2 m^3        (b A + c A^2) X    2 m^2 n
+
+so five of them are 5 (4 m^2 n + 2 m^3). They read and write 3 m n + 4 m^2 elements a step.
+
+* tp: every rank gathers the FP32 momentum of a matrix that tensor parallel ranks divide, and runs the steps of the
+  whole (Megatron Core 0.16.1, `muon_tp_mode` duplicated, its default). Experts are whole unless tp divides them.
+* ZeRO from stage 1 on: the ranks of a shard group gather the momentum in BF16, and share out the matrices (Distributed
+  Muon, arXiv 2502.16982, section 2.3, at the upper end of the communication that it states). No rank has less than one
+  matrix, the largest of the mean stage, so more ranks than matrices do not shorten the update. Stage 0 has all
+  matrices on each rank.
+
+Nothing of this overlaps.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dsx.cost import xp
+from dsx.cost.assumptions import Assumptions
+from dsx.cost.choices import StepChoices, pick
+from dsx.cost.collectives import collective
+from dsx.cost.groups import Group
+from dsx.cost.multiply import slowdowns
+from dsx.cost.roofline import compute_time, exposed_memory_time
+from dsx.cost.shapes import PerKey, PerPlan
+from dsx.cost.work import LayerWork, Matrices, Multiplies, MultiplyShape
+from dsx.graph.match import ALL_GATHER
+from dsx.graph.nodes import FORWARD
+from dsx.graph.step import divides
+from dsx.hardware.cluster import Cluster
+from dsx.hardware.device import Device
+from dsx.records import Array, Float
+from dsx.space.codes import Searched
+
+_MULTIPLIES = 3  # of a step
+_SHAPE = MultiplyShape(0, FORWARD, linear=False, fused=False, of_weight=False, grouped=False)
+PerMatrix = Float[Array, "matrices works"]
+PerGroup = Float[Array, "_groups *#plans"]
+
+
+def matrix_costs(
+    work: LayerWork,
+    groups: Iterable[Sequence[int]],
+    members: Mapping[str, Group],
+    cluster: Cluster,
+    assumptions: Assumptions,
+) -> dict[str, Any]:
+    """Return the fields of `LayerCosts` for Muon; none with Adam for all weights.
+
+    `groups` has the positions of the weights of each weight group, `members` the group of ranks of each axis.
+    """
+    matrices = work.matrices
+    if matrices is None:
+        return {}
+    nothing = xp.zeros_like(work.per_key(work.boundary))
+    flops, seconds = newton_schulz(matrices, cluster.device, assumptions)
+    all_bytes: list[PerKey] = []
+    all_s: list[PerKey] = []
+    for weights in groups:
+        of_group, of_group_s = nothing, nothing
+        for index, weight in enumerate(matrices.weights):
+            if weight in weights:
+                of_group = of_group + work.per_key(work.weights[weight])
+                each = work.per_key(seconds[index]) + _gather_s(work, index, members, cluster, assumptions)
+                of_group_s = of_group_s + work.per_key(matrices.counts[index]) * each
+        all_bytes.append(of_group)
+        all_s.append(of_group_s)
+    whole, largest = nothing, nothing
+    for index in range(len(matrices.weights)):
+        of_matrix = work.per_key(flops[index])
+        whole = whole + work.per_key(matrices.counts[index]) * of_matrix
+        largest = xp.maximum(largest, of_matrix)
+    return {
+        "matrix_bytes": (xp.stack(all_bytes),),
+        "orthogonal_s": (xp.stack(all_s),),
+        "orthogonal_flops": (whole,),
+        "largest_matrix_flops": (largest,),
+    }
+
+
+def newton_schulz(matrices: Matrices, device: Device, assumptions: Assumptions) -> tuple[PerMatrix, PerMatrix]:
+    """Return the FLOPs and the seconds of the steps of one matrix of each weight."""
+    small, large = xp.minimum(matrices.rows, matrices.columns), xp.maximum(matrices.rows, matrices.columns)
+    if not matrices.weights:
+        return small, small
+    rows = xp.concatenate([small, small, small])
+    columns, contracted = xp.concatenate([small, small, large]), xp.concatenate([large, small, small])
+    multiplies = Multiplies(rows, columns, contracted, xp.ones_like(rows), 2.0 * rows * columns * contracted)
+    shapes = (_SHAPE,) * (_MULTIPLIES * len(matrices.weights))
+    slowed = multiplies.flops * slowdowns(multiplies, shapes, device, assumptions)
+    steps = assumptions.muon_steps
+
+    def of_step(values: Array) -> Array:
+        return steps * values.reshape(_MULTIPLIES, *small.shape).sum(axis=0)
+
+    launches = steps * _MULTIPLIES * xp.ones_like(small)
+    computing = compute_time(of_step(slowed), xp.zeros_like(small), launches, device, assumptions)
+    traffic = steps * assumptions.muon_bytes * (3.0 * small * large + 4.0 * small * small)
+    exposed = exposed_memory_time(traffic, computing, launches, device, assumptions)
+    return of_step(multiplies.flops), computing + exposed
+
+
+def _gather_s(
+    work: LayerWork, index: int, members: Mapping[str, Group], cluster: Cluster, assumptions: Assumptions
+) -> PerKey:
+    """Return the seconds of gathering the momentum of one matrix over the tensor parallel ranks that divide it."""
+    matrices = work.matrices
+    found = xp.zeros_like(work.per_key(work.boundary))
+    if matrices is None:
+        return found
+    volume = work.per_key(matrices.rows[index] * matrices.columns[index]) * assumptions.muon_tp_bytes
+    for axis in matrices.axes[index]:
+        found = found + collective(ALL_GATHER, members[axis], cluster.network, assumptions)(volume)
+        volume = volume / work.per_key(work.sizes[axis])
+    return found
+
+
+def share_of_rank(num_matrices: PerPlan, members: Group) -> PerPlan:
+    """Return the share of the matrices that a rank of a group orthogonalises, of so many on the mean stage."""
+    return xp.maximum(members.per_gpu, 1.0 / xp.maximum(num_matrices, xp.ones_like(num_matrices)))
+
+
+def orthogonal_s(
+    seconds: PerGroup,
+    weight_bytes: PerGroup,
+    shards: Sequence[Group],
+    num_matrices: PerPlan,
+    choices: StepChoices,
+    searched: Searched,
+    cluster: Cluster,
+    assumptions: Assumptions,
+) -> PerPlan:
+    """Return the seconds of the Newton-Schulz steps of a layer's matrices, with the gathers before them.
+
+    Per weight group, `seconds` has the steps of all matrices with the gathers over tp, `weight_bytes` their weights.
+    """
+    alone = seconds.sum(axis=0)
+    shared = xp.zeros_like(alone)
+    for index, members in enumerate(shards):
+        own_s, own_bytes = seconds[index], weight_bytes[index]
+        gathered = collective(ALL_GATHER, members, cluster.network, assumptions)
+        gather_s = gathered(own_bytes * (assumptions.muon_bytes / assumptions.weight_bytes))
+        # A group without matrices costs nothing, not even latency.
+        gather_s = xp.where(own_bytes > 0, gather_s, xp.zeros_like(gather_s))
+        shared = shared + own_s * share_of_rank(num_matrices, members) + gather_s
+    parts = {stage: shared if divides(stage, "optimizer") else alone for stage in searched.zero_stage}
+    return pick(searched.zero_stage, choices.zero_stage, parts)

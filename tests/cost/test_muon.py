@@ -1,0 +1,157 @@
+"""Muon by hand: which weights it has, bytes of state, Newton-Schulz steps, gathers over tp and among shards."""
+
+import numpy as np
+import pytest
+from cost.records import choices, machine, make_assumptions
+
+import dsx
+from dsx.cost.groups import group
+from dsx.cost.muon import newton_schulz, orthogonal_s, share_of_rank
+from dsx.cost.work import Matrices
+from dsx.graph.derived import derive
+from dsx.graph.library import load_layer, load_operators
+from dsx.graph.notation import Settings
+from dsx.pricing.layers import price_keys
+from dsx.space.choices import KEY_COLUMNS
+from dsx.space.codes import Searched
+from dsx.spec.assumptions import load_assumptions
+
+E, F, FX, X, V, H, G, K = 512, 2048, 256, 16, 8192, 8, 4, 64
+MODEL = {
+    "name": "small", "source": "none", "default_sequence_length": 1024,
+    "dimensions": {
+        "e": E, "h": H, "g": G, "k": K, "f": F, "fx": FX, "x": X, "topk": 2, "v": V, "capacity_percent": 100
+    },
+    "layers": [
+        {"kind": "embedding"},
+        {"kind": "transformer", "options": ["gated", "rotary"], "count": 2},
+        {"kind": "transformer", "options": ["rotary"], "ffn": "experts", "count": 6},
+        {"kind": "head"},
+    ],
+}  # fmt: skip
+ATTENTION = [(E, (H + 2 * G) * K), (H * K, E)]
+DENSE, EXPERT = [*ATTENTION, (E, F), (E, F), (F, E)], [*ATTENTION, (E, X), *[(E, FX)] * 3 * X]
+MATRICES = 2 * DENSE + 6 * EXPERT
+
+
+def priced(plan, num_gpus=16, optimizer="muon", **fields):
+    assumed = {"optimizer": optimizer} | fields
+    chosen = {f"assumptions.{name}": value for name, value in assumed.items()}
+    return dsx.evaluate(dsx.Job(MODEL, "h100-nvs8", num_gpus, 64, set=chosen), plan)
+
+
+def flops_of(rows, columns, steps=5):
+    small, large = min(rows, columns), max(rows, columns)
+    return steps * (4 * small**2 * large + 2 * small**3)
+
+
+@pytest.mark.parametrize(
+    ("layer", "options", "blocks", "muon"),
+    [
+        ("embedding", ["learned_positions"], (), set()),
+        ("head", [], (), set()),
+        ("transformer", ["gated", "qkv_bias", "layernorm"], (), {"wqkv", "wo", "w1", "wup", "w2"}),
+        ("transformer", ["corrected"], (("ffn", "experts"),), {"wqkv", "wo", "router", "wgate", "wup", "wdown"}),
+        ("transformer", [], (("attention", "latent-attention"),), {"wqa", "wqb", "wkva", "wkvb", "wo", "w1", "w2"}),
+        ("sublayer", [], (("mixer", "state-space"),), {"win", "wo"}),
+        ("head", ["prediction"], (), {"merge", "wqkv", "wo", "w1", "w2"}),
+    ],
+)
+def test_matrices_of_the_body_have_muon(layer, options, blocks, muon):
+    settings = Settings(frozenset(options), blocks)
+    found = derive(load_layer(layer, "2d", load_operators(["standard"]), chosen=settings)).weights
+    assert {weight.name.rpartition(".")[2] for weight in found if weight.matrix} == muon
+
+
+def test_bytes_of_state():
+    """8 bytes for each parameter of a matrix and 12 for the others, on the rank of two of 16 experts."""
+    local = 2 * sum(r * c for r, c in DENSE) + 6 * (sum(r * c for r, c in ATTENTION) + E * X + 3 * E * FX * 2)
+    others = 2 * V * E + 8 * 2 * E + E
+    found = priced("dp=8 ep=8 zero_stage=0", num_gpus=8)
+    assert found.costs["optimizer_bytes"] == 8 * local + 12 * others
+    assert priced("dp=8 ep=8 zero_stage=0", 8, "adam").costs["optimizer_bytes"] == 12 * (local + others)
+    sharded = priced("dp=8 zero_stage=1", num_gpus=8).costs["optimizer_bytes"]
+    assert sharded == (8 * sum(r * c for r, c in MATRICES) + 12 * others) / 8
+    assert priced("dp=8 zero_stage=1 offload=optimizer", num_gpus=8).costs["optimizer_bytes"] == 0
+
+
+def test_newton_schulz_steps():
+    """Five steps of 4 m^2 n + 2 m^3 FLOPs for either orientation, at half of 1 PFLOP/s; launches of 10 us each."""
+    sides = [np.array([[1e4], [2e4], [64.0]]), np.array([[2e4], [1e4], [64.0]])]
+    matrices = Matrices(*sides, np.ones((3, 1)), (0, 1, 2), ((),) * 3)
+    flops, seconds = newton_schulz(matrices, machine().device, make_assumptions(launch_latency=0.0))
+    assert flops[:, 0].tolist() == [5 * (4 * 1e8 * 2e4 + 2 * 1e12)] * 2 + [5 * (4 * 64**3 + 2 * 64**3)]
+    assert seconds[:2, 0] == pytest.approx([5e13 / 0.5e15] * 2)
+    # A small matrix takes the time of its bytes, 3 m n + 4 m^2 elements of two bytes at 1 TB/s.
+    assert seconds[2, 0] == pytest.approx(5 * 2 * 7 * 64**2 / 1e12)
+    launched = newton_schulz(matrices, machine().device, make_assumptions())[1]
+    assert launched[:2, 0] - seconds[:2, 0] == pytest.approx(15e-5)
+
+
+def test_flops_of_a_plan():
+    """All matrices on every rank without ZeRO, an eighth of them with it; none is divided."""
+    plain = {
+        "tile_latency": "0 us",
+        "tile_half": 0,
+        "tile_quantisation": 0,
+        "wave_quantisation": 0,
+        "launch_latency": "0 us",
+    }
+    plain |= {"matrix_ceiling": "data_sheet", "matrix_efficiency": 0.0001, "kernel_slowdown": 1, "effects": {}}
+    per_second = 989.5e12 * 0.0001
+    all_s = sum(flops_of(*shape) for shape in MATRICES) / per_second
+    found = priced("dp=8 zero_stage=0", 8, **plain).costs["optimizer_s"]
+    assert found == pytest.approx(all_s, rel=2e-3)
+    assert priced("dp=8 zero_stage=1", 8, **plain).costs["optimizer_s"] == pytest.approx(all_s / 8, rel=5e-3)
+
+
+def test_no_rank_has_less_than_one_matrix():
+    ranks = group(np.array([8.0]), np.array([8.0]))
+    assert share_of_rank(np.array([100.0]), ranks) == [1 / 8]
+    assert share_of_rank(np.array([5.0]), ranks) == [1 / 5]
+    assert share_of_rank(np.array([0.0]), ranks) == [1.0]
+
+
+def test_gathers():
+    """Two bytes of each element among shards, four of each whole matrix over tp, as an all-gather takes."""
+    # With bandwidth alone: one link of a ring of 8 at half of 800 GB/s passes 7/8 of what is gathered.
+    ranks, network = group(np.array([8.0]), np.array([8.0])), machine(nvs_latency=0.0, net_latency=0.0)
+    weights, assumed = np.array([[4e9]]), make_assumptions()
+    one, choice = np.array([1e9]), choices()
+    found = orthogonal_s(np.zeros((1, 1)), weights, [ranks], one, choice, Searched(), network, assumed)
+    assert found == pytest.approx(4e9 / 2 * 2 * 7 / 8 / 4e11)
+    of_steps = orthogonal_s(np.ones((1, 1)), weights, [ranks], one, choice, Searched(), network, assumed) - found
+    assert of_steps == pytest.approx(1 / 8)
+    free = {"muon_bytes": 1, "muon_steps": 1, "launch_latency": "0 us"}
+    over_tp = [priced("tp=8 zero_stage=0", 8, **free, muon_tp_bytes=size).costs["optimizer_s"] for size in (4, 4000)]
+    divided = 8 * sum(r * c for r, c in ATTENTION) + 2 * 3 * E * F
+    link = 450e9 * load_assumptions("default").nvs_efficiency
+    assert over_tp[1] - over_tp[0] == pytest.approx(3996 * divided * 7 / 8 / link, rel=0.05)
+
+
+def test_offloaded_state_is_updated_on_the_host_but_orthogonalised_on_the_gpu():
+    on_gpu, on_host = (priced(f"dp=8 zero_stage=0 offload={where}", 8) for where in ("none", "optimizer"))
+    adam = priced("dp=8 zero_stage=0 offload=optimizer", 8, "adam")
+    parameters = sum(r * c for r, c in MATRICES)
+    assumed, device = on_host.problem.assumptions_spec, on_host.job.cluster.device
+    link = assumed.host_efficiency * device.host_bandwidth
+    traffic = parameters * (24 - 28) / assumed.host_memory_bandwidth
+    there_and_back = 2 * 2 * parameters / link
+    steps = on_gpu.costs["optimizer_s"]
+    more = on_host.costs["optimizer_s"] - adam.costs["optimizer_s"] - traffic - there_and_back
+    assert 0.8 * steps < more < steps
+
+
+def test_layers_are_priced_alike_however_many_keys(monkeypatch):
+    """Compiled and on NumPy."""
+    problem = priced("tp=2 dp=4 ep=4", 8).problem
+    keys = {name: np.ones(2, dtype=np.int64) for name in KEY_COLUMNS} | {
+        "tp": np.array([1, 2]),
+        "tp_nvs": np.array([1, 2]),
+    }
+    keys["strategy"] = np.zeros(2, dtype=np.int64)
+    slow = price_keys(problem, keys)
+    monkeypatch.setattr("dsx.pricing.layers._COMPILED", 1)
+    for numpy, compiled in zip(slow, price_keys(problem, keys), strict=True):
+        for name in ("matrix_bytes", "orthogonal_s", "orthogonal_flops", "largest_matrix_flops"):
+            np.testing.assert_allclose(getattr(numpy, name)[0], getattr(compiled, name)[0], rtol=1e-12)
