@@ -16,6 +16,7 @@ from dsx.pricing.problem import Problem, make_problem, priceable_model
 from dsx.printable import printable
 from dsx.search.space import Space
 from dsx.space.boxes import Selection, broken, compatible, plans_of, read_framework
+from dsx.spec.assumptions import Optimizer
 from dsx.spec.framework import BoxSpec, FrameworkSpec, framework_names
 from dsx.spec.load import Given
 from dsx.spec.model import has_experts
@@ -71,7 +72,10 @@ def searched(
     Raises InputError for a strategy that is named and cannot be used, or that the framework does not run.
     """
     assumed = inputs.assumptions
-    frame = read_framework(assumed.framework if framework is None else framework, inputs.near)
+    stated = read_framework(assumed.framework if framework is None else framework, inputs.near)
+    frame = stated.with_optimizer(assumed.optimizer)
+    if not frame.runs:
+        raise SpecError(_no_optimizer_text(stated, assumed.optimizer))
     listed, experts = assumed.searched_strategies, has_experts(inputs.model.dimensions)
     where = place if strategies else f"assumption set {assumed.name!r}: searched_strategies"
     for name in [*strategies] or listed or []:
@@ -124,6 +128,14 @@ def not_run_text(framework: FrameworkSpec, strategy: str, experts: bool) -> str:
         f" on models with{'' if experts else 'out'} experts" if framework.runs_strategy(strategy, not experts) else ""
     )
     return f"framework {printable(framework.name)!r} does not run it{only} (it runs {runs}); {_nearest(others)}"
+
+
+def _no_optimizer_text(framework: FrameworkSpec, optimizer: Optimizer) -> str:
+    others = [other.name for other in other_frameworks(framework) if other.with_optimizer(optimizer).runs]
+    return (
+        f"framework {printable(framework.name)!r} runs no plan with assumptions.optimizer={optimizer} (it runs "
+        f"{', '.join(framework.optimizers)}); {_nearest(others)}"
+    )
 
 
 def other_frameworks(framework: FrameworkSpec) -> list[FrameworkSpec]:

@@ -187,6 +187,7 @@ def explained(problem: Problem, priced: Evaluation, framework: FrameworkSpec | N
     """
     strategy, experts = problem.strategies[0], has_experts(problem.model.dimensions)
     compared = framework or problem.framework or read_framework(problem.assumptions_spec.framework)
+    compared = compared.with_optimizer(problem.assumptions_spec.optimizer)
     if compared.runs_strategy(strategy, experts):
         problem = problem.run_by(compared)
     elif framework:

@@ -13,7 +13,6 @@ from dsx.spec.known_errors import EffectsSpec
 
 BF16 = "bf16"  # the precision of multiplies that need no cast of their operands
 SUSTAINED = "sustained"
-MUON = "muon"
 
 
 @record

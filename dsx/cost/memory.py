@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dsx.cost import xp
-from dsx.cost.assumptions import MUON, Assumptions
+from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices, pick
 from dsx.cost.groups import Group
 from dsx.cost.layer import LayerCosts
@@ -25,6 +25,7 @@ from dsx.cost.stages import Layers, Stage
 from dsx.graph.step import State, divides
 from dsx.records import Array
 from dsx.space.codes import Searched
+from dsx.spec.assumptions import MUON
 
 
 class Memory(NamedTuple):

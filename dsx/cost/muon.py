@@ -8,7 +8,8 @@ smaller and n the larger side of the whole matrix X, a step is three multiplies 
 so five of them are 5 (4 m^2 n + 2 m^3). They read and write 3 m n + 4 m^2 elements a step.
 
 * tp: every rank gathers the FP32 momentum of a matrix that tensor parallel ranks divide, and runs the steps of the
-  whole (Megatron Core 0.16.1, `muon_tp_mode` duplicated, its default). Experts are whole unless tp divides them.
+  whole (Megatron Core 0.16.1, `muon_tp_mode` duplicated; blockwise, which gathers nothing, is another update). Experts
+  are whole unless tp divides them.
 * ZeRO from stage 1 on: the ranks of a shard group gather the momentum in BF16, and share out the matrices (Distributed
   Muon, arXiv 2502.16982, section 2.3, at the upper end of the communication that it states). No rank has less than one
   matrix, the largest of the mean stage, so more ranks than matrices do not shorten the update. Stage 0 has all

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dsx.cost import xp
-from dsx.cost.assumptions import MUON, Assumptions
+from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices, pick
 from dsx.cost.contention import may_contend
 from dsx.cost.groups import Group
@@ -40,6 +40,7 @@ from dsx.graph.step import divides
 from dsx.hardware.cluster import Cluster
 from dsx.space.codes import Searched
 from dsx.space.stage_chunks import IN_ROUNDS, StageChunks
+from dsx.spec.assumptions import MUON
 
 
 @dataclass(frozen=True)

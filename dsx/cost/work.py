@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from dsx.cost import xp
-from dsx.cost.assumptions import BF16, MUON
+from dsx.cost.assumptions import BF16
 from dsx.cost.expert_domains import Routing, routing_of
 from dsx.cost.recompute_modes import MAIN_MODES, Codes, Mode, mode, recomputation_under
 from dsx.cost.shapes import PerKernel, PerKey, PerMode, PerMultiply, PerWork, Size
@@ -25,7 +25,7 @@ from dsx.graph.saved import Saved
 from dsx.graph.token_copies import TokenCopies
 from dsx.records import Array, ArrayLike, Float, Int, Real, record, static
 from dsx.spec.assumed_names import ELEMENT_BYTES
-from dsx.spec.assumptions import AssumptionsSpec
+from dsx.spec.assumptions import MUON, AssumptionsSpec
 
 # The numbers of an assumption set that the work of a layer depends on.
 OF_WORK = (*ELEMENT_BYTES, "fp8_saved_bytes")

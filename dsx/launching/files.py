@@ -48,7 +48,10 @@ def refused(framework: Framework, request: Request) -> list[Refused]:
     if device.software not in framework.software:
         part = f"{device.name}, which is programmed with {device.software}"
         return [Refused(part, f"a device of {' or '.join(framework.software)}")]
-    limits = read_framework(framework.limits)
+    known, optimizer = read_framework(framework.limits), request.run.assumptions.optimizer
+    limits = known.with_optimizer(optimizer)
+    if not limits.runs:
+        return [Refused(f"assumptions.optimizer={optimizer}", f"assumptions.optimizer={known.optimizers[0]}")]
     boxes = limits.boxes(request.run.experts is not None)
     plan = request.run.plan
     # Of equally near boxes the first has the most usual choices.
@@ -57,8 +60,8 @@ def refused(framework: Framework, request: Request) -> list[Refused]:
     if (cp := request.run.number("cp")) > 1:
         parts = limits.cp_parts * cp
         found += uneven_sequence(request.run, parts, f"{limits.cp_parts} * cp={cp}")
-    known = {column for column, _ in ((part.part.partition("=")[0], part) for part in found)}
-    return found + [part for part in framework.refused(request) if part.part.partition("=")[0] not in known]
+    columns = {column for column, _ in ((part.part.partition("=")[0], part) for part in found)}
+    return found + [part for part in framework.refused(request) if part.part.partition("=")[0] not in columns]
 
 
 def _nearest(box: BoxSpec, column: str, value: object) -> str:

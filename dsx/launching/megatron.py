@@ -35,7 +35,7 @@ from dsx.space.plan import Plan
 from dsx.space.recompute_values import FULL, JOINED, NONE, SELECTIVE, VALUES
 from dsx.space.schedules import SCHEDULES
 from dsx.space.tiers import ORDERS
-from dsx.spec.assumptions import AssumptionsSpec
+from dsx.spec.assumptions import MUON, AssumptionsSpec
 from dsx.spec.cluster import GPU_SOFTWARE, DeviceSpec
 
 NAME = "Megatron-LM"
@@ -62,6 +62,8 @@ _ZERO: dict[int, tuple[Option, ...]] = {
     2: (*_FSDP, valued(_STRATEGY, "optim_grads", "ddp.data_parallel_sharding_strategy"), *_OVERLAPPED),
     3: (*_FSDP, valued(_STRATEGY, "optim_grads_params", "ddp.data_parallel_sharding_strategy"), *_OVERLAPPED),
 }
+# Muon does not go with the distributed optimizer; layer by layer, ranks have whole matrices in place of ZeRO 1.
+_MUON = {0: "muon", 1: "dist_muon"}
 _SELECTIVE = valued("--recompute-granularity", "selective", "model.recompute_granularity")
 _FULL = valued("--recompute-granularity", "full", "model.recompute_granularity")
 # Only the distributed, precision-aware optimizer can run on the host.
@@ -126,11 +128,14 @@ def megatron_core(run: Run) -> Launch:
         foreign.append(f"experts with tp={run['tp']} without sequence parallelism: {NAME} refuses them")
     if foreign:
         return Launch((), tuple(foreign), _LAYOUT)
-    zero = _zero(run.number("zero_stage"), run.assumptions)
+    has_muon = run.assumptions.optimizer == MUON
+    # Ranks that have whole matrices reduce all gradients, as without ZeRO.
+    zero = _zero(0 if has_muon else run.number("zero_stage"), run.assumptions)
     schedule = _SCHEDULES.get(str(run["schedule"])) if run.number("pp") > 1 else ()  # one stage has no schedule
     parts = (
         _recomputed(run),
         _offloaded(run),
+        _muon(run) if has_muon else ([], []),
         ([], [f"schedule={run['schedule']}"] if schedule is None else []),
         context_options(run),
         expert_options(run),
@@ -138,7 +143,7 @@ def megatron_core(run: Run) -> Launch:
         overlap_options(run),
         graph_options(run),
     )
-    recompute, offload, _, context, experts, formats, overlaps, graphs = (options for options, _ in parts)
+    recompute, offload, muon, _, context, experts, formats, overlaps, graphs = (options for options, _ in parts)
     options = [
         *_degrees(run, context),
         *experts,
@@ -146,6 +151,7 @@ def megatron_core(run: Run) -> Launch:
         valued("--global-batch-size", run.number("global_batch_size"), "train.global_batch_size"),
         valued("--seq-length", run.number("sequence_length"), "model.seq_length"),
         *(zero or ()),
+        *muon,
         *_replicas(run.number("zero_replicas")),
         *recompute,
         *offload,
@@ -203,6 +209,25 @@ def _zero(stage: int, assumptions: AssumptionsSpec) -> tuple[Option, ...] | None
     if known is None or stage > 1 or assumptions.dp_overlap:
         return known
     return tuple(option for option in known if option not in _OVERLAPPED)
+
+
+def _muon(run: Run) -> Settings:
+    """Return the settings of Muon, and what they cannot express of it."""
+    stage, offload = run.number("zero_stage"), run["offload"]
+    if stage not in _MUON or offload in ("optimizer", "both"):
+        return [], [f"Muon with zero_stage={stage} and offload={offload}: {NAME} has it without both, or with stage 1"]
+    options = [
+        valued("--optimizer", _MUON[stage], "optimizer.optimizer"),
+        valued("--muon-num-ns-steps", int(run.assumptions.muon_steps), "optimizer.muon_num_ns_steps"),
+        valued("--muon-tp-mode", "duplicated", "optimizer.muon_tp_mode"),
+    ]
+    lost = ["Newton-Schulz steps of queries, keys and values as one matrix: it splits them"]
+    if stage:
+        lost.append(
+            "a scatter of gradients and a gather of momentum in BF16: dist_muon reduces gradients to all ranks, and "
+            "gives each whole matrices"
+        )
+    return options, lost
 
 
 def _replicas(replicas: int) -> list[Option]:

@@ -51,6 +51,8 @@ class AlgorithmsSpec(Spec):
     reduce: Annotated[list[Literal["ring", "tree"]], Field(min_length=1), Sourced]
 
 
+Optimizer = Literal["adam", "muon"]  # of the matrices of the body
+MUON: Optimizer = "muon"
 Dispatcher = Literal["once_per_copy", "once_per_domain"]
 DISPATCHERS: tuple[str, ...] = get_args(Dispatcher)
 Unfusable = Literal["norm", "softmax"]  # operators of which a measured run may state that they are not one kernel
@@ -201,12 +203,12 @@ class AssumptionsSpec(Spec):
     host_gradient_bytes: NonNegative
     optimizer_traffic_per_parameter: NonNegative  # bytes that one update reads and writes
     # The optimizer of the matrices of the body; the two fields above are those of Adam, which has all other weights.
-    optimizer: Annotated[Literal["adam", "muon"], Sourced] = "adam"
+    optimizer: Annotated[Optimizer, Sourced] = "adam"
     muon_bytes_per_parameter: NonNegative = 8.0  # bytes of Muon's state
     muon_traffic_per_parameter: NonNegative = 24.0  # bytes that one update reads and writes, besides its multiplies
-    muon_steps: Count = 5  # Newton-Schulz steps of an update
-    muon_bytes: Count = 2  # per element that is orthogonalised, or gathered from a shard
-    muon_tp_bytes: Count = 4  # per element that is gathered over tensor parallel ranks
+    muon_steps: Positive = 5.0  # Newton-Schulz steps of an update
+    muon_bytes: NonNegative = 2.0  # per element that is orthogonalised, or gathered from a shard
+    muon_tp_bytes: NonNegative = 4.0  # per element that is gathered over tensor parallel ranks
     accumulation_traffic_per_parameter: NonNegative  # bytes that gradient accumulation reads and writes per microbatch
     overhead: Bytes  # memory of the framework on every GPU
     fragmentation: NonNegative  # unused memory that the allocator holds, as a share of the activations

@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, field_validator
 
 from dsx.errors import did_you_mean
+from dsx.spec.assumptions import Optimizer
 from dsx.spec.document import Document, merged
 from dsx.spec.load import Given, Spec, statements
 from dsx.spec.locate import names
@@ -53,6 +54,7 @@ class BoxSpec(Spec):
     """Plans that a framework runs: every combination of some strategies and choices."""
 
     strategy: Names | None = None  # None: those of the framework
+    optimizers: list[Optimizer] | None = None  # None: those of the framework
     fix: dict[Column, Choices] = Field(default_factory=dict)
     limit: dict[NumberColumn, Limits] = Field(default_factory=dict)
     source: str | None = None
@@ -65,6 +67,8 @@ class FrameworkSpec(Spec):
     description: str
     source: str
     strategy: Names | None = None  # None: every strategy
+    # Optimizers of the matrices of the body that it has, `optimizer` of an assumption set.
+    optimizers: list[Optimizer] = Field(default_factory=lambda: ["adam"])
     without_experts: list[str] = Field(default_factory=list)  # strategies that only models without experts can have
     fix: dict[Column, Choices] = Field(default_factory=dict)
     limit: dict[NumberColumn, Limits] = Field(default_factory=dict)
@@ -108,6 +112,11 @@ class FrameworkSpec(Spec):
             return self
         degrees = [1] if rest else divisors_of(each)
         return self.model_copy(update={"fix": self.fix | {"cp": degrees}})
+
+    def with_optimizer(self, optimizer: Optimizer) -> "FrameworkSpec":
+        """Return the framework with the boxes that have an optimizer; there may be none."""
+        with_it = [box for box in self.runs if optimizer in (box.optimizers or self.optimizers)]
+        return self.model_copy(update={"runs": with_it})
 
     def strategies(self, experts: bool) -> tuple[str, ...] | None:
         """Return the strategies that it runs on models with or without experts; None if it runs every strategy."""

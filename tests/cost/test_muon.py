@@ -155,3 +155,26 @@ def test_layers_are_priced_alike_however_many_keys(monkeypatch):
     for numpy, compiled in zip(slow, price_keys(problem, keys), strict=True):
         for name in ("matrix_bytes", "orthogonal_s", "orthogonal_flops", "largest_matrix_flops"):
             np.testing.assert_allclose(getattr(numpy, name)[0], getattr(compiled, name)[0], rtol=1e-12)
+
+
+def test_a_framework_without_muon_says_so():
+    job = dsx.Job("llama-3-8b", "h100-nvs8", 8, 64, set={"assumptions.optimizer": "muon"})
+    with pytest.raises(
+        dsx.errors.SpecError, match=r"'torchtitan' runs no plan with assumptions\.optimizer=muon \(it runs"
+    ):
+        dsx.best(job, framework="torchtitan")
+    with pytest.raises(
+        dsx.errors.InputError, match=r"assumptions\.optimizer=muon; nearest: assumptions\.optimizer=adam"
+    ):
+        dsx.launch(job, "dp=8 zero_stage=3", framework="torchtitan")
+    with pytest.raises(dsx.errors.InputError, match=r"zero_stage=3; nearest: zero_stage=1"):
+        dsx.launch(job, "dp=8 zero_stage=3", framework="megatron")
+
+
+@pytest.mark.parametrize(("zero_stage", "name"), [(0, "muon"), (1, "dist_muon")])
+def test_megatron_is_told(zero_stage, name):
+    job = dsx.Job("llama-3-8b", "h100-nvs8", 8, 64, set={"assumptions.optimizer": "muon"})
+    found = dsx.launch(job, f"tp=8 zero_stage={zero_stage}", framework="megatron").files["launch.sh"]
+    assert f"--optimizer {name} " in found.replace("\\", " ").replace("\n", " ")
+    assert "--muon-num-ns-steps 5" in found and "--muon-tp-mode duplicated" in found
+    assert "--use-distributed-optimizer" not in found
