@@ -133,9 +133,11 @@ def test_offloaded_state_is_updated_on_the_host_but_orthogonalised_on_the_gpu():
     on_gpu, on_host = (priced(f"dp=8 zero_stage=0 offload={where}", 8) for where in ("none", "optimizer"))
     adam = priced("dp=8 zero_stage=0 offload=optimizer", 8, "adam")
     parameters = sum(r * c for r, c in MATRICES)
-    assumed, device = on_host.problem.assumptions_spec, on_host.job.cluster.device
-    link = assumed.host_efficiency * device.host_bandwidth
-    traffic = parameters * (24 - 28) / assumed.host_memory_bandwidth
+    assumed, machine_of_job = on_host.problem.assumptions_spec, on_host.job.cluster
+    node = machine_of_job.node
+    memory = assumed.host_memory_efficiency * node.host_memory_bandwidth / 8
+    link = min(assumed.host_efficiency * machine_of_job.device.host_bandwidth, memory)
+    traffic = parameters * (24 - 28) / memory
     there_and_back = 2 * 2 * parameters / link
     steps = on_gpu.costs["optimizer_s"]
     more = on_host.costs["optimizer_s"] - adam.costs["optimizer_s"] - traffic - there_and_back
