@@ -319,12 +319,12 @@ def unsharded(layer: DerivedLayer, dimensions: Mapping[str, Any], sequence_lengt
 
 
 def define(layer: DerivedLayer, values: dict) -> dict:
-    """Return `values` with each defined dimension of the layer whose parts all have a value.
+    """Return `values` with each defined dimension of the layer whose parts all have a value, in place of a given one.
 
     Raises SpecError where plain numbers make a size negative or too large, or divide by zero.
     """
-    result = dict(values)
-    pending = {letter: expr for letter, expr in layer.definitions.items() if letter not in result}
+    result = {letter: value for letter, value in values.items() if letter not in layer.definitions}
+    pending = dict(layer.definitions)
     while ready := [letter for letter, expr in pending.items() if names(expr) <= result.keys()]:
         for letter in ready:
             expr = pending.pop(letter)
@@ -345,4 +345,4 @@ def define(layer: DerivedLayer, values: dict) -> dict:
                     f"layer {layer.name!r}: dimension {letter!r} = {text(expr)} is {Decimal(result[letter]):.3g} where "
                     f"{_given(expr, result)}; a size is at most {_LARGEST_SIZE:,}"
                 )
-    return result
+    return {**values, **result}

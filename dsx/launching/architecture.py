@@ -18,10 +18,12 @@ from dsx.spec.model import HEADS, KV_HEADS, PREDICTION, LayerKind, ModelSpec
 GATED, GELU, SQUARED_RELU = "gated", "gelu", "squared_relu"
 _BODY = "transformer"  # the layer definition that frameworks know
 _LATENT, _EXPERTS = "latent-attention", "experts"  # blocks of it
+_PLAIN_QUERIES, _UNGATED = "plain_queries", "ungated"  # options of these
 _BLOCKS = {_LATENT, _EXPERTS, "self-attention", "feed-forward"}
 # Options of its layers that have a field; of the embedding and the head.
 _OF_LAYERS = {"layernorm", "rotary", "qk_norm", "qkv_bias", "out_bias", "ff_bias", "ff_out_bias", "expert_bias"}
 _OF_LAYERS |= {GATED, SQUARED_RELU, "dropout", "residual_dropout", "window", "full", "corrected", "limited", "shared"}
+_OF_LAYERS |= {_PLAIN_QUERIES, _UNGATED}
 _OF_ENDS = {"layernorm", "learned_positions", "tied", PREDICTION}
 
 
@@ -29,7 +31,7 @@ _OF_ENDS = {"layernorm", "learned_positions", "tied", PREDICTION}
 class Latent:
     """Multi-head latent attention: widths in elements."""
 
-    query_rank: int
+    query_rank: int | None  # None: queries are projected at once
     kv_rank: int
     nope: int  # head dimension without positions
     rope: int  # head dimension with positions
@@ -105,7 +107,7 @@ def architecture_of(spec: ModelSpec, assumptions: AssumptionsSpec) -> Architectu
         vocabulary=sizes.get("v"),
         positions=sizes.get("positions") if "learned_positions" in ends else None,
         layernorm="layernorm" in has,
-        activation=_activation(dense, has),
+        activation=_activation(kinds, has),
         rotary="rotary" in has or latent,
         qk_norm="qk_norm" in has or latent,
         qkv_bias="qkv_bias" in has,
@@ -118,7 +120,7 @@ def architecture_of(spec: ModelSpec, assumptions: AssumptionsSpec) -> Architectu
         window=sizes.get("window") if "window" in has else None,
         windowed=tuple("window" in kind.options for kind in layers),
         with_experts=of_experts,
-        latent=_latent(sizes) if latent else None,
+        latent=_latent(sizes, has) if latent else None,
         experts=_experts(sizes, has) if any(of_experts) else None,
         unusual=tuple(_unusual(kinds, ends - layers[-1].options if PREDICTION in ends else ends)),
     )
@@ -128,14 +130,21 @@ def _is_end(kind: LayerKind) -> bool:
     return kind.kind in ("embedding", "head")
 
 
-def _activation(dense: Sequence[LayerKind], has: set[str]) -> str:
-    if not dense or GATED in has:  # experts are gated
-        return GATED
-    return SQUARED_RELU if SQUARED_RELU in has else GELU
+def _activation(kinds: Sequence[LayerKind], has: set[str]) -> str:
+    if SQUARED_RELU in has:
+        return SQUARED_RELU
+    return GATED if any(_is_gated(kind) for kind in kinds) else GELU
 
 
-def _latent(sizes: dict[str, int]) -> Latent:
-    return Latent(sizes["rq"], sizes["rkv"], sizes["nope"], sizes["rope"], sizes["kv"])
+def _is_gated(kind: LayerKind) -> bool:
+    if _EXPERTS in dict(kind.blocks).values():  # gated unless an option says otherwise
+        return not kind.options & {SQUARED_RELU, _UNGATED}
+    return GATED in kind.options
+
+
+def _latent(sizes: dict[str, int], has: set[str]) -> Latent:
+    rank = None if _PLAIN_QUERIES in has else sizes["rq"]
+    return Latent(rank, sizes["rkv"], sizes["nope"], sizes["rope"], sizes["kv"])
 
 
 def _experts(sizes: dict[str, int], has: set[str]) -> ExpertSizes:
@@ -160,7 +169,9 @@ def _unusual(kinds: Sequence[LayerKind], ends: set[str]) -> list[str]:
     found += [f"the option {option} of its embedding or head" for option in sorted(ends - _OF_ENDS)]
     blocks = {block for kind in kinds for _, block in kind.blocks} - _BLOCKS
     found += [f"the block {block}" for block in sorted(blocks)]
-    same = {"layernorm", "rotary", "qk_norm", "qkv_bias", "out_bias"}
+    if len({(_is_gated(kind), SQUARED_RELU in kind.options) for kind in kinds if kind.kind == _BODY}) > 1:
+        found.append("another activation in some of its layers than in others")
+    same = {"layernorm", "rotary", "qk_norm", "qkv_bias", "out_bias", _PLAIN_QUERIES}
     for option in sorted(same):
         if len({option in kind.options for kind in kinds if kind.kind == _BODY}) > 1:
             found.append(f"the option {option} of some of its layers, and not of others")

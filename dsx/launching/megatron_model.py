@@ -67,9 +67,10 @@ def _attention(shape: Architecture) -> list[Option]:
 
 
 def _latent_attention(latent: Latent) -> list[Option]:
+    rank, field = latent.query_rank, "model.q_lora_rank"
     return [
         switch("--multi-latent-attention", "model.multi_latent_attention"),
-        valued("--q-lora-rank", latent.query_rank, "model.q_lora_rank"),
+        Option("", "", field, None) if rank is None else valued("--q-lora-rank", rank, field),
         valued("--kv-lora-rank", latent.kv_rank, "model.kv_lora_rank"),
         valued("--qk-head-dim", latent.nope, "model.qk_head_dim"),
         valued("--qk-pos-emb-head-dim", latent.rope, "model.qk_pos_emb_head_dim"),

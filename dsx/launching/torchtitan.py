@@ -198,7 +198,7 @@ def _attention(shape: Architecture) -> str:
     if latent is not None:
         sizes: dict[str, object] = {
             "n_heads": shape.heads,
-            "q_lora_rank": latent.query_rank,
+            "q_lora_rank": latent.query_rank or 0,  # 0: none
             "kv_lora_rank": latent.kv_rank,
             "qk_nope_head_dim": latent.nope,
             "qk_rope_head_dim": latent.rope,

@@ -39,7 +39,7 @@ _TAKEN = {
     **dict.fromkeys(ELEMENT_BYTES, "element size, an assumption"),
 }
 # The letters that layer definitions and strategies share; a model gives those that its layers use.
-ALPHABET = ("e", "h", "g", "k", "f", "v", "x", "c", "m", "j", "t", "fx", "fs", "kv", "gc", "lg", "sg")
+ALPHABET = ("e", "h", "g", "k", "f", "v", "x", "c", "m", "j", "t", "fx", "fs", "kv", "gc", "lg", "sg", "gg")
 EXPERTS = "x"  # the letter of the number of experts
 CHOSEN = "topk"  # that of the experts of a token
 HEADS, KV_HEADS = "h", "g"

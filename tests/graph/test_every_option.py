@@ -20,13 +20,16 @@ X, FX, FS, POSITIONS = 16, 128, 512, 300
 RQ, RKV, NOPE, ROPE, KV = 96, 64, 24, 8, 20
 STATE, CONV = 32, 4
 LG, LH, LK, LV, CHUNK = 4, 8, 24, 40, 64
-SG, SH, SK, LE, CLASSES = 4, 24, 8, 48, 5
+SG, SH, SK, LE, CLASSES, GG, GK, OG, OL = 4, 24, 8, 48, 5, 4, 32, 8, 12
 SIZES = {
     "e": E, "f": F, "v": V, "h": H, "g": G, "k": K, "x": X, "fx": FX, "fs": FS, "positions": POSITIONS, "rq": RQ,
     "rkv": RKV, "nope": NOPE, "rope": ROPE, "kv": KV, "state": STATE, "conv": CONV, "lg": LG, "lh": LH, "lk": LK,
-    "lv": LV, "chunk": CHUNK, "sg": SG, "sh": SH, "sk": SK, "le": LE, "classes": CLASSES, "weight_bytes": 1,
+    "lv": LV, "chunk": CHUNK,
+    "sg": SG, "sh": SH, "sk": SK, "le": LE, "classes": CLASSES,
+    "gg": GG, "gk": GK, "og": OG, "ol": OL, "weight_bytes": 1,
 }  # fmt: skip
 CX, MERGED, ZX = H // G * K + 2 * STATE, H * K, 2 * H * K + 2 * G * STATE + H
+WIDE = (H + 2 * GG) * GK
 OWN_CX, OWN_MERGED, OWN_ZX = SH // SG * SK + 2 * STATE, SH * SK, 2 * SH * SK + 2 * SG * STATE + SH
 NO_GATE = {
     "": -X * E * FX, "expert_bias": -X * FX, "shared": -E * FS, "latent_experts": X * (E - LE) * FX,
@@ -47,7 +50,12 @@ PARTS = {
         E * (H + 2 * G) * K + MERGED * E,
         {
             "qkv_bias": (H + 2 * G) * K, "qk_norm": 2 * K, "joint_qk_norm": (H + G) * K, "output_gate": E * H * K,
-            "qkv_bias output_gate": H * K,
+            "qkv_bias output_gate": H * K, "shared_kv": -E * G * K, "qkv_bias shared_kv": -G * K,
+            "global_heads": E * (WIDE - (H + 2 * G) * K) + H * (GK - K) * E,
+            "global_heads qkv_bias": WIDE - (H + 2 * G) * K,
+            "global_heads qk_norm": 2 * (GK - K), "global_heads joint_qk_norm": (H + GG) * GK - (H + G) * K,
+            "global_heads output_gate": E * H * (GK - K), "global_heads qkv_bias output_gate": H * (GK - K),
+            "global_heads shared_kv": -E * (GG * GK - G * K), "global_heads qkv_bias shared_kv": -(GG * GK - G * K),
         },
     ),
     "latent-attention": (
@@ -57,6 +65,7 @@ PARTS = {
             "plain_queries": E * H * (NOPE + ROPE) - (E * RQ + RQ + RQ * H * (NOPE + ROPE)),
         },
     ),
+    "grouped-output-attention": (E * RQ + RQ + RQ * H * K + E * K + K + H * K * OL + OG * OL * E, {}),
     "attention-core": (0, {}),
     "unfused-attention-core": (0, {}),
     "feed-forward": (2 * E * F, {"ff_bias": F, "gated": E * F, "ff_bias gated": F}),
@@ -84,7 +93,11 @@ PARTS = {
     ),
 }  # fmt: skip
 USED = {"experts": ["shared-experts"]}  # blocks that a block uses itself, in place of a block parameter
-ATTENTION = list(product(["self-attention", "latent-attention"], ["attention-core", "unfused-attention-core"]))
+ATTENTION = list(
+    product(
+        ["self-attention", "latent-attention", "grouped-output-attention"], ["attention-core", "unfused-attention-core"]
+    )
+)
 LAYERS = [
     "embedding",
     "head",

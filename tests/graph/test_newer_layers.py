@@ -83,3 +83,24 @@ def test_a_head_of_labels_has_no_logits_of_the_vocabulary(options, labelled):
     layer, sizes = packaged(f"label-head{options}", "1d"), {"b": B, "s": S, "e": E, "classes": 3, "v": 4096}
     assert matrix(layer, **sizes) == multiply(labelled, E, 3)
     assert saved(layer, **sizes)["output state 0"] == 12 * labelled * 3
+
+
+def test_layers_with_global_heads_have_heads_of_their_own_and_values_that_are_their_keys():
+    """h = 16 query heads; gg = 2 key heads of gk = 32 in the place of g = 8 of k = 16; one multiply of 16 + 2 heads."""
+    layer = packaged("transformer gated rotary qk_norm global_heads shared_kv", "1d")
+    sizes = {"b": B, "s": S, "e": E, "h": H, "g": 8, "k": 16, "gg": 2, "gk": 32, "f": 1024, "tp": 2}
+    assert matrix(layer, "self-attention.qkv", **sizes) == multiply(B * S, E, (H + 2) * 32 // 2)
+    scores = multiply(B * H // 2 * S, 32, S) + multiply(B * H // 2 * S, S, 32)
+    assert matrix(layer, "self-attention.attention", **sizes) == pytest.approx(scores / 2, abs=1)
+    assert matrix(layer, "self-attention.output", **sizes) == multiply(B * S, H * 32 // 2, E)
+
+
+def test_a_grouped_result_is_two_multiplies():
+    """h = 16 heads of 16 in og = 4 groups, each projected to ol = 24, and all 96 to the hidden size."""
+    layer = packaged("transformer gated attention=grouped-output-attention", "1d")
+    sizes = {"b": B, "s": S, "e": E, "h": H, "k": 16, "rq": 96, "og": 4, "ol": 24, "f": 1024, "tp": 2}
+    name = "grouped-output-attention"
+    assert matrix(layer, f"{name}.qb", **sizes) == multiply(B * S, 96, H * 16 // 2)
+    assert matrix(layer, f"{name}.kva", **sizes) == multiply(B * S // 2, E, 16)
+    assert matrix(layer, f"{name}.narrow", **sizes) == 4 // 2 * multiply(B * S, 4 * 16, 24)
+    assert matrix(layer, f"{name}.output", **sizes) == multiply(B * S, 4 * 24 // 2, E)

@@ -96,6 +96,38 @@ def test_experts_are_dispatched_as_priced():
     assert "hybridep" in blackwell
 
 
+LATENT = SPEC | {
+    "dimensions": {"e": 1024, "h": 8, "f": 4096, "v": 32000, "rkv": 256, "nope": 64, "rope": 32, "kv": 64},
+    "layers": [
+        SPEC["layers"][0],
+        {"kind": "transformer", "options": ["gated", "plain_queries"], "attention": "latent-attention", "count": 12},
+        SPEC["layers"][2],
+    ],
+}
+
+
+def test_latent_attention_with_plain_queries_has_no_rank_of_queries():
+    words = dsx.launch(job(LATENT), MEGATRON).files["launch.sh"]
+    assert "--kv-lora-rank 256" in words
+    assert "--q-lora-rank" not in words
+    (script,) = (
+        text
+        for text in dsx.launch(job(LATENT), MEGATRON, framework="megatron-bridge").files.values()
+        if "q_lora" in text
+    )
+    assert "q_lora_rank=None" in script
+
+
+def test_experts_without_a_gate_are_launched_without_one():
+    layers = [EXPERTS["layers"][0], ROUTED | {"options": ["rotary", "squared_relu"]}, EXPERTS["layers"][3]]
+    found = dsx.launch(job(EXPERTS | {"layers": layers}), "ep=4 dp=16 zero_stage=1").files["launch.sh"]
+    assert "--squared-relu" in found
+    assert "--swiglu" not in found
+    mixed = [EXPERTS["layers"][1], *layers[1:]]
+    with pytest.raises(InputError, match="another activation in some of its layers than in others"):
+        dsx.launch(job(EXPERTS | {"layers": [EXPERTS["layers"][0], *mixed]}), "ep=4 dp=16 zero_stage=1")
+
+
 def test_types_of_sharded_gradients_are_set():
     found = plan_of(dsx.launch(job(), "dp=16 zero_stage=3").files["launch.sh"])
     pairs = dict(pairwise(found))

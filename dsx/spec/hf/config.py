@@ -45,7 +45,7 @@ def load_config(path: Path) -> Config:
     document = _load_json(path)
     model_type, inside = _model_type(document)
     family = load_family(model_type)
-    section = (inside,) if inside else _section(document, model_type, family)
+    section = _section(document, model_type, family) if inside is None else inside
     return Config(model_type, family, document, section, _values(document, section, family))
 
 
@@ -79,8 +79,8 @@ def _load_json(path: Path) -> Document:
     return parse_document(text.replace("\t", " "), file)
 
 
-def _model_type(document: Document) -> tuple[str, str | None]:
-    """Return the family of a config, and the section with its language model if the whole config has no family."""
+def _model_type(document: Document) -> tuple[str, KeyPath | None]:
+    """Return the family of a config, and the path of its language model; None if that is as the family says."""
     model_type = document.data.get(MODEL_TYPE)
     if model_type is None:
         near = did_you_mean(MODEL_TYPE, document.data)
@@ -89,11 +89,11 @@ def _model_type(document: Document) -> tuple[str, str | None]:
             "(the config.json of a Hugging Face checkpoint has one)"
         )
     if own := _family_of(model_type):
-        return own, None
+        return own, None if own == model_type else ()
     sections = {name: document.data[name] for name in _SECTIONS if isinstance(document.data.get(name), dict)}
     for name, part in sections.items():
         if found := _family_of(part.get(MODEL_TYPE)):
-            return found, name
+            return found, (name,)
     section, part = next(iter(sections.items()), (None, document.data))
     raise unknown_family(MODEL_TYPE, str(model_type), document, section, part)
 
