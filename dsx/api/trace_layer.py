@@ -18,7 +18,7 @@ from dsx.hardware.cluster import cluster_from_spec
 from dsx.pricing.problem import layers_hash
 from dsx.progress import Watch, progress
 from dsx.space.choices import BY_NAME, PLAN_COLUMNS
-from dsx.space.domain_fill import fill_in_order
+from dsx.space.domain_fill import rank_order_shares
 from dsx.space.expert_nesting import expert_share
 from dsx.space.layer_layout import Chain
 from dsx.space.ranks import rank_grid
@@ -63,7 +63,8 @@ def write_layer(
         raise InputError(f"layer {layer.name!r} needs sizes: {', '.join(f'{one}=...' for one in missing)} (--set)")
     described = None if cluster is None else load_cluster(cluster)
     machine = None if described is None else cluster_from_spec(described)
-    columns = _columns(values, machine.network.nvs.size if machine else 1 << 24, layer.expert_axes)
+    domain = machine.network.nvs.size if machine else 1 << 24
+    columns = _columns(values, domain, layer.expert_axes)
     element = {name: values[name] for name in ELEMENT_BYTES}
     plan = TracedPlan(
         layers=(layer,),
@@ -71,7 +72,7 @@ def write_layer(
         dimensions={name: value for name, value in values.items() if name not in (*AXES, "b", "s", "panels", *element)},
         sequence_length=values.get("s", 1),
         columns=columns,
-        grid=rank_grid(columns, layer.expert_axes, units(machine.network) if machine else ()),
+        grid=rank_grid(columns, domain, layer.expert_axes, units(machine.network) if machine else ()),
         assumptions=stated.assumptions.model_copy(update=element),
         forward_only=forward_only,
         portable=portable,
@@ -108,7 +109,8 @@ def _columns(values: Mapping[str, int], domain: int, expert_axes: Sequence[str])
     columns |= {"microbatch_size": values.get("b", 1), "panels": values.get("panels", 1)}
     columns["dp"] = int(replicas_spanned(columns, expert_axes))  # as many as an ep group needs
     axes = axes_in(ORDERS[columns["order"]])
-    shares = fill_in_order({axis: columns[axis] for axis in axes}, domain)
-    columns |= {f"{axis}_nvs": share for axis, share in shares.items()}
-    columns |= {"num_microbatches": 1, "zero_stage": 0, "num_gpus": math.prod(columns[axis] for axis in axes)}
+    num_gpus = math.prod(columns[axis] for axis in axes)
+    shares = rank_order_shares({axis: columns[axis] for axis in axes}, domain, num_gpus)
+    columns |= {f"{axis}_nvs": int(share) for axis, share in shares.items()}
+    columns |= {"num_microbatches": 1, "zero_stage": 0, "num_gpus": num_gpus}
     return columns | {"ep_nvs": int(expert_share(columns, expert_axes))}

@@ -59,13 +59,13 @@ def send(
 ) -> Fastest:
     """Return the mean time of a send between neighbours in a pipeline of `size` stages, `share` of them per domain.
 
-    Of its size-1 links, size/share - 1 are slow. A link has the cost of the outermost tier that it crosses. `outer` has
-    the stages in a unit of each tier between the domain and the outermost one.
+    Of its size-1 links, one fewer than its domains are slow. A link has the cost of the outermost tier that it crosses.
+    `outer` has the stages in a unit of each tier between the domain and the outermost one.
     """
     one = xp.ones_like(size)
     links = xp.maximum(size - one, one)
     stages_per_unit = [share, *outer]
-    units = [*(xp.floor(size / stages) for stages in stages_per_unit), one]
+    units = [*(xp.ceil(size / stages) for stages in stages_per_unit), one]
     slow_links = [below - above for below, above in pairwise(units)]
     counts = [size - one - functools.reduce(xp.add, slow_links), *slow_links]
     lines = []

@@ -7,18 +7,18 @@ from dsx.cost.shapes import PerPlan
 
 
 class Group(NamedTuple):
-    """A group of n GPUs, t of them in each fast domain.
+    """A group of n GPUs on N fast domains, at least t of them in each.
 
     The group over several axes is the product of their groups. A record keeps reciprocals and the logarithm because a
     search multiplies groups of keys by groups of choices: a division for each pair would take most of its time.
     """
 
     size: PerPlan  # n, GPUs
-    domains: PerPlan  # n / t, fast domains that it spans
+    domains: PerPlan  # N, fast domains that it spans
     per_gpu: PerPlan  # 1 / n
     per_share: PerPlan  # 1 / t
-    share: PerPlan  # t, its GPUs in one fast domain
-    depth: PerPlan  # log2(n / t), levels of a binary tree over its domains
+    share: PerPlan  # t, its GPUs in the fast domain that has the fewest
+    depth: PerPlan  # log2(N), levels of a binary tree over its domains
     outer: "tuple[Group, ...]" = ()  # likewise, for the units of each tier between domain and outermost
 
     @property
@@ -47,11 +47,16 @@ class Group(NamedTuple):
 
 
 def group(size: PerPlan, share: PerPlan, *outer: PerPlan) -> Group:
-    """Return the group of `size` GPUs, `share` of them in each fast domain; floats that broadcast.
+    """Return the group of `size` GPUs, at most `share` of them in each fast domain; floats that broadcast.
 
-    `outer` has the number of them in one unit of each tier between the fast domain and the outermost one.
+    `outer` has the number of them in one unit of each tier between the fast domain and the outermost one. The last
+    domain has what is left where a share does not divide the size; the group has the NICs of so many GPUs.
     """
-    domains = size / share
+    one = xp.ones_like(size)
+    # An ep group may have a fraction of a GPU in a replica; then its domains are a fraction too.
+    whole = (size == xp.round(size)) & (share == xp.round(share))
+    domains = xp.where(whole, xp.ceil(size / share), size / share)
+    share = xp.where(whole, size - (domains - one) * share, share)
     return Group(
         size,
         domains,

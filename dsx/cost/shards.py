@@ -45,8 +45,18 @@ def dp_groups(choices: StepChoices, searched: Searched) -> tuple[Group, Group | 
     if 0 in searched.zero_stage:
         replicas = xp.where(choices.zero_stage > 0, replicas, xp.ones_like(replicas))
     size = ranks / replicas
-    per_unit = [_gcd(size, share) for share in shares]
-    return group(size, *per_unit), group(replicas, *(share / own for share, own in zip(shares, per_unit, strict=True)))
+    parts = [_per_unit(ranks, share, size) for share in shares]
+    return group(size, *(own for own, _ in parts)), group(replicas, *(near for _, near in parts))
+
+
+def _per_unit(ranks: PerPlan, share: PerPlan, size: PerPlan) -> tuple[PerPlan, PerPlan]:
+    """Return how many ranks of a shard group of `size` share a unit, and how many replicas of a shard do.
+
+    Where groups lie unevenly, ranks are consecutive, and replicas share a unit only if their whole shard groups do.
+    """
+    even = xp.ceil(ranks / share) * share == ranks
+    own = xp.where(even | (size < ranks), _gcd(size, share), share)
+    return own, xp.where(even | (own == size), share / own, xp.ones_like(ranks))
 
 
 def weight_shards(
@@ -73,8 +83,16 @@ def _split(holders: Group, dp_replicas: Group, count: PerPlan) -> tuple[Group, G
     """Return the shard group and the replica group, of `count` ranks, of the ranks that hold the same parameters."""
     tiers = [*zip(holders.by_tier, dp_replicas.by_tier, strict=True)]
     per_unit = [_gcd(members.share, replicas.share) for members, replicas in tiers]
-    shares = [members.share / own for (members, _), own in zip(tiers, per_unit, strict=True)]
-    return group(holders.size / count, *shares), group(count, *per_unit)
+    inner, *outer = (
+        _on_units(holders.size / count, xp.ceil(members.domains * own / count), members.share / own)
+        for (members, _), own in zip(tiers, per_unit, strict=True)
+    )
+    return inner._replace(outer=tuple(outer)), group(count, *per_unit)
+
+
+def _on_units(size: PerPlan, domains: PerPlan, share: PerPlan) -> Group:
+    """Return the group of `size` GPUs on so many domains, or units of a tier, with at least `share` in each."""
+    return Group(size, domains, 1.0 / size, 1.0 / share, share, xp.log2(domains))
 
 
 def _gcd(left: PerPlan, right: PerPlan) -> PerPlan:

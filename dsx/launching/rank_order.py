@@ -28,6 +28,8 @@ def other_placement(plan: Mapping[str, int]) -> list[str]:
     """Return how the placement of a plan differs from that of its rank order."""
     wanted = {axis: plan[f"{axis}_nvs"] for axis in RANK_ORDER}
     by_order = {name: shares_of(plan, order) for name, order in _RANK_ORDERS.items()}
+    if any(plan[axis] % share for axis, share in wanted.items()):
+        return []  # of ranks in the order of the plan: nothing else lays groups unevenly
     own = str(plan["order"])
     others = [name for name in by_order if name != own]
     if by_order[own] == wanted:

@@ -107,6 +107,7 @@ class Problem:
             len(stack.last),
             self.models[0].num_predictions,
             counts_ends=bool(stack.first and stack.last),
+            uneven=self.assumptions_spec.uneven_domains,
         )
 
     def with_partition(self, partition: str) -> "Problem":

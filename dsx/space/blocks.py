@@ -22,12 +22,13 @@ from dsx.space.boxes import Boxes, Filter
 from dsx.space.choices import CHOICE_COLUMNS, CROSSED, PLACEMENT_COLUMNS
 from dsx.space.codes import Searched
 from dsx.space.divisors import divisors
+from dsx.space.domain_fill import consecutive, rank_order_shares, uneven_shares
 from dsx.space.enumerate import BOXES, Arrays, Bounds, changes, cross, grid, take
 from dsx.space.expert_nesting import REPLICA_AXES, ep_constraints
-from dsx.space.limits import Limits, fill, placed
+from dsx.space.limits import Limits, fills, placed
 from dsx.space.plan_rules import RULES, least_microbatches, microbatch_groups
 from dsx.space.schedules import SCHEDULES
-from dsx.space.tiers import choice_shares, distinct_order
+from dsx.space.tiers import ORDERS, axes_in, choice_shares, distinct_order, ep_ranks_adjacent
 from dsx.units import LARGEST_COUNT
 
 # Whether [B] blocks times the placements of a slice are wanted, [B, P].
@@ -105,15 +106,14 @@ class Blocks:
         boxes = (
             keys[BOXES] if BOXES in keys else np.ones_like(size)
         )  # without a framework, all keys are in its first box
-        replicas = np.stack([size, placed(keys, REPLICA_AXES), *nested, boxes])
+        replicas = np.stack([size, placed(keys, REPLICA_AXES), *nested, boxes, _lying(keys, bounds.limits)])
         order = np.lexsort((keys["microbatch_size"], *replicas[::-1]))
         ordered, microbatch_size = replicas[:, order], keys["microbatch_size"][order]
         begins = np.flatnonzero(changes(*ordered, microbatch_size))
         of_block, microbatch_size = ordered[:, begins], microbatch_size[begins]
         first_blocks = np.flatnonzero(changes(*of_block))
         kinds = of_block[:, first_blocks]
-        domains = fill(np.array(bounds.num_gpus), bounds.limits.nvs_size).tolist()
-        of_replicas = functools.cache(functools.partial(_replica_placements, domains, bounds))
+        of_replicas = functools.cache(functools.partial(_replica_placements, bounds))
         tables = [_placements(kind, bounds, of_replicas) for kind in kinds.T.tolist()]
         self.placements = np.concatenate(tables, axis=1) if tables else np.zeros((len(PLACEMENT_COLUMNS), 0), np.int64)
         counts = [table.shape[1] for table in tables]
@@ -294,18 +294,46 @@ def _multiples(sequences: int, group: int, least: int, bounds: Bounds) -> np.nda
     return batch[bounds.keep_choices({"global_batch_size": batch, "num_microbatches": batch // sequences})]
 
 
-def _placements(kind: Sequence[int], bounds: Bounds, of_replicas: Callable[[int, int, int], np.ndarray]) -> np.ndarray:
+def _placements(
+    kind: Sequence[int], bounds: Bounds, of_replicas: Callable[[int, int, int, int], np.ndarray]
+) -> np.ndarray:
     """Return the placements of one kind of replica.
 
     `kind` is its model-parallel GPUs, how many of them share a fast domain, what its ep groups require
-    (`dsx.space.expert_nesting.ep_constraints`), and the boxes that have its keys. `of_replicas` is
-    `_replica_placements`, which many kinds share.
+    (`dsx.space.expert_nesting.ep_constraints`), the boxes that have its keys, and how its keys lie (`_lying`).
+    `of_replicas` is `_replica_placements`, which many kinds share.
     """
-    replica, share, whole, wide, near, boxes = kind
-    table = of_replicas(replica, share, boxes)
+    replica, share, whole, wide, near, boxes, lying = kind
+    table = of_replicas(replica, share, boxes, lying)
     columns = dict(zip(PLACEMENT_COLUMNS, table, strict=True))
     nested = zero_replicas_of_whole_groups(columns, whole) & (np.gcd(wide, columns["dp_nvs"]) == near)
-    return table[:, nested & distinct_order(columns, bounds.searched.order, replica // share, bounds.units, whole)]
+    distinct = distinct_order(columns, bounds.searched.order, replica // share, bounds.units, whole)
+    # The order comes last of the choices. Where it decides how groups lie, not every order has a placement.
+    only = changes(*table[:-1]) & ep_ranks_adjacent(columns["order"], whole)
+    return table[:, nested & (distinct | only)]
+
+
+_EVEN, _PART, _IN_ORDER = 1, 2, 4
+
+
+def _lying(keys: Arrays, limits: Limits) -> np.ndarray:
+    """Return [U] how the groups of keys lie on fast domains, as bits.
+
+    Shares divide their degrees; or consecutive ranks cut a group of the axes of a replica into uneven parts, as many in
+    a domain as the shares multiply to; or they are those of ranks that fill domain after domain.
+    """
+    degrees = {axis: keys[axis] for axis in REPLICA_AXES}
+    shares = {axis: keys[f"{axis}_nvs"] for axis in REPLICA_AXES}
+    even = np.logical_and.reduce([degrees[axis] % share == 0 for axis, share in shares.items()])
+    if not limits.uneven:
+        return even * _EVEN
+    by_rank = rank_order_shares(degrees, limits.nvs_size)
+    in_order = np.logical_and.reduce([by_rank[axis] == share for axis, share in shares.items()])
+    part, stride = np.zeros_like(even), np.ones_like(keys["tp"])
+    for axis, share in shares.items():
+        stride = stride * degrees[axis]
+        part |= (degrees[axis] % share != 0) & (stride > limits.nvs_size)  # else the group fits into a domain
+    return even * _EVEN + (part & consecutive(degrees, shares)) * _PART + in_order * _IN_ORDER
 
 
 def zero_replicas_of_whole_groups(columns: Arrays, ep_replicas: np.ndarray | int) -> np.ndarray:
@@ -313,20 +341,31 @@ def zero_replicas_of_whole_groups(columns: Arrays, ep_replicas: np.ndarray | int
     return columns["dp"] % (ep_replicas * columns["zero_replicas"]) == 0
 
 
-def _replica_placements(domains: Sequence[int], bounds: Bounds, replica: int, share: int, boxes: int) -> np.ndarray:
-    """Return the placements of replicas of some GPUs in some boxes, whatever their ep groups require.
-
-    `domains` are the GPUs of a fast domain that a job of each GPU count fills.
-    """
+def _replica_placements(bounds: Bounds, replica: int, share: int, boxes: int, lying: int) -> np.ndarray:
+    """Return the placements of replicas of some GPUs in some boxes, whatever their ep groups require."""
     found = [np.zeros((len(PLACEMENT_COLUMNS), 0), dtype=np.int64)]
-    for number, domain in zip(bounds.num_gpus, domains, strict=True):
-        if number % replica == 0 and domain % share == 0:
-            limits = replace(bounds.limits, nvs_size=domain // share)
-            kept = _Kept(bounds.keep_choices, bounds.boxes, boxes)
-            replicas = _replicas(number // replica, limits, bounds.searched, kept)
-            found.append(np.concatenate([np.full_like(replicas[:1], number), replicas]))
+    limits, kept = bounds.limits, _Kept(bounds.keep_choices, bounds.boxes, boxes)
+    for number in bounds.num_gpus:
+        if number % replica:
+            continue
+        rooms = tuple(domain // share for domain in fills(number, limits) if domain % share == 0)
+        ways = [replace(limits, nvs_size=room) for room in rooms] if lying & _EVEN else []
+        made = [_replicas(number // replica, way, bounds.searched, kept) for way in ways]
+        if limits.uneven and number > limits.nvs_size:
+            laid = _Laid(replica, share, lying, rooms if lying & _EVEN else ())
+            made.append(_replicas(number // replica, limits, bounds.searched, kept, laid))
+        found += [np.concatenate([np.full_like(replicas[:1], number), replicas]) for replicas in made]
     table = np.concatenate(found, axis=1)
     return table[:, bounds.keep_choices(dict(zip(PLACEMENT_COLUMNS, table, strict=True)))]
+
+
+class _Laid(NamedTuple):
+    """Replicas whose ranks follow each other."""
+
+    replica: int  # GPUs
+    share: int  # of them in a fast domain
+    lying: int  # as `_lying`
+    rooms: tuple[int, ...]  # the shares of stages times replicas that placements with divisors have
 
 
 class _Kept(NamedTuple):
@@ -358,18 +397,21 @@ def _outer(kinds: np.ndarray, tables: Sequence[np.ndarray], bounds: Bounds) -> A
 
 
 @functools.lru_cache(maxsize=4096)
-def _replicas(rest: int, limits: Limits, searched: Searched, kept: _Kept) -> np.ndarray:
+def _replicas(rest: int, limits: Limits, searched: Searched, kept: _Kept, laid: _Laid | None = None) -> np.ndarray:
     """Return [columns of a placement after num_gpus, N] ways to have `rest` stages times replicas, of those kept.
 
-    The fast domain of `limits` has room for so many of them.
+    The fast domain of `limits` has room for so many of them, or for GPUs that consecutive ranks take.
     """
-    domain, pipelines = limits.nvs_size, limits.stage_counts
+    pipelines = limits.stage_counts
     if any(SCHEDULES[code].uneven_stages for code in searched.schedule):
         pipelines = np.arange(1, limits.max_stages + 1)
-    pp, pp_nvs = grid(pipelines[rest % pipelines == 0], divisors(domain))
-    dp, dp_nvs = rest // pp, domain // pp_nvs
-    good = (pp % pp_nvs == 0) & (dp % dp_nvs == 0)
-    table = take({"pp": pp, "dp": dp, "pp_nvs": pp_nvs, "dp_nvs": dp_nvs}, good)
+    pipelines = pipelines[rest % pipelines == 0]
+    if laid is None:
+        pp, pp_nvs = grid(pipelines, divisors(limits.nvs_size))
+        table = {"pp": pp, "dp": rest // pp, "pp_nvs": pp_nvs, "dp_nvs": limits.nvs_size // pp_nvs}
+        table = take(table, (pp % pp_nvs == 0) & (table["dp"] % table["dp_nvs"] == 0))
+    else:
+        table = _laid_placements(pipelines, rest // pipelines, limits.nvs_size, laid, searched.order)
     # One choice at a time: the rules leave few of its values for each row before it.
     for choice in CROSSED:
         values = getattr(searched, choice.name)
@@ -382,6 +424,43 @@ def _replicas(rest: int, limits: Limits, searched: Searched, kept: _Kept) -> np.
         if choice.no_effect:
             table = take(table, ~choice.no_effect(table) | (table[choice.name] == values[0]))
         table = take(table, kept.mask(table))
+    if laid is not None:
+        table = take(table, table["orders"] >> table["order"] & 1 == 1)
     made = np.stack([table[name] for name in PLACEMENT_COLUMNS[1:]])
     made.flags.writeable = False  # the cache shares it
     return made
+
+
+def _laid_placements(pp: np.ndarray, dp: np.ndarray, size: int, laid: _Laid, orders: Sequence[int]) -> Arrays:
+    """Return the pipelines and replicas of consecutive ranks, with `orders`, the orders that lay them so, as bits.
+
+    Those with divisors of the degrees, of which `_Laid` has the rooms, are left out.
+    """
+    parts: list[Arrays] = []
+    for order in orders:
+        inner, outer = axes_in(ORDERS[order])[len(REPLICA_AXES) :]
+        degrees = {"pp": pp, "dp": dp}
+        ones, own = np.ones_like(pp), degrees | {"orders": np.full_like(pp, 1 << order)}
+        if laid.lying & _PART:
+            parts.append(own | {"pp_nvs": ones, "dp_nvs": ones})
+        if laid.lying & _IN_ORDER:
+            chain = {axis: degrees[axis] for axis in (inner, outer)}
+            by_rank = rank_order_shares(chain, size, laid.replica * pp * dp, laid.replica, laid.share)
+            parts.append(own | {f"{axis}_nvs": share for axis, share in by_rank.items()})
+        if laid.share == laid.replica <= size:
+            room = size // laid.replica
+            left = room // degrees[inner]
+            for axis, share in ((inner, room), (outer, left)):
+                rows = np.flatnonzero((degrees[axis] > share) & ((axis == inner) | (left > 0)))
+                alone = (degrees[outer][rows] == 1) | (axis == outer)
+                at, share = uneven_shares(degrees[axis][rows], np.broadcast_to(share, pp.shape)[rows], alone)
+                part = take(own, rows[at])
+                first = part[inner] if axis == outer else share
+                parts.append(part | {f"{inner}_nvs": first, f"{outer}_nvs": share if axis == outer else ones[at]})
+    names = ("pp", "dp", "pp_nvs", "dp_nvs")
+    table = {name: np.concatenate([part[name] for part in parts] or [dp[:0]]) for name in (*names, "orders")}
+    columns, which = np.unique(np.stack([table[name] for name in names]), axis=1, return_inverse=True)
+    found = dict(zip(names, columns, strict=True)) | {"orders": np.zeros_like(columns[0])}
+    np.bitwise_or.at(found["orders"], which.ravel(), table["orders"])
+    even = (found["pp"] % found["pp_nvs"] == 0) & (found["dp"] % found["dp_nvs"] == 0)
+    return take(found, ~(even & np.isin(found["pp_nvs"] * found["dp_nvs"], laid.rooms)))

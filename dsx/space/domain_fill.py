@@ -1,18 +1,141 @@
-"""The default placement on fast domains: consecutive ranks fill a domain.
+"""Placements on fast domains: what shares ranks numbered one after the other have, and which shares a search tries.
 
-Launchers number ranks one axis after the other (`dsx.space.tiers.ORDERS`), and consecutive ranks fill a domain. The
-innermost axis has all of its members in a domain if they fit, the next axis as many as the remaining GPUs hold, and so
-on. A job uses the same number of GPUs of each domain, so that a group has the same number of members in each. That
-number divides the degree: it is the largest divisor that fits, 3 for a degree of 6 in a domain of 4, and 64 for a
-degree of 256 in a domain of 72. Other axes, or other jobs, may fill the remaining GPUs.
+Launchers number ranks one axis after the other (`dsx.space.tiers.ORDERS`), and consecutive ranks fill a domain: the
+last domain of a job may have fewer of them, and a domain may end within a group. A share is the most members of a group
+in one domain. A group of d members with a share of t spans ceil(d / t) domains; the last of them has what is left,
+which is as many as its other domains have where t divides d. A group that does not lie so counts as the nearest that is
+no better than its worst-placed group: it spans no fewer domains, and has no more members in that with the fewest.
+
+A plan may also leave GPUs of each domain free, for other jobs. Then consecutive ranks fill what it uses: with groups of
+16 in domains of 72, 64 GPUs of each.
 """
 
+import functools
 import math
 from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 
 from dsx.space.divisors import divisors
+from dsx.space.expert_nesting import REPLICA_AXES
 
 Degrees = Mapping[str, int]  # by axis, the fastest-changing one first
+
+
+def laid_share(degree: Any, stride: Any, unit: Any, alone: Any) -> Any:
+    """Return the share of groups whose members are `stride` ranks apart, in units of `unit` consecutive ranks.
+
+    The groups of an axis follow each other, at any offset that repeats; `alone` says that no group follows the first
+    ones. Whole numbers or arrays that broadcast.
+    """
+    degree, stride, unit = np.broadcast_arrays(*(np.asarray(value, dtype=np.int64) for value in (degree, stride, unit)))
+    span = degree * stride
+    step = np.gcd(span, unit)  # groups begin at multiples of it in a unit
+    latest = np.where(alone, stride, unit - step + np.minimum(stride, step)) - 1
+    crossed = (latest + span - stride) // unit + 1
+    end = (span - stride) % unit
+    least_alone = np.where(end + stride > unit, 1, end // stride + 1)
+    least = np.where(alone, least_alone, np.maximum(step // stride, 1))
+    apart = stride >= unit
+    crossed, least = np.where(apart, degree, crossed), np.where(apart, 1, least)
+    share = nearest_share(degree, crossed, least, unit // stride)
+    return np.where((unit % span == 0) | (crossed == 1), degree, share)
+
+
+def nearest_share(degree: Any, crossed: Any, least: Any, most: Any) -> Any:
+    """Return the share of the best group that is no better than one on `crossed` units, with `least` members in one.
+
+    It spans no fewer units, and has no more members in the one with the fewest. `most` members are in a whole unit.
+    """
+    found = np.ones_like(degree)
+    best_rest, best_crossed = np.zeros_like(degree), np.zeros_like(degree)
+    for share in (least, most, (degree - 1) // np.maximum(crossed - 1, 1)):
+        share = np.clip(share, 1, degree)
+        over, rest = units_spanned(degree, share)
+        better = (rest > best_rest) | ((rest == best_rest) & (over < best_crossed))
+        better = better & (over >= crossed) & (rest <= least)
+        found, best_rest, best_crossed = (
+            np.where(better, new, old) for new, old in ((share, found), (rest, best_rest), (over, best_crossed))
+        )
+    return found
+
+
+def units_spanned(degree: Any, share: Any) -> tuple[Any, Any]:
+    """Return how many units a group spans, and how many members the one with the fewest has."""
+    spanned = -(-degree // share)
+    return spanned, degree - (spanned - 1) * share
+
+
+def rank_order_shares(
+    degrees: Mapping[str, Any], size: int, world: Any = None, stride: Any = 1, taken: Any = 1
+) -> dict[str, Any]:
+    """Return the shares of ranks that fill domains of `size` GPUs one after the other, in the order of `degrees`.
+
+    `world` has the ranks of the job; without it the job is larger than a domain, and more groups follow. Axes before
+    those of `degrees` have `stride` ranks, `taken` of them in a domain. All shares multiply to at most `size`.
+    """
+    found: dict[str, Any] = {}
+    for axis, degree in degrees.items():
+        # A shard key does not know its job, so any number of groups may follow those of the axes of a replica.
+        alone = False if axis in REPLICA_AXES else stride * degree == world
+        share = laid_share(degree, stride, size, alone)
+        share = np.where(taken * share <= size, share, 1)
+        found[axis] = share if world is None else np.where(world <= size, degree, share)
+        taken, stride = taken * share, stride * degree
+    return found
+
+
+def consecutive(degrees: Mapping[str, Any], shares: Mapping[str, Any], world: Any = None) -> Any:
+    """Return whether shares are those of domains of consecutive ranks, as many as the shares multiply to.
+
+    The innermost axes have whole groups in a domain, the next one some members, the others one. Where that share does
+    not divide its degree, each group must lie as the first one does, or none follow.
+    """
+    holds: Any = True
+    whole: Any = True
+    stride: Any = 1
+    for axis, degree in degrees.items():
+        share = shares[axis]
+        alone = False if axis in REPLICA_AXES else stride * degree == world
+        alike = (degree % share == 0) | alone | (degree % share == np.gcd(degree, share))
+        holds = holds & (share <= degree) & np.where(whole, alike, share == 1)
+        whole = whole & (share == degree)
+        stride = stride * degree
+    return holds
+
+
+def used_of_domain(degrees: Degrees, shares: Degrees, size: int) -> int | None:
+    """Return the GPUs of a fast domain of `size` that a plan uses; None if no ranks lie as the shares say."""
+    used, world = math.prod(shares[axis] for axis in degrees), math.prod(degrees.values())
+    if all(degree % shares[axis] == 0 for axis, degree in degrees.items()) or consecutive(degrees, shares, world):
+        return used
+    in_order = rank_order_shares(degrees, size, world)
+    return size if all(in_order[axis] == shares[axis] for axis in degrees) else None
+
+
+def uneven_shares(degree: np.ndarray, room: np.ndarray, alone: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (rows, shares): the shares of [N] axes that a search tries and that do not divide their degrees.
+
+    A domain has room for `room` members; `alone` as in `laid_share`. A share is left out if another one spans no more
+    domains and has no fewer members in each.
+    """
+    cases, of_case = np.unique(np.stack([degree, room, alone]), axis=1, return_inverse=True)
+    tried = [_uneven_shares(*case) for case in cases.T.tolist()]
+    counts = np.array([len(shares) for shares in tried], dtype=np.int64)
+    rows = np.repeat(np.arange(len(degree)), counts[of_case.ravel()])
+    shares = [tried[case] for case in of_case.ravel().tolist() if tried[case]]
+    return rows, np.array([share for some in shares for share in some], dtype=np.int64)
+
+
+@functools.cache
+def _uneven_shares(degree: int, room: int, alone: int) -> tuple[int, ...]:
+    shares = np.arange(1, min(degree - 1, room) + 1)
+    even = degree % shares == 0
+    shares = shares[even | bool(alone) | (degree % shares == np.gcd(degree, shares))]
+    spanned, least = units_spanned(degree, shares)
+    no_worse = (spanned <= spanned[:, None]) & (least >= least[:, None])
+    return tuple(shares[(no_worse.sum(axis=1) == 1) & (degree % shares != 0)].tolist())
 
 
 def fill_in_order(degrees: Degrees, size: int) -> dict[str, int]:

@@ -3,8 +3,9 @@
 A key is a strategy, a microbatch size, the model-parallel degrees with their shares of a fast domain, and the panels
 (rules: arXiv 2410.00273, released code). `dsx.space.blocks` combines keys to candidates.
 
-A degree is any divisor of the GPU count. Panels are the largest degree times a power of two. Fast domains are filled as
-far as the GPU count allows (`dsx.space.limits.fill`).
+A degree is any divisor of the GPU count. Panels are the largest degree times a power of two. Shares divide their
+degrees and fill fast domains as far as the GPU count allows (`dsx.space.limits.fills`), or are those of consecutive
+ranks (`dsx.space.domain_fill`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,9 @@ from dsx.space.boxes import EVERYTHING, Boxes, Filter
 from dsx.space.choices import KEY_COLUMNS, MODEL_AXES
 from dsx.space.codes import Searched
 from dsx.space.divisors import all_divisors
+from dsx.space.domain_fill import rank_order_shares, uneven_shares
 from dsx.space.expert_nesting import REPLICA_AXES, expert_share, nesting_ranks
-from dsx.space.limits import Limits, fill, placed
+from dsx.space.limits import Limits, fills, placed
 from dsx.space.strategy_rules import allowed
 
 Arrays = dict[str, np.ndarray]
@@ -136,15 +138,53 @@ def _with_panels(table: Arrays, axes: list[str], longest: int) -> Arrays:
     return take(crossed, crossed["panels"] <= longest)
 
 
+def even_domains(bounds: Bounds) -> list[int]:
+    """Return the GPUs of a fast domain that jobs use where shares divide their degrees, in increasing order."""
+    return sorted({domain for number in bounds.num_gpus for domain in fills(number, bounds.limits)})
+
+
 def _with_shares(table: Arrays, axes: list[str], bounds: Bounds) -> Arrays:
     """Add, per axis, the members of a group that share a fast domain."""
-    possible = all_divisors([int(f) for f in np.unique(fill(np.array(bounds.num_gpus), bounds.limits.nvs_size))])
-    table = table | {f"{axis}_nvs": np.ones_like(table["tp"]) for axis in MODEL_AXES}
+    possible = all_divisors(even_domains(bounds))
+    table = (
+        table | {f"{axis}_nvs": np.ones_like(table["tp"]) for axis in MODEL_AXES} | {"row": np.arange(len(table["tp"]))}
+    )
+    laid = _with_laid_shares(table, axes, bounds, possible)
     for axis in axes:
         table = cross({k: v for k, v in table.items() if k != f"{axis}_nvs"}, f"{axis}_nvs", possible)
         fits = (table[axis] % table[f"{axis}_nvs"] == 0) & (placed(table, REPLICA_AXES) <= bounds.limits.nvs_size)
         table = take(table, fits)
+    if len(laid["row"]):
+        table = {name: np.concatenate([column, laid[name]]) for name, column in table.items()}
+        # Keys that differ only in their shares follow each other: their layers have the same work.
+        table = take(table, np.argsort(table["row"], kind="stable"))
+    del table["row"]
     return table
+
+
+def _with_laid_shares(table: Arrays, axes: list[str], bounds: Bounds, possible: np.ndarray) -> Arrays:
+    """Return the rows whose groups consecutive ranks lay as no divisors of the degrees do."""
+    size = bounds.limits.nvs_size
+    if not (bounds.limits.uneven and axes and max(bounds.num_gpus) > size):
+        return take(table, slice(0))
+    degrees = {axis: table[axis] for axis in axes}
+    in_order = rank_order_shares(degrees, size)
+    parts = [table | {f"{axis}_nvs": share for axis, share in in_order.items()}]
+    stride = np.ones_like(table["tp"])
+    for position, axis in enumerate(axes):
+        rows = np.flatnonzero((stride <= size) & (stride * table[axis] > size))
+        at, share = uneven_shares(table[axis][rows], size // stride[rows], np.zeros_like(rows))
+        own = take(table, rows[at]) | {f"{axis}_nvs": share}
+        parts.append(own | {f"{inner}_nvs": own[inner] for inner in axes[:position]})
+        stride = stride * table[axis]
+    names = ("row", *(f"{axis}_nvs" for axis in axes))
+    laid = {name: np.concatenate([part[name] for part in parts]) for name in table}
+    first = np.unique(np.stack([laid[name] for name in names]), axis=1, return_index=True)[1]
+    laid = take(laid, np.sort(first))
+    even = np.ones(len(laid["row"]), dtype=bool)
+    for axis in axes:
+        even &= (laid[axis] % laid[f"{axis}_nvs"] == 0) & np.isin(laid[f"{axis}_nvs"], possible)
+    return take(laid, ~even)
 
 
 def _with_experts(table: Arrays, expert_axes: Sequence[str], bounds: Bounds) -> Arrays:
@@ -162,10 +202,15 @@ def _with_experts(table: Arrays, expert_axes: Sequence[str], bounds: Bounds) -> 
 def _with_expert_shares(table: Arrays, expert_axes: Sequence[str], bounds: Bounds) -> Arrays:
     """Replace the ep share of 1 by each share that some placement of replicas gives."""
     found = np.zeros((0, len(table["tp"])), dtype=np.int64)
-    domains = np.unique(fill(np.array(bounds.num_gpus), bounds.limits.nvs_size)).tolist()
-    for dp_nvs in all_divisors(domains).tolist():
+    domains = even_domains(bounds)
+    shares = {*all_divisors(domains).tolist()}
+    if bounds.limits.uneven:  # of consecutive ranks an ep group has as many as the common divisor of both
+        shares |= {ep for ep in all_divisors(np.unique(table["ep"]).tolist()).tolist() if ep <= bounds.limits.nvs_size}
+    for dp_nvs in sorted(shares):
         taken = placed(table, REPLICA_AXES) * dp_nvs
         fits = np.any([domain % taken == 0 for domain in domains], axis=0)
+        if bounds.limits.uneven:
+            fits |= taken <= bounds.limits.nvs_size
         share = np.where(fits, expert_share(table | {"dp_nvs": dp_nvs}, expert_axes), 0)
         found = np.concatenate([found, np.where((found == share).any(axis=0), 0, share)[None]])
     row, which = np.nonzero(found.T)

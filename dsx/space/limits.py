@@ -44,6 +44,7 @@ class Limits:
     num_last_layers: int = 0
     num_predictions: int = 0  # layers of multi-token prediction, part of the head
     counts_ends: bool = False  # whether an even cut may count embedding and head as a layer each
+    uneven: bool = True  # whether groups may lie unevenly on fast domains, and plans leave GPUs of them free
 
     @property
     def chain(self) -> Chain:
@@ -98,6 +99,18 @@ def fill(num_gpus: Any, nvs_size: int) -> Any:
     divisors = np.arange(1, min(nvs_size, int(np.max(num_gpus))) + 1)
     fits = np.asarray(num_gpus)[..., None] % divisors == 0
     return np.max(np.where(fits, divisors, 0), axis=-1)
+
+
+def fills(num_gpus: int, limits: Limits) -> tuple[int, ...]:
+    """Return the GPUs of a fast domain that a job may use where shares divide their degrees, most first.
+
+    They divide `num_gpus`, and no multiple that fits does. Without `uneven` there is only the largest one.
+    """
+    fits = all_divisors([num_gpus])[::-1]
+    fits = fits[fits <= limits.nvs_size]
+    if not limits.uneven:
+        return (int(fits[0]),)
+    return tuple(int(one) for one in fits if not any(more > one and more % one == 0 for more in fits.tolist()))
 
 
 def placed(table: Columns, axes: tuple[str, ...] = PLACED) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 
 from dsx.space.choices import CODES
 from dsx.space.divisors import all_divisors, divisors
-from dsx.space.domain_fill import exact_fill
+from dsx.space.domain_fill import consecutive, exact_fill, rank_order_shares
 from dsx.space.expert_nesting import REPLICA_AXES, expert_share, nesting_ranks, nests, zero_replicas_nest
 from dsx.space.limits import DEGREES, EVEN, GIVEN, OPTIMAL, PLACED, Columns, Limits, Reason, fill, placed
 from dsx.space.recompute_values import NONE_CODE
@@ -169,12 +169,33 @@ def _stored_nearest(plan: Columns, limits: Limits) -> str:
     return f"stored_layers={0 if none else _most_stored(plan, limits)}"
 
 
-def _shares_divide(plan: Columns, limits: Limits) -> Any:
-    del limits
-    good: Any = True
+def _shares_lie(plan: Columns, limits: Limits) -> Any:
+    """Return whether the shares divide their degrees, or are those of consecutive ranks."""
+    divide: Any = True
     for axis in DEGREES:
-        good = good & (plan[axis] % plan[f"{axis}_nvs"] == 0)
-    return good
+        divide = divide & (plan[axis] % plan[f"{axis}_nvs"] == 0)
+    return divide | (_consecutive(plan) | in_rank_order(plan, limits) if limits.uneven else False)
+
+
+def _consecutive(plan: Columns) -> Any:
+    shares = {axis: plan[f"{axis}_nvs"] for axis in PLACED}
+    return _of_order(plan, lambda degrees: consecutive(degrees, shares, plan["num_gpus"]))
+
+
+def in_rank_order(plan: Columns, limits: Limits) -> Any:
+    """Return whether the shares are those of ranks in the order of the plan that fill domain after domain."""
+
+    def equal(degrees: Columns) -> Any:
+        wanted = rank_order_shares(degrees, limits.nvs_size, plan["num_gpus"])
+        return np.logical_and.reduce([plan[f"{axis}_nvs"] == share for axis, share in wanted.items()])
+
+    return _of_order(plan, equal)
+
+
+def _of_order(plan: Columns, found: Callable[[Columns], Any]) -> Any:
+    """Return what is found for the degrees of a plan in the order in which its ranks are numbered."""
+    each = [found({axis: plan[axis] for axis in axes_in(order)}) for order in ORDERS]
+    return np.choose(plan["order"], each)
 
 
 def _shares_detail(plan: Columns, limits: Limits) -> str:
@@ -184,6 +205,26 @@ def _shares_detail(plan: Columns, limits: Limits) -> str:
         for axis in DEGREES
         if plan[axis] % plan[f"{axis}_nvs"]
     )
+
+
+def _shares_nearest(plan: Columns, limits: Limits) -> str:
+    del limits
+    uneven = {axis: plan[f"{axis}_nvs"] for axis in DEGREES if plan[axis] % plan[f"{axis}_nvs"]}
+    nearest = {axis: nearest_of(divisors(plan[axis]), share) for axis, share in uneven.items()}
+    return " ".join(f"nvs.{axis}={share}" for axis, share in nearest.items())
+
+
+def _filled(plan: Columns, limits: Limits) -> Any:
+    """Return whether no multiple of the GPUs that the shares take of a domain fits, or ranks fill domains in order."""
+    taken = placed(plan)
+    if not limits.uneven:
+        return taken >= fill(plan["num_gpus"], limits.nvs_size)
+    more = np.asarray(taken)[..., None] * np.arange(2, limits.nvs_size + 1)
+    could = (more <= limits.nvs_size) & (np.asarray(plan["num_gpus"])[..., None] % more == 0)
+    uneven: Any = False
+    for axis in PLACED:
+        uneven = uneven | (plan[axis] % plan[f"{axis}_nvs"] != 0)
+    return uneven | ~could.any(axis=-1) | in_rank_order(plan, limits)
 
 
 def _shares(plan: Columns) -> str:
@@ -310,15 +351,14 @@ RULES: tuple[PlanRule, ...] = (
         lambda plan, limits: f"microbatch_size={nearest_of(divisors(_sequences(plan)), plan['microbatch_size'])}",
     ),
     PlanRule(
-        Reason("share_not_divisible", "a share of a fast domain does not divide its degree"),
-        (*DEGREES, *(f"{axis}_nvs" for axis in DEGREES)),
-        _shares_divide,
-        _shares_detail,
-        lambda plan, limits: " ".join(
-            f"nvs.{axis}={nearest_of(divisors(plan[axis]), plan[f'{axis}_nvs'])}"
-            for axis in DEGREES
-            if plan[axis] % plan[f"{axis}_nvs"]
+        Reason(
+            "share_not_divisible",
+            "a share of a fast domain does not divide its degree, nor do consecutive ranks lie so",
         ),
+        ("num_gpus", *DEGREES, "order", *(f"{axis}_nvs" for axis in DEGREES)),
+        _shares_lie,
+        _shares_detail,
+        _shares_nearest,
     ),
     PlanRule(
         Reason("domain_exceeded", "the shares multiply to more GPUs than a fast domain has"),
@@ -329,8 +369,8 @@ RULES: tuple[PlanRule, ...] = (
     ),
     PlanRule(
         DOMAIN_NOT_FILLED,
-        ("num_gpus", *_DOMAIN),
-        lambda plan, limits: placed(plan) >= fill(plan["num_gpus"], limits.nvs_size),
+        ("num_gpus", *PLACED, "order", *_DOMAIN),
+        _filled,
         lambda plan, limits: (
             f"{_shares(plan)} uses {placed(plan)} of the {limits.nvs_size} GPUs of a fast domain, but the job can use "
             f"{fill(plan['num_gpus'], limits.nvs_size)}"

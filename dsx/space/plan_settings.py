@@ -7,8 +7,9 @@ degrees multiply to the GPUs, each replica has a microbatch, and each stage has 
 whether it also obeys the rules.
 """
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ from dsx.space.choices import (
     nearest_column,
 )
 from dsx.space.divisors import divisors
-from dsx.space.domain_fill import fill_in_order
+from dsx.space.domain_fill import fill_in_order, rank_order_shares
 from dsx.space.expert_nesting import expert_share
 from dsx.space.layer_layout import LAYOUT, check_stages, layers_of_chunks, num_chunks, text_of
 from dsx.space.limits import DEGREES, GIVEN, PLACED, Limits, placed
@@ -102,9 +103,7 @@ def parse_plan(
     if LAYOUT in seen:
         check_stages(chunks, layout, plan["pp"], plan["vpp"])
     if defaults.in_rank_order:
-        free_axes = [axis for axis in axes_in(ORDERS[plan["order"]]) if f"nvs.{axis}" not in seen]
-        filled = fill_in_order({axis: plan[axis] for axis in free_axes}, limits.nvs_size // placed(plan))
-        plan |= {f"{axis}_nvs": share for axis, share in filled.items()}
+        plan |= {f"{axis}_nvs": share for axis, share in _filled_in_order(plan, seen, limits).items()}
     if "nvs.ep" not in seen:
         plan["ep_nvs"] = int(expert_share(plan, limits.expert_axes))
     sequences = global_batch_size // plan["dp"]
@@ -117,6 +116,18 @@ def parse_plan(
     named = {name: CODES[name][code] if name in CODES else code for name, code in plan.items()}
     columns = {name: strategy if name == "strategy" else named[name] for name in PLAN_COLUMNS}
     return Plan(columns | ({LAYOUT: text_of(chunks)} if LAYOUT in seen else {}))
+
+
+def _filled_in_order(plan: Codes, seen: Collection[str], limits: Limits) -> dict[str, int]:
+    """Return the shares that no setting names: those of ranks in order if the named ones are, else what fits."""
+    degrees = {axis: plan[axis] for axis in axes_in(ORDERS[plan["order"]])}
+    named = {axis: plan[f"{axis}_nvs"] for axis in degrees if f"nvs.{axis}" in seen}
+    free = {axis: degree for axis, degree in degrees.items() if axis not in named}
+    if limits.uneven:
+        in_order = rank_order_shares(degrees, limits.nvs_size, math.prod(degrees.values()))
+        if all(in_order[axis] == share for axis, share in named.items()):
+            return {axis: int(in_order[axis]) for axis in free}
+    return fill_in_order(free, limits.nvs_size // placed(plan))
 
 
 def filled_shares(plan: Plan, settings: Sequence[str]) -> dict[str, int]:

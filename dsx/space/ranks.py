@@ -2,7 +2,8 @@
 
 Ranks are numbered as a mixed radix. The innermost digits are the members of each axis in a fast domain, in the rank
 order of the plan (`dsx.space.tiers.ORDERS`); the outer digits are its domains, in the same order. So the ranks of a
-domain are consecutive. Where the shares fill domains in rank order, this is the numbering of the launcher.
+domain are consecutive. Where the shares fill domains in rank order, this is the numbering of the launcher. Where a
+share does not divide its degree, ranks are numbered one axis after the other, and each domain has the next of them.
 
 An ep group nests in the ranks of other axes (`dsx.space.expert_nesting`). Of the r such ranks of a domain, gcd(ep, r)
 belong to one ep group. The units of outer tiers are divided in the same way. So a group has as many members in a domain
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsx.errors import PlanError
+from dsx.space.domain_fill import used_of_domain
 from dsx.space.expert_nesting import REPLICA_AXES
 from dsx.space.tiers import ORDERS, axes_in, choice_shares, key_shares, stride_of_replicas
 
@@ -46,8 +48,10 @@ class RankGrid:
     """The ranks of a plan; `rank_grid` makes it."""
 
     degrees: Mapping[str, int]  # of each axis but ep, the fastest-changing one first
-    # Members of each axis in a fast domain, and in a unit of each tier between it and the outermost one.
+    # Members of each axis in a fast domain, and in a unit of each tier between it and the outermost one; all of them
+    # where domains cut the numbers of ranks at any place.
     shares: tuple[Mapping[str, int], ...]
+    ranks_per_domain: int  # the last domain may have fewer
     ep: int = 1
     nesting: tuple[str, ...] = ()  # the axes that ep nests in
 
@@ -55,11 +59,6 @@ class RankGrid:
     def world(self) -> int:
         """All ranks."""
         return math.prod(self.degrees.values())
-
-    @property
-    def ranks_per_domain(self) -> int:
-        """The ranks of a fast domain."""
-        return math.prod(self.shares[0].values())
 
     @cached_property
     def columns(self) -> dict[str, np.ndarray]:
@@ -150,7 +149,7 @@ class RankGrid:
     @cached_property
     def _strides(self) -> dict[str, tuple[int, int]]:
         """How far apart the members of each axis are: in a domain, and from one domain to the next."""
-        inner, outer = 1, self.ranks_per_domain
+        inner, outer = 1, math.prod(self.shares[0].values())
         found: dict[str, tuple[int, int]] = {}
         for axis, degree in self.degrees.items():
             found[axis] = inner, outer
@@ -162,26 +161,34 @@ class RankGrid:
         return inner * (place % share) + outer * (place // share)
 
 
-def rank_grid(plan: Mapping[str, Any], expert_axes: Collection[str] = (), units: Sequence[int] = ()) -> RankGrid:
-    """Return the ranks of a plan, given by its columns with codes.
+def rank_grid(
+    plan: Mapping[str, Any], nvs_size: int, expert_axes: Collection[str] = (), units: Sequence[int] = ()
+) -> RankGrid:
+    """Return the ranks of a plan, given by its columns with codes, in fast domains of `nvs_size` GPUs.
 
     `expert_axes` are the axes that shard experts besides ep. `units` are the domains in a unit of each tier between
     fast domain and outermost tier (`dsx.space.tiers.units`); they decide which ranks form a group where several choices
-    are as good for the domains. Raises PlanError if a share does not divide its degree, or ep does not nest.
+    are as good for the domains. Raises PlanError if shares are not those of a placement, or ep does not nest.
     """
     axes = axes_in(ORDERS[int(plan["order"])])
     degrees = {axis: int(plan[axis]) for axis in axes}
     inside = {axis: int(plan[f"{axis}_nvs"]) for axis in axes}
-    for axis in axes:
-        if degrees[axis] % inside[axis]:
-            raise PlanError(f"nvs.{axis}={inside[axis]} does not divide {axis}={degrees[axis]}")
+    used = used_of_domain(degrees, inside, nvs_size)
+    if used is None:
+        uneven = [axis for axis in axes if degrees[axis] % inside[axis]]
+        raise PlanError(
+            "; ".join(f"nvs.{axis}={inside[axis]} does not divide {axis}={degrees[axis]}" for axis in uneven)
+        )
     nesting = tuple(axis for axis in (*REPLICA_AXES, "dp") if axis not in expert_axes)
     ranks, ep = math.prod(degrees[axis] for axis in nesting), int(plan["ep"])
     if ranks % ep:
         raise PlanError(f"ep={ep} does not divide the {ranks} ranks that it nests in")
+    if any(degrees[axis] % inside[axis] for axis in axes):
+        return RankGrid(degrees, (degrees,) * (1 + len(units)), used, ep, nesting)
     stride = stride_of_replicas(plan)
     outer = [key_shares(plan, unit, expert_axes) | choice_shares(plan, stride, unit) for unit in units]
-    return RankGrid(degrees, (inside, *({axis: int(found[axis]) for axis in axes} for found in outer)), ep, nesting)
+    shares = (inside, *({axis: int(found[axis]) for axis in axes} for found in outer))
+    return RankGrid(degrees, shares, used, ep, nesting)
 
 
 def divided(position: np.ndarray, held: Sequence[int], members: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:

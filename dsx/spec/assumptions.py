@@ -113,6 +113,9 @@ class AssumptionsSpec(Spec):
     framework: str = "any"  # of a search that names none: its name or file
     # Placement of a group where the plan does not state it: ranks in order, or one member in each fast domain.
     default_placement: Annotated[Literal["rank_order", "apart"], Sourced] = "rank_order"
+    # Whether groups may lie unevenly on fast domains, and plans leave GPUs of them free; else shares divide their
+    # degrees and fill a domain as far as the GPU count allows.
+    uneven_domains: Annotated[bool, Sourced] = True
     fixed: dict[str, Choice]  # candidate columns that are not searched -> their value
 
     # Factor on the time of every kernel, and what a fit found for the stack and the device generation beside it.

@@ -1,8 +1,8 @@
 """Where the ranks of a trace are placed: which of them share a fast domain, and a unit of each tier beyond it.
 
 Rank r is in domain r // ranks_per_domain, and a unit of a tier has as many consecutive domains as the network says. A
-group whose units have different numbers of its members counts as crossing the tier with the smallest one, as in
-`dsx.space.tiers`.
+group whose units have different numbers of its members counts as the nearest that is no better, as it is priced
+(`dsx.space.domain_fill`).
 """
 
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dsx.hardware.network import Network
+from dsx.space.domain_fill import nearest_share
 from dsx.space.tiers import units
 
 
@@ -21,15 +22,22 @@ class Placement:
     ranks_per_unit: tuple[int, ...]  # innermost first
 
     def shares(self, members: ArrayLike) -> tuple[int, ...]:
-        """Return how many members of a group share a unit, innermost first; the fewest of groups [groups, members]."""
+        """Return how many members of a group share a unit, innermost first; of groups [groups, members], the worst."""
         ranks = np.atleast_2d(members)
-        group = np.arange(len(ranks))[:, None] * (ranks.max() + 1)  # keeps the units of each apart
-        return tuple(int(np.unique(group + ranks // size, return_counts=True)[1].min()) for size in self.ranks_per_unit)
+        return tuple(_share(ranks // size) for size in self.ranks_per_unit)
 
     def link(self, source: ArrayLike, target: ArrayLike) -> tuple[int, ...]:
         """Return whether two ranks share a unit, 2 if they do and else 1, innermost first; of pairs, whether all do."""
         here, there = np.asarray(source), np.asarray(target)
         return tuple(2 if np.all(here // size == there // size) else 1 for size in self.ranks_per_unit)
+
+
+def _share(unit_of: np.ndarray) -> int:
+    """Return how many members share a unit, from the units [groups, members] of groups."""
+    count, degree = unit_of.shape
+    own, members = np.unique(np.arange(count)[:, None] * (unit_of.max() + 1) + unit_of, return_counts=True)
+    crossed = np.bincount(own // (unit_of.max() + 1)).max()
+    return int(nearest_share(np.array(degree), crossed, members.min(), members.max()))
 
 
 def placement(network: Network, ranks_per_domain: int | None = None) -> Placement:

@@ -40,19 +40,28 @@ def launched(tmp_path, num_gpus=12, framework="megatron", cluster="h100-nvs8"):
     return dsx.launch(job, plan, framework=framework, strategy=strategy, out=tmp_path / "out")
 
 
-@pytest.mark.parametrize(("num_gpus", "nodes", "each"), [(12, 2, 6), (16, 2, 8), (4, 1, 4), (20, 4, 5)])
+@pytest.mark.parametrize(("num_gpus", "nodes", "each"), [(12, 2, 8), (16, 2, 8), (4, 1, 4), (20, 3, 8)])
 def test_hosts_start_all_gpus(tmp_path, started, num_gpus, nodes, each):
     found = launched(tmp_path, num_gpus)
     status, words, said = started(found, MEGATRON_LM=".")
     assert (status, words[:4]) == (0, ["--nnodes", str(nodes), "--nproc-per-node", str(each)]), said
     head = found.files["launch.sh"].partition("set -euo")[0]
-    assert (f"{num_gpus} GPUs are no multiple of the 8 of a host" in head) == (each not in (8, num_gpus))
+    assert (f"{each} on each of {nodes - 1} and 4 on the last" in head) == (num_gpus in (12, 20))
     assert ("NODE_RANK=0" in found.needs) == (nodes > 1)
+    last = started(found, MEGATRON_LM=".", NODE_RANK=str(nodes - 1))[1]
+    assert int(last[3]) == num_gpus - each * (nodes - 1)
+
+
+def test_hosts_start_what_the_plan_uses_of_a_domain(tmp_path, started):
+    job = dsx.Job(SPEC, "h100-nvs8", num_gpus=24, global_batch_size=24)
+    found = dsx.launch(job, "tp=2 dp=12 nvs.tp=2 nvs.dp=3", strategy="1d", out=tmp_path / "out")
+    assert started(found, MEGATRON_LM=".")[1][:4] == ["--nnodes", "4", "--nproc-per-node", "6"]
+    assert "uses 6 of the 8 GPUs of a host: 6 on each of 4." in found.files["launch.sh"]
 
 
 def test_hosts_that_do_not_divide_the_gpus_are_refused(tmp_path, started):
-    found = launched(tmp_path)
-    assert started(found, MEGATRON_LM=".", GPUS_PER_NODE="8")[0] == 2
+    found = launched(tmp_path, 16)
+    assert started(found, MEGATRON_LM=".", GPUS_PER_NODE="5")[0] == 2
     large = launched(tmp_path, cluster="gb200-nvl72")
     assert "GPUs of one host" in started(large, MEGATRON_LM=".")[2]
     assert {"GPUS_PER_NODE=4", "NODE_RANK=0"} <= {*large.needs}

@@ -48,9 +48,8 @@ def test_a_plan_that_does_not_fit_says_what_is_largest():
 
 
 def test_a_plan_that_breaks_other_rules_may_fit():
-    evaluation = evaluate(
-        "tp=4", "pp=3", "dp=2", "nvs.dp=2", "nvs.tp=1", problem=on(PROBLEM, hardware(hbm_capacity=1e12))
-    )
+    shares = ["nvs.dp=2", "nvs.tp=1", "nvs.pp=1"]
+    evaluation = evaluate("tp=4", "pp=3", "dp=2", *shares, problem=on(PROBLEM, hardware(hbm_capacity=1e12)))
     assert [violation.reason.name for violation in evaluation.broken] == ["domain_not_filled"]
     assert evaluation.fits
     assert evaluation.costs["step_time_s"] > evaluate(*SETTINGS).costs["step_time_s"]

@@ -16,15 +16,28 @@ from dsx.space.enumerate import Bounds, shard_keys
 from dsx.space.limits import Limits, fill
 
 
-def candidates(strategies, dims, num_gpus, batch, layers=1, nvs_size=1, length=16, text=TINY, ep=(), **filters):
+def candidates(
+    strategies,
+    dims,
+    num_gpus,
+    batch,
+    layers=1,
+    nvs_size=1,
+    length=16,
+    text=TINY,
+    ep=(),
+    uneven=False,
+    order=(0,),
+    **filters,
+):
     """Every candidate as a dict, in the order of the rows."""
     kinds = [layer(strategy, text) for strategy in strategies]
     bounds = Bounds(
         num_gpus=tuple(num_gpus),
         global_batch_size=tuple(batch),
         sequence_length=length,
-        limits=Limits(layers, nvs_size),
-        searched=Searched(ep=ep),
+        limits=Limits(layers, nvs_size, uneven=uneven),
+        searched=Searched(ep=ep, order=order),
         keep_keys=filters.get("keys", everything),
         keep_choices=filters.get("choices", everything),
         expert_axes=tuple(kind.expert_axes for kind in kinds),

@@ -54,7 +54,7 @@ class Placed:
 
     def __init__(self, plan, expert_axes, network):
         self.plan, self.expert_axes = plan, expert_axes
-        self.grid = rank_grid(plan, expert_axes, units(network))
+        self.grid = rank_grid(plan, 8, expert_axes, units(network))
         by_tier = shares_on_tiers(plan, network, expert_axes)
         names = ["nvs", *(tier.name for tier in network.middle)]
         self.shares = [{axis: (plan | by_tier)[f"{axis}_{name}"] for axis in (*AXES, "ep")} for name in names]
@@ -194,29 +194,29 @@ def plan_of(order=0, ep=1, ep_nvs=1, **degrees):
 
 def test_ranks_by_hand():
     """Two domains of four: tp inside, then half of dp; stages last or before the replicas."""
-    grid = rank_grid(plan_of(tp=(2, 2), dp=(4, 2), pp=(2, 1)))
+    grid = rank_grid(plan_of(tp=(2, 2), dp=(4, 2), pp=(2, 1)), 8)
     assert grid.ranks_per_domain == 4 and grid.world == 16
     assert grid.groups(("tp",))[:2].tolist() == [[0, 1], [2, 3]]
     assert grid.groups(("dp",))[:2].tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
     assert grid.groups(("pp",))[0].tolist() == [0, 8]
     assert grid.coordinates(7) == {"tp": 1, "tp2": 0, "cp": 0, "dp": 3, "pp": 0, "ep": 0}
-    other = rank_grid(plan_of(tp=(2, 2), dp=(4, 2), pp=(2, 1), order=ORDERS.index("tp-cp-ep-pp-dp")))
+    other = rank_grid(plan_of(tp=(2, 2), dp=(4, 2), pp=(2, 1), order=ORDERS.index("tp-cp-ep-pp-dp")), 8)
     assert other.groups(("dp",))[0].tolist() == [0, 2, 8, 10]
     assert other.stage_peer(9, 1) == 13 and other.stage_peer(13, 1) == 13
 
 
 def test_experts_by_hand():
     """An ep group takes both tp ranks and two replicas of a domain; dp and tp hold the same experts in both domains."""
-    grid = rank_grid(plan_of(tp=(2, 2), dp=(4, 2), ep=4, ep_nvs=4))
+    grid = rank_grid(plan_of(tp=(2, 2), dp=(4, 2), ep=4, ep_nvs=4), 8)
     assert grid.groups(("ep",)).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert grid.groups(("dp", "tp"), over_ep=True).tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
-    sharded = rank_grid(plan_of(tp=(2, 2), dp=(4, 2), ep=4, ep_nvs=2), expert_axes=("tp",))
+    sharded = rank_grid(plan_of(tp=(2, 2), dp=(4, 2), ep=4, ep_nvs=2), 8, expert_axes=("tp",))
     assert sharded.groups(("ep",)).tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
 def test_uneven_domains_are_divided_in_the_same_way():
     """Six ranks in a domain and groups of four: two of each domain, the same two places of both."""
-    grid = rank_grid(plan_of(dp=(12, 6), ep=4, ep_nvs=2))
+    grid = rank_grid(plan_of(dp=(12, 6), ep=4, ep_nvs=2), 8)
     assert grid.groups(("ep",)).tolist() == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]]
     shards, replicas = zero_groups(grid, ("dp",), 3)
     assert shards.tolist() == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]]
@@ -224,15 +224,15 @@ def test_uneven_domains_are_divided_in_the_same_way():
 
 
 def test_two_chains_reduce_together():
-    grid = rank_grid(plan_of(dp=(2, 2), pp=(4, 1)))
+    grid = rank_grid(plan_of(dp=(2, 2), pp=(4, 1)), 8)
     assert grid.groups(("dp",), chains=2).tolist() == [[0, 1, 6, 7], [2, 3, 4, 5]]
     assert zero_groups(grid, ("dp",), 2, chains=2).shards.tolist() == [[0, 1], [2, 3], [6, 7], [4, 5]]
-    alone = rank_grid(plan_of(dp=(2, 2)))
+    alone = rank_grid(plan_of(dp=(2, 2)), 8)
     assert alone.groups(("dp",), chains=2).tolist() == [[0, 1]]
 
 
 def test_what_is_no_group():
-    grid = rank_grid(plan_of(tp=(2, 2), cp=(2, 2), dp=(4, 1), pp=(3, 1), ep=8, ep_nvs=4))
+    grid = rank_grid(plan_of(tp=(2, 2), cp=(2, 2), dp=(4, 1), pp=(3, 1), ep=8, ep_nvs=4), 8)
     for fails, cause in (
         (lambda: grid.rank(ep=1), "ep=1 is no place of a rank"),
         (lambda: grid.rank(tp=2), "tp=2 is no place"),
@@ -246,16 +246,29 @@ def test_what_is_no_group():
     ):
         with pytest.raises(ValueError, match=cause):
             fails()
-    with pytest.raises(PlanError, match=r"nvs\.tp=2 does not divide tp=3"):
-        rank_grid(plan_of(tp=(3, 2)))
+    with pytest.raises(PlanError, match=r"nvs\.tp=3 does not divide tp=5"):
+        rank_grid(plan_of(tp=(5, 3)), 8)
     with pytest.raises(PlanError, match="ep=3 does not divide the 4 ranks"):
-        rank_grid(plan_of(dp=(4, 1), ep=3))
+        rank_grid(plan_of(dp=(4, 1), ep=3), 8)
+
+
+def test_ranks_of_uneven_groups_follow_each_other():
+    grid = rank_grid(plan_of(tp=(4, 4), dp=(5, 2)), 8)  # domains of 8, 8 and 4 ranks
+    assert grid.ranks_per_domain == 8
+    assert grid.groups(("dp",)).tolist() == [[first, *range(first + 4, 20, 4)] for first in range(4)]
+    free = rank_grid(plan_of(tp=(16, 16), dp=(18, 4)), 72)  # 8 GPUs of each domain are left to others
+    assert free.ranks_per_domain == 64
+    straddling = rank_grid(plan_of(tp=(16, 8), dp=(18, 5)), 72)
+    assert straddling.ranks_per_domain == 72
+    assert straddling.groups(("tp",))[4].tolist() == [*range(64, 80)]
+    experts = rank_grid(plan_of(dp=(10, 4), ep=5), 4)
+    assert experts.groups(("ep",)).tolist() == [[*range(5)], [*range(5, 10)]]
 
 
 def test_large_jobs_are_quick():
     start = time.process_time()
     plan = plan_of(tp=(8, 8), cp=(4, 1), dp=(64, 1), pp=(16, 1), ep=32)
-    grid = rank_grid(plan, ("tp",), (4, 32))
+    grid = rank_grid(plan, 8, ("tp",), (4, 32))
     assert grid.world == 32_768
     for axis in (*AXES, "ep"):
         grid.groups((axis,))
