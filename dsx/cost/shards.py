@@ -72,22 +72,32 @@ def weight_shards(
     # An ep group that spans several data-parallel replicas has a fraction of a rank in each.
     if dp_replicas is None:
         return [dp_shard.times(members).whole() for members in axes], []
-    holders = [dp_shard.times(dp_replicas).times(members).whole() for members in axes]
-    # A plan that breaks the rules may have more replicas than holders.
-    counts = [xp.minimum(dp_replicas.size, members.size) for members in holders]
-    parts = [_split(members, dp_replicas, count) for members, count in zip(holders, counts, strict=True)]
+    parts: list[tuple[Group, Group]] = []
+    for members in axes:
+        holders, shards = dp_shard.times(dp_replicas).times(members).whole(), dp_shard.times(members).whole()
+        # A plan that breaks the rules may have more replicas than holders.
+        parts.append(_split(holders, shards, dp_replicas, xp.minimum(dp_replicas.size, holders.size)))
     return [shard for shard, _ in parts], [replicas for _, replicas in parts]
 
 
-def _split(holders: Group, dp_replicas: Group, count: PerPlan) -> tuple[Group, Group]:
-    """Return the shard group and the replica group, of `count` ranks, of the ranks that hold the same parameters."""
-    tiers = [*zip(holders.by_tier, dp_replicas.by_tier, strict=True)]
-    per_unit = [_gcd(members.share, replicas.share) for members, replicas in tiers]
-    inner, *outer = (
-        _on_units(holders.size / count, xp.ceil(members.domains * own / count), members.share / own)
-        for (members, _), own in zip(tiers, per_unit, strict=True)
-    )
-    return inner._replace(outer=tuple(outer)), group(count, *per_unit)
+def _split(holders: Group, shards: Group, dp_replicas: Group, count: PerPlan) -> tuple[Group, Group]:
+    """Return the shard group and the replica group, of `count` ranks, of the ranks that hold the same parameters.
+
+    Where these lie unevenly, both are those of any other weight: the `shards` and the `dp_replicas`.
+    """
+    of_shards: list[Group] = []
+    of_replicas: list[Group] = []
+    for members, shard, replicas in zip(holders.by_tier, shards.by_tier, dp_replicas.by_tier, strict=True):
+        even, own = members.domains * members.share == members.size, _gcd(members.share, replicas.share)
+        domains = xp.where(even, members.domains * own / count, shard.domains)
+        of_shards.append(_on_units(holders.size / count, domains, xp.where(even, members.share / own, shard.share)))
+        domains = xp.where(even, count / own, replicas.domains)
+        of_replicas.append(_on_units(count, domains, xp.where(even, own, replicas.share)))
+    return _of_tiers(of_shards), _of_tiers(of_replicas)
+
+
+def _of_tiers(groups: list[Group]) -> Group:
+    return groups[0]._replace(outer=tuple(groups[1:]))
 
 
 def _on_units(size: PerPlan, domains: PerPlan, share: PerPlan) -> Group:

@@ -205,7 +205,8 @@ def _with_expert_shares(table: Arrays, expert_axes: Sequence[str], bounds: Bound
     domains = even_domains(bounds)
     shares = {*all_divisors(domains).tolist()}
     if bounds.limits.uneven:  # of consecutive ranks an ep group has as many as the common divisor of both
-        shares |= {ep for ep in all_divisors(np.unique(table["ep"]).tolist()).tolist() if ep <= bounds.limits.nvs_size}
+        divisors = all_divisors([1, *np.unique(table["ep"]).tolist()])
+        shares |= {*divisors[divisors <= bounds.limits.nvs_size].tolist()}
     for dp_nvs in sorted(shares):
         taken = placed(table, REPLICA_AXES) * dp_nvs
         fits = np.any([domain % taken == 0 for domain in domains], axis=0)

@@ -78,7 +78,7 @@ def test_a_tree_has_levels_on_each_tier():
         (8, (8, 8), 7e-6, 7 / 8 / 400),
         (32, (8, 32), 1e-5 + 31e-6, 24 / 32 / 50),
         (64, (8, 32), 2e-5 + 63e-6, 32 / 64 / 12.5),  # half of the bytes leave the leaf
-        (36, (1, 32), 2e-5 + 35e-6, 35 / 36 / 50),  # a ninth leaves it: the NICs take longer
+        (36, (1, 32), 2e-5 + 35e-6, 32 / 36 / 12.5),  # of the four GPUs in the second leaf eight ninths do
     ],
 )
 def test_of_an_exchange_the_slowest_tier_decides(size, shares, latency, seconds):

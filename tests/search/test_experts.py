@@ -56,6 +56,7 @@ def test_ep_etp_and_edp_make_up_the_ranks_of_a_stage(strategy):
     columns |= {name: column.tolist() for name, column in choices.items()}
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     assert {row["ep"] for row in rows} == {1, 2, 3, 6}
+    even = 0
     for row in rows:
         stage = math.prod(row[axis] for axis in AXES) * row["dp"]
         assert stage * row["pp"] == row["num_gpus"]
@@ -66,8 +67,12 @@ def test_ep_etp_and_edp_make_up_the_ranks_of_a_stage(strategy):
         inside = math.prod(shares[axis] for axis in (*AXES, "dp")) // etp(strategy, {"tp": shares["tp"]})
         assert shares["ep"] == math.gcd(row["ep"], inside)
         assert inside % shares["ep"] == 0
-        assert edp % (inside // shares["ep"]) == 0
-        assert math.prod(shares[axis] for axis in (*AXES, "dp")) * row["pp_nvs"] == {12: 6, 24: 8}[row["num_gpus"]]
+        placed = math.prod(shares[axis] for axis in (*AXES, "dp")) * row["pp_nvs"]
+        if all(row[axis] % row[f"{axis}_nvs"] == 0 for axis in (*AXES, "dp", "pp")):
+            assert edp % (inside // shares["ep"]) == 0
+            even += placed in {12: (6, 4), 24: (8, 6)}[row["num_gpus"]]
+        assert placed <= 8
+    assert 0.5 * len(rows) < even < len(rows)
     assert len({tuple(row.values()) for row in rows}) == len(rows)
 
 
