@@ -19,7 +19,7 @@ from dsx.records import leaves
 from dsx.space.choices import KEY_COLUMNS, STEP_COLUMNS
 from dsx.space.enumerate import Arrays
 from dsx.space.recompute_values import FULL_CODE, NONE_CODE, VALUES
-from dsx.space.tiers import choice_shares, stride_of_replicas, units
+from dsx.space.tiers import choice_shares, replica_of, units
 
 _AT_ONCE = 8192  # rows: their arrays fit into the cache of a core
 
@@ -65,9 +65,9 @@ def on_tiers(problem: Problem, columns: Arrays) -> Arrays:
 
 def on_units(columns: Arrays, units: Mapping[str, Any]) -> Arrays:
     """Return columns as `on_tiers` does; `units` has the fast domains in a unit of each tier, as a number or [N]."""
-    stride = stride_of_replicas(columns)
+    replica = replica_of(columns)
     for tier, unit in units.items():
-        shares = choice_shares(columns, stride, unit)
+        shares = choice_shares(columns, replica, unit)
         columns = columns | {f"{axis}_{tier}": share for axis, share in shares.items()}
     return columns
 

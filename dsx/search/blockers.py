@@ -164,8 +164,8 @@ def _rule(column: str, problem: Problem) -> str:
     strategies = problem.strategies[0] if len(problem.strategies) == 1 else "a searched strategy"
     if column.endswith("_nvs"):
         axis = column.removesuffix("_nvs")
-        domain = f"the shares multiply to the largest divisor of num_gpus that fits a fast domain of {problem.nvs_size}"
-        return f"the share divides {axis}, and {domain}"
+        domain = f"the shares fill a fast domain of {problem.nvs_size} as far as num_gpus allows"
+        return f"the share divides {axis} or is that of consecutive ranks, and {domain}"
     if column in MODEL_AXES and not any(column in layer.axes for kinds in problem.kinds for layer in kinds):
         return f"nothing of {problem.model.name} is sharded over {column} under {strategies}"
     if column in REPLICA_AXES:

@@ -28,7 +28,7 @@ from dsx.space.expert_nesting import REPLICA_AXES, ep_constraints
 from dsx.space.limits import Limits, fills, placed
 from dsx.space.plan_rules import RULES, least_microbatches, microbatch_groups
 from dsx.space.schedules import SCHEDULES
-from dsx.space.tiers import ORDERS, axes_in, choice_shares, distinct_order, ep_ranks_adjacent
+from dsx.space.tiers import ORDERS, Replica, axes_in, choice_shares, distinct_order, ep_ranks_adjacent
 from dsx.units import LARGEST_COUNT
 
 # Whether [B] blocks times the placements of a slice are wanted, [B, P].
@@ -307,7 +307,8 @@ def _placements(
     table = of_replicas(replica, share, boxes, lying)
     columns = dict(zip(PLACEMENT_COLUMNS, table, strict=True))
     nested = zero_replicas_of_whole_groups(columns, whole) & (np.gcd(wide, columns["dp_nvs"]) == near)
-    distinct = distinct_order(columns, bounds.searched.order, replica // share, bounds.units, whole)
+    stages = Replica(replica, share, bool(lying & _EVEN))
+    distinct = distinct_order(columns, bounds.searched.order, stages, bounds.units, whole)
     # The order comes last of the choices. Where it decides how groups lie, not every order has a placement.
     only = changes(*table[:-1]) & ep_ranks_adjacent(columns["order"], whole)
     return table[:, nested & (distinct | only)]
@@ -388,8 +389,10 @@ def _outer(kinds: np.ndarray, tables: Sequence[np.ndarray], bounds: Bounds) -> A
     found: Arrays = {}
     for name, unit in zip(bounds.tiers, bounds.units, strict=True):
         parts = [
-            choice_shares(dict(zip(PLACEMENT_COLUMNS, table, strict=True)), replica // share, unit)
-            for (replica, share), table in zip(kinds[:2].T.tolist(), tables, strict=True)
+            choice_shares(
+                dict(zip(PLACEMENT_COLUMNS, table, strict=True)), Replica(replica, share, bool(lying & _EVEN)), unit
+            )
+            for (replica, share, lying), table in zip(kinds[[0, 1, 6]].T.tolist(), tables, strict=True)
         ]
         none = np.zeros(0, dtype=np.int64)
         found |= {f"{axis}_{name}": np.concatenate([none, *(part[axis] for part in parts)]) for axis in ("pp", "dp")}

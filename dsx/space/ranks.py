@@ -23,7 +23,7 @@ import numpy as np
 from dsx.errors import PlanError
 from dsx.space.domain_fill import used_of_domain
 from dsx.space.expert_nesting import REPLICA_AXES
-from dsx.space.tiers import ORDERS, axes_in, choice_shares, key_shares, stride_of_replicas
+from dsx.space.tiers import ORDERS, axes_in, choice_shares, key_shares, replica_of
 
 
 class Keys(NamedTuple):
@@ -185,8 +185,7 @@ def rank_grid(
         raise PlanError(f"ep={ep} does not divide the {ranks} ranks that it nests in")
     if any(degrees[axis] % inside[axis] for axis in axes):
         return RankGrid(degrees, (degrees,) * (1 + len(units)), used, ep, nesting)
-    stride = stride_of_replicas(plan)
-    outer = [key_shares(plan, unit, expert_axes) | choice_shares(plan, stride, unit) for unit in units]
+    outer = [key_shares(plan, unit, expert_axes) | choice_shares(plan, replica_of(plan), unit) for unit in units]
     shares = (inside, *({axis: int(found[axis]) for axis in axes} for found in outer))
     return RankGrid(degrees, shares, used, ep, nesting)
 

@@ -5,8 +5,10 @@ the other (`ORDERS`, Megatron-LM's rank orders), and consecutive ranks fill a un
 members of a group share a unit. Let an axis have d domains at a stride of s domains: a unit of u domains holds
 gcd(d, u / s) of them, and one if s does not divide u. A group that a unit cuts unevenly, or whose stride does not
 divide the unit, straddles units. It then counts as crossing the tier with the smallest number of members that any of
-its units has. A job that fits into one unit has all stages and replicas there. Groups of the axes of a replica count as
-in a larger job, because a shard key does not know the size of its job.
+its units has. Where groups lie unevenly on domains already, ranks are numbered through, and a group counts as
+`dsx.space.domain_fill.laid_share` says, or as apart beyond its domains where those cut inner groups. A job that fits
+into one unit has all stages and replicas there. Groups of the axes of a replica count as in a larger job, because a
+shard key does not know the size of its job.
 
 The axes of a replica come first in every order, and ep nests in the ranks that follow them. So the shard key does not
 depend on the order.
@@ -14,10 +16,11 @@ depend on the order.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from dsx.space.domain_fill import consecutive, laid_share
 from dsx.space.expert_nesting import REPLICA_AXES, nesting_ranks
 
 if TYPE_CHECKING:
@@ -39,12 +42,21 @@ def _steps(unit: Any, stride: Any) -> Any:
     return np.where(unit % stride == 0, unit // stride, 1)
 
 
-def stride_of_replicas(keys: Columns) -> Any:
-    """Return the domains that a stage of a replica spans: the stride from one replica to the next."""
-    stride: Any = 1
+class Replica(NamedTuple):
+    """A stage of a replica: numbers, or arrays [N]."""
+
+    ranks: Any
+    share: Any  # of them in a fast domain
+    even: Any  # whether shares divide the degrees of all its axes
+
+
+def replica_of(keys: Columns) -> Replica:
+    """Return the stages of replicas of shard keys."""
+    even: Any = True
     for axis in REPLICA_AXES:
-        stride = stride * (keys[axis] // keys[f"{axis}_nvs"])
-    return stride
+        even = even & (keys[axis] % keys[f"{axis}_nvs"] == 0)
+    shares = math.prod(keys[f"{axis}_nvs"] for axis in REPLICA_AXES)
+    return Replica(math.prod(keys[axis] for axis in REPLICA_AXES), shares, even)
 
 
 def key_shares(keys: Columns, unit: Any, expert_axes: Collection[str]) -> dict[str, Any]:
@@ -59,25 +71,48 @@ def key_shares(keys: Columns, unit: Any, expert_axes: Collection[str]) -> dict[s
         stride = stride * domains
     nested = math.prod(inside[axis] for axis in REPLICA_AXES if axis not in expert_axes)
     found["ep"] = keys["ep_nvs"] * np.gcd(keys["ep"] // keys["ep_nvs"], nested * _steps(unit, stride))
-    return found
+    _, share, even = replica_of(keys)
+    if np.all(even):
+        return found
+    laid: dict[str, Any] = {"ep": keys["ep_nvs"]}
+    lies = consecutive(*({axis: keys[f"{axis}{part}"] for axis in REPLICA_AXES} for part in ("", "_nvs")))
+    between: Any = 1
+    for axis in REPLICA_AXES:
+        # Where groups straddle domains, their shares do not tell the ranks of a domain.
+        laid[axis] = np.where(lies, laid_share(keys[axis], between, unit * share, False), keys[f"{axis}_nvs"])
+        between = between * keys[axis]
+    return {axis: np.where(even, own, laid[axis]) for axis, own in found.items()}
 
 
-def choice_shares(choices: Columns, stride: Any, unit: Any) -> dict[str, Any]:
-    """Return how many members of pp and dp share a unit; a stage of a replica spans `stride` domains."""
+def choice_shares(choices: Columns, replica: Replica, unit: Any) -> dict[str, Any]:
+    """Return how many members of pp and dp share a unit."""
+    ranks, share, even = replica
+    stride = ranks // share
     stages, replicas = (choices[axis] // choices[f"{axis}_nvs"] for axis in ("pp", "dp"))
     replicas_first = np.asarray(choices["order"]) == 0
     pp = np.gcd(stages, _steps(unit, np.where(replicas_first, stride * replicas, stride)))
     dp = np.gcd(replicas, _steps(unit, np.where(replicas_first, stride, stride * stages)))
     one_unit = stride * stages * replicas <= unit  # the job fits into one
     pp, dp = np.where(one_unit, stages, pp), np.where(one_unit, replicas, dp)
-    return {"pp": choices["pp_nvs"] * pp, "dp": choices["dp_nvs"] * dp}
+    found = {"pp": choices["pp_nvs"] * pp, "dp": choices["dp_nvs"] * dp}
+    even = even & (choices["pp"] % choices["pp_nvs"] == 0) & (choices["dp"] % choices["dp_nvs"] == 0)
+    if np.all(even):
+        return found
+    held = unit * share * choices["pp_nvs"] * choices["dp_nvs"]
+    job = ranks * choices["pp"] * choices["dp"]
+    for axis, inner, first in (("pp", "dp", ~replicas_first), ("dp", "pp", replicas_first)):
+        degree, others = choices[axis], choices[inner]
+        laid = laid_share(degree, np.where(first, ranks, ranks * others), held, ~first | (others == 1))
+        laid = np.where(ranks == share, np.where(job <= held, degree, laid), choices[f"{axis}_nvs"])
+        found[axis] = np.where(even, found[axis], laid)
+    return found
 
 
 def shares_on_tiers(plan: Columns, network: "Network", expert_axes: Collection[str]) -> dict[str, int]:
     """Return the columns ``<axis>_<tier>`` of a plan for each tier between fast domain and outermost tier."""
     found: dict[str, int] = {}
     for tier, unit in zip(network.middle, units(network), strict=True):
-        shares = key_shares(plan, unit, expert_axes) | choice_shares(plan, stride_of_replicas(plan), unit)
+        shares = key_shares(plan, unit, expert_axes) | choice_shares(plan, replica_of(plan), unit)
         found |= {f"{axis}_{tier.name}": int(share) for axis, share in shares.items()}
     return found
 
@@ -87,6 +122,8 @@ def straddling(plan: Columns, network: "Network") -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     axes = axes_in(ORDERS[plan["order"]])
     domains = {axis: plan[axis] // plan[f"{axis}_nvs"] for axis in axes}
+    if any(plan[axis] % plan[f"{axis}_nvs"] for axis in axes):
+        return found  # each group counts as it lies
     for tier, unit in zip(network.middle, units(network), strict=True):
         stride = 1
         one_unit = math.prod(domains.values()) <= unit
@@ -106,7 +143,7 @@ def axes_in(order: str) -> tuple[str, ...]:
 
 
 def distinct_order(
-    choices: Columns, orders: Sequence[int], stride: Any, unit_sizes: Sequence[int], whole: Any = 1
+    choices: Columns, orders: Sequence[int], replica: Replica, unit_sizes: Sequence[int], whole: Any = 1
 ) -> Any:
     """Return which plans a search tries: those whose order differs in effect from the first of `orders`.
 
@@ -116,8 +153,8 @@ def distinct_order(
     first = min(orders)
     distinct = np.asarray(choices["order"]) == first
     for unit in unit_sizes:
-        shares = choice_shares(choices, stride, unit)
-        of_first = choice_shares({**choices, "order": np.full_like(choices["order"], first)}, stride, unit)
+        shares = choice_shares(choices, replica, unit)
+        of_first = choice_shares({**choices, "order": np.full_like(choices["order"], first)}, replica, unit)
         distinct = distinct | (shares["pp"] != of_first["pp"]) | (shares["dp"] != of_first["dp"])
     return distinct & ep_ranks_adjacent(choices["order"], whole)
 

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from dsx.hardware.network import Network, Tier
 from dsx.space.tiers import (
     ORDERS,
+    Replica,
     axes_in,
     choice_shares,
     distinct_order,
     key_shares,
+    replica_of,
     shares_on_tiers,
     straddling,
-    stride_of_replicas,
 )
 
 AXES = ("tp", "tp2", "cp", "pp", "dp")
@@ -35,7 +36,7 @@ def made(beyond, inside, order=0, ep=1, ep_nvs=1):
 
 
 def on_units(plan, unit):
-    found = key_shares(plan, unit, ()) | choice_shares(plan, stride_of_replicas(plan), unit)
+    found = key_shares(plan, unit, ()) | choice_shares(plan, replica_of(plan), unit)
     return {axis: int(share) for axis, share in found.items()}
 
 
@@ -117,12 +118,14 @@ def test_a_search_tries_no_order_that_changes_nothing():
         "dp_nvs": np.array([2, 2, 2, 2, 8, 2]),
         "order": np.array([0, 1, 1, 1, 1, 1]),  # the last has four domains, which share the unit
     }
-    assert distinct_order(plans, (0, 1), 1, (4,)).tolist() == [True, True, False, False, False, False]
-    assert distinct_order(plans, (0, 1), 1, (2,)).tolist() == [True, True, False, False, False, True]
-    assert distinct_order(plans, (0, 1), 4, (4,)).tolist() == [True] + 5 * [False]  # a stage fills the unit
-    assert distinct_order(plans, (0, 1), 1, ()).tolist() == [True] + 5 * [False]  # two tiers
-    assert distinct_order(plans | {"order": np.ones(6, dtype=int)}, (1,), 1, (4,)).all()
-    assert distinct_order(plans, (0, 1), 1, (4,), whole=2).tolist() == [True] + 5 * [False]
+    assert distinct_order(plans, (0, 1), Replica(1, 1, True), (4,)).tolist() == [True, True, False, False, False, False]
+    assert distinct_order(plans, (0, 1), Replica(1, 1, True), (2,)).tolist() == [True, True, False, False, False, True]
+    assert distinct_order(plans, (0, 1), Replica(4, 1, True), (4,)).tolist() == [True] + 5 * [
+        False
+    ]  # a stage fills the unit
+    assert distinct_order(plans, (0, 1), Replica(1, 1, True), ()).tolist() == [True] + 5 * [False]  # two tiers
+    assert distinct_order(plans | {"order": np.ones(6, dtype=int)}, (1,), Replica(1, 1, True), (4,)).all()
+    assert distinct_order(plans, (0, 1), Replica(1, 1, True), (4,), whole=2).tolist() == [True] + 5 * [False]
 
 
 def test_the_columns_of_a_plan():

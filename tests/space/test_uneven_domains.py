@@ -9,9 +9,12 @@ import pytest
 from space.test_enumerate import DIMS, candidates, values
 from space.texts import ONE_AXIS, TWO_AXES
 
+from dsx.hardware.network import Network, Tier
 from dsx.space.domain_fill import laid_share, rank_order_shares, units_spanned
 from dsx.space.limits import Limits, fills
 from dsx.space.plan_rules import RULES
+from dsx.space.ranks import rank_grid
+from dsx.space.tiers import shares_on_tiers
 
 AXES = ("tp", "cp", "dp", "pp")
 
@@ -162,3 +165,32 @@ def test_every_placement_of_a_search_obeys_the_rules(num_gpus, size):
     table = {name: np.array([one[name] for one in found]) for name in found[0]}
     for rule in RULES:
         assert np.all(rule.holds(table | {"sequence_length": 16}, limits)), rule.reason
+
+
+def test_uneven_groups_on_outer_tiers_are_priced_no_better_than_they_lie():
+    rng, compared = random.Random(3), 0
+    for _ in range(300):
+        degrees = {axis: rng.choice([1, 1, 2, 3, 4, 5, 6, 9]) for axis in AXES}
+        world, size, unit = math.prod(degrees.values()), rng.choice([4, 8, 9]), rng.choice([2, 3, 4])
+        if not size < world < 1000:
+            continue
+        order = rng.choice([0, 1])
+        ordered = {axis: degrees[axis] for axis in (("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp"))[order]}
+        shares = {axis: int(share) for axis, share in rank_order_shares(ordered, size, world).items()}
+        if not any(degrees[axis] % share for axis, share in shares.items()):
+            continue
+        plan = {**degrees, "tp2": 1, "tp2_nvs": 1, "ep": 1, "ep_nvs": 1, "order": order}
+        plan |= {f"{axis}_nvs": share for axis, share in shares.items()}
+        grid = rank_grid(plan, size, (), (unit,))
+        network = Network(tiers=(Tier(1, 1, "nvs", size), Tier(1, 1, "leaf", size * unit), Tier(1, 1, "spine", 0)))
+        on_tiers = shares_on_tiers(plan, network, ())
+        for axis, degree in degrees.items():
+            for share, ranks in ((shares[axis], 1), (on_tiers[f"{axis}_leaf"], unit)):
+                spanned, least = units_spanned(degree, share)
+                for group in grid.groups((axis,)).tolist():
+                    at = [rank // (grid.ranks_per_domain * ranks) for rank in group]
+                    counts = [at.count(one) for one in {*at}]
+                    assert spanned >= len(counts), (plan, axis, ranks)
+                    assert least <= min(counts), (plan, axis, ranks)
+            compared += degree > 1
+    assert compared > 200
