@@ -152,9 +152,9 @@ def test_a_group_is_where_the_placement_says():
     placed = placement(CLUSTER.network, ranks_per_domain=4)
     assert placed.shares([0, 1, 2, 3, 4, 5, 6, 7])[0] == 4
     assert placed.shares([0, 1, 2, 4])[0] == 3  # on two domains, and one member in that with the fewest
-    assert placed.shares([[0, 1, 2, 3], [4, 8, 9, 12]])[0] == 2  # as on three domains
+    assert placed.shares([[0, 1, 2, 3, 4], [8, 9, 12, 13, 16]])[0] == 2  # on three domains
     assert placed.shares([0, 8, 16])[0] == 1
-    assert placed.shares([[0, 1, 2, 3], [4, 5, 6, 8], [9, 10, 12, 13]])[0] == 1  # and as in the group with the fewest
+    assert placed.shares([[0, 1, 2, 3], [4, 5, 6, 8], [9, 10, 12, 13]])[0] == 3  # as the second one lies
     assert placed.shares([[0, 1, 2, 3], [9, 10, 12, 13]])[0] == 2
     assert (placed.link(3, 4)[0], placed.link(4, 7)[0]) == (1, 2)
     assert (placed.link([3, 4], [4, 7])[0], placed.link([0, 4], [1, 7])[0]) == (1, 2)
