@@ -22,7 +22,7 @@ from dsx.api.operator_placement import OperatorPlacement
 from dsx.api.trace_inspect import TraceSummary
 from dsx.api.trace_replay import TraceReplay
 from dsx.api.trace_write import WrittenTrace
-from dsx.launching.megatron import Launch
+from dsx.launching.launch import Launch
 
 # What a user wants, and the names for it in the order in which they are read: a function, then its answer.
 GROUPS = {

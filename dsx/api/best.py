@@ -15,7 +15,6 @@ from dsx.api.limits import LimitLike, given_limits
 from dsx.api.pipelines import say_few_pipelines, say_inexact_schedules
 from dsx.api.plan_like import PlanLike, given_plan
 from dsx.api.searched import Searched, check_fixed, left_out_text, searched
-from dsx.api.software_remarks import other_software
 from dsx.api.what_fits import MOST_TIMES, what_would_fit
 from dsx.cost.interval import unlike
 from dsx.display.extrapolation import extrapolated_text, less_sure_text
@@ -28,7 +27,7 @@ from dsx.display.plan_frame import plans_frame
 from dsx.display.plan_table import plans_text, resolution_text, tie_text, within_resolution
 from dsx.display.three_plans import mfu_of_peaks, precision_text, roles_of, selection_text, three_plans_text
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
-from dsx.launching.megatron import Launch
+from dsx.launching.launch import Launch
 from dsx.launching.text import launch_data, launch_of, launch_text
 from dsx.pricing.measured_kernels import Coverage, coverage, idle_rows
 from dsx.pricing.problem import Problem
@@ -257,7 +256,9 @@ def searched_text(found: Searched, strategies: Sequence[str], job: Job, counts: 
     """Return lines on the job of a search, on its step, and on how many candidates of which strategies it priced."""
     problem, names = found.problem, list(map(printable, strategies))
     of = f"{len(names)} strategies, {', '.join(names)}" if len(names) > 1 else f"one strategy, {names[0]}"
+    stack = printable(problem.assumptions_spec.stack or "")
     runs = "" if found.framework.unlimited else f", as {printable(found.framework.name)} runs them"
+    runs = f"{runs} (software {stack})" if stack else runs
     cut = f", {counts.cut:,} of them with their best cut" if counts.cut else ""
     bounded = f"{counts.priced:,} priced{cut}, bounds exclude the others"
     done = f"{counts.feasible:,} feasible" if counts.feasible is not None else bounded
@@ -316,7 +317,7 @@ def best(
     run; InputError for a limit that is none or contradicts `fix`.
     """
     restricted = Restricted(fix, limit, strategy, framework, partition, train_tokens)
-    job = with_margin(checked(job), memory_margin)
+    job = with_margin(checked(job), memory_margin).run_by(framework)
     if top is None:
         return plans_of_roles(job, ROLES, _KNOWN, restricted, watch)
     return plans_of_roles(job, (), count("top", top), restricted, watch)
@@ -354,9 +355,6 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
         *replicas_left_out(job.num_gpus, job.global_batch_size),
     ):
         warn(said)
-    if framework is not None:
-        for said in other_software(found.framework.name, job.assumptions):
-            warn(said)
     fixed = fixed_settings(given.settings, job.num_gpus, widest.limits())
     check_fixed(found, fixed, "--fix {}".format)
     limits = given_limits(limit, fixed)

@@ -13,8 +13,9 @@ from dsx.errors import InputError
 from dsx.printable import printable
 from dsx.search.fastest import fastest_below, problems_of
 from dsx.search.search_spaces import SearchSpaces, spaces_of
-from dsx.space.boxes import Limitation, Selection, broken
+from dsx.space.boxes import Limitation, Selection
 from dsx.space.plan import Plan
+from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.framework import FrameworkSpec
 from dsx.spec.model import has_experts
 
@@ -29,7 +30,8 @@ class Beyond:
     step_time_s: float  # [s]
     saved: float | None  # of the step time of the fastest plan that the framework runs; None if none fits
     limits: Mapping[str, Any]  # the choices of the plan that the framework does not run
-    frameworks: Sequence[str]  # that run the plan
+    framework: str  # that runs the plan
+    stack: str | None  # its software, which the plan is priced with
 
     def to_data(self) -> dict[str, Any]:
         """Return the plan as plain data."""
@@ -38,7 +40,8 @@ class Beyond:
             "step_time_s": self.step_time_s,
             "saved": self.saved,
             "limits": dict(self.limits),
-            "frameworks": list(self.frameworks),
+            "framework": self.framework,
+            "stack": self.stack,
         }
 
 
@@ -55,27 +58,28 @@ class Asked(NamedTuple):
 def beyond(found: Searched, asked: Asked, best: Mapping[str, Any] | None) -> tuple[Beyond | None, list[str]]:
     """Return the fastest plan of the frameworks other than that of a search, if it is faster than the `best` there.
 
-    The frameworks are those with limits in the search path. The second result names those that run a plan of the kind
-    that is asked for.
+    The frameworks are those with limits in the search path, each priced with its own software. The second result names
+    those that run a plan of the kind that is asked for.
     """
     if found.framework.unlimited:
         return None, []
-    least, plan = np.inf if best is None else best["step_time_s"], None
-    others = []
+    least = np.inf if best is None else best["step_time_s"]
+    fastest: tuple[Plan, str, str | None] | None = None
+    others: list[str] = []
     for other in _limited(found.framework):
         if (spaces := spaces_for(other, found, asked)) is None or not spaces.size:
             continue
-        others.append(other)
+        others.append(other.name)
         plans, _ = fastest_below(spaces, 1, least)
         if plans and plans[0]["step_time_s"] < least:
-            least, plan = plans[0]["step_time_s"], plans[0]["plan"]
-    names = [other.name for other in others]
-    if plan is None:
-        return None, names
-    experts = has_experts(found.problem.model.dimensions)
-    run_it = [one.name for one in others if any(not broken(box, plan) for box in one.boxes(experts))]
+            least, stack = plans[0]["step_time_s"], spaces.problem.assumptions_spec.stack
+            fastest = plans[0]["plan"], other.name, stack
+    if fastest is None:
+        return None, others
+    plan, name, stack = fastest
     saved = None if best is None else 1 - least / best["step_time_s"]
-    return Beyond(plan, least, saved, limits_broken(found.framework, experts, plan), run_it), names
+    limits = limits_broken(found.framework, has_experts(found.problem.model.dimensions), plan)
+    return Beyond(plan, least, saved, limits, name, stack), others
 
 
 def _limited(framework: FrameworkSpec) -> list[FrameworkSpec]:
@@ -89,12 +93,20 @@ def spaces_for(framework: FrameworkSpec, found: Searched, asked: Asked) -> Searc
     if asked.strategies and not run:
         return None
     built = dict(zip(found.problem.strategies, found.problem.models, strict=True))
+    if _layers(found.problem.assumptions_spec) != _layers(job.assumptions.run_by(framework)):
+        built = {}
     try:
         other = searched(job.inputs, run, framework, job.sequence_length, built=built)
     except InputError:
         return None  # it runs no strategy that the model can have
     problems = [problem.searching(asked.fix) for problem in problems_of(asked.partition, other.problem)]
     return spaces_of(problems, job.num_gpus, job.global_batch_size, asked.fix, asked.limit)
+
+
+def _layers(assumptions: AssumptionsSpec) -> object:
+    """Return what layers are built from."""
+    named = ("layers", "uncounted_layers", "set", "operators", "uncounted", "fused_backward_reads")
+    return [getattr(assumptions, name) for name in named]
 
 
 def beyond_text(found: Searched, other: Beyond | None, compared: Sequence[str]) -> str:
@@ -105,7 +117,7 @@ def beyond_text(found: Searched, other: Beyond | None, compared: Sequence[str]) 
     if found.framework.unlimited:
         return ""
     if other is None or (other.saved is not None and other.saved < _WORTH_SAYING):
-        names = _listed(compared, "or")
+        names = _listed(compared)
         of = f"no plan of {names} saves more than {share(_WORTH_SAYING, 1, 1)}"
         of = of if names else "no other framework runs such plans"
         return f"{of}; --framework any also searches what no framework runs"
@@ -113,10 +125,11 @@ def beyond_text(found: Searched, other: Beyond | None, compared: Sequence[str]) 
     choices = " ".join(f"{column}={value}" for column, value in other.limits.items())
     cause = f"{choices}, which {printable(found.framework.name)} does not run there: " if choices else ""
     took = quantity("step_time_s", other.step_time_s)
-    return f"{_listed(other.frameworks, 'and')} would take {took}{less} ({cause}{other.plan.text})"
+    software = f" with its software, {printable(other.stack)}," if other.stack else ""
+    return f"{printable(other.framework)}{software} would take {took}{less} ({cause}{other.plan.text})"
 
 
-def _listed(names: Sequence[str], before_last: str) -> str:
+def _listed(names: Sequence[str]) -> str:
     """Return names as text, as in "one, two or three"."""
     *others, last = map(printable, names) if names else [""]
-    return f"{', '.join(others)} {before_last} {last}" if others else last
+    return f"{', '.join(others)} or {last}" if others else last

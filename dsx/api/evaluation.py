@@ -18,7 +18,7 @@ from dsx.display.memory_text import margin_text
 from dsx.display.placement import filled_text, placement_text
 from dsx.display.plan_frame import plans_frame
 from dsx.display.stage_table import stages_data, stages_text
-from dsx.launching.megatron import Launch
+from dsx.launching.launch import Launch
 from dsx.launching.text import counted_ends_text, launch_of
 from dsx.pricing.evaluate import Evaluation as Priced
 from dsx.pricing.evaluate import evaluate_plan, operator_costs
@@ -26,6 +26,7 @@ from dsx.pricing.measured_kernels import coverage, kernels_to_measure
 from dsx.pricing.problem import Problem
 from dsx.printable import printable
 from dsx.space.plan import Plan
+from dsx.spec.load import Given
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -178,6 +179,7 @@ def evaluate(
     strategy: str | None = None,
     partition: Literal["even", "optimal"] | None = None,
     operators: bool = False,
+    framework: Given | None = None,
     **choices: object,
 ) -> Evaluation:
     """Price one plan, even if it breaks rules or does not fit.
@@ -196,6 +198,8 @@ def evaluate(
         partition: how layers are divided into pipeline stages: evenly, or by the optimal cut; by default as the
             `stage_layers` of the plan say, else evenly.
         operators: whether to print the operators of a layer too.
+        framework: what runs the plan, with its software: a name, a YAML file or its content; by default that of the
+            assumption set.
         choices: columns of the plan, which override those of a mapping or a row. `tp_nvs` is the share of tp in a fast
             domain. `stage_layers` are the layers of each stage, or of each of its chunks where `vpp` is above 1, as a
             list or as Megatron-LM's layout, "Et*3|t*4|t*3L". The defaults are those of the command line
@@ -204,7 +208,8 @@ def evaluate(
 
     Raises PlanError for an invalid plan. A plan that breaks rules is priced, and `reject` names the rules.
     """
-    given = given_plan(plan, choices, checked(job))
+    job = checked(job).run_by(framework)
+    given = given_plan(plan, choices, job)
     settings, cut = given.cut(partition)
     job = given.of_job(job)
     problem = plan_problem(job, settings, given.strategy if strategy is None else strategy, cut)

@@ -4,7 +4,7 @@ Layer definitions may be in the folder of the file that names them: the sweep fi
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,8 +15,10 @@ from dsx.errors import SpecError, did_you_mean
 from dsx.graph.model import layer_check
 from dsx.remarks import warn
 from dsx.space.choices import SEARCHED_COLUMNS
+from dsx.space.frameworks import read_framework
 from dsx.spec.assumptions import AssumptionsSpec, load_assumptions
 from dsx.spec.cluster import ClusterSpec, load_cluster
+from dsx.spec.framework import FrameworkSpec
 from dsx.spec.load import Given, Spec
 from dsx.spec.locate import is_path
 from dsx.spec.model import ModelSpec, load_model
@@ -44,6 +46,10 @@ class Inputs:
         """Return the files as plain data; `operator_times` only if there are any."""
         data = {name: getattr(self, name).model_dump(mode="json") for name in ("model", "cluster", "assumptions")}
         return data | ({"operator_times": self.operator_times.to_data()} if self.operator_times else {})
+
+    def run_by(self, framework: FrameworkSpec) -> "Inputs":
+        """Return the files for plans of a framework, which are priced as it runs them."""
+        return replace(self, assumptions=self.assumptions.run_by(framework))
 
     @classmethod
     def from_data(cls, data: dict[str, Any], near: Path | None) -> "Inputs":
@@ -128,7 +134,7 @@ def load_inputs(
 ) -> Inputs:
     """Load the files of a problem; warn of a set that is not calibrated, or not for the device.
 
-    `near` is the file that names the files.
+    The assumption set is that for plans of its framework. `near` is the file that names the files.
 
     Raises SpecError if `overrides` change the machine and there are operator times, which hold for one machine.
     """
@@ -147,6 +153,8 @@ def load_inputs(
         return spec if isinstance(spec, kind) and not changes else load(spec, changes, near, *check)
 
     assumed = given(assumptions, "assumptions", AssumptionsSpec, load_assumptions)
+    if isinstance(named := assumed.of_framework, str):
+        assumed = assumed.run_by(read_framework(named, near))
     inputs = Inputs(
         given(model, "model", ModelSpec, load_model, layer_check(layers_near, assumed)),
         given(cluster, "cluster", ClusterSpec, load_cluster),

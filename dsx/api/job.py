@@ -13,6 +13,7 @@ from dsx.errors import InputError, UnknownNameError
 from dsx.graph.library import check_strategy
 from dsx.printable import printable
 from dsx.remarks import warn
+from dsx.space.frameworks import read_framework
 from dsx.space.limits import PARTITIONS
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import ClusterSpec
@@ -133,6 +134,17 @@ class Job:
                 raise InputError("operator times are measured on one machine: give those of the changed one, or None")
             inputs = replace(inputs, operator_times=self.inputs.operator_times)
         return Job.of(inputs, job.num_gpus, job.global_batch_size, job.sequence_length)
+
+    def run_by(self, framework: Given | None) -> "Job":
+        """Return the job with its plans priced as a framework runs them; None: as they are.
+
+        The stack of the assumption set is then that of the framework, unless `set` names one. Raises what `dsx.best`
+        raises for a framework.
+        """
+        if framework is None:
+            return self
+        inputs = self.inputs.run_by(read_framework(framework, self.inputs.near))
+        return Job.of(inputs, self.num_gpus, self.global_batch_size, self.sequence_length)
 
     def problem(self, strategy: str | None = None, partition: str = "even") -> "Problem":
         """Return the problem of a plan under a strategy; by default under that of the assumption set."""

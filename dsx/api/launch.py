@@ -13,7 +13,6 @@ from dsx.api.evaluation import evaluate
 from dsx.api.job import Job, checked
 from dsx.api.plan_like import PlanLike, Row
 from dsx.api.result_row import Hardware, row_of
-from dsx.api.software_remarks import other_software
 from dsx.argument_types import file_path, one_text, wrong
 from dsx.display.job_text import job_text, step_text
 from dsx.errors import InputError, StoreError, UnknownNameError
@@ -48,6 +47,7 @@ class LaunchFiles(Answer):
     framework: str  # that runs the plan
     plan: Plan  # every choice by its column
     files: dict[str, str]  # text by name; the first one starts the run
+    left: Sequence[str]  # what the program of the user does
     lost: Sequence[str]  # what of the plan the framework does not express
     out: Path | None  # the folder that they were written to
     needs: Sequence[str]  # environment variables that start it, with examples of values
@@ -57,6 +57,7 @@ class LaunchFiles(Answer):
         return {
             "framework": self.framework,
             "plan": dict(self.plan),
+            "left": list(self.left),
             "lost": list(self.lost),
             "needs": list(self.needs),
             "out": None if self.out is None else str(self.out),
@@ -65,7 +66,8 @@ class LaunchFiles(Answer):
 
     def __str__(self) -> str:
         title = FRAMEWORKS[self.framework].title
-        lost = [f"{title} does not express: {part}" for part in self.lost]
+        lost = [f"left to your program: {part}" for part in self.left]
+        lost += [f"{title} does not express: {part}" for part in self.lost]
         if self.out is None:
             return paragraphs([*(f"{name}:\n{text}" for name, text in self.files.items()), "\n".join(lost)])
         names = " and ".join(str(self.out / name) for name in self.files)
@@ -118,7 +120,8 @@ def launch(
     if isinstance(job, Job):
         if hardware:
             raise InputError("hardware: a job has its cluster; only a row of a result set is chosen by it")
-        found = evaluate(checked(job), plan, strategy=strategy, partition=partition, **choices)  # pyright: ignore[reportArgumentType]
+        cut: Any = {"strategy": strategy, "partition": partition, "framework": known.limits}
+        found = evaluate(checked(job), plan, **cut, **choices)  # pyright: ignore[reportArgumentType]
         problem, priced, device = found.problem, found.priced, job.cluster.device
     elif isinstance(job, str | os.PathLike):
         if strategy is not None or partition is not None or choices:
@@ -133,8 +136,6 @@ def launch(
     if unrunnable := [one for one in priced.broken if one.reason not in {MEMORY, DOMAIN_NOT_FILLED}]:
         parts = "\n".join(f"  {one.reason.name}: {one.detail}" for one in unrunnable)
         raise InputError(f"no framework runs the plan:\n{parts}")
-    for said in other_software(framework, problem.assumptions_spec):
-        warn(said)
     request = _request(problem, priced.plan, device)
     written = launch_files(known, request, _head(problem, priced))
     if folder is not None:
@@ -142,7 +143,13 @@ def launch(
     for one in priced.broken:
         warn(f"the plan has launch files, though it is rejected: {one.reason.name}: {one.detail}")
     return LaunchFiles(
-        framework, priced.plan, written.files, written.lost, folder, (*known.needs, *host_variables(request))
+        framework,
+        priced.plan,
+        written.files,
+        written.left,
+        written.lost,
+        folder,
+        (*known.needs, *host_variables(request)),
     )
 
 

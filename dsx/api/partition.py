@@ -19,7 +19,7 @@ from dsx.display.placement import placement_text
 from dsx.display.quantities import quantity
 from dsx.display.stage_table import bottleneck, stages_data, stages_text
 from dsx.errors import InputError, NothingFeasible
-from dsx.launching.megatron import Launch
+from dsx.launching.launch import Launch
 from dsx.launching.text import launch_data, launch_of, launch_text
 from dsx.pricing.evaluate import columns_of
 from dsx.pricing.plan_stages import PlanStage, stages_of_plan
@@ -164,7 +164,7 @@ def partition(
     Raises PlanError for a value that no plan can have, InputError for a limit that is none or contradicts `fix`,
     NothingFeasible if no plan fits.
     """
-    watch, job = watcher(watch), with_margin(checked(job), memory_margin)
+    watch, job = watcher(watch), with_margin(checked(job), memory_margin).run_by(framework)
     given = given_plan(fix, choices, job)
     names = strategy_names(given.strategy if strategy is None else strategy)
     found = searched(job.inputs, names, framework, job.sequence_length)

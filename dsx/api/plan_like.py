@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from dsx.api.foreign_words import check_words
 from dsx.errors import InputError, PlanError
 from dsx.remarks import warn
 from dsx.results.schema import COLUMNS, CUT
@@ -73,15 +74,26 @@ def given_plan(plan: PlanLike | None, choices: Mapping[str, object], job: "Job")
 
     Of a row only the choices are used. The job has the GPUs, the batch and the sequence length; a warning tells if the
     row is of another job. A column that is neither a choice nor one of a result stays among the settings, whose reader
-    refuses it with the nearest that there is. Raises InputError for an argument that is not a plan.
+    refuses it with the nearest that there is. Raises InputError for an argument that is not a plan, and for a
+    value that means another thing in the software of the job.
     """
-    if isinstance(plan, str):
-        return GivenPlan([*plan.split(), *_settings(choices)], None)
     if plan is None or hasattr(plan, "items"):
-        return _given_columns(_columns(plan), choices, job)
+        columns = _columns(plan)
+        # A plan of a search has the values of dsx.
+        own = {} if columns.keys() & {*_OF_THE_JOB} else columns
+        _check_words(_settings({**own, **choices}), job)
+        return _given_columns(columns, choices, job)
     if not isinstance(plan, Sequence) or not all(isinstance(setting, str) for setting in plan):
         raise _no_plan(plan)
-    return GivenPlan([*" ".join(plan).split(), *_settings(choices)], None)
+    words = plan.split() if isinstance(plan, str) else " ".join(plan).split()
+    settings = [*words, *_settings(choices)]
+    _check_words(settings, job)
+    return GivenPlan(settings, None)
+
+
+def _check_words(settings: Sequence[str], job: "Job") -> None:
+    stated = {name: value for name, _, value in (setting.partition("=") for setting in settings)}
+    check_words(stated, job.assumptions)
 
 
 def _columns(plan: Any) -> dict[str, object]:

@@ -15,7 +15,8 @@ from dsx.graph.model import Model
 from dsx.pricing.problem import Problem, make_problem, priceable_model
 from dsx.printable import printable
 from dsx.search.space import Space
-from dsx.space.boxes import Selection, broken, compatible, plans_of, read_framework
+from dsx.space.boxes import Selection, broken, compatible, plans_of
+from dsx.space.frameworks import read_framework
 from dsx.spec.assumptions import Optimizer
 from dsx.spec.framework import BoxSpec, FrameworkSpec, framework_names
 from dsx.spec.load import Given
@@ -57,7 +58,7 @@ def searched(
     built: Mapping[str, Model] | None = None,
     place: str = "--strategy",
 ) -> Searched:
-    """Return what a search takes.
+    """Return what a search takes; its plans are priced as its framework runs them.
 
     Args:
         inputs: the files of the problem.
@@ -71,8 +72,8 @@ def searched(
 
     Raises InputError for a strategy that is named and cannot be used, or that the framework does not run.
     """
-    assumed = inputs.assumptions
-    stated = read_framework(assumed.framework if framework is None else framework, inputs.near)
+    stated = read_framework(inputs.assumptions.of_framework if framework is None else framework, inputs.near)
+    assumed = inputs.assumptions.run_by(stated)
     frame = stated.with_optimizer(assumed.optimizer)
     if not frame.runs:
         raise SpecError(_no_optimizer_text(stated, assumed.optimizer))

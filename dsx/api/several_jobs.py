@@ -134,7 +134,7 @@ def several_jobs(
     It is no error if no plan fits: `plans` is then empty, and `infeasible` says why. Raises what `dsx.best` raises, and
     UnknownNameError for an unknown objective.
     """
-    watch, job = watcher(watch), with_margin(checked(job), memory_margin)
+    watch, job = watcher(watch), with_margin(checked(job), memory_margin).run_by(framework)
     by = objective_named(objective)
     gpus = [job.num_gpus] if num_gpus is None else counts("num_gpus", num_gpus)
     batches = [job.global_batch_size] if global_batch_size is None else counts("global_batch_size", global_batch_size)

@@ -18,8 +18,8 @@ from dsx.display.quantities import hardware_text
 from dsx.display.table import table
 from dsx.errors import InputError
 from dsx.graph.model import Model
-from dsx.launching.megatron import Launch, megatron_lm
-from dsx.launching.text import launch_data, launch_text
+from dsx.launching.launch import Launch
+from dsx.launching.text import launch_by, launch_data, launch_text
 from dsx.remarks import warn
 from dsx.results.frames import column_list
 from dsx.results.manifest import Manifest
@@ -133,12 +133,15 @@ def _launches(folder: Path, plans: Sequence[dict[str, Any]], manifest: Manifest)
         except InputError as error:
             warn(f"no launch flags under {strategy}: {error}")
             models[strategy] = None
+    words = manifest.spec["resolved"].get("framework", {}).get("flags")
     launches: list[Launch | None] = []
     for plan in plans:
         model = models[plan["plan"]["strategy"]]
         inputs = inputs_of(folder, manifest, plan["hardware"]) if model else None
         launches.append(
-            megatron_lm(plan["plan"], model, inputs.assumptions, inputs.cluster.device) if model and inputs else None
+            launch_by(words, plan["plan"], inputs.model, model, inputs.assumptions, inputs.cluster.device)
+            if model and inputs
+            else None
         )
     return launches
 

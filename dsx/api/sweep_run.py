@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from dsx.api.device_remarks import cluster_remarks
+from dsx.api.foreign_words import check_words
 from dsx.api.inputs import load_inputs
 from dsx.api.searched import Searched, check_fixed, searched
-from dsx.api.software_remarks import other_software
 from dsx.api.specs_by_name import Contents, by_name
 from dsx.api.sweep_size import say_size
 from dsx.errors import IncompleteSweep, InputError, SpecError
@@ -29,6 +29,7 @@ from dsx.search.space import fault_of_fix, fault_of_limit
 from dsx.search.study import make_studies
 from dsx.search.sweep import Sweep
 from dsx.search.sweep_parts import reduces
+from dsx.space.frameworks import read_framework
 from dsx.space.strategy_rules import MEMORY
 from dsx.spec.cluster import load_cluster
 from dsx.spec.keep import objectives
@@ -69,7 +70,10 @@ class SweepRun:
 
         files = (given("model", self.spec.model), given("cluster", first), given("assumptions", self.spec.assumptions))
         inputs = load_inputs(*files, overrides, self.spec.file, self.spec.operator_times)
+        if self.spec.framework is not None:
+            inputs = inputs.run_by(read_framework(self.spec.framework, self.spec.file))
         clusters = [load_cluster(given("cluster", name), overrides["cluster"], self.spec.file) for name in others]
+        check_words({name: ",".join(map(str, values)) for name, values in self.spec.fix.items()}, inputs.assumptions)
         self.inputs = [inputs, *(replace(inputs, cluster=cluster) for cluster in clusters)]
         known = cluster_remarks(inputs.cluster, inputs.assumptions)
         further = [said for cluster in clusters for said in cluster_remarks(cluster, inputs.assumptions)]
@@ -125,9 +129,6 @@ class SweepRun:
             for inputs in self.inputs
         ]
         check_fixed(found[0], spec.fix, lambda column: f"{spec.place('fix', column)}: fix")
-        if spec.framework is not None:
-            for said in other_software(found[0].framework.name, self.inputs[0].assumptions):
-                warn(said)
         return found
 
     @cached_property

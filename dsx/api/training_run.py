@@ -224,7 +224,7 @@ def training_run(
     and `infeasible` says what comes nearest. Raises what `dsx.best` raises, and InputError for a budget if the cluster
     states no price.
     """
-    watch, job = watcher(watch), with_margin(checked(job), memory_margin)
+    watch, job = watcher(watch), with_margin(checked(job), memory_margin).run_by(framework)
     tokens = total("train_tokens", train_tokens)
     if tokens is None or tokens < job.sequence_length:
         few = "" if tokens is None else f", {tokens:g} are less than one sequence"

@@ -24,7 +24,7 @@ from dsx.pricing.problem import Problem
 from dsx.printable import printable
 from dsx.search.fastest import SearchCounts, fastest
 from dsx.search.search_spaces import spaces_of
-from dsx.space.boxes import read_framework
+from dsx.space.frameworks import read_framework
 from dsx.space.layer_layout import LAYOUT
 from dsx.space.plan import Plan
 from dsx.spec.framework import FrameworkSpec
@@ -167,11 +167,12 @@ def why(
 
         print(dsx.why(job, "tp=16 pp=4 dp=16"))
 
-    The fastest plan is one that `framework` runs, as of `best`. Other arguments are those of `evaluate`. Raises
-    PlanError for an invalid plan, UnknownNameError or SpecError for a framework that cannot be read or does not run the
-    strategy.
+    The fastest plan is one that `framework` runs, and both are priced with its software, as of `best`. Other arguments
+    are those of `evaluate`. Raises PlanError for an invalid plan, UnknownNameError or SpecError for a framework that
+    cannot be read or does not run the strategy.
     """
-    given = given_plan(plan, choices, checked(job))
+    job = checked(job).run_by(framework)
+    given = given_plan(plan, choices, job)
     settings, cut = given.cut(partition)
     job = given.of_job(job)
     problem = plan_problem(job, settings, given.strategy if strategy is None else strategy, cut)
@@ -186,7 +187,7 @@ def explained(problem: Problem, priced: Evaluation, framework: FrameworkSpec | N
     framework does not.
     """
     strategy, experts = problem.strategies[0], has_experts(problem.model.dimensions)
-    compared = framework or problem.framework or read_framework(problem.assumptions_spec.framework)
+    compared = framework or problem.framework or read_framework(problem.assumptions_spec.of_framework)
     compared = compared.with_optimizer(problem.assumptions_spec.optimizer)
     if compared.runs_strategy(strategy, experts):
         problem = problem.run_by(compared)

@@ -26,6 +26,7 @@ def evaluate(
     strategy: options.Strategy = None,
     operators: Annotated[bool, typer.Option("--operators", help="Show every operator of a layer.")] = False,
     partition: options.PartitionOption = None,
+    framework: options.FrameworkOfPlan = None,
     operator_times: options.OperatorTimes = None,
     assignments: options.Assignments = None,
     as_json: options.Json = False,
@@ -50,9 +51,8 @@ def evaluate(
     sizes = (num_gpus, global_batch_size, sequence_length)
     job = dsx.Job(model, cluster, *sizes, assumptions, set=assignments, operator_times=operator_times)
     dsx.keep_compiled()
-    found = dsx.evaluate(
-        job, settings, strategy=strategy, partition=None if partition is None else partition.value, operators=operators
-    )
+    cut = None if partition is None else partition.value
+    found = dsx.evaluate(job, settings, strategy=strategy, partition=cut, operators=operators, framework=framework)
     print_answer(found, as_json)
     if found.reject:
         sys.stdout.flush()

@@ -139,6 +139,15 @@ Framework = Annotated[
         "[default: that of the assumption set].",
     ),
 ]
+FrameworkOfPlan = Annotated[
+    str | None,
+    typer.Option(
+        "--framework",
+        metavar="NAME",
+        help="Framework that runs the plan, with its software: a name (dsx list frameworks) or a YAML file "
+        "[default: that of the assumption set].",
+    ),
+]
 Limits = Annotated[
     list[str] | None,
     typer.Option(

@@ -8,15 +8,18 @@ of data types of runtime/engine.py).
 """
 
 import json
+from dataclasses import replace
 
 from dsx.graph.match import ALL_TO_ALL
 from dsx.launching.allocator import allocator_variables
-from dsx.launching.architecture import Architecture
+from dsx.launching.architecture import Architecture, architecture_of
 from dsx.launching.graphs import ungraphed
 from dsx.launching.hosts import torchrun
+from dsx.launching.launch import Launch
 from dsx.launching.rank_order import other_placement
 from dsx.launching.request import SCRIPT, Refused, Request, Written, commented, exported, lost_lines
 from dsx.launching.run import Run
+from dsx.spec.model import ModelSpec
 
 NAME = "DeepSpeed"
 NEEDS = ("PROGRAM=train.py",)
@@ -35,6 +38,15 @@ def refused(request: Request) -> list[Refused]:
 
 def _exchanges_heads(run: Run) -> bool:
     return {kind for kind, _ in run.exchanges} == {ALL_TO_ALL}
+
+
+def settings(run: Run, spec: ModelSpec) -> Launch:
+    """Return the settings of a run as its configuration."""
+    shape = architecture_of(spec, run.assumptions)
+    words = Launch((), (), framework="deepspeed", title=f"{NAME} configuration")
+    if found := refused(Request(run, shape, "", run.number("num_gpus"))):
+        return replace(words, lost=tuple(part for part, _ in found), none_since=f"{NAME} cannot run it")
+    return replace(words, left=tuple(_left(run, shape)), lost=tuple(_lost(run)), configuration=config_of(run))
 
 
 def config_of(run: Run) -> dict[str, object]:
@@ -76,8 +88,8 @@ def _gradient_bytes(run: Run) -> int:
 
 def write(request: Request, head: list[str]) -> Written:
     """Return the configuration, and a script that starts a program of the user with it."""
-    lost = tuple(_lost(request.run, request.shape))
-    lines = [*head, *lost_lines(NAME, lost)]
+    left, lost = tuple(_left(request.run, request.shape)), tuple(_lost(request.run))
+    lines = [*head, "Left to your program:", *(f"  - {part}" for part in left), "", *lost_lines(NAME, lost)]
     text = json.dumps({"_head": lines} | config_of(request.run), indent=2) + "\n"
     start = (
         f"#!/usr/bin/env bash\n{commented(lines)}set -euo pipefail\n\n{torchrun(request)}\n"
@@ -85,13 +97,13 @@ def write(request: Request, head: list[str]) -> Written:
         'PROGRAM=$(realpath -e "${PROGRAM:?the program that builds your model and calls deepspeed.initialize}")\n'
         f'cd "$(dirname "$0")"\ntorchrun "${{HOSTS[@]}}" "$PROGRAM" --deepspeed_config {_CONFIG} "$@"\n'
     )
-    return Written({SCRIPT: start, _CONFIG: text}, lost)
+    return Written({SCRIPT: start, _CONFIG: text}, lost, left)
 
 
-def _lost(run: Run, shape: Architecture) -> list[str]:
-    """Return what the configuration has no key for: most of it is for the program to do."""
+def _left(run: Run, shape: Architecture) -> list[str]:
+    """Return what the program does, which the configuration has no key for."""
     assumptions = run.assumptions
-    found = [f"the model {shape.name}, {_sizes(shape)}: it is built by your program"]
+    found = [f"the model {shape.name}, {_sizes(shape)}"]
     if run.number("tp") > 1:
         how = "autotp_size divides models of Hugging Face alone" if run.number("pp") == 1 else "layers of your program"
         found.append(f"tp={run['tp']}: {how}")
@@ -104,6 +116,14 @@ def _lost(run: Run, shape: Architecture) -> list[str]:
         found.append(f"ep={run['ep']}: give deepspeed.moe.layer.MoE(ep_size={run['ep']})")
     if run["recompute"] == "full" and run.number("pp") == 1:
         found.append("recompute=full: call deepspeed.checkpointing.checkpoint around each layer")
+    if assumptions.linear_dtype != "bf16":
+        found.append(f"multiplies in {assumptions.linear_dtype}")
+    return [*found, f"a loss that keeps {assumptions.cross_entropy_bytes} bytes per logit (cross_entropy_bytes)"]
+
+
+def _lost(run: Run) -> list[str]:
+    """Return what was priced, and neither the configuration has a key for nor a program can do."""
+    assumptions, found = run.assumptions, list[str]()
     if assumptions.gradient_bytes not in _TYPES:
         found.append(f"gradients of {assumptions.gradient_bytes} bytes per element")
     elif _gradient_bytes(run) != assumptions.gradient_bytes:
@@ -111,8 +131,6 @@ def _lost(run: Run, shape: Architecture) -> list[str]:
             f"gradients of {assumptions.gradient_bytes} bytes per element with zero_stage=0: without ZeRO they have "
             "the type of the weights"
         )
-    if assumptions.linear_dtype != "bf16":
-        found.append(f"multiplies in {assumptions.linear_dtype}: layers of your program")
     if assumptions.weight_bytes not in (2, 4) or assumptions.weight_bytes != assumptions.activation_bytes:
         found.append(
             f"weights of {assumptions.weight_bytes} and activations of {assumptions.activation_bytes} bytes per element"
@@ -124,13 +142,9 @@ def _lost(run: Run, shape: Architecture) -> list[str]:
             f"gradients reduced during the backward (dp_overlap={assumptions.dp_overlap:g}): overlap_comm is of ZeRO 1 "
             "to 3, and without ZeRO they are reduced after it"
         )
-    found.append(
-        f"cross-entropy that keeps {assumptions.cross_entropy_bytes} bytes per logit (cross_entropy_bytes): the loss "
-        "is one of your program"
-    )
     found += other_placement(run.plan)  # pyright: ignore[reportArgumentType]
-    found += ungraphed(run, "your program captures them, or issues each operator")
-    for axis in ("tp", "cp", "ep", "pp"):
+    found += ungraphed(run, "DeepSpeed issues each operator")
+    for axis in ("tp", "cp", "ep"):
         if run.number(axis) > 1 and (share := getattr(assumptions, f"{axis}_overlap")):
             found.append(f"communication over {axis} beside compute ({axis}_overlap={share:g})")
     return found

@@ -10,23 +10,52 @@ from dsx.errors import InputError
 from dsx.launching import deepspeed, torchtitan
 from dsx.launching.assumed import assumed_lines
 from dsx.launching.hosts import host_lines
-from dsx.launching.megatron_script import BRIDGE, refused_by_bridge, refused_by_core, write_recipe, write_script
+from dsx.launching.megatron import flags_of
+from dsx.launching.megatron_script import (
+    BRIDGE,
+    fields_of_recipe,
+    refused_by_bridge,
+    refused_by_core,
+    write_recipe,
+    write_script,
+)
 from dsx.launching.request import Framework, Refused, Request, Written, uneven_sequence
-from dsx.space.boxes import broken, read_framework
+from dsx.space.boxes import broken
 from dsx.space.choices import BY_NAME
+from dsx.space.frameworks import read_framework
 from dsx.spec.cluster import GPU_SOFTWARE
 from dsx.spec.framework import BoxSpec
 
 FRAMEWORKS = {
     "megatron": Framework(
-        "Megatron-LM", "megatron", GPU_SOFTWARE, refused_by_core, write_script, ("MEGATRON_LM=/path/of/Megatron-LM",)
+        "Megatron-LM",
+        "megatron",
+        GPU_SOFTWARE,
+        refused_by_core,
+        write_script,
+        flags_of,
+        ("MEGATRON_LM=/path/of/Megatron-LM",),
     ),
-    "megatron-bridge": Framework(BRIDGE, "megatron", GPU_SOFTWARE, refused_by_bridge, write_recipe),
+    "megatron-bridge": Framework(
+        BRIDGE, "megatron-bridge", GPU_SOFTWARE, refused_by_bridge, write_recipe, fields_of_recipe
+    ),
     "torchtitan": Framework(
-        torchtitan.NAME, "torchtitan", GPU_SOFTWARE, torchtitan.refused, torchtitan.write, torchtitan.NEEDS
+        torchtitan.NAME,
+        "torchtitan",
+        GPU_SOFTWARE,
+        torchtitan.refused,
+        torchtitan.write,
+        torchtitan.settings,
+        torchtitan.NEEDS,
     ),
     "deepspeed": Framework(
-        deepspeed.NAME, "deepspeed", (*GPU_SOFTWARE, "synapseai"), deepspeed.refused, deepspeed.write, deepspeed.NEEDS
+        deepspeed.NAME,
+        "deepspeed",
+        (*GPU_SOFTWARE, "synapseai"),
+        deepspeed.refused,
+        deepspeed.write,
+        deepspeed.settings,
+        deepspeed.NEEDS,
     ),
 }
 

@@ -11,14 +11,14 @@ order of the ranks (parallel_state.initialize_model_parallel), its limits of off
 and the rule that experts with tensor parallelism need sequence parallelism (MoELayer.forward).
 """
 
-import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from dsx.graph.model import Model
 from dsx.graph.regions import BY_NAME
 from dsx.launching.graphs import graph_options
+from dsx.launching.launch import Launch
 from dsx.launching.layer_layout import layout_text
 from dsx.launching.megatron_options import (
     context_options,
@@ -28,7 +28,7 @@ from dsx.launching.megatron_options import (
     overlap_options,
     refused_by_arguments,
 )
-from dsx.launching.option import Flag, Option, Settings, switch, valued, words
+from dsx.launching.option import Option, Settings, switch, valued, words
 from dsx.launching.rank_order import other_placement
 from dsx.launching.run import Run, run_of
 from dsx.space.plan import Plan
@@ -37,6 +37,7 @@ from dsx.space.schedules import SCHEDULES
 from dsx.space.tiers import ORDERS
 from dsx.spec.assumptions import MUON, AssumptionsSpec
 from dsx.spec.cluster import GPU_SOFTWARE, DeviceSpec
+from dsx.spec.model import ModelSpec
 
 NAME = "Megatron-LM"
 # The flag for each order that is not the default.
@@ -76,34 +77,6 @@ _SCHEDULES = {schedule.name: schedule.megatron_lm for schedule in SCHEDULES}
 _KEPT_LAYERS = 2  # layers of each microbatch whose activations stay on the GPU under offload
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """A plan for Megatron-LM; `str(launch)` can be pasted behind a command."""
-
-    options: tuple[Option, ...]  # none if the plan cannot be run
-    lost: tuple[str, ...]  # what the options do not express, one thing each
-    none_since: str = ""  # why there are no options; empty if there are some
-
-    @property
-    def flags(self) -> tuple[Flag, ...]:
-        """Pairs of a flag and its value."""
-        return tuple((option.flag, option.value) for option in self.options if option.flag)
-
-    @property
-    def arguments(self) -> list[str]:
-        """The flags as words of a command line."""
-        return [word for flag in self.flags for word in words_of(flag)]
-
-    def __str__(self) -> str:
-        return shlex.join(self.arguments)
-
-
-def words_of(flag: Flag) -> tuple[str, ...]:
-    """Return a flag as words of a command line."""
-    name, value = flag
-    return name, *value.split()
-
-
 def megatron_lm(
     plan: Plan | Mapping[str, object], model: Model, assumptions: AssumptionsSpec, device: DeviceSpec
 ) -> Launch:
@@ -112,7 +85,11 @@ def megatron_lm(
     There are no flags if Megatron-LM has no such layout of weights: without that choice the remaining flags would start
     another plan. There are none either if Megatron-LM does not run on the device.
     """
-    run = run_of(plan, model, assumptions, device)
+    return flags_of(run_of(plan, model, assumptions, device))
+
+
+def flags_of(run: Run, _: ModelSpec | None = None) -> Launch:
+    """Return the Megatron-LM flags of a run."""
     launch = megatron_core(run)
     return launch if launch.none_since else replace(launch, lost=(*launch.lost, *refused_by_arguments(run)))
 

@@ -6,15 +6,19 @@ are told otherwise.
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dsx.launching.allocator import allocator_variables
 from dsx.launching.architecture import GATED, GELU, Architecture
 from dsx.launching.hosts import torchrun
-from dsx.launching.megatron import NAME, megatron_core, words_of
+from dsx.launching.launch import Launch, words_of
+from dsx.launching.megatron import NAME, megatron_core
 from dsx.launching.megatron_model import model_options, refused_model
 from dsx.launching.megatron_options import overlaps_experts, refused_by_arguments
 from dsx.launching.option import Option
 from dsx.launching.request import SCRIPT, Refused, Request, Written, commented, exported, lost_lines
+from dsx.launching.run import Run
+from dsx.spec.model import ModelSpec
 
 _RECIPE = "recipe.py"
 BRIDGE = "Megatron-Bridge"
@@ -97,14 +101,28 @@ def environment(request: Request) -> dict[str, str]:
     return found
 
 
-def write_recipe(request: Request, head: list[str]) -> Written:
-    """Return the recipe of Megatron-Bridge."""
-    options, lost = _settings(request)
-    by_section: dict[str, dict[str, object]] = {}
+def fields_of_recipe(run: Run, _: ModelSpec) -> Launch:
+    """Return the settings of a run as fields of a recipe of Megatron-Bridge."""
+    launch = megatron_core(run)
+    found = replace(launch, options=(), framework="megatron_bridge", title=f"{BRIDGE} settings")
+    lost = tuple(part.replace(NAME, BRIDGE) for part in launch.lost)
+    return replace(found, lost=lost, configuration=_by_section(launch.options))
+
+
+def _by_section(options: Sequence[Option]) -> dict[str, dict[str, object]]:
+    """Return the fields of options by the section of the configuration that has them."""
+    found: dict[str, dict[str, object]] = {}
     for option in options:
         section, _, name = option.field.partition(".")
         if name:
-            by_section.setdefault(section, {})[name] = option.setting
+            found.setdefault(section, {})[name] = option.setting
+    return found
+
+
+def write_recipe(request: Request, head: list[str]) -> Written:
+    """Return the recipe of Megatron-Bridge."""
+    options, lost = _settings(request)
+    by_section = _by_section(options)
     model = by_section.pop("model") | _model_defaults(request)
     provider = "MLAModelProvider" if request.shape.latent else "GPTModelProvider"
     home = "mla_provider" if request.shape.latent else "gpt_provider"

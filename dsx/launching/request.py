@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dsx.launching.architecture import Architecture
+from dsx.launching.launch import Launch
 from dsx.launching.run import Run
 from dsx.printable import printable
+from dsx.spec.model import ModelSpec
 
 _WIDTH = 110  # columns of a comment
 
@@ -34,10 +36,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Launch files by name, the one that starts the run first, and what they do not express."""
+    """Launch files by name, the one that starts the run first, and what they leave to a program or do not express."""
 
     files: dict[str, str]
     lost: tuple[str, ...]
+    left: tuple[str, ...] = ()  # to the program of the user
 
 
 # Takes the request and the lines that are already known to belong at the head.
@@ -53,6 +56,7 @@ class Framework:
     software: tuple[str, ...]  # platforms of devices that it runs on
     refused: Callable[[Request], list[Refused]]  # beyond `limits` and `software`
     write: Writer
+    settings: Callable[[Run, ModelSpec], Launch]  # of a plan alone
     needs: tuple[str, ...] = ()  # environment variables without which the script does not start, with examples
 
 

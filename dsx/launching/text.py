@@ -1,43 +1,66 @@
-"""Launch flags as text to append to a command, and as plain data."""
+"""The settings of a plan in the words of its framework, as text and as plain data."""
 
 import shlex
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dsx.launching.megatron import Launch, counted_ends, megatron_lm, words_of
+from dsx.graph.model import Model
+from dsx.launching.files import FRAMEWORKS
+from dsx.launching.launch import Launch, words_of
+from dsx.launching.megatron import counted_ends
+from dsx.launching.run import run_of
 from dsx.pricing.problem import Problem
+from dsx.space.frameworks import read_framework
 from dsx.space.layer_layout import LAYOUT
 from dsx.space.plan import Plan
+from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import DeviceSpec
+from dsx.spec.model import ModelSpec
 
 _WIDTH = 100  # columns of a line
 _INDENT = "  "
 _BEFORE_BACKSLASH = _WIDTH - len(" \\")
+_USUAL = next(iter(FRAMEWORKS))  # whose words state the settings of a framework without its own
 
 
 def launch_of(plan: Plan, problem: Problem, device: DeviceSpec) -> Launch:
-    """Return the launch flags of a plan of `problem` on GPUs of the type `device`."""
+    """Return the settings of a plan of `problem` on GPUs of the type `device`, in the words of its framework."""
     model = problem.models[problem.strategies.index(plan["strategy"])]
-    return megatron_lm(plan, model, problem.assumptions_spec, device)
+    framework = problem.framework or read_framework(problem.assumptions_spec.of_framework)
+    return launch_by(framework.flags, plan, problem.model, model, problem.assumptions_spec, device)
+
+
+def launch_by(
+    words: str | None,
+    plan: Plan | Mapping[str, object],
+    spec: ModelSpec,
+    model: Model,
+    assumptions: AssumptionsSpec,
+    device: DeviceSpec,
+) -> Launch:
+    """Return the settings of a plan in the `words` of launch files; `model` is that of `spec` under its strategy."""
+    return FRAMEWORKS[words or _USUAL].settings(run_of(plan, model, assumptions, device), spec)
 
 
 def launch_data(launch: Launch) -> dict[str, Any]:
-    """Return launch flags as plain data, by launcher."""
-    return {"megatron_lm": {"flags": launch.arguments, "lost": list(launch.lost)}}
+    """Return settings as plain data, by framework."""
+    found: dict[str, Any] = {"flags": launch.arguments, "left": list(launch.left), "lost": list(launch.lost)}
+    return {launch.framework: found | ({"configuration": launch.configuration} if launch.configuration else {})}
 
 
 def launch_text(launch: Launch, title: str) -> str:
-    """Return the flags as lines for a shell, and the choices that no flag expresses."""
-    head = f"Megatron-LM flags of {title}:{'' if launch.flags else f' none, since {launch.none_since}'}"
+    """Return the settings as lines, flags as those for a shell, and the choices that none expresses."""
+    head = f"{launch.title} of {title}:{'' if launch.flags else f' none, since {launch.none_since}'}"
     lines: list[str] = []
     for text in (piece for flag in launch.flags for piece in _pieces(words_of(flag))):
         if lines and len(f"{lines[-1]} {text}") <= _BEFORE_BACKSLASH:
             lines[-1] += f" {text}"
         else:
             lines.append(f"{_INDENT}{text}")
-    flags = [" \\\n".join(lines)] if lines else []
-    return "\n".join([head, *flags, *map(_wrapped, launch.lost)])
+    flags = [(" \\\n" if launch.options else "\n").join(lines)] if lines else []
+    left = [_wrapped(f"left to your program: {part}") for part in launch.left]
+    return "\n".join([head, *flags, *left, *(_wrapped(f"cannot be expressed: {lost}") for lost in launch.lost)])
 
 
 def counted_ends_text(plan: Plan, problem: Problem) -> str:
@@ -62,6 +85,5 @@ def _pieces(words: Sequence[str]) -> list[str]:
     return [whole] if len(whole) <= _BEFORE_BACKSLASH - len(_INDENT) else [shlex.quote(word) for word in words]
 
 
-def _wrapped(lost: str) -> str:
-    said = f"cannot be expressed: {lost}"
+def _wrapped(said: str) -> str:
     return textwrap.fill(said, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

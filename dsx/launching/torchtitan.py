@@ -8,16 +8,21 @@ Sources: torchtitan 0.3.0 (config/configs.py, trainer.py, models/common, distrib
 activation_checkpoint.py). With a pipeline local_batch_size is that of a step on one replica, else that of a microbatch.
 """
 
+import json
+from dataclasses import replace
+
 from dsx.graph.match import ALL_GATHER
 from dsx.launching.allocator import allocator_variables
-from dsx.launching.architecture import GATED, Architecture
+from dsx.launching.architecture import GATED, Architecture, architecture_of
 from dsx.launching.graphs import ungraphed
 from dsx.launching.hosts import torchrun
+from dsx.launching.launch import Launch
 from dsx.launching.rank_order import other_placement
 from dsx.launching.request import SCRIPT, Refused, Request, Written, commented, exported, lost_lines, uneven_sequence
 from dsx.launching.run import HYBRID_EP, Run
 from dsx.space.tiers import ORDERS
 from dsx.spec.attention_kernels import GENERATIONS
+from dsx.spec.model import ModelSpec
 
 NAME = "TorchTitan"
 NEEDS = ("TORCHTITAN=/path/of/torchtitan",)
@@ -78,6 +83,18 @@ def _schedule(run: Run) -> str | None:
     return several if run.number("vpp") > 1 else one
 
 
+def settings(run: Run, spec: ModelSpec) -> Launch:
+    """Return the settings of a run as fields of TorchTitan's Trainer.Config."""
+    shape = architecture_of(spec, run.assumptions)
+    words = Launch((), (), framework="torchtitan", title=f"{NAME} settings")
+    if found := refused(Request(run, shape, "", run.number("num_gpus"))):
+        return replace(words, lost=tuple(part for part, _ in found), none_since=f"{NAME} cannot run it")
+    sections: dict[str, dict[str, object]] = {"training": _training(run), "parallelism": _parallelism(run)}
+    sections["compile"] = {"components": _compiled(run), "enable_async_tensor_parallel": _asynchronous(run)}
+    checkpointing = {"activation_checkpoint": _checkpointing(run)}
+    return replace(words, lost=tuple(_lost(run, shape)), configuration=sections | checkpointing)
+
+
 def write(request: Request, head: list[str]) -> Written:
     """Return the recipe, and the script that starts it."""
     run, shape = request.run, request.shape
@@ -105,9 +122,9 @@ def write(request: Request, head: list[str]) -> Written:
         converters=_converters(run),
         training=_arguments(_training(run)),
         parallelism=_arguments(_parallelism(run)),
-        checkpointing="FullAC.Config()" if run["recompute"] == "full" else "None",
-        components='["model", "loss"]' if run.assumptions.cross_entropy_bytes <= 2 else '["model"]',
-        asynchronous=run.number("tp") > 1 and run.assumptions.tp_overlap > 0,
+        checkpointing=_checkpointing(run),
+        components=json.dumps(_compiled(run)),
+        asynchronous=_asynchronous(run),
         stages=_stages(run),
     )
     start = (
@@ -128,6 +145,18 @@ DATASET_PATH=$(realpath -e "${DATASET_PATH:-${TORCHTITAN:?$CHECKOUT}/tests/asset
 export HF_ASSETS_PATH DATASET_PATH
 
 """
+
+
+def _checkpointing(run: Run) -> str:
+    return "FullAC.Config()" if run["recompute"] == "full" else "None"
+
+
+def _compiled(run: Run) -> list[str]:
+    return ["model", "loss"] if run.assumptions.cross_entropy_bytes <= 2 else ["model"]
+
+
+def _asynchronous(run: Run) -> bool:
+    return run.number("tp") > 1 and run.assumptions.tp_overlap > 0
 
 
 def _training(run: Run) -> dict[str, object]:
@@ -303,8 +332,6 @@ def _lost(run: Run, shape: Architecture) -> list[str]:
     found += ungraphed(run, "the recipe has disable_cuda_graphs, and compiles the model")
     if run.experts and run.experts.capacity_percent != 100:
         found.append(f"room for experts of {run.experts.capacity_percent} % of their share: no token is dropped here")
-    if run.number("pp") > 1 and assumptions.pp_overlap:
-        found.append(f"sends beside compute (pp_overlap={assumptions.pp_overlap:g}): the schedule decides")
     if run.number("ep") > 1 and assumptions.ep_overlap:
         found.append(f"expert parallel communication during compute (ep_overlap={assumptions.ep_overlap:g})")
     if run.number("cp") > 1 and assumptions.cp_overlap:

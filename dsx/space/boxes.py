@@ -7,41 +7,26 @@ that restrict keys alike share a bit.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dsx.errors import InputError, SpecError
 from dsx.graph.expressions import RELATIONS
-from dsx.graph.library import check_strategy
 from dsx.space.choices import (
     BY_NAME,
     CHOICE_COLUMNS,
     KEY_COLUMNS,
-    NAMED,
-    PLACEMENT_COLUMNS,
-    PLAN_COLUMNS,
     SEARCHED_COLUMNS,
 )
 from dsx.space.codes import Searched, with_values
-from dsx.spec.framework import BoxSpec, FrameworkColumns, FrameworkSpec, load_framework
-from dsx.spec.load import Given
+from dsx.spec.framework import BoxSpec, FrameworkSpec
 from dsx.spec.ranges import Limit
 
 Filter = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 Selection = Mapping[str, Sequence[int | str]]
 Limitation = Mapping[str, Sequence[Limit]]
 
-_CHOICES = tuple(
-    name for name in PLAN_COLUMNS if name in (*KEY_COLUMNS, *PLACEMENT_COLUMNS) and name not in ("strategy", "num_gpus")
-)
 _FEW = 8  # values that are compared one by one
-_COLUMNS = FrameworkColumns(
-    choices=_CHOICES,
-    job=tuple(name for name in PLAN_COLUMNS if name not in _CHOICES),
-    named=NAMED,
-)
 
 
 def selecting(columns: Sequence[str], fix: Selection, limit: Limitation) -> Filter:
@@ -173,28 +158,3 @@ def broken(box: BoxSpec, plan: Mapping[str, Any]) -> list[str]:
     found = [] if box.strategy is None or plan["strategy"] in box.strategy else ["strategy"]
     restricted = dict.fromkeys([*box.fix, *box.limit])
     return found + [column for column in restricted if not _has(box, column, plan[column])]
-
-
-def read_framework(given: Given, near: Path | None = None) -> FrameworkSpec:
-    """Return a framework, given by name, path or content; `near` is the file that mentions it.
-
-    Raises UnknownNameError, or SpecError with all faults of the file: an unknown column, value or strategy.
-    """
-    framework = load_framework(given, _COLUMNS, near)
-    file = Path(given) if isinstance(given, str | Path) else near
-    faults: list[str] = []
-    for path, part in [((), framework), *((("runs", number), box) for number, box in enumerate(framework.runs))]:
-        for name in part.strategy or ():
-            try:
-                check_strategy(name, file, f"{framework.place(*path, 'strategy')}: strategy")
-            except InputError as error:
-                faults.append(str(error))
-        for column, values in part.fix.items():
-            try:
-                for value in values:
-                    BY_NAME[column].code(value)
-            except SpecError as error:
-                faults.append(f"{framework.place(*path, 'fix', column)}: fix: {error}")
-    if faults:
-        raise SpecError("\n".join(faults))
-    return framework

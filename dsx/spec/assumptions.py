@@ -6,7 +6,7 @@ The space and the cost model read the fields. No code branches on the name of a 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator
 
@@ -21,7 +21,7 @@ from dsx.spec.load import Given, Spec, overridden, statements
 from dsx.spec.locate import find
 from dsx.spec.named_files import check_names
 from dsx.spec.overrides import Assignment
-from dsx.spec.stack import STACK, of_other_stack, with_stack
+from dsx.spec.stack import STACK, naming, of_other_stack, with_stack
 from dsx.spec.validated import validate
 from dsx.spec.value_types import (
     Bytes,
@@ -37,6 +37,10 @@ from dsx.spec.value_types import (
 )
 from dsx.spec.yaml_text import parse_value
 
+if TYPE_CHECKING:
+    from dsx.spec.framework import FrameworkSpec  # which imports this module
+
+FRAMEWORK = "framework"
 MOST_SPECIALISED = 6  # fields that a few runs can determine
 
 
@@ -73,6 +77,8 @@ class _Statement:
 
     documents: tuple[Document, ...] = field(default=(), compare=False)  # files and overrides, without the stack
     changed: frozenset[str] = field(default=frozenset(), compare=False)  # fields that a copy has otherwise
+    stack_given: bool = field(default=False, compare=False)  # whether an override names the stack
+    framework: "FrameworkSpec | None" = field(default=None, compare=False)  # that it is resolved for
 
 
 class AssumptionsSpec(Spec):
@@ -242,10 +248,39 @@ class AssumptionsSpec(Spec):
         if self.stack is None or name == self.stack:
             return self
         stated = of_other_stack(self._statement.documents, name, f"stack {name!r}")
-        document, _ = without_bounds(merged(with_stack(stated)), type(self))
+        return self._stated_anew(with_stack(stated), _Statement(tuple(stated)))
+
+    def run_by(self, framework: "FrameworkSpec") -> Self:
+        """Return the set for plans of a framework: with its stack, and with what it can have no other way.
+
+        The stack is the one that an override names. Else it is that of the framework, unless the set itself names
+        this framework, and a stack in the same file or in one that extends it. The set's own fields win over both. A
+        set that names no stack is the same for every framework, and so is one that was read from a result set.
+        """
+        statement = self._statement
+        if self.stack is None or not statement.documents:
+            return self
+        stated = self._statement.documents
+        if framework.stack is not None and not (statement.stack_given or _names_both(stated, framework)):
+            stated = of_other_stack(stated, framework.stack, f"framework {framework.name!r}: stack")
+        return self._stated_anew(
+            with_stack(stated, framework.fields),
+            replace(statement, changed=statement.changed - {STACK, FRAMEWORK}, framework=framework),
+        )
+
+    @property
+    def of_framework(self) -> "FrameworkSpec | str":
+        """The framework that the set is resolved for, else the name of that of its searches."""
+        return self._statement.framework or self.framework
+
+    def _stated_anew(self, documents: Sequence[Document], statement: _Statement) -> Self:
+        """Return the set of other documents, with the fields that this copy has otherwise."""
+        document, _ = without_bounds(merged(documents), type(self))
         found = validate(document, type(self))
-        found._statement = _Statement(tuple(stated))
-        return found.model_copy(update={name: getattr(self, name) for name in self._statement.changed - {STACK}})
+        kept = {name: getattr(self, name) for name in self._statement.changed - {STACK, FRAMEWORK}}
+        named = {} if statement.framework is None else {FRAMEWORK: statement.framework.name}
+        found._statement = replace(statement, changed=frozenset())
+        return found.model_copy(update=kept | named)
 
     @field_validator("specialise")
     @classmethod
@@ -286,9 +321,21 @@ def load_fitted(
         stated = (Document(kept, changed.places), *stated)
     plain, bounds = without_bounds(changed, AssumptionsSpec)
     spec = validate(plain, AssumptionsSpec)
-    spec._statement = _Statement(stated)
+    before = given._statement if isinstance(given, AssumptionsSpec) else _Statement()
+    named = {path for path, _ in overrides}
+    spec._statement = _Statement(stated, stack_given=before.stack_given or STACK in named)
     check_names(spec, changed, near)
+    if before.framework is not None and FRAMEWORK not in named:
+        spec = spec.run_by(before.framework)
     return spec, bounds
+
+
+def _names_both(stated: Sequence[Document], framework: "FrameworkSpec") -> bool:
+    """Return whether a set names a framework, and a stack in the same document or in one that extends it."""
+    of_stack, of_framework = naming(stated, STACK), naming(stated, FRAMEWORK)
+    if of_stack is None or of_framework is None:
+        return False
+    return of_stack <= of_framework and stated[of_framework].data[FRAMEWORK] == framework.name
 
 
 def _stated(given: Given, overrides: Sequence[Assignment], near: Path | None) -> tuple[Document, ...]:

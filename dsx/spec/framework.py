@@ -2,22 +2,26 @@
 
 A box has strategies, values of choices (`fix`) and bounds on them (`limit`), in the grammar of a sweep. A framework
 runs a plan that is in any of its boxes. What a file states beside its list of boxes holds for every box.
+
+Its plans are priced as it runs them: with the stack that it names, and with the fields of an assumption set that it
+can have no other way (`assume`), which win over those of any stack.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, field_validator
 
 from dsx.errors import did_you_mean
 from dsx.spec.assumptions import Optimizer
-from dsx.spec.document import Document, merged
+from dsx.spec.document import Document, KeyPath, merged
 from dsx.spec.load import Given, Spec, statements
 from dsx.spec.locate import names
 from dsx.spec.ranges import Choices, Limits, Names, divisors_of
 from dsx.spec.validated import validate
+from dsx.spec.value_types import Sourced
 
 MOST_BOXES = 32  # each is a bit of an integer in a search
 
@@ -63,9 +67,14 @@ class BoxSpec(Spec):
 class FrameworkSpec(Spec):
     """A framework; `load_framework` creates it."""
 
+    keys_of_file: ClassVar[Sequence[str]] = ("extends",)
+
     name: str
     description: str
     source: str
+    stack: Annotated[str | None, Sourced] = None  # that its plans are priced with; None: that of the assumption set
+    assume: dict[str, Any] = Field(default_factory=dict)  # field of an assumption set -> its value, with its source
+    flags: str | None = None  # the launch files whose words state its settings; None: those of no framework
     strategy: Names | None = None  # None: every strategy
     # Optimizers of the matrices of the body that it has, `optimizer` of an assumption set.
     optimizers: list[Optimizer] = Field(default_factory=lambda: ["adam"])
@@ -124,6 +133,13 @@ class FrameworkSpec(Spec):
         if None in of_boxes:
             return None
         return tuple(dict.fromkeys(name for names_of_box in of_boxes for name in names_of_box or ()))
+
+    @property
+    def fields(self) -> Document:
+        """The fields of an assumption set that it states, with their places."""
+        places = self._document.places
+        inner: dict[KeyPath, str] = {path[1:]: place for path, place in places.items() if path[:1] == ("assume",)}
+        return Document(dict(self.assume), {(): f"framework {self.name!r}"} | inner)
 
     @property
     def unlimited(self) -> bool:

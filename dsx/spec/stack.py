@@ -59,6 +59,8 @@ class StackSpec(Spec):
     description: str
     source: str
     software: SoftwareSpec
+    # Column of a plan -> value that the software uses for another thing -> an entry of data/runs/recompute-words.yaml.
+    words: dict[str, dict[str, str]] = Field(default_factory=dict)
     assume: dict[str, Any]  # field of an assumption set -> its value, with its source
 
     _document: Document = PrivateAttr(default=Document({}, {(): "stack"}))
@@ -87,12 +89,13 @@ def stack_names() -> Sequence[str]:
     return names("stacks", ".yaml")
 
 
-def with_stack(stated: Sequence[Document]) -> list[Document]:
+def with_stack(stated: Sequence[Document], over: Document | None = None) -> list[Document]:
     """Return the documents of an assumption set, the set itself first, with the fields of its stack after its name.
 
-    A set that names none is returned as it is. Raises what `load_stack` raises, with the place that names the stack.
+    The fields of `over` win over those of the stack. A set that names none is returned as it is. Raises what
+    `load_stack` raises, with the place that names the stack.
     """
-    position = _naming(stated)
+    position = naming(stated, STACK)
     if position is None:
         return list(stated)
     document = stated[position]
@@ -106,7 +109,7 @@ def with_stack(stated: Sequence[Document]) -> list[Document]:
         fields = load_stack(name).fields
     except InputError as error:
         raise document.fault((STACK,), error) from None
-    return [*stated[: position + 1], fields, *stated[position + 1 :]]
+    return [*stated[: position + 1], *([] if over is None else [over]), fields, *stated[position + 1 :]]
 
 
 def of_other_stack(stated: Sequence[Document], name: str, place: str) -> list[Document]:
@@ -114,7 +117,7 @@ def of_other_stack(stated: Sequence[Document], name: str, place: str) -> list[Do
 
     Raises SpecError if the set names none: its fields are complete, and a stack would change them.
     """
-    position = _naming(stated)
+    position = naming(stated, STACK)
     if position is None:
         raise SpecError(f"{place}: the assumption set names no stack, so it cannot have the stack {name!r}")
     document = stated[position]
@@ -122,6 +125,6 @@ def of_other_stack(stated: Sequence[Document], name: str, place: str) -> list[Do
     return [*stated[:position], renamed, *stated[position + 1 :]]
 
 
-def _naming(stated: Sequence[Document]) -> int | None:
-    """Return the position of the first document that names a stack."""
-    return next((at for at, document in enumerate(stated) if document.data.get(STACK) is not None), None)
+def naming(stated: Sequence[Document], field: str) -> int | None:
+    """Return the position of the first document that states a field."""
+    return next((at for at, document in enumerate(stated) if document.data.get(field) is not None), None)

@@ -131,7 +131,7 @@ def test_a_plan_with_an_even_cut_is_beside_one_with_a_layout():
     assert 0 < layouts.isna().sum() < len(layouts) == 60
     assert "layers of stages: even" in str(both)
     for row in (layouts.isna().argmax(), layouts.notna().argmax()):
-        again = dsx.evaluate(deep, both.frame.iloc[row])
+        again = dsx.evaluate(both.job, both.frame.iloc[row])
         assert again.step_time_s == pytest.approx(both.frame["step_time_s"].iloc[row], rel=1e-12)
 
 

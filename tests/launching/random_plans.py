@@ -14,8 +14,8 @@ from dsx.launching.run import run_of
 from dsx.pricing.problem import make_problem
 from dsx.pricing.rows import candidate_columns, column_names
 from dsx.search.space import Space
-from dsx.space.boxes import read_framework
 from dsx.space.choices import BY_NAME, CODES, PLAN_COLUMNS
+from dsx.space.frameworks import read_framework
 from dsx.space.plan import Plan
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster

@@ -8,7 +8,8 @@ from dsx.graph.derived import derive
 from dsx.graph.library import load_layer, load_operators
 from dsx.graph.model import Model
 from dsx.graph.notation import Settings
-from dsx.launching.megatron import Launch, megatron_lm
+from dsx.launching.launch import Launch
+from dsx.launching.megatron import megatron_lm
 from dsx.launching.rank_order import RANK_ORDER, shares_of
 from dsx.space.choices import CODES, PLAN_COLUMNS
 from dsx.spec.assumptions import load_assumptions

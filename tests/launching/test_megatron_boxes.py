@@ -12,8 +12,9 @@ from dsx.launching.rank_order import shares_of
 from dsx.pricing.problem import make_problem
 from dsx.pricing.rows import candidate_columns, column_names
 from dsx.search.space import Space
-from dsx.space.boxes import broken, read_framework
+from dsx.space.boxes import broken
 from dsx.space.choices import BY_NAME, CODES, PLAN_COLUMNS
+from dsx.space.frameworks import read_framework
 from dsx.space.plan import Plan
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster

@@ -1,6 +1,6 @@
 """The flags of a plan as lines for a shell."""
 
-from dsx.launching.megatron import Launch
+from dsx.launching.launch import Launch
 from dsx.launching.option import switch, valued, words
 from dsx.launching.text import launch_text
 

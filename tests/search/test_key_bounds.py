@@ -14,7 +14,7 @@ from dsx.search.key_bounds import key_bounds
 from dsx.search.protocol import silent
 from dsx.search.search_spaces import spaces_of
 from dsx.search.space import Space
-from dsx.space.boxes import read_framework
+from dsx.space.frameworks import read_framework
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.model import ModelSpec
 

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsx.errors import SpecError, UnknownNameError
-from dsx.space.boxes import boxes_of, broken, read_framework
+from dsx.space.boxes import boxes_of, broken
 from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, KEY_COLUMNS
+from dsx.space.frameworks import read_framework
 from dsx.spec.framework import MOST_BOXES, framework_names
 
 GOOD = {"name": "mine", "description": "mine", "source": "mine", "runs": [{}]}

@@ -8,8 +8,8 @@ from validation.cases import cluster_spec
 from dsx.pricing.problem import make_problem
 from dsx.search.search_spaces import spaces_of
 from dsx.search.space import Space
-from dsx.space.boxes import read_framework
 from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS
+from dsx.space.frameworks import read_framework
 from dsx.space.variants import VARIED, Variants, varied_last
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.model import ModelSpec, has_experts

@@ -16,9 +16,10 @@ from dsx.pricing.problem import make_problem
 from dsx.runs.reasons import Reason
 from dsx.runs.run_table import read_runs
 from dsx.runs.setups import setups
-from dsx.space.boxes import broken, read_framework
+from dsx.space.boxes import broken
 from dsx.space.choices import BY_NAME
 from dsx.space.expert_nesting import expert_share
+from dsx.space.frameworks import read_framework
 from dsx.space.layer_layout import LAYOUT
 from dsx.space.limits import OPTIMAL
 from dsx.space.plan import Plan

@@ -1,0 +1,43 @@
+"""A framework from its file, whose columns, values and strategies are checked."""
+
+from pathlib import Path
+
+from dsx.errors import InputError, SpecError
+from dsx.graph.library import check_strategy
+from dsx.space.choices import BY_NAME, KEY_COLUMNS, NAMED, PLACEMENT_COLUMNS, PLAN_COLUMNS
+from dsx.spec.framework import FrameworkColumns, FrameworkSpec, load_framework
+from dsx.spec.load import Given
+
+_CHOICES = tuple(
+    name for name in PLAN_COLUMNS if name in (*KEY_COLUMNS, *PLACEMENT_COLUMNS) and name not in ("strategy", "num_gpus")
+)
+_COLUMNS = FrameworkColumns(
+    choices=_CHOICES,
+    job=tuple(name for name in PLAN_COLUMNS if name not in _CHOICES),
+    named=NAMED,
+)
+
+
+def read_framework(given: Given, near: Path | None = None) -> FrameworkSpec:
+    """Return a framework, given by name, path or content; `near` is the file that mentions it.
+
+    Raises UnknownNameError, or SpecError with all faults of the file: an unknown column, value or strategy.
+    """
+    framework = load_framework(given, _COLUMNS, near)
+    file = Path(given) if isinstance(given, str | Path) else near
+    faults: list[str] = []
+    for path, part in [((), framework), *((("runs", number), box) for number, box in enumerate(framework.runs))]:
+        for name in part.strategy or ():
+            try:
+                check_strategy(name, file, f"{framework.place(*path, 'strategy')}: strategy")
+            except InputError as error:
+                faults.append(str(error))
+        for column, values in part.fix.items():
+            try:
+                for value in values:
+                    BY_NAME[column].code(value)
+            except SpecError as error:
+                faults.append(f"{framework.place(*path, 'fix', column)}: fix: {error}")
+    if faults:
+        raise SpecError("\n".join(faults))
+    return framework
