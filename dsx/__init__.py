@@ -145,7 +145,7 @@ if not TYPE_CHECKING:  # a type checker knows the names above, and no others
 
     def __getattr__(name: str) -> Any:
         if name == "__version__":
-            value = importlib.import_module("importlib.metadata").version("dsx")
+            value = importlib.import_module("dsx.installed").distribution().version
         elif name in _MODULES:
             value = importlib.import_module(_MODULES[name])
         elif name in _HOMES:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 DSX = Path(__file__).parents[1] / "dsx"
-ROOT = {"argument_types", "errors", "files", "printable", "progress", "records", "remarks", "units"}
+ROOT = {"argument_types", "errors", "files", "installed", "printable", "progress", "records", "remarks", "units"}
 
 # Each package with those it may import from. `traces`, `measuring` and `operator_placement` hang on the cost model.
 _MODEL = {"spec", "graph", "hardware", "space", "cost"}

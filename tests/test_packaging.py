@@ -2,13 +2,18 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+
+import dsx
+from dsx.installed import distribution, install_text
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -18,6 +23,28 @@ def test_the_wheel_has_all_data_but_that_of_others():
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     assert {f"data/{path.name}" for path in (ROOT / "data").iterdir()} - included.keys() == {"data/validation"}
     assert all(target == f"dsx/{source}" for source, target in included.items())
+
+
+def test_documents_and_messages_name_the_distribution():
+    """An extra of another name, such as that of the import, would install somebody else's package."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = "|".join(project["optional-dependencies"])
+    files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "dsx").rglob("*.py")]
+    texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in files}
+    texts["dev"] = "\n".join(project["optional-dependencies"]["dev"])
+    pattern = re.compile(rf"\b(dsx[\w-]*)\[(?:{extras})[\],]|pip install '([\w-]+)")
+    named = {(path, found[1] or found[2]) for path, text in texts.items() for found in pattern.finditer(text)}
+    assert len(named) > 5
+    assert {(path, name) for path, name in named if name != project["name"]} == set()
+
+
+def test_what_is_installed_knows_its_name(monkeypatch):
+    with pytest.raises(metadata.PackageNotFoundError):
+        monkeypatch.setattr(metadata, "entry_points", lambda **only: ())
+        distribution()
+    monkeypatch.undo()
+    assert install_text("[place]") == f"pip install '{distribution().name}[place]'"
+    assert dsx.__version__ == distribution().version
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +65,7 @@ def installed(tmp_path_factory):
 
     pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
     run(*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
-    (wheel,) = folder.glob("dsx-*.whl")
+    (wheel,) = folder.glob("dsx_explorer-*.whl")
     run(sys.executable, "-m", "venv", "--without-pip", str(environment))
     run(*pip, "--python", str(environment / "bin" / "python"), "install", "--no-deps", str(wheel))
     (packages,) = environment.glob("lib/python*/site-packages")
@@ -48,6 +75,8 @@ def installed(tmp_path_factory):
 
 @pytest.mark.external
 def test_the_wheel_is_what_runs(installed):
+    name = "from dsx.installed import install_text; print(install_text('[place]'))"
+    assert installed("python", "-c", name) == "pip install 'dsx-explorer[place]'\n"
     show = "import dsx; from dsx.spec.locate import packaged_data; print(dsx.__file__, packaged_data())"
     for place in map(Path, installed("python", "-c", show).split()):
         assert "environment" in place.parts and not place.is_relative_to(ROOT)

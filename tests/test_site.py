@@ -52,7 +52,7 @@ class Links(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    pytest.importorskip("properdocs", reason="the site is built by an extra, dsx[docs]")
+    pytest.importorskip("properdocs", reason="the site is built by an extra, dsx-explorer[docs]")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "properdocs", "build", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -90,8 +90,8 @@ def report(
         candidate: an id, of a plan to explain in place of the best one.
         hardware: the cluster or the what-if values of its row, as for `why_row`.
 
-    Raises InputError without plotly (the extra dsx[report]), for an unknown candidate or a file that is not named as
-    HTML; StoreError if the set cannot be read, or the file not be written.
+    Raises InputError without plotly (the extra dsx-explorer[report]), for an unknown candidate or a file that is not
+    named as HTML; StoreError if the set cannot be read, or the file not be written.
     """
     check_plotly()
     folder = file_path("folder", folder)

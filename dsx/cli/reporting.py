@@ -32,7 +32,7 @@ def report(
 
     It has the question and the answer, pictures, the explanation of the best plan, a table of the 20,000 best rows that
     can be filtered, rejected candidates, assumptions with sources, and what runs it again. It needs plotly: pip install
-    'dsx[report]'.
+    'dsx-explorer[report]'.
     """
     found = dsx.report(folder, output, candidate, hardware or ())
     print_answer(found, as_json)

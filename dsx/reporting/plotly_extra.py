@@ -3,12 +3,13 @@
 from importlib.util import find_spec
 
 from dsx.errors import InputError
+from dsx.installed import install_text
 
 
 def check_plotly() -> None:
     """Raise InputError if plotly is not installed; a report checks it before it reads anything."""
     if find_spec("plotly") is None:
-        raise InputError("a report needs plotly, which is not installed: pip install 'dsx[report]'")
+        raise InputError(f"a report needs plotly, which is not installed: {install_text('[report]')}")
 
 
 def plotly_script() -> str:

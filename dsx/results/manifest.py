@@ -23,6 +23,7 @@ from pydantic import Field
 
 import dsx
 from dsx.errors import StoreError
+from dsx.installed import install_text
 from dsx.results import plain_json
 from dsx.results.file_names import PartFile
 from dsx.results.schema import COLUMNS, CUT, NAME_COLUMNS, Column, ExtraColumn, Precision, columns_with
@@ -196,7 +197,7 @@ def from_json(text: bytes, place: str) -> Manifest:
         wanted = raw.get("dsx_version", "a newer one")
         raise StoreError(
             f"{place} has schema version {version}, but dsx {dsx.__version__} reads versions up to "
-            f"{SCHEMA_VERSION}; install the dsx that wrote it: pip install 'dsx>={wanted!s:.40}'"
+            f"{SCHEMA_VERSION}; install the dsx that wrote it: {install_text(f'>={wanted!s:.40}')}"
         )
     if isinstance(version, int) and version < SCHEMA_VERSION:
         raise StoreError(

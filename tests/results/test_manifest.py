@@ -106,7 +106,7 @@ def test_older_version_says_to_run_the_sweep_again(begun):
 def test_newer_version_says_what_to_install(begun):
     raw = json.loads(manifest.to_json(begun()))
     raw |= {"schema_version": 99, "dsx_version": "7.1.0", "names": "in another shape"}
-    with pytest.raises(StoreError, match=r"p has schema version 99.*pip install 'dsx>=7\.1\.0'"):
+    with pytest.raises(StoreError, match=r"p has schema version 99.*pip install '[\w-]+>=7\.1\.0'"):
         manifest.from_json(json.dumps(raw).encode(), "p")
 
 

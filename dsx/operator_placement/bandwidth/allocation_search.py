@@ -13,6 +13,7 @@ from importlib.util import find_spec
 import numpy as np
 
 from dsx.errors import InputError
+from dsx.installed import install_text
 from dsx.operator_placement.annealing import Annealing
 from dsx.operator_placement.annealing_runs import Run, annealed_once
 from dsx.operator_placement.bandwidth.allocated import Allocated, polished
@@ -48,7 +49,7 @@ def check_solvers() -> None:
     """Raise InputError if a solver of joint bandwidth is not installed."""
     missing = [name for name in ("ortools", "clarabel") if find_spec(name) is None]
     if missing:
-        raise InputError(f"joint bandwidth needs {' and '.join(missing)}: pip install 'dsx[place]'")
+        raise InputError(f"joint bandwidth needs {' and '.join(missing)}: {install_text('[place]')}")
 
 
 def allocate(
