@@ -129,6 +129,34 @@ def test_a_trace_has_what_is_priced(tmp_path, strategy, name):
     compared(tmp_path, model, strategy, **plan_of(f"{strategy} {name}", strategy, model))
 
 
+# Of SIZES, what no layer of the model below has.
+UNUSED = {"positions", "ng", "tg", "window", "patch", "channels"}
+LATER = {
+    "name": "later",
+    "source": "a test",
+    "default_sequence_length": 512,
+    "dimensions": SIZES
+    | {"sh": 32, "sg": 16, "sk": 32, "le": 256, "gg": 8, "gk": 128, "og": 16, "ol": 64, "classes": 3},
+    "layers": [
+        {"kind": "embedding"},
+        {"kind": "sublayer", "options": ["own_heads", "conv_bias", "gate_norm"], "mixer": "state-space"},
+        {"kind": "sublayer", "options": ["latent_experts", "squared_relu", "shared", "corrected"], "mixer": "experts"},
+        {"kind": "transformer", "options": ["gated", "plain_queries"], "attention": "latent-attention"},
+        {"kind": "transformer", "options": ["gated", "rotary", "global_heads", "shared_kv"]},
+        {"kind": "transformer", "options": ["ungated"], "attention": "grouped-output-attention", "ffn": "experts"},
+        {"kind": "label-head"},
+    ],
+}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("strategy", ["2d", "summa", "2d-gathered-qkv"])
+def test_of_layers_of_later_models(tmp_path, strategy):
+    used = {letter: size for letter, size in LATER["dimensions"].items() if letter not in UNUSED}
+    plan = {"dp": 2, "pp": 1, "ep": 2, "microbatch_size": 1, "recompute": "norms", "zero_stage": 1, **DEGREES[strategy]}
+    compared(tmp_path, LATER | {"dimensions": used}, strategy, **plan)
+
+
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize(("zero_stage", "schedule"), [*product(range(4), [one.name for one in SCHEDULES])])
 def test_under_every_schedule_and_stage_of_zero(tmp_path, schedule, zero_stage):
