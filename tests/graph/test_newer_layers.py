@@ -104,3 +104,10 @@ def test_a_grouped_result_is_two_multiplies():
     assert matrix(layer, f"{name}.kva", **sizes) == multiply(B * S // 2, E, 16)
     assert matrix(layer, f"{name}.narrow", **sizes) == 4 // 2 * multiply(B * S, 4 * 16, 24)
     assert matrix(layer, f"{name}.output", **sizes) == multiply(B * S, 4 * 24 // 2, E)
+
+
+def test_values_of_a_width_of_their_own():
+    layer = packaged("transformer gated rotary value_width", "1d")
+    sizes = {"b": B, "s": S, "e": E, "h": H, "g": 4, "k": 24, "kv": 16, "f": 1024, "tp": 2}
+    assert matrix(layer, "self-attention.qkv", **sizes) == multiply(B * S, E, (H * 24 + 4 * (24 + 16)) // 2)
+    assert matrix(layer, "self-attention.output", **sizes) == multiply(B * S, H * 16 // 2, E)
