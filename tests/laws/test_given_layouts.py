@@ -57,7 +57,7 @@ PROBLEMS = {
 
 def even_layout(problem, chunks):
     """The layers of each chunk of the even cut: of the body alone, or of the body with embedding and head."""
-    first, body, last = problem.limits().chain
+    first, body, last, _ = problem.limits().chain
     if body % chunks == 0:
         sizes = [body // chunks] * chunks
         return [sizes[0] + first, *sizes[1:-1], sizes[-1] + last]
@@ -148,7 +148,7 @@ def layouts(draw):
     """A job, the degrees of a plan, and the layers of each of its chunks."""
     body = draw(st.sampled_from([*JOBS]))
     tp, pp, vpp = draw(st.sampled_from([1, 2])), draw(st.sampled_from([2, 3, 4])), draw(st.sampled_from([1, 2, 3]))
-    first, layers, last = PROBLEMS[body].limits().chain
+    first, layers, last, _ = PROBLEMS[body].limits().chain
     total, chunks = first + layers + last, pp * vpp
     inner = draw(st.lists(st.integers(1, total - 1), min_size=chunks - 1, max_size=chunks - 1, unique=True))
     sizes = np.diff([0, *sorted(inner), total]).tolist()
@@ -209,7 +209,7 @@ def test_launch_flags_give_the_plan_back(drawn):
     stated = dsx.evaluate(job, plan, stage_layers=sizes)
     again, letters = plan_of_flags(stated.launch.arguments)
     if letters is not None:
-        first, _, last = PROBLEMS[body].limits().chain
+        first, _, last, _ = PROBLEMS[body].limits().chain
         # E and L are a letter each, also of a model without the layer.
         letters[0] += first - 1
         letters[-1] += last - 1
