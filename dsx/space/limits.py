@@ -76,8 +76,8 @@ class Limits:
 
     @property
     def max_stages(self) -> int:
-        """Stages of the deepest pipeline: every layer is a stage."""
-        return self.num_layers if self.partition == EVEN else self.chain.num_layers
+        """Stages of the deepest pipeline: every layer that its cut counts is a stage."""
+        return self.even_layers[-1] if self.partition == EVEN else self.chain.num_layers
 
     @property
     def stage_counts(self) -> np.ndarray:
