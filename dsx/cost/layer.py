@@ -9,8 +9,8 @@ its blocks on in n - 1 hops while its kernel computes n blocks in turn. All memb
 takes the time h of its slowest link, and the next block is there when both are over: beside a block that takes c, a hop
 exposes max(h - c, 0). Blocks of a gather arrive beside all parts of the kernel but the last one, sums of a scatter
 beside all but the first one (arXiv 2310.01889, section 3). Any other gather, scatter or exchange overlaps
-with its kernel, block by block, by the fraction that the assumption set states for its axis (Wang et al., ASPLOS 2023).
-An all-reduce does not overlap, since the next kernel needs all of its result.
+with the kernel beside it (`DerivedLayer.beside`), block by block, by the fraction that the assumption set states for
+its axis (Wang et al., ASPLOS 2023).
 """
 
 import functools
@@ -33,7 +33,7 @@ from dsx.cost.roofline import compute_time, exposed_memory_time, memory_time, su
 from dsx.cost.shapes import Column, PerKernel, PerKey, PerWork
 from dsx.cost.work import LayerWork
 from dsx.graph.derived import BACKWARD, FORWARD
-from dsx.graph.match import ALL_GATHER, ALL_REDUCE
+from dsx.graph.match import ALL_GATHER
 from dsx.graph.notation import AXES
 from dsx.graph.step import OF_REPLICATED
 from dsx.hardware.cluster import Cluster
@@ -291,9 +291,9 @@ def _communication(
             around[gathers] = around.get(gathers, 0.0) + time
         else:
             where = (shape.direction, shape.kernel, name)
-            if shape.kind != ALL_REDUCE:
-                # Collectives of one kernel do not overlap with the same part of it.
-                at = (shape.direction, shape.kernel)
+            if shape.beside is not None:
+                # Collectives beside one kernel do not overlap with the same part of it.
+                at = (shape.direction, shape.beside)
                 overlapped = xp.minimum(time, left.setdefault(at, work.per_key(busy[at])))
                 left[at] = left[at] - overlapped
                 time = time - getattr(assumptions, OVERLAP[name]) * overlapped

@@ -19,6 +19,7 @@ from dsx.cost.shapes import PerKernel, PerKey, PerMode, PerMultiply, PerWork, Si
 from dsx.graph.derived import BACKWARD, FORWARD, DerivedLayer, KernelCosts
 from dsx.graph.expressions import evaluate
 from dsx.graph.model import define
+from dsx.graph.nodes import Collective
 from dsx.graph.notation import AXES
 from dsx.graph.recomputed import Recomputation
 from dsx.graph.saved import Saved
@@ -45,6 +46,7 @@ class CollectiveShape:
     panelled: bool
     ring: bool = False
     routing: int | None = None  # position among the layer's routings, if it moves several copies of each token
+    beside: int | None = None  # position of the priced kernel that it may hide behind, if it is plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,12 @@ class LayerWork:
 def collective_shapes(layer: DerivedLayer) -> tuple[CollectiveShape, ...]:
     """Return the structure of a layer's collectives, in the order of `LayerWork.volumes`."""
     routings = _routings(layer)
+    position = {id(kernel): index for index, kernel in enumerate(layer.priced_kernels)}
+
+    def beside(collective: Collective) -> int | None:
+        at = layer.beside(collective)
+        return None if at is None else position.get(id(layer.kernels[at]))
+
     return tuple(
         CollectiveShape(
             index,
@@ -178,6 +186,7 @@ def collective_shapes(layer: DerivedLayer) -> tuple[CollectiveShape, ...]:
             collective.panelled,
             collective.ring,
             None if collective.copies is None else routings.index(collective.copies),
+            beside(collective),
         )
         for direction in (FORWARD, BACKWARD)
         for index, kernel in enumerate(layer.priced_kernels)

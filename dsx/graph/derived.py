@@ -15,7 +15,7 @@ from dsx.graph.expressions import names, parts, total
 from dsx.graph.kernels import Kernel, split_into_kernels
 from dsx.graph.layer import PANELS, Layer
 from dsx.graph.layer_graph import layer_graph
-from dsx.graph.match import elements
+from dsx.graph.match import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, elements
 from dsx.graph.matrices import Matrix, matrix_of
 from dsx.graph.nodes import BACKWARD, FORWARD, Collective, Launch, LayerGraph, Transferred
 from dsx.graph.notation import AXES, Dim, Rule
@@ -53,6 +53,11 @@ class KernelCosts:
     def title(self) -> str:
         """The name for people: that of its ``fuse`` block or of its operator."""
         return self.name.rpartition(".")[2] if self.fused else self.kinds[0]
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether it multiplies by one weight, which can run block by block beside a gather or a scatter."""
+        return any(one.linear and not one.grouped for one in self.work[FORWARD].multiplies)
 
     @property
     def saved_bytes(self) -> Any:
@@ -99,6 +104,18 @@ class DerivedLayer:
     def collectives(self, direction: int) -> list[Collective]:
         """All collectives of one direction, in the order of the kernels."""
         return [collective for kernel in self.kernels for collective in kernel.collectives[direction]]
+
+    def beside(self, collective: Collective) -> int | None:
+        """Return the position of the kernel that a plain collective may hide behind; None if it is exposed.
+
+        Gathers and scatters hide behind a multiply by a weight, which kernels run block by block. Attention waits for
+        its keys and values, unless they go round in a ring, and the multiplies of experts for all of their tokens. The
+        next kernel needs all of the result of an all-reduce.
+        """
+        at = collective.beside
+        if at is None or collective.kind == ALL_REDUCE:
+            return None
+        return None if collective.kind in (ALL_GATHER, REDUCE_SCATTER) and not self.kernels[at].in_blocks else at
 
     @property
     def region_names(self) -> tuple[str, ...]:

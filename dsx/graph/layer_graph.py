@@ -4,6 +4,12 @@ A collective that brings an argument into its distribution runs before the first
 that do; in the backward it is repeated where the forward did not keep its result. The collective of a gradient runs
 after the last kernel that contributes to its sum; each kernel that contributes adds to what is there. An operator
 without work writes nothing: its result is its input, and the gradient of its input that of its result.
+
+A collective may run beside the kernel that works on its tensor. A kernel that needs a gathered tensor can begin with
+the blocks that are there, and one that makes a tensor which is scattered can hand over each block when it is done
+(Wang et al., ASPLOS 2023): so a gather or an exchange is beside the kernel that needs its result, a reduce-scatter
+beside the kernel that makes what it moves. The kernel that a forward reduce-scatter serves, an addition mostly, only
+waits for it.
 """
 
 from collections.abc import Iterable
@@ -59,11 +65,17 @@ def layer_graph(
 
 
 def collective_of(
-    transfer: Transfer, size: Any, tensor: str, operator: Operator | None, copies: TokenCopies | None = None
+    transfer: Transfer,
+    size: Any,
+    tensor: str,
+    operator: Operator | None,
+    copies: TokenCopies | None = None,
+    beside: int | None = None,
 ) -> Collective:
     """Return a transfer of the matcher as the collective that runs for an operator.
 
-    `size` is bytes per element; `copies` is of the tensor, if it has several copies of each token.
+    `size` is bytes per element; `copies` is of the tensor, if it has several copies of each token; `beside` is the
+    kernel that it may run beside.
     """
     panelled = operator is not None and operator.panelled
     kind = _IN_PANELS.get(transfer.kind, transfer.kind) if panelled else transfer.kind
@@ -71,7 +83,7 @@ def collective_of(
     ring = operator is not None and operator.modifier == RING and kind in (ALL_GATHER, REDUCE_SCATTER)
     volume = product((size, transfer.elements))
     moved = copies if kind == ALL_TO_ALL else None
-    return Collective(kind, transfer.axis, volume, tensor, in_panels, ring, moved)
+    return Collective(kind, transfer.axis, volume, tensor, in_panels, ring, moved, beside)
 
 
 def _gradient_of(tensor: str) -> str:
@@ -87,6 +99,8 @@ class _Builder:
         self.names: set[str] = set()
         of_tensor = token_copies(layer)
         self.token_copies = of_tensor | {_gradient_of(tensor): copies for tensor, copies in of_tensor.items()}
+        made = [(name, at) for at, kernel in enumerate(kernels) for op in kernel.operators for name in op.outputs]
+        self.kernel_of = dict(made)
 
     def value(self, name: str, size: Any, element: Any, distribution: Distribution | None, **more: Any) -> Value:
         """Return a new value, under a name that no other one has."""
@@ -101,6 +115,13 @@ class _Builder:
         operators = self.kernels[index].operators
         return any(op.kind.name not in self.uncounted and not op.costs_nothing for op in operators)
 
+    def maker(self, tensor: str) -> int | None:
+        """Return the kernel that makes a tensor, or of which it is a view; None if no kernel does."""
+        operator = self.layer.producer(tensor)
+        if operator is None or operator.fuse or not operator.costs_nothing:
+            return self.kernel_of.get(tensor)
+        return self.maker(operator.arguments[0].tensor)
+
     def transfer(
         self,
         index: int,
@@ -110,16 +131,22 @@ class _Builder:
         element: Any,
         taken: tuple[Value, ...],
         wanted: Distribution,
+        makes: int | None,
+        needs: int | None,
         saved_as: _Key | None = None,
         after_kernel: bool = False,
     ) -> tuple[Value, ...]:
-        """Add the collectives of a chain for a kernel, and return what the last one writes."""
+        """Add the collectives of a chain for a kernel, and return what the last one writes.
+
+        `makes` is the kernel that makes what the chain moves, `needs` the one that needs the result.
+        """
         for transfer in transfers:
             size = transfer.elements
             if transfer.kind == REDUCE_SCATTER:
                 size = combine("/", size, Name(transfer.axis))
             made = self.value(f"{label}:{transfer.axis}", product((element, size)), element, wanted, saved_as=saved_as)
-            collective = collective_of(transfer, element, label, operator, self.token_copies.get(label))
+            beside = makes if transfer.kind == REDUCE_SCATTER else needs
+            collective = collective_of(transfer, element, label, operator, self.token_copies.get(label), beside)
             name = f"{label} {collective.kind} {collective.axis}"
             self.nodes.append(Transferred(name, index, self.direction, collective, taken, (made,), after_kernel))
             taken = (made,)
@@ -219,8 +246,9 @@ class _Forward(_Builder):
             transfers = match(self.layer.tensors[argument.tensor].distribution, argument.distribution)
             element = element_bytes(self.layer, argument.tensor)
             self.copies[key] = self.transfer(
-                index, op, transfers, argument.tensor, element, produced, argument.distribution, key
-            )
+                index, op, transfers, argument.tensor, element, produced, argument.distribution,
+                self.maker(argument.tensor), index, key,
+            )  # fmt: skip
         return self.copies[key]
 
 
@@ -233,14 +261,13 @@ class _Backward(_Builder):
         self.names = forward.names
         self.regathered: dict[Regather, tuple[Value, ...]] = {}
         self.gradients: dict[str, list[Value]] = {}  # of each tensor, as its producer needs it
-        kernel_of = {op.name: index for index, kernel in enumerate(self.kernels) for op in kernel.operators}
         # Sums by the kernel that contributes last; what each still lacks, and what it has.
         self.open: dict[int, list[GradientSum]] = {}
         self.contributed: dict[tuple[str, Distribution], list[Value]] = {}
         self.of_outputs: list[Value] = []
         for total in backward.sums:
             last = total.operators[-1]
-            self.open.setdefault(len(self.kernels) if last is None else kernel_of[last.name], []).append(total)
+            self.open.setdefault(len(self.kernels) if last is None else self.kernel_of[last.name], []).append(total)
         for name in self.layer.outputs:
             whole = self.layer.tensors[name].distribution.without_partial()
             made = self._gradient(name, whole)
@@ -324,8 +351,9 @@ class _Backward(_Builder):
             place = index if index < len(self.kernels) else len(self.kernels) - 1
             label = _gradient_of(total.tensor)
             moved = self.transfer(
-                place, operator, total.transfers, label, element, values, tensor.distribution, after_kernel=True
-            )
+                place, operator, total.transfers, label, element, values, tensor.distribution,
+                place, self.maker(total.tensor), after_kernel=True,
+            )  # fmt: skip
             into = self.gradients.setdefault(total.tensor, [])
             into += [value for value in moved if value not in into]
         if left:
@@ -340,7 +368,7 @@ class _Backward(_Builder):
                 produced = self.layer.tensors[name].distribution
                 self.regathered[regather] = self.transfer(
                     index, op, match(produced, wanted), name, element_bytes(self.layer, name),
-                    self.forward.values[name], wanted,
+                    self.forward.values[name], wanted, self.maker(name), index,
                 )  # fmt: skip
             found[name, str(wanted)] = self.regathered[regather]
         return found

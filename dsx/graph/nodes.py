@@ -27,6 +27,9 @@ class Collective:
     panelled: bool
     ring: bool = False  # block by block, while the kernel works on the previous block
     copies: TokenCopies | None = None  # of an all-to-all that moves several copies of each token
+    # Position of the kernel that works on the same tensor, and could do so block by block beside the collective: the
+    # one that makes what a reduce-scatter moves, else the one that needs the result. None if no kernel does.
+    beside: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

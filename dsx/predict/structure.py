@@ -77,7 +77,7 @@ class Strategies:
             tables = [table for name, table in assumed.unfused_operators.items() if name in setup.unfused]
             self._specs[key] = assumed.model_copy(
                 update={
-                    "set": assumed.set | unfused,
+                    "set": assumed.set | assumed.set_in_runs | unfused,
                     "operators": [*assumed.operators, *tables],
                     "linear_dtype": setup.precision,
                     **setup.stated,

@@ -107,6 +107,7 @@ class AssumptionsSpec(Spec):
     # Option -> true, block parameter -> block, for all layers that declare it.
     set: dict[str, SettingValue] = Field(default_factory=dict)
     unfused_attention: dict[str, SettingValue] = Field(default_factory=dict)  # for runs with unfused attention
+    set_in_runs: dict[str, SettingValue] = Field(default_factory=dict)  # for runs: what a plan chooses by its strategy
     operators: list[str]  # operator tables; a later one wins
     # Operator -> the table that replaces it for runs without a fused kernel for it.
     unfused_operators: dict[Unfusable, str] = Field(default_factory=dict)
@@ -170,8 +171,9 @@ class AssumptionsSpec(Spec):
 
     dispatch_latency: Seconds  # host time to issue one kernel or collective; the host issues one at a time
 
-    # Share of the overlappable communication that overlaps compute: gathers, scatters and all-to-alls of an axis with
-    # their kernel, a send with a microbatch on a stage, the data-parallel reduction with the passes of a layer.
+    # Share of the overlappable communication that overlaps compute: gathers and scatters of an axis with the multiply
+    # that takes or makes the tensor, all-to-alls with the kernel that needs it, a send with a microbatch on a stage,
+    # the data-parallel reduction with the passes of a layer.
     tp_overlap: Share
     cp_overlap: Share
     ep_overlap: Share

@@ -40,7 +40,7 @@ def check_names(spec: "AssumptionsSpec", document: Document, near: Path | None) 
         if path[0] == "unfused_operators" and path[1] not in operators:
             fault(path, f"the table {name!r} has no operator {path[1]!r} (it has: {', '.join(operators)})")
     definitions = names("layers", ".layer")
-    for field in ("set", "unfused_attention"):
+    for field in ("set", "unfused_attention", "set_in_runs"):
         for parameter, block in getattr(spec, field).items():
             if not isinstance(block, str) or block in definitions:
                 continue

@@ -12,7 +12,7 @@ from dsx.cost.layer import COMM_COLUMN, OVERLAP, WeightGroup, weight_groups
 from dsx.cost.work import MultiplyShape
 from dsx.graph.derived import BACKWARD, FORWARD, DerivedLayer, KernelCosts
 from dsx.graph.expressions import evaluate
-from dsx.graph.match import ALL_GATHER, ALL_REDUCE
+from dsx.graph.match import ALL_GATHER
 from dsx.graph.model import define
 from dsx.graph.multiplies import Multiply
 from dsx.graph.nodes import Launch, Node, Transferred, Value
@@ -54,7 +54,8 @@ class Move:
     kind: str
     axis: str
     volume: int  # bytes
-    overlap: float  # with the launches of its kernel
+    overlap: float  # with the launches of the kernel beside it
+    beside: int | None = None  # position of that kernel among those of the layer
     panels: int = 1
     ring: bool = False
     # Of an all-to-all of several copies of each token: their number, and, if limited, groups of experts and of a token.
@@ -283,12 +284,14 @@ class _Numbers:
 
     def _collective(self, node: Transferred) -> LayerNode:
         collective, kernel = node.collective, self.layer.kernels[node.kernel]
+        beside = self.layer.beside(collective)
         share = getattr(self.assumptions, OVERLAP[COMM_COLUMN[collective.axis]])
         move = Move(
             collective.kind,
             collective.axis,
             self.number(collective.bytes),
-            share if collective.kind != ALL_REDUCE and kernel.runs else 0.0,
+            0.0 if beside is None else share,
+            beside,
             self.values["panels"] if collective.panelled else 1,
             collective.ring,
             () if collective.copies is None else tuple(map(self.number, collective.copies.stated)),

@@ -106,7 +106,7 @@ class PassBuilder(ZeroBuilder):
     ) -> None:
         """Add some nodes of a layer; `names` has the tensors that stand for what comes from outside of it."""
         gathered = self.gathered(position, nodes)
-        pending: dict[tuple[int, int], list[int]] = {}  # collectives that still lack their launch, by kernel
+        pending: dict[tuple[int, int], list[int]] = {}  # collectives that still lack a launch beside them, by kernel
         launched: dict[tuple[int, int], int] = {}
         rings = _rings(each)
         for node in each:
@@ -126,6 +126,8 @@ class PassBuilder(ZeroBuilder):
                     self._belongs(collective, number)
                 launched[kernel] = number
                 continue
+            if node.move is not None and node.move.beside is not None and node.move.panels == 1:
+                kernel = (node.move.beside, node.direction)
             for number in self._move(position, node, inputs, outputs):
                 if self._beside(node):
                     continue
@@ -134,10 +136,10 @@ class PassBuilder(ZeroBuilder):
                 else:
                     pending.setdefault(kernel, []).append(number)
         for number in (number for numbers in pending.values() for number in numbers):
-            self.found.nodes[number].overlap = None  # its kernel has no launch in this pass
+            self.found.nodes[number].overlap = None  # the kernel beside it has no launch in this pass
 
     def _belongs(self, collective: int, launch: int) -> None:
-        """Note that a collective belongs to a launch, with which it may overlap."""
+        """Note that a collective runs beside a launch, with which it may overlap."""
         moved, launched = self.found.nodes[collective], self.found.nodes[launch]
         moved.partner = launch if moved.overlap else None
         if moved.communication is not None:

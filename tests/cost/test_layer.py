@@ -136,16 +136,24 @@ def test_operands_are_cast_to_8_bits_in_memory(dtype, of_weight, seconds):
 @pytest.mark.parametrize(("kind", "passes", "hidden"), [(ALL_GATHER, 1, 0.5), (ALL_REDUCE, 2, 0.0)])
 def test_gathers_overlap_with_their_kernel_and_all_reduces_do_not(kind, passes, hidden):
     # The kernel of 10 ms is longer than the collective.
-    made = work([CollectiveShape(0, FORWARD, kind, "tp", False)], [1e9])
+    made = work([CollectiveShape(0, FORWARD, kind, "tp", False, beside=None if kind == ALL_REDUCE else 0)], [1e9])
     found = layer_costs(made, machine(), make_assumptions(tp_overlap=0.5))
     assert float(found.tp_comm_s[0]) == close(passes * (3e-6 + 3 / 4 * 1e9 / 400e9) * (1 - hidden))
 
 
 def test_no_more_is_hidden_than_the_kernel_lasts():
-    made = work([CollectiveShape(0, FORWARD, ALL_GATHER, "cp", False)], [40e9])
+    made = work([CollectiveShape(0, FORWARD, ALL_GATHER, "cp", False, beside=0)], [40e9])
     alone = 3e-6 + 3 / 4 * 40e9 / 400e9
     found = layer_costs(made, machine(), make_assumptions(cp_overlap=1.0, tp_overlap=0.0))
     assert float(found.cp_comm_s[0]) == close(alone - 0.010)
+
+
+def test_a_collective_hides_behind_the_kernel_beside_it_and_counts_where_it_runs():
+    """The second kernel, of 20 ms, only waits for a scatter of what the first one, of 10 ms, makes."""
+    made = work([CollectiveShape(1, FORWARD, REDUCE_SCATTER, "tp", False, beside=0)], [40e9])
+    alone = 3e-6 + 3 / 4 * 40e9 / 400e9
+    times = kernel_times(made, machine(), make_assumptions(tp_overlap=1.0))
+    assert np.asarray(times.comm_s["tp_comm_s"])[FORWARD, :, 0].tolist() == [0.0, close(alone - 0.010)]
 
 
 GATHER = 3e-6 + 3 / 4 * 4e9 / 400e9  # 4 GB over four GPUs of one domain

@@ -53,6 +53,41 @@ output[b, s/cp, h, k] = view(o)
 """
 
 
+def hidden_behind(layer):
+    """The collectives of both directions, and the kernel that each may hide behind."""
+    return {
+        (direction, node.name): None if (at := layer.beside(node.collective)) is None else layer.kernels[at].name
+        for direction in (FORWARD, BACKWARD)
+        for node in layer.graph.nodes(direction)
+        if isinstance(node, Transferred)
+    }
+
+
+def test_gathers_hide_behind_the_multiply_that_needs_them_and_scatters_behind_the_one_that_makes_them():
+    """As Transformer Engine overlaps fc1, fc2 and their gradients; the addition that follows only waits."""
+    assert hidden_behind(derived(GATED)) == {
+        (FORWARD, "n all-gather tp"): "u",
+        (FORWARD, "y reduce-scatter tp"): "y",
+        (BACKWARD, "d y all-gather tp"): "y",
+        (BACKWARD, "n all-gather tp"): "v",
+        (BACKWARD, "d n reduce-scatter tp"): "u",
+    }
+
+
+def test_attention_waits_for_its_keys_and_values():
+    assert set(hidden_behind(derived(ATTENTION)).values()) == {None}
+
+
+@pytest.mark.parametrize(("strategy", "axis"), [("2d-expert-tp", "tp"), ("1d-no-sp", "tp")])
+def test_experts_wait_for_their_tokens_and_nothing_hides_an_all_reduce(strategy, axis):
+    model = build_model(load_model("mixtral-8x7b"), load_assumptions("default"), strategy)
+    layer = model.body_layer
+    moved = [c for direction in (FORWARD, BACKWARD) for c in layer.collectives(direction) if c.axis == axis]
+    for collective in moved:
+        at = layer.beside(collective)
+        assert at is None or not layer.kernels[at].name.startswith("experts.")
+
+
 def lines(nodes):
     """Nodes as texts: the name, what it reads, what it writes."""
     return [f"{node.name}: {' + '.join(names(node.reads))} -> {' + '.join(names(node.writes))}" for node in nodes]

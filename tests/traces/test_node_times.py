@@ -87,21 +87,19 @@ def test_kernels_take_what_a_layer_says(assumptions):
 def test_a_layer_takes_what_its_costs_say():
     """The forward of a layer of eight ranks, collectives before the launches of their kernel; the host is fast."""
     work, assumed = layer("default"), replace(ASSUMED, dispatch_latency=0.0)
-    nodes = []
+    nodes, beside = [], {}
     for kernel in range(work.matrix.shape[1]):
-        of_kernel = launches(work, FORWARD, kernel)
-        collectives = [
-            (shape, float(volume[0]))
-            for shape, volume in zip(work.shapes, work.volumes, strict=True)
-            if (shape.direction, shape.kernel) == (FORWARD, kernel)
-        ]
-        partner = len(nodes) + len(collectives)
-        for shape, volume in collectives:
-            overlaps = {"overlap": assumed.tp_overlap, "partner": partner} if shape.kind != ALL_REDUCE else {}
-            size = volume / 8 if shape.kind == ALL_GATHER else volume
-            node = {"type": COMM_COLL, "comm_type": CODES[shape.kind], "comm_size": size, "axis": "tp", "group": "1"}
-            nodes.append(node | overlaps)
-        nodes += of_kernel
+        for shape, volume in zip(work.shapes, work.volumes[:, 0], strict=True):
+            if (shape.direction, shape.kernel) == (FORWARD, kernel):
+                size = float(volume) / 8 if shape.kind == ALL_GATHER else float(volume)
+                beside[len(nodes)] = shape.beside
+                node = {"type": COMM_COLL, "comm_type": CODES[shape.kind], "comm_size": size}
+                nodes.append(node | {"axis": "tp", "group": "1"})
+        nodes += launches(work, FORWARD, kernel)
+    first = {node["kernel"]: row for row, node in reversed([*enumerate(nodes)]) if "kernel" in node}
+    for row, kernel in beside.items():
+        if kernel is not None:
+            nodes[row] |= {"overlap": assumed.tp_overlap, "partner": first[f"{FORWARD}.{kernel}"]}
     assert any("overlap" in node for node in nodes)
     traces = StepTraces({rank: trace(rank, *nodes) for rank in range(8)}, {"1": range(8)})
     found = replay_step(traces, CLUSTER, assumed)
