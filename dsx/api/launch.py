@@ -26,6 +26,7 @@ from dsx.pricing.evaluate import Evaluation as Priced
 from dsx.pricing.evaluate import price_plan
 from dsx.printable import printable
 from dsx.remarks import warn
+from dsx.space.conditions import for_plan
 from dsx.space.plan import Plan
 from dsx.space.plan_rules import DOMAIN_NOT_FILLED
 from dsx.space.strategy_rules import MEMORY
@@ -155,7 +156,7 @@ def launch(
 
 def _request(problem: "Problem", plan: Plan, device: DeviceSpec) -> Request:
     (model,) = problem.models  # a plan that is priced alone has one strategy
-    assumptions = problem.assumptions_spec
+    assumptions = for_plan(problem.assumptions_spec, plan.codes)
     return Request(
         run=run_of(plan, model, assumptions, device),
         shape=architecture_of(problem.model, assumptions),

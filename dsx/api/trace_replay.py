@@ -19,7 +19,10 @@ from dsx.errors import SpecError, TraceError
 from dsx.hardware.cluster import cluster_from_spec
 from dsx.progress import Watch, progress
 from dsx.remarks import remark
-from dsx.spec.assumptions import load_assumptions
+from dsx.space.choices import STEP_COLUMNS
+from dsx.space.conditions import for_plan, on_platform
+from dsx.space.plan import Plan
+from dsx.spec.assumptions import AssumptionsSpec, load_assumptions
 from dsx.spec.cluster import load_cluster
 from dsx.spec.load import Given
 from dsx.traces.checks import check
@@ -139,7 +142,7 @@ def replay(
     if overrides["model"]:
         raise SpecError("--set model: a trace has its model; write it again with another one")
     spec = load_cluster(cluster, overrides["cluster"])
-    assumed = load_assumptions(assumptions, overrides["assumptions"])
+    assumed = _for_traced_plan(load_assumptions(assumptions, overrides["assumptions"]), whole, spec.device.software)
     machine, parameters = cluster_from_spec(spec), assumptions_from_spec(assumed, spec.device.family)
     _remark(whole, found, assumed.name, machine.network.nvs.size)
     with progress(len(found.files), "read", watcher(watch)) as advance:
@@ -150,6 +153,16 @@ def replay(
     with nullcontext() if output is None else _timeline(output) as emit:
         times = replay_step(step, machine, parameters, factors, emit)
     return TraceReplay(str(found.path), spec.name, assumed.name, times, factors, without_slow)
+
+
+def _for_traced_plan(spec: AssumptionsSpec, found: TraceFolder, platform: str) -> AssumptionsSpec:
+    """Return an assumption set with the effects of the plan of a trace; with all of them where it has no plan."""
+    columns = found.manifest.get("columns")
+    try:
+        codes = Plan(columns).codes if isinstance(columns, Mapping) else {}
+        return for_plan(on_platform(spec, platform), codes) if codes.keys() >= {*STEP_COLUMNS} else spec
+    except (SpecError, TypeError, ValueError) as error:
+        raise TraceError(f"{found.path}: the manifest has columns of no plan: {error}") from None
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from dsx.pricing.problem import Problem
 from dsx.progress import Watch, progress
 from dsx.remarks import warn
 from dsx.space.choices import BY_NAME
+from dsx.space.conditions import for_plan
 from dsx.space.layer_layout import LAYOUT, check_stages, layers_of_chunks
 from dsx.space.limits import GIVEN
 from dsx.space.plan import Plan
@@ -246,7 +247,7 @@ def traced_plan(problem: Problem, plan: Plan, forward_only: bool = False, portab
         sequence_length=problem.sequence_length,
         columns=codes,
         grid=rank_grid(codes, problem.nvs_size, problem.expert_axes[0], units(network)),
-        assumptions=problem.assumptions_spec,
+        assumptions=for_plan(problem.assumptions_spec, codes),
         stage_layers=stage_layers,
         forward_only=forward_only,
         portable=portable,

@@ -8,6 +8,7 @@ import math
 from typing import Any, get_args
 
 from dsx.records import ArrayLike, leaves, record, static
+from dsx.space.conditions import Condition, conditions_of
 from dsx.spec.assumptions import AlgorithmsSpec, AssumptionsSpec
 from dsx.spec.known_errors import EffectsSpec
 
@@ -82,6 +83,7 @@ class Assumptions:
     panel_overlap: str = static()
     optimizer: str = static()
     tiles: tuple[tuple[int, int], ...] = static()
+    conditions: tuple[Condition, ...] = static(default=())  # of effects that not all plans have
 
 
 def assumptions_from_spec(spec: AssumptionsSpec, family: str | None = None) -> Assumptions:
@@ -97,7 +99,8 @@ def assumptions_from_spec(spec: AssumptionsSpec, family: str | None = None) -> A
             return _hashable(stated)
         return float(alternatives(name).index(stated)) if isinstance(stated, str) else float(stated)
 
-    values: dict[str, Any] = {name: value(name) for name in Assumptions.__dataclass_fields__}
+    values: dict[str, Any] = {name: value(name) for name in Assumptions.__dataclass_fields__ if name != "conditions"}
+    values["conditions"] = conditions_of(spec)
     effect = kernel_effect(spec.effects, spec.stack, family)
     values["kernel_slowdown"] = spec.kernel_slowdown * effect
     return Assumptions(**values)

@@ -14,7 +14,8 @@ its axis (Wang et al., ASPLOS 2023).
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -24,6 +25,7 @@ from dsx.cost import xp
 from dsx.cost.assumptions import BF16, Assumptions
 from dsx.cost.collectives import collective, hop
 from dsx.cost.contention import crosses, may_contend
+from dsx.cost.effects import Fields, of_keys, without
 from dsx.cost.groups import Group, group
 from dsx.cost.multiply import accumulated_bytes, cast_bytes, per_kernel, slowdowns
 from dsx.cost.muon import matrix_costs
@@ -64,6 +66,22 @@ _PerMode = Float[Array, "modes *#plans"] | tuple[Column, ...]  # a tuple where a
 
 
 @record
+class PassCosts:
+    """The seconds of a layer that depend on the effects of a plan (`dsx.cost.effects`); fields as in LayerCosts."""
+
+    forward_s: Column
+    backward_s: Column
+    recompute_s: _PerMode
+    compute_s: Column
+    tp_comm_s: Column
+    cp_comm_s: Column
+    ep_comm_s: Column
+
+
+PASSES = tuple(PassCosts.__dataclass_fields__)
+
+
+@record
 class LayerCosts:
     """Cost of one layer for one microbatch.
 
@@ -99,7 +117,22 @@ class LayerCosts:
     largest_matrix_flops: tuple[Column, ...] = ()
     # Seconds of collectives on an oversubscribed tier: in the forward, and in the backward under each of the modes.
     contended_s: tuple[Column, ...] = ()  # empty if no tier can be oversubscribed
+    without: tuple[PassCosts, ...] = ()  # the passes of plans without the effects of each of `lacked`
+    lacked: tuple[Fields, ...] = static(default=())
     modes: tuple[Codes, ...] = static(default=MAIN_MODES)  # of the fields with a value per mode
+
+    def of_effects(self, choose: Callable[[Sequence[Column]], Column]) -> "LayerCosts":
+        """Return the costs with the passes that plans have; `choose` takes a value with all effects and the others."""
+        if not self.without:
+            return self
+
+        def chosen(name: str) -> _PerMode:
+            values = [getattr(passes, name) for passes in (self, *self.without)]
+            if name not in BY_MODE:
+                return choose(values)
+            return tuple(choose(of_mode) for of_mode in zip(*values, strict=True))
+
+        return replace(self, **{name: chosen(name) for name in PASSES}, without=(), lacked=())
 
     def under(self, field: str, code: int) -> Column:
         """Return a field with a value per mode under a value of `recompute`, by its code."""
@@ -135,6 +168,7 @@ class WeightGroup(NamedTuple):
 @xp.unchecked
 def kernel_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> KernelTimes:
     """Price every kernel and its collectives."""
+    assumptions = _of_keys(work, assumptions)
     compute, memory = measured_or(work, *busy_times(unmeasured(work), cluster, assumptions), cluster, assumptions)
     exposed = _communication(work, compute + memory, _collective_times(work, cluster, assumptions), assumptions)
     nothing = xp.zeros_like(work.per_key(work.boundary))
@@ -156,10 +190,53 @@ def kernel_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) ->
 @xp.unchecked
 def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> LayerCosts:
     """Price a layer: the sums over its kernels, and its bytes and weight groups, which a step needs."""
+    assumptions = _of_keys(work, assumptions)
     rest = unmeasured(work)
     modelled = busy_times(rest, cluster, assumptions)
-    compute, memory = measured_or(work, *modelled, cluster, assumptions)
+    times = measured_or(work, *modelled, cluster, assumptions)
     collective_s = _collective_times(work, cluster, assumptions)
+    passes, *lacking = (
+        _passes(work, times, collective_s, without(assumptions, fields)) for fields in ((), *work.lacked)
+    )
+    groups = weight_groups(work.reduced_over, work.over_ep)
+    sizes = {axis: work.per_key(size) for axis, size in work.sizes.items()}
+    one = xp.ones_like(work.per_key(work.boundary))
+    return LayerCosts(
+        **{name: getattr(passes, name) for name in PASSES},
+        weight_gradient_s=work.per_key(_weight_gradients(work, rest, modelled, cluster, assumptions)),
+        memory_s=work.per_key(times[1].sum(axis=(0, 1))),
+        replicated_gradient_s=_replicated_gradients(work, cluster, assumptions),
+        stash_bytes=work.per_key(work.stash),
+        working_bytes=work.per_key(work.working),
+        boundary_bytes=work.per_key(work.boundary),
+        weight_bytes=work.per_key(
+            xp.stack([work.weights[np.array(members, dtype=int)].sum(axis=0) for members in groups.values()])
+        ),
+        group_size=xp.stack([ranks.members(sizes, one) for ranks in groups]),
+        group_share=xp.stack([ranks.members(work.shares, one) for ranks in groups]),
+        group_outer=tuple(xp.stack([ranks.members(shares, one) for ranks in groups]) for shares in work.outer),
+        tied_bytes=_tied_bytes(work),
+        **matrix_costs(work, groups.values(), {axis: _members(work, axis) for axis in sizes}, cluster, assumptions),
+        contended_s=_contended_s(work, collective_s, cluster) if may_contend(cluster.network) else (),
+        without=tuple(lacking),
+        lacked=work.lacked,
+        modes=tuple(mode.codes for mode in work.modes),
+    )
+
+
+def _of_keys(work: LayerWork, assumptions: Assumptions) -> Assumptions:
+    """Return the parameters with the effects of each key."""
+    if not any(condition.of_keys for condition in assumptions.conditions):
+        return assumptions
+    sizes = {axis: work.per_key(size) for axis, size in work.sizes.items()}
+    return of_keys(assumptions, {**sizes, **{f"{axis}_nvs": share for axis, share in work.shares.items()}})
+
+
+def _passes(
+    work: LayerWork, times: tuple[PerKernel, PerKernel], collective_s: Sequence[PerKey], assumptions: Assumptions
+) -> PassCosts:
+    """Return the seconds of forward, backward and recomputation, from compute and memory times of the kernels."""
+    compute, memory = times
     exposed = _communication(work, compute + memory, collective_s, assumptions)
     nothing = xp.zeros_like(work.per_key(work.boundary))
     every = range(compute.shape[1])
@@ -174,9 +251,6 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
 
     busy = work.per_key((compute + memory).sum(axis=1))
     busy_backward = busy[BACKWARD] + added(BACKWARD, *_COLUMNS)
-    groups = weight_groups(work.reduced_over, work.over_ep)
-    sizes = {axis: work.per_key(size) for axis, size in work.sizes.items()}
-    one = xp.ones_like(nothing)
     busy_forward = busy[FORWARD] + added(FORWARD, *_COLUMNS)
     # The host issues kernels one after the other; a faster GPU stalls.
     forward_s = xp.maximum(busy_forward, _issue_s(work, FORWARD, every, every, assumptions))
@@ -191,28 +265,12 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
         seconds = work.per_key(busy_again) + added(FORWARD, *_COLUMNS, kernels=communicating)
         return xp.maximum(seconds, _issue_s(work, FORWARD, mode.repeated, communicating, assumptions))
 
-    return LayerCosts(
+    return PassCosts(
         forward_s=forward_s,
         backward_s=backward_s,
-        weight_gradient_s=work.per_key(_weight_gradients(work, rest, modelled, cluster, assumptions)),
         recompute_s=xp.stack([recomputed(mode) for mode in work.modes]),
         compute_s=work.per_key(compute.sum(axis=(0, 1))) + stall_s,
-        memory_s=work.per_key(memory.sum(axis=(0, 1))),
         **{name: added(FORWARD, name) + added(BACKWARD, name) for name in _COLUMNS},
-        replicated_gradient_s=_replicated_gradients(work, cluster, assumptions),
-        stash_bytes=work.per_key(work.stash),
-        working_bytes=work.per_key(work.working),
-        boundary_bytes=work.per_key(work.boundary),
-        weight_bytes=work.per_key(
-            xp.stack([work.weights[np.array(members, dtype=int)].sum(axis=0) for members in groups.values()])
-        ),
-        group_size=xp.stack([ranks.members(sizes, one) for ranks in groups]),
-        group_share=xp.stack([ranks.members(work.shares, one) for ranks in groups]),
-        group_outer=tuple(xp.stack([ranks.members(shares, one) for ranks in groups]) for shares in work.outer),
-        tied_bytes=_tied_bytes(work),
-        **matrix_costs(work, groups.values(), {axis: _members(work, axis) for axis in sizes}, cluster, assumptions),
-        contended_s=_contended_s(work, collective_s, cluster) if may_contend(cluster.network) else (),
-        modes=tuple(mode.codes for mode in work.modes),
     )
 
 

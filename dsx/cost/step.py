@@ -21,6 +21,7 @@ from dsx.cost.choices import StepChoices
 from dsx.cost.collectives import send
 from dsx.cost.columns import StepCosts
 from dsx.cost.contention import crosses
+from dsx.cost.effects import of_plans, of_steps
 from dsx.cost.groups import group
 from dsx.cost.layer import COMM_COLUMN, LayerCosts
 from dsx.cost.memory import Memory, worst
@@ -31,6 +32,7 @@ from dsx.cost.stages import Stack, Stage, over_layers, stages, stages_between
 from dsx.cost.training_run import run_columns
 from dsx.hardware.cluster import Cluster
 from dsx.records import Array, Float, record
+from dsx.space.choices import STEP_COLUMNS
 from dsx.space.codes import Searched
 from dsx.space.schedules import SCHEDULES
 from dsx.space.stage_chunks import StageChunks
@@ -66,6 +68,7 @@ def step_costs(
     """
     stack, searched = workload.stack, workload.searched
     microbatches = choices.num_microbatches
+    kinds = with_effects(kinds, choices, searched, assumptions)
     costs = StageCosts(kinds, choices, stack, searched, cluster, assumptions)
     if boundaries is None:
         cuts = even_cuts(stack, choices, searched)
@@ -130,6 +133,15 @@ def step_costs(
         tokens_per_s=tokens,
         **run_columns(tokens, choices.num_gpus, workload.train_tokens, cluster.operation),
     )
+
+
+def with_effects(
+    kinds: Sequence[LayerCosts], choices: StepChoices, searched: Searched, assumptions: Assumptions
+) -> list[LayerCosts]:
+    """Return the costs of each layer kind with the effects that each plan has (`dsx.cost.effects`)."""
+    conditions = of_steps(assumptions.conditions, searched)
+    columns = {name: getattr(choices, name) for name in STEP_COLUMNS}
+    return [kind.of_effects(functools.partial(of_plans, kind.lacked, conditions, columns)) for kind in kinds]
 
 
 def pipeline_of(costs: StageCosts, cuts: Mapping[StageChunks, Cut]) -> Pipeline:

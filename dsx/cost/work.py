@@ -122,6 +122,7 @@ class LayerWork:
     multiply_shapes: tuple[MultiplyShape, ...] = static()
     modes: tuple[Mode, ...] = static()  # of recomputation, in the order of `stash` and `working`
     over_ep: tuple[bool, ...] = static(default=())  # per weight: whether ep divides it; empty if it divides none
+    lacked: tuple[tuple[str, ...], ...] = static(default=())  # effects without which its passes are priced too
     tied: tuple[bool, ...] = static(default=())  # per weight: whether another layer of the model has it too
     measured: MeasuredTimes | None = None  # None without measured times
     matrices: Matrices | None = None  # None with Adam for all weights

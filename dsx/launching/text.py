@@ -11,6 +11,7 @@ from dsx.launching.launch import Launch, words_of
 from dsx.launching.megatron import counted_ends
 from dsx.launching.run import run_of
 from dsx.pricing.problem import Problem
+from dsx.space.conditions import for_plan
 from dsx.space.frameworks import read_framework
 from dsx.space.layer_layout import LAYOUT
 from dsx.space.plan import Plan
@@ -27,8 +28,9 @@ _USUAL = next(iter(FRAMEWORKS))  # whose words state the settings of a framework
 def launch_of(plan: Plan, problem: Problem, device: DeviceSpec) -> Launch:
     """Return the settings of a plan of `problem` on GPUs of the type `device`, in the words of its framework."""
     model = problem.models[problem.strategies.index(plan["strategy"])]
+    assumptions = for_plan(problem.assumptions_spec, plan.codes)
     framework = problem.framework or read_framework(problem.assumptions_spec.of_framework)
-    return launch_by(framework.flags, plan, problem.model, model, problem.assumptions_spec, device)
+    return launch_by(framework.flags, plan, problem.model, model, assumptions, device)
 
 
 def launch_by(

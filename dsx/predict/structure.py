@@ -19,6 +19,7 @@ from dsx.graph.model import Model, build_model, counted
 from dsx.hardware.cluster import anonymous, cluster_from_spec
 from dsx.runs.reasons import Reason
 from dsx.runs.setups import Setup
+from dsx.space.conditions import for_plan, on_platform
 from dsx.space.enumerate import Arrays
 from dsx.space.expert_nesting import expert_share, nests
 from dsx.space.plan import stacked
@@ -48,6 +49,7 @@ class Strategies:
         self._strategies = strategy_names()
         self._built: dict[Any, Model | NotationError] = {}
         self._specs: dict[Any, AssumptionsSpec] = {}
+        self._stacks: dict[tuple[str | None, str], AssumptionsSpec] = {}
 
     def model_of(self, setup: Setup) -> tuple[AssumptionsSpec, Model] | Reason:
         """Return a setup's assumption set and model; a Reason if no strategy divides the model as the setup does.
@@ -69,10 +71,16 @@ class Strategies:
         return Reason("no strategy divides the model this way", f"{degrees}, etp={setup.etp}, sp={int(setup.sp)}")
 
     def _spec(self, setup: Setup) -> AssumptionsSpec:
-        """Return the assumption set under the stack of a setup, with what its row states; one object for all."""
-        key = setup.stack, setup.fused_attention, setup.unfused, setup.precision, tuple(setup.stated.items())
+        """Return the assumption set under the stack of a setup, with what its row states; one object for all.
+
+        It has the effects of the setup's plan.
+        """
+        stacked = self._of_stack(setup.stack, setup.cluster.device.software)
+        here = for_plan(stacked, setup.plan.codes)
+        effects = tuple(getattr(here, name) for name in stacked.conditions.stated)
+        key = id(stacked), effects, setup.fused_attention, setup.unfused, setup.precision, tuple(setup.stated.items())
         if key not in self._specs:
-            assumed = self._assumptions if setup.stack is None else self._assumptions.of_stack(setup.stack)
+            assumed = here
             unfused = {} if setup.fused_attention else assumed.unfused_attention
             tables = [table for name, table in assumed.unfused_operators.items() if name in setup.unfused]
             self._specs[key] = assumed.model_copy(
@@ -84,6 +92,13 @@ class Strategies:
                 }
             )
         return self._specs[key]
+
+    def _of_stack(self, stack: str | None, platform: str) -> AssumptionsSpec:
+        """Return the assumption set under a stack on devices of a platform; one object for all setups with both."""
+        if (stack, platform) not in self._stacks:
+            assumed = self._assumptions if stack is None else self._assumptions.of_stack(stack)
+            self._stacks[stack, platform] = on_platform(assumed, platform)
+        return self._stacks[stack, platform]
 
     def _model(self, setup: Setup, spec: AssumptionsSpec, strategy: str) -> Model | NotationError:
         """Return the model under a strategy, or the error if the strategy cannot divide a layer definition."""

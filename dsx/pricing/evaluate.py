@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsx.cost.columns import StepCosts
+from dsx.cost.effects import of_plan
 from dsx.cost.interval import StepInterval
 from dsx.cost.layer import COMM_COLUMN, kernel_times, traffic
 from dsx.cost.work import layer_values
@@ -188,7 +189,7 @@ def _memory_detail(costs: dict[str, float], capacity: float) -> str:
     )
 
 
-def operator_costs(problem: Problem, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+def operator_costs(problem: Problem, plan: Plan) -> list[dict[str, Any]]:
     """Return the kernels of one body layer for one microbatch: work, times, collectives, saved bytes."""
     layer = problem.layers[0]
     keys = {name: np.array([0 if name == "strategy" else plan[name]]) for name in KEY_COLUMNS}
@@ -197,7 +198,7 @@ def operator_costs(problem: Problem, plan: Mapping[str, Any]) -> list[dict[str, 
     work = replace(work, outer=outer_shares(problem, 0, keys, np.zeros(1, dtype=np.int64), tuple(work.shares)))
     values = layer_values(*arguments)
     cluster, assumptions = problem.at_point(0)
-    times = kernel_times(work, cluster, assumptions)
+    times = kernel_times(work, cluster, of_plan(assumptions, plan.codes))
     moved = np.sum(traffic(work, assumptions), axis=0)
     return [_kernel(layer, index, work, moved, times, values) for index in range(len(layer.priced_kernels))]
 

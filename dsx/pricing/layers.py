@@ -16,7 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from dsx.cost.layer import TUPLES, LayerCosts, layer_costs
+from dsx.cost.effects import Fields, lacked, of_steps
+from dsx.cost.layer import COMM_COLUMN, OVERLAP, PASSES, TUPLES, LayerCosts, PassCosts, layer_costs
 from dsx.cost.measured_times import measured_times
 from dsx.cost.operator_times import measurable
 from dsx.cost.recompute_modes import MAIN_MODES, Codes, modes_of
@@ -31,6 +32,7 @@ from dsx.space.choices import KEY_COLUMNS
 from dsx.space.enumerate import Arrays, changes
 from dsx.space.recompute_values import NONE_CODE
 from dsx.space.tiers import key_shares, units
+from dsx.spec.conditions import ConditionsSpec
 
 # The costs of a key table: one record for each layer kind.
 KeyCosts = tuple[LayerCosts, ...]
@@ -40,6 +42,8 @@ KeyCosts = tuple[LayerCosts, ...]
 _WORK_COLUMNS = tuple(name for name in KEY_COLUMNS if not name.endswith("_nvs"))
 _WORKS = 16384  # works that are evaluated together
 _ON_NUMPY = 4096  # keys that are priced together on NumPy: their arrays fit into the cache of a core
+# Effects that conditions of the step may decide.
+_EFFECTS = tuple(ConditionsSpec.model_fields)
 # Keys of a strategy at hardware points from which on they are compiled, which halves the time of the next ones.
 _COMPILED = 1 << 20
 _LENGTHS = (1024, 8192)  # keys of a compiled batch
@@ -89,6 +93,8 @@ def price_keys(problem: Problem, keys: Arrays) -> KeyCosts:
 
 def _price_kind(problem: Problem, layers: Sequence[DerivedLayer], keys: Arrays, modes: Sequence[Codes]) -> LayerCosts:
     """Return the costs of one layer kind in some modes of recomputation; `layers` has its layer under each strategy."""
+    conditions = of_steps(problem.assumptions.conditions, problem.workload.searched)
+    sets = lacked(conditions, [name for name in _EFFECTS if any(_has_effect(layer, name) for layer in layers)])
     distinct: list[np.ndarray] = []  # per strategy, rows of its keys that this kind tells apart
     priced_as = np.zeros(len(keys["strategy"]), dtype=np.int64)  # [U] position among these
     for code, layer in enumerate(layers):
@@ -98,7 +104,7 @@ def _price_kind(problem: Problem, layers: Sequence[DerivedLayer], keys: Arrays, 
         distinct.append(rows)
     parts: list[LayerCosts] = []
     for code, (layer, rows) in enumerate(zip(layers, distinct, strict=True)):
-        batches = _batches(problem, code, layer, keys, rows, modes)
+        batches = _batches(problem, code, layer, keys, rows, modes, sets)
         if problem.num_points * len(rows) < _COMPILED:
             parts += [part for batch in batches for part in _price_on_numpy(problem, batch)]
         else:
@@ -135,8 +141,20 @@ def _depends(layer: DerivedLayer, column: str) -> bool:
     return axis not in AXES or axis in layer.axes
 
 
+def _has_effect(layer: DerivedLayer, field: str) -> bool:
+    """Return whether a layer has what a field of an assumption set affects: an overlap needs an axis."""
+    axes = [axis for axis, column in COMM_COLUMN.items() if OVERLAP[column] == field]
+    return not axes or any(axis in layer.axes for axis in axes)
+
+
 def _batches(
-    problem: Problem, code: int, layer: DerivedLayer, keys: Arrays, of_strategy: np.ndarray, modes: Sequence[Codes]
+    problem: Problem,
+    code: int,
+    layer: DerivedLayer,
+    keys: Arrays,
+    of_strategy: np.ndarray,
+    modes: Sequence[Codes],
+    sets: tuple[Fields, ...],
 ) -> Iterator[_KeyBatch]:
     """Yield some rows of a strategy, a bounded number of works at a time."""
     works = _works({name: keys[name][of_strategy] for name in _WORK_COLUMNS if _depends(layer, name)})
@@ -144,6 +162,7 @@ def _batches(
         rows, which = of_strategy[start:stop], works[start:stop] - works[start]
         first = rows[np.flatnonzero(np.diff(which, prepend=-1))]
         work = work_of(problem, layer, {name: column[first] for name, column in keys.items()}, modes)
+        work = replace(work, lacked=sets)
         shares = {axis: keys[f"{axis}_nvs"][rows].astype(np.float64) for axis in work.shares}
         yield _KeyBatch(which, work, shares, outer_shares(problem, code, keys, rows, tuple(work.shares)))
 
@@ -225,8 +244,14 @@ def _assembled(parts: list[LayerCosts], positions: np.ndarray, modes: Sequence[C
 
     def column(name: str) -> Any:
         found = [getattr(part, name) for part in parts]
+        if name == "without":
+            return tuple(
+                PassCosts(**{own: joined(own, [getattr(passes, own) for passes in of_set]) for own in PASSES})
+                for of_set in zip(*found, strict=True)
+            )
         if name in TUPLES:
             return tuple(joined(name, leaves) for leaves in zip(*found, strict=True))
         return joined(name, found)
 
-    return LayerCosts(**{name: column(name) for name in leaves_of(LayerCosts)}, modes=tuple(modes))
+    sets = parts[0].lacked if parts else ()
+    return LayerCosts(**{name: column(name) for name in leaves_of(LayerCosts)}, modes=tuple(modes), lacked=sets)

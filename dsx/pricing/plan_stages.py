@@ -11,6 +11,7 @@ from dsx.cost import xp
 from dsx.cost.pipeline import in_flight
 from dsx.cost.stage_costs import StageCosts
 from dsx.cost.stages import over_layers, stages_between
+from dsx.cost.step import with_effects
 from dsx.pricing.cuts import boundaries_of
 from dsx.pricing.layers import price_keys
 from dsx.pricing.problem import Problem
@@ -64,6 +65,7 @@ def stages_of_plan(problem: Problem, columns: Arrays, layers: Sequence[int]) -> 
     tiers = [tier.name for tier in problem.cluster.network.middle]
     choices = step_choices(columns, lambda column: column.astype(np.float64), tiers)
     workload = problem.workload
+    kinds = with_effects(kinds, choices, workload.searched, problem.assumptions)
     costs = StageCosts(kinds, choices, workload.stack, workload.searched, *problem.at_point(0))
     boundaries = boundaries_of(layers, num_stages)
     holds = SCHEDULES[int(columns["schedule"][0])].holds

@@ -25,6 +25,7 @@ from dsx.pricing.chain import check_length
 from dsx.space.boxes import Boxes, boxes_of, run_by
 from dsx.space.choices import BY_NAME, SEARCHED_COLUMNS
 from dsx.space.codes import searched_values
+from dsx.space.conditions import on_platform
 from dsx.space.limits import EVEN, OPTIMAL, Limits, Reason
 from dsx.space.plan_rules import RULES
 from dsx.space.schedules import codes_where
@@ -221,6 +222,7 @@ def make_problem(
     """
     if partition == OPTIMAL:
         check_layers(model, assumptions)
+    assumptions = on_platform(assumptions, cluster.device.software)
     length = sequence_length or model.default_sequence_length
     built = (priceable_model(model, assumptions, strategy, near) for strategy in strategies)
     models = tuple(built if models is None else models)

@@ -1,5 +1,6 @@
 """The costs of rows: plans of one problem, given by candidate columns or by positions in a table of layer costs."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,7 +10,8 @@ import numpy as np
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices
 from dsx.cost.columns import StepCosts
-from dsx.cost.layer import BY_MODE, LayerCosts
+from dsx.cost.effects import of_plans
+from dsx.cost.layer import BY_MODE, PASSES, LayerCosts, PassCosts
 from dsx.cost.step import Workload
 from dsx.hardware.cluster import Cluster
 from dsx.pricing.batch import Plans, none_priced, price
@@ -17,6 +19,7 @@ from dsx.pricing.layers import KeyCosts, price_keys
 from dsx.pricing.problem import Problem
 from dsx.records import leaves
 from dsx.space.choices import KEY_COLUMNS, STEP_COLUMNS
+from dsx.space.conditions import Condition
 from dsx.space.enumerate import Arrays
 from dsx.space.recompute_values import FULL_CODE, NONE_CODE, VALUES
 from dsx.space.tiers import choice_shares, replica_of, units
@@ -92,7 +95,8 @@ def plans_of(problem: Problem, table: KeyCosts, rows: Rows, dtype: type = np.flo
     computed for rows does not grow with the values that are searched.
     """
     code = rows.choices["recompute"]
-    kinds = [_under_own_value(costs, rows, code, dtype) for costs in table]
+    conditions = problem.assumptions.conditions
+    kinds = [_under_own_value(costs, rows, code, conditions, dtype) for costs in table]
     columns = rows.choices | {"recompute": np.full_like(code, _OWN)}
     tiers = [tier.name for tier in problem.cluster.network.middle]
     choices = step_choices(columns, lambda column: column.astype(dtype), tiers)
@@ -101,8 +105,13 @@ def plans_of(problem: Problem, table: KeyCosts, rows: Rows, dtype: type = np.flo
     return Plans(kinds, choices, hardware, assumptions), workload
 
 
-def _under_own_value(costs: LayerCosts, rows: Rows, code: np.ndarray, dtype: type) -> LayerCosts:
-    """Return [N] rows of [H, U] layer costs in two modes: without recomputation, and under the value of each row."""
+def _under_own_value(
+    costs: LayerCosts, rows: Rows, code: np.ndarray, conditions: Sequence[Condition], dtype: type
+) -> LayerCosts:
+    """Return [N] rows of [H, U] layer costs in two modes: without recomputation, and under the value of each row.
+
+    Rows have the passes of the effects that they have.
+    """
 
     def taken(leaf: Any) -> np.ndarray:
         return np.asarray(leaf)[rows.points, ..., rows.positions].T.astype(dtype)
@@ -112,16 +121,22 @@ def _under_own_value(costs: LayerCosts, rows: Rows, code: np.ndarray, dtype: typ
         row_of[[*codes]] = row
     none, own = row_of[NONE_CODE], row_of[code]
 
-    def in_two_modes(name: str) -> np.ndarray:
-        leaf = np.asarray(getattr(costs, name))
+    def in_two_modes(leaf: Any) -> np.ndarray:
+        leaf = np.asarray(leaf)
         return np.stack([leaf[rows.points, row, rows.positions] for row in (none, own)]).astype(dtype)
 
-    fields = {name: jax.tree.map(taken, getattr(costs, name)) for name in leaves(LayerCosts) if name not in BY_MODE}
-    fields |= {name: in_two_modes(name) for name in BY_MODE}
+    separate = (*BY_MODE, "without")
+    fields = {name: jax.tree.map(taken, getattr(costs, name)) for name in leaves(LayerCosts) if name not in separate}
+    fields |= {name: in_two_modes(getattr(costs, name)) for name in BY_MODE}
+    fields["without"] = tuple(
+        PassCosts(**{name: (in_two_modes if name in BY_MODE else taken)(getattr(passes, name)) for name in PASSES})
+        for passes in costs.without
+    )
     if costs.contended_s:
         forward_s, *backward_s = fields["contended_s"]
         fields["contended_s"] = (forward_s, backward_s[none], np.stack(backward_s)[own, np.arange(len(own))])
-    return LayerCosts(**fields, modes=((NONE_CODE,), (_OWN,)))
+    found = LayerCosts(**fields, modes=((NONE_CODE,), (_OWN,)), lacked=costs.lacked)
+    return found.of_effects(functools.partial(of_plans, costs.lacked, conditions, rows.choices))
 
 
 def machines(problem: Problem, points: np.ndarray) -> tuple[Cluster, Assumptions]:

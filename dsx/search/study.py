@@ -105,6 +105,9 @@ def at_points(problem: Problem, values: Mapping[str, np.ndarray]) -> Problem:
             assumptions = _set(assumptions, [path.removeprefix(_ASSUMPTIONS)], column)
         elif path not in networks:
             hardware = _set(hardware, path.split("."), column)
+    # A stated value holds for every plan.
+    open_conditions = [one for one in assumptions.conditions if f"{_ASSUMPTIONS}{one.field}" not in values]
+    assumptions = replace(assumptions, conditions=tuple(open_conditions))
     cluster, network = problem.cluster, problem.network
     if networks:
         specs = [

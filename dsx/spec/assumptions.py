@@ -14,6 +14,7 @@ from dsx.errors import did_you_mean
 from dsx.spec.attention_kernels import AttentionKernels
 from dsx.spec.between import Bounds, bounds_of, without_bounds
 from dsx.spec.cluster import Platform
+from dsx.spec.conditions import ConditionsSpec, with_conditions
 from dsx.spec.document import Document, merged
 from dsx.spec.extends import extended
 from dsx.spec.known_errors import AdaptedSpec, EffectsSpec, FreeSpec, IntervalSpec, MemoryIntervalSpec, TrainedOnSpec
@@ -186,6 +187,8 @@ class AssumptionsSpec(Spec):
     dp_overlap: Share
     fsdp_overlap: Share  # the same for the weights and gradients that ZeRO stages 2 and 3 transfer in every microbatch
 
+    conditions: ConditionsSpec = ConditionsSpec()  # what some of these overlaps, and a short dispatch latency, need
+
     call_latency: Seconds  # of starting one collective or send
     relay: NonNegative  # extra time, as a share, of a byte that one GPU both receives from and sends to its NIC
     bulk_latency: Positive  # hop latency of the protocol for large messages, relative to the latency of the tier
@@ -240,10 +243,17 @@ class AssumptionsSpec(Spec):
     _statement: _Statement = PrivateAttr(default=_Statement())
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with other values, which it has with any stack."""
-        copied = super().model_copy(update=update, deep=deep)
+        """Return a copy with other values, which it has with any stack, and for every plan."""
+        values = dict(update or {})
+        if "conditions" not in values and (free := self.conditions.stated.keys() & values.keys()):
+            values["conditions"] = self.conditions.model_copy(update=dict.fromkeys(free))
+        copied = super().model_copy(update=values, deep=deep)
         copied._statement = replace(self._statement, changed=self._statement.changed | {*(update or ())})
         return copied
+
+    def settled(self, values: Mapping[str, Any], conditions: ConditionsSpec) -> Self:
+        """Return a copy with what conditions decide, and those that are left; with any stack they are decided anew."""
+        return super().model_copy(update={**values, "conditions": conditions})
 
     def of_stack(self, name: str) -> Self:
         """Return the set with another stack; a set that names none is the same for every stack."""
@@ -277,7 +287,7 @@ class AssumptionsSpec(Spec):
 
     def _stated_anew(self, documents: Sequence[Document], statement: _Statement) -> Self:
         """Return the set of other documents, with the fields that this copy has otherwise."""
-        document, _ = without_bounds(merged(documents), type(self))
+        document, _ = without_bounds(with_conditions(merged(documents)), type(self))
         found = validate(document, type(self))
         kept = {name: getattr(self, name) for name in self._statement.changed - {STACK, FRAMEWORK}}
         named = {} if statement.framework is None else {FRAMEWORK: statement.framework.name}
@@ -321,7 +331,7 @@ def load_fitted(
     kept = {key: value for key, value in changed.data.items() if document.data.get(key) != value}
     if kept:
         stated = (Document(kept, changed.places), *stated)
-    plain, bounds = without_bounds(changed, AssumptionsSpec)
+    plain, bounds = without_bounds(with_conditions(changed), AssumptionsSpec)
     spec = validate(plain, AssumptionsSpec)
     before = given._statement if isinstance(given, AssumptionsSpec) else _Statement()
     named = {path for path, _ in overrides}

@@ -12,6 +12,8 @@ from dsx.errors import SpecError
 
 KeyPath = tuple[str | int, ...]
 
+_OF_VALUES = {"value", "source", "between", "needs", "otherwise"}
+
 
 @dataclass(frozen=True)
 class Document:
@@ -66,9 +68,10 @@ def paths_of(data: object, path: KeyPath = ()) -> Iterator[KeyPath]:
 def is_sourced(value: object) -> TypeGuard[dict[str, Any]]:
     """Return whether `value` is a value with its source, ``{value: ..., source: ...}``, and not a section.
 
-    A fitted number also states its bounds, ``between: [..., ...]``.
+    A fitted number also states its bounds, ``between: [..., ...]``, an effect what it needs and its value without that
+    (`dsx.spec.conditions`).
     """
-    return isinstance(value, dict) and "value" in value and value.keys() <= {"value", "source", "between"}
+    return isinstance(value, dict) and "value" in value and value.keys() <= _OF_VALUES
 
 
 def merged(stated: Sequence[Document]) -> Document:

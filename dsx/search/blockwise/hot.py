@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dsx.cost.layer import BY_MODE, COMM_COLUMN, TUPLES, LayerCosts
+from dsx.cost.layer import BY_MODE, COMM_COLUMN, PASSES, TUPLES, LayerCosts, PassCosts
 from dsx.pricing.layers import KeyCosts, power_of_two
 from dsx.pricing.row_costs import Rows
 from dsx.search.blockwise.minima import SHARED, ChunkColumns, Common, Points, Slices, Tiles, make_slices
@@ -150,9 +150,12 @@ class HotLoop:
         at[:count] = self.rows.keys
         parts = set(_PARTS) - self._needed - self._overlapped
 
-        def in_rows(costs: LayerCosts, name: str) -> Any:
-            if name == "modes":
-                return costs.modes
+        def in_rows(costs: LayerCosts | PassCosts, name: str) -> Any:
+            if name in ("modes", "lacked"):
+                return getattr(costs, name)
+            if name == "without":
+                sets = getattr(costs, name)
+                return tuple(PassCosts(**{own: in_rows(passes, own) for own in PASSES}) for passes in sets)
             if name in TUPLES:
                 return tuple(np.asarray(leaf, dtype=self._dtype)[..., at] for leaf in getattr(costs, name))
             leaf = np.asarray(getattr(costs, name), dtype=self._dtype)

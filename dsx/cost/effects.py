@@ -1,0 +1,100 @@
+"""Effects that some plans lack: overlap that software gives to some plans only, graphs that it captures for some.
+
+A condition of the shard key decides a parameter key by key, before a layer is priced. What a condition of the step
+decides is not known then, so the passes of a layer are priced with the effect and, as `LayerCosts.without`, without
+it; each plan has one of them. An effect never makes a plan slower, so a layer with all of them bounds the others.
+"""
+
+import functools
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+from dsx.cost import xp
+from dsx.cost.assumptions import Assumptions
+from dsx.space.choices import SEARCHED_COLUMNS
+from dsx.space.codes import Searched
+from dsx.space.conditions import Condition, Test
+from dsx.spec.conditions import worse
+
+Fields = tuple[str, ...]  # of an assumption set, whose effects a plan lacks
+
+
+def of_keys(assumptions: Assumptions, columns: Mapping[str, Any]) -> Assumptions:
+    """Return parameters with the effects of shard keys, [U] where they depend on the key."""
+    found: dict[str, Any] = {}
+    for condition in assumptions.conditions:
+        if condition.of_keys:
+            one = next(iter(columns.values()))
+            known = {name: columns.get(name, xp.ones_like(one)) for name in condition.columns}
+            value = getattr(assumptions, condition.field)
+            found[condition.field] = xp.where(condition.holds(known), value, _without(condition, value))
+    return replace(assumptions, **found)
+
+
+def without(assumptions: Assumptions, fields: Fields) -> Assumptions:
+    """Return parameters without some effects."""
+    found = {
+        condition.field: _without(condition, getattr(assumptions, condition.field))
+        for condition in assumptions.conditions
+        if condition.field in fields
+    }
+    return replace(assumptions, **found)
+
+
+def of_plan(assumptions: Assumptions, plan: Mapping[str, int]) -> Assumptions:
+    """Return parameters without the effects that conditions of the step deny to one plan; names in it are codes."""
+    steps = [condition for condition in assumptions.conditions if not condition.of_keys]
+    return without(assumptions, tuple(condition.field for condition in steps if not condition.holds(plan)))
+
+
+def _without(condition: Condition, value: Any) -> Any:
+    return worse(condition.field, value, xp.full_like(value, condition.otherwise), xp.minimum, xp.maximum)
+
+
+def of_steps(conditions: Sequence[Condition], searched: Searched) -> tuple[Condition, ...]:
+    """Return the conditions that some plans of a search may not meet, without what its searched values decide."""
+    narrowed = (_narrowed(condition, searched) for condition in conditions if not condition.of_keys)
+    return tuple(condition for condition in narrowed if condition.needs)
+
+
+def _narrowed(condition: Condition, searched: Searched) -> Condition:
+    needs: list[tuple[Test, ...]] = []
+    for need in condition.needs:
+        tests: list[Test] = []
+        for test in need:
+            codes = getattr(searched, test.column) if test.column in SEARCHED_COLUMNS else ()
+            if not codes or isinstance(test.bound, str):
+                tests.append(test)
+                continue
+            held = tuple(code for code in codes if test.holds({test.column: code}))
+            if len(held) == len(codes):
+                break
+            tests += [Test(test.column, "in", held)] if held else []
+        else:
+            needs.append(tuple(tests))
+    return replace(condition, needs=tuple(needs))
+
+
+def lacked(conditions: Sequence[Condition], fields: Sequence[str]) -> tuple[Fields, ...]:
+    """Return the sets of effects of `fields` that plans may lack together, by conditions of the step."""
+    names = [condition.field for condition in conditions if condition.field in fields]
+    return tuple(together for size in range(1, len(names) + 1) for together in combinations(names, size))
+
+
+def of_plans(
+    sets: Sequence[Fields], conditions: Sequence[Condition], columns: Mapping[str, Any], values: Sequence[Any]
+) -> Any:
+    """Return the value of each plan: the first one of `values` with all effects, then those without each of `sets`.
+
+    `columns` has the choices of the step, names as codes.
+    """
+    names = {name for together in sets for name in together}
+    holds = {one.field: one.holds(columns) for one in conditions if one.field in names}
+    found, *others = values
+    for together, value in zip(sets, others, strict=True):
+        here = [xp.logical_not(held) if name in together else held for name, held in holds.items()]
+        found = xp.where(functools.reduce(operator.and_, here), value, found)
+    return found

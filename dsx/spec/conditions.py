@@ -1,0 +1,124 @@
+"""Conditions of effects: what a plan and its cluster need so that a field of an assumption set holds.
+
+Software overlaps some communication, or captures some kernels in graphs, only for some plans:
+
+    tp_overlap: {value: 0.8, needs: [tp_nvs == tp, platform == cuda], otherwise: 0.2, source: "..."}
+
+All needs must be met. A need is one comparison, or several of which one must hold, as in `pp == 1 or vpp > 1`. A column
+of a plan is compared with a number, with another column or with a name. `without` is for the regions of `recompute`, as
+in `recompute without full experts`: it holds if none of those named is recomputed. `platform` is the software of the
+device. Where a need is not met, the field is `otherwise`, or its value if that is worse.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, PlainSerializer
+
+from dsx.spec.document import Document, is_sourced
+from dsx.spec.load import Spec
+from dsx.spec.value_types import Seconds, Share
+
+_CONDITION = ("needs", "otherwise")  # of a value with its source
+PLATFORM = "platform"  # of a cluster; all other columns are those of a plan
+WITHOUT = "without"
+
+_COMPARISON = re.compile(r"(\w+) *(<=|>=|==|!=|<|>) *([\w-]+)")
+_ABSENCE = re.compile(rf"(\w+) +{WITHOUT} +([\w-]+(?: +[\w-]+)*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One comparison: a column, a relation, and a number, a column or a name; several names after `without`."""
+
+    column: str
+    relation: str
+    with_what: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " ".join([self.column, self.relation, *self.with_what])
+
+
+Need = tuple[Comparison, ...]  # one of which must hold
+
+
+def _need(stated: object) -> Need:
+    if not isinstance(stated, str):
+        raise ValueError(f"expected comparisons, such as 'zero_stage <= 1', got {stated!r}")
+    found: list[Comparison] = []
+    for part in stated.split(" or "):
+        if match := _COMPARISON.fullmatch(part.strip()):
+            found.append(Comparison(match[1], match[2], (match[3],)))
+        elif match := _ABSENCE.fullmatch(part.strip()):
+            found.append(Comparison(match[1], WITHOUT, tuple(match[2].split())))
+        else:
+            raise ValueError(
+                f"{part.strip()!r} is no comparison, such as 'zero_stage <= 1', 'tp_nvs == tp', 'recompute != full' or "
+                "'recompute without full experts'"
+            )
+    return tuple(found)
+
+
+def _texts(needs: list[Need]) -> list[str]:
+    return [" or ".join(map(str, need)) for need in needs]
+
+
+class ConditionSpec(Spec):
+    """What an effect needs."""
+
+    needs: Annotated[list[Annotated[Any, BeforeValidator(_need)]], Field(min_length=1), PlainSerializer(_texts)]
+
+    @property
+    def text(self) -> str:
+        """The needs as text."""
+        return " and ".join(_texts(self.needs))
+
+
+class ShareCondition(ConditionSpec):
+    """What an overlap needs."""
+
+    otherwise: Share
+
+
+class SecondsCondition(ConditionSpec):
+    """What a short latency needs."""
+
+    otherwise: Seconds
+
+
+class ConditionsSpec(Spec):
+    """The conditions of the fields of an assumption set; a field without one holds for every plan."""
+
+    tp_overlap: ShareCondition | None = None
+    cp_overlap: ShareCondition | None = None
+    ep_overlap: ShareCondition | None = None
+    dispatch_latency: SecondsCondition | None = None
+
+    @property
+    def stated(self) -> Mapping[str, ShareCondition | SecondsCondition]:
+        """The conditions by field."""
+        found = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: condition for name, condition in found.items() if condition is not None}
+
+
+def with_conditions(document: Document) -> Document:
+    """Return the document of an assumption set with what its values need as a section of its own, `conditions`."""
+    data, places = dict(document.data), dict(document.places)
+    moved: dict[str, Any] = {}
+    for name, stated in document.data.items():
+        if not is_sourced(stated) or not stated.keys() & set(_CONDITION):
+            continue
+        data[name] = {key: value for key, value in stated.items() if key not in _CONDITION}
+        moved[name] = {key: stated[key] for key in _CONDITION if key in stated}
+        for path, place in document.places.items():
+            if path[0:1] == (name,) and path[1:2] and path[1] in _CONDITION:
+                places["conditions", *path] = place
+        places["conditions", name] = document.place((name,))
+    return Document(data | {"conditions": moved}, places) if moved else document
+
+
+def worse(field: str, value: Any, otherwise: Any, least: Any, most: Any) -> Any:
+    """Return the worse of two values of a field: less overlap, a longer latency; `least` and `most` are elementwise."""
+    return (least if field.endswith("_overlap") else most)(value, otherwise)

@@ -1,0 +1,100 @@
+"""Conditions of effects: how a file states them, and which plans meet them."""
+
+import numpy as np
+import pytest
+
+from dsx.errors import SpecError
+from dsx.space.choices import BY_NAME, PLAN_COLUMNS
+from dsx.space.conditions import conditions_of, for_plan, on_platform
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.stack import stack_names
+
+PLAN = {name: BY_NAME[name].default_code for name in PLAN_COLUMNS if name != "strategy"}
+
+
+def stated(needs, field="ep_overlap", value=0.5, otherwise=0.1):
+    """The default set with one effect of which all needs are stated here."""
+    effect = {"value": value, "needs": needs, "otherwise": otherwise, "source": "a test"}
+    return load_assumptions({"extends": "default", field: effect})
+
+
+def effect(needs, **plan):
+    codes = PLAN | {name: BY_NAME[name].code(value) for name, value in plan.items()}
+    return for_plan(stated(needs), codes).ep_overlap
+
+
+@pytest.mark.parametrize(
+    ("need", "met", "unmet"),
+    [
+        ("num_microbatches >= 2", {"num_microbatches": 2}, {"num_microbatches": 1}),
+        ("pp == 1 or vpp > 1", {"pp": 4, "vpp": 2}, {"pp": 4}),
+        ("recompute != full", {"recompute": "selective"}, {"recompute": "full"}),
+        ("recompute without full experts", {"recompute": "norms"}, {"recompute": "norms+experts"}),
+        ("offload == none", {}, {"offload": "both"}),
+        ("dp_nvs == dp", {"dp": 8, "dp_nvs": 8}, {"dp": 8, "dp_nvs": 4}),
+    ],
+)
+def test_a_plan_has_an_effect_whose_needs_it_meets(need, met, unmet):
+    assert effect([need], **met) == 0.5
+    assert effect([need], **unmet) == 0.1
+    assert effect([need, "zero_stage <= 1"], **met, zero_stage=3) == 0.1
+
+
+def test_conditions_hold_elementwise():
+    (condition,) = [one for one in conditions_of(stated(["pp == 1 or vpp > 1"])) if one.field == "ep_overlap"]
+    assert condition.holds({"pp": np.array([1, 4, 4]), "vpp": np.array([1, 1, 2])}).tolist() == [True, False, True]
+
+
+def test_the_platform_decides_for_all_plans():
+    spec = stated(["tp_nvs == tp", "platform == cuda"], "tp_overlap")
+    assert on_platform(spec, "rocm").tp_overlap == 0.1
+    assert on_platform(spec, "cuda").tp_overlap == 0.5
+    assert "tp_overlap" not in on_platform(spec, "rocm").conditions.stated
+    (need,) = on_platform(spec, "cuda").conditions.stated["tp_overlap"].needs
+    assert [str(comparison) for comparison in need] == ["tp_nvs == tp"]
+
+
+def test_an_effect_never_makes_a_plan_slower():
+    """A value that is worse than without the effect stays."""
+    assert for_plan(stated(["zero_stage <= 1"], value=0.2, otherwise=0.6), PLAN | {"zero_stage": 3}).ep_overlap == 0.2
+    slow = stated(["zero_stage <= 1"], "dispatch_latency", "50 us", "20 us")
+    assert for_plan(slow, PLAN | {"zero_stage": 3}).dispatch_latency == 50e-6
+
+
+def test_a_value_that_somebody_states_holds_for_every_plan():
+    spec = load_assumptions("default", [("dispatch_latency", "3 us")])
+    assert for_plan(spec, PLAN | {"zero_stage": 3}).dispatch_latency == 3e-6
+    assert "ep_overlap" not in spec.model_copy(update={"ep_overlap": 0.7}).conditions.stated
+
+
+def test_conditions_survive_the_file_of_a_result_set():
+    spec = load_assumptions("default")
+    assert load_assumptions(spec.model_dump(mode="json")).conditions == spec.conditions
+    assert {*spec.conditions.stated} == {"tp_overlap", "ep_overlap", "dispatch_latency"}
+
+
+@pytest.mark.parametrize(
+    ("needs", "message"),
+    [
+        (["zero <= 1"], "unknown column 'zero'"),
+        (["zero_stage = 1"], "'zero_stage = 1' is no comparison"),
+        (["recompute without norm"], "recompute has no 'norm'; did you mean 'norms'"),
+        (["recompute == norm"], "did you mean"),
+        (["pp <= many"], "expected a whole number or a column"),
+        (["tp_nvs == tp", "pp == 1"], "either degrees and shares"),
+        ([], "has no entries"),
+    ],
+)
+def test_needs_that_say_nothing_are_refused(needs, message):
+    with pytest.raises(SpecError, match=message):
+        conditions_of(stated(needs))
+
+
+def test_a_field_without_conditions_says_so():
+    with pytest.raises(SpecError, match="dp_overlap"):
+        stated(["pp == 1"], "dp_overlap")
+
+
+def test_the_needs_of_packaged_stacks_are_known_columns():
+    for name in stack_names():
+        conditions_of(load_assumptions("default", [("stack", name)]))
