@@ -11,6 +11,7 @@ from dsx.api.plan_like import PlanLike, given_plan
 from dsx.api.plan_problem import plan_problem
 from dsx.cost.interval import unlike
 from dsx.display.cost_tables import costs_text, operators_text
+from dsx.display.effects_text import effects_text, lacked_effects
 from dsx.display.extrapolation import extrapolated_text
 from dsx.display.job_text import job_text, step_text
 from dsx.display.kernel_coverage import coverage_data, coverage_text, shapes_data, shapes_text
@@ -112,6 +113,7 @@ class Evaluation(Answer):
             "reject": list(self.reject),
             "extrapolated": unlike(self.problem.likeness, self.problem.assumptions_spec.trained_on),
         }
+        data["lacks"] = lacked_effects(self.problem.assumptions_spec, self.plan)
         data |= {"stages": stages_data(self.plan, priced.stages)} if priced.stages else {}
         if self.with_operators:
             data["operators"] = operator_costs(self.problem, self.plan)
@@ -127,6 +129,7 @@ class Evaluation(Answer):
             ),
             placement_text(self.plan, self.problem),
             costs_text(self.costs),
+            effects_text(self.problem.assumptions_spec, self.plan),
             extrapolated_text(self.problem.likeness, self.problem.assumptions_spec.trained_on),
             stages_text(self.plan, priced.stages) if priced.stages else "",
             rules_text(priced, "rejected:", "fits, and breaks no rule"),

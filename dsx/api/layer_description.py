@@ -14,7 +14,7 @@ from dsx.display.table import table
 from dsx.errors import InputError, did_you_mean
 from dsx.graph.derived import derive
 from dsx.graph.description import describe
-from dsx.graph.layer import Layer
+from dsx.graph.layer import Layer, widened
 from dsx.graph.library import check_settable, check_strategy, load_layer, load_operators, needs_strategy
 from dsx.graph.model import settings_of
 from dsx.graph.notation import Settings
@@ -107,7 +107,8 @@ def stated_layer(
         check_strategy(overlay, None, "--strategy")
     elif needs_strategy(name, None, chosen | inherited):
         overlay = assumed.default_strategy
-    built = load_layer(name, overlay, load_operators(assumed.operators), None, chosen, inherited)
+    stated = load_layer(name, overlay, load_operators(assumed.operators), None, chosen, inherited)
+    built = widened(stated, assumed.sixteen_bit_weights)
     values: dict[str, int] = {name: getattr(assumed, name) for name in ELEMENT_BYTES}
     if spec:
         values |= spec.dimensions | {"s": spec.default_sequence_length, "b": 1}

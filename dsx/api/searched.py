@@ -114,7 +114,7 @@ def searched(
         models=tuple(models.values()),
     )
     not_built = {name: str(error).splitlines()[0] for name, error in faults.items()}
-    return Searched(problem, frame, not_built, named=bool(strategies))
+    return Searched(problem, problem.framework or frame, not_built, named=bool(strategies))
 
 
 def _name(model: Model) -> str:

@@ -13,6 +13,7 @@ from dsx.api.plan_like import PlanLike, given_plan
 from dsx.api.plan_problem import plan_problem
 from dsx.api.searched import limits_broken, not_run_text
 from dsx.display.cost_tables import comparison_text, costs_text
+from dsx.display.effects_text import effects_text, lacked_effects
 from dsx.display.memory_text import margin_text
 from dsx.display.placement import filled_text, placement_text
 from dsx.display.plan_frame import plans_frame
@@ -97,6 +98,7 @@ class Explanation(Answer):
         violations = [{"reason": one.reason.name, "detail": one.detail} for one in priced.broken]
         data: dict[str, object] = {"plan": dict(priced.plan), **priced.costs, "fits": priced.fits}
         data |= {"reject": [one["reason"] for one in violations]}
+        data["lacks"] = lacked_effects(self.problem.assumptions_spec, self.plan)
         data |= {"stages": stages_data(priced.plan, priced.stages)} if priced.stages else {}
         best = self.fastest and {**self.fastest, "plan": dict(self.fastest["plan"])}
         data |= {"why": violations, "best": best, "candidates": self.counts.candidates}
@@ -118,6 +120,7 @@ class Explanation(Answer):
                 "\n".join(filter(None, head)),
                 placement_text(priced.plan, self.problem),
                 costs_text(priced.costs),
+                effects_text(self.problem.assumptions_spec, self.plan),
                 stages_text(priced.plan, priced.stages) if priced.stages else "",
                 self._compared_with_fastest(),
             ]
@@ -191,6 +194,7 @@ def explained(problem: Problem, priced: Evaluation, framework: FrameworkSpec | N
     compared = compared.with_optimizer(problem.assumptions_spec.optimizer)
     if compared.runs_strategy(strategy, experts):
         problem = problem.run_by(compared)
+        compared = problem.framework or compared
     elif framework:
         raise SpecError(f"strategy {strategy}: {not_run_text(framework, strategy, experts)}")
     spaces = spaces_of([problem], priced.plan["num_gpus"], priced.plan["global_batch_size"], {})

@@ -17,9 +17,9 @@ Inside a fused kernel, multiplies of two activations (attention) take 1 / attent
 (d + attention_half) / d, with d their smallest dimension, the head dimension (arXiv 2205.14135, 2307.08691). Where the
 device lists kernels that the software has, the fastest reaches a share a of the data sheet's peak at d = 128, so they
 take ceiling / a times (d + attention_half) / d * 128 / (128 + attention_half).
-Multiplies of an operator with a weight may run in fewer bits: x s_m P_m / (s_n P_n fp8_efficiency), with P the peak at
-16 bits (m) and at n bits, and s the share of each that large multiplies sustain; casts of their operands are memory
-traffic.
+Multiplies of an operator with a weight may run in fewer bits, but for those that stay in 16:
+x s_m P_m / (s_n P_n fp8_efficiency), with P the peak at 16 bits (m) and at n bits, and s the share of each that large
+multiplies sustain; casts of their operands are memory traffic.
 """
 
 import functools
@@ -62,7 +62,7 @@ def cast_bytes(multiplies: Multiplies, shapes: tuple[MultiplyShape, ...], assump
 
     The multiply for the gradient of a weight reuses the operands that the other multiplies have cast.
     """
-    cast = _column([shape.linear and not shape.of_weight for shape in shapes])
+    cast = _column([shape.narrow and not shape.of_weight for shape in shapes])
     operand = multiplies.batch * multiplies.rows * multiplies.contracted
     return xp.where(cast, assumptions.cast_traffic * operand, xp.zeros_like(operand))
 
@@ -126,12 +126,12 @@ def _dtype(shapes: tuple[MultiplyShape, ...], device: Device, assumptions: Assum
     """Return the [M, 1] times of the multiplies at their precision over those in 16 bits, or one for all."""
     if assumptions.linear_dtype == BF16:
         return 1.0
-    linear = _column([shape.linear for shape in shapes])
+    narrow_ones = _column([shape.narrow for shape in shapes])
     peak, share = _narrow(device, assumptions.linear_dtype)
     wide = device.matrix_flops * sustained_share(device.sustained_share, assumptions)
     narrow = xp.where(peak > 0, peak * sustained_share(share, assumptions), wide)
     ratio = wide / (narrow * assumptions.fp8_efficiency)
-    return xp.where(linear, ratio, xp.ones_like(ratio))
+    return xp.where(narrow_ones, ratio, xp.ones_like(ratio))
 
 
 def _narrow(device: Device, dtype: str) -> tuple[ArrayLike, ArrayLike]:

@@ -134,7 +134,7 @@ def measurable(
     found: list[Measurable] = []
     for index, (shape, multiply) in enumerate(zip(multiply_shapes(layer), _multiplies(layer), strict=True)):
         if not is_attention(shape):
-            width = _element_bytes(shape.linear, assumptions)
+            width = _element_bytes(shape.narrow, assumptions)
             sizes = numbers(*_sizes(multiply))
             found.append(Measurable(multiply.operator, shape.kernel, shape.direction, index, width, sizes, True))
     for index, kernel in enumerate(layer.priced_kernels):
@@ -142,7 +142,7 @@ def measurable(
         if kernel.work[FORWARD].matrix != 0 and not kernel.fused:
             continue
         sizes = numbers(*(_sizes(multiplies[0]) if multiplies else (*kernel.extent, 0, 0)))
-        width = _element_bytes(any(multiply.linear for multiply in multiplies), assumptions)
+        width = _element_bytes(any(multiply.linear and not multiply.wide for multiply in multiplies), assumptions)
         for direction in (FORWARD, BACKWARD):
             if _has_work(kernel, direction):
                 inner = bool(multiplies) and not multiplies[0].linear
@@ -150,9 +150,9 @@ def measurable(
     return found
 
 
-def _element_bytes(linear: bool, assumptions: AssumptionsSpec) -> int:
-    narrow = linear and assumptions.linear_dtype != BF16
-    return DTYPES[assumptions.linear_dtype] if narrow else assumptions.activation_bytes
+def _element_bytes(narrow: bool, assumptions: AssumptionsSpec) -> int:
+    fewer = narrow and assumptions.linear_dtype != BF16
+    return DTYPES[assumptions.linear_dtype] if fewer else assumptions.activation_bytes
 
 
 def _multiplies(layer: DerivedLayer) -> list[Multiply]:

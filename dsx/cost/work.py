@@ -19,6 +19,7 @@ from dsx.cost.shapes import PerKernel, PerKey, PerMode, PerMultiply, PerWork, Si
 from dsx.graph.derived import BACKWARD, FORWARD, DerivedLayer, KernelCosts
 from dsx.graph.expressions import evaluate
 from dsx.graph.model import define
+from dsx.graph.multiplies import Multiply
 from dsx.graph.nodes import Collective
 from dsx.graph.notation import AXES
 from dsx.graph.recomputed import Recomputation
@@ -59,6 +60,18 @@ class MultiplyShape:
     fused: bool  # part of a kernel of several operators
     of_weight: bool  # computes the gradient of a weight
     grouped: bool  # one multiply for each of several weights, those of experts
+    wide: bool = False  # in 16 bits, where others with a weight run in fewer
+
+    @property
+    def narrow(self) -> bool:
+        """Whether it runs in `linear_dtype`."""
+        return self.linear and not self.wide
+
+
+def multiply_shape(multiply: Multiply, kernel: int, direction: int, fused: bool) -> MultiplyShape:
+    """Return a multiply of a layer without its size; `kernel` is its position, and `fused` says how it runs."""
+    properties = (multiply.linear, fused, multiply.of_weight, multiply.grouped, multiply.wide)
+    return MultiplyShape(kernel, direction, *properties)
 
 
 @record
@@ -211,7 +224,7 @@ def launches(kernel: KernelCosts, direction: int, assumptions: AssumptionsSpec) 
 def multiply_shapes(layer: DerivedLayer) -> tuple[MultiplyShape, ...]:
     """Return the structure of a layer's matrix multiplies, in the order of `LayerWork.multiplies`."""
     return tuple(
-        MultiplyShape(index, direction, multiply.linear, kernel.fused, multiply.of_weight, multiply.grouped)
+        multiply_shape(multiply, index, direction, kernel.fused)
         for direction in (FORWARD, BACKWARD)
         for index, kernel in enumerate(layer.priced_kernels)
         for multiply in kernel.work[direction].multiplies

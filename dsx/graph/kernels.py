@@ -107,7 +107,8 @@ class _Collector:
     def keep(self, op: Operator, argument: Argument, panelled: bool) -> None:
         saved, regathers = stored(self.layer, argument, panelled)
         if saved:
-            operand = op.kind.shape == "contract" and any(self.layer.tensors[a.tensor].weight for a in op.arguments)
+            taken = [self.layer.tensors[argument.tensor] for argument in op.arguments]
+            operand = op.kind.shape == "contract" and any(tensor.weight and not tensor.wide for tensor in taken)
             kept = self.saved.setdefault(saved.key, replace(saved, operand=operand))
             if kept.operand and not operand:
                 self.saved[saved.key] = saved

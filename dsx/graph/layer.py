@@ -4,7 +4,8 @@
 backward, saved tensors and work from it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dsx.graph.lexer import Place
@@ -27,6 +28,7 @@ class Tensor:
     weight: bool = False
     data: bool = False  # comes from outside the model and has no gradient
     tied: bool = False  # a weight that the layer shares with another layer of the model
+    wide: bool = False  # a weight whose multiplies run in 16 bits, where others run in fewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +91,20 @@ class Layer:
     def producer(self, tensor: str) -> Operator | None:
         """Return the operator that makes `tensor`; None for an input or a weight."""
         return next((op for op in self.operators if tensor in op.outputs), None)
+
+
+def widened(layer: Layer, weights: Sequence[str]) -> Layer:
+    """Return a layer in which multiplies by some weights run in 16 bits.
+
+    A weight is named as in its definition, with that of its block or layer in front where others have the name too.
+    """
+
+    def listed(name: str) -> bool:
+        whole = f".{layer.name.partition('[')[0]}.{name}"  # without the options of the layer
+        return any(whole.endswith(f".{weight}") for weight in weights)
+
+    tensors = {
+        name: replace(tensor, wide=True) if tensor.weight and listed(name) else tensor
+        for name, tensor in layer.tensors.items()
+    }
+    return replace(layer, tensors=tensors)

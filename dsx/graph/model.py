@@ -15,7 +15,7 @@ from dsx.errors import InputError, NotationError, SpecError, UnknownNameError, d
 from dsx.graph.derived import DerivedLayer, derive
 from dsx.graph.expressions import evaluate, names, text
 from dsx.graph.former_names import written_now
-from dsx.graph.layer import Layer, Tensor
+from dsx.graph.layer import Layer, Tensor, widened
 from dsx.graph.library import check_settable, fault_of_settings, load_layer, load_operators
 from dsx.graph.match import Distribution
 from dsx.graph.model_letters import letters_of
@@ -194,7 +194,8 @@ def layer_of(
     check_settable(inherited, f"assumption set {assumptions.name!r}")
     definition = definition_of(kind.kind, model, assumptions)
     try:
-        return load_layer(definition, strategy, table, near, Settings(kind.options, kind.blocks), inherited)
+        built = load_layer(definition, strategy, table, near, Settings(kind.options, kind.blocks), inherited)
+        return widened(built, assumptions.sixteen_bit_weights)
     except NotationError:  # its message has a place
         raise
     except InputError as error:

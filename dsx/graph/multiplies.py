@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dsx.graph.expressions import Name, combine, product
-from dsx.graph.layer import PANELS, Argument, Layer, Operator
+from dsx.graph.layer import PANELS, Argument, Layer, Operator, Tensor
 from dsx.graph.match import Distribution, local_size
 
 
@@ -26,6 +26,7 @@ class Multiply:
     flops: Any  # of the whole batch, as the operator table counts them
     linear: bool  # whether its operator has a weight; holds for the forward and both gradients
     of_weight: bool  # whether it computes the gradient of a weight
+    wide: bool  # whether that weight keeps it in 16 bits where others run in fewer
     operator: str = field(repr=False)  # name in the operator table
 
     @property
@@ -50,10 +51,15 @@ def gradient_multiply(layer: Layer, op: Operator, index: int, flops: Any) -> Mul
 
 def is_weight(layer: Layer, argument: Argument) -> bool:
     """Return whether an argument is a weight or a view of one."""
-    if layer.tensors[argument.tensor].weight:
-        return True
+    return _source(layer, argument).weight
+
+
+def _source(layer: Layer, argument: Argument) -> Tensor:
+    """Return the tensor that an argument is, or is a view of."""
     producer = layer.producer(argument.tensor)
-    return producer is not None and producer.costs_nothing and is_weight(layer, producer.arguments[0])
+    if producer is None or not producer.costs_nothing:
+        return layer.tensors[argument.tensor]
+    return _source(layer, producer.arguments[0])
 
 
 def _multiply(
@@ -77,5 +83,13 @@ def _multiply(
         # Panels divide the letters that the forward contracts, in the gradients too.
         sizes[split] = combine("/", sizes[split], Name(PANELS))
         batch = combine("*", batch, Name(PANELS))
-    linear = any(is_weight(layer, argument) for argument in op.arguments)
-    return Multiply(**sizes, batch=batch, flops=flops, linear=linear, of_weight=of_weight, operator=op.kind.name)
+    sources = [_source(layer, argument) for argument in op.arguments]
+    return Multiply(
+        **sizes,
+        batch=batch,
+        flops=flops,
+        linear=any(source.weight for source in sources),
+        of_weight=of_weight,
+        wide=any(source.wide for source in sources),
+        operator=op.kind.name,
+    )

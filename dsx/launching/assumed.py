@@ -7,8 +7,8 @@ too: an option switches an overlap on, and the set says how much of it hides.
 from dsx.errors import InputError
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.attention_kernels import GENERATIONS
+from dsx.spec.document import is_sourced
 from dsx.spec.stack import load_stack
-from dsx.spec.value_types import unsourced
 
 
 def assumed_lines(assumptions: AssumptionsSpec) -> list[str]:
@@ -21,9 +21,8 @@ def assumed_lines(assumptions: AssumptionsSpec) -> list[str]:
         return [f"The software is the stack {assumptions.stack}."]
     lines = [f"Assumed of the software (stack {stack.name}: {stack.description}):"]
     for name, stated in stack.assume.items():
-        source = stated["source"] if isinstance(stated, dict) else ""
-        same = _value(assumptions, name) == str(unsourced(stated))
-        own = "" if same or not isinstance(stated, dict) else f" (of the stack: {stated['value']})"
+        source, value = (stated.get("source", ""), stated["value"]) if is_sourced(stated) else ("", stated)
+        own = "" if _value(assumptions, name) == str(value) or not source else f" (of the stack: {value})"
         lines.append(f"  - {name} {_value(assumptions, name)}{own}: {source}")
     return lines
 

@@ -22,7 +22,7 @@ from dsx.launching.megatron_script import (
 from dsx.launching.request import Framework, Refused, Request, Written, uneven_sequence
 from dsx.space.boxes import broken
 from dsx.space.choices import BY_NAME
-from dsx.space.frameworks import read_framework
+from dsx.space.frameworks import of_regions, read_framework
 from dsx.spec.cluster import GPU_SOFTWARE
 from dsx.spec.framework import BoxSpec
 
@@ -78,7 +78,7 @@ def refused(framework: Framework, request: Request) -> list[Refused]:
         part = f"{device.name}, which is programmed with {device.software}"
         return [Refused(part, f"a device of {' or '.join(framework.software)}")]
     known, optimizer = read_framework(framework.limits), request.run.assumptions.optimizer
-    limits = known.with_optimizer(optimizer)
+    limits = of_regions(known.with_optimizer(optimizer), request.run.regions)
     if not limits.runs:
         return [Refused(f"assumptions.optimizer={optimizer}", f"assumptions.optimizer={known.optimizers[0]}")]
     boxes = limits.boxes(request.run.experts is not None)

@@ -5,8 +5,8 @@ A set prices them as a low dispatch latency: launched as a graph, an operator ta
 
 Sources: megatron-core 0.19.2 (TransformerConfig.cuda_graph_impl and cuda_graph_modules with their checks, which refuse
 graphs of feed-forward networks beside overlapped communication of experts; the check of mcore_fsdp_adapter).
-Recomputation of attention and feed-forward networks is refused there for layers with dropout; here it is left without
-graphs for all.
+Recomputation of attention and feed-forward networks is refused there for layers with dropout, and graphs of the router
+switch off that of the norm before it; here both are left without graphs for all.
 """
 
 from dsx.launching.megatron_options import overlaps_experts
@@ -16,7 +16,7 @@ from dsx.space.recompute_values import FULL, JOINED, SELECTIVE
 from dsx.spec.cluster import GPU_SOFTWARE
 
 _GRAPHED = 12e-6  # s an operator: the stacks that state graphs are below, those of compiled operators above
-_RECOMPUTED = {FULL, SELECTIVE, "core-attention", "feed-forward", "experts"}
+_RECOMPUTED = {FULL, SELECTIVE, "core-attention", "norms", "feed-forward", "experts"}
 
 
 def ungraphed(run: Run, what: str) -> list[str]:

@@ -88,7 +88,7 @@ def number_formats(run: Run) -> Settings:
             lost.append(f"multiplies in {bits}: Megatron-LM has none")
         else:
             options += narrow
-            if run.vocabulary:
+            if run.narrow_head:
                 lost.append(f"multiplies of the head in {bits}: Megatron-LM has them in 16 bits")
     return options, lost
 

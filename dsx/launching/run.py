@@ -52,6 +52,7 @@ class Run:
     regions: frozenset[str]  # that recomputation of some regions finds in the layers
     predictions: int  # layers of multi-token prediction
     vocabulary: int  # logits of a token; 0 if none are counted
+    narrow_head: bool  # whether logits come of a multiply in `linear_dtype`
     unshared_experts: bool  # experts beside tensor parallel ranks that all have every token
 
     def __getitem__(self, column: str) -> "object":
@@ -95,6 +96,7 @@ def run_of(plan: Plan | Mapping[str, object], model: Model, assumptions: Assumpt
         regions=frozenset(name for kind in model.kinds for name in kind.region_names),
         predictions=model.num_predictions,
         vocabulary=model.dimensions.get("v", 0) if model.last else 0,
+        narrow_head=any(map(_has_narrow_vocabulary, model.last)),
         unshared_experts=tp > 1 and not sequence_parallel and EXPERTS in layer.letters,
     )
 
@@ -115,6 +117,11 @@ def _experts(tp: int, model: Model) -> ExpertRun | None:
         tp=tp if "tp" in layer.expert_axes else 1,
         layers=_runs([(EXPERTS in layer.letters, count) for layer, count in model.body]),
     )
+
+
+def _has_narrow_vocabulary(layer: DerivedLayer) -> bool:
+    weights = [tensor for tensor in layer.layer.tensors.values() if tensor.weight and not tensor.wide]
+    return any(dim.letter == "v" for tensor in weights for dim in tensor.distribution.dims)
 
 
 def _runs(entries: Sequence[tuple[bool, int]]) -> tuple[tuple[bool, int], ...]:

@@ -26,6 +26,7 @@ from dsx.space.boxes import Boxes, boxes_of, run_by
 from dsx.space.choices import BY_NAME, SEARCHED_COLUMNS
 from dsx.space.codes import searched_values
 from dsx.space.conditions import on_platform
+from dsx.space.frameworks import of_regions
 from dsx.space.limits import EVEN, OPTIMAL, Limits, Reason
 from dsx.space.plan_rules import RULES
 from dsx.space.schedules import codes_where
@@ -128,7 +129,8 @@ class Problem:
 
     def run_by(self, framework: FrameworkSpec) -> "Problem":
         """Return the problem with the plans of a framework, without searched values that it never runs."""
-        framework = framework.of_sequence(self.sequence_length)
+        regions = {name for layers in self.kinds for layer in layers for name in layer.region_names}
+        framework = of_regions(framework.of_sequence(self.sequence_length), regions)
         searched = run_by(framework, self.strategies, has_experts(self.model.dimensions), self.workload.searched)
         return replace(self, framework=framework, workload=replace(self.workload, searched=searched))
 

@@ -189,11 +189,17 @@ def _structure(layer: DerivedLayer, axes: Sequence[str]) -> _Structure:
     )
     form = (
         tuple(
-            (position[shape.kernel], shape.direction, shape.kind, shape.axis, shape.panelled, shape.ring)
+            (
+                *(position[shape.kernel], shape.direction, shape.kind, shape.axis, shape.panelled, shape.ring),
+                None if shape.beside is None else position.get(shape.beside),
+            )
             for shape in (shapes[index] for index in collectives)
         ),
         tuple(
-            (position[shape.kernel], shape.direction, shape.linear, shape.fused, shape.of_weight, shape.grouped)
+            (
+                *(position[shape.kernel], shape.direction, shape.linear, shape.fused),
+                *(shape.of_weight, shape.grouped, shape.wide),
+            )
             for shape in multiply_shapes(layer)
         ),
         tuple(layer.priced_kernels[index].regions for index in kernels),

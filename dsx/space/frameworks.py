@@ -1,13 +1,16 @@
 """A framework from its file, whose columns, values and strategies are checked."""
 
+from collections.abc import Collection
 from pathlib import Path
 
-from dsx.errors import InputError, SpecError
+from dsx.errors import InputError, SpecError, did_you_mean
 from dsx.graph.library import check_strategy
 from dsx.space.choices import BY_NAME, KEY_COLUMNS, NAMED, PLACEMENT_COLUMNS, PLAN_COLUMNS
+from dsx.space.recompute_values import JOINED, REGION_NAMES, VALUES
 from dsx.spec.framework import FrameworkColumns, FrameworkSpec, load_framework
 from dsx.spec.load import Given
 
+_RECOMPUTE = "recompute"
 _CHOICES = tuple(
     name for name in PLAN_COLUMNS if name in (*KEY_COLUMNS, *PLACEMENT_COLUMNS) and name not in ("strategy", "num_gpus")
 )
@@ -38,6 +41,25 @@ def read_framework(given: Given, near: Path | None = None) -> FrameworkSpec:
                     BY_NAME[column].code(value)
             except SpecError as error:
                 faults.append(f"{framework.place(*path, 'fix', column)}: fix: {error}")
+    for name in {name for region, others in framework.recomputed_beside.items() for name in (region, *others)}:
+        if name not in REGION_NAMES:
+            place = framework.place("recomputed_beside")
+            faults.append(f"{place}: recomputed_beside: unknown region {name!r}{did_you_mean(name, REGION_NAMES)}")
     if faults:
         raise SpecError("\n".join(faults))
     return framework
+
+
+def of_regions(framework: FrameworkSpec, regions: Collection[str]) -> FrameworkSpec:
+    """Return a framework for a model with some regions: its boxes lack recomputation that it does not run there."""
+    never = {region for region, others in framework.recomputed_beside.items() if not {*others} <= {*regions}}
+    if not never or _RECOMPUTE in framework.fix:
+        return framework
+    left = [value for value in VALUES if not never & {*value.split(JOINED)}]
+    boxes = [
+        box.model_copy(
+            update={"fix": box.fix | {_RECOMPUTE: [one for one in box.fix.get(_RECOMPUTE, left) if one in left]}}
+        )
+        for box in framework.runs
+    ]
+    return framework.model_copy(update={"runs": boxes})

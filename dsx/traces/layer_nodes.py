@@ -9,7 +9,7 @@ from typing import Any
 
 from dsx.cost.assumptions import BF16
 from dsx.cost.layer import COMM_COLUMN, OVERLAP, WeightGroup, weight_groups
-from dsx.cost.work import MultiplyShape
+from dsx.cost.work import multiply_shape
 from dsx.graph.derived import BACKWARD, FORWARD, DerivedLayer, KernelCosts
 from dsx.graph.expressions import evaluate
 from dsx.graph.match import ALL_GATHER
@@ -278,7 +278,7 @@ class _Numbers:
         return self._node(node, kernel, node.part, "+".join(kernel.kinds), compute=compute)
 
     def _multiply(self, multiply: Multiply, kernel: KernelCosts, node: Launch) -> tuple[int, ...]:
-        shape = MultiplyShape(0, node.direction, multiply.linear, kernel.fused, multiply.of_weight, multiply.grouped)
+        shape = multiply_shape(multiply, 0, node.direction, kernel.fused)
         sizes = (multiply.rows, multiply.columns, multiply.contracted, multiply.batch, multiply.flops)
         return *map(self.number, sizes), bits_of(shape)
 

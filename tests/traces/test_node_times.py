@@ -53,7 +53,7 @@ def layer(assumptions, tp=8):
 
 def launches(work, direction, kernel):
     """A kernel as launches: one for each multiply, and one for the rest of its work."""
-    flags = (("linear", 1), ("of_weight", 2), ("fused", 4), ("grouped", 8))
+    flags = (("linear", 1), ("of_weight", 2), ("fused", 4), ("grouped", 8), ("wide", 32))
     of_multiplies, rest = [], float(work.matrix[direction, kernel, 0])
     for place, shape in enumerate(work.multiply_shapes):
         if (shape.direction, shape.kernel) == (direction, kernel):

@@ -1,0 +1,32 @@
+"""The effects of software that a plan lacks, as text and as plain data."""
+
+from typing import Any
+
+from dsx.space.conditions import for_plan
+from dsx.space.plan import Plan
+from dsx.spec.assumptions import AssumptionsSpec
+
+
+def lacked_effects(spec: AssumptionsSpec, plan: Plan) -> dict[str, dict[str, Any]]:
+    """Return, by field of an assumption set, what a plan lacks for its value, and the value that it has; SI units.
+
+    An overlap of an axis of one rank is left out.
+    """
+    own = for_plan(spec, plan.codes)
+    return {
+        name: {"needs": condition.text, "value": getattr(spec, name), "priced": getattr(own, name)}
+        for name, condition in spec.conditions.stated.items()
+        if getattr(own, name) != getattr(spec, name) and plan.get(name.removesuffix("_overlap"), 2) > 1
+    }
+
+
+def effects_text(spec: AssumptionsSpec, plan: Plan) -> str:
+    """Return the effects that a plan lacks, a line each; empty if it has all."""
+    return "\n".join(
+        f"priced with {name} = {_quantity(name, one['priced'])}: {_quantity(name, one['value'])} needs {one['needs']}"
+        for name, one in lacked_effects(spec, plan).items()
+    )
+
+
+def _quantity(name: str, value: float) -> str:
+    return f"{1e6 * value:g} us" if name.endswith("_latency") else f"{value:g}"
