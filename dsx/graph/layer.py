@@ -80,6 +80,7 @@ class Layer:
     panelled: bool
     options: dict[str, bool]  # option that the layer or one of its blocks declares -> whether it is set
     blocks: dict[str, str]  # block parameter -> block
+    single: frozenset[str] = frozenset()  # dimensions of which the model has one, such as a single expert
 
     @property
     def axes(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ the last one the head with the loss.
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -172,7 +172,9 @@ def build_model(spec: ModelSpec, assumptions: AssumptionsSpec, strategy: str, ne
     built: dict[LayerKind, Layer] = {}
     derived: dict[LayerKind, DerivedLayer] = {}
     for kind in dict.fromkeys(entry.layer for entry in entries):
-        built[kind] = layer = layer_of(kind, spec.name, assumptions, strategy, table, near)
+        single = frozenset(name for name, size in spec.dimensions.items() if size == 1)
+        layer = replace(layer_of(kind, spec.name, assumptions, strategy, table, near), single=single)
+        built[kind] = layer
         derived[kind] = derive(layer, assumptions.fused_backward_reads, assumptions.uncounted)
         check_dimensions(derived[kind], spec.dimensions, spec.name)
         _check_amounts(derived[kind], spec)

@@ -27,12 +27,8 @@ class Multiply:
     linear: bool  # whether its operator has a weight; holds for the forward and both gradients
     of_weight: bool  # whether it computes the gradient of a weight
     wide: bool  # whether that weight keeps it in 16 bits where others run in fewer
+    grouped: bool  # whether it is one multiply for each of several weights, those of experts
     operator: str = field(repr=False)  # name in the operator table
-
-    @property
-    def grouped(self) -> bool:
-        """Whether it is one multiply for each of several weights, those of experts."""
-        return self.linear and self.batch != 1
 
 
 def forward_multiply(layer: Layer, op: Operator, flops: Any) -> Multiply:
@@ -84,12 +80,15 @@ def _multiply(
         sizes[split] = combine("/", sizes[split], Name(PANELS))
         batch = combine("*", batch, Name(PANELS))
     sources = [_source(layer, argument) for argument in op.arguments]
+    linear = any(source.weight for source in sources)
+    several = bool((a & b & c) - layer.single) or op.panelled
     return Multiply(
         **sizes,
         batch=batch,
         flops=flops,
-        linear=any(source.weight for source in sources),
+        linear=linear,
         of_weight=of_weight,
         wide=any(source.wide for source in sources),
+        grouped=linear and several,
         operator=op.kind.name,
     )

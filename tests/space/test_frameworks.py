@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dsx.errors import SpecError, UnknownNameError
 from dsx.space.boxes import boxes_of, broken
 from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, KEY_COLUMNS
-from dsx.space.frameworks import read_framework
+from dsx.space.frameworks import of_regions, read_framework
 from dsx.spec.framework import MOST_BOXES, framework_names
 
 GOOD = {"name": "mine", "description": "mine", "source": "mine", "runs": [{}]}
@@ -93,3 +93,21 @@ def test_the_filters_keep_the_plans_of_any_box(stated, experts):
         plan["strategy"] = STRATEGIES[table["strategy"][row]]
         runs = any(not broken(box, plan) for box in framework.boxes(experts))
         assert kept[row] == runs
+
+
+def test_megatron_recomputes_norms_where_they_are_modules_of_their_own():
+    framework = read_framework("megatron")
+    of_dense, of_experts = ["norms", "feed-forward"], ["norms", "experts", "latent-up-projection"]
+
+    def recomputed(regions):
+        return {value for box in of_regions(framework, regions).runs for value in box.fix["recompute"]}
+
+    assert not any("norms" in value for value in recomputed(of_dense))
+    assert {"none", "full", "feed-forward"} <= recomputed(of_dense)
+    assert all("recompute" not in box.fix or "full" in box.fix["recompute"] for box in framework.runs[:1])
+    assert of_regions(framework, of_experts) == framework
+
+
+def test_unknown_regions_are_refused():
+    with pytest.raises(SpecError, match="recomputed_beside: unknown region 'norm'; did you mean 'norms'"):
+        read_framework(GOOD | {"recomputed_beside": {"value": {"norm": []}, "source": "mine"}})

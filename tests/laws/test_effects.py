@@ -1,0 +1,112 @@
+"""Effects of software have their conditions: in the price of a plan, of a search and of a replay."""
+
+import numpy as np
+import pytest
+from laws.spaces import DIMENSIONS, SYSTEM, USUAL, cluster_spec, priced
+
+import dsx
+from dsx.pricing.layers import price_keys
+from dsx.pricing.problem import make_problem
+from dsx.search.dispatch import search_of
+from dsx.search.space import Space
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.model import ModelSpec
+
+
+def dense(**fields):
+    return dsx.Job("llama-3-8b", "h100-nvs8", 32, 64, 4096, set=[*COUNT, *stated(fields)])
+
+
+def experts(batch=64, **fields):
+    return dsx.Job("mixtral-8x7b", "h100-nvs8", 16, batch, 4096, set=[*COUNT, *stated(fields)])
+
+
+COUNT = ["model.layers.1.count=8"]
+
+
+def stated(fields):
+    return [f"assumptions.{name}={value}" for name, value in fields.items()]
+
+
+def lacked(plan, experts_run):
+    """The fields of the default set's stack that a plan lacks, and what they are then, said once more in Python."""
+    found = {}
+    if plan["tp"] > 1 and plan["tp_nvs"] != plan["tp"]:
+        found["tp_overlap"] = 0.2
+    pipelined = plan["pp"] > 1 and plan["vpp"] == 1
+    parts = {*plan["recompute"].split("+")}
+    if experts_run and (plan["num_microbatches"] < 2 or pipelined or parts & {"full", "experts"}):
+        found["ep_overlap"] = 0
+    graphed = {"full", "selective", "core-attention", "norms", "feed-forward", "experts"}
+    if plan["zero_stage"] > 1 or plan["offload"] in ("activations", "both") or parts & graphed:
+        found["dispatch_latency"] = "20 us"
+    return found
+
+
+EVERY = {"tp_overlap": 0.8, "ep_overlap": 0.3, "dispatch_latency": "10 us"}
+
+
+@pytest.mark.parametrize(
+    ("job", "plan", "lacks"),
+    [
+        (dense, "tp=8 dp=4", set()),
+        (dense, "tp=16 dp=2", {"tp_overlap"}),
+        (dense, "tp=8 dp=4 zero_stage=3", {"dispatch_latency"}),
+        (dense, "tp=8 dp=4 offload=activations", {"dispatch_latency"}),
+        (dense, "tp=8 dp=4 offload=optimizer zero_stage=1", set()),
+        (dense, "tp=2 dp=16 recompute=full", {"dispatch_latency"}),
+        (experts, "ep=8 dp=16", set()),
+        (experts, "ep=8 dp=16 microbatch_size=4", {"ep_overlap"}),
+        (experts, "ep=8 pp=2 dp=8", {"ep_overlap"}),
+        (experts, "ep=8 pp=2 vpp=2 dp=8", set()),
+        (experts, "ep=8 dp=16 zero_stage=2 recompute=experts", {"ep_overlap", "dispatch_latency"}),
+    ],
+)
+def test_a_plan_is_priced_with_the_effects_that_it_has(job, plan, lacks):
+    found = dsx.evaluate(job(), plan)
+    own = lacked(found.plan, job is experts)
+    assert own.keys() == lacks
+    alone = dsx.evaluate(job(**(EVERY | own)), plan)
+    assert dict(found.costs) == pytest.approx(dict(alone.costs), rel=1e-12, nan_ok=True)
+    assert found.to_data()["lacks"].keys() == lacks
+    if lacks - {"dispatch_latency"}:  # latency shows where the host is slower than the GPU alone
+        assert found.step_time_s > dsx.evaluate(job(**EVERY), plan).step_time_s
+
+
+@pytest.mark.parametrize("zero_stage", [(0, 1, 2, 3), (2, 3), (0, 1)])
+def test_tiles_of_a_search_and_rows_have_the_same_effects(zero_stage):
+    """On a slow host, which some plans of each key avoid; all plans of a search, ten at a time."""
+    model = ModelSpec.model_validate(
+        {
+            "name": "small",
+            "source": "a test",
+            "default_sequence_length": 2048,
+            "dimensions": DIMENSIONS,
+            "layers": [{"kind": "transformer", "count": 12}],
+        }
+    )
+    slow = {"value": "100 us", "needs": ["zero_stage <= 1", "dp > 1"], "otherwise": "300 us", "source": "a test"}
+    spec = load_assumptions({"extends": "default", "dispatch_latency": slow, "memory_margin": 0})
+    problem = make_problem(model, cluster_spec(SYSTEM), spec, ["1d"]).searching(USUAL | {"zero_stage": zero_stage})
+    space = Space(problem, (16,), (48,))
+    table = price_keys(problem, space.keys)
+    found, counts = search_of(problem, space, table).best(10, ["zero_stage"])
+    rows = priced(problem, space)
+    fits = rows["peak_bytes"] <= SYSTEM["hbm_capacity"]
+    for stage in zero_stage:
+        times = np.sort(rows["step_time_s"][fits & (rows["zero_stage"] == stage)])[:10]
+        np.testing.assert_allclose(found["step_time_s"][found["zero_stage"] == stage], times, rtol=1e-12)
+    assert counts.feasible == fits.sum()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("partition", ["even", "optimal"])
+@pytest.mark.parametrize("job", [dense, experts])
+def test_no_answer_of_best_has_an_effect_without_its_condition(job, partition):
+    """With small microbatches and a slow host all conditions matter; each answer is priced again, effects as stated."""
+    slow = {"dispatch_latency": "{value: 100 us, needs: [zero_stage <= 1], otherwise: 400 us, source: a test}"}
+    found = dsx.best(job(**slow), top=4, framework="any", partition=partition)
+    for plan, costs in zip(found.plans, found.priced, strict=True):
+        own = lacked(plan, job is experts) | {"dispatch_latency": "400 us" if plan["zero_stage"] > 1 else "100 us"}
+        alone = dsx.evaluate(job(**(EVERY | own)), plan, partition=partition)
+        assert costs["step_time_s"] == pytest.approx(alone.step_time_s, rel=1e-9)
