@@ -82,7 +82,7 @@ class FrameworkSpec(Spec):
     fix: dict[Column, Choices] = Field(default_factory=dict)
     limit: dict[NumberColumn, Limits] = Field(default_factory=dict)
     # Regions of layers that it recomputes only in models whose layers have some other regions too.
-    recomputed_beside: Annotated[dict[str, list[str]], Sourced] = Field(default_factory=dict)
+    recomputed_beside: dict[str, list[str]] = Field(default_factory=dict)
     cp_parts: Annotated[int, Field(ge=1)] = 1  # equal parts of a sequence that each rank of cp holds
     runs: Annotated[list[BoxSpec], Field(min_length=1, max_length=MOST_BOXES)]
 

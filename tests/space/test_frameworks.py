@@ -38,7 +38,10 @@ def test_packaged_frameworks_can_be_read(name):
         ({"runs": [{"fix": {"zero_stage": 4}}]}, "fix: zero_stage = 4 must be one of 0, 1, 2, 3"),
         ({"limit": {"tp": "16"}}, "limit.tp: '16' has no known relation; did you mean '<=16'?"),
         ({"limit": {"schedule": "<=1"}}, "'schedule' holds names; expected a column of numbers"),
-        ({"runs": [{"zero_stage": 1}]}, "runs.0.zero_stage: unknown key (known: strategy, fix, limit, source)"),
+        (
+            {"runs": [{"zero_stage": 1}]},
+            "runs.0.zero_stage: unknown key (known: strategy, optimizers, fix, limit, source)",
+        ),
         ({"strategy": ["1d"], "without_experts": ["2d"]}, "without_experts: '2d' is not among the strategies that are"),
         ({"fix": {"pp": 1}, "runs": [{"fix": {"pp": 2}}]}, "fix states 'pp' for all boxes, and one of them states it"),
     ],
@@ -110,4 +113,4 @@ def test_megatron_recomputes_norms_where_they_are_modules_of_their_own():
 
 def test_unknown_regions_are_refused():
     with pytest.raises(SpecError, match="recomputed_beside: unknown region 'norm'; did you mean 'norms'"):
-        read_framework(GOOD | {"recomputed_beside": {"value": {"norm": []}, "source": "mine"}})
+        read_framework(GOOD | {"recomputed_beside": {"norm": []}})
