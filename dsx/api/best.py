@@ -14,7 +14,7 @@ from dsx.api.job import Job, checked, say_unusual, with_margin
 from dsx.api.limits import LimitLike, given_limits
 from dsx.api.pipelines import say_few_pipelines, say_inexact_schedules
 from dsx.api.plan_like import PlanLike, given_plan
-from dsx.api.searched import Searched, check_fixed, left_out_text, searched
+from dsx.api.searched import Searched, check_fixed, left_out_text, run_by_none, searched
 from dsx.api.what_fits import MOST_TIMES, what_would_fit
 from dsx.cost.interval import unlike
 from dsx.display.extrapolation import extrapolated_text, less_sure_text
@@ -225,6 +225,7 @@ class BestPlans(PricedPlans):
             less_sure_text(self.problem.likeness, assumed.name),
             *(tight_text(plan, name, capacity, assumed) for name, plan in shown.items()),
             beyond_text(self.searched, self.beyond, self.compared),
+            run_by_none(plan["plan"] for plan in shown.values()) if self.searched.framework.unlimited else "",
         )
         parts.append("\n".join(wrapped(note) for note in notes if note))
         if (times := self.problem.operator_times) is not None:

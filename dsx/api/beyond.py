@@ -8,7 +8,7 @@ import numpy as np
 
 from dsx.api.job import Job
 from dsx.api.searched import Searched, limits_broken, other_frameworks, searched
-from dsx.display.quantities import quantity, share
+from dsx.display.quantities import quantity, share, whole_plan_text
 from dsx.errors import InputError
 from dsx.printable import printable
 from dsx.search.fastest import fastest_below, problems_of
@@ -126,7 +126,7 @@ def beyond_text(found: Searched, other: Beyond | None, compared: Sequence[str]) 
     cause = f"{choices}, which {printable(found.framework.name)} does not run there: " if choices else ""
     took = quantity("step_time_s", other.step_time_s)
     software = f" with its software, {printable(other.stack)}," if other.stack else ""
-    return f"{printable(other.framework)}{software} would take {took}{less} ({cause}{other.plan.text})"
+    return f"{printable(other.framework)}{software} would take {took}{less} ({cause}{whole_plan_text(other.plan)})"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from dsx.api.answer import Answer, paragraphs
 from dsx.argument_types import file_path
 from dsx.display.job_text import steps_text
 from dsx.display.manifest_text import differing, hardware_of, kept_text, rows_text, stated_text, title_of
-from dsx.display.quantities import hardware_text, hardware_title
+from dsx.display.quantities import hardware_text, hardware_title, whole_plan_text
 from dsx.display.table import table
 from dsx.remarks import warn
 from dsx.results.frames import column_list
@@ -216,7 +216,7 @@ def _elsewhere(side: dict[str, Any] | None, other: str) -> str:
 def _plan_text(name: str, side: dict[str, Any]) -> str:
     hardware = ", ".join(_hardware(column, value) for column, value in side["hardware"].items())
     where = f" ({hardware})" if hardware else ""
-    return f"{name}: {side['plan']['strategy']} {side['plan'].text}{where}"
+    return f"{name}: {side['plan']['strategy']} {whole_plan_text(side['plan'])}{where}"
 
 
 def _hardware(column: str, value: str | float) -> str:

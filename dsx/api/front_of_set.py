@@ -6,13 +6,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsx.api.answer import PricedPlans
+from dsx.api.answer import PricedPlans, paragraphs
 from dsx.api.picture import draw_picture
+from dsx.api.searched import run_by_none
 from dsx.argument_types import file_path
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
+from dsx.display.layout import wrapped
 from dsx.display.plan_frame import plans_frame
-from dsx.display.quantities import hardware_text, quantity
+from dsx.display.quantities import hardware_text, quantity, whole_plan_text
 from dsx.display.table import table
 from dsx.errors import InputError
 from dsx.remarks import remark
@@ -48,7 +50,10 @@ class Front(PricedPlans):
         return {"objectives": list(self.objectives), "plans": plans}
 
     def __str__(self) -> str:
-        return _text(self.priced, [column_of(objective) for objective in self.objectives]) if self.priced else ""
+        if not self.priced:
+            return ""
+        table = _text(self.priced, [column_of(objective) for objective in self.objectives])
+        return paragraphs([table, wrapped(run_by_none(self.plans))])
 
 
 def front(folder: str | Path, objectives: str | Sequence[str] = OBJECTIVES, plot: str | Path | None = None) -> Front:
@@ -90,7 +95,7 @@ def _text(plans: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
             *(_value(name, plan[name] if name in plan else plan["plan"][name]) for name in columns),
             *(hardware_text(name, plan["hardware"][name]) for name in hardware),
             *(str(plan["plan"][name]) for name in settings),
-            plan["plan"].text,
+            whole_plan_text(plan["plan"]),
         ]
         for plan in plans
     ]

@@ -10,7 +10,9 @@ from dsx.api.answer import PricedPlans, paragraphs
 from dsx.api.device_remarks import device_remarks
 from dsx.api.output_file import check_output_file, write_output_file
 from dsx.api.result_row import Hardware, ResultRow, row_of
+from dsx.api.searched import run_by_none
 from dsx.argument_types import file_path
+from dsx.display.layout import wrapped
 from dsx.display.plan_frame import plans_frame
 from dsx.display.plan_table import plans_text
 from dsx.errors import InputError
@@ -70,7 +72,8 @@ class Report(PricedPlans):
         if not self.priced:
             return self.infeasible
         best_at = [f"{number} {title}" for number, title in enumerate(self.titles, 1)]
-        return paragraphs([self.question, plans_text(self.priced, with_settings=True), "\n".join(best_at)])
+        table = plans_text(self.priced, with_settings=True)
+        return paragraphs([self.question, table, "\n".join(best_at), wrapped(run_by_none(self.plans))])
 
 
 def report(
@@ -145,7 +148,9 @@ def _made(folder: Path, manifest: Manifest, asked: ResultRow | None) -> Report:
             backed = evidence(problem, named, device_remarks(row.inputs.cluster.device, row.inputs.assumptions))
         except InputError as error:
             details = unpriced(str(error))
-        answered = markup(plan_cards(named, problem), setting_table(rows))
+        none = run_by_none(one.priced["plan"] for one in named)
+        remarked = [element("p", f"{none[0].upper()}{none[1:]}.", class_="remark")] if none else []
+        answered = markup(plan_cards(named, problem), *remarked, setting_table(rows))
         explained = markup(terms(named), choices(named[0].priced["plan"]), details)
         first = named[0].priced
         commands.append((f"The {named[0].title} plan", plan_command(manifest, first, "evaluate")))

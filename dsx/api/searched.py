@@ -4,7 +4,7 @@ A search that names no strategy takes all that its framework runs. Those that ca
 have no candidate of their own, are left out, and the answer says why. A strategy that is named is searched, or raises.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from dsx.printable import printable
 from dsx.search.space import Space
 from dsx.space.boxes import Selection, broken, compatible, plans_of
 from dsx.space.frameworks import read_framework
+from dsx.space.plan import Plan
 from dsx.spec.assumptions import Optimizer
 from dsx.spec.framework import BoxSpec, FrameworkSpec, framework_names
 from dsx.spec.load import Given
@@ -141,13 +142,29 @@ def _no_optimizer_text(framework: FrameworkSpec, optimizer: Optimizer) -> str:
 
 def other_frameworks(framework: FrameworkSpec) -> list[FrameworkSpec]:
     """Return the other frameworks in the search path, those with limits first."""
-    found: list[FrameworkSpec] = []
-    for name in framework_names():
-        try:
-            found.append(read_framework(name))
-        except InputError:
-            continue  # a faulty file is an error where somebody asks for it by name
-    return sorted((one for one in found if one.name != framework.name), key=lambda one: one.unlimited)
+    found = [frame for name in framework_names() if (frame := _read(name)) is not None and name != framework.name]
+    return sorted(found, key=lambda one: one.unlimited)
+
+
+def run_by_none(plans: Iterable[Plan]) -> str:
+    """Return which strategies of some plans no framework runs, with those that some do; empty if there are none."""
+    limited = [frame for name in framework_names() if (frame := _read(name)) is not None and not frame.unlimited]
+    run = dict.fromkeys(
+        name for frame in limited for experts in (False, True) for name in frame.strategies(experts) or ()
+    )
+    none = [name for name in dict.fromkeys(plan["strategy"] for plan in plans) if name not in run]
+    if not none:
+        return ""
+    frames = ", ".join(printable(frame.name) for frame in limited)
+    return f"no framework runs {', '.join(map(printable, none))} ({frames}); they run {', '.join(map(printable, run))}"
+
+
+def _read(name: str) -> FrameworkSpec | None:
+    """Return a framework; None for a faulty file, which is an error where somebody asks for it by name."""
+    try:
+        return read_framework(name)
+    except InputError:
+        return None
 
 
 def _nearest(names: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
-"""The fastest plan of each of several jobs, which differ in their GPUs and batches."""
+"""The fastest plan of each of several jobs, which differ in their clusters, GPUs and batches."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,9 +15,10 @@ from dsx.api.limits import LimitLike
 from dsx.api.plan_like import PlanLike
 from dsx.display.layout import wrapped
 from dsx.display.plan_frame import plans_frame
-from dsx.display.several_jobs_text import jobs_text, none_fits_text
+from dsx.display.several_jobs_text import jobs_text, no_faster_text, none_fits_text
 from dsx.display.three_plans import choices_text
-from dsx.errors import NothingFeasible
+from dsx.errors import InputError, NothingFeasible
+from dsx.printable import printable
 from dsx.progress import Watch, progress
 from dsx.remarks import each_once
 from dsx.results.objectives import Objective, objective_named, ranked_by_count
@@ -32,19 +34,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SeveralJobs(PricedPlans):
-    """The fastest plan of each job, ranked and grouped by numbers of GPUs."""
+    """The fastest plan of each job, ranked and grouped by GPUs."""
 
     job: Job  # that of the best plan; the first one if none fits
     objective: Objective  # what plans are ranked by
-    found: Sequence[BestPlans]  # the answer of each job, by GPUs and then batch, ascending
+    found: Sequence[BestPlans]  # the answer of each job, by cluster, GPUs and then batch, ascending
 
     @cached_property
     def priced(self) -> Sequence[dict[str, Any]]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The fastest plan of each job that has one, under `plan`, and its costs by column.
+        """The fastest plan of each job that has one, under `plan`, its costs by column, and its cluster in `hardware`.
 
         Plans of the same GPUs follow each other, the best first; so do numbers of GPUs, by their best plans.
         """
-        return ranked_by_count([found.priced[0] for found in self.found if found.priced], self.objective)
+        fastest = [
+            {**found.priced[0], "hardware": {"cluster": found.job.cluster.name}} for found in self.found if found.priced
+        ]
+        return ranked_by_count(fastest, self.objective)
 
     @property
     def infeasible(self) -> str:
@@ -66,19 +71,19 @@ class SeveralJobs(PricedPlans):
     @property
     def best(self) -> BestPlans:
         """The answer of the job of the best plan; raises NothingFeasible if there is none."""
-        of = (self.plan["num_gpus"], self.plan["global_batch_size"])
-        return next(found for found in self.found if (found.job.num_gpus, found.job.global_batch_size) == of)
+        of = (self.priced[0]["hardware"]["cluster"], self.plan["num_gpus"], self.plan["global_batch_size"])
+        return next(found for found in self.found if (found.job.cluster.name, *_sizes(found.job)) == of)
 
     @cached_property
     def frame(self) -> "pd.DataFrame":
         """One row for each job on which a plan fits, in the order of `plans`, with the columns of a result set."""
-        hardware = {"hardware": {"cluster": self.job.cluster.name}}
-        return plans_frame([{**plan, **hardware} for plan in self.priced])
+        return plans_frame(self.priced)
 
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
         return {
             "objective": self.objective.name,
+            "clusters": self._clusters,
             "searched": [list(_sizes(found.job)) for found in self.found],
             "infeasible": self.infeasible or None,
             "would_fit": self.would_fit or None,
@@ -88,19 +93,29 @@ class SeveralJobs(PricedPlans):
     def __str__(self) -> str:
         if not self.priced:
             return self.infeasible
-        none = [_sizes(found.job) for found in self.found if not found.priced]
-        gpus, batch = _sizes(self.best.job)
+        none = [found.job for found in self.found if not found.priced]
+        best, (gpus, batch) = self.best.job, _sizes(self.best.job)
+        cluster = f"--cluster {best.cluster.name} " if len(self._clusters) > 1 else ""
         return paragraphs(
             [
                 jobs_text(self.priced, self.best.problem, self.objective),
-                none_fits_text(none),
-                choices_text(f"the best, on {counted(gpus, 'GPU')} with a batch of {batch:,}", self.plan),
+                no_faster_text(self.priced),
+                none_fits_text([(self._gpus(job), job.global_batch_size) for job in none]),
+                choices_text(f"the best, on {self._gpus(best)} with a batch of {batch:,}", self.plan),
                 wrapped(
-                    f"--num-gpus {gpus} --global-batch-size {batch} alone shows its simplest and its leanest plan too, "
-                    "and launch flags."
+                    f"{cluster}--num-gpus {gpus} --global-batch-size {batch} alone shows its simplest and its "
+                    "leanest plan too, and launch flags."
                 ),
             ]
         )
+
+    @property
+    def _clusters(self) -> list[str]:
+        return [*dict.fromkeys(found.job.cluster.name for found in self.found)]
+
+    def _gpus(self, job: Job) -> str:
+        of = f" of {printable(job.cluster.name)}" if len(self._clusters) > 1 else ""
+        return f"{counted(job.num_gpus, 'GPU')}{of}"
 
 
 def several_jobs(
@@ -108,6 +123,7 @@ def several_jobs(
     num_gpus: int | Sequence[int] | None = None,
     global_batch_size: int | Sequence[int] | None = None,
     *,
+    cluster: Sequence[Given] | None = None,
     objective: str = "tokens_per_s_per_gpu",
     fix: PlanLike | None = None,
     limit: LimitLike | None = None,
@@ -117,15 +133,17 @@ def several_jobs(
     memory_margin: float | None = None,
     watch: Watch | None = None,
 ) -> SeveralJobs:
-    """Search the fastest plan for each of some numbers of GPUs and batches, and rank them.
+    """Search the fastest plan for each of some clusters, numbers of GPUs and batches, and rank them.
 
         found = dsx.several_jobs(job, [512, 1024], [1024, 2048])
+        found = dsx.several_jobs(job, cluster=["h100-nvs8", "gb200-nvl72"])
         found.frame                                 # one row a job
         found.best                                  # the answer of `dsx.best` for the best job
 
     Args:
-        job: the model and the cluster; its GPUs and its batch are those where none are given.
+        job: the model; its cluster, GPUs and batch are those where none are given.
         num_gpus, global_batch_size: the values to combine.
+        cluster: the clusters to combine them with, each as of `dsx.Job`.
         objective: what ranks the fastest plans of the jobs: tokens_per_s_per_gpu, tokens_per_s, step_time_s, mfu, or
             peak_bytes.
         fix, limit, strategy, framework, partition, memory_margin: as for `dsx.best`.
@@ -139,20 +157,21 @@ def several_jobs(
     gpus = [job.num_gpus] if num_gpus is None else counts("num_gpus", num_gpus)
     batches = [job.global_batch_size] if global_batch_size is None else counts("global_batch_size", global_batch_size)
     restricted = Restricted(fix, limit, strategy, framework, partition, None)
-    found = best_of_each(job, [*product(gpus, batches)], restricted, watch, "jobs")
+    jobs = [job] if cluster is None else [job.replace(cluster=one) for one in cluster]
+    if twice := [name for name, times in Counter(one.cluster.name for one in jobs).items() if times > 1]:
+        raise InputError(f"--cluster {twice[0]} is named twice")
+    sizes = [(Job.of(one.inputs, *size, one.sequence_length)) for one in jobs for size in product(gpus, batches)]
+    found = best_of_each(sizes, restricted, watch, "jobs")
     several = SeveralJobs(found[0].job, by, found)
     return SeveralJobs(several.best.job, by, found) if several.priced else several
 
 
-def best_of_each(
-    job: Job, sizes: Sequence[tuple[int, int]], restricted: Restricted, watch: Watch | None, what: str
-) -> list[BestPlans]:
-    """Return the fastest plan of a job with each of some numbers of GPUs and batches."""
+def best_of_each(jobs: Sequence[Job], restricted: Restricted, watch: Watch | None, what: str) -> list[BestPlans]:
+    """Return the fastest plan of each job."""
     found: list[BestPlans] = []
-    with each_once(), progress(len(sizes), what, watch) as advance:
-        for num_gpus, batch in sizes:
-            here = Job.of(job.inputs, num_gpus, batch, job.sequence_length)
-            found.append(plans_of_roles(here, (FASTEST,), 1, restricted, _unseen))
+    with each_once(), progress(len(jobs), what, watch) as advance:
+        for job in jobs:
+            found.append(plans_of_roles(job, (FASTEST,), 1, restricted, _unseen))
             advance(1)
     return found
 

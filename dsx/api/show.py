@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from dsx.api.answer import PricedPlans, paragraphs
 from dsx.api.arguments import count
 from dsx.api.result_row import inputs_of
+from dsx.api.searched import run_by_none
 from dsx.argument_types import file_path
 from dsx.display.cost_tables import costs_text
+from dsx.display.layout import wrapped
 from dsx.display.manifest_text import counts_text, hardware_of, kept_text, model_of, rows_text, title_of, what_if_values
 from dsx.display.plan_frame import plans_frame
 from dsx.display.plan_table import plans_text
@@ -71,7 +73,7 @@ class ShownSet(PricedPlans):
             if self.single:
                 rejected = [(number, plan["reject"]) for number, plan in enumerate(self.priced, 1) if plan["reject"]]
                 lines += [f"{number} is rejected: {', '.join(names)}" for number, names in rejected]
-            parts.append("\n".join(lines))
+            parts += ["\n".join(lines), wrapped(run_by_none(self.plans))]
             if self.single and len(self.priced) == 1:
                 parts.append(costs_text(self.priced[0]))
             if launch := _launches(self.folder, self.priced[:1], self.manifest)[0]:

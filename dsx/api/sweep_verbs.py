@@ -12,16 +12,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsx.api.answer import Answer, PricedPlans
+from dsx.api.answer import Answer, PricedPlans, paragraphs
 from dsx.api.arguments import Fields, assignments, margin_setting, watcher
 from dsx.api.infeasible import why_infeasible
 from dsx.api.picture import check_picture, draw_picture
 from dsx.api.pipelines import say_few_pipelines, say_inexact_schedules
-from dsx.api.searched import left_out_text
+from dsx.api.searched import left_out_text, run_by_none
 from dsx.api.sweep_run import Shard, SweepRun
 from dsx.argument_types import file_path
 from dsx.display.job_text import steps_text
 from dsx.display.kernel_coverage import known_text
+from dsx.display.layout import wrapped
 from dsx.display.manifest_text import counts_text
 from dsx.display.plan_table import plans_text
 from dsx.errors import IncompleteSweep, InputError, NothingFeasible
@@ -101,7 +102,10 @@ class Swept(PricedPlans):
         return {"folder": self.folder and str(self.folder), **counts, **left_out, "plans": plans}
 
     def __str__(self) -> str:
-        return plans_text(self.priced, with_settings=True, hardware=self.varied) if self.priced else ""
+        if not self.priced:
+            return ""
+        table = plans_text(self.priced, with_settings=True, hardware=self.varied)
+        return paragraphs([table, wrapped(run_by_none(self.plans))])
 
 
 def sweep(
@@ -127,7 +131,7 @@ def sweep(
             "cluster.device.hbm_capacity": "141 GB"}, or a list such as ["sweep.num_gpus=[64, 128]"].
         memory_margin: count only plans as feasible that would fit if they needed this share more memory; by default
             that of the assumption set.
-        plot: also draw the picture of the sweep's `plot` into this file.
+        plot: also draw the picture of the sweep's `plot`, by default a front, into this file.
         watch: called with the candidates done, their total and the kind of work; by default a bar is shown.
 
     It is no error if no candidate fits: `infeasible` says why. Raises SpecError, which lists the faults of the sweep,
@@ -248,10 +252,10 @@ def finish_sweep(
 
 
 def _picture(run: SweepRun, plot: Path) -> dict[str, Any]:
-    """Return the sweep's `plot`, if it can be drawn into the file `plot`."""
+    """Return the sweep's `plot`, by default a front, if it can be drawn into the file `plot`."""
     if run.spec.plot is None:
-        raise InputError(f"--plot {plot}: the sweep has no 'plot'; add for example 'plot: {{kind: front}}' to it")
-    picture = run.spec.plot.model_dump()
+        remark(f"--plot {plot}: the sweep states no plot; drawn is 'plot: {{kind: front}}'")
+    picture = {"kind": "front"} if run.spec.plot is None else run.spec.plot.model_dump()
     check_picture(picture, plot)
     return picture
 

@@ -235,8 +235,8 @@ def training_run(
     restricted = Restricted(fix, limit, strategy, framework, partition, tokens)
 
     numbers = _default_counts(job, tokens, goal) if num_gpus is None else counts("num_gpus", num_gpus)
-    sizes = [(number, job.global_batch_size) for number in numbers]
-    found = best_of_each(job, sizes, restricted, watch, "numbers of GPUs")
+    jobs = [Job.of(job.inputs, number, job.global_batch_size, job.sequence_length) for number in numbers]
+    found = best_of_each(jobs, restricted, watch, "numbers of GPUs")
     run = TrainingRun(job, tokens, goal, found)
     at = run.chosen or (min(run.priced, key=lambda plan: plan[DAYS]) if run.priced else None)
     number = at["plan"]["num_gpus"] if at else found[-1].job.num_gpus

@@ -13,7 +13,7 @@ from dsx.api.job import Job
 from dsx.api.searched import Searched
 from dsx.display.job_text import only_text
 from dsx.display.layout import wrapped
-from dsx.display.quantities import quantity
+from dsx.display.quantities import quantity, whole_plan_text
 from dsx.errors import InputError
 from dsx.printable import printable
 from dsx.progress import Watch, progress
@@ -40,7 +40,7 @@ def what_would_fit(found: Searched, asked: Asked, times: float, watch: Watch | N
             if kind not in done and (fits := _fastest_that_fits(found, changed)) is not None:
                 plan, peak_bytes = fits
                 done.add(kind)
-                of = f"{printable(plan['strategy'])}: {plan.text}"
+                of = f"{printable(plan['strategy'])}: {whole_plan_text(plan)}"
                 lines.append(wrapped(f"{said}: {quantity('peak_bytes', peak_bytes)}, {of}", "  ", "  "))
             advance(1)
     return "\n".join(["what would fit, each with its fastest plan:", *lines]) if lines else ""

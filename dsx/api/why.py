@@ -17,6 +17,7 @@ from dsx.display.effects_text import effects_text, lacked_effects
 from dsx.display.memory_text import margin_text
 from dsx.display.placement import filled_text, placement_text
 from dsx.display.plan_frame import plans_frame
+from dsx.display.quantities import whole_plan_text
 from dsx.display.stage_table import stages_data, stages_text
 from dsx.errors import SpecError
 from dsx.launching.text import counted_ends_text
@@ -141,11 +142,11 @@ class Explanation(Answer):
             return f"It is the fastest of {searched.removesuffix(',')}."
         takes = f"{other}The fastest of {searched} takes {format_quantity(fastest['step_time_s'], 's')}"
         if math.isnan(self.costs["mfu"]):  # its seconds are not those of a step
-            return f"{takes} ({fastest['plan'].text})."
+            return f"{takes} ({whole_plan_text(fastest['plan'])})."
         ratio = self.priced.costs["step_time_s"] / fastest["step_time_s"]
         longer = "as long" if abs(ratio - 1) < _SAME else f"{ratio:.3g} times as long"
         return (
-            f"{takes} ({fastest['plan'].text}); "
+            f"{takes} ({whole_plan_text(fastest['plan'])}); "
             f"this plan takes {longer}.{self._resolution(ratio)}\n\n"
             f"{comparison_text(self.costs, fastest)}"
         )

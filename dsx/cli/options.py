@@ -54,6 +54,11 @@ def counts(text: str) -> list[int]:
     return [count(part) for part in ([text] if re.search(",0[0-9]", text) else text.split(","))]
 
 
+def names(text: str) -> list[str]:
+    """Return an option's value, such as "h100-nvs8,b200-nvs8", as names or files."""
+    return [part.strip() for part in text.split(",")]
+
+
 def share(text: str) -> float:
     """Return an option's value as a share from 0 to 1."""
     return _read(parse_share, text)
@@ -62,6 +67,15 @@ def share(text: str) -> float:
 Model = Annotated[str, typer.Option("--model", metavar="NAME", help="Model: a name (dsx list models) or a YAML file.")]
 Cluster = Annotated[
     str, typer.Option("--cluster", metavar="NAME", help="Cluster: a name (dsx list clusters) or a YAML file.")
+]
+SeveralClusters = Annotated[
+    Any,
+    typer.Option(
+        "--cluster",
+        parser=names,
+        metavar="NAME,NAME",
+        help="Cluster: a name (dsx list clusters) or a YAML file; several are ranked.",
+    ),
 ]
 _NUM_GPUS = typer.Option("--num-gpus", parser=count, metavar="N", help="GPUs of the job.")
 _GLOBAL_BATCH_SIZE = typer.Option("--global-batch-size", parser=count, metavar="N", help="Sequences of one step.")

@@ -23,15 +23,15 @@ from dsx.errors import InputError, NothingFeasible
 class Question(Enum):
     """What ``dsx best`` is asked, by its options: the value says which ones they are."""
 
-    of_one = "one job: give one of --num-gpus and of --global-batch-size, without --train-tokens"
-    of_several = "several jobs: give several --num-gpus or --global-batch-size, without --train-tokens"
+    of_one = "one job: give one of --num-gpus, of --global-batch-size and of --cluster, without --train-tokens"
+    of_several = "several jobs: give several --num-gpus, --global-batch-size or --cluster, without --train-tokens"
     of_run = "a training run: give its tokens too, as in --train-tokens 15T"
 
 
 def best(
     context: typer.Context,
     model: options.Model,
-    cluster: options.Cluster,
+    cluster: options.SeveralClusters,
     global_batch_size: options.SeveralBatches,
     num_gpus: options.SeveralNumGpus = None,
     sequence_length: options.SequenceLength = None,
@@ -98,23 +98,24 @@ def best(
     choice that is searched. The order of ranks is searched if the network has tiers beyond the fast domain and the
     cluster.
 
-    Several values of --num-gpus or --global-batch-size give the fastest plan of each job, ranked by tokens a second and
-    GPU or another --objective (tokens_per_s, step_time_s, mfu, peak_bytes).
+    Several values of --num-gpus, --global-batch-size or --cluster give the fastest plan of each job, ranked by tokens a
+    second and GPU or another --objective (tokens_per_s, step_time_s, mfu, peak_bytes).
 
     --train-tokens 15T compares numbers of GPUs: the cheapest plan within --deadline 60d, or the fastest within
     --budget 5M (USD), at the price of the cluster (--set cluster.price='2.5 USD/h').
     """
     _check_options_alone(context.args)
-    several = max(len(num_gpus or ()), len(global_batch_size)) > 1
+    several = max(len(num_gpus or ()), len(global_batch_size), len(cluster)) > 1
     question = Question.of_run if train_tokens is not None else Question.of_several if several else Question.of_one
     of_run = {"--deadline": deadline, "--budget": budget, "--plot": plot}
     _check_of(question, Question.of_run, of_run)
     _check_of(question, Question.of_several, {"--objective": objective})
     _check_of(question, Question.of_one, {"--top": top})
-    _check_sizes(question, num_gpus, global_batch_size)
+    _check_sizes(question, num_gpus, global_batch_size, cluster)
     launcher = None if launch_to is None else launcher_of(framework, launch_to)
     sizes = (num_gpus[0] if num_gpus else 1, global_batch_size[0], sequence_length)
-    job = dsx.Job(model, cluster, *sizes, assumptions, set=assignments, operator_times=operator_times)
+    jobs = [dsx.Job(model, one, *sizes, assumptions, set=assignments, operator_times=operator_times) for one in cluster]
+    job = jobs[0]
     if plot:
         dsx.image_format(plot)  # a wrong suffix is said before the searches
     dsx.keep_compiled()
@@ -131,7 +132,8 @@ def best(
         _print_training_run(found, plot, as_json)
     elif question is Question.of_several:
         by = {} if objective is None else {"objective": objective}
-        found = dsx.several_jobs(job, num_gpus, global_batch_size, **by, **restricted)
+        on = [one.cluster for one in jobs]
+        found = dsx.several_jobs(job, num_gpus, global_batch_size, cluster=on, **by, **restricted)
         _print_found(found, as_json)
     else:
         found = dsx.best(job, top, **restricted)
@@ -158,8 +160,10 @@ def _check_of(asked: Question, question: Question, options: dict[str, object]) -
             raise InputError(f"{option} is about {question.value}")
 
 
-def _check_sizes(asked: Question, num_gpus: list[int] | None, batches: list[int]) -> None:
+def _check_sizes(asked: Question, num_gpus: list[int] | None, batches: list[int], clusters: list[str]) -> None:
     """Raise InputError for sizes that the question does not have."""
+    if asked is Question.of_run and len(clusters) > 1:
+        raise InputError("--cluster: one cluster is wanted with --train-tokens, which compares numbers of GPUs")
     if asked is Question.of_run and len(batches) > 1:
         raise InputError("--global-batch-size: one batch is wanted with --train-tokens, which compares numbers of GPUs")
     if asked is not Question.of_run and num_gpus is None:
@@ -218,7 +222,10 @@ def sweep(
         bool, typer.Option("--finish", help="Price nothing: check that no part is missing, and make them the set.")
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Also draw the picture of 'plot' in the sweep file.")
+        Path | None,
+        typer.Option(
+            "--plot", metavar="FILE", help="Also draw the picture of 'plot' in the sweep file, by default a front."
+        ),
     ] = None,
     memory_margin: options.MemoryMargin = None,
     assignments: options.Assignments = None,

@@ -3,7 +3,9 @@
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
+from dsx.space.layer_layout import LAYOUT
 from dsx.spec.what_if import field
 from dsx.units import format_quantity
 
@@ -36,6 +38,12 @@ def cut_text(stage_layers: str | None, between: str = " ") -> str:
         return "even"
     groups = [(size, len(list(group))) for size, group in itertools.groupby(stage_layers.split(","))]
     return between.join(size if count == 1 else f"{size}*{count}" for size, count in groups)
+
+
+def whole_plan_text(plan: Any) -> str:
+    """Return a plan as settings of the command line, with the layers of its stages where it has a cut of its own."""
+    stated = plan.get(LAYOUT) if plan["pp"] > 1 else None
+    return plan.text if stated is None else f"{plan.text} {LAYOUT}={cut_text(stated, ',')}"
 
 
 def quantity(name: str, value: float) -> str:

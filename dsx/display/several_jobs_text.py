@@ -18,18 +18,22 @@ if TYPE_CHECKING:
 
 def jobs_text(plans: Sequence[Priced], problem: "Problem", objective: Objective) -> str:
     """Return the model, and a line for each job; `plans` has those of the same GPUs one after the other."""
-    name, cluster = printable(problem.model.name), printable(problem.cluster.label)
+    clusters = dict.fromkeys(plan["hardware"]["cluster"] for plan in plans)
+    name = printable(problem.model.name)
+    cluster = printable(" or ".join(clusters) if len(clusters) > 1 else problem.cluster.label)
     head = [
         f"{name} on {cluster}: {parameters_text(problem)}, sequences of {counted(problem.sequence_length, 'token')}",
         f"the fastest plan of each job, ranked by {objective.name}, those of the same GPUs together",
     ]
     rows: list[list[str]] = []
-    before = None
+    before: tuple[str, int] | None = None
     for plan in plans:
-        choices = plan["plan"]
+        choices, on = plan["plan"], plan["hardware"]["cluster"]
+        again = (on, choices["num_gpus"]) == before
         rows.append(
             [
-                "" if choices["num_gpus"] == before else f"{choices['num_gpus']:,}",
+                *([] if len(clusters) == 1 else ["" if again else on]),
+                "" if again else f"{choices['num_gpus']:,}",
                 f"{choices['global_batch_size']:,}",
                 quantity("step_time_s", plan["step_time_s"]),
                 interval_text(plan["step_time_s_low"], plan["step_time_s_high"]) or "-",
@@ -39,12 +43,31 @@ def jobs_text(plans: Sequence[Priced], problem: "Problem", objective: Objective)
                 choices["strategy"],
             ]
         )
-        before = choices["num_gpus"]
-    header = ["GPUs", "batch", "step", "80 % interval", "tokens/s/GPU", "MFU", "memory", "strategy"]
+        before = on, choices["num_gpus"]
+    columns = ["GPUs", "batch", "step", "80 % interval", "tokens/s/GPU", "MFU", "memory", "strategy"]
+    header = [*([] if len(clusters) == 1 else ["cluster"]), *columns]
     return "\n".join([*map(wrapped, head), "", with_choices(plans, header, rows, WIDTH)])
 
 
-def none_fits_text(jobs: Sequence[tuple[int, int]]) -> str:
-    """Return on which (GPUs, batch) no plan fits; empty if there are none."""
-    where = ", ".join(f"{counted(gpus, 'GPU')} with a batch of {batch:,}" for gpus, batch in jobs)
+def no_faster_text(plans: Sequence[Priced]) -> str:
+    """Return which jobs are no faster than the same batch on fewer GPUs of the cluster; empty if all are."""
+    said: list[str] = []
+    for plan in plans:
+        alike = [other for other in plans if _with_other_gpus(plan) == _with_other_gpus(other)]
+        fewer = [other for other in alike if other["plan"]["num_gpus"] < plan["plan"]["num_gpus"]]
+        fastest = min(fewer, key=lambda other: other["step_time_s"], default=None)
+        if fastest is not None and fastest["step_time_s"] <= plan["step_time_s"]:
+            gpus, batch = counted(plan["plan"]["num_gpus"], "GPU"), plan["plan"]["global_batch_size"]
+            of = f"{fastest['plan']['num_gpus']:,} of {printable(plan['hardware']['cluster'])}"
+            said.append(f"{gpus} are no faster than {of} with a batch of {batch:,}")
+    return "\n".join(map(wrapped, said))
+
+
+def _with_other_gpus(plan: Priced) -> tuple[str, int]:
+    return plan["hardware"]["cluster"], plan["plan"]["global_batch_size"]
+
+
+def none_fits_text(jobs: Sequence[tuple[str, int]]) -> str:
+    """Return on which (GPUs as text, batch) no plan fits; empty if there are none."""
+    where = ", ".join(f"{gpus} with a batch of {batch:,}" for gpus, batch in jobs)
     return wrapped(f"no plan fits on {where}") if jobs else ""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dsx.display.quantities import whole_plan_text
 from dsx.reporting.answer import Named
 from dsx.reporting.figure import SYMBOLS, Picture, blank, numbers, shown, shown_all
 from dsx.reporting.ranked_rows import Cloud, RankedRows, cloud
@@ -82,7 +83,10 @@ def _mark_capacity(figure: Any, rows: RankedRows, first: Named, size: float) -> 
 
 def _hover(priced: Any) -> str:
     figures = f"{format_quantity(priced[_X], 's')}, {format_quantity(priced[_Y], 'bytes')}"
-    lines = [f"<b>{figures}</b>", *shown_all(_lines(f"{priced['plan']['strategy']}: {priced['plan'].text}"))]
+    lines = [
+        f"<b>{figures}</b>",
+        *shown_all(_lines(f"{priced['plan']['strategy']}: {whole_plan_text(priced['plan'])}")),
+    ]
     return "<br>".join(lines)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from dsx.display.memory_text import fitting
 from dsx.display.plan_table import SHARES
-from dsx.display.quantities import hardware_text, quantity, share, shares
+from dsx.display.quantities import hardware_text, quantity, share, shares, whole_plan_text
 from dsx.pricing.problem import Problem
 from dsx.reporting.answer import Named
 from dsx.reporting.markup import Markup, described, element
@@ -43,7 +43,7 @@ def _card(one: Named, problem: Problem | None) -> Markup:
         "article",
         element("h3", one.title[0].upper() + one.title[1:]),
         element("p", means, class_="small"),
-        element("p", f"{plan['strategy']}: {plan.text}", class_="plan"),
+        element("p", f"{plan['strategy']}: {whole_plan_text(plan)}", class_="plan"),
         described(
             [
                 ("step", format_quantity(priced["step_time_s"], "s")),

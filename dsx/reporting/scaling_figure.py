@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dsx.display.quantities import whole_plan_text
 from dsx.reporting.answer import Named
 from dsx.reporting.figure import COLOURS, DASHES, SYMBOLS, Picture, blank, numbers, shown
 from dsx.reporting.ranked_rows import RankedRows, rate
@@ -75,7 +76,7 @@ def _hovers(rows: RankedRows, points: "pd.DataFrame") -> list[str]:
     return [
         f"<b>{counted(priced['plan'][_X], 'GPU')}: {speed:,.0f} tokens/s/GPU</b><br>"
         f"step {format_quantity(priced['step_time_s'], 's')}, MFU {100 * priced['mfu']:.1f} %<br>"
-        f"{shown(priced['plan'].text)}"
+        f"{shown(whole_plan_text(priced['plan']))}"
         for priced, speed in zip(rows.plans(points), rate(points), strict=True)
     ]
 

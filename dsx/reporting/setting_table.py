@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from dsx.display.quantities import hardware_text, quantity
+from dsx.display.quantities import hardware_text, quantity, whole_plan_text
 from dsx.reporting.markup import Markup, element, markup, table
 from dsx.reporting.ranked_rows import RankedRows
 from dsx.results.plot.selection import fastest
@@ -30,7 +30,7 @@ def setting_table(rows: RankedRows) -> Markup:
             format_quantity(priced["peak_bytes"], "bytes"),
             *(quantity(column, priced[column]) for column in run.values()),
             priced["plan"]["strategy"],
-            priced["plan"].text,
+            whole_plan_text(priced["plan"]),
         ]
         for priced in plans
     ]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from dsx.display.quantities import whole_plan_text
 from dsx.reporting.answer import Named
 from dsx.reporting.figure import Picture, blank, broken, numbers, shown
 from dsx.reporting.ranked_rows import RankedRows, ranked
@@ -49,7 +50,7 @@ def _stacked(of: str, rows: RankedRows, bars: "pd.DataFrame", labels: Sequence[s
     figure = blank(_ROW * len(bars) + _REST, barmode="stack", hovermode="closest")
     figure.update_xaxes(title_text=title, rangemode="tozero")
     figure.update_yaxes(autorange="reversed", type="category")
-    plans = [shown(priced["plan"].text) for priced in rows.plans(bars)]
+    plans = [shown(whole_plan_text(priced["plan"])) for priced in rows.plans(bars)]
     for name, part in stack.parts.items():
         values = numbers(bars[name])
         if not values.any():

@@ -50,11 +50,14 @@ def objective_named(name: object) -> Objective:
 
 
 def ranked_by_count(plans: Sequence[dict[str, Any]], objective: Objective) -> list[dict[str, Any]]:
-    """Return plans in groups of the same number of GPUs, in each the best first, and the group of the best plan first.
+    """Return plans in groups of the same GPUs, in each the best first, and the group of the best plan first.
 
-    Equal plans keep their order.
+    Each has its cluster under `hardware`. Equal plans keep their order.
     """
+
+    def gpus(plan: Priced) -> tuple[str, int]:
+        return plan["hardware"]["cluster"], plan["plan"]["num_gpus"]
+
     ranked = sorted(plans, key=objective.order)
-    numbers = dict.fromkeys(plan["plan"]["num_gpus"] for plan in ranked)
-    groups = {number: at for at, number in enumerate(numbers)}
-    return sorted(ranked, key=lambda plan: groups[plan["plan"]["num_gpus"]])
+    groups = {of: at for at, of in enumerate(dict.fromkeys(map(gpus, ranked)))}
+    return sorted(ranked, key=lambda plan: groups[gpus(plan)])

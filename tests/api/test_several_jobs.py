@@ -6,6 +6,7 @@ import pytest
 
 import dsx
 from dsx.display.quantities import cut_text
+from dsx.display.several_jobs_text import no_faster_text
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
 
 FEW = {"zero_replicas": 1, "stored_layers": 0, "offload": "none"}
@@ -86,3 +87,30 @@ def test_one_is_said_in_the_singular(job):
     assert "the best, on 1 GPU with a batch" in str(found)
     run = dsx.training_run(job, 1e9, [1], deadline="1 days", **OPTIONS)
     assert "in 1 day" in str(run) and not re.search(r"\b1 (days|GPUs|steps)\b", str(run))
+
+
+def test_clusters_are_ranked_too(job):
+    found = dsx.several_jobs(job, [8, 16], cluster=["b200-nvs8", "h200-nvs8"], **OPTIONS)
+    data = found.to_data()
+    assert data["clusters"] == ["b200-nvs8", "h200-nvs8"] and len(data["plans"]) == 4
+    clusters = [plan["hardware"]["cluster"] for plan in found.priced]
+    assert clusters[0] == found.best.job.cluster.name == found.job.cluster.name
+    assert found.frame["cluster"].tolist() == clusters and {*clusters} == {"b200-nvs8", "h200-nvs8"}
+    header = next(line for line in str(found).splitlines() if line.startswith("cluster"))
+    assert header.split()[:3] == ["cluster", "GPUs", "batch"]
+    assert f"--cluster {clusters[0]} --num-gpus" in str(found)
+    for one in found.found:
+        alone = dsx.best(one.job, 1, **OPTIONS)
+        assert one.plan == alone.plan
+    with pytest.raises(InputError, match="--cluster b200-nvs8 is named twice"):
+        dsx.several_jobs(job, cluster=["b200-nvs8", "b200-nvs8"], **OPTIONS)
+
+
+def test_more_gpus_that_are_no_faster_are_said(job):
+    def priced(num_gpus, seconds, batch=512):
+        plan = {"num_gpus": num_gpus, "global_batch_size": batch}
+        return {"plan": plan, "hardware": {"cluster": "b200-nvs8"}, "step_time_s": seconds}
+
+    slower = [priced(64, 1.0), priced(72, 1.1), priced(72, 0.9, 576), priced(128, 0.6)]
+    assert no_faster_text(slower) == "72 GPUs are no faster than 64 of b200-nvs8 with a batch of 512"
+    assert no_faster_text(slower[2:]) == ""

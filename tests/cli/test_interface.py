@@ -91,6 +91,7 @@ def test_rejected_plans_are_priced_and_exit_3(run, folder):
     assert done.code == 3
     assert done.err.splitlines() == [
         "dsx: device B200 states no num_sms: every wave of tiles is taken as full",
+        "dsx: cluster.device.hbm_capacity is 1.00 MB: packaged clusters have 17.2 GB to 309 GB",
         "dsx: error: the plan is rejected: memory, domain_not_filled",
     ]
     assert (data["fits"], data["reject"]) == (False, ["memory", "domain_not_filled"])

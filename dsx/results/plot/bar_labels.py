@@ -23,7 +23,18 @@ Heights = NDArray[np.float64]  # [bars], on the y axis
 
 _DEGREES = ("tp", "tp2", "cp", "ep", "pp", "dp")
 _ZERO, _RECOMPUTE = ("zero_stage", "zero_replicas"), ("recompute", "stored_layers")
-_CHOICES = ("strategy", *_DEGREES, "vpp", "panels", "microbatch_size", *_ZERO, *_RECOMPUTE, "schedule", "offload")
+_CHOICES = (
+    "strategy",
+    *_DEGREES,
+    "vpp",
+    "panels",
+    "microbatch_size",
+    *_ZERO,
+    *_RECOMPUTE,
+    "schedule",
+    "offload",
+    "order",
+)
 _FONT, _SMALL_FONT = 8.0, 6.5  # points
 _PAD = 4.0  # points between axis and labels
 _ABOVE = 2.0  # points between a bar and its total
