@@ -6,23 +6,26 @@ host, the host updates the shard of the rank, and new weights come back. Nothing
 The GPUs of a node transfer at once, so each moves no more than its share of the bandwidth of the host's memory, and its
 share of the memory holds what it offloads. A node counts as if each of its GPUs were of the stage that needs most.
 
-Activations: the saved activations of a body layer go to the host during the forward of the next layer and come back
-during the backward. The GPU stalls for transfer time that these do not hide. For each microbatch in flight two layers
-remain on the GPU: the one that is written or read, and the one in transfer (Rhu et al., vDNN, 2016). Activations of
-embedding and head are not offloaded.
+Activations: of each microbatch the last body layer of a chunk stays on the GPU, since its backward begins next or soon.
+What the other body layers save goes to the host during the forward of the next layer and comes back during the backward
+of the layer before it in the backward (Rhu et al., vDNN, 2016; Transformer Engine's `get_cpu_offload_context` keeps the
+last layer too). The GPU stalls for transfer time that these do not hide, and has one more layer: the one in transfer.
+Activations of embedding and head are not offloaded.
 """
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from dsx.cost import xp
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StageChoices, StepChoices, pick
 from dsx.cost.shapes import PerPlan
-from dsx.cost.stages import Layers, over_layers
+from dsx.cost.stages import Layers, Stack, over_layers
 from dsx.hardware.cluster import Cluster, Node
 from dsx.space.choices import CODES
 from dsx.space.codes import Searched
+from dsx.space.schedules import SCHEDULES
 
 OPTIMIZER, ACTIVATIONS, BOTH = "optimizer", "activations", "both"
 
@@ -70,10 +73,30 @@ def transfer_s(num_bytes: PerPlan, num_gpus: PerPlan, cluster: Cluster, assumpti
     return num_bytes / xp.minimum(memory_rate, link_rate * xp.ones_like(memory_rate))
 
 
-def exposed_transfer_s(one_way_s: PerPlan, forward_s: PerPlan, backward_s: PerPlan) -> PerPlan:
-    """Return the seconds that the forward and backward of a layer stall for its stash, one microbatch, both ways."""
-    nothing = xp.zeros_like(one_way_s)
-    return xp.maximum(one_way_s - forward_s, nothing) + xp.maximum(one_way_s - backward_s, nothing)
+def exposed_transfer_s(one_way_s: PerPlan, pass_s: PerPlan) -> PerPlan:
+    """Return the seconds that a pass of a layer stalls for the transfer of a stash beside it."""
+    return xp.maximum(one_way_s - pass_s, xp.zeros_like(one_way_s))
+
+
+def weights_wait(choices: StepChoices | StageChoices, searched: Searched) -> PerPlan | None:
+    """Return which plans put off gradients of weights; None if no plan of the search does."""
+    waiting = [choices.schedule == code for code in searched.schedule if SCHEDULES[code].weights_wait]
+    return (choices.pp > 1.0) & functools.reduce(xp.maximum, waiting) if waiting else None
+
+
+class Kept(NamedTuple):
+    """The body layers whose stash stays on the GPU: one of each chunk, in the mean."""
+
+    share: PerPlan  # of all body layers
+    chunks: PerPlan  # of a stage
+
+
+def kept_layers(choices: StepChoices, stack: Stack, searched: Searched) -> Kept:
+    """Return the body layers whose stash stays on the GPU."""
+    one = xp.ones_like(choices.pp)
+    counts = {code: SCHEDULES[code].holds.count(choices.pp, choices.vpp) * one for code in searched.schedule}
+    chunks = xp.where(choices.pp > 1, pick(searched.schedule, choices.schedule, counts), one)
+    return Kept(xp.minimum(chunks / stack.num_body_layers, one), chunks / choices.pp)
 
 
 def host_update_s(num_parameters: PerPlan, num_gpus: PerPlan, cluster: Cluster, assumptions: Assumptions) -> PerPlan:
@@ -95,18 +118,42 @@ def host_orthogonal_s(
     return both_ways_s + more_traffic / host_memory_rate(num_gpus, cluster.node, assumptions)
 
 
-def remaining_bytes(
-    layers: Layers, stash_bytes: Sequence[PerPlan], largest_bytes: Sequence[PerPlan], not_body: frozenset[int]
-) -> PerPlan:
-    """Return the stash of one microbatch that stays on the GPU of a stage whose body layers are offloaded, bytes.
+class Remaining(NamedTuple):
+    """The stash on the GPU of a stage whose body layers are offloaded, bytes."""
+
+    of_each: PerPlan  # of each microbatch in flight
+    in_transfer: PerPlan  # during the backward of a body layer: the next one, which comes back
+
+
+def remaining(
+    layers: Layers,
+    stash_bytes: Sequence[PerPlan],
+    largest_bytes: Sequence[PerPlan],
+    not_body: frozenset[int],
+    choices: StepChoices | StageChoices,
+    searched: Searched,
+    chunks: PerPlan,
+) -> Remaining:
+    """Return the stash that stays on the GPU of a stage with these layers of so many `chunks`.
 
     Per kind, `stash_bytes` is the mean over the layers and `largest_bytes` the largest. `not_body` has the kinds that
-    are not offloaded, embedding and head.
+    are not offloaded, embedding and head. Where gradients of weights wait, what they read is back and stays.
     """
     body = {kind: count for kind, count in layers.items() if kind not in not_body}
     whole = over_layers(body, stash_bytes)
     # A kind without layers on the stage keeps nothing.
     present = [xp.minimum(count, xp.ones_like(count)) * largest_bytes[kind] for kind, count in body.items()]
-    kept = xp.minimum(whole, 2.0 * functools.reduce(xp.maximum, present))
+    largest = functools.reduce(xp.maximum, present)
+    kept = xp.minimum(whole, chunks * largest)
+    if (waiting := weights_wait(choices, searched)) is not None:
+        kept = xp.where(waiting, whole, kept)
+    kept = offloaded(ACTIVATIONS, choices, searched, lambda: kept, whole)
     of_others = [count * stash_bytes[kind] for kind, count in layers.items() if kind in not_body]
-    return functools.reduce(xp.add, of_others, kept)
+    return Remaining(functools.reduce(xp.add, of_others, kept), xp.minimum(whole - kept, largest))
+
+
+def with_transfers(
+    working_bytes: Sequence[PerPlan], in_transfer: PerPlan, not_body: frozenset[int]
+) -> Sequence[PerPlan]:
+    """Return, per kind, the transient of a layer with the stash that is in transfer during its backward."""
+    return [own if kind in not_body else own + in_transfer for kind, own in enumerate(working_bytes)]

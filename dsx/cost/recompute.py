@@ -15,6 +15,8 @@ from dsx.cost.stages import Stack
 from dsx.space.codes import Searched
 from dsx.space.recompute_values import NONE_CODE as NONE
 
+_WHOLE = 1e-6  # below a whole number of chunks, so that rounding does not make it one more
+
 ByMode = Callable[[int], PerPlan]  # (mode) -> cost of a layer under it
 
 
@@ -34,6 +36,20 @@ class Recompute(NamedTuple):
         if self.stored is None:
             return recomputed
         return (1.0 - self.stored) * recomputed + self.stored * cost(NONE)
+
+    def mean_of_transferred(self, kind: int, cost: ByMode, kept: PerPlan, chunks: PerPlan) -> PerPlan:
+        """Return the sum of a cost over the layers of a kind, but for a share `kept` of them, by their number.
+
+        The last layer of each of the `chunks` of a stage is kept. The last layers of a stage save all activations, so
+        those of its last chunks do.
+        """
+        if kind in self.never:
+            return xp.zeros_like(cost(NONE))
+        recomputed = self._recomputed(cost)
+        if self.stored is None:
+            return (1.0 - kept) * recomputed
+        kept_stored = xp.minimum(xp.ceil(self.stored * chunks - _WHOLE) * kept / chunks, self.stored)
+        return (1.0 - self.stored - (kept - kept_stored)) * recomputed + (self.stored - kept_stored) * cost(NONE)
 
     def largest(self, kind: int, cost: ByMode) -> PerPlan:
         """Return the largest of a cost among the layers of a kind."""

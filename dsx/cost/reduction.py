@@ -43,6 +43,7 @@ class ReducedLayer(NamedTuple):
     shards: Sequence[Group]  # per weight group, the ranks over which ZeRO divides
     replicas: Sequence[Group]  # per weight group, the ranks that hold the same shard; empty if no shard has replicas
     backward_s: PerPlan  # with recomputation
+    stalls_s: tuple[PerPlan, PerPlan] | None  # of forward and backward for transfers to the host; None if none offloads
     # Seconds of forward and backward in which the layer uses an oversubscribed tier; None if no tier can be.
     contended_s: tuple[PerPlan, PerPlan] | None
 
@@ -75,12 +76,21 @@ def layer_reduction(
     if (more := _chunks_beside(choices, searched)) is not None:
         gathers, reduces = (_once(direction, choices, searched) for direction in (FORWARD, BACKWARD))
         forward, backward = forward * (1.0 + gathers * more), backward * (1.0 + reduces * more)
-    beside = xp.minimum(back, backward)
-    exposed_back = back - of_back * beside
+    # What runs while the GPU stalls is hidden, whatever of it could overlap with computing.
+    left_gather, left_back, left_last = gather, back, last
+    if layer.stalls_s is not None:
+        forward_stall, backward_stall = layer.stalls_s
+        left_gather, left_back, left_last = (
+            xp.maximum(whole - stall, xp.zeros_like(whole))
+            for whole, stall in ((gather, forward_stall), (back, backward_stall), (last, backward_stall))
+        )
+    beside = xp.minimum(left_back, backward)
+    exposed_back = left_back - of_back * beside
     exposed_last = exposed_back
     if layer.replicas:
-        exposed_last = exposed_back + (last - back) - once * xp.minimum(last - back, backward - beside)
-    exposed = gather - of_gather * xp.minimum(gather, forward), exposed_back, exposed_last
+        more_s = left_last - left_back
+        exposed_last = exposed_back + more_s - once * xp.minimum(more_s, backward - beside)
+    exposed = left_gather - of_gather * xp.minimum(left_gather, forward), exposed_back, exposed_last
     return LayerReduction(gather, back, last, exposed)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from dsx.cost import xp
 from dsx.cost.choices import StageChoices
 from dsx.cost.memory import largest_transients, per_activation_byte
-from dsx.cost.offload import ACTIVATIONS, offloaded, remaining_bytes
+from dsx.cost.offload import ACTIVATIONS, offload_codes, remaining, with_transfers
 from dsx.cost.shapes import PerPlan
 from dsx.cost.stage_costs import StageCosts
 from dsx.cost.stages import Layers, Stack, Stage, over_layers
@@ -37,14 +37,12 @@ class StageBytes(NamedTuple):
         PerPlan
     ):  # fmt: skip
         """Return the memory of a stage's GPU with so many microbatches in flight."""
-        saved = offloaded(
-            ACTIVATIONS,
-            choices,
-            searched,
-            lambda: remaining_bytes(layers, self.stash, self.largest, frozenset(stack.embedding_and_head)),
-            over_layers(layers, self.stash),
-        )
-        working, gathered = largest_transients(layers, self.working, self.gathered)
+        saved, working_bytes = over_layers(layers, self.stash), self.working
+        if offload_codes(ACTIVATIONS, searched):
+            never = frozenset(stack.embedding_and_head)
+            left = remaining(layers, self.stash, self.largest, never, choices, searched, choices.vpp)
+            saved, working_bytes = left.of_each, with_transfers(self.working, left.in_transfer, never)
+        working, gathered = largest_transients(layers, working_bytes, self.gathered)
         activations = saved * microbatches + working
         return self.fixed + over_layers(layers, self.state) + self.per_activation * activations + gathered
 

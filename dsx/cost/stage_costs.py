@@ -22,16 +22,20 @@ from dsx.cost.muon import orthogonal_s
 from dsx.cost.offload import (
     ACTIVATIONS,
     OPTIMIZER,
+    Remaining,
     exposed_transfer_s,
     host_orthogonal_s,
     host_update_s,
+    kept_layers,
     offload_codes,
     offloaded,
-    remaining_bytes,
+    remaining,
     transfer_s,
+    weights_wait,
+    with_transfers,
 )
 from dsx.cost.pipeline import in_flight, in_flight_of_embedding_and_head
-from dsx.cost.recompute import Recompute, recompute_of
+from dsx.cost.recompute import ByMode, Recompute, recompute_of
 from dsx.cost.reduction import ReducedLayer, in_passes, layer_reduction, reduction
 from dsx.cost.shapes import PerPlan
 from dsx.cost.shards import dp_groups, weight_shards
@@ -61,40 +65,44 @@ class StageCosts:
     def memory(self, stage: Stage, microbatches: PerPlan, transients: bool = True) -> Memory:
         """Return the memory of a stage's GPU; it is affine in `microbatches`, the number in flight.
 
-        Without `transients`, the working memory of the largest layer, it is affine in the layers too.
+        Without `transients`, the working memory of the largest layer and a layer that comes back from the host, it is
+        affine in the layers too, but for offloaded activations.
         """
-        return self._memory(stage, self._in_flight_bytes(stage, microbatches), transients)
+        saved = self._saved_bytes(stage.layers, self.choices.vpp)
+        whole = saved.of_each * microbatches
+        held = in_flight_of_embedding_and_head(microbatches, self.choices, self.searched)
+        if held is not None:
+            for kinds, own in zip((self.stack.first, self.stack.last), held, strict=True):
+                for kind in kinds:
+                    whole = whole + stage.layers[kind] * self._stash_bytes[kind] * (own - microbatches)
+        return self._memory(stage, whole, saved.in_transfer if transients else None)
 
     def peak_memory(self, stage: Stage, holds: StageChunks) -> Memory:
         """Return the memory of a stage's GPU with the most microbatches in flight."""
         choices, searched = self.choices, self.searched
         if holds.in_rounds:
             return self.memory(stage, in_flight(stage.position, choices, searched))
-        around = stage.chunks_around
+        around, one = stage.chunks_around, xp.ones_like(choices.pp)
+        first, last = (self._saved_bytes(layers, one) for layers in (around.first, around.last))
         of_first, of_last = (
-            self._saved_bytes(stage._replace(layers=layers)) * in_flight(stage.position, choices, searched, last)
-            for layers, last in ((around.first, False), (around.last, True))
+            saved.of_each * in_flight(stage.position, choices, searched, is_last)
+            for saved, is_last in ((first, False), (last, True))
         )
-        saved = of_first + holds.two_chunks(choices.pp, xp) * of_last
-        return self._memory(stage, saved, transients=True)
+        again = holds.two_chunks(choices.pp, xp)
+        in_transfer = xp.maximum(first.in_transfer, again * last.in_transfer)
+        return self._memory(stage, of_first + again * of_last, in_transfer)
 
-    def _in_flight_bytes(self, stage: Stage, microbatches: PerPlan) -> PerPlan:
-        """Return the stash of all microbatches in flight on the GPU of a stage."""
-        saved = self._saved_bytes(stage) * microbatches
-        held = in_flight_of_embedding_and_head(microbatches, self.choices, self.searched)
-        if held is not None:
-            for kinds, own in zip((self.stack.first, self.stack.last), held, strict=True):
-                for kind in kinds:
-                    saved = saved + stage.layers[kind] * self._stash_bytes[kind] * (own - microbatches)
-        return saved
-
-    def _memory(self, stage: Stage, saved: PerPlan, transients: bool) -> Memory:
+    def _memory(self, stage: Stage, saved: PerPlan, in_transfer: PerPlan | None) -> Memory:
+        """Return the memory of a stage's GPU; without transients if `in_transfer` is None."""
         ranks, _ = self.shards
+        working = (
+            None if in_transfer is None else with_transfers(self._working_bytes, in_transfer, self._recompute.never)
+        )
         return stage_memory(
             self.kinds,
             ranks,
             saved,
-            self._working_bytes if transients else None,
+            working,
             stage,
             self.choices,
             self.searched,
@@ -118,7 +126,8 @@ class StageCosts:
     @cached_property
     def _reduced(self) -> list[ReducedLayer]:
         none = [None] * len(self.kinds)
-        by_kind = zip(self.kinds, *self.shards, self.backward_s, self.contended_s or none, strict=True)
+        stalls = none if self.stalls_s is None else [*zip(*self.stalls_s, strict=True)]
+        by_kind = zip(self.kinds, *self.shards, self.backward_s, stalls, self.contended_s or none, strict=True)
         return [ReducedLayer(*values) for values in by_kind]
 
     @cached_property
@@ -262,45 +271,68 @@ class StageCosts:
     @cached_property
     def forward_backward_s(self) -> Sequence[PerPlan]:
         """Per kind, the seconds of a layer's forward and backward of one microbatch, stalls included."""
-        passes = [costs.forward_s + back for costs, back in zip(self.kinds, self.backward_s, strict=True)]
-        if self.pass_reductions_s is not None:
-            exposed = zip(*self.pass_reductions_s, strict=True)
-            passes = [seconds + forward + back for seconds, (forward, back) in zip(passes, exposed, strict=True)]
-        if self.stall_s is None:
+        passes = [forward + back for forward, back in zip(*self._bare_passes_s, strict=True)]
+        if self.pass_reductions_s is None:
             return passes
-        return [seconds + stall for seconds, stall in zip(passes, self.stall_s, strict=True)]
+        exposed = zip(*self.pass_reductions_s, strict=True)
+        return [seconds + forward + back for seconds, (forward, back) in zip(passes, exposed, strict=True)]
 
     @cached_property
     def passes_s(self) -> tuple[Sequence[PerPlan], Sequence[PerPlan]]:
-        """Per kind, the seconds of a layer's forward, and of its backward with recomputation and stalls.
+        """Per kind, the seconds of a layer's forward, and of its backward with recomputation, stalls included.
 
         Both have the collectives of weights that they wait for.
         """
-        forward = [costs.forward_s for costs in self.kinds]
+        forward, _ = self._bare_passes_s
         if self.pass_reductions_s is not None:
             forward = [seconds + own for seconds, own in zip(forward, self.pass_reductions_s[0], strict=True)]
         return forward, [both - there for both, there in zip(self.forward_backward_s, forward, strict=True)]
 
     @cached_property
+    def _bare_passes_s(self) -> tuple[Sequence[PerPlan], Sequence[PerPlan]]:
+        """Per kind, the seconds of a layer's forward and backward with stalls, without collectives of weights."""
+        passes = [costs.forward_s for costs in self.kinds], self.backward_s
+        if self.stalls_s is None:
+            return passes
+        forward, back = (
+            [seconds + stall for seconds, stall in zip(*pair, strict=True)]
+            for pair in zip(passes, self.stalls_s, strict=True)
+        )
+        return forward, back
+
+    @property
     def stall_s(self) -> list[PerPlan] | None:
         """Per kind, the seconds that a layer stalls for host transfers, one microbatch; None if no plan offloads."""
+        return None if self.stalls_s is None else [forward + back for forward, back in zip(*self.stalls_s, strict=True)]
+
+    @cached_property
+    def stalls_s(self) -> tuple[list[PerPlan], list[PerPlan]] | None:
+        """Per kind, the seconds that a layer stalls in its forward and in its backward; None if no plan offloads."""
         if not offload_codes(ACTIVATIONS, self.searched):
             return None
+        kept = kept_layers(self.choices, self.stack, self.searched)
 
-        def under(costs: LayerCosts, mode: int) -> PerPlan:
-            backward_s = costs.backward_s + costs.under("recompute_s", mode)
-            one_way_s = transfer_s(
-                costs.under("stash_bytes", mode), self.choices.num_gpus, self.cluster, self.assumptions
-            )
-            return exposed_transfer_s(one_way_s, costs.forward_s, backward_s)
+        def of(kind: int, pass_s: ByMode) -> PerPlan:
+            costs, nothing = self.kinds[kind], xp.zeros_like(self.kinds[kind].forward_s)
 
-        found: list[PerPlan] = []
-        for kind, costs in enumerate(self.kinds):
-            nothing = xp.zeros_like(costs.forward_s)
-            recompute = self._recompute
-            stall = recompute.mean(kind, functools.partial(under, costs)) if kind not in recompute.never else nothing
-            found.append(offloaded(ACTIVATIONS, self.choices, self.searched, lambda stall=stall: stall, nothing))
-        return found
+            def under(mode: int) -> PerPlan:
+                stash = costs.under("stash_bytes", mode)
+                one_way_s = transfer_s(stash, self.choices.num_gpus, self.cluster, self.assumptions)
+                return exposed_transfer_s(one_way_s, pass_s(mode))
+
+            stall = self._recompute.mean_of_transferred(kind, under, kept.share, kept.chunks)
+            return offloaded(ACTIVATIONS, self.choices, self.searched, lambda: stall, nothing)
+
+        waiting = weights_wait(self.choices, self.searched)
+
+        def backward_s(costs: LayerCosts, mode: int) -> PerPlan:
+            whole = costs.backward_s + costs.under("recompute_s", mode)
+            return whole if waiting is None else xp.where(waiting, whole - costs.weight_gradient_s, whole)
+
+        return (
+            [of(kind, lambda mode, costs=costs: costs.forward_s) for kind, costs in enumerate(self.kinds)],
+            [of(kind, functools.partial(backward_s, costs)) for kind, costs in enumerate(self.kinds)],
+        )
 
     @cached_property
     def shards(self) -> tuple[Sequence[Sequence[Group]], Sequence[Sequence[Group]]]:
@@ -342,14 +374,13 @@ class StageCosts:
             self._recompute.largest(kind, functools.partial(costs.under, name)) for kind, costs in enumerate(self.kinds)
         ]
 
-    def _saved_bytes(self, stage: Stage) -> PerPlan:
-        """Return the stash of one microbatch on the GPU of a stage, bytes."""
-
-        def remaining() -> PerPlan:
-            return remaining_bytes(stage.layers, self._stash_bytes, self.largest_stash_bytes, self._recompute.never)
-
-        stash = over_layers(stage.layers, self._stash_bytes)
-        return offloaded(ACTIVATIONS, self.choices, self.searched, remaining, stash)
+    def _saved_bytes(self, layers: Layers, chunks: PerPlan) -> Remaining:
+        """Return the stash on the GPU of a stage with these layers of so many chunks."""
+        if not offload_codes(ACTIVATIONS, self.searched):
+            stash = over_layers(layers, self._stash_bytes)
+            return Remaining(stash, xp.zeros_like(stash))
+        stash, largest, never = self._stash_bytes, self.largest_stash_bytes, self._recompute.never
+        return remaining(layers, stash, largest, never, self.choices, self.searched, chunks)
 
 
 def _ranks_of(costs: LayerCosts) -> tuple[int, ...]:

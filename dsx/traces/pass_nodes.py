@@ -32,7 +32,7 @@ class PassBuilder(ZeroBuilder):
         """Add the forward of all layers of the chunk; return what the last one makes."""
         positions = self.plan.layers_of(self.key.chunk)
         carried = begins
-        stores: list[int] = []
+        stores: list[int | None] = [None]  # of the layers so far
         for index, position in enumerate(positions):
             nodes = self.plan.nodes(position)
             names = self._outside(nodes, carried)
@@ -40,10 +40,11 @@ class PassBuilder(ZeroBuilder):
                 self.gather(positions[index + 1], FORWARD)
             begin = len(self.found.nodes)
             self._run(position, nodes, nodes.forward, names)
-            if self._is_offloaded(position):
-                self._wait_for_store(begin, stores)
-                stores.append(self._store(position, nodes, names))
+            self._wait_for_store(begin, stores[:-1])
+            stores.append(self._store(position, nodes, names) if self._is_offloaded(position) else None)
             carried = self._boundary(position, nodes, nodes.outputs)
+        launches = [number for number, node in enumerate(self.found.nodes) if node.type == COMP]
+        self._wait_for_store(launches[-1] if launches else 0, stores[:-1])
         return carried
 
     def backward(self, begins: Tensors, inputs: Tensors) -> Tensors:
@@ -63,8 +64,6 @@ class PassBuilder(ZeroBuilder):
             if index + 1 < len(positions) and self.key.kind != "weights":
                 self.gather(positions[index + 1], BACKWARD)
                 self._load(positions[index + 1])
-            if index == 0 and self.key.kind != "weights":
-                self._load(position)
             self._run(position, nodes, [node for node in nodes.backward if self._in_part(node)], names)
             if self.key.kind != "inputs":
                 self.reduce(position, nodes)
@@ -77,11 +76,15 @@ class PassBuilder(ZeroBuilder):
         return carried
 
     def _wait_for_gradient(self, begins: Tensors) -> None:
-        """Let the first computation wait for the gradient that the pass begins with: recomputation waits for it too."""
-        first = next((node for node in self.found.nodes if node.type == COMP), None)
-        if first is not None:
-            needed = [Reference(self.sources[name], name) for name, _ in begins if name in self.sources]
-            first.data_deps = [*dict.fromkeys([*first.data_deps, *needed])]
+        """Let the first computation wait for the gradient that the pass begins with, and the first load.
+
+        Recomputation and transfers are issued with the backward of their layer, not before.
+        """
+        needed = [Reference(self.sources[name], name) for name, _ in begins if name in self.sources]
+        for kind in (COMP, MEM_LOAD):
+            first = next((node for node in self.found.nodes if node.type == kind), None)
+            if first is not None:
+                first.data_deps = [*dict.fromkeys([*first.data_deps, *needed])]
 
     def _outside(self, nodes: LayerNodes, taken: Tensors) -> dict[str, Tensors]:
         """Return what the inputs of a layer stand for; data from outside of the model are no tensors."""
@@ -229,7 +232,10 @@ class PassBuilder(ZeroBuilder):
     # Offload
 
     def _is_offloaded(self, position: int) -> bool:
-        return self.offloads and self.plan.is_body(position) and not self.plan.forward_only
+        if not self.offloads or not self.plan.is_body(position) or self.plan.forward_only:
+            return False
+        # The last body layer of a chunk stays: its backward comes first.
+        return any(self.plan.is_body(later) for later in self.plan.layers_of(self.key.chunk) if later > position)
 
     def _stash(self, position: int, nodes: LayerNodes, names: Mapping[str, Tensors]) -> Tensors:
         return [
@@ -246,13 +252,13 @@ class PassBuilder(ZeroBuilder):
             TraceNode(MEM_STORE, self.own(position, "store"), stash, made, transfer_bytes=max(size, 1), overlap=1.0)
         )
 
-    def _wait_for_store(self, begin: int, stores: Sequence[int]) -> None:
-        """Let a layer, whose nodes begin at `begin`, wait until the one before the last layer is stored.
+    def _wait_for_store(self, number: int, stores: Sequence[int | None]) -> None:
+        """Let a node wait until the last of some layers is stored: a layer ends when the one before it is stored.
 
         So the activations of two layers are on the GPU: those that are written, and those in transfer.
         """
-        if len(stores) > 1 and begin < len(self.found.nodes):
-            self.found.nodes[begin].data_deps.append(Reference(OWN, stores[-2]))
+        if (store := stores[-1] if stores else None) is not None and number < len(self.found.nodes):
+            self.found.nodes[number].data_deps.append(Reference(OWN, store))
 
     def _load(self, position: int) -> None:
         if not self._is_offloaded(position):

@@ -91,12 +91,13 @@ class TracedPlan:
 
     @cached_property
     def _stored(self) -> frozenset[int]:
-        """The layers that save all activations: the last ones of each stage."""
+        """The layers that save all activations: the last ones of each stage, of its chunks in each chain."""
         found: set[int] = set()
-        for stage in range(self.columns["pp"]):
-            own = [at for chunk, of in enumerate(self.stages) if of == stage for at in self.layers_of(chunk)]
-            body = sorted({at for at in own if self.is_body(at)})
-            found |= set(body[len(body) - min(self.columns["stored_layers"], len(body)) :])
+        for chain in self.holds.chains(self.columns["pp"], self.columns["vpp"]):
+            for stage in range(self.columns["pp"]):
+                own = [at for chunk, of in enumerate(chain) if of == stage for at in self.layers_of(chunk)]
+                body = sorted({at for at in own if self.is_body(at)})
+                found |= set(body[len(body) - min(self.columns["stored_layers"], len(body)) :])
         return frozenset(found)
 
     @cached_property

@@ -1,5 +1,7 @@
 """Faster hardware never makes a step slower, more memory never leaves fewer plans."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,7 +9,9 @@ from hypothesis import strategies as st
 from laws.spaces import LATENCIES, RATES, SETS, hardware, on, priced, problem_of, space_of
 
 from dsx.pricing.layers import price_keys
+from dsx.pricing.row_costs import Rows, price_rows
 from dsx.search.dispatch import search_of
+from dsx.search.space import Space
 
 FACTS = RATES | LATENCIES
 
@@ -23,6 +27,42 @@ def test_faster_hardware_never_makes_a_step_slower(assumptions, facts, name, fac
     after = priced(on(problem, hardware(**better)), space)
     assert (after["step_time_s"] <= before["step_time_s"] * (1 + 1e-12)).all()
     np.testing.assert_array_equal(after["peak_bytes"], before["peak_bytes"])
+
+
+OFFLOADING = {"offload": ["activations", "both"], "zero_stage": [1, 3], "recompute": ["none", "full"], "vpp": [1, 2]}
+OF_HOSTS = {"host_bandwidth": st.floats(1e9, 1e12), "node_bandwidth": st.floats(1e10, 1e13)}
+
+
+@pytest.mark.sampled(2)
+@settings(max_examples=10)
+@given(
+    facts=st.fixed_dictionaries(FACTS | OF_HOSTS),
+    name=st.sampled_from(sorted(FACTS | OF_HOSTS)),
+    factor=st.floats(1, 1000),
+    seed=st.integers(0, 1000),
+)
+def test_faster_hardware_never_makes_a_step_that_offloads_slower(facts, name, factor, seed):
+    """Collectives run beside transfers, so a faster kernel exposes no more of them than it saves."""
+    problem, space, rows = offloading()
+    some = rows.take(np.random.default_rng(seed).choice(len(rows.positions), 2000))
+    better = facts | {name: facts[name] / factor if name in LATENCIES else facts[name] * factor}
+    before, after = (price_of(on(problem, hardware(**one)), space, some) for one in (facts, better))
+    assert (after.step_time_s <= before.step_time_s * (1 + 1e-12)).all()
+    np.testing.assert_array_equal(after.peak_bytes, before.peak_bytes)
+    np.testing.assert_array_equal(after.host_bytes, before.host_bytes)
+
+
+@cache
+def offloading():
+    """The plans of a small model that offload activations: the problem, the space and its rows."""
+    problem = problem_of("default", ("1d", "2d")).searching(OFFLOADING)
+    space = Space(problem, (24,), (48,))
+    positions, choices = space.blocks.rows(0, space.size)
+    return problem, space, Rows(np.zeros_like(positions), positions, choices)
+
+
+def price_of(problem, space, rows):
+    return price_rows(problem, price_keys(problem, space.keys), rows)
 
 
 @pytest.mark.parametrize("name", sorted(FACTS))

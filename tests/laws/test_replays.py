@@ -26,7 +26,12 @@ def divided_in_passes(plan):
 
 # Limits of docs/model/limits.md: which plans they are about, and the largest differences in time and memory.
 LIMITS = {
-    "offloaded activations": (lambda plan: plan["offload"] in ("activations", "both"), 0.40, 0.40),
+    "offloaded activations": (lambda plan: plan["offload"] in ("activations", "both"), 0.05, 0.05),
+    "offloaded activations under ZeRO 2 and 3": (
+        lambda plan: plan["offload"] in ("activations", "both") and divided_in_passes(plan),
+        0.17,
+        0.25,
+    ),
     "ZeRO 2 and 3 in a pipeline": (lambda plan: divided_in_passes(plan) and plan["pp"] > 1, 0.25, 0.56),
     "ZeRO 2 and 3": (divided_in_passes, 0.17, 0.12),
     "stages in several domains": (lambda plan: plan["pp_nvs"] < plan["pp"], 0.05, MEMORY),

@@ -64,9 +64,12 @@ def cluster_spec(system):
                 "vector_flops": f"{system['vector_flops']!r} FLOP/s",
                 "hbm_bandwidth": f"{system['hbm_bandwidth']!r} B/s",
                 "hbm_capacity": f"{system['hbm_capacity']!r} B",
+                "host_bandwidth": f"{system['host_bandwidth']!r} B/s" if "host_bandwidth" in system else None,
             },
             "network": {"nvs": tier("fast") | {"size": system["fast_size"]}, "net": tier("slow")},
-            "node": system.get("node", {}),
+            "node": {"host_memory_bandwidth": f"{system['node_bandwidth']!r} B/s"}
+            if "node_bandwidth" in system
+            else system.get("node", {}),
         }
     )
 
