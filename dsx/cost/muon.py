@@ -5,7 +5,8 @@ smaller and n the larger side of the whole matrix X, a step is three multiplies 
 
     A = X X^T    2 m^2 n FLOPs        A^2    2 m^3        (b A + c A^2) X    2 m^2 n
 
-so five of them are 5 (4 m^2 n + 2 m^3). They read and write 3 m n + 4 m^2 elements a step.
+so five of them are 5 (4 m^2 n + 2 m^3). They read and write 3 m n + 4 m^2 elements a step. Each multiply is a launch,
+which the host issues.
 
 * tp: every rank gathers the FP32 momentum of a matrix that tensor parallel ranks divide, and runs the steps of the
   whole (Megatron Core 0.16.1, `muon_tp_mode` duplicated; blockwise, which gathers nothing, is another update). Experts
@@ -39,7 +40,7 @@ from dsx.records import Array, Float
 from dsx.space.codes import Searched
 
 _MULTIPLIES = 3  # of a step
-_SHAPE = MultiplyShape(0, FORWARD, linear=False, fused=False, of_weight=False, grouped=False)
+STEP_SHAPE = MultiplyShape(0, FORWARD, linear=False, fused=False, of_weight=False, grouped=False)
 PerMatrix = Float[Array, "matrices works"]
 PerGroup = Float[Array, "_groups *#plans"]
 
@@ -84,15 +85,30 @@ def matrix_costs(
     }
 
 
+def step_multiplies(small: Any, large: Any) -> list[tuple[Any, Any, Any]]:
+    """Return rows, columns and contracted size of the multiplies of a step, of a matrix with these sides."""
+    return [(small, small, large), (small, small, small), (small, large, small)]
+
+
+def step_elements(small: Any, large: Any) -> Any:
+    """Return the elements that a step reads and writes."""
+    return 3 * small * large + 4 * small * small
+
+
+def newton_schulz_flops(small: Any, large: Any, steps: Any) -> Any:
+    """Return the FLOPs of the steps of a matrix with these sides."""
+    return steps * sum(2 * rows * columns * contracted for rows, columns, contracted in step_multiplies(small, large))
+
+
 def newton_schulz(matrices: Matrices, device: Device, assumptions: Assumptions) -> tuple[PerMatrix, PerMatrix]:
     """Return the FLOPs and the seconds of the steps of one matrix of each weight."""
     small, large = xp.minimum(matrices.rows, matrices.columns), xp.maximum(matrices.rows, matrices.columns)
     if not matrices.weights:
         return small, small
-    rows = xp.concatenate([small, small, small])
-    columns, contracted = xp.concatenate([small, small, large]), xp.concatenate([large, small, small])
+    sizes = zip(*step_multiplies(small, large), strict=True)
+    rows, columns, contracted = (xp.concatenate(list(of_multiplies)) for of_multiplies in sizes)
     multiplies = Multiplies(rows, columns, contracted, xp.ones_like(rows), 2.0 * rows * columns * contracted)
-    shapes = (_SHAPE,) * (_MULTIPLIES * len(matrices.weights))
+    shapes = (STEP_SHAPE,) * (_MULTIPLIES * len(matrices.weights))
     slowed = multiplies.flops * slowdowns(multiplies, shapes, device, assumptions)
     steps = assumptions.muon_steps
 
@@ -101,9 +117,11 @@ def newton_schulz(matrices: Matrices, device: Device, assumptions: Assumptions) 
 
     launches = steps * _MULTIPLIES * xp.ones_like(small)
     computing = compute_time(of_step(slowed), xp.zeros_like(small), launches, device, assumptions)
-    traffic = steps * assumptions.muon_bytes * (3.0 * small * large + 4.0 * small * small)
+    traffic = steps * assumptions.muon_bytes * step_elements(small, large)
     exposed = exposed_memory_time(traffic, computing, launches, device, assumptions)
-    return of_step(multiplies.flops), computing + exposed
+    # The host issues one launch after the other.
+    seconds = xp.maximum(computing + exposed, assumptions.dispatch_latency * launches)
+    return newton_schulz_flops(small, large, steps), seconds
 
 
 def _gather_s(

@@ -12,8 +12,10 @@ from dsx.cost.offload import BOTH, OPTIMIZER
 from dsx.graph.notation import AXES
 from dsx.graph.step import OF_REPLICATED, OF_TIED, divides
 from dsx.space.choices import CODES
+from dsx.spec.assumptions import MUON
 from dsx.traces.layer_nodes import Compute, LayerNodes
 from dsx.traces.messages import COMM_COLL, COMP, MEM_LOAD, MEM_STORE
+from dsx.traces.muon_nodes import matrix_parameters, orthogonal_nodes
 from dsx.traces.node_builder import Tensors
 from dsx.traces.trace_nodes import Communication, TraceNode
 from dsx.traces.zero_nodes import ZeroBuilder
@@ -116,11 +118,26 @@ class EndBuilder(ZeroBuilder):
             parameters += whole // (self.plan.shard_size(ranks) if sharded else 1) // assumptions.weight_bytes
         if not parameters:
             return
-        state = f"L{position:03d}.optimizer state"
-        size = int(parameters * assumptions.optimizer_bytes_per_parameter)
-        traffic = max(int(parameters * assumptions.optimizer_traffic_per_parameter), 1)
-        compute = Compute(0, 0, traffic, 0, 0, ())
-        name = f"L{position:03d}.optimizer"
+        name, state = f"L{position:03d}.optimizer", f"L{position:03d}.optimizer state"
+        matrices = matrix_parameters(nodes, self.plan) if assumptions.optimizer == MUON else 0
+        others = parameters - matrices
+        size = int(others * assumptions.optimizer_bytes_per_parameter + matrices * assumptions.muon_bytes_per_parameter)
+        traffic = int(
+            others * assumptions.optimizer_traffic_per_parameter + matrices * assumptions.muon_traffic_per_parameter
+        )
+        compute = Compute(0, 0, max(traffic, 1), 0, 0, ())
+        if matrices:
+            momentum = int(matrices * assumptions.muon_bytes)
+            if on_host:
+                loaded: Tensors = [(f"{name} momentum", momentum)]
+                self.add(TraceNode(MEM_LOAD, loaded[0][0], inputs, loaded, transfer_bytes=momentum))
+                inputs = [*inputs, *loaded]
+            for node in orthogonal_nodes(self.plan, name, nodes, inputs):
+                self.add(node)
+                inputs = [*inputs, *node.outputs]
+            if on_host:
+                stored: Tensors = [(f"{name} orthogonal@host", momentum)]
+                self.add(TraceNode(MEM_STORE, f"{name} orthogonal", inputs, stored, transfer_bytes=momentum))
         if not on_host:
             inputs, outputs = [*inputs, (state, size)], [*outputs, (f"{state}#1", size)]
             self.add(TraceNode(COMP, name, inputs, outputs, compute=compute, op_type="optimizer"))

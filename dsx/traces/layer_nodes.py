@@ -13,6 +13,7 @@ from dsx.cost.work import multiply_shape
 from dsx.graph.derived import BACKWARD, FORWARD, DerivedLayer, KernelCosts
 from dsx.graph.expressions import evaluate
 from dsx.graph.match import ALL_GATHER
+from dsx.graph.matrices import Matrix
 from dsx.graph.model import define
 from dsx.graph.multiplies import Multiply
 from dsx.graph.nodes import Launch, Node, Transferred, Value
@@ -83,6 +84,16 @@ class LayerNode:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerMatrix:
+    """A weight as `count` matrices of their whole size, which `axes` divide."""
+
+    rows: int
+    columns: int
+    count: int
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LayerWeight:
     """A weight: its local bytes, those of its gradient, and the values whose sum that is."""
 
@@ -93,6 +104,7 @@ class LayerWeight:
     reduced_over: tuple[str, ...]
     over_ep: bool
     tied: bool
+    matrix: LayerMatrix | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +158,7 @@ def layer_nodes(
             weight.reduced_over,
             weight.over_ep,
             weight.tied,
+            weight.matrix and numbers.of_matrix(weight.matrix),
         )
         for weight in layer.weights
     )
@@ -204,6 +217,11 @@ class _Numbers:
         """Return the value of an expression."""
         self.alive.append(expr)
         return int(evaluate(expr, self.values, self.memo))
+
+    def of_matrix(self, matrix: Matrix) -> LayerMatrix:
+        """Return the matrices of a weight with their numbers."""
+        rows, columns, count = map(self.number, (matrix.rows, matrix.columns, matrix.count))
+        return LayerMatrix(rows, columns, count, matrix.axes)
 
     def nodes(self, nodes: Iterable[Node], direction: int) -> list[LayerNode]:
         """Return nodes with their numbers, without collectives over one rank."""
