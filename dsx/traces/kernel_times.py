@@ -15,7 +15,7 @@ import numpy as np
 
 from dsx.cost import xp
 from dsx.cost.assumptions import BF16, Assumptions
-from dsx.cost.multiply import accumulated_bytes, cast_bytes, slowdowns
+from dsx.cost.multiply import cast_bytes, slowdowns
 from dsx.cost.offload import host_memory_rate
 from dsx.cost.roofline import compute_time, exposed_memory_time, memory_time
 from dsx.cost.work import Multiplies
@@ -24,7 +24,7 @@ from dsx.hardware.device import Device
 from dsx.records import Array, ArrayLike
 from dsx.traces.columns import RankTrace
 from dsx.traces.distinct import Distinct, distinct, hashed_lists
-from dsx.traces.messages import COMP
+from dsx.traces.messages import ACCUMULATION, COMP
 from dsx.traces.multiply_numbers import NUMBERS_OF_MULTIPLY, shape_of
 
 
@@ -54,6 +54,7 @@ class _Launches:
     launches: np.ndarray  # [R]
     stated_s: np.ndarray  # [R] stated duration of a launch that states no work, else NaN
     on_host: np.ndarray  # [R] bool
+    accumulation: np.ndarray  # [R] bool: traffic after the kernel, which its compute does not hide
     owner: np.ndarray  # [M] launch of each multiply
     multiplies: np.ndarray  # [M, NUMBERS_OF_MULTIPLY]
 
@@ -128,6 +129,9 @@ def _launches(trace: RankTrace, nodes: np.ndarray, found: Distinct, on_host: np.
         launches=np.where(trace.launches[rows] < 0, 1, trace.launches[rows]).astype(float),
         stated_s=np.where(unpriced, trace.duration_ns[rows] * 1e-9, np.nan),
         on_host=on_host[rows],
+        accumulation=np.array([text == ACCUMULATION for text in trace.op_types.table] + [False])[
+            trace.op_types.codes[rows]
+        ],
         owner=np.repeat(np.arange(len(rows)), [len(multiplies) for multiplies in lists]),
         multiplies=np.concatenate([*lists, np.empty((0, NUMBERS_OF_MULTIPLY), np.int64)]),
     )
@@ -152,22 +156,21 @@ def _priced(
 
     if shapes:
         excess = per_launch(multiplies.flops * (slowdowns(multiplies, shapes, device, assumptions) - 1.0))
-        accumulated = per_launch(accumulated_bytes(multiplies, shapes, assumptions))
         cast = per_launch(cast_bytes(multiplies, shapes, assumptions)) * (assumptions.linear_dtype != BF16)
     else:
-        excess = accumulated = cast = np.zeros(len(launches.counts))
+        excess = cast = np.zeros(len(launches.counts))
     computing = compute_time(launches.matrix + excess, launches.vector, launches.launches, device, assumptions)
-    traffic = launches.num_bytes + assumptions.unfused_share * launches.unfused + cast
+    accumulated = np.where(launches.accumulation, launches.num_bytes, 0.0)
+    traffic = launches.num_bytes - accumulated + assumptions.unfused_share * launches.unfused + cast
     compute_s, num_bytes = per_kernel(computing), per_kernel(traffic)
     exposed_s = exposed_memory_time(num_bytes, compute_s, per_kernel(launches.launches), device, assumptions)
-    exposed_s = exposed_s + memory_time(per_kernel(accumulated), device, assumptions)
     # A kernel that computes nothing divides its time as its bytes.
     weight, total = (
-        np.where((compute_s > 0)[launches.kernel], computing, traffic + accumulated),
-        np.where(compute_s > 0, compute_s, num_bytes + per_kernel(accumulated)),
+        np.where((compute_s > 0)[launches.kernel], computing, traffic),
+        np.where(compute_s > 0, compute_s, num_bytes),
     )
     share = np.where(weight > 0, weight / total[launches.kernel], 0.0)
-    launch_s = computing + exposed_s[launches.kernel] * share
+    launch_s = computing + exposed_s[launches.kernel] * share + memory_time(accumulated, device, assumptions)
     launch_s = np.where(np.isnan(launches.stated_s), launch_s, launches.stated_s)
     launch_s = np.where(launches.on_host, host_s, launch_s)
     return launch_s, per_kernel(launch_s)

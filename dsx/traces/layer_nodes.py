@@ -3,6 +3,7 @@
 Numbers are whole. A dimension or a shard that does not divide is floored, as the notation's division does.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -81,6 +82,7 @@ class LayerNode:
     writes: tuple[Tensor, ...]
     compute: Compute | None = None
     move: Move | None = None
+    accumulated: int = 0  # bytes of traffic to add gradients of weights to the sum over microbatches
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +295,11 @@ class _Numbers:
             launches,
             multiplies,
         )
-        return self._node(node, kernel, node.part, "+".join(kernel.kinds), compute=compute)
+        per_parameter = self.assumptions.accumulation_traffic_per_parameter
+        sizes = [map(self.number, (m.batch, m.rows, m.columns)) for m in work.multiplies if m.of_weight]
+        accumulated = round(per_parameter * sum(map(math.prod, sizes)))
+        kinds = "+".join(kernel.kinds)
+        return self._node(node, kernel, node.part, kinds, compute=compute, accumulated=accumulated)
 
     def _multiply(self, multiply: Multiply, kernel: KernelCosts, node: Launch) -> tuple[int, ...]:
         shape = multiply_shape(multiply, 0, node.direction, kernel.fused)

@@ -41,6 +41,8 @@ COLLECTIVES = {
 
 # Attributes of an all-to-all of several copies of each token: how the token chooses its experts.
 ROUTING = ("copies", "expert_groups", "token_groups")
+# `op_type` of the traffic that adds the gradient of a weight to the sum over microbatches.
+ACCUMULATION = "accumulation"
 
 # Types of attributes, each followed by its list: `double_val` has number 3, `double_list` 4, and so on.
 _VALUES = (

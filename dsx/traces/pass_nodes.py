@@ -9,7 +9,7 @@ from dsx.graph.nodes import BACKWARD, FORWARD
 from dsx.graph.step import divides
 from dsx.space.choices import CODES
 from dsx.traces.layer_nodes import Compute, LayerNode, LayerNodes, Tensor
-from dsx.traces.messages import COMM_COLL, COMP, MEM_LOAD, MEM_STORE
+from dsx.traces.messages import ACCUMULATION, COMM_COLL, COMP, MEM_LOAD, MEM_STORE
 from dsx.traces.node_builder import Tensors
 from dsx.traces.ring_nodes import add_ring
 from dsx.traces.trace_nodes import OWN, Communication, Reference, TraceNode
@@ -125,6 +125,7 @@ class PassBuilder(ZeroBuilder):
                     number = add_ring(self, position, node, inputs, outputs, around)
                 else:
                     number = self._launch(position, node, node.compute, inputs, outputs)
+                self._accumulate(position, node, number)
                 for collective in pending.pop(kernel, ()):
                     self._belongs(collective, number)
                 launched[kernel] = number
@@ -204,6 +205,21 @@ class PassBuilder(ZeroBuilder):
                 op_type=node.op_type,
             )
         )
+
+    def _accumulate(self, position: int, node: LayerNode, launch: int) -> None:
+        """Add the traffic with which a launch adds gradients of weights to their sum, as a node after it.
+
+        It is no launch of its own, but no compute of the multiply hides it.
+        """
+        if not node.accumulated:
+            return
+        multiply = self.found.nodes[launch]
+        work = Compute(0, 0, node.accumulated, 0, 0, ())
+        name = self.own(position, f"{node.name} {ACCUMULATION}")
+        made, multiply.outputs = multiply.outputs, []
+        after = TraceNode(COMP, name, [], made, compute=work, kernel_text=multiply.kernel_text, op_type=ACCUMULATION)
+        after.data_deps = [Reference(OWN, launch)]
+        self.add(after)
 
     def _move(self, position: int, node: LayerNode, inputs: Tensors, outputs: Tensors) -> list[int]:
         move = node.move
