@@ -45,7 +45,7 @@ def write_layer(
     ranks: Ranks = "all",
     tensors: bool = True,
     forward_only: bool = False,
-    portable: bool = False,
+    portable: bool = True,
     watch: Watch | None = None,
 ) -> WrittenTrace:
     """Write the execution trace of one layer; the layer as for `dsx.layer`, the rest as for `write`.

@@ -12,7 +12,7 @@ from dsx.api.arguments import Fields, assignments, watcher
 from dsx.api.inputs import split_overrides
 from dsx.api.job import DEFAULT_ASSUMPTIONS
 from dsx.api.output_file import check_output_file
-from dsx.argument_types import file_path, wrong
+from dsx.argument_types import file_path
 from dsx.cost.assumptions import assumptions_from_spec
 from dsx.display.trace_replay_text import replay_text
 from dsx.errors import SpecError, TraceError
@@ -32,7 +32,7 @@ from dsx.traces.folder import WORLD, TraceFolder, open_folder, traces
 from dsx.traces.joint_checks import CONTRADICTORY_ORDER
 from dsx.traces.replay import Emit
 from dsx.traces.replay_result import RankTimes, StepTimes
-from dsx.traces.slow_ranks import slow_ranks
+from dsx.traces.slow_ranks import Slow, slow_ranks
 from dsx.traces.step_replay import StepTraces, replay_step
 from dsx.units import counted
 
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _BLOCK = 5_000  # events of a timeline that are written at once
-
-# Slow ranks: RANKS=FACTOR as a text, several of them, or the factor of each rank.
-Slow = str | Sequence[str] | Mapping[int, float]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -134,7 +131,7 @@ def replay(
     whole = open_folder(file_path("folder", folder))
     stands_for = _stands_for(whole)
     found = whole.only(stands_for) if stands_for else whole
-    factors = slow_ranks(_texts(slow), found.files)
+    factors = slow_ranks(slow, found.files)
     output = None if chrome is None else file_path("chrome", chrome)
     if output is not None:
         check_output_file(output, whole.files.values(), "--chrome")
@@ -179,18 +176,6 @@ def _timeline(path: Path) -> Iterator[Emit]:
 
         yield emit
         write(events)
-
-
-def _texts(slow: Slow | None) -> list[str]:
-    if slow is None:
-        return []
-    if isinstance(slow, str):
-        return [slow]
-    if isinstance(slow, Mapping):
-        return [f"{rank}={factor}" for rank, factor in slow.items()]
-    if isinstance(slow, Sequence) and all(isinstance(text, str) for text in slow):
-        return [*slow]
-    raise wrong("slow", slow, "RANKS=FACTOR is wanted, such as '0-7=1.3', a list of them, or a mapping of ranks")
 
 
 def _counted(ranks: Iterable[RankTrace], advance: Callable[[int], None]) -> Iterator[RankTrace]:

@@ -30,6 +30,7 @@ from dsx.space.tiers import units
 from dsx.space.violations import violations
 from dsx.traces.durations import Machine
 from dsx.traces.layer_nodes import kernel_text
+from dsx.traces.slow_ranks import Slow, slow_ranks
 from dsx.traces.traced_plan import TracedPlan
 from dsx.traces.write import ALL, STAGES, Written, chosen_ranks, write_trace
 from dsx.units import counted, format_quantity
@@ -52,6 +53,7 @@ ONE_DOMAIN: Mapping[str, Any] = {
         "nvs": {"bandwidth": "1 TB/s", "latency": "1 us", "size": 1 << 24},
         "net": {"bandwidth": "1 TB/s", "latency": "1 us"},
     },
+    "node": {"gpus": 1, "host_memory": "1 TB", "host_memory_bandwidth": "1 TB/s"},
 }
 
 Ranks = str | Sequence[int]
@@ -103,7 +105,8 @@ def write(
     durations: bool = True,
     tensors: bool = True,
     forward_only: bool = False,
-    portable: bool = False,
+    portable: bool = True,
+    slow: Slow | None = None,
     watch: Watch | None = None,
     **choices: object,
 ) -> WrittenTrace:
@@ -119,7 +122,9 @@ def write(
         durations: whether nodes have the times that they are priced with.
         tensors: whether nodes have the tensors that they read and write.
         forward_only: a forward without a backward and an update, as a prefill runs it.
-        portable: panels of a multiply as one gather or scatter, for readers without broadcasts and reductions.
+        portable: panels of a multiply as one gather or scatter, since simulators run no broadcasts and reductions of
+            panels; False writes them as they are priced.
+        slow: ranks whose nodes take longer, as of `replay`: "0-7=1.3"; only durations say so, so these are needed.
         watch: told of progress, with the files written, their number, and a word.
 
     Raises PlanError for an invalid plan or a dimension of which a rank has nothing, StoreError for a folder with
@@ -137,7 +142,9 @@ def write(
     else:
         traced = stated_plan(problem, settings, job.num_gpus, job.global_batch_size)
         broken = _broken(problem, traced)
-    given_options = _Options(ranks, durations, tensors, forward_only, portable, watch)
+    if slow and not durations:
+        raise InputError("slow: a slow rank differs in its durations alone, and the trace has none: name a cluster")
+    given_options = _Options(ranks, durations, tensors, forward_only, portable, watch, slow)
     return _write(problem, traced, broken, Path(file_path("out", out)), given_options)
 
 
@@ -151,7 +158,8 @@ def write_row(
     durations: bool = True,
     tensors: bool = True,
     forward_only: bool = False,
-    portable: bool = False,
+    portable: bool = True,
+    slow: Slow | None = None,
     watch: Watch | None = None,
 ) -> WrittenTrace:
     """Write the execution trace of a row of a result set; arguments as of `dsx.why_row` and `write`.
@@ -161,7 +169,7 @@ def write_row(
     row = row_of(file_path("folder", folder), candidate, hardware)
     priced = price_plan(row.problem, row.plan)
     broken = {found.reason.name: found.detail for found in priced.broken}
-    given_options = _Options(ranks, durations, tensors, forward_only, portable, watch)
+    given_options = _Options(ranks, durations, tensors, forward_only, portable, watch, slow)
     return _write(row.problem, priced.plan, broken, Path(file_path("out", out)), given_options)
 
 
@@ -173,6 +181,7 @@ class _Options:
     forward_only: bool
     portable: bool
     watch: Watch | None
+    slow: Slow | None
 
 
 def parsed_ranks(ranks: object) -> Ranks:
@@ -201,6 +210,7 @@ def _broken(problem: Problem, plan: Plan) -> dict[str, str]:
 def _write(problem: Problem, plan: Plan, broken: Mapping[str, str], out: Path, options: _Options) -> WrittenTrace:
     traced = traced_plan(problem, plan, options.forward_only, options.portable)
     check_sizes(traced)
+    slow = slow_ranks(options.slow, range(traced.grid.world))
     wanted = parsed_ranks(options.ranks)
     about = {
         "model": problem.model.name,
@@ -211,25 +221,26 @@ def _write(problem: Problem, plan: Plan, broken: Mapping[str, str], out: Path, o
         "forward_only": options.forward_only,
         "portable": options.portable,
         "cluster": problem.cluster.name if options.durations else None,
+        "slow": {str(rank): factor for rank, factor in slow.items()},
         "layers": problem.fingerprint()[problem.strategies[0]][:16],
         "dimensions": dict(problem.model.dimensions),
     }
-    machine = _machine(problem, plan, traced) if options.durations else None
+    machine = _machine(problem, plan, traced, slow) if options.durations else None
     count = len(chosen_ranks(traced, wanted))
     with progress(count, "files", watcher(options.watch)) as advance:
         written = write_trace(traced, out, wanted, about, options.tensors, advance, machine)
     return WrittenTrace(out, plan, written, broken)
 
 
-def _machine(problem: Problem, plan: Plan, traced: TracedPlan) -> Machine:
+def _machine(problem: Problem, plan: Plan, traced: TracedPlan, slow: Mapping[int, float]) -> Machine:
     measured = {
         kernel_text(traced.kinds[id(layer)], kernel, direction): ratio
         for layer, kernel, direction, ratio in measured_ratios(problem, plan)
     }
-    return Machine(problem.cluster, problem.at_point(0)[1], measured)
+    return Machine(problem.cluster, problem.at_point(0)[1], measured, slow)
 
 
-def traced_plan(problem: Problem, plan: Plan, forward_only: bool = False, portable: bool = False) -> TracedPlan:
+def traced_plan(problem: Problem, plan: Plan, forward_only: bool = False, portable: bool = True) -> TracedPlan:
     """Return what a plan is traced from."""
     (model,) = problem.models
     codes = plan.codes

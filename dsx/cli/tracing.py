@@ -64,8 +64,16 @@ def write(
         bool, typer.Option("--forward-only", help="Only the forward, as a prefill runs it.")
     ] = False,
     portable: Annotated[
-        bool, typer.Option("--portable", help="Panels of a multiply as one gather or scatter, not broadcasts.")
-    ] = False,
+        bool,
+        typer.Option(
+            "--portable/--panels",
+            help="Panels of a multiply as one gather or scatter, which simulators run, or as broadcasts, as priced.",
+        ),
+    ] = True,
+    slow: Annotated[
+        list[str] | None,
+        typer.Option("--slow", metavar="RANKS=FACTOR", help="Slow ranks, as in 0-7=1.3; repeat it for others."),
+    ] = None,
     no_tensors: Annotated[
         bool, typer.Option("--no-tensors", help="Leave out the tensors that nodes read and write.")
     ] = False,
@@ -83,7 +91,7 @@ def write(
     if layer is not None:
         del of_plan["--model"]  # which gives the sizes of a layer
         of_plan |= {"--from": results, "--candidate": candidate, "--sequence-length": sequence_length}
-        of_plan |= {"--partition": partition, "--operator-times": operator_times}
+        of_plan |= {"--partition": partition, "--operator-times": operator_times, "--slow": slow}
         _refuse("--layer, whose sizes are those of --set and --model", of_plan)
         found = dsx.trace.write_layer(
             layer,
@@ -102,7 +110,7 @@ def write(
         _refuse("--from, whose row has what is priced", of_plan)
         if candidate is None:
             raise InputError(f"--from needs --candidate, the id of a row; 'dsx show {results} --json' prints some")
-        found = dsx.trace.write_row(results, candidate, given, **how)
+        found = dsx.trace.write_row(results, candidate, given, slow=slow, **how)
     else:
         if candidate is not None:
             raise InputError("--candidate is the id of a row of --from, the folder of a sweep's results")
@@ -125,6 +133,7 @@ def write(
             job,
             given,
             strategy=strategy,
+            slow=slow,
             partition=None if partition is None else partition.value,
             durations=cluster is not None,
             **how,

@@ -171,5 +171,10 @@ def _written_twice(trace: RankTrace) -> list[Fault]:
     order = np.argsort(tensors, kind="stable")
     again = np.sort(order[1:][tensors[order][1:] == tensors[order][:-1]])
     rows = np.searchsorted(trace.writes.starts, again, side="right") - 1
+    # A node that reads a tensor too changes it in place.
+    reading = np.repeat(np.arange(trace.num_nodes), np.diff(trace.reads.starts))
+    count = len(trace.tensors)
+    changed = np.isin(rows * count + tensors[again], reading * count + trace.reads.values)
+    again, rows = again[~changed], rows[~changed]
     details = [f"{trace.tensors[tensors[place]]!r} was written before in the file" for place in first_rows(again)]
     return at_rows("tensor written twice", trace, rows, details)

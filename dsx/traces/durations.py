@@ -38,6 +38,7 @@ class Machine:
     assumptions: Assumptions
     # Seconds over those of the roofline, by kernel text, of kernels with measured times.
     measured: Mapping[str, float] = field(default_factory=dict)
+    slow: Mapping[int, float] = field(default_factory=dict)  # how many times as long kernels take on slow ranks
 
 
 class NodeDurations:
@@ -46,7 +47,7 @@ class NodeDurations:
     def __init__(self, machine: Machine, plan: TracedPlan, groups: RankGroups) -> None:
         cluster, assumptions = machine.cluster, machine.assumptions
         self._plan, self._groups, self._assumptions = plan, groups, assumptions
-        self._measured = machine.measured
+        self._measured, self._slow = machine.measured, machine.slow
         num_ranks = int(plan.columns["num_gpus"])
         self._kernels = KernelPricer(cluster, assumptions, num_ranks)
         self._links = LinkTimes(cluster, assumptions, num_ranks)
@@ -57,10 +58,16 @@ class NodeDurations:
         for nodes in plan.distinct_nodes():
             self._price([(n.kernel_text, n.op_type, n.compute) for n in (*nodes.forward, *nodes.backward) if n.compute])
 
-    def set(self, nodes: Iterable[TraceNode], stage: int) -> None:
+    def slowness(self, rank: int) -> float:
+        """Return how many times as long as on other ranks kernels take on a rank."""
+        return self._slow.get(rank, 1.0)
+
+    def set(self, nodes: Iterable[TraceNode], stage: int, slowness: float = 1.0) -> None:
         """Give nodes of a stage their durations; a receive has none of its own."""
         for node in nodes:
             seconds = self._seconds(node, stage)
+            if seconds is not None and node.type == COMP and not node.on_host:
+                seconds *= slowness
             node.duration_ns = None if seconds is None else seconds * _NANO
 
     def _seconds(self, node: TraceNode, stage: int) -> float | None:

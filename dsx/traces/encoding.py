@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from dsx.traces.framing import varint
 from dsx.traces.messages import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, ROUTING
-from dsx.traces.trace_nodes import MICROBATCH, PREVIOUS, TraceNode
+from dsx.traces.trace_nodes import MICROBATCH, PREVIOUS, TraceNode, buffer_of
 
 VERSION = "1.0.0"
 _LEN, _VARINT, _I64 = 2, 0, 1
@@ -139,7 +139,9 @@ def _integers(name: str, values: tuple[int, ...]) -> bytes:
 
 
 def _strings(name: str, tensors: Sequence[tuple[str, int]]) -> Marked:
-    texts = [_text(1, text) for tensor, size in tensors for text in (tensor, str(size))]
+    """Return tensors as a list of texts; versions of one buffer, which tell nodes apart, have its name."""
+    buffers = dict.fromkeys((buffer_of(tensor), size) for tensor, size in tensors)
+    texts = [_text(1, text) for buffer, size in buffers for text in (buffer, str(size))]
     size = sum(len(text.content) for text in texts)
     inner = _attribute_name(name) + _key(_STRING_LIST, _LEN) + varint(size)
     return _joined(texts, _key(_ATTR, _LEN) + varint(len(inner) + size) + inner)
@@ -176,15 +178,21 @@ class EncodedNode:
 
 
 def encoded(
-    node: TraceNode, block: int, own: Gap, ctrl: Sequence[Gap], data: Sequence[Gap], partner: Gap | None, tensors: bool
+    node: TraceNode,
+    block: int,
+    own: Gap,
+    ctrl: Sequence[Gap],
+    data: Sequence[Gap],
+    partner: Gap | None,
+    tensors: bool,
+    micros: int,
 ) -> EncodedNode:
-    """Return a node with gaps; `own` is its id, `ctrl` and `data` its dependencies."""
+    """Return a node with gaps; `own` is its id, `ctrl` and `data` its dependencies, `micros` its whole microseconds."""
     parts: list[Part] = [_key(_ID, _VARINT), own, _text(_NAME, node.name), _key(_TYPE, _VARINT) + varint(node.type)]
     for number, deps in ((_CTRL_DEPS, ctrl), (_DATA_DEPS, data)):
         if deps:
             parts.append(Nested(_key(number, _LEN), list(deps)))
     if node.duration_ns is not None:
-        micros = max(round(node.duration_ns / 1000.0), 1)
         parts.append(_key(_DURATION, _VARINT) + varint(micros))
     parts.append(_CPU if node.on_host else _NO_CPU)
     parts += _attributes(node)

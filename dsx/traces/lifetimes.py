@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsx.traces.columns import Lists, RankTrace
+from dsx.traces.trace_nodes import buffer_of
 
 HOST = "@host"  # suffix of tensors in the host's memory
-VERSION = "#"  # between the name of a buffer and the version of its tensor
 
 _WORD = re.compile(r"[^\W\d_]+(?:_[^\W\d_]+)*")
 # What is alive, by the names that dsx gives: of a layer ("L007.w1"), or of a microbatch in it ("m003.L007.n1").
@@ -91,7 +91,7 @@ def _buffers(trace: RankTrace) -> tuple[list[str], np.ndarray, np.ndarray, np.nd
 
 def _code(name: str, codes: dict[str, int]) -> int:
     """Return the buffer of a tensor, -1 for one in the host's memory; new ones are added to `codes`."""
-    buffer = name.partition(VERSION)[0]
+    buffer = buffer_of(name)
     if name.endswith(HOST) or buffer.endswith(HOST):
         return -1
     return codes.setdefault(buffer, len(codes))

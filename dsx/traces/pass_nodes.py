@@ -12,7 +12,7 @@ from dsx.traces.layer_nodes import Compute, LayerNode, LayerNodes, Tensor
 from dsx.traces.messages import ACCUMULATION, COMM_COLL, COMP, MEM_LOAD, MEM_STORE
 from dsx.traces.node_builder import Tensors
 from dsx.traces.ring_nodes import add_ring
-from dsx.traces.trace_nodes import OWN, Communication, Reference, TraceNode
+from dsx.traces.trace_nodes import OWN, Communication, Reference, TraceNode, buffer_of
 from dsx.traces.zero_nodes import GATHERED_VERSION, ZeroBuilder
 
 LOADED = "^"  # after the name of a tensor that is back from the host
@@ -217,7 +217,10 @@ class PassBuilder(ZeroBuilder):
         work = Compute(0, 0, node.accumulated, 0, 0, ())
         name = self.own(position, f"{node.name} {ACCUMULATION}")
         made, multiply.outputs = multiply.outputs, []
-        after = TraceNode(COMP, name, [], made, compute=work, kernel_text=multiply.kernel_text, op_type=ACCUMULATION)
+        buffers = {buffer_of(tensor) for tensor, _ in made}
+        sums = [tensor for tensor in multiply.inputs if buffer_of(tensor[0]) in buffers]
+        multiply.inputs = [tensor for tensor in multiply.inputs if tensor not in sums]
+        after = TraceNode(COMP, name, sums, made, compute=work, kernel_text=multiply.kernel_text, op_type=ACCUMULATION)
         after.data_deps = [Reference(OWN, launch)]
         self.add(after)
 

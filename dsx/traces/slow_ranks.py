@@ -1,22 +1,26 @@
 """Slow ranks, as people write them: RANKS=FACTOR, such as "0-7=1.3" or "3,5=2"."""
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Mapping, Sequence
 
+from dsx.argument_types import wrong
 from dsx.errors import InputError
+
+# RANKS=FACTOR as a text, several of them, or the factor of each rank.
+Slow = str | Sequence[str] | Mapping[int, float]
 
 _SHOWN = 8  # ranks in an error
 _EXAMPLE = "RANKS=FACTOR is wanted, as in 0-7=1.3 or 3,5=2"
 
 
-def slow_ranks(texts: Iterable[str], known: Collection[int]) -> dict[int, float]:
+def slow_ranks(slow: Slow | None, known: Collection[int]) -> dict[int, float]:
     """Return the factor of each slow rank; `known` are the ranks with a trace.
 
     Raises InputError for a text that is not RANKS=FACTOR, a factor that is not positive, and a rank that is unknown or
     named twice.
     """
     found: dict[int, float] = {}
-    for text in texts:
+    for text in _texts(slow):
         ranks, equals, factor = text.partition("=")
         if not equals:
             raise InputError(f"--slow {text}: {_EXAMPLE}")
@@ -27,6 +31,18 @@ def slow_ranks(texts: Iterable[str], known: Collection[int]) -> dict[int, float]
                     raise InputError(f"--slow {text}: rank {rank} is named twice")
                 found[rank] = value
     return found
+
+
+def _texts(slow: Slow | None) -> list[str]:
+    if slow is None:
+        return []
+    if isinstance(slow, str):
+        return [slow]
+    if isinstance(slow, Mapping):
+        return [f"{rank}={factor}" for rank, factor in slow.items()]
+    if isinstance(slow, Sequence) and all(isinstance(text, str) for text in slow):
+        return [*slow]
+    raise wrong("slow", slow, "RANKS=FACTOR is wanted, such as '0-7=1.3', a list of them, or a mapping of ranks")
 
 
 def _factor(text: str, given: str) -> float:

@@ -127,6 +127,7 @@ class StageEncoder:
     def _encoded(self, item: Item) -> _Template:
         nodes: list[EncodedNode] = []
         last: list[int | None] = [None] * _NUM_STREAMS
+        owed = [0.0] * _NUM_STREAMS
         places = self._order(item)
         for (block, number), place in places.items():
             node = self.items.nodes[item.blocks[block].key].nodes[number]
@@ -137,7 +138,8 @@ class StageEncoder:
             data = [self._gap(item, block, dep) for dep in node.data_deps]
             partner = None if node.partner is None else Gap("own", places[block, node.partner])
             once = [*dict.fromkeys(gap for gap in data if gap)]
-            nodes.append(encoded(node, block, Gap("own", place), [ctrl], once, partner, self.tensors))
+            whole = _whole_micros(node.duration_ns, owed, stream)
+            nodes.append(encoded(node, block, Gap("own", place), [ctrl], once, partner, self.tensors, whole))
         gaps = tuple(gap for node in nodes for gap in node.gaps)
         keys = tuple(key for node in nodes for key in node.group_keys)
         return _Template(tuple(nodes), gaps, keys, tuple(last))
@@ -348,3 +350,14 @@ def _varints(values: np.ndarray, length: int) -> np.ndarray:
 
 def _stacked(found: Mapping[Hashable, list[np.ndarray]]) -> dict[Hashable, np.ndarray]:
     return {key: np.concatenate(parts) for key, parts in found.items()}
+
+
+def _whole_micros(duration_ns: float | None, owed: list[float], stream: int) -> int:
+    """Return the whole microseconds of a node, at least 1, and carry what they leave out to the next of its stream.
+
+    `owed` are the microseconds that earlier nodes of each stream have left out, which rounding alone would bias.
+    """
+    exact = owed[stream] + (duration_ns or 0.0) / 1000.0
+    whole = max(round(exact), 1)
+    owed[stream] = exact - whole
+    return whole

@@ -10,12 +10,18 @@ from typing import NamedTuple
 from dsx.traces.layer_nodes import Compute
 
 MICROBATCH, PREVIOUS = "\x01", "\x02"  # repeated for each digit
+_VERSION = "#"  # between the name of a buffer and what tells apart the nodes that write it
 
 OWN = ("own",)  # the pass of the node itself
 # Names a pass whose nodes others refer to: OWN, or (what it computes, chunk), of the same microbatch. What it computes
 # is "forward" or "gradient", "receive forward" or "receive gradient", "gather forward" or "gather gradient". The
 # "previous" pass of a purpose and chunk is of the microbatch before, the "last" one of the last one.
 BasePass = tuple[object, ...]
+
+
+def buffer_of(tensor: str) -> str:
+    """Return the name of the buffer of a tensor, which may be one of its versions."""
+    return tensor.partition(_VERSION)[0]
 
 
 class Reference(NamedTuple):

@@ -34,7 +34,7 @@ class TracedPlan:
     assumptions: AssumptionsSpec
     stage_layers: Sequence[int] | None = None  # of each chunk; None: an even cut
     forward_only: bool = False  # a prefill: no backward, no optimizer
-    portable: bool = False  # panels as one gather or scatter
+    portable: bool = True  # panels as one gather or scatter
     alone: bool = False  # one layer by itself, whose inputs and gradients are there, without an end of the step
 
     @property

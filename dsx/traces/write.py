@@ -187,11 +187,11 @@ def _write_ranks(
         missing = {rank for rank in own if rank not in there}
         kept += len(own) - len(missing)
         advance(len(own) - len(missing))
-        for receives_first, of_order in _by_ring(plan, own).items():
+        for (receives_first, slowness), of_order in _alike(plan, own, durations).items():
             items = stage_items(plan, stage, order, receives_first)
             if durations is not None:
                 for of_pass in items.nodes.values():
-                    durations.set(of_pass.nodes, stage)
+                    durations.set(of_pass.nodes, stage, slowness)
             encoder = StageEncoder(items, tensors)
             nodes += encoder.num_nodes * len(of_order)
             for rank, content in _files(plan, encoder, [r for r in of_order if r in missing], groups, folder):
@@ -202,12 +202,15 @@ def _write_ranks(
     return Written(tuple(ranks), nodes, size, groups.count, kept)
 
 
-def _by_ring(plan: TracedPlan, ranks: Sequence[int]) -> dict[bool, list[int]]:
-    """Return ranks by whether they receive first in a ring; without one, all that do not."""
-    found: dict[bool, list[int]] = {}
+def _alike(
+    plan: TracedPlan, ranks: Sequence[int], durations: NodeDurations | None
+) -> dict[tuple[bool, float], list[int]]:
+    """Return ranks by whether they receive first in a ring, without one none, and by how slow they are."""
+    found: dict[tuple[bool, float], list[int]] = {}
     for rank in ranks:
         odd = bool(plan.ring_axis) and plan.grid.coordinates(rank)[plan.ring_axis] % 2 == 1
-        found.setdefault(odd, []).append(rank)
+        slowness = durations.slowness(rank) if durations else 1.0
+        found.setdefault((odd, slowness), []).append(rank)
     return found
 
 

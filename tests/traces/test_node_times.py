@@ -13,7 +13,7 @@ from dsx.cost.collectives import collective
 from dsx.cost.collectives import send as mean_send
 from dsx.cost.expert_domains import routing_of
 from dsx.cost.groups import group
-from dsx.cost.layer import busy_times, layer_costs
+from dsx.cost.layer import busy_times, layer_costs, traffic
 from dsx.cost.work import layer_work
 from dsx.errors import TraceError
 from dsx.graph.derived import BACKWARD, FORWARD, derive
@@ -23,7 +23,7 @@ from dsx.hardware.cluster import cluster_from_spec
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster
 from dsx.traces.kernel_times import KernelPricer
-from dsx.traces.messages import COLLECTIVES, COMM_COLL, ROUTING
+from dsx.traces.messages import ACCUMULATION, COLLECTIVES, COMM_COLL, ROUTING
 from dsx.traces.node_times import NodePricer
 from dsx.traces.placement import placement
 from dsx.traces.step_replay import StepTraces, replay_step
@@ -51,8 +51,8 @@ def layer(assumptions, tp=8):
     return replace(layer_work(made, sizes, spec, 2048, keys), outer=({"tp": np.array([float(tp)])},))
 
 
-def launches(work, direction, kernel):
-    """A kernel as launches: one for each multiply, and one for the rest of its work."""
+def launches(work, direction, kernel, accumulated=0.0):
+    """A kernel as launches: for each multiply, for the rest of its work, and `accumulated` bytes after them."""
     flags = (("linear", 1), ("of_weight", 2), ("fused", 4), ("grouped", 8), ("wide", 32))
     of_multiplies, rest = [], float(work.matrix[direction, kernel, 0])
     for place, shape in enumerate(work.multiply_shapes):
@@ -65,15 +65,18 @@ def launches(work, direction, kernel):
     work_of = {name: getattr(work, name)[direction, kernel, 0] for name in ("vector", "bytes", "unfused", "launches")}
     whole = comp(round(rest), vector_flops=work_of["vector"], tensor_size=work_of["bytes"])
     whole |= {"unfused_bytes": work_of["unfused"], "launches": work_of["launches"]}
-    found = [whole, *of_multiplies]
-    return [node | {"kernel": f"{direction}.{kernel}", "op_type": f"{place}"} for place, node in enumerate(found)]
+    found = [node | {"op_type": f"{place}"} for place, node in enumerate([whole, *of_multiplies])]
+    if accumulated:
+        found.append(comp(1, launches=0, tensor_size=accumulated, matrix_flops=0) | {"op_type": ACCUMULATION})
+    return [node | {"kernel": f"{direction}.{kernel}"} for node in found]
 
 
 @pytest.mark.parametrize("assumptions", ["default", "paper-2410.00273", "uncalibrated"])
 def test_kernels_take_what_a_layer_says(assumptions):
     work, assumed = layer(assumptions), assumptions_from_spec(load_assumptions(assumptions))
     kernels = [(direction, kernel) for direction in (FORWARD, BACKWARD) for kernel in range(work.matrix.shape[1])]
-    nodes = [node for place in kernels for node in launches(work, *place)] * 3
+    _, accumulated = traffic(work, assumed)
+    nodes = [node for way, kernel in kernels for node in launches(work, way, kernel, accumulated[way, kernel, 0])] * 3
     times = KernelPricer(CLUSTER, assumed, 1)(trace(0, *nodes))
     compute, memory = busy_times(work, CLUSTER, assumed)
     for direction, kernel in kernels:

@@ -82,6 +82,7 @@ def events(trace, body):
         elif trace.types[row] == COMP:
             # The embedding is with the first layer, the head with the last one.
             chunk = min(max(int(name.split(".")[1][1:]) - 1, 0), body - 1)
+            name = name.removesuffix(" accumulation")
             kind = "I" if name.endswith(" inputs") else "W" if name.endswith(" weights") else "F"
             if parts and ((microbatch, chunk) != parts[0][1:] or (kind == "F") != (parts[0][0] == "F")):
                 close()

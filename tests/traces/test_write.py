@@ -165,7 +165,7 @@ def model_with(**changes):
         ({"tp": 4, "pp": 2, "dp": 1}, r"tp 2, not 4; dp 2, not 1"),
         ({"schedule": "gpipe"}, r"\(schedule '1f1b', not 'gpipe'\)"),
         ({"forward_only": True}, r"\(forward_only False, not True\)"),
-        ({"portable": True}, r"\(portable False, not True\)"),
+        ({"portable": False}, r"\(portable True, not False\)"),
         ({"tensors": False}, r"\(tensors True, not False\)"),
         ({"of_job": job(model_with(name="other"))}, r"\(model 'small', not 'other'\)"),
         ({"of_job": job(model_with(dimensions=MODEL["dimensions"] | {"f": 2048}))}, r"\(f 1024, not 2048\)"),
