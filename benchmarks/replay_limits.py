@@ -33,7 +33,7 @@ def difference(model: str, num_gpus: int, batch: int, tokens: int | None, strate
     job = dsx.Job(model, "h100-nvs8", num_gpus, batch, tokens, set=None if host else _NO_HOST)
     priced = dsx.evaluate(job, plan, strategy=strategy)
     with tempfile.TemporaryDirectory() as folder:
-        dsx.trace.write(job, plan, strategy=strategy, out=Path(folder) / "trace", durations=False)
+        dsx.trace.write(job, plan, strategy=strategy, out=Path(folder) / "trace", durations=False, portable=False)
         found = dsx.trace.replay(Path(folder) / "trace", job.cluster, job.assumptions)
     return f"{100 * (found.step_time_s / priced.step_time_s - 1):+.1f} %"
 

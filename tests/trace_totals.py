@@ -20,7 +20,7 @@ from dsx.space.recompute_values import NONE_CODE, regions_of
 from dsx.space.schedules import SCHEDULES
 from dsx.space.stage_chunks import of_pipeline
 from dsx.spec.assumed_names import ELEMENT_BYTES
-from dsx.traces.messages import COMP
+from dsx.traces.messages import ACCUMULATION, COMP
 
 AG, AR = "all-gather", "all-reduce"
 WORK = ("matrix", "vector", "bytes", "unfused", "launches")
@@ -194,10 +194,10 @@ class _Layer:
 
 
 def of_trace(trace):
-    """The totals of a trace, without what the end of a step computes."""
+    """The totals of a trace, without gradient accumulation and what the end of a step computes."""
     found = communications(trace)
     for row, node in enumerate(trace.types.tolist()):
-        if node != COMP or not trace.kernels.of(row):
+        if node != COMP or not trace.kernels.of(row) or trace.op_types.of(row) == ACCUMULATION:
             continue
         key = tuple(trace.kernels.of(row).split("/")[1:3])
         size, launches = int(trace.tensor_size[row]), int(trace.launches[row])
