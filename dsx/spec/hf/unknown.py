@@ -45,7 +45,8 @@ def _advice(model_type: str, section: str | None, given: set[str]) -> list[str]:
     file = f"families/{model_type}.yaml in a folder of DSX_PATH adds it (docs/how-to/import-hf.md)"
     if not near:
         return [file]
-    name = min(near, key=lambda name: (*_distance(near[name], given), len(near[name].keys), name))
+    # Of equally near families the one with most checkpoints.
+    name = min(near, key=lambda name: (_distance(near[name], given), -len(near[name].published), name))
     lines = [f"extends: {name}", f'source: "config.json, model_type {model_type}"']
     lines += [f"section: {section}"] if section else []
     if missing := _missing(families[name], given):
@@ -72,8 +73,8 @@ def _missing(family: FamilySpec, given: set[str]) -> list[str]:
     return [key for key, spec in family.keys.items() if spec.default is None and not given & {key, *spec.also}]
 
 
-def _distance(family: FamilySpec, given: set[str]) -> tuple[int, int]:
+def _distance(family: FamilySpec, given: set[str]) -> int:
     """Return how many keys either lacks of the other, and of how many the family takes a value that is not nothing."""
     absent = [spec.default for key, spec in family.keys.items() if spec.default and not given & {key, *spec.also}]
     assumed = sum(bool(evaluate(default, {})) for default in absent if not default.names)
-    return len(_missing(family, given)) + len(given - known_spellings(family)), assumed
+    return len(_missing(family, given)) + len(given - known_spellings(family)) + assumed
