@@ -55,6 +55,7 @@ calibration: $(INSTALLED)
 
 validation: $(INSTALLED)
 	$(BIN)/python benchmarks/accuracy.py --write docs/validation.md --freeze data/validation/predictions.csv
+	$(BIN)/python benchmarks/collected_runs.py --write docs/validation.md
 
 # pip would compile all that it installs on one core, tests of libraries included: a third of the installation.
 $(INSTALLED): pyproject.toml constraints.txt
