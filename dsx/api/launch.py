@@ -29,7 +29,7 @@ from dsx.remarks import warn
 from dsx.space.conditions import for_plan
 from dsx.space.plan import Plan
 from dsx.space.plan_rules import DOMAIN_NOT_FILLED
-from dsx.space.strategy_rules import MEMORY
+from dsx.space.strategy_rules import HOST_MEMORY, MEMORY
 from dsx.spec.cluster import DeviceSpec
 from dsx.spec.locate import shown
 
@@ -134,7 +134,7 @@ def launch(
         priced = price_plan(problem, row.plan)
     else:
         raise wrong("job", job, "a Job or the folder of a result set is wanted")
-    if unrunnable := [one for one in priced.broken if one.reason not in {MEMORY, DOMAIN_NOT_FILLED}]:
+    if unrunnable := [one for one in priced.broken if one.reason not in {MEMORY, HOST_MEMORY, DOMAIN_NOT_FILLED}]:
         parts = "\n".join(f"  {one.reason.name}: {one.detail}" for one in unrunnable)
         raise InputError(f"no framework runs the plan:\n{parts}")
     request = _request(problem, priced.plan, device)

@@ -225,7 +225,7 @@ class SweepRun:
         with progress(self.priced, "pricing", self._watch) as advance:
 
             def write(number: int, rows: Any, counts: Any) -> None:
-                # Enumerated candidates obey all rules except that of memory.
+                # Enumerated candidates obey all rules except those of memory, of GPU and host, which count together.
                 rejected = {MEMORY.name: counts.infeasible}
                 others = (counts.skipped, counts.bounded, counts.cut)
                 writer.write(number, rows, Counts(counts.candidates, counts.feasible, rejected, *others))

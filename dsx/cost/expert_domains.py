@@ -42,7 +42,7 @@ class Routing:
 
 def routing_of(choices: PerPlan, groups: PerPlan | None = None, groups_of_token: PerPlan | None = None) -> Routing:
     """Return a routing from its counts, which are NumPy arrays; without groups the choices are not limited."""
-    most = 0 if groups_of_token is None else int(np.max(groups_of_token))
+    most = 0 if groups_of_token is None else int(np.max(groups_of_token, initial=0))
     return Routing(choices, groups, groups_of_token, most)
 
 

@@ -107,3 +107,8 @@ def test_a_gpu_has_fewer_peers():
     facts = {"nvs_bandwidth": 8e20, "net_bandwidth": 8e20}
     assert times(0.0, 16, 8, **facts) == pytest.approx(25e-6)
     assert times(1.0, 16, 8, **facts) == pytest.approx(18e-6)
+
+
+def test_a_routing_of_no_plan():
+    none = np.zeros(0)
+    assert routing_of(none, none, none).most_groups == 0

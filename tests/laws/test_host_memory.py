@@ -52,3 +52,11 @@ def test_every_answer_keeps_less_on_a_host_than_it_has():
     job = dsx.Job("llama-3-8b", "h100-nvs8", 8, 16, 2048, set=changes)
     found = dsx.best(job, 5, strategy="1d", fix=few)
     assert found.plans and (found.frame["host_bytes"] <= 0.9 * 160e9 / 8).all()
+
+
+def test_where_all_offload_too_much_the_host_is_what_is_said():
+    few = "offload=optimizer pp=1 recompute=full vpp=1 schedule=1f1b zero_stage=0 zero_replicas=1 stored_layers=0"
+    job = dsx.Job("llama-3-8b", "h100-nvs8", 1, 1, 2048, set={"cluster.node.host_memory": "64 GB"})
+    said = dsx.best(job, 1, strategy="1d", framework="any", fix=few).infeasible
+    # 8.03e9 parameters, 16 bytes each, and nine tenths of 64 GB.
+    assert "keeps 128 GB on it, and a job has 57.6 GB of it" in said and "cluster.node.host_memory" in said
