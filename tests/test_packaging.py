@@ -38,6 +38,13 @@ def test_documents_and_messages_name_the_distribution():
     assert {(path, name) for path, name in named if name != project["name"]} == set()
 
 
+def test_every_dependency_has_the_lowest_version_that_runs():
+    """ValidationInfo of pydantic is generic since 2.12."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lowest = {name: at for name, at in (wanted.split(">=") for wanted in project["dependencies"])}
+    assert lowest["pydantic"] == "2.12"
+
+
 def test_what_is_installed_knows_its_name(monkeypatch):
     with pytest.raises(metadata.PackageNotFoundError):
         monkeypatch.setattr(metadata, "entry_points", lambda **only: ())

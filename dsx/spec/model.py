@@ -185,6 +185,18 @@ class ModelSpec(Spec):
             raise ValueError(f"layers: expanded patterns have {entries:,} entries; at most {_MOST_ENTRIES:,}")
         return self
 
+    @model_validator(mode="after")
+    def _head_can_predict(self, info: ValidationInfo) -> "ModelSpec":
+        check: LayerCheck | None = info.context
+        if self.num_prediction_layers and len(self.sequence) < 2:
+            raise ValueError("num_prediction_layers: the model has no head, which predicts further tokens")
+        if self.num_prediction_layers and check and (fault := check.fault(self.sequence[-1].layer)):
+            raise ValueError(
+                f"num_prediction_layers: the last layer, {self.sequence[-1].kind!r}, predicts no further token, as "
+                f"'head' does: {fault}"
+            )
+        return self
+
     @property
     def sequence(self) -> list[LayerCount]:
         """The layers first to last, with repeated patterns expanded, and with what the head predicts."""

@@ -3,7 +3,7 @@
 import pytest
 
 import dsx
-from dsx.errors import PlanError
+from dsx.errors import PlanError, SpecError
 from dsx.graph.expressions import evaluate as number
 from dsx.graph.library import load_layer, load_operators, strategy_names
 from dsx.graph.model import build_model, unsharded
@@ -41,6 +41,17 @@ def test_parameters_of_deepseek_v3_by_hand():
     trained = plain.replace(set=ON)
     assert dsx.parameters("deepseek-v3") == 671026419200
     assert dsx.parameters(trained.model) - 671026419200 == layer + 2 * E * E + 3 * E == 11610068224
+
+
+def test_parameters_of_glm_as_its_report_counts_them():
+    """355B with the layer that predicts a second token, without embedding and head (arXiv 2508.06471, table 1)."""
+    plain = dsx.Job("glm-4.5", "h100-nvs8", 8, 8)
+    assert round((dsx.parameters(plain.replace(set=ON).model) - 2 * 151552 * 5120) / 1e9) == 355
+
+
+def test_a_head_without_tokens_predicts_none():
+    with pytest.raises(SpecError, match=r"the last layer, 'classification-head', predicts no further token, as 'head'"):
+        dsx.Job("vit-l-16", "h100-nvs8", 8, 8, set=ON)
 
 
 def test_parameters_where_the_head_is_tied():
