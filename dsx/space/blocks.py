@@ -25,7 +25,7 @@ from dsx.space.divisors import divisors
 from dsx.space.domain_fill import consecutive, rank_order_shares, uneven_shares
 from dsx.space.enumerate import BOXES, Arrays, Bounds, changes, cross, grid, take
 from dsx.space.expert_nesting import REPLICA_AXES, ep_constraints
-from dsx.space.limits import Limits, fills, placed
+from dsx.space.limits import Limits, fills, may_lie_unevenly, placed
 from dsx.space.plan_rules import RULES, least_microbatches, microbatch_groups
 from dsx.space.schedules import SCHEDULES
 from dsx.space.tiers import ORDERS, Replica, axes_in, choice_shares, distinct_order, ep_ranks_adjacent
@@ -106,7 +106,7 @@ class Blocks:
         boxes = (
             keys[BOXES] if BOXES in keys else np.ones_like(size)
         )  # without a framework, all keys are in its first box
-        replicas = np.stack([size, placed(keys, REPLICA_AXES), *nested, boxes, _lying(keys, bounds.limits)])
+        replicas = np.stack([size, placed(keys, REPLICA_AXES), *nested, boxes, _lying(keys, bounds)])
         order = np.lexsort((keys["microbatch_size"], *replicas[::-1]))
         ordered, microbatch_size = replicas[:, order], keys["microbatch_size"][order]
         begins = np.flatnonzero(changes(*ordered, microbatch_size))
@@ -317,17 +317,18 @@ def _placements(
 _EVEN, _PART, _IN_ORDER = 1, 2, 4
 
 
-def _lying(keys: Arrays, limits: Limits) -> np.ndarray:
+def _lying(keys: Arrays, bounds: Bounds) -> np.ndarray:
     """Return [U] how the groups of keys lie on fast domains, as bits.
 
     Shares divide their degrees; or consecutive ranks cut a group of the axes of a replica into uneven parts, as many in
     a domain as the shares multiply to; or they are those of ranks that fill domain after domain.
     """
+    limits = bounds.limits
+    if not any(may_lie_unevenly(number, limits) for number in bounds.num_gpus):
+        return np.full_like(keys["tp"], _EVEN)
     degrees = {axis: keys[axis] for axis in REPLICA_AXES}
     shares = {axis: keys[f"{axis}_nvs"] for axis in REPLICA_AXES}
     even = np.logical_and.reduce([degrees[axis] % share == 0 for axis, share in shares.items()])
-    if not limits.uneven:
-        return even * _EVEN
     by_rank = rank_order_shares(degrees, limits.nvs_size)
     in_order = np.logical_and.reduce([by_rank[axis] == share for axis, share in shares.items()])
     part, stride = np.zeros_like(even), np.ones_like(keys["tp"])
@@ -352,7 +353,7 @@ def _replica_placements(bounds: Bounds, replica: int, share: int, boxes: int, ly
         rooms = tuple(domain // share for domain in fills(number, limits) if domain % share == 0)
         ways = [replace(limits, nvs_size=room) for room in rooms] if lying & _EVEN else []
         made = [_replicas(number // replica, way, bounds.searched, kept) for way in ways]
-        if limits.uneven and number > limits.nvs_size:
+        if may_lie_unevenly(number, limits):
             laid = _Laid(replica, share, lying, rooms if lying & _EVEN else ())
             made.append(_replicas(number // replica, limits, bounds.searched, kept, laid))
         found += [np.concatenate([np.full_like(replicas[:1], number), replicas]) for replicas in made]

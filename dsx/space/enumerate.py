@@ -20,7 +20,7 @@ from dsx.space.codes import Searched
 from dsx.space.divisors import all_divisors
 from dsx.space.domain_fill import rank_order_shares, uneven_shares
 from dsx.space.expert_nesting import REPLICA_AXES, expert_share, nesting_ranks
-from dsx.space.limits import Limits, fills, placed
+from dsx.space.limits import Limits, fills, may_lie_unevenly, placed
 from dsx.space.strategy_rules import allowed
 
 Arrays = dict[str, np.ndarray]
@@ -165,7 +165,7 @@ def _with_shares(table: Arrays, axes: list[str], bounds: Bounds) -> Arrays:
 def _with_laid_shares(table: Arrays, axes: list[str], bounds: Bounds, possible: np.ndarray) -> Arrays:
     """Return the rows whose groups consecutive ranks lay as no divisors of the degrees do."""
     size = bounds.limits.nvs_size
-    if not (bounds.limits.uneven and axes and max(bounds.num_gpus) > size):
+    if not axes or not any(may_lie_unevenly(number, bounds.limits) for number in bounds.num_gpus):
         return take(table, slice(0))
     degrees = {axis: table[axis] for axis in axes}
     in_order = rank_order_shares(degrees, size)

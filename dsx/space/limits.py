@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dsx.space.choices import MODEL_AXES
-from dsx.space.divisors import all_divisors
+from dsx.space.divisors import all_divisors, divisors
 from dsx.space.expert_nesting import REPLICA_AXES
 from dsx.space.layer_layout import Chain
 
@@ -111,6 +111,16 @@ def fills(num_gpus: int, limits: Limits) -> tuple[int, ...]:
     if not limits.uneven:
         return (int(fits[0]),)
     return tuple(int(one) for one in fits if not any(more > one and more % one == 0 for more in fits.tolist()))
+
+
+def may_lie_unevenly(num_gpus: int, limits: Limits) -> bool:
+    """Return whether consecutive ranks of some plan lie on fast domains as no divisors of its degrees do.
+
+    They do not in one domain, nor where of any two degrees, and a domain, one divides the other.
+    """
+    degrees = divisors(num_gpus)
+    chained = not (degrees[1:] % degrees[:-1]).any() and limits.nvs_size in degrees
+    return limits.uneven and num_gpus > limits.nvs_size and not chained
 
 
 def placed(table: Columns, axes: tuple[str, ...] = PLACED) -> Any:
