@@ -155,7 +155,7 @@ class AssumptionsSpec(Spec):
     attention_half: NonNegative  # elements: head dimension at which these multiplies have half the efficiency
     linear_dtype: Annotated[Literal["bf16", "fp8", "fp4", "int8"], Sourced]  # of multiplies with a weight
     # Weights whose multiplies stay in 16 bits all the same, by their names in layer definitions.
-    sixteen_bit_weights: Annotated[list[str], Sourced] = Field(default_factory=list)
+    sixteen_bit_weights: list[str] = Field(default_factory=list)
     fp8_efficiency: Fraction  # factor for multiplies in 8 bits or fewer
     cast_traffic: NonNegative  # bytes of traffic to cast an element of an operand to 8 bits or fewer
     grouped_efficiency: Fraction  # factor for one multiply per expert: uneven loads, and the cost of grouping
