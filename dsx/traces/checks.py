@@ -160,10 +160,18 @@ def _times(trace: RankTrace) -> list[Fault]:
 def _work(trace: RankTrace) -> list[Fault]:
     # A computation with a duration is replayed, and needs neither.
     without = (trace.types == COMP) & ((trace.num_ops < 0) | (trace.tensor_size < 0)) & np.isnan(trace.duration_ns)
-    rows = np.flatnonzero(without)
     lacks = {(True, True): "num_ops and tensor_size", (True, False): "num_ops", (False, True): "tensor_size"}
-    details = [f"has no {lacks[bool(trace.num_ops[r] < 0), bool(trace.tensor_size[r] < 0)]}" for r in first_rows(rows)]
-    return at_rows("computation without its work", trace, rows, details)
+
+    def details(rows: np.ndarray) -> list[str]:
+        lacking = [(bool(trace.num_ops[row] < 0), bool(trace.tensor_size[row] < 0)) for row in first_rows(rows)]
+        return [f"has no {lacks[one]}" for one in lacking]
+
+    # A profiler records calls of the host that launch nothing.
+    on_host, on_device = (np.flatnonzero(without & place) for place in (trace.on_host > 0, trace.on_host <= 0))
+    return [
+        *at_rows("computation without its work", trace, on_device, details(on_device)),
+        *at_rows("operation of the host without its work", trace, on_host, details(on_host), is_note=True),
+    ]
 
 
 def _written_twice(trace: RankTrace) -> list[Fault]:

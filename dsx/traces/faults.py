@@ -29,12 +29,14 @@ class Fault:
         return f"{self.what}: {where}{': ' if where else ''}{self.detail}{more}"
 
 
-def at_rows(what: str, trace: RankTrace, rows: np.ndarray, details: Sequence[str] | str) -> list[Fault]:
+def at_rows(
+    what: str, trace: RankTrace, rows: np.ndarray, details: Sequence[str] | str, is_note: bool = False
+) -> list[Fault]:
     """Return a fault for each of some rows of a trace; `details` is one text for all, or one for each listed."""
     listed = rows[:MOST_LISTED].tolist()
     texts = [details] * len(listed) if isinstance(details, str) else details
     return [
-        Fault(what, trace.rank, int(trace.ids[row]), trace.names.of(row), detail, more=unlisted(at, len(rows)))
+        Fault(what, trace.rank, int(trace.ids[row]), trace.names.of(row), detail, unlisted(at, len(rows)), is_note)
         for at, (row, detail) in enumerate(zip(listed, texts, strict=False))
     ]
 

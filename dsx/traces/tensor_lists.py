@@ -48,9 +48,10 @@ class Tensors:
                 # A new name may occur twice in `names`.
                 place = places[at] = self.places.setdefault(names[at], len(self.sizes))
                 if place == len(self.sizes):
-                    if not _is_size(sizes[at]):
+                    size = _size(sizes[at])
+                    if size is None:
                         raise ValueError
-                    self.sizes.append(int(sizes[at]))
+                    self.sizes.append(size)
         return places
 
 
@@ -108,10 +109,15 @@ class TensorLists:
         for name, size in zip(texts[::2], texts[1::2], strict=True):
             if name == _BETWEEN:
                 return f"{self._attribute}: {name!r} is no name of a tensor"
-            if not _is_size(size):
+            if _size(size) is None:
                 return f"{self._attribute}: {name!r} has the size {size!r:.60}, which is no number of bytes"
         return ""
 
 
-def _is_size(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 20 and int(text) < 2**63
+def _size(text: str) -> int | None:
+    """Return a size from its text, which some writers give with decimals ("2097152.0"); None if it is none."""
+    whole, _, decimals = text.partition(".")
+    if not text.isascii() or not whole.isdigit() or len(whole) >= 20 or not (decimals.isdigit() or not decimals):
+        return None
+    size = int(whole) + (decimals[:1] >= "5")
+    return size if size < 2**63 else None

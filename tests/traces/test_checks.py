@@ -100,6 +100,11 @@ def test_a_computation_with_a_duration_needs_no_work(tmp_path):
     assert faults_of(tmp_path, {0: [node(1, "c", m.COMP, micros=3)]}) == []
 
 
+def test_a_host_operation_of_a_profiler_needs_no_work(tmp_path):
+    (note,) = faults_of(tmp_path, {0: [comp(1), node(2, "aten::empty", m.COMP, is_cpu_op=True)]})
+    assert (note.what, note.node, note.is_note) == ("operation of the host without its work", 2, True)
+
+
 def test_a_node_that_depends_on_itself_is_a_cycle(tmp_path):
     (fault,) = faults_of(tmp_path, {0: [comp(1), comp(2, data=[2])]})
     assert (fault.what, fault.node) == ("cycle of dependencies", 2)

@@ -132,6 +132,13 @@ def _bad(name, field, value):
     return made
 
 
+@pytest.mark.parametrize(("text", "size"), [("2097152.0", 2097152), ("8", 8), ("1.5", 2), ("3.25", 3), ("7.", 7)])
+def test_sizes_of_tensors_may_have_decimals(text, size):
+    made = node(1, "one", m.COMP)
+    set_attribute(made, "outputs", ["a", text])
+    assert read_nodes(made).tensor_bytes.tolist() == [size]
+
+
 @pytest.mark.parametrize(
     ("made", "message"),
     [
@@ -143,6 +150,10 @@ def _bad(name, field, value):
         (_bad("multiplies", "int64_val", 7), "multiplies: a list of integers is wanted"),
         (_bad("multiplies", "int64_list", [1, 2, 3]), "multiplies has 3 numbers"),
         (_bad("inputs", "string_list", ["a"]), "inputs has 1 texts"),
+        (
+            _bad("outputs", "string_list", ["a", "4.x"]),
+            "outputs: 'a' has the size '4.x', which is no number of bytes",
+        ),
         (
             _bad("outputs", "string_list", ["a", "4 kB"]),
             "outputs: 'a' has the size '4 kB', which is no number of bytes",
