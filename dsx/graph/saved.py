@@ -5,11 +5,11 @@ panelled multiply, is kept as it was produced, and the backward redistributes it
 another name. A fused kernel keeps no inner tensor: its backward recomputes them from those that cross its border.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from dsx.graph.expressions import Name, product
+from dsx.graph.expressions import Name, combine, product
 from dsx.graph.layer import Argument, Layer, Operator
 from dsx.graph.match import Distribution, elements
 
@@ -25,6 +25,8 @@ class Saved:
     key: tuple[str, str]  # (tensor, distribution), "" for the one in which it was produced; or (operator, "state 0")
     bytes: Any
     operand: bool = False  # of multiplies with a weight alone, which may keep it in their own precision
+    source: tuple[str, str] | None = None  # of a redistributed copy, the key of the produced form; None: a weight
+    axes: tuple[str, ...] = ()  # over which a copy differs from its source; it is the source where each has one rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,13 @@ def stored(layer: Layer, argument: Argument, panelled: bool) -> tuple[Saved | No
     redistributed = argument.distribution != tensor.distribution
     if redistributed and not (argument.regathered or panelled):
         key = (tensor.name, str(argument.distribution))
-        return Saved(key, tensor_bytes(layer, tensor.name, argument.distribution)), []
+        source = None
+        if not tensor.weight:
+            produced, _ = stored(layer, Argument(tensor.name, tensor.distribution, False, argument.place), panelled)
+            source = produced.key if produced else None
+        axes = axes_between(tensor.distribution, argument.distribution)
+        size = tensor_bytes(layer, tensor.name, argument.distribution)
+        return Saved(key, size, source=source, axes=axes), []
     regathers = [Regather(tensor.name, argument.distribution)] if redistributed else []
     if tensor.weight:
         return None, regathers
@@ -85,14 +93,39 @@ def reads(layer: Layer, operators: Iterable[Operator]) -> tuple[Read, ...]:
 
 
 def listed_once(lists: Iterable[tuple[Saved, ...]]) -> list[tuple[Saved, ...]]:
-    """Return the lists of the kernels, with each tensor in the first of them alone."""
+    """Return the lists of the kernels, with each tensor in the first of them alone.
+
+    A copy of a tensor that is kept or stored too takes no bytes where all axes between them have one rank.
+    """
+    every = [tuple(listed) for listed in lists]
+    kept = {saved.key for listed in every for saved in listed}
     seen: set[tuple[str, str]] = set()
     result: list[tuple[Saved, ...]] = []
-    for listed in lists:
-        own = {saved.key: saved for saved in listed if saved.key not in seen}
+    for listed in every:
+        own = {saved.key: _beside(saved, kept) for saved in listed if saved.key not in seen}
         result.append(tuple(own.values()))
         seen |= own.keys()
     return result
+
+
+def _beside(saved: Saved, kept: Collection[tuple[str, str]]) -> Saved:
+    """Return a saved tensor with the bytes that it takes beside those that are kept."""
+    if not saved.axes or not (saved.source is None or saved.source in kept):
+        return saved
+    return replace(saved, bytes=product((saved.bytes, is_copy(saved.axes))))
+
+
+def is_copy(axes: Iterable[str]) -> Any:
+    """Return an expression that is 1 if some of the axes over which a copy differs have several ranks, else 0."""
+    return combine("min", combine("-", product(Name(axis) for axis in axes), 1), 1)
+
+
+def axes_between(produced: Distribution, consumed: Distribution) -> tuple[str, ...]:
+    """Return the axes over which two distributions of a tensor differ."""
+    differing = {*produced.partial} ^ {*consumed.partial}
+    for here, there in zip(produced.dims, consumed.dims, strict=True):
+        differing |= {*here.axes} ^ {*there.axes}
+    return tuple(sorted(differing))
 
 
 def as_produced(layer: Layer, operator: Operator, tensor: str) -> Argument:

@@ -9,7 +9,7 @@ from dsx.graph.expressions import Name, combine, product, total
 from dsx.graph.kernels import Kernel, crossing
 from dsx.graph.layer import PANELS, Layer
 from dsx.graph.match import elements
-from dsx.graph.saved import GRADIENT_BYTES, tensor_bytes
+from dsx.graph.saved import GRADIENT_BYTES, axes_between, is_copy, tensor_bytes
 
 
 def transient_bytes(layer: Layer, kernel: Kernel) -> Any:
@@ -30,7 +30,8 @@ def transient_bytes(layer: Layer, kernel: Kernel) -> Any:
             size = tensor_bytes(layer, argument.tensor, argument.distribution)
             redistributed = argument.distribution != tensor.distribution
             if redistributed and (op.panelled or argument.regathered):
-                found.append(combine("/", size, Name(PANELS)) if op.panelled else size)
+                again = product((size, is_copy(axes_between(tensor.distribution, argument.distribution))))
+                found.append(combine("/", size, Name(PANELS)) if op.panelled else again)
             if not (tensor.weight or tensor.data):
                 found.append(size)
             elif tensor.weight and redistributed and not op.panelled:
