@@ -31,7 +31,7 @@ def test_evaluate_as_json(run):
     done = run(*OPTIMUM, "--json")
     assert (done.code, done.err) == (0, "")
     data = json.loads(done.out)
-    assert set(data) == {"schema_version", "extrapolated"} | PRICED_PLAN
+    assert set(data) == {"schema_version", "extrapolated", "lacks"} | PRICED_PLAN
     assert set(data["plan"]) == PLAN
     assert data["plan"] | {"tp": 8, "pp": 64, "dp": 32, "tp_nvs": 8, "num_microbatches": 128} == data["plan"]
     assert (data["plan"]["strategy"], data["plan"]["sequence_length"]) == ("1d", 2048)
@@ -58,7 +58,7 @@ def test_sequence_length_and_operators(run, folder):
     done = run("evaluate", *SMALL, *plan, "--sequence-length", 1024, "--operators", "--json")
     data = json.loads(done.out)
     assert data["plan"]["sequence_length"] == 1024
-    assert set(data) == {"schema_version", "extrapolated", "operators", "shapes"} | PRICED_PLAN
+    assert set(data) == {"schema_version", "extrapolated", "lacks", "operators", "shapes"} | PRICED_PLAN
     kernels = {kernel["name"]: kernel for kernel in data["operators"]}
     assert kernels["feed-forward.z"]["forward"]["matrix_flops"] == 8 * 1024 * 2048 * (2 * 1024 - 1)
     table = run("evaluate", *SMALL, *plan, "--operators").out.splitlines()
@@ -211,7 +211,7 @@ def test_why_a_plan(run, folder):
     done = run("why", *SMALL, "tp=2", "dp=4", "nvs.dp=2", "--json")
     data = json.loads(done.out)
     assert done.code == 0
-    assert set(data) == {"schema_version", "why", "best", "candidates", "framework", "not_run"} | PRICED_PLAN
+    assert set(data) == {"schema_version", "why", "best", "candidates", "framework", "not_run", "lacks"} | PRICED_PLAN
     assert [violation["reason"] for violation in data["why"]] == data["reject"] == ["domain_not_filled"]
     assert set(data["best"]) == PRICED_PLAN
     people = run("why", *SMALL, "tp=2", "dp=4", "nvs.dp=2").out
