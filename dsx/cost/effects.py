@@ -19,6 +19,7 @@ from dsx.space.codes import Searched
 from dsx.space.conditions import Condition, Test
 from dsx.spec.conditions import worse
 
+OF_STEP = ("pp_overlap", "dp_overlap")  # that no layer takes: `of_step`
 Fields = tuple[str, ...]  # of an assumption set, whose effects a plan lacks
 
 
@@ -48,6 +49,16 @@ def of_plan(assumptions: Assumptions, plan: Mapping[str, int]) -> Assumptions:
     """Return parameters without the effects that conditions of the step deny to one plan; names in it are codes."""
     steps = [condition for condition in assumptions.conditions if not condition.of_keys]
     return without(assumptions, tuple(condition.field for condition in steps if not condition.holds(plan)))
+
+
+def of_step(assumptions: Assumptions, field: str, choices: Any) -> Any:
+    """Return a parameter that a step takes and no layer, as plans have it; `choices` has the columns of the step."""
+    value = getattr(assumptions, field)
+    for condition in assumptions.conditions:
+        if condition.field == field:
+            held = condition.holds({name: getattr(choices, name) for name in condition.columns})
+            value = xp.where(held, value, _without(condition, value))
+    return value
 
 
 def _without(condition: Condition, value: Any) -> Any:

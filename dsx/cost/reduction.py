@@ -25,6 +25,7 @@ from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices, pick
 from dsx.cost.collectives import collective
 from dsx.cost.contention import crosses
+from dsx.cost.effects import of_step
 from dsx.cost.groups import Group, group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.shapes import PerPlan
@@ -61,7 +62,7 @@ def layer_reduction(
     layer: ReducedLayer, choices: StepChoices, searched: Searched, cluster: Cluster, assumptions: Assumptions
 ) -> LayerReduction:
     """Return the collectives that accompany the passes of a layer."""
-    once = assumptions.dp_overlap
+    once = of_step(assumptions, "dp_overlap", choices)
     of_gather, of_back = (_overlap(direction, choices, searched, assumptions) for direction in (FORWARD, BACKWARD))
     passes = (layer, choices, searched, cluster, assumptions)
     gather, back = _accompanying_s(FORWARD, *passes), _accompanying_s(BACKWARD, *passes)
@@ -100,9 +101,9 @@ def _overlap(direction: int, choices: StepChoices, searched: Searched, assumptio
     What every microbatch repeats is issued ahead, layer by layer (`fsdp_overlap`); what a step does once is issued in
     buckets (`dp_overlap`).
     """
+    once = of_step(assumptions, "dp_overlap", choices)
     of_stage = {
-        stage: assumptions.fsdp_overlap if in_every_pass(stage, direction) else assumptions.dp_overlap
-        for stage in searched.zero_stage
+        stage: assumptions.fsdp_overlap if in_every_pass(stage, direction) else once for stage in searched.zero_stage
     }
     return pick(searched.zero_stage, choices.zero_stage, of_stage)
 

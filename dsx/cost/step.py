@@ -21,7 +21,7 @@ from dsx.cost.choices import StepChoices
 from dsx.cost.collectives import send
 from dsx.cost.columns import StepCosts
 from dsx.cost.contention import crosses
-from dsx.cost.effects import of_plans, of_steps
+from dsx.cost.effects import of_plans, of_step, of_steps
 from dsx.cost.groups import group
 from dsx.cost.layer import COMM_COLUMN, LayerCosts
 from dsx.cost.memory import Memory, worst
@@ -177,7 +177,7 @@ def sends_of(costs: StageCosts, mean: Stage) -> Send:
         shared = crosses(group(choices.pp, choices.pp_nvs, *choices.pp_outer), costs.cluster.network)
         taken = over_layers(mean.layers, [forward + backward for forward, backward in costs.contended_s])
         mean_s = xp.maximum(mean_s - shared * taken, xp.zeros_like(mean_s))
-    hidden_s = assumptions.pp_overlap * xp.minimum(send_s, mean_s / choices.vpp)
+    hidden_s = of_step(assumptions, "pp_overlap", choices) * xp.minimum(send_s, mean_s / choices.vpp)
     return Send(send_s - hidden_s, hidden_s)
 
 

@@ -1,7 +1,8 @@
 """CUDA graphs: which assumption sets price them, what Megatron Core is told of them, and what is said where none are.
 
 A set prices them as a low dispatch latency: launched as a graph, an operator takes a few microseconds of the host, and
-10 to 60 without one (data/stacks). Experts are left out of the graphs, since their sizes follow from the routing.
+10 to 60 without one (data/stacks). Experts are left out of the graphs, since their sizes follow from the routing, and
+so are feed-forward networks beside overlapped communication of experts; the latency is one number for all operators.
 
 Sources: megatron-core 0.19.2 (TransformerConfig.cuda_graph_impl and cuda_graph_modules with their checks, which refuse
 graphs of feed-forward networks beside overlapped communication of experts; the check of mcore_fsdp_adapter).
@@ -40,15 +41,11 @@ def graph_options(run: Run) -> Settings:
         *(["mlp"] if False in layers and not beside else []),
         *(_of_experts(run.experts) if run.experts and True in layers else []),
     ]
-    lost: list[str] = []
-    if False in layers and beside:
-        what = "Megatron-LM captures no feed-forward networks beside overlapped communication of experts"
-        lost += ungraphed(run, what)
     return [
         valued("--cuda-graph-impl", "transformer_engine", "model.cuda_graph_impl"),
         words("--cuda-graph-modules", modules, "model.cuda_graph_modules"),
         switch("--te-rng-tracker", "rng.te_rng_tracker"),
-    ], lost
+    ], []
 
 
 def _of_experts(experts: ExpertRun) -> list[str]:

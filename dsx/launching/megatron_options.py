@@ -189,14 +189,8 @@ def overlap_options(run: Run) -> Settings:
     lost: list[str] = []
     assumptions = run.assumptions
     tp, pp, vpp, ep = (run.number(axis) for axis in ("tp", "pp", "vpp", "ep"))
-    if tp > 1 and assumptions.tp_overlap:
-        if run.sequence_parallel:
-            options.append(switch("--tp-comm-overlap", "comm_overlap.tp_comm_overlap"))
-        else:
-            lost.append(
-                f"tensor parallel communication during compute (tp_overlap={assumptions.tp_overlap:g}): Megatron-LM "
-                "overlaps it only under sequence parallelism"
-            )
+    if tp > 1 and assumptions.tp_overlap and run.sequence_parallel:  # all-reduces are priced without overlap
+        options.append(switch("--tp-comm-overlap", "comm_overlap.tp_comm_overlap"))
     if pp > 1 and vpp > 1 and not assumptions.pp_overlap:
         if pp > 2:
             options.append(switch("--no-overlap-p2p-communication", "comm_overlap.overlap_p2p_comm", False))

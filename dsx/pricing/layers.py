@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dsx.cost.effects import Fields, lacked, of_steps
+from dsx.cost.effects import OF_STEP, Fields, lacked, of_steps
 from dsx.cost.layer import COMM_COLUMN, OVERLAP, PASSES, TUPLES, LayerCosts, PassCosts, layer_costs
 from dsx.cost.measured_times import measured_times
 from dsx.cost.operator_times import measurable
@@ -43,7 +43,7 @@ _WORK_COLUMNS = tuple(name for name in KEY_COLUMNS if not name.endswith("_nvs"))
 _WORKS = 16384  # works that are evaluated together
 _ON_NUMPY = 4096  # keys that are priced together on NumPy: their arrays fit into the cache of a core
 # Effects that conditions of the step may decide.
-_EFFECTS = tuple(ConditionsSpec.model_fields)
+_EFFECTS = tuple(name for name in ConditionsSpec.model_fields if name not in OF_STEP)
 # Keys of a strategy at hardware points from which on they are compiled, which halves the time of the next ones.
 _COMPILED = 1 << 20
 _LENGTHS = (1024, 8192)  # keys of a compiled batch

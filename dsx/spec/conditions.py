@@ -95,6 +95,8 @@ class ConditionsSpec(Spec):
     cp_overlap: ShareCondition | None = None
     ep_overlap: ShareCondition | None = None
     dispatch_latency: SecondsCondition | None = None
+    pp_overlap: ShareCondition | None = None
+    dp_overlap: ShareCondition | None = None
 
     @property
     def stated(self) -> Mapping[str, ShareCondition | SecondsCondition]:
@@ -104,7 +106,10 @@ class ConditionsSpec(Spec):
 
 
 def with_conditions(document: Document) -> Document:
-    """Return the document of an assumption set with what its values need as a section of its own, `conditions`."""
+    """Return the document of an assumption set with what its values need as a section of its own, `conditions`.
+
+    The section may be there already: what a framework needs for a value that its stack states.
+    """
     data, places = dict(document.data), dict(document.places)
     moved: dict[str, Any] = {}
     for name, stated in document.data.items():
@@ -116,7 +121,7 @@ def with_conditions(document: Document) -> Document:
             if path[0:1] == (name,) and path[1:2] and path[1] in _CONDITION:
                 places["conditions", *path] = place
         places["conditions", name] = document.place((name,))
-    return Document(data | {"conditions": moved}, places) if moved else document
+    return Document(data | {"conditions": data.get("conditions", {}) | moved}, places) if moved else document
 
 
 def worse(field: str, value: Any, otherwise: Any, least: Any, most: Any) -> Any:

@@ -303,7 +303,7 @@ def test_graphs_leave_the_experts_out_and_what_runs_beside_them(overlap, beside)
     words = plan_of(found.files["launch.sh"])
     at = words.index("--cuda-graph-modules")
     assert words[at + 1 : words.index("--te-rng-tracker")] == ["attn", *beside, "moe_router", "moe_preprocess"]
-    assert any("feed-forward" in part for part in found.lost) == (not beside)
+    assert not found.lost
 
 
 def test_what_is_priced_and_not_said_is_lost():
@@ -313,8 +313,8 @@ def test_what_is_priced_and_not_said_is_lost():
     assert "flash-3" in titan
     assert "dispatch_latency" in titan
     assert "cross_entropy_bytes" in " ".join(deepspeed.left)
-    for part in ("dispatch_latency", "dp_overlap=0.7"):
-        assert part in " ".join(deepspeed.lost)
+    assert "dispatch_latency" in " ".join(deepspeed.lost)
+    assert "dp_overlap" not in " ".join(deepspeed.lost)  # priced without: overlap_comm is of ZeRO
     assert json.loads(deepspeed.files["ds_config.json"])["zero_optimization"]["overlap_comm"] is False
 
 
