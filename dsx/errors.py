@@ -35,6 +35,17 @@ class DsxError(Exception):
 
     exit_code = 1
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Say what pickle makes a copy of: the message as it is, not what a class makes it of."""
+        return _copied, (type(self), self.args, self.__dict__)
+
+
+def _copied(kind: type[DsxError], args: tuple[object, ...], state: dict[str, object]) -> DsxError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
 
 class InputError(DsxError):
     """What the user gave is not usable."""

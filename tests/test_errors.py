@@ -1,10 +1,12 @@
 """What a message shows of bad input is bounded, however long the input is, and so is what is compared to name it."""
 
+import pickle
 import time
 
 import pytest
 
-from dsx.errors import InputError, NotationError, UnknownNameError, did_you_mean, nearest_names
+from dsx import errors
+from dsx.errors import DsxError, InputError, NotationError, UnknownNameError, did_you_mean, nearest_names
 
 STATED_S = 2.0  # within which anything that is read is read or refused
 
@@ -48,3 +50,16 @@ def test_long_names_and_long_lists_are_not_compared():
     assert did_you_mean("abc", ["a" * 100_000, "abd"]) == "; did you mean 'abd'?"
     assert nearest_names("layer", (f"layer{index}" for index in range(10**6)), cutoff=0.5, most=2) != []
     assert time.perf_counter() - begun < STATED_S
+
+
+EVERY = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, DsxError)]
+
+
+@pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
+def test_an_error_reaches_another_process_as_it_is(kind):
+    arguments = {UnknownNameError: ("model", "lama", ["llama"]), NotationError: ("wrong", "a.layer", 3, 4)}
+    error = kind(*arguments.get(kind, ("wrong: 'a'; 'b' is wanted",)))
+    error.add_note("of a worker")
+    copied = pickle.loads(pickle.dumps(error))
+    assert type(copied) is kind
+    assert (str(copied), vars(copied), copied.exit_code) == (str(error), vars(error), error.exit_code)

@@ -6,6 +6,7 @@ for ever.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import chain, islice
 
 import numpy as np
 
@@ -112,17 +113,27 @@ def _turns(codes: np.ndarray) -> np.ndarray:
 
 def _missing_ranks(joint: _Joint, folder: TraceFolder) -> list[Fault]:
     there = {part.rank for part in joint.parts}
-    members = {rank for name in joint.group_names for rank in folder.members(name) or ()}
+    groups = [folder.members(name) or () for name in joint.group_names]
+    # The group of all ranks may be as large as a file states, so it stays a range.
+    every = next((ranks for ranks in groups if isinstance(ranks, range)), range(0))
     transfers = joint.types != COMM_COLL
-    peers = {*np.unique(joint.sources[transfers]).tolist(), *np.unique(joint.targets[transfers]).tolist()}
-    missing = sorted((members | peers) - there)
-    if not missing:
+    others = {*np.unique(joint.sources[transfers]).tolist(), *np.unique(joint.targets[transfers]).tolist()}
+    others.update(rank for ranks in groups if not isinstance(ranks, range) for rank in ranks)
+    beyond = sorted(rank for rank in others - there if rank not in every)
+    number = len(every) - len(_those_in(every, there)) + len(beyond)
+    if not number:
         return []
+    first = islice(chain((rank for rank in every if rank not in there), beyond), _SHOWN)
     detail = (
-        f"{_listed(missing)} {'have' if len(missing) > 1 else 'has'} no file, and others wait for them; what they do "
-        "together is not checked"
+        f"{_listed([*first], number)} {'have' if number > 1 else 'has'} no file, and others wait for them; what they "
+        "do together is not checked"
     )
     return [Fault("missing ranks", None, None, "", detail, is_note=True)]
+
+
+def _those_in(ranks: Sequence[int], there: set[int]) -> set[int]:
+    """Return the ranks that have a file, of a group."""
+    return {rank for rank in there if rank in ranks} if isinstance(ranks, range) else there.intersection(ranks)
 
 
 def _lone_transfers(joint: _Joint) -> list[Fault]:
@@ -183,7 +194,7 @@ def _different_sequences(joint: _Joint, folder: TraceFolder) -> list[Fault]:
     if not len(rows):
         return []
     there = {part.rank for part in joint.parts}
-    members = [there.intersection(folder.members(name) or ()) for name in joint.group_names]
+    members = [_those_in(folder.members(name) or (), there) for name in joint.group_names]
     rows = rows[np.argsort(joint.events[rows], kind="stable")]
     begins = np.flatnonzero(np.diff(joint.events[rows], prepend=-1))
     present = np.diff(np.append(begins, len(rows)))
@@ -211,7 +222,7 @@ def _difference(joint: _Joint, together: list[int], members: set[int]) -> str:
     lacking = sorted(members - set(joint.ranks[together].tolist()))
     if lacking:
         return (
-            f"{_listed(lacking)} {'have' if len(lacking) > 1 else 'has'} only {turn} collectives, and "
+            f"{_listed(lacking, len(lacking))} {'have' if len(lacking) > 1 else 'has'} only {turn} collectives, and "
             f"{_node_text(joint, one)} is number {turn + 1}"
         )
     other = next(
@@ -254,7 +265,8 @@ def _group_text(name: str) -> str:
     return f"group {name!r}" if name else "the group of all ranks"
 
 
-def _listed(ranks: Sequence[int]) -> str:
+def _listed(ranks: Sequence[int], number: int) -> str:
+    """Return the first of so many ranks as text."""
     shown = ", ".join(map(str, ranks[:_SHOWN]))
-    more = f" and {len(ranks) - _SHOWN:,} more" if len(ranks) > _SHOWN else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
+    more = f" and {number - _SHOWN:,} more" if number > _SHOWN else ""
+    return f"rank{'s' if number > 1 else ''} {shown}{more}"

@@ -1,6 +1,7 @@
 """A summary of a folder says what its nodes say, as plain data and as text."""
 
 import json
+import tracemalloc
 
 import pytest
 from trace_files import ALL_GATHER, coll, comp, node, receive, send, write_folder
@@ -174,3 +175,20 @@ def test_wrong_arguments(folder):
         inspect(3)
     with pytest.raises(InputError, match="chrome: 3 is given"):
         inspect(folder, chrome=3)
+
+
+@pytest.mark.parametrize("world", ["manifest", "file"])
+def test_a_job_of_a_billion_ranks_takes_the_memory_of_its_files(tmp_path, world):
+    ranks = {0: [coll(1, "")]} | ({} if world == "manifest" else {999_999_998: [comp(1)]})
+    write_folder(tmp_path, ranks)
+    if world == "manifest":
+        (tmp_path / "manifest.json").write_text('{"num_ranks": 999999999}')
+    tracemalloc.start()
+    found = inspect(tmp_path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 50e6
+    assert found.data["num_ranks"] == 999_999_999
+    first, number = ("1, 2, 3, 4, 5, 6", 999_999_999 - len(ranks) - 6)
+    details = [fault["detail"] for fault in found.data["faults"]]
+    assert any(f"ranks {first} and {number:,} more have no file" in detail for detail in details)
