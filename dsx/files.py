@@ -52,10 +52,15 @@ class OpenFolder:
 
     def is_file(self, name: str) -> bool:
         """Return whether `name` is a regular file, and not a link, a folder or a pipe."""
+        return self.size(name) is not None
+
+    def size(self, name: str) -> int | None:
+        """Return the bytes of a regular file; None if there is none of that name."""
         try:
-            return stat.S_ISREG(os.stat(name, dir_fd=self._descriptor, follow_symlinks=False).st_mode)
+            found = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
         except FileNotFoundError:
-            return False
+            return None
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
 
     def is_shared(self, name: str) -> bool:
         """Return whether a file has other hard links."""

@@ -82,13 +82,13 @@ class StageEncoder:
         """Nodes of a file."""
         return sum(len(template.nodes) for template in self.of_item)
 
+    def num_bytes(self, values: RankValues) -> int:
+        """Return the bytes of the file for ranks whose numbers have the lengths of `values`."""
+        return sum(len(part.content) * len(part.numbers) for part in self._parts(values))
+
     def file(self, values: RankValues) -> StageFile:
         """Return the file for ranks whose numbers have the lengths of `values`."""
-        members: dict[int, list[int]] = {}
-        for number, template in enumerate(self.of_item):
-            members.setdefault(id(template), []).append(number)
-        batches = [self._batch(numbers, values) for numbers in members.values()]
-        parts = [part for batch in batches for part in batch]
+        parts = self._parts(values)
         sizes = np.zeros(len(self.of_item), dtype=np.int64)
         for part in parts:
             sizes[part.numbers] = len(part.content)
@@ -99,6 +99,13 @@ class StageEncoder:
         for part in parts:
             part.write(content, places[part.numbers], groups, peers)
         return StageFile(content, _stacked(groups), _stacked(peers))
+
+    def _parts(self, values: RankValues) -> list["_Part"]:
+        """Return the items, those of equal layout together."""
+        members: dict[int, list[int]] = {}
+        for number, template in enumerate(self.of_item):
+            members.setdefault(id(template), []).append(number)
+        return [part for numbers in members.values() for part in self._batch(numbers, values)]
 
     # Templates
 

@@ -1,7 +1,8 @@
 """Writes the files of a trace: a file for each rank, the groups of ranks, and a manifest that says what they are.
 
-Files are written aside and renamed, so a file is whole or absent. A run that was stopped goes on: files that are there
-are kept if the manifest is that of the same trace. The bytes of a rank do not depend on which ranks are written.
+Files are written aside and renamed, so a file is whole or absent. A run that was stopped goes on: where the manifest is
+that of the same trace, files that are there are kept, and those with other bytes are written again. The bytes of a rank
+do not depend on which ranks are written.
 """
 
 import hashlib
@@ -17,6 +18,7 @@ import numpy as np
 import dsx
 from dsx.errors import InputError, StoreError
 from dsx.files import OpenFolder
+from dsx.remarks import remark
 from dsx.traces.durations import Machine, NodeDurations
 from dsx.traces.encoding import metadata
 from dsx.traces.framing import varint
@@ -24,7 +26,7 @@ from dsx.traces.rank_groups import RankGroups, rank_groups, rank_values
 from dsx.traces.stage_file import RankValues, StageEncoder
 from dsx.traces.stage_items import stage_items, whole_order
 from dsx.traces.traced_plan import TracedPlan
-from dsx.units import format_quantity
+from dsx.units import counted, format_quantity
 
 GROUPS, MANIFEST = "comm_groups.json", "manifest.json"
 ALL, STAGES = "all", "stages"
@@ -41,7 +43,7 @@ class Written:
     num_nodes: int  # of all files
     num_bytes: int
     num_groups: int
-    kept: int  # files that were there
+    kept: int  # files that were there, whole
 
 
 def file_name(rank: int) -> str:
@@ -89,13 +91,17 @@ def write_trace(
             raise StoreError(f"{str(folder)!r} is a file: name a folder for the trace")
         folder.mkdir(parents=True, exist_ok=True)
         with OpenFolder(folder) as opened:
-            before = _ranks_before(opened, manifest)
+            before = _ranks_before(opened, manifest, members)
+            durations = NodeDurations(machine, plan, groups) if machine else None
+            work = _work(plan, ranks, groups, tensors, durations)
+            _check_space(opened, sum(alike.missing_bytes(opened) for alike in work))
             there = sorted({*before, *ranks})
             own = manifest | {"ranks": there} | _stands_for(plan, there)
             opened.write_whole(MANIFEST, (json.dumps(own, indent=1) + "\n").encode())
             opened.write_whole(GROUPS, members)
-            durations = NodeDurations(machine, plan, groups) if machine else None
-            return _write_ranks(plan, opened, ranks, groups, tensors, advance, durations)
+            size, kept = _write_ranks(opened, work, advance)
+            nodes = sum(alike.encoder.num_nodes * len(alike.ranks) for alike in work)
+            return Written(tuple(ranks), nodes, size, groups.count, kept)
     except OSError as error:
         raise StoreError(f"cannot write the trace to {str(folder)!r}: {error.strerror or error}") from error
 
@@ -122,21 +128,26 @@ def _manifest(plan: TracedPlan, about: Mapping[str, Any], tensors: bool, groups:
     return made | {"trace": digest[:16]}
 
 
-def _ranks_before(folder: OpenFolder, manifest: Mapping[str, Any]) -> list[int]:
-    """Return the ranks that the folder has of this trace; StoreError if it has another trace."""
+def _ranks_before(folder: OpenFolder, manifest: Mapping[str, Any], groups: bytes) -> list[int]:
+    """Return the ranks that the folder has of this trace; StoreError if it has another one, or `groups` of one."""
     names = folder.names()
+    same_groups = _holds(folder, GROUPS, b"", np.frombuffer(groups, np.uint8))
     if MANIFEST not in names:
         if files := [name for name in names if name.endswith(".et")]:
             raise StoreError(f"{folder.path} has trace files without a manifest ({files[0]}): give another folder")
+        if GROUPS in names and not same_groups:
+            raise StoreError(f"{folder.path} has a {GROUPS} of something else: give another folder")
         return []
     try:
         with folder.open(MANIFEST) as file:
             found = json.loads(file.read())
         trace, ranks = found["trace"], [int(rank) for rank in found.get("ranks", [])]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, OverflowError, RecursionError, KeyError, TypeError):
         raise StoreError(f"{folder.path} has a {MANIFEST} of something else: give another folder") from None
     if trace != manifest["trace"]:
         raise StoreError(f"{folder.path} has another trace ({_differences(found, manifest)}): give another folder")
+    if GROUPS in names and not same_groups:
+        remark(f"{folder.path / GROUPS} had other groups than the trace, and is written again")
     return [rank for rank in ranks if file_name(rank) in names]
 
 
@@ -168,38 +179,74 @@ def _stands_for(plan: TracedPlan, ranks: Sequence[int]) -> dict[str, dict[str, l
     return {"stands_for": {str(rank): np.flatnonzero(stage == stage[rank]).tolist() for rank in first}}
 
 
-def _write_ranks(
-    plan: TracedPlan,
-    folder: OpenFolder,
-    ranks: Sequence[int],
-    groups: RankGroups,
-    tensors: bool,
-    advance: Callable[[int], None],
-    durations: NodeDurations | None,
-) -> Written:
-    names = set(folder.names())
-    there = {rank for rank in ranks if file_name(rank) in names and folder.is_file(file_name(rank))}
+def _write_ranks(folder: OpenFolder, work: Sequence["_SameLayout"], advance: Callable[[int], None]) -> tuple[int, int]:
+    """Write the files that are missing or damaged; return their bytes, and how many files were kept."""
+    size = kept = replaced = 0
+    for alike in work:
+        for rank, content in alike.files():
+            header = metadata(rank)
+            if _holds(folder, file_name(rank), header, content):
+                kept += 1
+            else:
+                replaced += folder.is_file(file_name(rank))
+                folder.write_whole(file_name(rank), header, content.data, synced=False)
+                size += len(header) + len(content)
+            advance(1)
+    if replaced:
+        remark(f"{counted(replaced, 'file')} had other bytes than the trace: written again")
+    return size, kept
+
+
+def _holds(folder: OpenFolder, name: str, header: bytes, content: np.ndarray) -> bool:
+    """Return whether a file has exactly these bytes."""
+    if folder.size(name) != len(header) + len(content):
+        return False
+    with folder.open(name) as file:
+        return file.read(len(header)) == header and np.array_equal(np.frombuffer(file.read(), np.uint8), content)
+
+
+@dataclass(frozen=True, slots=True)
+class _SameLayout:
+    """Ranks of a stage whose files have the same layout."""
+
+    encoder: StageEncoder
+    ranks: Sequence[tuple[int, RankValues]]
+
+    def missing_bytes(self, folder: OpenFolder) -> int:
+        """Return how much the disk needs for the files that are not there in their length."""
+        content = self.encoder.num_bytes(self.ranks[0][1])
+        sizes = ((file_name(rank), len(metadata(rank)) + content) for rank, _ in self.ranks)
+        return sum(size for name, size in sizes if folder.size(name) != size)
+
+    def files(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield the ranks with what follows the header of their files, each valid until the next."""
+        file = self.encoder.file(self.ranks[0][1])
+        for rank, values in self.ranks:
+            yield rank, file.of_rank(values)
+
+
+def _work(
+    plan: TracedPlan, ranks: Sequence[int], groups: RankGroups, tensors: bool, durations: NodeDurations | None
+) -> list[_SameLayout]:
+    """Return the files of some ranks, stage after stage."""
+    found: list[_SameLayout] = []
     order = whole_order(plan)
     stage_of = plan.grid.columns["pp"]
-    nodes = size = kept = 0
     for stage in dict.fromkeys(int(stage_of[rank]) for rank in ranks):
         own = [rank for rank in ranks if stage_of[rank] == stage]
-        missing = {rank for rank in own if rank not in there}
-        kept += len(own) - len(missing)
-        advance(len(own) - len(missing))
         for (receives_first, slowness), of_order in _alike(plan, own, durations).items():
             items = stage_items(plan, stage, order, receives_first)
             if durations is not None:
                 for of_pass in items.nodes.values():
                     durations.set(of_pass.nodes, stage, slowness)
             encoder = StageEncoder(items, tensors)
-            nodes += encoder.num_nodes * len(of_order)
-            for rank, content in _files(plan, encoder, [r for r in of_order if r in missing], groups, folder):
-                header = metadata(rank)
-                folder.write_whole(file_name(rank), header, content.data, synced=False)
-                size += len(header) + len(content)
-                advance(1)
-    return Written(tuple(ranks), nodes, size, groups.count, kept)
+            peers = encoder.peers
+            of_lengths: dict[tuple[int, ...], list[tuple[int, RankValues]]] = {}
+            for rank in of_order:
+                values = rank_values(plan, groups, rank, peers)
+                of_lengths.setdefault(_lengths(values), []).append((rank, values))
+            found += [_SameLayout(encoder, alike) for alike in of_lengths.values()]
+    return found
 
 
 def _alike(
@@ -212,24 +259,6 @@ def _alike(
         slowness = durations.slowness(rank) if durations else 1.0
         found.setdefault((odd, slowness), []).append(rank)
     return found
-
-
-def _files(
-    plan: TracedPlan, encoder: StageEncoder, ranks: Sequence[int], groups: RankGroups, folder: OpenFolder
-) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the files of some ranks of a stage, those whose numbers have the same lengths together."""
-    peers = encoder.peers
-    alike: dict[tuple[int, ...], list[tuple[int, RankValues]]] = {}
-    for rank in ranks:
-        values = rank_values(plan, groups, rank, peers)
-        alike.setdefault(_lengths(values), []).append((rank, values))
-    left = len(ranks)
-    for of_lengths in alike.values():
-        file = encoder.file(of_lengths[0][1])
-        _check_space(folder, left * len(file.content))
-        left -= len(of_lengths)
-        for rank, values in of_lengths:
-            yield rank, file.of_rank(values)
 
 
 def _lengths(values: RankValues) -> tuple[int, ...]:

@@ -88,6 +88,17 @@ def test_a_run_goes_on_where_it_was_stopped(whole, tmp_path):
     assert (write(tmp_path).written.kept, write(tmp_path).written.num_bytes) == (8, 0)
 
 
+@pytest.mark.parametrize("name", ["trace.3.et", "comm_groups.json"])
+@pytest.mark.parametrize("damage", [lambda data: data[:-7], lambda data: data[:50] + b"?" + data[51:]])
+def test_a_damaged_file_is_written_again(whole, tmp_path, caplog, name, damage):
+    for own, data in content(whole).items():
+        (tmp_path / own).write_bytes(damage(data) if own == name else data)
+    caplog.set_level("INFO", "dsx")
+    assert write(tmp_path).written.kept == (7 if name.endswith(".et") else 8)
+    assert content(tmp_path) == content(whole)
+    assert "written again" in caplog.text
+
+
 def test_ctrl_c_leaves_whole_files_only(whole, tmp_path):
     def stop(done, total, what):
         if done == 3:
@@ -146,6 +157,12 @@ def test_too_little_space_is_known_before(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=1025, f_frsize=1024))
         with pytest.raises(StoreError, match=r"needs .* more in .*, where 1.05 MB are free: write fewer ranks"):
+            write(tmp_path)
+    assert trace_files(tmp_path) == before
+    with monkeypatch.context() as patched:
+        # Room for the first stage and not for the second: nothing is written.
+        patched.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=(1 << 20) + needed + 1, f_frsize=1))
+        with pytest.raises(StoreError, match=r"the trace needs .* free"):
             write(tmp_path)
     assert trace_files(tmp_path) == before
     with monkeypatch.context() as patched:
@@ -294,3 +311,17 @@ def test_ranks_that_are_not_there(tmp_path):
     with pytest.raises(InputError, match="did you mean 'stages'"):
         write(tmp_path / "new", ranks="stage")
     assert not (tmp_path / "new").exists()
+
+
+def test_process_groups_of_something_else_stay(tmp_path):
+    (tmp_path / "comm_groups.json").write_text('{"1": [0, 1]}')
+    with pytest.raises(StoreError, match=r"comm_groups\.json of something else: give another folder"):
+        write(tmp_path)
+    assert (tmp_path / "comm_groups.json").read_text() == '{"1": [0, 1]}'
+
+
+@pytest.mark.parametrize("manifest", ["[" * 100_000, '{"trace": "x", "ranks": [1e999]}'], ids=["deep", "infinite"])
+def test_a_manifest_that_cannot_be_read(tmp_path, manifest):
+    (tmp_path / "manifest.json").write_text(manifest)
+    with pytest.raises(StoreError, match=r"has a manifest\.json of something else"):
+        write(tmp_path)
