@@ -36,17 +36,11 @@ def validate(document: Document, model: type[S], context: object = None) -> S:
         raise SpecError("\n".join(faults)) from None
 
 
-def _is_tag(step: str | int) -> bool:
-    # By convention, the arms of a union have tags such as "<top>", which are not part of the data.
-    return isinstance(step, str) and step.startswith("<") and step.endswith(">") and len(step) > 2
-
-
 def _fault(document: Document, model: type[BaseModel], details: ErrorDetails) -> str:
     location = details["loc"]
     if location and location[-1] == "[key]":  # pydantic's mark for a fault of the key itself
         location = location[:-1]
-    path: KeyPath = tuple(step for step in location if not _is_tag(step))
-    return document.message(path, _message(model, location, details))
+    return document.message(_walked(model, location)[1], _message(model, location, details))
 
 
 def _message(model: type[BaseModel], location: KeyPath, details: ErrorDetails) -> str:
@@ -103,17 +97,33 @@ def _known_keys(model: type[BaseModel], location: KeyPath) -> list[str]:
 
 def _part(model: type[BaseModel], location: KeyPath) -> type[BaseModel]:
     """Return the model of the schema at `location`, which is a section."""
+    return _walked(model, location)[0]
+
+
+def _annotated(union: Any) -> list[tuple[Any, Any]]:
+    """Return the annotated arms of a union, each with its annotation."""
+    return [get_args(arm)[:2] for arm in get_args(union) if get_origin(arm) is Annotated]  # pyright: ignore[reportReturnType]
+
+
+def _walked(model: type[BaseModel], location: KeyPath) -> tuple[Any, KeyPath]:
+    """Return the part of the schema at `location`, and the path of its keys; None beneath a value without keys.
+
+    The arms of a union have tags such as "<top>", which are steps of a location and not part of the data.
+    """
     kind: Any = model
+    path: list[str | int] = []
     for step in location:
-        if _is_tag(step):
-            arms = (get_args(arm) for arm in get_args(kind))
-            kind = next(arm[0] for arm in arms if Tag(str(step)) in arm[1:])
-        elif isinstance(kind, type) and issubclass(kind, BaseModel):
-            kind = kind.model_fields[str(step)].annotation
+        arms = {tag.tag: arm for arm, tag in _annotated(kind) if isinstance(tag, Tag)}
+        if step in arms:
+            kind = arms[step]
         else:
-            kind = get_args(kind)[-1]
+            path.append(step)
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                kind = kind.model_fields[str(step)].annotation if str(step) in kind.model_fields else None
+            else:
+                kind = next(reversed(get_args(kind)), None)
         if type(None) in get_args(kind):  # an optional part
             kind = get_args(kind)[0]
         if get_origin(kind) is Annotated and not isinstance(get_args(kind)[1], Tag):
             kind = get_args(kind)[0]
-    return kind
+    return kind, tuple(path)

@@ -10,6 +10,7 @@ from dsx.errors import InputError
 Slow = str | Sequence[str] | Mapping[int, float]
 
 _SHOWN = 8  # ranks in an error
+_MOST_DIGITS = 9  # of a rank
 _EXAMPLE = "RANKS=FACTOR is wanted, as in 0-7=1.3 or 3,5=2"
 
 
@@ -39,10 +40,18 @@ def _texts(slow: Slow | None) -> list[str]:
     if isinstance(slow, str):
         return [slow]
     if isinstance(slow, Mapping):
-        return [f"{rank}={factor}" for rank, factor in slow.items()]
+        return [f"{_number(rank)}={_number(factor)}" for rank, factor in slow.items()]
     if isinstance(slow, Sequence) and all(isinstance(text, str) for text in slow):
         return [*slow]
     raise wrong("slow", slow, "RANKS=FACTOR is wanted, such as '0-7=1.3', a list of them, or a mapping of ranks")
+
+
+def _number(given: object) -> str:
+    """Return a number of a mapping as text."""
+    try:
+        return f"{given}"
+    except ValueError:  # a whole number of thousands of digits
+        raise InputError(f"slow: a number has thousands of digits; {_EXAMPLE}") from None
 
 
 def _factor(text: str, given: str) -> float:
@@ -58,7 +67,7 @@ def _factor(text: str, given: str) -> float:
 def _ranks(text: str, given: str, known: Collection[int]) -> list[int]:
     first, dash, last = (end.strip() for end in given.partition("-"))
     last = last if dash else first
-    if not all(end.isascii() and end.isdigit() for end in (first, last)):
+    if not all(end.isascii() and end.isdigit() and len(end) <= _MOST_DIGITS for end in (first, last)):
         raise InputError(f"--slow {text}: {given.strip()!r} is no rank and no range of ranks; {_EXAMPLE}")
     low, high = int(first), int(last)
     if low > high:

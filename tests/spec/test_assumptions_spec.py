@@ -147,3 +147,11 @@ def test_a_set_finds_the_tables_beside_the_file_that_mentions_it(tmp_path):
 def test_an_effect_beyond_a_factor_of_a_hundred_is_refused(effect):
     with pytest.raises(SpecError, match=r"effects\.stack\.own"):
         load_assumptions({"extends": "uncalibrated", "name": "own", "effects": {"stack": {"own": float(effect)}}})
+
+
+@pytest.mark.parametrize("key", ["<x>", "<top>", "<>", "<one>"])
+def test_a_key_that_looks_like_a_tag_of_the_schema(tmp_path, key):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f'extends: default\nname: x\nspecialise: {{"{key}": 5}}\n')
+    with pytest.raises(SpecError, match=re.escape(f"mine.yaml:3: specialise.{key}: expected a section with the keys")):
+        load_assumptions(str(file))

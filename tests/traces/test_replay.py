@@ -3,7 +3,8 @@
 import pytest
 from trace_columns import broadcast, comp, load, receive, reduce_over_two, send, step, store, trace
 
-from dsx.errors import TraceError
+from dsx.errors import InputError, TraceError
+from dsx.traces.slow_ranks import slow_ranks
 
 
 def parts(times):
@@ -277,3 +278,11 @@ def test_what_no_rank_does_is_named():
 def test_a_node_depends_on_earlier_ones():
     with pytest.raises(TraceError, match=r"rank 0: node 1 \('a'\) depends on node 2 \('b'\), which is not before it"):
         step(trace(0, comp(1, deps=[1], name="a"), comp(1, name="b")))
+
+
+@pytest.mark.parametrize(
+    "slow", [f"0={'1' * 5000}", f"{'1' * 5000}=2", f"0-{'9' * 5000}=2", {0: 10**5000}, {10**5000: 2}], ids=range(5)
+)
+def test_numbers_of_thousands_of_digits_are_no_slow_ranks(slow):
+    with pytest.raises(InputError, match="slow"):
+        slow_ranks(slow, range(4))
