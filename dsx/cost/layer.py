@@ -352,14 +352,16 @@ def _communication(
             if shape.beside is not None:
                 # Collectives beside one kernel do not overlap with the same part of it.
                 at = (shape.direction, shape.beside)
-                overlapped = xp.minimum(time, left.setdefault(at, work.per_key(busy[at])))
-                left[at] = left[at] - overlapped
+                free = left.get(at, work.per_key(busy[at]))
+                overlapped = xp.minimum(time, free)
+                left[at] = free - overlapped
                 time = time - getattr(assumptions, OVERLAP[name]) * overlapped
             plain[where] = plain.get(where, 0.0) + time
     for (direction, kernel, axis), of_kinds in hops.items():
         part = work.per_key(busy[direction, kernel] / work.sizes[axis])
-        nothing = xp.zeros_like(part)
-        gathered, scattered = of_kinds.get(True, nothing), of_kinds.get(False, nothing)
+        nothing: PerKey = xp.zeros_like(part)
+        gathered: PerKey = of_kinds.get(True, nothing)
+        scattered: PerKey = of_kinds.get(False, nothing)
         # Beside the first part, beside the last one, and beside each between them.
         first, last, between = (xp.maximum(hop - part, nothing) for hop in (gathered, scattered, gathered + scattered))
         where = (direction, kernel, COMM_COLUMN[axis])

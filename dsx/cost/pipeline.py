@@ -124,8 +124,8 @@ def _unlike_chunks_s(schedule: int, chunks: Layers, layers: LayerSeconds, send: 
 
     Embedding and head are beside a chunk, or they replace a layer of it. The closed form has both.
     """
-    pp, vpp = choices.pp, choices.vpp
-    counts = sum(chunks.values())
+    pp, vpp, many = map(np.asarray, (choices.pp, choices.vpp, choices.num_microbatches))
+    counts = np.add.reduce([np.asarray(of_kind) for of_kind in chunks.values()])
     number = np.arange(len(counts))[:, None, None] * pp + np.arange(counts.shape[1])[:, None]
     there = (np.arange(counts.shape[1])[:, None] < pp) & (number < pp * vpp)
     inner = there & (number > 0) & (number < pp * vpp - 1)
@@ -136,15 +136,17 @@ def _unlike_chunks_s(schedule: int, chunks: Layers, layers: LayerSeconds, send: 
     found = np.full(len(pp), -np.inf)
     if len(rows):
 
-        def of_rows(values: PerPlan) -> PerPlan:
+        def of_rows(values: PerPlan) -> np.ndarray:
             return np.broadcast_to(values, pp.shape)[rows]
 
         exposed_s, hidden_s = 0.5 * of_rows(send.exposed_s), 0.5 * of_rows(send.hidden_s)  # one way
-        layers_of = {kind: layer[:, :, rows] for kind, layer in chunks.items()}
-        ways = (over_layers(layers_of, [*map(of_rows, seconds)]) + exposed_s for seconds in layers[:2])
-        found[rows] = replayed_s(
-            SCHEDULES[schedule], *ways, hidden_s, pp[rows], vpp[rows], choices.num_microbatches[rows]
+        layers_of = {kind: np.asarray(layer)[:, :, rows] for kind, layer in chunks.items()}
+        forward_s, backward_s = (
+            np.asarray(over_layers(layers_of, [*map(of_rows, seconds)]) + exposed_s)
+            for seconds in (layers.forward_s, layers.backward_s)
         )
+        sizes = pp[rows], vpp[rows], many[rows]
+        found[rows] = replayed_s(SCHEDULES[schedule], forward_s, backward_s, hidden_s, *sizes)
     return found
 
 

@@ -7,7 +7,7 @@ Not modelled: clusters of different devices.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
 from pydantic import (
     BaseModel,
@@ -101,7 +101,15 @@ class DeviceSpec(Spec):
         return self
 
 
-def peak_flops(device: DeviceSpec, precision: str) -> float:
+class HasPeak(Protocol):
+    """A device, stated or priced."""
+
+    @property
+    def matrix_flops(self) -> Any:
+        """FLOP/s of the data sheet in 16 bits; `fp8_flops` and likewise are those of other precisions."""
+
+
+def peak_flops(device: HasPeak, precision: str) -> float:
     """Return the data sheet's FLOP/s of multiplies in "bf16", "fp8", "fp4" or "int8"; in 16 bits where it has none."""
     return (getattr(device, f"{precision}_flops") if precision != "bf16" else None) or device.matrix_flops
 

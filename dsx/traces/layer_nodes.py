@@ -264,9 +264,10 @@ class _Numbers:
             return {}
         saved = [tensor for kernel in self.layer.kernels for tensor in kernel.saved]
         operands = {tensor.key: tensor.operand for tensor in saved}
-        values = [value for node in nodes for value in (*node.reads, *node.writes) if value.saved_as in operands]
         by_use: dict[bool, dict[str, Tensor]] = {True: {}, False: {}}
-        for value in values:
+        for value in (value for node in nodes for value in (*node.reads, *node.writes)):
+            if value.saved_as is None or value.saved_as not in operands:
+                continue
             for own in self.resolved([value]):
                 size = self.number(own.bytes) // whole * kept
                 by_use[operands[value.saved_as]][own.name] = Tensor(own.name + CAST, size)

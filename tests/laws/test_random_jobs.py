@@ -22,13 +22,13 @@ GPUS = (4, 6, 8, 12, 16, 20, 24, 32, 36, 40, 48, 64, 72, 80, 96, 128, 144)
 STRATEGIES = ("1d", "2d", "2d-ring", "ulysses", "1d-no-sp")
 SCHEDULES = ("1f1b", "1f1b", "1f1b", "gpipe", "zb-h1")
 BETTER = {
-    "cluster.device.hbm_capacity": 2.0,
-    "cluster.device.hbm_bandwidth": 1.5,
-    "cluster.device.matrix_flops": 1.5,
-    "cluster.device.vector_flops": 1.5,
-    "cluster.network.nvs.bandwidth": 1.5,
-    "cluster.network.net.bandwidth": 1.5,
-    "cluster.network.net.latency": 0.5,
+    "cluster.device.hbm_capacity": (2.0, "B"),
+    "cluster.device.hbm_bandwidth": (1.5, "B/s"),
+    "cluster.device.matrix_flops": (1.5, "FLOP/s"),
+    "cluster.device.vector_flops": (1.5, "FLOP/s"),
+    "cluster.network.nvs.bandwidth": (1.5, "B/s"),
+    "cluster.network.net.bandwidth": (1.5, "B/s"),
+    "cluster.network.net.latency": (0.5, "s"),
 }
 
 
@@ -96,12 +96,12 @@ def best_of(job):
     return dsx.best(job, 1, fix=fix, framework="any", strategy=STRATEGIES)
 
 
-def better(job, field, factor):
-    """Return the job on a cluster in which one field is better by a factor; None if the cluster has no such field."""
+def better(job, field, factor, unit):
+    """Return the job on a cluster in which one field is better by a factor."""
     value = job.cluster
     for name in field.split(".")[1:]:
         value = getattr(value, name)
-    return job.replace(set={field: float(getattr(value, "value", value)) * factor})
+    return job.replace(set={field: f"{factor * value!r} {unit}"})
 
 
 @pytest.mark.sampled(20)
@@ -120,8 +120,8 @@ def test_no_plan_in_rank_order_is_faster_than_the_best(seed):
 def test_better_hardware_never_makes_a_step_slower(seed):
     rng = random.Random(1000 + seed)
     job = drawn_job(rng)
-    field, factor = rng.choice(sorted(BETTER.items()))
-    improved = better(job, field, factor)
+    field, (factor, unit) = rng.choice(sorted(BETTER.items()))
+    improved = better(job, field, factor, unit)
     before, after = best_of(job), best_of(improved)
     if len(before.frame):
         assert after.step_time_s <= before.step_time_s * (1 + 1e-6), (job, field)

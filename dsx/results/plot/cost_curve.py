@@ -77,7 +77,7 @@ def cost_curve(
         text = ax.annotate(f"{number:,}", (day, price), (7, 5), textcoords="offset points", fontsize="small")
         text.set(weight=weight, zorder=5, path_effects=[withStroke(linewidth=3, foreground="white")])
     here = gpus == chosen
-    if here.any():
+    if chosen is not None and here.any():
         marked = {"markersize": 13, "markerfacecolor": "none", "markeredgecolor": "tab:red", "markeredgewidth": 1.8}
         ax.plot(days[here], cost[here] / size, "o", zorder=4, label=f"chosen: {counted(chosen, 'GPU')}", **marked)
     if deadline_days is not None:

@@ -126,7 +126,7 @@ def stated_in(document: Document, section: KeyPath) -> Iterator[tuple[KeyPath, d
     """Yield the whole config, and the section that its family reads if it has one, each with its path."""
     yield (), document.data
     if section:
-        yield section, document.data[section[0]]
+        yield section, document.data[str(section[0])]
 
 
 def _spellings(family: FamilySpec, key: str) -> list[str]:
