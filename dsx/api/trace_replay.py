@@ -29,7 +29,7 @@ from dsx.traces.checks import check
 from dsx.traces.chrome import Event, chrome_file
 from dsx.traces.columns import RankTrace
 from dsx.traces.folder import WORLD, TraceFolder, open_folder, traces
-from dsx.traces.joint_checks import CONTRADICTORY_ORDER
+from dsx.traces.joint_order import CONTRADICTORY_ORDER
 from dsx.traces.replay import Emit
 from dsx.traces.replay_result import RankTimes, StepTimes
 from dsx.traces.slow_ranks import Slow, slow_ranks

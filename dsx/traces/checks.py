@@ -1,7 +1,6 @@
 """Checks of traces: of each file by itself, then of the communication of all ranks (`joint_checks.py`)."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 
@@ -22,7 +21,7 @@ def check(folder: TraceFolder, traces: Iterable[RankTrace]) -> list[Fault]:
     parts: list[Communication] = []
     for trace in traces:
         faults += file_faults(trace, folder)
-        parts.append(communication_of(trace, folder))
+        parts.append(communication_of(trace, folder.members))
     return faults + joint_faults(parts, folder)
 
 
@@ -31,7 +30,7 @@ def file_faults(trace: RankTrace, folder: TraceFolder) -> list[Fault]:
     return [
         *_duplicate_ids(trace),
         *_unknown_dependencies(trace),
-        *(_cycles(trace) or _later(trace)),
+        *_cycles(trace),
         *_groups(trace, folder),
         *_peers(trace),
         *_sizes(trace),
@@ -62,18 +61,6 @@ def _cycles(trace: RankTrace) -> list[Fault]:
     several = f"{len(rows):,} nodes wait for one another: {shown}{more}"
     detail = several if len(rows) > 1 else f"node {shown} waits for itself"
     return at_rows("cycle of dependencies", trace, np.array(rows[:1]), detail)
-
-
-def _later(trace: RankTrace) -> list[Fault]:
-    """Return a note if a node depends on a later one: what ranks do together is checked in the order of files."""
-    before = joined(trace.ctrl_deps, trace.data_deps)
-    readers = np.repeat(np.arange(trace.num_nodes), np.diff(before.starts))
-    late = np.flatnonzero(before.values > readers)
-    if not len(late):
-        return []
-    detail = "depends on a later node of the file; deadlocks are looked for, and steps replayed, in the order of files"
-    found = at_rows("order of the file", trace, readers[late[:1]], detail)
-    return [replace(fault, more=len(late) - 1, is_note=True) for fault in found]
 
 
 def _groups(trace: RankTrace, folder: TraceFolder) -> list[Fault]:

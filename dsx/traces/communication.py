@@ -1,11 +1,14 @@
 """The communication of a rank in file order, without the rest of its trace: what checks of all ranks keep in memory."""
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
 
-from dsx.traces.columns import RankTrace, Texts
-from dsx.traces.folder import WORLD, TraceFolder
+from dsx.traces.columns import Lists, RankTrace, Texts
+from dsx.traces.dag import joined
+from dsx.traces.file_order import stands_in_order
+from dsx.traces.folder import WORLD
 from dsx.traces.messages import COMM_COLL, COMM_RECV, COMM_SEND
 
 
@@ -23,19 +26,31 @@ class Communication:
     sources: np.ndarray  # [N] int64, sending rank; -1 for collectives
     targets: np.ndarray  # [N] int64, receiving rank; -1 for collectives
     tags: np.ndarray  # [N] int64
+    rows: np.ndarray  # [N] int64, in the trace
+    in_order: bool  # whether no node of the trace depends on a later one of the file
+    # What the nodes of the trace depend on; None if that says no more of the order than the file: the communication is
+    # a chain, or there are no dependencies.
+    deps: Lists | None
 
 
-def communication_of(trace: RankTrace, folder: TraceFolder) -> Communication:
-    """Return the communication of a trace; of the folder only its process groups are used."""
+def communication_of(trace: RankTrace, members_of: Callable[[str], Collection[int] | None]) -> Communication:
+    """Return the communication of a trace; `members_of` has the ranks of a process group, None for an unknown one."""
     types = trace.types
-    members = [trace.rank in (folder.members(name) or ()) for name in trace.groups.table]
-    joins = np.array([*members, trace.rank in (folder.members("") or ())], bool)[trace.groups.codes]
+    members = [trace.rank in (members_of(name) or ()) for name in trace.groups.table]
+    joins = np.array([*members, trace.rank in (members_of("") or ())], bool)[trace.groups.codes]
     kept = np.flatnonzero(
         ((types == COMM_COLL) & joins)
         | ((types == COMM_SEND) & (trace.comm_dst >= 0))
         | ((types == COMM_RECV) & (trace.comm_src >= 0))
     )
     types = types[kept]
+    before = joined(trace.ctrl_deps, trace.data_deps)
+    after = np.repeat(np.arange(trace.num_nodes), np.diff(before.starts))
+    previous = np.full(trace.num_nodes, -1)
+    previous[kept[1:]] = kept[:-1]
+    linked = np.unique(after[before.values == previous[after]])
+    in_order = stands_in_order(trace)
+    chained = in_order and len(linked) >= len(kept) - 1
     return Communication(
         rank=trace.rank,
         ids=trace.ids[kept],
@@ -47,6 +62,9 @@ def communication_of(trace: RankTrace, folder: TraceFolder) -> Communication:
         sources=np.select([types == COMM_SEND, types == COMM_RECV], [trace.rank, trace.comm_src[kept]], -1),
         targets=np.select([types == COMM_SEND, types == COMM_RECV], [trace.comm_dst[kept], trace.rank], -1),
         tags=trace.comm_tag[kept],
+        rows=kept,
+        in_order=in_order,
+        deps=None if chained or not len(before.values) else before,
     )
 
 

@@ -1,5 +1,7 @@
 """Orders of a directed graph: a topological order, or a cycle."""
 
+import heapq
+
 import numpy as np
 
 from dsx.traces.columns import Lists
@@ -23,7 +25,7 @@ def joined(*lists: Lists) -> Lists:
 def topological_order(before: Lists) -> np.ndarray:
     """Return the nodes, each after those in its list `before`; fewer than all if some are on or behind a cycle.
 
-    It is the order of the nodes themselves if that is one.
+    Of nodes that may come next the first one does, so it is the order of the nodes themselves if that is one.
     """
     num_nodes = len(before.starts) - 1
     owners = np.repeat(np.arange(num_nodes), np.diff(before.starts))
@@ -33,12 +35,15 @@ def topological_order(before: Lists) -> np.ndarray:
     after = owners[by_cause].tolist()
     starts = np.searchsorted(before.values[by_cause], np.arange(num_nodes + 1)).tolist()
     missing = np.diff(before.starts).tolist()
-    order = [node for node, number in enumerate(missing) if number == 0]
-    for node in order:  # which grows
+    ready = [node for node, number in enumerate(missing) if number == 0]  # in ascending order, which is a heap
+    order = []
+    while ready:
+        node = heapq.heappop(ready)
+        order.append(node)
         for other in after[starts[node] : starts[node + 1]]:
             missing[other] -= 1
             if missing[other] == 0:
-                order.append(other)
+                heapq.heappush(ready, other)
     return np.array(order, np.int64)
 
 

@@ -11,6 +11,7 @@ from dsx.traces.columns import RankTrace, Texts
 from dsx.traces.communication import Communication, communication_of
 from dsx.traces.critical_path import CriticalPath, critical_path, path_parts
 from dsx.traces.faults import Fault
+from dsx.traces.file_order import after_dependencies
 from dsx.traces.folder import TraceFolder
 from dsx.traces.joint_checks import joint_faults
 from dsx.traces.lifetimes import MemoryUse, memory_use
@@ -45,12 +46,13 @@ def summary(folder: TraceFolder, traces: Iterable[RankTrace]) -> dict[str, Any]:
         _add(collectives, *_by_collective(trace, folder))
         _add(transfers, *_by_direction(trace))
         faults += file_faults(trace, folder)
-        parts.append(communication_of(trace, folder))
+        parts.append(communication_of(trace, folder.members))
         if trace.tensors:
-            use = memory_use(trace)
+            ordered = after_dependencies(trace)
+            use = memory_use(ordered)
             peaks.append({"rank": trace.rank, "peak_bytes": use.peak_bytes})
             if worst is None or use.peak_bytes > worst[1].peak_bytes:
-                worst = trace, use
+                worst = ordered, use
         path = critical_path(trace)
         if longest is None or _path_order(path) > _path_order(longest[1]):
             longest = trace, path

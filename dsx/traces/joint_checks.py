@@ -1,8 +1,6 @@
 """Checks of the communication of all ranks: what one rank does, the others must do too, and in a possible order.
 
-Events are what ranks do together: the k-th collective of a group is one event of all members, a send and its receive
-are one. Every rank has its events in the order of its file. If these orders have a cycle, the ranks wait for each other
-for ever.
+Events are what ranks do together (`joint_events.py`); `joint_order.py` checks their order.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,108 +8,31 @@ from itertools import chain, islice
 
 import numpy as np
 
-from dsx.traces.columns import Lists
 from dsx.traces.communication import Communication
-from dsx.traces.dag import cycle
 from dsx.traces.faults import MOST_LISTED, Fault, first_rows, unlisted
 from dsx.traces.folder import TraceFolder
-from dsx.traces.messages import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND
+from dsx.traces.joint_events import JointEvents, group_text, kind_text
+from dsx.traces.joint_order import order_faults
+from dsx.traces.messages import COMM_COLL, COMM_RECV, COMM_SEND
 
-CONTRADICTORY_ORDER = "contradictory order"
-_SHOWN = 6  # ranks or events in a message
-_KINDS = {code: name for name, code in COLLECTIVES.items()}
+_SHOWN = 6  # ranks in a message
 
 
 def joint_faults(parts: Sequence[Communication], folder: TraceFolder) -> list[Fault]:
     """Return the faults between ranks; `parts` are all ranks that have a file."""
     if not parts:
         return []
-    joint = _Joint(parts)
+    joint = JointEvents(parts)
     return [
         *_missing_ranks(joint, folder),
         *_lone_transfers(joint),
         *_different_sizes(joint),
         *_different_sequences(joint, folder),
-        *_order(joint),
+        *order_faults(joint),
     ]
 
 
-class _Joint:
-    """The communication of all ranks as columns, rank after rank, and the event of each row."""
-
-    def __init__(self, parts: Sequence[Communication]) -> None:
-        self.parts = parts
-        self.begins = np.cumsum([0, *(len(part.ids) for part in parts)])
-        self.ranks = np.repeat(np.array([part.rank for part in parts]), np.diff(self.begins))
-        self.types = np.concatenate([part.types for part in parts])
-        self.collectives = np.concatenate([part.collectives for part in parts])
-        self.sizes = np.concatenate([part.sizes for part in parts])
-        self.sources = np.concatenate([part.sources for part in parts])
-        self.targets = np.concatenate([part.targets for part in parts])
-        self.tags = np.concatenate([part.tags for part in parts])
-        self.group_names, self.groups = _one_table(parts)
-        collective = self.types == COMM_COLL
-        # A row's partners have the same label, and the same number of rows with it before them in their rank.
-        self.labels = _codes(
-            np.where(collective, self.groups, -1), self.sources, self.targets, np.where(collective, -1, self.tags)
-        )
-        self.turns = _turns(_codes(self.labels, self.ranks, self.types))
-        self.events = _codes(self.labels, self.turns)
-
-    def name(self, row: int) -> str:
-        """Return the name of a node."""
-        part, at = self._place(row)
-        return self.parts[part].names.of(at)
-
-    def node(self, row: int) -> int:
-        """Return the id of a node."""
-        part, at = self._place(row)
-        return int(self.parts[part].ids[at])
-
-    def _place(self, row: int) -> tuple[int, int]:
-        part = int(np.searchsorted(self.begins, row, side="right")) - 1
-        return part, row - int(self.begins[part])
-
-    def text(self, row: int) -> str:
-        """Return what a node does: "ALL_REDUCE 3 of group '1'", "transfer 0 -> 1 with tag 7"."""
-        if self.types[row] != COMM_COLL:
-            return f"transfer {self.sources[row]} -> {self.targets[row]} with tag {self.tags[row]}"
-        group = self.group_names[self.groups[row]]
-        return f"{_kind(self.collectives[row])} {self.turns[row] + 1} of {_group_text(group)}"
-
-
-def _one_table(parts: Sequence[Communication]) -> tuple[list[str], np.ndarray]:
-    """Return the names of all groups, and that of each row as a position among them."""
-    codes: dict[str, int] = {}
-    columns = []
-    for part in parts:
-        own = np.array([codes.setdefault(name, len(codes)) for name in part.groups.table], np.int64)
-        columns.append(own[part.groups.codes])
-    return list(codes), np.concatenate(columns)
-
-
-def _codes(*columns: np.ndarray) -> np.ndarray:
-    """Return a number for each row, equal where all columns are: 0, 1, 2, ... in the order of the columns."""
-    order = np.lexsort(columns[::-1])
-    new = np.zeros(len(order), bool)
-    for column in columns:
-        ordered = column[order]
-        new[1:] |= ordered[1:] != ordered[:-1]
-    codes = np.empty(len(order), np.int64)
-    codes[order] = np.cumsum(new)
-    return codes
-
-
-def _turns(codes: np.ndarray) -> np.ndarray:
-    """Return for each row how many earlier rows have its code."""
-    order = np.argsort(codes, kind="stable")
-    ordered = codes[order]
-    turns = np.empty(len(codes), np.int64)
-    turns[order] = np.arange(len(codes)) - np.searchsorted(ordered, ordered)
-    return turns
-
-
-def _missing_ranks(joint: _Joint, folder: TraceFolder) -> list[Fault]:
+def _missing_ranks(joint: JointEvents, folder: TraceFolder) -> list[Fault]:
     there = {part.rank for part in joint.parts}
     groups = [folder.members(name) or () for name in joint.group_names]
     # The group of all ranks may be as large as a file states, so it stays a range.
@@ -136,7 +57,7 @@ def _those_in(ranks: Sequence[int], there: set[int]) -> set[int]:
     return {rank for rank in there if rank in ranks} if isinstance(ranks, range) else there.intersection(ranks)
 
 
-def _lone_transfers(joint: _Joint) -> list[Fault]:
+def _lone_transfers(joint: JointEvents) -> list[Fault]:
     there = np.array([part.rank for part in joint.parts])
     size = int(joint.events.max(initial=-1)) + 1
     faults: list[Fault] = []
@@ -160,7 +81,7 @@ def _lone_transfers(joint: _Joint) -> list[Fault]:
     return faults
 
 
-def _different_sizes(joint: _Joint) -> list[Fault]:
+def _different_sizes(joint: JointEvents) -> list[Fault]:
     received = np.full(int(joint.events.max(initial=-1)) + 1, -1)
     receives = np.flatnonzero(joint.types == COMM_RECV)
     received[joint.events[receives]] = receives
@@ -178,7 +99,7 @@ def _different_sizes(joint: _Joint) -> list[Fault]:
     )
 
 
-def _by_rank(joint: _Joint, rows: np.ndarray, what: str, detail: Callable[[int], str]) -> list[Fault]:
+def _by_rank(joint: JointEvents, rows: np.ndarray, what: str, detail: Callable[[int], str]) -> list[Fault]:
     """Return the faults at some rows, the first ones of each rank."""
     own_rows = np.split(rows, np.flatnonzero(np.diff(joint.ranks[rows])) + 1) if len(rows) else []
     return [
@@ -188,7 +109,7 @@ def _by_rank(joint: _Joint, rows: np.ndarray, what: str, detail: Callable[[int],
     ]
 
 
-def _different_sequences(joint: _Joint, folder: TraceFolder) -> list[Fault]:
+def _different_sequences(joint: JointEvents, folder: TraceFolder) -> list[Fault]:
     """Return a fault for each group whose members do not run the same collectives: the first that differs."""
     rows = np.flatnonzero(joint.types == COMM_COLL)
     if not len(rows):
@@ -209,14 +130,14 @@ def _different_sequences(joint: _Joint, folder: TraceFolder) -> list[Fault]:
     for place, (group, at) in enumerate(list(first.items())[:MOST_LISTED]):
         together = rows[begins[at] : begins[at] + present[at]].tolist()
         detail = _difference(joint, together, members[group])
-        text = f"{_group_text(joint.group_names[group])}: {detail}"
+        text = f"{group_text(joint.group_names[group])}: {detail}"
         faults.append(
             Fault("different sequences of collectives", None, None, "", text, more=unlisted(place, len(first)))
         )
     return faults
 
 
-def _difference(joint: _Joint, together: list[int], members: set[int]) -> str:
+def _difference(joint: JointEvents, together: list[int], members: set[int]) -> str:
     """Return how a collective differs between ranks; `together` are the rows of those that have it."""
     one, turn = together[0], joint.turns[together[0]]
     lacking = sorted(members - set(joint.ranks[together].tolist()))
@@ -233,36 +154,10 @@ def _difference(joint: _Joint, together: list[int], members: set[int]) -> str:
     return f"number {turn + 1} differs: {_node_text(joint, one)} and {_node_text(joint, other)}"
 
 
-def _order(joint: _Joint) -> list[Fault]:
-    """Return a fault if the orders of all ranks contradict each other, with the events of one cycle."""
-    earlier, later = joint.events[:-1], joint.events[1:]
-    edges = np.flatnonzero((joint.ranks[:-1] == joint.ranks[1:]) & (earlier != later))
-    edges = edges[np.argsort(later[edges], kind="stable")]
-    starts = np.searchsorted(later[edges], np.arange(int(joint.events.max(initial=-1)) + 2))
-    events = cycle(Lists(starts, earlier[edges]))
-    if not events:
-        return []
-    rows = [
-        next(int(edge) for edge in edges[starts[after] : starts[after + 1]] if earlier[edge] == before)
-        for before, after in zip(events, events[1:] + events[:1], strict=True)
-    ]
-    steps = [f"rank {joint.ranks[row]} has {joint.text(row)} before {joint.text(row + 1)}" for row in rows[:_SHOWN]]
-    more = f"; and {len(rows) - _SHOWN:,} more" if len(rows) > _SHOWN else ""
-    return [Fault(CONTRADICTORY_ORDER, None, None, "", f"{'; '.join(steps)}{more}")]
-
-
-def _node_text(joint: _Joint, row: int) -> str:
-    kind = _kind(joint.collectives[row])
+def _node_text(joint: JointEvents, row: int) -> str:
+    kind = kind_text(joint.collectives[row])
     size = f"{joint.sizes[row]} bytes" if joint.sizes[row] >= 0 else "no stated size"
     return f"{kind} of {size} on rank {joint.ranks[row]} (node {joint.node(row)}, {joint.name(row)})"
-
-
-def _kind(code: int) -> str:
-    return _KINDS.get(int(code), f"collective {code}")
-
-
-def _group_text(name: str) -> str:
-    return f"group {name!r}" if name else "the group of all ranks"
 
 
 def _listed(ranks: Sequence[int], number: int) -> str:

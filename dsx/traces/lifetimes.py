@@ -2,7 +2,7 @@
 
 Versions of a tensor (`NAME#VERSION`) are one buffer. A buffer lives from the first node that writes it to the last one
 that reads or writes it, both included. One that is read before it is written was there from the start and stays to the
-end: weights, optimizer state. Nodes count in file order.
+end: weights, optimizer state. Nodes count in their order in the trace.
 
 Not counted: tensors in the host's memory (`NAME@host`), and what no node reads or writes.
 """

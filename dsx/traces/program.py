@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from dsx.errors import TraceError
 from dsx.traces.columns import Lists, RankTrace
 from dsx.traces.messages import COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
-from dsx.traces.node_names import node_text
 from dsx.traces.node_times import NodeTimes, is_inline
 from dsx.traces.panels import Panels, in_panels, panels_of
 
@@ -62,10 +60,9 @@ def program(
     axes: dict[str, int],
     stand_ins: Mapping[int, int],
 ) -> Program:
-    """Return the program of a rank; seconds.
+    """Return the program of a rank, none of whose nodes depends on a later one; seconds.
 
     `axes` numbers the mesh axes and gets those that it lacks. `stand_ins` has the rank whose file stands for a rank.
-    Raises TraceError if a node depends on a later one.
     """
     panels = panels_of(trace)
     roles = _roles(trace, panels)
@@ -122,9 +119,6 @@ def _dependencies(trace: RankTrace, roles: np.ndarray, panels: Panels) -> list[t
     classes = np.array([_CLASS.get(kind, 3) for kind in range(int(trace.types.max(initial=0)) + 1)])
     crossing = classes[trace.types[after]] != classes[trace.types[before]]
     readers, read = np.concatenate([readers, after[crossing]]), np.concatenate([read, before[crossing]])
-    if (late := np.flatnonzero(read >= readers)).size:
-        this, that = (node_text(trace, int(rows[late[0]])) for rows in (readers, read))
-        raise TraceError(f"rank {trace.rank}: {this} depends on {that}, which is not before it in the file")
     waits = roles[read] > _LAST_ON_COMPUTE
     # A panel of the result is there before the multiply ends.
     reduced = np.zeros(len(roles), bool)

@@ -17,7 +17,7 @@ compute stream waits for something else counts as held. A send does not wait for
 its send is, and takes no time of a stream. A multiply in n panels starts panel i when the collectives of the panel are
 there and panel i - 1 is done.
 
-Ranks run through their nodes in file order as far as they can. Since all streams are in order and times only add up
+Ranks run through their nodes in program order as far as they can. Since all streams are in order and times only add up
 and take maxima, the order in which ranks are looked at does not matter.
 """
 

@@ -9,6 +9,10 @@ from dsx.cost.assumptions import Assumptions
 from dsx.errors import TraceError
 from dsx.hardware.cluster import Cluster
 from dsx.traces.columns import RankTrace
+from dsx.traces.communication import communication_of
+from dsx.traces.file_order import in_order, stands_in_order
+from dsx.traces.joint_events import JointEvents
+from dsx.traces.joint_order import order_faults
 from dsx.traces.messages import COMM_COLL, COMM_RECV
 from dsx.traces.node_names import node_text
 from dsx.traces.node_times import NodePricer
@@ -16,6 +20,7 @@ from dsx.traces.placement import placement
 from dsx.traces.program import ALL_RANKS, program
 from dsx.traces.replay import Emit, replayed
 from dsx.traces.replay_result import StepTimes
+from dsx.traces.start_order import start_orders
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +64,29 @@ def replay_step(
     pricer = NodePricer(cluster, assumptions, placement(cluster.network, traces.ranks_per_domain), members)
     dispatch_latency = float(assumptions.dispatch_latency)
     axes: dict[str, int] = {}
+    factors = slow or {}
     programs = [
-        program(trace, pricer(trace, (slow or {}).get(rank, 1.0)), dispatch_latency, axes, stand_ins)
-        for rank, trace in sorted(traces.ranks.items())
+        program(trace, pricer(trace, factors.get(trace.rank, 1.0)), dispatch_latency, axes, stand_ins)
+        for trace in _in_program_order([trace for _, trace in sorted(traces.ranks.items())], members, pricer)
     ]
     waited_for = {name: [rank for rank in ranks if rank in traces.ranks] for name, ranks in members.items()}
     return replayed(programs, waited_for, [*axes], emit)
+
+
+def _in_program_order(
+    ranks: Sequence[RankTrace], members: Mapping[str, Sequence[int]], pricer: NodePricer
+) -> Sequence[RankTrace]:
+    """Return traces with their nodes in program order: that of their files, unless a node depends on a later one.
+
+    Raises TraceError if there is none, since ranks wait for each other.
+    """
+    if all(map(stands_in_order, ranks)):
+        return ranks
+    joint = JointEvents([communication_of(trace, members.get) for trace in ranks])
+    if faults := order_faults(joint):
+        raise TraceError(f"the replay cannot go on, since ranks wait for each other: {faults[0].detail}")
+    orders = start_orders(ranks, [pricer(trace).seconds for trace in ranks], joint)
+    return [in_order(trace, rows) for trace, rows in zip(ranks, orders, strict=True)]
 
 
 def _check_complete(traces: StepTraces, members: Mapping[str, Sequence[int]], stand_ins: Mapping[int, int]) -> None:

@@ -219,11 +219,29 @@ def test_members_that_have_no_file_do_not_hide_a_difference(tmp_path):
     assert {fault.what for fault in faults} == {"missing ranks", "different sequences of collectives"}
 
 
-def test_a_dependency_on_a_later_node_is_noted(tmp_path):
-    write_folder(tmp_path, {0: [comp(1, data=[2]), comp(2)]})
-    folder = open_folder(tmp_path)
-    (fault,) = check(folder, traces(folder))
-    assert fault.is_note and (fault.what, fault.node) == ("order of the file", 1)
+def test_dependencies_decide_where_a_file_is_not_in_order(tmp_path):
+    """Rank 0 states its collectives in another order than rank 1; by its dependencies the orders are the same."""
+    groups = {"1": [0, 1], "2": [0, 1]}
+    ranks = {0: [coll(1, data=[2]), comp(2, data=[3]), coll(3, "2")], 1: [coll(1, "2"), comp(2, data=[1]), coll(3)]}
+    assert faults_of(tmp_path, ranks, groups) == []
+    ranks[1] = [coll(1), comp(2, data=[1]), coll(3, "2", data=[2])]
+    (fault,) = faults_of(tmp_path, ranks, groups)
+    assert fault.detail == (
+        "rank 1 has ALL_REDUCE 1 of group '1' before ALL_REDUCE 1 of group '2'; "
+        "rank 0 has ALL_REDUCE 1 of group '2' before ALL_REDUCE 1 of group '1'"
+    )
+
+
+def test_files_that_contradict_each_other_are_faults_only_if_dependencies_do(tmp_path):
+    """Communication that is not chained: what is independent may start in either order."""
+    groups = {"1": [0, 1], "2": [0, 1]}
+    ranks = {0: [comp(1), coll(2, data=[1]), coll(3, "2")], 1: [comp(1), coll(2, "2", data=[1]), coll(3)]}
+    assert faults_of(tmp_path, ranks, groups) == []
+    ranks = {rank: [comp(1), first, second] for rank, (_, first, second) in ranks.items()}
+    ranks[0][2] = coll(3, "2", ctrl=[2])
+    ranks[1][2] = coll(3, ctrl=[2])
+    (fault,) = faults_of(tmp_path, ranks, groups)
+    assert fault.what == "contradictory order"
 
 
 @pytest.mark.parametrize(

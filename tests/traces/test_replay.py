@@ -275,14 +275,33 @@ def test_what_no_rank_does_is_named():
         step(trace(0, reduce_over_two(1), reduce_over_two(1)), trace(1, reduce_over_two(1)))
 
 
-def test_a_node_depends_on_earlier_ones():
-    with pytest.raises(TraceError, match=r"rank 0: node 1 \('a'\) depends on node 2 \('b'\), which is not before it"):
-        step(trace(0, comp(1, deps=[1], name="a"), comp(1, name="b")))
-
-
 @pytest.mark.parametrize(
     "slow", [f"0={'1' * 5000}", f"{'1' * 5000}=2", f"0-{'9' * 5000}=2", {0: 10**5000}, {10**5000: 2}], ids=range(5)
 )
 def test_numbers_of_thousands_of_digits_are_no_slow_ranks(slow):
     with pytest.raises(InputError, match="slow"):
         slow_ranks(slow, range(4))
+
+
+def test_a_file_that_is_not_in_order_runs_by_its_dependencies():
+    """Two microbatches over two stages, each with forward and backward behind each other in the file."""
+    first = [receive(1, 11), comp(3, deps=[0, 2], name="back"), comp(2, name="there"), send(1, 1, 0, deps=[2])]
+    second = [send(0, 11, 0, deps=[2]), receive(0, 1), comp(3, deps=[3]), comp(2, deps=[1])]
+    first += [receive(1, 12), comp(3, deps=[4, 6]), comp(2), send(1, 2, 0, deps=[6])]
+    second += [send(0, 12, 0, deps=[6]), receive(0, 2), comp(3, deps=[7]), comp(2, deps=[5])]
+    events = []
+    found = step(trace(0, *first), trace(1, *second), emit=lambda *event: events.append(event))
+    # Stage 0 runs its second forward while stage 1 has the first microbatch, from 2 to 7; that has the second one until
+    # 12, and stage 0 the last backward after it.
+    assert [times.step_s for times in found.ranks] == [15.0, 12.0]
+    assert (0, "compute", "there", 0.0, 2.0) in events and (0, "compute", "back", 7.0, 3.0) in events
+
+
+def test_ranks_whose_dependencies_make_them_wait_for_each_other_are_named():
+    late = [comp(1, deps=[1]), comp(1)]
+    ranks = [
+        trace(rank, *late, receive(1 - rank, 1 - rank), comp(1, deps=[2]), send(1 - rank, rank, 1, deps=[3]))
+        for rank in (0, 1)
+    ]
+    with pytest.raises(TraceError, match=r"rank 1 has transfer 0 -> 1 with tag 0 before transfer 1 -> 0"):
+        step(*ranks)
