@@ -9,7 +9,7 @@ Where bandwidth is to be allocated, each chain has its own: whole parts of what 
 some from one receiver to another.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ PARTS = 8  # of the bandwidth of a server, for each other server
 _NEIGHBOURS = 16  # that a move of a unit chooses from; every second one is the unit itself
 # Nominal seconds of a step of all chains, and more for each row: how many fit in must not depend on the clock.
 _STEP_S, _STEP_PER_ROW_S = 1e-4, 6e-7
+_UNHEARD_S = 0.2  # nominal seconds between two looks at the clock
 _LEAST = 1e-3  # bytes/s: no bandwidth, as a number that can be multiplied by no bytes
 _SHARED = 2  # times as long take steps that allocate bandwidth
 
@@ -96,6 +97,8 @@ def _annealed(
     hot: Any,
     cold: Any,
     steps: Any,
+    begin: Any,
+    end: Any,
     limit: float,
     machine: Machine,
     allocates: bool,
@@ -134,7 +137,7 @@ def _annealed(
             None if share is None else jnp.where(better, share, chains.best_share),
         )
 
-    return jax.lax.fori_loop(0, steps, step, chains)
+    return jax.lax.fori_loop(begin, end, step, chains)
 
 
 class Annealing:
@@ -191,8 +194,8 @@ class Annealing:
         per_row_s = _STEP_PER_ROW_S * (1 if self.share is None else _SHARED)
         return max(int(seconds / (_STEP_S + len(self.rows.op) * per_row_s)), 1)
 
-    def run(self, steps: int, hot: float, cold: float) -> Schedule | None:
-        """Anneal for some steps; return the schedule of the best placement, None if none fits.
+    def run(self, steps: int, hot: float, cold: float, stop: Callable[[], bool] = lambda: False) -> Schedule | None:
+        """Anneal for some steps, or until `stop`; return the schedule of the best placement, None if none fits.
 
         Temperatures are shares of the makespan. With a network, `timing` has the bandwidths of the schedule after that.
         """
@@ -200,9 +203,16 @@ class Annealing:
         fixed = {"limit": self.limit, "machine": self.machine}
         chains = _started(self.key, self.placement, self.share, self.rows, self.memory, self.part_s, **fixed)
         warm = (jnp.int32(self.num_units), jnp.float32(hot * scale), jnp.float32(cold * scale), jnp.int32(steps))
-        chains = _annealed(
-            chains, self.rows, self.memory, self.part_s, self.near, *warm, **fixed, allocates=self.allocates
-        )
+        # Compiled code does not hear Ctrl-C, so it runs for a while only.
+        each = self.steps_in(_UNHEARD_S)
+        for begin in range(0, steps, each):
+            part = (jnp.int32(begin), jnp.int32(min(begin + each, steps)))
+            chains = _annealed(
+                chains, self.rows, self.memory, self.part_s, self.near, *warm, *part, **fixed, allocates=self.allocates
+            )
+            chains.best_s.block_until_ready()
+            if stop():
+                break
         self.key, self.placement, self.share = chains.key, chains.placement, chains.share
         seconds = np.asarray(chains.best_s)
         chain = int(seconds.argmin())

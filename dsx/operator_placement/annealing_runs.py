@@ -49,7 +49,7 @@ def annealed_once(
         if stop():
             return
         annealing = run.annealing
-        made = annealing.run(annealing.steps_in(seconds / len(runs)), hot, cold)
+        made = annealing.run(annealing.steps_in(seconds / len(runs)), hot, cold, stop)
         if made is None:
             continue
         if run.reduced is None or made.makespan_s < run.reduced.schedule.makespan_s:

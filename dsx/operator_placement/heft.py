@@ -5,15 +5,23 @@ enough. The first operator of a unit places all of it.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from dsx.operator_placement.schedule import Schedule, Timing
 
 
-def heft(timing: Timing, unit: Sequence[int], ranks: Sequence[float] | None = None) -> Schedule | None:
-    """Return the schedule; None if memory has no room for a unit that is due. `unit` has that of each operator."""
+def heft(
+    timing: Timing,
+    unit: Sequence[int],
+    ranks: Sequence[float] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Schedule | None:
+    """Return the schedule; None if memory has no room for a unit that is due, and at `stop`.
+
+    `unit` has the unit of each operator.
+    """
     graph, devices = timing.graph, timing.devices
     ranks = timing.ranks() if ranks is None else ranks
     # Operators that take no time have the rank of a successor, so the order of the graph decides.
@@ -24,6 +32,8 @@ def heft(timing: Timing, unit: Sequence[int], ranks: Sequence[float] | None = No
     placement, start, end = ([0] * graph.num_ops, [0.0] * graph.num_ops, [0.0] * graph.num_ops)
     busy: list[list[tuple[float, float]]] = [[] for _ in range(devices.count)]  # (start, end), in order
     for op in order:
+        if stop():
+            return None
         own = unit[op]
         fixed = device_of.get(own)
         choices = [fixed] if fixed is not None else [d for d in range(devices.count) if room[d] >= needs[own]]

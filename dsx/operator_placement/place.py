@@ -35,6 +35,8 @@ from dsx.operator_placement.thresholds import by_distribution
 _SEARCH, _TREE, _JOINT, _MCMC = 0.3, 0.1, 0.3, 0.1  # shares of the time
 _REDUCED, _FIT = 0.1, 0.1  # of exact search before bandwidths, and of a first placement that fits
 _LEAST_FIT_S = 2.0
+_BASELINES = 0.4  # of the ways that are known from elsewhere, at most
+_GRACE, _GRACE_S = 0.25, 5.0  # beyond the time, as a share of it and at least, before what is going on is cut off
 _MCMC_STEPS = 25_000
 _STEP_PER_OP_S = 6e-8  # nominal seconds of a step of MCMC, for each operator
 _FEW = 60  # operators that CP-SAT places exactly, whatever the gap
@@ -86,7 +88,9 @@ def place(
         with work.until_stopped():
             work.compare(network)
     source = placed.found.source
-    placed.reduction = placed.found.reductions.get(source) or reduce(graph, devices, by_distribution(graph))
+    placed.reduction = placed.found.reductions.get(source)
+    if placed.reduction is None and not work.over():
+        placed.reduction = reduce(graph, devices, by_distribution(graph))
     return placed
 
 
@@ -118,15 +122,22 @@ class _Work:
         """Seconds that are left."""
         return self.until - monotonic()
 
-    def _over(self) -> bool:
-        return self.placed.stopped or self.stop()
+    def over(self) -> bool:
+        """Return whether work that has begun must end: the user stopped it, or the time is long up."""
+        grace = max(_GRACE_S, _GRACE * self.seconds)
+        return self.placed.stopped or self.stop() or self.left < -grace
 
     def baselines(self) -> None:
         """Run the ways that are known from elsewhere."""
         placed, graph, devices = self.placed, self.placed.graph, self.placed.devices
         placed.bound = Bound(max(path_bound_s(graph, devices), load_bound_s(graph, devices)), 0)
         timing = Timing(graph, devices)
-        placed.found = begun(timing)
+        until = self.left - _BASELINES * self.seconds - _GRACE_S
+
+        def over() -> bool:
+            return self.over() or self.left < until
+
+        begun(timing, placed.found, over)
         if devices.count == 1:
             return
         if find_spec("pymetis") is not None:
@@ -134,19 +145,19 @@ class _Work:
         if (start := single_device(timing)) is not None:
             most = _MCMC * self.seconds / (_STEP_PER_OP_S * max(graph.num_ops, 1))
             placed.mcmc_steps = int(min(_MCMC_STEPS, max(most, 1)))
-            placed.found.take("mcmc", mcmc(timing, self.unit.tolist(), start, placed.mcmc_steps, self.seed))
+            placed.found.take("mcmc", mcmc(timing, self.unit.tolist(), start, placed.mcmc_steps, self.seed, over))
 
     def search(self) -> None:
         """Anneal reduced graphs."""
         placed = self.placed
-        if self._over() or placed.close(0.0):
+        if self.over() or placed.close(0.0):
             return
         search(
             placed.graph,
             placed.devices,
             _SEARCH * self.seconds,
             self.seed,
-            lambda: self._over() or placed.close(0.0),
+            lambda: self.over() or placed.close(0.0),
             lambda _: self.told(placed),
             placed.found,
         )
@@ -156,7 +167,7 @@ class _Work:
         placed = self.placed
         if placed.found.best is not None or find_spec("ortools") is None:
             return
-        packing = fitting(placed.graph, placed.devices, self.unit, max(_FIT * self.seconds, _LEAST_FIT_S), self._over)
+        packing = fitting(placed.graph, placed.devices, self.unit, max(_FIT * self.seconds, _LEAST_FIT_S), self.over)
         if packing.impossible:
             raise NothingFeasible(shortage(placed.graph, placed.devices, self.unit, proved=True))
         if packing.device is not None:
@@ -165,10 +176,10 @@ class _Work:
     def allocate(self, network: Network) -> None:
         """Find the bandwidths of servers."""
         placed, best = self.placed, self.placed.found.best
-        if best is None or self._over() or placed.close(0.0):
+        if best is None or self.over() or placed.close(0.0):
             return
         placed.uniform_s = best.makespan_s
-        made = allocate(placed.graph, placed.devices, network, _JOINT * self.seconds, best, self._over, self.seed)
+        made = allocate(placed.graph, placed.devices, network, _JOINT * self.seconds, best, self.over, self.seed)
         placed.stopped = placed.stopped or made.stopped
         if made.schedule.makespan_s < best.makespan_s:
             placed.bandwidth = made.bandwidth
@@ -186,7 +197,7 @@ class _Work:
             return
         fast = with_uniform_shares(placed.devices, between)
         made = Timing(placed.graph, fast).best(schedule.device.tolist(), schedule.start_s.tolist())
-        found = search(placed.graph, fast, _TREE * self.seconds, self.seed, self._over)
+        found = search(placed.graph, fast, _TREE * self.seconds, self.seed, self.over)
         placed.tree_s = min(made.makespan_s, *found.makespans_s.values())
 
     def _best_devices(self) -> Devices:
@@ -204,7 +215,7 @@ class _Work:
         placed = self.placed
         gap = 0.0 if placed.graph.num_ops <= _FEW else placed.gap_wanted
         wanted = placed.graph.num_ops <= _MANY and placed.bandwidth is None and not placed.close(gap)
-        if not wanted or self._over() or find_spec("ortools") is None or placed.devices.count == 1:
+        if not wanted or self.over() or find_spec("ortools") is None or placed.devices.count == 1:
             return
         exact = solve(
             placed.graph,
@@ -213,7 +224,7 @@ class _Work:
             max(self.left, 0.2 * self.seconds) / 2,
             gap,
             placed.found.best,
-            self._over,
+            self.over,
             self.seed,
         )
         placed.found.take("exact", exact.schedule)
@@ -227,7 +238,7 @@ class _Work:
     def prove(self) -> None:
         """Raise the bound."""
         placed = self.placed
-        if placed.found.best is None or placed.close(placed.gap_wanted) or self._over():
+        if placed.found.best is None or placed.close(placed.gap_wanted) or self.over():
             return
         if find_spec("ortools") is None or placed.devices.count == 1:
             return
@@ -241,7 +252,7 @@ class _Work:
         devices, shortest_s = self._best_devices(), placed.schedule.makespan_s
         better(
             heavy_bound(
-                placed.graph, devices, self.unit.tolist(), shortest_s, share, placed.gap_wanted, self._over, better
+                placed.graph, devices, self.unit.tolist(), shortest_s, share, placed.gap_wanted, self.over, better
             )
         )
 
@@ -250,7 +261,7 @@ class _Work:
         placed = self.placed
         if placed.found.best is None or placed.close(placed.gap_wanted) or placed.bandwidth is not None:
             return
-        if self.left < 0.05 * self.seconds or self._over() or find_spec("ortools") is None:
+        if self.left < 0.05 * self.seconds or self.over() or find_spec("ortools") is None:
             return
         start = placed.found.reduced_best(_MOST_REDUCED)
         if start is None:
@@ -262,7 +273,7 @@ class _Work:
             min(self.left, _REDUCED * self.seconds) if self.joint else self.left,
             placed.gap_wanted,
             start.schedule,
-            self._over,
+            self.over,
             self.seed,
         )
         placed.stopped = placed.stopped or exact.stopped

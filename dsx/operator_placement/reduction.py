@@ -1,5 +1,6 @@
 """Reduction of a graph: fusion, co-location and fusion inside groups in turn (QuickP, algorithm 2)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,12 +29,21 @@ class Reduction:
         return int(self.group.max(initial=-1)) + 1
 
 
-def reduce(graph: OpGraph, devices: Devices, thresholds: Thresholds, iterate: bool = True) -> Reduction:
-    """Return the reduction of a graph; with one pass of fusion alone, and groups, unless told to `iterate`."""
+def reduce(
+    graph: OpGraph,
+    devices: Devices,
+    thresholds: Thresholds,
+    iterate: bool = True,
+    stop: Callable[[], bool] = lambda: False,
+) -> Reduction:
+    """Return the reduction of a graph; with one pass of fusion alone, and groups, unless told to `iterate`.
+
+    At `stop` no further pass begins.
+    """
     merging = Merging(graph)
     fuse(merging, thresholds.alpha_s)
     groups = colocated(merging, devices)
-    while iterate and fuse_inside(merging, groups, thresholds.alpha_s):
+    while iterate and not stop() and fuse_inside(merging, groups, thresholds.alpha_s):
         fuse(merging, thresholds.alpha_s)
         groups = colocated(merging, devices)
     whole = expanded(merging, groups, thresholds.beta_s) if iterate else groups

@@ -67,13 +67,12 @@ def single_device(timing: Timing) -> Schedule | None:
     return min(found, key=lambda schedule: schedule.makespan_s)
 
 
-def begun(timing: Timing) -> Found:
-    """Return the schedules of one device, and of HEFT, as it is and in the order of its starts."""
-    found = Found()
+def begun(timing: Timing, found: Found, stop: Callable[[], bool] = lambda: False) -> Found:
+    """Add the schedules of one device and, unless stopped, of HEFT, as it is and in the order of its starts."""
     found.take("single_device", single_device(timing))
-    start = heft(timing, alone(timing.graph).tolist())
+    start = heft(timing, alone(timing.graph).tolist(), stop=stop)
     found.take("heft", start)
-    if start is not None and timing.devices.count > 1:
+    if start is not None and timing.devices.count > 1 and not stop():
         found.take("heft, in order", timing.best(start.device.tolist(), start.start_s.tolist()))
     return found
 
@@ -89,13 +88,13 @@ def search(
 ) -> Found:
     """Return the best schedule that some seconds find, added to what is `found`: by default to what `begun` returns.
 
-    `stop` ends the search after a round, `told` hears of each.
+    `stop` ends the search soon, `told` hears of each.
     """
     timing = Timing(graph, devices)
-    found = begun(timing) if found is None else found
+    found = begun(timing, Found(), stop) if found is None else found
     if devices.count == 1 or stop():
         return found
-    runs = _runs(graph, devices, timing, seed, max(int(seconds / _SECONDS_A_RUN), 1))
+    runs = _runs(graph, devices, timing, seed, max(int(seconds / _SECONDS_A_RUN), 1), stop)
     found.reductions = {run.name: run.reduction for run in runs if run.reduction is not None}
     finest = max(runs, key=lambda run: run.annealing.num_units)
     for number in range(_ROUNDS):
@@ -114,35 +113,37 @@ def search(
     return found
 
 
-def _start(timing: Timing, unit: np.ndarray) -> Schedule:
+def _start(timing: Timing, unit: np.ndarray, stop: Callable[[], bool]) -> Schedule:
     """Return the schedule of HEFT; where that has no room, one of large units spread out, which may not fit either."""
-    found = heft(timing, unit.tolist())
+    found = heft(timing, unit.tolist(), stop=stop)
     if found is not None:
         return found
     return timing.in_order(packed(timing.graph, timing.devices, unit).tolist(), timing.graph.order)
 
 
-def _runs(graph: OpGraph, devices: Devices, timing: Timing, seed: int, most: int) -> list[Run]:
-    """Return up to `most` annealings of different graphs."""
+def _runs(
+    graph: OpGraph, devices: Devices, timing: Timing, seed: int, most: int, stop: Callable[[], bool]
+) -> list[Run]:
+    """Return up to `most` annealings of different graphs, at least one; no further ones at `stop`."""
     runs: list[Run] = []
     seen: set[tuple[int, ...]] = set()
     if graph.num_ops <= _MOST_RAW:
         unit = alone(graph)
-        start = _start(timing, unit)
+        start = _start(timing, unit, stop)
         runs.append(Run("as it is", np.arange(graph.num_ops), Annealing(graph, timing, unit, start, seed)))
         seen.add((graph.num_ops, *unit.tolist()))
     for percentile, grouped in _REDUCTIONS:
-        if len(runs) >= most:
+        if len(runs) >= most or (runs and stop()):
             break
         thresholds = by_distribution(graph) if percentile is None else by_percentile(graph, percentile)
-        reduction = reduce(graph, devices, thresholds)
+        reduction = reduce(graph, devices, thresholds, stop=stop)
         unit = reduction.group if grouped else alone(reduction.graph)
         key = (reduction.graph.num_ops, *unit.tolist())
         if key in seen:
             continue
         seen.add(key)
         reduced = Timing(reduction.graph, devices)
-        start = _start(reduced, unit)
+        start = _start(reduced, unit, stop)
         name = f"alpha {reduction.thresholds.source}{', groups' if grouped else ''}"
         annealing = Annealing(reduction.graph, reduced, unit, start, seed)
         runs.append(Run(name, reduction.of_op, annealing, reduction))

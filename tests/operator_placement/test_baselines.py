@@ -5,6 +5,7 @@ import pytest
 from operator_placement.graphs import drawn, graph
 
 from dsx.operator_placement.devices import Devices, Link, uniform
+from dsx.operator_placement.heft import heft
 from dsx.operator_placement.mcmc import mcmc
 from dsx.operator_placement.metis import metis
 from dsx.operator_placement.reduction import alone
@@ -46,3 +47,11 @@ def test_batches_make_the_chain_of_single_proposals(limit):
     assert found.device.tolist() == placement[unit].tolist()
     assert found.makespan_s <= shortest * (1 + 1e-9) < start.makespan_s
     assert violations(given, devices, found) == []
+
+
+def test_batches_look_at_the_clock_and_keep_what_is_found():
+    given, devices = drawn(3, 40), uniform(3, Link(25e9))
+    timing, unit = Timing(given, devices), alone(given).tolist()
+    start = single_device(timing)
+    assert mcmc(timing, unit, start, 400, stop=lambda: True).makespan_s == pytest.approx(start.makespan_s)
+    assert heft(timing, unit, stop=lambda: True) is None

@@ -1,5 +1,7 @@
 """The answer: never worse than what was tried, bounded, and kept when the search is stopped."""
 
+import itertools
+
 import numpy as np
 import pytest
 from operator_placement.enumeration import shortest_s
@@ -49,6 +51,27 @@ def test_what_is_found_until_ctrl_c_is_kept():
 
     found = place(given, devices, 5.0, told=told)
     assert found.stopped and violations(given, devices, found.schedule) == []
+
+
+def test_ctrl_c_in_the_baselines_leaves_one_device(monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dsx.operator_placement.search.heft", interrupted)
+    given, devices = drawn(4, 100), uniform(3, Link(25e9))
+    found = place(given, devices, 60.0)
+    assert found.stopped and [*found.found.makespans_s] == ["single_device"]
+    assert violations(given, devices, found.schedule) == []
+
+
+def test_what_takes_longer_than_the_time_is_cut_off(monkeypatch):
+    looks = itertools.count()  # at a clock that goes on by a second at each
+    monkeypatch.setattr(module, "monotonic", lambda: next(looks))
+    given, devices = drawn(4, 300), uniform(3, Link(25e9))
+    found = place(given, devices, 60.0)
+    assert "heft" not in found.found.makespans_s and "metis" in found.found.makespans_s
+    assert next(looks) < 60 * 1.25 + 20
+    assert violations(given, devices, found.schedule) == []
 
 
 @pytest.mark.parametrize(
