@@ -61,17 +61,27 @@ def coll(number: int, group: str = "1", kind: int = ALL_REDUCE, size: int = 8, *
     return node(number, f"coll{number}", m.COMM_COLL, comm_type=kind, comm_size=size, pg_name=group, **more)
 
 
-def content(nodes, rank: int = 0, version: str = "1.0.0") -> bytes:
-    """The bytes of a trace file."""
+def groups_of_a_process(number: int, values: str) -> Any:
+    """The node in which PyTorch's profiler states process groups."""
+    made = m.Node(id=number, name="## process_group:init ##", type=m.NODE_TYPES["METADATA_NODE"])
+    made.inputs.values = values
+    return made
+
+
+def content(nodes, rank: int = 0, version: str = "1.0.0", **metadata_of: Any) -> bytes:
+    """The bytes of a trace file; `metadata_of` are further attributes of the metadata."""
     metadata = m.GlobalMetadata(version=version)
-    set_attribute(metadata, "rank", rank)
+    for name, value in {"rank": rank, **metadata_of}.items():
+        set_attribute(metadata, name, value)
     return b"".join(framed(message.SerializeToString()) for message in (metadata, *nodes))
 
 
-def write_folder(path: Path, ranks: dict[int, list], groups: dict[str, list[int]] | None = None) -> Path:
-    """Write a folder of traces."""
+def write_folder(
+    path: Path, ranks: dict[int, list], groups: dict[str, list[int]] | None = None, **metadata_of: Any
+) -> Path:
+    """Write a folder of traces; `metadata_of` are further attributes of their metadata."""
     for rank, nodes in ranks.items():
-        (path / f"trace.{rank}.et").write_bytes(content(nodes, rank))
+        (path / f"trace.{rank}.et").write_bytes(content(nodes, rank, **metadata_of))
     if groups is not None:
         (path / "comm_groups.json").write_text(json.dumps(groups))
     return path

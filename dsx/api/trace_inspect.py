@@ -64,7 +64,13 @@ class TraceSummary(Answer):
         return trace_text(self.data)
 
 
-def inspect(folder: str | Path, chrome: str | Path | None = None, *, watch: Watch | None = None) -> TraceSummary:
+def inspect(
+    folder: str | Path,
+    chrome: str | Path | None = None,
+    element_bytes: int | None = None,
+    *,
+    watch: Watch | None = None,
+) -> TraceSummary:
     """Return what is in a folder of traces, of dsx or another writer of MLCommons Chakra, and what is wrong with them.
 
         dsx.trace.inspect("traces/plan", chrome="timeline.json")
@@ -72,12 +78,13 @@ def inspect(folder: str | Path, chrome: str | Path | None = None, *, watch: Watc
     Args:
         folder: a folder with a file `<prefix>.<rank>.et` for each rank, or for some.
         chrome: a file for a timeline (chrome://tracing), in which no rank waits for another one; it needs durations.
+        element_bytes: bytes of an element, for traces that count elements; 2 by default.
         watch: told how many ranks are done, instead of a progress bar.
 
-    Raises TraceError for a folder or file that is no trace, and for a timeline without durations; StoreError if the
-    timeline cannot be written.
+    Raises TraceError for a folder or file that is no trace, for a timeline without durations, and for `element_bytes`
+    of traces that count bytes; StoreError if the timeline cannot be written.
     """
-    found = open_folder(file_path("folder", folder))
+    found = open_folder(file_path("folder", folder), element_bytes)
     watch = watcher(watch)
     output = None if chrome is None else file_path("chrome", chrome)
     if output is not None:

@@ -52,6 +52,7 @@ class TraceReplay(Answer):
     times: StepTimes  # of all ranks
     slow: Mapping[int, float]  # factor of the compute of slow ranks
     without_slow: StepTimes | None  # None without slow ranks
+    element_bytes: int | None = None  # of an element, where the traces count elements and multiply-adds
 
     @property
     def step_time_s(self) -> float:
@@ -87,6 +88,7 @@ class TraceReplay(Answer):
             "cluster": self.cluster,
             "assumptions": self.assumptions,
             "nodes": self.times.num_nodes,
+            "element_bytes": self.element_bytes,
             "step_time_s": self.step_time_s,
             "slow": {str(rank): factor for rank, factor in self.slow.items()},
             "step_time_without_slow_s": None if self.without_slow is None else self.without_slow.step_time_s,
@@ -105,6 +107,7 @@ def replay(
     slow: Slow | None = None,
     chrome: str | Path | None = None,
     set: Fields | None = None,
+    element_bytes: int | None = None,
     *,
     watch: Watch | None = None,
 ) -> TraceReplay:
@@ -122,13 +125,14 @@ def replay(
         slow: ranks whose compute takes longer: "0-7=1.3", several of them, or {3: 1.3}.
         chrome: a file for a timeline (chrome://tracing).
         set: fields to override, as of a job: {"cluster.device.hbm_bandwidth": "4 TB/s"}.
+        element_bytes: bytes of an element, for traces that count elements; 2 by default.
         watch: told how many ranks are read, instead of a progress bar.
 
-    Raises TraceError if a trace is missing or has faults, or if ranks wait for what never comes; UnknownNameError and
-    SpecError for the cluster and the assumption set; InputError for slow ranks that are not there; StoreError if the
-    timeline cannot be written.
+    Raises TraceError if a trace is missing or has faults, if ranks wait for what never comes, and for `element_bytes`
+    of traces that count bytes; UnknownNameError and SpecError for the cluster and the assumption set; InputError for
+    slow ranks that are not there; StoreError if the timeline cannot be written.
     """
-    whole = open_folder(file_path("folder", folder))
+    whole = open_folder(file_path("folder", folder), element_bytes)
     stands_for = _stands_for(whole)
     found = whole.only(stands_for) if stands_for else whole
     factors = slow_ranks(slow, found.files)
@@ -144,12 +148,15 @@ def replay(
     _remark(whole, found, assumed.name, machine.network.nvs.size)
     with progress(len(found.files), "read", watcher(watch)) as advance:
         ranks = [*_counted(traces(found, tensors=False), advance)]
+    for trace in ranks:
+        found = found.with_groups(trace)
     _check(found, ranks)
     step = _step(found, ranks, stands_for)
     without_slow = replay_step(step, machine, parameters) if factors else None
     with nullcontext() if output is None else _timeline(output) as emit:
         times = replay_step(step, machine, parameters, factors, emit)
-    return TraceReplay(str(found.path), spec.name, assumed.name, times, factors, without_slow)
+    counted_as = next((trace.element_bytes for trace in ranks), None)
+    return TraceReplay(str(found.path), spec.name, assumed.name, times, factors, without_slow, counted_as)
 
 
 def _for_traced_plan(spec: AssumptionsSpec, found: TraceFolder, platform: str) -> AssumptionsSpec:

@@ -19,6 +19,14 @@ app = typer.Typer(
 )
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the trace files.")]
+ElementBytes = Annotated[
+    int | None,
+    typer.Option(
+        "--element-bytes",
+        metavar="N",
+        help="Bytes of an element, for traces that count elements (STAGE's); 2 by default.",
+    ),
+]
 ChromeFile = Annotated[
     Path | None,
     typer.Option("--chrome", metavar="FILE", help="Also write a Chrome trace (chrome://tracing, Perfetto)."),
@@ -152,12 +160,14 @@ def _refuse(option: str, others: dict[str, object]) -> None:
 
 
 @app.command("inspect")
-def inspect(folder: Folder, chrome: ChromeFile = None, as_json: options.Json = False) -> None:
+def inspect(
+    folder: Folder, chrome: ChromeFile = None, element_bytes: ElementBytes = None, as_json: options.Json = False
+) -> None:
     """Summarise and check the traces of a folder, of any writer.
 
     The exit code is 2 if the files have faults.
     """
-    found = dsx.trace.inspect(folder, chrome=chrome)
+    found = dsx.trace.inspect(folder, chrome=chrome, element_bytes=element_bytes)
     print_answer(found, as_json)
     if found.faults:
         sys.stdout.flush()
@@ -178,11 +188,18 @@ def replay(
         ),
     ] = None,
     chrome: ChromeFile = None,
+    element_bytes: ElementBytes = None,
     assignments: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
     """Replay the traces of all ranks on a cluster, event by event."""
     found = dsx.trace.replay(
-        folder, cluster=cluster, assumptions=assumptions, slow=slow, chrome=chrome, set=assignments
+        folder,
+        cluster=cluster,
+        assumptions=assumptions,
+        slow=slow,
+        chrome=chrome,
+        set=assignments,
+        element_bytes=element_bytes,
     )
     print_answer(found, as_json)

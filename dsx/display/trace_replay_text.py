@@ -6,6 +6,7 @@ from typing import Any
 
 from dsx.display.quantities import shares
 from dsx.display.table import table
+from dsx.display.trace_text import elements_text
 from dsx.printable import printable
 from dsx.units import counted, format_quantity
 
@@ -22,6 +23,7 @@ def _title(replay: Mapping[str, Any]) -> str:
     lines = [
         f"{replay['folder']}: {counted(len(replay['ranks']), 'rank')}, {counted(replay['nodes'], 'node')}, "
         f"on {replay['cluster']} under {replay['assumptions']}",
+        *elements_text(replay["element_bytes"]),
         f"step time: {format_quantity(replay['step_time_s'], 's')}",
     ]
     if replay["slow"]:

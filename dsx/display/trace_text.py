@@ -31,10 +31,22 @@ def _title(summary: Mapping[str, Any]) -> str:
     ranks, every = summary["ranks"], summary["num_ranks"]
     of = "" if ranks == every else f" of {every:,}"
     versions = ", ".join(filter(None, summary["versions"])) or "of no stated version"
-    return printable(
+    lines = [
         f"{summary['folder']}: {counted(ranks, 'rank')}{of}, {counted(summary['totals'].get('nodes', 0), 'node')}, "
-        f"{counted(summary['groups'], 'process group')} (Chakra {versions})"
-    )
+        f"{counted(summary['groups'], 'process group')} (Chakra {versions})",
+        *elements_text(summary["element_bytes"]),
+    ]
+    return printable("\n".join(lines), keep="\n")
+
+
+def elements_text(element_bytes: int | None) -> list[str]:
+    """Return a line that says how sizes were read where files count elements; none where they count bytes."""
+    if element_bytes is None:
+        return []
+    return [
+        f"the files count elements and multiply-adds, here {counted(element_bytes, 'byte')} and 2 FLOPs each "
+        "(--element-bytes)"
+    ]
 
 
 def _nodes(summary: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ def check(folder: TraceFolder, traces: Iterable[RankTrace]) -> list[Fault]:
     faults: list[Fault] = []
     parts: list[Communication] = []
     for trace in traces:
+        folder = folder.with_groups(trace)
         faults += file_faults(trace, folder)
         parts.append(communication_of(trace, folder.members))
     return faults + joint_faults(parts, folder)

@@ -4,6 +4,7 @@ Nodes are rows in file order. Lists of different lengths (dependencies, tensors)
 are `values[starts[i] : starts[i + 1]]`. Tensors and repeated texts are positions in tables of names.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -83,6 +84,10 @@ class RankTrace:
     tensors: list[str]  # names
     tensor_bytes: np.ndarray  # [tensors] int64
     unknown_deps: np.ndarray = field(default_factory=_no_pairs)  # [K, 2] int64: row, id that no node of the file has
+    # Process groups that its nodes state, by name: the ranks of each, none for the group of all ranks.
+    stated_groups: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    # Of an element, where the file counts elements and multiply-adds; sizes here are bytes, and operations FLOPs.
+    element_bytes: int | None = None
 
     @property
     def num_nodes(self) -> int:

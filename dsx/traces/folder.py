@@ -2,11 +2,12 @@
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dsx.argument_types import wrong
 from dsx.errors import TraceError
 from dsx.traces.columns import RankTrace
 from dsx.traces.read import read_trace
@@ -18,6 +19,7 @@ WORLD = ("", "0")  # names of the process group of all ranks
 _TRACE_FILE = re.compile(r"(.+)\.([0-9]+)\.et")
 _MOST_DIGITS = 9  # of a rank
 _SHOWN = 3  # names in an error
+_WIDEST = 16  # bytes of an element
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +29,12 @@ class TraceFolder:
     path: Path
     prefix: str  # of the files: <prefix>.<rank>.et
     files: Mapping[int, Path]  # by rank, in ascending order
-    groups: Mapping[str, tuple[int, ...]]  # process groups by name: their ranks in the order of the ring
+    groups: Mapping[str, Sequence[int]]  # process groups by name: their ranks in the order of the ring
     manifest: Mapping[str, Any]  # empty if there is none
     num_ranks: int  # of the job, as far as files, groups and manifest say
+    element_bytes: int | None = None  # of files that count elements; None is the usual number
 
-    def members(self, group: str) -> tuple[int, ...] | range | None:
+    def members(self, group: str) -> Sequence[int] | None:
         """Return the ranks of a process group; None if there is no group of that name."""
         return self.groups.get(group, range(self.num_ranks) if group in WORLD else None)
 
@@ -39,13 +42,29 @@ class TraceFolder:
         """Return the folder with the files of some ranks alone."""
         return replace(self, files={rank: file for rank, file in self.files.items() if rank in ranks})
 
+    def with_groups(self, trace: RankTrace) -> "TraceFolder":
+        """Return the folder with the process groups that a trace states itself, where no file states them."""
+        stated = trace.stated_groups.items()
+        new = {name: ranks for name, ranks in stated if name not in self.groups and (ranks or name not in WORLD)}
+        if not new:
+            return self
+        num_ranks = max([self.num_ranks, *(rank + 1 for ranks in new.values() for rank in ranks)])
+        every = range(num_ranks)
+        return replace(
+            self,
+            groups={**self.groups, **{name: ranks or every for name, ranks in new.items()}},
+            num_ranks=num_ranks,
+        )
 
-def open_folder(path: Path) -> TraceFolder:
-    """Return the folder of traces at `path`.
+
+def open_folder(path: Path, element_bytes: int | None = None) -> TraceFolder:
+    """Return the folder of traces at `path`; `element_bytes` are those of files that count elements.
 
     Raises TraceError if it cannot be read or has no trace, if its traces have two prefixes or a rank twice, and if the
-    file of groups is none.
+    file of groups is none; InputError for bytes that no element has.
     """
+    if element_bytes is not None and (type(element_bytes) is not int or not 1 <= element_bytes <= _WIDEST):
+        raise wrong("element_bytes", element_bytes, f"a number of bytes is wanted, from 1 to {_WIDEST}")
     try:
         names = sorted(entry.name for entry in path.iterdir() if entry.is_file())
     except OSError as error:
@@ -56,13 +75,13 @@ def open_folder(path: Path) -> TraceFolder:
         raise TraceError(f"{path / MANIFEST}: an object with keys is wanted")
     groups = _groups(path, names)
     known = 1 + max(*files, *(rank for ranks in groups.values() for rank in ranks), 0)
-    return TraceFolder(path, prefix, files, groups, manifest, max(known, _stated_ranks(path, manifest)))
+    return TraceFolder(path, prefix, files, groups, manifest, max(known, _stated_ranks(path, manifest)), element_bytes)
 
 
 def traces(folder: TraceFolder, tensors: bool = True) -> Iterator[RankTrace]:
     """Yield the traces of all ranks, in ascending order, each read when it is asked for; raises TraceError."""
     for rank, file in folder.files.items():
-        yield read_trace(file, rank, tensors)
+        yield read_trace(file, rank, tensors, folder.element_bytes)
 
 
 def _stated_ranks(path: Path, manifest: Mapping[str, Any]) -> int:

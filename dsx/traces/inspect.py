@@ -29,19 +29,23 @@ def summary(folder: TraceFolder, traces: Iterable[RankTrace]) -> dict[str, Any]:
     """Return a summary of a folder; `traces` are those of its ranks, of which one at a time is in memory.
 
     Units are in the keys: `*_flops`, `*_bytes`, `*_s`. Counts and sums are those of all ranks together; bytes of
-    collectives are sums of `comm_size`. Raises what reading raises.
+    collectives are sums of `comm_size`. `element_bytes` are those of an element where the files count elements and
+    multiply-adds, else None. Raises what reading raises.
     """
     nodes: _Sums = {}
     collectives: _Sums = {}
     transfers: _Sums = {}
     versions: dict[str, None] = {}
+    element_bytes: int | None = None
     faults: list[Fault] = []
     parts: list[Communication] = []
     peaks: list[dict[str, Any]] = []
     worst: tuple[RankTrace, MemoryUse] | None = None
     longest: tuple[RankTrace, CriticalPath] | None = None
     for trace in traces:
+        folder = folder.with_groups(trace)
         versions[trace.version] = None
+        element_bytes = trace.element_bytes
         _add(nodes, *_by_kind(trace))
         _add(collectives, *_by_collective(trace, folder))
         _add(transfers, *_by_direction(trace))
@@ -64,6 +68,7 @@ def summary(folder: TraceFolder, traces: Iterable[RankTrace]) -> dict[str, Any]:
         "ranks": len(parts),
         "num_ranks": folder.num_ranks,
         "groups": len(folder.groups),
+        "element_bytes": element_bytes,
         "totals": _totals(nodes),
         "nodes": _rows(nodes, ("type", "op_type")),
         "collectives": _rows(collectives, ("collective", "axis", "group_size")),

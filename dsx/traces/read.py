@@ -9,7 +9,7 @@ Traces of other writers have few of the attributes, and others, which are skippe
 """
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 
 from dsx.errors import TraceError
 from dsx.traces.columns import Lists, RankTrace, Texts, lists_of
+from dsx.traces.element_units import DEFAULT_ELEMENT_BYTES, counts_elements, in_bytes
 from dsx.traces.framing import messages
 from dsx.traces.messages import (
     INTEGER_LISTS,
@@ -29,6 +30,7 @@ from dsx.traces.messages import (
     RawNode,
 )
 from dsx.traces.multiply_numbers import NUMBERS_OF_MULTIPLY
+from dsx.traces.stated_groups import NODE_OF_GROUPS, stated_groups
 from dsx.traces.tensor_lists import BadTensorsError, TensorLists, Tensors
 
 _INTEGERS = (
@@ -71,19 +73,24 @@ _OF_TENSORS = (b"\n\x06inputs", b"\n\x07outputs")  # how the attributes of tenso
 _MOST_KNOWN = 100_000  # attributes that are known by their bytes, some 40 MB
 
 
-def read_trace(path: Path, rank: int, tensors: bool = True) -> RankTrace:
+def read_trace(path: Path, rank: int, tensors: bool = True, element_bytes: int | None = None) -> RankTrace:
     """Return the trace in a file; `rank` is that of its name. Without `tensors` those of its nodes are skipped.
 
-    Raises TraceError, with file and byte, if it cannot be read, is truncated or is no Chakra trace.
+    `element_bytes` are those of the elements that a file counts; None is the usual number.
+
+    Raises TraceError, with file and byte, if it cannot be read, is truncated or is no Chakra trace, and for the
+    `element_bytes` of a file that counts bytes.
     """
     try:
         with path.open("rb") as file:
-            return read_stream(file, str(path), rank, tensors)
+            return read_stream(file, str(path), rank, tensors, element_bytes)
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
-def read_stream(file: BinaryIO, name: str, rank: int, tensors: bool = True) -> RankTrace:
+def read_stream(
+    file: BinaryIO, name: str, rank: int, tensors: bool = True, element_bytes: int | None = None
+) -> RankTrace:
     """Return the trace in an open file, whose name in errors is `name`; raises TraceError as `read_trace` does."""
     framed = messages(file, name)
     at, first = next(framed, (0, None))
@@ -97,6 +104,9 @@ def read_stream(file: BinaryIO, name: str, rank: int, tensors: bool = True) -> R
         known = False
     if not known:
         raise TraceError(f"{name}: byte {at:,} has no metadata of Chakra, with which a trace begins")
+    elements = counts_elements(metadata)
+    if element_bytes is not None and not elements:
+        raise TraceError(f"{name}: counts bytes, so its elements have no size (element_bytes={element_bytes})")
     nodes = _Nodes(tensors)
     parse, take, node = RawNode.FromString, nodes.take, RawNode()
     try:
@@ -104,7 +114,7 @@ def read_stream(file: BinaryIO, name: str, rank: int, tensors: bool = True) -> R
             at = place
             node = parse(message)
             take(node)
-        return nodes.trace(rank, metadata.version)
+        found = nodes.trace(rank, metadata.version)
     except DecodeError:
         raise TraceError(f"{name}: byte {at:,} has no node of Chakra; the file is foreign or damaged") from None
     except BadTensorsError as error:
@@ -113,6 +123,10 @@ def read_stream(file: BinaryIO, name: str, rank: int, tensors: bool = True) -> R
         raise TraceError(f"{name}: node {node.id} ({node.name!r}): a number has more than 63 bits") from None
     except ValueError as error:
         raise TraceError(f"{name}: node {node.id} ({node.name!r}): {error}") from None
+    try:
+        return in_bytes(found, element_bytes or DEFAULT_ELEMENT_BYTES) if elements else found
+    except OverflowError:
+        raise TraceError(f"{name}: a size in bytes or a number of FLOPs has more than 63 bits") from None
 
 
 class _Rows:
@@ -149,12 +163,15 @@ class _Nodes:
         self.texts: dict[str, int] = {}
         self.multiplies: list[list[int]] = []
         self.codes, self.counts = array("i"), array("i")  # the attributes of all nodes, and how many each has
+        self.groups: dict[str, Sequence[int]] = {}  # that nodes state
 
     def take(self, node: Any) -> None:
         """Add a node; raises ValueError or OverflowError for a value that no column can have."""
         row = len(self.ids)
         self.ids.append(node.id)
         self.names.append(self.name_codes.setdefault(node.name, len(self.name_codes)))
+        if node.name == NODE_OF_GROUPS:
+            self.groups = stated_groups(node.inputs.values) | self.groups
         kind = node.type
         if not 0 < kind <= _LARGEST_TYPE:
             raise ValueError(f"the type {kind} is none of Chakra's, 1 to {_LARGEST_TYPE}")
@@ -232,6 +249,7 @@ class _Nodes:
             tensors=self.tensors.names(),
             tensor_bytes=_array(self.tensors.sizes),
             unknown_deps=np.concatenate([no_ctrl, no_data, no_partner]),
+            stated_groups=self.groups,
             **{**values, "partner": partner, "duration_ns": durations},
         )
 
