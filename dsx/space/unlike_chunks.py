@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsx.space.passes import Pass, passes_of
+from dsx.space.passes import passes_of
 from dsx.space.schedules import Schedule
 
 _GROUPS = 5  # of as many microbatches as stages
 _AT_ONCE = 64  # plans whose times fit into a cache together
+_NOT_YET = -1  # the place of a pass that no level has so far
 
 
 class _Level(NamedTuple):
@@ -85,52 +86,30 @@ def replayed_s(
 def _levels(schedule: Schedule, num_stages: int, num_chunks: int, groups: int) -> tuple[_Level, ...]:
     """Return the passes of a pipeline by level."""
     orders = schedule.passes(num_stages, groups * num_stages, num_chunks)
-    last = num_stages * num_chunks - 1
+    num_passes = 2 * num_stages * num_chunks
     items = [[done for item in order for done in passes_of(item)] for order in orders]
-    level_of: dict[Pass, int] = {}
-    inputs: dict[Pass, tuple[Pass | None, Pass | None]] = {}
-    at = [0] * num_stages
-    runnable = [*range(num_stages)]
-    waiting: dict[Pass, int] = {}  # the stage that waits for a pass
-    while runnable:
-        stage = runnable.pop()
-        while at[stage] < len(items[stage]):
-            done = items[stage][at[stage]]
-            needed = _needed(done, last)
-            if needed is not None and needed not in level_of:
-                waiting[needed] = stage
-                break
-            before = items[stage][at[stage] - 1] if at[stage] else None
-            inputs[done] = before, needed
-            level_of[done] = 1 + max((level_of[one] for one in (before, needed) if one is not None), default=-1)
-            if done in waiting:
-                runnable.append(waiting.pop(done))
-            at[stage] += 1
-    by_level: list[list[Pass]] = [[] for _ in range(1 + max(level_of.values()))]
-    for done, level in level_of.items():
-        by_level[level].append(done)
-    places: dict[Pass | None, int] = {None: 0}
+    backward, microbatch, chunk = np.array(
+        [[(done.kind != "forward", done.microbatch, done.chunk) for done in passes] for passes in items], np.int64
+    ).transpose(2, 0, 1)
+    # The passes of a microbatch form a chain: its forwards, then its backwards from the last chunk on.
+    link = np.where(backward, num_passes - 1 - chunk, chunk)
+    sent = ((link > 0) & (link != num_passes // 2)).astype(np.float64)[:, :, None]
+    seconds = chunk + backward * (num_passes // 2)
+    places = np.full((groups * num_stages, num_passes + 1), _NOT_YET)  # by link, after that of no pass
+    places[:, 0] = 0
+    stages = np.arange(num_stages)
+    at, last = np.zeros_like(stages), np.zeros_like(stages)  # of each stage: its next pass, the place of its last one
     found: list[_Level] = []
-    for passes in by_level:
-        first = len(places)
-        places |= {done: first + number for number, done in enumerate(passes)}
-        befores, neededs = zip(*(inputs[done] for done in passes), strict=True)
-        sent = [need is not None and need.chunk != done.chunk for done, need in zip(passes, neededs, strict=True)]
-        found.append(
-            _Level(
-                slice(first, first + len(passes)),
-                np.array([places[one] for one in befores]),
-                np.array([places[one] for one in neededs]),
-                np.array(sent, np.float64)[:, None],
-                np.array([done.chunk + (done.kind != "forward") * (last + 1) for done in passes]),
-            )
-        )
+    first = 1
+    while len(stages):
+        now = stages, at[stages]
+        needed = places[microbatch[now], link[now]]
+        ready = needed != _NOT_YET
+        run, now = stages[ready], (stages[ready], at[stages[ready]])
+        rows = slice(first, first + len(run))
+        found.append(_Level(rows, last[run], needed[ready], sent[now], seconds[now]))
+        last[run] = np.arange(rows.start, rows.stop)
+        places[microbatch[now], link[now] + 1] = last[run]
+        first, at[run] = rows.stop, at[run] + 1
+        stages = stages[at[stages] < len(items[0])]
     return tuple(found)
-
-
-def _needed(done: Pass, last: int) -> Pass | None:
-    """Return the pass whose result a forward or a whole backward takes, in a chain of `last` + 1 chunks."""
-    kind, microbatch, chunk = done
-    if kind == "forward":
-        return Pass(kind, microbatch, chunk - 1) if chunk else None
-    return Pass("forward", microbatch, chunk) if chunk == last else Pass(kind, microbatch, chunk + 1)
