@@ -40,16 +40,12 @@ class Variants:
         self._columns = _crossed({name: placements[name][first] for name in read}, bounds, varied, searched)
         origin = self._columns.pop("origin")
         self._count = np.bincount(origin, minlength=len(first))
-        self._first = np.cumsum(self._count) - self._count
         self.count = self._count[self._class]
 
     def of(self, placement: np.ndarray) -> tuple[np.ndarray, Arrays]:
         """Return the variants of [N] placements: the position of the original of each, and the varied columns."""
-        of_class = self._class[placement]
-        count = self._count[of_class]
-        origin = np.repeat(np.arange(len(placement)), count)
-        within = np.arange(len(origin)) - np.repeat(np.cumsum(count) - count, count)
-        return origin, take(self._columns, np.repeat(self._first[of_class], count) + within)
+        origin, place = _members(self._count, self._class[placement])
+        return origin, take(self._columns, place)
 
 
 def varied_last(searched: Searched, named: Sequence[str], boxes: Sequence[BoxSpec]) -> tuple[Choice, ...]:
@@ -115,18 +111,39 @@ def _crossed(table: Arrays, bounds: Bounds, varied: Sequence[Choice], searched: 
         values: Sequence[int] = getattr(searched, choice.name)
         if choice.tried and not values:
             values = choice.tried(bounds.limits.even_layers, ranks)
-        table = cross(table, choice.name, np.array(values))
-        for rule in RULES:
-            if choice.name in rule.reads and table.keys() >= {*rule.reads}:
-                table = take(table, rule.holds(table, bounds.limits))
-        if choice.name == "zero_replicas":
-            table = take(table, zero_replicas_of_whole_groups(table, table["ep_replicas"]))
-        table = take(table, _in_boxes(table, bounds.boxes))
+        table = _with_values(table, choice.name, np.array(values), bounds)
     other = np.zeros(len(table["origin"]), dtype=bool)
     for name in names:
         other |= table[name] != usual[name]
     table = take(table, other)
     return {name: table[name] for name in ("origin", *names)}
+
+
+def _with_values(table: Arrays, name: str, values: np.ndarray, bounds: Bounds) -> Arrays:
+    """Return a table with each row repeated for each of `values` of a choice that it may have."""
+    rules = [rule for rule in RULES if name in rule.reads and {*table, name} >= {*rule.reads}]
+    read = {"boxes", *bounds.boxes.restricted}.union(*(rule.reads for rule in rules))
+    read |= {"dp", "ep_replicas"} if name == "zero_replicas" else set()
+    # Rows that are alike for the rules have the same values, so that few are crossed with all.
+    names = [column for column in table if column in read]
+    first, of_row = _classes([table[column] for column in names])
+    alike = cross({column: table[column][first] for column in names} | {"class": np.arange(len(first))}, name, values)
+    for rule in rules:
+        alike = take(alike, rule.holds(alike, bounds.limits))
+    if name == "zero_replicas":
+        alike = take(alike, zero_replicas_of_whole_groups(alike, alike["ep_replicas"]))
+    alike = take(alike, _in_boxes(alike, bounds.boxes))
+    count = np.bincount(alike["class"], minlength=len(first))
+    origin, place = _members(count, of_row)
+    return take(table, origin) | {name: alike[name][place]}
+
+
+def _members(count: np.ndarray, of_row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return, for each member of the class of each of [N] rows, the row and the place among all `count` members."""
+    first, members = (np.cumsum(count) - count)[of_row], count[of_row]
+    row = np.repeat(np.arange(len(of_row)), members)
+    within = np.arange(len(row)) - np.repeat(np.cumsum(members) - members, members)
+    return row, np.repeat(first, members) + within
 
 
 def _in_boxes(table: Mapping[str, np.ndarray], boxes: Boxes) -> np.ndarray:
