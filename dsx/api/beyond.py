@@ -67,7 +67,7 @@ def beyond(found: Searched, asked: Asked, best: Mapping[str, Any] | None) -> tup
     fastest: tuple[Plan, str, str | None] | None = None
     others: list[str] = []
     for other in _limited(found.framework):
-        if (spaces := spaces_for(other, found, asked)) is None or not spaces.size:
+        if (spaces := spaces_for(other, found, asked)) is None or not any(space.size for space in spaces.spaces):
             continue
         others.append(other.name)
         plans, _ = fastest_below(spaces, 1, least)

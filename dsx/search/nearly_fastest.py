@@ -144,12 +144,18 @@ class _Looking:
         rows = rows.take(np.flatnonzero(better & source.may_take(rows, np.full(len(better), self._most))))
         if not len(rows.positions):
             return best
-        found = [best, *self._leading(source, rows)]
-        if source.problem.optimal_cuts:
-            even = source.with_even_cuts
-            chunks = rows.choices["pp"] * rows.choices["vpp"]
-            found += self._leading(even, rows.take(np.flatnonzero(even.problem.limits().divides(chunks))))
-        return min(found, key=self.want.rank)
+        best = min([best, *self._leading(source, rows)], key=self.want.rank)
+        if not source.problem.optimal_cuts:
+            return best
+        return min([best, *self._leading(*self._with_even_cuts(source, rows, best))], key=self.want.rank)
+
+    def _with_even_cuts(self, source: PricedSpace, rows: Rows, best: Record) -> tuple[PricedSpace, Rows]:
+        """Return the space of even cuts, and the rows that may be better than a known plan with another cut."""
+        even, chunks = source.with_even_cuts, rows.choices["pp"] * rows.choices["vpp"]
+        rows = rows.take(np.flatnonzero((chunks > 1) & even.problem.limits().divides(chunks)))
+        better = self._may_be_better(self._costs(rows), self._bytes(even, rows), best)
+        fast = better & (fitting_bounds(even, rows, self._most) <= self._most)
+        return even, rows.take(np.flatnonzero(fast))
 
     def _leading(self, source: PricedSpace, rows: Rows) -> list[Record]:
         """Return the best of some rows as a record; nothing if none fits and is fast enough."""
