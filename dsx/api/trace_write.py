@@ -47,11 +47,11 @@ ONE_DOMAIN: Mapping[str, Any] = {
         "attention": {"flash-1": {"forward": 1, "backward": 1}},
         "vector_flops": "1 PFLOP/s",
         "hbm_bandwidth": "1 TB/s",
-        "hbm_capacity": "1 TB",
+        "hbm_capacity": "900 GB",
     },
     "network": {
         "nvs": {"bandwidth": "1 TB/s", "latency": "1 us", "size": 1 << 24},
-        "net": {"bandwidth": "1 TB/s", "latency": "1 us"},
+        "net": {"bandwidth": "300 GB/s", "latency": "2 us"},
     },
     "node": {"gpus": 1, "host_memory": "1 TB", "host_memory_bandwidth": "1 TB/s"},
 }
