@@ -20,7 +20,7 @@ from dsx.graph.derived import FORWARD, DerivedLayer
 from dsx.graph.expressions import evaluate
 from dsx.graph.model import Model, unsharded
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
-from dsx.predict.structure import Strategies, columns_of, expert_axes, structure
+from dsx.predict.structure import Strategies, columns_of, expert_axes
 from dsx.pricing.batch import pad
 from dsx.pricing.cuts import boundaries_of
 from dsx.pricing.problem import stack_of
@@ -63,7 +63,7 @@ def batches(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> tuple[list
         else:
             rounds = setup.plan["vpp"] if LAYOUT in setup.plan else 0
             # Code for all schedules would take most of the time, and nearly all setups have the same one.
-            alike = structure(setup, *found), rounds, setup.plan["schedule"]
+            alike = strategies.structure(setup, *found), rounds, setup.plan["schedule"]
             members.setdefault(alike, []).append((row, *found))
     return [_batch(setups, rows) for rows in members.values()], reasons
 

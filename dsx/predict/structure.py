@@ -27,13 +27,10 @@ from dsx.space.strategy_rules import divided_away, rule_values
 from dsx.spec.assumptions import AssumptionsSpec
 
 
-def structure(setup: Setup, spec: AssumptionsSpec, model: Model) -> Any:
-    """Return a key that is equal for setups of one batch."""
-    segments = tuple(tuple(kind for kind, _ in segment) for segment in model.segments)
-    layers = (tuple(layer.name for layer in model.kinds), model.kinds[0].strategy, segments)
-    network = jax.tree.structure(anonymous(cluster_from_spec(setup.cluster)))
-    choices = jax.tree.structure(assumptions_from_spec(spec))
-    return layers, tuple(setup.model.dimensions), choices, _definition_options(spec), network
+def _assumed(setup: Setup) -> tuple[Any, ...]:
+    """Return what selects the assumption set of a setup, besides its plan."""
+    software = setup.stack, setup.cluster.device.software
+    return *software, setup.fused_attention, setup.unfused, setup.precision, tuple(setup.stated.items())
 
 
 def _definition_options(spec: AssumptionsSpec) -> tuple[Any, ...]:
@@ -50,6 +47,8 @@ class Strategies:
         self._built: dict[Any, Model | NotationError] = {}
         self._specs: dict[Any, AssumptionsSpec] = {}
         self._stacks: dict[tuple[str | None, str], AssumptionsSpec] = {}
+        self._trees: dict[tuple[int, int], tuple[Any, Any]] = {}
+        self._found: dict[Any, tuple[AssumptionsSpec, Model] | Reason] = {}
 
     def model_of(self, setup: Setup) -> tuple[AssumptionsSpec, Model] | Reason:
         """Return a setup's assumption set and model; a Reason if no strategy divides the model as the setup does.
@@ -57,6 +56,12 @@ class Strategies:
         The set has the kernels and the precision of the setup. Raises NotationError if no strategy can divide the layer
         definitions at all: the fault is in the definitions.
         """
+        key = id(setup.model), setup.etp, setup.sp, *setup.plan.codes.values(), *_assumed(setup)
+        if key not in self._found:
+            self._found[key] = self._model_of(setup)
+        return self._found[key]
+
+    def _model_of(self, setup: Setup) -> tuple[AssumptionsSpec, Model] | Reason:
         spec = self._spec(setup)
         faults: list[NotationError] = []
         for strategy in self._strategies:
@@ -69,6 +74,16 @@ class Strategies:
             raise faults[0]
         degrees = ", ".join(f"{axis}={setup.plan[axis]}" for axis in ("tp", "cp", "ep"))
         return Reason("no strategy divides the model this way", f"{degrees}, etp={setup.etp}, sp={int(setup.sp)}")
+
+    def structure(self, setup: Setup, spec: AssumptionsSpec, model: Model) -> Any:
+        """Return a key that is equal for setups of one batch."""
+        segments = tuple(tuple(kind for kind, _ in segment) for segment in model.segments)
+        layers = (tuple(layer.name for layer in model.kinds), model.kinds[0].strategy, segments)
+        key = id(setup.cluster), id(spec)
+        if key not in self._trees:
+            network = jax.tree.structure(anonymous(cluster_from_spec(setup.cluster)))
+            self._trees[key] = network, jax.tree.structure(assumptions_from_spec(spec))
+        return layers, tuple(setup.model.dimensions), *self._trees[key], _definition_options(spec)
 
     def _spec(self, setup: Setup) -> AssumptionsSpec:
         """Return the assumption set under the stack of a setup, with what its row states; one object for all.

@@ -65,7 +65,8 @@ def described(unknown: str, stack: StackSpec, stacks: Sequence[StackSpec]) -> st
 
 def _names(written: str, word: str) -> bool:
     """Return whether a text contains a word, from the beginning of one of its words on."""
-    return re.search(rf"(?<![a-z0-9]){re.escape(word.lower())}", written.lower()) is not None
+    written, word = written.lower(), word.lower()
+    return word in written and re.search(rf"(?<![a-z0-9]){re.escape(word)}", written) is not None
 
 
 def _released(written: str, year: int | None) -> int | None:

@@ -30,7 +30,14 @@ class TokenFlops:
 
 def token_flops(spec: ModelSpec, sequence_length: int) -> TokenFlops:
     """Return the forward FLOPs of one token in sequences of `sequence_length` tokens."""
-    model = model_of_layers(spec)
+    return _token_flops(*_key(spec), sequence_length)
+
+
+@functools.lru_cache(maxsize=1024)
+def _token_flops(
+    name: str, kinds: tuple[tuple[LayerKind, int], ...], dimensions: tuple[tuple[str, int], ...], sequence_length: int
+) -> TokenFlops:
+    model = _model(name, kinds, dimensions)
     layers = head = attention = 0.0
     for place, (layer, count) in enumerate(model.layers):
         values = unsharded(layer, model.dimensions, sequence_length)
@@ -48,8 +55,12 @@ def token_flops(spec: ModelSpec, sequence_length: int) -> TokenFlops:
 
 def model_of_layers(spec: ModelSpec) -> Model:
     """Return the layers of a model under an arbitrary strategy, to read what no strategy changes."""
-    layers = tuple((entry.layer, entry.count) for entry in spec.sequence)
-    return _model(spec.name, layers, tuple(spec.dimensions.items()))
+    return _model(*_key(spec))
+
+
+def _key(spec: ModelSpec) -> tuple[str, tuple[tuple[LayerKind, int], ...], tuple[tuple[str, int], ...]]:
+    """Return what makes the model of a spec."""
+    return spec.name, tuple((entry.layer, entry.count) for entry in spec.sequence), tuple(spec.dimensions.items())
 
 
 @functools.lru_cache(maxsize=256)

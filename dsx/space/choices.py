@@ -9,6 +9,7 @@ Choices with named values are stored as codes, which are positions in `values`.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -24,7 +25,7 @@ Level = Literal["job", "key", "placement", "step"]
 Values = tuple[int, ...] | tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Choice:
     """One choice of a plan."""
 
@@ -47,7 +48,7 @@ class Choice:
     later: bool = False  # added after candidates had ids; older plans have the default
     also_called: tuple[str, ...] = ()  # names in launchers and papers; dsx takes none of them, and says its own
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The names that the codes stand for; empty for a number."""
         return tuple(value for value in self.values if isinstance(value, str))
@@ -57,7 +58,7 @@ class Choice:
         """The values that advice and documents list."""
         return self.listed or self.values
 
-    @property
+    @cached_property
     def codes(self) -> tuple[int, ...]:
         """The numbers that `values` are stored as."""
         return tuple(range(len(self.values))) if self.names else tuple(map(int, self.values))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -244,3 +245,16 @@ def test_overall_is_the_mean_over_sources(entries):
         assert data["overall"][name] == pytest.approx(np.mean([entry[name] for entry in data["sources"]]))
     assert data["overall"]["mape"] >= abs(data["overall"]["bias"]) - 1e-12
     assert sum(entry["rows"] for entry in data["sources"]) == data["overall"]["rows"] == len(entries)
+
+
+def test_pairs_of_a_large_group_take_the_memory_of_its_rows():
+    """20,000 layouts are 200 million pairs."""
+    measured_s = np.exp(np.random.default_rng(0).uniform(0.0, 3.0, 20_000))
+    tracemalloc.start()
+    found = pairs([Group("a", measured_s, measured_s), Group("b", measured_s[:1000], 1 / measured_s[:1000])])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20e6
+    assert found["sources"] == {"a": 1.0, "b": 0.0}
+    apart = np.abs(np.subtract.outer(*[np.log(measured_s[:1000])] * 2)) > np.log1p(0.05)
+    assert pairs([Group("b", measured_s[:1000], measured_s[:1000])])["pairs"] == apart.sum() // 2
