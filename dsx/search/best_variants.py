@@ -7,7 +7,7 @@ activations it is bounded with the most that memory may hold, which makes the fa
 host. Only the variants of plans that may be fast enough then are made.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -54,10 +54,11 @@ def best_variants(source: PricedSpace, varied: Sequence[Choice], top: int, below
     source = source.of_keys(np.flatnonzero(of_keys <= below * (1.0 + ROUNDING)))
     priced = replace(source, problem=source.whole_problem)
     kept, counts = priced.no_rows(), Counts(0, 0)
-    for group in variant_groups(source, varied, loose_bounds_of_any_recompute(source, source.loose_bound)):
-        rows, bounds = group.within(below)
-        here, bounds = cuts_within(group.whole, rows, bounds, below * (1.0 + ROUNDING))
-        found, of_part = fastest_first(priced, rows.take(here).take, bounds, top, below)
+    bounds = loose_bounds_of_any_recompute(source, source.loose_bound)
+    for group in fewest_first(variant_groups(source, varied, bounds)):
+        rows, least_s = group.within(below)
+        here, least_s = cuts_within(group.whole, rows, least_s, below * (1.0 + ROUNDING))
+        found, of_part = fastest_first(priced, rows.take(here).take, least_s, top, below)
         kept, counts = leading_rows(joined([kept, found]), top, ["point"]), counts.plus(of_part)
         below = min(below, float(kept["step_time_s"][-1])) if len(kept["point"]) == top else below
     return kept, counts
@@ -78,6 +79,17 @@ class VariantGroup:
         searched = self.whole.problem.workload.searched
         every, others = zip(*(least_costs(one, getattr(searched, one.name)) for one in self.varied), strict=True)
         return max(sum(every), min(others))
+
+    @property
+    def offloads(self) -> bool:
+        """Whether the variants have another offload than their originals."""
+        searched, usual = (problem.workload.searched for problem in (self.whole.problem, self.source.problem))
+        return searched.offload != usual.offload
+
+    @property
+    def num_variants(self) -> int:
+        """How many variants unlike placements have."""
+        return self._made.num_unlike
 
     @cached_property
     def _made(self) -> Variants:
@@ -116,6 +128,11 @@ def variant_groups(
         searched = with_values(problem.workload.searched, values)
         whole = replace(source, problem=replace(problem, workload=replace(problem.workload, searched=searched)))
         yield VariantGroup(source, whole, varied, loose if searched.stored_layers == (0,) else without_recomputation)
+
+
+def fewest_first(groups: Iterable[VariantGroup]) -> list[VariantGroup]:
+    """Return groups in the order of their sizes: few variants are bounded fast, and may leave out others."""
+    return sorted(groups, key=lambda group: group.num_variants)
 
 
 def _alike(problem: Problem, varied: Sequence[Choice]) -> Iterator[dict[str, tuple[int, ...]]]:

@@ -2,11 +2,12 @@
 
 No cut of a plan beats its bounds of time and memory, nor the cost of its other features. Plans that may be fast enough
 are looked at by this cost first if the least is wanted, then by their bound of memory, until none that is left can be
-better than the best so far. Variants (`dsx.space.variants`) come last: those of few plans may be better. Each plan has
-its fastest cut that fits, as everywhere in a search for the fastest, and its even cut, which may cost less to set up.
+better than the best so far. Variants (`dsx.space.variants`) come last: those of few plans may be better. Those with
+offload come first where memory alone counts. Each plan has its fastest cut that fits, as everywhere in a search for the
+fastest, and its even cut, which may cost less to set up.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,8 +16,7 @@ import numpy as np
 from dsx.cost.cut_bounds import ROUNDING
 from dsx.pricing.evaluate import priced_plans
 from dsx.pricing.row_costs import Rows
-from dsx.pricing.rows import joined
-from dsx.search.best_variants import VariantGroup, variant_groups
+from dsx.search.best_variants import VariantGroup, fewest_first, variant_groups
 from dsx.search.bounded import (
     bounds_of,
     cuts_within,
@@ -64,7 +64,7 @@ def nearly_fastest(found: SearchSpaces, known: Sequence[Record], wanted: Sequenc
     longest = max(want.most_s for want in wanted) * (1.0 + ROUNDING)
     for source in found.priced(np.flatnonzero(found.key_bounds <= longest)):
         bounds = loose_bounds_of_any_recompute(source, source.loose_bound)
-        groups = list(variant_groups(source, found.varied, bounds)) if found.varied else []
+        groups = fewest_first(variant_groups(source, found.varied, bounds)) if found.varied else []
         costs = _costs_of_fast(source, np.minimum(*bounds) <= longest)
         looking = [_Looking(source, want, costs if want.simple else np.zeros_like(costs)) for want in wanted]
         best = [one.best(bounds[0], groups, of) for one, of in zip(looking, best, strict=True)]
@@ -97,16 +97,23 @@ class _Looking:
 
     def best(self, loose: np.ndarray, groups: Sequence[VariantGroup], best: Record) -> Record:
         """Return the best of a known plan, the plans of the source with bounds `loose` [s], and their variants."""
+        # Offload saves memory, so that the leanest plan that has it leaves out most others.
+        last = [group for group in groups if self.want.simple or not group.offloads]
+        best = self._of_variants([group for group in groups if group.offloads and not self.want.simple], best)
         candidates = np.flatnonzero(loose <= self._most)
         costs = self.costs[candidates]
         for least in np.unique(costs).tolist():
             if least > self.want.rank(best)[0]:
                 break
             best = self._least(self.source, rows_at(self.source, candidates[costs == least]), best)
-        rows = [group.within(self.want.most_s, *self._variants_wanted(group, best))[0] for group in groups]
-        if rows:
-            priced = replace(self.source, problem=self.source.whole_problem)
-            best = self._least(priced, _joined(rows), best)
+        return self._of_variants(last, best)
+
+    def _of_variants(self, groups: Iterable[VariantGroup], best: Record) -> Record:
+        """Return the best of a known plan and the variants of some groups."""
+        priced = replace(self.source, problem=self.source.whole_problem)
+        for group in groups:
+            rows, _ = group.within(self.want.most_s, *self._variants_wanted(group, best))
+            best = self._least(priced, rows, best)
         return best
 
     def _variants_wanted(
@@ -192,8 +199,3 @@ class _Looking:
             return np.zeros(len(rows.positions), dtype=np.int64)
         others = of_choices(rows.choices, _uneven(self.source, rows.choices))
         return total_cost(of_keys(self.source.space.keys).take(rows.positions), others)
-
-
-def _joined(parts: Sequence[Rows]) -> Rows:
-    points, positions, choices = zip(*parts, strict=True)
-    return Rows(np.concatenate(points), np.concatenate(positions), joined(choices))

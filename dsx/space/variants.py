@@ -28,6 +28,7 @@ class Variants:
 
     Attributes:
         count: [P] variants of each placement, without itself.
+        num_unlike: variants of all placements that have unlike ones.
     """
 
     def __init__(self, blocks: Blocks, bounds: Bounds, varied: Sequence[Choice], searched: Searched) -> None:
@@ -41,6 +42,7 @@ class Variants:
         origin = self._columns.pop("origin")
         self._count = np.bincount(origin, minlength=len(first))
         self.count = self._count[self._class]
+        self.num_unlike = len(origin)
 
     def of(self, placement: np.ndarray) -> tuple[np.ndarray, Arrays]:
         """Return the variants of [N] placements: the position of the original of each, and the varied columns."""
