@@ -47,8 +47,7 @@ class Priced:
     def of_stage(self, stage):
         own = [chunk for chunk, of in enumerate(self.stages) if of == stage]
         held = [at for chunk in own for at in self.chunks[chunk % len(self.chunks)]]
-        body = sorted({at for at in held if self._is_body(at)})
-        stored = body[len(body) - self.plan["stored_layers"] :]
+        stored = {at for chain in range(self.holds.num_chains) for at in self._stored(own, chain)}
         found = Counter()
         for at in held:
             code = self.plan["recompute"] if self._is_body(at) and at not in stored else NONE_CODE
@@ -59,6 +58,13 @@ class Priced:
         for at in dict.fromkeys(held):
             found += self._of_replicated_weights(at)
         return found + self._between_stages(stage, own) + self._of_tied_weight(held)
+
+    def _stored(self, own, chain):
+        """The layers of a stage that save all activations, of its chunks in a chain."""
+        length = len(self.chunks)
+        held = {at for chunk in own if chunk // length == chain for at in self.chunks[chunk % length]}
+        body = sorted(at for at in held if self._is_body(at))
+        return body[max(len(body) - self.plan["stored_layers"], 0) :]
 
     def _layer(self, at):
         return _Layer(self.layers[at], self.model.dimensions, self.sizes, self.assumed)

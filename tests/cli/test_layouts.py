@@ -143,10 +143,6 @@ def test_stages_of_several_chunks(run, place):
     ("more", "says"),
     [
         (("stage_layers=4,4",), "stage_layers=4,4: has 2 chunks, but pp=3 needs 3"),
-        (
-            ("stage_layers=Et*3|t*2|tmL",),
-            "position 11: m is a layer of multi-token prediction, which dsx does not price",
-        ),
         (("stage_layer=4,3,1",), "unknown setting 'stage_layer'; did you mean 'stage_layers'?"),
         (
             ("stage_layers=4,3,1", "--partition", "even"),

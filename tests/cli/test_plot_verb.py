@@ -29,7 +29,7 @@ def write_set(folder, df, **spec):
         name: list(df[name].cat.categories) if name in df.columns else [BY_NAME[name].default] for name in NAME_COLUMNS
     }
     resolved = SPEC["resolved"] | {
-        "clusters": [{"name": name, "device": {"hbm_capacity": "80e9 B"}} for name in names["cluster"]],
+        "clusters": [{"name": name, "device": {"name": name, "hbm_capacity": "80e9 B"}} for name in names["cluster"]],
         "strategy": names["strategy"],
         "layers": dict.fromkeys(names["strategy"], "0"),
     }

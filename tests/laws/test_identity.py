@@ -35,8 +35,11 @@ def test_ids_do_not_depend_on_the_cluster_or_on_what_else_is_searched():
     assert len(set(whole.values())) == len(whole)
     slower = on(problem, hardware(matrix_flops=1e13, hbm_capacity=1e9))
     assert by_name(slower, rows_of(slower, (12, 24), (24, 48))) == whole
-    larger = on(problem, hardware(fast_size=11))  # as many members of a domain have work as in one of 8
-    assert by_name(larger, rows_of(larger, (12, 24), (24, 48))) == whole
+    larger = on(problem, hardware(fast_size=11))  # as many members of a domain have work as in one of 8, laid evenly
+    found = by_name(larger, rows_of(larger, (12, 24), (24, 48)))
+    both = found.keys() & whole.keys()
+    assert both
+    assert {plan: found[plan] for plan in both} == {plan: whole[plan] for plan in both}
     for strategy in STRATEGIES:  # alone, a strategy has another code
         alone = problem_of("default", (strategy,))
         part = by_name(alone, rows_of(alone, (24,), (48,)))
@@ -49,7 +52,9 @@ def test_ids_do_not_depend_on_the_cluster_or_on_what_else_is_searched():
 def test_ids_do_not_depend_on_the_assumptions_or_the_model():
     problem = problem_of("default")
     other = problem_of("paper-2410.00273")
-    assert by_name(problem, rows_of(problem, (12,), (24,))) == by_name(other, rows_of(other, (12,), (24,)))
+    part = by_name(other, rows_of(other, (12,), (24,)))  # it has no uneven placements
+    assert part
+    assert part.items() <= by_name(problem, rows_of(problem, (12,), (24,))).items()
 
 
 def test_known_ids():

@@ -165,7 +165,7 @@ def test_a_plan_can_be_asked_for(result_set, df):
 def test_without_plotly_the_extra_is_named(result_set, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr("dsx.reporting.plotly_extra.find_spec", lambda name: None if name == "plotly" else found(name))
-    with pytest.raises(InputError, match=r"dsx\[report\]"):
+    with pytest.raises(InputError, match=r"dsx-explorer\[report\]"):
         dsx.report(result_set)
 
 

@@ -113,7 +113,10 @@ def test_capacity_of_a_what_if():
 
 def test_capacity_of_the_clusters_of_the_sweep():
     df = candidates(cluster=("far", "near"))
-    clusters = [{"name": name, "device": {"hbm_capacity": f"{size}e9 B"}} for name, size in (("near", 90), ("far", 70))]
+    clusters = [
+        {"name": name, "device": {"name": name, "hbm_capacity": f"{size}e9 B"}}
+        for name, size in (("near", 90), ("far", 70))
+    ]
     df.attrs["spec"] = {"resolved": {"clusters": clusters}}
     (line,) = capacity_line(plot.breakdown(df, "cluster", of="memory"))
     np.testing.assert_allclose(line.get_ydata(), [70, 70, 90, 90])

@@ -53,7 +53,7 @@ def table(values, capacities=None, bandwidths=None, today=None):
         if stated is not None:
             df[name] = df[name].map(dict(zip(sorted(df[name].unique()), stated, strict=True)))
     if today is not None:
-        device = {"hbm_capacity": f"{today[0]} B", "hbm_bandwidth": f"{today[1]} B/s"}
+        device = {"name": "near", "hbm_capacity": f"{today[0]} B", "hbm_bandwidth": f"{today[1]} B/s"}
         df.attrs["spec"] = {"resolved": {"clusters": [{"name": "near", "device": device}]}}
     return df
 

@@ -91,8 +91,8 @@ def test_needs_that_say_nothing_are_refused(needs, message):
 
 
 def test_a_field_without_conditions_says_so():
-    with pytest.raises(SpecError, match="dp_overlap"):
-        stated(["pp == 1"], "dp_overlap")
+    with pytest.raises(SpecError, match="fsdp_overlap"):
+        stated(["pp == 1"], "fsdp_overlap")
 
 
 def test_the_needs_of_packaged_stacks_are_known_columns():
