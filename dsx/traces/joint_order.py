@@ -68,7 +68,7 @@ def _steps(joint: JointEvents, deps: Sequence[Lists | None]) -> list[str]:
     graph = step_graph(joint, deps)
     around = cycle(graph.before)
     events = [at for at, vertex in enumerate(around) if vertex < joint.num_events]
-    if len(events) < 2:  # of one rank, which is a fault of its file
+    if not events:  # of one rank, which is a fault of its file
         return []
     steps = []
     for at, then in zip(events, events[1:] + events[:1], strict=True):

@@ -232,6 +232,11 @@ def test_dependencies_decide_where_a_file_is_not_in_order(tmp_path):
     )
 
 
+def test_a_rank_that_sends_itself_what_it_waits_for(tmp_path):
+    (fault,) = faults_of(tmp_path, {0: [comp(1, data=[2]), receive(2, 0), send(3, 0, data=[1])]})
+    assert fault.detail == "rank 0 has transfer 0 -> 0 with tag 1 before transfer 0 -> 0 with tag 1"
+
+
 def test_files_that_contradict_each_other_are_faults_only_if_dependencies_do(tmp_path):
     """Communication that is not chained: what is independent may start in either order."""
     groups = {"1": [0, 1], "2": [0, 1]}
