@@ -25,7 +25,7 @@ from dsx.launching.run import run_of
 from dsx.pricing.evaluate import Evaluation as Priced
 from dsx.pricing.evaluate import price_plan
 from dsx.printable import printable
-from dsx.remarks import warn
+from dsx.remarks import remark, warn
 from dsx.space.conditions import for_plan
 from dsx.space.plan import Plan
 from dsx.space.plan_rules import DOMAIN_NOT_FILLED
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dsx.pricing.problem import Problem
 
 DEFAULT_FRAMEWORK = "megatron"
-_EXECUTABLE = 0o755
+_READABLE = 0o444
 _BY = "Written by dsx"  # in each file
 
 
@@ -215,8 +215,12 @@ def _write(folder: Path, files: dict[str, str]) -> None:
         _check_own(folder, files)
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
-            write_whole(folder / name, text.encode())
+            file, content = folder / name, text.encode()
+            if file.is_file() and file.read_bytes() != content:
+                remark(f"{shown(file)} had other content, and is replaced")
+            write_whole(file, content)
             if name.endswith(".sh"):
-                (folder / name).chmod(_EXECUTABLE)
+                mode = file.stat().st_mode
+                file.chmod(mode | (mode & _READABLE) >> 2)  # executable for all who may read it
     except OSError as error:
         raise StoreError(f"cannot write to {shown(folder)}: {error.strerror or error}") from error

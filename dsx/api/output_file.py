@@ -31,11 +31,13 @@ def check_output_file(output: Path, read: Iterable[Path], option: str = "-o") ->
 def write_output_file(output: Path, text: str) -> None:
     """Write `text` to `output` atomically; raise StoreError if that fails.
 
-    Devices, pipes and links are written through, as a shell does.
+    Devices and pipes are written through, as a shell does, and so is /dev/stdout wherever it leads. Another link is
+    replaced, since somebody may have planted it in a folder that several people write to.
     """
     content = text.encode("utf-8")
     try:
-        if output.is_symlink() or (output.exists() and not output.is_file()):
+        is_stream = output.absolute().parent.is_relative_to("/dev") or output.absolute().parent.is_relative_to("/proc")
+        if is_stream or (output.exists() and not output.is_file()):
             output.write_bytes(content)
         else:
             write_whole(output, content)

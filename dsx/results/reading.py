@@ -80,21 +80,22 @@ def load(folder: str | Path, columns: Iterable[str] | None = None) -> pd.DataFra
 def load_chosen(
     folder: str | Path, columns: Iterable[str], choose: Callable[[pd.DataFrame], pd.DataFrame]
 ) -> pd.DataFrame:
-    """Return all columns of the rows that `choose` keeps, in its order, with one part in memory at a time.
+    """Return all columns of the rows that `choose` keeps, in its order, with one group of rows in memory at a time.
 
     `choose` gets a frame with at least `columns` and returns some of its rows. The rows that it keeps of the whole set
-    must be among those that it keeps of each part, as with the fastest rows or a Pareto front. Raises what `load`
+    must be among those that it keeps of each group, as with the fastest rows or a Pareto front. Raises what `load`
     raises.
     """
     folder = file_path("folder", folder)
     manifest = read_manifest(folder)
     every, few = [column.name for column in manifest.columns], _known(columns, manifest)
     tables: list[pa.Table] = []
-    for part in manifest.parts:
-        light = _rows(manifest, [stored_parts.read(folder, part, manifest, few)], few)
+    groups = ((part, group) for part in manifest.parts for group in range(stored_parts.num_groups(folder, part)))
+    for part, group in groups:
+        light = _rows(manifest, [stored_parts.read(folder, part, manifest, few, group)], few)
         chosen = choose(light).index.to_numpy()
         if len(chosen):
-            tables.append(stored_parts.read(folder, part, manifest, every).take(chosen))
+            tables.append(stored_parts.read(folder, part, manifest, every, group).take(chosen))
     return choose(frame(manifest, tables, every))
 
 

@@ -123,6 +123,7 @@ def arrow_schema(
 
 # Bytes of a row on disk by the precision of its costs, rounded up from sets of `keep: all` and `keep: feasible`.
 ROW_BYTES = {"float32": 30, "float64": 50}
+GROUP_ROWS = 2**20  # that are written, and read, at once at most
 
 
 def write_options(columns: Sequence[Column]) -> dict[str, Any]:
@@ -135,7 +136,7 @@ def write_options(columns: Sequence[Column]) -> dict[str, Any]:
     """
     return {
         "compression": "lz4",
-        "row_group_size": 2**20,
+        "row_group_size": GROUP_ROWS,
         "write_batch_size": 2**16,
         "use_dictionary": [c.name for c in columns if c.kind in ("name", "text")],
         "column_encoding": {c.name: "BYTE_STREAM_SPLIT" for c in columns if c.kind in ("real", "given")},

@@ -21,7 +21,7 @@ from dsx.results import folder as disk
 from dsx.results import plain_json
 from dsx.results.file_names import part_number
 from dsx.results.manifest import Counts, Manifest, Part
-from dsx.results.schema import arrow_schema, write_options
+from dsx.results.schema import GROUP_ROWS, arrow_schema, write_options
 from dsx.space.choices import BY_NAME, PLAN_COLUMNS
 
 _STAGE_LAYERS = "stage_layers"
@@ -139,8 +139,17 @@ def is_intact(folder: Path, part: Part, schema: pa.Schema) -> bool:
     return found is not None and found.rows == part.rows
 
 
-def read(folder: Path, part: Part, manifest: Manifest, wanted: Sequence[str]) -> pa.Table:
-    """Return the columns `wanted`, in this order, of a part of the set that `manifest` describes.
+def num_groups(folder: Path, part: Part) -> int:
+    """Return how many groups of rows a part has, each of at most `GROUP_ROWS`; 1 if it cannot be read."""
+    try:
+        with disk.open_file(folder / part.file) as file:
+            return max(pq.read_metadata(file).num_row_groups, 1)
+    except _UNREADABLE:
+        return 1
+
+
+def read(folder: Path, part: Part, manifest: Manifest, wanted: Sequence[str], group: int | None = None) -> pa.Table:
+    """Return the columns `wanted`, in this order, of a part of the set that `manifest` describes, or of one `group`.
 
     Raises StoreError if the file is missing, damaged, or not as in its manifest.
     """
@@ -150,7 +159,9 @@ def read(folder: Path, part: Part, manifest: Manifest, wanted: Sequence[str]) ->
         # Not `read_table`: it turns folders named like `num_gpus=1024` into columns.
         with disk.open_file(path) as raw, pq.ParquetFile(raw) as file:
             _require(_fault(file.schema_arrow, file.metadata.num_rows, part_schema(manifest), part))
-            table = file.read(columns=list(wanted))
+            _require(_fault_of_groups(file.metadata))
+            groups = [at for at in range(file.num_row_groups) if group in (None, at)]
+            table = file.read_row_groups(groups, columns=list(wanted)) if groups else file.read(columns=list(wanted))
         table.validate(full=True)
         _require(_fault_of_values(table, manifest))
     except FileNotFoundError:
@@ -159,8 +170,9 @@ def read(folder: Path, part: Part, manifest: Manifest, wanted: Sequence[str]) ->
         raise StoreError(f"{path} {error}, unlike its manifest; {cure}") from None
     except _UNREADABLE as error:
         raise StoreError(f"{path} cannot be read ({error}); {cure}") from error
-    # Parts differ in the counts that their schema carries.
-    return table.select(wanted).replace_schema_metadata()
+    # Parts differ in the counts that their schema carries, foreign ones in whether a column may lack values.
+    table = table.select(wanted)
+    return pa.table(table.columns, schema=pa.schema([field.with_nullable(False) for field in table.schema]))
 
 
 def _require(fault: str) -> None:
@@ -178,6 +190,12 @@ def _fault(found: pa.Schema, rows: int, schema: pa.Schema, part: Part) -> str:
         if is_there != wanted:
             return f"has a column {is_there[0]} of {is_there[1]} where {wanted[0]} of {wanted[1]} belongs"
     return "" if len(found) == len(schema) else f"has {len(found)} columns, not {len(schema)}"
+
+
+def _fault_of_groups(found: pq.FileMetaData) -> str:
+    """Return a group of rows that is larger than any that dsx writes: few bytes may be endless equal rows."""
+    rows = max((found.row_group(at).num_rows for at in range(found.num_row_groups)), default=0)
+    return f"has {rows:,} rows in a group, of at most {GROUP_ROWS:,}" if rows > GROUP_ROWS else ""
 
 
 def _fault_of_values(table: pa.Table, manifest: Manifest) -> str:

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -50,10 +52,27 @@ def test_what_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch, nam
     assert os.listdir(tmp_path) == [name]
 
 
-def test_a_device_and_a_link_are_written_where_they_lead(tmp_path):
-    (tmp_path / "rows.csv").symlink_to("kept.csv")
-    write_output_file(tmp_path / "rows.csv", "text")
-    assert (tmp_path / "rows.csv").is_symlink()
-    assert (tmp_path / "kept.csv").read_text() == "text"
+def test_a_link_is_replaced_and_a_device_written(tmp_path):
+    (tmp_path / "victim").write_text("of the user")
+    for name, leads in (("rows.csv", "victim"), ("new.csv", "elsewhere")):
+        (tmp_path / name).symlink_to(leads)
+        write_output_file(tmp_path / name, "text")
+        assert not (tmp_path / name).is_symlink() and (tmp_path / name).read_text() == "text"
+    assert (tmp_path / "victim").read_text() == "of the user" and not (tmp_path / "elsewhere").exists()
     write_output_file(tmp_path.joinpath(os.devnull), "text")
     assert not os.path.isfile(os.devnull)
+
+
+@pytest.mark.parametrize(("name", "writes"), WRITERS)
+def test_a_planted_link_is_not_written_through(tmp_path, name, writes):
+    (tmp_path / "victim").write_text("of the user")
+    (tmp_path / name).symlink_to("victim")
+    writes(tmp_path / name)
+    assert (tmp_path / "victim").read_text() == "of the user" and not (tmp_path / name).is_symlink()
+
+
+def test_a_stream_is_written_wherever_it_leads(tmp_path):
+    code = "from pathlib import Path; from dsx.api.output_file import *; write_output_file(Path('/dev/stdout'), 'text')"
+    with open(tmp_path / "out", "w") as out:
+        subprocess.run([sys.executable, "-c", code], stdout=out, check=True)
+    assert (tmp_path / "out").read_text() == "text"

@@ -1,6 +1,8 @@
 """``dsx launch``, and ``dsx best --launch``."""
 
 import json
+import os
+import stat
 
 import pytest
 
@@ -64,6 +66,20 @@ def test_files_of_dsx_are_replaced(run, folder, framework):
     for _ in range(2):
         done = run("launch", *model, *plan, "--strategy", strategy, "--partition", "even", "-o", framework)
         assert done.code == 0, done.err
+
+
+def test_an_edited_file_is_replaced_with_a_word_and_modes_follow_the_umask(run, folder):
+    write = ("launch", *MODEL, "tp=2", "dp=4", "zero_stage=1", "-o", "mine")
+    before = os.umask(0o077)
+    try:
+        assert "other content" not in run(*write).err
+    finally:
+        os.umask(before)
+    script = folder / "mine" / "launch.sh"
+    assert stat.S_IMODE(script.stat().st_mode) == 0o700
+    assert "other content" not in run(*write).err
+    script.write_text(script.read_text() + "# edited\n")
+    assert "mine/launch.sh had other content, and is replaced" in run(*write).err
 
 
 def test_the_fastest_plan_is_written(run, folder):

@@ -11,7 +11,7 @@ import pytest
 from results.sets import WHAT_IF
 
 from dsx.errors import StoreError
-from dsx.results import stored_parts
+from dsx.results import reading, stored_parts
 from dsx.results.file_names import part_name
 from dsx.results.manifest import Counts, Part
 
@@ -155,3 +155,27 @@ def test_not_a_number_is_a_value(tmp_path, rows, begun, counts):
     column = pq.read_table(tmp_path / "a")["training_days"]
     assert column.null_count == 0
     assert np.isnan(column.to_numpy()).all()
+
+
+def test_columns_that_may_lack_values_and_do_not_are_read(tmp_path, begun, written):
+    manifest = written(tmp_path, begun(), 5, 7)
+    path = tmp_path / manifest.parts[1].file
+    table = pq.read_table(path)
+    fields = [field.with_nullable(True) for field in table.schema]
+    pq.write_table(table.cast(pa.schema(fields, table.schema.metadata)), path)
+    assert len(reading.load(tmp_path)) == 12
+    assert len(reading.load_chosen(tmp_path, ["tp"], lambda frame: frame)) == 12
+
+
+def test_a_part_of_endless_equal_rows_is_read_group_by_group(part, begun, monkeypatch):
+    """Few bytes may be many rows: what a group may have is bounded, and one is in memory at a time."""
+    table = pq.read_table(part)
+    many = pa.concat_tables([table.slice(0, 1)] * 40).combine_chunks()
+    pq.write_table(many, part, row_group_size=10)
+    here = part.parent, Part(part.name, 40), begun()
+    assert stored_parts.num_groups(*here[:2]) == 4
+    assert stored_parts.read(*here, ["tp"], 3).num_rows == 10
+    assert stored_parts.read(*here, ["tp"]).num_rows == 40
+    monkeypatch.setattr(stored_parts, "GROUP_ROWS", 9)
+    with pytest.raises(StoreError, match="has 10 rows in a group, of at most 9"):
+        stored_parts.read(*here, ["tp"], 0)

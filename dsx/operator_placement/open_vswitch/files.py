@@ -13,6 +13,7 @@ from dsx.errors import InputError, StoreError
 from dsx.files import OpenFolder
 from dsx.operator_placement.open_vswitch.commands import pair_text, rate_text, remove_script, setup_script
 from dsx.operator_placement.open_vswitch.nic_shares import nic_shares, overbooked
+from dsx.remarks import remark
 
 HOSTS, README = "hosts.env", "README.md"
 _WIDEST = 2.0**32  # bytes/s: Open vSwitch 3.1 sets the remainder, 31.3 Gbit/s for 100 Gbit/s
@@ -40,8 +41,9 @@ def ovs_files(bandwidth: np.ndarray, nics: int, nic_bandwidth: float) -> dict[st
 def write_ovs(folder: Path, bandwidth: np.ndarray, nics: int, nic_bandwidth: float) -> list[Path]:
     """Write the files of an allocation into a folder, which is made if it does not exist; return them.
 
-    A `hosts.env` that is there stays, since the user has filled it in. Raises InputError as `ovs_files` does, and
-    StoreError for a folder with the scripts of another allocation, which are needed to undo it, or of something else.
+    A `hosts.env` that is beside the scripts stays, since the user has filled it in. Raises InputError as `ovs_files`
+    does, and StoreError for a folder with the scripts of another allocation, which are needed to undo it, or of
+    something else: with a `hosts.env` or README alone, or a `hosts.env` that is no file. Scripts run it as root.
     """
     texts = ovs_files(bandwidth, nics, nic_bandwidth)
     try:
@@ -54,10 +56,13 @@ def write_ovs(folder: Path, bandwidth: np.ndarray, nics: int, nic_bandwidth: flo
                 with opened.open(name) as file:
                     if name not in texts or file.read() != texts[name].encode():
                         raise StoreError(f"{folder} has {name} of another allocation: give another folder")
-            if not there and opened.has(README):
-                raise StoreError(f"{folder} has a {README} of something else: give another folder")
+            for name in (HOSTS, README):
+                if opened.has(name) and not (there and opened.is_file(name)):
+                    raise StoreError(f"{folder} has a {name} of something else: give another folder")
             for name, text in texts.items():
-                if not (name == HOSTS and opened.has(HOSTS)):
+                if name == HOSTS and opened.has(HOSTS):
+                    remark(f"{folder / HOSTS} is kept as it is")
+                else:
                     opened.write_whole(name, text.encode())
     except OSError as error:
         raise StoreError(f"cannot write the scripts to {str(folder)!r}: {error.strerror or error}") from error

@@ -115,3 +115,11 @@ def test_a_folder_has_one_allocation(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="is a file: name a folder"):
         write_ovs(tmp_path / "file", EXAMPLE, 2, 10 * GBIT)
+
+
+@pytest.mark.parametrize("plant", [lambda path: path.write_text("reboot\n"), lambda path: path.symlink_to("elsewhere")])
+def test_hosts_that_somebody_else_planted_are_refused(tmp_path, plant):
+    plant(tmp_path / "hosts.env")
+    with pytest.raises(StoreError, match=r"has a hosts\.env of something else: give another folder"):
+        write_ovs(tmp_path, EXAMPLE, 2, 10 * GBIT)
+    assert [path.name for path in tmp_path.iterdir()] == ["hosts.env"]
