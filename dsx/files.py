@@ -7,9 +7,12 @@ is read, written or removed. The path of the folder itself may be a link.
 Not covered: Windows, which has no such renames.
 """
 
+import fcntl
 import os
+import re
 import secrets
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from errno import EINVAL, ELOOP, ENOTDIR
@@ -18,6 +21,8 @@ from types import TracebackType
 from typing import BinaryIO
 
 PARTIAL = ".partial"  # suffix of a temporary name
+_LEFT = re.compile(r"\.[0-9a-f]{16}\.partial")
+_NEW_S = 2.0  # after which a file that is written is held by its writer
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # Opening a pipe must not wait for its writer; `OpenFolder.open` then refuses it.
@@ -97,6 +102,7 @@ class OpenFolder:
         """Write a new file of some contents one after the other, and sync it to disk unless told otherwise."""
         descriptor = os.open(name, _NEW, 0o666, dir_fd=self._descriptor)
         try:
+            hold(descriptor)
             for content in contents:
                 left = memoryview(content)
                 while left:
@@ -137,6 +143,14 @@ class OpenFolder:
             with suppress(OSError):
                 self.remove(name)
 
+    def remove_left(self) -> None:
+        """Remove the temporary files of writers that were killed: those that no process holds."""
+        for name in filter(_LEFT.fullmatch, self.names()):
+            with suppress(OSError), self.open(name) as file:
+                is_new = time.time() - os.fstat(file.fileno()).st_mtime < _NEW_S
+                if not is_new and hold(file.fileno()):
+                    self.remove(name)
+
     def write_whole(
         self, name: str, *contents: bytes | memoryview, scratch: "OpenFolder | None" = None, synced: bool = True
     ) -> None:
@@ -153,10 +167,21 @@ class OpenFolder:
             self.sync()
 
 
+def hold(descriptor: int) -> bool:
+    """Lock an open file until it is closed, or the process ends; return whether no other process had locked it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
 def write_whole(path: Path, content: bytes | memoryview) -> None:
     """Write a file atomically: `path` holds either all of `content`, synced to disk, or its former content.
 
-    A link of that name is replaced and not followed. Raises OSError.
+    A link of that name is replaced and not followed. What writers that were killed have left beside it is removed.
+    Raises OSError.
     """
     with OpenFolder(path.parent) as folder:
+        folder.remove_left()
         folder.write_whole(path.name, content)

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from dsx.files import OpenFolder, write_whole
+from dsx.files import OpenFolder, hold, write_whole
 
 
 @pytest.fixture
@@ -102,3 +102,15 @@ def test_an_open_folder_stays_where_it_was(tmp_path, folder):
         there.remove("b")
     assert os.listdir(tmp_path / "elsewhere") == []
     assert os.listdir(tmp_path / "moved") == ["a"]
+
+
+def test_what_a_killed_writer_has_left_is_removed_and_what_is_being_written_stays(folder):
+    left, held, new = (folder / f".{digit * 16}.partial" for digit in "abc")
+    for file in (left, held, new, folder / ".mine.partial"):
+        file.write_bytes(b"half")
+    for file in (left, held, folder / ".mine.partial"):
+        os.utime(file, (0, 0))
+    with open(held, "rb") as writer:
+        assert hold(writer.fileno())
+        write_whole(folder / "a", b"whole")
+        assert {path.name for path in folder.iterdir()} == {held.name, new.name, ".mine.partial", "a"}

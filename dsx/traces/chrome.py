@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsx.errors import StoreError, TraceError
-from dsx.files import OpenFolder
+from dsx.files import OpenFolder, hold
 from dsx.traces.columns import RankTrace
 from dsx.traces.critical_path import has_durations
 from dsx.traces.dag import joined, topological_order
@@ -59,7 +59,9 @@ def chrome_file(path: Path) -> Iterator[Callable[[Iterable[Event]], None]]:
         folder = OpenFolder(path.parent)
     with folder, folder.temporary_name() as partial:
         with _os_errors(path):
+            folder.remove_left()
             file = folder.open(partial, os.O_RDWR | os.O_CREAT)
+            hold(file.fileno())
         with file:
             first = [True]
             threads: dict[tuple[int, str], int] = {}

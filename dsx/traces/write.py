@@ -92,6 +92,7 @@ def write_trace(
         folder.mkdir(parents=True, exist_ok=True)
         with OpenFolder(folder) as opened:
             before = _ranks_before(opened, manifest, members)
+            opened.remove_left()
             durations = NodeDurations(machine, plan, groups) if machine else None
             work = _work(plan, ranks, groups, tensors, durations)
             _check_space(opened, sum(alike.missing_bytes(opened) for alike in work))

@@ -58,6 +58,7 @@ def save(ax: "Axes", path: str | Path) -> None:
     suffix = image_format(path)
     try:
         with OpenFolder(path.parent) as folder:
+            folder.remove_left()
             # matplotlib can write some formats only to a named file.
             with folder.temporary_name() as name:
                 partial = path.with_name(name)
