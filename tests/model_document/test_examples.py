@@ -20,12 +20,15 @@ from dsx.pricing.layers import price_keys
 from dsx.pricing.problem import make_problem
 from dsx.search.space import Space
 from dsx.space.choices import KEY_COLUMNS
+from dsx.space.frameworks import read_framework
 from dsx.space.tiers import shares_on_tiers
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster
 from dsx.spec.model import load_model
 
+# As dsx prices the plans of the framework that the set names.
 DEFAULT = load_assumptions("default")
+DEFAULT = DEFAULT.run_by(read_framework(DEFAULT.of_framework))
 LAYER = "dsx layer transformer --model llama-3-70b"
 GPT3 = (
     "dsx layer transformer layernorm qkv_bias out_bias ff_bias ff_out_bias dropout residual_dropout "
@@ -149,10 +152,12 @@ def tiers():
 
 
 def overlap():
+    (gathered,) = kernel(operators(), "self-attention.qkv", "forward")["collectives"]
     return {
-        "all-gather": kernel(operators(), "r", "backward")["tp_comm_s"],
+        "all-gather": seconds(ALL_GATHER, gathered["bytes"], 8, 8),
         "exposed behind qkv": kernel(operators(), "self-attention.qkv", "forward")["tp_comm_s"],
         "exposed behind z": kernel(operators(), "feed-forward.z", "forward")["tp_comm_s"],
+        "exposed behind output": kernel(operators(), "r", "backward")["tp_comm_s"],
     }
 
 
