@@ -29,19 +29,33 @@ Limitation = Mapping[str, Sequence[Limit]]
 _FEW = 8  # values that are compared one by one
 
 
-def selecting(columns: Sequence[str], fix: Selection, limit: Limitation) -> Filter:
-    """Return the filter of fixed values, as codes, and of bounds, for tables that have some of `columns`."""
+@dataclass(frozen=True, slots=True)
+class _Selecting:
+    """A filter of columns; equal ones share what is cached of them."""
 
-    def keep(table: Mapping[str, np.ndarray]) -> np.ndarray:
+    columns: tuple[tuple[str, tuple[int | str, ...] | None, tuple[Limit, ...]], ...]  # with values and bounds
+
+    def __call__(self, table: Mapping[str, np.ndarray]) -> np.ndarray:
         good = np.ones(len(next(iter(table.values()))), dtype=bool)
-        for column in (name for name in columns if name in table):
-            if column in fix:
-                good &= _one_of(table[column], fix[column])
-            for bound in limit.get(column, ()):
+        for column, values, bounds in self.columns:
+            if column not in table:
+                continue
+            if values is not None:
+                good &= _one_of(table[column], values)
+            for bound in bounds:
                 good &= RELATIONS[bound.relation](table[column], bound.bound)
         return good
 
-    return keep
+
+def selecting(columns: Sequence[str], fix: Selection, limit: Limitation) -> Filter:
+    """Return the filter of fixed values, as codes, and of bounds, for tables that have some of `columns`."""
+    return _Selecting(
+        tuple(
+            (name, tuple(fix[name]) if name in fix else None, tuple(limit.get(name, ())))
+            for name in columns
+            if name in fix or name in limit
+        )
+    )
 
 
 def _one_of(column: np.ndarray, values: Sequence[int | str]) -> np.ndarray:
