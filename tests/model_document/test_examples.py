@@ -224,6 +224,8 @@ def pipeline():
         "stages 2 and 3": between,
         "last stage": last,
         "mean stage": mean,
+        "second stage": 21 * layer.both_s,
+        "last stage now": 19 * layer.both_s + head.both_s,
         "bubble_s": plan["bubble_s"],
     }
 
