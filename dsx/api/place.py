@@ -61,8 +61,8 @@ class Placer:
 
         Args:
             graph: a JSON file ([placement.md](placement.md)), its content as a dict, FILE.py:NAME with a function that
-                returns a step of JAX and the shapes of its arguments, or what `from_jax`, `from_fx` and `measure`
-                return.
+                returns a step of JAX and the shapes of its arguments (the file is run as it is), or what `from_jax`,
+                `from_fx` and `measure` return.
             devices: the number of GPUs.
             inter: the bandwidth between any two servers.
             intra: that between the GPUs of a server, with `gpus_per_server`.

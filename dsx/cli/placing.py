@@ -30,7 +30,8 @@ def place(
         str | None,
         typer.Argument(
             metavar="[GRAPH]",
-            help="Graph of operators: a JSON file, or FILE.py:NAME, a function that returns (step, shapes) of JAX.",
+            help="Graph of operators: a JSON file, or FILE.py:NAME, a function that returns (step, shapes) of JAX. "
+            "FILE.py is run as it is: give only one that you trust.",
         ),
     ] = None,
     model: Annotated[

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_BLOCK = 1 << 17  # rows whose costs are found at once, which takes many columns of wide numbers
+
+
 @dataclass(frozen=True)
 class Named:
     """A plan with what it is the best at; one plan may be several."""
@@ -43,7 +46,7 @@ def answer(rows: RankedRows, resolution: float | None, candidate: Any = None) ->
     feasible = rows.feasible
     if candidate is None and feasible.empty:
         return []
-    first = ranked(feasible).iloc[0] if candidate is None else candidate
+    first = ranked(feasible, 1).iloc[0] if candidate is None else candidate
     found: dict[str, Any] = {} if candidate is None else {"chosen": candidate}
     job = rows.alike(first, rows.settings)
     if len(job):
@@ -73,5 +76,6 @@ def _best(near: "pd.DataFrame", simple: bool) -> Any:
     """Return the row of least memory, or with `simple`, of those of least cost; of equal ones the fastest."""
     times, sizes = near["step_time_s"].to_numpy(), near["peak_bytes"].to_numpy()
     # lexsort sorts by its last key first.
-    keys = (times, sizes, *([costs_of(near)] if simple else []))
+    blocks = [near.iloc[at : at + _BLOCK] for at in range(0, len(near), _BLOCK)]
+    keys = (times, sizes, *([np.concatenate([costs_of(block) for block in blocks])] if simple else []))
     return near.iloc[np.lexsort(keys)[0]]

@@ -15,7 +15,7 @@ from dsx.results.manifest import Manifest
 from dsx.results.pareto_rows import pareto
 from dsx.results.plan_rows import as_plans
 from dsx.results.plot.selection import settings
-from dsx.results.store import load, load_chosen
+from dsx.results.store import load_chosen, load_small
 from dsx.space.choices import PLAN_COLUMNS
 
 if TYPE_CHECKING:
@@ -51,14 +51,18 @@ class RankedRows:
     @property
     def feasible(self) -> "pd.DataFrame":
         """The feasible ones of all rows."""
-        return self.every.loc[(self.every["reject"] == 0).to_numpy()]
+        return self._chosen((self.every["reject"] == 0).to_numpy())
 
     def alike(self, row: Any, columns: Sequence[str]) -> "pd.DataFrame":
         """Return the feasible rows that have the values of `row` in some columns."""
         same = (self.every["reject"] == 0).to_numpy()
         for name in columns:
             same = same & (self.every[name] == row[name]).to_numpy()
-        return self.every.loc[same]
+        return self._chosen(same)
+
+    def _chosen(self, rows: np.ndarray) -> "pd.DataFrame":
+        """Return the rows of a mask, without a copy if it has all."""
+        return self.every if rows.all() else self.every.loc[rows]
 
     def at(self, candidate: int, hardware: Mapping[str, Any]) -> Any:
         """Return the row of a candidate at some hardware, which the set has."""
@@ -114,16 +118,16 @@ def rate(rows: "pd.DataFrame") -> Any:
 def ranked_rows(folder: Path, manifest: Manifest) -> RankedRows:
     """Read the rows that a report of the set in `folder` shows; raises StoreError if the set cannot be read."""
     light = ["candidate", "cluster", *PLAN_COLUMNS, *(extra.name for extra in manifest.what_if), *_COSTS]
-    best = load_chosen(folder, light, lambda frame: ranked(frame).iloc[:MOST_ROWS]).reset_index(drop=True)
+    best = load_chosen(folder, light, lambda frame: ranked(frame, MOST_ROWS)).reset_index(drop=True)
     attrs = dict(best.attrs)
-    return RankedRows(folder, manifest, _without_attrs(load(folder, light)), _without_attrs(best), attrs)
+    return RankedRows(folder, manifest, load_small(folder, light), _without_attrs(best), attrs)
 
 
-def ranked(rows: "pd.DataFrame") -> "pd.DataFrame":
-    """Return rows in their order, the best first."""
+def ranked(rows: "pd.DataFrame", most: int) -> "pd.DataFrame":
+    """Return at most so many rows in their order, the best first."""
     # lexsort sorts by its last key first; a row without a time is last.
     slowness = np.nan_to_num(-rate(rows), nan=np.inf)
-    return rows.iloc[np.lexsort((rows["candidate"].to_numpy(), slowness, rows["reject"].to_numpy() != 0))]
+    return rows.iloc[np.lexsort((rows["candidate"].to_numpy(), slowness, rows["reject"].to_numpy() != 0))[:most]]
 
 
 @dataclass(frozen=True)

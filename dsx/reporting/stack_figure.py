@@ -31,7 +31,7 @@ def _bars(rows: RankedRows, named: Sequence[Named]) -> tuple["pd.DataFrame", lis
     import pandas as pd
 
     job = rows.alike(named[0].row, rows.settings)
-    best = ranked(fastest(job, ["strategy"])).iloc[:_MOST_BARS] if len(job) else job
+    best = ranked(fastest(job, ["strategy"]), _MOST_BARS) if len(job) else job
     others = rows.whole(best) if len(best) else rows.best.iloc[:0]
     known = [one.row["candidate"] for one in named]
     others = others.loc[(~others["candidate"].isin(known)).to_numpy()]

@@ -11,8 +11,8 @@ A set is a folder with Parquet parts and a manifest (schema.py has the columns, 
 that do not fit in memory use other tools: DuckDB and Polars read `<folder>/*.parquet` directly.
 """
 
-from dsx.results.reading import load, load_chosen, read_manifest
+from dsx.results.reading import load, load_chosen, load_small, read_manifest
 from dsx.results.runs import create, finished
 from dsx.results.writer import Writer
 
-__all__ = ["Writer", "create", "finished", "load", "load_chosen", "read_manifest"]
+__all__ = ["Writer", "create", "finished", "load", "load_chosen", "load_small", "read_manifest"]

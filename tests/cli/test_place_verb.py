@@ -100,6 +100,7 @@ def test_networkx_writes_a_graph_that_is_read(run, folder):
 def test_a_step_of_jax_from_a_file(run, folder):
     (folder / "steps.py").write_text(STEPS)
     done = run("place", "steps.py:towers", "--devices", 2, "--cluster", "h100-nvs8", "--time-limit", "1s", "--json")
+    assert "steps.py is run as it is" in done.err
     found = json.loads(done.out)
     assert done.code == 0
     assert sum(name.startswith("dot_general") for name in found["placement"]) == 2

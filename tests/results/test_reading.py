@@ -8,7 +8,7 @@ from results.sets import WHAT_IF
 
 from dsx.errors import StoreError, UnknownNameError
 from dsx.results import manifest as manifests
-from dsx.results import store
+from dsx.results import reading, store
 from dsx.results.folder import UNFINISHED
 from dsx.results.manifest import Counts
 from dsx.results.schema import COLUMNS
@@ -164,3 +164,13 @@ def test_broken_parts(stored, spoil, says):
     spoil(stored / "part-00001.parquet")
     with pytest.raises(StoreError, match=f"part-00001.parquet {says}.*run the sweep again with -o {stored}"):
         store.load(stored)
+
+
+def test_the_small_frame_has_the_values_of_the_whole_one(tmp_path, begun, written):
+    written(tmp_path, begun(what_if=WHAT_IF), 30, 0, 20)
+    columns = ["candidate", "tp", "strategy", "reject", "step_time_s", "network.nvs.size"]
+    small, whole = reading.load_small(tmp_path, columns), store.load(tmp_path, columns)
+    pd.testing.assert_frame_equal(small, whole, check_dtype=False)
+    assert small["tp"].dtype == small["reject"].dtype == np.int8
+    assert small["strategy"].dtype == whole["strategy"].dtype
+    assert small.memory_usage(index=False).sum() < 0.6 * whole.memory_usage(index=False).sum()

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from dsx.errors import DsxError, InputError, did_you_mean
+from dsx.remarks import remark
 
 Step = tuple[Callable[..., Any], tuple[Any, ...]]  # a step, and its arguments as shapes
 
@@ -28,6 +29,7 @@ def load_step(text: str) -> Step:
     if not path.is_file():
         near = did_you_mean(path.name, [one.name for one in path.parent.glob("*.py")])
         raise InputError(f"{text}: there is no file {file!r}{near}")
+    remark(f"{file} is run as it is, with all that it does")
     with _importable(path.parent), _reported(f"{text}: "):
         module = _loaded(path)
         made = getattr(module, name, None)
