@@ -35,8 +35,7 @@ def heat_figure(rows: RankedRows, first: Named) -> Picture | None:
     x, y = columns
     same = [name for name in rows.settings if name not in (x, y)]
     job = rows.alike(first.row, same)
-    job = job.assign(slowness=1 / rate(job))
-    table = best_table(job, [y], x, "slowness")
+    table = best_table(job[[x, y, "reject"]].assign(slowness=1 / rate(job)), [y], x, "slowness")
     ratios = table.values / np.nanmin(table.values)
     x_texts, y_texts = (
         shown_all(value_texts(job, name, values))
