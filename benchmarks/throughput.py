@@ -35,6 +35,7 @@ from dsx.results import store
 from dsx.search.blockwise import top_plans
 from dsx.search.study import make_studies
 from dsx.search.sweep import Sweep
+from dsx.space.blocks import stages_and_replicas
 from dsx.space.choices import NAMED, PLAN_COLUMNS
 from dsx.space.limits import OPTIMAL
 from dsx.spec.assumptions import load_assumptions
@@ -168,6 +169,7 @@ def _median(run: Callable[[], Any], repeat: int) -> tuple[float, Any]:
 
 
 def _sweep(problem: Problem, spec: SweepSpec, keep: Keep, batches: list[int]) -> Sweep:
+    stages_and_replicas.cache_clear()  # else a run would find those of the run before
     studies = make_studies([problem], spec.what_if, spec.num_gpus, batches, spec.fix, spec.limit)
     return Sweep(studies, keep, "float32")
 

@@ -352,10 +352,10 @@ def _replica_placements(bounds: Bounds, replica: int, share: int, boxes: int, ly
             continue
         rooms = tuple(domain // share for domain in fills(number, limits) if domain % share == 0)
         ways = [replace(limits, nvs_size=room) for room in rooms] if lying & _EVEN else []
-        made = [_replicas(number // replica, way, bounds.searched, kept) for way in ways]
+        made = [stages_and_replicas(number // replica, way, bounds.searched, kept) for way in ways]
         if may_lie_unevenly(number, limits):
             laid = _Laid(replica, share, lying, rooms if lying & _EVEN else ())
-            made.append(_replicas(number // replica, limits, bounds.searched, kept, laid))
+            made.append(stages_and_replicas(number // replica, limits, bounds.searched, kept, laid))
         found += [np.concatenate([np.full_like(replicas[:1], number), replicas]) for replicas in made]
     table = np.concatenate(found, axis=1)
     return table[:, bounds.keep_choices(dict(zip(PLACEMENT_COLUMNS, table, strict=True)))]
@@ -401,7 +401,9 @@ def _outer(kinds: np.ndarray, tables: Sequence[np.ndarray], bounds: Bounds) -> A
 
 
 @functools.lru_cache(maxsize=4096)
-def _replicas(rest: int, limits: Limits, searched: Searched, kept: _Kept, laid: _Laid | None = None) -> np.ndarray:
+def stages_and_replicas(
+    rest: int, limits: Limits, searched: Searched, kept: _Kept, laid: _Laid | None = None
+) -> np.ndarray:
     """Return [columns of a placement after num_gpus, N] ways to have `rest` stages times replicas, of those kept.
 
     The fast domain of `limits` has room for so many of them, or for GPUs that consecutive ranks take.
