@@ -118,10 +118,11 @@ def load_small(folder: str | Path, columns: Iterable[str]) -> pd.DataFrame:
 
 def _small(rows: pd.DataFrame) -> dict[str, pd.Series]:
     """Return the columns of rows, whole numbers in as few bytes as they need."""
-    return {
-        name: pd.to_numeric(column, downcast="integer") if pd.api.types.is_integer_dtype(column) else column.copy()
-        for name, column in rows.items()
-    }
+    found: dict[str, pd.Series] = {}
+    for name in rows.columns:
+        whole = pd.api.types.is_integer_dtype(rows[name])
+        found[name] = pd.Series(pd.to_numeric(rows[name], downcast="integer")) if whole else rows[name].copy()
+    return found
 
 
 def frame(manifest: Manifest, tables: Sequence[pa.Table], wanted: Sequence[str]) -> pd.DataFrame:
