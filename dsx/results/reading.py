@@ -121,7 +121,8 @@ def _small(rows: pd.DataFrame) -> dict[str, pd.Series]:
     found: dict[str, pd.Series] = {}
     for name in rows.columns:
         whole = pd.api.types.is_integer_dtype(rows[name])
-        found[name] = pd.Series(pd.to_numeric(rows[name], downcast="integer")) if whole else rows[name].copy()
+        column = pd.to_numeric(rows[name], downcast="integer") if whole else rows[name].copy()
+        found[str(name)] = pd.Series(column)
     return found
 
 
