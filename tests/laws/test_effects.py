@@ -29,11 +29,13 @@ def stated(fields):
 
 
 def lacked(plan, experts_run):
-    """The fields of the default set's stack that a plan lacks, and what they are then, said once more in Python."""
+    """The fields of the stack and of the framework that a plan lacks, and what they are then, said again in Python."""
     found = {}
     if plan["tp"] > 1 and plan["tp_nvs"] != plan["tp"]:
         found["tp_overlap"] = 0.2
     pipelined = plan["pp"] > 1 and plan["vpp"] == 1
+    if pipelined:
+        found["pp_overlap"] = 0
     parts = {*plan["recompute"].split("+")}
     if experts_run and (plan["num_microbatches"] < 2 or pipelined or parts & {"full", "experts"}):
         found["ep_overlap"] = 0
@@ -43,7 +45,7 @@ def lacked(plan, experts_run):
     return found
 
 
-EVERY = {"tp_overlap": 0.8, "ep_overlap": 0.3, "dispatch_latency": "10 us"}
+EVERY = {"tp_overlap": 0.8, "ep_overlap": 0.3, "pp_overlap": 0.8, "dispatch_latency": "10 us"}
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,7 @@ EVERY = {"tp_overlap": 0.8, "ep_overlap": 0.3, "dispatch_latency": "10 us"}
         (dense, "tp=2 dp=16 recompute=full", {"dispatch_latency"}),
         (experts, "ep=8 dp=16", set()),
         (experts, "ep=8 dp=16 microbatch_size=4", {"ep_overlap"}),
-        (experts, "ep=8 pp=2 dp=8", {"ep_overlap"}),
+        (experts, "ep=8 pp=2 dp=8", {"ep_overlap", "pp_overlap"}),
         (experts, "ep=8 pp=2 vpp=2 dp=8", set()),
         (experts, "ep=8 dp=16 zero_stage=2 recompute=experts", {"ep_overlap", "dispatch_latency"}),
     ],

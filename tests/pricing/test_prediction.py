@@ -108,14 +108,14 @@ def test_a_layout_states_it(caplog):
         dsx.evaluate(job(set=ON), f"{plan} stage_layers=Et*2|t*2|t*2|t*2L")
 
 
-@pytest.mark.parametrize("zero_stage", [0, 1, 3])
-def test_its_trace_takes_the_same_time_and_has_its_memory(tmp_path, zero_stage):
+@pytest.mark.parametrize(("zero_stage", "difference"), [(0, 0.02), (1, 0.02), (3, 0.05)])  # 3: docs/model/limits.md
+def test_its_trace_takes_the_same_time(tmp_path, zero_stage, difference):
     plan = f"tp=2 pp=2 dp=4 ep=4 zero_stage={zero_stage}"
     fast_host = {"assumptions.dispatch_latency": "0 s"}  # it never stalls so small a model
     priced = dsx.evaluate(job(set=ON | fast_host), plan)
     dsx.trace.write(job(set=ON | fast_host), plan, out=tmp_path / "trace")
     replayed = dsx.trace.replay(tmp_path / "trace", "h100-nvs8", set=fast_host)
-    assert replayed.step_time_s == pytest.approx(priced.step_time_s, rel=0.02)
+    assert replayed.step_time_s == pytest.approx(priced.step_time_s, rel=difference)
 
 
 def test_megatron_is_told():
