@@ -177,14 +177,15 @@ class PassBuilder(ZeroBuilder):
         return bool(self.key.paired and overlap and node.move and node.move.axis in overlap.axes)
 
     def _read(self, position: int, read: Tensor, names: Mapping[str, Tensors], gathered: Tensors) -> Tensors:
+        if self.source(back := self.own(position, read.name + LOADED)):
+            return [(back, read.bytes)]
         if read.name in names:
             return names[read.name]
         if read.weight:
             name = f"L{position:03d}.{read.name}"
             fresh = name + GATHERED_VERSION
             return gathered or [(fresh if fresh in self.sources else name, read.bytes)]
-        back = self.own(position, read.name + LOADED)
-        return [(back if self.source(back) else self.own(position, read.name), read.bytes)]
+        return [(self.own(position, read.name), read.bytes)]
 
     def _launch(
         self,

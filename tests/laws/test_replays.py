@@ -73,7 +73,24 @@ def test_operands_in_8_bits_are_kept_as_priced(recompute, tmp_path):
     fp8 = ["model.layers.1.count=8", "assumptions.linear_dtype=fp8", "assumptions.fp8_saved_bytes=1"]
     job = dsx.Job("llama-3-8b", "h100-nvs8", 4, 16, 4096, set=fp8)
     plan = {"tp": 2, "pp": 2, "recompute": recompute}
-    priced = dsx.evaluate(job, plan)
     dsx.trace.write(job, plan, out=tmp_path / "trace", durations=False)
-    peak = max(memory_use(trace).peak_bytes for trace in traces(open_folder(tmp_path / "trace")))
-    assert peak == pytest.approx(priced.costs["peak_bytes"] - priced.costs["overhead_bytes"], rel=MEMORY)
+    assert _largest_peak(tmp_path / "trace") == pytest.approx(_priced_bytes(job, plan), rel=MEMORY)
+
+
+def test_the_input_of_an_offloaded_layer_leaves_the_gpu(tmp_path):
+    deep = ["model.dimensions.v=32000", "model.layers.1.count=64"]
+    job, plan = dsx.Job("llama-3-8b", "h100-nvs8", 4, 4, 8192, set=deep), {"tp": 4, "offload": "activations"}
+    dsx.trace.write(job, plan, out=tmp_path / "trace", durations=False)
+    (trace, *_) = traces(open_folder(tmp_path / "trace"))
+    alive = {part.kind: part for part in memory_use(trace).alive}
+    assert alive["activations"].buffers < 50  # of embedding, head and two layers, of 64
+    assert _largest_peak(tmp_path / "trace") == pytest.approx(_priced_bytes(job, plan), rel=MEMORY)
+
+
+def _largest_peak(folder):
+    return max(memory_use(trace).peak_bytes for trace in traces(open_folder(folder)))
+
+
+def _priced_bytes(job, plan):
+    priced = dsx.evaluate(job, plan)
+    return priced.costs["peak_bytes"] - priced.costs["overhead_bytes"]
