@@ -68,6 +68,7 @@ def layer_reduction(
     gather, back = _accompanying_s(FORWARD, *passes), _accompanying_s(BACKWARD, *passes)
     last = back + _seconds_of_replicas(layer, cluster, assumptions) if layer.replicas else back
     forward, backward = layer.costs.forward_s, layer.backward_s
+    stalls = layer.stalls_s
     if layer.contended_s is not None:
         shared = functools.reduce(xp.maximum, [crosses(members, cluster.network) for members in layer.shards])
         forward, backward = (
@@ -76,11 +77,14 @@ def layer_reduction(
         )
     if (more := _chunks_beside(choices, searched)) is not None:
         gathers, reduces = (_once(direction, choices, searched) for direction in (FORWARD, BACKWARD))
-        forward, backward = forward * (1.0 + gathers * more), backward * (1.0 + reduces * more)
+        passes_beside = 1.0 + gathers * more, 1.0 + reduces * more
+        forward, backward = forward * passes_beside[0], backward * passes_beside[1]
+        if stalls is not None:
+            stalls = stalls[0] * passes_beside[0], stalls[1] * passes_beside[1]
     # What runs while the GPU stalls is hidden, whatever of it could overlap with computing.
     left_gather, left_back, left_last = gather, back, last
-    if layer.stalls_s is not None:
-        forward_stall, backward_stall = layer.stalls_s
+    if stalls is not None:
+        forward_stall, backward_stall = stalls
         left_gather, left_back, left_last = (
             xp.maximum(whole - stall, xp.zeros_like(whole))
             for whole, stall in ((gather, forward_stall), (back, backward_stall), (last, backward_stall))
