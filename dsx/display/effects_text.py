@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from dsx.display.layout import wrapped
 from dsx.space.conditions import for_plan
 from dsx.space.plan import Plan
 from dsx.spec.assumptions import AssumptionsSpec
@@ -22,10 +23,11 @@ def lacked_effects(spec: AssumptionsSpec, plan: Plan) -> dict[str, dict[str, Any
 
 def effects_text(spec: AssumptionsSpec, plan: Plan) -> str:
     """Return the effects that a plan lacks, a line each; empty if it has all."""
-    return "\n".join(
-        f"priced with {name} = {_quantity(name, one['priced'])}: {_quantity(name, one['value'])} needs {one['needs']}"
-        for name, one in lacked_effects(spec, plan).items()
-    )
+    lines: list[str] = []
+    for name, lacked in lacked_effects(spec, plan).items():
+        priced, value = (_quantity(name, lacked[key]) for key in ("priced", "value"))
+        lines.append(wrapped(f"priced with {name} = {priced}: {value} needs {lacked['needs']}"))
+    return "\n".join(lines)
 
 
 def _quantity(name: str, value: float) -> str:

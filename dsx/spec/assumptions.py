@@ -289,7 +289,7 @@ class AssumptionsSpec(Spec):
 
     def _stated_anew(self, documents: Sequence[Document], statement: _Statement) -> Self:
         """Return the set of other documents, with the fields that this copy has otherwise."""
-        document, _ = without_bounds(with_conditions(merged(documents)), type(self))
+        document, _ = without_bounds(merged([*map(with_conditions, documents)]), type(self))
         found = validate(document, type(self))
         kept = {name: getattr(self, name) for name in self._statement.changed - {STACK, FRAMEWORK}}
         named = {} if statement.framework is None else {FRAMEWORK: statement.framework.name}

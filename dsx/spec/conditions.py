@@ -72,8 +72,10 @@ class ConditionSpec(Spec):
 
     @property
     def text(self) -> str:
-        """The needs as text."""
-        return " and ".join(_texts(self.needs))
+        """The needs as text: "num_microbatches >= 2 and (pp == 1 or vpp > 1)"."""
+        several = len(self.needs) > 1
+        texts = zip(self.needs, _texts(self.needs), strict=True)
+        return " and ".join(f"({text})" if several and len(need) > 1 else text for need, text in texts)
 
 
 class ShareCondition(ConditionSpec):
@@ -108,20 +110,25 @@ class ConditionsSpec(Spec):
 def with_conditions(document: Document) -> Document:
     """Return the document of an assumption set with what its values need as a section of its own, `conditions`.
 
-    The section may be there already: what a framework needs for a value that its stack states.
+    The section may be there already, and counts then: what a framework needs for a value that its stack states. A value
+    without needs has an empty entry, so that merged over another document it holds for every plan.
     """
     data, places = dict(document.data), dict(document.places)
+    section = document.data.get("conditions", {})
+    if not isinstance(section, dict):  # which its schema refuses
+        return document
     moved: dict[str, Any] = {}
     for name, stated in document.data.items():
-        if not is_sourced(stated) or not stated.keys() & set(_CONDITION):
+        needs = {key: stated[key] for key in _CONDITION if key in stated} if is_sourced(stated) else {}
+        if needs:
+            data[name] = {key: value for key, value in stated.items() if key not in _CONDITION}
+        if name in section or not (needs or name in ConditionsSpec.model_fields):
             continue
-        data[name] = {key: value for key, value in stated.items() if key not in _CONDITION}
-        moved[name] = {key: stated[key] for key in _CONDITION if key in stated}
-        for path, place in document.places.items():
-            if path[0:1] == (name,) and path[1:2] and path[1] in _CONDITION:
-                places["conditions", *path] = place
+        moved[name] = needs or None
+        places.setdefault(("conditions",), document.place(()))
         places["conditions", name] = document.place((name,))
-    return Document(data | {"conditions": data.get("conditions", {}) | moved}, places) if moved else document
+        places |= {("conditions", *path): place for path, place in document.places.items() if path[:1] == (name,)}
+    return Document(data | {"conditions": moved | section}, places) if moved or section else document
 
 
 def worse(field: str, value: Any, otherwise: Any, least: Any, most: Any) -> Any:

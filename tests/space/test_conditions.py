@@ -6,6 +6,7 @@ import pytest
 from dsx.errors import SpecError
 from dsx.space.choices import BY_NAME, PLAN_COLUMNS
 from dsx.space.conditions import conditions_of, for_plan, on_platform
+from dsx.space.frameworks import read_framework
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.stack import stack_names
 
@@ -98,3 +99,26 @@ def test_a_field_without_conditions_says_so():
 def test_the_needs_of_packaged_stacks_are_known_columns():
     for name in stack_names():
         conditions_of(load_assumptions("default", [("stack", name)]))
+
+
+def test_what_a_framework_needs_holds_for_the_value_of_its_stack_alone():
+    needs = {"tp_overlap": {"needs": ["tp == 1"], "otherwise": 0}, "pp_overlap": {"needs": ["vpp > 1"], "otherwise": 0}}
+    named = {"name": "own", "description": "a test", "source": "a test", "runs": [{}], "assume": {"conditions": needs}}
+    framework = read_framework(named)
+    spec = load_assumptions("default").run_by(framework)
+    assert spec.conditions.stated["tp_overlap"].text == "tp == 1"  # not what the stack needs
+    stated = load_assumptions("default", [("pp_overlap", "0.7")]).run_by(framework)
+    assert for_plan(stated, PLAN | {"pp": 4}).pp_overlap == 0.7
+
+
+def test_a_section_of_conditions_is_read_as_any_other():
+    with pytest.raises(SpecError, match="conditions: expected a section"):
+        load_assumptions({"extends": "default", "conditions": 3})
+    with pytest.raises(SpecError, match=r"^assumptions: conditions.tp_overlap: expected a section"):
+        load_assumptions({"extends": "default", "conditions": {"tp_overlap": 4}})
+
+
+def test_alternatives_are_in_brackets_beside_other_needs():
+    text = stated(["num_microbatches >= 2", "pp == 1 or vpp > 1"]).conditions.stated["ep_overlap"].text
+    assert text == "num_microbatches >= 2 and (pp == 1 or vpp > 1)"
+    assert stated(["pp == 1 or vpp > 1"]).conditions.stated["ep_overlap"].text == "pp == 1 or vpp > 1"
