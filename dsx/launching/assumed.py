@@ -1,7 +1,8 @@
 """What an assumption set takes for granted of the software, as lines at the head of a launch file.
 
-The fields are those that the set's stack states, with the sources there. A field that an option expresses is listed
-too: an option switches an overlap on, and the set says how much of it hides.
+The fields are those that the set's stack states, with the sources there or, where its framework states them too, in the
+framework. A field that an option expresses is listed too: an option switches an overlap on, and the set says how much
+of it hides.
 """
 
 from dsx.errors import InputError
@@ -20,10 +21,13 @@ def assumed_lines(assumptions: AssumptionsSpec) -> list[str]:
     except InputError:  # a file of its own that is not here
         return [f"The software is the stack {assumptions.stack}."]
     lines = [f"Assumed of the software (stack {stack.name}: {stack.description}):"]
+    framework = assumptions.of_framework
+    of_framework = {} if isinstance(framework, str) else framework.assume
     for name, stated in stack.assume.items():
-        source, value = (stated.get("source", ""), stated["value"]) if is_sourced(stated) else ("", stated)
-        own = "" if _value(assumptions, name) == str(value) or not source else f" (of the stack: {value})"
-        lines.append(f"  - {name} {_value(assumptions, name)}{own}: {source}")
+        if is_sourced(stated):  # else it is of measured runs alone
+            own = "" if _value(assumptions, name) == str(stated["value"]) else f" (of the stack: {stated['value']})"
+            source = of_framework.get(name, stated).get("source", "")
+            lines.append(f"  - {name} {_value(assumptions, name)}{own}: {source}")
     return lines
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 import dsx
+from dsx.errors import PlanError
 
 MODEL = {
     "name": "two-kv-heads",
@@ -51,3 +52,17 @@ def test_a_search_has_such_plans_and_its_flags_are_those_of_any_tp(job):
     (script, *_) = dsx.launch(job, best.plan, framework="megatron").files.values()
     assert "--tensor-model-parallel-size 8" in script
     assert "--num-query-groups 2" in script
+
+
+@pytest.mark.parametrize(
+    ("plan", "strategy"), [("tp=2 dp=8", "1d-no-sp"), ("dp=16", "1d-no-sp"), ("cp=2 dp=8", "ulysses")]
+)
+def test_a_plan_of_a_framework_has_a_strategy_that_it_runs(job, plan, strategy):
+    assert dsx.evaluate(job, plan, framework="deepspeed").problem.strategies == (strategy,)
+    assert "The fastest of" in str(dsx.why(job, plan, framework="deepspeed"))
+    assert dsx.launch(job, plan, framework="deepspeed").plan["strategy"] == strategy
+
+
+def test_a_degree_that_no_default_strategy_divides_by_is_an_error(job):
+    with pytest.raises(PlanError, match="cp=2: strategy '1d' shards nothing of this model over cp"):
+        dsx.evaluate(job, "cp=2")

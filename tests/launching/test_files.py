@@ -185,7 +185,7 @@ def test_a_recipe_of_torchtitan_says_every_stage():
         ("torchtitan", "dp=16 zero_stage=3 recompute=norms", ["recompute=norms", "nearest: recompute=none"]),
         ("megatron", "pp=2 dp=8 schedule=zb-h1 zero_stage=1", ["schedule=zb-h1", "nearest: schedule=1f1b"]),
         ("megatron-bridge", "pp=2 dp=8 zero_stage=3", ["zero_stage=3", "nearest: zero_stage=1"]),
-        ("deepspeed", "pp=2 vpp=3 dp=8 zero_stage=1", ["vpp=3; nearest: vpp=1", "strategy=1d"]),
+        ("deepspeed", "pp=2 vpp=3 dp=8 zero_stage=1", ["vpp=3; nearest: vpp=1"]),
         ("deepspeed", "dp=16 zero_stage=3 zero_replicas=2", ["zero_replicas=2; nearest: zero_replicas=1"]),
     ],
 )
@@ -194,6 +194,17 @@ def test_what_a_framework_cannot_run_is_said_with_the_nearest(framework, plan, w
         dsx.launch(job(), plan, framework=framework)
     assert str(caught.value).startswith(f"{FRAMEWORKS[framework].title} cannot run the plan:")
     assert all(word in str(caught.value) for word in words)
+
+
+def test_a_strategy_that_a_framework_does_not_run_is_said_with_its_own():
+    with pytest.raises(InputError, match="strategy=1d; nearest: strategy 1d-no-sp"):
+        dsx.launch(job(), MEGATRON, framework="deepspeed", strategy="1d")
+
+
+def test_the_head_has_the_sources_of_a_framework_that_states_a_field_itself():
+    head = dsx.launch(job(), MEGATRON, framework="megatron").files["launch.sh"].replace("\n# ", " ")
+    assert "cross_entropy_bytes 8 (of the stack: 2): --cross-entropy-fusion-impl native" in " ".join(head.split())
+    assert "set_in_runs" not in head
 
 
 def test_what_megatron_core_refuses_is_said_in_the_name_of_the_framework():
