@@ -31,7 +31,7 @@ class Beyond:
     saved: float | None  # of the step time of the fastest plan that the framework runs; None if none fits
     limits: Mapping[str, Any]  # the choices of the plan that the framework does not run
     framework: str  # that runs the plan
-    stack: str | None  # its software, which the plan is priced with
+    stack: str | None  # the software that the plan is priced with: its own, unless the search names one
 
     def to_data(self) -> dict[str, Any]:
         """Return the plan as plain data."""
@@ -125,7 +125,7 @@ def beyond_text(found: Searched, other: Beyond | None, compared: Sequence[str]) 
     choices = " ".join(f"{column}={value}" for column, value in other.limits.items())
     cause = f"{choices}, which {printable(found.framework.name)} does not run there: " if choices else ""
     took = quantity("step_time_s", other.step_time_s)
-    software = f" with its software, {printable(other.stack)}," if other.stack else ""
+    software = f" with the software {printable(other.stack)}" if other.stack else ""
     return f"{printable(other.framework)}{software} would take {took}{less} ({cause}{whole_plan_text(other.plan)})"
 
 

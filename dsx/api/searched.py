@@ -12,6 +12,7 @@ from dsx.api.inputs import Inputs
 from dsx.errors import InputError, SpecError
 from dsx.graph.library import check_strategy, strategy_names
 from dsx.graph.model import Model
+from dsx.launching.text import of_words
 from dsx.pricing.problem import Problem, make_problem, priceable_model
 from dsx.printable import printable
 from dsx.search.space import Space
@@ -74,6 +75,7 @@ def searched(
     Raises InputError for a strategy that is named and cannot be used, or that the framework does not run.
     """
     stated = read_framework(inputs.assumptions.of_framework if framework is None else framework, inputs.near)
+    of_words(stated.flags, f"{stated.place('flags')}: flags")  # wrong ones are an error before the search
     assumed = inputs.assumptions.run_by(stated)
     frame = stated.with_optimizer(assumed.optimizer)
     if not frame.runs:

@@ -5,10 +5,12 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dsx.errors import SpecError, did_you_mean
 from dsx.graph.model import Model
 from dsx.launching.files import FRAMEWORKS
 from dsx.launching.launch import Launch, words_of
 from dsx.launching.megatron import counted_ends
+from dsx.launching.request import Framework
 from dsx.launching.run import run_of
 from dsx.pricing.problem import Problem
 from dsx.space.conditions import for_plan
@@ -41,8 +43,24 @@ def launch_by(
     assumptions: AssumptionsSpec,
     device: DeviceSpec,
 ) -> Launch:
-    """Return the settings of a plan in the `words` of launch files; `model` is that of `spec` under its strategy."""
-    return FRAMEWORKS[words or _USUAL].settings(run_of(plan, model, assumptions, device), spec)
+    """Return the settings of a plan in the `words` of launch files; `model` is that of `spec` under its strategy.
+
+    Raises SpecError for words of no launch files.
+    """
+    return of_words(words).settings(run_of(plan, model, assumptions, device), spec)
+
+
+def of_words(words: str | None, place: str = "flags") -> Framework:
+    """Return the launch files with some words, those of the usual ones if they are None.
+
+    Raises SpecError, with the place that names the words, if there are none.
+    """
+    if words is not None and words not in FRAMEWORKS:
+        known = ", ".join(FRAMEWORKS)
+        raise SpecError(
+            f"{place}: no launch files have the words {words!r}{did_you_mean(words, FRAMEWORKS)} (known: {known})"
+        )
+    return FRAMEWORKS[words or _USUAL]
 
 
 def launch_data(launch: Launch) -> dict[str, Any]:

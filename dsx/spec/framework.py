@@ -74,7 +74,7 @@ class FrameworkSpec(Spec):
     source: str
     stack: Annotated[str | None, Sourced] = None  # that its plans are priced with; None: that of the assumption set
     assume: dict[str, Any] = Field(default_factory=dict)  # field of an assumption set -> its value, with its source
-    flags: str | None = None  # the launch files whose words state its settings; None: those of no framework
+    flags: str | None = None  # the launch files whose words state its settings; None: those of the usual ones
     strategy: Names | None = None  # None: every strategy
     # Optimizers of the matrices of the body that it has, `optimizer` of an assumption set.
     optimizers: list[Optimizer] = Field(default_factory=lambda: ["adam"])

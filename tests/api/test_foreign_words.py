@@ -4,7 +4,7 @@ import pytest
 from api.small import MODEL
 
 import dsx
-from dsx.errors import InputError
+from dsx.errors import InputError, SpecError
 
 TITAN = {"assumptions.stack": "torchtitan-2025"}
 PLAN = "dp=8 zero_stage=3 recompute=selective"
@@ -48,3 +48,18 @@ def test_what_a_search_found_and_the_neutral_word_are_taken(job):
     again = dsx.evaluate(titan, megatron.plan)
     assert again.plan["recompute"] == "selective"
     assert again.costs["peak_bytes"] == core.costs["peak_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"selective": "selective ops"}, r"words.recompute.selective: unknown word 'selective ops'; did you mean"),
+        ({"full": "selective op"}, r"words.recompute: 'full' has no other name here .known: selective"),
+    ],
+)
+def test_words_of_a_stack_are_checked(job, tmp_path, words, message):
+    lines = ("name: own", "extends: torchtitan-2025", "description: a test", "source: a test", "software: {}")
+    file = tmp_path / "own.yaml"
+    file.write_text("\n".join([*lines, f"words: {{recompute: {words}}}", "assume: {}"]))
+    with pytest.raises(SpecError, match=message):
+        dsx.evaluate(job.replace(set={"assumptions.stack": str(file)}), "dp=8")

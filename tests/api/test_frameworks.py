@@ -88,7 +88,7 @@ def test_what_the_limits_cost_is_a_line(job, limited):
     assert other.step_time_s == pytest.approx(min(steps(one)[0] for one in limited.values()), rel=1e-12)
     assert other.framework in LIMITED
     said = " ".join(str(found).split())  # lines of an answer fit a terminal
-    line = said[said.index(f" {other.framework} with its software, {other.stack}, would take ") :]
+    line = said[said.index(f" {other.framework} with the software {other.stack} would take ") :]
     assert f", {100 * other.saved:.1f} % less (" in line
     choices = " ".join(f"{column}={value}" for column, value in other.limits.items())
     assert f" % less ({choices}, which mine does not run there: {other.plan.text})" in line
@@ -180,3 +180,10 @@ def test_a_set_has_its_own_framework_and_strategies(job):
 
 def test_frameworks_are_listed():
     assert dsx.names("frameworks") == ["any", "deepspeed", "megatron", "megatron-bridge", "torchtitan", "zero-bubble"]
+
+
+def test_words_of_no_launch_files_are_an_error_before_a_search(job):
+    with pytest.raises(SpecError, match="flags: no launch files have the words 'megatorn'; did you mean 'megatron'"):
+        dsx.best(job, framework=MINE | {"flags": "megatorn"})
+    with pytest.raises(SpecError, match="no launch files have the words"):
+        str(dsx.evaluate(job, "pp=4 dp=2", framework=MINE | {"flags": "megatorn"}).launch)
