@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _BLOCK = 5_000  # events of a timeline that are written at once
+_SHOWN = 8  # slow ranks in a remark
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -145,7 +146,7 @@ def replay(
     spec = load_cluster(cluster, overrides["cluster"])
     assumed = _for_traced_plan(load_assumptions(assumptions, overrides["assumptions"]), whole, spec.device.software)
     machine, parameters = cluster_from_spec(spec), assumptions_from_spec(assumed, spec.device.family)
-    _remark(whole, found, assumed.name, machine.network.nvs.size)
+    _remark(whole, found, assumed.name, machine.network.nvs.size, factors)
     with progress(len(found.files), "read", watcher(watch)) as advance:
         ranks = [*_counted(traces(found, tensors=False), advance)]
     for trace in ranks:
@@ -199,11 +200,18 @@ def _check(found: TraceFolder, ranks: Sequence[RankTrace]) -> None:
         raise TraceError(f"{found.path}: {faults[0]}{more}")
 
 
-def _remark(whole: TraceFolder, found: TraceFolder, assumptions: str, domain: int) -> None:
+def _remark(whole: TraceFolder, found: TraceFolder, assumptions: str, domain: int, slow: Mapping[int, float]) -> None:
     """Say where a replay differs from what the manifest says of the trace."""
     traced = whole.manifest.get("assumptions")
     if isinstance(traced, str) and traced != assumptions:
         remark(f"the trace was written under {traced}; the replay is under {assumptions} (--assumptions)")
+    written = whole.manifest.get("slow")
+    if isinstance(written, list) and written and not slow:
+        more = ", ..." if len(written) > _SHOWN else ""
+        remark(
+            f"the durations of the trace have slow ranks ({', '.join(map(str, written[:_SHOWN]))}{more}), but a replay "
+            "prices the work of nodes: --slow gives them here too"
+        )
     placed = _ranks_per_domain(whole)
     if placed is not None and min(placed, whole.num_ranks) != min(domain, whole.num_ranks):
         remark(f"the ranks are placed {placed} to a fast domain, as they were traced; the cluster has {domain} in one")

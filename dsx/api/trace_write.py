@@ -221,7 +221,7 @@ def _write(problem: Problem, plan: Plan, broken: Mapping[str, str], out: Path, o
         "forward_only": options.forward_only,
         "portable": options.portable,
         "cluster": problem.cluster.name if options.durations else None,
-        "slow": {str(rank): factor for rank, factor in slow.items()},
+        "slow": [f"{rank}={factor:g}" for rank, factor in slow.items()],
         "layers": problem.fingerprint()[problem.strategies[0]][:16],
         "dimensions": dict(problem.model.dimensions),
     }

@@ -55,7 +55,7 @@ def test_a_buffer_has_one_name_however_often_it_is_written(tmp_path):
     assert min(int(np.sum(trace.writes.values == gradient)) for gradient in gradients) == 4  # microbatches
 
 
-def test_a_slow_rank_has_longer_kernels_and_a_replay_waits_for_it(tmp_path):
+def test_a_slow_rank_has_longer_kernels_and_a_replay_says_that_it_takes_none(tmp_path, caplog):
     plan = {"tp": 2, "dp": 2}
     usual = written(tmp_path / "usual", job(), durations=True, **plan)
     slow = written(tmp_path / "slow", job(), durations=True, slow="1=1.5", **plan)
@@ -64,6 +64,13 @@ def test_a_slow_rank_has_longer_kernels_and_a_replay_waits_for_it(tmp_path):
         np.testing.assert_allclose(slow[rank].duration_ns[rows], factor * usual[rank].duration_ns[rows])
         others = usual[rank].types != COMP
         np.testing.assert_array_equal(slow[rank].duration_ns[others], usual[rank].duration_ns[others])
+    with caplog.at_level("INFO", logger="dsx"):
+        plain = dsx.trace.replay(tmp_path / "usual", "h100-nvs8").step_time_s
+        assert dsx.trace.replay(tmp_path / "slow", "h100-nvs8").step_time_s == plain
+        assert "have slow ranks (1=1.5), but a replay prices the work of nodes: --slow" in caplog.text
+        caplog.clear()
+        assert dsx.trace.replay(tmp_path / "slow", "h100-nvs8", slow="1=1.5").step_time_s > plain
+        assert "slow ranks" not in caplog.text
 
 
 def test_slow_ranks_need_durations(tmp_path):

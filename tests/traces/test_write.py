@@ -183,6 +183,7 @@ def model_with(**changes):
         ({"schedule": "gpipe"}, r"\(schedule '1f1b', not 'gpipe'\)"),
         ({"forward_only": True}, r"\(forward_only False, not True\)"),
         ({"portable": False}, r"\(portable True, not False\)"),
+        ({"slow": "3=1.5", "durations": True, "of_job": job(cluster="h100-nvs8")}, r"slow \[\], not \['3=1.5'\]"),
         ({"tensors": False}, r"\(tensors True, not False\)"),
         ({"of_job": job(model_with(name="other"))}, r"\(model 'small', not 'other'\)"),
         ({"of_job": job(model_with(dimensions=MODEL["dimensions"] | {"f": 2048}))}, r"\(f 1024, not 2048\)"),
