@@ -122,6 +122,8 @@ def beyond_text(found: Searched, other: Beyond | None, compared: Sequence[str]) 
         of = of if names else "no other framework runs such plans"
         return f"{of}; --framework any also searches what no framework runs"
     less = "" if other.saved is None else f", {share(other.saved, 1, 1)} less"
+    if other.saved is not None and 1 / (1 - other.saved) - 1 <= (found.problem.assumptions_spec.resolution or 0.0):
+        less += ", which measurements do not distinguish"  # stacks differ by as much for no cause that is known
     choices = " ".join(f"{column}={value}" for column, value in other.limits.items())
     cause = f"{choices}, which {printable(found.framework.name)} does not run there: " if choices else ""
     took = quantity("step_time_s", other.step_time_s)

@@ -1,14 +1,17 @@
 """A search takes what its framework runs, under every strategy, each plan once, and says what the limits cost."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from api.small import MODEL
 
 import dsx
+from dsx.api.beyond import Beyond, beyond_text
 from dsx.errors import SpecError, UnknownNameError
 from dsx.space.boxes import broken
 from dsx.space.frameworks import read_framework
+from dsx.spec.assumptions import load_assumptions
 from dsx.spec.framework import BoxSpec
 
 # ZeRO stages 1 and 3 without interleaved pipelines: a small space that no framework here runs all of.
@@ -180,6 +183,16 @@ def test_a_set_has_its_own_framework_and_strategies(job):
 
 def test_frameworks_are_listed():
     assert dsx.names("frameworks") == ["any", "deepspeed", "megatron", "megatron-bridge", "torchtitan", "zero-bubble"]
+
+
+def test_a_gain_below_the_resolution_is_none(job):
+    found = dsx.best(job, 1, fix=f"pp=4 zero_stage=1 {USUAL}", strategy="1d", framework=MINE, partition="even")
+    resolved = replace(found.problem, assumptions_spec=load_assumptions("default").run_by(found.searched.framework))
+    searched = replace(found.searched, problem=resolved)  # measurements distinguish 18 %
+    for saved, doubtful in ((0.1, True), (0.2, False)):
+        other = Beyond(found.plan, 1.0, saved, {}, "another", None)
+        said = beyond_text(searched, other, ["another"])
+        assert (f"{100 * saved:.1f} % less, which measurements do not distinguish (" in said) is doubtful
 
 
 def test_words_of_no_launch_files_are_an_error_before_a_search(job):

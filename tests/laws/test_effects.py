@@ -112,3 +112,16 @@ def test_no_answer_of_best_has_an_effect_without_its_condition(job, partition):
         own = lacked(plan, job is experts) | {"dispatch_latency": "400 us" if plan["zero_stage"] > 1 else "100 us"}
         alone = dsx.evaluate(job(**(EVERY | own)), plan, partition=partition)
         assert costs["step_time_s"] == pytest.approx(alone.step_time_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("framework", "plan", "lacks"),
+    [
+        ("zero-bubble", "pp=4 dp=8", {"pp_overlap"}),
+        ("zero-bubble", "pp=4 dp=8 schedule=zb-h1", set()),
+        ("torchtitan", "tp=8 dp=4 zero_stage=2", set()),
+        ("torchtitan", "tp=16 dp=2 zero_stage=2", {"tp_overlap"}),
+    ],
+)
+def test_plans_of_a_framework_lack_what_it_has_for_some(framework, plan, lacks):
+    assert dsx.evaluate(dense(), plan, framework=framework).to_data()["lacks"].keys() == lacks
