@@ -2,7 +2,7 @@
 
 import shlex
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from dsx.errors import SpecError, did_you_mean
@@ -13,7 +13,7 @@ from dsx.launching.megatron import counted_ends
 from dsx.launching.request import Framework
 from dsx.launching.run import run_of
 from dsx.pricing.problem import Problem
-from dsx.space.conditions import for_plan
+from dsx.space.conditions import for_plan, on_platform
 from dsx.space.frameworks import read_framework
 from dsx.space.layer_layout import LAYOUT
 from dsx.space.plan import Plan
@@ -30,24 +30,24 @@ _USUAL = next(iter(FRAMEWORKS))  # whose words state the settings of a framework
 def launch_of(plan: Plan, problem: Problem, device: DeviceSpec) -> Launch:
     """Return the settings of a plan of `problem` on GPUs of the type `device`, in the words of its framework."""
     model = problem.models[problem.strategies.index(plan["strategy"])]
-    assumptions = for_plan(problem.assumptions_spec, plan.codes)
     framework = problem.framework or read_framework(problem.assumptions_spec.of_framework)
-    return launch_by(framework.flags, plan, problem.model, model, assumptions, device)
+    return launch_by(framework.flags, plan, problem.model, model, problem.assumptions_spec, device)
 
 
 def launch_by(
     words: str | None,
-    plan: Plan | Mapping[str, object],
+    plan: Plan,
     spec: ModelSpec,
     model: Model,
     assumptions: AssumptionsSpec,
     device: DeviceSpec,
 ) -> Launch:
-    """Return the settings of a plan in the `words` of launch files; `model` is that of `spec` under its strategy.
+    """Return the settings of a plan in the `words` of launch files, with the effects that it has of an assumption set.
 
-    Raises SpecError for words of no launch files.
+    `model` is that of `spec` under its strategy. Raises SpecError for words of no launch files.
     """
-    return of_words(words).settings(run_of(plan, model, assumptions, device), spec)
+    own = for_plan(on_platform(assumptions, device.software), plan.codes)
+    return of_words(words).settings(run_of(plan, model, own, device), spec)
 
 
 def of_words(words: str | None, place: str = "flags") -> Framework:

@@ -217,3 +217,18 @@ role hg = g/tp   role uf = f/tp role vf = f/tp   role oe = e
 role hm = m/tp   role um = m/tp role vm = m/tp   role ve = e
 require h % tp == 0   heads_not_divisible
 """
+
+
+def test_flags_are_those_of_the_effects_that_a_row_has(run, folder):
+    """CUDA graphs are priced, and set, for ZeRO up to stage 1."""
+    of_both = SWEEP.replace("paper-2410.00273", "uncalibrated").replace("keep: all", "keep: {top: 1}")
+    (folder / "effects.yaml").write_text(
+        re.sub("what_if: .*\n", "", of_both).replace("[a100-nvs8, b200-nvs8]", "b200-nvs8").replace("[1d, 2d]", "1d")
+        + "fix: {tp: 1, pp: 1, recompute: none, offload: none, zero_stage: 3}\n"
+    )
+    for stage, graphs in ((3, False), (1, True)):
+        assert run("sweep", "effects.yaml", "-o", f"zero-{stage}", "--set", f"sweep.fix.zero_stage={stage}").code == 0
+        (plan,) = json.loads(run("show", f"zero-{stage}", "--json").out)["plans"]
+        launch = plan["launch"]["megatron_lm"]
+        assert ("--cuda-graph-impl" in launch["flags"]) is graphs
+        assert not [lost for lost in launch["lost"] if "CUDA graphs" in lost]
