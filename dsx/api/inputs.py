@@ -124,6 +124,12 @@ def file_of(model: Given) -> Path | None:
     return Path(model) if isinstance(model, str | Path) and is_path(str(model), ".yaml") else None
 
 
+def of_its_framework(assumptions: AssumptionsSpec, near: Path | None = None) -> AssumptionsSpec:
+    """Return an assumption set for plans of its framework; as it is if it is one for a framework already."""
+    named = assumptions.of_framework
+    return assumptions.run_by(read_framework(named, near)) if isinstance(named, str) else assumptions
+
+
 def load_inputs(
     model: Given,
     cluster: Given,
@@ -152,9 +158,7 @@ def load_inputs(
         changes = overrides[target]
         return spec if isinstance(spec, kind) and not changes else load(spec, changes, near, *check)
 
-    assumed = given(assumptions, "assumptions", AssumptionsSpec, load_assumptions)
-    if isinstance(named := assumed.of_framework, str):
-        assumed = assumed.run_by(read_framework(named, near))
+    assumed = of_its_framework(given(assumptions, "assumptions", AssumptionsSpec, load_assumptions), near)
     inputs = Inputs(
         given(model, "model", ModelSpec, load_model, layer_check(layers_near, assumed)),
         given(cluster, "cluster", ClusterSpec, load_cluster),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsx.api.answer import Answer
 from dsx.api.arguments import Fields, assignments, watcher
-from dsx.api.inputs import split_overrides
+from dsx.api.inputs import of_its_framework, split_overrides
 from dsx.api.job import DEFAULT_ASSUMPTIONS
 from dsx.api.output_file import check_output_file
 from dsx.argument_types import file_path
@@ -144,9 +144,10 @@ def replay(
     if overrides["model"]:
         raise SpecError("--set model: a trace has its model; write it again with another one")
     spec = load_cluster(cluster, overrides["cluster"])
-    assumed = _for_traced_plan(load_assumptions(assumptions, overrides["assumptions"]), whole, spec.device.software)
+    stated = of_its_framework(load_assumptions(assumptions, overrides["assumptions"]))
+    assumed = _for_traced_plan(stated, whole, spec.device.software)
     machine, parameters = cluster_from_spec(spec), assumptions_from_spec(assumed, spec.device.family)
-    _remark(whole, found, assumed.name, machine.network.nvs.size, factors)
+    _remark(whole, found, assumed, machine.network.nvs.size, factors)
     with progress(len(found.files), "read", watcher(watch)) as advance:
         ranks = [*_counted(traces(found, tensors=False), advance)]
     for trace in ranks:
@@ -203,8 +204,14 @@ def _check(found: TraceFolder, ranks: Sequence[RankTrace]) -> None:
 def _remark(whole: TraceFolder, found: TraceFolder, assumptions: str, domain: int, slow: Mapping[int, float]) -> None:
     """Say where a replay differs from what the manifest says of the trace."""
     traced = whole.manifest.get("assumptions")
-    if isinstance(traced, str) and traced != assumptions:
-        remark(f"the trace was written under {traced}; the replay is under {assumptions} (--assumptions)")
+    if isinstance(traced, str) and traced != assumptions.name:
+        remark(f"the trace was written under {traced}; the replay is under {assumptions.name} (--assumptions)")
+    software = whole.manifest.get("stack")
+    if isinstance(software, str) and software != assumptions.stack:
+        remark(
+            f"the trace was written with the software {software}; the replay is with {assumptions.stack} "
+            "(--set assumptions.framework or assumptions.stack)"
+        )
     written = whole.manifest.get("slow")
     if isinstance(written, list) and written and not slow:
         more = ", ..." if len(written) > _SHOWN else ""

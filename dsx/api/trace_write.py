@@ -216,6 +216,7 @@ def _write(problem: Problem, plan: Plan, broken: Mapping[str, str], out: Path, o
         "model": problem.model.name,
         "strategy": problem.strategies[0],
         "assumptions": problem.assumptions_spec.name,
+        "stack": problem.assumptions_spec.stack,
         "plan": plan.text,
         "columns": {name: value for name, value in plan.items() if name in BY_NAME or name == LAYOUT},
         "forward_only": options.forward_only,

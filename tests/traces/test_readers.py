@@ -88,3 +88,18 @@ def test_panels_are_collectives_that_simulators_run(tmp_path):
         (kinds[portable], *_) = [{kind for kind, *_ in communications(trace)} for trace in traces(open_folder(folder))]
     assert kinds[True] == {"all-gather", "all-reduce", "reduce-scatter"}
     assert {"broadcast", "reduce"} <= kinds[False]
+
+
+def test_a_replay_has_the_software_that_it_is_told(tmp_path, caplog):
+    own = {"assumptions.framework": "torchtitan"}
+    written(tmp_path, job("assumptions.framework=torchtitan"), durations=True, dp=4, zero_stage=3)
+    with caplog.at_level("INFO", logger="dsx"):
+        other = dsx.trace.replay(tmp_path, "h100-nvs8").step_time_s
+        assert "with the software torchtitan-2025; the replay is with megatron-bridge-2026" in caplog.text
+        caplog.clear()
+        found = dsx.trace.replay(tmp_path, "h100-nvs8", set=own).step_time_s
+        assert "software" not in caplog.text
+    # Attention of FlexAttention is slower than that of cuDNN.
+    assert found > 1.01 * other
+    priced = dsx.evaluate(job(), "dp=4 zero_stage=3", framework="torchtitan").step_time_s
+    assert found == pytest.approx(priced, rel=0.05)
