@@ -65,12 +65,12 @@ class EndBuilder(ZeroBuilder):
         wanted, found = set(names), dict[str, int]()
         for number, (ranks, weights) in enumerate(nodes.groups.items()):
             chosen = [weight for weight in weights if weight.name in wanted and weight.gradients]
-            grads = [(self.gradient(position, name), w.gradient_bytes) for w in weights for name in w.gradients]
+            grads = [(self.gradient(position, name, ranks), w.gradient_bytes) for w in weights for name in w.gradients]
             if not chosen or not grads:
                 continue
-            reduced = self.reduced(position, number, grads)
+            reduced = self.reduced(position, number, ranks, grads)
             size = sum(weight.gradient_bytes for weight in weights) // self.plan.shard_size(ranks)
-            of_shard = divides(self.zero_stage, "gradient")
+            of_shard = self.scatters(ranks)
             each = (
                 [(reduced, size)]
                 if of_shard

@@ -41,6 +41,8 @@ class PassNodes:
     nodes: list[TraceNode] = field(default_factory=list)
     made: dict[str, int] = field(default_factory=dict)
     num_tags: int = 0  # of sends within the pass
+    # Number of the node of a pass before which weights are gathered for the next one: the first of its last layer.
+    ahead: int = 0
 
 
 class NodeBuilder:

@@ -38,7 +38,7 @@ class PassBuilder(ZeroBuilder):
             names = self._outside(nodes, carried)
             if index + 1 < len(positions) and divides(self.zero_stage, "weight"):
                 self.gather(positions[index + 1], FORWARD)
-            begin = len(self.found.nodes)
+            begin = self.found.ahead = len(self.found.nodes)
             self._run(position, nodes, nodes.forward, names)
             self._wait_for_store(begin, stores[:-1])
             stores.append(self._store(position, nodes, names) if self._is_offloaded(position) else None)
@@ -64,6 +64,7 @@ class PassBuilder(ZeroBuilder):
             if index + 1 < len(positions) and self.key.kind != "weights":
                 self.gather(positions[index + 1], BACKWARD)
                 self._load(positions[index + 1])
+            self.found.ahead = len(self.found.nodes)
             self._run(position, nodes, [node for node in nodes.backward if self._in_part(node)], names)
             if self.key.kind != "inputs":
                 self.reduce(position, nodes)
@@ -158,15 +159,18 @@ class PassBuilder(ZeroBuilder):
         gathered: Tensors,
     ) -> tuple[Tensors, Tensors]:
         """Return what a node reads and writes, by the names of the trace."""
-        gradients = {name for weight in nodes.weights for name in weight.gradients}
+        gradients = {
+            name: ranks for ranks, weights in nodes.groups.items() for weight in weights for name in weight.gradients
+        }
         inputs = [tensor for read in node.reads for tensor in self._read(position, read, names, gathered)]
         outputs: Tensors = []
         for write in node.writes:
             if write.name not in gradients:
                 outputs.append((self.own(position, write.name), write.bytes))
                 continue
-            outputs.append((self.gradient(position, write.name), write.bytes))
-            if not divides(self.zero_stage, "gradient"):
+            ranks = gradients[write.name]
+            outputs.append((self.gradient(position, write.name, ranks), write.bytes))
+            if not self.scatters(ranks):
                 purpose = "weights" if node.part == "weights" else "inputs"
                 inputs.append(self.previous_version(position, write.name, write.bytes, purpose))
         return [*dict.fromkeys(inputs)], outputs

@@ -12,8 +12,9 @@ import numpy as np
 
 from dsx.traces.encoding import EncodedNode, Gap, encoded
 from dsx.traces.messages import COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
+from dsx.traces.node_builder import PassNodes
 from dsx.traces.stage_items import Block, Item, StageItems
-from dsx.traces.trace_nodes import MICROBATCH, OWN, PREVIOUS, BasePass, Reference, TraceNode
+from dsx.traces.trace_nodes import MICROBATCH, OWN, PREVIOUS, BasePass, Reference
 
 # Nodes of one stream run in the order of the file.
 _STREAM = {COMP: 0, COMM_SEND: 1, COMM_RECV: 1, COMM_COLL: 1, MEM_LOAD: 2, MEM_STORE: 3}
@@ -127,7 +128,7 @@ class StageEncoder:
         """Return the (block, number) of the nodes of an item in the order of the file, with their places there."""
         keys = tuple(block.key for block in item.blocks)
         if keys not in self._places:
-            order = _file_order([self.items.nodes[key].nodes for key in keys])
+            order = _file_order([self.items.nodes[key] for key in keys], item.num_passes)
             self._places[keys] = {node: place for place, node in enumerate(order)}
         return self._places[keys]
 
@@ -317,25 +318,27 @@ def _first_name(block: Block, base: BasePass) -> BasePass:
     return next(name for name, place in block.bases.items() if place == block.bases[base])
 
 
-def _file_order(each: Sequence[Sequence[TraceNode]]) -> list[tuple[int, int]]:
+def _file_order(each: Sequence[PassNodes], num_passes: int) -> list[tuple[int, int]]:
     """Return (block, number) of the nodes of an item in the order of the file.
 
-    Two passes that run side by side take turns at each collective that hides behind the other pass.
+    Two passes that run side by side take turns at each collective that hides behind the other pass. Blocks after the
+    passes come before the last layer of the first pass.
     """
-    if len(each) == 1:
-        return [(0, number) for number in range(len(each[0]))]
     runs: list[list[list[tuple[int, int]]]] = []
-    for block, nodes in enumerate(each):
+    for block, of_pass in enumerate(each[:num_passes]):
         runs.append([[]])
-        for number, node in enumerate(nodes):
+        for number, node in enumerate(of_pass.nodes):
             runs[-1][-1].append((block, number))
-            if node.type == COMM_COLL and node.overlap == 1.0 and node.partner is None:
+            if num_passes > 1 and node.type == COMM_COLL and node.overlap == 1.0 and node.partner is None:
                 runs[-1].append([])
     found: list[tuple[int, int]] = []
     for turn in range(max(map(len, runs))):
         for of_block in runs:
             found += of_block[turn] if turn < len(of_block) else []
-    return found
+    more = [(num_passes + at, number) for at, of in enumerate(each[num_passes:]) for number in range(len(of.nodes))]
+    ahead = (0, each[0].ahead)
+    at = found.index(ahead) if ahead in found else len(found)
+    return [*found[:at], *more, *found[at:]]
 
 
 def _lengths(values: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """The program of a stage: its passes and transfers in the one order that all stages follow, and what they refer to.
 
-An item is a pass, a pair of passes, a transfer between stages, the gathers of weights for the pass after next, or the
+An item is a pass or a pair of passes with the gathers of weights for the next one, a transfer between stages, or the
 end of the step. Passes of one kind are alike for most microbatches, so items share descriptions of their nodes
 (`PassNodes`), and differ in microbatches and in the items that they refer to.
 """
@@ -34,10 +34,11 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One or two blocks of nodes that run in one go."""
+    """Blocks of nodes that run in one go: a pass or two, and gathers for the next ones."""
 
     blocks: tuple[Block, ...]
     tag: int = 0
+    num_passes: int = 1  # the first of the blocks
 
 
 @dataclass(frozen=True)
@@ -86,17 +87,15 @@ class _StageBuilder:
     def build(self, order: Sequence[Run | Transfer]) -> StageItems:
         mine = [entry for entry in order if self._is_mine(entry)]
         runs = [entry for entry in mine if isinstance(entry, Run)]
-        ahead = {id(run): following for run, following in pairwise(runs)}
+        following = {id(run): later.item for run, later in pairwise(runs)}
         self._gather_once(runs)
         for entry in mine:
             if isinstance(entry, Transfer):
                 self._transfer(entry)
                 continue
-            if entry is runs[0]:
-                self._gather(entry.item)
-            if following := ahead.get(id(entry)):
-                self._gather(following.item, after=entry.item)
-            self._run(entry.item)
+            if entry is runs[0] and (gathers := self._gathers(entry.item)):
+                self.made.items.append(Item(gathers))
+            self._run(entry.item, following.get(id(entry)))
         if not self.plan.forward_only:
             self._end()
         return replace(self.made, items=self._tagged())
@@ -115,17 +114,14 @@ class _StageBuilder:
 
     # Passes
 
-    def _key(self, done: Pass, paired: bool, before: Sequence[Pass] = ()) -> PassKey:
-        """Return the kind of a pass; `before` are passes that run before it and are not counted yet."""
-        counts = {
-            purpose: len(self.done.get((purpose, done.chunk), ()))
-            + sum(purpose in PURPOSES[other.kind] for other in before if other.chunk == done.chunk)
-            for purpose in PURPOSES[done.kind]
-        }
+    def _key(self, done: Pass, paired: bool) -> PassKey:
+        """Return the kind of a pass, which runs next."""
+        counts = {purpose: len(self.done.get((purpose, done.chunk), ())) for purpose in PURPOSES[done.kind]}
         first = tuple(purpose for purpose, count in counts.items() if count == 0)
         return PassKey(done.kind, done.chunk, first, counts.get("weights") == self.each - 1, paired)
 
-    def _run(self, item: Pass | Pair) -> None:
+    def _run(self, item: Pass | Pair, following: Pass | Pair | None) -> None:
+        """Add a pass or a pair, with the gathers for the `following` one."""
         passes = passes_of(item)
         blocks: list[Block] = []
         number = len(self.made.items)
@@ -141,7 +137,8 @@ class _StageBuilder:
             for purpose in PURPOSES[done.kind]:
                 self.done.setdefault((purpose, done.chunk), []).append(done.microbatch)
                 self.at[f"pass {purpose}", done.chunk, done.microbatch] = (number, place)
-        self.made.items.append(Item(tuple(blocks)))
+        gathers = self._gathers(following, len(blocks)) if following else ()
+        self.made.items.append(Item((*blocks, *gathers), num_passes=len(blocks)))
 
     def _bases(self, done: Pass) -> dict[BasePass, tuple[int, int]]:
         chunk, microbatch = done.chunk, done.microbatch
@@ -279,19 +276,20 @@ class _StageBuilder:
 
     # ZeRO
 
-    def _gather(self, item: Pass | Pair, after: Pass | Pair | None = None) -> None:
-        """Add the gathers of the weights of the first layer of a pass, which runs next or after `after`."""
-        before = passes_of(after) if after else ()
+    def _gathers(self, item: Pass | Pair, place: int = 0) -> tuple[Block, ...]:
+        """Return the gathers for the first layers of a pass or a pair, the blocks of an item from `place` on."""
+        found: list[Block] = []
         for done in passes_of(item):
             direction = FORWARD if done.kind == "forward" else BACKWARD
-            key = self._key(done, isinstance(item, Pair), before)
             each = [one for one in accompanying(self.plan.columns["zero_stage"], direction) if one.kind == ALL_GATHER]
             due = any(one.every == "microbatch" for one in each)
             positions = self.plan.layers_of(done.chunk)
             if done.kind == "weights" or not due or not positions:
                 continue
             layers = [positions[0] if direction == FORWARD else positions[-1]]
-            self._add_gather(done, key, direction, layers)
+            key = self._key(done, isinstance(item, Pair))
+            found += self._gather(done, key, direction, layers, place + len(found))
+        return tuple(found)
 
     def _gather_once(self, runs: Sequence[Run]) -> None:
         """Add the gathers of all weights that the step before has updated in parts, before the first pass."""
@@ -303,19 +301,24 @@ class _StageBuilder:
             first.setdefault(done.chunk, done)
         for chunk, done in first.items():
             key = PassKey("forward", chunk, PURPOSES["forward"], False)
-            self._add_gather(done, key, FORWARD, self.plan.layers_of(chunk))
+            if gathers := self._gather(done, key, FORWARD, self.plan.layers_of(chunk), 0):
+                self.made.items.append(Item(gathers))
 
-    def _add_gather(self, done: Pass, key: PassKey, direction: int, positions: Sequence[int]) -> None:
+    def _gather(
+        self, done: Pass, key: PassKey, direction: int, positions: Sequence[int], place: int
+    ) -> tuple[Block, ...]:
+        """Return the gathers of some layers of a pass, a block of the next item; none where none is due."""
         own = ("gather", direction, done.chunk, key.first)
         if own not in self.made.nodes:
             builder = PassBuilder(self.plan, key, self.made.digits, {})
             for position in positions:
                 builder.gather(position, direction)
             self.made.nodes[own] = builder.found
-        if self.made.nodes[own].nodes:
-            what = "gather forward" if direction == FORWARD else "gather gradient"
-            self.at[what, done.chunk, done.microbatch] = (len(self.made.items), 0)
-            self.made.items.append(Item((Block(own, done.microbatch, 0, {}),)))
+        if not self.made.nodes[own].nodes:
+            return ()
+        what = "gather forward" if direction == FORWARD else "gather gradient"
+        self.at[what, done.chunk, done.microbatch] = (len(self.made.items), place)
+        return (Block(own, done.microbatch, 0, {}),)
 
     # The end of the step
 

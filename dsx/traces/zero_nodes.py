@@ -10,8 +10,8 @@ from dsx.cost.layer import WeightGroup
 from dsx.graph.match import ALL_GATHER, ALL_REDUCE
 from dsx.graph.nodes import BACKWARD
 from dsx.graph.step import MICROBATCH, OF_REPLICAS, StepCollective, accompanying, divides
-from dsx.traces.layer_nodes import Compute, LayerNodes, LayerWeight
-from dsx.traces.messages import COMM_COLL, COMP
+from dsx.traces.layer_nodes import LayerNodes, LayerWeight
+from dsx.traces.messages import COMM_COLL
 from dsx.traces.node_builder import NodeBuilder, Tensors
 from dsx.traces.trace_nodes import Communication, TraceNode
 
@@ -33,9 +33,13 @@ def replicas_key(ranks: WeightGroup) -> tuple[object, ...]:
 class ZeroBuilder(NodeBuilder):
     """Builds the nodes of one pass; this part of it those of ZeRO."""
 
-    def gradient(self, position: int, name: str) -> str:
-        """Return the name of a weight's gradient: a version of the buffer, or the microbatch's own."""
-        own = divides(self.zero_stage, "gradient")
+    def scatters(self, ranks: WeightGroup) -> bool:
+        """Return whether ZeRO scatters the gradients of a group with every microbatch."""
+        return divides(self.zero_stage, "gradient") and self.plan.shard_size(ranks) > 1
+
+    def gradient(self, position: int, name: str, ranks: WeightGroup) -> str:
+        """Return the name of the gradient of a group's weight: a version of the buffer, or the microbatch's own."""
+        own = self.scatters(ranks)
         return self.own(position, f"{UNREDUCED} {name}") if own else self.version(position, name)
 
     def gathered(self, position: int, nodes: LayerNodes) -> Tensors:
@@ -97,7 +101,7 @@ class ZeroBuilder(NodeBuilder):
         """Add what reduces the gradients of a layer's weights."""
         for number, (ranks, weights) in enumerate(nodes.groups.items()):
             grads = [
-                (self.gradient(position, name), weight.gradient_bytes)
+                (self.gradient(position, name, ranks), weight.gradient_bytes)
                 for weight in weights
                 for name in weight.gradients
             ]
@@ -108,12 +112,12 @@ class ZeroBuilder(NodeBuilder):
             for one in accompanying(self.zero_stage, BACKWARD):
                 if one.of != "gradients" or (one.every == "step" and not self.key.last):
                     continue
-                self._reduce_group(position, number, ranks, one, grads, whole, members)
+                self._reduce_group(position, number, ranks, one, grads, whole)
             replicas = self.plan.replicas(ranks)
             if replicas > 1 and self.key.last:
-                size = whole // members if divides(self.zero_stage, "gradient") else grads[0][1]
-                held = [(self.reduced(position, number, grads), size)]
-                made = [(self.reduced(position, number, grads) + "r", size)]
+                size = whole // members if self.scatters(ranks) else grads[0][1]
+                held = [(self.reduced(position, number, ranks, grads), size)]
+                made = [(self.reduced(position, number, ranks, grads) + "r", size)]
                 text = self.own(position, f"{ALL_REDUCE} gradients {number} among replicas")
                 communication = Communication(whole // members, OF_REPLICAS.kind, "dp", replicas_key(ranks))
                 overlap = self._overlap(OF_REPLICAS)
@@ -127,24 +131,21 @@ class ZeroBuilder(NodeBuilder):
         one: StepCollective,
         grads: Tensors,
         whole: int,
-        members: int,
     ) -> None:
-        if members == 1 and not divides(self.zero_stage, "gradient"):
+        members = self.plan.shard_size(ranks)
+        if members == 1:
             return
-        outputs = [(self.reduced(position, number, grads), grads[0][1])]
+        outputs = [(self.reduced(position, number, ranks, grads), grads[0][1])]
         inputs = list(grads)
-        if divides(self.zero_stage, "gradient"):
+        if self.scatters(ranks):
             outputs = [(self.version(position, f"gradients {number}"), whole // members)]
             inputs.append(self.previous_version(position, f"gradients {number}", whole // members, "weights"))
         text = self.own(position, f"{one.kind} gradients {number}")
         communication = Communication(whole, one.kind, "dp", shards_key(ranks))
-        node = TraceNode(COMM_COLL, text, inputs, outputs, communication=communication, overlap=self._overlap(one))
-        if members == 1:
-            node = TraceNode(COMP, text, inputs, outputs, compute=Compute(0, 0, 0, 0, 0, ()), op_type="add")
-        self.add(node)
+        self.add(TraceNode(COMM_COLL, text, inputs, outputs, communication=communication, overlap=self._overlap(one)))
 
-    def reduced(self, position: int, number: int, grads: Tensors) -> str:
+    def reduced(self, position: int, number: int, ranks: WeightGroup, grads: Tensors) -> str:
         """Return the name of the reduced gradients of a group, as the last microbatch leaves them."""
-        if divides(self.zero_stage, "gradient"):
+        if self.scatters(ranks):
             return self.version(position, f"gradients {number}")
         return grads[0][0] + "r"
