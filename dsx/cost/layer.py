@@ -103,6 +103,7 @@ class LayerCosts:
     replicated_gradient_s: Column  # once a step: reducing gradients of parameters replicated over tp
     stash_bytes: _PerMode  # saved for the backward
     working_bytes: _PerMode  # transient of the layer's backward, besides the stash
+    scattered_bytes: _PerMode  # the same where the gradients of all weights wait until the layer has run
     boundary_bytes: Column
     weight_bytes: _PerGroup
     group_size: _PerGroup
@@ -147,7 +148,7 @@ class LayerCosts:
 
 
 # Fields with a value for each mode of recomputation.
-BY_MODE = ("recompute_s", "stash_bytes", "working_bytes")
+BY_MODE = ("recompute_s", "stash_bytes", "working_bytes", "scattered_bytes")
 # Fields that are tuples of arrays, some of them empty: on a network of two tiers, without a tied weight, without Muon.
 TUPLES = ("group_outer", "contended_s", "tied_bytes", "matrix_bytes", "orthogonal_s", "orthogonal_flops")
 TUPLES += ("largest_matrix_flops",)
@@ -208,6 +209,7 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
         replicated_gradient_s=_replicated_gradients(work, cluster, assumptions),
         stash_bytes=work.per_key(work.stash),
         working_bytes=work.per_key(work.working),
+        scattered_bytes=work.per_key(work.scattered),
         boundary_bytes=work.per_key(work.boundary),
         weight_bytes=work.per_key(
             xp.stack([work.weights[np.array(members, dtype=int)].sum(axis=0) for members in groups.values()])

@@ -2,29 +2,32 @@
 
 A stage has n_k layers of kind k, each with W_k bytes of weights and A_k bytes of saved activations, and f_k
 microbatches in flight. Its memory is the weights, sum n_k W_k; the gradients, the same scaled to their element size;
-the optimizer state; the activations, sum f_k n_k A_k; and the largest transient of one layer. ZeRO divides over the
-ranks that hold the same parameters: the optimizer state from stage 1 on, gradients from stage 2 on, weights in stage 3,
-which gathers the weights of two layers at a time (Rajbhandari et al., 2020; Narayanan et al., SC21; arXiv 2410.00273,
-section 4). Offloaded tensors (dsx.cost.offload) do not count. The assumption set states what a framework adds:
-`overhead`, and `fragmentation` as a fraction of the activations.
+the optimizer state; the activations, sum f_k n_k A_k; and the largest transient of one layer. The head has run its
+backward, and freed what it saved, before another layer does. ZeRO divides over the ranks that hold the same parameters:
+the optimizer state from stage 1 on, gradients from stage 2 on, weights in stage 3 (Rajbhandari et al., 2020; Narayanan
+et al., SC21; arXiv 2410.00273, section 4). A layer's gradients are whole until they are scattered, and weights are
+gathered of two layers at a time, the one that runs and the next one (Zhao et al., FSDP, 2023, section 3.3). Offloaded
+tensors (dsx.cost.offload) do not count. The assumption set states what a framework adds: `overhead`, and
+`fragmentation` as a fraction of the activations.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from dsx.cost import xp
 from dsx.cost.assumptions import Assumptions
-from dsx.cost.choices import StepChoices, pick
+from dsx.cost.choices import StageChoices, StepChoices, pick
 from dsx.cost.groups import Group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.offload import OPTIMIZER, offloaded
 from dsx.cost.pipeline import weight_versions
 from dsx.cost.shapes import PerPlan
-from dsx.cost.stages import Layers, Stage
+from dsx.cost.stages import Layers, Stack, Stage, over_layers
 from dsx.graph.step import State, divides
 from dsx.records import Array
 from dsx.space.codes import Searched
+from dsx.space.schedules import SCHEDULES
 from dsx.spec.assumptions import MUON
 
 
@@ -43,11 +46,27 @@ class Memory(NamedTuple):
         return sum(self[1:], self[0])
 
 
+class Divided(NamedTuple):
+    """What ZeRO divides and a layer has whole while it runs, from stage 2 on; bytes per kind."""
+
+    weights: Sequence[PerPlan]  # that plans gather with every microbatch
+    # That they scatter with every microbatch: what a layer needs more than without. Below 0 where the kernel that needs
+    # most has all but its gradients freed.
+    gradients: Sequence[PerPlan]
+
+
+class Transients(NamedTuple):
+    """The most that the layers of a stage need beside what they hold all the time, bytes."""
+
+    working: PerPlan  # activations, and gradients of weights before they are scattered
+    gathered: PerPlan  # weights
+
+
 def stage_memory(
     kinds: Sequence[LayerCosts],
     shards: Sequence[Sequence[Group]],
     stash_bytes: PerPlan,
-    working_bytes: Sequence[PerPlan] | None,
+    transients: Transients | None,
     stage: Stage,
     choices: StepChoices,
     searched: Searched,
@@ -55,32 +74,31 @@ def stage_memory(
 ) -> Memory:
     """Return the memory of a stage's GPU.
 
-    `shards` has, per kind, the shard group of each weight group; `working_bytes`, per kind, the transient of a layer,
-    or None to leave out all transients.
+    `shards` has, per kind, the shard group of each weight group; without `transients` these do not count.
     `stash_bytes` are the saved activations of all microbatches in flight that are on the GPU.
     """
     per_weight_byte = 1.0 / assumptions.weight_bytes
     weights, sharded = stage_weights([costs.weight_bytes for costs in kinds], shards, stage)
     nothing = xp.zeros_like(stash_bytes)
-    working, gathered = nothing, nothing
-    if working_bytes is not None:
-        working, gathered = largest_transients(stage.layers, working_bytes, _gathered_bytes(kinds, shards))
-    divided: dict[State, PerPlan] = {"weight": sharded + gathered, "gradient": sharded, "optimizer": sharded}
 
     def of_stage(state: State) -> PerPlan:
-        parts = {stage: divided[state] if divides(stage, state) else weights for stage in searched.zero_stage}
+        parts = {stage: sharded if divides(stage, state) else weights for stage in searched.zero_stage}
         return pick(searched.zero_stage, choices.zero_stage, parts)
 
-    held = {state: of_stage(state) for state in divided}
+    states: tuple[State, ...] = ("weight", "gradient", "optimizer")
+    held = {state: of_stage(state) for state in states}
     state = held["optimizer"] * (assumptions.optimizer_bytes_per_parameter * per_weight_byte)
     if assumptions.optimizer == MUON:
         more = (assumptions.muon_bytes_per_parameter - assumptions.optimizer_bytes_per_parameter) * per_weight_byte
         state = state + updated_matrices(kinds, shards, stage, choices, searched) * more
     optimizer = offloaded(OPTIMIZER, choices, searched, lambda: nothing, state)
-    activations = stash_bytes + working
     versions = weight_versions(choices, searched)
+    of_weights = held["weight"] if versions is None else held["weight"] * versions
+    activations = stash_bytes
+    if transients is not None:
+        activations, of_weights = activations + transients.working, of_weights + transients.gathered
     return Memory(
-        weight_bytes=held["weight"] if versions is None else held["weight"] * versions,
+        weight_bytes=of_weights,
         gradient_bytes=held["gradient"] * (assumptions.gradient_bytes * per_weight_byte),
         optimizer_bytes=optimizer,
         activation_bytes=activations,
@@ -88,15 +106,51 @@ def stage_memory(
     )
 
 
-def _gathered_bytes(kinds: Sequence[LayerCosts], shards: Sequence[Sequence[Group]]) -> list[PerPlan]:
-    """Return, per kind, the weights that are gathered for a layer."""
-    found: list[PerPlan] = []
-    for costs, of_kind in zip(kinds, shards, strict=True):
-        gathered = xp.zeros_like(costs.boundary_bytes)
+def divided_layers(
+    kinds: Sequence[LayerCosts],
+    shards: Sequence[Sequence[Group]],
+    scattered_bytes: Sequence[PerPlan],
+    working_bytes: Sequence[PerPlan],
+    choices: StepChoices,
+    searched: Searched,
+    assumptions: Assumptions,
+) -> Divided | None:
+    """Return what ZeRO divides and layers have whole; None if no plan of the search scatters with every microbatch.
+
+    Per kind, `scattered_bytes` is the transient of a layer if gradients of all weights are scattered, and
+    `working_bytes` that without any.
+    """
+    if not any(divides(stage, "gradient") for stage in searched.zero_stage):
+        return None
+    per_weight_byte = assumptions.gradient_bytes / assumptions.weight_bytes
+    sides = _passes_at_once(choices, searched)
+    weights: list[PerPlan] = []
+    gradients: list[PerPlan] = []
+    for costs, of_kind, scattered, working in zip(kinds, shards, scattered_bytes, working_bytes, strict=True):
+        shared = xp.zeros_like(costs.boundary_bytes)
         for whole, members in zip(costs.weight_bytes, of_kind, strict=True):
-            gathered = gathered + xp.where(members.per_gpu < 1.0, whole, xp.zeros_like(whole))
-        found.append(gathered)
-    return found
+            shared = shared + xp.where(members.per_gpu < 1.0, whole, xp.zeros_like(whole))
+        gathered = _of_plans("weight", shared, choices, searched)
+        weights.append(gathered if sides is None else sides * gathered)
+        more = xp.minimum(scattered - working, per_weight_byte * shared)
+        gradients.append(_of_plans("gradient", more, choices, searched))
+    return Divided(weights, gradients)
+
+
+def _passes_at_once(choices: StepChoices, searched: Searched) -> PerPlan | None:
+    """Return how many passes a stage runs side by side; None if no schedule of the search has more than one."""
+    if not any(SCHEDULES[code].overlap for code in searched.schedule):
+        return None
+    one = xp.ones_like(choices.pp)
+    of_code = {code: (2.0 if SCHEDULES[code].overlap else 1.0) * one for code in searched.schedule}
+    return xp.where(choices.pp > 1.0, pick(searched.schedule, choices.schedule, of_code), one)
+
+
+def _of_plans(state: State, divided: PerPlan, choices: StepChoices, searched: Searched) -> PerPlan:
+    """Return what is whole of a state that ZeRO divides; 0 for plans that do not divide it."""
+    nothing = xp.zeros_like(divided)
+    parts = {stage: divided if divides(stage, state) else nothing for stage in searched.zero_stage}
+    return pick(searched.zero_stage, choices.zero_stage, parts)
 
 
 def per_activation_byte(assumptions: Assumptions) -> PerPlan:
@@ -105,16 +159,51 @@ def per_activation_byte(assumptions: Assumptions) -> PerPlan:
 
 
 def largest_transients(
-    layers: Layers, working_bytes: Sequence[PerPlan], gathered_bytes: Sequence[PerPlan]
-) -> tuple[PerPlan, PerPlan]:
-    """Return the largest transient of a layer of a stage, and the most weights that it gathers, of two layers.
+    layers: Layers, working_bytes: Sequence[PerPlan], divided: Divided | None, not_body: Collection[int]
+) -> Transients:
+    """Return the largest transients of a stage; per kind, `working_bytes` has the activations that a layer needs.
 
-    Per kind, `working_bytes` has the transient of a layer, and `gathered_bytes` the weights gathered for one.
+    A layer of the body runs before and after any other: it is the next one whose weights are gathered. `not_body` has
+    the other kinds. What is gathered is that of the layer with most, and the rest what the largest sum leaves.
     """
     present = {kind: xp.minimum(count, xp.ones_like(count)) for kind, count in layers.items()}
-    working = [here * working_bytes[kind] for kind, here in present.items()]
-    gathered = [xp.minimum(count, 2.0 * present[kind]) * gathered_bytes[kind] for kind, count in layers.items()]
-    return functools.reduce(xp.maximum, working), functools.reduce(xp.maximum, gathered)
+
+    def largest(of_kinds: Mapping[int, PerPlan]) -> PerPlan:
+        return functools.reduce(xp.maximum, [present[kind] * value for kind, value in of_kinds.items()])
+
+    if divided is None:
+        working = largest({kind: working_bytes[kind] for kind in layers})
+        return Transients(working, xp.zeros_like(working))
+    gathered = largest({kind: divided.weights[kind] for kind in layers})
+    beside = largest({kind: divided.weights[kind] for kind in layers if kind not in not_body})
+    each = {kind: working_bytes[kind] + divided.gradients[kind] + divided.weights[kind] for kind in layers}
+    return Transients(largest(each) - gathered, gathered + beside)
+
+
+def after_head(
+    working_bytes: Sequence[PerPlan], layers: Layers, stash_bytes: Sequence[PerPlan], stack: Stack, done: PerPlan
+) -> Sequence[PerPlan]:
+    """Return, per kind, the transient of a layer without what the head saved, where its backward is `done` before: 1.
+
+    The head has freed its stash of the microbatch, which counts as held.
+    """
+    if not stack.last:
+        return working_bytes
+    freed = done * over_layers({kind: layers[kind] for kind in stack.last}, stash_bytes)
+    return [own if kind in stack.last else own - freed for kind, own in enumerate(working_bytes)]
+
+
+def head_is_done(choices: StepChoices | StageChoices, searched: Searched) -> PerPlan:
+    """Return 1.0 for plans whose head has freed a microbatch before another layer runs its backward, else 0.0.
+
+    Other passes run beside, or weight gradients wait, under schedules that differ in this.
+    """
+    one = xp.ones_like(choices.pp)
+    other = [code for code in searched.schedule if SCHEDULES[code].weights_wait or not SCHEDULES[code].holds.in_rounds]
+    if not other:
+        return one
+    of_code = {code: (0.0 if code in other else 1.0) * one for code in searched.schedule}
+    return xp.where(choices.pp > 1.0, pick(searched.schedule, choices.schedule, of_code), one)
 
 
 def updated_matrices(

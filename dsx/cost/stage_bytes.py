@@ -11,7 +11,7 @@ import numpy as np
 
 from dsx.cost import xp
 from dsx.cost.choices import StageChoices
-from dsx.cost.memory import largest_transients, per_activation_byte
+from dsx.cost.memory import Divided, after_head, head_is_done, largest_transients, per_activation_byte
 from dsx.cost.offload import ACTIVATIONS, offload_codes, remaining, with_transfers
 from dsx.cost.shapes import PerPlan
 from dsx.cost.stage_costs import StageCosts
@@ -28,7 +28,8 @@ class StageBytes(NamedTuple):
     stash: Sequence[PerPlan]  # activations that a layer saves of a microbatch in flight, the mean over the layers
     largest: Sequence[PerPlan]  # of them, those of the layer that saves most
     working: Sequence[PerPlan]  # the transient of a layer
-    gathered: Sequence[PerPlan]  # weights that are gathered for a layer
+    divided: Divided | None
+    head_done: PerPlan  # as `dsx.cost.memory.head_is_done` returns it
     # Of the host, of a layer: with no microbatch in flight, and for each. None if no plan of the search offloads.
     host_state: Sequence[PerPlan] | None
     host_stash: Sequence[PerPlan] | None
@@ -42,9 +43,11 @@ class StageBytes(NamedTuple):
             never = frozenset(stack.embedding_and_head)
             left = remaining(layers, self.stash, self.largest, never, choices, searched, choices.vpp)
             saved, working_bytes = left.of_each, with_transfers(self.working, left.in_transfer, never)
-        working, gathered = largest_transients(layers, working_bytes, self.gathered)
-        activations = saved * microbatches + working
-        return self.fixed + over_layers(layers, self.state) + self.per_activation * activations + gathered
+        done = self.head_done * xp.minimum(microbatches, xp.ones_like(microbatches))
+        working_bytes = after_head(working_bytes, layers, self.stash, stack, done)
+        more = largest_transients(layers, working_bytes, self.divided, stack.embedding_and_head)
+        activations = saved * microbatches + more.working
+        return self.fixed + over_layers(layers, self.state) + self.per_activation * activations + more.gathered
 
     def on_host(self, layers: Layers, microbatches: PerPlan) -> PerPlan | None:
         """Return the memory of the host that a stage's GPU needs, with so many microbatches in flight; as above."""
@@ -68,7 +71,6 @@ def stage_bytes(costs: StageCosts) -> StageBytes:
     fixed = costs.memory(empty, none, transients=False).peak_bytes
     states = [costs.memory(single(kind), none, transients=False) for kind in kinds]
     held = [costs.memory(single(kind), one, transients=False) for kind in kinds]
-    full = [costs.memory(single(kind), none) for kind in kinds]
     stash = [more.activation_bytes - state.activation_bytes for more, state in zip(held, states, strict=True)]
     host_state = host_stash = None
     if costs.uses_host:
@@ -81,8 +83,9 @@ def stage_bytes(costs: StageCosts) -> StageBytes:
         state=of_layers([state.peak_bytes - fixed for state in states]),
         stash=of_layers(stash),
         largest=of_layers(costs.largest_stash_bytes),
-        working=of_layers([a.activation_bytes - b.activation_bytes for a, b in zip(full, states, strict=True)]),
+        working=of_layers(costs.working_bytes),
+        divided=costs.divided and Divided(*map(of_layers, costs.divided)),
+        head_done=head_is_done(costs.choices, costs.searched) * one,
         host_state=host_state,
         host_stash=host_stash,
-        gathered=of_layers([a.weight_bytes - b.weight_bytes for a, b in zip(full, states, strict=True)]),
     )

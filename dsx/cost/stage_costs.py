@@ -17,7 +17,17 @@ from dsx.cost.choices import StepChoices, pick
 from dsx.cost.contention import may_contend
 from dsx.cost.groups import Group
 from dsx.cost.layer import LayerCosts
-from dsx.cost.memory import Memory, stage_memory, stage_weights, updated_matrices
+from dsx.cost.memory import (
+    Divided,
+    Memory,
+    after_head,
+    divided_layers,
+    head_is_done,
+    largest_transients,
+    stage_memory,
+    stage_weights,
+    updated_matrices,
+)
 from dsx.cost.muon import orthogonal_s
 from dsx.cost.offload import (
     ACTIVATIONS,
@@ -95,19 +105,19 @@ class StageCosts:
     def _memory(self, stage: Stage, saved: PerPlan, in_transfer: PerPlan | None) -> Memory:
         """Return the memory of a stage's GPU; without transients if `in_transfer` is None."""
         ranks, _ = self.shards
-        working = (
-            None if in_transfer is None else with_transfers(self._working_bytes, in_transfer, self._recompute.never)
-        )
-        return stage_memory(
-            self.kinds,
-            ranks,
-            saved,
-            working,
-            stage,
-            self.choices,
-            self.searched,
-            self.assumptions,
-        )
+        transients = None
+        if in_transfer is not None:
+            stash, done = self._stash_bytes, head_is_done(self.choices, self.searched)
+            working = with_transfers(self.working_bytes, in_transfer, self._recompute.never)
+            working = after_head(working, stage.layers, stash, self.stack, done)
+            transients = largest_transients(stage.layers, working, self.divided, self._recompute.never)
+        return stage_memory(self.kinds, ranks, saved, transients, stage, self.choices, self.searched, self.assumptions)
+
+    @cached_property
+    def divided(self) -> Divided | None:
+        """What ZeRO divides and layers have whole while they run."""
+        transients = self._largest("scattered_bytes"), self.working_bytes
+        return divided_layers(self.kinds, self.shards[0], *transients, self.choices, self.searched, self.assumptions)
 
     def reduction_s(self, stage: Stage) -> PerPlan:
         """Return the exposed seconds of the reduction of a first stage, once a step."""
@@ -360,7 +370,8 @@ class StageCosts:
         return self._largest("stash_bytes")
 
     @cached_property
-    def _working_bytes(self) -> list[PerPlan]:
+    def working_bytes(self) -> list[PerPlan]:
+        """Per kind, what the backward of a layer needs beside its stash; of the layer that needs most."""
         return self._largest("working_bytes")
 
     def _on_average(self, name: str) -> list[PerPlan]:

@@ -16,8 +16,8 @@ from dsx.cost.assumptions import BF16
 from dsx.cost.expert_domains import Routing, routing_of
 from dsx.cost.recompute_modes import MAIN_MODES, Codes, Mode, mode, recomputation_under
 from dsx.cost.shapes import PerKernel, PerKey, PerMode, PerMultiply, PerWork, Size
-from dsx.graph.derived import BACKWARD, FORWARD, DerivedLayer, KernelCosts
-from dsx.graph.expressions import evaluate
+from dsx.graph.derived import BACKWARD, FORWARD, DerivedLayer, KernelCosts, Weight
+from dsx.graph.expressions import evaluate, total
 from dsx.graph.model import define
 from dsx.graph.multiplies import Multiply
 from dsx.graph.nodes import Collective
@@ -104,7 +104,21 @@ class Matrices:
     axes: tuple[tuple[str, ...], ...] = static()  # that divide each
 
 
-_PER_WORK = ("matrix", "vector", "bytes", "unfused", "volumes", "weights", "stash", "working", "boundary", "panels")
+_PER_WORK = (
+    "matrix",
+    "vector",
+    "bytes",
+    "unfused",
+    "volumes",
+    "weights",
+    "stash",
+    "working",
+    "scattered",
+    "boundary",
+    "panels",
+)
+PerKernels = Float[Array, "every_kernel works"]
+
 _SIZES = ("rows", "columns", "contracted", "batch", "flops")
 
 
@@ -125,6 +139,7 @@ class LayerWork:
     weights: Float[Array, "weights works"]  # bytes
     stash: PerMode  # bytes saved for the backward
     working: PerMode  # bytes of the transient of the layer's backward, besides the stash
+    scattered: PerMode  # the same where the gradients of all weights wait until the layer has run
     boundary: PerWork  # bytes handed to the next stage
     panels: PerWork
     sizes: Mapping[str, PerWork]  # by axis, its degree
@@ -133,7 +148,7 @@ class LayerWork:
     shapes: tuple[CollectiveShape, ...] = static()
     reduced_over: tuple[tuple[str, ...], ...] = static()  # per weight: axes of its reduction, without dp
     multiply_shapes: tuple[MultiplyShape, ...] = static()
-    modes: tuple[Mode, ...] = static()  # of recomputation, in the order of `stash` and `working`
+    modes: tuple[Mode, ...] = static()  # of recomputation, in the order of `stash`, `working` and `scattered`
     over_ep: tuple[bool, ...] = static(default=())  # per weight: whether ep divides it; empty if it divides none
     lacked: tuple[tuple[str, ...], ...] = static(default=())  # effects without which its passes are priced too
     tied: tuple[bool, ...] = static(default=())  # per weight: whether another layer of the model has it too
@@ -308,11 +323,24 @@ def layer_work(
     inputs = number(layer.input_bytes)
     stash = [inputs if one is None else bytes_of(tensor for kept in one.kept for tensor in kept) for one in recomputed]
     transient = stack([kernel.transient_bytes for kernel in layer.kernels])
-    working = [
+
+    def working_under(one: Recomputation | None, transient: PerKernels) -> PerWork:
         # Full recomputation has recomputed all activations that the backward reads.
-        xp.maximum(saved - inputs, 0.0) + transient.max(axis=0) if one is None else _working(one, transient, bytes_of)
-        for one in recomputed
-    ]
+        whole = xp.maximum(saved - inputs, 0.0)
+        return whole + transient.max(axis=0) if one is None else _working(one, transient, bytes_of)
+
+    def scattered_under(one: Recomputation | None) -> PerWork:
+        # By the backward of a kernel those after it have freed what they saved, and made gradients of their weights.
+        kept = [kernel.saved for kernel in layer.kernels] if one is None else one.kept
+        freed = _of_later(xp.stack([bytes_of(tensors) for tensors in kept]))
+        return working_under(one, transient + per_weight_byte * (weights + _of_later(weights)) - freed)
+
+    weights = stack([total(weight.bytes for weight in of_kernel) for of_kernel in _used_weights(layer)])
+    per_weight_byte = _assumed("gradient_bytes", assumptions, own) / _assumed("weight_bytes", assumptions, own)
+
+    def charged(under: Callable[[Recomputation | None], PerWork]) -> PerMode:
+        each = xp.stack([under(one) for one in recomputed])
+        return each if assumptions.charge_transients else xp.zeros_like(each)
 
     def routing(copies: TokenCopies) -> Routing:
         return routing_of(*map(number, copies.stated))
@@ -337,7 +365,8 @@ def layer_work(
         volumes=stack([collective.bytes for collective in collectives]),
         weights=stack([weight.bytes for weight in layer.weights]),
         stash=xp.stack(stash),
-        working=xp.stack(working if assumptions.charge_transients else [xp.zeros_like(size) for size in stash]),
+        working=charged(lambda one: working_under(one, transient)),
+        scattered=charged(scattered_under),
         boundary=number(layer.boundary_bytes),
         panels=xp.asarray(keys["panels"], dtype=float),
         sizes={axis: xp.asarray(keys[axis], dtype=float) for axis in layer.axes},
@@ -354,9 +383,23 @@ def layer_work(
     )
 
 
+def _of_later(of_kernels: PerKernels) -> PerKernels:
+    """Return the sum over the kernels after each kernel, whose backward comes before."""
+    return of_kernels[::-1].cumsum(axis=0)[::-1] - of_kernels
+
+
+def _used_weights(layer: DerivedLayer) -> list[list[Weight]]:
+    """Return the weights of each kernel; one that several use is that of the last one, whose backward is first."""
+    last = {read.tensor: index for index, kernel in enumerate(layer.kernels) for read in kernel.reads}
+    found: list[list[Weight]] = [[] for _ in layer.kernels]
+    for weight in layer.weights:
+        found[last[weight.name]].append(weight)
+    return found
+
+
 def _working(
     recomputed: Recomputation,
-    transient: Float[Array, "every_kernel works"],
+    transient: PerKernels,
     bytes_of: Callable[[Iterable[Saved]], PerWork],
 ) -> PerWork:
     """Return the bytes besides the stash: those of the kernel with most, and the recomputed tensors by then."""

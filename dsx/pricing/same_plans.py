@@ -122,7 +122,7 @@ class _Comparison:
         """Return whether the earlier of two strategies needs more memory, and less, of any layer under any value."""
         more, less = np.zeros(len(at_earlier), dtype=bool), np.zeros(len(at_earlier), dtype=bool)
         for first, second in zip(self._of(earlier), self._of(later), strict=True):
-            for name in ("stash", "working"):
+            for name in ("stash", "working", "scattered"):
                 left, right = getattr(first, name)[:, at_earlier], getattr(second, name)[:, at_later]
                 more |= (left > right * (1 + _ROUNDING)).any(axis=0)
                 less |= (left < right * (1 - _ROUNDING)).any(axis=0)

@@ -134,6 +134,7 @@ def layer_costs(**changes):
         "recompute_s": [[0.0], [0.002], [0.010]],
         "stash_bytes": [[1e9], [6e8], [1e8]],
         "working_bytes": [[0.0], [0.0], [0.0]],
+        "scattered_bytes": [[0.0], [0.0], [0.0]],
         "boundary_bytes": [1e8],
         "weight_bytes": [[4e9]],
         "group_size": [[1.0]],

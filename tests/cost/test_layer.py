@@ -30,6 +30,7 @@ def work(shapes=(), volumes=(), panels=1.0, num_bytes=0.0, weights=((), ()), **c
         "weights": np.asarray(np.array(held, dtype=float).reshape(len(held), 1)),
         "stash": np.asarray([[7.0], [5.0], [1.0]]),
         "working": np.asarray([[2.0], [3.0], [8.0]]),
+        "scattered": np.asarray([[0.0], [1.0], [0.0]]),
         "boundary": np.asarray([5.0]),
         "panels": np.asarray([panels]),
         "sizes": {"tp": np.asarray([4.0]), "cp": np.asarray([4.0]), "tp2": np.asarray([2.0])},
@@ -189,7 +190,10 @@ def test_the_host_issues_collectives_that_happen():
     three = {
         name: np.repeat(getattr(made, name), 3, axis=-1) for name in ("matrix", "vector", "bytes", "unfused", "volumes")
     }
-    ends = {name: np.repeat(getattr(made, name), 3, axis=-1) for name in ("stash", "working", "boundary", "panels")}
+    ends = {
+        name: np.repeat(getattr(made, name), 3, axis=-1)
+        for name in ("stash", "working", "scattered", "boundary", "panels")
+    }
     empty = {"weights": np.zeros((0, 3)), "multiplies": Multiplies(*[np.zeros((0, 3))] * 5)}
     found = layer_costs(replace(made, **three, **ends, **empty), machine(), make_assumptions(dispatch_latency=1.0))
     assert np.asarray(found.forward_s).tolist() == [2.0, 3.0, 4.0]
@@ -292,7 +296,19 @@ def two_works(works, shares, which):
     """Some of two works that differ in everything, for keys with some shares."""
     one = work(WORK_SHAPES, [8e9, 4e9, 2e9], 4.0, 15e9, ([2e9, 4e9, 5e8], [("cp",), ("tp", "cp"), ()]))
     factor = np.array([1.0, 2.0])[works]
-    scaled = ("matrix", "vector", "bytes", "unfused", "volumes", "weights", "stash", "working", "boundary", "panels")
+    scaled = (
+        "matrix",
+        "vector",
+        "bytes",
+        "unfused",
+        "volumes",
+        "weights",
+        "stash",
+        "working",
+        "scattered",
+        "boundary",
+        "panels",
+    )
     return replace(
         one,
         **{name: np.asarray(np.asarray(getattr(one, name)) * factor) for name in scaled},

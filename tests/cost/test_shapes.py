@@ -26,7 +26,7 @@ NO_MULTIPLY = Multiplies(*[np.zeros((0, 3))] * 5)
 def work(**changes):
     """Two kernels for three works and as many keys."""
     fields = dict.fromkeys(("matrix", "vector", "bytes", "unfused"), np.ones((2, 2, 3)))
-    fields |= dict.fromkeys(("stash", "working"), np.ones((3, 3)))
+    fields |= dict.fromkeys(("stash", "working", "scattered"), np.ones((3, 3)))
     fields |= dict.fromkeys(("boundary", "panels"), np.ones(3))
     fields |= dict.fromkeys(("volumes", "weights"), np.zeros((0, 3)))
     fields |= {"launches": np.ones((2, 2, 1)), "sizes": {"tp": np.ones(3)}, "shares": {"tp": np.ones(3)}}

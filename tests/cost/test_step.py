@@ -216,6 +216,14 @@ def test_what_zero_divides(stage, divided):
     assert found["weight_bytes"] == close(3 * 4e9 / 8 + 2 * 4e9 if "w" in divided else 3 * 4e9)
 
 
+@pytest.mark.parametrize(("stage", "dp", "transient"), [(1, 8, 1e9), (2, 8, 3e9), (3, 8, 3e9), (2, 1, 1e9)])
+def test_gradients_are_whole_until_they_are_scattered(stage, dp, transient):
+    layer = layer_costs(working_bytes=[[1e9]] * 3, scattered_bytes=[[3e9]] * 3)
+    workload = replace(WORKLOAD, searched=Searched(zero_stage=(stage,)))
+    found = cost(layer, choices(zero_stage=float(stage), dp=float(dp)), workload)
+    assert found["activation_bytes"] == close(4 * 3 * 1e9 + transient)
+
+
 def test_nothing_is_gathered_where_nothing_is_divided():
     assert searched(choices(dp=1.0, zero_stage=3.0), zero_stage=3)["weight_bytes"] == close(3 * 4e9)
 

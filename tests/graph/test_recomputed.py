@@ -100,6 +100,33 @@ def test_transient_memory_of_each_mode():
     assert full - selective == 32 * unit
 
 
+FEED_FORWARD = """
+layer feed-forward
+input  x[b, s, e]
+weight w1[e, f] w2[f, e]
+z[b, s, f]      = einsum(x, w1)
+u[b, s, f]      = gelu(z)
+output[b, s, e] = einsum(u, w2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("length", "unreduced", "transient"),
+    [
+        (S, 5 + 2, 8),  # the second multiply and its weight; gelu has 8 units, and 4 are freed
+        (S // 32, 128 + 5 - 8, 8),  # the first multiply: gradients of both weights, where z and u are freed
+    ],
+)
+def test_gradients_of_weights_wait_while_saved_tensors_are_freed(length, unreduced, transient):
+    """A unit is a tensor of the input's size. Each weight has 4 E^2 elements, as many as two units of 1,024 tokens."""
+    keys = {"microbatch_size": np.array([B]), "panels": np.array([1]), "tp": np.array([1]), "tp_nvs": np.array([1])}
+    sizes = {name: size for name, size in SIZES.items() if name not in "bs"}
+    found = layer_work(derived(FEED_FORWARD), sizes, load_assumptions("default"), length, keys)
+    unit = 2 * B * length * E
+    assert found.scattered[0, 0] == unreduced * unit
+    assert found.working[0, 0] == transient * unit
+
+
 def test_work_without_recomputation_does_not_depend_on_the_region():
     plain = work(STANDARD_LAYER.replace("recompute core-attention\n", "").replace("end\n", "", 1))
     marked = work(STANDARD_LAYER)

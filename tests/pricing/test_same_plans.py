@@ -111,7 +111,7 @@ def no_more_memory(table, one, other):
     return all(
         (getattr(kind, name)[..., one] <= getattr(kind, name)[..., other] * (1 + 1e-12)).all()
         for kind in table
-        for name in ("stash_bytes", "working_bytes")
+        for name in ("stash_bytes", "working_bytes", "scattered_bytes")
     )
 
 

@@ -49,7 +49,7 @@ def with_dominated(source, value):
     *first, layer, head = source.table
     row = layer.modes.index(next(codes for codes in layer.modes if VALUES.index(value) in codes))
     factor = np.where(np.arange(len(layer.modes)) == row, 2.0, 1.0)[:, None]
-    costs = ("recompute_s", "stash_bytes", "working_bytes")
+    costs = ("recompute_s", "stash_bytes", "working_bytes", "scattered_bytes")
     changed = replace(layer, **{name: factor * getattr(layer, name) for name in costs})
     return (*first, changed, head), changed.stash_bytes[0, row]
 

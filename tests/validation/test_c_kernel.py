@@ -58,6 +58,7 @@ def layer_table(random, weight_groups):
         recompute_s=np.zeros((3, KEYS)),
         stash_bytes=np.broadcast_to(between(1e7, 1e10, KEYS), (3, KEYS)),
         working_bytes=np.zeros((3, KEYS)),
+        scattered_bytes=np.zeros((3, KEYS)),
         boundary_bytes=between(1e6, 1e8, KEYS),
         weight_bytes=weight_bytes,
         group_size=group_share * 2.0 ** random.integers(0, 2, (weight_groups, KEYS)),
