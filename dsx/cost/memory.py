@@ -193,17 +193,17 @@ def after_head(
     return [own if kind in stack.last else own - freed for kind, own in enumerate(working_bytes)]
 
 
-def head_is_done(choices: StepChoices | StageChoices, searched: Searched) -> PerPlan:
-    """Return 1.0 for plans whose head has freed a microbatch before another layer runs its backward, else 0.0.
+def heads_done(microbatches: PerPlan, choices: StepChoices | StageChoices, searched: Searched) -> PerPlan:
+    """Return whether the head has freed a microbatch before another layer runs its backward: 1.0, else 0.0.
 
-    Other passes run beside, or weight gradients wait, under schedules that differ in this.
+    It has if any of the `microbatches` are in flight, but under schedules of which other passes run beside, or wait.
     """
-    one = xp.ones_like(choices.pp)
+    some = xp.minimum(microbatches, xp.ones_like(microbatches)) * xp.ones_like(choices.pp)
     other = [code for code in searched.schedule if SCHEDULES[code].weights_wait or not SCHEDULES[code].holds.in_rounds]
     if not other:
-        return one
-    of_code = {code: (0.0 if code in other else 1.0) * one for code in searched.schedule}
-    return xp.where(choices.pp > 1.0, pick(searched.schedule, choices.schedule, of_code), one)
+        return some
+    of_code = {code: (0.0 if code in other else 1.0) * some for code in searched.schedule}
+    return xp.where(choices.pp > 1.0, pick(searched.schedule, choices.schedule, of_code), some)
 
 
 def updated_matrices(

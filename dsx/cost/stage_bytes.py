@@ -11,7 +11,7 @@ import numpy as np
 
 from dsx.cost import xp
 from dsx.cost.choices import StageChoices
-from dsx.cost.memory import Divided, after_head, head_is_done, largest_transients, per_activation_byte
+from dsx.cost.memory import Divided, after_head, heads_done, largest_transients, per_activation_byte
 from dsx.cost.offload import ACTIVATIONS, offload_codes, remaining, with_transfers
 from dsx.cost.shapes import PerPlan
 from dsx.cost.stage_costs import StageCosts
@@ -29,7 +29,6 @@ class StageBytes(NamedTuple):
     largest: Sequence[PerPlan]  # of them, those of the layer that saves most
     working: Sequence[PerPlan]  # the transient of a layer
     divided: Divided | None
-    head_done: PerPlan  # as `dsx.cost.memory.head_is_done` returns it
     # Of the host, of a layer: with no microbatch in flight, and for each. None if no plan of the search offloads.
     host_state: Sequence[PerPlan] | None
     host_stash: Sequence[PerPlan] | None
@@ -43,7 +42,7 @@ class StageBytes(NamedTuple):
             never = frozenset(stack.embedding_and_head)
             left = remaining(layers, self.stash, self.largest, never, choices, searched, choices.vpp)
             saved, working_bytes = left.of_each, with_transfers(self.working, left.in_transfer, never)
-        done = self.head_done * xp.minimum(microbatches, xp.ones_like(microbatches))
+        done = heads_done(microbatches, choices, searched)
         working_bytes = after_head(working_bytes, layers, self.stash, stack, done)
         more = largest_transients(layers, working_bytes, self.divided, stack.embedding_and_head)
         activations = saved * microbatches + more.working
@@ -85,7 +84,6 @@ def stage_bytes(costs: StageCosts) -> StageBytes:
         largest=of_layers(costs.largest_stash_bytes),
         working=of_layers(costs.working_bytes),
         divided=costs.divided and Divided(*map(of_layers, costs.divided)),
-        head_done=head_is_done(costs.choices, costs.searched) * one,
         host_state=host_state,
         host_stash=host_stash,
     )

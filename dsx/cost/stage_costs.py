@@ -22,7 +22,7 @@ from dsx.cost.memory import (
     Memory,
     after_head,
     divided_layers,
-    head_is_done,
+    heads_done,
     largest_transients,
     stage_memory,
     stage_weights,
@@ -85,7 +85,7 @@ class StageCosts:
             for kinds, own in zip((self.stack.first, self.stack.last), held, strict=True):
                 for kind in kinds:
                     whole = whole + stage.layers[kind] * self._stash_bytes[kind] * (own - microbatches)
-        return self._memory(stage, whole, saved.in_transfer if transients else None)
+        return self._memory(stage, whole, saved.in_transfer if transients else None, microbatches)
 
     def peak_memory(self, stage: Stage, holds: StageChunks) -> Memory:
         """Return the memory of a stage's GPU with the most microbatches in flight."""
@@ -100,16 +100,16 @@ class StageCosts:
         )
         again = holds.two_chunks(choices.pp, xp)
         in_transfer = xp.maximum(first.in_transfer, again * last.in_transfer)
-        return self._memory(stage, of_first + again * of_last, in_transfer)
+        return self._memory(stage, of_first + again * of_last, in_transfer, one)
 
-    def _memory(self, stage: Stage, saved: PerPlan, in_transfer: PerPlan | None) -> Memory:
+    def _memory(self, stage: Stage, saved: PerPlan, in_transfer: PerPlan | None, microbatches: PerPlan) -> Memory:
         """Return the memory of a stage's GPU; without transients if `in_transfer` is None."""
         ranks, _ = self.shards
         transients = None
         if in_transfer is not None:
-            stash, done = self._stash_bytes, head_is_done(self.choices, self.searched)
+            done = heads_done(microbatches, self.choices, self.searched)
             working = with_transfers(self.working_bytes, in_transfer, self._recompute.never)
-            working = after_head(working, stage.layers, stash, self.stack, done)
+            working = after_head(working, stage.layers, self._stash_bytes, self.stack, done)
             transients = largest_transients(stage.layers, working, self.divided, self._recompute.never)
         return stage_memory(self.kinds, ranks, saved, transients, stage, self.choices, self.searched, self.assumptions)
 

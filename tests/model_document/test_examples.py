@@ -267,7 +267,7 @@ def hybrid_sharding():
     (model,) = problem("llama-3-8b").models
     assert f"the {parameters(model) / 1e9:.2f} billion parameters" in PAGES["hybrid-sharding"]
     return {
-        "gathered": embedding.weight_bytes,
+        "gathered": embedding.weight_bytes + layer.weight_bytes,
         "weight_bytes": plan["weight_bytes"],
         "gradient_bytes": plan["gradient_bytes"],
         "optimizer_bytes": plan["optimizer_bytes"],
