@@ -148,9 +148,11 @@ def _passes_at_once(choices: StepChoices, searched: Searched) -> PerPlan | None:
 
 def _of_plans(state: State, divided: PerPlan, choices: StepChoices, searched: Searched) -> PerPlan:
     """Return what is whole of a state that ZeRO divides; 0 for plans that do not divide it."""
+    dividing = [stage for stage in searched.zero_stage if divides(stage, state)]
+    if len(dividing) == len(searched.zero_stage):
+        return divided
     nothing = xp.zeros_like(divided)
-    parts = {stage: divided if divides(stage, state) else nothing for stage in searched.zero_stage}
-    return pick(searched.zero_stage, choices.zero_stage, parts)
+    return xp.where(choices.zero_stage >= min(dividing), divided, nothing) if dividing else nothing
 
 
 def per_activation_byte(assumptions: Assumptions) -> PerPlan:
