@@ -197,7 +197,8 @@ def evaluate(
         job: the model, the cluster, the GPUs and the batch.
         plan: a text as on the command line, a list of settings, a mapping of columns, a `Plan`, or a row of a
             DataFrame. Of the last two only the choices are used: the job has the GPUs, the batch and the cluster.
-        strategy: a name or a .layer file; by default that of the plan, else that of the assumption set.
+        strategy: a name or a .layer file; by default that of the plan, else a default one of the assumption set, or of
+            the framework if it runs none of these.
         partition: how layers are divided into pipeline stages: evenly, or by the optimal cut; by default as the
             `stage_layers` of the plan say, else evenly.
         operators: whether to print the operators of a layer too.

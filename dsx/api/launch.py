@@ -104,7 +104,7 @@ def launch(
         plan: the plan, as `dsx.evaluate` takes it; of a result set the candidate id, or a row as `dsx.load` gives it.
         framework: "megatron", "megatron-bridge", "torchtitan" or "deepspeed".
         out: a folder, which is made if it is missing; files of dsx of the same names are replaced.
-        strategy: of a plan that names none; by default that of the assumption set.
+        strategy: of a plan that names none; by default as of `evaluate`.
         partition: "even" or "optimal" cuts of the pipeline; by default that of the plan.
         hardware: of a result set that varies it, the cluster or the what-if values of the row.
         **choices: further choices of the plan, as in recompute="full".

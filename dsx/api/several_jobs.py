@@ -157,11 +157,11 @@ def several_jobs(
     gpus = [job.num_gpus] if num_gpus is None else counts("num_gpus", num_gpus)
     batches = [job.global_batch_size] if global_batch_size is None else counts("global_batch_size", global_batch_size)
     restricted = Restricted(fix, limit, strategy, framework, partition, None)
-    jobs = [job] if cluster is None else [job.replace(cluster=one) for one in cluster]
-    if twice := [name for name, times in Counter(one.cluster.name for one in jobs).items() if times > 1]:
+    on = [job] if cluster is None else [job.replace(cluster=one) for one in cluster]
+    if twice := [name for name, times in Counter(one.cluster.name for one in on).items() if times > 1]:
         raise InputError(f"--cluster {twice[0]} is named twice")
-    sizes = [(Job.of(one.inputs, *size, one.sequence_length)) for one in jobs for size in product(gpus, batches)]
-    found = best_of_each(sizes, restricted, watch, "jobs")
+    jobs = [Job.of(one.inputs, *sizes, one.sequence_length) for one in on for sizes in product(gpus, batches)]
+    found = best_of_each(jobs, restricted, watch, "jobs")
     several = SeveralJobs(found[0].job, by, found)
     return SeveralJobs(several.best.job, by, found) if several.priced else several
 
