@@ -1,7 +1,7 @@
 """A plan as settings of Megatron Core, and in words what they cannot express.
 
-    launch = megatron_lm(plan, model, assumptions, device)  # a plan as columns by name, the model under its strategy
-    launch.arguments                                        # ["--tensor-model-parallel-size", "8", ...]
+    launch = flags_of(run_of(plan, model, assumptions, device))  # a plan as columns by name, its strategy's model
+    launch.arguments                                             # ["--tensor-model-parallel-size", "8", ...]
 
 The world size is not a flag: the launcher starts num_gpus ranks, and Megatron-LM derives dp from tp, cp and pp.
 `dsx.launching.megatron_options` has the settings that are not columns of a plan, `megatron_model` those of the model.
@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dsx.graph.model import Model
 from dsx.graph.regions import BY_NAME
 from dsx.launching.graphs import graph_options
 from dsx.launching.launch import Launch
@@ -30,13 +29,12 @@ from dsx.launching.megatron_options import (
 )
 from dsx.launching.option import Option, Settings, switch, valued, words
 from dsx.launching.rank_order import other_placement
-from dsx.launching.run import Run, run_of
-from dsx.space.plan import Plan
+from dsx.launching.run import Run
 from dsx.space.recompute_values import FULL, JOINED, NONE, SELECTIVE, VALUES
 from dsx.space.schedules import SCHEDULES
 from dsx.space.tiers import ORDERS
 from dsx.spec.assumptions import MUON, AssumptionsSpec
-from dsx.spec.cluster import GPU_SOFTWARE, DeviceSpec
+from dsx.spec.cluster import GPU_SOFTWARE
 from dsx.spec.model import ModelSpec
 
 NAME = "Megatron-LM"
@@ -77,19 +75,12 @@ _SCHEDULES = {schedule.name: schedule.megatron_lm for schedule in SCHEDULES}
 _KEPT_LAYERS = 2  # layers of each microbatch whose activations stay on the GPU under offload
 
 
-def megatron_lm(
-    plan: Plan | Mapping[str, object], model: Model, assumptions: AssumptionsSpec, device: DeviceSpec
-) -> Launch:
-    """Return the Megatron-LM flags of a plan; `plan` has every candidate column by name, `model` its strategy.
+def flags_of(run: Run, _: ModelSpec | None = None) -> Launch:
+    """Return the Megatron-LM flags of a run.
 
-    There are no flags if Megatron-LM has no such layout of weights: without that choice the remaining flags would start
+    There are none if Megatron-LM has no such layout of weights: without that choice the remaining flags would start
     another plan. There are none either if Megatron-LM does not run on the device.
     """
-    return flags_of(run_of(plan, model, assumptions, device))
-
-
-def flags_of(run: Run, _: ModelSpec | None = None) -> Launch:
-    """Return the Megatron-LM flags of a run."""
     launch = megatron_core(run)
     return launch if launch.none_since else replace(launch, lost=(*launch.lost, *refused_by_arguments(run)))
 

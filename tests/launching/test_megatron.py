@@ -9,8 +9,9 @@ from dsx.graph.library import load_layer, load_operators
 from dsx.graph.model import Model
 from dsx.graph.notation import Settings
 from dsx.launching.launch import Launch
-from dsx.launching.megatron import megatron_lm
+from dsx.launching.megatron import flags_of
 from dsx.launching.rank_order import RANK_ORDER, shares_of
+from dsx.launching.run import run_of
 from dsx.space.choices import CODES, PLAN_COLUMNS
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster
@@ -46,7 +47,7 @@ def launched(made, layer, ends=(0, 0), device=DEVICE, body=None, **assumptions) 
     before, behind = ends
     body = body or ((layer, LAYERS),)
     model = Model("a model", SIZES, (*[(layer, 1)] * before, *body, *[(layer, 1)] * behind), before, behind)
-    return megatron_lm(made, model, PLAIN_SET.model_copy(update=assumptions), device)
+    return flags_of(run_of(made, model, PLAIN_SET.model_copy(update=assumptions), device))
 
 
 def plan(**choices) -> dict:

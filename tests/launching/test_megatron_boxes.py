@@ -7,8 +7,9 @@ import pytest
 from laws.spaces import SYSTEM
 from validation.cases import cluster_spec
 
-from dsx.launching.megatron import megatron_lm
+from dsx.launching.megatron import flags_of
 from dsx.launching.rank_order import shares_of
+from dsx.launching.run import run_of
 from dsx.pricing.problem import make_problem
 from dsx.pricing.rows import candidate_columns, column_names
 from dsx.search.space import Space
@@ -72,7 +73,7 @@ def plans_of(body, runs, count, seed):
 def test_every_plan_in_a_box_has_flags_that_lose_nothing(body, seed):
     found = 0
     for model, plan in plans_of(body, True, 300, seed):
-        launch = megatron_lm(plan, model, ASSUMED, DEVICE)
+        launch = flags_of(run_of(plan, model, ASSUMED, DEVICE))
         # What the set assumes of sends is no choice of a plan either, and Megatron-LM overlaps those of two stages.
         lost = [one for one in launch.lost if not one.startswith("sends after compute (pp_overlap=0)")]
         assert (launch.none_since, lost) == ("", []), plan
@@ -91,7 +92,7 @@ def test_flags_lose_something_of_every_plan_in_no_box(body, seed):
         columns = set(min((broken(box, plan) for box in boxes), key=len))
         if not columns:
             continue
-        launch = megatron_lm(plan, model, ASSUMED, DEVICE)
+        launch = flags_of(run_of(plan, model, ASSUMED, DEVICE))
         if columns <= {"stored_layers", "vpp"}:
             # Flags also express stored layers that are all layers of a stage, or that its chunks share evenly. No box
             # says so: the first plan is one without recomputation.
