@@ -140,7 +140,10 @@ def _gather_s(
 
 
 def share_of_rank(num_matrices: PerPlan, members: Group) -> PerPlan:
-    """Return the share of the matrices that a rank of a group orthogonalises, of so many on the mean stage."""
+    """Return the share of the matrices that a rank of a group orthogonalises, of so many on the mean stage.
+
+    A lower bound: whole matrices divide among the ranks with a remainder.
+    """
     return xp.maximum(members.per_gpu, 1.0 / xp.maximum(num_matrices, xp.ones_like(num_matrices)))
 
 

@@ -11,7 +11,7 @@ from dsx.graph.match import ALL_GATHER
 from dsx.graph.step import divides
 from dsx.traces.layer_nodes import Compute, LayerMatrix, LayerNodes
 from dsx.traces.messages import COMM_COLL, COMP
-from dsx.traces.multiply_numbers import bits_of
+from dsx.traces.multiply_numbers import NUMBERS_OF_MULTIPLY, bits_of
 from dsx.traces.node_builder import Tensors
 from dsx.traces.trace_nodes import Communication, TraceNode
 from dsx.traces.traced_plan import TracedPlan
@@ -66,7 +66,7 @@ def _of_weight(plan: TracedPlan, name: str, matrix: LayerMatrix, share: float, t
         multiplies += [rows, columns, contracted, 1, flops, bits_of(STEP_SHAPE)]
     traffic = int(steps * assumptions.muon_bytes * step_elements(small, large))
     flops = int(count * newton_schulz_flops(small, large, assumptions.muon_steps))
-    launches = max(round(steps * len(multiplies) / 6), 1)
+    launches = max(round(steps * len(multiplies) / NUMBERS_OF_MULTIPLY), 1)
     compute = Compute(flops, 0, traffic, 0, launches, tuple(multiplies))
     made = [(f"{name} orthogonal", int(count * small * large * assumptions.muon_bytes))]
     yield TraceNode(COMP, f"{name} newton-schulz", taken, made, compute=compute, op_type="optimizer")
