@@ -54,7 +54,8 @@ def _fault(setting: str, stack: str, word: str) -> str:
     """Return what a setting means there and here, and what to write for both."""
     meant = recompute_words()[word]
     column, _, value = setting.partition("=")
-    kept = f" with {100 * meant.stored_share:.0f} % of the layers of a stage as stored_layers" if meant.stored_share else ""
+    share = 100 * meant.stored_share
+    kept = f" with {share:.0f} % of the layers of a stage as stored_layers" if share else ""
     return (
         f"{setting}: in the software {stack} that is {word!r} ({meant.source}), and here the recomputation of core "
         f"attention alone, as in Megatron-LM; nearest: {column}={meant.recompute}{kept} for the one, "

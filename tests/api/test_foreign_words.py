@@ -8,7 +8,7 @@ from dsx.errors import InputError, SpecError
 
 TITAN = {"assumptions.stack": "torchtitan-2025"}
 PLAN = "dp=8 zero_stage=3 recompute=selective"
-SAID = r"recompute=selective: in the software torchtitan-2025 that is 'selective op' .*recompute=full with 40% .*core"
+SAID = r"recompute=selective: in the software torchtitan-2025 that is 'selective op' .*recompute=full with 40 % .*core"
 
 
 @pytest.fixture(scope="module")
