@@ -1,29 +1,31 @@
 """The values of `recompute` that a search for the fastest plan needs.
 
 A step takes no less time and memory if its layers do. So a value is dropped if another one recomputes no longer, keeps
-no more and holds no more meanwhile, for every kind of layer at every shard key and hardware point. It is never the only
-value of a fastest plan.
+no more and holds no more meanwhile, for every kind of layer at every shard key and hardware point, and loses no effect
+of the software. It is never the only value of a fastest plan.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from dsx.cost.layer import BY_MODE, LayerCosts
+from dsx.cost.layer import BY_MODE, PASSES, LayerCosts, PassCosts
 from dsx.pricing.layers import KeyCosts
 from dsx.pricing.problem import Problem
 from dsx.space.boxes import compatible
 from dsx.space.recompute_values import FULL_CODE, NONE_CODE, VALUES
 
 _FEW = 256  # keys that most pairs of values already differ in
+_BY_MODE_AND_EFFECT = tuple(name for name in BY_MODE if name in PASSES)
+_RECOMPUTE = "recompute"
 
 
 def undominated(problem: Problem, table: KeyCosts) -> tuple[int, ...]:
     """Return the searched values of `recompute`, by their codes, that no other one dominates.
 
     `table` has [H, J, U] costs of each layer kind. The other value must be one that the framework runs with the same
-    choices.
+    choices, and with which its software has the same effects or more.
     """
     workload = problem.workload
     if not _num_keys(table):
@@ -32,10 +34,12 @@ def undominated(problem: Problem, table: KeyCosts) -> tuple[int, ...]:
     no_worse = [_no_worse(costs) for costs in kinds]
     rows = [{code: row for row, codes in enumerate(costs.modes) for code in codes} for costs in kinds]
     boxes = {code: _boxes_of(problem, code) for code in workload.searched.recompute}
+    effects = {code: _effects_of(problem, code) for code in workload.searched.recompute}
 
     def dominates(one: int, other: int) -> bool:
         everywhere = all(matrix[row[one], row[other]] for matrix, row in zip(no_worse, rows, strict=True))
-        return everywhere and boxes[one] == boxes[other]
+        keeps_effects = all(has or not had for has, had in zip(effects[one], effects[other], strict=True))
+        return everywhere and boxes[one] == boxes[other] and keeps_effects
 
     kept: list[int] = []
     for value in sorted(boxes):
@@ -73,9 +77,16 @@ def _boxes_of(problem: Problem, code: int) -> list[bool]:
     return [] if problem.framework is None else [compatible(box, fix) for box in problem.framework.boxes(experts=True)]
 
 
+def _effects_of(problem: Problem, code: int) -> list[bool]:
+    """Return, for each test of a value of `recompute` by the conditions of effects, whether a value passes it."""
+    needs = [need for condition in problem.assumptions.conditions for need in condition.needs]
+    return [test.holds({_RECOMPUTE: code}) for need in needs for test in need if test.column == _RECOMPUTE]
+
+
 def _no_worse(costs: LayerCosts) -> np.ndarray:
     """Return [J, J] whether the first mode of a kind costs no more than the second, at all points and keys."""
     fields = [np.asarray(getattr(costs, name)) for name in BY_MODE]
+    fields += [np.asarray(getattr(passes, name)) for passes in costs.without for name in _BY_MODE_AND_EFFECT]
     if costs.contended_s:
         fields.append(np.stack([np.asarray(seconds) for seconds in costs.contended_s[1:]], axis=1))
     count = len(costs.modes)
@@ -89,9 +100,14 @@ def _no_worse(costs: LayerCosts) -> np.ndarray:
 def _only(costs: LayerCosts, values: Collection[int]) -> LayerCosts:
     """Return the costs of a kind in the modes of some values."""
     rows = [row for row, codes in enumerate(costs.modes) if any(code in values for code in codes)]
+
+    def of_rows(each: LayerCosts | PassCosts, names: Iterable[str]) -> dict[str, np.ndarray]:
+        return {name: np.asarray(getattr(each, name))[:, rows] for name in names}
+
     return replace(
         costs,
-        **{name: np.asarray(getattr(costs, name))[:, rows] for name in BY_MODE},
+        **of_rows(costs, BY_MODE),
+        without=tuple(replace(passes, **of_rows(passes, _BY_MODE_AND_EFFECT)) for passes in costs.without),
         contended_s=costs.contended_s and (costs.contended_s[0], *(costs.contended_s[1 + row] for row in rows)),
         modes=tuple(costs.modes[row] for row in rows),
     )

@@ -7,6 +7,7 @@ import pytest
 from laws.spaces import SYSTEM
 from validation.cases import cluster_spec
 
+from dsx.cost.layer import BY_MODE
 from dsx.pricing.layers import price_keys
 from dsx.pricing.problem import make_problem
 from dsx.search.bounded import best_cuts
@@ -44,13 +45,18 @@ def source_of(partition="even", capacity=80e9, opened=FEW):
     return PricedSpace(problem, space, price_keys(problem, space.keys), "float64")
 
 
+def scaled(layer, value, factor):
+    """The costs of a kind that takes and keeps `factor` times as much under a value; and the row of the value."""
+    row = layer.modes.index(next(codes for codes in layer.modes if VALUES.index(value) in codes))
+    of_modes = np.where(np.arange(len(layer.modes)) == row, factor, 1.0)[:, None]
+    without = tuple(replace(passes, recompute_s=of_modes * passes.recompute_s) for passes in layer.without)
+    return replace(layer, without=without, **{name: of_modes * getattr(layer, name) for name in BY_MODE}), row
+
+
 def with_dominated(source, value):
     """The costs of all kinds, where layers with experts take and keep twice as much under a value."""
     *first, layer, head = source.table
-    row = layer.modes.index(next(codes for codes in layer.modes if VALUES.index(value) in codes))
-    factor = np.where(np.arange(len(layer.modes)) == row, 2.0, 1.0)[:, None]
-    costs = ("recompute_s", "stash_bytes", "working_bytes", "scattered_bytes")
-    changed = replace(layer, **{name: factor * getattr(layer, name) for name in costs})
+    changed, row = scaled(layer, value, 2.0)
     return (*first, changed, head), changed.stash_bytes[0, row]
 
 
@@ -82,6 +88,25 @@ def test_what_dominates():
     assert norms not in undominated(source.problem, table)
     kept_bytes[-1] = 0.0  # one key at which it keeps less is enough
     assert norms in undominated(source.problem, table)
+
+
+def test_few_values_have_their_passes_without_effects():
+    source = source_of()
+    values = [VALUES.index(name) for name in ("norms", "experts", "full")]
+    for every, few in zip(source.table, of_values(source.table, values), strict=True):
+        rows = [row for row, codes in enumerate(every.modes) if codes in few.modes]
+        assert len(few.without) == len(every.without) > 0
+        for passes, found in zip(every.without, few.without, strict=True):
+            assert found.recompute_s.tolist() == passes.recompute_s[:, rows].tolist()
+
+
+def test_a_value_that_loses_an_effect_dominates_none_that_has_it():
+    source = source_of()
+    embedding, *layers, head = source.table
+    free = [scaled(layer, "experts", 0.0)[0] for layer in layers]
+    kept = undominated(source.problem, (embedding, *free, head))
+    assert VALUES.index("latent-up-projection") in kept  # a step that recomputes experts has no CUDA graphs
+    assert VALUES.index("feed-forward") not in kept
 
 
 @pytest.mark.sampled(3)
