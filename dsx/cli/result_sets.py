@@ -32,7 +32,7 @@ def show(
 ) -> None:
     """Print a summary of a result set, and its fastest plans.
 
-    The Megatron-LM launch flags of the first plan follow.
+    The launch settings of the first plan follow, in the words of its framework.
 
     With --candidate, rows are shown whether they fit or not.
     """

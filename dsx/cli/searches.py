@@ -91,7 +91,8 @@ def best(
 
     Three plans: the fastest, the simplest that measurements do not tell from it, and the leanest nearly as fast.
 
-    The Megatron-LM launch flags of the fastest plan follow. A line says what the limits of the framework cost.
+    The launch settings of the fastest plan follow, in the words of its framework. A line says what the limits of the
+    framework cost.
 
     Of zero_stage, zero_replicas, recompute, stored_layers, schedule, vpp and offload, the assumption set fixes some,
     which the output names. --fix offload=none,optimizer searches other values of them, and --fix vpp=1 fewer of a

@@ -30,8 +30,7 @@ _USUAL = next(iter(FRAMEWORKS))  # whose words state the settings of a framework
 def launch_of(plan: Plan, problem: Problem, device: DeviceSpec) -> Launch:
     """Return the settings of a plan of `problem` on GPUs of the type `device`, in the words of its framework."""
     model = problem.models[problem.strategies.index(plan["strategy"])]
-    framework = problem.framework or read_framework(problem.assumptions_spec.of_framework)
-    return launch_by(framework.flags, plan, problem.model, model, problem.assumptions_spec, device)
+    return launch_by(_words(problem), plan, problem.model, model, problem.assumptions_spec, device)
 
 
 def launch_by(
@@ -84,19 +83,32 @@ def launch_text(launch: Launch, title: str) -> str:
 
 
 def counted_ends_text(plan: Plan, problem: Problem) -> str:
-    """Return how an even cut divides layers that the stages do not divide, and its flags; empty if they do."""
+    """Return how an even cut divides layers that the stages do not divide; empty if they do.
+
+    With its flags where the plan has the words of Megatron-LM.
+    """
     limits = problem.limits()
-    if LAYOUT in plan or not (flags := counted_ends(plan, limits.num_layers)):
+    if LAYOUT in plan or not limits.counts_ends or not (flags := counted_ends(plan, limits.num_layers)):
         return ""
     chunks = "pp" if plan["vpp"] == 1 else "pp * vpp"
-    needs = " ".join(option.flag for option in flags)
+    usual = FRAMEWORKS[_USUAL]
+    needs = (
+        f": {usual.title} needs {' '.join(option.flag for option in flags)}"
+        if of_words(_words(problem)) is usual
+        else ""
+    )
     return textwrap.fill(
         f"{chunks} divides {limits.num_layers + 2} layers, embedding and head counted as a layer each, and not the "
-        f"{limits.num_layers} alone: Megatron-LM needs {needs}",
+        f"{limits.num_layers} alone{needs}",
         _WIDTH,
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def _words(problem: Problem) -> str | None:
+    """Return whose words state the settings of plans of a problem; None for the usual ones."""
+    return (problem.framework or read_framework(problem.assumptions_spec.of_framework)).flags
 
 
 def _pieces(words: Sequence[str]) -> list[str]:

@@ -200,3 +200,26 @@ def test_words_of_no_launch_files_are_an_error_before_a_search(job):
         dsx.best(job, framework=MINE | {"flags": "megatorn"})
     with pytest.raises(SpecError, match="no launch files have the words"):
         str(dsx.evaluate(job, "pp=4 dp=2", framework=MINE | {"flags": "megatorn"}).launch)
+
+
+COUNTED = "pp divides 8 layers, embedding and head counted as a layer each, and not the 6 alone"
+
+
+def of_six_layers(framework, *, ends):
+    layers, dimensions = [{"kind": "transformer", "count": 6}], MODEL["dimensions"]
+    if ends:
+        layers, dimensions = [{"kind": "embedding"}, *layers, {"kind": "head"}], dimensions | {"v": 32_000}
+    model = MODEL | {"dimensions": dimensions, "layers": layers}
+    return dsx.evaluate(dsx.Job(model, "b200-nvs8", num_gpus=4, global_batch_size=8), "pp=4", framework=framework)
+
+
+@pytest.mark.parametrize("framework", ("megatron", "torchtitan"))
+def test_only_plans_of_megatron_need_its_flags_to_count_embedding_and_head(framework):
+    text = " ".join(str(of_six_layers(framework, ends=True)).split())
+    assert COUNTED in text
+    assert ("Megatron-LM needs --account-for-embedding-in-pipeline-split" in text) is (framework == "megatron")
+
+
+def test_a_model_without_embedding_and_head_counts_neither():
+    found = of_six_layers("megatron", ends=False)
+    assert found.reject == ("layers_not_divisible",) and "embedding and head" not in str(found)
