@@ -31,7 +31,7 @@ from dsx.cost.multiply import accumulated_bytes, cast_bytes, per_kernel, slowdow
 from dsx.cost.muon import matrix_costs
 from dsx.cost.override import measured_or, unmeasured, weight_gradients_or
 from dsx.cost.recompute_modes import MAIN_MODES, Codes, Mode
-from dsx.cost.roofline import compute_time, exposed_memory_time, memory_time, sustained_flops
+from dsx.cost.roofline import compute_time, exposed_memory_time, memory_time
 from dsx.cost.shapes import Column, PerKernel, PerKey, PerWork
 from dsx.cost.work import LayerWork
 from dsx.graph.derived import BACKWARD, FORWARD
@@ -50,6 +50,8 @@ OVERLAP = {"tp_comm_s": "tp_overlap", "cp_comm_s": "cp_overlap", "ep_comm_s": "e
 _COLUMNS = tuple(dict.fromkeys(COMM_COLUMN.values()))
 
 PIPELINED = "pipelined"  # of `panel_overlap`
+
+_Place = tuple[int, int]  # of a kernel: its direction, and its position in the layer
 
 
 @record
@@ -72,6 +74,7 @@ class PassCosts:
     forward_s: Column
     backward_s: Column
     recompute_s: _PerMode
+    weight_gradient_s: Column
     compute_s: Column
     tp_comm_s: Column
     cp_comm_s: Column
@@ -171,7 +174,7 @@ def kernel_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) ->
     """Price every kernel and its collectives."""
     assumptions = _of_keys(work, assumptions)
     compute, memory = measured_or(work, *busy_times(unmeasured(work), cluster, assumptions), cluster, assumptions)
-    exposed = _communication(work, compute + memory, _collective_times(work, cluster, assumptions), assumptions)
+    exposed, _ = _communication(work, compute + memory, _collective_times(work, cluster, assumptions), assumptions)
     nothing = xp.zeros_like(work.per_key(work.boundary))
 
     def stacked(name: str) -> Float[Array, "2 kernels keys"]:
@@ -196,15 +199,15 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
     modelled = busy_times(rest, cluster, assumptions)
     times = measured_or(work, *modelled, cluster, assumptions)
     collective_s = _collective_times(work, cluster, assumptions)
+    of_weights = _of_weights(work, rest, modelled)
     passes, *lacking = (
-        _passes(work, times, collective_s, without(assumptions, fields)) for fields in ((), *work.lacked)
+        _passes(work, times, of_weights, collective_s, without(assumptions, fields)) for fields in ((), *work.lacked)
     )
     groups = weight_groups(work.reduced_over, work.over_ep)
     sizes = {axis: work.per_key(size) for axis, size in work.sizes.items()}
     one = xp.ones_like(work.per_key(work.boundary))
     return LayerCosts(
         **{name: getattr(passes, name) for name in PASSES},
-        weight_gradient_s=work.per_key(_weight_gradients(work, rest, modelled, cluster, assumptions)),
         memory_s=work.per_key(times[1].sum(axis=(0, 1))),
         replicated_gradient_s=_replicated_gradients(work, cluster, assumptions),
         stash_bytes=work.per_key(work.stash),
@@ -235,11 +238,15 @@ def _of_keys(work: LayerWork, assumptions: Assumptions) -> Assumptions:
 
 
 def _passes(
-    work: LayerWork, times: tuple[PerKernel, PerKernel], collective_s: Sequence[PerKey], assumptions: Assumptions
+    work: LayerWork,
+    times: tuple[PerKernel, PerKernel],
+    of_weights: "_OfWeights",
+    collective_s: Sequence[PerKey],
+    assumptions: Assumptions,
 ) -> PassCosts:
     """Return the seconds of forward, backward and recomputation, from compute and memory times of the kernels."""
     compute, memory = times
-    exposed = _communication(work, compute + memory, collective_s, assumptions)
+    exposed, late = _communication(work, compute + memory, collective_s, assumptions)
     nothing = xp.zeros_like(work.per_key(work.boundary))
     every = range(compute.shape[1])
 
@@ -256,7 +263,12 @@ def _passes(
     busy_forward = busy[FORWARD] + added(FORWARD, *_COLUMNS)
     # The host issues kernels one after the other; a faster GPU stalls.
     forward_s = xp.maximum(busy_forward, _issue_s(work, FORWARD, every, every, assumptions))
-    backward_s = xp.maximum(busy_backward, _issue_s(work, BACKWARD, every, every, assumptions))
+    issued_s = _issue_s(work, BACKWARD, every, every, assumptions)
+    backward_s = xp.maximum(busy_backward, issued_s)
+    # The gradients of inputs alone: their part of the kernels and of the issuing, and all exposed collectives.
+    weights_s = of_weights.seconds(work, (compute + memory)[BACKWARD], late)
+    launched_s = assumptions.dispatch_latency * work.per_key(of_weights.launches)
+    inputs_s = xp.maximum(busy_backward - weights_s, issued_s - launched_s)
     stall_s = (forward_s - busy_forward) + (backward_s - busy_backward)
 
     def recomputed(mode: Mode) -> PerKey:
@@ -271,6 +283,7 @@ def _passes(
         forward_s=forward_s,
         backward_s=backward_s,
         recompute_s=xp.stack([recomputed(mode) for mode in work.modes]),
+        weight_gradient_s=backward_s - inputs_s,
         compute_s=work.per_key(compute.sum(axis=(0, 1))) + stall_s,
         **{name: added(FORWARD, name) + added(BACKWARD, name) for name in _COLUMNS},
     )
@@ -313,33 +326,55 @@ def _issue_s(
     return assumptions.dispatch_latency * (launched + issued)
 
 
-def _weight_gradients(
-    work: LayerWork, rest: LayerWork, modelled: tuple[PerKernel, PerKernel], cluster: Cluster, assumptions: Assumptions
-) -> PerWork:
-    """Return the seconds of the multiplies that compute weight gradients.
+class _OfWeights(NamedTuple):
+    """The multiplies of a layer's backward that compute weight gradients."""
 
-    They have the same share of a kernel's exposed memory time as of its compute time. `modelled` has both, for the
-    multiplies without a measured time.
+    kernels_s: Float[Array, "kernels works"]
+    launches: PerWork
+
+    def seconds(self, work: LayerWork, busy: Float[Array, "kernels works"], late: Mapping[_Place, PerKey]) -> PerKey:
+        """Return their seconds with their part of what is `late`; the kernels are `busy` as long."""
+        total = work.per_key(self.kernels_s.sum(axis=0))
+        for (direction, kernel), seconds in late.items():
+            if direction == BACKWARD:
+                own, whole = work.per_key(self.kernels_s[kernel]), work.per_key(busy[kernel])
+                total = total + seconds * own / xp.where(whole > 0, whole, xp.ones_like(whole))
+        return total
+
+
+def _of_weights(work: LayerWork, rest: LayerWork, modelled: tuple[PerKernel, PerKernel]) -> _OfWeights:
+    """Return the multiplies that compute weight gradients.
+
+    They have the same share of a kernel's time as of its matrix FLOPs. A share that followed compute time would leave
+    more of the memory time to the gradients of inputs on a device with more FLOP/s. `modelled` has compute and memory
+    times, for the multiplies without a measured time.
     """
-    compute, memory = modelled
-    shapes = rest.multiply_shapes
-    slowdown = slowdowns(rest.multiplies, shapes, cluster.device, assumptions)
+    shapes, num_kernels = rest.multiply_shapes, work.matrix.shape[1]
     of_weight = np.array([[float(shape.of_weight)] for shape in shapes]).reshape(-1, 1)
-    flops = per_kernel(rest.multiplies.flops * slowdown * of_weight, shapes, work.matrix.shape[1])[BACKWARD]
-    seconds = flops / sustained_flops(cluster.device, assumptions)
-    busy = compute[BACKWARD]
-    gradients = seconds * (1.0 + memory[BACKWARD] / xp.where(busy > 0, busy, xp.ones_like(busy)))
-    return weight_gradients_or(work, gradients, modelled).sum(axis=0)
+
+    def shares(own: LayerWork) -> Float[Array, "kernels works"]:
+        flops = per_kernel(own.multiplies.flops * of_weight, shapes, num_kernels)[BACKWARD]
+        matrix = own.matrix[BACKWARD]
+        return flops / xp.where(matrix > 0, matrix, xp.ones_like(matrix))
+
+    compute, memory = modelled
+    kernels_s = weight_gradients_or(work, shares(rest) * (compute + memory)[BACKWARD], modelled)
+    return _OfWeights(kernels_s, (shares(work) * work.launches[BACKWARD]).sum(axis=0))
 
 
 def _communication(
     work: LayerWork, busy: PerKernel, collective_s: Sequence[PerKey], assumptions: Assumptions
-) -> dict[tuple[int, int, str], PerKey]:
-    """Return the seconds of exposed communication by (direction, kernel, column); without entries for none."""
+) -> tuple[dict[tuple[int, int, str], PerKey], dict[_Place, PerKey]]:
+    """Return the seconds of exposed communication by (direction, kernel, column), and those late for each kernel.
+
+    What is late could overlap with the kernel beside it, but takes longer; what rings expose is not counted.
+    Both are without entries for none.
+    """
     plain: dict[tuple[int, int, str], PerKey] = {}
     panel: dict[tuple[int, int], dict[str, PerKey]] = {}
     hops: dict[tuple[int, int, str], dict[bool, PerKey]] = {}  # by whether blocks are gathered
-    left: dict[tuple[int, int], PerKey] = {}  # of a kernel's time, not yet overlapped
+    left: dict[_Place, PerKey] = {}  # of a kernel's time, not yet overlapped
+    late: dict[_Place, PerKey] = {}
     for shape, time in zip(work.shapes, collective_s, strict=True):
         name = COMM_COLUMN[shape.axis]
         if shape.panelled:
@@ -357,7 +392,9 @@ def _communication(
                 free = left.get(at, work.per_key(busy[at]))
                 overlapped = xp.minimum(time, free)
                 left[at] = free - overlapped
-                time = time - getattr(assumptions, OVERLAP[name]) * overlapped
+                share = getattr(assumptions, OVERLAP[name])
+                late[at] = late.get(at, 0.0) + share * (time - overlapped)
+                time = time - share * overlapped
             plain[where] = plain.get(where, 0.0) + time
     for (direction, kernel, axis), of_kinds in hops.items():
         part = work.per_key(busy[direction, kernel] / work.sizes[axis])
@@ -378,12 +415,13 @@ def _communication(
             beyond = xp.maximum((panels - 1.0) * (one_panel - computing / panels), xp.zeros_like(one_panel))
         else:
             beyond = xp.maximum(panels * one_panel - computing, xp.zeros_like(one_panel))
+        late[direction, kernel] = late.get((direction, kernel), 0.0) + beyond
         # The columns share the exposed time in proportion to their time for one panel.
         scale = 1.0 + beyond / xp.where(one_panel > 0, one_panel, xp.ones_like(one_panel))
         for name, time in columns.items():
             where = (direction, kernel, name)
             plain[where] = plain.get(where, 0.0) + time * scale
-    return plain
+    return plain, late
 
 
 def _collective_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> list[PerKey]:

@@ -85,14 +85,30 @@ def test_recomputation_repeats_the_forward_of_regions_or_of_the_layer():
 
 @pytest.mark.parametrize(("num_bytes", "seconds"), [(0.0, 0.018), (8e10, 0.018 * 80 / 40)])
 def test_gradients_of_weights_are_a_part_of_the_backward(num_bytes, seconds):
-    """9 of 20 TFLOPs of the second kernel's backward; they have the same share of the exposed memory time."""
+    """45 % of the FLOPs of the second kernel's backward; they have the same share of the exposed memory time."""
     made = MultiplyShape(1, BACKWARD, linear=True, fused=False, of_weight=True, grouped=False)
     other = replace(made, of_weight=False)
     sizes = [np.ones((2, 1))] * 4
-    multiplies = Multiplies(*sizes, flops=np.asarray([[9e12], [1e12]]))
-    given = replace(work(num_bytes=num_bytes), multiplies=multiplies, multiply_shapes=(made, other))
+    given = work(num_bytes=num_bytes)
+    multiplies = Multiplies(*sizes, flops=np.outer([0.45, 0.05], given.matrix[BACKWARD, 1]))
+    given = replace(given, multiplies=multiplies, multiply_shapes=(made, other))
     found = layer_costs(given, machine(), make_assumptions())
     assert float(found.weight_gradient_s[0]) == close(seconds)
+    # On a slow host, that share of the issuing of the kernel's launch.
+    slow = layer_costs(given, machine(), make_assumptions(dispatch_latency=1.0))
+    assert float(slow.weight_gradient_s[0]) == close(0.45)
+
+
+def test_gradients_of_weights_wait_for_communication_that_outlasts_their_kernel():
+    """A gather of 60 ms beside 40 ms: both gradients of the kernel, alike, end so much later."""
+    made = MultiplyShape(1, BACKWARD, linear=True, fused=False, of_weight=True, grouped=False)
+    given = work([CollectiveShape(0, BACKWARD, ALL_GATHER, "tp", False, beside=1)], [0.06 / GATHER * 4e9])
+    multiplies = Multiplies(*[np.ones((1, 1))] * 4, flops=0.45 * given.matrix[BACKWARD, 1:])
+    given = replace(given, multiplies=multiplies, multiply_shapes=(made,))
+    found = layer_costs(given, machine(), make_assumptions(tp_overlap=1.0))
+    late = float(found.tp_comm_s[0])
+    assert late == pytest.approx(0.020, rel=1e-2)
+    assert float(found.weight_gradient_s[0]) == close(0.45 * (0.040 + late))
 
 
 def test_each_kernel_has_its_own_roofline():

@@ -239,8 +239,8 @@ def test_the_weight_gradients_of_a_measured_kernel_are_a_share_of_it():
     kernels[BACKWARD, z] = 2 * roofline
     after = layer_costs(work(MeasuredTimes(kernels, multiplies)), machine(), make_assumptions()).weight_gradient_s
     own = [i for i, s in enumerate(plain.multiply_shapes) if s.of_weight and s.kernel == z]
-    seconds = np.asarray(plain.multiplies.flops[own].sum(axis=0)) / (0.5 * 1e15)
-    assert np.allclose(after - before, seconds, rtol=1e-6)
+    share = plain.multiplies.flops[own].sum(axis=0) / plain.matrix[BACKWARD, z]
+    assert np.allclose(after - before, share * roofline, rtol=1e-6)
 
 
 def test_a_kernel_measured_as_a_whole_covers_its_multiplies():

@@ -51,7 +51,32 @@ STALLED = {
 @example(facts=STALLED | {"matrix_flops": 9999999999999674.0}, name="matrix_flops", factor=2.0, seed=1)
 def test_faster_hardware_never_makes_a_step_that_offloads_slower(facts, name, factor, seed):
     """Collectives run beside transfers, so a faster kernel exposes no more of them than it saves."""
-    problem, space, rows = offloading()
+    assert_never_slower(*offloading(), facts, name, factor, seed)
+
+
+SPLIT = {"schedule": ["zb-h1", "dualpipe", "zb-v"], "zero_stage": [0, 1], "recompute": ["none", "full"]}
+# Kernels that HBM limits: more FLOP/s divide the backward otherwise, unless a part of it keeps its share of a kernel.
+BOUND = {
+    "matrix_flops": 1e16, "vector_flops": 8.881662582e12, "hbm_bandwidth": 1e11, "fast_bandwidth": 7.791515653e12,
+    "slow_bandwidth": 9.70599069e11, "fast_latency": 1.7e-7, "slow_latency": 4.2e-5, "host_bandwidth": 3.4e11,
+    "node_bandwidth": 4.3e12,
+}  # fmt: skip
+
+
+@settings(max_examples=10)
+@given(
+    facts=st.fixed_dictionaries(FACTS | OF_HOSTS),
+    name=st.sampled_from(sorted(FACTS | OF_HOSTS)),
+    factor=st.floats(1, 1000),
+    seed=st.integers(0, 1000),
+)
+@example(facts=BOUND, name="matrix_flops", factor=1000.0, seed=1)
+def test_faster_hardware_never_slows_a_split_backward(facts, name, factor, seed):
+    """The gradients of inputs are on the longest path of a pipeline, those of weights fill its gaps."""
+    assert_never_slower(*splitting(), facts, name, factor, seed)
+
+
+def assert_never_slower(problem, space, rows, facts, name, factor, seed):
     some = rows.take(np.random.default_rng(seed).choice(len(rows.positions), 2000))
     better = facts | {name: facts[name] / factor if name in LATENCIES else facts[name] * factor}
     before, after = (price_of(on(problem, hardware(**one)), space, some) for one in (facts, better))
@@ -63,7 +88,17 @@ def test_faster_hardware_never_makes_a_step_that_offloads_slower(facts, name, fa
 @cache
 def offloading():
     """The plans of a small model that offload activations: the problem, the space and its rows."""
-    problem = problem_of("default", ("1d", "2d")).searching(OFFLOADING)
+    return searching(OFFLOADING)
+
+
+@cache
+def splitting():
+    """The plans of a small model whose backwards are split."""
+    return searching(SPLIT)
+
+
+def searching(choices):
+    problem = problem_of("default", ("1d", "2d")).searching(choices)
     space = Space(problem, (24,), (48,))
     positions, choices = space.blocks.rows(0, space.size)
     return problem, space, Rows(np.zeros_like(positions), positions, choices)
