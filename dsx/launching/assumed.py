@@ -20,7 +20,7 @@ def assumed_lines(assumptions: AssumptionsSpec) -> list[str]:
         stack = load_stack(assumptions.stack)
     except InputError:  # a file of its own that is not here
         return [f"The software is the stack {assumptions.stack}."]
-    lines = [f"Assumed of the software (stack {stack.name}: {stack.description}):"]
+    lines = [f"Assumed of the software (stack {stack.name}: {stack.description.rstrip('.')}):"]
     framework = assumptions.of_framework
     of_framework = {} if isinstance(framework, str) else framework.assume
     for name, stated in stack.assume.items():

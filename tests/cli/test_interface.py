@@ -220,7 +220,9 @@ def test_why_a_plan(run, folder):
     assert "this plan takes" in people
     limited = run("why", *SMALL, "dp=8", "zero_stage=3", "--framework", "torchtitan")
     assert limited.code == 0 and "that torchtitan runs" in limited.out and "does not run this plan" not in limited.out
-    refused = run("why", *SMALL, "dp=8", "--framework", "deepspeed")
+    own = run("why", *SMALL, "dp=8", "--framework", "deepspeed")
+    assert own.code == 0 and own.out.startswith("small on 8 x b200-nvs8, 1d-no-sp: ")
+    refused = run("why", *SMALL, "dp=8", "--framework", "deepspeed", "--strategy", "1d")
     assert refused.code == 2 and "strategy 1d: framework 'deepspeed' does not run it" in refused.err
     other = run("why", *SMALL, "pp=2", "dp=4", "schedule=gpipe")
     assert "megatron does not run this plan, for schedule=gpipe. " in other.out
