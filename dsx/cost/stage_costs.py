@@ -144,10 +144,10 @@ class StageCosts:
     def pass_reductions_s(self) -> tuple[Sequence[PerPlan], Sequence[PerPlan]] | None:
         """Per kind, the exposed collectives of weights in each forward and in each backward of a pipeline.
 
-        None if no plan of the search has any.
+        None if no plan has any.
         """
         there = in_passes(self.choices, self.searched)
-        if there is None:
+        if there is None or not any(map(xp.may_hold, there)):
             return None
         given = (self.choices, self.searched, self.cluster, self.assumptions)
         found = [layer_reduction(layer, *given).exposed for layer in self._reduced]

@@ -75,6 +75,11 @@ where = _operation("where")
 zeros_like = _operation("zeros_like")
 
 
+def may_hold(values: Any) -> bool:
+    """Return whether some of the values may be other than zero: of traced ones nobody knows."""
+    return True if _has_jax([values]) else bool(np.any(values))
+
+
 def running_maximum(values: Any) -> Any:
     """Return the largest of the values so far, along the first axis."""
     return jax.lax.cummax(values, axis=0) if _has_jax([values]) else np.maximum.accumulate(values, axis=0)

@@ -44,7 +44,7 @@ class Chain(NamedTuple):
         """Return the seconds of the first `layers` layers."""
         begin, found = 0.0, np.zeros_like(layers)
         for count, seconds in zip(self.counts, self.seconds, strict=True):
-            found = found + np.clip(layers - begin, 0.0, count) * seconds
+            found = found + np.minimum(np.maximum(layers - begin, 0.0), count) * seconds
             begin = begin + count
         return found
 
@@ -52,7 +52,7 @@ class Chain(NamedTuple):
         """Return how many of the first layers take `seconds`, with the fraction of the last one."""
         begin, found = np.zeros_like(seconds), np.zeros_like(seconds)
         for count, of_layer in zip(self.counts, self.seconds, strict=True):
-            found = found + np.clip((seconds - begin) / of_layer, 0.0, count)
+            found = found + np.minimum(np.maximum((seconds - begin) / of_layer, 0.0), count)
             begin = begin + count * of_layer
         return found
 
@@ -97,7 +97,9 @@ def balanced_cuts(chain: Chain, pp: np.ndarray, vpp: np.ndarray, largest_s: np.n
         most = np.minimum(_farthest(chain, begin + allowed), chain.num_layers - (chunks - chunk - 1.0))
         below = np.floor(chain.within(begin + share) + _WHOLE)
         nearer = chain.before(below + 1.0) - begin - share < begin + share - chain.before(below)
-        stop = np.where(chunk < chunks, np.clip(below + nearer, low, np.maximum(most, low)), chain.num_layers)
+        stop = np.where(
+            chunk < chunks, np.minimum(np.maximum(below + nearer, low), np.maximum(most, low)), chain.num_layers
+        )
         held[stage, plan] += chain.before(stop) - begin
         start = stop
     return found.T

@@ -71,7 +71,9 @@ def _balanced_cuts(problem: Problem, table: KeyCosts, rows: Rows) -> tuple[np.nd
     first, which = distinct_rows(np.vstack([chain.seconds, pp, vpp]).T)
     chain, pp, vpp = chain._replace(seconds=chain.seconds[:, first]), pp[first], vpp[first]
     least = least_largest_chunk_s(chain, (pp * vpp).astype(np.float64))
-    of_chunks, of_stages = (balanced_cuts(chain, pp, vpp, most) for most in (least, np.full_like(least, np.inf)))
+    twice = chain._replace(seconds=np.tile(chain.seconds, 2)), np.tile(pp, 2), np.tile(vpp, 2)
+    both = balanced_cuts(*twice, np.concatenate([least, np.full_like(least, np.inf)]))
+    of_chunks, of_stages = np.split(both, 2)
     return of_chunks[which], of_stages[which]
 
 

@@ -100,7 +100,7 @@ def plans_of(problem: Problem, table: KeyCosts, rows: Rows, dtype: type = np.flo
     columns = rows.choices | {"recompute": np.full_like(code, _OWN)}
     tiers = [tier.name for tier in problem.cluster.network.middle]
     choices = step_choices(columns, lambda column: column.astype(dtype), tiers)
-    hardware, assumptions = jax.tree.map(lambda leaf: leaf.astype(dtype), machines(problem, rows.points))
+    hardware, assumptions = machines(problem, rows.points, dtype)
     workload = problem.searching({"recompute": [VALUES[_OWN]]}).workload
     return Plans(kinds, choices, hardware, assumptions), workload
 
@@ -114,7 +114,9 @@ def _under_own_value(
     """
 
     def taken(leaf: Any) -> np.ndarray:
-        return np.asarray(leaf)[rows.points, ..., rows.positions].T.astype(dtype)
+        leaf = np.asarray(leaf)
+        found = leaf[0].take(rows.positions, -1) if len(leaf) == 1 else leaf[rows.points, ..., rows.positions].T
+        return found.astype(dtype, copy=False)
 
     row_of = np.zeros(len(VALUES), dtype=np.int64)
     for row, codes in enumerate(costs.modes):
@@ -123,7 +125,9 @@ def _under_own_value(
 
     def in_two_modes(leaf: Any) -> np.ndarray:
         leaf = np.asarray(leaf)
-        return np.stack([leaf[rows.points, row, rows.positions] for row in (none, own)]).astype(dtype)
+        if len(leaf) == 1:
+            return np.stack([leaf[0, none].take(rows.positions), leaf[0][own, rows.positions]], dtype=dtype)
+        return np.stack([leaf[rows.points, row, rows.positions] for row in (none, own)], dtype=dtype)
 
     separate = (*BY_MODE, "without")
     fields = {name: jax.tree.map(taken, getattr(costs, name)) for name in leaves(LayerCosts) if name not in separate}
@@ -139,9 +143,14 @@ def _under_own_value(
     return found.of_effects(functools.partial(of_plans, costs.lacked, conditions, rows.choices))
 
 
-def machines(problem: Problem, points: np.ndarray) -> tuple[Cluster, Assumptions]:
+def machines(problem: Problem, points: np.ndarray, dtype: type = np.float64) -> tuple[Cluster, Assumptions]:
     """Return the cluster and the assumptions of [N] rows at the given hardware points."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[points], (problem.hardware, problem.assumptions))
+
+    def taken(leaf: Any) -> np.ndarray:
+        leaf = np.asarray(leaf, dtype)
+        return np.broadcast_to(leaf, points.shape) if len(leaf) == 1 else leaf[points]
+
+    return jax.tree.map(taken, (problem.hardware, problem.assumptions))
 
 
 def take_rows(leaf: Any, points: Any, positions: Any) -> Any:

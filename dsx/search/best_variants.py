@@ -24,7 +24,7 @@ from dsx.search.bounded import (
     cuts_within,
     fitting_bounds,
     loose_bounds_of_any_recompute,
-    may_fit,
+    may_be_fast,
     most_bytes,
     rows_at,
 )
@@ -210,10 +210,7 @@ class _Originals:
 
     def _may_be_fast(self, rows: Rows) -> np.ndarray:
         """Return which plans [N] of one ZeRO replica may be fast enough and fit, with any replicas."""
-        found = may_fit(self.whole, rows)
-        bounds = bounds_of(self.whole, rows.take(np.flatnonzero(found)))
-        found[found] = bounds.pipeline_of_any_replicas_s + bounds.update_s <= self.most
-        return found
+        return may_be_fast(self.whole, rows, bounds_of(self.whole, rows), self.most)
 
     def _with_most_stored(self, rows: Rows) -> tuple[Rows, np.ndarray]:
         """Return [N] plans with the most layers that they may store, and which of them may be fast enough and fit.

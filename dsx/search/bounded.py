@@ -1,13 +1,12 @@
 """The fastest plans with optimal cuts, by bounds: only plans that may be among them get their exact cut.
 
-Bounds go from cheap to tight (`dsx.cost.cut_bounds`). No plan of a shard key is faster than its share of the work. So
-keys are searched in the order of this bound, a few at first, and most are left out once some plans are known. Each plan
-of the others has a loose bound, those within the limit a tight one, and exact cuts are found in the order of the tight
+Bounds go from cheap to tight (`dsx.cost.cut_bounds`). No plan of a shard key is faster than its share of the work. So a
+few keys are searched first, and most of the others are left out by this bound once some plans are known. Each plan of
+the others has a loose bound, those within the limit a tight one, and exact cuts are found in the order of the tight
 ones, until the next bound is above the slowest plan that is kept. The result is that of `dsx.search.partitioned`, which
 cuts every plan.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -22,7 +21,7 @@ from dsx.pricing.cuts import price_best_cuts
 from dsx.pricing.row_costs import Rows, machines, plans_of
 from dsx.pricing.rows import Counts, joined, result_rows
 from dsx.search.best_first import fastest_first
-from dsx.search.key_bounds import key_bounds
+from dsx.search.key_bounds import key_bounds, shares_of
 from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import Progress, silent
 from dsx.search.recompute_front import recomputing
@@ -33,7 +32,6 @@ from dsx.space.recompute_values import NONE_CODE
 _ROWS = 1 << 13  # candidates whose bounds are computed together: their arrays fit into the cache of a core
 _LOOSE_ROWS = 1 << 16  # candidates whose loose bounds are computed together
 _CUTS = 1 << 10  # candidates that are cut together
-_SHARES = (1 / 256, 1 / 64, 1 / 16, 1 / 4, 1)  # of the shard keys that are searched, one after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +67,18 @@ def best_cuts(
 def by_key_bounds(
     source: PricedSpace, top: int, below: float, search: Callable[[PricedSpace, float], Arrays]
 ) -> Arrays:
-    """Return the `top` fastest of what `search` finds, a share of the shard keys at a time, those of least bound first.
+    """Return the `top` fastest of what `search` finds, a share of the shard keys at a time until `below` [s] is known.
 
     `search` gets the space of some keys, and the most seconds of a plan that may be kept. Keys whose bound is above are
     left out.
     """
     bounds = key_bounds(source.space, source.table, source.problem.workload)
-    order = np.argsort(bounds, kind="stable")
-    kept, first = source.no_rows(), 0
-    for share in _SHARES:
-        last, most = math.ceil(share * len(order)), below * (1.0 + ROUNDING)
-        keys = order[first:last]
+    kept, shares = source.no_rows(), shares_of(source.space.keys, bounds)
+    while shares:
+        keys, shares = (shares[0], shares[1:]) if below == np.inf else (np.concatenate(shares), [])
+        most = below * (1.0 + ROUNDING)
         found = search(source.of_keys(np.sort(keys[bounds[keys] <= most])), most)
-        kept, first = leading_rows(joined([kept, found]), top, ["point"], "step_time_s"), last
+        kept = leading_rows(joined([kept, found]), top, ["point"], "step_time_s")
         below = min(below, float(kept["step_time_s"][-1])) if len(kept["point"]) == top else below
     return kept
 
@@ -183,13 +180,12 @@ def rows_at(source: PricedSpace, candidates: np.ndarray) -> Rows:
 def fitting_bounds(source: PricedSpace, rows: Rows, most: float | np.ndarray = np.inf) -> np.ndarray:
     """Return [N] seconds that no cut of a row is faster than.
 
-    They are infinite where memory holds the row with no cut, or its pipeline takes longer than `most` [s], one or [N].
+    They are infinite where memory holds the row with no cut, and may be where it takes longer than `most` [s], one or
+    [N].
     """
-    most = np.broadcast_to(most, rows.positions.shape)
-    found = np.full(most.shape, np.inf)
-    # Bounds of memory leave few rows, and those of the reduction cost most.
-    here = np.flatnonzero(may_fit(source, rows))
-    here = here[bounds_of(source, rows.take(here)).pipeline_s <= most[here]]
+    found = np.full(rows.positions.shape, np.inf)
+    # Bounds of memory, pipeline and update leave few rows, and those of the reduction cost most.
+    here = np.flatnonzero(may_be_fast(source, rows, bounds_of(source, rows), most))
     found[here] = bounds_of(source, rows.take(here)).step_s
     return found
 
@@ -237,9 +233,17 @@ def most_bytes(source: PricedSpace, rows: Rows) -> np.ndarray:
     return np.asarray(_room(source, rows).gpu * (1.0 + ROUNDING))
 
 
-def may_fit(source: PricedSpace, rows: Rows) -> np.ndarray:
-    """Return which of [N] rows may fit with some cut, by the bounds of their memory."""
-    bounds = bounds_of(source, rows)
+def may_be_fast(source: PricedSpace, rows: Rows, bounds: CutBounds, most: float | np.ndarray) -> np.ndarray:
+    """Return which of [N] rows may fit and take at most `most` [s], one or [N], with some cut and any ZeRO replicas.
+
+    Their `bounds` of memory, of the pipeline and of the update say so.
+    """
+    fast = bounds.pipeline_of_any_replicas_s + bounds.update_s <= most
+    return np.asarray(may_fit(source, rows, bounds) & fast)
+
+
+def may_fit(source: PricedSpace, rows: Rows, bounds: CutBounds) -> np.ndarray:
+    """Return which of [N] rows may fit with some cut, by the `bounds` of their memory."""
     fits = np.asarray(bounds.peak_bytes <= most_bytes(source, rows))
     if bounds.costs.uses_host:
         fits = fits & np.asarray(bounds.host_bytes <= _room(source, rows).host * (1.0 + ROUNDING))

@@ -5,7 +5,6 @@ stage, the best of balanced and even ones for several. A search of any cut gives
 cut, and the others an even one.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +20,7 @@ from dsx.search.best_variants import best_variants
 from dsx.search.blockwise.blockwise import Blockwise
 from dsx.search.bounded import best_cuts
 from dsx.search.bounded_even import best_even
+from dsx.search.key_bounds import shares_of
 from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import Progress, silent
 from dsx.search.search_spaces import SearchSpaces
@@ -30,7 +30,6 @@ from dsx.space.limits import EVEN, OPTIMAL
 ANY = "any"
 CUTS = (ANY, EVEN, OPTIMAL)  # that a search may take
 _MANY = 1 << 15  # shard keys; fewer are priced in the time that it takes to choose from them
-_SHARES = (1 / 256, 1 / 64, 1 / 16)  # of many shard keys that are searched first
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +128,8 @@ def _promising_keys(found: SearchSpaces, top: int, below: float) -> tuple[np.nda
     if len(every) < _MANY and below == np.inf:
         return every, below
     bounds = found.key_bounds
-    order = np.argsort(bounds, kind="stable")
-    for share in _SHARES if below == np.inf else ():
-        few = found.priced(np.sort(order[: math.ceil(share * len(order))]))
+    for keys in shares_of(found.keys, bounds)[:-1] if below == np.inf else ():
+        few = found.priced(np.sort(keys))
         plans, _ = _fastest(few[-1:], top, silent, below)
         if len(plans) == top:
             below = plans[-1]["step_time_s"]

@@ -52,7 +52,7 @@ def _front_of_chunk(source: PricedSpace, objectives: Sequence[str], rows: Rows, 
     """Return the front of [N] rows and of what is known, and the counts of the rows."""
     bounds = bounds_of(source, rows)
     step_s, peak_bytes = np.asarray(bounds.step_s), np.asarray(bounds.peak_bytes)
-    fits = may_fit(source, rows)
+    fits = may_fit(source, rows, bounds)
     left = np.flatnonzero(fits)
     left = left[np.argsort(step_s[left], kind="stable")]
     cut = feasible = 0

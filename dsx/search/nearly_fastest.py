@@ -22,7 +22,7 @@ from dsx.search.bounded import (
     cuts_within,
     fitting_bounds,
     loose_bounds_of_any_recompute,
-    most_bytes,
+    may_be_fast,
     rows_at,
 )
 from dsx.search.priced_space import PricedSpace
@@ -36,7 +36,7 @@ Record = dict[str, Any]  # a plan with its costs, as `dsx.pricing.evaluate.price
 
 _ROWS = 1 << 13  # rows whose bounds are computed together: their arrays fit into the cache of a core
 _FIRST, _MOST = 1 << 11, 1 << 13  # rows that are bounded together, at first and later
-_PRICED = 1 << 8  # rows that are priced together
+_FEW, _PRICED = 1 << 5, 1 << 8  # rows that are priced together, at first and at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +101,21 @@ class _Looking:
         last = [group for group in groups if self.want.simple or not group.offloads]
         best = self._of_variants([group for group in groups if group.offloads and not self.want.simple], best)
         candidates = np.flatnonzero(loose <= self._most)
-        costs = self.costs[candidates]
-        for least in np.unique(costs).tolist():
-            if least > self.want.rank(best)[0]:
-                break
-            best = self._least(self.source, rows_at(self.source, candidates[costs == least]), best)
+        candidates = candidates[np.argsort(self.costs[candidates], kind="stable")]
+        costs, first = self.costs[candidates], 0
+        while first < len(costs) and costs[first] <= self.want.rank(best)[0]:
+            # Whole levels of costs, so that plans of one level are in the order of their memory.
+            stop = int(np.searchsorted(costs, costs[min(first + _FIRST, len(costs)) - 1], side="right"))
+            rows = rows_at(self.source, candidates[first:stop])
+            best = self._least(self.source, rows, np.full(stop - first, -np.inf), best)
+            first = stop
         return self._of_variants(last, best)
 
     def _of_variants(self, groups: Iterable[VariantGroup], best: Record) -> Record:
         """Return the best of a known plan and the variants of some groups."""
         priced = replace(self.source, problem=self.source.whole_problem)
         for group in groups:
-            rows, _ = group.within(self.want.most_s, *self._variants_wanted(group, best))
-            best = self._least(priced, rows, best)
+            best = self._least(priced, *group.within(self.want.most_s, *self._variants_wanted(group, best)), best)
         return best
 
     def _variants_wanted(
@@ -129,20 +131,25 @@ class _Looking:
     def _most(self) -> float:
         return self.want.most_s * (1.0 + ROUNDING)
 
-    def _least(self, source: PricedSpace, rows: Rows, best: Record) -> Record:
-        """Return the best of a known plan and of [N] rows."""
+    def _least(self, source: PricedSpace, rows: Rows, known_s: np.ndarray, best: Record) -> Record:
+        """Return the best of a known plan and of [N] rows; `known_s` are their bounds [s], -inf where none is known."""
         least, costs = self._bytes(source, rows), self._costs(rows)
         order, first, together = np.lexsort((least, costs)), 0, _FIRST
+        order = order[least[order] < np.inf]
         while first < len(order):
             here = order[first : first + together]
             first, together = first + together, min(2 * together, _MOST)
-            part = rows.take(here[self._may_be_better(costs[here], least[here], best)])
-            if not len(part.positions):
+            here = here[self._may_be_better(costs[here], least[here], best)]
+            if not len(here):
                 break  # the others cost no less, and need no less memory
-            bounds = fitting_bounds(source, part, self._most)
+            part, bounds = rows.take(here), known_s[here]
+            if (bounds == -np.inf).any():
+                bounds = fitting_bounds(source, part, self._most)
             part = part.take(cuts_within(source, part, bounds, self._most)[0])
-            for start in range(0, len(part.positions), _PRICED):
-                best = self._priced(source, part.take(slice(start, start + _PRICED)), best)
+            start, few = 0, _FEW
+            while start < len(part.positions):
+                best = self._priced(source, part.take(slice(start, start + few)), best)
+                start, few = start + few, min(2 * few, _PRICED)
         return best
 
     def _priced(self, source: PricedSpace, rows: Rows, best: Record) -> Record:
@@ -185,12 +192,12 @@ class _Looking:
         return (costs < most) | ((costs == most) & (least <= most_memory * (1.0 + ROUNDING)))
 
     def _bytes(self, source: PricedSpace, rows: Rows) -> np.ndarray:
-        """Return bounds of the memory of [N] rows [bytes]; infinite where a GPU has less."""
+        """Return bounds of the memory of [N] rows [bytes]; infinite where they do not fit or take too long."""
         found = [np.zeros(0)]
         for start in range(0, len(rows.positions), _ROWS):
             part = rows.take(slice(start, start + _ROWS))
-            least = np.asarray(bounds_of(source, part).peak_bytes)
-            found.append(np.where(least <= most_bytes(source, part), least, np.inf))
+            bounds = bounds_of(source, part)
+            found.append(np.where(may_be_fast(source, part, bounds, self._most), bounds.peak_bytes, np.inf))
         return np.concatenate(found)
 
     def _costs(self, rows: Rows) -> np.ndarray:

@@ -9,6 +9,7 @@ from dsx.pricing.layers import price_keys
 from dsx.pricing.problem import make_problem
 from dsx.pricing.row_costs import Rows, price_rows
 from dsx.search import fastest as searching
+from dsx.search import key_bounds as bounds_of_keys
 from dsx.search.fastest import ANY, fastest, problems_of
 from dsx.search.key_bounds import key_bounds
 from dsx.search.protocol import silent
@@ -64,10 +65,27 @@ def test_few_of_many_keys_have_the_fastest_plans(monkeypatch, capacity):
     spaces = spaces_of(problems_of(ANY, problem), 16, 32, opened)
     expected = fastest(spaces, 5, silent)
     monkeypatch.setattr(searching, "_MANY", 1)
-    monkeypatch.setattr(searching, "_SHARES", (1 / 16, 1 / 4))
+    monkeypatch.setattr(bounds_of_keys, "_SCOUTS", 2)
     keys, slowest = searching._promising_keys(spaces, 5, np.inf)
     assert len(keys) < spaces.num_keys
     found = fastest(spaces, 5, silent)
     assert [plan["plan"] for plan in found.plans] == [plan["plan"] for plan in expected.plans]
     assert found.plans[-1]["step_time_s"] <= slowest
     assert found.counts.candidates == expected.counts.candidates == spaces.size
+
+
+def test_first_share_of_keys_has_every_microbatch_size():
+    sizes = np.array([1, 64, 64, 1, 64, 2, 64])
+    bounds = np.array([9.0, 1.0, 2.0, 8.0, 3.0, 7.0, 4.0])
+    shares = bounds_of_keys.shares_of({"microbatch_size": sizes}, bounds)
+    assert {*sizes[shares[0]]} == {1, 2, 64}
+    assert sorted(np.concatenate(shares)) == [*range(7)]
+
+
+def test_scouts_are_the_keys_of_least_bound_of_their_size(monkeypatch):
+    monkeypatch.setattr(bounds_of_keys, "_SCOUTS", 1)
+    sizes = np.array([1, 64, 64, 1, 64, 2, 64])
+    bounds = np.array([9.0, 1.0, 2.0, 8.0, 3.0, 7.0, 4.0])
+    scouts, *others = bounds_of_keys.shares_of({"microbatch_size": sizes}, bounds)
+    assert {*scouts} == {3, 1, 5}
+    assert [*np.concatenate(others)] == [2, 4, 6, 0]
