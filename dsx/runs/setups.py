@@ -18,7 +18,7 @@ from dsx.runs.notes import ZERO_GROUP, read_notes
 from dsx.runs.reasons import Reason, impossible
 from dsx.runs.recompute_words import SHARDED_RECIPE, RecomputeWord, recompute_words
 from dsx.runs.run_table import CROSS_ENTROPY, IN_PLANS, Run
-from dsx.runs.software import described, known_stacks, software_of
+from dsx.runs.software import Software, described, known_stacks, software_of
 from dsx.space.choices import BY_NAME, CHOICES
 from dsx.space.domain_fill import fill_in_order
 from dsx.space.layer_layout import LAYOUT, check_stages, layers_of_chunks, text_of
@@ -76,7 +76,7 @@ class Setup:
 
 def setups(runs: Sequence[Run]) -> list[Setup | Reason]:
     """Return the setup of each row, or the reason why it has none, in the order of `runs`."""
-    known = _Known(known_clusters(), known_models(), known_stacks(), {}, {})
+    known = _Known(known_clusters(), known_models(), known_stacks(), {}, {}, {})
     return [_setup(run, known) for run in runs]
 
 
@@ -113,6 +113,7 @@ class _Known:
     stacks: list[StackSpec]
     cluster_of: dict[tuple[str, int], ClusterSpec | Reason]
     model_of: dict[tuple[Sizes, int], ModelSpec | Reason]
+    software_of: dict[tuple[str | None, str | None, int | None], Software | None]
 
     def cluster(self, gpu: str, gpus_per_node: int) -> ClusterSpec | Reason:
         key = (gpu, gpus_per_node)
@@ -125,6 +126,12 @@ class _Known:
         if key not in self.model_of:
             self.model_of[key] = model_of(sizes, sequence_length, self.models)
         return self.model_of[key]
+
+    def software(self, run: Run) -> Software | None:
+        key = (run.software, run.framework, run.year)
+        if key not in self.software_of:
+            self.software_of[key] = software_of(*key, self.stacks)
+        return self.software_of[key]
 
 
 def _setup(run: Run, known: _Known) -> Setup | Reason:
@@ -173,7 +180,7 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
         **{name: BY_NAME[name].name_of(code) for name, code in run.further},
         **layout,
     }
-    software = software_of(run.software, run.framework, run.year, known.stacks)
+    software = known.software(run)
     return Setup(
         run=run,
         sizes=sizes,
