@@ -35,6 +35,11 @@ def offload_codes(state: str, searched: Searched) -> tuple[int, ...]:
     return tuple(code for code in searched.offload if CODES["offload"][code] in (state, BOTH))
 
 
+def uses_host(searched: Searched) -> bool:
+    """Return whether any plan of a search offloads."""
+    return any(offload_codes(state, searched) for state in (OPTIMIZER, ACTIVATIONS))
+
+
 def offloaded(
     state: str, choices: StepChoices | StageChoices, searched: Searched, on_host: Callable[[], PerPlan], on_gpu: PerPlan
 ) -> PerPlan:

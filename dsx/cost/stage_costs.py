@@ -41,6 +41,7 @@ from dsx.cost.offload import (
     offloaded,
     remaining,
     transfer_s,
+    uses_host,
     weights_wait,
     with_transfers,
 )
@@ -204,7 +205,7 @@ class StageCosts:
     @property
     def uses_host(self) -> bool:
         """Whether any plan of the search offloads."""
-        return any(offload_codes(state, self.searched) for state in (OPTIMIZER, ACTIVATIONS))
+        return uses_host(self.searched)
 
     def host_bytes(self, stage: Stage, microbatches: PerPlan) -> PerPlan:
         """Return the memory of the host that a stage's GPU needs, with so many microbatches in flight.

@@ -21,6 +21,7 @@ from dsx.cost.choices import StepChoices
 from dsx.cost.columns import StepCosts
 from dsx.cost.headroom import room
 from dsx.cost.layer import LayerCosts
+from dsx.cost.offload import uses_host
 from dsx.cost.step import Workload, step_costs
 from dsx.hardware.cluster import Cluster
 from dsx.records import record
@@ -102,7 +103,8 @@ def _priced(point: Points, common: Common, slices: Slices, tile: Tiles) -> tuple
     costs = step_costs(kinds, choices, common.workload, point.hardware, point.assumptions)
     position = jnp.arange(slices.choices.pp.shape[-1], dtype=jnp.int32)[None]
     real = position < slices.length[tile.slices][:, None]
-    fits = room(point.hardware, point.assumptions, choices.num_gpus).holds(costs)
+    usable = room(point.hardware, point.assumptions, choices.num_gpus)
+    fits = usable.holds(costs) if uses_host(common.workload.searched) else costs.peak_bytes <= usable.gpu
     return costs, choices, fits & real[:, None]
 
 
