@@ -93,6 +93,36 @@ def drawn_ring(seed, overlaps):
     return _legal(job, "2d-ring", settings)
 
 
+def drawn_pipeline(seed, overlaps, nic=50, schedules=("1f1b",)):
+    """Return the job, the strategy and the plan of a seed, with stages in several domains whose NICs have `nic` GB/s.
+
+    As many microbatches as stages or more, and several chunks per stage in a third of those under 1F1B.
+    """
+    rng = random.Random(seed)
+    degrees = {"tp": rng.choice([1, 2, 4, 8]), "pp": rng.choice([2, 4, 8])}
+    degrees["dp"] = max(16 // math.prod(degrees.values()), 1)
+    schedule = rng.choice(schedules)
+    chunks = 2 if schedule == "zb-v" else rng.choice([1, 1, 2, 4]) if schedule == "1f1b" and degrees["pp"] < 8 else 1
+    left = 8 // degrees["tp"]
+    shares = [t for t in (1, 2, 4, 8) if t < degrees["pp"] and left % t == 0 and left // t <= degrees["dp"]]
+    if not shares:
+        return None
+    share = rng.choice(shares)
+    settings = {**degrees, "vpp": chunks, "schedule": schedule}
+    settings |= {"nvs.tp": degrees["tp"], "nvs.pp": share, "nvs.dp": left // share}
+    batch = rng.choice([2, 4] if schedule in ("dualpipe", "zb-v") else [1, 2, 4]) * degrees["pp"] * degrees["dp"]
+    changes = ["model.layers.1.count=16", f"cluster.network.net.bandwidth={nic} GB/s", *settings_of(overlaps, rng)]
+    job = dsx.Job(
+        "llama-3-8b",
+        "h100-nvs8",
+        math.prod(degrees.values()),
+        batch,
+        rng.choice([1024, 4096]),
+        set=["model.dimensions.v=32000", *changes, "assumptions.dp_overlap=1"],
+    )
+    return _legal(job, "1d", settings)
+
+
 def _legal(job, strategy, settings):
     plan = " ".join(f"{name}={value}" for name, value in settings.items() if value not in (1, "none"))
     try:

@@ -81,6 +81,7 @@ class Assumptions:
     linear_dtype: str = static()
     matrix_ceiling: str = static()
     panel_overlap: str = static()
+    pipeline_sends: str = static()
     optimizer: str = static()
     tiles: tuple[tuple[int, int], ...] = static()
     conditions: tuple[Condition, ...] = static(default=())  # of effects that not all plans have

@@ -69,7 +69,7 @@ def send(
     slow_links = [below - above for below, above in pairwise(units)]
     counts = [size - one - functools.reduce(xp.add, slow_links), *slow_links]
     lines = []
-    for of_tiers in _links(stages_per_unit, network, assumptions):
+    for of_tiers in _links(stages_per_unit, _members_on_nic(stages_per_unit, network), network, assumptions):
         latency = _dot(counts, [link.latency_s for link in of_tiers])
         seconds_per_byte = _dot(counts, [link.seconds_per_byte for link in of_tiers])
         lines.append(Linear(latency / links, seconds_per_byte / links))
@@ -89,6 +89,32 @@ class Slowest(NamedTuple):
         return functools.reduce(xp.maximum, [xp.where(counts, time(num_bytes), nothing) for time, counts in each])
 
 
+def neighbours(
+    per_unit: Sequence[PerPlan], nic_shares: PerPlan, network: Network, assumptions: Assumptions
+) -> tuple[Fastest, ...]:
+    """Return the time of a send between neighbours of a pipeline or a ring on a link of each tier, innermost first.
+
+    `per_unit` has the GPUs of a unit of each tier below the outermost one for each GPU that sends out of it at the same
+    time, and `nic_shares` those of a NIC.
+    """
+    call_s = assumptions.call_latency * xp.ones_like(per_unit[0])
+    links = _links(per_unit, nic_shares, network, assumptions)
+    return tuple(Fastest(call_s, of_tier) for of_tier in zip(*links, strict=True))
+
+
+def pipeline_nic_shares(stages_per_unit: Sequence[PerPlan], network: Network) -> PerPlan:
+    """Return the GPUs of a NIC for each one that sends over it at the edge of a domain, where stages are consecutive.
+
+    All replicas of the stage at the edge send at the same time, and the other stages of the domain do not.
+    """
+    return xp.clip(stages_per_unit[network.linked - 1] / network.nics, 1.0, network.gpus_per_nic)
+
+
+def _members_on_nic(per_unit: Sequence[PerPlan], network: Network) -> PerPlan:
+    """Return the members of a ring or a pipeline on a NIC, of which one sends over it, where members are neighbours."""
+    return xp.clip(per_unit[network.linked - 1], 1.0, network.gpus_per_nic)
+
+
 def hop(members: Group, network: Network, assumptions: Assumptions) -> Slowest:
     """Return the time of a hop of a ring, in which every member sends a block to the next one: the slowest link's.
 
@@ -97,22 +123,22 @@ def hop(members: Group, network: Network, assumptions: Assumptions) -> Slowest:
     """
     one = xp.ones_like(members.size)
     tiers = members.by_tier
+    shares = [units.share for units in tiers]
     counts = [members.size, *(units.domains for units in tiers), one]
-    by_protocol = _links([units.share for units in tiers], network, assumptions)
-    call_s = assumptions.call_latency * one
     return Slowest(
-        tuple(Fastest(call_s, of_tier) for of_tier in zip(*by_protocol, strict=True)),
+        neighbours(shares, _members_on_nic(shares, network), network, assumptions),
         tuple(below > above for below, above in pairwise(counts)),
     )
 
 
-def _links(per_unit: Sequence[PerPlan], network: Network, assumptions: Assumptions) -> list[list[Linear]]:
+def _links(
+    per_unit: Sequence[PerPlan], nic_shares: PerPlan, network: Network, assumptions: Assumptions
+) -> list[list[Linear]]:
     """Return, by protocol, the time of a send between neighbours on a link of each tier, innermost first.
 
-    One of `per_unit` GPUs of each unit below the outermost tier sends out of it at a time. So it has the shares of the
-    others too if they share a NIC, and, beyond the NICs, those of the unit.
+    One of `per_unit` GPUs of each unit below the outermost tier sends out of it at a time, and one of `nic_shares` on a
+    NIC. So it has the shares of the others too, on the NIC and, beyond the NICs, of the unit.
     """
-    nic_shares = xp.clip(per_unit[network.linked - 1], 1.0, network.gpus_per_nic)
     found = []
     for name in assumptions.protocols:
         protocol = PROTOCOLS[name](network, assumptions)

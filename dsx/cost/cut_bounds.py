@@ -24,8 +24,9 @@ from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import PipelineChoices, StepChoices
 from dsx.cost.layer import COMM_COLUMN, LayerCosts
 from dsx.cost.offload import ACTIVATIONS, offloaded
-from dsx.cost.pipeline import LayerSeconds, Send, in_flight, least_pipeline_s
+from dsx.cost.pipeline import LayerSeconds, in_flight, least_pipeline_s
 from dsx.cost.recompute import NONE
+from dsx.cost.sends import MeanSends
 from dsx.cost.shapes import Column, PerPlan
 from dsx.cost.stage_costs import StageCosts
 from dsx.cost.stages import Stack, Stage, even_first
@@ -73,7 +74,7 @@ class CutBounds:
 
     def _pipeline_s(self, costs: StageCosts) -> PerPlan:
         if self.even:
-            return pipeline_of(costs, even_cuts(costs.stack, costs.choices, costs.searched)).step_s
+            return pipeline_of(costs, even_cuts(costs)).step_s
         return _least_pipeline_s(costs, self._mean)
 
     @cached_property
@@ -169,8 +170,8 @@ def stages_hold_all(
 
 def _least_pipeline_s(costs: StageCosts, mean: Stage) -> PerPlan:
     largest_s, last_s = _largest_and_last_s(costs.forward_backward_s, costs.stack)
-    send = sends_of(costs, mean)
-    return least_pipeline_s(costs.load_s(mean), largest_s, last_s, send, costs.choices, costs.searched)
+    sends = sends_of(costs, mean)
+    return least_pipeline_s(costs.load_s(mean), largest_s, last_s, sends, costs.choices, costs.searched)
 
 
 class KeySeconds(NamedTuple):
@@ -239,8 +240,8 @@ def least_passes_s(seconds: KeySeconds, keys: np.ndarray, choices: PipelineChoic
     Choices broadcast with the keys. The bounds grow with the seconds of a key and with the microbatches.
     """
     whole, largest, last, *_ = _of_plans(seconds, keys, choices, searched)
-    send = Send(np.zeros_like(whole), np.zeros_like(whole))
-    return np.asarray(least_pipeline_s(whole / choices.pp, largest, last, send, choices, searched))
+    sends = MeanSends(np.zeros_like(whole), np.zeros_like(whole))
+    return np.asarray(least_pipeline_s(whole / choices.pp, largest, last, sends, choices, searched))
 
 
 def least_even_s(seconds: KeySeconds, keys: np.ndarray, choices: PipelineChoices, searched: Searched) -> np.ndarray:

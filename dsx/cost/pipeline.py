@@ -1,10 +1,10 @@
 """The pipeline of a step: its stages as the closed form of a schedule sees them, and what it adds to their work.
 
-`dsx.space.critical_path` has the closed forms. A send takes the sender's stage for its exposed part; its hidden part
-delays the microbatch alone. With several chunks per stage, the first chunk of the first stage, which has the
-embedding, holds 2p - 1 microbatches in flight: p of the first round of the warm-up and p - 1 of its last. The last
-chunk of the last stage, which has the head, holds one. So does the head under a schedule that puts off the gradients of
-weights: a stage holds more microbatches then, but those that only wait for these need little of the head.
+`dsx.space.critical_path` has the closed forms, and `dsx.cost.sends` what sends add to the passes of a stage. With
+several chunks per stage, the first chunk of the first stage, which has the embedding, holds 2p - 1 microbatches in
+flight: p of the first round of the warm-up and p - 1 of its last. The last chunk of the last stage, which has the head,
+holds one. So does the head under a schedule that puts off the gradients of weights: a stage holds more microbatches
+then, but those that only wait for these need little of the head.
 """
 
 import functools
@@ -15,22 +15,17 @@ import numpy as np
 
 from dsx.cost import xp
 from dsx.cost.choices import PipelineChoices, StageChoices, StepChoices, pick
+from dsx.cost.sends import Sends, StageSends
 from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Layers, Stage, over_layers
 from dsx.space.codes import Searched
-from dsx.space.critical_path import AnyCut, Passes, PipelineView, StageView
+from dsx.space.critical_path import AnyCut, Delays, Passes, PipelineView, StageView
 from dsx.space.schedules import SCHEDULES, Overlap
-from dsx.space.stage_chunks import StageChunks
+from dsx.space.stage_chunks import IN_ROUNDS, StageChunks
 from dsx.space.unlike_chunks import replayed_s
 
+NO_SENDS = Passes(0.0, 0.0)
 _EXTREMES = ((np.min, np.inf), (np.max, -np.inf))
-
-
-class Send(NamedTuple):
-    """The sends of one microbatch between two neighbours, there and back, seconds."""
-
-    exposed_s: PerPlan  # in which the sender waits
-    hidden_s: PerPlan  # the rest
 
 
 class Pipeline(NamedTuple):
@@ -78,30 +73,31 @@ class LayerSeconds(NamedTuple):
 
 
 def pipeline(
-    cuts: Mapping[StageChunks, Cut], layers: LayerSeconds, send: Send, choices: StepChoices, searched: Searched
+    cuts: Mapping[StageChunks, Cut], layers: LayerSeconds, sends: Sends, choices: StepChoices, searched: Searched
 ) -> Pipeline:
     """Return the seconds of the pipeline; `cuts` has the cut for each placement of chunks."""
     mean = next(iter(cuts.values())).mean.layers
     many, none = choices.num_microbatches, xp.zeros_like(choices.num_microbatches)
     busy_s = many * (over_layers(mean, layers.forward_s) + over_layers(mean, layers.backward_s))
-    steps, sends, hidden = {}, {}, {}
+    steps, exposed, hidden = {}, {}, {}
+    interleaved = searched.vpp != (1,)
     views: dict[tuple[StageChunks, Overlap | None], PipelineView] = {}
     for code in searched.schedule:
         schedule = SCHEDULES[code]
         alike = schedule.holds, schedule.overlap
         if alike not in views:
             split = any(SCHEDULES[other].by_waves for other in searched.schedule)
-            views[alike] = _view(cuts[schedule.holds], layers, send, choices, *alike, split)
+            views[alike] = _view(cuts[schedule.holds], layers, sends, choices, *alike, split, interleaved)
         view = views[alike]
         steps[code] = schedule.step_s(view, xp)
-        if schedule.interleaved_s and searched.vpp != (1,):
+        if schedule.interleaved_s and interleaved:
             interleaved_s = schedule.interleaved_s(view, xp)
             chunks = cuts[schedule.holds].chunks
             if chunks is not None:
-                interleaved_s = np.maximum(interleaved_s, _unlike_chunks_s(code, chunks, layers, send, choices))
+                interleaved_s = np.maximum(interleaved_s, _unlike_chunks_s(code, chunks, layers, sends, choices))
             steps[code] = xp.where(choices.vpp > 1, interleaved_s, steps[code])
         sends_wait = not (schedule.overlap and schedule.overlap.sends)
-        sends[code] = (many * choices.vpp if sends_wait else none) * send.exposed_s
+        exposed[code] = (many if sends_wait else none) * sends.exposed_s(choices, schedule.holds, interleaved)
         if schedule.overlap:
             pairs = xp.where(choices.pp > 1, schedule.overlap.num_pairs(choices.pp, many), none)
             of_axes = {axis: over_layers(mean, layers.hidden_s([axis])) for axis in schedule.overlap.axes}
@@ -114,12 +110,14 @@ def pipeline(
     hidden_s = {axis: picked({c: hidden.get(c, {}).get(axis, none * busy_s) for c in steps}) for axis in axes}
     # A pipeline of one stage is that stage, also in rounding.
     step_s = xp.where(choices.pp > 1, picked(steps), busy_s)
-    sends_s = picked(sends)
+    sends_s = picked(exposed)
     work_s = busy_s - sum(hidden_s.values(), 0.0)
     return Pipeline(step_s, sends_s, xp.maximum(step_s - work_s - sends_s, xp.zeros_like(busy_s)), hidden_s)
 
 
-def _unlike_chunks_s(schedule: int, chunks: Layers, layers: LayerSeconds, send: Send, choices: StepChoices) -> PerPlan:
+def _unlike_chunks_s(
+    schedule: int, chunks: Layers, layers: LayerSeconds, sends: Sends, choices: StepChoices
+) -> PerPlan:
     """Return the [N] seconds of pipelines interleaved under a schedule, by a replay; -inf where all chunks are alike.
 
     Embedding and head are beside a chunk, or they replace a layer of it. The closed form has both.
@@ -137,16 +135,24 @@ def _unlike_chunks_s(schedule: int, chunks: Layers, layers: LayerSeconds, send: 
     if len(rows):
 
         def of_rows(values: PerPlan) -> np.ndarray:
-            return np.broadcast_to(values, pp.shape)[rows]
+            return np.broadcast_to(values, (*np.shape(values)[:-1], len(pp)))[..., rows]
 
-        exposed_s, hidden_s = 0.5 * of_rows(send.exposed_s), 0.5 * of_rows(send.hidden_s)  # one way
+        stage = np.arange(float(counts.shape[1]))[:, None]
+        around = sends.around(stage, choices, IN_ROUNDS, interleaved=True)
+        hops_s = np.concatenate([*map(of_rows, sends.hops_s(stage, choices))])
+        # The last chunk of all sends nothing forward, and the first one nothing back.
+        middle = number < pp * vpp - 1, number > 0
+        exposed_s = [
+            of_rows(np.where(sent, own, 0.0))
+            for sent, own in zip(middle, (around.first.forward, around.last.backward), strict=True)
+        ]
         layers_of = {kind: np.asarray(layer)[:, :, rows] for kind, layer in chunks.items()}
         forward_s, backward_s = (
-            np.asarray(over_layers(layers_of, [*map(of_rows, seconds)]) + exposed_s)
-            for seconds in (layers.forward_s, layers.backward_s)
+            np.asarray(over_layers(layers_of, [*map(of_rows, seconds)]) + sent_s)
+            for seconds, sent_s in zip((layers.forward_s, layers.backward_s), exposed_s, strict=True)
         )
         sizes = pp[rows], vpp[rows], many[rows]
-        found[rows] = replayed_s(SCHEDULES[schedule], forward_s, backward_s, hidden_s, *sizes)
+        found[rows] = replayed_s(SCHEDULES[schedule], forward_s, backward_s, hops_s, *sizes)
     return found
 
 
@@ -155,7 +161,7 @@ def through_stage_s(
     own: Passes,
     after: Passes,
     whole: Passes,
-    send: Send,
+    sends: Sends,
     choices: StepChoices | StageChoices,
     searched: Searched,
 ) -> PerPlan:
@@ -164,20 +170,21 @@ def through_stage_s(
     `own`, `after` and `whole` are one microbatch on the stage, on the later stages and on all stages, without sends.
     Only schedules whose optimal cut is known count.
     """
-    exposed_s, hidden_s = 0.5 * send.exposed_s, 0.5 * send.hidden_s  # one way
-    others = choices.pp - 1.0
-
-    def added(passes: Passes, seconds: PerPlan) -> Passes:
-        return Passes(passes.forward + seconds, passes.backward + seconds)
-
-    own, after = added(own, exposed_s), added(after, (others - position) * exposed_s)
-    stage = StageView(position, own, first=own, last=own, before=own, after=after)
+    around = sends.around(position, choices, IN_ROUNDS, interleaved=False)
+    whole_s = sends.whole_s(choices, IN_ROUNDS, interleaved=False)
+    delays, bare_s = _delays(around, own), whole.both
+    own, after, whole = (
+        Passes(passes.forward + seconds.forward, passes.backward + seconds.backward)
+        for passes, seconds in ((own, around.own), (after, around.after), (whole, Passes(whole_s, whole_s)))
+    )
+    stage = StageView(position, own, own, own, before=own, after=after, delays=delays)
     view = PipelineView(
         stages=[stage],
         first=stage,
         last=stage,
-        whole=added(whole, choices.pp * exposed_s + others * hidden_s),
-        hop_s=hidden_s,
+        whole=whole,
+        bare_s=bare_s,
+        middle_s=0.0,
         weights_s=0.0,
         pp=choices.pp,
         vpp=choices.vpp,
@@ -194,7 +201,7 @@ def least_pipeline_s(
     mean_s: PerPlan,
     largest_s: PerPlan,
     last_s: PerPlan,
-    send: Send,
+    sends: Sends,
     choices: StepChoices | PipelineChoices,
     searched: Searched,
 ) -> PerPlan:
@@ -203,35 +210,38 @@ def least_pipeline_s(
     One microbatch takes `mean_s` on the mean stage, `largest_s` on the largest layer, and `last_s` on the layers that
     only the last stage has.
     """
-    hidden_s = (choices.pp - 1.0) * send.hidden_s
-    busy_s = choices.num_microbatches * (mean_s + choices.vpp * send.exposed_s)
-    mean_s, largest_s, last_s = (seconds + send.exposed_s for seconds in (mean_s, largest_s, last_s))
-    cut = AnyCut(choices.pp * mean_s + hidden_s, mean_s, largest_s, last_s, choices.pp, choices.num_microbatches)
+    interleaved = searched.vpp != (1,)
+    exposed_s, (least_s, of_last_s) = sends.exposed_s(choices, IN_ROUNDS, interleaved), sends.ends_s(choices)
+    whole_s = choices.pp * mean_s + 2.0 * sends.whole_s(choices, IN_ROUNDS, interleaved)
+    largest_s, last_s = largest_s + least_s, last_s + of_last_s
+    cut = AnyCut(whole_s, mean_s + exposed_s, largest_s, last_s, choices.pp, choices.num_microbatches)
     found = {code: SCHEDULES[code].any_cut_s for code in searched.schedule}
     bounds = {code: bound(cut, xp) for code, bound in found.items() if bound}
     bound = pick(tuple(bounds), choices.schedule, bounds)
+    if not interleaved:
+        return bound
     # With several chunks per stage, some stage runs all microbatches on the mean of all layers.
-    return bound if searched.vpp == (1,) else xp.where(choices.vpp > 1, busy_s, bound)
+    return xp.where(choices.vpp > 1, choices.num_microbatches * (mean_s + exposed_s), bound)
 
 
 def _view(
     cut: Cut,
     kinds: LayerSeconds,
-    send: Send,
+    sends: Sends,
     choices: StepChoices,
     holds: StageChunks,
     overlap: Overlap | None,
     split: bool,
+    interleaved: bool,
 ) -> PipelineView:
     """Return the pipeline of a cut; with `split` its passes have the seconds of weight gradients apart."""
-    exposed_s, hidden_s = 0.5 * send.exposed_s, 0.5 * send.hidden_s  # one way
-    if overlap and overlap.sends:
-        exposed_s, hidden_s = xp.zeros_like(exposed_s), exposed_s + hidden_s
+    sends = sends.hidden() if overlap and overlap.sends else sends
     side_by_side_s = kinds.hidden_s(overlap.axes) if overlap else None
 
-    def passes(layers: Layers, num_chunks: PerPlan, num_hidden: PerPlan = 0.0) -> Passes:
-        sends_s = num_chunks * exposed_s + num_hidden * hidden_s
-        forward_s, backward_s = (over_layers(layers, seconds) + sends_s for seconds in kinds[:2])
+    def passes(layers: Layers, sent: Passes) -> Passes:
+        forward_s, backward_s = (
+            over_layers(layers, seconds) + sent_s for seconds, sent_s in zip(kinds[:2], sent[:2], strict=True)
+        )
         if not split:
             return Passes(forward_s, backward_s)
         weights_s = over_layers(layers, kinds.weight_gradient_s)
@@ -241,24 +251,27 @@ def _view(
     def view(stage: Stage) -> StageView:
         around = stage.chunks_around
         position = xp.minimum(stage.position, choices.pp - 1.0)
-        final = holds.last(position, choices.pp, choices.vpp)
+        sent = sends.around(position, choices, holds, interleaved)
         return StageView(
             position=position,
-            own=passes(stage.layers, choices.vpp),
-            first=passes(around.first, 1.0),
-            last=passes(around.last, 1.0),
-            before=passes(around.before, position),
-            after=passes(around.after, num_chunks - 1.0 - final),
+            own=passes(stage.layers, sent.own),
+            first=passes(around.first, sent.first),
+            last=passes(around.last, sent.last),
+            before=passes(around.before, sent.before),
+            after=passes(around.after, sent.after),
+            sends_s=sent.before.forward,
+            delays=_delays(sent, passes(stage.layers, NO_SENDS)),
         )
 
-    num_chunks = holds.count(choices.pp, choices.vpp)
     everything = {kind: choices.pp * count for kind, count in cut.mean.layers.items()}
+    whole_s = sends.whole_s(choices, holds, interleaved)
     return PipelineView(
         stages=[view(stage) for stage in cut.stages],
         first=view(cut.first),
         last=view(cut.last),
-        whole=passes(everything, num_chunks, num_chunks - 1.0),
-        hop_s=hidden_s,
+        whole=passes(everything, Passes(whole_s, whole_s)),
+        bare_s=passes(everything, NO_SENDS).both,
+        middle_s=sends.middle_s(choices),
         weights_s=over_layers(cut.mean.layers, kinds.weight_gradient_s),
         pp=choices.pp,
         vpp=choices.vpp,
@@ -267,6 +280,11 @@ def _view(
         of_earlier=cut.of_earlier,
         of_later=cut.of_later,
     )
+
+
+def _delays(sent: StageSends, bare: Passes) -> Delays | None:
+    """Return what sends delay on a stage, whose own passes are given without sends."""
+    return Delays(bare.both, *sent.delays) if sent.delays else None
 
 
 def in_flight(index: PerPlan, choices: StepChoices | StageChoices, searched: Searched, last: bool = False) -> PerPlan:

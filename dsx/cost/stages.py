@@ -103,16 +103,21 @@ class EvenStages(NamedTuple):
 
 
 def stages(
-    stack: Stack, pp: PerPlan, vpp: PerPlan, holds: StageChunks = IN_ROUNDS, every_end: bool = False
+    stack: Stack,
+    pp: PerPlan,
+    vpp: PerPlan,
+    holds: StageChunks = IN_ROUNDS,
+    every_end: bool = False,
+    senders: Sequence[PerPlan] = (),
 ) -> EvenStages:
     """Return the stages of an even cut that are priced; pp and vpp broadcast.
 
-    With `every_end`, both ends of each run of equal stages are among the slowest.
+    With `every_end`, both ends of each run of equal stages are among the slowest. So are the `senders`, by position.
     """
     one, none = xp.ones_like(pp), xp.zeros_like(pp)
     if stack.uniform and holds.in_rounds:
         share = xp.floor(stack.num_body_layers / pp)
-        found = [_like_all(stack, share, pp, vpp, index) for index in (none, pp - 1.0)]
+        found = [_like_all(stack, share, pp, vpp, index) for index in (none, pp - 1.0, *senders)]
         return EvenStages(found[:1], found)
     chunks = holds.count(pp, vpp)
     counted = none if stack.divided else _embedding_counted(stack, chunks)
@@ -129,6 +134,7 @@ def stages(
         at_border = holds.stage_of(xp.floor((begin + counted) / chunk), pp, xp)
         indices += [at_border, xp.minimum(at_border + 1.0, last)]
         ends_of_runs.append(xp.maximum(at_border - 1.0, none))
+    ends_of_runs += [xp.minimum(sender, last) for sender in senders]
     found = [
         _stage_around(stack, index, holds, pp, vpp, chunk, counted) for index in (*indices, *ends_of_runs)
     ]  # fmt: skip

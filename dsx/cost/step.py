@@ -18,14 +18,15 @@ import numpy as np
 from dsx.cost import xp
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices
-from dsx.cost.collectives import send
+from dsx.cost.collectives import Fastest, neighbours, pipeline_nic_shares, send
 from dsx.cost.columns import StepCosts
 from dsx.cost.contention import crosses
 from dsx.cost.effects import of_plans, of_step, of_steps
 from dsx.cost.groups import group
 from dsx.cost.layer import COMM_COLUMN, LayerCosts
 from dsx.cost.memory import Memory, worst
-from dsx.cost.pipeline import Cut, LayerSeconds, Pipeline, Send, pipeline
+from dsx.cost.pipeline import Cut, LayerSeconds, Pipeline, pipeline
+from dsx.cost.sends import LinkSends, MeanSends, Sends, slow_senders
 from dsx.cost.shapes import Column, PerPlan
 from dsx.cost.stage_costs import StageCosts
 from dsx.cost.stages import Stack, Stage, over_layers, stages, stages_between
@@ -37,6 +38,7 @@ from dsx.space.codes import Searched
 from dsx.space.schedules import SCHEDULES
 from dsx.space.stage_chunks import StageChunks
 
+MEAN = "mean"  # of `pipeline_sends`
 T = TypeVar("T")
 
 
@@ -71,7 +73,7 @@ def step_costs(
     kinds = with_effects(kinds, choices, searched, assumptions)
     costs = StageCosts(kinds, choices, stack, searched, cluster, assumptions)
     if boundaries is None:
-        cuts = even_cuts(stack, choices, searched)
+        cuts = even_cuts(costs)
     else:
         cuts = _cuts_at(stack, choices, searched, boundaries, replayed)
     mean = next(iter(cuts.values())).mean
@@ -166,24 +168,37 @@ def pipeline_at(costs: StageCosts, boundaries: Float[Array, "rounds boundaries *
     return pipeline_of(costs, _cuts_at(costs.stack, costs.choices, costs.searched, boundaries, replayed=False))
 
 
-def sends_of(costs: StageCosts, mean: Stage) -> Send:
-    """Return the sends of a microbatch between two neighbours, which overlap with a microbatch on a mean chunk."""
-    choices, assumptions = costs.choices, costs.assumptions
+def sends_of(costs: StageCosts, mean: Stage) -> Sends:
+    """Return the sends of a microbatch between neighbours, which overlap with a microbatch on a mean chunk."""
+    choices, assumptions, network = costs.choices, costs.assumptions, costs.cluster.network
     boundary = costs.kinds[costs.stack.segments[0][0]].boundary_bytes
-    between = send(choices.pp, choices.pp_nvs, costs.cluster.network, assumptions, choices.pp_outer)
-    send_s = 2.0 * xp.where(choices.pp > 1, between(boundary), xp.zeros_like(boundary))
+    per_unit = (choices.pp_nvs, *choices.pp_outer)
     mean_s = costs.load_s(mean)
     if costs.contended_s:
-        shared = crosses(group(choices.pp, choices.pp_nvs, *choices.pp_outer), costs.cluster.network)
+        shared = crosses(group(choices.pp, *per_unit), network)
         taken = over_layers(mean.layers, [forward + backward for forward, backward in costs.contended_s])
         mean_s = xp.maximum(mean_s - shared * taken, xp.zeros_like(mean_s))
-    hidden_s = of_step(assumptions, "pp_overlap", choices) * xp.minimum(send_s, mean_s / choices.vpp)
-    return Send(send_s - hidden_s, hidden_s)
+    overlap = of_step(assumptions, "pp_overlap", choices)
+
+    def one_way_s(between: Fastest) -> PerPlan:
+        return xp.where(choices.pp > 1, between(boundary), xp.zeros_like(boundary))
+
+    if assumptions.pipeline_sends != MEAN:
+        links = neighbours(per_unit, pipeline_nic_shares(per_unit, network), network, assumptions)
+        of_tier = tuple(map(one_way_s, links))
+        return LinkSends(of_tier, per_unit, overlap * xp.ones_like(mean_s), mean_s)
+    send_s = 2.0 * one_way_s(send(choices.pp, choices.pp_nvs, network, assumptions, choices.pp_outer))
+    hidden_s = overlap * xp.minimum(send_s, mean_s / choices.vpp)
+    return MeanSends(send_s - hidden_s, hidden_s)
 
 
-def even_cuts(stack: Stack, choices: StepChoices, searched: Searched) -> dict[StageChunks, Cut]:
+def even_cuts(costs: StageCosts) -> dict[StageChunks, Cut]:
     """Return the even cuts of plans, for each placement of chunks."""
-    return {holds: _even(stack, choices, holds, every_end) for holds, every_end in _placements(searched).items()}
+    choices = costs.choices
+    both_sides = any(not SCHEDULES[code].optimal_cut for code in costs.searched.schedule)
+    senders = [] if costs.assumptions.pipeline_sends == MEAN else slow_senders(choices, both_sides)
+    placements = _placements(costs.searched).items()
+    return {holds: _even(costs.stack, choices, holds, every_end, senders) for holds, every_end in placements}
 
 
 def _cuts_at(
@@ -216,8 +231,8 @@ def _selected(found: Mapping[StageChunks, T], choices: StepChoices, searched: Se
     return chosen
 
 
-def _even(stack: Stack, choices: StepChoices, holds: StageChunks, every_end: bool) -> Cut:
-    found = stages(stack, choices.pp, choices.vpp, holds, every_end)
+def _even(stack: Stack, choices: StepChoices, holds: StageChunks, every_end: bool, senders: Sequence[PerPlan]) -> Cut:
+    found = stages(stack, choices.pp, choices.vpp, holds, every_end, senders)
     first, last, *_ = found.slowest
     positions = [stage.position for stage in found.slowest]
 

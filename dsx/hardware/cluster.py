@@ -73,11 +73,10 @@ def cluster_from_spec(spec: ClusterSpec) -> Cluster:
 
 def network_from_spec(spec: NetworkSpec) -> Network:
     """Return the network that a cluster file describes."""
-    return Network(
-        tiers=tiers(spec),
-        linked=linked_tiers(spec.topology),
-        gpus_per_nic=(spec.net.nic_bandwidth or spec.net.bandwidth) / spec.net.bandwidth,
-    )
+    found, linked = tiers(spec), linked_tiers(spec.topology)
+    gpus_per_nic = (spec.net.nic_bandwidth or spec.net.bandwidth) / spec.net.bandwidth
+    nics = found[linked - 1].size / gpus_per_nic if gpus_per_nic > 1.0 else 1.0
+    return Network(tiers=found, linked=linked, gpus_per_nic=gpus_per_nic, nics=nics)
 
 
 def anonymous(cluster: Cluster) -> Cluster:

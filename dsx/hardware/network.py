@@ -28,6 +28,7 @@ class Network:
     tiers: tuple[Tier, ...]
     linked: int = static(default=1)  # tiers with direct links of the GPUs; the outer tiers use NICs
     gpus_per_nic: float = static(default=1.0)  # bandwidth of a NIC over one GPU's share of it
+    nics: float = static(default=1.0)  # of a unit of GPUs with direct links, if GPUs share them
 
     @property
     def nvs(self) -> Tier:

@@ -142,7 +142,7 @@ def _of_equals(fills: Fills, chains: Chains, low: np.ndarray) -> ProbedCuts:
         first, which = first_of_equals(jax.tree.leaves((chains.bytes_of, chains.choices)))
         found = _cuts(fills, _taken(chains, first), low[first])
         return ProbedCuts(*(column[which] for column in found))
-    first, which = first_of_equals(jax.tree.leaves((chains.forward_s, chains.backward_s, chains.send, choices)))
+    first, which = first_of_equals(jax.tree.leaves((chains.forward_s, chains.backward_s, chains.sends, choices)))
     shared = 2 * len(first) < len(low)
     if shared:
         some = _taken(chains, first)

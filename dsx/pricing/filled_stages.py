@@ -18,7 +18,8 @@ from dsx.cost import xp
 from dsx.cost.choices import StageChoices
 from dsx.cost.first_stage import FirstStage, first_stage
 from dsx.cost.headroom import Room
-from dsx.cost.pipeline import Send, in_flight, through_stage_s
+from dsx.cost.pipeline import in_flight, through_stage_s
+from dsx.cost.sends import Sends
 from dsx.cost.stage_bytes import StageBytes, stage_bytes
 from dsx.cost.stage_costs import StageCosts
 from dsx.cost.stages import Layers, Stack, layers_between, over_layers
@@ -51,7 +52,7 @@ class Chains(NamedTuple):
     backward_s: Sequence[Any]
     bytes_of: StageBytes
     usable: Room
-    send: Send
+    sends: Sends
     choices: StageChoices
     first: FirstStage | None  # None if it is not asked for
 
@@ -100,7 +101,7 @@ def causes(model: Model, chains: Chains, stage: Any, begin: Any, end: Any) -> tu
     own = passes(chains, layers)
     after = passes(chains, layers_between(model.stack, end, xp.full_like(end, model.length)))
     whole = passes(chains, model.stack.totals())
-    seconds = through_stage_s(position, own, after, whole, chains.send, choices, searched)
+    seconds = through_stage_s(position, own, after, whole, chains.sends, choices, searched)
     on_host = chains.bytes_of.on_host(layers, held)
     return (seconds, needed) if on_host is None else (seconds, needed, on_host)
 

@@ -99,7 +99,7 @@ def boundaries(
         return in_flight(choices.pp - stage.astype(choices.pp.dtype), choices, costs.searched)
 
     mean = mean_stage(costs.stack, choices, jnp.zeros_like(choices.pp))
-    send = sends_of(costs, mean)
+    sends = sends_of(costs, mean)
 
     def objective(here: Segments, later: tuple[Any, Any], stage: Any) -> Any:
         """Return what segments cause as stage `stage` from the end, infinite where they do not fit."""
@@ -109,7 +109,7 @@ def boundaries(
         # There is no such segment where the load is infinite; its backward stays a number.
         own = Passes(here.forward, jnp.where(jnp.isfinite(here.load), here.load - here.forward, jnp.inf))
         position = choices.pp - stage.astype(choices.pp.dtype)
-        seconds = through_stage_s(position, own, Passes(*later), whole, send, choices, costs.searched)
+        seconds = through_stage_s(position, own, Passes(*later), whole, sends, choices, costs.searched)
         # The closed form of a segment that does not exist is no number.
         return jnp.where((here.max_in_flight >= held) & jnp.isfinite(own.backward), seconds, jnp.inf)
 

@@ -31,6 +31,30 @@ class Passes(NamedTuple):
         return self.backward - self.weights
 
 
+class Delays(NamedTuple):
+    """What sends of a stage and of others delay on it, seconds."""
+
+    bare_s: Any  # one microbatch on the stage without sends
+    neighbour_s: Any  # the longest send between the stage and a neighbour
+    waits: Passes  # by which what an earlier stage waits for its sends is longer than on the first chunk of this stage
+    longest_s: Any  # the longest send over an edge between this stage and the first one
+
+    def of_earlier(self, first: Passes, way: int, xp: Any) -> Any:
+        """Return by how much an earlier stage, or its sends one after the other, take longer than the first chunk."""
+        return xp.maximum(self.waits[way], self.longest_s - first[way])
+
+    def alternating_s(self, own: Passes, mean_s: Any, behind: tuple[Any, float], xp: Any) -> Any:
+        """Return the seconds by which so many microbatches of alternating passes take longer than those passes.
+
+        A forward goes to a neighbour, like the mean stage, and a backward comes back from it. `behind` has the number
+        of microbatches, and how many of them are under way together.
+        """
+        many, together = behind
+        there_and_back = self.bare_s + xp.minimum(self.bare_s, mean_s) + 2.0 * self.neighbour_s
+        longer = xp.maximum(there_and_back - together * own, xp.zeros_like(own))
+        return xp.floor(xp.maximum(many, xp.zeros_like(many)) / together) * longer
+
+
 class StageView(NamedTuple):
     """What one microbatch takes on a stage, before it and after it, with the sends that a stage waits for."""
 
@@ -38,8 +62,13 @@ class StageView(NamedTuple):
     own: Passes  # all chunks of the stage
     first: Passes  # its first chunk
     last: Passes  # its last chunk
-    before: Passes  # the chunks before its first one: the first ones of the earlier stages
-    after: Passes  # the chunks after its last one: the last ones of the later stages, or, mirrored, of the earlier ones
+    # From the start of a microbatch until it is on its first chunk, and back from there: the first chunks of the
+    # earlier stages, and all sends. What its own passes have of these sends is not in it.
+    before: Passes
+    # Likewise from its last chunk to the end: the last chunks of the later stages, or, mirrored, of the earlier ones.
+    after: Passes
+    sends_s: Any = 0.0  # the sends before it, one way
+    delays: Delays | None = None  # if sends differ from stage to stage
 
 
 class PipelineView(NamedTuple):
@@ -48,8 +77,9 @@ class PipelineView(NamedTuple):
     stages: Sequence[StageView]  # those that a longest path may stay on
     first: StageView
     last: StageView
-    whole: Passes  # one microbatch through all chunks, with the hidden parts of its sends
-    hop_s: Any  # the hidden part of one send, which delays a microbatch but keeps no stage busy
+    whole: Passes  # one microbatch through all chunks, with its sends
+    bare_s: Any  # without them, there and back
+    middle_s: Any  # a send between the two stages in the middle
     weights_s: Any  # the part of a mean stage's backward that only computes weight gradients
     pp: Any
     vpp: Any
@@ -62,7 +92,7 @@ class PipelineView(NamedTuple):
 class AnyCut(NamedTuple):
     """What all cuts of a plan have in common, seconds of one microbatch with the sends that stages wait for."""
 
-    whole_s: Any  # through all stages, with the hidden parts of its sends
+    whole_s: Any  # through all stages, with its sends
     mean_s: Any  # on the mean stage
     largest_s: Any  # on a stage with only the largest layer
     last_s: Any  # on a stage with only the layers that the last stage always has
@@ -75,9 +105,12 @@ ClosedForm = Callable[[PipelineView, Any], Any]  # (pipeline, xp) -> seconds
 
 def gpipe_s(pipe: PipelineView, xp: Any) -> Any:
     """Return the seconds of GPipe: one microbatch through all stages, and the others on the slowest ones."""
-    del xp
     others = pipe.num_microbatches - 1.0
-    slowest = [pipe.largest([stage.own[way] for stage in pipe.stages]) for way in (0, 1)]
+
+    def seconds(stage: StageView, way: int) -> Any:
+        return xp.maximum(stage.own[way], stage.delays.longest_s) if stage.delays else stage.own[way]
+
+    slowest = [pipe.largest([seconds(stage, way) for stage in pipe.stages]) for way in (0, 1)]
     return pipe.whole.both + others * (slowest[0] + slowest[1])
 
 
@@ -96,13 +129,26 @@ def one_forward_one_backward_s(pipe: PipelineView, xp: Any) -> Any:
     def through(stage: StageView) -> Any:
         own, after = stage.own, stage.after.both
         later = pipe.pp - 1.0 - stage.position
-        nothing = xp.zeros_like(own.both)
-        fill = xp.maximum(after - later * own.forward, nothing)
-        drain = xp.maximum(after - later * own.backward, nothing)
+        least = [xp.zeros_like(own.both)] * 2
+        if stage.delays:
+            least = [later * stage.delays.of_earlier(own, way, xp) for way in (0, 1)]
+        fill = xp.maximum(after - later * own.forward, least[0])
+        drain = xp.maximum(after - later * own.backward, least[1])
         alternating = whole + (many - 1.0) * own.both + (fill + drain - after)
+        if stage.delays:
+            # The last forward, which makes a round trip, comes after a backward.
+            trip = xp.where(drain > least[1], xp.ones_like(drain), xp.zeros_like(drain))
+            behind = many - 1.0 - later - trip, 2.0
+            alternating = alternating + stage.delays.alternating_s(own.both, pipe.bare_s / pipe.pp, behind, xp)
         few = whole + (many - 1.0) * xp.maximum(own.forward, own.backward)
         longest = xp.where(many > later + 1.0, alternating, few)
-        round_trips = (rounds + 1.0) * whole + rest * xp.maximum(own.both, whole / pipe.pp)
+        if stage.delays:
+            # So many of the last stages alone make a shorter round trip.
+            link_s = (whole - pipe.bare_s) / xp.maximum(pipe.pp - 1.0, xp.ones_like(many))
+            last = xp.maximum(rest * own.both, rest * whole / pipe.pp - (1.0 - rest / pipe.pp) * link_s)
+        else:
+            last = rest * xp.maximum(own.both, whole / pipe.pp)
+        round_trips = (rounds + 1.0) * whole + last
         return xp.where(many > pipe.pp, xp.maximum(longest, round_trips), longest)
 
     return pipe.largest([through(stage) for stage in pipe.stages])
@@ -120,7 +166,7 @@ def any_one_forward_one_backward_s(cut: AnyCut, xp: Any) -> Any:
     full = xp.where(others >= cut.pp, others * cut.mean_s, nothing)
     rounds = xp.floor(others / cut.pp)
     rest = others - rounds * cut.pp
-    round_trips = rounds * cut.whole_s + rest * xp.maximum(cut.mean_s, cut.whole_s / cut.pp)
+    round_trips = rounds * cut.whole_s + rest * cut.mean_s
     full = xp.maximum(full, xp.where(rounds > 0, round_trips, nothing))
     alone = xp.maximum((cut.num_microbatches - cut.pp) * cut.largest_s, others * cut.last_s)
     return cut.whole_s + xp.maximum(full, alone)
@@ -141,10 +187,16 @@ def interleaved_s(pipe: PipelineView, xp: Any) -> Any:
     last = pipe.last
     mean_chunk_s = pipe.whole.both / (pp * chunks)
 
-    def heavier(stage: StageView, way: int) -> Any:
-        """Return the seconds that the p - 1 other microbatches of a group wait for the first stage, the heavier one."""
+    def heavier(stage: StageView, way: int, ahead: Any) -> Any:
+        """Return the seconds that others wait for an earlier stage, a heavier one.
+
+        The p - 1 other microbatches of a group wait for the first stage, all passes `ahead` for longer sends.
+        """
         more = pipe.first.first[way] - stage.first[way]
-        return groups_of * xp.maximum(more, xp.zeros_like(more))
+        longer = groups_of * xp.maximum(more, xp.zeros_like(more))
+        if not stage.delays:
+            return longer
+        return xp.maximum(longer, ahead * stage.delays.of_earlier(stage.first, way, xp))
 
     def through(stage: StageView) -> Any:
         ahead = 2.0 * (groups_of - stage.position) + per_round
@@ -156,22 +208,23 @@ def interleaved_s(pipe: PipelineView, xp: Any) -> Any:
             rounds = pp * (stage.own[way] - stage.last[way])
             return rounds + (done - again) * stage.last[way] + again * stage.first[way]
 
-        hops_before, hops_after = stage.position * pipe.hop_s, (groups_of - stage.position) * pipe.hop_s
-        down, up = (stage.before[way] + hops_before + heavier(stage, way) for way in (0, 1))
-        there = pipe.whole.forward + stage.after.backward + hops_after - first_passes(0)
-        back = pipe.whole.backward + stage.after.forward + hops_after - first_passes(1)
+        down, up = (stage.before[way] + heavier(stage, way, ahead) for way in (0, 1))
+        there = pipe.whole.forward + stage.after.backward - first_passes(0)
+        back = pipe.whole.backward + stage.after.forward - first_passes(1)
         apart = xp.maximum(down, there) + xp.maximum(up, back)
         together = xp.maximum(down + up, xp.maximum(there + up, down + back))
         busy = many * stage.own.both
-        second_group = stage.before.both + 2.0 * hops_before + (pp - 2.0 - stage.position) * last.last.backward
+        if stage.delays:
+            behind = passes - ahead, 3.0
+            a_chunk = stage.delays._replace(bare_s=stage.delays.bare_s / chunks)
+            busy = busy + a_chunk.alternating_s(stage.own.both / chunks, mean_chunk_s, behind, xp)
+        second_group = stage.before.both + (pp - 2.0 - stage.position) * last.last.backward
         lighter = stage.first.forward - last.first.forward
         second_group = second_group - pp * xp.maximum(lighter, xp.zeros_like(lighter))
         lag = xp.where(passes - 1.0 > ahead, apart, together)
         return busy + xp.where(many > pp, xp.maximum(lag, second_group), lag)
 
-    on_last = (
-        last.before.both + 2.0 * groups_of * pipe.hop_s + heavier(last, 0) + heavier(last, 1) + many * last.own.both
-    )
+    on_last = last.before.both + heavier(last, 0, per_round) + heavier(last, 1, per_round) + many * last.own.both
     slowest = pipe.largest([stage.own.both for stage in pipe.stages])
     between = on_last - mean_chunk_s + (many - 2.0 * pp) * (slowest - last.own.both)
     longest = pipe.largest([through(stage) for stage in pipe.stages])

@@ -97,7 +97,7 @@ def dual_pipe_s(pipe: PipelineView, xp: Any) -> Any:
     opposite directions run in pairs, and the last gradients go down and up once more.
     """
     of_stages = [_waves(stage, pipe, xp) for stage in pipe.stages]
-    begins = [stage.before.forward + stage.position * pipe.hop_s for stage in pipe.stages]
+    begins = [stage.before.forward for stage in pipe.stages]
     begins = to_earlier(begins, [own.forwards for own in of_stages], pipe, xp)
     begins = to_later(begins, [own.gradients for own in of_stages], pipe, xp)
     down = to_later(begins, [own.pairs for own in of_stages], pipe, xp)
@@ -113,10 +113,12 @@ def dual_pipe_s(pipe: PipelineView, xp: Any) -> Any:
 def _waves(stage: StageView, pipe: PipelineView, xp: Any) -> _Waves:
     """Return the waves of a stage from the numbers of passes in the steps of its order."""
     near, far, position, one = stage.first, stage.last, stage.position, xp.ones_like(stage.position)
-    is_first, hops = xp.where(position > 0.0, 0.0 * one, one), position * pipe.hop_s
+    is_first = xp.where(position > 0.0, 0.0 * one, one)
     later = 0.5 * pipe.pp - 1.0 - position  # stages of the first half after it
     in_middle = xp.where(later > 0.0, 0.0 * one, one)
-    turn = in_middle * pipe.hop_s  # from the near chunk of a middle stage to the far chunk of the other one, and back
+    turn = (
+        in_middle * pipe.middle_s
+    )  # from the near chunk of a middle stage to the far chunk of the other one, and back
     num_rounds = 0.5 * pipe.num_microbatches - pipe.pp + position + 1.0  # of step 4
     hidden = near.hidden + far.hidden
     pair, pair_back = near.forward + far.backward - hidden, turn + far.forward + near.backward - hidden
@@ -132,16 +134,15 @@ def _waves(stage: StageView, pipe: PipelineView, xp: Any) -> _Waves:
     last_put_off = last_far_weights * far.weights + (position + 1.0 - last_far_weights) * near.weights
     last_far = far.inputs + is_first * far.weights  # only the first stage computes both gradients
     of_last_far = last_far + turn + (1.0 + later) * near.inputs + put_off
-    pairs_before = stage.before.forward + stage.after.backward - stage.before.hidden - stage.after.hidden + hops
-    pairs_back_before = stage.after.forward + stage.before.backward - stage.before.hidden - stage.after.hidden + hops
+    sends = stage.sends_s  # the sends of a pair go at the same time
+    pairs_before = stage.before.forward + stage.after.backward - stage.before.hidden - stage.after.hidden - sends
+    pairs_back_before = stage.after.forward + stage.before.backward - stage.before.hidden - stage.after.hidden - sends
     last_round = pair + pair_back + later * (far.backward + pair_back)
     runs_apart = xp.where(num_rounds > 1.0, 0.0 * one, one) * apart
     return _Waves(
         whole=whole,
-        forwards=Wave((2.0 * later + 1.0) * near.forward + turn, far.forward, stage.after.forward + hops),
-        gradients=Wave(
-            filled + in_middle * near.forward, far.inputs + in_middle * far.weights, stage.after.inputs + hops
-        ),
+        forwards=Wave((2.0 * later + 1.0) * near.forward + turn, far.forward, stage.after.forward),
+        gradients=Wave(filled + in_middle * near.forward, far.inputs + in_middle * far.weights, stage.after.inputs),
         pairs=Wave(
             before_pairs + position * (pair + pair_back) + (1.0 - is_first) * apart,
             pair + is_first * apart,
@@ -150,8 +151,6 @@ def _waves(stage: StageView, pipe: PipelineView, xp: Any) -> _Waves:
         pairs_back=Wave(before_pairs + pair + apart, pair_back, pairs_back_before),
         last_pairs=Wave(until_last_pair_back - last_round - runs_apart, pair + runs_apart, pairs_before),
         last_pairs_back=Wave(until_last_pair_back - pair_back, pair_back, pairs_back_before),
-        last_far=Wave(
-            whole - of_last_far, last_far, stage.after.inputs + (1.0 - is_first) * pipe.first.last.weights + hops
-        ),
-        last_near=Wave(whole - last_put_off - near.inputs, near.inputs, stage.before.inputs + hops),
+        last_far=Wave(whole - of_last_far, last_far, stage.after.inputs + (1.0 - is_first) * pipe.first.last.weights),
+        last_near=Wave(whole - last_put_off - near.inputs, near.inputs, stage.before.inputs),
     )

@@ -29,7 +29,7 @@ class _Level(NamedTuple):
     rows: slice  # places of the passes
     before: np.ndarray  # places of the passes that their stages run before; 0 for none
     needed: np.ndarray  # places of the passes whose results they take; 0 for none
-    sent: np.ndarray  # [passes, 1] 1.0 where that result comes from another stage
+    sends: np.ndarray  # rows of `_Timed.hops_s` of their sends
     seconds: np.ndarray  # rows of `_Timed.chunks_s`
 
 
@@ -37,13 +37,13 @@ class _Timed(NamedTuple):
     """The seconds of the passes of N plans."""
 
     chunks_s: np.ndarray  # [2C, N] forwards of the chunks, then backwards
-    hop_s: np.ndarray  # [N] by which a send delays a microbatch
+    hops_s: np.ndarray  # [1 + 2S, N] none, then those of forwards of each stage, then of backwards
 
     def end_s(self, levels: Sequence[_Level]) -> np.ndarray:
         """Return when the last of all passes ends, [N]."""
-        ends = np.zeros((levels[-1].rows.stop, len(self.hop_s)), self.chunks_s.dtype)
+        ends = np.zeros((levels[-1].rows.stop, self.hops_s.shape[1]), self.chunks_s.dtype)
         for level in levels:
-            begin = np.maximum(ends[level.before], ends[level.needed] + level.sent * self.hop_s)
+            begin = np.maximum(ends[level.before], ends[level.needed] + self.hops_s[level.sends])
             ends[level.rows] = begin + self.chunks_s[level.seconds]
         return ends.max(axis=0)
 
@@ -52,7 +52,7 @@ def replayed_s(
     schedule: Schedule,
     forward_s: np.ndarray,
     backward_s: np.ndarray,
-    hop_s: np.ndarray,
+    hops_s: np.ndarray,
     pp: np.ndarray,
     vpp: np.ndarray,
     num_microbatches: np.ndarray,
@@ -62,7 +62,8 @@ def replayed_s(
     Args:
         schedule: whose order is replayed; it holds chunks in rounds.
         forward_s: [R, S, N] of a microbatch on a chunk, with what a send keeps its stage busy; `backward_s` likewise.
-        hop_s: [N] seconds by which a send delays a microbatch beyond that.
+        hops_s: [2S, N] seconds by which a send delays a microbatch beyond that: after forwards of each stage, then
+            after backwards.
         pp: [N] stages; `vpp` chunks per stage, and `num_microbatches`, likewise.
     """
     found = np.full(len(pp), -np.inf)
@@ -74,7 +75,8 @@ def replayed_s(
         groups = many // stages
         for rows in np.split(here, range(_AT_ONCE, len(here), _AT_ONCE)):
             ways = (way[:chunks, :stages, rows].reshape(chunks * stages, -1) for way in (forward_s, backward_s))
-            timed = _Timed(np.concatenate([*ways]), hop_s[rows])
+            hops = hops_s.reshape(2, -1, len(pp))[:, :stages, rows].reshape(2 * stages, -1)
+            timed = _Timed(np.concatenate([*ways]), np.concatenate([np.zeros_like(hops[:1]), hops]))
             found[rows] = timed.end_s(_levels(schedule, stages, chunks, min(groups, _GROUPS)))
             if groups > _GROUPS:
                 of_group = found[rows] - timed.end_s(_levels(schedule, stages, chunks, _GROUPS - 1))
@@ -93,7 +95,8 @@ def _levels(schedule: Schedule, num_stages: int, num_chunks: int, groups: int) -
     ).transpose(2, 0, 1)
     # The passes of a microbatch form a chain: its forwards, then its backwards from the last chunk on.
     link = np.where(backward, num_passes - 1 - chunk, chunk)
-    sent = ((link > 0) & (link != num_passes // 2)).astype(np.float64)[:, :, None]
+    source = np.where(backward, num_stages + (chunk + 1) % num_stages, (chunk - 1) % num_stages)
+    sends = np.where((link == 0) | (link == num_passes // 2), 0, 1 + source)
     seconds = chunk + backward * (num_passes // 2)
     places = np.full((groups * num_stages, num_passes + 1), _NOT_YET)  # by link, after that of no pass
     places[:, 0] = 0
@@ -107,7 +110,7 @@ def _levels(schedule: Schedule, num_stages: int, num_chunks: int, groups: int) -
         ready = needed != _NOT_YET
         run, now = stages[ready], (stages[ready], at[stages[ready]])
         rows = slice(first, first + len(run))
-        found.append(_Level(rows, last[run], needed[ready], sent[now], seconds[now]))
+        found.append(_Level(rows, last[run], needed[ready], sends[now], seconds[now]))
         last[run] = np.arange(rows.start, rows.stop)
         places[microbatch[now], link[now] + 1] = last[run]
         first, at[run] = rows.stop, at[run] + 1

@@ -73,7 +73,7 @@ class _Waves(NamedTuple):
 def zb_v_s(pipe: PipelineView, xp: Any) -> Any:
     """Return the seconds of ZB-V: the first microbatch goes down and up, twice, and so does the last one."""
     of_stages = [_waves(stage, pipe, xp) for stage in pipe.stages]
-    begins = [stage.before.forward + stage.position * pipe.hop_s for stage in pipe.stages]
+    begins = [stage.before.forward for stage in pipe.stages]
     begins = to_earlier(begins, [own.far_forwards for own in of_stages], pipe, xp)
     begins = to_later(begins, [own.far_inputs for own in of_stages], pipe, xp)
     begins = to_earlier(begins, [own.near_inputs for own in of_stages], pipe, xp)
@@ -86,7 +86,7 @@ def zb_v_s(pipe: PipelineView, xp: Any) -> Any:
 
 def _waves(stage: StageView, pipe: PipelineView, xp: Any) -> _Waves:
     near, far, position, many = stage.first, stage.last, stage.position, pipe.num_microbatches
-    later, hops = pipe.pp - 1.0 - position, position * pipe.hop_s
+    later = pipe.pp - 1.0 - position
     down, up = stage.before, stage.after
     ahead = (2.0 * later + 1.0) * near.forward  # up to the first forward of the far chunk
     filled = ahead + position * (near.forward + far.forward)
@@ -100,11 +100,11 @@ def _waves(stage: StageView, pipe: PipelineView, xp: Any) -> _Waves:
     in_round = ended - far.weights - far.inputs  # the first stage runs its last ones in the last round
     return _Waves(
         whole=whole,
-        far_forwards=Wave(ahead, far.forward, up.forward + hops),
-        far_inputs=Wave(filled + far.forward, far.inputs, up.inputs + hops),
-        near_inputs=Wave(begun + near.forward, near.inputs, down.inputs + hops),
-        last_near_forwards=Wave(begun + (rounds - later - 1.0) * a_round, near.forward, down.forward + hops),
-        last_far_forwards=Wave(ended - far.both, far.forward, up.forward + hops),
-        last_far_inputs=Wave(xp.where(position > 0.0, before_far_inputs, in_round), far.inputs, up.inputs + hops),
-        last_near_inputs=Wave(whole - put_off - near.both + near.forward, near.inputs, down.inputs + hops),
+        far_forwards=Wave(ahead, far.forward, up.forward),
+        far_inputs=Wave(filled + far.forward, far.inputs, up.inputs),
+        near_inputs=Wave(begun + near.forward, near.inputs, down.inputs),
+        last_near_forwards=Wave(begun + (rounds - later - 1.0) * a_round, near.forward, down.forward),
+        last_far_forwards=Wave(ended - far.both, far.forward, up.forward),
+        last_far_inputs=Wave(xp.where(position > 0.0, before_far_inputs, in_round), far.inputs, up.inputs),
+        last_near_inputs=Wave(whole - put_off - near.both + near.forward, near.inputs, down.inputs),
     )

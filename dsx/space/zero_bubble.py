@@ -40,7 +40,7 @@ def zero_bubble_h1_s(pipe: PipelineView, xp: Any) -> Any:
     """
     of_stages = [_waves_h1(stage, pipe, xp) for stage in pipe.stages]
     whole, first_inputs, last_forwards, last_inputs = zip(*of_stages, strict=True)
-    down = [stage.before.forward + stage.position * pipe.hop_s for stage in pipe.stages]
+    down = [stage.before.forward for stage in pipe.stages]
     begins = to_earlier(down, first_inputs, pipe, xp)
     # Of only p microbatches, the first stage runs the last forward before it gets its first gradients.
     behind = [
@@ -55,22 +55,27 @@ def zero_bubble_h1_s(pipe: PipelineView, xp: Any) -> Any:
 
 def _waves_h1(stage: StageView, pipe: PipelineView, xp: Any) -> tuple[Any, Wave, Wave, Wave]:
     """Return the seconds of all passes of a stage, and its part of the first and last passes."""
-    many, own, hops = pipe.num_microbatches, stage.own, stage.position * pipe.hop_s
+    many, own = pipe.num_microbatches, stage.own
     ahead = pipe.pp - 1.0 - stage.position
     before_last = many - 1.0 - ahead  # gradients of inputs before the last forward
     delayed = xp.maximum(before_last - stage.position, xp.zeros_like(before_last))
+    whole = many * own.both
+    if stage.delays:
+        delays, mean_s = stage.delays, pipe.bare_s / pipe.pp - own.weights
+        delays = delays._replace(bare_s=delays.bare_s - own.weights)
+        whole = whole + delays.alternating_s(own.both, mean_s, (before_last, 2.0), xp)
     return (
-        many * own.both,
-        Wave((ahead + 1.0) * own.forward, own.inputs, stage.before.inputs + hops),
+        whole,
+        Wave((ahead + 1.0) * own.forward, own.inputs, stage.before.inputs),
         Wave(
             (many - 1.0) * own.forward + before_last * own.inputs + delayed * own.weights,
             own.forward,
-            stage.before.forward + hops,
+            stage.before.forward,
         ),
         Wave(
             many * own.forward + (many - 1.0) * own.inputs + (many - 1.0 - stage.position) * own.weights,
             own.inputs,
-            stage.before.inputs + hops,
+            stage.before.inputs,
         ),
     )
 

@@ -186,6 +186,8 @@ class AssumptionsSpec(Spec):
     # (first_apart), or those of each panel beside the kernel of the panel before (pipelined).
     panel_overlap: Annotated[Literal["first_apart", "pipelined"], Sourced] = "pipelined"
     pp_overlap: Share
+    # Whether a send between stages takes what its link takes, or the mean of all links of the pipeline.
+    pipeline_sends: Annotated[Literal["of_links", "mean"], Sourced] = "of_links"
     dp_overlap: Share
     fsdp_overlap: Share  # the same for the weights and gradients that ZeRO stages 2 and 3 transfer in every microbatch
 

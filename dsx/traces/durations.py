@@ -21,7 +21,7 @@ from dsx.traces.kernel_times import KernelPricer
 from dsx.traces.layer_nodes import Compute
 from dsx.traces.link_times import LinkTimes
 from dsx.traces.messages import COMM_COLL, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
-from dsx.traces.placement import placement
+from dsx.traces.placement import Link, placement
 from dsx.traces.rank_groups import RankGroups, peer_of
 from dsx.traces.trace_nodes import TraceNode
 from dsx.traces.traced_plan import TracedPlan
@@ -88,7 +88,7 @@ class NodeDurations:
             return self._links.collective_s(sent.kind, num_ranks, self._shares(sent.group), sent.size, sent.routing)
         return self._links.send_s(self._link(stage, sent.peer), sent.size) if node.type == COMM_SEND else None
 
-    def _least_link(self, stage: int, peer: tuple[Any, ...]) -> tuple[int, ...]:
+    def _least_link(self, stage: int, peer: tuple[Any, ...]) -> Link:
         """Return which tiers some send of a stage's ranks crosses."""
         ranks = np.flatnonzero(self._plan.grid.columns["pp"] == stage)
         return self._placed.link(ranks, [peer_of(self._plan, self._groups, rank, peer) for rank in ranks.tolist()])

@@ -7,13 +7,14 @@ import numpy as np
 
 from dsx.cost import xp
 from dsx.cost.assumptions import Assumptions
-from dsx.cost.collectives import Fastest, collective, send
+from dsx.cost.collectives import Fastest, collective, neighbours
 from dsx.cost.expert_domains import routing_of
 from dsx.cost.groups import group
 from dsx.cost.offload import transfer_s
 from dsx.graph.match import ALL_GATHER
 from dsx.hardware.cluster import Cluster
 from dsx.records import ArrayLike
+from dsx.traces.placement import Link
 
 
 class LinkTimes:
@@ -22,7 +23,7 @@ class LinkTimes:
     def __init__(self, cluster: Cluster, assumptions: Assumptions, num_ranks: int) -> None:
         self._cluster, self._assumptions, self._num_ranks = cluster, assumptions, float(num_ranks)
         self._collectives: dict[tuple[str, int, tuple[int, ...], tuple[int, ...]], Fastest] = {}
-        self._links: dict[tuple[int, ...], Fastest] = {}
+        self._links: dict[Link, Fastest] = {}
 
     @xp.unchecked
     def collective_s(
@@ -48,12 +49,12 @@ class LinkTimes:
         return float(self._collectives[shape](np.array([float(volume)]))[0])
 
     @xp.unchecked
-    def send_s(self, link: tuple[int, ...], size: int) -> float:
-        """Return the seconds of a send of `size` bytes; `link` as `Placement.link` returns it."""
+    def send_s(self, link: Link, size: int) -> float:
+        """Return the seconds of a send of `size` bytes."""
         if link not in self._links:
-            # A link is a pipeline of two stages.
-            shares = [np.array([float(share)]) for share in link]
-            self._links[link] = send(np.array([2.0]), shares[0], self._cluster.network, self._assumptions, shares[1:])
+            per_unit = [np.array([share]) for share in link.unit_shares]
+            nic_share = np.array([link.nic_share])
+            self._links[link] = neighbours(per_unit, nic_share, self._cluster.network, self._assumptions)[link.tier]
         return float(self._links[link](np.array([float(size)]))[0])
 
     def transfer_s(self, sizes: ArrayLike) -> np.ndarray:

@@ -8,7 +8,7 @@ a share `overlap` of it, but no longer than the kernel runs. Collectives of one 
 with the same part of it. Other communication holds the compute stream for the share of its time that cannot overlap.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,7 @@ from dsx.traces.link_times import LinkTimes
 from dsx.traces.messages import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE, ROUTING
 from dsx.traces.node_names import node_text
 from dsx.traces.panels import in_panels
-from dsx.traces.placement import Placement
+from dsx.traces.placement import Link, Placement
 
 # A collective of Chakra -> the kind of `dsx.cost` that it is priced as. A barrier is an all-reduce of few bytes.
 _KINDS = {
@@ -52,17 +52,25 @@ class NodeTimes:
 class NodePricer:
     """Prices the nodes of ranks; nodes that are equal but for their rank are priced once.
 
-    `members` has the ranks of each group by its name; an unnamed one is that of all ranks.
+    `members` has the ranks of each group by its name; an unnamed one is that of all ranks. `alike` has the ranks that
+    send as far as each other, as `senders` returns them.
     """
 
     def __init__(
-        self, cluster: Cluster, assumptions: Assumptions, placed: Placement, members: Mapping[str, Sequence[int]]
+        self,
+        cluster: Cluster,
+        assumptions: Assumptions,
+        placed: Placement,
+        members: Mapping[str, Sequence[int]],
+        alike: Mapping[int, Sequence[int]] | None = None,
     ) -> None:
         self._cluster, self._assumptions, self._members, self._placed = cluster, assumptions, members, placed
         num_ranks = max((len(ranks) for ranks in members.values()), default=1)
         self._kernels = KernelPricer(cluster, assumptions, num_ranks)
         self._links = LinkTimes(cluster, assumptions, num_ranks)
         self._shares: dict[str, tuple[int, ...]] = {}  # of groups by name
+        self._senders = alike or {}
+        self._sends: dict[tuple[int, int], Link] = {}  # by the difference of the ranks and the tier that they cross
 
     @xp.unchecked
     def __call__(self, trace: RankTrace, slow: float = 1.0) -> NodeTimes:
@@ -109,9 +117,28 @@ class NodePricer:
         found = distinct([column[nodes] for column in (trace.comm_dst, trace.comm_size)])
         rows = nodes[found.rows].tolist()
         peers, sizes = trace.comm_dst, np.maximum(trace.comm_size, 0)
-        links = [self._placed.link(trace.rank, int(peers[row])) for row in rows]
+        links = [self._link(trace.rank, int(peers[row])) for row in rows]
         each = [self._links.send_s(link, int(sizes[row])) for link, row in zip(links, rows, strict=True)]
         return np.array(each, float)[found.which]
+
+    def _link(self, rank: int, peer: int) -> Link:
+        """Return the link of a send, and of those of other ranks that send as far at the same time."""
+        tier = int(self._placed.tier(rank, peer))
+        if (peer - rank, tier) not in self._sends:
+            far = np.array(self._senders.get(peer - rank, [rank]))
+            alike = far[self._placed.tier(far, far + peer - rank) == tier]
+            self._sends[peer - rank, tier] = self._placed.link(alike, alike + peer - rank)
+        return self._sends[peer - rank, tier]
+
+
+def senders(ranks: Iterable[RankTrace], stands_for: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
+    """Return the ranks that send as far as each other, by the difference of the two ranks."""
+    found: dict[int, list[int]] = {}
+    for trace in ranks:
+        peers = np.unique(trace.comm_dst[trace.types == COMM_SEND])
+        for distance in (peers - trace.rank).tolist():
+            found.setdefault(distance, []).extend((trace.rank, *stands_for.get(trace.rank, ())))
+    return found
 
 
 def _routing(trace: RankTrace) -> list[np.ndarray]:

@@ -15,7 +15,7 @@ from dsx.traces.joint_events import JointEvents
 from dsx.traces.joint_order import order_faults
 from dsx.traces.messages import COMM_COLL, COMM_RECV
 from dsx.traces.node_names import node_text
-from dsx.traces.node_times import NodePricer
+from dsx.traces.node_times import NodePricer, senders
 from dsx.traces.placement import placement
 from dsx.traces.program import ALL_RANKS, program
 from dsx.traces.replay import Emit, replayed
@@ -61,7 +61,8 @@ def replay_step(
     """
     members, stand_ins = traces.members, traces.stand_ins
     _check_complete(traces, members, stand_ins)
-    pricer = NodePricer(cluster, assumptions, placement(cluster.network, traces.ranks_per_domain), members)
+    alike = senders(traces.ranks.values(), traces.stands_for)
+    pricer = NodePricer(cluster, assumptions, placement(cluster.network, traces.ranks_per_domain), members, alike)
     dispatch_latency = float(assumptions.dispatch_latency)
     axes: dict[str, int] = {}
     factors = slow or {}

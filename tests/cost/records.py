@@ -112,6 +112,7 @@ def make_assumptions(**changes):
             "algorithms": tuple((kind, ("ring",)) for kind in KINDS),
             "linear_dtype": "bf16",
             "panel_overlap": "first_apart",
+            "pipeline_sends": "mean",
             "optimizer": "adam",
             "tiles": (),
         }

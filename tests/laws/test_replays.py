@@ -5,9 +5,10 @@ coarser than the replay, docs/model/limits.md says by how much, and here is the 
 """
 
 import logging
+from functools import partial
 
 import pytest
-from replays import OVERLAPS_OF, replayed
+from replays import OVERLAPS_OF, drawn_pipeline, replayed
 
 import dsx
 from dsx.traces.folder import open_folder, traces
@@ -34,7 +35,6 @@ LIMITS = {
     ),
     "ZeRO 2 and 3 in a pipeline": (lambda plan: divided_in_passes(plan) and plan["pp"] > 1, 0.20, 0.03),
     "ZeRO 2 and 3": (divided_in_passes, 0.17, 0.03),
-    "stages in several domains": (lambda plan: plan["pp_nvs"] < plan["pp"], 0.05, MEMORY),
     "DualPipe": (lambda plan: plan["schedule"] == "dualpipe" and plan["pp"] > 1, 0.07, 0.04),
     "DualPipe with ZeRO 2 and 3": (
         lambda plan: plan["schedule"] == "dualpipe" and divided_in_passes(plan) and plan["pp"] > 1,
@@ -71,6 +71,25 @@ def test_a_replay_is_as_long_and_as_large_as_priced(seed, overlaps, tmp_path):
     memory = max([MEMORY, *(bound for _, bound in stated)])
     assert abs(found.time) <= time, found
     assert abs(found.memory) <= memory, found
+
+
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("nic", [1, 10, 50])
+@pytest.mark.parametrize("overlaps", OVERLAPS_OF)
+@pytest.mark.parametrize("seed", range(16))
+def test_stages_in_several_domains_send_over_their_own_links(seed, overlaps, nic, tmp_path):
+    found = replayed(seed, overlaps, tmp_path / "trace", partial(drawn_pipeline, nic=nic))
+    assert abs(found.time) <= (0.05 if found.columns["vpp"] > 1 else 0.03), found
+
+
+@pytest.mark.parametrize("plan", ["tp=4 pp=4 nvs.pp=2", "tp=2 pp=8 nvs.pp=4"])
+def test_the_stage_at_the_edge_of_a_domain_sends_over_a_nic_that_its_replicas_share(plan, tmp_path):
+    """One NIC for the eight GPUs of a node, of which those of one stage send at a time."""
+    small = ["model.dimensions.v=32000", "model.layers.1.count=8", "assumptions.dispatch_latency=0 s"]
+    job = dsx.Job("llama-3-8b", "v100-16-nvs8", 16, 8, 1024, set=small)
+    dsx.trace.write(job, plan, out=tmp_path / "trace", durations=False)
+    step = dsx.trace.replay(tmp_path / "trace", cluster=job.cluster, assumptions=job.assumptions)
+    assert step.step_time_s == pytest.approx(dsx.evaluate(job, plan).step_time_s, rel=0.003)
 
 
 @pytest.mark.parametrize("recompute", ["none", "norms", pytest.param("full", marks=pytest.mark.slow)])

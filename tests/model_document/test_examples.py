@@ -219,7 +219,7 @@ def pipeline():
     mean = (first + 2 * between + last) / 4
     return {
         "pp_comm_s": plan["pp_comm_s"],
-        "exposed, both ways": plan["pp_comm_s"] / 32,
+        "of the mean stage": plan["pp_comm_s"] / 32,
         "first stage": first,
         "stages 2 and 3": between,
         "last stage": last,

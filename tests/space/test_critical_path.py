@@ -53,8 +53,9 @@ def view(chunks, num_stages, num_microbatches, shares, hop_s, holds=IN_ROUNDS):
             own=passes(chunks[stage::num_stages]),
             first=passes(chunks[stage : stage + 1]),
             last=passes(chunks[final : final + 1]),
-            before=passes(chunks[:stage]),
-            after=passes(chunks[final + 1 :]),
+            before=passes(chunks[:stage], stage),
+            after=passes(chunks[final + 1 :], len(chunks) - 1 - final),
+            sends_s=stage * hop_s,
         )
 
     stages = [stage_view(stage) for stage in range(num_stages // holds.num_chains)]
@@ -64,7 +65,8 @@ def view(chunks, num_stages, num_microbatches, shares, hop_s, holds=IN_ROUNDS):
         stages[0],
         stages[-1],
         passes(chunks, len(chunks) - 1),
-        hop_s=hop_s,
+        bare_s=passes(chunks).both,
+        middle_s=hop_s,
         weights_s=passes(chunks).weights / num_stages,
         pp=np.array([float(num_stages)]),
         vpp=np.array([float(num_chunks)]),

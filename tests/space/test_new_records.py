@@ -27,8 +27,8 @@ CHANGES = {
     ),
     "cost/pipeline.py": (
         "    mean = next(iter(cuts.values())).mean.layers\n",
-        "    half = [xp.ones_like(send.exposed_s), 0.5 * xp.ones_like(send.exposed_s)]\n"
-        "    send = Send(send.exposed_s * pick(searched.sends, choices.sends, half), send.hidden_s)\n"
+        "    each = [pick(searched.sends, choices.sends, [one, 0.5 * one]) for one in sends.of_tier]\n"
+        "    sends = sends._replace(of_tier=tuple(each))\n"
         "    mean = next(iter(cuts.values())).mean.layers\n",
     ),
 }

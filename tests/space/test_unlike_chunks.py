@@ -32,7 +32,7 @@ def at_once_s(plans):
     seconds = np.zeros((vpp.max(), pp.max(), len(plans)))
     for number, (stages, rounds, _, chunks) in enumerate(plans):
         seconds[:rounds, :stages, number] = np.reshape(chunks, (rounds, stages))
-    hops = np.full(len(plans), HOP)
+    hops = np.full((2 * pp.max(), len(plans)), HOP)
     return replayed_s(INTERLEAVED, FORWARD * seconds, (1 - FORWARD) * seconds, hops, pp, vpp, groups * pp)
 
 
@@ -50,5 +50,5 @@ def test_a_step_of_few_groups_is_exact():
 
 def test_microbatches_that_are_no_groups_are_left_out():
     seconds = np.ones((2, 3, 1))
-    found = replayed_s(INTERLEAVED, seconds, seconds, np.zeros(1), np.array([3]), np.array([2]), np.array([4]))
+    found = replayed_s(INTERLEAVED, seconds, seconds, np.zeros((6, 1)), np.array([3]), np.array([2]), np.array([4]))
     assert found == [-np.inf]

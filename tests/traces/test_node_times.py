@@ -25,7 +25,7 @@ from dsx.spec.cluster import load_cluster
 from dsx.traces.kernel_times import KernelPricer
 from dsx.traces.messages import ACCUMULATION, COLLECTIVES, COMM_COLL, ROUTING
 from dsx.traces.node_times import NodePricer
-from dsx.traces.placement import placement
+from dsx.traces.placement import Placement, placement
 from dsx.traces.step_replay import StepTraces, replay_step
 
 KINDS = {"ALL_GATHER": ALL_GATHER, "REDUCE_SCATTER": REDUCE_SCATTER, "ALL_REDUCE": ALL_REDUCE, "ALL_TO_ALL": ALL_TO_ALL}
@@ -157,8 +157,18 @@ def test_a_group_is_where_the_placement_says():
     assert placed.shares([0, 8, 16])[0] == 1
     assert placed.shares([[0, 1, 2, 3], [4, 5, 6, 8], [9, 10, 12, 13]])[0] == 3  # as the second one lies
     assert placed.shares([[0, 1, 2, 3], [9, 10, 12, 13]])[0] == 2
-    assert (placed.link(3, 4)[0], placed.link(4, 7)[0]) == (1, 2)
-    assert (placed.link([3, 4], [4, 7])[0], placed.link([0, 4], [1, 7])[0]) == (1, 2)
+    assert (placed.link(3, 4).tier, placed.link(4, 7).tier) == (1, 0)
+    assert (placed.link([3, 4], [4, 7]).tier, placed.link([0, 4], [1, 7]).tier) == (1, 0)
+
+
+def test_ranks_that_send_at_the_same_time_share_a_nic():
+    """Of eight ranks of a domain on four NICs, the two last ones send out of it over one, or all four of a stage."""
+    placed = Placement((8,), gpus_per_nic=2.0)
+    assert placed.link([6], [8]) == (1, (8.0,), 2.0)
+    assert placed.link([6, 7], [8, 9]) == (1, (4.0,), 1.0)
+    assert placed.link([4, 5, 6, 7], [8, 9, 10, 11]) == (1, (2.0,), 1.0)
+    assert placed.link([5, 7], [8, 10]) == (1, (4.0,), 2.0)
+    assert placed.link([0, 1], [2, 3]) == (0, (1.0,), 2.0)
 
 
 def test_launches_share_the_time_of_their_kernel_by_their_compute():
