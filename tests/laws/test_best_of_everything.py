@@ -20,6 +20,7 @@ from dsx.pricing.layers import price_keys
 from dsx.pricing.problem import make_problem
 from dsx.pricing.row_costs import Rows, price_rows
 from dsx.search import fastest as searching
+from dsx.search import key_bounds
 from dsx.search.fastest import ANY, fastest, problems_of
 from dsx.search.protocol import silent
 from dsx.search.search_spaces import spaces_of
@@ -119,7 +120,8 @@ def by_brute_force(problem, num_gpus, batch, opened):
 )
 def test_nothing_is_faster(monkeypatch, many, examples):
     monkeypatch.setattr(searching, "_MANY", many)
-    monkeypatch.setattr(searching, "_SHARES", (1 / 8, 1 / 2))
+    monkeypatch.setattr(key_bounds, "_SCOUTS", 1)
+    monkeypatch.setattr(key_bounds, "_SHARES", (1 / 8, 1 / 2))
 
     @settings(max_examples=examples)
     @given(job=jobs())
