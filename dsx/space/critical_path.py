@@ -133,13 +133,15 @@ def one_forward_one_backward_s(pipe: PipelineView, xp: Any) -> Any:
         if stage.delays:
             least = [later * stage.delays.of_earlier(own, way, xp) for way in (0, 1)]
         fill = xp.maximum(after - later * own.forward, least[0])
-        drain = xp.maximum(after - later * own.backward, least[1])
-        alternating = whole + (many - 1.0) * own.both + (fill + drain - after)
+        drain, waits = after - later * own.backward, least[1]
         if stage.delays:
-            # The last forward, which makes a round trip, comes after a backward.
-            trip = xp.where(drain > least[1], xp.ones_like(drain), xp.zeros_like(drain))
-            behind = many - 1.0 - later - trip, 2.0
-            alternating = alternating + stage.delays.alternating_s(own.both, pipe.bare_s / pipe.pp, behind, xp)
+            # The last forward comes after a backward, and then makes a round trip.
+            mean_s, behind = pipe.bare_s / pipe.pp, many - 1.0 - later
+            drain, waits = (
+                then + stage.delays.alternating_s(own.both, mean_s, (behind - trip, 2.0), xp)
+                for then, trip in ((drain, 1.0), (waits, 0.0))
+            )
+        alternating = whole + (many - 1.0) * own.both + (fill + xp.maximum(drain, waits) - after)
         few = whole + (many - 1.0) * xp.maximum(own.forward, own.backward)
         longest = xp.where(many > later + 1.0, alternating, few)
         if stage.delays:
@@ -200,7 +202,8 @@ def interleaved_s(pipe: PipelineView, xp: Any) -> Any:
 
     def through(stage: StageView) -> Any:
         ahead = 2.0 * (groups_of - stage.position) + per_round
-        done = xp.minimum(ahead + 1.0, passes) - per_round  # of the last chunk, and then of the first one again
+        first_ones = xp.minimum(ahead, passes - 1.0)  # forwards that wait for sends, likewise backwards at the end
+        done = first_ones + 1.0 - per_round  # of the last chunk, and then of the first one again
         again = xp.maximum(done - pp, xp.zeros_like(done))
 
         def first_passes(way: int) -> Any:
@@ -208,7 +211,7 @@ def interleaved_s(pipe: PipelineView, xp: Any) -> Any:
             rounds = pp * (stage.own[way] - stage.last[way])
             return rounds + (done - again) * stage.last[way] + again * stage.first[way]
 
-        down, up = (stage.before[way] + heavier(stage, way, ahead) for way in (0, 1))
+        down, up = (stage.before[way] + heavier(stage, way, first_ones) for way in (0, 1))
         there = pipe.whole.forward + stage.after.backward - first_passes(0)
         back = pipe.whole.backward + stage.after.forward - first_passes(1)
         apart = xp.maximum(down, there) + xp.maximum(up, back)
