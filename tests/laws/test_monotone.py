@@ -54,6 +54,20 @@ def test_faster_hardware_never_makes_a_step_that_offloads_slower(facts, name, fa
     assert_never_slower(*offloading(), facts, name, factor, seed)
 
 
+# Long sends: the path that ends with a round trip becomes the longest one, with one chunk per stage and with two.
+TRIP = STALLED | {"matrix_flops": 2.2e14, "fast_bandwidth": 1.3e11, "slow_bandwidth": 1.4e9, "host_bandwidth": 1e9}
+TRIP_OF_CHUNKS = STALLED | {
+    "matrix_flops": 3.5e15, "vector_flops": 2.1e13, "fast_bandwidth": 3e10, "slow_bandwidth": 3.9e9,
+    "slow_latency": 8e-5, "host_bandwidth": 1.4e10,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("facts", [TRIP, TRIP_OF_CHUNKS])
+@pytest.mark.parametrize("factor", [1.1, 1.3, 2.0])
+def test_faster_kernels_never_slow_a_pipeline_of_long_sends(facts, factor):
+    assert_never_slower(*offloading(), facts, "vector_flops", factor)
+
+
 SPLIT = {"schedule": ["zb-h1", "dualpipe", "zb-v"], "zero_stage": [0, 1], "recompute": ["none", "full"]}
 # Kernels that HBM limits: more FLOP/s divide the backward otherwise, unless a part of it keeps its share of a kernel.
 BOUND = {
@@ -76,8 +90,8 @@ def test_faster_hardware_never_slows_a_split_backward(facts, name, factor, seed)
     assert_never_slower(*splitting(), facts, name, factor, seed)
 
 
-def assert_never_slower(problem, space, rows, facts, name, factor, seed):
-    some = rows.take(np.random.default_rng(seed).choice(len(rows.positions), 2000))
+def assert_never_slower(problem, space, rows, facts, name, factor, seed=None):
+    some = rows if seed is None else rows.take(np.random.default_rng(seed).choice(len(rows.positions), 2000))
     better = facts | {name: facts[name] / factor if name in LATENCIES else facts[name] * factor}
     before, after = (price_of(on(problem, hardware(**one)), space, some) for one in (facts, better))
     assert (after.step_time_s <= before.step_time_s * (1 + 1e-12)).all()
