@@ -1,5 +1,6 @@
 """Faster hardware never makes a step slower, more memory never leaves fewer plans."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -29,6 +30,8 @@ def test_faster_hardware_never_makes_a_step_slower(assumptions, facts, name, fac
     np.testing.assert_array_equal(after["peak_bytes"], before["peak_bytes"])
 
 
+# Not three chunks per stage: with sends of a few GB/s, passes that wait for these still hide reductions only while they
+# compute, so a step may be longer by 3 % (docs/model/limits.md).
 OFFLOADING = {"offload": ["activations", "both"], "zero_stage": [1, 3], "recompute": ["none", "full"], "vpp": [1, 2]}
 OF_HOSTS = {"host_bandwidth": st.floats(1e9, 1e12), "node_bandwidth": st.floats(1e10, 1e13)}
 # A faster GPU stalls for longer: reductions that hide behind several chunks hide behind the stalls of all of them.
@@ -68,7 +71,7 @@ def test_faster_kernels_never_slow_a_pipeline_of_long_sends(facts, factor):
     assert_never_slower(*offloading(), facts, "vector_flops", factor)
 
 
-SPLIT = {"schedule": ["zb-h1", "dualpipe", "zb-v"], "zero_stage": [0, 1], "recompute": ["none", "full"]}
+SPLIT = {"zero_stage": [0, 1], "recompute": ["none", "full"]}
 # Kernels that HBM limits: more FLOP/s divide the backward otherwise, unless a part of it keeps its share of a kernel.
 BOUND = {
     "matrix_flops": 1e16, "vector_flops": 8.881662582e12, "hbm_bandwidth": 1e11, "fast_bandwidth": 7.791515653e12,
@@ -77,6 +80,9 @@ BOUND = {
 }  # fmt: skip
 
 
+# Under zb-h1 sends that hide are left out: a forward hides them behind gradients of weights that come later, so a step
+# with sends longer than a microbatch may be longer by 2.1 % (docs/model/limits.md).
+@pytest.mark.parametrize(("schedules", "hides"), [(("zb-h1",), False), (("dualpipe", "zb-v"), True)])
 @settings(max_examples=10)
 @given(
     facts=st.fixed_dictionaries(FACTS | OF_HOSTS),
@@ -85,9 +91,12 @@ BOUND = {
     seed=st.integers(0, 1000),
 )
 @example(facts=BOUND, name="matrix_flops", factor=1000.0, seed=1)
-def test_faster_hardware_never_slows_a_split_backward(facts, name, factor, seed):
+def test_faster_hardware_never_slows_a_split_backward(schedules, hides, facts, name, factor, seed):
     """The gradients of inputs are on the longest path of a pipeline, those of weights fill its gaps."""
-    assert_never_slower(*splitting(), facts, name, factor, seed)
+    problem, space, rows = splitting(schedules)
+    if not hides:
+        problem = replace(problem, assumptions=replace(problem.assumptions, pp_overlap=np.zeros(1)))
+    assert_never_slower(problem, space, rows, facts, name, factor, seed)
 
 
 def assert_never_slower(problem, space, rows, facts, name, factor, seed=None):
@@ -106,9 +115,9 @@ def offloading():
 
 
 @cache
-def splitting():
+def splitting(schedules):
     """The plans of a small model whose backwards are split."""
-    return searching(SPLIT)
+    return searching(SPLIT | {"schedule": list(schedules)})
 
 
 def searching(choices):
