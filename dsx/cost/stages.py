@@ -43,6 +43,11 @@ class Stack:
         return len(self.segments) == 1 and not self.first and not self.last
 
     @property
+    def alike(self) -> bool:
+        """Return whether all chunks of every priced pipeline hold the same layers of the body."""
+        return self.divided and len(self.segments) == 1
+
+    @property
     def embedding_and_head(self) -> tuple[int, ...]:
         """Kinds that only the first or only the last stage has."""
         return (*self.first, *self.last)
@@ -124,7 +129,7 @@ def stages(
     chunk = xp.ceil((stack.num_body_layers + 2.0 * counted) / chunks)
     last = xp.maximum(xp.floor(pp / holds.num_chains) - 1.0, none)
     indices, ends_of_runs = [none, last], []
-    if every_end or not (stack.divided and len(stack.segments) == 1):
+    if every_end or not stack.alike:
         # Otherwise all stages have the same body layers, and the first and the last one a further layer.
         indices.append(xp.minimum(one, last))
         ends_of_runs.append(xp.maximum(last - 1.0, none))
@@ -134,10 +139,15 @@ def stages(
         at_border = holds.stage_of(xp.floor((begin + counted) / chunk), pp, xp)
         indices += [at_border, xp.minimum(at_border + 1.0, last)]
         ends_of_runs.append(xp.maximum(at_border - 1.0, none))
-    ends_of_runs += [xp.minimum(sender, last) for sender in senders]
-    found = [
-        _stage_around(stack, index, holds, pp, vpp, chunk, counted) for index in (*indices, *ends_of_runs)
-    ]  # fmt: skip
+    if stack.alike and holds.in_rounds:
+        found = [_with_ends(stack, index, pp, vpp, chunk) for index in (*indices, *ends_of_runs)]
+        found += [_with_ends(stack, index, pp, vpp, chunk, sends=True) for index in senders]
+    else:
+        indices_of_senders = [xp.minimum(sender, last) for sender in senders]
+        found = [
+            _stage_around(stack, index, holds, pp, vpp, chunk, counted)
+            for index in (*indices, *ends_of_runs, *indices_of_senders)
+        ]
     return EvenStages(found[: len(indices)], found)
 
 
@@ -213,6 +223,35 @@ def _like_all(stack: Stack, share: PerPlan, pp: PerPlan, vpp: PerPlan, index: Pe
     chunk = share / vpp
     around = Around(mix(chunk), mix(chunk), before=mix(index * chunk), after=mix((pp - 1.0 - index) * chunk))
     return Stage(index, mix(share), around=around)
+
+
+def _with_ends(stack: Stack, index: PerPlan, pp: PerPlan, vpp: PerPlan, chunk: PerPlan, sends: bool = False) -> Stage:
+    """Return a stage of an even cut all of whose chunks hold `chunk` layers of the body, as `_stage_around` does.
+
+    A stage that `sends` to the next one is not the last one, but for a pipeline of one stage, which has no schedule.
+    Layers that chunks cannot have are left out.
+    """
+    final = index + (vpp - 1.0) * pp
+    one, none = xp.ones_like(index), xp.zeros_like(index)
+    is_first = xp.where(index == none, one, none)
+    is_last = None if sends else xp.where(index == pp - 1.0, one, none)
+    whole = stack.num_body_layers
+
+    def layers(chunks: PerPlan, first: PerPlan | None, last: PerPlan | None) -> Layers:
+        found = {
+            kind: (chunks * chunk) * (count / whole)
+            for kind, count in zip(stack.segments[0], stack.counts[0], strict=True)
+        }
+        ends = ((stack.first, first), (stack.last, last))
+        return found | {kind: held for kinds, held in ends if held is not None for kind in kinds}
+
+    around = Around(
+        first=layers(one, is_first, None if is_last is None else xp.where(vpp > 1.0, none, is_last)),
+        last=layers(one, xp.where(vpp > 1.0, none, is_first), is_last),
+        before=layers(index, one - is_first, None),
+        after=layers(pp * vpp - 1.0 - final, None, one if is_last is None else one - is_last),
+    )
+    return Stage(index, layers(vpp, is_first, is_last), around=around)
 
 
 def _stage_around(

@@ -143,17 +143,18 @@ def one_forward_one_backward_s(pipe: PipelineView, xp: Any) -> Any:
             )
         alternating = whole + (many - 1.0) * own.both + (fill + xp.maximum(drain, waits) - after)
         few = whole + (many - 1.0) * xp.maximum(own.forward, own.backward)
-        longest = xp.where(many > later + 1.0, alternating, few)
-        if stage.delays:
-            # So many of the last stages alone make a shorter round trip.
-            link_s = (whole - pipe.bare_s) / xp.maximum(pipe.pp - 1.0, xp.ones_like(many))
-            last = xp.maximum(rest * own.both, rest * whole / pipe.pp - (1.0 - rest / pipe.pp) * link_s)
-        else:
-            last = rest * xp.maximum(own.both, whole / pipe.pp)
-        round_trips = (rounds + 1.0) * whole + last
-        return xp.where(many > pipe.pp, xp.maximum(longest, round_trips), longest)
+        return xp.where(many > later + 1.0, alternating, few)
 
-    return pipe.largest([through(stage) for stage in pipe.stages])
+    longest = pipe.largest([through(stage) for stage in pipe.stages])
+    slowest = rest * pipe.largest([stage.own.both for stage in pipe.stages])
+    if pipe.first.delays:
+        # So many of the last stages alone make a shorter round trip.
+        link_s = (whole - pipe.bare_s) / xp.maximum(pipe.pp - 1.0, xp.ones_like(many))
+        last = xp.maximum(slowest, rest * whole / pipe.pp - (1.0 - rest / pipe.pp) * link_s)
+    else:
+        last = xp.maximum(slowest, rest * (whole / pipe.pp))
+    round_trips = (rounds + 1.0) * whole + last
+    return xp.where(many > pipe.pp, xp.maximum(longest, round_trips), longest)
 
 
 def any_one_forward_one_backward_s(cut: AnyCut, xp: Any) -> Any:

@@ -1,5 +1,7 @@
 """Stages of an even cut against a plain count of the layers of each chunk, and stages between boundaries."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -120,6 +122,22 @@ def test_the_second_stage_is_left_out_if_every_pipeline_divides_the_body(pp):
     # Borders between kinds may be anywhere.
     borders = Stack(counts=((4.0,), (18.0,)), segments=((1,), (2,)), divided=True)
     assert len(cut(borders, pp, 1)) == 7
+
+
+@pytest.mark.parametrize(("pp", "vpp"), [(1, 1), (2, 1), (11, 1), (2, 11), (11, 2)])
+def test_stages_that_all_hold_the_same_body_are_those_of_any_cut(pp, vpp):
+    body = Stack(counts=((16.0, 6.0),), segments=((1, 3),), first=(0,), last=(2,))
+    sizes = np.asarray([float(pp)]), np.asarray([float(vpp)])
+    senders = [np.asarray([float(index)]) for index in range(pp - 1)]
+    found = stages(replace(body, divided=True), *sizes, senders=senders).slowest
+    known = {float(stage.position[0]): stage for stage in stages(body, *sizes, senders=senders).slowest}
+    assert len(found) == 2 + len(senders)
+    for stage in found:
+        other = known[float(stage.position[0])]
+        pairs = zip((stage.layers, *stage.chunks_around), (other.layers, *other.chunks_around), strict=True)
+        for layers, others in pairs:
+            for kind, count in others.items():
+                np.testing.assert_array_equal(np.broadcast_to(layers.get(kind, 0.0), (1,)), count)
 
 
 def test_the_last_stage_holds_fewer_layers_if_nothing_divides():
