@@ -30,8 +30,6 @@ def test_faster_hardware_never_makes_a_step_slower(assumptions, facts, name, fac
     np.testing.assert_array_equal(after["peak_bytes"], before["peak_bytes"])
 
 
-# Not three chunks per stage: with sends of a few GB/s, passes that wait for these still hide reductions only while they
-# compute, so a step may be longer by 3 % (docs/model/limits.md).
 OFFLOADING = {"offload": ["activations", "both"], "zero_stage": [1, 3], "recompute": ["none", "full"], "vpp": [1, 2]}
 OF_HOSTS = {"host_bandwidth": st.floats(1e9, 1e12), "node_bandwidth": st.floats(1e10, 1e13)}
 # A faster GPU stalls for longer: reductions that hide behind several chunks hide behind the stalls of all of them.
@@ -53,8 +51,15 @@ STALLED = {
 @example(facts=STALLED, name="matrix_flops", factor=2.0, seed=1)
 @example(facts=STALLED | {"matrix_flops": 9999999999999674.0}, name="matrix_flops", factor=2.0, seed=1)
 def test_faster_hardware_never_makes_a_step_that_offloads_slower(facts, name, factor, seed):
-    """Collectives run beside transfers, so a faster kernel exposes no more of them than it saves."""
-    assert_never_slower(*offloading(), facts, name, factor, seed)
+    """Collectives run beside transfers, so a faster kernel exposes no more of them than it saves.
+
+    Several chunks and as many microbatches as stages are left out: passes that wait for sends of a few GB/s hide
+    reductions only while they compute, so a step may be longer by 3 % (docs/model/limits.md).
+    """
+    problem, space, rows = offloading()
+    columns = rows.choices
+    rows = rows.take((columns["vpp"] == 1) | (columns["num_microbatches"] > columns["pp"]))
+    assert_never_slower(problem, space, rows, facts, name, factor, seed)
 
 
 # Long sends: the path that ends with a round trip becomes the longest one, with one chunk per stage and with two.
