@@ -17,7 +17,7 @@ from dsx.space.divisors import all_divisors
 from dsx.space.enumerate import Arrays
 
 KEYS, CHOICES = 8, 64
-TILES, BUNDLES = 1024, 8
+TILES, BUNDLES = 256, 32
 PADDING = -1
 _CHUNK = 1 << 17  # choices of a chunk, unless one block has more
 
