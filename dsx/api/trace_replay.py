@@ -201,7 +201,9 @@ def _check(found: TraceFolder, ranks: Sequence[RankTrace]) -> None:
         raise TraceError(f"{found.path}: {faults[0]}{more}")
 
 
-def _remark(whole: TraceFolder, found: TraceFolder, assumptions: str, domain: int, slow: Mapping[int, float]) -> None:
+def _remark(
+    whole: TraceFolder, found: TraceFolder, assumptions: AssumptionsSpec, domain: int, slow: Mapping[int, float]
+) -> None:
     """Say where a replay differs from what the manifest says of the trace."""
     traced = whole.manifest.get("assumptions")
     if isinstance(traced, str) and traced != assumptions.name:

@@ -155,7 +155,7 @@ class LinkSends(NamedTuple):
 
     def _ends(self, position: PerPlan, choices: Choices) -> tuple[Bool[Array, "*#plans"], Bool[Array, "*#plans"]]:
         """Return whether stages are the last one, and the first one."""
-        return position >= choices.pp - 1.0, position <= 0.0
+        return xp.asarray(position >= choices.pp - 1.0), xp.asarray(position <= 0.0)
 
     def _around_s(self, choices: Choices) -> PerPlan:
         """Return the seconds of a send from the last stage to the first one, for a next chunk."""
@@ -187,7 +187,9 @@ class MeanSends(NamedTuple):
         exposed_s = 0.5 * self.chunk_s
         later = holds.count(choices.pp, choices.vpp) - 1.0 - holds.last(position, choices.pp, choices.vpp)
         chunks = (choices.vpp * exposed_s, exposed_s, exposed_s, position * self.middle_s(choices))
-        return StageSends(*(Passes(seconds, seconds) for seconds in (*chunks, later * self.middle_s(choices))))
+        own, first, last, before = (Passes(seconds, seconds) for seconds in chunks)
+        after_s = later * self.middle_s(choices)
+        return StageSends(own, first, last, before, Passes(after_s, after_s))
 
     def hops_s(self, position: PerPlan, choices: Choices) -> tuple[PerPlan, PerPlan]:
         """As for `LinkSends`."""

@@ -43,10 +43,11 @@ class Delays(NamedTuple):
         """Return by how much an earlier stage, or its sends one after the other, take longer than the first chunk."""
         return xp.maximum(self.waits[way], self.longest_s - first[way])
 
-    def alternating_s(self, own: Passes, mean_s: Any, behind: tuple[Any, float], xp: Any) -> Any:
+    def alternating_s(self, own: Any, mean_s: Any, behind: tuple[Any, float], xp: Any) -> Any:
         """Return the seconds by which so many microbatches of alternating passes take longer than those passes.
 
-        A forward goes to a neighbour, like the mean stage, and a backward comes back from it. `behind` has the number
+        `own` and `mean_s` are the seconds of both passes, on the stage and on the mean one. A forward goes to a
+        neighbour, like the mean stage, and a backward comes back from it. `behind` has the number
         of microbatches, and how many of them are under way together.
         """
         many, together = behind
