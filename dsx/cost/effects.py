@@ -7,7 +7,7 @@ it; each plan has one of them. An effect never makes a plan slower, so a layer w
 
 import functools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -96,16 +96,25 @@ def lacked(conditions: Sequence[Condition], fields: Sequence[str]) -> tuple[Fiel
 
 
 def of_plans(
-    sets: Sequence[Fields], conditions: Sequence[Condition], columns: Mapping[str, Any], values: Sequence[Any]
-) -> Any:
-    """Return the value of each plan: the first one of `values` with all effects, then those without each of `sets`.
+    sets: Sequence[Fields], conditions: Sequence[Condition], columns: Mapping[str, Any]
+) -> Callable[[Sequence[Any]], Any]:
+    """Return what chooses the value of each plan: of values with all effects first, then without each of `sets`.
 
     `columns` has the choices of the step, names as codes.
     """
     names = {name for together in sets for name in together}
     holds = {one.field: one.holds(columns) for one in conditions if one.field in names}
-    found, *others = values
-    for together, value in zip(sets, others, strict=True):
-        here = [xp.logical_not(held) if name in together else held for name, held in holds.items()]
-        found = xp.where(functools.reduce(operator.and_, here), value, found)
-    return found
+    lacking = [
+        functools.reduce(
+            operator.and_, [xp.logical_not(held) if name in together else held for name, held in holds.items()]
+        )
+        for together in sets
+    ]
+
+    def chosen(values: Sequence[Any]) -> Any:
+        found, *others = values
+        for lack, value in zip(lacking, others, strict=True):
+            found = xp.where(lack, value, found)
+        return found
+
+    return chosen

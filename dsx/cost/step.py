@@ -143,7 +143,7 @@ def with_effects(
     """Return the costs of each layer kind with the effects that each plan has (`dsx.cost.effects`)."""
     conditions = of_steps(assumptions.conditions, searched)
     columns = {name: getattr(choices, name) for name in STEP_COLUMNS}
-    return [kind.of_effects(functools.partial(of_plans, kind.lacked, conditions, columns)) for kind in kinds]
+    return [kind.of_effects(of_plans(kind.lacked, conditions, columns)) for kind in kinds]
 
 
 def pipeline_of(costs: StageCosts, cuts: Mapping[StageChunks, Cut]) -> Pipeline:

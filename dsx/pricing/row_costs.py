@@ -1,6 +1,5 @@
 """The costs of rows: plans of one problem, given by candidate columns or by positions in a table of layer costs."""
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -140,7 +139,7 @@ def _under_own_value(
         forward_s, *backward_s = fields["contended_s"]
         fields["contended_s"] = (forward_s, backward_s[none], np.stack(backward_s)[own, np.arange(len(own))])
     found = LayerCosts(**fields, modes=((NONE_CODE,), (_OWN,)), lacked=costs.lacked)
-    return found.of_effects(functools.partial(of_plans, costs.lacked, conditions, rows.choices))
+    return found.of_effects(of_plans(costs.lacked, conditions, rows.choices))
 
 
 def machines(problem: Problem, points: np.ndarray, dtype: type = np.float64) -> tuple[Cluster, Assumptions]:
