@@ -104,7 +104,8 @@ class Matrices:
     axes: tuple[tuple[str, ...], ...] = static()  # that divide each
 
 
-_PER_WORK = (
+# Fields of a layer's work with a value for each work.
+PER_WORK = (
     "matrix",
     "vector",
     "bytes",
@@ -166,7 +167,7 @@ class LayerWork:
         outer: tuple[Mapping[str, PerKey], ...] = (),
     ) -> "LayerWork":
         """Return the selected works for other keys: `which` has the work of each key, among the selected ones."""
-        picked = {name: getattr(self, name)[..., works] for name in _PER_WORK}
+        picked = {name: getattr(self, name)[..., works] for name in PER_WORK}
         sizes = {axis: size[works] for axis, size in self.sizes.items()}
         multiplies = Multiplies(**{name: getattr(self.multiplies, name)[..., works] for name in _SIZES})
         measured = self.measured and MeasuredTimes(

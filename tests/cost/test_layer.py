@@ -9,7 +9,7 @@ from cost.records import machine, make_assumptions
 
 from dsx.cost.layer import WeightGroup, kernel_times, layer_costs, weight_groups
 from dsx.cost.recompute_modes import Mode
-from dsx.cost.work import CollectiveShape, LayerWork, Multiplies, MultiplyShape
+from dsx.cost.work import PER_WORK, CollectiveShape, LayerWork, Multiplies, MultiplyShape
 from dsx.graph.match import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER
 
 FORWARD, BACKWARD = 0, 1
@@ -312,22 +312,9 @@ def two_works(works, shares, which):
     """Some of two works that differ in everything, for keys with some shares."""
     one = work(WORK_SHAPES, [8e9, 4e9, 2e9], 4.0, 15e9, ([2e9, 4e9, 5e8], [("cp",), ("tp", "cp"), ()]))
     factor = np.array([1.0, 2.0])[works]
-    scaled = (
-        "matrix",
-        "vector",
-        "bytes",
-        "unfused",
-        "volumes",
-        "weights",
-        "stash",
-        "working",
-        "scattered",
-        "boundary",
-        "panels",
-    )
     return replace(
         one,
-        **{name: np.asarray(np.asarray(getattr(one, name)) * factor) for name in scaled},
+        **{name: np.asarray(np.asarray(getattr(one, name)) * factor) for name in PER_WORK},
         multiplies=Multiplies(*[np.zeros((0, len(works)))] * 5),
         sizes={axis: np.asarray(np.asarray(size) * factor) for axis, size in one.sizes.items()},
         shares={axis: np.asarray(column) for axis, column in shares.items()},

@@ -32,6 +32,13 @@ def test_faster_hardware_never_makes_a_step_slower(assumptions, facts, name, fac
 
 OFFLOADING = {"offload": ["activations", "both"], "zero_stage": [1, 3], "recompute": ["none", "full"], "vpp": [1, 2]}
 OF_HOSTS = {"host_bandwidth": st.floats(1e9, 1e12), "node_bandwidth": st.floats(1e10, 1e13)}
+# One fact of a machine with a host becomes better.
+DRAWN = given(
+    facts=st.fixed_dictionaries(FACTS | OF_HOSTS),
+    name=st.sampled_from(sorted(FACTS | OF_HOSTS)),
+    factor=st.floats(1, 1000),
+    seed=st.integers(0, 1000),
+)
 # A faster GPU stalls for longer: reductions that hide behind several chunks hide behind the stalls of all of them.
 STALLED = {
     "matrix_flops": 1.2e16, "vector_flops": 1e12, "hbm_bandwidth": 7.613466698604e12, "fast_bandwidth": 1e10,
@@ -42,12 +49,7 @@ STALLED = {
 
 @pytest.mark.sampled(2)
 @settings(max_examples=10)
-@given(
-    facts=st.fixed_dictionaries(FACTS | OF_HOSTS),
-    name=st.sampled_from(sorted(FACTS | OF_HOSTS)),
-    factor=st.floats(1, 1000),
-    seed=st.integers(0, 1000),
-)
+@DRAWN
 @example(facts=STALLED, name="matrix_flops", factor=2.0, seed=1)
 @example(facts=STALLED | {"matrix_flops": 9999999999999674.0}, name="matrix_flops", factor=2.0, seed=1)
 def test_faster_hardware_never_makes_a_step_that_offloads_slower(facts, name, factor, seed):
@@ -89,12 +91,7 @@ BOUND = {
 # with sends longer than a microbatch may be longer by 2.1 % (docs/model/limits.md).
 @pytest.mark.parametrize(("schedules", "hides"), [(("zb-h1",), False), (("dualpipe", "zb-v"), True)])
 @settings(max_examples=10)
-@given(
-    facts=st.fixed_dictionaries(FACTS | OF_HOSTS),
-    name=st.sampled_from(sorted(FACTS | OF_HOSTS)),
-    factor=st.floats(1, 1000),
-    seed=st.integers(0, 1000),
-)
+@DRAWN
 @example(facts=BOUND, name="matrix_flops", factor=1000.0, seed=1)
 def test_faster_hardware_never_slows_a_split_backward(schedules, hides, facts, name, factor, seed):
     """The gradients of inputs are on the longest path of a pipeline, those of weights fill its gaps."""
