@@ -28,7 +28,7 @@ from dsx.launching.launch import Launch
 GROUPS = {
     "Ask for a plan": (
         *("Job", "best", "BestPlans", "evaluate", "Evaluation", "why", "Explanation", "partition", "Partition"),
-        *("several_jobs", "SeveralJobs", "training_run", "TrainingRun", "launch", "launch_folder", "LaunchFiles"),
+        *("several_jobs", "SeveralJobs", "training_run", "TrainingRun", "launch", "check_launch", "LaunchFiles"),
         *("Plan", "Launch"),
     ),
     "Sweeps and result sets": (

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from dsx.api.import_hf import import_hf as import_hf
     from dsx.api.job import Job as Job
     from dsx.api.launch import LaunchFiles as LaunchFiles
+    from dsx.api.launch import check_launch as check_launch
     from dsx.api.launch import launch as launch
-    from dsx.api.launch import launch_folder as launch_folder
     from dsx.api.layer_description import LayerDescription as LayerDescription
     from dsx.api.layer_description import layer as layer
     from dsx.api.layer_table import TablePartition as TablePartition
@@ -114,7 +114,7 @@ _HOMES = {
     "import_hf": "dsx.api.import_hf",
     "keep_compiled": "dsx.api.compiled",
     "launch": "dsx.api.launch",
-    "launch_folder": "dsx.api.launch",
+    "check_launch": "dsx.api.launch",
     "layer": "dsx.api.layer_description",
     "load": "dsx.results.store",
     "measure": "dsx.api.measure",

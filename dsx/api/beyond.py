@@ -93,12 +93,12 @@ def spaces_for(framework: FrameworkSpec, found: Searched, asked: Asked) -> Searc
     if asked.strategies and not run:
         return None
     built = dict(zip(found.problem.strategies, found.problem.models, strict=True))
-    if _layers(found.problem.assumptions_spec) != _layers(job.assumptions.run_by(framework)):
-        built = {}
     try:
+        if _layers(found.problem.assumptions_spec) != _layers(job.assumptions.run_by(framework)):
+            built = {}
         other = searched(job.inputs, run, framework, job.sequence_length, built=built)
     except InputError:
-        return None  # it runs no strategy that the model can have
+        return None  # it runs no strategy that the model can have, or its file is faulty
     problems = [problem.searching(asked.fix) for problem in problems_of(asked.partition, other.problem)]
     return spaces_of(problems, job.num_gpus, job.global_batch_size, asked.fix, asked.limit)
 

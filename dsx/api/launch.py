@@ -18,9 +18,9 @@ from dsx.display.job_text import job_text, step_text
 from dsx.errors import InputError, StoreError, UnknownNameError
 from dsx.files import write_whole
 from dsx.launching.architecture import architecture_of
-from dsx.launching.files import FRAMEWORKS, launch_files
+from dsx.launching.files import FRAMEWORKS, launch_files, refused_of_job, refused_text
 from dsx.launching.hosts import host_variables
-from dsx.launching.request import SCRIPT, Request
+from dsx.launching.request import SCRIPT, Framework, Request
 from dsx.launching.run import run_of
 from dsx.pricing.evaluate import Evaluation as Priced
 from dsx.pricing.evaluate import price_plan
@@ -111,13 +111,11 @@ def launch(
 
     Raises InputError if the plan breaks rules other than those of memory and of filled fast domains, or the framework
     cannot run it, with each part that it cannot and the nearest that it can; UnknownNameError for an unknown framework,
-    StoreError for a file that dsx did not write, what `launch_folder` raises, and what `dsx.evaluate` or `dsx.why_row`
-    raise.
+    StoreError for a folder that cannot be written or has a file that dsx did not write, and what `dsx.evaluate` or
+    `dsx.why_row` raise.
     """
-    folder = None if out is None else launch_folder(out)
-    known = FRAMEWORKS.get(one_text("framework", framework, DEFAULT_FRAMEWORK))
-    if known is None:
-        raise UnknownNameError("framework", framework, FRAMEWORKS)
+    folder = None if out is None else _folder(out)
+    known = _known(framework)
     if isinstance(job, Job):
         if hardware:
             raise InputError("hardware: a job has its cluster; only a row of a result set is chosen by it")
@@ -182,7 +180,27 @@ def _head(problem: "Problem", priced: Priced) -> list[str]:
     ]
 
 
-def launch_folder(out: str | Path) -> Path:
+def check_launch(job: Job, framework: str, out: str | Path) -> None:
+    """Raise what `launch` raises for every plan of a job, before one is searched.
+
+    Raises InputError if the framework has no such model or runs on no such device, UnknownNameError for an unknown
+    framework, and for the folder what `launch` raises.
+    """
+    _folder(out)
+    known = _known(framework)
+    assumptions = checked(job).run_by(known.limits).assumptions
+    if found := refused_of_job(known, architecture_of(job.model, assumptions), job.cluster.device):
+        raise InputError(f"{known.title} cannot run any plan of {printable(job.model.name)}:\n{refused_text(found)}")
+
+
+def _known(framework: str) -> Framework:
+    known = FRAMEWORKS.get(one_text("framework", framework, DEFAULT_FRAMEWORK))
+    if known is None:
+        raise UnknownNameError("framework", framework, FRAMEWORKS)
+    return known
+
+
+def _folder(out: str | Path) -> Path:
     """Return the folder `out`, which launch files can be written to; it need not exist yet.
 
     Raises InputError for an empty name, StoreError if there can be no such folder, or if it has a script that dsx did

@@ -16,17 +16,16 @@ FrameworkName = Annotated[
 ]
 
 
-def launcher_of(framework: str | None, folder: str) -> str:
+def launcher_of(framework: str | None) -> str:
     """Return the framework whose launch files a search writes: that whose plans it searches, else the first.
 
-    Raises InputError for a framework without launch files, StoreError for a folder that cannot be written.
+    Raises InputError for a framework without launch files.
     """
     if framework is not None and framework not in FRAMEWORKS:
         raise InputError(
             f"--launch: framework {framework!r} has no launch files; leave out --launch, or --framework for "
             f"Megatron-LM's plans; dsx launch writes a plan for {', '.join(FRAMEWORKS)}"
         )
-    dsx.launch_folder(folder)
     return framework or FRAMEWORKS[0]
 
 

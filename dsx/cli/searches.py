@@ -113,10 +113,13 @@ def best(
     _check_of(question, Question.of_several, {"--objective": objective})
     _check_of(question, Question.of_one, {"--top": top})
     _check_sizes(question, num_gpus, global_batch_size, cluster)
-    launcher = None if launch_to is None else launcher_of(framework, launch_to)
+    launcher = None if launch_to is None else launcher_of(framework)
     sizes = (num_gpus[0] if num_gpus else 1, global_batch_size[0], sequence_length)
     jobs = [dsx.Job(model, one, *sizes, assumptions, set=assignments, operator_times=operator_times) for one in cluster]
     job = jobs[0]
+    if launch_to is not None and launcher is not None:
+        for one in jobs:
+            dsx.check_launch(one, launcher, launch_to)
     if plot:
         dsx.image_format(plot)  # a wrong suffix is said before the searches
     dsx.keep_compiled()

@@ -8,12 +8,15 @@ from collections.abc import Sequence
 
 from dsx.errors import InputError
 from dsx.launching import deepspeed, torchtitan
+from dsx.launching.architecture import Architecture
 from dsx.launching.assumed import assumed_lines
 from dsx.launching.hosts import host_lines
 from dsx.launching.megatron import flags_of
 from dsx.launching.megatron_script import (
     BRIDGE,
     fields_of_recipe,
+    not_of_bridge,
+    not_of_core,
     refused_by_bridge,
     refused_by_core,
     write_recipe,
@@ -23,7 +26,7 @@ from dsx.launching.request import Framework, Refused, Request, Written, uneven_s
 from dsx.space.boxes import broken
 from dsx.space.choices import BY_NAME
 from dsx.space.frameworks import of_regions, read_framework
-from dsx.spec.cluster import GPU_SOFTWARE
+from dsx.spec.cluster import GPU_SOFTWARE, DeviceSpec
 from dsx.spec.framework import BoxSpec
 
 FRAMEWORKS = {
@@ -32,18 +35,20 @@ FRAMEWORKS = {
         "megatron",
         GPU_SOFTWARE,
         refused_by_core,
+        not_of_core,
         write_script,
         flags_of,
         ("MEGATRON_LM=/path/of/Megatron-LM",),
     ),
     "megatron-bridge": Framework(
-        BRIDGE, "megatron-bridge", GPU_SOFTWARE, refused_by_bridge, write_recipe, fields_of_recipe
+        BRIDGE, "megatron-bridge", GPU_SOFTWARE, refused_by_bridge, not_of_bridge, write_recipe, fields_of_recipe
     ),
     "torchtitan": Framework(
         torchtitan.NAME,
         "torchtitan",
         GPU_SOFTWARE,
         torchtitan.refused,
+        torchtitan.no_model,
         torchtitan.write,
         torchtitan.settings,
         torchtitan.NEEDS,
@@ -53,6 +58,7 @@ FRAMEWORKS = {
         "deepspeed",
         (*GPU_SOFTWARE, "synapseai"),
         deepspeed.refused,
+        lambda _: [],  # whose models are of the user's program
         deepspeed.write,
         deepspeed.settings,
         deepspeed.NEEDS,
@@ -66,17 +72,29 @@ def launch_files(framework: Framework, request: Request, head: Sequence[str]) ->
     Raises InputError, with each part of the plan that the framework cannot run, and the nearest that it can.
     """
     if found := refused(framework, request):
-        parts = "\n".join(f"  {part}{f'; nearest: {nearest}' if nearest else ''}" for part, nearest in found)
-        raise InputError(f"{framework.title} cannot run the plan:\n{parts}")
+        raise InputError(f"{framework.title} cannot run the plan:\n{refused_text(found)}")
     return framework.write(request, [*head, *host_lines(request), "", *assumed_lines(request.run.assumptions), ""])
+
+
+def refused_text(found: Sequence[Refused]) -> str:
+    """Return what a framework cannot run as lines."""
+    return "\n".join(f"  {part}{f'; nearest: {nearest}' if nearest else ''}" for part, nearest in found)
+
+
+def refused_of_job(framework: Framework, shape: Architecture, device: DeviceSpec) -> list[Refused]:
+    """Return what a framework cannot run of a model and a device, whatever the plan."""
+    if device.software not in framework.software:
+        part = f"{device.name}, which is programmed with {device.software}"
+        return [Refused(part, f"a device of {' or '.join(framework.software)}")]
+    return framework.no_model(shape)
 
 
 def refused(framework: Framework, request: Request) -> list[Refused]:
     """Return what a framework cannot run of a plan."""
     device = request.run.device
+    of_job = refused_of_job(framework, request.shape, device)
     if device.software not in framework.software:
-        part = f"{device.name}, which is programmed with {device.software}"
-        return [Refused(part, f"a device of {' or '.join(framework.software)}")]
+        return of_job
     known, optimizer = read_framework(framework.limits), request.run.assumptions.optimizer
     limits = of_regions(known.with_optimizer(optimizer), request.run.regions)
     if not limits.runs:
@@ -90,7 +108,8 @@ def refused(framework: Framework, request: Request) -> list[Refused]:
         parts = limits.cp_parts * cp
         found += uneven_sequence(request.run, parts, f"{limits.cp_parts} * cp={cp}")
     columns = {column for column, _ in ((part.part.partition("=")[0], part) for part in found)}
-    return found + [part for part in framework.refused(request) if part.part.partition("=")[0] not in columns]
+    others = [part for part in framework.refused(request) if part.part.partition("=")[0] not in columns]
+    return [*found, *others, *of_job]
 
 
 def _nearest(box: BoxSpec, column: str, value: object) -> str:

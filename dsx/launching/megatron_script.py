@@ -28,12 +28,26 @@ def refused_by_core(request: Request) -> list[Refused]:
     """Return what Megatron Core cannot run of a plan, beyond the columns that its file in data/frameworks limits."""
     launch = megatron_core(request.run)
     found = [Refused(part, _nearest(part)) for part in (launch.lost if launch.none_since else ())]
-    return found + [Refused(part, "a recipe of your own") for part in refused_model(request.shape)]
+    return found
+
+
+def not_of_core(shape: Architecture) -> list[Refused]:
+    """Return what Megatron Core's GPT model has not of a model."""
+    return [Refused(part, "a recipe of your own") for part in refused_model(shape)]
 
 
 def refused_by_bridge(request: Request) -> list[Refused]:
     """Return what `refused_by_core` does, in the name of Megatron-Bridge."""
-    return [Refused(*(text.replace(NAME, BRIDGE) for text in one)) for one in refused_by_core(request)]
+    return _of_bridge(refused_by_core(request))
+
+
+def not_of_bridge(shape: Architecture) -> list[Refused]:
+    """Return what `not_of_core` does, in the name of Megatron-Bridge."""
+    return _of_bridge(not_of_core(shape))
+
+
+def _of_bridge(found: list[Refused]) -> list[Refused]:
+    return [Refused(*(text.replace(NAME, BRIDGE) for text in one)) for one in found]
 
 
 def _nearest(part: str) -> str:

@@ -54,7 +54,8 @@ class Framework:
     title: str  # as people write it
     limits: str  # its file in data/frameworks
     software: tuple[str, ...]  # platforms of devices that it runs on
-    refused: Callable[[Request], list[Refused]]  # beyond `limits` and `software`
+    refused: Callable[[Request], list[Refused]]  # beyond `limits`, `software` and `no_model`
+    no_model: Callable[[Architecture], list[Refused]]  # what of a model it has in none
     write: Writer
     settings: Callable[[Run, ModelSpec], Launch]  # of a plan alone
     needs: tuple[str, ...] = ()  # environment variables without which the script does not start, with examples

@@ -61,10 +61,10 @@ def refused(request: Request) -> list[Refused]:
         found.append(Refused(f"pp={run['pp']}: {NAME} ties embedding and head of one stage alone", "pp=1"))
     if run.experts is not None and run.experts.tp > 1:
         found.append(Refused(f"experts divided by tp={run.experts.tp}", "experts divided by ep alone"))
-    return found + [Refused(f"{part}: no model of {NAME} has that", _ELSEWHERE) for part in _no_model(shape)]
+    return found
 
 
-def _no_model(shape: Architecture) -> list[str]:
+def no_model(shape: Architecture) -> list[Refused]:
     """Return what no model of the parts has."""
     experts = shape.experts
     parts = {
@@ -79,7 +79,8 @@ def _no_model(shape: Architecture) -> list[str]:
         "multi-token prediction": shape.predictions > 0,
         "no embedding": shape.vocabulary is None,
     }
-    return [*shape.unusual, *(part for part, there in parts.items() if there)]
+    found = [*shape.unusual, *(part for part, there in parts.items() if there)]
+    return [Refused(f"{part}: no model of {NAME} has that", _ELSEWHERE) for part in found]
 
 
 def _schedule(run: Run) -> str | None:
@@ -91,7 +92,7 @@ def settings(run: Run, spec: ModelSpec) -> Launch:
     """Return the settings of a run as fields of TorchTitan's Trainer.Config."""
     shape = architecture_of(spec, run.assumptions)
     words = Launch((), (), framework="torchtitan", title=f"{NAME} settings")
-    if found := refused(Request(run, shape, "", run.number("num_gpus"))):
+    if found := [*refused(Request(run, shape, "", run.number("num_gpus"))), *no_model(shape)]:
         return replace(words, lost=tuple(part for part, _ in found), none_since=f"{NAME} cannot run it")
     sections: dict[str, dict[str, object]] = {"training": _training(run), "parallelism": _parallelism(run)}
     sections["compile"] = {"components": _compiled(run), "enable_async_tensor_parallel": _asynchronous(run)}

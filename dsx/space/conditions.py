@@ -67,11 +67,12 @@ class Condition:
 def conditions_of(spec: AssumptionsSpec) -> tuple[Condition, ...]:
     """Return the conditions of an assumption set; its needs of the platform, which `on_platform` settles, count as met.
 
-    Raises SpecError for a column or a value that no plan has, and for a condition of both the shard key and the step.
+    Raises SpecError, with its file and line, for a column or a value that no plan has, and for a condition of both the
+    shard key and the step.
     """
     found: list[Condition] = []
     for field, stated in spec.conditions.stated.items():
-        fault = functools.partial(_fault, spec, field)
+        fault = functools.partial(spec.fault, ("conditions", field, "needs"))
         of_plans = [need for need in stated.needs if all(comparison.column != PLATFORM for comparison in need)]
         needs = tuple(tuple(_test(comparison, fault) for comparison in need) for need in of_plans)
         condition = Condition(field, needs, float(stated.otherwise))
@@ -117,10 +118,6 @@ def for_plan(spec: AssumptionsSpec, plan: Mapping[str, Any]) -> AssumptionsSpec:
             value = getattr(spec, condition.field)
             changed[condition.field] = worse(condition.field, value, condition.otherwise, min, max)
     return spec.settled(changed, type(spec.conditions)())
-
-
-def _fault(spec: AssumptionsSpec, field: str, what: str) -> SpecError:
-    return SpecError(f"assumption set {spec.name!r}: conditions.{field}: {what}")
 
 
 def _test(comparison: Comparison, fault: Callable[[str], SpecError]) -> Test:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_a
 
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator
 
-from dsx.errors import did_you_mean
+from dsx.errors import SpecError, did_you_mean
 from dsx.spec.attention_kernels import AttentionKernels
 from dsx.spec.between import Bounds, bounds_of, without_bounds
 from dsx.spec.cluster import Platform
 from dsx.spec.conditions import ConditionsSpec, with_conditions
-from dsx.spec.document import Document, merged
+from dsx.spec.document import Document, KeyPath, merged
 from dsx.spec.extends import extended
 from dsx.spec.known_errors import AdaptedSpec, EffectsSpec, FreeSpec, IntervalSpec, MemoryIntervalSpec, TrainedOnSpec
 from dsx.spec.load import Given, Spec, overridden, statements
@@ -77,6 +77,8 @@ class _Statement:
     """How a set was stated, which is no part of what it states."""
 
     documents: tuple[Document, ...] = field(default=(), compare=False)  # files and overrides, without the stack
+    # All fields with their places, those of the stack and of the framework too.
+    document: Document = field(default=Document({}, {(): "assumptions"}), compare=False)
     changed: frozenset[str] = field(default=frozenset(), compare=False)  # fields that a copy has otherwise
     stack_given: bool = field(default=False, compare=False)  # whether an override names the stack
     framework: "FrameworkSpec | None" = field(default=None, compare=False)  # that it is resolved for
@@ -246,6 +248,10 @@ class AssumptionsSpec(Spec):
 
     _statement: _Statement = PrivateAttr(default=_Statement())
 
+    def fault(self, path: KeyPath, text: object) -> SpecError:
+        """Return the error of what is stated at `path`, with the file and line: of the set, stack or framework."""
+        return self._statement.document.fault(path, text)
+
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy with other values, which it has with any stack, and for every plan."""
         values = dict(update or {})
@@ -295,7 +301,7 @@ class AssumptionsSpec(Spec):
         found = validate(document, type(self))
         kept = {name: getattr(self, name) for name in self._statement.changed - {STACK, FRAMEWORK}}
         named = {} if statement.framework is None else {FRAMEWORK: statement.framework.name}
-        found._statement = replace(statement, changed=frozenset())
+        found._statement = replace(statement, document=document, changed=frozenset())
         return found.model_copy(update=kept | named)
 
     @field_validator("specialise")
@@ -339,7 +345,7 @@ def load_fitted(
     spec = validate(plain, AssumptionsSpec)
     before = given._statement if isinstance(given, AssumptionsSpec) else _Statement()
     named = {path for path, _ in overrides}
-    spec._statement = _Statement(stated, stack_given=before.stack_given or STACK in named)
+    spec._statement = _Statement(stated, plain, stack_given=before.stack_given or STACK in named)
     check_names(spec, changed, near)
     if before.framework is not None and FRAMEWORK not in named:
         spec = spec.run_by(before.framework)

@@ -7,7 +7,7 @@ Not modelled: clusters of different devices.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -43,6 +43,7 @@ from dsx.spec.value_types import (
 
 # The programming platform of a device, which decides what launchers and kernels run on it.
 Platform = Literal["cuda", "rocm", "xla", "synapseai", "neuron"]
+PLATFORMS: tuple[str, ...] = get_args(Platform)
 GPU_SOFTWARE: tuple[Platform, ...] = ("cuda", "rocm")  # of GPUs, whose multiprocessors run tiles in waves
 
 

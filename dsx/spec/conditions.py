@@ -17,6 +17,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
+from dsx.errors import did_you_mean
+from dsx.spec.cluster import PLATFORMS
 from dsx.spec.document import Document, is_sourced
 from dsx.spec.load import Spec
 from dsx.spec.value_types import Seconds, Share
@@ -50,7 +52,7 @@ def _need(stated: object) -> Need:
     found: list[Comparison] = []
     for part in stated.split(" or "):
         if match := _COMPARISON.fullmatch(part.strip()):
-            found.append(Comparison(match[1], match[2], (match[3],)))
+            found.append(_compared(match[1], match[2], match[3]))
         elif match := _ABSENCE.fullmatch(part.strip()):
             found.append(Comparison(match[1], WITHOUT, tuple(match[2].split())))
         else:
@@ -59,6 +61,14 @@ def _need(stated: object) -> Need:
                 "'recompute without full experts'"
             )
     return tuple(found)
+
+
+def _compared(column: str, relation: str, bound: str) -> Comparison:
+    if column == PLATFORM and bound not in PLATFORMS:
+        raise ValueError(f"{PLATFORM} has no {bound!r}{did_you_mean(bound, PLATFORMS)} (known: {', '.join(PLATFORMS)})")
+    if column == PLATFORM and relation not in ("==", "!="):
+        raise ValueError(f"{PLATFORM} {relation} {bound}: a platform is compared with == or !=")
+    return Comparison(column, relation, (bound,))
 
 
 def _texts(needs: list[Need]) -> list[str]:

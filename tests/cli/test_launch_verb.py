@@ -82,6 +82,25 @@ def test_an_edited_file_is_replaced_with_a_word_and_modes_follow_the_umask(run, 
     assert "mine/launch.sh had other content, and is replaced" in run(*write).err
 
 
+@pytest.mark.parametrize(
+    ("framework", "model", "cluster", "part"),
+    [
+        ("torchtitan", "gpt3-5b", "h100-nvs8", "layer norms: no model of TorchTitan has that"),
+        ("megatron", "nemotron-h-8b", "h100-nvs8", "layers of the kind"),
+        ("deepspeed", "llama-3-8b", "tpu-v5p", "programmed with xla"),
+    ],
+)
+def test_a_job_that_a_framework_cannot_launch_is_said_before_its_search(
+    run, folder, monkeypatch, framework, model, cluster, part
+):
+    monkeypatch.setattr("dsx.best", lambda *_, **__: pytest.fail("searched"))
+    job = ("--model", model, "--cluster", cluster, "--num-gpus", 16, "--global-batch-size", 32)
+    done = run("best", *job, "--framework", framework, "--launch", "here")
+    assert done.code == 2
+    assert f"cannot run any plan of {model}" in done.err
+    assert part in done.err
+
+
 def test_the_fastest_plan_is_written(run, folder):
     few = ("--strategy", "1d", "--fix", "pp=1", "--fix", "tp=1,2", "--fix", "zero_stage=1", "--fix", "recompute=none")
     few += ("--fix", "offload=none", "--partition", "even")

@@ -83,12 +83,33 @@ def test_conditions_survive_the_file_of_a_result_set():
         (["recompute == norm"], "did you mean"),
         (["pp <= many"], "expected a whole number or a column"),
         (["tp_nvs == tp", "pp == 1"], "either degrees and shares"),
+        (["platform == cud"], "platform has no 'cud'; did you mean 'cuda'"),
+        (["platform < cuda"], "compared with == or !="),
         ([], "has no entries"),
     ],
 )
 def test_needs_that_say_nothing_are_refused(needs, message):
     with pytest.raises(SpecError, match=message):
         conditions_of(stated(needs))
+
+
+@pytest.mark.parametrize("need", ["vpq > 1", "vpp >> 1", "vpp > 1, tp > 2", "schedule == 2f2b", "platform == cud"])
+@pytest.mark.parametrize("kind", ["framework", "stack", "set"])
+def test_a_malformed_need_is_said_with_its_file_and_line(tmp_path, kind, need):
+    file = tmp_path / "own.yaml"
+    head = "name: own\ndescription: a test\nsource: a test\n"
+    condition = f"{{needs: [{need}], otherwise: 0}}"
+    value = f"{{value: 0.5, source: a test, needs: [{need}], otherwise: 0}}"
+    with pytest.raises(SpecError, match=r"own\.yaml:5: conditions\.pp_overlap\.needs"):
+        if kind == "framework":
+            file.write_text(f"{head}assume:\n  conditions: {{pp_overlap: {condition}}}\nruns: [{{}}]\n")
+            conditions_of(load_assumptions("default").run_by(read_framework(str(file))))
+        elif kind == "stack":
+            file.write_text(f"{head}assume:\n  pp_overlap: {value}\nsoftware: {{since: 2023}}\n")
+            conditions_of(load_assumptions("default", [("stack", str(file))]))
+        else:
+            file.write_text(f"{head}extends: default\npp_overlap: {value}\n")
+            conditions_of(load_assumptions(str(file)))
 
 
 def test_a_field_without_conditions_says_so():
