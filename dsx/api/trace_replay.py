@@ -21,6 +21,7 @@ from dsx.progress import Watch, progress
 from dsx.remarks import remark
 from dsx.space.choices import STEP_COLUMNS
 from dsx.space.conditions import for_plan, on_platform
+from dsx.space.frameworks import read_framework
 from dsx.space.plan import Plan
 from dsx.spec.assumptions import AssumptionsSpec, load_assumptions
 from dsx.spec.cluster import load_cluster
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _BLOCK = 5_000  # events of a timeline that are written at once
+_ISSUE = "dispatch_latency"  # the one effect that a replay takes from an assumption set; overlaps are in the nodes
 _SHOWN = 8  # slow ranks in a remark
 
 
@@ -110,6 +112,7 @@ def replay(
     set: Fields | None = None,
     element_bytes: int | None = None,
     *,
+    framework: Given | None = None,
     watch: Watch | None = None,
 ) -> TraceReplay:
     """Replay the traces of a step on a cluster: each rank runs its nodes, and waits for others where it must.
@@ -127,6 +130,7 @@ def replay(
         chrome: a file for a timeline (chrome://tracing).
         set: fields to override, as of a job: {"cluster.device.hbm_bandwidth": "4 TB/s"}.
         element_bytes: bytes of an element, for traces that count elements; 2 by default.
+        framework: what runs the traces, with its software, as of `dsx.evaluate`; by default that of the assumption set.
         watch: told how many ranks are read, instead of a progress bar.
 
     Raises TraceError if a trace is missing or has faults, if ranks wait for what never comes, and for `element_bytes`
@@ -145,6 +149,8 @@ def replay(
         raise SpecError("--set model: a trace has its model; write it again with another one")
     spec = load_cluster(cluster, overrides["cluster"])
     stated = of_its_framework(load_assumptions(assumptions, overrides["assumptions"]))
+    if framework is not None:
+        stated = stated.run_by(read_framework(framework))
     assumed = _for_traced_plan(stated, whole, spec.device.software)
     machine, parameters = cluster_from_spec(spec), assumptions_from_spec(assumed, spec.device.family)
     _remark(whole, found, assumed, machine.network.nvs.size, factors)
@@ -162,13 +168,22 @@ def replay(
 
 
 def _for_traced_plan(spec: AssumptionsSpec, found: TraceFolder, platform: str) -> AssumptionsSpec:
-    """Return an assumption set with the effects of the plan of a trace; with all of them where it has no plan."""
-    columns = found.manifest.get("columns")
+    """Return an assumption set with the effects of the plan of a trace; without a plan, with none that need one."""
+    columns, there = found.manifest.get("columns"), on_platform(spec, platform)
     try:
         codes = Plan(columns).codes if isinstance(columns, Mapping) else {}
-        return for_plan(on_platform(spec, platform), codes) if codes.keys() >= {*STEP_COLUMNS} else spec
+        if codes.keys() >= {*STEP_COLUMNS}:
+            return for_plan(there, codes)
     except (SpecError, TypeError, ValueError) as error:
         raise TraceError(f"{found.path}: the manifest has columns of no plan: {error}") from None
+    unknown = for_plan(there, None)
+    if unknown.dispatch_latency != there.dispatch_latency:
+        latencies = (1e6 * one.dispatch_latency for one in (unknown, there))
+        remark(
+            "the trace states no plan, so the host takes {:g} us to issue a kernel: {:g} us "
+            "(--set assumptions.dispatch_latency) needs {}".format(*latencies, there.conditions.stated[_ISSUE].text)
+        )
+    return unknown
 
 
 @contextmanager
@@ -208,11 +223,15 @@ def _remark(
     traced = whole.manifest.get("assumptions")
     if isinstance(traced, str) and traced != assumptions.name:
         remark(f"the trace was written under {traced}; the replay is under {assumptions.name} (--assumptions)")
-    software = whole.manifest.get("stack")
-    if isinstance(software, str) and software != assumptions.stack:
+    runs, software = whole.manifest.get("framework"), whole.manifest.get("stack")
+    if isinstance(runs, str) and runs != assumptions.framework:
+        remark(
+            f"the trace was written as {runs} runs it; the replay is as {assumptions.framework} runs it (--framework)"
+        )
+    elif isinstance(software, str) and software != assumptions.stack:
         remark(
             f"the trace was written with the software {software}; the replay is with {assumptions.stack} "
-            "(--set assumptions.framework or assumptions.stack)"
+            "(--set assumptions.stack)"
         )
     written = whole.manifest.get("slow")
     if isinstance(written, list) and written and not slow:

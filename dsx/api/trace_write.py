@@ -28,6 +28,7 @@ from dsx.space.plan_rules import placed
 from dsx.space.ranks import rank_grid
 from dsx.space.tiers import units
 from dsx.space.violations import violations
+from dsx.spec.load import Given
 from dsx.traces.durations import Machine
 from dsx.traces.layer_nodes import kernel_text
 from dsx.traces.slow_ranks import Slow, slow_ranks
@@ -107,6 +108,7 @@ def write(
     forward_only: bool = False,
     portable: bool = True,
     slow: Slow | None = None,
+    framework: Given | None = None,
     watch: Watch | None = None,
     **choices: object,
 ) -> WrittenTrace:
@@ -125,12 +127,14 @@ def write(
         portable: panels of a multiply as one gather or scatter, since simulators run no broadcasts and reductions of
             panels; False writes them as they are priced.
         slow: ranks whose nodes take longer, as of `replay`: "0-7=1.3"; only durations say so, so these are needed.
+        framework: what runs the plan, as of `dsx.evaluate`.
         watch: told of progress, with the files written, their number, and a word.
 
     Raises PlanError for an invalid plan or a dimension of which a rank has nothing, StoreError for a folder with
     another trace, InputError for a rank outside of the job.
     """
-    given = given_plan(plan, choices, checked(job))
+    job = checked(job).run_by(framework)
+    given = given_plan(plan, choices, job)
     settings, cut = given.cut(partition)
     job = given.of_job(job)
     problem = plan_problem(job, settings, given.strategy if strategy is None else strategy, cut)
@@ -216,6 +220,7 @@ def _write(problem: Problem, plan: Plan, broken: Mapping[str, str], out: Path, o
         "model": problem.model.name,
         "strategy": problem.strategies[0],
         "assumptions": problem.assumptions_spec.name,
+        "framework": problem.assumptions_spec.framework,
         "stack": problem.assumptions_spec.stack,
         "plan": plan.text,
         "columns": {name: value for name, value in plan.items() if name in BY_NAME or name == LAYOUT},

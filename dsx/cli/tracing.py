@@ -54,6 +54,7 @@ def write(
     sequence_length: options.SequenceLength = None,
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
     strategy: options.Strategy = None,
+    framework: options.FrameworkOfPlan = None,
     partition: options.PartitionOption = None,
     operator_times: options.OperatorTimes = None,
     results: Annotated[
@@ -100,6 +101,7 @@ def write(
         del of_plan["--model"]  # which gives the sizes of a layer
         of_plan |= {"--from": results, "--candidate": candidate, "--sequence-length": sequence_length}
         of_plan |= {"--partition": partition, "--operator-times": operator_times, "--slow": slow}
+        of_plan |= {"--framework": framework}
         _refuse("--layer, whose sizes are those of --set and --model", of_plan)
         found = dsx.trace.write_layer(
             layer,
@@ -115,6 +117,7 @@ def write(
         of_plan |= {"--cluster": cluster, "--sequence-length": sequence_length, "--strategy": strategy}
         of_plan |= {"--assumptions": None if assumptions == options.DEFAULT_ASSUMPTIONS else assumptions}
         of_plan |= {"--partition": partition, "--operator-times": operator_times, "--set": assignments}
+        of_plan |= {"--framework": framework}
         _refuse("--from, whose row has what is priced", of_plan)
         if candidate is None:
             raise InputError(f"--from needs --candidate, the id of a row; 'dsx show {results} --json' prints some")
@@ -141,6 +144,7 @@ def write(
             job,
             given,
             strategy=strategy,
+            framework=framework,
             slow=slow,
             partition=None if partition is None else partition.value,
             durations=cluster is not None,
@@ -179,6 +183,7 @@ def replay(
     folder: Folder,
     cluster: options.Cluster,
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
+    framework: options.FrameworkOfPlan = None,
     slow: Annotated[
         list[str] | None,
         typer.Option(
@@ -200,6 +205,7 @@ def replay(
         slow=slow,
         chrome=chrome,
         set=assignments,
+        framework=framework,
         element_bytes=element_bytes,
     )
     print_answer(found, as_json)

@@ -108,13 +108,16 @@ def on_platform(spec: AssumptionsSpec, platform: str) -> AssumptionsSpec:
     return spec.settled(changed, spec.conditions.model_copy(update=left)) if left else spec
 
 
-def for_plan(spec: AssumptionsSpec, plan: Mapping[str, Any]) -> AssumptionsSpec:
-    """Return an assumption set with the effects that a plan has, and no conditions; names in `plan` are codes."""
+def for_plan(spec: AssumptionsSpec, plan: Mapping[str, Any] | None) -> AssumptionsSpec:
+    """Return an assumption set with the effects that a plan has, and no conditions; names in `plan` are codes.
+
+    An unknown plan, None, has no effect that needs something of plans.
+    """
     if not spec.conditions.stated:
         return spec
     changed: dict[str, Any] = {}
     for condition in conditions_of(spec):
-        if not condition.holds(plan):
+        if plan is None or not condition.holds(plan):
             value = getattr(spec, condition.field)
             changed[condition.field] = worse(condition.field, value, condition.otherwise, min, max)
     return spec.settled(changed, type(spec.conditions)())

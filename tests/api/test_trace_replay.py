@@ -91,3 +91,27 @@ def test_a_manifest_with_wrong_values_is_refused(folder, manifest):
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(TraceError, match=f"the manifest has {next(iter(manifest))}"):
         replay(folder, "h100-nvs8")
+
+
+def test_a_trace_without_a_plan_has_no_effect_that_needs_one(folder, caplog):
+    """CUDA graphs need choices of a plan and CUDA; a trace of another writer states no plan, and says so."""
+    caplog.set_level("INFO", logger="dsx")
+    found = replay(folder, "h100-nvs8")
+    said = caplog.text
+    caplog.clear()
+    assert "the trace states no plan, so the host takes 20 us to issue a kernel: 10 us" in said
+    assert "needs zero_stage <= 1" in said
+    stated = replay(folder, "h100-nvs8", set={"assumptions.dispatch_latency": "20 us"})
+    assert caplog.text == ""
+    assert (
+        stated.step_time_s
+        == found.step_time_s
+        > replay(folder, "h100-nvs8", set={"assumptions.dispatch_latency": "10 us"}).step_time_s
+    )
+
+
+def test_effects_that_need_a_platform_are_settled_for_any_trace(folder, caplog):
+    caplog.set_level("INFO", logger="dsx")
+    stated = {"assumptions.dispatch_latency": "20 us"}
+    assert replay(folder, "mi300x-xgmi8").step_time_s == replay(folder, "mi300x-xgmi8", set=stated).step_time_s
+    assert "no plan" not in caplog.text

@@ -221,6 +221,19 @@ def test_a_replay_says_where_it_differs_from_the_trace(run, traces):
     assert "the ranks are placed 8 to a fast domain, as they were traced; the cluster has 4 in one" in done.err
 
 
+def test_a_trace_is_of_the_run_as_its_framework_runs_it(run, folder):
+    """DeepSpeed's stack and its own fields: no overlap of tensor parallelism, 55 us to issue a kernel."""
+    assert run(*WRITE, *DEGREES, *CLUSTER, "--framework", "deepspeed", "-o", "t").code == 0
+    manifest = json.loads((folder / "t" / "manifest.json").read_text())
+    assert (manifest["framework"], manifest["stack"]) == ("deepspeed", "deepspeed-2023")
+    same = run("trace", "replay", "t", *CLUSTER, "--framework", "deepspeed", "--json")
+    assert (same.code, same.err) == (0, "")
+    other = run("trace", "replay", "t", *CLUSTER, "--json")
+    assert "the trace was written as deepspeed runs it; the replay is as megatron runs it (--framework)" in other.err
+    assert json.loads(other.out)["step_time_s"] < json.loads(same.out)["step_time_s"]
+    refused(run(*WRITE, *DEGREES, "--framework", "deepsped", "-o", "u"), "did you mean 'deepspeed'?")
+
+
 def test_a_replay_of_another_machine(run, traces):
     before = json.loads(run("trace", "replay", "traces", *CLUSTER, "--json").out)["step_time_s"]
     slow = ("--set", "cluster.device.hbm_bandwidth=0.05 TB/s", "--set", "assumptions.tp_overlap=0")
