@@ -24,7 +24,7 @@ from dsx.display.layout import WIDTH, wrapped
 from dsx.display.memory_text import fitting, tight_text
 from dsx.display.placement import placement_text
 from dsx.display.plan_frame import plans_frame
-from dsx.display.plan_table import plans_text, resolution_text, tie_text, within_resolution
+from dsx.display.plan_table import plans_text, resolution_text, tie_text, tied_text, within_resolution
 from dsx.display.three_plans import mfu_of_peaks, precision_text, roles_of, selection_text, three_plans_text
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
 from dsx.launching.launch import Launch
@@ -211,15 +211,16 @@ class BestPlans(PricedPlans):
             fits = fitting(self.priced, capacity, assumed)
             shown = {"plan 1": self.priced[0]}
             table = plans_text(self.priced, with_strategy=len(self.strategies) > 1, fits=fits, width=WIDTH)
-            parts, chosen = ["\n".join([*said, table])], resolution_text(self.priced, assumed.resolution)
+            parts, tie = ["\n".join([*said, table])], tied_text(self.priced)
+            chosen = resolution_text(self.priced, assumed.resolution)
         else:
             shown = {f"the {name} plan": plan for name, plan in roles_of(self.answer).items()}
             parts = ["\n".join(said), three_plans_text(self.answer, device, assumed)]
-            chosen = selection_text(assumed.resolution, self.counts.candidates)
+            tie, chosen = tie_text(self.priced), selection_text(assumed.resolution, self.counts.candidates)
         first = next(iter(shown))
         notes = (
             chosen,
-            tie_text(self.priced),
+            tie,
             precision_text(device, assumed.linear_dtype),
             extrapolated_text(self.problem.likeness, assumed.trained_on),
             less_sure_text(self.problem.likeness, assumed.name),

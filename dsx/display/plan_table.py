@@ -35,6 +35,13 @@ def resolution_text(plans: Sequence[Priced], resolution: float | None) -> str:
     return f"{which} within {100 * resolution:.2g} % of plan 1, the resolution of the measurements{more}"
 
 
+def tied_text(plans: Sequence[Priced]) -> str:
+    """Return which plans of a list, the fastest first, tie with plan 1; empty if there are none."""
+    close = within_resolution(plans, TIED)
+    which = f"plans 1 {'and' if close == [2] else 'to'} {close[-1]}" if close else ""
+    return f"{which} tie: differences of up to {share(TIED, 1, 1)} count as equal" if close else ""
+
+
 def tie_text(plans: Sequence[Priced]) -> str:
     """Return that the first of some plans ties with a faster one, of which it stands for; empty if none is faster."""
     first, least = plans[0]["step_time_s"], min(plan["step_time_s"] for plan in plans)

@@ -6,6 +6,7 @@ import pytest
 
 import dsx
 from dsx.api.evaluation import as_row
+from dsx.display.plan_table import tied_text
 from dsx.display.three_plans import (
     interval_text,
     mfu_of_peaks,
@@ -66,3 +67,22 @@ def test_what_is_not_known_is_not_said():
     assert interval_text(5.21, 6.88) == "5.21 s to 6.88 s"
     assert "measurements" not in selection_text(None, 3)
     assert "within 18 % of the fastest, which measurements do not" in selection_text(0.18, 3).replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        ([1.0, 1.002], ""),
+        ([1.0, 1.0005, 1.002], "plans 1 and 2 tie: differences of up to 0.1 % count as equal"),
+        ([1.0, 1.0, 1.0009, 1.0011], "plans 1 to 3 tie: differences of up to 0.1 % count as equal"),
+    ],
+)
+def test_a_list_says_which_plans_tie(times, said):
+    assert tied_text([{"step_time_s": time} for time in times]) == said
+
+
+def test_top_says_that_its_plans_tie():
+    """A ring of context parallelism hides its sends, so that it takes as long as more data parallelism."""
+    found = dsx.best(dsx.Job("llama-3-8b", "h100-nvs8", 16, 64), 5, fix="tp=2 pp=1 recompute=none offload=none")
+    assert tied_text(found.priced).startswith("plans 1 to 3 tie")
+    assert tied_text(found.priced) in str(found)

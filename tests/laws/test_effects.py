@@ -9,6 +9,7 @@ from dsx.pricing.layers import price_keys
 from dsx.pricing.problem import make_problem
 from dsx.search.dispatch import search_of
 from dsx.search.space import Space
+from dsx.space.frameworks import read_framework
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.model import ModelSpec
 
@@ -75,6 +76,15 @@ def test_a_plan_is_priced_with_the_effects_that_it_has(job, plan, lacks):
         assert found.step_time_s > dsx.evaluate(job(**EVERY), plan).step_time_s
 
 
+@pytest.mark.parametrize(("plan", "lacks"), [("tp=4 tp2=2 dp=4", set()), ("tp=4 tp2=4 dp=2", {"tp_overlap"})])
+def test_userbuffers_serve_groups_of_both_axes_inside_a_domain_alone(plan, lacks):
+    found = dsx.evaluate(dense(), plan, strategy="summa")
+    assert found.plan["tp_nvs"] == found.plan["tp"]
+    assert found.to_data()["lacks"].keys() == lacks
+    stated = dsx.evaluate(dense(tp_overlap=0.2 if lacks else 0.8), plan, strategy="summa")
+    assert found.step_time_s == pytest.approx(stated.step_time_s, rel=1e-12)
+
+
 @pytest.mark.parametrize("zero_stage", [(0, 1, 2, 3), (2, 3), (0, 1)])
 def test_tiles_of_a_search_and_rows_have_the_same_effects(zero_stage):
     """On a slow host, which some plans of each key avoid; all plans of a search, ten at a time."""
@@ -121,7 +131,29 @@ def test_no_answer_of_best_has_an_effect_without_its_condition(job, partition):
         ("zero-bubble", "pp=4 dp=8 schedule=zb-h1", set()),
         ("torchtitan", "tp=8 dp=4 zero_stage=2", set()),
         ("torchtitan", "tp=16 dp=2 zero_stage=2", {"tp_overlap"}),
+        ("deepspeed", "dp=32 zero_stage=1", set()),
+        ("deepspeed", "dp=32 zero_stage=0", {"dp_overlap"}),
+        ("deepspeed", "pp=4 dp=8 zero_stage=1", {"dp_overlap"}),
     ],
 )
 def test_plans_of_a_framework_lack_what_it_has_for_some(framework, plan, lacks):
     assert dsx.evaluate(dense(), plan, framework=framework).to_data()["lacks"].keys() == lacks
+
+
+OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap", "pp_overlap", "dp_overlap", "fsdp_overlap", "dispatch_latency")
+
+
+@pytest.mark.parametrize("framework", ["megatron", "megatron-bridge", "torchtitan", "deepspeed", "zero-bubble"])
+def test_measured_runs_have_the_effects_of_plans_of_their_framework(framework):
+    """A run is priced with the stack of its software, which knows nothing of files of frameworks."""
+    default = load_assumptions("default")
+    plans = default.run_by(read_framework(framework))
+    runs = default.of_stack(str(plans.stack))
+    assert plans.conditions == runs.conditions
+    assert [getattr(plans, name) for name in OVERLAPS] == [getattr(runs, name) for name in OVERLAPS]
+
+
+def test_sends_of_deepspeed_hide_behind_nothing():
+    found = dsx.evaluate(dense(), "pp=4 dp=8 zero_stage=1", framework="deepspeed")
+    stated = dsx.evaluate(dense(pp_overlap=0), "pp=4 dp=8 zero_stage=1", framework="deepspeed")
+    assert found.costs["pp_comm_s"] == stated.costs["pp_comm_s"] > 0

@@ -71,7 +71,7 @@ def test_a_value_that_somebody_states_holds_for_every_plan():
 def test_conditions_survive_the_file_of_a_result_set():
     spec = load_assumptions("default")
     assert load_assumptions(spec.model_dump(mode="json")).conditions == spec.conditions
-    assert {*spec.conditions.stated} == {"tp_overlap", "ep_overlap", "dispatch_latency"}
+    assert {*spec.conditions.stated} == {"tp_overlap", "ep_overlap", "pp_overlap", "dispatch_latency"}
 
 
 @pytest.mark.parametrize(
