@@ -55,7 +55,14 @@ class CutBounds:
     @property
     def step_s(self) -> PerPlan:
         """The bound of the whole step."""
-        return self.pipeline_s + self.reduction_s + self.update_s
+        return self.step_behind_s(self.pipeline_s)
+
+    @xp.unchecked
+    def step_behind_s(self, pipeline_s: PerPlan) -> PerPlan:
+        """Return the bound of the whole step whose pipeline takes no less than so many seconds."""
+        if self.even:
+            return pipeline_s
+        return pipeline_s + self.costs.reduction_s(self._share, pipeline_s) + self.update_s
 
     @cached_property
     @xp.unchecked
@@ -80,7 +87,7 @@ class CutBounds:
     @cached_property
     @xp.unchecked
     def reduction_s(self) -> PerPlan:
-        """The bound of the reduction."""
+        """The bound of the reduction of plans with one chunk per stage."""
         return xp.zeros_like(self.pipeline_s) if self.even else self.costs.reduction_s(self._share)
 
     @cached_property

@@ -4,7 +4,8 @@ Once a step, the gradients of a layer are reduced and its weights gathered over 
 The first gathered layer and the last reduced layer overlap with nothing. Every other layer overlaps with the compute of
 one layer for one microbatch, of interleaved stages with that of more (`_chunks_beside`; arXiv 2410.00273, section 3),
 as far as the framework overlaps them: `dp_overlap` for what a step does once, `fsdp_overlap` for what every microbatch
-repeats, as stage 2's scatter does. `dsx.graph.step` says what each ZeRO stage communicates and how often. Gradients of
+repeats, as stage 2's scatter does. Of interleaved stages it overlaps with what these passes wait for sends too
+(`waits_beside`). `dsx.graph.step` says what each ZeRO stage communicates and how often. Gradients of
 replicated parameters and of a tied weight overlap with nothing.
 
 While a collective of the layer itself uses an oversubscribed tier, a reduction that crosses the tier does not proceed
@@ -16,7 +17,7 @@ What stages 2 and 3 communicate with every microbatch makes each pass of a pipel
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -56,6 +57,8 @@ class LayerReduction(NamedTuple):
     back_s: PerPlan  # with a backward
     last_s: PerPlan  # with the backward of the last microbatch, which reduces among replicas too
     exposed: tuple[PerPlan, PerPlan, PerPlan]  # of these, what the passes of the layer do not hide
+    # Of that, what a step does once and could overlap with waits of interleaved stages; None if none are interleaved.
+    could_hide_s: PerPlan | None
 
 
 def layer_reduction(
@@ -75,8 +78,8 @@ def layer_reduction(
             xp.maximum(whole - shared * taken, xp.zeros_like(whole))
             for whole, taken in zip((forward, backward), layer.contended_s, strict=True)
         )
+    gathers, reduces = (_once(direction, choices, searched) for direction in (FORWARD, BACKWARD))
     if (more := _chunks_beside(choices, searched)) is not None:
-        gathers, reduces = (_once(direction, choices, searched) for direction in (FORWARD, BACKWARD))
         passes_beside = 1.0 + gathers * more, 1.0 + reduces * more
         forward, backward = forward * passes_beside[0], backward * passes_beside[1]
         if stalls is not None:
@@ -96,7 +99,11 @@ def layer_reduction(
         more_s = left_last - left_back
         exposed_last = exposed_back + more_s - once * xp.minimum(more_s, backward - beside)
     exposed = left_gather - of_gather * xp.minimum(left_gather, forward), exposed_back, exposed_last
-    return LayerReduction(gather, back, last, exposed)
+    could_hide_s = None
+    if more is not None:
+        never = 1.0 - once
+        could_hide_s = gathers * (exposed[0] - never * left_gather) + reduces * (exposed_last - never * left_last)
+    return LayerReduction(gather, back, last, exposed, could_hide_s)
 
 
 def _overlap(direction: int, choices: StepChoices, searched: Searched, assumptions: Assumptions) -> PerPlan:
@@ -133,6 +140,22 @@ def _chunks_beside(choices: StepChoices, searched: Searched) -> PerPlan | None:
     )
 
 
+def waits_beside(
+    pipeline_s: PerPlan, stage_s: Callable[[], PerPlan], choices: StepChoices, searched: Searched
+) -> PerPlan | None:
+    """Return the seconds that the passes of interleaved stages wait beside what a step does once; None without any.
+
+    Passes that wait for sends, or for a slower stage, make a pipeline longer than (m + (p - 1) / v) microbatches on the
+    first stage, of `stage_s()` each. Of the m passes of a layer, `_chunks_beside` says how many are beside its
+    reduction, and so is the same share of the waits.
+    """
+    if (more := _chunks_beside(choices, searched)) is None:
+        return None
+    many, none = choices.num_microbatches, xp.zeros_like(more)
+    waits_s = pipeline_s - (many + (choices.pp - 1.0) / choices.vpp) * stage_s()
+    return xp.where(more > 0.0, (1.0 + more) / many, none) * xp.maximum(waits_s, none)
+
+
 def _once(direction: int, choices: StepChoices, searched: Searched) -> PerPlan:
     """Return 1.0 for plans that have the collectives of a direction once a step, 0.0 for others."""
     one = xp.ones_like(choices.pp)
@@ -162,6 +185,7 @@ def reduction(
     kinds: Sequence[ReducedLayer],
     stage: Stage,
     exposed_kind: int,
+    waits_s: PerPlan | None,
     choices: StepChoices,
     searched: Searched,
     cluster: Cluster,
@@ -169,9 +193,10 @@ def reduction(
 ) -> PerPlan:
     """Return the exposed seconds of the reduction of `stage` in one step, without those in the passes of a pipeline.
 
-    `exposed_kind` is the kind of the layer that overlaps with nothing.
+    `exposed_kind` is the kind of the layer that overlaps with nothing. `waits_s` has what `waits_beside` returns.
     """
     once_forward = once_backward = repeated_forward = repeated_backward = replicated = among_replicas = 0.0
+    could_hide_s = 0.0
     for kind, layers in stage.layers.items():
         layer = kinds[kind]
         found = layer_reduction(layer, choices, searched, cluster, assumptions)
@@ -180,6 +205,8 @@ def reduction(
             among_replicas = among_replicas + layers * (exposed_last - exposed_backward)
         repeated_forward = repeated_forward + layers * exposed_forward
         repeated_backward = repeated_backward + layers * exposed_backward
+        if found.could_hide_s is not None:
+            could_hide_s = could_hide_s + (layers - 1.0 if kind == exposed_kind else layers) * found.could_hide_s
         if kind == exposed_kind:
             once_forward, once_backward = found.gather_s - exposed_forward, found.last_s - exposed_last
         replicated = replicated + layers * layer.costs.replicated_gradient_s
@@ -192,6 +219,9 @@ def reduction(
     gathers = gathers + forwards * repeated_forward
     total = gathers + once_backward + backwards * repeated_backward + replicated
     total = total + among_replicas if any(layer.replicas for layer in kinds) else total
+    if waits_s is not None:
+        once = of_step(assumptions, "dp_overlap", choices)
+        total = total - xp.minimum(could_hide_s, once * waits_s)
     tied = [layer for layer in kinds if layer.costs.tied_bytes]
     return functools.reduce(xp.add, [_tied_s(layer, choices, searched, cluster, assumptions) for layer in tied], total)
 

@@ -47,7 +47,7 @@ from dsx.cost.offload import (
 )
 from dsx.cost.pipeline import in_flight, in_flight_of_embedding_and_head
 from dsx.cost.recompute import ByMode, Recompute, recompute_of
-from dsx.cost.reduction import ReducedLayer, in_passes, layer_reduction, reduction
+from dsx.cost.reduction import ReducedLayer, in_passes, layer_reduction, reduction, waits_beside
 from dsx.cost.shapes import PerPlan
 from dsx.cost.shards import dp_groups, weight_shards
 from dsx.cost.stages import Layers, Stack, Stage, even_first, over_layers
@@ -120,13 +120,20 @@ class StageCosts:
         transients = self._largest("scattered_bytes"), self.working_bytes
         return divided_layers(self.kinds, self.shards[0], *transients, self.choices, self.searched, self.assumptions)
 
-    def reduction_s(self, stage: Stage) -> PerPlan:
-        """Return the exposed seconds of the reduction of a first stage, once a step."""
+    def reduction_s(self, stage: Stage, pipeline_s: PerPlan | None = None) -> PerPlan:
+        """Return the exposed seconds of the reduction of a first stage, once a step.
+
+        With the seconds of the pipeline, of interleaved stages it hides behind what passes wait for too. The sum of
+        both grows with `pipeline_s`.
+        """
         (body, *_), *_ = self.stack.segments
         layers, given = self._reduced, (self.choices, self.searched, self.cluster, self.assumptions)
+        waits_s = None
+        if pipeline_s is not None:
+            waits_s = waits_beside(pipeline_s, functools.partial(self.load_s, stage), self.choices, self.searched)
 
         def exposed_s(exposed_kind: int) -> PerPlan:
-            return reduction(layers, stage, exposed_kind, *given)
+            return reduction(layers, stage, exposed_kind, waits_s, *given)
 
         exposed = exposed_s(body)
         if (stage.even and self.stack.divided) or not self.stack.first:
@@ -244,17 +251,19 @@ class StageCosts:
         optimizer = offloaded(OPTIMIZER, self.choices, self.searched, state, nothing)
         return optimizer + offloaded(ACTIVATIONS, self.choices, self.searched, lambda: stash, nothing)
 
-    def reduction_and_update_s(self, first: Stage, holds: StageChunks = IN_ROUNDS) -> tuple[PerPlan, PerPlan]:
+    def reduction_and_update_s(
+        self, first: Stage, holds: StageChunks = IN_ROUNDS, pipeline_s: PerPlan | None = None
+    ) -> tuple[PerPlan, PerPlan]:
         """Return the seconds of the reduction and of the update that a cut with this first stage adds to a step.
 
         They are those of the first stage, whose backward ends last, and at least those of the first stage of the most
         even cut: if a cut gives the first stage fewer layers, another stage has more and may end last.
         """
-        own = self.reduction_s(first), self.update_s(first)
+        own = self.reduction_s(first, pipeline_s), self.update_s(first)
         if first.even:
             return own
         share = even_first(self.stack, self.choices.pp, self.choices.vpp, holds)
-        return xp.maximum(own[0], self.reduction_s(share)), xp.maximum(own[1], self.update_s(share))
+        return xp.maximum(own[0], self.reduction_s(share, pipeline_s)), xp.maximum(own[1], self.update_s(share))
 
     @cached_property
     def recompute_s(self) -> list[PerPlan]:

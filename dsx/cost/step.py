@@ -103,7 +103,7 @@ def step_costs(
             if costs.uses_host
             else xp.zeros_like(peak)
         )
-        of_cuts[holds] = *costs.reduction_and_update_s(cut.first, holds), memory, peak, host
+        of_cuts[holds] = *costs.reduction_and_update_s(cut.first, holds, pipe.step_s), memory, peak, host
     dp_comm, update, memory, peak, host = _selected(of_cuts, choices, searched)
     in_passes = [busy(exposed) for exposed in costs.pass_reductions_s or ()]
     recompute_s = busy(costs.recompute_s)

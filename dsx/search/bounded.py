@@ -209,7 +209,7 @@ def cuts_within(
         part = several[start : start + _LOOSE_ROWS]
         few = rows.take(here[part])
         seconds = chunk_pipelines_s(source.problem, source.table, few)
-        bounds[part] += np.maximum(seconds - bounds_of(source, few).pipeline_s, 0.0)
+        bounds[part] = np.maximum(bounds[part], bounds_of(source, few).step_behind_s(seconds))
     fast = bounds <= most[here]
     return here[fast], bounds[fast]
 

@@ -9,25 +9,29 @@ from dsx.cost.step import step_costs
 from dsx.space.codes import Searched
 from dsx.space.schedules import SCHEDULES
 
-# Of 4 GB over eight GPUs, each alone in its domain.
-GATHER = 7 * 10e-6 + 7 / 8 * 4e9 / 50e9
+# Of 4 GB over eight GPUs, each alone in its domain. Without latency, so that sends of no bytes take no time.
+GATHER = 7 / 8 * 4e9 / 50e9
 FORWARD, BACKWARD = 0.010, 0.020  # of a layer
 LAYERS, MICROBATCHES = 12, 6
 
 
 def reduced(once, repeated, layer=None, **changes):
     """The exposed seconds of the reduction, where these shares of what could overlap do."""
+    return float(step(once, repeated, layer, **changes).dp_comm_s[0])
+
+
+def step(once, repeated, layer=None, **changes):
+    """The costs of a step."""
     made = choices(**{"pp": 1.0} | changes)
     names = ("zero_stage", "vpp", "schedule")
     searched = Searched(**{name: (int(getattr(made, name)[0]),) for name in names})
-    costs = step_costs(
+    return step_costs(
         (layer or layer_costs(),),
         made,
         replace(WORKLOAD, searched=searched),
-        machine(),
+        machine(net_latency=0.0),
         make_assumptions(dp_overlap=once, fsdp_overlap=repeated),
     )
-    return float(costs.dp_comm_s[0])
 
 
 def close(value):
@@ -57,10 +61,10 @@ def test_stage_3_repeats_everything():
 
 
 # Short collectives: of 400 MB, hidden by little.
-SMALL = layer_costs(weight_bytes=[[4e8]])
-SHORT = 7 * 10e-6 + 7 / 8 * 4e8 / 50e9  # 7.07 ms
-LONG = layer_costs(weight_bytes=[[4e10]])
-LASTING = 7 * 10e-6 + 7 / 8 * 4e10 / 50e9  # 700 ms: more than passes of all microbatches
+SMALL = layer_costs(weight_bytes=[[4e8]], boundary_bytes=[0.0])
+SHORT = 7 / 8 * 4e8 / 50e9  # 7 ms
+LONG = layer_costs(weight_bytes=[[4e10]], boundary_bytes=[0.0])
+LASTING = 7 / 8 * 4e10 / 50e9  # 700 ms: more than passes of all microbatches
 
 
 def test_chunks_of_interleaved_stages_run_beside_the_reduction():
@@ -72,10 +76,29 @@ def test_chunks_of_interleaved_stages_run_beside_the_reduction():
     assert found == close(2 * layers * LASTING - hidden)
 
 
+def test_interleaved_stages_reduce_while_they_wait_for_sends():
+    """Of six passes three are beside the reduction, and half of what six sends and the first ones take longer."""
+    waiting = layer_costs(weight_bytes=[[4e10]], boundary_bytes=[1e9])
+    found, sent = (step(0.5, 0.0, layer, pp=4.0, vpp=3.0) for layer in (LONG, waiting))
+    waits = float(sent.step_time_s[0] - sent.dp_comm_s[0] - (found.step_time_s[0] - found.dp_comm_s[0]))
+    assert waits > MICROBATCHES * 3 * 2 * 1e9 / 50e9
+    assert found.dp_comm_s[0] - sent.dp_comm_s[0] == close(0.5 * 3 / MICROBATCHES * waits)
+
+
+def test_waits_hide_no_more_than_could_overlap():
+    waiting = layer_costs(weight_bytes=[[4e8]], boundary_bytes=[1e10])
+    assert reduced(1.0, 0.0, waiting, pp=4.0, vpp=3.0) == close(2 * SHORT)
+    assert reduced(0.0, 0.0, waiting, pp=4.0, vpp=3.0) == close(2 * LAYERS / 4 * SHORT)
+
+
 def test_a_group_has_no_more_microbatches_than_the_step():
     passes = 1 + 2 / 3 * 1
-    found = reduced(1.0, 0.0, LONG, pp=4.0, vpp=3.0, num_microbatches=2.0)
-    assert found == close(2 * 3 * LASTING - 2 * passes * (FORWARD + BACKWARD))
+    found = step(1.0, 0.0, LONG, pp=4.0, vpp=3.0, num_microbatches=2.0)
+    # Stages wait between their chunks.
+    waits = found.step_time_s[0] - found.dp_comm_s[0] - (2 + 3 / 3) * 3 * (FORWARD + BACKWARD)
+    assert waits > 0
+    hidden = 2 * passes * (FORWARD + BACKWARD) + passes / 2 * waits
+    assert found.dp_comm_s[0] == close(2 * 3 * LASTING - hidden)
 
 
 def test_chunks_hide_no_more_than_there_is():
