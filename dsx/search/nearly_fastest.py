@@ -145,19 +145,27 @@ class _Looking:
             part, bounds = rows.take(here), known_s[here]
             if (bounds == -np.inf).any():
                 bounds = fitting_bounds(source, part, self._most)
-            part = part.take(cuts_within(source, part, bounds, self._most)[0])
-            start, few = 0, _FEW
-            while start < len(part.positions):
-                best = self._priced(source, part.take(slice(start, start + few)), best)
-                start, few = start + few, min(2 * few, _PRICED)
+            part = part.take(cuts_within(self._usable(source, best), part, bounds, self._most)[0])
+            part, few = self._possible(source, part, best), _FEW
+            while len(part.positions):
+                found = self._priced(source, part.take(slice(few)), best)
+                part = part.take(slice(few, None))
+                part = part if found is best else self._possible(source, part, found)
+                best, few = found, min(2 * few, _PRICED)
         return best
+
+    def _usable(self, source: PricedSpace, best: Record) -> PricedSpace:
+        """Return a space with no more memory than a better plan has than a known one."""
+        return source if self.want.simple else source.with_memory(best["peak_bytes"] * (1.0 + ROUNDING))
+
+    def _possible(self, source: PricedSpace, rows: Rows, best: Record) -> Rows:
+        """Return the rows that may be better than a known plan, by their bounds and by a probe of their cuts."""
+        rows = rows.take(np.flatnonzero(self._may_be_better(self._costs(rows), self._bytes(source, rows), best)))
+        most = np.full(len(rows.positions), self._most)
+        return rows.take(np.flatnonzero(self._usable(source, best).may_take(rows, most)))
 
     def _priced(self, source: PricedSpace, rows: Rows, best: Record) -> Record:
         """Return the best of a known plan and of a few rows."""
-        better = self._may_be_better(self._costs(rows), self._bytes(source, rows), best)
-        rows = rows.take(np.flatnonzero(better & source.may_take(rows, np.full(len(better), self._most))))
-        if not len(rows.positions):
-            return best
         best = min([best, *self._leading(source, rows)], key=self.want.rank)
         if not source.problem.optimal_cuts:
             return best

@@ -49,10 +49,13 @@ class PricedSpace:
 
     def with_memory(self, usable: float) -> "PricedSpace":
         """Return the space on GPUs of which a plan may take `usable` [bytes]."""
-        margin = self.problem.assumptions_spec.memory_margin
-        device = replace(self.problem.hardware.device, hbm_capacity=np.array([usable * (1.0 + margin)]))
-        problem = replace(self.problem, hardware=replace(self.problem.hardware, device=device))
-        return replace(self, problem=problem)
+
+        def limited(problem: Problem) -> Problem:
+            capacity = np.array([usable * (1.0 + problem.assumptions_spec.memory_margin)])
+            device = replace(problem.hardware.device, hbm_capacity=capacity)
+            return replace(problem, hardware=replace(problem.hardware, device=device))
+
+        return replace(self, problem=limited(self.problem), whole=self.whole and limited(self.whole))
 
     @property
     def with_even_cuts(self) -> "PricedSpace":
