@@ -15,6 +15,7 @@ from typing import Any
 
 LINE_INTERVAL_S = 10.0
 _NOTEBOOK_INTERVAL_S = 0.5
+_LONG_S = 5.0  # after which somebody who waits would rather have a part of the answer
 _LEAST_SHARE = 0.01  # of the total, from which on a bar has a length and the rest of the time is estimated
 
 # Told how much is done, of how much, and of what.
@@ -39,6 +40,12 @@ def working(what: str, watch: Watch | None = None) -> Iterator[None]:
     else:
         with _shown(0, what):
             yield
+
+
+def early(text: str, since: float, watch: Watch | None = None) -> None:
+    """Show a first answer of work that goes on, unless somebody watches or it began, at `since`, a moment ago."""
+    if watch is None and time.monotonic() - since >= _LONG_S:
+        _print(text)
 
 
 @contextmanager

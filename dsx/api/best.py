@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dsx.api.answer import PricedPlans, paragraphs
@@ -25,6 +26,7 @@ from dsx.display.memory_text import fitting, tight_text
 from dsx.display.placement import placement_text
 from dsx.display.plan_frame import plans_frame
 from dsx.display.plan_table import plans_text, resolution_text, tie_text, tied_text, within_resolution
+from dsx.display.quantities import quantity, whole_plan_text
 from dsx.display.three_plans import mfu_of_peaks, precision_text, roles_of, selection_text, three_plans_text
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
 from dsx.launching.launch import Launch
@@ -32,7 +34,7 @@ from dsx.launching.text import launch_data, launch_of, launch_text
 from dsx.pricing.measured_kernels import Coverage, coverage, idle_rows
 from dsx.pricing.problem import Problem
 from dsx.printable import printable
-from dsx.progress import Watch, progress, working
+from dsx.progress import Watch, early, progress, working
 from dsx.remarks import warn
 from dsx.results.roles import FASTEST, ROLES, by_role, wanted_by_role
 from dsx.search.fastest import ANY, CUTS, SearchCounts, fastest, problems_of
@@ -249,6 +251,11 @@ def _of_roles(
     return by_role(found, [sum(features_of(plan["plan"]).values()) for plan in found])
 
 
+def _in_a_line(plan: Mapping[str, Any]) -> str:
+    took, what = quantity("step_time_s", plan["step_time_s"]), plan["plan"]
+    return f"the fastest plan takes {took} a step: {printable(what['strategy'])}, {whole_plan_text(what)}"
+
+
 def _first(plan: Mapping[str, Any], plans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return plans with one of them, or another, in front."""
     return [dict(plan), *(one for one in plans if one["plan"] != plan["plan"])]
@@ -341,7 +348,7 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
 
     `answer` has them if all roles are wanted. Raises what `best` raises.
     """
-    watch = watcher(watch)
+    watch, begin = watcher(watch), monotonic()
     fix, limit, strategy, framework, partition, train_tokens = restricted
     given = given_plan(fix, {}, job)
     if partition not in CUTS:
@@ -367,6 +374,8 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
         size = spaces.size
     with progress(size, "pricing", watch) as advance:
         answer = fastest(spaces, most, advance)
+    if answer.plans and len(roles) == len(ROLES):
+        early(f"{_in_a_line(answer.plans[0])}; simpler and leaner plans follow", begin, watch)
     idle = idle_rows(problems[0])
     asked = Asked(job, names, partition, fixed, limits)
     why, times = ("", 0.0) if answer.plans else why_nothing_fits(spaces, widest, fixed, limits, watch)

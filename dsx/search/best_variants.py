@@ -26,11 +26,14 @@ from dsx.search.bounded import (
     loose_bounds_of_any_recompute,
     may_be_fast,
     most_bytes,
+    parts_of,
     rows_at,
+    rows_of,
 )
 from dsx.search.key_bounds import key_bounds
 from dsx.search.priced_space import PricedSpace
 from dsx.search.row_groups import leading_rows
+from dsx.space.blocks import Places
 from dsx.space.choices import Choice
 from dsx.space.codes import with_values
 from dsx.space.enumerate import Arrays
@@ -158,11 +161,9 @@ class _Originals:
     def variants(self) -> tuple[Rows, np.ndarray]:
         """Return [N] variants that may be fast enough, and their bounds [s]."""
         parts, bounds = [rows_at(self.source, self.candidates[:0])], [np.zeros(0)]
-        fast, most = map(np.concatenate, zip((self.candidates[:0],) * 2, *self._fast(), strict=True))
-        for start in range(0, len(fast), _ROWS):
-            candidates, most_stored = (column[start : start + _ROWS] for column in (fast, most))
-            origin, columns = self.made.of(self.source.space.blocks.places_of(candidates).placement)
-            rows = _with(rows_at(self.source, candidates).take(origin), columns)
+        for places, most_stored in _together(self._fast()):
+            origin, columns = self.made.of(places.placement)
+            rows = _with(rows_of(self.source, places).take(origin), columns)
             few = np.flatnonzero(rows.choices[_STORED] <= most_stored[origin])
             rows, origin = rows.take(few), origin[few]
             rows = rows.take(np.flatnonzero(self._promising(rows, origin)))
@@ -176,21 +177,17 @@ class _Originals:
         rows = Rows(np.concatenate(points), np.concatenate(positions), joined(choices))
         return rows, np.concatenate(bounds)
 
-    def _fast(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _fast(self) -> Iterator[tuple[Places, np.ndarray]]:
         """Yield the plans of which some variant may be fast enough and fit, and the most layers that these store."""
-        have = self.made.count[self.source.space.blocks.places_of(self.candidates).placement] > 0
-        candidates = self.candidates[have] if len(have) else self.candidates
-        searched = self.whole.problem.workload.searched
-        for start in range(0, len(candidates), _ROWS):
-            here = candidates[start : start + _ROWS]
-            rows = rows_at(self.source, here)
+        searched, have = self.whole.problem.workload.searched, self.made.count > 0
+        for places, rows in parts_of(self.source, self.candidates, have):
             if len(searched.offload) == 1:  # else it is not varied, and each plan has its own
-                rows = _with(rows, {_OFFLOAD: np.full(len(here), searched.offload[0])})
+                rows = _with(rows, {_OFFLOAD: np.full(len(places.key), searched.offload[0])})
             if searched.stored_layers == (0,):
                 fast = self._may_be_fast(rows)
             else:
                 rows, fast = self._with_most_stored(rows)
-            yield here[fast], rows.choices[_STORED][fast]
+            yield places.take(fast), rows.choices[_STORED][fast]
 
     @property
     def _moves_activations(self) -> bool:
@@ -229,6 +226,18 @@ class _Originals:
         rows = _with(rows, {_STORED: most})
         bounds = bounds_of(self.whole, rows)
         return rows, np.asarray((room >= 0) & (bounds.pipeline_of_any_replicas_s + bounds.update_s <= self.most))
+
+
+def _together(parts: Iterable[tuple[Places, np.ndarray]]) -> Iterator[tuple[Places, np.ndarray]]:
+    """Yield small parts of plans and of a number of each as fewer ones, of `_ROWS` plans."""
+    of_parts = list(parts)
+    if not of_parts:
+        return
+    places = Places(*map(np.concatenate, zip(*(places for places, _ in of_parts), strict=True)))
+    numbers = np.concatenate([number for _, number in of_parts])
+    for start in range(0, len(numbers), _ROWS):
+        part = slice(start, start + _ROWS)
+        yield places.take(part), numbers[part]
 
 
 def _with(rows: Rows, columns: Mapping[str, np.ndarray]) -> Rows:

@@ -26,11 +26,13 @@ from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import Progress, silent
 from dsx.search.recompute_front import recomputing
 from dsx.search.row_groups import leading_rows
+from dsx.space.blocks import Places
 from dsx.space.enumerate import Arrays, take
 from dsx.space.recompute_values import NONE_CODE
 
 _ROWS = 1 << 13  # candidates whose bounds are computed together: their arrays fit into the cache of a core
 _LOOSE_ROWS = 1 << 16  # candidates whose loose bounds are computed together
+_LOOKED_UP = 1 << 18  # candidates whose places are looked up together
 _CUTS = 1 << 10  # candidates that are cut together
 
 
@@ -159,22 +161,39 @@ def _bounded(source: PricedSpace, candidates: np.ndarray, below: float) -> tuple
 
     They are without those that fit with no cut, and those that take longer than `below` [s].
     """
-    bounds, kept = [np.zeros(0)], [np.zeros(0, dtype=np.int64)]
-    for start in range(0, len(candidates), _ROWS):
-        here = candidates[start : start + _ROWS]
-        step_s = fitting_bounds(source, rows_at(source, here), below)
-        fast = step_s <= below
-        bounds.append(step_s[fast])
-        kept.append(here[fast])
-    candidates = np.concatenate(kept)
-    here, found = cuts_within(source, rows_at(source, candidates), np.concatenate(bounds), below)
+    bounds = [np.zeros(0)]
+    for _, rows in parts_of(source, candidates):
+        bounds.append(fitting_bounds(source, rows, below))
+    step_s = np.concatenate(bounds)
+    candidates, step_s = candidates[step_s <= below], step_s[step_s <= below]
+    here, found = cuts_within(source, rows_at(source, candidates), step_s, below)
     return found, candidates[here]
 
 
 def rows_at(source: PricedSpace, candidates: np.ndarray) -> Rows:
     """Return candidates of a space as rows at its first hardware point."""
-    positions, choices = source.space.blocks.rows_at(candidates)
+    return rows_of(source, source.space.blocks.places_of(candidates))
+
+
+def rows_of(source: PricedSpace, places: Places) -> Rows:
+    """Return candidates at some places as rows at the first hardware point."""
+    positions, choices = source.space.blocks.rows_of(places)
     return Rows(np.zeros_like(positions), positions, choices)
+
+
+def parts_of(
+    source: PricedSpace, candidates: np.ndarray, where: np.ndarray | None = None
+) -> Iterator[tuple[Places, Rows]]:
+    """Yield candidates of a space in their order, as places and as rows, a few that fit into the cache of a core.
+
+    With `where` [P], only those of some placements. Many are looked up together: that takes longer for few of them.
+    """
+    for start in range(0, len(candidates), _LOOKED_UP):
+        places = source.space.blocks.places_of(candidates[start : start + _LOOKED_UP])
+        places = places if where is None else places.take(where[places.placement])
+        for first in range(0, len(places.key), _ROWS):
+            part = places.take(slice(first, first + _ROWS))
+            yield part, rows_of(source, part)
 
 
 def fitting_bounds(source: PricedSpace, rows: Rows, most: float | np.ndarray = np.inf) -> np.ndarray:

@@ -78,7 +78,7 @@ class Places(NamedTuple):
     placement: np.ndarray  # [N] column of `Blocks.placements`
     global_batch_size: np.ndarray  # [N]
 
-    def take(self, where: np.ndarray) -> "Places":
+    def take(self, where: np.ndarray | slice) -> "Places":
         """Return some of the places."""
         return Places(*(column[where] for column in self))
 
@@ -247,9 +247,12 @@ class Blocks:
 
     def rows_at(self, candidates: np.ndarray) -> tuple[np.ndarray, Arrays]:
         """Return (positions in the key table, choices) of any [N] candidates; `rows` is faster for a range."""
-        there = self.places_of(candidates)
-        choices = self.choices_at(there.placement, there.global_batch_size, self.microbatch_size[there.block])
-        return there.key, choices
+        return self.rows_of(self.places_of(candidates))
+
+    def rows_of(self, places: "Places") -> tuple[np.ndarray, Arrays]:
+        """Return (positions in the key table, choices) of the candidates at [N] places."""
+        microbatch_size = self.microbatch_size[places.block]
+        return places.key, self.choices_at(places.placement, places.global_batch_size, microbatch_size)
 
     def size_with(self, weights: np.ndarray) -> int:
         """Return the number of candidates where each placement counts [P] `weights` times."""

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from dsx.progress import progress, working
+from dsx.progress import early, progress, working
 
 
 @pytest.fixture
@@ -165,3 +165,11 @@ def test_a_bar_moves_before_anything_is_counted_and_has_a_length_afterwards(monk
         advance(9)
         advance(500)
         ticks(lambda: "51%" in terminal.getvalue())
+
+
+def test_a_first_answer_of_long_work_is_shown(capsys, clock):
+    clock(4.0, 15.0)
+    early("a short search", since=0.0)
+    early("a long one", since=0.0)
+    early("of which somebody is told", since=0.0, watch=lambda *_: None)
+    assert capsys.readouterr() == ("", "dsx: a long one\n")
