@@ -8,6 +8,7 @@ from api.small import MODEL
 
 import dsx
 from dsx.api.beyond import Beyond, beyond_text
+from dsx.api.searched import limits_broken
 from dsx.errors import SpecError, UnknownNameError
 from dsx.space.boxes import broken
 from dsx.space.frameworks import read_framework
@@ -223,3 +224,11 @@ def test_only_plans_of_megatron_need_its_flags_to_count_embedding_and_head(frame
 def test_a_model_without_embedding_and_head_counts_neither():
     found = of_six_layers("megatron", ends=False)
     assert found.reject == ("layers_not_divisible",) and "embedding and head" not in str(found)
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_each_plan_that_a_search_finds_is_one_that_the_framework_runs(job, name):
+    # A plan that several strategies have is named by the first of them, which has to run it too.
+    found = dsx.best(job, 10_000, framework=name, partition="even")
+    not_run = [plan for plan in found.plans if limits_broken(found.searched.framework, False, plan)]
+    assert found.plans and not not_run, not_run[:3]
