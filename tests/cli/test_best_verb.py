@@ -190,7 +190,7 @@ def test_choices_are_searched_where_fix_lists_their_values(run, folder):
     assert {plan["plan"]["tp"] for plan in only["plans"]} == {2}
     of_set = ("--set", "assumptions.fixed.schedule=1f1b")
     said = run("best", *ONE, *of_set, "--partition", "even", "--fix", "recompute=none,full").out.splitlines()
-    assert said[3] == "only recompute=none,full; not searched: schedule=1f1b (--fix searches other values)"
+    assert "only recompute=none,full; not searched: schedule=1f1b (--fix searches other values)" in said
 
 
 @pytest.mark.parametrize(
