@@ -182,9 +182,9 @@ def parse_count(text: object) -> int:
 
     Raises SpecError for anything else.
     """
-    if isinstance(text, str) and (match := re.fullmatch(r"\s*([1-9][0-9]{0,5})\s*[kK]\s*", text)):
-        thousands = int(match[1])  # of a length that may be a power of two
-        raise SpecError(f"{text!r} is not {WHOLE_NUMBER}: write {thousands * 1000} or {thousands * 1024}")
+    if isinstance(text, str) and (match := re.fullmatch(r"\s*([1-9][0-9]{0,5})\s*([kKM])\s*", text)):
+        number, power = int(match[1]), 2 if match[2] == "M" else 1  # of a length that may be a power of two
+        raise SpecError(f"{text!r} is not {WHOLE_NUMBER}: write {number * 1000**power} or {number * 1024**power}")
     number = parse_number(text, WHOLE_NUMBER)
     if number != int(number):
         raise SpecError(f"{number!r} is not a whole number")

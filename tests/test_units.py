@@ -126,9 +126,10 @@ def test_a_size_is_whole(text, says):
         parse_size("3B")
 
 
-def test_thousands_of_a_length_are_to_be_written_out():
-    with pytest.raises(SpecError, match=r"'8k' is not a whole number, as in 512: write 8000 or 8192"):
-        parse_count("8k")
+@pytest.mark.parametrize(("text", "written_out"), [("8k", "8000 or 8192"), ("1M", "1000000 or 1048576")])
+def test_thousands_of_a_length_are_to_be_written_out(text, written_out):
+    with pytest.raises(SpecError, match=rf"'{text}' is not a whole number, as in 512: write {written_out}"):
+        parse_count(text)
 
 
 @pytest.mark.parametrize("read", [parse_number, parse_count, parse_total])
