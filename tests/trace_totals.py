@@ -74,24 +74,31 @@ class Priced:
         return chain.first <= at < chain.num_layers - chain.last
 
     def _groups(self, layer):
-        """The bytes of each weight group, the ranks that share them, and the replicas of each shard."""
+        """The bytes of each weight group, in a pass and once a step, the ranks that share them, replicas of a shard."""
         weights, plan = layer.derived.weights, self.plan
         groups = weight_groups([weight.reduced_over for weight in weights], [weight.over_ep for weight in weights])
         for ranks, members in groups.items():
             holders = int(WeightGroup(*ranks).members(plan, plan["dp"] * self.holds.num_chains))
             replicas = plan["zero_replicas"] if plan["zero_stage"] else 1
-            yield sum(layer.number(weights[index].bytes) for index in members), holders // replicas, replicas
+            whole, tied = (
+                sum(layer.number(weights[index].bytes) for index in members if weights[index].tied or every)
+                for every in (True, False)
+            )
+            # A single stage has both layers of a tied weight, and does once what a step does once.
+            once = whole - (tied if plan["pp"] == 1 else 0)
+            yield whole, once, holders // replicas, replicas
 
     def _of_weights(self, layer):
         stage, found = self.plan["zero_stage"], Counter()
-        for whole, shards, replicas in self._groups(layer):
+        for whole, once, shards, replicas in self._groups(layer):
             for one in OF_STAGE[stage]:
-                if shards > 1 and whole:
-                    moved = whole if one.of == "weights" else self._gradients(whole)
+                of_group = whole if one.every == "microbatch" else once
+                if shards > 1 and of_group:
+                    moved = of_group if one.of == "weights" else self._gradients(of_group)
                     size = moved // shards if one.kind == AG else moved
                     found[one.kind, "dp", size] += self.passes if one.every == "microbatch" else 1
-            if replicas > 1 and whole:
-                found[AR, "dp", self._gradients(whole) // shards] += 1
+            if replicas > 1 and once:
+                found[AR, "dp", self._gradients(once) // shards] += 1
         return found
 
     def _gradients(self, weight_bytes):
@@ -115,7 +122,7 @@ class Priced:
             return Counter()
         size = self._gradients(sum(head.number(weight.bytes) for weight in tied))
         if divides(self.plan["zero_stage"], "gradient"):
-            size //= next(iter(self._groups(head)))[1]
+            size //= next(iter(self._groups(head)))[2]
         return Counter({(AR, "pp", size): len(ends)})
 
     def _between_stages(self, stage, own):

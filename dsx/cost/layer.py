@@ -14,7 +14,7 @@ its axis (Wang et al., ASPLOS 2023).
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ from dsx.cost.muon import matrix_costs
 from dsx.cost.override import measured_or, unmeasured, weight_gradients_or
 from dsx.cost.recompute_modes import MAIN_MODES, Codes, Mode
 from dsx.cost.roofline import compute_time, exposed_memory_time, memory_time
-from dsx.cost.shapes import Column, PerKernel, PerKey, PerWork
+from dsx.cost.shapes import Column, PerGroup, PerKernel, PerKey, PerWork
 from dsx.cost.work import LayerWork
 from dsx.graph.derived import BACKWARD, FORWARD
 from dsx.graph.match import ALL_GATHER
@@ -63,7 +63,6 @@ class KernelTimes:
     comm_s: dict[str, Float[Array, "2 kernels keys"]]
 
 
-_PerGroup = Float[Array, "_groups *#plans"]
 _PerMode = Float[Array, "modes *#plans"] | tuple[Column, ...]  # a tuple where a search has an array for each mode
 
 
@@ -108,15 +107,15 @@ class LayerCosts:
     working_bytes: _PerMode  # transient of the layer's backward, besides the stash
     scattered_bytes: _PerMode  # the same where the gradients of all weights wait until the layer has run
     boundary_bytes: Column
-    weight_bytes: _PerGroup
-    group_size: _PerGroup
-    group_share: _PerGroup  # members in one fast domain
-    group_outer: tuple[_PerGroup, ...] = ()  # members in a unit of each tier between the domain and the outermost one
-    tied_bytes: tuple[Column, ...] = ()  # of weights shared with another layer of the model; empty if there are none
+    weight_bytes: PerGroup
+    group_size: PerGroup
+    group_share: PerGroup  # members in one fast domain
+    group_outer: tuple[PerGroup, ...] = ()  # members in a unit of each tier between the domain and the outermost one
+    tied_bytes: tuple[PerGroup, ...] = ()  # of weights shared with another layer of the model; empty if there are none
     # Of the matrices that Muon updates: their weights; once a step, the Newton-Schulz steps of all, with gathers
     # over tp; the FLOPs of these, and of the largest matrix. Empty with Adam for all weights.
-    matrix_bytes: tuple[_PerGroup, ...] = ()
-    orthogonal_s: tuple[_PerGroup, ...] = ()
+    matrix_bytes: tuple[PerGroup, ...] = ()
+    orthogonal_s: tuple[PerGroup, ...] = ()
     orthogonal_flops: tuple[Column, ...] = ()
     largest_matrix_flops: tuple[Column, ...] = ()
     # Seconds of collectives on an oversubscribed tier: in the forward, and in the backward under each of the modes.
@@ -220,7 +219,7 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
         group_size=xp.stack([ranks.members(sizes, one) for ranks in groups]),
         group_share=xp.stack([ranks.members(work.shares, one) for ranks in groups]),
         group_outer=tuple(xp.stack([ranks.members(shares, one) for ranks in groups]) for shares in work.outer),
-        tied_bytes=_tied_bytes(work),
+        tied_bytes=_tied_bytes(work, groups.values()),
         **matrix_costs(work, groups.values(), {axis: _members(work, axis) for axis in sizes}, cluster, assumptions),
         contended_s=_contended_s(work, collective_s, cluster) if may_contend(cluster.network) else (),
         without=tuple(lacking),
@@ -494,9 +493,11 @@ def weight_groups(
     return groups or {WeightGroup(()): []}
 
 
-def _tied_bytes(work: LayerWork) -> tuple[PerKey, ...]:
-    tied = [index for index, shared in enumerate(work.tied) if shared]
-    return (work.per_key(work.weights[np.array(tied)].sum(axis=0)),) if tied else ()
+def _tied_bytes(work: LayerWork, groups: Iterable[Sequence[int]]) -> tuple[PerGroup, ...]:
+    if not any(work.tied):
+        return ()
+    tied = [[index for index in members if work.tied[index]] for members in groups]
+    return (work.per_key(xp.stack([work.weights[np.array(of_group, dtype=int)].sum(axis=0) for of_group in tied])),)
 
 
 def _replicated_gradients(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> PerKey:

@@ -22,7 +22,7 @@ from dsx.cost.groups import Group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.offload import OPTIMIZER, offloaded
 from dsx.cost.pipeline import weight_versions
-from dsx.cost.shapes import PerPlan
+from dsx.cost.shapes import PerGroup, PerPlan
 from dsx.cost.stages import Layers, Stack, Stage, over_layers
 from dsx.graph.step import State, divides
 from dsx.records import Array
@@ -64,6 +64,7 @@ class Transients(NamedTuple):
 
 def stage_memory(
     kinds: Sequence[LayerCosts],
+    held_bytes: Sequence[PerGroup],
     shards: Sequence[Sequence[Group]],
     stash_bytes: PerPlan,
     transients: Transients | None,
@@ -74,11 +75,12 @@ def stage_memory(
 ) -> Memory:
     """Return the memory of a stage's GPU.
 
-    `shards` has, per kind, the shard group of each weight group; without `transients` these do not count.
-    `stash_bytes` are the saved activations of all microbatches in flight that are on the GPU.
+    Per kind and weight group, `held_bytes` are the weights that the stage holds for a layer (`held`), and `shards` has
+    the ranks that divide them. Without `transients` these do not count. `stash_bytes` are the saved activations of all
+    microbatches in flight that are on the GPU.
     """
     per_weight_byte = 1.0 / assumptions.weight_bytes
-    weights, sharded = stage_weights([costs.weight_bytes for costs in kinds], shards, stage)
+    weights, sharded = stage_weights(held_bytes, shards, stage)
     nothing = xp.zeros_like(stash_bytes)
 
     def of_stage(state: State) -> PerPlan:
@@ -104,6 +106,19 @@ def stage_memory(
         activation_bytes=activations,
         overhead_bytes=assumptions.overhead + assumptions.fragmentation * activations,
     )
+
+
+def held(costs: LayerCosts, choices: StepChoices, stack: Stack) -> PerGroup:
+    """Return, per weight group, the weights of a layer that a stage holds for it.
+
+    A single stage has both layers of a tied weight, and holds the weight for the first of them alone (Megatron Core,
+    LanguageModule.shared_embedding_or_output_weight).
+    """
+    alone = xp.where(choices.pp > 1.0, xp.zeros_like(choices.pp), xp.ones_like(choices.pp))
+    if not (costs.tied_bytes and stack.first and xp.may_hold(alone)):
+        return costs.weight_bytes
+    (tied,) = costs.tied_bytes
+    return costs.weight_bytes - alone * tied
 
 
 def divided_layers(

@@ -29,7 +29,7 @@ from dsx.cost.collectives import collective
 from dsx.cost.groups import Group
 from dsx.cost.multiply import slowdowns
 from dsx.cost.roofline import compute_time, exposed_memory_time
-from dsx.cost.shapes import PerKey, PerPlan
+from dsx.cost.shapes import PerGroup, PerKey, PerPlan
 from dsx.cost.work import LayerWork, Matrices, Multiplies, MultiplyShape
 from dsx.graph.match import ALL_GATHER
 from dsx.graph.nodes import FORWARD
@@ -42,7 +42,6 @@ from dsx.space.codes import Searched
 _MULTIPLIES = 3  # of a step
 STEP_SHAPE = MultiplyShape(0, FORWARD, linear=False, fused=False, of_weight=False, grouped=False)
 PerMatrix = Float[Array, "matrices works"]
-PerGroup = Float[Array, "_groups *#plans"]
 
 
 def matrix_costs(

@@ -29,10 +29,10 @@ from dsx.cost.contention import crosses
 from dsx.cost.effects import of_step
 from dsx.cost.groups import Group, group
 from dsx.cost.layer import LayerCosts
-from dsx.cost.shapes import PerPlan
+from dsx.cost.shapes import PerGroup, PerPlan
 from dsx.cost.stages import Stage
 from dsx.graph.nodes import BACKWARD, FORWARD
-from dsx.graph.step import OF_REPLICAS, OF_TIED, StepCollective, accompanying, divides, in_every_pass
+from dsx.graph.step import MICROBATCH, OF_REPLICAS, OF_TIED, StepCollective, accompanying, divides, in_every_pass
 from dsx.hardware.cluster import Cluster
 from dsx.space.codes import Searched
 from dsx.space.schedules import SCHEDULES
@@ -42,6 +42,7 @@ class ReducedLayer(NamedTuple):
     """A kind of layer whose gradients are reduced and whose weights are gathered."""
 
     costs: LayerCosts
+    held_bytes: PerGroup  # of its weights, without those that the stage holds and communicates once with another layer
     shards: Sequence[Group]  # per weight group, the ranks over which ZeRO divides
     replicas: Sequence[Group]  # per weight group, the ranks that hold the same shard; empty if no shard has replicas
     backward_s: PerPlan  # with recomputation
@@ -240,7 +241,8 @@ def _accompanying_s(
     for stage in searched.zero_stage:
         found[stage] = xp.zeros_like(layer.costs.boundary_bytes)
         for one in accompanying(stage, direction):
-            alike = replace(one, direction=FORWARD, every="step")
+            every = one.every if layer.costs.tied_bytes else "step"
+            alike = replace(one, direction=FORWARD, every=every)
             if alike not in times:
                 times[alike] = _seconds(one, layer, cluster, assumptions)
             found[stage] = found[stage] + times[alike]
@@ -262,11 +264,15 @@ def _per_weight_byte(one: StepCollective, assumptions: Assumptions) -> PerPlan:
 
 
 def _seconds(one: StepCollective, layer: ReducedLayer, cluster: Cluster, assumptions: Assumptions) -> PerPlan:
-    """Return the seconds of a collective on a layer's weights, one call for each weight group."""
+    """Return the seconds of a collective on a layer's weights, one call for each weight group.
+
+    Every use of a tied weight in a microbatch has its own; what a step does once is for the weights that are held.
+    """
     costs = layer.costs
+    of_groups = costs.weight_bytes if one.every == MICROBATCH else layer.held_bytes
     total = nothing = xp.zeros_like(layer.shards[0].size * costs.boundary_bytes)
     for index, members in enumerate(layer.shards):
-        weights = costs.weight_bytes[index]
+        weights = of_groups[index]
         time = collective(one.kind, members, cluster.network, assumptions)
         seconds = time(weights * _per_weight_byte(one, assumptions))
         # A group without weights, which another strategy of the search has, costs nothing, not even latency.
@@ -284,8 +290,11 @@ def _tied_s(
     together = [xp.where(choices.pp <= share, 2.0, 1.0) for share in (choices.pp_nvs, *choices.pp_outer)]
     ends = group(xp.full_like(choices.pp, 2.0), *together)
     time = collective(OF_TIED.kind, ends, cluster.network, assumptions)
-    (whole,) = layer.costs.tied_bytes
-    shard = whole * layer.shards[0].per_gpu
+    (of_groups,) = layer.costs.tied_bytes
+    whole = of_groups.sum(axis=0)
+    shard = functools.reduce(
+        xp.add, [own * members.per_gpu for own, members in zip(of_groups, layer.shards, strict=True)]
+    )
     held = {stage: shard if divides(stage, "gradient") else whole for stage in searched.zero_stage}
     seconds = time(_per_weight_byte(OF_TIED, assumptions) * pick(searched.zero_stage, choices.zero_stage, held))
     nothing = xp.zeros_like(seconds)
@@ -297,7 +306,7 @@ def _seconds_of_replicas(layer: ReducedLayer, cluster: Cluster, assumptions: Ass
     """Return the seconds of all-reducing a layer's shards among their replicas."""
     times: list[PerPlan] = []
     for index, (members, replicas) in enumerate(zip(layer.shards, layer.replicas, strict=True)):
-        shard_bytes = layer.costs.weight_bytes[index] * members.per_gpu
+        shard_bytes = layer.held_bytes[index] * members.per_gpu
         time = collective(OF_REPLICAS.kind, replicas, cluster.network, assumptions)
         seconds = time(shard_bytes * _per_weight_byte(OF_REPLICAS, assumptions))
         times.append(xp.where(shard_bytes > 0, seconds, xp.zeros_like(shard_bytes)))

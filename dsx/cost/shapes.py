@@ -19,3 +19,4 @@ Size = Real[ArrayLike, "*#works"]  # of a dimension or a sequence: one for all w
 
 PerPlan = Float[ArrayLike, "*#plans"]
 Column = Float[Array, "*#plans"]  # an array even for one plan
+PerGroup = Float[Array, "_groups *#plans"]  # per weight group of a layer

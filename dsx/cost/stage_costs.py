@@ -23,6 +23,7 @@ from dsx.cost.memory import (
     after_head,
     divided_layers,
     heads_done,
+    held,
     largest_transients,
     stage_memory,
     stage_weights,
@@ -48,7 +49,7 @@ from dsx.cost.offload import (
 from dsx.cost.pipeline import in_flight, in_flight_of_embedding_and_head
 from dsx.cost.recompute import ByMode, Recompute, recompute_of
 from dsx.cost.reduction import ReducedLayer, in_passes, layer_reduction, reduction, waits_beside
-from dsx.cost.shapes import PerPlan
+from dsx.cost.shapes import PerGroup, PerPlan
 from dsx.cost.shards import dp_groups, weight_shards
 from dsx.cost.stages import Layers, Stack, Stage, even_first, over_layers
 from dsx.graph.step import divides
@@ -112,7 +113,13 @@ class StageCosts:
             working = with_transfers(self.working_bytes, in_transfer, self._recompute.never)
             working = after_head(working, stage.layers, self._stash_bytes, self.stack, done)
             transients = largest_transients(stage.layers, working, self.divided, self._recompute.never)
-        return stage_memory(self.kinds, ranks, saved, transients, stage, self.choices, self.searched, self.assumptions)
+        layers = self.kinds, self._held_bytes, ranks, saved, transients
+        return stage_memory(*layers, stage, self.choices, self.searched, self.assumptions)
+
+    @cached_property
+    def _held_bytes(self) -> list[PerGroup]:
+        """Per kind and weight group, the weights that a stage holds for a layer."""
+        return [held(costs, self.choices, self.stack) for costs in self.kinds]
 
     @cached_property
     def divided(self) -> Divided | None:
@@ -145,7 +152,9 @@ class StageCosts:
     def _reduced(self) -> list[ReducedLayer]:
         none = [None] * len(self.kinds)
         stalls = none if self.stalls_s is None else [*zip(*self.stalls_s, strict=True)]
-        by_kind = zip(self.kinds, *self.shards, self.backward_s, stalls, self.contended_s or none, strict=True)
+        by_kind = zip(
+            self.kinds, self._held_bytes, *self.shards, self.backward_s, stalls, self.contended_s or none, strict=True
+        )
         return [ReducedLayer(*values) for values in by_kind]
 
     @cached_property
@@ -165,7 +174,7 @@ class StageCosts:
     def _updated_weights(self, stage: Stage) -> PerPlan:
         """Return the bytes of the weights that a rank of a stage updates."""
         ranks, _ = self.shards
-        whole, sharded = stage_weights([costs.weight_bytes for costs in self.kinds], ranks, stage)
+        whole, sharded = stage_weights(self._held_bytes, ranks, stage)
         stages = self.searched.zero_stage
         parts = {stage: sharded if divides(stage, "optimizer") else whole for stage in stages}
         return pick(stages, self.choices.zero_stage, parts)

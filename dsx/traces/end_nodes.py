@@ -63,7 +63,8 @@ class EndBuilder(ZeroBuilder):
     def _gradients(self, position: int, nodes: LayerNodes, names: Iterable[str]) -> Iterable[tuple[str, int]]:
         """Return the gradients of some weights as the passes leave them, each tensor once."""
         wanted, found = set(names), dict[str, int]()
-        for number, (ranks, weights) in enumerate(nodes.groups.items()):
+        for number, (ranks, of_group) in enumerate(nodes.groups.items()):
+            weights = self.plan.held(position, of_group)
             chosen = [weight for weight in weights if weight.name in wanted and weight.gradients]
             grads = [(self.gradient(position, name, ranks), w.gradient_bytes) for w in weights for name in w.gradients]
             if not chosen or not grads:
@@ -107,17 +108,18 @@ class EndBuilder(ZeroBuilder):
         on_host = CODES["offload"][self.plan.columns["offload"]] in (OPTIMIZER, BOTH)
         inputs: Tensors = list(self._gradients(position, nodes, {w.name for w in nodes.weights}))
         inputs += self.reduced_at_end.get(position, [])
-        outputs: Tensors = []
+        stored: Tensors = []
         parameters = 0
-        for number, (ranks, weights) in enumerate(nodes.groups.items()):
-            held = self.weights(position, number, ranks, weights) if weights else []
-            inputs += held
-            outputs += [(f"{name}#1", size) for name, size in held]
+        for number, (ranks, of_group) in enumerate(nodes.groups.items()):
+            weights = self.plan.held(position, of_group)
+            stored += self.weights(position, number, ranks, weights) if weights else []
             whole = sum(weight.bytes for weight in weights)
             sharded = divides(self.zero_stage, "optimizer")
             parameters += whole // (self.plan.shard_size(ranks) if sharded else 1) // assumptions.weight_bytes
         if not parameters:
             return
+        inputs += stored
+        outputs: Tensors = [(f"{name}#1", size) for name, size in stored]
         name, state = f"L{position:03d}.optimizer", f"L{position:03d}.optimizer state"
         matrices = matrix_parameters(nodes, self.plan) if assumptions.optimizer == MUON else 0
         others = parameters - matrices
@@ -136,8 +138,8 @@ class EndBuilder(ZeroBuilder):
                 self.add(node)
                 inputs = [*inputs, *node.outputs]
             if on_host:
-                stored: Tensors = [(f"{name} orthogonal@host", momentum)]
-                self.add(TraceNode(MEM_STORE, f"{name} orthogonal", inputs, stored, transfer_bytes=momentum))
+                kept: Tensors = [(f"{name} orthogonal@host", momentum)]
+                self.add(TraceNode(MEM_STORE, f"{name} orthogonal", inputs, kept, transfer_bytes=momentum))
         if not on_host:
             inputs, outputs = [*inputs, (state, size)], [*outputs, (f"{state}#1", size)]
             self.add(TraceNode(COMP, name, inputs, outputs, compute=compute, op_type="optimizer"))
@@ -147,4 +149,5 @@ class EndBuilder(ZeroBuilder):
         self.add(TraceNode(MEM_STORE, f"{name} gradients", inputs, sent, transfer_bytes=gradients))
         on_it = TraceNode(COMP, name, sent, updated, compute=compute, op_type="optimizer", on_host=True)
         self.add(on_it)
-        self.add(TraceNode(MEM_LOAD, f"{name} weights", updated, outputs, transfer_bytes=weights))
+        new = [*updated, *stored]
+        self.add(TraceNode(MEM_LOAD, f"{name} weights", new, outputs, transfer_bytes=weights))

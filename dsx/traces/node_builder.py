@@ -8,7 +8,8 @@ start of the step.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dsx.traces.trace_nodes import MICROBATCH, OWN, PREVIOUS, BasePass, Reference, TraceNode
+from dsx.traces.shared_weight import Version
+from dsx.traces.trace_nodes import MICROBATCH, OWN, PREVIOUS, BasePass, Reference, TraceNode, buffer_of
 from dsx.traces.traced_plan import TracedPlan
 
 Tensors = list[tuple[str, int]]  # names with their bytes
@@ -70,8 +71,18 @@ class NodeBuilder:
         return f"m{self.microbatch}.L{position:03d}.{name}"
 
     def version(self, position: int, name: str, previous: bool = False) -> str:
-        """Return the name of a buffer of a layer that all microbatches write."""
-        return f"L{position:03d}.{name}#{self.previous if previous else self.microbatch}"
+        """Return the name of a buffer of a layer that all microbatches write; `previous`: as the one before left it."""
+        shared = self.plan.shared
+        made = Version(position, name, "") if shared is None else shared.version(position, name)
+        written = self.previous if previous else f"{self.microbatch}{made.suffix}"
+        return f"L{made.position:03d}.{made.buffer}#{written}"
+
+    def stored(self, position: int, name: str) -> str:
+        """Return the name of a weight as a stage stores it."""
+        shared = self.plan.shared
+        if shared is not None and position == self.plan.chain.num_layers - 1 and name in shared.names:
+            return f"L000.{shared.weight.name}"
+        return f"L{position:03d}.{name}"
 
     # Nodes
 
@@ -98,9 +109,12 @@ class NodeBuilder:
         return Reference(self.sources[name], name) if name in self.sources else None
 
     def previous_version(self, position: int, name: str, size: int, purpose: str) -> tuple[str, int]:
-        """Return the version of a buffer that the microbatch before has written; the first one finds it cleared."""
+        """Return the version of a buffer that was written before; the first microbatch finds it cleared."""
+        shared = self.plan.shared
+        if shared is not None and (before := shared.before(position, name)) is not None:
+            return f"L{before.position:03d}.{before.buffer}#{self.microbatch}{before.suffix}", size
         if purpose in self.key.first:
-            return f"L{position:03d}.{name}#start", size
+            return f"{buffer_of(self.version(position, name))}#start", size
         version = self.version(position, name, previous=True)
         self.sources[version] = ("previous", purpose, self.key.chunk)
         return version, size

@@ -186,7 +186,7 @@ class PassBuilder(ZeroBuilder):
         if read.name in names:
             return names[read.name]
         if read.weight:
-            name = f"L{position:03d}.{read.name}"
+            name = self.stored(position, read.name)
             fresh = name + GATHERED_VERSION
             return gathered or [(fresh if fresh in self.sources else name, read.bytes)]
         return [(self.own(position, read.name), read.bytes)]

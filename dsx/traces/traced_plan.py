@@ -16,7 +16,8 @@ from dsx.space.recompute_values import NONE_CODE
 from dsx.space.schedules import SCHEDULES, Schedule
 from dsx.space.stage_chunks import StageChunks, of_pipeline
 from dsx.spec.assumptions import AssumptionsSpec
-from dsx.traces.layer_nodes import LayerNodes, layer_nodes, layer_values
+from dsx.traces.layer_nodes import LayerNodes, LayerWeight, layer_nodes, layer_values
+from dsx.traces.shared_weight import SharedWeight, shared_weight
 
 DP = "dp"
 
@@ -125,6 +126,20 @@ class TracedPlan:
         """Whether the gradient of a tied weight is reduced between the first and the last stage."""
         apart = self.columns["pp"] > 1 and self.holds.in_rounds and not self.forward_only
         return apart and any(weight.tied for weight in self.nodes(self.chain.num_layers - 1).weights)
+
+    @cached_property
+    def shared(self) -> SharedWeight | None:
+        """The weight that a single stage holds once for its first and its last layer; None if there is none."""
+        last = self.chain.num_layers - 1
+        if self.columns["pp"] > 1 or not self.chain.first or self.alone:
+            return None
+        return shared_weight(self.nodes(0), self.nodes(last), last)
+
+    def held(self, position: int, weights: Sequence[LayerWeight]) -> tuple[LayerWeight, ...]:
+        """Return the weights that the stage holds for a layer, without one that it holds for the first layer."""
+        if self.shared is None or position != self.chain.num_layers - 1:
+            return tuple(weights)
+        return tuple(weight for weight in weights if not weight.tied)
 
     def distinct_nodes(self) -> list[LayerNodes]:
         """Return the nodes of each layer that differs from others in its kind or its recomputation."""

@@ -13,6 +13,7 @@ from dsx.graph.step import MICROBATCH, OF_REPLICAS, StepCollective, accompanying
 from dsx.traces.layer_nodes import LayerNodes, LayerWeight
 from dsx.traces.messages import COMM_COLL
 from dsx.traces.node_builder import NodeBuilder, Tensors
+from dsx.traces.shared_weight import SHARED
 from dsx.traces.trace_nodes import Communication, TraceNode
 
 GATHERED, GATHERED_AGAIN = "weights", "weights'"
@@ -62,7 +63,8 @@ class ZeroBuilder(NodeBuilder):
             if one.kind != ALL_GATHER or (one.every == "step" and "forward" not in self.key.first):
                 continue
             for number, (ranks, weights) in enumerate(nodes.groups.items()):
-                self._gather(position, number, ranks, weights, one, direction)
+                gathered = self.plan.held(position, weights) if one.every == "step" else weights
+                self._gather(position, number, ranks, gathered, one, direction)
 
     def _gather(
         self,
@@ -93,28 +95,24 @@ class ZeroBuilder(NodeBuilder):
     def weights(self, position: int, number: int, ranks: WeightGroup, weights: tuple[LayerWeight, ...]) -> Tensors:
         """Return the weights of a group as a rank stores them: each, or their shard."""
         if not divides(self.zero_stage, "weight"):
-            return [(f"L{position:03d}.{weight.name}", weight.bytes) for weight in weights]
-        whole = sum(weight.bytes for weight in weights)
-        return [(f"L{position:03d}.shard {number}", whole // self.plan.shard_size(ranks))]
+            return [(self.stored(position, weight.name), weight.bytes) for weight in weights]
+        held, members = self.plan.held(position, weights), self.plan.shard_size(ranks)
+        found = [(f"L{position:03d}.shard {number}", sum(weight.bytes for weight in held) // members)] if held else []
+        if (shared := self.plan.shared) is not None and len(held) < len(weights):
+            found.append((f"L000.shard {shared.number}", shared.group_bytes // members))
+        return found
 
     def reduce(self, position: int, nodes: LayerNodes) -> None:
         """Add what reduces the gradients of a layer's weights."""
         for number, (ranks, weights) in enumerate(nodes.groups.items()):
-            grads = [
-                (self.gradient(position, name, ranks), weight.gradient_bytes)
-                for weight in weights
-                for name in weight.gradients
-            ]
-            whole = sum(weight.gradient_bytes for weight in weights)
-            if not grads or not whole:
-                continue
-            members = self.plan.shard_size(ranks)
+            held = self.plan.held(position, weights)
             for one in accompanying(self.zero_stage, BACKWARD):
                 if one.of != "gradients" or (one.every == "step" and not self.key.last):
                     continue
-                self._reduce_group(position, number, ranks, one, grads, whole)
-            replicas = self.plan.replicas(ranks)
-            if replicas > 1 and self.key.last:
+                self._reduce_group(position, number, ranks, one, held if one.every == "step" else weights)
+            grads, whole = self._gradients_of(position, ranks, held)
+            members, replicas = self.plan.shard_size(ranks), self.plan.replicas(ranks)
+            if whole and replicas > 1 and self.key.last:
                 size = whole // members if self.scatters(ranks) else grads[0][1]
                 held = [(self.reduced(position, number, ranks, grads), size)]
                 made = [(self.reduced(position, number, ranks, grads) + "r", size)]
@@ -123,23 +121,37 @@ class ZeroBuilder(NodeBuilder):
                 overlap = self._overlap(OF_REPLICAS)
                 self.add(TraceNode(COMM_COLL, text, held, made, communication=communication, overlap=overlap))
 
+    def _gradients_of(self, position: int, ranks: WeightGroup, weights: tuple[LayerWeight, ...]) -> tuple[Tensors, int]:
+        """Return the gradients of some weights of a group as a pass leaves them, and their bytes; none for none."""
+        grads = [
+            (self.gradient(position, name, ranks), weight.gradient_bytes)
+            for weight in weights
+            for name in weight.gradients
+        ]
+        return grads, sum(weight.gradient_bytes for weight in weights) if grads else 0
+
     def _reduce_group(
         self,
         position: int,
         number: int,
         ranks: WeightGroup,
         one: StepCollective,
-        grads: Tensors,
-        whole: int,
+        weights: tuple[LayerWeight, ...],
     ) -> None:
         members = self.plan.shard_size(ranks)
-        if members == 1:
+        grads, whole = self._gradients_of(position, ranks, weights)
+        if members == 1 or not whole:
             return
         outputs = [(self.reduced(position, number, ranks, grads), grads[0][1])]
         inputs = list(grads)
         if self.scatters(ranks):
-            outputs = [(self.version(position, f"gradients {number}"), whole // members)]
-            inputs.append(self.previous_version(position, f"gradients {number}", whole // members, "weights"))
+            _, own = self._gradients_of(position, ranks, self.plan.held(position, weights))
+            shards = [(f"gradients {number}", own // members)] if own else []
+            if (shared := self.plan.shared) is not None and own < whole:
+                of_group = shared.group_bytes // self.plan.assumptions.weight_bytes
+                shards.append((SHARED, of_group * self.plan.assumptions.gradient_bytes // members))
+            outputs = [(self.version(position, name), size) for name, size in shards]
+            inputs += [self.previous_version(position, name, size, "weights") for name, size in shards]
         text = self.own(position, f"{one.kind} gradients {number}")
         communication = Communication(whole, one.kind, "dp", shards_key(ranks))
         self.add(TraceNode(COMM_COLL, text, inputs, outputs, communication=communication, overlap=self._overlap(one)))

@@ -39,11 +39,12 @@ STRATEGIES = ["1d", "1d-no-sp", "2d", "2d-ring", "ulysses"]
 
 @st.composite
 def jobs(draw):
-    """A model, a cluster, a job, and the values of its choices."""
+    """A model, a cluster, the optimizer, a job, and the values of its choices."""
     dense, experts = draw(st.integers(0, 4)), draw(st.integers(0, 3))
     body = [{**DENSE, "count": dense}] * (dense > 0) + [{**EXPERTS, "count": experts}] * (experts > 0)
     ends = draw(st.booleans())
-    layers = [*[{"kind": "embedding"}] * ends, *(body or [DENSE]), *[{"kind": "head"}] * ends]
+    head = {"kind": "head", "options": draw(st.sampled_from([[], ["tied"]]))}
+    layers = [*[{"kind": "embedding"}] * ends, *(body or [DENSE]), *[head] * ends]
     model = {"name": "small", "source": "a test", "default_sequence_length": 2048, "layers": layers}
     model["dimensions"] = DIMENSIONS | (OF_EXPERTS if experts else {})
     system = {"hbm_capacity": draw(st.sampled_from([3e9, 4e9, 6e9, 20e9])), "fast_size": draw(st.sampled_from([2, 4]))}
@@ -71,12 +72,13 @@ def jobs(draw):
     names = draw(st.lists(st.sampled_from(STRATEGIES), min_size=1, max_size=2, unique=True))
     # What is not named is searched last.
     named = {column: values for column, values in opened.items() if values}
-    return model, system, names, draw(st.sampled_from([4, 6])), draw(st.sampled_from([4, 6, 12])), named
+    optimizer = draw(st.sampled_from(["adam", "muon"]))
+    return model, system, optimizer, names, draw(st.sampled_from([4, 6])), draw(st.sampled_from([4, 6, 12])), named
 
 
-def problem_for(model, system, names):
-    spec = ModelSpec.model_validate(model)
-    return make_problem(spec, cluster_spec(SYSTEM | system), load_assumptions("default"), names, merged=True)
+def problem_for(model, system, names, optimizer="adam"):
+    spec, assumed = ModelSpec.model_validate(model), load_assumptions("default", [("optimizer", optimizer)])
+    return make_problem(spec, cluster_spec(SYSTEM | system), assumed, names, merged=True)
 
 
 def every_cut(num_layers, num_stages):
@@ -126,8 +128,8 @@ def test_nothing_is_faster(monkeypatch, many, examples):
     @settings(max_examples=examples)
     @given(job=jobs())
     def check(job):
-        model, system, names, num_gpus, batch, opened = job
-        problem = problem_for(model, system, names).searching(opened)
+        model, system, optimizer, names, num_gpus, batch, opened = job
+        problem = problem_for(model, system, names, optimizer).searching(opened)
         expected = by_brute_force(problem, num_gpus, batch, opened)
         plans = fastest(spaces_of(problems_of(ANY, problem), num_gpus, batch, opened), 1, silent).plans
         assert (plans[0]["step_time_s"] if plans else np.inf) == pytest.approx(expected, rel=1e-9)

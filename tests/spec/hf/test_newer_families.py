@@ -81,3 +81,24 @@ def test_a_config_that_is_near_no_family(tmp_path, given):
     with pytest.raises(UnknownNameError) as caught:
         import_hf(tmp_path / "config.json")
     assert "extends" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("base", "sizes", "total"),
+    [
+        ("llama-3-8b", (16384, 53248, 126, 128), 405_853_388_800),
+        ("llama-3.2-1b", (3072, 8192, 28, 24), 3_212_749_824),
+        ("llama-2-7b", (6656, 17920, 60, 52), 32_528_943_616),  # published as 32.5 billion
+        ("mimo-v2-flash", None, 308_778_778_368),  # published as 309 billion
+    ],
+)
+def test_known_totals_are_said(tmp_path, base, sizes, total):
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    changes = dict(zip(names, sizes, strict=True)) if sizes else {}
+    if base == "llama-2-7b":
+        changes["num_key_value_heads"] = 52
+    if base == "llama-3.2-1b":
+        changes["head_dim"] = 128
+    found = import_hf(write(tmp_path, base, **changes))
+    assert found.parameters == total
+    assert "published" in found.report[1] and "unchecked" not in found.report[1]

@@ -1,0 +1,89 @@
+"""A single stage holds a tied embedding table once, in the price, in the trace and by lifetimes of its buffers.
+
+Megatron Core has the weight of the output layer from the embedding where a stage has both, and a copy on the last stage
+of a pipeline, whose gradients the two stages add up (LanguageModule.setup_embeddings_and_output_layer).
+"""
+
+from collections import Counter
+
+import pytest
+from trace_totals import Priced
+from written_traces import communications
+
+import dsx
+from dsx.api.trace_write import traced_plan
+from dsx.traces.folder import open_folder, traces
+from dsx.traces.lifetimes import memory_use
+
+V, E, TP, DP = 51200, 2048, 2, 4
+TABLE = V * E // TP  # parameters of a rank
+SMALL = ["model.layers.1.count=4", f"model.dimensions.v={V}", "assumptions.dispatch_latency=0 s"]
+SMALL += [f"model.dimensions.{size}" for size in (f"e={E}", "f=8192", "h=16", "g=16")]
+
+
+def job(*options, pp=1):
+    head = f"model.layers.2={{kind: head, options: [{', '.join(('layernorm', *options))}]}}"
+    return dsx.Job("gpt3-5b", "h100-nvs8", TP * DP * pp, 32, 1024, set=[*SMALL, head])
+
+
+def plan(zero_stage, **choices):
+    return {"tp": TP, "dp": DP, "microbatch_size": 2, "zero_stage": zero_stage, **choices}
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+def test_one_stage_counts_the_table_once(zero_stage):
+    """By hand, elements of 2, 2 and 12 bytes; ZeRO divides the state, gradients, and weights over dp."""
+    apart, tied = (dsx.evaluate(job(*options), **plan(zero_stage)).costs for options in ((), ("tied",)))
+    saved = {name: apart[name] - tied[name] for name in ("weight_bytes", "gradient_bytes", "optimizer_bytes")}
+    shards = [DP if zero_stage >= stage else 1 for stage in (3, 2, 1)]
+    assert saved == {
+        "weight_bytes": pytest.approx(2 * TABLE / shards[0]),
+        "gradient_bytes": pytest.approx(2 * TABLE / shards[1]),
+        "optimizer_bytes": pytest.approx(12 * TABLE / shards[2]),
+    }
+    # Traffic of an update: 26 bytes a parameter.
+    assert tied["optimizer_s"] < apart["optimizer_s"]
+    assert tied["mfu"] * tied["step_time_s"] == pytest.approx(apart["mfu"] * apart["step_time_s"])  # all FLOPs stay
+
+
+def test_the_last_stage_of_a_pipeline_has_a_copy():
+    apart, tied = (dsx.evaluate(job(*options, pp=2), **plan(1, pp=2)).costs for options in ((), ("tied",)))
+    for name in ("weight_bytes", "gradient_bytes", "optimizer_bytes"):
+        assert tied[name] == apart[name]
+    assert tied["dp_comm_s"] > apart["dp_comm_s"]
+
+
+def test_a_head_alone_has_the_table():
+    """A set may count no embedding; the projection of the head is then there all the same."""
+    none = "assumptions.uncounted_layers=[embedding]"
+    apart, tied = (
+        dsx.evaluate(job(*options).replace(set=[none]), **plan(1)).costs["weight_bytes"] for options in ((), ("tied",))
+    )
+    assert tied == apart
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        *({"zero_stage": stage} for stage in range(4)),
+        {"zero_stage": 1, "zero_replicas": 2},
+        {"zero_stage": 3, "zero_replicas": 2},
+        {"zero_stage": 1, "offload": "optimizer"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("options", [("tied",), ("tied", "prediction")], ids=" ".join)
+def test_a_trace_has_what_is_priced(tmp_path, options, choices):
+    stated, asked = job(*options), plan(**choices)
+    found = dsx.evaluate(stated, **asked)
+    dsx.trace.write(stated, out=tmp_path, ranks="stages", **asked)
+    assert dsx.trace.inspect(tmp_path).num_faults == 0
+    (trace,) = traces(open_folder(tmp_path))
+    need = found.costs["peak_bytes"] - found.costs["overhead_bytes"]
+    assert memory_use(trace).peak_bytes == pytest.approx(need, rel=0.02)
+    replayed = dsx.trace.replay(tmp_path, "h100-nvs8", set=["assumptions.dispatch_latency=0 s"])
+    assert replayed.step_time_s == pytest.approx(found.step_time_s, rel=0.05 if asked["zero_stage"] > 1 else 0.02)
+    of_dp = Counter({key: count for key, count in communications(trace).items() if key[1] == "dp"})
+    priced = Priced(found.problem, found.plan.codes).of_stage(0)
+    assert of_dp == Counter({key: count for key, count in priced.items() if key[1] == "dp"})
+    assert traced_plan(found.problem, found.plan).shared is not None
