@@ -39,9 +39,9 @@ class Delays(NamedTuple):
     waits: Passes  # by which what an earlier stage waits for its sends is longer than on the first chunk of this stage
     longest_s: Any  # the longest send over an edge between this stage and the first one
 
-    def of_earlier(self, first: Passes, way: int, xp: Any) -> Any:
-        """Return by how much an earlier stage, or its sends one after the other, take longer than the first chunk."""
-        return xp.maximum(self.waits[way], self.longest_s - first[way])
+    def earlier_s(self, first: Passes, way: int, xp: Any) -> Any:
+        """Return the seconds of a pass on the first chunk, or of what takes longer on an earlier stage, or its send."""
+        return xp.maximum(first[way] + self.waits[way], self.longest_s)
 
     def alternating_s(self, own: Any, mean_s: Any, behind: tuple[Any, float], xp: Any) -> Any:
         """Return the seconds by which so many microbatches of alternating passes take longer than those passes.
@@ -130,21 +130,17 @@ def one_forward_one_backward_s(pipe: PipelineView, xp: Any) -> Any:
     def through(stage: StageView) -> Any:
         own, after = stage.own, stage.after.both
         later = pipe.pp - 1.0 - stage.position
-        least = [xp.zeros_like(own.both)] * 2
-        if stage.delays:
-            least = [later * stage.delays.of_earlier(own, way, xp) for way in (0, 1)]
-        fill = xp.maximum(after - later * own.forward, least[0])
-        drain, waits = after - later * own.backward, least[1]
-        if stage.delays:
-            # The last forward comes after a backward, and then makes a round trip.
-            mean_s, behind = pipe.bare_s / pipe.pp, many - 1.0 - later
-            drain, waits = (
-                then + stage.delays.alternating_s(own.both, mean_s, (behind - trip, 2.0), xp)
-                for then, trip in ((drain, 1.0), (waits, 0.0))
-            )
-        alternating = whole + (many - 1.0) * own.both + (fill + xp.maximum(drain, waits) - after)
         few = whole + (many - 1.0) * xp.maximum(own.forward, own.backward)
-        return xp.where(many > later + 1.0, alternating, few)
+        if not stage.delays:
+            fill, drain = (xp.maximum(after - later * seconds, xp.zeros_like(seconds)) for seconds in own[:2])
+            return xp.where(many > later + 1.0, whole + (many - 1.0) * own.both + (fill + drain - after), few)
+        # Forwards of the fill are as long as those of earlier stages, backwards of the drain too. The last forward
+        # comes after a backward, and then makes a round trip.
+        mean_s, behind = pipe.bare_s / pipe.pp, many - 1.0 - later
+        once, again = (stage.delays.alternating_s(own.both, mean_s, (behind - trip, 2.0), xp) for trip in (1.0, 0.0))
+        there, back = (later * stage.delays.earlier_s(own, way, xp) for way in (0, 1))
+        waits = xp.maximum(after, there) + xp.maximum(once, back - after + again)
+        return xp.where(many > later + 1.0, whole + ((many - 1.0 - later) * own.both + waits), few)
 
     longest = pipe.largest([through(stage) for stage in pipe.stages])
     slowest = rest * pipe.largest([stage.own.both for stage in pipe.stages])
@@ -200,7 +196,7 @@ def interleaved_s(pipe: PipelineView, xp: Any) -> Any:
         longer = groups_of * xp.maximum(more, xp.zeros_like(more))
         if not stage.delays:
             return longer
-        return xp.maximum(longer, ahead * stage.delays.of_earlier(stage.first, way, xp))
+        return xp.maximum(longer, ahead * (stage.delays.earlier_s(stage.first, way, xp) - stage.first[way]))
 
     def through(stage: StageView) -> Any:
         ahead = 2.0 * (groups_of - stage.position) + per_round
