@@ -114,11 +114,10 @@ def held(costs: LayerCosts, choices: StepChoices, stack: Stack) -> PerGroup:
     A single stage has both layers of a tied weight, and holds the weight for the first of them alone (Megatron Core,
     LanguageModule.shared_embedding_or_output_weight).
     """
-    alone = xp.where(choices.pp > 1.0, xp.zeros_like(choices.pp), xp.ones_like(choices.pp))
-    if not (costs.tied_bytes and stack.first and xp.may_hold(alone)):
+    if not (costs.tied_bytes and stack.first):
         return costs.weight_bytes
     (tied,) = costs.tied_bytes
-    return costs.weight_bytes - alone * tied
+    return costs.weight_bytes - xp.where(choices.pp > 1.0, xp.zeros_like(choices.pp), xp.ones_like(choices.pp)) * tied
 
 
 def divided_layers(
