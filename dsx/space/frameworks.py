@@ -1,6 +1,6 @@
 """A framework from its file, whose columns, values and strategies are checked."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from dsx.errors import InputError, SpecError, did_you_mean
@@ -36,11 +36,9 @@ def read_framework(given: Given, near: Path | None = None) -> FrameworkSpec:
             except InputError as error:
                 faults.append(str(error))
         for column, values in part.fix.items():
-            try:
-                for value in values:
-                    BY_NAME[column].code(value)
-            except SpecError as error:
-                faults.append(f"{framework.place(*path, 'fix', column)}: fix: {error}")
+            faults += _faults_of(column, values, framework.place(*path, "fix", column), "fix")
+    for column, values in framework.with_tied_head.items():
+        faults += _faults_of(column, values, framework.place("with_tied_head", column), "with_tied_head")
     for name in {name for region, others in framework.recomputed_beside.items() for name in (region, *others)}:
         if name not in REGION_NAMES:
             place = framework.place("recomputed_beside")
@@ -48,6 +46,15 @@ def read_framework(given: Given, near: Path | None = None) -> FrameworkSpec:
     if faults:
         raise SpecError("\n".join(faults))
     return framework
+
+
+def _faults_of(column: str, values: Sequence[int | str], place: str, section: str) -> list[str]:
+    try:
+        for value in values:
+            BY_NAME[column].code(value)
+    except SpecError as error:
+        return [f"{place}: {section}: {error}"]
+    return []
 
 
 def of_regions(framework: FrameworkSpec, regions: Collection[str]) -> FrameworkSpec:

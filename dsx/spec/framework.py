@@ -81,6 +81,7 @@ class FrameworkSpec(Spec):
     without_experts: list[str] = Field(default_factory=list)  # strategies that only models without experts can have
     fix: dict[Column, Choices] = Field(default_factory=dict)
     limit: dict[NumberColumn, Limits] = Field(default_factory=dict)
+    with_tied_head: dict[Column, Choices] = Field(default_factory=dict)  # values that only such models are limited to
     # Regions of layers that it recomputes only in models whose layers have some other regions too.
     recomputed_beside: dict[str, list[str]] = Field(default_factory=dict)
     cp_parts: Annotated[int, Field(ge=1)] = 1  # equal parts of a sequence that each rank of cp holds
@@ -123,6 +124,13 @@ class FrameworkSpec(Spec):
             return self
         degrees = [1] if rest else divisors_of(each)
         return self.model_copy(update={"fix": self.fix | {"cp": degrees}})
+
+    def of_head(self, tied: bool) -> "FrameworkSpec":
+        """Return the framework for models whose head is tied to the embedding, or is not."""
+        if not (tied and self.with_tied_head):
+            return self
+        boxes = [box.model_copy(update={"fix": box.fix | self.with_tied_head}) for box in self.runs]
+        return self.model_copy(update={"runs": boxes})
 
     def with_optimizer(self, optimizer: Optimizer) -> "FrameworkSpec":
         """Return the framework with the boxes that have an optimizer; there may be none."""

@@ -232,3 +232,15 @@ def test_each_plan_that_a_search_finds_is_one_that_the_framework_runs(job, name)
     found = dsx.best(job, 10_000, framework=name, partition="even")
     not_run = [plan for plan in found.plans if limits_broken(found.searched.framework, False, plan)]
     assert found.plans and not not_run, not_run[:3]
+
+
+@pytest.mark.parametrize(("options", "stages"), [([], {1, 2}), (["tied"], {1})], ids=["own head", "tied head"])
+def test_torchtitan_ties_embedding_and_head_on_one_stage_alone(options, stages):
+    layers = [{"kind": "embedding"}, {"kind": "transformer", "options": ["rotary", "gated"], "count": 4}]
+    dimensions = {"e": 1024, "h": 8, "g": 8, "k": 128, "f": 4096, "v": 32000}
+    head = {"kind": "head", "options": options}
+    model = {"name": "ends", "source": "a test", "default_sequence_length": 2048, "dimensions": dimensions}
+    stated = dsx.Job(model | {"layers": [*layers, head]}, "h100-nvs8", 2, 8)
+    found = dsx.best(stated, 1000, framework="torchtitan", fix="recompute=none vpp=1", limit="pp<=2")
+    assert {plan["pp"] for plan in found.plans} == stages
+    dsx.launch(stated, found.plan, framework="torchtitan")

@@ -43,6 +43,7 @@ def test_packaged_frameworks_can_be_read(name):
             "runs.0.zero_stage: unknown key (known: strategy, optimizers, fix, limit, source)",
         ),
         ({"strategy": ["1d"], "without_experts": ["2d"]}, "without_experts: '2d' is not among the strategies that are"),
+        ({"with_tied_head": {"zero_stage": 4}}, "with_tied_head: zero_stage = 4 must be one of 0, 1, 2, 3"),
         ({"fix": {"pp": 1}, "runs": [{"fix": {"pp": 2}}]}, "fix states 'pp' for all boxes, and one of them states it"),
     ],
 )
