@@ -38,7 +38,7 @@ keep: feasible
 
 def body_of(layout: str) -> list[int]:
     """The layers of each chunk between embedding and loss, by the launcher's grammar."""
-    stages = re.sub(r"(.)\*(\d+)", lambda run: run[1] * int(run[2]), layout).split("|")
+    stages = re.sub(r"(\([^)]*\)|.)\*(\d+)", lambda run: run[1].strip("()") * int(run[2]), layout).split("|")
     assert stages[0][0] == "E"
     assert stages[-1][-1] == "L"
     inner = "|".join(stages)[1:-1].split("|")

@@ -104,8 +104,9 @@ def test_best_shows_stages_and_flags(run, place):
             assert layout[-1] == "L"
             whole = re.sub(r"\(([^)]+)\)\*(\d+)", lambda run: run[1] * int(run[2]), layout)
             assert len(whole.split("|")) == plan["plan"]["pp"]
-    assert "layers of stages" in run("best", *JOB, "--partition", "optimal", "--top", 5).out
-    assert "layers of stages" not in run("best", *JOB, "--partition", "even", "--top", 5).out
+    piped = ("best", *JOB, "--limit", "pp>=2", "--top", 5)
+    assert "stage_layers=" in run(*piped, "--partition", "optimal").out
+    assert "stage_layers=" not in run(*piped, "--partition", "even").out
 
 
 def test_evaluate_prices_the_best_cut(run, place):
@@ -158,7 +159,8 @@ def test_the_order_of_ranks_is_part_of_the_plan(run, place):
     free = json.loads(run("partition", *job).out)
     assert free["step_time_s"] == min(plan["step_time_s"] for plan in found.values())
     # The stages are those of the same plan where it is evaluated.
-    assert free["stages"] == json.loads(run("evaluate", *job, "dp=2", "--partition", "optimal").out)["stages"]
+    same = (*job, "dp=2", f"order={free['plan']['order']}", "--partition", "optimal")
+    assert free["stages"] == json.loads(run("evaluate", *same).out)["stages"]
     shown = [line.split() for line in run("partition", *job[:-1], "order=tp-cp-ep-pp-dp").out.splitlines()]
     at = next(number for number, words in enumerate(shown) if words[:2] == ["ranks", "numbered"])
     assert shown[at][2] == "tp-cp-ep-pp-dp;"
