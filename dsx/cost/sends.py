@@ -40,6 +40,14 @@ class StageSends(NamedTuple):
     delays: SendDelays | None = None  # if sends differ from stage to stage
 
 
+class OwnWay(NamedTuple):
+    """Plans whose sends hide behind passes of their own direction alone, [plans], and these on the mean stage, s."""
+
+    plans: Bool[Array, "*#plans"]
+    forward_s: PerPlan
+    backward_s: PerPlan
+
+
 class LinkSends(NamedTuple):
     """Sends that each take what their link takes.
 
@@ -48,12 +56,14 @@ class LinkSends(NamedTuple):
         per_unit: Stages in a unit of each tier below the outermost one.
         overlap: Share of the sends of a stage that hides, at most behind a microbatch.
         stage_s: Seconds of a microbatch on the mean stage.
+        own_way: Which plans hide a send behind less; None if none do.
     """
 
     of_tier: tuple[PerPlan, ...]
     per_unit: tuple[PerPlan, ...]
     overlap: PerPlan
     stage_s: PerPlan
+    own_way: OwnWay | None = None
 
     def around(self, position: PerPlan, choices: Choices, holds: StageChunks, interleaved: bool) -> StageSends:
         """Return the sends around stages; their positions broadcast. With `interleaved`, some have several chunks."""
@@ -79,9 +89,9 @@ class LinkSends(NamedTuple):
         if interleaved:
             again = choices.vpp - 1.0
             own = Passes(once.forward + again * up, once.backward + again * down)
-        exposed = self._exposed(own.both)
+        exposed = self._exposed_ways(own)
         own, first, last = (
-            Passes(exposed * sent.forward, exposed * sent.backward)
+            Passes(exposed.forward * sent.forward, exposed.backward * sent.backward)
             for sent in (own, Passes(up, once.backward), Passes(once.forward, down))
         )
         after = self._before_s(choices.pp - 1.0) - before
@@ -96,7 +106,9 @@ class LinkSends(NamedTuple):
 
     def hidden(self) -> "LinkSends":
         """Return the same sends, all of which hide."""
-        return self._replace(overlap=xp.ones_like(self.overlap), stage_s=xp.full_like(self.stage_s, float("inf")))
+        return self._replace(
+            overlap=xp.ones_like(self.overlap), stage_s=xp.full_like(self.stage_s, float("inf")), own_way=None
+        )
 
     def whole_s(self, choices: Choices, holds: StageChunks, interleaved: bool) -> PerPlan:
         """Return the seconds of all sends of a microbatch one way."""
@@ -107,8 +119,9 @@ class LinkSends(NamedTuple):
 
     def exposed_s(self, choices: Choices, holds: StageChunks, interleaved: bool) -> PerPlan:
         """Return the seconds in which the mean stage waits for the sends of a microbatch, there and back."""
-        mean_s = 2.0 * self.whole_s(choices, holds, interleaved) / choices.pp
-        return self._exposed(mean_s) * mean_s
+        mean_s = self.whole_s(choices, holds, interleaved) / choices.pp
+        exposed = self._exposed_ways(Passes(mean_s, mean_s))
+        return exposed.both * mean_s
 
     def middle_s(self, choices: Choices) -> PerPlan:
         """Return the seconds of a send between the two stages in the middle of a pipeline."""
@@ -125,7 +138,19 @@ class LinkSends(NamedTuple):
 
     def _exposed(self, seconds: PerPlan) -> PerPlan:
         """Return the exposed share of the sends of a microbatch on a stage, of which it has so many seconds."""
-        return 1.0 - self.overlap * xp.minimum(self.stage_s / xp.where(seconds > 0.0, seconds, 1.0), 1.0)
+        return self._exposed_beside(self.stage_s, seconds)
+
+    def _exposed_ways(self, sent: Passes) -> Passes:
+        """Return the exposed shares of the sends of a microbatch on a stage, of those after forwards and backwards."""
+        share = self._exposed(sent.both)
+        if self.own_way is None:
+            return Passes(share, share)
+        plans, *passes_s = self.own_way
+        ways = zip(passes_s, sent[:2], strict=True)
+        return Passes(*(xp.where(plans, self._exposed_beside(own_s, way_s), share) for own_s, way_s in ways))
+
+    def _exposed_beside(self, passes_s: PerPlan, seconds: PerPlan) -> PerPlan:
+        return 1.0 - self.overlap * xp.minimum(passes_s / xp.where(seconds > 0.0, seconds, 1.0), 1.0)
 
     def _link_s(self, position: PerPlan) -> PerPlan:
         """Return the seconds of a send from a stage to the next one."""

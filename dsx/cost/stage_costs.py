@@ -74,6 +74,14 @@ class StageCosts:
         """Return the seconds of one microbatch on a stage, forward and backward."""
         return over_layers(stage.layers, self.forward_backward_s)
 
+    def forward_and_inputs_s(self, stage: Stage) -> tuple[PerPlan, PerPlan]:
+        """Return the seconds of one microbatch on a stage, forward, and backward without gradients that are put off."""
+        forward_s, backward_s = (over_layers(stage.layers, passes) for passes in self.passes_s)
+        if (waiting := weights_wait(self.choices, self.searched)) is None:
+            return forward_s, backward_s
+        weights_s = over_layers(stage.layers, [costs.weight_gradient_s for costs in self.kinds])
+        return forward_s, xp.where(waiting, backward_s - weights_s, backward_s)
+
     def memory(self, stage: Stage, microbatches: PerPlan, transients: bool = True) -> Memory:
         """Return the memory of a stage's GPU; it is affine in `microbatches`, the number in flight.
 

@@ -26,7 +26,7 @@ from dsx.cost.groups import group
 from dsx.cost.layer import COMM_COLUMN, LayerCosts
 from dsx.cost.memory import Memory, worst
 from dsx.cost.pipeline import Cut, LayerSeconds, Pipeline, pipeline
-from dsx.cost.sends import LinkSends, MeanSends, Sends, slow_senders
+from dsx.cost.sends import LinkSends, MeanSends, OwnWay, Sends, slow_senders
 from dsx.cost.shapes import Column, PerPlan
 from dsx.cost.stage_costs import StageCosts
 from dsx.cost.stages import Stack, Stage, over_layers, stages, stages_between
@@ -173,11 +173,16 @@ def sends_of(costs: StageCosts, mean: Stage) -> Sends:
     choices, assumptions, network = costs.choices, costs.assumptions, costs.cluster.network
     boundary = costs.kinds[costs.stack.segments[0][0]].boundary_bytes
     per_unit = (choices.pp_nvs, *choices.pp_outer)
-    mean_s = costs.load_s(mean)
-    if costs.contended_s:
-        shared = crosses(group(choices.pp, *per_unit), network)
-        taken = over_layers(mean.layers, [forward + backward for forward, backward in costs.contended_s])
-        mean_s = xp.maximum(mean_s - shared * taken, xp.zeros_like(mean_s))
+    shared = crosses(group(choices.pp, *per_unit), network) if costs.contended_s else None
+
+    def beside(whole_s: PerPlan, contended_s: Callable[[], Sequence[PerPlan]]) -> PerPlan:
+        """Return what of the passes of a mean chunk a send overlaps with."""
+        if shared is None:
+            return whole_s
+        taken = over_layers(mean.layers, contended_s())
+        return xp.maximum(whole_s - shared * taken, xp.zeros_like(whole_s))
+
+    mean_s = beside(costs.load_s(mean), lambda: [forward + backward for forward, backward in costs.contended_s])
     overlap = of_step(assumptions, "pp_overlap", choices)
 
     def one_way_s(between: Fastest) -> PerPlan:
@@ -186,7 +191,14 @@ def sends_of(costs: StageCosts, mean: Stage) -> Sends:
     if assumptions.pipeline_sends != MEAN:
         links = neighbours(per_unit, pipeline_nic_shares(per_unit, network), network, assumptions)
         of_tier = tuple(map(one_way_s, links))
-        return LinkSends(of_tier, per_unit, overlap * xp.ones_like(mean_s), mean_s)
+        own_way = None
+        if alone := [choices.schedule == code for code in costs.searched.schedule if SCHEDULES[code].sends_own_way]:
+            ways = costs.forward_and_inputs_s(mean)
+            passes_s = (
+                beside(ways[way], lambda way=way: [taken[way] for taken in costs.contended_s]) for way in (0, 1)
+            )
+            own_way = OwnWay(functools.reduce(xp.maximum, alone), *passes_s)
+        return LinkSends(of_tier, per_unit, overlap * xp.ones_like(mean_s), mean_s, own_way)
     send_s = 2.0 * one_way_s(send(choices.pp, choices.pp_nvs, network, assumptions, choices.pp_outer))
     hidden_s = overlap * xp.minimum(send_s, mean_s / choices.vpp)
     return MeanSends(send_s - hidden_s, hidden_s)

@@ -91,6 +91,9 @@ class Schedule:
     # measured peaks of ZB-1p are 2 to 8 % above those of 1F1B (Qi et al., arXiv 2401.10241, table 4). With it, those of
     # ZB-2p are predicted to 1 %; if later stages held fewer microbatches, as 1F1B's do, 3 to 12 % too low.
     weights_wait: bool = False
+    # Whether forwards follow forwards, and gradients of inputs each other, where these decide how long a step takes: a
+    # send hides behind passes of its own direction.
+    sends_own_way: bool = False
     by_waves: bool = False  # whether the closed forms need both ends of each run of equal stages
     # Whether a search tries numbers of stages that do not divide the layers; then the last stages hold fewer of them.
     uneven_stages: bool = False
@@ -132,7 +135,7 @@ SCHEDULES: tuple[Schedule, ...] = (
         megatron_lm=(),
         aliases=("1f1b-i", "interleaved"),
     ),
-    Schedule("gpipe", gpipe, _all, gpipe_s, least_in_all=2),
+    Schedule("gpipe", gpipe, _all, gpipe_s, least_in_all=2, sends_own_way=True),
     # ZB-1p and ZB-2p are the automatic schedules with the memory of H1 and H2 (Qi et al., arXiv 2401.10241, section 3).
     Schedule(
         "zb-h1",
@@ -140,6 +143,7 @@ SCHEDULES: tuple[Schedule, ...] = (
         _as_many_as_stages,
         zero_bubble_h1_s,
         weights_wait=True,
+        sends_own_way=True,
         by_waves=True,
         least_microbatches=1,
         aliases=("zb-1p",),
@@ -151,6 +155,7 @@ SCHEDULES: tuple[Schedule, ...] = (
         filled_s(3.0),
         exact=False,
         weights_wait=True,
+        sends_own_way=True,
         aliases=("zb-2p",),
     ),
     Schedule(

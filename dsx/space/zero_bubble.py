@@ -59,21 +59,22 @@ def _waves_h1(stage: StageView, pipe: PipelineView, xp: Any) -> tuple[Any, Wave,
     ahead = pipe.pp - 1.0 - stage.position
     before_last = many - 1.0 - ahead  # gradients of inputs before the last forward
     delayed = xp.maximum(before_last - stage.position, xp.zeros_like(before_last))
-    whole = many * own.both
+    waits = xp.zeros_like(before_last)  # for long sends, while forwards and gradients of inputs alternate
     if stage.delays:
         delays, mean_s = stage.delays, pipe.bare_s / pipe.pp - own.weights
         delays = delays._replace(bare_s=delays.bare_s - own.weights)
-        whole = whole + delays.alternating_s(own.both, mean_s, (before_last, 2.0), xp)
+        put_off = own.weights * delayed / xp.maximum(before_last, xp.ones_like(before_last))
+        waits = delays.alternating_s(own.forward + own.inputs + put_off, mean_s, (before_last, 2.0), xp)
     return (
-        whole,
+        many * own.both + waits,
         Wave((ahead + 1.0) * own.forward, own.inputs, stage.before.inputs),
         Wave(
-            (many - 1.0) * own.forward + before_last * own.inputs + delayed * own.weights,
+            (many - 1.0) * own.forward + before_last * own.inputs + delayed * own.weights + waits,
             own.forward,
             stage.before.forward,
         ),
         Wave(
-            many * own.forward + (many - 1.0) * own.inputs + (many - 1.0 - stage.position) * own.weights,
+            many * own.forward + (many - 1.0) * own.inputs + (many - 1.0 - stage.position) * own.weights + waits,
             own.inputs,
             stage.before.inputs,
         ),
