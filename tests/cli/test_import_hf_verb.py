@@ -63,13 +63,16 @@ PUBLISHED = {
     "starcoder2-15b": 15_957_889_024,
     "starcoder2-3b": 3_030_371_328,
     "starcoderbase": 15_517_456_384,
+    "mimo-v2-flash": 309_000_000_000,  # rounded
+    "hunyuan-a13b": 80_000_000_000,  # rounded
+    "phi-2": 2_779_683_840 - 51_200,  # without the bias of the head
+    "phi-3.5-moe": 41_873_153_344 - 32_064,
 }
 # Of configs without a published total: counted from the model classes of the transformers library 5.24.0.
 COUNTED = {
     "reward-llama-3-8b": 7_504_928_768,
     "nemotron-3-super-120b-a12b": 120_668_707_840,
     "deepseek-v4-flash": 283_811_158_528,  # without compressors, indexers, weights of residual streams, and sinks
-    "mimo-v2-flash": 308_778_780_864 - 39 * 64,  # without the sinks of 39 layers
     "gemma-4-31b": 30_697_345_280,
     "gemma-4-26b-a4b": 25_233_141_760 - 30 * (4 * 2_816 + 128),  # without norms around experts, scales of routers
     "afm-4.5b": 4_619_184_640,
