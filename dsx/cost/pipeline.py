@@ -252,6 +252,7 @@ def _view(
         around = stage.chunks_around
         position = xp.minimum(stage.position, choices.pp - 1.0)
         sent = sends.around(position, choices, holds, interleaved)
+        delays = _delays(sent, passes(stage.layers, NO_SENDS))
         return StageView(
             position=position,
             own=passes(stage.layers, sent.own),
@@ -260,7 +261,8 @@ def _view(
             before=passes(around.before, sent.before),
             after=passes(around.after, sent.after),
             sends_s=sent.before.forward,
-            delays=_delays(sent, passes(stage.layers, NO_SENDS)),
+            delays=delays._replace(waits=None) if delays and stage.begins else delays,
+            ends=stage.ends,
         )
 
     everything = {kind: choices.pp * count for kind, count in cut.mean.layers.items()}

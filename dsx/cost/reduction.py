@@ -287,16 +287,24 @@ def _tied_s(
 
     Where one stage has the first and the last chunk, it holds the weight once.
     """
-    together = [xp.where(choices.pp <= share, 2.0, 1.0) for share in (choices.pp_nvs, *choices.pp_outer)]
-    ends = group(xp.full_like(choices.pp, 2.0), *together)
-    time = collective(OF_TIED.kind, ends, cluster.network, assumptions)
     (of_groups,) = layer.costs.tied_bytes
     whole = of_groups.sum(axis=0)
     shard = functools.reduce(
         xp.add, [own * members.per_gpu for own, members in zip(of_groups, layer.shards, strict=True)]
     )
     held = {stage: shard if divides(stage, "gradient") else whole for stage in searched.zero_stage}
-    seconds = time(_per_weight_byte(OF_TIED, assumptions) * pick(searched.zero_stage, choices.zero_stage, held))
+    tied_bytes = _per_weight_byte(OF_TIED, assumptions) * pick(searched.zero_stage, choices.zero_stage, held)
+    one = xp.ones_like(choices.pp)
+
+    def seconds_apart(tier: int) -> PerPlan:
+        """Return the seconds if the two stages are together in a unit of this tier, and in none of a tier below."""
+        together = [one if below < tier else 2.0 * one for below in range(len(units))]
+        return collective(OF_TIED.kind, group(2.0 * one, *together), cluster.network, assumptions)(tied_bytes)
+
+    units = (choices.pp_nvs, *choices.pp_outer)
+    seconds = seconds_apart(len(units))
+    for tier in reversed(range(len(units))):
+        seconds = xp.where(choices.pp <= units[tier], seconds_apart(tier), seconds)
     nothing = xp.zeros_like(seconds)
     apart = {code: seconds if SCHEDULES[code].holds.in_rounds else nothing for code in searched.schedule}
     return xp.where(choices.pp > 1, pick(searched.schedule, choices.schedule, apart), nothing)

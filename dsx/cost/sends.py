@@ -89,6 +89,8 @@ class LinkSends(NamedTuple):
         if interleaved:
             again = choices.vpp - 1.0
             own = Passes(once.forward + again * up, once.backward + again * down)
+        else:
+            up, down = once.forward, once.backward
         exposed = self._exposed_ways(own)
         own, first, last = (
             Passes(exposed.forward * sent.forward, exposed.backward * sent.backward)
@@ -125,14 +127,15 @@ class LinkSends(NamedTuple):
 
     def middle_s(self, choices: Choices) -> PerPlan:
         """Return the seconds of a send between the two stages in the middle of a pipeline."""
-        return self._link_s(0.5 * choices.pp - 1.0)
+        return self._link_s(0.5 * choices.pp - 1.0, 0.5 * choices.pp)
 
     def ends_s(self, choices: Choices) -> tuple[PerPlan, PerPlan]:
         """Return a bound below the seconds in which any stage waits for sends of a microbatch, and those of the last.
 
         A stage sends over a link like the first or like the last one at least.
         """
-        first, last = self._link_s(xp.zeros_like(choices.pp)), self._link_s(choices.pp - 2.0)
+        none, one = xp.zeros_like(choices.pp), xp.ones_like(choices.pp)
+        first, last = self._link_s(none, one), self._link_s(choices.pp - 2.0, choices.pp - 1.0)
         least = xp.minimum(first, last)
         return self._exposed(least) * least, self._exposed(last) * last
 
@@ -152,10 +155,12 @@ class LinkSends(NamedTuple):
     def _exposed_beside(self, passes_s: PerPlan, seconds: PerPlan) -> PerPlan:
         return 1.0 - self.overlap * xp.minimum(passes_s / xp.where(seconds > 0.0, seconds, 1.0), 1.0)
 
-    def _link_s(self, position: PerPlan) -> PerPlan:
-        """Return the seconds of a send from a stage to the next one."""
-        crosses = (xp.floor((position + 1.0) / each) - xp.floor(position / each) for each in self.per_unit)
-        return self._with_tiers(xp.ones_like(position), crosses)
+    def _link_s(self, position: PerPlan, following: PerPlan) -> PerPlan:
+        """Return the seconds of a send from a stage to the next one: of the outermost tier that the link crosses."""
+        found, *slower = self.of_tier
+        for seconds, each in zip(slower, self.per_unit, strict=True):
+            found = xp.where(xp.floor(following / each) > xp.floor(position / each), seconds, found)
+        return found
 
     def _longest(self, position: PerPlan, of_edges: Sequence[PerPlan]) -> PerPlan:
         """Return the most that an edge of a unit, on the way from the first stage to another one, has of a value."""
@@ -171,7 +176,7 @@ class LinkSends(NamedTuple):
 
     def _links(self, position: PerPlan, choices: Choices, around: bool) -> tuple[PerPlan, PerPlan]:
         """Return the seconds of a send to the next stage, and to the one before; with `around` also from end to end."""
-        up, down = self._link_s(position), self._link_s(position - 1.0)
+        up, down = self._link_s(position, position + 1.0), self._link_s(position - 1.0, position)
         if not around:
             return up, down
         is_last, is_first = self._ends(position, choices)

@@ -91,6 +91,8 @@ class Stage(NamedTuple):
     even: bool = True  # whether of an even cut
     around: Around | None = None  # None of a stage that stands for no place in a pipeline
     chunks: Layers | None = None  # [R, S, N] of each chunk of stages of a cut, in rounds
+    begins: bool = False  # whether it is known to be the first one
+    ends: bool = False  # whether it is known to be the last one
 
     @property
     def chunks_around(self) -> Around:
@@ -123,6 +125,7 @@ def stages(
     if stack.uniform and holds.in_rounds:
         share = xp.floor(stack.num_body_layers / pp)
         found = [_like_all(stack, share, pp, vpp, index) for index in (none, pp - 1.0, *senders)]
+        found[:2] = found[0]._replace(begins=True), found[1]._replace(ends=True)
         return EvenStages(found[:1], found)
     chunks = holds.count(pp, vpp)
     counted = none if stack.divided else _embedding_counted(stack, chunks)
@@ -148,6 +151,7 @@ def stages(
             _stage_around(stack, index, holds, pp, vpp, chunk, counted)
             for index in (*indices, *ends_of_runs, *indices_of_senders)
         ]
+    found[:2] = found[0]._replace(begins=True), found[1]._replace(ends=holds.in_rounds)
     return EvenStages(found[: len(indices)], found)
 
 

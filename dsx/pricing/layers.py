@@ -41,7 +41,7 @@ KeyCosts = tuple[LayerCosts, ...]
 # The columns of a key that the work of a layer depends on.
 _WORK_COLUMNS = tuple(name for name in KEY_COLUMNS if not name.endswith("_nvs"))
 _WORKS = 16384  # works that are evaluated together
-_ON_NUMPY = 4096  # keys that are priced together on NumPy: their arrays fit into the cache of a core
+_ON_NUMPY = 32768  # keys that are priced together on NumPy: the arrays take longer than the code between them
 # Effects that conditions of the step may decide.
 _EFFECTS = tuple(name for name in ConditionsSpec.model_fields if name not in OF_STEP)
 # Keys of a strategy at hardware points from which on they are compiled, which halves the time of the next ones.

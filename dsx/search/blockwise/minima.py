@@ -25,6 +25,7 @@ from dsx.cost.offload import uses_host
 from dsx.cost.step import Workload, step_costs
 from dsx.hardware.cluster import Cluster
 from dsx.records import record
+from dsx.space.choices import SEARCHED_COLUMNS
 
 # Fields of layer costs that are None if they equal those of the first kind.
 SHARED = ("group_size", "group_share", "group_outer")
@@ -99,6 +100,10 @@ def make_slices(placements: Any, chunk: ChunkColumns, width: int) -> Slices:
 def _priced(point: Points, common: Common, slices: Slices, tile: Tiles) -> tuple[StepCosts, StepChoices, Any]:
     """Return the costs of a bundle, its choices, and the mask of feasible candidates, [S, KEYS, CHOICES]."""
     choices = jax.tree.map(lambda column: column[tile.slices][:, None], slices.choices)
+    # What follows from a fixed choice is computed when the code is compiled.
+    values = {name: getattr(common.workload.searched, name) for name in SEARCHED_COLUMNS}
+    fixed = {name: codes[0] for name, codes in values.items() if len(codes) == 1 and hasattr(choices, name)}
+    choices = replace(choices, **{name: jnp.full_like(choices.pp, code) for name, code in fixed.items()})
     first, *others = jax.tree.map(lambda leaf: leaf[..., tile.row, :, None], point.table)
     kinds = [first, *(_whole(kind, first) for kind in others)]
     costs = step_costs(kinds, choices, common.workload, point.hardware, point.assumptions)
