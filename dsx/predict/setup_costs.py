@@ -35,7 +35,8 @@ def price(batch: Batch) -> StepCosts:
 def pricer(batch: Batch) -> Callable[[Assumptions], StepCosts]:
     """Return a function that prices a batch under any assumptions, [N] leaves; JAX can trace and differentiate it.
 
-    The batch is put on the device once. Call this and the returned function under `enable_x64(True)`.
+    The batch is put on the device once. Call this and the returned function under `enable_x64(True)`. Stated layouts
+    whose chunks are unlike are priced by a bound below: their order is not replayed.
     """
     given = jax.tree.map(jnp.asarray, _arguments(batch))
     return lambda assumptions: _price_often(*given, assumptions)
