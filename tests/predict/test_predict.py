@@ -182,7 +182,7 @@ def test_a_fit_prices_stated_layouts_as_they_are_priced_once(tmp_path, changes, 
     assert sorted(batch.rows.tolist() for batch in made) == rows_of_batches
     for batch in made:
         with jax.enable_x64(True):
-            times = pricer(batch)(batch.assumptions).step_time_s
+            times = np.asarray(pricer(batch)(batch.assumptions).step_time_s)
         once = found.step_time_s[batch.rows]
         if (batch.choices.vpp > 1).any():  # a fit replays no unlike chunks: it has the bound below them
             assert ((times <= once) & (times > 0.99 * once)).all()
