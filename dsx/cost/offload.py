@@ -85,8 +85,18 @@ def exposed_transfer_s(one_way_s: PerPlan, pass_s: PerPlan) -> PerPlan:
 
 def weights_wait(choices: StepChoices | StageChoices, searched: Searched) -> PerPlan | None:
     """Return which plans put off gradients of weights; None if no plan of the search does."""
-    waiting = [choices.schedule == code for code in searched.schedule if SCHEDULES[code].weights_wait]
-    return (choices.pp > 1.0) & functools.reduce(xp.maximum, waiting) if waiting else None
+    return _pipelines(choices, [code for code in searched.schedule if SCHEDULES[code].weights_wait])
+
+
+def always_split(choices: StepChoices | StageChoices, searched: Searched) -> PerPlan | None:
+    """Return which plans compute gradients of inputs and of weights apart in every backward; None if none do."""
+    return _pipelines(choices, [code for code in searched.schedule if SCHEDULES[code].always_splits])
+
+
+def _pipelines(choices: StepChoices | StageChoices, schedules: Sequence[int]) -> PerPlan | None:
+    """Return which plans have several stages under one of some schedules; None without a schedule."""
+    of_plans = [choices.schedule == code for code in schedules]
+    return (choices.pp > 1.0) & functools.reduce(xp.maximum, of_plans) if of_plans else None
 
 
 class Kept(NamedTuple):

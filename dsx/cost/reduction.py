@@ -58,6 +58,7 @@ class LayerReduction(NamedTuple):
     back_s: PerPlan  # with a backward
     last_s: PerPlan  # with the backward of the last microbatch, which reduces among replicas too
     exposed: tuple[PerPlan, PerPlan, PerPlan]  # of these, what the passes of the layer do not hide
+    outlasts_s: PerPlan  # of the exposed part with a backward, what a longer backward would hide
     # Of that, what a step does once and could overlap with waits of interleaved stages; None if none are interleaved.
     could_hide_s: PerPlan | None
 
@@ -104,7 +105,7 @@ def layer_reduction(
     if more is not None:
         never = 1.0 - once
         could_hide_s = gathers * (exposed[0] - never * left_gather) + reduces * (exposed_last - never * left_last)
-    return LayerReduction(gather, back, last, exposed, could_hide_s)
+    return LayerReduction(gather, back, last, exposed, of_back * (left_back - beside), could_hide_s)
 
 
 def _overlap(direction: int, choices: StepChoices, searched: Searched, assumptions: Assumptions) -> PerPlan:

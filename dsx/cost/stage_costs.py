@@ -34,6 +34,7 @@ from dsx.cost.offload import (
     ACTIVATIONS,
     OPTIMIZER,
     Remaining,
+    always_split,
     exposed_transfer_s,
     host_orthogonal_s,
     host_update_s,
@@ -48,7 +49,7 @@ from dsx.cost.offload import (
 )
 from dsx.cost.pipeline import in_flight, in_flight_of_embedding_and_head
 from dsx.cost.recompute import ByMode, Recompute, recompute_of
-from dsx.cost.reduction import ReducedLayer, in_passes, layer_reduction, reduction, waits_beside
+from dsx.cost.reduction import LayerReduction, ReducedLayer, in_passes, layer_reduction, reduction, waits_beside
 from dsx.cost.shapes import PerGroup, PerPlan
 from dsx.cost.shards import dp_groups, weight_shards
 from dsx.cost.stages import Layers, Stack, Stage, even_first, over_layers
@@ -75,7 +76,10 @@ class StageCosts:
         return over_layers(stage.layers, self.forward_backward_s)
 
     def forward_and_inputs_s(self, stage: Stage) -> tuple[PerPlan, PerPlan]:
-        """Return the seconds of one microbatch on a stage, forward, and backward without gradients that are put off."""
+        """Return the seconds of one microbatch on a stage, forward, and backward without gradients that are put off.
+
+        The backward has what outlasts it.
+        """
         forward_s, backward_s = (over_layers(stage.layers, passes) for passes in self.passes_s)
         if (waiting := weights_wait(self.choices, self.searched)) is None:
             return forward_s, backward_s
@@ -171,13 +175,40 @@ class StageCosts:
 
         None if no plan has any.
         """
-        there = in_passes(self.choices, self.searched)
-        if there is None or not any(map(xp.may_hold, there)):
+        if self._in_passes is None:
             return None
+        forwards, backwards = self._in_passes
+        exposed = [found.exposed for found in self._layer_reductions]
+        return [forwards * own for own, _, _ in exposed], [backwards * own for _, own, _ in exposed]
+
+    @cached_property
+    def _in_passes(self) -> tuple[PerPlan, PerPlan] | None:
+        there = in_passes(self.choices, self.searched)
+        return there if there is not None and any(map(xp.may_hold, there)) else None
+
+    @cached_property
+    def _layer_reductions(self) -> list[LayerReduction]:
         given = (self.choices, self.searched, self.cluster, self.assumptions)
-        found = [layer_reduction(layer, *given).exposed for layer in self._reduced]
-        forwards, backwards = there
-        return [forwards * own for own, _, _ in found], [backwards * own for _, own, _ in found]
+        return [layer_reduction(layer, *given) for layer in self._reduced]
+
+    @cached_property
+    def weight_gradient_s(self) -> Sequence[PerPlan]:
+        """Per kind, the seconds of a layer's gradients of weights, where a schedule splits the backward.
+
+        What outlasts a whole backward counts with them, as gradients of inputs need not wait for it.
+        """
+        found: list[PerPlan] = [costs.weight_gradient_s for costs in self.kinds]
+        if self._in_passes is not None:
+            _, backwards = self._in_passes
+            outlasts = [reduced.outlasts_s for reduced in self._layer_reductions]
+            found = [weights + backwards * late for weights, late in zip(found, outlasts, strict=True)]
+        if self.stalls_s is None:
+            return found
+        # Where the backward is always split, gradients of inputs alone hide a transfer, and wait for the rest.
+        apart, (_, late_s) = always_split(self.choices, self.searched), self.stalls_s
+        if apart is not None:
+            late_s = [xp.where(apart, xp.zeros_like(late), late) for late in late_s]
+        return [weights + late for weights, late in zip(found, late_s, strict=True)]
 
     def _updated_weights(self, stage: Stage) -> PerPlan:
         """Return the bytes of the weights that a rank of a stage updates."""
@@ -360,11 +391,11 @@ class StageCosts:
             stall = self._recompute.mean_of_transferred(kind, under, kept.share, kept.chunks)
             return offloaded(ACTIVATIONS, self.choices, self.searched, lambda: stall, nothing)
 
-        waiting = weights_wait(self.choices, self.searched)
+        apart = always_split(self.choices, self.searched)
 
         def backward_s(costs: LayerCosts, mode: int) -> PerPlan:
             whole = costs.backward_s + costs.under("recompute_s", mode)
-            return whole if waiting is None else xp.where(waiting, whole - costs.weight_gradient_s, whole)
+            return whole if apart is None else xp.where(apart, whole - costs.weight_gradient_s, whole)
 
         return (
             [of(kind, lambda mode, costs=costs: costs.forward_s) for kind, costs in enumerate(self.kinds)],

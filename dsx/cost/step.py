@@ -152,7 +152,7 @@ def pipeline_of(costs: StageCosts, cuts: Mapping[StageChunks, Cut]) -> Pipeline:
     axes = {axis for overlap in overlaps if overlap for axis in overlap.axes}
     layers = LayerSeconds(
         *costs.passes_s,
-        [layer.weight_gradient_s for layer in costs.kinds],
+        costs.weight_gradient_s,
         {axis: [getattr(layer, COMM_COLUMN[axis]) for layer in costs.kinds] for axis in sorted(axes)},
     )
     send = sends_of(costs, next(iter(cuts.values())).mean)

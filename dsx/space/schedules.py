@@ -91,6 +91,7 @@ class Schedule:
     # measured peaks of ZB-1p are 2 to 8 % above those of 1F1B (Qi et al., arXiv 2401.10241, table 4). With it, those of
     # ZB-2p are predicted to 1 %; if later stages held fewer microbatches, as 1F1B's do, 3 to 12 % too low.
     weights_wait: bool = False
+    always_splits: bool = False  # whether gradients of inputs and of weights are passes of their own in every backward
     # Whether forwards follow forwards, and gradients of inputs each other, where these decide how long a step takes: a
     # send hides behind passes of its own direction.
     sends_own_way: bool = False
@@ -143,6 +144,7 @@ SCHEDULES: tuple[Schedule, ...] = (
         _as_many_as_stages,
         zero_bubble_h1_s,
         weights_wait=True,
+        always_splits=True,
         sends_own_way=True,
         by_waves=True,
         least_microbatches=1,
@@ -155,6 +157,7 @@ SCHEDULES: tuple[Schedule, ...] = (
         filled_s(3.0),
         exact=False,
         weights_wait=True,
+        always_splits=True,
         sends_own_way=True,
         aliases=("zb-2p",),
     ),
@@ -179,6 +182,7 @@ SCHEDULES: tuple[Schedule, ...] = (
         num_chunks=2,
         holds=FOLDED,
         in_flight_of_last=_of_far_chunk,
+        always_splits=True,
         by_waves=True,
         least_microbatches=2,
     ),

@@ -82,7 +82,7 @@ def test_faster_passes_never_slow_a_pipeline_that_reduces_while_it_waits(name, f
     assert_never_slower(*offloading(), WAITING, name, factor)
 
 
-SPLIT = {"zero_stage": [0, 1], "recompute": ["none", "full"]}
+SPLIT = {"zero_stage": [0, 1, 2, 3], "offload": ["none", "activations"], "recompute": ["none", "full"]}
 # Kernels that HBM limits: more FLOP/s divide the backward otherwise, unless a part of it keeps its share of a kernel.
 BOUND = {
     "matrix_flops": 1e16, "vector_flops": 8.881662582e12, "hbm_bandwidth": 1e11, "fast_bandwidth": 7.791515653e12,
@@ -114,6 +114,19 @@ SCATTERING = STALLED | {
 @pytest.mark.parametrize(("name", "factor"), [("vector_flops", 2.0), ("hbm_bandwidth", 1000.0)])
 def test_faster_passes_never_slow_a_split_backward_of_long_sends(name, factor):
     assert_never_slower(*splitting(("zb-h1",)), SENDING, name, factor)
+
+
+# Collectives of ZeRO 2 and 3, and transfers, that outlast a whole backward.
+OUTLASTING = STALLED | {
+    "matrix_flops": 3.15e15, "vector_flops": 1.55e14, "hbm_bandwidth": 6.37e12, "fast_bandwidth": 3.33e11,
+    "slow_bandwidth": 1.62e11, "fast_latency": 1.4e-6, "slow_latency": 6.6e-5, "host_bandwidth": 1.39e11,
+    "node_bandwidth": 2.85e11,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("schedules", [("zb-h1",), ("dualpipe", "zb-v")])
+def test_what_outlasts_a_backward_never_delays_gradients_of_inputs(schedules):
+    assert_never_slower(*splitting(schedules), OUTLASTING, "matrix_flops", 2.0)
 
 
 def test_faster_forwards_never_slow_gpipe():
