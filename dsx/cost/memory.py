@@ -117,7 +117,8 @@ def held(costs: LayerCosts, choices: StepChoices, stack: Stack) -> PerGroup:
     if not (costs.tied_bytes and stack.first):
         return costs.weight_bytes
     (tied,) = costs.tied_bytes
-    return costs.weight_bytes - xp.where(choices.pp > 1.0, xp.zeros_like(choices.pp), xp.ones_like(choices.pp)) * tied
+    alone = xp.where(choices.pp > 1.0, xp.zeros_like(choices.pp), xp.ones_like(choices.pp))
+    return xp.stack([whole - alone * shared for whole, shared in zip(costs.weight_bytes, tied, strict=True)])
 
 
 def divided_layers(

@@ -39,4 +39,4 @@ def test_no_plan_is_better_than_the_optimal_one(gains):
     (found,) = gains.cases(["mpt-125m"], ["tpuv4-fat-tree"])
     assert found.loss("even") > 0.05  # twelve layers in four stages, and a head that is as heavy as four of them
     # Who takes the network for flat loses less than who ignores what it costs.
-    assert found.loss("free") > found.loss("flat") > 0.0
+    assert found.loss("free") > found.loss("flat") >= 0.0

@@ -7,18 +7,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from laws.spaces import SYSTEM, assert_rows_equal, problem_of
+from laws.spaces import SYSTEM, USUAL, assert_rows_equal, problem_of
 from search.sweeps import all_rows, assert_identical, at_one_point, feasible_rows, searched, set_workers, where
-from validation.cases import priced, problem_for
+from validation.cases import cluster_spec, priced, problem_for
 
 from dsx.pricing import devices
 from dsx.pricing.layers import price_keys
+from dsx.pricing.problem import make_problem
 from dsx.pricing.rows import Counts, joined
 from dsx.search.blockwise import tiles, top_plans
 from dsx.search.blockwise.hot import HotLoop
 from dsx.search.dispatch import search_of
 from dsx.search.space import Space
 from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.model import load_model
 
 PER = [
     (),
@@ -190,6 +193,19 @@ def test_the_first_of_many_ties_are_kept(monkeypatch, slack, few):
         for top in (1, 3, 8):
             found, _ = search_of(problem, space, table).best(top)
             np.testing.assert_array_equal(found["candidate"], rows["candidate"][order[:top]])
+
+
+@pytest.mark.parametrize("few", [0, 1 << 12], ids=["candidates", "slices"])
+def test_a_tied_weight_with_pipelines_and_without(monkeypatch, few):
+    monkeypatch.setattr(top_plans, "_FEW", few)
+    made = make_problem(load_model("mpt-125m"), cluster_spec(SYSTEM), load_assumptions("default"), ["1d"])
+    problem = made.searching(USUAL)
+    space = Space(problem, [64], [64])
+    found, _ = search_of(problem, space, price_keys(problem, space.keys)).best(50)
+    every = priced(problem, space)
+    rows = where(every, every["reject"] == 0)
+    assert {1, 2} <= {*found["pp"].tolist()}
+    compare(found, rows | {"point": np.zeros_like(rows["tp"])}, (), 50)
 
 
 def test_another_objective():
