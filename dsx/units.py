@@ -182,9 +182,13 @@ def parse_count(text: object) -> int:
 
     Raises SpecError for anything else.
     """
-    if isinstance(text, str) and (match := re.fullmatch(r"\s*([1-9][0-9]{0,5})\s*([kKM])\s*", text)):
-        number, power = int(match[1]), 2 if match[2] == "M" else 1  # of a length that may be a power of two
-        raise SpecError(f"{text!r} is not {WHOLE_NUMBER}: write {number * 1000**power} or {number * 1024**power}")
+    if isinstance(text, str) and (match := re.fullmatch(r"\s*([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*([kKMBT])\s*", text)):
+        power = "kMBT".index(match[2].replace("K", "k")) + 1  # of a length that may be a power of two
+        either = [Decimal(match[1]) * base**power for base in (1000, 1024)]
+        if either[0] > LARGEST_COUNT:
+            raise SpecError(f"{text!r} is not a whole number from 1 to {LARGEST_COUNT}")
+        if all(1 <= number == int(number) for number in either):
+            raise SpecError(f"{text!r} is not {WHOLE_NUMBER}: write {either[0]:.0f} or {either[1]:.0f}")
     number = parse_number(text, WHOLE_NUMBER)
     if number != int(number):
         raise SpecError(f"{number!r} is not a whole number")

@@ -126,9 +126,17 @@ def test_a_size_is_whole(text, says):
         parse_size("3B")
 
 
-@pytest.mark.parametrize(("text", "written_out"), [("8k", "8000 or 8192"), ("1M", "1000000 or 1048576")])
+@pytest.mark.parametrize(
+    ("text", "written_out"), [("8k", "8000 or 8192"), ("1M", "1000000 or 1048576"), ("1.5M", "1500000 or 1572864")]
+)
 def test_thousands_of_a_length_are_to_be_written_out(text, written_out):
     with pytest.raises(SpecError, match=rf"'{text}' is not a whole number, as in 512: write {written_out}"):
+        parse_count(text)
+
+
+@pytest.mark.parametrize("text", ["10T", "3B", "2148M"])
+def test_a_length_with_a_suffix_may_be_too_long(text):
+    with pytest.raises(SpecError, match=rf"'{text}' is not a whole number from 1 to 2147483647$"):
         parse_count(text)
 
 

@@ -9,6 +9,7 @@ from dsx.api.answer import Answer, paragraphs
 from dsx.api.job import Job, checked
 from dsx.api.plan_like import PlanLike, given_plan
 from dsx.api.plan_problem import plan_problem
+from dsx.api.searched import limits_broken_by, plan_not_run_text
 from dsx.cost.interval import unlike
 from dsx.display.cost_tables import costs_text, operators_text
 from dsx.display.effects_text import effects_text, lacked_effects
@@ -26,7 +27,9 @@ from dsx.pricing.evaluate import evaluate_plan, operator_costs
 from dsx.pricing.measured_kernels import coverage, kernels_to_measure
 from dsx.pricing.problem import Problem
 from dsx.printable import printable
+from dsx.space.frameworks import read_framework
 from dsx.space.plan import Plan
+from dsx.spec.framework import FrameworkSpec
 from dsx.spec.load import Given
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ class Evaluation(Answer):
     problem: Problem
     priced: Priced
     with_operators: bool = False  # whether the operators are printed too
+    framework: FrameworkSpec | None = None  # that the caller names
 
     @property
     def plan(self) -> Plan:
@@ -76,6 +80,11 @@ class Evaluation(Answer):
     def broken(self) -> dict[str, str]:
         """The rules that the plan breaks, by name: the cause, and the nearest value that obeys the rule."""
         return broken_rules(self.priced)
+
+    @property
+    def not_run(self) -> dict[str, Any]:
+        """The fewest choices that would have to change for the framework that the caller names to run the plan."""
+        return {} if self.framework is None else limits_broken_by(self.problem, self.framework, self.plan)
 
     @property
     def launch(self) -> Launch:
@@ -114,6 +123,7 @@ class Evaluation(Answer):
             "extrapolated": unlike(self.problem.likeness, self.problem.assumptions_spec.trained_on),
         }
         data["lacks"] = lacked_effects(self.problem.assumptions_spec, self.plan)
+        data |= {"framework": self.framework.name, "not_run": self.not_run} if self.framework else {}
         data |= {"stages": stages_data(self.plan, priced.stages)} if priced.stages else {}
         if self.with_operators:
             data["operators"] = operator_costs(self.problem, self.plan)
@@ -133,6 +143,7 @@ class Evaluation(Answer):
             extrapolated_text(self.problem.likeness, self.problem.assumptions_spec.trained_on),
             stages_text(self.plan, priced.stages) if priced.stages else "",
             rules_text(priced, "rejected:", "fits, and breaks no rule"),
+            plan_not_run_text(self.framework, self.not_run) if self.framework else "",
             margin_text(self.costs["peak_bytes"], self.problem) if self.fits else "",
             coverage_text(covered) if covered else "",
         ]
@@ -217,4 +228,6 @@ def evaluate(
     settings, cut = given.cut(partition)
     job = given.of_job(job)
     problem = plan_problem(job, settings, given.strategy if strategy is None else strategy, cut)
-    return Evaluation(job, problem, evaluate_plan(problem, settings, job.num_gpus, job.global_batch_size), operators)
+    priced = evaluate_plan(problem, settings, job.num_gpus, job.global_batch_size)
+    stated = None if framework is None else read_framework(framework, job.inputs.near)
+    return Evaluation(job, problem, priced, operators, stated)

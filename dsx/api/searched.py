@@ -79,7 +79,7 @@ def searched(
     assumed = inputs.assumptions.run_by(stated)
     frame = stated.with_optimizer(assumed.optimizer)
     if not frame.runs:
-        raise SpecError(_no_optimizer_text(stated, assumed.optimizer))
+        raise SpecError(no_optimizer_text(stated, assumed.optimizer))
     listed, experts = assumed.searched_strategies, has_experts(inputs.model.dimensions)
     where = place if strategies else f"assumption set {assumed.name!r}: searched_strategies"
     for name in [*strategies] or listed or []:
@@ -134,7 +134,8 @@ def not_run_text(framework: FrameworkSpec, strategy: str, experts: bool) -> str:
     return f"framework {printable(framework.name)!r} does not run it{only} (it runs {runs}); {_nearest(others)}"
 
 
-def _no_optimizer_text(framework: FrameworkSpec, optimizer: Optimizer) -> str:
+def no_optimizer_text(framework: FrameworkSpec, optimizer: Optimizer) -> str:
+    """Return that a framework runs no plan with an optimizer, what it runs, and the nearest framework that does."""
     others = [other.name for other in other_frameworks(framework) if other.with_optimizer(optimizer).runs]
     return (
         f"framework {printable(framework.name)!r} runs no plan with assumptions.optimizer={optimizer} (it runs "
@@ -221,6 +222,25 @@ def limits_broken(framework: FrameworkSpec, experts: bool, plan: Mapping[str, An
     boxes = framework.boxes(experts)
     columns = min((broken(box, plan) for box in boxes), key=len)
     return {column: plan[column] for column in columns}
+
+
+def limits_broken_by(problem: Problem, framework: FrameworkSpec, plan: Plan) -> dict[str, Any]:
+    """Return the fewest choices that would have to change for a framework to run a plan of `problem`.
+
+    The optimizer of the assumption set is one if the framework runs no plan with it.
+    """
+    optimizer = problem.assumptions_spec.optimizer
+    frame = framework.with_optimizer(optimizer)
+    if not frame.runs:
+        return {"assumptions.optimizer": optimizer}
+    frame = problem.run_by(frame).framework or frame
+    return limits_broken(frame, has_experts(problem.model.dimensions), plan)
+
+
+def plan_not_run_text(framework: FrameworkSpec, changed: Mapping[str, Any]) -> str:
+    """Return that a framework does not run a plan, for the choices that would have to change; empty without any."""
+    choices = " ".join(f"{column}={value}" for column, value in changed.items())
+    return f"{printable(framework.name)} does not run this plan, for {choices}." if changed else ""
 
 
 def left_out_text(left_out: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ from dsx.api.evaluation import as_row, broken_rules, plan_text, rule_names, rule
 from dsx.api.job import Job, checked
 from dsx.api.plan_like import PlanLike, given_plan
 from dsx.api.plan_problem import plan_problem
-from dsx.api.searched import limits_broken, not_run_text
+from dsx.api.searched import limits_broken, no_optimizer_text, not_run_text, plan_not_run_text
 from dsx.display.cost_tables import comparison_text, costs_text
 from dsx.display.effects_text import effects_text, lacked_effects
 from dsx.display.memory_text import margin_text
@@ -129,8 +129,8 @@ class Explanation(Answer):
 
     def _compared_with_fastest(self) -> str:
         fastest, name = self.fastest, printable(self.framework.name)
-        changed = " ".join(f"{column}={value}" for column, value in self.not_run.items())
-        other = f"{name} does not run this plan, for {changed}. " if changed else ""
+        not_run = plan_not_run_text(self.framework, self.not_run)
+        other = f"{not_run} " if not_run else ""
         all_run = self.framework.unlimited or "strategy" in self.not_run
         runs = "" if all_run else f" that {name} runs"
         searched = f"{counted(self.counts.candidates, 'candidate')} of this job and strategy{runs}"
@@ -192,7 +192,10 @@ def explained(problem: Problem, priced: Evaluation, framework: FrameworkSpec | N
     """
     strategy, experts = problem.strategies[0], has_experts(problem.model.dimensions)
     compared = framework or problem.framework or read_framework(problem.assumptions_spec.of_framework)
-    compared = compared.with_optimizer(problem.assumptions_spec.optimizer)
+    optimizer = problem.assumptions_spec.optimizer
+    if framework and not framework.with_optimizer(optimizer).runs:
+        raise SpecError(no_optimizer_text(framework, optimizer))
+    compared = compared.with_optimizer(optimizer)
     if compared.runs_strategy(strategy, experts):
         problem = problem.run_by(compared)
         compared = problem.framework or compared

@@ -23,13 +23,15 @@ OF_STEP = ("pp_overlap", "dp_overlap")  # that no layer takes: `of_step`
 Fields = tuple[str, ...]  # of an assumption set, whose effects a plan lacks
 
 
-def of_keys(assumptions: Assumptions, columns: Mapping[str, Any]) -> Assumptions:
-    """Return parameters with the effects of shard keys, [U] where they depend on the key."""
+def of_keys(assumptions: Assumptions, columns: Mapping[str, Any], one: Any) -> Assumptions:
+    """Return parameters with the effects of shard keys, [U] where they depend on the key.
+
+    `columns` has those of the axes that divide the layer; of the others a key has `one`, 1.0 by key.
+    """
     found: dict[str, Any] = {}
     for condition in assumptions.conditions:
         if condition.of_keys:
-            one = next(iter(columns.values()))
-            known = {name: columns.get(name, xp.ones_like(one)) for name in condition.columns}
+            known = {name: columns.get(name, one) for name in condition.columns}
             value = getattr(assumptions, condition.field)
             found[condition.field] = xp.where(condition.holds(known), value, _without(condition, value))
     return replace(assumptions, **found)

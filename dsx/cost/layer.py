@@ -233,7 +233,8 @@ def _of_keys(work: LayerWork, assumptions: Assumptions) -> Assumptions:
     if not any(condition.of_keys for condition in assumptions.conditions):
         return assumptions
     sizes = {axis: work.per_key(size) for axis, size in work.sizes.items()}
-    return of_keys(assumptions, {**sizes, **{f"{axis}_nvs": share for axis, share in work.shares.items()}})
+    shares = {f"{axis}_nvs": share for axis, share in work.shares.items()}
+    return of_keys(assumptions, {**sizes, **shares}, xp.ones_like(work.per_key(work.boundary)))
 
 
 def _passes(

@@ -16,9 +16,11 @@ from dataclasses import replace
 from typing import Any
 
 from dsx.graph.regions import BY_NAME
+from dsx.launching.architecture import architecture_of
 from dsx.launching.graphs import graph_options
 from dsx.launching.launch import Launch
 from dsx.launching.layer_layout import layout_text
+from dsx.launching.megatron_model import refused_model
 from dsx.launching.megatron_options import (
     context_options,
     expert_options,
@@ -75,14 +77,17 @@ _SCHEDULES = {schedule.name: schedule.megatron_lm for schedule in SCHEDULES}
 _KEPT_LAYERS = 2  # layers of each microbatch whose activations stay on the GPU under offload
 
 
-def flags_of(run: Run, _: ModelSpec | None = None) -> Launch:
-    """Return the Megatron-LM flags of a run.
+def flags_of(run: Run, spec: ModelSpec | None = None) -> Launch:
+    """Return the Megatron-LM flags of a run, with what Megatron-LM lacks of its model where `spec` states that.
 
     There are none if Megatron-LM has no such layout of weights: without that choice the remaining flags would start
     another plan. There are none either if Megatron-LM does not run on the device.
     """
     launch = megatron_core(run)
-    return launch if launch.none_since else replace(launch, lost=(*launch.lost, *refused_by_arguments(run)))
+    if launch.none_since:
+        return launch
+    of_model = refused_model(architecture_of(spec, run.assumptions)) if spec else ()
+    return replace(launch, lost=(*launch.lost, *refused_by_arguments(run), *of_model))
 
 
 def megatron_core(run: Run) -> Launch:

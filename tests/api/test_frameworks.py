@@ -244,3 +244,34 @@ def test_torchtitan_ties_embedding_and_head_on_one_stage_alone(options, stages):
     found = dsx.best(stated, 1000, framework="torchtitan", fix="recompute=none vpp=1", limit="pp<=2")
     assert {plan["pp"] for plan in found.plans} == stages
     dsx.launch(stated, found.plan, framework="torchtitan")
+
+
+@pytest.mark.parametrize(
+    ("framework", "plan", "settings", "choice"),
+    [
+        ("torchtitan", "tp=2 dp=4 zero_stage=1", {}, {"zero_stage": 1}),
+        ("megatron", "pp=2 dp=4 schedule=zb-h1", {}, {"schedule": "zb-h1"}),
+        ("torchtitan", "dp=8 zero_stage=3", {"assumptions.optimizer": "muon"}, {"assumptions.optimizer": "muon"}),
+        ("megatron", "dp=8 zero_stage=1", {}, {}),
+    ],
+)
+def test_a_priced_plan_says_that_its_framework_does_not_run_it(job, framework, plan, settings, choice):
+    found = dsx.evaluate(job.replace(set=settings), plan, framework=framework)
+    said = " ".join(f"{name}={value}" for name, value in choice.items())
+    assert found.not_run == found.to_data()["not_run"] == choice
+    assert (f"{framework} does not run this plan, for {said}." in str(found)) is bool(choice)
+
+
+def test_why_with_an_optimizer_that_the_framework_lacks_names_it(job):
+    said = r"'torchtitan' runs no plan with assumptions.optimizer=muon \(it runs adam\); nearest: framework megatron$"
+    with pytest.raises(SpecError, match=said):
+        dsx.why(job.replace(set={"assumptions.optimizer": "muon"}), "dp=8 zero_stage=3", framework="torchtitan")
+
+
+def test_a_search_of_a_model_whose_head_no_axis_divides(job):
+    layers = [{"kind": "embedding"}, *MODEL["layers"], {"kind": "label-head"}]
+    model = MODEL | {"dimensions": MODEL["dimensions"] | {"v": 4096, "classes": 3}, "layers": layers}
+    found = dsx.best(dsx.Job(model, "b200-nvs8", num_gpus=8, global_batch_size=8), fix="pp=1 zero_stage=1")
+    assert found.step_time_s == pytest.approx(dsx.evaluate(found.job, found.plan).step_time_s, rel=1e-9)
+    lost = found.launch().lost
+    assert "layers of the kind label-head: Megatron-LM's GPT model has none" in lost

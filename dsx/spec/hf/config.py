@@ -83,7 +83,7 @@ def _model_type(document: Document) -> tuple[str, KeyPath | None]:
     """Return the family of a config, and the path of its language model; None if that is as the family says."""
     model_type = document.data.get(MODEL_TYPE)
     if model_type is None:
-        near = did_you_mean(MODEL_TYPE, document.data)
+        near = "" if MODEL_TYPE in document.data else did_you_mean(MODEL_TYPE, document.data)
         raise SpecError(
             f"{document.place(())}: {MODEL_TYPE}: is required, but missing{near} "
             "(the config.json of a Hugging Face checkpoint has one)"
@@ -114,7 +114,7 @@ def _section(document: Document, model_type: str, family: FamilySpec) -> KeyPath
         return ()  # as older versions of the transformers library wrote it
     if not isinstance(given, dict):
         what = "is missing" if given is None else f"is {given!r}"
-        near = did_you_mean(family.section, document.data) if given is None else ""
+        near = "" if family.section in document.data else did_you_mean(family.section, document.data)
         raise document.fault(
             (family.section,),
             f"{what}{near}; in a config of {MODEL_TYPE} {model_type!r} this section describes the language model",

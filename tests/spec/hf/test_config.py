@@ -25,6 +25,11 @@ def test_defaults_of_absent_and_null_keys(tmp_path):
     assert load_config(write(tmp_path, "qwen3-8b", ("head_dim",), num_attention_heads=16)).values["head_dim"] == 128
 
 
+@pytest.mark.parametrize(("name", "key"), [("llama-3-8b", "model_type"), ("qwen3-vl-30b-a3b", "text_config")])
+def test_a_null_key_is_not_its_own_nearest(tmp_path, name, key):
+    assert "did you mean" not in fault(write(tmp_path, name, **{key: None}))
+
+
 def test_a_byte_order_mark_is_passed_over(tmp_path):
     file = write(tmp_path, "llama-3-8b")
     file.write_text(file.read_text(encoding="utf-8"), encoding="utf-8-sig")
