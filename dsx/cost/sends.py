@@ -41,7 +41,10 @@ class StageSends(NamedTuple):
 
 
 class OwnWay(NamedTuple):
-    """Plans whose sends hide behind passes of their own direction alone, [plans], and these on the mean stage, s."""
+    """Plans whose sends hide behind passes of their own direction alone, [plans].
+
+    The seconds of these on the mean stage, of other plans those of a microbatch.
+    """
 
     plans: Bool[Array, "*#plans"]
     forward_s: PerPlan
@@ -145,12 +148,13 @@ class LinkSends(NamedTuple):
 
     def _exposed_ways(self, sent: Passes) -> Passes:
         """Return the exposed shares of the sends of a microbatch on a stage, of those after forwards and backwards."""
-        share = self._exposed(sent.both)
+        both = sent.both
         if self.own_way is None:
+            share = self._exposed(both)
             return Passes(share, share)
         plans, *passes_s = self.own_way
         ways = zip(passes_s, sent[:2], strict=True)
-        return Passes(*(xp.where(plans, self._exposed_beside(own_s, way_s), share) for own_s, way_s in ways))
+        return Passes(*(self._exposed_beside(beside_s, xp.where(plans, way_s, both)) for beside_s, way_s in ways))
 
     def _exposed_beside(self, passes_s: PerPlan, seconds: PerPlan) -> PerPlan:
         return 1.0 - self.overlap * xp.minimum(passes_s / xp.where(seconds > 0.0, seconds, 1.0), 1.0)

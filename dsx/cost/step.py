@@ -193,11 +193,11 @@ def sends_of(costs: StageCosts, mean: Stage) -> Sends:
         of_tier = tuple(map(one_way_s, links))
         own_way = None
         if alone := [choices.schedule == code for code in costs.searched.schedule if SCHEDULES[code].sends_own_way]:
-            ways = costs.forward_and_inputs_s(mean)
+            plans, ways = functools.reduce(xp.maximum, alone), costs.forward_and_inputs_s(mean)
             passes_s = (
                 beside(ways[way], lambda way=way: [taken[way] for taken in costs.contended_s]) for way in (0, 1)
             )
-            own_way = OwnWay(functools.reduce(xp.maximum, alone), *passes_s)
+            own_way = OwnWay(plans, *(xp.where(plans, seconds, mean_s) for seconds in passes_s))
         return LinkSends(of_tier, per_unit, overlap * xp.ones_like(mean_s), mean_s, own_way)
     send_s = 2.0 * one_way_s(send(choices.pp, choices.pp_nvs, network, assumptions, choices.pp_outer))
     hidden_s = overlap * xp.minimum(send_s, mean_s / choices.vpp)
