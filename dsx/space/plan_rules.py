@@ -85,6 +85,11 @@ def nearest_of(values: Iterable[int], wanted: int) -> int:
     return min((int(value) for value in values), key=lambda value: (abs(value - wanted), value))
 
 
+def _nearest_even(plan: Columns, limits: Limits) -> int:
+    """Return the stages nearest to those of a plan that divide the layers and the GPUs of the job."""
+    return nearest_of((pp for pp in all_divisors(limits.even_layers) if plan["num_gpus"] % pp == 0), plan["pp"])
+
+
 def interleaved(plan: Columns) -> Any:
     """Return whether the schedule of a plan may have any number of chunks per stage."""
     return np.isin(plan["schedule"], codes_where(lambda one: one.interleaved))
@@ -270,7 +275,7 @@ RULES: tuple[PlanRule, ...] = (
         ("pp", "schedule"),
         lambda plan, limits: (limits.partition != EVEN) | limits.divides(plan["pp"]) | _uneven(plan, limits),
         lambda plan, limits: f"pp={plan['pp']} does not divide {limits.layers_text}",
-        lambda plan, limits: f"pp={nearest_of(all_divisors(limits.even_layers), plan['pp'])}",
+        lambda plan, limits: f"pp={_nearest_even(plan, limits)}, or unequal stages (stage_layers)",
     ),
     PlanRule(
         Reason("cut_not_covered", f"no optimal cut is known; partition optimal covers {OPTIMAL_SCHEDULES}"),

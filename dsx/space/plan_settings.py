@@ -233,7 +233,7 @@ def _check_axes(plan: Codes, layers: Sequence[DerivedLayer], strategy: str) -> N
         if plan[axis] > 1 and axis not in axes:
             raise PlanError(
                 f"{axis}={plan[axis]}: strategy {strategy!r} shards nothing of this model over {axis}; "
-                f"its axes are {', '.join(axes) or 'none'}"
+                f"its axes are {', '.join(axes) or 'none'}; nearest: {axis}=1, or a strategy with {axis}"
             )
     if plan["panels"] > 1 and not any(layer.panelled for layer in layers):
         raise PlanError(f"panels={plan['panels']}: strategy {strategy!r} has no panels")

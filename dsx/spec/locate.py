@@ -74,7 +74,7 @@ def find_path(what: str, name: str, near: Path | None = None) -> Path:
             return candidate
     siblings = [os.path.basename(file) for file in _entries(candidates[0].parent, path.suffix)]
     tried = " and ".join(dict.fromkeys(shown(candidate) for candidate in candidates))
-    near_it = did_you_mean(path.name, siblings)
+    near_it = did_you_mean(path.name, [name for name in siblings if name != path.name])
     if what in _OF_CHECKPOINTS and not os.path.isdir(path):
         near_it = near_it or hint_of_checkpoint(name, names("models", ".yaml"))
     raise SpecError(f"{what} {name!r}: {tried} is not a file{near_it}")

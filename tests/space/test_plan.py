@@ -136,7 +136,7 @@ def test_every_choice_has_a_setting():
         (["tp=2.0"], "'tp=2.0': tp must be a whole number"),
         (["tp=two"], "'tp=two': tp must be a whole number"),
         (["tp="], "'tp=' has no value: write column=value"),
-        (["cp=2", "dp=4"], "cp=2: strategy 'its-name' shards nothing of this model over cp; its axes are tp"),
+        (["cp=2", "dp=4"], "over cp; its axes are tp; nearest: cp=1, or a strategy with cp"),
         (["ep=2", "dp=4"], "ep=2: strategy 'its-name' shards nothing of this model over ep"),
         (["panels=2", "dp=8"], "panels=2: strategy 'its-name' has no panels"),
         (["tp=2", "dp=2"], "tp=2 * dp=2 = 4, but num_gpus=8; nearest: dp=4"),
@@ -214,7 +214,12 @@ def test_a_plan_that_breaks_no_rule():
             "microbatches_not_in_groups",
             "vpp=2 runs microbatches in groups of pp, but pp=2 does not divide the 3 microbatches; nearest: vpp=1",
         ),
-        (["pp=4", "dp=2"], {"layers": 6}, "layers_not_divisible", "pp=4 does not divide 6 layers; nearest: pp=3"),
+        (
+            ["pp=4", "dp=2"],
+            {"layers": 6},
+            "layers_not_divisible",
+            "pp=4 does not divide 6 layers; nearest: pp=2, or unequal stages (stage_layers)",
+        ),
         (["dp=8"], {"batch": 12}, "batch_not_divisible", "dp=8 does not divide global_batch_size=12; nearest: dp=6"),
         (
             ["tp=2", "dp=4", "microbatch_size=3"],

@@ -1,9 +1,11 @@
 """Where names come from, and the order of the folders."""
 
+import os
+
 import pytest
 
 from dsx.errors import SpecError, UnknownNameError
-from dsx.spec.locate import find, names, packaged_data, shown
+from dsx.spec.locate import find, find_path, names, packaged_data, shown
 
 
 def put(path, text="x: 1\n"):
@@ -95,3 +97,10 @@ def test_paths_are_shown_relative_to_the_working_directory(tmp_path, monkeypatch
 def test_a_config_json_as_a_model_says_how_it_is_imported():
     with pytest.raises(UnknownNameError, match=r"; 'dsx import-hf config\.json -o model\.yaml' makes a model"):
         find("models", "config.json", ".yaml")
+
+
+def test_a_pipe_is_not_its_own_nearest(tmp_path):
+    os.mkfifo(tmp_path / "config.json")
+    put(tmp_path / "config2.json")
+    with pytest.raises(SpecError, match=r"config\.json is not a file; did you mean 'config2\.json'\?$"):
+        find_path("config", str(tmp_path / "config.json"))
