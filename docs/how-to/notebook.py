@@ -70,11 +70,12 @@ machines = {
 }
 best_of = {name: dsx.best(job.replace(set=fields)) for name, fields in machines.items()}
 table = pd.concat({name: best.frame.head(1) for name, best in best_of.items()}).droplevel(1)
-table[["strategy", "cp", "dp", "microbatch_size", "recompute", "step_time_s", "mfu", "peak_bytes"]]
+table[["strategy", "tp", "dp", "microbatch_size", "zero_stage", "step_time_s", "mfu", "peak_bytes"]]
 
 # %% [markdown]
-# Only the reduction of the gradients leaves a node, so a slow network changes no plan. With more memory the microbatch
-# is larger, and nothing is recomputed. A machine with a name of its own is a dict that extends another:
+# Only the reduction of the gradients leaves a node, so a slow network alone changes no plan. With more memory a GPU
+# holds the whole model, its optimizer state divided, and no tensor parallelism is needed; on the slow network the
+# microbatch is larger instead. A machine with a name of its own is a dict that extends another:
 
 # %%
 wide = {"extends": "h100-nvs8", "name": "h100-nvs64", "network": {"nvs": {"size": 64}}}
