@@ -39,7 +39,7 @@ from dsx.graph.match import ALL_GATHER
 from dsx.graph.notation import AXES
 from dsx.graph.step import OF_REPLICATED
 from dsx.hardware.cluster import Cluster
-from dsx.records import Array, Float, record, static
+from dsx.records import Array, Bool, Float, record, static
 
 # The result column of an axis' communication; that of dp is priced per step, not per layer.
 COMM_COLUMN = {"tp": "tp_comm_s", "tp2": "tp_comm_s", "cp": "cp_comm_s", "ep": "ep_comm_s"}
@@ -74,6 +74,7 @@ class PassCosts:
     backward_s: Column
     recompute_s: _PerMode
     weight_gradient_s: Column
+    split_s: Column
     compute_s: Column
     tp_comm_s: Column
     cp_comm_s: Column
@@ -96,6 +97,7 @@ class LayerCosts:
     forward_s: Column
     backward_s: Column  # without recomputation
     weight_gradient_s: Column  # the part of it that only computes weight gradients
+    split_s: Column  # what it takes longer where this part is a pass of its own
     recompute_s: _PerMode  # the recomputed forward
     compute_s: Column  # forward and backward
     memory_s: Column
@@ -136,6 +138,12 @@ class LayerCosts:
             return tuple(choose(of_mode) for of_mode in zip(*values, strict=True))
 
         return replace(self, **{name: chosen(name) for name in PASSES}, without=(), lacked=())
+
+    def split(self, plans: Bool[Array, "*#plans"]) -> "LayerCosts":
+        """Return the costs where the backward of `plans` is two passes."""
+        longer_s = xp.where(plans, self.split_s, xp.zeros_like(self.split_s))
+        names = ("backward_s", "weight_gradient_s", "compute_s")
+        return replace(self, **{name: getattr(self, name) + longer_s for name in names})
 
     def under(self, field: str, code: int) -> Column:
         """Return a field with a value per mode under a value of `recompute`, by its code."""
@@ -265,7 +273,8 @@ def _passes(
     forward_s = xp.maximum(busy_forward, _issue_s(work, FORWARD, every, every, assumptions))
     issued_s = _issue_s(work, BACKWARD, every, every, assumptions)
     backward_s = xp.maximum(busy_backward, issued_s)
-    # The gradients of inputs alone: their part of the kernels and of the issuing, and all exposed collectives.
+    # The gradients of inputs alone: their part of the kernels and of the issuing, and all exposed collectives. Where
+    # gradients of weights are a pass of their own, faster ones of inputs leave no more to them.
     weights_s = of_weights.seconds(work, (compute + memory)[BACKWARD], late)
     launched_s = assumptions.dispatch_latency * work.per_key(of_weights.launches)
     inputs_s = xp.maximum(busy_backward - weights_s, issued_s - launched_s)
@@ -284,6 +293,7 @@ def _passes(
         backward_s=backward_s,
         recompute_s=xp.stack([recomputed(mode) for mode in work.modes]),
         weight_gradient_s=backward_s - inputs_s,
+        split_s=inputs_s + xp.maximum(weights_s, launched_s) - backward_s,
         compute_s=work.per_key(compute.sum(axis=(0, 1))) + stall_s,
         **{name: added(FORWARD, name) + added(BACKWARD, name) for name in _COLUMNS},
     )

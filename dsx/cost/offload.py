@@ -23,9 +23,12 @@ from dsx.cost.choices import StageChoices, StepChoices, pick
 from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Layers, Stack, over_layers
 from dsx.hardware.cluster import Cluster, Node
+from dsx.records import Array, Bool
 from dsx.space.choices import CODES
 from dsx.space.codes import Searched
 from dsx.space.schedules import SCHEDULES
+
+_OfPlans = Bool[Array, "*#plans"]
 
 OPTIMIZER, ACTIVATIONS, BOTH = "optimizer", "activations", "both"
 
@@ -83,17 +86,17 @@ def exposed_transfer_s(one_way_s: PerPlan, pass_s: PerPlan) -> PerPlan:
     return xp.maximum(one_way_s - pass_s, xp.zeros_like(one_way_s))
 
 
-def weights_wait(choices: StepChoices | StageChoices, searched: Searched) -> PerPlan | None:
+def weights_wait(choices: StepChoices | StageChoices, searched: Searched) -> _OfPlans | None:
     """Return which plans put off gradients of weights; None if no plan of the search does."""
     return _pipelines(choices, [code for code in searched.schedule if SCHEDULES[code].weights_wait])
 
 
-def always_split(choices: StepChoices | StageChoices, searched: Searched) -> PerPlan | None:
+def always_split(choices: StepChoices | StageChoices, searched: Searched) -> _OfPlans | None:
     """Return which plans compute gradients of inputs and of weights apart in every backward; None if none do."""
     return _pipelines(choices, [code for code in searched.schedule if SCHEDULES[code].always_splits])
 
 
-def _pipelines(choices: StepChoices | StageChoices, schedules: Sequence[int]) -> PerPlan | None:
+def _pipelines(choices: StepChoices | StageChoices, schedules: Sequence[int]) -> _OfPlans | None:
     """Return which plans have several stages under one of some schedules; None without a schedule."""
     of_plans = [choices.schedule == code for code in schedules]
     return (choices.pp > 1.0) & functools.reduce(xp.maximum, of_plans) if of_plans else None

@@ -25,6 +25,7 @@ from dsx.cost.effects import of_plans, of_step, of_steps
 from dsx.cost.groups import group
 from dsx.cost.layer import COMM_COLUMN, LayerCosts
 from dsx.cost.memory import Memory, worst
+from dsx.cost.offload import always_split
 from dsx.cost.pipeline import Cut, LayerSeconds, Pipeline, pipeline
 from dsx.cost.sends import LinkSends, MeanSends, OwnWay, Sends, slow_senders
 from dsx.cost.shapes import Column, PerPlan
@@ -140,10 +141,12 @@ def step_costs(
 def with_effects(
     kinds: Sequence[LayerCosts], choices: StepChoices, searched: Searched, assumptions: Assumptions
 ) -> list[LayerCosts]:
-    """Return the costs of each layer kind with the effects that each plan has (`dsx.cost.effects`)."""
+    """Return the costs of each layer kind with the effects (`dsx.cost.effects`) and the passes that each plan has."""
     conditions = of_steps(assumptions.conditions, searched)
     columns = {name: getattr(choices, name) for name in STEP_COLUMNS}
-    return [kind.of_effects(of_plans(kind.lacked, conditions, columns)) for kind in kinds]
+    found = [kind.of_effects(of_plans(kind.lacked, conditions, columns)) for kind in kinds]
+    apart = always_split(choices, searched)
+    return found if apart is None else [kind.split(apart) for kind in found]
 
 
 def pipeline_of(costs: StageCosts, cuts: Mapping[StageChunks, Cut]) -> Pipeline:

@@ -132,6 +132,7 @@ def layer_costs(**changes):
         "ep_comm_s": [0.0],
         "replicated_gradient_s": [0.0],
         "weight_gradient_s": [0.008],
+        "split_s": [0.0],
         "recompute_s": [[0.0], [0.002], [0.010]],
         "stash_bytes": [[1e9], [6e8], [1e8]],
         "working_bytes": [[0.0], [0.0], [0.0]],

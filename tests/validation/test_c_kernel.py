@@ -55,6 +55,7 @@ def layer_table(random, weight_groups):
         backward_s=between(1e-3, 1e-1, KEYS),
         replicated_gradient_s=between(1e-5, 1e-3, KEYS),
         weight_gradient_s=np.zeros(KEYS),
+        split_s=np.zeros(KEYS),
         recompute_s=np.zeros((3, KEYS)),
         stash_bytes=np.broadcast_to(between(1e7, 1e10, KEYS), (3, KEYS)),
         working_bytes=np.zeros((3, KEYS)),
