@@ -15,6 +15,10 @@ replica. r divides them too, into shard groups of e/r. Of the r replicas of a sh
 as of any other weight, but no more than there are holders of the same experts in the domain.
 """
 
+import functools
+from collections.abc import Sequence
+
+import jax
 import numpy as np
 
 from dsx.cost import xp
@@ -23,6 +27,7 @@ from dsx.cost.groups import Group, group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.shapes import PerPlan
 from dsx.space.codes import Searched
+from dsx.space.domain_fill import share_of_integers
 from dsx.space.schedules import SCHEDULES
 
 
@@ -60,24 +65,64 @@ def _per_unit(ranks: PerPlan, share: PerPlan, size: PerPlan) -> tuple[PerPlan, P
 
 
 def weight_shards(
-    layer: LayerCosts, dp_shard: Group, dp_replicas: Group | None, searched: Searched
+    layer: LayerCosts,
+    dp_shard: Group,
+    dp_replicas: Group | None,
+    choices: StepChoices,
+    searched: Searched,
 ) -> tuple[list[Group], list[Group]]:
     """Return the shard group and the replica group of each weight group; no replica groups without `dp_replicas`."""
     axes = [
         group(layer.group_size[index], layer.group_share[index], *(shares[index] for shares in layer.group_outer))
         for index in range(layer.group_size.shape[0])
     ]
-    if searched.ep == (1,):
-        return [dp_shard.times(members) for members in axes], [] if dp_replicas is None else [dp_replicas] * len(axes)
-    # An ep group that spans several data-parallel replicas has a fraction of a rank in each.
+    joint = [dp_shard.times(members) for members in axes]
+    if searched.ep != (1,):
+        # An ep group that spans several data-parallel replicas has a fraction of a rank in each.
+        joint = [members.whole() for members in joint]
     if dp_replicas is None:
-        return [dp_shard.times(members).whole() for members in axes], []
+        of_groups = zip(joint, axes, strict=True)
+        return [_as_they_lie(own, dp_shard, members, layer.lying, choices) for own, members in of_groups], []
+    if searched.ep == (1,):
+        return joint, [dp_replicas] * len(axes)
     parts: list[tuple[Group, Group]] = []
-    for members in axes:
-        holders, shards = dp_shard.times(dp_replicas).times(members).whole(), dp_shard.times(members).whole()
+    for members, shards in zip(axes, joint, strict=True):
+        holders = dp_shard.times(dp_replicas).times(members).whole()
         # A plan that breaks the rules may have more replicas than holders.
         parts.append(_split(holders, shards, dp_replicas, xp.minimum(dp_replicas.size, holders.size)))
     return [shard for shard, _ in parts], [replicas for _, replicas in parts]
+
+
+def _as_they_lie(
+    joint: Group,
+    dp_ranks: Group,
+    members: Group,
+    lying: Sequence[PerPlan],
+    choices: StepChoices,
+) -> Group:
+    """Return the `joint` group of dp and of the `members` of other axes, where domains cut the groups of both unevenly.
+
+    The ranks of a stage follow each other, so those of the group are equally far apart. The product of two groups would
+    have the worst-placed members of both at once. It counts where stages are the inner ranks, and of two chains.
+    """
+    if not lying:
+        return joint
+    even, of_replica, of_job, *units = lying
+    for axis in ("dp", "pp"):
+        degree, share = getattr(choices, axis), getattr(choices, f"{axis}_nvs")
+        even = xp.where(xp.ceil(degree / share) * share == degree, even, xp.zeros_like(even))
+    one_stage = choices.pp == 1.0
+    in_a_row = (one_stage | (choices.order == 0.0)) & (dp_ranks.size == choices.dp)
+    cut = (even == 0.0) & in_a_row & (dp_ranks.domains > 1.0) & (members.domains > 1.0)
+    domain = xp.where(choices.dp_nvs * choices.pp_nvs == 1.0, of_replica, of_job)
+    stride = choices.num_gpus / (choices.pp * joint.size)
+    shares: list[PerPlan] = []
+    for domains in (xp.ones_like(domain), *units):
+        floats = xp.broadcast_arrays(joint.size, stride, domain * domains)
+        size, apart, unit = (xp.round(value).astype(np.int32) for value in floats)
+        alone = xp.broadcast_to(one_stage, size.shape)
+        shares.append(share_of_integers(size, apart, unit, alone, xp).astype(floats[0].dtype))
+    return jax.tree.map(functools.partial(xp.where, cut), group(joint.size, *shares), joint)
 
 
 def _split(holders: Group, shards: Group, dp_replicas: Group, count: PerPlan) -> tuple[Group, Group]:

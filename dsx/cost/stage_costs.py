@@ -410,7 +410,8 @@ class StageCosts:
         found: dict[tuple[int, ...], tuple[list[Group], list[Group]]] = {}
         for costs in self.kinds:
             if _ranks_of(costs) not in found:
-                found[_ranks_of(costs)] = weight_shards(costs, dp_shard, dp_replicas, self.searched)
+                given = (dp_shard, dp_replicas, self.choices, self.searched)
+                found[_ranks_of(costs)] = weight_shards(costs, *given)
         shards, replicas = zip(*(found[_ranks_of(costs)] for costs in self.kinds), strict=True)
         return shards, replicas
 

@@ -31,7 +31,7 @@ from dsx.records import leaves as leaves_of
 from dsx.space.choices import KEY_COLUMNS
 from dsx.space.enumerate import Arrays, changes
 from dsx.space.recompute_values import NONE_CODE
-from dsx.space.tiers import key_shares, units
+from dsx.space.tiers import key_shares, lying, may_cut_two_axes, units
 from dsx.spec.conditions import ConditionsSpec
 
 # The costs of a key table: one record for each layer kind.
@@ -67,6 +67,7 @@ class _KeyBatch:
     work: LayerWork
     shares: Arrays  # {axis: [U]}
     outer: tuple[Arrays, ...]  # {axis: [U]} for each tier between fast domain and outermost tier
+    lying: tuple[np.ndarray, ...]  # [U], as in LayerWork
 
     def of_keys(self, works: np.ndarray, start: int, stop: int, length: int) -> LayerWork:
         """Return the work of the keys from `start` to `stop`, which have only these `works`, padded to a length."""
@@ -75,7 +76,8 @@ class _KeyBatch:
             return {axis: pad(share[start:stop], length) for axis, share in shares.items()}
 
         which = pad(self.which[start:stop] - self.which[start], length).astype(np.int32)
-        return self.work.of_keys(works, which, padded(self.shares), tuple(map(padded, self.outer)))
+        work = self.work.of_keys(works, which, padded(self.shares), tuple(map(padded, self.outer)))
+        return replace(work, lying=tuple(pad(of_keys[start:stop], length) for of_keys in self.lying))
 
 
 def price_keys(problem: Problem, keys: Arrays) -> KeyCosts:
@@ -85,13 +87,22 @@ def price_keys(problem: Problem, keys: Arrays) -> KeyCosts:
     """
     never_recomputed = problem.workload.stack.embedding_and_head
     values = sorted({NONE_CODE, *problem.workload.searched.recompute})
+    network = problem.cluster.network
+    may_cut = problem.assumptions_spec.uneven_domains and may_cut_two_axes(keys, network.nvs.size)
+    lies = lying(keys, network) if may_cut else ()
     return tuple(
-        _price_kind(problem, layers, keys, modes_of(layers, [NONE_CODE] if kind in never_recomputed else values))
+        _price_kind(problem, layers, keys, modes_of(layers, [NONE_CODE] if kind in never_recomputed else values), lies)
         for kind, layers in enumerate(zip(*problem.kinds, strict=True))
     )
 
 
-def _price_kind(problem: Problem, layers: Sequence[DerivedLayer], keys: Arrays, modes: Sequence[Codes]) -> LayerCosts:
+def _price_kind(
+    problem: Problem,
+    layers: Sequence[DerivedLayer],
+    keys: Arrays,
+    modes: Sequence[Codes],
+    lies: Sequence[np.ndarray],
+) -> LayerCosts:
     """Return the costs of one layer kind in some modes of recomputation; `layers` has its layer under each strategy."""
     conditions = of_steps(problem.assumptions.conditions, problem.workload.searched)
     sets = lacked(conditions, [name for name in _EFFECTS if any(_has_effect(layer, name) for layer in layers)])
@@ -99,12 +110,12 @@ def _price_kind(problem: Problem, layers: Sequence[DerivedLayer], keys: Arrays, 
     priced_as = np.zeros(len(keys["strategy"]), dtype=np.int64)  # [U] position among these
     for code, layer in enumerate(layers):
         of_strategy = np.flatnonzero(keys["strategy"] == code)
-        rows, which = _distinct(problem, layer, keys, of_strategy)
+        rows, which = _distinct(problem, layer, keys, of_strategy, lies)
         priced_as[of_strategy] = sum(map(len, distinct)) + which
         distinct.append(rows)
     parts: list[LayerCosts] = []
     for code, (layer, rows) in enumerate(zip(layers, distinct, strict=True)):
-        batches = _batches(problem, code, layer, keys, rows, modes, sets)
+        batches = _batches(problem, code, layer, keys, rows, modes, sets, lies)
         if problem.num_points * len(rows) < _COMPILED:
             parts += [part for batch in batches for part in _price_on_numpy(problem, batch)]
         else:
@@ -114,7 +125,9 @@ def _price_kind(problem: Problem, layers: Sequence[DerivedLayer], keys: Arrays, 
     return _assembled(parts, priced_as, modes)
 
 
-def _distinct(problem: Problem, layer: DerivedLayer, keys: Arrays, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _distinct(
+    problem: Problem, layer: DerivedLayer, keys: Arrays, rows: np.ndarray, lies: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the first of the `rows` [N] for each of the costs that a layer has under them, and [N] which each row has.
 
     Embedding and head do not depend on the axes that divide the body alone.
@@ -122,7 +135,8 @@ def _distinct(problem: Problem, layer: DerivedLayer, keys: Arrays, rows: np.ndar
     used = [name for name in KEY_COLUMNS if _depends(layer, name)]
     known = {name: keys[name][rows] for name in KEY_COLUMNS}
     same = all((column == column[:1]).all() for name, column in known.items() if name not in used)
-    if same or problem.cluster.network.middle:  # a share of an outer tier depends on the axes within it
+    # A share of an outer tier depends on the axes within it, and so does how ranks lie.
+    if same or problem.cluster.network.middle or lies:
         return rows, np.arange(len(rows))
     order = [*(name for name in used if name in _WORK_COLUMNS), *(name for name in used if name not in _WORK_COLUMNS)]
     # The columns as the digits of a number, exact as long as it is below 2^53.
@@ -155,6 +169,7 @@ def _batches(
     of_strategy: np.ndarray,
     modes: Sequence[Codes],
     sets: tuple[Fields, ...],
+    lies: Sequence[np.ndarray],
 ) -> Iterator[_KeyBatch]:
     """Yield some rows of a strategy, a bounded number of works at a time."""
     works = _works({name: keys[name][of_strategy] for name in _WORK_COLUMNS if _depends(layer, name)})
@@ -164,7 +179,8 @@ def _batches(
         work = work_of(problem, layer, {name: column[first] for name, column in keys.items()}, modes)
         work = replace(work, lacked=sets)
         shares = {axis: keys[f"{axis}_nvs"][rows].astype(np.float64) for axis in work.shares}
-        yield _KeyBatch(which, work, shares, outer_shares(problem, code, keys, rows, tuple(work.shares)))
+        outer = outer_shares(problem, code, keys, rows, tuple(work.shares))
+        yield _KeyBatch(which, work, shares, outer, tuple(of_keys[rows] for of_keys in lies))
 
 
 def outer_shares(

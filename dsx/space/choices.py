@@ -331,5 +331,5 @@ _PLACED = ("pp", "dp", "pp_nvs", "dp_nvs")
 PLACEMENT_COLUMNS = ("num_gpus", *_PLACED, *(choice.name for choice in CROSSED))
 CHOICE_COLUMNS = (*PLACEMENT_COLUMNS, "global_batch_size", "num_microbatches")
 STEP_SEARCHED = tuple(name for name in SEARCHED_COLUMNS if BY_NAME[name].level == "step")
-# Columns that the cost of a step depends on. The order has its effect through the placement of stages and replicas.
-STEP_COLUMNS = tuple(name for name in CHOICE_COLUMNS if name in _PLACED or BY_NAME[name].level in ("job", "step"))
+# Columns that the cost of a step depends on.
+STEP_COLUMNS = tuple(name for name in CHOICE_COLUMNS if BY_NAME[name].level in ("job", "placement", "step"))

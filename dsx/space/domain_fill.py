@@ -29,34 +29,41 @@ def laid_share(degree: Any, stride: Any, unit: Any, alone: Any) -> Any:
     The groups of an axis follow each other, at any offset that repeats; `alone` says that no group follows the first
     ones. Whole numbers or arrays that broadcast.
     """
-    degree, stride, unit = np.broadcast_arrays(*(np.asarray(value, dtype=np.int64) for value in (degree, stride, unit)))
+    degree, stride, unit = (np.asarray(value, dtype=np.int64) for value in (degree, stride, unit))
+    degree, stride, unit, alone = np.broadcast_arrays(degree, stride, unit, alone)
+    return share_of_integers(degree, stride, unit, alone, np)
+
+
+def share_of_integers(degree: Any, stride: Any, unit: Any, alone: Any, xp: Any) -> Any:
+    """Return what `laid_share` does, of arrays of one shape; `xp` has the array operations, NumPy's or JAX's."""
     span = degree * stride
-    step = np.gcd(span, unit)  # groups begin at multiples of it in a unit
-    latest = np.where(alone, stride, unit - step + np.minimum(stride, step)) - 1
+    step = xp.gcd(span, unit)  # groups begin at multiples of it in a unit
+    latest = xp.where(alone, stride, unit - step + xp.minimum(stride, step)) - 1
     crossed = (latest + span - stride) // unit + 1
     end = (span - stride) % unit
-    least_alone = np.where(end + stride > unit, 1, end // stride + 1)
-    least = np.where(alone, least_alone, np.maximum(step // stride, 1))
+    one = xp.ones_like(degree)
+    least_alone = xp.where(end + stride > unit, one, end // stride + 1)
+    least = xp.where(alone, least_alone, xp.maximum(step // stride, one))
     apart = stride >= unit
-    crossed, least = np.where(apart, degree, crossed), np.where(apart, 1, least)
-    share = nearest_share(degree, crossed, least, unit // stride)
-    return np.where((unit % span == 0) | (crossed == 1), degree, share)
+    crossed, least = xp.where(apart, degree, crossed), xp.where(apart, one, least)
+    share = nearest_share(degree, crossed, least, unit // stride, xp)
+    return xp.where((unit % span == 0) | (crossed == 1), degree, share)
 
 
-def nearest_share(degree: Any, crossed: Any, least: Any, most: Any) -> Any:
+def nearest_share(degree: Any, crossed: Any, least: Any, most: Any, xp: Any = np) -> Any:
     """Return the share of the best group that is no better than one on `crossed` units, with `least` members in one.
 
     It spans no fewer units, and has no more members in the one with the fewest. `most` members are in a whole unit.
     """
-    found = np.ones_like(degree)
-    best_rest, best_crossed = np.zeros_like(degree), np.zeros_like(degree)
-    for share in (least, most, (degree - 1) // np.maximum(crossed - 1, 1)):
-        share = np.clip(share, 1, degree)
+    found = one = xp.ones_like(degree)
+    best_rest, best_crossed = xp.zeros_like(degree), xp.zeros_like(degree)
+    for share in (least, most, (degree - 1) // xp.maximum(crossed - 1, one)):
+        share = xp.minimum(xp.maximum(share, one), degree)
         over, rest = units_spanned(degree, share)
         better = (rest > best_rest) | ((rest == best_rest) & (over < best_crossed))
         better = better & (over >= crossed) & (rest <= least)
         found, best_rest, best_crossed = (
-            np.where(better, new, old) for new, old in ((share, found), (rest, best_rest), (over, best_crossed))
+            xp.where(better, new, old) for new, old in ((share, found), (rest, best_rest), (over, best_crossed))
         )
     return found
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dsx.space.domain_fill import consecutive, laid_share
+from dsx.space.domain_fill import consecutive, laid_share, rank_order_shares
 from dsx.space.expert_nesting import REPLICA_AXES, nesting_ranks
 
 if TYPE_CHECKING:
@@ -57,6 +57,35 @@ def replica_of(keys: Columns) -> Replica:
         even = even & (keys[axis] % keys[f"{axis}_nvs"] == 0)
     shares = math.prod(keys[f"{axis}_nvs"] for axis in REPLICA_AXES)
     return Replica(math.prod(keys[axis] for axis in REPLICA_AXES), shares, even)
+
+
+def lying(keys: Columns, network: "Network") -> tuple[np.ndarray, ...]:
+    """Return how the ranks of shard keys lie on the units of tiers, as [U] floats.
+
+    They are: 1.0 where shares divide the degrees of all axes, else 0.0; the GPUs of a fast domain that uneven groups
+    fill if it has members of one stage and one replica alone; those that others fill; and for each tier between the
+    domain and the outermost one, the domains of a unit.
+    """
+    _, share, even = replica_of(keys)
+    in_a_row = consecutive(*({axis: keys[f"{axis}{part}"] for axis in REPLICA_AXES} for part in ("", "_nvs")))
+    size = float(network.nvs.size)
+    found = (np.where(even, 1.0, 0.0), np.where(in_a_row, share, size), size, *map(float, units(network)))
+    return tuple(np.broadcast_to(value, keys["tp"].shape) for value in found)
+
+
+def may_cut_two_axes(keys: Columns, size: int) -> bool:
+    """Return whether domains of `size` GPUs may cut groups of cp, and unevenly, together with the replicas' groups.
+
+    They do not where the ranks inside a cp group divide a domain, and a domain divides those of the group.
+    """
+    inside = keys["tp"] * keys["tp2"]
+    chained = (size % inside == 0) & (inside * keys["cp"] % size == 0)
+    in_order = rank_order_shares({axis: keys[axis] for axis in REPLICA_AXES}, size)
+    laid: Any = True
+    for axis in REPLICA_AXES:
+        laid = laid & (keys[f"{axis}_nvs"] == in_order[axis])
+    _, _, even = replica_of(keys)
+    return bool(np.any((keys["cp_nvs"] < keys["cp"]) & (~even | (laid & ~chained))))
 
 
 def key_shares(keys: Columns, unit: Any, expert_axes: Collection[str]) -> dict[str, Any]:

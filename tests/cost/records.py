@@ -151,6 +151,7 @@ def choices(**changes):
         "num_gpus": 32.0, "global_batch_size": 48.0, "pp": 4.0, "dp": 8.0, "num_microbatches": 6.0,
         "pp_nvs": 1.0, "dp_nvs": 1.0, "vpp": 1.0, "zero_stage": 1.0, "recompute": 0.0, "schedule": 0.0,
         "zero_replicas": 1.0, "stored_layers": 0.0, "offload": 0.0,
+        "order": 0.0,
     } | changes  # fmt: skip
     return StepChoices(**{name: np.asarray([value]) for name, value in fields.items()})
 

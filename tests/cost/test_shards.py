@@ -1,5 +1,7 @@
 """Hybrid sharding by hand: ZeRO divides over a part of the data-parallel ranks; replicas of a shard are reduced."""
 
+import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +10,10 @@ from cost.records import WORKLOAD, choices, layer_costs
 from cost.test_step import GATHER, close, cost
 
 from dsx.cost.shards import dp_groups, weight_shards
+from dsx.hardware.network import Network, Tier
 from dsx.space.codes import Searched
+from dsx.space.domain_fill import nearest_share, rank_order_shares, units_spanned, used_of_domain
+from dsx.space.tiers import lying, may_cut_two_axes
 
 
 def sharded(replicas, stage=1, layer=None, **changes):
@@ -130,7 +135,7 @@ def test_experts_are_divided_over_the_ranks_that_hold_them(cp, cp_nvs, ep, ep_nv
     made = choices(dp=16.0, dp_nvs=float(dp_nvs), zero_replicas=float(replicas))
     searched = Searched(zero_replicas=(replicas, 1), ep=())
     layer = layer_costs(group_size=[[cp / ep]], group_share=[[cp_nvs / ep_nvs]])
-    shards, replica_groups = weight_shards(layer, *dp_groups(made, searched), searched)
+    shards, replica_groups = weight_shards(layer, *dp_groups(made, searched), made, searched)
     assert (float(shards[0].size[0]), float(shards[0].share[0])) == shard
     assert (float(replica_groups[0].size[0]), float(replica_groups[0].share[0])) == among
     assert float(shards[0].per_gpu[0]) == 1 / shard[0]
@@ -141,3 +146,64 @@ def test_without_replicas_the_shard_group_is_all_of_dp():
     assert replicas is None
     assert np.array_equal(shard.size, choices().dp)
     assert GATHER > SCATTER
+
+
+DEGREES = [*itertools.product((1, 2, 3), (2, 3, 5, 6, 12), (2, 3, 4, 5, 7), (1, 2))]
+
+
+@pytest.mark.parametrize("size", [4, 6, 8])
+@pytest.mark.parametrize("order", [0, 1])
+def test_ranks_over_dp_and_cp_lie_as_they_are_numbered(size, order):
+    """Counted rank by rank: the group spans as many domains as its worst-placed one, with as few members in one."""
+    joint = 0
+    for tp, cp, dp, pp in DEGREES:
+        world = tp * cp * dp * pp
+        degrees = {"tp": tp, "tp2": 1, "cp": cp} | ({"dp": dp, "pp": pp} if order == 0 else {"pp": pp, "dp": dp})
+        shares = {axis: int(share) for axis, share in rank_order_shares(degrees, size, world).items()}
+        used = used_of_domain(degrees, shares, size)
+        if world <= size or used is None:
+            continue
+        keys = {name: np.array([value]) for name, value in columns_of(degrees, shares).items()}
+        if not may_cut_two_axes(keys, size):
+            continue
+        found = of_cp_and_dp(keys, network(size), order)
+        inner = (pp, dp) if order == 0 else (dp, pp)
+        by_axes = np.arange(world).reshape(*inner, cp, tp)
+        by_axes = by_axes if order == 0 else np.swapaxes(by_axes, 0, 1)
+        groups = np.moveaxis(by_axes, 3, 1).reshape(pp * tp, dp * cp)
+        counts = [np.unique(group // used, return_counts=True)[1] for group in groups]
+        crossed, least = max(map(len, counts)), min(each.min() for each in counts)
+        assert found.domains >= crossed
+        assert found.share <= least
+        if pp == 1:
+            whole = (np.array(value) for value in (dp * cp, crossed, least, used // tp))
+            over, rest = units_spanned(dp * cp, nearest_share(*whole))
+            assert (found.domains, found.share) == (over, rest)
+            joint += shares["cp"] < cp and shares["dp"] < dp
+    assert joint > 10
+
+
+def test_a_domain_that_cuts_groups_of_cp():
+    """Twelve ranks in domains of eight, cp=3 inside dp=4: eight ranks in one, four in the other."""
+    keys = columns_of({"tp": 1, "tp2": 1, "cp": 3, "dp": 4, "pp": 1}, {"tp": 1, "tp2": 1, "cp": 2, "dp": 3, "pp": 1})
+    found = of_cp_and_dp({name: np.array([value]) for name, value in keys.items()}, network(8), 0)
+    assert (float(found.size[0]), float(found.domains[0]), float(found.share[0])) == (12.0, 2.0, 4.0)
+
+
+def columns_of(degrees, shares):
+    return {**degrees, **{f"{axis}_nvs": share for axis, share in shares.items()}}
+
+
+def of_cp_and_dp(keys, on, order):
+    """The ranks over which the weights of a layer are reduced that cp does not divide."""
+    numbers = {name: float(keys[name][0]) for name in ("pp", "pp_nvs", "dp", "dp_nvs")}
+    world = math.prod(int(keys[axis][0]) for axis in ("tp", "tp2", "cp", "dp", "pp"))
+    made = choices(**numbers, num_gpus=float(world), order=float(order))
+    floats = {name: [keys[name].astype(float)] for name in ("cp", "cp_nvs")}
+    layer = layer_costs(group_size=floats["cp"], group_share=floats["cp_nvs"])
+    shards, _ = weight_shards(replace(layer, lying=lying(keys, on)), *dp_groups(made, Searched()), made, Searched())
+    return shards[0]
+
+
+def network(size):
+    return Network((Tier(1e11, 1e-6, "nvs", size), Tier(1e9, 1e-6, "net", 0)))

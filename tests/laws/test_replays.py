@@ -92,6 +92,25 @@ def test_the_stage_at_the_edge_of_a_domain_sends_over_a_nic_that_its_replicas_sh
     assert step.step_time_s == pytest.approx(dsx.evaluate(job, plan).step_time_s, rel=0.003)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "plan"),
+    [
+        (12, "cp=3 dp=4"),
+        (24, "tp=2 cp=3 dp=4"),
+        (24, "cp=3 dp=4 pp=2"),
+        (24, "cp=3 dp=4 pp=2 order=tp-cp-ep-pp-dp"),
+    ],
+)
+def test_weights_are_reduced_over_ranks_that_lie_together(gpus, plan, tmp_path):
+    """The edge of a domain of 8 cuts the groups of cp, and those of dp."""
+    few = ["model.layers.1.count=4"]
+    job, strategy = dsx.Job("llama-3-8b", "h100-nvs8", gpus, 24, 24576, set=few), "2d-ring"
+    dsx.trace.write(job, plan, strategy=strategy, out=tmp_path / "trace", durations=False, ranks="all")
+    step = dsx.trace.replay(tmp_path / "trace", cluster=job.cluster, assumptions=job.assumptions)
+    priced = dsx.evaluate(job, plan, strategy=strategy).step_time_s
+    assert step.step_time_s == pytest.approx(priced, rel=TOLERANCE["none"])
+
+
 @pytest.mark.parametrize("recompute", ["none", "norms", pytest.param("full", marks=pytest.mark.slow)])
 def test_operands_in_8_bits_are_kept_as_priced(recompute, tmp_path):
     fp8 = ["model.layers.1.count=8", "assumptions.linear_dtype=fp8", "assumptions.fp8_saved_bytes=1"]

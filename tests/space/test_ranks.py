@@ -138,7 +138,7 @@ def priced(placed, axes, over_ep, zero_replicas, code):
     )
     size, share, *outer = (np.array([[number]]) for number in members)
     layer = replace(layer_costs(group_size=size, group_share=share), group_outer=tuple(outer))
-    shards, replicas = weight_shards(layer, *dp_groups(made, searched), searched)
+    shards, replicas = weight_shards(layer, *dp_groups(made, searched), made, searched)
     return shards[0], replicas[0] if replicas else None
 
 

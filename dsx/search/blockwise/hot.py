@@ -130,7 +130,6 @@ class HotLoop:
                 # A fixed choice is one number, which is not looked up for every choice.
                 fixed = {name for name in SEARCHED_COLUMNS if len(getattr(searched, name)) == 1}
                 placements: dict[str, Any] = table_of | {name: table_of[name][:1] for name in table_of if name in fixed}
-                del placements["order"]  # it has its effect through the placement of stages and replicas
                 for axis in ("pp", "dp"):
                     names = [f"{axis}_{tier.name}" for tier in self.problem.cluster.network.middle]
                     shares = [
