@@ -23,10 +23,10 @@ from dsx.display.job_text import job_data, job_text, only_text, parameters_text,
 from dsx.display.kernel_coverage import coverage_data, coverage_text, idle_data, idle_text, shares_text
 from dsx.display.layout import WIDTH, wrapped
 from dsx.display.memory_text import fitting, tight_text
-from dsx.display.placement import placement_text
+from dsx.display.placement import free_text, nodes_in_part, placement_text
 from dsx.display.plan_frame import plans_frame
 from dsx.display.plan_table import plans_text, resolution_text, tie_text, tied_text, within_resolution
-from dsx.display.quantities import quantity, whole_plan_text
+from dsx.display.quantities import quantity, share, whole_plan_text
 from dsx.display.three_plans import mfu_of_peaks, precision_text, roles_of, selection_text, three_plans_text
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
 from dsx.launching.launch import Launch
@@ -36,7 +36,7 @@ from dsx.pricing.problem import Problem
 from dsx.printable import printable
 from dsx.progress import Watch, early, progress, working
 from dsx.remarks import warn
-from dsx.results.roles import FASTEST, ROLES, by_role, wanted_by_role
+from dsx.results.roles import FASTEST, ROLES, SIMPLEST, by_role, wanted_by_role
 from dsx.search.fastest import ANY, CUTS, SearchCounts, fastest, problems_of
 from dsx.search.nearly_fastest import nearly_fastest
 from dsx.search.search_spaces import SearchSpaces, spaces_of
@@ -73,6 +73,7 @@ class BestPlans(PricedPlans):
     fix: Mapping[str, Sequence[int | str]] = field(default_factory=dict)  # values of the choices that the caller fixed
     limit: Limitation = field(default_factory=dict)  # bounds of the choices that the caller limited
     answer: Mapping[str, dict[str, Any]] = field(default_factory=dict)  # to choose from, by name; empty of a list
+    faster: Mapping[str, Any] | None = None  # a faster plan within the resolution that fills nodes in part
     times: float = 0.0  # the least memory that a plan needs over what a GPU has, where none fits
 
     @property
@@ -145,6 +146,18 @@ class BestPlans(PricedPlans):
         return "; ".join(filter(None, (only_text(self.fix, self.limit), rest)))
 
     @property
+    def _faster_text(self) -> str:
+        part = nodes_in_part(self.faster["plan"], self.problem) if self.faster else None
+        if self.faster is None or part is None:
+            return ""
+        took = self.faster["step_time_s"]
+        return (
+            f"A plan that fills nodes in part would take {quantity('step_time_s', took)}, "
+            f"{share(self.step_time_s - took, self.step_time_s, 1)} less, which measurements do not distinguish "
+            f"({whole_plan_text(self.faster['plan'])}). It takes {free_text(part, self.problem)}."
+        )
+
+    @property
     def _nonempty(self) -> Sequence[dict[str, Any]]:
         if not self.priced:
             raise NothingFeasible(self.infeasible)
@@ -181,6 +194,7 @@ class BestPlans(PricedPlans):
             "extrapolated": unlike(self.problem.likeness, self.job.assumptions.trained_on),
             "infeasible": self.infeasible or None,
             "would_fit": self.would_fit or None,
+            "fills_nodes_in_part": self._described(self.faster) if self.faster else None,
             "plans": [self._described(plan) for plan in self.priced],
         }
 
@@ -218,11 +232,14 @@ class BestPlans(PricedPlans):
         else:
             shown = {f"the {name} plan": plan for name, plan in roles_of(self.answer).items()}
             parts = ["\n".join(said), three_plans_text(self.answer, device, assumed)]
-            tie, chosen = tie_text(self.priced), selection_text(assumed.resolution, self.counts.candidates)
+            fastest = "the fastest that fills its nodes" if self.faster else "the first of --top"
+            tie = tie_text(self.priced, fastest)
+            chosen = selection_text(assumed.resolution, self.counts.candidates)
         first = next(iter(shown))
         notes = (
             chosen,
             tie,
+            self._faster_text,
             precision_text(device, assumed.linear_dtype),
             extrapolated_text(self.problem.likeness, assumed.trained_on),
             less_sure_text(self.problem.likeness, assumed.name),
@@ -249,6 +266,22 @@ def _of_roles(
     wanted = wanted_by_role(plans[0]["step_time_s"], job.assumptions.resolution)
     found = nearly_fastest(spaces, plans, wanted[: len(roles)])
     return by_role(found, [sum(features_of(plan["plan"]).values()) for plan in found])
+
+
+def _filling_nodes(
+    spaces: SearchSpaces, most: int, job: Job, roles: Sequence[str], plans: Sequence[dict[str, Any]]
+) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]] | None:
+    """Return the plans by role, and the `most` fastest ones, of those that fill nodes; None if measurements tell.
+
+    That is if the fastest of them takes longer than the first of `plans`, the fastest of all, by more than the
+    resolution.
+    """
+    within = wanted_by_role(plans[0]["step_time_s"], job.assumptions.resolution)[ROLES.index(SIMPLEST)]
+    filling = spaces.filling_nodes
+    found = fastest(filling, most).plans if filling.size else []
+    if not found or found[0]["step_time_s"] > within.most_s:
+        return None
+    return _of_roles(filling, found, job, roles), found
 
 
 def _in_a_line(plan: Mapping[str, Any]) -> str:
@@ -387,13 +420,16 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
         why = f"{why}\n{beyond_text(found, other, compared)}"
     left_out = found.left_out(spaces.spaces)
     with working("looking for simpler and leaner plans", watch):
-        found_by_role = _of_roles(spaces, answer.plans, job, roles)
+        found_by_role, plans = _of_roles(spaces, answer.plans, job, roles), answer.plans
+        if any(nodes_in_part(plan["plan"], problems[0]) for plan in found_by_role.values()):
+            found_by_role, plans = _filling_nodes(spaces, most, job, roles, plans) or (found_by_role, plans)
+    faster = None if plans is answer.plans or plans[0] == answer.plans[0] else answer.plans[0]
     return BestPlans(
         job,
         asked,
         problems[0],
         found,
-        _first(found_by_role[FASTEST], answer.plans) if found_by_role else answer.plans,
+        _first(found_by_role[FASTEST], plans) if found_by_role else plans,
         answer.counts,
         left_out,
         other,
@@ -403,5 +439,6 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
         fixed,
         limits,
         found_by_role if len(roles) == len(ROLES) else {},
+        faster,
         times,
     )

@@ -1,15 +1,18 @@
-"""The placement of a plan as text: shares filled in rank order, and groups on a network of more than two tiers.
+"""The placement of a plan as text: shares filled in rank order, nodes that it fills in part, and groups on outer tiers.
 
 On two tiers, the shares of a fast domain are the whole placement.
 """
 
 from collections.abc import Mapping
 
+from dsx.display.layout import wrapped
 from dsx.display.table import table
 from dsx.pricing.problem import Problem
+from dsx.space.domain_fill import PartlyFilled, partly_filled
 from dsx.space.limits import DEGREES
 from dsx.space.plan import Plan
-from dsx.space.tiers import straddling
+from dsx.space.tiers import axes_in, straddling
+from dsx.units import counted
 
 
 def filled_text(plan: Plan, filled: Mapping[str, int]) -> str:
@@ -18,19 +21,47 @@ def filled_text(plan: Plan, filled: Mapping[str, int]) -> str:
     return f"{shares} filled in rank order, {plan['order']}" if shares else ""
 
 
+def nodes_in_part(plan: Plan, problem: Problem) -> PartlyFilled | None:
+    """Return the nodes that a plan fills in part; None if it needs no more than its GPUs fill, but for one.
+
+    None too where plans that fill them all are not searched.
+    """
+    axes = axes_in(plan["order"])
+    degrees, shares = ({axis: int(plan[f"{axis}{part}"]) for axis in axes} for part in ("", "_nvs"))
+    uneven = problem.assumptions_spec.uneven_domains
+    return partly_filled(degrees, shares, problem.nvs_size, problem.node_size) if uneven else None
+
+
+def free_text(part: PartlyFilled, problem: Problem) -> str:
+    """Return what a plan leaves free of the nodes that it needs."""
+    last = f", {part.last} of the last" if part.last != part.used else ""
+    return (
+        f"{part.used} GPUs of each fast domain of {problem.nvs_size}{last}: of the "
+        f"{counted(part.nodes, 'whole node')} of {problem.node_size} that it needs, {counted(part.free, 'GPU')} "
+        f"{'stays' if part.free == 1 else 'stay'} free"
+    )
+
+
 def placement_text(plan: Plan, problem: Problem, which: str = "") -> str:
     """Return how many members of each group share a unit of each tier, and the rank order.
 
-    The text begins with `which`, as in "plan 1: ". It is empty on two tiers, and for one GPU, which has no groups.
+    The text begins with `which`, as in "plan 1: ". It is empty on two tiers, and for one GPU, which has no groups. A
+    plan that fills nodes in part has a sentence before it.
     """
+    part = nodes_in_part(plan, problem)
+    said = [wrapped(f"{which}takes {free_text(part, problem)}")] if part else []
+    return "\n".join([*said, *_on_tiers(plan, problem, which)])
+
+
+def _on_tiers(plan: Plan, problem: Problem, which: str) -> list[str]:
     network = problem.cluster.network
     axes = [axis for axis in DEGREES if plan[axis] > 1]
     if not network.middle or not axes:
-        return ""
+        return []
     rows = [[tier.name, *(str(plan[f"{axis}_{tier.name}"]) for axis in axes)] for tier in network.tiers[:-1]]
     rows.append([network.tiers[-1].name, *(str(plan[axis]) for axis in axes)])
     lines = [f"{which}ranks numbered {plan['order']}; members of a group that share a unit of each tier:"]
     lines.append(table(["", *axes], rows))
     for axis, tier in straddling(plan.codes, network):
         lines.append(f"{axis} straddles units of {tier}: it is priced as crossing that tier")
-    return "\n".join(lines)
+    return lines

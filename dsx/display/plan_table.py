@@ -42,13 +42,13 @@ def tied_text(plans: Sequence[Priced]) -> str:
     return f"{which} tie: differences of up to {share(TIED, 1, 1)} count as equal" if close else ""
 
 
-def tie_text(plans: Sequence[Priced]) -> str:
-    """Return that the first of some plans ties with a faster one, of which it stands for; empty if none is faster."""
+def tie_text(plans: Sequence[Priced], fastest: str) -> str:
+    """Return that the first of some plans ties with a faster one, which `fastest` names; empty if none is faster."""
     first, least = plans[0]["step_time_s"], min(plan["step_time_s"] for plan in plans)
     if first <= least:
         return ""
     return (
-        f"The fastest is one of a tie: it takes {100 * (first / least - 1):.2g} % more than the first of --top, below "
+        f"The fastest is one of a tie: it takes {100 * (first / least - 1):.2g} % more than {fastest}, below "
         f"the {share(TIED, 1, 1)} that count as equal, and its features cost least of these."
     )
 

@@ -1,6 +1,7 @@
 """A problem: a model on a cluster under an assumption set, for one or more strategies."""
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -144,6 +145,11 @@ class Problem:
     def nvs_size(self) -> int:
         """The GPUs of a fast domain."""
         return self.cluster.network.nvs.size
+
+    @property
+    def node_size(self) -> int:
+        """The GPUs of a node that are in one fast domain; they divide those of the domain."""
+        return math.gcd(int(self.cluster.node.gpus), self.nvs_size)
 
     def check_sizes(self, num_gpus: Sequence[int]) -> None:
         """Raise SpecError for a job that is larger than the cluster, if the cluster has a size."""

@@ -85,6 +85,14 @@ class SearchSpaces:
         varied = tuple(choice for choice in self.varied if choice.name != name)
         return SearchSpaces(_with_values(self.problem, values), varied, parts)
 
+    @property
+    def filling_nodes(self) -> "SearchSpaces":
+        """The spaces of the plans that need no more nodes than their GPUs fill, but for one."""
+        spaces = [space.filling_nodes(problem.node_size) for _, problem, space in self.parts]
+        used = of_used_keys(self.problem, spaces)
+        parts = [part._replace(space=space) for part, space in zip(self.parts, used, strict=True)]
+        return SearchSpaces(self.problem, self.varied, parts)
+
     @cached_property
     def key_bounds(self) -> np.ndarray:
         """Return [U] the least seconds of a step of any plan of each shard key."""

@@ -74,6 +74,16 @@ class Space:
         vars(part).pop("blocks", None)  # the blocks of all values, if they were made
         return part
 
+    def filling_nodes(self, node_size: int) -> "Space":
+        """Return the space of the plans that need no more nodes of `node_size` GPUs than their GPUs fill, but for one.
+
+        `node_size` divides the size of a fast domain.
+        """
+        part = copy(self)
+        part.bounds = replace(self.bounds, limits=replace(self.bounds.limits, node_size=node_size))
+        vars(part).pop("blocks", None)
+        return part
+
     def split(self, num_keys: int) -> "list[Space]":
         """Return spaces of at most `num_keys` shard keys each that together have all candidates."""
         count = len(self.keys["tp"])

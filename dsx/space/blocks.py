@@ -14,7 +14,7 @@ share them. Any range of candidates can be made without the candidates before it
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from dsx.space.boxes import Boxes, Filter
 from dsx.space.choices import CHOICE_COLUMNS, CROSSED, PLACEMENT_COLUMNS
 from dsx.space.codes import Searched
 from dsx.space.divisors import divisors
-from dsx.space.domain_fill import consecutive, rank_order_shares, uneven_shares
+from dsx.space.domain_fill import consecutive, fills_nodes, rank_order_shares, uneven_shares
 from dsx.space.enumerate import BOXES, Arrays, Bounds, changes, cross, grid, take
 from dsx.space.expert_nesting import REPLICA_AXES, ep_constraints
 from dsx.space.limits import Limits, fills, may_lie_unevenly, placed
@@ -314,7 +314,21 @@ def _placements(
     distinct = distinct_order(columns, bounds.searched.order, stages, bounds.units, whole)
     # The order comes last of the choices. Where it decides how groups lie, not every order has a placement.
     only = changes(*table[:-1]) & ep_ranks_adjacent(columns["order"], whole)
-    return table[:, nested & (distinct | only)]
+    return table[:, nested & (distinct | only) & _fill_nodes(columns, replica, share, lying, bounds.limits)]
+
+
+def _fill_nodes(columns: Arrays, replica: int, share: int, lying: int, limits: Limits) -> Any:
+    """Return which placements of replicas of `replica` GPUs, `share` of them in a domain, fill nodes as limits want."""
+    if limits.node_size == 1:
+        return True
+    number = columns["num_gpus"]
+    whole = fills_nodes(number, share * columns["pp_nvs"] * columns["dp_nvs"], limits.node_size)
+    for order, name in enumerate(ORDERS) if lying & _IN_ORDER else ():
+        chain = {axis: columns[axis] for axis in axes_in(name)[len(REPLICA_AXES) :]}
+        by_rank = rank_order_shares(chain, limits.nvs_size, number, replica, share)
+        alike = np.logical_and.reduce([columns[f"{axis}_nvs"] == own for axis, own in by_rank.items()])
+        whole |= alike & (columns["order"] == order)
+    return whole
 
 
 _EVEN, _PART, _IN_ORDER = 1, 2, 4

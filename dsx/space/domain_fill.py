@@ -7,13 +7,15 @@ which is as many as its other domains have where t divides d. A group that does 
 no better than its worst-placed group: it spans no fewer domains, and has no more members in that with the fewest.
 
 A plan may also leave GPUs of each domain free, for other jobs. Then consecutive ranks fill what it uses: with groups of
-16 in domains of 72, 64 GPUs of each.
+16 in domains of 72, 64 GPUs of each. Those may be whole nodes, as racks of 18 nodes of 4 have them. Where they are not,
+the plan needs more whole nodes than its GPUs fill: 20 GPUs as 7 + 7 + 6 need three nodes of 8, as 8 + 8 + 4 two and a
+half.
 """
 
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -117,8 +119,46 @@ def used_of_domain(degrees: Degrees, shares: Degrees, size: int) -> int | None:
     used, world = math.prod(shares[axis] for axis in degrees), math.prod(degrees.values())
     if all(degree % shares[axis] == 0 for axis, degree in degrees.items()) or consecutive(degrees, shares, world):
         return used
-    in_order = rank_order_shares(degrees, size, world)
-    return size if all(in_order[axis] == shares[axis] for axis in degrees) else None
+    return size if _in_order(degrees, shares, size) else None
+
+
+def _in_order(degrees: Degrees, shares: Degrees, size: int) -> bool:
+    in_order = rank_order_shares(degrees, size, math.prod(degrees.values()))
+    return all(in_order[axis] == shares[axis] for axis in degrees)
+
+
+def fills_nodes(num_gpus: Any, used: Any, node: int) -> Any:
+    """Return whether a job that uses `used` GPUs of each domain needs no more nodes than its GPUs fill, but for one.
+
+    `node` divides the size of a domain. Whole numbers or arrays that broadcast.
+    """
+    domains, rest = num_gpus // used, num_gpus % used
+    filled = domains * (used // node) + rest // node
+    needed = domains * -(-used // node) - (-rest // node)
+    return (filled == num_gpus // node) & (needed == -(-num_gpus // node))
+
+
+class PartlyFilled(NamedTuple):
+    """Nodes that a plan uses and does not fill, more of them than its GPUs make necessary."""
+
+    used: int  # GPUs of each domain but the last one
+    last: int  # GPUs of the last domain
+    nodes: int  # that the plan needs
+    free: int  # GPUs of these nodes that stay free
+
+
+def partly_filled(degrees: Degrees, shares: Degrees, size: int, node: int) -> PartlyFilled | None:
+    """Return the nodes of `node` GPUs that a plan fills in part; None if there is at most one that it cannot fill.
+
+    `node` divides `size`, the GPUs of a domain.
+    """
+    used, world = used_of_domain(degrees, shares, size), math.prod(degrees.values())
+    # Ranks that fill domains one after the other may have the shares of ranks that leave GPUs free.
+    if used is None or _in_order(degrees, shares, size) or fills_nodes(world, used, node):
+        return None
+    domains, rest = divmod(world, used)
+    nodes = domains * -(-used // node) - (-rest // node)
+    return PartlyFilled(used, rest or used, nodes, nodes * node - world)
 
 
 def uneven_shares(degree: np.ndarray, room: np.ndarray, alone: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from dsx.space.domain_fill import exact_fill, fill_in_order, numbered_shares
+from dsx.space.domain_fill import exact_fill, fill_in_order, fills_nodes, numbered_shares, partly_filled
 
 DEGREES = [dict(zip("abc", degrees, strict=True)) for degrees in itertools.product((1, 2, 3, 4, 6, 9), repeat=3)]
 
@@ -67,3 +67,30 @@ def test_an_exact_fill_is_the_first_of_all_that_fill():
                 and all(degree % share == 0 for degree, share in zip(degrees.values(), shares, strict=True))
             ]
             assert tuple(exact_fill(degrees, size).values()) == max(whole)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "shares", "size", "node", "part"),
+    [
+        ((20, 1), (8, 1), 8, 8, None),  # 8 + 8 + 4
+        ((20, 1), (7, 1), 8, 8, (7, 6, 3, 4)),
+        ((20, 1), (5, 1), 8, 8, (5, 5, 4, 12)),
+        ((4, 5), (4, 2), 8, 8, None),
+        ((6, 4), (6, 1), 8, 8, (6, 6, 4, 8)),
+        ((6, 4), (2, 4), 8, 8, None),
+        ((16, 36), (16, 4), 72, 4, None),  # 64 of 72 are 16 nodes
+        ((22, 24), (22, 3), 72, 4, (66, 66, 136, 16)),
+        ((2, 2), (2, 1), 8, 8, (2, 2, 2, 12)),  # two nodes, where one would do
+    ],
+)
+def test_nodes_that_a_placement_fills_in_part(degrees, shares, size, node, part):
+    found = partly_filled(dict(enumerate(degrees)), dict(enumerate(shares)), size, node)
+    assert found == part
+
+
+def test_placements_that_fill_nodes_need_no_more_nodes_counted_one_by_one():
+    for num_gpus, used, node in itertools.product(range(1, 60), range(1, 25), (1, 2, 4, 8)):
+        domains = [used] * (num_gpus // used) + [num_gpus % used]
+        nodes = [node] * sum(load // node for load in domains) + [load % node for load in domains if load % node]
+        in_order = [node] * (num_gpus // node) + [num_gpus % node] * (num_gpus % node > 0)
+        assert fills_nodes(num_gpus, used, node) == (sorted(nodes) == sorted(in_order)), (num_gpus, used, node)

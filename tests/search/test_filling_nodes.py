@@ -1,0 +1,73 @@
+"""Plans that need no more nodes than their GPUs fill: those of the whole space that the nodes of each plan leave."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from laws.spaces import hardware, on, problem_of
+
+import dsx
+from dsx.search.search_spaces import spaces_of
+from dsx.space.domain_fill import partly_filled
+from dsx.space.enumerate import take
+from dsx.space.tiers import ORDERS, axes_in
+
+JOB = dsx.Job("llama-3-8b", "h100-nvs8", 20, 40)
+FIX = {"pp": 1, "cp": 1, "strategy": "1d", "offload": "none", "zero_stage": 2, "recompute": "none"}
+
+
+def plans(space):
+    """Every plan of a space as (tp, cp, pp, dp, their shares, order, microbatch size)."""
+    keys, choices = space.blocks.rows(0, space.size)
+    table = take(space.keys, keys) | choices
+    axes = ("tp", "cp", "pp", "dp")
+    names = (*axes, *(f"{axis}_nvs" for axis in axes), "order", "microbatch_size")
+    return {tuple(int(one) for one in row) for row in np.stack([table[name] for name in names], axis=1)}
+
+
+def in_part(plan, size, node):
+    axes = ("tp", "cp", "pp", "dp")
+    degrees = {**dict(zip(axes, plan[:4], strict=True)), "tp2": 1}
+    shares = {**dict(zip(axes, plan[4:8], strict=True)), "tp2": 1}
+    order = axes_in(ORDERS[plan[8]])
+    return partly_filled({axis: degrees[axis] for axis in order}, {axis: shares[axis] for axis in order}, size, node)
+
+
+@pytest.mark.parametrize(("num_gpus", "size", "some"), [(20, 8, True), (24, 8, True), (36, 16, True), (32, 8, False)])
+def test_the_spaces_that_fill_nodes_have_the_plans_that_do(num_gpus, size, some):
+    problem = on(problem_of("default", ("1d", "2d")), hardware(fast_size=size, hbm_capacity=1e13))
+    whole = spaces_of([problem], num_gpus, 2 * num_gpus, {})
+    filling = whole.filling_nodes
+    assert problem.node_size == 8
+    expected = {plan for plan in plans(whole.spaces[0]) if in_part(plan, size, 8) is None}
+    assert plans(filling.spaces[0]) == expected
+    assert (len(expected) < len(plans(whole.spaces[0]))) == some
+    assert filling.size == sum(space.size for space in filling.spaces) > 0
+
+
+@cache
+def fastest_of_all():
+    return dsx.best(JOB, fix=FIX, top=1)
+
+
+def test_an_answer_fills_its_nodes_where_measurements_do_not_tell():
+    found = dsx.best(JOB, fix=FIX)
+    assert (found.plan["tp"], found.plan["tp_nvs"] * found.plan["dp_nvs"]) in ((1, 8), (2, 8), (4, 8))
+    listed = fastest_of_all()
+    assert listed.plan["dp_nvs"] == 7
+    assert found.faster["plan"] == listed.plan
+    assert listed.step_time_s < found.step_time_s < listed.step_time_s * (1 + JOB.assumptions.resolution)
+    assert found.to_data()["fills_nodes_in_part"]["plan"]["dp_nvs"] == 7
+    said = " ".join(str(found).split())
+    assert "A plan that fills nodes in part would take" in said
+    assert "It takes 7 GPUs of each fast domain of 8, 6 of the last: of the 3 whole nodes of 8 that it needs" in said
+
+
+def test_a_plan_that_fills_nodes_in_part_says_so():
+    text = "of each fast domain of 8, 6 of the last: of the 3 whole nodes of 8 that it needs, 4 GPUs stay free"
+    evaluated = dsx.evaluate(JOB, "dp=20 zero_stage=2 nvs.dp=7")
+    only = dsx.best(JOB, fix=FIX | {"dp_nvs": 7})
+    assert only.faster is None and only.plan["dp_nvs"] == 7
+    for answer in (evaluated, only, fastest_of_all()):
+        assert text in " ".join(str(answer).split())
+    assert "stay free" not in str(dsx.evaluate(JOB, "dp=20 zero_stage=2"))
