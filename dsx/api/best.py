@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 
 _KNOWN = 5  # plans that an answer has beside those three
+_LONGEST = 10_000  # plans of a list; each is priced with its best cut
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -337,7 +338,8 @@ def best(
 
     Args:
         job: the model, the cluster, the GPUs and the batch.
-        top: how many of the fastest plans to list; by default the answer has three to choose from (`answer`).
+        top: how many of the fastest plans to list, at most 10,000; by default the answer has three to choose from
+            (`answer`).
         fix: columns with the values that they may have, as a text or a mapping: "tp=8 vpp=1,2", {"tp": [4, 8]}.
         limit: bounds of columns, with the grammar of `limit` in a sweep: "tp<=8 pp>=2", ["tp<=8", "pp>=2"],
             {"tp": "<=8", "pp": [">=2", "<=16"]}.
@@ -356,8 +358,11 @@ def best(
 
     It is no error if no plan fits: `plans` is then empty, and `infeasible` says why. Raises UnknownNameError or
     SpecError for a strategy that cannot be used, and for a strategy or a value of `fix` that the framework does not
-    run; InputError for a limit that is none or contradicts `fix`.
+    run; InputError for a limit that is none or contradicts `fix`, and for a longer list.
     """
+    if top is not None and count("top", top) > _LONGEST:
+        every = "a sweep with keep: all has every plan (dsx sweep)"
+        raise InputError(f"--top {top}: a list has at most {_LONGEST:,} plans; {every}")
     restricted = Restricted(fix, limit, strategy, framework, partition, train_tokens)
     job = with_margin(checked(job), memory_margin).run_by(framework)
     if top is None:

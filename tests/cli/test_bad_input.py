@@ -37,6 +37,10 @@ def refused(done, *fragments):
         (("best", *MODEL, *CLUSTER, *GPUS, "--global-batch-size", 10**30), "is not a whole number from 1 to"),
         (("best", *JOB, "--sequence-length", 0), "'--sequence-length': 0 is not a whole number from 1"),
         (("best", *JOB, "--top", 0), "'--top': 0 is not a whole number from 1"),
+        (
+            ("best", *JOB, "--top", 10**9),
+            "--top 1000000000: a list has at most 10,000 plans; a sweep with keep: all has every plan",
+        ),
         (("best", *JOB, "--to", 3), "No such option: --to"),
         (("list", "model"), "'model' is not one of 'models', 'clusters'"),
     ],
