@@ -1,8 +1,8 @@
 """Progress of long work: told to a callback, or shown.
 
 It is a bar on a terminal, a line that changes in a notebook, else a line on stderr every 10 seconds. A search
-enumerates and compiles before it counts anything, or prices few of many candidates: then the bar pulses, and a line
-says how long it has been.
+enumerates and compiles before it counts anything, or prices few of many candidates, or cuts those that it has counted:
+then the bar pulses, and a line says how long it has been.
 """
 
 import contextvars
@@ -157,8 +157,12 @@ def _lines(total: int, what: str, interval_s: float, show: Callable[[str], None]
             show(f"{what}: {100 * done / total:.0f} %, {rate_text(rate)}, {left:.0f} s left")
 
     def wait(seconds: float) -> None:
+        nonlocal last
         if not _is_counted(done, total):
             show(f"{what}: {seconds:.0f} s so far")
+        elif (now := time.monotonic()) - last >= interval_s:
+            last = now
+            show(f"{what}: {100 * done / total:.0f} %, {seconds:.0f} s so far")
 
     with _every(interval_s, wait):
         yield advance

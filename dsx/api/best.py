@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 _KNOWN = 5  # plans that an answer has beside those three
-_LONGEST = 10_000  # plans of a list; each is priced with its best cut
+_LONGEST = 100_000  # plans of a list; each is priced with its best cut
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -338,7 +338,7 @@ def best(
 
     Args:
         job: the model, the cluster, the GPUs and the batch.
-        top: how many of the fastest plans to list, at most 10,000; by default the answer has three to choose from
+        top: how many of the fastest plans to list, at most 100,000; by default the answer has three to choose from
             (`answer`).
         fix: columns with the values that they may have, as a text or a mapping: "tp=8 vpp=1,2", {"tp": [4, 8]}.
         limit: bounds of columns, with the grammar of `limit` in a sweep: "tp<=8 pp>=2", ["tp<=8", "pp>=2"],

@@ -39,7 +39,7 @@ def refused(done, *fragments):
         (("best", *JOB, "--top", 0), "'--top': 0 is not a whole number from 1"),
         (
             ("best", *JOB, "--top", 10**9),
-            "--top 1000000000: a list has at most 10,000 plans; a sweep with keep: all has every plan",
+            "--top 1000000000: a list has at most 100,000 plans; a sweep with keep: all has every plan",
         ),
         (("best", *JOB, "--to", 3), "No such option: --to"),
         (("list", "model"), "'model' is not one of 'models', 'clusters'"),

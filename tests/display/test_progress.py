@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from dsx.progress import early, progress, working
+from dsx.progress import _lines, early, progress, working
 
 
 @pytest.fixture
@@ -68,6 +68,14 @@ def test_in_a_notebook_a_line_changes_and_vanishes(capsys, displays, clock):
     (handle,) = displays
     assert handle.shown == ["pricing: 33 %, 100 k/s, 2 s left", "pricing: 67 %, 100 k/s, 1 s left", ""]
     assert capsys.readouterr() == ("", "")
+
+
+def test_work_that_goes_on_when_everything_is_counted_says_how_long():
+    shown = []
+    with _lines(100, "pricing", 0.02, shown.append) as advance:
+        advance(100)
+        time.sleep(0.15)
+    assert len(shown) > 1 and {*shown} == {"pricing: 100 %, 0 s so far"}
 
 
 def test_what_is_quick_leaves_nothing_in_a_notebook(displays, clock):
