@@ -9,7 +9,7 @@ from dsx.api.answer import Answer, paragraphs
 from dsx.api.job import Job, checked
 from dsx.api.plan_like import PlanLike, given_plan
 from dsx.api.plan_problem import plan_problem
-from dsx.api.searched import limits_broken_by, plan_not_run_text
+from dsx.api.searched import limits_broken_by, plan_not_run_text, run_by_none
 from dsx.cost.interval import unlike
 from dsx.display.cost_tables import costs_text, operators_text
 from dsx.display.effects_text import effects_text, lacked_effects
@@ -43,8 +43,8 @@ class Evaluation(Answer):
     job: Job  # the job that was priced
     problem: Problem
     priced: Priced
+    framework: FrameworkSpec  # that the caller names, else that of the assumption set
     with_operators: bool = False  # whether the operators are printed too
-    framework: FrameworkSpec | None = None  # that the caller names
 
     @property
     def plan(self) -> Plan:
@@ -83,8 +83,8 @@ class Evaluation(Answer):
 
     @property
     def not_run(self) -> dict[str, Any]:
-        """The fewest choices that would have to change for the framework that the caller names to run the plan."""
-        return {} if self.framework is None else limits_broken_by(self.problem, self.framework, self.plan)
+        """The fewest choices that would have to change for the framework to run the plan."""
+        return limits_broken_by(self.problem, self.framework, self.plan)
 
     @property
     def launch(self) -> Launch:
@@ -123,7 +123,7 @@ class Evaluation(Answer):
             "extrapolated": unlike(self.problem.likeness, self.problem.assumptions_spec.trained_on),
         }
         data["lacks"] = lacked_effects(self.problem.assumptions_spec, self.plan)
-        data |= {"framework": self.framework.name, "not_run": self.not_run} if self.framework else {}
+        data |= {"framework": self.framework.name, "not_run": self.not_run}
         data |= {"stages": stages_data(self.plan, priced.stages)} if priced.stages else {}
         if self.with_operators:
             data["operators"] = operator_costs(self.problem, self.plan)
@@ -143,7 +143,7 @@ class Evaluation(Answer):
             extrapolated_text(self.problem.likeness, self.problem.assumptions_spec.trained_on),
             stages_text(self.plan, priced.stages) if priced.stages else "",
             rules_text(priced, "rejected:", "fits, and breaks no rule"),
-            plan_not_run_text(self.framework, self.not_run) if self.framework else "",
+            run_by_none([self.plan]) if self.framework.unlimited else plan_not_run_text(self.framework, self.not_run),
             margin_text(self.costs["peak_bytes"], self.problem) if self.fits else "",
             coverage_text(covered) if covered else "",
         ]
@@ -229,5 +229,5 @@ def evaluate(
     job = given.of_job(job)
     problem = plan_problem(job, settings, given.strategy if strategy is None else strategy, cut)
     priced = evaluate_plan(problem, settings, job.num_gpus, job.global_batch_size)
-    stated = None if framework is None else read_framework(framework, job.inputs.near)
-    return Evaluation(job, problem, priced, operators, stated)
+    stated = read_framework(job.assumptions.of_framework if framework is None else framework, job.inputs.near)
+    return Evaluation(job, problem, priced, stated, operators)

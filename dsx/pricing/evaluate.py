@@ -21,6 +21,7 @@ from dsx.pricing.plan_stages import PlanStage, stages_of_plan
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import price_plans, rows_of_plans
 from dsx.pricing.rows import candidate_columns, column_names, cost_columns, interval_columns
+from dsx.space.boxes import broken
 from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, KEY_COLUMNS, NAMED, PLAN_COLUMNS, SEARCHED_COLUMNS
 from dsx.space.codes import first_searched, searched_values
 from dsx.space.enumerate import Arrays
@@ -33,6 +34,7 @@ from dsx.space.strategy_rules import HOST_MEMORY, MEMORY, VANISHES
 from dsx.space.tiers import shares_on_tiers
 from dsx.space.violations import Violation, violations
 from dsx.spec.cluster import peak_flops
+from dsx.spec.model import has_experts
 from dsx.units import format_quantity
 
 DIRECTIONS = ("forward", "backward")
@@ -65,12 +67,36 @@ def evaluate_plan(problem: Problem, settings: Sequence[str], num_gpus: int, glob
 
 
 def stated_plan(problem: Problem, settings: Sequence[str], num_gpus: int, global_batch_size: int) -> Plan:
-    """Return the plan that `settings` describe, without a price; as `evaluate_plan`."""
+    """Return the plan that `settings` describe, without a price; as `evaluate_plan`.
+
+    Where the assumption set is resolved for a framework that does not run a value that no setting names, the plan has
+    the first that it runs.
+    """
     problem.check_sizes([num_gpus])
     codes = {name: first_searched(problem.workload.searched, BY_NAME[name]) for name in SEARCHED_COLUMNS}
-    defaults = PlanDefaults(codes, in_rank_order=problem.assumptions_spec.default_placement == "rank_order")
     job = JobSizes(num_gpus, global_batch_size, problem.sequence_length)
-    return parse_plan(settings, problem.kinds[0], problem.strategies[0], job, problem.limits(), defaults)
+
+    def plan_with(codes: dict[str, int]) -> Plan:
+        defaults = PlanDefaults(codes, in_rank_order=problem.assumptions_spec.default_placement == "rank_order")
+        return parse_plan(settings, problem.kinds[0], problem.strategies[0], job, problem.limits(), defaults)
+
+    plan = plan_with(codes)
+    of_framework = _defaults_of_framework(problem, plan, settings)
+    return plan_with(codes | of_framework) if of_framework else plan
+
+
+def _defaults_of_framework(problem: Problem, plan: Plan, settings: Sequence[str]) -> dict[str, int]:
+    """Return the values, as codes, that a plan has in place of those that no setting names and its framework lacks."""
+    framework = problem.assumptions_spec.of_framework
+    if isinstance(framework, str):
+        return {}
+    boxes = framework.boxes(has_experts(problem.model.dimensions))
+    box = min(boxes, key=lambda one: len(broken(one, plan)), default=None)
+    if box is None:
+        return {}
+    named = {setting.partition("=")[0] for setting in settings}
+    lacked = [name for name in broken(box, plan) if name in SEARCHED_COLUMNS and name in box.fix and name not in named]
+    return {name: BY_NAME[name].code(box.fix[name][0]) for name in lacked}
 
 
 def price_plan(problem: Problem, plan: Plan) -> Evaluation:

@@ -262,6 +262,32 @@ def test_a_priced_plan_says_that_its_framework_does_not_run_it(job, framework, p
     assert (f"{framework} does not run this plan, for {said}." in str(found)) is bool(choice)
 
 
+def test_a_priced_plan_names_the_framework_of_the_set_as_a_search_does(job):
+    found = dsx.evaluate(job, "pp=2 dp=4 schedule=zb-h1")
+    assert found.framework.name == found.to_data()["framework"] == "megatron"
+    assert "megatron does not run this plan, for schedule=zb-h1." in str(found)
+    assert "does not run" not in str(dsx.evaluate(job, "pp=2 dp=4"))
+    everything = job.replace(set={"assumptions.framework": "any"})
+    summa = dsx.evaluate(everything, "tp=2 tp2=2 dp=2", strategy="summa")
+    assert summa.not_run == {} and "no framework runs summa (" in str(summa)
+
+
+@pytest.mark.parametrize(
+    ("framework", "stated", "filled"),
+    [
+        ("torchtitan", "tp=2 dp=4", {"zero_stage": 3}),
+        ("torchtitan", "tp=2 dp=4 zero_stage=2", {"zero_stage": 2}),
+        ("torchtitan", "tp=2 dp=4 zero_stage=1", {"zero_stage": 1}),  # stated, so it is an error to launch it
+        ("megatron", "tp=2 dp=4", {"zero_stage": 1}),
+        (None, "tp=2 dp=4", {"zero_stage": 1}),
+    ],
+)
+def test_a_choice_that_a_plan_does_not_name_has_a_value_that_its_framework_runs(job, framework, stated, filled):
+    found = dsx.evaluate(job, stated, framework=framework)
+    assert {name: found.plan[name] for name in filled} == filled
+    assert (found.not_run == {}) is ("zero_stage=1" not in stated)
+
+
 def test_why_with_an_optimizer_that_the_framework_lacks_names_it(job):
     said = r"'torchtitan' runs no plan with assumptions.optimizer=muon \(it runs adam\); nearest: framework megatron$"
     with pytest.raises(SpecError, match=said):

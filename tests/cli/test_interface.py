@@ -31,7 +31,8 @@ def test_evaluate_as_json(run):
     done = run(*OPTIMUM, "--json")
     assert (done.code, done.err) == (0, "")
     data = json.loads(done.out)
-    assert set(data) == {"schema_version", "extrapolated", "lacks"} | PRICED_PLAN
+    assert set(data) == {"schema_version", "extrapolated", "lacks", "framework", "not_run"} | PRICED_PLAN
+    assert (data["framework"], data["not_run"]) == ("any", {})
     assert set(data["plan"]) == PLAN
     assert data["plan"] | {"tp": 8, "pp": 64, "dp": 32, "tp_nvs": 8, "num_microbatches": 128} == data["plan"]
     assert (data["plan"]["strategy"], data["plan"]["sequence_length"]) == ("1d", 2048)
@@ -58,7 +59,8 @@ def test_sequence_length_and_operators(run, folder):
     done = run("evaluate", *SMALL, *plan, "--sequence-length", 1024, "--operators", "--json")
     data = json.loads(done.out)
     assert data["plan"]["sequence_length"] == 1024
-    assert set(data) == {"schema_version", "extrapolated", "lacks", "operators", "shapes"} | PRICED_PLAN
+    said = {"schema_version", "extrapolated", "lacks", "framework", "not_run", "operators", "shapes"}
+    assert set(data) == said | PRICED_PLAN
     kernels = {kernel["name"]: kernel for kernel in data["operators"]}
     assert kernels["feed-forward.z"]["forward"]["matrix_flops"] == 8 * 1024 * 2048 * (2 * 1024 - 1)
     table = run("evaluate", *SMALL, *plan, "--operators").out.splitlines()
@@ -125,8 +127,8 @@ def test_best_as_json_is_what_evaluate_says(run, folder):
     assert set(data) == {
         "schema_version", "candidates", "priced", "feasible", "cut", "framework", "strategies", "left_out",
         "beyond_framework", "compared_frameworks", "fixed", "limit", "resolution", "within_resolution", "plans",
-        "infeasible", "would_fit", "extrapolated", "model", "cluster", "parameters", "num_gpus", "global_batch_size",
-        "sequence_length", "tokens_per_step",
+        "infeasible", "would_fit", "fills_nodes_in_part", "extrapolated", "model", "cluster", "parameters", "num_gpus",
+        "global_batch_size", "sequence_length", "tokens_per_step",
     }  # fmt: skip
     assert data["tokens_per_step"] == data["global_batch_size"] * data["sequence_length"]
     assert 0 < data["resolution"] < 1
