@@ -85,6 +85,14 @@ def test_userbuffers_serve_groups_of_both_axes_inside_a_domain_alone(plan, lacks
     assert found.step_time_s == pytest.approx(stated.step_time_s, rel=1e-12)
 
 
+@pytest.mark.parametrize(("schedule", "lacks"), [("dualpipe", False), ("zb-h1", True)])
+def test_what_a_schedule_hides_itself_is_not_lacked(schedule, lacks):
+    found = dsx.evaluate(experts(), f"ep=8 pp=2 dp=8 schedule={schedule}")
+    assert found.costs["ep_comm_s"] > 0
+    assert ({*found.to_data()["lacks"]} & {"ep_overlap", "pp_overlap"} != set()) is lacks
+    assert ("priced with ep_overlap = 0" in str(found)) is lacks
+
+
 @pytest.mark.parametrize("zero_stage", [(0, 1, 2, 3), (2, 3), (0, 1)])
 def test_tiles_of_a_search_and_rows_have_the_same_effects(zero_stage):
     """On a slow host, which some plans of each key avoid; all plans of a search, ten at a time."""
