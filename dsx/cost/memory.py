@@ -108,17 +108,20 @@ def stage_memory(
     )
 
 
-def held(costs: LayerCosts, choices: StepChoices, stack: Stack) -> PerGroup:
+def held(costs: LayerCosts, choices: StepChoices, searched: Searched, stack: Stack) -> PerGroup:
     """Return, per weight group, the weights of a layer that a stage holds for it.
 
     A single stage has both layers of a tied weight, and holds the weight for the first of them alone (Megatron Core,
-    LanguageModule.shared_embedding_or_output_weight).
+    LanguageModule.shared_embedding_or_output_weight). So does the stage with the first and the last chunk of a schedule
+    that does not hold chunks in rounds.
     """
     if not (costs.tied_bytes and stack.first):
         return costs.weight_bytes
     (tied,) = costs.tied_bytes
-    alone = xp.where(choices.pp > 1.0, xp.zeros_like(choices.pp), xp.ones_like(choices.pp))
-    return xp.stack([whole - alone * shared for whole, shared in zip(costs.weight_bytes, tied, strict=True)])
+    one, none = xp.ones_like(choices.pp), xp.zeros_like(choices.pp)
+    of_code = {code: none if SCHEDULES[code].holds.in_rounds else one for code in searched.schedule}
+    together = xp.where(choices.pp > 1.0, pick(searched.schedule, choices.schedule, of_code), one)
+    return xp.stack([whole - together * shared for whole, shared in zip(costs.weight_bytes, tied, strict=True)])
 
 
 def divided_layers(

@@ -131,7 +131,7 @@ class StageCosts:
     @cached_property
     def _held_bytes(self) -> list[PerGroup]:
         """Per kind and weight group, the weights that a stage holds for a layer."""
-        return [held(costs, self.choices, self.stack) for costs in self.kinds]
+        return [held(costs, self.choices, self.searched, self.stack) for costs in self.kinds]
 
     @cached_property
     def divided(self) -> Divided | None:

@@ -129,9 +129,9 @@ class TracedPlan:
 
     @cached_property
     def shared(self) -> SharedWeight | None:
-        """The weight that a single stage holds once for its first and its last layer; None if there is none."""
+        """The weight that a stage holds once for the first and the last layer; None if there is none."""
         last = self.chain.num_layers - 1
-        if self.columns["pp"] > 1 or not self.chain.first or self.alone:
+        if (self.columns["pp"] > 1 and self.holds.in_rounds) or not self.chain.first or self.alone:
             return None
         return shared_weight(self.nodes(0), self.nodes(last), last)
 

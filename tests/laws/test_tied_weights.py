@@ -1,4 +1,4 @@
-"""A single stage holds a tied embedding table once, in the price, in the trace and by lifetimes of its buffers.
+"""A stage with embedding and head holds a tied table once, in the price, in the trace and by lifetimes of its buffers.
 
 Megatron Core has the weight of the output layer from the embedding where a stage has both, and a copy on the last stage
 of a pipeline, whose gradients the two stages add up (LanguageModule.setup_embeddings_and_output_layer).
@@ -51,6 +51,28 @@ def test_the_last_stage_of_a_pipeline_has_a_copy():
     for name in ("weight_bytes", "gradient_bytes", "optimizer_bytes"):
         assert tied[name] == apart[name]
     assert tied["dp_comm_s"] > apart["dp_comm_s"]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "vpp", "zero_stage"), [("zb-v", 2, 0), ("zb-v", 2, 1), ("zb-v", 2, 3), ("dualpipe", 1, 1)]
+)
+def test_a_stage_with_the_first_and_the_last_chunk_counts_the_table_once(tmp_path, schedule, vpp, zero_stage):
+    """Stage 0 has both, in the shape of a V as in two directions, and all-reduces no gradient with another stage."""
+    asked = plan(zero_stage, pp=2, schedule=schedule, vpp=vpp)
+    apart, tied = (dsx.evaluate(job(*options, pp=2), **asked).costs for options in ((), ("tied",)))
+    ranks = DP * (2 if schedule == "dualpipe" else 1)  # two stages hold the same chunks
+    shards = [ranks if zero_stage >= stage else 1 for stage in (3, 2, 1)]
+    saved = {name: apart[name] - tied[name] for name in ("gradient_bytes", "optimizer_bytes")}
+    assert saved == {
+        "gradient_bytes": pytest.approx(2 * TABLE / shards[1]),
+        "optimizer_bytes": pytest.approx(12 * TABLE / shards[2]),
+    }
+    assert apart["weight_bytes"] - tied["weight_bytes"] == pytest.approx(2 * TABLE / shards[0])
+    dsx.trace.write(job("tied", pp=2), out=tmp_path, ranks="stages", **asked)
+    assert dsx.trace.inspect(tmp_path).num_faults == 0
+    used = [memory_use(trace).peak_bytes for trace in traces(open_folder(tmp_path))]
+    fullest = tied["peak_bytes"] - tied["overhead_bytes"]
+    assert max(used) == pytest.approx(fullest, rel=0.03)
 
 
 def test_a_head_alone_has_the_table():
