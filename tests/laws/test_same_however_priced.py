@@ -33,7 +33,8 @@ REL = 1e-13
 
 
 def leaves(table):
-    assert all(getattr(table, name) == () for name in TUPLES if name != "tied_bytes")  # there are two tiers
+    # There are two tiers.
+    assert all(getattr(table, name) == () for name in TUPLES if name not in ("tied_bytes", "lying"))
     return {name: getattr(table, name) for name in records.leaves(LayerCosts) if name not in (*TUPLES, "without")}
 
 
