@@ -122,7 +122,7 @@ def test_declarations(declaration, words):
     [
         (
             "^y[b, s, e] = geluu(v)",
-            ["no operator 'geluu'", "did you mean 'gelu'?", "known: add, bias, bias_dropout_add"],
+            ["no operator 'geluu'", "did you mean 'gelu'?", "known: add, bare_layernorm, bias, bias_dropout_add"],
         ),
         ("q2[b, s, e] = gelu(v)\ny[b, s, e] = gelu(^q2_)", ["no tensor 'q2_' above", "did you mean 'q2'?"]),
         ("y[b, s, e] = gelu(^z)\nz[b, s, e] = gelu(v)", ["no tensor 'z' above"]),

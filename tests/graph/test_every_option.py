@@ -38,9 +38,12 @@ NO_GATE = {
 # Parameters of a layer or block without options, and how many more there are where all of some options are set.
 PARTS = {
     "embedding": (V * E, {"learned_positions": POSITIONS * E, "layernorm": 2 * E}),
-    "head": (E + E * V, {"layernorm": E}),
+    "head": (E + E * V, {"layernorm": E, "bare_layernorm": -E}),
     "label-head": (E + E * CLASSES, {"layernorm": E, "label_bias": CLASSES}),
-    "transformer": (2 * E, {"layernorm": 2 * E, "out_bias": E, "ff_out_bias": E, "sandwich": 2 * E}),
+    "transformer": (
+        2 * E,
+        {"layernorm": 2 * E, "bare_layernorm": -2 * E, "out_bias": E, "ff_out_bias": E, "sandwich": 2 * E},
+    ),
     "parallel-layer": (
         2 * E,
         {"layernorm": 2 * E, "one_norm": -E, "one_norm layernorm": -E, "out_bias": E, "ff_out_bias": E},

@@ -104,7 +104,10 @@ def test_an_assumption_set_sets_an_option_of_the_layers_that_know_it():
             r"unknown option.*'gatd'; did you mean 'gated'\?",
         ),
         (LayerKind("transformer", frozenset({"gated", "squared_relu"})), "exclude each other"),
-        (LayerKind("head", frozenset({"gated"})), r"unknown option.*'gated'.*\(known: gathered_logits, layernorm, "),
+        (
+            LayerKind("head", frozenset({"gated"})),
+            r"unknown option.*'gated'.*\(known: bare_layernorm, gathered_logits, ",
+        ),
         (
             LayerKind("transformer", blocks=(("fnn", "experts"),)),
             r"unknown block parameter.*'fnn'; did you mean 'ffn'",

@@ -1,9 +1,11 @@
 """Reads a config.json: finds its family by `model_type`, and the values of the keys that the family reads.
 
 JSON is read as YAML, so that errors can name the line. A key with the value null counts as absent. Where a family reads
-a section of the config, a key that the section lacks is that of the whole config.
+a section of the config, a key that the section lacks is that of the whole config. Two keys of a family may have one
+spelling, as a number for all layers and a list of one for each: a value is that of the key whose type it has.
 """
 
+import reprlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,7 +145,7 @@ def _values(document: Document, section: KeyPath, family: FamilySpec) -> dict[st
             ((*path, name), part[name])
             for path, part in parts
             for name in _spellings(family, key)
-            if part.get(name) is not None
+            if part.get(name) is not None and not _is_of_another(family, key, name, part[name])
         ]
         # What the section states comes before what the whole config states.
         given = [(path, value) for path, value in given if len(path) == len(given[0][0])]
@@ -163,6 +165,17 @@ def _values(document: Document, section: KeyPath, family: FamilySpec) -> dict[st
     return _with_defaults(stated, document.place(section), family)
 
 
+def _is_of_another(family: FamilySpec, key: str, name: str, value: Any) -> bool:
+    """Return whether a value has the type of another key with the same spelling, and not that of `key`."""
+    others = [other for other in family.keys if other != key and name in _spellings(family, other)]
+    if not others:
+        return False
+    is_list = isinstance(value, list)
+    return (family.keys[key].holds == "list") != is_list and any(
+        (family.keys[other].holds == "list") == is_list for other in others
+    )
+
+
 def _check_alike(document: Document, given: list[tuple[KeyPath, Any]]) -> None:
     """Raise SpecError for two spellings of a key that have different values."""
     first, stated = given[0]
@@ -175,6 +188,7 @@ def _checked(value: Any, spec: KeySpec) -> Any:
     """Return `value`; raises ValueError if it does not have the type of its key."""
     if spec.holds in ("count", "whole"):
         least = 1 if spec.holds == "count" else 0
+        value = _of_all_layers(value)
         whole = isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)
         if not whole or not least <= value <= LARGEST_COUNT:
             raise ValueError(f"expected a whole number from {least}, got {value!r}")
@@ -188,6 +202,16 @@ def _checked(value: Any, spec: KeySpec) -> Any:
     if not isinstance(value, kind):
         raise ValueError(f"expected {what}, got {value!r}")
     return value
+
+
+def _of_all_layers(value: Any) -> Any:
+    """Return the value that all entries of a list have, or what is no list; raises ValueError if entries differ."""
+    first = value[0] if isinstance(value, list) and value else value
+    if isinstance(value, list) and any(one != first for one in value):
+        raise ValueError(
+            f"has a value for each layer, from {reprlib.repr(first)} on; a model of dsx has one for all of its layers"
+        )
+    return first
 
 
 def _with_defaults(stated: dict[str, object], where: str, family: FamilySpec) -> dict[str, Any]:

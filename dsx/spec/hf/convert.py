@@ -16,6 +16,7 @@ from dsx.spec.validated import validate
 
 _ORIGIN = "_name_or_path"  # the name or path that the checkpoint was loaded from
 _USUAL_STEM = "config"
+_FEW = 6  # entries of a list that an error shows
 _LONGEST_PATTERN = 8  # entries of a repeated pattern
 _MOST_LAYERS = 100_000  # more are surely a typing error, and would take long to process
 
@@ -73,12 +74,14 @@ def _check_rules(config: Config) -> None:
     for rule in config.family.require.values():
         if not evaluate_at(config, rule.rule):
             given = ", ".join(f"{key} = {_shown(config.values[key])}" for key in sorted(rule.rule.names))
-            faults.append(f"{place(config, rule.rule.names)}: {rule.says} ({given})")
+            faults.append(f"{place(config, rule.rule.names)}: {rule.says}{f' ({given})' if given else ''}")
     if faults:
         raise SpecError("\n".join(faults))
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, list) and value and all(isinstance(one, int) for one in value):
+        return reprlib.repr(value) if len(value) <= _FEW else f"{len(value)} from {min(value)} to {max(value)}"
     return f"{len(value)} entries" if isinstance(value, list | dict) else reprlib.repr(value)
 
 

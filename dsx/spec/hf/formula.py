@@ -1,8 +1,9 @@
 """Formulas of a family file: small expressions in config keys, such as ``hidden_size / num_attention_heads``.
 
 They are a subset of Python: names of keys, numbers, strings, True, False and None; ``+ - * // % **``; ``/``, which must
-leave no remainder; comparisons, ``in``, ``and or not``, ``a if condition else b``, ``list[index]`` and ``len``. Reading
-the family file checks the syntax, so later errors come from the values of a config alone.
+leave no remainder; comparisons, ``in``, ``and or not``, ``a if condition else b``, ``list[index]``, and the functions
+``len``, ``min`` and ``max`` of a list. Reading the family file checks the syntax, so later errors come from the values
+of a config alone.
 """
 
 import ast
@@ -50,9 +51,9 @@ def parse(value: Any) -> Formula:
             raise ValueError(f"{text!r}: {type(node).__name__} is not part of a formula")
         if isinstance(node, ast.Dict) and node.keys:
             raise ValueError(f"{text!r}: the only object of a formula is the empty one, {{}}")
-        if isinstance(node, ast.Call) and (not _is_len(node) or len(node.args) != 1 or node.keywords):
-            raise ValueError(f"{text!r}: the only function of a formula is len, with one argument")
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - {"len"}
+        if isinstance(node, ast.Call) and (_function(node) is None or len(node.args) != 1 or node.keywords):
+            raise ValueError(f"{text!r}: the only functions of a formula are {', '.join(_FUNCTIONS)}, of one argument")
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - _FUNCTIONS.keys()
     return Formula(text, tree, frozenset(names))
 
 
@@ -65,7 +66,7 @@ def evaluate(formula: Formula, values: Mapping[str, Any]) -> Any:
         return _value(formula.tree, values)
     except _Remainder as error:
         raise SpecError(f"{formula.text} = {error} leaves a remainder") from None
-    except (TypeError, ArithmeticError, LookupError) as error:
+    except (TypeError, ArithmeticError, LookupError, ValueError) as error:
         given = ", ".join(f"{name} = {reprlib.repr(values.get(name))}" for name in sorted(formula.names))
         raise SpecError(f"{formula.text} has no value where {given}: {error}") from None
 
@@ -126,8 +127,11 @@ _KNOWN = (
 )
 
 
-def _is_len(node: ast.Call) -> bool:
-    return isinstance(node.func, ast.Name) and node.func.id == "len"
+_FUNCTIONS: dict[str, Callable[[Any], Any]] = {"len": len, "min": min, "max": max}
+
+
+def _function(node: ast.Call) -> Callable[[Any], Any] | None:
+    return _FUNCTIONS.get(node.func.id) if isinstance(node.func, ast.Name) else None
 
 
 def _value(node: ast.AST, values: Mapping[str, Any]) -> Any:
@@ -160,6 +164,6 @@ def _value(node: ast.AST, values: Mapping[str, Any]) -> Any:
             return _value(body if _value(test, values) else other, values)
         case ast.Subscript(value=sequence, slice=index):
             return _value(sequence, values)[_value(index, values)]
-        case ast.Call(args=[argument]):
-            return len(_value(argument, values))
+        case ast.Call(args=[argument]) if (function := _function(node)) is not None:
+            return function(_value(argument, values))
     raise TypeError(f"{type(node).__name__} is not part of a formula")

@@ -42,8 +42,8 @@ def test_names_are_those_of_keys():
     ("text", "says"),
     [
         ("heads +", "is not a formula"),
-        ("open('x')", "the only function of a formula is len"),
-        ("len(layer_types, 2)", "the only function of a formula is len"),
+        ("open('x')", "the only functions of a formula are len, min, max"),
+        ("len(layer_types, 2)", "the only functions of a formula are len, min, max"),
         ("heads.bit_length", "Attribute is not part of a formula"),
         ("[h for h in layer_types]", "ListComp is not part of a formula"),
         ("lambda: 1", "Lambda is not part of a formula"),
