@@ -5,6 +5,8 @@ Not modelled: how far off the numbers of one maker's devices are on those of ano
 
 import math
 
+from dsx.space.divisors import divisors
+from dsx.space.plan_rules import nearest_of
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import GPU_SOFTWARE, ClusterSpec, DeviceSpec, NodeSpec
 from dsx.units import exact_quantity
@@ -38,7 +40,18 @@ def device_remarks(device: DeviceSpec, assumptions: AssumptionsSpec) -> list[str
 
 def cluster_remarks(cluster: ClusterSpec, assumptions: AssumptionsSpec) -> list[str]:
     """Return what to say once where a problem of this cluster is priced with this set, a sentence each."""
-    return [*device_remarks(cluster.device, assumptions), *_node_remarks(cluster, assumptions)]
+    return [*device_remarks(cluster.device, assumptions), *_straddled(cluster), *_node_remarks(cluster, assumptions)]
+
+
+def _straddled(cluster: ClusterSpec) -> list[str]:
+    """Return what to say once of nodes that fast domains cut; nothing if one is a whole number of the others."""
+    node, domain = cluster.node.gpus, cluster.network.nvs.size
+    if "gpus" in cluster.node.assumed or node % domain == 0 or domain % node == 0:
+        return []
+    return [
+        f"cluster {cluster.name} has node.gpus={node} and network.nvs.size={domain}: fast domains cut nodes, since "
+        f"neither divides the other; nearest: node.gpus={nearest_of(divisors(domain), node)}"
+    ]
 
 
 def _node_remarks(cluster: ClusterSpec, assumptions: AssumptionsSpec) -> list[str]:

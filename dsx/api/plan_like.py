@@ -12,7 +12,7 @@ from dsx.results.schema import COLUMNS, CUT
 from dsx.space.choices import SEARCHED_COLUMNS
 from dsx.space.layer_layout import LAYOUT, predicts
 from dsx.space.limits import DEGREES, EVEN, OPTIMAL
-from dsx.space.plan_settings import SHARES, SIZES
+from dsx.space.plan_settings import SHARES, SIZES, setting_of
 from dsx.spec.what_if import is_field
 
 if TYPE_CHECKING:
@@ -137,8 +137,7 @@ def _warn_of_another_job(columns: Mapping[str, object], job: "Job") -> None:
 
 
 def _settings(columns: Mapping[str, object]) -> list[str]:
-    names = {name: f"nvs.{name.removesuffix('_nvs')}" if name.endswith("_nvs") else name for name in columns}
-    return [f"{names[name]}={_text(name, value)}" for name, value in columns.items()]
+    return [f"{setting_of(name)}={_text(name, value)}" for name, value in columns.items()]
 
 
 def _text(name: str, value: object) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsx.api.inputs import Inputs
-from dsx.errors import InputError, SpecError
+from dsx.errors import InputError, SpecError, nearest_names
 from dsx.graph.library import check_strategy, strategy_names
 from dsx.graph.model import Model
 from dsx.launching.text import of_words
@@ -25,6 +25,7 @@ from dsx.spec.load import Given
 from dsx.spec.model import has_experts
 
 _NO_DEGREES = "the rules leave no combination of degrees for this job"
+_LISTED, _FEW = 8, 4  # values that an error lists, and those that it lists of more
 _NOT_ITS_OWN = "each plan is also one of another strategy"
 
 
@@ -185,7 +186,7 @@ def check_fixed(found: Searched, fix: Selection, place: Callable[[str], str]) ->
         for value in values:
             wanted = {column: [value]}
             if not any(compatible(box, wanted) for box in boxes):
-                runs = _runs_text(column, boxes)
+                runs = _runs_text(column, boxes, str(value))
                 raise SpecError(
                     f"{place(column)}: framework {printable(frame.name)!r} does not run {column}={value} (it runs "
                     f"{runs}); {_nearest(_running(found, wanted, experts))}"
@@ -207,10 +208,13 @@ def _running(found: Searched, fix: Selection, experts: bool) -> list[str]:
     ]
 
 
-def _runs_text(column: str, boxes: Sequence[BoxSpec]) -> str:
-    """Return which values of a column boxes have."""
+def _runs_text(column: str, boxes: Sequence[BoxSpec], wanted: str) -> str:
+    """Return which values of a column boxes have, of many those nearest to the `wanted` one."""
     values = list(dict.fromkeys(str(value) for box in boxes for value in box.fix.get(column, ())))
     bounds = list(dict.fromkeys(str(bound) for box in boxes for bound in box.limit.get(column, ())))
+    if len(values) > _LISTED:
+        near = dict.fromkeys([*nearest_names(wanted, values, cutoff=0.0, most=_FEW), *sorted(values, key=len)])
+        values = [*[*near][:_FEW], f"and {len(values) - _FEW} more: docs/choices.md has the values of {column}"]
     return f"{column} {', '.join([*values, *bounds])}"
 
 

@@ -56,7 +56,10 @@ def counts(text: str) -> list[int]:
 
 def names(text: str) -> list[str]:
     """Return an option's value, such as "h100-nvs8,b200-nvs8", as names or files."""
-    return [part.strip() for part in text.split(",")]
+    found = [part.strip() for part in text.split(",")]
+    if "" in found and (stated := ",".join(filter(None, found))):
+        raise typer.BadParameter(f"{text!r} has no name beside a comma; did you mean {stated!r}?")
+    return found
 
 
 def share(text: str) -> float:

@@ -8,6 +8,7 @@ from dsx.display.quantities import cut_text, hardware_text, hardware_title, quan
 from dsx.display.table import table
 from dsx.results.roles import TIED
 from dsx.space.choices import PLAN_COLUMNS
+from dsx.space.plan_settings import setting_of
 from dsx.units import format_quantity
 
 Priced = Mapping[str, Any]  # a plan with its costs, of `dsx.pricing.evaluate` or `dsx.results.plan_rows`
@@ -149,7 +150,7 @@ def _below(plan: Any, with_cut: bool) -> str:
 def _alike_text(plans: Sequence[Priced], at: int, same: int) -> str:
     """Return a line on a plan that costs what an earlier one does."""
     one, other = plans[at]["plan"], plans[same]["plan"]
-    differs = " ".join(f"{name}={one[name]}" for name in PLAN_COLUMNS if one[name] != other[name])
+    differs = " ".join(f"{setting_of(name)}={one[name]}" for name in PLAN_COLUMNS if one[name] != other[name])
     return wrapped(f"plan {at + 1} costs the same as plan {same + 1}{f', with {differs}' if differs else ''}", "", "  ")
 
 

@@ -223,6 +223,11 @@ def _setting(name: str, value: str) -> int:
         raise PlanError(str(error)) from None
 
 
+def setting_of(column: str) -> str:
+    """Return how a plan writes a column: nvs.tp for tp_nvs."""
+    return f"nvs.{column.removesuffix('_nvs')}" if column.endswith("_nvs") else column
+
+
 def _column(name: str) -> str:
     return f"{name.removeprefix('nvs.')}_nvs" if name.startswith("nvs.") else name
 

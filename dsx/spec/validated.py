@@ -5,12 +5,13 @@ pydantic finds the faults; this module writes them as `file:line: path: message`
 
 import re
 import reprlib
+from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
-from dsx.errors import SpecError, did_you_mean
+from dsx.errors import SpecError, did_you_mean, nearest_names
 from dsx.spec.document import Document, KeyPath, is_sourced
 from dsx.spec.document_kinds import wrong_kind
 
@@ -52,7 +53,8 @@ def _message(model: type[BaseModel], location: KeyPath, details: ErrorDetails) -
                 return f"is no longer a key; write '{former[str(location[-1])]}'"
             known = _known_keys(model, location[:-1])
             known += getattr(model, "keys_of_file", ()) if len(location) == 1 else ()
-            return f"unknown key{did_you_mean(str(location[-1]), known)} (known: {', '.join(known)})"
+            near = did_you_mean(str(location[-1]), known) or _below(model, location, known)
+            return f"unknown key{near} (known: {', '.join(known)})"
         case "missing":
             return f"is required, but missing{_misspelt(model, location, given)}"
         case "model_type":
@@ -90,6 +92,20 @@ def _misspelt(model: type[BaseModel], location: KeyPath, given: object) -> str:
     return did_you_mean(str(location[-1]), given.keys() - part.model_fields.keys())
 
 
+def _below(model: type[BaseModel], location: KeyPath, known: Sequence[str]) -> str:
+    """Return a hint at the keys of the sections `known` that an unknown key of the part above may be."""
+    outer, name = location[:-1], str(location[-1])
+    sections = {key: _walked(model, (*outer, key))[0] for key in known}
+    keys = {key: [*part.model_fields] for key, part in sections.items() if _is_model(part)}
+    near = nearest_names(name, {one for names in keys.values() for one in names}, cutoff=0.7)
+    found = [".".join(map(str, (*outer, key, one))) for key, names in keys.items() for one in names if one in near]
+    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
+
+
+def _is_model(part: Any) -> bool:
+    return isinstance(part, type) and issubclass(part, BaseModel)
+
+
 def _known_keys(model: type[BaseModel], location: KeyPath) -> list[str]:
     """Return the keys that the schema allows at `location`."""
     return list(_part(model, location).model_fields)
@@ -118,7 +134,7 @@ def _walked(model: type[BaseModel], location: KeyPath) -> tuple[Any, KeyPath]:
             kind = arms[step]
         else:
             path.append(step)
-            if isinstance(kind, type) and issubclass(kind, BaseModel):
+            if _is_model(kind):
                 kind = kind.model_fields[str(step)].annotation if str(step) in kind.model_fields else None
             else:
                 kind = next(reversed(get_args(kind)), None)

@@ -82,3 +82,13 @@ def test_the_node_that_is_assumed():
 def test_a_batch_that_leaves_gpus_without_a_replica_is_said(num_gpus, batch, says):
     said = replicas_left_out(num_gpus, batch)
     assert len(said) == bool(says) and says in " ".join(said)
+
+
+@pytest.mark.parametrize(("node", "domain", "said"), [(3, 8, True), (8, 12, True), (8, 4, False), (4, 72, False)])
+def test_nodes_that_fast_domains_cut(node, domain, said):
+    changes = [("node.gpus", str(node)), ("network.nvs.size", str(domain))]
+    remark = (
+        f"cluster h100-nvs8 has node.gpus={node} and network.nvs.size={domain}: fast domains cut nodes, since neither "
+        f"divides the other; nearest: node.gpus={2 if node == 3 else 6}"
+    )
+    assert (remark in cluster_remarks(load_cluster("h100-nvs8", changes), load_assumptions("default"))) is said

@@ -43,6 +43,17 @@ def refused(done, *fragments):
         ),
         (("best", *JOB, "--to", 3), "No such option: --to"),
         (("list", "model"), "'model' is not one of 'models', 'clusters'"),
+        (("list", "modles"), "'frameworks'; did you mean 'models'?"),
+        (("best", *MODEL, "--cluster", "b200-nvs8,", *GPUS, *BATCH), "beside a comma; did you mean 'b200-nvs8'?"),
+        (
+            ("best", *JOB, "--set", "cluster.network.bandwith=3"),
+            "network.bandwith: unknown key; did you mean 'network.nvs.bandwidth' or 'network.net.bandwidth'?",
+        ),
+        (
+            ("best", *JOB, "--fix", "recompute=norms"),
+            "(it runs recompute none, experts, feed-forward+experts, feed-forward, and 37 more: docs/choices.md has "
+            "the values of recompute); nearest: framework",
+        ),
     ],
 )
 def test_options(run, folder, arguments, says):

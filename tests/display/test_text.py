@@ -6,6 +6,7 @@ import math
 import pytest
 
 from dsx.cli.printing import print_json
+from dsx.display.plan_table import plans_text
 from dsx.display.quantities import quantity, share, shares
 from dsx.display.table import table
 from dsx.progress import rate_text
@@ -92,3 +93,12 @@ def test_shares_add_up(parts, whole, said):
 @pytest.mark.parametrize(("parts", "whole"), [((math.nan, 1.0), 1.0), ((1.0, 1.0), math.inf), ((0.0, 0.0), 0.0)])
 def test_shares_of_no_number_are_dashes(parts, whole):
     assert shares(parts, whole) == ["-", "-"]
+
+
+def test_plans_of_one_price_differ_in_settings_as_users_write_them():
+    columns = {one.name: one.default if one.names else 1 for one in CHOICES} | {"strategy": "1d", "dp": 8}
+    costs = {"step_time_s": 2.0, "mfu": 0.5, "peak_bytes": 1e9, "compute_s": 2.0}
+    costs |= {f"{part}_s": 0.0 for part in ("memory", "recompute", "bubble", "optimizer")}
+    costs |= {f"{axis}_comm_s": 0.0 for axis in ("tp", "cp", "ep", "pp", "dp")}
+    plans = [{**costs, "plan": Plan(columns | {"dp_nvs": share})} for share in (8, 4)]
+    assert "plan 2 costs the same as plan 1, with nvs.dp=4" in plans_text(plans, width=100)
