@@ -1,13 +1,13 @@
 """``dsx list``, ``layer``, ``clusters`` and ``import-hf``: descriptions of models, layers and clusters."""
 
 import sys
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 
 import dsx
-from dsx.api.names import Kind
 from dsx.cli import options
 from dsx.cli.printing import print_answer, print_json
 from dsx.errors import did_you_mean
@@ -15,24 +15,34 @@ from dsx.errors import did_you_mean
 clusters_app = typer.Typer(name="clusters", help="Look at a cluster.", no_args_is_help=True, rich_markup_mode=None)
 
 
+class Kind(StrEnum):
+    """The kinds of names that can be listed."""
+
+    models = "models"
+    clusters = "clusters"
+    strategies = "strategies"
+    layers = "layers"
+    assumptions = "assumptions"
+    stacks = "stacks"
+    frameworks = "frameworks"
+
+
 def _kind(text: str) -> Kind:
-    known: tuple[Kind, ...] = get_args(Kind)
+    known = [kind.value for kind in Kind]
     if text not in known:
         stated = ", ".join(map(repr, known))
         raise typer.BadParameter(f"{text!r} is not one of {stated}{did_you_mean(text, known)}")
-    return next(kind for kind in known if kind == text)
+    return Kind(text)
 
 
 def list_names(
-    kind: Annotated[
-        Any, typer.Argument(parser=_kind, metavar="KIND", help=f"What to list: {', '.join(get_args(Kind))}.")
-    ],
+    kind: Annotated[Any, typer.Argument(parser=_kind, metavar="KIND", help=f"What to list: {', '.join(Kind)}.")],
     as_json: options.Json = False,
 ) -> None:
     """List models, clusters, layers, strategies or other files."""
-    found = dsx.names(kind)
+    found = dsx.names(kind.value)
     if as_json:
-        print_json({kind: found})
+        print_json({kind.value: found})
     else:
         for name in found:
             print(name)
