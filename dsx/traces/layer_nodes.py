@@ -117,10 +117,10 @@ class LayerNodes:
     forward: tuple[LayerNode, ...]
     backward: tuple[LayerNode, ...]
     inputs: tuple[str, ...]  # one in a model
-    outputs: tuple[str, ...]
+    outputs: tuple[Tensor, ...]
     output_gradient: str  # what the backward begins with
     input_gradients: tuple[str, ...]
-    boundary_bytes: int
+    boundary_bytes: int  # of the first input
     data: frozenset[str]  # inputs from outside of the model
     weights: tuple[LayerWeight, ...]
     groups: Mapping[WeightGroup, tuple[LayerWeight, ...]]  # weights by the ranks that hold the same
@@ -174,7 +174,7 @@ def layer_nodes(
         forward=tuple(forward),
         backward=tuple(back),
         inputs=tuple(value.name for value in graph.inputs),
-        outputs=numbers.names(graph.outputs),
+        outputs=numbers.tensors(graph.outputs),
         output_gradient=graph.output_gradients[0].name,
         input_gradients=numbers.names(graph.input_gradients),
         boundary_bytes=numbers.number(layer.boundary_bytes),
@@ -282,6 +282,10 @@ class _Numbers:
         """Return the names of values, resolved."""
         return tuple(value.name for value in self.resolved(values))
 
+    def tensors(self, values: Iterable[Value]) -> tuple[Tensor, ...]:
+        """Return values with their bytes, resolved."""
+        return tuple(self._tensor(value) for value in self.resolved(values))
+
     def _tensor(self, value: Value) -> Tensor:
         return Tensor(value.name, self.number(value.bytes), value.weight)
 
@@ -332,7 +336,7 @@ class _Numbers:
             kernel_text(self.kind, kernel.name, node.direction),
             part,
             op_type,
-            tuple(self._tensor(value) for value in self.resolved(node.reads)),
+            self.tensors(node.reads),
             tuple(self._tensor(value) for value in node.writes),
             **more,
         )

@@ -42,7 +42,7 @@ class PassBuilder(ZeroBuilder):
             self._run(position, nodes, nodes.forward, names)
             self._wait_for_store(begin, stores[:-1])
             stores.append(self._store(position, nodes, names) if self._is_offloaded(position) else None)
-            carried = self._boundary(position, nodes, nodes.outputs)
+            carried = self._results(position)
         launches = [number for number, node in enumerate(self.found.nodes) if node.type == COMP]
         self._wait_for_store(launches[-1] if launches else 0, stores[:-1])
         return carried
@@ -57,7 +57,7 @@ class PassBuilder(ZeroBuilder):
         last = self.plan.chain.num_layers - 1
         for index, position in enumerate(positions):
             nodes = self.plan.nodes(position)
-            taken = inputs if position == positions[-1] else self._boundary(position - 1, self.plan.nodes(position - 1))
+            taken = inputs if position == positions[-1] else self._results(position - 1)
             names = self._outside(nodes, taken)
             if not self.plan.alone:
                 names[nodes.output_gradient] = [] if position == last else carried
@@ -96,8 +96,8 @@ class PassBuilder(ZeroBuilder):
             return True
         return (node.part == "weights") == (self.key.kind == "weights")
 
-    def _boundary(self, position: int, nodes: LayerNodes, names: Iterable[str] = ()) -> Tensors:
-        return [(self.own(position, name), nodes.boundary_bytes) for name in names or nodes.outputs]
+    def _results(self, position: int) -> Tensors:
+        return [(self.own(position, result.name), result.bytes) for result in self.plan.nodes(position).outputs]
 
     # Layers
 

@@ -197,8 +197,8 @@ class _StageBuilder:
         positions = self.plan.layers_of(chunk)
         if not positions:
             return self._begins(chunk)
-        nodes = self.plan.nodes(positions[-1])
-        return [(self._name(f"L{positions[-1]:03d}.{name}"), nodes.boundary_bytes) for name in nodes.outputs]
+        results = self.plan.nodes(positions[-1]).outputs
+        return [(self._name(f"L{positions[-1]:03d}.{result.name}"), result.bytes) for result in results]
 
     def _gradients(self, chunk: int) -> Tensors:
         """Return what the backward of a chunk begins with."""
