@@ -324,26 +324,24 @@ def layer_work(
 
     saved = bytes_of(tensor for kernel in layer.kernels for tensor in kernel.saved)
     inputs = number(layer.input_bytes)
-    stash = [inputs if one is None else bytes_of(tensor for kept in one.kept for tensor in kept) for one in recomputed]
-    transient = stack([kernel.transient_bytes for kernel in layer.kernels])
-
-    def working_under(one: Recomputation | None, transient: PerKernels) -> PerWork:
-        # Full recomputation has recomputed all activations that the backward reads.
-        whole = xp.maximum(saved - inputs, 0.0)
-        return whole + transient.max(axis=0) if one is None else _working(one, transient, bytes_of)
-
-    def scattered_under(one: Recomputation | None) -> PerWork:
-        # By the backward of a kernel those after it have freed what they saved, and made gradients of their weights.
-        kept = [kernel.saved for kernel in layer.kernels] if one is None else one.kept
-        freed = _of_later(xp.stack([bytes_of(tensors) for tensors in kept]))
-        return working_under(one, transient + per_weight_byte * (weights + _of_later(weights)) - freed)
-
+    stash = xp.stack(
+        [inputs if one is None else bytes_of(tensor for kept in one.kept for tensor in kept) for one in recomputed]
+    )
     weights = stack([total(weight.bytes for weight in of_kernel) for of_kernel in _used_weights(layer)])
     per_weight_byte = _assumed("gradient_bytes", assumptions, own) / _assumed("weight_bytes", assumptions, own)
+    transient = stack([kernel.transient_bytes for kernel in layer.kernels])
 
-    def charged(under: Callable[[Recomputation | None], PerWork]) -> PerMode:
-        each = xp.stack([under(one) for one in recomputed])
-        return each if assumptions.charge_transients else xp.zeros_like(each)
+    def beside_stash(one: Recomputation | None) -> PerKernels:
+        # By the backward of a kernel those after it have freed what they saved.
+        kept = [kernel.saved for kernel in layer.kernels] if one is None else one.kept
+        held = transient - _of_later(xp.stack([bytes_of(tensors) for tensors in kept]))
+        # Full recomputation has recomputed all activations that the backward reads.
+        return held + xp.maximum(saved - inputs, 0.0) if one is None else _with_recomputed(one, held, bytes_of)
+
+    beside = [beside_stash(one) for one in recomputed] if assumptions.charge_transients else []
+
+    def largest(gradients: PerKernels | float) -> PerMode:
+        return xp.stack([(held + gradients).max(axis=0) for held in beside]) if beside else xp.zeros_like(stash)
 
     def routing(copies: TokenCopies) -> Routing:
         return routing_of(*map(number, copies.stated))
@@ -367,9 +365,9 @@ def layer_work(
         ),
         volumes=stack([collective.bytes for collective in collectives]),
         weights=stack([weight.bytes for weight in layer.weights]),
-        stash=xp.stack(stash),
-        working=charged(lambda one: working_under(one, transient)),
-        scattered=charged(scattered_under),
+        stash=stash,
+        working=largest(0.0),
+        scattered=largest(per_weight_byte * (weights + _of_later(weights))),
         boundary=number(layer.boundary_bytes),
         panels=xp.asarray(keys["panels"], dtype=float),
         sizes={axis: xp.asarray(keys[axis], dtype=float) for axis in layer.axes},
@@ -400,13 +398,11 @@ def _used_weights(layer: DerivedLayer) -> list[list[Weight]]:
     return found
 
 
-def _working(
-    recomputed: Recomputation,
-    transient: PerKernels,
-    bytes_of: Callable[[Iterable[Saved]], PerWork],
-) -> PerWork:
-    """Return the bytes besides the stash: those of the kernel with most, and the recomputed tensors by then."""
-    held = transient.copy()
+def _with_recomputed(
+    recomputed: Recomputation, held: PerKernels, bytes_of: Callable[[Iterable[Saved]], PerWork]
+) -> PerKernels:
+    """Return the bytes besides the stash with those of the recomputed tensors, while these exist."""
+    found = held.copy()
     for region in recomputed.recomputed:
-        held[region.kernels.start : region.kernels.stop] += bytes_of(region.tensors)
-    return held.max(axis=0)
+        found[region.kernels.start : region.kernels.stop] += bytes_of(region.tensors)
+    return found

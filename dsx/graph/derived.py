@@ -167,7 +167,7 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
                 makes=tuple(name for op in kernel.operators for name in op.outputs),
                 reads=reads(layer, kernel.operators),
                 saves=kernel.saved,
-                transient_bytes=transient_bytes(layer, kernel),
+                transient_bytes=transient_bytes(layer, graph, index, kernel),
                 extent=_extent(layer, kernel),
             )
         )

@@ -90,14 +90,18 @@ def test_a_layer_without_a_region_keeps_as_much_as_without_recomputation():
 
 
 def test_transient_memory_of_each_mode():
-    """Under none the kernel of most gradients; under selective the core too; in full the layer's own stash."""
+    """That of the multiply with the values; of the softmax, with the core recomputed; as under none, with the stash.
+
+    Beside it the gradient of `r` waits for the residual connection. All kernels after it have freed what they saved.
+    """
     found = work(STANDARD_LAYER)
     none, selective, full = found.working[:, 0].tolist()
     square, unit = H * S * S * B, S * B * E
-    assert none == 2 * square * 2  # gradients of softmax's argument and result
-    assert selective == 5 * square + 4 * square  # probabilities, mask and dropped ones have been recomputed
-    assert full == found.stash[0, 0] - found.stash[2, 0] + 4 * square
-    assert full - selective == 32 * unit
+    freed = 24 * unit  # om, n2 and its input, zb, u, and the masks of two dropouts
+    assert none == 2 * square + 3 * 2 * unit - freed  # gradients of pd, o, v1 and r
+    # Probabilities, mask and dropped ones have been recomputed; gradients of p, a, v1 and r. v1 is freed too.
+    assert selective == 5 * square + 4 * square + 2 * 2 * unit - (freed + 2 * unit)
+    assert full == none + found.stash[0, 0] - found.stash[2, 0]
 
 
 FEED_FORWARD = """
@@ -113,8 +117,8 @@ output[b, s, e] = einsum(u, w2)
 @pytest.mark.parametrize(
     ("length", "unreduced", "transient"),
     [
-        (S, 5 + 2, 8),  # the second multiply and its weight; gelu has 8 units, and 4 are freed
-        (S // 32, 128 + 5 - 8, 8),  # the first multiply: gradients of both weights, where z and u are freed
+        (S, 5 + 2, 5),  # the second multiply and its weight; gelu has 8 units, and 4 are freed
+        (S // 32, 128 + 5 - 8, 5),  # the first multiply: gradients of both weights, where z and u are freed
     ],
 )
 def test_gradients_of_weights_wait_while_saved_tensors_are_freed(length, unreduced, transient):
