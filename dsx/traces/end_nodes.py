@@ -17,6 +17,7 @@ from dsx.traces.layer_nodes import Compute, LayerNodes
 from dsx.traces.messages import COMM_COLL, COMP, MEM_LOAD, MEM_STORE
 from dsx.traces.muon_nodes import matrix_parameters, orthogonal_nodes
 from dsx.traces.node_builder import Tensors
+from dsx.traces.shared_weight import SHARED
 from dsx.traces.trace_nodes import Communication, TraceNode
 from dsx.traces.zero_nodes import ZeroBuilder
 
@@ -102,12 +103,23 @@ class EndBuilder(ZeroBuilder):
             communication = Communication(size, OF_TIED.kind, "pp", ENDS)
             self._reduce_held(position, "tied gradient", inputs, "t", communication)
 
+    def _of_last_layer(self) -> Tensors:
+        """Return the gradient of a shared weight as the last layer leaves it, where that is in a chunk of its own."""
+        if (shared := self.plan.shared) is None or shared.apart is None:
+            return []
+        last, name = shared.apart
+        ranks = list(self.plan.nodes(0).groups)[shared.number]
+        if not self.scatters(ranks):
+            return [(self.version(last, name), shared.weight.gradient_bytes)]
+        of_group = shared.group_bytes // self.plan.assumptions.weight_bytes * self.plan.assumptions.gradient_bytes
+        return [(self.version(last, SHARED), of_group // self.plan.shard_size(ranks))]
+
     def _update(self, position: int, nodes: LayerNodes) -> None:
         """Add the update of a layer's weights, which reads and writes the state of the optimizer."""
         assumptions = self.plan.assumptions
         on_host = CODES["offload"][self.plan.columns["offload"]] in (OPTIMIZER, BOTH)
         inputs: Tensors = list(self._gradients(position, nodes, {w.name for w in nodes.weights}))
-        inputs += self.reduced_at_end.get(position, [])
+        inputs += [*self.reduced_at_end.get(position, []), *(self._of_last_layer() if position == 0 else ())]
         stored: Tensors = []
         parameters = 0
         for number, (ranks, of_group) in enumerate(nodes.groups.items()):

@@ -74,7 +74,7 @@ class NodeBuilder:
         """Return the name of a buffer of a layer that all microbatches write; `previous`: as the one before left it."""
         shared = self.plan.shared
         made = Version(position, name, "") if shared is None else shared.version(position, name)
-        written = self.previous if previous else f"{self.microbatch}{made.suffix}"
+        written = f"{self.previous}{made.last}" if previous else f"{self.microbatch}{made.suffix}"
         return f"L{made.position:03d}.{made.buffer}#{written}"
 
     def stored(self, position: int, name: str) -> str:

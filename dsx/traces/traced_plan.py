@@ -133,7 +133,7 @@ class TracedPlan:
         last = self.chain.num_layers - 1
         if (self.columns["pp"] > 1 and self.holds.in_rounds) or not self.chain.first or self.alone:
             return None
-        return shared_weight(self.nodes(0), self.nodes(last), last)
+        return shared_weight(self.nodes(0), self.nodes(last), last, one_chunk=self.columns["pp"] == 1)
 
     def held(self, position: int, weights: Sequence[LayerWeight]) -> tuple[LayerWeight, ...]:
         """Return the weights that the stage holds for a layer, without one that it holds for the first layer."""

@@ -109,3 +109,15 @@ def test_a_trace_has_what_is_priced(tmp_path, options, choices):
     priced = Priced(found.problem, found.plan.codes).of_stage(0)
     assert of_dp == Counter({key: count for key, count in priced.items() if key[1] == "dp"})
     assert traced_plan(found.problem, found.plan).shared is not None
+
+
+@pytest.mark.parametrize(("schedule", "vpp", "zero_stage"), [("zb-v", 2, 1), ("dualpipe", 1, 0), ("dualpipe", 1, 3)])
+def test_an_update_waits_for_the_gradients_of_both_chunks(tmp_path, schedule, vpp, zero_stage):
+    """Passes of the two chunks mix, so neither is behind the other."""
+    choices = plan(zero_stage, pp=2, schedule=schedule, vpp=vpp)
+    dsx.trace.write(job("tied", pp=2), out=tmp_path, ranks="stages", **choices)
+    first = next(trace for trace in traces(open_folder(tmp_path)) if trace.rank == 0)
+    (update,) = (row for row in range(first.num_nodes) if first.names.of(row) == "L000.optimizer")
+    head = f".L{4 + 1:03d}."
+    waits_for = [first.names.of(row) for row in first.data_deps.of(update).tolist()]
+    assert any(head in name for name in waits_for) and any(".L000." in name for name in waits_for), waits_for
