@@ -416,19 +416,19 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
         early(f"{_in_a_line(answer.plans[0])}; simpler and leaner plans follow", begin, watch)
     idle = idle_rows(problems[0])
     asked = Asked(job, names, partition, fixed, limits)
-    why, times = ("", 0.0) if answer.plans else why_nothing_fits(spaces, widest, fixed, limits, watch)
-    other, compared = None, []
-    if times <= MOST_TIMES:
-        with working("comparing with other frameworks", watch):
-            other, compared = beyond(found, asked, answer.plans[0] if answer.plans else None)
-    if why and other:
-        why = f"{why}\n{beyond_text(found, other, compared)}"
     left_out = found.left_out(spaces.spaces)
     with working("looking for simpler and leaner plans", watch):
         found_by_role, plans = _of_roles(spaces, answer.plans, job, roles), answer.plans
         if any(nodes_in_part(plan["plan"], problems[0]) for plan in found_by_role.values()):
             found_by_role, plans = _filling_nodes(spaces, most, job, roles, plans) or (found_by_role, plans)
     faster = None if plans is answer.plans or plans[0] == answer.plans[0] else answer.plans[0]
+    why, times = ("", 0.0) if plans else why_nothing_fits(spaces, widest, fixed, limits, watch)
+    other, compared = None, []
+    if times <= MOST_TIMES:
+        with working("comparing with other frameworks", watch):
+            other, compared = beyond(found, asked, plans[0] if plans else None, filling_nodes=faster is not None)
+    if why and other:
+        why = f"{why}\n{beyond_text(found, other, compared)}"
     return BestPlans(
         job,
         asked,

@@ -7,6 +7,7 @@ import pytest
 from laws.spaces import hardware, on, problem_of
 
 import dsx
+from dsx.display.placement import nodes_in_part
 from dsx.search.search_spaces import spaces_of
 from dsx.space.domain_fill import partly_filled
 from dsx.space.enumerate import take
@@ -57,6 +58,7 @@ def test_an_answer_fills_its_nodes_where_measurements_do_not_tell():
     assert listed.plan["dp_nvs"] == 7
     assert found.faster["plan"] == listed.plan
     assert listed.step_time_s < found.step_time_s < listed.step_time_s * (1 + JOB.assumptions.resolution)
+    assert nodes_in_part(found.beyond.plan, found.problem) is None  # of another framework, compared alike
     assert found.to_data()["fills_nodes_in_part"]["plan"]["dp_nvs"] == 7
     said = " ".join(str(found).split())
     assert "A plan that fills nodes in part would take" in said
