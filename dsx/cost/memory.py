@@ -50,9 +50,7 @@ class Divided(NamedTuple):
     """What ZeRO divides and a layer has whole while it runs, from stage 2 on; bytes per kind."""
 
     weights: Sequence[PerPlan]  # that plans gather with every microbatch
-    # That they scatter with every microbatch: what a layer needs more than without. Below 0 where the kernel that needs
-    # most has all but its gradients freed.
-    gradients: Sequence[PerPlan]
+    gradients: Sequence[PerPlan]  # that they scatter with every microbatch: what a layer needs more than without
 
 
 class Transients(NamedTuple):
@@ -129,6 +127,7 @@ def divided_layers(
     shards: Sequence[Sequence[Group]],
     scattered_bytes: Sequence[PerPlan],
     working_bytes: Sequence[PerPlan],
+    not_body: Collection[int],
     choices: StepChoices,
     searched: Searched,
     assumptions: Assumptions,
@@ -136,23 +135,31 @@ def divided_layers(
     """Return what ZeRO divides and layers have whole; None if no plan of the search scatters with every microbatch.
 
     Per kind, `scattered_bytes` is the transient of a layer if gradients of all weights are scattered, and
-    `working_bytes` that without any.
+    `working_bytes` that without any. `not_body` has the kinds of embedding and head, of which a stage has one layer:
+    of passes that run side by side, one has it, and the other one another layer.
     """
     if not any(divides(stage, "gradient") for stage in searched.zero_stage):
         return None
     per_weight_byte = assumptions.gradient_bytes / assumptions.weight_bytes
-    sides = _passes_at_once(choices, searched)
     weights: list[PerPlan] = []
     gradients: list[PerPlan] = []
     for costs, of_kind, scattered, working in zip(kinds, shards, scattered_bytes, working_bytes, strict=True):
         shared = xp.zeros_like(costs.boundary_bytes)
         for whole, members in zip(costs.weight_bytes, of_kind, strict=True):
             shared = shared + xp.where(members.per_gpu < 1.0, whole, xp.zeros_like(whole))
-        gathered = _of_plans("weight", shared, choices, searched)
-        weights.append(gathered if sides is None else sides * gathered)
+        weights.append(_of_plans("weight", shared, choices, searched))
         more = xp.minimum(scattered - working, per_weight_byte * shared)
         gradients.append(_of_plans("gradient", more, choices, searched))
-    return Divided(weights, gradients)
+    sides = _passes_at_once(choices, searched)
+    if sides is None:
+        return Divided(weights, gradients)
+
+    def beside(kind: int) -> PerPlan:
+        if kind not in not_body:
+            return weights[kind]
+        return functools.reduce(xp.maximum, [own for other, own in enumerate(weights) if other != kind])
+
+    return Divided([own + (sides - 1.0) * beside(kind) for kind, own in enumerate(weights)], gradients)
 
 
 def _passes_at_once(choices: StepChoices, searched: Searched) -> PerPlan | None:

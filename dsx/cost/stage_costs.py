@@ -137,7 +137,8 @@ class StageCosts:
     def divided(self) -> Divided | None:
         """What ZeRO divides and layers have whole while they run."""
         transients = self._largest("scattered_bytes"), self.working_bytes
-        return divided_layers(self.kinds, self.shards[0], *transients, self.choices, self.searched, self.assumptions)
+        given = (self._recompute.never, self.choices, self.searched, self.assumptions)
+        return divided_layers(self.kinds, self.shards[0], *transients, *given)
 
     def reduction_s(self, stage: Stage, pipeline_s: PerPlan | None = None) -> PerPlan:
         """Return the exposed seconds of the reduction of a first stage, once a step.

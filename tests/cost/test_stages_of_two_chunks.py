@@ -100,3 +100,14 @@ def test_schedules_side_by_side_cost_what_each_costs_alone():
     for name in ("1f1b", "zb-h1", "dualpipe"):
         together = cost(name, searched=searched, pp=2.0, num_microbatches=8.0)
         assert together == pytest.approx(cost(name, pp=2.0, num_microbatches=8.0), rel=1e-12, nan_ok=True)
+
+
+def test_of_passes_side_by_side_one_has_the_head():
+    """In ZeRO 3 it, a layer of the other pass, and the next one of each. Both stages hold the same layers."""
+    kinds = tuple(layer_costs(weight_bytes=[[size]]) for size in (2e9, 4e9, 10e9))
+    code, stack = CODES["dualpipe"], Stack(((10.0,),), ((1,),), (0,), (2,))
+    searched = Searched(schedule=(code,), zero_stage=(3,))
+    made = choices(schedule=float(code), pp=2.0, zero_stage=3.0)
+    found = step_costs(kinds, made, replace(WORKLOAD, stack=stack, searched=searched), machine(), make_assumptions())
+    stored = (2e9 + 10 * 4e9 + 10e9) / (2 * 8)
+    assert found.weight_bytes[0] == close(stored + 10e9 + 3 * 4e9)
