@@ -53,11 +53,16 @@ def of_plan(assumptions: Assumptions, plan: Mapping[str, int]) -> Assumptions:
     return without(assumptions, tuple(condition.field for condition in steps if not condition.holds(plan)))
 
 
-def of_step(assumptions: Assumptions, field: str, choices: Any) -> Any:
-    """Return a parameter that a step takes and no layer, as plans have it; `choices` has the columns of the step."""
+def of_step(assumptions: Assumptions, field: str, choices: Any, searched: Searched) -> Any:
+    """Return an overlap that a step takes and no layer, as plans have it; `choices` has the columns of the step.
+
+    It is the number 0.0 if no plan of the search can have any.
+    """
     value = getattr(assumptions, field)
-    for condition in assumptions.conditions:
+    for condition in of_steps(assumptions.conditions, searched):
         if condition.field == field:
+            if () in condition.needs and condition.otherwise == 0.0:
+                return 0.0
             held = condition.holds({name: getattr(choices, name) for name in condition.columns})
             value = xp.where(held, value, _without(condition, value))
     return value

@@ -67,7 +67,7 @@ def layer_reduction(
     layer: ReducedLayer, choices: StepChoices, searched: Searched, cluster: Cluster, assumptions: Assumptions
 ) -> LayerReduction:
     """Return the collectives that accompany the passes of a layer."""
-    once = of_step(assumptions, "dp_overlap", choices)
+    once = of_step(assumptions, "dp_overlap", choices, searched)
     of_gather, of_back = (_overlap(direction, choices, searched, assumptions) for direction in (FORWARD, BACKWARD))
     passes = (layer, choices, searched, cluster, assumptions)
     gather, back = _accompanying_s(FORWARD, *passes), _accompanying_s(BACKWARD, *passes)
@@ -114,7 +114,7 @@ def _overlap(direction: int, choices: StepChoices, searched: Searched, assumptio
     What every microbatch repeats is issued ahead, layer by layer (`fsdp_overlap`); what a step does once is issued in
     buckets (`dp_overlap`).
     """
-    once = of_step(assumptions, "dp_overlap", choices)
+    once = of_step(assumptions, "dp_overlap", choices, searched)
     of_stage = {
         stage: assumptions.fsdp_overlap if in_every_pass(stage, direction) else once for stage in searched.zero_stage
     }
@@ -222,7 +222,7 @@ def reduction(
     total = gathers + once_backward + backwards * repeated_backward + replicated
     total = total + among_replicas if any(layer.replicas for layer in kinds) else total
     if waits_s is not None:
-        once = of_step(assumptions, "dp_overlap", choices)
+        once = of_step(assumptions, "dp_overlap", choices, searched)
         total = total - xp.minimum(could_hide_s, once * waits_s)
     tied = [layer for layer in kinds if layer.costs.tied_bytes]
     return functools.reduce(xp.add, [_tied_s(layer, choices, searched, cluster, assumptions) for layer in tied], total)

@@ -57,14 +57,14 @@ class LinkSends(NamedTuple):
     Attributes:
         of_tier: Seconds of a send on a link that crosses each tier, innermost first.
         per_unit: Stages in a unit of each tier below the outermost one.
-        overlap: Share of the sends of a stage that hides, at most behind a microbatch.
+        overlap: Share of the sends of a stage that hides, at most behind a microbatch; None if none do.
         stage_s: Seconds of a microbatch on the mean stage.
         own_way: Which plans hide a send behind less; None if none do.
     """
 
     of_tier: tuple[PerPlan, ...]
     per_unit: tuple[PerPlan, ...]
-    overlap: PerPlan
+    overlap: PerPlan | None
     stage_s: PerPlan
     own_way: OwnWay | None = None
 
@@ -112,7 +112,7 @@ class LinkSends(NamedTuple):
     def hidden(self) -> "LinkSends":
         """Return the same sends, all of which hide."""
         return self._replace(
-            overlap=xp.ones_like(self.overlap), stage_s=xp.full_like(self.stage_s, float("inf")), own_way=None
+            overlap=xp.ones_like(self.stage_s), stage_s=xp.full_like(self.stage_s, float("inf")), own_way=None
         )
 
     def whole_s(self, choices: Choices, holds: StageChunks, interleaved: bool) -> PerPlan:
@@ -157,6 +157,8 @@ class LinkSends(NamedTuple):
         return Passes(*(self._exposed_beside(beside_s, xp.where(plans, way_s, both)) for beside_s, way_s in ways))
 
     def _exposed_beside(self, passes_s: PerPlan, seconds: PerPlan) -> PerPlan:
+        if self.overlap is None:
+            return 1.0
         return 1.0 - self.overlap * xp.minimum(passes_s / xp.where(seconds > 0.0, seconds, 1.0), 1.0)
 
     def _link_s(self, position: PerPlan, following: PerPlan) -> PerPlan:

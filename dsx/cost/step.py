@@ -186,7 +186,7 @@ def sends_of(costs: StageCosts, mean: Stage) -> Sends:
         return xp.maximum(whole_s - shared * taken, xp.zeros_like(whole_s))
 
     mean_s = beside(costs.load_s(mean), lambda: [forward + backward for forward, backward in costs.contended_s])
-    overlap = of_step(assumptions, "pp_overlap", choices)
+    overlap = of_step(assumptions, "pp_overlap", choices, costs.searched)
 
     def one_way_s(between: Fastest) -> PerPlan:
         return xp.where(choices.pp > 1, between(boundary), xp.zeros_like(boundary))
@@ -201,7 +201,8 @@ def sends_of(costs: StageCosts, mean: Stage) -> Sends:
                 beside(ways[way], lambda way=way: [taken[way] for taken in costs.contended_s]) for way in (0, 1)
             )
             own_way = OwnWay(plans, *(xp.where(plans, seconds, mean_s) for seconds in passes_s))
-        return LinkSends(of_tier, per_unit, overlap * xp.ones_like(mean_s), mean_s, own_way)
+        some = overlap * xp.ones_like(mean_s) if xp.may_hold(overlap) else None
+        return LinkSends(of_tier, per_unit, some, mean_s, own_way)
     send_s = 2.0 * one_way_s(send(choices.pp, choices.pp_nvs, network, assumptions, choices.pp_outer))
     hidden_s = overlap * xp.minimum(send_s, mean_s / choices.vpp)
     return MeanSends(send_s - hidden_s, hidden_s)
