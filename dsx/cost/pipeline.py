@@ -45,6 +45,7 @@ class Cut(NamedTuple):
     first: Stage
     last: Stage
     mean: Stage
+    whole: Layers  # of all stages
     largest: Callable[[list[PerPlan]], PerPlan]
     of_earlier: Callable[[list[PerPlan]], list[PerPlan]]  # for each stage the maximum over the earlier ones, or -inf
     of_later: Callable[[list[PerPlan]], list[PerPlan]]
@@ -172,11 +173,11 @@ def through_stage_s(
     """
     around = sends.around(position, choices, IN_ROUNDS, interleaved=False)
     whole_s = sends.whole_s(choices, IN_ROUNDS, interleaved=False)
-    delays, bare_s = _delays(around, own), whole.both
-    own, after, whole = (
-        Passes(passes.forward + seconds.forward, passes.backward + seconds.backward)
-        for passes, seconds in ((own, around.own), (after, around.after), (whole, Passes(whole_s, whole_s)))
-    )
+    delays, bare_s = None, whole.both
+    if around.delays:
+        neighbour_s, waits, longest_s = around.delays
+        delays = Delays(own.both, neighbour_s, own.plus(waits), longest_s)
+    own, after, whole = own.plus(around.own), after.plus(around.after), whole.plus(Passes(whole_s, whole_s))
     stage = StageView(position, own, own, own, before=own, after=after, delays=delays)
     view = PipelineView(
         stages=[stage],
@@ -248,11 +249,17 @@ def _view(
         saved_s = 0.0 if side_by_side_s is None else 0.5 * over_layers(layers, side_by_side_s)
         return Passes(forward_s, backward_s, weights_s, saved_s)
 
+    def delays(stage: Stage, sent: StageSends) -> Delays | None:
+        if sent.delays is None:
+            return None
+        neighbour_s, waits, longest_s = sent.delays
+        earlier = None if stage.begins else passes(stage.chunks_around.first, waits)
+        return Delays(passes(stage.layers, NO_SENDS).both, neighbour_s, earlier, longest_s)
+
     def view(stage: Stage) -> StageView:
         around = stage.chunks_around
         position = xp.minimum(stage.position, choices.pp - 1.0)
         sent = sends.around(position, choices, holds, interleaved)
-        delays = _delays(sent, passes(stage.layers, NO_SENDS))
         return StageView(
             position=position,
             own=passes(stage.layers, sent.own),
@@ -261,18 +268,17 @@ def _view(
             before=passes(around.before, sent.before),
             after=passes(around.after, sent.after),
             sends_s=sent.before.forward,
-            delays=delays._replace(waits=None) if delays and stage.begins else delays,
+            delays=delays(stage, sent),
             ends=stage.ends,
         )
 
-    everything = {kind: choices.pp * count for kind, count in cut.mean.layers.items()}
     whole_s = sends.whole_s(choices, holds, interleaved)
     return PipelineView(
         stages=[view(stage) for stage in cut.stages],
         first=view(cut.first),
         last=view(cut.last),
-        whole=passes(everything, Passes(whole_s, whole_s)),
-        bare_s=passes(everything, NO_SENDS).both,
+        whole=passes(cut.whole, Passes(whole_s, whole_s)),
+        bare_s=passes(cut.whole, NO_SENDS).both,
         middle_s=sends.middle_s(choices),
         weights_s=over_layers(cut.mean.layers, kinds.weight_gradient_s),
         pp=choices.pp,
@@ -282,11 +288,6 @@ def _view(
         of_earlier=cut.of_earlier,
         of_later=cut.of_later,
     )
-
-
-def _delays(sent: StageSends, bare: Passes) -> Delays | None:
-    """Return what sends delay on a stage, whose own passes are given without sends."""
-    return Delays(bare.both, *sent.delays) if sent.delays else None
 
 
 def in_flight(index: PerPlan, choices: StepChoices | StageChoices, searched: Searched, last: bool = False) -> PerPlan:

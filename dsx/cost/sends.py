@@ -25,7 +25,7 @@ class SendDelays(NamedTuple):
     """The sends of `dsx.space.critical_path.Delays`, seconds."""
 
     neighbour_s: PerPlan
-    waits: Passes
+    waits: Passes  # on the first chunk: the longest that this stage or an earlier one waits for
     longest_s: PerPlan
 
 
@@ -86,7 +86,7 @@ class LinkSends(NamedTuple):
             own, first, last = Passes(both, both), Passes(up, down), Passes(down, up)
             before, after = Passes(before, before - down), Passes(before - down, before)
             return StageSends(
-                own, first, last, before, after, SendDelays(neighbour_s, _longer(waits, first), longest_s)
+                own, first, last, before, after, SendDelays(neighbour_s, _longest(waits, first), longest_s)
             )
         own = once
         if interleaved:
@@ -101,7 +101,7 @@ class LinkSends(NamedTuple):
         )
         after = self._before_s(choices.pp - 1.0) - before
         before, after = Passes(before, before - first.backward), Passes(after - last.forward, after)
-        return StageSends(own, first, last, before, after, SendDelays(neighbour_s, _longer(waits, first), longest_s))
+        return StageSends(own, first, last, before, after, SendDelays(neighbour_s, _longest(waits, first), longest_s))
 
     def hops_s(self, position: PerPlan, choices: Choices) -> tuple[PerPlan, PerPlan]:
         """Return the hidden parts of the sends after a forward and a backward of a chunk, of several in rounds."""
@@ -262,10 +262,9 @@ class MeanSends(NamedTuple):
 Sends = LinkSends | MeanSends
 
 
-def _longer(others: Passes, own: Passes) -> Passes:
-    """Return by how much sends are longer than others."""
-    none = xp.zeros_like(own.forward)
-    return Passes(*(xp.maximum(other - sent, none) for other, sent in zip(others[:2], own[:2], strict=True)))
+def _longest(some: Passes, others: Passes) -> Passes:
+    """Return the longer sends of two, each way."""
+    return Passes(*(xp.maximum(one, other) for one, other in zip(some[:2], others[:2], strict=True)))
 
 
 def slow_senders(choices: StepChoices, both_sides: bool) -> list[PerPlan]:

@@ -250,6 +250,10 @@ def _selected(found: Mapping[StageChunks, T], choices: StepChoices, searched: Se
 def _even(stack: Stack, choices: StepChoices, holds: StageChunks, every_end: bool, senders: Sequence[PerPlan]) -> Cut:
     found = stages(stack, choices.pp, choices.vpp, holds, every_end, senders)
     first, last, *_ = found.slowest
+    if stack.uniform and holds.in_rounds:
+        mean, whole = first, {kind: choices.pp * count for kind, count in first.layers.items()}
+    else:
+        mean, whole = mean_stage(stack, choices, first.position), stack.totals()
     positions = [stage.position for stage in found.slowest]
 
     def of_others(values: Sequence[PerPlan], counts: Callable[[PerPlan, PerPlan], PerPlan]) -> list[PerPlan]:
@@ -270,7 +274,8 @@ def _even(stack: Stack, choices: StepChoices, holds: StageChunks, every_end: boo
         held=found.largest,
         first=first,
         last=last,
-        mean=first if stack.uniform and holds.in_rounds else mean_stage(stack, choices, first.position),
+        mean=mean,
+        whole=whole,
         largest=lambda values: functools.reduce(xp.maximum, values),
         of_earlier=lambda values: of_others(values, lambda other, position: other < position),
         of_later=lambda values: of_others(values, lambda other, position: other > position),
@@ -309,6 +314,7 @@ def _cut_at(
         first=first,
         last=last,
         mean=mean_stage(stack, choices, first.position),
+        whole=stack.totals(),
         largest=lambda values: xp.where(there, values[0], 0.0).max(axis=0),
         of_earlier=of_earlier,
         of_later=of_later,

@@ -30,20 +30,24 @@ class Passes(NamedTuple):
         """The backward without weight gradients."""
         return self.backward - self.weights
 
+    def plus(self, other: "Passes") -> "Passes":
+        """Return forwards and backwards together."""
+        return Passes(self.forward + other.forward, self.backward + other.backward)
+
 
 class Delays(NamedTuple):
     """What sends of a stage and of others delay on it, seconds."""
 
     bare_s: Any  # one microbatch on the stage without sends
     neighbour_s: Any  # the longest send between the stage and a neighbour
-    # By which what an earlier stage waits for its sends is longer than on the first chunk of this stage; None of the
+    # One microbatch on the first chunk, with the longest sends that this stage or an earlier one waits for; None of the
     # first stage.
-    waits: Passes | None
+    earlier: Passes | None
     longest_s: Any  # the longest send over an edge between this stage and the first one
 
     def earlier_s(self, first: Passes, way: int, xp: Any) -> Any:
         """Return the seconds of a pass on the first chunk, or of what takes longer on an earlier stage, or its send."""
-        return first[way] if self.waits is None else xp.maximum(first[way] + self.waits[way], self.longest_s)
+        return first[way] if self.earlier is None else xp.maximum(self.earlier[way], self.longest_s)
 
     def alternating_s(self, own: Any, mean_s: Any, behind: tuple[Any, float], xp: Any) -> Any:
         """Return the seconds by which so many microbatches of alternating passes take longer than those passes.
@@ -133,25 +137,31 @@ def one_forward_one_backward_s(pipe: PipelineView, xp: Any) -> Any:
     def through(stage: StageView) -> Any:
         own, after = stage.own, stage.after.both
         later = pipe.pp - 1.0 - stage.position
-        # The last forward comes after a backward, and then makes a round trip.
-        once = again = xp.zeros_like(own.both)
-        if stage.delays:
-            mean_s, behind = pipe.bare_s / pipe.pp, many - 1.0 - later
-            once, again = (
-                stage.delays.alternating_s(own.both, mean_s, (behind - trip, 2.0), xp) for trip in (1.0, 0.0)
-            )
         if stage.ends:
-            return whole + ((many - 1.0) * own.both + again)
+            return whole + (many - 1.0) * own.both
         few = whole + (many - 1.0) * xp.maximum(own.forward, own.backward)
-        if not stage.delays:
-            fill, drain = (xp.maximum(after - later * seconds, xp.zeros_like(seconds)) for seconds in own[:2])
-            return xp.where(many > later + 1.0, whole + (many - 1.0) * own.both + (fill + drain - after), few)
-        # Forwards of the fill are as long as those of earlier stages, backwards of the drain too.
-        there, back = (later * stage.delays.earlier_s(own, way, xp) for way in (0, 1))
-        waits = xp.maximum(after, there) + xp.maximum(once, back - after + again)
-        return xp.where(many > later + 1.0, whole + ((many - 1.0 - later) * own.both + waits), few)
+        fill, drain = (xp.maximum(after - later * seconds, xp.zeros_like(seconds)) for seconds in own[:2])
+        return xp.where(many > later + 1.0, whole + (many - 1.0) * own.both + (fill + drain - after), few)
 
-    longest = pipe.largest([through(stage) for stage in pipe.stages])
+    def others_through(stage: StageView, delays: Delays) -> Any:
+        """Return the seconds of the other microbatches on a stage that sends delay."""
+        own, after = stage.own, stage.after.both
+        later = pipe.pp - 1.0 - stage.position
+        mean_s, behind = pipe.bare_s / pipe.pp, many - 1.0 - later
+        # The last forward comes after a backward, and then makes a round trip.
+        once, again = (delays.alternating_s(own.both, mean_s, (behind - trip, 2.0), xp) for trip in (1.0, 0.0))
+        if stage.ends:
+            return (many - 1.0) * own.both + again
+        few = (many - 1.0) * xp.maximum(own.forward, own.backward)
+        # Forwards of the fill are as long as those of earlier stages, backwards of the drain too.
+        there, back = (later * delays.earlier_s(own, way, xp) for way in (0, 1))
+        waits = xp.maximum(after, there) + xp.maximum(once, back - after + again)
+        return xp.where(many > later + 1.0, (many - 1.0 - later) * own.both + waits, few)
+
+    if pipe.first.delays:
+        longest = whole + pipe.largest([others_through(stage, stage.delays) for stage in pipe.stages])
+    else:
+        longest = pipe.largest([through(stage) for stage in pipe.stages])
     slowest = rest * pipe.largest([stage.own.both for stage in pipe.stages])
     if pipe.first.delays:
         # So many of the last stages alone make a shorter round trip.
