@@ -197,7 +197,7 @@ class LayerWork:
 
     def per_key(self, leaf: Float[Array, "*of works"]) -> Float[Array, "*of keys"]:
         """Return the value of each key from the values of the works."""
-        return leaf if self.which is None else leaf[..., self.which]
+        return leaf if self.which is None else xp.take(leaf, self.which, axis=-1)
 
 
 def collective_shapes(layer: DerivedLayer) -> tuple[CollectiveShape, ...]:

@@ -56,9 +56,9 @@ def grid(*axes: np.ndarray) -> list[np.ndarray]:
 
 def cross(table: Arrays, name: str, values: np.ndarray) -> Arrays:
     """Return the table with each row repeated for each of `values`, which become the column `name`."""
-    crossed = {key: np.repeat(column, len(values)) for key, column in table.items()}
-    crossed[name] = np.tile(values, len(next(iter(table.values()))))
-    return crossed
+    alone = len(values) == 1  # as most choices are in a search of few
+    crossed = table if alone else {key: np.repeat(column, len(values)) for key, column in table.items()}
+    return crossed | {name: np.tile(values, len(next(iter(table.values()))))}
 
 
 def take(table: Arrays, where: np.ndarray | slice) -> Arrays:

@@ -1,5 +1,6 @@
 """The limits that rules compare a plan with, and the GPUs of a fast domain that its shares fill."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -102,6 +103,7 @@ def fill(num_gpus: Any, nvs_size: int) -> Any:
     return np.max(np.where(fits, divisors, 0), axis=-1)
 
 
+@functools.lru_cache(maxsize=4096)
 def fills(num_gpus: int, limits: Limits) -> tuple[int, ...]:
     """Return the GPUs of a fast domain that a job may use where shares divide their degrees, most first.
 
@@ -114,6 +116,7 @@ def fills(num_gpus: int, limits: Limits) -> tuple[int, ...]:
     return tuple(int(one) for one in fits if not any(more > one and more % one == 0 for more in fits.tolist()))
 
 
+@functools.lru_cache(maxsize=4096)
 def may_lie_unevenly(num_gpus: int, limits: Limits) -> bool:
     """Return whether consecutive ranks of some plan lie on fast domains as no divisors of its degrees do.
 
