@@ -77,6 +77,8 @@ COUNTED = {
     "gemma-4-26b-a4b": 25_233_141_760 - 30 * (4 * 2_816 + 128),  # without norms around experts, scales of routers
     "afm-4.5b": 4_619_184_640,
     "bamba-9b": 9_780_235_392,
+    "falcon-h1-0.5b": 521_411_104,
+    "olmo-1b": 1_176_764_416,
     "command-r7b": 8_028_033_024,
     "deepseek-v3.2": 671_026_419_200,
     "dots.llm1": 142_774_381_696,
