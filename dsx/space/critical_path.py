@@ -158,10 +158,8 @@ def one_forward_one_backward_s(pipe: PipelineView, xp: Any) -> Any:
         waits = xp.maximum(after, there) + xp.maximum(once, back - after + again)
         return xp.where(many > later + 1.0, (many - 1.0 - later) * own.both + waits, few)
 
-    if pipe.first.delays:
-        longest = whole + pipe.largest([others_through(stage, stage.delays) for stage in pipe.stages])
-    else:
-        longest = pipe.largest([through(stage) for stage in pipe.stages])
+    others_s = [others_through(stage, stage.delays) for stage in pipe.stages if stage.delays]
+    longest = whole + pipe.largest(others_s) if others_s else pipe.largest([through(stage) for stage in pipe.stages])
     slowest = rest * pipe.largest([stage.own.both for stage in pipe.stages])
     if pipe.first.delays:
         # So many of the last stages alone make a shorter round trip.
