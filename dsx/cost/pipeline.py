@@ -20,7 +20,7 @@ from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Layers, Stage, over_layers
 from dsx.space.codes import Searched
 from dsx.space.critical_path import AnyCut, Delays, Passes, PipelineView, StageView
-from dsx.space.schedules import SCHEDULES, Overlap
+from dsx.space.schedules import SCHEDULES, Overlap, PutOff
 from dsx.space.stage_chunks import IN_ROUNDS, StageChunks
 from dsx.space.unlike_chunks import replayed_s
 
@@ -310,6 +310,24 @@ def in_flight(index: PerPlan, choices: StepChoices | StageChoices, searched: Sea
             chunked = xp.minimum(chunked, of_chain)
             most[code] = xp.where(choices.vpp > 1.0, chunked, most[code])
     return pick(searched.schedule, choices.schedule, most)
+
+
+def put_off(position: PerPlan, choices: StepChoices, searched: Searched) -> PutOff | None:
+    """Return what stages hold while they have put off most gradients of weights; zeros for plans that put none off.
+
+    None if no schedule of a search does.
+    """
+    found = {code: of(position, choices.pp) for code in searched.schedule if (of := SCHEDULES[code].put_off)}
+    if not found:
+        return None
+    none = xp.zeros_like(position * choices.num_microbatches)
+
+    def picked(name: str) -> PerPlan:
+        counts = {code: getattr(found[code], name) if code in found else None for code in searched.schedule}
+        most = {c: none if n is None else xp.minimum(none + n, choices.num_microbatches) for c, n in counts.items()}
+        return xp.where(choices.pp > 1.0, pick(searched.schedule, choices.schedule, most), none)
+
+    return PutOff(*map(picked, PutOff._fields))
 
 
 def weight_versions(choices: StepChoices, searched: Searched) -> PerPlan | None:

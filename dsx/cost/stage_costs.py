@@ -47,7 +47,7 @@ from dsx.cost.offload import (
     weights_wait,
     with_transfers,
 )
-from dsx.cost.pipeline import in_flight, in_flight_of_embedding_and_head
+from dsx.cost.pipeline import in_flight, in_flight_of_embedding_and_head, put_off
 from dsx.cost.recompute import ByMode, Recompute, recompute_of
 from dsx.cost.reduction import LayerReduction, ReducedLayer, in_passes, layer_reduction, reduction, waits_beside
 from dsx.cost.shapes import PerGroup, PerPlan
@@ -56,6 +56,8 @@ from dsx.cost.stages import Layers, Stack, Stage, even_first, over_layers
 from dsx.graph.step import divides
 from dsx.hardware.cluster import Cluster
 from dsx.space.codes import Searched
+from dsx.space.recompute_values import NONE_CODE
+from dsx.space.schedules import PutOff
 from dsx.space.stage_chunks import IN_ROUNDS, StageChunks
 from dsx.spec.assumptions import MUON
 
@@ -94,6 +96,10 @@ class StageCosts:
         """
         saved = self._saved_bytes(stage.layers, self.choices.vpp)
         whole = saved.of_each * microbatches
+        if (waits := self._put_off(stage.position)) is not None:
+            running = xp.minimum(waits.waiting, xp.ones_like(waits.waiting))
+            recomputed, of_layer = self._recomputed_bytes(stage.layers)
+            whole = whole + waits.waiting * recomputed - running * of_layer
         held = in_flight_of_embedding_and_head(microbatches, self.choices, self.searched)
         if held is not None:
             for kinds, own in zip((self.stack.first, self.stack.last), held, strict=True):
@@ -114,7 +120,33 @@ class StageCosts:
         )
         again = holds.two_chunks(choices.pp, xp)
         in_transfer = xp.maximum(first.in_transfer, again * last.in_transfer)
-        return self._memory(stage, of_first + again * of_last, in_transfer, one)
+        whole = of_first + again * of_last
+        if (waits := self._put_off(stage.position)) is not None:
+            running = xp.minimum(waits.waiting, one)
+            parts = (self._recomputed_bytes(layers) for layers in (around.first, around.last))
+            (recomputed, of_layer), (of_last, of_last_layer) = parts
+            # Either most microbatches are held, or gradients of weights of most are put off.
+            whole = whole + running * xp.maximum(recomputed - of_layer, of_last - of_last_layer)
+            held_then = waits.held * first.of_each + waits.held_of_last * last.of_each
+            put_off_bytes = waits.waiting * recomputed + waits.waiting_of_last * of_last - running * of_layer
+            whole = xp.maximum(whole, held_then + put_off_bytes)
+        return self._memory(stage, whole, in_transfer, one)
+
+    def _put_off(self, position: PerPlan) -> PutOff | None:
+        """Return what stages hold for gradients of weights that are put off; None if nothing of it is recomputed."""
+        if self.searched.recompute == (NONE_CODE,):
+            return None
+        return put_off(position, self.choices, self.searched)
+
+    def _recomputed_bytes(self, layers: Layers) -> tuple[PerPlan, PerPlan]:
+        """Return what the backward of a microbatch recomputes of some layers, and of one of them.
+
+        That of the layer whose backward runs is part of its working memory.
+        """
+        of_kinds = zip(self.kinds, self._stash_bytes, strict=True)
+        whole = over_layers(layers, [costs.under("stash_bytes", NONE_CODE) - kept for costs, kept in of_kinds])
+        body = functools.reduce(xp.add, [layers[kind] for kind in layers if kind not in self._recompute.never])
+        return whole, whole / xp.maximum(body, xp.ones_like(body))
 
     def _memory(self, stage: Stage, saved: PerPlan, in_transfer: PerPlan | None, microbatches: PerPlan) -> Memory:
         """Return the memory of a stage's GPU; without transients if `in_transfer` is None."""

@@ -126,7 +126,7 @@ def stages(
         share = xp.floor(stack.num_body_layers / pp)
         found = [_like_all(stack, share, pp, vpp, index) for index in (none, pp - 1.0, *senders)]
         found[:2] = found[0]._replace(begins=True), found[1]._replace(ends=True)
-        return EvenStages(found[:1], found)
+        return EvenStages(found[: 2 if every_end else 1], found)
     chunks = holds.count(pp, vpp)
     counted = none if stack.divided else _embedding_counted(stack, chunks)
     chunk = xp.ceil((stack.num_body_layers + 2.0 * counted) / chunks)
@@ -152,7 +152,7 @@ def stages(
             for index in (*indices, *ends_of_runs, *indices_of_senders)
         ]
     found[:2] = found[0]._replace(begins=True), found[1]._replace(ends=holds.in_rounds)
-    return EvenStages(found[: len(indices)], found)
+    return EvenStages(found[: len(indices) + (len(ends_of_runs) if every_end else 0)], found)
 
 
 def stages_between(

@@ -15,7 +15,7 @@ on the stage of that chunk: p + 1. In ZB-V it holds 2p, as many of the far chunk
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dsx.space.critical_path import (
     AnyCut,
@@ -62,6 +62,32 @@ def _nearly_twice_as_many(ahead: Any, num_stages: Any, num_microbatches: Any) ->
     return 2.0 * num_stages - 1.0
 
 
+class PutOff(NamedTuple):
+    """What a stage holds while it has put off most gradients of weights: microbatches of its first or only chunk.
+
+    It keeps what it has recomputed of those for which only the gradients of weights are missing, which are `waiting`.
+    """
+
+    waiting: Any
+    held: Any = None  # waiting ones included; None of as many as it ever holds
+    waiting_of_last: Any = 0.0  # of its last chunk
+    held_of_last: Any = 0.0
+
+
+def _put_off_h1(position: Any, num_stages: Any) -> PutOff:
+    del num_stages
+    return PutOff(position + 1.0)
+
+
+def _put_off_h2(position: Any, num_stages: Any) -> PutOff:
+    return PutOff(position + num_stages)
+
+
+def _put_off_v(position: Any, num_stages: Any) -> PutOff:
+    """Return what a stage holds after its last forward."""
+    return PutOff(position + 1.0, num_stages, position, position)
+
+
 @dataclass(frozen=True, slots=True)
 class Overlap:
     """What a schedule hides, as passes of opposite directions run side by side."""
@@ -91,6 +117,7 @@ class Schedule:
     # measured peaks of ZB-1p are 2 to 8 % above those of 1F1B (Qi et al., arXiv 2401.10241, table 4). With it, those of
     # ZB-2p are predicted to 1 %; if later stages held fewer microbatches, as 1F1B's do, 3 to 12 % too low.
     weights_wait: bool = False
+    put_off: Callable[[Any, Any], PutOff] | None = None  # (position, p); None if weights never wait for a pass to end
     always_splits: bool = False  # whether gradients of inputs and of weights are passes of their own in every backward
     # Whether forwards follow forwards, and gradients of inputs each other, where these decide how long a step takes: a
     # send hides behind passes of its own direction.
@@ -144,6 +171,7 @@ SCHEDULES: tuple[Schedule, ...] = (
         _as_many_as_stages,
         zero_bubble_h1_s,
         weights_wait=True,
+        put_off=_put_off_h1,
         always_splits=True,
         sends_own_way=True,
         by_waves=True,
@@ -157,6 +185,7 @@ SCHEDULES: tuple[Schedule, ...] = (
         filled_s(3.0),
         exact=False,
         weights_wait=True,
+        put_off=_put_off_h2,
         always_splits=True,
         sends_own_way=True,
         aliases=("zb-2p",),
@@ -182,6 +211,7 @@ SCHEDULES: tuple[Schedule, ...] = (
         num_chunks=2,
         holds=FOLDED,
         in_flight_of_last=_of_far_chunk,
+        put_off=_put_off_v,
         always_splits=True,
         by_waves=True,
         least_microbatches=2,

@@ -120,6 +120,15 @@ def test_operands_in_8_bits_are_kept_as_priced(recompute, tmp_path):
     assert _largest_peak(tmp_path / "trace") == pytest.approx(_priced_bytes(job, plan), rel=MEMORY)
 
 
+@pytest.mark.parametrize(("schedule", "rel"), [("zb-h1", 0.02), ("zb-v", 0.01)])
+def test_a_stage_keeps_what_gradients_of_weights_wait_for(schedule, rel, tmp_path):
+    """Recomputed in full, the activations of four microbatches wait on the last of four stages."""
+    small = ["model.dimensions.v=8000", "model.layers.1.count=16"]
+    job, plan = dsx.Job("llama-3-8b", "h100-nvs8", 4, 16, 4096, set=small), f"pp=4 recompute=full schedule={schedule}"
+    dsx.trace.write(job, plan, out=tmp_path / "trace", durations=False, ranks="stages")
+    assert _largest_peak(tmp_path / "trace") == pytest.approx(_priced_bytes(job, plan), rel=rel)
+
+
 @pytest.mark.parametrize("layers", [1, 4])
 @pytest.mark.parametrize("plan", ["tp=8 microbatch_size=4", "dp=8"])
 def test_a_stage_of_few_layers_holds_what_it_is_priced_at(plan, layers, tmp_path):

@@ -247,3 +247,26 @@ def test_the_stage_of_a_chunk():
     assert [IN_ROUNDS.stage_of(chunk, 3, np) for chunk in range(7)] == [0, 1, 2, 0, 1, 2, 0]
     assert [MIRRORED.stage_of(chunk, 4, np) for chunk in range(4)] == [0, 1, 1, 0]
     assert [FOLDED.stage_of(chunk, 2, np) for chunk in range(4)] == [0, 1, 1, 0]
+
+
+@pytest.mark.parametrize("name", ["zb-h1", "zb-h2", "zb-v"])
+def test_gradients_of_weights_that_are_put_off_are_those_of_the_order(name):
+    """Counted pass by pass: of each chunk, microbatches with gradients of inputs and none of weights."""
+    (schedule,) = (one for one in SCHEDULES if one.name == name)
+    for num_stages, num_microbatches in ((2, 12), (4, 16), (7, 30)):
+        for stage, order in enumerate(schedule.passes(num_stages, num_microbatches, schedule.num_chunks)):
+            waiting, held = [0, 0], [0, 0]
+            most = (0, [], [])
+            for done in order:
+                far = done.chunk // num_stages
+                held[far] += done.kind == "forward"
+                waiting[far] += done.kind == "inputs"
+                if sum(waiting) > most[0]:
+                    most = sum(waiting), [*waiting], [*held]
+                waiting[far] -= done.kind == "weights"
+                held[far] -= done.kind == "weights"
+            _, waiting, held = most
+            found = schedule.put_off(stage, num_stages)
+            assert found.waiting + found.waiting_of_last == sum(waiting)
+            if found.held is not None and stage > 0:  # the first stage only has the pass that runs, of either chunk
+                assert [found.waiting, found.held, found.held_of_last] == [waiting[0], *held]
