@@ -32,13 +32,11 @@ SHARED = ("group_size", "group_share", "group_outer", "lying")
 
 # Registers of 512 bits where the processor has them; XLA's default is 256. The larger of two numbers is one instruction
 # if it loses a NaN that only the second one has; padding is NaN in all stages.
-# The emitter that XLA had before its fusion emitters compiles in half the time. Its code is a tenth faster with the
-# formulas of the set `default`, and a tenth slower with the few of arXiv 2410.00273.
-_COMPILER = {
-    "xla_cpu_prefer_vector_width": 512,
-    "xla_cpu_enable_fast_min_max": True,
-    "xla_cpu_use_fusion_emitters": False,
-}
+_COMPILER = {"xla_cpu_prefer_vector_width": 512, "xla_cpu_enable_fast_min_max": True}
+if jax.__version_info__ < (0, 11):
+    # The emitter that XLA had before its fusion emitters compiles in half the time. Its code is a tenth faster with the
+    # formulas of the set `default`, and a tenth slower with the few of arXiv 2410.00273.
+    _COMPILER["xla_cpu_use_fusion_emitters"] = False
 
 
 @record
