@@ -1,7 +1,8 @@
 """The fastest plans of a job."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -235,7 +236,7 @@ class BestPlans(PricedPlans):
             parts = ["\n".join(said), three_plans_text(self.answer, device, assumed)]
             fastest = "the fastest that fills its nodes" if self.faster else "the first of --top"
             tie = tie_text(self.priced, fastest)
-            chosen = selection_text(assumed.resolution, self.counts.candidates)
+            chosen = selection_text(assumed.resolution, self.counts.candidates, self.faster is not None)
         first = next(iter(shown))
         notes = (
             chosen,
@@ -259,13 +260,21 @@ class BestPlans(PricedPlans):
 
 
 def _of_roles(
-    spaces: SearchSpaces, plans: Sequence[dict[str, Any]], job: Job, roles: Sequence[str]
+    spaces: SearchSpaces,
+    plans: Sequence[dict[str, Any]],
+    job: Job,
+    roles: Sequence[str],
+    most_s: float = math.inf,
 ) -> dict[str, dict[str, Any]]:
-    """Return the plans of a search to choose from, by role, for the first `roles`; `plans` are the fastest ones."""
+    """Return the plans of a search to choose from, by role, for the first `roles`; `plans` are the fastest ones.
+
+    None takes more than `most_s` seconds, in which the fastest one is.
+    """
     if not (plans and roles):
         return {}
     wanted = wanted_by_role(plans[0]["step_time_s"], job.assumptions.resolution)
-    found = nearly_fastest(spaces, plans, wanted[: len(roles)])
+    wanted = [replace(role, most_s=min(role.most_s, most_s)) for role in wanted[: len(roles)]]
+    found = nearly_fastest(spaces, plans, wanted)
     return by_role(found, [sum(features_of(plan["plan"]).values()) for plan in found])
 
 
@@ -282,7 +291,7 @@ def _filling_nodes(
     found = fastest(filling, most).plans if filling.size else []
     if not found or found[0]["step_time_s"] > within.most_s:
         return None
-    return _of_roles(filling, found, job, roles), found
+    return _of_roles(filling, found, job, roles, within.most_s), found
 
 
 def _in_a_line(plan: Mapping[str, Any]) -> str:
@@ -419,7 +428,8 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
     left_out = found.left_out(spaces.spaces)
     with working("looking for simpler and leaner plans", watch):
         found_by_role, plans = _of_roles(spaces, answer.plans, job, roles), answer.plans
-        if any(nodes_in_part(plan["plan"], problems[0]) for plan in found_by_role.values()):
+        in_part = any(nodes_in_part(plan["plan"], problems[0]) for plan in found_by_role.values())
+        if in_part and len(roles) == len(ROLES):
             found_by_role, plans = _filling_nodes(spaces, most, job, roles, plans) or (found_by_role, plans)
     faster = None if plans is answer.plans or plans[0] == answer.plans[0] else answer.plans[0]
     why, times = ("", 0.0) if plans else why_nothing_fits(spaces, widest, fixed, limits, watch)

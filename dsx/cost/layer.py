@@ -113,8 +113,8 @@ class LayerCosts:
     group_size: PerGroup
     group_share: PerGroup  # members in one fast domain
     group_outer: tuple[PerGroup, ...] = ()  # members in a unit of each tier between the domain and the outermost one
-    # How ranks lie on the units of tiers (`dsx.space.tiers.lying`); empty if no domain cuts two axes' groups unevenly.
-    lying: tuple[Column, ...] = ()
+    # Of ranks on the units of tiers (`dsx.space.tiers.rank_placement`); empty if domains cut no two axes unevenly.
+    rank_placement: tuple[Column, ...] = ()
     tied_bytes: tuple[PerGroup, ...] = ()  # of weights shared with another layer of the model; empty if there are none
     # Of the matrices that Muon updates: their weights; once a step, the Newton-Schulz steps of all, with gathers
     # over tp; the FLOPs of these, and of the largest matrix. Empty with Adam for all weights.
@@ -162,7 +162,15 @@ class LayerCosts:
 # Fields with a value for each mode of recomputation.
 BY_MODE = ("recompute_s", "stash_bytes", "working_bytes", "scattered_bytes")
 # Fields that are tuples of arrays, some of them empty: on a network of two tiers, without a tied weight, without Muon.
-TUPLES = ("group_outer", "lying", "contended_s", "tied_bytes", "matrix_bytes", "orthogonal_s", "orthogonal_flops")
+TUPLES = (
+    "group_outer",
+    "rank_placement",
+    "contended_s",
+    "tied_bytes",
+    "matrix_bytes",
+    "orthogonal_s",
+    "orthogonal_flops",
+)
 TUPLES += ("largest_matrix_flops",)
 
 
@@ -229,7 +237,7 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
         group_size=xp.stack([ranks.members(sizes, one) for ranks in groups]),
         group_share=xp.stack([ranks.members(work.shares, one) for ranks in groups]),
         group_outer=tuple(xp.stack([ranks.members(shares, one) for ranks in groups]) for shares in work.outer),
-        lying=work.lying,
+        rank_placement=work.rank_placement,
         tied_bytes=_tied_bytes(work, groups.values()),
         **matrix_costs(work, groups.values(), {axis: _members(work, axis) for axis in sizes}, cluster, assumptions),
         contended_s=_contended_s(work, collective_s, cluster) if may_contend(cluster.network) else (),

@@ -80,9 +80,13 @@ def weight_shards(
     if searched.ep != (1,):
         # An ep group that spans several data-parallel replicas has a fraction of a rank in each.
         joint = [members.whole() for members in joint]
+    of_groups = zip(joint, axes, strict=True)
+    joint = [
+        _as_placed(group_of_both, dp_shard, members, layer.rank_placement, choices)
+        for group_of_both, members in of_groups
+    ]
     if dp_replicas is None:
-        of_groups = zip(joint, axes, strict=True)
-        return [_as_they_lie(own, dp_shard, members, layer.lying, choices) for own, members in of_groups], []
+        return joint, []
     if searched.ep == (1,):
         return joint, [dp_replicas] * len(axes)
     parts: list[tuple[Group, Group]] = []
@@ -93,21 +97,22 @@ def weight_shards(
     return [shard for shard, _ in parts], [replicas for _, replicas in parts]
 
 
-def _as_they_lie(
+def _as_placed(
     joint: Group,
     dp_ranks: Group,
     members: Group,
-    lying: Sequence[PerPlan],
+    rank_placement: Sequence[PerPlan],
     choices: StepChoices,
 ) -> Group:
     """Return the `joint` group of dp and of the `members` of other axes, where domains cut the groups of both unevenly.
 
     The ranks of a stage follow each other, so those of the group are equally far apart. The product of two groups would
-    have the worst-placed members of both at once. It counts where stages are the inner ranks, and of two chains.
+    have the worst-placed members of both at once. It counts where stages are the inner ranks, of two chains, and where
+    shards have replicas.
     """
-    if not lying:
+    if not rank_placement:
         return joint
-    even, of_replica, of_job, *units = lying
+    even, of_replica, of_job, *units = rank_placement
     for axis in ("dp", "pp"):
         degree, share = getattr(choices, axis), getattr(choices, f"{axis}_nvs")
         even = xp.where(xp.ceil(degree / share) * share == degree, even, xp.zeros_like(even))

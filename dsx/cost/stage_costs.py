@@ -91,12 +91,12 @@ class StageCosts:
     def memory(self, stage: Stage, microbatches: PerPlan, transients: bool = True) -> Memory:
         """Return the memory of a stage's GPU; it is affine in `microbatches`, the number in flight.
 
-        Without `transients`, the working memory of the largest layer and a layer that comes back from the host, it is
-        affine in the layers too, but for offloaded activations.
+        Without `transients`, the working memory of the largest layer, a layer that comes back from the host, and what
+        waits for gradients of weights, it is affine in the layers too, but for offloaded activations.
         """
         saved = self._saved_bytes(stage.layers, self.choices.vpp)
         whole = saved.of_each * microbatches
-        if (waits := self._put_off(stage.position)) is not None:
+        if transients and (waits := self._put_off(stage.position)) is not None:
             running = xp.minimum(waits.waiting, xp.ones_like(waits.waiting))
             recomputed, of_layer = self._recomputed_bytes(stage.layers)
             whole = whole + waits.waiting * recomputed - running * of_layer
@@ -124,11 +124,11 @@ class StageCosts:
         if (waits := self._put_off(stage.position)) is not None:
             running = xp.minimum(waits.waiting, one)
             parts = (self._recomputed_bytes(layers) for layers in (around.first, around.last))
-            (recomputed, of_layer), (of_last, of_last_layer) = parts
+            (recomputed, of_layer), (in_last, in_last_layer) = parts
             # Either most microbatches are held, or gradients of weights of most are put off.
-            whole = whole + running * xp.maximum(recomputed - of_layer, of_last - of_last_layer)
+            whole = whole + running * xp.maximum(recomputed - of_layer, in_last - in_last_layer)
             held_then = waits.held * first.of_each + waits.held_of_last * last.of_each
-            put_off_bytes = waits.waiting * recomputed + waits.waiting_of_last * of_last - running * of_layer
+            put_off_bytes = waits.waiting * recomputed + waits.waiting_of_last * in_last - running * of_layer
             whole = xp.maximum(whole, held_then + put_off_bytes)
         return self._memory(stage, whole, in_transfer, one)
 

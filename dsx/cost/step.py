@@ -229,11 +229,15 @@ def _cuts_at(
 
 
 def _placements(searched: Searched) -> dict[StageChunks, bool]:
-    """Return the placements of chunks under the schedules of a search, and whether closed forms need every end."""
+    """Return the placements of chunks under the schedules of a search, and whether every end of equal stages counts.
+
+    Closed forms need them, or the last of equal stages holds most.
+    """
     found: dict[StageChunks, bool] = {}
     for code in searched.schedule:
         schedule = SCHEDULES[code]
-        found[schedule.holds] = found.get(schedule.holds, False) or schedule.by_waves
+        every_end = schedule.by_waves or schedule.put_off is not None
+        found[schedule.holds] = found.get(schedule.holds, False) or every_end
     return found
 
 

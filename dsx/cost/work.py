@@ -158,8 +158,8 @@ class LayerWork:
     # By axis, members in a unit of each tier between the fast domain and the outermost one.
     outer: tuple[Mapping[str, PerKey], ...] = ()
     routings: tuple[Routing, ...] = ()  # of the tokens to experts; empty without experts
-    # How ranks lie on the units of tiers (`dsx.space.tiers.lying`); empty if no domain cuts two axes' groups unevenly.
-    lying: tuple[PerKey, ...] = ()
+    # Of ranks on the units of tiers (`dsx.space.tiers.rank_placement`); empty if domains cut no two axes unevenly.
+    rank_placement: tuple[PerKey, ...] = ()
 
     def of_keys(
         self,

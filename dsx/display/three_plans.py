@@ -100,11 +100,16 @@ def interval_text(low: float, high: float) -> str:
     return " to ".join(ends) if math.isfinite(low) and math.isfinite(high) else ""
 
 
-def selection_text(within: float | None, candidates: int) -> str:
-    """Return how the plans were chosen, in lines; `within` is the resolution of the measurements, None if unknown."""
+def selection_text(within: float | None, candidates: int, filling_nodes: bool) -> str:
+    """Return how the plans were chosen, in lines; `within` is the resolution of the measurements, None if unknown.
+
+    With `filling_nodes` they are the best of those that fill their nodes alone.
+    """
+    which = " that fill their nodes" if filling_nodes else ""
     alike = f"within {share(within, 1)} of the fastest, which measurements do not distinguish" if within else "as fast"
     return wrapped(
-        f"Of the plans {alike}, the simplest has the features that cost least to set up and to run (points of "
+        f"Of the plans{which} {alike}, the simplest has the features that cost least to set up and to run (points of "
         "data/features/costs.yaml), then the least memory, and the leanest has the least memory of all. Each is the "
-        f"best of {counted(candidates, 'candidate')} with their fastest and even cuts; --top 20 lists the fastest."
+        f"best of {'these among ' if which else ''}{counted(candidates, 'candidate')} with their fastest and even "
+        "cuts; --top 20 lists the fastest."
     )

@@ -31,7 +31,7 @@ from dsx.records import leaves as leaves_of
 from dsx.space.choices import KEY_COLUMNS
 from dsx.space.enumerate import Arrays, changes
 from dsx.space.recompute_values import NONE_CODE
-from dsx.space.tiers import key_shares, lying, may_cut_two_axes, units
+from dsx.space.tiers import key_shares, may_cut_two_axes, rank_placement, units
 from dsx.spec.conditions import ConditionsSpec
 
 # The costs of a key table: one record for each layer kind.
@@ -67,7 +67,7 @@ class _KeyBatch:
     work: LayerWork
     shares: Arrays  # {axis: [U]}
     outer: tuple[Arrays, ...]  # {axis: [U]} for each tier between fast domain and outermost tier
-    lying: tuple[np.ndarray, ...]  # [U], as in LayerWork
+    rank_placement: tuple[np.ndarray, ...]  # [U], as in LayerWork
 
     def of_keys(self, works: np.ndarray, start: int, stop: int, length: int) -> LayerWork:
         """Return the work of the keys from `start` to `stop`, which have only these `works`, padded to a length."""
@@ -77,7 +77,7 @@ class _KeyBatch:
 
         which = pad(self.which[start:stop] - self.which[start], length).astype(np.int32)
         work = self.work.of_keys(works, which, padded(self.shares), tuple(map(padded, self.outer)))
-        return replace(work, lying=tuple(pad(of_keys[start:stop], length) for of_keys in self.lying))
+        return replace(work, rank_placement=tuple(pad(of_keys[start:stop], length) for of_keys in self.rank_placement))
 
 
 def price_keys(problem: Problem, keys: Arrays) -> KeyCosts:
@@ -89,9 +89,15 @@ def price_keys(problem: Problem, keys: Arrays) -> KeyCosts:
     values = sorted({NONE_CODE, *problem.workload.searched.recompute})
     network = problem.cluster.network
     may_cut = problem.assumptions_spec.uneven_domains and may_cut_two_axes(keys, network.nvs.size)
-    lies = lying(keys, network) if may_cut else ()
+    rank_placements = rank_placement(keys, network) if may_cut else ()
     return tuple(
-        _price_kind(problem, layers, keys, modes_of(layers, [NONE_CODE] if kind in never_recomputed else values), lies)
+        _price_kind(
+            problem,
+            layers,
+            keys,
+            modes_of(layers, [NONE_CODE] if kind in never_recomputed else values),
+            rank_placements,
+        )
         for kind, layers in enumerate(zip(*problem.kinds, strict=True))
     )
 
@@ -101,7 +107,7 @@ def _price_kind(
     layers: Sequence[DerivedLayer],
     keys: Arrays,
     modes: Sequence[Codes],
-    lies: Sequence[np.ndarray],
+    rank_placements: Sequence[np.ndarray],
 ) -> LayerCosts:
     """Return the costs of one layer kind in some modes of recomputation; `layers` has its layer under each strategy."""
     conditions = of_steps(problem.assumptions.conditions, problem.workload.searched)
@@ -110,12 +116,12 @@ def _price_kind(
     priced_as = np.zeros(len(keys["strategy"]), dtype=np.int64)  # [U] position among these
     for code, layer in enumerate(layers):
         of_strategy = np.flatnonzero(keys["strategy"] == code)
-        rows, which = _distinct(problem, layer, keys, of_strategy, lies)
+        rows, which = _distinct(problem, layer, keys, of_strategy, rank_placements)
         priced_as[of_strategy] = sum(map(len, distinct)) + which
         distinct.append(rows)
     parts: list[LayerCosts] = []
     for code, (layer, rows) in enumerate(zip(layers, distinct, strict=True)):
-        batches = _batches(problem, code, layer, keys, rows, modes, sets, lies)
+        batches = _batches(problem, code, layer, keys, rows, modes, sets, rank_placements)
         if problem.num_points * len(rows) < _COMPILED:
             parts += [part for batch in batches for part in _price_on_numpy(problem, batch)]
         else:
@@ -126,7 +132,7 @@ def _price_kind(
 
 
 def _distinct(
-    problem: Problem, layer: DerivedLayer, keys: Arrays, rows: np.ndarray, lies: Sequence[np.ndarray]
+    problem: Problem, layer: DerivedLayer, keys: Arrays, rows: np.ndarray, rank_placements: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the first of the `rows` [N] for each of the costs that a layer has under them, and [N] which each row has.
 
@@ -136,7 +142,7 @@ def _distinct(
     known = {name: keys[name][rows] for name in KEY_COLUMNS}
     same = all((column == column[:1]).all() for name, column in known.items() if name not in used)
     # A share of an outer tier depends on the axes within it, and so does how ranks lie.
-    if same or problem.cluster.network.middle or lies:
+    if same or problem.cluster.network.middle or rank_placements:
         return rows, np.arange(len(rows))
     order = [*(name for name in used if name in _WORK_COLUMNS), *(name for name in used if name not in _WORK_COLUMNS)]
     # The columns as the digits of a number, exact as long as it is below 2^53.
@@ -169,7 +175,7 @@ def _batches(
     of_strategy: np.ndarray,
     modes: Sequence[Codes],
     sets: tuple[Fields, ...],
-    lies: Sequence[np.ndarray],
+    rank_placements: Sequence[np.ndarray],
 ) -> Iterator[_KeyBatch]:
     """Yield some rows of a strategy, a bounded number of works at a time."""
     works = _works({name: keys[name][of_strategy] for name in _WORK_COLUMNS if _depends(layer, name)})
@@ -180,7 +186,7 @@ def _batches(
         work = replace(work, lacked=sets)
         shares = {axis: keys[f"{axis}_nvs"][rows].astype(np.float64) for axis in work.shares}
         outer = outer_shares(problem, code, keys, rows, tuple(work.shares))
-        yield _KeyBatch(which, work, shares, outer, tuple(of_keys[rows] for of_keys in lies))
+        yield _KeyBatch(which, work, shares, outer, tuple(of_keys[rows] for of_keys in rank_placements))
 
 
 def outer_shares(

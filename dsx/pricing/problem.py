@@ -1,7 +1,6 @@
 """A problem: a model on a cluster under an assumption set, for one or more strategies."""
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -148,8 +147,9 @@ class Problem:
 
     @property
     def node_size(self) -> int:
-        """The GPUs of a node that are in one fast domain; they divide those of the domain."""
-        return math.gcd(int(self.cluster.node.gpus), self.nvs_size)
+        """The GPUs of a node where nodes fill a fast domain; else 1, as a domain does not say which nodes it takes."""
+        node = int(self.cluster.node.gpus)
+        return 1 if self.nvs_size % node else node
 
     def check_sizes(self, num_gpus: Sequence[int]) -> None:
         """Raise SpecError for a job that is larger than the cluster, if the cluster has a size."""

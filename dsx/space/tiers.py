@@ -59,12 +59,12 @@ def replica_of(keys: Columns) -> Replica:
     return Replica(math.prod(keys[axis] for axis in REPLICA_AXES), shares, even)
 
 
-def lying(keys: Columns, network: "Network") -> tuple[np.ndarray, ...]:
-    """Return how the ranks of shard keys lie on the units of tiers, as [U] floats.
+def rank_placement(keys: Columns, network: "Network") -> tuple[np.ndarray, ...]:
+    """Return what the placement of the ranks of shard keys on the units of tiers has in common, as [U] floats.
 
-    They are: 1.0 where shares divide the degrees of all axes, else 0.0; the GPUs of a fast domain that uneven groups
-    fill if it has members of one stage and one replica alone; those that others fill; and for each tier between the
-    domain and the outermost one, the domains of a unit.
+    In order: 1.0 where shares divide the degrees of all axes, else 0.0; how many GPUs of a fast domain uneven groups
+    fill, where it has ranks of one stage and one replica alone, and where it has ranks of several; and for each tier
+    between the domain and the outermost one, the domains of a unit.
     """
     _, share, even = replica_of(keys)
     in_a_row = consecutive(*({axis: keys[f"{axis}{part}"] for axis in REPLICA_AXES} for part in ("", "_nvs")))
@@ -74,18 +74,24 @@ def lying(keys: Columns, network: "Network") -> tuple[np.ndarray, ...]:
 
 
 def may_cut_two_axes(keys: Columns, size: int) -> bool:
-    """Return whether domains of `size` GPUs may cut groups of cp, and unevenly, together with the replicas' groups.
+    """Return whether domains of `size` GPUs may cut groups of axes of a replica, and those of the replicas, unevenly.
 
-    They do not where the ranks inside a cp group divide a domain, and a domain divides those of the group.
+    They do not where the ranks inside a group that is cut divide a domain, and a domain divides those of the group.
     """
-    inside = keys["tp"] * keys["tp2"]
-    chained = (size % inside == 0) & (inside * keys["cp"] % size == 0)
     in_order = rank_order_shares({axis: keys[axis] for axis in REPLICA_AXES}, size)
-    laid: Any = True
+    inside: Any = 1
+    cut: Any = False
+    chained: Any = True
+    ordered: Any = True
     for axis in REPLICA_AXES:
-        laid = laid & (keys[f"{axis}_nvs"] == in_order[axis])
+        here = keys[f"{axis}_nvs"] < keys[axis]
+        around = inside * keys[axis]
+        cut = cut | here
+        chained = chained & (~here | ((size % inside == 0) & (around % size == 0)))
+        ordered = ordered & (keys[f"{axis}_nvs"] == in_order[axis])
+        inside = around
     _, _, even = replica_of(keys)
-    return bool(np.any((keys["cp_nvs"] < keys["cp"]) & (~even | (laid & ~chained))))
+    return bool(np.any(cut & (~even | (ordered & ~chained))))
 
 
 def key_shares(keys: Columns, unit: Any, expert_axes: Collection[str]) -> dict[str, Any]:

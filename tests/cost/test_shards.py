@@ -13,7 +13,7 @@ from dsx.cost.shards import dp_groups, weight_shards
 from dsx.hardware.network import Network, Tier
 from dsx.space.codes import Searched
 from dsx.space.domain_fill import nearest_share, rank_order_shares, units_spanned, used_of_domain
-from dsx.space.tiers import lying, may_cut_two_axes
+from dsx.space.tiers import may_cut_two_axes, rank_placement
 
 
 def sharded(replicas, stage=1, layer=None, **changes):
@@ -201,7 +201,9 @@ def of_cp_and_dp(keys, on, order):
     made = choices(**numbers, num_gpus=float(world), order=float(order))
     floats = {name: [keys[name].astype(float)] for name in ("cp", "cp_nvs")}
     layer = layer_costs(group_size=floats["cp"], group_share=floats["cp_nvs"])
-    shards, _ = weight_shards(replace(layer, lying=lying(keys, on)), *dp_groups(made, Searched()), made, Searched())
+    shards, _ = weight_shards(
+        replace(layer, rank_placement=rank_placement(keys, on)), *dp_groups(made, Searched()), made, Searched()
+    )
     return shards[0]
 
 

@@ -10,6 +10,7 @@ from laws.spaces import (
     SETS,
     assert_rows_equal,
     candidates_of,
+    hardware,
     on,
     priced,
     problem_of,
@@ -28,13 +29,16 @@ from dsx.pricing.row_costs import Rows, price_rows, step_choices
 from dsx.pricing.rows import cost_columns
 from dsx.search.blockwise import hot, minima, tiles, top_plans
 from dsx.search.dispatch import search_of
+from dsx.search.space import Space
+from dsx.space.enumerate import take
+from dsx.space.tiers import may_cut_two_axes
 
 REL = 1e-13
 
 
 def leaves(table):
     # There are two tiers.
-    assert all(getattr(table, name) == () for name in TUPLES if name not in ("tied_bytes", "lying"))
+    assert all(getattr(table, name) == () for name in TUPLES if name not in ("tied_bytes", "rank_placement"))
     return {name: getattr(table, name) for name in records.leaves(LayerCosts) if name not in (*TUPLES, "without")}
 
 
@@ -156,3 +160,31 @@ def test_the_best_are_priced_in_float64(assumptions, precision):
     assert not found.pop("reject").any()
     assert not found.pop("point").any()
     assert_rows_equal(found, {n: c[back] for n, c in rows.items()}, REL)
+
+
+@pytest.mark.parametrize(("gpus", "size"), [(12, 8), (24, 6)])
+def test_plans_of_keys_that_no_domain_cuts_unevenly_cost_the_same_beside_those_of_others(gpus, size):
+    problem = on(problem_of("default"), hardware(fast_size=size, hbm_capacity=1e13))
+    space = Space(problem, [gpus], [2 * gpus])
+    keys = space.keys
+    cut = np.array([may_cut_two_axes(take(keys, slice(at, at + 1)), size) for at in range(len(keys["tp"]))])
+    positions, choices = candidates_of(space)
+    whole = price_rows(problem, price_keys(problem, keys), Rows(np.zeros_like(positions), positions, choices))
+    (rows,) = np.nonzero(~cut[positions])
+    own = (np.cumsum(~cut) - 1)[positions[rows]]
+    part = Rows(np.zeros_like(own), own, {name: column[rows] for name, column in choices.items()})
+    alone = price_rows(problem, price_keys(problem, take(keys, np.flatnonzero(~cut))), part)
+    assert cut.any()
+    assert len(rows) > 100
+    np.testing.assert_allclose(alone.step_time_s, whole.step_time_s[rows], rtol=REL)
+
+
+def test_a_plan_without_replicas_of_shards_costs_the_same_in_any_search():
+    """Domains of 8 cut the groups of cp and of dp."""
+    one = on(problem_of("default"), hardware(hbm_capacity=1e13))
+    several = one.searching({"zero_replicas": [1, 2]})
+    space = Space(one, [12], [24])
+    positions, choices = candidates_of(space)
+    rows = Rows(np.zeros_like(positions), positions, choices)
+    first, second = (price_rows(problem, price_keys(problem, space.keys), rows) for problem in (one, several))
+    np.testing.assert_allclose(first.step_time_s, second.step_time_s, rtol=REL)

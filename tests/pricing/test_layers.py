@@ -21,7 +21,7 @@ OF_GROUPS = ("weight_bytes", "group_size", "group_share")
 
 def leaves(table):
     # There are two tiers.
-    assert all(getattr(table, name) == () for name in TUPLES if name not in ("tied_bytes", "lying"))
+    assert all(getattr(table, name) == () for name in TUPLES if name not in ("tied_bytes", "rank_placement"))
     names = [name for name in LayerCosts.__dataclass_fields__ if name not in (*TUPLES, "modes", "without", "lacked")]
     return {name: np.asarray(getattr(table, name)) for name in names}
 

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from laws.spaces import SYSTEM
+from laws.spaces import SYSTEM, USUAL
 from validation.cases import cluster_spec
 
 from dsx.cost.cut_bounds import least_passes_s
@@ -144,3 +144,18 @@ def test_a_probe_leaves_no_row_out_that_is_as_fast_as_the_limit(layers):
     assert set(np.flatnonzero(fits)) <= set(here)
     within = fits[here]
     assert (tight[within] <= step_s[here][within] * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize("schedule", ["zb-h1", "zb-h2", "zb-v"])
+@pytest.mark.parametrize("layers", ["ends", "two kinds"])
+def test_what_waits_for_gradients_of_weights_is_not_part_of_a_bound(schedule, layers):
+    """It grows with the position of a stage; a bound of memory has the mean stage at the last position."""
+    opened = {**USUAL, "recompute": ["full"], "vpp": [1, 2], "schedule": [schedule]}
+    problem = problem_of(layers, "even", capacity=1e13).searching(opened)
+    space = Space(problem, [16], [64], opened)
+    source = PricedSpace(problem, space, price_keys(problem, space.keys), "float64")
+    rows = bounded.rows_at(source, np.arange(space.size))
+    rows = rows.take(np.flatnonzero(rows.choices["pp"] > 1))
+    assert len(rows.positions) > 20
+    least = np.asarray(bounded.bounds_of(source, rows).peak_bytes)
+    assert (least <= source.priced_rows(rows)["peak_bytes"] * (1 + 1e-12)).all()
