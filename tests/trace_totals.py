@@ -84,8 +84,8 @@ class Priced:
                 sum(layer.number(weights[index].bytes) for index in members if weights[index].tied or every)
                 for every in (True, False)
             )
-            # A single stage has both layers of a tied weight, and does once what a step does once.
-            once = whole - (tied if plan["pp"] == 1 else 0)
+            # A stage with both layers of a tied weight does once what a step does once.
+            once = whole - (tied if plan["pp"] == 1 or not self.holds.in_rounds else 0)
             yield whole, once, holders // replicas, replicas
 
     def _of_weights(self, layer):

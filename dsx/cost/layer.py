@@ -289,6 +289,9 @@ def _passes(
     weights_s = of_weights.seconds(work, (compute + memory)[BACKWARD], late)
     launched_s = assumptions.dispatch_latency * work.per_key(of_weights.launches)
     inputs_s = xp.maximum(busy_backward - weights_s, issued_s - launched_s)
+    # By what each part runs longer than it is issued; in a whole backward one part makes good what the other one lacks.
+    inputs_over_s, weights_over_s = busy_backward - weights_s - (issued_s - launched_s), weights_s - launched_s
+    made_good_s = xp.maximum(xp.minimum(inputs_over_s, -weights_over_s), xp.minimum(-inputs_over_s, weights_over_s))
     stall_s = (forward_s - busy_forward) + (backward_s - busy_backward)
 
     def recomputed(mode: Mode) -> PerKey:
@@ -304,7 +307,7 @@ def _passes(
         backward_s=backward_s,
         recompute_s=xp.stack([recomputed(mode) for mode in work.modes]),
         weight_gradient_s=backward_s - inputs_s,
-        split_s=inputs_s + xp.maximum(weights_s, launched_s) - backward_s,
+        split_s=xp.maximum(made_good_s, nothing),
         compute_s=work.per_key(compute.sum(axis=(0, 1))) + stall_s,
         **{name: added(FORWARD, name) + added(BACKWARD, name) for name in _COLUMNS},
     )
