@@ -48,8 +48,10 @@ def tie_text(plans: Sequence[Priced], fastest: str) -> str:
     first, least = plans[0]["step_time_s"], min(plan["step_time_s"] for plan in plans)
     if first <= least:
         return ""
+    more = 100 * (first / least - 1)
+    by = f"{more:.2g}" if more >= 0.01 else "less than 0.01"
     return (
-        f"The fastest is one of a tie: it takes {100 * (first / least - 1):.2g} % more than {fastest}, below "
+        f"The fastest is one of a tie: it takes {by} % more than {fastest}, below "
         f"the {share(TIED, 1, 1)} that count as equal, and its features cost least of these."
     )
 
