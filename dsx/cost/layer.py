@@ -284,12 +284,12 @@ def _passes(
     forward_s = xp.maximum(busy_forward, _issue_s(work, FORWARD, every, every, assumptions))
     issued_s = _issue_s(work, BACKWARD, every, every, assumptions)
     backward_s = xp.maximum(busy_backward, issued_s)
-    # The gradients of inputs alone: their part of the kernels and of the issuing, and all exposed collectives. Where
-    # gradients of weights are a pass of their own, faster ones of inputs leave no more to them.
+    # The gradients of inputs alone: their part of the kernels and of the issuing, and all exposed collectives.
     weights_s = of_weights.seconds(work, (compute + memory)[BACKWARD], late)
     launched_s = assumptions.dispatch_latency * work.per_key(of_weights.launches)
     inputs_s = xp.maximum(busy_backward - weights_s, issued_s - launched_s)
-    # By what each part runs longer than it is issued; in a whole backward one part makes good what the other one lacks.
+    # By how much each part runs longer than the host issues it. In one pass, a part that runs longer makes good the
+    # stall of the other one; in two passes it does not.
     inputs_over_s, weights_over_s = busy_backward - weights_s - (issued_s - launched_s), weights_s - launched_s
     made_good_s = xp.maximum(xp.minimum(inputs_over_s, -weights_over_s), xp.minimum(-inputs_over_s, weights_over_s))
     stall_s = (forward_s - busy_forward) + (backward_s - busy_backward)
