@@ -123,6 +123,25 @@ def drawn_pipeline(seed, overlaps, nic=50, schedules=("1f1b",)):
     return _legal(job, "1d", settings)
 
 
+def drawn_uneven(seed, overlaps, schedule):
+    """Return the job, the strategy and the plan of a seed, with cp groups that the edge of a domain of 8 cuts.
+
+    Shards have replicas, unless the schedule runs two chains, where only some have. Sequences are long.
+    """
+    rng = random.Random(seed)
+    degrees = {"tp": rng.choice([1, 1, 2]), "cp": rng.choice([3, 5, 7]), "dp": rng.choice([2, 4, 6])}
+    degrees["pp"] = 2 if schedule == "dualpipe" else rng.choice([1, 1, 2])
+    settings = {**degrees, "schedule": schedule}
+    if schedule != "dualpipe" or rng.random() < 0.5:
+        settings["zero_replicas"] = rng.choice([2, degrees["dp"]])
+    if degrees["pp"] > 1 and rng.random() < 0.5:
+        settings["order"] = "tp-cp-ep-pp-dp"
+    gpus, batch = math.prod(degrees.values()), 8 * degrees["dp"]
+    length = 4096 * degrees["tp"] * degrees["cp"]
+    changes = ["model.dimensions.v=32000", "model.layers.1.count=4", *settings_of(overlaps, rng)]
+    return _legal(dsx.Job("llama-3-8b", "h100-nvs8", gpus, batch, length, set=changes), "2d-ring", settings)
+
+
 def _legal(job, strategy, settings):
     plan = " ".join(f"{name}={value}" for name, value in settings.items() if value not in (1, "none"))
     try:

@@ -8,7 +8,9 @@ Zhang et al., MiCS, 2022, section 3.2). ZeRO stage 0 divides nothing, so it has 
 
 A schedule that runs two chains of stages (`dsx.space.stage_chunks`) has each weight on two stages, so on twice as many
 ranks; those of the second chain share a domain, or a unit of a tier, with those of the first one if all stages do and
-shards have no replicas.
+shards have no replicas. With an even number of replicas a shard group has one chain, else as much of both.
+
+Where domains cut the stages of replicas unevenly, ranks are counted as they are numbered, one axis after the other.
 
 The e ranks that hold the same experts (ep nests in the other axes) are fewer than d times the axes of a data-parallel
 replica. r divides them too, into shard groups of e/r. Of the r replicas of a shard of experts, as many share a domain
@@ -26,8 +28,9 @@ from dsx.cost.choices import StepChoices, pick
 from dsx.cost.groups import Group, group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.shapes import PerPlan
+from dsx.records import Array, Bool
 from dsx.space.codes import Searched
-from dsx.space.domain_fill import share_of_integers
+from dsx.space.domain_fill import Runs, share_of_runs
 from dsx.space.schedules import SCHEDULES
 
 
@@ -80,54 +83,83 @@ def weight_shards(
     if searched.ep != (1,):
         # An ep group that spans several data-parallel replicas has a fraction of a rank in each.
         joint = [members.whole() for members in joint]
-    of_groups = zip(joint, axes, strict=True)
-    joint = [
-        _as_placed(group_of_both, dp_shard, members, layer.rank_placement, choices)
-        for group_of_both, members in of_groups
-    ]
+    if layer.rank_placement:
+        runs = [_shard_runs(both, dp_shard, choices) for both in joint]
+        joint = [
+            _as_placed(both, lying, layer.rank_placement, choices) for both, lying in zip(joint, runs, strict=True)
+        ]
     if dp_replicas is None:
         return joint, []
+    replicas = dp_replicas
+    if layer.rank_placement:
+        replicas = _as_placed(dp_replicas, _replica_runs(dp_shard, dp_replicas, choices), layer.rank_placement, choices)
     if searched.ep == (1,):
-        return joint, [dp_replicas] * len(axes)
+        return joint, [replicas] * len(axes)
     parts: list[tuple[Group, Group]] = []
     for members, shards in zip(axes, joint, strict=True):
         holders = dp_shard.times(dp_replicas).times(members).whole()
         # A plan that breaks the rules may have more replicas than holders.
-        parts.append(_split(holders, shards, dp_replicas, xp.minimum(dp_replicas.size, holders.size)))
+        parts.append(_split(holders, shards, replicas, xp.minimum(replicas.size, holders.size)))
     return [shard for shard, _ in parts], [replicas for _, replicas in parts]
 
 
-def _as_placed(
-    joint: Group,
-    dp_ranks: Group,
-    members: Group,
-    rank_placement: Sequence[PerPlan],
-    choices: StepChoices,
-) -> Group:
-    """Return the `joint` group of dp and of the `members` of other axes, where domains cut the groups of both unevenly.
+def _shard_runs(joint: Group, dp_ranks: Group, choices: StepChoices) -> Runs:
+    """Return how the ranks of the shard groups `joint`, of `dp_ranks` and other axes, are numbered.
 
-    The ranks of a stage follow each other, so those of the group are equally far apart. The product of two groups would
-    have the worst-placed members of both at once. It counts where stages are the inner ranks, of two chains, and where
-    shards have replicas.
+    In each chain they are one run, or one for each replica where other stages come between two replicas. Two stages
+    are one run of both chains, unless a shard group has a part of the replicas of each, in the order that numbers
+    replicas first.
     """
-    if not rank_placement:
-        return joint
+    own = _gcd(dp_ranks.size, choices.dp)  # replicas of one chain
+    chains, members = dp_ranks.size / own, joint.size / dp_ranks.size
+    adjacent = _replicas_adjacent(choices)
+    paired = (chains == 2.0) & (choices.pp == 2.0) & (~adjacent | (own == choices.dp))
+    one_run = adjacent | paired
+    chains, own = xp.where(paired, 1.0, chains), xp.where(paired, chains * own, own)
+    in_run = xp.where(one_run, own, xp.ones_like(own))
+    apart = _stage_ranks(choices) * xp.where(one_run, own, choices.pp)
+    return Runs(members * in_run, _stage_ranks(choices) / members, own / in_run, apart, chains)
+
+
+def _replica_runs(dp_ranks: Group, dp_replicas: Group, choices: StepChoices) -> Runs:
+    """Return how the ranks of the replica groups of shard groups of `dp_ranks` are numbered: one run in each chain.
+
+    Those of two stages follow each other in the order that numbers replicas first.
+    """
+    own, adjacent = _gcd(dp_ranks.size, choices.dp), _replicas_adjacent(choices)
+    chains = xp.where(adjacent & (choices.pp == 2.0), 1.0, own * dp_replicas.size / choices.dp)
+    members = dp_replicas.size / chains
+    stride = _stage_ranks(choices) * own * xp.where(adjacent, 1.0, choices.pp)
+    return Runs(members, stride, xp.ones_like(members), members * stride, chains)
+
+
+def _stage_ranks(choices: StepChoices) -> PerPlan:
+    """Return the ranks of a stage of a replica."""
+    return choices.num_gpus / (choices.pp * choices.dp)
+
+
+def _replicas_adjacent(choices: StepChoices) -> Bool[Array, "*#plans"]:
+    """Return whether no other stage comes between two replicas of a stage."""
+    return (choices.pp == 1.0) | (choices.order == 0.0)
+
+
+def _as_placed(members: Group, runs: Runs, rank_placement: Sequence[PerPlan], choices: StepChoices) -> Group:
+    """Return the groups `members`; where domains cut the stages of replicas unevenly, as their ranks lie in `runs`.
+
+    The product of groups over several axes would have the worst-placed members of all of them at once.
+    """
     even, of_replica, of_job, *units = rank_placement
     for axis in ("dp", "pp"):
         degree, share = getattr(choices, axis), getattr(choices, f"{axis}_nvs")
         even = xp.where(xp.ceil(degree / share) * share == degree, even, xp.zeros_like(even))
-    one_stage = choices.pp == 1.0
-    in_a_row = (one_stage | (choices.order == 0.0)) & (dp_ranks.size == choices.dp)
-    cut = (even == 0.0) & in_a_row & (dp_ranks.domains > 1.0) & (members.domains > 1.0)
+    cut = (even == 0.0) & (of_replica != _stage_ranks(choices))
     domain = xp.where(choices.dp_nvs * choices.pp_nvs == 1.0, of_replica, of_job)
-    stride = choices.num_gpus / (choices.pp * joint.size)
     shares: list[PerPlan] = []
     for domains in (xp.ones_like(domain), *units):
-        floats = xp.broadcast_arrays(joint.size, stride, domain * domains)
-        size, apart, unit = (xp.round(value).astype(np.int32) for value in floats)
-        alone = xp.broadcast_to(one_stage, size.shape)
-        shares.append(share_of_integers(size, apart, unit, alone, xp).astype(floats[0].dtype))
-    return jax.tree.map(functools.partial(xp.where, cut), group(joint.size, *shares), joint)
+        floats = xp.broadcast_arrays(*runs, choices.num_gpus, domain * domains)
+        *where, world, unit = (xp.maximum(xp.round(value), 1.0).astype(np.int32) for value in floats)
+        shares.append(share_of_runs(Runs(*where), world, unit, xp).astype(floats[0].dtype))
+    return jax.tree.map(functools.partial(xp.where, cut), group(members.size, *shares), members)
 
 
 def _split(holders: Group, shards: Group, dp_replicas: Group, count: PerPlan) -> tuple[Group, Group]:

@@ -33,23 +33,68 @@ def laid_share(degree: Any, stride: Any, unit: Any, alone: Any) -> Any:
     """
     degree, stride, unit = (np.asarray(value, dtype=np.int64) for value in (degree, stride, unit))
     degree, stride, unit, alone = np.broadcast_arrays(degree, stride, unit, alone)
-    return share_of_integers(degree, stride, unit, alone, np)
+    crossed, least = _laid(degree, stride, unit, np.where(alone, 1, _MANY), np)
+    return np.where(crossed == 1, degree, nearest_share(degree, crossed, least, unit // stride))
 
 
-def share_of_integers(degree: Any, stride: Any, unit: Any, alone: Any, xp: Any) -> Any:
-    """Return what `laid_share` does, of arrays of one shape; `xp` has the array operations, NumPy's or JAX's."""
-    span = degree * stride
-    step = xp.gcd(span, unit)  # groups begin at multiples of it in a unit
-    latest = xp.where(alone, stride, unit - step + xp.minimum(stride, step)) - 1
-    crossed = (latest + span - stride) // unit + 1
-    end = (span - stride) % unit
-    one = xp.ones_like(degree)
-    least_alone = xp.where(end + stride > unit, one, end // stride + 1)
-    least = xp.where(alone, least_alone, xp.maximum(step // stride, one))
-    apart = stride >= unit
-    crossed, least = xp.where(apart, degree, crossed), xp.where(apart, one, least)
-    share = nearest_share(degree, crossed, least, unit // stride, xp)
-    return xp.where((unit % span == 0) | (crossed == 1), degree, share)
+class Runs(NamedTuple):
+    """Groups of `copies` far from each other, each of `runs` runs of `members` ranks: whole numbers or arrays."""
+
+    members: Any
+    stride: Any  # ranks from one member of a run to the next
+    runs: Any
+    apart: Any  # ranks from one run to the next
+    copies: Any
+
+
+def share_of_runs(groups: Runs, world: Any, unit: Any, xp: Any) -> Any:
+    """Return the share of groups of a job of `world` ranks in units of `unit` consecutive ranks, as `laid_share` does.
+
+    Arrays of integers of one shape; `xp` has the array operations, NumPy's or JAX's.
+    """
+    members, stride, runs, apart, copies = groups
+    crossed, least = _laid(members, stride, unit, world // (members * stride), xp)
+    runs_crossed, runs_least = _laid(runs, apart, unit, world // (runs * apart), xp)
+    # All units between the first and the last member of a copy, for runs that are less than a unit apart.
+    latest = _latest(members * stride, stride, unit, xp)
+    between = (latest + (runs - 1) * apart + (members - 1) * stride) // unit + 1
+    crossed = xp.minimum(copies * xp.minimum(crossed * runs_crossed, between), -(-world // unit))
+    size, least = members * runs * copies, least * runs_least
+    most = xp.minimum(xp.minimum(unit // stride, members) * xp.maximum(unit // apart, 1), size - (crossed - 1) * least)
+    return xp.where(crossed == 1, size, nearest_share(size, crossed, least, most, xp))
+
+
+_FEW = 4  # groups that follow each other are counted one by one; more of them may begin at any multiple in a unit
+_MANY = _FEW + 1
+
+
+def _laid(degree: Any, stride: Any, unit: Any, groups: Any, xp: Any) -> tuple[Any, Any]:
+    """Return how many units a group of an axis spans, the most of any, and the members in the one with the fewest.
+
+    `groups` follow each other, each time as many interleaved ones as a stride has ranks.
+    """
+    span, one = degree * stride, xp.ones_like(degree)
+    crossed = (_latest(span, stride, unit, xp) + span - stride) // unit + 1
+    least = xp.maximum(xp.gcd(span, unit) // stride, one)
+    most_crossed, fewest = one, degree
+    for number in range(_FEW):
+        begin = number * span % unit
+        over = (xp.minimum(begin + stride, unit) - 1 + span - stride) // unit + 1
+        end = (begin + span - stride) % unit
+        last = xp.where(end + stride > unit, one, end // stride + 1)
+        inside = xp.where(over == 1, degree, xp.minimum(last, xp.maximum((unit - begin) // stride, one)))
+        there = groups > number
+        most_crossed = xp.where(there, xp.maximum(most_crossed, over), most_crossed)
+        fewest = xp.where(there, xp.minimum(fewest, inside), fewest)
+    few = groups <= _FEW
+    crossed, least = xp.where(few, most_crossed, crossed), xp.where(few, fewest, least)
+    return xp.where(stride >= unit, degree, crossed), xp.where(stride >= unit, one, least)
+
+
+def _latest(span: Any, stride: Any, unit: Any, xp: Any) -> Any:
+    """Return the last place in a unit where a group of `span` ranks begins, if any number of them follow each other."""
+    step = xp.gcd(span, unit)  # they begin at multiples of it
+    return unit - step + xp.minimum(stride, step) - 1
 
 
 def nearest_share(degree: Any, crossed: Any, least: Any, most: Any, xp: Any = np) -> Any:

@@ -4,6 +4,7 @@ import itertools
 import math
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 from cost.records import WORKLOAD, choices, layer_costs
@@ -12,8 +13,12 @@ from cost.test_step import GATHER, close, cost
 from dsx.cost.shards import dp_groups, weight_shards
 from dsx.hardware.network import Network, Tier
 from dsx.space.codes import Searched
+from dsx.space.divisors import divisors
 from dsx.space.domain_fill import nearest_share, rank_order_shares, units_spanned, used_of_domain
+from dsx.space.ranks import rank_grid
+from dsx.space.schedules import SCHEDULES
 from dsx.space.tiers import may_cut_two_axes, rank_placement
+from dsx.space.zero_groups import zero_groups
 
 
 def sharded(replicas, stage=1, layer=None, **changes):
@@ -151,60 +156,83 @@ def test_without_replicas_the_shard_group_is_all_of_dp():
 DEGREES = [*itertools.product((1, 2, 3), (2, 3, 5, 6, 12), (2, 3, 4, 5, 7), (1, 2))]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("size", [4, 6, 8])
+@pytest.mark.parametrize("chains", [1, 2])
 @pytest.mark.parametrize("order", [0, 1])
-def test_ranks_over_dp_and_cp_lie_as_they_are_numbered(size, order):
-    """Counted rank by rank: the group spans as many domains as its worst-placed one, with as few members in one."""
-    joint = 0
+def test_ranks_over_dp_and_cp_lie_as_they_are_numbered(size, chains, order):
+    """Counted rank by rank: no group spans more domains than the priced one, or has fewer members in one."""
+    exact = joint = 0
     for tp, cp, dp, pp in DEGREES:
         world = tp * cp * dp * pp
         degrees = {"tp": tp, "tp2": 1, "cp": cp} | ({"dp": dp, "pp": pp} if order == 0 else {"pp": pp, "dp": dp})
         shares = {axis: int(share) for axis, share in rank_order_shares(degrees, size, world).items()}
         used = used_of_domain(degrees, shares, size)
-        if world <= size or used is None:
+        if world <= size or used is None or pp % chains:
             continue
-        keys = {name: np.array([value]) for name, value in columns_of(degrees, shares).items()}
-        if not may_cut_two_axes(keys, size):
+        columns = columns_of(degrees, shares)
+        if not may_cut_two_axes({name: np.array([value]) for name, value in columns.items()}, size):
             continue
-        found = of_cp_and_dp(keys, network(size), order)
-        inner = (pp, dp) if order == 0 else (dp, pp)
-        by_axes = np.arange(world).reshape(*inner, cp, tp)
-        by_axes = by_axes if order == 0 else np.swapaxes(by_axes, 0, 1)
-        groups = np.moveaxis(by_axes, 3, 1).reshape(pp * tp, dp * cp)
-        counts = [np.unique(group // used, return_counts=True)[1] for group in groups]
-        crossed, least = max(map(len, counts)), min(each.min() for each in counts)
-        assert found.domains >= crossed
-        assert found.share <= least
-        if pp == 1:
-            whole = (np.array(value) for value in (dp * cp, crossed, least, used // tp))
-            over, rest = units_spanned(dp * cp, nearest_share(*whole))
-            assert (found.domains, found.share) == (over, rest)
-            joint += shares["cp"] < cp and shares["dp"] < dp
+        if all(degrees[axis] % shares[axis] == 0 for axis in degrees):
+            continue
+        grid = rank_grid(columns | {"order": order, "ep": 1, "ep_nvs": 1}, size)
+        for replicas in divisors(dp).tolist():
+            members = zero_groups(grid, ("dp", "cp"), replicas, chains=chains)
+            for found, groups in zip(of_cp_and_dp(columns, size, order, replicas, chains), members, strict=True):
+                counts = [np.unique(group // used, return_counts=True)[1] for group in groups]
+                crossed, least = max(map(len, counts)), min(each.min() for each in counts)
+                assert found.size == groups.shape[1]
+                assert found.domains >= crossed
+                assert found.share <= least
+                if pp == chains and (replicas == 1 or (chains == 1 and replicas <= 4)):
+                    most = min(max(each.max() for each in counts), found.size - (crossed - 1) * least)
+                    share = nearest_share(*map(np.array, (found.size, crossed, least, most)))
+                    assert (found.domains, found.share) == units_spanned(found.size, share)
+                    exact += 1
+                    joint += shares["cp"] < cp and shares["dp"] < dp
+    assert exact > 20
     assert joint > 10
 
 
-def test_a_domain_that_cuts_groups_of_cp():
-    """Twelve ranks in domains of eight, cp=3 inside dp=4: eight ranks in one, four in the other."""
-    keys = columns_of({"tp": 1, "tp2": 1, "cp": 3, "dp": 4, "pp": 1}, {"tp": 1, "tp2": 1, "cp": 2, "dp": 3, "pp": 1})
-    found = of_cp_and_dp({name: np.array([value]) for name, value in keys.items()}, network(8), 0)
-    assert (float(found.size[0]), float(found.domains[0]), float(found.share[0])) == (12.0, 2.0, 4.0)
+@pytest.mark.parametrize(
+    ("dp", "dp_nvs", "pp", "replicas", "shard", "among"),
+    [
+        (4, 3, 1, 1, (12, 2, 4), (1, 1, 1)),  # eight ranks in one domain, four in the other
+        (4, 3, 1, 2, (6, 2, 2), (2, 2, 1)),  # ranks 0 to 5, and 6 to 11 of which two are in the first domain
+        (4, 3, 2, 1, (24, 3, 8), (1, 1, 1)),  # two chains: both stages
+        (4, 3, 2, 2, (12, 2, 4), (2, 2, 1)),  # each chain is a shard group
+    ],
+)
+def test_a_domain_that_cuts_groups_of_cp(dp, dp_nvs, pp, replicas, shard, among):
+    """Domains of eight, cp=3 inside dp=4."""
+    degrees = {"tp": 1, "tp2": 1, "cp": 3, "dp": dp, "pp": pp}
+    columns = columns_of(degrees, {"tp": 1, "tp2": 1, "cp": 2, "dp": dp_nvs, "pp": 1})
+    found = of_cp_and_dp(columns, 8, 0, replicas, chains=pp)
+    assert [(float(each.size), float(each.domains), float(each.share)) for each in found] == [shard, among]
 
 
 def columns_of(degrees, shares):
     return {**degrees, **{f"{axis}_nvs": share for axis, share in shares.items()}}
 
 
-def of_cp_and_dp(keys, on, order):
-    """The ranks over which the weights of a layer are reduced that cp does not divide."""
-    numbers = {name: float(keys[name][0]) for name in ("pp", "pp_nvs", "dp", "dp_nvs")}
-    world = math.prod(int(keys[axis][0]) for axis in ("tp", "tp2", "cp", "dp", "pp"))
-    made = choices(**numbers, num_gpus=float(world), order=float(order))
-    floats = {name: [keys[name].astype(float)] for name in ("cp", "cp_nvs")}
-    layer = layer_costs(group_size=floats["cp"], group_share=floats["cp_nvs"])
-    shards, _ = weight_shards(
-        replace(layer, rank_placement=rank_placement(keys, on)), *dp_groups(made, Searched()), made, Searched()
+def of_cp_and_dp(columns, size, order, replicas=1, chains=1):
+    """The shard group and the replica group of the weights of a layer that cp does not divide."""
+    numbers = {name: float(columns[name]) for name in ("pp", "pp_nvs", "dp", "dp_nvs")}
+    (schedule, *_) = [code for code, one in enumerate(SCHEDULES) if one.holds.num_chains == chains]
+    world = math.prod(columns[axis] for axis in ("tp", "tp2", "cp", "dp", "pp"))
+    made = choices(
+        **numbers,
+        num_gpus=float(world),
+        order=float(order),
+        zero_replicas=float(replicas),
+        schedule=float(schedule),
     )
-    return shards[0]
+    searched = Searched(zero_replicas=(1, replicas), schedule=(schedule,), zero_stage=(1,))
+    keys = {name: np.array([value]) for name, value in columns.items()}
+    layer = layer_costs(group_size=[[float(columns["cp"])]], group_share=[[float(columns["cp_nvs"])]])
+    layer = replace(layer, rank_placement=rank_placement(keys, network(size)))
+    found = weight_shards(layer, *dp_groups(made, searched), made, searched)
+    return [jax.tree.map(lambda leaf: leaf.item(), groups[0]) for groups in found]
 
 
 def network(size):

@@ -8,7 +8,7 @@ import logging
 from functools import partial
 
 import pytest
-from replays import OVERLAPS_OF, drawn_pipeline, replayed
+from replays import OVERLAPS_OF, drawn_pipeline, drawn_uneven, replayed
 
 import dsx
 from dsx.traces.folder import open_folder, traces
@@ -99,6 +99,11 @@ def test_the_stage_at_the_edge_of_a_domain_sends_over_a_nic_that_its_replicas_sh
         (24, "tp=2 cp=3 dp=4"),
         (24, "cp=3 dp=4 pp=2"),
         (24, "cp=3 dp=4 pp=2 order=tp-cp-ep-pp-dp"),
+        (12, "cp=3 dp=4 zero_replicas=2"),
+        (24, "cp=3 dp=4 pp=2 schedule=dualpipe"),
+        pytest.param(24, "cp=3 dp=8 zero_replicas=2", marks=pytest.mark.slow),
+        pytest.param(24, "cp=3 dp=4 pp=2 zero_replicas=2 order=tp-cp-ep-pp-dp", marks=pytest.mark.slow),
+        pytest.param(24, "cp=3 dp=4 pp=2 schedule=dualpipe zero_replicas=2", marks=pytest.mark.slow),
     ],
 )
 def test_weights_are_reduced_over_ranks_that_lie_together(gpus, plan, tmp_path):
@@ -109,6 +114,14 @@ def test_weights_are_reduced_over_ranks_that_lie_together(gpus, plan, tmp_path):
     step = dsx.trace.replay(tmp_path / "trace", cluster=job.cluster, assumptions=job.assumptions)
     priced = dsx.evaluate(job, plan, strategy=strategy).step_time_s
     assert step.step_time_s == pytest.approx(priced, rel=TOLERANCE["none"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["1f1b", "dualpipe"])
+@pytest.mark.parametrize("seed", range(10))
+def test_replicas_of_shards_and_two_chains_are_reduced_where_they_lie(seed, schedule, tmp_path):
+    found = replayed(seed, "none", tmp_path / "trace", partial(drawn_uneven, schedule=schedule))
+    assert abs(found.time) <= 0.03, found
 
 
 @pytest.mark.parametrize("recompute", ["none", "norms", pytest.param("full", marks=pytest.mark.slow)])
