@@ -75,7 +75,8 @@ class BestPlans(PricedPlans):
     fix: Mapping[str, Sequence[int | str]] = field(default_factory=dict)  # values of the choices that the caller fixed
     limit: Limitation = field(default_factory=dict)  # bounds of the choices that the caller limited
     answer: Mapping[str, dict[str, Any]] = field(default_factory=dict)  # to choose from, by name; empty of a list
-    faster: Mapping[str, Any] | None = None  # a faster plan within the resolution that fills nodes in part
+    # A faster plan that fills nodes in part, where measurements do not distinguish it from one that fills them.
+    fills_nodes_in_part: Mapping[str, Any] | None = None
     times: float = 0.0  # the least memory that a plan needs over what a GPU has, where none fits
 
     @property
@@ -149,14 +150,15 @@ class BestPlans(PricedPlans):
 
     @property
     def _faster_text(self) -> str:
-        part = nodes_in_part(self.faster["plan"], self.problem) if self.faster else None
-        if self.faster is None or part is None:
+        faster = self.fills_nodes_in_part
+        part = nodes_in_part(faster["plan"], self.problem) if faster else None
+        if faster is None or part is None:
             return ""
-        took = self.faster["step_time_s"]
+        took = faster["step_time_s"]
         return (
             f"A plan that fills nodes in part would take {quantity('step_time_s', took)}, "
             f"{share(self.step_time_s - took, self.step_time_s, 1)} less, which measurements do not distinguish "
-            f"({whole_plan_text(self.faster['plan'])}). It takes {free_text(part, self.problem)}."
+            f"({whole_plan_text(faster['plan'])}). It takes {free_text(part, self.problem)}."
         )
 
     @property
@@ -196,7 +198,7 @@ class BestPlans(PricedPlans):
             "extrapolated": unlike(self.problem.likeness, self.job.assumptions.trained_on),
             "infeasible": self.infeasible or None,
             "would_fit": self.would_fit or None,
-            "fills_nodes_in_part": self._described(self.faster) if self.faster else None,
+            "fills_nodes_in_part": (part := self.fills_nodes_in_part) and self._described(part),
             "plans": [self._described(plan) for plan in self.priced],
         }
 
@@ -234,9 +236,9 @@ class BestPlans(PricedPlans):
         else:
             shown = {f"the {name} plan": plan for name, plan in roles_of(self.answer).items()}
             parts = ["\n".join(said), three_plans_text(self.answer, device, assumed)]
-            fastest = "the fastest that fills its nodes" if self.faster else "the first of --top"
+            fastest = "the fastest that fills its nodes" if self.fills_nodes_in_part else "the first of --top"
             tie = tie_text(self.priced, fastest)
-            chosen = selection_text(assumed.resolution, self.counts.candidates, self.faster is not None)
+            chosen = selection_text(assumed.resolution, self.counts.candidates, self.fills_nodes_in_part is not None)
         first = next(iter(shown))
         notes = (
             chosen,

@@ -135,8 +135,8 @@ def divided_layers(
     """Return what ZeRO divides and layers have whole; None if no plan of the search scatters with every microbatch.
 
     Per kind, `scattered_bytes` is the transient of a layer if gradients of all weights are scattered, and
-    `working_bytes` that without any. `not_body` has the kinds of embedding and head, of which a stage has one layer:
-    of passes that run side by side, one has it, and the other one another layer.
+    `working_bytes` that without any. `not_body` has the kinds of embedding and head, with one layer each on a stage.
+    Where two passes run side by side, only one of them is in such a layer; the other one is in another layer.
     """
     if not any(divides(stage, "gradient") for stage in searched.zero_stage):
         return None

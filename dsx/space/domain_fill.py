@@ -173,7 +173,7 @@ def _in_order(degrees: Degrees, shares: Degrees, size: int) -> bool:
 
 
 def fills_nodes(num_gpus: Any, used: Any, node: int) -> Any:
-    """Return whether a job that uses `used` GPUs of each domain needs no more nodes than its GPUs fill, but for one.
+    """Return whether a job that uses `used` GPUs of each domain needs the fewest nodes, and fills all but the last.
 
     `node` divides the size of a domain. Whole numbers or arrays that broadcast.
     """
@@ -193,7 +193,7 @@ class PartlyFilled(NamedTuple):
 
 
 def partly_filled(degrees: Degrees, shares: Degrees, size: int, node: int) -> PartlyFilled | None:
-    """Return the nodes of `node` GPUs that a plan fills in part; None if there is at most one that it cannot fill.
+    """Return the nodes of `node` GPUs in which a plan leaves GPUs free; None if it needs only the nodes that it must.
 
     `node` divides `size`, the GPUs of a domain.
     """

@@ -62,10 +62,15 @@ def started(tmp_path):
     )
     (shim / "torchrun").chmod(0o755)
 
-    def run(script: str) -> tuple[list[str], dict[str, str]]:
+    def run(script: str, rank: int = 0) -> tuple[list[str], dict[str, str]]:
         record = tmp_path / "recorded"
         record.with_suffix(".env").unlink(missing_ok=True)
-        env = os.environ | {"PATH": f"{shim}:{os.environ['PATH']}", "RECORDED": str(record), "MEGATRON_LM": "."}
+        env = os.environ | {
+            "PATH": f"{shim}:{os.environ['PATH']}",
+            "RECORDED": str(record),
+            "MEGATRON_LM": ".",
+            "NODE_RANK": str(rank),
+        }
         subprocess.run(["bash", "-c", script], check=True, env=env)
         words = record.read_text().split("\0")[:-1]
         exported = dict(line.split("=", 1) for line in record.with_suffix(".env").read_text().split("\0")[:-1])
@@ -172,8 +177,15 @@ def check(found: list[dict], wanted: list[dict]) -> None:
 def megatron_job(started, script: str) -> dict:
     words, environment = started(script)
     at = next(place for place, word in enumerate(words) if word.endswith("pretrain_gpt.py"))
-    nodes, each = (int(words[words.index(name) + 1]) for name in ("--nnodes", "--nproc-per-node"))
-    return {"arguments": words[at + 1 :], "environment": environment, "num_gpus": nodes * each}
+    last = int(_after("--nnodes", words)) - 1
+    # The last host may have fewer processes.
+    ends, _ = started(script, last) if last else (words, environment)
+    each, of_last = (int(_after("--nproc-per-node", host)) for host in (words, ends))
+    return {"arguments": words[at + 1 :], "environment": environment, "num_gpus": last * each + of_last}
+
+
+def _after(name: str, words: list[str]) -> str:
+    return words[words.index(name) + 1]
 
 
 @pytest.mark.parametrize(("body", "seed"), DRAWS)

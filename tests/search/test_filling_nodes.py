@@ -56,7 +56,7 @@ def test_an_answer_fills_its_nodes_where_measurements_do_not_tell():
     assert (found.plan["tp"], found.plan["tp_nvs"] * found.plan["dp_nvs"]) in ((1, 8), (2, 8), (4, 8))
     listed = fastest_of_all()
     assert listed.plan["dp_nvs"] == 7
-    assert found.faster["plan"] == listed.plan
+    assert found.fills_nodes_in_part["plan"] == listed.plan
     assert listed.step_time_s < found.step_time_s < listed.step_time_s * (1 + JOB.assumptions.resolution)
     assert nodes_in_part(found.beyond.plan, found.problem) is None  # of another framework, compared alike
     assert found.to_data()["fills_nodes_in_part"]["plan"]["dp_nvs"] == 7
@@ -69,7 +69,7 @@ def test_a_plan_that_fills_nodes_in_part_says_so():
     text = "of each fast domain of 8, 6 of the last: of the 3 whole nodes of 8 that it needs, 4 GPUs stay free"
     evaluated = dsx.evaluate(JOB, "dp=20 zero_stage=2 nvs.dp=7")
     only = dsx.best(JOB, fix=FIX | {"dp_nvs": 7})
-    assert only.faster is None and only.plan["dp_nvs"] == 7
+    assert only.fills_nodes_in_part is None and only.plan["dp_nvs"] == 7
     for answer in (evaluated, only, fastest_of_all()):
         assert text in " ".join(str(answer).split())
     assert "stay free" not in str(dsx.evaluate(JOB, "dp=20 zero_stage=2"))

@@ -6,7 +6,7 @@ spelling, as a number for all layers and a list of one for each: a value is that
 """
 
 import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from dsx.spec.yaml_text import parse_document
 from dsx.units import LARGEST_COUNT
 
 MODEL_TYPE = "model_type"
+_NUM_LAYERS = "num_hidden_layers"  # a name that every family knows for it
 _OF_TEXT = "_text"  # ends the model_type of the language model of a family that reads images too
 _SECTIONS = ("text_config", "language_config", "llm_config")  # of the language model, where the family names none
 
@@ -138,21 +139,18 @@ def _spellings(family: FamilySpec, key: str) -> list[str]:
 def _values(document: Document, section: KeyPath, family: FamilySpec) -> dict[str, Any]:
     """Return the value of each key of the family; raises SpecError that lists all faults."""
     parts = [*stated_in(document, section)][::-1]
+    given_of = {key: _given(key, parts, family) for key in family.keys}
+    of_layers = next((key for key in family.keys if _NUM_LAYERS in _spellings(family, key)), None)
+    num_layers = given_of[of_layers][0][1] if of_layers and given_of[of_layers] else None
     stated: dict[str, object] = {}
     faults: list[str] = []
     for key, spec in family.keys.items():
-        given = [
-            ((*path, name), part[name])
-            for path, part in parts
-            for name in _spellings(family, key)
-            if part.get(name) is not None and not _is_of_another(family, key, name, part[name])
-        ]
-        # What the section states comes before what the whole config states.
-        given = [(path, value) for path, value in given if len(path) == len(given[0][0])]
+        given = given_of[key]
         try:
             if given:
                 _check_alike(document, given)
-                stated[key] = _checked(given[0][1], spec)
+                value = given[0][1] if key == of_layers else _of_all_layers(given[0][1], spec, num_layers)
+                stated[key] = _checked(value, spec)
             elif spec.default is None:
                 near = did_you_mean(key, parts[0][1].keys() - known_keys(family))
                 raise document.fault((*section, key), f"is required, but missing{near}")
@@ -163,6 +161,17 @@ def _values(document: Document, section: KeyPath, family: FamilySpec) -> dict[st
     if faults:
         raise SpecError("\n".join(faults))
     return _with_defaults(stated, document.place(section), family)
+
+
+def _given(key: str, parts: Sequence[tuple[KeyPath, dict[str, Any]]], family: FamilySpec) -> list[tuple[KeyPath, Any]]:
+    """Return the values of a key with their paths; what the section states comes before what the whole config does."""
+    found = [
+        ((*path, name), part[name])
+        for path, part in parts
+        for name in _spellings(family, key)
+        if part.get(name) is not None and not _is_of_another(family, key, name, part[name])
+    ]
+    return [(path, value) for path, value in found if len(path) == len(found[0][0])]
 
 
 def _is_of_another(family: FamilySpec, key: str, name: str, value: Any) -> bool:
@@ -188,7 +197,6 @@ def _checked(value: Any, spec: KeySpec) -> Any:
     """Return `value`; raises ValueError if it does not have the type of its key."""
     if spec.holds in ("count", "whole"):
         least = 1 if spec.holds == "count" else 0
-        value = _of_all_layers(value)
         whole = isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)
         if not whole or not least <= value <= LARGEST_COUNT:
             raise ValueError(f"expected a whole number from {least}, got {value!r}")
@@ -204,14 +212,21 @@ def _checked(value: Any, spec: KeySpec) -> Any:
     return value
 
 
-def _of_all_layers(value: Any) -> Any:
-    """Return the value that all entries of a list have, or what is no list; raises ValueError if entries differ."""
-    first = value[0] if isinstance(value, list) and value else value
-    if isinstance(value, list) and any(one != first for one in value):
+def _of_all_layers(value: Any, spec: KeySpec, num_layers: Any) -> Any:
+    """Return the number that a list has for each of the layers, or what is no list of numbers.
+
+    Raises ValueError if there are not as many, or if they differ.
+    """
+    if spec.holds not in ("count", "whole") or not isinstance(value, list) or not value:
+        return value
+    if num_layers is not None and len(value) != num_layers:
+        raise ValueError(f"expected one value, or one for each of {num_layers!r} layers, got {len(value)} values")
+    if any(one != value[0] for one in value):
         raise ValueError(
-            f"has a value for each layer, from {reprlib.repr(first)} on; a model of dsx has one for all of its layers"
+            f"has a value for each layer, from {reprlib.repr(value[0])} on; "
+            "a model of dsx has one for all of its layers"
         )
-    return first
+    return value[0]
 
 
 def _with_defaults(stated: dict[str, object], where: str, family: FamilySpec) -> dict[str, Any]:
