@@ -41,12 +41,14 @@ class StageSends(NamedTuple):
 
 
 class OwnWay(NamedTuple):
-    """Plans whose sends hide behind passes of their own direction alone, [plans].
+    """Passes that follow each other in one direction: a send hides behind those of its own direction alone.
 
-    The seconds of these on the mean stage, of other plans those of a microbatch.
+    `forward_s` and `backward_s` are the passes of a microbatch on the mean stage.
     """
 
-    plans: Bool[Array, "*#plans"]
+    plans: Bool[
+        Array, "*#plans"
+    ]  # whose schedules run all passes so; with several chunks, some stages of others do too
     forward_s: PerPlan
     backward_s: PerPlan
 
@@ -59,7 +61,7 @@ class LinkSends(NamedTuple):
         per_unit: Stages in a unit of each tier below the outermost one.
         overlap: Share of the sends of a stage that hides, at most behind a microbatch; None if none do.
         stage_s: Seconds of a microbatch on the mean stage.
-        own_way: Which plans hide a send behind less; None if none do.
+        own_way: Where passes of one direction follow each other; None if nowhere.
     """
 
     of_tier: tuple[PerPlan, ...]
@@ -94,7 +96,7 @@ class LinkSends(NamedTuple):
             own = Passes(once.forward + again * up, once.backward + again * down)
         else:
             up, down = once.forward, once.backward
-        exposed = self._exposed_ways(own)
+        exposed = self._exposed_ways(own, self._forwards_first(position, choices) if interleaved else None)
         own, first, last = (
             Passes(exposed.forward * sent.forward, exposed.backward * sent.backward)
             for sent in (own, Passes(up, once.backward), Passes(once.forward, down))
@@ -146,15 +148,30 @@ class LinkSends(NamedTuple):
         """Return the exposed share of the sends of a microbatch on a stage, of which it has so many seconds."""
         return self._exposed_beside(self.stage_s, seconds)
 
-    def _exposed_ways(self, sent: Passes) -> Passes:
-        """Return the exposed shares of the sends of a microbatch on a stage, of those after forwards and backwards."""
+    def _exposed_ways(self, sent: Passes, forwards_first: Bool[Array, "*#plans"] | None = None) -> Passes:
+        """Return the exposed shares of the sends of a microbatch on a stage, of those after forwards and backwards.
+
+        Of plans with `forwards_first` on the stage, sends hide behind passes of their own direction too.
+        """
         both = sent.both
-        if self.own_way is None:
+        if self.own_way is None or self.overlap is None:
             share = self._exposed(both)
             return Passes(share, share)
         plans, *passes_s = self.own_way
+        if forwards_first is not None:
+            plans = plans | forwards_first
         ways = zip(passes_s, sent[:2], strict=True)
-        return Passes(*(self._exposed_beside(beside_s, xp.where(plans, way_s, both)) for beside_s, way_s in ways))
+        return Passes(
+            *(
+                self._exposed_beside(xp.where(plans, beside_s, self.stage_s), xp.where(plans, way_s, both))
+                for beside_s, way_s in ways
+            )
+        )
+
+    def _forwards_first(self, position: PerPlan, choices: Choices) -> Bool[Array, "*#plans"]:
+        """Return whether stages of several chunks run all forwards before their first backward."""
+        ahead = 2.0 * (choices.pp - 1.0 - position) + (choices.vpp - 1.0) * choices.pp
+        return (choices.vpp > 1.0) & (choices.num_microbatches * choices.vpp - 1.0 <= ahead)
 
     def _exposed_beside(self, passes_s: PerPlan, seconds: PerPlan) -> PerPlan:
         if self.overlap is None:

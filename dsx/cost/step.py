@@ -195,12 +195,13 @@ def sends_of(costs: StageCosts, mean: Stage) -> Sends:
         links = neighbours(per_unit, pipeline_nic_shares(per_unit, network), network, assumptions)
         of_tier = tuple(map(one_way_s, links))
         own_way = None
-        if alone := [choices.schedule == code for code in costs.searched.schedule if SCHEDULES[code].sends_own_way]:
-            plans, ways = functools.reduce(xp.maximum, alone), costs.forward_and_inputs_s(mean)
+        alone = [choices.schedule == code for code in costs.searched.schedule if SCHEDULES[code].sends_own_way]
+        if alone or costs.searched.vpp != (1,):
+            plans, ways = functools.reduce(xp.maximum, alone, choices.pp < 0.0), costs.forward_and_inputs_s(mean)
             passes_s = (
                 beside(ways[way], lambda way=way: [taken[way] for taken in costs.contended_s]) for way in (0, 1)
             )
-            own_way = OwnWay(plans, *(xp.where(plans, seconds, mean_s) for seconds in passes_s))
+            own_way = OwnWay(plans, *passes_s)
         some = overlap * xp.ones_like(mean_s) if xp.may_hold(overlap) else None
         return LinkSends(of_tier, per_unit, some, mean_s, own_way)
     send_s = 2.0 * one_way_s(send(choices.pp, choices.pp_nvs, network, assumptions, choices.pp_outer))

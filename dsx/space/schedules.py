@@ -161,7 +161,6 @@ SCHEDULES: tuple[Schedule, ...] = (
         interleaved_s,
         any_cut_s=any_one_forward_one_backward_s,
         megatron_lm=(),
-        sends_own_way=True,
         aliases=("1f1b-i", "interleaved"),
     ),
     Schedule("gpipe", gpipe, _all, gpipe_s, least_in_all=2, sends_own_way=True),

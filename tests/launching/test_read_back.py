@@ -117,7 +117,7 @@ def core(request) -> dict:
     run, shape = request.run, request.shape
     plan, assumed = run.plan, run.assumptions
     strategy, experts = plan["strategy"], shape.experts
-    exchanges = {"2d": "all_gather", "2d-no-sp": "all_gather", "2d-expert-tp": "all_gather", "2d-ring": "p2p"}
+    exchange = "p2p" if strategy == "2d-ring" else "all_gather" if strategy.startswith("2d") else "a2a"
     crosses = plan["ep"] > 1 or (strategy == "2d-expert-tp" and plan["tp"] > 1)
     flex = bool(experts) and crosses and assumed.dispatcher == "once_per_domain"
     shared = {
@@ -138,7 +138,7 @@ def core(request) -> dict:
         "weight_bytes": 2,
         "gradient_bytes": assumed.gradient_bytes,
         "narrow": "hybrid" if assumed.linear_dtype == "fp8" else None,
-        "cp_comm_type": exchanges.get(strategy, "a2a") if plan["cp"] > 1 else "p2p",
+        "cp_comm_type": exchange if plan["cp"] > 1 else "p2p",
         "dispatcher": None if not experts else "flex" if flex else "alltoall",
         "backend": "deepep" if flex else None,
         "grouped": bool(experts),

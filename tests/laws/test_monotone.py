@@ -82,6 +82,17 @@ def test_faster_passes_never_slow_a_pipeline_that_reduces_while_it_waits(name, f
     assert_never_slower(*offloading(), WAITING, name, factor)
 
 
+# All forwards come before the first backward, whose long sends they do not hide.
+FORWARDS_FIRST = STALLED | {
+    "matrix_flops": 2.93e16, "vector_flops": 1.81e14, "hbm_bandwidth": 1.65e12, "fast_bandwidth": 4.8e10,
+    "slow_bandwidth": 1.13e9, "slow_latency": 5e-6,
+}  # fmt: skip
+
+
+def test_faster_forwards_never_slow_chunks_that_run_them_first():
+    assert_never_slower(*searching({"zero_stage": [2], "vpp": [1, 2, 3]}), FORWARDS_FIRST, "hbm_bandwidth", 2.4)
+
+
 SPLIT = {"zero_stage": [0, 1, 2, 3], "offload": ["none", "activations"], "recompute": ["none", "full"]}
 # Kernels that HBM limits: more FLOP/s divide the backward otherwise, unless a part of it keeps its share of a kernel.
 BOUND = {
