@@ -147,6 +147,10 @@ class LayerCosts:
         names = ("backward_s", "weight_gradient_s", "compute_s")
         return replace(self, **{name: getattr(self, name) + longer_s for name in names})
 
+    def unsplit(self) -> "LayerCosts":
+        """Return the costs of a layer whose backward is one pass under every schedule."""
+        return replace(self, weight_gradient_s=xp.zeros_like(self.backward_s), split_s=xp.zeros_like(self.backward_s))
+
     def under(self, field: str, code: int) -> Column:
         """Return a field with a value per mode under a value of `recompute`, by its code."""
         return getattr(self, field)[self._row(code)]

@@ -223,10 +223,10 @@ def after_head(
 def heads_done(microbatches: PerPlan, choices: StepChoices | StageChoices, searched: Searched) -> PerPlan:
     """Return whether the head has freed a microbatch before another layer runs its backward: 1.0, else 0.0.
 
-    It has if any of the `microbatches` are in flight, but under schedules of which other passes run beside, or wait.
+    It has if any of the `microbatches` are in flight, but under schedules of which other passes run beside.
     """
     some = xp.minimum(microbatches, xp.ones_like(microbatches)) * xp.ones_like(choices.pp)
-    other = [code for code in searched.schedule if SCHEDULES[code].weights_wait or not SCHEDULES[code].holds.in_rounds]
+    other = [code for code in searched.schedule if SCHEDULES[code].overlap]
     if not other:
         return some
     of_code = {code: (0.0 if code in other else 1.0) * some for code in searched.schedule}

@@ -96,16 +96,18 @@ class StageCosts:
         """
         saved = self._saved_bytes(stage.layers, self.choices.vpp)
         whole = saved.of_each * microbatches
+        of_running = None
         if transients and (waits := self._put_off(stage.position)) is not None:
             running = xp.minimum(waits.waiting, xp.ones_like(waits.waiting))
             recomputed, of_layer = self._recomputed_bytes(stage.layers)
-            whole = whole + waits.waiting * recomputed - running * of_layer
+            of_running = running * (recomputed - of_layer)
+            whole = whole + (waits.waiting - running) * recomputed
         held = in_flight_of_embedding_and_head(microbatches, self.choices, self.searched)
         if held is not None:
             for kinds, own in zip((self.stack.first, self.stack.last), held, strict=True):
                 for kind in kinds:
                     whole = whole + stage.layers[kind] * self._stash_bytes[kind] * (own - microbatches)
-        return self._memory(stage, whole, saved.in_transfer if transients else None, microbatches)
+        return self._memory(stage, whole, saved.in_transfer if transients else None, microbatches, of_running)
 
     def peak_memory(self, stage: Stage, holds: StageChunks) -> Memory:
         """Return the memory of a stage's GPU with the most microbatches in flight."""
@@ -121,16 +123,17 @@ class StageCosts:
         again = holds.two_chunks(choices.pp, xp)
         in_transfer = xp.maximum(first.in_transfer, again * last.in_transfer)
         whole = of_first + again * of_last
+        of_running = None
         if (waits := self._put_off(stage.position)) is not None:
             running = xp.minimum(waits.waiting, one)
             parts = (self._recomputed_bytes(layers) for layers in (around.first, around.last))
             (recomputed, of_layer), (in_last, in_last_layer) = parts
             # Either most microbatches are held, or gradients of weights of most are put off.
-            whole = whole + running * xp.maximum(recomputed - of_layer, in_last - in_last_layer)
+            of_running = running * xp.maximum(recomputed - of_layer, in_last - in_last_layer)
             held_then = waits.held * first.of_each + waits.held_of_last * last.of_each
             put_off_bytes = waits.waiting * recomputed + waits.waiting_of_last * in_last - running * of_layer
-            whole = xp.maximum(whole, held_then + put_off_bytes)
-        return self._memory(stage, whole, in_transfer, one)
+            whole = xp.maximum(whole, held_then + put_off_bytes - of_running)
+        return self._memory(stage, whole, in_transfer, one, of_running)
 
     def _put_off(self, position: PerPlan) -> PutOff | None:
         """Return what stages hold for gradients of weights that are put off; None if nothing of it is recomputed."""
@@ -148,14 +151,26 @@ class StageCosts:
         body = functools.reduce(xp.add, [layers[kind] for kind in layers if kind not in self._recompute.never])
         return whole, whole / xp.maximum(body, xp.ones_like(body))
 
-    def _memory(self, stage: Stage, saved: PerPlan, in_transfer: PerPlan | None, microbatches: PerPlan) -> Memory:
-        """Return the memory of a stage's GPU; without transients if `in_transfer` is None."""
+    def _memory(
+        self,
+        stage: Stage,
+        saved: PerPlan,
+        in_transfer: PerPlan | None,
+        microbatches: PerPlan,
+        recomputed: PerPlan | None,
+    ) -> Memory:
+        """Return the memory of a stage's GPU; without transients if `in_transfer` is None.
+
+        Of the microbatch whose backward runs, `recomputed` bytes are there beside `saved`, but not yet for the head.
+        """
         ranks, _ = self.shards
         transients = None
         if in_transfer is not None:
             done = heads_done(microbatches, self.choices, self.searched)
             working = with_transfers(self.working_bytes, in_transfer, self._recompute.never)
             working = after_head(working, stage.layers, self._stash_bytes, self.stack, done)
+            if recomputed is not None:
+                working = [own if kind in self.stack.last else own + recomputed for kind, own in enumerate(working)]
             transients = largest_transients(stage.layers, working, self.divided, self._recompute.never)
         layers = self.kinds, self._held_bytes, ranks, saved, transients
         return stage_memory(*layers, stage, self.choices, self.searched, self.assumptions)

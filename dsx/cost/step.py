@@ -71,7 +71,7 @@ def step_costs(
     """
     stack, searched = workload.stack, workload.searched
     microbatches = choices.num_microbatches
-    kinds = with_effects(kinds, choices, searched, assumptions)
+    kinds = with_effects(kinds, choices, stack, searched, assumptions)
     costs = StageCosts(kinds, choices, stack, searched, cluster, assumptions)
     if boundaries is None:
         cuts = even_cuts(costs)
@@ -139,14 +139,18 @@ def step_costs(
 
 
 def with_effects(
-    kinds: Sequence[LayerCosts], choices: StepChoices, searched: Searched, assumptions: Assumptions
+    kinds: Sequence[LayerCosts], choices: StepChoices, stack: Stack, searched: Searched, assumptions: Assumptions
 ) -> list[LayerCosts]:
-    """Return the costs of each layer kind with the effects (`dsx.cost.effects`) and the passes that each plan has."""
+    """Return the costs of each layer kind with the effects (`dsx.cost.effects`) and the passes that each plan has.
+
+    The backward of the head is never split (`dsx.space.passes`).
+    """
     conditions = of_steps(assumptions.conditions, searched)
     columns = {name: getattr(choices, name) for name in STEP_COLUMNS}
     found = [kind.of_effects(of_plans(kind.lacked, conditions, columns)) for kind in kinds]
     apart = always_split(choices, searched)
-    return found if apart is None else [kind.split(apart) for kind in found]
+    body = found if apart is None else [costs.split(apart) for costs in found]
+    return [costs.unsplit() if kind in stack.last else body[kind] for kind, costs in enumerate(found)]
 
 
 def pipeline_of(costs: StageCosts, cuts: Mapping[StageChunks, Cut]) -> Pipeline:

@@ -65,7 +65,7 @@ def stages_of_plan(problem: Problem, columns: Arrays, layers: Sequence[int]) -> 
     tiers = [tier.name for tier in problem.cluster.network.middle]
     choices = step_choices(columns, lambda column: column.astype(np.float64), tiers)
     workload = problem.workload
-    kinds = with_effects(kinds, choices, workload.searched, problem.assumptions)
+    kinds = with_effects(kinds, choices, workload.stack, workload.searched, problem.assumptions)
     costs = StageCosts(kinds, choices, workload.stack, workload.searched, *problem.at_point(0))
     boundaries = boundaries_of(layers, num_stages)
     holds = SCHEDULES[int(columns["schedule"][0])].holds

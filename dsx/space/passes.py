@@ -1,7 +1,9 @@
 """The order in which each stage of a pipeline runs its passes, as data.
 
 A pass takes one microbatch through one chunk of layers: its forward, its backward, or, where a schedule splits the
-backward, the gradients of its inputs and those of its weights. Chunks are numbered in the order of the forward, and
+backward, the gradients of its inputs and those of its weights. The head is never split: the pass for the gradients
+of inputs computes both of the head, which then keeps no logits. Measured peaks say so (`Schedule.weights_wait` of
+`dsx.space.schedules`). Chunks are numbered in the order of the forward, and
 `dsx.space.stage_chunks` says which stage has which.
 
 The closed forms of `dsx.cost.pipeline` say how long such an order takes; `dsx.space.pass_times` replays it, and so is

@@ -63,14 +63,15 @@ def _nearly_twice_as_many(ahead: Any, num_stages: Any, num_microbatches: Any) ->
 
 
 class PutOff(NamedTuple):
-    """What a stage holds while it has put off most gradients of weights: microbatches of its first or only chunk.
+    """What a stage holds when most gradients of weights are put off, in microbatches.
 
-    It keeps what it has recomputed of those for which only the gradients of weights are missing, which are `waiting`.
+    A microbatch waits if it has all gradients of inputs, and lacks those of weights. The stage keeps what it has
+    recomputed of it. The head never waits (`dsx.space.passes`).
     """
 
-    waiting: Any
-    held: Any = None  # waiting ones included; None of as many as it ever holds
-    waiting_of_last: Any = 0.0  # of its last chunk
+    waiting: Any  # of the first or only chunk, with the microbatch whose backward runs
+    held: Any = None  # of that chunk, waiting or not; None: as many as the stage ever holds
+    waiting_of_last: Any = 0.0  # of the last of two chunks
     held_of_last: Any = 0.0
 
 
@@ -113,9 +114,9 @@ class Schedule:
     # Of the last one of two chunks that are not in rounds; then `in_flight` is of the first one.
     in_flight_of_last: Callable[[Any, Any, Any], Any] | None = None
     overlap: Overlap | None = None
-    # Whether microbatches in flight may only wait for gradients of weights, for which the head keeps next to nothing:
-    # measured peaks of ZB-1p are 2 to 8 % above those of 1F1B (Qi et al., arXiv 2401.10241, table 4). With it, those of
-    # ZB-2p are predicted to 1 %; if later stages held fewer microbatches, as 1F1B's do, 3 to 12 % too low.
+    # Whether microbatches in flight may only wait for gradients of weights. The head keeps nothing of these: measured
+    # peaks of ZB-1p are 2 to 8 % above those of 1F1B (Qi et al., arXiv 2401.10241, table 4). With it, those of ZB-2p
+    # are predicted to 1 %; if later stages held fewer microbatches, as 1F1B's do, 3 to 12 % too low.
     weights_wait: bool = False
     put_off: Callable[[Any, Any], PutOff] | None = None  # (position, p); None if weights never wait for a pass to end
     always_splits: bool = False  # whether gradients of inputs and of weights are passes of their own in every backward

@@ -126,6 +126,16 @@ class LayerNodes:
     groups: Mapping[WeightGroup, tuple[LayerWeight, ...]]  # weights by the ranks that hold the same
     saved: tuple[Tensor, ...]  # what the backward reads of the forward
 
+    @property
+    def gradients_in(self) -> str:
+        """The part of a split backward after which the gradients of all weights are there."""
+        return "weights" if any(node.part == "weights" for node in self.backward) else "inputs"
+
+    def unsplit(self) -> "LayerNodes":
+        """Return the layer with a backward that is one pass under every schedule."""
+        whole = (replace(node, part="inputs") if node.part == "weights" else node for node in self.backward)
+        return replace(self, backward=tuple(whole))
+
 
 def kernel_text(kind: str, kernel: str, direction: int) -> str:
     """Return the text that the launches of a kernel share."""

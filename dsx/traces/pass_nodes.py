@@ -10,7 +10,7 @@ from dsx.graph.step import divides
 from dsx.space.choices import CODES
 from dsx.traces.layer_nodes import Compute, LayerNode, LayerNodes, Tensor
 from dsx.traces.messages import ACCUMULATION, COMM_COLL, COMP, MEM_LOAD, MEM_STORE
-from dsx.traces.node_builder import Tensors
+from dsx.traces.node_builder import PURPOSES, Tensors
 from dsx.traces.ring_nodes import add_ring
 from dsx.traces.trace_nodes import OWN, Communication, Reference, TraceNode, buffer_of
 from dsx.traces.zero_nodes import GATHERED_VERSION, ZeroBuilder
@@ -66,7 +66,7 @@ class PassBuilder(ZeroBuilder):
                 self._load(positions[index + 1])
             self.found.ahead = len(self.found.nodes)
             self._run(position, nodes, [node for node in nodes.backward if self._in_part(node)], names)
-            if self.key.kind != "inputs":
+            if nodes.gradients_in in PURPOSES[self.key.kind]:
                 self.reduce(position, nodes)
             carried = [
                 tensor

@@ -118,7 +118,8 @@ class _StageBuilder:
         """Return the kind of a pass, which runs next."""
         counts = {purpose: len(self.done.get((purpose, done.chunk), ())) for purpose in PURPOSES[done.kind]}
         first = tuple(purpose for purpose, count in counts.items() if count == 0)
-        return PassKey(done.kind, done.chunk, first, counts.get("weights") == self.each - 1, paired)
+        last = done.kind != "forward" and {*counts.values()} == {self.each - 1}
+        return PassKey(done.kind, done.chunk, first, last, paired)
 
     def _run(self, item: Pass | Pair, following: Pass | Pair | None) -> None:
         """Add a pass or a pair, with the gathers for the `following` one."""

@@ -112,7 +112,10 @@ class TracedPlan:
         code = int(self.columns["recompute"]) if recomputed else NONE_CODE
         if (id(layer), code) not in self._nodes:
             values = layer_values(layer, self.dimensions, self.sizes, self.assumptions)
-            self._nodes[id(layer), code] = layer_nodes(layer, self.kinds[id(layer)], values, code, self.assumptions)
+            nodes = layer_nodes(layer, self.kinds[id(layer)], values, code, self.assumptions)
+            # The backward of the head is never split (`dsx.space.passes`).
+            of_head = position >= self.chain.num_layers - self.chain.last
+            self._nodes[id(layer), code] = nodes.unsplit() if of_head else nodes
         return self._nodes[id(layer), code]
 
     @cached_property

@@ -151,7 +151,8 @@ class ZeroBuilder(NodeBuilder):
                 of_group = shared.group_bytes // self.plan.assumptions.weight_bytes
                 shards.append((SHARED, of_group * self.plan.assumptions.gradient_bytes // members))
             outputs = [(self.version(position, name), size) for name, size in shards]
-            inputs += [self.previous_version(position, name, size, "weights") for name, size in shards]
+            purpose = self.plan.nodes(position).gradients_in
+            inputs += [self.previous_version(position, name, size, purpose) for name, size in shards]
         text = self.own(position, f"{one.kind} gradients {number}")
         communication = Communication(whole, one.kind, "dp", shards_key(ranks))
         self.add(TraceNode(COMM_COLL, text, inputs, outputs, communication=communication, overlap=self._overlap(one)))

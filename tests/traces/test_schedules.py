@@ -2,8 +2,8 @@
 
 A forward takes one unit of time, and so does either part of a backward; sends take none. A transfer stands before what
 its stage begins at the time of the transfer. F is a forward, B a whole backward, I and W are the gradients of inputs
-and of weights; a number is the microbatch, the one behind the point the chunk of layers. sF and rF are the send and the
-receive of what a forward makes, sB and rB of gradients, with the chunk that makes them.
+and of weights, and I has both of the head; a number is the microbatch, the one behind the point the chunk of layers. sF
+and rF are the send and the receive of what a forward makes, sB and rB of gradients, with the chunk that makes them.
 """
 
 import pytest
@@ -81,9 +81,11 @@ def events(trace, body):
             found.append(f"{way}{what}{microbatch}.{words[-1]}")
         elif trace.types[row] == COMP:
             # The embedding is with the first layer, the head with the last one.
-            chunk = min(max(int(name.split(".")[1][1:]) - 1, 0), body - 1)
+            layer = int(name.split(".")[1][1:])
+            chunk = min(max(layer - 1, 0), body - 1)
             name = name.removesuffix(" accumulation")
-            kind = "I" if name.endswith(" inputs") else "W" if name.endswith(" weights") else "F"
+            of_weights = "W" if layer <= body else "I"
+            kind = "I" if name.endswith(" inputs") else of_weights if name.endswith(" weights") else "F"
             if parts and ((microbatch, chunk) != parts[0][1:] or (kind == "F") != (parts[0][0] == "F")):
                 close()
             parts.append((kind, microbatch, chunk))
