@@ -20,7 +20,7 @@ from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StageChoices, StepChoices, pick
 from dsx.cost.groups import Group
 from dsx.cost.layer import LayerCosts
-from dsx.cost.offload import OPTIMIZER, offloaded
+from dsx.cost.offload import OPTIMIZER, always_split, offloaded
 from dsx.cost.pipeline import weight_versions
 from dsx.cost.shapes import PerGroup, PerPlan
 from dsx.cost.stages import Layers, Stack, Stage, over_layers
@@ -136,19 +136,25 @@ def divided_layers(
 
     Per kind, `scattered_bytes` is the transient of a layer if gradients of all weights are scattered, and
     `working_bytes` that without any. `not_body` has the kinds of embedding and head, with one layer each on a stage.
-    Where two passes run side by side, only one of them is in such a layer; the other one is in another layer.
+    Where two passes run side by side, only one of them is in such a layer; the other one is in another layer. A
+    pass for the gradients of weights alone gathers nothing: they take the place of the two layers gathered otherwise.
     """
     if not any(divides(stage, "gradient") for stage in searched.zero_stage):
         return None
     per_weight_byte = assumptions.gradient_bytes / assumptions.weight_bytes
     weights: list[PerPlan] = []
     gradients: list[PerPlan] = []
-    for costs, of_kind, scattered, working in zip(kinds, shards, scattered_bytes, working_bytes, strict=True):
+    apart = always_split(choices, searched)
+    by_kind = zip(kinds, shards, scattered_bytes, working_bytes, strict=True)
+    for kind, (costs, of_kind, scattered, working) in enumerate(by_kind):
         shared = xp.zeros_like(costs.boundary_bytes)
         for whole, members in zip(costs.weight_bytes, of_kind, strict=True):
             shared = shared + xp.where(members.per_gpu < 1.0, whole, xp.zeros_like(whole))
         weights.append(_of_plans("weight", shared, choices, searched))
         more = xp.minimum(scattered - working, per_weight_byte * shared)
+        if apart is not None and kind not in not_body:
+            left = xp.maximum(more - 2.0 * weights[kind], xp.zeros_like(shared))
+            more = xp.where(apart, left, more)
         gradients.append(_of_plans("gradient", more, choices, searched))
     sides = _passes_at_once(choices, searched)
     if sides is None:

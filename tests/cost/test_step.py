@@ -8,7 +8,7 @@ from cost.records import WORKLOAD, choices, layer_costs, machine, make_assumptio
 
 from dsx.cost.pipeline import in_flight, in_flight_of_embedding_and_head
 from dsx.cost.stages import Stack
-from dsx.cost.step import step_costs
+from dsx.cost.step import step_costs, with_effects
 from dsx.space.choices import SEARCHED_COLUMNS
 from dsx.space.codes import Searched
 from dsx.space.schedules import SCHEDULES
@@ -328,3 +328,14 @@ def test_a_second_stage_that_pipelines_divide_changes_nothing(pp, changes):
     )
     for name in some.__dataclass_fields__:
         np.testing.assert_equal(float(getattr(some, name)[0]), float(getattr(all_of_them, name)[0]))
+
+
+@pytest.mark.parametrize(("name", "longer"), [("1f1b", 0.0), ("zb-h1", 0.001)])
+def test_the_backward_of_the_head_is_never_split(name, longer):
+    (code,) = (number for number, schedule in enumerate(SCHEDULES) if schedule.name == name)
+    stack, searched = Stack(counts=((12.0,),), segments=((0,),), last=(1,)), Searched(schedule=(code,))
+    made, kind = choices(schedule=float(code)), layer_costs(split_s=[0.001])
+    body, head = with_effects((kind, kind), made, stack, searched, make_assumptions())
+    assert body.weight_gradient_s.tolist() == [close(0.008 + longer)]
+    assert head.weight_gradient_s.tolist() == [0.0]
+    assert (head.backward_s.tolist(), body.backward_s.tolist()) == ([0.020], [close(0.020 + longer)])

@@ -41,8 +41,8 @@ LIMITS = {
         0.07,
         0.06,
     ),
-    "zb-h1 and zb-v": (lambda plan: plan["schedule"] in ("zb-h1", "zb-v") and plan["pp"] > 1, 0.05, 0.09),
-    "zb-h2": (lambda plan: plan["schedule"] == "zb-h2" and plan["pp"] > 1, 0.10, 0.12),
+    "zb-h1 and zb-v": (lambda plan: plan["schedule"] in ("zb-h1", "zb-v") and plan["pp"] > 1, 0.05, MEMORY),
+    "zb-h2": (lambda plan: plan["schedule"] == "zb-h2" and plan["pp"] > 1, 0.10, MEMORY),
     "fewer microbatches than stages": (lambda plan: plan["num_microbatches"] < plan["pp"], 0.05, MEMORY),
     "long reductions": (lambda plan: plan["dp_comm_s"] > 0.2 * plan["step_time_s"], 0.10, MEMORY),
     "GPipe": (lambda plan: plan["schedule"] == "gpipe" and plan["pp"] > 1, 0.05, MEMORY),
@@ -133,13 +133,42 @@ def test_operands_in_8_bits_are_kept_as_priced(recompute, tmp_path):
     assert _largest_peak(tmp_path / "trace") == pytest.approx(_priced_bytes(job, plan), rel=MEMORY)
 
 
-@pytest.mark.parametrize(("schedule", "rel"), [("zb-h1", 0.02), ("zb-v", 0.01)])
+@pytest.mark.parametrize(("schedule", "rel"), [("zb-h1", 0.005), ("zb-v", 0.01)])
 def test_a_stage_keeps_what_gradients_of_weights_wait_for(schedule, rel, tmp_path):
     """Recomputed in full, the activations of four microbatches wait on the last of four stages."""
     small = ["model.dimensions.v=8000", "model.layers.1.count=16"]
     job, plan = dsx.Job("llama-3-8b", "h100-nvs8", 4, 16, 4096, set=small), f"pp=4 recompute=full schedule={schedule}"
     dsx.trace.write(job, plan, out=tmp_path / "trace", durations=False, ranks="stages")
     assert _largest_peak(tmp_path / "trace") == pytest.approx(_priced_bytes(job, plan), rel=rel)
+
+
+@pytest.mark.parametrize("recompute", ["none", pytest.param("full", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("schedule", ["zb-h1", pytest.param("zb-h2", marks=pytest.mark.slow)])
+def test_the_head_keeps_no_logits_for_gradients_of_weights_that_wait(schedule, recompute, tmp_path):
+    """Eight and more microbatches wait on the last of eight stages, with 8 GB of logits each."""
+    job = dsx.Job("llama-3-8b", "h100-nvs8", 8, 16, 8192, set={"assumptions.dispatch_latency": "0 s"})
+    plan = f"pp=8 recompute={recompute} schedule={schedule}"
+    dsx.trace.write(job, plan, out=tmp_path / "trace", durations=False, ranks="stages")
+    assert _largest_peak(tmp_path / "trace") == pytest.approx(_priced_bytes(job, plan), rel=0.001)
+
+
+@pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "dualpipe"])
+def test_a_head_as_long_as_its_stage_is_waited_for(schedule, tmp_path):
+    """Its gradients of weights fill no bubble."""
+    few = {"model.layers.1.count": 8, "assumptions.dispatch_latency": "0 s"}
+    job, plan = dsx.Job("llama-3-8b", "h100-nvs8", 4, 8, 4096, set=few), f"pp=4 schedule={schedule}"
+    dsx.trace.write(job, plan, out=tmp_path / "trace", durations=False)
+    step = dsx.trace.replay(tmp_path / "trace", cluster=job.cluster, assumptions=job.assumptions)
+    assert step.step_time_s == pytest.approx(dsx.evaluate(job, plan).step_time_s, rel=TOLERANCE["none"])
+
+
+def test_weights_are_not_gathered_beside_gradients_of_weights_that_are_put_off(tmp_path):
+    """Under ZeRO 3 the gradients of a layer of experts are as large as the weights of the two that are gathered."""
+    few = {"model.layers.1.count": 8, "model.dimensions.v": 8000}
+    job = dsx.Job("mixtral-8x7b", "h100-nvs8", 4, 8, 1024, set=few)
+    plan = "pp=2 dp=2 vpp=2 zero_stage=3 schedule=zb-v"
+    dsx.trace.write(job, plan, out=tmp_path / "trace", durations=False, ranks="stages")
+    assert _largest_peak(tmp_path / "trace") == pytest.approx(_priced_bytes(job, plan), rel=MEMORY)
 
 
 @pytest.mark.parametrize("layers", [1, 4])

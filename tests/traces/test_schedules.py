@@ -104,3 +104,16 @@ def written(schedule, stages, chunks, microbatches, folder):
 @pytest.mark.parametrize("pipeline", BY_HAND, ids=str)
 def test_stages_run_and_send_what_is_worked_out_by_hand(pipeline, tmp_path):
     assert written(*pipeline, tmp_path / "trace") == BY_HAND[pipeline]
+
+
+def test_gradients_of_the_head_are_reduced_before_those_of_the_body(tmp_path):
+    """Where ZeRO scatters them with every microbatch, the head's are scattered with its gradients of inputs."""
+    job = dsx.Job("gpt3-5b", dsx.trace.ONE_DOMAIN, 4, 8, set=["model.layers.1.count=4"])
+    dsx.trace.write(job, "pp=2 dp=2 schedule=zb-h1 zero_stage=2", out=tmp_path / "trace", durations=False)
+    *_, last = traces(open_folder(tmp_path / "trace"))
+    names = [last.names.of(row) for row in range(last.num_nodes)]
+    scattered, put_off = (
+        next(row for row, name in enumerate(names) if name.startswith(layer) and name.endswith(what))
+        for layer, what in (("m0.L005.", "reduce-scatter gradients 0"), ("m0.L004.", " weights"))
+    )
+    assert scattered < put_off
