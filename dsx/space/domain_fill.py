@@ -33,12 +33,16 @@ def laid_share(degree: Any, stride: Any, unit: Any, alone: Any) -> Any:
     """
     degree, stride, unit = (np.asarray(value, dtype=np.int64) for value in (degree, stride, unit))
     degree, stride, unit, alone = np.broadcast_arrays(degree, stride, unit, alone)
-    crossed, least = _laid(degree, stride, unit, np.where(alone, 1, _MANY), np)
+    one = np.ones_like(degree)
+    crossed, least = _laid(Runs(degree, stride, one, degree * stride, one), np.where(alone, 1, _MANY), unit, np)
     return np.where(crossed == 1, degree, nearest_share(degree, crossed, least, unit // stride))
 
 
 class Runs(NamedTuple):
-    """Groups of `copies` far from each other, each of `runs` runs of `members` ranks: whole numbers or arrays."""
+    """Groups of `copies` of `runs` runs of `members` ranks: whole numbers or arrays.
+
+    Two copies of a single run are far from each other. Several runs alternate with those of the other copy.
+    """
 
     members: Any
     stride: Any  # ranks from one member of a run to the next
@@ -47,20 +51,19 @@ class Runs(NamedTuple):
     copies: Any
 
 
-def share_of_runs(groups: Runs, world: Any, unit: Any, xp: Any) -> Any:
+def share_of_runs(ranks: Runs, world: Any, unit: Any, xp: Any) -> Any:
     """Return the share of groups of a job of `world` ranks in units of `unit` consecutive ranks, as `laid_share` does.
 
     Arrays of integers of one shape; `xp` has the array operations, NumPy's or JAX's.
     """
-    members, stride, runs, apart, copies = groups
-    crossed, least = _laid(members, stride, unit, world // (members * stride), xp)
-    runs_crossed, runs_least = _laid(runs, apart, unit, world // (runs * apart), xp)
-    # All units between the first and the last member of a copy, for runs that are less than a unit apart.
-    latest = _latest(members * stride, stride, unit, xp)
-    between = (latest + (runs - 1) * apart + (members - 1) * stride) // unit + 1
-    crossed = xp.minimum(copies * xp.minimum(crossed * runs_crossed, between), -(-world // unit))
-    size, least = members * runs * copies, least * runs_least
-    most = xp.minimum(xp.minimum(unit // stride, members) * xp.maximum(unit // apart, 1), size - (crossed - 1) * least)
+    members, stride, runs, apart, copies = ranks
+    span = members * stride
+    ranks = ranks._replace(apart=xp.where(runs == 1, span, apart))
+    groups = xp.where(runs == 1, world // span, xp.where(runs * apart == world, apart // (copies * span), _MANY))
+    crossed, least = _laid(ranks, groups, unit, xp)
+    crossed = xp.minimum(crossed * xp.where(runs == 1, copies, 1), -(-world // unit))
+    size = members * runs * copies
+    most = xp.minimum(unit // stride, size - (crossed - 1) * least)
     return xp.where(crossed == 1, size, nearest_share(size, crossed, least, most, xp))
 
 
@@ -68,33 +71,40 @@ _FEW = 4  # groups that follow each other are counted one by one; more of them m
 _MANY = _FEW + 1
 
 
-def _laid(degree: Any, stride: Any, unit: Any, groups: Any, xp: Any) -> tuple[Any, Any]:
-    """Return how many units a group of an axis spans, the most of any, and the members in the one with the fewest.
+def _laid(ranks: Runs, groups: Any, unit: Any, xp: Any) -> tuple[Any, Any]:
+    """Return how many units a group spans, the most of any, and the members in the one with the fewest.
 
     `groups` follow each other, each time as many interleaved ones as a stride has ranks.
     """
-    span, one = degree * stride, xp.ones_like(degree)
-    crossed = (_latest(span, stride, unit, xp) + span - stride) // unit + 1
-    least = xp.maximum(xp.gcd(span, unit) // stride, one)
-    most_crossed, fewest = one, degree
+    members, stride, runs, apart, copies = ranks
+    span, one = members * stride, xp.ones_like(members)
+    folded = xp.where(runs == 1, 0, copies - 1)  # whether runs of two copies alternate
+    in_period = members * (1 + folded)
+
+    def held(length: Any) -> Any:
+        """Return how many members so many ranks at an end of a group have."""
+        return xp.maximum(length // apart * in_period + xp.minimum(length % apart // stride, members), one)
+
+    step = xp.gcd(span, unit)  # runs begin at multiples of it in a unit
+    latest = unit - step + xp.minimum(stride, step) - 1
+    extent = runs * apart - (apart - span) * (1 - folded)
+    crossed, least = (latest + extent - stride) // unit + 1, xp.maximum(step // stride, one)
+    # Units between the ends have what the longest gap leaves there.
+    between = unit // apart * in_period + xp.maximum(unit % apart + in_period * stride - apart, 0) // stride
+    between = xp.maximum(between, least)
+    most_crossed, fewest = one, in_period * runs
     for number in range(_FEW):
-        begin = number * span % unit
-        over = (xp.minimum(begin + stride, unit) - 1 + span - stride) // unit + 1
-        end = (begin + span - stride) % unit
-        last = xp.where(end + stride > unit, one, end // stride + 1)
-        inside = xp.where(over == 1, degree, xp.minimum(last, xp.maximum((unit - begin) // stride, one)))
+        begin, length = number * span % unit, extent - 2 * number * span * folded
+        over = (xp.minimum(begin + stride, unit) - 1 + length - stride) // unit + 1
+        ends = xp.minimum(held(unit - begin), held((begin + length - 1) % unit + 1))
+        inside = xp.where(over > 2, xp.minimum(ends, between), ends)
         there = groups > number
         most_crossed = xp.where(there, xp.maximum(most_crossed, over), most_crossed)
-        fewest = xp.where(there, xp.minimum(fewest, inside), fewest)
-    few = groups <= _FEW
-    crossed, least = xp.where(few, most_crossed, crossed), xp.where(few, fewest, least)
-    return xp.where(stride >= unit, degree, crossed), xp.where(stride >= unit, one, least)
-
-
-def _latest(span: Any, stride: Any, unit: Any, xp: Any) -> Any:
-    """Return the last place in a unit where a group of `span` ranks begins, if any number of them follow each other."""
-    step = xp.gcd(span, unit)  # they begin at multiples of it
-    return unit - step + xp.minimum(stride, step) - 1
+        fewest = xp.where(there & (over > 1), xp.minimum(fewest, inside), fewest)
+    few, apart_each = groups <= _FEW, in_period // members * runs * ((latest + span - stride) // unit + 1)
+    crossed = xp.minimum(xp.where(few, most_crossed, crossed), apart_each)
+    least = xp.where(few, fewest, least)
+    return xp.where(stride >= unit, in_period * runs, crossed), xp.where(stride >= unit, one, least)
 
 
 def nearest_share(degree: Any, crossed: Any, least: Any, most: Any, xp: Any = np) -> Any:

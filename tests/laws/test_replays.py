@@ -104,6 +104,7 @@ def test_the_stage_at_the_edge_of_a_domain_sends_over_a_nic_that_its_replicas_sh
         pytest.param(24, "cp=3 dp=8 zero_replicas=2", marks=pytest.mark.slow),
         pytest.param(24, "cp=3 dp=4 pp=2 zero_replicas=2 order=tp-cp-ep-pp-dp", marks=pytest.mark.slow),
         pytest.param(24, "cp=3 dp=4 pp=2 schedule=dualpipe zero_replicas=2", marks=pytest.mark.slow),
+        pytest.param(24, "cp=3 dp=2 pp=4 schedule=dualpipe order=tp-cp-ep-pp-dp", marks=pytest.mark.slow),
     ],
 )
 def test_weights_are_reduced_over_ranks_that_lie_together(gpus, plan, tmp_path):
