@@ -136,8 +136,8 @@ def divided_layers(
 
     Per kind, `scattered_bytes` is the transient of a layer if gradients of all weights are scattered, and
     `working_bytes` that without any. `not_body` has the kinds of embedding and head, with one layer each on a stage.
-    Where two passes run side by side, only one of them is in such a layer; the other one is in another layer. A
-    pass for the gradients of weights alone gathers nothing: they take the place of the two layers gathered otherwise.
+    Where two passes run side by side, only one of them is in such a layer; the other one is in another layer. A pass
+    for the gradients of weights alone gathers nothing: they take the place of the two layers gathered otherwise.
     """
     if not any(divides(stage, "gradient") for stage in searched.zero_stage):
         return None
