@@ -75,8 +75,7 @@ class BestPlans(PricedPlans):
     fix: Mapping[str, Sequence[int | str]] = field(default_factory=dict)  # values of the choices that the caller fixed
     limit: Limitation = field(default_factory=dict)  # bounds of the choices that the caller limited
     answer: Mapping[str, dict[str, Any]] = field(default_factory=dict)  # to choose from, by name; empty of a list
-    # A faster plan that fills nodes in part, where measurements do not distinguish it from one that fills them.
-    fills_nodes_in_part: Mapping[str, Any] | None = None
+    fills_nodes_in_part: Mapping[str, Any] | None = None  # a faster plan within the resolution
     times: float = 0.0  # the least memory that a plan needs over what a GPU has, where none fits
 
     @property
