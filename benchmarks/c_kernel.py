@@ -21,7 +21,7 @@ from dsx.pricing.layers import KeyCosts
 from dsx.pricing.problem import Problem
 from dsx.space.choices import CHOICE_COLUMNS
 
-FLAGS = ("-O3", "-march=native", "-ffast-math", "-shared", "-fPIC")
+FLAGS = ("-O3", "-march=native", "-ffast-math", "-fPIC")
 
 _SOURCE = Path(__file__).parent / "flat_kernel.c"
 _PRICED = ("pp", "dp", "num_microbatches", "pp_nvs", "dp_nvs")
@@ -185,8 +185,10 @@ def build() -> CKernel | None:
     if compiler is None:
         return None
     with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder) / "flat_kernel.so"
-        subprocess.run([compiler, *FLAGS, str(_SOURCE), "-o", str(library), "-lm"], check=True)
+        compiled, library = Path(folder) / "flat_kernel.o", Path(folder) / "flat_kernel.so"
+        subprocess.run([compiler, *FLAGS, "-c", str(_SOURCE), "-o", str(compiled)], check=True)
+        # Linked with -ffast-math, the library would turn subnormal numbers to 0 in the whole process that loads it.
+        subprocess.run([compiler, "-shared", str(compiled), "-o", str(library), "-lm"], check=True)
         # The library stays loaded after its file is removed.
         return CKernel(ctypes.CDLL(str(library)))
 

@@ -117,3 +117,9 @@ def test_winners_are_those_of_float64(c_kernel, kernel, weight_groups, fast_band
         best = min(feasible[code].values())
         assert winners.time[code] == pytest.approx(best, rel=REL)
         assert feasible[code][plan] == pytest.approx(best, rel=REL)
+
+
+@pytest.mark.usefixtures("kernel")
+def test_a_process_that_loads_the_kernel_keeps_subnormal_numbers():
+    assert kernel is not None
+    assert np.array([np.finfo(np.float64).tiny]) * 0.5 > 0.0
