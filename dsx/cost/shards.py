@@ -83,24 +83,19 @@ def weight_shards(
     if searched.ep != (1,):
         # An ep group that spans several data-parallel replicas has a fraction of a rank in each.
         joint = [members.whole() for members in joint]
+    replicas = [] if dp_replicas is None else [dp_replicas]
+    if dp_replicas is not None and searched.ep != (1,):
+        parts: list[tuple[Group, Group]] = []
+        for members, shards in zip(axes, joint, strict=True):
+            holders = dp_shard.times(dp_replicas).times(members).whole()
+            # A plan that breaks the rules may have more replicas than holders.
+            parts.append(_split(holders, shards, dp_replicas, xp.minimum(dp_replicas.size, holders.size)))
+        joint, replicas = [shard for shard, _ in parts], [own for _, own in parts]
     if layer.rank_placement:
-        runs = [_shard_runs(both, dp_shard, choices) for both in joint]
-        joint = [
-            _as_placed(both, lying, layer.rank_placement, choices) for both, lying in zip(joint, runs, strict=True)
-        ]
-    if dp_replicas is None:
-        return joint, []
-    replicas = dp_replicas
-    if layer.rank_placement:
-        replicas = _as_placed(dp_replicas, _replica_runs(dp_shard, dp_replicas, choices), layer.rank_placement, choices)
-    if searched.ep == (1,):
-        return joint, [replicas] * len(axes)
-    parts: list[tuple[Group, Group]] = []
-    for members, shards in zip(axes, joint, strict=True):
-        holders = dp_shard.times(dp_replicas).times(members).whole()
-        # A plan that breaks the rules may have more replicas than holders.
-        parts.append(_split(holders, shards, replicas, xp.minimum(replicas.size, holders.size)))
-    return [shard for shard, _ in parts], [replicas for _, replicas in parts]
+        lying = layer.rank_placement, choices
+        joint = [_as_placed(each, _shard_runs(each, dp_shard, choices), *lying) for each in joint]
+        replicas = [_as_placed(each, _replica_runs(dp_shard, each, choices), *lying) for each in replicas]
+    return joint, replicas * len(axes) if searched.ep == (1,) else replicas
 
 
 def _shard_runs(joint: Group, dp_ranks: Group, choices: StepChoices) -> Runs:

@@ -42,7 +42,7 @@ def zero_groups(
     sharded = [math.gcd(size, share) for share in shares]
     if over_ep and grid.ep > 1:
         near = [share // own for share, own in zip(shares, sharded, strict=True)]
-        return _of_experts(grid, axes, keys, near, zero_replicas)
+        return _of_experts(grid, axes, keys, near, zero_replicas, num_chains)
     position = grid.columns["dp"] + grid.degrees["dp"] * keys.chain
     replica, shard = divided(position, [*shares, ranks], [*sharded, size])
     holders = keys.divided(shard, size)
@@ -52,14 +52,23 @@ def zero_groups(
     return ZeroGroups(keys.divided(replica, zero_replicas).rows(), holders.rows())
 
 
-def _of_experts(grid: RankGrid, axes: Sequence[str], keys: Keys, near: Sequence[int], zero_replicas: int) -> ZeroGroups:
-    """Return the groups of experts; of other weights, `near` replicas are in a domain and in a unit of each tier."""
+def _of_experts(
+    grid: RankGrid, axes: Sequence[str], keys: Keys, near: Sequence[int], zero_replicas: int, num_chains: int
+) -> ZeroGroups:
+    """Return the groups of experts; of other weights, `near` replicas are in a domain and in a unit of each tier.
+
+    Where domains cut the numbers of ranks at any place, shard groups are consecutive ranks as those of other weights.
+    """
     members = keys.rows()
     count = members.shape[1]
     if count % zero_replicas:
         raise ValueError(f"zero_replicas={zero_replicas} does not divide the {count} ranks that hold the same experts")
     position = np.empty(grid.world, dtype=np.int64)
     position[members] = np.arange(count)
+    if grid.world > grid.ranks_per_domain and grid.shares[0] == grid.degrees:
+        size, in_chain = count // zero_replicas, count // num_chains
+        replica, place = divided(position, [in_chain, count], [math.gcd(size, in_chain), size])
+        return ZeroGroups(keys.divided(replica, zero_replicas).rows(), keys.divided(place, size).rows())
     nested = zip(grid.held(axes), grid.held(grid.nesting), strict=True)
     held = [ranks // math.gcd(grid.ep, nesting) for ranks, nesting in nested]
     replicas = [math.gcd(holders, most) for holders, most in zip(held, near, strict=True)]

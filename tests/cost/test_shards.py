@@ -213,12 +213,22 @@ def test_a_domain_that_cuts_groups_of_cp(dp, dp_nvs, pp, replicas, shard, among)
     assert [(float(each.size), float(each.domains), float(each.share)) for each in found] == [shard, among]
 
 
+def test_experts_of_replicas_that_a_domain_cuts():
+    """Domains of eight, cp=3 dp=8 ep=2: half of 24 ranks hold the same experts, six of each half of the replicas."""
+    columns = columns_of({"tp": 1, "tp2": 1, "cp": 3, "dp": 8, "pp": 1}, {"tp": 1, "tp2": 1, "cp": 2, "dp": 3, "pp": 1})
+    found = of_cp_and_dp(columns, 8, 0, replicas=2, ep=(2, 2))
+    assert [(float(each.size), float(each.domains), float(each.share)) for each in found] == [(6, 2, 2), (2, 2, 1)]
+
+
 def columns_of(degrees, shares):
     return {**degrees, **{f"{axis}_nvs": share for axis, share in shares.items()}}
 
 
-def of_cp_and_dp(columns, size, order, replicas=1, chains=1):
-    """The shard group and the replica group of the weights of a layer that cp does not divide."""
+def of_cp_and_dp(columns, size, order, replicas=1, chains=1, ep=(1, 1)):
+    """The shard group and the replica group of the weights of a layer that cp does not divide.
+
+    Of experts, if `ep` has the degree and the share of their axis.
+    """
     numbers = {name: float(columns[name]) for name in ("pp", "pp_nvs", "dp", "dp_nvs")}
     (schedule, *_) = [code for code, one in enumerate(SCHEDULES) if one.holds.num_chains == chains]
     world = math.prod(columns[axis] for axis in ("tp", "tp2", "cp", "dp", "pp"))
@@ -229,9 +239,9 @@ def of_cp_and_dp(columns, size, order, replicas=1, chains=1):
         zero_replicas=float(replicas),
         schedule=float(schedule),
     )
-    searched = Searched(zero_replicas=(1, replicas), schedule=(schedule,), zero_stage=(1,))
+    searched = Searched(zero_replicas=(1, replicas), schedule=(schedule,), zero_stage=(1,), ep=(ep[0],))
     keys = {name: np.array([value]) for name, value in columns.items()}
-    layer = layer_costs(group_size=[[float(columns["cp"])]], group_share=[[float(columns["cp_nvs"])]])
+    layer = layer_costs(group_size=[[columns["cp"] / ep[0]]], group_share=[[columns["cp_nvs"] / ep[1]]])
     layer = replace(layer, rank_placement=rank_placement(keys, network(size)))
     found = weight_shards(layer, *dp_groups(made, searched), made, searched)
     return [jax.tree.map(lambda leaf: leaf.item(), groups[0]) for groups in found]

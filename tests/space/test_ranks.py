@@ -265,6 +265,14 @@ def test_ranks_of_uneven_groups_follow_each_other():
     assert experts.groups(("ep",)).tolist() == [[*range(5)], [*range(5, 10)]]
 
 
+def test_experts_of_uneven_groups_have_shard_groups_as_other_weights():
+    """The 24 ranks of cp=3 dp=8 hold halves of the experts in turn, and are two replicas of 12 consecutive ranks."""
+    grid = rank_grid(plan_of(cp=(3, 2), dp=(8, 3), ep=2, ep_nvs=2), 8)
+    shards, replicas = zero_groups(grid, ("dp", "tp", "cp"), 2, over_ep=True)
+    assert shards.tolist() == [[*range(first, first + 12, 2)] for first in (0, 1, 12, 13)]
+    assert replicas.tolist() == [[first, first + 12] for first in range(12)]
+
+
 def test_large_jobs_are_quick():
     start = time.process_time()
     plan = plan_of(tp=(8, 8), cp=(4, 1), dp=(64, 1), pp=(16, 1), ep=32)
