@@ -176,7 +176,7 @@ class BestPlans(PricedPlans):
 
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
-        resolution = self.job.assumptions.resolution
+        resolution, in_part = self.job.assumptions.resolution, self.fills_nodes_in_part
         return {
             **job_data(self.problem, self.job.num_gpus, self.job.global_batch_size),
             **{name: self._described(plan) for name, plan in self.answer.items()},
@@ -197,7 +197,7 @@ class BestPlans(PricedPlans):
             "extrapolated": unlike(self.problem.likeness, self.job.assumptions.trained_on),
             "infeasible": self.infeasible or None,
             "would_fit": self.would_fit or None,
-            "fills_nodes_in_part": (part := self.fills_nodes_in_part) and self._described(part),
+            "fills_nodes_in_part": self._described(in_part) if in_part else None,
             "plans": [self._described(plan) for plan in self.priced],
         }
 

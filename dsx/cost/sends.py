@@ -43,12 +43,11 @@ class StageSends(NamedTuple):
 class OwnWay(NamedTuple):
     """Passes that follow each other in one direction: a send hides behind those of its own direction alone.
 
-    `forward_s` and `backward_s` are the passes of a microbatch on the mean stage.
+    `plans` are those whose schedules run all passes so; of others with several chunks, some stages do. `forward_s` and
+    `backward_s` are the passes of a microbatch on the mean stage.
     """
 
-    plans: Bool[
-        Array, "*#plans"
-    ]  # whose schedules run all passes so; with several chunks, some stages of others do too
+    plans: Bool[Array, "*#plans"]
     forward_s: PerPlan
     backward_s: PerPlan
 

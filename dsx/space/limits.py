@@ -46,9 +46,7 @@ class Limits:
     num_predictions: int = 0  # layers of multi-token prediction, part of the head
     counts_ends: bool = False  # whether an even cut may count embedding and head as a layer each
     uneven: bool = True  # whether groups may lie unevenly on fast domains, and plans leave GPUs of them free
-    node_size: int = (
-        1  # GPUs of a node; plans need the fewest nodes, and fill all but the last one. With 1, any plan does
-    )
+    node_size: int = 1  # GPUs of a node, of which plans need the fewest, and fill all but the last; 1: any plan does
 
     @property
     def chain(self) -> Chain:

@@ -130,11 +130,16 @@ class _Stage:
 
 
 def filled_s(filled: float) -> ClosedForm:
-    """Return the closed form of a schedule that fills the bubble with `filled` weight gradients per other stage."""
+    """Return the closed form of a schedule that fills the bubble with `filled` weight gradients per other stage.
+
+    A step is no shorter than a path without weight gradients: down the stages, all microbatches on the last one, up.
+    """
 
     def seconds(pipe: PipelineView, xp: Any) -> Any:
         slowest = pipe.largest([stage.own.both for stage in pipe.stages])
         others = pipe.whole.both - slowest - filled * (pipe.pp - 1.0) * pipe.weights_s
-        return pipe.num_microbatches * slowest + xp.maximum(others, xp.zeros_like(others))
+        filling = pipe.num_microbatches * slowest + xp.maximum(others, xp.zeros_like(others))
+        on_last = (pipe.num_microbatches - 1.0) * (pipe.last.own.both - pipe.weights_s)
+        return xp.maximum(filling, pipe.whole.both - (pipe.pp - 1.0) * pipe.weights_s + on_last)
 
     return seconds

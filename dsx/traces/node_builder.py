@@ -31,7 +31,7 @@ class PassKey:
     kind: str  # "forward", "backward", "inputs", "weights"
     chunk: int
     first: tuple[str, ...]  # purposes (`PURPOSES`) of which it is the first pass of its chunk
-    last: bool  # which computes gradients of its kind in its chunk
+    last: bool  # whether it is the last of its kind in its chunk, and computes gradients
     paired: bool = False  # runs beside a pass of the other direction
 
 

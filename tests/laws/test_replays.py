@@ -163,6 +163,15 @@ def test_the_head_keeps_no_logits_for_gradients_of_weights_that_wait(schedule, r
     assert _largest_peak(tmp_path / "trace") == pytest.approx(_priced_bytes(job, plan), rel=0.001)
 
 
+@pytest.mark.parametrize("microbatches", [1, 3])
+def test_few_microbatches_under_zb_h2_take_as_long_as_one_through_all_stages(microbatches, tmp_path):
+    few = {"model.layers.1.count": 8, "assumptions.dispatch_latency": "0 s"}
+    job, plan = dsx.Job("gpt3-5b", "h100-nvs8", 4, microbatches, 2048, set=few), "pp=4 schedule=zb-h2"
+    dsx.trace.write(job, plan, out=tmp_path / "trace", durations=False)
+    step = dsx.trace.replay(tmp_path / "trace", cluster=job.cluster, assumptions=job.assumptions)
+    assert step.step_time_s == pytest.approx(dsx.evaluate(job, plan).step_time_s, rel=0.10)
+
+
 @pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "dualpipe"])
 def test_a_head_as_long_as_its_stage_is_waited_for(schedule, tmp_path):
     """Its gradients of weights fill no bubble."""

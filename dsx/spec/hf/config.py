@@ -141,7 +141,7 @@ def _values(document: Document, section: KeyPath, family: FamilySpec) -> dict[st
     parts = [*stated_in(document, section)][::-1]
     given_of = {key: _given(key, parts, family) for key in family.keys}
     of_layers = next((key for key in family.keys if _NUM_LAYERS in _spellings(family, key)), None)
-    num_layers = given_of[of_layers][0][1] if of_layers and given_of[of_layers] else None
+    num_layers = None if of_layers is None else _number(given_of[of_layers], family.keys[of_layers])
     stated: dict[str, object] = {}
     faults: list[str] = []
     for key, spec in family.keys.items():
@@ -149,7 +149,7 @@ def _values(document: Document, section: KeyPath, family: FamilySpec) -> dict[st
         try:
             if given:
                 _check_alike(document, given)
-                value = given[0][1] if key == of_layers else _of_all_layers(given[0][1], spec, num_layers)
+                value = given[0][1] if key == of_layers else _of_each(given[0][1], spec, num_layers)
                 stated[key] = _checked(value, spec)
             elif spec.default is None:
                 near = did_you_mean(key, parts[0][1].keys() - known_keys(family))
@@ -172,6 +172,13 @@ def _given(key: str, parts: Sequence[tuple[KeyPath, dict[str, Any]]], family: Fa
         if part.get(name) is not None and not _is_of_another(family, key, name, part[name])
     ]
     return [(path, value) for path, value in found if len(path) == len(found[0][0])]
+
+
+def _number(given: list[tuple[KeyPath, Any]], spec: KeySpec) -> Any:
+    """Return the stated value of a key, or its default if it is a number."""
+    if given or spec.default is None or spec.default.names:
+        return given[0][1] if given else None
+    return evaluate(spec.default, {})
 
 
 def _is_of_another(family: FamilySpec, key: str, name: str, value: Any) -> bool:
@@ -212,19 +219,21 @@ def _checked(value: Any, spec: KeySpec) -> Any:
     return value
 
 
-def _of_all_layers(value: Any, spec: KeySpec, num_layers: Any) -> Any:
-    """Return the number that a list has for each of the layers, or what is no list of numbers.
+def _of_each(value: Any, spec: KeySpec, num_layers: Any) -> Any:
+    """Return the number that all entries of a list have, or what is no list of numbers.
 
-    Raises ValueError if there are not as many, or if they differ.
+    The list has an entry for each of the layers, or for both sides of an image. Raises ValueError if it has more or
+    fewer, or different ones.
     """
     if spec.holds not in ("count", "whole") or not isinstance(value, list) or not value:
         return value
-    if num_layers is not None and len(value) != num_layers:
-        raise ValueError(f"expected one value, or one for each of {num_layers!r} layers, got {len(value)} values")
+    count, each = (num_layers, f"each of {num_layers} layers") if spec.each_of == "layers" else (2, "each of two sides")
+    if not isinstance(count, int) or len(value) != count:
+        known = f", or one for {each}" if isinstance(count, int) else ""
+        raise ValueError(f"expected one value{known}, got {len(value)}")
     if any(one != value[0] for one in value):
         raise ValueError(
-            f"has a value for each layer, from {reprlib.repr(value[0])} on; "
-            "a model of dsx has one for all of its layers"
+            f"has a value for {each}, from {reprlib.repr(value[0])} on; a model of dsx has one for all of them"
         )
     return value[0]
 

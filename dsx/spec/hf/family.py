@@ -33,6 +33,7 @@ class KeySpec(_FamilyPart):
     holds: Holds
     default: Expression | None = None  # for a key that is absent or null; None: the key is required
     also: list[str] = Field(default_factory=list)  # other spellings
+    each_of: Literal["layers", "sides"] = "layers"  # what a list in place of a number has an entry for
 
 
 class RuleSpec(_FamilyPart):

@@ -42,10 +42,17 @@ def test_which_layers_have_experts_as_a_list(tmp_path):
         (
             "llama-3-8b",
             {"intermediate_size": [14336] * 31 + [1]},
-            "intermediate_size: has a value for each layer, from",
+            "intermediate_size: has a value for each of 32 layers, from",
         ),
-        ("llama-3-8b", {"intermediate_size": [14336] * 7}, "or one for each of 32 layers, got 7 values"),
-        ("gpt2", {"n_head": [12]}, "n_head: expected one value, or one for each of 12 layers, got 1 values"),
+        ("llama-3-8b", {"intermediate_size": [14336] * 7}, "or one for each of 32 layers, got 7"),
+        ("gpt2", {"n_head": [12]}, "n_head: expected one value, or one for each of 12 layers, got 1"),
+        (
+            "gemma-3-1b",
+            {"num_hidden_layers": None, "num_attention_heads": [4] * 3},
+            "or one for each of 26 layers, got 3",
+        ),
+        ("nemotron-h-8b", {"num_attention_heads": [32] * 3}, "num_attention_heads: expected one value, got 3"),
+        ("vit-l-16", {"image_size": [224, 196]}, "image_size: has a value for each of two sides, from"),
         ("llama-3-8b", {"num_hidden_layers": [32]}, "num_hidden_layers: expected a whole number from 1, got [32]"),
         ("llama-3-8b", {"model_type": "jamba"}, "Mamba 1, whose time steps come from a projection of low rank"),
         ("llama-3-8b", {"model_type": "nemotron-nas"}, "block_configs gives each layer key-value heads and"),
@@ -57,6 +64,12 @@ def test_what_cannot_be_read_is_an_error(tmp_path, name, changes, says):
         import_hf(file)
     assert says in str(caught.value)
     assert str(caught.value).startswith(f"{file}:") and "()" not in str(caught.value)
+
+
+def test_sides_of_an_image_may_be_a_list(tmp_path):
+    usual = import_hf(CONFIGS / "vit-l-16.json")
+    found = import_hf(write(tmp_path, "vit-l-16", image_size=[224, 224], patch_size=[16, 16]))
+    assert found.parameters == usual.parameters and found.model.dimensions == usual.model.dimensions
 
 
 def test_one_width_may_be_a_list(tmp_path):
