@@ -96,3 +96,5 @@ def test_equal_plans_are_found():
     first, which = first_of_equals(columns)
     assert first.tolist() == [0, 1, 3]
     assert which.tolist() == [0, 1, 0, 2, 1]
+    first, which = first_of_equals([*columns, np.array([True, False, False, True, False])])
+    assert (first.tolist(), which.tolist()) == ([0, 1, 2, 3], [0, 1, 2, 3, 1])
