@@ -30,7 +30,7 @@ from dsx.cost.layer import LayerCosts
 from dsx.cost.shapes import PerPlan
 from dsx.records import Array, Bool
 from dsx.space.codes import Searched
-from dsx.space.domain_fill import Runs, share_of_runs
+from dsx.space.domain_fill import Runs, consecutive, share_of_runs
 from dsx.space.schedules import SCHEDULES
 
 
@@ -144,17 +144,32 @@ def _as_placed(members: Group, runs: Runs, rank_placement: Sequence[PerPlan], ch
     The product of groups over several axes would have the worst-placed members of all of them at once.
     """
     even, of_replica, of_job, *units = rank_placement
-    for axis in ("dp", "pp"):
-        degree, share = getattr(choices, axis), getattr(choices, f"{axis}_nvs")
-        even = xp.where(xp.ceil(degree / share) * share == degree, even, xp.zeros_like(even))
-    cut = (even == 0.0) & (of_replica != _stage_ranks(choices))
-    domain = xp.where(choices.dp_nvs * choices.pp_nvs == 1.0, of_replica, of_job)
+    dp_even, pp_even = (
+        xp.ceil(degree / share) * share == degree
+        for degree, share in ((choices.dp, choices.dp_nvs), (choices.pp, choices.pp_nvs))
+    )
+    cut = (even == 0.0) | ~dp_even | ~pp_even
+    domain = xp.where(_consecutive(of_replica, choices), of_replica * choices.dp_nvs * choices.pp_nvs, of_job)
     shares: list[PerPlan] = []
     for domains in (xp.ones_like(domain), *units):
         floats = xp.broadcast_arrays(*runs, choices.num_gpus, domain * domains)
         *where, world, unit = (xp.maximum(xp.round(value), 1.0).astype(np.int32) for value in floats)
         shares.append(share_of_runs(Runs(*where), world, unit, xp).astype(floats[0].dtype))
     return jax.tree.map(functools.partial(xp.where, cut), group(members.size, *shares), members)
+
+
+def _consecutive(of_replica: PerPlan, choices: StepChoices) -> Bool[Array, "*#plans"]:
+    """Return whether domains have as many consecutive ranks as the shares say, `of_replica` of a stage of a replica."""
+    ranks = _stage_ranks(choices)
+    order = ("dp", "pp"), ("pp", "dp")
+    degrees, shares = (
+        {
+            place: xp.where(choices.order == 0.0, *(getattr(choices, f"{axis}{part}") for axis in axes))
+            for place, axes in zip(("first", "last"), order, strict=True)
+        }
+        for part in ("", "_nvs")
+    )
+    return consecutive(degrees, shares, choices.num_gpus, ranks, of_replica == ranks, xp)
 
 
 def _split(holders: Group, shards: Group, dp_replicas: Group, count: PerPlan) -> tuple[Group, Group]:

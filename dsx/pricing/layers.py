@@ -31,6 +31,7 @@ from dsx.records import leaves as leaves_of
 from dsx.space.choices import KEY_COLUMNS
 from dsx.space.enumerate import Arrays, changes
 from dsx.space.recompute_values import NONE_CODE
+from dsx.space.schedules import SCHEDULES
 from dsx.space.tiers import key_shares, may_cut_two_axes, rank_placement, units
 from dsx.spec.conditions import ConditionsSpec
 
@@ -88,8 +89,10 @@ def price_keys(problem: Problem, keys: Arrays) -> KeyCosts:
     never_recomputed = problem.workload.stack.embedding_and_head
     values = sorted({NONE_CODE, *problem.workload.searched.recompute})
     network = problem.cluster.network
-    may_cut = problem.assumptions_spec.uneven_domains and may_cut_two_axes(keys, network.nvs.size)
-    rank_placements = rank_placement(keys, network) if may_cut else ()
+    searched = problem.workload.searched
+    apart = searched.zero_replicas != (1,) or any(SCHEDULES[code].holds.num_chains > 1 for code in searched.schedule)
+    numbered = problem.assumptions_spec.uneven_domains and (apart or may_cut_two_axes(keys, network.nvs.size))
+    rank_placements = rank_placement(keys, network) if numbered else ()
     return tuple(
         _price_kind(
             problem,

@@ -150,20 +150,26 @@ def rank_order_shares(
     return found
 
 
-def consecutive(degrees: Mapping[str, Any], shares: Mapping[str, Any], world: Any = None) -> Any:
+def consecutive(
+    degrees: Mapping[str, Any],
+    shares: Mapping[str, Any],
+    world: Any = None,
+    stride: Any = 1,
+    whole: Any = True,
+    xp: Any = np,
+) -> Any:
     """Return whether shares are those of domains of consecutive ranks, as many as the shares multiply to.
 
     The innermost axes have whole groups in a domain, the next one some members, the others one. Where that share does
-    not divide its degree, each group must lie as the first one does, or none follow.
+    not divide its degree, each group must lie as the first one does, or none follow. Axes before those of `degrees`
+    have `stride` ranks; `whole` says whether a domain has all of them. `xp` has the array operations.
     """
     holds: Any = True
-    whole: Any = True
-    stride: Any = 1
     for axis, degree in degrees.items():
         share = shares[axis]
         alone = False if axis in REPLICA_AXES else stride * degree == world
-        alike = (degree % share == 0) | alone | (degree % share == np.gcd(degree, share))
-        holds = holds & (share <= degree) & np.where(whole, alike, share == 1)
+        alike = alone | (share % xp.maximum(degree % share, 1) == 0)
+        holds = holds & (share <= degree) & xp.where(whole, alike, share == 1)
         whole = whole & (share == degree)
         stride = stride * degree
     return holds
