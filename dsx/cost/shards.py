@@ -113,19 +113,25 @@ def _shard_runs(joint: Group, dp_ranks: Group, choices: StepChoices) -> Runs:
     chains, own = xp.where(paired, 1.0, chains), xp.where(paired, chains * own, own)
     in_run = xp.where(one_run, own, xp.ones_like(own))
     apart = _stage_ranks(choices) * xp.where(one_run, own, choices.pp)
+    apart = xp.where(adjacent & (chains > 1.0), choices.num_gpus, apart)  # the other chain is anywhere in the job
     return Runs(members * in_run, _stage_ranks(choices) / members, own / in_run, apart, chains)
 
 
 def _replica_runs(dp_ranks: Group, dp_replicas: Group, choices: StepChoices) -> Runs:
     """Return how the ranks of the replica groups of shard groups of `dp_ranks` are numbered: one run in each chain.
 
-    Those of two stages follow each other in the order that numbers replicas first.
+    Two stages are one run in the order that numbers replicas first, and follow each other in each replica in the other.
     """
     own, adjacent = _gcd(dp_ranks.size, choices.dp), _replicas_adjacent(choices)
-    chains = xp.where(adjacent & (choices.pp == 2.0), 1.0, own * dp_replicas.size / choices.dp)
-    members = dp_replicas.size / chains
-    stride = _stage_ranks(choices) * own * xp.where(adjacent, 1.0, choices.pp)
-    return Runs(members, stride, xp.ones_like(members), members * stride, chains)
+    chains, one = own * dp_replicas.size / choices.dp, xp.ones_like(dp_replicas.size)
+    of_two = (choices.pp == 2.0) & (chains == 2.0)
+    in_pairs = of_two & ~adjacent
+    chains = xp.where(of_two, one, chains)
+    members = xp.where(in_pairs, 2.0 * one, dp_replicas.size / chains)
+    between = _stage_ranks(choices) * own * xp.where(adjacent, one, choices.pp)  # ranks from one replica to the next
+    apart = xp.where(adjacent & (chains == 2.0), choices.num_gpus, xp.where(in_pairs, between, members * between))
+    stride = xp.where(in_pairs, _stage_ranks(choices), between)
+    return Runs(members, stride, dp_replicas.size / (members * chains), apart, chains)
 
 
 def _stage_ranks(choices: StepChoices) -> PerPlan:

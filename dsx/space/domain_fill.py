@@ -41,13 +41,14 @@ def laid_share(degree: Any, stride: Any, unit: Any, alone: Any) -> Any:
 class Runs(NamedTuple):
     """Groups of `copies` of `runs` runs of `members` ranks: whole numbers or arrays.
 
-    Two copies of a single run are far from each other. Several runs alternate with those of the other copy.
+    Several runs alternate with those of the other copy. Groups lie in blocks of `runs * apart` ranks, one after the
+    other; two copies of a single run may be anywhere in theirs.
     """
 
     members: Any
     stride: Any  # ranks from one member of a run to the next
     runs: Any
-    apart: Any  # ranks from one run to the next
+    apart: Any  # ranks from one run to the next, and from the last one to the end of the block
     copies: Any
 
 
@@ -57,11 +58,12 @@ def share_of_runs(ranks: Runs, world: Any, unit: Any, xp: Any) -> Any:
     Arrays of integers of one shape; `xp` has the array operations, NumPy's or JAX's.
     """
     members, stride, runs, apart, copies = ranks
-    span = members * stride
+    span, block = members * stride, runs * apart
     ranks = ranks._replace(apart=xp.where(runs == 1, span, apart))
     groups = xp.where(runs == 1, world // span, xp.where(runs * apart == world, apart // (copies * span), _MANY))
     crossed, least = _laid(ranks, groups, unit, xp)
     crossed = xp.minimum(crossed * xp.where(runs == 1, copies, 1), -(-world // unit))
+    crossed = xp.minimum(crossed, (unit - xp.gcd(block, unit) + block - 1) // unit + 1)
     size = members * runs * copies
     most = xp.minimum(unit // stride, size - (crossed - 1) * least)
     return xp.where(crossed == 1, size, nearest_share(size, crossed, least, most, xp))
@@ -114,7 +116,8 @@ def nearest_share(degree: Any, crossed: Any, least: Any, most: Any, xp: Any = np
     """
     found = one = xp.ones_like(degree)
     best_rest, best_crossed = xp.zeros_like(degree), xp.zeros_like(degree)
-    for share in (least, most, (degree - 1) // xp.maximum(crossed - 1, one)):
+    others = xp.maximum(crossed - 1, one)
+    for share in (least, most, (degree - least) // others, (degree - 1) // others):
         share = xp.minimum(xp.maximum(share, one), degree)
         over, rest = units_spanned(degree, share)
         better = (rest > best_rest) | ((rest == best_rest) & (over < best_crossed))

@@ -17,7 +17,7 @@ from dsx.space.divisors import divisors
 from dsx.space.domain_fill import nearest_share, rank_order_shares, units_spanned, used_of_domain
 from dsx.space.ranks import rank_grid
 from dsx.space.schedules import SCHEDULES
-from dsx.space.tiers import may_cut_two_axes, rank_placement
+from dsx.space.tiers import rank_placement
 from dsx.space.zero_groups import zero_groups
 
 
@@ -171,8 +171,6 @@ def test_ranks_over_dp_and_cp_lie_as_they_are_numbered(size, chains, order):
         if world <= size or used is None or pp % chains:
             continue
         columns = columns_of(degrees, shares)
-        if not may_cut_two_axes({name: np.array([value]) for name, value in columns.items()}, size):
-            continue
         if all(degrees[axis] % shares[axis] == 0 for axis in degrees):
             continue
         grid = rank_grid(columns | {"order": order, "ep": 1, "ep_nvs": 1}, size)

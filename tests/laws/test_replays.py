@@ -8,7 +8,7 @@ import logging
 from functools import partial
 
 import pytest
-from replays import OVERLAPS_OF, drawn_pipeline, drawn_uneven, replayed
+from replays import OVERLAPS, OVERLAPS_OF, drawn_pipeline, drawn_uneven, replayed
 
 import dsx
 from dsx.traces.folder import open_folder, traces
@@ -115,6 +115,30 @@ def test_weights_are_reduced_over_ranks_that_lie_together(gpus, plan, tmp_path):
     step = dsx.trace.replay(tmp_path / "trace", cluster=job.cluster, assumptions=job.assumptions)
     priced = dsx.evaluate(job, plan, strategy=strategy).step_time_s
     assert step.step_time_s == pytest.approx(priced, rel=0.03 if "dualpipe" in plan else TOLERANCE["none"])
+
+
+@pytest.mark.parametrize(
+    ("gpus", "plan"),
+    [
+        (24, "tp=2 dp=6 pp=2 schedule=dualpipe zero_replicas=3"),
+        (30, "dp=10 pp=3 zero_replicas=5 order=tp-cp-ep-pp-dp"),
+        pytest.param(20, "dp=5 pp=4 schedule=dualpipe", marks=pytest.mark.slow),
+        pytest.param(14, "dp=7 pp=2 schedule=dualpipe zero_replicas=7", marks=pytest.mark.slow),
+        pytest.param(14, "dp=7 pp=2 schedule=dualpipe nvs.dp=7", marks=pytest.mark.slow),
+        pytest.param(20, "dp=10 pp=2 schedule=dualpipe zero_replicas=10 order=tp-cp-ep-pp-dp", marks=pytest.mark.slow),
+        pytest.param(28, "dp=7 pp=4 schedule=dualpipe zero_replicas=7 order=tp-cp-ep-pp-dp", marks=pytest.mark.slow),
+        pytest.param(24, "dp=12 pp=2 schedule=dualpipe zero_replicas=4", marks=pytest.mark.slow),
+    ],
+)
+def test_whole_replicas_that_domains_divide_unevenly_are_reduced_where_they_lie(gpus, plan, tmp_path):
+    """Two chains and replicas of shards have ranks of several stages, or of some replicas alone, in a domain."""
+    overlaps = [f"assumptions.{name}=0" for name in OVERLAPS]
+    few = ["model.layers.1.count=6" if "pp=3" in plan else "model.layers.1.count=4", *overlaps]
+    batch = 8 * int(plan.partition("dp=")[2].split()[0])
+    job = dsx.Job("llama-3-8b", "h100-nvs8", gpus, batch, 2048, set=[*few, "assumptions.dispatch_latency=0 s"])
+    dsx.trace.write(job, plan, out=tmp_path / "trace", durations=False, ranks="all")
+    step = dsx.trace.replay(tmp_path / "trace", cluster=job.cluster, assumptions=job.assumptions)
+    assert step.step_time_s == pytest.approx(dsx.evaluate(job, plan).step_time_s, rel=TOLERANCE["none"])
 
 
 @pytest.mark.slow

@@ -5,7 +5,14 @@ import math
 
 import pytest
 
-from dsx.space.domain_fill import exact_fill, fill_in_order, fills_nodes, numbered_shares, partly_filled
+from dsx.space.domain_fill import (
+    exact_fill,
+    fill_in_order,
+    fills_nodes,
+    laid_share,
+    numbered_shares,
+    partly_filled,
+)
 
 DEGREES = [dict(zip("abc", degrees, strict=True)) for degrees in itertools.product((1, 2, 3, 4, 6, 9), repeat=3)]
 
@@ -67,6 +74,19 @@ def test_an_exact_fill_is_the_first_of_all_that_fill():
                 and all(degree % share == 0 for degree, share in zip(degrees.values(), shares, strict=True))
             ]
             assert tuple(exact_fill(degrees, size).values()) == max(whole)
+
+
+@pytest.mark.parametrize(
+    ("degree", "stride", "share"),
+    [
+        (6, 1, 4),  # ranks 6 to 11 lie as 2 + 4 in domains of 8
+        (5, 1, 4),  # 1 + 4
+        (3, 3, 2),  # ranks 2, 5 and 8
+        (2, 12, 1),
+    ],
+)
+def test_a_group_counts_as_the_nearest_that_is_no_better(degree, stride, share):
+    assert laid_share(degree, stride, 8, alone=False) == share
 
 
 @pytest.mark.parametrize(
