@@ -25,16 +25,19 @@ from dsx.space.expert_nesting import REPLICA_AXES
 Degrees = Mapping[str, int]  # by axis, the fastest-changing one first
 
 
-def laid_share(degree: Any, stride: Any, unit: Any, alone: Any) -> Any:
+_COUNTED = 4  # groups that follow each other are counted one by one
+MANY = _COUNTED + 1  # more of them may begin at any multiple in a unit
+
+
+def laid_share(degree: Any, stride: Any, unit: Any, groups: Any = MANY) -> Any:
     """Return the share of groups whose members are `stride` ranks apart, in units of `unit` consecutive ranks.
 
-    The groups of an axis follow each other, at any offset that repeats; `alone` says that no group follows the first
-    ones. Whole numbers or arrays that broadcast.
+    So many `groups` follow each other, of `MANY` at any offset that repeats. Whole numbers or arrays that broadcast.
     """
-    degree, stride, unit = (np.asarray(value, dtype=np.int64) for value in (degree, stride, unit))
-    degree, stride, unit, alone = np.broadcast_arrays(degree, stride, unit, alone)
+    values = (np.asarray(value, dtype=np.int64) for value in (degree, stride, unit, groups))
+    degree, stride, unit, groups = np.broadcast_arrays(*values)
     one = np.ones_like(degree)
-    crossed, least = _laid(Runs(degree, stride, one, degree * stride, one), np.where(alone, 1, _MANY), unit, np)
+    crossed, least = _laid(Runs(degree, stride, one, degree * stride, one), groups, unit, np)
     return np.where(crossed == 1, degree, nearest_share(degree, crossed, least, unit // stride))
 
 
@@ -60,17 +63,13 @@ def share_of_runs(ranks: Runs, world: Any, unit: Any, xp: Any) -> Any:
     members, stride, runs, apart, copies = ranks
     span, block = members * stride, runs * apart
     ranks = ranks._replace(apart=xp.where(runs == 1, span, apart))
-    groups = xp.where(runs == 1, world // span, xp.where(runs * apart == world, apart // (copies * span), _MANY))
+    groups = xp.where(runs == 1, world // span, xp.where(runs * apart == world, apart // (copies * span), MANY))
     crossed, least = _laid(ranks, groups, unit, xp)
     crossed = xp.minimum(crossed * xp.where(runs == 1, copies, 1), -(-world // unit))
     crossed = xp.minimum(crossed, (unit - xp.gcd(block, unit) + block - 1) // unit + 1)
     size = members * runs * copies
     most = xp.minimum(unit // stride, size - (crossed - 1) * least)
     return xp.where(crossed == 1, size, nearest_share(size, crossed, least, most, xp))
-
-
-_FEW = 4  # groups that follow each other are counted one by one; more of them may begin at any multiple in a unit
-_MANY = _FEW + 1
 
 
 def _laid(ranks: Runs, groups: Any, unit: Any, xp: Any) -> tuple[Any, Any]:
@@ -95,7 +94,7 @@ def _laid(ranks: Runs, groups: Any, unit: Any, xp: Any) -> tuple[Any, Any]:
     between = unit // apart * in_period + xp.maximum(unit % apart + in_period * stride - apart, 0) // stride
     between = xp.maximum(between, least)
     most_crossed, fewest = one, in_period * runs
-    for number in range(_FEW):
+    for number in range(_COUNTED):
         begin, length = number * span % unit, extent - 2 * number * span * folded
         over = (xp.minimum(begin + stride, unit) - 1 + length - stride) // unit + 1
         ends = xp.minimum(held(unit - begin), held((begin + length - 1) % unit + 1))
@@ -103,7 +102,7 @@ def _laid(ranks: Runs, groups: Any, unit: Any, xp: Any) -> tuple[Any, Any]:
         there = groups > number
         most_crossed = xp.where(there, xp.maximum(most_crossed, over), most_crossed)
         fewest = xp.where(there & (over > 1), xp.minimum(fewest, inside), fewest)
-    few, apart_each = groups <= _FEW, in_period // members * runs * ((latest + span - stride) // unit + 1)
+    few, apart_each = groups <= _COUNTED, in_period // members * runs * ((latest + span - stride) // unit + 1)
     crossed = xp.minimum(xp.where(few, most_crossed, crossed), apart_each)
     least = xp.where(few, fewest, least)
     return xp.where(stride >= unit, in_period * runs, crossed), xp.where(stride >= unit, one, least)
@@ -145,8 +144,8 @@ def rank_order_shares(
     found: dict[str, Any] = {}
     for axis, degree in degrees.items():
         # A shard key does not know its job, so any number of groups may follow those of the axes of a replica.
-        alone = False if axis in REPLICA_AXES else stride * degree == world
-        share = laid_share(degree, stride, size, alone)
+        groups = MANY if world is None or axis in REPLICA_AXES else world // (stride * degree)
+        share = laid_share(degree, stride, size, groups)
         share = np.where(taken * share <= size, share, 1)
         found[axis] = share if world is None else np.where(world <= size, degree, share)
         taken, stride = taken * share, stride * degree

@@ -114,7 +114,7 @@ def key_shares(keys: Columns, unit: Any, expert_axes: Collection[str]) -> dict[s
     between: Any = 1
     for axis in REPLICA_AXES:
         # Where groups straddle domains, their shares do not tell the ranks of a domain.
-        laid[axis] = np.where(lies, laid_share(keys[axis], between, unit * share, False), keys[f"{axis}_nvs"])
+        laid[axis] = np.where(lies, laid_share(keys[axis], between, unit * share), keys[f"{axis}_nvs"])
         between = between * keys[axis]
     return {axis: np.where(even, own, laid[axis]) for axis, own in found.items()}
 
@@ -137,7 +137,7 @@ def choice_shares(choices: Columns, replica: Replica, unit: Any) -> dict[str, An
     job = ranks * choices["pp"] * choices["dp"]
     for axis, inner, first in (("pp", "dp", ~replicas_first), ("dp", "pp", replicas_first)):
         degree, others = choices[axis], choices[inner]
-        laid = laid_share(degree, np.where(first, ranks, ranks * others), held, ~first | (others == 1))
+        laid = laid_share(degree, np.where(first, ranks, ranks * others), held, np.where(first, others, 1))
         laid = np.where(ranks == share, np.where(job <= held, degree, laid), choices[f"{axis}_nvs"])
         found[axis] = np.where(even, found[axis], laid)
     return found

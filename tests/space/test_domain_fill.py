@@ -86,7 +86,7 @@ def test_an_exact_fill_is_the_first_of_all_that_fill():
     ],
 )
 def test_a_group_counts_as_the_nearest_that_is_no_better(degree, stride, share):
-    assert laid_share(degree, stride, 8, alone=False) == share
+    assert laid_share(degree, stride, 8) == share
 
 
 @pytest.mark.parametrize(

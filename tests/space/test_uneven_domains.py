@@ -35,7 +35,7 @@ def test_a_laid_group_is_priced_no_better_than_it_lies():
     for _ in range(1500):
         degree, stride, groups = rng.randint(1, 20), rng.choice([1, 1, 2, 3, 4, 8, 16]), rng.choice([1, 1, 2, 3, 9])
         unit = rng.choice([2, 3, 4, 5, 6, 8, 9, 10, 12, 16, 72])
-        share = laid_share(degree, stride, unit, groups == 1)
+        share = laid_share(degree, stride, unit, groups)
         priced = tuple(int(one) for one in units_spanned(degree, share))
         lies = placed_one_by_one(degree, stride, unit, groups)
         assert priced[0] >= lies[0], (degree, stride, unit, groups)
