@@ -65,7 +65,12 @@ def _node_remarks(cluster: ClusterSpec, assumptions: AssumptionsSpec) -> list[st
 
 def _texts(node: NodeSpec) -> dict[str, str]:
     memory, rate = exact_quantity(node.host_memory, "bytes"), exact_quantity(node.host_memory_bandwidth, "bytes/s")
-    return {"gpus": str(node.gpus), "host_memory": memory, "host_memory_bandwidth": rate}
+    return {
+        "gpus": str(node.gpus),
+        "gpus_per_host_link": str(node.gpus_per_host_link),
+        "host_memory": memory,
+        "host_memory_bandwidth": rate,
+    }
 
 
 def unfilled_domain(num_gpus: int, domain: int) -> list[str]:

@@ -54,7 +54,7 @@ ONE_DOMAIN: Mapping[str, Any] = {
         "nvs": {"bandwidth": "1 TB/s", "latency": "1 us", "size": 1 << 24},
         "net": {"bandwidth": "300 GB/s", "latency": "2 us"},
     },
-    "node": {"gpus": 1, "host_memory": "1 TB", "host_memory_bandwidth": "1 TB/s"},
+    "node": {"gpus": 1, "gpus_per_host_link": 1, "host_memory": "1 TB", "host_memory_bandwidth": "1 TB/s"},
 }
 
 Ranks = str | Sequence[int]

@@ -3,8 +3,9 @@
 Optimizer: the host keeps the state and runs the update (Ren et al., ZeRO-Offload, 2021, section 4). Gradients go to the
 host, the host updates the shard of the rank, and new weights come back. Nothing overlaps.
 
-The GPUs of a node transfer at once, so each moves no more than its share of the bandwidth of the host's memory, and its
-share of the memory holds what it offloads. A node counts as if each of its GPUs were of the stage that needs most.
+The GPUs of a node transfer at once, so each moves no more than its share of the bandwidth of the host's memory and of a
+link that several GPUs share, and its share of the memory holds what it offloads. A node counts as if each of its GPUs
+were of the stage that needs most.
 
 Activations: of each microbatch the last body layer of a chunk stays on the GPU, since its backward begins next or soon.
 What the other body layers save goes to the host during the forward of the next layer and comes back during the backward
@@ -75,10 +76,14 @@ def host_memory_rate(num_gpus: PerPlan, node: Node, assumptions: Assumptions) ->
 
 
 def transfer_s(num_bytes: PerPlan, num_gpus: PerPlan, cluster: Cluster, assumptions: Assumptions) -> PerPlan:
-    """Return the seconds of a transfer to the host or back, by the slower of the link and the host's memory."""
+    """Return the seconds of a transfer to the host or back, by the slower of the link and the host's memory.
+
+    GPUs of a job that share a link are neighbours, as ranks are numbered.
+    """
     memory_rate = host_memory_rate(num_gpus, cluster.node, assumptions)
-    link_rate = assumptions.host_efficiency * cluster.device.host_bandwidth
-    return num_bytes / xp.minimum(memory_rate, link_rate * xp.ones_like(memory_rate))
+    sharing = xp.minimum(num_gpus, cluster.node.gpus_per_host_link * xp.ones_like(num_gpus))
+    link_rate = assumptions.host_efficiency * cluster.device.host_bandwidth / sharing
+    return num_bytes / xp.minimum(memory_rate, link_rate)
 
 
 def exposed_transfer_s(one_way_s: PerPlan, pass_s: PerPlan) -> PerPlan:

@@ -19,6 +19,7 @@ class Node:
     """A host and the GPUs that share its memory; a leaf is a float, or an [H] array of hardware points."""
 
     gpus: Any
+    gpus_per_host_link: Any  # that share a link as fast as the device's host_bandwidth
     host_memory: Any  # bytes
     host_memory_bandwidth: Any  # bytes/s, reads and writes together
 
@@ -57,6 +58,7 @@ def cluster_from_spec(spec: ClusterSpec) -> Cluster:
     )
     node = Node(
         gpus=float(spec.node.gpus),
+        gpus_per_host_link=float(spec.node.gpus_per_host_link),
         host_memory=spec.node.host_memory,
         host_memory_bandwidth=spec.node.host_memory_bandwidth,
     )

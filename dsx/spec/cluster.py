@@ -81,7 +81,8 @@ class DeviceSpec(Spec):
     power: Watts | None = None  # the most that it draws: of its data sheet, or a lower limit
     full_power: Watts | None = None  # power of the data sheet, where `power` is a lower limit
     software: Annotated[Platform, Sourced] = "cuda"
-    host_bandwidth: BytesPerSecond | None = None  # to the host's memory, per direction; None: PCIe 4, 32 GB/s
+    # Of its link towards the host's memory, per direction; None: PCIe 4, 32 GB/s. GPUs may share what follows of it.
+    host_bandwidth: BytesPerSecond | None = None
 
     @property
     def family(self) -> str:
@@ -186,11 +187,13 @@ class NodeSpec(Spec):
     """A node: a host and the GPUs that share its memory; a fast domain may be smaller or larger.
 
     What a file does not state has the values here, those of a node of eight A100 with 1 TB (MLPerf Training v1.0,
-    Inspur NF5488A5) and two sockets of eight DDR4-3200 channels. A fast domain of 4 with eight GPUs to a node has the
-    same share of it.
+    Inspur NF5488A5) and two sockets of eight DDR4-3200 channels, and a link to the host for each GPU. A fast domain of
+    4 with eight GPUs to a node has the same share of it.
     """
 
     gpus: Count = 8
+    # That share a link to the host as fast as the device's, such as those of a PCIe switch with one uplink.
+    gpus_per_host_link: Count = 1
     host_memory: Annotated[Bytes, Field(gt=0)] = 1024e9  # of all sockets
     host_memory_bandwidth: BytesPerSecond = 409.6e9  # of all sockets, reads and writes together
 

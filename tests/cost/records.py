@@ -32,7 +32,7 @@ def machine(**changes):
         "fp8_flops": 2e15, "power_share": 1.0, "num_sms": 100.0, "host_bandwidth": 5e10,
         "fp4_flops": 4e15, "int8_flops": 2e15, "sustained_share": 0.0, "fp8_sustained_share": 0.0,
         "attention_forward": (0.0, 0.0, 0.0, 0.0), "attention_backward": (0.0, 0.0, 0.0, 0.0),
-        "gpus": 8.0, "host_memory": 8e12, "host_memory_bandwidth": 1.6e12,
+        "gpus": 8.0, "gpus_per_host_link": 1.0, "host_memory": 8e12, "host_memory_bandwidth": 1.6e12,
         "nvs_bandwidth": 8e11, "nvs_latency": 1e-6, "net_bandwidth": 1e11, "net_latency": 1e-5,
     } | changes  # fmt: skip
     nvs, net = (

@@ -51,3 +51,18 @@ def test_a_faster_host_is_never_slower(what):
         for rate in (1e13, 1e12, 1e11, 1e10)
     ]
     assert times == sorted(times) and times[0] < times[-1]
+
+
+@pytest.mark.parametrize(("num_gpus", "sharing"), [(32.0, 2), (2.0, 2), (1.0, 1)])
+def test_gpus_behind_one_switch_share_its_link(num_gpus, sharing):
+    """Half of 50 GB/s for the GPUs of a job behind a switch; four bytes each way, 28 bytes through the memory."""
+    found = offloading("optimizer", cluster=machine(gpus_per_host_link=2.0), num_gpus=num_gpus)
+    rank, memory = 3 * 2e9 / 8, 0.5 * 1.6e12 / min(num_gpus, 8)
+    assert found["optimizer_s"] == close(rank * (4 / (0.5 * 5e10 / sharing) + 28 / memory))
+
+
+def test_layers_stall_as_with_a_link_of_half_the_bandwidth():
+    shared, slower = ({"gpus_per_host_link": 2.0}, {"host_bandwidth": 2.5e10})
+    for what in ("activations", "both"):
+        halves = [offloading(what, cluster=machine(**changes))["step_time_s"] for changes in (shared, slower)]
+        assert halves[0] == halves[1] > offloading(what)["step_time_s"]

@@ -62,12 +62,12 @@ def test_the_fields_are_the_facts_of_the_cost_functions():
         "num_sms",
     )
     held = shares | {f"[0].device.{name}" for name in others}
-    held |= {"[0].node.gpus"}
+    held |= {"[0].node.gpus", "[0].node.gpus_per_host_link"}
     held |= {f"[0].operation.{name}" for name in ("price", "site_power", "mtbf", "restart", "checkpoint")}
     held |= {f"[1].{name}" for name in ("weight_bytes", "gradient_bytes", "dispatcher")}
     assert held < varied
     assert len(varied - held) == len(REAL)
-    assert set(FIELDS) - set(REAL) == {"network.nvs.size", "node.gpus"}
+    assert set(FIELDS) - set(REAL) == {"network.nvs.size", "node.gpus", "node.gpus_per_host_link"}
 
 
 SLOWDOWN = "assumptions.kernel_slowdown"  # beside which a set has effects of the stack and of the devices

@@ -145,9 +145,10 @@ def test_a_node_that_no_file_states_is_assumed():
     del content["node"]
     bare = load_cluster(content)
     assert (bare.node.gpus, bare.node.host_memory, bare.node.host_memory_bandwidth) == (8, 1024e9, 409.6e9)
-    assert bare.node.assumed == ("gpus", "host_memory", "host_memory_bandwidth")
+    assert bare.node.assumed == ("gpus", "gpus_per_host_link", "host_memory", "host_memory_bandwidth")
     part = load_cluster(content, [("node.host_memory", "512 GB")])
-    assert part.node.host_memory == 512e9 and part.node.assumed == ("gpus", "host_memory_bandwidth")
+    assert part.node.host_memory == 512e9
+    assert part.node.assumed == ("gpus", "gpus_per_host_link", "host_memory_bandwidth")
     assert load_cluster(part.model_dump(mode="json")).node.assumed == part.node.assumed  # a copy still says so
 
 

@@ -32,6 +32,7 @@ DOMAINS = {"tpu-v5e": 256, "tpu-v5p": 8960, "tpu-v6e": 256, "tpu-7x": 2 * 9216, 
 FP32_TFLOPS = {"mi250x-xgmi8": 47.9 / 2, "mi300x-xgmi8": 163.4, "mi325x-xgmi8": 163.4, "mi355x-xgmi8": 157.3}
 FP16_TFLOPS = {"gh200-96-nvs4": 2 * 67, "b300-288-nvs8": 2 * 80, "gb300-nvl72": 2 * 80}
 NICS_OF_THE_SHEETS = {"tpu-v5e"}
+HOST_LINKS_OF_THE_SHEETS = {"mi250x-xgmi8": 36, "tpu-v5e": 15, "tpu-v5p": 15, "tpu-v6e": 32}  # GB/s per direction
 DOMAIN_IN_NO_SHEET = {"gh200-96-nvs4"}
 PORTS_OUT_OF_THE_NODE = {"gaudi2-eth8", "gaudi3-eth8"}  # 3 of the 24 that are printed together
 TAKEN_OVER = ("as in ", "from memory", "in the ratio of")
@@ -74,7 +75,8 @@ def test_vector_units_where_the_sheet_has_them(name, tflops):
 @pytest.mark.parametrize("name", SHEETS)
 def test_what_the_sheet_lacks_is_marked_an_assumption(name):
     found = sources(name)
-    lacking = {"device.host_bandwidth", "device.num_sms", "nvs.latency", "net.latency"} & {*found}
+    lacking = {"device.num_sms", "nvs.latency", "net.latency"} & {*found}
+    lacking |= set() if name in HOST_LINKS_OF_THE_SHEETS else {"device.host_bandwidth"} & {*found}
     lacking |= set() if name in NICS_OF_THE_SHEETS else {"net.bandwidth", "net.nic_bandwidth"} & {*found}
     lacking |= {"nvs.size", "nvs.mesh"} if name in DOMAIN_IN_NO_SHEET else set()
     lacking |= {"nvs.bandwidth", "nvs.mesh"} if name in PORTS_OUT_OF_THE_NODE else set()
@@ -161,6 +163,34 @@ def test_a_chip_of_several_devices_is_stated_where_the_sheets_count_chips():
     }
     halved = {name for name, (*_, devices) in SHEETS.items() if devices > 1}
     assert halved <= {name for name, label in labels.items() if label != name}
+
+
+@pytest.mark.parametrize(("name", "gb_s"), HOST_LINKS_OF_THE_SHEETS.items())
+def test_links_to_the_host_where_the_sheet_has_them(name, gb_s):
+    assert load_cluster(name).device.host_bandwidth == pytest.approx(gb_s * 1e9)
+
+
+# Link of a device to its host in GB/s per direction over the GPUs that share it: what each gets while all transfer.
+HOST_GB_S = {
+    "a100-80-nvs8": 32 / 2,
+    "dgx-a100-superpod": 32 / 2,
+    "perlmutter": 32,  # four GPUs on one CPU, without switches
+    "v100-32-nvs8": 16 / 2,
+    "v100-32-nvs16": 16 / 4,  # ZeRO-Infinity measured 3.0 of 12 GB/s
+    "h100-nvl8-rail": 64,
+    "h200-141-nvs8": 64,
+    "b200-180-nvs8": 64,
+    "mi300x-xgmi8": 64 / 2,
+    "gb200-nvl72": 450 / 2,
+    "gh200-96-nvs4": 450,
+}
+
+
+@pytest.mark.parametrize(("name", "gb_s"), HOST_GB_S.items())
+def test_gpus_behind_one_switch_share_its_link_to_the_host(name, gb_s):
+    cluster = load_cluster(name)
+    assert cluster.device.host_bandwidth / cluster.node.gpus_per_host_link == pytest.approx(gb_s * 1e9)
+    assert cluster.node.gpus % cluster.node.gpus_per_host_link == 0
 
 
 @pytest.mark.parametrize("name", names("clusters", ".yaml"))

@@ -164,8 +164,8 @@ def test_no_other_field_varies():
     with pytest.raises(SpecError, match=r"unknown field 'x' \(known: ") as caught:
         field("x")
     known = str(caught.value).partition("known: ")[2].rstrip(")").split(", ")
-    assert len(known) == 64
-    assert [path for path in known if field(path).integer] == [SIZE, "node.gpus"]
+    assert len(known) == 65
+    assert [path for path in known if field(path).integer] == [SIZE, "node.gpus", "node.gpus_per_host_link"]
 
 
 def test_what_varies_of_the_assumptions_are_the_leaves_that_no_work_expression_holds():
