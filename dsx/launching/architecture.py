@@ -19,11 +19,12 @@ GATED, GELU, SQUARED_RELU = "gated", "gelu", "squared_relu"
 _BODY = "transformer"  # the layer definition that frameworks know
 _LATENT, _EXPERTS = "latent-attention", "experts"  # blocks of it
 _PLAIN_QUERIES, _UNGATED = "plain_queries", "ungated"  # options of these
+_SINKS = "sinks"  # option of the core of attention
 _BLOCKS = {_LATENT, _EXPERTS, "self-attention", "feed-forward"}
 # Options of its layers that have a field; of the embedding and the head.
 _OF_LAYERS = {"layernorm", "rotary", "qk_norm", "qkv_bias", "out_bias", "ff_bias", "ff_out_bias", "expert_bias"}
 _OF_LAYERS |= {GATED, SQUARED_RELU, "dropout", "residual_dropout", "window", "full", "corrected", "limited", "shared"}
-_OF_LAYERS |= {_PLAIN_QUERIES, _UNGATED}
+_OF_LAYERS |= {_PLAIN_QUERIES, _UNGATED, _SINKS}
 _OF_ENDS = {"layernorm", "learned_positions", "tied", PREDICTION}
 
 
@@ -70,6 +71,7 @@ class Architecture:
     rotary: bool
     qk_norm: bool
     qkv_bias: bool
+    sinks: bool  # a learned score of each head beside those of the keys
     bias: bool  # of the other multiplies
     dropout: bool  # of attention probabilities
     residual_dropout: bool
@@ -111,6 +113,7 @@ def architecture_of(spec: ModelSpec, assumptions: AssumptionsSpec) -> Architectu
         rotary="rotary" in has or latent,
         qk_norm="qk_norm" in has or latent,
         qkv_bias="qkv_bias" in has,
+        sinks=_SINKS in has,
         bias="out_bias" in has,
         dropout="dropout" in has,
         residual_dropout="residual_dropout" in has,
@@ -171,7 +174,7 @@ def _unusual(kinds: Sequence[LayerKind], ends: set[str]) -> list[str]:
     found += [f"the block {block}" for block in sorted(blocks)]
     if len({(_is_gated(kind), SQUARED_RELU in kind.options) for kind in kinds if kind.kind == _BODY}) > 1:
         found.append("another activation in some of its layers than in others")
-    same = {"layernorm", "rotary", "qk_norm", "qkv_bias", "out_bias", _PLAIN_QUERIES}
+    same = {"layernorm", "rotary", "qk_norm", "qkv_bias", "out_bias", _PLAIN_QUERIES, _SINKS}
     for option in sorted(same):
         if len({option in kind.options for kind in kinds if kind.kind == _BODY}) > 1:
             found.append(f"the option {option} of some of its layers, and not of others")

@@ -1,6 +1,7 @@
 """A model as settings of Megatron Core, and what of it they cannot express.
 
-Sources: megatron-core 0.19.2 (megatron.training.arguments, TransformerConfig and MLATransformerConfig).
+Sources: megatron-core 0.19.2 (megatron.training.arguments, TransformerConfig and MLATransformerConfig; softmax_type in
+0.16.1).
 """
 
 from dsx.launching.architecture import GATED, GELU, SQUARED_RELU, Architecture, ExpertSizes, Latent
@@ -55,6 +56,8 @@ def _attention(shape: Architecture) -> list[Option]:
             found.append(valued("--num-query-groups", shape.kv_heads, "model.num_query_groups"))
     if shape.qk_norm:
         found.append(switch("--qk-layernorm", "model.qk_layernorm"))
+    if shape.sinks:
+        found.append(valued("--softmax-type", "learnable", "model.softmax_type"))
     if shape.window is not None:
         # Positions to the left and to the right, without the position itself.
         reach = shape.window - 1

@@ -72,7 +72,8 @@ PUBLISHED = {
 COUNTED = {
     "reward-llama-3-8b": 7_504_928_768,
     "nemotron-3-super-120b-a12b": 120_668_707_840,
-    "deepseek-v4-flash": 283_811_158_528,  # without compressors, indexers, weights of residual streams, and sinks
+    "deepseek-v4-flash": 283_811_158_528
+    + 43 * 64,  # with sinks; without compressors, indexers, weights of residual streams
     "gemma-4-31b": 30_697_345_280,
     "gemma-4-26b-a4b": 25_233_141_760 - 30 * (4 * 2_816 + 128),  # without norms around experts, scales of routers
     "afm-4.5b": 4_619_184_640,

@@ -72,8 +72,8 @@ PARTS = {
         },
     ),
     "grouped-output-attention": (E * RQ + RQ + RQ * H * K + E * K + K + H * K * OL + OG * OL * E, {}),
-    "attention-core": (0, {}),
-    "unfused-attention-core": (0, {}),
+    "attention-core": (0, {"sinks": H}),
+    "unfused-attention-core": (0, {"sinks": H}),
     "feed-forward": (2 * E * F, {"ff_bias": F, "gated": E * F, "ff_bias gated": F}),
     "experts": (
         E * X + 3 * X * E * FX,

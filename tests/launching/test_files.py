@@ -117,6 +117,19 @@ def test_latent_attention_with_plain_queries_has_no_rank_of_queries():
     assert "q_lora_rank=None" in script
 
 
+def test_sinks_of_attention_are_launched():
+    """A learned score of each head beside those of the keys (gpt-oss), in all layers or in none."""
+    sinks = [layer | {"options": [*layer.get("options", []), "sinks"]} for layer in SPEC["layers"][1:2]]
+    spec = SPEC | {"layers": [SPEC["layers"][0], *sinks, SPEC["layers"][2]]}
+    assert "--softmax-type learnable" in dsx.launch(job(spec), "dp=16 zero_stage=1").files["launch.sh"]
+    recipe = dsx.launch(job(spec), "dp=16 zero_stage=1", framework="megatron-bridge").files["recipe.py"]
+    assert "softmax_type='learnable'" in recipe
+    assert "--softmax-type" not in dsx.launch(job(), "dp=16 zero_stage=1").files["launch.sh"]
+    some = [SPEC["layers"][0], *SPEC["layers"][1:2], *sinks, SPEC["layers"][2]]
+    with pytest.raises(InputError, match="the option sinks of some of its layers"):
+        dsx.launch(job(SPEC | {"layers": some}), "dp=16 zero_stage=1")
+
+
 def test_experts_without_a_gate_are_launched_without_one():
     layers = [EXPERTS["layers"][0], ROUTED | {"options": ["rotary", "squared_relu"]}, EXPERTS["layers"][3]]
     found = dsx.launch(job(EXPERTS | {"layers": layers}), "ep=4 dp=16 zero_stage=1").files["launch.sh"]

@@ -108,3 +108,14 @@ def test_the_specs_do_not_import_jax():
     code = "import sys, dsx.units, dsx.spec.sweep, dsx.spec.model, dsx.spec.cluster, dsx.spec.assumptions\n"
     code += "sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("name", "layers", "experts"), [("gpt-oss-120b", 36, 128), ("gpt-oss-20b", 24, 32)])
+def test_a_sink_of_each_head_counts(name, layers, experts):
+    """By hand: biases of all multiplies and of the router, and a learned score of each of 64 heads."""
+    e, heads, f = 2880, 64 * 64, 2880
+    attention = (e + 1) * (heads + 2 * 8 * 64) + (heads + 1) * e + 64
+    ffn = (e + 1) * experts + experts * ((e + 1) * 2 * f + (f + 1) * e)
+    total = layers * (attention + 2 * e + ffn) + 2 * 201_088 * e + e
+    assert total == {"gpt-oss-120b": 116_829_156_672, "gpt-oss-20b": 20_914_757_184}[name]
+    assert parameters(build_model(load_model(name), load_assumptions("default"), "2d")) == total

@@ -16,11 +16,11 @@ _WITHOUT_PARAMETERS = (
     "attn_temperature_tuning",
     "quantization_config",
 )
-# Of these the configs of dsx say that no layer has them, or what for: a number for each head of gpt-oss, a bias of the
-# head of Phi, what chooses and compresses keys of DeepSeek V3.2 and V4 and GLM-5, residual streams of V4, and norms
-# and scales around the experts of Gemma 4.
+# Of these the configs of dsx say that no layer has them, or what for: a bias of the head of Phi, what chooses
+# and compresses keys of DeepSeek V3.2 and V4 and GLM-5, residual streams of V4, and norms and scales around the experts
+# of Gemma 4.
 _LEFT_OUT = re.compile(
-    r"self_attn\.sinks$|lm_head\.bias$|\.indexer\.|\.compressor\.|_hc\.|\.hc_head\."
+    r"lm_head\.bias$|\.indexer\.|\.compressor\.|_hc\.|\.hc_head\."
     r"|\.router\.(scale|per_expert_scale)$|feedforward_layernorm_[12]\.|^visual\."
 )
 _CHOSEN = [name for name in NAMES if json.loads((CONFIGS / f"{name}.json").read_text())["model_type"] != "vit"]

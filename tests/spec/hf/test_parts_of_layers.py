@@ -52,7 +52,7 @@ def test_what_the_layers_of_a_published_config_have(name, options):
     [
         ("gemma-2-9b", "sandwich rotary gated"),
         ("gemma-3-1b", "sandwich rotary gated qk_norm"),
-        ("gpt-oss-20b", "rotary qkv_bias out_bias expert_bias"),
+        ("gpt-oss-20b", "rotary qkv_bias out_bias expert_bias sinks"),
     ],
 )
 def test_layers_with_a_window_have_all_else_that_the_others_have(name, options):
