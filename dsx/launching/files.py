@@ -104,9 +104,9 @@ def refused(framework: Framework, request: Request) -> list[Refused]:
     # Of equally near boxes the first has the most usual choices.
     columns, box = min(((broken(box, plan), box) for box in boxes), key=lambda found: len(found[0]))  # pyright: ignore[reportArgumentType]
     found = [Refused(f"{column}={plan[column]}", _nearest(box, column, plan[column])) for column in columns]
-    if (cp := request.run.number("cp")) > 1:
-        parts = limits.cp_parts * cp
-        found += uneven_sequence(request.run, parts, f"{limits.cp_parts} * cp={cp}")
+    if limits.cp_parts is not None and (cp := request.run.number("cp")) > 1:
+        each = f"{limits.cp_parts} * " if limits.cp_parts > 1 else ""
+        found += uneven_sequence(request.run, limits.cp_parts * cp, f"{each}cp={cp}")
     columns = {column for column, _ in ((part.part.partition("=")[0], part) for part in found)}
     others = [part for part in framework.refused(request) if part.part.partition("=")[0] not in columns]
     return [*found, *others, *of_job]

@@ -51,10 +51,6 @@ def refused(request: Request) -> list[Refused]:
         )
     tp, cp = run.number("tp") if run.sequence_parallel else 1, run.number("cp")
     found += uneven_sequence(run, tp * (2 * cp if cp > 1 else 1), f"tp={tp} and of 2 * cp={cp}")
-    replicas = run.number("zero_replicas")
-    if replicas > 1 and replicas == run.number("dp"):
-        part = f"zero_replicas={replicas} with dp={replicas}: replicas without shards are DDP, which has zero_stage=0"
-        found.append(Refused(part, "zero_replicas=1"))
     if run.number("pp") > 1 and _schedule(run) is None:
         found.append(Refused(f"schedule={run['schedule']} with vpp={run['vpp']}", "schedule=1f1b"))
     if shape.tied and run.number("pp") > 1:

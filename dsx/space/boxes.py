@@ -20,11 +20,12 @@ from dsx.space.choices import (
 )
 from dsx.space.codes import Searched, with_values
 from dsx.spec.framework import BoxSpec, FrameworkSpec
-from dsx.spec.ranges import Limit
+from dsx.spec.ranges import ColumnLimit, Limit
 
 Filter = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 Selection = Mapping[str, Sequence[int | str]]
 Limitation = Mapping[str, Sequence[Limit]]
+Bound = Limit | ColumnLimit
 
 _FEW = 8  # values that are compared one by one
 
@@ -33,7 +34,7 @@ _FEW = 8  # values that are compared one by one
 class _Selecting:
     """A filter of columns; equal ones share what is cached of them."""
 
-    columns: tuple[tuple[str, tuple[int | str, ...] | None, tuple[Limit, ...]], ...]  # with values and bounds
+    columns: tuple[tuple[str, tuple[int | str, ...] | None, tuple[Bound, ...]], ...]  # with values and bounds
 
     def __call__(self, table: Mapping[str, np.ndarray]) -> np.ndarray:
         good = np.ones(len(next(iter(table.values()))), dtype=bool)
@@ -43,11 +44,11 @@ class _Selecting:
             if values is not None:
                 good &= _one_of(table[column], values)
             for bound in bounds:
-                good &= RELATIONS[bound.relation](table[column], bound.bound)
+                good &= _within(bound, table[column], table)
         return good
 
 
-def selecting(columns: Sequence[str], fix: Selection, limit: Limitation) -> Filter:
+def selecting(columns: Sequence[str], fix: Selection, limit: Mapping[str, Sequence[Bound]]) -> Filter:
     """Return the filter of fixed values, as codes, and of bounds, for tables that have some of `columns`."""
     return _Selecting(
         tuple(
@@ -56,6 +57,12 @@ def selecting(columns: Sequence[str], fix: Selection, limit: Limitation) -> Filt
             if name in fix or name in limit
         )
     )
+
+
+def _within(bound: Bound, value: Any, columns: Mapping[str, Any]) -> Any:
+    """Return whether values are within a bound, elementwise, as far as `columns` tell."""
+    other = columns.get(bound.column) if isinstance(bound, ColumnLimit) else bound.bound
+    return True if other is None else RELATIONS[bound.relation](value, other)
 
 
 def _one_of(column: np.ndarray, values: Sequence[int | str]) -> np.ndarray:
@@ -121,13 +128,18 @@ def boxes_of(framework: FrameworkSpec | None, strategies: Sequence[str], experts
 
 def _box(specs: Sequence[BoxSpec], strategies: Sequence[str]) -> Box:
     """Return the plans of boxes that restrict keys alike."""
-    first, restricted = specs[0], frozenset[str]().union(*({*spec.fix, *spec.limit} for spec in specs))
+    first, restricted = specs[0], frozenset[str]().union(*(_restricted(spec) for spec in specs))
     fix: dict[str, Sequence[int | str]] = dict(_codes(first))
     if first.strategy is not None:
         fix["strategy"] = [code for code, name in enumerate(strategies) if name in first.strategy]
         restricted |= {"strategy"}
     choices = tuple(selecting(CHOICE_COLUMNS, _codes(spec), spec.limit) for spec in specs)
     return Box(selecting(KEY_COLUMNS, fix, first.limit), choices, restricted)
+
+
+def _restricted(spec: BoxSpec) -> set[str]:
+    others = {one.column for bounds in spec.limit.values() for one in bounds if isinstance(one, ColumnLimit)}
+    return {*spec.fix, *spec.limit} | others
 
 
 def _codes(spec: BoxSpec) -> dict[str, list[int]]:
@@ -159,16 +171,15 @@ def plans_of(framework: FrameworkSpec, strategies: Sequence[str], experts: bool)
 
 def compatible(box: BoxSpec, fix: Selection) -> bool:
     """Return whether a box has plans with one of the values of each column, as far as these columns tell."""
-    return all(any(_has(box, column, value) for value in values) for column, values in fix.items())
+    return all(any(_has(box, column, value, {}) for value in values) for column, values in fix.items())
 
 
-def _has(box: BoxSpec, column: str, value: Any) -> bool:
-    bounds = box.limit.get(column, ())
-    return value in box.fix.get(column, [value]) and all(RELATIONS[one.relation](value, one.bound) for one in bounds)
+def _has(box: BoxSpec, column: str, value: Any, plan: Mapping[str, Any]) -> bool:
+    return value in box.fix.get(column, [value]) and all(_within(one, value, plan) for one in box.limit.get(column, ()))
 
 
 def broken(box: BoxSpec, plan: Mapping[str, Any]) -> list[str]:
     """Return the columns of a plan, by column with names as names, whose values a box does not have."""
     found = [] if box.strategy is None or plan["strategy"] in box.strategy else ["strategy"]
     restricted = dict.fromkeys([*box.fix, *box.limit])
-    return found + [column for column in restricted if not _has(box, column, plan[column])]
+    return found + [column for column in restricted if not _has(box, column, plan[column], plan)]

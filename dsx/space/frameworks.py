@@ -7,6 +7,7 @@ from dsx.errors import InputError, SpecError, did_you_mean
 from dsx.graph.library import check_strategy
 from dsx.space.choices import BY_NAME, KEY_COLUMNS, NAMED, PLACEMENT_COLUMNS, PLAN_COLUMNS
 from dsx.space.recompute_values import JOINED, REGION_NAMES, VALUES
+from dsx.spec.conditions import Comparison
 from dsx.spec.framework import FrameworkColumns, FrameworkSpec, load_framework
 from dsx.spec.load import Given
 
@@ -14,6 +15,7 @@ _RECOMPUTE = "recompute"
 _CHOICES = tuple(
     name for name in PLAN_COLUMNS if name in (*KEY_COLUMNS, *PLACEMENT_COLUMNS) and name not in ("strategy", "num_gpus")
 )
+_NUMBERS = tuple(name for name in _CHOICES if name not in NAMED)
 _COLUMNS = FrameworkColumns(
     choices=_CHOICES,
     job=tuple(name for name in PLAN_COLUMNS if name not in _CHOICES),
@@ -39,6 +41,8 @@ def read_framework(given: Given, near: Path | None = None) -> FrameworkSpec:
             faults += _faults_of(column, values, framework.place(*path, "fix", column), "fix")
     for column, values in framework.with_tied_head.items():
         faults += _faults_of(column, values, framework.place("with_tied_head", column), "with_tied_head")
+    for need in framework.needs:
+        faults += [fault for one in need if (fault := _fault_of_need(one, framework.place("needs")))]
     for name in {name for region, others in framework.recomputed_beside.items() for name in (region, *others)}:
         if name not in REGION_NAMES:
             place = framework.place("recomputed_beside")
@@ -55,6 +59,18 @@ def _faults_of(column: str, values: Sequence[int | str], place: str, section: st
     except SpecError as error:
         return [f"{place}: {section}: {error}"]
     return []
+
+
+def _fault_of_need(one: Comparison, place: str) -> str:
+    """Return what is wrong with a comparison: boxes compare numbers of the shard key, or of the other choices."""
+    (bound,) = one.with_what[:1]
+    columns = [one.column] if bound.isdecimal() else [one.column, bound]
+    for name in columns:
+        if name not in _NUMBERS:
+            return f"{place}: needs: {one}: {name!r} is no column of numbers{did_you_mean(name, _NUMBERS)}"
+    if len({name in KEY_COLUMNS for name in columns}) > 1:
+        return f"{place}: needs: {one}: of these columns only one belongs to the shard key ({', '.join(KEY_COLUMNS)})"
+    return ""
 
 
 def of_regions(framework: FrameworkSpec, regions: Collection[str]) -> FrameworkSpec:

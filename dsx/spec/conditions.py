@@ -75,10 +75,14 @@ def _texts(needs: list[Need]) -> list[str]:
     return [" or ".join(map(str, need)) for need in needs]
 
 
+# All of them must be met.
+Needs = Annotated[list[Annotated[Any, BeforeValidator(_need)]], PlainSerializer(_texts)]
+
+
 class ConditionSpec(Spec):
     """What an effect needs."""
 
-    needs: Annotated[list[Annotated[Any, BeforeValidator(_need)]], Field(min_length=1), PlainSerializer(_texts)]
+    needs: Annotated[Needs, Field(min_length=1)]
 
     @property
     def text(self) -> str:

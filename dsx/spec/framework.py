@@ -1,25 +1,29 @@
 """A framework: the plans that a training framework runs, as boxes of strategies and choices.
 
 A box has strategies, values of choices (`fix`) and bounds on them (`limit`), in the grammar of a sweep. A framework
-runs a plan that is in any of its boxes. What a file states beside its list of boxes holds for every box.
+runs a plan that is in any of its boxes. What a file states beside its list of boxes holds for every box. So do its
+`needs`, in the grammar of `dsx.spec.conditions`: a box is split into one for each comparison of which one must hold.
 
 Its plans are priced as it runs them: with the stack that it names, and with the fields of an assumption set that it
 can have no other way (`assume`), which win over those of any stack.
 """
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, cast
 
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, field_validator
 
 from dsx.errors import did_you_mean
 from dsx.spec.assumptions import Optimizer
+from dsx.spec.conditions import Comparison, Need, Needs
 from dsx.spec.document import Document, KeyPath, merged
 from dsx.spec.load import Given, Spec, statements
 from dsx.spec.locate import names
-from dsx.spec.ranges import Choices, Limits, Names, divisors_of
+from dsx.spec.ranges import Choices, ColumnLimit, Limit, Names, PlanLimits, divisors_of
 from dsx.spec.validated import validate
 from dsx.spec.value_types import Sourced
 
@@ -60,7 +64,7 @@ class BoxSpec(Spec):
     strategy: Names | None = None  # None: those of the framework
     optimizers: list[Optimizer] | None = None  # None: those of the framework
     fix: dict[Column, Choices] = Field(default_factory=dict)
-    limit: dict[NumberColumn, Limits] = Field(default_factory=dict)
+    limit: dict[NumberColumn, PlanLimits] = Field(default_factory=dict)
     source: str | None = None
 
 
@@ -80,11 +84,13 @@ class FrameworkSpec(Spec):
     optimizers: list[Optimizer] = Field(default_factory=lambda: ["adam"])
     without_experts: list[str] = Field(default_factory=list)  # strategies that only models without experts can have
     fix: dict[Column, Choices] = Field(default_factory=dict)
-    limit: dict[NumberColumn, Limits] = Field(default_factory=dict)
+    limit: dict[NumberColumn, PlanLimits] = Field(default_factory=dict)
     with_tied_head: dict[Column, Choices] = Field(default_factory=dict)  # values that only such models are limited to
     # Regions of layers that it recomputes only in models whose layers have some other regions too.
     recomputed_beside: dict[str, list[str]] = Field(default_factory=dict)
-    cp_parts: Annotated[int, Field(ge=1)] = 1  # equal parts of a sequence that each rank of cp holds
+    # Equal parts of a sequence that each rank of cp holds; None: cp divides sequences of any length.
+    cp_parts: Annotated[int, Field(ge=1)] | None = None
+    needs: Needs = Field(default_factory=list)  # of every plan: columns compared with numbers and with each other
     runs: Annotated[list[BoxSpec], Field(min_length=1, max_length=MOST_BOXES)]
 
     _document: Document = PrivateAttr(default=Document({}, {(): "framework"}))
@@ -100,6 +106,9 @@ class FrameworkSpec(Spec):
     @field_validator("runs")
     @classmethod
     def _stated_once(cls, runs: list[BoxSpec], info: ValidationInfo) -> list[BoxSpec]:
+        ways = math.prod(len(need) for need in info.data.get("needs", ()))
+        if len(runs) * ways > MOST_BOXES:
+            raise ValueError(f"{len(runs)} boxes with {ways} ways to meet needs are more than {MOST_BOXES}")
         for section in ("fix", "limit"):
             for box in runs:
                 for column in getattr(box, section).keys() & info.data.get(section, {}).keys():
@@ -113,15 +122,16 @@ class FrameworkSpec(Spec):
             strategy = self.strategy if box.strategy is None else box.strategy
             if experts and strategy is not None:
                 strategy = [name for name in strategy if name not in self.without_experts]
-            stated = {"strategy": strategy, "fix": self.fix | box.fix, "limit": self.limit | box.limit}
-            found.append(box.model_copy(update=stated))
+            stated = {"strategy": strategy, "fix": self.fix | box.fix}
+            for limit in _with_needs(self.limit | box.limit, self.needs):
+                found.append(box.model_copy(update=stated | {"limit": limit}))
         return tuple(found)
 
     def of_sequence(self, length: int) -> "FrameworkSpec":
         """Return the framework for sequences of so many tokens, whose cp shares out equal parts, `cp_parts` a rank."""
-        each, rest = divmod(length, self.cp_parts)
-        if self.cp_parts == 1 or "cp" in self.fix:
+        if self.cp_parts is None or "cp" in self.fix:
             return self
+        each, rest = divmod(length, self.cp_parts)
         degrees = [1] if rest else divisors_of(each)
         return self.model_copy(update={"fix": self.fix | {"cp": degrees}})
 
@@ -164,6 +174,20 @@ class FrameworkSpec(Spec):
     def place(self, *path: str | int) -> str:
         """Return "file:line" of a part of the framework."""
         return self._document.place(path)
+
+
+def _with_needs(limit: dict[str, list[Limit | ColumnLimit]], needs: Sequence[Need]) -> Iterator[dict[str, Any]]:
+    """Yield bounds with those of each way to meet some needs, which is one comparison of each need."""
+    for way in itertools.product(*needs):
+        found: dict[str, list[Limit | ColumnLimit]] = dict(limit)
+        for one in way:
+            found[one.column] = [*found.get(one.column, ()), _bound(one)]
+        yield found
+
+
+def _bound(one: Comparison) -> Limit | ColumnLimit:
+    (bound,), relation = one.with_what, cast("Any", one.relation)
+    return Limit(relation, int(bound)) if bound.isdecimal() else ColumnLimit(relation, bound)
 
 
 def load_framework(given: Given, columns: FrameworkColumns | None = None, near: Path | None = None) -> FrameworkSpec:

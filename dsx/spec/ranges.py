@@ -116,11 +116,23 @@ class Limit:
         return f"{self.relation}{self.bound}"
 
 
+@dataclass(frozen=True)
+class ColumnLimit:
+    """A bound on a column of plans that is another column."""
+
+    relation: Literal["<=", ">=", "==", "!=", "<", ">"]
+    column: str
+
+    def __str__(self) -> str:
+        """Return the limit as text."""
+        return f"{self.relation}{self.column}"
+
+
 def _limits(value: object) -> list[Limit]:
     return [_limit(item) for item in (value if isinstance(value, list) else [value])]
 
 
-def _texts(limits: list[Limit]) -> list[str]:
+def _texts(limits: list[Limit | ColumnLimit]) -> list[str]:
     return [str(limit) for limit in limits]
 
 
@@ -148,3 +160,5 @@ NamesOrDefault = Annotated[Names, WrapValidator(_names_or_none), PlainSerializer
 Sizes = Annotated[list[int], BeforeValidator(_sizes)]
 Choices = Annotated[list[int | str], BeforeValidator(_choices)]
 Limits = Annotated[list[Limit], BeforeValidator(_limits), PlainSerializer(_texts)]
+# As a file states them; needs of plans compare columns too.
+PlanLimits = Annotated[list[Limit | ColumnLimit], BeforeValidator(_limits), PlainSerializer(_texts)]

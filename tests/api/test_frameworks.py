@@ -64,7 +64,7 @@ def limited(job):
 
 def unlimited(name):
     """A framework that runs every plan with the software of another one."""
-    some = {"strategy": None, "without_experts": [], "fix": {}, "runs": [BoxSpec()], "cp_parts": 1}
+    some = {"strategy": None, "without_experts": [], "fix": {}, "runs": [BoxSpec()], "cp_parts": None, "needs": []}
     return read_framework(name).model_copy(update=some)
 
 

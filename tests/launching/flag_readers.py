@@ -131,12 +131,13 @@ def torchtitan(files: dict[str, str]) -> Read:
     counts = re.search(r"for count in (.*):$", text, re.M)
     chunks = eval(counts[1]) if counts else []  # a product and sum of lists of numbers
     stage = 3 if said["fsdp_reshard_after_forward"] == "always" else 2
+    divided = shards * cp > 1
     settings: dict[str, object] = {
         "tp": tp, "cp": cp, "pp": pp, "ep": said["expert_parallel_degree"], "dp": shards * replicas,
         "vpp": len(chunks) // pp if chunks else 1,
         "microbatch_size": said["pipeline_parallel_microbatch_size"] if pp > 1 else said["local_batch_size"],
-        "zero_stage": stage if shards > 1 or replicas == 1 else 0,
-        "zero_replicas": replicas if shards > 1 else 1,
+        "zero_stage": stage if divided or replicas == 1 else 0,
+        "zero_replicas": replicas if divided else 1,
         "schedule": {"GPipe": "gpipe", "InterleavedZeroBubble": "zb-h1", "ZBVZeroBubble": "zb-v"}.get(schedule, "1f1b"),
         "recompute": "full" if "activation_checkpoint=FullAC.Config()" in text else "none",
     }  # fmt: skip

@@ -219,7 +219,7 @@ def titan(request) -> dict:
     replicas = plan["dp"] if plan["zero_stage"] == 0 else plan["zero_replicas"]
     return {name: plan[name] for name in (*names, "sequence_length")} | {
         # Where every replica has all, there is nothing to gather.
-        "zero_stage": (3 if plan["zero_stage"] == 3 else 2) if replicas < plan["dp"] or plan["dp"] == 1 else 0,
+        "zero_stage": 0 if replicas == plan["dp"] > 1 == plan["cp"] else 3 if plan["zero_stage"] == 3 else 2,
         "zero_replicas": replicas,
         "in_pipeline": plan["num_microbatches"] if pipelined else 1,
         "schedule": SCHEDULES.get(plan["schedule"], one) if pipelined else None,

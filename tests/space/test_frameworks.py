@@ -44,6 +44,10 @@ def test_packaged_frameworks_can_be_read(name):
         ),
         ({"strategy": ["1d"], "without_experts": ["2d"]}, "without_experts: '2d' is not among the strategies that are"),
         ({"with_tied_head": {"zero_stage": 4}}, "with_tied_head: zero_stage = 4 must be one of 0, 1, 2, 3"),
+        ({"needs": ["zero_replica < dp"]}, "needs: zero_replica < dp: 'zero_replica' is no column of numbers; did you"),
+        ({"needs": ["recompute != full"]}, "needs: recompute != full: 'recompute' is no column of numbers"),
+        ({"needs": ["cp < dp"]}, "needs: cp < dp: of these columns only one belongs to the shard key (strategy, tp,"),
+        ({"needs": ["cp > 1 or dp > 1 or pp > 1"] * 4}, "1 boxes with 81 ways to meet needs are more than 32"),
         ({"fix": {"pp": 1}, "runs": [{"fix": {"pp": 2}}]}, "fix states 'pp' for all boxes, and one of them states it"),
     ],
 )
@@ -78,9 +82,13 @@ def boxes(draw):
     return box
 
 
-@given(st.lists(boxes(), min_size=1, max_size=4), st.booleans())
-def test_the_filters_keep_the_plans_of_any_box(stated, experts):
-    framework = read_framework(GOOD | {"strategy": [*STRATEGIES], "without_experts": ["2d"], "runs": stated})
+NEEDS = st.sampled_from(["ep < tp or pp > 1", "zero_stage < pp", "tp > 1 or pp == 1 or zero_stage != pp", "ep <= 1"])
+
+
+@given(st.lists(boxes(), min_size=1, max_size=4), st.booleans(), st.lists(NEEDS, max_size=2))
+def test_the_filters_keep_the_plans_of_any_box(stated, experts, needs):
+    limits = {"strategy": [*STRATEGIES], "without_experts": ["2d"], "needs": needs}
+    framework = read_framework(GOOD | limits | {"runs": stated})
     names = ["strategy", *VALUES]
     values = [[*range(len(STRATEGIES))], *([BY_NAME[name].code(value) for value in VALUES[name]] for name in VALUES)]
     table = dict(zip(names, (part.ravel() for part in np.meshgrid(*values, indexing="ij")), strict=True))
@@ -97,6 +105,8 @@ def test_the_filters_keep_the_plans_of_any_box(stated, experts):
         plan["strategy"] = STRATEGIES[table["strategy"][row]]
         runs = any(not broken(box, plan) for box in framework.boxes(experts))
         assert kept[row] == runs
+        held = [eval(need, {}, plan) for need in needs]
+        assert not runs or all(held)
 
 
 def test_megatron_recomputes_norms_where_they_are_modules_of_their_own():

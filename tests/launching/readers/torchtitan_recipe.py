@@ -55,7 +55,7 @@ def read(path: str, counted: bool) -> dict:
         "in_pipeline": training.local_batch_size // microbatch,
         "global_batch_size": training.global_batch_size,
         "sequence_length": training.seq_len,
-        "zero_stage": 0 if replicas == dp and dp > 1 else 2 if never else 3,
+        "zero_stage": 0 if replicas == dp > 1 == degrees["cp"] else 2 if never else 3,
         "zero_replicas": replicas,
         "schedule": parallelism.pipeline_parallel_schedule if pp > 1 else None,
         "sequence_parallel": parallelism.enable_sequence_parallel,

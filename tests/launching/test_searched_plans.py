@@ -1,0 +1,64 @@
+"""What a search answers for a framework with launch files, the framework runs: each of its three plans is launched."""
+
+import pytest
+
+import dsx
+from dsx.errors import InputError
+from dsx.launching.files import FRAMEWORKS
+
+DENSE = {
+    "name": "small",
+    "source": "a test",
+    "default_sequence_length": 2048,
+    "dimensions": {"e": 1024, "h": 8, "g": 4, "k": 128, "f": 4096, "v": 32000},
+    "layers": [
+        {"kind": "embedding"},
+        {"kind": "transformer", "options": ["rotary", "gated"], "count": 6},
+        {"kind": "head"},
+    ],
+}
+# GPUs, sequences and tokens: long sequences on replicas of cp, a pipeline of odd depth, a length of odd factors.
+JOBS = {"long": (16, 10, 65_536), "three": (12, 32, 8192), "odd": (8, 8, 12_300)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("name", JOBS)
+def test_each_of_the_three_plans_can_be_launched(framework, name):
+    num_gpus, batch, length = JOBS[name]
+    job = dsx.Job(DENSE, "h100-nvs8", num_gpus, batch, sequence_length=length)
+    found = dsx.best(job, framework=framework)
+    for plan in (found.plan, found.simplest, found.leanest):
+        assert dsx.launch(job, plan, framework=framework).files
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(
+    ("model", "cluster", "num_gpus", "batch", "length"),
+    [
+        ("llama-3-8b", "mi300x-xgmi8", 96, 1024, 8192),
+        ("llama-3-8b", "mi300x-xgmi8", 64, 1000, 16384),
+        ("qwen3-30b-a3b", "h100-nvs8", 16, 64, 4096),
+        ("llama-3-8b", "h100-nvs8", 8, 16, 131072),
+        ("llama-2-7b", "h100-nvs8", 12, 24, 4096),
+    ],
+)
+def test_plans_of_published_models_can_be_launched(framework, model, cluster, num_gpus, batch, length):
+    job = dsx.Job(model, cluster, num_gpus, batch, sequence_length=length)
+    found = dsx.best(job, framework=framework)
+    for plan in (found.plan, found.simplest, found.leanest):
+        assert dsx.launch(job, plan, framework=framework).files
+
+
+def test_torchtitan_has_no_replicas_of_which_none_is_divided():
+    job = dsx.Job(DENSE, "h100-nvs8", 16, 32)
+    whole, within_cp = "tp=2 dp=8 zero_stage=2 zero_replicas=8", "cp=2 dp=8 zero_stage=2 zero_replicas=8"
+    assert dsx.evaluate(job, whole, framework="torchtitan").not_run == {"zero_replicas": 8}
+    with pytest.raises(InputError, match="zero_replicas=8; nearest: zero_replicas<dp"):
+        dsx.launch(job, whole, framework="torchtitan")
+    assert dsx.evaluate(job, within_cp, strategy="2d", framework="torchtitan").not_run == {}
+    files = dsx.launch(job, within_cp, strategy="2d", framework="torchtitan").files
+    assert "data_parallel_replicate_degree=8,\n            data_parallel_shard_degree=1," in files["recipe.py"]
+    fix = "zero_replicas=8 dp=8 recompute=none zero_stage=2 vpp=1"
+    assert dsx.best(job, fix=fix, framework="torchtitan").plan["cp"] > 1
