@@ -21,7 +21,8 @@ def device_remarks(device: DeviceSpec, assumptions: AssumptionsSpec) -> list[str
         )
     if (precision := assumptions.linear_dtype) != "bf16" and getattr(device, f"{precision}_flops") is None:
         said.append(
-            f"device {device.name} states no {precision}_flops: multiplies in {precision} take as long as in bf16"
+            f"device {device.name} states no {precision}_flops: multiplies in {precision} take as long as in "
+            f"{device.half_format}"
         )
     if assumptions.attention_kernels and not device.attention:
         reached = f"{assumptions.attention_efficiency:g} of what other multiplies reach"

@@ -19,7 +19,7 @@ from dsx.spec.cluster import DeviceSpec, peak_flops
 from dsx.units import counted
 
 _INDENT = " " * 4  # of the choices of a plan
-_OF_BITS = "bf16"  # the precision of `matrix_flops`
+_OF_BITS = "bf16"  # what sets call the precision of `matrix_flops`
 _FEWER_BITS = "fp8"  # that most devices have
 
 
@@ -33,7 +33,7 @@ def roles_of(plans: Mapping[str, Priced]) -> dict[str, Priced]:
 
 def mfu_of_peaks(mfu: float, device: DeviceSpec, linear_dtype: str) -> dict[str, float]:
     """Return the MFU of a plan by the peak that it is of: that of 16 bits, and that of the multiplies with weights."""
-    found = {f"MFU of {_OF_BITS.upper()} peak": mfu}
+    found = {f"MFU of {device.half_format.upper()} peak": mfu}
     peak = peak_flops(device, linear_dtype)
     if peak != device.matrix_flops:
         found[f"MFU of {linear_dtype.upper()} peak"] = mfu * device.matrix_flops / peak
@@ -45,7 +45,9 @@ def precision_text(device: DeviceSpec, linear_dtype: str) -> str:
     if linear_dtype != _OF_BITS or peak_flops(device, _FEWER_BITS) <= device.matrix_flops:
         return ""
     other = f"--set assumptions.linear_dtype={_FEWER_BITS}"
-    return f"Priced in {_OF_BITS.upper()}: {other} prices the multiplies with weights in {_FEWER_BITS.upper()}."
+    return (
+        f"Priced in {device.half_format.upper()}: {other} prices the multiplies with weights in {_FEWER_BITS.upper()}."
+    )
 
 
 def three_plans_text(plans: Mapping[str, Priced], device: DeviceSpec, assumptions: AssumptionsSpec) -> str:

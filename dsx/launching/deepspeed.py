@@ -24,7 +24,6 @@ from dsx.spec.model import ModelSpec
 NAME = "DeepSpeed"
 NEEDS = ("PROGRAM=train.py",)
 _CONFIG = "ds_config.json"
-_TYPES = {2: "bf16", 4: "fp32"}
 
 
 def refused(request: Request) -> list[Refused]:
@@ -52,7 +51,7 @@ def settings(run: Run, spec: ModelSpec) -> Launch:
 def config_of(run: Run) -> dict[str, object]:
     """Return the configuration of a run as plain data."""
     assumptions, stage = run.assumptions, run.number("zero_stage")
-    gradients = _TYPES.get(_gradient_bytes(run), "fp32")
+    gradients = _types(run).get(_gradient_bytes(run), "fp32")
     overlap = stage > 0 and bool(assumptions.dp_overlap if stage < 3 else assumptions.fsdp_overlap)
     zero: dict[str, object] = {"stage": stage, "overlap_comm": overlap, "contiguous_gradients": True}
     if run["offload"] == "optimizer":
@@ -61,7 +60,7 @@ def config_of(run: Run) -> dict[str, object]:
         "train_batch_size": run.number("global_batch_size"),
         "train_micro_batch_size_per_gpu": run.number("microbatch_size"),
         "gradient_accumulation_steps": run.number("num_microbatches"),
-        "bf16": {"enabled": assumptions.weight_bytes == 2},
+        run.device.half_format: {"enabled": assumptions.weight_bytes == 2},
         "data_types": {"grad_accum_dtype": gradients},
         "communication_data_type": gradients,
         "zero_optimization": zero,
@@ -78,6 +77,11 @@ def config_of(run: Run) -> dict[str, object]:
             "activation_checkpoint_interval": 1 if run["recompute"] == "full" else 0,
         }
     return found
+
+
+def _types(run: Run) -> dict[int, str]:
+    """Return the types of gradients by their bytes."""
+    return {2: run.device.half_format, 4: "fp32"}
 
 
 def _gradient_bytes(run: Run) -> int:
@@ -124,7 +128,7 @@ def _left(run: Run, shape: Architecture) -> list[str]:
 def _lost(run: Run) -> list[str]:
     """Return what was priced, and neither the configuration has a key for nor a program can do."""
     assumptions, found = run.assumptions, list[str]()
-    if assumptions.gradient_bytes not in _TYPES:
+    if assumptions.gradient_bytes not in _types(run):
         found.append(f"gradients of {assumptions.gradient_bytes} bytes per element")
     elif _gradient_bytes(run) != assumptions.gradient_bytes:
         found.append(

@@ -38,7 +38,7 @@ FRAMEWORKS = {
         not_of_core,
         write_script,
         flags_of,
-        ("MEGATRON_LM=/path/of/Megatron-LM",),
+        needs=("MEGATRON_LM=/path/of/Megatron-LM",),
     ),
     "megatron-bridge": Framework(
         BRIDGE, "megatron-bridge", GPU_SOFTWARE, refused_by_bridge, not_of_bridge, write_recipe, fields_of_recipe
@@ -51,6 +51,7 @@ FRAMEWORKS = {
         torchtitan.no_model,
         torchtitan.write,
         torchtitan.settings,
+        ("bf16",),  # TrainingConfig.mixed_precision_param: bfloat16 or float32
         torchtitan.NEEDS,
     ),
     "deepspeed": Framework(
@@ -61,7 +62,7 @@ FRAMEWORKS = {
         lambda _: [],  # whose models are of the user's program
         deepspeed.write,
         deepspeed.settings,
-        deepspeed.NEEDS,
+        needs=deepspeed.NEEDS,
     ),
 }
 
@@ -86,7 +87,7 @@ def refused_of_job(framework: Framework, shape: Architecture, device: DeviceSpec
     if device.software not in framework.software:
         part = f"{device.name}, which is programmed with {device.software}"
         return [Refused(part, f"a device of {' or '.join(framework.software)}")]
-    return framework.no_model(shape)
+    return [*framework.without_format(device), *framework.no_model(shape)]
 
 
 def refused(framework: Framework, request: Request) -> list[Refused]:

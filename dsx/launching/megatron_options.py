@@ -15,9 +15,15 @@ from dsx.launching.option import Option, Settings, switch, valued
 from dsx.launching.run import HYBRID_EP, RING, ExpertRun, Run
 from dsx.space.recompute_values import FULL, JOINED
 
-_BF16, _FP32 = 2, 4  # bytes
-# Adam's two moments in FP32, and an FP32 weight if the model's weight is in BF16.
-_OPTIMIZER_BYTES = {_BF16: 12, _FP32: 8}
+_HALF, _FP32 = 2, 4  # bytes
+# Adam's two moments in FP32, and an FP32 weight if the model's weight is in 16 bits.
+_OPTIMIZER_BYTES = {_HALF: 12, _FP32: 8}
+# What is said of gradients, by the 16-bit format of weights and the bytes of a gradient, where they are not as usual.
+_GRADIENTS = {
+    ("bf16", _HALF): [switch("--grad-reduce-in-bf16", "mixed_precision.grad_reduce_in_fp32", False)],
+    ("fp16", _HALF): [Option("", "", "mixed_precision.grad_reduce_in_fp32", False)],
+    ("fp16", _FP32): [switch("--accumulate-allreduce-grads-in-fp32", "mixed_precision.grad_reduce_in_fp32", True)],
+}
 _CP_COMM_TYPE = {ALL_GATHER: "all_gather", ALL_TO_ALL: "a2a", RING: "p2p"}
 _GATHERED = {ALL_GATHER, REDUCE_SCATTER}
 _OWN_LOGIT_BYTES = 8  # kept per logit by the fused cross-entropy of Megatron Core
@@ -50,11 +56,12 @@ _NARROW: dict[str, tuple[str, str, list[Option]]] = {
 def number_formats(run: Run) -> Settings:
     """Return the settings of the priced element sizes, and of multiplies in fewer bits.
 
-    Without one, gradients of BF16 weights are accumulated and reduced in FP32.
+    Without one, gradients of BF16 weights are accumulated and reduced in FP32, and those of FP16 weights in FP16.
     """
     options: list[Option] = []
     lost: list[str] = []
     assumptions, device = run.assumptions, run.device
+    half = device.half_format
     weights, activations, gradients = (
         getattr(assumptions, f"{name}_bytes") for name in ("weight", "activation", "gradient")
     )
@@ -62,19 +69,18 @@ def number_formats(run: Run) -> Settings:
     if not known:
         lost.append(
             f"weights of {weights} and activations of {activations} bytes per element: Megatron-LM has {_FP32} for "
-            f"both, or {_BF16} (--bf16)"
+            f"both, or {_HALF} (--{half})"
         )
-    if known and weights == _BF16:
-        options.append(switch("--bf16", "mixed_precision.bf16"))
-    if known and weights == gradients == _BF16:
-        options.append(switch("--grad-reduce-in-bf16", "mixed_precision.grad_reduce_in_fp32", False))
-    elif gradients != _FP32:
+    if known and weights == _HALF:
+        options.append(switch(f"--{half}", f"mixed_precision.{half}"))
+        options += _GRADIENTS.get((half, gradients), ())
+    if gradients != _FP32 and not (known and weights == gradients == _HALF):
+        how = " (--grad-reduce-in-bf16)" if half == "bf16" else ""
         lost.append(
-            f"gradients of {gradients} bytes per element: Megatron-LM has {_FP32}, or {_BF16} with --bf16 "
-            "(--grad-reduce-in-bf16)"
+            f"gradients of {gradients} bytes per element: Megatron-LM has {_FP32}, or {_HALF} with --{half}{how}"
         )
     if run.number("zero_stage") > 1:
-        options += _sharded_gradients(gradients)
+        options += _sharded_gradients(gradients, half)
     kept = assumptions.optimizer_bytes_per_parameter
     if known and kept != _OPTIMIZER_BYTES[weights]:
         lost.append(
@@ -93,11 +99,11 @@ def number_formats(run: Run) -> Settings:
     return options, lost
 
 
-def _sharded_gradients(size: int) -> list[Option]:
+def _sharded_gradients(size: int, half: str) -> list[Option]:
     """Return the types of gradients of Megatron-FSDP, which are those of the weights unless it is told."""
-    if size not in (_BF16, _FP32):
+    if size not in (_HALF, _FP32):
         return []
-    name = "bf16" if size == _BF16 else "fp32"
+    name = half if size == _HALF else "fp32"
     return [
         valued(f"--megatron-fsdp-{what}-dtype", name, f"ddp.megatron_fsdp_{what.replace('-', '_')}_dtype")
         for what in ("main-grads", "grad-comm")

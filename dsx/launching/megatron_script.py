@@ -235,6 +235,7 @@ _LATENT_DEFAULTS: dict[str, object] = {
     "gradient_accumulation_fusion": "can_enable_gradient_accumulation_fusion()",
     "deallocate_pipeline_outputs": True,
 }
+_TORCH_TYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
 _NAMES = {"squared_relu", "silu", "gelu", "can_enable_gradient_accumulation_fusion()"}  # of functions
 
 
@@ -267,9 +268,10 @@ def _grad_overlaps(ddp: dict[str, object]) -> dict[str, object]:
 
 
 def _formats(stated: dict[str, object]) -> dict[str, object]:
-    if not stated.get("bf16"):
+    half = next((name for name in _TORCH_TYPES if stated.get(name)), None)
+    if half is None:
         return {"fp32": True} | stated
-    types = dict.fromkeys(("params_dtype", "pipeline_dtype"), "torch.bfloat16")
+    types: dict[str, object] = dict.fromkeys(("params_dtype", "pipeline_dtype"), _TORCH_TYPES[half])
     return {"grad_reduce_in_fp32": True} | types | stated
 
 
@@ -286,7 +288,7 @@ def _literal(name: str, value: object) -> str:
     if name == "attention_backend":
         return f"AttnBackend.{value}"
     if name.endswith("_dtype") and name.startswith("megatron_fsdp"):
-        return {"bf16": "torch.bfloat16", "fp32": "torch.float32"}[str(value)]
+        return _TORCH_TYPES.get(str(value), "torch.float32")
     if str(value) in _NAMES or str(value).startswith("torch."):
         return str(value)
     return repr(value)

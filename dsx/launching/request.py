@@ -9,6 +9,7 @@ from dsx.launching.architecture import Architecture
 from dsx.launching.launch import Launch
 from dsx.launching.run import Run
 from dsx.printable import printable
+from dsx.spec.cluster import HALF_FORMATS, DeviceSpec, HalfFormat
 from dsx.spec.model import ModelSpec
 
 _WIDTH = 110  # columns of a comment
@@ -58,7 +59,16 @@ class Framework:
     no_model: Callable[[Architecture], list[Refused]]  # what of a model it has in none
     write: Writer
     settings: Callable[[Run, ModelSpec], Launch]  # of a plan alone
+    half_formats: tuple[HalfFormat, ...] = HALF_FORMATS  # that it trains in
     needs: tuple[str, ...] = ()  # environment variables without which the script does not start, with examples
+
+    def without_format(self, device: DeviceSpec) -> list[Refused]:
+        """Return the 16-bit numbers of a device, if the framework does not train in them."""
+        if device.half_format in self.half_formats:
+            return []
+        known = " and ".join(self.half_formats).upper()
+        part = f"{device.name}, whose numbers of 16 bits are {device.half_format.upper()}: {self.title} has {known}"
+        return [Refused(part, f"a device with {known}")]
 
 
 def uneven_sequence(run: Run, parts: int, why: str) -> list[Refused]:

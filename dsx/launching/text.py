@@ -3,6 +3,7 @@
 import shlex
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from dsx.errors import SpecError, did_you_mean
@@ -46,7 +47,9 @@ def launch_by(
     `model` is that of `spec` under its strategy. Raises SpecError for words of no launch files.
     """
     own = for_plan(on_platform(assumptions, device.software), plan.codes)
-    return of_words(words).settings(run_of(plan, model, own, device), spec)
+    framework = of_words(words)
+    launch = framework.settings(run_of(plan, model, own, device), spec)
+    return replace(launch, lost=(*launch.lost, *(part for part, _ in framework.without_format(device))))
 
 
 def of_words(words: str | None, place: str = "flags") -> Framework:

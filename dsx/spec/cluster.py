@@ -44,6 +44,9 @@ from dsx.spec.value_types import (
 # The programming platform of a device, which decides what launchers and kernels run on it.
 Platform = Literal["cuda", "rocm", "xla", "synapseai", "neuron"]
 PLATFORMS: tuple[str, ...] = get_args(Platform)
+# 16-bit numbers of multiplies; a device without BF16 has FP16, with a scale of the loss.
+HalfFormat = Literal["bf16", "fp16"]
+HALF_FORMATS: tuple[HalfFormat, ...] = get_args(HalfFormat)
 GPU_SOFTWARE: tuple[Platform, ...] = ("cuda", "rocm")  # of GPUs, whose multiprocessors run tiles in waves
 
 
@@ -66,6 +69,7 @@ class DeviceSpec(Spec):
     hbm_bandwidth: BytesPerSecond
     hbm_capacity: Annotated[Bytes, Field(gt=0)]
     chip: ChipSpec | None = None  # that it is a part of; a GPU is always one device. None: it is the chip
+    half_format: Annotated[HalfFormat, Sourced] = "bf16"  # the 16 bits of matrix_flops
     # Family of its architecture: ampere, hopper, cdna3, tpu-v5p. Devices of a family have the same kernels.
     generation: Annotated[str | None, Sourced] = None
     # Dense, in fewer bits, by the name of the precision; None: such multiplies run at matrix_flops.
@@ -90,9 +94,10 @@ class DeviceSpec(Spec):
         return self.generation or self.name
 
     @model_serializer(mode="wrap")
-    def _without_blank_chip(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_what_is_usual(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # As `topology` of a network.
-        return {name: value for name, value in write(self).items() if name != "chip" or value is not None}
+        usual = {"chip": None, "half_format": "bf16"}
+        return {name: value for name, value in write(self).items() if name not in usual or value != usual[name]}
 
     @model_validator(mode="after")
     def _limits_power(self) -> Self:

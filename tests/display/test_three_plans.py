@@ -50,6 +50,8 @@ def test_no_line_is_over_100_columns(of):
 def test_a_narrow_type_says_of_which_peak_its_mfu_is():
     device = dsx.Job("llama-3-8b", "h100-nvs8", 8, 64).cluster.device
     assert mfu_of_peaks(0.4, device, "bf16") == {"MFU of BF16 peak": 0.4}
+    older = dsx.Job("llama-3-8b", "v100-32-nvs8", 8, 64).cluster.device
+    assert mfu_of_peaks(0.4, older, "bf16") == {"MFU of FP16 peak": 0.4}
     assert mfu_of_peaks(0.4, device, "fp8") == {
         "MFU of BF16 peak": 0.4,
         "MFU of FP8 peak": pytest.approx(0.2, rel=1e-3),

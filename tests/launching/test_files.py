@@ -117,6 +117,21 @@ def test_latent_attention_with_plain_queries_has_no_rank_of_queries():
     assert "q_lora_rank=None" in script
 
 
+def test_a_device_without_bf16_is_launched_in_fp16():
+    recipe = dsx.launch(job(cluster="v100-32-nvs8"), "dp=16 zero_stage=1", framework="megatron-bridge").files[
+        "recipe.py"
+    ]
+    assert "fp16=True" in recipe and "params_dtype=torch.float16" in recipe and "bf" not in recipe
+    config = dsx.launch(job(cluster="v100-32-nvs8"), "dp=16 zero_stage=1", framework="deepspeed").files[
+        "ds_config.json"
+    ]
+    assert '"fp16": {' in config and '"grad_accum_dtype": "fp16"' in config
+    with pytest.raises(
+        InputError, match="V100, whose numbers of 16 bits are FP16: TorchTitan has BF16; nearest: a device"
+    ):
+        dsx.launch(job(cluster="v100-32-nvs8"), "dp=16 zero_stage=2", framework="torchtitan")
+
+
 def test_sinks_of_attention_are_launched():
     """A learned score of each head beside those of the keys (gpt-oss), in all layers or in none."""
     sinks = [layer | {"options": [*layer.get("options", []), "sinks"]} for layer in SPEC["layers"][1:2]]

@@ -25,6 +25,7 @@ SIZES = {"x": 8, "topk": 2, "capacity_percent": 100}
 PLAIN_SET = load_assumptions("software-neutral")
 DEVICE = load_cluster("h100-nvs8").device
 FLAG = "--pipeline-model-parallel-layout"
+FSDP_FLAGS = ("--ckpt-format", "--use-megatron-fsdp")
 
 # A user's strategy: tensor parallelism whose residual stream every rank holds whole.
 PLAIN = """strategy plain
@@ -251,6 +252,23 @@ def test_number_formats_that_were_priced_are_those_that_run(layer, sizes, flags,
     assert [flag for flag, _ in launch.flags if "bf16" in flag] == flags
     assert len(launch.lost) == len(lost)
     assert all(said.startswith(words) for words, said in zip(lost, launch.lost, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("stage", "gradient_bytes", "flags"),
+    [
+        (0, 2, ["--fp16"]),  # gradients have the type of the weights
+        (0, 4, ["--fp16", "--accumulate-allreduce-grads-in-fp32"]),
+        (3, 2, ["--fp16", "--megatron-fsdp-main-grads-dtype", "--megatron-fsdp-grad-comm-dtype"]),
+    ],
+)
+def test_a_device_without_bf16_trains_in_fp16(layer, stage, gradient_bytes, flags):
+    device = load_cluster("v100-32-nvs8").device
+    wanted = plan(dp=8, dp_nvs=8, zero_stage=stage)
+    launch = launched(wanted, layer("1d"), device=device, gradient_bytes=gradient_bytes)
+    assert [flag for flag, value in launch.flags if "fp" in flag + value and flag not in FSDP_FLAGS] == flags
+    assert not any("bf16" in word for word in launch.arguments)
+    assert "gradients" not in str(launch.lost)
 
 
 def test_multiplies_in_8_bits_are_asked_for_where_there_are_any(layer):

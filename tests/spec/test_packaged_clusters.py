@@ -200,3 +200,13 @@ def test_a_node_is_stated_with_its_sources(name):
     node = merged(stated).data["node"]
     known = ("assumption:", "from memory", "doc page", "as in")
     assert all(any(words in value["source"] for words in known) for value in node.values())
+
+
+def test_volta_alone_multiplies_16_bits_in_fp16():
+    formats = {name: load_cluster(name).device for name in names("clusters", ".yaml")}
+    assert {name for name, device in formats.items() if device.half_format == "fp16"} == {
+        name for name in formats if name.startswith("v100")
+    }
+    assert "half_format" not in load_cluster("h100-nvs8").model_dump(mode="json")["device"]
+    copied = load_cluster(load_cluster("v100-16-nvs8").model_dump(mode="json"))
+    assert copied.device.half_format == "fp16"
