@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from dsx.plain_data import versioned
 from dsx.space.plan import Plan
 
 
@@ -21,11 +22,17 @@ class Answer(ABC):
     def __str__(self) -> str: ...
 
     @abstractmethod
+    def _data(self) -> dict[str, Any]:
+        """Return the answer as plain data, without a version."""
+
     def to_data(self) -> dict[str, Any]:
-        """Return the answer as plain data; times in seconds, sizes in bytes."""
+        """Return the answer as plain data with its `schema_version`; times in seconds, sizes in bytes.
+
+        What is no finite number is None.
+        """
+        return versioned(self._data())
 
     def __eq__(self, other: object) -> bool:
-        # Compared as JSON, in which NaN equals itself.
         return isinstance(other, Answer) and type(self) is type(other) and _written(self) == _written(other)
 
     def __repr__(self) -> str:

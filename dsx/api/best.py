@@ -174,7 +174,7 @@ class BestPlans(PricedPlans):
     def _covered(self) -> list[Coverage]:
         return [found for plan in self.priced if (found := coverage(self.problem, plan["plan"]))]
 
-    def to_data(self) -> dict[str, Any]:
+    def _data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
         resolution, in_part = self.job.assumptions.resolution, self.fills_nodes_in_part
         return {

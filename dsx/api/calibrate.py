@@ -64,7 +64,7 @@ class Calibrated(Answer):
         """The fitted numbers by field."""
         return self.calibration.fit.values
 
-    def to_data(self) -> dict[str, Any]:
+    def _data(self) -> dict[str, Any]:
         """Return the fit as plain data; errors are relative."""
         found = _data(self.calibration, self.between, self.observations)
         return found | {"outliers": [asdict(outlier) for outlier in self.outliers]}

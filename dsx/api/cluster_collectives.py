@@ -44,7 +44,7 @@ class ClusterTimes(Answer):
         title = f"collectives on {self.name}, under {self.assumptions}"
         save(collectives(title, dict(self.times), self.groups, _VOLUMES), path)
 
-    def to_data(self) -> dict[str, Any]:
+    def _data(self) -> dict[str, Any]:
         """Return the answer as plain data; seconds, bytes and bytes per second."""
         return {
             "cluster": self.name,

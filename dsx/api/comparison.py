@@ -43,7 +43,7 @@ class Comparison(Answer):
     differences: dict[str, tuple[object, object]]  # fields in which the sweeps differ, by path
     groups: Sequence[dict[str, Any]]  # the rows of `frame`, with the plans
 
-    def to_data(self) -> dict[str, Any]:
+    def _data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds."""
         described = {
             name: {"folder": str(folder), "title": title_of(manifest), "keep": manifest.spec["keep"]}

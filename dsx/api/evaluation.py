@@ -112,7 +112,7 @@ class Evaluation(Answer):
         frame.attrs["units"] = {name: _unit(name) for name in frame.columns if _unit(name)}
         return frame
 
-    def to_data(self) -> dict[str, Any]:
+    def _data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
         priced, covered = self.priced, coverage(self.problem, self.plan)
         data: dict[str, object] = {

@@ -44,7 +44,7 @@ class Front(PricedPlans):
         """The plans as rows, from the best to the worst by the first objective; units in `attrs`."""
         return plans_frame(self.priced)
 
-    def to_data(self) -> dict[str, Any]:
+    def _data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
         plans = [plan | {"plan": dict(plan["plan"])} for plan in self.priced]
         return {"objectives": list(self.objectives), "plans": plans}

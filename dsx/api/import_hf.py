@@ -49,7 +49,7 @@ class Imported(Answer):
         """The lines of a report on the conversion."""
         return _report(self)
 
-    def to_data(self) -> dict[str, Any]:
+    def _data(self) -> dict[str, Any]:
         """Return the answer as plain data."""
         return _as_data(self)
 

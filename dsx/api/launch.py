@@ -53,7 +53,7 @@ class LaunchFiles(Answer):
     out: Path | None  # the folder that they were written to
     needs: Sequence[str]  # environment variables that start it, with examples of values
 
-    def to_data(self) -> dict[str, Any]:
+    def _data(self) -> dict[str, Any]:
         """Return the answer as plain data."""
         return {
             "framework": self.framework,

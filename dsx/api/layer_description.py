@@ -33,7 +33,7 @@ class LayerDescription(Answer):
 
     described: Mapping[str, Any]
 
-    def to_data(self) -> dict[str, Any]:
+    def _data(self) -> dict[str, Any]:
         """Return the description as plain data."""
         return dict(self.described)
 

@@ -29,9 +29,12 @@ class TablePartition(Answer):
     network: NetworkLevels  # the network, level by level
     num_devices: int  # devices of the network
 
-    def to_data(self) -> dict[str, Any]:
-        """Return the plan in the JSON format that other tools share."""
+    def _data(self) -> dict[str, Any]:
         return _data(self.found, self.layers)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the plan in the JSON format that other tools share, which has no version."""
+        return self._data()
 
     def __str__(self) -> str:
         return _text(self.found, self.layers, self.network, self.num_devices)

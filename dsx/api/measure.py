@@ -71,7 +71,7 @@ class Measured(Answer):
         frame.attrs["units"] = {"time_s": "s", "bytes": "bytes", "flops": "FLOP"}
         return frame
 
-    def to_data(self) -> dict[str, Any]:
+    def _data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds."""
         return {
             "device": self.device,

@@ -137,7 +137,7 @@ class OperatorPlacement(Answer):
         network = self.placed.network
         return write_ovs(Path(folder), self.bandwidth, network.nics, network.nic_bandwidth)
 
-    def to_data(self) -> dict[str, Any]:
+    def _data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
         placed = self.placed
         return {
@@ -210,4 +210,4 @@ class OperatorPlacement(Answer):
         ]
 
     def __str__(self) -> str:
-        return operator_placement_text(self.to_data())
+        return operator_placement_text(self._data())

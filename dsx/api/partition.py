@@ -90,7 +90,7 @@ class Partition(Answer):
         save(stages(self.stages, placement_of(self.plan, tiers), title), path)
         remark(f"wrote {path}")
 
-    def to_data(self) -> dict[str, Any]:
+    def _data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
         counts = {"candidates": self.counts.candidates, "cut": self.counts.cut}
         counts |= {"framework": self.searched.framework.name, "strategies": list(self.strategies)}

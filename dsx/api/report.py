@@ -60,7 +60,7 @@ class Report(PricedPlans):
         left_out = f", {self.left_out:,} left out" if self.left_out else ""
         remark(f"wrote {output}: {size:.1f} MB, {counted(self.rows, 'row')}{left_out}")
 
-    def to_data(self) -> dict[str, Any]:
+    def _data(self) -> dict[str, Any]:
         """Return the answer as plain data, without the page; times in seconds, sizes in bytes."""
         plans = [
             {"best_at": title, **priced, "plan": dict(priced["plan"])}

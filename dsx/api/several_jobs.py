@@ -79,7 +79,7 @@ class SeveralJobs(PricedPlans):
         """One row for each job on which a plan fits, in the order of `plans`, with the columns of a result set."""
         return plans_frame(self.priced)
 
-    def to_data(self) -> dict[str, Any]:
+    def _data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
         return {
             "objective": self.objective.name,

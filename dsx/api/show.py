@@ -57,7 +57,7 @@ class ShownSet(PricedPlans):
         rows = sum(part.rows for part in self.manifest.parts)
         return f"no plan to show: none of the {counted(rows, 'row')} of {self.folder} is feasible"
 
-    def to_data(self) -> dict[str, Any]:
+    def _data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
         launches = _launches(self.folder, self.priced, self.manifest)
         described = [

@@ -52,7 +52,7 @@ class SweptShard(Answer):
     parts: int  # number of parts of the share
     of: int  # number of parts of the sweep
 
-    def to_data(self) -> dict[str, Any]:
+    def _data(self) -> dict[str, Any]:
         """Return the answer as plain data."""
         return {"folder": str(self.folder), "shard": list(self.shard), "parts": self.parts, "of": self.of}
 
@@ -93,7 +93,7 @@ class Swept(PricedPlans):
             raise NothingFeasible(self.infeasible)
         return load(self.folder)
 
-    def to_data(self) -> dict[str, Any]:
+    def _data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
         plans = [plan | {"plan": dict(plan["plan"])} for plan in self.priced]
         names = ("candidates", "skipped", "bounded", "cut", "feasible", "rows")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class TraceSummary(Answer):
     """Nodes, communication, memory, critical path and faults of a folder of traces."""
 
-    data: Mapping[str, Any]  # as `to_data` returns it
+    data: Mapping[str, Any]  # as `to_data` returns it, without the version
 
     @property
     def faults(self) -> tuple[Mapping[str, Any], ...]:
@@ -56,7 +56,7 @@ class TraceSummary(Answer):
         }
         return frame
 
-    def to_data(self) -> dict[str, Any]:
+    def _data(self) -> dict[str, Any]:
         """Return the summary as plain data; the units are in the names."""
         return dict(self.data)
 

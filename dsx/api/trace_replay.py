@@ -84,7 +84,7 @@ class TraceReplay(Answer):
         reference = 0.0 if self.without_slow is None else self.without_slow.step_time_s
         return self.step_time_s / reference - 1.0 if reference > 0 else 0.0
 
-    def to_data(self) -> dict[str, Any]:
+    def _data(self) -> dict[str, Any]:
         """Return the answer as plain data; seconds."""
         return {
             "folder": self.folder,
@@ -100,7 +100,7 @@ class TraceReplay(Answer):
         }
 
     def __str__(self) -> str:
-        return replay_text(self.to_data())
+        return replay_text(self._data())
 
 
 def replay(

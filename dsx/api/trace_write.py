@@ -70,7 +70,7 @@ class WrittenTrace(Answer):
     written: Written  # ranks, nodes, bytes and groups
     reject: Mapping[str, str]  # the rules that the plan breaks, by name: the cause
 
-    def to_data(self) -> dict[str, Any]:
+    def _data(self) -> dict[str, Any]:
         """Return the answer as plain data."""
         written = self.written
         return {

@@ -133,7 +133,7 @@ class TrainingRun(PricedPlans):
         ax = cost_curve(self.frame, deadline_days=deadline, budget_usd=budget, chosen=taken, title=title)
         save(ax, path)
 
-    def to_data(self) -> dict[str, Any]:
+    def _data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds unless their name says days, sizes in bytes."""
 
         def described(plan: dict[str, Any]) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class Validation(Answer):
         frame.attrs["units"] = seconds | dict.fromkeys(("measured_bytes", "predicted_bytes"), "bytes")
         return frame
 
-    def to_data(self) -> dict[str, Any]:
+    def _data(self) -> dict[str, Any]:
         """Return the figures as plain data; errors are relative."""
         return dict(self.figures)
 

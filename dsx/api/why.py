@@ -93,7 +93,7 @@ class Explanation(Answer):
         """The rules that the plan breaks, by name: the cause, and the nearest value that obeys the rule."""
         return broken_rules(self.priced)
 
-    def to_data(self) -> dict[str, Any]:
+    def _data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
         priced = self.priced
         violations = [{"reason": one.reason.name, "detail": one.detail} for one in priced.broken]

@@ -11,6 +11,7 @@ import dsx
 from dsx.cli import options
 from dsx.cli.printing import print_answer, print_json
 from dsx.errors import did_you_mean
+from dsx.plain_data import versioned
 
 clusters_app = typer.Typer(name="clusters", help="Look at a cluster.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -42,7 +43,7 @@ def list_names(
     """List models, clusters, layers, strategies or other files."""
     found = dsx.names(kind.value)
     if as_json:
-        print_json({kind.value: found})
+        print_json(versioned({kind.value: found}))
     else:
         for name in found:
             print(name)

@@ -1,6 +1,5 @@
 """``dsx partition``: the optimal cut of a model, or of a table of layers, into pipeline stages."""
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -138,8 +137,7 @@ def partition(
             "optimizer": (optimizer or Optimizer.adam).value,
         }
         found = dsx.partition_table(instance, network, devices, width=width, zero_stages=zero_stages, **choices)
-        # Other tools read this form too; it has no schema version.
-        print(json.dumps(found.to_data(), indent=2) if as_json else found)
+        print_answer(found, as_json)
     else:
         given, needed = ("--instance", needed_by_table) if model is None else ("--model", needed_by_model)
         missing = [name for name, value in needed.items() if value is None]
