@@ -311,7 +311,9 @@ def searched_text(found: Searched, strategies: Sequence[str], job: Job, counts: 
     of = f"{len(names)} strategies, {', '.join(names)}" if len(names) > 1 else f"one strategy, {names[0]}"
     stack = printable(problem.assumptions_spec.stack or "")
     runs = "" if found.framework.unlimited else f", as {printable(found.framework.name)} runs them"
-    runs = f"{runs} (software {stack})" if stack else runs
+    own = found.framework.on_generation.get(job.cluster.device.family)
+    lacking = f", on {printable(job.cluster.device.name)} without {printable(own.without)}" if own else ""
+    runs = f"{runs} (software {stack}{lacking})" if stack else runs
     cut = f", {counts.cut:,} of them with their best cut" if counts.cut else ""
     bounded = f"{counts.priced:,} priced{cut}, bounds exclude the others"
     done = f"{counts.feasible:,} feasible" if counts.feasible is not None else bounded

@@ -96,7 +96,7 @@ def spaces_for(framework: FrameworkSpec, found: Searched, asked: Asked) -> Searc
         return None
     built = dict(zip(found.problem.strategies, found.problem.models, strict=True))
     try:
-        if _layers(found.problem.assumptions_spec) != _layers(job.assumptions.run_by(framework)):
+        if _layers(found.problem.assumptions_spec) != _layers(job.inputs.run_by(framework).assumptions):
             built = {}
         other = searched(job.inputs, run, framework, job.sequence_length, built=built)
     except InputError:

@@ -49,7 +49,7 @@ class Inputs:
 
     def run_by(self, framework: FrameworkSpec) -> "Inputs":
         """Return the files for plans of a framework, which are priced as it runs them."""
-        return replace(self, assumptions=self.assumptions.run_by(framework))
+        return replace(self, assumptions=self.assumptions.run_by(framework, self.cluster.device.family))
 
     @classmethod
     def from_data(cls, data: dict[str, Any], near: Path | None) -> "Inputs":
@@ -124,10 +124,13 @@ def file_of(model: Given) -> Path | None:
     return Path(model) if isinstance(model, str | Path) and is_path(str(model), ".yaml") else None
 
 
-def of_its_framework(assumptions: AssumptionsSpec, near: Path | None = None) -> AssumptionsSpec:
-    """Return an assumption set for plans of its framework; as it is if it is one for a framework already."""
+def of_its_framework(assumptions: AssumptionsSpec, generation: str, near: Path | None = None) -> AssumptionsSpec:
+    """Return an assumption set for plans of its framework, on devices of a generation."""
     named = assumptions.of_framework
-    return assumptions.run_by(read_framework(named, near)) if isinstance(named, str) else assumptions
+    framework = read_framework(named, near) if isinstance(named, str) else named
+    return (
+        assumptions.run_by(framework, generation) if framework is not named or framework.on_generation else assumptions
+    )
 
 
 def load_inputs(
@@ -158,10 +161,12 @@ def load_inputs(
         changes = overrides[target]
         return spec if isinstance(spec, kind) and not changes else load(spec, changes, near, *check)
 
-    assumed = of_its_framework(given(assumptions, "assumptions", AssumptionsSpec, load_assumptions), near)
+    machine = given(cluster, "cluster", ClusterSpec, load_cluster)
+    stated = given(assumptions, "assumptions", AssumptionsSpec, load_assumptions)
+    assumed = of_its_framework(stated, machine.device.family, near)
     inputs = Inputs(
         given(model, "model", ModelSpec, load_model, layer_check(layers_near, assumed)),
-        given(cluster, "cluster", ClusterSpec, load_cluster),
+        machine,
         assumed,
         layers_near,
         read_operator_times(str(operator_times), near) if operator_times is not None else None,

@@ -77,8 +77,9 @@ def searched(
     """
     stated = read_framework(inputs.assumptions.of_framework if framework is None else framework, inputs.near)
     of_words(stated.flags, f"{stated.place('flags')}: flags")  # wrong ones are an error before the search
-    assumed = inputs.assumptions.run_by(stated)
-    frame = stated.with_optimizer(assumed.optimizer)
+    generation = inputs.cluster.device.family
+    assumed = inputs.assumptions.run_by(stated, generation)
+    frame = stated.on(generation).with_optimizer(assumed.optimizer)
     if not frame.runs:
         raise SpecError(no_optimizer_text(stated, assumed.optimizer))
     listed, experts = assumed.searched_strategies, has_experts(inputs.model.dimensions)

@@ -148,9 +148,9 @@ def replay(
     if overrides["model"]:
         raise SpecError("--set model: a trace has its model; write it again with another one")
     spec = load_cluster(cluster, overrides["cluster"])
-    stated = of_its_framework(load_assumptions(assumptions, overrides["assumptions"]))
+    stated = of_its_framework(load_assumptions(assumptions, overrides["assumptions"]), spec.device.family)
     if framework is not None:
-        stated = stated.run_by(read_framework(framework))
+        stated = stated.run_by(read_framework(framework), spec.device.family)
     assumed = _for_traced_plan(stated, whole, spec.device.software)
     machine, parameters = cluster_from_spec(spec), assumptions_from_spec(assumed, spec.device.family)
     _remark(whole, found, assumed, machine.network.nvs.size, factors)

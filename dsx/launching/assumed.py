@@ -8,12 +8,13 @@ of it hides.
 from dsx.errors import InputError
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.attention_kernels import GENERATIONS
+from dsx.spec.cluster import DeviceSpec
 from dsx.spec.document import is_sourced
 from dsx.spec.stack import load_stack
 
 
-def assumed_lines(assumptions: AssumptionsSpec) -> list[str]:
-    """Return what is assumed of the software, the stack first."""
+def assumed_lines(assumptions: AssumptionsSpec, device: DeviceSpec) -> list[str]:
+    """Return what is assumed of the software on a device, the stack first."""
     if assumptions.stack is None:
         return [f"The assumption set {assumptions.name} names no software."]
     try:
@@ -22,13 +23,23 @@ def assumed_lines(assumptions: AssumptionsSpec) -> list[str]:
         return [f"The software is the stack {assumptions.stack}."]
     lines = [f"Assumed of the software (stack {stack.name}: {stack.description.rstrip('.')}):"]
     framework = assumptions.of_framework
-    of_framework = {} if isinstance(framework, str) else framework.assume
+    of_framework = {} if isinstance(framework, str) else framework.on(device.family).assume
     for name, stated in stack.assume.items():
         if is_sourced(stated):  # else it is of measured runs alone
             own = "" if _value(assumptions, name) == str(stated["value"]) else f" (of the stack: {stated['value']})"
             source = of_framework.get(name, stated).get("source", "")
-            lines.append(f"  - {name} {_value(assumptions, name)}{own}: {source}")
+            of_device = _newest(assumptions, device) if name == "attention_kernels" else ""
+            lines.append(f"  - {name} {_value(assumptions, name)}{own}{of_device}: {source}")
     return lines
+
+
+def _newest(assumptions: AssumptionsSpec, device: DeviceSpec) -> str:
+    """Return which attention kernels a device runs, where it has not the newest of its software."""
+    newest = int(assumptions.attention_kernels)
+    runs = [age for age in GENERATIONS[:newest] if age in device.attention]
+    if not newest or runs[-1:] == [GENERATIONS[newest - 1]]:
+        return ""
+    return f" ({device.name} runs {runs[-1]})" if runs else f" ({device.name} states none)"
 
 
 def _value(assumptions: AssumptionsSpec, name: str) -> str:

@@ -74,7 +74,9 @@ def launch_files(framework: Framework, request: Request, head: Sequence[str]) ->
     """
     if found := refused(framework, request):
         raise InputError(f"{framework.title} cannot run the plan:\n{refused_text(found)}")
-    return framework.write(request, [*head, *host_lines(request), "", *assumed_lines(request.run.assumptions), ""])
+    return framework.write(
+        request, [*head, *host_lines(request), "", *assumed_lines(request.run.assumptions, request.run.device), ""]
+    )
 
 
 def refused_text(found: Sequence[Refused]) -> str:
@@ -96,7 +98,7 @@ def refused(framework: Framework, request: Request) -> list[Refused]:
     of_job = refused_of_job(framework, request.shape, device)
     if device.software not in framework.software:
         return of_job
-    known, optimizer = read_framework(framework.limits), request.run.assumptions.optimizer
+    known, optimizer = read_framework(framework.limits).on(device.family), request.run.assumptions.optimizer
     limits = of_regions(known.with_optimizer(optimizer), request.run.regions)
     if not limits.runs:
         return [Refused(f"assumptions.optimizer={optimizer}", f"assumptions.optimizer={known.optimizers[0]}")]

@@ -231,7 +231,10 @@ def overlaps_experts(run: Run) -> bool:
 
 
 def fused_options(run: Run) -> list[Option]:
-    """Return the settings of kernels that the layers or the assumptions fuse."""
+    """Return the settings of kernels that the layers or the assumptions fuse.
+
+    A device without BF16 is one without Transformer Engine, which needs Ampere: layers are Megatron Core's own.
+    """
     # Kernels know causal masks; a tensor of them has an element for each pair of positions. Megatron-Bridge makes none.
     options: list[Option] = [Option("--no-create-attention-mask-in-dataloader", "", "")]
     if run.assumptions.set.get("core"):  # scores are kept
@@ -240,7 +243,9 @@ def fused_options(run: Run) -> list[Option]:
         options.append(switch("--cross-entropy-loss-fusion", "model.cross_entropy_loss_fusion"))
         # The arguments of Megatron-LM refuse the kernel of Transformer Engine; `refused_by_arguments` says so.
         options.append(Option("--cross-entropy-fusion-impl", "native", "model.cross_entropy_fusion_impl", fused))
-    if run.experts is not None:  # routing is one kernel, and so is dispatching
+    if local := run.device.half_format != "bf16":
+        options.append(valued("--transformer-impl", "local", "model.transformer_impl"))
+    if run.experts is not None and not local:  # routing is one kernel, and so is dispatching
         options.append(switch("--moe-router-fusion", "model.moe_router_fusion"))
         options.append(switch("--moe-permute-fusion", "model.moe_permute_fusion"))
     return options

@@ -272,8 +272,10 @@ class AssumptionsSpec(Spec):
         stated = of_other_stack(self._statement.documents, name, f"stack {name!r}")
         return self._stated_anew(with_stack(stated), _Statement(tuple(stated)))
 
-    def run_by(self, framework: "FrameworkSpec") -> Self:
+    def run_by(self, framework: "FrameworkSpec", generation: str | None = None) -> Self:
         """Return the set for plans of a framework: with its stack, and with what it can have no other way.
+
+        `generation` is the family of the devices that it runs on, on which it may have less.
 
         The stack is the one that an override names. Else it is that of the framework, unless the set itself names
         this framework, and a stack in the same file or in one that extends it. The set's own fields win over both. A
@@ -286,7 +288,7 @@ class AssumptionsSpec(Spec):
         if framework.stack is not None and not (statement.stack_given or _names_both(stated, framework)):
             stated = of_other_stack(stated, framework.stack, f"framework {framework.name!r}: stack")
         return self._stated_anew(
-            with_stack(stated, framework.fields),
+            with_stack(stated, framework.on(generation).fields),
             replace(statement, changed=statement.changed - {STACK, FRAMEWORK}, framework=framework),
         )
 

@@ -68,6 +68,15 @@ class BoxSpec(Spec):
     source: str | None = None
 
 
+class OnGenerationSpec(Spec):
+    """What differs of a framework on devices of one generation, which lack what it is usually built on."""
+
+    without: str  # what they lack
+    source: str
+    assume: dict[str, Any] = Field(default_factory=dict)  # as that of the framework, over which it wins
+    fix: dict[Column, Choices] = Field(default_factory=dict)  # values that every box is limited to
+
+
 class FrameworkSpec(Spec):
     """A framework; `load_framework` creates it."""
 
@@ -89,6 +98,7 @@ class FrameworkSpec(Spec):
     # Regions of layers that it recomputes only in models whose layers have some other regions too.
     recomputed_beside: dict[str, list[str]] = Field(default_factory=dict)
     # Equal parts of a sequence that each rank of cp holds; None: cp divides sequences of any length.
+    on_generation: dict[str, OnGenerationSpec] = Field(default_factory=dict)  # by the family of devices
     cp_parts: Annotated[int, Field(ge=1)] | None = None
     needs: Needs = Field(default_factory=list)  # of every plan: columns compared with numbers and with each other
     runs: Annotated[list[BoxSpec], Field(min_length=1, max_length=MOST_BOXES)]
@@ -141,6 +151,20 @@ class FrameworkSpec(Spec):
             return self
         boxes = [box.model_copy(update={"fix": box.fix | self.with_tied_head}) for box in self.runs]
         return self.model_copy(update={"runs": boxes})
+
+    def on(self, generation: str | None) -> "FrameworkSpec":
+        """Return the framework on devices of a generation; None: of one without anything of its own."""
+        own = self.on_generation.get(generation or "")
+        if own is None:
+            return self
+        boxes = [box.model_copy(update={"fix": box.fix | own.fix}) for box in self.runs]
+        found = self.model_copy(update={"assume": self.assume | own.assume, "runs": boxes})
+        places = self._document.places
+        inner: dict[KeyPath, str] = {
+            path[2:]: place for path, place in places.items() if path[:2] == ("on_generation", generation)
+        }
+        found._document = Document(self._document.data, {**places, **inner})
+        return found
 
     def with_optimizer(self, optimizer: Optimizer) -> "FrameworkSpec":
         """Return the framework with the boxes that have an optimizer; there may be none."""

@@ -1,0 +1,75 @@
+"""What frameworks lack on devices of older generations is priced, searched and launched there, and nowhere else."""
+
+from dataclasses import replace
+
+import pytest
+from api.small import MODEL
+
+import dsx
+from dsx.api.searched import searched
+from dsx.errors import SpecError
+from dsx.space.frameworks import read_framework
+
+OLDER, NEWER = "v100-32-nvs8", "h100-nvs8"
+LOCAL = {"core": "unfused-attention-core"}
+
+
+@pytest.fixture(scope="module")
+def job():
+    return dsx.Job(MODEL, OLDER, num_gpus=16, global_batch_size=64)
+
+
+def software(assumed):
+    return assumed.attention_kernels, assumed.set, assumed.tp_overlap, assumed.dispatcher
+
+
+def test_megatron_has_no_transformer_engine_on_volta(job):
+    newer = job.replace(cluster=NEWER)
+    assert software(job.assumptions) == (0.0, LOCAL, 0.0, "once_per_copy")
+    assert software(newer.assumptions) == (3.0, {}, 0.8, "once_per_domain")
+    assert software(newer.replace(cluster=OLDER).assumptions) == software(job.assumptions)
+    assert job.assumptions.stack == newer.assumptions.stack
+    assert job.run_by("megatron-bridge").assumptions.cross_entropy_bytes == 8
+    assert newer.run_by("megatron-bridge").assumptions.cross_entropy_bytes == 2
+    assert job.run_by("deepspeed").assumptions.attention_kernels == 1.0
+    assert job.replace(set={"assumptions.tp_overlap": "0.3"}).assumptions.tp_overlap == 0.3
+
+
+@pytest.mark.parametrize("framework", [None, "megatron"])
+def test_each_cluster_of_several_has_what_runs_there(job, framework):
+    other = replace(job.inputs, cluster=job.replace(cluster=NEWER).cluster)
+    found = [searched(inputs, ["1d"], framework, 2048) for inputs in (job.inputs, other, job.inputs)]
+    assert [one.problem.assumptions_spec.set for one in found] == [LOCAL, {}, LOCAL]
+
+
+def test_a_search_says_and_keeps_what_the_device_lacks(job):
+    found = dsx.best(job, fix="pp=1 vpp=1", partition="even")
+    said = " ".join(str(found).split())
+    assert "(software megatron-bridge-2026, on V100 without Transformer Engine)" in said
+    assert {(plan["cp"], plan["offload"]) for plan in found.plans} == {(1, "none")}
+    for words in ("--fp16", "--transformer-impl local", "--attention-backend unfused"):
+        assert words in said
+    for words in ("bf16", "BF16", "--tp-comm-overlap", "--cuda-graph-impl"):
+        assert words not in said
+    newer = str(dsx.best(job.replace(cluster=NEWER), fix="pp=1 vpp=1", partition="even"))
+    assert "without Transformer Engine" not in newer and "--transformer-impl" not in newer
+
+
+def test_a_launch_file_says_which_kernels_run(job):
+    def head(cluster):
+        text = dsx.launch(job.replace(cluster=cluster), "dp=16 zero_stage=1").files["launch.sh"]
+        return " ".join(text.replace("#", "").split())
+
+    assert "attention_kernels none (of the stack: flash-3): DotProductAttention" in head(OLDER)
+    assert "attention_kernels flash-3 (A100 runs flash-2): " in head("a100-80-nvs8")
+    assert "attention_kernels flash-3: " in head(NEWER)
+    with pytest.raises(dsx.errors.InputError, match="cp=2; nearest: cp=1"):
+        dsx.launch(job, "cp=2 dp=8 zero_stage=1", strategy="2d")
+
+
+def test_faults_of_a_generation_name_their_place(tmp_path):
+    file = tmp_path / "mine.yaml"
+    own = "on_generation:\n  volta: {without: w, source: s, fix: {cpp: 1}}\n"
+    file.write_text(f"name: mine\ndescription: d\nsource: s\n{own}runs: [{{}}]\n")
+    with pytest.raises(SpecError, match=r"mine\.yaml:5: on_generation\.volta\.fix.*unknown column 'cpp'"):
+        read_framework(str(file))
