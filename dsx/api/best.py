@@ -155,7 +155,7 @@ class BestPlans(PricedPlans):
             return ""
         took = faster["step_time_s"]
         return (
-            f"A plan that fills nodes in part would take {quantity('step_time_s', took)}, "
+            f"A plan that fills nodes or fast domains in part would take {quantity('step_time_s', took)}, "
             f"{share(self.step_time_s - took, self.step_time_s, 1)} less, which measurements do not distinguish "
             f"({whole_plan_text(faster['plan'])}). It takes {free_text(part, self.problem)}."
         )
@@ -235,7 +235,11 @@ class BestPlans(PricedPlans):
         else:
             shown = {f"the {name} plan": plan for name, plan in roles_of(self.answer).items()}
             parts = ["\n".join(said), three_plans_text(self.answer, device, assumed)]
-            fastest = "the fastest that fills its nodes" if self.fills_nodes_in_part else "the first of --top"
+            fastest = (
+                "the fastest that fills its nodes and fast domains"
+                if self.fills_nodes_in_part
+                else "the first of --top"
+            )
             tie = tie_text(self.priced, fastest)
             chosen = selection_text(assumed.resolution, self.counts.candidates, self.fills_nodes_in_part is not None)
         first = next(iter(shown))

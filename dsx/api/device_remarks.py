@@ -81,8 +81,8 @@ def unfilled_domain(num_gpus: int, domain: int) -> list[str]:
         return []
     down, up = num_gpus - rest, num_gpus - rest + domain
     return [
-        f"{num_gpus:,} GPUs do not fill fast domains of {domain}: the last one has {rest}; {down:,} or {up:,} GPUs "
-        "would fill them, if the batch suits that number"
+        f"{num_gpus:,} GPUs do not fill fast domains of {domain}: one after the other, the last has {rest}; "
+        f"{down:,} or {up:,} GPUs would fill them, if the batch suits that number"
     ]
 
 

@@ -22,7 +22,7 @@ def filled_text(plan: Plan, filled: Mapping[str, int]) -> str:
 
 
 def nodes_in_part(plan: Plan, problem: Problem) -> PartlyFilled | None:
-    """Return the nodes that a plan fills in part; None if it needs no more than its GPUs fill, but for one.
+    """Return the nodes, or the domains, that a plan fills in part; None if it needs the fewest.
 
     None too where plans that fill them all are not searched.
     """
@@ -33,12 +33,14 @@ def nodes_in_part(plan: Plan, problem: Problem) -> PartlyFilled | None:
 
 
 def free_text(part: PartlyFilled, problem: Problem) -> str:
-    """Return what a plan leaves free of the nodes that it needs."""
+    """Return what a plan leaves free of the nodes, or of the fast domains, that it needs."""
     last = f", {part.last} of the last" if part.last != part.used else ""
+    of = f"{counted(part.needed, 'whole node')} of {part.of}"
+    if part.of == problem.nvs_size > problem.node_size:
+        of = f"{part.needed:,} domains"
     return (
-        f"{part.used} GPUs of each fast domain of {problem.nvs_size}{last}: of the "
-        f"{counted(part.nodes, 'whole node')} of {problem.node_size} that it needs, {counted(part.free, 'GPU')} "
-        f"{'stays' if part.free == 1 else 'stay'} free"
+        f"{part.used} GPUs of each fast domain of {problem.nvs_size}{last}: of the {of} that it needs, "
+        f"{counted(part.free, 'GPU')} {'stays' if part.free == 1 else 'stay'} free"
     )
 
 

@@ -105,9 +105,9 @@ def interval_text(low: float, high: float) -> str:
 def selection_text(within: float | None, candidates: int, filling_nodes: bool) -> str:
     """Return how the plans were chosen, in lines; `within` is the resolution of the measurements, None if unknown.
 
-    With `filling_nodes` they are the best of those that fill their nodes alone.
+    With `filling_nodes` they are the best of those alone that fill their nodes and fast domains.
     """
-    which = " that fill their nodes" if filling_nodes else ""
+    which = " that fill their nodes and fast domains" if filling_nodes else ""
     alike = f"within {share(within, 1)} of the fastest, which measurements do not distinguish" if within else "as fast"
     return wrapped(
         f"Of the plans{which} {alike}, the simplest has the features that cost least to set up and to run (points of "

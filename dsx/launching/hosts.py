@@ -16,8 +16,11 @@ _HOST_GPUS = 8  # of the largest hosts whose GPUs are one fast domain
 
 def processes_per_host(request: Request) -> int | None:
     """Return how many processes a host starts; None where a fast domain has several hosts."""
-    if request.domain > _HOST_GPUS:
-        return None
+    return None if request.domain > _HOST_GPUS else _of_domain(request)
+
+
+def _of_domain(request: Request) -> int | None:
+    """Return how many consecutive ranks a fast domain has; if its groups are even, as many whole sets as fit."""
     num_gpus, plan = request.run.number("num_gpus"), request.run.plan
     degrees = {axis: request.run.number(axis) for axis in axes_in(str(plan["order"]))}
     shares = {axis: request.run.number(f"{axis}_nvs") for axis in PLACED}
@@ -36,13 +39,14 @@ def host_variables(request: Request) -> tuple[str, ...]:
 
 
 def host_lines(request: Request) -> list[str]:
-    """Return that hosts start fewer processes than a fast domain has GPUs, if they do."""
-    each, num_gpus = processes_per_host(request), request.run.number("num_gpus")
+    """Return that a fast domain runs fewer processes than it has GPUs, if it does."""
+    each, num_gpus = _of_domain(request), request.run.number("num_gpus")
     if each is None or (each == min(request.domain, num_gpus) and not num_gpus % each):
         return []
     hosts, rest = divmod(num_gpus, each)
     last = f" and {rest} on the last" if rest else ""
-    return [f"The plan uses {each} of the {request.domain} GPUs of a host: {each} on each of {hosts}{last}."]
+    of = "a host" if request.domain <= _HOST_GPUS else "a fast domain"
+    return [f"The plan uses {each} of the {request.domain} GPUs of {of}: {each} on each of {hosts}{last}."]
 
 
 def torchrun(request: Request) -> str:

@@ -87,7 +87,7 @@ class SearchSpaces:
 
     @property
     def filling_nodes(self) -> "SearchSpaces":
-        """The spaces of the plans that need no more nodes than their GPUs fill, but for one."""
+        """The spaces of the plans that need the fewest domains and nodes, all full but the last."""
         spaces = [space.filling_nodes(problem.node_size) for _, problem, space in self.parts]
         used = of_used_keys(self.problem, spaces)
         parts = [part._replace(space=space) for part, space in zip(self.parts, used, strict=True)]

@@ -75,9 +75,9 @@ class Space:
         return part
 
     def filling_nodes(self, node_size: int) -> "Space":
-        """Return the space of the plans that need no more nodes of `node_size` GPUs than their GPUs fill, but for one.
+        """Return the space of the plans that need the fewest domains, and the fewest nodes.
 
-        `node_size` divides the size of a fast domain.
+        Nodes have `node_size` GPUs, and all but the last are full. That divides the size of a fast domain.
         """
         part = copy(self)
         part.bounds = replace(self.bounds, limits=replace(self.bounds.limits, node_size=node_size))

@@ -322,7 +322,7 @@ def _fill_nodes(columns: Arrays, replica: int, share: int, lying: int, limits: L
     if limits.node_size == 1:
         return True
     number = columns["num_gpus"]
-    whole = fills_nodes(number, share * columns["pp_nvs"] * columns["dp_nvs"], limits.node_size)
+    whole = fills_nodes(number, share * columns["pp_nvs"] * columns["dp_nvs"], limits.node_size, limits.nvs_size)
     for order, name in enumerate(ORDERS) if lying & _IN_ORDER else ():
         chain = {axis: columns[axis] for axis in axes_in(name)[len(REPLICA_AXES) :]}
         by_rank = rank_order_shares(chain, limits.nvs_size, number, replica, share)

@@ -9,7 +9,7 @@ no better than its worst-placed group: it spans no fewer domains, and has no mor
 A plan may also leave GPUs of each domain free, for other jobs. Then consecutive ranks fill what it uses: with groups of
 16 in domains of 72, 64 GPUs of each. Those may be whole nodes, as racks of 18 nodes of 4 have them. Where they are not,
 the plan needs more whole nodes than its GPUs fill: 20 GPUs as 7 + 7 + 6 need three nodes of 8, as 8 + 8 + 4 two and a
-half.
+half. And they may be on more domains than hold all: 288 GPUs as 48 of 72 on six, where four are enough.
 """
 
 import functools
@@ -116,7 +116,9 @@ def nearest_share(degree: Any, crossed: Any, least: Any, most: Any, xp: Any = np
     found = one = xp.ones_like(degree)
     best_rest, best_crossed = xp.zeros_like(degree), xp.zeros_like(degree)
     others = xp.maximum(crossed - 1, one)
-    for share in (least, most, (degree - least) // others, (degree - 1) // others):
+    # The smallest that leaves `least` or fewer on so many units, of those that span as many.
+    exact = xp.minimum(-((least - degree) // others), (degree - 1) // others)
+    for share in (least, most, exact):
         share = xp.minimum(xp.maximum(share, one), degree)
         over, rest = units_spanned(degree, share)
         better = (rest > best_rest) | ((rest == best_rest) & (over < best_crossed))
@@ -190,45 +192,50 @@ def _in_order(degrees: Degrees, shares: Degrees, size: int) -> bool:
     return all(in_order[axis] == shares[axis] for axis in degrees)
 
 
-def fills_nodes(num_gpus: Any, used: Any, node: int) -> Any:
-    """Return whether a job that uses `used` GPUs of each domain needs the fewest nodes, and fills all but the last.
+def fills_nodes(num_gpus: Any, used: Any, node: int, size: int) -> Any:
+    """Return whether a job that uses `used` GPUs of each domain needs the fewest domains and nodes of `node` GPUs.
 
-    `node` divides the size of a domain. Whole numbers or arrays that broadcast.
+    It fills all of the nodes but the last. `node` divides `size`, the GPUs of a domain. Whole numbers or arrays that
+    broadcast.
     """
     domains, rest = num_gpus // used, num_gpus % used
     filled = domains * (used // node) + rest // node
     needed = domains * -(-used // node) - (-rest // node)
-    return (filled == num_gpus // node) & (needed == -(-num_gpus // node))
+    few_domains = -(-num_gpus // used) == -(-num_gpus // size)
+    return (filled == num_gpus // node) & (needed == -(-num_gpus // node)) & few_domains
 
 
 class PartlyFilled(NamedTuple):
-    """Nodes that a plan uses and does not fill, more of them than its GPUs make necessary."""
+    """Nodes or domains that a plan uses and does not fill, more of them than its GPUs make necessary."""
 
     used: int  # GPUs of each domain but the last one
     last: int  # GPUs of the last domain
-    nodes: int  # that the plan needs
-    free: int  # GPUs of these nodes that stay free
+    needed: int  # nodes, or domains where it fills its nodes
+    of: int  # GPUs of one of these
+    free: int  # GPUs of these that stay free
 
 
 def partly_filled(degrees: Degrees, shares: Degrees, size: int, node: int) -> PartlyFilled | None:
-    """Return the nodes of `node` GPUs in which a plan leaves GPUs free; None if it needs only the nodes that it must.
+    """Return the nodes of `node` GPUs, or the domains, in which a plan leaves GPUs free; None if it needs the fewest.
 
     `node` divides `size`, the GPUs of a domain.
     """
     used, world = used_of_domain(degrees, shares, size), math.prod(degrees.values())
     # Ranks that fill domains one after the other may have the shares of ranks that leave GPUs free.
-    if used is None or _in_order(degrees, shares, size) or fills_nodes(world, used, node):
+    if used is None or _in_order(degrees, shares, size) or fills_nodes(world, used, node, size):
         return None
     domains, rest = divmod(world, used)
-    nodes = domains * -(-used // node) - (-rest // node)
-    return PartlyFilled(used, rest or used, nodes, nodes * node - world)
+    nodes, domains = domains * -(-used // node) - (-rest // node), -(-world // used)
+    whole = nodes == -(-world // node)
+    needed, of = (domains, size) if whole else (nodes, node)
+    return PartlyFilled(used, rest or used, needed, of, needed * of - world)
 
 
 def uneven_shares(degree: np.ndarray, room: np.ndarray, alone: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return (rows, shares): the shares of [N] axes that a search tries and that do not divide their degrees.
 
-    A domain has room for `room` members; `alone` as in `laid_share`. A share is left out if another one spans no more
-    domains and has no fewer members in each.
+    A domain has room for `room` members; `alone` says that no other group follows. A share is left out if another one
+    spans no more domains and has no fewer members in each.
     """
     cases, of_case = np.unique(np.stack([degree, room, alone]), axis=1, return_inverse=True)
     tried = [_uneven_shares(*case) for case in cases.T.tolist()]

@@ -53,7 +53,9 @@ def test_numbers_of_another_maker():
 def test_gpus_that_do_not_fill_their_domains_are_said():
     assert [unfilled_domain(*sizes) for sizes in ((8, 8), (4, 8), (64, 8), (72, 72), (72, 8))] == [[]] * 5
     (said,) = unfilled_domain(512, 72)
-    assert said.startswith("512 GPUs do not fill fast domains of 72: the last one has 8; 504 or 576 GPUs would fill")
+    assert said.startswith(
+        "512 GPUs do not fill fast domains of 72: one after the other, the last has 8; 504 or 576 GPUs would fill"
+    )
 
 
 def test_the_node_that_is_assumed():

@@ -34,7 +34,9 @@ def in_part(plan, size, node):
     return partly_filled({axis: degrees[axis] for axis in order}, {axis: shares[axis] for axis in order}, size, node)
 
 
-@pytest.mark.parametrize(("num_gpus", "size", "some"), [(20, 8, True), (24, 8, True), (36, 16, True), (32, 8, False)])
+@pytest.mark.parametrize(
+    ("num_gpus", "size", "some"), [(20, 8, True), (24, 8, True), (36, 16, True), (48, 24, True), (32, 8, False)]
+)
 def test_the_spaces_that_fill_nodes_have_the_plans_that_do(num_gpus, size, some):
     problem = on(problem_of("default", ("1d", "2d")), hardware(fast_size=size, hbm_capacity=1e13))
     whole = spaces_of([problem], num_gpus, 2 * num_gpus, {})
@@ -61,7 +63,7 @@ def test_an_answer_fills_its_nodes_where_measurements_do_not_tell():
     assert nodes_in_part(found.beyond.plan, found.problem) is None  # of another framework, compared alike
     assert found.to_data()["fills_nodes_in_part"]["plan"]["dp_nvs"] == 7
     said = " ".join(str(found).split())
-    assert "A plan that fills nodes in part would take" in said
+    assert "A plan that fills nodes or fast domains in part would take" in said
     assert "It takes 7 GPUs of each fast domain of 8, 6 of the last: of the 3 whole nodes of 8 that it needs" in said
 
 
@@ -73,3 +75,19 @@ def test_a_plan_that_fills_nodes_in_part_says_so():
     for answer in (evaluated, only, fastest_of_all()):
         assert text in " ".join(str(answer).split())
     assert "stay free" not in str(dsx.evaluate(JOB, "dp=20 zero_stage=2"))
+
+
+RACKS = dsx.Job("deepseek-v3", "gb200-nvl72", 288, 2304)  # four of 72
+
+
+@pytest.mark.slow
+def test_a_job_of_whole_racks_is_answered_on_these():
+    found = dsx.best(RACKS, fix={"strategy": "1d", "ep": 8, "recompute": "full", "zero_stage": 1, "pp": [1, 3, 9]})
+    for plan in (found.fastest, found.simplest, found.leanest):
+        assert plan["tp_nvs"] * plan["tp2_nvs"] * plan["cp_nvs"] * plan["pp_nvs"] * plan["dp_nvs"] == 72
+
+
+def test_a_plan_that_takes_more_racks_says_so():
+    in_part = dsx.evaluate(RACKS, "tp=2 ep=32 pp=3 dp=48 vpp=7 recompute=full nvs.dp=16 stage_layers=3*21")
+    said = " ".join(str(in_part).split())
+    assert "takes 32 GPUs of each fast domain of 72: of the 9 domains that it needs, 360 GPUs stay free" in said

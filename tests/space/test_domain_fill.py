@@ -93,14 +93,15 @@ def test_a_group_counts_as_the_nearest_that_is_no_better(degree, stride, share):
     ("degrees", "shares", "size", "node", "part"),
     [
         ((20, 1), (8, 1), 8, 8, None),  # 8 + 8 + 4
-        ((20, 1), (7, 1), 8, 8, (7, 6, 3, 4)),
-        ((20, 1), (5, 1), 8, 8, (5, 5, 4, 12)),
+        ((20, 1), (7, 1), 8, 8, (7, 6, 3, 8, 4)),
+        ((20, 1), (5, 1), 8, 8, (5, 5, 4, 8, 12)),
         ((4, 5), (4, 2), 8, 8, None),
-        ((6, 4), (6, 1), 8, 8, (6, 6, 4, 8)),
+        ((6, 4), (6, 1), 8, 8, (6, 6, 4, 8, 8)),
         ((6, 4), (2, 4), 8, 8, None),
-        ((16, 36), (16, 4), 72, 4, None),  # 64 of 72 are 16 nodes
-        ((22, 24), (22, 3), 72, 4, (66, 66, 136, 16)),
-        ((2, 2), (2, 1), 8, 8, (2, 2, 2, 12)),  # two nodes, where one would do
+        ((16, 36), (16, 4), 72, 4, (64, 64, 9, 72, 72)),  # 16 nodes in each of nine domains, where eight hold all
+        ((16, 16), (16, 4), 72, 4, None),  # four domains either way
+        ((22, 24), (22, 3), 72, 4, (66, 66, 136, 4, 16)),
+        ((2, 2), (2, 1), 8, 8, (2, 2, 2, 8, 12)),  # two nodes, where one would do
     ],
 )
 def test_nodes_that_a_placement_fills_in_part(degrees, shares, size, node, part):
@@ -113,4 +114,7 @@ def test_placements_that_fill_nodes_need_no_more_nodes_counted_one_by_one():
         domains = [used] * (num_gpus // used) + [num_gpus % used]
         nodes = [node] * sum(load // node for load in domains) + [load % node for load in domains if load % node]
         in_order = [node] * (num_gpus // node) + [num_gpus % node] * (num_gpus % node > 0)
-        assert fills_nodes(num_gpus, used, node) == (sorted(nodes) == sorted(in_order)), (num_gpus, used, node)
+        fills = sorted(nodes) == sorted(in_order)
+        for size in {node * -(-used // node), 24}:
+            few = sum(load > 0 for load in domains) == math.ceil(num_gpus / size)
+            assert fills_nodes(num_gpus, used, node, size) == (fills and few), (num_gpus, used, node, size)
