@@ -20,7 +20,7 @@ from dsx.launching.architecture import architecture_of
 from dsx.launching.graphs import graph_options
 from dsx.launching.launch import Launch
 from dsx.launching.layer_layout import layout_text
-from dsx.launching.megatron_model import refused_model
+from dsx.launching.megatron_model import refused_context, refused_model
 from dsx.launching.megatron_options import (
     context_options,
     expert_options,
@@ -86,7 +86,8 @@ def flags_of(run: Run, spec: ModelSpec | None = None) -> Launch:
     launch = megatron_core(run)
     if launch.none_since:
         return launch
-    of_model = refused_model(architecture_of(spec, run.assumptions)) if spec else ()
+    shape = architecture_of(spec, run.assumptions) if spec else None
+    of_model = [*refused_model(shape), *refused_context(shape, run)] if shape else []
     return replace(launch, lost=(*launch.lost, *refused_by_arguments(run), *of_model))
 
 

@@ -1,11 +1,13 @@
 """A model as settings of Megatron Core, and what of it they cannot express.
 
 Sources: megatron-core 0.19.2 (megatron.training.arguments, TransformerConfig and MLATransformerConfig; softmax_type in
-0.16.1).
+0.16.1); the checks of Transformer Engine's attn_forward_func_with_cp (from memory of 2.8).
 """
 
+from dsx.graph.match import ALL_TO_ALL
 from dsx.launching.architecture import GATED, GELU, SQUARED_RELU, Architecture, ExpertSizes, Latent
 from dsx.launching.option import Option, Settings, switch, valued
+from dsx.launching.run import RING, Run
 
 _NO_MODEL = "Megatron-LM's GPT model"
 
@@ -15,6 +17,21 @@ def refused_model(shape: Architecture) -> list[str]:
     return [f"{part}: {_NO_MODEL} has none" for part in shape.unusual] + (
         [] if shape.causal else [f"attention to all positions: {_NO_MODEL} masks later ones"]
     )
+
+
+def refused_context(shape: Architecture, run: Run) -> list[str]:
+    """Return what Transformer Engine refuses beside the exchanges of context parallelism that a plan has."""
+    kinds = {kind for kind, _ in run.exchanges} if run.number("cp") > 1 else set[str]()
+    parts = {
+        f"attention to the last {shape.window} positions": shape.window is not None and RING in kinds,
+        "attention sinks": shape.sinks and bool(kinds - {ALL_TO_ALL}),
+    }
+    return [
+        f"{part} with cp={run['cp']} by {' and '.join(sorted(kinds))}: Transformer Engine has them with all-to-alls "
+        "(strategy ulysses)"
+        for part, there in parts.items()
+        if there
+    ]
 
 
 def model_options(shape: Architecture, sequence_length: int) -> Settings:

@@ -13,7 +13,7 @@ from dsx.launching.architecture import GATED, GELU, Architecture
 from dsx.launching.hosts import torchrun
 from dsx.launching.launch import Launch, words_of
 from dsx.launching.megatron import NAME, megatron_core
-from dsx.launching.megatron_model import model_options, refused_model
+from dsx.launching.megatron_model import model_options, refused_context, refused_model
 from dsx.launching.megatron_options import overlaps_experts, refused_by_arguments
 from dsx.launching.option import Option
 from dsx.launching.request import SCRIPT, Refused, Request, Written, commented, exported, lost_lines
@@ -57,7 +57,8 @@ def _nearest(part: str) -> str:
 def _settings(request: Request) -> tuple[list[Option], tuple[str, ...]]:
     launch = megatron_core(request.run)
     of_model, not_of_model = model_options(request.shape, request.run.number("sequence_length"))
-    return [*of_model, *launch.options], (*not_of_model, *launch.lost)
+    refused = refused_context(request.shape, request.run)
+    return [*of_model, *launch.options], (*not_of_model, *refused, *launch.lost)
 
 
 def write_script(request: Request, head: list[str]) -> Written:

@@ -132,6 +132,26 @@ def test_a_device_without_bf16_is_launched_in_fp16():
         dsx.launch(job(cluster="v100-32-nvs8"), "dp=16 zero_stage=2", framework="torchtitan")
 
 
+@pytest.mark.parametrize(
+    ("strategy", "option", "said"),
+    [
+        ("2d-ring", "sinks", "attention sinks with cp=2 by ring: Transformer Engine has them with all-to-alls"),
+        ("2d", "sinks", "attention sinks with cp=2 by all-gather: "),
+        ("2d-ring", "window", "attention to the last 128 positions with cp=2 by ring: "),
+        ("2d", "window", None),
+        ("ulysses", "sinks", None),
+    ],
+)
+def test_attention_that_transformer_engine_refuses_beside_an_exchange_is_said(strategy, option, said):
+    layer = SPEC["layers"][1] | {"options": [*SPEC["layers"][1]["options"], option]}
+    spec = SPEC | {"dimensions": SPEC["dimensions"] | {"window": 128}}
+    spec |= {"layers": [SPEC["layers"][0], layer, SPEC["layers"][2]]}
+    plan = "cp=2 dp=8 zero_stage=1"
+    lost = dsx.launch(job(spec), plan, strategy=strategy).lost
+    assert [part for part in lost if said and part.startswith(said)] == [part for part in lost if "Engine has" in part]
+    assert any("Engine has" in part for part in lost) == (said is not None)
+
+
 def test_sinks_of_attention_are_launched():
     """A learned score of each head beside those of the keys (gpt-oss), in all layers or in none."""
     sinks = [layer | {"options": [*layer.get("options", []), "sinks"]} for layer in SPEC["layers"][1:2]]
