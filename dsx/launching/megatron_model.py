@@ -28,7 +28,7 @@ def refused_context(shape: Architecture, run: Run) -> list[str]:
     }
     return [
         f"{part} with cp={run['cp']} by {' and '.join(sorted(kinds))}: Transformer Engine has them with all-to-alls "
-        "(strategy ulysses)"
+        "(--cp-comm-type a2a)"
         for part, there in parts.items()
         if there
     ]
