@@ -24,7 +24,7 @@ from dsx.display.job_text import job_data, job_text, only_text, parameters_text,
 from dsx.display.kernel_coverage import coverage_data, coverage_text, idle_data, idle_text, shares_text
 from dsx.display.layout import WIDTH, wrapped
 from dsx.display.memory_text import fitting, tight_text
-from dsx.display.placement import free_text, nodes_in_part, placement_text
+from dsx.display.placement import nodes_in_part, placement_text, taken_text
 from dsx.display.plan_frame import plans_frame
 from dsx.display.plan_table import plans_text, resolution_text, tie_text, tied_text, within_resolution
 from dsx.display.quantities import quantity, share, whole_plan_text
@@ -150,14 +150,14 @@ class BestPlans(PricedPlans):
     @property
     def _faster_text(self) -> str:
         faster = self.fills_nodes_in_part
-        part = nodes_in_part(faster["plan"], self.problem) if faster else None
-        if faster is None or part is None:
+        if faster is None:
             return ""
+        taken = taken_text(faster["plan"], self.problem.cluster, self.problem.assumptions_spec)
         took = faster["step_time_s"]
         return (
             f"A plan that fills nodes or fast domains in part would take {quantity('step_time_s', took)}, "
             f"{share(self.step_time_s - took, self.step_time_s, 1)} less, which measurements do not distinguish "
-            f"({whole_plan_text(faster['plan'])}). It takes {free_text(part, self.problem)}."
+            f"({whole_plan_text(faster['plan'])}). It {taken}."
         )
 
     @property

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dsx.api.answer import PricedPlans, paragraphs
 from dsx.api.device_remarks import device_remarks
 from dsx.api.output_file import check_output_file, write_output_file
-from dsx.api.result_row import Hardware, ResultRow, row_of
+from dsx.api.result_row import Hardware, ResultRow, row_of, taken_lines
 from dsx.api.searched import run_by_none
 from dsx.argument_types import file_path
 from dsx.display.layout import wrapped
@@ -38,6 +38,7 @@ class Report(PricedPlans):
     question: str  # what the set answers, in a sentence
     titles: Sequence[str]  # what each plan is the best at
     priced: Sequence[dict[str, Any]]  # the plans, the explained one first; empty if no row is feasible
+    taken: Sequence[str]  # which of them leave GPUs of their nodes free, a line each
     rows: int  # of the table
     left_out: int  # rows of the set that the table does not have
     html: str  # the page
@@ -73,7 +74,8 @@ class Report(PricedPlans):
             return self.infeasible
         best_at = [f"{number} {title}" for number, title in enumerate(self.titles, 1)]
         table = plans_text(self.priced, with_settings=True)
-        return paragraphs([self.question, table, "\n".join(best_at), wrapped(run_by_none(self.plans))])
+        taken = [wrapped(line) for line in self.taken]
+        return paragraphs([self.question, table, "\n".join([*best_at, *taken]), wrapped(run_by_none(self.plans))])
 
 
 def report(
@@ -169,4 +171,5 @@ def _made(folder: Path, manifest: Manifest, asked: ResultRow | None) -> Report:
         rerun=rerun(manifest, commands),
     )
     titles, plans = [one.title for one in named], [dict(one.priced) for one in named]
-    return Report(manifest, question, titles, plans, table.rows, table.left_out, page(made))
+    taken = taken_lines(folder, manifest, plans)
+    return Report(manifest, question, titles, plans, taken, table.rows, table.left_out, page(made))

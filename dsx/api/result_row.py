@@ -10,7 +10,9 @@ from pydantic import ValidationError
 from dsx.api.inputs import Inputs
 from dsx.argument_types import texts
 from dsx.display.manifest_text import hardware_of
+from dsx.display.placement import taken_text
 from dsx.errors import InputError, did_you_mean
+from dsx.hardware.cluster import Cluster, cluster_from_spec
 from dsx.pricing.problem import Problem
 from dsx.remarks import warn
 from dsx.results.manifest import Manifest
@@ -19,6 +21,7 @@ from dsx.results.stated_sweep import stated_files
 from dsx.results.store import load_chosen, read_manifest
 from dsx.space.choices import PLAN_COLUMNS, SEARCHED_COLUMNS
 from dsx.space.plan import Plan
+from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.what_if import field, value_type
 from dsx.units import counted, exact_quantity
 
@@ -143,6 +146,20 @@ def inputs_of(folder: Path, manifest: Manifest, hardware: Mapping[str, object]) 
         for extra in manifest.what_if:
             _set(data if extra.name.startswith("assumptions.") else data["cluster"], extra.name, hardware[extra.name])
         return Inputs.from_data(data, near)
+
+
+def taken_lines(folder: Path, manifest: Manifest, plans: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return which rows of a set, counted from 1, leave GPUs of their nodes free, a line each."""
+    machines: dict[str, tuple[Cluster, AssumptionsSpec]] = {}
+    lines: list[str] = []
+    for number, one in enumerate(plans, 1):
+        name = one["hardware"]["cluster"]
+        if name not in machines:
+            inputs = inputs_of(folder, manifest, one["hardware"])
+            machines[name] = cluster_from_spec(inputs.cluster), inputs.assumptions
+        if taken := taken_text(one["plan"], *machines[name]):
+            lines.append(f"{number} {taken}")
+    return lines
 
 
 def _as_row(folder: Path, manifest: Manifest, row: dict[str, Any]) -> ResultRow:

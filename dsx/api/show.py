@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsx.api.answer import PricedPlans, paragraphs
 from dsx.api.arguments import count
-from dsx.api.result_row import inputs_of
+from dsx.api.result_row import inputs_of, taken_lines
 from dsx.api.searched import run_by_none
 from dsx.argument_types import file_path
 from dsx.display.cost_tables import costs_text
@@ -73,6 +73,7 @@ class ShownSet(PricedPlans):
             if self.single:
                 rejected = [(number, plan["reject"]) for number, plan in enumerate(self.priced, 1) if plan["reject"]]
                 lines += [f"{number} is rejected: {', '.join(names)}" for number, names in rejected]
+            lines += [wrapped(line) for line in taken_lines(self.folder, self.manifest, self.priced)]
             parts += ["\n".join(lines), wrapped(run_by_none(self.plans))]
             if self.single and len(self.priced) == 1:
                 parts.append(costs_text(self.priced[0]))

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 
 from dsx.display.layout import wrapped
 from dsx.display.table import table
+from dsx.hardware.cluster import Cluster
 from dsx.pricing.problem import Problem
 from dsx.space.domain_fill import PartlyFilled, partly_filled
 from dsx.space.limits import DEGREES
 from dsx.space.plan import Plan
 from dsx.space.tiers import axes_in, straddling
+from dsx.spec.assumptions import AssumptionsSpec
 from dsx.units import counted
 
 
@@ -26,20 +28,26 @@ def nodes_in_part(plan: Plan, problem: Problem) -> PartlyFilled | None:
 
     None too where plans that fill them all are not searched.
     """
+    return _nodes_in_part(plan, problem.cluster) if problem.assumptions_spec.uneven_domains else None
+
+
+def _nodes_in_part(plan: Plan, cluster: Cluster) -> PartlyFilled | None:
     axes = axes_in(plan["order"])
     degrees, shares = ({axis: int(plan[f"{axis}{part}"]) for axis in axes} for part in ("", "_nvs"))
-    uneven = problem.assumptions_spec.uneven_domains
-    return partly_filled(degrees, shares, problem.nvs_size, problem.node_size) if uneven else None
+    return partly_filled(degrees, shares, cluster.network.nvs.size, cluster.node_size)
 
 
-def free_text(part: PartlyFilled, problem: Problem) -> str:
-    """Return what a plan leaves free of the nodes, or of the fast domains, that it needs."""
+def taken_text(plan: Plan, cluster: Cluster, assumptions: AssumptionsSpec) -> str:
+    """Return what a plan takes of nodes or fast domains, and leaves free; empty if it needs no more than it fills."""
+    part = _nodes_in_part(plan, cluster) if assumptions.uneven_domains else None
+    if part is None:
+        return ""
     last = f", {part.last} of the last" if part.last != part.used else ""
     of = f"{counted(part.needed, 'whole node')} of {part.of}"
-    if part.of == problem.nvs_size > problem.node_size:
+    if part.of == cluster.network.nvs.size > cluster.node_size:
         of = f"{part.needed:,} domains"
     return (
-        f"{part.used} GPUs of each fast domain of {problem.nvs_size}{last}: of the {of} that it needs, "
+        f"takes {part.used} GPUs of each fast domain of {cluster.network.nvs.size}{last}: of the {of} that it needs, "
         f"{counted(part.free, 'GPU')} {'stays' if part.free == 1 else 'stay'} free"
     )
 
@@ -50,8 +58,8 @@ def placement_text(plan: Plan, problem: Problem, which: str = "") -> str:
     The text begins with `which`, as in "plan 1: ". It is empty on two tiers, and for one GPU, which has no groups. A
     plan that fills nodes in part has a sentence before it.
     """
-    part = nodes_in_part(plan, problem)
-    said = [wrapped(f"{which}takes {free_text(part, problem)}")] if part else []
+    taken = taken_text(plan, problem.cluster, problem.assumptions_spec)
+    said = [wrapped(f"{which}{taken}")] if taken else []
     return "\n".join([*said, *_on_tiers(plan, problem, which)])
 
 

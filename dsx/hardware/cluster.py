@@ -35,6 +35,12 @@ class Cluster:
     name: str = static()
     label: str = static()  # the name, with what a GPU is where that is not plain
 
+    @property
+    def node_size(self) -> int:
+        """The GPUs of a node where nodes fill a fast domain; else 1, as a domain does not say which nodes it takes."""
+        node = int(self.node.gpus)
+        return 1 if self.network.nvs.size % node else node
+
 
 def cluster_from_spec(spec: ClusterSpec) -> Cluster:
     """Return the cluster that a cluster file describes; its leaves are Python floats in SI units."""

@@ -147,9 +147,8 @@ class Problem:
 
     @property
     def node_size(self) -> int:
-        """The GPUs of a node where nodes fill a fast domain; else 1, as a domain does not say which nodes it takes."""
-        node = int(self.cluster.node.gpus)
-        return 1 if self.nvs_size % node else node
+        """The GPUs of a node, as of its cluster."""
+        return self.cluster.node_size
 
     def check_sizes(self, num_gpus: Sequence[int]) -> None:
         """Raise SpecError for a job that is larger than the cluster, if the cluster has a size."""

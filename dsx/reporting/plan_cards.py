@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsx.display.memory_text import fitting
+from dsx.display.placement import taken_text
 from dsx.display.plan_table import SHARES
 from dsx.display.quantities import hardware_text, quantity, share, shares, whole_plan_text
 from dsx.pricing.problem import Problem
@@ -51,6 +52,7 @@ def _card(one: Named, problem: Problem | None) -> Markup:
                 ("tokens/s/GPU", f"{priced['tokens_per_s_per_gpu']:,.0f}"),
                 ("MFU", quantity("mfu", priced["mfu"])),
                 ("memory", _memory(priced, problem)),
+                ("nodes", taken_text(plan, problem.cluster, problem.assumptions_spec) if problem else ""),
                 ("time in", ", ".join(f"{name} {part}" for name, part in spent if part[0] != "0")),
                 *((name, quantity(column, value) if value == value else "") for name, column, value in run),
                 ("job", f"{counted(plan['num_gpus'], 'GPU')}, {counted(plan['global_batch_size'], 'sequence')} a step"),

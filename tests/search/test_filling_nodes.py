@@ -91,3 +91,18 @@ def test_a_plan_that_takes_more_racks_says_so():
     in_part = dsx.evaluate(RACKS, "tp=2 ep=32 pp=3 dp=48 vpp=7 recompute=full nvs.dp=16 stage_layers=3*21")
     said = " ".join(str(in_part).split())
     assert "takes 32 GPUs of each fast domain of 72: of the 9 domains that it needs, 360 GPUs stay free" in said
+
+
+def test_a_set_says_which_of_its_plans_leave_gpus_free(tmp_path):
+    fix = {"pp": 1, "dp": 20, "dp_nvs": [7, 8], "zero_stage": 2, "recompute": "none", "microbatch_size": 1}
+    fix |= {"vpp": 1, "zero_replicas": 1, "stored_layers": 0, "offload": "none", "order": "tp-cp-ep-dp-pp"}
+    job = {"model": "llama-3-8b", "cluster": "h100-nvs8", "num_gpus": 20, "global_batch_size": 40}
+    swept = dsx.sweep(job | {"strategy": "1d", "fix": fix, "keep": "all"}, tmp_path / "set")
+    taken = "takes 7 GPUs of each fast domain of 8, 6 of the last: of the 3 whole nodes of 8 that it needs, 4 GPUs stay"
+    shown, reported = dsx.show(swept.folder), dsx.report(swept.folder)
+    for answer in (shown, reported):
+        number = 1 + next(at for at, plan in enumerate(answer.plans) if plan["dp_nvs"] == 7)
+        said = " ".join(str(answer).split())
+        assert f"{number} {taken} free" in said
+        assert said.count(taken) == sum(plan["dp_nvs"] == 7 for plan in answer.plans)
+    assert len(shown.plans) > 1 and f"{taken} free" in " ".join(reported.html.split())
