@@ -76,6 +76,9 @@ class UnknownNameError(InputError):
             super().__init__(f"unknown {kind} {name!r}{meaning}")
             return
         names = sorted(names)
+        if several := [part for part in name.split(",") if part != name and part.strip() in names]:
+            super().__init__(f"{kind} {name!r}: one {kind} is wanted here, such as {several[0].strip()!r}")
+            return
         known = f"known: {', '.join(names)}" if names else "there is none"
         super().__init__(f"unknown {kind} {name!r}{did_you_mean(name, names)} ({known}){hint}")
 

@@ -182,19 +182,33 @@ def parse_count(text: object) -> int:
 
     Raises SpecError for anything else.
     """
-    if isinstance(text, str) and (match := re.fullmatch(r"\s*([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*([kKMBT])\s*", text)):
-        power = "kMBT".index(match[2].replace("K", "k")) + 1  # of a length that may be a power of two
-        either = [Decimal(match[1]) * base**power for base in (1000, 1024)]
-        if either[0] > LARGEST_COUNT:
-            raise SpecError(f"{text!r} is not a whole number from 1 to {LARGEST_COUNT}")
-        if all(1 <= number == int(number) for number in either):
-            raise SpecError(f"{text!r} is not {WHOLE_NUMBER}: write {either[0]:.0f} or {either[1]:.0f}")
+    either = _with_either_suffix(text) if isinstance(text, str) else ()
+    if either and either[0] > LARGEST_COUNT:
+        raise SpecError(f"{text!r} is not a whole number from 1 to {LARGEST_COUNT}")
+    if isinstance(text, str) and (numbers := written_out(text)):
+        raise SpecError(f"{text!r} is not {WHOLE_NUMBER}: write {numbers}")
     number = parse_number(text, WHOLE_NUMBER)
     if number != int(number):
         raise SpecError(f"{number!r} is not a whole number")
     if not 1 <= number <= LARGEST_COUNT:
         raise SpecError(f"{int(number)} is not a whole number from 1 to {LARGEST_COUNT}")
     return int(number)
+
+
+def written_out(text: str) -> str:
+    """Return the whole numbers that a count with a suffix may mean, "8000 or 8192" for "8k"; empty for other texts."""
+    either = _with_either_suffix(text)
+    whole = either and all(1 <= number == int(number) for number in either)
+    return f"{either[0]:.0f} or {either[1]:.0f}" if whole else ""
+
+
+def _with_either_suffix(text: str) -> tuple[Decimal, ...]:
+    """Return a number whose suffix may be a power of 1000 or of 1024, both ways; nothing for other texts."""
+    match = re.fullmatch(r"\s*([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*([kKMBT])\s*", text)
+    if match is None:
+        return ()
+    power = "kMBT".index(match[2].replace("K", "k")) + 1
+    return tuple(Decimal(match[1]) * base**power for base in (1000, 1024))
 
 
 def parse_share(value: object) -> float:

@@ -7,7 +7,7 @@ converted, so that the advice means the value that was written.
 import re
 
 from dsx.errors import UnitError
-from dsx.units import REAL, Dimension, parse_quantity
+from dsx.units import REAL, Dimension, parse_quantity, written_out
 
 _NUMBER_AND_UNIT = re.compile(rf"({REAL})\s*([^\W\d_].*|%)")
 
@@ -43,7 +43,7 @@ def _advised(number: str, unit: str, text: str, column: str) -> str:
     if unit == "%":
         return f"{float(number) / 100:.15g}"
     if column not in _DIMENSIONS:
-        return number
+        return written_out(text) or number
     dimension, factor = _DIMENSIONS[column]
     try:
         return f"{parse_quantity(text, dimension) / factor:.15g}"

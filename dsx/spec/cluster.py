@@ -265,7 +265,7 @@ def load_cluster(given: Given, overrides: Sequence[Assignment] = (), near: Path 
     try:
         document = load_overridden("clusters", "cluster", ClusterSpec, given, overrides, near, open_keys=("network",))
     except UnknownNameError:
-        if isinstance(given, str) and (found := clusters_of_device(given)):
+        if isinstance(given, str) and "," not in given and (found := clusters_of_device(given)):
             raise UnknownNameError("cluster", given, (), meaning=_of_device(found)) from None
         raise
     return validate(document, ClusterSpec)

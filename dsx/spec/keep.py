@@ -6,8 +6,9 @@ Each hardware point has its own best and its own front, so clusters and what-ifs
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
+from dsx.errors import did_you_mean
 from dsx.spec.column_names import GroupColumn, LeastCost, Objective
 from dsx.spec.load import Spec
 from dsx.spec.value_types import Count
@@ -51,14 +52,24 @@ def _arm(value: object) -> str | None:
             return None
 
 
+_WORDS = ("all", "feasible")
+_FORMS = f"{', '.join(_WORDS)}, {{top: 10}} or {{pareto: [step_time_s, peak_bytes]}}"
+
+
+def _word(word: str) -> str:
+    if word not in _WORDS:
+        raise ValueError(f"{word!r} is not one of {_FORMS}{did_you_mean(word, _WORDS)}")
+    return word
+
+
 Keep = Annotated[
-    Annotated[Literal["all", "feasible"], Tag("<word>")]
+    Annotated[Literal["all", "feasible"], BeforeValidator(_word), Tag("<word>")]
     | Annotated[KeepTop, Tag("<top>")]
     | Annotated[KeepPareto, Tag("<pareto>")],
     Discriminator(
         _arm,
         custom_error_type="keep",
-        custom_error_message="expected all, feasible, {top: 10} or {pareto: [step_time_s, peak_bytes]}",
+        custom_error_message=f"expected {_FORMS}",
     ),
 ]
 

@@ -94,6 +94,10 @@ class LayerCount(Spec):
         others = {key: value for key, value in data.items() if key not in cls.model_fields}
         keys = [name for name in cls.model_fields if name != "blocks"]
         for key, value in others.items():
+            if isinstance(value, int) and not did_you_mean(str(key), ["count"]):
+                raise ValueError(
+                    f"{key!r} is not a key of a layer: the model states sizes, as in dimensions: {{{key}: {value}}}"
+                )
             if not isinstance(value, str):
                 raise ValueError(
                     f"{key!r} is not a key of a layer{did_you_mean(str(key), keys)} (known: {', '.join(keys)}); a "

@@ -117,8 +117,9 @@ def _part(model: type[BaseModel], location: KeyPath) -> type[BaseModel]:
 
 
 def _annotated(union: Any) -> list[tuple[Any, Any]]:
-    """Return the annotated arms of a union, each with its annotation."""
-    return [get_args(arm)[:2] for arm in get_args(union) if get_origin(arm) is Annotated]  # pyright: ignore[reportReturnType]
+    """Return the annotated arms of a union, each with its last annotation."""
+    arms = [get_args(arm) for arm in get_args(union) if get_origin(arm) is Annotated]
+    return [(kind, annotations[-1]) for kind, *annotations in arms]
 
 
 def _walked(model: type[BaseModel], location: KeyPath) -> tuple[Any, KeyPath]:

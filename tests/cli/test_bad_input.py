@@ -231,7 +231,7 @@ def test_files_of_another_kind(run, folder, arguments, says):
         (("strategy: 1d", "strategy: [1d, 3d]"), "unknown strategy '3d'"),
         (("num_gpus: 8", "num_gpus: 0"), "sweep.yaml:3: num_gpus: 0 is not a whole number from 1"),
         (("num_gpus: 8", "num_gpus: {from: 8, too: 16, times: 2}"), "unknown key 'too'; did you mean 'to'?"),
-        (("keep: all", "keep: feasable"), "'feasable' is not one of all, feasible; did you mean 'feasible'?"),
+        (("keep: all", "keep: feasable"), "'feasable' is not one of all, feasible, {top: 10} or"),
         (("keep: all", "keep: {topp: 2}"), "keep: expected all, feasible, {top: 10} or {pareto: "),
         (("keep: all", "keep: {top: 2, per: [tpp]}"), "keep.per.0: unknown candidate column 'tpp'; did you mean 'tp'?"),
         (("keep: all", "keep: {top: 2, per: [mfu]}"), "'mfu' is a cost; expected a candidate column"),

@@ -93,6 +93,8 @@ def test_blank_lines_and_a_byte_order_mark_are_passed_over(tmp_path):
             "61.5 GiB",
             "plain numbers, in the unit that mem_unit names: write 61.5, and GiB in the column mem_unit",
         ),
+        ("seq", "8k", "'8k' has a unit; this column holds plain numbers: write 8000 or 8192"),
+        ("vocab", "128K", "write 128000 or 131072"),
         ("n_gpus", "64 GPUs", "'64 GPUs' has a unit; this column holds plain numbers: write 64"),
         ("id", "", "is blank; every row needs one"),
         ("source_id", " ", "is blank; every row needs one"),

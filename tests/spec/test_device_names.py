@@ -35,6 +35,11 @@ def test_a_device_has_usual_machines(name, usual):
     assert all(f"\n  {one}: " in str(caught.value) for one in usual)
 
 
+def test_a_list_of_clusters_is_no_device():
+    with pytest.raises(UnknownNameError, match=r"^cluster 'h100-nvs8,a100-80-nvs8': one cluster is wanted here, such"):
+        load_cluster("h100-nvs8,a100-80-nvs8")
+
+
 def test_the_other_clusters_of_a_device_are_named_too():
     with pytest.raises(UnknownNameError, match=r"\nothers: h100-96-nvs8, h100-nvl8-rail, h100-spine-leaf$"):
         load_cluster("H100")

@@ -133,6 +133,11 @@ layers:
         ("{kind: head, count: 1}", "{kind: head, ffn: [experts]}", "names a block, not ['experts']"),
         (
             "{kind: head, count: 1}",
+            "{kind: embedding, options: [learned_positions], positions: 1024}",
+            "'positions' is not a key of a layer: the model states sizes, as in dimensions: {positions: 1024}",
+        ),
+        (
+            "{kind: head, count: 1}",
             "{repeat: 3, layers: [{kind: head, cuont: 1}]}",
             "tiny.yaml:7: layers.1.layers.0: 'cuont' is not a key of a layer; did you mean 'count'?",
         ),

@@ -189,7 +189,11 @@ def test_overrides_may_add_fields_fixed_values_and_limits(tmp_path):
         ({"limit": {"tp": ["<=16", "x"]}}, "limit.tp: 'x' is not a bound"),
         ({"limit": {"tp": " " * 100_000 + "x"}}, "x' is not a bound"),
         ({"limit": {"strategy": "<=1"}}, "limit.strategy: 'strategy' holds names; expected a column of numbers"),
-        ({"keep": "al"}, "keep: 'al' is not one of all, feasible; did you mean 'all'?"),
+        ({"keep": "al"}, "peak_bytes]}; did you mean 'all'?"),
+        (
+            {"keep": "best"},
+            "keep: 'best' is not one of all, feasible, {top: 10} or {pareto: [step_time_s, peak_bytes]}",
+        ),
         ({"keep": 5}, "keep: expected all, feasible, {top: 10} or {pareto: [step_time_s, peak_bytes]}"),
         ({"keep": {"best": 5}}, "keep: expected all, feasible, {top: 10}"),
         ({"keep": {"top": 3, "pareto": ["mfu"]}}, "keep: top and pareto exclude each other"),

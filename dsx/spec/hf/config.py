@@ -23,7 +23,7 @@ from dsx.spec.yaml_text import parse_document
 from dsx.units import LARGEST_COUNT
 
 MODEL_TYPE = "model_type"
-_NUM_LAYERS = "num_hidden_layers"  # a name that every family knows for it
+NUM_LAYERS = "num_hidden_layers"  # a name that every family knows for it
 _OF_TEXT = "_text"  # ends the model_type of the language model of a family that reads images too
 _SECTIONS = ("text_config", "language_config", "llm_config")  # of the language model, where the family names none
 
@@ -71,6 +71,15 @@ def evaluate_at(config: Config, formula: Formula, extra: Mapping[str, object] | 
 def known_keys(family: FamilySpec) -> set[str]:
     """Return the keys that the family reads, in all spellings, and those that it lists as unpriced or without cost."""
     return {MODEL_TYPE, *known_spellings(family)}
+
+
+def stated_layers(config: Config) -> int | None:
+    """Return the number of layers that a config states, and its family does not read; None if there is none."""
+    if any(NUM_LAYERS in _spellings(config.family, key) for key in config.family.keys):
+        return None
+    parts = [part for _, part in stated_in(config.document, config.section)]
+    found = next((part[NUM_LAYERS] for part in parts[::-1] if NUM_LAYERS in part), None)
+    return found if isinstance(found, int) else None
 
 
 def _load_json(path: Path) -> Document:
@@ -140,7 +149,7 @@ def _values(document: Document, section: KeyPath, family: FamilySpec) -> dict[st
     """Return the value of each key of the family; raises SpecError that lists all faults."""
     parts = [*stated_in(document, section)][::-1]
     given_of = {key: _given(key, parts, family) for key in family.keys}
-    of_layers = next((key for key in family.keys if _NUM_LAYERS in _spellings(family, key)), None)
+    of_layers = next((key for key in family.keys if NUM_LAYERS in _spellings(family, key)), None)
     num_layers = None if of_layers is None else _number(given_of[of_layers], family.keys[of_layers])
     stated: dict[str, object] = {}
     faults: list[str] = []

@@ -8,7 +8,7 @@ from typing import Any
 
 from dsx.errors import SpecError
 from dsx.spec.document import Document
-from dsx.spec.hf.config import Config, evaluate_at, place
+from dsx.spec.hf.config import NUM_LAYERS, Config, evaluate_at, place, stated_layers
 from dsx.spec.hf.family import LAYER, LayersSpec, PublishedSpec
 from dsx.spec.hf.formula import Formula
 from dsx.spec.model import LayerCount, LayerKind, ModelSpec, RepeatedLayers, layer_count
@@ -123,6 +123,9 @@ def _kinds(config: Config, layers: LayersSpec) -> Iterator[LayerKind]:
         raise SpecError(f"{where}: {layers.count.text} = {reprlib.repr(number)} is not a number of layers")
     if number > _MOST_LAYERS:
         raise SpecError(f"{where}: {layers.count.text} = {number} layers are too many")
+    stated = stated_layers(config)
+    if stated is not None and layers.count.names and number != stated:
+        raise SpecError(f"{where}: {layers.count.text} = {number} layers, and {NUM_LAYERS} = {stated}: they differ")
     for index in range(number):
         at = {LAYER: index}
         values = at | {name: evaluate_at(config, when, at) for name, when in layers.where.items()}

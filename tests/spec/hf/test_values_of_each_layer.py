@@ -51,6 +51,7 @@ def test_which_layers_have_experts_as_a_list(tmp_path):
             {"num_hidden_layers": None, "num_attention_heads": [4] * 3},
             "or one for each of 26 layers, got 3",
         ),
+        ("nemotron-h-8b", {"num_hidden_layers": 53}, "= 52 layers, and num_hidden_layers = 53: they differ"),
         ("nemotron-h-8b", {"num_attention_heads": [32] * 3}, "num_attention_heads: expected one value, got 3"),
         ("vit-l-16", {"image_size": [224, 196]}, "image_size: has a value for each of two sides, from"),
         ("llama-3-8b", {"num_hidden_layers": [32]}, "num_hidden_layers: expected a whole number from 1, got [32]"),
