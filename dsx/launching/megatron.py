@@ -197,9 +197,11 @@ def _muon(run: Run) -> Settings:
     ]
     lost = ["Newton-Schulz steps of queries, keys and values as one matrix: it splits them"]
     if stage:
+        more = run.assumptions.gradient_bytes - run.assumptions.muon_bytes
         lost.append(
             "a scatter of gradients and a gather of momentum in BF16: dist_muon reduces gradients to all ranks, and "
-            "gives each whole matrices"
+            "gives each whole matrices, whose weights it gathers after the update: "
+            + (f"{more:g} bytes more of each parameter" if more > 0 else "as many bytes in all")
         )
     return options, lost
 

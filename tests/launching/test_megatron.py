@@ -271,6 +271,14 @@ def test_a_device_without_bf16_trains_in_fp16(layer, stage, gradient_bytes, flag
     assert "gradients" not in str(launch.lost)
 
 
+@pytest.mark.parametrize(("gradient_bytes", "said"), [(2, "as many bytes in all"), (4, "2 bytes more of each")])
+def test_whole_matrices_for_muon_take_a_reduction_in_place_of_a_gather(layer, gradient_bytes, said):
+    """Scatter of gradients, gathers of momentum and weights, 2 + 2 + 2 bytes; here a reduction is two of gradients."""
+    given = {"optimizer": "muon", "gradient_bytes": gradient_bytes}
+    launch = launched(plan(dp=8, dp_nvs=8, zero_stage=1), layer("1d"), **given)
+    assert said in " ".join(launch.lost)
+
+
 def test_multiplies_in_8_bits_are_asked_for_where_there_are_any(layer):
     wanted = plan(dp=8, dp_nvs=8)
     assert "--fp8-format" not in launched(wanted, layer("1d")).arguments
