@@ -92,8 +92,7 @@ def replicas_left_out(num_gpus: int, global_batch_size: int) -> list[str]:
     dp divides both. So what they do not share, powers of two apart, has to be tensor, context or pipeline parallel.
     """
     odd = _odd(num_gpus)
-    left = odd // math.gcd(odd, global_batch_size)
-    if left == 1:
+    if global_batch_size % odd == 0:
         return []
     # A batch like the stated one, and the most GPUs of which it leaves nothing out.
     step = num_gpus if global_batch_size >= num_gpus else odd
@@ -102,8 +101,9 @@ def replicas_left_out(num_gpus: int, global_batch_size: int) -> list[str]:
     batch = -(-global_batch_size // step) * step
     fewer = next(number for number in range(num_gpus, 0, -1) if global_batch_size % _odd(number) == 0)
     return [
-        f"{num_gpus:,} GPUs and a batch of {global_batch_size:,}: dp divides both, so replicas leave out a factor of "
-        f"{left}, which other degrees have to take; a batch of {batch:,} or {fewer:,} GPUs would leave out none"
+        f"{num_gpus:,} GPUs and a batch of {global_batch_size:,}: dp divides both, so it can be at most "
+        f"{math.gcd(num_gpus, global_batch_size):,}; a batch of {batch:,} would allow "
+        f"{math.gcd(num_gpus, batch):,}, and {fewer:,} GPUs {math.gcd(fewer, global_batch_size):,}"
     ]
 
 

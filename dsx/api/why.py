@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_FEW = 0.1  # relative differences below it are said in percent
 _SAME = 1e-9  # relative difference of step times that rounding alone may make
 
 
@@ -144,7 +145,10 @@ class Explanation(Answer):
         if math.isnan(self.costs["mfu"]):  # its seconds are not those of a step
             return f"{takes} ({whole_plan_text(fastest['plan'])})."
         ratio = self.priced.costs["step_time_s"] / fastest["step_time_s"]
-        longer = "as long" if abs(ratio - 1) < _SAME else f"{ratio:.3g} times as long"
+        longer = f"{ratio:.3g} times as long"
+        if abs(ratio - 1) < _FEW:
+            more = f"{100 * abs(ratio - 1):.2g} % {'longer' if ratio > 1 else 'less'}"
+            longer = "as long" if abs(ratio - 1) < _SAME else more
         return (
             f"{takes} ({whole_plan_text(fastest['plan'])}); "
             f"this plan takes {longer}.{self._resolution(ratio)}\n\n"

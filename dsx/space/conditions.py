@@ -73,7 +73,7 @@ def conditions_of(spec: AssumptionsSpec) -> tuple[Condition, ...]:
     found: list[Condition] = []
     for field, stated in spec.conditions.stated.items():
         fault = functools.partial(spec.fault, ("conditions", field, "needs"))
-        of_plans = [need for need in stated.needs if all(comparison.column != PLATFORM for comparison in need)]
+        of_plans = filter(_of_plans, stated.needs)
         needs = tuple(tuple(_test(comparison, fault) for comparison in need) for need in of_plans)
         condition = Condition(field, needs, float(stated.otherwise))
         if not needs:
@@ -106,6 +106,26 @@ def on_platform(spec: AssumptionsSpec, platform: str) -> AssumptionsSpec:
             changed[field] = worse(field, getattr(spec, field), stated.otherwise, min, max)
         left[field] = stated.model_copy(update={"needs": needs}) if needs and all(needs) else None
     return spec.settled(changed, spec.conditions.model_copy(update=left)) if left else spec
+
+
+def unmet_needs(spec: AssumptionsSpec, plan: Mapping[str, Any]) -> dict[str, list[Need]]:
+    """Return the needs that a plan does not meet, by field of an assumption set; names in `plan` are codes.
+
+    Needs of the platform, which `on_platform` settles, are left out.
+    """
+    found: dict[str, list[Need]] = {}
+    for condition in conditions_of(spec):
+        needs = [need for need in spec.conditions.stated[condition.field].needs if _of_plans(need)]
+        found[condition.field] = [
+            need
+            for need, tests in zip(needs, condition.needs, strict=True)
+            if not any(test.holds(plan) for test in tests)
+        ]
+    return {field: needs for field, needs in found.items() if needs}
+
+
+def _of_plans(need: Need) -> bool:
+    return all(comparison.column != PLATFORM for comparison in need)
 
 
 def for_plan(spec: AssumptionsSpec, plan: Mapping[str, Any] | None) -> AssumptionsSpec:

@@ -7,7 +7,7 @@ Software overlaps some communication, or captures some kernels in graphs, only f
 All needs must be met. A need is one comparison, or several of which one must hold, as in `pp == 1 or vpp > 1`. A column
 of a plan is compared with a number, with another column or with a name. `without` is for the regions of `recompute`, as
 in `recompute without full experts`: it holds if none of those named is recomputed. `platform` is the software of the
-device. Where a need is not met, the field is `otherwise`, or its value if that is worse.
+device. Where a need is not met, the field is `otherwise`, or its value if that is worse. `lost` says in words what is.
 """
 
 import re
@@ -23,7 +23,7 @@ from dsx.spec.document import Document, is_sourced
 from dsx.spec.load import Spec
 from dsx.spec.value_types import Seconds, Share
 
-_CONDITION = ("needs", "otherwise")  # of a value with its source
+_CONDITION = ("needs", "otherwise", "lost")  # of a value with its source
 PLATFORM = "platform"  # of a cluster; all other columns are those of a plan
 WITHOUT = "without"
 
@@ -83,6 +83,7 @@ class ConditionSpec(Spec):
     """What an effect needs."""
 
     needs: Annotated[Needs, Field(min_length=1)]
+    lost: str | None = None  # what plans without them are told, as in "CUDA graphs are off"
 
     @property
     def text(self) -> str:
@@ -136,11 +137,13 @@ def with_conditions(document: Document) -> Document:
         needs = {key: stated[key] for key in _CONDITION if key in stated} if is_sourced(stated) else {}
         if needs:
             data[name] = {key: value for key, value in stated.items() if key not in _CONDITION}
+            needs = {"lost": None} | needs  # not that of a value which it replaces
         if name in section or not (needs or name in ConditionsSpec.model_fields):
             continue
         moved[name] = needs or None
         places.setdefault(("conditions",), document.place(()))
         places["conditions", name] = document.place((name,))
+        places |= {("conditions", name, key): document.place((name,)) for key in needs}
         places |= {("conditions", *path): place for path, place in document.places.items() if path[:1] == (name,)}
     return Document(data | {"conditions": moved | section}, places) if moved or section else document
 

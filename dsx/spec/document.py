@@ -12,7 +12,7 @@ from dsx.errors import SpecError
 
 KeyPath = tuple[str | int, ...]
 
-_OF_VALUES = {"value", "source", "between", "needs", "otherwise"}
+_OF_VALUES = {"value", "source", "between", "needs", "otherwise", "lost"}
 
 
 @dataclass(frozen=True)

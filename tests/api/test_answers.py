@@ -82,7 +82,16 @@ def test_why_puts_the_parts_beside_those_of_the_fastest_plan(job, found):
     largest = max(changes, key=lambda name: abs(changes[name]))
     assert (f"\n{largest} " in compared) == (abs(changes[largest]) > 1e-3 * found.step_time_s)
     assert "difference" in compared
-    assert "times as long" not in str(dsx.why(job, found.plan))
+    assert "this plan takes" not in str(dsx.why(job, found.plan))
+
+
+def test_why_says_small_differences_in_percent(job, found):
+    for plan in found.frame.iloc[1:].itertuples():
+        more = 100 * (plan.step_time_s / found.step_time_s - 1)
+        if more > 1e-3:
+            break
+    said = " ".join(str(dsx.why(job, found.frame.loc[plan.Index])).split())
+    assert (f"this plan takes {more:.2g} % longer." if more < 10 else "times as long.") in said
 
 
 def test_an_error_is_not_that_of_a_library():

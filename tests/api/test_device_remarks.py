@@ -72,10 +72,10 @@ def test_the_node_that_is_assumed():
 @pytest.mark.parametrize(
     ("num_gpus", "batch", "says"),
     [
-        (72, 512, "leave out a factor of 9, which other degrees have to take; a batch of 576 or 64 GPUs would leave"),
-        (20, 32, "a batch of 40 or 16 GPUs"),
-        (2304, 1024, "a batch of 1,152 or 2,048 GPUs"),
-        (3, 2, "a batch of 3 or 2 GPUs"),
+        (72, 512, "dp divides both, so it can be at most 8; a batch of 576 would allow 72, and 64 GPUs 64"),
+        (20, 32, "can be at most 4; a batch of 40 would allow 20, and 16 GPUs 16"),
+        (2304, 1024, "can be at most 256; a batch of 1,152 would allow 1,152, and 2,048 GPUs 1,024"),
+        (3, 2, "at most 1; a batch of 3 would allow 3, and 2 GPUs 2"),
         (72, 1152, ""),
         (64, 512, ""),
         (1024, 8, ""),

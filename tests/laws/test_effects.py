@@ -85,12 +85,28 @@ def test_userbuffers_serve_groups_of_both_axes_inside_a_domain_alone(plan, lacks
     assert found.step_time_s == pytest.approx(stated.step_time_s, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("plan", "says"),
+    [
+        (
+            "tp=8 dp=4 zero_stage=3",
+            "CUDA graphs are off because of zero_stage=3 (needed: zero_stage <= 1): dispatch_latency = 20 us in place",
+        ),
+        ("tp=2 dp=16 recompute=full", "CUDA graphs are off because of recompute=full: dispatch_latency = 20 us in"),
+        ("tp=16 dp=2", "tp_overlap = 0.2 in place of 0.8 because of nvs.tp=8 tp=16 (needed: nvs.tp == tp)"),
+        ("pp=2 dp=16", "pp_overlap = 0 in place of 0.8 because of vpp=1 schedule=1f1b (needed: vpp > 1 or schedule !="),
+    ],
+)
+def test_what_a_plan_lacks_is_said_with_its_values(plan, says):
+    assert says in " ".join(str(dsx.evaluate(dense(), plan)).split())
+
+
 @pytest.mark.parametrize(("schedule", "lacks"), [("dualpipe", False), ("zb-h1", True)])
 def test_what_a_schedule_hides_itself_is_not_lacked(schedule, lacks):
     found = dsx.evaluate(experts(), f"ep=8 pp=2 dp=8 schedule={schedule}")
     assert found.costs["ep_comm_s"] > 0
     assert ({*found.to_data()["lacks"]} & {"ep_overlap", "pp_overlap"} != set()) is lacks
-    assert ("priced with ep_overlap = 0" in str(found)) is lacks
+    assert ("ep_overlap = 0 in place of" in str(found)) is lacks
 
 
 @pytest.mark.parametrize("zero_stage", [(0, 1, 2, 3), (2, 3), (0, 1)])
