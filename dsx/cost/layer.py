@@ -113,7 +113,7 @@ class LayerCosts:
     group_size: PerGroup
     group_share: PerGroup  # members in one fast domain
     group_outer: tuple[PerGroup, ...] = ()  # members in a unit of each tier between the domain and the outermost one
-    # Of ranks on the units of tiers (`dsx.space.tiers.rank_placement`); empty if domains cut no two axes unevenly.
+    # Of ranks on the units of tiers (`dsx.space.tiers.rank_placement`); empty if no groups are counted by them.
     rank_placement: tuple[Column, ...] = ()
     tied_bytes: tuple[PerGroup, ...] = ()  # of weights shared with another layer of the model; empty if there are none
     # Of the matrices that Muon updates: their weights; once a step, the Newton-Schulz steps of all, with gathers

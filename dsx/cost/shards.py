@@ -10,7 +10,7 @@ A schedule that runs two chains of stages (`dsx.space.stage_chunks`) has each we
 ranks; those of the second chain share a domain, or a unit of a tier, with those of the first one if all stages do and
 shards have no replicas. With an even number of replicas a shard group has one chain, else as much of both.
 
-Where domains cut groups of cp or tp unevenly, ranks are counted as they are numbered, one axis after the other.
+Where domains cut groups unevenly, ranks are counted as they are numbered, one axis after the other.
 
 The e ranks that hold the same experts (ep nests in the other axes) are fewer than d times the axes of a data-parallel
 replica. r divides them too, into shard groups of e/r. Of the r replicas of a shard of experts, as many share a domain

@@ -158,7 +158,7 @@ class LayerWork:
     # By axis, members in a unit of each tier between the fast domain and the outermost one.
     outer: tuple[Mapping[str, PerKey], ...] = ()
     routings: tuple[Routing, ...] = ()  # of the tokens to experts; empty without experts
-    # Of ranks on the units of tiers (`dsx.space.tiers.rank_placement`); empty if domains cut no two axes unevenly.
+    # Of ranks on the units of tiers (`dsx.space.tiers.rank_placement`); empty if no groups are counted by them.
     rank_placement: tuple[PerKey, ...] = ()
 
     def of_keys(

@@ -62,9 +62,9 @@ def replica_of(keys: Columns) -> Replica:
 def rank_placement(keys: Columns, network: "Network") -> tuple[np.ndarray, ...]:
     """Return what the placement of the ranks of shard keys on the units of tiers has in common, as [U] floats.
 
-    In order: 1.0 where shares divide the degrees of all axes, else 0.0; how many GPUs of a fast domain uneven groups
-    fill, where it has ranks of one stage and one replica alone, and where it has ranks of several; and for each tier
-    between the domain and the outermost one, the domains of a unit.
+    In order: 1.0 where shares divide the degrees of all axes, else 0.0; how many ranks of a stage of a replica are in a
+    fast domain, where they follow each other, else its GPUs; its GPUs; and for each tier between the domain and the
+    outermost one, the domains of a unit.
     """
     _, share, even = replica_of(keys)
     in_a_row = consecutive(*({axis: keys[f"{axis}{part}"] for axis in REPLICA_AXES} for part in ("", "_nvs")))
