@@ -92,7 +92,11 @@ def weight_shards(
             parts.append(_split(holders, shards, dp_replicas, xp.minimum(dp_replicas.size, holders.size)))
         joint, replicas = [shard for shard, _ in parts], [own for _, own in parts]
     if layer.rank_placement:
-        lying = layer.rank_placement, choices
+        # The group of all replicas, and of nothing else, lies as dp does.
+        of_dp: Bool[Array, "*#plans"] = dp_shard.size == choices.dp
+        if dp_replicas is not None:
+            of_dp = of_dp & (dp_replicas.size == 1.0)
+        lying = layer.rank_placement, choices, of_dp
         joint = [_as_placed(each, _shard_runs(each, dp_shard, choices), *lying) for each in joint]
         replicas = [_as_placed(each, _replica_runs(dp_shard, each, choices), *lying) for each in replicas]
     return joint, replicas * len(axes) if searched.ep == (1,) else replicas
@@ -144,17 +148,25 @@ def _replicas_adjacent(choices: StepChoices) -> Bool[Array, "*#plans"]:
     return (choices.pp == 1.0) | (choices.order == 0.0)
 
 
-def _as_placed(members: Group, runs: Runs, rank_placement: Sequence[PerPlan], choices: StepChoices) -> Group:
-    """Return the groups `members`; where domains cut the stages of replicas unevenly, as their ranks lie in `runs`.
+def _as_placed(
+    members: Group,
+    runs: Runs,
+    rank_placement: Sequence[PerPlan],
+    choices: StepChoices,
+    of_dp: Bool[Array, "*#plans"],
+) -> Group:
+    """Return the groups `members`; where domains cut groups unevenly, as their ranks lie in `runs`.
 
-    The product of groups over several axes would have the worst-placed members of all of them at once.
+    The product of groups over several axes would have the worst-placed members of all of them at once. That of all
+    replicas, `of_dp`, has not, unless domains cut the stages of replicas.
     """
     even, of_replica, of_job, *units = rank_placement
     dp_even, pp_even = (
         xp.ceil(degree / share) * share == degree
         for degree, share in ((choices.dp, choices.dp_nvs), (choices.pp, choices.pp_nvs))
     )
-    cut = (even == 0.0) | ~dp_even | ~pp_even
+    uneven = (even == 0.0) | ~dp_even | ~pp_even
+    cut = uneven & ~(of_dp & (of_replica == _stage_ranks(choices)))
     domain = xp.where(_consecutive(of_replica, choices), of_replica * choices.dp_nvs * choices.pp_nvs, of_job)
     shares: list[PerPlan] = []
     for domains in (xp.ones_like(domain), *units):

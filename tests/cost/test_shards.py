@@ -211,6 +211,18 @@ def test_a_domain_that_cuts_groups_of_cp(dp, dp_nvs, pp, replicas, shard, among)
     assert [(float(each.size), float(each.domains), float(each.share)) for each in found] == [shard, among]
 
 
+@pytest.mark.parametrize(("tp", "dp", "size"), [(1, 20, 72), (1, 8, 18), (4, 8, 72)])
+def test_a_group_of_all_replicas_lies_the_same_in_any_search(tp, dp, size):
+    """Whether the search has replicas of shards too, so that ranks are counted, or not."""
+    degrees = {"tp": tp, "tp2": 1, "cp": 1, "dp": dp, "pp": 6}
+    shares = {axis: int(share) for axis, share in rank_order_shares(degrees, size, tp * dp * 6).items()}
+    columns = columns_of(degrees, shares)
+    counted, *_ = of_cp_and_dp(columns, size, 0, replicas=1)
+    made = choices(dp=float(dp), dp_nvs=float(shares["dp"]))
+    alone, _ = dp_groups(made, Searched())
+    assert (counted.domains, counted.share) == (alone.domains.item(), alone.share.item())
+
+
 def test_experts_of_replicas_that_a_domain_cuts():
     """Domains of eight, cp=3 dp=8 ep=2: half of 24 ranks hold the same experts, six of each half of the replicas."""
     columns = columns_of({"tp": 1, "tp2": 1, "cp": 3, "dp": 8, "pp": 1}, {"tp": 1, "tp2": 1, "cp": 2, "dp": 3, "pp": 1})
