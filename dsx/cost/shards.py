@@ -93,7 +93,7 @@ def weight_shards(
         joint, replicas = [shard for shard, _ in parts], [own for _, own in parts]
     if layer.rank_placement:
         # The group of all replicas, and of nothing else, lies as dp does.
-        of_dp: Bool[Array, "*#plans"] = dp_shard.size == choices.dp
+        of_dp = xp.asarray(dp_shard.size == choices.dp)
         if dp_replicas is not None:
             of_dp = of_dp & (dp_replicas.size == 1.0)
         lying = layer.rank_placement, choices, of_dp
