@@ -20,12 +20,11 @@ from dsx.space.choices import (
 )
 from dsx.space.codes import Searched, with_values
 from dsx.spec.framework import BoxSpec, FrameworkSpec
-from dsx.spec.ranges import ColumnLimit, Limit
+from dsx.spec.ranges import ColumnLimit, Limit, PlanLimit, ProductLimit
 
 Filter = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 Selection = Mapping[str, Sequence[int | str]]
 Limitation = Mapping[str, Sequence[Limit]]
-Bound = Limit | ColumnLimit
 
 _FEW = 8  # values that are compared one by one
 
@@ -34,7 +33,7 @@ _FEW = 8  # values that are compared one by one
 class _Selecting:
     """A filter of columns; equal ones share what is cached of them."""
 
-    columns: tuple[tuple[str, tuple[int | str, ...] | None, tuple[Bound, ...]], ...]  # with values and bounds
+    columns: tuple[tuple[str, tuple[int | str, ...] | None, tuple[PlanLimit, ...]], ...]  # with values and bounds
 
     def __call__(self, table: Mapping[str, np.ndarray]) -> np.ndarray:
         good = np.ones(len(next(iter(table.values()))), dtype=bool)
@@ -48,7 +47,7 @@ class _Selecting:
         return good
 
 
-def selecting(columns: Sequence[str], fix: Selection, limit: Mapping[str, Sequence[Bound]]) -> Filter:
+def selecting(columns: Sequence[str], fix: Selection, limit: Mapping[str, Sequence[PlanLimit]]) -> Filter:
     """Return the filter of fixed values, as codes, and of bounds, for tables that have some of `columns`."""
     return _Selecting(
         tuple(
@@ -59,8 +58,10 @@ def selecting(columns: Sequence[str], fix: Selection, limit: Mapping[str, Sequen
     )
 
 
-def _within(bound: Bound, value: Any, columns: Mapping[str, Any]) -> Any:
+def _within(bound: PlanLimit, value: Any, columns: Mapping[str, Any]) -> Any:
     """Return whether values are within a bound, elementwise, as far as `columns` tell."""
+    if isinstance(bound, ProductLimit):
+        return bound.number % (value * columns.get(bound.column, 1)) == 0
     other = columns.get(bound.column) if isinstance(bound, ColumnLimit) else bound.bound
     return True if other is None else RELATIONS[bound.relation](value, other)
 
@@ -138,7 +139,7 @@ def _box(specs: Sequence[BoxSpec], strategies: Sequence[str]) -> Box:
 
 
 def _restricted(spec: BoxSpec) -> set[str]:
-    others = {one.column for bounds in spec.limit.values() for one in bounds if isinstance(one, ColumnLimit)}
+    others = {one.column for bounds in spec.limit.values() for one in bounds if not isinstance(one, Limit)}
     return {*spec.fix, *spec.limit} | others
 
 

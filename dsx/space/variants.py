@@ -19,7 +19,7 @@ from dsx.space.enumerate import Arrays, Bounds, changes, cross, take
 from dsx.space.plan_rules import RULES
 from dsx.space.recompute_values import NONE_CODE
 from dsx.spec.framework import BoxSpec
-from dsx.spec.ranges import ColumnLimit
+from dsx.spec.ranges import Limit
 
 VARIED = tuple(choice for choice in CROSSED if choice.varied_last)
 
@@ -74,7 +74,7 @@ def _has(box: BoxSpec, other: BoxSpec, leaving_out: Sequence[str]) -> bool:
     )
     limited = all(
         {*bounds} <= {*other.limit.get(column, ())}
-        or (column in leaving_out and not any(isinstance(bound, ColumnLimit) for bound in bounds))
+        or (column in leaving_out and all(isinstance(bound, Limit) for bound in bounds))
         for column, bounds in box.limit.items()
     )
     strategies = box.strategy is None or (other.strategy is not None and {*other.strategy} <= {*box.strategy})

@@ -23,7 +23,7 @@ from dsx.spec.conditions import Comparison, Need, Needs
 from dsx.spec.document import Document, KeyPath, merged
 from dsx.spec.load import Given, Spec, statements
 from dsx.spec.locate import names
-from dsx.spec.ranges import Choices, ColumnLimit, Limit, Names, PlanLimits, divisors_of
+from dsx.spec.ranges import Choices, ColumnLimit, Limit, Names, PlanLimit, PlanLimits, ProductLimit, divisors_of
 from dsx.spec.validated import validate
 from dsx.spec.value_types import Sourced
 
@@ -100,6 +100,8 @@ class FrameworkSpec(Spec):
     # Equal parts of a sequence that each rank of cp holds; None: cp divides sequences of any length.
     on_generation: dict[str, OnGenerationSpec] = Field(default_factory=dict)  # by the family of devices
     cp_parts: Annotated[int, Field(ge=1)] | None = None
+    # Strategies whose ranks of tp hold equal parts of each of these parts.
+    tp_parts: list[str] = Field(default_factory=list)
     needs: Needs = Field(default_factory=list)  # of every plan: columns compared with numbers and with each other
     runs: Annotated[list[BoxSpec], Field(min_length=1, max_length=MOST_BOXES)]
 
@@ -143,7 +145,19 @@ class FrameworkSpec(Spec):
             return self
         each, rest = divmod(length, self.cp_parts)
         degrees = [1] if rest else divisors_of(each)
-        return self.model_copy(update={"fix": self.fix | {"cp": degrees}})
+        runs = [part for box in self.runs for part in self._of_equal_parts(box, length)] if self.tp_parts else self.runs
+        return self.model_copy(update={"fix": self.fix | {"cp": degrees}, "runs": runs})
+
+    def _of_equal_parts(self, box: BoxSpec, length: int) -> Iterator[BoxSpec]:
+        """Yield a box for each rule of what tp divides: the sequence, the parts that ranks of cp hold, or nothing."""
+        strategies = (self.strategy if box.strategy is None else box.strategy) or []
+        divided = [name for name in strategies if name in self.tp_parts]
+        for cp, parts in ((Limit("==", 1), 1), (Limit(">", 1), self.cp_parts or 1)) if divided else ():
+            bounds = {"cp": cp, "tp": ProductLimit("cp", length // parts)}
+            limit = box.limit | {name: [*box.limit.get(name, ()), bound] for name, bound in bounds.items()}
+            yield box.model_copy(update={"strategy": divided, "limit": limit})
+        if others := [name for name in strategies if name not in self.tp_parts]:
+            yield box.model_copy(update={"strategy": others})
 
     def of_head(self, tied: bool) -> "FrameworkSpec":
         """Return the framework for models whose head is tied to the embedding, or is not."""
@@ -200,10 +214,10 @@ class FrameworkSpec(Spec):
         return self._document.place(path)
 
 
-def _with_needs(limit: dict[str, list[Limit | ColumnLimit]], needs: Sequence[Need]) -> Iterator[dict[str, Any]]:
+def _with_needs(limit: dict[str, list[PlanLimit]], needs: Sequence[Need]) -> Iterator[dict[str, Any]]:
     """Yield bounds with those of each way to meet some needs, which is one comparison of each need."""
     for way in itertools.product(*needs):
-        found: dict[str, list[Limit | ColumnLimit]] = dict(limit)
+        found: dict[str, list[PlanLimit]] = dict(limit)
         for one in way:
             found[one.column] = [*found.get(one.column, ()), _bound(one)]
         yield found

@@ -128,11 +128,26 @@ class ColumnLimit:
         return f"{self.relation}{self.column}"
 
 
+@dataclass(frozen=True)
+class ProductLimit:
+    """A bound on a column of plans: its product with another column divides a number."""
+
+    column: str
+    number: int
+
+    def __str__(self) -> str:
+        """Return the limit as text."""
+        return f" of which the product with {self.column} divides {self.number}"
+
+
+PlanLimit = Limit | ColumnLimit | ProductLimit
+
+
 def _limits(value: object) -> list[Limit]:
     return [_limit(item) for item in (value if isinstance(value, list) else [value])]
 
 
-def _texts(limits: list[Limit | ColumnLimit]) -> list[str]:
+def _texts(limits: list[PlanLimit]) -> list[str]:
     return [str(limit) for limit in limits]
 
 
@@ -160,5 +175,5 @@ NamesOrDefault = Annotated[Names, WrapValidator(_names_or_none), PlainSerializer
 Sizes = Annotated[list[int], BeforeValidator(_sizes)]
 Choices = Annotated[list[int | str], BeforeValidator(_choices)]
 Limits = Annotated[list[Limit], BeforeValidator(_limits), PlainSerializer(_texts)]
-# As a file states them; needs of plans compare columns too.
-PlanLimits = Annotated[list[Limit | ColumnLimit], BeforeValidator(_limits), PlainSerializer(_texts)]
+# As a file states them; what a framework needs of plans are the others.
+PlanLimits = Annotated[list[PlanLimit], BeforeValidator(_limits), PlainSerializer(_texts)]

@@ -10,7 +10,7 @@ DENSE = {
     "name": "small",
     "source": "a test",
     "default_sequence_length": 2048,
-    "dimensions": {"e": 1024, "h": 8, "g": 4, "k": 128, "f": 4096, "v": 32000},
+    "dimensions": {"e": 1024, "h": 8, "g": 8, "k": 128, "f": 4096, "v": 32000},
     "layers": [
         {"kind": "embedding"},
         {"kind": "transformer", "options": ["rotary", "gated"], "count": 6},
@@ -18,7 +18,7 @@ DENSE = {
     ],
 }
 # GPUs, sequences and tokens: long sequences on replicas of cp, a pipeline of odd depth, a length of odd factors.
-JOBS = {"long": (16, 10, 65_536), "three": (12, 32, 8192), "odd": (8, 8, 12_300)}
+JOBS = {"long": (16, 10, 65_536), "three": (12, 32, 8192), "odd": (8, 8, 12_300), "odder": (16, 4, 32_772)}
 
 
 @pytest.mark.slow
@@ -49,6 +49,28 @@ def test_plans_of_published_models_can_be_launched(framework, model, cluster, nu
     found = dsx.best(job, framework=framework)
     for plan in (found.plan, found.simplest, found.leanest):
         assert dsx.launch(job, plan, framework=framework).files
+
+
+def test_torchtitan_divides_sequences_into_equal_parts():
+    job = dsx.Job(DENSE, "h100-nvs8", 16, 16, sequence_length=32_772)  # 4 * 8193
+    for strategy, plan, not_run in [
+        ("1d", "tp=4 dp=4", {}),
+        ("1d", "tp=8 dp=2 microbatch_size=2", {"tp": 8}),
+        ("1d-no-sp", "tp=8 dp=2 microbatch_size=2", {}),
+        ("2d", "cp=2 dp=8", {}),
+        ("2d", "tp=2 cp=2 dp=4", {"cp": 2}),
+        ("2d-no-sp", "tp=2 cp=2 dp=4", {}),
+    ]:
+        found = dsx.evaluate(job, plan, strategy=strategy, framework="torchtitan")
+        assert found.not_run == not_run, plan
+        if not_run:
+            with pytest.raises(InputError, match="sequence_length=32772, which must be a multiple of"):
+                dsx.launch(job, found.plan, framework="torchtitan")
+        else:
+            dsx.launch(job, found.plan, framework="torchtitan")
+    found = dsx.best(job, 1000, fix="zero_stage=3 recompute=none zero_replicas=1 vpp=1", framework="torchtitan")
+    of_sp = [plan for plan in found.plans if plan["strategy"] in ("1d", "2d") and plan["tp"] > 1]
+    assert of_sp and all(plan["tp"] * plan["cp"] in (2, 4) for plan in of_sp)
 
 
 def test_torchtitan_has_no_replicas_of_which_none_is_divided():
