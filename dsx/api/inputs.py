@@ -124,7 +124,7 @@ def file_of(model: Given) -> Path | None:
     return Path(model) if isinstance(model, str | Path) and is_path(str(model), ".yaml") else None
 
 
-def of_its_framework(assumptions: AssumptionsSpec, generation: str, near: Path | None = None) -> AssumptionsSpec:
+def of_its_framework(assumptions: AssumptionsSpec, generation: str | None, near: Path | None = None) -> AssumptionsSpec:
     """Return an assumption set for plans of its framework, on devices of a generation."""
     named = assumptions.of_framework
     framework = read_framework(named, near) if isinstance(named, str) else named
@@ -161,13 +161,13 @@ def load_inputs(
         changes = overrides[target]
         return spec if isinstance(spec, kind) and not changes else load(spec, changes, near, *check)
 
+    stated = of_its_framework(given(assumptions, "assumptions", AssumptionsSpec, load_assumptions), None, near)
+    read = given(model, "model", ModelSpec, load_model, layer_check(layers_near, stated))
     machine = given(cluster, "cluster", ClusterSpec, load_cluster)
-    stated = given(assumptions, "assumptions", AssumptionsSpec, load_assumptions)
-    assumed = of_its_framework(stated, machine.device.family, near)
     inputs = Inputs(
-        given(model, "model", ModelSpec, load_model, layer_check(layers_near, assumed)),
+        read,
         machine,
-        assumed,
+        of_its_framework(stated, machine.device.family, near),
         layers_near,
         read_operator_times(str(operator_times), near) if operator_times is not None else None,
     )
