@@ -11,7 +11,7 @@ from dsx.api.inputs import Inputs
 from dsx.argument_types import texts
 from dsx.display.manifest_text import hardware_of
 from dsx.display.placement import taken_text
-from dsx.errors import InputError, did_you_mean
+from dsx.errors import InputError, StoreError, did_you_mean
 from dsx.hardware.cluster import Cluster, cluster_from_spec
 from dsx.pricing.problem import Problem
 from dsx.remarks import warn
@@ -149,13 +149,20 @@ def inputs_of(folder: Path, manifest: Manifest, hardware: Mapping[str, object]) 
 
 
 def taken_lines(folder: Path, manifest: Manifest, plans: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return which rows of a set, counted from 1, leave GPUs of their nodes free, a line each."""
+    """Return which rows of a set, counted from 1, leave GPUs of their nodes free, a line each.
+
+    None does if this version cannot read the files in the manifest; a set is shown without them.
+    """
     machines: dict[str, tuple[Cluster, AssumptionsSpec]] = {}
     lines: list[str] = []
     for number, one in enumerate(plans, 1):
         name = one["hardware"]["cluster"]
         if name not in machines:
-            inputs = inputs_of(folder, manifest, one["hardware"])
+            try:
+                inputs = inputs_of(folder, manifest, one["hardware"])
+            except StoreError as error:
+                warn(f"GPUs that plans leave free are not known: {error}")
+                return []
             machines[name] = cluster_from_spec(inputs.cluster), inputs.assumptions
         if taken := taken_text(one["plan"], *machines[name]):
             lines.append(f"{number} {taken}")
