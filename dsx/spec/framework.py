@@ -97,8 +97,8 @@ class FrameworkSpec(Spec):
     with_tied_head: dict[Column, Choices] = Field(default_factory=dict)  # values that only such models are limited to
     # Regions of layers that it recomputes only in models whose layers have some other regions too.
     recomputed_beside: dict[str, list[str]] = Field(default_factory=dict)
-    # Equal parts of a sequence that each rank of cp holds; None: cp divides sequences of any length.
     on_generation: dict[str, OnGenerationSpec] = Field(default_factory=dict)  # by the family of devices
+    # Equal parts of a sequence that each rank of cp holds; None: cp divides sequences of any length.
     cp_parts: Annotated[int, Field(ge=1)] | None = None
     # Strategies whose ranks of tp hold equal parts of each of these parts.
     tp_parts: list[str] = Field(default_factory=list)
