@@ -31,6 +31,7 @@ from dsx.display.quantities import quantity, share, whole_plan_text
 from dsx.display.three_plans import mfu_of_peaks, precision_text, roles_of, selection_text, three_plans_text
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
 from dsx.launching.launch import Launch
+from dsx.launching.rank_order import other_placement
 from dsx.launching.text import launch_data, launch_of, launch_text
 from dsx.pricing.measured_kernels import Coverage, coverage, idle_rows
 from dsx.pricing.problem import Problem
@@ -75,7 +76,7 @@ class BestPlans(PricedPlans):
     fix: Mapping[str, Sequence[int | str]] = field(default_factory=dict)  # values of the choices that the caller fixed
     limit: Limitation = field(default_factory=dict)  # bounds of the choices that the caller limited
     answer: Mapping[str, dict[str, Any]] = field(default_factory=dict)  # to choose from, by name; empty of a list
-    fills_nodes_in_part: Mapping[str, Any] | None = None  # a faster plan within the resolution
+    faster_placement: Mapping[str, Any] | None = None  # a faster plan within the resolution, placed as none is launched
     times: float = 0.0  # the least memory that a plan needs over what a GPU has, where none fits
 
     @property
@@ -149,15 +150,17 @@ class BestPlans(PricedPlans):
 
     @property
     def _faster_text(self) -> str:
-        faster = self.fills_nodes_in_part
+        faster = self.faster_placement
         if faster is None:
             return ""
         taken = taken_text(faster["plan"], self.problem.cluster, self.problem.assumptions_spec)
+        laid = [] if self.searched.framework.unlimited else other_placement(faster["plan"])
+        why = ". ".join([*([f"It {taken}"] if taken else []), *(f"It has {placement}" for placement in laid)])
         took = faster["step_time_s"]
         return (
-            f"A plan that fills nodes or fast domains in part would take {quantity('step_time_s', took)}, "
+            f"Another placement would take {quantity('step_time_s', took)}, "
             f"{share(self.step_time_s - took, self.step_time_s, 1)} less, which measurements do not distinguish "
-            f"({whole_plan_text(faster['plan'])}). It {taken}."
+            f"({whole_plan_text(faster['plan'])}). {why}."
         )
 
     @property
@@ -176,7 +179,7 @@ class BestPlans(PricedPlans):
 
     def _data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
-        resolution, in_part = self.job.assumptions.resolution, self.fills_nodes_in_part
+        resolution, faster = self.job.assumptions.resolution, self.faster_placement
         return {
             **job_data(self.problem, self.job.num_gpus, self.job.global_batch_size),
             **{name: self._described(plan) for name, plan in self.answer.items()},
@@ -197,7 +200,7 @@ class BestPlans(PricedPlans):
             "extrapolated": unlike(self.problem.likeness, self.job.assumptions.trained_on),
             "infeasible": self.infeasible or None,
             "would_fit": self.would_fit or None,
-            "fills_nodes_in_part": self._described(in_part) if in_part else None,
+            "faster_placement": self._described(faster) if faster else None,
             "plans": [self._described(plan) for plan in self.priced],
         }
 
@@ -235,13 +238,9 @@ class BestPlans(PricedPlans):
         else:
             shown = {f"the {name} plan": plan for name, plan in roles_of(self.answer).items()}
             parts = ["\n".join(said), three_plans_text(self.answer, device, assumed)]
-            fastest = (
-                "the fastest that fills its nodes and fast domains"
-                if self.fills_nodes_in_part
-                else "the first of --top"
-            )
+            fastest = "the fastest placed as launched" if self.faster_placement else "the first of --top"
             tie = tie_text(self.priced, fastest)
-            chosen = selection_text(assumed.resolution, self.counts.candidates, self.fills_nodes_in_part is not None)
+            chosen = selection_text(assumed.resolution, self.counts.candidates, self.faster_placement is not None)
         first = next(iter(shown))
         notes = (
             chosen,
@@ -283,20 +282,20 @@ def _of_roles(
     return by_role(found, [sum(features_of(plan["plan"]).values()) for plan in found])
 
 
-def _filling_nodes(
+def _as_launched(
     spaces: SearchSpaces, most: int, job: Job, roles: Sequence[str], plans: Sequence[dict[str, Any]]
 ) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]] | None:
-    """Return the plans by role, and the `most` fastest ones, of those that fill nodes; None if measurements tell.
+    """Return the plans by role, and the `most` fastest ones, of those placed as launched; None if measurements tell.
 
     That is if the fastest of them takes longer than the first of `plans`, the fastest of all, by more than the
     resolution.
     """
     within = wanted_by_role(plans[0]["step_time_s"], job.assumptions.resolution)[ROLES.index(SIMPLEST)]
-    filling = spaces.filling_nodes
-    found = fastest(filling, most).plans if filling.size else []
+    launched = spaces.as_launched
+    found = fastest(launched, most).plans if launched.size else []
     if not found or found[0]["step_time_s"] > within.most_s:
         return None
-    return _of_roles(filling, found, job, roles, within.most_s), found
+    return _of_roles(launched, found, job, roles, within.most_s), found
 
 
 def _in_a_line(plan: Mapping[str, Any]) -> str:
@@ -435,15 +434,19 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
     left_out = found.left_out(spaces.spaces)
     with working("looking for simpler and leaner plans", watch):
         found_by_role, plans = _of_roles(spaces, answer.plans, job, roles), answer.plans
-        in_part = any(nodes_in_part(plan["plan"], problems[0]) for plan in found_by_role.values())
-        if in_part and len(roles) == len(ROLES):
-            found_by_role, plans = _filling_nodes(spaces, most, job, roles, plans) or (found_by_role, plans)
+        by_hand = any(
+            nodes_in_part(plan["plan"], problems[0])
+            or (other_placement(plan["plan"]) and not found.framework.unlimited)
+            for plan in found_by_role.values()
+        )
+        if by_hand and len(roles) == len(ROLES):
+            found_by_role, plans = _as_launched(spaces, most, job, roles, plans) or (found_by_role, plans)
     faster = None if plans is answer.plans or plans[0] == answer.plans[0] else answer.plans[0]
     why, times = ("", 0.0) if plans else why_nothing_fits(spaces, widest, fixed, limits, watch)
     other, compared = None, []
     if times <= MOST_TIMES:
         with working("comparing with other frameworks", watch):
-            other, compared = beyond(found, asked, plans[0] if plans else None, filling_nodes=faster is not None)
+            other, compared = beyond(found, asked, plans[0] if plans else None, as_launched=faster is not None)
     if why and other:
         why = f"{why}\n{beyond_text(found, other, compared)}"
     return BestPlans(

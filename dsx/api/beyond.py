@@ -56,12 +56,12 @@ class Asked(NamedTuple):
 
 
 def beyond(
-    found: Searched, asked: Asked, best: Mapping[str, Any] | None, filling_nodes: bool = False
+    found: Searched, asked: Asked, best: Mapping[str, Any] | None, as_launched: bool = False
 ) -> tuple[Beyond | None, list[str]]:
     """Return the fastest plan of the frameworks other than that of a search, if it is faster than the `best` there.
 
     The frameworks are those with limits in the search path, each priced with its own software. The second result names
-    those that run a plan of the kind that is asked for. With `filling_nodes`, their plans fill nodes as `best` does.
+    those that run a plan of the kind that is asked for. With `as_launched`, those of `best` are.
     """
     if found.framework.unlimited:
         return None, []
@@ -72,7 +72,7 @@ def beyond(
         if (spaces := spaces_for(other, found, asked)) is None or not any(space.size for space in spaces.spaces):
             continue
         others.append(other.name)
-        plans, _ = fastest_below(spaces.filling_nodes if filling_nodes else spaces, 1, least)
+        plans, _ = fastest_below(spaces.as_launched if as_launched else spaces, 1, least)
         if plans and plans[0]["step_time_s"] < least:
             least, stack = plans[0]["step_time_s"], spaces.problem.assumptions_spec.stack
             fastest = plans[0]["plan"], other.name, stack

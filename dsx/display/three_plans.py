@@ -102,12 +102,12 @@ def interval_text(low: float, high: float) -> str:
     return " to ".join(ends) if math.isfinite(low) and math.isfinite(high) else ""
 
 
-def selection_text(within: float | None, candidates: int, filling_nodes: bool) -> str:
+def selection_text(within: float | None, candidates: int, as_launched: bool) -> str:
     """Return how the plans were chosen, in lines; `within` is the resolution of the measurements, None if unknown.
 
-    With `filling_nodes` they are the best of those alone that fill their nodes and fast domains.
+    With `as_launched` they are the best of those alone that need no placement by hand.
     """
-    which = " that fill their nodes and fast domains" if filling_nodes else ""
+    which = " placed as launched, on the fewest nodes and fast domains, and" if as_launched else ""
     alike = f"within {share(within, 1)} of the fastest, which measurements do not distinguish" if within else "as fast"
     return wrapped(
         f"Of the plans{which} {alike}, the simplest has the features that cost least to set up and to run (points of "

@@ -86,9 +86,14 @@ class SearchSpaces:
         return SearchSpaces(_with_values(self.problem, values), varied, parts)
 
     @property
-    def filling_nodes(self) -> "SearchSpaces":
-        """The spaces of the plans that need the fewest domains and nodes, all full but the last."""
-        spaces = [space.filling_nodes(problem.node_size) for _, problem, space in self.parts]
+    def as_launched(self) -> "SearchSpaces":
+        """The spaces of the plans that need the fewest domains and nodes, all full but the last.
+
+        If a framework launches them, domains have consecutive ranks.
+        """
+        framework = self.problem.framework
+        in_rank_order = framework is not None and not framework.unlimited
+        spaces = [space.as_launched(problem.node_size, in_rank_order) for _, problem, space in self.parts]
         used = of_used_keys(self.problem, spaces)
         parts = [part._replace(space=space) for part, space in zip(self.parts, used, strict=True)]
         return SearchSpaces(self.problem, self.varied, parts)

@@ -74,13 +74,14 @@ class Space:
         vars(part).pop("blocks", None)  # the blocks of all values, if they were made
         return part
 
-    def filling_nodes(self, node_size: int) -> "Space":
-        """Return the space of the plans that need the fewest domains, and the fewest nodes.
+    def as_launched(self, node_size: int, in_rank_order: bool) -> "Space":
+        """Return the space of the plans that need the fewest domains and nodes, or of those that are in rank order too.
 
         Nodes have `node_size` GPUs, and all but the last are full. That divides the size of a fast domain.
         """
         part = copy(self)
-        part.bounds = replace(self.bounds, limits=replace(self.bounds.limits, node_size=node_size))
+        limits = replace(self.bounds.limits, node_size=node_size, in_rank_order=in_rank_order)
+        part.bounds = replace(self.bounds, limits=limits)
         vars(part).pop("blocks", None)
         return part
 

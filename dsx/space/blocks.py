@@ -313,8 +313,28 @@ def _placements(
     stages = Replica(replica, share, bool(lying & _EVEN))
     distinct = distinct_order(columns, bounds.searched.order, stages, bounds.units, whole)
     # The order comes last of the choices. Where it decides how groups lie, not every order has a placement.
-    only = changes(*table[:-1]) & ep_ranks_adjacent(columns["order"], whole)
+    first = changes(*table[:-1])
+    only = first & ep_ranks_adjacent(columns["order"], whole)
+    if bounds.limits.in_rank_order:
+        laid = _in_rank_order(columns, replica, share, lying)
+        # Where the first order does not lay groups so, another one may.
+        only |= ~first & ~np.roll(laid, 1) & ep_ranks_adjacent(columns["order"], whole)
+        nested &= laid
     return table[:, nested & (distinct | only) & _fill_nodes(columns, replica, share, lying, bounds.limits)]
+
+
+def _in_rank_order(columns: Arrays, replica: int, share: int, lying: int) -> Any:
+    """Return which placements have consecutive ranks in a domain; those that lie unevenly do."""
+    stages, replicas = ((columns[axis], columns[f"{axis}_nvs"]) for axis in ("pp", "dp"))
+    replicas_first = columns["order"] == 0
+    (first, near), (_, far) = (
+        [np.where(replicas_first, *pair) for pair in zip(inner, outer, strict=True)]
+        for inner, outer in ((replicas, stages), (stages, replicas))
+    )
+    even = (lying & _EVEN > 0) & (stages[0] % stages[1] == 0) & (replicas[0] % replicas[1] == 0)
+    whole = replica == share
+    in_a_row = (lying & _IN_A_ROW > 0) & (((near == 1) | whole) & ((far == 1) | whole & (near == first)))
+    return ~even | in_a_row
 
 
 def _fill_nodes(columns: Arrays, replica: int, share: int, lying: int, limits: Limits) -> Any:
@@ -331,20 +351,22 @@ def _fill_nodes(columns: Arrays, replica: int, share: int, lying: int, limits: L
     return whole
 
 
-_EVEN, _PART, _IN_ORDER = 1, 2, 4
+_EVEN, _PART, _IN_ORDER, _IN_A_ROW = 1, 2, 4, 8
 
 
 def _lying(keys: Arrays, bounds: Bounds) -> np.ndarray:
     """Return [U] how the groups of keys lie on fast domains, as bits.
 
     Shares divide their degrees; or consecutive ranks cut a group of the axes of a replica into uneven parts, as many in
-    a domain as the shares multiply to; or they are those of ranks that fill domain after domain.
+    a domain as the shares multiply to; or they are those of ranks that fill domain after domain. Where limits want
+    consecutive ranks alone, a bit says whether shares that divide their degrees are of these.
     """
     limits = bounds.limits
-    if not any(may_lie_unevenly(number, limits) for number in bounds.num_gpus):
-        return np.full_like(keys["tp"], _EVEN)
     degrees = {axis: keys[axis] for axis in REPLICA_AXES}
     shares = {axis: keys[f"{axis}_nvs"] for axis in REPLICA_AXES}
+    in_a_row = consecutive(degrees, shares) * _IN_A_ROW if limits.in_rank_order else 0
+    if not any(may_lie_unevenly(number, limits) for number in bounds.num_gpus):
+        return np.full_like(keys["tp"], _EVEN) + in_a_row
     even = np.logical_and.reduce([degrees[axis] % share == 0 for axis, share in shares.items()])
     by_rank = rank_order_shares(degrees, limits.nvs_size)
     in_order = np.logical_and.reduce([by_rank[axis] == share for axis, share in shares.items()])
@@ -352,7 +374,7 @@ def _lying(keys: Arrays, bounds: Bounds) -> np.ndarray:
     for axis, share in shares.items():
         stride = stride * degrees[axis]
         part |= (degrees[axis] % share != 0) & (stride > limits.nvs_size)  # else the group fits into a domain
-    return even * _EVEN + (part & consecutive(degrees, shares)) * _PART + in_order * _IN_ORDER
+    return even * _EVEN + (part & consecutive(degrees, shares)) * _PART + in_order * _IN_ORDER + in_a_row
 
 
 def zero_replicas_of_whole_groups(columns: Arrays, ep_replicas: np.ndarray | int) -> np.ndarray:

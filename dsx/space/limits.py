@@ -47,6 +47,7 @@ class Limits:
     counts_ends: bool = False  # whether an even cut may count embedding and head as a layer each
     uneven: bool = True  # whether groups may lie unevenly on fast domains, and plans leave GPUs of them free
     node_size: int = 1  # GPUs of a node, of which plans need the fewest, and fill all but the last; 1: any plan does
+    in_rank_order: bool = False  # whether domains have consecutive ranks alone
 
     @property
     def chain(self) -> Chain:

@@ -127,7 +127,7 @@ def test_best_as_json_is_what_evaluate_says(run, folder):
     assert set(data) == {
         "schema_version", "candidates", "priced", "feasible", "cut", "framework", "strategies", "left_out",
         "beyond_framework", "compared_frameworks", "fixed", "limit", "resolution", "within_resolution", "plans",
-        "infeasible", "would_fit", "fills_nodes_in_part", "extrapolated", "model", "cluster", "parameters", "num_gpus",
+        "infeasible", "would_fit", "faster_placement", "extrapolated", "model", "cluster", "parameters", "num_gpus",
         "global_batch_size", "sequence_length", "tokens_per_step",
     }  # fmt: skip
     assert data["tokens_per_step"] == data["global_batch_size"] * data["sequence_length"]

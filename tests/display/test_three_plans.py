@@ -67,9 +67,11 @@ def test_what_prices_8_bits_is_said_where_it_is_faster():
 def test_what_is_not_known_is_not_said():
     assert interval_text(math.nan, math.nan) == ""
     assert interval_text(5.21, 6.88) == "5.21 s to 6.88 s"
-    assert "measurements" not in selection_text(None, 3, filling_nodes=False)
-    said = (selection_text(0.18, 3, filling_nodes=some).replace("\n", " ") for some in (False, True))
-    for text, which in zip(said, ("plans", "plans that fill their nodes"), strict=True):
+    assert "measurements" not in selection_text(None, 3, as_launched=False)
+    said = (selection_text(0.18, 3, as_launched=some).replace("\n", " ") for some in (False, True))
+    for text, which in zip(
+        said, ("plans", "plans placed as launched, on the fewest nodes and fast domains, and"), strict=True
+    ):
         assert f"Of the {which} within 18 % of the fastest, which measurements do not" in text
 
 

@@ -1,5 +1,7 @@
 """Plans that need no more nodes than their GPUs fill: those of the whole space that the nodes of each plan leave."""
 
+import math
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -8,8 +10,10 @@ from laws.spaces import hardware, on, problem_of
 
 import dsx
 from dsx.display.placement import nodes_in_part
+from dsx.launching.rank_order import other_placement
 from dsx.search.search_spaces import spaces_of
-from dsx.space.domain_fill import partly_filled
+from dsx.space.codes import Searched
+from dsx.space.domain_fill import numbered_shares, partly_filled
 from dsx.space.enumerate import take
 from dsx.space.tiers import ORDERS, axes_in
 
@@ -40,12 +44,34 @@ def in_part(plan, size, node):
 def test_the_spaces_that_fill_nodes_have_the_plans_that_do(num_gpus, size, some):
     problem = on(problem_of("default", ("1d", "2d")), hardware(fast_size=size, hbm_capacity=1e13))
     whole = spaces_of([problem], num_gpus, 2 * num_gpus, {})
-    filling = whole.filling_nodes
+    filling = whole.as_launched
     assert problem.node_size == 8
     expected = {plan for plan in plans(whole.spaces[0]) if in_part(plan, size, 8) is None}
     assert plans(filling.spaces[0]) == expected
     assert (len(expected) < len(plans(whole.spaces[0]))) == some
     assert filling.size == sum(space.size for space in filling.spaces) > 0
+
+
+def in_order(plan, order):
+    """Whether the shares of a plan are those of the first ranks of an order, or uneven, as only ranks in order are."""
+    axes = ("tp", "cp", "pp", "dp")
+    degrees, shares = ({**dict(zip(axes, plan[at : at + 4], strict=True)), "tp2": 1} for at in (0, 4))
+    degrees = {axis: degrees[axis] for axis in axes_in(ORDERS[order])}
+    uneven = any(degrees[axis] % shares[axis] for axis in degrees)
+    return uneven or numbered_shares(degrees, math.prod(shares.values())) == shares
+
+
+@pytest.mark.parametrize("num_gpus", [16, 20, 24])
+def test_the_spaces_of_a_launcher_have_the_plans_whose_ranks_are_in_order(num_gpus):
+    problem = on(problem_of("default", ("1d", "2d")), hardware(fast_size=8, hbm_capacity=1e13))
+    problem = replace(problem, workload=replace(problem.workload, searched=Searched(order=(0, 1))))
+    (whole,) = spaces_of([problem], num_gpus, 2 * num_gpus, {}).spaces
+    found = plans(whole.as_launched(1, in_rank_order=True))
+    assert all(in_order(plan, plan[8]) for plan in found)
+    expected = [plan for plan in plans(whole) if any(in_order(plan, order) for order in (0, 1))]
+    assert {plan[:8] + plan[9:] for plan in found} == {plan[:8] + plan[9:] for plan in expected}
+    assert len(expected) < len(plans(whole))
+    assert any(plan[8] for plan in found)  # where the first order does not lay them
 
 
 @cache
@@ -58,12 +84,12 @@ def test_an_answer_fills_its_nodes_where_measurements_do_not_tell():
     assert (found.plan["tp"], found.plan["tp_nvs"] * found.plan["dp_nvs"]) in ((1, 8), (2, 8), (4, 8))
     listed = fastest_of_all()
     assert listed.plan["dp_nvs"] == 7
-    assert found.fills_nodes_in_part["plan"] == listed.plan
+    assert found.faster_placement["plan"] == listed.plan
     assert listed.step_time_s < found.step_time_s < listed.step_time_s * (1 + JOB.assumptions.resolution)
     assert nodes_in_part(found.beyond.plan, found.problem) is None  # of another framework, compared alike
-    assert found.to_data()["fills_nodes_in_part"]["plan"]["dp_nvs"] == 7
+    assert found.to_data()["faster_placement"]["plan"]["dp_nvs"] == 7
     said = " ".join(str(found).split())
-    assert "A plan that fills nodes or fast domains in part would take" in said
+    assert "Another placement would take" in said
     assert "It takes 7 GPUs of each fast domain of 8, 6 of the last: of the 3 whole nodes of 8 that it needs" in said
 
 
@@ -71,10 +97,19 @@ def test_a_plan_that_fills_nodes_in_part_says_so():
     text = "of each fast domain of 8, 6 of the last: of the 3 whole nodes of 8 that it needs, 4 GPUs stay free"
     evaluated = dsx.evaluate(JOB, "dp=20 zero_stage=2 nvs.dp=7")
     only = dsx.best(JOB, fix=FIX | {"dp_nvs": 7})
-    assert only.fills_nodes_in_part is None and only.plan["dp_nvs"] == 7
+    assert only.faster_placement is None and only.plan["dp_nvs"] == 7
     for answer in (evaluated, only, fastest_of_all()):
         assert text in " ".join(str(answer).split())
     assert "stay free" not in str(dsx.evaluate(JOB, "dp=20 zero_stage=2"))
+
+
+@pytest.mark.slow
+def test_the_plans_of_a_framework_have_the_ranks_of_its_launcher():
+    """The leanest had the four stages of a replica in a node, where DeepSpeed numbers replicas first."""
+    found = dsx.best(dsx.Job("llama-3-8b", "h100-nvs8", 64, 512), framework="deepspeed")
+    for plan in (found.fastest, found.simplest, found.leanest):
+        assert other_placement(plan) == []
+        assert not any(lost.startswith("the placement") for lost in found.launch("leanest").lost)
 
 
 RACKS = dsx.Job("deepseek-v3", "gb200-nvl72", 288, 2304)  # four of 72
@@ -84,7 +119,7 @@ RACKS = dsx.Job("deepseek-v3", "gb200-nvl72", 288, 2304)  # four of 72
 def test_a_job_of_whole_racks_is_answered_on_these():
     found = dsx.best(RACKS, fix={"strategy": "1d", "ep": 8, "recompute": "full", "zero_stage": 1, "pp": [1, 3, 9]})
     for plan in (found.fastest, found.simplest, found.leanest):
-        assert plan["tp_nvs"] * plan["tp2_nvs"] * plan["cp_nvs"] * plan["pp_nvs"] * plan["dp_nvs"] == 72
+        assert nodes_in_part(plan, found.problem) is None
 
 
 def test_a_plan_that_takes_more_racks_says_so():
