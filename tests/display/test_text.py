@@ -9,6 +9,7 @@ from dsx.cli.printing import print_json
 from dsx.display.plan_table import plans_text
 from dsx.display.quantities import quantity, share, shares
 from dsx.display.table import table
+from dsx.plain_data import versioned
 from dsx.progress import rate_text
 from dsx.space.choices import CHOICES
 from dsx.space.plan import Plan
@@ -37,7 +38,7 @@ def test_nothing_is_no_table():
 
 
 def test_json_has_a_version_and_only_numbers(capsys):
-    print_json({"a": [math.nan, {"b": math.inf}, 1.5]})
+    print_json(versioned({"a": [math.nan, {"b": math.inf}, 1.5]}))
     assert json.loads(capsys.readouterr().out) == {"schema_version": 1, "a": [None, {"b": None}, 1.5]}
 
 

@@ -27,7 +27,7 @@ def test_the_numbers_are_those_of_the_file(cluster):
 
 def test_real_numbers_are_leaves_and_integers_are_structure(cluster):
     leaves = jax.tree_util.tree_leaves(cluster)
-    assert len(leaves) == 32
+    assert len(leaves) == 33
     assert all(type(leaf) is float for leaf in leaves)
     other = cluster_from_spec(load_cluster("a100-nvs8"))
     assert jax.tree_util.tree_structure(cluster) != jax.tree_util.tree_structure(other)
