@@ -85,7 +85,7 @@ def boxes(draw):
 NEEDS = st.sampled_from(["ep < tp or pp > 1", "zero_stage < pp", "tp > 1 or pp == 1 or zero_stage != pp", "ep <= 1"])
 
 
-@given(st.lists(boxes(), min_size=1, max_size=4), st.booleans(), st.lists(NEEDS, max_size=2))
+@given(st.lists(boxes(), min_size=1, max_size=4), st.booleans(), st.lists(NEEDS, max_size=2, unique=True))
 def test_the_filters_keep_the_plans_of_any_box(stated, experts, needs):
     limits = {"strategy": [*STRATEGIES], "without_experts": ["2d"], "needs": needs}
     framework = read_framework(GOOD | limits | {"runs": stated})
