@@ -7,10 +7,11 @@ gcd(d/r, t) belong to one shard group, and the others hold replicas of their sha
 Zhang et al., MiCS, 2022, section 3.2). ZeRO stage 0 divides nothing, so it has no replicas.
 
 A schedule that runs two chains of stages (`dsx.space.stage_chunks`) has each weight on two stages, so on twice as many
-ranks; those of the second chain share a domain, or a unit of a tier, with those of the first one if all stages do and
-shards have no replicas. With an even number of replicas a shard group has one chain, else as much of both.
+ranks; those of the second chain share a domain, or a unit of a tier, with those of the first one if all stages do, and
+follow them there.
 
-Where domains cut groups unevenly, ranks are counted as they are numbered, one axis after the other.
+Where domains cut groups unevenly, ranks are counted as they are numbered, one axis after the other. With an even number
+of replicas a shard group has one chain, else as much of both.
 
 The e ranks that hold the same experts (ep nests in the other axes) are fewer than d times the axes of a data-parallel
 replica. r divides them too, into shard groups of e/r. Of the r replicas of a shard of experts, as many share a domain
@@ -43,9 +44,8 @@ def dp_groups(choices: StepChoices, searched: Searched) -> tuple[Group, Group | 
         chains = xp.where(choices.pp > 1, pick(searched.schedule, choices.schedule, of_code), one)
         stages = (choices.pp_nvs, *choices.pp_outer)
         ranks = ranks * chains
-        together = xp.where(choices.zero_replicas > 1, one, chains)
         shares = tuple(
-            share * xp.where(near >= choices.pp, together, one) for share, near in zip(shares, stages, strict=True)
+            share * xp.where(near >= choices.pp, chains, one) for share, near in zip(shares, stages, strict=True)
         )
     if searched.zero_replicas == (1,):
         return group(ranks, *shares), None

@@ -1,9 +1,10 @@
 """The ranks of ZeRO shard groups and of replica groups, by the rules that `dsx.cost.shards` prices.
 
 The data-parallel ranks are divided into one shard group per ZeRO replica, with as many of its ranks in a domain as
-divide both. The other axes that a weight is reduced over are in its shard group whole. Of experts, the ranks that hold
-the same part are divided into replica groups instead: as many replicas share a domain as of any other weight, but no
-more than there are holders in the domain.
+divide both. Ranks of two chains of stages follow each other in a domain that has all stages. The other axes that a
+weight is reduced over are in its shard group whole. Of experts, the ranks that hold the same part are divided into
+replica groups instead: as many replicas share a domain as of any other weight, but no more than there are holders in
+the domain.
 """
 
 import math
@@ -35,15 +36,14 @@ def zero_groups(
     keys = grid.keys(axes, over_ep, chains)
     num_chains = chains if grid.degrees["pp"] > 1 else 1
     ranks = grid.degrees["dp"] * num_chains
-    shares = grid.held(["dp"])
     if ranks % zero_replicas:
         raise ValueError(f"zero_replicas={zero_replicas} does not divide {ranks} data-parallel ranks")
     size = ranks // zero_replicas
+    position, shares = _of_chains(grid, grid.columns["dp"], keys.chain, grid.held(["dp"]), num_chains)
     sharded = [math.gcd(size, share) for share in shares]
     if over_ep and grid.ep > 1:
         near = [share // own for share, own in zip(shares, sharded, strict=True)]
         return _of_experts(grid, axes, keys, near, zero_replicas, num_chains)
-    position = grid.columns["dp"] + grid.degrees["dp"] * keys.chain
     replica, shard = divided(position, [*shares, ranks], [*sharded, size])
     holders = keys.divided(shard, size)
     for axis in axes:
@@ -65,12 +65,29 @@ def _of_experts(
         raise ValueError(f"zero_replicas={zero_replicas} does not divide the {count} ranks that hold the same experts")
     position = np.empty(grid.world, dtype=np.int64)
     position[members] = np.arange(count)
+    in_chain = count // num_chains
     if grid.world > grid.ranks_per_domain and grid.shares[0] == grid.degrees:
-        size, in_chain = count // zero_replicas, count // num_chains
+        size = count // zero_replicas
         replica, place = divided(position, [in_chain, count], [math.gcd(size, in_chain), size])
         return ZeroGroups(keys.divided(replica, zero_replicas).rows(), keys.divided(place, size).rows())
     nested = zip(grid.held(axes), grid.held(grid.nesting), strict=True)
     held = [ranks // math.gcd(grid.ep, nesting) for ranks, nesting in nested]
+    position, held = _of_chains(grid, position % in_chain, keys.chain, held, num_chains)
     replicas = [math.gcd(holders, most) for holders, most in zip(held, near, strict=True)]
     shard, replica = divided(position, [*held, count], [*replicas, zero_replicas])
     return ZeroGroups(keys.divided(replica, zero_replicas).rows(), keys.divided(shard, count // zero_replicas).rows())
+
+
+def _of_chains(
+    grid: RankGrid, place: np.ndarray, chain: np.ndarray, held: Sequence[int], num_chains: int
+) -> tuple[np.ndarray, list[int]]:
+    """Return the positions of ranks among all chains, and how many are in a domain and in a unit of each tier.
+
+    `place` is that of each rank in its chain, of which a domain and a unit have as many as `held`. All chains follow
+    each other in the innermost one that has all stages, unless domains cut the numbers of ranks at any place.
+    """
+    in_numbers = grid.shares[0] == grid.degrees
+    whole = [shares["pp"] == grid.degrees["pp"] and not in_numbers for shares in grid.shares]
+    block = next((ranks for ranks, has_all in zip(held, whole, strict=True) if has_all), int(place.max()) + 1)
+    position = place % block + block * (chain + num_chains * (place // block))
+    return position, [ranks * (num_chains if has_all else 1) for ranks, has_all in zip(held, whole, strict=True)]

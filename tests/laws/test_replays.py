@@ -132,13 +132,19 @@ def test_weights_are_reduced_over_ranks_that_lie_together(gpus, plan, tmp_path):
 )
 def test_whole_replicas_that_domains_divide_unevenly_are_reduced_where_they_lie(gpus, plan, tmp_path):
     """Two chains and replicas of shards have ranks of several stages, or of some replicas alone, in a domain."""
-    overlaps = [f"assumptions.{name}=0" for name in OVERLAPS]
-    few = ["model.layers.1.count=6" if "pp=3" in plan else "model.layers.1.count=4", *overlaps]
-    batch = 8 * int(plan.partition("dp=")[2].split()[0])
-    job = dsx.Job("llama-3-8b", "h100-nvs8", gpus, batch, 2048, set=[*few, "assumptions.dispatch_latency=0 s"])
-    dsx.trace.write(job, plan, out=tmp_path / "trace", durations=False, ranks="all")
-    step = dsx.trace.replay(tmp_path / "trace", cluster=job.cluster, assumptions=job.assumptions)
-    assert step.step_time_s == pytest.approx(dsx.evaluate(job, plan).step_time_s, rel=TOLERANCE["none"])
+    assert _over_price(gpus, plan, tmp_path) == pytest.approx(1.0, rel=TOLERANCE["none"])
+
+
+@pytest.mark.parametrize(
+    ("gpus", "plan"),
+    [
+        (32, "tp=2 dp=8 pp=2 nvs.tp=2 nvs.pp=2 nvs.dp=2 schedule=dualpipe zero_replicas=8"),
+        pytest.param(32, "dp=8 pp=4 nvs.pp=4 nvs.dp=2 schedule=dualpipe zero_replicas=4", marks=pytest.mark.slow),
+        pytest.param(32, "dp=16 pp=2 nvs.pp=2 nvs.dp=4 schedule=dualpipe zero_replicas=2", marks=pytest.mark.slow),
+    ],
+)
+def test_shards_of_two_chains_are_reduced_in_the_domain_of_all_stages(gpus, plan, tmp_path):
+    assert _over_price(gpus, plan, tmp_path) == pytest.approx(1.0, rel=TOLERANCE["none"])
 
 
 @pytest.mark.slow
@@ -241,3 +247,14 @@ def _largest_peak(folder):
 def _priced_bytes(job, plan):
     priced = dsx.evaluate(job, plan)
     return priced.costs["peak_bytes"] - priced.costs["overhead_bytes"]
+
+
+def _over_price(gpus, plan, tmp_path):
+    """Return the replay of a small model without overlaps over its price."""
+    overlaps = [f"assumptions.{name}=0" for name in OVERLAPS]
+    few = ["model.layers.1.count=6" if "pp=3" in plan else "model.layers.1.count=4", *overlaps]
+    batch = 8 * int(plan.partition("dp=")[2].split()[0])
+    job = dsx.Job("llama-3-8b", "h100-nvs8", gpus, batch, 2048, set=[*few, "assumptions.dispatch_latency=0 s"])
+    dsx.trace.write(job, plan, out=tmp_path / "trace", durations=False, ranks="all")
+    step = dsx.trace.replay(tmp_path / "trace", cluster=job.cluster, assumptions=job.assumptions)
+    return step.step_time_s / dsx.evaluate(job, plan).step_time_s

@@ -68,13 +68,17 @@ class Placed:
             for tier, (exact, size) in enumerate(zip(self.exact, self.sizes, strict=True))
         ]
 
-    def check(self, groups, shares, exact, chain=0):
-        """Assert that groups have `shares` members in each domain and unit that they are in."""
+    def check(self, groups, shares, exact, apart=None):
+        """Assert that groups have `shares` members in each domain and unit that they are in.
+
+        Those of the second chain count apart where `apart`, of each tier, is true.
+        """
         assert sorted(groups.ravel().tolist()) == [*range(self.grid.world)]
-        for size, share, known in zip(self.sizes, shares, exact, strict=True):
+        chain = (self.grid.columns["pp"] * 2 >= self.plan["pp"]).astype(int)
+        for size, share, known, by_chain in zip(self.sizes, shares, exact, apart or [False] * len(exact), strict=True):
             if known:
                 assert share == round(share)
-                at = np.sort(2 * (groups // size) + (chain[groups] if np.ndim(chain) else 0), axis=1)
+                at = np.sort(2 * (groups // size) + (chain[groups] if by_chain else 0), axis=1)
                 assert not groups.shape[1] % round(share)
                 by_unit = at.reshape(len(at), -1, round(share))
                 assert (by_unit == by_unit[..., :1]).all() and (by_unit[:, 1:, 0] != by_unit[:, :-1, 0]).all()
@@ -153,19 +157,13 @@ def test_zero_groups_are_those_that_are_priced():
             for chains in (1, 2) if plan["pp"] % 2 == 0 else (1,):
                 groups = zero_groups(placed.grid, ("dp", *axes), replicas, over_ep, chains)
                 expected = priced(placed, axes, over_ep, replicas, DUAL if chains > 1 else 0)
-                # The price takes stages i and p - 1 - i to share a domain or a unit if all stages do; the others count
-                # apart. Where all stages are in a unit of some tiers only, the tiers differ.
-                near = [shares >= plan["pp"] for shares in (plan["pp_nvs"], *(s["pp"] for s in placed.shares[1:]))]
-                near = [there and replicas == 1 for there in near]
-                if chains > 1 and any(near) and not all(near):
-                    continue
-                apart = chains > 1 and not any(near)
-                chain = (placed.grid.columns["pp"] * 2 >= plan["pp"]).astype(int) if apart else 0
+                # The price takes stages i and p - 1 - i to share a domain or a unit if all stages do, else apart.
+                apart = [chains > 1 and shares["pp"] < plan["pp"] for shares in placed.shares]
                 for found, group in zip(groups, expected, strict=True):
                     assert found.shape[1] == (int(group.size[0]) if group else 1)
                     if group:
                         shares = [float(tier.share[0]) for tier in group.by_tier]
-                        placed.check(found, shares, placed.exact_ep if over_ep else placed.exact, chain)
+                        placed.check(found, shares, placed.exact_ep if over_ep else placed.exact, apart)
     assert hybrid > 100
 
 
@@ -227,6 +225,9 @@ def test_two_chains_reduce_together():
     grid = rank_grid(plan_of(dp=(2, 2), pp=(4, 1)), 8)
     assert grid.groups(("dp",), chains=2).tolist() == [[0, 1, 6, 7], [2, 3, 4, 5]]
     assert zero_groups(grid, ("dp",), 2, chains=2).shards.tolist() == [[0, 1], [2, 3], [6, 7], [4, 5]]
+    both = rank_grid(plan_of(dp=(4, 2), pp=(2, 2)), 4)
+    assert zero_groups(both, ("dp",), 2, chains=2).shards.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]  # a domain each
+    assert zero_groups(both, ("dp",), 4, chains=2).replicas.tolist() == [[0, 4, 2, 6], [1, 5, 3, 7]]
     alone = rank_grid(plan_of(dp=(2, 2)), 8)
     assert alone.groups(("dp",), chains=2).tolist() == [[0, 1]]
 
