@@ -76,6 +76,7 @@ class BestPlans(PricedPlans):
     fix: Mapping[str, Sequence[int | str]] = field(default_factory=dict)  # values of the choices that the caller fixed
     limit: Limitation = field(default_factory=dict)  # bounds of the choices that the caller limited
     answer: Mapping[str, dict[str, Any]] = field(default_factory=dict)  # to choose from, by name; empty of a list
+    as_launched: bool = False  # whether these are the best of the plans that are placed as launched, not of all
     faster_placement: Mapping[str, Any] | None = None  # a faster plan within the resolution, placed as none is launched
     times: float = 0.0  # the least memory that a plan needs over what a GPU has, where none fits
 
@@ -238,9 +239,9 @@ class BestPlans(PricedPlans):
         else:
             shown = {f"the {name} plan": plan for name, plan in roles_of(self.answer).items()}
             parts = ["\n".join(said), three_plans_text(self.answer, device, assumed)]
-            fastest = "the fastest placed as launched" if self.faster_placement else "the first of --top"
+            fastest = "the fastest placed as launched" if self.as_launched else "the first of --top"
             tie = tie_text(self.priced, fastest)
-            chosen = selection_text(assumed.resolution, self.counts.candidates, self.faster_placement is not None)
+            chosen = selection_text(assumed.resolution, self.counts.candidates, self.as_launched)
         first = next(iter(shown))
         notes = (
             chosen,
@@ -439,14 +440,16 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
             or (other_placement(plan["plan"]) and not found.framework.unlimited)
             for plan in found_by_role.values()
         )
-        if by_hand and len(roles) == len(ROLES):
+        if by_hand:
             found_by_role, plans = _as_launched(spaces, most, job, roles, plans) or (found_by_role, plans)
-    faster = None if plans is answer.plans or plans[0] == answer.plans[0] else answer.plans[0]
+    as_launched = plans is not answer.plans
+    faster = answer.plans[0] if as_launched and plans[0]["plan"] != answer.plans[0]["plan"] else None
     why, times = ("", 0.0) if plans else why_nothing_fits(spaces, widest, fixed, limits, watch)
     other, compared = None, []
     if times <= MOST_TIMES:
         with working("comparing with other frameworks", watch):
-            other, compared = beyond(found, asked, plans[0] if plans else None, as_launched=faster is not None)
+            compared_as_launched = as_launched or (bool(found_by_role) and not by_hand)
+            other, compared = beyond(found, asked, plans[0] if plans else None, compared_as_launched)
     if why and other:
         why = f"{why}\n{beyond_text(found, other, compared)}"
     return BestPlans(
@@ -464,6 +467,7 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
         fixed,
         limits,
         found_by_role if len(roles) == len(ROLES) else {},
+        as_launched,
         faster,
         times,
     )

@@ -93,6 +93,24 @@ def test_an_answer_fills_its_nodes_where_measurements_do_not_tell():
     assert "It takes 7 GPUs of each fast domain of 8, 6 of the last: of the 3 whole nodes of 8 that it needs" in said
 
 
+def test_jobs_that_are_ranked_have_the_plans_of_each_alone():
+    """The table had the plan of the fewest seconds, on 7 + 7 + 6 GPUs."""
+    several = dsx.several_jobs(JOB, [16, 20], fix=FIX)
+    (of_20,) = (plan for plan in several.priced if plan["plan"]["num_gpus"] == 20)
+    assert of_20["plan"] == dsx.best(JOB, fix=FIX).plan
+
+
+def test_no_placement_is_faster_than_itself():
+    """The leanest alone was placed by hand; the fastest was named beside itself, as 0.0 % faster."""
+    job, fix = dsx.Job("llama-3-8b", "h100-nvs8", 16, 64), {"pp": [2, 4, 8], "offload": "none", "cp": 1}
+    found = dsx.best(job, framework="deepspeed", fix=fix)
+    assert found.as_launched and found.faster_placement is None
+    assert found.step_time_s == dsx.best(job, 1, framework="deepspeed", fix=fix).step_time_s
+    assert "Another placement" not in str(found)
+    assert "Of the plans placed as launched" in " ".join(str(found).split())
+    assert not any(other_placement(plan) for plan in (found.fastest, found.simplest, found.leanest))
+
+
 def test_a_plan_that_fills_nodes_in_part_says_so():
     text = "of each fast domain of 8, 6 of the last: of the 3 whole nodes of 8 that it needs, 4 GPUs stay free"
     evaluated = dsx.evaluate(JOB, "dp=20 zero_stage=2 nvs.dp=7")
