@@ -27,6 +27,7 @@ from dsx.cost.choices import StepChoices, pick
 from dsx.cost.collectives import collective
 from dsx.cost.contention import crosses
 from dsx.cost.effects import of_step
+from dsx.cost.gather_queue import Collectives, outlasting
 from dsx.cost.groups import Group, group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.shapes import PerGroup, PerPlan
@@ -34,6 +35,7 @@ from dsx.cost.stages import Stage
 from dsx.graph.nodes import BACKWARD, FORWARD
 from dsx.graph.step import MICROBATCH, OF_REPLICAS, OF_TIED, StepCollective, accompanying, divides, in_every_pass
 from dsx.hardware.cluster import Cluster
+from dsx.records import Array, Bool
 from dsx.space.codes import Searched
 from dsx.space.schedules import SCHEDULES
 
@@ -49,6 +51,9 @@ class ReducedLayer(NamedTuple):
     stalls_s: tuple[PerPlan, PerPlan] | None  # of forward and backward for transfers to the host; None if none offloads
     # Seconds of forward and backward in which the layer uses an oversubscribed tier; None if no tier can be.
     contended_s: tuple[PerPlan, PerPlan] | None
+    # The share of body layers that end a chunk, and plans that compute gradients of weights apart; None if none do.
+    chunk_ends: PerPlan
+    apart: Bool[Array, "*#plans"] | None
 
 
 class LayerReduction(NamedTuple):
@@ -95,17 +100,25 @@ def layer_reduction(
             for whole, stall in ((gather, forward_stall), (back, backward_stall), (last, backward_stall))
         )
     beside = xp.minimum(left_back, backward)
-    exposed_back = left_back - of_back * beside
+    hidden_gather, hidden_back, outlasts = xp.minimum(left_gather, forward), beside, left_back - beside
+    if (queues := _gathers_again(choices, searched)) is not None:
+        rooms = (forward, backward) if stalls is None else (forward + stalls[0], backward + stalls[1])
+        moved = Collectives(gather, back - gather)
+        late = outlasting(moved, *rooms, layer.costs.weight_gradient_s, layer.chunk_ends, layer.apart)
+        hidden_gather = xp.where(queues, left_gather - late.forward_s, hidden_gather)
+        hidden_back = xp.where(queues, left_back - late.backward_s, hidden_back)
+        outlasts = xp.where(queues, late.weights_s, outlasts)
+    exposed_back = left_back - of_back * hidden_back
     exposed_last = exposed_back
     if layer.replicas:
         more_s = left_last - left_back
         exposed_last = exposed_back + more_s - once * xp.minimum(more_s, backward - beside)
-    exposed = left_gather - of_gather * xp.minimum(left_gather, forward), exposed_back, exposed_last
+    exposed = left_gather - of_gather * hidden_gather, exposed_back, exposed_last
     could_hide_s = None
     if more is not None:
         never = 1.0 - once
         could_hide_s = gathers * (exposed[0] - never * left_gather) + reduces * (exposed_last - never * left_last)
-    return LayerReduction(gather, back, last, exposed, of_back * (left_back - beside), could_hide_s)
+    return LayerReduction(gather, back, last, exposed, of_back * outlasts, could_hide_s)
 
 
 def _overlap(direction: int, choices: StepChoices, searched: Searched, assumptions: Assumptions) -> PerPlan:
@@ -163,6 +176,14 @@ def _once(direction: int, choices: StepChoices, searched: Searched) -> PerPlan:
     one = xp.ones_like(choices.pp)
     of_stage = {stage: (0.0 if in_every_pass(stage, direction) else 1.0) * one for stage in searched.zero_stage}
     return pick(searched.zero_stage, choices.zero_stage, of_stage)
+
+
+def _gathers_again(choices: StepChoices, searched: Searched) -> Bool[Array, "*#plans"] | None:
+    """Return which pipelines gather weights in every backward too; None if none do."""
+    stages = [stage for stage in searched.zero_stage if divides(stage, "weight")]
+    if not stages:
+        return None
+    return (choices.pp > 1.0) & functools.reduce(xp.maximum, [choices.zero_stage == stage for stage in stages])
 
 
 def in_passes(choices: StepChoices, searched: Searched) -> tuple[PerPlan, PerPlan] | None:

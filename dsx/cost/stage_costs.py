@@ -212,9 +212,12 @@ class StageCosts:
     def _reduced(self) -> list[ReducedLayer]:
         none = [None] * len(self.kinds)
         stalls = none if self.stalls_s is None else [*zip(*self.stalls_s, strict=True)]
-        by_kind = zip(
-            self.kinds, self._held_bytes, *self.shards, self.backward_s, stalls, self.contended_s or none, strict=True
-        )
+        share = kept_layers(self.choices, self.stack, self.searched).share
+        ends = [xp.zeros_like(share) if kind in self.stack.embedding_and_head else share for kind in range(len(none))]
+        apart = always_split(self.choices, self.searched)
+        splits = [None if kind in self.stack.last else apart for kind in range(len(none))]
+        of_passes = self.backward_s, stalls, self.contended_s or none
+        by_kind = zip(self.kinds, self._held_bytes, *self.shards, *of_passes, ends, splits, strict=True)
         return [ReducedLayer(*values) for values in by_kind]
 
     @cached_property

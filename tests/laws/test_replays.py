@@ -8,7 +8,7 @@ import logging
 from functools import partial
 
 import pytest
-from replays import OVERLAPS, OVERLAPS_OF, drawn_pipeline, drawn_uneven, replayed
+from replays import MODELS, OVERLAPS, OVERLAPS_OF, drawn_pipeline, drawn_uneven, replayed
 
 import dsx
 from dsx.traces.folder import open_folder, traces
@@ -200,6 +200,27 @@ def test_few_microbatches_under_zb_h2_take_as_long_as_one_through_all_stages(mic
     dsx.trace.write(job, plan, out=tmp_path / "trace", durations=False)
     step = dsx.trace.replay(tmp_path / "trace", cluster=job.cluster, assumptions=job.assumptions)
     assert step.step_time_s == pytest.approx(dsx.evaluate(job, plan).step_time_s, rel=0.10)
+
+
+@pytest.mark.parametrize(
+    ("plan", "bandwidth"),
+    [
+        pytest.param("pp=2 dp=4 vpp=4", 140, marks=pytest.mark.slow),
+        ("pp=4 dp=2 schedule=zb-h1", 90),
+        ("pp=2 dp=2 vpp=2 schedule=zb-v", 140),
+        pytest.param("pp=4 dp=2", 140, marks=pytest.mark.slow),
+        pytest.param("pp=2 dp=2 vpp=2 schedule=zb-v", 60, marks=pytest.mark.slow),
+    ],
+)
+def test_gathers_that_wait_for_scatters_are_priced(plan, bandwidth, tmp_path):
+    """Under ZeRO 3 no pass that follows a scatter hides the next gather as well as a whole microbatch would."""
+    changes = ["assumptions.fsdp_overlap=1", f"cluster.network.nvs.bandwidth={bandwidth} GB/s"]
+    changes += [*MODELS["gpt3-5b"], "assumptions.dispatch_latency=0 s"]
+    gpus = 4 if "dp=2 vpp" in plan else 8
+    job = dsx.Job("gpt3-5b", "h100-nvs8", gpus, 8 * (4 if "dp=4" in plan else 2), 2048, set=changes)
+    dsx.trace.write(job, f"{plan} zero_stage=3", out=tmp_path / "trace", durations=False)
+    step = dsx.trace.replay(tmp_path / "trace", cluster=job.cluster, assumptions=job.assumptions)
+    assert step.step_time_s == pytest.approx(dsx.evaluate(job, f"{plan} zero_stage=3").step_time_s, rel=0.05)
 
 
 @pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "dualpipe"])
