@@ -30,7 +30,7 @@ from dsx.space.conditions import for_plan
 from dsx.space.plan import Plan
 from dsx.space.plan_rules import DOMAIN_NOT_FILLED
 from dsx.space.strategy_rules import HOST_MEMORY, MEMORY
-from dsx.spec.cluster import DeviceSpec
+from dsx.spec.cluster import ClusterSpec
 from dsx.spec.locate import shown
 
 if TYPE_CHECKING:
@@ -121,21 +121,21 @@ def launch(
             raise InputError("hardware: a job has its cluster; only a row of a result set is chosen by it")
         cut: Any = {"strategy": strategy, "partition": partition, "framework": known.limits}
         found = evaluate(checked(job), plan, **cut, **choices)  # pyright: ignore[reportArgumentType]
-        problem, priced, device = found.problem, found.priced, job.cluster.device
+        problem, priced, cluster = found.problem, found.priced, job.cluster
     elif isinstance(job, str | os.PathLike):
         if strategy is not None or partition is not None or choices:
             raise InputError("a row of a result set has its strategy, its cut and its choices: leave them out")
         if plan is None:
             raise InputError("plan: a row of a result set is wanted: its candidate id, or a row as dsx.load gives it")
         row = row_of(file_path("job", job), plan, hardware)
-        problem, device = row.problem, row.inputs.cluster.device
+        problem, cluster = row.problem, row.inputs.cluster
         priced = price_plan(problem, row.plan)
     else:
         raise wrong("job", job, "a Job or the folder of a result set is wanted")
     if unrunnable := [one for one in priced.broken if one.reason not in {MEMORY, HOST_MEMORY, DOMAIN_NOT_FILLED}]:
         parts = "\n".join(f"  {one.reason.name}: {one.detail}" for one in unrunnable)
         raise InputError(f"no framework runs the plan:\n{parts}")
-    request = _request(problem, priced.plan, device)
+    request = _request(problem, priced.plan, cluster)
     written = launch_files(known, request, _head(problem, priced))
     if folder is not None:
         _write(folder, written.files)
@@ -152,14 +152,15 @@ def launch(
     )
 
 
-def _request(problem: "Problem", plan: Plan, device: DeviceSpec) -> Request:
+def _request(problem: "Problem", plan: Plan, cluster: ClusterSpec) -> Request:
     (model,) = problem.models  # a plan that is priced alone has one strategy
     assumptions = for_plan(problem.assumptions_spec, plan.codes)
     return Request(
-        run=run_of(plan, model, assumptions, device),
+        run=run_of(plan, model, assumptions, cluster.device),
         shape=architecture_of(problem.model, assumptions),
         title=_title(problem, plan),
         domain=problem.nvs_size,
+        host=None if "gpus" in cluster.node.assumed else cluster.node.gpus,
     )
 
 

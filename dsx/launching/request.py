@@ -33,6 +33,7 @@ class Request:
     shape: Architecture
     title: str  # the model, the GPUs and the plan, in a line
     domain: int  # GPUs of a fast domain
+    host: int | None = None  # GPUs of a host; None if the cluster does not state them
 
 
 @dataclass(frozen=True, slots=True)

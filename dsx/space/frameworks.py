@@ -7,7 +7,7 @@ from dsx.errors import InputError, SpecError, did_you_mean
 from dsx.graph.library import check_strategy
 from dsx.space.choices import BY_NAME, KEY_COLUMNS, NAMED, PLACEMENT_COLUMNS, PLAN_COLUMNS
 from dsx.space.recompute_values import JOINED, REGION_NAMES, VALUES
-from dsx.spec.conditions import Comparison
+from dsx.spec.conditions import WITHOUT, Comparison
 from dsx.spec.framework import FrameworkColumns, FrameworkSpec, load_framework
 from dsx.spec.load import Given
 
@@ -31,12 +31,15 @@ def read_framework(given: Given, near: Path | None = None) -> FrameworkSpec:
     framework = load_framework(given, _COLUMNS, near)
     file = Path(given) if isinstance(given, str | Path) else near
     faults: list[str] = []
-    for path, part in [((), framework), *((("runs", number), box) for number, box in enumerate(framework.runs))]:
-        for name in part.strategy or ():
-            try:
-                check_strategy(name, file, f"{framework.place(*path, 'strategy')}: strategy")
-            except InputError as error:
-                faults.append(str(error))
+    boxes = [((), framework), *((("runs", number), box) for number, box in enumerate(framework.runs))]
+    named = [(name, (*path, "strategy")) for path, part in boxes for name in part.strategy or ()]
+    for name, path in [*named, *((name, ("tp_parts",)) for name in framework.tp_parts)]:
+        try:
+            check_strategy(name, file, f"{framework.place(*path)}: {path[-1]}")
+        except InputError as error:
+            faults.append(str(error))
+    generations = [(("on_generation", name), own) for name, own in framework.on_generation.items()]
+    for path, part in [*boxes, *generations]:
         for column, values in part.fix.items():
             faults += _faults_of(column, values, framework.place(*path, "fix", column), "fix")
     for column, values in framework.with_tied_head.items():
@@ -63,6 +66,8 @@ def _faults_of(column: str, values: Sequence[int | str], place: str, section: st
 
 def _fault_of_need(one: Comparison, place: str) -> str:
     """Return what is wrong with a comparison: boxes compare numbers of the shard key, or of the other choices."""
+    if one.relation == WITHOUT:
+        return f"{place}: needs: {one}: a framework compares numbers, as in 'pp <= 8' or 'zero_replicas < dp'"
     (bound,) = one.with_what[:1]
     columns = [one.column] if bound.isdecimal() else [one.column, bound]
     for name in columns:

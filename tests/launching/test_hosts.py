@@ -30,6 +30,21 @@ def started(tmp_path):
     return run
 
 
+# A cluster that does not say how many GPUs a host has.
+LARGE = {
+    "name": "large",
+    "device": {
+        "name": "own",
+        "vector_flops": "60 TFLOP/s",
+        "matrix_flops": "900 TFLOP/s",
+        "hbm_bandwidth": "3 TB/s",
+        "hbm_capacity": "80 GB",
+    },
+    "network": {
+        "nvs": {"bandwidth": "400 GB/s", "latency": "2 us", "size": 64},
+        "net": {"bandwidth": "50 GB/s", "latency": "5 us"},
+    },
+}
 NEEDED = {"MEGATRON_LM": ".", "TORCHTITAN": "titan", "PROGRAM": "train.py"}
 
 
@@ -46,7 +61,7 @@ def test_hosts_start_all_gpus(tmp_path, started, num_gpus, nodes, each):
     status, words, said = started(found, MEGATRON_LM=".")
     assert (status, words[:4]) == (0, ["--nnodes", str(nodes), "--nproc-per-node", str(each)]), said
     head = found.files["launch.sh"].partition("set -euo")[0]
-    assert (f"{each} on each of {nodes - 1} and 4 on the last" in head) == (num_gpus in (12, 20))
+    assert ("A host runs 8 processes, the last one 4." in head) == (num_gpus in (12, 20))
     assert ("NODE_RANK=0" in found.needs) == (nodes > 1)
     last = started(found, MEGATRON_LM=".", NODE_RANK=str(nodes - 1))[1]
     assert int(last[3]) == num_gpus - each * (nodes - 1)
@@ -62,9 +77,33 @@ def test_hosts_start_what_the_plan_uses_of_a_domain(tmp_path, started):
 def test_hosts_that_do_not_divide_the_gpus_are_refused(tmp_path, started):
     found = launched(tmp_path, 16)
     assert started(found, MEGATRON_LM=".", GPUS_PER_NODE="5")[0] == 2
-    large = launched(tmp_path, cluster="gb200-nvl72")
+    large = launched(tmp_path, cluster=LARGE)
     assert "GPUs of one host" in started(large, MEGATRON_LM=".")[2]
+    assert started(large, MEGATRON_LM=".", GPUS_PER_NODE="5")[0] == 2
     assert {"GPUS_PER_NODE=4", "NODE_RANK=0"} <= {*large.needs}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "plan", "processes"),
+    [
+        ("gb200-nvl72", "dp=76 nvs.dp=72", [4] * 19),
+        ("gb200-nvl72", "dp=75 nvs.dp=72", [4] * 18 + [3]),
+        ("gb200-nvl72", "dp=100 nvs.dp=50", [*[4] * 12, 2] * 2),
+        ("gb200-nvl72", "dp=10", [4, 4, 2]),
+        ("gb200-nvl72", "dp=3", [3]),
+        ("v100-32-nvs16", "dp=40 nvs.dp=16", [16, 16, 8]),
+        ("a100-nvs4", "dp=20 nvs.dp=4", [8, 8, 4]),
+        ("a100-nvs4", "dp=9 nvs.dp=3", [3, 3, 3]),
+    ],
+)
+def test_hosts_are_those_of_the_cluster(tmp_path, started, cluster, plan, processes):
+    num_gpus = sum(processes)
+    job = dsx.Job(SPEC, cluster, num_gpus=num_gpus, global_batch_size=8 * num_gpus)
+    found = dsx.launch(job, f"{plan} zero_stage=2 offload=none", strategy="1d", out=tmp_path / "out")
+    assert ("NODE_RANK=0" in found.needs) == (len(processes) > 1)
+    for rank, own in enumerate(processes):
+        status, words, said = started(found, MEGATRON_LM=".", NODE_RANK=str(rank))
+        assert (status, words[:4]) == (0, ["--nnodes", str(len(processes)), "--nproc-per-node", str(own)]), said
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

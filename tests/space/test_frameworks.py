@@ -47,6 +47,12 @@ def test_packaged_frameworks_can_be_read(name):
         ({"needs": ["zero_replica < dp"]}, "needs: zero_replica < dp: 'zero_replica' is no column of numbers; did you"),
         ({"needs": ["recompute != full"]}, "needs: recompute != full: 'recompute' is no column of numbers"),
         ({"needs": ["cp < dp"]}, "needs: cp < dp: of these columns only one belongs to the shard key (strategy, tp,"),
+        ({"needs": ["cp without tp"]}, "needs: cp without tp: a framework compares numbers, as in 'pp <= 8'"),
+        ({"tp_parts": ["1d", "sumna"]}, "tp_parts: unknown strategy 'sumna'; did you mean 'summa'?"),
+        (
+            {"on_generation": {"volta": {"without": "a kernel", "source": "a test", "fix": {"zero_stage": 4}}}},
+            "fix: zero_stage = 4 must be one of 0, 1, 2, 3",
+        ),
         ({"needs": ["cp > 1 or dp > 1 or pp > 1"] * 4}, "1 boxes with 81 ways to meet needs are more than 32"),
         ({"fix": {"pp": 1}, "runs": [{"fix": {"pp": 2}}]}, "fix states 'pp' for all boxes, and one of them states it"),
     ],
