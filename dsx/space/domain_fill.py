@@ -82,9 +82,11 @@ def _laid(ranks: Runs, groups: Any, unit: Any, xp: Any) -> tuple[Any, Any]:
     folded = xp.where(runs == 1, 0, copies - 1)  # whether runs of two copies alternate
     in_period = members * (1 + folded)
 
-    def held(length: Any) -> Any:
-        """Return how many members so many ranks at an end of a group have."""
-        return xp.maximum(length // apart * in_period + xp.minimum(length % apart // stride, members), one)
+    def held(length: Any, further: Any) -> Any:
+        """Return how many members so many ranks at an end of a group have, where the other copy is `further` on."""
+        rest = length % apart
+        others = folded * xp.clip((rest - further) // stride, 0, members)
+        return xp.maximum(length // apart * in_period + xp.minimum(rest // stride, members) + others, one)
 
     step = xp.gcd(span, unit)  # runs begin at multiples of it in a unit
     latest = unit - step + xp.minimum(stride, step) - 1
@@ -97,7 +99,8 @@ def _laid(ranks: Runs, groups: Any, unit: Any, xp: Any) -> tuple[Any, Any]:
     for number in range(_COUNTED):
         begin, length = number * span % unit, extent - 2 * number * span * folded
         over = (xp.minimum(begin + stride, unit) - 1 + length - stride) // unit + 1
-        ends = xp.minimum(held(unit - begin), held((begin + length - 1) % unit + 1))
+        further = apart - (2 * number + 1) * span
+        ends = xp.minimum(held(unit - begin, further), held((begin + length - 1) % unit + 1, further))
         inside = xp.where(over > 2, xp.minimum(ends, between), ends)
         there = groups > number
         most_crossed = xp.where(there, xp.maximum(most_crossed, over), most_crossed)

@@ -211,6 +211,14 @@ def test_a_domain_that_cuts_groups_of_cp(dp, dp_nvs, pp, replicas, shard, among)
     assert [(float(each.size), float(each.domains), float(each.share)) for each in found] == [shard, among]
 
 
+def test_two_chains_of_replicas_that_stages_come_between():
+    """Domains of eight, four stages of three replicas: 0 3 4 7 and 8 11, or 1 2 5 6 and 9 10."""
+    degrees = {"tp": 1, "tp2": 1, "cp": 1, "pp": 4, "dp": 3}
+    columns = columns_of(degrees, {"tp": 1, "tp2": 1, "cp": 1, "pp": 4, "dp": 2})
+    found, _ = of_cp_and_dp(columns, 8, 1, chains=2)
+    assert (found.size, found.domains, found.share) == (6, 2, 2)
+
+
 @pytest.mark.parametrize(("tp", "dp", "size"), [(1, 20, 72), (1, 8, 18), (4, 8, 72)])
 def test_a_group_of_all_replicas_lies_the_same_in_any_search(tp, dp, size):
     """Whether the search has replicas of shards too, so that ranks are counted, or not."""

@@ -122,6 +122,7 @@ def test_weights_are_reduced_over_ranks_that_lie_together(gpus, plan, tmp_path):
     [
         (24, "tp=2 dp=6 pp=2 schedule=dualpipe zero_replicas=3"),
         (30, "dp=10 pp=3 zero_replicas=5 order=tp-cp-ep-pp-dp"),
+        pytest.param(12, "dp=3 pp=4 schedule=dualpipe order=tp-cp-ep-pp-dp", marks=pytest.mark.slow),
         pytest.param(20, "dp=5 pp=4 schedule=dualpipe", marks=pytest.mark.slow),
         pytest.param(14, "dp=7 pp=2 schedule=dualpipe zero_replicas=7", marks=pytest.mark.slow),
         pytest.param(14, "dp=7 pp=2 schedule=dualpipe nvs.dp=7", marks=pytest.mark.slow),
