@@ -7,6 +7,7 @@ from dsx.cost.offload import of_node, usable_host_bytes
 from dsx.display.job_text import step_text
 from dsx.pricing.evaluate import priced_plans
 from dsx.pricing.problem import Problem
+from dsx.printable import printable
 from dsx.progress import Watch, progress
 from dsx.search.blockers import Blocker, blockers
 from dsx.search.search_spaces import SearchSpaces
@@ -60,9 +61,11 @@ def _why_no_candidate(
     gpus = counted(num_gpus[0], "GPU") if len(num_gpus) == 1 else f"{' or '.join(map(str, num_gpus))} GPUs"
     job = f"{gpus} and global_batch_size={' or '.join(map(str, batches))}"
     if not found:
+        frame = problem.framework
+        run = "" if frame is None or frame.unlimited else f", as {printable(frame.name)} runs them,"
         return (
-            f"no candidate: the rules of {' and '.join(problem.strategies)} leave no combination of degrees for {job} "
-            f"({_pipelines_text(problem)}, dp must divide the batch)"
+            f"no candidate: the rules of {' and '.join(problem.strategies)}{run} leave no combination of degrees for "
+            f"{job} ({_pipelines_text(problem)}, dp must divide the batch)"
         )
     together = "" if len(found) == 1 else "; change any of these" if found[0].alone else "; change all of these"
     lines = [f"{_place(blocker, problem, sweep)}: {_as_text(blocker)}" for blocker in found]

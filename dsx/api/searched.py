@@ -17,6 +17,7 @@ from dsx.pricing.problem import Problem, make_problem, priceable_model
 from dsx.printable import printable
 from dsx.search.space import Space
 from dsx.space.boxes import Selection, broken, compatible, plans_of
+from dsx.space.choices import NAMED
 from dsx.space.frameworks import read_framework
 from dsx.space.plan import Plan
 from dsx.spec.assumptions import Optimizer
@@ -211,9 +212,14 @@ def _running(found: Searched, fix: Selection, experts: bool) -> list[str]:
 
 def _runs_text(column: str, boxes: Sequence[BoxSpec], wanted: str) -> str:
     """Return which values of a column boxes have, of many those nearest to the `wanted` one."""
-    values = list(dict.fromkeys(str(value) for box in boxes for value in box.fix.get(column, ())))
-    bounds = list(dict.fromkeys(str(bound) for box in boxes for bound in box.limit.get(column, ())))
-    if len(values) > _LISTED:
+    has = [value for box in boxes for value in box.fix.get(column, ()) if compatible(box, {column: [value]})]
+    values = list(dict.fromkeys(map(str, has)))
+    limited = [box.limit.get(column, ()) for box in boxes if column not in box.fix]
+    bounds = list(dict.fromkeys(str(bound) for bounds in limited for bound in bounds))
+    if len(values) > _LISTED and column not in NAMED:
+        near = sorted(map(int, values), key=lambda value: abs(value - int(wanted)))
+        values = [*map(str, sorted(near[:_FEW])), f"and {len(values) - _FEW} more"]
+    elif len(values) > _LISTED:
         near = dict.fromkeys([*nearest_names(wanted, values, cutoff=0.0, most=_FEW), *sorted(values, key=len)])
         values = [*[*near][:_FEW], f"and {len(values) - _FEW} more: docs/choices.md has the values of {column}"]
     return f"{column} {', '.join([*values, *bounds])}"

@@ -131,7 +131,8 @@ class Problem:
         """Return the problem with the plans of a framework, without searched values that it never runs."""
         regions = {name for layers in self.kinds for layer in layers for name in layer.region_names}
         tied = any(weight.tied for model in self.models for layer in model.last for weight in layer.weights)
-        framework = of_regions(framework.of_sequence(self.sequence_length).of_head(tied), regions)
+        framework = framework.on(self.likeness.generation).of_sequence(self.sequence_length).of_head(tied)
+        framework = of_regions(framework, regions)
         searched = run_by(framework, self.strategies, has_experts(self.model.dimensions), self.workload.searched)
         return replace(self, framework=framework, workload=replace(self.workload, searched=searched))
 

@@ -63,12 +63,15 @@ class _Search:
         limit = {one.column: one.values for one in settings if one.section == "limit"}
         values = {one.column: one.values for one in settings if one.section != "limit"}
         varied = {*free, *limit}
-        # Every other column has its default, which restricts no other column.
-        choices = {
-            name: BY_NAME[name].main if name in varied else (BY_NAME[name].default,) for name in SEARCHED_COLUMNS
-        }
+        choices = {name: BY_NAME[name].main if name in varied else self._usual(name) for name in SEARCHED_COLUMNS}
         choices |= {name: values[name] for name in SEARCHED_COLUMNS if name in values}
         return Space(self.problem.searching(choices), self.num_gpus, self.global_batch_size, fix, limit)
+
+    def _usual(self, name: str) -> tuple[int | str, ...]:
+        """Return the default of a column, which restricts no other column, or what the framework runs in its place."""
+        choice, run = BY_NAME[name], getattr(self.problem.workload.searched, name)
+        lacks = run and choice.default_code not in run and name not in self.problem.assumptions_spec.fixed
+        return tuple(map(choice.name_of, run)) if lacks else (choice.default,)
 
 
 def blockers(

@@ -71,13 +71,14 @@ def make_studies(
     integers = [path for path in values if field(path).integer]
     shapes = np.stack([values[path] for path in integers]) if integers else np.zeros((1, len(what_if.points)), int)
     found: list[Study] = []
-    spaces: dict[object, list[Space]] = {}  # by the properties of the hardware that they depend on
+    spaces: dict[object, list[Space]] = {}  # by the properties of hardware and framework that they depend on
     for code, problem in enumerate(problems):
         for integer in dict.fromkeys(map(tuple, shapes.T.tolist())):
             here = np.flatnonzero((shapes.T == integer).all(axis=1))
             changed = at_points(problem, {path: column[here] for path, column in values.items()})
             network = changed.cluster.network
-            shape = (network.nvs.size, tuple((tier.name, tier.size) for tier in network.middle), network.tiers[-1].size)
+            tiers = tuple((tier.name, tier.size) for tier in network.middle)
+            shape = (network.nvs.size, tiers, network.tiers[-1].size, problem.boxes)
             if shape not in spaces:
                 (space,) = of_used_keys(changed, [Space(changed, num_gpus, global_batch_size, fix, limit)])
                 spaces[shape] = space.split(_KEYS)

@@ -301,3 +301,23 @@ def test_a_search_of_a_model_whose_head_no_axis_divides(job):
     assert found.step_time_s == pytest.approx(dsx.evaluate(found.job, found.plan).step_time_s, rel=1e-9)
     lost = found.launch().lost
     assert "layers of the kind label-head: Megatron-LM's GPT model has none" in lost
+
+
+def test_what_leaves_no_plan_of_a_framework_that_lacks_the_defaults_is_named():
+    """No setting was named under TorchTitan, which has no ZeRO stage 1, whatever was fixed."""
+    job = dsx.Job(MODEL, "h100-nvs8", num_gpus=16, global_batch_size=32)
+    for fix, said in (
+        ("microbatch_size=64", "microbatch_size = 64: microbatch_size divides the sequences of a replica"),
+        ("dp=16 cp=1 zero_replicas=16", "zero_replicas = 16: zero_replicas divides dp"),
+    ):
+        assert said in dsx.best(job, fix=fix, framework="torchtitan").infeasible
+    tied = MODEL | {"dimensions": MODEL["dimensions"] | {"v": 1024}}
+    tied |= {"layers": [{"kind": "embedding"}, *MODEL["layers"], {"kind": "head", "options": ["tied"]}]}
+    found = dsx.best(job.replace(model=tied, num_gpus=10, global_batch_size=16), framework="torchtitan")
+    assert "and 2d-no-sp, as torchtitan runs them, leave no combination of degrees" in found.infeasible
+
+
+def test_values_that_a_framework_runs_are_the_nearest_ones():
+    job = dsx.Job(MODEL, "h100-nvs8", num_gpus=16, global_batch_size=32, sequence_length=1000)
+    with pytest.raises(SpecError, match=r"does not run cp=16 \(it runs cp 5, 10, 20, 25, and 8 more\)"):
+        dsx.best(job, fix="cp=16", framework="torchtitan")

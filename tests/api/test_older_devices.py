@@ -55,6 +55,26 @@ def test_a_search_says_and_keeps_what_the_device_lacks(job):
     assert "without Transformer Engine" not in newer and "--transformer-impl" not in newer
 
 
+def test_plans_that_need_what_the_device_lacks_are_not_run(job):
+    """A plan that a launch refuses was said to be run, and the plans it is compared with had offload."""
+    offload = "dp=16 zero_stage=1 offload=optimizer"
+    evaluated, explained = dsx.evaluate(job, offload), dsx.why(job, offload, framework="megatron")
+    assert evaluated.not_run == {"offload": "optimizer"}
+    assert "megatron does not run this plan, for offload=optimizer." in " ".join(str(explained).split())
+    assert explained.fastest["plan"]["offload"] == "none"
+    assert dsx.evaluate(job.replace(cluster=NEWER), offload).not_run == {}
+
+
+def test_a_sweep_over_generations_has_what_runs_on_each():
+    """The plans of the first cluster were those of all."""
+    fix = {"recompute": "none", "pp": 1, "zero_replicas": 1, "microbatch_size": 1, "offload": ["none", "optimizer"]}
+    sweep = {"model": MODEL, "num_gpus": 4, "global_batch_size": 8, "fix": fix | {"zero_stage": 1}, "keep": "all"}
+    for clusters in ([NEWER, OLDER], [OLDER, NEWER]):
+        frame = dsx.sweep(sweep | {"cluster": clusters}).frame
+        found = {name: (rows["offload"].nunique(), rows["cp"].max()) for name, rows in frame.groupby("cluster")}
+        assert found == {NEWER: (2, 4), OLDER: (1, 1)}
+
+
 def test_a_launch_file_says_which_kernels_run(job):
     def head(cluster):
         text = dsx.launch(job.replace(cluster=cluster), "dp=16 zero_stage=1").files["launch.sh"]
