@@ -19,10 +19,9 @@ from dsx.pricing.problem import layers_hash
 from dsx.progress import Watch, progress
 from dsx.space.choices import BY_NAME, PLAN_COLUMNS
 from dsx.space.domain_fill import rank_order_shares
-from dsx.space.expert_nesting import expert_share
 from dsx.space.layer_layout import Chain
 from dsx.space.ranks import rank_grid
-from dsx.space.tiers import ORDERS, axes_in, replicas_spanned, units
+from dsx.space.tiers import ORDERS, axes_in, expert_share, replicas_spanned, units
 from dsx.spec.assumed_names import ELEMENT_BYTES
 from dsx.spec.cluster import load_cluster
 from dsx.spec.load import Given
@@ -113,4 +112,4 @@ def _columns(values: Mapping[str, int], domain: int, expert_axes: Sequence[str])
     shares = rank_order_shares({axis: columns[axis] for axis in axes}, domain, num_gpus)
     columns |= {f"{axis}_nvs": int(share) for axis, share in shares.items()}
     columns |= {"num_microbatches": 1, "zero_stage": 0, "num_gpus": num_gpus}
-    return columns | {"ep_nvs": int(expert_share(columns, expert_axes))}
+    return columns | {"ep_nvs": int(expert_share(columns, expert_axes, domain))}

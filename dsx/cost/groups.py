@@ -38,13 +38,6 @@ class Group(NamedTuple):
             tuple(left.times(right) for left, right in zip(self.outer, other.outer, strict=True)),
         )
 
-    def whole(self) -> "Group":
-        """Return the group with counts rounded to integers of at least 1, after a product with fractions of ranks."""
-        one = xp.ones_like(self.size)
-        size, domains, share = (xp.maximum(xp.round(count), one) for count in (self.size, self.domains, self.share))
-        outer = tuple(group.whole() for group in self.outer)
-        return self._replace(size=size, domains=domains, share=share, outer=outer)
-
 
 def group(size: PerPlan, share: PerPlan, *outer: PerPlan) -> Group:
     """Return the group of `size` GPUs, at most `share` of them in each fast domain; floats that broadcast.
@@ -53,10 +46,8 @@ def group(size: PerPlan, share: PerPlan, *outer: PerPlan) -> Group:
     domain has what is left where a share does not divide the size; the group has the NICs of so many GPUs.
     """
     one = xp.ones_like(size)
-    # An ep group may have a fraction of a GPU in a replica; then its domains are a fraction too.
-    whole = (size == xp.round(size)) & (share == xp.round(share))
-    domains = xp.where(whole, xp.ceil(size / share), size / share)
-    share = xp.where(whole, size - (domains - one) * share, share)
+    domains = xp.ceil(size / share)
+    share = size - (domains - one) * share
     return Group(
         size,
         domains,

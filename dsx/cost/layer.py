@@ -112,6 +112,7 @@ class LayerCosts:
     weight_bytes: PerGroup
     group_size: PerGroup
     group_share: PerGroup  # members in one fast domain
+    group_ep: PerGroup  # ranks in a row of which each holds other parameters: ep for experts, else 1
     group_outer: tuple[PerGroup, ...] = ()  # members in a unit of each tier between the domain and the outermost one
     # Of ranks on the units of tiers (`dsx.space.tiers.rank_placement`); empty if no groups are counted by them.
     rank_placement: tuple[Column, ...] = ()
@@ -185,9 +186,8 @@ class WeightGroup(NamedTuple):
     over_ep: bool = False
 
     def members(self, sizes: Mapping[str, PerKey], one: PerKey) -> PerKey:
-        """Return the number of ranks for each data-parallel rank, from the sizes of the axes."""
-        found = functools.reduce(xp.multiply, [sizes[axis] for axis in self.axes], one)
-        return found / sizes["ep"] if self.over_ep else found
+        """Return the number of ranks along the data axes, from the sizes of the axes."""
+        return functools.reduce(xp.multiply, [sizes[axis] for axis in self.axes], one)
 
 
 @xp.unchecked
@@ -240,6 +240,7 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
         ),
         group_size=xp.stack([ranks.members(sizes, one) for ranks in groups]),
         group_share=xp.stack([ranks.members(work.shares, one) for ranks in groups]),
+        group_ep=xp.stack([sizes["ep"] * one if ranks.over_ep else one for ranks in groups]),
         group_outer=tuple(xp.stack([ranks.members(shares, one) for ranks in groups]) for shares in work.outer),
         rank_placement=work.rank_placement,
         tied_bytes=_tied_bytes(work, groups.values()),

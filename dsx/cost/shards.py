@@ -13,9 +13,10 @@ follow them there.
 Where domains cut groups unevenly, ranks are counted as they are numbered, one axis after the other. With an even number
 of replicas a shard group has one chain, else as much of both.
 
-The e ranks that hold the same experts (ep nests in the other axes) are fewer than d times the axes of a data-parallel
-replica. r divides them too, into shard groups of e/r. Of the r replicas of a shard of experts, as many share a domain
-as of any other weight, but no more than there are holders of the same experts in the domain.
+The e ranks that hold the same experts are every ep-th of the d times the axes of a data-parallel replica that follow
+each other (`dsx.space.expert_nesting`). r divides them too, into shard groups of e/r. Of the r replicas of a shard of
+experts, as many share a domain as of any other weight, but no more than there are holders of the same experts in the
+domain. Where the edge of a domain cuts ep groups or shard groups, replicas count as apart.
 """
 
 import functools
@@ -37,34 +38,42 @@ from dsx.space.schedules import SCHEDULES
 
 def dp_groups(choices: StepChoices, searched: Searched) -> tuple[Group, Group | None]:
     """Return the shard group and the replica group among the data-parallel ranks; None if no shard has replicas."""
-    ranks, shares = choices.dp, (choices.dp_nvs, *choices.dp_outer)
-    if any(SCHEDULES[code].holds.num_chains > 1 for code in searched.schedule):
-        of_code = {code: xp.full_like(ranks, SCHEDULES[code].holds.num_chains) for code in searched.schedule}
-        one = xp.ones_like(ranks)
-        chains = xp.where(choices.pp > 1, pick(searched.schedule, choices.schedule, of_code), one)
-        stages = (choices.pp_nvs, *choices.pp_outer)
-        ranks = ranks * chains
-        shares = tuple(
-            share * xp.where(near >= choices.pp, chains, one) for share, near in zip(shares, stages, strict=True)
-        )
+    chains, together = _chains(choices, searched)
+    ranks, shares = choices.dp * chains, (choices.dp_nvs, *choices.dp_outer)
+    shares = tuple(share * near for share, near in zip(shares, together, strict=True))
     if searched.zero_replicas == (1,):
         return group(ranks, *shares), None
     replicas = xp.minimum(choices.zero_replicas, choices.dp)
     if 0 in searched.zero_stage:
         replicas = xp.where(choices.zero_stage > 0, replicas, xp.ones_like(replicas))
     size = ranks / replicas
-    parts = [_per_unit(ranks, share, size) for share in shares]
+    # Ranks of a shard group that follow each other: those of both chains if these share a unit.
+    rows = [xp.where(near > 1, size, _gcd(size, choices.dp)) for near in together]
+    parts = [_per_unit(ranks, share, size, row) for share, row in zip(shares, rows, strict=True)]
     return group(size, *(own for own, _ in parts)), group(replicas, *(near for _, near in parts))
 
 
-def _per_unit(ranks: PerPlan, share: PerPlan, size: PerPlan) -> tuple[PerPlan, PerPlan]:
+def _chains(choices: StepChoices, searched: Searched) -> tuple[PerPlan, tuple[PerPlan, ...]]:
+    """Return on how many chains of stages each weight is, and on how many that share a domain, and a unit of a tier."""
+    one = xp.ones_like(choices.dp)
+    stages = (choices.pp_nvs, *choices.pp_outer)
+    if all(SCHEDULES[code].holds.num_chains == 1 for code in searched.schedule):
+        return one, (one,) * len(stages)
+    of_code = {code: xp.full_like(one, SCHEDULES[code].holds.num_chains) for code in searched.schedule}
+    chains = xp.where(choices.pp > 1, pick(searched.schedule, choices.schedule, of_code), one)
+    return chains, tuple(xp.where(near >= choices.pp, chains, one) for near in stages)
+
+
+def _per_unit(ranks: PerPlan, share: PerPlan, size: PerPlan, row: PerPlan) -> tuple[PerPlan, PerPlan]:
     """Return how many ranks of a shard group of `size` share a unit, and how many replicas of a shard do.
 
-    Where groups lie unevenly, ranks are consecutive, and replicas share a unit only if their whole shard groups do.
+    `row` ranks of a shard group are consecutive. Where groups lie unevenly, and where a unit has neither whole rows nor
+    a part of one alone, replicas share a unit only if their whole shard groups do.
     """
     even = xp.ceil(ranks / share) * share == ranks
     own = xp.where(even | (size < ranks), _gcd(size, share), share)
-    return own, xp.where(even | (own == size), share / own, xp.ones_like(ranks))
+    nested = even & ((own == share) | (own == row))
+    return own, xp.where(nested | (own == size), share / own, xp.ones_like(ranks))
 
 
 def weight_shards(
@@ -80,17 +89,17 @@ def weight_shards(
         for index in range(layer.group_size.shape[0])
     ]
     joint = [dp_shard.times(members) for members in axes]
-    if searched.ep != (1,):
-        # An ep group that spans several data-parallel replicas has a fraction of a rank in each.
-        joint = [members.whole() for members in joint]
     replicas = [] if dp_replicas is None else [dp_replicas]
-    if dp_replicas is not None and searched.ep != (1,):
-        parts: list[tuple[Group, Group]] = []
-        for members, shards in zip(axes, joint, strict=True):
-            holders = dp_shard.times(dp_replicas).times(members).whole()
-            # A plan that breaks the rules may have more replicas than holders.
-            parts.append(_split(holders, shards, dp_replicas, xp.minimum(dp_replicas.size, holders.size)))
-        joint, replicas = [shard for shard, _ in parts], [own for _, own in parts]
+    if searched.ep != (1,):
+        chains, together = _chains(choices, searched)
+        if dp_replicas is None:
+            joint = [_every(ep, ranks, together) for ep, ranks in zip(layer.group_ep, joint, strict=True)]
+        else:
+            parts = [
+                _split(ep, members, dp_shard, dp_replicas, choices, (chains, together))
+                for ep, members in zip(layer.group_ep, axes, strict=True)
+            ]
+            joint, replicas = [shards for shards, _ in parts], [own for _, own in parts]
     if layer.rank_placement:
         # The group of all replicas, and of nothing else, lies as dp does.
         of_dp = xp.asarray(dp_shard.size == choices.dp)
@@ -100,6 +109,28 @@ def weight_shards(
         joint = [_as_placed(each, _shard_runs(each, dp_shard, choices), *lying) for each in joint]
         replicas = [_as_placed(each, _replica_runs(dp_shard, each, choices), *lying) for each in replicas]
     return joint, replicas * len(axes) if searched.ep == (1,) else replicas
+
+
+def _every(ep: PerPlan, ranks: Group, together: Sequence[PerPlan]) -> Group:
+    """Return every ep-th of the consecutive `ranks`: those that hold the same experts.
+
+    Each domain has as many as its ranks have whole ep groups, of each of the chains that it has `together`. With less
+    than a whole one it has a holder or none.
+    """
+    # A plan that breaks the rules may have less than one holder.
+    size = xp.maximum(ranks.size / ep, xp.ones_like(ranks.size))
+    return _of_tiers(
+        [
+            _on_units(size, *_every_of_unit(ep, size, unit, chains))
+            for unit, chains in zip(ranks.by_tier, together, strict=True)
+        ]
+    )
+
+
+def _every_of_unit(ep: PerPlan, size: PerPlan, ranks: Group, chains: PerPlan) -> tuple[PerPlan, PerPlan]:
+    """Return on how many units the `size` holders are, and how many are in one of them."""
+    share = chains * xp.maximum(xp.floor(ranks.share / (chains * ep)), xp.ones_like(size))
+    return xp.minimum(ranks.domains, size / chains), share
 
 
 def _shard_runs(joint: Group, dp_ranks: Group, choices: StepChoices) -> Runs:
@@ -190,19 +221,39 @@ def _consecutive(of_replica: PerPlan, choices: StepChoices) -> Bool[Array, "*#pl
     return consecutive(degrees, shares, choices.num_gpus, ranks, of_replica == ranks, xp)
 
 
-def _split(holders: Group, shards: Group, dp_replicas: Group, count: PerPlan) -> tuple[Group, Group]:
-    """Return the shard group and the replica group, of `count` ranks, of the ranks that hold the same parameters.
+def _split(
+    ep: PerPlan,
+    members: Group,
+    dp_shard: Group,
+    dp_replicas: Group,
+    choices: StepChoices,
+    of_chains: tuple[PerPlan, tuple[PerPlan, ...]],
+) -> tuple[Group, Group]:
+    """Return the shard group and the replica group of experts; other weights are reduced over `members` too.
 
-    Where these lie unevenly, both are those of any other weight: the `shards` and the `dp_replicas`.
+    Where domains cut ep groups or shard groups, shard groups are consecutive ranks in each chain, and replicas count as
+    apart.
     """
+    (chains, together), rows = of_chains, (choices.dp_nvs, *choices.dp_outer)
+    every = group(choices.dp * chains, *(row * near for row, near in zip(rows, together, strict=True)))
+    holders = _every(ep, every.times(members), together)
+    # A plan that breaks the rules may have more replicas than holders.
+    count = xp.minimum(dp_replicas.size, holders.size)
+    size = holders.size / count
     of_shards: list[Group] = []
     of_replicas: list[Group] = []
-    for members, shard, replicas in zip(holders.by_tier, shards.by_tier, dp_replicas.by_tier, strict=True):
-        even, own = members.domains * members.share == members.size, _gcd(members.share, replicas.share)
-        domains = xp.where(even, members.domains * own / count, shard.domains)
-        of_shards.append(_on_units(holders.size / count, domains, xp.where(even, members.share / own, shard.share)))
-        domains = xp.where(even, count / own, replicas.domains)
-        of_replicas.append(_on_units(count, domains, xp.where(even, own, replicas.share)))
+    for held, ranks, shards, replicas, row, of_dp in zip(
+        holders.by_tier, members.by_tier, dp_shard.by_tier, dp_replicas.by_tier, rows, every.by_tier, strict=True
+    ):
+        ep_whole = (row * ranks.share % ep == 0) | (ep % (row * ranks.share) == 0)
+        shards_whole = shards.share * replicas.share == of_dp.share
+        even = (count == 1.0) | (ep_whole & shards_whole & (held.domains * held.share == held.size))
+        many = xp.where(even, _gcd(held.share, replicas.share), xp.ones_like(count))
+        of_replicas.append(_on_units(count, count / many, many))
+        domains, share = _every_of_unit(ep, size, shards.times(ranks), xp.ones_like(size))
+        domains, share = (xp.where(chains > 1, apart, value) for apart, value in ((size, domains), (1.0, share)))
+        domains = xp.where(even, held.domains * many / count, domains)
+        of_shards.append(_on_units(size, domains, xp.where(even, held.share / many, share)))
     return _of_tiers(of_shards), _of_tiers(of_replicas)
 
 

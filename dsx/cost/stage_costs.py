@@ -506,4 +506,5 @@ class StageCosts:
 
 def _ranks_of(costs: LayerCosts) -> tuple[int, ...]:
     """Return a key that kinds of layers share if they have the very same weight groups."""
-    return id(costs.group_size), id(costs.group_share), *(id(share) for share in costs.group_outer)
+    fields = (costs.group_size, costs.group_share, costs.group_ep, *costs.group_outer)
+    return tuple(id(field) for field in fields)

@@ -21,7 +21,7 @@ from dsx.runs.reasons import Reason
 from dsx.runs.setups import Setup
 from dsx.space.conditions import for_plan, on_platform
 from dsx.space.enumerate import Arrays
-from dsx.space.expert_nesting import expert_share, nests
+from dsx.space.expert_nesting import nests, share_of_shares
 from dsx.space.plan import stacked
 from dsx.space.strategy_rules import divided_away, rule_values
 from dsx.spec.assumptions import AssumptionsSpec
@@ -144,7 +144,7 @@ def expert_axes(model: Model) -> set[str]:
 def columns_of(setups: Sequence[Setup], model: Model) -> Arrays:
     """Return the columns of the plans of N setups, names as codes."""
     columns = stacked([setup.plan for setup in setups])
-    return columns | {"ep_nvs": expert_share(columns, expert_axes(model))}
+    return columns | {"ep_nvs": share_of_shares(columns, expert_axes(model), columns["dp_nvs"])}
 
 
 def _divides_as(model: Model, setup: Setup) -> bool:

@@ -49,7 +49,7 @@ _EFFECTS = tuple(name for name in ConditionsSpec.model_fields if name not in OF_
 _COMPILED = 1 << 20
 _LENGTHS = (1024, 8192)  # keys of a compiled batch
 # A weight group that a strategy lacks: no bytes, over one rank.
-_ABSENT = {"weight_bytes": 0.0, "group_size": 1.0, "group_share": 1.0, "group_outer": 1.0}
+_ABSENT = {"weight_bytes": 0.0, "group_size": 1.0, "group_share": 1.0, "group_ep": 1.0, "group_outer": 1.0}
 _ABSENT |= {"tied_bytes": 0.0, "matrix_bytes": 0.0, "orthogonal_s": 0.0}
 
 _price_layers = jax.jit(jax.vmap(layer_costs, in_axes=(None, 0, 0)))

@@ -46,7 +46,7 @@ def first_of_each_plan(problem: Problem, keys: Arrays) -> Arrays:
         return keys
     works = numbered([keys[name] for name in _WORK_COLUMNS])
     placed = numbered([works, *(keys[name] for name in _PLAN_COLUMNS if name not in _WORK_COLUMNS)])
-    nested = ep_constraints(keys, problem.expert_axes)
+    nested = ep_constraints(keys, problem.expert_axes, problem.nvs_size)
     dropped = np.zeros(len(works), dtype=bool)
     boxes = keys[BOXES].copy()
     comparison = _Comparison(problem, keys, works)

@@ -28,7 +28,7 @@ from dsx.space.expert_nesting import REPLICA_AXES, ep_constraints
 from dsx.space.limits import Limits, fills, may_lie_unevenly, placed
 from dsx.space.plan_rules import RULES, least_microbatches, microbatch_groups
 from dsx.space.schedules import SCHEDULES
-from dsx.space.tiers import ORDERS, Replica, axes_in, choice_shares, distinct_order, ep_ranks_adjacent
+from dsx.space.tiers import ORDERS, Replica, axes_in, choice_shares, distinct_order, ep_ranks_adjacent, of_order
 from dsx.units import LARGEST_COUNT
 
 # Whether [B] blocks times the placements of a slice are wanted, [B, P].
@@ -102,7 +102,8 @@ class Blocks:
 
     def __init__(self, keys: Arrays, bounds: Bounds) -> None:
         size = np.prod(np.stack([keys[axis] for axis in REPLICA_AXES]), axis=0)
-        nested = ep_constraints(keys, bounds.expert_axes)
+        uneven = any(may_lie_unevenly(number, bounds.limits) for number in bounds.num_gpus)
+        nested = ep_constraints(keys, bounds.expert_axes, bounds.limits.nvs_size if uneven else None)
         boxes = (
             keys[BOXES] if BOXES in keys else np.ones_like(size)
         )  # without a framework, all keys are in its first box
@@ -117,7 +118,7 @@ class Blocks:
         tables = [_placements(kind, bounds, of_replicas) for kind in kinds.T.tolist()]
         self.placements = np.concatenate(tables, axis=1) if tables else np.zeros((len(PLACEMENT_COLUMNS), 0), np.int64)
         counts = [table.shape[1] for table in tables]
-        self.ep_replicas, self.boxes = np.repeat(kinds[[2, 5]], counts, axis=1)
+        self.ep_replicas, self.boxes = np.repeat(kinds[[2, 6]], counts, axis=1)
         self.outer = _outer(kinds, tables, bounds)
         chunks = self.placements[PLACEMENT_COLUMNS.index("pp")] * self.placements[PLACEMENT_COLUMNS.index("vpp")]
         self.divided = bool((bounds.limits.num_layers % chunks == 0).all())
@@ -306,10 +307,13 @@ def _placements(
     (`dsx.space.expert_nesting.ep_constraints`), the boxes that have its keys, and how its keys lie (`_lying`).
     `of_replicas` is `_replica_placements`, which many kinds share.
     """
-    replica, share, whole, wide, near, boxes, lying = kind
+    replica, share, whole, wide, near, in_row, boxes, lying = kind
     table = of_replicas(replica, share, boxes, lying)
     columns = dict(zip(PLACEMENT_COLUMNS, table, strict=True))
-    nested = zero_replicas_of_whole_groups(columns, whole) & (np.gcd(wide, columns["dp_nvs"]) == near)
+    nested = zero_replicas_of_whole_groups(columns, whole)
+    if (wide, near, in_row) != (1, 1, 1):
+        told = _shares_tell(columns, replica, share, lying)
+        nested &= np.where(told, np.gcd(wide, columns["dp_nvs"]) == near, in_row == 1)
     stages = Replica(replica, share, bool(lying & _EVEN))
     distinct = distinct_order(columns, bounds.searched.order, stages, bounds.units, whole)
     # The order comes last of the choices. Where it decides how groups lie, not every order has a placement.
@@ -321,6 +325,18 @@ def _placements(
         only |= ~first & ~np.roll(laid, 1) & ep_ranks_adjacent(columns["order"], whole)
         nested &= laid
     return table[:, nested & (distinct | only) & _fill_nodes(columns, replica, share, lying, bounds.limits)]
+
+
+def _shares_tell(columns: Arrays, replica: int, share: int, lying: int) -> Any:
+    """Return in which placements a domain has as many ranks as their shares multiply to."""
+    stages, replicas = ((columns[axis], columns[f"{axis}_nvs"]) for axis in ("pp", "dp"))
+    told = (lying & _EVEN > 0) & (stages[0] % stages[1] == 0) & (replicas[0] % replicas[1] == 0)
+    told |= (lying & _PART > 0) & (stages[1] * replicas[1] == 1)
+    if replica == share:
+        of_replica = {"tp": replica, "tp2": 1, "cp": 1}
+        shares = of_replica | {"pp": stages[1], "dp": replicas[1]}
+        told |= of_order(columns | of_replica, lambda degrees: consecutive(degrees, shares, columns["num_gpus"]))
+    return told
 
 
 def _in_rank_order(columns: Arrays, replica: int, share: int, lying: int) -> Any:
@@ -432,7 +448,7 @@ def _outer(kinds: np.ndarray, tables: Sequence[np.ndarray], bounds: Bounds) -> A
             choice_shares(
                 dict(zip(PLACEMENT_COLUMNS, table, strict=True)), Replica(replica, share, bool(lying & _EVEN)), unit
             )
-            for (replica, share, lying), table in zip(kinds[[0, 1, 6]].T.tolist(), tables, strict=True)
+            for (replica, share, lying), table in zip(kinds[[0, 1, 7]].T.tolist(), tables, strict=True)
         ]
         none = np.zeros(0, dtype=np.int64)
         found |= {f"{axis}_{name}": np.concatenate([none, *(part[axis] for part in parts)]) for axis in ("pp", "dp")}

@@ -19,7 +19,7 @@ from dsx.space.choices import KEY_COLUMNS, MODEL_AXES
 from dsx.space.codes import Searched
 from dsx.space.divisors import all_divisors
 from dsx.space.domain_fill import rank_order_shares, uneven_shares
-from dsx.space.expert_nesting import REPLICA_AXES, expert_share, nesting_ranks
+from dsx.space.expert_nesting import REPLICA_AXES, nesting_ranks, share_of_row, share_of_shares
 from dsx.space.limits import Limits, fills, may_lie_unevenly, placed
 from dsx.space.strategy_rules import allowed
 
@@ -201,18 +201,19 @@ def _with_experts(table: Arrays, expert_axes: Sequence[str], bounds: Bounds) -> 
 
 def _with_expert_shares(table: Arrays, expert_axes: Sequence[str], bounds: Bounds) -> Arrays:
     """Replace the ep share of 1 by each share that some placement of replicas gives."""
-    found = np.zeros((0, len(table["tp"])), dtype=np.int64)
     domains = even_domains(bounds)
     shares = {*all_divisors(domains).tolist()}
     if bounds.limits.uneven:  # of consecutive ranks an ep group has as many as the common divisor of both
         divisors = all_divisors([1, *np.unique(table["ep"]).tolist()])
         shares |= {*divisors[divisors <= bounds.limits.nvs_size].tolist()}
+    in_row = share_of_row(table, expert_axes, bounds.limits.nvs_size)
+    found = np.where(bounds.limits.uneven, in_row, 0)[None]
     for dp_nvs in sorted(shares):
         taken = placed(table, REPLICA_AXES) * dp_nvs
         fits = np.any([domain % taken == 0 for domain in domains], axis=0)
         if bounds.limits.uneven:
             fits |= taken <= bounds.limits.nvs_size
-        share = np.where(fits, expert_share(table | {"dp_nvs": dp_nvs}, expert_axes), 0)
+        share = np.where(fits, share_of_shares(table, expert_axes, dp_nvs), 0)
         found = np.concatenate([found, np.where((found == share).any(axis=0), 0, share)[None]])
     row, which = np.nonzero(found.T)
     return take(table, row) | {"ep_nvs": found.T[row, which]}

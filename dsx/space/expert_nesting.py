@@ -1,9 +1,11 @@
 """Expert parallelism in plans: ep nests inside the other axes.
 
 ep * etp * edp = tp * tp2 * cp * dp, where etp is the product of the other axes that shard an expert. The members of an
-ep group are ranks of the other axes. Megatron-LM numbers ranks of one fast domain first, so the share of an ep group
-follows: with r ranks of a domain to nest in, it is gcd(ep, r). That divides ep, and leaves whole groups inside the
-domains and between them. The other axes alone fill the domain.
+ep group are ranks of the other axes that follow each other, as Megatron-LM numbers them. So the other axes alone fill a
+domain, and the share of an ep group follows: with r ranks of a domain to nest in, it is gcd(ep, r). Where one of both
+divides the other, each domain has whole groups, or a group whole domains. Else groups begin at any multiple of
+gcd(ep, r) in a domain, the edge of a domain cuts some, and the worst-placed one has so many members on one side: of
+ep=32 on 72 ranks a group has 8 in one domain and 24 in the next.
 """
 
 import math
@@ -33,27 +35,42 @@ def zero_replicas_nest(plan: Columns, expert_axes: Collection[str]) -> Any:
     return (plan["ep"] == 1) | (holders % plan["zero_replicas"] == 0)
 
 
-def expert_share(plan: Columns, expert_axes: Collection[str]) -> Any:
-    """Return how many members of an ep group share a fast domain."""
-    return np.gcd(plan["ep"], nesting_ranks(plan, expert_axes, "_nvs") * plan["dp_nvs"])
+def share_of_shares(keys: Columns, expert_axes: Collection[str], replicas: Any) -> Any:
+    """Return the members that an ep group has in a fast domain with so many `replicas`, as the shares tell."""
+    return np.gcd(keys["ep"], nesting_ranks(keys, expert_axes, "_nvs") * replicas)
 
 
-def ep_constraints(keys: Columns, expert_axes: Sequence[Collection[str]]) -> np.ndarray:
-    """Return [3, U] what the ep groups of keys require of the replicas: `whole`, `wide`, `near`.
+def share_of_row(keys: Columns, expert_axes: Collection[str], size: int) -> Any:
+    """Return the fewest members that an ep group has among `size` consecutive ranks of a job."""
+    inner: Any = 1  # ranks from one member to the next
+    before: Any = 1
+    apart: Any = False  # whether members do not have the same number of ranks between them
+    for axis in REPLICA_AXES:
+        if axis in expert_axes:
+            inner, apart = inner * keys[axis], apart | ((before > 1) & (keys[axis] > 1))
+        else:
+            before = before * keys[axis]
+    return np.where(apart | (size % inner != 0), 1, np.gcd(keys["ep"], np.maximum(size // inner, 1)))
+
+
+def ep_constraints(keys: Columns, expert_axes: Sequence[Collection[str]], size: int | None = None) -> np.ndarray:
+    """Return [4, U] what the ep groups of keys require of the replicas: `whole`, `wide`, `near`, `in_row`.
 
     An ep group spans `whole` replicas, and dp is a multiple of them. Inside a domain it consists of up to `wide` parts
-    of one replica each, and takes `near` = gcd(wide, dp_nvs) of them. All three are 1 where ep is 1. `expert_axes` has
-    the axes of each strategy.
+    of one replica each, and takes `near` = gcd(wide, dp_nvs) of them. Where the shares do not tell the ranks of a
+    domain of `size` GPUs, that is `in_row` instead: 1 if the group has its share of so many consecutive ranks. All are
+    1 where ep is 1. `expert_axes` has the axes of each strategy. Without a size, the shares always tell.
     """
     ep, near = keys["ep"], keys["ep_nvs"]
     if not (ep > 1).any():
-        return np.ones((3, len(ep)), dtype=np.int64)
-    ranks, share = np.ones_like(ep), np.ones_like(ep)
+        return np.ones((4, len(ep)), dtype=np.int64)
+    ranks, share, row = (np.ones_like(ep) for _ in range(3))
     for strategy, axes in enumerate(expert_axes):
         here = keys["strategy"] == strategy
         ranks = np.where(here, nesting_ranks(keys, axes), ranks)
         share = np.where(here, nesting_ranks(keys, axes, "_nvs"), share)
+        row = np.where(here, near if size is None else share_of_row(keys, axes, size), row)
     inside = np.gcd(ep, share)
-    # A share is at least what the axes of the key give.
-    near = np.where(near % inside == 0, near // inside, 0)
-    return np.stack([ep // np.gcd(ep, ranks), ep // inside, near])
+    # No placement whose shares tell the ranks of a domain has a share that is no multiple.
+    replicas = np.where(near % inside == 0, near // inside, 0)
+    return np.stack([ep // np.gcd(ep, ranks), ep // inside, replicas, near == row])

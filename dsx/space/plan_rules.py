@@ -15,11 +15,11 @@ import numpy as np
 from dsx.space.choices import CODES
 from dsx.space.divisors import all_divisors, divisors
 from dsx.space.domain_fill import consecutive, exact_fill, rank_order_shares
-from dsx.space.expert_nesting import REPLICA_AXES, expert_share, nesting_ranks, nests, zero_replicas_nest
+from dsx.space.expert_nesting import REPLICA_AXES, nesting_ranks, nests, zero_replicas_nest
 from dsx.space.limits import DEGREES, EVEN, GIVEN, OPTIMAL, PLACED, Columns, Limits, Reason, fill, placed
 from dsx.space.recompute_values import NONE_CODE
 from dsx.space.schedules import SCHEDULES, Schedule, codes_where, names_of
-from dsx.space.tiers import ORDERS, axes_in, ep_ranks_adjacent, replicas_spanned
+from dsx.space.tiers import ORDERS, axes_in, ep_ranks_adjacent, expert_share, of_order, replicas_spanned
 
 Detail = Callable[[Columns, Limits], str]
 
@@ -184,7 +184,7 @@ def _shares_lie(plan: Columns, limits: Limits) -> Any:
 
 def _consecutive(plan: Columns) -> Any:
     shares = {axis: plan[f"{axis}_nvs"] for axis in PLACED}
-    return _of_order(plan, lambda degrees: consecutive(degrees, shares, plan["num_gpus"]))
+    return of_order(plan, lambda degrees: consecutive(degrees, shares, plan["num_gpus"]))
 
 
 def in_rank_order(plan: Columns, limits: Limits) -> Any:
@@ -194,13 +194,7 @@ def in_rank_order(plan: Columns, limits: Limits) -> Any:
         wanted = rank_order_shares(degrees, limits.nvs_size, plan["num_gpus"])
         return np.logical_and.reduce([plan[f"{axis}_nvs"] == share for axis, share in wanted.items()])
 
-    return _of_order(plan, equal)
-
-
-def _of_order(plan: Columns, found: Callable[[Columns], Any]) -> Any:
-    """Return what is found for the degrees of a plan in the order in which its ranks are numbered."""
-    each = [found({axis: plan[axis] for axis in axes_in(order)}) for order in ORDERS]
-    return np.choose(plan["order"], each)
+    return of_order(plan, equal)
 
 
 def _shares_detail(plan: Columns, limits: Limits) -> str:
@@ -397,10 +391,11 @@ RULES: tuple[PlanRule, ...] = (
     PlanRule(
         Reason("expert_share_not_nested", "nvs.ep differs from the share that the other axes imply"),
         ("ep", *_DOMAIN, "ep_nvs"),
-        lambda plan, limits: plan["ep_nvs"] == expert_share(plan, limits.expert_axes),
+        lambda plan, limits: plan["ep_nvs"] == expert_share(plan, limits.expert_axes, limits.nvs_size),
         lambda plan, limits: (
             f"nvs.ep={plan['ep_nvs']}, but with {_shares(plan)} a fast domain has "
-            f"{expert_share(plan, limits.expert_axes)} of the {plan['ep']} members of an ep group; leave nvs.ep out"
+            f"{expert_share(plan, limits.expert_axes, limits.nvs_size)} of the {plan['ep']} members of an ep group; "
+            "leave nvs.ep out"
         ),
     ),
     PlanRule(

@@ -26,12 +26,11 @@ from dsx.space.choices import (
 )
 from dsx.space.divisors import divisors
 from dsx.space.domain_fill import fill_in_order, rank_order_shares
-from dsx.space.expert_nesting import expert_share
 from dsx.space.layer_layout import LAYOUT, check_stages, layers_of_chunks, num_chunks, text_of
 from dsx.space.limits import DEGREES, GIVEN, PLACED, Limits, placed
 from dsx.space.plan import Plan
 from dsx.space.plan_rules import chunks_of_schedule, interleaved, nearest_of
-from dsx.space.tiers import ORDERS, axes_in
+from dsx.space.tiers import ORDERS, axes_in, expert_share
 from dsx.units import LARGEST_COUNT
 
 SIZES = ("panels", "microbatch_size")
@@ -105,7 +104,7 @@ def parse_plan(
     if defaults.in_rank_order:
         plan |= {f"{axis}_nvs": share for axis, share in _filled_in_order(plan, seen, limits).items()}
     if "nvs.ep" not in seen:
-        plan["ep_nvs"] = int(expert_share(plan, limits.expert_axes))
+        plan["ep_nvs"] = int(expert_share(plan, limits.expert_axes, limits.nvs_size))
     sequences = global_batch_size // plan["dp"]
     plan |= {
         "num_gpus": num_gpus,

@@ -5,9 +5,11 @@ order of the plan (`dsx.space.tiers.ORDERS`); the outer digits are its domains, 
 domain are consecutive. Where the shares fill domains in rank order, this is the numbering of the launcher. Where a
 share does not divide its degree, ranks are numbered one axis after the other, and each domain has the next of them.
 
-An ep group nests in the ranks of other axes (`dsx.space.expert_nesting`). Of the r such ranks of a domain, gcd(ep, r)
-belong to one ep group. The units of outer tiers are divided in the same way. So a group has as many members in a domain
-and in a unit as are priced, unless it straddles units (`dsx.space.tiers.straddling`).
+An ep group nests in the ranks of other axes (`dsx.space.expert_nesting`), which follow each other in it. Of the r such
+ranks of a domain, gcd(ep, r) belong to one ep group if that is all of either. The units of outer tiers are divided in
+the same way. So a group has as many members in a domain and in a unit as are priced, unless it straddles units
+(`dsx.space.tiers.straddling`). Where the edge of a domain cuts ep groups, the one with the fewest members beside it has
+as many as are priced.
 
 Groups are arrays [groups, members] of ranks. Members are in the order of their numbers, so they fill domains first.
 """
@@ -69,6 +71,12 @@ class RankGrid:
             share, (inner, outer) = self.shares[0][axis], self._strides[axis]
             found[axis] = ranks // inner % share + share * (ranks // outer % (degree // share))
         return found | {"ep": self._nested(found)[1]}
+
+    @property
+    def ep_in_a_row(self) -> bool:
+        """Whether domains or units cut ep groups, which lie in a row; else each has all of one or as much as fits."""
+        cut = self.world > self.ranks_per_domain and self.shares[0] == self.degrees
+        return cut or any(math.gcd(self.ep, ranks) < min(self.ep, ranks) for ranks in self.held(self.nesting))
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """Return the place of a rank along each axis; along ep, that in its ep group."""
@@ -143,6 +151,8 @@ class RankGrid:
             share = self.shares[0][axis]
             position += inner * (columns[axis] % share) + outer * (columns[axis] // share)
             inner, outer = inner * share, outer * (self.degrees[axis] // share)
+        if self.ep_in_a_row:
+            return position // self.ep, position % self.ep
         held = [*self.held(self.nesting), outer]
         return divided(position, held, [math.gcd(self.ep, ranks) for ranks in held])
 

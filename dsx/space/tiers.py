@@ -15,13 +15,13 @@ depend on the order.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dsx.space.domain_fill import consecutive, laid_share, rank_order_shares
-from dsx.space.expert_nesting import REPLICA_AXES, nesting_ranks
+from dsx.space.expert_nesting import REPLICA_AXES, nesting_ranks, share_of_row, share_of_shares
 
 if TYPE_CHECKING:
     from dsx.hardware.network import Network
@@ -141,6 +141,26 @@ def choice_shares(choices: Columns, replica: Replica, unit: Any) -> dict[str, An
         laid = np.where(ranks == share, np.where(job <= held, degree, laid), choices[f"{axis}_nvs"])
         found[axis] = np.where(even, found[axis], laid)
     return found
+
+
+def of_order(plan: Columns, found: Callable[[Columns], Any]) -> Any:
+    """Return what is found for the degrees of plans in the order in which their ranks are numbered."""
+    each = [found({axis: plan[axis] for axis in axes_in(order)}) for order in ORDERS]
+    return np.choose(plan["order"], each)
+
+
+def expert_share(plan: Columns, expert_axes: Collection[str], size: int) -> Any:
+    """Return how many members of an ep group share a fast domain of `size` GPUs, the fewest of any group.
+
+    A domain has the ranks that the shares multiply to, or as many consecutive ones as fit.
+    """
+    axes = axes_in(ORDERS[0])
+    world = math.prod(plan[axis] for axis in axes)
+    told = np.logical_and.reduce([plan[axis] % plan[f"{axis}_nvs"] == 0 for axis in axes])
+    shares = {axis: plan[f"{axis}_nvs"] for axis in axes}
+    told = told | of_order(plan, lambda degrees: consecutive(degrees, shares, world))
+    of_shares = share_of_shares(plan, expert_axes, plan["dp_nvs"])
+    return np.where(told, of_shares, share_of_row(plan, expert_axes, size))
 
 
 def shares_on_tiers(plan: Columns, network: "Network", expert_axes: Collection[str]) -> dict[str, int]:

@@ -41,10 +41,17 @@ def zero_groups(
     size = ranks // zero_replicas
     position, shares = _of_chains(grid, grid.columns["dp"], keys.chain, grid.held(["dp"]), num_chains)
     sharded = [math.gcd(size, share) for share in shares]
+    # Ranks of a shard group that follow each other in a unit: those of both chains if these share it.
+    row = math.gcd(size, grid.degrees["dp"])
+    rows = [size if share > alone else row for share, alone in zip(shares, grid.held(["dp"]), strict=True)]
+    cut = grid.shares[0] != grid.degrees and any(
+        own < min(wanted, share) for own, wanted, share in zip(sharded, rows, shares, strict=True)
+    )
     if over_ep and grid.ep > 1:
-        near = [share // own for share, own in zip(shares, sharded, strict=True)]
+        near = [] if cut else [share // own for share, own in zip(shares, sharded, strict=True)]
         return _of_experts(grid, axes, keys, near, zero_replicas, num_chains)
-    replica, shard = divided(position, [*shares, ranks], [*sharded, size])
+    held, members = ([ranks * rows[0] // size], rows[:1]) if cut else (shares, sharded)
+    replica, shard = divided(position, [*held, ranks], [*members, size])
     holders = keys.divided(shard, size)
     for axis in axes:
         if axis != "dp":
@@ -57,7 +64,8 @@ def _of_experts(
 ) -> ZeroGroups:
     """Return the groups of experts; of other weights, `near` replicas are in a domain and in a unit of each tier.
 
-    Where domains cut the numbers of ranks at any place, shard groups are consecutive ranks as those of other weights.
+    Where domains cut ep groups or shard groups (`near` is empty), or the numbers of ranks at any place, shard groups
+    are consecutive ranks.
     """
     members = keys.rows()
     count = members.shape[1]
@@ -66,7 +74,7 @@ def _of_experts(
     position = np.empty(grid.world, dtype=np.int64)
     position[members] = np.arange(count)
     in_chain = count // num_chains
-    if grid.world > grid.ranks_per_domain and grid.shares[0] == grid.degrees:
+    if grid.ep_in_a_row or not near:
         size = count // zero_replicas
         replica, place = divided(position, [in_chain, count], [math.gcd(size, in_chain), size])
         return ZeroGroups(keys.divided(replica, zero_replicas).rows(), keys.divided(place, size).rows())

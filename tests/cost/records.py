@@ -141,6 +141,7 @@ def layer_costs(**changes):
         "weight_bytes": [[4e9]],
         "group_size": [[1.0]],
         "group_share": [[1.0]],
+        "group_ep": [[1.0]],
     } | changes
     return LayerCosts(**{name: np.asarray(value) for name, value in fields.items()})
 

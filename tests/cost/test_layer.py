@@ -269,14 +269,15 @@ def test_experts_are_a_group_of_their_own_over_all_axes_that_hold_the_same():
     assert found == {WeightGroup(("cp",)): [0, 2], WeightGroup(("tp", "cp"), over_ep=True): [1]}
 
 
-def test_an_ep_group_that_spans_replicas_leaves_a_fraction_of_a_rank_in_each():
+def test_every_rank_of_an_ep_group_holds_other_experts():
     made = work(weights=([2e9, 1e9], [("tp", "cp"), ("tp", "cp")]), over_ep=(False, True))
     sizes, shares = made.sizes | {"ep": np.asarray([64.0])}, made.shares | {"ep": np.asarray([16.0])}
     charged = make_assumptions(charge_replicated_gradients=True)
     found = layer_costs(replace(made, sizes=sizes, shares=shares), machine(), charged)
     assert np.asarray(found.weight_bytes)[:, 0].tolist() == [2e9, 1e9]
-    assert np.asarray(found.group_size)[:, 0].tolist() == [4.0, 0.25]
-    assert np.asarray(found.group_share)[:, 0].tolist() == [4.0, 1.0]
+    assert np.asarray(found.group_size)[:, 0].tolist() == [4.0, 16.0]
+    assert np.asarray(found.group_share)[:, 0].tolist() == [4.0, 16.0]
+    assert np.asarray(found.group_ep)[:, 0].tolist() == [1.0, 64.0]
     # Experts are not reduced over tp a second time.
     assert float(found.replicated_gradient_s[0]) == close(2 * (3e-6 + 3 / 4 * 2e9 / 400e9))
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import random
 from dataclasses import replace
 
 import jax
@@ -17,7 +18,7 @@ from dsx.space.divisors import divisors
 from dsx.space.domain_fill import nearest_share, rank_order_shares, units_spanned, used_of_domain
 from dsx.space.ranks import rank_grid
 from dsx.space.schedules import SCHEDULES
-from dsx.space.tiers import rank_placement
+from dsx.space.tiers import expert_share, rank_placement, replicas_spanned
 from dsx.space.zero_groups import zero_groups
 
 
@@ -113,7 +114,7 @@ def test_stage_zero_has_no_replicas():
         (8, 4, 2, (4, 4), (2, 1)),  # a shard group fills a domain
         (8, 4, 4, (2, 2), (4, 2)),  # two shard groups in a domain
         (8, 8, 8, (1, 1), (8, 8)),
-        (12, 4, 2, (6, 2), (2, 2)),  # six ranks, which do not divide evenly into domains of four
+        (12, 4, 2, (6, 2), (2, 1)),  # six ranks in a row: four and two, then two and four
     ],
 )
 def test_groups_fill_fast_domains_first(dp, dp_nvs, replicas, shard, among):
@@ -139,7 +140,7 @@ def test_experts_are_divided_over_the_ranks_that_hold_them(cp, cp_nvs, ep, ep_nv
     """Sixteen data-parallel replicas of cp ranks; ep ranks hold different experts."""
     made = choices(dp=16.0, dp_nvs=float(dp_nvs), zero_replicas=float(replicas))
     searched = Searched(zero_replicas=(replicas, 1), ep=())
-    layer = layer_costs(group_size=[[cp / ep]], group_share=[[cp_nvs / ep_nvs]])
+    layer = layer_costs(group_size=[[float(cp)]], group_share=[[float(cp_nvs)]], group_ep=[[float(ep)]])
     shards, replica_groups = weight_shards(layer, *dp_groups(made, searched), made, searched)
     assert (float(shards[0].size[0]), float(shards[0].share[0])) == shard
     assert (float(replica_groups[0].size[0]), float(replica_groups[0].share[0])) == among
@@ -231,10 +232,52 @@ def test_a_group_of_all_replicas_lies_the_same_in_any_search(tp, dp, size):
     assert (counted.domains, counted.share) == (alone.domains.item(), alone.share.item())
 
 
+def drawn_layouts(rng, count):
+    """Degrees, shares, and the GPUs of a domain and how many of them are used: ranks in order, or any even shares."""
+    found = []
+    while len(found) < count:
+        degrees = {"tp": rng.choice([1, 2, 4]), "tp2": 1, "cp": rng.choice([1, 1, 2, 3])}
+        degrees |= {"dp": rng.choice([4, 6, 8, 9, 12, 16, 20, 24, 36, 48, 128]), "pp": rng.choice([1, 2, 3, 4])}
+        size, world = rng.choice([4, 6, 8, 18, 72]), math.prod(degrees.values())
+        shares = {axis: int(share) for axis, share in rank_order_shares(degrees, size, world).items()}
+        if rng.random() < 0.5:
+            shares = {axis: rng.choice(divisors(degree).tolist()) for axis, degree in degrees.items()}
+        used = used_of_domain(degrees, shares, size)
+        if used is not None and math.prod(shares.values()) <= size < world:
+            found.append((columns_of(degrees, shares), size, used))
+    return found
+
+
+def test_experts_lie_as_they_are_numbered():
+    """Counted rank by rank, where domains cut ep groups, shard groups or neither: none is priced as placed better."""
+    rng, straddling, hybrid = random.Random(1), 0, 0
+    for columns, size, used in drawn_layouts(rng, 300):
+        nested = columns["cp"] * columns["dp"]
+        columns |= {"order": 0, "ep": rng.choice(divisors(nested).tolist()[1:])}
+        columns["ep_nvs"] = int(expert_share(columns, ("tp",), size))
+        grid = rank_grid(columns, size, ("tp",))
+        in_domains = [np.unique(group // used, return_counts=True)[1] for group in grid.groups(("ep",))]
+        assert columns["ep_nvs"] <= min(counts.min() for counts in in_domains)
+        replicas, chains = rng.choice(divisors(columns["dp"]).tolist()), rng.choice([1, 2])
+        if columns["dp"] % (replicas_spanned(columns, ("tp",)) * replicas) or columns["pp"] % chains:
+            continue
+        straddling += grid.ep_in_a_row
+        hybrid += replicas > 1
+        members = zero_groups(grid, ("dp", "cp"), replicas, True, chains)
+        priced = of_cp_and_dp(columns, size, 0, replicas, chains, columns["ep"])
+        for found, groups in zip(priced, members, strict=True):
+            in_domains = [np.unique(group // used, return_counts=True)[1] for group in groups]
+            assert found.size == groups.shape[1]
+            assert found.domains >= max(map(len, in_domains)), (columns, size, replicas, chains)
+            assert found.share <= min(counts.min() for counts in in_domains), (columns, size, replicas, chains)
+    assert straddling > 30
+    assert hybrid > 50
+
+
 def test_experts_of_replicas_that_a_domain_cuts():
     """Domains of eight, cp=3 dp=8 ep=2: half of 24 ranks hold the same experts, six of each half of the replicas."""
     columns = columns_of({"tp": 1, "tp2": 1, "cp": 3, "dp": 8, "pp": 1}, {"tp": 1, "tp2": 1, "cp": 2, "dp": 3, "pp": 1})
-    found = of_cp_and_dp(columns, 8, 0, replicas=2, ep=(2, 2))
+    found = of_cp_and_dp(columns, 8, 0, replicas=2, ep=2)
     assert [(float(each.size), float(each.domains), float(each.share)) for each in found] == [(6, 2, 2), (2, 2, 1)]
 
 
@@ -242,10 +285,10 @@ def columns_of(degrees, shares):
     return {**degrees, **{f"{axis}_nvs": share for axis, share in shares.items()}}
 
 
-def of_cp_and_dp(columns, size, order, replicas=1, chains=1, ep=(1, 1)):
+def of_cp_and_dp(columns, size, order, replicas=1, chains=1, ep=1):
     """The shard group and the replica group of the weights of a layer that cp does not divide.
 
-    Of experts, if `ep` has the degree and the share of their axis.
+    Of experts, if ep is above 1.
     """
     numbers = {name: float(columns[name]) for name in ("pp", "pp_nvs", "dp", "dp_nvs")}
     (schedule, *_) = [code for code, one in enumerate(SCHEDULES) if one.holds.num_chains == chains]
@@ -257,9 +300,11 @@ def of_cp_and_dp(columns, size, order, replicas=1, chains=1, ep=(1, 1)):
         zero_replicas=float(replicas),
         schedule=float(schedule),
     )
-    searched = Searched(zero_replicas=(1, replicas), schedule=(schedule,), zero_stage=(1,), ep=(ep[0],))
+    searched = Searched(zero_replicas=(1, replicas), schedule=(schedule,), zero_stage=(1,), ep=(ep,))
     keys = {name: np.array([value]) for name, value in columns.items()}
-    layer = layer_costs(group_size=[[columns["cp"] / ep[0]]], group_share=[[columns["cp_nvs"] / ep[1]]])
+    layer = layer_costs(
+        group_size=[[float(columns["cp"])]], group_share=[[float(columns["cp_nvs"])]], group_ep=[[float(ep)]]
+    )
     layer = replace(layer, rank_placement=rank_placement(keys, network(size)))
     found = weight_shards(layer, *dp_groups(made, searched), made, searched)
     return [jax.tree.map(lambda leaf: leaf.item(), groups[0]) for groups in found]

@@ -16,7 +16,9 @@ MODELS = {
     "gpt3-5b": ["model.layers.1.count=6"],
     "llama-3-8b": ["model.layers.1.count=8"],
     "mixtral-8x7b": ["model.layers.1.count=4"],
+    "qwen3-30b-a3b": ["model.layers.1.count=4"],
 }
+EXPERTS = {"mixtral-8x7b": 8, "qwen3-30b-a3b": 128}
 CLUSTERS = dsx.names("clusters")
 GPUS = (4, 6, 8, 12, 16, 20, 24, 32, 36, 40, 48, 64, 72, 80, 96, 128, 144)
 STRATEGIES = ("1d", "2d", "2d-ring", "ulysses", "1d-no-sp")
@@ -62,8 +64,8 @@ def drawn_plan(rng, job):
         left //= degrees[axis]
     degrees["dp"] = left
     strategy = rng.choice(STRATEGIES)
-    if job.model.name == "mixtral-8x7b":
-        degrees["ep"] = rng.choice([value for value in divisors(left * degrees["tp"]) if value <= 8])
+    if experts := EXPERTS.get(job.model.name):
+        degrees["ep"] = rng.choice([value for value in divisors(left * degrees["tp"]) if value <= experts])
     micro = rng.choice([value for value in divisors(max(job.global_batch_size // left, 1)) if value <= 4])
     choices = {
         "microbatch_size": micro,

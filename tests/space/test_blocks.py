@@ -13,6 +13,8 @@ from space.tables import BOUNDS, EXPERT_AXES, bounds, key_tables, only
 
 from dsx.space.blocks import Blocks
 from dsx.space.choices import CHOICE_COLUMNS, CODES, KEY_COLUMNS, PLACEMENT_COLUMNS
+from dsx.space.expert_nesting import share_of_row
+from dsx.space.limits import may_lie_unevenly
 
 
 def divisors(number):
@@ -149,7 +151,7 @@ def test_a_block_is_all_that_fits_together(keys, given_bounds):
     assert (num_keys > 0).all()
     assert (blocks.num_choices > 0).all()
     assert len(set(blocks.keys.tolist())) == len(blocks.keys)
-    classes = []
+    classes, even = [], not any(may_lie_unevenly(number, given_bounds.limits) for number in given_bounds.num_gpus)
     for block in range(len(blocks)):
         here = blocks.keys[blocks.first_key[block] : blocks.first_key[block + 1]]
         assert (keys["microbatch_size"][here] == blocks.microbatch_size[block]).all()
@@ -160,7 +162,9 @@ def test_a_block_is_all_that_fits_together(keys, given_bounds):
             # How many replicas an ep group needs, and how many parts of those in a domain it spans there.
             inside = math.gcd(one["ep"], room(one, "_nvs"))
             needed = one["ep"] // math.gcd(one["ep"], room(one))
-            found.add((ranks, share, needed, one["ep"] // inside, one["ep_nvs"] // inside))
+            size, axes = given_bounds.limits.nvs_size, EXPERT_AXES[one["strategy"]]
+            in_row = not even and one["ep_nvs"] == share_of_row(one, axes, size)
+            found.add((ranks, share, needed, one["ep"] // inside, one["ep_nvs"] // inside, bool(in_row)))
         assert len(found) == 1
         classes.append((*found.pop(), int(blocks.microbatch_size[block])))
     assert len(set(classes)) == len(classes)

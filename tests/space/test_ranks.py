@@ -15,7 +15,7 @@ from dsx.errors import PlanError
 from dsx.hardware.network import Network, Tier
 from dsx.space.codes import Searched
 from dsx.space.divisors import divisors
-from dsx.space.expert_nesting import expert_share, nesting_ranks, zero_replicas_nest
+from dsx.space.expert_nesting import nesting_ranks, share_of_shares, zero_replicas_nest
 from dsx.space.ranks import rank_grid
 from dsx.space.schedules import SCHEDULES
 from dsx.space.stage_chunks import MIRRORED
@@ -39,7 +39,7 @@ def random_plan(rng):
         plan |= {f"{axis}_nvs": divisor_of(rng, plan[axis]) if rng.random() < 0.5 else 1 for axis in AXES}
         expert_axes = tuple(axis for axis in ("tp", "tp2", "cp") if rng.random() < 0.3)
         plan |= {"order": rng.choice([0, 1]), "ep": divisor_of(rng, nesting_ranks(plan, expert_axes) * plan["dp"])}
-        plan["ep_nvs"] = int(expert_share(plan, expert_axes))
+        plan["ep_nvs"] = int(share_of_shares(plan, expert_axes, plan["dp_nvs"]))
         if ep_ranks_adjacent(plan["order"], replicas_spanned(plan, expert_axes)):
             return plan, expert_axes, network(rng.choice([2, 3, 4, 6, 8, 12]), rng.choice([2, 3, 4]))
 
@@ -63,8 +63,9 @@ class Placed:
         self.exact = [name not in uneven for name in names]
         # A shard key does not know that the job fits into a unit, nor that the replicas of an ep group share it.
         spans = replicas_spanned(plan, expert_axes) > 1
+        # Nor are all ep groups placed as the worst one, where domains cut them.
         self.exact_ep = [
-            exact and not (spans and tier and self.grid.world <= size)
+            exact and not (spans and tier and self.grid.world <= size) and not self.grid.ep_in_a_row
             for tier, (exact, size) in enumerate(zip(self.exact, self.sizes, strict=True))
         ]
 
@@ -137,11 +138,10 @@ def priced(placed, axes, over_ep, zero_replicas, code):
         f"{axis}_outer": tuple(np.array([float(shares[axis])]) for shares in placed.shares[1:]) for axis in ("dp", "pp")
     }
     made = replace(made, **outer_shares)
-    members = (
-        math.prod(shares[axis] for axis in axes) / (shares["ep"] if over_ep else 1) for shares in (plan, *placed.shares)
-    )
+    members = (float(math.prod(shares[axis] for axis in axes)) for shares in (plan, *placed.shares))
     size, share, *outer = (np.array([[number]]) for number in members)
-    layer = replace(layer_costs(group_size=size, group_share=share), group_outer=tuple(outer))
+    ep = [[float(plan["ep"]) if over_ep else 1.0]]
+    layer = replace(layer_costs(group_size=size, group_share=share, group_ep=ep), group_outer=tuple(outer))
     shards, replicas = weight_shards(layer, *dp_groups(made, searched), made, searched)
     return shards[0], replicas[0] if replicas else None
 
@@ -157,6 +157,15 @@ def test_zero_groups_are_those_that_are_priced():
             for chains in (1, 2) if plan["pp"] % 2 == 0 else (1,):
                 groups = zero_groups(placed.grid, ("dp", *axes), replicas, over_ep, chains)
                 expected = priced(placed, axes, over_ep, replicas, DUAL if chains > 1 else 0)
+                size = plan["dp"] * chains // replicas
+                rows = [
+                    (size, 2 * shares["dp"])
+                    if chains > 1 and shares["pp"] >= plan["pp"]
+                    else (math.gcd(size, plan["dp"]), shares["dp"])
+                    for shares in placed.shares
+                ]
+                if any(math.gcd(size, share) < min(row, share) for row, share in rows):
+                    continue  # units cut shard groups, and not all are placed as the worst one
                 # The price takes stages i and p - 1 - i to share a domain or a unit if all stages do, else apart.
                 apart = [chains > 1 and shares["pp"] < plan["pp"] for shares in placed.shares]
                 for found, group in zip(groups, expected, strict=True):
@@ -212,13 +221,14 @@ def test_experts_by_hand():
     assert sharded.groups(("ep",)).tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
-def test_uneven_domains_are_divided_in_the_same_way():
-    """Six ranks in a domain and groups of four: two of each domain, the same two places of both."""
+def test_groups_that_a_domain_cuts_lie_in_a_row():
+    """Six ranks in a domain and groups of four: the second one has two in each."""
     grid = rank_grid(plan_of(dp=(12, 6), ep=4, ep_nvs=2), 8)
-    assert grid.groups(("ep",)).tolist() == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]]
+    rows = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert grid.groups(("ep",)).tolist() == rows
     shards, replicas = zero_groups(grid, ("dp",), 3)
-    assert shards.tolist() == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]]
-    assert replicas.tolist() == [[0, 2, 4], [1, 3, 5], [6, 8, 10], [7, 9, 11]]
+    assert shards.tolist() == rows
+    assert replicas.tolist() == [[place, place + 4, place + 8] for place in range(4)]
 
 
 def test_two_chains_reduce_together():

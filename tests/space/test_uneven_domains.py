@@ -14,7 +14,7 @@ from dsx.space.domain_fill import laid_share, rank_order_shares, units_spanned
 from dsx.space.limits import Limits, fills
 from dsx.space.plan_rules import RULES
 from dsx.space.ranks import rank_grid
-from dsx.space.tiers import shares_on_tiers
+from dsx.space.tiers import expert_share, shares_on_tiers
 
 AXES = ("tp", "cp", "dp", "pp")
 
@@ -63,6 +63,26 @@ def test_a_laid_group_is_priced_no_better_than_it_lies():
 def test_ranks_fill_domain_after_domain(degrees, size, shares):
     found = rank_order_shares(dict(zip(AXES, degrees, strict=True)), size, math.prod(degrees))
     assert tuple(int(one) for one in found.values()) == shares
+
+
+@pytest.mark.parametrize(
+    ("degrees", "ep", "size", "share"),
+    [
+        ((1, 1, 256, 2), 8, 72, 8),  # the share of dp is 62, but racks have 72 ranks in a row
+        ((1, 1, 256, 2), 64, 72, 8),
+        ((1, 1, 112, 2), 8, 72, 8),
+        ((1, 1, 288, 1), 32, 72, 8),
+        ((8, 1, 3, 6), 4, 18, 2),  # tp is cut: ep groups begin at multiples of 4 of 18 ranks
+        ((1, 3, 8, 3), 24, 16, 8),
+        ((4, 1, 5, 1), 10, 8, 2),
+        ((4, 1, 5, 1), 4, 8, 4),
+    ],
+)
+def test_a_domain_has_the_fewest_ranks_of_any_ep_group(degrees, ep, size, share):
+    plan = dict(zip(AXES, degrees, strict=True)) | {"tp2": 1, "order": 0, "ep": ep}
+    in_order = {axis: plan[axis] for axis in ("tp", "tp2", "cp", "dp", "pp")}
+    plan |= {f"{axis}_nvs": int(own) for axis, own in rank_order_shares(in_order, size, math.prod(degrees)).items()}
+    assert expert_share(plan, (), size) == share
 
 
 def test_shares_of_ranks_in_order_multiply_to_at_most_a_domain():

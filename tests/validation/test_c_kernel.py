@@ -64,6 +64,7 @@ def layer_table(random, weight_groups):
         weight_bytes=weight_bytes,
         group_size=group_share * 2.0 ** random.integers(0, 2, (weight_groups, KEYS)),
         group_share=group_share,
+        group_ep=np.ones_like(group_share),
     )
     return (jax.tree.map(lambda leaf: leaf[None], costs),)  # one hardware point of one layer kind
 

@@ -18,7 +18,7 @@ from dsx.runs.run_table import read_runs
 from dsx.runs.setups import setups
 from dsx.space.boxes import broken
 from dsx.space.choices import BY_NAME
-from dsx.space.expert_nesting import expert_share
+from dsx.space.expert_nesting import share_of_shares
 from dsx.space.frameworks import read_framework
 from dsx.space.layer_layout import LAYOUT
 from dsx.space.limits import OPTIMAL
@@ -41,7 +41,7 @@ def why_not(setup, framework):
     strategy, experts = model.kinds[0].strategy, has_experts(setup.model.dimensions)
     problem = make_problem(setup.model, setup.cluster, spec, [strategy], models=(model,))
     plan = {name: value for name, value in setup.plan.items() if name != LAYOUT} | {"strategy": strategy}
-    plan["ep_nvs"] = int(expert_share(plan, problem.expert_axes[0]))
+    plan["ep_nvs"] = int(share_of_shares(plan, problem.expert_axes[0], plan["dp_nvs"]))
     searched = problem.workload.searched
     for name in ("recompute", "schedule"):
         if BY_NAME[name].code(plan[name]) not in getattr(searched, name):

@@ -28,7 +28,7 @@ from dsx.records import record
 from dsx.space.choices import SEARCHED_COLUMNS
 
 # Fields of layer costs that are None if they equal those of the first kind.
-SHARED = ("group_size", "group_share", "group_outer", "rank_placement")
+SHARED = ("group_size", "group_share", "group_ep", "group_outer", "rank_placement")
 
 # Registers of 512 bits where the processor has them; XLA's default is 256. The larger of two numbers is one instruction
 # if it loses a NaN that only the second one has; padding is NaN in all stages.
