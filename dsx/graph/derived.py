@@ -13,7 +13,7 @@ from dsx.graph.backward import Backward, derive_backward
 from dsx.graph.expert_axes import EP, expert_axes, reduced_over
 from dsx.graph.expressions import names, parts, total
 from dsx.graph.kernels import Kernel, split_into_kernels
-from dsx.graph.layer import PANELS, Layer
+from dsx.graph.layer import PANELS, RING, Layer
 from dsx.graph.layer_graph import layer_graph
 from dsx.graph.match import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, elements
 from dsx.graph.matrices import Matrix, matrix_of
@@ -104,6 +104,11 @@ class DerivedLayer:
     def collectives(self, direction: int) -> list[Collective]:
         """All collectives of one direction, in the order of the kernels."""
         return [collective for kernel in self.kernels for collective in kernel.collectives[direction]]
+
+    def exchanges(self, axis: str) -> tuple[tuple[str, str], ...]:
+        """Return (kind, tensor) of each collective of the forward over an axis; in a ring the kind is RING."""
+        over = [collective for collective in self.collectives(FORWARD) if collective.axis == axis]
+        return tuple((RING if one.ring else one.kind, one.tensor) for one in over)
 
     def beside(self, collective: Collective) -> int | None:
         """Return the position of the kernel that a plain collective may hide behind; None if it is exposed.

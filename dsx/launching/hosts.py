@@ -53,7 +53,8 @@ def host_lines(request: Request) -> list[str]:
     whole = "host" if used == _of_host(request, used) else "fast domain"
     if used < min(request.domain, num_gpus):
         last = f", {rest} on the last" if rest else ""
-        return [f"The plan uses {used} of the {request.domain} GPUs of a {whole}: {used} on each of {domains}{last}."]
+        first = f"each of {domains}" if domains > 1 else "the first"
+        return [f"The plan uses {used} of the {request.domain} GPUs of a {whole}: {used} on {first}{last}."]
     return [f"A {whole} runs {used} processes, the last one {rest}."] if rest else []
 
 

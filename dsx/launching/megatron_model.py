@@ -4,10 +4,11 @@ Sources: megatron-core 0.19.2 (megatron.training.arguments, TransformerConfig an
 0.16.1); the checks of Transformer Engine's attn_forward_func_with_cp (from memory of 2.8).
 """
 
+from dsx.graph.layer import RING
 from dsx.graph.match import ALL_TO_ALL
 from dsx.launching.architecture import GATED, GELU, SQUARED_RELU, Architecture, ExpertSizes, Latent
 from dsx.launching.option import Option, Settings, switch, valued
-from dsx.launching.run import RING, Run
+from dsx.launching.run import Run
 
 _NO_MODEL = "Megatron-LM's GPT model"
 

@@ -10,9 +10,10 @@ grad_reduce_in_fp32 and megatron_fsdp_main_grads_dtype; OptimizerConfig; the war
 probabilities in FP32).
 """
 
+from dsx.graph.layer import RING
 from dsx.graph.match import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
 from dsx.launching.option import Option, Settings, switch, valued
-from dsx.launching.run import HYBRID_EP, RING, ExpertRun, Run
+from dsx.launching.run import HYBRID_EP, ExpertRun, Run
 from dsx.space.recompute_values import FULL, JOINED
 
 _HALF, _FP32 = 2, 4  # bytes

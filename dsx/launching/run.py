@@ -10,7 +10,7 @@ Not covered: which kernels a framework takes; `dsx.launching.assumed` lists what
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dsx.graph.derived import FORWARD, DerivedLayer
+from dsx.graph.derived import DerivedLayer
 from dsx.graph.expressions import names
 from dsx.graph.model import Model
 from dsx.space.plan import Plan
@@ -18,7 +18,6 @@ from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import DeviceSpec
 from dsx.spec.model import CHOSEN, EXPERTS, has_experts
 
-RING = "ring"  # an exchange of keys and values block by block
 HYBRID_EP = "blackwell"  # the generation whose experts are dispatched with HybridEP, with DeepEP on earlier ones
 
 
@@ -82,14 +81,13 @@ def run_of(plan: Plan | Mapping[str, object], model: Model, assumptions: Assumpt
     tp = int(plan["tp"])  # pyright: ignore[reportArgumentType]
     # Between blocks: tokens that are routed to experts can be divided without sequence parallelism.
     sequence_parallel = tp > 1 and "tp" in names(layer.boundary_bytes)
-    over_cp = [collective for collective in layer.collectives(FORWARD) if collective.axis == "cp"]
     return Run(
         plan=plan,
         assumptions=assumptions,
         device=device,
         num_layers=model.num_body_layers,
         sequence_parallel=sequence_parallel,
-        exchanges=tuple((RING if one.ring else one.kind, one.tensor) for one in over_cp),
+        exchanges=layer.exchanges("cp"),
         experts=_experts(tp, model),
         chunks=tuple(_chunks(plan, model)),
         foreign=tuple(_foreign_layout(plan, layer)),
@@ -113,7 +111,7 @@ def _experts(tp: int, model: Model) -> ExpertRun | None:
         groups=sizes["ng"] if grouped else None,
         chosen_groups=sizes["tg"] if grouped else None,
         capacity_percent=sizes["capacity_percent"] if "capacity_percent" in layer.letters else 100,
-        exchanges=frozenset(one.kind for one in layer.collectives(FORWARD) if one.axis == "ep"),
+        exchanges=frozenset(kind for kind, _ in layer.exchanges("ep")),
         tp=tp if "tp" in layer.expert_axes else 1,
         layers=_runs([(EXPERTS in layer.letters, count) for layer, count in model.body]),
     )

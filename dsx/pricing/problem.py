@@ -33,7 +33,7 @@ from dsx.space.schedules import codes_where
 from dsx.space.strategy_rules import HOST_MEMORY, MEMORY, VANISHES, strategy_reasons
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import ClusterSpec, NetworkSpec
-from dsx.spec.framework import FrameworkSpec
+from dsx.spec.framework import ANY_LAYER, FrameworkSpec
 from dsx.spec.model import ModelSpec, has_experts
 from dsx.spec.operator_times import OperatorTimes
 
@@ -132,7 +132,12 @@ class Problem:
         regions = {name for layers in self.kinds for layer in layers for name in layer.region_names}
         tied = any(weight.tied for model in self.models for layer in model.last for weight in layer.weights)
         framework = framework.on(self.likeness.generation).of_sequence(self.sequence_length).of_head(tied)
-        framework = of_regions(framework, regions)
+        lacks = [
+            strategy
+            for strategy, model in zip(self.strategies, self.models, strict=True)
+            if any(_lacks_exchanges(framework, layer) for layer, _ in model.body)
+        ]
+        framework = of_regions(framework, regions).without_cp(lacks)
         searched = run_by(framework, self.strategies, has_experts(self.model.dimensions), self.workload.searched)
         return replace(self, framework=framework, workload=replace(self.workload, searched=searched))
 
@@ -191,6 +196,13 @@ class Problem:
     def fingerprint(self) -> dict[str, str]:
         """Return, per strategy, a hash of everything that is derived from its layer definitions."""
         return {name: layers_hash(kinds) for name, kinds in zip(self.strategies, self.kinds, strict=True)}
+
+
+def _lacks_exchanges(framework: FrameworkSpec, layer: DerivedLayer) -> bool:
+    """Return whether a layer exchanges over cp as a framework does not beside the options of the layer."""
+    options = {ANY_LAYER, *(option for option, is_set in layer.layer.options.items() if is_set)}
+    kinds = {kind for kind, _ in layer.exchanges("cp")}
+    return any(option in options and not kinds <= {*has} for option, has in framework.cp_exchanges.items())
 
 
 def layers_hash(layers: Sequence[DerivedLayer]) -> str:

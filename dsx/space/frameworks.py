@@ -4,7 +4,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from dsx.errors import InputError, SpecError, did_you_mean
+from dsx.graph.layer import RING
 from dsx.graph.library import check_strategy
+from dsx.graph.match import ALL_GATHER, ALL_TO_ALL
 from dsx.space.choices import BY_NAME, KEY_COLUMNS, NAMED, PLACEMENT_COLUMNS, PLAN_COLUMNS
 from dsx.space.recompute_values import JOINED, REGION_NAMES, VALUES
 from dsx.spec.conditions import WITHOUT, Comparison
@@ -12,6 +14,7 @@ from dsx.spec.framework import FrameworkColumns, FrameworkSpec, load_framework
 from dsx.spec.load import Given
 
 _RECOMPUTE = "recompute"
+_EXCHANGES = (ALL_GATHER, ALL_TO_ALL, RING)
 _CHOICES = tuple(
     name for name in PLAN_COLUMNS if name in (*KEY_COLUMNS, *PLACEMENT_COLUMNS) and name not in ("strategy", "num_gpus")
 )
@@ -50,6 +53,11 @@ def read_framework(given: Given, near: Path | None = None) -> FrameworkSpec:
         if name not in REGION_NAMES:
             place = framework.place("recomputed_beside")
             faults.append(f"{place}: recomputed_beside: unknown region {name!r}{did_you_mean(name, REGION_NAMES)}")
+    for kind in dict.fromkeys(kind for kinds in framework.cp_exchanges.values() for kind in kinds):
+        if kind not in _EXCHANGES:
+            place = framework.place("cp_exchanges")
+            known = f"{did_you_mean(kind, _EXCHANGES)} (known: {', '.join(_EXCHANGES)})"
+            faults.append(f"{place}: cp_exchanges: unknown exchange {kind!r}{known}")
     if faults:
         raise SpecError("\n".join(faults))
     return framework

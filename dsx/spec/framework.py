@@ -10,7 +10,7 @@ can have no other way (`assume`), which win over those of any stack.
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, cast
@@ -27,6 +27,7 @@ from dsx.spec.ranges import Choices, ColumnLimit, Limit, Names, PlanLimit, PlanL
 from dsx.spec.validated import validate
 from dsx.spec.value_types import Sourced
 
+ANY_LAYER = "any"  # in place of an option of layers
 MOST_BOXES = 32  # each is a bit of an integer in a search
 
 
@@ -97,6 +98,8 @@ class FrameworkSpec(Spec):
     with_tied_head: dict[Column, Choices] = Field(default_factory=dict)  # values that only such models are limited to
     # Regions of layers that it recomputes only in models whose layers have some other regions too.
     recomputed_beside: dict[str, list[str]] = Field(default_factory=dict)
+    # Kinds of exchanges over cp, by an option of layers beside which it has no others; `any`: in all layers.
+    cp_exchanges: dict[str, list[str]] = Field(default_factory=dict)
     on_generation: dict[str, OnGenerationSpec] = Field(default_factory=dict)  # by the family of devices
     # Equal parts of a sequence that each rank of cp holds; None: cp divides sequences of any length.
     cp_parts: Annotated[int, Field(ge=1)] | None = None
@@ -158,6 +161,19 @@ class FrameworkSpec(Spec):
             yield box.model_copy(update={"strategy": divided, "limit": limit})
         if others := [name for name in strategies if name not in self.tp_parts]:
             yield box.model_copy(update={"strategy": others})
+
+    def without_cp(self, strategies: Collection[str]) -> "FrameworkSpec":
+        """Return the framework without context parallelism under some strategies."""
+        runs: list[BoxSpec] = []
+        for box in self.runs:
+            names = (self.strategy if box.strategy is None else box.strategy) or []
+            if not {*names} & {*strategies}:
+                runs.append(box)
+                continue
+            without = {"strategy": [name for name in names if name in strategies], "fix": box.fix | {"cp": [1]}}
+            others = {"strategy": [name for name in names if name not in strategies]}
+            runs += [box.model_copy(update=without), box.model_copy(update=others)]
+        return self.model_copy(update={"runs": [box for box in runs if box.strategy != []]})
 
     def of_head(self, tied: bool) -> "FrameworkSpec":
         """Return the framework for models whose head is tied to the embedding, or is not."""

@@ -3,7 +3,7 @@
 import pytest
 
 import dsx
-from dsx.errors import InputError
+from dsx.errors import InputError, SpecError
 from dsx.launching.files import FRAMEWORKS
 
 DENSE = {
@@ -84,3 +84,37 @@ def test_torchtitan_has_no_replicas_of_which_none_is_divided():
     assert "data_parallel_replicate_degree=8,\n            data_parallel_shard_degree=1," in files["recipe.py"]
     fix = "zero_replicas=8 dp=8 recompute=none zero_stage=2 vpp=1"
     assert dsx.best(job, fix=fix, framework="torchtitan").plan["cp"] > 1
+
+
+def of_attention(*options):
+    body = {"kind": "transformer", "options": ["rotary", "gated", *options], "count": 6}
+    sizes = DENSE["dimensions"] | ({"window": 128} if "window" in options else {})
+    return DENSE | {"dimensions": sizes, "layers": [DENSE["layers"][0], body, DENSE["layers"][2]]}
+
+
+@pytest.mark.parametrize(
+    ("options", "run"),
+    [((), {"2d", "2d-ring", "ulysses"}), (("window",), {"2d", "ulysses"}), (("sinks",), {"ulysses"})],
+)
+def test_context_parallelism_is_by_what_attention_has_beside_its_options(options, run):
+    """A ring won a search, and Transformer Engine refuses it."""
+    job = dsx.Job(of_attention(*options), "h100-nvs8", 8, 8)
+    for strategy in ("2d", "2d-ring", "ulysses"):
+        evaluated = dsx.evaluate(job, "cp=2 dp=4", strategy=strategy, framework="megatron")
+        assert (evaluated.not_run == {}) == (strategy in run)
+        lost = dsx.launch(job, "cp=2 dp=4", strategy=strategy).lost
+        assert any("Transformer Engine has them" in part for part in lost) == (strategy not in run)
+    fix = "tp=1 cp=2 pp=1 recompute=none offload=none zero_stage=1"
+    found = dsx.best(job, 100, fix=fix, framework="megatron")
+    assert {plan["strategy"] for plan in found.plans} == run
+    if options == ("sinks",):
+        with pytest.raises(SpecError, match=r"does not run cp=2 \(it runs cp 1\)"):
+            dsx.best(job, fix=fix, strategy="2d-ring", framework="megatron")
+
+
+def test_a_hybrid_has_no_all_to_alls_of_heads_alone():
+    """DeepSpeed's own exchange is of attention; the states of other layers were gathered over cp."""
+    found = dsx.evaluate(
+        dsx.Job("nemotron-h-8b", "h100-nvs8", 8, 8), "cp=2 dp=4", strategy="ulysses", framework="deepspeed"
+    )
+    assert len(found.not_run) == 1

@@ -48,6 +48,7 @@ def test_packaged_frameworks_can_be_read(name):
         ({"needs": ["recompute != full"]}, "needs: recompute != full: 'recompute' is no column of numbers"),
         ({"needs": ["cp < dp"]}, "needs: cp < dp: of these columns only one belongs to the shard key (strategy, tp,"),
         ({"needs": ["cp without tp"]}, "needs: cp without tp: a framework compares numbers, as in 'pp <= 8'"),
+        ({"cp_exchanges": {"any": ["ringg"]}}, "cp_exchanges: unknown exchange 'ringg'; did you mean 'ring'?"),
         ({"tp_parts": ["1d", "sumna"]}, "tp_parts: unknown strategy 'sumna'; did you mean 'summa'?"),
         (
             {"on_generation": {"volta": {"without": "a kernel", "source": "a test", "fix": {"zero_stage": 4}}}},
