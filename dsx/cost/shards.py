@@ -11,7 +11,8 @@ ranks; those of the second chain share a domain, or a unit of a tier, with those
 follow them there.
 
 Where domains cut groups unevenly, ranks are counted as they are numbered, one axis after the other. With an even number
-of replicas a shard group has one chain, else as much of both.
+of replicas a shard group has one chain, else as much of both. The worst-placed group counts; of embedding and head,
+which are on the first and the last stage, the worst-placed one of these.
 
 The e ranks that hold the same experts are every ep-th of the d times the axes of a data-parallel replica that follow
 each other (`dsx.space.expert_nesting`). r divides them too, into shard groups of e/r. Of the r replicas of a shard of
@@ -82,8 +83,12 @@ def weight_shards(
     dp_replicas: Group | None,
     choices: StepChoices,
     searched: Searched,
+    at_ends: bool = False,
 ) -> tuple[list[Group], list[Group]]:
-    """Return the shard group and the replica group of each weight group; no replica groups without `dp_replicas`."""
+    """Return the shard group and the replica group of each weight group; no replica groups without `dp_replicas`.
+
+    With `at_ends` the groups are those of the first and the last stage alone.
+    """
     axes = [
         group(layer.group_size[index], layer.group_share[index], *(shares[index] for shares in layer.group_outer))
         for index in range(layer.group_size.shape[0])
@@ -106,8 +111,11 @@ def weight_shards(
         if dp_replicas is not None:
             of_dp = of_dp & (dp_replicas.size == 1.0)
         lying = layer.rank_placement, choices, of_dp
-        joint = [_as_placed(each, _shard_runs(each, dp_shard, choices), *lying) for each in joint]
-        replicas = [_as_placed(each, _replica_runs(dp_shard, each, choices), *lying) for each in replicas]
+        chains, _ = _chains(choices, searched)
+        runs = [_shard_runs(each, dp_shard, choices) for each in joint]
+        ends = [_of_end_stages(each, chains, choices) if at_ends else () for each in runs]
+        joint = [_as_placed(each, *ranks, *lying) for each, *ranks in zip(joint, runs, ends, strict=True)]
+        replicas = [_as_placed(each, _replica_runs(dp_shard, each, choices), (), *lying) for each in replicas]
     return joint, replicas * len(axes) if searched.ep == (1,) else replicas
 
 
@@ -169,6 +177,16 @@ def _replica_runs(dp_ranks: Group, dp_replicas: Group, choices: StepChoices) -> 
     return Runs(members, stride, dp_replicas.size / (members * chains), apart, chains)
 
 
+def _of_end_stages(runs: Runs, chains: PerPlan, choices: StepChoices) -> tuple[PerPlan, PerPlan]:
+    """Return how many of the first groups and of the last ones have the ranks of the first and of the last stage."""
+    some, none, every = xp.ones_like(choices.num_gpus), xp.zeros_like(choices.num_gpus), choices.num_gpus
+    of_stage = choices.dp * _stage_ranks(choices) / (runs.members * runs.stride)
+    alone, together = chains == 1.0, (chains == runs.copies) & (runs.runs > 1.0)
+    in_a_row = alone & _replicas_adjacent(choices)
+    first = xp.where(in_a_row, of_stage, xp.where(together, some, every))
+    return first, xp.where(in_a_row, of_stage, xp.where(together & alone, some, none))
+
+
 def _stage_ranks(choices: StepChoices) -> PerPlan:
     """Return the ranks of a stage of a replica."""
     return choices.num_gpus / (choices.pp * choices.dp)
@@ -182,12 +200,14 @@ def _replicas_adjacent(choices: StepChoices) -> Bool[Array, "*#plans"]:
 def _as_placed(
     members: Group,
     runs: Runs,
+    ends: Sequence[PerPlan],
     rank_placement: Sequence[PerPlan],
     choices: StepChoices,
     of_dp: Bool[Array, "*#plans"],
 ) -> Group:
     """Return the groups `members`; where domains cut groups unevenly, as their ranks lie in `runs`.
 
+    Of groups that follow each other, as many of the first ones and of the last ones count as `ends` has, or all.
     The product of groups over several axes would have the worst-placed members of all of them at once. That of all
     replicas, `of_dp`, has not, unless domains cut the stages of replicas.
     """
@@ -201,9 +221,11 @@ def _as_placed(
     domain = xp.where(_consecutive(of_replica, choices), of_replica * choices.dp_nvs * choices.pp_nvs, of_job)
     shares: list[PerPlan] = []
     for domains in (xp.ones_like(domain), *units):
-        floats = xp.broadcast_arrays(*runs, choices.num_gpus, domain * domains)
-        *where, world, unit = (xp.maximum(xp.round(value), 1.0).astype(np.int32) for value in floats)
-        shares.append(share_of_runs(Runs(*where), world, unit, xp).astype(floats[0].dtype))
+        floats = xp.broadcast_arrays(*runs, choices.num_gpus, domain * domains, *ends)
+        counts = [xp.round(value).astype(np.int32) for value in floats]
+        *where, world, unit = (xp.maximum(value, 1) for value in counts[: len(counts) - len(ends)])
+        share = share_of_runs(Runs(*where), world, unit, xp, counts[len(counts) - len(ends) :] or None)
+        shares.append(share.astype(floats[0].dtype))
     return jax.tree.map(functools.partial(xp.where, cut), group(members.size, *shares), members)
 
 

@@ -457,13 +457,14 @@ class StageCosts:
     def shards(self) -> tuple[Sequence[Sequence[Group]], Sequence[Sequence[Group]]]:
         """Per kind and weight group, the ranks over which ZeRO divides, and those that hold the same shard."""
         dp_shard, dp_replicas = dp_groups(self.choices, self.searched)
-        # Kinds with the same weight groups have the same groups of ranks.
+        # Kinds with the same weight groups have the same groups of ranks, on the same stages.
         found: dict[tuple[int, ...], tuple[list[Group], list[Group]]] = {}
-        for costs in self.kinds:
-            if _ranks_of(costs) not in found:
+        alike = [(kind in self.stack.embedding_and_head, *_ranks_of(costs)) for kind, costs in enumerate(self.kinds)]
+        for costs, key in zip(self.kinds, alike, strict=True):
+            if key not in found:
                 given = (dp_shard, dp_replicas, self.choices, self.searched)
-                found[_ranks_of(costs)] = weight_shards(costs, *given)
-        shards, replicas = zip(*(found[_ranks_of(costs)] for costs in self.kinds), strict=True)
+                found[key] = weight_shards(costs, *given, at_ends=key[0])
+        shards, replicas = zip(*(found[key] for key in alike), strict=True)
         return shards, replicas
 
     @cached_property

@@ -55,16 +55,23 @@ class Runs(NamedTuple):
     copies: Any
 
 
-def share_of_runs(ranks: Runs, world: Any, unit: Any, xp: Any) -> Any:
+def share_of_runs(ranks: Runs, world: Any, unit: Any, xp: Any, ends: Any = None) -> Any:
     """Return the share of groups of a job of `world` ranks in units of `unit` consecutive ranks, as `laid_share` does.
 
-    Arrays of integers of one shape; `xp` has the array operations, NumPy's or JAX's.
+    Of groups that follow each other from the first rank of the job on, so many of the first ones and of the last ones
+    count, or all without `ends`. Arrays of integers of one shape; `xp` has the array operations, NumPy's or JAX's.
     """
     members, stride, runs, apart, copies = ranks
     span, block = members * stride, runs * apart
     ranks = ranks._replace(apart=xp.where(runs == 1, span, apart))
-    groups = xp.where(runs == 1, world // span, xp.where(runs * apart == world, apart // (copies * span), MANY))
-    crossed, least = _laid(ranks, groups, unit, xp)
+    groups = xp.where(runs == 1, world // span, apart // (copies * span))
+    skipped = None
+    if ends is not None:
+        before = xp.minimum(ends[0], groups)
+        skipped = before, groups - before - xp.minimum(ends[1], groups - before)
+        groups = groups - skipped[1]
+    groups = xp.where((runs == 1) | (runs * apart == world), groups, MANY)
+    crossed, least = _laid(ranks, groups, unit, xp, skipped)
     crossed = xp.minimum(crossed * xp.where(runs == 1, copies, 1), -(-world // unit))
     crossed = xp.minimum(crossed, (unit - xp.gcd(block, unit) + block - 1) // unit + 1)
     size = members * runs * copies
@@ -72,10 +79,11 @@ def share_of_runs(ranks: Runs, world: Any, unit: Any, xp: Any) -> Any:
     return xp.where(crossed == 1, size, nearest_share(size, crossed, least, most, xp))
 
 
-def _laid(ranks: Runs, groups: Any, unit: Any, xp: Any) -> tuple[Any, Any]:
+def _laid(ranks: Runs, groups: Any, unit: Any, xp: Any, skipped: Any = None) -> tuple[Any, Any]:
     """Return how many units a group spans, the most of any, and the members in the one with the fewest.
 
-    `groups` follow each other, each time as many interleaved ones as a stride has ranks.
+    `groups` follow each other, each time as many interleaved ones as a stride has ranks. Others come between them,
+    after so many so many, if some are `skipped`.
     """
     members, stride, runs, apart, copies = ranks
     span, one = members * stride, xp.ones_like(members)
@@ -85,8 +93,8 @@ def _laid(ranks: Runs, groups: Any, unit: Any, xp: Any) -> tuple[Any, Any]:
     def held(length: Any, further: Any) -> Any:
         """Return how many members so many ranks at an end of a group have, where the other copy is `further` on."""
         rest = length % apart
-        others = folded * xp.clip((rest - further) // stride, 0, members)
-        return xp.maximum(length // apart * in_period + xp.minimum(rest // stride, members) + others, one)
+        there = xp.where((folded > 0) & (rest > further), rest - further + span, xp.minimum(rest, span))
+        return xp.maximum(length // apart * in_period + xp.minimum(there // stride, in_period), one)
 
     step = xp.gcd(span, unit)  # runs begin at multiples of it in a unit
     latest = unit - step + xp.minimum(stride, step) - 1
@@ -96,13 +104,21 @@ def _laid(ranks: Runs, groups: Any, unit: Any, xp: Any) -> tuple[Any, Any]:
     between = unit // apart * in_period + xp.maximum(unit % apart + in_period * stride - apart, 0) // stride
     between = xp.maximum(between, least)
     most_crossed, fewest = one, in_period * runs
-    for number in range(_COUNTED):
+    offset = None if skipped is None else xp.gcd(apart, unit)
+    for counted in range(_COUNTED):
+        number = counted if skipped is None else counted + xp.where(counted < skipped[0], 0, skipped[1])
         begin, length = number * span % unit, extent - 2 * number * span * folded
         over = (xp.minimum(begin + stride, unit) - 1 + length - stride) // unit + 1
         further = apart - (2 * number + 1) * span
         ends = xp.minimum(held(unit - begin, further), held((begin + length - 1) % unit + 1, further))
-        inside = xp.where(over > 2, xp.minimum(ends, between), ends)
-        there = groups > number
+        within = between
+        if offset is not None:
+            # Where no run is cut, a unit that has members has a run of them. Those of all stages are seldom so.
+            whole = begin % offset + span <= offset
+            over = xp.where(whole, xp.minimum(over, in_period // members * runs), over)
+            within = xp.where(whole, xp.maximum(between, members), between)
+        inside = xp.where(over > 2, xp.minimum(ends, within), ends)
+        there = groups > counted
         most_crossed = xp.where(there, xp.maximum(most_crossed, over), most_crossed)
         fewest = xp.where(there & (over > 1), xp.minimum(fewest, inside), fewest)
     few, apart_each = groups <= _COUNTED, in_period // members * runs * ((latest + span - stride) // unit + 1)

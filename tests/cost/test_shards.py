@@ -220,6 +220,17 @@ def test_two_chains_of_replicas_that_stages_come_between():
     assert (found.size, found.domains, found.share) == (6, 2, 2)
 
 
+@pytest.mark.parametrize("chains", [1, 2])
+def test_weights_of_the_end_stages_are_reduced_where_these_lie(chains):
+    """Domains of eight cut no cp groups of the first and of the last of four stages, but those of the others."""
+    degrees = {"tp": 1, "tp2": 1, "cp": 3, "pp": 4, "dp": 4}
+    columns = columns_of(degrees, {"tp": 1, "tp2": 1, "cp": 2, "pp": 3, "dp": 1})
+    whole, _ = of_cp_and_dp(columns, 8, 1, chains=chains, at_ends=True)
+    anywhere, _ = of_cp_and_dp(columns, 8, 1, chains=chains)
+    assert (whole.size, whole.domains, whole.share) == (12 * chains, 4 if chains == 1 else 8, 3)
+    assert anywhere.share == chains
+
+
 @pytest.mark.parametrize(("tp", "dp", "size"), [(1, 20, 72), (1, 8, 18), (4, 8, 72)])
 def test_a_group_of_all_replicas_lies_the_same_in_any_search(tp, dp, size):
     """Whether the search has replicas of shards too, so that ranks are counted, or not."""
@@ -285,7 +296,7 @@ def columns_of(degrees, shares):
     return {**degrees, **{f"{axis}_nvs": share for axis, share in shares.items()}}
 
 
-def of_cp_and_dp(columns, size, order, replicas=1, chains=1, ep=1):
+def of_cp_and_dp(columns, size, order, replicas=1, chains=1, ep=1, at_ends=False):
     """The shard group and the replica group of the weights of a layer that cp does not divide.
 
     Of experts, if ep is above 1.
@@ -306,7 +317,7 @@ def of_cp_and_dp(columns, size, order, replicas=1, chains=1, ep=1):
         group_size=[[float(columns["cp"])]], group_share=[[float(columns["cp_nvs"])]], group_ep=[[float(ep)]]
     )
     layer = replace(layer, rank_placement=rank_placement(keys, network(size)))
-    found = weight_shards(layer, *dp_groups(made, searched), made, searched)
+    found = weight_shards(layer, *dp_groups(made, searched), made, searched, at_ends)
     return [jax.tree.map(lambda leaf: leaf.item(), groups[0]) for groups in found]
 
 
