@@ -17,7 +17,7 @@ from dsx.pricing.problem import Problem
 from dsx.remarks import warn
 from dsx.results.manifest import Manifest
 from dsx.results.schema import CUT
-from dsx.results.stated_sweep import stated_files
+from dsx.results.stated_sweep import files_on, stated_files
 from dsx.results.store import load_chosen, read_manifest
 from dsx.space.choices import PLAN_COLUMNS, SEARCHED_COLUMNS
 from dsx.space.plan import Plan
@@ -137,7 +137,7 @@ def inputs_of(folder: Path, manifest: Manifest, hardware: Mapping[str, object]) 
 
     Raises StoreError if this version cannot read the files in the manifest of `folder`.
     """
-    resolved = manifest.spec["resolved"]
+    resolved = files_on(manifest.spec["resolved"], str(hardware["cluster"]))
     stated = {name: resolved[name] for name in ("model", "assumptions", "operator_times") if name in resolved}
     stated["cluster"] = resolved["clusters"][manifest.names["cluster"].index(hardware["cluster"])]
     near = Path(manifest.spec_file) if manifest.spec_file else None
@@ -170,7 +170,7 @@ def taken_lines(folder: Path, manifest: Manifest, plans: Sequence[Mapping[str, A
 
 
 def _as_row(folder: Path, manifest: Manifest, row: dict[str, Any]) -> ResultRow:
-    resolved, sweep = manifest.spec["resolved"], manifest.sweep
+    resolved, sweep = files_on(manifest.spec["resolved"], row["cluster"]), manifest.sweep
     inputs = inputs_of(folder, manifest, row)
     # Rows have the name of a strategy; the sweep may have its path.
     strategy = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[row["strategy"]]

@@ -129,17 +129,18 @@ def _rows_of(folder: Path, candidate: str, rows_there: int) -> list[dict[str, An
 
 def _launches(folder: Path, plans: Sequence[dict[str, Any]], manifest: Manifest) -> list[Launch | None]:
     """Return the launch flags of rows; None, with a warning, if their layer definitions no longer exist."""
-    models: dict[str, Model | None] = {}
-    for strategy in dict.fromkeys(plan["plan"]["strategy"] for plan in plans):
+    models: dict[tuple[str, str], Model | None] = {}
+    of_plans = [(plan["plan"]["strategy"], plan["hardware"]["cluster"]) for plan in plans]
+    for strategy, cluster in dict.fromkeys(of_plans):
         try:
-            models[strategy] = model_of(folder, manifest, strategy)
+            models[strategy, cluster] = model_of(folder, manifest, strategy, cluster)
         except InputError as error:
             warn(f"no launch flags under {strategy}: {error}")
-            models[strategy] = None
+            models[strategy, cluster] = None
     words = manifest.spec["resolved"].get("framework", {}).get("flags")
     launches: list[Launch | None] = []
-    for plan in plans:
-        model = models[plan["plan"]["strategy"]]
+    for plan, named in zip(plans, of_plans, strict=True):
+        model = models[named]
         inputs = inputs_of(folder, manifest, plan["hardware"]) if model else None
         launches.append(
             launch_by(words, plan["plan"], inputs.model, model, inputs.assumptions, inputs.cluster.device)

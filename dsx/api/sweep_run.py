@@ -9,7 +9,7 @@ from typing import Any
 
 from dsx.api.device_remarks import cluster_remarks
 from dsx.api.foreign_words import check_words
-from dsx.api.inputs import load_inputs
+from dsx.api.inputs import load_inputs, of_its_framework
 from dsx.api.searched import Searched, check_fixed, searched
 from dsx.api.specs_by_name import Contents, by_name
 from dsx.api.sweep_size import say_size
@@ -74,9 +74,11 @@ class SweepRun:
             inputs = inputs.run_by(read_framework(self.spec.framework, self.spec.file))
         clusters = [load_cluster(given("cluster", name), overrides["cluster"], self.spec.file) for name in others]
         check_words({name: ",".join(map(str, values)) for name, values in self.spec.fix.items()}, inputs.assumptions)
-        self.inputs = [inputs, *(replace(inputs, cluster=cluster) for cluster in clusters)]
+        assumed = [of_its_framework(inputs.assumptions, one.device.family, inputs.near) for one in clusters]
+        others_on = [replace(inputs, cluster=one, assumptions=own) for one, own in zip(clusters, assumed, strict=True)]
+        self.inputs = [inputs, *others_on]
         known = cluster_remarks(inputs.cluster, inputs.assumptions)
-        further = [said for cluster in clusters for said in cluster_remarks(cluster, inputs.assumptions)]
+        further = [said for one in others_on for said in cluster_remarks(one.cluster, one.assumptions)]
         for said in dict.fromkeys(further):
             if said not in known:
                 warn(said)
@@ -162,11 +164,18 @@ class SweepRun:
         problem, spec = self.problems[0], self.spec
         resolved: dict[str, object] = self.inputs[0].to_data()
         del resolved["cluster"]
-        resolved["clusters"] = [inputs.to_data()["cluster"] for inputs in self.inputs]
+        files = [inputs.to_data() for inputs in self.inputs]
+        resolved["clusters"] = [data["cluster"] for data in files]
         resolved["strategy"] = spec.strategy or list(problem.strategies)
         if not (framework := self.searched[0].framework).unlimited:
             resolved["framework"] = framework.model_dump(mode="json")
         resolved["layers"] = problem.fingerprint()
+        own = {
+            data["cluster"]["name"]: {"assumptions": data["assumptions"], "layers": on_it.fingerprint()}
+            for data, on_it in zip(files, self.problems, strict=True)
+            if data["assumptions"] != files[0]["assumptions"]
+        }
+        resolved |= {"on_cluster": own} if own else {}
         fields = [field(path) for path in spec.what_if.fields]
         return manifests.begin(
             spec.model_dump(mode="json") | {"resolved": resolved},

@@ -65,17 +65,17 @@ def rows_text(manifest: "Manifest") -> str:
     return f"{counted(rows, 'row')} in {counted(len(manifest.parts), 'file')}"
 
 
-def model_of(folder: Path, manifest: "Manifest", strategy: str) -> "Model":
-    """Return the model of the set in `folder` under a strategy, built from today's layer definitions.
+def model_of(folder: Path, manifest: "Manifest", strategy: str, cluster: str) -> "Model":
+    """Return the model of the set in `folder` under a strategy on a cluster, built from today's layer definitions.
 
     Raises InputError if a layer definition no longer exists.
     """
     from dsx.graph.model import build_model
-    from dsx.results.stated_sweep import stated_files
+    from dsx.results.stated_sweep import files_on, stated_files
     from dsx.spec.assumptions import AssumptionsSpec
     from dsx.spec.model import ModelSpec
 
-    resolved = manifest.spec["resolved"]
+    resolved = files_on(manifest.spec["resolved"], cluster)
     # Rows have the name of a strategy; the sweep may have its path.
     given = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[strategy]
     with stated_files(folder):

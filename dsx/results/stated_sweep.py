@@ -73,6 +73,8 @@ class PricedFiles(_Stated):
     strategy: list[str]
     layers: dict[str, str]
     operator_times: dict[str, Any] | None = None
+    # The assumption set and the layers on clusters, by name, where a framework lacks something that the first one has.
+    on_cluster: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
 
 class StatedSweep(_Stated):
@@ -98,6 +100,11 @@ class StatedSweep(_Stated):
 def stated_sweep(spec: Mapping[str, object]) -> StatedSweep:
     """Return the sweep that the `spec` of a manifest states; raises pydantic.ValidationError."""
     return StatedSweep.model_validate(spec)
+
+
+def files_on(resolved: Mapping[str, Any], cluster: str) -> dict[str, Any]:
+    """Return the files of a sweep, as its manifest has them, with those of a cluster of its own."""
+    return {**resolved, **resolved.get("on_cluster", {}).get(cluster, {})}
 
 
 def with_current_names(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -75,6 +75,23 @@ def test_a_sweep_over_generations_has_what_runs_on_each():
         assert found == {NEWER: (2, 4), OLDER: (1, 1)}
 
 
+@pytest.mark.parametrize("clusters", [[NEWER, OLDER], [OLDER, NEWER]])
+def test_rows_of_a_sweep_over_generations_are_priced_again_as_they_were(clusters, tmp_path):
+    """A row of V100 was launched and explained with the software of H100."""
+    fix = {"recompute": "none", "pp": 1, "zero_stage": 1, "zero_replicas": 1, "microbatch_size": 1, "offload": "none"}
+    sweep = {"model": MODEL, "num_gpus": 4, "global_batch_size": 8, "fix": fix, "precision": "float64"}
+    swept = dsx.sweep(sweep | {"cluster": clusters, "keep": {"top": 1}}, tmp_path / "set")
+    assert len(swept.frame) == 2
+    for _, row in swept.frame.iterrows():
+        explained = dsx.why_row(swept.folder, row)
+        assert explained.costs["step_time_s"] == pytest.approx(row["step_time_s"], rel=1e-9)
+        head = dsx.launch(swept.folder, row).files["launch.sh"]
+        assert f"Priced at {row['step_time_s']:.4g} s a step" in head
+        assert ("attention_kernels none" in head) == ("--fp16" in head) == (row["cluster"] == OLDER)
+    said = str(dsx.show(swept.folder))
+    assert ("--transformer-impl local" in said) == (dsx.show(swept.folder).priced[0]["hardware"]["cluster"] == OLDER)
+
+
 def test_a_launch_file_says_which_kernels_run(job):
     def head(cluster):
         text = dsx.launch(job.replace(cluster=cluster), "dp=16 zero_stage=1").files["launch.sh"]
