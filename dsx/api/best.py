@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dsx.api.answer import PricedPlans, paragraphs
 from dsx.api.arguments import count, strategy_names, total, watcher
-from dsx.api.beyond import Asked, Beyond, beyond, beyond_text
+from dsx.api.beyond import WORTH_SAYING, Asked, Beyond, beyond, beyond_text
 from dsx.api.device_remarks import replicas_left_out, unfilled_domain
 from dsx.api.infeasible import why_nothing_fits
 from dsx.api.job import Job, checked, say_unusual, with_margin
@@ -443,7 +443,8 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
         if by_hand:
             found_by_role, plans = _as_launched(spaces, most, job, roles, plans) or (found_by_role, plans)
     as_launched = plans is not answer.plans
-    faster = answer.plans[0] if as_launched and plans[0]["plan"] != answer.plans[0]["plan"] else None
+    less = 1 - answer.plans[0]["step_time_s"] / plans[0]["step_time_s"] if as_launched else 0.0
+    faster = answer.plans[0] if less >= WORTH_SAYING else None
     why, times = ("", 0.0) if plans else why_nothing_fits(spaces, widest, fixed, limits, watch)
     other, compared = None, []
     if times <= MOST_TIMES:

@@ -19,7 +19,7 @@ from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.framework import FrameworkSpec
 from dsx.spec.model import has_experts
 
-_WORTH_SAYING = 0.001  # of the step time
+WORTH_SAYING = 0.001  # of the step time
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +118,9 @@ def beyond_text(found: Searched, other: Beyond | None, compared: Sequence[str]) 
     """
     if found.framework.unlimited:
         return ""
-    if other is None or (other.saved is not None and other.saved < _WORTH_SAYING):
+    if other is None or (other.saved is not None and other.saved < WORTH_SAYING):
         names = _listed(compared)
-        of = f"no plan of {names} saves more than {share(_WORTH_SAYING, 1, 1)}"
+        of = f"no plan of {names} saves more than {share(WORTH_SAYING, 1, 1)}"
         of = of if names else "no other framework runs such plans"
         return f"{of}; --framework any also searches what no framework runs"
     less = "" if other.saved is None else f", {share(other.saved, 1, 1)} less"
