@@ -41,7 +41,8 @@ def device_remarks(device: DeviceSpec, assumptions: AssumptionsSpec) -> list[str
 
 def cluster_remarks(cluster: ClusterSpec, assumptions: AssumptionsSpec) -> list[str]:
     """Return what to say once where a problem of this cluster is priced with this set, a sentence each."""
-    return [*device_remarks(cluster.device, assumptions), *_straddled(cluster), *_node_remarks(cluster, assumptions)]
+    of_node = [*_straddled(cluster), *_shared_links(cluster), *_node_remarks(cluster, assumptions)]
+    return [*device_remarks(cluster.device, assumptions), *of_node]
 
 
 def _straddled(cluster: ClusterSpec) -> list[str]:
@@ -52,6 +53,17 @@ def _straddled(cluster: ClusterSpec) -> list[str]:
     return [
         f"cluster {cluster.name} has node.gpus={node} and network.nvs.size={domain}: fast domains cut nodes, since "
         f"neither divides the other; nearest: node.gpus={nearest_of(divisors(domain), node)}"
+    ]
+
+
+def _shared_links(cluster: ClusterSpec) -> list[str]:
+    """Return what to say once of a link to the host that more GPUs share than a node has."""
+    node = cluster.node
+    if node.gpus_per_host_link <= node.gpus:
+        return []
+    return [
+        f"cluster {cluster.name} has node.gpus_per_host_link={node.gpus_per_host_link} and node.gpus={node.gpus}: all "
+        f"GPUs of a node are taken to share one link; nearest: node.gpus_per_host_link={node.gpus}"
     ]
 
 

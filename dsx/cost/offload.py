@@ -78,10 +78,10 @@ def host_memory_rate(num_gpus: PerPlan, node: Node, assumptions: Assumptions) ->
 def transfer_s(num_bytes: PerPlan, num_gpus: PerPlan, cluster: Cluster, assumptions: Assumptions) -> PerPlan:
     """Return the seconds of a transfer to the host or back, by the slower of the link and the host's memory.
 
-    GPUs of a job that share a link are neighbours, as ranks are numbered.
+    GPUs of a job that share a link are neighbours, as ranks are numbered, and of one node.
     """
     memory_rate = host_memory_rate(num_gpus, cluster.node, assumptions)
-    sharing = xp.minimum(num_gpus, cluster.node.gpus_per_host_link * xp.ones_like(num_gpus))
+    sharing = xp.minimum(of_node(num_gpus, cluster.node), cluster.node.gpus_per_host_link * xp.ones_like(num_gpus))
     link_rate = assumptions.host_efficiency * cluster.device.host_bandwidth / sharing
     return num_bytes / xp.minimum(memory_rate, link_rate)
 

@@ -202,14 +202,6 @@ class NodeSpec(Spec):
     host_memory: Annotated[Bytes, Field(gt=0)] = 1024e9  # of all sockets
     host_memory_bandwidth: BytesPerSecond = 409.6e9  # of all sockets, reads and writes together
 
-    @field_validator("gpus_per_host_link")
-    @classmethod
-    def _inside(cls, sharing: int, info: ValidationInfo) -> int:
-        gpus = info.data.get("gpus", sharing)
-        if sharing > gpus:
-            raise ValueError(f"{sharing} GPUs cannot share a link of a node of {gpus}: at most {gpus} (node.gpus)")
-        return sharing
-
     @property
     def assumed(self) -> tuple[str, ...]:
         """The fields that no file states."""

@@ -94,3 +94,14 @@ def test_nodes_that_fast_domains_cut(node, domain, said):
         f"divides the other; nearest: node.gpus={2 if node == 3 else 6}"
     )
     assert (remark in cluster_remarks(load_cluster("h100-nvs8", changes), load_assumptions("default"))) is said
+
+
+def test_no_more_gpus_than_those_of_a_node_share_a_link_to_the_host():
+    def said(sharing):
+        return cluster_remarks(
+            load_cluster("h100-nvs8", [("node.gpus_per_host_link", sharing)]), load_assumptions("default")
+        )
+
+    assert said("8") == []
+    (text,) = said("16")
+    assert "has node.gpus_per_host_link=16 and node.gpus=8: all GPUs of a node are taken to share one link" in text

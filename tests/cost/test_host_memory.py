@@ -61,6 +61,14 @@ def test_gpus_behind_one_switch_share_its_link(num_gpus, sharing):
     assert found["optimizer_s"] == close(rank * (4 / (0.5 * 5e10 / sharing) + 28 / memory))
 
 
+def test_a_link_is_shared_by_no_more_gpus_than_a_node_has():
+    steps = [
+        offloading("optimizer", cluster=machine(gpus_per_host_link=float(sharing)), num_gpus=32.0)["step_time_s"]
+        for sharing in (4, 8, 16)
+    ]
+    assert steps[0] < steps[1] == steps[2]
+
+
 def test_layers_stall_as_with_a_link_of_half_the_bandwidth():
     shared, slower = ({"gpus_per_host_link": 2.0}, {"host_bandwidth": 2.5e10})
     for what in ("activations", "both"):

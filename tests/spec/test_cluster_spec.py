@@ -152,13 +152,6 @@ def test_a_node_that_no_file_states_is_assumed():
     assert load_cluster(part.model_dump(mode="json")).node.assumed == part.node.assumed  # a copy still says so
 
 
-def test_no_more_gpus_share_a_link_to_the_host_than_a_node_has():
-    says = "node.gpus_per_host_link: 16 GPUs cannot share a link of a node of 8: at most 8"
-    with pytest.raises(SpecError, match=says):
-        load_cluster("h100-nvs8", [("node.gpus_per_host_link", "16")])
-    assert load_cluster("h100-nvs8", [("node.gpus_per_host_link", "8")]).node.gpus_per_host_link == 8
-
-
 def test_a_node_is_no_fast_domain():
     tray = load_cluster("gb200-nvl72")
     assert (tray.node.gpus, tray.network.nvs.size, tray.node.host_memory) == (4, 72, 960e9)
