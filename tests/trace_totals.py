@@ -78,7 +78,8 @@ class Priced:
         weights, plan = layer.derived.weights, self.plan
         groups = weight_groups([weight.reduced_over for weight in weights], [weight.over_ep for weight in weights])
         for ranks, members in groups.items():
-            holders = int(WeightGroup(*ranks).members(plan, plan["dp"] * self.holds.num_chains))
+            apart = plan["ep"] if ranks.over_ep else 1
+            holders = int(WeightGroup(*ranks).members(plan, plan["dp"] * self.holds.num_chains)) // apart
             replicas = plan["zero_replicas"] if plan["zero_stage"] else 1
             whole, tied = (
                 sum(layer.number(weights[index].bytes) for index in members if weights[index].tied or every)

@@ -512,7 +512,7 @@ def priced_collectives(work, degrees, cluster, assumed):
             if ranks > 1 and not shape.ring:
                 found[shape.kind, shape.axis] += count * seconds(shape.kind, ranks, volume / count)
         for shared, members in weight_groups(work.reduced_over, work.over_ep).items():
-            ranks = int(shared.members(degrees, 1))
+            ranks = int(shared.members(degrees, 1)) // (degrees["ep"] if shared.over_ep else 1)
             if ranks > 1:  # a gradient that the ranks of another axis have parts of
                 found[AR, "dp"] += seconds(AR, ranks, work.weights[members, 0].sum())
         for axis in AXES:
