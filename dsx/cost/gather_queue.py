@@ -10,6 +10,9 @@ and not behind all of a microbatch. Of a chunk of n layers, with a gather of G s
 - with gradients of inputs alone G; with those of the last layer nothing;
 - with gradients of weights alone S; with those of the first layer nothing, with those of the last one S + G, and G if
   that is the same layer.
+
+The embedding is the first layer of its chunk, but hides nothing: its neighbour is gathered during its forward and
+scattered during its backward.
 """
 
 from typing import NamedTuple
@@ -27,42 +30,95 @@ class Outlasting(NamedTuple):
     weights_s: PerPlan  # of the backward, what gradients of inputs do not wait for
 
 
-class Collectives(NamedTuple):
-    """The collectives of a layer's weights, seconds."""
+class Queued(NamedTuple):
+    """The collectives of a layer's weights and what they hide behind, seconds."""
 
     gather_s: PerPlan
     scatter_s: PerPlan
+    forward_s: PerPlan
+    backward_s: PerPlan
+    whole_weights_s: PerPlan  # the part of the backward that only computes weight gradients
+
+    @property
+    def after_backward_s(self) -> PerPlan:
+        """What the first forward of a chunk waits longer by if a backward came before."""
+        return _beyond(self.both_s, self.forward_s) - _beyond(self.gather_s, self.forward_s)
+
+    @property
+    def both_s(self) -> PerPlan:
+        """Both collectives."""
+        return self.gather_s + self.scatter_s
+
+    @property
+    def weights_s(self) -> PerPlan:
+        """That part, as far as it hides anything."""
+        return xp.minimum(self.whole_weights_s, self.backward_s)
+
+    @property
+    def inputs_s(self) -> PerPlan:
+        """The rest of the backward."""
+        return self.backward_s - self.weights_s
 
 
-def outlasting(
-    moved: Collectives,
-    forward_s: PerPlan,
-    backward_s: PerPlan,
-    weights_s: PerPlan,
-    ends: PerPlan,
-    apart: Bool[Array, "*#plans"] | None,
-) -> Outlasting:
+def outlasting(layer: Queued, ends: PerPlan, apart: Bool[Array, "*#plans"] | None) -> Outlasting:
     """Return what collectives of a layer outlast its passes by.
 
-    The passes hide them behind `forward_s` and `backward_s`. Of the backward of plans in `apart`, `weights_s` are a
-    pass of their own. `ends` is the share of layers that end a chunk.
+    `ends` is the share of layers that end a chunk; where it is 0 each pass hides its own collectives. Plans in `apart`
+    compute gradients of weights in a pass of their own; None if none do.
     """
-    gather_s, scatter_s, both_s = moved.gather_s, moved.scatter_s, moved.gather_s + moved.scatter_s
-    forward = _mean(ends, _beyond(both_s, forward_s), _beyond(gather_s, forward_s))
-    backward = _mean(ends, _beyond(gather_s, backward_s), _beyond(both_s, backward_s))
+    gather_s = layer.gather_s
+    forward = _beyond(gather_s, layer.forward_s) + ends * layer.after_backward_s
+    backward = _mean(ends, _beyond(gather_s, layer.backward_s), _beyond(layer.both_s, layer.backward_s))
     if apart is None:
         return Outlasting(forward, backward, backward)
-    weights_s = xp.minimum(weights_s, backward_s)
     one, none = xp.ones_like(ends), xp.zeros_like(ends)
-    inputs = (one - ends) * _beyond(gather_s, backward_s - weights_s)
-    # Of chunks of one layer, whose gradients of weights are the first and the last ones.
-    single = xp.maximum(2.0 * ends - one, none)
-    weights = (
-        xp.maximum(one - 2.0 * ends, none) * _beyond(scatter_s, weights_s)
-        + (ends - single) * _beyond(both_s, weights_s)
-        + single * _beyond(gather_s, weights_s)
-    )
+    inputs = (one - ends) * _beyond(gather_s, layer.inputs_s)
+    inner = xp.maximum(one - 2.0 * ends, none) * _beyond(layer.scatter_s, layer.weights_s)
+    weights = inner + ends * _beyond_last_weights(layer, ends)
     return Outlasting(forward, xp.where(apart, inputs + weights, backward), xp.where(apart, weights, backward))
+
+
+def of_embedding(layer: Queued, after: Queued, ends: PerPlan, apart: Bool[Array, "*#plans"] | None) -> Outlasting:
+    """Return what collectives outlast the passes of the embedding by, less what `outlasting` has for its neighbour.
+
+    The neighbour is not the first layer of the chunk: no scatter comes before its forward, and no gather of the next
+    pass after its backward. Where gradients have several bytes a weight, a part of the former stays, so that a slower
+    network never makes a chunk faster.
+    """
+    none, single = xp.zeros_like(after.gather_s), _single(ends)
+    share = xp.where(after.scatter_s > 0.0, xp.minimum(after.gather_s / after.scatter_s, 1.0), none)
+    gather_s, last_s = layer.gather_s, layer.gather_s + after.scatter_s
+
+    def first(moved_s: PerPlan, pass_s: PerPlan, later_s: PerPlan) -> PerPlan:
+        """Return what outlasts a pass of the embedding, less what its neighbour does not wait for."""
+        return xp.maximum(_beyond(moved_s, pass_s) - later_s, none)
+
+    forward = first(layer.scatter_s + after.gather_s, layer.forward_s, share * after.after_backward_s)
+    later_s = _beyond(after.both_s, after.backward_s) - _beyond(after.scatter_s, after.backward_s)
+    whole = first(gather_s + last_s, layer.backward_s, later_s)
+    if apart is None:
+        return Outlasting(forward, whole, whole)
+    inputs = _beyond(gather_s, layer.inputs_s)
+    later_s = _beyond_last_weights(after, ends) - (1.0 - single) * _beyond(after.scatter_s, after.weights_s)
+    weights = first(last_s, layer.weights_s, later_s)
+    return Outlasting(forward, xp.where(apart, inputs + weights, whole), xp.where(apart, weights, whole))
+
+
+def mean(share: PerPlan, some: Outlasting, others: Outlasting) -> Outlasting:
+    """Return the mean of passes of which a share are `some`."""
+    return Outlasting(*(_mean(share, one, other) for one, other in zip(some, others, strict=True)))
+
+
+def _beyond_last_weights(layer: Queued, ends: PerPlan) -> PerPlan:
+    """Return what outlasts the last gradients of weights of a chunk; of one layer they are the first ones too."""
+    single = _single(ends)
+    of_many, alone = _beyond(layer.both_s, layer.weights_s), _beyond(layer.gather_s, layer.weights_s)
+    return _mean(single, alone, of_many)
+
+
+def _single(ends: PerPlan) -> PerPlan:
+    """Return the share of chunks that have one layer, where none has none."""
+    return xp.maximum(2.0 - 1.0 / xp.maximum(ends, 0.5), xp.zeros_like(ends))
 
 
 def _mean(share: PerPlan, some: PerPlan, others: PerPlan) -> PerPlan:

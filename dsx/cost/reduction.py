@@ -27,7 +27,7 @@ from dsx.cost.choices import StepChoices, pick
 from dsx.cost.collectives import collective
 from dsx.cost.contention import crosses
 from dsx.cost.effects import of_step
-from dsx.cost.gather_queue import Collectives, outlasting
+from dsx.cost.gather_queue import Queued, mean, of_embedding, outlasting
 from dsx.cost.groups import Group, group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.shapes import PerGroup, PerPlan
@@ -54,6 +54,7 @@ class ReducedLayer(NamedTuple):
     # The share of body layers that end a chunk, and plans that compute gradients of weights apart; None if none do.
     chunk_ends: PerPlan
     apart: Bool[Array, "*#plans"] | None
+    neighbour: "ReducedLayer | None"  # of the embedding, the layer after it; None of others
 
 
 class LayerReduction(NamedTuple):
@@ -74,17 +75,10 @@ def layer_reduction(
     """Return the collectives that accompany the passes of a layer."""
     once = of_step(assumptions, "dp_overlap", choices, searched)
     of_gather, of_back = (_overlap(direction, choices, searched, assumptions) for direction in (FORWARD, BACKWARD))
-    passes = (layer, choices, searched, cluster, assumptions)
-    gather, back = _accompanying_s(FORWARD, *passes), _accompanying_s(BACKWARD, *passes)
+    given = (choices, searched, cluster, assumptions)
+    gather, back = (_accompanying_s(direction, layer, *given) for direction in (FORWARD, BACKWARD))
     last = back + _seconds_of_replicas(layer, cluster, assumptions) if layer.replicas else back
-    forward, backward = layer.costs.forward_s, layer.backward_s
-    stalls = layer.stalls_s
-    if layer.contended_s is not None:
-        shared = functools.reduce(xp.maximum, [crosses(members, cluster.network) for members in layer.shards])
-        forward, backward = (
-            xp.maximum(whole - shared * taken, xp.zeros_like(whole))
-            for whole, taken in zip((forward, backward), layer.contended_s, strict=True)
-        )
+    (forward, backward), stalls = _beside_s(layer, cluster), layer.stalls_s
     gathers, reduces = (_once(direction, choices, searched) for direction in (FORWARD, BACKWARD))
     if (more := _chunks_beside(choices, searched)) is not None:
         passes_beside = 1.0 + gathers * more, 1.0 + reduces * more
@@ -102,9 +96,15 @@ def layer_reduction(
     beside = xp.minimum(left_back, backward)
     hidden_gather, hidden_back, outlasts = xp.minimum(left_gather, forward), beside, left_back - beside
     if (queues := _gathers_again(choices, searched)) is not None:
-        rooms = (forward, backward) if stalls is None else (forward + stalls[0], backward + stalls[1])
-        moved = Collectives(gather, back - gather)
-        late = outlasting(moved, *rooms, layer.costs.weight_gradient_s, layer.chunk_ends, layer.apart)
+        queued = _queued(layer, gather, back, cluster)
+        late = outlasting(queued, layer.chunk_ends, layer.apart)
+        if (after := layer.neighbour) is not None:
+            gather_s, back_s = (_accompanying_s(direction, after, *given) for direction in (FORWARD, BACKWARD))
+            neighbour = _queued(after, gather_s, back_s, cluster)
+            late = of_embedding(queued, neighbour, after.chunk_ends, layer.apart)
+        # No backward comes before the first forward.
+        first = outlasting(queued, xp.zeros_like(layer.chunk_ends), layer.apart)
+        late = mean(1.0 - 1.0 / choices.num_microbatches, late, first)
         hidden_gather = xp.where(queues, left_gather - late.forward_s, hidden_gather)
         hidden_back = xp.where(queues, left_back - late.backward_s, hidden_back)
         outlasts = xp.where(queues, late.weights_s, outlasts)
@@ -119,6 +119,27 @@ def layer_reduction(
         never = 1.0 - once
         could_hide_s = gathers * (exposed[0] - never * left_gather) + reduces * (exposed_last - never * left_last)
     return LayerReduction(gather, back, last, exposed, of_back * outlasts, could_hide_s)
+
+
+def _beside_s(layer: ReducedLayer, cluster: Cluster) -> tuple[PerPlan, PerPlan]:
+    """Return the seconds of a forward and a backward in which a reduction of the layer can proceed."""
+    passes = layer.costs.forward_s, layer.backward_s
+    if layer.contended_s is None:
+        return passes
+    shared = functools.reduce(xp.maximum, [crosses(members, cluster.network) for members in layer.shards])
+    forward, backward = (
+        xp.maximum(whole - shared * taken, xp.zeros_like(whole))
+        for whole, taken in zip(passes, layer.contended_s, strict=True)
+    )
+    return forward, backward
+
+
+def _queued(layer: ReducedLayer, gather_s: PerPlan, back_s: PerPlan, cluster: Cluster) -> Queued:
+    """Return what hides collectives that are repeated with every pass: computation and stalls."""
+    forward, backward = _beside_s(layer, cluster)
+    if layer.stalls_s is not None:
+        forward, backward = forward + layer.stalls_s[0], backward + layer.stalls_s[1]
+    return Queued(gather_s, back_s - gather_s, forward, backward, layer.costs.weight_gradient_s)
 
 
 def _overlap(direction: int, choices: StepChoices, searched: Searched, assumptions: Assumptions) -> PerPlan:

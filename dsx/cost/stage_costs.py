@@ -217,8 +217,12 @@ class StageCosts:
         apart = always_split(self.choices, self.searched)
         splits = [None if kind in self.stack.last else apart for kind in range(len(none))]
         of_passes = self.backward_s, stalls, self.contended_s or none
-        by_kind = zip(self.kinds, self._held_bytes, *self.shards, *of_passes, ends, splits, strict=True)
-        return [ReducedLayer(*values) for values in by_kind]
+        by_kind = zip(self.kinds, self._held_bytes, *self.shards, *of_passes, ends, splits, none, strict=True)
+        found = [ReducedLayer(*values) for values in by_kind]
+        after = found[self.stack.segments[0][0]]
+        return [
+            layer._replace(neighbour=after) if kind in self.stack.first else layer for kind, layer in enumerate(found)
+        ]
 
     @cached_property
     def pass_reductions_s(self) -> tuple[Sequence[PerPlan], Sequence[PerPlan]] | None:

@@ -3,19 +3,26 @@
 import numpy as np
 import pytest
 
-from dsx.cost.gather_queue import Collectives, outlasting
+from dsx.cost.gather_queue import Queued, of_embedding, outlasting
 
 GATHER, SCATTER = 0.6, 1.1
 FORWARD, WEIGHTS = 1.0, 0.9
 BACKWARD = 1.4 + WEIGHTS
+OF_EMBEDDING = (0.8, 0.7, 0.1, 0.2, 0.1)
+APART = np.array([True])
 
 
-def found(layers, apart=None, weights=WEIGHTS):
-    """The seconds of all layers of a chunk."""
-    gather, scatter, forward, backward, of_weights, ends = (
-        np.array([value]) for value in (GATHER, SCATTER, FORWARD, BACKWARD, weights, 1.0 / layers)
-    )
-    late = outlasting(Collectives(gather, scatter), forward, backward, of_weights, ends, apart)
+def queued(*seconds):
+    return Queued(*(np.array([value]) for value in seconds))
+
+
+def body(scatter=SCATTER, weights=WEIGHTS):
+    return queued(GATHER, scatter, FORWARD, BACKWARD, weights)
+
+
+def of_chunk(layers, apart=None, layer=None):
+    """The seconds of all body layers of a chunk."""
+    late = outlasting(layer or body(), np.array([1.0 / layers]), apart)
     return [layers * np.asarray(seconds).item() for seconds in late]
 
 
@@ -31,8 +38,14 @@ def close(values):
 def test_the_first_forward_waits_for_the_last_scatter(layers):
     forward = beyond([GATHER + SCATTER] + [GATHER] * (layers - 1), FORWARD)
     backward = beyond([GATHER] + [GATHER + SCATTER] * (layers - 1), BACKWARD)
-    assert found(layers) == close([forward, backward, backward])
+    assert of_chunk(layers) == close([forward, backward, backward])
     assert forward > 0.0
+
+
+def test_without_ends_each_pass_hides_its_own_collectives():
+    found = [np.asarray(seconds).item() for seconds in outlasting(body(), np.zeros(1), APART)]
+    weights = beyond([SCATTER], WEIGHTS)
+    assert found == close([beyond([GATHER], FORWARD), beyond([GATHER], BACKWARD - WEIGHTS) + weights, weights])
 
 
 @pytest.mark.parametrize("layers", [1, 2, 5])
@@ -41,11 +54,31 @@ def test_parts_of_a_backward_each_hide_their_own_collectives(layers):
     of_weights = of_weights[:1] + [SCATTER] * (layers - 2) + of_weights[1:]
     inputs = beyond([GATHER] * (layers - 1), BACKWARD - WEIGHTS)
     weights = beyond(of_weights, WEIGHTS)
-    forward, backward, put_off = found(layers, np.array([True]))
-    assert [forward, backward, put_off] == close([found(layers)[0], inputs + weights, weights])
-    assert found(layers, np.array([False])) == found(layers)
+    forward, backward, put_off = of_chunk(layers, APART)
+    assert [forward, backward, put_off] == close([of_chunk(layers)[0], inputs + weights, weights])
+    assert of_chunk(layers, np.array([False])) == of_chunk(layers)
 
 
 def test_no_part_of_a_backward_is_longer_than_all_of_it():
-    longer = found(3, np.array([True]), weights=2.0 * BACKWARD)
-    assert longer == found(3, np.array([True]), weights=BACKWARD)
+    longer = of_chunk(3, APART, body(weights=2.0 * BACKWARD))
+    assert longer == of_chunk(3, APART, body(weights=BACKWARD))
+
+
+@pytest.mark.parametrize("layers", [1, 2, 5])
+@pytest.mark.parametrize("scatter", [0.2, GATHER])
+def test_the_embedding_comes_first_in_place_of_its_neighbour(layers, scatter):
+    layer, ends = body(scatter), np.array([1.0 / layers])
+    gathered, scattered, *own = OF_EMBEDDING
+    forward = beyond([scattered + GATHER], own[0]) + beyond([GATHER] * layers, FORWARD)
+    backward = beyond([gathered + scatter + gathered], own[1])
+    backward += beyond([GATHER] + [GATHER + scatter] * (layers - 1), BACKWARD)
+    backward -= beyond([GATHER + scatter], BACKWARD) - beyond([scatter], BACKWARD)
+    found = of_embedding(queued(*OF_EMBEDDING), layer, ends, None)
+    assert [of_all(found, place, of_chunk(layers, None, layer)) for place in (0, 1)] == close([forward, backward])
+    found = of_embedding(queued(*OF_EMBEDDING), layer, ends, APART)
+    weights = beyond([gathered + scatter], own[2]) + beyond([scatter] * (layers - 1), WEIGHTS)
+    assert of_all(found, 2, of_chunk(layers, APART, layer)) == close(weights)
+
+
+def of_all(embedding, place, others):
+    return np.asarray(embedding[place]).item() + others[place]
