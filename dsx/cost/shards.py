@@ -95,8 +95,8 @@ def weight_shards(
     ]
     joint = [dp_shard.times(members) for members in axes]
     replicas = [] if dp_replicas is None else [dp_replicas]
+    chains, together = _chains(choices, searched)
     if searched.ep != (1,):
-        chains, together = _chains(choices, searched)
         if dp_replicas is None:
             joint = [_every(ep, ranks, together) for ep, ranks in zip(layer.group_ep, joint, strict=True)]
         else:
@@ -111,7 +111,6 @@ def weight_shards(
         if dp_replicas is not None:
             of_dp = of_dp & (dp_replicas.size == 1.0)
         lying = layer.rank_placement, choices, of_dp
-        chains, _ = _chains(choices, searched)
         runs = [_shard_runs(each, dp_shard, choices) for each in joint]
         ends = [_of_end_stages(each, chains, choices) if at_ends else () for each in runs]
         joint = [_as_placed(each, *ranks, *lying) for each, *ranks in zip(joint, runs, ends, strict=True)]
