@@ -11,7 +11,8 @@ from dsx.printable import printable
 from dsx.progress import Watch, progress
 from dsx.search.blockers import Blocker, blockers
 from dsx.search.search_spaces import SearchSpaces
-from dsx.search.space import Limitation, Space
+from dsx.search.space import Space
+from dsx.space.boxes import Limitation
 from dsx.search.study import Study
 from dsx.search.sweep import smallest
 from dsx.space.boxes import Selection

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from dsx.cost import xp
-from dsx.cost.algorithms import ALGORITHMS, exchange
+from dsx.cost.algorithms import ALGORITHMS, _dot, exchange
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.expert_domains import Routing, sent_to_domains
 from dsx.cost.groups import Group
@@ -160,7 +160,3 @@ def _link(tier: int, protocol: Protocol, network: Network) -> PerPlan:
     if level.wraps:
         return 2.0 * per_byte
     return level.peers * per_byte if level.peers else per_byte
-
-
-def _dot(left: Sequence[PerPlan], right: Sequence[PerPlan]) -> PerPlan:
-    return functools.reduce(xp.add, [a * b for a, b in zip(left, right, strict=True)])

@@ -6,12 +6,12 @@ from typing import Any
 from dsx.display.layout import wrapped
 from dsx.display.quantities import cut_text, hardware_text, hardware_title, quantity, share, shares
 from dsx.display.table import table
+from dsx.results.objectives import Priced
 from dsx.results.roles import TIED
 from dsx.space.choices import PLAN_COLUMNS
 from dsx.space.plan_settings import setting_of
 from dsx.units import format_quantity
 
-Priced = Mapping[str, Any]  # a plan with its costs, of `dsx.pricing.evaluate` or `dsx.results.plan_rows`
 
 
 def within_resolution(plans: Sequence[Priced], resolution: float | None) -> list[int]:

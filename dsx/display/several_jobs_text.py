@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 from dsx.display.job_text import parameters_text
 from dsx.display.layout import WIDTH, wrapped
-from dsx.display.plan_table import Priced, with_choices
+from dsx.display.plan_table import with_choices
+from dsx.results.objectives import Priced
 from dsx.display.quantities import quantity
 from dsx.display.three_plans import interval_text
 from dsx.printable import printable

@@ -9,7 +9,8 @@ from typing import Any
 
 from dsx.display.layout import WIDTH, wrapped
 from dsx.display.memory_text import fitting
-from dsx.display.plan_table import OPTIONAL, SHARES, Priced
+from dsx.display.plan_table import OPTIONAL, SHARES
+from dsx.results.objectives import Priced
 from dsx.display.quantities import cut_text, quantity, share, shares
 from dsx.display.table import table
 from dsx.printable import printable

@@ -15,7 +15,6 @@ from dsx.pricing.layers import KeyCosts
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows, plans_of
 
-_AT_ONCE = 1 << 10  # rows whose pipelines are priced together: the costs of their stages fit into the cache of a core
 # What the seconds of a pipeline do not depend on, but for the number of microbatches.
 _OF_REPLICAS = ("num_gpus", "global_batch_size")
 _OF_REDUCTIONS = ("dp", "dp_nvs", "zero_stage", "zero_replicas")  # nor on these, but for reductions in every pass

@@ -7,9 +7,8 @@ of that number too. A plan is a mapping with `plan` and the cost columns of a tr
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-Priced = Mapping[str, Any]
+from dsx.results.objectives import Priced
 
 DAYS, HOURS, COST = "training_days", "gpu_hours", "cost_usd"
 LEAST_GOODPUT = 0.01  # share of the time; with less a job gets nowhere

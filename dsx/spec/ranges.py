@@ -5,7 +5,7 @@ import re
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer, ValidatorFunctionWrapHandler, WrapValidator
-from pydantic.dataclasses import dataclass
+from pydantic import dataclasses
 
 from dsx.errors import SpecError, did_you_mean
 from dsx.spec.value_types import choice, count, whole_number
@@ -104,7 +104,7 @@ def _choices(value: object) -> list[int | str]:
     return once([choice(item) for item in items])
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Limit:
     """A bound on a column: only candidates with value `relation` `bound` are searched."""
 
@@ -116,7 +116,7 @@ class Limit:
         return f"{self.relation}{self.bound}"
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class ColumnLimit:
     """A bound on a column of plans that is another column."""
 
@@ -128,7 +128,7 @@ class ColumnLimit:
         return f"{self.relation}{self.column}"
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class ProductLimit:
     """A bound on a column of plans: its product with another column divides a number."""
 

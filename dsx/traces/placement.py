@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from dsx.records import ArrayLike
 
 from dsx.hardware.network import Network
 from dsx.space.domain_fill import nearest_share
