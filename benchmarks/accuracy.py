@@ -24,20 +24,19 @@ from error_tables import SCORED, by_class, by_source, cell, markdown, means, sco
 from parity import GIGABYTE, draw
 from unseen import Unseen, predicted_unseen
 
-from dsx.calibration.few_runs import REPETITIONS, RUNS
-from dsx.calibration.observations import is_trusted, observe
-from dsx.calibration.report import noise_floor, not_modelled, report
+from dsx.config.assumption_set import AssumptionsSpec, load_assumptions, load_fitted
+from dsx.config.documents import packaged_data
+from dsx.config.values import Bounds
+from dsx.config.what_if import varied_field
 from dsx.cost.interval import ENOUGH
-from dsx.predict.predictor import likeness_of, predict
-from dsx.predict.validation_rows import Rows, compare
+from dsx.runs.calibration import noise_floor, not_modelled, report
 from dsx.runs.machines import known_clusters
-from dsx.runs.reasons import Reason
-from dsx.runs.run_table import Run, read_runs
+from dsx.runs.observations import is_trusted, observe
+from dsx.runs.predict import likeness_of, predict
+from dsx.runs.predicted_rows import PredictedRows, compare
 from dsx.runs.setups import Setup, count_filled, count_from_notes, count_remarks, count_unread, setups
-from dsx.spec.assumptions import AssumptionsSpec, load_assumptions, load_fitted
-from dsx.spec.between import Bounds
-from dsx.spec.locate import packaged_data
-from dsx.spec.what_if import field
+from dsx.runs.specialise import REPETITIONS, RUNS
+from dsx.runs.table import MeasuredRun, UnmodelledReason, read_runs
 from dsx.units import format_quantity
 
 DIGITS = 6  # of a frozen prediction
@@ -86,7 +85,7 @@ def main() -> None:
         print(text, end="")
 
 
-def freeze(rows: Rows, path: Path) -> None:
+def freeze(rows: PredictedRows, path: Path) -> None:
     """Write id, predicted seconds and bytes of every row, and whether it fits."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -95,19 +94,19 @@ def freeze(rows: Rows, path: Path) -> None:
             writer.writerow([name, f"{seconds:.{DIGITS}g}", f"{size:.{DIGITS}g}", int(fits)])
 
 
-def chosen(rows: Rows, mask: Sequence[bool]) -> Rows:
+def chosen(rows: PredictedRows, mask: Sequence[bool]) -> PredictedRows:
     """Return the rows where `mask` is true."""
     places = np.flatnonzero(mask)
-    return Rows(
+    return PredictedRows(
         **{
             field.name: values[places] if isinstance(values, np.ndarray) else tuple(values[place] for place in places)
-            for field in dataclasses.fields(Rows)
+            for field in dataclasses.fields(PredictedRows)
             for values in [getattr(rows, field.name)]
         }
     )
 
 
-def with_unseen(rows: Rows, unseen: Unseen) -> Rows:
+def with_unseen(rows: PredictedRows, unseen: Unseen) -> PredictedRows:
     """Return the rows with the times and intervals of fits without their own source; NaN where a row was not fitted."""
     place = {setup.run.id: at for at, setup in enumerate(unseen.observations.setups)}
 
@@ -131,12 +130,12 @@ def others_sections(path: Path) -> str:
 
 
 def document(
-    rows: Rows,
-    runs: Sequence[Run],
-    resolved: Sequence[Setup | Reason],
+    rows: PredictedRows,
+    runs: Sequence[MeasuredRun],
+    resolved: Sequence[Setup | UnmodelledReason],
     unseen: Unseen | None,
     assumptions: str,
-    every: Rows,
+    every: PredictedRows,
     between: Mapping[str, Bounds],
 ) -> str:
     """Return the document, without the published plans.
@@ -188,11 +187,11 @@ Shapes and colours are families of devices; the band is 10 % to either side.
 
 
 def draw_pictures(
-    rows: Rows, resolved: Sequence[Setup | Reason], unseen: Unseen | None, folder: Path
+    rows: PredictedRows, resolved: Sequence[Setup | UnmodelledReason], unseen: Unseen | None, folder: Path
 ) -> None:  # fmt: skip
     """Draw step times, dense and with experts, in sample and by fits without their source, and memory."""
     folder.mkdir(parents=True, exist_ok=True)
-    alike = [None if isinstance(setup, Reason) else likeness_of(setup) for setup in resolved]
+    alike = [None if isinstance(setup, UnmodelledReason) else likeness_of(setup) for setup in resolved]
     family = [one.generation if one else "" for one in alike]
     predictions = {"in sample": rows.predicted_s}
     predictions |= {} if unseen is None else {"source left out": with_unseen(rows, unseen).predicted_s}
@@ -236,7 +235,7 @@ def _spread(figures: Mapping[str, Any] | None) -> list[str]:
     return [f"{known['configurations']}", cell(known["median"]), cell(known["p90"])]
 
 
-def _predictions(rows: Rows, unseen: Unseen) -> dict[str, np.ndarray]:
+def _predictions(rows: PredictedRows, unseen: Unseen) -> dict[str, np.ndarray]:
     """Return the errors of the fitted rows by how they are predicted, [N]."""
     place = {name: at for at, name in enumerate(rows.id)}
     own = np.array([place[setup.run.id] for setup in unseen.observations.setups])
@@ -248,7 +247,7 @@ def _predictions(rows: Rows, unseen: Unseen) -> dict[str, np.ndarray]:
     return {how: predicted / unseen.observations.measured_s - 1 for how, predicted in seconds.items()}
 
 
-def _summary(rows: Rows, unseen: Unseen) -> str:
+def _summary(rows: PredictedRows, unseen: Unseen) -> str:
     source = unseen.observations.source
     kind = [likeness_of(setup).kind for setup in unseen.observations.setups]
     body = []
@@ -271,7 +270,7 @@ def _summary(rows: Rows, unseen: Unseen) -> str:
     )
 
 
-def _by_source(rows: Rows, unseen: Unseen) -> str:
+def _by_source(rows: PredictedRows, unseen: Unseen) -> str:
     errors = {how: by_source(error, unseen.observations.source) for how, error in _predictions(rows, unseen).items()}
     first = errors["in sample"]
     header = ["source", "rows", *(f"{figure}, {how}" for how in errors for figure in ("median", "mean"))]
@@ -302,7 +301,7 @@ def _source_line(name: str, errors: Mapping[str, Mapping[str, Any]], unseen: Uns
     ]
 
 
-def _classes(rows: Rows, unseen: Unseen) -> str:
+def _classes(rows: PredictedRows, unseen: Unseen) -> str:
     errors, observations = _predictions(rows, unseen), unseen.observations
     parts = []
     likeness = [likeness_of(setup) for setup in observations.setups]
@@ -385,7 +384,7 @@ def _memory(figures: Mapping[str, Any]) -> str:
 
 def _free_numbers(unseen: Unseen, between: Mapping[str, Bounds]) -> str:
     def text(name: str, value: float) -> str:
-        return "-" if value != value else format_quantity(value, field(f"assumptions.{name}").unit)
+        return "-" if value != value else format_quantity(value, varied_field(f"assumptions.{name}").unit)
 
     body = [
         [
@@ -414,7 +413,7 @@ def _effects(unseen: Unseen) -> str:
     )
 
 
-def _extrapolated(resolved: Sequence[Setup | Reason], assumptions: AssumptionsSpec) -> str:
+def _extrapolated(resolved: Sequence[Setup | UnmodelledReason], assumptions: AssumptionsSpec) -> str:
     seen = assumptions.trained_on
     if not seen.generation:
         return ""

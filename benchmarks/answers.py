@@ -60,7 +60,7 @@ def _of_one_plan() -> str:
     for verb in ("evaluate", "why"):
         with tempfile.TemporaryDirectory() as cache:
             rows.append([f"`dsx {verb}`", *(f"{asked(cache, verb, question, *plan)[0]:.1f}" for _ in range(2))])
-    imports = [imports_s(name) for name in ("sys", "numpy", "jax", "dsx.api.evaluation")]
+    imports = [imports_s(name) for name in ("sys", "numpy", "jax", "dsx.verbs.evaluate")]
     names = ("nothing", "numpy", "jax, with numpy", "all that an evaluation needs")
     rows += [[f"import of {name}", "", f"{seconds:.1f}"] for name, seconds in zip(names, imports, strict=True)]
     return table(["one plan of Llama-3 70B on 512 H100", "seconds, empty cache", "seconds, filled cache"], rows, 2)

@@ -14,16 +14,15 @@ from pathlib import Path
 import numpy as np
 from sections import table, write_section
 
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.cluster_file import load_cluster
+from dsx.config.model_file import load_model
+from dsx.plans.rules import OPTIMAL
 from dsx.pricing.cuts import price_best_cuts, price_cuts
-from dsx.pricing.layers import price_keys
+from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import Problem, make_problem
 from dsx.pricing.row_costs import Rows
-from dsx.search.space import Space
-from dsx.search.study import at_points
-from dsx.space.limits import OPTIMAL
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.cluster import load_cluster
-from dsx.spec.model import load_model
+from dsx.search.spaces import Space, at_points
 
 # The layers between embedding and head by position in the model file, and how many of each.
 CHAINS = {

@@ -15,17 +15,17 @@ import jax.numpy as jnp
 import numpy as np
 from numpy_loop import flat_prices
 
+from dsx.config.sweep_file import SweepSpec
 from dsx.cost.layer import layer_costs
+from dsx.cost.layer_work import layer_work
 from dsx.cost.step import step_costs
-from dsx.cost.work import layer_work
-from dsx.pricing.layers import price_keys
+from dsx.plans.choices import CHOICE_COLUMNS
+from dsx.plans.enumerate import Arrays
+from dsx.pricing.cuts import candidate_columns
+from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import step_choices
-from dsx.pricing.rows import candidate_columns
-from dsx.search.space import Space
-from dsx.space.choices import CHOICE_COLUMNS
-from dsx.space.enumerate import Arrays
-from dsx.spec.sweep import SweepSpec
+from dsx.search.spaces import Space
 
 _CHUNK = 1 << 14  # rows per call, so that their arrays stay in the cache
 _ROWS = 1 << 20  # rows enumerated at once, outside the timing

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from dsx.cost.recompute import NONE
-from dsx.pricing.layers import KeyCosts
+from dsx.cost.recomputation import NONE
+from dsx.plans.choices import CHOICE_COLUMNS
+from dsx.pricing.keys import KeyCosts
 from dsx.pricing.problem import Problem
-from dsx.space.choices import CHOICE_COLUMNS
 
 FLAGS = ("-O3", "-march=native", "-ffast-math", "-fPIC")
 

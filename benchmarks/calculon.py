@@ -12,8 +12,8 @@ from pathlib import Path
 from sections import table, write_section
 
 import dsx
+from dsx.config.sweep_file import load_sweep
 from dsx.results.schema import MENTIONED
-from dsx.spec.sweep import load_sweep
 
 _SPEC = Path(__file__).parent / "calculon.yaml"
 # A choice of Calculon's search, and what it is in dsx: a column, a what-if, or nothing.

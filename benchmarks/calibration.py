@@ -14,9 +14,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from dsx.runs.run_table import read_runs
+from dsx.config.documents import packaged_data
 from dsx.runs.setups import Setup, setups
-from dsx.spec.locate import packaged_data
+from dsx.runs.table import read_runs
 
 BASE = "uncalibrated"
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from sections import table, write_section
 
-from dsx.space.choices import CHOICES, Choice
-from dsx.space.features import FeatureCost, feature_costs
-from dsx.space.plan_rules import RULES
-from dsx.space.schedules import SCHEDULES, Schedule
-from dsx.space.strategy_rules import HOST_MEMORY, MEMORY, VANISHES
+from dsx.plans.choices import CHOICES, Choice
+from dsx.plans.features import FeatureCost, feature_costs
+from dsx.plans.rules import RULES
+from dsx.plans.violations import HOST_MEMORY, MEMORY, VANISHES
+from dsx.schedules.schedules import SCHEDULES, Schedule
 
 
 def values(choice: Choice) -> str:

@@ -15,13 +15,13 @@ from typing import Any
 from error_tables import cell
 from sections import put_section, table
 
-from dsx.calibration.report import report
-from dsx.predict.predictor import predict
-from dsx.predict.validation_rows import compare
-from dsx.runs.run_table import read_runs
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.documents import packaged_data
+from dsx.runs.calibration import report
+from dsx.runs.predict import predict
+from dsx.runs.predicted_rows import compare
 from dsx.runs.setups import setups
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.locate import packaged_data
+from dsx.runs.table import read_runs
 
 RUNS = packaged_data() / "validation" / "runs_2026-11.csv"
 _COLUMNS = {

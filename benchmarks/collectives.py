@@ -21,13 +21,13 @@ import numpy as np
 from scipy.optimize import least_squares
 from sections import put_section
 
-from dsx.cost.assumptions import Assumptions, assumptions_from_spec
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.cluster_file import load_cluster
 from dsx.cost.collectives import collective
+from dsx.cost.context import Assumptions, assumptions_from_spec
 from dsx.cost.groups import group
-from dsx.graph.match import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from dsx.hardware.cluster import cluster_from_spec
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.cluster import load_cluster
+from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 
 ROOT = Path(__file__).resolve().parent.parent
 CLUSTER = "a100-40-nvs4"

@@ -21,14 +21,19 @@ import jax
 import numpy as np
 from sections import table, write_section
 
-from dsx.cost.protocols import Linear
-from dsx.layer_table.from_instance import problem_of
+from dsx.cost.collectives import Linear
 from dsx.layer_table.instance import read_instance
-from dsx.layer_table.network_levels import read_network
-from dsx.layer_table.partition_problem import PartitionProblem, Pipelines, pipelines, priced
-from dsx.layer_table.ring import joining_level, path_bandwidth, transfer_s
-from dsx.layer_table.segments import OPTIMIZER_FACTORS, STAGES
-from dsx.layer_table.solver import Partition, solve
+from dsx.layer_table.levels import joining_level, path_bandwidth, read_network, transfer_s
+from dsx.layer_table.pipelines import (
+    OPTIMIZER_FACTORS,
+    STAGES,
+    PartitionProblem,
+    Pipelines,
+    pipelines,
+    priced,
+    problem_of,
+)
+from dsx.layer_table.solver import TablePlan, solve
 
 DATA = Path(__file__).resolve().parent.parent / "tests" / "data" / "partition"
 DEVICES = (64, 128, 256, 512, 1024)
@@ -159,7 +164,7 @@ def run(file: Path, network: str, recomputes: bool, as_artifact: bool, devices: 
     return found
 
 
-def price(problem: PartitionProblem, plan: Partition) -> float:
+def price(problem: PartitionProblem, plan: TablePlan) -> float:
     """Return the step time of a plan on the network of a problem, whichever network it was found for."""
     width = next(index for index, each in enumerate(problem.widths) if each.width == plan.width)
     columns = (width, plan.recompute, plan.zero_stage, len(plan.stages), plan.num_replicas)
@@ -263,7 +268,7 @@ def _between(least: str, most: str) -> str:
     return least if least == most else f"{least} to {most}"
 
 
-def _text(plan: Partition) -> str:
+def _text(plan: TablePlan) -> str:
     stages = f"{len(plan.stages)} stage{'s' * (len(plan.stages) > 1)} x {plan.num_replicas} replicas"
     return f"{stages}, width {plan.width}, ZeRO {plan.zero_stage}{', recomputed' * plan.recompute}"
 

@@ -1,4 +1,4 @@
-"""Measures the scripts of `dsx.operator_placement.open_vswitch.files` between servers that are network namespaces.
+"""Measures the scripts of `dsx.placement.open_vswitch` between servers that are network namespaces.
 
 python benchmarks/ovs_lab.py [--link-mbit 30] [--seconds 4]
 
@@ -24,8 +24,7 @@ from pathlib import Path
 import numpy as np
 from sections import table
 
-from dsx.operator_placement.open_vswitch.files import write_ovs
-from dsx.operator_placement.open_vswitch.nic_shares import nic_shares
+from dsx.placement.open_vswitch import nic_shares, write_ovs
 
 SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 PROGRAMS = ("ip", "tc", "ethtool", "sysctl", "ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-ofctl")

@@ -23,12 +23,11 @@ import jax
 import numpy as np
 from sections import table, write_section
 
-from dsx.layer_table import bounds, solver
-from dsx.layer_table.hierarchy import Hierarchy
-from dsx.layer_table.partition_problem import PartitionProblem, Width, pipelines
-from dsx.layer_table.ring import joining_level, path_bandwidth
-from dsx.layer_table.scans import Machine, Question
-from dsx.layer_table.segments import OPTIMIZER_FACTORS, Chain
+from dsx.layer_table import solver
+from dsx.layer_table import solver as bounds
+from dsx.layer_table.levels import Hierarchy, joining_level, path_bandwidth
+from dsx.layer_table.pipelines import OPTIMIZER_FACTORS, PartitionProblem, TableChain, Width, pipelines
+from dsx.layer_table.solver import ScannedTables, ScanQuestion
 
 GIB = 2**30
 HIDDEN, SEQUENCE, LAYERS, HEADS, VOCABULARY = 12288, 2048, 96, 96, 51200
@@ -98,7 +97,7 @@ def _width(width: int, times: np.ndarray, sizes: np.ndarray) -> Width:
     return Width(
         width=width,
         devices_per_stage=width,
-        chain=Chain(
+        chain=TableChain(
             forward_s=forwards,
             backward_s=2 * forwards,
             parameter_bytes=np.round(np.array([table, *[parameters] * (LAYERS - 1), parameters + table]) * sizes),
@@ -110,10 +109,10 @@ def _width(width: int, times: np.ndarray, sizes: np.ndarray) -> Width:
 
 def compare(given: PartitionProblem, layers: str, repeat: int) -> list[Timed]:
     """Return the times of dsx, of its first call, and of NumPy."""
-    scans: list[tuple[Machine, Question, np.ndarray, np.ndarray]] = []
+    scans: list[tuple[ScannedTables, ScanQuestion, np.ndarray, np.ndarray]] = []
     least = solver.least
 
-    def recorded(machine: Machine, asked: Question, deepest: np.ndarray) -> np.ndarray:
+    def recorded(machine: ScannedTables, asked: ScanQuestion, deepest: np.ndarray) -> np.ndarray:
         answer = least(machine, asked, deepest)
         scans.append((machine, asked, deepest, answer))
         return answer
@@ -143,7 +142,7 @@ def compare(given: PartitionProblem, layers: str, repeat: int) -> list[Timed]:
     ]
 
 
-def text(plan: solver.Partition) -> str:
+def text(plan: solver.TablePlan) -> str:
     """Return a plan in a few words."""
     return (
         f"{plan.step_time_s:.6g} s, {len(plan.stages)} stages x {plan.num_replicas} replicas x {plan.width}, "
@@ -151,7 +150,7 @@ def text(plan: solver.Partition) -> str:
     )
 
 
-def check(machine: Machine, asked: Question, deepest: np.ndarray, answer: np.ndarray) -> int:
+def check(machine: ScannedTables, asked: ScanQuestion, deepest: np.ndarray, answer: np.ndarray) -> int:
     """Solve scans with NumPy, and exit unless the answers agree; return the number of scans."""
     for row, stages in enumerate(deepest):
         question = jax.tree.map(lambda column, row=row: column[row], asked)
@@ -161,7 +160,7 @@ def check(machine: Machine, asked: Question, deepest: np.ndarray, answer: np.nda
     return len(deepest)
 
 
-def numpy_scan(machine: Machine, asked: Any, num_stages: int) -> np.ndarray:
+def numpy_scan(machine: ScannedTables, asked: Any, num_stages: int) -> np.ndarray:
     """Return [S] least maxima of one question, by the recurrence in NumPy."""
     layers = machine.num_layers
     chain = jax.tree.map(lambda leaf: leaf[asked.width], machine.chains)

@@ -11,8 +11,8 @@ import numpy as np
 from error_tables import cell, markdown
 from unseen import Unseen
 
-from dsx.predict.validation_rows import Rows
-from dsx.runs.run_table import Run
+from dsx.runs.predicted_rows import PredictedRows
+from dsx.runs.table import MeasuredRun
 
 _PREDICTED = re.compile(r"(\w+) predicted ([0-9.]+) ms / ([0-9.]+) GiB")
 _BYTES = 2.0**30
@@ -34,7 +34,7 @@ QUOTED = (
 )
 
 
-def section(runs: Sequence[Run], rows: Rows, unseen: Unseen | None) -> str:
+def section(runs: Sequence[MeasuredRun], rows: PredictedRows, unseen: Unseen | None) -> str:
     """Return the section on public tools, or nothing if the table has none of their runs."""
     error = rows.predicted_s / rows.measured_s - 1
     without = _by_id(rows, unseen) / rows.measured_s - 1
@@ -69,7 +69,7 @@ def _figures(error: np.ndarray) -> list[str]:
     return [cell(float(np.median(known))), cell(float(known.mean()))] if len(known) else ["-", "-"]
 
 
-def _by_id(rows: Rows, unseen: Unseen | None) -> np.ndarray:
+def _by_id(rows: PredictedRows, unseen: Unseen | None) -> np.ndarray:
     """Return the [N] seconds of the fits without each row's source; NaN where there are none."""
     known = {}
     if unseen is not None:
@@ -78,7 +78,7 @@ def _by_id(rows: Rows, unseen: Unseen | None) -> np.ndarray:
     return np.array([known.get(name, np.nan) for name in rows.id])
 
 
-def _predictions(runs: Sequence[Run]) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def _predictions(runs: Sequence[MeasuredRun]) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Return, by tool whose predictions notes state, which rows, its seconds and its bytes, [N] each."""
     found = [_PREDICTED.search(run.notes or "") for run in runs]
     seconds = np.array([float(one[2]) / 1e3 if one else np.nan for one in found])

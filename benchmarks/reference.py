@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 from sections import table, write_section
 
 import dsx
-from dsx.api.answer import Answer
-from dsx.api.operator_placement import OperatorPlacement
-from dsx.api.trace_inspect import TraceSummary
-from dsx.api.trace_replay import TraceReplay
-from dsx.api.trace_write import WrittenTrace
-from dsx.launching.launch import Launch
+from dsx.launch.request import LaunchSettings
+from dsx.verbs.answer import Answer
+from dsx.verbs.place import OperatorPlacement
+from dsx.verbs.trace_inspect import TraceSummary
+from dsx.verbs.trace_replay import TraceReplay
+from dsx.verbs.trace_write import WrittenTrace
 
 # What a user wants, and the names for it in the order in which they are read: a function, then its answer.
 GROUPS = {
@@ -49,7 +49,7 @@ GROUPS = {
 # What functions return, which users need no name for.
 NOT_IN_DSX = {
     "OperatorPlacement": OperatorPlacement,
-    "Launch": Launch,
+    "Launch": LaunchSettings,
     "WrittenTrace": WrittenTrace,
     "TraceSummary": TraceSummary,
     "TraceReplay": TraceReplay,

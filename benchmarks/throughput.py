@@ -27,23 +27,22 @@ import jax
 from baselines import Result
 from sections import table, write_section
 
-from dsx.cost.columns import StepCosts
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.cluster_file import load_cluster
+from dsx.config.model_file import load_model
+from dsx.config.sweep_fields import Columns
+from dsx.config.sweep_file import Keep, KeepPareto, KeepTop, SweepSpec, load_sweep
+from dsx.cost.context import StepCosts
+from dsx.plans.blocks import stages_and_replicas
+from dsx.plans.choices import NAMED, PLAN_COLUMNS
+from dsx.plans.rules import OPTIMAL
+from dsx.pricing.cuts import CandidateCounts, column_names
 from dsx.pricing.problem import Problem, make_problem
-from dsx.pricing.rows import Counts, column_names
 from dsx.results import manifest as manifests
-from dsx.results import store
-from dsx.search.blockwise import top_plans
-from dsx.search.study import make_studies
+from dsx.results import sets as store
+from dsx.search.spaces import make_studies
 from dsx.search.sweep import Sweep
-from dsx.space.blocks import stages_and_replicas
-from dsx.space.choices import NAMED, PLAN_COLUMNS
-from dsx.space.limits import OPTIMAL
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.cluster import load_cluster
-from dsx.spec.column_names import Columns
-from dsx.spec.keep import Keep, KeepPareto, KeepTop
-from dsx.spec.model import load_model
-from dsx.spec.sweep import SweepSpec, load_sweep
+from dsx.search.tiles import top_plans
 
 FITTED = "default"  # unlike the set of the sweep, it counts embedding and head, and has more collective algorithms
 _CUT_GPUS = 1024  # whose rows are all cut
@@ -62,7 +61,7 @@ class Bounded:
     """What a search by bounds did, and its seconds."""
 
     way: str
-    counts: Counts
+    counts: CandidateCounts
     seconds: float
 
 
@@ -205,11 +204,11 @@ def _bounded(problem: Problem, spec: SweepSpec, repeat: int) -> list[Bounded]:
     found: list[Bounded] = []
     for way, searched in ways.items():
 
-        def run(searched: Problem = searched) -> Counts:
+        def run(searched: Problem = searched) -> CandidateCounts:
             sweep = _sweep(searched, spec, KeepTop(top=10), spec.global_batch_size)
-            counts: list[Counts] = []
+            counts: list[CandidateCounts] = []
             sweep.run(range(len(sweep.parts)), lambda number, rows, of_part: counts.append(of_part))
-            return functools.reduce(Counts.plus, counts)
+            return functools.reduce(CandidateCounts.plus, counts)
 
         seconds, counts = _median(run, repeat)
         found.append(Bounded(way, counts, seconds))

@@ -20,8 +20,8 @@ import numpy as np
 from sections import table, write_section
 
 import dsx
+from dsx.traces.codec import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP
 from dsx.traces.columns import RankTrace
-from dsx.traces.messages import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP
 from dsx.traces.read import read_trace
 from dsx.traces.write import file_name
 

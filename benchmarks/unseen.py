@@ -11,15 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsx.calibration.calibration import check_adapted, may_adapt
-from dsx.calibration.few_runs import after_few_runs, median_errors
-from dsx.calibration.fit import Fit, fit, sample_of
-from dsx.calibration.held_out import LEAST_SOURCES, HeldOut, leave_out
-from dsx.calibration.intervals import Coverage, coverage, unseen_intervals
-from dsx.calibration.observations import Observations
-from dsx.calibration.specialise import Prior
-from dsx.spec.assumptions import AssumptionsSpec
-from dsx.spec.between import Bounds
+from dsx.config.assumption_set import AssumptionsSpec
+from dsx.config.values import Bounds
+from dsx.runs.calibration import check_adapted, may_adapt
+from dsx.runs.fit import Fit, fit, sample_of
+from dsx.runs.intervals import LEAST_SOURCES, HeldOut, IntervalCoverage, coverage, leave_out, unseen_intervals
+from dsx.runs.observations import Observations
+from dsx.runs.specialise import Prior, after_few_runs, median_errors
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Unseen:
     without_stack_s: np.ndarray  # [N] by a fit without its stack
     low_s: np.ndarray  # [N] interval, from the residuals of the other sources
     high_s: np.ndarray
-    coverage: Mapping[str, Coverage]  # by source
+    coverage: Mapping[str, IntervalCoverage]  # by source
     few_runs: Mapping[str, Mapping[int, float]]  # by source and number of runs: median error after adapting the set
 
 

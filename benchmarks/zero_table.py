@@ -18,10 +18,9 @@ import jax
 import numpy as np
 from sections import table, write_section
 
-from dsx.layer_table.hierarchy import Hierarchy
-from dsx.layer_table.partition_problem import PartitionProblem, Width
-from dsx.layer_table.segments import OPTIMIZER_FACTORS, Chain, state_factor
-from dsx.layer_table.solver import Partition, solve
+from dsx.layer_table.levels import Hierarchy
+from dsx.layer_table.pipelines import OPTIMIZER_FACTORS, PartitionProblem, TableChain, Width, state_factor
+from dsx.layer_table.solver import TablePlan, solve
 
 FILE = Path(__file__).resolve().parent.parent / "tests" / "data" / "partition" / "zero_table7.json"
 MICROBATCHES = 4096  # enough that the deepest stage holds its full stash
@@ -99,12 +98,12 @@ def least_degree(layer: dict[str, Any], device_bytes: float, depth: int, optimiz
     raise ValueError(f"no degree up to {LARGEST_DEGREE} is enough")
 
 
-def plan(row: dict[str, Any], zero_stages: tuple[int, ...]) -> Partition | None:
+def plan(row: dict[str, Any], zero_stages: tuple[int, ...]) -> TablePlan | None:
     """Return the plan of the embedding and all layers, recomputed, on the number of devices in the paper."""
     layers = [row["embedding"], *[row["layer"]] * (row["bound"] - 1)]
     parameters, saved = (np.array([layer[name] for layer in layers], np.float64) for name in ("P", "A"))
     cuts = np.array([0, *[row["layer"]["stash"]] * (len(layers) - 1), 0], np.float64)
-    chain = Chain(np.ones(len(layers)), np.ones(len(layers)), parameters, saved, cuts)
+    chain = TableChain(np.ones(len(layers)), np.ones(len(layers)), parameters, saved, cuts)
     return solve(
         PartitionProblem(
             widths=(Width(1, 1, chain),),

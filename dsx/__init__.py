@@ -18,125 +18,125 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dsx import errors as errors
-    from dsx.api import trace as trace
-    from dsx.api.best import BestPlans as BestPlans
-    from dsx.api.best import best as best
-    from dsx.api.calibrate import Calibrated as Calibrated
-    from dsx.api.calibrate import calibrate as calibrate
-    from dsx.api.cluster_collectives import ClusterTimes as ClusterTimes
-    from dsx.api.cluster_collectives import cluster_times as cluster_times
-    from dsx.api.comparison import Comparison as Comparison
-    from dsx.api.comparison import compare_sets as compare_sets
-    from dsx.api.compiled import keep_compiled as keep_compiled
-    from dsx.api.evaluation import Evaluation as Evaluation
-    from dsx.api.evaluation import evaluate as evaluate
-    from dsx.api.front_of_set import Front as Front
-    from dsx.api.front_of_set import front as front
-    from dsx.api.import_hf import Imported as Imported
-    from dsx.api.import_hf import import_hf as import_hf
-    from dsx.api.job import Job as Job
-    from dsx.api.launch import LaunchFiles as LaunchFiles
-    from dsx.api.launch import check_launch as check_launch
-    from dsx.api.launch import launch as launch
-    from dsx.api.layer_description import LayerDescription as LayerDescription
-    from dsx.api.layer_description import layer as layer
-    from dsx.api.layer_table import TablePartition as TablePartition
-    from dsx.api.layer_table import partition_table as partition_table
-    from dsx.api.measure import Measured as Measured
-    from dsx.api.measure import measure as measure
-    from dsx.api.names import names as names
-    from dsx.api.parameters import parameters as parameters
-    from dsx.api.partition import Partition as Partition
-    from dsx.api.partition import partition as partition
-    from dsx.api.picture import draw as draw
-    from dsx.api.place import place as place
-    from dsx.api.report import Report as Report
-    from dsx.api.report import report as report
-    from dsx.api.several_jobs import SeveralJobs as SeveralJobs
-    from dsx.api.several_jobs import several_jobs as several_jobs
-    from dsx.api.show import ShownSet as ShownSet
-    from dsx.api.show import show as show
-    from dsx.api.sweep_verbs import Swept as Swept
-    from dsx.api.sweep_verbs import SweptShard as SweptShard
-    from dsx.api.sweep_verbs import finish_sweep as finish_sweep
-    from dsx.api.sweep_verbs import sweep as sweep
-    from dsx.api.sweep_verbs import sweep_shard as sweep_shard
-    from dsx.api.training_run import TrainingRun as TrainingRun
-    from dsx.api.training_run import training_run as training_run
-    from dsx.api.validate import Validation as Validation
-    from dsx.api.validate import validate as validate
-    from dsx.api.why import Explanation as Explanation
-    from dsx.api.why import why as why
-    from dsx.api.why_row import why_row as why_row
-    from dsx.results import plot as plot
-    from dsx.results.pareto_rows import pareto as pareto
-    from dsx.results.plot.file import image_format as image_format
-    from dsx.results.set_comparison import compare as compare
-    from dsx.results.store import load as load
-    from dsx.space.plan import Plan as Plan
+    from dsx import pictures as plot  # noqa: F401
+    from dsx.pictures.axes import image_format as image_format
+    from dsx.plans.plan import Plan as Plan
+    from dsx.results.compare import compare as compare
+    from dsx.results.frames import pareto as pareto
+    from dsx.results.sets import load as load
+    from dsx.verbs import trace as trace
+    from dsx.verbs.arguments import keep_compiled as keep_compiled
+    from dsx.verbs.best import BestPlans as BestPlans
+    from dsx.verbs.best import best as best
+    from dsx.verbs.calibrate import Calibrated as Calibrated
+    from dsx.verbs.calibrate import calibrate as calibrate
+    from dsx.verbs.clusters import ClusterTimes as ClusterTimes
+    from dsx.verbs.clusters import cluster_times as cluster_times
+    from dsx.verbs.compare import Comparison as Comparison
+    from dsx.verbs.compare import compare_sets as compare_sets
+    from dsx.verbs.evaluate import Evaluation as Evaluation
+    from dsx.verbs.evaluate import evaluate as evaluate
+    from dsx.verbs.import_hf import Imported as Imported
+    from dsx.verbs.import_hf import import_hf as import_hf
+    from dsx.verbs.job import Job as Job
+    from dsx.verbs.launch import LaunchFiles as LaunchFiles
+    from dsx.verbs.launch import check_launch as check_launch
+    from dsx.verbs.launch import launch as launch
+    from dsx.verbs.layer import LayerDescription as LayerDescription
+    from dsx.verbs.layer import layer as layer
+    from dsx.verbs.list import names as names
+    from dsx.verbs.list import parameters as parameters
+    from dsx.verbs.measure import Measured as Measured
+    from dsx.verbs.measure import measure as measure
+    from dsx.verbs.pareto import Front as Front
+    from dsx.verbs.pareto import front as front
+    from dsx.verbs.partition import Partition as Partition
+    from dsx.verbs.partition import TablePartition as TablePartition
+    from dsx.verbs.partition import partition as partition
+    from dsx.verbs.partition import partition_table as partition_table
+    from dsx.verbs.place import place as place
+    from dsx.verbs.plot import draw as draw
+    from dsx.verbs.report import Report as Report
+    from dsx.verbs.report import report as report
+    from dsx.verbs.several_jobs import SeveralJobs as SeveralJobs
+    from dsx.verbs.several_jobs import several_jobs as several_jobs
+    from dsx.verbs.show import ShownSet as ShownSet
+    from dsx.verbs.show import show as show
+    from dsx.verbs.swept import Swept as Swept
+    from dsx.verbs.swept import SweptShard as SweptShard
+    from dsx.verbs.swept import finish_sweep as finish_sweep
+    from dsx.verbs.swept import sweep as sweep
+    from dsx.verbs.swept import sweep_shard as sweep_shard
+    from dsx.verbs.training_run import TrainingRun as TrainingRun
+    from dsx.verbs.training_run import training_run as training_run
+    from dsx.verbs.validate import Validation as Validation
+    from dsx.verbs.validate import validate as validate
+    from dsx.verbs.why import Explanation as Explanation
+    from dsx.verbs.why import why as why
+    from dsx.verbs.why import why_row as why_row
 
     __version__: str
 
 # Each name with the module that has it.
 _HOMES = {
-    "BestPlans": "dsx.api.best",
-    "Calibrated": "dsx.api.calibrate",
-    "ClusterTimes": "dsx.api.cluster_collectives",
-    "Comparison": "dsx.api.comparison",
-    "Evaluation": "dsx.api.evaluation",
-    "Explanation": "dsx.api.why",
-    "Front": "dsx.api.front_of_set",
-    "Imported": "dsx.api.import_hf",
-    "Job": "dsx.api.job",
-    "LaunchFiles": "dsx.api.launch",
-    "LayerDescription": "dsx.api.layer_description",
-    "Measured": "dsx.api.measure",
-    "Partition": "dsx.api.partition",
-    "Plan": "dsx.space.plan",
-    "Report": "dsx.api.report",
-    "ShownSet": "dsx.api.show",
-    "Swept": "dsx.api.sweep_verbs",
-    "SweptShard": "dsx.api.sweep_verbs",
-    "TablePartition": "dsx.api.layer_table",
-    "SeveralJobs": "dsx.api.several_jobs",
-    "TrainingRun": "dsx.api.training_run",
-    "Validation": "dsx.api.validate",
-    "best": "dsx.api.best",
-    "calibrate": "dsx.api.calibrate",
-    "cluster_times": "dsx.api.cluster_collectives",
-    "compare": "dsx.results.set_comparison",
-    "compare_sets": "dsx.api.comparison",
-    "draw": "dsx.api.picture",
-    "evaluate": "dsx.api.evaluation",
-    "finish_sweep": "dsx.api.sweep_verbs",
-    "front": "dsx.api.front_of_set",
-    "image_format": "dsx.results.plot.file",
-    "import_hf": "dsx.api.import_hf",
-    "keep_compiled": "dsx.api.compiled",
-    "launch": "dsx.api.launch",
-    "check_launch": "dsx.api.launch",
-    "layer": "dsx.api.layer_description",
-    "load": "dsx.results.store",
-    "measure": "dsx.api.measure",
-    "names": "dsx.api.names",
-    "parameters": "dsx.api.parameters",
-    "pareto": "dsx.results.pareto_rows",
-    "partition": "dsx.api.partition",
-    "partition_table": "dsx.api.layer_table",
-    "place": "dsx.api.place",
-    "report": "dsx.api.report",
-    "show": "dsx.api.show",
-    "sweep": "dsx.api.sweep_verbs",
-    "sweep_shard": "dsx.api.sweep_verbs",
-    "several_jobs": "dsx.api.several_jobs",
-    "training_run": "dsx.api.training_run",
-    "validate": "dsx.api.validate",
-    "why": "dsx.api.why",
-    "why_row": "dsx.api.why_row",
+    "BestPlans": "dsx.verbs.best",
+    "Calibrated": "dsx.verbs.calibrate",
+    "ClusterTimes": "dsx.verbs.clusters",
+    "Comparison": "dsx.verbs.compare",
+    "Evaluation": "dsx.verbs.evaluate",
+    "Explanation": "dsx.verbs.why",
+    "Front": "dsx.verbs.pareto",
+    "Imported": "dsx.verbs.import_hf",
+    "Job": "dsx.verbs.job",
+    "LaunchFiles": "dsx.verbs.launch",
+    "LayerDescription": "dsx.verbs.layer",
+    "Measured": "dsx.verbs.measure",
+    "Partition": "dsx.verbs.partition",
+    "Plan": "dsx.plans.plan",
+    "Report": "dsx.verbs.report",
+    "ShownSet": "dsx.verbs.show",
+    "Swept": "dsx.verbs.swept",
+    "SweptShard": "dsx.verbs.swept",
+    "TablePartition": "dsx.verbs.partition",
+    "SeveralJobs": "dsx.verbs.several_jobs",
+    "TrainingRun": "dsx.verbs.training_run",
+    "Validation": "dsx.verbs.validate",
+    "best": "dsx.verbs.best",
+    "calibrate": "dsx.verbs.calibrate",
+    "cluster_times": "dsx.verbs.clusters",
+    "compare": "dsx.results.compare",
+    "compare_sets": "dsx.verbs.compare",
+    "draw": "dsx.verbs.plot",
+    "evaluate": "dsx.verbs.evaluate",
+    "finish_sweep": "dsx.verbs.swept",
+    "front": "dsx.verbs.pareto",
+    "image_format": "dsx.pictures.axes",
+    "import_hf": "dsx.verbs.import_hf",
+    "keep_compiled": "dsx.verbs.arguments",
+    "launch": "dsx.verbs.launch",
+    "check_launch": "dsx.verbs.launch",
+    "layer": "dsx.verbs.layer",
+    "load": "dsx.results.sets",
+    "measure": "dsx.verbs.measure",
+    "names": "dsx.verbs.list",
+    "parameters": "dsx.verbs.list",
+    "pareto": "dsx.results.frames",
+    "partition": "dsx.verbs.partition",
+    "partition_table": "dsx.verbs.partition",
+    "place": "dsx.verbs.place",
+    "report": "dsx.verbs.report",
+    "show": "dsx.verbs.show",
+    "sweep": "dsx.verbs.swept",
+    "sweep_shard": "dsx.verbs.swept",
+    "several_jobs": "dsx.verbs.several_jobs",
+    "training_run": "dsx.verbs.training_run",
+    "validate": "dsx.verbs.validate",
+    "why": "dsx.verbs.why",
+    "why_row": "dsx.verbs.why",
 }
 
 # Those that are modules.
-_MODULES = {"errors": "dsx.errors", "plot": "dsx.results.plot", "trace": "dsx.api.trace"}
+_MODULES = {"errors": "dsx.errors", "plot": "dsx.pictures", "trace": "dsx.verbs.trace"}
 
 __all__ = sorted(("__version__", *_MODULES, *_HOMES))  # pyright: ignore[reportUnsupportedDunderAll]
 
@@ -145,7 +145,7 @@ if not TYPE_CHECKING:  # a type checker knows the names above, and no others
 
     def __getattr__(name: str) -> Any:
         if name == "__version__":
-            value = importlib.import_module("dsx.installed").distribution().version
+            value = importlib.import_module("dsx.files").distribution().version
         elif name in _MODULES:
             value = importlib.import_module(_MODULES[name])
         elif name in _HOMES:

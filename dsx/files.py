@@ -1,10 +1,17 @@
-"""Atomic file operations in an open folder, which never follow links.
+"""Files: atomic operations in an open folder, and the distribution that brought the packaged ones.
+
+Atomic file operations in an open folder, which never follow links.
 
 A file is written under a temporary name, synced to disk, and then renamed, so it is either complete or absent. An open
 folder stays the same folder even if its path changes. Names in it are those of its own files, so nothing outside of it
 is read, written or removed. The path of the folder itself may be a link.
 
 Not covered: Windows, which has no such renames.
+
+The distribution that this package was installed from: its name on a package index is not that of the import.
+
+`[project].name` of pyproject.toml is the one place of the name. What is installed knows it as the distribution that has
+this package's command.
 """
 
 import fcntl
@@ -16,6 +23,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from errno import EINVAL, ELOOP, ENOTDIR
+from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -185,3 +193,19 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
     with OpenFolder(path.parent) as folder:
         folder.remove_left()
         folder.write_whole(path.name, content)
+
+
+COMMAND, MAIN = "dsx", "dsx.__main__:main"
+
+
+def distribution() -> metadata.Distribution:
+    """Return the distribution; raises PackageNotFoundError where none is installed."""
+    for entry in metadata.entry_points(group="console_scripts", name=COMMAND):
+        if entry.value == MAIN and entry.dist is not None:
+            return entry.dist
+    raise metadata.PackageNotFoundError(COMMAND)
+
+
+def install_text(what: str) -> str:
+    """Return the command that installs the distribution with `what`: "[place]", an extra, or ">=7.1.0"."""
+    return f"pip install '{distribution().name}{what}'"

@@ -1,16 +1,24 @@
-"""Progress of long work: told to a callback, or shown.
+"""What dsx tells while it works: progress of long work, and remarks on a result.
+
+Progress of long work: told to a callback, or shown.
 
 It is a bar on a terminal, a line that changes in a notebook, else a line on stderr every 10 seconds. A search
 enumerates and compiles before it counts anything, or prices few of many candidates, or cuts those that it has counted:
 then the bar pulses, and a line says how long it has been.
+
+Remarks of the library: what a user should know of a result, and no error.
+
+They go to the logger "dsx". Python shows the warnings among them; the command line prints all, on stderr.
 """
 
 import contextvars
+import logging
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 LINE_INTERVAL_S = 10.0
@@ -195,3 +203,31 @@ def rate_text(per_second: float) -> str:
         if per_second >= size:
             return f"{per_second / size:.3g} {prefix}/s"
     return f"{per_second:.3g}/s"
+
+
+_SAID: ContextVar[set[str] | None] = ContextVar("said", default=None)  # warnings that are not repeated
+_LOG = logging.getLogger("dsx")
+
+
+def remark(message: str) -> None:
+    """Say what happened, or where something is."""
+    _LOG.info("%s", message)
+
+
+def warn(message: str) -> None:
+    """Say what limits a result."""
+    said = _SAID.get()
+    if said is None or message not in said:
+        _LOG.warning("%s", message)
+    if said is not None:
+        said.add(message)
+
+
+@contextmanager
+def each_once() -> Iterator[None]:
+    """Say each warning once, where one answer takes several searches."""
+    before = _SAID.set(_SAID.get() or set())
+    try:
+        yield
+    finally:
+        _SAID.reset(before)

@@ -43,7 +43,7 @@ def all_workers() -> Iterator[Callable[[], list[jax.Device]]]:
 
     The value is the function that returns the true workers.
     """
-    devices = importlib.import_module("dsx.pricing.devices")  # after the annotations of dsx.cost are checked
+    devices = importlib.import_module("dsx.pricing.keys")  # after the annotations of dsx.cost are checked
     workers = devices.workers
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(devices, "workers", lambda: [jax.local_devices()[0]] * 2)

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsx.calibration.effects import memberships
-from dsx.calibration.fit import Sample, row_weights
-from dsx.spec.between import Bounds
+from dsx.config.values import Bounds
+from dsx.runs.fit import Sample, memberships, row_weights
 
 N = 40
 WORK, TRAFFIC = np.random.default_rng(1).uniform(0.2, 3.0, (2, N))
@@ -17,7 +16,7 @@ TRUE = {"compute": 0.6, "memory": 0.7, "extra": 0.2}
 
 @dataclass(frozen=True)
 class Formula:
-    """Rows whose times are a formula of the fields, as `dsx.calibration.observations.Observations` prices them."""
+    """Rows whose times are a formula of the fields, as `dsx.runs.observations.Observations` prices them."""
 
     measured_s: np.ndarray
     base: dict[str, float]

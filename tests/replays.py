@@ -5,8 +5,8 @@ import random
 from dataclasses import dataclass
 
 import dsx
-from dsx.traces.folder import open_folder, traces
 from dsx.traces.lifetimes import memory_use
+from dsx.traces.trace_folder import open_folder, traces
 
 OVERLAPS_OF = ("none", "all or none", "default")
 OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap", "pp_overlap", "dp_overlap", "fsdp_overlap")

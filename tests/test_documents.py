@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from dsx.graph.build import build_layer
-from dsx.graph.derived import BACKWARD, FORWARD, derive
-from dsx.graph.library import load_definition, load_operators, load_strategy
-from dsx.graph.parse import parse
-from dsx.spec.model import load_model
+from dsx.config.model_file import load_model
+from dsx.notation.build import build_layer
+from dsx.notation.library import load_definition, load_operators, load_strategy
+from dsx.notation.parse import parse
+from dsx.notation.work import BACKWARD, FORWARD, derive
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]

@@ -19,7 +19,10 @@ def test_all_is_sorted_and_complete():
 
 
 def test_every_member_resolves():
-    from dsx.results import pareto_rows, plot, set_comparison, store
+    from dsx import pictures as plot
+    from dsx.results import compare as set_comparison
+    from dsx.results import frames as pareto_rows
+    from dsx.results import sets as store
 
     assert dsx.compare is set_comparison.compare
     assert dsx.load is store.load

@@ -10,7 +10,7 @@ import re
 import pytest
 from checkout import ROOT, assert_shown, blocks, commands, make_checkout, run
 
-from dsx.search import sweep_parts
+from dsx.search import sweep as sweep_parts
 
 DOCUMENTS = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 NOTEBOOK = ROOT / "docs" / "how-to" / "notebook.py"

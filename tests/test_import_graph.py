@@ -10,47 +10,35 @@ from pathlib import Path
 import pytest
 
 DSX = Path(__file__).parents[1] / "dsx"
-ROOT = {
-    "argument_types",
-    "errors",
-    "files",
-    "installed",
-    "plain_data",
-    "printable",
-    "progress",
-    "records",
-    "remarks",
-    "units",
-}
+ROOT = {"errors", "files", "progress", "records", "text", "units"}
 
-# Each package with those it may import from. `traces`, `measuring` and `operator_placement` hang on the cost model.
-_MODEL = {"spec", "graph", "hardware", "space", "cost"}
+# Each package with those it may import from. `traces`, `measure` and `placement` hang on the cost model.
+_MODEL = {"config", "notation", "hardware", "schedules", "plans", "cost"}
 ALLOWED = {
-    "spec": set(),
-    "graph": {"spec"},
-    "hardware": {"spec"},
-    "space": {"spec", "graph", "hardware"},
+    "config": set(),
+    "notation": {"config"},
+    "hardware": {"config"},
+    "schedules": set(),
+    "plans": {"config", "notation", "hardware", "schedules"},
     "cost": _MODEL - {"cost"},
     "pricing": _MODEL,
     "search": _MODEL | {"pricing"},
     "traces": _MODEL,
-    "measuring": _MODEL,
-    "operator_placement": _MODEL | {"measuring"},
+    "measure": _MODEL,
+    "placement": _MODEL | {"measure"},
     "results": _MODEL | {"pricing", "search"},
-    "launching": _MODEL | {"pricing"},
-    "runs": _MODEL,
-    "predict": _MODEL | {"pricing", "runs"},
-    "calibration": _MODEL | {"pricing", "runs", "predict"},
-    "layer_table": {"spec", "cost", "pricing"},
-    "display": _MODEL | {"pricing", "results"},
-    "reporting": _MODEL | {"pricing", "search", "results", "display"},
-    "api": _MODEL
-    | {"pricing", "search", "traces", "measuring", "operator_placement", "results", "runs", "predict", "calibration"}
-    | {"layer_table", "launching", "display", "reporting"},
+    "launch": _MODEL | {"pricing"},
+    "runs": _MODEL | {"pricing"},
+    "layer_table": {"config", "cost", "pricing"},
+    "tables": _MODEL | {"pricing", "results"},
+    "pictures": _MODEL | {"pricing", "search", "results", "tables"},
+    "verbs": _MODEL
+    | {"pricing", "search", "traces", "measure", "placement", "results", "runs"}
+    | {"layer_table", "launch", "tables", "pictures"},
     "cli": set(),
     "__main__.py": {"cli"},
 }
-WITHOUT_JAX = ("spec", "graph", "units.py", "errors.py", "files.py")
+WITHOUT_JAX = ("config", "notation", "units.py", "errors.py", "files.py")
 
 FILES = sorted(DSX.rglob("*.py"))
 MODULES = [path for path in FILES if path != DSX / "__init__.py"]
@@ -119,7 +107,7 @@ def test_relative_and_lazy_imports_are_seen(tmp_path, monkeypatch):
 def test_plans_are_priced_in_two_places():
     callers = {name_of(path) for path in FILES if "dsx.cost.step.step_costs" in imports(path)}
     # Plans that are given, and the kernel of a search.
-    assert callers == {"pricing/batch.py", "search/blockwise/minima.py"}
+    assert callers == {"pricing/problem.py", "search/tiles/hot.py"}
 
 
 def test_the_command_line_has_the_api_alone():
@@ -130,8 +118,7 @@ def test_the_command_line_has_the_api_alone():
         "dsx.units.parse_count",
         "dsx.units.parse_size",
         "dsx.units.parse_share",
-        "dsx.plain_data.",
-        "dsx.printable.",
+        "dsx.text.",
     )
     found = {
         name_of(path): name

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import dsx
-from dsx.installed import distribution, install_text
+from dsx.files import distribution, install_text
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -82,9 +82,9 @@ def installed(tmp_path_factory):
 
 @pytest.mark.external
 def test_the_wheel_is_what_runs(installed):
-    name = "from dsx.installed import install_text; print(install_text('[place]'))"
+    name = "from dsx.files import install_text; print(install_text('[place]'))"
     assert installed("python", "-c", name) == "pip install 'dsx-explorer[place]'\n"
-    show = "import dsx; from dsx.spec.locate import packaged_data; print(dsx.__file__, packaged_data())"
+    show = "import dsx; from dsx.config.documents import packaged_data; print(dsx.__file__, packaged_data())"
     for place in map(Path, installed("python", "-c", show).split()):
         assert "environment" in place.parts and not place.is_relative_to(ROOT)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsx.printable import printable
+from dsx.text import printable
 
 
 @pytest.mark.parametrize(

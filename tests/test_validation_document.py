@@ -7,17 +7,14 @@ import numpy as np
 import pytest
 from runs.tables import write
 
-from dsx.calibration.effects import Deviations
-from dsx.calibration.fit import Effects, Fit
-from dsx.calibration.intervals import Coverage
-from dsx.calibration.observations import observe
-from dsx.predict.predictions import Predictions
-from dsx.predict.validation_rows import compare
-from dsx.runs.run_table import read_runs
-from dsx.runs.setups import setups
-from dsx.runs.step_time import measured_step_time
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.between import Bounds
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.values import Bounds
+from dsx.runs.fit import Deviations, Effects, Fit
+from dsx.runs.intervals import IntervalCoverage
+from dsx.runs.observations import observe
+from dsx.runs.predicted_rows import Predictions, compare
+from dsx.runs.setups import measured_step_time, setups
+from dsx.runs.table import read_runs
 
 BASE = load_assumptions("uncalibrated", [("uncounted_layers", "[embedding, head]")])
 BETWEEN = {"matrix_efficiency": Bounds(0.3, 1.0)}
@@ -62,7 +59,7 @@ def unseen(benchmark_script, runs):
         without_stack_s=1.2 * measured,
         low_s=0.9 * measured,
         high_s=1.2 * measured,
-        coverage={"own": Coverage(0.9, 0.25)},
+        coverage={"own": IntervalCoverage(0.9, 0.25)},
         few_runs={"own": {1: 0.051, 3: 0.041, 5: 0.031}},
     )
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 from cost.records import machine, make_assumptions
 
+from dsx.traces.codec import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE, ROUTING
 from dsx.traces.columns import Lists, RankTrace, Texts
-from dsx.traces.messages import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE, ROUTING
 from dsx.traces.step_replay import StepTraces, replay_step
 
 _INTEGERS = ("num_ops", "tensor_size", "matrix_flops", "vector_flops", "unfused_bytes", "launches")

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dsx.traces import messages as m
-from dsx.traces.framing import framed
+from dsx.traces import codec as m
+from dsx.traces.codec import framed
 
 ALL_REDUCE, ALL_GATHER, BARRIER = (m.COLLECTIVES[name] for name in ("ALL_REDUCE", "ALL_GATHER", "BARRIER"))
 

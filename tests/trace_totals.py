@@ -8,19 +8,18 @@ from collections import Counter
 
 from written_traces import communications
 
+from dsx.config.model_file import ELEMENT_BYTES
 from dsx.cost.layer import WeightGroup, weight_groups
-from dsx.graph.derived import BACKWARD, FORWARD
-from dsx.graph.expressions import evaluate
-from dsx.graph.model import define
-from dsx.graph.notation import AXES
-from dsx.graph.recomputed import recomputation
-from dsx.graph.step import OF_STAGE, divides
-from dsx.space.chunk_layers import even_chunks
-from dsx.space.recompute_values import NONE_CODE, regions_of
-from dsx.space.schedules import SCHEDULES
-from dsx.space.stage_chunks import of_pipeline
-from dsx.spec.assumed_names import ELEMENT_BYTES
-from dsx.traces.messages import ACCUMULATION, COMP
+from dsx.notation.expressions import evaluate
+from dsx.notation.model import OF_STAGE, define, divides
+from dsx.notation.recompute import recomputation
+from dsx.notation.syntax import AXES
+from dsx.notation.work import BACKWARD, FORWARD
+from dsx.plans.choices import NONE_CODE, regions_of
+from dsx.plans.layer_layout import even_chunks
+from dsx.schedules.order import of_pipeline
+from dsx.schedules.schedules import SCHEDULES
+from dsx.traces.codec import ACCUMULATION, COMP
 
 AG, AR = "all-gather", "all-reduce"
 WORK = ("matrix", "vector", "bytes", "unfused", "launches")

@@ -14,11 +14,11 @@ import pandas as pd
 import yaml
 
 import dsx
-from dsx.pricing.evaluate import Evaluation, evaluate_plan
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.cluster_file import load_cluster
+from dsx.config.model_file import load_model
+from dsx.pricing.one_plan import PricedPlan, evaluate_plan
 from dsx.pricing.problem import make_problem
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.cluster import load_cluster
-from dsx.spec.model import load_model
 
 ROOT = Path(__file__).resolve().parents[2]
 ASSUMPTIONS = "paper-2410.00273"
@@ -53,7 +53,7 @@ class Runs:
 
     def evaluate(
         self, model: str, cluster: str, strategy: str, settings: Sequence[str], num_gpus: int, global_batch_size: int
-    ) -> Evaluation:
+    ) -> PricedPlan:
         """Price one plan, even one that a search would not try."""
         problem = make_problem(load_model(model), load_cluster(cluster), self._assumptions, [strategy])
         return evaluate_plan(problem, settings, num_gpus, global_batch_size)

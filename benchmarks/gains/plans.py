@@ -9,17 +9,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dsx.api.inputs import load_inputs, split_overrides
-from dsx.graph.model import parameters
-from dsx.pricing.cuts import cuts_of_text, layers_of_stages, price_cuts
-from dsx.pricing.layers import price_keys
+from dsx.notation.model import parameters
+from dsx.plans.enumerate import Arrays
+from dsx.plans.rules import EVEN, OPTIMAL
+from dsx.pricing.cuts import cost_columns, cuts_of_text, layers_of_stages, price_cuts
+from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows
-from dsx.pricing.rows import cost_columns
-from dsx.search.dispatch import search_of
-from dsx.search.space import Space
-from dsx.space.enumerate import Arrays
-from dsx.space.limits import EVEN, OPTIMAL
+from dsx.search.spaces import Space
+from dsx.search.sweep import search_of
+from dsx.verbs.job import load_inputs, split_overrides
 
 GPUS, MANY_GPUS, LARGE = 256, 1024, 100e9  # models of more parameters than LARGE have MANY_GPUS
 ASSUMPTIONS = "default"

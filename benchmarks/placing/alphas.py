@@ -5,10 +5,9 @@ from functools import partial
 
 from sections import table
 
-from dsx.operator_placement.op_graph import OpGraph
-from dsx.operator_placement.reduction import alone, reduce
-from dsx.operator_placement.schedule import Timing
-from dsx.operator_placement.thresholds import Thresholds, by_distribution, by_percentile
+from dsx.placement.op_graph import OpGraph
+from dsx.placement.reduced_graph import Thresholds, alone, by_distribution, by_percentile, reduce
+from dsx.placement.timetable import GraphTimes
 from placing.cases import Case, Row, on, percent
 from placing.searching import annealed_s
 
@@ -24,7 +23,7 @@ def measured(cases: Sequence[Case]) -> list[Row]:
     """Return a row for each reference graph, alpha, and for operators alone and groups."""
     rows: list[Row] = []
     for case in (case for case in cases if case.reference):
-        given = Timing(case.graph, on(_DEVICES))
+        given = GraphTimes(case.graph, on(_DEVICES))
         for alpha in _ALPHAS:
             made = reduce(case.graph, given.devices, alpha(case.graph))
             for grouped in (False, True):

@@ -7,11 +7,10 @@ from statistics import mean
 from sections import table
 
 import dsx
-from dsx.operator_placement.mcmc import mcmc
-from dsx.operator_placement.reduction import alone
-from dsx.operator_placement.schedule import Timing
-from dsx.operator_placement.search import single_device
-from dsx.operator_placement.validator import violations
+from dsx.placement.other_reductions import mcmc
+from dsx.placement.reduced_graph import alone
+from dsx.placement.solve import single_device
+from dsx.placement.timetable import GraphTimes, violations
 from placing.cases import COUNTS, Case, Row, on, percent, us
 
 _MCMC_STEPS = 25_000
@@ -45,7 +44,7 @@ def _placed(case: Case, count: int) -> Row:
         raise RuntimeError(f"{case.name} on {count} devices: {broken}")
     ways = dict(found.baselines)
     if found.placed.mcmc_steps < _MCMC_STEPS:  # the time limit has room for fewer
-        timing = Timing(case.graph, devices)
+        timing = GraphTimes(case.graph, devices)
         start = single_device(timing)
         assert start is not None  # memory has no limit
         ways["mcmc"] = mcmc(timing, alone(case.graph).tolist(), start, _MCMC_STEPS).makespan_s

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from sections import table
 
-from dsx.operator_placement.bandwidth.allocation_search import allocate
-from dsx.operator_placement.bandwidth.network import Network, excesses, with_bandwidth, with_uniform_shares
-from dsx.operator_placement.search import search
-from dsx.operator_placement.validator import violations
+from dsx.placement.bandwidth import ServerNetwork, excesses, with_bandwidth, with_uniform_shares
+from dsx.placement.joint import allocate
+from dsx.placement.solve import search
+from dsx.placement.timetable import violations
 from placing.cases import Case, Row, on, percent, us
 
 _SERVERS = (4, 6)
@@ -34,7 +34,7 @@ def measured(cases: Sequence[Case]) -> list[Row]:
 
 
 def _row(case: Case, servers: int, nic_bandwidth: float) -> Row:
-    network = Network(_NICS, nic_bandwidth)
+    network = ServerNetwork(_NICS, nic_bandwidth)
     devices = with_uniform_shares(on(servers), network)
     uniform = search(case.graph, devices, _SEARCH_S + _JOINT_S).best
     hint = search(case.graph, devices, _SEARCH_S).best

@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dsx.operator_placement.devices import Devices, Link, uniform
-from dsx.operator_placement.graph_sources.from_jax import from_jax
-from dsx.operator_placement.graph_sources.from_spec import graph_of
-from dsx.operator_placement.graph_sources.step_file import load_step
-from dsx.operator_placement.op_graph import OpGraph
-from dsx.spec.json_text import load_json
-from dsx.spec.operator_graph import read_operator_graph
+from dsx.config.documents import load_json
+from dsx.config.operator_files import read_operator_graph
+from dsx.placement.from_file import graph_of, load_step
+from dsx.placement.from_jax import from_jax
+from dsx.placement.op_graph import OpGraph
+from dsx.placement.servers import DeviceLink, Devices, uniform
 
 STEPS = Path(__file__).resolve().parents[2] / "examples" / "steps"
 EXAMPLES = ("alexnet.py:alexnet", "vgg.py:vgg16", "bert.py:bert_base", "fnet.py:fnet", "gpt2.py:gpt2")
@@ -43,7 +42,7 @@ class Case:
 
 def on(count: int, bandwidth: float = BANDWIDTH) -> Devices:
     """Return equal devices with the same bandwidth between any two."""
-    return uniform(count, Link(bandwidth))
+    return uniform(count, DeviceLink(bandwidth))
 
 
 def cases(folder: Path | None, names: Sequence[str]) -> list[Case]:

@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from sections import table
 
-from dsx.operator_placement.op_graph import OpGraph
-from dsx.operator_placement.other_reductions import by_name, cheapest_into_neighbour, into_only_successor
-from dsx.operator_placement.reduction import Reduction, alone, reduce
-from dsx.operator_placement.schedule import Timing
-from dsx.operator_placement.thresholds import by_distribution, by_percentile
+from dsx.placement.op_graph import OpGraph
+from dsx.placement.other_reductions import by_name, cheapest_into_neighbour, into_only_successor
+from dsx.placement.reduced_graph import Reduction, alone, by_distribution, by_percentile, reduce
+from dsx.placement.timetable import GraphTimes
 from placing.cases import Case, Row, on, percent, us
 from placing.searching import annealed_s, on_given, started
 
@@ -103,7 +102,7 @@ def schemes_measured(cases: Sequence[Case]) -> list[Row]:
     """Return a row for each reference graph and scheme: what is left, and the step that is found with it."""
     rows: list[Row] = []
     for case in (case for case in cases if case.reference):
-        given = Timing(case.graph, on(_DEVICES))
+        given = GraphTimes(case.graph, on(_DEVICES))
         for name, scheme in _SCHEMES.items():
             if name == "SpotLight" and case.named is None:
                 continue  # its operators have no names

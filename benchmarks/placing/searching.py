@@ -2,32 +2,31 @@
 
 import numpy as np
 
-from dsx.operator_placement.annealing import Annealing
-from dsx.operator_placement.devices import Devices
-from dsx.operator_placement.heft import heft
-from dsx.operator_placement.op_graph import OpGraph
-from dsx.operator_placement.schedule import Schedule, Timing
+from dsx.placement.annealing import Annealing
+from dsx.placement.op_graph import OpGraph
+from dsx.placement.servers import Devices
+from dsx.placement.timetable import GraphTimes, OperatorSchedule, heft
 
 _ROUNDS = 8
 _HOT, _COOLING, _COLD = 3e-3, 0.5, 1e-5  # temperatures, of the makespan, as those of dsx place
 
 
-def started(graph: OpGraph, devices: Devices, unit: np.ndarray) -> Schedule:
+def started(graph: OpGraph, devices: Devices, unit: np.ndarray) -> OperatorSchedule:
     """Return the schedule of HEFT."""
-    found = heft(Timing(graph, devices), unit.tolist())
+    found = heft(GraphTimes(graph, devices), unit.tolist())
     assert found is not None  # memory has no limit
     return found
 
 
-def on_given(given: Timing, of_op: np.ndarray, reduced: Schedule) -> Schedule:
+def on_given(given: GraphTimes, of_op: np.ndarray, reduced: OperatorSchedule) -> OperatorSchedule:
     """Return the schedule of the given graph that has the placement of a reduced one."""
     return given.best(reduced.device[of_op].tolist(), reduced.start_s[of_op].tolist())
 
 
-def annealed_s(given: Timing, graph: OpGraph, of_op: np.ndarray, unit: np.ndarray, seconds: float) -> float:
+def annealed_s(given: GraphTimes, graph: OpGraph, of_op: np.ndarray, unit: np.ndarray, seconds: float) -> float:
     """Return the makespan on the given graph after some nominal seconds, from HEFT and from one device."""
     start = started(graph, given.devices, unit)
-    annealing = Annealing(graph, Timing(graph, given.devices), unit, start, seed=0)
+    annealing = Annealing(graph, GraphTimes(graph, given.devices), unit, start, seed=0)
     best_s = on_given(given, of_op, start).makespan_s
     for number in range(_ROUNDS):
         steps = annealing.steps_in(seconds / _ROUNDS)

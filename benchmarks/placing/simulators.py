@@ -13,11 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from sections import table
 
-from dsx.operator_placement.op_graph import OpGraph
-from dsx.operator_placement.reduction import alone, reduce
-from dsx.operator_placement.schedule import Timing
-from dsx.operator_placement.simulator import Rows, machine_of, rows_of, simulate
-from dsx.operator_placement.thresholds import by_distribution
+from dsx.placement.annealing import GraphRows, machine_of, rows_of, simulate
+from dsx.placement.op_graph import OpGraph
+from dsx.placement.reduced_graph import alone, by_distribution, reduce
+from dsx.placement.timetable import GraphTimes
 from placing.cases import Case, Row, on
 from placing.searching import started
 
@@ -43,12 +42,12 @@ def measured(cases: Sequence[Case]) -> list[Row]:
 
 def _row(graph: OpGraph, batch: int) -> Row:
     devices = on(_DEVICES)
-    timing, unit, machine = Timing(graph, devices), alone(graph), machine_of(devices)
+    timing, unit, machine = GraphTimes(graph, devices), alone(graph), machine_of(devices)
     start = started(graph, devices, unit)
     order = timing.order_of(start.device.tolist(), start.start_s.tolist())
     rows = rows_of(timing, unit.tolist(), order)
     placement = np.random.default_rng(0).integers(0, _DEVICES, (len(rows.op), batch)).astype(np.int32)
-    on_jax, placed = Rows(*map(jnp.asarray, rows)), jnp.asarray(placement)
+    on_jax, placed = GraphRows(*map(jnp.asarray, rows)), jnp.asarray(placement)
 
     def jax_run() -> Any:
         return simulate(on_jax, placed, machine).block_until_ready()
@@ -80,7 +79,7 @@ def _median_s(run: Callable[[], object], repetitions: int) -> float:
     return median(found)
 
 
-def numpy_makespans(rows: Rows, placement: np.ndarray, skips: bool) -> np.ndarray:
+def numpy_makespans(rows: GraphRows, placement: np.ndarray, skips: bool) -> np.ndarray:
     """Return the seconds of [R, B] placements on equal devices with one level of links, [B].
 
     It `skips` inputs that a row does not have, or adds nothing for them.

@@ -6,13 +6,11 @@ from typing import TypeVar
 
 from sections import table
 
-from dsx.operator_placement.exact import solve
-from dsx.operator_placement.mcmc import mcmc
-from dsx.operator_placement.metis import metis
-from dsx.operator_placement.reduction import alone, reduce
-from dsx.operator_placement.schedule import Schedule, Timing
-from dsx.operator_placement.search import single_device
-from dsx.operator_placement.thresholds import by_distribution
+from dsx.placement.exact import solve
+from dsx.placement.other_reductions import mcmc, metis
+from dsx.placement.reduced_graph import alone, by_distribution, reduce
+from dsx.placement.solve import single_device
+from dsx.placement.timetable import GraphTimes, OperatorSchedule
 from placing.cases import COUNTS, Case, Row, on, us
 from placing.searching import on_given, started
 
@@ -35,7 +33,7 @@ def measured(cases: Sequence[Case]) -> list[Row]:
 
 def _row(case: Case, count: int) -> Row:
     devices, unit = on(count), alone(case.graph)
-    timing = Timing(case.graph, devices)
+    timing = GraphTimes(case.graph, devices)
     start = single_device(timing)
     assert start is not None  # memory has no limit
     reduction, fusion_s = _timed(lambda: reduce(case.graph, devices, by_distribution(case.graph)))
@@ -70,7 +68,7 @@ def _row(case: Case, count: int) -> Row:
     return row
 
 
-def _walk(timing: Timing, start: Schedule, steps: int) -> Schedule:
+def _walk(timing: GraphTimes, start: OperatorSchedule, steps: int) -> OperatorSchedule:
     return mcmc(timing, alone(timing.graph).tolist(), start, steps)
 
 

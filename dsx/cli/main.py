@@ -1,4 +1,17 @@
-"""``dsx``: the verbs, and the handling of their errors.
+"""``dsx``: the verbs, the handling of their errors, Ctrl-C, and the output streams.
+
+Ctrl-C ends a command quietly, at any time, with the exit code 130.
+
+Python raises KeyboardInterrupt at the line that runs. Inside an import it may turn into another error, or be printed by
+compiled code that continues without the module; inside a destructor it is printed and ignored. In both cases the signal
+ends the process here, as without a handler: the files that dsx writes need no clean-up (`dsx.results.folder`).
+
+The output streams of a command: they escape control characters, so that a terminal shows text and obeys nothing.
+
+Tabs and newlines are kept, since lists of completions need them. Code that prints names on separate lines must make
+them `printable` first, as tables do, since a newline in a name would end its line.
+
+``dsx``: the verbs, and the handling of their errors.
 
 stdout is data, everything else goes to stderr. Exit codes: 0 done; 2 bad input; 3 nothing is feasible, or the plan of
 ``dsx evaluate`` is rejected; 4 an incomplete sweep; 130 Ctrl-C; 1 a bug, with a traceback only under --debug.
@@ -10,28 +23,88 @@ import reprlib
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from types import FrameType
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 
-from dsx.cli import (
-    descriptions,
-    interrupts,
-    launching,
-    measured_runs,
-    measuring,
-    one_plan,
-    partitioning,
-    placing,
-    reporting,
-    result_sets,
-    searches,
-    tracing,
-)
-from dsx.cli.terminal import escaped
+from dsx.cli import job_verbs, other_verbs, set_verbs, tracing
 from dsx.errors import DsxError, InputError, StoreError
+from dsx.text import printable
+
+EXIT_CODE = 128 + signal.SIGINT
+
+_IMPORTING = "<frozen importlib._bootstrap>"  # the file name of frames that import
+
+
+@contextmanager
+def remembered() -> Iterator[Callable[[], bool]]:
+    """Raise KeyboardInterrupt at the first Ctrl-C, end the process at a second; yields whether the first has come."""
+    interrupted = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if _imports(frame):
+            signal.raise_signal(number)
+        raise KeyboardInterrupt
+
+    def unraisable(lost: "sys.UnraisableHookArgs") -> None:
+        if lost.exc_type is KeyboardInterrupt:
+            signal.raise_signal(signal.SIGINT)
+        hook(lost)
+
+    handler, hook = signal.getsignal(signal.SIGINT), sys.unraisablehook
+    if handler is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, interrupt)
+    sys.unraisablehook = unraisable
+    try:
+        yield lambda: interrupted
+    finally:
+        sys.unraisablehook = hook
+        if not interrupted:
+            signal.signal(signal.SIGINT, handler)
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Return whether a frame, or one of its callers, imports a module."""
+    while frame is not None and frame.f_code.co_filename != _IMPORTING:
+        frame = frame.f_back
+    return frame is not None
+
+
+class _Escaping:
+    """A text stream that escapes control characters and otherwise behaves like the stream that it writes to."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text; newlines are kept."""
+        encoding = self._stream.encoding or "utf-8"
+        shown = printable(text, keep="\n\t").encode(encoding, "backslashreplace").decode(encoding)
+        self._stream.write(shown)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write several texts."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def escaped() -> Iterator[None]:
+    """Make stdout and stderr of the process escape control characters."""
+    out, err = (cast(TextIO, stream and _Escaping(stream)) for stream in (sys.stdout, sys.stderr))
+    with redirect_stdout(out), redirect_stderr(err):
+        yield
+
 
 STDOUT = 1  # its file descriptor
 
@@ -66,43 +139,43 @@ def options(
         os.environ["DSX_DEBUG"] = "1"
 
 
-app.command("sweep")(searches.sweep)
-app.command("best", context_settings={"allow_extra_args": True})(searches.best)
-app.command("evaluate")(one_plan.evaluate)
-app.command("why")(one_plan.why)
-app.command("launch")(launching.launch)
-app.command("layer")(descriptions.layer)
-app.command("show")(result_sets.show)
-app.command("compare")(result_sets.compare)
-app.command("partition")(partitioning.partition)
-app.command("place")(placing.place)
-app.command("pareto")(result_sets.pareto)
-app.command("plot")(result_sets.plot)
-app.command("report")(reporting.report)
-app.command("measure")(measuring.measure)
-app.command("validate")(measured_runs.validate)
-app.command("calibrate")(measured_runs.calibrate)
-app.command("list")(descriptions.list_names)
-app.add_typer(descriptions.clusters_app)
+app.command("sweep")(job_verbs.sweep)
+app.command("best", context_settings={"allow_extra_args": True})(job_verbs.best)
+app.command("evaluate")(job_verbs.evaluate)
+app.command("why")(job_verbs.why)
+app.command("launch")(job_verbs.launch)
+app.command("layer")(other_verbs.layer)
+app.command("show")(set_verbs.show)
+app.command("compare")(set_verbs.compare)
+app.command("partition")(other_verbs.partition)
+app.command("place")(other_verbs.place)
+app.command("pareto")(set_verbs.pareto)
+app.command("plot")(set_verbs.plot)
+app.command("report")(set_verbs.report)
+app.command("measure")(job_verbs.measure)
+app.command("validate")(set_verbs.validate)
+app.command("calibrate")(set_verbs.calibrate)
+app.command("list")(other_verbs.list_names)
+app.add_typer(other_verbs.clusters_app)
 app.add_typer(tracing.app)
-app.command("import-hf")(descriptions.import_hf)
+app.command("import-hf")(other_verbs.import_hf)
 
 
 def main() -> None:
     """Run the command line."""
     # A reader that closes early (`dsx ... | head`) ends dsx quietly, like other tools.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    with escaped(), remarks_shown(), interrupts.remembered() as interrupted:
+    with escaped(), remarks_shown(), remembered() as interrupted:
         try:
             _run()
         except DsxError as error:
             print(f"dsx: error: {error}", file=sys.stderr)
             sys.exit(error.exit_code)
         except KeyboardInterrupt:
-            sys.exit(interrupts.EXIT_CODE)
+            sys.exit(EXIT_CODE)
         except Exception as error:
             if interrupted():
-                sys.exit(interrupts.EXIT_CODE)
+                sys.exit(EXIT_CODE)
             if os.environ.get("DSX_DEBUG"):
                 traceback.print_exc()
             print(

@@ -1,14 +1,23 @@
-"""Options that several verbs share."""
+"""Options that several verbs share, plans or rows as arguments, and how answers are printed.
 
+Options that several verbs share.
+
+What ``dsx why`` and ``dsx launch`` are about: a plan of a job, stated with options, or a row of a result set.
+
+Print an object of the API, as text or as one JSON object.
+"""
+
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 import typer
 
-from dsx.errors import SpecError
+import dsx
+from dsx.errors import InputError, SpecError
 from dsx.units import parse_count, parse_share, parse_size
 
 T = TypeVar("T")
@@ -16,14 +25,14 @@ T = TypeVar("T")
 DEFAULT_ASSUMPTIONS = "default"
 
 
-class Partition(StrEnum):
+class Partitioning(StrEnum):
     """How layers are divided into pipeline stages: evenly, or by the optimal cut of each plan."""
 
     even = "even"
     optimal = "optimal"
 
 
-class Cut(StrEnum):
+class CutOption(StrEnum):
     """How a search divides layers: by the optimal cut where it is known and evenly elsewhere, or only one of them."""
 
     any = "any"
@@ -192,7 +201,7 @@ OperatorTimes = Annotated[
     ),
 ]
 PartitionOption = Annotated[
-    Partition | None,
+    Partitioning | None,
     typer.Option(
         "--partition",
         help="Divide layers into stages evenly, or by the optimal cut of each plan [default: stage_layers, or even].",
@@ -208,3 +217,52 @@ Assignments = Annotated[
     ),
 ]
 ResultFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a result set.")]
+
+
+MaybeModel = Annotated[str | None, typer.Option("--model", metavar="NAME", help="Model, unless DIR is given.")]
+MaybeCluster = Annotated[str | None, typer.Option("--cluster", metavar="NAME", help="Cluster, unless DIR is given.")]
+
+
+def is_row(given: Sequence[str], model: str | None) -> bool:
+    """Return whether the arguments begin with a result folder, and no option states a job."""
+    return model is None and bool(given) and "=" not in given[0]
+
+
+def check_no_plan(options_given: Mapping[str, object], assumptions: str) -> None:
+    """Raise InputError for an option that a row of a result set has from its sweep."""
+    given = {**options_given, "--assumptions": None if assumptions == DEFAULT_ASSUMPTIONS else assumptions}
+    if named := [option for option, value in given.items() if value not in (None, [])]:
+        raise InputError(f"{named[0]}: a row of a result set has that of its sweep; leave it out")
+
+
+def job_of_plan(
+    model: str | None,
+    cluster: str | None,
+    num_gpus: int | None,
+    global_batch_size: int | None,
+    sequence_length: int | None,
+    assumptions: str,
+    assignments: list[str] | None,
+    row: str,
+) -> "dsx.Job":
+    """Return the job of a plan; InputError, with how a `row` is given instead, if options that it needs are missing."""
+    if model is None or cluster is None or num_gpus is None or global_batch_size is None:
+        needed = {"--model": model, "--cluster": cluster, "--num-gpus": num_gpus}
+        needed |= {"--global-batch-size": global_batch_size}
+        missing = [name for name, value in needed.items() if value is None]
+        raise InputError(f"missing: {', '.join(missing)}; a plan needs them; for a row of a result set give {row}")
+    return dsx.Job(model, cluster, num_gpus, global_batch_size, sequence_length, assumptions, set=assignments)
+
+
+def print_json(data: Mapping[str, object]) -> None:
+    """Print one JSON object."""
+    print(json.dumps(data, indent=2))
+
+
+class _Answer(Protocol):
+    def to_data(self) -> Mapping[str, object]: ...
+
+
+def print_answer(answer: _Answer, as_json: bool) -> None:
+    """Print an answer of the API as text or as JSON."""
+    print_json(answer.to_data()) if as_json else print(answer)

@@ -8,7 +8,7 @@ import typer
 
 import dsx
 from dsx.cli import options
-from dsx.cli.printing import print_answer
+from dsx.cli.options import print_answer
 from dsx.errors import InputError, NothingFeasible, TraceError
 
 app = typer.Typer(

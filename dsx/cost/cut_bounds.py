@@ -1,7 +1,19 @@
 """Bounds that no cut of a plan beats: the least step time, and the least memory of the fullest GPU.
 
+What a first stage adds to the end of a step as sums over kinds of layers, for those who look at very many stages.
+
+The numbers are those of `StageCosts.reduction_and_update_s`, which is asked once for a few stages: both parts are
+affine in the layers, but one layer is reduced and gathered alone, the embedding of a stage without body layers.
+
+The memory of any stage of some plans as sums over kinds of layers, for those who look at very many stages.
+
+The numbers are those of `StageCosts.memory`, which is asked once for a single layer of each kind: it is affine in the
+layers and in the microbatches in flight, but for transients and for offloaded activations.
+
+Bounds that no cut of a plan beats: the least step time, and the least memory of the fullest GPU.
+
 A pipeline takes at least as long as one of mean stages, and as its largest single layer causes
-(`dsx.space.critical_path`). A cut adds at least the reduction and the update of the most even first stage
+(`dsx.schedules.closed_forms`). A cut adds at least the reduction and the update of the most even first stage
 (`StageCosts.reduction_and_update_s`). The fullest GPU holds at least the mean of all stages, each with the fewest
 microbatches in flight that one has, those of the last stage.
 Transients are left out of the memory: they are not affine in the layers, so their mean is no bound. So are activations
@@ -19,22 +31,144 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsx.cost import xp
-from dsx.cost.assumptions import Assumptions
-from dsx.cost.choices import PipelineChoices, StepChoices
+from dsx.cost import arrays as xp
+from dsx.cost.arrays import Column, PerPlan
+from dsx.cost.context import Assumptions, PipelineChoices, StageChoices, StepChoices
 from dsx.cost.layer import COMM_COLUMN, LayerCosts
-from dsx.cost.offload import ACTIVATIONS, offloaded
+from dsx.cost.memory import Divided, after_head, heads_done, largest_transients, per_activation_byte
+from dsx.cost.offload import ACTIVATIONS, offload_codes, offloaded, remaining, with_transfers
 from dsx.cost.pipeline import LayerSeconds, in_flight, least_pipeline_s
-from dsx.cost.recompute import NONE
+from dsx.cost.recomputation import NONE
 from dsx.cost.sends import MeanSends
-from dsx.cost.shapes import Column, PerPlan
-from dsx.cost.stage_costs import StageCosts
-from dsx.cost.stages import Stack, Stage, even_first
+from dsx.cost.stage import StageCosts
+from dsx.cost.stages import Layers, Stack, Stage, even_first, over_layers
 from dsx.cost.step import Workload, even_cuts, mean_stage, pipeline_of, sends_of
 from dsx.hardware.cluster import Cluster
-from dsx.space.codes import Searched, with_values
-from dsx.space.plan_rules import optimal_cut_covers
-from dsx.space.schedules import SCHEDULES
+from dsx.plans.codes import SearchedCodes, with_values
+from dsx.plans.rules import optimal_cut_covers
+from dsx.schedules.schedules import SCHEDULES
+
+
+class FirstStage(NamedTuple):
+    """Seconds of the first stages of [N] plans; sequences have one [N] for each kind of layer."""
+
+    once_s: PerPlan  # of a reduction, whatever the layers
+    once_without_body_s: PerPlan
+    reduction_s: Sequence[PerPlan]
+    update_s: Sequence[PerPlan]
+    least_reduction_s: PerPlan  # that of the first stage of the most even cut
+    least_update_s: PerPlan
+
+    @property
+    def least_s(self) -> PerPlan:
+        """The seconds that no first stage goes below."""
+        return self.least_reduction_s + self.least_update_s
+
+    def added_s(self, layers: Layers, stack: Stack) -> PerPlan:
+        """Return the seconds that a first stage with these layers adds to the end of a step."""
+        body = stack.segments[0][0]
+        once_s = xp.where(layers[body] > 0.0, self.once_s, self.once_without_body_s)
+        reduction_s = xp.maximum(once_s + over_layers(layers, self.reduction_s), self.least_reduction_s)
+        return reduction_s + xp.maximum(over_layers(layers, self.update_s), self.least_update_s)
+
+
+def first_stage(costs: StageCosts) -> FirstStage:
+    """Return what the first stages of [N] plans add to the end of a step."""
+    stack, pp = costs.stack, costs.choices.pp
+    body, kinds = stack.segments[0][0], range(len(costs.kinds))
+    alone = stack.first[-1] if stack.first else body
+    # A body layer, another layer of each kind besides, and the last layer before the body alone.
+    unit = np.eye(len(kinds))
+    asked = np.stack([unit[body], *(unit[body] + unit), unit[alone]])[:, :, None] * xp.ones_like(pp)
+    stages = Stage(xp.zeros_like(asked[:, 0]), {kind: asked[:, kind] for kind in kinds}, even=False)
+    reduction_s, update_s = (xp.asarray(seconds) for seconds in (costs.reduction_s(stages), costs.update_s(stages)))
+    of_kinds, updates = reduction_s[1:-1] - reduction_s[0], update_s[1:-1] - update_s[0]
+    share = even_first(stack, pp, costs.choices.vpp)
+    least = Stage(share.position, {kind: share.layers[kind] for kind in kinds}, even=False)
+    found = FirstStage(
+        once_s=reduction_s[0] - of_kinds[body],
+        once_without_body_s=reduction_s[-1] - of_kinds[alone],
+        reduction_s=[*of_kinds],
+        update_s=[*updates],
+        least_reduction_s=xp.zeros_like(pp),
+        least_update_s=xp.zeros_like(pp),
+    )
+    # With the same rounding as those of other stages.
+    return found._replace(
+        least_reduction_s=found.once_s + over_layers(least.layers, found.reduction_s),
+        least_update_s=over_layers(least.layers, found.update_s),
+    )
+
+
+class StageBytes(NamedTuple):
+    """Bytes of the stages of [N] plans; sequences have one [N] for each kind of layer."""
+
+    fixed: PerPlan  # without layers
+    per_activation: PerPlan  # of memory for each byte of activations
+    state: Sequence[PerPlan]  # of a layer, with no microbatch in flight
+    stash: Sequence[PerPlan]  # activations that a layer saves of a microbatch in flight, the mean over the layers
+    largest: Sequence[PerPlan]  # of them, those of the layer that saves most
+    working: Sequence[PerPlan]  # the transient of a layer
+    divided: Divided | None
+    # Of the host, of a layer: with no microbatch in flight, and for each. None if no plan of the search offloads.
+    host_state: Sequence[PerPlan] | None
+    host_stash: Sequence[PerPlan] | None
+
+    def peak(
+        self, layers: Layers, microbatches: PerPlan, stack: Stack, choices: StageChoices, searched: SearchedCodes
+    ) -> PerPlan:
+        """Return the memory of a stage's GPU with so many microbatches in flight."""
+        saved, working_bytes = over_layers(layers, self.stash), self.working
+        if offload_codes(ACTIVATIONS, searched):
+            never = frozenset(stack.embedding_and_head)
+            left = remaining(layers, self.stash, self.largest, never, choices, searched, choices.vpp)
+            saved, working_bytes = left.of_each, with_transfers(self.working, left.in_transfer, never)
+        done = heads_done(microbatches, choices, searched)
+        working_bytes = after_head(working_bytes, layers, self.stash, stack, done)
+        more = largest_transients(layers, working_bytes, self.divided, stack.embedding_and_head)
+        activations = saved * microbatches + more.working
+        return self.fixed + over_layers(layers, self.state) + self.per_activation * activations + more.gathered
+
+    def on_host(self, layers: Layers, microbatches: PerPlan) -> PerPlan | None:
+        """Return the memory of the host that a stage's GPU needs, with so many microbatches in flight; as above."""
+        if self.host_state is None or self.host_stash is None:
+            return None
+        return over_layers(layers, self.host_state) + over_layers(layers, self.host_stash) * microbatches
+
+
+def stage_bytes(costs: StageCosts) -> StageBytes:
+    """Return the bytes of the stages of [N] plans."""
+    one, none = xp.ones_like(costs.choices.pp), xp.zeros_like(costs.choices.pp)
+    kinds = range(len(costs.kinds))
+
+    def single(kind: int) -> Stage:
+        return Stage(none, {other: one if other == kind else none for other in kinds}, even=False)
+
+    def of_layers(of_kind: Sequence[PerPlan]) -> list[PerPlan]:
+        return [xp.broadcast_to(xp.asarray(bytes_of_layer), np.shape(one)) for bytes_of_layer in of_kind]
+
+    empty = Stage(none, {kind: none for kind in kinds}, even=False)
+    fixed = costs.memory(empty, none, transients=False).peak_bytes
+    states = [costs.memory(single(kind), none, transients=False) for kind in kinds]
+    held = [costs.memory(single(kind), one, transients=False) for kind in kinds]
+    stash = [more.activation_bytes - state.activation_bytes for more, state in zip(held, states, strict=True)]
+    host_state = host_stash = None
+    if costs.uses_host:
+        host_state = of_layers([costs.host_bytes(single(kind), none) for kind in kinds])
+        host_held = [costs.host_bytes(single(kind), one) for kind in kinds]
+        host_stash = of_layers([more - state for more, state in zip(host_held, host_state, strict=True)])
+    return StageBytes(
+        fixed=fixed,
+        per_activation=per_activation_byte(costs.assumptions) * one,
+        state=of_layers([state.peak_bytes - fixed for state in states]),
+        stash=of_layers(stash),
+        largest=of_layers(costs.largest_stash_bytes),
+        working=of_layers(costs.working_bytes),
+        divided=costs.divided and Divided(*map(of_layers, costs.divided)),
+        host_state=host_state,
+        host_stash=host_stash,
+    )
+
 
 # Bounds and costs add up the same numbers in different orders.
 ROUNDING = 1e-12
@@ -135,7 +269,7 @@ def stages_hold_all(
     """Return whether N plans may have a cut of which the pipeline takes `most_s` and each GPU has `most_bytes`, [N].
 
     A stage holds no more seconds of body layers than its memory has room for, if all its layers were of the kind that
-    needs least bytes per second; and none that alone makes the pipeline too long (`dsx.space.critical_path`). All
+    needs least bytes per second; and none that alone makes the pipeline too long (`dsx.schedules.closed_forms`). All
     stages together must hold the whole body. They must hold the layers of each kind too, of which a stage has a whole
     number. Plans with several chunks per stage always may.
     """
@@ -193,7 +327,7 @@ class KeySeconds(NamedTuple):
     overlapped_body: np.ndarray
 
 
-def key_seconds(kinds: Sequence[LayerCosts], stack: Stack, searched: Searched) -> KeySeconds:
+def key_seconds(kinds: Sequence[LayerCosts], stack: Stack, searched: SearchedCodes) -> KeySeconds:
     """Return the seconds of [U] shard keys; `kinds` has their layer costs at one hardware point."""
     never = stack.embedding_and_head
     found = []
@@ -214,7 +348,7 @@ def key_seconds(kinds: Sequence[LayerCosts], stack: Stack, searched: Searched) -
     return KeySeconds(*(np.stack(of_values) for of_values in zip(*found, strict=True)))
 
 
-def least_microbatch_s(kinds: Sequence[LayerCosts], stack: Stack, searched: Searched) -> np.ndarray:
+def least_microbatch_s(kinds: Sequence[LayerCosts], stack: Stack, searched: SearchedCodes) -> np.ndarray:
     """Return the seconds of one microbatch of [U] shard keys through all layers, without recomputation."""
     seconds = [costs.forward_s + costs.backward_s for costs in kinds]
     return _all_layers_s(_overlapped_s(kinds, seconds, searched), stack)
@@ -224,7 +358,7 @@ def _all_layers_s(seconds: Sequence[PerPlan], stack: Stack) -> np.ndarray:
     return np.asarray(functools.reduce(np.add, [count * seconds[kind] for kind, count in stack.totals().items()]))
 
 
-def _overlapped_s(kinds: Sequence[LayerCosts], seconds: Sequence[PerPlan], searched: Searched) -> list[PerPlan]:
+def _overlapped_s(kinds: Sequence[LayerCosts], seconds: Sequence[PerPlan], searched: SearchedCodes) -> list[PerPlan]:
     """Return the seconds of a forward and a backward under the searched schedule that hides most of them."""
     found = list(seconds)
     overlaps = {overlap for code in searched.schedule if (overlap := SCHEDULES[code].overlap)}
@@ -237,11 +371,13 @@ def _overlapped_s(kinds: Sequence[LayerCosts], seconds: Sequence[PerPlan], searc
 
 
 # Bounds [s] of plans from the seconds of their keys: `least_passes_s` or `least_even_s`.
-LooseBound = Callable[[KeySeconds, np.ndarray, PipelineChoices, Searched], np.ndarray]
+LooseBound = Callable[[KeySeconds, np.ndarray, PipelineChoices, SearchedCodes], np.ndarray]
 
 
 @xp.unchecked
-def least_passes_s(seconds: KeySeconds, keys: np.ndarray, choices: PipelineChoices, searched: Searched) -> np.ndarray:
+def least_passes_s(
+    seconds: KeySeconds, keys: np.ndarray, choices: PipelineChoices, searched: SearchedCodes
+) -> np.ndarray:
     """Return bounds below the step times [s] of N plans with any cut, whose keys are at `keys` [N] in `seconds`.
 
     Choices broadcast with the keys. The bounds grow with the seconds of a key and with the microbatches.
@@ -251,7 +387,9 @@ def least_passes_s(seconds: KeySeconds, keys: np.ndarray, choices: PipelineChoic
     return np.asarray(least_pipeline_s(whole / choices.pp, largest, last, sends, choices, searched))
 
 
-def least_even_s(seconds: KeySeconds, keys: np.ndarray, choices: PipelineChoices, searched: Searched) -> np.ndarray:
+def least_even_s(
+    seconds: KeySeconds, keys: np.ndarray, choices: PipelineChoices, searched: SearchedCodes
+) -> np.ndarray:
     """Return bounds below the step times [s] of N plans with an even cut, under any schedule.
 
     The mean stage runs all microbatches, under some schedules a forward and a backward side by side. Interleaved,
@@ -275,7 +413,7 @@ def least_even_s(seconds: KeySeconds, keys: np.ndarray, choices: PipelineChoices
 
 
 def _of_plans(
-    seconds: KeySeconds, keys: np.ndarray, choices: PipelineChoices, searched: Searched
+    seconds: KeySeconds, keys: np.ndarray, choices: PipelineChoices, searched: SearchedCodes
 ) -> tuple[np.ndarray, ...]:
     value = np.searchsorted(sorted(searched.recompute), choices.recompute)
     return tuple(column[value, keys] for column in seconds)

@@ -1,19 +1,80 @@
-"""The interval of a step time: the ratio of measurements to predictions, from an assumption set.
+"""How far a price can be trusted, and what it means for a training run: intervals, headroom, days and money.
+
+Headroom: predictions of memory have errors, so a search leaves room, and a plan fits with some probability.
+
+What a plan keeps on the host is known better than what a GPU holds, so it needs no margin: `host_memory_share` says
+what a job has of the host's memory.
+
+The assumption set states quantiles of measured / predicted peak memory. Between and beyond them the logarithm of the
+ratio is taken as normal, with a deviation of its own on either side of the median.
+
+The interval of a step time: the ratio of measurements to predictions, from an assumption set.
 
 The interval is multiplicative. It depends on facts of a plan that every search has: whether its GPUs span several fast
 domains, whether the model has experts, and in how many ways the measurements have little like it. It is computed for
 the rows that a search keeps, since it changes no order.
+
+A training run of many steps: its days, GPU hours, money and energy, and what failures take of it.
+
+A job writes a checkpoint every so often and goes on from the last one after a failure. Failures come at random, with
+the same rate at any time. With n GPUs of which each fails after a mean time m, the job fails after M = m / n. If
+writing a checkpoint stops it for c and coming back takes R, it keeps of its time the share
+
+    goodput = t / (M exp(R / M) (exp((t + c) / M) - 1))
+
+(J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps, FGCS 22, 2006, equation 20),
+where t is the time between two checkpoints. The best t is close to sqrt(2 c M) - c (J. W. Young, A first order
+approximation to the optimum checkpoint interval, CACM 17, 1974); Daly's equation 37 has two more terms, and M where a
+checkpoint takes more than 2 M.
+
+Not modelled: spare machines that run out, a job that goes on with fewer GPUs, checkpoints that are written while the
+job trains on, and failures that are slow instead of fatal.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from statistics import NormalDist
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsx.config.cluster_file import DeviceSpec
+from dsx.config.evidence import IntervalSpec, MemoryIntervalSpec, TrainedOnSpec, WhereSpec
+from dsx.config.model_file import ModelSpec, has_experts
+from dsx.cost import arrays as xp
+from dsx.cost.arrays import PerPlan
+from dsx.cost.context import Assumptions, StepCosts
+from dsx.cost.offload import usable_host_bytes
+from dsx.hardware.cluster import Cluster, DeviceOperation
 from dsx.records import Array, ArrayLike, Bool, Float, Int, Real, column, record
-from dsx.spec.cluster import DeviceSpec
-from dsx.spec.known_errors import IntervalSpec, TrainedOnSpec, WhereSpec
-from dsx.spec.model import ModelSpec, has_experts
+
+_NORMAL = NormalDist()
+_TAIL = _NORMAL.inv_cdf(0.9)  # deviations from the median to the outer quantiles
+
+
+class Room(NamedTuple):
+    """The most bytes that a plan which a search keeps may need."""
+
+    gpu: PerPlan  # of a GPU, as predicted
+    host: PerPlan  # of the host, for each GPU
+
+    def holds(self, costs: StepCosts) -> Any:
+        """Return whether plans fit."""
+        return (costs.peak_bytes <= self.gpu) & (costs.host_bytes <= self.host)
+
+
+def room(cluster: Cluster, assumptions: Assumptions, num_gpus: PerPlan) -> Room:
+    """Return the room of plans with so many GPUs."""
+    gpu = cluster.device.hbm_capacity / (1.0 + assumptions.memory_margin)
+    return Room(gpu, usable_host_bytes(num_gpus, cluster.node, assumptions))
+
+
+def probability_of_fitting(interval: MemoryIntervalSpec, peak_bytes: float, hbm_capacity: float) -> float:
+    """Return the probability that a plan with this predicted peak fits in the memory of a GPU."""
+    above = math.log(hbm_capacity / peak_bytes / interval.median)
+    side = interval.high / interval.median if above > 0 else interval.median / interval.low
+    deviation = math.log(side) / _TAIL
+    return _NORMAL.cdf(above / deviation) if deviation else float(above >= 0)
 
 
 @record
@@ -118,3 +179,45 @@ def step_interval(
         held = holds(entry.where, facts)
         low[held], high[held] = entry.low, entry.high
     return StepInterval(step_time_s_low=seconds * low, step_time_s_high=seconds * high)
+
+
+_HOUR, _DAY, _KWH = 3600.0, 86400.0, 3.6e6  # s, s, J
+
+
+def checkpoint_interval_s(mtbf: Any, checkpoint: Any) -> Any:
+    """Return the best time between two checkpoints [s] of a job with a mean time between failures [s]; Daly 2006."""
+    ratio = checkpoint / (2.0 * mtbf)
+    # 1 + sqrt(r) / 3 + r / 9 of the root, less the checkpoint itself.
+    interval = (2.0 * checkpoint * mtbf) ** 0.5 * (1.0 + ratio**0.5 / 3.0 + ratio / 9.0) - checkpoint
+    return xp.where(ratio < 1.0, interval, mtbf)
+
+
+@xp.unchecked
+def goodput(operation: DeviceOperation, num_gpus: PerPlan) -> Any:
+    """Return the share of the time of a job on `num_gpus` GPUs that failures leave it; NaN where none are stated."""
+    stated = operation.mtbf > 0
+    mtbf = xp.where(stated, operation.mtbf, 1.0) / num_gpus
+    checkpoint = xp.where(stated, operation.checkpoint, 1.0)
+    interval = checkpoint_interval_s(mtbf, checkpoint)
+    taken = mtbf * xp.exp(operation.restart / mtbf) * xp.expm1((interval + checkpoint) / mtbf)
+    return xp.where(stated, interval / taken, float("nan"))
+
+
+def run_columns(
+    tokens_per_s: PerPlan, num_gpus: PerPlan, train_tokens: PerPlan, operation: DeviceOperation
+) -> dict[str, Any]:
+    """Return the columns of `StepCosts` that describe a run of `train_tokens` tokens; NaN where an input is."""
+    kept = goodput(operation, num_gpus)
+    days = train_tokens / tokens_per_s / _DAY / xp.where(operation.mtbf > 0, kept, 1.0)
+    hours = days * (_DAY / _HOUR) * num_gpus
+    price = xp.where(operation.price > 0, operation.price, float("nan"))
+    power = xp.where(operation.site_power > 0, operation.site_power, float("nan"))
+    one = xp.ones_like(tokens_per_s)
+    return {
+        "tokens_per_s_per_gpu": tokens_per_s / num_gpus,
+        "goodput": kept * one,
+        "training_days": days,
+        "gpu_hours": hours,
+        "cost_usd": hours * (_HOUR * price),
+        "energy_kwh": hours * (_HOUR * power / _KWH),
+    }

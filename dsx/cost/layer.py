@@ -21,24 +21,29 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from dsx.cost import xp
-from dsx.cost.assumptions import BF16, Assumptions
+from dsx.cost import arrays as xp
+from dsx.cost.arrays import Column, PerGroup, PerKernel, PerKey, PerWork
 from dsx.cost.collectives import collective, hop
-from dsx.cost.contention import crosses, may_contend
-from dsx.cost.effects import Fields, of_keys, without
-from dsx.cost.groups import Group, group
-from dsx.cost.multiply import accumulated_bytes, cast_bytes, per_kernel, slowdowns
+from dsx.cost.context import BF16, Assumptions, Fields, of_keys, without
+from dsx.cost.groups import Group, crosses, group, may_contend
+from dsx.cost.layer_work import LayerWork
+from dsx.cost.measured_kernels import measured_or, unmeasured, weight_gradients_or
 from dsx.cost.muon import matrix_costs
-from dsx.cost.override import measured_or, unmeasured, weight_gradients_or
-from dsx.cost.recompute_modes import MAIN_MODES, Codes, Mode
-from dsx.cost.roofline import compute_time, exposed_memory_time, memory_time
-from dsx.cost.shapes import Column, PerGroup, PerKernel, PerKey, PerWork
-from dsx.cost.work import LayerWork
-from dsx.graph.derived import BACKWARD, FORWARD
-from dsx.graph.match import ALL_GATHER
-from dsx.graph.notation import AXES
-from dsx.graph.step import OF_REPLICATED
+from dsx.cost.recomputation import MAIN_MODES, Codes, Mode
+from dsx.cost.roofline import (
+    accumulated_bytes,
+    cast_bytes,
+    compute_time,
+    exposed_memory_time,
+    memory_time,
+    per_kernel,
+    slowdowns,
+)
 from dsx.hardware.cluster import Cluster
+from dsx.notation.model import OF_REPLICATED
+from dsx.notation.sharded_layer import ALL_GATHER
+from dsx.notation.syntax import AXES
+from dsx.notation.work import BACKWARD, FORWARD
 from dsx.records import Array, Bool, Float, record, static
 
 # The result column of an axis' communication; that of dp is priced per step, not per layer.
@@ -68,7 +73,7 @@ _PerMode = Float[Array, "modes *#plans"] | tuple[Column, ...]  # a tuple where a
 
 @record
 class PassCosts:
-    """The seconds of a layer that depend on the effects of a plan (`dsx.cost.effects`); fields as in LayerCosts."""
+    """The seconds of a layer that depend on the effects of a plan (`dsx.cost.context`); fields as in LayerCosts."""
 
     forward_s: Column
     backward_s: Column
@@ -114,7 +119,7 @@ class LayerCosts:
     group_share: PerGroup  # members in one fast domain
     group_ep: PerGroup  # ranks in a row of which each holds other parameters: ep for experts, else 1
     group_outer: tuple[PerGroup, ...] = ()  # members in a unit of each tier between the domain and the outermost one
-    # Of ranks on the units of tiers (`dsx.space.tiers.rank_placement`); empty if no groups are counted by them.
+    # Of ranks on the units of tiers (`dsx.plans.placement.rank_placement`); empty if no groups are counted by them.
     rank_placement: tuple[Column, ...] = ()
     tied_bytes: tuple[PerGroup, ...] = ()  # of weights shared with another layer of the model; empty if there are none
     # Of the matrices that Muon updates: their weights; once a step, the Newton-Schulz steps of all, with gathers

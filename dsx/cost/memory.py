@@ -15,20 +15,19 @@ import functools
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from dsx.cost import xp
-from dsx.cost.assumptions import Assumptions
-from dsx.cost.choices import StageChoices, StepChoices, pick
+from dsx.config.assumption_set import MUON
+from dsx.cost import arrays as xp
+from dsx.cost.arrays import PerGroup, PerPlan
+from dsx.cost.context import Assumptions, StageChoices, StepChoices, pick
 from dsx.cost.groups import Group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.offload import OPTIMIZER, always_split, offloaded
 from dsx.cost.pipeline import weight_versions
-from dsx.cost.shapes import PerGroup, PerPlan
 from dsx.cost.stages import Layers, Stack, Stage, over_layers
-from dsx.graph.step import State, divides
+from dsx.notation.model import State, divides
+from dsx.plans.codes import SearchedCodes
 from dsx.records import Array
-from dsx.space.codes import Searched
-from dsx.space.schedules import SCHEDULES
-from dsx.spec.assumptions import MUON
+from dsx.schedules.schedules import SCHEDULES
 
 
 class Memory(NamedTuple):
@@ -68,7 +67,7 @@ def stage_memory(
     transients: Transients | None,
     stage: Stage,
     choices: StepChoices,
-    searched: Searched,
+    searched: SearchedCodes,
     assumptions: Assumptions,
 ) -> Memory:
     """Return the memory of a stage's GPU.
@@ -106,7 +105,7 @@ def stage_memory(
     )
 
 
-def held(costs: LayerCosts, choices: StepChoices, searched: Searched, stack: Stack) -> PerGroup:
+def held(costs: LayerCosts, choices: StepChoices, searched: SearchedCodes, stack: Stack) -> PerGroup:
     """Return, per weight group, the weights of a layer that a stage holds for it.
 
     A single stage has both layers of a tied weight, and holds the weight for the first of them alone (Megatron Core,
@@ -129,7 +128,7 @@ def divided_layers(
     working_bytes: Sequence[PerPlan],
     not_body: Collection[int],
     choices: StepChoices,
-    searched: Searched,
+    searched: SearchedCodes,
     assumptions: Assumptions,
 ) -> Divided | None:
     """Return what ZeRO divides and layers have whole; None if no plan of the search scatters with every microbatch.
@@ -168,7 +167,7 @@ def divided_layers(
     return Divided([own + (sides - 1.0) * beside(kind) for kind, own in enumerate(weights)], gradients)
 
 
-def _passes_at_once(choices: StepChoices, searched: Searched) -> PerPlan | None:
+def _passes_at_once(choices: StepChoices, searched: SearchedCodes) -> PerPlan | None:
     """Return how many passes a stage runs side by side; None if no schedule of the search has more than one."""
     if not any(SCHEDULES[code].overlap for code in searched.schedule):
         return None
@@ -177,7 +176,7 @@ def _passes_at_once(choices: StepChoices, searched: Searched) -> PerPlan | None:
     return xp.where(choices.pp > 1.0, pick(searched.schedule, choices.schedule, of_code), one)
 
 
-def _of_plans(state: State, divided: PerPlan, choices: StepChoices, searched: Searched) -> PerPlan:
+def _of_plans(state: State, divided: PerPlan, choices: StepChoices, searched: SearchedCodes) -> PerPlan:
     """Return what is whole of a state that ZeRO divides; 0 for plans that do not divide it."""
     dividing = [stage for stage in searched.zero_stage if divides(stage, state)]
     if len(dividing) == len(searched.zero_stage):
@@ -226,7 +225,7 @@ def after_head(
     return [own if kind in stack.last else own - freed for kind, own in enumerate(working_bytes)]
 
 
-def heads_done(microbatches: PerPlan, choices: StepChoices | StageChoices, searched: Searched) -> PerPlan:
+def heads_done(microbatches: PerPlan, choices: StepChoices | StageChoices, searched: SearchedCodes) -> PerPlan:
     """Return whether the head has freed a microbatch before another layer runs its backward: 1.0, else 0.0.
 
     It has if any of the `microbatches` are in flight, but under schedules of which other passes run beside.
@@ -244,7 +243,7 @@ def updated_matrices(
     shards: Sequence[Sequence[Group]],
     stage: Stage,
     choices: StepChoices,
-    searched: Searched,
+    searched: SearchedCodes,
 ) -> PerPlan:
     """Return the bytes of the weights that a rank updates with Muon: its shard of the matrices from ZeRO stage 1 on."""
     whole, sharded = stage_weights([costs.matrix_bytes[0] for costs in kinds], shards, stage)

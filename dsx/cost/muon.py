@@ -22,22 +22,19 @@ Nothing of this overlaps.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dsx.cost import xp
-from dsx.cost.assumptions import Assumptions
-from dsx.cost.choices import StepChoices, pick
+from dsx.cost import arrays as xp
+from dsx.cost.arrays import PerGroup, PerKey, PerPlan
 from dsx.cost.collectives import collective
+from dsx.cost.context import Assumptions, StepChoices, pick
 from dsx.cost.groups import Group
-from dsx.cost.multiply import slowdowns
-from dsx.cost.roofline import compute_time, exposed_memory_time
-from dsx.cost.shapes import PerGroup, PerKey, PerPlan
-from dsx.cost.work import LayerWork, Matrices, Multiplies, MultiplyShape
-from dsx.graph.match import ALL_GATHER
-from dsx.graph.nodes import FORWARD
-from dsx.graph.step import divides
-from dsx.hardware.cluster import Cluster
-from dsx.hardware.device import Device
+from dsx.cost.layer_work import LayerWork, Matrices, Multiplies, MultiplyShape
+from dsx.cost.roofline import compute_time, exposed_memory_time, slowdowns
+from dsx.hardware.cluster import Cluster, Device
+from dsx.notation.graph import FORWARD
+from dsx.notation.model import divides
+from dsx.notation.sharded_layer import ALL_GATHER
+from dsx.plans.codes import SearchedCodes
 from dsx.records import Array, Float
-from dsx.space.codes import Searched
 
 _MULTIPLIES = 3  # of a step
 STEP_SHAPE = MultiplyShape(0, FORWARD, linear=False, fused=False, of_weight=False, grouped=False)
@@ -152,7 +149,7 @@ def orthogonal_s(
     shards: Sequence[Group],
     num_matrices: PerPlan,
     choices: StepChoices,
-    searched: Searched,
+    searched: SearchedCodes,
     cluster: Cluster,
     assumptions: Assumptions,
 ) -> PerPlan:

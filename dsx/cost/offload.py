@@ -18,34 +18,37 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from dsx.cost import xp
-from dsx.cost.assumptions import Assumptions
-from dsx.cost.choices import StageChoices, StepChoices, pick
-from dsx.cost.shapes import PerPlan
+from dsx.cost import arrays as xp
+from dsx.cost.arrays import PerPlan
+from dsx.cost.context import Assumptions, StageChoices, StepChoices, pick
 from dsx.cost.stages import Layers, Stack, over_layers
 from dsx.hardware.cluster import Cluster, Node
+from dsx.plans.choices import CODES
+from dsx.plans.codes import SearchedCodes
 from dsx.records import Array, Bool
-from dsx.space.choices import CODES
-from dsx.space.codes import Searched
-from dsx.space.schedules import SCHEDULES
+from dsx.schedules.schedules import SCHEDULES
 
 _OfPlans = Bool[Array, "*#plans"]
 
 OPTIMIZER, ACTIVATIONS, BOTH = "optimizer", "activations", "both"
 
 
-def offload_codes(state: str, searched: Searched) -> tuple[int, ...]:
+def offload_codes(state: str, searched: SearchedCodes) -> tuple[int, ...]:
     """Return the codes of a search under which `state`, optimizer or activations, is offloaded."""
     return tuple(code for code in searched.offload if CODES["offload"][code] in (state, BOTH))
 
 
-def uses_host(searched: Searched) -> bool:
+def uses_host(searched: SearchedCodes) -> bool:
     """Return whether any plan of a search offloads."""
     return any(offload_codes(state, searched) for state in (OPTIMIZER, ACTIVATIONS))
 
 
 def offloaded(
-    state: str, choices: StepChoices | StageChoices, searched: Searched, on_host: Callable[[], PerPlan], on_gpu: PerPlan
+    state: str,
+    choices: StepChoices | StageChoices,
+    searched: SearchedCodes,
+    on_host: Callable[[], PerPlan],
+    on_gpu: PerPlan,
 ) -> PerPlan:
     """Return `on_host()` for plans that offload `state`, and `on_gpu` for the others.
 
@@ -91,12 +94,12 @@ def exposed_transfer_s(one_way_s: PerPlan, pass_s: PerPlan) -> PerPlan:
     return xp.maximum(one_way_s - pass_s, xp.zeros_like(one_way_s))
 
 
-def weights_wait(choices: StepChoices | StageChoices, searched: Searched) -> _OfPlans | None:
+def weights_wait(choices: StepChoices | StageChoices, searched: SearchedCodes) -> _OfPlans | None:
     """Return which plans put off gradients of weights; None if no plan of the search does."""
     return _pipelines(choices, [code for code in searched.schedule if SCHEDULES[code].weights_wait])
 
 
-def always_split(choices: StepChoices | StageChoices, searched: Searched) -> _OfPlans | None:
+def always_split(choices: StepChoices | StageChoices, searched: SearchedCodes) -> _OfPlans | None:
     """Return which plans compute gradients of inputs and of weights apart in every backward; None if none do."""
     return _pipelines(choices, [code for code in searched.schedule if SCHEDULES[code].always_splits])
 
@@ -107,19 +110,19 @@ def _pipelines(choices: StepChoices | StageChoices, schedules: Sequence[int]) ->
     return (choices.pp > 1.0) & functools.reduce(xp.maximum, of_plans) if of_plans else None
 
 
-class Kept(NamedTuple):
+class KeptLayers(NamedTuple):
     """The body layers whose stash stays on the GPU: one of each chunk, in the mean."""
 
     share: PerPlan  # of all body layers
     chunks: PerPlan  # of a stage
 
 
-def kept_layers(choices: StepChoices, stack: Stack, searched: Searched) -> Kept:
+def kept_layers(choices: StepChoices, stack: Stack, searched: SearchedCodes) -> KeptLayers:
     """Return the body layers whose stash stays on the GPU."""
     one = xp.ones_like(choices.pp)
     counts = {code: SCHEDULES[code].holds.count(choices.pp, choices.vpp) * one for code in searched.schedule}
     chunks = xp.where(choices.pp > 1, pick(searched.schedule, choices.schedule, counts), one)
-    return Kept(xp.minimum(chunks / stack.num_body_layers, one), chunks / choices.pp)
+    return KeptLayers(xp.minimum(chunks / stack.num_body_layers, one), chunks / choices.pp)
 
 
 def host_update_s(num_parameters: PerPlan, num_gpus: PerPlan, cluster: Cluster, assumptions: Assumptions) -> PerPlan:
@@ -154,7 +157,7 @@ def remaining(
     largest_bytes: Sequence[PerPlan],
     not_body: frozenset[int],
     choices: StepChoices | StageChoices,
-    searched: Searched,
+    searched: SearchedCodes,
     chunks: PerPlan,
 ) -> Remaining:
     """Return the stash that stays on the GPU of a stage with these layers of so many `chunks`.

@@ -1,6 +1,6 @@
 """The pipeline of a step: its stages as the closed form of a schedule sees them, and what it adds to their work.
 
-`dsx.space.critical_path` has the closed forms, and `dsx.cost.sends` what sends add to the passes of a stage. With
+`dsx.schedules.closed_forms` has the closed forms, and `dsx.cost.sends` what sends add to the passes of a stage. With
 several chunks per stage, the first chunk of the first stage, which has the embedding, holds 2p - 1 microbatches in
 flight: p of the first round of the warm-up and p - 1 of its last. The last chunk of the last stage, which has the head,
 holds one. So does the head under a schedule that puts off the gradients of weights: a stage holds more microbatches
@@ -13,16 +13,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsx.cost import xp
-from dsx.cost.choices import PipelineChoices, StageChoices, StepChoices, pick
+from dsx.cost import arrays as xp
+from dsx.cost.arrays import PerPlan
+from dsx.cost.context import PipelineChoices, StageChoices, StepChoices, pick
 from dsx.cost.sends import Sends, StageSends
-from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Layers, Stage, over_layers
-from dsx.space.codes import Searched
-from dsx.space.critical_path import AnyCut, Delays, Passes, PipelineView, StageView
-from dsx.space.schedules import SCHEDULES, Overlap, PutOff
-from dsx.space.stage_chunks import IN_ROUNDS, StageChunks
-from dsx.space.unlike_chunks import replayed_s
+from dsx.plans.codes import SearchedCodes
+from dsx.schedules.closed_forms import AnyCut, Delays, Passes, PipelineView, StageView
+from dsx.schedules.order import IN_ROUNDS, StageChunks
+from dsx.schedules.schedules import SCHEDULES, Overlap, PutOff, replayed_s
 
 NO_SENDS = Passes(0.0, 0.0)
 _EXTREMES = ((np.min, np.inf), (np.max, -np.inf))
@@ -74,7 +73,7 @@ class LayerSeconds(NamedTuple):
 
 
 def pipeline(
-    cuts: Mapping[StageChunks, Cut], layers: LayerSeconds, sends: Sends, choices: StepChoices, searched: Searched
+    cuts: Mapping[StageChunks, Cut], layers: LayerSeconds, sends: Sends, choices: StepChoices, searched: SearchedCodes
 ) -> Pipeline:
     """Return the seconds of the pipeline; `cuts` has the cut for each placement of chunks."""
     mean = next(iter(cuts.values())).mean.layers
@@ -164,7 +163,7 @@ def through_stage_s(
     whole: Passes,
     sends: Sends,
     choices: StepChoices | StageChoices,
-    searched: Searched,
+    searched: SearchedCodes,
 ) -> PerPlan:
     """Return the seconds of a pipeline of which stage `position` is the slowest; a cut takes the largest of its stages.
 
@@ -204,7 +203,7 @@ def least_pipeline_s(
     last_s: PerPlan,
     sends: Sends,
     choices: StepChoices | PipelineChoices,
-    searched: Searched,
+    searched: SearchedCodes,
 ) -> PerPlan:
     """Return a bound below the seconds of the pipeline of any cut, for the schedules whose optimal cut is known.
 
@@ -290,7 +289,9 @@ def _view(
     )
 
 
-def in_flight(index: PerPlan, choices: StepChoices | StageChoices, searched: Searched, last: bool = False) -> PerPlan:
+def in_flight(
+    index: PerPlan, choices: StepChoices | StageChoices, searched: SearchedCodes, last: bool = False
+) -> PerPlan:
     """Return the largest number of microbatches whose activations stage `index` holds.
 
     Where a stage holds two chunks that are not in rounds, they are those of its first chunk, or of its `last` one.
@@ -312,7 +313,7 @@ def in_flight(index: PerPlan, choices: StepChoices | StageChoices, searched: Sea
     return pick(searched.schedule, choices.schedule, most)
 
 
-def put_off(position: PerPlan, choices: StepChoices, searched: Searched) -> PutOff | None:
+def put_off(position: PerPlan, choices: StepChoices, searched: SearchedCodes) -> PutOff | None:
     """Return what stages hold while they have put off most gradients of weights; zeros for plans that put none off.
 
     None if no schedule of a search does.
@@ -330,7 +331,7 @@ def put_off(position: PerPlan, choices: StepChoices, searched: Searched) -> PutO
     return PutOff(*map(picked, PutOff._fields))
 
 
-def weight_versions(choices: StepChoices, searched: Searched) -> PerPlan | None:
+def weight_versions(choices: StepChoices, searched: SearchedCodes) -> PerPlan | None:
     """Return the number of versions of its weights that a stage keeps; None if all searched schedules keep one."""
     versions = {code: np.asarray(SCHEDULES[code].weight_versions, choices.pp.dtype) for code in searched.schedule}
     if all(SCHEDULES[code].weight_versions == 1 for code in searched.schedule):
@@ -339,7 +340,7 @@ def weight_versions(choices: StepChoices, searched: Searched) -> PerPlan | None:
 
 
 def in_flight_of_embedding_and_head(
-    microbatches: PerPlan, choices: StepChoices, searched: Searched
+    microbatches: PerPlan, choices: StepChoices, searched: SearchedCodes
 ) -> tuple[PerPlan, PerPlan] | None:
     """Return the largest numbers of microbatches that embedding and head hold; their stages hold `microbatches`.
 

@@ -1,15 +1,33 @@
 """The data-parallel reduction: gradients scattered during the backward, weights gathered before the forward.
 
+Gathers that wait for scatters: what collectives of weights outlast the passes of a layer by under ZeRO 3.
+
+Where every backward gathers weights too, the collectives of a rank run one after the other: each layer is gathered
+while the pass before it runs, and its gradients are scattered while the next one does (`dsx.traces.pass_nodes`). No
+pass waits for a scatter, but the gather behind it does. So a collective hides behind the pass that it is issued with,
+and not behind all of a microbatch. Of a chunk of n layers, with a gather of G seconds and a scatter of S, there run
+
+- with a forward G; with the first one S + G, as the last layer of the backward before it is scattered;
+- with a whole backward S + G; with the first one G;
+- with gradients of inputs alone G; with those of the last layer nothing;
+- with gradients of weights alone S; with those of the first layer nothing, with those of the last one S + G, and G if
+  that is the same layer.
+
+The embedding is the first layer of its chunk, but hides nothing: its neighbour is gathered during its forward and
+scattered during its backward.
+
+The data-parallel reduction: gradients scattered during the backward, weights gathered before the forward.
+
 Once a step, the gradients of a layer are reduced and its weights gathered over the ranks that hold the same parameters.
 The first gathered layer and the last reduced layer overlap with nothing. Every other layer overlaps with the compute of
 one layer for one microbatch, of interleaved stages with that of more (`_chunks_beside`; arXiv 2410.00273, section 3),
 as far as the framework overlaps them: `dp_overlap` for what a step does once, `fsdp_overlap` for what every microbatch
 repeats, as stage 2's scatter does. Of interleaved stages it overlaps with what these passes wait for sends too
-(`waits_beside`). `dsx.graph.step` says what each ZeRO stage communicates and how often. Gradients of
+(`waits_beside`). `dsx.notation.model` says what each ZeRO stage communicates and how often. Gradients of
 replicated parameters and of a tied weight overlap with nothing.
 
 While a collective of the layer itself uses an oversubscribed tier, a reduction that crosses the tier does not proceed
-(`dsx.cost.contention`).
+(`dsx.cost.groups`).
 
 The reduction is that of the first stage, whose backward ends last: later stages reduce while the first one computes.
 What stages 2 and 3 communicate with every microbatch makes each pass of a pipeline longer, so it is part of the passes
@@ -21,23 +39,126 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from dsx.cost import xp
-from dsx.cost.assumptions import Assumptions
-from dsx.cost.choices import StepChoices, pick
+from dsx.cost import arrays as xp
+from dsx.cost.arrays import PerGroup, PerPlan
 from dsx.cost.collectives import collective
-from dsx.cost.contention import crosses
-from dsx.cost.effects import of_step
-from dsx.cost.gather_queue import Queued, mean, of_embedding, outlasting
-from dsx.cost.groups import Group, group
+from dsx.cost.context import Assumptions, StepChoices, of_step, pick
+from dsx.cost.groups import Group, crosses, group
 from dsx.cost.layer import LayerCosts
-from dsx.cost.shapes import PerGroup, PerPlan
 from dsx.cost.stages import Stage
-from dsx.graph.nodes import BACKWARD, FORWARD
-from dsx.graph.step import MICROBATCH, OF_REPLICAS, OF_TIED, StepCollective, accompanying, divides, in_every_pass
 from dsx.hardware.cluster import Cluster
+from dsx.notation.graph import BACKWARD, FORWARD
+from dsx.notation.model import MICROBATCH, OF_REPLICAS, OF_TIED, StepCollective, accompanying, divides, in_every_pass
+from dsx.plans.codes import SearchedCodes
 from dsx.records import Array, Bool
-from dsx.space.codes import Searched
-from dsx.space.schedules import SCHEDULES
+from dsx.schedules.schedules import SCHEDULES
+
+
+class Outlasting(NamedTuple):
+    """What collectives outlast the passes of a layer by, seconds, the mean over the layers of a chunk."""
+
+    forward_s: PerPlan
+    backward_s: PerPlan
+    weights_s: PerPlan  # of the backward, what gradients of inputs do not wait for
+
+
+class Queued(NamedTuple):
+    """The collectives of a layer's weights and what they hide behind, seconds."""
+
+    gather_s: PerPlan
+    scatter_s: PerPlan
+    forward_s: PerPlan
+    backward_s: PerPlan
+    whole_weights_s: PerPlan  # the part of the backward that only computes weight gradients
+
+    @property
+    def after_backward_s(self) -> PerPlan:
+        """What the first forward of a chunk waits longer by if a backward came before."""
+        return _beyond(self.both_s, self.forward_s) - _beyond(self.gather_s, self.forward_s)
+
+    @property
+    def both_s(self) -> PerPlan:
+        """Both collectives."""
+        return self.gather_s + self.scatter_s
+
+    @property
+    def weights_s(self) -> PerPlan:
+        """That part, as far as it hides anything."""
+        return xp.minimum(self.whole_weights_s, self.backward_s)
+
+    @property
+    def inputs_s(self) -> PerPlan:
+        """The rest of the backward."""
+        return self.backward_s - self.weights_s
+
+
+def outlasting(layer: Queued, ends: PerPlan, apart: Bool[Array, "*#plans"] | None) -> Outlasting:
+    """Return what collectives of a layer outlast its passes by.
+
+    `ends` is the share of layers that end a chunk; where it is 0 each pass hides its own collectives. Plans in `apart`
+    compute gradients of weights in a pass of their own; None if none do.
+    """
+    gather_s = layer.gather_s
+    forward = _beyond(gather_s, layer.forward_s) + ends * layer.after_backward_s
+    backward = _mean(ends, _beyond(gather_s, layer.backward_s), _beyond(layer.both_s, layer.backward_s))
+    if apart is None:
+        return Outlasting(forward, backward, backward)
+    one, none = xp.ones_like(ends), xp.zeros_like(ends)
+    inputs = (one - ends) * _beyond(gather_s, layer.inputs_s)
+    inner = xp.maximum(one - 2.0 * ends, none) * _beyond(layer.scatter_s, layer.weights_s)
+    weights = inner + ends * _beyond_last_weights(layer, ends)
+    return Outlasting(forward, xp.where(apart, inputs + weights, backward), xp.where(apart, weights, backward))
+
+
+def of_embedding(layer: Queued, after: Queued, ends: PerPlan, apart: Bool[Array, "*#plans"] | None) -> Outlasting:
+    """Return what collectives outlast the passes of the embedding by, less what `outlasting` has for its neighbour.
+
+    The neighbour is not the first layer of the chunk: no scatter comes before its forward, and no gather of the next
+    pass after its backward. Where gradients have several bytes a weight, a part of the former stays, so that a slower
+    network never makes a chunk faster.
+    """
+    none, single = xp.zeros_like(after.gather_s), _single(ends)
+    share = xp.where(after.scatter_s > 0.0, xp.minimum(after.gather_s / after.scatter_s, 1.0), none)
+    gather_s, last_s = layer.gather_s, layer.gather_s + after.scatter_s
+
+    def first(moved_s: PerPlan, pass_s: PerPlan, later_s: PerPlan) -> PerPlan:
+        """Return what outlasts a pass of the embedding, less what its neighbour does not wait for."""
+        return xp.maximum(_beyond(moved_s, pass_s) - later_s, none)
+
+    forward = first(layer.scatter_s + after.gather_s, layer.forward_s, share * after.after_backward_s)
+    later_s = _beyond(after.both_s, after.backward_s) - _beyond(after.scatter_s, after.backward_s)
+    whole = first(gather_s + last_s, layer.backward_s, later_s)
+    if apart is None:
+        return Outlasting(forward, whole, whole)
+    inputs = _beyond(gather_s, layer.inputs_s)
+    later_s = _beyond_last_weights(after, ends) - (1.0 - single) * _beyond(after.scatter_s, after.weights_s)
+    weights = first(last_s, layer.weights_s, later_s)
+    return Outlasting(forward, xp.where(apart, inputs + weights, whole), xp.where(apart, weights, whole))
+
+
+def mean(share: PerPlan, some: Outlasting, others: Outlasting) -> Outlasting:
+    """Return the mean of passes of which a share are `some`."""
+    return Outlasting(*(_mean(share, one, other) for one, other in zip(some, others, strict=True)))
+
+
+def _beyond_last_weights(layer: Queued, ends: PerPlan) -> PerPlan:
+    """Return what outlasts the last gradients of weights of a chunk; of one layer they are the first ones too."""
+    single = _single(ends)
+    of_many, alone = _beyond(layer.both_s, layer.weights_s), _beyond(layer.gather_s, layer.weights_s)
+    return _mean(single, alone, of_many)
+
+
+def _single(ends: PerPlan) -> PerPlan:
+    """Return the share of chunks that have one layer, where none has none."""
+    return xp.maximum(2.0 - 1.0 / xp.maximum(ends, 0.5), xp.zeros_like(ends))
+
+
+def _mean(share: PerPlan, some: PerPlan, others: PerPlan) -> PerPlan:
+    return others + share * (some - others)
+
+
+def _beyond(seconds: PerPlan, pass_s: PerPlan) -> PerPlan:
+    return xp.maximum(seconds - pass_s, xp.zeros_like(seconds))
 
 
 class ReducedLayer(NamedTuple):
@@ -70,7 +191,7 @@ class LayerReduction(NamedTuple):
 
 
 def layer_reduction(
-    layer: ReducedLayer, choices: StepChoices, searched: Searched, cluster: Cluster, assumptions: Assumptions
+    layer: ReducedLayer, choices: StepChoices, searched: SearchedCodes, cluster: Cluster, assumptions: Assumptions
 ) -> LayerReduction:
     """Return the collectives that accompany the passes of a layer."""
     once = of_step(assumptions, "dp_overlap", choices, searched)
@@ -142,7 +263,7 @@ def _queued(layer: ReducedLayer, gather_s: PerPlan, back_s: PerPlan, cluster: Cl
     return Queued(gather_s, back_s - gather_s, forward, backward, layer.costs.weight_gradient_s)
 
 
-def _overlap(direction: int, choices: StepChoices, searched: Searched, assumptions: Assumptions) -> PerPlan:
+def _overlap(direction: int, choices: StepChoices, searched: SearchedCodes, assumptions: Assumptions) -> PerPlan:
     """Return the fraction of the collectives of a direction that overlaps.
 
     What every microbatch repeats is issued ahead, layer by layer (`fsdp_overlap`); what a step does once is issued in
@@ -155,7 +276,7 @@ def _overlap(direction: int, choices: StepChoices, searched: Searched, assumptio
     return pick(searched.zero_stage, choices.zero_stage, of_stage)
 
 
-def _chunks_beside(choices: StepChoices, searched: Searched) -> PerPlan | None:
+def _chunks_beside(choices: StepChoices, searched: SearchedCodes) -> PerPlan | None:
     """Return the passes of a layer, beyond its own, that what a step does once overlaps with; None if there are none.
 
     Interleaved stages run their chunks one after the other, each for a group of up to pp microbatches. A chunk's
@@ -177,7 +298,7 @@ def _chunks_beside(choices: StepChoices, searched: Searched) -> PerPlan | None:
 
 
 def waits_beside(
-    pipeline_s: PerPlan, stage_s: Callable[[], PerPlan], choices: StepChoices, searched: Searched
+    pipeline_s: PerPlan, stage_s: Callable[[], PerPlan], choices: StepChoices, searched: SearchedCodes
 ) -> PerPlan | None:
     """Return the seconds that the passes of interleaved stages wait beside what a step does once; None without any.
 
@@ -192,14 +313,14 @@ def waits_beside(
     return xp.where(more > 0.0, (1.0 + more) / many, none) * xp.maximum(waits_s, none)
 
 
-def _once(direction: int, choices: StepChoices, searched: Searched) -> PerPlan:
+def _once(direction: int, choices: StepChoices, searched: SearchedCodes) -> PerPlan:
     """Return 1.0 for plans that have the collectives of a direction once a step, 0.0 for others."""
     one = xp.ones_like(choices.pp)
     of_stage = {stage: (0.0 if in_every_pass(stage, direction) else 1.0) * one for stage in searched.zero_stage}
     return pick(searched.zero_stage, choices.zero_stage, of_stage)
 
 
-def _gathers_again(choices: StepChoices, searched: Searched) -> Bool[Array, "*#plans"] | None:
+def _gathers_again(choices: StepChoices, searched: SearchedCodes) -> Bool[Array, "*#plans"] | None:
     """Return which pipelines gather weights in every backward too; None if none do."""
     stages = [stage for stage in searched.zero_stage if divides(stage, "weight")]
     if not stages:
@@ -207,7 +328,7 @@ def _gathers_again(choices: StepChoices, searched: Searched) -> Bool[Array, "*#p
     return (choices.pp > 1.0) & functools.reduce(xp.maximum, [choices.zero_stage == stage for stage in stages])
 
 
-def in_passes(choices: StepChoices, searched: Searched) -> tuple[PerPlan, PerPlan] | None:
+def in_passes(choices: StepChoices, searched: SearchedCodes) -> tuple[PerPlan, PerPlan] | None:
     """Return 1.0 for plans of pipelines whose forwards, or backwards, each have collectives of weights, else 0.0.
 
     Such a pass is longer by what these leave exposed, on every stage. None if no plan of the search has any. A single
@@ -231,7 +352,7 @@ def reduction(
     exposed_kind: int,
     waits_s: PerPlan | None,
     choices: StepChoices,
-    searched: Searched,
+    searched: SearchedCodes,
     cluster: Cluster,
     assumptions: Assumptions,
 ) -> PerPlan:
@@ -274,7 +395,7 @@ def _accompanying_s(
     direction: int,
     layer: ReducedLayer,
     choices: StepChoices,
-    searched: Searched,
+    searched: SearchedCodes,
     cluster: Cluster,
     assumptions: Assumptions,
 ) -> PerPlan:
@@ -292,7 +413,7 @@ def _accompanying_s(
     return pick(searched.zero_stage, choices.zero_stage, found)
 
 
-def _times(direction: int, choices: StepChoices, searched: Searched) -> PerPlan:
+def _times(direction: int, choices: StepChoices, searched: SearchedCodes) -> PerPlan:
     """Return how often in a step a layer has the collectives of a direction."""
     microbatches = choices.num_microbatches
     found: dict[int, PerPlan] = {}
@@ -324,7 +445,7 @@ def _seconds(one: StepCollective, layer: ReducedLayer, cluster: Cluster, assumpt
 
 
 def _tied_s(
-    layer: ReducedLayer, choices: StepChoices, searched: Searched, cluster: Cluster, assumptions: Assumptions
+    layer: ReducedLayer, choices: StepChoices, searched: SearchedCodes, cluster: Cluster, assumptions: Assumptions
 ) -> PerPlan:
     """Return the seconds of all-reducing the gradient of a tied weight between the first and the last stage.
 

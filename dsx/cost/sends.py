@@ -11,18 +11,18 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dsx.cost import xp
-from dsx.cost.choices import PipelineChoices, StageChoices, StepChoices
-from dsx.cost.shapes import PerPlan
+from dsx.cost import arrays as xp
+from dsx.cost.arrays import PerPlan
+from dsx.cost.context import PipelineChoices, StageChoices, StepChoices
 from dsx.records import Array, Bool
-from dsx.space.critical_path import Passes
-from dsx.space.stage_chunks import IN_ROUNDS, StageChunks
+from dsx.schedules.closed_forms import Passes
+from dsx.schedules.order import IN_ROUNDS, StageChunks
 
 Choices = StepChoices | StageChoices | PipelineChoices
 
 
 class SendDelays(NamedTuple):
-    """The sends of `dsx.space.critical_path.Delays`, seconds."""
+    """The sends of `dsx.schedules.closed_forms.Delays`, seconds."""
 
     neighbour_s: PerPlan
     waits: Passes  # on the first chunk: the longest that this stage or an earlier one waits for

@@ -6,7 +6,7 @@ divided state. The ranks of a shard group are consecutive, so they fill fast dom
 gcd(d/r, t) belong to one shard group, and the others hold replicas of their shards (Zhao et al., 2023, section 3.2;
 Zhang et al., MiCS, 2022, section 3.2). ZeRO stage 0 divides nothing, so it has no replicas.
 
-A schedule that runs two chains of stages (`dsx.space.stage_chunks`) has each weight on two stages, so on twice as many
+A schedule that runs two chains of stages (`dsx.schedules.order`) has each weight on two stages, so on twice as many
 ranks; those of the second chain share a domain, or a unit of a tier, with those of the first one if all stages do, and
 follow them there.
 
@@ -15,7 +15,7 @@ of replicas a shard group has one chain, else as much of both. The worst-placed 
 which are on the first and the last stage, the worst-placed one of these.
 
 The e ranks that hold the same experts are every ep-th of the d times the axes of a data-parallel replica that follow
-each other (`dsx.space.expert_nesting`). r divides them too, into shard groups of e/r. Of the r replicas of a shard of
+each other (`dsx.plans.experts`). r divides them too, into shard groups of e/r. Of the r replicas of a shard of
 experts, as many share a domain as of any other weight, but no more than there are holders of the same experts in the
 domain. Where the edge of a domain cuts ep groups or shard groups, replicas count as apart.
 """
@@ -26,18 +26,18 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from dsx.cost import xp
-from dsx.cost.choices import StepChoices, pick
+from dsx.cost import arrays as xp
+from dsx.cost.arrays import PerPlan
+from dsx.cost.context import StepChoices, pick
 from dsx.cost.groups import Group, group
 from dsx.cost.layer import LayerCosts
-from dsx.cost.shapes import PerPlan
+from dsx.plans.codes import SearchedCodes
+from dsx.plans.placement import Runs, consecutive, share_of_runs
 from dsx.records import Array, Bool
-from dsx.space.codes import Searched
-from dsx.space.domain_fill import Runs, consecutive, share_of_runs
-from dsx.space.schedules import SCHEDULES
+from dsx.schedules.schedules import SCHEDULES
 
 
-def dp_groups(choices: StepChoices, searched: Searched) -> tuple[Group, Group | None]:
+def dp_groups(choices: StepChoices, searched: SearchedCodes) -> tuple[Group, Group | None]:
     """Return the shard group and the replica group among the data-parallel ranks; None if no shard has replicas."""
     chains, together = _chains(choices, searched)
     ranks, shares = choices.dp * chains, (choices.dp_nvs, *choices.dp_outer)
@@ -54,7 +54,7 @@ def dp_groups(choices: StepChoices, searched: Searched) -> tuple[Group, Group | 
     return group(size, *(own for own, _ in parts)), group(replicas, *(near for _, near in parts))
 
 
-def _chains(choices: StepChoices, searched: Searched) -> tuple[PerPlan, tuple[PerPlan, ...]]:
+def _chains(choices: StepChoices, searched: SearchedCodes) -> tuple[PerPlan, tuple[PerPlan, ...]]:
     """Return on how many chains of stages each weight is, and on how many that share a domain, and a unit of a tier."""
     one = xp.ones_like(choices.dp)
     stages = (choices.pp_nvs, *choices.pp_outer)
@@ -82,7 +82,7 @@ def weight_shards(
     dp_shard: Group,
     dp_replicas: Group | None,
     choices: StepChoices,
-    searched: Searched,
+    searched: SearchedCodes,
     at_ends: bool = False,
 ) -> tuple[list[Group], list[Group]]:
     """Return the shard group and the replica group of each weight group; no replica groups without `dp_replicas`.

@@ -5,7 +5,7 @@ layers of the last stage alone (final norm, head and loss). An even cut gives ev
 of body layers. If their number does not divide, embedding and head count as one layer each (Megatron-LM's
 account-for-embedding and account-for-loss options). If that does not divide either, the last chunks hold fewer layers.
 With vpp chunks a stage holds every pp-th chunk of the stack. A schedule may place chunks otherwise
-(`dsx.space.stage_chunks`); then a stage holds two of them.
+(`dsx.schedules.order`); then a stage holds two of them.
 
 Few stages of an even cut differ: the first, the last, and those at the border of two segments. One stage represents all
 others. Only these are priced.
@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsx.cost import xp
-from dsx.cost.shapes import PerPlan
+from dsx.cost import arrays as xp
+from dsx.cost.arrays import PerPlan
 from dsx.records import Array, Float, record, static
-from dsx.space.stage_chunks import IN_ROUNDS, StageChunks
+from dsx.schedules.order import IN_ROUNDS, StageChunks
 
 
 @record

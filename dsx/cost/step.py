@@ -15,29 +15,25 @@ from typing import TypeVar
 import jax
 import numpy as np
 
-from dsx.cost import xp
-from dsx.cost.assumptions import Assumptions
-from dsx.cost.choices import StepChoices
-from dsx.cost.collectives import Fastest, neighbours, pipeline_nic_shares, send
-from dsx.cost.columns import StepCosts
-from dsx.cost.contention import crosses
-from dsx.cost.effects import of_plans, of_step, of_steps
-from dsx.cost.groups import group
+from dsx.cost import arrays as xp
+from dsx.cost.arrays import Column, PerPlan
+from dsx.cost.collectives import FastestAlgorithm, neighbours, pipeline_nic_shares, send
+from dsx.cost.context import Assumptions, StepChoices, StepCosts, of_plans, of_step, of_steps
+from dsx.cost.groups import crosses, group
+from dsx.cost.interval import run_columns
 from dsx.cost.layer import COMM_COLUMN, LayerCosts
 from dsx.cost.memory import Memory, worst
 from dsx.cost.offload import always_split
 from dsx.cost.pipeline import Cut, LayerSeconds, Pipeline, pipeline
 from dsx.cost.sends import LinkSends, MeanSends, OwnWay, Sends, slow_senders
-from dsx.cost.shapes import Column, PerPlan
-from dsx.cost.stage_costs import StageCosts
+from dsx.cost.stage import StageCosts
 from dsx.cost.stages import Stack, Stage, over_layers, stages, stages_between
-from dsx.cost.training_run import run_columns
 from dsx.hardware.cluster import Cluster
+from dsx.plans.choices import STEP_COLUMNS
+from dsx.plans.codes import SearchedCodes
 from dsx.records import Array, Float, record
-from dsx.space.choices import STEP_COLUMNS
-from dsx.space.codes import Searched
-from dsx.space.schedules import SCHEDULES
-from dsx.space.stage_chunks import StageChunks
+from dsx.schedules.order import StageChunks
+from dsx.schedules.schedules import SCHEDULES
 
 MEAN = "mean"  # of `pipeline_sends`
 T = TypeVar("T")
@@ -51,7 +47,7 @@ class Workload:
     sequence_length: PerPlan
     forward_flops: PerPlan  # matrix FLOPs of one sequence through all layers, unsharded
     train_tokens: PerPlan  # NaN where not given
-    searched: Searched
+    searched: SearchedCodes
 
 
 @xp.unchecked
@@ -139,11 +135,11 @@ def step_costs(
 
 
 def with_effects(
-    kinds: Sequence[LayerCosts], choices: StepChoices, stack: Stack, searched: Searched, assumptions: Assumptions
+    kinds: Sequence[LayerCosts], choices: StepChoices, stack: Stack, searched: SearchedCodes, assumptions: Assumptions
 ) -> list[LayerCosts]:
-    """Return the costs of each layer kind with the effects (`dsx.cost.effects`) and the passes that each plan has.
+    """Return the costs of each layer kind with the effects (`dsx.cost.context`) and the passes that each plan has.
 
-    The backward of the head is never split (`dsx.space.passes`).
+    The backward of the head is never split (`dsx.schedules.order`).
     """
     conditions = of_steps(assumptions.conditions, searched)
     columns = {name: getattr(choices, name) for name in STEP_COLUMNS}
@@ -192,7 +188,7 @@ def sends_of(costs: StageCosts, mean: Stage) -> Sends:
     mean_s = beside(costs.load_s(mean), lambda: [forward + backward for forward, backward in costs.contended_s])
     overlap = of_step(assumptions, "pp_overlap", choices, costs.searched)
 
-    def one_way_s(between: Fastest) -> PerPlan:
+    def one_way_s(between: FastestAlgorithm) -> PerPlan:
         return xp.where(choices.pp > 1, between(boundary), xp.zeros_like(boundary))
 
     if assumptions.pipeline_sends != MEAN:
@@ -225,7 +221,7 @@ def even_cuts(costs: StageCosts) -> dict[StageChunks, Cut]:
 def _cuts_at(
     stack: Stack,
     choices: StepChoices,
-    searched: Searched,
+    searched: SearchedCodes,
     boundaries: Float[Array, "rounds boundaries *each"],
     replayed: bool,
 ) -> dict[StageChunks, Cut]:
@@ -233,7 +229,7 @@ def _cuts_at(
     return found if replayed else {holds: cut._replace(chunks=None) for holds, cut in found.items()}
 
 
-def _placements(searched: Searched) -> dict[StageChunks, bool]:
+def _placements(searched: SearchedCodes) -> dict[StageChunks, bool]:
     """Return the placements of chunks under the schedules of a search, and whether every end of equal stages counts.
 
     Closed forms need them, or the last of equal stages holds most.
@@ -246,7 +242,7 @@ def _placements(searched: Searched) -> dict[StageChunks, bool]:
     return found
 
 
-def _selected(found: Mapping[StageChunks, T], choices: StepChoices, searched: Searched) -> T:
+def _selected(found: Mapping[StageChunks, T], choices: StepChoices, searched: SearchedCodes) -> T:
     """Return what plans have under the placement of chunks of their schedules, of the values for each placement."""
     (_, chosen), *others = found.items()
     for holds, values in others:

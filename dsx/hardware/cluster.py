@@ -1,15 +1,72 @@
-"""A cluster: one device type, and the network that joins the devices. The sweep states their number."""
+"""A cluster: one device type, what it costs while it runs, and the network. The sweep states the number of devices.
+
+One GPU: its peak compute rates and its memory.
+
+Assumptions say which share of the peaks a kernel reaches in a training step (dsx.cost.roofline).
+
+Not modelled: caches.
+
+What a GPU costs while it runs: money, power, and the failures of a long run.
+
+None of it changes the time of a step. A job pays for its GPUs and draws their full power from its first step to its
+last, restarts included.
+
+Not modelled: power below the limit while GPUs wait, and the power of hosts and switches, which `pue` may include.
+
+A cluster: one device type, and the network that joins the devices. The sweep states their number.
+"""
 
 from dataclasses import replace
 from typing import Any
 
-from dsx.hardware.device import Device
-from dsx.hardware.network import Network
-from dsx.hardware.operation import Operation, operation_from_spec
-from dsx.hardware.tiers import linked_tiers, tiers
+from dsx.config.cluster_file import GENERATIONS, ClusterSpec, NetworkSpec
+from dsx.hardware.network import Network, linked_tiers, tiers
 from dsx.records import record, static
-from dsx.spec.attention_kernels import GENERATIONS
-from dsx.spec.cluster import ClusterSpec, NetworkSpec
+
+
+@record
+class Device:
+    """Peak rates of one GPU; a leaf is a float, or an [H] array of hardware points."""
+
+    matrix_flops: Any  # FLOP/s, dense matrix multiply at the precision of training
+    vector_flops: Any  # FLOP/s, all other operators
+    hbm_bandwidth: Any  # bytes/s
+    hbm_capacity: Any  # bytes
+    fp8_flops: Any  # FLOP/s, dense matrix multiply in 8 bits; 0: such multiplies run at matrix_flops
+    fp4_flops: Any  # the same in 4 bits
+    int8_flops: Any  # operations/s, the same of 8-bit integers
+    sustained_share: Any  # of matrix_flops, by a large multiply; 0: that of the assumptions
+    fp8_sustained_share: Any  # of fp8_flops
+    attention_forward: tuple[Any, ...]  # share of matrix_flops by generation of fused kernels; 0: it has none of it
+    attention_backward: tuple[Any, ...]
+    power_share: Any  # power limit over the power of its data sheet
+    host_bandwidth: Any  # bytes/s to the memory of the host, per direction
+    num_sms: Any  # multiprocessors; 1 if unknown, so that every wave of tiles is full
+    name: str = static()
+
+
+@record
+class DeviceOperation:
+    """Facts of the operation of one GPU; 0 where the cluster file states none."""
+
+    price: Any  # USD/s
+    site_power: Any  # W that the site draws for it: the most that a GPU draws, times `pue`
+    mtbf: Any  # s between failures of a GPU, in the mean
+    restart: Any  # s from a failure until the job trains again
+    checkpoint: Any  # s that the job stops for writing a checkpoint
+
+
+def operation_from_spec(spec: ClusterSpec) -> DeviceOperation:
+    """Return the operation that a cluster file describes."""
+    failures = spec.failures
+    return DeviceOperation(
+        price=spec.price or 0.0,
+        site_power=(spec.device.power or 0.0) * (spec.pue or 1.0),
+        mtbf=failures.mtbf if failures else 0.0,
+        restart=failures.restart if failures else 0.0,
+        checkpoint=failures.checkpoint if failures else 0.0,
+    )
+
 
 _HOST_BANDWIDTH = 32e9  # bytes/s of PCIe 4 x16, for a cluster file that states none
 
@@ -31,7 +88,7 @@ class Cluster:
     device: Device
     network: Network
     node: Node
-    operation: Operation
+    operation: DeviceOperation
     name: str = static()
     label: str = static()  # the name, with what a GPU is where that is not plain
 

@@ -1,5 +1,16 @@
 """Instances of the partition problem: tables of layers, measured or estimated elsewhere.
 
+The types of values in layer tables and networks: numbers as in any spec, up to 1e30.
+
+The bound keeps sums and products of these numbers finite.
+
+The schema of an instance file (JSON): checks that concern one value at a time.
+
+A row is a list of cells; `layer_columns` and `edge_columns` name them. Columns may be in any order, and other columns
+and keys are ignored.
+
+Instances of the partition problem: tables of layers, measured or estimated elsewhere.
+
 An instance holds `layers` (core configuration -> width -> rows under `layer_columns`), `edges` (width -> rows under
 `edge_columns`), `devices_per_stage`, `max_memory_bytes`, `microbatches_in_batch`, and `time_unit_s`, the unit of the
 layer times. Of several core configurations the last by name is read. The order of the layers is that of their ids,
@@ -7,15 +18,131 @@ which are consecutive; the embedding may have id -1. Every edge leads from a lay
 crosses each cut between two layers. Other keys are ignored.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import re
+import reprlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate, pairwise
+from typing import Annotated, Any, TypeVar
 
-from dsx.errors import SpecError
-from dsx.layer_table.bounded_quantities import nearest
-from dsx.layer_table.instance_file import EdgeRow, LayerRow, instance_file, repeated
-from dsx.spec.document import Document, KeyPath
-from dsx.spec.json_text import load_json
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationInfo
+
+from dsx.config.documents import Document, KeyPath, load_json
+from dsx.config.values import Count, number, validate, whole_number
+from dsx.errors import SpecError, did_you_mean
+from dsx.units import LARGEST_COUNT
+
+_LARGEST = 1e30  # in any unit
+
+
+def _bounded(value: Any) -> int | float:
+    plain = number(value)
+    if abs(plain) > _LARGEST:
+        raise ValueError(f"{reprlib.repr(plain)} is beyond {_LARGEST:g}, the largest number allowed")
+    return plain
+
+
+def _count_key(key: str) -> int:
+    if not re.fullmatch("[1-9][0-9]{0,9}", key) or int(key) > LARGEST_COUNT:
+        raise ValueError(f"{key!r} is not a whole number from 1 to {LARGEST_COUNT}")
+    return int(key)
+
+
+Amount = Annotated[float, Field(ge=0), BeforeValidator(_bounded)]
+Above0 = Annotated[float, Field(gt=0), BeforeValidator(_bounded)]
+LayerId = Annotated[int, Field(ge=-LARGEST_COUNT, le=LARGEST_COUNT), BeforeValidator(whole_number)]
+CountKey = Annotated[int, BeforeValidator(_count_key)]  # of a JSON object: a width, or a number of devices
+
+
+def nearest(wanted: int, known: Iterable[int]) -> int:
+    """Return the entry of `known` that is nearest to `wanted`; the first of two equally near ones."""
+    return min(known, key=lambda other: abs(other - wanted))
+
+
+T = TypeVar("T", int, str)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """A layer in one width, for one microbatch."""
+
+    id: LayerId
+    fw_latency: Amount  # in `time_unit_s`
+    bw_latency: Amount
+    param_bytes: Amount
+    activation_bytes: Amount  # saved for the backward
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeRow:
+    """A tensor from one layer that a later layer reads."""
+
+    src: LayerId
+    dst: LayerId
+    bytes: Amount
+
+
+def _columns_of(row: type) -> AfterValidator:
+    wanted = [field.name for field in fields(row)]
+
+    def check(names: list[str]) -> list[str]:
+        if (twice := repeated(names)) is not None:
+            raise ValueError(f"{twice!r} is listed twice")
+        for name in wanted:
+            if name not in names:
+                others = [other for other in names if other not in wanted]
+                raise ValueError(f"has no {name!r}{did_you_mean(name, others)} (it has {', '.join(names)})")
+        return names
+
+    return AfterValidator(check)
+
+
+class _Header(BaseModel):
+    layer_columns: Annotated[list[str], _columns_of(LayerRow)]
+    edge_columns: Annotated[list[str], _columns_of(EdgeRow)]
+
+
+def _by_column(header: str) -> BeforeValidator:
+    def cells(row: Any, info: ValidationInfo) -> dict[str, Any]:
+        names: list[str] = getattr(info.context, header)
+        if not isinstance(row, list):
+            raise ValueError(f"expected a list of the {len(names)} values of a row, got {row!r:.100}")
+        if len(row) != len(names):
+            raise ValueError(f"has {len(row)} values, but there are {len(names)} columns: {', '.join(names)}")
+        return dict(zip(names, row, strict=True))
+
+    return BeforeValidator(cells)
+
+
+def _last_configuration(layers: Any) -> Any:
+    return {max(layers): layers[max(layers)]} if isinstance(layers, dict) and layers else layers
+
+
+LayerRows = Annotated[list[Annotated[LayerRow, _by_column("layer_columns")]], Field(min_length=1)]
+EdgeRows = list[Annotated[EdgeRow, _by_column("edge_columns")]]
+Widths = Annotated[dict[CountKey, LayerRows], Field(min_length=1)]
+
+
+class InstanceFile(BaseModel):
+    """The keys of an instance file that dsx reads."""
+
+    layers: Annotated[dict[str, Widths], Field(min_length=1), BeforeValidator(_last_configuration)]
+    edges: dict[CountKey, EdgeRows]  # by width
+    devices_per_stage: dict[CountKey, Count]  # by width
+    max_memory_bytes: Above0
+    microbatches_in_batch: Count
+    time_unit_s: Above0
+
+
+def instance_file(document: Document) -> InstanceFile:
+    """Return the document as an instance file; raises SpecError with a list of all faulty values."""
+    return validate(document, InstanceFile, validate(document, _Header))
+
+
+def repeated(found: Iterable[T]) -> T | None:
+    """Return the first entry that is listed more than once; None if there is none."""
+    return next((entry for entry, count in Counter(found).items() if count > 1), None)
 
 
 @dataclass(frozen=True, slots=True)

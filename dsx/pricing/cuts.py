@@ -1,29 +1,287 @@
 """Best cuts of rows: find the cut of each row, price it, and write it down as text.
 
+Balanced cuts of plans with several chunks per stage: the least largest chunk, and stages as equal as it leaves them.
+
+Chunk c of stage i is interval c p + i of the chain (embedding, body, head), of at least one layer. Two steps:
+
+* The least seconds T of the largest chunk. Only sums of layers count, so a fill is exact: each chunk in turn takes as
+  many layers as a bound allows. A fill that succeeds attains an upper bound of T; of one that fails, the smallest chunk
+  with one more layer is a lower bound. They meet at a value that a cut has.
+* Of the cuts that keep T, each chunk in turn gets what is nearest to an equal share of what its stage lacks of the mean
+  stage, and leaves the later chunks no more than they can hold.
+
+Without the bound T the second step balances stages alone. Neither cut need be the optimal one: the critical path of
+interleaved 1F1B depends on more than chunks and stages (`dsx.schedules.closed_forms`), and memory does not enter.
+`benchmarks/balanced_cuts.py` compares the better of them with all cuts.
+
+The cuts of rows with several chunks per stage: balanced chunks, balanced stages, and even ones.
+
+The best of them is the cut of a row (`dsx.pricing.cuts` says how far it is from the optimal one).
+
+Best cuts of rows: find the cut of each row, price it, and write it down as text.
+
 A row with one chunk per stage has its optimal cut (`dsx.pricing.optimal_cut`), one with several the best of a few
-(`dsx.pricing.chunk_cuts`).
+(`dsx.pricing.cuts`).
+
+Result rows: candidates as columns, from keys, choices and costs.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import jax
 import numpy as np
 
-from dsx.cost.columns import StepCosts
+from dsx.config.model_file import has_experts
+from dsx.cost import arrays as xp
+from dsx.cost.arrays import PerPlan
+from dsx.cost.context import StepCosts
 from dsx.cost.cut_bounds import ROUNDING, CutBounds
-from dsx.cost.headroom import Room, room
+from dsx.cost.interval import Room, StepInterval, plan_facts, room, sources_like, step_interval, thinness
+from dsx.cost.stages import Stack
+from dsx.cost.step import pipeline_at
 from dsx.errors import PlanError
-from dsx.pricing.batch import none_priced, price, stage_costs
-from dsx.pricing.chunk_cuts import chunk_cuts, distinct_rows, rounds_of
-from dsx.pricing.cut_probe import probed_cuts
-from dsx.pricing.cut_scan import scanned_cuts
-from dsx.pricing.layers import KeyCosts
-from dsx.pricing.price_tiles import least_bytes_of_tiles, price_tiles
-from dsx.pricing.problem import Problem
-from dsx.pricing.row_costs import Rows, machines, plans_of
-from dsx.pricing.tiles import MANY
-from dsx.space.layer_layout import starts
+from dsx.notation.graph import BACKWARD, FORWARD
+from dsx.notation.model import NUM_STAGES, in_every_pass
+from dsx.plans.choices import CHOICE_COLUMNS, CODES, KEY_COLUMNS
+from dsx.plans.codes import candidate_ids
+from dsx.plans.enumerate import Arrays
+from dsx.plans.layer_layout import starts
+from dsx.plans.rules import Limits
+from dsx.plans.violations import HOST_MEMORY, MEMORY
+from dsx.pricing.keys import KeyCosts
+from dsx.pricing.probe import probed_cuts, scanned_cuts
+from dsx.pricing.problem import Problem, none_priced, price, stage_costs
+from dsx.pricing.row_costs import MANY, Rows, least_bytes_of_tiles, machines, plans_of, price_rows, price_tiles
+
+_ROUNDING = 1e-12  # a sum of layers in another order may be larger by this
+_WHOLE = 1e-9  # numbers of layers closer to an integer are it
+
+
+class RunChains(NamedTuple):
+    """The chains of N plans of one model: R runs of equal layers, first to last.
+
+    Its methods take and return [N] arrays.
+    """
+
+    counts: np.ndarray  # [R]
+    seconds: np.ndarray  # [R, N] seconds of a microbatch on one layer
+
+    @property
+    def num_layers(self) -> float:
+        """Layers of the chain."""
+        return float(self.counts.sum())
+
+    def before(self, layers: np.ndarray) -> np.ndarray:
+        """Return the seconds of the first `layers` layers."""
+        begin, found = 0.0, np.zeros_like(layers)
+        for count, seconds in zip(self.counts, self.seconds, strict=True):
+            found = found + np.minimum(np.maximum(layers - begin, 0.0), count) * seconds
+            begin = begin + count
+        return found
+
+    def within(self, seconds: np.ndarray) -> np.ndarray:
+        """Return how many of the first layers take `seconds`, with the fraction of the last one."""
+        begin, found = np.zeros_like(seconds), np.zeros_like(seconds)
+        for count, of_layer in zip(self.counts, self.seconds, strict=True):
+            found = found + np.minimum(np.maximum((seconds - begin) / of_layer, 0.0), count)
+            begin = begin + count * of_layer
+        return found
+
+
+class _Fill(NamedTuple):
+    boundaries: np.ndarray  # [K + 1, N] of the chunks; after the last one the last boundary
+    largest: np.ndarray  # [N] seconds of the largest chunk
+    exceeded: np.ndarray  # [N] seconds of the smallest chunk with the layer that the bound kept out
+
+
+def chain_of(stack: Stack, seconds: Sequence[PerPlan]) -> RunChains:
+    """Return the chains of plans from the [N] seconds of a microbatch on a layer of each kind.
+
+    Kinds that alternate count as their mix.
+    """
+    inner = zip(stack.segments, stack.counts, strict=True)
+    runs = [*[((kind,), (1.0,)) for kind in stack.first], *inner, *[((kind,), (1.0,)) for kind in stack.last]]
+    of_layers = [
+        sum(count * seconds[kind] for kind, count in zip(kinds, counts, strict=True)) / sum(counts)
+        for kinds, counts in runs
+    ]
+    return RunChains(np.array([sum(counts) for _, counts in runs]), np.stack(np.broadcast_arrays(*of_layers)))
+
+
+def balanced_cuts(chain: RunChains, pp: np.ndarray, vpp: np.ndarray, largest_s: np.ndarray) -> np.ndarray:
+    """Return the [N, L + 1] boundaries of the chunks of N plans; those after the last chunk are L.
+
+    No chunk takes longer than `largest_s`, which some cut keeps. Every plan has at least as many layers as chunks.
+    """
+    chunks = (pp * vpp).astype(np.float64)
+    allowed = largest_s * (1.0 + _ROUNDING)
+    earliest = _earliest(chain, chunks, allowed)
+    held, of_stage = _held_at_first(chain, pp, vpp), _share_s(chain, pp, vpp)
+    plan, start = np.arange(len(pp)), np.zeros_like(chunks)
+    found = np.full((int(chain.num_layers) + 1, len(pp)), int(chain.num_layers))
+    for chunk in range(int(chunks.max(initial=0))):
+        found[chunk] = start
+        stage, rounds = chunk % pp, np.maximum(vpp - chunk // pp, 1)
+        begin = chain.before(start)
+        share = (of_stage - held[stage, plan]) / rounds
+        low = np.maximum(earliest[chunk + 1], start + 1.0)
+        most = np.minimum(_farthest(chain, begin + allowed), chain.num_layers - (chunks - chunk - 1.0))
+        below = np.floor(chain.within(begin + share) + _WHOLE)
+        nearer = chain.before(below + 1.0) - begin - share < begin + share - chain.before(below)
+        stop = np.where(
+            chunk < chunks, np.minimum(np.maximum(below + nearer, low), np.maximum(most, low)), chain.num_layers
+        )
+        held[stage, plan] += chain.before(stop) - begin
+        start = stop
+    return found.T
+
+
+def _held_at_first(chain: RunChains, pp: np.ndarray, vpp: np.ndarray) -> np.ndarray:
+    """Return the seconds [S, N] of the layers that stages hold in any cut: the last one the last layer."""
+    held = np.zeros((int(pp.max(initial=1)), len(pp)))
+    held[pp - 1, np.arange(len(pp))] = np.where(vpp > 1, chain.seconds[-1], 0.0)
+    return held
+
+
+def _share_s(chain: RunChains, pp: np.ndarray, vpp: np.ndarray) -> np.ndarray:
+    """Return the seconds of an equal share of the chain, of the other stages if the last layer leaves them less."""
+    whole = chain.before(np.full(len(pp), chain.num_layers))
+    forced = chain.seconds[-1] + (vpp - 1) * chain.seconds.min(axis=0)
+    return np.where(forced > whole / pp, (whole - forced) / np.maximum(pp - 1, 1), whole / pp)
+
+
+def least_largest_chunk_s(chain: RunChains, chunks: np.ndarray) -> np.ndarray:
+    """Return the least seconds [N] of the largest of `chunks` [N] chunks of at least one layer each, over all cuts."""
+    mean = chain.before(np.full_like(chunks, chain.num_layers)) / chunks
+    low = np.maximum(mean, chain.seconds.max(axis=0))
+    high = np.full_like(low, np.inf)
+    bound = low
+    number = 0
+    while (high > low * (1.0 + _ROUNDING)).any():
+        fill = _fill(chain, chunks, bound)
+        kept = fill.boundaries[-1] >= chain.num_layers
+        high = np.where(kept, np.minimum(high, fill.largest), high)
+        low = np.where(kept & (bound <= low), high, np.where(kept, low, np.maximum(low, fill.exceeded)))
+        number += 1
+        # The least value is mostly next to the lower bound; halves end the search where it is not.
+        between = (number % 3 == 2) & np.isfinite(high)
+        bound = np.where(between, 0.5 * (low + np.where(between, high, low)), np.minimum(low, high))
+    return high
+
+
+def _fill(chain: RunChains, chunks: np.ndarray, bound: np.ndarray) -> _Fill:
+    """Fill each chunk as far as the bound allows, and one layer is left for each later chunk."""
+    allowed = bound * (1.0 + _ROUNDING)
+    start, boundaries = np.zeros_like(chunks), [np.zeros_like(chunks)]
+    largest, exceeded = np.zeros_like(bound), np.full_like(bound, np.inf)
+    for chunk in range(int(chunks.max(initial=0))):
+        begin, most = chain.before(start), chain.num_layers - np.maximum(chunks - chunk - 1.0, 0.0)
+        stop = np.where(chunk < chunks, np.minimum(_farthest(chain, begin + allowed), most), start)
+        largest = np.maximum(largest, chain.before(stop) - begin)
+        over = (chunk < chunks) & (stop < most)
+        exceeded = np.where(over, np.minimum(exceeded, chain.before(stop + 1.0) - begin), exceeded)
+        start = stop
+        boundaries.append(stop)
+    return _Fill(np.stack(boundaries), largest, exceeded)
+
+
+def _earliest(chain: RunChains, chunks: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    """Return the earliest boundaries [K + 1, N] from which the later chunks hold all remaining layers."""
+    stop = np.full_like(chunks, chain.num_layers)
+    found = [stop]
+    for chunk in reversed(range(int(chunks.max(initial=0)))):
+        fewest = np.ceil(chain.within(chain.before(stop) - allowed) - _WHOLE)
+        stop = np.where(chunk < chunks, np.maximum(fewest, chunk), stop)
+        found.append(stop)
+    return np.stack(found[::-1])
+
+
+def _farthest(chain: RunChains, seconds: np.ndarray) -> np.ndarray:
+    """Return how many of the first layers are done within `seconds`."""
+    return np.floor(chain.within(seconds) + _WHOLE)
+
+
+def even_cuts(limits: Limits, pp: np.ndarray, vpp: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the [N, L + 1] boundaries of even cuts, and which plans have one (`dsx.cost.stages`)."""
+    chain, chunks = limits.chain, (pp * vpp)[:, None]
+    counted = (chain.body % chunks != 0).astype(np.int64)  # layers that embedding and head count as
+    number = np.arange(chain.num_layers + 1)
+    inner = chain.first - counted + number * ((chain.body + 2 * counted) // chunks)
+    cuts = np.where(number == 0, 0, np.where(number < chunks, inner, chain.num_layers))
+    return cuts, limits.divides(pp * vpp)
+
+
+# What the seconds of a pipeline do not depend on, but for the number of microbatches.
+_OF_REPLICAS = ("num_gpus", "global_batch_size")
+_OF_REDUCTIONS = ("dp", "dp_nvs", "zero_stage", "zero_replicas")  # nor on these, but for reductions in every pass
+
+
+def chunk_cuts(problem: Problem, table: KeyCosts, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """Return the boundaries [M, L + 1] of the cuts of N rows, and the row of each."""
+    pp, vpp = rows.choices["pp"], rows.choices["vpp"]
+    of_chunks, of_stages = _balanced_cuts(problem, table, rows)
+    even, divides = even_cuts(problem.limits(), pp, vpp)
+    there = np.stack([np.ones_like(divides), (of_stages != of_chunks).any(axis=1), divides])
+    return np.stack([of_chunks, of_stages, even])[there], np.nonzero(there)[1]
+
+
+def chunk_pipelines_s(problem: Problem, table: KeyCosts, rows: Rows) -> np.ndarray:
+    """Return the [N] least seconds of the pipeline of a row with one of its cuts, whether or not it fits."""
+    reduce = [any(in_every_pass(stage, way) for way in (FORWARD, BACKWARD)) for stage in range(NUM_STAGES)]
+    in_passes = np.array(reduce)[rows.choices["zero_stage"]]
+    columns = {
+        name: np.where(in_passes, column, -1) if name in _OF_REDUCTIONS else column
+        for name, column in rows.choices.items()
+        if name not in _OF_REPLICAS
+    }
+    first, which = distinct_rows(np.stack([rows.points, rows.positions, *columns.values()], axis=1))
+    few = rows.take(first)
+    cuts, row = chunk_cuts(problem, table, few)
+    pp, vpp = few.choices["pp"][row], few.choices["vpp"][row]
+    order = np.lexsort((pp, vpp))  # rows that are priced together have about as many chunks and stages
+    found = np.full(len(first), np.inf)
+    for start in range(0, len(order), _AT_ONCE):
+        here = order[start : start + _AT_ONCE]
+        plans, workload = plans_of(problem, table, few.take(row[here]))
+        boundaries = rounds_of(cuts[here], pp[here], vpp[here]).astype(np.float64)
+        seconds = pipeline_at(stage_costs(plans, workload), boundaries).step_s
+        np.minimum.at(found, row[here], seconds)
+    return found[which]
+
+
+def rounds_of(cuts: np.ndarray, pp: np.ndarray, vpp: np.ndarray) -> np.ndarray:
+    """Return the [R, S + 1, N] boundaries of R rounds of chunks of cuts; the chunks that a cut lacks are empty."""
+    first = pp[:, None] * np.arange(vpp.max())
+    stage = np.minimum(np.arange(pp.max() + 1), pp[:, None])
+    at = np.minimum(first[:, :, None] + stage[:, None, :], (pp * vpp)[:, None, None])
+    return np.take_along_axis(cuts[:, None], at, axis=2).transpose(1, 2, 0)
+
+
+@xp.unchecked
+def _balanced_cuts(problem: Problem, table: KeyCosts, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """Return the cuts that balance chunks before stages, and those that balance stages alone."""
+    plans, workload = plans_of(problem, table, rows)
+    chain = chain_of(workload.stack, stage_costs(plans, workload).forward_backward_s)
+    pp, vpp = rows.choices["pp"], rows.choices["vpp"]
+    first, which = distinct_rows(np.vstack([chain.seconds, pp, vpp]).T)
+    chain, pp, vpp = chain._replace(seconds=chain.seconds[:, first]), pp[first], vpp[first]
+    least = least_largest_chunk_s(chain, (pp * vpp).astype(np.float64))
+    twice = chain._replace(seconds=np.tile(chain.seconds, 2)), np.tile(pp, 2), np.tile(vpp, 2)
+    both = balanced_cuts(*twice, np.concatenate([least, np.full_like(least, np.inf)]))
+    of_chunks, of_stages = np.split(both, 2)
+    return of_chunks[which], of_stages[which]
+
+
+def distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first of each of the distinct rows of an array [N, C], and [N] which of them each row is."""
+    # Rows as bytes are sorted several times as fast as rows of numbers.
+    rows = np.ascontiguousarray(rows)
+    as_bytes = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
+    _, first, which = np.unique(as_bytes, return_index=True, return_inverse=True)
+    return first, which
+
 
 _AT_ONCE = 1 << 10  # rows that are priced together: the costs of their stages fit into the cache of a core
 
@@ -174,3 +432,99 @@ def _each_best(priced: Priced, row: np.ndarray, usable: Room, goal: Goal) -> Pri
 
 def _finite_where(fits: np.ndarray, priced: Priced) -> Priced:
     return priced._replace(costs=jax.tree.map(lambda column: np.where(fits, column, np.inf), priced.costs))
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateCounts:
+    """How many candidates a search has, and what it did with them."""
+
+    candidates: int
+    feasible: int  # that were priced and fit in memory
+    skipped: int = 0  # that a bound of many candidates leaves out
+    bounded: int = 0  # that their own bound leaves out
+    cut: int = 0  # that got their best cut
+
+    @property
+    def priced(self) -> int:
+        """The candidates that were looked at one by one."""
+        return self.candidates - self.skipped
+
+    @property
+    def infeasible(self) -> int:
+        """The candidates that were looked at one by one and do not fit in memory."""
+        return self.priced - self.bounded - self.feasible
+
+    def plus(self, other: "CandidateCounts") -> "CandidateCounts":
+        """Return the sum of two counts."""
+        return CandidateCounts(
+            *(getattr(self, name) + getattr(other, name) for name in CandidateCounts.__dataclass_fields__)
+        )
+
+
+def column_names(problem: Problem) -> dict[str, tuple[str, ...]]:
+    """Return, for each coded column, the names that its codes stand for."""
+    return {
+        "strategy": problem.strategies,
+        **CODES,
+    }
+
+
+def candidate_columns(problem: Problem, keys: Arrays, positions: np.ndarray, choices: Arrays) -> Arrays:
+    """Return ``candidate`` and all columns of a plan for [N] rows of keys and choices."""
+    count = len(positions)
+    columns: Arrays = {name: keys[name][positions] for name in KEY_COLUMNS}
+    columns |= {name: choices[name] for name in CHOICE_COLUMNS}
+    columns["sequence_length"] = np.full(count, problem.sequence_length)
+    columns["candidate"] = candidate_ids(columns, column_names(problem))
+    return columns
+
+
+def cost_columns(costs: StepCosts) -> Arrays:
+    """Return the cost columns of a record of [N] arrays."""
+    return {name: getattr(costs, name) for name in StepCosts.__dataclass_fields__}
+
+
+def interval_columns(problem: Problem, num_gpus: np.ndarray, step_time_s: np.ndarray) -> Arrays:
+    """Return the columns of the prediction interval of [N] step times."""
+    assumed = problem.assumptions_spec
+    thin = thinness(sources_like(problem.likeness, assumed.trained_on))
+    facts = plan_facts(num_gpus, problem.nvs_size, has_experts(problem.model.dimensions), thin)
+    interval = step_interval(assumed.interval, step_time_s, facts)
+    return {name: getattr(interval, name) for name in StepInterval.__dataclass_fields__}
+
+
+def result_rows(problem: Problem, keys: Arrays, rows: Rows, costs: StepCosts, cuts: np.ndarray | None = None) -> Arrays:
+    """Return all columns of [N] priced rows, and `point`, the hardware point of each.
+
+    `cuts` are the boundaries [N, L + 1] of best cuts; they become the column `stage_layers`.
+    """
+    columns = candidate_columns(problem, keys, rows.positions, rows.choices) | cost_columns(costs)
+    columns |= interval_columns(problem, columns["num_gpus"], columns["step_time_s"])
+    # Memory, of GPU and host, is all that an enumerated candidate can break.
+    usable = room(*machines(problem, rows.points), columns["num_gpus"].astype(np.float64))
+    reject = np.zeros(len(rows.points), dtype=np.int64)
+    for reason, fits in ((MEMORY, costs.peak_bytes <= usable.gpu), (HOST_MEMORY, costs.host_bytes <= usable.host)):
+        reject |= np.where(fits, 0, 1 << problem.reasons.index(reason))
+    columns |= {"reject": reject, "point": rows.points}
+    return columns if cuts is None else columns | {"stage_layers": layers_of_stages(cuts)}
+
+
+def priced_rows(problem: Problem, keys: Arrays, table: KeyCosts, rows: Rows) -> Arrays:
+    """Return all columns of [N] rows, priced in float64."""
+    if problem.optimal_cuts:
+        priced = price_best_cuts(problem, table, rows)
+        return result_rows(problem, keys, rows, priced.costs, priced.cuts)
+    return result_rows(problem, keys, rows, price_rows(problem, table, rows))
+
+
+def no_rows(problem: Problem, keys: Arrays) -> Arrays:
+    """Return the columns of `priced_rows` without any row."""
+    nothing = np.zeros(0, dtype=np.int64)
+    costs = StepCosts(**dict.fromkeys(StepCosts.__dataclass_fields__, np.zeros(0)))
+    rows = result_rows(problem, keys, Rows(nothing, nothing, dict.fromkeys(CHOICE_COLUMNS, nothing)), costs)
+    return rows | ({"stage_layers": nothing.astype(object)} if problem.optimal_cuts else {})
+
+
+def joined(parts: Sequence[Arrays]) -> Arrays:
+    """Return the rows of several tables as one."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

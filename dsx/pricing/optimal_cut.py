@@ -1,8 +1,24 @@
-"""The optimal cut of the layers of a plan into its pipeline stages: one scan over stages from the end, and one back.
+"""The optimal cut of a chain of layers into stages, by scans: the least maximum over all cuts, then the cut.
+
+The optimal cut of a chain of layers into stages, by two scans: the least maximum over all cuts, then the cut.
+
+Stages are numbered from the end of the chain. Let V(s, i) be the least maximum of s stages over the layers i, i+1, ...
+
+    V(s, i) = min over j of max(V(s-1, j+1), cost of the layers i..j as stage s)        V(0, N) = 0, else infinite
+
+One scan over s = 1..S gives the answer for every number of stages. A second scan, from stage S down, follows the layers
+at which the minima were found. The caller defines the cost of a segment on a stage. The maximum over stages may be of
+anything (time of a microbatch, memory, parameters), and an infinite cost forbids a segment. `jax.vmap` maps both scans
+over many costs. Not modelled: layers that do not form a chain.
+
+Costs are matrices over all segments, several for each plan that is cut side by side. So memory grows with the square of
+the layers: about 1 kB times the square, 1 GB for 1,000 layers.
+
+The optimal cut of the layers of a plan into its pipeline stages: one scan over stages from the end, and one back.
 
 A cut changes two parts of the step time (`dsx.cost.step`): the seconds of the pipeline, which are the largest that one
 of its stages causes, and `first`, the reduction and the update of the first stage. What stage s of p causes depends on
-its layers i..j, and on the layers after them (`dsx.space.critical_path`). So the optimal cut of a plan attains
+its layers i..j, and on the layers after them (`dsx.schedules.closed_forms`). So the optimal cut of a plan attains
 
     min over j of max(T(0, 0..j), V(p - 1, j + 1)) + first(j)
     V(s, i) = min over j of max(T(p - s, i..j), V(s - 1, j + 1))                V(0, n) = 0, else infinite
@@ -18,19 +34,86 @@ the chain. Not covered: schedules in which a stage holds several segments of the
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dsx.cost import xp
-from dsx.cost.headroom import Room
+from dsx.cost import arrays as xp
+from dsx.cost.interval import Room
 from dsx.cost.pipeline import in_flight, through_stage_s
-from dsx.cost.stage_costs import StageCosts
+from dsx.cost.stage import StageCosts
 from dsx.cost.stages import Stack, Stage, layers_between, over_layers
 from dsx.cost.step import mean_stage, sends_of
-from dsx.space.critical_path import Passes
+from dsx.errors import SpecError
+from dsx.schedules.closed_forms import Passes
+
+MAX_LAYERS = 1024  # of a chain that is cut optimally: one or two gigabytes, and tens of seconds
+
+
+def check_length(num_layers: int, what: str, cure: str) -> None:
+    """Raise SpecError if the chain `what` is too long to be cut optimally; `cure` says what to do instead."""
+    if num_layers > MAX_LAYERS:
+        raise SpecError(
+            f"{what} has {num_layers:,} layers, but an optimal cut takes at most {MAX_LAYERS:,}: its memory grows with "
+            f"the square of the layers; {cure}"
+        )
+
+
+class Maxima(NamedTuple):
+    """For s = 1..S stages over the layers i, i+1, ...: the least maximum, and the end of stage s."""
+
+    least: Any  # [S, N + 1]; infinite where no cut is allowed
+    last: Any  # [S, N] last layer of stage s
+
+
+def least_maxima(cost: Callable[[Any], Any], stages: Any, num_layers: Any, deepest: Any) -> Maxima:
+    """Scan over stages from the end of the chain.
+
+    `cost` takes one entry of the leading axis of `stages` [S] and returns its [N, N] costs by last and first layer. The
+    chain is the first `num_layers` of N layers; the others are padding. Stages past `deepest` are not computed and stay
+    infinite; under vmap that saves time only if `deepest` is not mapped. A caller that needs `last` takes several times
+    as long as one that drops it.
+    """
+    shape = jax.eval_shape(cost, jax.tree.map(lambda leaf: leaf[0], stages))
+    layers = jnp.arange(shape.shape[1] + 1)
+    proper = layers[:-1, None] >= layers[None, :-1]
+
+    def step(after: Any, stage: Any) -> tuple[Any, Any]:
+        maxima = jnp.maximum(after[1:, None], jnp.where(proper, cost(stage), jnp.inf))
+        least = jnp.concatenate([jnp.min(maxima, axis=0), jnp.full_like(after[:1], jnp.inf)])
+        return least, jnp.argmin(maxima, axis=0).astype(jnp.int32)
+
+    def skip(after: Any, stage: Any) -> tuple[Any, Any]:
+        del stage
+        return jnp.full_like(after, jnp.inf), jnp.zeros(shape.shape[1], jnp.int32)
+
+    def scanned(after: Any, numbered: Any) -> tuple[Any, Any]:
+        number, stage = numbered
+        least, last = jax.lax.cond(number <= deepest, step, skip, after, stage)
+        return least, Maxima(least, last)
+
+    end = jnp.where(layers == num_layers, 0.0, jnp.inf).astype(shape.dtype)
+    numbers = 1 + jnp.arange(jax.tree.leaves(stages)[0].shape[0])
+    return jax.lax.scan(scanned, end, (numbers, stages))[1]
+
+
+def first_layers(maxima: Maxima, num_stages: Any) -> Any:
+    """Return [S] the first layer of each stage of the cut into `num_stages` stages, numbered from the end.
+
+    Entries past `num_stages` are 0.
+    """
+    numbers = 1 + jnp.arange(maxima.last.shape[0])
+
+    def step(first: Any, numbered: Any) -> tuple[Any, Any]:
+        number, last = numbered
+        following = jnp.where(number <= num_stages, last[jnp.minimum(first, last.shape[0] - 1)] + 1, first)
+        return following.astype(jnp.int32), first
+
+    return jax.lax.scan(step, jnp.int32(0), (numbers, maxima.last), reverse=True)[1]
+
 
 _WIDTHS = (16, 32, 48, 64, 96)  # layers that a scan looks at, if the chain is longer
 
@@ -54,7 +137,7 @@ class Depths(NamedTuple):
     deepest: Any
 
 
-class Segments(NamedTuple):
+class StageSegments(NamedTuple):
     """Layers of a chain as stages of one plan: [C] combinations of layers."""
 
     load: Any  # seconds of a microbatch, or bytes
@@ -101,7 +184,7 @@ def boundaries(
     mean = mean_stage(costs.stack, choices, jnp.zeros_like(choices.pp))
     sends = sends_of(costs, mean)
 
-    def objective(here: Segments, later: tuple[Any, Any], stage: Any) -> Any:
+    def objective(here: StageSegments, later: tuple[Any, Any], stage: Any) -> Any:
         """Return what segments cause as stage `stage` from the end, infinite where they do not fit."""
         held = in_flight_on(stage)
         if here.forward is None:
@@ -173,20 +256,20 @@ def rounding(dtype: Any) -> float:
     return 16.0 * float(np.finfo(dtype).eps)
 
 
-def _segments(costs: StageCosts, layers: Any, usable: Room, least_memory: bool) -> Segments:
+def _segments(costs: StageCosts, layers: Any, usable: Room, least_memory: bool) -> StageSegments:
     """Return what combinations of layers [K, C] cost as a stage of one plan."""
     stages = _stage(layers)
     largest = in_flight(xp.zeros_like(costs.choices.pp), costs.choices, costs.searched)
     counts = (xp.zeros_like(largest), largest)
     none, full = (costs.memory(stages, count).peak_bytes for count in counts)
     if least_memory:
-        return Segments(none, None, (full - none) / largest, None)
+        return StageSegments(none, None, (full - none) / largest, None)
     max_in_flight = _max_in_flight(none, (full - none) / largest, usable.gpu)
     if costs.uses_host:
         none, full = (costs.host_bytes(stages, count) for count in counts)
         max_in_flight = xp.minimum(max_in_flight, _max_in_flight(none, (full - none) / largest, usable.host))
     forward_s, _ = costs.passes_s
-    return Segments(costs.load_s(stages), over_layers(stages.layers, forward_s), None, max_in_flight)
+    return StageSegments(costs.load_s(stages), over_layers(stages.layers, forward_s), None, max_in_flight)
 
 
 def _max_in_flight(none: Any, per_microbatch: Any, usable: Any) -> Any:
@@ -196,7 +279,7 @@ def _max_in_flight(none: Any, per_microbatch: Any, usable: Any) -> Any:
     return xp.where(growing, most, xp.where(none <= usable, unlimited, -unlimited))
 
 
-def _chain(costs: StageCosts, contents: Contents, usable: Room, least_memory: bool) -> Segments:
+def _chain(costs: StageCosts, contents: Contents, usable: Room, least_memory: bool) -> StageSegments:
     """Return all segments of the chain of one plan, [N, N] by first and last layer; infinite where there is none."""
 
     def of_segments(values: Any) -> Any:
@@ -205,7 +288,7 @@ def _chain(costs: StageCosts, contents: Contents, usable: Room, least_memory: bo
     return jax.tree.map(of_segments, _segments(costs, contents.layers, usable, least_memory))
 
 
-def _after(chain: Segments) -> tuple[Passes, tuple[Any, Any]]:
+def _after(chain: StageSegments) -> tuple[Passes, tuple[Any, Any]]:
     """Return the passes of a microbatch through the chain, and [N + 1] forward and backward from each layer on."""
     if chain.forward is None:
         return Passes(0.0, 0.0), (jnp.zeros(len(chain.load) + 1), jnp.zeros(len(chain.load) + 1))

@@ -1,41 +1,93 @@
-"""A problem: a model on a cluster under an assumption set, for one or more strategies."""
+"""A problem: a model on a cluster under an assumption set, for one or more strategies; and a batch of its plans.
+
+The costs of a batch of plans, each with its layer costs and its choices.
+
+Every given plan is priced here: an evaluated plan, a measured run, the winners of a search, a row with its own layer
+layout. Only the hot loop of a search, which needs no more than the smallest of millions, has a kernel of its own
+(`dsx.search.tiles.hot`); a test holds both to the same costs. A batch is priced on NumPy, since nothing is
+compiled then: thousands of plans take milliseconds.
+
+A problem: a model on a cluster under an assumption set, for one or more strategies.
+"""
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 
-from dsx.cost.assumptions import Assumptions, assumptions_from_spec
+from dsx.config.assumption_set import AssumptionsSpec
+from dsx.config.cluster_file import ClusterSpec, NetworkSpec
+from dsx.config.framework_file import ANY_LAYER, FrameworkSpec
+from dsx.config.model_file import ModelSpec, has_experts
+from dsx.config.operator_files import OperatorTimes
+from dsx.cost.context import Assumptions, StepChoices, StepCosts, assumptions_from_spec
 from dsx.cost.interval import Likeness, likeness
-from dsx.cost.operator_times import TimesTable, times_table
-from dsx.cost.recompute_modes import values_with_effect
+from dsx.cost.layer import LayerCosts
+from dsx.cost.measured_kernels import TimesTable, times_table
+from dsx.cost.recomputation import values_with_effect
+from dsx.cost.stage import StageCosts
 from dsx.cost.stages import Stack
-from dsx.cost.step import Workload
+from dsx.cost.step import Workload, step_costs
 from dsx.errors import SpecError, did_you_mean
-from dsx.graph.derived import FORWARD, DerivedLayer, derive
-from dsx.graph.expressions import evaluate, names
-from dsx.graph.library import kernel_names, load_operators
-from dsx.graph.model import Model, build_model, counted, layer_of, unsharded
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
-from dsx.pricing.chain import check_length
-from dsx.space.boxes import Boxes, boxes_of, run_by
-from dsx.space.choices import BY_NAME, SEARCHED_COLUMNS
-from dsx.space.codes import searched_values
-from dsx.space.conditions import on_platform
-from dsx.space.frameworks import of_regions
-from dsx.space.limits import EVEN, OPTIMAL, Limits, Reason
-from dsx.space.plan_rules import RULES
-from dsx.space.schedules import codes_where
-from dsx.space.strategy_rules import HOST_MEMORY, MEMORY, VANISHES, strategy_reasons
-from dsx.spec.assumptions import AssumptionsSpec
-from dsx.spec.cluster import ClusterSpec, NetworkSpec
-from dsx.spec.framework import ANY_LAYER, FrameworkSpec
-from dsx.spec.model import ModelSpec, has_experts
-from dsx.spec.operator_times import OperatorTimes
+from dsx.notation.expressions import evaluate, names
+from dsx.notation.library import kernel_names, load_operators
+from dsx.notation.model import Model, build_model, counted, layer_of, unsharded
+from dsx.notation.work import FORWARD, DerivedLayer, derive
+from dsx.plans.choices import BY_NAME, SEARCHED_COLUMNS
+from dsx.plans.codes import run_by, searched_values
+from dsx.plans.frameworks import Boxes, boxes_of, of_regions
+from dsx.plans.rules import EVEN, OPTIMAL, RULES, Limits, Reason
+from dsx.plans.violations import HOST_MEMORY, MEMORY, VANISHES, on_platform, strategy_reasons
+from dsx.pricing.optimal_cut import check_length
+from dsx.schedules.schedules import codes_where
+
+
+def pad(column: np.ndarray, length: int) -> np.ndarray:
+    """Return an array [..., N] padded to `length` with its last values."""
+    if column.shape[-1] == length:
+        return column
+    return np.pad(column, [(0, 0)] * (column.ndim - 1) + [(0, length - column.shape[-1])], mode="edge")
+
+
+class Plans(NamedTuple):
+    """N plans. Leaves end in [N], or are scalars that all plans share."""
+
+    kinds: Sequence[LayerCosts]
+    choices: StepChoices
+    cluster: Cluster
+    assumptions: Assumptions
+
+
+def stage_costs(plans: Plans, workload: Workload) -> StageCosts:
+    """Return the costs of any stage of [N] plans."""
+    return StageCosts(plans.kinds, plans.choices, workload.stack, workload.searched, plans.cluster, plans.assumptions)
+
+
+def costs(plans: Plans, workload: Workload, boundaries: Any = None, replayed: bool = False) -> StepCosts:
+    """Return the costs of [N] plans. Cuts are even unless `boundaries` [R, S + 1, N] give them.
+
+    `replayed` is as of `dsx.cost.step.step_costs`.
+    """
+    return step_costs(plans.kinds, plans.choices, workload, plans.cluster, plans.assumptions, boundaries, replayed)
+
+
+def price(plans: Plans, workload: Workload, boundaries: Any = None, float64: bool = True) -> StepCosts:
+    """Return the costs of N plans as NumPy [N] arrays in float64 or float32; arguments are those of `costs`."""
+    dtype = np.float64 if float64 else np.float32
+    given = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), (plans, workload, boundaries))
+    return costs(*given, replayed=boundaries is not None)
+
+
+def none_priced(float64: bool = True) -> StepCosts:
+    """Return the costs of no plan."""
+    nothing = np.zeros(0, np.float64 if float64 else np.float32)
+    return StepCosts(**dict.fromkeys(StepCosts.__dataclass_fields__, nothing))
+
 
 T = TypeVar("T")
 
@@ -56,7 +108,7 @@ class Problem:
     workload: Workload
     sequence_length: int
     operator_times: TimesTable | None = None  # measured times that replace the roofline of kernels
-    partition: str = EVEN  # one of `dsx.space.codes.PARTITIONS`
+    partition: str = EVEN  # one of `dsx.plans.choices.PARTITIONS`
     framework: FrameworkSpec | None = None  # whose plans are searched; None: all plans
     merged: bool = False  # whether a plan that several strategies have is searched once, under the first of them
 

@@ -1,27 +1,34 @@
-"""The costs of rows: plans of one problem, given by candidate columns or by positions in a table of layer costs."""
+"""The costs of rows: plans of one problem, compiled in tiles of few sizes.
 
-from collections.abc import Callable, Mapping, Sequence
+The costs of rows: plans of one problem, given by candidate columns or by positions in a table of layer costs.
+
+Compiled code for many plans, in tiles of few sizes, so that it is compiled once for each.
+
+Few plans are priced sooner on NumPy than anything is compiled.
+
+The prices of many rows with given cuts, and the least memory of any cut, compiled.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from dsx.cost.assumptions import Assumptions
-from dsx.cost.choices import StepChoices
-from dsx.cost.columns import StepCosts
-from dsx.cost.effects import of_plans
+from dsx.cost.context import Assumptions, StepChoices, StepCosts, of_plans
+from dsx.cost.cut_bounds import CutBounds
 from dsx.cost.layer import BY_MODE, PASSES, LayerCosts, PassCosts
 from dsx.cost.step import Workload
 from dsx.hardware.cluster import Cluster
-from dsx.pricing.batch import Plans, none_priced, price
-from dsx.pricing.layers import KeyCosts, price_keys
-from dsx.pricing.problem import Problem
+from dsx.plans.choices import FULL_CODE, KEY_COLUMNS, NONE_CODE, STEP_COLUMNS, VALUES
+from dsx.plans.enumerate import Arrays
+from dsx.plans.placement import choice_shares, replica_of, units
+from dsx.plans.violations import FieldCondition
+from dsx.pricing.keys import KeyCosts, price_keys
+from dsx.pricing.problem import Plans, Problem, costs, none_priced, pad, price, stage_costs
 from dsx.records import leaves
-from dsx.space.choices import KEY_COLUMNS, STEP_COLUMNS
-from dsx.space.conditions import Condition
-from dsx.space.enumerate import Arrays
-from dsx.space.recompute_values import FULL_CODE, NONE_CODE, VALUES
-from dsx.space.tiers import choice_shares, replica_of, units
 
 _AT_ONCE = 8192  # rows: their arrays fit into the cache of a core
 
@@ -105,7 +112,7 @@ def plans_of(problem: Problem, table: KeyCosts, rows: Rows, dtype: type = np.flo
 
 
 def _under_own_value(
-    costs: LayerCosts, rows: Rows, code: np.ndarray, conditions: Sequence[Condition], dtype: type
+    costs: LayerCosts, rows: Rows, code: np.ndarray, conditions: Sequence[FieldCondition], dtype: type
 ) -> LayerCosts:
     """Return [N] rows of [H, U] layer costs in two modes: without recomputation, and under the value of each row.
 
@@ -155,3 +162,72 @@ def machines(problem: Problem, points: np.ndarray, dtype: type = np.float64) -> 
 def take_rows(leaf: Any, points: Any, positions: Any) -> Any:
     """Return [N] or [J, N] rows of a leaf of layer costs, [H, U] or [H, J, U]."""
     return leaf[points, positions] if leaf.ndim == 2 else leaf[points, :, positions].T
+
+
+MANY = 1 << 13  # plans for which code is compiled
+TILE = 1 << 11  # plans side by side: their numbers fit into the cache of a core
+# Registers of 512 bits where the processor has them; XLA's default is 256.
+COMPILER = {"xla_cpu_prefer_vector_width": 512}
+
+
+@contextlib.contextmanager
+def compiled_in(float64: bool) -> Iterator[None]:
+    """Compile and run in float64 or float32. Stages are a leading axis, which what all of them share does not have."""
+    with jax.enable_x64(float64), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def padded(plans: Any, here: slice, size: int) -> Any:
+    """Return some of [N] plans as a tile."""
+    return jax.tree.map(lambda leaf: pad(leaf[..., here], size), plans)
+
+
+def joined(tiles: Sequence[Any], count: int) -> Any:
+    """Return what was found for [N] plans, from tiles of which the last one may be padded; as NumPy arrays."""
+    return jax.tree.map(lambda *parts: np.concatenate(parts, axis=-1)[..., :count], *tiles)
+
+
+def row_tiles(
+    problem: Problem, table: KeyCosts, rows: Rows, dtype: type = np.float64
+) -> Iterator[tuple[np.ndarray, Plans, Workload]]:
+    """Yield the rows of each tile, of which the last one may be repeated, as plans with the workload."""
+    count = len(rows.positions)
+    for start in range(0, count, TILE):
+        tile = pad(np.arange(start, min(start + TILE, count)), TILE)
+        plans, workload = plans_of(problem, table, rows.take(tile), dtype)
+        yield tile, plans, jax.tree.map(lambda leaf: np.asarray(leaf, dtype), workload)
+
+
+_FEW_STAGES = 16  # of a tile, or as many as the chain has layers: cuts into fewer are padded with empty ones
+
+
+def price_tiles(problem: Problem, table: KeyCosts, rows: Rows, cuts: np.ndarray, dtype: type) -> StepCosts:
+    """Price [N] rows with one chunk per stage, with the given cuts [N, L + 1]."""
+    order, most, float64 = np.argsort(rows.choices["pp"], kind="stable"), cuts.shape[1] - 1, dtype is np.float64
+    tiles = [none_priced(float64)]
+    for tile, plans, workload in row_tiles(problem, table, rows.take(order), dtype):
+        deepest = _FEW_STAGES if plans.choices.pp[-1] <= _FEW_STAGES < most else most
+        boundaries = cuts[order[tile], : deepest + 1].T[None].astype(dtype)
+        with compiled_in(float64):
+            tiles.append(_priced(plans, workload, boundaries))
+    back = np.argsort(order, kind="stable")
+    return jax.tree.map(lambda column: column[back], joined(tiles, len(order)))
+
+
+def least_bytes_of_tiles(problem: Problem, table: KeyCosts, rows: Rows) -> np.ndarray:
+    """Return [N] what the fullest GPU needs at least, bytes; `dsx.cost.cut_bounds` says why."""
+    tiles: list[Any] = []
+    for _, plans, workload in row_tiles(problem, table, rows):
+        with compiled_in(True):
+            tiles.append(_least_bytes(plans, workload))
+    return joined(tiles, len(rows.positions))
+
+
+@functools.partial(jax.jit, compiler_options=COMPILER)
+def _priced(plans: Plans, workload: Workload, boundaries: Any) -> StepCosts:
+    return costs(plans, workload, boundaries)
+
+
+@functools.partial(jax.jit, compiler_options=COMPILER)
+def _least_bytes(plans: Plans, workload: Workload) -> Any:
+    return CutBounds(stage_costs(plans, workload)).peak_bytes

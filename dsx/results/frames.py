@@ -1,14 +1,49 @@
-"""Arguments of functions of a DataFrame: the frame itself, and the columns that are named."""
+"""Rows of a result set: conditions on them, their Pareto front and its knee, and the plain plan.
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+Arguments of functions of a DataFrame: the frame itself, and the columns that are named.
+
+Conditions on the rows of a result set: columns and the value that each must have.
+
+    parsed(["num_gpus=16384", "nvs.tp=8", "device.hbm_capacity=80 GB"])
+
+`nvs.tp` is the column `tp_nvs`, as in a plan. A quantity has its unit, and equals what differs by rounding alone.
+
+The knee of a Pareto front: the row after which less of one objective costs most of the other.
+
+Both objectives are scaled to 0 at their best and 1 at their worst on the front. The knee is the row that is farthest
+below the line between the ends of the front: the bulge of Das, "On characterizing the knee of the Pareto curve based on
+normal-boundary intersection" (Structural Optimization 18, 1999). A front whose rows are all on that line, or above it,
+has none.
+
+The Pareto front of a result set: the feasible rows that no other feasible row beats in every objective.
+
+    pareto(df, "step_time_s", "peak_bytes")    # both as small as possible
+    pareto(df, "num_gpus", "-tokens_per_s")    # a leading minus: as large as possible
+
+`dsx.search.pareto` has the algorithm and the tie rule: rows that are equal in all objectives are all kept. Rows with an
+objective that is NaN or infinite are left out.
+
+The plain plan: what one would run without a search, as the baseline of what a search finds.
+
+Tensor parallelism up to the size of an NVLink domain, then pipeline stages until the model fits: the rule of thumb of
+Narayanan et al. (arXiv 2104.04473, takeaway 1). All else is as `dsx.plans.choices` has it by default: microbatches of
+one sequence, one chunk a stage, no recomputation, no other parallelism.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dsx.argument_types import one_text, texts
-from dsx.errors import InputError, UnknownNameError
+from dsx.errors import InputError, SpecError, UnknownNameError, did_you_mean, one_text, texts, wrong
+from dsx.plans.choices import BY_NAME, SEARCHED_COLUMNS
 from dsx.results.schema import COLUMNS
+from dsx.search.ranking import front
+from dsx.text import printable
+from dsx.units import Dimension, format_quantity, parse_number, parse_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,3 +84,159 @@ def column_list(name: str, columns: str | Sequence[str] | None) -> list[str]:
     if columns is None or isinstance(columns, str):
         return [] if columns is None else [columns]
     return list(dict.fromkeys(texts(name, columns, "num_gpus")))
+
+
+Conditions = Mapping[str, object]
+_EXAMPLE = "COLUMN=VALUE, as in num_gpus=16384"
+
+
+def parsed(name: str, given: Conditions | Sequence[str] | str | None) -> dict[str, object]:
+    """Return conditions as a mapping; texts are "COLUMN=VALUE", and one text may have several, with blanks between.
+
+    Raises InputError, which names the argument `name`, for a text without "=".
+    """
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        return {column_name(str(column)): value for column, value in given.items()}
+    if not isinstance(given, str | Sequence):
+        raise wrong(name, given, f"{_EXAMPLE}, is wanted")
+    found: dict[str, object] = {}
+    for one in [given] if isinstance(given, str) else given:
+        if not isinstance(one, str):
+            raise wrong(name, one, f"{_EXAMPLE}, is wanted")
+        found |= _parsed(name, one)
+    return found
+
+
+def _parsed(name: str, text: str) -> dict[str, object]:
+    """Return the conditions of a text."""
+    found: dict[str, object] = {}
+    for one in re.split(r"\s+(?=[\w.]+=)", text.strip()):
+        column, equals, value = one.partition("=")
+        if not (column.strip() and equals and value.strip()):
+            raise InputError(f"{name} {printable(one)!r} is no {_EXAMPLE}")
+        found[column_name(column.strip())] = value.strip()
+    return found
+
+
+def column_name(text: str) -> str:
+    """Return the column of a setting: "tp_nvs" of "nvs.tp"."""
+    tier, dot, axis = text.partition(".")
+    return f"{axis}_nvs" if dot and tier == "nvs" else text
+
+
+def matching(df: "pd.DataFrame", conditions: Conditions, few: bool = False) -> NDArray[np.bool_]:
+    """Return which rows have all the values, [rows].
+
+    Raises UnknownNameError for an unknown column, InputError if no row has all values; not if `few`, for rows that are
+    only a part of a set.
+    """
+    here = np.ones(len(df), bool)
+    for column, value in conditions.items():
+        values = require(df, column)
+        here &= _equal(df, column, values, value)
+        if not (here.any() or few) and len(df):
+            raise InputError(f"no row has {text_of(conditions)}{_nearest(df, column, value)}")
+    return here
+
+
+def text_of(conditions: Conditions) -> str:
+    """Return conditions as they are written on a command line."""
+    return " ".join(f"{column}={value}" for column, value in conditions.items())
+
+
+def _equal(df: "pd.DataFrame", column: str, values: NDArray[Any], value: object) -> NDArray[np.bool_]:
+    if values.dtype.kind not in "iuf":
+        return values.astype(str) == str(value)
+    unit = df.attrs.get("units", {}).get(column, "")
+    number: float | None = None
+    with suppress(SpecError):
+        quantity = unit in get_args(Dimension) and isinstance(value, str)
+        number = float(parse_quantity(value, cast(Dimension, unit)) if quantity else parse_number(value))
+    return (
+        np.zeros(len(values), bool)
+        if number is None
+        else np.isclose(values.astype(np.float64), number, rtol=1e-6, atol=0.0)
+    )
+
+
+def _nearest(df: "pd.DataFrame", column: str, value: object) -> str:
+    """Return the values that a column has, as the end of a message."""
+    unit = df.attrs.get("units", {}).get(column, "")
+    found = [one if isinstance(one, str) else format_quantity(one, unit) for one in sorted(df[column].unique())[:12]]
+    return f"{did_you_mean(str(value), found)} (known: {', '.join(found)})"
+
+
+def knee(x: NDArray[np.float64], y: NDArray[np.float64]) -> int | None:
+    """Return the position of the knee of a front of two minimised objectives, [n] each; None if it has none."""
+    if len(x) < 3:
+        return None
+    ranges = x.max() - x.min(), y.max() - y.min()
+    if min(ranges) <= 0.0:
+        return None
+    below = 1.0 - (x - x.min()) / ranges[0] - (y - y.min()) / ranges[1]
+    place = int(below.argmax())
+    return place if below[place] > 1e-9 else None
+
+
+_NO_QUANTITIES = frozenset(column.name for column in COLUMNS if column.kind not in ("integer", "real"))
+
+
+def pareto(df: "pd.DataFrame", *objectives: str | Sequence[str]) -> "pd.DataFrame":
+    """Return the rows of `df` on the front, the best by the first objective first.
+
+    Each objective is a numeric column to be minimised, or, as "-mfu", maximised; a list of them may be given too.
+    `df.attrs` are kept.
+    Raises UnknownNameError for a column that `df` does not have, InputError for one without numbers, or for what is no
+    DataFrame.
+    """
+    names = [name for given in objectives for name in column_list("objectives", given)]
+    if not names:
+        raise InputError("a front needs an objective, for example 'step_time_s', or '-mfu' to maximise")
+    check_frame(df)
+    feasible = df.loc[require(df, "reject") == 0]
+    points = np.column_stack([minimised(feasible, objective) for objective in names])
+    on_front = front(points)
+    # lexsort sorts by its last key first.
+    result = feasible.loc[on_front].iloc[np.lexsort(points[on_front].T[::-1])]
+    result.attrs = dict(df.attrs)
+    return result
+
+
+def column_of(objective: str) -> str:
+    """Return the column of an objective."""
+    return objective.removeprefix("-")
+
+
+def minimised(df: "pd.DataFrame", objective: str) -> NDArray[np.float64]:
+    """Return the values of an objective, negated if it is maximised.
+
+    Raises UnknownNameError or InputError as `pareto` does.
+    """
+    values = require(df, column_of(objective))
+    if values.dtype.kind not in "iuf" or column_of(objective) in _NO_QUANTITIES:
+        raise InputError(f"{column_of(objective)!r} cannot be an objective: it does not hold quantities")
+    numbers = values.astype(np.float64)
+    return -numbers if objective.startswith("-") else numbers
+
+
+WORDS = "TP fills the NVLink domain, fewest stages"
+_AXES = ("tp", "tp2", "cp", "ep", "pp", "dp")
+# The order of ranks has an effect through the placement, which is compared itself.
+_PLAIN = {name: BY_NAME[name].default for name in SEARCHED_COLUMNS if name not in (*_AXES, "order")}
+_PLAIN |= dict.fromkeys(("tp2", "cp", "ep", "microbatch_size"), 1)
+PLAIN_PLAN_COLUMNS = (*_PLAIN, "tp", "pp", "tp_nvs")
+
+
+def plain_plan(df: "pd.DataFrame") -> int | None:
+    """Return the position of the plain plan among the feasible rows, None if no row is one or a column is missing."""
+    if not {*PLAIN_PLAN_COLUMNS} <= {*df.columns}:
+        return None
+    plain = (require(df, "reject") == 0) & (require(df, "tp_nvs") == require(df, "tp"))
+    for name, value in _PLAIN.items():
+        plain &= np.asarray(df[name].array == value)
+    rows = np.flatnonzero(plain)
+    # lexsort sorts by its last key first.
+    keys = (require(df, "step_time_s")[rows], require(df, "pp")[rows], -require(df, "tp")[rows].astype(np.int64))
+    return int(rows[np.lexsort(keys)[0]]) if len(rows) else None

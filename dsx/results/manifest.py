@@ -1,5 +1,18 @@
 """The manifest of a result set: the sweep, what it found, and the files that hold the rows.
 
+The sweep that a result set answers: the hash of its spec, and the differences of two specs.
+
+The key `plot` is left out: it does not change the rows, so a new picture does not require a new sweep.
+
+The sweep that a manifest states, typed: the settings and file names that dsx reads back.
+
+A manifest holds the sweep as plain data, so that it can be compared and hashed as written. These records type the keys
+that are read; other keys are allowed, since other versions of dsx may have written them. The priced files (model,
+clusters, assumption set) are known only by name here: a command that prices a row again reads them within
+`stated_files`.
+
+The manifest of a result set: the sweep, what it found, and the files that hold the rows.
+
 It is one JSON file in the folder of the parts, and the only list of the parts of the set. It is plain data, so it can
 be read without dsx.
 
@@ -12,24 +25,184 @@ be run again.
 """
 
 import dataclasses
+import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 import dsx
+from dsx.config.cluster_file import ChipSpec, label_of
+from dsx.config.sweep_file import Keep, PlotSpec
+from dsx.config.what_if import WhatIf, WhatIfPoints
 from dsx.errors import StoreError
-from dsx.installed import install_text
-from dsx.results import plain_json
-from dsx.results.file_names import PartFile
+from dsx.files import install_text
+from dsx.plans.rules import OPTIMAL
+from dsx.results import folder as disk
+from dsx.results.folder import PartFile, reason
 from dsx.results.schema import COLUMNS, CUT, NAME_COLUMNS, Column, ExtraColumn, Precision, columns_with
-from dsx.results.spec_hash import canonical, spec_hash
-from dsx.results.stated_sweep import StatedSweep, fault_of, stated_sweep, with_current_names
-from dsx.space.limits import OPTIMAL
+from dsx.units import LARGEST_COUNT
+
+_IGNORED = ("plot",)
+
+
+def spec_hash(spec: Mapping[str, object]) -> str:
+    """Return the SHA-256 of a spec; it depends neither on the order of the keys nor on the layout of the file."""
+    return hashlib.sha256(canonical(_without_ignored(spec)).encode()).hexdigest()
+
+
+def differences(a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
+    """Return the dotted paths at which two specs differ."""
+    return _differing(_without_ignored(a), _without_ignored(b))
+
+
+def canonical(spec: Mapping[str, object]) -> str:
+    """Return a spec as JSON that depends on its content alone; StoreError if JSON cannot hold it."""
+    try:
+        return json.dumps(spec, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StoreError(f"a spec must be plain data to be stored: {error}") from None
+
+
+def _without_ignored(spec: Mapping[str, object]) -> dict[str, Any]:
+    return {key: value for key, value in spec.items() if key not in _IGNORED}
+
+
+def _differing(a: object, b: object, path: str = "") -> list[str]:
+    if not (isinstance(a, dict) and isinstance(b, dict)):
+        return [] if a == b else [path]
+    return [
+        found
+        for key in sorted({*a, *b})
+        for found in _differing(a.get(key), b.get(key), f"{path}.{key}" if path else key)
+    ]
+
+
+# Fields of an assumption set that older manifests of this schema version state by a former name.
+_FORMER_FIELDS = {"told_apart": "resolution"}
+
+_Size = Annotated[int, Field(strict=True, ge=1, le=LARGEST_COUNT)]
+_Sizes = Annotated[list[_Size], Field(min_length=1)]
+
+
+class _StatedFields(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+class StatedFile(_StatedFields):
+    """A file that was priced, by its name."""
+
+    name: str
+
+
+class StatedDevice(_StatedFields):
+    """The device of a cluster, by its name, and the chip that it is a part of."""
+
+    name: str
+    chip: ChipSpec | None = None
+
+
+class StatedCluster(StatedFile):
+    """A cluster that was priced."""
+
+    device: StatedDevice | None = None
+
+    @property
+    def label(self) -> str:
+        """The name, with what a GPU is where that is not plain, as of `ClusterSpec`."""
+        return label_of(self.name, self.device.name, self.device.chip) if self.device else self.name
+
+
+class StatedModel(StatedFile):
+    """The model that was priced."""
+
+    default_sequence_length: _Size
+
+
+class PricedFiles(_StatedFields):
+    """The files of a sweep: `strategy` as the sweep states it, `layers` the hash of each strategy's definitions."""
+
+    model: StatedModel
+    clusters: list[StatedCluster]
+    assumptions: StatedFile
+    strategy: list[str]
+    layers: dict[str, str]
+    operator_times: dict[str, Any] | None = None
+    # The assumption set and the layers on clusters, by name, where a framework lacks something that the first one has.
+    on_cluster: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+
+class StatedSweep(_StatedFields):
+    """The settings of a sweep that describe its result set."""
+
+    num_gpus: _Sizes
+    global_batch_size: _Sizes
+    sequence_length: _Size | None = None
+    train_tokens: float | None = None
+    fix: dict[str, list[int | str]] = Field(default_factory=dict)
+    what_if: WhatIfPoints = WhatIf()
+    partition: Literal["even", "optimal"] = "even"
+    keep: Keep
+    plot: PlotSpec | None = None
+    resolved: PricedFiles
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of a sequence; the same in all rows."""
+        return self.sequence_length or self.resolved.model.default_sequence_length
+
+
+def stated_sweep(spec: Mapping[str, object]) -> StatedSweep:
+    """Return the sweep that the `spec` of a manifest states; raises pydantic.ValidationError."""
+    return StatedSweep.model_validate(spec)
+
+
+def files_on(resolved: Mapping[str, Any], cluster: str) -> dict[str, Any]:
+    """Return the files of a sweep, as its manifest has them, with those of a cluster of its own."""
+    return {**resolved, **resolved.get("on_cluster", {}).get(cluster, {})}
+
+
+def with_current_names(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `spec` of a manifest, which has no fault, with the names that the fields of its files have today."""
+    files = spec["resolved"]
+    assumptions = {_FORMER_FIELDS.get(name, name): value for name, value in files["assumptions"].items()}
+    return {**spec, "resolved": {**files, "assumptions": assumptions}}
+
+
+def fault_of(spec: Mapping[str, object], names: Mapping[str, tuple[str, ...]], what_if: tuple[str, ...]) -> str:
+    """Return the fault of the `spec` of a manifest, or how it contradicts the rest; "" if there is none."""
+    try:
+        sweep = stated_sweep(spec)
+    except pydantic.ValidationError as error:
+        return reason(error, "spec")
+    files = sweep.resolved
+    for column, stated in (("cluster", files.clusters), ("strategy", files.strategy)):
+        if len(stated) != len(names[column]):
+            return f"names.{column}: has {len(names[column])} names, but the sweep states {len(stated)}"
+    if missing := [name for name in names["strategy"] if name not in files.layers]:
+        return f"spec.resolved.layers: has no hash of the layer definitions of {missing[0]!r}"
+    if sorted(what_if) != sorted(sweep.what_if.fields):
+        return f"what_if: has the columns {', '.join(what_if) or 'none'}, but the sweep varies others"
+    return ""
+
+
+@contextmanager
+def stated_files(folder: Path) -> Iterator[None]:
+    """Raise a ValidationError of the block as a StoreError; the block reads what the manifest in `folder` states."""
+    try:
+        yield
+    except pydantic.ValidationError as error:
+        raise StoreError(
+            f"{folder}: its manifest states a {error.title} that this dsx cannot read ({reason(error)}); run the sweep "
+            "again, into another folder"
+        ) from None
+
 
 SCHEMA_VERSION = 9
 
@@ -41,7 +214,7 @@ Whole = Annotated[int, Field(strict=True, ge=0)]  # a count
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class RejectReason:
     """Why a candidate is rejected; its position in the list is its bit in `reject`."""
 
     name: str
@@ -66,7 +239,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StoredPart:
     """One Parquet file of the set, by its name in the folder."""
 
     file: PartFile
@@ -90,10 +263,10 @@ class Manifest:
     precision: Precision
     names: dict[str, tuple[str, ...]]
     what_if: tuple[ExtraColumn, ...]
-    reject_reasons: tuple[Reason, ...]
+    reject_reasons: tuple[RejectReason, ...]
     num_parts: Whole
     counts: Counts | None
-    parts: tuple[Part, ...]
+    parts: tuple[StoredPart, ...]
     complete: bool
     started: str
     finished: str
@@ -148,7 +321,7 @@ def begin(
         precision=precision,
         names={name: tuple(names[name]) for name in NAME_COLUMNS},
         what_if=tuple(what_if),
-        reject_reasons=tuple(Reason(name, description) for name, description in reject_reasons),
+        reject_reasons=tuple(RejectReason(name, description) for name, description in reject_reasons),
         num_parts=0,
         counts=None,
         parts=(),
@@ -189,7 +362,7 @@ def from_json(text: bytes, place: str) -> Manifest:
     Raises StoreError if it is not a manifest, or has an older or newer schema version.
     """
     try:
-        raw = plain_json.parse(text, place)
+        raw = disk.parse(text, place)
     except StoreError as error:
         raise StoreError(f"{error}; run the sweep again, into another folder") from None
     version = raw.get("schema_version") if isinstance(raw, dict) else None
@@ -208,7 +381,7 @@ def from_json(text: bytes, place: str) -> Manifest:
         manifest = _ADAPTER.validate_python(raw)
         wrong = _fault(manifest)
     except pydantic.ValidationError as error:
-        manifest, wrong = None, plain_json.reason(error)
+        manifest, wrong = None, disk.reason(error)
     if manifest is None or wrong:
         raise StoreError(
             f"{place} is not the manifest of a result set ({wrong}); run the sweep again, into another folder"

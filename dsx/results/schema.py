@@ -1,6 +1,6 @@
 """The columns of a result set, derived from the records that compute them.
 
-A result set is one flat table: `candidate`, `cluster`, the choices (`dsx.space.choices`), the what-if columns, the
+A result set is one flat table: `candidate`, `cluster`, the choices (`dsx.plans.choices`), the what-if columns, the
 costs (`StepCosts`), their interval (`StepInterval`) and `reject`. `candidate`, `cluster` and the what-if columns
 identify a row. `candidate` alone identifies the choices, so sets of different hardware can be joined on it. Names,
 units and descriptions come from the records, so a new field of a record is a new column here, in pandas and in the
@@ -18,11 +18,11 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from dsx import records
-from dsx.cost.columns import StepCosts
+from dsx.config.sweep_fields import Columns
+from dsx.cost.context import StepCosts
 from dsx.cost.interval import StepInterval
-from dsx.space.choices import CHOICES, NAMED, PLAN_COLUMNS, nearest_column
-from dsx.space.layer_layout import LAYOUT
-from dsx.spec.column_names import Columns
+from dsx.plans.choices import CHOICES, NAMED, PLAN_COLUMNS, nearest_column
+from dsx.plans.layer_layout import LAYOUT
 
 # "given" is a real number that the sweep states; it is float64, so that it compares equal to the stated value.
 Kind = Literal["id", "name", "integer", "text", "real", "given", "reasons"]

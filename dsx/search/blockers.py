@@ -11,14 +11,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dsx.plans.choices import BY_NAME, CHOICE_COLUMNS, CODES, KEY_COLUMNS, MODEL_AXES, SEARCHED_COLUMNS
+from dsx.plans.experts import REPLICA_AXES
+from dsx.plans.frameworks import Limitation, Selection
+from dsx.plans.placement import divisors
+from dsx.plans.rules import OPTIMAL_SCHEDULES, PLACED, nearest_of
 from dsx.pricing.problem import Problem
-from dsx.search.space import Space
-from dsx.space.boxes import Limitation, Selection
-from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, CODES, KEY_COLUMNS, MODEL_AXES, SEARCHED_COLUMNS
-from dsx.space.divisors import divisors
-from dsx.space.expert_nesting import REPLICA_AXES
-from dsx.space.limits import PLACED
-from dsx.space.plan_rules import OPTIMAL_SCHEDULES, nearest_of
+from dsx.search.spaces import Space
 
 Section = Literal["fix", "limit", "fixed"]
 
@@ -52,7 +51,7 @@ class _Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class _BlockerSearch:
     problem: Problem
     num_gpus: Sequence[int]
     global_batch_size: Sequence[int]
@@ -92,7 +91,7 @@ def blockers(
         *(_Setting("limit", name, tuple(bounds)) for name, bounds in (limit or {}).items()),
     ]
     settings.sort(key=lambda one: (_ORDER.index(one.column) if one.column in _ORDER else 0, one.section))
-    search = _Search(problem, num_gpus, global_batch_size)
+    search = _BlockerSearch(problem, num_gpus, global_batch_size)
     if not search.space([], ["ep"]).size:
         return []
     if (product := _product_of_degrees(fix or {}, num_gpus)) is not None:
@@ -124,7 +123,7 @@ def _product_of_degrees(fix: Selection, num_gpus: Sequence[int]) -> Blocker | No
     return None
 
 
-def _one_by_one(search: _Search, settings: Sequence[_Setting]) -> list[Blocker]:
+def _one_by_one(search: _BlockerSearch, settings: Sequence[_Setting]) -> list[Blocker]:
     kept: list[_Setting] = []
     found: list[Blocker] = []
     for one in settings:
@@ -135,7 +134,7 @@ def _one_by_one(search: _Search, settings: Sequence[_Setting]) -> list[Blocker]:
     return found
 
 
-def _blocker(search: _Search, one: _Setting, others: Sequence[_Setting], alone: bool) -> Blocker:
+def _blocker(search: _BlockerSearch, one: _Setting, others: Sequence[_Setting], alone: bool) -> Blocker:
     values = _values(search.space(others, ["ep", one.column]), one.column)
     return Blocker(one.section, one.column, one.text, _rule(one.column, search.problem), _nearest(one, values), alone)
 

@@ -1,31 +1,223 @@
-"""The fastest plans of one job, with even cuts, with optimal cuts, or with either.
+"""The fastest plans of one job, and those that are nearly as fast, by bounds.
 
-Best cuts are known for some schedules (`dsx.space.plan_rules.optimal_cut_covers`): optimal ones for one chunk per
+The spaces of a search for the fastest plans of a job: one for each way in which its plans are cut.
+
+They share their shard keys. The layers of a key are priced only when a search takes the key.
+
+The fastest plans of one job, with even cuts, with optimal cuts, or with either.
+
+Best cuts are known for some schedules (`dsx.plans.rules.optimal_cut_covers`): optimal ones for one chunk per
 stage, the best of balanced and even ones for several. A search of any cut gives plans of these schedules their best
 cut, and the others an even one.
+
+Plans that are nearly as fast as the fastest, by bounds: of the features that cost least, and of least memory.
+
+No cut of a plan beats its bounds of time and memory, nor the cost of its other features. Plans that may be fast enough
+are looked at by this cost first if the least is wanted, then by their bound of memory, until none that is left can be
+better than the best so far. Variants (`dsx.plans.variants`) come last: those of few plans may be better. Those with
+offload come first where memory alone counts. Each plan has its fastest cut that fits, as everywhere in a search for the
+fastest, and its even cut, which may cost less to set up.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsx.config.model_file import has_experts
+from dsx.config.sweep_fields import Limit, Relation
 from dsx.cost.cut_bounds import ROUNDING
-from dsx.pricing.chain import MAX_LAYERS
-from dsx.pricing.evaluate import priced_plans
+from dsx.plans.choices import NONE_CODE, PLACEMENT_COLUMNS, Choice
+from dsx.plans.codes import with_values
+from dsx.plans.enumerate import Arrays, take
+from dsx.plans.features import features_of, must_be_uneven, of_choices, of_keys, total_cost, uneven_of
+from dsx.plans.frameworks import Limitation, Selection
+from dsx.plans.layer_layout import LAYOUT
+from dsx.plans.rules import EVEN, OPTIMAL, optimal_cut_covers
+from dsx.plans.variants import Variants, varied_last
+from dsx.pricing.cuts import CandidateCounts
+from dsx.pricing.keys import price_keys
+from dsx.pricing.one_plan import priced_plans
+from dsx.pricing.optimal_cut import MAX_LAYERS
 from dsx.pricing.problem import Problem
-from dsx.pricing.rows import Counts
-from dsx.search.best_variants import best_variants
-from dsx.search.blockwise.blockwise import Blockwise
-from dsx.search.bounded import best_cuts
-from dsx.search.bounded_even import best_even
-from dsx.search.key_bounds import shares_of
-from dsx.search.priced_space import PricedSpace
-from dsx.search.protocol import Progress, silent
-from dsx.search.search_spaces import SearchSpaces
-from dsx.space.choices import Choice
-from dsx.space.limits import EVEN, OPTIMAL
+from dsx.pricing.row_costs import Rows
+from dsx.search.bounds import (
+    best_cuts,
+    best_even,
+    bounds_of,
+    cuts_within,
+    fitting_bounds,
+    key_bounds,
+    loose_bounds_of_any_recompute,
+    may_be_fast,
+    of_values,
+    recomputing,
+    representatives,
+    rows_at,
+    shares_of,
+    undominated,
+)
+from dsx.search.cut_search import VariantGroup, best_variants, fewest_first, variant_groups
+from dsx.search.ranking import Progress, silent
+from dsx.search.spaces import PricedSpace, Space, of_used_keys
+from dsx.search.tiles.top_plans import Blockwise
+
+_SAVES_MEMORY = "offload"  # of the choices that are searched last, the one whose default needs most memory
+
+
+class SearchedSpace(NamedTuple):
+    """The plans of a search that are cut in one way."""
+
+    whole: Problem  # with all searched values of the choices that are searched last
+    problem: Problem  # with their defaults
+    space: Space
+
+
+@dataclass(frozen=True)
+class SearchSpaces:
+    """The spaces of a search."""
+
+    problem: Problem  # of all spaces but for their cuts, with the defaults of the choices `varied`
+    varied: Sequence[Choice]  # those whose other values are searched last, as variants of plans
+    parts: Sequence[SearchedSpace]
+
+    @property
+    def spaces(self) -> list[Space]:
+        """The space of each part."""
+        return [part.space for part in self.parts]
+
+    @property
+    def keys(self) -> Arrays:
+        """The shard keys of all spaces."""
+        return self.parts[0].space.keys
+
+    @property
+    def num_keys(self) -> int:
+        """The number of shard keys."""
+        return len(self.keys["tp"])
+
+    @cached_property
+    def size(self) -> int:
+        """The number of candidates, with all variants."""
+        size = sum(space.size for space in self.spaces)
+        for whole, _, space in self.parts if self.varied else ():
+            variants = Variants(space.blocks, space.bounds, self.varied, whole.workload.searched)
+            size += space.blocks.size_with(variants.count)
+        return size
+
+    @property
+    def with_least_memory(self) -> "SearchSpaces":
+        """The spaces that have the plans of least memory, which no other value of `varied` has than of offload."""
+        saves = any(choice.name == _SAVES_MEMORY for choice in self.varied)
+        return self.enumerating(_SAVES_MEMORY) if saves else self
+
+    def enumerating(self, name: str) -> "SearchSpaces":
+        """Return the spaces with all values of one of the choices `varied`, which is then searched like the others."""
+        values = {name: getattr(self.parts[0].whole.workload.searched, name)}
+        parts: list[SearchedSpace] = []
+        for whole, problem, space in self.parts:
+            changed = _with_values(problem, values)
+            parts.append(SearchedSpace(whole, changed, space.searching(changed)))
+        varied = tuple(choice for choice in self.varied if choice.name != name)
+        return SearchSpaces(_with_values(self.problem, values), varied, parts)
+
+    @property
+    def as_launched(self) -> "SearchSpaces":
+        """The spaces of the plans that need the fewest domains and nodes, all full but the last.
+
+        If a framework launches them, domains have consecutive ranks.
+        """
+        framework = self.problem.framework
+        in_rank_order = framework is not None and not framework.unlimited
+        spaces = [space.as_launched(problem.node_size, in_rank_order) for _, problem, space in self.parts]
+        used = of_used_keys(self.problem, spaces)
+        parts = [part._replace(space=space) for part, space in zip(self.parts, used, strict=True)]
+        return SearchSpaces(self.problem, self.varied, parts)
+
+    @cached_property
+    def key_bounds(self) -> np.ndarray:
+        """Return [U] the least seconds of a step of any plan of each shard key."""
+        without_recomputation = recomputing(self.problem, [NONE_CODE])
+        table = price_keys(without_recomputation, self.keys)
+        return key_bounds(self.parts[0].space, table, without_recomputation.workload)
+
+    def priced(self, where: np.ndarray | slice) -> list[PricedSpace]:
+        """Return the parts for some of the shard keys with their layer costs.
+
+        They are without values of `recompute` that others dominate.
+        """
+        keys = take(self.keys, where)
+        table = price_keys(self.problem, keys)
+        values = undominated(self.problem, table)
+        table = of_values(table, values)
+        found: list[PricedSpace] = []
+        for whole, problem, space in self.parts:
+            few, space_of_keys = recomputing(problem, values), space.of_keys(keys)
+            found.append(PricedSpace(few, space_of_keys.searching(few), table, "float64", recomputing(whole, values)))
+        return found
+
+
+def spaces_of(
+    problems: Sequence[Problem],
+    num_gpus: int,
+    global_batch_size: int,
+    fix: Selection,
+    limit: Limitation | None = None,
+) -> SearchSpaces:
+    """Return the spaces of problems that differ in their cuts alone.
+
+    Where there are several, a plan has its best cut if one is known for its schedule, and else an even one.
+    """
+    first = problems[0]
+    boxes = [] if first.framework is None else first.framework.boxes(has_experts(first.model.dimensions))
+    varied = varied_last(first.workload.searched, [*fix, *(limit or ())], boxes)
+    usual = {choice.name: (choice.default_code,) for choice in varied}
+    usually = _with_values(first, usual)
+    unscheduled = {name: values for name, values in fix.items() if name != "schedule"}  # parts have their own schedules
+    parts: list[SearchedSpace] = []
+    for whole, limited in _parts(problems, limit or {}):
+        problem = _with_values(whole, usual)
+        keys = parts[0].space.keys if parts else None
+        space = Space(problem, [num_gpus], [global_batch_size], unscheduled, limited, keys)
+        parts.append(SearchedSpace(whole, problem, space))
+    # The keys that have plans are the same, and found faster, with few values of `recompute`.
+    few = representatives(usually)
+    used = of_used_keys(usually, [space.searching(recomputing(problem, few)) for _, problem, space in parts])
+    return SearchSpaces(
+        usually,
+        varied,
+        [part._replace(space=space.searching(part.problem)) for part, space in zip(parts, used, strict=True)],
+    )
+
+
+def _parts(problems: Sequence[Problem], limit: Limitation) -> list[tuple[Problem, Limitation]]:
+    """Return the problem of each way to cut a plan, and the limits of its plans; optimal cuts come last."""
+    if len(problems) == 1:
+        return [(problems[0], limit)]
+    even, optimal = problems
+    schedules = even.workload.searched.schedule
+    covered = tuple(code for code in schedules if optimal_cut_covers(code))
+    others = tuple(code for code in schedules if code not in covered)
+    found: list[tuple[Problem, Limitation]] = []
+    if others:
+        # One stage has no schedule, so that its plans are those of the first one.
+        few = _limited(limit, "pp", ">=", 2) if covered else limit
+        found.append((_with_values(even, {"schedule": others}), few))
+    if covered:
+        found.append((_with_values(optimal, {"schedule": covered}), limit))
+    return found
+
+
+def _limited(limit: Limitation, column: str, relation: Relation, bound: int) -> Limitation:
+    return {**limit, column: [*limit.get(column, ()), Limit(relation, bound)]}
+
+
+def _with_values(problem: Problem, values: Mapping[str, tuple[int, ...]]) -> Problem:
+    """Return the problem with some values of its searched choices, by their codes."""
+    return replace(problem, workload=replace(problem.workload, searched=with_values(problem.workload.searched, values)))
+
 
 ANY = "any"
 CUTS = (ANY, EVEN, OPTIMAL)  # that a search may take
@@ -50,7 +242,7 @@ class SearchCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Fastest:
+class FastestPlans:
     """The fastest plans of a search as records, in the form of a printed evaluation, and its counts."""
 
     plans: list[dict[str, Any]]
@@ -66,17 +258,17 @@ def problems_of(cut: str, problem: Problem) -> list[Problem]:
     return [problem, problem.with_partition(OPTIMAL)] if short else [problem]
 
 
-def fastest(found: SearchSpaces, top: int, progress: Progress = silent) -> Fastest:
+def fastest(found: SearchSpaces, top: int, progress: Progress = silent) -> FastestPlans:
     """Return the `top` fastest feasible plans of a search.
 
-    Some choices are searched last (`dsx.space.variants`). If fewer plans fit with their defaults, those that take
+    Some choices are searched last (`dsx.plans.variants`). If fewer plans fit with their defaults, those that take
     longer than all of these are left out.
     """
     plans, counts = fastest_below(found, top, np.inf, progress)
     left_out = found.size - counts.candidates
     progress(left_out)
     feasible = None if left_out and plans else counts.feasible
-    return Fastest(plans, replace(counts, candidates=found.size, feasible=feasible))
+    return FastestPlans(plans, replace(counts, candidates=found.size, feasible=feasible))
 
 
 def fastest_below(
@@ -142,12 +334,12 @@ def _fastest(
 ) -> tuple[list[dict[str, Any]], SearchCounts]:
     """Return the fastest plans of some parts; plans that take longer than `below` [s] may be missing."""
     plans: list[dict[str, Any]] = []
-    candidates, cut, counts = 0, 0, Counts(0, 0)
+    candidates, cut, counts = 0, 0, CandidateCounts(0, 0)
     for source in parts:
         slowest = plans[-1]["step_time_s"] if len(plans) == top else np.inf
         if source.problem.optimal_cuts:
             rows, bounded = best_cuts(source, top, progress, below=min(slowest, below))
-            cut, counts = cut + bounded.cut, counts.plus(Counts(bounded.cut, bounded.feasible))
+            cut, counts = cut + bounded.cut, counts.plus(CandidateCounts(bounded.cut, bounded.feasible))
         elif found := best_even(source, top, min(slowest, below)):
             rows, of_few = found
             counts = counts.plus(of_few)
@@ -160,3 +352,187 @@ def _fastest(
     # Where no plan fits, the others have a bound of memory that does not fit either.
     feasible = counts.feasible if counts.priced == candidates or not plans else None
     return plans, SearchCounts(candidates, counts.priced, feasible, cut)
+
+
+Record = dict[str, Any]  # a plan with its costs, as `dsx.pricing.one_plan.priced_plans` has it
+
+_ROWS = 1 << 13  # rows whose bounds are computed together: their arrays fit into the cache of a core
+_FIRST, _MOST = 1 << 11, 1 << 13  # rows that are bounded together, at first and later
+_FEW, _PRICED = 1 << 5, 1 << 8  # rows that are priced together, at first and at most
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The plan of least memory that takes at most `most_s` [s]; with `simple`, of those whose features cost least."""
+
+    most_s: float
+    simple: bool = False
+
+    def rank(self, plan: Record) -> tuple[int, float, float]:
+        """Return the cost that counts, the memory [bytes] and the time [s] of a plan, of which less is better."""
+        cost = sum(features_of(plan["plan"]).values()) if self.simple else 0
+        return cost, plan["peak_bytes"], plan["step_time_s"]
+
+
+def nearly_fastest(found: SearchSpaces, known: Sequence[Record], wanted: Sequence[Wanted]) -> list[Record]:
+    """Return the best plan of a search for each want.
+
+    Args:
+        found: the spaces of the search.
+        known: feasible plans of it, the fastest first. That one must be fast enough for every want.
+        wanted: what the plans should be; of equal ones a known one is returned.
+    """
+    best = [min((one for one in known if one["step_time_s"] <= want.most_s), key=want.rank) for want in wanted]
+    longest = max(want.most_s for want in wanted) * (1.0 + ROUNDING)
+    for source in found.priced(np.flatnonzero(found.key_bounds <= longest)):
+        bounds = loose_bounds_of_any_recompute(source, source.loose_bound)
+        groups = fewest_first(variant_groups(source, found.varied, bounds)) if found.varied else []
+        costs = _costs_of_fast(source, np.minimum(*bounds) <= longest)
+        looking = [_Looking(source, want, costs if want.simple else np.zeros_like(costs)) for want in wanted]
+        best = [one.best(bounds[0], groups, of) for one, of in zip(looking, best, strict=True)]
+    return best
+
+
+def _costs_of_fast(source: PricedSpace, fast: np.ndarray) -> np.ndarray:
+    """Return the least that features of the candidates of a source cost that are `fast` [N], 0 of the others."""
+    blocks, found = source.space.blocks, np.zeros(len(fast), dtype=np.int16)
+    places = blocks.places_of(np.flatnonzero(fast))
+    placements = dict(zip(PLACEMENT_COLUMNS, blocks.placements, strict=True))
+    others = of_choices(placements, _uneven(source, placements))
+    found[fast] = total_cost(of_keys(source.space.keys).take(places.key), others.take(places.placement))
+    return found
+
+
+def _uneven(source: PricedSpace, choices: Arrays) -> Any:
+    """Return which pipelines have uneven stages with every cut."""
+    layers = source.problem.limits().chain.num_layers
+    return source.problem.optimal_cuts & must_be_uneven(choices["pp"], choices["vpp"], layers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Looking:
+    """The search of some plans for the best of one kind."""
+
+    source: PricedSpace
+    want: Wanted
+    costs: np.ndarray  # [N] least cost that counts of each candidate that may be fast enough
+
+    def best(self, loose: np.ndarray, groups: Sequence[VariantGroup], best: Record) -> Record:
+        """Return the best of a known plan, the plans of the source with bounds `loose` [s], and their variants."""
+        # Offload saves memory, so that the leanest plan that has it leaves out most others.
+        last = [group for group in groups if self.want.simple or not group.offloads]
+        best = self._of_variants([group for group in groups if group.offloads and not self.want.simple], best)
+        candidates = np.flatnonzero(loose <= self._most)
+        candidates = candidates[np.argsort(self.costs[candidates], kind="stable")]
+        costs, first = self.costs[candidates], 0
+        while first < len(costs) and costs[first] <= self.want.rank(best)[0]:
+            # Whole levels of costs, so that plans of one level are in the order of their memory.
+            stop = int(np.searchsorted(costs, costs[min(first + _FIRST, len(costs)) - 1], side="right"))
+            rows = rows_at(self.source, candidates[first:stop])
+            best = self._least(self.source, rows, np.full(stop - first, -np.inf), best)
+            first = stop
+        return self._of_variants(last, best)
+
+    def _of_variants(self, groups: Iterable[VariantGroup], best: Record) -> Record:
+        """Return the best of a known plan and the variants of some groups."""
+        priced = replace(self.source, problem=self.source.whole_problem)
+        for group in groups:
+            best = self._least(priced, *group.within(self.want.most_s, *self._variants_wanted(group, best)), best)
+        return best
+
+    def _variants_wanted(
+        self, group: VariantGroup, best: Record
+    ) -> tuple[Callable[[np.ndarray], np.ndarray] | None, float | None]:
+        """Return of which candidates variants may be better than a known plan, and the most memory [bytes] of these."""
+        most, most_memory, _ = self.want.rank(best)
+        if self.want.simple:
+            return lambda candidates: self.costs[candidates] + group.added_cost <= most, None
+        return None, most_memory
+
+    @property
+    def _most(self) -> float:
+        return self.want.most_s * (1.0 + ROUNDING)
+
+    def _least(self, source: PricedSpace, rows: Rows, known_s: np.ndarray, best: Record) -> Record:
+        """Return the best of a known plan and of [N] rows; `known_s` are their bounds [s], -inf where none is known."""
+        least, costs = self._bytes(source, rows), self._costs(rows)
+        order, first, together = np.lexsort((least, costs)), 0, _FIRST
+        order = order[least[order] < np.inf]
+        while first < len(order):
+            here = order[first : first + together]
+            first, together = first + together, min(2 * together, _MOST)
+            here = here[self._may_be_better(costs[here], least[here], best)]
+            if not len(here):
+                break  # the others cost no less, and need no less memory
+            part, bounds = rows.take(here), known_s[here]
+            if (bounds == -np.inf).any():
+                bounds = fitting_bounds(source, part, self._most)
+            part = part.take(cuts_within(self._usable(source, best), part, bounds, self._most)[0])
+            part, few = self._possible(source, part, best), _FEW
+            while len(part.positions):
+                found = self._priced(source, part.take(slice(few)), best)
+                part = part.take(slice(few, None))
+                part = part if found is best else self._possible(source, part, found)
+                best, few = found, min(2 * few, _PRICED)
+        return best
+
+    def _usable(self, source: PricedSpace, best: Record) -> PricedSpace:
+        """Return a space with no more memory than a better plan has than a known one."""
+        return source if self.want.simple else source.with_memory(best["peak_bytes"] * (1.0 + ROUNDING))
+
+    def _possible(self, source: PricedSpace, rows: Rows, best: Record) -> Rows:
+        """Return the rows that may be better than a known plan, by their bounds and by a probe of their cuts."""
+        rows = rows.take(np.flatnonzero(self._may_be_better(self._costs(rows), self._bytes(source, rows), best)))
+        most = np.full(len(rows.positions), self._most)
+        return rows.take(np.flatnonzero(self._usable(source, best).may_take(rows, most)))
+
+    def _priced(self, source: PricedSpace, rows: Rows, best: Record) -> Record:
+        """Return the best of a known plan and of a few rows."""
+        best = min([best, *self._leading(source, rows)], key=self.want.rank)
+        if not source.problem.optimal_cuts:
+            return best
+        return min([best, *self._leading(*self._with_even_cuts(source, rows, best))], key=self.want.rank)
+
+    def _with_even_cuts(self, source: PricedSpace, rows: Rows, best: Record) -> tuple[PricedSpace, Rows]:
+        """Return the space of even cuts, and the rows that may be better than a known plan with another cut."""
+        even, chunks = source.with_even_cuts, rows.choices["pp"] * rows.choices["vpp"]
+        rows = rows.take(np.flatnonzero((chunks > 1) & even.problem.limits().divides(chunks)))
+        better = self._may_be_better(self._costs(rows), self._bytes(even, rows), best)
+        fast = better & (fitting_bounds(even, rows, self._most) <= self._most)
+        return even, rows.take(np.flatnonzero(fast))
+
+    def _leading(self, source: PricedSpace, rows: Rows) -> list[Record]:
+        """Return the best of some rows as a record; nothing if none fits and is fast enough."""
+        if not len(rows.positions):
+            return []
+        priced = source.fastest_rows(rows)
+        priced = take(priced, np.flatnonzero((priced["reject"] == 0) & (priced["step_time_s"] <= self._most)))
+        if not len(priced["candidate"]):
+            return []
+        costs = np.zeros(len(priced["candidate"]))
+        if self.want.simple:
+            uneven = uneven_of(priced[LAYOUT].tolist()) if source.problem.optimal_cuts else False
+            costs = total_cost(of_keys(priced), of_choices(priced, uneven))
+        first = np.lexsort((priced["step_time_s"], priced["peak_bytes"], costs))[:1]
+        return priced_plans(source.problem, take(priced, first))
+
+    def _may_be_better(self, costs: np.ndarray, least: np.ndarray, best: Record) -> np.ndarray:
+        """Return [N] whether rows of such least costs and memory [bytes] may be better than a known plan."""
+        most, most_memory, _ = self.want.rank(best)
+        return (costs < most) | ((costs == most) & (least <= most_memory * (1.0 + ROUNDING)))
+
+    def _bytes(self, source: PricedSpace, rows: Rows) -> np.ndarray:
+        """Return bounds of the memory of [N] rows [bytes]; infinite where they do not fit or take too long."""
+        found = [np.zeros(0)]
+        for start in range(0, len(rows.positions), _ROWS):
+            part = rows.take(slice(start, start + _ROWS))
+            bounds = bounds_of(source, part)
+            found.append(np.where(may_be_fast(source, part, bounds, self._most), bounds.peak_bytes, np.inf))
+        return np.concatenate(found)
+
+    def _costs(self, rows: Rows) -> np.ndarray:
+        """Return the least cost of [N] rows that counts."""
+        if not self.want.simple:
+            return np.zeros(len(rows.positions), dtype=np.int64)
+        others = of_choices(rows.choices, _uneven(self.source, rows.choices))
+        return total_cost(of_keys(self.source.space.keys).take(rows.positions), others)

@@ -1,10 +1,22 @@
-"""Orders of a directed graph: a topological order, or a cycle."""
+"""Orders of the nodes of a trace: topological order, file order, and the longest path.
+
+Orders of a directed graph: a topological order, or a cycle.
+
+The order of the nodes in a trace, and how to put them in another one.
+
+The longest path in a file over its dependencies: the time or work that no overlap avoids.
+
+Not modelled: waiting for other ranks.
+"""
 
 import heapq
+import re
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 import numpy as np
 
-from dsx.traces.columns import Lists
+from dsx.traces.columns import Lists, RankTrace, Texts, lists_of
 
 
 def joined(*lists: Lists) -> Lists:
@@ -68,3 +80,123 @@ def cycle(before: Lists) -> list[int]:
     around = path[places[node] :][::-1]
     first = around.index(min(around))
     return around[first:] + around[:first]
+
+
+_NOT_OF_NODES = ("tensor_bytes", "unknown_deps")  # columns
+
+
+def stands_in_order(trace: RankTrace) -> bool:
+    """Return whether no node depends on a later one."""
+    lists = (trace.ctrl_deps, trace.data_deps)
+    return all(
+        bool(np.all(part.values < np.repeat(np.arange(trace.num_nodes), np.diff(part.starts)))) for part in lists
+    )
+
+
+def after_dependencies(trace: RankTrace) -> RankTrace:
+    """Return a trace whose nodes stand behind those that they depend on, else as in its file; the same for a cycle."""
+    order = topological_order(joined(trace.ctrl_deps, trace.data_deps))
+    return in_order(trace, order) if len(order) == trace.num_nodes else trace
+
+
+def in_order(trace: RankTrace, rows: np.ndarray) -> RankTrace:
+    """Return a trace with all its nodes in the order of `rows`."""
+    if np.array_equal(rows, np.arange(trace.num_nodes)):
+        return trace
+    places = np.empty(trace.num_nodes, np.int64)
+    places[rows] = np.arange(trace.num_nodes)
+    found: dict[str, Any] = {}
+    for name in (field.name for field in fields(trace)):
+        column = getattr(trace, name)
+        if isinstance(column, Lists):
+            found[name] = _moved(column, rows)
+        elif isinstance(column, Texts):
+            found[name] = Texts(column.table, column.codes[rows])
+        elif isinstance(column, np.ndarray) and name not in _NOT_OF_NODES:
+            found[name] = column[rows]
+    for name in ("ctrl_deps", "data_deps"):
+        found[name] = Lists(found[name].starts, places[found[name].values])
+    stated = found["partner"] >= 0
+    found["partner"][stated] = places[found["partner"][stated]]
+    unknown = trace.unknown_deps.copy()
+    unknown[:, 0] = places[unknown[:, 0]]
+    return replace(trace, **found, unknown_deps=unknown)
+
+
+def _moved(lists: Lists, rows: np.ndarray) -> Lists:
+    lengths = np.diff(lists.starts)[rows]
+    moved = lists_of(lengths, lists.values)
+    shift = np.repeat(lists.starts[rows] - moved.starts[:-1], lengths)
+    return Lists(moved.starts, lists.values[np.arange(len(shift)) + shift])
+
+
+# Of layers, microbatches and panels; "tp2" and "w1" are names.
+_NUMBER = re.compile(r"(?<![A-Za-z])[0-9]+|(?<=\b[mlL])[0-9]+|(?<=layer)[0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class PathPart:
+    """Nodes of a path whose names differ in their numbers alone."""
+
+    name: str  # with "*" for numbers that differ
+    nodes: int
+    length: float  # seconds or FLOPs, as of the path
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalPath:
+    """The longest path; nodes that wait for one another in a cycle are not on it."""
+
+    unit: Literal["s", "flops"]  # of lengths: seconds if nodes have durations, else FLOPs
+    length: float
+    rows: np.ndarray  # [nodes] int64, first to last
+    lengths: np.ndarray  # [nodes] of each
+
+
+def has_durations(trace: RankTrace) -> bool:
+    """Return whether nodes have durations; one that has none then takes no time."""
+    return not bool(np.all(np.isnan(trace.duration_ns)))
+
+
+def critical_path(trace: RankTrace) -> CriticalPath:
+    """Return the longest path over dependencies, by durations if nodes have them, else by FLOPs."""
+    timed = has_durations(trace)
+    weights = np.nan_to_num(trace.duration_ns) * 1e-9 if timed else np.maximum(trace.num_ops, 0).astype(np.float64)
+    rows = _longest(trace, weights)
+    return CriticalPath("s" if timed else "flops", float(weights[rows].sum()), rows, weights[rows])
+
+
+def _longest(trace: RankTrace, weights: np.ndarray) -> np.ndarray:
+    """Return the rows of the longest path, first to last."""
+    before = joined(trace.ctrl_deps, trace.data_deps)
+    starts, causes, weight = before.starts.tolist(), before.values.tolist(), weights.tolist()
+    ends, latest = [0.0] * trace.num_nodes, [-1] * trace.num_nodes  # length of the path to a node; the node before it
+    last, longest = -1, -1.0
+    for row in topological_order(before).tolist():
+        begin, cause = 0.0, -1
+        for other in causes[starts[row] : starts[row + 1]]:
+            if ends[other] > begin or cause < 0:
+                begin, cause = ends[other], other
+        end = ends[row] = begin + weight[row]
+        latest[row] = cause
+        if end > longest:
+            last, longest = row, end
+    path: list[int] = []
+    while last >= 0:
+        path.append(last)
+        last = latest[last]
+    return np.array(path[::-1], np.int64)
+
+
+def path_parts(trace: RankTrace, path: CriticalPath) -> tuple[PathPart, ...]:
+    """Return the nodes of a path by name without its numbers, in order of the first node of each."""
+    found: dict[str, tuple[set[str], int, float]] = {}
+    for row, length in zip(path.rows.tolist(), path.lengths.tolist(), strict=True):
+        name = trace.names.of(row)
+        names, number, total = found.get(key := _NUMBER.sub("*", name), (set(), 0, 0.0))
+        names.add(name)
+        found[key] = names, number + 1, total + length
+    return tuple(
+        PathPart(key if len(names) > 1 else next(iter(names)), number, total)
+        for key, (names, number, total) in found.items()
+    )

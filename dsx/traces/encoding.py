@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from dsx.traces.framing import varint
-from dsx.traces.messages import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, ROUTING
-from dsx.traces.trace_nodes import MICROBATCH, PREVIOUS, TraceNode, buffer_of
+from dsx.traces.codec import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, ROUTING, varint
+from dsx.traces.layer_nodes import MICROBATCH, PREVIOUS, TraceNode, buffer_of
 
 VERSION = "1.0.0"
 _LEN, _VARINT, _I64 = 2, 0, 1
@@ -66,7 +65,7 @@ Part = bytes | Marked | Gap | GroupGap | Nested
 
 
 @dataclass(slots=True)
-class Layout:
+class NodeLayout:
     """A node for one combination of lengths: its bytes, and where the gaps are."""
 
     content: bytes
@@ -167,9 +166,9 @@ class EncodedNode:
     block: int
     gaps: list[Gap]
     group_keys: list[Hashable]
-    layouts: dict[tuple[int, ...], Layout] = field(default_factory=dict)
+    layouts: dict[tuple[int, ...], NodeLayout] = field(default_factory=dict)
 
-    def layout(self, lengths: tuple[int, ...], group_lengths: tuple[int, ...]) -> Layout:
+    def layout(self, lengths: tuple[int, ...], group_lengths: tuple[int, ...]) -> NodeLayout:
         """Return the layout for the bytes of each gap (0 leaves a dependency out) and of each group's name."""
         key = lengths + group_lengths
         if key not in self.layouts:
@@ -264,11 +263,11 @@ def _collect(parts: Sequence[Part], gaps: list[Gap], groups: list[Hashable]) -> 
             groups.append(part.key)
 
 
-def _laid_out(node: EncodedNode, lengths: Iterator[int], group_lengths: Iterator[int]) -> Layout:
+def _laid_out(node: EncodedNode, lengths: Iterator[int], group_lengths: Iterator[int]) -> NodeLayout:
     """Return a node's layout, its own length first."""
     inner = _flat(node.parts, lengths, group_lengths)
     before = varint(sum(len(content) for content, _ in inner))
-    layout = Layout(before + b"".join(content for content, _ in inner))
+    layout = NodeLayout(before + b"".join(content for content, _ in inner))
     at = len(before)
     for content, part in inner:
         if isinstance(part, Gap):

@@ -6,16 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from dsx.traces.checks import file_faults
-from dsx.traces.columns import RankTrace, Texts
-from dsx.traces.communication import Communication, communication_of
-from dsx.traces.critical_path import CriticalPath, critical_path, path_parts
-from dsx.traces.faults import Fault
-from dsx.traces.file_order import after_dependencies
-from dsx.traces.folder import TraceFolder
-from dsx.traces.joint_checks import joint_faults
+from dsx.traces.checks import file_faults, joint_faults
+from dsx.traces.codec import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, NODE_TYPES
+from dsx.traces.columns import Fault, RankTrace, Texts
+from dsx.traces.dag import CriticalPath, after_dependencies, critical_path, path_parts
+from dsx.traces.joint_events import Communication, communication_of
 from dsx.traces.lifetimes import MemoryUse, memory_use
-from dsx.traces.messages import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, NODE_TYPES
+from dsx.traces.trace_folder import TraceFolder
 
 _TYPES = {code: name.removesuffix("_NODE") for name, code in NODE_TYPES.items()}
 _KINDS = {code: name for name, code in COLLECTIVES.items()}

@@ -1,11 +1,101 @@
-"""What ranks do together: the k-th collective of a group is an event of its members, a send and its receive another."""
+"""What ranks do together: collectives and sends as events, their order, and the order in which nodes start.
 
-from collections.abc import Sequence
+The communication of a rank in file order, without the rest of its trace: what checks of all ranks keep in memory.
+
+What ranks do together: the k-th collective of a group is an event of its members, a send and its receive another.
+
+The order of what ranks do together: if it has a cycle, ranks wait for each other for ever.
+
+The order of a file is the program order of its rank, unless it cannot be: a node depends on a later one, or the files
+of the ranks contradict each other. Then the dependencies decide, and the order of a file counts only where it states no
+dependencies at all. In a file that chains its communication both are the same.
+
+The order in which ranks start their nodes where files have no program order: as soon as dependencies allow.
+
+Each rank computes one node at a time, of those that may start the one that is first in its file. Communication and
+transfers to the host start as soon as they may, a collective when all its ranks have reached it. Every rank then has
+its nodes in the order of their starts, so the orders of ranks do not contradict each other.
+"""
+
+import heapq
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from dsx.traces.communication import Communication
-from dsx.traces.messages import COLLECTIVES, COMM_COLL
+from dsx.traces.codec import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP
+from dsx.traces.columns import Fault, Lists, RankTrace, Texts
+from dsx.traces.dag import cycle, joined, stands_in_order
+from dsx.traces.trace_folder import WORLD
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """Sends, receives and collectives of a rank; those that have no peer or no group of the rank are left out."""
+
+    rank: int
+    ids: np.ndarray  # [N] int64
+    names: Texts
+    types: np.ndarray  # [N] int8: COMM_SEND, COMM_RECV or COMM_COLL
+    groups: Texts  # "" is the group of all ranks
+    collectives: np.ndarray  # [N] int64, kinds of collectives
+    sizes: np.ndarray  # [N] int64, bytes
+    sources: np.ndarray  # [N] int64, sending rank; -1 for collectives
+    targets: np.ndarray  # [N] int64, receiving rank; -1 for collectives
+    tags: np.ndarray  # [N] int64
+    rows: np.ndarray  # [N] int64, in the trace
+    in_order: bool  # whether no node of the trace depends on a later one of the file
+    # What the nodes of the trace depend on; None if that says no more of the order than the file: the communication is
+    # a chain, or there are no dependencies.
+    deps: Lists | None
+
+
+def communication_of(trace: RankTrace, members_of: Callable[[str], Collection[int] | None]) -> Communication:
+    """Return the communication of a trace; `members_of` has the ranks of a process group, None for an unknown one."""
+    types = trace.types
+    members = [trace.rank in (members_of(name) or ()) for name in trace.groups.table]
+    joins = np.array([*members, trace.rank in (members_of("") or ())], bool)[trace.groups.codes]
+    kept = np.flatnonzero(
+        ((types == COMM_COLL) & joins)
+        | ((types == COMM_SEND) & (trace.comm_dst >= 0))
+        | ((types == COMM_RECV) & (trace.comm_src >= 0))
+    )
+    types = types[kept]
+    before = joined(trace.ctrl_deps, trace.data_deps)
+    after = np.repeat(np.arange(trace.num_nodes), np.diff(before.starts))
+    previous = np.full(trace.num_nodes, -1)
+    previous[kept[1:]] = kept[:-1]
+    linked = np.unique(after[before.values == previous[after]])
+    in_order = stands_in_order(trace)
+    chained = in_order and len(linked) >= len(kept) - 1
+    return Communication(
+        rank=trace.rank,
+        ids=trace.ids[kept],
+        names=_part(trace.names, kept),
+        types=types,
+        groups=_one_world(_part(trace.groups, kept)),
+        collectives=trace.comm_type[kept],
+        sizes=trace.comm_size[kept],
+        sources=np.select([types == COMM_SEND, types == COMM_RECV], [trace.rank, trace.comm_src[kept]], -1),
+        targets=np.select([types == COMM_SEND, types == COMM_RECV], [trace.comm_dst[kept], trace.rank], -1),
+        tags=trace.comm_tag[kept],
+        rows=kept,
+        in_order=in_order,
+        deps=None if chained or not len(before.values) else before,
+    )
+
+
+def _part(texts: Texts, rows: np.ndarray) -> Texts:
+    """Return the texts of some rows, with a table of these alone."""
+    used, codes = np.unique(texts.codes[rows], return_inverse=True)
+    table = ["" if code < 0 else texts.table[code] for code in used.tolist()]
+    return Texts(table, codes.astype(np.int32))
+
+
+def _one_world(groups: Texts) -> Texts:
+    return Texts(["" if name in WORLD else name for name in groups.table], groups.codes)
+
 
 _KINDS = {code: name for name, code in COLLECTIVES.items()}
 
@@ -102,3 +192,131 @@ def kind_text(code: int) -> str:
 def group_text(name: str) -> str:
     """Return how messages call a process group."""
     return f"group {name!r}" if name else "the group of all ranks"
+
+
+CONTRADICTORY_ORDER = "contradictory order"
+_SHOWN = 6  # events in a message
+
+
+class StepGraph(NamedTuple):
+    """What waits for what on all ranks: vertices are the events, then the other nodes rank after rank."""
+
+    before: Lists  # of each vertex, those before it
+    parts: np.ndarray  # of each edge in `before`, the rank that has it, by its position
+    vertices: list[np.ndarray]  # of each rank, those of its nodes in file order; none where the file order counts
+
+
+def step_graph(joint: JointEvents, deps: Sequence[Lists | None]) -> StepGraph:
+    """Return the graph of a step; `deps` has the dependencies of each rank, None where the file order counts."""
+    count = joint.num_events
+    befores, afters, vertices = [], [], []
+    for at, (part, lists) in enumerate(zip(joint.parts, deps, strict=True)):
+        events = joint.of_part(at)
+        if lists is None:
+            befores.append(events[:-1])
+            afters.append(events[1:])
+            vertices.append(np.empty(0, np.int64))
+            continue
+        number = len(lists.starts) - 1
+        own = np.arange(count, count + number)
+        own[part.rows] = events
+        count += number
+        vertices.append(own)
+        befores.append(own[lists.values])
+        afters.append(np.repeat(own, np.diff(lists.starts)))
+    parts = np.repeat(np.arange(len(befores)), [len(edges) for edges in befores])
+    before, after = np.concatenate(befores), np.concatenate(afters)
+    edges = np.flatnonzero(before != after)
+    edges = edges[np.argsort(after[edges], kind="stable")]
+    starts = np.searchsorted(after[edges], np.arange(count + 1))
+    return StepGraph(Lists(starts, before[edges]), parts[edges], vertices)
+
+
+def order_faults(joint: JointEvents) -> list[Fault]:
+    """Return a fault if the orders of all ranks contradict each other, with the events of one cycle."""
+    steps = _steps(joint, [None if part.in_order else part.deps for part in joint.parts])
+    stated = [part.deps for part in joint.parts]
+    if not steps or (any(deps is not None for deps in stated) and not _steps(joint, stated)):
+        return []
+    more = f"; and {len(steps) - _SHOWN:,} more" if len(steps) > _SHOWN else ""
+    return [Fault(CONTRADICTORY_ORDER, None, None, "", f"{'; '.join(steps[:_SHOWN])}{more}")]
+
+
+def _steps(joint: JointEvents, deps: Sequence[Lists | None]) -> list[str]:
+    """Return which rank has which event before which, around a cycle; empty if there is none."""
+    graph = step_graph(joint, deps)
+    around = cycle(graph.before)
+    events = [at for at, vertex in enumerate(around) if vertex < joint.num_events]
+    if not events:  # of one rank, which is a fault of its file
+        return []
+    steps = []
+    for at, then in zip(events, events[1:] + events[:1], strict=True):
+        after = around[(at + 1) % len(around)]
+        edges = slice(graph.before.starts[after], graph.before.starts[after + 1])
+        part = int(graph.parts[edges][graph.before.values[edges] == around[at]][0])
+        first, second = (_row(joint, part, around[place]) for place in (at, then))
+        steps.append(f"rank {joint.parts[part].rank} has {joint.text(first)} before {joint.text(second)}")
+    return steps
+
+
+def _row(joint: JointEvents, part: int, event: int) -> int:
+    """Return the row of an event on a rank."""
+    return int(joint.begins[part]) + int(np.flatnonzero(joint.of_part(part) == event)[0])
+
+
+def start_orders(traces: Sequence[RankTrace], seconds: Sequence[np.ndarray], joint: JointEvents) -> list[np.ndarray]:
+    """Return the rows of each trace in the order of their starts; `seconds` has those of its nodes.
+
+    `joint` is the communication of the traces, whose dependencies have no cycle.
+    """
+    graph = step_graph(joint, [joined(trace.ctrl_deps, trace.data_deps) for trace in traces])
+    count = len(graph.before.starts) - 1
+    took = np.zeros(count)
+    nodes: list[list[tuple[int, int]]] = [[] for _ in range(count)]  # of each vertex: rank by its position, row
+    computes = np.zeros(count, bool)
+    for at, (trace, vertices) in enumerate(zip(traces, graph.vertices, strict=True)):
+        np.maximum.at(took, vertices, seconds[at])
+        computes[vertices[trace.types == COMP]] = True
+        for row, vertex in enumerate(vertices.tolist()):
+            nodes[vertex].append((at, row))
+    by_cause = np.argsort(graph.before.values, kind="stable")
+    after = np.repeat(np.arange(count), np.diff(graph.before.starts))[by_cause].tolist()
+    begins = np.searchsorted(graph.before.values[by_cause], np.arange(count + 1)).tolist()
+    missing, lasts, on_compute = np.diff(graph.before.starts).tolist(), took.tolist(), computes.tolist()
+
+    orders: list[list[int]] = [[] for _ in traces]
+    waiting: list[list[tuple[int, int]]] = [[] for _ in traces]  # computations that may start: row, vertex
+    busy = [False] * len(traces)
+    ends: list[tuple[float, int]] = []  # of what has started: seconds, vertex
+
+    def start(vertex: int, now: float) -> None:
+        for at, row in nodes[vertex]:
+            orders[at].append(row)
+        heapq.heappush(ends, (now + lasts[vertex], vertex))
+
+    def may_start(vertex: int, now: float) -> None:
+        if on_compute[vertex]:
+            at, row = nodes[vertex][0]
+            heapq.heappush(waiting[at], (row, vertex))
+        else:
+            start(vertex, now)
+
+    for vertex in [vertex for vertex, number in enumerate(missing) if number == 0]:
+        may_start(vertex, 0.0)
+    now = 0.0
+    while True:
+        while ends and ends[0][0] <= now:
+            _, vertex = heapq.heappop(ends)
+            if on_compute[vertex]:
+                busy[nodes[vertex][0][0]] = False
+            for other in after[begins[vertex] : begins[vertex + 1]]:
+                missing[other] -= 1
+                if missing[other] == 0:
+                    may_start(other, now)
+        for at, rows in enumerate(waiting):
+            if rows and not busy[at]:
+                busy[at] = True
+                start(heapq.heappop(rows)[1], now)
+        if not ends:
+            return [np.array(order, np.int64) for order in orders]
+        now = ends[0][0]

@@ -1,4 +1,12 @@
-"""The seconds of the launches of a trace: their kernels by the roofline, as `dsx.cost.layer` prices them.
+"""The seconds of the launches of a trace, multiplies in panels included.
+
+Multiplies in panels: which collectives bring the panels of their operands, and which take those of their result.
+
+A multiply in n panels has n collectives for each operand that comes in panels, one node each, and n for its result if
+that is reduced. A node may name only the last one of them as its dependency, so all n count. On their stream the
+collectives of the first panel come first, whatever their order in the file.
+
+The seconds of the launches of a trace: their kernels by the roofline, as `dsx.cost.layer` prices them.
 
 Launches with the same kernel text are one kernel. Its time is that of the sums of their FLOPs, bytes and launches, and
 each launch has the share of it that it has of the compute time. The roofline is homogeneous: all executions of a kernel
@@ -9,36 +17,103 @@ operations nor bytes takes its stated duration. One on the host takes its bytes 
 an update of offloaded optimizer state.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from dsx.cost import xp
-from dsx.cost.assumptions import BF16, Assumptions
-from dsx.cost.multiply import cast_bytes, slowdowns
+from dsx.cost import arrays as xp
+from dsx.cost.context import BF16, Assumptions
+from dsx.cost.layer_work import Multiplies
 from dsx.cost.offload import host_memory_rate
-from dsx.cost.roofline import compute_time, exposed_memory_time, memory_time
-from dsx.cost.work import Multiplies
-from dsx.hardware.cluster import Cluster
-from dsx.hardware.device import Device
+from dsx.cost.roofline import cast_bytes, compute_time, exposed_memory_time, memory_time, slowdowns
+from dsx.hardware.cluster import Cluster, Device
 from dsx.records import Array, ArrayLike
-from dsx.traces.columns import RankTrace
-from dsx.traces.distinct import Distinct, distinct, hashed_lists
-from dsx.traces.messages import ACCUMULATION, COMP
-from dsx.traces.multiply_numbers import NUMBERS_OF_MULTIPLY, shape_of
+from dsx.traces.codec import ACCUMULATION, COLLECTIVES, COMM_COLL, COMP
+from dsx.traces.columns import NUMBERS_OF_MULTIPLY, Distinct, RankTrace, distinct, hashed_lists, shape_of
+
+_REDUCES = [COLLECTIVES[name] for name in ("REDUCE", "REDUCE_SCATTER", "ALL_REDUCE")]
 
 
 @dataclass(frozen=True, slots=True)
-class KernelTimes:
+class Panels:
+    """The multiplies in panels of a rank, by the rows of its file."""
+
+    # Row of a multiply -> for each of its panels, the rows of the collectives that bring it.
+    brought: dict[int, list[list[int]]] = field(default_factory=dict)
+    reduced: dict[int, int] = field(default_factory=dict)  # row of a collective of a result -> its panel
+    order: Sequence[int] = ()  # rows in the order of the streams; empty for that of the file
+
+
+def in_panels(trace: RankTrace) -> np.ndarray:
+    """Return the [N] collectives of one panel of a multiply."""
+    return (trace.types == COMM_COLL) & (trace.panels > 0)
+
+
+def panels_of(trace: RankTrace) -> Panels:
+    """Return the multiplies in panels of a rank."""
+    collective = in_panels(trace)
+    stated = np.flatnonzero((trace.types == COMP) & (trace.panels > 0))
+    if not collective.any() and not stated.size:
+        return Panels()
+    rows = np.flatnonzero(collective)
+    of_result = np.isin(trace.comm_type, _REDUCES) & collective
+    number, series = _numbered(trace, rows)
+    found = Panels(order=_in_order(trace, rows, number, of_result))
+    for row, panels in zip(stated.tolist(), trace.panels[stated].tolist(), strict=True):
+        found.brought[row] = [[] for _ in range(panels)]
+    readers, read = np.repeat(np.arange(trace.num_nodes), np.diff(trace.data_deps.starts)), trace.data_deps.values
+    brings = (trace.types[readers] == COMP) & collective[read] & ~of_result[read]
+    for row, dep in zip(readers[brings].tolist(), read[brings].tolist(), strict=True):
+        panels = found.brought.setdefault(row, [])
+        panels += [[] for _ in range(len(series[dep]) - len(panels))]
+        for member in series[dep]:
+            if member not in panels[number[member]]:
+                panels[number[member]].append(member)
+    takes = of_result[readers] & (trace.types[read] == COMP)
+    for row, dep in zip(readers[takes].tolist(), read[takes].tolist(), strict=True):
+        found.brought.setdefault(dep, [[] for _ in series[row]])
+        found.reduced[row] = number[row]
+    return found
+
+
+def _numbered(trace: RankTrace, rows: np.ndarray) -> tuple[dict[int, int], dict[int, list[int]]]:
+    """Return the panel of each collective, and the rows of all panels that it is one of."""
+    number: dict[int, int] = {}
+    series: dict[int, list[int]] = {}
+    current: dict[tuple[int, ...], list[int]] = {}
+    columns = (trace.panels, trace.groups.codes, trace.axes.codes, trace.comm_type)
+    for row, *key in zip(rows.tolist(), *(column[rows].tolist() for column in columns), strict=True):
+        members = current.get(tuple(key))
+        if members is None or len(members) == key[0]:
+            members = current[tuple(key)] = []
+        number[row], series[row] = len(members), members
+        members.append(row)
+    return number, series
+
+
+def _in_order(trace: RankTrace, rows: np.ndarray, number: dict[int, int], of_result: np.ndarray) -> Sequence[int]:
+    """Return all rows, with the collectives of adjacent rows by their panels; those of results stay behind others."""
+    begins = (np.diff(rows, prepend=-2) > 1) | np.diff(of_result[rows], prepend=False)
+    begins[:1] = True
+    block = np.cumsum(begins)
+    panel = np.array([number[row] for row in rows.tolist()], np.int64)
+    place = np.arange(trace.num_nodes)
+    place[rows] = rows[np.lexsort((rows, panel, block))]
+    return place.tolist()
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchTimes:
     """Seconds of the N nodes of a trace; 0 for those that are no computations."""
 
     launch_s: np.ndarray  # [N]
     execution: np.ndarray  # [N] int64, which execution of which kernel a launch belongs to; -1 for other nodes
     execution_s: np.ndarray  # [N] seconds of that whole execution
 
-    def slowed(self, factor: float) -> "KernelTimes":
+    def slowed(self, factor: float) -> "LaunchTimes":
         """Return the times of a GPU whose kernels take `factor` times as long."""
-        return KernelTimes(self.launch_s * factor, self.execution, self.execution_s * factor)
+        return LaunchTimes(self.launch_s * factor, self.execution, self.execution_s * factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +150,7 @@ class KernelPricer:
         """Return the seconds in which the memory of the host moves a rank's bytes, while all ranks of a node do so."""
         return np.asarray(num_bytes) / self._host_rate
 
-    def __call__(self, trace: RankTrace) -> KernelTimes:
+    def __call__(self, trace: RankTrace) -> LaunchTimes:
         """Return the seconds of the launches of a trace."""
         nodes = np.flatnonzero(trace.types == COMP)
         on_host = trace.on_host > 0
@@ -93,7 +168,7 @@ class KernelPricer:
         execution += _occurrences(found) // per_execution[found.which]
         execution_s = (kernel_s / executions)[launches.kernel]
         num_nodes = trace.num_nodes
-        return KernelTimes(
+        return LaunchTimes(
             _spread(num_nodes, nodes, launch_s[found.which], 0.0),
             _spread(num_nodes, nodes, execution, -1),
             _spread(num_nodes, nodes, execution_s[found.which], 0.0),

@@ -1,35 +1,46 @@
-"""The nodes of a layer with numbers put in: FLOPs, bytes, and the sizes of collectives and tensors of one microbatch.
+"""The nodes of a layer with numbers put in, before they are numbered.
+
+The nodes of a layer with numbers put in: FLOPs, bytes, and the sizes of collectives and tensors of one microbatch.
 
 Numbers are whole. A dimension or a shard that does not divide is floored, as the notation's division does.
+
+A weight of two layers that one stage holds once: the embedding table of a stage whose head is tied to it.
+
+The gradient is one buffer. On a single stage the backward of the last layer adds to it first, in each microbatch, and
+that of the first layer last, so a microbatch writes several versions of it. Where the two layers are in two chunks of a
+stage, whose passes mix, each chunk has versions of its own, and the update reads the last ones of both.
+
+The nodes of a trace before they are numbered: what one pass of a microbatch runs on any rank of a stage.
+
+A node refers to others by the pass that has them. Its texts have marks in place of the microbatch, so one description
+serves all microbatches: `MICROBATCH` is the one of the pass, `PREVIOUS` the one that the chunk had before.
 """
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
-from dsx.cost.assumptions import BF16
+from dsx.config.assumption_set import AssumptionsSpec
+from dsx.config.model_file import ELEMENT_BYTES
+from dsx.cost.context import BF16
 from dsx.cost.layer import COMM_COLUMN, OVERLAP, WeightGroup, weight_groups
-from dsx.cost.work import multiply_shape
-from dsx.graph.derived import BACKWARD, FORWARD, DerivedLayer, KernelCosts
-from dsx.graph.expressions import evaluate
-from dsx.graph.match import ALL_GATHER
-from dsx.graph.matrices import Matrix
-from dsx.graph.model import define
-from dsx.graph.multiplies import Multiply
-from dsx.graph.nodes import Launch, Node, Transferred, Value
-from dsx.graph.recomputed import recomputation
-from dsx.graph.recomputed_nodes import backward_nodes
-from dsx.space.recompute_values import regions_of
-from dsx.spec.assumed_names import ELEMENT_BYTES
-from dsx.spec.assumptions import AssumptionsSpec
-from dsx.traces.multiply_numbers import bits_of
+from dsx.cost.layer_work import multiply_shape
+from dsx.notation.expressions import evaluate
+from dsx.notation.graph import Launch, Node, Transferred, Value
+from dsx.notation.kernels import Multiply
+from dsx.notation.model import define
+from dsx.notation.recompute import backward_nodes, recomputation
+from dsx.notation.sharded_layer import ALL_GATHER
+from dsx.notation.work import BACKWARD, FORWARD, DerivedLayer, KernelCosts, Matrix
+from dsx.plans.choices import regions_of
+from dsx.traces.columns import bits_of
 
 CAST = " cast"  # suffix of a tensor as multiplies in 8 bits or fewer keep it
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class NodeTensor:
     """A tensor that a node reads or writes."""
 
     name: str
@@ -46,7 +57,7 @@ class Compute:
     bytes: int
     unfused_bytes: int
     launches: int
-    multiplies: tuple[int, ...]  # the numbers of each (`dsx.traces.multiply_numbers`)
+    multiplies: tuple[int, ...]  # the numbers of each (`dsx.traces.columns`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +89,8 @@ class LayerNode:
     kernel_text: str  # launches with the same text are priced together
     part: str  # "weights" for what computes or moves gradients of weights alone, else "forward", "inputs", "collective"
     op_type: str
-    reads: tuple[Tensor, ...]
-    writes: tuple[Tensor, ...]
+    reads: tuple[NodeTensor, ...]
+    writes: tuple[NodeTensor, ...]
     compute: Compute | None = None
     move: Move | None = None
     accumulated: int = 0  # bytes of traffic to add gradients of weights to the sum over microbatches
@@ -117,14 +128,14 @@ class LayerNodes:
     forward: tuple[LayerNode, ...]
     backward: tuple[LayerNode, ...]
     inputs: tuple[str, ...]  # one in a model
-    outputs: tuple[Tensor, ...]
+    outputs: tuple[NodeTensor, ...]
     output_gradient: str  # what the backward begins with
     input_gradients: tuple[str, ...]
     boundary_bytes: int  # of the first input
     data: frozenset[str]  # inputs from outside of the model
     weights: tuple[LayerWeight, ...]
     groups: Mapping[WeightGroup, tuple[LayerWeight, ...]]  # weights by the ranks that hold the same
-    saved: tuple[Tensor, ...]  # what the backward reads of the forward
+    saved: tuple[NodeTensor, ...]  # what the backward reads of the forward
 
     @property
     def gradients_in(self) -> str:
@@ -196,7 +207,7 @@ def layer_nodes(
 
 
 def _with_casts(
-    forward: list[LayerNode], back: list[LayerNode], casts: Mapping[str, Tensor]
+    forward: list[LayerNode], back: list[LayerNode], casts: Mapping[str, NodeTensor]
 ) -> tuple[list[LayerNode], list[LayerNode]]:
     """Return the nodes of both directions where the backward reads a cast tensor in place of the one that is cast.
 
@@ -204,11 +215,11 @@ def _with_casts(
     """
     missing = dict(casts)
 
-    def casting(node: LayerNode, tensors: Iterable[Tensor]) -> LayerNode:
+    def casting(node: LayerNode, tensors: Iterable[NodeTensor]) -> LayerNode:
         made = tuple(missing.pop(tensor.name) for tensor in tensors if tensor.name in missing)
         return replace(node, writes=node.writes + made) if made else node
 
-    def cast(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def cast(tensors: tuple[NodeTensor, ...]) -> tuple[NodeTensor, ...]:
         return tuple(casts.get(tensor.name, tensor) for tensor in tensors)
 
     forward = [casting(node, node.writes) for node in forward]
@@ -267,20 +278,20 @@ class _Numbers:
         places = (at for at, node in enumerate(found) if node.direction == BACKWARD and node.kernel < kernel)
         return next(places, len(found))
 
-    def cast_operands(self, nodes: Iterable[Node]) -> dict[str, Tensor]:
+    def cast_operands(self, nodes: Iterable[Node]) -> dict[str, NodeTensor]:
         """Return the saved tensors that only multiplies in 8 bits or fewer keep, cast, by the name of what is cast."""
         kept, whole = self.assumptions.fp8_saved_bytes, self.assumptions.activation_bytes
         if self.assumptions.linear_dtype == BF16 or kept == whole:
             return {}
         saved = [tensor for kernel in self.layer.kernels for tensor in kernel.saved]
         operands = {tensor.key: tensor.operand for tensor in saved}
-        by_use: dict[bool, dict[str, Tensor]] = {True: {}, False: {}}
+        by_use: dict[bool, dict[str, NodeTensor]] = {True: {}, False: {}}
         for value in (value for node in nodes for value in (*node.reads, *node.writes)):
             if value.saved_as is None or value.saved_as not in operands:
                 continue
             for own in self.resolved([value]):
                 size = self.number(own.bytes) // whole * kept
-                by_use[operands[value.saved_as]][own.name] = Tensor(own.name + CAST, size)
+                by_use[operands[value.saved_as]][own.name] = NodeTensor(own.name + CAST, size)
         return {name: tensor for name, tensor in by_use[True].items() if name not in by_use[False]}
 
     def resolved(self, values: Iterable[Value]) -> tuple[Value, ...]:
@@ -292,12 +303,12 @@ class _Numbers:
         """Return the names of values, resolved."""
         return tuple(value.name for value in self.resolved(values))
 
-    def tensors(self, values: Iterable[Value]) -> tuple[Tensor, ...]:
+    def tensors(self, values: Iterable[Value]) -> tuple[NodeTensor, ...]:
         """Return values with their bytes, resolved."""
         return tuple(self._tensor(value) for value in self.resolved(values))
 
-    def _tensor(self, value: Value) -> Tensor:
-        return Tensor(value.name, self.number(value.bytes), value.weight)
+    def _tensor(self, value: Value) -> NodeTensor:
+        return NodeTensor(value.name, self.number(value.bytes), value.weight)
 
     def _launch(self, node: Launch, launches: int) -> LayerNode:
         kernel, work = self.layer.kernels[node.kernel], node.work
@@ -350,3 +361,128 @@ class _Numbers:
             tuple(self._tensor(value) for value in node.writes),
             **more,
         )
+
+
+SHARED = "gradients of the shared weight"  # shard of the gradient, where the last layer scatters it
+_MARK = "t"
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of a buffer that a microbatch writes: the layer that has the buffer, its name, and a suffix."""
+
+    position: int
+    buffer: str
+    suffix: str
+    last: str = ""  # suffix of the last version that a microbatch writes in the chunk
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWeight:
+    """The weight of the first layer, and what has it in the last one."""
+
+    weight: LayerWeight  # of the first layer
+    number: int  # of its weight group
+    group_bytes: int  # of all weights of that group
+    names: frozenset[str]  # in the last layer
+    versions: Mapping[tuple[int, str], tuple[Version, ...]]  # (layer, gradient) -> what a microbatch has written there
+    apart: tuple[int, str] | None = None  # the last layer, and its last gradient, where it is in a chunk of its own
+
+    def version(self, position: int, name: str) -> Version:
+        """Return the version of a buffer that a gradient of a layer is."""
+        written = self.versions.get((position, name))
+        return written[-1] if written else Version(position, name, "")
+
+    def before(self, position: int, name: str) -> Version | None:
+        """Return the version that the same microbatch has written before; None for its first one."""
+        written = self.versions.get((position, name), ())
+        return written[-2] if len(written) > 1 else None
+
+
+def shared_weight(first: LayerNodes, last: LayerNodes, position: int, one_chunk: bool) -> SharedWeight | None:
+    """Return the weight that the first and the last layer share, the latter at a position; None if there is none.
+
+    The first layer has it as its largest one. `one_chunk` says that the two layers are in one chunk.
+    """
+    tied = [weight for weight in last.weights if weight.tied]
+    if not tied or not first.weights:
+        return None
+    weight = max(first.weights, key=lambda one: one.bytes)
+    groups = list(first.groups.values())
+    number = next(number for number, weights in enumerate(groups) if weight in weights)
+    gradients = [name for one in tied for name in one.gradients]
+    (own, *_) = weight.gradients
+    of_group, versions = f"gradients {number}", dict[tuple[int, str], tuple[Version, ...]]()
+    for buffer, of_last, of_first in ((own, gradients, own), (of_group, [SHARED], of_group)):
+        later = [(position, name) for name in of_last]
+        if one_chunk:
+            versions |= _written([*later, (0, of_first)], buffer)
+        else:
+            versions |= _written(later, buffer, _MARK * len(later)) | _written([(0, of_first)], buffer)
+    group_bytes = sum(one.bytes for one in groups[number])
+    apart = None if one_chunk else (position, gradients[-1])
+    return SharedWeight(weight, number, group_bytes, frozenset(one.name for one in tied), versions, apart)
+
+
+def _written(order: list[tuple[int, str]], buffer: str, last: str = "") -> dict[tuple[int, str], tuple[Version, ...]]:
+    """Return the versions of a buffer up to each of those that write it in this order, with the suffix of the last."""
+    suffixes = [*(_MARK * number for number in range(1, len(order))), last]
+    every = [Version(0, buffer, suffix, last) for suffix in suffixes]
+    return {key: tuple(every[: number + 1]) for number, key in enumerate(order)}
+
+
+MICROBATCH, PREVIOUS = "\x01", "\x02"  # repeated for each digit
+_VERSION = "#"  # between the name of a buffer and what tells apart the nodes that write it
+
+OWN = ("own",)  # the pass of the node itself
+# Names a pass whose nodes others refer to: OWN, or (what it computes, chunk), of the same microbatch. What it computes
+# is "forward" or "gradient", "receive forward" or "receive gradient", "gather forward" or "gather gradient". The
+# "previous" pass of a purpose and chunk is of the microbatch before, the "last" one of the last one.
+BasePass = tuple[object, ...]
+
+
+def buffer_of(tensor: str) -> str:
+    """Return the name of the buffer of a tensor, which may be one of its versions."""
+    return tensor.partition(_VERSION)[0]
+
+
+class NodeReference(NamedTuple):
+    """A node of a pass: of the own one by its number, of another one by the tensor that it writes."""
+
+    base: BasePass
+    target: int | str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCommunication:
+    """What a communication node sends where."""
+
+    size: int  # bytes
+    kind: str = ""  # of a collective; "" for a send or a receive
+    axis: str = ""
+    group: tuple[object, ...] = ()  # key of the groups of ranks (`dsx.traces.durations`)
+    peer: tuple[object, ...] = ()  # key of the rank at the other end
+    tag: int = 0  # of a send or a receive within a pass; else its microbatch decides
+    panels: int = 1
+    routing: tuple[int, ...] = ()  # as that of `dsx.traces.layer_nodes.Move`
+
+
+@dataclass(slots=True)
+class TraceNode:
+    """One node."""
+
+    type: int
+    name: str
+    inputs: list[tuple[str, int]] = field(default_factory=list)  # tensors with their bytes
+    outputs: list[tuple[str, int]] = field(default_factory=list)
+    data_deps: list[NodeReference] = field(default_factory=list)
+    compute: Compute | None = None
+    kernel_text: str = ""
+    op_type: str = ""
+    panels: int = 1
+    on_host: bool = False  # a computation of the host
+    communication: NodeCommunication | None = None
+    overlap: float | None = None  # share that may overlap with compute; None: it is a part of the compute stream
+    partner: int | None = None  # number of the launch that it overlaps with
+    transfer_bytes: int = 0  # of a load or a store
+    duration_ns: float | None = None

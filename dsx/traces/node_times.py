@@ -1,4 +1,16 @@
-"""The seconds of every node of a trace on a cluster, and how long each of them holds the compute stream.
+"""The seconds of every node of a trace on a cluster, and where its ranks are placed.
+
+Where the ranks of a trace are placed: which of them share a fast domain, a unit of each tier beyond it, and a NIC.
+
+Rank r is in domain r // ranks_per_domain, and a unit of a tier has as many consecutive domains as the network says. A
+group whose units have different numbers of its members counts as the nearest that is no better, as it is priced
+(`dsx.plans.placement`).
+
+The seconds of communication between placed ranks: collectives, sends, and transfers to the host.
+
+`dsx.traces.node_times` says how many members of a group share a unit of each tier, and which tiers a send crosses.
+
+The seconds of every node of a trace on a cluster, and how long each of them holds the compute stream.
 
 Kernels, collectives, sends and transfers to the host are priced by `dsx.cost`, one at a time. How they follow each
 other, wait and overlap in a step is the replay's (`dsx.traces.replay`), apart from the closed formulas of `dsx.cost`.
@@ -10,22 +22,132 @@ with the same part of it. Other communication holds the compute stream for the s
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from dsx.cost import xp
-from dsx.cost.assumptions import Assumptions
+from dsx.cost import arrays as xp
+from dsx.cost.collectives import FastestAlgorithm, collective, neighbours
+from dsx.cost.context import Assumptions
+from dsx.cost.groups import group, routing_of
+from dsx.cost.offload import transfer_s
 from dsx.errors import TraceError
-from dsx.graph.match import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER
 from dsx.hardware.cluster import Cluster
-from dsx.traces.columns import RankTrace
-from dsx.traces.distinct import distinct
-from dsx.traces.kernel_times import KernelPricer, KernelTimes
-from dsx.traces.link_times import LinkTimes
-from dsx.traces.messages import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE, ROUTING
-from dsx.traces.node_names import node_text
-from dsx.traces.panels import in_panels
-from dsx.traces.placement import Link, Placement
+from dsx.hardware.network import Network
+from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER
+from dsx.plans.placement import nearest_share, units
+from dsx.records import ArrayLike
+from dsx.traces.codec import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE, ROUTING
+from dsx.traces.columns import RankTrace, distinct, node_text
+from dsx.traces.kernel_times import KernelPricer, LaunchTimes, in_panels
+
+
+class Link(NamedTuple):
+    """What a send crosses, and the share that it has of it, as `dsx.cost.collectives.neighbours` takes them."""
+
+    tier: int  # the outermost one that it crosses
+    unit_shares: tuple[
+        float, ...
+    ]  # ranks of a unit for each one that sends out of it at the same time, innermost first
+    nic_share: float  # likewise of a NIC
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The ranks in a fast domain and in a unit of each tier between it and the outermost one."""
+
+    ranks_per_unit: tuple[int, ...]  # innermost first
+    linked: int = 1  # tiers inside the NICs
+    gpus_per_nic: float = 1.0
+
+    def shares(self, members: npt.ArrayLike) -> tuple[int, ...]:
+        """Return how many members of a group share a unit, innermost first; of groups [groups, members], the worst."""
+        ranks = np.atleast_2d(members)
+        return tuple(_share(ranks // size) for size in self.ranks_per_unit)
+
+    def tier(self, source: npt.ArrayLike, target: npt.ArrayLike) -> np.ndarray:
+        """Return the outermost tiers that sends cross; 0 is the innermost one."""
+        here, there = np.asarray(source), np.asarray(target)
+        return np.sum([here // size != there // size for size in self.ranks_per_unit], axis=0)
+
+    def link(self, source: npt.ArrayLike, target: npt.ArrayLike) -> Link:
+        """Return the link of sends that ranks make at the same time; of unlike ones, the worst."""
+        here, there = np.atleast_1d(source), np.atleast_1d(target)
+        leaving = [here[here // size != there // size] for size in self.ranks_per_unit]
+        shares = [
+            size / _most_alike(ranks // size) if len(ranks) else 1.0
+            for size, ranks in zip(self.ranks_per_unit, leaving, strict=True)
+        ]
+        size, ranks = self.ranks_per_unit[self.linked - 1], leaving[self.linked - 1]
+        on_nic = _most_alike(ranks // size * size + ranks % size // self.gpus_per_nic) if len(ranks) else 1
+        nic_share = max(self.gpus_per_nic / on_nic, 1.0)
+        return Link(int(self.tier(here, there).max()), tuple(shares), nic_share)
+
+
+def _most_alike(values: np.ndarray) -> int:
+    return int(np.unique(values, return_counts=True)[1].max())
+
+
+def _share(unit_of: np.ndarray) -> int:
+    """Return how many members share a unit, from the units [groups, members] of groups."""
+    count, degree = unit_of.shape
+    own, members = np.unique(np.arange(count)[:, None] * (unit_of.max() + 1) + unit_of, return_counts=True)
+    crossed = np.bincount(own // (unit_of.max() + 1)).max()
+    return int(nearest_share(np.array(degree), crossed, members.min(), members.max()))
+
+
+def placement(network: Network, ranks_per_domain: int | None = None) -> Placement:
+    """Return the placement of ranks on a network; by default they fill its fast domains."""
+    in_domain = ranks_per_domain or network.nvs.size
+    ranks = in_domain, *(in_domain * domains for domains in units(network))
+    return Placement(ranks, network.linked, network.gpus_per_nic)
+
+
+class LinkTimes:
+    """Prices communication of a job of `num_ranks` GPUs; groups of the same size and placement are priced as one."""
+
+    def __init__(self, cluster: Cluster, assumptions: Assumptions, num_ranks: int) -> None:
+        self._cluster, self._assumptions, self._num_ranks = cluster, assumptions, float(num_ranks)
+        self._collectives: dict[tuple[str, int, tuple[int, ...], tuple[int, ...]], FastestAlgorithm] = {}
+        self._links: dict[Link, FastestAlgorithm] = {}
+
+    @xp.unchecked
+    def collective_s(
+        self, kind: str, num_ranks: int, shares: tuple[int, ...], size: int, routing: tuple[int, ...] = ()
+    ) -> float:
+        """Return the seconds of a collective of a kind of `dsx.notation.sharded_layer`; each rank puts in `size` bytes.
+
+        `shares` are of the group, as `Placement.shares` returns them; `routing` is that of tokens to experts, as in
+        `dsx.traces.layer_nodes.Move`.
+        """
+        shape = kind, num_ranks, shares, routing
+        if shape not in self._collectives:
+            placed = group(*(np.array([float(count)]) for count in (num_ranks, *shares)))
+            self._collectives[shape] = collective(
+                kind,
+                placed,
+                self._cluster.network,
+                self._assumptions,
+                routing_of(*(np.array([float(count)]) for count in routing)) if routing else None,
+            )
+        # The volume of an all-gather is the gathered tensor.
+        volume = size * num_ranks if kind == ALL_GATHER else size
+        return float(self._collectives[shape](np.array([float(volume)]))[0])
+
+    @xp.unchecked
+    def send_s(self, link: Link, size: int) -> float:
+        """Return the seconds of a send of `size` bytes."""
+        if link not in self._links:
+            per_unit = [np.array([share]) for share in link.unit_shares]
+            nic_share = np.array([link.nic_share])
+            self._links[link] = neighbours(per_unit, nic_share, self._cluster.network, self._assumptions)[link.tier]
+        return float(self._links[link](np.array([float(size)]))[0])
+
+    def transfer_s(self, sizes: ArrayLike) -> np.ndarray:
+        """Return the seconds of transfers of `sizes` bytes to the host or back."""
+        return np.asarray(transfer_s(np.asarray(sizes, float), self._num_ranks, self._cluster, self._assumptions))
+
 
 # A collective of Chakra -> the kind of `dsx.cost` that it is priced as. A barrier is an all-reduce of few bytes.
 _KINDS = {
@@ -151,7 +273,7 @@ def is_inline(trace: RankTrace) -> np.ndarray:
     return (trace.types == COMM_COLL) & ~in_panels(trace) & ((trace.partner >= 0) | np.isnan(trace.overlap))
 
 
-def _held_s(trace: RankTrace, seconds: np.ndarray, kernels: KernelTimes) -> np.ndarray:
+def _held_s(trace: RankTrace, seconds: np.ndarray, kernels: LaunchTimes) -> np.ndarray:
     """Return the seconds that each node holds the compute stream, [N]."""
     overlap = np.where(np.isnan(trace.overlap), 0.0, trace.overlap)
     partnered = np.flatnonzero(is_inline(trace) & (trace.partner >= 0))
@@ -164,7 +286,7 @@ def _held_s(trace: RankTrace, seconds: np.ndarray, kernels: KernelTimes) -> np.n
     return np.where(trace.types == COMP, seconds, held)
 
 
-def _overlapping_s(partners: np.ndarray, seconds: np.ndarray, kernels: KernelTimes) -> np.ndarray:
+def _overlapping_s(partners: np.ndarray, seconds: np.ndarray, kernels: LaunchTimes) -> np.ndarray:
     """Return the seconds of collectives that can overlap with the kernels of their partners, in file order."""
     executions = kernels.execution[partners]
     order = np.argsort(executions, kind="stable")

@@ -1,19 +1,160 @@
-"""The nodes of a pass: one microbatch through one chunk of layers, with what ZeRO, recomputation and offload add."""
+"""The nodes of a pass: one microbatch through one chunk of layers, ring attention included.
+
+Ring attention as nodes: blocks sent on from rank to rank, beside the parts of the kernel that works on them.
+
+With n ranks, a kernel has n parts. Part i works on the block of the rank that is i places before, which arrives while
+part i - 1 runs. The gradients of a block travel on likewise: what part i - 1 adds to them leaves while part i runs
+(arXiv 2310.01889, section 3). A rank reuses a buffer once it is sent, so it waits for its own send too.
+
+The nodes of a pass: one microbatch through one chunk of layers, with what ZeRO, recomputation and offload add.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from dsx.cost.offload import ACTIVATIONS, BOTH
-from dsx.graph.match import ALL_GATHER, REDUCE_SCATTER
-from dsx.graph.nodes import BACKWARD, FORWARD
-from dsx.graph.step import divides
-from dsx.space.choices import CODES
-from dsx.traces.layer_nodes import Compute, LayerNode, LayerNodes, Tensor
-from dsx.traces.messages import ACCUMULATION, COMM_COLL, COMP, MEM_LOAD, MEM_STORE
-from dsx.traces.node_builder import PURPOSES, Tensors
-from dsx.traces.ring_nodes import add_ring
-from dsx.traces.trace_nodes import OWN, Communication, Reference, TraceNode, buffer_of
-from dsx.traces.zero_nodes import GATHERED_VERSION, ZeroBuilder
+from dsx.notation.graph import BACKWARD, FORWARD
+from dsx.notation.model import divides
+from dsx.notation.sharded_layer import ALL_GATHER, REDUCE_SCATTER
+from dsx.plans.choices import CODES
+from dsx.traces.codec import ACCUMULATION, COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
+from dsx.traces.layer_nodes import (
+    OWN,
+    Compute,
+    LayerNode,
+    LayerNodes,
+    Move,
+    NodeCommunication,
+    NodeReference,
+    NodeTensor,
+    TraceNode,
+    buffer_of,
+)
+from dsx.traces.traced_plan import PURPOSES, Tensors
+from dsx.traces.weight_nodes import GATHERED_VERSION, ZeroBuilder
+
+if TYPE_CHECKING:
+    from dsx.traces.traced_plan import NodeBuilder, Tensors
+
+
+_SIZES = 6  # numbers of a multiply, of which the fifth is its FLOPs
+_FLOPS = 4
+_NO_WORK = Compute(0, 0, 0, 0, 0, ())
+
+
+def add_ring(
+    builder: "NodeBuilder",
+    position: int,
+    node: LayerNode,
+    inputs: "Tensors",
+    outputs: "Tensors",
+    around: Sequence[tuple[LayerNode, "Tensors", "Tensors"]],
+) -> int:
+    """Add a launch in parts with the sends and receives of its blocks; return the number of the last part.
+
+    `around` are the rings, with what each reads and writes: gathers for the kernel, and scatters of its results. A part
+    waits for all that was passed on beside the part before.
+    """
+    moves = [ring.move for ring, _, _ in around if ring.move]
+    size = int(builder.plan.columns[moves[0].axis])
+    gathers = [(ring, taken, made) for ring, taken, made in around if ring.move and ring.move.kind == ALL_GATHER]
+    scatters = [(ring, taken, made) for ring, taken, made in around if ring.move and ring.move.kind != ALL_GATHER]
+    gathered = {name for _, _, made in gathers for name, _ in made}
+    partial = {name for _, taken, _ in scatters for name, _ in taken}
+    base = [tensor for tensor in inputs if tensor[0] not in gathered]
+    blocks = {ring.name: list(taken) for ring, taken, _ in gathers}
+    sums: dict[str, Tensors] = {ring.name: [] for ring, _, _ in scatters}
+    beside: list[NodeReference] = []  # what a part runs beside
+    number = -1
+    for part in range(size):
+        last, before = part == size - 1, beside
+        beside, arriving = [], {}
+        for ring, _, ends in scatters if part else ():
+            taken = [*_own_sum(ring, ends, part - 1, size), *sums[ring.name]]
+            sums[ring.name] = _pass_on(builder, ring.move, ends[0][0], part - 1, taken, size, beside)
+        for ring, _, ends in gathers if not last else ():
+            arriving[ring.name] = _pass_on(builder, ring.move, ends[0][0], part, blocks[ring.name], size, beside)
+        made = [tensor for tensor in outputs if tensor[0] not in partial] if last else []
+        made += [tensor for ring, _, ends in scatters for tensor in _own_sum(ring, ends, part, size)]
+        work = _part(node.compute, part, size) if node.compute else None
+        number = builder.add(
+            TraceNode(
+                COMP,
+                builder.own(position, f"{node.name} part {part}"),
+                [*dict.fromkeys([*base, *(tensor for block in blocks.values() for tensor in block)])],
+                made,
+                data_deps=before,
+                compute=work,
+                kernel_text=f"{node.kernel_text}/part {min(part, 1) if not last else 2}",
+                op_type=node.op_type,
+            )
+        )
+        blocks |= arriving
+    if scatters:
+        # The kernel has added its last part to the sums, which arrived beside it.
+        taken = [tensor for ring, _, ends in scatters for tensor in _own_sum(ring, ends, size - 1, size)]
+        taken += [tensor for ring, _, _ in scatters for tensor in sums[ring.name]]
+        made = [tensor for _, _, ends in scatters for tensor in ends]
+        name = builder.own(position, f"{node.name} sums")
+        builder.add(TraceNode(COMP, name, taken, made, data_deps=beside, compute=_NO_WORK))
+    return number
+
+
+def _own_sum(ring: LayerNode, ends: "Tensors", part: int, size: int) -> "Tensors":
+    return [(f"{ends[0][0]} part {part}", _block(ring.move, size))]
+
+
+def _pass_on(
+    builder: "NodeBuilder",
+    move: Move | None,
+    tensor: str,
+    part: int,
+    block: "Tensors",
+    size: int,
+    beside: list[NodeReference],
+) -> "Tensors":
+    """Add the send of a block to the next rank, and the receive of one from the rank before; return what arrives.
+
+    Every other rank of the ring receives first, so that no rank waits for itself if one communication runs at a time.
+    `beside` gets both nodes.
+    """
+    axis, num_bytes = (move.axis if move else ""), _block(move, size)
+    tag = builder.next_tag()
+    arrived = [(f"{tensor} block {part + 1}", num_bytes)]
+    ends = [(COMM_SEND, "send", 1), (COMM_RECV, "receive", -1)]
+    for kind, verb, way in ends[::-1] if builder.receives_first else ends:
+        communication = NodeCommunication(num_bytes, peer=("ring", axis, way), tag=tag)
+        node = TraceNode(kind, f"{tensor} {verb} {part + 1}", communication=communication)
+        node.inputs, node.outputs = (list(block), []) if kind == COMM_SEND else ([], list(arrived))
+        node.overlap = 1.0 if kind == COMM_SEND else None
+        beside.append(NodeReference(OWN, builder.add(node)))
+    return arrived
+
+
+def _block(move: Move | None, size: int) -> int:
+    return move.volume // size if move else 0
+
+
+def _part(work: Compute, part: int, size: int) -> Compute:
+    """Return one of `size` parts of a launch; the last one has what a division leaves."""
+
+    def share(amount: int) -> int:
+        return amount // size + (amount % size if part == size - 1 else 0)
+
+    multiplies = tuple(
+        share(number) if index % _SIZES == _FLOPS else number for index, number in enumerate(work.multiplies)
+    )
+    return replace(
+        work,
+        matrix_flops=share(work.matrix_flops),
+        vector_flops=share(work.vector_flops),
+        bytes=share(work.bytes),
+        unfused_bytes=share(work.unfused_bytes),
+        launches=work.launches if part == 0 else 0,
+        multiplies=multiplies,
+    )
+
 
 LOADED = "^"  # after the name of a tensor that is back from the host
 
@@ -81,7 +222,7 @@ class PassBuilder(ZeroBuilder):
 
         Recomputation and transfers are issued with the backward of their layer, not before.
         """
-        needed = [Reference(self.sources[name], name) for name, _ in begins if name in self.sources]
+        needed = [NodeReference(self.sources[name], name) for name, _ in begins if name in self.sources]
         for kind in (COMP, MEM_LOAD):
             first = next((node for node in self.found.nodes if node.type == kind), None)
             if first is not None:
@@ -180,7 +321,7 @@ class PassBuilder(ZeroBuilder):
         overlap = self.plan.schedule.overlap
         return bool(self.key.paired and overlap and node.move and node.move.axis in overlap.axes)
 
-    def _read(self, position: int, read: Tensor, names: Mapping[str, Tensors], gathered: Tensors) -> Tensors:
+    def _read(self, position: int, read: NodeTensor, names: Mapping[str, Tensors], gathered: Tensors) -> Tensors:
         if self.source(back := self.own(position, read.name + LOADED)):
             return [(back, read.bytes)]
         if read.name in names:
@@ -226,7 +367,7 @@ class PassBuilder(ZeroBuilder):
         sums = [tensor for tensor in multiply.inputs if buffer_of(tensor[0]) in buffers]
         multiply.inputs = [tensor for tensor in multiply.inputs if tensor not in sums]
         after = TraceNode(COMP, name, sums, made, compute=work, kernel_text=multiply.kernel_text, op_type=ACCUMULATION)
-        after.data_deps = [Reference(OWN, launch)]
+        after.data_deps = [NodeReference(OWN, launch)]
         self.add(after)
 
     def _move(self, position: int, node: LayerNode, inputs: Tensors, outputs: Tensors) -> list[int]:
@@ -242,7 +383,7 @@ class PassBuilder(ZeroBuilder):
         for panel in range(count):
             made = outputs if panel == count - 1 else []
             name = self.own(position, node.name.replace(move.kind, kind)) + (f" {panel + 1}" if count > 1 else "")
-            communication = Communication(
+            communication = NodeCommunication(
                 size, kind, move.axis, ("axis", move.axis), panels=count, routing=move.routing
             )
             overlap = 1.0 if self._beside(node) else move.overlap or None
@@ -282,7 +423,7 @@ class PassBuilder(ZeroBuilder):
         So the activations of two layers are on the GPU: those that are written, and those in transfer.
         """
         if (store := stores[-1] if stores else None) is not None and number < len(self.found.nodes):
-            self.found.nodes[number].data_deps.append(Reference(OWN, store))
+            self.found.nodes[number].data_deps.append(NodeReference(OWN, store))
 
     def _load(self, position: int) -> None:
         if not self._is_offloaded(position):

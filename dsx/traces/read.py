@@ -1,4 +1,15 @@
-"""Reads a trace file into columns.
+"""Reads a trace file into columns; traces of other writers may count elements or state their groups.
+
+Traces that count elements and multiply-adds, as STAGE writes them: their metadata names a schema of its own.
+
+Sizes become bytes of elements of one width, and operations FLOPs, when a file is read.
+
+Process groups that a node of a trace states, as PyTorch's profiler records them when a process starts.
+
+The node has a text of its inputs: a list with one text, which is JSON and lists the groups of the process. A group
+without ranks is that of all ranks.
+
+Reads a trace file into columns.
 
 Messages are parsed by protobuf's C runtime. Most attributes of a node equal those of an earlier node byte by byte, so
 an attribute is looked up by its bytes, and parsed if it is new. A node then has the codes of its attributes; they
@@ -8,8 +19,11 @@ become columns with all nodes at the end. Only lists of tensors are always parse
 Traces of other writers have few of the attributes, and others, which are skipped.
 """
 
+import json
+import re
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,10 +31,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from dsx.errors import TraceError
-from dsx.traces.columns import Lists, RankTrace, Texts, lists_of
-from dsx.traces.element_units import DEFAULT_ELEMENT_BYTES, counts_elements, in_bytes
-from dsx.traces.framing import messages
-from dsx.traces.messages import (
+from dsx.traces.codec import (
     INTEGER_LISTS,
     INTEGER_VALUES,
     NODE_TYPES,
@@ -28,10 +39,77 @@ from dsx.traces.messages import (
     GlobalMetadata,
     RawAttribute,
     RawNode,
+    messages,
 )
-from dsx.traces.multiply_numbers import NUMBERS_OF_MULTIPLY
-from dsx.traces.stated_groups import NODE_OF_GROUPS, stated_groups
-from dsx.traces.tensor_lists import BadTensorsError, TensorLists, Tensors
+from dsx.traces.columns import (
+    NUMBERS_OF_MULTIPLY,
+    BadTensorsError,
+    Lists,
+    RankTrace,
+    TensorLists,
+    Tensors,
+    Texts,
+    lists_of,
+)
+
+DEFAULT_ELEMENT_BYTES = 2  # 16 bits, in which activations and weights are computed with
+_SCHEMA = "symbolic_tensor_network"
+_FLOPS = 2  # of a multiply-add
+
+
+def counts_elements(metadata: Any) -> bool:
+    """Return whether the metadata of a file say that it counts elements."""
+    return any(attribute.name == "schema" and attribute.string_val == _SCHEMA for attribute in metadata.attr)
+
+
+def in_bytes(trace: RankTrace, element_bytes: int) -> RankTrace:
+    """Return a trace that counts elements with its sizes in bytes, and its operations in FLOPs.
+
+    Raises OverflowError if one of them has more than 63 bits then.
+    """
+    return replace(
+        trace,
+        element_bytes=element_bytes,
+        tensor_bytes=_times(trace.tensor_bytes, element_bytes),
+        tensor_size=_times(trace.tensor_size, element_bytes),
+        comm_size=_times(trace.comm_size, element_bytes),
+        num_ops=_times(trace.num_ops, _FLOPS),
+    )
+
+
+def _times(column: np.ndarray, factor: int) -> np.ndarray:
+    """Return numbers times a factor, but for those that are not stated."""
+    if len(column) and int(column.max()) > np.iinfo(np.int64).max // factor:
+        raise OverflowError
+    return np.where(column > 0, column * factor, column)
+
+
+NODE_OF_GROUPS = "## process_group:init ##"  # its name
+_LIST = re.compile(r"\[\s*\{.*\}\s*\]", re.DOTALL)
+_MOST_RANKS = 10**9
+
+
+def stated_groups(values: str) -> dict[str, Sequence[int]]:
+    """Return the ranks of each process group in the inputs of such a node; none if they have another form."""
+    listed = _LIST.search(values)
+    if listed is None:
+        return {}
+    try:
+        groups = json.loads(listed[0].replace('\\"', '"'))  # quotes in a text are escaped by some
+    except (ValueError, RecursionError):
+        return {}
+    return {str(group["pg_name"]): tuple(group["ranks"]) for group in groups if _is_group(group)}
+
+
+def _is_group(group: Any) -> bool:
+    if not isinstance(group, dict) or not isinstance(group.get("pg_name"), str | int):
+        return False
+    ranks = group.get("ranks")
+    if not isinstance(ranks, list):
+        return False
+    whole = all(isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < _MOST_RANKS for rank in ranks)
+    return whole and len({*ranks}) == len(ranks)
+
 
 _INTEGERS = (
     "num_ops",

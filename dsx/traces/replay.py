@@ -1,5 +1,9 @@
 """Replays the traces of all ranks, node by node: the independent check of the closed formulas of `dsx.cost`.
 
+Says why a replay cannot go on: ranks that wait for each other in a cycle, or for what no rank does.
+
+Replays the traces of all ranks, node by node: the independent check of the closed formulas of `dsx.cost`.
+
 A rank has a host, a compute stream, and a stream for each of: the asynchronous collectives of an axis, panels, sends,
 loads, stores. Streams run in order, and a node starts when
 
@@ -22,9 +26,11 @@ and take maxima, the order in which ranks are looked at does not matter.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
-from dsx.traces.program import (
+from dsx.errors import TraceError
+from dsx.traces.columns import node_text
+from dsx.traces.rank_program import (
     FIRST_AXIS,
     HOST,
     IN_PANELS,
@@ -40,10 +46,48 @@ from dsx.traces.program import (
     SENDS,
     SHARED,
     STORES,
-    Program,
+    RankProgram,
+    RankTimes,
+    StepTimes,
 )
-from dsx.traces.replay_result import RankTimes, StepTimes
-from dsx.traces.stall import Waiting, raise_stalled
+
+_MOST_NAMED = 12  # ranks of a cycle
+
+
+class Waiting(NamedTuple):
+    """A rank that cannot go on."""
+
+    program: RankProgram
+    row: int  # of the node in the program that it waits at
+    missing: tuple[int, ...]  # ranks that it waits for
+
+
+def raise_stalled(stalled: Sequence[Waiting]) -> NoReturn:
+    """Raise TraceError that names what waits for what; `stalled` has all ranks that cannot go on."""
+    waiting = {one.program.trace.rank: one for one in stalled}
+    for rank, one in waiting.items():
+        for other in one.missing:
+            if other not in waiting:
+                raise TraceError(f"the replay cannot go on: {_text(rank, one, other)}, which ends without that")
+    path: list[int] = []
+    rank = next(iter(waiting))
+    while rank not in path:
+        path.append(rank)
+        rank = waiting[rank].missing[0]
+    cycle = path[path.index(rank) :]
+    texts = [_text(rank, waiting[rank], waiting[rank].missing[0]) for rank in cycle[:_MOST_NAMED]]
+    more = len(cycle) - len(texts)
+    texts += [f"and {more} more"] if more else []
+    raise TraceError("the replay cannot go on, since ranks wait for each other: " + "; ".join(texts))
+
+
+def _text(rank: int, waiting: Waiting, other: int) -> str:
+    trace, row = waiting.program.trace, waiting.program.rows[waiting.row]
+    node = node_text(trace, row)
+    if waiting.program.roles[waiting.row] == RECEIVE:
+        return f"rank {rank} waits at {node} for a send from rank {other} with tag {trace.comm_tag[row]}"
+    return f"rank {rank} waits at {node} for rank {other}"
+
 
 # Takes an event: rank, stream, name, start and duration in seconds.
 Emit = Callable[[int, str, str, float, float], None]
@@ -52,7 +96,7 @@ _NOT_DONE = -1.0
 _STREAM_NAMES = {SENDS: "sends", LOADS: "loads", STORES: "stores", PANELS: "panels"}
 
 
-class _Joint:
+class _OpenCollective:
     """A collective: the ranks that reached it, and when."""
 
     __slots__ = ("end", "followers", "members", "missing", "start")
@@ -62,7 +106,7 @@ class _Joint:
         self.start = 0.0
         self.end = _NOT_DONE
         self.members: list[tuple[_Rank, int]] = []  # with the row of each
-        self.followers: list[_Joint] = []  # the next ones on the streams of the members
+        self.followers: list[_OpenCollective] = []  # the next ones on the streams of the members
 
 
 class _Rank:
@@ -70,14 +114,14 @@ class _Rank:
 
     __slots__ = ("at", "blocked", "done", "free", "host", "owed", "panel_ends", "program", "tails", "waits")
 
-    def __init__(self, program: Program, num_streams: int) -> None:
+    def __init__(self, program: RankProgram, num_streams: int) -> None:
         self.program = program
         self.at = 0  # row of the next node
         self.blocked = -1  # row of the node that the next one waits for
         self.host = 0.0  # seconds when the host can issue again
         self.free = 0.0  # seconds when the compute stream is free
         self.done = [_NOT_DONE] * len(program.roles)  # seconds when the result of each node is there
-        self.tails: list[float | _Joint] = [0.0] * num_streams  # when a stream is free, or its last collective
+        self.tails: list[float | _OpenCollective] = [0.0] * num_streams  # when a stream is free, or its last collective
         self.waits = [0.0] * num_streams  # seconds in which the compute stream computed nothing
         self.panel_ends: dict[int, list[float]] = {}  # of the multiplies in panels
         # Seconds for which asynchronous collectives still hold the compute stream, by row, the first ones first.
@@ -101,7 +145,7 @@ class _Rank:
 
 
 def replayed(
-    programs: Sequence[Program],
+    programs: Sequence[RankProgram],
     waited_for: Mapping[str, Sequence[int]],
     axes: Sequence[str],
     emit: Emit | None = None,
@@ -117,7 +161,7 @@ def replayed(
 class _Replay:
     def __init__(
         self,
-        programs: Sequence[Program],
+        programs: Sequence[RankProgram],
         waited_for: Mapping[str, Sequence[int]],
         axes: Sequence[str],
         emit: Emit | None,
@@ -125,7 +169,7 @@ class _Replay:
         self._axes, self._waited_for, self._emit = axes, waited_for, emit
         self._ranks = [_Rank(program, FIRST_AXIS + len(axes)) for program in programs]
         self._ready = self._ranks[::-1]  # ranks that may go on
-        self._joints: dict[Any, _Joint] = {}  # collectives that some ranks have reached
+        self._joints: dict[Any, _OpenCollective] = {}  # collectives that some ranks have reached
         self._sent: dict[Any, float] = {}  # end of the sends that were not received
         self._awaited: dict[Any, tuple[_Rank, int, float]] = {}  # receives before their sends
 
@@ -227,13 +271,13 @@ class _Replay:
         key = rank.program.keys[row]
         joint = self._joints.get(key)
         if joint is None:
-            joint = self._joints[key] = _Joint(len(self._waited_for[key[0]]))
+            joint = self._joints[key] = _OpenCollective(len(self._waited_for[key[0]]))
         joint.members.append((rank, row))
         known = True
         if stream is not None:
             tail = rank.tails[stream]
             rank.tails[stream] = joint
-            if isinstance(tail, _Joint):
+            if isinstance(tail, _OpenCollective):
                 known = tail.end >= 0.0
                 ready = max(ready, tail.end)
                 if not known:
@@ -244,7 +288,7 @@ class _Replay:
             if not joint.missing:
                 self._finish(joint)
 
-    def _finish(self, joint: _Joint) -> None:
+    def _finish(self, joint: _OpenCollective) -> None:
         """Run a collective that all its ranks have reached, and those that only waited for it."""
         starting = [joint]
         while starting:
@@ -321,7 +365,7 @@ class _Replay:
             found = max(found, ends[min(panel, len(ends) - 1)] if ends else rank.done[dep])
         return found
 
-    def _emit_collective(self, program: Program, row: int, start: float, seconds: float) -> None:
+    def _emit_collective(self, program: RankProgram, row: int, start: float, seconds: float) -> None:
         if self._emit is not None:
             axis = self._axes[program.streams[row] - FIRST_AXIS] or "collectives"
             self._emit(program.trace.rank, axis, program.name(row), start, seconds)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dsx.traces.codec import COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
 from dsx.traces.encoding import EncodedNode, Gap, encoded
-from dsx.traces.messages import COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
-from dsx.traces.node_builder import PassNodes
+from dsx.traces.layer_nodes import MICROBATCH, OWN, PREVIOUS, BasePass, NodeReference
 from dsx.traces.stage_items import Block, Item, StageItems
-from dsx.traces.trace_nodes import MICROBATCH, OWN, PREVIOUS, BasePass, Reference
+from dsx.traces.traced_plan import PassNodes
 
 # Nodes of one stream run in the order of the file.
 _STREAM = {COMP: 0, COMM_SEND: 1, COMM_RECV: 1, COMM_COLL: 1, MEM_LOAD: 2, MEM_STORE: 3}
@@ -152,7 +152,7 @@ class StageEncoder:
         keys = tuple(key for node in nodes for key in node.group_keys)
         return _Template(tuple(nodes), gaps, keys, tuple(last))
 
-    def _gap(self, item: Item, at: int, dep: Reference) -> Gap | None:
+    def _gap(self, item: Item, at: int, dep: NodeReference) -> Gap | None:
         if dep.base == OWN:
             return Gap("own", self._order(item)[at, int(dep.target)])
         block = item.blocks[at]

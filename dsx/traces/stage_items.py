@@ -10,17 +10,16 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from dsx.graph.match import ALL_GATHER
-from dsx.graph.nodes import BACKWARD, FORWARD
-from dsx.graph.step import accompanying, divides
-from dsx.space.pass_times import Run, Transfer, global_order
-from dsx.space.passes import Pair, Pass, passes_of
-from dsx.traces.end_nodes import EndBuilder
-from dsx.traces.messages import COMM_RECV, COMM_SEND
-from dsx.traces.node_builder import PURPOSES, PassKey, PassNodes, Tensors
+from dsx.notation.graph import BACKWARD, FORWARD
+from dsx.notation.model import accompanying, divides
+from dsx.notation.sharded_layer import ALL_GATHER
+from dsx.plans.pass_times import PassRun, StageTransfer, global_order
+from dsx.schedules.order import Pair, Pass, passes_of
+from dsx.traces.codec import COMM_RECV, COMM_SEND
+from dsx.traces.layer_nodes import MICROBATCH, BasePass, NodeCommunication, TraceNode
 from dsx.traces.pass_nodes import PassBuilder
-from dsx.traces.trace_nodes import MICROBATCH, BasePass, Communication, TraceNode
-from dsx.traces.traced_plan import TracedPlan
+from dsx.traces.traced_plan import PURPOSES, PassKey, PassNodes, Tensors, TracedPlan
+from dsx.traces.weight_nodes import EndBuilder
 
 
 class Block(NamedTuple):
@@ -50,22 +49,22 @@ class StageItems:
     digits: int = 1  # of a microbatch
 
 
-def whole_order(plan: TracedPlan) -> tuple[Run | Transfer, ...]:
+def whole_order(plan: TracedPlan) -> tuple[PassRun | StageTransfer, ...]:
     """Return all passes of all stages and all transfers in one order; only forwards of a plan without a backward."""
     columns = plan.columns
     order = global_order(plan.schedule, columns["pp"], columns["num_microbatches"], columns["vpp"])
     if not plan.forward_only:
         return order
-    found: list[Run | Transfer] = []
+    found: list[PassRun | StageTransfer] = []
     for entry in order:
-        done = passes_of(entry.item) if isinstance(entry, Run) else (entry.done,)
+        done = passes_of(entry.item) if isinstance(entry, PassRun) else (entry.done,)
         if forwards := [one for one in done if one.kind == "forward"]:
-            found.append(Run(entry.stage, forwards[0]) if isinstance(entry, Run) else entry)
+            found.append(PassRun(entry.stage, forwards[0]) if isinstance(entry, PassRun) else entry)
     return tuple(found)
 
 
 def stage_items(
-    plan: TracedPlan, stage: int, order: Sequence[Run | Transfer], receives_first: bool = False
+    plan: TracedPlan, stage: int, order: Sequence[PassRun | StageTransfer], receives_first: bool = False
 ) -> StageItems:
     """Return the program of a stage; `order` is that of `whole_order`.
 
@@ -84,13 +83,13 @@ class _StageBuilder:
         self.at: dict[tuple[str, int, int], tuple[int, int]] = {}  # (what, chunk, microbatch) -> (item, block)
         self.done: dict[tuple[str, int], list[int]] = {}  # microbatches so far, by purpose and chunk
 
-    def build(self, order: Sequence[Run | Transfer]) -> StageItems:
+    def build(self, order: Sequence[PassRun | StageTransfer]) -> StageItems:
         mine = [entry for entry in order if self._is_mine(entry)]
-        runs = [entry for entry in mine if isinstance(entry, Run)]
+        runs = [entry for entry in mine if isinstance(entry, PassRun)]
         following = {id(run): later.item for run, later in pairwise(runs)}
         self._gather_once(runs)
         for entry in mine:
-            if isinstance(entry, Transfer):
+            if isinstance(entry, StageTransfer):
                 self._transfer(entry)
                 continue
             if entry is runs[0] and (gathers := self._gathers(entry.item)):
@@ -107,8 +106,8 @@ class _StageBuilder:
         items = self.made.items
         return [item if item.tag else replace(item, tag=first + number * most) for number, item in enumerate(items)]
 
-    def _is_mine(self, entry: Run | Transfer) -> bool:
-        if isinstance(entry, Run):
+    def _is_mine(self, entry: PassRun | StageTransfer) -> bool:
+        if isinstance(entry, PassRun):
             return entry.stage == self.stage
         return self.stage in (entry.source, entry.target)
 
@@ -230,7 +229,7 @@ class _StageBuilder:
 
     # Transfers
 
-    def _transfer(self, entry: Transfer) -> None:
+    def _transfer(self, entry: StageTransfer) -> None:
         done, sends = entry.done, entry.source == self.stage
         chunk, microbatch = done.chunk, done.microbatch
         forward = done.kind == "forward"
@@ -263,7 +262,7 @@ class _StageBuilder:
     ) -> PassNodes:
         verb, other = ("send", target) if sends else ("receive", chunk)
         later = max(chunk, target)
-        communication = Communication(self._boundary(later), peer=("stage", self.plan.stages[other]))
+        communication = NodeCommunication(self._boundary(later), peer=("stage", self.plan.stages[other]))
         name = self._name(f"{verb} {what} of chunk {chunk}")
         builder = PassBuilder(self.plan, PassKey(verb, chunk, (), False), self.made.digits, {})
         for base, (item, block) in bases.items():
@@ -292,7 +291,7 @@ class _StageBuilder:
             found += self._gather(done, key, direction, layers, place + len(found))
         return tuple(found)
 
-    def _gather_once(self, runs: Sequence[Run]) -> None:
+    def _gather_once(self, runs: Sequence[PassRun]) -> None:
         """Add the gathers of all weights that the step before has updated in parts, before the first pass."""
         zero_stage = self.plan.columns["zero_stage"]
         if self.plan.forward_only or divides(zero_stage, "weight") or not accompanying(zero_stage, FORWARD):

@@ -18,11 +18,10 @@ import numpy as np
 import dsx
 from dsx.errors import InputError, StoreError
 from dsx.files import OpenFolder
-from dsx.remarks import remark
-from dsx.traces.durations import Machine, NodeDurations
+from dsx.progress import remark
+from dsx.traces.codec import varint
+from dsx.traces.durations import Machine, NodeDurations, RankGroups, rank_groups, rank_values
 from dsx.traces.encoding import metadata
-from dsx.traces.framing import varint
-from dsx.traces.rank_groups import RankGroups, rank_groups, rank_values
 from dsx.traces.stage_file import RankValues, StageEncoder
 from dsx.traces.stage_items import stage_items, whole_order
 from dsx.traces.traced_plan import TracedPlan
@@ -36,7 +35,7 @@ _HASHED = {"layers": "other layer definitions", "values": "other layers, or othe
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class TraceFiles:
     """What was written."""
 
     ranks: tuple[int, ...]
@@ -75,7 +74,7 @@ def write_trace(
     tensors: bool,
     advance: Callable[[int], None],
     machine: Machine | None = None,
-) -> Written:
+) -> TraceFiles:
     """Write the trace of a plan into a folder, which is made if it does not exist; `advance` is told of each file.
 
     With a `machine`, nodes have their durations on it. `about` says in the manifest what is traced. Raises InputError
@@ -102,7 +101,7 @@ def write_trace(
             opened.write_whole(GROUPS, members)
             size, kept = _write_ranks(opened, work, advance)
             nodes = sum(alike.encoder.num_nodes * len(alike.ranks) for alike in work)
-            return Written(tuple(ranks), nodes, size, groups.count, kept)
+            return TraceFiles(tuple(ranks), nodes, size, groups.count, kept)
     except OSError as error:
         raise StoreError(f"cannot write the trace to {str(folder)!r}: {error.strerror or error}") from error
 

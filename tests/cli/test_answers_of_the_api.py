@@ -5,10 +5,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from config.hf.configs import CONFIGS
+from config.instances import networks, small
+from config.instances import write as write_instance
 from runs.tables import write as write_runs
-from spec.hf.configs import CONFIGS
-from spec.instances import networks, small
-from spec.instances import write as write_instance
 
 import dsx
 

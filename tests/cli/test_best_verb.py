@@ -6,9 +6,9 @@ import subprocess
 
 import pytest
 
-from dsx.cost.columns import StepCosts
-from dsx.display.plan_table import SHARES
-from dsx.results.roles import ROLES
+from dsx.cost.context import StepCosts
+from dsx.results.compare import ROLES
+from dsx.tables.plans import SHARES
 
 JOB = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", 8, "--global-batch-size", 32)
 ONE = (*JOB, "--strategy", "1d")  # each strategy takes a search of its own

@@ -5,10 +5,10 @@ import json
 import pytest
 from runs.tables import write
 
-from dsx.predict.predictor import predict
-from dsx.runs.run_table import read_runs
+from dsx.config.assumption_set import load_assumptions, load_fitted
+from dsx.runs.predict import predict
 from dsx.runs.setups import setups
-from dsx.spec.assumptions import load_assumptions, load_fitted
+from dsx.runs.table import read_runs
 
 SET = """extends: paper-2410.00273
 name: two

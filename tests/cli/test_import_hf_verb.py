@@ -4,9 +4,9 @@ import json
 import shutil
 
 import pytest
-from spec.hf.configs import CONFIGS, NAMES
+from config.hf.configs import CONFIGS, NAMES
 
-from dsx.spec.model import load_model
+from dsx.config.model_file import load_model
 
 PUBLISHED = {
     "llama-3-8b": 8_030_261_248,

@@ -6,11 +6,10 @@ import re
 import pytest
 
 import dsx
-from dsx.cost.columns import StepCosts
+from dsx.cost.context import StepCosts
 from dsx.cost.interval import StepInterval
-from dsx.space.choices import CODES, PLAN_COLUMNS, SEARCHED_COLUMNS
-from dsx.space.limits import DEGREES
-from dsx.space.recompute_values import JOINED
+from dsx.plans.choices import CODES, JOINED, PLAN_COLUMNS, SEARCHED_COLUMNS
+from dsx.plans.rules import DEGREES
 
 COSTS = {*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__}
 PLAN = {"candidate", *PLAN_COLUMNS}

@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from dsx.api.inputs import load_inputs, split_overrides
-from dsx.pricing.evaluate import price_plan
-from dsx.space.limits import OPTIMAL
-from dsx.space.plan import Plan
+from dsx.plans.plan import Plan
+from dsx.plans.rules import OPTIMAL
+from dsx.pricing.one_plan import price_plan
+from dsx.verbs.job import load_inputs, split_overrides
 
 FLAG = "--pipeline-model-parallel-layout"
 BODIES = {

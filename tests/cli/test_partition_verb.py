@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from spec.instances import REMOVED, changed, networks, small, write
+from config.instances import REMOVED, changed, networks, small, write
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "partition"
 KEYS = ["t_step_s", "bottleneck_s", "stages", "replicas", "width", "zero_stage", "recompute"]

@@ -10,7 +10,7 @@ import time
 import pytest
 
 import dsx
-from dsx.installed import install_text
+from dsx.files import install_text
 
 ON = ("--devices", 2, "--inter", "1GB/s", "--time-limit", "2s")
 STEPS = """\
@@ -212,8 +212,8 @@ def test_what_no_memory_holds(run, folder, memory, said):
 
 
 def test_without_solvers_there_is_an_answer_but_no_joint_search(run, thesis, monkeypatch):
-    from dsx.operator_placement import place
-    from dsx.operator_placement.bandwidth import allocation_search
+    from dsx.placement import joint as allocation_search
+    from dsx.placement import solve as place
 
     for module in (allocation_search, place):
         monkeypatch.setattr(module, "find_spec", lambda name: None)

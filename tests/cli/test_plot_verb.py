@@ -6,16 +6,16 @@ import pytest
 from results.frames import candidates, title_of
 from results.sets import SPEC
 
-from dsx.api import picture
-from dsx.api.picture import check_picture, draw_picture
+from dsx import pictures
+from dsx.config.what_if import varied_field
 from dsx.errors import InputError, UnknownNameError
+from dsx.pictures import axes as files
+from dsx.plans.choices import BY_NAME
 from dsx.results import manifest as manifests
-from dsx.results import plot as pictures
-from dsx.results import store
-from dsx.results.plot import file as files
+from dsx.results import sets as store
 from dsx.results.schema import NAME_COLUMNS, ExtraColumn
-from dsx.space.choices import BY_NAME
-from dsx.spec.what_if import field
+from dsx.verbs import plot as picture
+from dsx.verbs.plot import check_picture, draw_picture
 
 CAPACITY, BANDWIDTH = "device.hbm_capacity", "device.hbm_bandwidth"
 SETTINGS = ("cluster", "num_gpus", "global_batch_size", "sequence_length", CAPACITY)
@@ -24,7 +24,9 @@ ASKED = {"kind": "heatmap", "x": [CAPACITY], "y": "num_gpus", "value": "training
 
 def write_set(folder, df, **spec):
     """Write a frame as the complete result set of a sweep."""
-    what_if = [ExtraColumn(path, field(path).unit, "", integer=False) for path in (CAPACITY,) if path in df.columns]
+    what_if = [
+        ExtraColumn(path, varied_field(path).unit, "", integer=False) for path in (CAPACITY,) if path in df.columns
+    ]
     names = {
         name: list(df[name].cat.categories) if name in df.columns else [BY_NAME[name].default] for name in NAME_COLUMNS
     }

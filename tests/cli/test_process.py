@@ -33,7 +33,7 @@ def test_streams_and_exit_codes(folder):
 
 def test_a_bug_exits_with_1_and_a_traceback_only_on_request(folder):
     broken = (
-        "import dsx.cli.descriptions as descriptions, sys\n"
+        "import dsx.cli.other_verbs as descriptions, sys\n"
         "descriptions.print_json = None\n"
         "from dsx.cli.main import main\n"
         "sys.argv = ['dsx', *sys.argv[1:]]\n"
@@ -124,7 +124,7 @@ def test_no_colour_and_no_bar_without_a_terminal(folder):
 
 def test_ctrl_c_elsewhere_ends_quietly(folder):
     code = (
-        f"{INTERRUPTIBLE}; import os, dsx.spec.model as model\n"
+        f"{INTERRUPTIBLE}; import os, dsx.config.model_file as model\n"
         "model.load_overridden = lambda *arguments: os.kill(os.getpid(), signal.SIGINT)\n"
         "from dsx.cli.main import main; main()"
     )
@@ -159,7 +159,7 @@ def test_ctrl_c_at_any_moment_leaves_no_traceback(folder):
 @pytest.mark.parametrize("where", ["raise ImportError('half a module')", "raise KeyboardInterrupt"])
 def test_ctrl_c_that_arrives_as_another_error(folder, where):
     code = (
-        f"{INTERRUPTIBLE}; import os, dsx.spec.model as model\n"
+        f"{INTERRUPTIBLE}; import os, dsx.config.model_file as model\n"
         "def load(*arguments):\n"
         "    try: signal.raise_signal(signal.SIGINT)\n"
         f"    except KeyboardInterrupt: {where}\n"
@@ -173,7 +173,7 @@ def test_ctrl_c_that_arrives_as_another_error(folder, where):
 
 def test_ctrl_c_inside_a_destructor_is_not_forgotten(folder):
     code = (
-        f"{INTERRUPTIBLE}; import dsx.spec.model as model\n"
+        f"{INTERRUPTIBLE}; import dsx.config.model_file as model\n"
         "class Dying:\n"
         "    def __del__(self): signal.raise_signal(signal.SIGINT)\n"
         "def load(*arguments):\n"

@@ -2,7 +2,7 @@
 
 import json
 
-from dsx.results.store import read_manifest
+from dsx.results.sets import read_manifest
 
 
 def test_it_writes_a_page_and_prints_the_answer(run, swept, tmp_path):

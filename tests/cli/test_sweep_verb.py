@@ -180,7 +180,7 @@ def test_plans_that_nothing_was_measured_like_say_so_and_have_wider_intervals(ru
 
 
 def test_too_many_groups_are_refused_before_anything_is_written(run, folder, monkeypatch):
-    monkeypatch.setattr("dsx.search.max_groups.MAX_ROWS", 3)
+    monkeypatch.setattr("dsx.search.sweep.MAX_ROWS", 3)
     done = swept(run, "keep={top: 2, per: [strategy, tp_nvs]}")
     assert done.code == 2
     assert ": keep: " in done.err

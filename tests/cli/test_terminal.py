@@ -12,7 +12,7 @@ from cli.conftest import MODEL
 from runs.tables import write
 
 import dsx
-from dsx.printable import printable
+from dsx.text import printable
 
 DSX = Path(sys.executable).with_name("dsx")
 NAME = "evil\x1b[31m\x1b]0;title\x07\nline \N{RIGHT-TO-LEFT OVERRIDE}$x^{"

@@ -14,8 +14,8 @@ import pytest
 from trace_files import coll, comp, content, receive, send, write_folder
 
 import dsx
-from dsx.traces.folder import open_folder
-from dsx.traces.folder import traces as traces_of
+from dsx.traces.trace_folder import open_folder
+from dsx.traces.trace_folder import traces as traces_of
 
 PLAN = ("--model", "small.yaml", "--num-gpus", 8, "--global-batch-size", 16)
 DEGREES = ("tp=2", "pp=2", "dp=2")

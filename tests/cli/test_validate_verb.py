@@ -9,10 +9,10 @@ from runs.tables import write
 
 import dsx
 from dsx.cli.main import remarks_shown
-from dsx.cli.printing import print_answer
+from dsx.cli.options import print_answer
 from dsx.errors import RunTableError, SpecError, StoreError, UnknownNameError
-from dsx.predict.predictions import Predictions
-from dsx.runs.reasons import Reason
+from dsx.runs.predicted_rows import Predictions
+from dsx.runs.table import UnmodelledReason
 
 
 def validated(table, assumptions, predict, as_json, out):
@@ -25,7 +25,7 @@ def half(setups, assumptions):
     assert assumptions.name == "default"
     seconds = np.array([setup.plan["tp"] / 2 for setup in setups])
     fits = np.array([setup.plan["tp"] <= 2 for setup in setups])
-    reasons = tuple(Reason("no layer text", "x") if setup.sizes.experts else None for setup in setups)
+    reasons = tuple(UnmodelledReason("no layer text", "x") if setup.sizes.experts else None for setup in setups)
     unknown = np.array([reason is not None for reason in reasons])
     seconds = np.where(unknown, np.nan, seconds)
     return Predictions(

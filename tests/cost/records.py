@@ -2,18 +2,15 @@
 
 import numpy as np
 
-from dsx.cost.assumptions import Assumptions
-from dsx.cost.choices import StepChoices
+from dsx.cost.context import Assumptions, StepChoices
 from dsx.cost.layer import LayerCosts
 from dsx.cost.stages import Stack
 from dsx.cost.step import Workload
-from dsx.graph.match import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER
-from dsx.hardware.cluster import Cluster, Node
-from dsx.hardware.device import Device
+from dsx.hardware.cluster import Cluster, Device, DeviceOperation, Node
 from dsx.hardware.network import Network, Tier
-from dsx.hardware.operation import Operation
+from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER
+from dsx.plans.codes import SearchedCodes
 from dsx.records import leaves
-from dsx.space.codes import Searched
 
 KINDS = (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE)
 
@@ -40,7 +37,7 @@ def machine(**changes):
         for name in ("nvs", "net")
     )
     device = {name: facts[name] for name in _DEVICE}
-    operation = Operation(**{name: facts.get(name, 0.0) for name in leaves(Operation)})
+    operation = DeviceOperation(**{name: facts.get(name, 0.0) for name in leaves(DeviceOperation)})
     network = Network(tiers=(nvs, net))
     node = Node(**{name: facts[name] for name in leaves(Node)})
     device = Device(**device, name="")
@@ -159,7 +156,7 @@ def choices(**changes):
 
 WORKLOAD = Workload(
     stack=Stack(counts=((12.0,),), segments=((0,),)),
-    searched=Searched(),
+    searched=SearchedCodes(),
     sequence_length=1000.0,
     forward_flops=1e12,
     train_tokens=8.64e9,

@@ -5,9 +5,9 @@ import math
 import jax
 import pytest
 
-from dsx.cost.assumptions import Assumptions, alternatives, assumptions_from_spec, kernel_effect
+from dsx.config.assumption_set import AssumptionsSpec, EffectsSpec, load_assumptions
+from dsx.cost.context import Assumptions, alternatives, assumptions_from_spec, kernel_effect
 from dsx.records import leaves
-from dsx.spec.assumptions import AssumptionsSpec, EffectsSpec, load_assumptions
 
 SETS = {name: load_assumptions(name) for name in ("default", "uncalibrated", "paper-2410.00273")}
 

@@ -6,7 +6,7 @@ from cost.records import machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsx.cost.between_shapes import Amounts, Samples, interpolated
+from dsx.cost.measured_kernels import Amounts, Samples, interpolated
 
 DEVICE = machine().device
 SIZES = st.integers(1, 1 << 16)

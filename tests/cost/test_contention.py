@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from cost.records import WORKLOAD, choices, layer_costs, machine, make_assumptions
 
-from dsx.cost.contention import crosses, may_contend
-from dsx.cost.groups import group
+from dsx.cost.groups import crosses, group, may_contend
 from dsx.cost.step import step_costs
 from dsx.hardware.network import Network, Tier
 

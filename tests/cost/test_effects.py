@@ -5,11 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dsx.cost.assumptions import assumptions_from_spec
-from dsx.cost.effects import of_step
-from dsx.space.codes import Searched
-from dsx.space.schedules import SCHEDULES
-from dsx.spec.assumptions import load_assumptions
+from dsx.config.assumption_set import load_assumptions
+from dsx.cost.context import assumptions_from_spec, of_step
+from dsx.plans.codes import SearchedCodes
+from dsx.schedules.schedules import SCHEDULES
 
 DEFAULT = assumptions_from_spec(load_assumptions("default"))
 CODES = {schedule.name: code for code, schedule in enumerate(SCHEDULES)}
@@ -20,7 +19,7 @@ CODES = {schedule.name: code for code, schedule in enumerate(SCHEDULES)}
     [((1,), ("1f1b",), True), ((1, 2), ("1f1b",), False), ((1,), ("1f1b", "gpipe"), False)],
 )
 def test_an_overlap_that_no_plan_of_a_search_can_have_is_known_to_be_none(vpp, schedules, known):
-    searched = Searched(vpp=vpp, schedule=tuple(CODES[name] for name in schedules))
+    searched = SearchedCodes(vpp=vpp, schedule=tuple(CODES[name] for name in schedules))
     plans = np.array([[chunks, code] for chunks in vpp for code in searched.schedule], dtype=float).T
     found = of_step(DEFAULT, "pp_overlap", SimpleNamespace(vpp=plans[0], schedule=plans[1]), searched)
     expected = np.where((plans[0] > 1) | (plans[1] != CODES["1f1b"]), DEFAULT.pp_overlap, 0.0)

@@ -6,9 +6,8 @@ import pytest
 from cost.records import KINDS, machine, make_assumptions
 
 from dsx.cost.collectives import collective
-from dsx.cost.expert_domains import Routing, distinct_domains, routing_of, sent_to_domains
-from dsx.cost.groups import group
-from dsx.graph.match import ALL_TO_ALL
+from dsx.cost.groups import Routing, distinct_domains, group, routing_of, sent_to_domains
+from dsx.notation.sharded_layer import ALL_TO_ALL
 
 
 def number(value):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dsx.cost.gather_queue import Queued, of_embedding, outlasting
+from dsx.cost.reduction import Queued, of_embedding, outlasting
 
 GATHER, SCATTER = 0.6, 1.1
 FORWARD, WEIGHTS = 1.0, 0.9

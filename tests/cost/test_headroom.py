@@ -3,8 +3,8 @@
 import pytest
 from cost.records import machine, make_assumptions
 
-from dsx.cost.headroom import probability_of_fitting, room
-from dsx.spec.known_errors import MemoryIntervalSpec
+from dsx.config.evidence import MemoryIntervalSpec
+from dsx.cost.interval import probability_of_fitting, room
 
 INTERVAL = MemoryIntervalSpec(low=0.9, median=1.0, high=1.2)
 

@@ -5,7 +5,7 @@ from cost.records import machine
 from cost.test_offload import offloading
 from cost.test_step import close
 
-from dsx.space.choices import CODES
+from dsx.plans.choices import CODES
 
 
 def test_nothing_is_kept_there_without_offload():

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from dsx.config.evidence import IntervalSpec, TrainedOnSpec
 from dsx.cost.interval import Likeness, plan_facts, sources_like, step_interval, thinness, unlike
-from dsx.spec.known_errors import IntervalSpec, TrainedOnSpec
 
 ENTRIES = [
     IntervalSpec.model_validate({"where": {"domains": "one", "experts": False}, "low": 0.9, "high": 1.1}),

@@ -8,9 +8,9 @@ import pytest
 from cost.records import machine, make_assumptions
 
 from dsx.cost.layer import WeightGroup, kernel_times, layer_costs, weight_groups
-from dsx.cost.recompute_modes import Mode
-from dsx.cost.work import PER_WORK, CollectiveShape, LayerWork, Multiplies, MultiplyShape
-from dsx.graph.match import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER
+from dsx.cost.layer_work import PER_WORK, CollectiveShape, LayerWork, Multiplies, MultiplyShape
+from dsx.cost.recomputation import Mode
+from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER
 
 FORWARD, BACKWARD = 0, 1
 

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 from cost.records import machine, make_assumptions
 
+from dsx.config.assumption_set import load_assumptions
 from dsx.cost.layer import layer_costs
-from dsx.cost.multiply import per_kernel, slowdowns
-from dsx.cost.roofline import sustained_flops
-from dsx.cost.work import Multiplies, MultiplyShape, layer_work
-from dsx.graph.derived import BACKWARD, FORWARD, derive
-from dsx.graph.library import load_layer, load_operators
-from dsx.spec.assumptions import load_assumptions
+from dsx.cost.layer_work import Multiplies, MultiplyShape, layer_work
+from dsx.cost.roofline import per_kernel, slowdowns, sustained_flops
+from dsx.notation.library import load_layer, load_operators
+from dsx.notation.work import BACKWARD, FORWARD, derive
 
 LINEAR = MultiplyShape(kernel=0, direction=FORWARD, linear=True, fused=False, of_weight=False, grouped=False)
 ATTENTION = MultiplyShape(kernel=0, direction=FORWARD, linear=False, fused=True, of_weight=False, grouped=False)

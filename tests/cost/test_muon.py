@@ -5,17 +5,17 @@ import pytest
 from cost.records import choices, machine, make_assumptions
 
 import dsx
+from dsx.config.assumption_set import load_assumptions
 from dsx.cost.groups import group
+from dsx.cost.layer_work import Matrices
 from dsx.cost.muon import newton_schulz, orthogonal_s, share_of_rank
 from dsx.cost.roofline import sustained_flops
-from dsx.cost.work import Matrices
-from dsx.graph.derived import derive
-from dsx.graph.library import load_layer, load_operators
-from dsx.graph.notation import Settings
-from dsx.pricing.layers import price_keys
-from dsx.space.choices import KEY_COLUMNS
-from dsx.space.codes import Searched
-from dsx.spec.assumptions import load_assumptions
+from dsx.notation.library import load_layer, load_operators
+from dsx.notation.syntax import Settings
+from dsx.notation.work import derive
+from dsx.plans.choices import KEY_COLUMNS
+from dsx.plans.codes import SearchedCodes
+from dsx.pricing.keys import price_keys
 
 E, F, FX, X, V, H, G, K = 512, 2048, 256, 16, 8192, 8, 4, 64
 MODEL = {
@@ -114,9 +114,9 @@ def test_gathers():
     ranks, network = group(np.array([8.0]), np.array([8.0])), machine(nvs_latency=0.0, net_latency=0.0)
     weights, assumed = np.array([[4e9]]), make_assumptions()
     one, choice = np.array([1e9]), choices()
-    found = orthogonal_s(np.zeros((1, 1)), weights, [ranks], one, choice, Searched(), network, assumed)
+    found = orthogonal_s(np.zeros((1, 1)), weights, [ranks], one, choice, SearchedCodes(), network, assumed)
     assert found == pytest.approx(4e9 / 2 * 2 * 7 / 8 / 4e11)
-    of_steps = orthogonal_s(np.ones((1, 1)), weights, [ranks], one, choice, Searched(), network, assumed) - found
+    of_steps = orthogonal_s(np.ones((1, 1)), weights, [ranks], one, choice, SearchedCodes(), network, assumed) - found
     assert of_steps == pytest.approx(1 / 8)
     free = {"muon_bytes": 1, "muon_steps": 1, "launch_latency": "0 us"}
     over_tp = [priced("tp=8 zero_stage=0", 8, **free, muon_tp_bytes=size).costs["optimizer_s"] for size in (4, 4000)]
@@ -149,7 +149,7 @@ def test_layers_are_priced_alike_however_many_keys(monkeypatch):
     }
     keys["strategy"] = np.zeros(2, dtype=np.int64)
     slow = price_keys(problem, keys)
-    monkeypatch.setattr("dsx.pricing.layers._COMPILED", 1)
+    monkeypatch.setattr("dsx.pricing.keys._COMPILED", 1)
     for numpy, compiled in zip(slow, price_keys(problem, keys), strict=True):
         for name in ("matrix_bytes", "orthogonal_s", "orthogonal_flops", "largest_matrix_flops"):
             np.testing.assert_allclose(getattr(numpy, name)[0], getattr(compiled, name)[0], rtol=1e-12)

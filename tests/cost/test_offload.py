@@ -8,8 +8,8 @@ from cost.test_step import SEND, close, cost
 
 from dsx.cost.stages import Stack
 from dsx.cost.step import step_costs
-from dsx.space.choices import CODES
-from dsx.space.codes import Searched
+from dsx.plans.choices import CODES
+from dsx.plans.codes import SearchedCodes
 
 TIME_PARTS = (
     "compute_s", "memory_s", "tp_comm_s", "cp_comm_s", "ep_comm_s", "pp_comm_s", "dp_comm_s", "bubble_s",
@@ -22,7 +22,7 @@ ADAM = make_assumptions(optimizer_traffic_per_parameter=28.0)
 def offloading(what, searched=CODES["offload"], layer=None, cluster=None, **changes):
     made = choices(offload=float(CODES["offload"].index(what)), **changes)
     codes = tuple(CODES["offload"].index(name) for name in searched)
-    return cost(layer, made, replace(WORKLOAD, searched=Searched(offload=codes)), cluster, ADAM)
+    return cost(layer, made, replace(WORKLOAD, searched=SearchedCodes(offload=codes)), cluster, ADAM)
 
 
 @pytest.mark.parametrize("what", CODES["offload"])
@@ -56,7 +56,7 @@ def test_the_host_updates():
 
 def test_replicas_of_the_state_are_updated_on_every_host():
     made = choices(offload=1.0, zero_replicas=2.0)
-    searched = replace(WORKLOAD, searched=Searched(offload=(1,), zero_replicas=(2,)))
+    searched = replace(WORKLOAD, searched=SearchedCodes(offload=(1,), zero_replicas=(2,)))
     found = cost(made=made, workload=searched, assumptions=ADAM)
     assert found["optimizer_s"] == close(2 * offloading("optimizer")["optimizer_s"])
 
@@ -105,7 +105,7 @@ def test_stored_layers_stall_longer():
     """
     for stored in range(4):
         made = choices(offload=2.0, recompute=2.0, stored_layers=float(stored))
-        searched = replace(WORKLOAD, searched=Searched(offload=(2,), recompute=(2,), stored_layers=()))
+        searched = replace(WORKLOAD, searched=SearchedCodes(offload=(2,), recompute=(2,), stored_layers=()))
         found = cost(made=made, workload=searched)
         assert found["memory_s"] == close(18 * 0.003 + 6 * max(stored - 1, 0) * 0.050)
         whole, largest = stored * 1e9 + (3 - stored) * 1e8, 1e9 if stored else 1e8
@@ -116,8 +116,8 @@ def test_embedding_and_head_are_not_offloaded():
     end = {"forward_s": [0.001], "backward_s": [0.002], "stash_bytes": [[9e9]] * 3}
     stack = Stack(counts=((12.0,),), segments=((1,),), first=(0,), last=(2,))
     kinds = (layer_costs(**end), layer_costs(), layer_costs(**end))
-    searched = replace(WORKLOAD, stack=stack, searched=Searched(offload=(2,)))
+    searched = replace(WORKLOAD, stack=stack, searched=SearchedCodes(offload=(2,)))
     costs = step_costs(kinds, choices(offload=2.0), searched, machine(), ADAM)
     assert float(costs.activation_bytes[0]) == close(4 * (9e9 + 1e9) + 1e9)
-    plain = step_costs(kinds, choices(), replace(searched, searched=Searched()), machine(), ADAM)
+    plain = step_costs(kinds, choices(), replace(searched, searched=SearchedCodes()), machine(), ADAM)
     assert float(costs.memory_s[0] - plain.memory_s[0]) == close(12 * 0.050)

@@ -7,17 +7,26 @@ import numpy as np
 import pytest
 from cost.records import machine, make_assumptions
 
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.operator_files import OperatorTime, OperatorTimes
 from dsx.cost.layer import busy_times, layer_costs
-from dsx.cost.measured_times import EXACT, EXTRAPOLATED, INTERPOLATED, UNKNOWN, known_times
-from dsx.cost.operator_times import measurable, times_table
-from dsx.cost.override import measured_or, multiply_times, unmeasured
-from dsx.cost.work import MeasuredTimes, layer_work
+from dsx.cost.layer_work import MeasuredTimes, layer_work
+from dsx.cost.measured_kernels import (
+    EXACT,
+    EXTRAPOLATED,
+    INTERPOLATED,
+    UNKNOWN,
+    known_times,
+    measurable,
+    measured_or,
+    multiply_times,
+    times_table,
+    unmeasured,
+)
 from dsx.errors import OperatorTimesError
-from dsx.graph.derived import BACKWARD, FORWARD, derive
-from dsx.graph.library import kernel_names, load_layer, load_operators
-from dsx.graph.notation import Settings
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.operator_times import OperatorTime, OperatorTimes
+from dsx.notation.library import kernel_names, load_layer, load_operators
+from dsx.notation.syntax import Settings
+from dsx.notation.work import BACKWARD, FORWARD, derive
 
 SPEC = load_assumptions("default", [])
 OPERATORS = load_operators(SPEC.operators)

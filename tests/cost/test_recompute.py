@@ -7,8 +7,8 @@ import pytest
 from cost.records import WORKLOAD, choices, layer_costs
 from cost.test_step import close, cost
 
-from dsx.space.choices import CODES
-from dsx.space.codes import Searched
+from dsx.plans.choices import CODES
+from dsx.plans.codes import SearchedCodes
 
 WORKING = [[1e8], [3e8], [1e9]]
 
@@ -20,14 +20,14 @@ def mixed(stored, mode="full", **changes):
     return cost(
         layer_costs(working_bytes=WORKING),
         made,
-        replace(WORKLOAD, searched=Searched(recompute=(code,), stored_layers=())),
+        replace(WORKLOAD, searched=SearchedCodes(recompute=(code,), stored_layers=())),
     )
 
 
 def pure(mode, **changes):
     code = CODES["recompute"].index(mode)
     made = choices(recompute=float(code), **changes)
-    return cost(layer_costs(working_bytes=WORKING), made, replace(WORKLOAD, searched=Searched(recompute=(code,))))
+    return cost(layer_costs(working_bytes=WORKING), made, replace(WORKLOAD, searched=SearchedCodes(recompute=(code,))))
 
 
 @pytest.mark.parametrize("mode", ["selective", "full"])

@@ -1,9 +1,9 @@
 """Which values of `recompute` a layer tells apart, and which are of use."""
 
-from graph.definitions import packaged
+from notation.definitions import packaged
 
-from dsx.cost.recompute_modes import modes_of, values_with_effect
-from dsx.space.recompute_values import FULL_CODE, VALUES
+from dsx.cost.recomputation import modes_of, values_with_effect
+from dsx.plans.choices import FULL_CODE, VALUES
 
 DENSE, EXPERTS = "transformer gated", "transformer ffn=experts"
 UNFUSED = "transformer core=unfused-attention-core"

@@ -6,8 +6,8 @@ import pytest
 from cost.records import WORKLOAD, choices, layer_costs, machine, make_assumptions
 
 from dsx.cost.step import step_costs
-from dsx.space.codes import Searched
-from dsx.space.schedules import SCHEDULES
+from dsx.plans.codes import SearchedCodes
+from dsx.schedules.schedules import SCHEDULES
 
 # Of 4 GB over eight GPUs, each alone in its domain. Without latency, so that sends of no bytes take no time.
 GATHER = 7 / 8 * 4e9 / 50e9
@@ -24,7 +24,7 @@ def step(once, repeated, layer=None, **changes):
     """The costs of a step."""
     made = choices(**{"pp": 1.0} | changes)
     names = ("zero_stage", "vpp", "schedule")
-    searched = Searched(**{name: (int(getattr(made, name)[0]),) for name in names})
+    searched = SearchedCodes(**{name: (int(getattr(made, name)[0]),) for name in names})
     return step_costs(
         (layer or layer_costs(),),
         made,

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from dsx.cost.work import layer_work
-from dsx.graph.model import build_model
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.model import load_model
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.model_file import load_model
+from dsx.cost.layer_work import layer_work
+from dsx.notation.model import build_model
 
 MODEL = load_model("llama-3-8b")
 ASSUMED = load_assumptions("uncalibrated")

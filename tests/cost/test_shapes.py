@@ -15,9 +15,9 @@ from shapes import check_of, checked
 
 from dsx.cost.groups import group
 from dsx.cost.layer import busy_times
-from dsx.cost.multiply import per_kernel
+from dsx.cost.layer_work import LayerWork, Multiplies, MultiplyShape
+from dsx.cost.roofline import per_kernel
 from dsx.cost.step import step_costs
-from dsx.cost.work import LayerWork, Multiplies, MultiplyShape
 from dsx.records import Array, ArrayLike, Float, Int
 
 NO_MULTIPLY = Multiplies(*[np.zeros((0, 3))] * 5)

@@ -13,26 +13,32 @@ from cost.test_step import GATHER, close, cost
 
 from dsx.cost.shards import dp_groups, weight_shards
 from dsx.hardware.network import Network, Tier
-from dsx.space.codes import Searched
-from dsx.space.divisors import divisors
-from dsx.space.domain_fill import nearest_share, rank_order_shares, units_spanned, used_of_domain
-from dsx.space.ranks import rank_grid
-from dsx.space.schedules import SCHEDULES
-from dsx.space.tiers import expert_share, rank_placement, replicas_spanned
-from dsx.space.zero_groups import zero_groups
+from dsx.plans.codes import SearchedCodes
+from dsx.plans.placement import (
+    divisors,
+    expert_share,
+    nearest_share,
+    rank_order_shares,
+    rank_placement,
+    replicas_spanned,
+    units_spanned,
+    used_of_domain,
+)
+from dsx.plans.ranks import rank_grid, zero_groups
+from dsx.schedules.schedules import SCHEDULES
 
 
 def sharded(replicas, stage=1, layer=None, **changes):
     """Eight data-parallel ranks, `replicas` of what ZeRO divides."""
     made = choices(**{"zero_replicas": float(replicas), "zero_stage": float(stage), **changes})
-    searched = Searched(zero_replicas=(1, 2, 4, 8), zero_stage=(stage,))
+    searched = SearchedCodes(zero_replicas=(1, 2, 4, 8), zero_stage=(stage,))
     return cost(layer, made, replace(WORKLOAD, searched=searched))
 
 
 def of_all(stage, layer=None, **changes):
     """The same without replicas of shards, in a search that has none."""
     made = choices(zero_stage=float(stage), **changes)
-    return cost(layer, made, replace(WORKLOAD, searched=Searched(zero_stage=(stage,))))
+    return cost(layer, made, replace(WORKLOAD, searched=SearchedCodes(zero_stage=(stage,))))
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
@@ -119,7 +125,7 @@ def test_stage_zero_has_no_replicas():
 )
 def test_groups_fill_fast_domains_first(dp, dp_nvs, replicas, shard, among):
     made = choices(dp=float(dp), dp_nvs=float(dp_nvs), zero_replicas=float(replicas))
-    found = dp_groups(made, Searched(zero_replicas=(replicas, 1)))
+    found = dp_groups(made, SearchedCodes(zero_replicas=(replicas, 1)))
     for group, (size, share) in zip(found, (shard, among), strict=True):
         assert group is not None
         assert (float(group.size[0]), float(group.share[0])) == (size, share)
@@ -139,7 +145,7 @@ def test_groups_fill_fast_domains_first(dp, dp_nvs, replicas, shard, among):
 def test_experts_are_divided_over_the_ranks_that_hold_them(cp, cp_nvs, ep, ep_nvs, dp_nvs, replicas, shard, among):
     """Sixteen data-parallel replicas of cp ranks; ep ranks hold different experts."""
     made = choices(dp=16.0, dp_nvs=float(dp_nvs), zero_replicas=float(replicas))
-    searched = Searched(zero_replicas=(replicas, 1), ep=())
+    searched = SearchedCodes(zero_replicas=(replicas, 1), ep=())
     layer = layer_costs(group_size=[[float(cp)]], group_share=[[float(cp_nvs)]], group_ep=[[float(ep)]])
     shards, replica_groups = weight_shards(layer, *dp_groups(made, searched), made, searched)
     assert (float(shards[0].size[0]), float(shards[0].share[0])) == shard
@@ -148,7 +154,7 @@ def test_experts_are_divided_over_the_ranks_that_hold_them(cp, cp_nvs, ep, ep_nv
 
 
 def test_without_replicas_the_shard_group_is_all_of_dp():
-    shard, replicas = dp_groups(choices(), Searched())
+    shard, replicas = dp_groups(choices(), SearchedCodes())
     assert replicas is None
     assert np.array_equal(shard.size, choices().dp)
     assert GATHER > SCATTER
@@ -239,7 +245,7 @@ def test_a_group_of_all_replicas_lies_the_same_in_any_search(tp, dp, size):
     columns = columns_of(degrees, shares)
     counted, *_ = of_cp_and_dp(columns, size, 0, replicas=1)
     made = choices(dp=float(dp), dp_nvs=float(shares["dp"]))
-    alone, _ = dp_groups(made, Searched())
+    alone, _ = dp_groups(made, SearchedCodes())
     assert (counted.domains, counted.share) == (alone.domains.item(), alone.share.item())
 
 
@@ -311,7 +317,7 @@ def of_cp_and_dp(columns, size, order, replicas=1, chains=1, ep=1, at_ends=False
         zero_replicas=float(replicas),
         schedule=float(schedule),
     )
-    searched = Searched(zero_replicas=(1, replicas), schedule=(schedule,), zero_stage=(1,), ep=(ep,))
+    searched = SearchedCodes(zero_replicas=(1, replicas), schedule=(schedule,), zero_stage=(1,), ep=(ep,))
     keys = {name: np.array([value]) for name, value in columns.items()}
     layer = layer_costs(
         group_size=[[float(columns["cp"])]], group_share=[[float(columns["cp_nvs"])]], group_ep=[[float(ep)]]

@@ -7,8 +7,8 @@ from cost.records import WORKLOAD, choices, layer_costs, machine, make_assumptio
 
 from dsx.cost.stages import Stack
 from dsx.cost.step import step_costs
-from dsx.space.codes import Searched
-from dsx.space.schedules import SCHEDULES
+from dsx.plans.codes import SearchedCodes
+from dsx.schedules.schedules import SCHEDULES
 
 CODES = {schedule.name: code for code, schedule in enumerate(SCHEDULES)}
 PARTS = ("compute_s", "memory_s", "tp_comm_s", "cp_comm_s", "ep_comm_s", "pp_comm_s", "dp_comm_s", "bubble_s")
@@ -26,7 +26,7 @@ def cost(schedule, layer=None, stack=WORKLOAD.stack, searched=None, **changed):
     costs = step_costs(
         (layer or exchanging(),) * (len(stack.first) + 1 + len(stack.last)),
         choices(schedule=float(code), **changed),
-        replace(WORKLOAD, stack=stack, searched=searched or Searched(schedule=(code,))),
+        replace(WORKLOAD, stack=stack, searched=searched or SearchedCodes(schedule=(code,))),
         machine(),
         make_assumptions(),
     )
@@ -96,7 +96,7 @@ def test_one_stage_is_the_same_under_every_schedule(name):
 
 
 def test_schedules_side_by_side_cost_what_each_costs_alone():
-    searched = Searched(schedule=(CODES["1f1b"], CODES["zb-h1"], CODES["dualpipe"]))
+    searched = SearchedCodes(schedule=(CODES["1f1b"], CODES["zb-h1"], CODES["dualpipe"]))
     for name in ("1f1b", "zb-h1", "dualpipe"):
         together = cost(name, searched=searched, pp=2.0, num_microbatches=8.0)
         assert together == pytest.approx(cost(name, pp=2.0, num_microbatches=8.0), rel=1e-12, nan_ok=True)
@@ -106,7 +106,7 @@ def test_of_passes_side_by_side_one_has_the_head():
     """In ZeRO 3 it, a layer of the other pass, and the next one of each. Both stages hold the same layers."""
     kinds = tuple(layer_costs(weight_bytes=[[size]]) for size in (2e9, 4e9, 10e9))
     code, stack = CODES["dualpipe"], Stack(((10.0,),), ((1,),), (0,), (2,))
-    searched = Searched(schedule=(code,), zero_stage=(3,))
+    searched = SearchedCodes(schedule=(code,), zero_stage=(3,))
     made = choices(schedule=float(code), pp=2.0, zero_stage=3.0)
     found = step_costs(kinds, made, replace(WORKLOAD, stack=stack, searched=searched), machine(), make_assumptions())
     stored = (2e9 + 10 * 4e9 + 10e9) / (2 * 8)

@@ -9,9 +9,9 @@ from cost.records import WORKLOAD, choices, layer_costs, machine, make_assumptio
 from dsx.cost.pipeline import in_flight, in_flight_of_embedding_and_head
 from dsx.cost.stages import Stack
 from dsx.cost.step import step_costs, with_effects
-from dsx.space.choices import SEARCHED_COLUMNS
-from dsx.space.codes import Searched
-from dsx.space.schedules import SCHEDULES
+from dsx.plans.choices import SEARCHED_COLUMNS
+from dsx.plans.codes import SearchedCodes
+from dsx.schedules.schedules import SCHEDULES
 
 
 def cost(layer=None, made=None, workload=WORKLOAD, cluster=None, assumptions=None):
@@ -150,7 +150,7 @@ def test_microbatches_in_flight(stages, microbatches, held):
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.name)
 def test_a_single_stage_holds_one_microbatch_under_any_schedule(schedule):
     code = SCHEDULES.index(schedule)
-    searched = Searched(schedule=(code,))
+    searched = SearchedCodes(schedule=(code,))
     made = choices(pp=1.0, num_microbatches=1.0, schedule=float(code))
     assert in_flight(np.asarray([0.0]), made, searched).tolist() == [1.0]
 
@@ -158,7 +158,7 @@ def test_a_single_stage_holds_one_microbatch_under_any_schedule(schedule):
 @pytest.mark.parametrize(("name", "head"), [("1f1b", 4.0), ("zb-h1", 1.0)])
 def test_the_head_holds_one_microbatch_where_gradients_of_weights_wait(name, head):
     (code,) = (number for number, schedule in enumerate(SCHEDULES) if schedule.name == name)
-    searched = Searched(schedule=(0, code), vpp=(1, 2))
+    searched = SearchedCodes(schedule=(0, code), vpp=(1, 2))
     made = choices(pp=4.0, schedule=float(code), vpp=1.0)
     held = in_flight_of_embedding_and_head(np.asarray([4.0]), made, searched)
     assert [float(np.ravel(one)[0]) for one in held] == [4.0, head]
@@ -175,7 +175,7 @@ def test_rates():
 
 def searched(made, **values):
     """A step where columns of the choices have the values that they have, and the formulas of no other."""
-    searched = Searched(**{name: (int(value),) for name, value in values.items()})
+    searched = SearchedCodes(**{name: (int(value),) for name, value in values.items()})
     return cost(made=made, workload=replace(WORKLOAD, searched=searched))
 
 
@@ -184,7 +184,8 @@ def chosen(**values):
     made = choices(**{name: float(value) for name, value in values.items()})
     alone = searched(made, **{name: value for name, value in values.items() if name in SEARCHED_COLUMNS})
     among = replace(
-        WORKLOAD, searched=Searched(vpp=(1, 2, 3), zero_stage=(0, 1, 2, 3), recompute=(0, 1, 2), schedule=(0, 1, 2, 3))
+        WORKLOAD,
+        searched=SearchedCodes(vpp=(1, 2, 3), zero_stage=(0, 1, 2, 3), recompute=(0, 1, 2), schedule=(0, 1, 2, 3)),
     )
     together = cost(made=made, workload=among)
     assert together == pytest.approx(alone, rel=1e-12, abs=1e-15, nan_ok=True)
@@ -219,7 +220,7 @@ def test_what_zero_divides(stage, divided):
 @pytest.mark.parametrize(("stage", "dp", "transient"), [(1, 8, 1e9), (2, 8, 3e9), (3, 8, 3e9), (2, 1, 1e9)])
 def test_gradients_are_whole_until_they_are_scattered(stage, dp, transient):
     layer = layer_costs(working_bytes=[[1e9]] * 3, scattered_bytes=[[3e9]] * 3)
-    workload = replace(WORKLOAD, searched=Searched(zero_stage=(stage,)))
+    workload = replace(WORKLOAD, searched=SearchedCodes(zero_stage=(stage,)))
     found = cost(layer, choices(zero_stage=float(stage), dp=float(dp)), workload)
     assert found["activation_bytes"] == close(4 * 3 * 1e9 + transient)
 
@@ -231,7 +232,9 @@ def test_nothing_is_gathered_where_nothing_is_divided():
 def test_the_update_of_whole_parameters():
     made = make_assumptions(optimizer_traffic_per_parameter=28.0)
     found = cost(
-        made=choices(zero_stage=0.0), workload=replace(WORKLOAD, searched=Searched(zero_stage=(0,))), assumptions=made
+        made=choices(zero_stage=0.0),
+        workload=replace(WORKLOAD, searched=SearchedCodes(zero_stage=(0,))),
+        assumptions=made,
     )
     assert found["optimizer_s"] == close(3 * 2e9 * 28 / 1e12)
 
@@ -296,7 +299,7 @@ def test_the_head_of_an_interleaved_pipeline_holds_one_microbatch():
     """Its chunk is the last one, whose backward follows at once; that of the embedding comes twice in the warm-up."""
     nothing = layer_costs(stash_bytes=[[0.0]] * 3, weight_bytes=[[0.0]])
     stack = Stack(counts=((12.0,),), segments=((1,),), first=(0,), last=(2,))
-    workload = replace(WORKLOAD, stack=stack, searched=Searched(vpp=(1, 3)))
+    workload = replace(WORKLOAD, stack=stack, searched=SearchedCodes(vpp=(1, 3)))
 
     def stash(embedding, head, vpp):
         ends = [replace(nothing, stash_bytes=np.asarray([[size]] * 3)) for size in (embedding, head)]
@@ -319,7 +322,7 @@ def test_a_second_stage_that_pipelines_divide_changes_nothing(pp, changes):
     kinds = (layer_costs(**ends, forward_s=[0.001]), layer_costs(), layer_costs(**ends, forward_s=[0.006]))
     stack = Stack(counts=((12.0,),), segments=((1,),), first=(0,), last=(2,))
     made = choices(pp=pp, dp=32.0 / pp, **changes)
-    opened = Searched(schedule=(0, 1, 2, 3), vpp=())
+    opened = SearchedCodes(schedule=(0, 1, 2, 3), vpp=())
     some, all_of_them = (
         step_costs(
             kinds,
@@ -337,7 +340,7 @@ def test_a_second_stage_that_pipelines_divide_changes_nothing(pp, changes):
 @pytest.mark.parametrize(("name", "longer"), [("1f1b", 0.0), ("zb-h1", 0.001)])
 def test_the_backward_of_the_head_is_never_split(name, longer):
     (code,) = (number for number, schedule in enumerate(SCHEDULES) if schedule.name == name)
-    stack, searched = Stack(counts=((12.0,),), segments=((0,),), last=(1,)), Searched(schedule=(code,))
+    stack, searched = Stack(counts=((12.0,),), segments=((0,),), last=(1,)), SearchedCodes(schedule=(code,))
     made, kind = choices(schedule=float(code)), layer_costs(split_s=[0.001])
     body, head = with_effects((kind, kind), made, stack, searched, make_assumptions())
     assert body.weight_gradient_s.tolist() == [close(0.008 + longer)]

@@ -12,8 +12,8 @@ from cost.records import KINDS, make_assumptions
 
 from dsx.cost.collectives import collective, send
 from dsx.cost.groups import group
-from dsx.graph.match import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 from dsx.hardware.network import Network, Tier
+from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 
 GB = 1e9
 NVS, NIC = Tier(4e11, 1e-6, "nvs", 8), Tier(5e10, 1e-5, "leaf", 32)

@@ -6,7 +6,7 @@ from cost.records import machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsx.cost.training_run import checkpoint_interval_s, goodput, run_columns
+from dsx.cost.interval import checkpoint_interval_s, goodput, run_columns
 
 DAY = 86400.0
 

@@ -11,36 +11,40 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+from config import instances
+from config.hf.configs import CONFIGS
 from fuzz import mutation
 from runs.tables import ROW
-from spec import instances
-from spec.hf.configs import CONFIGS
 
 import dsx
-from dsx.cost.assumptions import assumptions_from_spec
-from dsx.cost.columns import StepCosts
-from dsx.graph.derived import derive
-from dsx.graph.library import load_definition, load_layer, load_operators
-from dsx.graph.model import build_model
-from dsx.graph.notation import Settings
-from dsx.graph.operators import load_tables
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.cluster_file import load_cluster
+from dsx.config.documents import packaged_data
+from dsx.config.hf_config import (
+    ignored_keys,
+    load_config,
+    model_name,
+    model_source,
+    model_text,
+    published_total,
+    to_model,
+)
+from dsx.config.model_file import load_model
+from dsx.config.operator_files import read_operator_times
+from dsx.config.sweep_fields import Columns
+from dsx.config.sweep_file import load_sweep
+from dsx.cost.context import StepCosts, assumptions_from_spec
 from dsx.hardware.cluster import cluster_from_spec
 from dsx.layer_table.instance import read_instance
-from dsx.layer_table.network_levels import read_network
-from dsx.runs.run_table import read_runs
+from dsx.layer_table.levels import read_network
+from dsx.notation.library import load_definition, load_layer, load_operators
+from dsx.notation.model import build_model
+from dsx.notation.operators import load_tables
+from dsx.notation.syntax import Settings
+from dsx.notation.work import derive
+from dsx.plans.choices import NAMED, PLAN_COLUMNS
 from dsx.runs.setups import setups
-from dsx.space.choices import NAMED, PLAN_COLUMNS
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.cluster import load_cluster
-from dsx.spec.column_names import Columns
-from dsx.spec.hf.config import load_config
-from dsx.spec.hf.convert import model_name, model_source, published_total, to_model
-from dsx.spec.hf.ignored import ignored_keys
-from dsx.spec.hf.write import model_text
-from dsx.spec.locate import packaged_data
-from dsx.spec.model import load_model
-from dsx.spec.operator_times import read_operator_times
-from dsx.spec.sweep import load_sweep
+from dsx.runs.table import read_runs
 
 DATA = packaged_data()
 _SWEEPS = DATA.parent / "sweeps"

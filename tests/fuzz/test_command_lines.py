@@ -11,14 +11,14 @@ from pathlib import Path
 import jax
 import pytest
 from cli.conftest import MODEL, SWEEP, call
+from config import instances
+from config.hf.configs import CONFIGS
 from fuzz import guard
 from fuzz.command_lines import LINES, OPTIONS, outputs
 from fuzz.mutation import mutated_arguments
 from runs.tables import write
-from spec import instances
-from spec.hf.configs import CONFIGS
 
-from dsx.printable import printable
+from dsx.text import printable
 
 _QUICK = 160
 _LONG = 15_000

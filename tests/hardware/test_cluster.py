@@ -5,8 +5,8 @@ import dataclasses
 import jax
 import pytest
 
+from dsx.config.cluster_file import load_cluster
 from dsx.hardware.cluster import anonymous, cluster_from_spec
-from dsx.spec.cluster import load_cluster
 
 
 @pytest.fixture

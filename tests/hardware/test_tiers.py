@@ -3,8 +3,8 @@
 import pytest
 from hardware.networks import derived, network, stated
 
+from dsx.config.cluster_file import changed_network, load_cluster
 from dsx.errors import SpecError
-from dsx.spec.cluster import changed_network, load_cluster
 
 
 def levels(topology, **changes):

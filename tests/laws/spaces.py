@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from validation.cases import PAPER, STRATEGIES, cluster_spec
 from validation.cases import priced as priced_rows_of
 
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.model_file import ModelSpec
 from dsx.hardware.cluster import anonymous, cluster_from_spec
 from dsx.pricing.problem import make_problem
-from dsx.search.space import Space
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.model import ModelSpec
+from dsx.search.spaces import Space
 
 SETS = (PAPER, "default")
 TIME_PARTS = (

@@ -11,10 +11,10 @@ from oracles.formulas import price
 from oracles.space import enumerate_candidates
 from validation.cases import CONFIG, STRATEGIES, configs_of, problem_for
 
-from dsx.pricing.layers import price_keys
-from dsx.search.blockwise import tiles
-from dsx.search.dispatch import search_of
-from dsx.search.space import Space
+from dsx.pricing.keys import price_keys
+from dsx.search.spaces import Space
+from dsx.search.sweep import search_of
+from dsx.search.tiles import tiles
 
 MODEL = {"l": 2048, "e": 2048, "h": 16, "f": 8192, "depth": 12}
 GPUS, BATCHES = (8, 12), (12, 16)

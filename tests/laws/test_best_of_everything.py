@@ -14,21 +14,19 @@ from hypothesis import strategies as st
 from laws.spaces import SYSTEM
 from validation.cases import cluster_spec
 
-from dsx.cost.headroom import room
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.model_file import ModelSpec
+from dsx.cost.interval import room
+from dsx.plans.rules import OPTIMAL, optimal_cut_covers
 from dsx.pricing.cuts import price_best_cuts, price_cuts
-from dsx.pricing.layers import price_keys
+from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import make_problem
 from dsx.pricing.row_costs import Rows, price_rows
+from dsx.search import bounds as key_bounds
 from dsx.search import fastest as searching
-from dsx.search import key_bounds
-from dsx.search.fastest import ANY, fastest, problems_of
-from dsx.search.protocol import silent
-from dsx.search.search_spaces import spaces_of
-from dsx.search.space import Space
-from dsx.space.limits import OPTIMAL
-from dsx.space.plan_rules import optimal_cut_covers
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.model import ModelSpec
+from dsx.search.fastest import ANY, fastest, problems_of, spaces_of
+from dsx.search.ranking import silent
+from dsx.search.spaces import Space
 
 DENSE = {"kind": "transformer", "options": ["rotary", "gated"]}
 EXPERTS = {"kind": "transformer", "options": ["rotary"], "ffn": "experts"}

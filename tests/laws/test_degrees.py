@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws.spaces import candidates_of, hardware, on, problem_of
 
-from dsx.pricing.rows import candidate_columns
-from dsx.search.space import Space
+from dsx.pricing.cuts import candidate_columns
+from dsx.search.spaces import Space
 
 AXES = ("tp", "tp2", "cp", "ep", "pp", "dp")
 

@@ -5,13 +5,13 @@ import pytest
 from laws.spaces import DIMENSIONS, SYSTEM, USUAL, cluster_spec, priced
 
 import dsx
-from dsx.pricing.layers import price_keys
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.model_file import ModelSpec
+from dsx.plans.frameworks import read_framework
+from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import make_problem
-from dsx.search.dispatch import search_of
-from dsx.search.space import Space
-from dsx.space.frameworks import read_framework
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.model import ModelSpec
+from dsx.search.spaces import Space
+from dsx.search.sweep import search_of
 
 
 def dense(**fields):

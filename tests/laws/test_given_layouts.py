@@ -10,12 +10,12 @@ from laws.spaces import DIMENSIONS, SYSTEM
 from validation.cases import cluster_spec
 
 import dsx
-from dsx.cost.columns import StepCosts
-from dsx.pricing.evaluate import evaluate_plan
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.model_file import ModelSpec
+from dsx.cost.context import StepCosts
+from dsx.plans.rules import RULES
+from dsx.pricing.one_plan import evaluate_plan
 from dsx.pricing.problem import make_problem
-from dsx.space.plan_rules import RULES
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.model import ModelSpec
 
 EXACT = 1e-9
 COSTS = tuple(StepCosts.__dataclass_fields__)

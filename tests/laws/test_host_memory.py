@@ -5,11 +5,10 @@ import pytest
 from laws.test_best_of_everything import DENSE, DIMENSIONS, problem_for
 
 import dsx
-from dsx.cost.headroom import room
-from dsx.pricing.layers import price_keys
-from dsx.search.dispatch import search_of
-from dsx.search.space import Space
-from dsx.search.study import at_points
+from dsx.cost.interval import room
+from dsx.pricing.keys import price_keys
+from dsx.search.spaces import Space, at_points
+from dsx.search.sweep import search_of
 
 MODEL = {
     "name": "small",

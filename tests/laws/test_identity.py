@@ -4,8 +4,8 @@ import numpy as np
 from laws.spaces import candidates_of, hardware, on, problem_of
 from validation.cases import STRATEGIES, reference_problem
 
-from dsx.pricing.rows import candidate_columns
-from dsx.search.space import Space
+from dsx.pricing.cuts import candidate_columns
+from dsx.search.spaces import Space
 
 
 def rows_of(problem, num_gpus, batches):

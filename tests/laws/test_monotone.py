@@ -8,10 +8,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from laws.spaces import LATENCIES, RATES, SETS, hardware, on, priced, problem_of, space_of
 
-from dsx.pricing.layers import price_keys
+from dsx.pricing.keys import price_keys
 from dsx.pricing.row_costs import Rows, price_rows
-from dsx.search.dispatch import search_of
-from dsx.search.space import Space
+from dsx.search.spaces import Space
+from dsx.search.sweep import search_of
 
 FACTS = RATES | LATENCIES
 

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from laws.spaces import SYSTEM, USUAL, on
 from validation.cases import cluster_spec
 
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.cluster_file import ClusterSpec
+from dsx.config.model_file import ModelSpec
 from dsx.pricing.cuts import price_best_cuts, price_cuts
-from dsx.pricing.layers import price_keys
+from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import make_problem
 from dsx.pricing.row_costs import Rows, price_rows
-from dsx.search.space import Space
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.cluster import ClusterSpec
-from dsx.spec.model import ModelSpec
+from dsx.search.spaces import Space
 
 GPUS, BATCH, LAYERS = 16, 16, 6
 EXACT = 1 + 1e-9

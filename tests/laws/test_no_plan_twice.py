@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from laws.test_best_of_everything import DENSE, DIMENSIONS, EXPERTS, OF_EXPERTS, problem_for
 
-from dsx.pricing.layers import price_keys
+from dsx.plans.choices import CHOICE_COLUMNS
+from dsx.pricing.cuts import cost_columns
+from dsx.pricing.keys import price_keys
 from dsx.pricing.row_costs import Rows, price_rows
-from dsx.pricing.rows import cost_columns
-from dsx.search.space import Space
-from dsx.space.choices import CHOICE_COLUMNS
+from dsx.search.spaces import Space
 
 MODELS = {"dense": ({**DENSE, "count": 4}, DIMENSIONS), "experts": ({**EXPERTS, "count": 4}, DIMENSIONS | OF_EXPERTS)}
 GIVEN = ("num_gpus", "global_batch_size", "num_microbatches", "pp", "dp", "pp_nvs", "dp_nvs")

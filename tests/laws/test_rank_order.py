@@ -13,11 +13,11 @@ import pytest
 from laws.spaces import hardware, on, problem_of
 
 import dsx
-from dsx.pricing.evaluate import Evaluation, evaluate_plan, price_plan
-from dsx.pricing.layers import price_keys
-from dsx.search.dispatch import search_of
-from dsx.search.space import Space
-from dsx.space.tiers import ORDERS
+from dsx.plans.placement import ORDERS
+from dsx.pricing.keys import price_keys
+from dsx.pricing.one_plan import PricedPlan, evaluate_plan, price_plan
+from dsx.search.spaces import Space
+from dsx.search.sweep import search_of
 
 AXES = {"1d": ("tp",), "2d": ("tp", "cp")}
 GPUS, DOMAINS = (12, 20, 24, 48, 72, 96, 288), (4, 8, 16, 64, 72)
@@ -44,7 +44,7 @@ def divisor(rng, number):
     return rng.choice([one for one in range(1, number + 1) if number % one == 0])
 
 
-def in_rank_order(rng, strategy, num_gpus, domain) -> Evaluation:
+def in_rank_order(rng, strategy, num_gpus, domain) -> PricedPlan:
     """A random plan whose ranks are in order, which may break rules."""
     degrees, left = {}, num_gpus
     for axis in rng.sample([*AXES[strategy], "pp"], len(AXES[strategy]) + 1):

@@ -3,7 +3,7 @@
 import pytest
 
 import dsx
-from dsx.space.features import features_of
+from dsx.plans.features import features_of
 
 JOBS = (
     ("llama-3-8b", "h100-nvs8", 64, 256),

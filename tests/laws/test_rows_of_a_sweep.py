@@ -7,11 +7,11 @@ import pytest
 from laws.spaces import SETS, assert_rows_equal, priced, problem_of, space_of
 from search.sweeps import run, study_of
 
-from dsx.cost.columns import StepCosts
-from dsx.pricing.evaluate import evaluate_plan
-from dsx.pricing.layers import price_keys
-from dsx.pricing.rows import joined
-from dsx.search.space import Space
+from dsx.cost.context import StepCosts
+from dsx.pricing.cuts import joined
+from dsx.pricing.keys import price_keys
+from dsx.pricing.one_plan import evaluate_plan
+from dsx.search.spaces import Space
 from dsx.search.sweep import Sweep
 
 AXES = ("tp", "tp2", "cp", "pp", "dp")

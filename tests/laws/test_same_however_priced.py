@@ -21,17 +21,19 @@ from validation.cases import STRATEGIES
 
 from dsx import records
 from dsx.cost.layer import TUPLES, LayerCosts, layer_costs
+from dsx.cost.layer_work import layer_work
 from dsx.cost.step import step_costs
-from dsx.cost.work import layer_work
-from dsx.pricing import layers, row_costs
-from dsx.pricing.layers import price_keys
+from dsx.plans.enumerate import take
+from dsx.plans.placement import may_cut_two_axes
+from dsx.pricing import keys as layers
+from dsx.pricing import row_costs
+from dsx.pricing.cuts import cost_columns
+from dsx.pricing.keys import price_keys
 from dsx.pricing.row_costs import Rows, price_rows, step_choices
-from dsx.pricing.rows import cost_columns
-from dsx.search.blockwise import hot, minima, tiles, top_plans
-from dsx.search.dispatch import search_of
-from dsx.search.space import Space
-from dsx.space.enumerate import take
-from dsx.space.tiers import may_cut_two_axes
+from dsx.search.spaces import Space
+from dsx.search.sweep import search_of
+from dsx.search.tiles import hot, tiles, top_plans
+from dsx.search.tiles import hot as minima
 
 REL = 1e-13
 

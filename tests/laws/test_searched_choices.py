@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from laws.spaces import MEMORY_PARTS, TIME_PARTS, candidates_of, hardware, on, priced, problem_of
 
-from dsx.pricing.evaluate import evaluate_plan
-from dsx.pricing.layers import price_keys
-from dsx.pricing.rows import candidate_columns
-from dsx.search.dispatch import search_of
-from dsx.search.space import Space
-from dsx.space.choices import CODES, SEARCHED_COLUMNS
-from dsx.space.limits import PLACED
+from dsx.plans.choices import CODES, SEARCHED_COLUMNS
+from dsx.plans.rules import PLACED
+from dsx.pricing.cuts import candidate_columns
+from dsx.pricing.keys import price_keys
+from dsx.pricing.one_plan import evaluate_plan
+from dsx.search.spaces import Space
+from dsx.search.sweep import search_of
 
 FIX = {
     "zero_stage": [0, 1, 3], "zero_replicas": [1, 2, 4], "recompute": ["none", "full"], "stored_layers": [0, 1, 3],

@@ -11,9 +11,9 @@ from trace_totals import Priced
 from written_traces import communications
 
 import dsx
-from dsx.api.trace_write import traced_plan
-from dsx.traces.folder import open_folder, traces
 from dsx.traces.lifetimes import memory_use
+from dsx.traces.trace_folder import open_folder, traces
+from dsx.verbs.trace_write import traced_plan
 
 V, E, TP, DP = 51200, 2048, 2, 4
 TABLE = V * E // TP  # parameters of a rank

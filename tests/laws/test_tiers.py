@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsx.cost.assumptions import assumptions_from_spec
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.cluster_file import load_cluster
 from dsx.cost.collectives import collective, send
+from dsx.cost.context import assumptions_from_spec
 from dsx.cost.groups import group
-from dsx.graph.match import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER
 from dsx.hardware.cluster import cluster_from_spec
 from dsx.hardware.network import Network
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.cluster import load_cluster
+from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER
 
 KINDS = (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE)
 SETS = {name: assumptions_from_spec(load_assumptions(name)) for name in ("default", "paper-2410.00273")}

@@ -13,31 +13,41 @@ import jax
 import numpy as np
 import pytest
 from google.protobuf.unknown_fields import UnknownFieldSet
-from graph.definitions import settings
+from notation.definitions import settings
 from trace_totals import Priced, of_trace, without_zeros
 from written_traces import KINDS, job_of, written
 
 import dsx
-from dsx.api.plan_like import given_plan
-from dsx.cost.assumptions import assumptions_from_spec
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.cluster_file import load_cluster
+from dsx.config.model_file import load_model
 from dsx.cost.collectives import collective
+from dsx.cost.context import assumptions_from_spec
 from dsx.cost.groups import group
 from dsx.cost.layer import is_data_axis, kernel_times, weight_groups
-from dsx.cost.work import layer_work
-from dsx.graph.derived import derive
-from dsx.graph.library import load_layer, load_operators, strategy_names
-from dsx.graph.notation import AXES
+from dsx.cost.layer_work import layer_work
 from dsx.hardware.cluster import cluster_from_spec
-from dsx.pricing.evaluate import stated_plan
-from dsx.space.recompute_values import VALUES
-from dsx.space.schedules import SCHEDULES
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.cluster import load_cluster
-from dsx.spec.model import load_model
+from dsx.notation.library import load_layer, load_operators, strategy_names
+from dsx.notation.syntax import AXES
+from dsx.notation.work import derive
+from dsx.plans.choices import VALUES
+from dsx.pricing.one_plan import stated_plan
+from dsx.schedules.schedules import SCHEDULES
 from dsx.traces.checks import check
-from dsx.traces.folder import open_folder, traces
-from dsx.traces.framing import framed, messages
-from dsx.traces.messages import COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE, GlobalMetadata, Node
+from dsx.traces.codec import (
+    COMM_COLL,
+    COMM_RECV,
+    COMM_SEND,
+    COMP,
+    MEM_LOAD,
+    MEM_STORE,
+    GlobalMetadata,
+    Node,
+    framed,
+    messages,
+)
+from dsx.traces.trace_folder import open_folder, traces
+from dsx.verbs.plan import given_plan
 
 AG, AR = "all-gather", "all-reduce"
 

@@ -10,8 +10,8 @@ import pytest
 from laws.well_known_jobs import JOBS
 
 import dsx
-from dsx.traces.folder import open_folder, traces
 from dsx.traces.lifetimes import memory_use
+from dsx.traces.trace_folder import open_folder, traces
 
 PLANS = ("fastest", "simplest", "leanest")
 ROLES = pytest.mark.parametrize("role", PLANS)

@@ -8,10 +8,10 @@ import pytest
 from laws.spaces import LATENCIES, RATES, hardware, on, problem_of
 from search.sweeps import STRATEGIES, swept, where
 
-from dsx.search import sweep_parts
-from dsx.search.study import make_studies
-from dsx.spec.keep import KeepTop
-from dsx.spec.what_if import WhatIf
+from dsx.config.sweep_file import KeepTop
+from dsx.config.what_if import WhatIf
+from dsx.search import sweep as sweep_parts
+from dsx.search.spaces import make_studies
 
 CAPACITIES = (1e9, 2e9, 3e9, 4e9, 5e9, 6e9, 8e9, 12e9, 40e9)
 FIELDS = {

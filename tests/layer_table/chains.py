@@ -6,9 +6,8 @@ from random import Random
 import numpy as np
 from oracles import partition as oracle
 
-from dsx.layer_table.hierarchy import Hierarchy
-from dsx.layer_table.partition_problem import PartitionProblem, Width
-from dsx.layer_table.segments import Chain
+from dsx.layer_table.levels import Hierarchy
+from dsx.layer_table.pipelines import PartitionProblem, TableChain, Width
 
 ALL = {"zero_stages": (0, 1, 2, 3), "recompute": (False, True)}
 
@@ -56,7 +55,7 @@ def problem_of(chain: dict, network: dict, job: dict, per_stage: int, **choices:
     """The same for dsx."""
     columns = (chain[name] for name in ("forward", "backward", "parameters", "saved", "cut"))
     return PartitionProblem(
-        widths=(Width(per_stage, per_stage, Chain(*(np.array(column, np.float64) for column in columns))),),
+        widths=(Width(per_stage, per_stage, TableChain(*(np.array(column, np.float64) for column in columns))),),
         hierarchy=Hierarchy(*(np.array(network[name]) for name in ("devices", "bandwidth", "latency"))),
         num_microbatches=job["batch"],
         device_bytes=job["memory"],

@@ -5,9 +5,8 @@ import numpy as np
 from layer_table.chains import problem_of, random_case, tense_case
 from oracles import partition as oracle
 
-from dsx.layer_table.bounds import fewest_parameters, first_bounds
-from dsx.layer_table.partition_problem import pipelines
-from dsx.layer_table.scans import machine_of
+from dsx.layer_table.pipelines import pipelines
+from dsx.layer_table.solver import fewest_parameters, first_bounds, machine_of
 
 
 def test_no_cut_is_below_its_bound():

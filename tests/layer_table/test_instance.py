@@ -5,11 +5,11 @@ import random
 import time
 
 import pytest
-from spec.instances import REMOVED, changed, networks, small, write
+from config.instances import REMOVED, changed, networks, small, write
 
 from dsx.errors import SpecError, UnknownNameError
 from dsx.layer_table.instance import read_instance
-from dsx.layer_table.network_levels import GIB, read_network
+from dsx.layer_table.levels import GIB, read_network
 
 
 @pytest.fixture(autouse=True)

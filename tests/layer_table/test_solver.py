@@ -10,9 +10,9 @@ import pytest
 from layer_table.chains import plan_of, problem_of, random_case, tense_case
 from oracles import partition as oracle
 
-from dsx.layer_table import from_instance
+from dsx.layer_table import pipelines as from_instance
 from dsx.layer_table.instance import read_instance
-from dsx.layer_table.network_levels import read_network
+from dsx.layer_table.levels import read_network
 from dsx.layer_table.solver import smallest, solve
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "partition"

@@ -9,22 +9,20 @@ from model_document.arithmetic import read
 from model_document.commands import PLAN, found
 from model_document.pages import PAGES, blocks
 
-from dsx.cost.algorithms import ALGORITHMS
-from dsx.cost.assumptions import assumptions_from_spec
-from dsx.cost.collectives import collective
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.cluster_file import load_cluster
+from dsx.config.model_file import load_model
+from dsx.cost.collectives import ALGORITHMS, bulk, collective
+from dsx.cost.context import assumptions_from_spec
 from dsx.cost.groups import group
-from dsx.cost.protocols import bulk
-from dsx.graph.match import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL
-from dsx.graph.model import parameters
-from dsx.pricing.layers import price_keys
+from dsx.notation.model import parameters
+from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL
+from dsx.plans.choices import KEY_COLUMNS
+from dsx.plans.frameworks import read_framework
+from dsx.plans.placement import shares_on_tiers
+from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import make_problem
-from dsx.search.space import Space
-from dsx.space.choices import KEY_COLUMNS
-from dsx.space.frameworks import read_framework
-from dsx.space.tiers import shares_on_tiers
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.cluster import load_cluster
-from dsx.spec.model import load_model
+from dsx.search.spaces import Space
 
 # As dsx prices the plans of the framework that the set names.
 DEFAULT = load_assumptions("default")

@@ -7,20 +7,19 @@ import pytest
 import yaml
 from model_document.pages import PAGES, ROOT, TEXT, cells, rows, sections
 
-from dsx.cost.assumptions import Assumptions
-from dsx.cost.columns import StepCosts
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.cluster_file import load_cluster
+from dsx.config.model_file import load_model
+from dsx.config.sweep_file import SweepSpec
+from dsx.config.what_if import _numbers as what_if_fields
+from dsx.config.what_if import varied_field
+from dsx.cost.context import Assumptions, StepCosts
 from dsx.cost.interval import StepInterval
-from dsx.hardware.device import Device
+from dsx.hardware.cluster import Device
 from dsx.hardware.network import Tier
 from dsx.pricing.problem import make_problem
 from dsx.records import columns
-from dsx.search.space import Space
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.cluster import load_cluster
-from dsx.spec.model import load_model
-from dsx.spec.sweep import SweepSpec
-from dsx.spec.what_if import _numbers as what_if_fields
-from dsx.spec.what_if import field
+from dsx.search.spaces import Space
 
 TABLES = ("standard", "unfused-norm", "unfused-softmax", "arxiv-2410.00273")
 SETS = ("default", "software-neutral", "paper-2410.00273")
@@ -133,7 +132,7 @@ def test_the_deviations_of_effects_are_those_of_the_default_set():
 
 def test_every_what_if_field_is_listed_with_its_kind():
     documented = {path: row[1] for row in rows("what-ifs", "Fields") for path in re.findall(r"`([\w.]+)`", row[0])}
-    assert documented == {path: "integer" if field(path).integer else "real" for path in what_if_fields()}
+    assert documented == {path: "integer" if varied_field(path).integer else "real" for path in what_if_fields()}
 
 
 def test_choices_schedules_and_rules_are_those_of_their_records(benchmark_script):

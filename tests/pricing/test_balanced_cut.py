@@ -10,9 +10,16 @@ from laws.spaces import hardware, on
 from pricing.test_optimal_cut import ENDS, EXACT, OPENED, problem_of, rows_of, some
 
 import dsx
-from dsx.pricing.balanced_cut import Chain, balanced_cuts, least_largest_chunk_s
-from dsx.pricing.cuts import cuts_of_text, layers_of_stages, price_best_cuts, price_cuts
-from dsx.pricing.evaluate import evaluate_plan
+from dsx.pricing.cuts import (
+    RunChains,
+    balanced_cuts,
+    cuts_of_text,
+    layers_of_stages,
+    least_largest_chunk_s,
+    price_best_cuts,
+    price_cuts,
+)
+from dsx.pricing.one_plan import evaluate_plan
 from dsx.pricing.row_costs import price_rows
 
 
@@ -25,7 +32,7 @@ def chains(draw):
     seconds = draw(st.lists(of_run, min_size=len(counts), max_size=len(counts)))
     shapes = [(pp, vpp) for pp in range(1, 5) for vpp in range(1, 4) if pp * vpp <= sum(counts)]
     pp, vpp = np.array([draw(st.sampled_from(shapes)) for _ in range(plans)]).T
-    return Chain(np.array(counts, dtype=float), np.array(seconds)), pp, vpp
+    return RunChains(np.array(counts, dtype=float), np.array(seconds)), pp, vpp
 
 
 def chunk_seconds(chain, plan, cut):
@@ -60,7 +67,7 @@ def test_every_chunk_has_a_layer(case):
 
 def test_equal_chunks_are_equal_stages():
     """Ten equal layers in four chunks of two stages: three and two in either stage."""
-    chain = Chain(np.array([10.0]), np.array([[1.0]]))
+    chain = RunChains(np.array([10.0]), np.array([[1.0]]))
     (cut,) = balanced_cuts(chain, np.array([2]), np.array([2]), least_largest_chunk_s(chain, np.array([4.0])))
     sizes = np.diff(cut)[:4]
     assert sizes.max() == 3

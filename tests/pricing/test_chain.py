@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from oracles.partition import cuts
 
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.cluster_file import load_cluster
+from dsx.config.documents import names
+from dsx.config.model_file import load_model
 from dsx.errors import SpecError
-from dsx.pricing.chain import MAX_LAYERS, check_length, first_layers, least_maxima
+from dsx.pricing.optimal_cut import MAX_LAYERS, check_length, first_layers, least_maxima
 from dsx.pricing.problem import make_problem
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.cluster import load_cluster
-from dsx.spec.locate import names
-from dsx.spec.model import load_model
 
 PADDED = 8
 cut = jax.jit(first_layers)

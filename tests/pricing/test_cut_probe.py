@@ -8,11 +8,11 @@ import pytest
 from laws.spaces import hardware, on
 from pricing.test_optimal_cut import ENDS, MODELS, OPENED, problem_of, rows_of, some
 
-from dsx.pricing import cut_probe, cuts, fill_calls
-from dsx.pricing.cut_probe import probed_cuts
-from dsx.pricing.cut_scan import scanned_cuts
+from dsx.pricing import cuts
+from dsx.pricing import fill as fill_calls
+from dsx.pricing import probe as cut_probe
 from dsx.pricing.cuts import price_cuts
-from dsx.pricing.equal_columns import first_of_equals
+from dsx.pricing.probe import first_of_equals, probed_cuts, scanned_cuts
 from dsx.pricing.row_costs import Rows
 
 # Two kinds of body layers, several of them on a stage.

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from laws.spaces import hardware, on, priced, problem_of, space_of
 
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.cluster_file import load_cluster
+from dsx.config.model_file import load_model
 from dsx.errors import PlanError
-from dsx.pricing.evaluate import evaluate_plan, named_row, operator_costs, priced_plans
+from dsx.pricing.one_plan import evaluate_plan, named_row, operator_costs, priced_plans
 from dsx.pricing.problem import make_problem
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.cluster import load_cluster
-from dsx.spec.model import load_model
 
 PROBLEM = problem_of("default", ("1d",))
 SETTINGS = ["tp=4", "pp=3", "dp=2", "microbatch_size=2", "nvs.tp=4", "nvs.dp=2"]

@@ -7,13 +7,13 @@ from laws.spaces import assert_rows_equal, problem_of, space_of
 from search.sweeps import POINTS, STRATEGIES, at_one_point, searched
 
 from dsx.cost.layer import TUPLES, LayerCosts, layer_costs
-from dsx.cost.work import layer_work
-from dsx.pricing import layers as layers_module
-from dsx.pricing.batch import pad
-from dsx.pricing.layers import power_of_two, price_keys
+from dsx.cost.layer_work import layer_work
+from dsx.plans.choices import KEY_COLUMNS
+from dsx.pricing import keys as layers_module
+from dsx.pricing.keys import power_of_two, price_keys
+from dsx.pricing.problem import pad
 from dsx.pricing.row_costs import Rows, price_rows
-from dsx.search.study import at_points
-from dsx.space.choices import KEY_COLUMNS
+from dsx.search.spaces import at_points
 
 REL = 1e-13
 OF_GROUPS = ("weight_bytes", "group_size", "group_share")

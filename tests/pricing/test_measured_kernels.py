@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from laws.spaces import problem_of, space_of
 
-from dsx.cost.measured_times import EXACT, EXTRAPOLATED, INTERPOLATED, UNKNOWN
-from dsx.cost.operator_times import Measurable, times_table
-from dsx.graph.library import load_operators
-from dsx.pricing.evaluate import evaluate_plan, operator_costs
-from dsx.pricing.layers import price_keys
-from dsx.pricing.measured_kernels import _number, coverage, idle_rows, kernels_to_measure
-from dsx.spec.operator_times import OperatorTime, OperatorTimes
+from dsx.config.operator_files import OperatorTime, OperatorTimes
+from dsx.cost.measured_kernels import EXACT, EXTRAPOLATED, INTERPOLATED, UNKNOWN, Measurable, times_table
+from dsx.notation.library import load_operators
+from dsx.pricing.keys import price_keys
+from dsx.pricing.measured_share import _number, coverage, idle_rows, kernels_to_measure
+from dsx.pricing.one_plan import evaluate_plan, operator_costs
 
 
 def of_kernels_alone(problem):

@@ -13,20 +13,26 @@ from laws.spaces import SYSTEM, USUAL, hardware, on
 from search.sweeps import study_of, swept
 from validation.cases import cluster_spec
 
-from dsx.pricing.cuts import cuts_of_text, layers_of_stages, price_best_cuts, price_cuts
-from dsx.pricing.evaluate import evaluate_plan
-from dsx.pricing.layers import price_keys
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.model_file import ModelSpec
+from dsx.config.sweep_file import KeepPareto, KeepTop
+from dsx.plans.choices import CODES
+from dsx.pricing.cuts import (
+    CandidateCounts,
+    cost_columns,
+    cuts_of_text,
+    layers_of_stages,
+    price_best_cuts,
+    price_cuts,
+    priced_rows,
+)
+from dsx.pricing.keys import price_keys
+from dsx.pricing.one_plan import evaluate_plan
 from dsx.pricing.optimal_cut import chain_contents
 from dsx.pricing.problem import make_problem
 from dsx.pricing.row_costs import Rows, price_rows
-from dsx.pricing.rows import Counts, cost_columns, priced_rows
-from dsx.search.dispatch import search_of
-from dsx.search.space import Space
-from dsx.search.sweep import smallest
-from dsx.space.choices import CODES
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.keep import KeepPareto, KeepTop
-from dsx.spec.model import ModelSpec
+from dsx.search.spaces import Space
+from dsx.search.sweep import search_of, smallest
 
 EXACT = 1e-9
 ENDS = [{"kind": "embedding", "count": 1}, {"kind": "transformer", "count": 6}, {"kind": "head", "count": 1}]
@@ -278,7 +284,7 @@ def by_candidate(rows):
 def test_rows_of_a_sweep_equal_their_evaluated_plans():
     problem, space, rows = searched()
     found, counts = swept([study_of(problem, space)], "all")
-    assert counts == Counts(len(rows["tp"]), int((rows["reject"] == 0).sum()))
+    assert counts == CandidateCounts(len(rows["tp"]), int((rows["reject"] == 0).sum()))
     expected, found = by_candidate(rows), by_candidate(found)
     np.testing.assert_allclose(found["step_time_s"], expected["step_time_s"], rtol=EXACT)
     assert found["stage_layers"].tolist() == expected["stage_layers"].tolist()

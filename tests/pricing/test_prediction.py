@@ -3,13 +3,13 @@
 import pytest
 
 import dsx
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.model_file import load_model
 from dsx.errors import PlanError, SpecError
-from dsx.graph.expressions import evaluate as number
-from dsx.graph.library import load_layer, load_operators, strategy_names
-from dsx.graph.model import build_model, unsharded
-from dsx.graph.notation import Settings
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.model import load_model
+from dsx.notation.expressions import evaluate as number
+from dsx.notation.library import load_layer, load_operators, strategy_names
+from dsx.notation.model import build_model, unsharded
+from dsx.notation.syntax import Settings
 
 ON = {"model.num_prediction_layers": 1}
 E, V = 7168, 129280  # of DeepSeek-V3

@@ -7,9 +7,9 @@ import pytest
 from laws.spaces import SYSTEM, problem_of
 from validation.cases import STRATEGIES, cluster_spec, model_spec
 
+from dsx.config.assumption_set import load_assumptions
 from dsx.errors import SpecError
 from dsx.pricing.problem import make_problem
-from dsx.spec.assumptions import load_assumptions
 
 MODEL = model_spec({"l": 512, "e": 1024, "h": 8, "f": 4096, "depth": 4})
 DEFAULT = load_assumptions("default")

@@ -8,15 +8,14 @@ import pytest
 from laws.spaces import SYSTEM
 from validation.cases import cluster_spec
 
-from dsx.graph.library import strategy_names
-from dsx.pricing.layers import price_keys
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.model_file import ModelSpec
+from dsx.notation.library import strategy_names
+from dsx.plans.choices import KEY_COLUMNS
+from dsx.plans.enumerate import BOXES
+from dsx.pricing.keys import first_of_each_plan, numbered, price_keys
 from dsx.pricing.problem import make_problem
-from dsx.pricing.same_plans import first_of_each_plan, numbered
-from dsx.search.space import Space
-from dsx.space.choices import KEY_COLUMNS
-from dsx.space.enumerate import BOXES
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.model import ModelSpec
+from dsx.search.spaces import Space
 
 DIMENSIONS = {"e": 1024, "h": 8, "g": 4, "k": 128, "f": 2048, "v": 50000}
 EXPERTS = {"x": 8, "topk": 2, "fx": 512, "capacity_percent": 100}

@@ -6,11 +6,10 @@ from laws.spaces import hardware, on
 from pricing.test_cut_probe import CHAINS, EVERY
 from pricing.test_optimal_cut import problem_of, rows_of, some
 
-from dsx.cost import xp
-from dsx.cost.first_stage import first_stage
-from dsx.cost.stage_bytes import stage_bytes
+from dsx.cost import arrays as xp
+from dsx.cost.cut_bounds import first_stage, stage_bytes
 from dsx.cost.stages import Stage, layers_between
-from dsx.pricing.batch import stage_costs
+from dsx.pricing.problem import stage_costs
 from dsx.pricing.row_costs import plans_of
 
 EXACT = 1e-12

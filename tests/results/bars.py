@@ -3,7 +3,7 @@
 import numpy as np
 from results.frames import feasible
 
-from dsx.results.plot.stacks import STACKS
+from dsx.pictures.breakdown import STACKS
 
 LABELS = {part.label: column for stack in STACKS.values() for column, part in stack.parts.items()}
 

@@ -3,7 +3,7 @@
 import pytest
 from results.sets import begin_manifest, files_in, make_counts, make_rows
 
-from dsx.results import store
+from dsx.results import sets as store
 
 
 @pytest.fixture

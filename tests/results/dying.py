@@ -31,7 +31,7 @@ from results.sets import begin_manifest, make_counts, make_rows
 
 import dsx
 from dsx.errors import StoreError
-from dsx.results import store
+from dsx.results import sets as store
 
 SIZES = (3, 0, 4)
 WRITING = ("open", "write", "fsync", "mkdir", "link")  # what a full disk does not let happen

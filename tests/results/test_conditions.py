@@ -4,7 +4,7 @@ import pytest
 from results.frames import candidates
 
 from dsx.errors import InputError, UnknownNameError
-from dsx.results.conditions import matching, parsed
+from dsx.results.frames import matching, parsed
 
 CAPACITY = "device.hbm_capacity"
 

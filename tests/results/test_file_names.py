@@ -2,7 +2,7 @@
 
 import pytest
 
-from dsx.results.file_names import is_lock, is_of_run, is_of_set, is_passing, part_name, part_number, shard_lock
+from dsx.results.folder import is_lock, is_of_run, is_of_set, is_passing, part_name, part_number, shard_lock
 
 
 def test_names_and_numbers():

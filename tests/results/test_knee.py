@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsx.results.knee import knee
+from dsx.results.frames import knee
 
 
 def test_the_knee_is_farthest_below_the_line_between_the_ends():

@@ -5,11 +5,11 @@ import os
 import pytest
 
 import dsx
+from dsx.config.sweep_file import KeepTop
 from dsx.errors import StoreError
 from dsx.results import manifest
 from dsx.results.manifest import Counts
 from dsx.results.schema import NAME_COLUMNS, ExtraColumn
-from dsx.spec.keep import KeepTop
 
 
 def test_json_and_back(begun):

@@ -2,13 +2,13 @@
 
 import pandas as pd
 
-from dsx.results.plain_plan import COLUMNS, plain_plan
-from dsx.space.choices import BY_NAME
+from dsx.plans.choices import BY_NAME
+from dsx.results.frames import PLAIN_PLAN_COLUMNS, plain_plan
 
 
 def rows(*plans):
     """Plans with the defaults of all choices but those given; feasible, and the slower the later."""
-    plain = {name: BY_NAME[name].default for name in COLUMNS}
+    plain = {name: BY_NAME[name].default for name in PLAIN_PLAN_COLUMNS}
     return pd.DataFrame(
         [
             plain | {"tp_nvs": plan.get("tp", 1), "step_time_s": 1.0 + i, "reject": 0} | plan

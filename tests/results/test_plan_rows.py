@@ -3,9 +3,9 @@
 import pytest
 
 from dsx.errors import UnknownNameError
-from dsx.results import store
-from dsx.results.plan_rows import as_plans, fastest
+from dsx.results import sets as store
 from dsx.results.schema import ExtraColumn
+from dsx.results.sets import as_plans, fastest
 
 WHAT_IF = (
     ExtraColumn("device.hbm_capacity", "bytes", "hbm_capacity of the device, varied by the sweep", integer=False),

@@ -8,7 +8,8 @@ from results.sets import WHAT_IF
 
 from dsx.errors import StoreError, UnknownNameError
 from dsx.results import manifest as manifests
-from dsx.results import reading, store
+from dsx.results import sets as reading
+from dsx.results import sets as store
 from dsx.results.folder import UNFINISHED
 from dsx.results.manifest import Counts
 from dsx.results.schema import COLUMNS

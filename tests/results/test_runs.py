@@ -12,8 +12,10 @@ import pytest
 
 from dsx.errors import IncompleteSweep, StoreError
 from dsx.results import folder as disk
-from dsx.results import locks, runs, store
+from dsx.results import folder as locks
 from dsx.results import manifest as manifests
+from dsx.results import sets as runs
+from dsx.results import sets as store
 
 
 def contents(folder):

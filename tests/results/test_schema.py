@@ -4,10 +4,10 @@ import pyarrow as pa
 import pytest
 
 from dsx import records
-from dsx.cost.columns import StepCosts
+from dsx.cost.context import StepCosts
 from dsx.cost.interval import StepInterval
+from dsx.plans.choices import NAMED, PLAN_COLUMNS
 from dsx.results.schema import COLUMNS, NAME_COLUMNS, ExtraColumn, arrow_schema, columns_with, write_options
-from dsx.space.choices import NAMED, PLAN_COLUMNS
 
 NAMES = {name: ("a", "b") for name in NAME_COLUMNS}
 REAL = ExtraColumn("device.hbm_capacity", "bytes", "what it holds", integer=False)

@@ -1,7 +1,7 @@
 import pytest
 
 from dsx.errors import StoreError
-from dsx.results.spec_hash import canonical, differences, spec_hash
+from dsx.results.manifest import canonical, differences, spec_hash
 
 
 def test_hash_knows_content_not_layout():

@@ -11,9 +11,10 @@ import pytest
 from results.sets import WHAT_IF
 
 from dsx.errors import StoreError
-from dsx.results import reading, stored_parts
-from dsx.results.file_names import part_name
-from dsx.results.manifest import Counts, Part
+from dsx.results import parts as stored_parts
+from dsx.results import sets as reading
+from dsx.results.folder import part_name
+from dsx.results.manifest import Counts, StoredPart
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_what_is_no_part_has_no_footer(part, begun, spoil):
     spoil(part)
     assert stored_parts.footer(part, stored_parts.part_schema(begun())) is None
     assert stored_parts.spec_hash_of(part) is None
-    assert not stored_parts.is_intact(part.parent, Part(part.name, 5), stored_parts.part_schema(begun()))
+    assert not stored_parts.is_intact(part.parent, StoredPart(part.name, 5), stored_parts.part_schema(begun()))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,7 @@ def test_a_part_of_endless_equal_rows_is_read_group_by_group(part, begun, monkey
     table = pq.read_table(part)
     many = pa.concat_tables([table.slice(0, 1)] * 40).combine_chunks()
     pq.write_table(many, part, row_group_size=10)
-    here = part.parent, Part(part.name, 40), begun()
+    here = part.parent, StoredPart(part.name, 40), begun()
     assert stored_parts.num_groups(*here[:2]) == 4
     assert stored_parts.read(*here, ["tp"], 3).num_rows == 10
     assert stored_parts.read(*here, ["tp"]).num_rows == 40

@@ -10,8 +10,8 @@ import pytest
 
 from dsx.errors import IncompleteSweep, StoreError
 from dsx.results import folder as disk
-from dsx.results import store
-from dsx.results.file_names import part_name
+from dsx.results import sets as store
+from dsx.results.folder import part_name
 from dsx.results.manifest import Counts
 
 

@@ -3,10 +3,10 @@
 import pandas as pd
 import pytest
 
+from dsx import pictures as plot
 from dsx.errors import InputError
-from dsx.results import plot
-from dsx.results.pareto_rows import pareto
-from dsx.results.set_comparison import compare
+from dsx.results.compare import compare
+from dsx.results.frames import pareto
 
 DF = pd.DataFrame(
     {"tp": [1, 2], "pp": [1, 1], "num_gpus": 8, "step_time_s": [2.0, 1.0], "peak_bytes": 1e9, "reject": 0}

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dsx.runs.architecture import known_models
-from dsx.runs.machines import known_clusters
+from dsx.runs.machines import known_clusters, known_models
 
 
 @cache

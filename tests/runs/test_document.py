@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from dsx.runs.defaults import DEFAULTS
-from dsx.runs.run_table import COLUMNS, REQUIRED
-from dsx.space.schedules import SCHEDULES
+from dsx.runs.setups import DEFAULTS
+from dsx.runs.table import COLUMNS, REQUIRED
+from dsx.schedules.schedules import SCHEDULES
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "how-to" / "measured-runs.md").read_text(encoding="utf-8")

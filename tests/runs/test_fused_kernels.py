@@ -3,11 +3,10 @@
 import pytest
 from runs.tables import write
 
+from dsx.config.assumption_set import load_assumptions
 from dsx.errors import RunTableError
-from dsx.runs.fused_kernels import FUSABLE, kernels
-from dsx.runs.run_table import read_runs
 from dsx.runs.setups import Setup, setups
-from dsx.spec.assumptions import load_assumptions
+from dsx.runs.table import FUSABLE, kernels, read_runs
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,9 @@
 import pytest
 from runs.tables import write
 
+from dsx.config.cluster_file import load_cluster
 from dsx.errors import RunTableError
-from dsx.runs.node_network import NodeNetwork, node_network, with_node_network
-from dsx.runs.run_table import read_runs
-from dsx.spec.cluster import load_cluster
+from dsx.runs.table import NodeNetwork, node_network, read_runs, with_node_network
 
 
 @pytest.mark.parametrize(

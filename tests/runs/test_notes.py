@@ -3,8 +3,8 @@
 import pytest
 from runs.tables import write
 
-from dsx.runs.run_table import read_runs
 from dsx.runs.setups import Setup, count_from_notes, count_unread, setups
+from dsx.runs.table import read_runs
 
 
 @pytest.fixture

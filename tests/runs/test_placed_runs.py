@@ -5,8 +5,8 @@ import math
 import pytest
 from runs.tables import write
 
-from dsx.runs.run_table import read_runs
 from dsx.runs.setups import setups
+from dsx.runs.table import read_runs
 
 NVL72 = {"gpu": "GB200", "gpus_per_node": "4"}
 

@@ -3,11 +3,10 @@
 import pytest
 from runs.tables import write
 
-from dsx.runs.recompute_words import recompute_words
-from dsx.runs.run_table import read_runs
+from dsx.plans.choices import BY_NAME, value_of
+from dsx.runs.notes import recompute_words
 from dsx.runs.setups import Setup, setups
-from dsx.space.choices import BY_NAME
-from dsx.space.recompute_values import value_of
+from dsx.runs.table import read_runs
 
 
 def made(tmp_path, **cells) -> Setup:

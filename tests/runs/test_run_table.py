@@ -7,8 +7,8 @@ import pytest
 from runs.tables import ROW, write
 
 from dsx.errors import RunTableError, SpecError
-from dsx.runs.run_table import COLUMNS, IN_PLANS, Run, read_runs
-from dsx.space.choices import CODES
+from dsx.plans.choices import CODES
+from dsx.runs.table import COLUMNS, IN_PLANS, MeasuredRun, read_runs
 
 
 def test_cells_have_the_types_of_their_columns(tmp_path):
@@ -19,7 +19,7 @@ def test_cells_have_the_types_of_their_columns(tmp_path):
 
 
 def test_every_field_is_a_column():
-    own = {field.name for field in fields(Run)} - {"line", "further"}
+    own = {field.name for field in fields(MeasuredRun)} - {"line", "further"}
     assert {*COLUMNS} == own | {"zero_replicas", "stored_layers", "offload"}
 
 

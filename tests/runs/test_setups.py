@@ -5,11 +5,9 @@ import dataclasses
 import pytest
 from runs.tables import write
 
-from dsx.runs.defaults import DEFAULTS
 from dsx.runs.machines import cluster_of, known_clusters
-from dsx.runs.reasons import Reason
-from dsx.runs.run_table import read_runs
-from dsx.runs.setups import Setup, count_filled, setups
+from dsx.runs.setups import DEFAULTS, Setup, count_filled, setups
+from dsx.runs.table import UnmodelledReason, read_runs
 
 CLUSTERS = known_clusters()
 
@@ -52,7 +50,7 @@ def test_blank_cells_are_filled_and_counted(made):
     assert {"ep", "topk", "gated_mlp"} <= {*experts.filled}
     assert (experts.sizes.topk, experts.sizes.gated_mlp, experts.plan["ep"]) == (2, True, 1)
     assert {"sp", "vpp"} <= {*parallel.filled} and parallel.sp and parallel.plan["dp"] == 2
-    counts = count_filled([bare, experts, parallel, Reason("none")])
+    counts = count_filled([bare, experts, parallel, UnmodelledReason("none")])
     assert counts["vocab"] == 3 and counts["heads"] == 2 and counts["sp"] == 1
 
 
@@ -102,7 +100,7 @@ def test_a_blank_sp_is_none_where_tp_does_not_divide_the_sequence(made):
 )
 def test_a_run_that_cannot_be_has_a_reason(made, changes, rule, detail):
     reason, good = made(changes, {})
-    assert isinstance(reason, Reason) and reason.rule == rule
+    assert isinstance(reason, UnmodelledReason) and reason.rule == rule
     assert detail in reason.detail
     assert str(reason) == f"{rule} ({reason.detail})"
     assert isinstance(good, Setup)
@@ -172,7 +170,7 @@ def test_what_is_uneven_is_not_impossible(made, changes):
 )
 def test_a_gpu_is_matched_by_its_longest_prefix(gpu, gpus_per_node, cluster):
     found = cluster_of(gpu, gpus_per_node, CLUSTERS)
-    assert not isinstance(found, Reason) and found.name == cluster
+    assert not isinstance(found, UnmodelledReason) and found.name == cluster
 
 
 @pytest.mark.parametrize(
@@ -190,13 +188,13 @@ def test_a_gpu_is_matched_by_its_longest_prefix(gpu, gpus_per_node, cluster):
 )
 def test_a_longer_name_is_another_gpu(gpu, nearest):
     found = cluster_of(gpu, 8, CLUSTERS)
-    assert isinstance(found, Reason) and found.rule == "no cluster has this gpu"
+    assert isinstance(found, UnmodelledReason) and found.rule == "no cluster has this gpu"
     assert found.detail.startswith(f"{gpu!r}, nearest: {nearest}")
 
 
 def test_a_smaller_node_reduces_the_fast_domain():
     found = cluster_of("H100", 2, CLUSTERS)
-    assert not isinstance(found, Reason) and found.network.nvs.size == 2
+    assert not isinstance(found, UnmodelledReason) and found.network.nvs.size == 2
 
 
 @pytest.mark.parametrize(

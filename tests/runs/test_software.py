@@ -2,7 +2,7 @@
 
 import pytest
 
-from dsx.runs.software import described, known_stacks, software_of
+from dsx.runs.machines import described, known_stacks, software_of
 
 STACKS = known_stacks()
 

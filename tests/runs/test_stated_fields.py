@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from runs.tables import write
 
+from dsx.config.assumption_set import load_assumptions
 from dsx.errors import RunTableError
-from dsx.predict.predictor import predict
-from dsx.runs.run_table import read_runs
+from dsx.runs.predict import predict
 from dsx.runs.setups import setups
-from dsx.spec.assumptions import load_assumptions
+from dsx.runs.table import read_runs
 
 ASSUMED = load_assumptions("uncalibrated", [("fragmentation", "0")])
 ONE_GPU = {"n_gpus": "1", "tp": "1", "pp": "1", "dp": "1", "layers": "4", "global_batch": "4", "zero_stage": "0"}

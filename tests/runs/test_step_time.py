@@ -5,11 +5,8 @@ import dataclasses
 import pytest
 from runs.tables import write
 
-from dsx.runs.measured_memory import counted_bytes, measured_bytes
-from dsx.runs.reasons import Reason
-from dsx.runs.run_table import read_runs
-from dsx.runs.setups import Setup, setups
-from dsx.runs.step_time import measured_step_time, step_flops
+from dsx.runs.setups import Setup, counted_bytes, measured_bytes, measured_step_time, setups, step_flops
+from dsx.runs.table import UnmodelledReason, read_runs
 
 # Korthikanti et al., arXiv 2205.05198, Table 5: the 22B model on 8 GPUs, batch 4.
 GPT = {
@@ -118,12 +115,12 @@ def test_under_a_causal_mask_half_of_the_attention_counts(made):
 
 def test_an_unknown_kind_is_a_reason(made):
     reason = measured_step_time(made(GPT | {"measured_tflops_per_gpu": "100", "flops_kind": "peak"}))
-    assert reason == Reason("flops_kind is not known", "'peak', known: model, hardware, 6N, 8N")
+    assert reason == UnmodelledReason("flops_kind is not known", "'peak', known: model, hardware, 6N, 8N")
 
 
 def test_a_long_flops_kind_is_refused_at_once(made):
     reason = measured_step_time(made(GPT | {"measured_tflops_per_gpu": "100", "flops_kind": "6" + " " * 100_000 + "x"}))
-    assert isinstance(reason, Reason)
+    assert isinstance(reason, UnmodelledReason)
 
 
 def test_utilisation_of_fp8_refers_to_its_own_peak(made):
@@ -151,4 +148,4 @@ def test_memory_by_its_unit(made, unit, factor, counted):
 
 def test_memory_that_is_blank_or_of_an_unknown_unit(made):
     assert measured_bytes(made({}).run) is None
-    assert isinstance(measured_bytes(made({"measured_mem_gb": "1", "mem_unit": "pages"}).run), Reason)
+    assert isinstance(measured_bytes(made({"measured_mem_gb": "1", "mem_unit": "pages"}).run), UnmodelledReason)

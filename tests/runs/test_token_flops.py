@@ -2,8 +2,8 @@
 
 import pytest
 
-from dsx.runs.token_flops import token_flops
-from dsx.spec.model import load_model
+from dsx.config.model_file import load_model
+from dsx.runs.machines import token_flops
 
 PUBLISHED = {"deepseek-v3": 37e9, "mixtral-8x7b": 12.9e9, "qwen3-30b-a3b": 3.3e9, "kimi-k2": 32e9, "gpt3-175b": 175e9}
 

@@ -1,6 +1,7 @@
 import pytest
 
-from dsx.search.blockwise import hot, space_front
+from dsx.search.tiles import hot
+from dsx.search.tiles import top_plans as space_front
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,10 @@ import numpy as np
 from laws.spaces import problem_of, space_of
 from validation.cases import PAPER, priced
 
-from dsx.pricing import devices
-from dsx.pricing.layers import price_keys
-from dsx.pricing.rows import Counts, joined
-from dsx.search.study import Study, at_points, points_of
+from dsx.pricing import keys as devices
+from dsx.pricing.cuts import CandidateCounts, joined
+from dsx.pricing.keys import price_keys
+from dsx.search.spaces import Study, at_points, points_of
 from dsx.search.sweep import Sweep
 
 STRATEGIES = ("2d", "summa")
@@ -81,7 +81,7 @@ def swept(studies, keep, precision="float64", part_size=None):
     """The rows that a sweep keeps, and its counts."""
     sweep = Sweep(studies, keep, precision, part_size)
     parts = run(sweep)
-    counts = Counts(0, 0)
+    counts = CandidateCounts(0, 0)
     for _, made in parts.values():
         counts = counts.plus(made)
     return sweep.merged(joined([parts[number][0] for number in sorted(parts)])), counts

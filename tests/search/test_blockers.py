@@ -2,10 +2,10 @@
 
 import pytest
 
-from dsx.api.inputs import load_inputs, split_overrides
+from dsx.config.sweep_fields import Limit
 from dsx.search.blockers import blockers
-from dsx.search.space import Space
-from dsx.spec.ranges import Limit
+from dsx.search.spaces import Space
+from dsx.verbs.job import load_inputs, split_overrides
 
 
 def blame(

@@ -6,21 +6,18 @@ import pytest
 from laws.spaces import SYSTEM, USUAL
 from validation.cases import cluster_spec
 
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.model_file import ModelSpec
 from dsx.cost.cut_bounds import least_passes_s
 from dsx.pricing.cuts import price_best_cuts
-from dsx.pricing.layers import price_keys
+from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import make_problem
-from dsx.search import bounded
-from dsx.search.bounded import best_cuts
-from dsx.search.dispatch import search_of
-from dsx.search.fastest import ANY, fastest, problems_of
-from dsx.search.priced_space import PricedSpace
-from dsx.search.protocol import silent
-from dsx.search.row_groups import leading_rows
-from dsx.search.search_spaces import spaces_of
-from dsx.search.space import Space
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.model import ModelSpec
+from dsx.search import bounds as bounded
+from dsx.search.bounds import best_cuts
+from dsx.search.fastest import ANY, fastest, problems_of, spaces_of
+from dsx.search.ranking import leading_rows, silent
+from dsx.search.spaces import PricedSpace, Space
+from dsx.search.sweep import search_of
 
 DIMENSIONS = {"e": 1024, "h": 8, "g": 8, "k": 128, "f": 4096, "v": 50000}
 DENSE = {"kind": "transformer", "options": ["rotary", "gated"]}

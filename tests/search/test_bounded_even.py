@@ -5,13 +5,11 @@ import pytest
 from search.test_bounded import LAYERS, problem_of
 
 from dsx.cost.cut_bounds import least_even_s
-from dsx.pricing.layers import price_keys
-from dsx.search import bounded_even
-from dsx.search.blockwise.blockwise import Blockwise
-from dsx.search.bounded import loose_bounds
-from dsx.search.bounded_even import best_even
-from dsx.search.priced_space import PricedSpace
-from dsx.search.space import Space
+from dsx.pricing.keys import price_keys
+from dsx.search import bounds as bounded_even
+from dsx.search.bounds import best_even, loose_bounds
+from dsx.search.spaces import PricedSpace, Space
+from dsx.search.tiles.top_plans import Blockwise
 
 OPENED = {
     "zero_stage": [0, 1, 3],
@@ -60,5 +58,5 @@ def test_the_best_are_those_of_all_plans(layers, capacity):
 
 def test_it_gives_up_where_bounds_leave_too_many(monkeypatch):
     source = source_of("alike")
-    monkeypatch.setattr(bounded_even, "_FEW", 100)
+    monkeypatch.setattr(bounded_even, "_UNCOMPILED_PLANS", 100)
     assert best_even(source, 7, np.inf) is None

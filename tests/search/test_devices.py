@@ -9,9 +9,9 @@ import pytest
 from laws.spaces import problem_of, space_of
 from search.sweeps import assert_identical, set_workers, study_of, swept
 
-from dsx.pricing import devices
-from dsx.pricing.devices import map_over_devices
-from dsx.spec.keep import KeepTop
+from dsx.config.sweep_file import KeepTop
+from dsx.pricing import keys as devices
+from dsx.pricing.keys import map_over_devices
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ from laws.spaces import SYSTEM, USUAL, assert_rows_equal
 from validation.cases import cluster_spec, model_spec
 from validation.cases import priced as priced_rows_of
 
-from dsx.pricing.evaluate import evaluate_plan
-from dsx.pricing.layers import price_keys
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.model_file import ModelSpec, load_model
+from dsx.plans.choices import KEY_COLUMNS
+from dsx.pricing.keys import price_keys
+from dsx.pricing.one_plan import evaluate_plan
 from dsx.pricing.problem import make_problem
-from dsx.search.dispatch import search_of
-from dsx.search.space import Space
-from dsx.space.choices import KEY_COLUMNS
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.model import ModelSpec, load_model
+from dsx.search.spaces import Space
+from dsx.search.sweep import search_of
 
 DEFAULT = load_assumptions("default")
 MIXTRAL = load_model("mixtral-8x7b")

@@ -7,14 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from search.test_bounded import LAYERS, OPENED, problem_of
 
-from dsx.pricing.layers import price_keys
+from dsx.pricing.keys import price_keys
 from dsx.pricing.row_costs import Rows
-from dsx.search import fastest_cuts, front_of_cuts, partitioned
-from dsx.search.blockwise import tiles
-from dsx.search.dispatch import search_of
-from dsx.search.row_groups import front_of_groups, leading_rows
-from dsx.search.space import Space
-from dsx.search.study import at_points
+from dsx.search import cut_search as fastest_cuts
+from dsx.search import cut_search as front_of_cuts
+from dsx.search import sweep as partitioned
+from dsx.search.ranking import front_of_groups, leading_rows
+from dsx.search.spaces import Space, at_points
+from dsx.search.sweep import search_of
+from dsx.search.tiles import tiles
 
 PER = [(), ("num_gpus",), ("tp",), ("pp",), ("global_batch_size", "zero_stage")]
 
@@ -39,7 +40,7 @@ def compare(layers, capacities, per, top, sample, opened=FEWER):
     expected = leading_rows(rows, top, ["point", *per])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fastest_cuts, "_SAMPLE", sample)
-        patch.setattr(fastest_cuts, "_ROWS", 300)
+        patch.setattr(fastest_cuts, "_BOUNDED_CANDIDATES", 300)
         patch.setattr(tiles, "_CHUNK", 200)
         told = []
         found, counts = search.best(top, per, progress=told.append)
@@ -64,7 +65,7 @@ def test_the_fastest_are_those_of_all_cuts(per, sample):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("objectives", [["step_time_s", "peak_bytes"], ["peak_bytes"]], ids="-".join)
 def test_the_front_is_that_of_all_cuts(monkeypatch, objectives):
-    monkeypatch.setattr(partitioned, "_ROWS", 200)
+    monkeypatch.setattr(partitioned, "_BOUNDED_CANDIDATES", 200)
     monkeypatch.setattr(front_of_cuts, "_CUTS", 128)
     problem, space, search, rows = everything("ends", [5e9, 3e9], FEWER)
     expected = front_of_groups(rows, ["point"], objectives)

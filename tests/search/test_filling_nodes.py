@@ -9,13 +9,12 @@ import pytest
 from laws.spaces import hardware, on, problem_of
 
 import dsx
-from dsx.display.placement import nodes_in_part
-from dsx.launching.rank_order import other_placement
-from dsx.search.search_spaces import spaces_of
-from dsx.space.codes import Searched
-from dsx.space.domain_fill import numbered_shares, partly_filled
-from dsx.space.enumerate import take
-from dsx.space.tiers import ORDERS, axes_in
+from dsx.launch.request import other_placement
+from dsx.plans.codes import SearchedCodes
+from dsx.plans.enumerate import take
+from dsx.plans.placement import ORDERS, axes_in, numbered_shares, partly_filled
+from dsx.search.fastest import spaces_of
+from dsx.tables.plans import nodes_in_part
 
 JOB = dsx.Job("llama-3-8b", "h100-nvs8", 20, 40)
 FIX = {"pp": 1, "cp": 1, "strategy": "1d", "offload": "none", "zero_stage": 2, "recompute": "none"}
@@ -64,7 +63,7 @@ def in_order(plan, order):
 @pytest.mark.parametrize("num_gpus", [16, 20, 24])
 def test_the_spaces_of_a_launcher_have_the_plans_whose_ranks_are_in_order(num_gpus):
     problem = on(problem_of("default", ("1d", "2d")), hardware(fast_size=8, hbm_capacity=1e13))
-    problem = replace(problem, workload=replace(problem.workload, searched=Searched(order=(0, 1))))
+    problem = replace(problem, workload=replace(problem.workload, searched=SearchedCodes(order=(0, 1))))
     (whole,) = spaces_of([problem], num_gpus, 2 * num_gpus, {}).spaces
     found = plans(whole.as_launched(1, in_rank_order=True))
     assert all(in_order(plan, plan[8]) for plan in found)

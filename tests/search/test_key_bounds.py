@@ -5,19 +5,18 @@ import pytest
 from laws.spaces import SYSTEM
 from validation.cases import cluster_spec
 
-from dsx.pricing.layers import price_keys
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.model_file import ModelSpec
+from dsx.plans.frameworks import read_framework
+from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import make_problem
 from dsx.pricing.row_costs import Rows, price_rows
+from dsx.search import bounds as bounds_of_keys
 from dsx.search import fastest as searching
-from dsx.search import key_bounds as bounds_of_keys
-from dsx.search.fastest import ANY, fastest, problems_of
-from dsx.search.key_bounds import key_bounds
-from dsx.search.protocol import silent
-from dsx.search.search_spaces import spaces_of
-from dsx.search.space import Space
-from dsx.space.frameworks import read_framework
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.model import ModelSpec
+from dsx.search.bounds import key_bounds
+from dsx.search.fastest import ANY, fastest, problems_of, spaces_of
+from dsx.search.ranking import silent
+from dsx.search.spaces import Space
 
 MODEL = {
     "name": "small", "source": "a test", "default_sequence_length": 2048,

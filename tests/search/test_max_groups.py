@@ -3,10 +3,9 @@
 import pytest
 from search.sweeps import feasible_rows, run, searched, study_of
 
-from dsx.search import max_groups
-from dsx.search.max_groups import MAX_ROWS, fault_of_groups, most_rows
-from dsx.search.sweep import Sweep
-from dsx.spec.keep import KeepPareto, KeepTop
+from dsx.config.sweep_file import KeepPareto, KeepTop
+from dsx.search import sweep as max_groups
+from dsx.search.sweep import MAX_ROWS, Sweep, fault_of_groups, most_rows
 
 PER = ["tp", "pp", "dp", "global_batch_size"]
 

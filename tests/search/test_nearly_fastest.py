@@ -5,16 +5,14 @@ import numpy as np
 import pytest
 from search.test_bounded import OPENED, problem_of
 
-from dsx.pricing.evaluate import priced_plans
-from dsx.pricing.layers import price_keys
+from dsx.plans.features import features_of
+from dsx.pricing.keys import price_keys
+from dsx.pricing.one_plan import priced_plans
 from dsx.pricing.row_costs import Rows
-from dsx.search import nearly_fastest as searched
-from dsx.search.dispatch import search_of
-from dsx.search.fastest import fastest, problems_of
-from dsx.search.nearly_fastest import Wanted, nearly_fastest
-from dsx.search.search_spaces import spaces_of
-from dsx.search.space import Space
-from dsx.space.features import features_of
+from dsx.search import fastest as searched
+from dsx.search.fastest import Wanted, fastest, nearly_fastest, problems_of, spaces_of
+from dsx.search.spaces import Space
+from dsx.search.sweep import search_of
 
 FEW = {"zero_stage": [1, 3], "schedule": ["1f1b"]}
 VARIED = {"zero_replicas": [1, 2, 4], "stored_layers": [0, 2], "offload": ["none", "optimizer", "activations"]}

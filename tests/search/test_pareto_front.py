@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsx.errors import InputError
-from dsx.search import pareto_front
+from dsx.search import ranking as pareto_front
 
 # Few values, so that ties in one or all objectives are common.
 FEW = st.sampled_from([0.0, 1.0, 2.0, 3.0, -1.5, np.nan, np.inf, -np.inf])

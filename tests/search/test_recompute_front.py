@@ -7,17 +7,15 @@ import pytest
 from laws.spaces import SYSTEM
 from validation.cases import cluster_spec
 
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.model_file import ModelSpec
 from dsx.cost.layer import BY_MODE
-from dsx.pricing.layers import price_keys
+from dsx.plans.choices import VALUES
+from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import make_problem
-from dsx.search.bounded import best_cuts
-from dsx.search.dispatch import search_of
-from dsx.search.priced_space import PricedSpace
-from dsx.search.recompute_front import of_values, undominated
-from dsx.search.space import Space
-from dsx.space.recompute_values import VALUES
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.model import ModelSpec
+from dsx.search.bounds import best_cuts, of_values, undominated
+from dsx.search.spaces import PricedSpace, Space
+from dsx.search.sweep import search_of
 
 MODEL = {
     "name": "small", "source": "a test", "default_sequence_length": 2048,

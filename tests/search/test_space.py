@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from laws.spaces import candidates_of, problem_of
 
+from dsx.config.sweep_fields import Limit
 from dsx.errors import SpecError
-from dsx.pricing.rows import candidate_columns
-from dsx.search.space import Space
-from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS, SEARCHED_COLUMNS
-from dsx.spec.ranges import Limit
+from dsx.plans.choices import CHOICE_COLUMNS, KEY_COLUMNS, SEARCHED_COLUMNS
+from dsx.pricing.cuts import candidate_columns
+from dsx.search.spaces import Space
 
 SEARCHED = (*KEY_COLUMNS, *CHOICE_COLUMNS)
 

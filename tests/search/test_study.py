@@ -9,14 +9,13 @@ from laws.spaces import USUAL, assert_rows_equal, hardware, on, problem_of
 from search.sweeps import everything
 from validation.cases import priced
 
-from dsx.api.inputs import load_inputs, split_overrides
-from dsx.search import study as study_module
-from dsx.search.space import Space
-from dsx.search.study import at_points, make_studies, points_of
-from dsx.spec.what_if import WhatIf, _numbers, field, value_type
+from dsx.config.what_if import WhatIf, _numbers, value_type, varied_field
+from dsx.search import spaces as study_module
+from dsx.search.spaces import Space, at_points, make_studies, points_of
+from dsx.verbs.job import load_inputs, split_overrides
 
 FIELDS = sorted(_numbers())
-REAL = [path for path in FIELDS if not field(path).integer]
+REAL = [path for path in FIELDS if not varied_field(path).integer]
 INPUTS = ("llama-3-8b", "h100-nvs8", "default")
 GPUS, BATCHES = [8, 16], [16]
 # Some candidates use the link to the host, gather weights and recompute: all facts count, and the space is small.

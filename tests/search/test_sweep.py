@@ -7,13 +7,11 @@ import pytest
 from laws.spaces import assert_rows_equal, hardware, on, priced, problem_of, space_of
 from search.sweeps import run, study_of, swept, where
 
-from dsx.pricing.layers import price_keys
-from dsx.pricing.rows import column_names
-from dsx.search.dispatch import search_of
-from dsx.search.space import Space
-from dsx.search.study import Study, at_points
-from dsx.search.sweep import Sweep, smallest
-from dsx.spec.keep import KeepPareto, KeepTop
+from dsx.config.sweep_file import KeepPareto, KeepTop
+from dsx.pricing.cuts import column_names
+from dsx.pricing.keys import price_keys
+from dsx.search.spaces import Space, Study, at_points
+from dsx.search.sweep import Sweep, search_of, smallest
 
 PROBLEM, SPACE = problem_of("default"), space_of("default")
 

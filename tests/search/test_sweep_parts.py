@@ -10,17 +10,15 @@ from laws.spaces import SYSTEM, assert_rows_equal, hardware, on, problem_of
 from search.sweeps import STRATEGIES, assert_identical, everything, run, set_workers, study_of, swept, where
 from validation.cases import problem_for
 
-from dsx.pricing.rows import joined
-from dsx.search import sweep_parts
-from dsx.search.blockwise import space_front, tiles
-from dsx.search.pareto_front import front
-from dsx.search.row_groups import objective_points
-from dsx.search.space import Space
-from dsx.search.study import make_studies
-from dsx.search.sweep import Sweep
-from dsx.search.sweep_parts import block_parts, row_parts
-from dsx.spec.keep import KeepPareto, KeepTop
-from dsx.spec.what_if import WhatIf
+from dsx.config.sweep_file import KeepPareto, KeepTop
+from dsx.config.what_if import WhatIf
+from dsx.pricing.cuts import joined
+from dsx.search import sweep as sweep_parts
+from dsx.search.ranking import front, objective_points
+from dsx.search.spaces import Space, make_studies
+from dsx.search.sweep import Sweep, block_parts, row_parts
+from dsx.search.tiles import tiles
+from dsx.search.tiles import top_plans as space_front
 
 HARDWARE = WhatIf(
     ("device.hbm_capacity", "network.nvs.size", "assumptions.matrix_efficiency"),

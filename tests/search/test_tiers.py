@@ -7,17 +7,16 @@ import jax
 import numpy as np
 import pytest
 
-from dsx.api.inputs import load_inputs, split_overrides
+from dsx.config.what_if import WhatIf
 from dsx.errors import SpecError
-from dsx.pricing.evaluate import evaluate_plan, operator_costs
-from dsx.pricing.layers import price_keys
+from dsx.plans.placement import shares_on_tiers
+from dsx.pricing.cuts import candidate_columns
+from dsx.pricing.keys import price_keys
+from dsx.pricing.one_plan import evaluate_plan, operator_costs
 from dsx.pricing.row_costs import Rows, price_plans, price_rows
-from dsx.pricing.rows import candidate_columns
-from dsx.search.dispatch import search_of
-from dsx.search.space import Space
-from dsx.search.study import at_points, make_studies
-from dsx.space.tiers import shares_on_tiers
-from dsx.spec.what_if import WhatIf
+from dsx.search.spaces import Space, at_points, make_studies
+from dsx.search.sweep import search_of
+from dsx.verbs.job import load_inputs, split_overrides
 
 NAME = "h100-nvs8"
 TREE = (

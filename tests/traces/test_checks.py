@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from trace_files import ALL_GATHER, BARRIER, coll, comp, node, receive, send, write_folder
 
-from dsx.traces import messages as m
+from dsx.traces import codec as m
 from dsx.traces.checks import check
 from dsx.traces.columns import Lists
 from dsx.traces.dag import cycle, topological_order
-from dsx.traces.folder import open_folder, traces
+from dsx.traces.trace_folder import open_folder, traces
 
 GROUPS = {"1": [0, 1], "2": [1, 2]}
 

@@ -8,7 +8,7 @@ from trace_files import coll, comp, content, node
 
 from dsx.errors import StoreError, TraceError
 from dsx.traces import chrome
-from dsx.traces import messages as m
+from dsx.traces import codec as m
 from dsx.traces.chrome import COMMUNICATION, COMPUTE, MEMORY, Event, chrome_file, laid_out, write_chrome
 from dsx.traces.read import read_stream
 

@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 from written_traces import communications, job_of, multiplies, written
 
-from dsx.spec.model import load_model
+from dsx.config.model_file import load_model
 
 E, S, V, WIDTH = 4096, 2048, 50304, 2  # of GPT-3 5B; bytes of an element
 AG, RS, AR = "all-gather", "reduce-scatter", "all-reduce"

@@ -6,8 +6,8 @@ import random
 import pytest
 from trace_files import comp, content, node
 
-from dsx.traces import messages as m
-from dsx.traces.critical_path import PathPart, critical_path, path_parts
+from dsx.traces import codec as m
+from dsx.traces.dag import PathPart, critical_path, path_parts
 from dsx.traces.read import read_stream
 
 

@@ -5,8 +5,8 @@ import io
 import pytest
 
 from dsx.errors import InputError, TraceError
-from dsx.traces import framing
-from dsx.traces.framing import framed, messages, varint
+from dsx.traces import codec as framing
+from dsx.traces.codec import framed, messages, varint
 
 LENGTHS = (0, 1, 127, 128, 300, 16_383, 16_384, 70_000)
 

@@ -6,10 +6,10 @@ import tracemalloc
 import pytest
 from trace_files import ALL_GATHER, coll, comp, node, receive, send, write_folder
 
-from dsx.api.trace_inspect import inspect
-from dsx.display.trace_text import flops_text, trace_text
 from dsx.errors import InputError, StoreError, TraceError
-from dsx.traces import messages as m
+from dsx.tables.traces import flops_text, trace_text
+from dsx.traces import codec as m
+from dsx.verbs.trace_inspect import inspect
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dsx.traces import messages as m
+from dsx.traces import codec as m
 
 
 def test_a_node_by_hand():

@@ -7,25 +7,22 @@ import numpy as np
 import pytest
 from trace_columns import comp, load, reduce_over_two, send, step, trace, unit_assumptions, unit_machine
 
-from dsx.cost.assumptions import assumptions_from_spec
-from dsx.cost.cluster_times import collective_times
-from dsx.cost.collectives import collective
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.cluster_file import load_cluster
+from dsx.cost.collectives import collective, collective_times
 from dsx.cost.collectives import send as mean_send
-from dsx.cost.expert_domains import routing_of
-from dsx.cost.groups import group
+from dsx.cost.context import assumptions_from_spec
+from dsx.cost.groups import group, routing_of
 from dsx.cost.layer import busy_times, layer_costs, traffic
-from dsx.cost.work import layer_work
+from dsx.cost.layer_work import layer_work
 from dsx.errors import TraceError
-from dsx.graph.derived import BACKWARD, FORWARD, derive
-from dsx.graph.library import load_layer, load_operators
-from dsx.graph.match import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 from dsx.hardware.cluster import cluster_from_spec
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.cluster import load_cluster
+from dsx.notation.library import load_layer, load_operators
+from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
+from dsx.notation.work import BACKWARD, FORWARD, derive
+from dsx.traces.codec import ACCUMULATION, COLLECTIVES, COMM_COLL, ROUTING
 from dsx.traces.kernel_times import KernelPricer
-from dsx.traces.messages import ACCUMULATION, COLLECTIVES, COMM_COLL, ROUTING
-from dsx.traces.node_times import NodePricer
-from dsx.traces.placement import Placement, placement
+from dsx.traces.node_times import NodePricer, Placement, placement
 from dsx.traces.step_replay import StepTraces, replay_step
 
 KINDS = {"ALL_GATHER": ALL_GATHER, "REDUCE_SCATTER": REDUCE_SCATTER, "ALL_REDUCE": ALL_REDUCE, "ALL_TO_ALL": ALL_TO_ALL}

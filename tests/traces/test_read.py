@@ -9,11 +9,12 @@ import pytest
 from trace_files import coll, comp, content, node, receive, send, set_attribute, write_folder
 
 from dsx.errors import TraceError
-from dsx.traces import messages as m
-from dsx.traces import read, tensor_lists
-from dsx.traces.folder import open_folder, traces
-from dsx.traces.framing import framed, messages
+from dsx.traces import codec as m
+from dsx.traces import columns as tensor_lists
+from dsx.traces import read
+from dsx.traces.codec import framed, messages
 from dsx.traces.read import read_stream, read_trace
+from dsx.traces.trace_folder import open_folder, traces
 
 
 def read_nodes(*nodes, rank=0):

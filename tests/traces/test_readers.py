@@ -6,9 +6,8 @@ from written_traces import communications, job_of, written
 
 import dsx
 from dsx.errors import InputError
-from dsx.traces.folder import open_folder, traces
-from dsx.traces.framing import messages
-from dsx.traces.messages import COMP, Node
+from dsx.traces.codec import COMP, Node, messages
+from dsx.traces.trace_folder import open_folder, traces
 
 FEW_LAYERS = ["model.layers.1.count=4"]
 

@@ -4,7 +4,7 @@ import pytest
 from trace_columns import broadcast, comp, load, receive, reduce_over_two, send, step, store, trace
 
 from dsx.errors import InputError, TraceError
-from dsx.traces.slow_ranks import slow_ranks
+from dsx.traces.step_replay import slow_ranks
 
 
 def parts(times):

@@ -9,8 +9,8 @@ and rF are the send and the receive of what a forward makes, sB and rB of gradie
 import pytest
 
 import dsx
-from dsx.traces.folder import open_folder, traces
-from dsx.traces.messages import COMM_RECV, COMM_SEND, COMP
+from dsx.traces.codec import COMM_RECV, COMM_SEND, COMP
+from dsx.traces.trace_folder import open_folder, traces
 
 BY_HAND = {
     # F1.0 is there at 2, when the second stage has run F0.1; B0.1 takes it until 4.

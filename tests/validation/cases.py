@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 from oracles.formulas import system_from_inputs
 
-from dsx.pricing.layers import price_keys
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.cluster_file import ClusterSpec
+from dsx.config.model_file import ModelSpec
+from dsx.pricing.cuts import priced_rows
+from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import make_problem
 from dsx.pricing.row_costs import Rows
-from dsx.pricing.rows import priced_rows
-from dsx.search.space import Space
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.cluster import ClusterSpec
-from dsx.spec.model import ModelSpec
+from dsx.search.spaces import Space
 
 PAPER = "paper-2410.00273"
 STRATEGIES = ("1d", "2d", "summa")

@@ -12,8 +12,8 @@ from oracles.formulas import system_from_inputs
 from validation.cases import INPUTS, problem_for
 
 from dsx.cost.layer import LayerCosts
+from dsx.plans.choices import BY_NAME, CHOICE_COLUMNS
 from dsx.pricing.row_costs import Rows, price_rows
-from dsx.space.choices import BY_NAME, CHOICE_COLUMNS
 
 REL = 1e-5  # float32 beside float64
 KEYS, BLOCKS = 30, 40

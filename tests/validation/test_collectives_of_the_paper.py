@@ -10,12 +10,12 @@ from oracles.formulas import collective as referee
 from oracles.formulas import system_from_inputs
 from validation.cases import INPUTS, cluster_spec
 
-from dsx.cost.assumptions import assumptions_from_spec
+from dsx.config.assumption_set import load_assumptions
 from dsx.cost.collectives import collective
+from dsx.cost.context import assumptions_from_spec
 from dsx.cost.groups import group
-from dsx.graph.match import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE, REDUCE_SCATTER
 from dsx.hardware.cluster import cluster_from_spec
-from dsx.spec.assumptions import load_assumptions
+from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE, REDUCE_SCATTER
 
 GROUPS = [(n, t) for n, t in itertools.product((1, 2, 4, 6, 16, 64, 512), (1, 2, 4, 8, 16)) if n % t == 0]
 VOLUMES = (1e3, 1e6, 3.3e8, 2.0**34)

@@ -11,21 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from dsx.predict.structure import Strategies
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.model_file import has_experts
+from dsx.plans.choices import BY_NAME
+from dsx.plans.experts import share_of_shares
+from dsx.plans.frameworks import broken, read_framework
+from dsx.plans.layer_layout import LAYOUT
+from dsx.plans.plan import Plan
+from dsx.plans.rules import OPTIMAL
+from dsx.plans.violations import violations
 from dsx.pricing.problem import make_problem
-from dsx.runs.reasons import Reason
-from dsx.runs.run_table import read_runs
+from dsx.runs.predict import Strategies
 from dsx.runs.setups import setups
-from dsx.space.boxes import broken
-from dsx.space.choices import BY_NAME
-from dsx.space.expert_nesting import share_of_shares
-from dsx.space.frameworks import read_framework
-from dsx.space.layer_layout import LAYOUT
-from dsx.space.limits import OPTIMAL
-from dsx.space.plan import Plan
-from dsx.space.violations import violations
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.model import has_experts
+from dsx.runs.table import UnmodelledReason, read_runs
 
 RUNS = Path(__file__).parents[2] / "data/validation/runs.csv"
 STRATEGIES = Strategies(load_assumptions("default"))
@@ -35,7 +33,7 @@ MEGATRON, ZERO_BUBBLE = map(read_framework, ("megatron", "zero-bubble"))
 def why_not(setup, framework):
     """Why the plan of a setup is no candidate of a framework, whatever its cut; empty if it is one."""
     found = STRATEGIES.model_of(setup)
-    if isinstance(found, Reason):
+    if isinstance(found, UnmodelledReason):
         return str(found)
     spec, model = found
     strategy, experts = model.kinds[0].strategy, has_experts(setup.model.dimensions)
@@ -58,7 +56,7 @@ def why_not(setup, framework):
 
 @pytest.mark.slow
 def test_plans_that_were_run_are_candidates():
-    fitted = [one for one in setups(read_runs(RUNS)) if not isinstance(one, Reason) and not one.run.oom]
+    fitted = [one for one in setups(read_runs(RUNS)) if not isinstance(one, UnmodelledReason) and not one.run.oom]
     distinct = {
         (one.model.name, one.cluster.name, one.sp, one.fused_attention, tuple(one.plan.items())): one for one in fitted
     }

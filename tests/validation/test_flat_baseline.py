@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from laws.spaces import candidates_of, problem_of, space_of
 
-from dsx.pricing.layers import price_keys
+from dsx.pricing.cuts import candidate_columns
+from dsx.pricing.keys import price_keys
 from dsx.pricing.row_costs import Rows, price_rows
-from dsx.pricing.rows import candidate_columns
 
 
 @pytest.mark.slow

@@ -8,12 +8,12 @@ import csv
 import numpy as np
 import pytest
 
-from dsx.predict.predictor import predict
-from dsx.predict.validation_rows import compare
-from dsx.runs.run_table import read_runs
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.documents import packaged_data
+from dsx.runs.predict import predict
+from dsx.runs.predicted_rows import compare
 from dsx.runs.setups import setups
-from dsx.spec.assumptions import load_assumptions
-from dsx.spec.locate import packaged_data
+from dsx.runs.table import read_runs
 
 FOLDER = packaged_data() / "validation"
 ROUNDED = 1e-5  # frozen predictions have six digits

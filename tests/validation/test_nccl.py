@@ -10,9 +10,9 @@ import jax
 import numpy as np
 import pytest
 
-from dsx.cost.assumptions import assumptions_from_spec
-from dsx.graph.match import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
-from dsx.spec.assumptions import load_assumptions
+from dsx.config.assumption_set import load_assumptions
+from dsx.cost.context import assumptions_from_spec
+from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 
 ROOT = Path(__file__).resolve().parents[2]
 FROZEN = {

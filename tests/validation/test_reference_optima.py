@@ -7,11 +7,11 @@ one of them.
 import pytest
 from validation.cases import OPTIMA, case_id, columns_of, config_of, reference_problem
 
-from dsx.pricing.evaluate import named_row
-from dsx.pricing.layers import price_keys
-from dsx.search.dispatch import search_of
-from dsx.search.space import Space
-from dsx.spec.ranges import Limit
+from dsx.config.sweep_fields import Limit
+from dsx.pricing.keys import price_keys
+from dsx.pricing.one_plan import named_row
+from dsx.search.spaces import Space
+from dsx.search.sweep import search_of
 
 REL = 1e-11
 ALL_GPUS = sorted({case["num_gpus"] for case in OPTIMA})

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from validation.cases import POINTS, case_id, config_of, reference_problem, settings_of
 
-from dsx.cost.work import layer_work
-from dsx.pricing.evaluate import evaluate_plan, operator_costs
-from dsx.space.choices import KEY_COLUMNS
+from dsx.cost.layer_work import layer_work
+from dsx.plans.choices import KEY_COLUMNS
+from dsx.pricing.one_plan import evaluate_plan, operator_costs
 
 REL = 1e-12
 COMMUNICATION = ("tp_comm_s", "cp_comm_s", "ep_comm_s")

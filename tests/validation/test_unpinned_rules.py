@@ -6,8 +6,8 @@ from oracles.formulas import collective
 from oracles.space import enumerate_candidates
 from validation.cases import CONFIG, configs_of, priced_space, problem_for
 
-from dsx.pricing.evaluate import evaluate_plan, operator_costs
-from dsx.search.space import Space
+from dsx.pricing.one_plan import evaluate_plan, operator_costs
+from dsx.search.spaces import Space
 
 SYSTEM = {
     "matrix_flops": 1e15,

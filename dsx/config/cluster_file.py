@@ -1,0 +1,412 @@
+"""A cluster file: the device, its attention kernels, and the network that joins devices.
+
+Generations of fused attention kernels: which of them a software has, and what each reaches on a device.
+
+| generation | kernels |
+|---|---|
+| flash-1 | FlashAttention (arXiv 2205.14135), and others that tile without sharing a head's work among blocks |
+| flash-2 | FlashAttention-2 (arXiv 2307.08691), Composable Kernel of AMD, splash attention of JAX on TPU |
+| flash-3 | FlashAttention-3 (arXiv 2407.08608), cuDNN 9, AITER of AMD: asynchronous multiplies and copies |
+| flash-4 | FlashAttention-4: exponentials in part on the multiply units, for Blackwell |
+
+A software that has a generation has those before it, and a device runs those that its file lists; the fastest counts.
+
+Not modelled: kernels that a framework cannot use for a mask or a head dimension.
+
+Names of devices as people and tables write them, and the clusters whose device such a name means.
+
+A cluster file lists the names of its GPU under `run_tables` if it is the usual machine of that GPU. A name matches if
+it begins with one that is listed, ignoring case and punctuation.
+
+A cluster file: the device, and the network that joins devices: fast domains, NICs and a topology.
+
+Without a topology there are two tiers: inside a fast domain, and between fast domains.
+
+Not modelled: clusters of different devices.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self, get_args
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+from dsx.config.documents import find, merged, names
+from dsx.config.load import Assignment, Given, Spec, extended, load_overridden
+from dsx.config.topology import AnyTopology, Topology, fits_network
+from dsx.config.values import (
+    Bytes,
+    BytesPerSecond,
+    Count,
+    DollarsPerSecond,
+    Flag,
+    FlopsPerSecond,
+    Fraction,
+    Seconds,
+    Sourced,
+    UsageEffectiveness,
+    Watts,
+    unsourced,
+    validate,
+)
+from dsx.errors import InputError, SpecError, UnknownNameError, did_you_mean, nearest_names
+
+Generation = Literal["flash-1", "flash-2", "flash-3", "flash-4"]
+GENERATIONS: tuple[Generation, ...] = get_args(Generation)  # in order: a device lists some of them
+_WORDS = ("none", *GENERATIONS)
+
+
+class ReachedSpec(Spec):
+    """Shares of the data sheet's 16-bit peak that a kernel reaches at head dimension 128 and long sequences.
+
+    As the papers count: four multiply-adds per pair of query, key and element in the forward under a mask of no
+    effect, half of them under a causal mask, and 2.5 times as many in the backward.
+    """
+
+    forward: Fraction
+    backward: Fraction
+
+
+def _number(value: object) -> float:
+    plain = unsourced(value)
+    if isinstance(plain, int | float) and not isinstance(plain, bool) and plain in range(len(_WORDS)):
+        return float(plain)
+    if not isinstance(plain, str) or plain not in _WORDS:
+        raise ValueError(f"{plain!r} is none of {', '.join(_WORDS)}{did_you_mean(str(plain), _WORDS)}")
+    return float(_WORDS.index(plain))
+
+
+# The newest generation that a software has, "none" to "flash-4", as a number from 0: rows of different software are
+# priced together, so it is a leaf like every other number.
+AttentionKernels = Annotated[
+    float, BeforeValidator(_number), PlainSerializer(lambda value: _WORDS[int(value)], when_used="json")
+]
+
+
+_END_AFTER_DIGIT = r"(?![0-9])(?!(?!gi?b?(?![a-z]))[a-z])"  # 80 in 80GB and 80g, not in 800 and 80X
+_END_AFTER_LETTER = r"(?![a-z])"
+_MISSPELT = 0.8  # similarity from which on a name counts as a misspelt one of a cluster
+# What vendors and clouds put before the name of a GPU.
+_BEFORE = re.compile(r"^[^a-z0-9]*(?:(?:nvidia|dgx|hgx|[0-9]+ ?x)[^a-z0-9]*)*")
+
+
+def begins_with(gpu: str, prefix: str) -> bool:
+    """Return whether the name of a GPU begins with `prefix`, ignoring case and punctuation.
+
+    The prefix must end where a part of the name ends: further digits, or letters other than a unit of memory, make it
+    the name of another GPU.
+    """
+    name = re.sub(r"^[^a-z0-9]*nvidia", "", gpu.lower())
+    characters = plain(prefix)
+    end = _END_AFTER_DIGIT if characters[-1:].isdigit() else _END_AFTER_LETTER
+    return re.match("".join(f"[^a-z0-9]*{character}" for character in characters) + end, name) is not None
+
+
+def plain(name: str) -> str:
+    """Return the name of a GPU without case, punctuation and vendor, for comparison."""
+    return re.sub(r"[^a-z0-9]", "", name.lower()).removeprefix("nvidia")
+
+
+class ClustersOfDevice(NamedTuple):
+    """The clusters that have a device."""
+
+    usual: dict[str, str]  # name -> description, of the usual machines of the device
+    others: list[str]  # names
+
+
+def clusters_of_device(name: str) -> ClustersOfDevice | None:
+    """Return the clusters of the device that `name` means, as in "H100" or "DGX B200".
+
+    None if it means no device, or is nearly the name of a cluster.
+    """
+    if nearest_names(name, names("clusters", ".yaml"), _MISSPELT):
+        return None
+    gpu = _BEFORE.sub("", name.lower())
+    found = [(cluster, data, _length(gpu, data)) for cluster, data in _contents()]
+    longest = max((length for *_, length in found), default=0)
+    if not longest:
+        return None
+    usual = {cluster: str(data.get("description", "")) for cluster, data, length in found if length == longest}
+    devices = {plain(_device(data)) for cluster, data, _ in found if cluster in usual}
+    return ClustersOfDevice(
+        usual, [cluster for cluster, data, _ in found if cluster not in usual and plain(_device(data)) in devices]
+    )
+
+
+def _contents() -> list[tuple[str, dict[str, object]]]:
+    """Return the names and contents of all clusters; what a user's file has wrong, its own reader says."""
+    found: list[tuple[str, dict[str, object]]] = []
+    for name in names("clusters", ".yaml"):
+        try:
+            files = extended(find("clusters", name, ".yaml"), "clusters")
+        except InputError:
+            continue
+        found.append((name, merged([document for _, document in files]).data))
+    return found
+
+
+def _length(gpu: str, data: dict[str, object]) -> int:
+    """Return the length of the longest listed name that `gpu` begins with; 0 if there is none."""
+    listed = _listed(data)
+    return max((len(plain(prefix)) for prefix in listed if begins_with(gpu, prefix)), default=0)
+
+
+def _listed(data: dict[str, object]) -> Sequence[str]:
+    tables = data.get("run_tables")
+    gpus = tables.get("gpus") if isinstance(tables, dict) else None
+    return [name for name in gpus if isinstance(name, str) and plain(name)] if isinstance(gpus, list) else []
+
+
+def _device(data: dict[str, object]) -> str:
+    device = data.get("device")
+    return str(device.get("name", "")) if isinstance(device, dict) else ""
+
+
+# The programming platform of a device, which decides what launchers and kernels run on it.
+Platform = Literal["cuda", "rocm", "xla", "synapseai", "neuron"]
+PLATFORMS: tuple[str, ...] = get_args(Platform)
+# 16-bit numbers of multiplies; a device without BF16 has FP16, with a scale of the loss.
+HalfFormat = Literal["bf16", "fp16"]
+HALF_FORMATS: tuple[HalfFormat, ...] = get_args(HalfFormat)
+GPU_SOFTWARE: tuple[Platform, ...] = ("cuda", "rocm")  # of GPUs, whose multiprocessors run tiles in waves
+
+
+class ChipSpec(Spec):
+    """What a maker sells and describes as one, and software sees as several devices."""
+
+    devices: Count
+    name: str = "chip"
+
+
+class DeviceSpec(Spec):
+    """One GPU as its data sheet describes it, and what single kernels were measured to reach on it.
+
+    What a whole training step reaches of that belongs to the assumption set.
+    """
+
+    name: str
+    matrix_flops: FlopsPerSecond  # dense, at the precision of training
+    vector_flops: FlopsPerSecond
+    hbm_bandwidth: BytesPerSecond
+    hbm_capacity: Annotated[Bytes, Field(gt=0)]
+    chip: ChipSpec | None = None  # that it is a part of; a GPU is always one device. None: it is the chip
+    half_format: Annotated[HalfFormat, Sourced] = "bf16"  # the 16 bits of matrix_flops
+    # Family of its architecture: ampere, hopper, cdna3, tpu-v5p. Devices of a family have the same kernels.
+    generation: Annotated[str | None, Sourced] = None
+    # Dense, in fewer bits, by the name of the precision; None: such multiplies run at matrix_flops.
+    fp8_flops: FlopsPerSecond | None = None
+    fp4_flops: FlopsPerSecond | None = None
+    int8_flops: FlopsPerSecond | None = None  # operations/s
+    # Share of matrix_flops that the best large multiply was measured to reach; None: that of the assumption set.
+    sustained_share: Fraction | None = None
+    fp8_sustained_share: Fraction | None = None  # the same of fp8_flops; None: sustained_share, as in other precisions
+    # What fused attention kernels reach on it; a generation that is not listed does not run on it.
+    attention: dict[Generation, ReachedSpec] = Field(default_factory=dict)
+    num_sms: Count | None = None  # multiprocessors; None: unknown, and waves of tiles do not count
+    power: Watts | None = None  # the most that it draws: of its data sheet, or a lower limit
+    full_power: Watts | None = None  # power of the data sheet, where `power` is a lower limit
+    software: Annotated[Platform, Sourced] = "cuda"
+    # Of its link towards the host's memory, per direction; None: PCIe 4, 32 GB/s. GPUs may share what follows of it.
+    host_bandwidth: BytesPerSecond | None = None
+
+    @property
+    def family(self) -> str:
+        """The family of its architecture; of a device that states none, its own name."""
+        return self.generation or self.name
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_usual(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # As `topology` of a network.
+        usual = {"chip": None, "half_format": "bf16"}
+        return {name: value for name, value in write(self).items() if name not in usual or value != usual[name]}
+
+    @model_validator(mode="after")
+    def _limits_power(self) -> Self:
+        if self.power is None and self.full_power is not None:
+            raise ValueError("full_power needs power: the limit below full_power, the power of the data sheet")
+        if self.power and self.full_power and self.power > self.full_power:
+            raise ValueError(f"power: {self.power:g} W is more than full_power, {self.full_power:g} W")
+        return self
+
+
+class HasPeak(Protocol):
+    """A device, stated or priced."""
+
+    @property
+    def matrix_flops(self) -> Any:
+        """FLOP/s of the data sheet in 16 bits; `fp8_flops` and likewise are those of other precisions."""
+
+
+def peak_flops(device: HasPeak, precision: str) -> float:
+    """Return the data sheet's FLOP/s of multiplies in "bf16", "fp8", "fp4" or "int8"; in 16 bits where it has none."""
+    return (getattr(device, f"{precision}_flops") if precision != "bf16" else None) or device.matrix_flops
+
+
+class TierSpec(Spec):
+    """A network level, as one GPU sees it."""
+
+    bandwidth: BytesPerSecond  # per GPU and direction
+    latency: Seconds  # of one hop
+
+
+class FastTierSpec(TierSpec):
+    """The fast domain: NVLink and NVSwitch, or the interconnect of another vendor."""
+
+    size: Count  # GPUs of a fast domain
+    mesh: Flag = False  # a link between each two GPUs and no switch: a group uses only the links among its members
+
+
+class SlowTierSpec(TierSpec):
+    """The network between fast domains; `bandwidth` is a GPU's share of its NIC when all GPUs of a domain send."""
+
+    nic_bandwidth: BytesPerSecond | None = None  # of a NIC that several GPUs share; None: each GPU has one
+
+    @field_validator("nic_bandwidth")
+    @classmethod
+    def _holds_a_share(cls, value: float | None, info: ValidationInfo) -> float | None:
+        share = info.data.get("bandwidth")
+        if value is not None and share is not None and value < share:
+            raise ValueError(f"{value:g} B/s is less than bandwidth, {share:g} B/s, one GPU's share of the NIC")
+        return value
+
+
+class NetworkSpec(Spec):
+    """The fast domains, their NICs, and the topology that joins them."""
+
+    nvs: FastTierSpec
+    net: SlowTierSpec
+    topology: AnyTopology | None = None  # None: all domains are equally far apart
+
+    @field_validator("topology")
+    @classmethod
+    def _fits(cls, topology: Topology | None, info: ValidationInfo) -> Topology | None:
+        return fits_network(topology, info)
+
+    @model_serializer(mode="wrap")
+    def _without_blank_topology(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Result sets are identified by a hash of the cluster, which must not change for clusters without a topology.
+        return {name: value for name, value in write(self).items() if name != "topology" or value is not None}
+
+
+def changed_network(network: NetworkSpec, values: Mapping[str, float | int]) -> NetworkSpec:
+    """Return a network with the fields at some paths ("net.bandwidth") changed to `values`, in SI units.
+
+    Raises SpecError where its topology does not fit the values.
+    """
+    changed: BaseModel = network
+    for path, value in values.items():
+        changed = _with(changed, path.split("."), value)
+    try:
+        return NetworkSpec.model_validate(changed.model_dump(mode="json"))
+    except ValidationError as error:
+        stated = ", ".join(f"network.{path} = {value:g}" for path, value in values.items())
+        reasons = "; ".join(str(details.get("ctx", {}).get("error", details["msg"])) for details in error.errors())
+        raise SpecError(f"{stated}: {reasons}") from None
+
+
+def _with(spec: BaseModel, path: Sequence[str], value: float | int) -> BaseModel:
+    name, *rest = path
+    return spec.model_copy(update={name: _with(getattr(spec, name), rest, value) if rest else value})
+
+
+class NodeSpec(Spec):
+    """A node: a host and the GPUs that share its memory; a fast domain may be smaller or larger.
+
+    What a file does not state has the values here, those of a node of eight A100 with 1 TB (MLPerf Training v1.0,
+    Inspur NF5488A5) and two sockets of eight DDR4-3200 channels, and a link to the host for each GPU. A fast domain of
+    4 with eight GPUs to a node has the same share of it.
+    """
+
+    gpus: Count = 8
+    # That share a link to the host as fast as the device's, such as those of a PCIe switch with one uplink.
+    gpus_per_host_link: Count = 1
+    host_memory: Annotated[Bytes, Field(gt=0)] = 1024e9  # of all sockets
+    host_memory_bandwidth: BytesPerSecond = 409.6e9  # of all sockets, reads and writes together
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """The fields that no file states."""
+        return tuple(name for name in type(self).model_fields if name not in self.model_fields_set)
+
+    @model_serializer(mode="wrap")
+    def _as_stated(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # So that a copy still says what is assumed.
+        return {name: value for name, value in write(self).items() if name in self.model_fields_set}
+
+
+class RunTableSpec(Spec):
+    """The names of this machine in tables of measured runs."""
+
+    gpus: Annotated[list[str], Field(min_length=1)]  # prefixes of its GPU's names; case and punctuation do not count
+    gpus_per_node: Annotated[list[Count], Field(min_length=1)]  # in such tables; not always the size of a fast domain
+
+
+class FailuresSpec(Spec):
+    """How often a GPU, with its share of host and network, stops a job, and what that takes."""
+
+    mtbf: Annotated[Seconds, Field(gt=0)]  # mean time between failures of one GPU
+    restart: Seconds  # from a failure until the job trains again from its last checkpoint
+    checkpoint: Annotated[Seconds, Field(gt=0)]  # that the job stops for writing one
+
+
+class ClusterSpec(Spec):
+    """A machine of equal GPUs; their number is a setting of the sweep."""
+
+    keys_of_file: ClassVar[Sequence[str]] = ("extends",)
+    # What changes neither times nor memory of a plan.
+    of_operation: ClassVar[Sequence[str]] = ("price", "pue", "failures")
+
+    name: str
+    description: str = ""
+    device: DeviceSpec
+    network: NetworkSpec
+    node: NodeSpec = NodeSpec()
+    run_tables: RunTableSpec | None = None
+    price: DollarsPerSecond | None = None  # of one GPU with its share of host and network
+    pue: UsageEffectiveness | None = None  # power of the site over that of the GPUs
+    failures: FailuresSpec | None = None
+
+    @property
+    def label(self) -> str:
+        """The name, with what a GPU is where data sheets count chips: "tpu-7x (TPU7x device, 2 to a chip)"."""
+        return label_of(self.name, self.device.name, self.device.chip)
+
+
+def label_of(cluster: str, device: str, chip: ChipSpec | None) -> str:
+    """Return the label of a cluster with such devices."""
+    return cluster if chip is None else f"{cluster} ({device}, {chip.devices} to a {chip.name})"
+
+
+def load_cluster(given: Given, overrides: Sequence[Assignment] = (), near: Path | None = None) -> ClusterSpec:
+    """Return a cluster, given by name, path or content; `near` is the file that mentions it.
+
+    Raises UnknownNameError, which names the clusters of a device where the name is that of a device, or SpecError with
+    all faults of the file.
+    """
+    try:
+        document = load_overridden("clusters", "cluster", ClusterSpec, given, overrides, near, open_keys=("network",))
+    except UnknownNameError:
+        if isinstance(given, str) and "," not in given and (found := clusters_of_device(given)):
+            raise UnknownNameError("cluster", given, (), meaning=_of_device(found)) from None
+        raise
+    return validate(document, ClusterSpec)
+
+
+def _of_device(found: ClustersOfDevice) -> str:
+    """Return what to write in place of a name that is no cluster but a device."""
+    few = "its usual machine is" if len(found.usual) == 1 else "its usual machines are"
+    lines = [f"\n  {name}: {description}" for name, description in found.usual.items()]
+    others = f"\nothers: {', '.join(found.others)}" if found.others else ""
+    return f": it is a device, and a cluster has fast domains and a network too; {few}{''.join(lines)}{others}"

@@ -1,0 +1,559 @@
+"""Documents: YAML and JSON files as plain data with the line of each part, found by name or path.
+
+A document: plain data, and the file and line of each part of it.
+
+With these places, an error that the schema finds later can name file:line.
+
+Names of checkpoints on the Hugging Face hub, ORGANISATION/NAME, and what to do with one: dsx downloads nothing.
+
+A packaged model is that of a checkpoint if all parts of its name are in that of the checkpoint, as those of llama-3-70b
+are in meta-llama/Llama-3.1-70B-Instruct; of several, the one with most parts.
+
+The search path: the file of a name is at a path, or in the first folder that has a file of that name.
+
+The order is: each folder of DSX_PATH, the packaged data, the folder of the file that mentions the name. This last
+folder comes first for layer definitions. For YAML files it comes last, since it may hold files of any kind: a sweep
+called gpt3-1t needs the model of that name, not itself. A folder of DSX_PATH has the subfolders of data/, or is flat.
+Only data/layers is searched recursively.
+
+Reads a whole text file, of limited size and in UTF-8, and joins surrogate pairs.
+
+JSON files as documents; errors name the path of keys.
+
+Programs write such files, often as one long line, where a line number says little.
+
+Reads YAML as a document: plain data with a line number for every key path.
+
+The YAML is composed and not loaded, which keeps the line numbers. Scalars follow YAML 1.2; in 1.1, which PyYAML
+follows, `no` is False, `1e12` is a string and `12:30` is 750. Keys are always strings. Numbers are decimal, with
+optional _ between digits.
+
+Not supported: custom tags, merge keys (`<<`), several documents in a file.
+
+ruamel.yaml (0.19), which keeps positions too, does not replace this module. It is pure Python and several times slower,
+has no limit of depth (RecursionError at 1,000 levels) or of aliases, and accepts half characters and merge keys. It
+reads `0x1F` as 31, `2024-01-01` as a date and the key in `1: a` as a number, so its scalars would need conversion.
+"""
+
+import functools
+import json
+import os
+import re
+import reprlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any, Literal, TypeGuard
+
+import yaml
+
+from dsx.errors import SpecError, UnknownNameError, did_you_mean
+from dsx.units import INTEGER, REAL, parse_number
+
+KeyPath = tuple[str | int, ...]
+
+_OF_VALUES = {"value", "source", "between", "needs", "otherwise", "lost"}
+
+
+@dataclass(frozen=True)
+class Document:
+    """Plain data (dicts, lists, scalars) and its places."""
+
+    data: dict[str, Any]
+    places: dict[KeyPath, str]  # key path -> "file:line"; () is the document itself
+
+    def place(self, path: KeyPath) -> str:
+        """Return the place of `path`, or of the innermost section around it that has one."""
+        while path and path not in self.places:
+            path = path[:-1]
+        return self.places[path]
+
+    def message(self, path: KeyPath, text: object) -> str:
+        """Return `text` with the place and the keys of `path` in front: "file:line: key.key: text"."""
+        # A message about the whole document has no path.
+        keys = [".".join(map(str, path))] if path else []
+        return ": ".join([self.place(path), *keys, str(text)])
+
+    def fault(self, path: KeyPath, text: object) -> SpecError:
+        """Return the error with the message of `text` at `path`."""
+        return SpecError(self.message(path, text))
+
+
+def stated_in_code(content: Mapping[Any, object], place: str) -> Document:
+    """Return content that a program states as a document; `place` is the place of all of it."""
+    data: dict[str, object] = _plain(content)
+    return Document(data, dict.fromkeys(paths_of(data), place))
+
+
+def _plain(value: Any) -> Any:
+    """Return what a program states as a file would: tuples and arrays are lists, numbers of NumPy are Python's."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple | range) else value
+
+
+def paths_of(data: object, path: KeyPath = ()) -> Iterator[KeyPath]:
+    """Yield the path of `data` and those of all its parts."""
+    yield path
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from paths_of(value, (*path, key))
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            yield from paths_of(value, (*path, index))
+
+
+def is_sourced(value: object) -> TypeGuard[dict[str, Any]]:
+    """Return whether `value` is a value with its source, ``{value: ..., source: ...}``, and not a section.
+
+    A fitted number also states its bounds, ``between: [..., ...]``, an effect what it needs and its value without that
+    (`dsx.config.stack`).
+    """
+    return isinstance(value, dict) and "value" in value and value.keys() <= _OF_VALUES
+
+
+def merged(stated: Sequence[Document]) -> Document:
+    """Return documents as one, each merged over those after it: sections merge, any other value replaces."""
+    return reduce(_merged_over, reversed(stated))
+
+
+def _merged_over(base: Document, over: Document) -> Document:
+    data = _merge(base.data, over.data)
+    places = base.places | over.places
+    return Document(data, {path: places[path] for path in paths_of(data)})
+
+
+def _merge(base: Any, over: Any) -> Any:
+    sections = isinstance(base, dict) and isinstance(over, dict)
+    # A number replaces both value and source: the old source does not vouch for the new value.
+    if not sections or is_sourced(base) or is_sourced(over):
+        return over
+    return base | {key: _merge(base[key], value) if key in base else value for key, value in over.items()}
+
+
+_NAME = r"((?![.]+(?:/|$))[\w.-]{1,100})"
+_OF_HUB = re.compile(rf"(?:https?:/+(?:www\.)?huggingface\.co/)?{_NAME}/{_NAME}(?:/(?:tree|blob|resolve)/.*)?")
+_OF_FILE = re.compile(r".*\.(ya?ml|json)")
+_BETWEEN_PARTS = re.compile(r"[-_.]")
+
+
+def hint_of_checkpoint(name: str, models: Iterable[str]) -> str:
+    """Return how to get a model from a name that is no file, with the packaged model among `models`; "" if unknown.
+
+    `name` may be that of a checkpoint, its address, or the name of a model without an organisation.
+    """
+    found = _OF_HUB.fullmatch(name)
+    packaged = packaged_model(found[2] if found else name, models) if found or "/" not in name else None
+    hint = f"; did you mean the packaged model {packaged!r}?" if packaged else ""
+    if found and not _OF_FILE.fullmatch(found[2]):
+        hint += (
+            f"; dsx downloads no checkpoint: 'hf download {found[1]}/{found[2]} config.json --local-dir .', then "
+            f"'dsx import-hf config.json -o {found[2].lower()}.yaml'"
+        )
+    return hint
+
+
+def packaged_model(checkpoint: str, models: Iterable[str]) -> str | None:
+    """Return the name among `models` whose parts are all in the name of a checkpoint, or None."""
+    parts = _parts(checkpoint)
+    return max(
+        (model for model in models if _parts(model) <= parts), key=lambda model: len(_parts(model)), default=None
+    )
+
+
+def _parts(name: str) -> set[str]:
+    return {*_BETWEEN_PARTS.split(name.lower())}
+
+
+Kind = Literal["models", "clusters", "assumptions", "stacks", "frameworks", "operators", "layers", "families"]
+
+_SINGULAR: dict[Kind, str] = {
+    "models": "model",
+    "clusters": "cluster",
+    "assumptions": "assumption set",
+    "stacks": "stack",
+    "frameworks": "framework",
+    "operators": "operator table",
+    "layers": "layer",
+    "families": "model family",
+}
+
+_OTHER_ENDINGS = (".json", ".yml")  # no name has them; a file here that has one is meant
+_OF_CHECKPOINTS = ("model", "config")  # files in whose place people give the name of a checkpoint
+
+
+def find(kind: Kind, name: str, suffix: str, near: Path | None = None) -> Path:
+    """Return the file of the `kind` called `name`; `near` is the file that mentions it.
+
+    A name with a path separator, or with the ending `suffix`, is a path: relative to the folder of `near`, then to the
+    working directory. So is that of a file with another ending of YAML and JSON. Raises UnknownNameError for an unknown
+    name, SpecError for a path that is not a file.
+    """
+    if is_path(name, suffix) or (name.endswith(_OTHER_ENDINGS) and os.path.isfile(name)):
+        return find_path(_SINGULAR[kind], name, near)
+    here = [near.parent / f"{name}{suffix}"] if near is not None else []
+    named = [Path(file) for file in _files(kind, suffix) if os.path.basename(file) == f"{name}{suffix}"]
+    candidates = [*here, *named] if kind == "layers" else [*named, *here]
+    found = [file for file in candidates if os.path.isfile(file)]
+    if not found:
+        searched = dict.fromkeys(str(file.parent) for file in here)
+        hint = f"; also searched: {', '.join(searched)}" if searched else ""
+        if kind == "models" and name.endswith(".json"):
+            hint += f"; 'dsx import-hf {name} -o model.yaml' makes a model of a config.json"
+        raise UnknownNameError(_SINGULAR[kind], name, names(kind, suffix), hint)
+    # A file seldom means itself: a sweep named after its model means the model, and a user's b200-nvs8 that extends
+    # b200-nvs8 means the packaged one.
+    others = [file for file in found if near is None or file.resolve() != near.resolve()]
+    return (others or found)[0]
+
+
+def is_path(name: str, suffix: str) -> bool:
+    """Return whether `name` is a path, and not a name to search for."""
+    return "/" in name or os.sep in name or name.endswith(suffix)
+
+
+def find_path(what: str, name: str, near: Path | None = None) -> Path:
+    """Return the file at the path `name`, relative to the folder of `near` or to the working directory.
+
+    Raises SpecError if there is no such file; its message calls the file a `what`.
+    """
+    path = Path(name)
+    candidates = [path] if near is None else [near.parent / path, path]
+    for candidate in candidates:
+        if os.path.isfile(candidate):
+            return candidate
+    siblings = [os.path.basename(file) for file in _entries(candidates[0].parent, path.suffix)]
+    tried = " and ".join(dict.fromkeys(shown(candidate) for candidate in candidates))
+    near_it = did_you_mean(path.name, [name for name in siblings if name != path.name])
+    if what in _OF_CHECKPOINTS and not os.path.isdir(path):
+        near_it = near_it or hint_of_checkpoint(name, names("models", ".yaml"))
+    raise SpecError(f"{what} {name!r}: {tried} is not a file{near_it}")
+
+
+def names(kind: Kind, suffix: str) -> list[str]:
+    """Return the sorted names of the `kind` in DSX_PATH and the packaged data."""
+    there = filter(os.path.isfile, _files(kind, suffix))
+    return sorted({os.path.basename(file).removesuffix(suffix) for file in there})
+
+
+@functools.cache
+def packaged_data() -> Path:
+    """Return the data folder of an installed dsx, or of the repository in an editable install."""
+    package = Path(__file__).resolve().parent.parent
+    inside = package / "data"
+    return inside if inside.is_dir() else package.parent / "data"
+
+
+def shown(path: Path) -> str:
+    """Return `path` as messages show it: relative if it is inside the working directory."""
+    absolute = path.absolute()
+    here = Path.cwd()
+    return str(absolute.relative_to(here) if absolute.is_relative_to(here) else path)
+
+
+def _files(kind: Kind, suffix: str) -> Iterator[str]:
+    folders = [Path(folder) for folder in os.environ.get("DSX_PATH", "").split(os.pathsep) if folder]
+    for folder in [*folders, packaged_data()]:
+        of_kind = folder / kind
+        if of_kind.is_dir():
+            yield from _entries(of_kind, suffix, recursive=kind == "layers")
+        elif folder in folders:
+            yield from _entries(folder, suffix)
+
+
+def _entries(folder: Path, suffix: str, recursive: bool = False) -> list[str]:
+    """Return the sorted paths of a folder that end so; a command looks up hundreds of names, so these are no `Path`."""
+    found: list[str] = []
+    for place, _, files in os.walk(folder):
+        found += [os.path.join(place, name) for name in files if name.endswith(suffix)]
+        if not recursive:
+            break
+    return sorted(found)
+
+
+# The longest packaged YAML file has 8,554 characters; a table of 300,000 layers has some ten million.
+LONGEST = 20_000_000
+
+
+def read_text(path: Path, longest: int = LONGEST) -> str:
+    """Return the text of the file at `path`.
+
+    Raises SpecError if it cannot be read, is not UTF-8 or has more than `longest` characters.
+    """
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            text = file.read(longest + 1)
+    except OSError as error:
+        raise SpecError(f"{shown(path)}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{shown(path)}: is not UTF-8 text (byte {error.start})") from None
+    if len(text) > longest:
+        raise SpecError(f"{shown(path)}: has more than {longest:,} characters, the limit for a file")
+    return text
+
+
+def whole_characters(text: str) -> str:
+    r"""Return `text` with the surrogate pairs of JSON escapes (``\ud83d\ude00``) joined to characters.
+
+    Raises ValueError for half of a pair, which can neither be printed nor written to a file.
+    """
+    if text.isascii():
+        return text
+    try:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+    except UnicodeDecodeError as error:
+        half = int.from_bytes(error.object[error.start : error.start + 2], "little")
+        raise ValueError(f"{text!r} has half a character, \\u{half:x}, which is not valid text") from None
+
+
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # an escape that may be half of a surrogate pair
+
+
+def load_json(what: str, name: str) -> Document:
+    """Return the document at the path `name`; `what` is its kind in messages.
+
+    Raises SpecError if the file is not JSON, not an object, or has a key twice in one object.
+    """
+    path = find_path(what, name)
+    file = shown(path)
+    data = parse_json(read_text(path), file, lambda pairs: _object(pairs, file))
+    if not isinstance(data, dict):
+        raise SpecError(f"{file}: expected an object with keys, got {reprlib.repr(data)}")
+    return Document(data, {(): file})
+
+
+def parse_json(text: str, file: str, of_pairs: Callable[[list[tuple[str, object]]], object] = dict) -> Any:
+    """Return the data of a JSON string; errors name `file`, and `of_pairs` makes its objects.
+
+    Raises SpecError, with line and column where known, for invalid JSON and for half surrogate pairs.
+    """
+    try:
+        data = json.loads(text, object_pairs_hook=of_pairs)
+    except json.JSONDecodeError as error:
+        raise SpecError(f"{file}:{error.lineno}:{error.colno}: is not JSON: {error.msg}") from None
+    except RecursionError:
+        raise SpecError(f"{file}: lists and objects are nested too deeply") from None
+    except ValueError as error:  # an integer of too many digits
+        raise SpecError(f"{file}: is not JSON that can be read: {error}") from None
+    if _HALF.search(text):
+        _check_characters(data, file)
+    return data
+
+
+def _check_characters(data: object, file: str) -> None:
+    pending: list[tuple[KeyPath, object]] = [((), data)]
+    while pending:
+        path, part = pending.pop()
+        inside = part.items() if isinstance(part, dict) else ()
+        inside = enumerate(part) if isinstance(part, list) else inside
+        for key, value in inside:
+            for text in (key, value):
+                try:
+                    whole_characters(text if isinstance(text, str) else "")
+                except ValueError as error:
+                    raise Document({}, {(): file}).fault(path, error) from None
+            pending.append(((*path, key), value))
+
+
+def _object(pairs: list[tuple[str, object]], file: str) -> dict[str, Any]:
+    """Return an object; raises SpecError for a repeated key, since either value could be meant."""
+    found: dict[str, object] = {}
+    for key, value in pairs:
+        if key in found:
+            others = ", ".join(dict(pairs))
+            raise SpecError(f"{file}: an object has the key {key!r} twice (its keys: {others})")
+        found[key] = value
+    return found
+
+
+_STR, _NULL, _BOOL, _INT, _FLOAT, _MAP, _SEQ = map(
+    "tag:yaml.org,2002:{}".format, ("str", "null", "bool", "int", "float", "map", "seq")
+)
+
+_DEEPEST = 50  # levels; no schema has more than five
+# Keys and values; reading takes a second for 100,000. Aliases of aliases can make many from a few lines. The largest
+# packaged file has 673, a config.json that maps 20,000 class names both ways has 80,000.
+_MOST = 200_000
+_SLOW = 100_000  # characters for which PyYAML without libyaml takes seconds
+_TOO_DEEP = "lists and mappings are nested too deeply"
+_TOO_MANY = f"there are more than {_MOST:,} keys and values, counted through aliases"
+_HINT = "; a string that starts with this character needs quotes"
+
+_RESOLVERS: dict[Any, list[Any]] = {}
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers = _RESOLVERS
+
+
+# libyaml, where PyYAML has it, is many times as fast.
+_FastLoader: Any = type(
+    "_FastLoader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {"yaml_implicit_resolvers": _RESOLVERS}
+)
+
+for _tag, _pattern in (
+    (_NULL, r"(~|null|Null|NULL|)\Z"),
+    (_BOOL, r"(true|True|TRUE|false|False|FALSE)\Z"),
+    (_INT, rf"{INTEGER}\Z"),
+    (_FLOAT, rf"{REAL}\Z"),
+):
+    _Loader.add_implicit_resolver(_tag, re.compile(_pattern), None)
+
+
+def load_document(path: Path) -> Document:
+    """Return the mapping in the YAML file at `path`.
+
+    Raises SpecError, with file:line:column where known, for a file that cannot be read, is not YAML, is empty, is not a
+    mapping, or has a key twice.
+    """
+    return parse_document(read_text(path), shown(path))
+
+
+def parse_document(text: str, file: str) -> Document:
+    """Return the mapping in a YAML string; errors, as those of `load_document`, name `file`."""
+    node = _compose(text, file)
+    if node is None:
+        raise SpecError(f"{file}:1: the file is empty: expected keys and values")
+    if not isinstance(node, yaml.MappingNode):
+        raise SpecError(f"{_place(node, file)}: expected keys and values at top level, such as 'name: ...'")
+    reading = _YamlReader(file)
+    return Document(reading.plain(node), reading.places)
+
+
+def parse_value(text: str, place: str) -> Any:
+    """Return the scalar, list or mapping in one line; errors name `place`.
+
+    Only a list, a mapping or a quoted string is read as YAML: ">=2" is a plain string.
+    """
+    try:
+        stripped = whole_characters(text).strip()
+    except ValueError as error:
+        raise SpecError(f"{place}: {error}") from None
+    if not stripped:
+        raise SpecError(f"{place}: no value is given")
+    if stripped[0] in "[{\"'":
+        node = _compose(stripped, place)
+    else:
+        loader = _Loader("")
+        node = yaml.ScalarNode(loader.resolve(yaml.ScalarNode, stripped, (True, False)), stripped)
+    return _YamlReader(place).plain(node)
+
+
+@functools.lru_cache(maxsize=50)
+def _compose(text: str, file: str) -> yaml.Node | None:
+    try:
+        try:
+            return _composed(text, file, _FastLoader)
+        except yaml.YAMLError:
+            # Without libyaml the messages are the same on any machine; a long text would take too long.
+            if len(text) > _SLOW:
+                raise
+            return _composed(text, file, _Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
+        raise SpecError(f"{place}: {_problem(error)}") from None
+    except yaml.reader.ReaderError as error:
+        line = 1 + text.count("\n", 0, text.find(chr(error.character)))
+        raise SpecError(f"{file}:{line}: the character {error.character:#x} cannot stand in YAML") from None
+    except yaml.YAMLError as error:
+        raise SpecError(f"{file}: is not YAML: {str(error).splitlines()[0]}") from None
+
+
+def _problem(error: yaml.MarkedYAMLError) -> str:
+    """Return PyYAML's message, with the place where the faulty part begins."""
+    problem, context, begun = error.problem or "is not YAML", error.context, error.context_mark
+    if "\\t" in problem:
+        return f"{problem}; lines are indented by spaces"
+    if re.search("chomping|start any token", problem):
+        return f"{problem}{_HINT}"
+    if not context or not begun:
+        return problem
+    place = f"{begun.line + 1}:{begun.column + 1}"
+    if context.startswith("while"):  # "while scanning a quoted scalar"
+        return f"{problem} ({context} that begins at {place})"
+    return f"{context} at {place}, {problem}"
+
+
+def _composed(text: str, file: str, loader: Any) -> yaml.Node | None:
+    """Return the root node; refuses text of too many levels or nodes, on which libyaml would end the process."""
+    level = nodes = 0
+    for event in yaml.parse(text, Loader=loader):
+        level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        nodes += isinstance(event, yaml.NodeEvent)
+        if level > _DEEPEST:
+            raise SpecError(f"{_place(event, file)}: {_TOO_DEEP}")
+        if nodes > _MOST:
+            raise SpecError(f"{_place(event, file)}: {_TOO_MANY}")
+    return yaml.compose(text, Loader=loader)
+
+
+def _place(node: yaml.Node | yaml.Event, file: str) -> str:
+    # A value given on the command line has no mark of its own.
+    return f"{file}:{node.start_mark.line + 1}" if node.start_mark else file
+
+
+class _YamlReader:
+    """Converts YAML nodes to plain data, and collects their places."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.left = _MOST
+        self.places: dict[KeyPath, str] = {(): f"{file}:1"}
+
+    def plain(self, node: Any, path: KeyPath = (), around: tuple[yaml.Node, ...] = ()) -> Any:
+        """Return the data of `node` at `path`; `around` are the nodes that contain it."""
+        if node in around:
+            raise SpecError(f"{_place(node, self.file)}: an alias refers to a part that contains it")
+        if len(path) > _DEEPEST:
+            raise SpecError(f"{_place(node, self.file)}: {_TOO_DEEP}")
+        self.left -= 1
+        if self.left < 0:
+            raise SpecError(f"{_place(node, self.file)}: {_TOO_MANY}")
+        around = (*around, node)
+        if isinstance(node, yaml.MappingNode | yaml.SequenceNode) and node.tag not in (_MAP, _SEQ):
+            raise SpecError(f"{_place(node, self.file)}: the tag {node.tag!r} is not supported")
+        if isinstance(node, yaml.MappingNode):
+            return self.mapping(node, path, around)
+        if isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                self.places[*path, index] = _place(item, self.file)
+            return [self.plain(item, (*path, index), around) for index, item in enumerate(node.value)]
+        return self.scalar(node)
+
+    def mapping(self, node: yaml.MappingNode, path: KeyPath, around: tuple[yaml.Node, ...]) -> dict[str, Any]:
+        data: dict[str, object] = {}
+        for key, value in node.value:
+            place = _place(key, self.file)
+            self.left -= 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise SpecError(f"{place}: a key must be a string, not a list or a mapping")
+            name = self.characters(key)
+            if name in data:
+                raise SpecError(f"{place}: the key {name!r} is given twice; first at {self.places[*path, name]}")
+            self.places[*path, name] = place
+            data[name] = self.plain(value, (*path, name), around)
+        return data
+
+    def scalar(self, node: yaml.ScalarNode) -> Any:
+        if node.tag == _STR:
+            return self.characters(node)
+        if node.tag == _NULL:
+            return None
+        if node.tag == _BOOL and node.value.lower() in ("true", "false"):
+            return node.value.lower() == "true"
+        if node.tag not in (_INT, _FLOAT):
+            raise SpecError(f"{_place(node, self.file)}: the tag {node.tag!r} of {node.value!r} is not supported")
+        try:
+            return parse_number(node.value)
+        except SpecError as error:
+            raise SpecError(f"{_place(node, self.file)}: {error}") from None
+
+    def characters(self, node: yaml.ScalarNode) -> str:
+        try:
+            return whole_characters(node.value)
+        except ValueError as error:
+            raise SpecError(f"{_place(node, self.file)}: {error}") from None

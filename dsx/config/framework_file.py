@@ -1,0 +1,258 @@
+"""A framework: the plans that a training framework runs, as boxes of strategies and choices.
+
+A box has strategies, values of choices (`fix`) and bounds on them (`limit`), in the grammar of a sweep. A framework
+runs a plan that is in any of its boxes. What a file states beside its list of boxes holds for every box. So do its
+`needs`, in the grammar of `dsx.config.stack`: a box is split into one for each comparison of which one must hold.
+
+Its plans are priced as it runs them: with the stack that it names, and with the fields of an assumption set that it
+can have no other way (`assume`), which win over those of any stack.
+"""
+
+import itertools
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, cast
+
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, field_validator
+
+from dsx.config.assumption_set import Optimizer
+from dsx.config.documents import Document, KeyPath, merged, names
+from dsx.config.load import Given, Spec, statements
+from dsx.config.stack import ColumnComparison, Need, Needs
+from dsx.config.sweep_fields import Choices, ColumnLimit, Limit, Names, PlanLimit, PlanLimits, ProductLimit, divisors_of
+from dsx.config.values import Sourced, validate
+from dsx.errors import did_you_mean
+
+ANY_LAYER = "any"  # in place of an option of layers
+MOST_BOXES = 32  # each is a bit of an integer in a search
+
+
+@dataclass(frozen=True)
+class FrameworkColumns:
+    """What a framework file may mention; the validation context of a framework."""
+
+    choices: tuple[str, ...]  # columns that a box may restrict
+    job: tuple[str, ...]  # columns of the job, which no framework restricts
+    named: tuple[str, ...]  # choices with named values
+
+
+def _column(name: str, info: ValidationInfo[FrameworkColumns | None]) -> str:
+    columns = info.context
+    if columns is None or name in columns.choices:
+        return name
+    if name in columns.job:
+        raise ValueError(f"{name!r} belongs to the job; expected a choice of the plan, such as 'zero_stage'")
+    raise ValueError(f"unknown column {name!r}{did_you_mean(name, columns.choices)}")
+
+
+def _number(name: str, info: ValidationInfo[FrameworkColumns | None]) -> str:
+    if info.context and name in info.context.named:
+        raise ValueError(f"{name!r} holds names; expected a column of numbers, such as 'pp'; for a name use fix")
+    return name
+
+
+Column = Annotated[str, AfterValidator(_column)]
+NumberColumn = Annotated[Column, AfterValidator(_number)]
+
+
+class BoxSpec(Spec):
+    """Plans that a framework runs: every combination of some strategies and choices."""
+
+    strategy: Names | None = None  # None: those of the framework
+    optimizers: list[Optimizer] | None = None  # None: those of the framework
+    fix: dict[Column, Choices] = Field(default_factory=dict)
+    limit: dict[NumberColumn, PlanLimits] = Field(default_factory=dict)
+    source: str | None = None
+
+
+class OnGenerationSpec(Spec):
+    """What differs of a framework on devices of one generation, which lack what it is usually built on."""
+
+    without: str  # what they lack
+    source: str
+    assume: dict[str, Any] = Field(default_factory=dict)  # as that of the framework, over which it wins
+    fix: dict[Column, Choices] = Field(default_factory=dict)  # values that every box is limited to
+
+
+class FrameworkSpec(Spec):
+    """A framework; `load_framework` creates it."""
+
+    keys_of_file: ClassVar[Sequence[str]] = ("extends",)
+
+    name: str
+    description: str
+    source: str
+    stack: Annotated[str | None, Sourced] = None  # that its plans are priced with; None: that of the assumption set
+    assume: dict[str, Any] = Field(default_factory=dict)  # field of an assumption set -> its value, with its source
+    flags: str | None = None  # the launch files whose words state its settings; None: those of the usual ones
+    strategy: Names | None = None  # None: every strategy
+    # Optimizers of the matrices of the body that it has, `optimizer` of an assumption set.
+    optimizers: list[Optimizer] = Field(default_factory=lambda: ["adam"])
+    without_experts: list[str] = Field(default_factory=list)  # strategies that only models without experts can have
+    fix: dict[Column, Choices] = Field(default_factory=dict)
+    limit: dict[NumberColumn, PlanLimits] = Field(default_factory=dict)
+    with_tied_head: dict[Column, Choices] = Field(default_factory=dict)  # values that only such models are limited to
+    # Regions of layers that it recomputes only in models whose layers have some other regions too.
+    recomputed_beside: dict[str, list[str]] = Field(default_factory=dict)
+    # Kinds of exchanges over cp, by an option of layers beside which it has no others; `any`: in all layers.
+    cp_exchanges: dict[str, list[str]] = Field(default_factory=dict)
+    on_generation: dict[str, OnGenerationSpec] = Field(default_factory=dict)  # by the family of devices
+    # Equal parts of a sequence that each rank of cp holds; None: cp divides sequences of any length.
+    cp_parts: Annotated[int, Field(ge=1)] | None = None
+    # Strategies whose ranks of tp hold equal parts of each of these parts.
+    tp_parts: list[str] = Field(default_factory=list)
+    needs: Needs = Field(default_factory=list)  # of every plan: columns compared with numbers and with each other
+    runs: Annotated[list[BoxSpec], Field(min_length=1, max_length=MOST_BOXES)]
+
+    _document: Document = PrivateAttr(default=Document({}, {(): "framework"}))
+
+    @field_validator("without_experts")
+    @classmethod
+    def _listed(cls, strategies: list[str], info: ValidationInfo) -> list[str]:
+        for name in strategies:
+            if name not in (known := info.data.get("strategy") or []):
+                raise ValueError(f"{name!r} is not among the strategies that are listed{did_you_mean(name, known)}")
+        return strategies
+
+    @field_validator("runs")
+    @classmethod
+    def _stated_once(cls, runs: list[BoxSpec], info: ValidationInfo) -> list[BoxSpec]:
+        ways = math.prod(len(need) for need in info.data.get("needs", ()))
+        if len(runs) * ways > MOST_BOXES:
+            raise ValueError(f"{len(runs)} boxes with {ways} ways to meet needs are more than {MOST_BOXES}")
+        for section in ("fix", "limit"):
+            for box in runs:
+                for column in getattr(box, section).keys() & info.data.get(section, {}).keys():
+                    raise ValueError(f"{section} states {column!r} for all boxes, and one of them states it again")
+        return runs
+
+    def boxes(self, experts: bool) -> tuple[BoxSpec, ...]:
+        """Return the boxes for models with or without experts, each with what the framework states for all of them."""
+        found: list[BoxSpec] = []
+        for box in self.runs:
+            strategy = self.strategy if box.strategy is None else box.strategy
+            if experts and strategy is not None:
+                strategy = [name for name in strategy if name not in self.without_experts]
+            stated = {"strategy": strategy, "fix": self.fix | box.fix}
+            for limit in _with_needs(self.limit | box.limit, self.needs):
+                found.append(box.model_copy(update=stated | {"limit": limit}))
+        return tuple(found)
+
+    def of_sequence(self, length: int) -> "FrameworkSpec":
+        """Return the framework for sequences of so many tokens, whose cp shares out equal parts, `cp_parts` a rank."""
+        if self.cp_parts is None or "cp" in self.fix:
+            return self
+        each, rest = divmod(length, self.cp_parts)
+        degrees = [1] if rest else divisors_of(each)
+        runs = [part for box in self.runs for part in self._of_equal_parts(box, length)] if self.tp_parts else self.runs
+        return self.model_copy(update={"fix": self.fix | {"cp": degrees}, "runs": runs})
+
+    def _of_equal_parts(self, box: BoxSpec, length: int) -> Iterator[BoxSpec]:
+        """Yield a box for each rule of what tp divides: the sequence, the parts that ranks of cp hold, or nothing."""
+        strategies = (self.strategy if box.strategy is None else box.strategy) or []
+        divided = [name for name in strategies if name in self.tp_parts]
+        for cp, parts in ((Limit("==", 1), 1), (Limit(">", 1), self.cp_parts or 1)) if divided else ():
+            bounds = {"cp": cp, "tp": ProductLimit("cp", length // parts)}
+            limit = box.limit | {name: [*box.limit.get(name, ()), bound] for name, bound in bounds.items()}
+            yield box.model_copy(update={"strategy": divided, "limit": limit})
+        if others := [name for name in strategies if name not in self.tp_parts]:
+            yield box.model_copy(update={"strategy": others})
+
+    def without_cp(self, strategies: Collection[str]) -> "FrameworkSpec":
+        """Return the framework without context parallelism under some strategies."""
+        runs: list[BoxSpec] = []
+        for box in self.runs:
+            names = (self.strategy if box.strategy is None else box.strategy) or []
+            if not {*names} & {*strategies}:
+                runs.append(box)
+                continue
+            without = {"strategy": [name for name in names if name in strategies], "fix": box.fix | {"cp": [1]}}
+            others = {"strategy": [name for name in names if name not in strategies]}
+            runs += [box.model_copy(update=without), box.model_copy(update=others)]
+        return self.model_copy(update={"runs": [box for box in runs if box.strategy != []]})
+
+    def of_head(self, tied: bool) -> "FrameworkSpec":
+        """Return the framework for models whose head is tied to the embedding, or is not."""
+        if not (tied and self.with_tied_head):
+            return self
+        boxes = [box.model_copy(update={"fix": box.fix | self.with_tied_head}) for box in self.runs]
+        return self.model_copy(update={"runs": boxes})
+
+    def on(self, generation: str | None) -> "FrameworkSpec":
+        """Return the framework on devices of a generation; None: of one without anything of its own."""
+        own = self.on_generation.get(generation or "")
+        if own is None:
+            return self
+        boxes = [box.model_copy(update={"fix": box.fix | own.fix}) for box in self.runs]
+        found = self.model_copy(update={"assume": self.assume | own.assume, "runs": boxes})
+        places = self._document.places
+        inner: dict[KeyPath, str] = {
+            path[2:]: place for path, place in places.items() if path[:2] == ("on_generation", generation)
+        }
+        found._document = Document(self._document.data, {**places, **inner})
+        return found
+
+    def with_optimizer(self, optimizer: Optimizer) -> "FrameworkSpec":
+        """Return the framework with the boxes that have an optimizer; there may be none."""
+        with_it = [box for box in self.runs if optimizer in (box.optimizers or self.optimizers)]
+        return self.model_copy(update={"runs": with_it})
+
+    def strategies(self, experts: bool) -> tuple[str, ...] | None:
+        """Return the strategies that it runs on models with or without experts; None if it runs every strategy."""
+        of_boxes = [box.strategy for box in self.boxes(experts)]
+        if None in of_boxes:
+            return None
+        return tuple(dict.fromkeys(name for names_of_box in of_boxes for name in names_of_box or ()))
+
+    @property
+    def fields(self) -> Document:
+        """The fields of an assumption set that it states, with their places."""
+        places = self._document.places
+        inner: dict[KeyPath, str] = {path[1:]: place for path, place in places.items() if path[:1] == ("assume",)}
+        return Document(dict(self.assume), {(): f"framework {self.name!r}"} | inner)
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether a box has every plan."""
+        return any(box.strategy is None and not (box.fix or box.limit) for box in self.boxes(experts=True))
+
+    def runs_strategy(self, name: str, experts: bool) -> bool:
+        """Return whether it runs a strategy on models with or without experts."""
+        known = self.strategies(experts)
+        return known is None or name in known
+
+    def place(self, *path: str | int) -> str:
+        """Return "file:line" of a part of the framework."""
+        return self._document.place(path)
+
+
+def _with_needs(limit: dict[str, list[PlanLimit]], needs: Sequence[Need]) -> Iterator[dict[str, Any]]:
+    """Yield bounds with those of each way to meet some needs, which is one comparison of each need."""
+    for way in itertools.product(*needs):
+        found: dict[str, list[PlanLimit]] = dict(limit)
+        for one in way:
+            found[one.column] = [*found.get(one.column, ()), _bound(one)]
+        yield found
+
+
+def _bound(one: ColumnComparison) -> Limit | ColumnLimit:
+    (bound,), relation = one.with_what, cast("Any", one.relation)
+    return Limit(relation, int(bound)) if bound.isdecimal() else ColumnLimit(relation, bound)
+
+
+def load_framework(given: Given, columns: FrameworkColumns | None = None, near: Path | None = None) -> FrameworkSpec:
+    """Return a framework, given by name, path or content; `near` is the file that mentions it.
+
+    Raises UnknownNameError, or SpecError with all faults of the file.
+    """
+    document = merged(statements("frameworks", "framework", FrameworkSpec, given, near))
+    spec = validate(document, FrameworkSpec, context=columns)
+    spec._document = document
+    return spec
+
+
+def framework_names() -> Sequence[str]:
+    """Return the sorted names of the frameworks in the search path."""
+    return names("frameworks", ".yaml")

@@ -1,0 +1,323 @@
+"""Files of operators: graphs of operators (JSON), and measured times of kernels (CSV).
+
+A graph of operators from a JSON file: what each takes and keeps, and which tensors it hands to which others.
+
+    {"nodes": [{"id": 0, "op": "MatMul", "compute_us": 12.5, "memory_bytes": 4096, "colocate": "w"}],
+     "edges": [{"src": 0, "dst": 1, "bytes": 4096, "tensor": "y"}]}
+
+`op`, `memory_bytes`, `colocate` and `tensor` may be left out; `compute_us` may be a list, of one number per device. The
+node-link form of networkx, with `links` (or `edges`) of `source` and `target`, has the same attributes. Other keys are
+ignored.
+
+Measured times of kernels, by operator and local shape: a CSV file with one kernel per row.
+
+`operator` is the name of an operator (einsum, norm) or of a `fuse` block (attention). A matrix multiply is `batch`
+times (m x k) by (k x n). A fused kernel with multiplies has the sizes of its first multiply. Any other kernel has m x n
+elements, with n along the last dimension, and no k. `time` is a quantity with its unit. Lines that begin with # are
+comments.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from dsx.config.csv_table import CsvFormat, CsvRow, read_csv, whole_number
+from dsx.config.documents import Document, KeyPath, find_path, load_json
+from dsx.errors import OperatorTimesError, SpecError, UnitError, did_you_mean
+from dsx.units import format_quantity, parse_quantity
+
+Id = int | str
+_LARGEST = 1e30  # in any unit
+_ENDS = (("src", "dst"), ("source", "target"))  # names of the ends of an edge
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSpec:
+    """One operator."""
+
+    id: Id
+    kind: str
+    compute_us: tuple[float, ...]  # one number, or one for each device
+    memory_bytes: float
+    colocate: str | None  # operators with the same label share a device
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeSpec:
+    """What one operator hands to another; operators are positions."""
+
+    source: int
+    target: int
+    num_bytes: float  # 0 for a dependency without data
+    tensor: str | None  # edges of one operator with the same name carry the same tensor
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorGraphSpec:
+    """A graph of operators."""
+
+    file: str
+    operators: tuple[OperatorSpec, ...]
+    edges: tuple[EdgeSpec, ...]
+
+
+def read_operator_graph(name: str) -> OperatorGraphSpec:
+    """Return the graph in the file with path `name`; raises SpecError with file and key."""
+    return parse_operator_graph(load_json("operator graph", name))
+
+
+def parse_operator_graph(document: Document) -> OperatorGraphSpec:
+    """Return the graph of a document; raises SpecError with its place and key."""
+    nodes = _list(document, "nodes")
+    key = "links" if "links" in document.data and "edges" not in document.data else "edges"
+    links = _list(document, key)
+    operators = tuple(_operator(document, ("nodes", place), node) for place, node in enumerate(nodes))
+    if not operators:
+        raise document.fault(("nodes",), "has no operators")
+    position: dict[Id, int] = {}
+    written: dict[str, int] = {}  # answers in JSON have texts as keys
+    for place, operator in enumerate(operators):
+        first = written.setdefault(str(operator.id), place)
+        if first != place:
+            raise document.fault(("nodes", place, "id"), f"{operator.id!r} is the id of nodes.{first} too")
+        position[operator.id] = place
+    lengths = {len(operator.compute_us) for operator in operators} - {1}
+    if len(lengths) > 1:
+        raise document.fault(("nodes",), f"compute_us has lists of {' and '.join(map(str, sorted(lengths)))} numbers")
+    edges = tuple(_edge(document, (key, place), link, position) for place, link in enumerate(links))
+    return OperatorGraphSpec(document.place(()), operators, edges)
+
+
+def _list(document: Document, key: str) -> list[Any]:
+    if key not in document.data:
+        known = [str(one) for one in document.data]
+        raise document.fault((), f"has no {key!r}{did_you_mean(key, known)}; nodes and edges are wanted")
+    found = document.data[key]
+    if not isinstance(found, list):
+        raise document.fault((key,), "a list is wanted")
+    return found
+
+
+def _operator(document: Document, path: KeyPath, node: object) -> OperatorSpec:
+    if not isinstance(node, dict):
+        raise document.fault(path, "an object is wanted")
+    own = node.get("id")
+    if isinstance(own, bool) or not isinstance(own, int | str):
+        raise document.fault((*path, "id"), f"{own!r:.60} is no id; a whole number or a text is wanted")
+    if "compute_us" not in node:
+        raise document.fault(path, f"operator {own!r} has no compute_us")
+    given = node["compute_us"]
+    times = given if isinstance(given, list) else [given]
+    if not times:
+        raise document.fault((*path, "compute_us"), "the list is empty")
+    label = node.get("colocate")
+    if label is not None and (isinstance(label, bool) or not isinstance(label, int | str)):
+        raise document.fault((*path, "colocate"), f"{label!r:.60} is no label")
+    return OperatorSpec(
+        id=own,
+        kind=str(node.get("op", "")),
+        compute_us=tuple(_amount(document, (*path, "compute_us"), time) for time in times),
+        memory_bytes=_amount(document, (*path, "memory_bytes"), node.get("memory_bytes", 0)),
+        colocate=None if label is None else str(label),
+    )
+
+
+def _edge(document: Document, path: KeyPath, link: object, position: Mapping[Id, int]) -> EdgeSpec:
+    if not isinstance(link, dict):
+        raise document.fault(path, "an object is wanted")
+    names = next((names for names in _ENDS if names[0] in link or names[1] in link), _ENDS[0])
+    ends: list[int] = []
+    for name in names:
+        end = link.get(name)
+        if isinstance(end, bool) or not isinstance(end, int | str) or end not in position:
+            raise document.fault((*path, name), f"there is no operator {end!r:.60}{_nearest(end, [*position])}")
+        ends.append(position[end])
+    if ends[0] == ends[1]:
+        raise document.fault(path, f"operator {link[names[0]]!r} has an edge to itself")
+    tensor = link.get("tensor")
+    if tensor is not None and (isinstance(tensor, bool) or not isinstance(tensor, int | str)):
+        raise document.fault((*path, "tensor"), f"{tensor!r:.60} is no name")
+    num_bytes = _amount(document, (*path, "bytes"), link.get("bytes", 0))
+    return EdgeSpec(ends[0], ends[1], num_bytes, None if tensor is None else str(tensor))
+
+
+def _amount(document: Document, path: KeyPath, value: object) -> float:
+    """Return a number that is not negative."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise document.fault(path, f"{value!r:.60} is no number")
+    if not 0 <= value <= _LARGEST or math.isnan(value):
+        raise document.fault(path, f"{value} is no number from 0 to {_LARGEST:g}")
+    return float(value)
+
+
+def _nearest(end: object, known: Sequence[Id]) -> str:
+    if isinstance(end, str):
+        return did_you_mean(end, [str(one) for one in known])
+    numbers = [one for one in known if isinstance(one, int)]
+    if isinstance(end, int) and numbers:
+        return f"; the ids go from {min(numbers)} to {max(numbers)}"
+    return ""
+
+
+REQUIRED = ("operator", "m", "n", "time")
+OPTIONAL = ("direction", "k", "batch", "dtype")
+DIRECTIONS = ("forward", "backward")
+FORMAT = CsvFormat(
+    subject="operator times begin",
+    error=OperatorTimesError,
+    required=REQUIRED,
+    optional=OPTIONAL,
+    comment="#",
+    hint=f" (columns: {', '.join((*REQUIRED, *OPTIONAL))})",
+)
+
+# Bytes per element, the only property of a type that the model uses.
+# Bytes of an element. A measured row is matched by them: 4-bit numbers have a scale for each block, so count as one.
+DTYPES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "fp4": 1}
+
+Shape = tuple[int, int, int, int]  # m, n, k, batch; k and batch are 0 for a kernel without multiplies
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTime:
+    """One row: the time of a kernel."""
+
+    line: int  # of the file, from 1; the header is line 1
+    operator: str
+    directions: tuple[int, ...]  # positions in `DIRECTIONS`; both for a blank cell
+    shape: Shape
+    dtype: str  # "" matches the type that the job computes in
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTimes:
+    """The rows of one file, in its order, and the name of the file in messages."""
+
+    file: str
+    rows: tuple[OperatorTime, ...]
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the rows as plain data, with the name of the file without its folder."""
+        return {
+            "file": Path(self.file).name,
+            "rows": [
+                [row.line, row.operator, list(row.directions), list(row.shape), row.dtype, row.time_s]
+                for row in self.rows
+            ],
+        }
+
+    @classmethod
+    def from_data(cls, data: dict[str, object]) -> "OperatorTimes":
+        """Return the times from what `to_data` returns; raises pydantic.ValidationError for anything else."""
+        stored = _STORED.validate_python(data)
+        return cls(stored.file, tuple(OperatorTime(*row) for row in stored.rows))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """The data that `to_data` returns."""
+
+    file: str
+    rows: list[tuple[int, str, tuple[int, ...], Shape, str, float]]
+
+
+_STORED = TypeAdapter(_Stored)
+
+
+def shape_text(shape: Shape) -> str:
+    """Return a shape for people: "4096 x 4096 x 1024" is m x n x k; a batch other than 1 is in front."""
+    m, n, k, batch = shape
+    return f"{m} x {n}" if not k else f"{f'{batch} of ' if batch != 1 else ''}{m} x {n} x {k}"
+
+
+def read_operator_times(name: str, near: Path | None = None) -> OperatorTimes:
+    """Return the rows of the file at the path `name`; `near` is the file that mentions it.
+
+    Raises SpecError for a path that is not a file, OperatorTimesError with file, line and value for a missing column,
+    an invalid cell, and two rows that give one kernel different times.
+    """
+    path = find_path("operator times", name, near)
+    rows = tuple(map(_row, read_csv(path, str(path), FORMAT).rows))
+    _refuse_contradictions(rows, str(path))
+    return OperatorTimes(str(path), rows)
+
+
+def _row(row: CsvRow) -> OperatorTime:
+    given, place = row.cells, row.place
+    for name in REQUIRED:
+        if not given[name]:
+            raise OperatorTimesError(f"{place}: {name}: is blank, but every row needs it")
+    direction, dtype = given.get("direction", ""), given.get("dtype", "").lower()
+    for name, value, known in (("direction", direction, DIRECTIONS), ("dtype", dtype, DTYPES)):
+        if value and value not in known:
+            raise OperatorTimesError(
+                f"{place}: {name}: {value!r} is not one of {', '.join(known)}{did_you_mean(value, known)}"
+            )
+    k, batch = given.get("k", ""), given.get("batch", "")
+    if batch and not k:
+        raise OperatorTimesError(f"{place}: batch: counts matrix multiplies, so k is needed too")
+    return OperatorTime(
+        line=row.line,
+        operator=given["operator"],
+        directions=(DIRECTIONS.index(direction),) if direction else tuple(range(len(DIRECTIONS))),
+        shape=(
+            _size("m", given["m"], place),
+            _size("n", given["n"], place),
+            _size("k", k, place) if k else 0,
+            _size("batch", batch or "1", place) if k else 0,
+        ),
+        dtype=dtype,
+        time_s=_time(given["time"], place),
+    )
+
+
+def _size(name: str, text: str, place: str) -> int:
+    try:
+        return whole_number(text)
+    except (ValueError, SpecError) as error:
+        raise OperatorTimesError(f"{place}: {name}: {error}") from None
+
+
+def _time(text: str, place: str) -> float:
+    try:
+        value = parse_quantity(text, "s")
+    except UnitError as error:
+        raise OperatorTimesError(f"{place}: time: {error}") from None
+    if value <= 0:
+        raise OperatorTimesError(f"{place}: time: {text!r} is not above 0")
+    return value
+
+
+def _refuse_contradictions(rows: tuple[OperatorTime, ...], path: str) -> None:
+    """Raise OperatorTimesError for two rows that match the same kernel and have different times."""
+    seen: dict[tuple[str, int, Shape], dict[int, OperatorTime]] = {}
+    for row in rows:
+        width = DTYPES.get(row.dtype, 0)
+        for direction in row.directions:
+            there = seen.setdefault((row.operator, direction, row.shape), {})
+            # A row without a type matches all of them.
+            for other in there.values() if not width else (there[key] for key in (0, width) if key in there):
+                if other.time_s != row.time_s:
+                    raise OperatorTimesError(
+                        f"{path}:{row.line}: {row.operator} of {shape_text(row.shape)} takes "
+                        f"{format_quantity(row.time_s, 's')} here and {format_quantity(other.time_s, 's')} in line "
+                        f"{other.line}: a kernel has one time (types of equal size count as one, and a blank direction "
+                        "or dtype as all)"
+                    )
+            there.setdefault(width, row)
+
+
+# The columns of a file that dsx writes; `spread` is for people.
+WRITTEN = ("operator", "direction", "m", "n", "k", "batch", "dtype", "time", "spread")
+
+
+def written_row(operator: str, direction: int | None, shape: Shape, dtype: str, time_s: float, spread: float) -> str:
+    """Return a row of a file with the columns `WRITTEN`; `spread` is a share of the time."""
+    sizes = ("" if not size else str(size) for size in shape)
+    cells = (operator, "" if direction is None else DIRECTIONS[direction], *sizes, dtype, f"{1e6 * time_s:.6g} us")
+    return ",".join((*cells, f"{spread:.3f}"))

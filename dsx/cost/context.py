@@ -1,0 +1,357 @@
+"""What a price takes and returns: the assumption set, the choices of a step, its cost columns, and effects of software.
+
+The assumption set for the cost functions: numbers as leaves, choices as structure.
+
+`dsx.config.assumption_set.AssumptionsSpec` documents each field under the same name: meaning, unit and bounds. A new
+constant is a field there and a field here; the conversion uses the names.
+
+The choices that combine layer costs into a step.
+
+If a search has only one value of a column (`dsx.plans.choices.Searched`), the formulas of the others are not compiled.
+
+The cost columns of a step: the costs of one candidate, in seconds and bytes.
+
+The ten time parts add up to `step_time_s`, the five memory parts to `peak_bytes`. The record is the
+schema: Parquet, pandas, the command line and the documents use its units and descriptions.
+
+Effects that some plans lack: overlap that software gives to some plans only, graphs that it captures for some.
+
+A condition of the shard key decides a parameter key by key, before a layer is priced. What a condition of the step
+decides is not known then, so the passes of a layer are priced with the effect and, as `LayerCosts.without`, without
+it; each plan has one of them. An effect never makes a plan slower, so a layer with all of them bounds the others.
+"""
+
+import dataclasses
+import functools
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+
+import numpy as np
+
+from dsx.config.assumption_set import AlgorithmsSpec, AssumptionsSpec
+from dsx.config.evidence import EffectsSpec
+from dsx.config.stack import worse
+from dsx.cost import arrays as xp
+from dsx.cost.arrays import Column, PerPlan
+from dsx.plans.choices import SEARCHED_COLUMNS, STEP_COLUMNS
+from dsx.plans.codes import SearchedCodes
+from dsx.plans.violations import FieldCondition, Test, conditions_of
+from dsx.records import ArrayLike, column, leaves, make_record, record, static
+
+BF16 = "bf16"  # the precision of multiplies that need no cast of their operands
+SUSTAINED = "sustained"
+
+
+@record
+class Assumptions:
+    """The numbers of the cost model in SI units; a leaf is a float, so it can be fitted or differentiated."""
+
+    kernel_slowdown: ArrayLike
+    matrix_efficiency: ArrayLike
+    sustained_share: ArrayLike
+    tile_latency: ArrayLike
+    tile_half: ArrayLike
+    tile_quantisation: ArrayLike
+    wave_quantisation: ArrayLike
+    attention_kernels: ArrayLike
+    attention_efficiency: ArrayLike
+    attention_gradient_efficiency: ArrayLike
+    attention_half: ArrayLike
+    fp8_efficiency: ArrayLike
+    cast_traffic: ArrayLike
+    clock_exponent: ArrayLike
+    grouped_efficiency: ArrayLike
+    vector_efficiency: ArrayLike
+    hbm_efficiency: ArrayLike
+    nvs_efficiency: ArrayLike
+    net_efficiency: ArrayLike
+    unfused_share: ArrayLike
+    host_efficiency: ArrayLike
+    host_memory_efficiency: ArrayLike
+    host_memory_share: ArrayLike
+    launch_latency: ArrayLike
+    launch_hidden: ArrayLike
+    dispatch_latency: ArrayLike
+    tp_overlap: ArrayLike
+    cp_overlap: ArrayLike
+    ep_overlap: ArrayLike
+    pp_overlap: ArrayLike
+    dp_overlap: ArrayLike
+    fsdp_overlap: ArrayLike
+    call_latency: ArrayLike
+    relay: ArrayLike
+    bulk_latency: ArrayLike
+    eager_nvs_latency: ArrayLike
+    eager_net_latency: ArrayLike
+    eager_bandwidth: ArrayLike
+    tree_latency: ArrayLike
+    tree_bandwidth: ArrayLike
+    weight_bytes: ArrayLike
+    gradient_bytes: ArrayLike
+    optimizer_bytes_per_parameter: ArrayLike
+    host_gradient_bytes: ArrayLike
+    optimizer_traffic_per_parameter: ArrayLike
+    muon_bytes_per_parameter: ArrayLike
+    muon_traffic_per_parameter: ArrayLike
+    muon_steps: ArrayLike
+    muon_bytes: ArrayLike
+    muon_tp_bytes: ArrayLike
+    accumulation_traffic_per_parameter: ArrayLike
+    overhead: ArrayLike
+    fragmentation: ArrayLike
+    memory_margin: ArrayLike
+    dispatcher: ArrayLike  # 1 for once_per_domain
+    charge_replicated_gradients: bool = static()
+    protocols: tuple[str, ...] = static()
+    algorithms: tuple[tuple[str, tuple[str, ...]], ...] = static()  # (kind of collective, algorithms for it)
+    linear_dtype: str = static()
+    matrix_ceiling: str = static()
+    panel_overlap: str = static()
+    pipeline_sends: str = static()
+    optimizer: str = static()
+    tiles: tuple[tuple[int, int], ...] = static()
+    conditions: tuple[FieldCondition, ...] = static(default=())  # of effects that not all plans have
+
+
+def assumptions_from_spec(spec: AssumptionsSpec, family: str | None = None) -> Assumptions:
+    """Return the part of an assumption set that pricing uses: leaves as floats, structure as hashable values.
+
+    The slowdown of kernels includes the effects of the set's stack and of a device family, `DeviceSpec.family`.
+    """
+    numbers = leaves(Assumptions)
+
+    def value(name: str) -> Any:
+        stated = getattr(spec, name)
+        if name not in numbers:
+            return _hashable(stated)
+        return float(alternatives(name).index(stated)) if isinstance(stated, str) else float(stated)
+
+    values: dict[str, Any] = {name: value(name) for name in Assumptions.__dataclass_fields__ if name != "conditions"}
+    values["conditions"] = conditions_of(spec)
+    effect = kernel_effect(spec.effects, spec.stack, family)
+    values["kernel_slowdown"] = spec.kernel_slowdown * effect
+    return Assumptions(**values)
+
+
+def kernel_effect(effects: EffectsSpec, stack: str | None, family: str | None) -> float:
+    """Return the factor on the time of kernels by the effects of a stack and of a device family."""
+    return math.exp(effects.stack.get(stack or "", 0.0) + effects.generation.get(family or "", 0.0))
+
+
+def alternatives(name: str) -> tuple[str, ...]:
+    """Return the values of a field of an assumption set that is one of a few words, in the order of their numbers."""
+    return get_args(AssumptionsSpec.model_fields[name].annotation)
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, AlgorithmsSpec):
+        return tuple((kind.replace("_", "-"), tuple(names)) for kind, names in value)
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+
+
+if TYPE_CHECKING:
+
+    class StepChoices:
+        """The choices of N plans, one for each of `STEP_COLUMNS`: [N] floats, shaped to broadcast with the layer costs.
+
+        Names are codes. `pp_outer` and `dp_outer` are tuples: stages and replicas in a unit of each tier between the
+        fast domain and the outermost one.
+        """
+
+        pp_outer: tuple[Column, ...]
+        dp_outer: tuple[Column, ...]
+
+        def __init__(self, **columns: Column | tuple[Column, ...]) -> None: ...
+        def __getattr__(self, column: str) -> Column: ...
+
+else:
+    _columns = [(name, Column, dataclasses.field()) for name in STEP_COLUMNS]
+    _outer = [(name, tuple[Column, ...], dataclasses.field(default=())) for name in ("pp_outer", "dp_outer")]
+    StepChoices = make_record("StepChoices", __name__, [*_columns, *_outer])
+
+
+class PipelineChoices(NamedTuple):
+    """The choices of N plans that the loosest bounds of their step times read; columns are as in StepChoices."""
+
+    pp: Column
+    vpp: Column
+    num_microbatches: Column
+    schedule: Column
+    recompute: Column
+
+    @classmethod
+    def of(cls, columns: Mapping[str, np.ndarray]) -> "PipelineChoices":
+        """Return the choices of integer columns."""
+        return cls(*(columns[name].astype(np.float64) for name in cls._fields))
+
+
+class StageChoices(NamedTuple):
+    """The choices of N plans that the seconds and the memory of a stage read besides those of its layers."""
+
+    pp: Column
+    vpp: Column
+    num_microbatches: Column
+    schedule: Column
+    offload: Column
+
+    @classmethod
+    def of(cls, choices: StepChoices) -> "StageChoices":
+        """Return those of all choices."""
+        return cls(*(getattr(choices, name) for name in cls._fields))
+
+
+def pick(values: tuple[int, ...], column: PerPlan, options: Sequence[PerPlan] | Mapping[int, PerPlan]) -> PerPlan:
+    """Return `options[column]`, for a `column` that has only `values`."""
+    first, *others = values
+    chosen = options[first]
+    for value in others:
+        chosen = xp.where(column == value, options[value], chosen)
+    return chosen
+
+
+@record
+class StepCosts:
+    """Cost of one optimizer step of N candidates; every field is an [N] array (or a scalar)."""
+
+    compute_s: Column = column("s", "kernels at their FLOP/s bound, launches included")
+    memory_s: Column = column("s", "memory time that compute does not hide, of kernels and of offloaded activations")
+    tp_comm_s: Column = column("s", "exposed communication of both tensor parallel axes")
+    cp_comm_s: Column = column("s", "exposed communication of the context parallel axis")
+    ep_comm_s: Column = column("s", "exposed communication of the expert parallel axis")
+    pp_comm_s: Column = column("s", "sending activations and their gradients between stages")
+    dp_comm_s: Column = column("s", "exposed reduction of gradients and gathering of weights, once a step")
+    bubble_s: Column = column("s", "pipeline fill and drain, and stalls for the slowest stage")
+    recompute_s: Column = column("s", "recomputing activations for the backward")
+    optimizer_s: Column = column("s", "the optimizer's update")
+    step_time_s: Column = column("s", "one optimizer step: the sum of the time parts")
+    weight_bytes: Column = column("bytes", "weights on the worst stage's GPU")
+    gradient_bytes: Column = column("bytes", "gradients on the worst stage's GPU")
+    optimizer_bytes: Column = column("bytes", "optimizer state on the worst stage's GPU")
+    activation_bytes: Column = column("bytes", "saved activations of all microbatches in flight")
+    overhead_bytes: Column = column("bytes", "memory that the framework adds to that of the model")
+    peak_bytes: Column = column("bytes", "memory of the worst stage's GPU: the sum of the memory parts")
+    host_bytes: Column = column(
+        "bytes", "memory of the host that the GPU of a stage needs, of the stage that needs most, for what is offloaded"
+    )
+    mfu: Column = column("", "model FLOPs utilisation: the model's FLOPs over what the GPUs could do in the step")
+    tokens_per_s: Column = column("1/s", "tokens trained per second by the whole job")
+    tokens_per_s_per_gpu: Column = column("1/s", "tokens trained per second by each GPU")
+    goodput: Column = column("", "share of a long run that is not lost to failures; NaN where no failures are stated")
+    training_days: Column = column(
+        "days", "days to train `train_tokens` tokens, failures included; NaN where not given"
+    )
+    gpu_hours: Column = column("h", "GPU hours of these days; NaN without `train_tokens`")
+    cost_usd: Column = column("USD", "GPU hours at the price of the cluster; NaN where it states none")
+    energy_kwh: Column = column("kWh", "energy that the site draws for these GPU hours; NaN where no power is stated")
+
+
+OF_STEP = ("pp_overlap", "dp_overlap")  # that no layer takes: `of_step`
+Fields = tuple[str, ...]  # of an assumption set, whose effects a plan lacks
+
+
+def of_keys(assumptions: Assumptions, columns: Mapping[str, Any], one: Any) -> Assumptions:
+    """Return parameters with the effects of shard keys, [U] where they depend on the key.
+
+    `columns` has those of the axes that divide the layer; of the others a key has `one`, 1.0 by key.
+    """
+    found: dict[str, Any] = {}
+    for condition in assumptions.conditions:
+        if condition.of_keys:
+            known = {name: columns.get(name, one) for name in condition.columns}
+            value = getattr(assumptions, condition.field)
+            found[condition.field] = xp.where(condition.holds(known), value, _without(condition, value))
+    return replace(assumptions, **found)
+
+
+def without(assumptions: Assumptions, fields: Fields) -> Assumptions:
+    """Return parameters without some effects."""
+    found = {
+        condition.field: _without(condition, getattr(assumptions, condition.field))
+        for condition in assumptions.conditions
+        if condition.field in fields
+    }
+    return replace(assumptions, **found)
+
+
+def of_plan(assumptions: Assumptions, plan: Mapping[str, int]) -> Assumptions:
+    """Return parameters without the effects that conditions of the step deny to one plan; names in it are codes."""
+    steps = [condition for condition in assumptions.conditions if not condition.of_keys]
+    return without(assumptions, tuple(condition.field for condition in steps if not condition.holds(plan)))
+
+
+def of_step(assumptions: Assumptions, field: str, choices: Any, searched: SearchedCodes) -> Any:
+    """Return an overlap that a step takes and no layer, as plans have it; `choices` has the columns of the step.
+
+    It is the number 0.0 if no plan of the search can have any.
+    """
+    value = getattr(assumptions, field)
+    for condition in of_steps(assumptions.conditions, searched):
+        if condition.field == field:
+            if () in condition.needs and condition.otherwise == 0.0:
+                return 0.0
+            held = condition.holds({name: getattr(choices, name) for name in condition.columns})
+            value = xp.where(held, value, _without(condition, value))
+    return value
+
+
+def _without(condition: FieldCondition, value: Any) -> Any:
+    return worse(condition.field, value, xp.full_like(value, condition.otherwise), xp.minimum, xp.maximum)
+
+
+def of_steps(conditions: Sequence[FieldCondition], searched: SearchedCodes) -> tuple[FieldCondition, ...]:
+    """Return the conditions that some plans of a search may not meet, without what its searched values decide."""
+    narrowed = (_narrowed(condition, searched) for condition in conditions if not condition.of_keys)
+    return tuple(condition for condition in narrowed if condition.needs)
+
+
+def _narrowed(condition: FieldCondition, searched: SearchedCodes) -> FieldCondition:
+    needs: list[tuple[Test, ...]] = []
+    for need in condition.needs:
+        tests: list[Test] = []
+        for test in need:
+            codes = getattr(searched, test.column) if test.column in SEARCHED_COLUMNS else ()
+            if not codes or isinstance(test.bound, str):
+                tests.append(test)
+                continue
+            held = tuple(code for code in codes if test.holds({test.column: code}))
+            if len(held) == len(codes):
+                break
+            tests += [Test(test.column, "in", held)] if held else []
+        else:
+            needs.append(tuple(tests))
+    return replace(condition, needs=tuple(needs))
+
+
+def lacked(conditions: Sequence[FieldCondition], fields: Sequence[str]) -> tuple[Fields, ...]:
+    """Return the sets of effects of `fields` that plans may lack together, by conditions of the step."""
+    names = [condition.field for condition in conditions if condition.field in fields]
+    return tuple(together for size in range(1, len(names) + 1) for together in combinations(names, size))
+
+
+def of_plans(
+    sets: Sequence[Fields], conditions: Sequence[FieldCondition], columns: Mapping[str, Any]
+) -> Callable[[Sequence[Any]], Any]:
+    """Return what chooses the value of each plan: of values with all effects first, then without each of `sets`.
+
+    `columns` has the choices of the step, names as codes.
+    """
+    names = {name for together in sets for name in together}
+    holds = {one.field: one.holds(columns) for one in conditions if one.field in names}
+    lacking = [
+        functools.reduce(
+            operator.and_, [xp.logical_not(held) if name in together else held for name, held in holds.items()]
+        )
+        for together in sets
+    ]
+
+    def chosen(values: Sequence[Any]) -> Any:
+        found, *others = values
+        for lack, value in zip(lacking, others, strict=True):
+            found = xp.where(lack, value, found)
+        return found
+
+    return chosen

@@ -1,0 +1,407 @@
+"""The work of a layer as numbers: its expressions evaluated for U shard keys.
+
+Work does not depend on hardware, so NumPy evaluates it once, in float64; JAX prices it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import numpy as np
+
+from dsx.config.assumption_set import MUON, AssumptionsSpec
+from dsx.config.model_file import ELEMENT_BYTES
+from dsx.cost import arrays as xp
+from dsx.cost.arrays import PerKernel, PerKey, PerMode, PerMultiply, PerWork, Size
+from dsx.cost.context import BF16
+from dsx.cost.groups import Routing, routing_of
+from dsx.cost.recomputation import MAIN_MODES, Codes, Mode, mode, recomputation_under
+from dsx.notation.backward import Saved
+from dsx.notation.expressions import evaluate, total
+from dsx.notation.graph import Collective
+from dsx.notation.kernels import Multiply, TokenCopies
+from dsx.notation.model import define
+from dsx.notation.recompute import Recomputation
+from dsx.notation.syntax import AXES
+from dsx.notation.work import BACKWARD, FORWARD, DerivedLayer, KernelCosts, Weight
+from dsx.records import Array, ArrayLike, Float, Int, Real, record, static
+
+# The numbers of an assumption set that the work of a layer depends on.
+OF_WORK = (*ELEMENT_BYTES, "fp8_saved_bytes")
+# Values of an assumption set by field, where the works of a batch differ in them: a number, or one for each work.
+Own = Mapping[str, Size]
+NO_OWN: Own = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveShape:
+    """A collective without its volume: the structure that pricing is compiled for."""
+
+    kernel: int  # position among the layer's priced kernels
+    direction: int
+    kind: str
+    axis: str
+    panelled: bool
+    ring: bool = False
+    routing: int | None = None  # position among the layer's routings, if it moves several copies of each token
+    beside: int | None = None  # position of the priced kernel that it may hide behind, if it is plain
+
+
+@dataclass(frozen=True, slots=True)
+class MultiplyShape:
+    """A matrix multiply without its size."""
+
+    kernel: int  # position among the layer's priced kernels
+    direction: int
+    linear: bool  # of an operator with a weight
+    fused: bool  # part of a kernel of several operators
+    of_weight: bool  # computes the gradient of a weight
+    grouped: bool  # one multiply for each of several weights, those of experts
+    wide: bool = False  # in 16 bits, where others with a weight run in fewer
+
+    @property
+    def narrow(self) -> bool:
+        """Whether it runs in `linear_dtype`."""
+        return self.linear and not self.wide
+
+
+def multiply_shape(multiply: Multiply, kernel: int, direction: int, fused: bool) -> MultiplyShape:
+    """Return a multiply of a layer without its size; `kernel` is its position, and `fused` says how it runs."""
+    properties = (multiply.linear, fused, multiply.of_weight, multiply.grouped, multiply.wide)
+    return MultiplyShape(kernel, direction, *properties)
+
+
+@record
+class Multiplies:
+    """Local sizes of the matrix multiplies of a layer, in the order of their shapes."""
+
+    rows: PerMultiply
+    columns: PerMultiply
+    contracted: PerMultiply
+    batch: PerMultiply  # multiplies of that size
+    flops: PerMultiply  # of all of them; part of `LayerWork.matrix`
+
+
+@record
+class MeasuredTimes:
+    """Measured seconds, which replace the roofline; NaN where not measured."""
+
+    kernels: PerKernel  # whole kernels
+    multiplies: PerMultiply  # single multiplies, in the order of `Multiplies`
+
+
+@record
+class Matrices:
+    """The matrices of a layer that Muon updates, with their whole sizes, in the order of their weights."""
+
+    rows: Float[Array, "matrices works"]
+    columns: Float[Array, "matrices works"]
+    counts: Float[Array, "matrices works"]  # on a rank
+    weights: tuple[int, ...] = static()  # position of each among the weights
+    axes: tuple[tuple[str, ...], ...] = static()  # that divide each
+
+
+# Fields of a layer's work with a value for each work.
+PER_WORK = (
+    "matrix",
+    "vector",
+    "bytes",
+    "unfused",
+    "volumes",
+    "weights",
+    "stash",
+    "working",
+    "scattered",
+    "boundary",
+    "panels",
+)
+PerKernels = Float[Array, "every_kernel works"]
+
+_SIZES = ("rows", "columns", "contracted", "batch", "flops")
+
+
+@record
+class LayerWork:
+    """Work of one layer on one GPU for one microbatch.
+
+    There are U keys and V <= U works: keys that differ only in their shares of a fast domain have the same work.
+    """
+
+    matrix: PerKernel  # FLOPs
+    vector: PerKernel  # FLOPs
+    bytes: PerKernel  # bytes
+    unfused: PerKernel  # further bytes if operators run as several kernels
+    multiplies: Multiplies
+    launches: Float[Array, "2 kernels #works"]
+    volumes: Float[Array, "collectives works"]  # bytes
+    weights: Float[Array, "weights works"]  # bytes
+    stash: PerMode  # bytes saved for the backward
+    working: PerMode  # bytes of the transient of the layer's backward, besides the stash
+    scattered: PerMode  # the same where the gradients of all weights wait until the layer has run
+    boundary: PerWork  # bytes handed to the next stage
+    panels: PerWork
+    sizes: Mapping[str, PerWork]  # by axis, its degree
+    shares: Mapping[str, PerKey]  # by axis, members of a group in one fast domain
+    which: Int[Array, "keys"] | None  # the work of each key; None if every key has its own
+    shapes: tuple[CollectiveShape, ...] = static()
+    reduced_over: tuple[tuple[str, ...], ...] = static()  # per weight: axes of its reduction, without dp
+    multiply_shapes: tuple[MultiplyShape, ...] = static()
+    modes: tuple[Mode, ...] = static()  # of recomputation, in the order of `stash`, `working` and `scattered`
+    over_ep: tuple[bool, ...] = static(default=())  # per weight: whether ep divides it; empty if it divides none
+    lacked: tuple[tuple[str, ...], ...] = static(default=())  # effects without which its passes are priced too
+    tied: tuple[bool, ...] = static(default=())  # per weight: whether another layer of the model has it too
+    measured: MeasuredTimes | None = None  # None without measured times
+    matrices: Matrices | None = None  # None with Adam for all weights
+    # By axis, members in a unit of each tier between the fast domain and the outermost one.
+    outer: tuple[Mapping[str, PerKey], ...] = ()
+    routings: tuple[Routing, ...] = ()  # of the tokens to experts; empty without experts
+    # Of ranks on the units of tiers (`dsx.plans.placement.rank_placement`); empty if no groups are counted by them.
+    rank_placement: tuple[PerKey, ...] = ()
+
+    def of_keys(
+        self,
+        works: Int[Array, "works"],
+        which: Int[Array, "keys"],
+        shares: Mapping[str, PerKey],
+        outer: tuple[Mapping[str, PerKey], ...] = (),
+    ) -> "LayerWork":
+        """Return the selected works for other keys: `which` has the work of each key, among the selected ones."""
+        picked = {name: getattr(self, name)[..., works] for name in PER_WORK}
+        sizes = {axis: size[works] for axis, size in self.sizes.items()}
+        multiplies = Multiplies(**{name: getattr(self.multiplies, name)[..., works] for name in _SIZES})
+        measured = self.measured and MeasuredTimes(
+            self.measured.kernels[..., works], self.measured.multiplies[..., works]
+        )
+        matrices = self.matrices and replace(
+            self.matrices, **{name: getattr(self.matrices, name)[..., works] for name in ("rows", "columns", "counts")}
+        )
+        return replace(
+            self,
+            **picked,
+            matrices=matrices,
+            multiplies=multiplies,
+            sizes=sizes,
+            which=which,
+            shares=shares,
+            measured=measured,
+            outer=outer,
+            routings=tuple(routing.of_works(works) for routing in self.routings),
+        )
+
+    def routing(self, index: int) -> Routing:
+        """Return one of the routings with the values of each key."""
+        return jax.tree.map(self.per_key, self.routings[index])
+
+    def per_key(self, leaf: Float[Array, "*of works"]) -> Float[Array, "*of keys"]:
+        """Return the value of each key from the values of the works."""
+        return leaf if self.which is None else xp.take(leaf, self.which, axis=-1)
+
+
+def collective_shapes(layer: DerivedLayer) -> tuple[CollectiveShape, ...]:
+    """Return the structure of a layer's collectives, in the order of `LayerWork.volumes`."""
+    routings = _routings(layer)
+    position = {id(kernel): index for index, kernel in enumerate(layer.priced_kernels)}
+
+    def beside(collective: Collective) -> int | None:
+        at = layer.beside(collective)
+        return None if at is None else position.get(id(layer.kernels[at]))
+
+    return tuple(
+        CollectiveShape(
+            index,
+            direction,
+            collective.kind,
+            collective.axis,
+            collective.panelled,
+            collective.ring,
+            None if collective.copies is None else routings.index(collective.copies),
+            beside(collective),
+        )
+        for direction in (FORWARD, BACKWARD)
+        for index, kernel in enumerate(layer.priced_kernels)
+        for collective in kernel.collectives[direction]
+    )
+
+
+def _routings(layer: DerivedLayer) -> tuple[TokenCopies, ...]:
+    """Return the ways in which tokens of a layer choose experts, each once."""
+    moved = (*layer.collectives(FORWARD), *layer.collectives(BACKWARD))
+    return tuple(dict.fromkeys(collective.copies for collective in moved if collective.copies is not None))
+
+
+def launches(kernel: KernelCosts, direction: int, assumptions: AssumptionsSpec) -> int:
+    """Return the number of launches of a kernel of the layer definition in one direction."""
+    if assumptions.launches == "operators" or not kernel.runs:
+        return int(kernel.runs)
+    return kernel.launches[direction]
+
+
+def multiply_shapes(layer: DerivedLayer) -> tuple[MultiplyShape, ...]:
+    """Return the structure of a layer's matrix multiplies, in the order of `LayerWork.multiplies`."""
+    return tuple(
+        multiply_shape(multiply, index, direction, kernel.fused)
+        for direction in (FORWARD, BACKWARD)
+        for index, kernel in enumerate(layer.priced_kernels)
+        for multiply in kernel.work[direction].multiplies
+    )
+
+
+def layer_values(
+    layer: DerivedLayer,
+    dimensions: Mapping[str, Size],
+    assumptions: AssumptionsSpec,
+    sequence_length: Size,
+    keys: Mapping[str, Real[Array, "works"]],
+    own: Own = NO_OWN,
+) -> dict[str, Float[ArrayLike, "*#works"]]:
+    """Return the values of all names in a layer's expressions; those of `own` replace those of the assumption set.
+
+    `keys` gives arrays for microbatch_size, panels and every axis. Floats hold integers exactly up to
+    2^53, far beyond any size, and FLOP counts do not overflow.
+    """
+    values: dict[str, ArrayLike] = {name: np.asarray(size, dtype=float) for name, size in dimensions.items()}
+    values["s"] = np.asarray(sequence_length, dtype=float)
+    values["b"] = xp.asarray(keys["microbatch_size"], dtype=float)
+    values["panels"] = xp.asarray(keys["panels"], dtype=float)
+    values |= {axis: xp.asarray(keys[axis], dtype=float) for axis in AXES if axis in keys}
+    values |= {name: _assumed(name, assumptions, own) for name in ELEMENT_BYTES}
+    return define(layer, values)
+
+
+def _assumed(name: str, assumptions: AssumptionsSpec, own: Own) -> Float[ArrayLike, "*#works"]:
+    return np.asarray(own.get(name, getattr(assumptions, name)), dtype=float)
+
+
+def layer_work(
+    layer: DerivedLayer,
+    dimensions: Mapping[str, Size],
+    assumptions: AssumptionsSpec,
+    sequence_length: Size,
+    keys: Mapping[str, Real[Array, "works"]],
+    modes: Sequence[Codes] = MAIN_MODES,
+    own: Own = NO_OWN,
+) -> LayerWork:
+    """Evaluate a derived layer for keys (microbatch_size, panels, axes and their ``_nvs`` shares), a work for each.
+
+    Values of `own` replace those of the assumption set. `modes` are the values of `recompute` that are priced, in
+    groups that do the same to the layer.
+    """
+    values = layer_values(layer, dimensions, assumptions, sequence_length, keys, own)
+    count = len(keys["microbatch_size"])
+    kernels = layer.priced_kernels
+    memo: dict[int, ArrayLike] = {}
+    alive: list[Any] = []  # expressions in the memo, kept so that no other expression gets their id
+
+    def floor_divide(left: ArrayLike, right: ArrayLike) -> ArrayLike:
+        # Exact below 2^53, and ten times faster than NumPy's own on floats.
+        return xp.floor(left / right)
+
+    def number(expr: Any) -> PerWork:
+        alive.append(expr)
+        return xp.broadcast_to(xp.asarray(evaluate(expr, values, memo, floor_divide), dtype=float), (count,))
+
+    def stack(expressions: list[Any]) -> Float[Array, "expressions works"]:
+        return xp.stack([number(expr) for expr in expressions]) if expressions else np.zeros((0, count))
+
+    def per_direction(field: str) -> PerKernel:
+        return xp.stack([stack([getattr(k.work[d], field) for k in kernels]) for d in (FORWARD, BACKWARD)])
+
+    multiplies = [m for direction in (FORWARD, BACKWARD) for k in kernels for m in k.work[direction].multiplies]
+    recomputed = [recomputation_under(layer, codes[0]) for codes in modes]
+
+    # Multiplies in 8 bits or fewer keep their cast operand, but for frameworks that cast it once more in the backward.
+    of_operand = _assumed("fp8_saved_bytes", assumptions, own) / values["activation_bytes"]
+    casts = assumptions.linear_dtype != BF16 and bool(np.any(of_operand != 1.0))
+
+    def bytes_of(tensors: Iterable[Saved]) -> PerWork:
+        listed = [*tensors]
+        whole = stack([saved.bytes for saved in listed if not (casts and saved.operand)]).sum(axis=0)
+        cast = [saved.bytes for saved in listed if casts and saved.operand]
+        return whole + of_operand * stack(cast).sum(axis=0) if cast else whole
+
+    saved = bytes_of(tensor for kernel in layer.kernels for tensor in kernel.saved)
+    inputs = number(layer.input_bytes)
+    stash = xp.stack(
+        [inputs if one is None else bytes_of(tensor for kept in one.kept for tensor in kept) for one in recomputed]
+    )
+    weights = stack([total(weight.bytes for weight in of_kernel) for of_kernel in _used_weights(layer)])
+    per_weight_byte = _assumed("gradient_bytes", assumptions, own) / _assumed("weight_bytes", assumptions, own)
+    transient = stack([kernel.transient_bytes for kernel in layer.kernels])
+
+    def beside_stash(one: Recomputation | None) -> PerKernels:
+        # By the backward of a kernel those after it have freed what they saved.
+        kept = [kernel.saved for kernel in layer.kernels] if one is None else one.kept
+        held = transient - _of_later(xp.stack([bytes_of(tensors) for tensors in kept]))
+        # Full recomputation has recomputed all activations that the backward reads.
+        return held + xp.maximum(saved - inputs, 0.0) if one is None else _with_recomputed(one, held, bytes_of)
+
+    beside = [beside_stash(one) for one in recomputed] if assumptions.charge_transients else []
+
+    def largest(gradients: PerKernels | float) -> PerMode:
+        return xp.stack([(held + gradients).max(axis=0) for held in beside]) if beside else xp.zeros_like(stash)
+
+    def routing(copies: TokenCopies) -> Routing:
+        return routing_of(*map(number, copies.stated))
+
+    def matrices() -> Matrices:
+        found = {index: weight.matrix for index, weight in enumerate(layer.weights) if weight.matrix}
+        rows, columns, counts = (
+            stack([getattr(matrix, name) for matrix in found.values()]) for name in ("rows", "columns", "count")
+        )
+        return Matrices(rows, columns, counts, tuple(found), tuple(matrix.axes for matrix in found.values()))
+
+    collectives = [*layer.collectives(FORWARD), *layer.collectives(BACKWARD)]
+    return LayerWork(
+        matrix=per_direction("matrix"),
+        vector=per_direction("vector"),
+        bytes=per_direction("bytes"),
+        unfused=per_direction("unfused"),
+        multiplies=Multiplies(**{name: stack([getattr(m, name) for m in multiplies]) for name in _SIZES}),
+        launches=np.asarray(
+            [[[float(launches(k, direction, assumptions))] for k in kernels] for direction in (FORWARD, BACKWARD)]
+        ),
+        volumes=stack([collective.bytes for collective in collectives]),
+        weights=stack([weight.bytes for weight in layer.weights]),
+        stash=stash,
+        working=largest(0.0),
+        scattered=largest(per_weight_byte * (weights + _of_later(weights))),
+        boundary=number(layer.boundary_bytes),
+        panels=xp.asarray(keys["panels"], dtype=float),
+        sizes={axis: xp.asarray(keys[axis], dtype=float) for axis in layer.axes},
+        shares={axis: xp.asarray(keys[f"{axis}_nvs"], dtype=float) for axis in layer.axes},
+        which=None,
+        shapes=collective_shapes(layer),
+        reduced_over=tuple(weight.reduced_over for weight in layer.weights),
+        multiply_shapes=multiply_shapes(layer),
+        modes=tuple(mode(layer, codes, one) for codes, one in zip(modes, recomputed, strict=True)),
+        over_ep=tuple(weight.over_ep for weight in layer.weights),
+        tied=tuple(weight.tied for weight in layer.weights),
+        routings=tuple(map(routing, _routings(layer))),
+        matrices=matrices() if assumptions.optimizer == MUON else None,
+    )
+
+
+def _of_later(of_kernels: PerKernels) -> PerKernels:
+    """Return the sum over the kernels after each kernel, whose backward comes before."""
+    return of_kernels[::-1].cumsum(axis=0)[::-1] - of_kernels
+
+
+def _used_weights(layer: DerivedLayer) -> list[list[Weight]]:
+    """Return the weights of each kernel; one that several use is that of the last one, whose backward is first."""
+    last = {read.tensor: index for index, kernel in enumerate(layer.kernels) for read in kernel.reads}
+    found: list[list[Weight]] = [[] for _ in layer.kernels]
+    for weight in layer.weights:
+        found[last[weight.name]].append(weight)
+    return found
+
+
+def _with_recomputed(
+    recomputed: Recomputation, held: PerKernels, bytes_of: Callable[[Iterable[Saved]], PerWork]
+) -> PerKernels:
+    """Return the bytes besides the stash with those of the recomputed tensors, while these exist."""
+    found = held.copy()
+    for region in recomputed.recomputed:
+        found[region.kernels.start : region.kernels.stop] += bytes_of(region.tensors)
+    return found

@@ -1,0 +1,529 @@
+"""A model: its dimensions, its layers as a sequence of (kind, count), and what a step runs outside of layers.
+
+What a step runs outside of the layers' passes, as data: collectives of weights and gradients, and what is divided.
+
+Ranks that hold the same parameters reduce their gradients. ZeRO divides state among them: the optimizer's from stage 1
+on, gradients from stage 2 on, weights in stage 3 (Rajbhandari et al., 2020, section 7). Each layer has these
+collectives of its own, one for each of its weight groups (`dsx.cost.layer.WeightGroup`); experts are a group whose
+ranks ep divides. The cost model prices these records, and a trace has a node for each.
+
+With replicas of shards, the gradients of a shard are all-reduced among its replicas once a step, during the last
+microbatch (Zhang et al., MiCS, 2022, section 3.4). Gradients of parameters that are replicated over a tensor parallel
+axis are all-reduced over it after the last backward. So is the gradient of a tied weight, between the first and the
+last stage (Narayanan et al., SC21; Megatron-LM, `finalize_model_grads`).
+
+The dimensions that a layer of a model may use, so that a model file that states another one can be refused.
+
+All lines of the layer and of its blocks count, whatever their conditions, and every strategy of the search path may
+give a role its letter, since assumption sets and strategies set further options.
+
+A model: its dimensions, and its layers as a sequence of (kind, count).
+
+Each layer kind is built from its layer definition and derived once per strategy. The first layer may be the embedding,
+the last one the head with the loss.
+"""
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal
+
+from dsx.config.assumption_set import AssumptionsSpec
+from dsx.config.documents import names as names_of
+from dsx.config.model_file import ELEMENT_BYTES, LayerCheck, LayerCount, LayerKind, ModelSpec
+from dsx.errors import InputError, NotationError, SpecError, UnknownNameError, did_you_mean
+from dsx.notation.expressions import evaluate, names, text
+from dsx.notation.graph import BACKWARD, FORWARD
+from dsx.notation.library import (
+    block_definition,
+    check_settable,
+    fault_of_settings,
+    load_definition,
+    load_layer,
+    load_operators,
+    strategy_definitions,
+    written_now,
+)
+from dsx.notation.operators import OperatorKind
+from dsx.notation.sharded_layer import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    PANELS,
+    REDUCE_SCATTER,
+    Distribution,
+    Layer,
+    Tensor,
+    widened,
+)
+from dsx.notation.syntax import (
+    AXES,
+    FOLLOWS,
+    DeclarationSyntax,
+    Dim,
+    DimSyntax,
+    LayerDefinition,
+    OperatorSyntax,
+    Role,
+    Settings,
+    StrategyDefinition,
+    UseSyntax,
+)
+from dsx.notation.work import DerivedLayer, derive
+
+State = Literal["optimizer", "gradient", "weight"]
+
+# The first ZeRO stage that divides a state.
+_DIVIDED_FROM: dict[State, int] = {"optimizer": 1, "gradient": 2, "weight": 3}
+NUM_STAGES = 4
+MICROBATCH = "microbatch"  # of `StepCollective.every`
+
+
+@dataclass(frozen=True, slots=True)
+class StepCollective:
+    """A collective of the weights of a layer, or of their gradients."""
+
+    kind: str
+    of: Literal["weights", "gradients"]
+    ranks: Literal["shards", "replicas", "tensor", "ends"]  # of a shard; that hold the same shard; of a tp axis; stages
+    direction: int  # of the pass that it accompanies
+    every: Literal["microbatch", "step"]  # a step: the first forward, or the last backward
+
+
+def divides(zero_stage: int, state: State) -> bool:
+    """Return whether a ZeRO stage divides a state among the ranks that hold the same parameters."""
+    return zero_stage >= _DIVIDED_FROM[state]
+
+
+def _of_stage(stage: int) -> tuple[StepCollective, ...]:
+    every = "microbatch" if divides(stage, "gradient") else "step"
+    if not divides(stage, "optimizer"):
+        return (StepCollective(ALL_REDUCE, "gradients", "shards", BACKWARD, "step"),)
+    reduced = StepCollective(REDUCE_SCATTER, "gradients", "shards", BACKWARD, every)
+    if not divides(stage, "weight"):
+        return StepCollective(ALL_GATHER, "weights", "shards", FORWARD, "step"), reduced
+    gathered = [StepCollective(ALL_GATHER, "weights", "shards", way, "microbatch") for way in (FORWARD, BACKWARD)]
+    return *gathered, reduced
+
+
+# By ZeRO stage, over the ranks that hold the same parameters.
+OF_STAGE: tuple[tuple[StepCollective, ...], ...] = tuple(map(_of_stage, range(NUM_STAGES)))
+OF_REPLICAS = StepCollective(ALL_REDUCE, "gradients", "replicas", BACKWARD, "step")
+OF_REPLICATED = StepCollective(ALL_REDUCE, "gradients", "tensor", BACKWARD, "step")
+OF_TIED = StepCollective(ALL_REDUCE, "gradients", "ends", BACKWARD, "step")
+
+
+def accompanying(zero_stage: int, direction: int) -> tuple[StepCollective, ...]:
+    """Return the collectives of a ZeRO stage that accompany the passes of a direction."""
+    return tuple(one for one in OF_STAGE[zero_stage] if one.direction == direction)
+
+
+def in_every_pass(zero_stage: int, direction: int) -> bool:
+    """Return whether every pass of a direction has collectives of its weights, and not one of the step alone."""
+    return any(one.every == MICROBATCH for one in accompanying(zero_stage, direction))
+
+
+def letters_of(kind: str, chosen: Settings, inherited: Settings, near: Path | None = None) -> frozenset[str] | None:
+    """Return the dimensions that a layer may use, `s` and `b` among them.
+
+    `chosen` and `inherited` are settings as `build_layer` takes them; `near` is the file that mentions the layer. None
+    if the dimensions cannot be known here: a definition is elsewhere or invalid, or the role of a tensor or the
+    modifier of an operator is that of a strategy or a table outside of the search path.
+    """
+    try:
+        definitions = _used(kind, chosen, inherited, near)
+        strategies = strategy_definitions()
+        shares = _shares()
+    except InputError:  # building the layer raises it, with its place
+        return None
+    lines = [line for definition in definitions for line, _ in definition.lines]
+    items = [item for line in lines for item in _items(line)]
+    sizes = {line.letter: names(line.size) for line in lines if isinstance(line, DimSyntax)}
+    own = {name for definition in definitions for name in definition.roles}
+    roles = {item.name for item in items if isinstance(item, Role) and not item.letter}
+    roles |= {role for definition in definitions for role in definition.roles.values()}
+    given = _letters_of_roles(strategies)
+    modifiers = {line.modifier for line in lines if isinstance(line, OperatorSyntax | UseSyntax)}
+    if not (roles - own <= given.keys() and modifiers <= shares.keys()):
+        return None
+    letters = {item.letter for item in items}.union(sizes, *sizes.values())
+    letters = letters.union(*(given.get(role, ()) for role in roles), *(shares[name] for name in modifiers))
+    return frozenset(letters - {""})
+
+
+def _used(kind: str, chosen: Settings, inherited: Settings, near: Path | None) -> list[LayerDefinition]:
+    """Return the definition of a layer, and those of all blocks that it may use."""
+    found = {kind: load_definition(kind, near)}
+    pending = [found[kind]]
+    while pending:
+        definition = pending.pop()
+        stated = definition.parameters | dict(chosen.blocks)
+        for use in (line for line, _ in definition.lines if isinstance(line, UseSyntax)):
+            blocks = {use.block} if not use.parameter else {stated.get(use.parameter, use.block)}
+            blocks |= {block for name, block in inherited.blocks if name == use.parameter}
+            for block in blocks - found.keys():
+                found[block] = block_definition(block, use.place)
+                pending.append(found[block])
+    return [*found.values()]
+
+
+def _items(line: object) -> list[Dim | Role]:
+    """Return the dimensions of the tensors of a line."""
+    tensors = (
+        line.tensors
+        if isinstance(line, DeclarationSyntax)
+        else (*line.outputs, *line.arguments)
+        if isinstance(line, OperatorSyntax)
+        else ()
+    )
+    return [item for tensor in tensors for item in tensor.dims or ()]
+
+
+def _letters_of_roles(strategies: Iterable[StrategyDefinition]) -> dict[str, set[str]]:
+    """Return the letters that strategies give each role; a role that is given as another one has all of its letters."""
+    letters: dict[str, set[str]] = {}
+    same: list[tuple[str, str]] = []
+    for strategy in strategies:
+        for role, item in strategy.roles.items():
+            letters.setdefault(role, set()).update({item.letter} - {""})
+            same += [(role, item.name)] if isinstance(item, Role) else []
+    for _ in same:
+        for role, other in same:
+            letters[role] |= letters.get(other, set())
+    return letters
+
+
+def _shares() -> dict[str, set[str]]:
+    """Return the names in what each modifier of the operator tables in the search path states."""
+    found: dict[str, set[str]] = {"": set(), FOLLOWS: set(), PANELS: set()}
+    for kind in load_operators(names_of("operators", ".yaml")).values():
+        for modifier, stated in (*kind.work.items(), *kind.groups.items()):
+            found.setdefault(modifier, set()).update(*(names(part) for part in stated))
+    return found
+
+
+_MOST_RUNS = 4  # a body with more runs of equal layers counts as alternating
+_LARGEST_SIZE = 2**53  # of a defined dimension; floats hold integers exactly up to it
+# Bytes and FLOPs of a layer and one sequence. A layer of the largest packaged model has 1e16; sweeps hold times in
+# float32, which ends at 3e38.
+_LARGEST_AMOUNT = 1e30
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model under one strategy and one assumption set."""
+
+    name: str
+    dimensions: dict[str, int]
+    layers: tuple[tuple[DerivedLayer, int], ...]  # (layer, count) in pipeline order
+    leading: int = 0  # entries of `layers` that only the first pipeline stage has: 1 with an embedding, else 0
+    trailing: int = 0  # entries that only the last stage has: 1 with a head, else 0
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers, embedding and head included."""
+        return sum(count for _, count in self.layers)
+
+    @property
+    def body(self) -> tuple[tuple[DerivedLayer, int], ...]:
+        """The entries between embedding and head, which a pipeline divides into stages."""
+        return self.layers[self.leading : len(self.layers) - self.trailing]
+
+    @property
+    def num_body_layers(self) -> int:
+        """Number of layers between embedding and head."""
+        return sum(count for _, count in self.body)
+
+    @property
+    def body_layer(self) -> DerivedLayer:
+        """The body layer that stands for all in rules and divided axes: the first of those with most axes."""
+        return max((layer for layer, _ in self.body), key=lambda layer: len(layer.axes))
+
+    @property
+    def kinds(self) -> tuple[DerivedLayer, ...]:
+        """The layer kinds, each once, in the order of their first layers."""
+        return tuple({id(layer): layer for layer, _ in self.layers}.values())
+
+    @property
+    def first(self) -> tuple[DerivedLayer, ...]:
+        """The kinds that only the first stage has: the embedding, or none."""
+        return tuple(layer for layer, _ in self.layers[: self.leading])
+
+    @property
+    def last(self) -> tuple[DerivedLayer, ...]:
+        """The kinds that only the last stage has: the head, or none."""
+        return tuple(layer for layer, _ in self.layers[len(self.layers) - self.trailing :])
+
+    @property
+    def num_predictions(self) -> int:
+        """Number of layers of multi-token prediction, for which the head takes the further tokens as data."""
+        return sum(layer.layer.tensors[name].data for layer in self.last for name in layer.layer.inputs)
+
+    @property
+    def segments(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """The body as segments, each a tuple of (position among `kinds`, count).
+
+        Each run of one kind is a segment. A body of alternating layers, with many short runs, is one segment of several
+        kinds.
+        """
+        where = {id(layer): position for position, layer in enumerate(self.kinds)}
+        runs: list[list[int]] = []
+        for layer, count in self.body:
+            if runs and runs[-1][0] == where[id(layer)]:
+                runs[-1][1] += count
+            else:
+                runs.append([where[id(layer)], count])
+        if len(runs) <= _MOST_RUNS:
+            return tuple(((kind, count),) for kind, count in runs)
+        total: dict[int, int] = {}
+        for kind, count in runs:
+            total[kind] = total.get(kind, 0) + count
+        return (tuple(total.items()),)
+
+
+def settings_of(values: Mapping[str, str | bool]) -> Settings:
+    """Return the settings of an assumption set: option -> true, block parameter -> block."""
+    blocks = tuple((name, value) for name, value in values.items() if isinstance(value, str))
+    return Settings(frozenset(name for name, value in values.items() if value is True), blocks)
+
+
+def layer_check(near: Path | None, assumptions: AssumptionsSpec) -> LayerCheck:
+    """Return the check of layers for `load_model`; layer definitions are searched in the folder of `near`."""
+    inherited = settings_of(assumptions.set) | settings_of(assumptions.unfused_attention)
+
+    @functools.cache
+    def fault(layer: LayerKind) -> str:
+        return fault_of_settings(layer.kind, Settings(layer.options, layer.blocks), near)
+
+    def letters(layer: LayerKind) -> frozenset[str] | None:
+        # A set may map a kind to another definition, and need not count all kinds of a model.
+        definitions = {layer.kind, assumptions.layers.get(layer.kind, layer.kind)}
+        chosen = Settings(layer.options, layer.blocks)
+        found = [letters_of(definition, chosen, inherited, near) for definition in definitions]
+        known = [letters for letters in found if letters is not None]
+        return frozenset[str]().union(*known) if known else None
+
+    return LayerCheck(fault, letters)
+
+
+def definition_of(kind: str, model: str, assumptions: AssumptionsSpec) -> str:
+    """Return the name of the layer definition that an assumption set uses for a layer kind of a model.
+
+    Raises SpecError where the set maps kinds to definitions, but not this one.
+    """
+    if not assumptions.layers:
+        return kind
+    if kind in assumptions.layers:
+        return assumptions.layers[kind]
+    if now := written_now(kind):
+        raise SpecError(f"model {model!r}: {now}")
+    known = ", ".join(assumptions.layers)
+    raise SpecError(
+        f"assumption set {assumptions.name!r} has no layer definition for the kind {kind!r} of model {model!r}"
+        f"{did_you_mean(kind, assumptions.layers)} (it has: {known}); another set may, such as 'default'"
+    )
+
+
+def counted(spec: ModelSpec, assumptions: AssumptionsSpec) -> list[LayerCount]:
+    """Return the layers of a model that an assumption set counts, in order; raises SpecError if it counts none."""
+    found = [entry for entry in spec.sequence if entry.kind not in assumptions.uncounted_layers]
+    if not found:
+        kinds = ", ".join(dict.fromkeys(entry.kind for entry in spec.sequence))
+        raise SpecError(f"assumption set {assumptions.name!r} counts no layer of model {spec.name!r} (it has: {kinds})")
+    return found
+
+
+def build_model(spec: ModelSpec, assumptions: AssumptionsSpec, strategy: str, near: Path | None = None) -> Model:
+    """Build and derive every layer kind of a model under `strategy`.
+
+    A first layer that takes data is the embedding; a last layer whose output has another distribution than its input
+    is the head. The layers between them are the body. Raises SpecError where a layer cannot take the output of the
+    previous one or uses a dimension that the model does not give, UnknownNameError for an uncounted operator that no
+    table has.
+    """
+    table = load_operators(assumptions.operators, near)
+    for kind in assumptions.uncounted:
+        if kind not in table:
+            raise UnknownNameError("operator", kind, table)
+    entries = counted(spec, assumptions)
+    built: dict[LayerKind, Layer] = {}
+    derived: dict[LayerKind, DerivedLayer] = {}
+    for kind in dict.fromkeys(entry.layer for entry in entries):
+        single = frozenset(name for name, size in spec.dimensions.items() if size == 1)
+        layer = replace(layer_of(kind, spec.name, assumptions, strategy, table, near), single=single)
+        built[kind] = layer
+        derived[kind] = derive(layer, assumptions.fused_backward_reads, assumptions.uncounted)
+        check_dimensions(derived[kind], spec.dimensions, spec.name)
+        _check_amounts(derived[kind], spec)
+    leading, trailing = check_chain(spec.name, [(built[entry.layer], entry.count) for entry in entries])
+    layers = tuple((derived[entry.layer], entry.count) for entry in entries)
+    return Model(spec.name, dict(spec.dimensions), layers, leading, trailing)
+
+
+def layer_of(
+    kind: LayerKind,
+    model: str,
+    assumptions: AssumptionsSpec,
+    strategy: str,
+    table: dict[str, OperatorKind],
+    near: Path | None,
+) -> Layer:
+    """Build a layer of a model under an assumption set; raises InputError, which names the model."""
+    inherited = settings_of(assumptions.set)
+    check_settable(inherited, f"assumption set {assumptions.name!r}")
+    definition = definition_of(kind.kind, model, assumptions)
+    try:
+        built = load_layer(definition, strategy, table, near, Settings(kind.options, kind.blocks), inherited)
+        return widened(built, assumptions.sixteen_bit_weights)
+    except NotationError:  # its message has a place
+        raise
+    except InputError as error:
+        by = f"; assumption set {assumptions.name!r} maps it to {definition!r}" if definition != kind.kind else ""
+        raise SpecError(f"layer {str(kind)!r} of model {model!r}: {error}{by}") from None
+
+
+def parameters(model: Model) -> int:
+    """Return the number of parameters of a model; a tied weight counts once."""
+    total = 0
+    for layer, count in model.layers:
+        values = unsharded(layer, model.dimensions, 1)
+        total += count * sum(evaluate(weight.bytes, values) for weight in layer.weights if not weight.tied)
+    return total
+
+
+def check_chain(model: str, layers: Sequence[tuple[Layer, int]]) -> tuple[int, int]:
+    """Check that each layer takes the output of the previous one; return the number of leading and trailing layers.
+
+    Either is 0 or 1: the embedding and the head. Distributions must agree, since a collective between two layers would
+    belong to neither. Raises SpecError.
+    """
+    first, last = layers[0][0], layers[-1][0]
+    _check_one_input_and_output(first)
+    leading = int(_input(first).data)
+    trailing = int(len(layers) > 1 and _input(last).distribution != _output(last))
+    if len(layers) == leading + trailing:
+        names_of = ", ".join(layer.name for layer, _ in layers)
+        raise SpecError(f"model {model!r} has no layer between embedding and head ({names_of})")
+    for position, (layer, count) in enumerate(layers):
+        in_body = leading <= position < len(layers) - trailing
+        if not in_body and count > 1:
+            role = "embedding" if position < leading else "head"
+            raise SpecError(f"model {model!r}: the {role} {layer.name!r} has count {count}; it is one layer")
+        if position > 0 and _input(layer).data:
+            raise SpecError(f"model {model!r}: layer {layer.name!r} takes data, so it can only be the first one")
+        if in_body:
+            check_repeats(layer)
+        previous = layers[max(position - 1, 0)][0]
+        if position > 0 and _input(layer).distribution != _output(previous):
+            raise SpecError(
+                f"model {model!r}: the output of layer {previous.name!r} is {_output(previous)}, and the input of the "
+                f"next layer, {layer.name!r}, is {_input(layer).distribution}; their distributions must be equal"
+            )
+    return leading, trailing
+
+
+def check_repeats(layer: Layer) -> None:
+    """Raise SpecError unless a layer can follow itself: its output has the distribution of its input."""
+    _check_one_input_and_output(layer)
+    taken, made = _input(layer).distribution, _output(layer)
+    if taken != made:
+        raise SpecError(
+            f"layer {layer.name!r} has the input {taken} and the output {made}: the next layer could not take its "
+            f"output; end it with a view, as in output{taken} = view(y{taken})"
+        )
+
+
+def _check_one_input_and_output(layer: Layer) -> None:
+    taken = [name for name in layer.inputs[1:] if not layer.tensors[name].data]
+    if not layer.inputs or taken or len(layer.outputs) != 1:
+        raise SpecError(
+            f"layer {layer.name!r} has the inputs {', '.join(layer.inputs)} and the outputs "
+            f"{', '.join(layer.outputs)}; a layer of a model has one of each"
+        )
+
+
+def _input(layer: Layer) -> Tensor:
+    return layer.tensors[layer.inputs[0]]
+
+
+def _output(layer: Layer) -> Distribution:
+    return layer.tensors[layer.outputs[0]].distribution
+
+
+def check_dimensions(layer: DerivedLayer, dimensions: dict[str, int], owner: str) -> None:
+    """Raise SpecError unless `dimensions` gives every dimension that the layer uses."""
+    given = {*dimensions, "b", "s"}
+    for letter in sorted(layer.letters - given):
+        known = ", ".join(f"{name}={size}" for name, size in dimensions.items())
+        raise SpecError(
+            f"layer {layer.name!r} uses the dimension {letter!r}, which {owner!r} does not give"
+            f"{did_you_mean(letter, given)} (it gives {known})"
+        )
+
+
+def _check_amounts(layer: DerivedLayer, spec: ModelSpec) -> None:
+    """Raise SpecError if the work or the memory of a layer is too large, or divides by zero."""
+    values = unsharded(layer, spec.dimensions, spec.default_sequence_length)
+    work = [work for kernel in layer.kernels for work in kernel.work]
+    amounts = [getattr(of, name) for of in work for name in ("matrix", "vector", "bytes", "unfused")]
+    amounts += [kernel.saved_bytes for kernel in layer.kernels] + [weight.bytes for weight in layer.weights]
+    try:
+        for expr in amounts:
+            amount(expr, values)
+    except SpecError as error:
+        raise SpecError(f"layer {layer.name!r} of model {spec.name!r}: {error}") from None
+
+
+def amount(expr: Any, values: Mapping[str, Any]) -> Any:
+    """Return the value of an expression for plain numbers; raises SpecError if it divides by zero or is too large."""
+    try:
+        found = evaluate(expr, values)
+    except ZeroDivisionError:
+        raise SpecError(f"{text(expr)} divides by zero where {_given(expr, values)}") from None
+    if abs(found) > _LARGEST_AMOUNT:
+        raise SpecError(
+            f"{text(expr)} is {Decimal(found):.3g} where {_given(expr, values)}: more than {_LARGEST_AMOUNT:g}"
+        )
+    return found
+
+
+def _given(expr: Any, values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={values[name]}" for name in sorted(names(expr)))
+
+
+def unsharded(layer: DerivedLayer, dimensions: Mapping[str, Any], sequence_length: Any) -> dict[str, Any]:
+    """Return the values of all names of a layer on one GPU, with one sequence and one byte per element."""
+    values = dict(dimensions) | {"b": 1, "s": sequence_length, "panels": 1}
+    values |= dict.fromkeys((*ELEMENT_BYTES, *AXES), 1)
+    return define(layer, values)
+
+
+def define(layer: DerivedLayer, values: dict) -> dict:
+    """Return `values` with each defined dimension of the layer whose parts all have a value, in place of a given one.
+
+    Raises SpecError where plain numbers make a size negative or too large, or divide by zero.
+    """
+    result = {letter: value for letter, value in values.items() if letter not in layer.definitions}
+    pending = dict(layer.definitions)
+    while ready := [letter for letter, expr in pending.items() if names(expr) <= result.keys()]:
+        for letter in ready:
+            expr = pending.pop(letter)
+            try:
+                result[letter] = evaluate(expr, result)
+            except ZeroDivisionError:
+                raise SpecError(
+                    f"layer {layer.name!r}: dimension {letter!r} = {text(expr)} divides by zero where "
+                    f"{_given(expr, result)}"
+                ) from None
+            if isinstance(result[letter], int) and result[letter] < 0:
+                raise SpecError(
+                    f"layer {layer.name!r}: dimension {letter!r} = {text(expr)} is {result[letter]} where "
+                    f"{_given(expr, result)}; a size cannot be negative"
+                )
+            if isinstance(result[letter], int) and result[letter] > _LARGEST_SIZE:
+                raise SpecError(
+                    f"layer {layer.name!r}: dimension {letter!r} = {text(expr)} is {Decimal(result[letter]):.3g} where "
+                    f"{_given(expr, result)}; a size is at most {_LARGEST_SIZE:,}"
+                )
+    return {**values, **result}

@@ -1,0 +1,373 @@
+"""The cost terms of a layer, symbolically: work, collectives and saved tensors of each kernel.
+
+The mesh axes of experts.
+
+The axis ep nests inside the others (ep * etp * edp = tp * cp * dp). The members of an ep group are ranks of tp, cp and
+dp, each with its own tokens, so ep adds no ranks and repeats no work. Axes that divide an expert besides ep are etp;
+ep does not nest in those. Each part of an expert is replicated on edp ranks.
+
+The matrices among the weights of a layer, which an optimizer may update as a whole.
+
+A matrix is a weight that an einsum multiplies with. Batch letters, those of experts, are also in the other factor and
+in the result, and count matrices; of the others the einsum contracts the rows, and the columns are in its result.
+The weights of an embedding, which takes data, are no matrices, nor are those with the letter of the vocabulary or of
+classes: Adam updates them, as norms, biases and convolutions (arXiv 2502.16982, section 2.2; Megatron Core 0.16.1,
+megatron/core/optimizer/muon.py).
+
+Derives the cost terms of a layer symbolically: work, collectives and saved tensors of each kernel.
+
+Work, launches and collectives are summed up from the graph of the layer (`dsx.notation.graph`). Every quantity is an
+expression over dimensions, degrees and the element sizes of the assumptions: `activation_bytes`, `weight_bytes` and
+`gradient_bytes` (of weights).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dsx.config.model_file import CLASSES, VOCABULARY
+from dsx.notation.backward import Backward, Read, Saved, derive_backward, listed_once, reads, tensor_bytes
+from dsx.notation.expressions import names, parts, product, total
+from dsx.notation.graph import (
+    BACKWARD,
+    FORWARD,
+    Collective,
+    Launch,
+    LayerGraph,
+    Transferred,
+    layer_graph,
+    transient_bytes,
+)
+from dsx.notation.kernels import Kernel, Work, split_into_kernels
+from dsx.notation.sharded_layer import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    PANELS,
+    REDUCE_SCATTER,
+    RING,
+    Distribution,
+    Layer,
+    elements,
+    local_size,
+    ordered,
+)
+from dsx.notation.syntax import AXES, Dim, RegionPath, Rule
+
+EP, DP = "ep", "dp"
+
+
+def expert_axes(layer: Layer) -> tuple[str, ...]:
+    """Return the axes that divide experts besides ep (etp): those that occur in one distribution with it."""
+    found: set[str] = set()
+    for distribution in _distributions(layer):
+        if EP in distribution.axes:
+            found |= {*distribution.axes} - {EP, DP}
+    return ordered(found)
+
+
+def reduced_over(layer: Layer, weight: Distribution, partial: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the axes, without dp, that a weight's gradient is reduced over; `partial` are those derived for it.
+
+    An expert's slots hold tokens of all ranks that ep nests in, so the gradient of its weight is partial over all
+    their axes. Where ep divides the weight, only one member of an ep group has each part of it.
+    """
+    if EP not in (*partial, *weight.axes):
+        return tuple(axis for axis in partial if axis != DP)
+    spanned = {*layer.axes} - {*expert_axes(layer)}
+    return ordered((spanned | {*partial}) - {EP, DP})
+
+
+def _distributions(layer: Layer) -> list[Distribution]:
+    made = [tensor.distribution for tensor in layer.tensors.values()]
+    return made + [argument.distribution for op in layer.operators for argument in op.arguments]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A weight as matrices of their whole size, which tensor parallel ranks may divide."""
+
+    rows: Any
+    columns: Any
+    count: Any  # on a rank
+    axes: tuple[str, ...]  # that divide each of them
+
+
+def matrix_of(layer: Layer, weight: str) -> Matrix | None:
+    """Return the matrices of a weight; None if it has none."""
+    dims = layer.tensors[weight].distribution.dims
+    letters = {dim.letter for dim in dims}
+    if layer.tensors[layer.inputs[0]].data or letters & {VOCABULARY, CLASSES}:
+        return None
+    for op in layer.operators:
+        taken = [argument for argument in op.arguments if argument.tensor == weight]
+        if op.kind.shape != "contract" or not taken:
+            continue
+        (other,) = (argument for argument in op.arguments if argument is not taken[0])
+        factor = {dim.letter for dim in other.distribution.dims}
+        result = {dim.letter for dim in layer.tensors[op.name].distribution.dims}
+        batch = letters & factor & result
+        whole = [Dim(dim.letter) for dim in dims if dim.letter not in batch]
+        return Matrix(
+            rows=product(local_size(dim) for dim in whole if dim.letter not in result),
+            columns=product(local_size(dim) for dim in whole if dim.letter in result),
+            count=product(local_size(dim) for dim in dims if dim.letter in batch),
+            axes=ordered({axis for dim in dims if dim.letter not in batch for axis in dim.axes} - {EP}),
+        )
+    return None
+
+
+# Numbers and names in all work of a layer. Packaged layers have up to 1,753; each evaluation visits all of them.
+_MOST_PARTS = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCosts:
+    """Work, collectives and memory of one kernel in the forward and the backward of one microbatch."""
+
+    name: str
+    operators: tuple[str, ...]
+    kinds: tuple[str, ...]
+    fused: bool  # a `fuse ... end`
+    runs: bool  # False for views and for operators that the assumptions do not count
+    work: tuple[Work, ...]  # in the forward and in the backward
+    launches: tuple[int, ...]  # likewise
+    collectives: tuple[tuple[Collective, ...], ...]
+    saved: tuple[Saved, ...]  # for its backward, without what an earlier kernel saves
+    replicated: tuple[str, ...]  # axes whose members all do the same work
+    regions: RegionPath  # the ``recompute`` regions that it is in, outermost first
+    makes: tuple[str, ...]
+    reads: tuple[Read, ...]
+    saves: tuple[Saved, ...]  # everything that its backward reads
+    transient_bytes: Any  # of tensors, besides the saved ones, that its backward needs
+    extent: tuple[Any, Any] = field(repr=False)  # of its input: elements without the last dimension, last dimension
+
+    @property
+    def title(self) -> str:
+        """The name for people: that of its ``fuse`` block or of its operator."""
+        return self.name.rpartition(".")[2] if self.fused else self.kinds[0]
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether it multiplies by one weight, which can run block by block beside a gather or a scatter."""
+        return any(one.linear and not one.grouped for one in self.work[FORWARD].multiplies)
+
+    @property
+    def saved_bytes(self) -> Any:
+        """Local bytes kept for the backward."""
+        return total(saved.bytes for saved in self.saved)
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """One weight: local bytes, and the axes (without dp) over which its gradient is reduced once a step.
+
+    Where ep divides the weight, only 1/ep of the ranks along these axes and dp hold the same part of it.
+    """
+
+    name: str
+    bytes: Any
+    reduced_over: tuple[str, ...]
+    over_dp: bool  # False where the weight itself is divided over dp
+    over_ep: bool = False  # True where the weight is divided over ep
+    tied: bool = False  # shared with another layer of the model
+    matrix: Matrix | None = None  # None if it is no matrix of the body
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedLayer:
+    """Everything that the cost model needs to know about a layer."""
+
+    name: str
+    strategy: str
+    definitions: dict[str, Any]
+    axes: tuple[str, ...]
+    expert_axes: tuple[str, ...]  # axes that divide experts besides ep; ep nests in the other axes and dp
+    kernels: tuple[KernelCosts, ...]
+    weights: tuple[Weight, ...]
+    boundary_bytes: Any
+    input_bytes: Any  # what full recomputation keeps
+    rules: tuple[Rule, ...]
+    panelled: bool
+    letters: frozenset[str]  # dimensions whose size a model must give
+    divided: tuple[Dim, ...]  # every divided dimension
+    graph: LayerGraph = field(repr=False, compare=False)  # of which the costs are sums
+    layer: Layer = field(repr=False, compare=False)  # of which everything is derived
+
+    def collectives(self, direction: int) -> list[Collective]:
+        """All collectives of one direction, in the order of the kernels."""
+        return [collective for kernel in self.kernels for collective in kernel.collectives[direction]]
+
+    def exchanges(self, axis: str) -> tuple[tuple[str, str], ...]:
+        """Return (kind, tensor) of each collective of the forward over an axis; in a ring the kind is RING."""
+        over = [collective for collective in self.collectives(FORWARD) if collective.axis == axis]
+        return tuple((RING if one.ring else one.kind, one.tensor) for one in over)
+
+    def beside(self, collective: Collective) -> int | None:
+        """Return the position of the kernel that a plain collective may hide behind; None if it is exposed.
+
+        Gathers and scatters hide behind a multiply by a weight, which kernels run block by block. Attention waits for
+        its keys and values, unless they go round in a ring, and the multiplies of experts for all of their tokens. The
+        next kernel needs all of the result of an all-reduce.
+        """
+        at = collective.beside
+        if at is None or collective.kind == ALL_REDUCE:
+            return None
+        return None if collective.kind in (ALL_GATHER, REDUCE_SCATTER) and not self.kernels[at].in_blocks else at
+
+    @property
+    def region_names(self) -> tuple[str, ...]:
+        """The names of the regions that can be recomputed, in the order of the layer."""
+        return tuple(dict.fromkeys(name for kernel in self.kernels for name, _ in kernel.regions))
+
+    @property
+    def priced_kernels(self) -> tuple[KernelCosts, ...]:
+        """The kernels that run or communicate."""
+        return tuple(kernel for kernel in self.kernels if kernel.runs or any(kernel.collectives))
+
+
+def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iterable[str] = ()) -> DerivedLayer:
+    """Derive everything from `layer`.
+
+    `fused_backward_reads` says whether the backward of a fused kernel reads its saved tensors as they are
+    "stored" or as they were "consumed"; `uncounted` names operators that cost nothing.
+    """
+    uncounted = frozenset(uncounted)
+    kernels = split_into_kernels(layer)
+    backward = derive_backward(layer)
+    graph = layer_graph(layer, kernels, backward, fused_backward_reads, uncounted)
+    saved = listed_once(kernel.saved for kernel in kernels)
+    kernel_costs: list[KernelCosts] = []
+    num_parts = 0
+    for index, kernel in enumerate(kernels):
+        counted = [op for op in kernel.operators if op.kind.name not in uncounted and not op.costs_nothing]
+        launches = _launches_of(graph, index)
+        work = tuple(sum((launch.work for launch in of), Work()) for of in launches)
+        num_parts += sum(parts(amount) for of in work for amount in (of.matrix, of.vector, of.bytes, of.unfused))
+        if num_parts > _MOST_PARTS:
+            raise kernel.operators[0].place.error(
+                f"the work of the layer has more than {_MOST_PARTS:,} numbers and dimensions, with the sizes of its "
+                "tensors substituted into the formulas of its operators"
+            )
+        kernel_costs.append(
+            KernelCosts(
+                name=kernel.name,
+                operators=tuple(op.name for op in kernel.operators),
+                kinds=tuple(op.kind.name for op in kernel.operators),
+                fused=kernel.fused,
+                runs=bool(counted),
+                work=work,
+                launches=tuple(map(len, launches)),
+                collectives=tuple(_collectives_of(graph, index, direction) for direction in (FORWARD, BACKWARD)),
+                saved=saved[index],
+                replicated=_replicated(layer, kernel),
+                regions=kernel.regions,
+                makes=tuple(name for op in kernel.operators for name in op.outputs),
+                reads=reads(layer, kernel.operators),
+                saves=kernel.saved,
+                transient_bytes=transient_bytes(layer, graph, index, kernel),
+                extent=_extent(layer, kernel),
+            )
+        )
+    first = layer.inputs[0]
+    return DerivedLayer(
+        name=layer.name,
+        strategy=layer.strategy,
+        definitions=layer.definitions,
+        axes=layer.axes,
+        expert_axes=expert_axes(layer),
+        kernels=tuple(kernel_costs),
+        weights=_weights(layer, backward),
+        boundary_bytes=tensor_bytes(layer, first, layer.tensors[first].distribution),
+        input_bytes=total(tensor_bytes(layer, name, layer.tensors[name].distribution) for name in layer.inputs),
+        rules=layer.rules,
+        panelled=layer.panelled,
+        letters=_letters(layer),
+        divided=_divided(layer),
+        graph=graph,
+        layer=layer,
+    )
+
+
+def _launches_of(graph: LayerGraph, kernel: int) -> list[list[Launch]]:
+    """Return the launches of a kernel in either direction."""
+    return [
+        [node for node in graph.nodes(direction) if isinstance(node, Launch) and node.kernel == kernel]
+        for direction in (FORWARD, BACKWARD)
+    ]
+
+
+def _collectives_of(graph: LayerGraph, kernel: int, direction: int) -> tuple[Collective, ...]:
+    nodes = graph.nodes(direction)
+    return tuple(node.collective for node in nodes if isinstance(node, Transferred) and node.kernel == kernel)
+
+
+def _extent(layer: Layer, kernel: Kernel) -> tuple[Any, Any]:
+    """Return (local elements without the last dimension, last dimension) of the first operator's input.
+
+    A lookup counts by its result, since its indices do not say how long a row is.
+    """
+    first = next((op for op in kernel.operators if not op.costs_nothing), kernel.operators[0])
+    if first.kind.shape == "lookup":
+        taken = layer.tensors[first.name].distribution
+    else:
+        taken = first.arguments[0].distribution
+    return elements(taken.dims[:-1]), elements(taken.dims[-1:])
+
+
+def _replicated(layer: Layer, kernel: Kernel) -> tuple[str, ...]:
+    """Return the layer's axes that neither divide a dimension of the kernel nor occur in the definition of one.
+
+    ep is not among them, since its members are ranks of the other axes.
+    """
+    used: set[str] = {EP}
+    letters: set[str] = set()
+    for op in kernel.operators:
+        made = [layer.tensors[name].distribution for name in op.outputs]
+        for distribution in (*made, *(argument.distribution for argument in op.arguments)):
+            used |= {*distribution.axes}
+            letters |= {dim.letter for dim in distribution.dims}
+    used |= _parts(layer, letters)
+    return tuple(axis for axis in layer.axes if axis not in used)
+
+
+def _parts(layer: Layer, letters: Iterable[str]) -> set[str]:
+    """Return `letters` and all names in their definitions, at any depth."""
+    found: set[str] = set()
+    pending = set(letters)
+    while pending:
+        letter = pending.pop()
+        found.add(letter)
+        pending |= names(layer.definitions.get(letter, 1)) - found
+    return found
+
+
+def _weights(layer: Layer, backward: Backward) -> tuple[Weight, ...]:
+    axes = backward.weight_axes
+    return tuple(
+        Weight(
+            name,
+            tensor_bytes(layer, name, tensor.distribution),
+            reduced_over(layer, tensor.distribution, axes[name]),
+            "dp" not in tensor.distribution.axes,
+            EP in tensor.distribution.axes,
+            tensor.tied,
+            matrix_of(layer, name),
+        )
+        for name, tensor in layer.tensors.items()
+        if tensor.weight
+    )
+
+
+def _divided(layer: Layer) -> tuple[Dim, ...]:
+    used = [tensor.distribution for tensor in layer.tensors.values()]
+    used += [argument.distribution for op in layer.operators for argument in op.arguments]
+    return tuple(dict.fromkeys(dim for distribution in used for dim in distribution.dims if dim.axes))
+
+
+def _letters(layer: Layer) -> frozenset[str]:
+    """Return the dimensions that a model must give: those that the layer uses and does not define."""
+    used = {dim.letter for tensor in layer.tensors.values() for dim in tensor.distribution.dims}
+    for op in layer.operators:
+        stated = (*op.kind.work.get(op.modifier, ()), *op.kind.groups.get(op.modifier, ()))
+        used |= {name for part in (*stated, *(op.kind.copies or ())[1:]) for name in names(part)}
+    return frozenset(_parts(layer, used) - layer.definitions.keys() - {PANELS, *AXES})

@@ -1,1 +1,0 @@
-"""Bandwidth between servers, found together with the placement that needs it."""

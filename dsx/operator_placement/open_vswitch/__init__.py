@@ -1,1 +1,0 @@
-"""An allocation of bandwidth as commands of Open vSwitch."""

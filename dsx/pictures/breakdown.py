@@ -1,0 +1,354 @@
+"""Breakdown: the parts of the step time, and of the memory, of the fastest plan of each group of rows.
+
+Stacks: the parts of the step time and of the memory, with their colours and hatches.
+
+The parts can be distinguished in grey too. If all parts are drawn, neighbours differ in lightness. Parts that are zero
+are left out, so any two parts may become neighbours: any two differ in lightness, or one of them is hatched.
+
+The labels above and below the bars of a breakdown.
+
+Above each bar is its total. Below it are the values of the grouping columns, and in small print the other choices that
+differ between the plans: rows of a table with its heading to the left of the axis. Totals and values that are too wide
+are rotated; small print that is too wide is left out, the placement first.
+
+Breakdown: the parts of the step time, and of the memory, of the fastest plan of each group of rows.
+
+A bar is one plan. Its parts are stacked in the order of the result columns. Their sum is the step time, or the peak
+memory, and is written above the bar. Time and memory have separate axes: `breakdowns` puts one above the other, with
+the plans below.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dsx.errors import InputError, UnknownNameError, one_text
+from dsx.pictures.axes import (
+    NOTHING,
+    FigureLayout,
+    best_over,
+    figure_of,
+    finite,
+    is_wide,
+    job_text,
+    label_axis,
+    label_picture,
+    named,
+    quantity_texts,
+    text_sizes,
+    value_texts,
+    words,
+)
+from dsx.pictures.chosen_rows import capacities, fastest, refuse_many, settings
+from dsx.results.frames import column_list, require
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True)
+class PartStyle:
+    """The style of a part of a stack: its label, its colour, and the colour of its hatch, None without one."""
+
+    label: str
+    colour: str
+    hatch: str | None = None
+
+
+@dataclass(frozen=True)
+class StackedParts:
+    """The parts of a total by column, the lowest first; `share` labels an axis of shares of the total."""
+
+    total: str
+    share: str | None  # None if the parts are never drawn as shares
+    parts: dict[str, PartStyle]
+
+
+# Communication is hatched.
+_TIME = {
+    "compute_s": PartStyle("compute", "#142a5c"),
+    "memory_s": PartStyle("memory access", "#4f8cc9"),
+    "tp_comm_s": PartStyle("TP communication", "#a63a17", "#c8785c"),
+    "cp_comm_s": PartStyle("CP communication", "#ee9c45", "#f8cc98"),
+    "ep_comm_s": PartStyle("EP communication", "#551a4b", "#8a5a80"),
+    "pp_comm_s": PartStyle("PP communication", "#e6c4dc", "#cf9cbd"),
+    "dp_comm_s": PartStyle("DP communication", "#4f996a", "#86bd9b"),
+    "bubble_s": PartStyle("pipeline bubble", "#e2e2e2"),
+    "recompute_s": PartStyle("recompute", "#d4b060"),
+    "optimizer_s": PartStyle("optimizer", "#555555"),
+}
+
+_MEMORY = {
+    "weight_bytes": PartStyle("weights", "#142a5c"),
+    "gradient_bytes": PartStyle("gradients", "#4f8cc9"),
+    "optimizer_bytes": PartStyle("optimizer state", "#555555"),
+    "activation_bytes": PartStyle("activations", "#f5b15c"),
+    "overhead_bytes": PartStyle("overhead", "#e6e6e6"),
+}
+
+STACKS = {
+    "time": StackedParts("step_time_s", "share of the step [%]", _TIME),
+    "memory": StackedParts("peak_bytes", None, _MEMORY),
+}
+
+
+Heights = NDArray[np.float64]  # [bars], on the y axis
+
+_DEGREES = ("tp", "tp2", "cp", "ep", "pp", "dp")
+_ZERO, _RECOMPUTE = ("zero_stage", "zero_replicas"), ("recompute", "stored_layers")
+_CHOICES = (
+    "strategy",
+    *_DEGREES,
+    "vpp",
+    "panels",
+    "microbatch_size",
+    *_ZERO,
+    *_RECOMPUTE,
+    "schedule",
+    "offload",
+    "order",
+)
+_FONT, _SMALL_FONT = 8.0, 6.5  # points
+_PAD = 4.0  # points between axis and labels
+_ABOVE = 2.0  # points between a bar and its total
+
+
+def label_totals(layout: FigureLayout, ax: "Axes", tops: Heights, lines: Heights, texts: Sequence[str]) -> None:
+    """Write a text above each bar, whose top is at `tops` [n]; the y axis grows to make room.
+
+    If a line over the bar, at `lines` [n] (NaN without one), would cross a text, the text is above the line. Texts that
+    are too wide are rotated, and all are left out if they would still touch.
+    """
+    from matplotlib.transforms import offset_copy
+
+    above = offset_copy(ax.transData, figure_of(ax), y=_ABOVE, units="points")
+    style = {"transform": above, "ha": "center", "va": "bottom", "fontsize": _SMALL_FONT, "color": "0.25"}
+    labels = [ax.text(place, top, text, **style) for place, (top, text) in enumerate(zip(tops, texts, strict=True))]
+    places = range(len(labels))
+    if len(layout.without_overlap(ax.xaxis, places, labels)) < len(labels):
+        for label in labels:
+            label.set_rotation(90)
+    if not labels or len(layout.without_overlap(ax.xaxis, places, labels)) < len(labels):
+        # With only a few of them, each would extend over neighbouring bars.
+        for label in labels:
+            label.remove()
+        return
+    # On a very low axis the bars keep half of the height.
+    heights = np.array([height for _, height in text_sizes(labels)]) + 2 * _ABOVE
+    shares = np.minimum(heights / layout.room(ax)[1], 0.5)
+    ax.set_ylim(top=max(ax.get_ylim()[1], *(tops / (1.0 - shares))))
+    crossed = (tops <= lines) & (lines <= tops + shares * ax.get_ylim()[1])
+    feet = np.where(crossed, lines, tops)
+    ax.set_ylim(top=max(ax.get_ylim()[1], *(feet / (1.0 - shares))))
+    for label, foot in zip(labels, feet, strict=True):
+        label.set_y(foot)
+
+
+def label_bars(layout: FigureLayout, rows: "pd.DataFrame", columns: Sequence[str]) -> None:
+    """Write below bar i the values of `columns` in row i of `rows`, and the other choices that differ between plans.
+
+    The labels are below the lowest axis.
+    """
+    ax = layout.axes[-1]
+    places = list(range(len(rows)))
+    values = [value_texts(rows, column, rows[column].tolist()) for column in columns]
+    heads = [named(rows, column) for column in columns]
+    ax.tick_params("x", labelsize=_FONT, pad=_PAD, length=0)
+    below = ["\n".join(texts) for texts in zip(*values, strict=True)]
+    if layout.fit_ticks(ax.xaxis, places, below):
+        # Rotated lines would be side by side, so join them.
+        layout.fit_ticks(ax.xaxis, places, [", ".join(texts) for texts in zip(*values, strict=True)])
+        _heading(ax, ", ".join(heads), _PAD, _FONT)
+    else:
+        _heading(ax, "\n".join(heads), _PAD, _FONT)
+    # The title has the settings that all bars share.
+    varied = [name for name in settings(rows.columns) if len(set(rows[name])) > 1]
+    shown = [*varied, *(name for name in _CHOICES if _differs(rows, name))]
+    plan = {named(rows, name): value_texts(rows, name, rows[name].tolist()) for name in shown if name not in columns}
+    placement = _placement(rows, columns)
+    if not _small_print(layout, plan | placement) and placement:
+        _small_print(layout, plan)
+
+
+def _differs(rows: "pd.DataFrame", column: str) -> bool:
+    """Return whether a column differs between the bars; if there is only one bar, whether its value is above 1."""
+    found = set(rows[column]) if column in rows.columns else set()
+    return len(found) > 1 or (len(rows) == 1 and not found <= {0, 1})
+
+
+def _placement(rows: "pd.DataFrame", columns: Sequence[str]) -> dict[str, list[str]]:
+    """Return a row of the small print with the members of each axis in a fast domain, as in "4 TP, 2 DP".
+
+    It is empty if no bar differs. An axis whose share is among `columns` is left out.
+    """
+    shares = {axis: f"{axis}_nvs" for axis in _DEGREES}
+    shown = {axis: name for axis, name in shares.items() if name in rows.columns and name not in columns}
+    if not any(_differs(rows, name) for name in shown.values()):
+        return {}
+    members = [dict(zip(shown, row, strict=True)) for row in zip(*(rows[name] for name in shown.values()), strict=True)]
+    lines = [[f"{share} {words(axis)}" for axis, share in row.items() if share > 1] for row in members]
+    return {words("nvs"): ["\n".join(texts) or "-" for texts in lines]}
+
+
+def _small_print(layout: FigureLayout, table: dict[str, list[str]]) -> bool:
+    """Write a table (heading -> cells) below the labels of the bars; return whether there was room for it."""
+    if not table:
+        return True
+    ax = layout.axes[-1]
+    pad = _PAD + max(height for _, height in text_sizes(ax.get_xticklabels())) + 3.0
+    texts = ["\n".join(cells) for cells in zip(*table.values(), strict=True)]
+    # Minor ticks at the positions of the major ones give a second row of labels.
+    ax.xaxis.remove_overlapping_locs = False
+    places = list(range(len(texts)))
+    ax.set_xticks(places, labels=texts, minor=True)
+    ax.tick_params("x", which="minor", labelsize=_SMALL_FONT, labelcolor="0.25", pad=pad, length=0)
+    fits = len(layout.without_overlap(ax.xaxis, places, ax.get_xticklabels(minor=True))) == len(texts)
+    if fits:
+        _heading(ax, "\n".join(table), pad, _SMALL_FONT)
+    else:
+        ax.set_xticks([], minor=True)
+    return fits
+
+
+def _heading(ax: "Axes", text: str, pad: float, size: float) -> None:
+    """Write text to the left of the labels that are `pad` points below the axis."""
+    place = {"xy": (0.0, 0.0), "xycoords": "axes fraction", "xytext": (-6.0, -pad), "textcoords": "offset points"}
+    ax.annotate(text, **place, ha="right", va="top", fontsize=size, color="0.25", annotation_clip=False)
+
+
+MAX_BARS = 60
+_BAR = 0.75  # width of a bar; bars are 1 apart
+_NARROWEST, _LETTER = 0.46, 0.075  # inches of a bar with its gap, and of a letter below it
+_COMFORTABLE = 6.0  # inches to which bars are widened for the settings below them
+_HEIGHTS = {"time": 2.8, "memory": 1.9}  # of the axes, in inches
+# If one bar is this many times as high as another, the parts of the lower one cannot be distinguished.
+_COMMON_RANGE = 20.0
+_HATCH = "\\\\\\"  # of a part; rejected bars are hatched the other way
+
+
+def breakdown(
+    df: "pd.DataFrame",
+    x: str | Sequence[str] = "num_gpus",
+    ax: "Axes | None" = None,
+    of: Literal["time", "memory"] = "time",
+) -> "Axes":
+    """Draw the parts of the step time, or of the peak memory, of the fastest row for each value of `x`.
+
+    The fastest row is the fastest feasible one; if there is none, the fastest rejected one, hatched. Parts that are
+    zero in all bars are left out. If the slowest bar takes more than 20 times as long as the fastest, the parts of the
+    time are drawn as shares. The memory is drawn with the capacity of the GPUs if that is known.
+
+    Args:
+        df: a result set, or rows of one.
+        x: one or several columns; one bar for each combination of their values, in ascending order.
+        ax: the axis to draw on; by default one of a new figure.
+        of: the total to break down.
+
+    Raises UnknownNameError for an unknown column, InputError for more than `MAX_BARS` bars.
+    """
+    if one_text("of", of, "time") not in STACKS:
+        raise UnknownNameError("stack", of, STACKS)
+    columns, rows = _bars(df, x)
+    layout = FigureLayout.of(ax, _width(rows), _HEIGHTS[of])
+    _draw(layout, [of], columns, rows)
+    return layout.axes[0]
+
+
+def breakdowns(df: "pd.DataFrame", x: str | Sequence[str] = "num_gpus") -> "Axes":
+    """Draw the breakdown of the time above that of the memory, for the same rows; return the upper axis.
+
+    Arguments and errors are those of `breakdown`.
+    """
+    columns, rows = _bars(df, x)
+    layout = FigureLayout.new(_width(rows), *_HEIGHTS.values())
+    _draw(layout, [*_HEIGHTS], columns, rows)
+    return layout.axes[0]
+
+
+def _bars(df: "pd.DataFrame", x: str | Sequence[str]) -> tuple[list[str], "pd.DataFrame"]:
+    columns = column_list("x", x)
+    if not columns:
+        raise InputError("a breakdown needs a column whose values are its bars, for example 'num_gpus'")
+    rows = fastest(df, columns)
+    refuse_many(len(rows), MAX_BARS, "bars", columns)
+    return columns, rows
+
+
+def _width(rows: "pd.DataFrame") -> float:
+    """Return the width of the axes in inches, limited to that of a page.
+
+    A bar is as wide as the longest setting that differs below it, where there is room.
+    """
+    below = [name for name in settings(rows.columns) if len(set(rows[name])) > 1]
+    texts = [text for name in below for text in value_texts(rows, name, rows[name].tolist())]
+    wide = max(_NARROWEST, _LETTER * max(map(len, texts), default=0))
+    return float(np.clip(max(min(wide * len(rows), _COMFORTABLE), _NARROWEST * len(rows)), 2.0, 10.0))
+
+
+def _draw(layout: FigureLayout, names: Sequence[str], columns: Sequence[str], rows: "pd.DataFrame") -> None:
+    """Draw the named stack on each axis, and label the bars."""
+    drawn = [_draw_stack(ax, rows, name) for ax, name in zip(layout.axes, names, strict=True)]
+    for ax in layout.axes[:-1]:
+        ax.tick_params("x", labelbottom=False, length=0)
+    label_bars(layout, rows, columns)
+    # Last, because labels below a given axis take room from it.
+    for ax, name, (top, capacity) in zip(layout.axes, names, drawn, strict=True):
+        label_totals(layout, ax, top, capacity, quantity_texts(rows, STACKS[name].total))
+    fits = require(rows, "reject") == 0
+    feasible = bool(fits.any())
+    totals = " and ".join(named(rows, STACKS[name].total) for name in names)
+    by = ", ".join(named(rows, column) for column in columns)
+    title = f"{totals} by {by}" if feasible else NOTHING
+    over = best_over(rows, "bar", columns, "fastest") if feasible else ""
+    hatched = "" if fits.all() or not feasible else "; hatched: none is feasible, the fastest rejected plan"
+    label_picture(layout, title, [job_text(rows, columns), over + hatched])
+    layout.settle()
+
+
+def _draw_stack(ax: "Axes", rows: "pd.DataFrame", name: str) -> tuple[Heights, Heights]:
+    """Draw the parts of each row; return [n] the tops of the bars, and [n] the capacities, NaN if none is drawn."""
+    stack = STACKS[name]
+    places, total, rejected = np.arange(len(rows)), require(rows, stack.total), require(rows, "reject") != 0
+    size: Any = label_axis(ax.yaxis, rows, stack.total, total)
+    if stack.share and is_wide(total, _COMMON_RANGE):
+        size = total / 100.0
+        ax.set_ylabel(stack.share)
+        ax.set_yticks(range(0, 101, 20))
+    top = np.zeros(len(rows))
+    for column, part in stack.parts.items():
+        heights = require(rows, column) / size
+        if heights.any():
+            style: dict[str, Any] = {"facecolor": part.colour, "edgecolor": part.hatch, "linewidth": 0.0}
+            style["hatch"] = _HATCH if part.hatch else None
+            ax.bar(places, heights, _BAR, bottom=top, label=part.label, **style)
+            top = top + heights
+    # matplotlib leaves no margin if the highest part is zero, so add one here.
+    highest = max(finite(top), default=0.0) or 1.0
+    high = 1.05 * highest
+    capacity = np.full(len(rows), np.nan)
+    if name == "memory":
+        capacity = capacities(rows) / size
+        _draw_capacity(ax, capacity)
+        # A capacity far above all bars would flatten them.
+        high = min(max([high, *(1.05 * finite(capacity))]), 2.0 * highest)
+    ax.set(xlim=(-0.6, max(len(rows), 1) - 0.4), ylim=(0.0, high))
+    if rejected.any():
+        style = {"facecolor": (1, 1, 1, 0.5), "edgecolor": "black", "hatch": "////", "linewidth": 0.0}
+        ax.bar(places[rejected], top[rejected], _BAR, label="rejected", **style)
+    handles, labels = ax.get_legend_handles_labels()
+    # In the order of the stack, and outside of the bars.
+    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02), "frameon": False}
+    ax.legend(handles[::-1], labels[::-1], fontsize="small", **place)
+    return top, capacity
+
+
+def _draw_capacity(ax: "Axes", capacity: Heights) -> None:
+    """Draw a line across the bars at the memory capacity of their GPUs, with a gap where it is not known."""
+    if np.isfinite(capacity).any():
+        edges = np.repeat(np.arange(len(capacity) + 1) - 0.5, 2)[1:-1]
+        style: dict[str, Any] = {"color": "black", "linestyle": "--", "linewidth": 1.0, "label": "HBM capacity"}
+        ax.plot(edges, np.repeat(capacity, 2), **style)

@@ -1,0 +1,264 @@
+"""The rows and values of a picture: the best of each group, those near the best, and what they are compared with.
+
+The memory capacity of each row's GPU: from its what-if column, or from its cluster in the sweep.
+
+The rows and values of a picture: the best feasible value of a group of rows, or its fastest row.
+
+A group is a combination of values of some columns. Groups are in ascending order; names, such as those of strategies
+and clusters, are in the order of the sweep.
+
+What a column would be if GPUs were added without loss, and the 80 % interval of a column that follows the step time.
+
+Both rest on how a column depends on the step time of one job and its number of GPUs: a time is proportional to the step
+time, a rate to its inverse.
+
+The rows that a front compares: the feasible ones of one job, within twice the best value of an objective.
+
+A result set may have several jobs: numbers of GPUs, batches, clusters, values of a what-if. Their plans cannot replace
+each other, so a front of all of them answers no question; the job of the best row stands for them.
+
+The machine of today: what a sweep's own cluster and assumption set have in the fields that it varies.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from dsx.config.what_if import is_assumption, is_field, value_type
+from dsx.errors import InputError
+from dsx.results.frames import Conditions, column_of, matching, minimised, plain_plan, require, taken
+from dsx.units import parse_quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+
+
+COLUMN = "device.hbm_capacity"
+
+
+def capacities(df: "pd.DataFrame") -> NDArray[np.float64]:
+    """Return [n] bytes of HBM of each row's GPU; NaN if neither a column nor the sweep states it."""
+    if COLUMN in df.columns:
+        return df[COLUMN].to_numpy(np.float64)
+    resolved = df.attrs.get("spec", {}).get("resolved", {})
+    known = {cluster["name"]: cluster["device"]["hbm_capacity"] for cluster in resolved.get("clusters", ())}
+    by_name = {name: parse_quantity(written, "bytes") for name, written in known.items()}
+    names = df["cluster"] if "cluster" in df.columns else [""] * len(df)
+    return np.array([by_name.get(name, np.nan) for name in names], np.float64)
+
+
+# In every other column the smallest value is the best.
+LARGER_IS_BETTER = frozenset(("mfu", "tokens_per_s", "tokens_per_s_per_gpu", "goodput"))
+
+_SETTINGS = ("cluster", "num_gpus", "global_batch_size", "sequence_length")
+
+
+def settings(columns: Iterable[str]) -> list[str]:
+    """Return the ones of `columns` that a sweep states and does not search: cluster, job, and what-if columns."""
+    # Only what-if columns are dotted paths.
+    return [name for name in columns if name in _SETTINGS or "." in name]
+
+
+@dataclass(frozen=True)
+class BestTable:
+    """The best feasible values of some rows, as a table whose rows and columns are ascending."""
+
+    rows: list[tuple[object, ...]]  # for each table row, the values of its columns
+    columns: list[Any]  # for each table column, the value of its column
+    values: NDArray[np.float64]  # [rows, columns]; NaN if no row is feasible and has a number
+    places: NDArray[np.int64]  # [rows, columns]: which row of the frame has the value; -1 if none
+
+
+def best_table(df: "pd.DataFrame", rows: Sequence[str], column: str, value: str) -> BestTable:
+    """Return the best feasible `value` for each combination of the values of `rows`, and each value of `column`.
+
+    The best is the smallest, or for `LARGER_IS_BETTER` the largest. Without `rows` the table has one row. Raises
+    UnknownNameError for a column that `df` does not have, InputError if `value` does not hold quantities.
+    """
+    import pandas as pd
+
+    for name in (*rows, column):
+        require(df, name)
+    largest = value in LARGER_IS_BETTER
+    # A value to maximise is negated and minimised.
+    numbers = minimised(df, f"-{value}" if largest else value)
+    usable = (require(df, "reject") == 0) & np.isfinite(numbers)
+    # Not as NumPy arrays, in which names lose their order. The first key is constant, in case `rows` is empty.
+    keys = [np.zeros(len(df), np.int8), *(pd.Series(df[name].array) for name in (*rows, column))]
+    groups: Any = pd.Series(np.where(usable, numbers, np.nan)).groupby(keys, observed=True)
+    best = groups.min()
+    table = best.unstack(level=-1)
+    group = groups.ngroup().to_numpy()
+    order = np.lexsort((np.where(usable, numbers, np.inf), group))
+    # Rows without a value in a key are of no group, -1.
+    order = order[group[order] >= 0]
+    first = order[np.unique(group[order], return_index=True)[1]]
+    places = pd.Series(np.where(usable[first], first, -1), index=best.index).unstack(level=-1, fill_value=-1)
+    names = [key[1:] if isinstance(key, tuple) else () for key in table.index]
+    least = table.to_numpy(np.float64)
+    return BestTable(names, list(table.columns), -least if largest else least, places.to_numpy(np.int64))
+
+
+def fastest(df: "pd.DataFrame", columns: Sequence[str]) -> "pd.DataFrame":
+    """Return the fastest feasible row of each group; the fastest row of a group without a feasible one.
+
+    Among equally fast rows it has the smallest `candidate`, if that column is loaded. Raises UnknownNameError for a
+    column that `df` does not have.
+    """
+    for column in columns:
+        require(df, column)
+    ties = [require(df, "candidate")] if "candidate" in df.columns else []
+    # lexsort sorts by its last key first.
+    order = np.lexsort((*ties, require(df, "step_time_s"), require(df, "reject") != 0))
+    first = ~df[list(columns)].iloc[order].duplicated().to_numpy()
+    rows = df.iloc[order[first]].sort_values(list(columns))
+    rows.attrs = dict(df.attrs)
+    return rows
+
+
+def refuse_many(found: int, room: int, what: str, columns: Sequence[str]) -> None:
+    """Raise InputError if a picture would have more bars, lines, ... than a reader can distinguish."""
+    if found > room:
+        names = " and ".join(columns)
+        raise InputError(
+            f"{names}: {found:,} {what}, but a picture has room for {room}; take another column, or fewer rows"
+        )
+
+
+Numbers = NDArray[np.float64]
+
+GPUS = "num_gpus"
+PER_GPU = "tokens_per_s_per_gpu"
+# The powers of the step time and of the number of GPUs to which a column is proportional. With ideal scaling the step
+# time has the power -1 of the GPUs.
+_POWERS = {
+    "step_time_s": (1, 0),
+    "training_days": (1, 0),
+    "tokens_per_s": (-1, 0),
+    "mfu": (-1, -1),
+    **dict.fromkeys(("gpu_hours", "cost_usd", "energy_kwh"), (1, 1)),
+    PER_GPU: (-1, -1),
+}
+
+
+def ideal(column: str, num_gpus: Numbers, values: Numbers) -> Numbers:
+    """Return [n] values of a column as if each GPU did as much as on the least number of GPUs that has a value.
+
+    NaN for a column that does not follow the step time, and without a value.
+    """
+    known = np.flatnonzero(np.isfinite(values))
+    if column not in _POWERS or not len(known):
+        return np.full(len(values), np.nan)
+    first = known[np.argmin(num_gpus[known])]
+    of_time, of_gpus = _POWERS[column]
+    power = -of_time + of_gpus
+    return np.where(num_gpus >= num_gpus[first], values[first] * (num_gpus / num_gpus[first]) ** power, np.nan)
+
+
+def interval(rows: "pd.DataFrame", column: str) -> tuple[Numbers, Numbers] | None:
+    """Return the lower and the upper end of the 80 % interval of a column, [n] each; None if the rows have none."""
+    ends = ("step_time_s_low", "step_time_s_high")
+    if column not in _POWERS or not {"step_time_s", *ends} <= {*rows.columns}:
+        return None
+    values, time = rows[column].to_numpy(np.float64), rows["step_time_s"].to_numpy(np.float64)
+    given = [rows[end].to_numpy(np.float64) / time for end in ends]
+    ratios = [np.where(ratio > 0.0, ratio, np.nan) ** _POWERS[column][0] for ratio in given]
+    if not np.isfinite(ratios).any():
+        return None
+    return values * np.minimum(*ratios), values * np.maximum(*ratios)
+
+
+FACTOR = 2.0  # of the best value: a plan that takes longer is no alternative
+
+
+def job_of_best(df: "pd.DataFrame", objective: str, free: Collection[str] = ()) -> dict[str, Any]:
+    """Return the values that the best feasible row has in the settings that vary, but for those that are `free`."""
+    values = np.where(require(df, "reject") == 0, minimised(df, objective), np.nan)
+    if not np.isfinite(values).any():
+        return {}
+    best = df.iloc[int(np.nanargmin(np.where(np.isfinite(values), values, np.nan)))]
+    names = [name for name in settings(df.columns) if name not in free]
+    return {name: best[name] for name in names if (df[name].array != best[name]).any()}
+
+
+def of_job(df: "pd.DataFrame", job: dict[str, Any]) -> NDArray[np.bool_]:
+    """Return which rows have the values of `job`, [rows]."""
+    here = np.ones(len(df), bool)
+    for name, value in job.items():
+        here &= np.asarray(df[name].array == value)
+    return here
+
+
+def near_best(df: "pd.DataFrame", objective: str) -> NDArray[np.bool_]:
+    """Return which rows are feasible and have at most twice the least value of an objective in their job, [rows].
+
+    Of an objective that is maximised it is at least half of the largest value. Values that are not positive have no
+    such limit.
+    """
+    import pandas as pd
+
+    values = minimised(df, objective)
+    feasible = (require(df, "reject") == 0) & np.isfinite(values)
+    keys = [pd.Series(df[name].array) for name in varied_settings(df)] or [np.zeros(len(df), np.int8)]
+    best: Any = pd.Series(np.where(feasible, values, np.nan)).groupby(keys, observed=True).transform("min")
+    least = best.to_numpy(np.float64)
+    return feasible & (values <= np.where(least > 0.0, least * FACTOR, np.where(least < 0.0, least / FACTOR, np.inf)))
+
+
+def varied_settings(df: "pd.DataFrame") -> list[str]:
+    """Return the settings in which rows differ."""
+    return [name for name in settings(df.columns) if len(df[name].drop_duplicates()) > 1]
+
+
+def limiting(x: str, y: str) -> str:
+    """Return the one of two objectives that limits which rows are near the best: the first that is no setting."""
+    return x if not settings([column_of(x)]) else y
+
+
+def drawn_rows(
+    df: "pd.DataFrame", objectives: tuple[str, str], job: dict[str, Any], baseline: Conditions
+) -> "pd.DataFrame":
+    """Return the feasible rows of a job that a front may draw: those near the best, and what may be the baseline."""
+    own = taken(df, of_job(df, job) & (require(df, "reject") == 0))
+    if not len(own):
+        return own
+    keep = near_best(own, limiting(*objectives))
+    if baseline:
+        keep |= matching(own, baseline, few=True)
+    elif not varied_settings(own) and (place := plain_plan(own)) is not None:
+        keep[place] = True
+    return taken(own, keep)
+
+
+def value_today(df: "pd.DataFrame", column: str) -> float | None:
+    """Return the own value of the cluster, or of the assumption set, in a what-if column, in SI units.
+
+    None if the column is no field of a machine, if the rows have several clusters, or if the frame does not say.
+    """
+    if not is_field(column):
+        return None
+    resolved = df.attrs.get("spec", {}).get("resolved", {})
+    there = {str(name) for name in df["cluster"].unique()} if "cluster" in df.columns else set()
+    clusters = [one for one in resolved.get("clusters", ()) if not there or one["name"] in there]
+    found: Any = resolved if is_assumption(column) else clusters[0] if len(clusters) == 1 else None
+    for part in column.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    with suppress(ValidationError):
+        return None if found is None else float(value_type(column).validate_python(found))
+    return None
+
+
+def place_today(df: "pd.DataFrame", column: str, values: "Sequence[Any]") -> int | None:
+    """Return the position of today's value among `values` of a column, None if it is not among them."""
+    today = value_today(df, column)
+    same = (
+        [] if today is None else np.flatnonzero(np.isclose(np.asarray(values, np.float64), today, rtol=1e-9, atol=0.0))
+    )
+    return int(same[0]) if len(same) else None

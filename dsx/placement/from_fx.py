@@ -1,0 +1,366 @@
+"""The graph of a step of torch: a graph of torch.fx with the shapes of its tensors, without importing torch.
+
+The work of the operators of torch (ATen), by their names: multiplies, and how each may be fused.
+
+A convolution is a multiply of its windows by its filters, padding included. Attention is one fused kernel. What torch
+tags as pointwise is elementwise; what changes strides alone, such as a transpose, is a view.
+
+The graph of a step of torch: a graph of torch.fx with the shapes of its tensors, without importing torch.
+
+torch.export makes one of a model, make_fx one of a training step. What works element by element is fused, as
+torch.compile does (`elementwise_fusion`). Operators have the names of the graph's nodes. An operator that changes an
+argument in place makes a new value of it, which shares its device.
+
+Not modelled: views of a tensor that is changed in place, the strides of tensors, subgraphs of control flow.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from dsx.config.load import Given
+from dsx.errors import InputError
+from dsx.placement.op_graph import OpGraph
+from dsx.placement.traced import (
+    DEFAULT_ASSUMPTIONS,
+    DEFAULT_CLUSTER,
+    Role,
+    TracedMultiply,
+    TracedOperator,
+    TracedStep,
+    graph_of_step,
+    pricing_of,
+)
+
+_VIEWS = {
+    *("view", "_unsafe_view", "_reshape_alias", "reshape", "t", "transpose", "permute", "squeeze", "unsqueeze"),
+    *("alias", "detach", "flatten", "unflatten", "view_as", "as_strided", "lift_fresh_copy", "numpy_T"),
+}
+_PARTS = {"select", "slice", "narrow", "split", "split_with_sizes", "chunk", "unbind", "diagonal"}
+# What these make depends on no element of their arguments, but for an expansion.
+_FILLS = {"full", "zeros", "ones", "empty", "arange", "scalar_tensor", "new_zeros", "new_ones", "new_full", "new_empty"}
+_FILLS |= {"full_like", "zeros_like", "ones_like", "empty_like"}
+_REDUCTIONS = {"sum", "mean", "amax", "amin", "max", "min", "prod", "argmax", "argmin", "all", "any", "var", "std"}
+_REDUCTIONS |= {"var_mean", "logsumexp", "linalg_vector_norm"}
+_COPIES = {"clone", "_to_copy", "copy", "copy_", "cat", "stack", "constant_pad_nd", "contiguous", "flip"}
+_CONVOLUTIONS = {"convolution", *(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))}
+# Results with the elements that are read of the first argument, in place of all.
+_LOOKED_UP = {"embedding", "index", "gather", "index_select"}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A tensor of a graph of torch."""
+
+    sizes: tuple[int, ...]
+    element_bytes: int
+
+    @property
+    def elements(self) -> float:
+        """The number of its elements."""
+        return float(prod(self.sizes))
+
+    @property
+    def num_bytes(self) -> float:
+        """Its bytes."""
+        return self.elements * self.element_bytes
+
+
+def role_of(name: str, pointwise: bool) -> Role:
+    """Return how an operator may be fused."""
+    if name in _VIEWS:
+        return "view"
+    if name in _PARTS:
+        return "part"
+    if name == "expand" or name in _FILLS:
+        return "spread"
+    if name in _REDUCTIONS:
+        return "reduction"
+    return "elementwise" if pointwise or name in _COPIES else "alone"
+
+
+def reads_nothing(name: str) -> bool:
+    """Return whether an operator reads no element of its arguments."""
+    return name in _FILLS
+
+
+def looks_up(name: str) -> bool:
+    """Return whether an operator reads of its first argument what it makes alone."""
+    return name in _LOOKED_UP
+
+
+def multiplies_of(
+    name: str, arguments: Sequence[Shape | None], results: Sequence[Shape | None], transposed: bool = False
+) -> tuple[TracedMultiply, ...]:
+    """Return the multiplies of an operator; `arguments` has None for what is no tensor.
+
+    `transposed` says that a convolution is one, by an argument.
+    """
+    given = [argument.sizes for argument in arguments if argument is not None]
+    made = [None if result is None else result.sizes for result in results]
+    try:
+        if name in ("mm", "bmm", "matmul", "_scaled_mm", "_int_mm"):
+            return (_product(given[0], given[1]),)
+        if name in ("addmm", "baddbmm"):
+            return (_product(given[1], given[2]),)
+        if name == "linear":
+            return (_product(given[0], given[1][::-1]),)
+        if name in _CONVOLUTIONS and made[0]:
+            transposed = transposed or "transpose" in name
+            few, many = (given[0], made[0]) if transposed else (made[0], given[0])
+            return (_convolution(few, many, given[1], transposed),)
+        if name == "convolution_backward":
+            gradient, taken, weight = given[:3]
+            few, many = (taken, gradient) if transposed else (gradient, taken)
+            return _convolution_gradients(few, many, weight, (made[0] is not None, made[1] is not None), transposed)
+        if "dot_product" in name or "flash_attention" in name or "efficient_attention" in name:
+            return _attention_gradients(*given[:4]) if "backward" in name else _attention(*given[:3])
+    except (IndexError, TypeError, ValueError):  # an operator of that name with other arguments
+        return ()
+    return ()
+
+
+def _multiply(rows: float, columns: float, contracted: float, batch: float, kind: str = "") -> TracedMultiply:
+    flops = 2.0 * rows * columns * contracted * batch
+    return TracedMultiply(rows, columns, contracted, batch, flops, bool(kind), kind == "backward")
+
+
+def _product(left: Sequence[int], right: Sequence[int]) -> TracedMultiply:
+    """Return a multiply of stacks of matrices; a stack by one matrix is one multiply of more rows."""
+    columns = right[-1] if len(right) > 1 else 1
+    if len(right) <= 2:
+        return _multiply(prod(left[:-1]), columns, left[-1], 1)
+    stack = max(prod(left[:-2]), prod(right[:-2]))
+    return _multiply(left[-2] if len(left) > 1 else 1, columns, left[-1], stack)
+
+
+def _convolution(few: Sequence[int], many: Sequence[int], weight: Sequence[int], transposed: bool) -> TracedMultiply:
+    """Return the multiply of a convolution of `many` to `few`; a transposed one makes `many` of `few`.
+
+    Weights are (channels of `few`, channels of `many` in a group, window).
+    """
+    pixels, groups = few[0] * prod(few[2:]), many[1] // weight[1]
+    inside, outside = prod(weight[1:]), weight[0] / groups
+    return _multiply(pixels, inside, outside, groups) if transposed else _multiply(pixels, outside, inside, groups)
+
+
+def _convolution_gradients(
+    few: Sequence[int], many: Sequence[int], weight: Sequence[int], wanted: tuple[bool, bool], transposed: bool
+) -> tuple[TracedMultiply, ...]:
+    """Return the multiplies for the gradients of the input and of the weights that are `wanted`."""
+    pixels, groups = few[0] * prod(few[2:]), many[1] // weight[1]
+    of_input = _convolution(few, many, weight, not transposed)
+    of_weights = _multiply(prod(weight[1:]), weight[0] / groups, pixels, groups)
+    return tuple(one for one, is_wanted in zip((of_input, of_weights), wanted, strict=True) if is_wanted)
+
+
+def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int]) -> tuple[TracedMultiply, ...]:
+    heads, queries, width, keys = prod(query[:-2]), query[-2], query[-1], key[-2]
+    return (
+        _multiply(queries, keys, width, heads, "forward"),
+        _multiply(queries, value[-1], keys, heads, "forward"),
+    )
+
+
+def _attention_gradients(
+    gradient: Sequence[int], query: Sequence[int], key: Sequence[int], value: Sequence[int]
+) -> tuple[TracedMultiply, ...]:
+    """Return the multiplies back, of which the first computes the scores again."""
+    heads, queries, width, keys = prod(query[:-2]), query[-2], query[-1], key[-2]
+    return (
+        _multiply(queries, keys, width, heads, "backward"),
+        _multiply(queries, keys, gradient[-1], heads, "backward"),
+        _multiply(keys, value[-1], queries, heads, "backward"),
+        _multiply(queries, width, keys, heads, "backward"),
+        _multiply(keys, width, queries, heads, "backward"),
+    )
+
+
+_CALLS = ("call_function", "call_method", "call_module")
+
+
+def from_fx(graph_module: Any, *, device: Given = DEFAULT_CLUSTER, assumptions: Given = DEFAULT_ASSUMPTIONS) -> OpGraph:
+    """Return the graph of a graph of torch; its seconds are those of the roofline.
+
+        graph = dsx.place.from_fx(torch.export.export(model, (tokens,)))
+
+    Args:
+        graph_module: a GraphModule whose nodes have `meta["val"]`, or an ExportedProgram.
+        device: the cluster whose device runs the operators, by its name, its file or its content.
+        assumptions: the assumption set of the roofline.
+
+    Raises InputError for what is no graph, a node without the shape of its result, or a graph without operators.
+    """
+    return graph_of_step(traced_fx(graph_module), pricing_of(device, assumptions))
+
+
+def traced_fx(graph_module: Any) -> TracedStep:
+    """Return the operators of a graph of torch; raises InputError."""
+    nodes = getattr(getattr(getattr(graph_module, "graph_module", graph_module), "graph", None), "nodes", None)
+    if nodes is None:
+        kind = type(graph_module).__name__
+        raise InputError(f"{kind} is given, and a graph of torch is wanted: of torch.export, or of make_fx of a step")
+    reading = _TracedFx()
+    for node in nodes:
+        reading.add(node)
+    return reading.step()
+
+
+class _TracedFx:
+    """The operators and tensors so far."""
+
+    def __init__(self) -> None:
+        self.shapes: list[Shape] = []
+        self.operators: list[TracedOperator] = []
+        self.inputs: dict[int, str] = {}
+        self.outputs: set[int] = set()
+        self.updates: dict[int, int] = {}
+        self.results: dict[Any, tuple[int | None, ...]] = {}  # of each node, its tensors; None for what is none
+        self.given: dict[Any, int] = {}  # nodes that are inputs
+
+    def add(self, node: Any) -> None:
+        """Add a node of a graph."""
+        if node.op == "output":
+            self.outputs.update(tensor for one in _nodes_in(node.args) for tensor in self._tensors(one))
+        elif node.op in ("placeholder", "get_attr"):
+            self.results[node] = tuple(map(self._tensor, _results_of(node)))
+            for tensor in self._tensors(node):
+                self.inputs[tensor] = node.name
+                self.given[node] = tensor
+        elif _name_of(node) == "getitem":
+            source, at = self.results.get(node.args[0], ()), node.args[1]
+            self.results[node] = (source[at],) if isinstance(at, int) and at < len(source) else source
+        elif node.op in _CALLS:
+            self._operator(node, _name_of(node))
+
+    def _operator(self, node: Any, name: str) -> None:
+        made = tuple(map(self._tensor, _results_of(node)))
+        outputs = tuple(tensor for tensor in made if tensor is not None)
+        taken = [] if reads_nothing(name) else [*_nodes_in((node.args, node.kwargs))]
+        inputs = tuple(dict.fromkeys(tensor for one in taken for tensor in self._tensors(one)))
+        self.results[node] = made
+        if not outputs:  # an assertion, or a size
+            return
+        written = sum(self.shapes[tensor].num_bytes for tensor in outputs)
+        read = [self.shapes[tensor].num_bytes for tensor in inputs]
+        if looks_up(name) and read:
+            read[0] = written
+        arguments = [self._shape(argument) for argument in node.args]
+        results = [None if one is None else self.shapes[one] for one in made]
+        # Of all arguments of a convolution, whether it is transposed is the only flag.
+        multiplies = multiplies_of(name, arguments, results, any(argument is True for argument in node.args))
+        pointwise = any(str(tag).rpartition(".")[2] == "pointwise" for tag in getattr(node.target, "tags", ()))
+        elements = max(self.shapes[tensor].elements for tensor in (*inputs, *outputs))
+        role = role_of(name, pointwise)
+        self.operators.append(
+            TracedOperator(
+                id=node.name,
+                kind=name,
+                role=role,
+                inputs=inputs,
+                outputs=outputs,
+                read_bytes=tuple(read),
+                written_bytes=written,
+                elements=elements,
+                vector_flops=0.0 if multiplies or role == "spread" or looks_up(name) else elements,
+                multiplies=multiplies,
+            )
+        )
+        if name.endswith("_") and not name.endswith("__") and node.args and node.args[0] in self.results:
+            self._changed(node.args[0], outputs[0])
+
+    def _changed(self, node: Any, new: int) -> None:
+        """Note that a tensor has a new value, which later operators read."""
+        self.results[node] = (new,)
+        self.outputs.add(new)
+        if node in self.given:
+            self.updates[self.given[node]] = new
+
+    def _shape(self, argument: Any) -> Shape | None:
+        found = self.results.get(argument, ()) if _is_node(argument) else ()
+        return self.shapes[found[0]] if found and found[0] is not None else None
+
+    def _tensors(self, node: Any) -> Iterator[int]:
+        return (tensor for tensor in self.results.get(node, ()) if tensor is not None)
+
+    def _tensor(self, shape: Shape | None) -> int | None:
+        if shape is None:
+            return None
+        self.shapes.append(shape)
+        return len(self.shapes) - 1
+
+    def step(self) -> TracedStep:
+        """Return the step, without operators that no result needs."""
+        needed = {*self.outputs}
+        kept: list[TracedOperator] = []
+        for op in reversed(self.operators):
+            if needed.intersection(op.outputs):
+                kept.append(op)
+                needed.update(op.inputs)
+        return TracedStep(
+            operators=tuple(reversed(kept)),
+            tensor_bytes=tuple(shape.num_bytes for shape in self.shapes),
+            inputs=self.inputs,
+            outputs=frozenset(self.outputs),
+            updates=self.updates,
+        )
+
+
+def _name_of(node: Any) -> str:
+    """Return the name of an operator: "addmm" of aten.addmm.default."""
+    text = str(node.target)
+    parts = text.split(".")
+    if len(parts) > 1 and hasattr(node.target, "overloadpacket"):
+        return parts[1]
+    return str(getattr(node.target, "__name__", text))
+
+
+def _results_of(node: Any) -> list[Shape | None]:
+    """Return the shapes of what a node makes; raises InputError if its node has none."""
+    if "val" not in node.meta:
+        if node.op == "get_attr":
+            return []  # a subgraph
+        raise InputError(
+            f"node {node.name} has no meta['val'], the shape of its result: make the graph by torch.export, or by "
+            'make_fx with tracing_mode="fake"'
+        )
+    value = node.meta["val"]
+    return [_shape_of(one, node.name) for one in (value if isinstance(value, list | tuple) else [value])]
+
+
+def _shape_of(value: Any, name: str) -> Shape | None:
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is None or dtype is None:
+        return None
+    try:
+        sizes = tuple(int(size) for size in shape)
+    except Exception as error:  # of a symbolic size, that of torch
+        first = next(iter(str(error).splitlines()), "")
+        raise InputError(f"node {name} has no size in numbers: {tuple(shape)} ({first:.100})") from None
+    return Shape(sizes, _element_bytes(dtype))
+
+
+def _element_bytes(dtype: Any) -> int:
+    size = getattr(dtype, "itemsize", None)
+    if isinstance(size, int):
+        return size
+    bits = re.search(r"\d+", str(dtype))
+    return max(int(bits[0]) // 8, 1) if bits else 1  # bool
+
+
+def _is_node(value: Any) -> bool:
+    return hasattr(value, "op") and hasattr(value, "meta")
+
+
+def _nodes_in(value: Any) -> Iterator[Any]:
+    """Yield the nodes in the arguments of a node."""
+    if _is_node(value):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _nodes_in(one)
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _nodes_in(one)

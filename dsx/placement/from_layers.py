@@ -1,0 +1,243 @@
+"""The operators of one microbatch of dsx's own layers, on one device: all layers forward, then all of them back.
+
+They are the launches of the layers' graphs (`dsx.notation.graph`), of which traces are written too, without
+collectives: one device has all ranks. Each kernel takes what the cost model prices it at, divided among its launches by
+their own work, so they add up to the price of the layers. A weight is an operator without time. It holds its bytes,
+those of its gradient and of its optimizer state, and shares the device of what computes its gradient. A launch holds
+the tensors of its forward that the backward reads.
+
+Not modelled: the update of the weights, tensors that live for a launch or two, recomputation, the host that issues.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dsx.config.assumption_set import AssumptionsSpec
+from dsx.config.cluster_file import ClusterSpec
+from dsx.config.model_file import ModelSpec
+from dsx.cost import arrays as xp
+from dsx.cost.context import Assumptions, assumptions_from_spec
+from dsx.cost.layer import busy_times
+from dsx.cost.layer_work import layer_values, layer_work
+from dsx.hardware.cluster import Cluster, cluster_from_spec
+from dsx.notation.expressions import evaluate
+from dsx.notation.graph import Launch, LayerGraph, Node, Value
+from dsx.notation.model import build_model
+from dsx.notation.syntax import AXES
+from dsx.notation.work import BACKWARD, FORWARD, DerivedLayer
+from dsx.placement.op_graph import OpGraph, Tensors
+from dsx.placement.traced import Pricing, TracedKernel, TracedMultiply, kernel_seconds
+
+_Key = tuple[int, str]  # layer, name of a tensor in its graph
+
+
+def from_layers(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    assumptions: AssumptionsSpec,
+    sequence_length: int | None = None,
+    microbatch_size: int = 1,
+    near: Path | None = None,
+) -> OpGraph:
+    """Return the graph of a microbatch of a model on a cluster's device.
+
+    Args:
+        model: the model.
+        cluster: the cluster, whose device runs the operators.
+        assumptions: the assumption set, under whose default strategy the layers are built.
+        sequence_length: in tokens; that of the model by default.
+        microbatch_size: in sequences.
+        near: a file whose folder may have layer definitions.
+
+    Raises InputError where the layers cannot be built.
+    """
+    built = build_model(model, assumptions, assumptions.default_strategy, near)
+    length = sequence_length or model.default_sequence_length
+    sizes = {"microbatch_size": microbatch_size, "panels": 1, **dict.fromkeys(AXES, 1)}
+    priced: dict[int, _PricedLayer] = {}
+    for layer, _ in built.layers:
+        if id(layer) not in priced:
+            priced[id(layer)] = _priced(layer, built.dimensions, cluster, assumptions, length, sizes)
+    layers = [priced[id(layer)] for layer, count in built.layers for _ in range(count)]
+    made = _Assembly(assumptions)
+    for position, layer in enumerate(layers):
+        made.forward(position, layer, layers[position - 1] if position else None)
+    for position, layer in reversed([*enumerate(layers)]):
+        made.backward(position, layer, layers[position + 1] if position + 1 < len(layers) else None)
+    return made.graph()
+
+
+@dataclass(frozen=True, slots=True)
+class _PricedLayer:
+    """A layer with the seconds of its launches, by direction and name, and its numbers."""
+
+    name: str
+    graph: LayerGraph
+    seconds: Mapping[tuple[int, str], float]
+    sizes: Mapping[str, float]  # bytes by the name of a tensor
+    kinds: tuple[str, ...]  # of the operators of each kernel
+
+
+def _priced(
+    layer: DerivedLayer,
+    dimensions: Mapping[str, int],
+    cluster: ClusterSpec,
+    assumptions: AssumptionsSpec,
+    sequence_length: int,
+    sizes: Mapping[str, int],
+) -> _PricedLayer:
+    machine, numbers = cluster_from_spec(cluster), assumptions_from_spec(assumptions, cluster.device.family)
+    keys = {name: np.array([float(size)]) for name, size in sizes.items()}
+    keys |= {f"{axis}_nvs": np.ones(1) for axis in AXES}
+    work = layer_work(layer, dimensions, assumptions, sequence_length, keys)
+    values = layer_values(layer, dimensions, assumptions, sequence_length, keys)
+    compute, memory = xp.unchecked(busy_times)(work, machine, numbers)
+    kernel_s = np.asarray(compute + memory)[:, :, 0]
+    position = {id(kernel): at for at, kernel in enumerate(layer.priced_kernels)}
+    seconds: dict[tuple[int, str], float] = {}
+
+    def number(expression: Any) -> float:
+        return float(np.asarray(evaluate(expression, values)).reshape(-1)[0])
+
+    for index, kernel in enumerate(layer.kernels):
+        if id(kernel) not in position:
+            continue
+        for direction in (FORWARD, BACKWARD):
+            launches = [node for node in _launches(layer.graph.nodes(direction)) if node.kernel == index]
+            whole = float(kernel_s[direction, position[id(kernel)]])
+            if not launches:
+                # A set may price a launch where an operator has no work: it belongs to its forward.
+                launches = [node for node in _launches(layer.graph.forward) if node.kernel == index]
+            own = _own_seconds(launches, kernel.fused, number, machine, numbers)
+            for node, share in zip(launches, own / own.sum(), strict=True):
+                key = node.direction, node.name
+                seconds[key] = seconds.get(key, 0.0) + whole * float(share)
+    tensors = [
+        *layer.graph.weights,
+        *(value for way in (FORWARD, BACKWARD) for node in layer.graph.nodes(way) for value in node.writes),
+    ]
+    named = {value.name: number(value.bytes) for value in tensors}
+    kinds = tuple("+".join(kind for kind in kernel.kinds if kind != "view") for kernel in layer.kernels)
+    return _PricedLayer(layer.name.partition("[")[0], layer.graph, seconds, named, kinds)
+
+
+def _launches(nodes: Iterable[Node]) -> list[Launch]:
+    return [node for node in nodes if isinstance(node, Launch)]
+
+
+def _own_seconds(
+    launches: Sequence[Launch], fused: bool, number: Any, machine: Cluster, assumptions: Assumptions
+) -> np.ndarray:
+    """Return the seconds of each launch as if it were a kernel of its own."""
+    kernels = [
+        TracedKernel(
+            number(node.work.vector),
+            number(node.work.bytes),
+            tuple(
+                TracedMultiply(
+                    *(number(getattr(one, name)) for name in ("rows", "columns", "contracted", "batch", "flops")),
+                    attention=fused and not one.linear,
+                    backward=node.direction == BACKWARD,
+                )
+                for one in node.work.multiplies
+            ),
+        )
+        for node in launches
+    ]
+    return kernel_seconds(kernels, Pricing(machine.device, assumptions))
+
+
+class _Assembly:
+    """The operators so far; tensors by layer and name."""
+
+    def __init__(self, assumptions: AssumptionsSpec) -> None:
+        state = assumptions.gradient_bytes + assumptions.optimizer_bytes_per_parameter
+        self.held_per_weight_byte = 1.0 + state / assumptions.weight_bytes
+        self.ids: list[str] = []
+        self.kinds: list[str] = []
+        self.seconds: list[float] = []
+        self.memory: list[float] = []
+        self.label: list[int] = []
+        self.edges: dict[tuple[int, int], Tensors] = {}
+        self.size: dict[_Key, float] = {}  # bytes
+        self.number: dict[_Key, int] = {}  # of the tensors, in the order in which they are made
+        self.maker: dict[_Key, int] = {}
+        self.alike: dict[_Key, tuple[_Key, ...]] = {}  # what is read in place of a tensor that no launch makes
+        self.saved: dict[_Key, None] = {}  # what a launch of the forward may hold until the backward
+        self.held: dict[_Key, None] = {}  # what it does hold
+
+    def forward(self, position: int, layer: _PricedLayer, before: _PricedLayer | None) -> None:
+        """Add the weights and the forward of a layer."""
+        self.size |= {(position, name): size for name, size in layer.sizes.items()}
+        for weight in layer.graph.weights:
+            held = layer.sizes[weight.name] * self.held_per_weight_byte
+            self._operator(f"{layer.name}.{position}/{weight.name}", "weight", 0.0, held, (), [(position, weight.name)])
+        begins = self._keys(position - 1, before.graph.outputs) if before else ()
+        self.alike |= {(position, value.name): begins for value in layer.graph.inputs}
+        self._run(position, layer, FORWARD)
+
+    def backward(self, position: int, layer: _PricedLayer, after: _PricedLayer | None) -> None:
+        """Add the backward of a layer: it begins with the gradients of the next one, or with the loss."""
+        graph = layer.graph
+        begins = self._keys(position + 1, after.graph.input_gradients) if after else self._keys(position, graph.outputs)
+        self.alike |= {(position, value.name): begins for value in graph.output_gradients}
+        self._run(position, layer, BACKWARD)
+        for weight in graph.weights:
+            own = self.label[self.maker[position, weight.name]]
+            joined = {self.label[self.maker[key]] for key in self._keys(position, graph.weight_gradients[weight.name])}
+            self.label = [own if label in joined else label for label in self.label]
+
+    def _run(self, position: int, layer: _PricedLayer, direction: int) -> None:
+        for node in layer.graph.nodes(direction):
+            reads = self._keys(position, node.reads)
+            if not isinstance(node, Launch):  # a collective of one rank moves nothing
+                self.alike |= {(position, value.name): reads for value in node.writes}
+                continue
+            writes = [(position, value.name) for value in node.writes]
+            if direction == FORWARD:
+                self.saved |= dict.fromkeys(writes)
+            else:
+                self.held |= dict.fromkeys(key for key in reads if key in self.saved)
+            seconds = layer.seconds.get((direction, node.name), 0.0)
+            self._operator(
+                f"{layer.name}.{position}/{node.name}", layer.kinds[node.kernel], seconds, 0.0, reads, writes
+            )
+
+    def _keys(self, position: int, values: Iterable[Value]) -> tuple[_Key, ...]:
+        """Return the tensors that are read for some values."""
+        keys = ((position, value.name) for value in values)
+        return tuple(dict.fromkeys(found for key in keys for found in self.alike.get(key, (key,))))
+
+    def _operator(
+        self, name: str, kind: str, seconds: float, memory: float, reads: Iterable[_Key], writes: Iterable[_Key]
+    ) -> None:
+        own = len(self.ids)
+        for key in reads:
+            ends = self.maker[key], own
+            self.edges[ends] = self.edges.get(ends, frozenset()) | {self.number[key]}
+        for key in writes:
+            self.maker[key], self.number[key] = own, len(self.number)
+        self.ids.append(name)
+        self.kinds.append(kind)
+        self.seconds.append(seconds)
+        self.memory.append(memory)
+        self.label.append(own)
+
+    def graph(self) -> OpGraph:
+        """Return the graph."""
+        memory = np.array(self.memory)
+        for key in self.held:
+            memory[self.maker[key]] += self.size[key]
+        return OpGraph(
+            ids=tuple(self.ids),
+            kinds=tuple(self.kinds),
+            seconds=np.array(self.seconds)[:, None],
+            memory_bytes=memory,
+            edges=self.edges,
+            tensor_bytes=np.array([self.size[key] for key in self.number]),
+            together=np.unique(self.label, return_inverse=True)[1],
+        )

@@ -1,0 +1,152 @@
+"""The devices of a placement, and the links between them.
+
+The devices of a placement and the links between them.
+
+Devices are numbered, those of a server one after the other. A link is that of the innermost level that both devices
+share: that of a server, or the network. Where each ordered pair of servers has a bandwidth of its own, the network has
+a link for each. All of the bandwidth of a link is there for every transfer, as in the programs of the sources:
+contention is not modelled.
+
+The devices of a cluster: its tiers as levels of links, with what a send between two devices takes there.
+
+Latency and bandwidth are those of the cost model's sends (`dsx.cost.collectives`): the latency is that of a message
+without bytes, the bandwidth that of a large one. A unit of a tier has the devices with consecutive numbers.
+
+Not modelled: messages of middle size, which no protocol of a library serves as well.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from dsx.config.assumption_set import AssumptionsSpec
+from dsx.config.cluster_file import ClusterSpec
+from dsx.cost import arrays as xp
+from dsx.cost.collectives import send
+from dsx.cost.context import Assumptions, assumptions_from_spec
+from dsx.errors import InputError
+from dsx.hardware.cluster import cluster_from_spec
+from dsx.hardware.network import Network
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLink:
+    """What a transfer takes: `latency_s`, and its bytes at `bandwidth`, bytes/s."""
+
+    bandwidth: float
+    latency_s: float = 0.0
+
+    def seconds(self, num_bytes: float) -> float:
+        """Return the seconds of a transfer; none for a dependency without data, and no end without bandwidth."""
+        if num_bytes <= 0:
+            return 0.0
+        return self.latency_s + num_bytes / self.bandwidth if self.bandwidth > 0 else math.inf
+
+
+@dataclass(frozen=True)
+class Devices:
+    """D devices."""
+
+    speeds: tuple[float, ...]  # an operator takes its seconds over the speed of its device
+    units: tuple[int, ...]  # devices in a unit of each level, innermost first, without the level of all devices
+    links: tuple[DeviceLink, ...]  # of each level, one more than `units`
+    memory_bytes: float | None = None  # of each device; None: no limit
+    # Bytes/s from each server (the innermost unit, a device if there is none) to each other one, in place of the
+    # bandwidth of the link between them; None: that of the link.
+    between: tuple[tuple[float, ...], ...] | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of devices."""
+        return len(self.speeds)
+
+    @property
+    def alike(self) -> bool:
+        """Whether all devices have the same speed."""
+        return len(set(self.speeds)) == 1
+
+    @property
+    def server_size(self) -> int:
+        """The number of devices of a server."""
+        return self.units[0] if self.units else 1
+
+    @cached_property
+    def level(self) -> np.ndarray:
+        """The number of the link from a device (row) to another, [D, D], as of `numbered_links`; -1 to itself."""
+        device = np.arange(self.count)
+        found = np.full((self.count, self.count), len(self.units))
+        for level in reversed(range(len(self.units))):
+            unit = device // self.units[level]
+            found[unit[:, None] == unit] = level
+        if self.between is not None:
+            server = device // self.server_size
+            pair = server[:, None] * len(self.between) + server + len(self.links)
+            found = np.where(server[:, None] == server, found, pair)
+        found[device, device] = -1
+        return found
+
+    @cached_property
+    def numbered_links(self) -> tuple[DeviceLink, ...]:
+        """The links of the levels; then, with bandwidths of their own, those of pairs of servers, row by row."""
+        if self.between is None:
+            return self.links
+        first = range(0, self.count, self.server_size)  # device of each server
+        level = replace(self, between=None).level
+        pairs = [
+            DeviceLink(self.between[one][other], self.links[level[a, b]].latency_s)
+            for one, a in enumerate(first)
+            for other, b in enumerate(first)
+        ]
+        return (*self.links, *pairs)
+
+    @property
+    def used_links(self) -> tuple[DeviceLink, ...]:
+        """The links that some pair of devices has."""
+        return tuple(self.numbered_links[level] for level in sorted({*self.level.ravel().tolist()} - {-1}))
+
+    def worst_s(self, num_bytes: float) -> float:
+        """Return the most seconds of a transfer between two devices."""
+        return max((link.seconds(num_bytes) for link in self.used_links), default=0.0)
+
+
+def uniform(
+    count: int, link: DeviceLink, memory_bytes: float | None = None, speeds: Sequence[float] | None = None
+) -> Devices:
+    """Return devices with the same link between any two."""
+    return Devices(tuple(speeds or [1.0] * count), (), (link,), memory_bytes)
+
+
+_LARGE = 2.0**30  # bytes
+
+
+def devices_of(cluster: ClusterSpec, assumptions: AssumptionsSpec, count: int) -> Devices:
+    """Return the first `count` devices of a cluster, with all of their memory.
+
+    Raises InputError for no devices, or more than the cluster has.
+    """
+    machine = cluster_from_spec(cluster)
+    tiers = machine.network.tiers
+    most = tiers[-1].size
+    if count < 1 or (most and count > most):
+        wanted = f"1 to {most} are wanted" if most else "1 or more are wanted"
+        raise InputError(f"{count} devices of cluster {cluster.name!r}: {wanted}")
+    numbers = assumptions_from_spec(assumptions)
+    levels = 1 + sum(tier.size < count for tier in tiers[:-1])
+    return Devices(
+        speeds=(1.0,) * count,
+        units=tuple(tier.size for tier in tiers[: levels - 1]),
+        links=tuple(_link(level, machine.network, numbers) for level in range(levels)),
+        memory_bytes=float(machine.device.hbm_capacity),
+    )
+
+
+@xp.unchecked
+def _link(level: int, network: Network, assumptions: Assumptions) -> DeviceLink:
+    """Return the link between two devices that no unit of a tier below `level` has both of."""
+    shares = [np.array([2.0 if tier >= level else 1.0]) for tier in range(len(network.tiers) - 1)]
+    between = send(np.array([2.0]), shares[0], network, assumptions, shares[1:])
+    latency_s, once_s, twice_s = (float(between(np.array([size]))[0]) for size in (0.0, _LARGE, 2.0 * _LARGE))
+    return DeviceLink(_LARGE / (twice_s - once_s), latency_s)

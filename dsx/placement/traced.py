@@ -1,0 +1,389 @@
+"""The graph of a traced step: its operators fused as a compiler does, with their seconds.
+
+The operators of a step as a framework traces them: plain records of work and tensors, whoever traced them.
+
+The seconds of traced kernels: the roofline of `dsx.cost`, as for the kernels of layers.
+
+A multiply runs at the device's rate for the precision of training, whatever the type of its arrays. A kernel is
+launched once. Not modelled: the host that issues kernels.
+
+The kernels that a compiler makes of traced operators: what works element by element is fused, as XLA does.
+
+An operator that works element by element, or reduces, joins what makes its input, if nothing else reads that. It joins
+it even so if both loop over equally many elements, and the kernel then has several results. What a reduction makes ends
+a kernel. Views and spreads (a broadcast) are read through by their readers, unless a kernel of its own, such as a
+multiply, needs a spread in memory. The transpose of the result of a multiply is part of the multiply if nothing else
+reads that. A fusion that would make a cycle is left out.
+
+Not modelled: multiplies with fused epilogues, cheap operators that XLA repeats in each of several readers.
+
+The graph of a traced step: its kernels with their seconds, and its inputs.
+
+An input is an operator without time that holds its bytes, so it counts where weights are. Each tensor that a kernel
+leaves in memory is held to the end of the step: an upper bound, without reuse. An input of one element is no operator
+and has no edge. Where a step returns the new value of an input, both share a device, since the next step needs it
+there, and the new value takes the memory of the old one.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.cluster_file import load_cluster
+from dsx.config.load import Given
+from dsx.cost import arrays as xp
+from dsx.cost.context import Assumptions, assumptions_from_spec
+from dsx.cost.layer_work import Multiplies, MultiplyShape
+from dsx.cost.roofline import compute_time, exposed_memory_time, slowdowns
+from dsx.errors import InputError
+from dsx.hardware.cluster import Device, cluster_from_spec
+from dsx.notation.graph import BACKWARD, FORWARD
+from dsx.placement.op_graph import OpGraph, Tensors
+from dsx.placement.reduced_graph import Merging
+
+# How an operator may be fused (`elementwise_fusion`): a view moves nothing and has all elements of what it is of, a
+# part has some that lie together; a spread makes more elements of fewer ones, or of none; a transpose, and what is
+# elementwise, compute each element by itself; the others reduce, or are kernels of their own.
+Role = Literal["view", "part", "spread", "transpose", "elementwise", "reduction", "alone"]
+
+
+@dataclass(frozen=True, slots=True)
+class TracedMultiply:
+    """`batch` multiplies of (rows x contracted) by (contracted x columns)."""
+
+    rows: float
+    columns: float
+    contracted: float
+    batch: float
+    flops: float  # of all of them; less than the sizes say where zeros of a padding are left out
+    attention: bool = False  # inside a fused kernel of attention
+    backward: bool = False  # of that kernel
+
+
+@dataclass(frozen=True, slots=True)
+class TracedKernel:
+    """What one launch computes and moves."""
+
+    vector_flops: float
+    num_bytes: float
+    multiplies: tuple[TracedMultiply, ...] = ()
+    runs: float = 1.0  # how often it runs
+
+
+@dataclass(frozen=True, slots=True)
+class TracedOperator:
+    """One operator; tensors are numbers."""
+
+    id: str
+    kind: str
+    role: Role
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    read_bytes: tuple[float, ...]  # of each input
+    written_bytes: float
+    elements: float  # of its largest tensor: what its kernel loops over
+    vector_flops: float = 0.0
+    multiplies: tuple[TracedMultiply, ...] = ()
+    inside: tuple[TracedKernel, ...] = ()  # of a loop or a branch, in place of all other work
+
+
+@dataclass(frozen=True, slots=True)
+class TracedStep:
+    """The operators of a step, each after those that it takes from."""
+
+    operators: tuple[TracedOperator, ...]
+    tensor_bytes: tuple[float, ...]
+    inputs: Mapping[int, str]  # tensors from outside of the step, with their names
+    outputs: frozenset[int]  # tensors that the step returns
+    updates: Mapping[int, int] = field(default_factory=dict)  # input -> its new value, which the step returns
+
+
+DEFAULT_CLUSTER, DEFAULT_ASSUMPTIONS = "h100-nvs8", "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """What the seconds of a kernel depend on besides its work."""
+
+    device: Device
+    assumptions: Assumptions
+
+
+def pricing_of(cluster: Given, assumptions: Given) -> Pricing:
+    """Return the pricing on a device of a cluster under an assumption set; raises SpecError or UnknownNameError."""
+    machine = load_cluster(cluster)
+    numbers = assumptions_from_spec(load_assumptions(assumptions), machine.device.family)
+    return Pricing(cluster_from_spec(machine).device, numbers)
+
+
+@xp.unchecked
+def kernel_seconds(kernels: Sequence[TracedKernel], pricing: Pricing) -> np.ndarray:
+    """Return the seconds of all runs of each kernel, [K]."""
+    device, assumptions = pricing.device, pricing.assumptions
+    multiplies = [multiply for kernel in kernels for multiply in kernel.multiplies]
+    owner = np.repeat(np.arange(len(kernels)), [len(kernel.multiplies) for kernel in kernels])
+    matrix = np.zeros(len(kernels))
+    if multiplies:
+        sizes = Multiplies(
+            **{
+                name: np.array([[float(getattr(one, name))] for one in multiplies])
+                for name in ("rows", "columns", "contracted", "batch", "flops")
+            }
+        )
+        shapes = tuple(
+            MultiplyShape(0, BACKWARD if one.backward else FORWARD, False, one.attention, False, False)
+            for one in multiplies
+        )
+        slowed = np.asarray(sizes.flops * slowdowns(sizes, shapes, device, assumptions))[:, 0]
+        matrix = np.bincount(owner, slowed, len(kernels))
+    launches = np.ones(len(kernels))
+    vector = np.array([kernel.vector_flops for kernel in kernels])
+    num_bytes = np.array([kernel.num_bytes for kernel in kernels])
+    compute_s = np.asarray(compute_time(matrix, vector, launches, device, assumptions))
+    exposed_s = np.asarray(exposed_memory_time(num_bytes, compute_s, launches, device, assumptions))
+    return (compute_s + exposed_s) * np.array([kernel.runs for kernel in kernels])
+
+
+@dataclass(frozen=True, slots=True)
+class FusedKernel:
+    """Operators that one launch runs, in the order of the step; its tensors are those in memory."""
+
+    members: tuple[int, ...]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FusedStep:
+    """The kernels of a step."""
+
+    step: TracedStep
+    kernels: tuple[FusedKernel, ...]  # each after those that it reads from
+    source: tuple[int | None, ...]  # of each tensor, the tensor that is read in its place; None for one without any
+    part_of: Mapping[int, int]  # tensors that are read where another one is, which they are a part of
+
+
+def fused(step: TracedStep) -> FusedStep:
+    """Return the kernels of a step."""
+    melted = _melted(step)
+    source, part_of = _sources(step, melted)
+    own = [op for op in range(len(step.operators)) if op not in melted]
+    merging = Merging(_graph(step, own, source, part_of))
+    reductions = {tensor for op in step.operators if op.role == "reduction" for tensor in op.outputs}
+    alone = [step.operators[op].role == "alone" for op in own]
+    elements = [step.operators[op].elements for op in own]
+    multiplies = [bool(step.operators[op].multiplies) for op in own]
+    transposes = [step.operators[op].role == "transpose" for op in own]
+
+    def joins(op: int, other: int) -> bool:
+        if multiplies[op] and transposes[other] and len(merging.members[op]) == len(merging.members[other]) == 1:
+            return len(merging.after[op]) == 1
+        if alone[op] or alone[other] or merging.after[op][other] & reductions:
+            return False
+        if len(merging.after[op]) == 1:
+            return True
+        return elements[op] == elements[other] and not merging.has_detour(op, other)
+
+    pending = deque((op, other) for op in merging.order for other in sorted(merging.after[op]))
+    while pending:
+        op, other = pending.popleft()
+        if op not in merging.after or other not in merging.after[op] or not joins(op, other):
+            continue
+        elements[op] = max(elements[op], elements[other])
+        merging.merge(op, other)
+        pending += [(op, after) for after in sorted(merging.after[op])]
+        pending += [(before, op) for before in sorted(merging.before[op])]
+    members = [tuple(sorted(own[one] for one in merging.members[op])) for op in merging.order if op >= 0]
+    return FusedStep(step, tuple(_kernels(step, members, source, part_of)), tuple(source), part_of)
+
+
+def _kernels(
+    step: TracedStep,
+    members: Sequence[tuple[int, ...]],
+    source: Sequence[int | None],
+    part_of: Mapping[int, int],
+) -> list[FusedKernel]:
+    returned = {source[tensor] for tensor in step.outputs}
+    made = [{tensor for op in ops for tensor in step.operators[op].outputs} for ops in members]
+    reads = [
+        [
+            tensor
+            for tensor in dict.fromkeys(one for op in ops for one in inputs_of(step.operators[op], source))
+            if part_of.get(tensor, tensor) not in own
+        ]
+        for ops, own in zip(members, made, strict=True)
+    ]
+    leaving = returned.union(*reads)
+    leaving |= {part_of[tensor] for tensor in leaving if tensor is not None and tensor in part_of}
+    return [
+        FusedKernel(ops, tuple(taken), tuple(tensor for tensor in sorted(own) if tensor in leaving))
+        for ops, own, taken in zip(members, made, reads, strict=True)
+    ]
+
+
+def _melted(step: TracedStep) -> set[int]:
+    """Return the operators that no kernel runs: views, and spreads that none needs in memory."""
+    needed = set(step.outputs)  # in memory, as they are
+    melted: set[int] = set()
+    for number in reversed(range(len(step.operators))):
+        op = step.operators[number]
+        if op.role in ("view", "part"):
+            melted.add(number)
+            needed.update(op.inputs if needed.intersection(op.outputs) else ())
+        elif op.role == "spread" and not needed.intersection(op.outputs):
+            melted.add(number)
+        elif op.role == "alone":
+            needed.update(op.inputs)
+    return melted
+
+
+def _sources(step: TracedStep, melted: set[int]) -> tuple[list[int | None], dict[int, int]]:
+    """Return what is read in place of each tensor, and what the parts that are read are of."""
+    source: list[int | None] = [*range(len(step.tensor_bytes))]
+    part_of: dict[int, int] = {}
+    spread: set[int] = set()  # what has more elements than is read in its place; a part of it is read as all of that
+    for number in sorted(melted):
+        op = step.operators[number]
+        for place, tensor in enumerate(op.outputs):
+            # A view of several tensors, such as a barrier, is each of them; a part of one may be several.
+            given = op.inputs[min(place, len(op.inputs) - 1)] if op.inputs else None
+            found = None if given is None else source[given]
+            if op.role == "spread" or given in spread:
+                spread.add(tensor)
+            if op.role == "part" and found is not None and tensor not in spread:
+                part_of[tensor] = part_of.get(found, found)
+            else:
+                source[tensor] = found
+    return source, part_of
+
+
+def _graph(step: TracedStep, own: Sequence[int], source: Sequence[int | None], part_of: Mapping[int, int]) -> OpGraph:
+    """Return the operators with kernels as a graph without times."""
+    made = {tensor: at for at, op in enumerate(own) for tensor in step.operators[op].outputs}
+    edges: dict[tuple[int, int], Tensors] = {}
+    for at, op in enumerate(own):
+        for tensor in inputs_of(step.operators[op], source):
+            maker = made.get(part_of.get(tensor, tensor))
+            if maker is not None:
+                ends = maker, at
+                edges[ends] = edges.get(ends, frozenset()) | {tensor}
+    operators = [step.operators[op] for op in own]
+    return OpGraph(
+        ids=tuple(op.id for op in operators),
+        kinds=tuple(op.kind for op in operators),
+        seconds=np.zeros((len(own), 1)),
+        memory_bytes=np.zeros(len(own)),
+        edges=edges,
+        tensor_bytes=np.array(step.tensor_bytes),
+        together=np.arange(len(own)),
+    )
+
+
+def inputs_of(op: TracedOperator, source: Sequence[int | None]) -> list[int]:
+    """Return the tensors that an operator reads where views and melted spreads are read through."""
+    found = (source[tensor] for tensor in op.inputs)
+    return [tensor for tensor in dict.fromkeys(found) if tensor is not None]
+
+
+_SHOWN_KINDS = 3
+_ELEMENT = 16.0  # bytes of the largest number, a complex one
+
+
+def graph_of_step(step: TracedStep, pricing: Pricing) -> OpGraph:
+    """Return the graph of a step, priced by the roofline; raises InputError for a step without operators."""
+    kernels = fused(step)
+    return graph_of_kernels(kernels, priced(kernels, pricing))
+
+
+def priced(step: FusedStep, pricing: Pricing) -> np.ndarray:
+    """Return the seconds of the kernels of a step by the roofline, [K]."""
+    works = [works_of(step, kernel) for kernel in step.kernels]
+    owner = np.repeat(np.arange(len(works)), [len(each) for each in works])
+    return np.bincount(owner, kernel_seconds([work for each in works for work in each], pricing), len(works))
+
+
+def works_of(step: FusedStep, kernel: FusedKernel) -> tuple[TracedKernel, ...]:
+    """Return what a kernel computes and moves; a loop or a branch may be several kernels."""
+    operators = [step.step.operators[op] for op in kernel.members]
+    if operators[0].inside:
+        return operators[0].inside
+    read = dict.fromkeys(kernel.reads, 0.0)
+    for op in operators:
+        for tensor, size in zip(op.inputs, op.read_bytes, strict=True):
+            found = step.source[tensor]
+            if found is not None and found in read:
+                read[found] = max(read[found], min(size, step.step.tensor_bytes[found]))
+    written = sum(op.written_bytes for op in operators if not {*op.outputs}.isdisjoint(kernel.writes))
+    multiplies = tuple(multiply for op in operators for multiply in op.multiplies)
+    return (TracedKernel(sum(op.vector_flops for op in operators), sum(read.values()) + written, multiplies),)
+
+
+def graph_of_kernels(fused_step: FusedStep, seconds: np.ndarray) -> OpGraph:
+    """Return the graph of the kernels of a step with some seconds, [K]; its inputs come first."""
+    step, kernels = fused_step.step, fused_step.kernels
+    if not kernels:
+        raise InputError("the step has no operators: it computes nothing of its arguments")
+    size = step.tensor_bytes
+    whole = fused_step.part_of
+    used = {whole.get(tensor, tensor) for kernel in kernels for tensor in kernel.reads}
+    inputs = [tensor for tensor in step.inputs if tensor in used and size[tensor] > _ELEMENT]
+    place = {tensor: at for at, tensor in enumerate(inputs)}
+    place |= {tensor: at for at, kernel in enumerate(kernels, len(inputs)) for tensor in kernel.writes}
+    number: dict[int, int] = {}
+    edges: dict[tuple[int, int], Tensors] = {}
+    for at, kernel in enumerate(kernels, len(inputs)):
+        for tensor in kernel.reads:
+            maker = place.get(whole.get(tensor, tensor))
+            if maker is not None:
+                ends = maker, at
+                edges[ends] = edges.get(ends, frozenset()) | {number.setdefault(tensor, len(number))}
+    in_place = {fused_step.source[new] for given, new in step.updates.items() if given in place}
+    held = [size[tensor] for tensor in inputs]
+    held += [sum(size[one] for one in kernel.writes if one not in in_place) for kernel in kernels]
+    return OpGraph(
+        ids=(
+            *(step.inputs[tensor] for tensor in inputs),
+            *(named_after(step, kernel).id for kernel in kernels),
+        ),
+        kinds=(*("input" for _ in inputs), *(_kind(step, kernel) for kernel in kernels)),
+        seconds=np.concatenate([np.zeros(len(inputs)), seconds])[:, None],
+        memory_bytes=np.array(held, dtype=float),
+        edges=edges,
+        tensor_bytes=np.array([size[tensor] for tensor in number], dtype=float),
+        together=_together(fused_step, place, len(held)),
+    )
+
+
+def named_after(step: TracedStep, kernel: FusedKernel) -> TracedOperator:
+    """Return the operator that gives a kernel its name: a multiply, else the last one."""
+    members = [step.operators[op] for op in kernel.members]
+    return next((op for op in members if op.multiplies), members[-1])
+
+
+def _kind(step: TracedStep, kernel: FusedKernel) -> str:
+    named = named_after(step, kernel)
+    if named.multiplies:
+        return named.kind
+    kinds = [*dict.fromkeys(step.operators[op].kind for op in kernel.members)]
+    return "+".join(kinds if len(kinds) <= _SHOWN_KINDS else [*kinds[:_SHOWN_KINDS], "..."])
+
+
+def _together(step: FusedStep, place: Mapping[int, int], count: int) -> np.ndarray:
+    """Return the labels of the operators: those of an input and of its new value are one."""
+    root = list(range(count))
+
+    def find(op: int) -> int:
+        while root[op] != op:
+            op = root[op]
+        return op
+
+    for given, new in step.step.updates.items():
+        made = step.source[new]
+        if given in place and made is not None and made in place:
+            one, other = find(place[given]), find(place[made])
+            root[max(one, other)] = min(one, other)
+    return np.unique([find(op) for op in range(count)], return_inverse=True)[1]

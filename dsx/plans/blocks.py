@@ -1,0 +1,537 @@
+"""The space as blocks: each is the product of some shard keys and some choices.
+
+What a layer costs depends on the shard key alone. Pipeline depth, data parallelism, batch and GPU count combine layer
+costs. The keys of a block have the same GPUs per replica, take the same GPUs of a fast domain, have ep groups that span
+the same number of replicas, and have the same microbatch size. Each key of a block goes with each of its choices. Thus
+the space is a list of rectangles, and no candidate is ever a Python object. Where a framework does not run every choice
+with every key, the keys of a block are also those that go with the same choices (`dsx.plans.frameworks`).
+
+The choices of a block are a product too: a placement (GPU count, pipeline, replicas and their shares of a fast domain)
+times the batch sizes that dp times the microbatch size divides. Only the factors are stored, once for all blocks that
+share them. Any range of candidates can be made without the candidates before it.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsx.plans.choices import CHOICE_COLUMNS, CROSSED, PLACEMENT_COLUMNS
+from dsx.plans.codes import SearchedCodes
+from dsx.plans.enumerate import BOXES, Arrays, SpaceBounds, changes, cross, grid, take
+from dsx.plans.experts import REPLICA_AXES, ep_constraints
+from dsx.plans.frameworks import Boxes, Filter
+from dsx.plans.placement import (
+    ORDERS,
+    Replica,
+    axes_in,
+    choice_shares,
+    consecutive,
+    distinct_order,
+    divisors,
+    ep_ranks_adjacent,
+    fills_nodes,
+    of_order,
+    rank_order_shares,
+    uneven_shares,
+)
+from dsx.plans.rules import RULES, Limits, fills, least_microbatches, may_lie_unevenly, microbatch_groups, placed
+from dsx.schedules.schedules import SCHEDULES
+from dsx.units import LARGEST_COUNT
+
+# Whether [B] blocks times the placements of a slice are wanted, [B, P].
+Wanted = Callable[[np.ndarray, slice], np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceSegments:
+    """The choices of some blocks as S segments: a segment is one placement times a range of batch sizes.
+
+    The choices of all segments in order are the choices of the blocks.
+    """
+
+    block: np.ndarray  # [S] block
+    placement: np.ndarray  # [S] column of `Blocks.placements`
+    first: np.ndarray  # [S] first batch size, a position in `Blocks.batches`
+    length: np.ndarray  # [S] number of batch sizes
+
+    def take(self, where: np.ndarray | slice) -> "ChoiceSegments":
+        """Return some of the segments."""
+        return ChoiceSegments(self.block[where], self.placement[where], self.first[where], self.length[where])
+
+    @staticmethod
+    def together(parts: "Sequence[ChoiceSegments]") -> "ChoiceSegments":
+        """Return the segments of several parts as one."""
+        return ChoiceSegments(*(np.concatenate([getattr(part, name) for part in parts]) for name in _SEGMENT_FIELDS))
+
+    def per_choice(self) -> "ChoiceSegments":
+        """Return one segment per choice."""
+        block, placement = (np.repeat(column, self.length) for column in (self.block, self.placement))
+        return ChoiceSegments(block, placement, self.positions(), np.ones_like(block))
+
+    def positions(self) -> np.ndarray:
+        """Return the position in `Blocks.batches` of the batch size of each choice."""
+        before = np.cumsum(self.length) - self.length
+        return np.repeat(self.first - before, self.length) + np.arange(self.length.sum())
+
+
+_SEGMENT_FIELDS = tuple(ChoiceSegments.__dataclass_fields__)
+
+
+class Places(NamedTuple):
+    """The places of N candidates in some blocks."""
+
+    block: np.ndarray  # [N] block
+    key: np.ndarray  # [N] position in the key table
+    placement: np.ndarray  # [N] column of `Blocks.placements`
+    global_batch_size: np.ndarray  # [N]
+
+    def take(self, where: np.ndarray | slice) -> "Places":
+        """Return some of the places."""
+        return Places(*(column[where] for column in self))
+
+
+class Blocks:
+    """All B blocks of a space, in a fixed order.
+
+    Attributes:
+        keys: positions in the key table, in the order of the blocks.
+        first_key: [B+1] position in `keys` of the first key of each block, and the end.
+        microbatch_size: [B] sequences of a microbatch.
+        num_choices: [B] choices of a block.
+        first_candidate: [B+1] first candidate of each block, and the end.
+        placements: [len(PLACEMENT_COLUMNS), P] placements, sorted by kind of replica.
+        ep_replicas: [P] replicas that the ep groups of the keys of a placement span.
+        boxes: [P] boxes of the framework that have the keys of a placement, as bits.
+        outer: {<axis>_<tier>: [P]} stages and replicas in a unit of each tier between fast domain and outermost tier.
+        divided: whether the chunks of all pipelines divide the body layers, without embedding and head.
+        batches: ranges of batch sizes, one for each product of dp and microbatch size that divides them.
+    """
+
+    def __init__(self, keys: Arrays, bounds: SpaceBounds) -> None:
+        size = np.prod(np.stack([keys[axis] for axis in REPLICA_AXES]), axis=0)
+        uneven = any(may_lie_unevenly(number, bounds.limits) for number in bounds.num_gpus)
+        nested = ep_constraints(keys, bounds.expert_axes, bounds.limits.nvs_size if uneven else None)
+        boxes = (
+            keys[BOXES] if BOXES in keys else np.ones_like(size)
+        )  # without a framework, all keys are in its first box
+        replicas = np.stack([size, placed(keys, REPLICA_AXES), *nested, boxes, _lying(keys, bounds)])
+        order = np.lexsort((keys["microbatch_size"], *replicas[::-1]))
+        ordered, microbatch_size = replicas[:, order], keys["microbatch_size"][order]
+        begins = np.flatnonzero(changes(*ordered, microbatch_size))
+        of_block, microbatch_size = ordered[:, begins], microbatch_size[begins]
+        first_blocks = np.flatnonzero(changes(*of_block))
+        kinds = of_block[:, first_blocks]
+        of_replicas = functools.cache(functools.partial(_replica_placements, bounds))
+        tables = [_placements(kind, bounds, of_replicas) for kind in kinds.T.tolist()]
+        self.placements = np.concatenate(tables, axis=1) if tables else np.zeros((len(PLACEMENT_COLUMNS), 0), np.int64)
+        counts = [table.shape[1] for table in tables]
+        self.ep_replicas, self.boxes = np.repeat(kinds[[2, 6]], counts, axis=1)
+        self.outer = _outer(kinds, tables, bounds)
+        chunks = self.placements[PLACEMENT_COLUMNS.index("pp")] * self.placements[PLACEMENT_COLUMNS.index("vpp")]
+        self.divided = bool((bounds.limits.num_layers % chunks == 0).all())
+        self._first_placement = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        self._replica = np.cumsum(np.isin(np.arange(len(begins)), first_blocks)) - 1  # [B] kind of replica
+        self._make_batches(microbatch_size, bounds)
+
+        num_keys = np.diff(np.concatenate([begins, [len(order)]]))
+        num_choices = np.concatenate(
+            [self._num_batches_of(kind).sum(axis=1) for kind in range(len(first_blocks))] or [begins]
+        )
+        used = num_choices > 0
+        self.keys = order[np.repeat(used, num_keys)]
+        self.first_key = np.concatenate([[0], np.cumsum(num_keys[used])])
+        self.microbatch_size = microbatch_size[used]
+        self.num_choices = num_choices[used]
+        self.first_candidate = np.concatenate([[0], np.cumsum(num_keys[used] * num_choices[used])])
+        self._replica, self._microbatch = self._replica[used], self._microbatch[used]
+
+    def __len__(self) -> int:
+        return len(self.num_choices)
+
+    @property
+    def size(self) -> int:
+        """The number of candidates."""
+        return int(self.first_candidate[-1])
+
+    def _make_batches(self, microbatch_size: np.ndarray, bounds: SpaceBounds) -> None:
+        """Make the ranges of batch sizes, and the tables that find the range of a microbatch size and a dp."""
+        sizes, self._microbatch = np.unique(microbatch_size, return_inverse=True)
+        names = ("dp", "pp", "vpp", "schedule")
+        dp, pp, vpp, schedule = (self.placements[PLACEMENT_COLUMNS.index(name)] for name in names)
+        group = np.where(pp > 1, microbatch_groups(pp, vpp, schedule), 1)
+        least = least_microbatches(pp, schedule)
+        # As one number each they are sorted ten times as fast.
+        spans = int(group.max(initial=0)) + 1, int(least.max(initial=0)) + 1
+        _, first, self._dp = np.unique(
+            (dp * spans[0] + group) * spans[1] + least, return_index=True, return_inverse=True
+        )
+        degrees, *needed = dp[first], group[first], least[first]
+        divisors = np.stack(
+            [sizes[:, None] * degrees, *(np.broadcast_to(own, (len(sizes), len(own))) for own in needed)]
+        )
+        unique, where = np.unique(divisors.reshape(3, -1), axis=1, return_inverse=True)
+        ranges = [_multiples(sequences, group, least, bounds) for sequences, group, least in unique.T.tolist()]
+        self.batches = np.concatenate([*ranges, np.zeros(0, dtype=np.int64)])
+        lengths = np.array([len(batches) for batches in ranges], dtype=np.int64)
+        where = where.reshape(len(sizes), len(degrees))
+        self._num_batches, self._first_batch = lengths[where], (np.cumsum(lengths) - lengths)[where]
+        self._least_batch = np.array([batches.min(initial=LARGEST_COUNT) for batches in ranges], dtype=np.int64)[where]
+
+    def _num_batches_of(self, kind: int) -> np.ndarray:
+        """Return the number of batch sizes of [blocks of a kind of replica, placements of that kind]."""
+        return self._num_batches[np.ix_(self._microbatch[self._replica == kind], self._dp[self._placements_of(kind)])]
+
+    def _placements_of(self, kind: int) -> slice:
+        return slice(self._first_placement[kind], self._first_placement[kind + 1])
+
+    def segments(self, low: int, high: int, wanted: Wanted | None = None) -> ChoiceSegments:
+        """Return the choices of the blocks from `low` up to `high`, in the order of the blocks.
+
+        With `wanted`, they are only those segments that it returns True for.
+        """
+        parts: list[list[np.ndarray]] = []
+        for kind in np.unique(self._replica[low:high]).tolist():
+            blocks = low + np.flatnonzero(self._replica[low:high] == kind)
+            placements = self._placements_of(kind)
+            table = np.ix_(self._microbatch[blocks], self._dp[placements])
+            length = self._num_batches[table]
+            there = length > 0 if wanted is None else (length > 0) & wanted(blocks, placements)
+            row, column = np.nonzero(there)
+            first = self._first_batch[table][row, column]
+            parts.append([blocks[row], column + placements.start, first, length[row, column]])
+        if not parts:
+            parts.append([np.zeros(0, dtype=np.int64)] * 4)
+        return ChoiceSegments(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+    def least_batches(self, blocks: np.ndarray, placements: np.ndarray) -> np.ndarray:
+        """Return the smallest batch size of [B] blocks times [P] placements; 0 where there is none."""
+        table = np.ix_(self._microbatch[blocks], self._dp[placements])
+        return np.where(self._num_batches[table] > 0, self._least_batch[table], 0)
+
+    def choices(self, segments: ChoiceSegments, names: Sequence[str] | None = None) -> Arrays:
+        """Return the choices of segments as columns, or those of them in `names`."""
+        return self.choices_at(
+            np.repeat(segments.placement, segments.length),
+            self.batches[segments.positions()],
+            np.repeat(self.microbatch_size[segments.block], segments.length),
+            names,
+        )
+
+    def choices_at(
+        self, placement: np.ndarray, batch: np.ndarray, microbatch_size: np.ndarray, names: Sequence[str] | None = None
+    ) -> Arrays:
+        """Return [N] choices as columns, or those of them in `names`; `placement` has positions in `placements`."""
+        number = {name: position for position, name in enumerate(PLACEMENT_COLUMNS)}
+        own: dict[str, Callable[[], np.ndarray]] = {
+            "global_batch_size": lambda: batch,
+            "num_microbatches": lambda: batch // (self.placements[number["dp"], placement] * microbatch_size),
+        }
+
+        def column(name: str) -> np.ndarray:
+            if name in own:
+                return own[name]()
+            return (self.placements[number[name]] if name in number else self.outer[name])[placement]
+
+        return {name: column(name) for name in names or (*CHOICE_COLUMNS, *self.outer)}
+
+    def rows(self, start: int, stop: int, names: Sequence[str] | None = None) -> tuple[np.ndarray, Arrays]:
+        """Return (positions in the key table, choices) of the candidates from `start` up to `stop`.
+
+        Within a block, all choices of a key come before those of the next key. With `names`, the choices are only those
+        columns.
+        """
+        low = int(np.searchsorted(self.first_candidate, start, side="right")) - 1
+        high = int(np.searchsorted(self.first_candidate, stop, side="left"))
+        segments = self.segments(low, high)
+        first_choice = np.concatenate([[0], np.cumsum(self.num_choices[low:high])])
+        begins = np.maximum(self.first_candidate[low:high], start)
+        ends = np.minimum(self.first_candidate[low + 1 : high + 1], stop)
+        block = np.repeat(np.arange(low, high), ends - begins)
+        within = np.arange(start, stop) - self.first_candidate[block]
+        key, choice = np.divmod(within, self.num_choices[block])
+        made = self.choices(segments, names)
+        choice += first_choice[block - low]
+        return self.keys[self.first_key[block] + key], {name: column[choice] for name, column in made.items()}
+
+    def rows_at(self, candidates: np.ndarray) -> tuple[np.ndarray, Arrays]:
+        """Return (positions in the key table, choices) of any [N] candidates; `rows` is faster for a range."""
+        return self.rows_of(self.places_of(candidates))
+
+    def rows_of(self, places: "Places") -> tuple[np.ndarray, Arrays]:
+        """Return (positions in the key table, choices) of the candidates at [N] places."""
+        microbatch_size = self.microbatch_size[places.block]
+        return places.key, self.choices_at(places.placement, places.global_batch_size, microbatch_size)
+
+    def size_with(self, weights: np.ndarray) -> int:
+        """Return the number of candidates where each placement counts [P] `weights` times."""
+        num_keys = np.diff(self.first_key)
+        found = 0
+        for kind in np.unique(self._replica).tolist():
+            of_blocks = self._num_batches_of(kind) @ weights[self._placements_of(kind)]
+            found += int(of_blocks @ num_keys[self._replica == kind])
+        return found
+
+    def places_of(self, candidates: np.ndarray) -> "Places":
+        """Return the places of any [N] candidates in the blocks."""
+        block = np.searchsorted(self.first_candidate, candidates, side="right") - 1
+        key, choice = np.divmod(candidates - self.first_candidate[block], self.num_choices[block])
+        placement, batch = np.zeros_like(choice), np.zeros_like(choice)
+        order = np.argsort(self._replica[block], kind="stable")  # linear for sorted candidates
+        for here in np.split(order, np.flatnonzero(changes(self._replica[block[order]]))[1:]) if len(order) else ():
+            kind = int(self._replica[block[here[0]]])
+            first, last = np.searchsorted(self._replica, (kind, kind + 1))
+            used = np.zeros(last - first, dtype=bool)
+            used[block[here] - first] = True
+            table = np.ix_(self._microbatch[first:last][used], self._dp[self._placements_of(kind)])
+            counts = self._num_batches[table]
+            ends = np.cumsum(counts).reshape(counts.shape)
+            row = (np.cumsum(used) - 1)[block[here] - first]
+            of_row = choice[here] + (ends[:, -1] - counts.sum(axis=1))[row]
+            cell = np.searchsorted(ends.ravel(), of_row, side="right")
+            row, column = np.divmod(cell, counts.shape[1])
+            before = ends[row, column] - counts[row, column]
+            placement[here] = column + self._first_placement[kind]
+            batch[here] = self.batches[self._first_batch[table][row, column] + of_row - before]
+        return Places(block, self.keys[self.first_key[block] + key], placement, batch)
+
+
+def _multiples(sequences: int, group: int, least: int, bounds: SpaceBounds) -> np.ndarray:
+    """Return the batch sizes of whole groups of `group` microbatches, of `sequences` each over all replicas.
+
+    They have at least `least` microbatches.
+    """
+    batch = np.array(bounds.global_batch_size, dtype=np.int64)
+    batch = batch[(batch % (sequences * group) == 0) & (batch >= sequences * least)]
+    return batch[bounds.keep_choices({"global_batch_size": batch, "num_microbatches": batch // sequences})]
+
+
+def _placements(
+    kind: Sequence[int], bounds: SpaceBounds, of_replicas: Callable[[int, int, int, int], np.ndarray]
+) -> np.ndarray:
+    """Return the placements of one kind of replica.
+
+    `kind` is its model-parallel GPUs, how many of them share a fast domain, what its ep groups require
+    (`dsx.plans.experts.ep_constraints`), the boxes that have its keys, and how its keys lie (`_lying`).
+    `of_replicas` is `_replica_placements`, which many kinds share.
+    """
+    replica, share, whole, wide, near, in_row, boxes, lying = kind
+    table = of_replicas(replica, share, boxes, lying)
+    columns = dict(zip(PLACEMENT_COLUMNS, table, strict=True))
+    nested = zero_replicas_of_whole_groups(columns, whole)
+    if (wide, near, in_row) != (1, 1, 1):
+        told = _shares_tell(columns, replica, share, lying)
+        nested &= np.where(told, np.gcd(wide, columns["dp_nvs"]) == near, in_row == 1)
+    stages = Replica(replica, share, bool(lying & _EVEN))
+    distinct = distinct_order(columns, bounds.searched.order, stages, bounds.units, whole)
+    # The order comes last of the choices. Where it decides how groups lie, not every order has a placement.
+    first = changes(*table[:-1])
+    only = first & ep_ranks_adjacent(columns["order"], whole)
+    if bounds.limits.in_rank_order:
+        laid = _in_rank_order(columns, replica, share, lying)
+        # Where the first order does not lay groups so, another one may.
+        only |= ~first & ~np.roll(laid, 1) & ep_ranks_adjacent(columns["order"], whole)
+        nested &= laid
+    return table[:, nested & (distinct | only) & _fill_nodes(columns, replica, share, lying, bounds.limits)]
+
+
+def _shares_tell(columns: Arrays, replica: int, share: int, lying: int) -> Any:
+    """Return in which placements a domain has as many ranks as their shares multiply to."""
+    stages, replicas = ((columns[axis], columns[f"{axis}_nvs"]) for axis in ("pp", "dp"))
+    told = (lying & _EVEN > 0) & (stages[0] % stages[1] == 0) & (replicas[0] % replicas[1] == 0)
+    told |= (lying & _PART > 0) & (stages[1] * replicas[1] == 1)
+    if replica == share:
+        of_replica = {"tp": replica, "tp2": 1, "cp": 1}
+        shares = of_replica | {"pp": stages[1], "dp": replicas[1]}
+        told |= of_order(columns | of_replica, lambda degrees: consecutive(degrees, shares, columns["num_gpus"]))
+    return told
+
+
+def _in_rank_order(columns: Arrays, replica: int, share: int, lying: int) -> Any:
+    """Return which placements have consecutive ranks in a domain; those that lie unevenly do."""
+    stages, replicas = ((columns[axis], columns[f"{axis}_nvs"]) for axis in ("pp", "dp"))
+    replicas_first = columns["order"] == 0
+    (first, near), (_, far) = (
+        [np.where(replicas_first, *pair) for pair in zip(inner, outer, strict=True)]
+        for inner, outer in ((replicas, stages), (stages, replicas))
+    )
+    even = (lying & _EVEN > 0) & (stages[0] % stages[1] == 0) & (replicas[0] % replicas[1] == 0)
+    whole = replica == share
+    in_a_row = (lying & _IN_A_ROW > 0) & (((near == 1) | whole) & ((far == 1) | whole & (near == first)))
+    return ~even | in_a_row
+
+
+def _fill_nodes(columns: Arrays, replica: int, share: int, lying: int, limits: Limits) -> Any:
+    """Return which placements of replicas of `replica` GPUs, `share` of them in a domain, fill nodes as limits want."""
+    if limits.node_size == 1:
+        return True
+    number = columns["num_gpus"]
+    whole = fills_nodes(number, share * columns["pp_nvs"] * columns["dp_nvs"], limits.node_size, limits.nvs_size)
+    for order, name in enumerate(ORDERS) if lying & _IN_ORDER else ():
+        chain = {axis: columns[axis] for axis in axes_in(name)[len(REPLICA_AXES) :]}
+        by_rank = rank_order_shares(chain, limits.nvs_size, number, replica, share)
+        alike = np.logical_and.reduce([columns[f"{axis}_nvs"] == own for axis, own in by_rank.items()])
+        whole |= alike & (columns["order"] == order)
+    return whole
+
+
+_EVEN, _PART, _IN_ORDER, _IN_A_ROW = 1, 2, 4, 8
+
+
+def _lying(keys: Arrays, bounds: SpaceBounds) -> np.ndarray:
+    """Return [U] how the groups of keys lie on fast domains, as bits.
+
+    Shares divide their degrees; or consecutive ranks cut a group of the axes of a replica into uneven parts, as many in
+    a domain as the shares multiply to; or they are those of ranks that fill domain after domain. Where limits want
+    consecutive ranks alone, a bit says whether shares that divide their degrees are of these.
+    """
+    limits = bounds.limits
+    degrees = {axis: keys[axis] for axis in REPLICA_AXES}
+    shares = {axis: keys[f"{axis}_nvs"] for axis in REPLICA_AXES}
+    in_a_row = consecutive(degrees, shares) * _IN_A_ROW if limits.in_rank_order else 0
+    if not any(may_lie_unevenly(number, limits) for number in bounds.num_gpus):
+        return np.full_like(keys["tp"], _EVEN) + in_a_row
+    even = np.logical_and.reduce([degrees[axis] % share == 0 for axis, share in shares.items()])
+    by_rank = rank_order_shares(degrees, limits.nvs_size)
+    in_order = np.logical_and.reduce([by_rank[axis] == share for axis, share in shares.items()])
+    part, stride = np.zeros_like(even), np.ones_like(keys["tp"])
+    for axis, share in shares.items():
+        stride = stride * degrees[axis]
+        part |= (degrees[axis] % share != 0) & (stride > limits.nvs_size)  # else the group fits into a domain
+    return even * _EVEN + (part & consecutive(degrees, shares)) * _PART + in_order * _IN_ORDER + in_a_row
+
+
+def zero_replicas_of_whole_groups(columns: Arrays, ep_replicas: np.ndarray | int) -> np.ndarray:
+    """Return where each ZeRO replica has whole ep groups, so that it holds each expert the same number of times."""
+    return columns["dp"] % (ep_replicas * columns["zero_replicas"]) == 0
+
+
+def _replica_placements(bounds: SpaceBounds, replica: int, share: int, boxes: int, lying: int) -> np.ndarray:
+    """Return the placements of replicas of some GPUs in some boxes, whatever their ep groups require."""
+    found = [np.zeros((len(PLACEMENT_COLUMNS), 0), dtype=np.int64)]
+    limits, kept = bounds.limits, _Kept(bounds.keep_choices, bounds.boxes, boxes)
+    for number in bounds.num_gpus:
+        if number % replica:
+            continue
+        rooms = tuple(domain // share for domain in fills(number, limits) if domain % share == 0)
+        ways = [replace(limits, nvs_size=room) for room in rooms] if lying & _EVEN else []
+        made = [stages_and_replicas(number // replica, way, bounds.searched, kept) for way in ways]
+        if may_lie_unevenly(number, limits):
+            laid = _Laid(replica, share, lying, rooms if lying & _EVEN else ())
+            made.append(stages_and_replicas(number // replica, limits, bounds.searched, kept, laid))
+        found += [np.concatenate([np.full_like(replicas[:1], number), replicas]) for replicas in made]
+    table = np.concatenate(found, axis=1)
+    return table[:, bounds.keep_choices(dict(zip(PLACEMENT_COLUMNS, table, strict=True)))]
+
+
+class _Laid(NamedTuple):
+    """Replicas whose ranks follow each other."""
+
+    replica: int  # GPUs
+    share: int  # of them in a fast domain
+    lying: int  # as `_lying`
+    rooms: tuple[int, ...]  # the shares of stages times replicas that placements with divisors have
+
+
+class _Kept(NamedTuple):
+    """Which placements a search keeps."""
+
+    choices: Filter
+    boxes: Boxes
+    of_keys: int  # the boxes that have the keys
+
+    def mask(self, table: Arrays) -> np.ndarray:
+        """Return the [N] mask of the rows that are kept, as far as their columns tell."""
+        return self.choices(table) & self.boxes.keep(self.of_keys, table)
+
+
+def _outer(kinds: np.ndarray, tables: Sequence[np.ndarray], bounds: SpaceBounds) -> Arrays:
+    """Return the shares of stages and replicas on the tiers beyond the fast domain, by column ``<axis>_<tier>``.
+
+    `tables` has the placements of each of the `kinds` of replicas.
+    """
+    found: Arrays = {}
+    for name, unit in zip(bounds.tiers, bounds.units, strict=True):
+        parts = [
+            choice_shares(
+                dict(zip(PLACEMENT_COLUMNS, table, strict=True)), Replica(replica, share, bool(lying & _EVEN)), unit
+            )
+            for (replica, share, lying), table in zip(kinds[[0, 1, 7]].T.tolist(), tables, strict=True)
+        ]
+        none = np.zeros(0, dtype=np.int64)
+        found |= {f"{axis}_{name}": np.concatenate([none, *(part[axis] for part in parts)]) for axis in ("pp", "dp")}
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def stages_and_replicas(
+    rest: int, limits: Limits, searched: SearchedCodes, kept: _Kept, laid: _Laid | None = None
+) -> np.ndarray:
+    """Return [columns of a placement after num_gpus, N] ways to have `rest` stages times replicas, of those kept.
+
+    The fast domain of `limits` has room for so many of them, or for GPUs that consecutive ranks take.
+    """
+    pipelines = limits.stage_counts
+    if any(SCHEDULES[code].uneven_stages for code in searched.schedule):
+        pipelines = np.arange(1, limits.max_stages + 1)
+    pipelines = pipelines[rest % pipelines == 0]
+    if laid is None:
+        pp, pp_nvs = grid(pipelines, divisors(limits.nvs_size))
+        table = {"pp": pp, "dp": rest // pp, "pp_nvs": pp_nvs, "dp_nvs": limits.nvs_size // pp_nvs}
+        table = take(table, (pp % pp_nvs == 0) & (table["dp"] % table["dp_nvs"] == 0))
+    else:
+        table = _laid_placements(pipelines, rest // pipelines, limits.nvs_size, laid, searched.order)
+    # One choice at a time: the rules leave few of its values for each row before it.
+    for choice in CROSSED:
+        values = getattr(searched, choice.name)
+        if choice.tried and not values:
+            values = choice.tried(limits.tried_layers, rest)
+        table = cross(table, choice.name, np.array(values))
+        for rule in RULES:
+            if choice.name in rule.reads and table.keys() >= {*rule.reads}:
+                table = take(table, rule.holds(table, limits))
+        if choice.no_effect:
+            table = take(table, ~choice.no_effect(table) | (table[choice.name] == values[0]))
+        table = take(table, kept.mask(table))
+    if laid is not None:
+        table = take(table, table["orders"] >> table["order"] & 1 == 1)
+    made = np.stack([table[name] for name in PLACEMENT_COLUMNS[1:]])
+    made.flags.writeable = False  # the cache shares it
+    return made
+
+
+def _laid_placements(pp: np.ndarray, dp: np.ndarray, size: int, laid: _Laid, orders: Sequence[int]) -> Arrays:
+    """Return the pipelines and replicas of consecutive ranks, with `orders`, the orders that lay them so, as bits.
+
+    Those with divisors of the degrees, of which `_Laid` has the rooms, are left out.
+    """
+    parts: list[Arrays] = []
+    for order in orders:
+        inner, outer = axes_in(ORDERS[order])[len(REPLICA_AXES) :]
+        degrees = {"pp": pp, "dp": dp}
+        ones, own = np.ones_like(pp), degrees | {"orders": np.full_like(pp, 1 << order)}
+        if laid.lying & _PART:
+            parts.append(own | {"pp_nvs": ones, "dp_nvs": ones})
+        if laid.lying & _IN_ORDER:
+            chain = {axis: degrees[axis] for axis in (inner, outer)}
+            by_rank = rank_order_shares(chain, size, laid.replica * pp * dp, laid.replica, laid.share)
+            parts.append(own | {f"{axis}_nvs": share for axis, share in by_rank.items()})
+        if laid.share == laid.replica <= size:
+            room = size // laid.replica
+            left = room // degrees[inner]
+            for axis, share in ((inner, room), (outer, left)):
+                rows = np.flatnonzero((degrees[axis] > share) & ((axis == inner) | (left > 0)))
+                alone = (degrees[outer][rows] == 1) | (axis == outer)
+                at, share = uneven_shares(degrees[axis][rows], np.broadcast_to(share, pp.shape)[rows], alone)
+                part = take(own, rows[at])
+                first = part[inner] if axis == outer else share
+                parts.append(part | {f"{inner}_nvs": first, f"{outer}_nvs": share if axis == outer else ones[at]})
+    names = ("pp", "dp", "pp_nvs", "dp_nvs")
+    table = {name: np.concatenate([part[name] for part in parts] or [dp[:0]]) for name in (*names, "orders")}
+    columns, which = np.unique(np.stack([table[name] for name in names]), axis=1, return_inverse=True)
+    found = dict(zip(names, columns, strict=True)) | {"orders": np.zeros_like(columns[0])}
+    np.bitwise_or.at(found["orders"], which.ravel(), table["orders"])
+    even = (found["pp"] % found["pp_nvs"] == 0) & (found["dp"] % found["dp_nvs"] == 0)
+    return take(found, ~(even & np.isin(found["pp_nvs"] * found["dp_nvs"], laid.rooms)))

@@ -1,0 +1,220 @@
+"""The shard keys of a space: the choices that decide what a layer costs.
+
+A key is a strategy, a microbatch size, the model-parallel degrees with their shares of a fast domain, and the panels
+(rules: arXiv 2410.00273, released code). `dsx.plans.blocks` combines keys to candidates.
+
+A degree is any divisor of the GPU count. Panels are the largest degree times a power of two. Shares divide their
+degrees and fill fast domains as far as the GPU count allows (`dsx.plans.rules.fills`), or are those of consecutive
+ranks (`dsx.plans.placement`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsx.notation.work import DerivedLayer
+from dsx.plans.choices import KEY_COLUMNS, MODEL_AXES
+from dsx.plans.codes import SearchedCodes
+from dsx.plans.experts import REPLICA_AXES, nesting_ranks, share_of_row, share_of_shares
+from dsx.plans.frameworks import EVERYTHING, Boxes, Filter
+from dsx.plans.placement import all_divisors, rank_order_shares, uneven_shares
+from dsx.plans.rules import Limits, fills, may_lie_unevenly, placed
+from dsx.plans.violations import allowed
+
+Arrays = dict[str, np.ndarray]
+
+_CROSSED = 1 << 17  # degrees times microbatch sizes that are crossed at once
+BOXES = "boxes"  # the column of a key table with the boxes that have a key, as bits
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceBounds:
+    """What is enumerated: the settings of a search, and the filters of `fix:` and `limit:`.
+
+    A filter takes a table with some of the columns and returns the mask of rows to keep.
+    """
+
+    num_gpus: tuple[int, ...]
+    global_batch_size: tuple[int, ...]
+    sequence_length: int
+    limits: Limits  # of any strategy
+    searched: SearchedCodes
+    keep_keys: Filter
+    keep_choices: Filter
+    expert_axes: tuple[tuple[str, ...], ...]  # per strategy: other axes that shard experts, besides ep
+    tiers: tuple[str, ...] = ()  # names of the tiers between fast domain and outermost tier
+    units: tuple[int, ...] = ()  # fast domains in a unit of each of these tiers
+    boxes: Boxes = EVERYTHING  # of the framework
+
+
+def grid(*axes: np.ndarray) -> list[np.ndarray]:
+    """Return the Cartesian product of some axes as flat columns, the last axis fastest."""
+    return [part.ravel() for part in np.meshgrid(*axes, indexing="ij")]
+
+
+def cross(table: Arrays, name: str, values: np.ndarray) -> Arrays:
+    """Return the table with each row repeated for each of `values`, which become the column `name`."""
+    alone = len(values) == 1  # as most choices are in a search of few
+    crossed = table if alone else {key: np.repeat(column, len(values)) for key, column in table.items()}
+    return crossed | {name: np.tile(values, len(next(iter(table.values()))))}
+
+
+def take(table: Arrays, where: np.ndarray | slice) -> Arrays:
+    """Return some rows of a table."""
+    return {key: column[where] for key, column in table.items()}
+
+
+def changes(*columns: np.ndarray) -> np.ndarray:
+    """Return where a row of [N] columns differs from the row before it; True for the first row."""
+    found = np.ones(len(columns[0]), dtype=bool)
+    found[1:] = False
+    for column in columns:
+        found[1:] |= column[1:] != column[:-1]
+    return found
+
+
+def shard_keys(strategies: Sequence[tuple[Sequence[DerivedLayer], Mapping[str, int]]], bounds: SpaceBounds) -> Arrays:
+    """Return the [U] key table of all strategies; each is given by its (layer kinds, dimensions).
+
+    Beside `KEY_COLUMNS` it has the column `BOXES`.
+    """
+    tables = [_strategy_keys(code, layers, dims, bounds) for code, (layers, dims) in enumerate(strategies)]
+    keys = {name: np.concatenate([table[name] for table in tables]) for name in KEY_COLUMNS}
+    return keys | {BOXES: bounds.boxes.of_keys(keys)}
+
+
+def _strategy_keys(
+    code: int, layers: Sequence[DerivedLayer], dimensions: Mapping[str, int], bounds: SpaceBounds
+) -> Arrays:
+    used = [axis for axis in MODEL_AXES if any(axis in layer.axes for layer in layers)]
+    axes = [axis for axis in used if axis in REPLICA_AXES]
+    degrees = _degrees(len(axes), bounds.num_gpus)
+    table = {axis: np.ones(degrees.shape[1], dtype=np.int64) for axis in MODEL_AXES}
+    table |= dict(zip(axes, degrees, strict=True))
+    table["panels"] = np.ones_like(table["tp"])
+    if any(layer.panelled for layer in layers):
+        table = _with_panels(table, axes, max(dimensions.values()))
+    experts = bounds.expert_axes[code] if "ep" in used else None
+    if experts is not None:
+        table = _with_experts(table, experts, bounds)
+    sizes = all_divisors(bounds.global_batch_size)
+    parts = [{name: np.zeros(0, dtype=np.int32) for name in KEY_COLUMNS}]
+    # A few degrees at a time: the rules leave only a small part of the crossed table.
+    step = max(1, _CROSSED // len(sizes))
+    for start in range(0, len(table["tp"]), step):
+        part = cross(take(table, slice(start, start + step)), "microbatch_size", sizes)
+        for layer in layers:
+            part = take(part, allowed(layer, dimensions, bounds.sequence_length, part))
+        part = _with_shares(part, axes, bounds)
+        if experts is not None:
+            part = _with_expert_shares(part, experts, bounds)
+        part["strategy"] = np.full(len(part["tp"]), code, dtype=np.int64)
+        part = take(part, bounds.keep_keys(part))
+        parts.append({name: column.astype(np.int32) for name, column in part.items()})
+    return {name: np.concatenate([part[name] for part in parts]) for name in KEY_COLUMNS}
+
+
+def _degrees(count: int, num_gpus: Sequence[int]) -> np.ndarray:
+    """Return all [count, N] degrees whose product divides one of the GPU counts."""
+    choices = all_divisors(num_gpus)
+    degrees = np.ones((0, 1), dtype=np.int64)
+    for _ in range(count):
+        left, right = grid(np.arange(degrees.shape[1]), choices)
+        degrees = np.concatenate([degrees[:, left], right[None]])
+        product = degrees.prod(axis=0)
+        fits = np.zeros(len(product), dtype=bool)
+        for number in num_gpus:
+            fits |= number % product == 0
+        degrees = degrees[:, fits]
+    return degrees
+
+
+def _with_panels(table: Arrays, axes: list[str], longest: int) -> Arrays:
+    """Add the panels: the largest degree times powers of two, up to the longest dimension."""
+    largest = np.max(np.stack([table[axis] for axis in axes]), axis=0)
+    powers = 2 ** np.arange(int(np.log2(longest)) + 1, dtype=np.int64)
+    crossed = cross(table, "power", powers)
+    crossed["panels"] = np.repeat(largest, len(powers)) * crossed.pop("power")
+    return take(crossed, crossed["panels"] <= longest)
+
+
+def even_domains(bounds: SpaceBounds) -> list[int]:
+    """Return the GPUs of a fast domain that jobs use where shares divide their degrees, in increasing order."""
+    return sorted({domain for number in bounds.num_gpus for domain in fills(number, bounds.limits)})
+
+
+def _with_shares(table: Arrays, axes: list[str], bounds: SpaceBounds) -> Arrays:
+    """Add, per axis, the members of a group that share a fast domain."""
+    possible = all_divisors(even_domains(bounds))
+    table = (
+        table | {f"{axis}_nvs": np.ones_like(table["tp"]) for axis in MODEL_AXES} | {"row": np.arange(len(table["tp"]))}
+    )
+    laid = _with_laid_shares(table, axes, bounds, possible)
+    for axis in axes:
+        table = cross({k: v for k, v in table.items() if k != f"{axis}_nvs"}, f"{axis}_nvs", possible)
+        fits = (table[axis] % table[f"{axis}_nvs"] == 0) & (placed(table, REPLICA_AXES) <= bounds.limits.nvs_size)
+        table = take(table, fits)
+    if len(laid["row"]):
+        table = {name: np.concatenate([column, laid[name]]) for name, column in table.items()}
+        # Keys that differ only in their shares follow each other: their layers have the same work.
+        table = take(table, np.argsort(table["row"], kind="stable"))
+    del table["row"]
+    return table
+
+
+def _with_laid_shares(table: Arrays, axes: list[str], bounds: SpaceBounds, possible: np.ndarray) -> Arrays:
+    """Return the rows whose groups consecutive ranks lay as no divisors of the degrees do."""
+    size = bounds.limits.nvs_size
+    if not axes or not any(may_lie_unevenly(number, bounds.limits) for number in bounds.num_gpus):
+        return take(table, slice(0))
+    degrees = {axis: table[axis] for axis in axes}
+    in_order = rank_order_shares(degrees, size)
+    parts = [table | {f"{axis}_nvs": share for axis, share in in_order.items()}]
+    stride = np.ones_like(table["tp"])
+    for position, axis in enumerate(axes):
+        rows = np.flatnonzero((stride <= size) & (stride * table[axis] > size))
+        at, share = uneven_shares(table[axis][rows], size // stride[rows], np.zeros_like(rows))
+        own = take(table, rows[at]) | {f"{axis}_nvs": share}
+        parts.append(own | {f"{inner}_nvs": own[inner] for inner in axes[:position]})
+        stride = stride * table[axis]
+    names = ("row", *(f"{axis}_nvs" for axis in axes))
+    laid = {name: np.concatenate([part[name] for part in parts]) for name in table}
+    first = np.unique(np.stack([laid[name] for name in names]), axis=1, return_index=True)[1]
+    laid = take(laid, np.sort(first))
+    even = np.ones(len(laid["row"]), dtype=bool)
+    for axis in axes:
+        even &= (laid[axis] % laid[f"{axis}_nvs"] == 0) & np.isin(laid[f"{axis}_nvs"], possible)
+    return take(laid, ~even)
+
+
+def _with_experts(table: Arrays, expert_axes: Sequence[str], bounds: SpaceBounds) -> Arrays:
+    """Add the degrees of ep that nest in the ranks of some number of replicas."""
+    degrees = np.array(bounds.searched.ep, dtype=np.int64) if bounds.searched.ep else all_divisors(bounds.num_gpus)
+    table = cross({name: column for name, column in table.items() if name != "ep"}, "ep", degrees)
+    replica = np.prod(np.stack([table[axis] for axis in REPLICA_AXES]), axis=0)
+    ranks = nesting_ranks(table, expert_axes)
+    fits = np.zeros(len(replica), dtype=bool)
+    for number in bounds.num_gpus:
+        fits |= (number % replica == 0) & (number // replica * ranks % table["ep"] == 0)
+    return take(table, fits)
+
+
+def _with_expert_shares(table: Arrays, expert_axes: Sequence[str], bounds: SpaceBounds) -> Arrays:
+    """Replace the ep share of 1 by each share that some placement of replicas gives."""
+    domains = even_domains(bounds)
+    shares = {*all_divisors(domains).tolist()}
+    if bounds.limits.uneven:  # of consecutive ranks an ep group has as many as the common divisor of both
+        divisors = all_divisors([1, *np.unique(table["ep"]).tolist()])
+        shares |= {*divisors[divisors <= bounds.limits.nvs_size].tolist()}
+    in_row = share_of_row(table, expert_axes, bounds.limits.nvs_size)
+    found = np.where(bounds.limits.uneven, in_row, 0)[None]
+    for dp_nvs in sorted(shares):
+        taken = placed(table, REPLICA_AXES) * dp_nvs
+        fits = np.any([domain % taken == 0 for domain in domains], axis=0)
+        if bounds.limits.uneven:
+            fits |= taken <= bounds.limits.nvs_size
+        share = np.where(fits, share_of_shares(table, expert_axes, dp_nvs), 0)
+        found = np.concatenate([found, np.where((found == share).any(axis=0), 0, share)[None]])
+    row, which = np.nonzero(found.T)
+    return take(table, row) | {"ep_nvs": found.T[row, which]}

@@ -1,0 +1,179 @@
+"""The features of a plan: what is more to set up and to run than plain data parallelism, and what each costs.
+
+data/features/costs.yaml has the costs, in points. A choice with another value than its default is a feature if it has a
+cost there. So is a group that does not lie in one fast domain, a cut into stages of unequal numbers of layers, and a
+placement off the rank order: launchers number ranks one axis after the other, so an axis shares a fast domain only
+where the groups of all axes inside it do wholly. What a plan uses follows from its shard key and from its other
+choices, so costs are added up for the two apart and put together.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import NonNegativeInt, TypeAdapter
+
+from dsx.config.documents import load_document, packaged_data
+from dsx.config.load import Spec
+from dsx.plans.choices import BY_NAME, CHOICES, CODES, Choice
+from dsx.plans.experts import REPLICA_AXES
+from dsx.plans.layer_layout import LAYOUT
+from dsx.plans.placement import ORDERS, axes_in
+
+PLACEMENT = "placement"  # the feature of a placement off the rank order
+UNEVEN = "uneven stages"
+_OTHER = "other"  # values that a line of the file does not name
+_ENDS = 2  # embedding and head, which may be a layer more than the other stages have
+
+_NVS = tuple(one.name for one in CHOICES if one.name.endswith("_nvs"))
+# The columns that features follow from, beside the layers of the stages.
+READ = (*(one.name for one in CHOICES if one.level != "job" and one.name != "strategy" and one.name not in _NVS), *_NVS)
+
+
+class FeatureCost(Spec):
+    """What a feature costs, in points."""
+
+    cost: NonNegativeInt | dict[str, NonNegativeInt]  # of any value but the default, or of each
+    across_domains: NonNegativeInt = 0  # more, where a group does not lie in one fast domain
+    source: str
+
+    def of(self, choice: Choice, value: int | str) -> int:
+        """Return the cost of a value of a choice."""
+        if value == choice.default:
+            return 0
+        return self.cost if isinstance(self.cost, int) else self.cost.get(str(value), self.cost.get(_OTHER, 0))
+
+
+@cache
+def feature_costs() -> dict[str, FeatureCost]:
+    """Return the costs by choice, `placement` and `stage_layers`; a validation error for a faulty file."""
+    data = load_document(packaged_data() / "features" / "costs.yaml").data
+    return TypeAdapter(dict[str, FeatureCost]).validate_python(data)
+
+
+class Features(NamedTuple):
+    """The features of shard keys, or of the other choices: numbers and booleans, or arrays [N]."""
+
+    cost: Any  # of choices with another value than their default
+    off: Any  # whether the placement of these axes is off the rank order
+    whole: Any  # whether the groups of all these axes are within a fast domain
+    shared: Any  # whether an axis shares a fast domain
+
+    def take(self, rows: Any) -> "Features":
+        """Return the features at some positions."""
+        return Features(*(column[rows] for column in self))
+
+
+def of_keys(keys: Mapping[str, Any]) -> Features:
+    """Return the features of shard keys from their columns, names as codes."""
+    return _features(keys, _costly(of_key=True), REPLICA_AXES)
+
+
+def of_choices(choices: Mapping[str, Any], uneven: Any = False) -> Features:
+    """Return the features of the choices beside the shard key from their columns, names as codes.
+
+    `uneven` says which have stages of unequal numbers of layers.
+    """
+    # The axes of a replica come first in every order.
+    found = [_features(choices, _costly(of_key=False), axes_in(order)[len(REPLICA_AXES) :]) for order in ORDERS]
+    several = Features(*(np.choose(choices["order"], column) for column in zip(*found, strict=True)))
+    return several._replace(cost=several.cost + np.asarray(uneven) * _only(LAYOUT))
+
+
+def total_cost(key: Features, others: Features) -> Any:
+    """Return the cost of plans, from the features of their keys and of their other choices."""
+    off = key.off | others.off | (others.shared & np.logical_not(key.whole))
+    return key.cost + others.cost + off * _only(PLACEMENT)
+
+
+def features_of(plan: Mapping[str, Any]) -> dict[str, int]:
+    """Return what each feature of a plan, or of its row, costs: choices, groups across domains, stages, placement."""
+    found: dict[str, int] = {}
+    for choice, cost in _costly(of_key=True) + _costly(of_key=False):
+        found[choice.name] = cost.of(choice, plan[choice.name])
+        if cost.across_domains and plan[f"{choice.name}_nvs"] < plan[choice.name]:
+            found[f"{choice.name} across domains"] = cost.across_domains
+    uneven = is_uneven(str(plan.get(LAYOUT) or ""))
+    codes = {name: BY_NAME[name].code(plan[name]) if name in CODES else int(plan[name]) for name in READ}
+    found[UNEVEN] = uneven * _only(LAYOUT)
+    found[PLACEMENT] = int(total_cost(of_keys(codes), of_choices(codes, uneven))) - sum(found.values())
+    return {name: points for name, points in found.items() if points}
+
+
+def is_uneven(stage_layers: str) -> bool:
+    """Return whether the chunks of a layout differ by more than embedding and head; not if it is empty."""
+    sizes = [*map(int, stage_layers.split(","))] if stage_layers else [0]
+    least = min(sizes)
+    return any(size != least for size in sizes[1:-1]) or max(sizes[0], sizes[-1]) > least + 1
+
+
+def uneven_of(layouts: Sequence[str]) -> np.ndarray:
+    """Return [N] which layouts `is_uneven` calls so."""
+    known = {layout: is_uneven(layout) for layout in {*layouts}}
+    return np.array([known[layout] for layout in layouts], dtype=bool)
+
+
+def must_be_uneven(pp: Any, vpp: Any, num_layers: int) -> Any:
+    """Return which pipelines have no cut of a chain, embedding and head included, that `is_uneven` calls even."""
+    return num_layers % (pp * vpp) > _ENDS
+
+
+def least_costs(choice: Choice, codes: Sequence[int]) -> tuple[int, float]:
+    """Return the least that some values of a choice cost, and the least of those that are not its default.
+
+    The values are codes; none: every value. The second is infinite if there is no such value.
+    """
+    cost = feature_costs().get(choice.name)
+    values = [choice.name_of(code) for code in (codes or choice.codes or (choice.least, choice.least + 1))]
+    costs = {value: cost.of(choice, value) if cost else 0 for value in values}
+    return min(costs.values()), min((costs[value] for value in values if value != choice.default), default=np.inf)
+
+
+def _only(name: str) -> int:
+    """Return the cost of a feature that is no choice; 0 without a line."""
+    cost = feature_costs().get(name)
+    return cost.cost if cost is not None and isinstance(cost.cost, int) else 0
+
+
+@cache
+def _costly(of_key: bool) -> tuple[tuple[Choice, FeatureCost], ...]:
+    costs = feature_costs()
+    return tuple((one, costs[one.name]) for one in CHOICES if one.name in costs and (one.level == "key") == of_key)
+
+
+def _features(
+    columns: Mapping[str, Any], costly: Sequence[tuple[Choice, FeatureCost]], axes: Sequence[str]
+) -> Features:
+    """Return the features among some choices, and of the placement of axes, the fastest-changing one first."""
+    total: Any = 0
+    off: Any = np.False_
+    whole: Any = np.True_
+    shared: Any = np.False_
+    for choice, cost in costly:
+        column = columns[choice.name]
+        total = total + _points(choice, cost, column)
+        if cost.across_domains:
+            total = total + (columns[f"{choice.name}_nvs"] < column) * cost.across_domains
+    for axis in axes:
+        shares = columns[f"{axis}_nvs"] > 1
+        off = off | (shares & np.logical_not(whole))
+        whole = whole & (columns[f"{axis}_nvs"] == columns[axis])
+        shared = shared | shares
+    return Features(total, off, whole, shared)
+
+
+def _points(choice: Choice, cost: FeatureCost, column: Any) -> Any:
+    """Return the points of values of a choice, as codes."""
+    if isinstance(cost.cost, int):
+        return (column != choice.default_code) * cost.cost
+    return _table(choice)[column]
+
+
+@cache
+def _table(choice: Choice) -> np.ndarray:
+    """Return the points of the values of a choice by their codes."""
+    cost = feature_costs()[choice.name]
+    found = np.zeros(max(choice.codes) + 1, dtype=np.int64)
+    found[list(choice.codes)] = [cost.of(choice, choice.name_of(code)) for code in choice.codes]
+    return found

@@ -1,0 +1,449 @@
+"""Filled stages of the chains of many plans, and the most even of their optimal cuts.
+
+The stages of the chains of many plans, side by side: what layers cause as a stage, and filled stages.
+
+What a stage causes and what it needs grows with its layers, at either end of it. So for a bound of what each stage may
+cause, filling the stages one after the other with as many layers as possible tells whether a cut keeps the bound
+(chains-on-chains; Pinar and Aykanat, Fast optimal load balancing algorithms for 1D partitioning, 2004).
+
+All functions run on NumPy, and compiled. Positions in a chain and numbers of stages are floats.
+
+The most even of the optimal cuts of many plans, side by side (`dsx.pricing.optimal_cut` says which one that is).
+
+Of the cuts that keep a bound, each stage from the first on gets the load nearest to an equal share of what remains. It
+ends no earlier than where the later stages, filled from the end of the chain, begin.
+
+All functions run on NumPy, and compiled.
+
+Fills of the stages of many plans (`dsx.pricing.fill`): on NumPy, or compiled for many plans.
+
+Plans of a tile should be alike: each stage is filled until the last of them has its layers.
+"""
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from dsx.cost import arrays as xp
+from dsx.cost.context import StageChoices
+from dsx.cost.cut_bounds import FirstStage, StageBytes, first_stage, stage_bytes
+from dsx.cost.interval import Room
+from dsx.cost.pipeline import in_flight, through_stage_s
+from dsx.cost.sends import Sends
+from dsx.cost.stage import StageCosts
+from dsx.cost.stages import Layers, Stack, layers_between, over_layers
+from dsx.cost.step import mean_stage, sends_of
+from dsx.plans.codes import SearchedCodes
+from dsx.pricing.optimal_cut import rounding
+from dsx.pricing.row_costs import COMPILER, TILE, compiled_in, joined, padded
+from dsx.schedules.closed_forms import Passes
+
+_BY_SLOPE = 4  # times that the end of a stage is guessed before it is found by halves
+TIES = rounding(np.float64)
+
+
+class ChainModel(NamedTuple):
+    """What chains have in common."""
+
+    stack: Stack
+    searched: SearchedCodes
+    least_memory: bool  # whether a stage causes the bytes that it needs, not seconds
+
+    @property
+    def length(self) -> float:
+        """The layers of a chain."""
+        return float(self.stack.num_layers)
+
+
+class Chains(NamedTuple):
+    """The chains of N plans; leaves are [N], sequences have one for each kind of layer."""
+
+    forward_s: Sequence[Any]
+    backward_s: Sequence[Any]
+    bytes_of: StageBytes
+    usable: Room
+    sends: Sends
+    choices: StageChoices
+    first: FirstStage | None  # None if it is not asked for
+
+
+class Filled(NamedTuple):
+    """A stage that is filled up to its limits, [N]."""
+
+    count: Any  # layers
+    own: Any  # what they cause; -inf without layers
+    beyond: Any  # what they cause with one layer more; infinite where it may not have one, or does not fit
+
+
+class Probe(NamedTuple):
+    """Stages that are filled up to a bound, [N]."""
+
+    reached: Any  # whether they hold all layers
+    slowest: Any  # what the slowest of them causes
+    beyond: Any  # the least that one of them causes with one layer more
+    some_empty: Any  # whether one has no layer
+
+
+def chains_of(costs: StageCosts, usable: Room, with_first: bool) -> Chains:
+    """Return the chains of [N] plans with so much room.
+
+    Only who cuts for time needs what first stages add to a step, which takes longer than all else.
+    """
+    none = xp.zeros_like(costs.choices.pp)
+    mean = mean_stage(costs.stack, costs.choices, none)
+    first = first_stage(costs) if with_first else None
+    return Chains(
+        *costs.passes_s, stage_bytes(costs), usable, sends_of(costs, mean), StageChoices.of(costs.choices), first
+    )
+
+
+def causes(model: ChainModel, chains: Chains, stage: Any, begin: Any, end: Any) -> tuple[Any, ...]:
+    """Return what the layers from `begin` to `end`, exclusive, cause as a stage; and the bytes that they need.
+
+    These are of the GPU, then of the host if any plan offloads. With `least_memory` the first two are one, and all.
+    """
+    choices, searched, layers = chains.choices, model.searched, layers_between(model.stack, begin, end)
+    position = xp.minimum(stage, choices.pp - 1.0)
+    held = in_flight(position, choices, searched)
+    needed = chains.bytes_of.peak(layers, held, model.stack, choices, searched)
+    if model.least_memory:
+        return (needed,)
+    own = passes(chains, layers)
+    after = passes(chains, layers_between(model.stack, end, xp.full_like(end, model.length)))
+    whole = passes(chains, model.stack.totals())
+    seconds = through_stage_s(position, own, after, whole, chains.sends, choices, searched)
+    on_host = chains.bytes_of.on_host(layers, held)
+    return (seconds, needed) if on_host is None else (seconds, needed, on_host)
+
+
+def load_of(model: ChainModel, chains: Chains, begin: Any, end: Any) -> Any:
+    """Return the load of layers, of which stages get equal shares: seconds of a microbatch, or bytes without any."""
+    layers = layers_between(model.stack, begin, end)
+    if not model.least_memory:
+        return passes(chains, layers).both
+    none = xp.zeros_like(chains.choices.pp)
+    return chains.bytes_of.peak(layers, none, model.stack, chains.choices, model.searched)
+
+
+def filled(model: ChainModel, chains: Chains, stage: Any, begin: Any, bound: Any, near: Any) -> Filled:
+    """Fill a stage from `begin` [N] on up to a bound, so that one layer is left to each later stage.
+
+    It is likely to have about `near` [N] layers. A stage that a plan does not have stays empty.
+    """
+    of_layers = functools.partial(values_from, model, chains, stage, begin)
+    return most_layers(of_layers, limits_of(model, chains, bound), most_left(model, chains, stage, begin), near)
+
+
+def probe(model: ChainModel, chains: Chains, deepest: Any, bound: Any, first: Any, begin: Any) -> Probe:
+    """Fill the stages from `first` on with the layers from `begin` on, both [N]; `deepest` is the most stages."""
+    pp = chains.choices.pp
+
+    def more(state: tuple[Any, ...]) -> Any:
+        return state[0] < deepest
+
+    def fill(state: tuple[Any, ...]) -> tuple[Any, ...]:
+        stage, begin, near, slowest, beyond, some_empty = state
+        there = (stage >= first) & (stage < pp)
+        found = filled(model, chains, stage, xp.where(there, begin, model.length), bound, near)
+        count = xp.where(there, found.count, 0.0)
+        return (
+            stage + 1.0,
+            begin + count,
+            xp.where(count > 0.0, count, near),
+            xp.maximum(slowest, found.own),
+            xp.minimum(beyond, found.beyond),
+            some_empty | (there & (count == 0.0)),
+        )
+
+    never = xp.full_like(bound, np.inf)
+    near = xp.ceil((model.length - begin) / (pp - first))
+    state = first.min(), begin, near, -never, never, pp < 0.0
+    _, begin, _, slowest, beyond, some_empty = xp.while_loop(more, fill, state)
+    return Probe(begin == model.length, slowest, beyond, some_empty)
+
+
+def most_left(model: ChainModel, chains: Chains, stage: Any, begin: Any) -> Any:
+    """Return [N] how many layers a stage may have that leaves one to each later stage; none where a plan lacks it."""
+    pp = chains.choices.pp
+    later = xp.maximum(pp - 1.0 - stage, 0.0)
+    return xp.where(stage < pp, xp.maximum(model.length - later - begin, 0.0), 0.0)
+
+
+def values_from(model: ChainModel, chains: Chains, stage: Any, begin: Any, count: Any) -> tuple[Any, ...]:
+    """Return what so many layers from `begin` on cause and need as a stage."""
+    return causes(model, chains, stage, begin, begin + count)
+
+
+def limits_of(model: ChainModel, chains: Chains, bound: Any) -> tuple[Any, ...]:
+    """Return the limits of what stages cause and need, if they may cause `bound`."""
+    return (bound,) if model.least_memory else (bound, *room_of(chains))
+
+
+def room_of(chains: Chains) -> tuple[Any, ...]:
+    """Return the limits of the bytes that stages need, as `causes` lists them."""
+    gpu, host = chains.usable
+    return (gpu,) if chains.bytes_of.host_state is None else (gpu, host)
+
+
+def passes(chains: Chains, layers: Layers) -> Passes:
+    """Return the seconds of one microbatch on some layers."""
+    return Passes(over_layers(layers, chains.forward_s), over_layers(layers, chains.backward_s))
+
+
+class _FillSearch(NamedTuple):
+    number: Any
+    at: Any  # [N] layers
+    low: Any  # the least and the most that they may be
+    high: Any
+    values: Any  # [2, N] of them, and of one more
+
+
+def most_layers(of_layers: Callable[[Any], tuple[Any, ...]], limits: Sequence[Any], most: Any, near: Any) -> Filled:
+    """Return the largest number of layers [N], at most `most`, of which all values keep their limits.
+
+    The values are nearly linear, so two neighbours tell where they reach their limits. They are part of the state of
+    the loop: what a step computes of them is then computed once, where a compiler might repeat it for each use.
+    """
+    pair = np.array([[0.0], [1.0]])
+
+    def keeps(search: _FillSearch) -> tuple[Any, Any]:
+        """Return whether the layers keep the limits, and one more."""
+        kept = [value <= limit for value, limit in zip(search.values, limits, strict=True)]
+        here, above = functools.reduce(operator.and_, kept)
+        return here | (search.at <= 0.0), above & (search.at < most)
+
+    def is_open(search: _FillSearch) -> Any:
+        here, above = keeps(search)
+        return ~(here & ~above) & (search.low < search.high)
+
+    def narrower(search: _FillSearch) -> _FillSearch:
+        number, at, low, high, values = search
+        here, above = keeps(search)
+        low = xp.where(here, xp.where(above, at + 1.0, at), low)
+        high = xp.where(here, xp.where(above, high, at), at - 1.0)
+        rest = [(limit - here) / (above - here) for (here, above), limit in zip(values, limits, strict=True)]
+        guess = at + xp.floor(functools.reduce(xp.minimum, rest))
+        guess = xp.where((number < _BY_SLOPE) & (xp.abs(guess) < np.inf), guess, xp.floor(0.5 * (low + high)))
+        at = xp.where(here & ~above, at, xp.clip(guess, low, high))
+        return _FillSearch(number + 1, at, low, high, of_layers(at + pair))
+
+    at = xp.clip(near, 0.0, most)
+    start = _FillSearch(0 * most.astype("int32").min(), at, xp.zeros_like(most), most, of_layers(at + pair))
+    found = xp.while_loop(lambda search: is_open(search).any(), narrower, start)
+    (own, beyond), *others = found.values
+    for (_, needed), limit in zip(others, limits[1:], strict=True):
+        beyond = xp.where(needed <= limit, beyond, np.inf)
+    return Filled(found.at, xp.where(found.at > 0.0, own, -np.inf), xp.where(found.at < most, beyond, np.inf))
+
+
+class EvenCut(NamedTuple):
+    """The most even cuts that keep a bound."""
+
+    ends: Any  # [L, N] the end of each stage
+    earliest: Any  # [N] the least end of the first stage that lets the others keep the bound
+    found: Any  # [N] whether there is one
+
+
+class _Ends(NamedTuple):
+    end: Any  # [N] of the first stage
+    open: Any  # whether it may be one
+    values: tuple[Any, ...]  # what a first stage causes, and needs
+    best: tuple[Any, ...]
+
+
+def even_cut(model: ChainModel, chains: Chains, deepest: Any, bound: Any, most_first_s: Any) -> EvenCut:
+    """Return the most even cuts that keep a bound, of those whose first stage adds at most `most_first_s` to the step.
+
+    `deepest` is the most stages of a plan.
+    """
+    pp, index = chains.choices.pp, xp.asarray(deepest).astype("int32")
+    limits = limits_of(model, chains, bound)
+    begins = _first_begins(model, chains, deepest, bound)
+    earliest = begins[1].astype(bound.dtype)
+    first, found = _even_first(model, chains, bound, earliest, most_first_s)
+    ends = xp.with_row(xp.full_like(begins[:-1], int(model.length)), 0 * index, first.astype(begins.dtype))
+    state = 0 * index + 1, first, xp.maximum(first, 1.0), ends
+
+    def more(state: tuple[Any, ...]) -> Any:
+        return state[0] < index
+
+    def even(state: tuple[Any, ...]) -> tuple[Any, ...]:
+        number, begin, near, ends = state
+        stage = number.astype(bound.dtype)
+        fewest = xp.maximum(begins[number + 1].astype(bound.dtype) - begin, 1.0)
+        most = most_left(model, chains, stage, begin)
+        share = _nearest(model, chains, begin, xp.maximum(pp - stage, 1.0), most, near)
+        # The least value is at most that of the slowest stage, up to rounding.
+        most = xp.minimum(xp.maximum(share, fewest), most)
+        count = most_layers(functools.partial(values_from, model, chains, stage, begin), limits, most, most).count
+        end = xp.where(stage < pp, begin + count, model.length)
+        return number + 1, end, xp.where(count > 0.0, count, near), xp.with_row(ends, number, end.astype(ends.dtype))
+
+    *_, ends = xp.while_loop(more, even, state)
+    return EvenCut(ends, earliest, found)
+
+
+def least_step_s(model: ChainModel, chains: Chains, deepest: Any, bound: Any, earliest: Any) -> Any:
+    """Return [N] the least seconds of the slowest stage and of what the first stage adds, whose end is not `earliest`.
+
+    The later stages cause at most `bound` if the first one ends no earlier. With more layers than keep the bound and
+    one, it causes more and adds no less.
+    """
+    del deepest
+
+    def visit(ends: _Ends) -> tuple[Any, ...]:
+        seconds, *needed = ends.values
+        step_s = xp.maximum(seconds, bound) + first_s(model, chains, ends.end)
+        fits = ends.open
+        for value, limit in zip(needed, room_of(chains), strict=True):
+            fits = fits & (value <= limit)
+        return (xp.minimum(ends.best[0], xp.where(fits, step_s, np.inf)),)
+
+    (step_s,) = _visited(model, chains, bound, earliest, visit, (xp.full_like(bound, np.inf),))
+    return step_s
+
+
+def first_s(model: ChainModel, chains: Chains, end: Any) -> Any:
+    """Return the seconds that a first stage with the layers up to `end` adds to the end of a step."""
+    if chains.first is None:
+        return xp.zeros_like(end)
+    return chains.first.added_s(layers_between(model.stack, xp.zeros_like(end), end), model.stack)
+
+
+def _even_first(model: ChainModel, chains: Chains, bound: Any, earliest: Any, most_first_s: Any) -> tuple[Any, Any]:
+    """Return [N] the end of the first stage of the most even cut, and whether there is one."""
+    none, limits = xp.zeros_like(bound), limits_of(model, chains, bound)
+    whole = load_of(model, chains, none, none + model.length)
+
+    def visit(ends: _Ends) -> tuple[Any, ...]:
+        end, distance = ends.best
+        here = xp.abs(load_of(model, chains, none, ends.end) - whole / chains.choices.pp)
+        allowed = ends.open & (first_s(model, chains, ends.end) <= most_first_s)
+        for value, limit in zip(ends.values, limits, strict=True):
+            allowed = allowed & (value <= limit)
+        nearer = allowed & (here < distance - TIES * whole)
+        return xp.where(nearer, ends.end, end), xp.where(nearer, here, distance)
+
+    end, distance = _visited(model, chains, bound, earliest, visit, (earliest, xp.full_like(bound, np.inf)))
+    return end, distance < np.inf
+
+
+def _visited(
+    model: ChainModel,
+    chains: Chains,
+    bound: Any,
+    earliest: Any,
+    visit: Callable[[_Ends], tuple[Any, ...]],
+    best: tuple[Any, ...],
+) -> tuple[Any, ...]:
+    """Visit the ends of a first stage from `earliest` on that keep the limits, and the next one; return the last best.
+
+    What a stage causes is part of the state of the loop, so that it is computed once.
+    """
+    none, limits = xp.zeros_like(bound), limits_of(model, chains, bound)
+    latest = most_left(model, chains, 0.0, none)
+
+    def next_end(ends: _Ends) -> _Ends:
+        kept = ends.open & (ends.end < latest)
+        for value, limit in zip(ends.values, limits, strict=True):
+            kept = kept & (value <= limit)
+        end = xp.minimum(ends.end + 1.0, model.length)
+        return _Ends(end, kept, causes(model, chains, 0.0, none, end), visit(ends))
+
+    there = (earliest >= 1.0) & (earliest <= latest)
+    start = _Ends(earliest, there, causes(model, chains, 0.0, none, earliest), best)
+    return xp.while_loop(lambda ends: ends.open.any(), next_end, start).best
+
+
+def _first_begins(model: ChainModel, chains: Chains, deepest: Any, bound: Any) -> Any:
+    """Return [L + 1, N] the first layer of each stage if later ones are filled from the end of the chain.
+
+    Each earlier stage keeps a layer.
+    """
+    limits, pp = limits_of(model, chains, bound), chains.choices.pp
+    end = xp.full_like(bound, model.length)
+
+    def more(state: tuple[Any, ...]) -> Any:
+        return state[0] > 0
+
+    def fill(state: tuple[Any, ...]) -> tuple[Any, ...]:
+        number, end, near, begins = state
+        number = number - 1
+        stage = number.astype(bound.dtype)
+        most = xp.where(stage < pp, xp.maximum(end - stage, 0.0), 0.0)
+
+        def of_layers(count: Any) -> tuple[Any, ...]:
+            return causes(model, chains, stage, end - count, end)
+
+        count = most_layers(of_layers, limits, most, near).count
+        begin = end - count
+        return (
+            number,
+            begin,
+            xp.where(count > 0.0, count, near),
+            xp.with_row(begins, number, begin.astype(begins.dtype)),
+        )
+
+    # Small numbers: memory that is new to the process takes as long as the fills of a tile.
+    table = xp.full_like(
+        xp.broadcast_to(bound, (int(model.length) + 1, *bound.shape)), int(model.length), dtype="int16"
+    )
+    state = xp.asarray(deepest).astype("int32"), end, xp.ceil(model.length / pp), table
+    return xp.while_loop(more, fill, state)[-1]
+
+
+def _nearest(model: ChainModel, chains: Chains, begin: Any, stages: Any, most: Any, near: Any) -> Any:
+    """Return [N] the number of the layers from `begin` on that are nearest to an equal share of them."""
+
+    def load(count: Any) -> Any:
+        return load_of(model, chains, begin, begin + count)
+
+    whole = load(model.length - begin)
+    share = whole / stages
+    below = most_layers(lambda count: (load(count),), (share,), most, near).count
+    of_below, of_above = (xp.abs(load(xp.maximum(count, 0.0)) - share) for count in (below, below + 1.0))
+    return xp.where(of_below <= of_above + TIES * whole, below, below + 1.0)
+
+
+_SMALL = 1 << 8  # plans of a tile if only a few are left
+_jit = functools.partial(jax.jit, static_argnums=0, compiler_options=COMPILER)
+_probe, _even_cut, _least_step_s = map(_jit, (probe, even_cut, least_step_s))
+
+
+@dataclass(frozen=True)
+class Fills:
+    """Fills the stages of chains; with `compiled` those of many of them compiled."""
+
+    model: ChainModel
+    compiled: bool
+
+    def probe(self, chains: Chains, bound: np.ndarray, first: np.ndarray, begin: np.ndarray) -> Probe:
+        """Fill stages as `filled_stages.probe` does."""
+        return self._called(probe, _probe, chains, bound, first, begin)
+
+    def even_cut(self, chains: Chains, bound: np.ndarray, most_first_s: np.ndarray) -> EvenCut:
+        """Cut as `dsx.pricing.fill.even_cut` does."""
+        return self._called(even_cut, _even_cut, chains, bound, most_first_s)
+
+    def least_step_s(self, chains: Chains, bound: np.ndarray, earliest: np.ndarray) -> np.ndarray:
+        """Return what `dsx.pricing.fill.least_step_s` does."""
+        return self._called(least_step_s, _least_step_s, chains, bound, earliest)
+
+    def _called(self, plain: Any, compiled: Any, chains: Chains, *given: np.ndarray) -> Any:
+        count = len(given[0])
+        if not self.compiled or not count:
+            return plain(self.model, chains, chains.choices.pp.max(initial=1.0), *given)
+        tiles: list[Any] = []
+        with compiled_in(True):
+            start = 0
+            while start < count:
+                size = TILE if count - start > _SMALL * 4 else _SMALL
+                of_tile, given_of_tile = padded((chains, given), slice(start, start + size), size)
+                tiles.append(compiled(self.model, of_tile, of_tile.choices.pp.max(), *given_of_tile))
+                start += size
+        return joined(tiles, count)

@@ -1,0 +1,545 @@
+"""The layer costs of shard keys, priced on all local devices, and keys of different strategies that are the same.
+
+Pricing on all local devices, and on all cores of a CPU.
+
+XLA runs element-wise code on one core of a CPU. Calls from several threads run side by side on one device, one core
+each, and share the compiled code. If each core were a device of its own, each would compile the code again.
+
+The layer costs of shard keys: the work and the times of each layer kind in float64, from integer columns.
+
+Layer costs are made for all hardware points of a problem at once, because the work of a layer is the same at all of
+them. A kind of layer is priced once for keys that differ only in what it does not depend on.
+
+Few keys of a strategy are priced on NumPy, before XLA would have compiled their layer; many by compiled code, padded to
+a few fixed lengths, so that the layer of a strategy is compiled once per length. Padding repeats the last key and is
+cut off again.
+
+Shard keys of different strategies that are the same plan: each layer does the same work with the same collectives.
+
+A collective of a group of one does nothing. So strategies that differ in one axis alone are the same where the degree
+of that axis is 1, and everywhere on models without the layers in which they differ. Keys are compared by the work of
+their layers, which does not depend on the hardware: its structure without groups of one, and its numbers. The names of
+strategies have no part in it. With the same kernels and collectives, memory differs by the copies that a gather in a
+group of one would make. Nobody makes them, so the plan counts as the strategy has it that needs least memory; where
+neither does under every recomputation, it is left under both.
+"""
+
+import os
+import queue
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+
+from dsx.config.stack import ConditionsSpec
+from dsx.cost.context import OF_STEP, Fields, lacked, of_steps
+from dsx.cost.layer import COMM_COLUMN, OVERLAP, PASSES, TUPLES, LayerCosts, PassCosts, is_data_axis, layer_costs
+from dsx.cost.layer_work import LayerWork, collective_shapes, layer_work, multiply_shapes
+from dsx.cost.measured_kernels import measurable, measured_times
+from dsx.cost.recomputation import MAIN_MODES, Codes, modes_of
+from dsx.notation.syntax import AXES
+from dsx.notation.work import BACKWARD, FORWARD, DerivedLayer
+from dsx.plans.choices import KEY_COLUMNS, MODEL_AXES, NONE_CODE
+from dsx.plans.enumerate import BOXES, Arrays, changes
+from dsx.plans.experts import ep_constraints
+from dsx.plans.placement import key_shares, may_cut_two_axes, rank_placement, units
+from dsx.pricing.problem import Problem, pad
+from dsx.records import leaves as leaves_of
+from dsx.schedules.schedules import SCHEDULES
+
+Batch = TypeVar("Batch")
+Result = TypeVar("Result")
+
+_IN_FLIGHT = 2  # batches per worker: one runs while the next one is queued
+
+
+def workers() -> list[Any]:
+    """Return the device of each worker. A GPU has one worker, a CPU one per core."""
+    devices = jax.local_devices()
+    cores = -(-len(os.sched_getaffinity(0)) // len(devices))
+    return [device for device in devices for _ in range(cores if device.platform == "cpu" else 1)]
+
+
+def map_over_devices(run: Callable[[Any, Batch], Result], batches: Iterable[Batch]) -> Iterator[tuple[Batch, Result]]:
+    """Yield (batch, run(device, batch)) in the order of the batches, computed by all workers in parallel.
+
+    A worker takes the next batch as soon as it is free. Batches are drawn from the iterable only when they are needed,
+    so memory stays flat.
+    """
+    devices = workers()
+    free: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    for device in devices:
+        free.put(device)
+
+    def on_free_device(batch: Batch) -> Result:
+        device = free.get()
+        try:
+            return run(device, batch)
+        finally:
+            free.put(device)
+
+    pool = ThreadPoolExecutor(max_workers=len(devices))
+    queued: deque[tuple[Batch, Future[Result]]] = deque()
+    try:
+        for batch in batches:
+            if len(queued) >= _IN_FLIGHT * len(devices):
+                first, future = queued.popleft()
+                yield first, future.result()
+            queued.append((batch, pool.submit(on_free_device, batch)))
+        while queued:
+            batch, future = queued.popleft()
+            yield batch, future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+# The costs of a key table: one record for each layer kind.
+KeyCosts = tuple[LayerCosts, ...]
+
+# The columns of a key that decide its work.
+# The columns of a key that the work of a layer depends on.
+_KEY_WORK_COLUMNS = tuple(name for name in KEY_COLUMNS if not name.endswith("_nvs"))
+_WORKS = 16384  # works that are evaluated together
+_ON_NUMPY = 32768  # keys that are priced together on NumPy: the arrays take longer than the code between them
+# Effects that conditions of the step may decide.
+_EFFECTS = tuple(name for name in ConditionsSpec.model_fields if name not in OF_STEP)
+# Keys of a strategy at hardware points from which on they are compiled, which halves the time of the next ones.
+_COMPILED = 1 << 20
+_LENGTHS = (1024, 8192)  # keys of a compiled batch
+# A weight group that a strategy lacks: no bytes, over one rank.
+_ABSENT = {"weight_bytes": 0.0, "group_size": 1.0, "group_share": 1.0, "group_ep": 1.0, "group_outer": 1.0}
+_ABSENT |= {"tied_bytes": 0.0, "matrix_bytes": 0.0, "orthogonal_s": 0.0}
+
+_price_layers = jax.jit(jax.vmap(layer_costs, in_axes=(None, 0, 0)))
+
+
+def power_of_two(count: int) -> int:
+    """Return the smallest power of two of at least `count` rows and at least 64."""
+    return 1 << max(6, (count - 1).bit_length())
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyBatch:
+    """Some keys of one strategy, and their works."""
+
+    which: np.ndarray  # [U] the work of each key, increasing from 0
+    work: LayerWork
+    shares: Arrays  # {axis: [U]}
+    outer: tuple[Arrays, ...]  # {axis: [U]} for each tier between fast domain and outermost tier
+    rank_placement: tuple[np.ndarray, ...]  # [U], as in LayerWork
+
+    def of_keys(self, works: np.ndarray, start: int, stop: int, length: int) -> LayerWork:
+        """Return the work of the keys from `start` to `stop`, which have only these `works`, padded to a length."""
+
+        def padded(shares: Arrays) -> Arrays:
+            return {axis: pad(share[start:stop], length) for axis, share in shares.items()}
+
+        which = pad(self.which[start:stop] - self.which[start], length).astype(np.int32)
+        work = self.work.of_keys(works, which, padded(self.shares), tuple(map(padded, self.outer)))
+        return replace(work, rank_placement=tuple(pad(of_keys[start:stop], length) for of_keys in self.rank_placement))
+
+
+def price_keys(problem: Problem, keys: Arrays) -> KeyCosts:
+    """Return the costs of each layer kind for a [U] key table at all H hardware points.
+
+    Leaves are NumPy float64, [H, U] or [H, J, U].
+    """
+    never_recomputed = problem.workload.stack.embedding_and_head
+    values = sorted({NONE_CODE, *problem.workload.searched.recompute})
+    network = problem.cluster.network
+    searched = problem.workload.searched
+    apart = searched.zero_replicas != (1,) or any(SCHEDULES[code].holds.num_chains > 1 for code in searched.schedule)
+    numbered = problem.assumptions_spec.uneven_domains and (apart or may_cut_two_axes(keys, network.nvs.size))
+    rank_placements = rank_placement(keys, network) if numbered else ()
+    return tuple(
+        _price_kind(
+            problem,
+            layers,
+            keys,
+            modes_of(layers, [NONE_CODE] if kind in never_recomputed else values),
+            rank_placements,
+        )
+        for kind, layers in enumerate(zip(*problem.kinds, strict=True))
+    )
+
+
+def _price_kind(
+    problem: Problem,
+    layers: Sequence[DerivedLayer],
+    keys: Arrays,
+    modes: Sequence[Codes],
+    rank_placements: Sequence[np.ndarray],
+) -> LayerCosts:
+    """Return the costs of one layer kind in some modes of recomputation; `layers` has its layer under each strategy."""
+    conditions = of_steps(problem.assumptions.conditions, problem.workload.searched)
+    sets = lacked(conditions, [name for name in _EFFECTS if any(_has_effect(layer, name) for layer in layers)])
+    distinct: list[np.ndarray] = []  # per strategy, rows of its keys that this kind tells apart
+    priced_as = np.zeros(len(keys["strategy"]), dtype=np.int64)  # [U] position among these
+    for code, layer in enumerate(layers):
+        of_strategy = np.flatnonzero(keys["strategy"] == code)
+        rows, which = _distinct(problem, layer, keys, of_strategy, rank_placements)
+        priced_as[of_strategy] = sum(map(len, distinct)) + which
+        distinct.append(rows)
+    parts: list[LayerCosts] = []
+    for code, (layer, rows) in enumerate(zip(layers, distinct, strict=True)):
+        batches = _batches(problem, code, layer, keys, rows, modes, sets, rank_placements)
+        if problem.num_points * len(rows) < _COMPILED:
+            parts += [part for batch in batches for part in _price_on_numpy(problem, batch)]
+        else:
+            # One thread makes all works: several threads of NumPy code would only wait for the interpreter lock.
+            compiled = map_over_devices(partial(_price_compiled, problem), batches)
+            parts += [part for _, made in compiled for part in made]
+    return _assembled(parts, priced_as, modes)
+
+
+def _distinct(
+    problem: Problem, layer: DerivedLayer, keys: Arrays, rows: np.ndarray, rank_placements: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first of the `rows` [N] for each of the costs that a layer has under them, and [N] which each row has.
+
+    Embedding and head do not depend on the axes that divide the body alone.
+    """
+    used = [name for name in KEY_COLUMNS if _depends(layer, name)]
+    known = {name: keys[name][rows] for name in KEY_COLUMNS}
+    same = all((column == column[:1]).all() for name, column in known.items() if name not in used)
+    # A share of an outer tier depends on the axes within it, and so does how ranks lie.
+    if same or problem.cluster.network.middle or rank_placements:
+        return rows, np.arange(len(rows))
+    order = [
+        *(name for name in used if name in _KEY_WORK_COLUMNS),
+        *(name for name in used if name not in _KEY_WORK_COLUMNS),
+    ]
+    # The columns as the digits of a number, exact as long as it is below 2^53.
+    number = np.zeros(len(rows))
+    for name in order:
+        number = number * (known[name].max() + 1.0) + known[name]
+    if number.max() >= 2.0**53:
+        return rows, np.arange(len(rows))
+    _, first, which = np.unique(number, return_index=True, return_inverse=True)
+    return rows[first], which
+
+
+def _depends(layer: DerivedLayer, column: str) -> bool:
+    """Return whether the costs of a layer depend on a column of the key table."""
+    axis = column.removesuffix("_nvs")
+    return axis not in AXES or axis in layer.axes
+
+
+def _has_effect(layer: DerivedLayer, field: str) -> bool:
+    """Return whether a layer has what a field of an assumption set affects: an overlap needs an axis."""
+    axes = [axis for axis, column in COMM_COLUMN.items() if OVERLAP[column] == field]
+    return not axes or any(axis in layer.axes for axis in axes)
+
+
+def _batches(
+    problem: Problem,
+    code: int,
+    layer: DerivedLayer,
+    keys: Arrays,
+    of_strategy: np.ndarray,
+    modes: Sequence[Codes],
+    sets: tuple[Fields, ...],
+    rank_placements: Sequence[np.ndarray],
+) -> Iterator[_KeyBatch]:
+    """Yield some rows of a strategy, a bounded number of works at a time."""
+    works = _works({name: keys[name][of_strategy] for name in _KEY_WORK_COLUMNS if _depends(layer, name)})
+    for start, stop in _ranges(works, _WORKS, len(works)):
+        rows, which = of_strategy[start:stop], works[start:stop] - works[start]
+        first = rows[np.flatnonzero(np.diff(which, prepend=-1))]
+        work = work_of(problem, layer, {name: column[first] for name, column in keys.items()}, modes)
+        work = replace(work, lacked=sets)
+        shares = {axis: keys[f"{axis}_nvs"][rows].astype(np.float64) for axis in work.shares}
+        outer = outer_shares(problem, code, keys, rows, tuple(work.shares))
+        yield _KeyBatch(which, work, shares, outer, tuple(of_keys[rows] for of_keys in rank_placements))
+
+
+def outer_shares(
+    problem: Problem, code: int, keys: Arrays, rows: np.ndarray, axes: Sequence[str]
+) -> tuple[dict[str, np.ndarray], ...]:
+    """Return how many members of groups share a unit of each tier between fast domain and outermost tier.
+
+    `rows` are rows of the key table, all of the strategy `code`.
+    """
+    found: list[dict[str, np.ndarray]] = []
+    for unit in units(problem.cluster.network):
+        of_rows = {name: column[rows].astype(np.int64) for name, column in keys.items()}
+        shares = key_shares(of_rows, unit, problem.expert_axes[code])
+        found.append({axis: shares[axis].astype(np.float64) for axis in axes})
+    return tuple(found)
+
+
+def work_of(problem: Problem, layer: DerivedLayer, keys: Arrays, modes: Sequence[Codes] = MAIN_MODES) -> LayerWork:
+    """Return the work of a layer for [V] keys, with the measured operator times of the problem."""
+    given = (layer, problem.model.dimensions, problem.assumptions_spec, problem.sequence_length, keys)
+    work = layer_work(*given, modes)
+    if problem.operator_times is None:
+        return work
+    times = measured_times(problem.operator_times, measurable(*given), work, problem.cluster.device)
+    return replace(work, measured=times)
+
+
+def _works(keys: Arrays) -> np.ndarray:
+    """Return [U] the number of the work of each key; consecutive keys that differ only in shares have one work."""
+    return np.cumsum(changes(*keys.values())) - 1
+
+
+def _ranges(works: np.ndarray, num_works: int, num_keys: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of keys with at most `num_works` works and `num_keys` keys."""
+    start = 0
+    while start < len(works):
+        stop = min(int(np.searchsorted(works, works[start] + num_works)), start + num_keys)
+        yield start, stop
+        start = stop
+
+
+def _price_on_numpy(problem: Problem, batch: _KeyBatch) -> list[LayerCosts]:
+    """Price the keys of a batch at one hardware point after the other."""
+    parts: list[LayerCosts] = []
+    for start, stop in _ranges(batch.which, _ON_NUMPY, _ON_NUMPY):
+        works = np.arange(batch.which[start], batch.which[stop - 1] + 1)
+        work = batch.of_keys(works, start, stop, stop - start)
+        found = [layer_costs(work, *problem.at_point(point)) for point in range(problem.num_points)]
+        parts.append(jax.tree.map(lambda *leaves: np.stack(leaves), *found))
+    return parts
+
+
+def _price_compiled(problem: Problem, device: Any, batch: _KeyBatch) -> list[LayerCosts]:
+    """Price the keys of a batch at all hardware points, a fixed length at a time."""
+    which = batch.which
+    few, many = _LENGTHS
+    length, num_works = (few, few) if len(which) <= few else (many, many // 4)
+    parts: list[LayerCosts] = []
+    with jax.default_device(device), jax.enable_x64(True):
+        for start, stop in _ranges(which, num_works, length):
+            works = np.minimum(which[start] + np.arange(num_works), which[stop - 1])
+            costs = _price_layers(batch.of_keys(works, start, stop, length), problem.hardware, problem.assumptions)
+            parts.append(jax.tree.map(lambda leaf, n=stop - start: np.asarray(leaf)[..., :n], costs))
+    return parts
+
+
+def _assembled(parts: list[LayerCosts], positions: np.ndarray, modes: Sequence[Codes]) -> LayerCosts:
+    """Join parts, with the same number of weight groups, and return the costs at [U] positions."""
+    groups = max((part.group_size.shape[1] for part in parts), default=1)
+
+    def joined(name: str, leaves: Sequence[Any]) -> np.ndarray:
+        leaves = [np.asarray(leaf) for leaf in leaves]
+        if name in _ABSENT:
+            widths = [((0, 0), (0, groups - leaf.shape[1]), (0, 0)) for leaf in leaves]
+            leaves = [np.pad(leaf, w, constant_values=_ABSENT[name]) for leaf, w in zip(leaves, widths, strict=True)]
+        return np.concatenate(leaves, axis=-1)[..., positions] if leaves else np.zeros((1, 0))
+
+    def column(name: str) -> Any:
+        found = [getattr(part, name) for part in parts]
+        if name == "without":
+            return tuple(
+                PassCosts(**{own: joined(own, [getattr(passes, own) for passes in of_set]) for own in PASSES})
+                for of_set in zip(*found, strict=True)
+            )
+        if name in TUPLES:
+            return tuple(joined(name, leaves) for leaves in zip(*found, strict=True))
+        return joined(name, found)
+
+    sets = parts[0].lacked if parts else ()
+    return LayerCosts(**{name: column(name) for name in leaves_of(LayerCosts)}, modes=tuple(modes), lacked=sets)
+
+
+_ROUNDING = 1e-12  # products of the same sizes in another order
+_PLAN_COLUMNS = tuple(name for name in KEY_COLUMNS if name != "strategy")
+_PLAN_WORK_COLUMNS = tuple(name for name in _PLAN_COLUMNS if not name.endswith("_nvs"))
+
+
+class _Structure(NamedTuple):
+    """What of a layer is left without collectives in groups of one, and where it is in a `LayerWork`."""
+
+    form: tuple[Any, ...]  # equal for layers whose numbers can be compared
+    kernels: list[int]
+    collectives: list[int]
+
+
+def first_of_each_plan(problem: Problem, keys: Arrays) -> Arrays:
+    """Return the keys with each plan once: of the strategies that need least memory for it, the first.
+
+    The key that is left is in the boxes of all of them.
+    """
+    if len(problem.strategies) == 1:
+        return keys
+    works = numbered([keys[name] for name in _PLAN_WORK_COLUMNS])
+    placed = numbered([works, *(keys[name] for name in _PLAN_COLUMNS if name not in _PLAN_WORK_COLUMNS)])
+    nested = ep_constraints(keys, problem.expert_axes, problem.nvs_size)
+    dropped = np.zeros(len(works), dtype=bool)
+    boxes = keys[BOXES].copy()
+    comparison = _Comparison(problem, keys, works)
+    rows_of = [np.flatnonzero(keys["strategy"] == code) for code in range(len(problem.strategies))]
+    for later, rows in enumerate(rows_of):
+        for earlier in range(later):
+            for same, kept, other in zip(
+                comparison.same_works(earlier, later), (rows_of[earlier], rows), (rows, rows_of[earlier]), strict=True
+            ):
+                known = kept[~dropped[kept]]
+                left = other[~dropped[other] & np.isin(works[other], same)]
+                _, at_known, at_left = np.intersect1d(placed[known], placed[left], True, return_indices=True)
+                first, second = known[at_known], left[at_left]
+                alike = (nested[:, first] == nested[:, second]).all(axis=0)
+                first, second = first[alike], second[alike]
+                boxes[first] |= boxes[second]
+                dropped[second] = True
+    return {name: column[~dropped] for name, column in (keys | {BOXES: boxes}).items()}
+
+
+def numbered(columns: Sequence[np.ndarray]) -> np.ndarray:
+    """Return [N] numbers that are equal where all [N] columns of whole numbers from 0 on are equal."""
+    number, size = np.zeros(len(columns[0]), dtype=np.int64), 1
+    for column in columns:
+        seen = np.zeros(int(column.max(initial=0)) + 1, dtype=bool)
+        seen[column] = True
+        count = int(seen.sum()) or 1
+        if size * count >= 1 << 62:
+            _, number = np.unique(number, return_inverse=True)
+            size = int(number.max(initial=0)) + 1
+        number, size = number * count + (np.cumsum(seen) - 1)[column], size * count
+    _, number = np.unique(number, return_inverse=True)
+    return number
+
+
+class _Comparison:
+    """Compares the works of strategies; works are evaluated once, and only those that may be the same."""
+
+    def __init__(self, problem: Problem, keys: Arrays, works: np.ndarray) -> None:
+        self._problem, self._keys, self._works = problem, keys, works
+        self._firsts = [self._first_rows(code) for code in range(len(problem.strategies))]
+        self._evaluated: dict[int, list[LayerWork]] = {}
+        self._structures: dict[tuple[int, tuple[str, ...]], list[_Structure]] = {}
+
+    def _first_rows(self, code: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the works of a strategy, and a key of each."""
+        rows = np.flatnonzero(self._keys["strategy"] == code)
+        works, first = np.unique(self._works[rows], return_index=True)
+        return works, rows[first]
+
+    def same_works(self, earlier: int, later: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the works that both strategies have, with the same numbers.
+
+        They are those of which the earlier one needs no more memory, and those of which the later one needs less.
+        """
+        works, at_earlier, at_later = np.intersect1d(
+            self._firsts[earlier][0], self._firsts[later][0], True, return_indices=True
+        )
+        rows = self._firsts[later][1][at_later]
+        divided = np.stack([self._keys[axis][rows] > 1 for axis in MODEL_AXES])
+        same = np.zeros(len(works), dtype=bool)
+        for pattern in np.unique(divided, axis=1).T:
+            here = np.flatnonzero((divided == pattern[:, None]).all(axis=0))
+            axes = tuple(axis for axis, more in zip(MODEL_AXES, pattern, strict=True) if more)
+            if self._form(earlier, axes) == self._form(later, axes):
+                same[here] = self._equal(earlier, later, axes, at_earlier[here], at_later[here])
+        more, less = self._memory(earlier, later, at_earlier, at_later)
+        return works[same & ~more], works[same & more & ~less]
+
+    def _memory(
+        self, earlier: int, later: int, at_earlier: np.ndarray, at_later: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return whether the earlier of two strategies needs more memory, and less, of any layer under any value."""
+        more, less = np.zeros(len(at_earlier), dtype=bool), np.zeros(len(at_earlier), dtype=bool)
+        for first, second in zip(self._of(earlier), self._of(later), strict=True):
+            for name in ("stash", "working", "scattered"):
+                left, right = getattr(first, name)[:, at_earlier], getattr(second, name)[:, at_later]
+                more |= (left > right * (1 + _ROUNDING)).any(axis=0)
+                less |= (left < right * (1 - _ROUNDING)).any(axis=0)
+        return more, less
+
+    def _form(self, code: int, axes: tuple[str, ...]) -> list[tuple[Any, ...]]:
+        if (code, axes) not in self._structures:
+            self._structures[code, axes] = [_structure(layer, axes) for layer in self._problem.kinds[code]]
+        return [structure.form for structure in self._structures[code, axes]]
+
+    def _equal(
+        self, earlier: int, later: int, axes: tuple[str, ...], at_earlier: np.ndarray, at_later: np.ndarray
+    ) -> np.ndarray:
+        same = np.ones(len(at_later), dtype=bool)
+        for kind in range(len(self._problem.kinds[later])):
+            numbers = [
+                _numbers(self._of(code)[kind], self._structures[code, axes][kind], at)
+                for code, at in ((earlier, at_earlier), (later, at_later))
+            ]
+            for name, left in numbers[0].items():
+                right = numbers[1][name]
+                close = (np.abs(left - right) <= _ROUNDING * np.abs(left)) | (np.isnan(left) & np.isnan(right))
+                same &= close.reshape(-1, len(same)).all(axis=0)
+        return same
+
+    def _of(self, code: int) -> list[LayerWork]:
+        """Return the works of a strategy, per layer kind."""
+        if code not in self._evaluated:
+            rows = {name: column[self._firsts[code][1]] for name, column in self._keys.items()}
+            values = {NONE_CODE, *self._problem.workload.searched.recompute}
+            self._evaluated[code] = [
+                work_of(self._problem, layer, rows, modes_of(of_strategies, values))
+                for layer, of_strategies in zip(
+                    self._problem.kinds[code], zip(*self._problem.kinds, strict=True), strict=True
+                )
+            ]
+        return self._evaluated[code]
+
+
+def _structure(layer: DerivedLayer, axes: Sequence[str]) -> _Structure:
+    """Return the structure of a layer whose groups of `axes` have several members, and no others."""
+    shapes = collective_shapes(layer)
+    collectives = [index for index, shape in enumerate(shapes) if shape.axis in axes]
+    communicating = {shapes[index].kernel for index in collectives}
+    kernels = [
+        index
+        for index, kernel in enumerate(layer.priced_kernels)
+        if index in communicating
+        or any(
+            amount != 0
+            for direction in (FORWARD, BACKWARD)
+            for work in [kernel.work[direction]]
+            for amount in (work.matrix, work.vector, work.bytes, work.unfused)
+        )
+    ]
+    position = {index: number for number, index in enumerate(kernels)}
+    weights = tuple(
+        (
+            tuple(sorted(axis for axis in weight.reduced_over if axis in axes and is_data_axis(axis))),
+            tuple(sorted(axis for axis in weight.reduced_over if axis in axes and not is_data_axis(axis))),
+            weight.over_ep,
+        )
+        for weight in layer.weights
+    )
+    form = (
+        tuple(
+            (
+                *(position[shape.kernel], shape.direction, shape.kind, shape.axis, shape.panelled, shape.ring),
+                None if shape.beside is None else position.get(shape.beside),
+            )
+            for shape in (shapes[index] for index in collectives)
+        ),
+        tuple(
+            (
+                *(position[shape.kernel], shape.direction, shape.linear, shape.fused),
+                *(shape.of_weight, shape.grouped, shape.wide),
+            )
+            for shape in multiply_shapes(layer)
+        ),
+        tuple(layer.priced_kernels[index].regions for index in kernels),
+        weights,
+    )
+    return _Structure(form, kernels, collectives)
+
+
+def _numbers(work: LayerWork, structure: _Structure, at: np.ndarray) -> Mapping[str, np.ndarray]:
+    """Return the numbers of works [..., V] that a price depends on."""
+    kernels = np.array(structure.kernels, dtype=int)
+    found = {name: getattr(work, name)[:, kernels] for name in ("matrix", "vector", "bytes", "unfused")}
+    found["launches"] = np.broadcast_to(work.launches[:, kernels], found["matrix"].shape)
+    found["volumes"] = work.volumes[np.array(structure.collectives, dtype=int)]
+    found |= {name: getattr(work, name) for name in ("weights", "boundary")}
+    found |= {name: getattr(work.multiplies, name) for name in work.multiplies.__dataclass_fields__}
+    if work.measured is not None:
+        found |= {"measured": work.measured.kernels[:, kernels], "measured_multiplies": work.measured.multiplies}
+    return {name: np.asarray(numbers)[..., at] for name, numbers in found.items()}

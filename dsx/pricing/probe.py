@@ -1,0 +1,322 @@
+"""The optimal cuts of rows, many plans side by side: by probes, or by the scan over stages.
+
+Plans that are alike: those with equal numbers in some columns.
+
+The optimal cuts of rows by probes, many plans side by side: on NumPy, or by compiled code for many rows.
+
+A probe fills the stages up to a bound of what each may cause, which tells whether a cut keeps it
+(`dsx.pricing.fill`). The least bound is between two others: a probe that reaches the end of the chain lowers
+the upper one to what its slowest stage causes; one that does not raises the lower one to the least that any of its
+stages causes with one layer more.
+
+Of the cuts that keep the least bound (`dsx.pricing.fill`), and of those whose first stage adds so much less to the
+end of a step that a slower pipeline pays, the one is taken that `dsx.pricing.optimal_cut` takes. Where layers are
+unlike, a filled stage may be left without a layer. Then the least bound may be too low, and the row is left to the
+scan.
+
+Many rows share what they have in common: rows with equal pipelines have the same least bound if memory has no limit,
+which is next to theirs; rows whose stages need equal memory have the same cut of least memory.
+
+The optimal cuts of rows with one chunk per stage by the scan over stages, compiled.
+
+Rows are cut in tiles of plans with similar numbers of stages, so that the scan wastes few stages. All calls have one
+shape and share what is compiled. Empty tiles are skipped. What a first stage adds to a step would be most of what there
+is to compile, so NumPy computes it.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dsx.cost import arrays as xp
+from dsx.cost.cut_bounds import ROUNDING, CutBounds
+from dsx.cost.interval import room
+from dsx.cost.step import Workload
+from dsx.pricing.fill import TIES, ChainModel, Chains, Fills, causes, chains_of, first_s, room_of
+from dsx.pricing.keys import KeyCosts
+from dsx.pricing.optimal_cut import Contents, Depths, boundaries, chain_contents, of_first_stage_s
+from dsx.pricing.problem import Plans, Problem, pad, stage_costs
+from dsx.pricing.row_costs import COMPILER, MANY, Rows, compiled_in, joined, plans_of, row_tiles
+
+_SHIFT = np.uint64(29)
+
+
+def first_of_equals(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first of the plans whose columns [N] of numbers are equal, in order, and [N] which of them each is.
+
+    Hashes are sorted many times as fast as rows of numbers. Where two of them are the same by chance, all plans count
+    as different.
+    """
+    count = len(columns[0])
+    factors = np.random.default_rng(0).integers(1, 2**63, len(columns), dtype=np.uint64) | np.uint64(1)
+    hashes = np.zeros(count, dtype=np.uint64)
+    for column, factor in zip(columns, factors, strict=True):
+        hashes = (hashes ^ np.ascontiguousarray(column, dtype=np.float64).view(np.uint64)) * factor
+        hashes ^= hashes >> _SHIFT
+    _, first, which = np.unique(hashes, return_index=True, return_inverse=True)
+    if not all((column == column[first][which]).all() for column in columns):
+        return np.arange(count), np.arange(count)
+    order = np.argsort(first)
+    return first[order], np.argsort(order)[which]
+
+
+_AT_ONCE = 1 << 10  # rows that are cut together on NumPy: what their stages cause fits into the cache of a core
+_MOST_AT_ONCE = 1 << 18  # that are cut together by compiled code
+_GAP, _GROWTH, _FAR = 2.0**-6, 4.0, 16.0  # of a bound above the lower one, until a cut is known
+_SHARES = 0.5, 0.0, 0.25  # of the way from the lower to the upper bound, at which probes are made in turn
+_MOST = np.finfo(float).max  # a bound that only a stage which does not fit exceeds
+
+
+class ProbedCuts(NamedTuple):
+    """The boundaries [N, L + 1] of N cuts, which rows fit, and which rows a probe cannot cut."""
+
+    cuts: np.ndarray
+    fits: np.ndarray
+    left: np.ndarray
+
+
+@xp.unchecked
+def probed_cuts(problem: Problem, table: KeyCosts, rows: Rows, least_memory: bool) -> ProbedCuts:
+    """Return the optimal cuts of [N] rows with one chunk per stage, in float64.
+
+    The cut of a row that fits with none, or that is left, is arbitrary.
+    """
+    workload = problem.workload
+    order = np.argsort(rows.choices["pp"], kind="stable")
+    model = ChainModel(workload.stack, workload.searched, least_memory)
+    fills = Fills(model, compiled=len(order) >= MANY)
+    none = np.zeros((0, int(model.length) + 1), np.int16)
+    parts = [ProbedCuts(none, np.zeros(0, dtype=bool), np.zeros(0, dtype=bool))]
+    at_once = _MOST_AT_ONCE if fills.compiled else _AT_ONCE
+    for start in range(0, len(order), at_once):
+        chains, low = _prepared(fills, problem, table, rows.take(order[start : start + at_once]))
+        parts.append(_of_equals(fills, chains, low) if fills.compiled else _cuts(fills, chains, low))
+    back = np.argsort(order, kind="stable")
+    return ProbedCuts(*(np.concatenate(columns)[back] for columns in zip(*parts, strict=True)))
+
+
+@xp.unchecked
+def may_take(problem: Problem, table: KeyCosts, rows: Rows, most_s: np.ndarray) -> np.ndarray:
+    """Return which of [N] rows with one chunk per stage may have a cut that fits and takes at most `most_s` [N]."""
+    found = np.ones(len(most_s), dtype=bool)
+    order = np.argsort(rows.choices["pp"], kind="stable")
+    for start in range(0, len(order), _AT_ONCE):
+        here = order[start : start + _AT_ONCE]
+        found[here] = _may_take(problem, table, rows.take(here), most_s[here])
+    return found
+
+
+def _may_take(problem: Problem, table: KeyCosts, rows: Rows, most_s: np.ndarray) -> np.ndarray:
+    plans, workload = plans_of(problem, table, rows)
+    fills = Fills(ChainModel(workload.stack, workload.searched, least_memory=False), compiled=False)
+    usable = room(plans.cluster, plans.assumptions, plans.choices.num_gpus)
+    costs, none = stage_costs(plans, workload), np.zeros_like(most_s)
+    bounds = CutBounds(costs)
+    bound = most_s - np.asarray(bounds.reduction_s + bounds.update_s)
+    return fills.probe(chains_of(costs, usable, with_first=False), bound, none, none).reached
+
+
+def _least_bound(
+    fills: Fills, chains: Chains, low: np.ndarray, first: np.ndarray, begin: np.ndarray, near: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return [N] the least bound that the stages from `first` on keep, at least `low`, and whether one has no layer.
+
+    It is infinite where the layers from `begin` on do not fit. With `near` it is likely to be `low`.
+    """
+    low, high = low.copy(), np.full_like(low, np.inf)
+    some_empty, number, gap = np.zeros(len(low), dtype=bool), int(near), _GAP
+    while len(here := np.flatnonzero(low * (1.0 + TIES) < high)):
+        # The least bound is mostly next to the lower one: a cut that fits and keeps a near bound limits the others.
+        beyond = low[here] * (1.0 + gap) if gap < _FAR else np.full(len(here), _MOST)
+        share = _SHARES[number % len(_SHARES)]
+        between = np.where(high[here] < np.inf, low[here] + share * (high[here] - low[here]), beyond)
+        bound = np.where((share > 0.0) & (between < high[here]), between, low[here])
+        found = fills.probe(_taken(chains, here), bound, first[here], begin[here])
+        high[here] = np.where(found.reached, np.maximum(found.slowest, low[here]), high[here])
+        low[here] = np.where(
+            found.reached, np.where(bound <= low[here], high[here], low[here]), np.minimum(found.beyond, high[here])
+        )
+        some_empty[here] = np.where(found.reached, found.some_empty, some_empty[here])
+        gap, number = gap * (_GROWTH if share else 1.0), number + 1
+    return high, some_empty
+
+
+def _prepared(fills: Fills, problem: Problem, table: KeyCosts, rows: Rows) -> tuple[Chains, np.ndarray]:
+    """Return the chains of [N] rows, and what their slowest stage causes at least."""
+    if not fills.compiled:
+        return _chains(*plans_of(problem, table, rows), fills.model.least_memory)
+    tiles: list[tuple[Chains, np.ndarray]] = []
+    for _, plans, workload in row_tiles(problem, table, rows):
+        with compiled_in(True):
+            tiles.append(_compiled_chains(plans, workload, fills.model.least_memory))
+    return joined(tiles, len(rows.positions))
+
+
+def _chains(plans: Plans, workload: Workload, least_memory: bool) -> tuple[Chains, Any]:
+    costs = stage_costs(plans, workload)
+    bounds, usable = CutBounds(costs), room(plans.cluster, plans.assumptions, plans.choices.num_gpus)
+    low = (bounds.peak_bytes if least_memory else bounds.pipeline_s) * (1.0 - ROUNDING)
+    return chains_of(costs, usable, with_first=not least_memory), low
+
+
+_compiled_chains = jax.jit(_chains, static_argnames="least_memory", compiler_options=COMPILER)
+
+
+def _of_equals(fills: Fills, chains: Chains, low: np.ndarray) -> ProbedCuts:
+    """Return the cuts of many rows, of which many have the same stages but for memory, or but for seconds."""
+    choices = chains.choices._replace(offload=[])
+    if fills.model.least_memory:
+        first, which = first_of_equals(jax.tree.leaves((chains.bytes_of, chains.choices)))
+        found = _cuts(fills, _taken(chains, first), low[first])
+        return ProbedCuts(*(column[which] for column in found))
+    first, which = first_of_equals(jax.tree.leaves((chains.forward_s, chains.backward_s, chains.sends, choices)))
+    shared = 2 * len(first) < len(low)
+    if shared:
+        some = _taken(chains, first)
+        unlimited = some._replace(usable=jax.tree.map(lambda most: np.full_like(most, np.inf), some.usable))
+        none = np.zeros(len(first))
+        low = _least_bound(fills, unlimited, low[first], none, none)[0][which]
+    return _cuts(fills, chains, low, near=shared)
+
+
+def _cuts(fills: Fills, chains: Chains, low: np.ndarray, near: bool = False) -> ProbedCuts:
+    """Return the cuts of rows whose slowest stage causes at least `low`; with `near` it is likely to cause no more."""
+    length, none = int(fills.model.length), np.zeros_like(low)
+    least, left = _least_bound(fills, chains, low, none, none, near)
+    fits = least < np.inf
+    cuts = np.full((length + 1, len(none)), length, np.int16)
+    cuts[0] = 0
+    here = np.flatnonzero(fits & ~left)
+    if not len(here):
+        return ProbedCuts(cuts.T, fits, left)
+    chains, least = _taken(chains, here), least[here]
+    # Most rows have a cut that keeps the least bound and whose first stage adds the least that any adds.
+    added = 0.0 if chains.first is None else np.asarray(chains.first.least_s)
+    found = fills.even_cut(chains, least * (1.0 + TIES), (least + added) * (1.0 + TIES) - least)
+    cuts[1:, here] = found.ends
+    again = np.flatnonzero(~found.found)
+    if len(again):
+        few = _taken(chains, again)
+        slowest, most_first_s, some_empty = _best_first(fills, few, least[again], found.earliest[again])
+        cuts[1:, here[again]] = fills.even_cut(few, slowest * (1.0 + TIES), most_first_s).ends
+        left[here[again]] |= some_empty
+    return ProbedCuts(cuts.T, fits, left)
+
+
+def _taken(chains: Chains, where: np.ndarray) -> Chains:
+    """Return some of [N] chains."""
+    return jax.tree.map(lambda leaf: leaf[..., where], chains)
+
+
+def _best_first(
+    fills: Fills, chains: Chains, least: np.ndarray, earliest: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return what the slowest stage of the best cuts causes, what their first stages add, and whether one is empty.
+
+    `least` is the least that the slowest stage of any cut causes. If the first stage ends before `earliest`, others are
+    slower; that may pay if it adds less to the step.
+    """
+    model, zero, one = fills.model, np.zeros_like(least), np.ones_like(least)
+    step_s = fills.least_step_s(chains, least, earliest)
+    # It grows with the layers, but may fall with the first one of the body.
+    ends_without_body = np.arange(1.0, len(model.stack.first) + 2.0)[:, None] + zero
+    ahead = first_s(model, chains, ends_without_body).min(axis=0)
+    slowest, end, bound = least.copy(), earliest - 1.0, least.copy()
+    some_empty = np.zeros(len(least), dtype=bool)
+    while len(here := np.flatnonzero((end >= 1.0) & (bound + ahead < step_s))):
+        few, last = _taken(chains, here), end[here]
+        bound[here], empty = _least_bound(fills, few, bound[here], one[here], last)
+        some_empty[here] |= empty
+        own, *needed = causes(model, few, 0.0, zero[here], last)
+        fits = np.all([value <= limit for value, limit in zip(needed, room_of(few), strict=True)], axis=0)
+        worst = np.where(fits, np.maximum(own, bound[here]), np.inf)
+        found = worst + first_s(model, few, last)
+        better = (found < step_s[here] * (1.0 - TIES)) | ((found <= step_s[here]) & (worst < slowest[here]))
+        slowest[here] = np.where(better, worst, slowest[here])
+        step_s[here] = np.minimum(found, step_s[here])
+        end[here] = last - 1.0
+    return slowest, step_s * (1.0 + TIES) - slowest, some_empty
+
+
+TILE = 16  # plans side by side: their segments fit into the cache of a core
+_TILES = 64  # of a call
+
+
+def scanned_cuts(
+    problem: Problem, table: KeyCosts, rows: Rows, dtype: type, least_memory: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the boundaries [N, L + 1] of the optimal cuts of [N] rows, and which of them fit.
+
+    The cut of a row that fits with none is arbitrary. With `least_memory` it is the one of least memory for all rows.
+    """
+    contents = chain_contents(problem.workload.stack)
+    contents = Contents(contents.layers.astype(dtype), contents.of_segment)
+    order = np.argsort(rows.choices["pp"], kind="stable")
+    float64 = dtype is np.float64
+    none = np.zeros((0, contents.of_segment.shape[0] + 1), np.int32)
+    parts: list[tuple[np.ndarray, np.ndarray]] = [(none, np.zeros(0, dtype=bool))]
+    for of_call, filled in _calls(order):
+        with jax.enable_x64(float64):
+            here = rows.take(filled)
+            plans, workload = plans_of(problem, table, here, dtype)
+            stages = here.choices["pp"].reshape(-1, TILE).astype(np.int32)
+            depths = Depths(stages.min(axis=1), stages.max(axis=1))
+            filled_tiles = np.int32(-(-len(of_call) // TILE))
+            first_s = None
+            if not least_memory:
+                alone, _ = plans_of(problem, table, rows.take(of_call), dtype)
+                missing = len(filled) - len(of_call)
+                first_s = np.pad(_first_s(alone, workload, contents), [(0, 0), (0, missing)], mode="edge")
+            cuts, fits = _best_cuts(plans, depths, first_s, filled_tiles, workload, contents, least_memory)
+        parts.append((np.asarray(cuts)[: len(of_call)], np.asarray(fits)[: len(of_call)]))
+    back = np.argsort(order, kind="stable")
+    cuts, fits = (np.concatenate(columns)[back] for columns in zip(*parts, strict=True))
+    return cuts, fits
+
+
+def _calls(order: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the rows of each call, and the same rows padded to the length of a call with the last one."""
+    length = TILE * _TILES
+    for start in range(0, len(order), length):
+        rows = order[start : start + length]
+        yield rows, pad(rows, length)
+
+
+@xp.unchecked
+def _first_s(plans: Plans, workload: Workload, contents: Contents) -> np.ndarray:
+    return np.asarray(of_first_stage_s(stage_costs(plans, workload), contents))
+
+
+@functools.partial(jax.jit, static_argnames="least_memory", compiler_options=COMPILER)
+def _best_cuts(
+    plans: Plans,
+    depths: Depths,
+    first_s: Any,
+    filled_tiles: Any,
+    workload: Workload,
+    contents: Contents,
+    least_memory: bool,
+) -> Any:
+    def best(plan: Plans, of_first: Any, stages: Depths) -> Any:
+        usable = room(plan.cluster, plan.assumptions, plan.choices.num_gpus)
+        return boundaries(stage_costs(plan, workload), contents, usable, stages, of_first, least_memory)
+
+    @jax.jit  # traced once for its shapes and its values
+    def tile(*of_tile: Any) -> Any:
+        return jax.vmap(best, in_axes=(-1, -1, None))(*of_tile)
+
+    def empty(*of_tile: Any) -> Any:
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(tile, *of_tile))
+
+    def filled(numbered: Any) -> Any:
+        number, of_tile = numbered
+        return jax.lax.cond(number < filled_tiles, tile, empty, *of_tile)
+
+    # The rows of a tile are the last axis. The tiles become the first axis, which `map` runs over.
+    tiles = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], -1, TILE), -2, 0), (plans, first_s))
+    found = jax.lax.map(filled, (jnp.arange(_TILES, dtype=jnp.int32), (*tiles, depths)))
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)

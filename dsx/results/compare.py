@@ -1,0 +1,372 @@
+"""The plans of an answer, what plans are ranked by, and two result sets side by side.
+
+The plans of an answer: what each is the best at, and how much slower than the fastest one it may be.
+
+Of plans as fast as the fastest, to what is printed of a step time, the one whose features cost least stands for them:
+many differ in nothing that has a price, such as more context parallel ranks for larger microbatches.
+
+What plans of several jobs are ranked by.
+
+Jobs of other GPUs and batches do other work in a step, so that its seconds alone do not compare them.
+
+How many GPUs a training run should take: the cheapest plan that is done in time, the fastest that is paid for.
+
+For each number of GPUs there is one plan, its fastest: GPUs cost the same whatever they compute, so it is the cheapest
+of that number too. A plan is a mapping with `plan` and the cost columns of a training run.
+
+Two result sets side by side: where the best plan changes, and by how much.
+
+    table = compare(df_a, df_b)                       # by num_gpus, global_batch_size and the hardware that varies
+    table = compare(df_a, df_b, per=["strategy"])
+    table.attrs["summary"]                            # over all rows that the two have in common
+
+Rows are joined on `candidate`, which stands for the same choices on any hardware, and on the hardware columns that both
+sets vary (`cluster` if both have several, the fields of both `what_if`). If only one set varies a hardware column, each
+of its values is compared with the same rows of the other set.
+
+Not covered: rows that a set did not keep. If a plan or a whole group is missing in a set, it was never priced, did not
+fit, or was not among the best.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from dsx.cost.context import StepCosts
+from dsx.errors import InputError, NothingFeasible, UnknownNameError, one_text
+from dsx.plans.choices import PLAN_COLUMNS
+from dsx.results.frames import check_frame, column_list, require
+from dsx.search.fastest import Wanted
+
+FASTEST, SIMPLEST, LEANEST = ROLES = ("fastest", "simplest", "leanest")
+TIED = 1e-3  # of a step time: it prints the same
+
+P = TypeVar("P")
+
+
+def wanted_by_role(step_time_s: float, resolution: float | None) -> tuple[Wanted, Wanted, Wanted]:
+    """Return what each role wants, in the order of `ROLES`; `step_time_s` is that of the fastest plan.
+
+    `resolution` is the relative difference of step time that measurements cannot rank, None if it is not known.
+    """
+    within = step_time_s * (1 + max(resolution or 0.0, TIED))
+    return Wanted(step_time_s * (1 + TIED), simple=True), Wanted(within, simple=True), Wanted(within)
+
+
+def by_role(plans: Sequence[P], costs: Sequence[int]) -> dict[str, P]:
+    """Return plans by role, for all roles or the first ones: each is what its role wants, in the order of `ROLES`.
+
+    `costs` are those of the features of the plans. The simplest is the fastest where it costs as much: less memory does
+    not make a slower plan simpler.
+    """
+    found: dict[str, P] = dict(zip(ROLES, plans, strict=False))
+    if SIMPLEST in found and costs[0] == costs[1]:
+        found[SIMPLEST] = found[FASTEST]
+    return found
+
+
+Priced = Mapping[str, Any]  # a plan with its costs, of `dsx.pricing.one_plan` or `dsx.results.sets`
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A number of a priced plan that is to be as small, or as large, as possible."""
+
+    name: str
+    value: Callable[[Priced], float]
+    largest: bool = False
+
+    def order(self, plan: Priced) -> float:
+        """Return what sorts plans, the best first."""
+        return -self.value(plan) if self.largest else self.value(plan)
+
+
+def _column(name: str) -> Callable[[Priced], float]:
+    return lambda plan: float(plan[name])
+
+
+OBJECTIVES: Mapping[str, Objective] = {
+    one.name: one
+    for one in (
+        Objective("tokens_per_s_per_gpu", _column("tokens_per_s_per_gpu"), largest=True),
+        Objective("tokens_per_s", _column("tokens_per_s"), largest=True),
+        Objective("step_time_s", _column("step_time_s")),
+        Objective("mfu", _column("mfu"), largest=True),
+        Objective("peak_bytes", _column("peak_bytes")),
+    )
+}
+
+
+def objective_named(name: object) -> Objective:
+    """Return an objective; raises UnknownNameError for a name that is none."""
+    if (known := OBJECTIVES.get(one_text("objective", name, "mfu"))) is None:
+        raise UnknownNameError("objective", str(name), OBJECTIVES)
+    return known
+
+
+def ranked_by_count(plans: Sequence[dict[str, Any]], objective: Objective) -> list[dict[str, Any]]:
+    """Return plans in groups of the same GPUs, in each the best first, and the group of the best plan first.
+
+    Each has its cluster under `hardware`. Equal plans keep their order.
+    """
+
+    def gpus(plan: Priced) -> tuple[str, int]:
+        return plan["hardware"]["cluster"], plan["plan"]["num_gpus"]
+
+    ranked = sorted(plans, key=objective.order)
+    groups = {of: at for at, of in enumerate(dict.fromkeys(map(gpus, ranked)))}
+    return sorted(ranked, key=lambda plan: groups[gpus(plan)])
+
+
+DAYS, HOURS, COST = "training_days", "gpu_hours", "cost_usd"
+LEAST_GOODPUT = 0.01  # share of the time; with less a job gets nowhere
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What a training run has to keep to; None: nothing."""
+
+    deadline_days: float | None = None
+    budget_usd: float | None = None
+
+    def met(self, plan: Priced) -> bool:
+        """Return whether a plan is done in time and paid for."""
+        return not self.is_late(plan) and not self.is_dear(plan)
+
+    def is_late(self, plan: Priced) -> bool:
+        """Return whether a plan takes longer than the deadline."""
+        return self.deadline_days is not None and plan[DAYS] > self.deadline_days
+
+    def is_dear(self, plan: Priced) -> bool:
+        """Return whether a plan costs more than the budget."""
+        return self.budget_usd is not None and not plan[COST] <= self.budget_usd
+
+
+def gets_nowhere(plan: Priced) -> bool:
+    """Return whether failures leave a plan nothing of its time."""
+    return plan["goodput"] < LEAST_GOODPUT
+
+
+def price_column(plans: Sequence[Priced]) -> str:
+    """Return the column that plans are paid in: dollars, or GPU hours where a cluster states no price."""
+    return COST if all(math.isfinite(plan[COST]) for plan in plans) else HOURS
+
+
+def chosen(plans: Sequence[Priced], goal: Goal) -> Priced | None:
+    """Return the plan to take; None if none meets the goal.
+
+    It is the cheapest that is done in time, or with a budget and no deadline the fastest that is paid for. Without a
+    goal it is the cheapest. Equal ones are decided by the other.
+    """
+    column = price_column(plans)
+    order = (DAYS, column) if goal.deadline_days is None and goal.budget_usd is not None else (column, DAYS)
+    return min(filter(goal.met, plans), key=lambda plan: [plan[name] for name in order], default=None)
+
+
+def fastest(plans: Sequence[Priced]) -> Priced:
+    """Return the plan that is done first."""
+    return min(plans, key=lambda plan: plan[DAYS])
+
+
+def cheapest(plans: Sequence[Priced]) -> Priced:
+    """Return the plan that costs least."""
+    column = price_column(plans)
+    return min(plans, key=lambda plan: plan[column])
+
+
+def days_between(plan: Priced) -> tuple[float, float]:
+    """Return the 80 % interval of the days, which is that of the step time; NaN where it is unknown."""
+    per_step = plan[DAYS] / plan["step_time_s"]
+    return plan["step_time_s_low"] * per_step, plan["step_time_s_high"] * per_step
+
+
+SETTINGS = ("num_gpus", "global_batch_size")
+CLUSTER = "cluster"
+
+# The state of the best plan of one set in the other set.
+FITS, DOES_NOT_FIT, NOT_THERE = "fits", "does not fit", "not there"
+
+Frame = Any  # a DataFrame; the stubs of pandas do not know the types of its columns
+
+
+def compare(a: pd.DataFrame, b: pd.DataFrame, per: str | Sequence[str] = ()) -> pd.DataFrame:
+    """Return one row for each group of equal `per` columns, in ascending order.
+
+    The columns are those of `per`, and:
+
+    candidate_a, candidate_b
+        the fastest feasible candidate of each set; missing where the set has none in the group
+    has_a, has_b
+        whether the set has any row in the group
+    step_time_s_a, step_time_s_b, ratio
+        the step times of these candidates in seconds, and that of b over that of a
+    same_plan
+        whether both are the same candidate
+    a_in_b, a_in_b_step_time_s; b_in_a, b_in_a_step_time_s
+        the state of the best of a in b ("fits", "does not fit" or "not there"), its step time there, and likewise
+        of the best of b in a
+    <column>_a, <column>_b
+        the hardware of each best, for hardware columns that a set varies and `per` does not name
+
+    `attrs["per"]` are the columns that form the groups, `attrs["hardware"]` the columns of the last kind by side.
+    `attrs["summary"]` counts rows and groups, and has the median, smallest and largest ratio of the joined rows that
+    fit in both sets.
+
+    Raises UnknownNameError for an unknown column, InputError for a column that is a cost or if the sets have no group
+    in common, NothingFeasible if neither set has a feasible row.
+    """
+    for df in (a, b):
+        check_frame(df)
+    varied_a, varied_b = hardware_columns(a), hardware_columns(b)
+    groups = _groups(column_list("per", per), varied_a, varied_b)
+    shared = [name for name in varied_a if name in varied_b]
+    rows_a, rows_b = _rows(a, groups, varied_a), _rows(b, groups, varied_b)
+    _align_names(rows_a, rows_b)
+    best_a, best_b = _best(rows_a, groups, "a"), _best(rows_b, groups, "b")
+    common = [name for name in groups if name in best_a and name in best_b]
+    table = best_a.merge(best_b, on=common, how="outer") if common else best_a.merge(best_b, how="cross")
+    _require_common(table, best_a, best_b, common)
+    table = table.sort_values(groups, ignore_index=True)
+    for side in ("a", "b"):
+        table[f"has_{side}"] = table[f"has_{side}"].notna()
+    table["ratio"] = table["step_time_s_b"] / table["step_time_s_a"]
+    table["same_plan"] = (table["candidate_a"] == table["candidate_b"]).fillna(False).astype(bool)
+    for here, there, rows, varied in (("a", "b", rows_b, varied_b), ("b", "a", rows_a, varied_a)):
+        state, seconds = _elsewhere(table, here, rows, varied, groups)
+        table[f"{here}_in_{there}"], table[f"{here}_in_{there}_step_time_s"] = state, seconds
+    costs = ["has_a", "has_b", "candidate_a", "candidate_b", "step_time_s_a", "step_time_s_b", "ratio", "same_plan"]
+    rest = [name for name in table if name not in (*groups, *costs)]
+    table = table[[*groups, *costs, *rest]]
+    outside = {side: [n for n in varied if n not in groups] for side, varied in (("a", varied_a), ("b", varied_b))}
+    table.attrs = {"per": groups, "hardware": outside, "summary": _summary(table, rows_a, rows_b, shared)}
+    table.attrs["units"] = {name: "s" if "step_time_s" in str(name) else "" for name in table}
+    return table
+
+
+def hardware_columns(df: pd.DataFrame) -> list[str]:
+    """Return the hardware columns that a result set varies."""
+    several = [CLUSTER] if len(df.attrs.get("clusters", ())) > 1 else []
+    return [*several, *df.attrs.get("what_if", ())]
+
+
+def _groups(per: Sequence[str], varied_a: Sequence[str], varied_b: Sequence[str]) -> list[str]:
+    varied = dict.fromkeys((*varied_a, *varied_b))
+    choices = PLAN_COLUMNS
+    for name in per:
+        if name in choices or name in varied or name == CLUSTER:
+            continue
+        if name in StepCosts.__dataclass_fields__:
+            raise InputError(f"{name!r} is a cost, but groups are formed by choices, such as 'tp', or by hardware")
+        raise UnknownNameError("column", name, (*choices, *varied, CLUSTER))
+    # A cluster that no set varies would not split the rows.
+    chosen = [name for name in dict.fromkeys(per) if name in choices or name in varied]
+    return chosen or [*SETTINGS, *varied]
+
+
+def _rows(df: Frame, groups: Sequence[str], varied: Sequence[str]) -> Frame:
+    """Return the columns to compare, and the column `fits`: whether a row is feasible."""
+    own = [name for name in groups if name in varied or name in PLAN_COLUMNS]
+    names = dict.fromkeys(("candidate", "step_time_s", *own, *varied))
+    for name in names:
+        if name not in df:
+            require(df, name)
+    rows = pd.DataFrame({name: df[name].array for name in names})
+    rows["fits"] = (require(df, "reject") == 0) & np.isfinite(require(df, "step_time_s"))
+    return rows
+
+
+def _align_names(rows_a: Frame, rows_b: Frame) -> None:
+    """Give the name columns of both sets the same categories, so that equal names compare equal."""
+    for name in set(rows_a) & set(rows_b):
+        if isinstance(rows_a[name].dtype, pd.CategoricalDtype):
+            known = [*rows_a[name].cat.categories]
+            known += [other for other in rows_b[name].cat.categories if other not in known]
+            for rows in (rows_a, rows_b):
+                rows[name] = rows[name].cat.set_categories(known)
+
+
+def _best(rows: Frame, groups: Sequence[str], side: str) -> Frame:
+    """Return every group of a set with its fastest feasible row, if any; `has` marks the groups that the set has."""
+    by = [name for name in groups if name in rows]
+    fitting = rows[rows["fits"]].drop(columns="fits")
+    order = [name for name in fitting if name != "step_time_s"]  # the candidate first, then the hardware
+    if by:
+        # Among equally fast rows the one with the smallest id; they are few, so sorting them is cheap.
+        least = fitting.groupby(by, observed=True)["step_time_s"].transform("min")
+        leading = fitting[fitting["step_time_s"] == least].sort_values(order).drop_duplicates(by)
+        best = rows[by].drop_duplicates().merge(leading, on=by, how="left")
+    else:
+        best = fitting.sort_values(["step_time_s", *order]).reset_index(drop=True).reindex([0])
+    # With a missing row pandas would turn integers into floats, which cannot hold an id.
+    best["candidate"] = pd.array(best["candidate"].astype(object).where(best["candidate"].notna(), None), dtype="Int64")
+    best["step_time_s"] = best["step_time_s"].astype(np.float64)
+    best["has"] = True
+    return best.rename(columns={name: f"{name}_{side}" for name in best if name not in by})
+
+
+def _elsewhere(
+    table: Frame, side: str, others: Frame, varied: Sequence[str], groups: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the state of the best plans of one side among the rows of the other set, and their step times there.
+
+    The hardware is that of the group, or else that of the best plan; of other hardware the fastest row counts.
+    """
+    from_column = {"candidate": f"candidate_{side}"}
+    for name in varied:
+        if name in groups:
+            from_column[name] = name
+        elif f"{name}_{side}" in table:
+            from_column[name] = f"{name}_{side}"
+    wanted = table[list(from_column.values())].set_axis(list(from_column), axis=1)
+    wanted = wanted.assign(row=np.arange(len(table))).dropna(subset="candidate").astype({"candidate": np.int64})
+    near = others[others["candidate"].isin(wanted["candidate"])]
+    found = wanted.merge(near[[*from_column, "step_time_s", "fits"]], on=list(from_column))
+    seconds = found[found["fits"]].groupby("row")["step_time_s"].min().reindex(np.arange(len(table)))
+    there = np.isin(np.arange(len(table)), found["row"])
+    missing = table[f"candidate_{side}"].isna().to_numpy(bool)
+    state = np.select([missing, seconds.notna().to_numpy(), there], ["", FITS, DOES_NOT_FIT], NOT_THERE)
+    return state, seconds.to_numpy(np.float64)
+
+
+def _summary(table: Frame, rows_a: Frame, rows_b: Frame, shared: Sequence[str]) -> dict[str, int | float]:
+    on = ["candidate", *shared]
+    columns = [*on, "step_time_s", "fits"]
+    joined = rows_a[columns].merge(rows_b[columns], on=on, suffixes=("_a", "_b"))
+    fits_a, fits_b = joined["fits_a"].to_numpy(), joined["fits_b"].to_numpy()
+    both = joined[fits_a & fits_b]
+    ratio = both["step_time_s_b"].to_numpy(np.float64) / both["step_time_s_a"].to_numpy(np.float64)
+    decided = table["candidate_a"].notna() & table["candidate_b"].notna()
+    return {
+        "rows_a": len(rows_a),
+        "rows_b": len(rows_b),
+        "joined": len(joined),
+        "fit_in_both": len(both),
+        "fit_in_a_only": int((fits_a & ~fits_b).sum()),
+        "fit_in_b_only": int((fits_b & ~fits_a).sum()),
+        "ratio_median": float(np.median(ratio)) if len(ratio) else float("nan"),
+        "ratio_min": float(ratio.min()) if len(ratio) else float("nan"),
+        "ratio_max": float(ratio.max()) if len(ratio) else float("nan"),
+        "groups": len(table),
+        "groups_changed": int((decided & ~table["same_plan"]).sum()),
+    }
+
+
+def _require_common(table: Frame, best_a: Frame, best_b: Frame, common: Sequence[str]) -> None:
+    """Raise unless at least one group can be compared, or exactly one of the sets has no feasible row."""
+    some_a, some_b = best_a[best_a["candidate_a"].notna()], best_b[best_b["candidate_b"].notna()]
+    if some_a.empty and some_b.empty:
+        raise NothingFeasible("nothing to compare: neither set has a feasible row")
+    if some_a.empty or some_b.empty or (table["candidate_a"].notna() & table["candidate_b"].notna()).any():
+        return
+    disjoint = [name for name in common if not set(some_a[name]) & set(some_b[name])]
+    shown = "; ".join(f"{name} {_values(some_a[name])} and {_values(some_b[name])}" for name in disjoint or common)
+    raise InputError(f"nothing to compare: the sets have no feasible group in common ({shown}); try others with --per")
+
+
+def _values(column: Frame) -> str:
+    values = sorted(set(column))
+    return ", ".join(map(str, values[:4])) + (f" and {len(values) - 4} more" if len(values) > 4 else "")

@@ -1,0 +1,220 @@
+"""A part of a result set: one Parquet file of rows, with the counts of the candidates priced for it.
+
+The bytes of a part depend only on its rows, its counts and the sweep: not on the time, the place or the process. So
+every process writes the same file, and an existing part need not be priced again.
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import TypeAdapter
+
+from dsx.errors import StoreError
+from dsx.plans.choices import BY_NAME, PLAN_COLUMNS
+from dsx.results import folder as disk
+from dsx.results.folder import part_number
+from dsx.results.manifest import Counts, Manifest, StoredPart
+from dsx.results.schema import GROUP_ROWS, arrow_schema, write_options
+
+_STAGE_LAYERS = "stage_layers"
+_STAGES = re.compile(r"[1-9][0-9]{0,6}(,[1-9][0-9]{0,6})*")
+_SET, _COUNTS = b"dsx", b"dsx.counts"
+_COUNTS_ADAPTER = TypeAdapter(Counts)
+_UNREADABLE = (pa.ArrowException, OSError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """The number of rows and the counts that a part states."""
+
+    rows: int
+    counts: Counts
+
+
+def part_files(folder: Path) -> dict[int, Path]:
+    """Return all files in `folder` with the name of a part, by number, ascending."""
+    with disk.open_folder(folder) as there:
+        found = {number: folder / name for name in there.names() if (number := part_number(name)) is not None}
+    return dict(sorted(found.items()))
+
+
+def part_schema(manifest: Manifest) -> pa.Schema:
+    """Return the Parquet schema of a set's parts; it identifies the set, so that a single part can be recognised."""
+    about = {
+        "schema_version": manifest.schema_version,
+        "dsx_version": manifest.dsx_version,
+        "spec_hash": manifest.spec_hash,
+        "reject_reasons": [dataclasses.asdict(reason) for reason in manifest.reject_reasons],
+    }
+    return arrow_schema(manifest.columns, manifest.names, manifest.precision, about)
+
+
+def encode(rows: Mapping[str, np.ndarray], counts: Counts, manifest: Manifest) -> pa.Buffer:
+    """Return the bytes of a part; `rows` has every column of the set as an [n] array, name columns as codes.
+
+    Raises StoreError if a column is missing, unknown, or does not fit its type.
+    """
+    schema = part_schema(manifest)
+    if wrong := sorted(set(schema.names).symmetric_difference(rows)):
+        raise StoreError(f"rows and schema differ in the columns {', '.join(wrong)}")
+    arrays = [_array(field, np.asarray(rows[field.name]), manifest.names.get(field.name)) for field in schema]
+    if len({len(array) for array in arrays}) > 1:
+        lengths = {name: len(array) for name, array in zip(schema.names, arrays, strict=True)}
+        raise StoreError(f"columns of different lengths: {lengths}")
+    about = schema.metadata | {_COUNTS: json.dumps(dataclasses.asdict(counts), sort_keys=True).encode()}
+    buffer = pa.BufferOutputStream()
+    pq.write_table(
+        pa.Table.from_arrays(arrays, schema=schema.with_metadata(about)), buffer, **write_options(manifest.columns)
+    )
+    return buffer.getvalue()
+
+
+def _array(field: pa.Field, values: np.ndarray, names: Sequence[str] | None) -> pa.Array:
+    try:
+        if names is not None:
+            codes = pa.array(values, type=pa.int8())
+            array = pa.DictionaryArray.from_arrays(codes, pa.array(names, pa.string()))
+        elif pa.types.is_floating(field.type):
+            array = pa.array(values.astype(field.type.to_pandas_dtype(), copy=False))
+        else:
+            array = pa.array(values, type=field.type)
+    except (pa.ArrowException, IndexError, ValueError, TypeError) as error:
+        raise StoreError(f"column {field.name} does not fit {field.type}: {error}") from error
+    if array.null_count:
+        raise StoreError(f"column {field.name} does not fit {field.type}: {array.null_count} values are missing")
+    return array
+
+
+def footer(path: Path, schema: pa.Schema) -> Footer | None:
+    """Return the footer of the part at `path`; None if it is damaged, or not a part of the set with this schema."""
+    try:
+        with disk.open_file(path) as file, pq.ParquetFile(file) as part:
+            about, rows = part.metadata.metadata or {}, part.metadata.num_rows
+            if about.get(_SET) != (schema.metadata or {})[_SET] or _types(part.schema_arrow) != _types(schema):
+                return None
+        return Footer(rows, disk.read(about.get(_COUNTS, b""), _COUNTS_ADAPTER, str(path)))
+    except (*_UNREADABLE, StoreError):
+        return None
+
+
+def _types(schema: pa.Schema) -> list[tuple[str, str]]:
+    """Return the columns of a schema with their types."""
+
+    def words(kind: pa.DataType) -> str:
+        # The reader of a name column chooses the width of its codes.
+        return f"names as {kind.value_type}" if pa.types.is_dictionary(kind) else str(kind)
+
+    return [(field.name, words(field.type)) for field in schema]
+
+
+def footers(folder: Path, manifest: Manifest) -> dict[int, Footer]:
+    """Return the footers of the intact parts of a set in `folder`, by number, ascending."""
+    schema = part_schema(manifest)
+    found = {number: footer(path, schema) for number, path in part_files(folder).items() if number < manifest.num_parts}
+    return {number: part for number, part in found.items() if part is not None}
+
+
+def spec_hash_of(path: Path) -> str | None:
+    """Return the hash of the spec of the part at `path`; None if the file is damaged or not a part."""
+    try:
+        with disk.open_file(path) as file:
+            about = disk.parse((pq.read_metadata(file).metadata or {}).get(_SET, b""), str(path))
+    except (*_UNREADABLE, StoreError):
+        return None
+    found = about.get("spec_hash") if isinstance(about, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def is_intact(folder: Path, part: StoredPart, schema: pa.Schema) -> bool:
+    """Return whether the file of a part exists, belongs to the set with this schema, and has all rows."""
+    found = footer(folder / part.file, schema)
+    return found is not None and found.rows == part.rows
+
+
+def num_groups(folder: Path, part: StoredPart) -> int:
+    """Return how many groups of rows a part has, each of at most `GROUP_ROWS`; 1 if it cannot be read."""
+    try:
+        with disk.open_file(folder / part.file) as file:
+            return max(pq.read_metadata(file).num_row_groups, 1)
+    except _UNREADABLE:
+        return 1
+
+
+def read(
+    folder: Path, part: StoredPart, manifest: Manifest, wanted: Sequence[str], group: int | None = None
+) -> pa.Table:
+    """Return the columns `wanted`, in this order, of a part of the set that `manifest` describes, or of one `group`.
+
+    Raises StoreError if the file is missing, damaged, or not as in its manifest.
+    """
+    path = folder / part.file
+    cure = f"delete it and run the sweep again with -o {disk.home(folder)}"
+    try:
+        # Not `read_table`: it turns folders named like `num_gpus=1024` into columns.
+        with disk.open_file(path) as raw, pq.ParquetFile(raw) as file:
+            _require(_fault(file.schema_arrow, file.metadata.num_rows, part_schema(manifest), part))
+            _require(_fault_of_groups(file.metadata))
+            groups = [at for at in range(file.num_row_groups) if group in (None, at)]
+            table = file.read_row_groups(groups, columns=list(wanted)) if groups else file.read(columns=list(wanted))
+        table.validate(full=True)
+        _require(_fault_of_values(table, manifest))
+    except FileNotFoundError:
+        raise StoreError(f"{path} is missing; {cure}") from None
+    except StoreError as error:
+        raise StoreError(f"{path} {error}, unlike its manifest; {cure}") from None
+    except _UNREADABLE as error:
+        raise StoreError(f"{path} cannot be read ({error}); {cure}") from error
+    # Parts differ in the counts that their schema carries, foreign ones in whether a column may lack values.
+    table = table.select(wanted)
+    return pa.table(table.columns, schema=pa.schema([field.with_nullable(False) for field in table.schema]))
+
+
+def _require(fault: str) -> None:
+    if fault:
+        raise StoreError(fault)
+
+
+def _fault(found: pa.Schema, rows: int, schema: pa.Schema, part: StoredPart) -> str:
+    """Return how a file differs from the part in its manifest; "" if it does not."""
+    if missing := [name for name in schema.names if name not in found.names]:
+        return f"has no column {missing[0]}"
+    if rows != part.rows:
+        return f"has {rows} rows, not {part.rows}"
+    for is_there, wanted in zip(_types(found), _types(schema), strict=False):
+        if is_there != wanted:
+            return f"has a column {is_there[0]} of {is_there[1]} where {wanted[0]} of {wanted[1]} belongs"
+    return "" if len(found) == len(schema) else f"has {len(found)} columns, not {len(schema)}"
+
+
+def _fault_of_groups(found: pq.FileMetaData) -> str:
+    """Return a group of rows that is larger than any that dsx writes: few bytes may be endless equal rows."""
+    rows = max((found.row_group(at).num_rows for at in range(found.num_row_groups)), default=0)
+    return f"has {rows:,} rows in a group, of at most {GROUP_ROWS:,}" if rows > GROUP_ROWS else ""
+
+
+def _fault_of_values(table: pa.Table, manifest: Manifest) -> str:
+    """Return an invalid value in the columns of a part; "" if there is none."""
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if column.null_count:
+            return f"has {column.null_count} missing values in column {name}"
+        if name in manifest.names:
+            there = dict.fromkeys(value for chunk in column.chunks for value in chunk.dictionary.to_pylist())
+            if unknown := [value for value in there if value not in manifest.names[name]]:
+                return f"has {unknown[0]!r} in column {name}, which is not one of its names"
+        elif name == _STAGE_LAYERS:
+            texts = [text for text in column.unique().to_pylist() if not _STAGES.fullmatch(text)]
+            if texts:
+                return f"has {texts[0]!r} in column {name}, which holds the layers of each stage, as in '20,21,20'"
+        elif name in PLAN_COLUMNS and len(column):
+            smallest = int(column.to_numpy().min())
+            least = min(BY_NAME[name].codes, default=BY_NAME[name].least)
+            if smallest < least:
+                return f"has {smallest} in column {name}, where the smallest value is {least}"
+    return ""

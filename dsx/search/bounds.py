@@ -1,0 +1,534 @@
+"""Searches by bounds: candidates of least bound are priced first, until the next bound is above the best.
+
+The values of `recompute` that a search for the fastest plan needs.
+
+A step takes no less time and memory if its layers do. So a value is dropped if another one recomputes no longer, keeps
+no more and holds no more meanwhile, for every kind of layer at every shard key and hardware point, and loses no effect
+of the software. It is never the only value of a fastest plan.
+
+Bounds of shard keys: the least seconds of a step of any plan of a key, with any pipeline, schedule and cut.
+
+All GPUs of a job share the work of its step, so no plan of a key is faster than the whole of it on as many GPUs.
+
+The fastest of some candidates with bounds: those of least bound come first, until the next bound is above.
+
+Candidates with optimal cuts are priced only if a probe says that one of their cuts may be within the limit.
+
+Each group of candidates has its own fastest ones.
+
+The fastest plans with optimal cuts, by bounds: only plans that may be among them get their exact cut.
+
+Bounds go from cheap to tight (`dsx.cost.cut_bounds`). No plan of a shard key is faster than its share of the work. So a
+few keys are searched first, and most of the others are left out by this bound once some plans are known. Each plan of
+the others has a loose bound, those within the limit a tight one, and exact cuts are found in the order of the tight
+ones, until the next bound is above the slowest plan that is kept. The result is that of `dsx.search.sweep`, which
+cuts every plan.
+
+The fastest plans with even cuts, by bounds: few plans are priced, on NumPy, and nothing is compiled.
+
+A compiled search prices every plan sooner than this one a tenth of them, but compiling it takes seconds. So this one is
+for spaces of which bounds leave few plans, and gives up on others.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import jax
+import numpy as np
+
+from dsx.cost.context import PipelineChoices
+from dsx.cost.cut_bounds import (
+    ROUNDING,
+    CutBounds,
+    LooseBound,
+    least_even_s,
+    least_microbatch_s,
+    least_passes_s,
+    stages_hold_all,
+)
+from dsx.cost.interval import Room, room
+from dsx.cost.layer import BY_MODE, PASSES, LayerCosts, PassCosts
+from dsx.cost.step import Workload
+from dsx.plans.blocks import Places
+from dsx.plans.choices import FULL_CODE, NONE_CODE, VALUES
+from dsx.plans.enumerate import Arrays, take
+from dsx.plans.experts import REPLICA_AXES
+from dsx.plans.frameworks import compatible
+from dsx.pricing.cuts import CandidateCounts, chunk_pipelines_s, joined, price_best_cuts, result_rows
+from dsx.pricing.keys import KeyCosts
+from dsx.pricing.problem import Problem, stage_costs
+from dsx.pricing.row_costs import Rows, machines, plans_of
+from dsx.search.ranking import Progress, leading_rows, ranks, silent
+from dsx.search.spaces import PricedSpace, Space
+
+_DIFFERING_KEYS = 256  # keys that most pairs of values already differ in
+_BY_MODE_AND_EFFECT = tuple(name for name in BY_MODE if name in PASSES)
+_RECOMPUTE = "recompute"
+
+
+def undominated(problem: Problem, table: KeyCosts) -> tuple[int, ...]:
+    """Return the searched values of `recompute`, by their codes, that no other one dominates.
+
+    `table` has [H, J, U] costs of each layer kind. The other value must be one that the framework runs with the same
+    choices, and with which its software has the same effects or more.
+    """
+    workload = problem.workload
+    if not _num_keys(table):
+        return workload.searched.recompute
+    kinds = [costs for kind, costs in enumerate(table) if kind not in workload.stack.embedding_and_head]
+    no_worse = [_no_worse(costs) for costs in kinds]
+    rows = [{code: row for row, codes in enumerate(costs.modes) for code in codes} for costs in kinds]
+    boxes = {code: _boxes_of(problem, code) for code in workload.searched.recompute}
+    effects = {code: _effects_of(problem, code) for code in workload.searched.recompute}
+
+    def dominates(one: int, other: int) -> bool:
+        everywhere = all(matrix[row[one], row[other]] for matrix, row in zip(no_worse, rows, strict=True))
+        keeps_effects = all(has or not had for has, had in zip(effects[one], effects[other], strict=True))
+        return everywhere and boxes[one] == boxes[other] and keeps_effects
+
+    kept: list[int] = []
+    for value in sorted(boxes):
+        if value in (NONE_CODE, FULL_CODE):
+            kept.append(value)
+        elif not any(dominates(other, value) for other in kept):
+            kept = [other for other in kept if other in (NONE_CODE, FULL_CODE) or not dominates(value, other)]
+            kept.append(value)
+    return tuple(kept)
+
+
+def representatives(problem: Problem) -> tuple[int, ...]:
+    """Return values of `recompute` of which one goes with the same other choices as any searched value."""
+    like = {(code == NONE_CODE, *_boxes_of(problem, code)): code for code in problem.workload.searched.recompute}
+    return tuple(like.values())
+
+
+def recomputing(problem: Problem, values: Sequence[int]) -> Problem:
+    """Return the problem with some values of `recompute`, by their codes."""
+    return problem.searching({"recompute": [VALUES[code] for code in values]})
+
+
+def of_values(table: KeyCosts, values: Sequence[int]) -> KeyCosts:
+    """Return the costs of all kinds in the modes of some values of `recompute`, and in that without recomputation."""
+    return tuple(_only(costs, {NONE_CODE, *values}) for costs in table) if _num_keys(table) else table
+
+
+def _num_keys(table: KeyCosts) -> int:
+    return table[0].boundary_bytes.shape[-1]
+
+
+def _boxes_of(problem: Problem, code: int) -> list[bool]:
+    """Return whether each box of the framework has a value of `recompute`."""
+    fix = {"recompute": [VALUES[code]]}
+    return [] if problem.framework is None else [compatible(box, fix) for box in problem.framework.boxes(experts=True)]
+
+
+def _effects_of(problem: Problem, code: int) -> list[bool]:
+    """Return, for each test of a value of `recompute` by the conditions of effects, whether a value passes it."""
+    needs = [need for condition in problem.assumptions.conditions for need in condition.needs]
+    return [test.holds({_RECOMPUTE: code}) for need in needs for test in need if test.column == _RECOMPUTE]
+
+
+def _no_worse(costs: LayerCosts) -> np.ndarray:
+    """Return [J, J] whether the first mode of a kind costs no more than the second, at all points and keys."""
+    fields = [np.asarray(getattr(costs, name)) for name in BY_MODE]
+    fields += [np.asarray(getattr(passes, name)) for passes in costs.without for name in _BY_MODE_AND_EFFECT]
+    if costs.contended_s:
+        fields.append(np.stack([np.asarray(seconds) for seconds in costs.contended_s[1:]], axis=1))
+    count = len(costs.modes)
+    found = np.ones((count, count), dtype=bool)
+    for keys in (slice(0, _DIFFERING_KEYS), slice(_DIFFERING_KEYS, None)):
+        for one, other in zip(*np.nonzero(found), strict=True):
+            found[one, other] = all((field[:, one, keys] <= field[:, other, keys]).all() for field in fields)
+    return found
+
+
+def _only(costs: LayerCosts, values: Collection[int]) -> LayerCosts:
+    """Return the costs of a kind in the modes of some values."""
+    rows = [row for row, codes in enumerate(costs.modes) if any(code in values for code in codes)]
+
+    def of_rows(each: LayerCosts | PassCosts, names: Iterable[str]) -> dict[str, np.ndarray]:
+        return {name: np.asarray(getattr(each, name))[:, rows] for name in names}
+
+    return replace(
+        costs,
+        **of_rows(costs, BY_MODE),
+        without=tuple(replace(passes, **of_rows(passes, _BY_MODE_AND_EFFECT)) for passes in costs.without),
+        contended_s=costs.contended_s and (costs.contended_s[0], *(costs.contended_s[1 + row] for row in rows)),
+        modes=tuple(costs.modes[row] for row in rows),
+    )
+
+
+_SCOUTS = 16  # keys of each microbatch size
+_SHARES = (1 / 16, 1 / 4)  # of the other keys
+
+
+def key_bounds(space: Space, table: KeyCosts, workload: Workload) -> np.ndarray:
+    """Return [U] bounds [s] of the keys of a space at the first hardware point.
+
+    `table` has their [H, U] layer costs, under any values of `recompute`.
+    """
+    bounds, keys = space.bounds, space.keys
+    gpus = np.prod(np.stack([keys[axis] for axis in REPLICA_AXES]), axis=0)
+    microbatches = min(bounds.global_batch_size) / keys["microbatch_size"]
+    kinds = jax.tree.map(lambda leaf: np.asarray(leaf)[0], table)
+    return microbatches * gpus / max(bounds.num_gpus) * least_microbatch_s(kinds, workload.stack, workload.searched)
+
+
+def shares_of(keys: Arrays, bounds: np.ndarray) -> list[np.ndarray]:
+    """Return the shares of [U] keys that are searched one after the other until the seconds of fast plans are known.
+
+    The first one has keys of each microbatch size, those of least `bounds` [U]; the others have all other keys, those
+    of least bounds first. Keys of large microbatches have the least bounds of all, but slow plans: much of few
+    microbatches is bubble.
+    """
+    order = np.lexsort((bounds, keys["microbatch_size"]))
+    scouts = ranks(keys["microbatch_size"][order]) < _SCOUTS
+    others = order[~scouts]
+    others = others[np.argsort(bounds[others], kind="stable")]
+    return [order[scouts], *np.split(others, [math.ceil(share * len(others)) for share in _SHARES])]
+
+
+_FIRST = 1 << 6  # candidates that are priced first; the first few have nearly always the fastest
+_MOST_CUT, _MOST_EVEN = 1 << 10, 1 << 13  # candidates that are priced together, with optimal and with even cuts
+
+
+def best_first(
+    source: PricedSpace,
+    rows: Callable[[np.ndarray], Rows],
+    bounds: np.ndarray,
+    group: np.ndarray,
+    top: int,
+    most: np.ndarray,
+    effort: int | None = None,
+) -> tuple[Arrays, CandidateCounts]:
+    """Return the `top` fastest feasible candidates of each group, by group and step time; `group` is a column of them.
+
+    Args:
+        source: the space of the candidates.
+        rows: returns some of the N candidates as rows, by their positions.
+        bounds: [N] seconds that no candidate is faster than.
+        group: [N] group of each candidate.
+        top: how many of a group are kept.
+        most: [G] seconds of a plan that may be kept.
+        effort: candidates that may be priced; beyond, others may be faster than the result.
+    """
+    order = np.lexsort((bounds, group))
+    bounds, group_of = bounds[order], group[order]
+    rank = ranks(group_of) if len(order) else order
+    worst, kept = most * (1.0 + ROUNDING), source.no_rows() | {"group": np.zeros(0, dtype=np.int64)}
+    num_groups, largest = max(1, len(np.unique(group))), _MOST_CUT if source.problem.optimal_cuts else _MOST_EVEN
+    together = max(top, _FIRST // num_groups)
+    done = priced = feasible = 0
+    while effort is None or priced < effort:
+        waiting = (rank >= done) & (bounds <= worst[group_of])
+        if not waiting.any():
+            break
+        here = np.sort(order[waiting & (rank < done + together)])  # of equal plans the first candidate is kept
+        here = here[source.may_take(rows(here), worst[group[here]])]
+        found = source.fastest_rows(rows(here)) | {"group": group[here]}
+        found = take(found, found["reject"] == 0)
+        kept = leading_rows(joined([kept, found]), top, ["group"], "step_time_s")
+        last = np.flatnonzero(ranks(kept["group"]) == top - 1)
+        worst[kept["group"][last]] = np.minimum(
+            worst[kept["group"][last]], kept["step_time_s"][last] * (1.0 + ROUNDING)
+        )
+        done, priced, feasible = done + together, priced + len(here), feasible + len(found["group"])
+        together = max(1, min(2 * together, largest // num_groups))
+    return kept, CandidateCounts(priced, feasible)
+
+
+def fastest_first(
+    source: PricedSpace,
+    rows: Callable[[np.ndarray], Rows],
+    bounds: np.ndarray,
+    top: int,
+    below: float,
+    effort: int | None = None,
+) -> tuple[Arrays, CandidateCounts]:
+    """Return what `best_first` does for candidates of one group, of which none slower than `below` [s] is kept."""
+    found, counts = best_first(source, rows, bounds, np.zeros(len(bounds), np.int64), top, np.array([below]), effort)
+    del found["group"]
+    return found, counts
+
+
+_ROWS = 1 << 13  # candidates whose bounds are computed together: their arrays fit into the cache of a core
+_LOOSE_ROWS = 1 << 16  # candidates whose loose bounds are computed together
+_LOOKED_UP = 1 << 18  # candidates whose places are looked up together
+_CUTS = 1 << 10  # candidates that are cut together
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedCounts:
+    """How many candidates a search by bounds has, and what it did with them."""
+
+    candidates: int
+    bounded: int  # of the shard keys that it searched; the bounds of the others leave them out
+    cut: int
+    feasible: int  # of those that were cut
+
+
+def best_cuts(
+    source: PricedSpace, top: int, progress: Progress = silent, below: float = np.inf
+) -> tuple[Arrays, BoundedCounts]:
+    """Return all columns of the `top` feasible candidates of smallest step time, with their optimal cuts.
+
+    Candidates that take longer than `below` [s] may be missing. The problem has one hardware point.
+    """
+    counts, bounded = CandidateCounts(0, 0), 0
+
+    def search(part: PricedSpace, most: float) -> Arrays:
+        nonlocal counts, bounded
+        found, of_part = _best_cuts(part, top, progress, most)
+        counts, bounded = counts.plus(of_part), bounded + part.space.size
+        return found
+
+    kept = by_key_bounds(source, top, below, search)
+    progress(source.space.size - bounded)
+    return kept, BoundedCounts(source.space.size, bounded, counts.candidates, counts.feasible)
+
+
+def by_key_bounds(
+    source: PricedSpace, top: int, below: float, search: Callable[[PricedSpace, float], Arrays]
+) -> Arrays:
+    """Return the `top` fastest of what `search` finds, a share of the shard keys at a time until `below` [s] is known.
+
+    `search` gets the space of some keys, and the most seconds of a plan that may be kept. Keys whose bound is above are
+    left out.
+    """
+    bounds = key_bounds(source.space, source.table, source.problem.workload)
+    kept, shares = source.no_rows(), shares_of(source.space.keys, bounds)
+    while shares:
+        keys, shares = (shares[0], shares[1:]) if below == np.inf else (np.concatenate(shares), [])
+        most = below * (1.0 + ROUNDING)
+        found = search(source.of_keys(np.sort(keys[bounds[keys] <= most])), most)
+        kept = leading_rows(joined([kept, found]), top, ["point"], "step_time_s")
+        below = min(below, float(kept["step_time_s"][-1])) if len(kept["point"]) == top else below
+    return kept
+
+
+def _best_cuts(source: PricedSpace, top: int, progress: Progress, below: float) -> tuple[Arrays, CandidateCounts]:
+    """Return the fastest plans of some shard keys, and the counts of those that got their exact cut."""
+    candidates = np.flatnonzero(loose_bounds(source, least_passes_s) <= below)
+    bounds, candidates = _bounded(source, candidates, below)
+    progress(source.space.size)
+    return fastest_first(source, lambda here: rows_at(source, candidates[here]), bounds, top, below)
+
+
+def smallest_cut(source: PricedSpace, progress: Progress = silent) -> Arrays:
+    """Return all columns of the candidate that needs the least memory, with its cut of least memory.
+
+    The problem has one hardware point, whose GPUs hold every candidate. Candidates that its hosts do not hold are left
+    out, so there may be none.
+    """
+    least = [np.zeros(0)]
+    for start in range(0, source.space.size, _ROWS):
+        candidates = np.arange(start, min(start + _ROWS, source.space.size))
+        least.append(np.asarray(bounds_of(source, rows_at(source, candidates)).peak_bytes))
+        progress(len(candidates))
+    bounds = np.concatenate(least)
+    order = np.argsort(bounds, kind="stable")
+    kept = source.no_rows()
+    for start in range(0, len(order), _CUTS):
+        here = order[start : start + _CUTS]
+        if len(kept["point"]) and bounds[here[0]] > kept["peak_bytes"][0] * (1.0 + ROUNDING):
+            break
+        rows = rows_at(source, np.sort(here))
+        priced = price_best_cuts(source.problem, source.table, rows, "least memory")
+        columns = result_rows(source.problem, source.space.keys, rows, priced.costs, priced.cuts)
+        columns = take(columns, columns["reject"] == 0)
+        kept = leading_rows(joined([kept, columns]), 1, ["point"], "peak_bytes")
+    return kept
+
+
+def loose_bounds(source: PricedSpace, bound: LooseBound) -> np.ndarray:
+    """Return the bounds [s] of all candidates from the seconds of their keys' layers alone.
+
+    `bound` is `least_passes_s` or `least_even_s` of `dsx.cost.cut_bounds`.
+    """
+    if not source.space.size:
+        return np.zeros(0)
+    searched, seconds = source.problem.workload.searched, source.key_seconds()
+    found = [bound(seconds, keys, choices, searched) for keys, choices in _pipelines(source)]
+    return np.concatenate(found)
+
+
+def loose_bounds_of_any_recompute(source: PricedSpace, bound: LooseBound) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bounds of `loose_bounds`, and those of all candidates as if no layer was recomputed."""
+    if not source.space.size:
+        return np.zeros(0), np.zeros(0)
+    usual = source.problem.workload.searched
+    bare = replace(source, problem=recomputing(source.problem, [NONE_CODE]))
+    without, seconds = bare.problem.workload.searched, (source.key_seconds(), bare.key_seconds())
+    found: list[np.ndarray] = []
+    of_bare: list[np.ndarray] = []
+    for keys, choices in _pipelines(source):
+        found.append(bound(seconds[0], keys, choices, usual))
+        none = choices._replace(recompute=np.full_like(choices.recompute, NONE_CODE))
+        of_bare.append(bound(seconds[1], keys, none, without))
+    return np.concatenate(found), np.concatenate(of_bare)
+
+
+def _pipelines(source: PricedSpace) -> Iterator[tuple[np.ndarray, PipelineChoices]]:
+    """Yield all candidates, a bounded number at a time: positions in the key table, and choices."""
+    blocks = source.space.blocks
+    for start in range(0, source.space.size, _LOOSE_ROWS):
+        stop = min(start + _LOOSE_ROWS, source.space.size)
+        keys, columns = blocks.rows(start, stop, PipelineChoices._fields)
+        yield keys, PipelineChoices.of(columns)
+
+
+def _bounded(source: PricedSpace, candidates: np.ndarray, below: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bounds [s] of some candidates, and the candidates.
+
+    They are without those that fit with no cut, and those that take longer than `below` [s].
+    """
+    bounds = [np.zeros(0)]
+    for _, rows in parts_of(source, candidates):
+        bounds.append(fitting_bounds(source, rows, below))
+    step_s = np.concatenate(bounds)
+    candidates, step_s = candidates[step_s <= below], step_s[step_s <= below]
+    here, found = cuts_within(source, rows_at(source, candidates), step_s, below)
+    return found, candidates[here]
+
+
+def rows_at(source: PricedSpace, candidates: np.ndarray) -> Rows:
+    """Return candidates of a space as rows at its first hardware point."""
+    return rows_of(source, source.space.blocks.places_of(candidates))
+
+
+def rows_of(source: PricedSpace, places: Places) -> Rows:
+    """Return candidates at some places as rows at the first hardware point."""
+    positions, choices = source.space.blocks.rows_of(places)
+    return Rows(np.zeros_like(positions), positions, choices)
+
+
+def parts_of(
+    source: PricedSpace, candidates: np.ndarray, where: np.ndarray | None = None
+) -> Iterator[tuple[Places, Rows]]:
+    """Yield candidates of a space in their order, as places and as rows, a few that fit into the cache of a core.
+
+    With `where` [P], only those of some placements. Many are looked up together: that takes longer for few of them.
+    """
+    for start in range(0, len(candidates), _LOOKED_UP):
+        places = source.space.blocks.places_of(candidates[start : start + _LOOKED_UP])
+        places = places if where is None else places.take(where[places.placement])
+        for first in range(0, len(places.key), _ROWS):
+            part = places.take(slice(first, first + _ROWS))
+            yield part, rows_of(source, part)
+
+
+def fitting_bounds(source: PricedSpace, rows: Rows, most: float | np.ndarray = np.inf) -> np.ndarray:
+    """Return [N] seconds that no cut of a row is faster than.
+
+    They are infinite where memory holds the row with no cut, and may be where it takes longer than `most` [s], one or
+    [N].
+    """
+    found = np.full(rows.positions.shape, np.inf)
+    # Bounds of memory, pipeline and update leave few rows, and those of the reduction cost most.
+    here = np.flatnonzero(may_be_fast(source, rows, bounds_of(source, rows), most))
+    found[here] = bounds_of(source, rows.take(here)).step_s
+    return found
+
+
+def cuts_within(
+    source: PricedSpace, rows: Rows, bounds: np.ndarray, most: float | np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return which of N rows may fit and take at most `most` [s], one or [N], with a cut that is tried.
+
+    `bounds` [N] are those of `fitting_bounds`; the second result is the bounds of these rows, some of them tighter.
+    """
+    most = np.broadcast_to(most, bounds.shape)
+    here = np.flatnonzero((bounds <= most) & (bounds < np.inf))
+    if not source.problem.optimal_cuts:
+        return here, bounds[here]
+    here = here[_may_have_cuts(source, rows.take(here), most[here])]
+    bounds = bounds[here]
+    several = np.flatnonzero(rows.choices["vpp"][here] > 1)
+    # Few cuts are known of a plan with several chunks per stage, so its pipeline takes no less than with these.
+    for start in range(0, len(several), _LOOSE_ROWS):
+        part = several[start : start + _LOOSE_ROWS]
+        few = rows.take(here[part])
+        seconds = chunk_pipelines_s(source.problem, source.table, few)
+        bounds[part] = np.maximum(bounds[part], bounds_of(source, few).step_behind_s(seconds))
+    fast = bounds <= most[here]
+    return here[fast], bounds[fast]
+
+
+def _may_have_cuts(source: PricedSpace, rows: Rows, below: np.ndarray) -> np.ndarray:
+    """Return which of [N] rows may have a cut that fits and whose pipeline takes at most `below` [N] s."""
+    found = [np.zeros(0, dtype=bool)]
+    for start in range(0, len(rows.positions), _ROWS):
+        part = slice(start, start + _ROWS)
+        here = rows.take(part)
+        plans, workload = plans_of(source.problem, source.table, here)
+        most = most_bytes(source, here)
+        found.append(
+            stages_hold_all(plans.kinds, plans.choices, workload, plans.cluster, plans.assumptions, below[part], most)
+        )
+    return np.concatenate(found)
+
+
+def most_bytes(source: PricedSpace, rows: Rows) -> np.ndarray:
+    """Return the most bytes of a GPU that a bound of [N] rows may have."""
+    return np.asarray(_room(source, rows).gpu * (1.0 + ROUNDING))
+
+
+def may_be_fast(source: PricedSpace, rows: Rows, bounds: CutBounds, most: float | np.ndarray) -> np.ndarray:
+    """Return which of [N] rows may fit and take at most `most` [s], one or [N], with some cut and any ZeRO replicas.
+
+    Their `bounds` of memory, of the pipeline and of the update say so.
+    """
+    fast = bounds.pipeline_of_any_replicas_s + bounds.update_s <= most
+    return np.asarray(may_fit(source, rows, bounds) & fast)
+
+
+def may_fit(source: PricedSpace, rows: Rows, bounds: CutBounds) -> np.ndarray:
+    """Return which of [N] rows may fit with some cut, by the `bounds` of their memory."""
+    fits = np.asarray(bounds.peak_bytes <= most_bytes(source, rows))
+    if bounds.costs.uses_host:
+        fits = fits & np.asarray(bounds.host_bytes <= _room(source, rows).host * (1.0 + ROUNDING))
+    return fits
+
+
+def _room(source: PricedSpace, rows: Rows) -> Room:
+    return room(*machines(source.problem, rows.points), rows.choices["num_gpus"].astype(np.float64))
+
+
+def bounds_of(source: PricedSpace, rows: Rows) -> CutBounds:
+    """Return the bounds of [N] rows; those of even cuts if the problem has no others."""
+    plans, workload = plans_of(source.problem, source.table, rows)
+    return CutBounds(stage_costs(plans, workload), even=not source.problem.optimal_cuts)
+
+
+_UNCOMPILED_PLANS = 1 << 18  # plans that are priced sooner than a search is compiled
+
+
+def best_even(source: PricedSpace, top: int, below: float) -> tuple[Arrays, CandidateCounts] | None:
+    """Return all columns of the `top` feasible candidates of smallest step time, and the counts of those it priced.
+
+    Candidates that take longer than `below` [s] may be missing. The problem has one hardware point. The result is None
+    if bounds leave too many candidates.
+    """
+    counts = CandidateCounts(0, 0)
+
+    def search(part: PricedSpace, most: float) -> Arrays:
+        nonlocal counts
+        bounds = loose_bounds(part, least_even_s)
+        candidates = np.flatnonzero(bounds <= most)
+        found, of_part = fastest_first(
+            part, lambda here: rows_at(part, candidates[here]), bounds[candidates], top, most, _UNCOMPILED_PLANS
+        )
+        counts = counts.plus(of_part)
+        if counts.candidates >= _UNCOMPILED_PLANS:
+            raise _TooManyError
+        return found
+
+    try:
+        return by_key_bounds(source, top, below, search), counts
+    except _TooManyError:
+        return None
+
+
+class _TooManyError(Exception):
+    """Bounds leave more than a few plans."""

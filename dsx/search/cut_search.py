@@ -1,0 +1,500 @@
+"""Plans with optimal cuts by bounds: the fastest of each group, the fastest variants, and the front.
+
+The fastest variants of plans (`dsx.plans.variants`), by bounds.
+
+A pipeline takes no less time with offload, and no less than without any recomputation. So a plan is bounded once for
+each offload, at one ZeRO replica, which needs least memory, and without the reductions in its passes, which are shorter
+where ZeRO shards over fewer ranks. Of the layers that store their
+activations it is bounded with the most that memory may hold, which makes the fastest pipeline unless they go to the
+host. Only the variants of plans that may be fast enough then are made.
+
+The fastest plans of each group with optimal cuts, by bounds: only plans that may be among them are cut.
+
+The best plans of a sample of a large space limit the step times that may be kept. Then the space is searched in waves.
+Segments of choices that no key brings within the limits are left out whole, other plans by their own bounds, from the
+loosest to the tightest (`dsx.cost.cut_bounds`). What is left of a wave is cut in the order of its bounds, and lowers
+the limits of the next wave. The result is that of `dsx.search.sweep`, which cuts every plan.
+
+The front of step time and memory of plans with optimal cuts, by bounds: plans that it dominates by far are not cut.
+
+No cut of a plan beats its bounds of time and memory. So a plan whose bounds a known plan beats, both of them, is not on
+the front. The candidates are searched in waves: each leaves out what the front of the waves before it dominates.
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsx.cost.context import PipelineChoices
+from dsx.cost.cut_bounds import ROUNDING
+from dsx.cost.offload import ACTIVATIONS, offload_codes
+from dsx.plans.blocks import Blocks, ChoiceSegments, Places
+from dsx.plans.choices import Choice
+from dsx.plans.codes import with_values
+from dsx.plans.enumerate import Arrays, take
+from dsx.plans.features import least_costs
+from dsx.plans.variants import Variants
+from dsx.pricing.cuts import CandidateCounts, joined
+from dsx.pricing.keys import map_over_devices
+from dsx.pricing.problem import Problem
+from dsx.pricing.row_costs import Rows
+from dsx.search.bounds import (
+    best_first,
+    bounds_of,
+    cuts_within,
+    fastest_first,
+    fitting_bounds,
+    key_bounds,
+    loose_bounds_of_any_recompute,
+    may_be_fast,
+    may_fit,
+    most_bytes,
+    parts_of,
+    rows_at,
+    rows_of,
+)
+from dsx.search.ranking import BlockRange, Progress, front_of_groups, leading_rows, ranks
+from dsx.search.spaces import PricedSpace
+from dsx.search.tiles.hot import SegmentLimits, waves
+from dsx.search.tiles.tiles import Groups, block_ranges
+
+_BOUNDED_ROWS = 1 << 13  # rows whose bounds are computed together: their arrays fit into the cache of a core
+_REPLICAS, _STORED, _OFFLOAD = "zero_replicas", "stored_layers", "offload"
+
+
+def best_variants(
+    source: PricedSpace, varied: Sequence[Choice], top: int, below: float
+) -> tuple[Arrays, CandidateCounts]:
+    """Return all columns of the `top` feasible variants of smallest step time, and the counts of those priced.
+
+    Args:
+        source: the plans whose variants are searched; they have the defaults of the choices `varied`.
+        varied: the choices, in the order of `CROSSED`.
+        top: how many to return.
+        below: variants that take longer [s] may be missing.
+    """
+    of_keys = key_bounds(source.space, source.table, source.problem.workload)
+    source = source.of_keys(np.flatnonzero(of_keys <= below * (1.0 + ROUNDING)))
+    priced = replace(source, problem=source.whole_problem)
+    kept, counts = priced.no_rows(), CandidateCounts(0, 0)
+    bounds = loose_bounds_of_any_recompute(source, source.loose_bound)
+    for group in fewest_first(variant_groups(source, varied, bounds)):
+        rows, least_s = group.within(below)
+        here, least_s = cuts_within(group.whole, rows, least_s, below * (1.0 + ROUNDING))
+        found, of_part = fastest_first(priced, rows.take(here).take, least_s, top, below)
+        kept, counts = leading_rows(joined([kept, found]), top, ["point"]), counts.plus(of_part)
+        below = min(below, float(kept["step_time_s"][-1])) if len(kept["point"]) == top else below
+    return kept, counts
+
+
+@dataclass(frozen=True)
+class VariantGroup:
+    """Variants of the plans of a space that are bounded alike."""
+
+    source: PricedSpace
+    whole: PricedSpace  # with the values of the variants
+    varied: Sequence[Choice]
+    loose: np.ndarray  # [N] bounds [s] of the variants of each plan
+
+    @property
+    def added_cost(self) -> float:
+        """The least that the features of a variant cost more than those of its original."""
+        searched = self.whole.problem.workload.searched
+        every, others = zip(*(least_costs(one, getattr(searched, one.name)) for one in self.varied), strict=True)
+        return max(sum(every), min(others))
+
+    @property
+    def offloads(self) -> bool:
+        """Whether the variants have another offload than their originals."""
+        searched, usual = (problem.workload.searched for problem in (self.whole.problem, self.source.problem))
+        return searched.offload != usual.offload
+
+    @property
+    def num_variants(self) -> int:
+        """How many variants unlike placements have."""
+        return self._made.num_unlike
+
+    @cached_property
+    def _made(self) -> Variants:
+        space, searched = self.source.space, self.whole.problem.workload.searched
+        return Variants(space.blocks, space.bounds, self.varied, searched)
+
+    def within(
+        self,
+        most: float,
+        of: Callable[[np.ndarray], np.ndarray] | None = None,
+        usable: float | None = None,
+    ) -> tuple[Rows, np.ndarray]:
+        """Return variants that may take at most `most` [s] and fit, and their bounds [s]; the others are left out.
+
+        `of` says which plans have variants that are wanted, from their candidates; by default all. `usable` is the
+        memory [bytes] that they may take, by default all there is.
+        """
+        most *= 1.0 + ROUNDING
+        candidates = np.flatnonzero(self.loose <= most)
+        candidates = candidates if of is None else candidates[of(candidates)]
+        if not len(candidates):
+            return rows_at(self.source, candidates), np.zeros(0)
+        whole = self.whole if usable is None else self.whole.with_memory(usable)
+        return _Originals(self.source, whole, self._made, candidates, most).variants()
+
+
+def variant_groups(
+    source: PricedSpace, varied: Sequence[Choice], bounds: tuple[np.ndarray, np.ndarray]
+) -> Iterator[VariantGroup]:
+    """Yield all variants of the plans of a space, which have the defaults of the choices `varied`.
+
+    `bounds` are those of `loose_bounds_of_any_recompute`.
+    """
+    problem, (loose, without_recomputation) = source.whole_problem, bounds
+    for values in _alike(problem, varied):
+        searched = with_values(problem.workload.searched, values)
+        whole = replace(source, problem=replace(problem, workload=replace(problem.workload, searched=searched)))
+        yield VariantGroup(source, whole, varied, loose if searched.stored_layers == (0,) else without_recomputation)
+
+
+def fewest_first(groups: Iterable[VariantGroup]) -> list[VariantGroup]:
+    """Return groups in the order of their sizes: few variants are bounded fast, and may leave out others."""
+    return sorted(groups, key=lambda group: group.num_variants)
+
+
+def _alike(problem: Problem, varied: Sequence[Choice]) -> Iterator[dict[str, tuple[int, ...]]]:
+    """Yield values of choices whose variants are bounded alike: one offload, and stored layers in all or in none."""
+    names, searched = [choice.name for choice in varied], problem.workload.searched
+    stored = getattr(searched, _STORED) or tuple(range(problem.num_layers + 1))
+    groups = [{_STORED: (0,)}, {_STORED: tuple(value for value in stored if value)}] if _STORED in names else [{}]
+    for code in searched.offload if _OFFLOAD in names else (None,):
+        of_offload = {} if code is None else {_OFFLOAD: (code,)}
+        yield from (group | of_offload for group in groups)
+
+
+@dataclass(frozen=True, slots=True)
+class _Originals:
+    """Plans whose variants are searched."""
+
+    source: PricedSpace
+    whole: PricedSpace  # with the values of the variants
+    made: Variants
+    candidates: np.ndarray  # plans of the source that may be fast enough
+    most: float  # seconds of a step
+
+    def variants(self) -> tuple[Rows, np.ndarray]:
+        """Return [N] variants that may be fast enough, and their bounds [s]."""
+        parts, bounds = [rows_at(self.source, self.candidates[:0])], [np.zeros(0)]
+        for places, most_stored in _together(self._fast()):
+            origin, columns = self.made.of(places.placement)
+            rows = _with(rows_of(self.source, places).take(origin), columns)
+            few = np.flatnonzero(rows.choices[_STORED] <= most_stored[origin])
+            rows, origin = rows.take(few), origin[few]
+            rows = rows.take(np.flatnonzero(self._promising(rows, origin)))
+            for start in range(0, len(rows.positions), _BOUNDED_ROWS):
+                part = rows.take(slice(start, start + _BOUNDED_ROWS))
+                least_s = fitting_bounds(self.whole, part, self.most)
+                few = np.flatnonzero(least_s <= self.most)
+                parts.append(part.take(few))
+                bounds.append(least_s[few])
+        points, positions, choices = zip(*parts, strict=True)
+        rows = Rows(np.concatenate(points), np.concatenate(positions), joined(choices))
+        return rows, np.concatenate(bounds)
+
+    def _fast(self) -> Iterator[tuple[Places, np.ndarray]]:
+        """Yield the plans of which some variant may be fast enough and fit, and the most layers that these store."""
+        searched, have = self.whole.problem.workload.searched, self.made.count > 0
+        for places, rows in parts_of(self.source, self.candidates, have):
+            if len(searched.offload) == 1:  # else it is not varied, and each plan has its own
+                rows = _with(rows, {_OFFLOAD: np.full(len(places.key), searched.offload[0])})
+            if searched.stored_layers == (0,):
+                fast = self._may_be_fast(rows)
+            else:
+                rows, fast = self._with_most_stored(rows)
+            yield places.take(fast), rows.choices[_STORED][fast]
+
+    @property
+    def _moves_activations(self) -> bool:
+        return bool(offload_codes(ACTIVATIONS, self.whole.problem.workload.searched))
+
+    def _promising(self, rows: Rows, origin: np.ndarray) -> np.ndarray:
+        """Return which [N] variants of the plans at `origin` may be fast enough, whatever their ZeRO replicas."""
+        stored = rows.choices[_STORED]
+        _, first, of_variant = np.unique(
+            origin * (stored.max(initial=0) + 1) + stored, return_index=True, return_inverse=True
+        )
+        few = rows.take(first)
+        few = _with(few, {_REPLICAS: np.ones_like(few.choices[_REPLICAS])})
+        starts = range(0, len(first), _BOUNDED_ROWS)
+        fast = [self._may_be_fast(few.take(slice(start, start + _BOUNDED_ROWS))) for start in starts]
+        return np.concatenate([np.zeros(0, dtype=bool), *fast])[of_variant]
+
+    def _may_be_fast(self, rows: Rows) -> np.ndarray:
+        """Return which plans [N] of one ZeRO replica may be fast enough and fit, with any replicas."""
+        return may_be_fast(self.whole, rows, bounds_of(self.whole, rows), self.most)
+
+    def _with_most_stored(self, rows: Rows) -> tuple[Rows, np.ndarray]:
+        """Return [N] plans with the most layers that they may store, and which of them may be fast enough and fit.
+
+        The bound of the memory is affine in these layers. Rounded up, they may take a little more memory than there is.
+        """
+        layers = self.whole.problem.num_layers // rows.choices["pp"]
+        one, every = (_with(rows, {_STORED: stored}) for stored in (np.ones_like(layers), np.maximum(layers, 1)))
+        of_one, of_all = (bounds_of(self.whole, some).peak_bytes for some in (one, every))
+        room, more = most_bytes(self.whole, rows) - of_one, of_all - of_one
+        share = np.divide(room, more, out=np.ones_like(room), where=more > np.maximum(room, 0.0))
+        most = 1 + np.ceil(np.clip(share, 0.0, 1.0) * (layers - 1)).astype(np.int64)
+        if self._moves_activations:
+            # Stored activations may be moved to the host more slowly than they are recomputed.
+            return every, np.asarray(room >= 0)
+        rows = _with(rows, {_STORED: most})
+        bounds = bounds_of(self.whole, rows)
+        return rows, np.asarray((room >= 0) & (bounds.pipeline_of_any_replicas_s + bounds.update_s <= self.most))
+
+
+def _together(parts: Iterable[tuple[Places, np.ndarray]]) -> Iterator[tuple[Places, np.ndarray]]:
+    """Yield small parts of plans and of a number of each as fewer ones, of `_ROWS` plans."""
+    of_parts = list(parts)
+    if not of_parts:
+        return
+    places = Places(*map(np.concatenate, zip(*(places for places, _ in of_parts), strict=True)))
+    numbers = np.concatenate([number for _, number in of_parts])
+    for start in range(0, len(numbers), _BOUNDED_ROWS):
+        part = slice(start, start + _BOUNDED_ROWS)
+        yield places.take(part), numbers[part]
+
+
+def _with(rows: Rows, columns: Mapping[str, np.ndarray]) -> Rows:
+    return rows._replace(choices={**rows.choices, **columns})
+
+
+_SAMPLE = 1 << 16  # candidates of the sample, over all hardware points; a space with fewer is its own sample
+_EFFORT = 1 << 10  # candidates of the sample that are cut
+_BOUNDED_CANDIDATES = 1 << 15  # candidates whose bounds are computed together
+
+
+class _Looked(NamedTuple):
+    """N candidates that may be kept, and the counts of those that were looked at.
+
+    Until they are cut, they count as left out by their own bounds.
+    """
+
+    point: np.ndarray  # [N] hardware point
+    places: Places  # [N]
+    group: np.ndarray  # [N] number of the group, over all hardware points
+    bounds: np.ndarray  # [N] seconds
+    counts: CandidateCounts
+
+
+def fastest_cuts(
+    source: PricedSpace, top: int, per: Sequence[str], blocks: BlockRange, progress: Progress
+) -> tuple[Arrays, CandidateCounts]:
+    """Return the best plans as `dsx.search.ranking.Search.best` says; `per` are searched columns."""
+    search = _CutSearch(source, top, per)
+    first, last = source.space.blocks.first_candidate[[*blocks]].tolist()
+    if (last - first) * source.problem.num_points <= _SAMPLE:
+        kept, counts = search.cut(search.looked_at(np.arange(first, last)), search.no_limits)
+        progress(counts.priced)
+    else:
+        kept, counts = _in_waves(search, blocks, progress)
+        progress(counts.skipped)
+    del kept["group"]
+    return leading_rows(kept, top, ["point", *per]), counts
+
+
+def _in_waves(search: "_CutSearch", blocks: BlockRange, progress: Progress) -> tuple[Arrays, CandidateCounts]:
+    source, of_all = search.source, search.source.space.blocks
+    first, last = of_all.first_candidate[[*blocks]].tolist()
+    sample = np.random.default_rng(0).integers(first, last, _SAMPLE // source.problem.num_points)
+    kept, _ = search.cut(search.looked_at(np.unique(sample)), search.no_limits, _EFFORT)
+    limits, by_segment = search.limits_of(kept, search.no_limits), SegmentLimits(source, search.groups)
+    kept, counts = search.no_rows, CandidateCounts(0, 0)
+    for ranges in waves(list(block_ranges(of_all, *blocks))):
+        by_segment.lower(limits)
+
+        def look(device: Any, of_range: BlockRange, limits: np.ndarray = limits) -> list[_Looked]:
+            del device
+            return [search.within(places, limits) for places in _parts(of_all, by_segment.segments(*of_range))]
+
+        looked: list[_Looked] = []
+        for _, parts in map_over_devices(look, ranges):
+            looked += parts
+            progress(sum(part.counts.priced for part in parts))
+        if looked:
+            found, counted = search.cut(looked, limits)
+            counts = counts.plus(counted)
+            kept = leading_rows(joined([kept, found]), search.top, ["group"])
+            limits = search.limits_of(kept, limits)
+    skipped = (last - first) * source.problem.num_points - counts.candidates
+    return kept, counts.plus(CandidateCounts(skipped, 0, skipped))
+
+
+def _parts(blocks: Blocks, segments: ChoiceSegments) -> Iterator[Places]:
+    """Yield the candidates of some segments, a bounded number at a time."""
+    choices = segments.per_choice()
+    num_keys = np.diff(blocks.first_key)[choices.block]
+    ends = np.cumsum(num_keys)
+    start = 0
+    while start < len(ends):
+        before = int(ends[start] - num_keys[start])
+        stop = max(start + 1, int(np.searchsorted(ends, before + _BOUNDED_CANDIDATES, side="right")))
+        choice = np.repeat(np.arange(start, stop), num_keys[start:stop])
+        block = choices.block[choice]
+        key = np.arange(len(choice)) - (ends - num_keys)[choice] + before
+        batch = blocks.batches[choices.first[choice]]
+        yield Places(block, blocks.keys[blocks.first_key[block] + key], choices.placement[choice], batch)
+        start = stop
+
+
+class _CutSearch:
+    """The groups of a search, and how its candidates are bounded and cut."""
+
+    def __init__(self, source: PricedSpace, top: int, per: Sequence[str]) -> None:
+        self.source, self.top = source, top
+        self.groups = Groups(source.space.keys, source.space.blocks, per)
+        self.no_limits = np.full(source.problem.num_points * self.groups.span, np.inf)
+        self.no_rows: Arrays = source.no_rows() | {"group": np.zeros(0, dtype=np.int64)}
+        self._seconds = [source.key_seconds(point) for point in range(source.problem.num_points)]
+
+    def looked_at(self, candidates: np.ndarray) -> list[_Looked]:
+        """Return some candidates at all points."""
+        blocks = self.source.space.blocks
+        starts = range(0, len(candidates), _BOUNDED_CANDIDATES)
+        places = [blocks.places_of(candidates[start : start + _BOUNDED_CANDIDATES]) for start in starts]
+        return [self.within(some, self.no_limits) for some in places]
+
+    def within(self, places: Places, limits: np.ndarray) -> _Looked:
+        """Return those candidates at all points that their bounds leave within the limits."""
+        blocks, searched = self.source.space.blocks, self.source.problem.workload.searched
+        code = self.groups.of_key[places.key]
+        code = code + self.groups.of_choices(blocks, places.placement, places.global_batch_size, places.block)
+        choices = PipelineChoices.of(self._choices(places, PipelineChoices._fields))
+        points: list[np.ndarray] = []
+        left: list[np.ndarray] = []
+        bounds: list[np.ndarray] = []
+        infeasible = 0
+        for point, seconds in enumerate(self._seconds):
+            most = limits[point * self.groups.span + code] * (1.0 + ROUNDING)
+            here = np.flatnonzero(self.source.loose_bound(seconds, places.key, choices, searched) <= most)
+            at_point = np.full(len(here), point)
+            rows = self._rows(at_point, places.take(here))
+            tight = fitting_bounds(self.source, rows)
+            infeasible += int(np.isinf(tight).sum())
+            fast, tight = cuts_within(self.source, rows, tight, most[here])
+            points.append(at_point[fast])
+            left.append(here[fast])
+            bounds.append(tight)
+        point, here = np.concatenate(points), np.concatenate(left)
+        size = len(places.key) * len(self._seconds)
+        group = point * self.groups.span + code[here]
+        return _Looked(
+            point, places.take(here), group, np.concatenate(bounds), CandidateCounts(size, 0, bounded=size - infeasible)
+        )
+
+    def cut(
+        self, looked: Sequence[_Looked], limits: np.ndarray, effort: int | None = None
+    ) -> tuple[Arrays, CandidateCounts]:
+        """Return the fastest plans of each group with a column `group`, and the counts of all that were looked at."""
+        there = _joined(looked)
+
+        def rows(where: np.ndarray) -> Rows:
+            return self._rows(there.point[where], there.places.take(where))
+
+        kept, cut = best_first(self.source, rows, there.bounds, there.group, self.top, limits, effort)
+        return kept, there.counts.plus(CandidateCounts(0, cut.feasible, bounded=-cut.candidates, cut=cut.candidates))
+
+    def _rows(self, point: np.ndarray, places: Places) -> Rows:
+        return Rows(point, places.key, self._choices(places))
+
+    def _choices(self, places: Places, names: Sequence[str] | None = None) -> Arrays:
+        blocks = self.source.space.blocks
+        size = blocks.microbatch_size[places.block]
+        return blocks.choices_at(places.placement, places.global_batch_size, size, names)
+
+    def limits_of(self, kept: Arrays, limits: np.ndarray) -> np.ndarray:
+        """Return the limits where groups have as many plans as are kept."""
+        lower = limits.copy()
+        last = np.flatnonzero(ranks(kept["group"]) == self.top - 1)
+        lower[kept["group"][last]] = np.minimum(lower[kept["group"][last]], kept["step_time_s"][last])
+        return lower
+
+
+def _joined(parts: Sequence[_Looked]) -> _Looked:
+    places = Places(*(np.concatenate(columns) for columns in zip(*(part.places for part in parts), strict=True)))
+    point, group, bounds = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("point", "group", "bounds")
+    )
+    return _Looked(
+        point, places, group, bounds, functools.reduce(CandidateCounts.plus, [part.counts for part in parts])
+    )
+
+
+OBJECTIVES = ("step_time_s", "peak_bytes")  # that have bounds
+_CUTS = 1 << 8  # candidates that are cut together
+
+
+def front_of_cuts(
+    source: PricedSpace, objectives: Sequence[str], chunks: Sequence[tuple[int, int]], progress: Progress
+) -> tuple[Arrays, CandidateCounts]:
+    """Return the front of some ranges of candidates as `dsx.search.ranking.Search.front` says.
+
+    `objectives` are some of `OBJECTIVES`.
+    """
+    kept, counts = source.no_rows(), CandidateCounts(0, 0)
+
+    for wave in waves(chunks):
+
+        def run(device: Any, chunk: tuple[int, int], known: Arrays = kept) -> tuple[Arrays, CandidateCounts]:
+            del device
+            return _front_of_chunk(source, objectives, _rows(source, *chunk), known)
+
+        found = [kept]
+        for _, (rows, counted) in map_over_devices(run, wave):
+            found.append(rows)
+            counts = counts.plus(counted)
+            progress(counted.candidates)
+        kept = front_of_groups(joined(found), ["point"], objectives)
+    return kept, counts
+
+
+def _front_of_chunk(
+    source: PricedSpace, objectives: Sequence[str], rows: Rows, known: Arrays
+) -> tuple[Arrays, CandidateCounts]:
+    """Return the front of [N] rows and of what is known, and the counts of the rows."""
+    bounds = bounds_of(source, rows)
+    step_s, peak_bytes = np.asarray(bounds.step_s), np.asarray(bounds.peak_bytes)
+    fits = may_fit(source, rows, bounds)
+    left = np.flatnonzero(fits)
+    left = left[np.argsort(step_s[left], kind="stable")]
+    cut = feasible = 0
+    while True:
+        left = left[~_dominated(known, rows.points[left], step_s[left], peak_bytes[left])]
+        if not len(left):
+            bounded = int(fits.sum()) - cut
+            return known, CandidateCounts(len(fits), feasible, bounded=bounded, cut=cut)
+        here, left = left[:_CUTS], left[_CUTS:]
+        found = source.fastest_rows(rows.take(here))
+        found = take(found, found["reject"] == 0)
+        known = front_of_groups(joined([known, found]), ["point"], objectives)
+        cut, feasible = cut + len(here), feasible + len(found["point"])
+
+
+def _dominated(known: Arrays, points: np.ndarray, step_s: np.ndarray, peak_bytes: np.ndarray) -> np.ndarray:
+    """Return whether a known plan beats both bounds of [N] candidates at their hardware points."""
+    found = np.zeros(len(points), dtype=bool)
+    for point in np.unique(points).tolist():
+        here, there = points == point, known["point"] == point
+        order = np.argsort(known["step_time_s"][there], kind="stable")
+        faster = np.searchsorted(known["step_time_s"][there][order], step_s[here] * (1.0 - ROUNDING))
+        # The least memory of the plans that are faster.
+        least = np.minimum.accumulate(np.append(np.inf, known["peak_bytes"][there][order]))
+        found[here] = least[faster] < peak_bytes[here] * (1.0 - ROUNDING)
+    return found
+
+
+def _rows(source: PricedSpace, start: int, stop: int) -> Rows:
+    """Return a range of candidates at all points."""
+    positions, choices = source.space.blocks.rows(start, stop)
+    num_points = source.problem.num_points
+    tiled = {name: np.tile(column, num_points) for name, column in choices.items()}
+    return Rows(np.repeat(np.arange(num_points), len(positions)), np.tile(positions, num_points), tiled)

@@ -1,0 +1,382 @@
+"""The space of a search: its bounds, its key table, its blocks, and the layer costs of its keys.
+
+The space of a search: its bounds, its key table and its blocks.
+
+A space with the layer costs of its shard keys: what every search streams through.
+
+Studies: a sweep consists of studies, and each study has one space.
+
+Integer properties of the hardware, such as the size of a fast domain, decide the space. So each cluster and each
+combination of integer values is a study of its own, and a very large space is divided into several studies. Real-valued
+properties of the hardware points are leaves [H]; the candidates are the same at all points.
+"""
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+from dsx.config.cluster_file import changed_network
+from dsx.config.what_if import WhatIf, varied_field
+from dsx.cost.cut_bounds import KeySeconds, LooseBound, key_seconds, least_even_s, least_passes_s
+from dsx.errors import SpecError
+from dsx.hardware.cluster import anonymous, network_from_spec
+from dsx.plans.blocks import Blocks
+from dsx.plans.choices import BY_NAME, CHOICE_COLUMNS, KEY_COLUMNS, SEARCHED_COLUMNS
+from dsx.plans.enumerate import Arrays, SpaceBounds, shard_keys, take
+from dsx.plans.frameworks import Limitation, Selection, selecting
+from dsx.plans.placement import units
+from dsx.plans.rules import EVEN
+from dsx.pricing.cuts import joined, no_rows, price_best_cuts, priced_rows, result_rows
+from dsx.pricing.keys import KeyCosts, first_of_each_plan
+from dsx.pricing.probe import may_take
+from dsx.pricing.problem import Problem
+from dsx.pricing.row_costs import Rows
+
+
+class Space:
+    """All candidates of a problem at given GPU counts and batch sizes, as keys and blocks.
+
+    `keys` are those of another space that differs in its cuts, its searched values or its limits of choices alone.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        num_gpus: Sequence[int],
+        global_batch_size: Sequence[int],
+        fix: Selection | None = None,
+        limit: Limitation | None = None,
+        keys: Arrays | None = None,
+    ) -> None:
+        problem.check_sizes(num_gpus)
+        fixed = _searched_only(fix or {}, problem)
+        limited = dict(limit or {})
+        for column in limited:
+            if fault := fault_of_limit(column):
+                raise SpecError(f"limit: {fault}")
+        self.bounds = SpaceBounds(
+            num_gpus=tuple(num_gpus),
+            global_batch_size=tuple(global_batch_size),
+            sequence_length=problem.sequence_length,
+            limits=problem.limits(),
+            searched=problem.workload.searched,
+            keep_keys=selecting(KEY_COLUMNS, fixed, limited),
+            keep_choices=selecting(CHOICE_COLUMNS, fixed, limited),
+            expert_axes=problem.expert_axes,
+            tiers=tuple(tier.name for tier in problem.cluster.network.middle),
+            units=units(problem.cluster.network),
+            boxes=problem.boxes,
+        )
+        if keys is None:
+            dimensions = problem.model.dimensions
+            keys = shard_keys([(kinds, dimensions) for kinds in problem.kinds], self.bounds)
+        self.keys: Arrays = keys
+        self.strategies_before: frozenset[int] = frozenset()  # those with plans before each plan was left to the first
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """The blocks, with all candidates in a fixed order."""
+        return Blocks(self.keys, self.bounds)
+
+    @property
+    def size(self) -> int:
+        """The number of candidates."""
+        return self.blocks.size
+
+    def searching(self, problem: Problem) -> "Space":
+        """Return the space with the searched values of `problem`, which are some of its own, of choices of the step."""
+        part = copy(self)
+        part.bounds = replace(self.bounds, searched=problem.workload.searched)
+        vars(part).pop("blocks", None)  # the blocks of all values, if they were made
+        return part
+
+    def as_launched(self, node_size: int, in_rank_order: bool) -> "Space":
+        """Return the space of the plans that need the fewest domains and nodes, or of those that are in rank order too.
+
+        Nodes have `node_size` GPUs, and all but the last are full. That divides the size of a fast domain.
+        """
+        part = copy(self)
+        limits = replace(self.bounds.limits, node_size=node_size, in_rank_order=in_rank_order)
+        part.bounds = replace(self.bounds, limits=limits)
+        vars(part).pop("blocks", None)
+        return part
+
+    def split(self, num_keys: int) -> "list[Space]":
+        """Return spaces of at most `num_keys` shard keys each that together have all candidates."""
+        count = len(self.keys["tp"])
+        if count <= num_keys:
+            return [self]
+        starts = range(0, count, num_keys)
+        return [self.of_keys(take(self.keys, slice(start, start + num_keys))) for start in starts]
+
+    def of_keys(self, keys: Arrays) -> "Space":
+        """Return the space of other keys."""
+        part = copy(self)
+        part.keys = keys
+        for made in ("blocks", "strategies"):  # of the keys before
+            vars(part).pop(made, None)
+        return part
+
+    @cached_property
+    def strategies(self) -> frozenset[int]:
+        """The codes of the strategies of all candidates."""
+        return frozenset(np.unique(self.keys["strategy"][self.blocks.keys]).tolist())
+
+
+def of_used_keys(problem: Problem, spaces: Sequence[Space]) -> list[Space]:
+    """Return spaces that share their keys without those that no candidate has.
+
+    Where the problem is `merged`, they are also without those that are the plan of an earlier strategy.
+    """
+    used = np.unique(np.concatenate([space.blocks.keys for space in spaces]))
+    keys = take(spaces[0].keys, used)
+    if problem.merged:
+        keys = first_of_each_plan(problem, keys)
+    all_used = len(keys["tp"]) == len(spaces[0].keys["tp"])
+    found = [copy(space) if all_used else space.of_keys(keys) for space in spaces]
+    for space, before in zip(found, spaces, strict=True):
+        space.strategies_before = before.strategies
+    return found
+
+
+def _searched_only(fix: Selection, problem: Problem) -> dict[str, Sequence[int | str]]:
+    """Return the fixed columns, names as codes; raises SpecError for a column that is not searched."""
+    result: dict[str, Sequence[int | str]] = {}
+    for column, values in fix.items():
+        if fault := fault_of_fix(column, values):
+            raise SpecError(f"fix: {fault}")
+        result[column] = values
+        if column in SEARCHED_COLUMNS:
+            result[column] = [BY_NAME[column].code(value) for value in values]
+            known = getattr(problem.workload.searched, column)
+            if known and (wrong := set(result[column]) - set(known)):
+                raise SpecError(f"fix: {column} = {min(wrong)} is not a choice of this problem: see Problem.searching")
+    return result
+
+
+def fault_of_fix(column: str, values: Sequence[int | str]) -> str:
+    """Return why a column cannot be fixed to these values, whatever the other settings; empty if it can."""
+    if column not in (*KEY_COLUMNS, *CHOICE_COLUMNS):
+        return f"{column!r} is not a searched choice, so it cannot be fixed"
+    if column in SEARCHED_COLUMNS:
+        try:
+            [BY_NAME[column].code(value) for value in values]
+        except SpecError as error:
+            return str(error)
+    elif words := [value for value in values if isinstance(value, str)]:
+        return f"{column} = {words[0]!r} must be a whole number"
+    return ""
+
+
+def fault_of_limit(column: str) -> str:
+    """Return why a column cannot be limited; empty if it can."""
+    searched = column in (*KEY_COLUMNS, *CHOICE_COLUMNS)
+    return "" if searched else f"{column!r} is not a searched choice, so it cannot be limited"
+
+
+@dataclass(frozen=True, slots=True)
+class PricedSpace:
+    """A space of a problem with its layer costs, and the precision of a search through it."""
+
+    problem: Problem
+    space: Space
+    table: KeyCosts  # [H, U] layer costs of the key table, in float64
+    precision: str  # "float32" or "float64"
+    whole: Problem | None = None  # with all values of the choices that are searched last; None: `problem` has them
+
+    @property
+    def whole_problem(self) -> Problem:
+        """The problem with all searched values of the choices that are searched last."""
+        return self.whole or self.problem
+
+    @property
+    def float64(self) -> bool:
+        """Whether the search runs in float64; otherwise it runs in float32."""
+        return self.precision == "float64"
+
+    @property
+    def dtype(self) -> type:
+        """The NumPy type of the search."""
+        return np.float64 if self.float64 else np.float32
+
+    def of_keys(self, where: np.ndarray) -> "PricedSpace":
+        """Return the space of some of the shard keys."""
+        table = jax.tree.map(lambda leaf: np.asarray(leaf)[..., where], self.table)
+        return replace(self, space=self.space.of_keys(take(self.space.keys, where)), table=table)
+
+    def with_memory(self, usable: float) -> "PricedSpace":
+        """Return the space on GPUs of which a plan may take `usable` [bytes]."""
+
+        def limited(problem: Problem) -> Problem:
+            capacity = np.array([usable * (1.0 + problem.assumptions_spec.memory_margin)])
+            device = replace(problem.hardware.device, hbm_capacity=capacity)
+            return replace(problem, hardware=replace(problem.hardware, device=device))
+
+        return replace(self, problem=limited(self.problem), whole=self.whole and limited(self.whole))
+
+    @property
+    def with_even_cuts(self) -> "PricedSpace":
+        """The space with even cuts, and with all values of the choices that are searched last."""
+        return replace(self, problem=self.whole_problem.with_partition(EVEN), whole=None)
+
+    def priced_rows(self, rows: Rows) -> Arrays:
+        """Return all columns of [N] rows, priced in float64."""
+        return priced_rows(self.problem, self.space.keys, self.table, rows)
+
+    def fastest_rows(self, rows: Rows) -> Arrays:
+        """Return all columns of [N] rows, priced in float64, each with the fastest cut that fits.
+
+        What a row that fits with no cut costs is undefined.
+        """
+        if not self.problem.optimal_cuts:
+            return self.priced_rows(rows)
+        # What is compiled for all values serves the search of the variants too.
+        priced = price_best_cuts(self.whole_problem, self.table, rows, "fastest")
+        return result_rows(self.problem, self.space.keys, rows, priced.costs, priced.cuts)
+
+    def may_take(self, rows: Rows, most_s: np.ndarray) -> np.ndarray:
+        """Return which of [N] rows may fit and take at most `most_s` [N] seconds, by a probe where cuts are optimal."""
+        found = np.ones(len(most_s), dtype=bool)
+        if self.problem.optimal_cuts:
+            probed = np.flatnonzero((rows.choices["vpp"] == 1) & (most_s < np.inf))
+            found[probed] = may_take(self.whole_problem, self.table, rows.take(probed), most_s[probed])
+        return found
+
+    def key_seconds(self, point: int = 0) -> KeySeconds:
+        """Return the seconds of a microbatch of all shard keys at a hardware point."""
+        workload = self.problem.workload
+        return key_seconds(
+            jax.tree.map(lambda leaf: np.asarray(leaf)[point], self.table), workload.stack, workload.searched
+        )
+
+    @property
+    def loose_bound(self) -> LooseBound:
+        """The bound of step times from the seconds of shard keys alone."""
+        return least_passes_s if self.problem.optimal_cuts else least_even_s
+
+    def no_rows(self) -> Arrays:
+        """Return the columns of `priced_rows` without any row."""
+        return no_rows(self.problem, self.space.keys)
+
+
+_ASSUMPTIONS, _NETWORK = "assumptions.", "network."
+_SLOWDOWN = f"{_ASSUMPTIONS}kernel_slowdown"
+_KEYS = 1 << 19  # shard keys of a study; this bounds the memory of a large sweep
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """One space, at H hardware points of one cluster."""
+
+    problem: Problem
+    space: Space
+    cluster: int  # position among the clusters of the sweep
+    values: Mapping[str, np.ndarray]  # {field of what_if: [H]}
+
+    @property
+    def size(self) -> int:
+        """Candidates times hardware points."""
+        return self.space.size * self.problem.num_points
+
+    def rows(self, start: int, stop: int) -> Rows:
+        """Return the rows from `start` up to `stop`: all candidates at the first hardware point, then at the next."""
+        points: list[np.ndarray] = []
+        positions: list[np.ndarray] = []
+        choices: list[Arrays] = []
+        point, first = divmod(start, self.space.size)
+        for before in range(point * self.space.size, stop, self.space.size):
+            keys, chosen = self.space.blocks.rows(first, min(stop - before, self.space.size))
+            points.append(np.full(len(keys), before // self.space.size))
+            positions.append(keys)
+            choices.append(chosen)
+            first = 0
+        return Rows(np.concatenate(points), np.concatenate(positions), joined(choices))
+
+
+def make_studies(
+    problems: Sequence[Problem],
+    what_if: WhatIf,
+    num_gpus: Sequence[int],
+    global_batch_size: Sequence[int],
+    fix: Selection | None = None,
+    limit: Limitation | None = None,
+) -> list[Study]:
+    """Return the studies of a sweep; `problems` has one problem for each cluster."""
+    problems = [problem.searching(fix or {}) for problem in problems]
+    columns = dict(zip(what_if.fields, zip(*what_if.points, strict=True), strict=True))
+    values = {path: np.array(column, dtype=_kind(path)) for path, column in columns.items()}
+    integers = [path for path in values if varied_field(path).integer]
+    shapes = np.stack([values[path] for path in integers]) if integers else np.zeros((1, len(what_if.points)), int)
+    found: list[Study] = []
+    spaces: dict[object, list[Space]] = {}  # by the properties of hardware and framework that they depend on
+    for code, problem in enumerate(problems):
+        for integer in dict.fromkeys(map(tuple, shapes.T.tolist())):
+            here = np.flatnonzero((shapes.T == integer).all(axis=1))
+            changed = at_points(problem, {path: column[here] for path, column in values.items()})
+            network = changed.cluster.network
+            tiers = tuple((tier.name, tier.size) for tier in network.middle)
+            shape = (network.nvs.size, tiers, network.tiers[-1].size, problem.boxes)
+            if shape not in spaces:
+                (space,) = of_used_keys(changed, [Space(changed, num_gpus, global_batch_size, fix, limit)])
+                spaces[shape] = space.split(_KEYS)
+            at = {path: column[here] for path, column in values.items()}
+            found += [Study(changed, space, code, at) for space in spaces[shape]]
+    return found
+
+
+def _kind(path: str) -> type:
+    return np.int64 if varied_field(path).integer else np.float64
+
+
+def at_points(problem: Problem, values: Mapping[str, np.ndarray]) -> Problem:
+    """Return a problem of one hardware point at H other points: `values` has [H] values of fields, in SI units.
+
+    Integer fields must have a single value. The tiers of a changed network are derived again.
+    """
+    count = len(next(iter(values.values()))) if values else 1
+    hardware, assumptions = jax.tree.map(lambda leaf: np.repeat(leaf, count), (problem.hardware, problem.assumptions))
+    networks = [path for path in values if path.startswith(_NETWORK)]
+    for path, column in values.items():
+        if path == _SLOWDOWN:  # beside the effects of the stack and of the devices, which stay
+            column = column * (problem.assumptions.kernel_slowdown / problem.assumptions_spec.kernel_slowdown)
+        if path.startswith(_ASSUMPTIONS):
+            assumptions = _set(assumptions, [path.removeprefix(_ASSUMPTIONS)], column)
+        elif path not in networks:
+            hardware = _set(hardware, path.split("."), column)
+    # A stated value holds for every plan.
+    open_conditions = [one for one in assumptions.conditions if f"{_ASSUMPTIONS}{one.field}" not in values]
+    assumptions = replace(assumptions, conditions=tuple(open_conditions))
+    cluster, network = problem.cluster, problem.network
+    if networks:
+        specs = [
+            changed_network(network, {path.removeprefix(_NETWORK): values[path][point].item() for path in networks})
+            for point in range(count)
+        ]
+        machines = [replace(cluster, network=network_from_spec(spec)) for spec in specs]
+        made = [anonymous(machine).network for machine in machines]
+        network, cluster = specs[0], machines[0]
+        hardware = replace(hardware, network=jax.tree.map(lambda *leaves: np.array(leaves), *made))
+    return replace(problem, network=network, cluster=cluster, hardware=hardware, assumptions=assumptions)
+
+
+def _set(record: Any, path: Sequence[str], value: Any) -> Any:
+    """Return a record with the nested field at `path` set."""
+    name, *rest = path
+    return replace(record, **{name: _set(getattr(record, name), rest, value) if rest else value})
+
+
+def points_of(study: Study, first: int, last: int) -> Study:
+    """Return the study at its hardware points from `first` up to `last`."""
+    hardware, assumptions = jax.tree.map(
+        lambda leaf: leaf[first:last], (study.problem.hardware, study.problem.assumptions)
+    )
+    return replace(
+        study,
+        problem=replace(study.problem, hardware=hardware, assumptions=assumptions),
+        values={path: column[first:last] for path, column in study.values.items()},
+    )

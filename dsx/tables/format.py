@@ -1,0 +1,120 @@
+"""Tables, lines and numbers as text, and plans as a DataFrame.
+
+Lines of text that fit a terminal.
+
+Tables as text.
+
+Numbers as text: counts, percentages, quantities with their units.
+
+Plans as a pandas DataFrame with the columns of a result set.
+"""
+
+import itertools
+import math
+import textwrap
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from dsx.config.what_if import varied_field
+from dsx.plans.layer_layout import LAYOUT
+from dsx.text import printable
+from dsx.units import format_quantity
+
+WIDTH = 100  # columns of an answer
+
+
+def wrapped(text: str, indent: str = "", after: str = "") -> str:
+    """Return a line as lines of at most `WIDTH` columns, unless a word is longer; `after` indents all but the first."""
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent + after,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], text: Collection[int] = (0,)) -> str:
+    """Return aligned columns, one line per row: columns at the positions `text` align left, the others right.
+
+    A title may have several lines. The header is left out if all titles are empty.
+    """
+    titles = [title.split("\n") for title in header]
+    height = max(map(len, titles), default=0) if any(header) else 0
+    above = zip(*([""] * (height - len(lines)) + lines for lines in titles), strict=True) if height else ()
+    cells = [*above, *([printable(cell) for cell in row] for row in rows)]
+    widths = [max((len(row[column]) for row in cells), default=0) for column in range(len(header))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if column in text else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]
+    return "\n".join(lines)
+
+
+def share(part: float, whole: float, digits: int = 0) -> str:
+    """Return `part` as a percentage of `whole`; a dash if there is none."""
+    known = math.isfinite(part) and math.isfinite(whole) and whole > 0
+    return f"{100 * part / whole:.{digits}f} %" if known else "-"
+
+
+def shares(parts: Sequence[float], whole: float) -> list[str]:
+    """Return parts as whole percentages of their sum `whole`; dashes if there are none.
+
+    They add up to 100 %: the parts with the largest remainders are rounded up, the others down.
+    """
+    if not (math.isfinite(whole) and whole > 0 and all(map(math.isfinite, parts))):
+        return ["-"] * len(parts)
+    exact = [100 * part / whole for part in parts]
+    percent = [math.floor(value) for value in exact]
+    missing = round(sum(exact)) - sum(percent)
+    by_loss = sorted(range(len(parts)), key=lambda at: percent[at] - exact[at])
+    for at in by_loss[:missing]:
+        percent[at] += 1
+    return [f"{value} %" for value in percent]
+
+
+def cut_text(stage_layers: str | None, between: str = " ") -> str:
+    """Return the layers of the stages, equal neighbours as one entry: "20 21*6 20"; "even" without a layout."""
+    if stage_layers is None:
+        return "even"
+    groups = [(size, len(list(group))) for size, group in itertools.groupby(stage_layers.split(","))]
+    return between.join(size if count == 1 else f"{size}*{count}" for size, count in groups)
+
+
+def whole_plan_text(plan: Any) -> str:
+    """Return a plan as settings of the command line, with the layers of its stages where it has a cut of its own."""
+    stated = plan.get(LAYOUT) if plan["pp"] > 1 else None
+    return plan.text if stated is None else f"{plan.text} {LAYOUT}={cut_text(stated, ',')}"
+
+
+def quantity(name: str, value: float) -> str:
+    """Return the value of a result column with its unit."""
+    # These import JAX, which the other functions do not need.
+    from dsx.cost.context import StepCosts
+    from dsx.cost.interval import StepInterval
+    from dsx.records import columns
+
+    unit = (columns(StepCosts) | columns(StepInterval))[name][0]
+    if name == "mfu":
+        return f"{100 * value:.1f} %"
+    return "-" if not math.isfinite(value) else format_quantity(value, unit)
+
+
+def signed(name: str, difference: float) -> str:
+    """Return a difference of two values of a result column, with its sign and unit."""
+    return f"{'-' if difference < 0 else '+'}{quantity(name, abs(difference))}" if math.isfinite(difference) else "-"
+
+
+def hardware_title(name: str) -> str:
+    """Return the title of a hardware column, a path over two lines: "network.nvs." above "bandwidth"."""
+    section, dot, field = name.rpartition(".")
+    return f"{section}.\n{field}" if dot else name
+
+
+def hardware_text(name: str, value: str | float) -> str:
+    """Return a cluster's name, or a what-if value with its unit."""
+    return value if isinstance(value, str) else format_quantity(value, varied_field(name).unit)

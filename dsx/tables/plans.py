@@ -1,0 +1,451 @@
+"""Tables of plans: side by side, their placement, how surely they fit, and what they extrapolate.
+
+What a prediction extrapolates: the measurements behind an assumption set have nothing like it.
+
+How sure it is that plans fit in memory.
+
+The placement of a plan as text: shares filled in rank order, nodes that it fills in part, and groups on outer tiers.
+
+On two tiers, the shares of a fast domain are the whole placement.
+
+Tables of plans: step time, memory, shares of the step, and the plans within the resolution of the first.
+
+The three plans of an answer side by side: the fastest, the simplest of those that are as fast, and the leanest.
+
+A plan that is two of them, or all three, has one column.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsx.config.assumption_set import AssumptionsSpec
+from dsx.config.cluster_file import DeviceSpec, peak_flops
+from dsx.config.evidence import TrainedOnSpec, measured_runs
+from dsx.cost.context import StepCosts
+from dsx.cost.interval import Likeness, StepInterval, probability_of_fitting, unlike
+from dsx.hardware.cluster import Cluster
+from dsx.plans.choices import PLAN_COLUMNS
+from dsx.plans.features import features_of
+from dsx.plans.placement import PartlyFilled, axes_in, partly_filled, straddling
+from dsx.plans.plan import Plan, setting_of
+from dsx.plans.rules import DEGREES
+from dsx.pricing.problem import Problem
+from dsx.results.compare import TIED, Priced
+from dsx.results.schema import COLUMNS, CUT
+from dsx.tables.format import WIDTH, cut_text, hardware_text, hardware_title, quantity, share, shares, table, wrapped
+from dsx.text import printable
+from dsx.units import counted, format_quantity
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_OF_KIND = {"dense": "a dense model", "experts": "experts"}
+_WORDS = {"stack": "the stack {}", "generation": "a device of the family {}", "kind": "{}"}
+
+
+def extrapolated_text(likeness: Likeness, trained_on: TrainedOnSpec) -> str:
+    """Return a sentence on what no measured run has; empty if every part has some, or if there are no measurements."""
+    said = [_said(part, value) for part, value in unlike(likeness, trained_on).items()]
+    return f"extrapolated: no measured run has {' or '.join(said)}" if said else ""
+
+
+def less_sure_text(likeness: Likeness, assumptions: str) -> str:
+    """Return how far off predictions of a kind of model are, where another kind is predicted more surely."""
+    errors = measured_runs().errors.get(assumptions, {})
+    own, least = errors.get(likeness.kind), min(errors.values(), key=lambda one: one.median_error, default=None)
+    if own is None or least is None or own is least:
+        return ""
+    rows = f"{counted(own.rows, 'row')} of {counted(own.sources, 'source')}, {own.date}"
+    return (
+        f"Predicted less surely: {_OF_KIND[likeness.kind]} of sources that no number was fitted to are off by "
+        f"{share(own.median_error, 1)} in the median ({rows}), other models by {share(least.median_error, 1)}"
+    )
+
+
+def _said(part: str, value: str) -> str:
+    return _WORDS[part].format(_OF_KIND.get(value, printable(value)))
+
+
+_TIGHT = 0.95  # share of the memory from which on the answer says so
+_SURE = 0.9
+
+
+def fitting(plans: Sequence[Mapping[str, Any]], hbm_capacity: float, assumptions: AssumptionsSpec) -> list[float]:
+    """Return the probability that each plan fits; empty if the assumption set does not know its errors."""
+    interval = assumptions.memory_interval
+    return [probability_of_fitting(interval, plan["peak_bytes"], hbm_capacity) for plan in plans] if interval else []
+
+
+def margin_text(peak_bytes: float, problem: Problem) -> str:
+    """Return a sentence on a plan that fits, but that a search leaves out for its memory margin; else nothing."""
+    assumptions, capacity = problem.assumptions_spec, problem.cluster.device.hbm_capacity
+    margin = assumptions.memory_margin
+    if peak_bytes * (1 + margin) <= capacity:
+        return ""
+    known = fitting([{"peak_bytes": peak_bytes}], capacity, assumptions)
+    chance = f" and fits with a probability of {share(known[0], 1)}" if known else ""
+    needed = f"It needs {share(peak_bytes / capacity, 1, 1)} of the memory of a GPU{chance}"
+    return f"{needed}: a search leaves it out, with its memory margin of {margin:g}."
+
+
+def tight_text(plan: Mapping[str, Any], name: str, hbm_capacity: float, assumptions: AssumptionsSpec) -> str:
+    """Return a sentence if a plan needs nearly all memory or may well not fit; else nothing."""
+    needed = plan["peak_bytes"] / hbm_capacity
+    known = fitting([plan], hbm_capacity, assumptions)
+    unsure = [probability for probability in known if probability < _SURE]
+    if needed <= _TIGHT and not unsure:
+        return ""
+    chance = f" and fits with a probability of {share(known[0], 1)}" if known else ""
+    return f"{name} needs {share(needed, 1, 1)} of the memory of a GPU{chance} (--memory-margin leaves more room)"
+
+
+def filled_text(plan: Plan, filled: Mapping[str, int]) -> str:
+    """Return the shares of a fast domain that the user left out, filled in rank order; empty if there are none."""
+    shares = " ".join(f"{name}={share}" for name, share in filled.items())
+    return f"{shares} filled in rank order, {plan['order']}" if shares else ""
+
+
+def nodes_in_part(plan: Plan, problem: Problem) -> PartlyFilled | None:
+    """Return the nodes, or the domains, that a plan fills in part; None if it needs the fewest.
+
+    None too where plans that fill them all are not searched.
+    """
+    return _nodes_in_part(plan, problem.cluster) if problem.assumptions_spec.uneven_domains else None
+
+
+def _nodes_in_part(plan: Plan, cluster: Cluster) -> PartlyFilled | None:
+    axes = axes_in(plan["order"])
+    degrees, shares = ({axis: int(plan[f"{axis}{part}"]) for axis in axes} for part in ("", "_nvs"))
+    return partly_filled(degrees, shares, cluster.network.nvs.size, cluster.node_size)
+
+
+def taken_text(plan: Plan, cluster: Cluster, assumptions: AssumptionsSpec) -> str:
+    """Return what a plan takes of nodes or fast domains, and leaves free; empty if it needs no more than it fills."""
+    part = _nodes_in_part(plan, cluster) if assumptions.uneven_domains else None
+    if part is None:
+        return ""
+    last = f", {part.last} of the last" if part.last != part.used else ""
+    of = f"{counted(part.needed, 'whole node')} of {part.of}"
+    if part.of == cluster.network.nvs.size > cluster.node_size:
+        of = f"{part.needed:,} domains"
+    return (
+        f"takes {part.used} GPUs of each fast domain of {cluster.network.nvs.size}{last}: of the {of} that it needs, "
+        f"{counted(part.free, 'GPU')} {'stays' if part.free == 1 else 'stay'} free"
+    )
+
+
+def placement_text(plan: Plan, problem: Problem, which: str = "") -> str:
+    """Return how many members of each group share a unit of each tier, and the rank order.
+
+    The text begins with `which`, as in "plan 1: ". It is empty on two tiers, and for one GPU, which has no groups. A
+    plan that fills nodes in part has a sentence before it.
+    """
+    taken = taken_text(plan, problem.cluster, problem.assumptions_spec)
+    said = [wrapped(f"{which}{taken}")] if taken else []
+    return "\n".join([*said, *_on_tiers(plan, problem, which)])
+
+
+def _on_tiers(plan: Plan, problem: Problem, which: str) -> list[str]:
+    network = problem.cluster.network
+    axes = [axis for axis in DEGREES if plan[axis] > 1]
+    if not network.middle or not axes:
+        return []
+    rows = [[tier.name, *(str(plan[f"{axis}_{tier.name}"]) for axis in axes)] for tier in network.tiers[:-1]]
+    rows.append([network.tiers[-1].name, *(str(plan[axis]) for axis in axes)])
+    lines = [f"{which}ranks numbered {plan['order']}; members of a group that share a unit of each tier:"]
+    lines.append(table(["", *axes], rows))
+    for axis, tier in straddling(plan.codes, network):
+        lines.append(f"{axis} straddles units of {tier}: it is priced as crossing that tier")
+    return lines
+
+
+def within_resolution(plans: Sequence[Priced], resolution: float | None) -> list[int]:
+    """Return the numbers of the plans whose step time is within the resolution of the first one's, counted from 1.
+
+    The plans are of one job, the fastest first. `resolution` is the relative difference of step time below which the
+    measurements cannot rank plans; None if the assumption set states none, and the list is then empty.
+    """
+    if resolution is None or not plans:
+        return []
+    most = plans[0]["step_time_s"] * (1 + resolution)
+    return [number for number, plan in enumerate(plans[1:], 2) if plan["step_time_s"] <= most]
+
+
+def resolution_text(plans: Sequence[Priced], resolution: float | None) -> str:
+    """Return a sentence on the plans within the resolution of plan 1; empty if there are none."""
+    close = within_resolution(plans, resolution)
+    if resolution is None or not close:
+        return ""
+    which = "plan 2 is" if len(close) == 1 else f"plans 2 to {close[-1]} are"
+    more = "; plans that are not shown may be within it too (--top)" if close[-1] == len(plans) else ""
+    return f"{which} within {100 * resolution:.2g} % of plan 1, the resolution of the measurements{more}"
+
+
+def tied_text(plans: Sequence[Priced]) -> str:
+    """Return which plans of a list, the fastest first, tie with plan 1; empty if there are none."""
+    close = within_resolution(plans, TIED)
+    which = f"plans 1 {'and' if close == [2] else 'to'} {close[-1]}" if close else ""
+    return f"{which} tie: differences of up to {share(TIED, 1, 1)} count as equal" if close else ""
+
+
+def tie_text(plans: Sequence[Priced], fastest: str) -> str:
+    """Return that the first of some plans ties with a faster one, which `fastest` names; empty if none is faster."""
+    first, least = plans[0]["step_time_s"], min(plan["step_time_s"] for plan in plans)
+    if first <= least:
+        return ""
+    more = 100 * (first / least - 1)
+    by = f"{more:.2g}" if more >= 0.01 else "less than 0.01"
+    return (
+        f"The fastest is one of a tie: it takes {by} % more than {fastest}, below "
+        f"the {share(TIED, 1, 1)} that count as equal, and its features cost least of these."
+    )
+
+
+# The shares of a step in a table of plans, each with the cost columns that it sums; together they are the whole step.
+SHARES = {
+    "compute": ("compute_s", "memory_s"),
+    "recompute": ("recompute_s",),
+    "communication": ("tp_comm_s", "cp_comm_s", "ep_comm_s", "pp_comm_s", "dp_comm_s"),
+    "bubble": ("bubble_s",),
+    "optimizer": ("optimizer_s",),
+}
+OPTIONAL = ("recompute", "optimizer")  # shown where a plan has such a share
+
+
+_SETTINGS = {"num_gpus": "GPUs", "global_batch_size": "batch", "strategy": "strategy"}
+
+
+def plans_text(
+    plans: Sequence[Priced],
+    with_settings: bool = False,
+    hardware: Collection[str] = (),
+    with_strategy: bool = False,
+    fits: Sequence[float] = (),
+    width: int | None = None,
+) -> str:
+    """Return plans as a table: step time, MFU, memory and the shares of the step.
+
+    `with_settings` adds the GPUs, the batch and the strategy, `with_strategy` the strategy. The strategy and hardware
+    columns are shown if they vary from plan to plan, and those in `hardware` always. `fits` has the probability that
+    each plan fits in memory, if it is known. The shares of a step add up to
+    100 %; recompute and optimizer have a column if a plan has such a share. With a `width`, plans whose
+    rows are alike are one, and a table that is wider has the choices of each plan in lines of their own.
+    """
+    several = with_strategy or len({plan["plan"]["strategy"] for plan in plans}) > 1
+    settings = _SETTINGS if with_settings else {name: _SETTINGS[name] for name in ("strategy",) if several}
+    shown = [*(name for name in plans[0].get("hardware", ()) if name in hardware or _varies(plans, name))]
+    titles = [*map(hardware_title, shown), *settings.values()]
+    parts = [
+        shares([sum(plan[name] for name in names) for names in SHARES.values()], plan["step_time_s"]) for plan in plans
+    ]
+    named = [
+        (at, title)
+        for at, title in enumerate(SHARES)
+        if title not in OPTIONAL or any(part[at] not in ("0 %", "-") for part in parts)
+    ]
+    memory = ["memory", "fits"] if fits else ["memory"]
+    header = ["", *titles, "step", "MFU", *memory, *(title for _, title in named)]
+    rows = []
+    for number, (plan, part) in enumerate(zip(plans, parts, strict=True), 1):
+        rows.append(
+            [
+                f"{number}",
+                *(hardware_text(name, plan["hardware"][name]) for name in shown),
+                *(str(plan["plan"][name]) for name in settings),
+                format_quantity(plan["step_time_s"], "s"),
+                quantity("mfu", plan["mfu"]),
+                format_quantity(plan["peak_bytes"], "bytes"),
+                *([share(fits[number - 1], 1)] if fits else []),
+                *(part[at] for at, _ in named),
+            ]
+        )
+    # With a width, plans whose rows are alike have the row of the first one, and lines below the table name the others.
+    first: dict[tuple[str, ...], int] = {}
+    alike = {at: first.setdefault(tuple(row[1:]), at) if width else at for at, row in enumerate(rows)}
+    kept = [at for at, same in alike.items() if at == same]
+    others = [_alike_text(plans, at, same) for at, same in alike.items() if at != same]
+    return "\n".join([with_choices([plans[at] for at in kept], header, [rows[at] for at in kept], width), *others])
+
+
+def with_choices(
+    plans: Sequence[Priced], header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
+) -> str:
+    """Return a table with all choices of each plan in its row, or in lines below it if the table is too wide."""
+    cut = any("stage_layers" in plan["plan"] for plan in plans)
+    texts = [[*([cut_text(plan["plan"].get("stage_layers"))] if cut else []), plan["plan"].text] for plan in plans]
+    titles = [*header, *(["layers of stages"] if cut else []), "plan"]
+    text = [titles.index(name) for name in ("cluster", "strategy", "layers of stages", "plan") if name in titles]
+    found = table(titles, [[*row, *below] for row, below in zip(rows, texts, strict=True)], text=text)
+    if width is None or max(map(len, found.splitlines())) <= width:
+        return found
+    head, lines = _lines(header, rows, text)
+    below = [_below(plan["plan"], cut) for plan in plans]
+    return "\n".join([*head, *(line for pair in zip(lines, below, strict=True) for line in pair)])
+
+
+def _lines(header: Sequence[str], rows: Sequence[Sequence[str]], text: Collection[int]) -> tuple[list[str], list[str]]:
+    """Return the lines of the header, and of the rows, of a table."""
+    lines = table(header, rows, text=text).splitlines()
+    return lines[: -len(rows)], lines[-len(rows) :]
+
+
+def _below(plan: Any, with_cut: bool) -> str:
+    layers = f"; layers of stages: {cut_text(plan.get('stage_layers'))}" if with_cut and plan["pp"] > 1 else ""
+    return wrapped(f"{plan.text}{layers}", "   ", "  ")
+
+
+def _alike_text(plans: Sequence[Priced], at: int, same: int) -> str:
+    """Return a line on a plan that costs what an earlier one does."""
+    one, other = plans[at]["plan"], plans[same]["plan"]
+    differs = " ".join(f"{setting_of(name)}={one[name]}" for name in PLAN_COLUMNS if one[name] != other[name])
+    return wrapped(f"plan {at + 1} costs the same as plan {same + 1}{f', with {differs}' if differs else ''}", "", "  ")
+
+
+def _varies(plans: Sequence[Priced], name: str) -> bool:
+    return any(plan["hardware"][name] != plans[0]["hardware"][name] for plan in plans)
+
+
+_INDENT = " " * 4  # of the choices of a plan
+_OF_BITS = "bf16"  # what sets call the precision of `matrix_flops`
+_FEWER_BITS = "fp8"  # that most devices have
+
+
+def roles_of(plans: Mapping[str, Priced]) -> dict[str, Priced]:
+    """Return each plan once, under all its names: {"fastest, leanest": plan}."""
+    names: dict[str, list[str]] = {}
+    for name, plan in plans.items():
+        names.setdefault(plan["plan"]["candidate"], []).append(name)
+    return {", ".join(same): plans[same[0]] for same in names.values()}
+
+
+def mfu_of_peaks(mfu: float, device: DeviceSpec, linear_dtype: str) -> dict[str, float]:
+    """Return the MFU of a plan by the peak that it is of: that of 16 bits, and that of the multiplies with weights."""
+    found = {f"MFU of {device.half_format.upper()} peak": mfu}
+    peak = peak_flops(device, linear_dtype)
+    if peak != device.matrix_flops:
+        found[f"MFU of {linear_dtype.upper()} peak"] = mfu * device.matrix_flops / peak
+    return found
+
+
+def precision_text(device: DeviceSpec, linear_dtype: str) -> str:
+    """Return what prices 8 bits, where the plans are in 16 bits on a device that multiplies 8 bits faster."""
+    if linear_dtype != _OF_BITS or peak_flops(device, _FEWER_BITS) <= device.matrix_flops:
+        return ""
+    other = f"--set assumptions.linear_dtype={_FEWER_BITS}"
+    return (
+        f"Priced in {device.half_format.upper()}: {other} prices the multiplies with weights in {_FEWER_BITS.upper()}."
+    )
+
+
+def three_plans_text(plans: Mapping[str, Priced], device: DeviceSpec, assumptions: AssumptionsSpec) -> str:
+    """Return plans by their names as a table with a column for each, and below it their choices."""
+    several = roles_of(plans)
+    columns = [_column(plan, device, assumptions) for plan in several.values()]
+    shown = [name for name in columns[0] if any(column[name] not in ("", "-", "0 %") for column in columns)]
+    shown = [name for name in columns[0] if name in shown or (name in SHARES and name not in OPTIONAL)]
+    rows = [[name, *(column[name] for column in columns)] for name in shown]
+    text = table(["", *several], rows, text=range(len(several) + 1))
+    return "\n\n".join([text, "\n".join(choices_text(name, plan["plan"]) for name, plan in several.items())])
+
+
+def choices_text(name: str, plan: Any) -> str:
+    """Return the choices of a plan after a name, and its features with what each costs, wrapped."""
+    used = ", ".join(f"{feature} {points}" for feature, points in features_of(plan).items())
+    features = [wrapped(f"features: {used}", _INDENT)] if used else []
+    return "\n".join([name, *stated_lines(plan, _INDENT), *features])
+
+
+def stated_lines(plan: Any, indent: str) -> list[str]:
+    """Return the strategy, the choices and the layers of the stages of a plan, wrapped."""
+    lines = [f"{printable(plan['strategy'])}: {plan.text}"]
+    if "stage_layers" in plan and plan["pp"] > 1:
+        stated = f"stage_layers={cut_text(plan['stage_layers'], ',')}"
+        short = len(stated) <= WIDTH - len(indent)  # else it would not be one word of the command line
+        lines.append(stated if short else f"layers of stages: {cut_text(plan['stage_layers'])}")
+    return [wrapped(line, indent) for line in lines]
+
+
+def _column(plan: Priced, device: DeviceSpec, assumptions: AssumptionsSpec) -> dict[str, str]:
+    low, high = (plan[f"step_time_s_{end}"] for end in ("low", "high"))
+    parts = shares([sum(plan[name] for name in names) for names in SHARES.values()], plan["step_time_s"])
+    fits = fitting([plan], device.hbm_capacity, assumptions)
+    features = features_of(plan["plan"])
+    return {
+        "step": quantity("step_time_s", plan["step_time_s"]),
+        "80 % interval": interval_text(low, high),
+        "tokens/s/GPU": f"{plan['tokens_per_s_per_gpu']:,.0f}",
+        **{name: share(mfu, 1, 1) for name, mfu in mfu_of_peaks(plan["mfu"], device, assumptions.linear_dtype).items()},
+        **dict(zip(SHARES, parts, strict=True)),
+        "memory": quantity("peak_bytes", plan["peak_bytes"]),
+        "fits": share(fits[0], 1) if fits else "",
+        "cost of features": f"{sum(features.values())}",
+        "rank order": plan["plan"]["order"],
+    }
+
+
+def interval_text(low: float, high: float) -> str:
+    """Return "5.21 s to 6.88 s"; empty if it is not known."""
+    ends = [quantity("step_time_s", end) for end in (low, high)]
+    return " to ".join(ends) if math.isfinite(low) and math.isfinite(high) else ""
+
+
+def selection_text(within: float | None, candidates: int, as_launched: bool) -> str:
+    """Return how the plans were chosen, in lines; `within` is the resolution of the measurements, None if unknown.
+
+    With `as_launched` they are the best of those alone that need no placement by hand.
+    """
+    which = " placed as launched, on the fewest nodes and fast domains, and" if as_launched else ""
+    alike = f"within {share(within, 1)} of the fastest, which measurements do not distinguish" if within else "as fast"
+    return wrapped(
+        f"Of the plans{which} {alike}, the simplest has the features that cost least to set up and to run (points of "
+        "data/features/costs.yaml), then the least memory, and the leanest has the least memory of all. Each is the "
+        f"best of {'these among ' if which else ''}{counted(candidates, 'candidate')} with their fastest and even "
+        "cuts; --top 20 lists the fastest."
+    )
+
+
+_TYPES = {"name": np.object_, "real": np.float64}  # of empty columns; all others are int64
+
+
+_COSTS = (*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__)
+
+
+_EMPTY = {column.name: np.empty(0, _TYPES.get(column.kind, np.int64)) for column in COLUMNS}
+
+
+_KNOWN = {column.name: column for column in (*COLUMNS, CUT)}
+
+
+def plans_frame(plans: Sequence[Mapping[str, Any]], reasons: Sequence[str] = ()) -> "pd.DataFrame":
+    """Return one row per plan: choices, hardware, costs, and `reject`, which is 0 for a feasible plan.
+
+    `reasons` names the bits of `reject`, lowest bit first. `attrs` has the units and descriptions of the columns that
+    every result set has.
+    """
+    import pandas as pd
+
+    rows = [
+        {**plan["plan"], **plan["hardware"]}
+        | {name: plan[name] for name in _COSTS}
+        | {"reject": sum(1 << reasons.index(name) for name in plan["reject"])}
+        for plan in plans
+    ]
+    frame = (
+        pd.DataFrame(rows, columns=_ordered({name: None for row in rows for name in row}))
+        if rows
+        else pd.DataFrame(_EMPTY)
+    )
+    known = [name for name in frame if name in _KNOWN]
+    frame.attrs["units"] = {name: _KNOWN[str(name)].unit for name in known}
+    frame.attrs["descriptions"] = {name: _KNOWN[str(name)].description for name in known}
+    return frame
+
+
+def _ordered(columns: Iterable[str]) -> list[str]:
+    """Return columns in the order of a result set: choices, columns that only some sets have, costs."""
+    last = [*_COSTS, "reject"]
+    first = [name for name in _KNOWN if name in columns and name not in last]
+    return [*first, *(name for name in columns if name not in (*first, *last)), *last]

@@ -1,0 +1,50 @@
+r"""Values as text that a terminal shows, and answers as plain data.
+
+Escapes terminal control characters in names of models and files.
+
+The name of a model, a foreign manifest or a file may have characters that change colours, the title of the window or
+the previous line, or that have no encoding. They are printed as Python escapes, `\x1b`.
+
+Not covered: letters that look like others.
+
+Answers as plain data, in the one form that Python returns and the shell prints with --json.
+"""
+
+import math
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+# Control and format characters (which include changes of the writing direction), surrogates, line and paragraph
+# separators.
+_CONTROLS = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return `text` with control characters escaped, except those in `keep`."""
+    # Nearly all strings need no escape.
+    plain = text
+    for char in keep:
+        plain = plain.replace(char, "")
+    if plain.isascii() and plain.isprintable():
+        return text
+    return "".join(
+        char if char in keep or unicodedata.category(char) not in _CONTROLS else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
+JSON_VERSION = 1  # of the form
+
+
+def versioned(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain data as JSON has it: with the version of its form, and None in place of NaN and infinity."""
+    return {"schema_version": JSON_VERSION} | {key: _finite(value) for key, value in data.items()}
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,229 @@
+"""The wire format of traces: messages of MLCommons Chakra, and their framing in a file.
+
+Messages in a file: each preceded by its length in bytes as a varint.
+
+A file is read in blocks, so its size does not matter.
+
+The messages of MLCommons Chakra, made at run time for protobuf's own runtime.
+
+The package is ChakraProtoMsg (proto3). Its table is here, so no compiler and no generated code is needed. The messages
+are in a pool of their own: another Chakra package in the same process may have the same names.
+
+protobuf has no types, so messages and their classes are `Any`.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, BinaryIO
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from dsx.errors import TraceError
+
+_BLOCK = 1 << 22  # bytes read at once
+_LONGEST = 1 << 26  # bytes of a message: a node with a million dependencies has a tenth of it
+_LONGEST_VARINT = 10  # bytes of 64 bits, seven a byte
+
+
+@lru_cache(maxsize=4096)
+def varint(number: int) -> bytes:
+    """Return a whole number of at least 0 as a varint: seven bits a byte, the lowest first."""
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def framed(message: bytes) -> bytes:
+    """Return a serialised message with its length before it, as files have it."""
+    return varint(len(message)) + message
+
+
+def messages(file: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
+    """Yield the messages of a file, each with the byte of the file at which it begins; `name` is the file in errors.
+
+    Raises TraceError if the file ends inside a message, or if a length is none of a message.
+    """
+    block, start, at = b"", 0, 0  # `start` is the byte of the file at which the block begins
+    while True:
+        begin = end = 0
+        while at + 1 < len(block):
+            size, begin = block[at], at + 1
+            if size >= 0x80:
+                high = block[begin]
+                # Nearly all lengths have two bytes.
+                size, begin = (size & 0x7F | high << 7, at + 2) if high < 0x80 else _length(block, at, start, name)
+            end = begin + size
+            if end > len(block) or not begin:
+                break
+            yield start + begin, block[begin:end]
+            at = end
+        more = file.read(max(_BLOCK, end - len(block)))
+        if not more:
+            break
+        block, start, at = block[at:] + more, start + at, 0
+    if block[at:] == b"\0":  # an empty message
+        yield start + at + 1, b""
+    elif at < len(block):
+        whole = "truncated" if start + at else "truncated, or no Chakra trace"
+        raise TraceError(f"{name}: ends inside a message, which begins at byte {start + at:,}; it is {whole}")
+
+
+def _length(block: bytes, at: int, start: int, name: str) -> tuple[int, int]:
+    """Return the length of the message at `at`, and where the message begins; zeros if the block ends before that."""
+    size = shift = 0
+    for place in range(at, min(at + _LONGEST_VARINT, len(block))):
+        byte = block[place]
+        size |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if size > _LONGEST:
+                raise TraceError(
+                    f"{name}: byte {start + at:,} states a message of {size:,} bytes, too many for a node; this is no "
+                    "Chakra trace, or it is damaged"
+                )
+            return size, place + 1
+        shift += 7
+    if len(block) - at >= _LONGEST_VARINT:
+        raise TraceError(f"{name}: byte {start + at:,} has no length of a message; this is no Chakra trace")
+    return 0, 0
+
+
+PACKAGE = "ChakraProtoMsg"
+
+# Codes of `Node.type`.
+NODE_TYPES = {
+    "INVALID_NODE": 0,
+    "METADATA_NODE": 1,
+    "MEM_LOAD_NODE": 2,
+    "MEM_STORE_NODE": 3,
+    "COMP_NODE": 4,
+    "COMM_SEND_NODE": 5,
+    "COMM_RECV_NODE": 6,
+    "COMM_COLL_NODE": 7,
+}
+MEM_LOAD, MEM_STORE, COMP, COMM_SEND, COMM_RECV, COMM_COLL = range(2, 8)
+
+# Codes of the attribute `comm_type`.
+COLLECTIVES = {
+    "ALL_REDUCE": 0,
+    "REDUCE": 1,
+    "ALL_GATHER": 2,
+    "GATHER": 3,
+    "SCATTER": 4,
+    "BROADCAST": 5,
+    "ALL_TO_ALL": 6,
+    "REDUCE_SCATTER": 7,
+    "REDUCE_SCATTER_BLOCK": 8,
+    "BARRIER": 9,
+}
+
+# Attributes of an all-to-all of several copies of each token: how the token chooses its experts.
+ROUTING = ("copies", "expert_groups", "token_groups")
+# `op_type` of the traffic that adds the gradient of a weight to the sum over microbatches.
+ACCUMULATION = "accumulation"
+
+# Types of attributes, each followed by its list: `double_val` has number 3, `double_list` 4, and so on.
+_VALUES = (
+    "double",
+    "float",
+    "int32",
+    "int64",
+    "uint32",
+    "uint64",
+    "sint32",
+    "sint64",
+    "fixed32",
+    "fixed64",
+    "sfixed32",
+    "sfixed64",
+    "bool",
+    "string",
+    "bytes",
+)
+_FIRST_VALUE = 3
+
+INTEGER_VALUES = tuple(f"{kind}_val" for kind in _VALUES if kind not in ("double", "float", "string", "bytes"))
+INTEGER_LISTS = tuple(f"{kind}_list" for kind in _VALUES if kind not in ("double", "float", "string", "bytes"))
+
+# Fields of a message: name, number, type ("*" marks a repeated one).
+_NODE = (
+    ("id", 1, "uint64"),
+    ("name", 2, "string"),
+    ("type", 3, "NodeType"),
+    ("ctrl_deps", 4, "uint64*"),
+    ("data_deps", 5, "uint64*"),
+    ("start_time_micros", 6, "uint64"),
+    ("duration_micros", 7, "uint64"),
+    ("inputs", 8, "IOInfo"),
+    ("outputs", 9, "IOInfo"),
+)
+_FIELDS = {
+    "GlobalMetadata": (("version", 1, "string"), ("attr", 2, "AttributeProto*")),
+    "IOInfo": (("values", 1, "string"), ("shapes", 2, "string"), ("types", 3, "string")),
+    "Node": (*_NODE, ("attr", 10, "AttributeProto*")),
+    # The same on the wire, for readers: attributes stay bytes, so equal ones are parsed once, and lists of texts too.
+    "RawNode": (*_NODE, ("attr", 10, "bytes*")),
+    "RawAttribute": (("name", 1, "string"), ("string_list", 30, "bytes")),
+}
+_ENUMS = {"NodeType": NODE_TYPES, "CollectiveCommType": COLLECTIVES}
+
+
+def _list_name(kind: str) -> str:
+    return f"{kind.capitalize()}List"
+
+
+def _add_field(message: Any, name: str, number: int, kind: str) -> Any:
+    """Add a field to the descriptor of a message, and return it."""
+    field = message.field.add()
+    field.name, field.number = name, number
+    field.label = field.LABEL_REPEATED if kind.endswith("*") else field.LABEL_OPTIONAL
+    kind = kind.removesuffix("*")
+    if kind in _VALUES:
+        field.type = getattr(field, f"TYPE_{kind.upper()}")
+    else:
+        field.type = field.TYPE_ENUM if kind in _ENUMS else field.TYPE_MESSAGE
+        field.type_name = f".{PACKAGE}.{kind}"
+    return field
+
+
+def _file() -> Any:
+    file = descriptor_pb2.FileDescriptorProto(name="et_def.proto", package=PACKAGE, syntax="proto3")
+    for name, codes in _ENUMS.items():
+        enum = file.enum_type.add(name=name)
+        for member, code in codes.items():
+            enum.value.add(name=member, number=code)
+    for kind in _VALUES:
+        _add_field(file.message_type.add(name=_list_name(kind)), "values", 1, f"{kind}*")
+    attribute = file.message_type.add(name="AttributeProto")
+    _add_field(attribute, "name", 1, "string")
+    _add_field(attribute, "doc_string", 2, "string")
+    attribute.oneof_decl.add(name="value")
+    for place, kind in enumerate(_VALUES):
+        number = _FIRST_VALUE + 2 * place
+        _add_field(attribute, f"{kind}_val", number, kind).oneof_index = 0
+        _add_field(attribute, f"{kind}_list", number + 1, _list_name(kind)).oneof_index = 0
+    for name, fields in _FIELDS.items():
+        message = file.message_type.add(name=name)
+        for field in fields:
+            _add_field(message, *field)
+    return file
+
+
+def _classes() -> dict[str, Any]:
+    """Return the message classes by name."""
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(_file().SerializeToString())
+    names = ("GlobalMetadata", "IOInfo", "Node", "RawNode", "AttributeProto", "RawAttribute", "StringList")
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in names}
+
+
+_CLASSES = _classes()
+GlobalMetadata: Any = _CLASSES["GlobalMetadata"]
+Node: Any = _CLASSES["Node"]
+RawNode: Any = _CLASSES["RawNode"]
+AttributeProto: Any = _CLASSES["AttributeProto"]
+RawAttribute: Any = _CLASSES["RawAttribute"]
+StringList: Any = _CLASSES["StringList"]
+IOInfo: Any = _CLASSES["IOInfo"]

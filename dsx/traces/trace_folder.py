@@ -1,0 +1,153 @@
+"""A folder of traces: a file for each rank, the process groups, and what its writer says of it."""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dsx.errors import TraceError, wrong
+from dsx.traces.columns import RankTrace
+from dsx.traces.read import read_trace
+
+GROUPS = "comm_groups.json"
+MANIFEST = "manifest.json"
+WORLD = ("", "0")  # names of the process group of all ranks
+
+_TRACE_FILE = re.compile(r"(.+)\.([0-9]+)\.et")
+_MOST_DIGITS = 9  # of a rank
+_SHOWN = 3  # names in an error
+_WIDEST = 16  # bytes of an element
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFolder:
+    """The files of a trace; nothing of the ranks is in memory."""
+
+    path: Path
+    prefix: str  # of the files: <prefix>.<rank>.et
+    files: Mapping[int, Path]  # by rank, in ascending order
+    groups: Mapping[str, Sequence[int]]  # process groups by name: their ranks in the order of the ring
+    manifest: Mapping[str, Any]  # empty if there is none
+    num_ranks: int  # of the job, as far as files, groups and manifest say
+    element_bytes: int | None = None  # of files that count elements; None is the usual number
+
+    def members(self, group: str) -> Sequence[int] | None:
+        """Return the ranks of a process group; None if there is no group of that name."""
+        return self.groups.get(group, range(self.num_ranks) if group in WORLD else None)
+
+    def only(self, ranks: Collection[int]) -> "TraceFolder":
+        """Return the folder with the files of some ranks alone."""
+        return replace(self, files={rank: file for rank, file in self.files.items() if rank in ranks})
+
+    def with_groups(self, trace: RankTrace) -> "TraceFolder":
+        """Return the folder with the process groups that a trace states itself, where no file states them."""
+        stated = trace.stated_groups.items()
+        new = {name: ranks for name, ranks in stated if name not in self.groups and (ranks or name not in WORLD)}
+        if not new:
+            return self
+        num_ranks = max([self.num_ranks, *(rank + 1 for ranks in new.values() for rank in ranks)])
+        every = range(num_ranks)
+        return replace(
+            self,
+            groups={**self.groups, **{name: ranks or every for name, ranks in new.items()}},
+            num_ranks=num_ranks,
+        )
+
+
+def open_folder(path: Path, element_bytes: int | None = None) -> TraceFolder:
+    """Return the folder of traces at `path`; `element_bytes` are those of files that count elements.
+
+    Raises TraceError if it cannot be read or has no trace, if its traces have two prefixes or a rank twice, and if the
+    file of groups is none; InputError for bytes that no element has.
+    """
+    if element_bytes is not None and (type(element_bytes) is not int or not 1 <= element_bytes <= _WIDEST):
+        raise wrong("element_bytes", element_bytes, f"a number of bytes is wanted, from 1 to {_WIDEST}")
+    try:
+        names = sorted(entry.name for entry in path.iterdir() if entry.is_file())
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read as a folder of traces: {error.strerror or error}") from None
+    prefix, files = _files(path, names)
+    manifest = _json(path / MANIFEST) if MANIFEST in names else {}
+    if not isinstance(manifest, dict):
+        raise TraceError(f"{path / MANIFEST}: an object with keys is wanted")
+    groups = _groups(path, names)
+    known = 1 + max(*files, *(rank for ranks in groups.values() for rank in ranks), 0)
+    return TraceFolder(path, prefix, files, groups, manifest, max(known, _stated_ranks(path, manifest)), element_bytes)
+
+
+def traces(folder: TraceFolder, tensors: bool = True) -> Iterator[RankTrace]:
+    """Yield the traces of all ranks, in ascending order, each read when it is asked for; raises TraceError."""
+    for rank, file in folder.files.items():
+        yield read_trace(file, rank, tensors, folder.element_bytes)
+
+
+def _stated_ranks(path: Path, manifest: Mapping[str, Any]) -> int:
+    """Return the number of ranks that a manifest states, 0 for none; raises TraceError."""
+    stated = manifest.get("num_ranks", 0)
+    if isinstance(stated, bool) or not isinstance(stated, int) or not 0 <= stated < 10**_MOST_DIGITS:
+        raise TraceError(f"{path / MANIFEST}: num_ranks is {stated!r:.60}, which is no number of ranks")
+    return stated
+
+
+def _files(path: Path, names: list[str]) -> tuple[str, dict[int, Path]]:
+    found = [(match[1], match[2], name) for name in names if (match := _TRACE_FILE.fullmatch(name))]
+    if not found:
+        raise TraceError(f"{path}: has no file <prefix>.<rank>.et; give the folder of a trace")
+    prefixes = sorted({prefix for prefix, _, _ in found})
+    if len(prefixes) > 1:
+        shown = ", ".join(f"{prefix}.*.et" for prefix in prefixes[:_SHOWN])
+        raise TraceError(f"{path}: has traces of {len(prefixes)} prefixes ({shown}); move all but one elsewhere")
+    files: dict[int, Path] = {}
+    for _, digits, name in found:
+        if len(digits) > _MOST_DIGITS:
+            raise TraceError(f"{path}: {name} has a rank that is too large")
+        rank = int(digits)
+        if rank in files:
+            raise TraceError(f"{path}: rank {rank} has two files, {files[rank].name} and {name}")
+        files[rank] = path / name
+    return prefixes[0], dict(sorted(files.items()))
+
+
+def _groups(path: Path, names: list[str]) -> dict[str, tuple[int, ...]]:
+    """Return the process groups of the file of that name, or of the only other JSON file that has groups."""
+    if GROUPS in names:
+        return _checked(path / GROUPS, _json(path / GROUPS))
+    others = [path / name for name in names if name.endswith(".json") and name != MANIFEST]
+    found = [(file, content) for file in others if _is_groups(content := _json(file))]
+    if len(found) > 1:
+        shown = ", ".join(file.name for file, _ in found[:_SHOWN])
+        raise TraceError(f"{path}: has {len(found)} files of process groups ({shown}); call the right one {GROUPS}")
+    return _checked(*found[0]) if found else {}
+
+
+def _is_groups(content: object) -> bool:
+    return (
+        isinstance(content, dict)
+        and bool(content)
+        and all(name.isdigit() and isinstance(ranks, list) for name, ranks in content.items())
+    )
+
+
+def _checked(file: Path, content: object) -> dict[str, tuple[int, ...]]:
+    if (content and not _is_groups(content)) or not isinstance(content, dict):
+        raise TraceError(f'{file}: process groups are wanted, as in {{"1": [0, 1]}}')
+    for name, ranks in content.items():
+        known: set[int] = set()
+        for rank in ranks:
+            if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < 10**_MOST_DIGITS:
+                raise TraceError(f"{file}: group {name} has {rank!r:.60}, which is no rank")
+            if rank in known:
+                raise TraceError(f"{file}: group {name} has rank {rank} twice")
+            known.add(rank)
+    return {name: tuple(ranks) for name, ranks in content.items()}
+
+
+def _json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_bytes())
+    except OSError as error:
+        raise TraceError(f"{file}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"{file}: is not JSON that can be read: {error}") from None

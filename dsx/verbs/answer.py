@@ -1,0 +1,66 @@
+"""The base of all answers: printed as in the shell, shown in a notebook, converted to plain data."""
+
+import html
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from dsx.plans.plan import Plan
+from dsx.text import versioned
+
+
+class Answer(ABC):
+    """An answer of the API. `str(answer)` is what the shell prints, `to_data()` what it prints with --json.
+
+    Two answers are equal if their plain data are.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __str__(self) -> str: ...
+
+    @abstractmethod
+    def _data(self) -> dict[str, Any]:
+        """Return the answer as plain data, without a version."""
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the answer as plain data with its `schema_version`; times in seconds, sizes in bytes.
+
+        What is no finite number is None.
+        """
+        return versioned(self._data())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Answer) and type(self) is type(other) and _written(self) == _written(other)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>\n{self}"
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+class PricedPlans(Answer):
+    """An answer that has plans with their costs."""
+
+    __slots__ = ()
+
+    priced: Sequence[dict[str, Any]]  # each plan, under `plan`, and its costs by column
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans, the best first; `frame` has their costs too."""
+        return tuple(priced["plan"] for priced in self.priced)
+
+
+def _written(answer: Answer) -> str:
+    return json.dumps(answer.to_data(), sort_keys=True)
+
+
+def paragraphs(parts: Iterable[str]) -> str:
+    """Join texts with an empty line between them; empty ones are left out."""
+    return "\n\n".join(filter(None, parts))

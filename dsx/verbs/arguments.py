@@ -1,0 +1,239 @@
+"""Arguments of the API: counts, fields and output files, and where compiled code is kept.
+
+The output file of ``-o`` or another option.
+
+It is checked before the computation, which can take minutes, and written after it.
+
+Keep compiled code between runs, so that later runs need not compile it again.
+
+The code is in the user's cache folder (`$XDG_CACHE_HOME/dsx`, by default `~/.cache/dsx`), unless the user has given JAX
+another folder. Without a writable folder, every run compiles.
+
+Python arguments converted to what the shell would pass: counts, and assignments to fields.
+"""
+
+import json
+import operator
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+from dsx.config.documents import shown
+from dsx.errors import InputError, SpecError, StoreError, UnitError, function, wrong
+from dsx.files import write_whole
+from dsx.progress import Watch
+from dsx.units import (
+    Dimension,
+    parse_count,
+    parse_quantity,
+    parse_share,
+    parse_size,
+    parse_total,
+)
+
+
+def check_output_file(output: Path, read: Iterable[Path], option: str = "-o") -> None:
+    """Raise StoreError if the `output` of an option cannot be written, or if it is one of the input files `read`."""
+    folder = output.absolute().parent
+    if not folder.is_dir():
+        raise StoreError(
+            f"{option} {shown(output)}: {shown(output.parent)} is no folder; make it, or choose another file"
+        )
+    if output.is_dir():
+        raise StoreError(f"{option} {shown(output)}: is a folder; name a file in it")
+    if not os.access(output if output.exists() else folder, os.W_OK):
+        raise StoreError(f"{option} {shown(output)}: may not be written; choose another file")
+    for file in read:
+        if output.exists() and file.exists() and output.samefile(file):
+            raise StoreError(f"{option} {shown(output)}: is read by this command; choose another file")
+
+
+def write_output_file(output: Path, text: str) -> None:
+    """Write `text` to `output` atomically; raise StoreError if that fails.
+
+    Devices and pipes are written through, as a shell does, and so is /dev/stdout wherever it leads. Another link is
+    replaced, since somebody may have planted it in a folder that several people write to.
+    """
+    content = text.encode("utf-8")
+    try:
+        is_stream = output.absolute().parent.is_relative_to("/dev") or output.absolute().parent.is_relative_to("/proc")
+        if is_stream or (output.exists() and not output.is_file()):
+            output.write_bytes(content)
+        else:
+            write_whole(output, content)
+    except OSError as error:
+        raise StoreError(f"cannot write {shown(output)}: {error.strerror or error}") from error
+
+
+def keep_compiled() -> None:
+    """Keep compiled code on disk, and use the code that earlier processes kept.
+
+    The command line does this by default. Python code has to ask for it, since it changes JAX's settings for the whole
+    process. The folder is `~/.cache/dsx/compiled`, or that of JAX_COMPILATION_CACHE_DIR.
+    """
+    import jax
+
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or _folder()
+    if folder is None:
+        return
+    # An entry that cannot be used is compiled again, without a warning.
+    warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+def _folder() -> str | None:
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsx" / "compiled"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # no permission to make the folder, or no home folder
+        return None
+    return str(folder) if os.access(folder, os.W_OK) else None
+
+
+# Overridden fields, as in {"cluster.device.hbm_capacity": "141 GB"} or ["cluster.device.hbm_capacity=141 GB"].
+Fields = Mapping[str, object] | Sequence[str]
+
+_LENGTHS = ("sequence_length",)  # of which 8k may be 8000 or 8192
+_LONGEST_S = 1e6  # of a latency or a search
+
+
+def count(name: str, value: object) -> int:
+    """Return an argument as an int of at least 1; NumPy integers are accepted. InputError names the argument."""
+    known = value
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+        with suppress(TypeError):  # of an array, of which only one without axes is a number
+            known = operator.index(value)
+    try:
+        return parse_count(known) if name in _LENGTHS else parse_size(known)
+    except SpecError as error:
+        raise InputError(f"{name}: {error}") from None
+
+
+def counts(name: str, value: object) -> list[int]:
+    """Return one or several counts, ascending, each once; InputError for none, and for what `count` refuses."""
+    given = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+    found = sorted({count(name, number) for number in given})
+    if not found:
+        raise InputError(f"{name}: an empty list; give a number, or leave it out")
+    return found
+
+
+def total(name: str, value: object) -> float | None:
+    """Return an argument that may have a suffix, as "15T", as a number above zero; None for None."""
+    if value is None:
+        return None
+    try:
+        found = float(parse_total(value))
+    except SpecError as error:
+        raise InputError(f"{option_of(name)}: {error}") from None
+    if found <= 0:
+        raise InputError(f"{option_of(name)}: {value} is not above zero")
+    return found
+
+
+def strategy_name(strategy: object) -> str | None:
+    """Return the name or the path of one strategy; None for that of the assumption set. InputError for anything else.
+
+    A list is refused too: one plan has one strategy, and a search compares several.
+    """
+    if strategy is None or (isinstance(strategy, str | Path) and str(strategy)):
+        return None if strategy is None else str(strategy)
+    wanted = "the name of one strategy (dsx list strategies) or a .layer file is wanted"
+    several = "; dsx.best and dsx.sweep compare several" if isinstance(strategy, list | tuple) else ""
+    raise InputError(f"--strategy {strategy!r:.60}: {wanted}{several}")
+
+
+def strategy_names(strategies: object) -> list[str]:
+    """Return the names or paths of strategies: a text with commas between them, or a sequence; none for None.
+
+    Raises InputError for anything else, and for a strategy that is named twice.
+    """
+    if strategies is None:
+        return []
+    given = strategies.split(",") if isinstance(strategies, str) else strategies
+    if isinstance(given, Path) or not isinstance(given, Sequence) or not given:
+        given = [given]
+    names = [str(strategy_name(name.strip() if isinstance(name, str) else name or "")) for name in given]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"--strategy {twice[0]} is named twice")
+    return names
+
+
+def watcher(watch: Watch | None) -> Watch | None:
+    """Return the argument `watch`; InputError if it is no function."""
+    return None if watch is None else function("watch", watch)
+
+
+def assignments(name: str, fields: Fields | None) -> list[str]:
+    """Return the fields of the argument called `name` as the shell writes them, FIELD=VALUE; InputError for others."""
+    if fields is None:
+        return []
+    if isinstance(fields, str):
+        return [fields]
+    if isinstance(fields, Mapping):
+        return [f"{path}={_text(path, value)}" for path, value in fields.items()]
+    if isinstance(fields, Sequence) and all(isinstance(field, str) for field in fields):
+        return list(fields)
+    raise wrong(name, fields, "a mapping of fields to values is wanted, or a list of texts such as 'FIELD=VALUE'")
+
+
+def _text(path: str, value: object) -> str:
+    """Return a value as YAML."""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, default=_plain)
+    except TypeError:
+        raise InputError(f"set {path}: {value!r} is not a number, text, list or mapping") from None
+
+
+def _plain(value: Any) -> Any:
+    """Return a NumPy number or array as Python numbers."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError
+
+
+def margin_setting(margin: float | None) -> dict[str, float]:
+    """Return the field that `memory_margin` sets, none if it is None; InputError for what is no share."""
+    if margin is None:
+        return {}
+    try:
+        return {"assumptions.memory_margin": parse_share(margin)}
+    except SpecError as error:
+        raise InputError(f"memory_margin: {error}") from None
+
+
+def amount(name: str, given: object, dimension: Dimension, zero: bool = False) -> float | None:
+    """Return a quantity in its SI unit, None for None; raises InputError for one that is not above zero."""
+    if given is None:
+        return None
+    try:
+        found = parse_quantity(given, dimension)
+    except UnitError as error:
+        raise InputError(f"{option_of(name)}: {error}") from None
+    if found < 0.0 or (found == 0.0 and not zero):
+        raise InputError(f"{option_of(name)}: {given} is {'below' if zero else 'not above'} zero")
+    if dimension == "bytes/s" and found < 1.0:
+        raise InputError(f"{option_of(name)}: {given} is less than 1 B/s")
+    if dimension == "s" and found > _LONGEST_S:
+        raise InputError(f"{option_of(name)}: {given} is more than {_LONGEST_S:g} s")
+    return found
+
+
+def seconds_from(name: str, given: object) -> float:
+    """Return a time; raises InputError for one that is not above zero."""
+    found = amount(name, given, "s")
+    if found is None:
+        raise InputError(f"{option_of(name)}: a time is wanted, as in '60 s'")
+    return found
+
+
+def option_of(name: str) -> str:
+    """Return the option of the shell for an argument: --time-limit for time_limit."""
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,496 @@
+"""The fastest plans of a job."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from dsx.config.load import Given
+from dsx.config.operator_files import OperatorTime
+from dsx.cost.interval import unlike
+from dsx.errors import InputError, NothingFeasible, UnknownNameError
+from dsx.launch.request import LaunchSettings, other_placement
+from dsx.launch.writers import launch_data, launch_of, launch_text
+from dsx.plans.features import features_of
+from dsx.plans.frameworks import Limitation
+from dsx.plans.plan import Plan, fixed_settings
+from dsx.pricing.measured_share import KernelCoverage, coverage, idle_rows
+from dsx.pricing.problem import Problem
+from dsx.progress import Watch, early, progress, warn, working
+from dsx.results.compare import FASTEST, ROLES, SIMPLEST, by_role, wanted_by_role
+from dsx.search.fastest import ANY, CUTS, SearchCounts, SearchSpaces, fastest, nearly_fastest, problems_of, spaces_of
+from dsx.tables.format import WIDTH, quantity, share, whole_plan_text, wrapped
+from dsx.tables.job import job_data, job_text, only_text, parameters_text, step_text
+from dsx.tables.plans import (
+    extrapolated_text,
+    fitting,
+    less_sure_text,
+    mfu_of_peaks,
+    nodes_in_part,
+    placement_text,
+    plans_frame,
+    plans_text,
+    precision_text,
+    resolution_text,
+    roles_of,
+    selection_text,
+    taken_text,
+    three_plans_text,
+    tie_text,
+    tied_text,
+    tight_text,
+    within_resolution,
+)
+from dsx.tables.terms import coverage_data, coverage_text, idle_data, idle_text, shares_text
+from dsx.text import printable
+from dsx.units import counted
+from dsx.verbs.alternatives import (
+    MOST_TIMES,
+    WORTH_SAYING,
+    Asked,
+    Beyond,
+    beyond,
+    beyond_text,
+    what_would_fit,
+    why_nothing_fits,
+)
+from dsx.verbs.answer import PricedPlans, paragraphs
+from dsx.verbs.arguments import count, strategy_names, total, watcher
+from dsx.verbs.job import Job, checked, replicas_left_out, say_unusual, unfilled_domain, with_margin
+from dsx.verbs.plan import PlanLike, given_plan
+from dsx.verbs.searched import (
+    LimitLike,
+    SearchRequest,
+    check_fixed,
+    given_limits,
+    left_out_text,
+    run_by_none,
+    say_few_pipelines,
+    say_inexact_schedules,
+    searched,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+_KNOWN = 5  # plans that an answer has beside those three
+_LONGEST = 100_000  # plans of a list; each is priced with its best cut
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BestPlans(PricedPlans):
+    """The fastest plans of a job, and how many candidates were priced."""
+
+    job: Job  # the job that was priced
+    asked: Asked  # what the search was asked for
+    problem: Problem
+    searched: SearchRequest
+    priced: Sequence[dict[str, Any]]
+    counts: SearchCounts  # number of candidates, and of those that were priced, fit and were cut
+    left_out: Mapping[str, str]  # strategies that a search without named ones left out, and why
+    beyond: Beyond | None  # the fastest plan of the other frameworks, if it is faster than all of these
+    compared: Sequence[str]  # the other frameworks that run plans of the kind that is asked for
+    idle: Sequence[OperatorTime]  # rows of the operator times that are of no kernel of any plan
+    infeasible: str = ""  # why no plan fits; empty if one does
+    fix: Mapping[str, Sequence[int | str]] = field(default_factory=dict)  # values of the choices that the caller fixed
+    limit: Limitation = field(default_factory=dict)  # bounds of the choices that the caller limited
+    answer: Mapping[str, dict[str, Any]] = field(default_factory=dict)  # to choose from, by name; empty of a list
+    as_launched: bool = False  # whether these are the best of the plans that are placed as launched, not of all
+    faster_placement: Mapping[str, Any] | None = None  # a faster plan within the resolution, placed as none is launched
+    times: float = 0.0  # the least memory that a plan needs over what a GPU has, where none fits
+
+    @property
+    def fastest(self) -> Plan:
+        """The fastest plan; raises NothingFeasible if there is none."""
+        return self.plan
+
+    @property
+    def simplest(self) -> Plan:
+        """The plan whose features cost least, then of least memory, within the resolution of the measurements."""
+        return self._chosen("simplest")["plan"]
+
+    @property
+    def leanest(self) -> Plan:
+        """The plan of least memory within the resolution of the measurements."""
+        return self._chosen("leanest")["plan"]
+
+    def _chosen(self, name: str) -> dict[str, Any]:
+        if self._nonempty and not self.answer:
+            raise InputError(f"a list of the {counted(len(self.priced), 'fastest plan')} has no {name}: leave out top")
+        return self.answer[name]
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """The strategies that were searched."""
+        return tuple(name for name in self.searched.problem.strategies if name not in self.left_out)
+
+    @property
+    def fixed(self) -> dict[str, int | str]:
+        """The choices that the assumption set fixes, and the caller does not."""
+        return {name: value for name, value in self.job.assumptions.fixed.items() if name not in self.fix}
+
+    @cached_property
+    def would_fit(self) -> str:
+        """What would fit where no plan does, found by more searches: other choices, more GPUs, another batch."""
+        return "" if self.priced else what_would_fit(self.searched, self.asked, self.times)
+
+    @property
+    def plan(self) -> Plan:
+        """The fastest plan; raises NothingFeasible, with the reason, if there is none."""
+        return self._fastest["plan"]
+
+    @property
+    def step_time_s(self) -> float:
+        """Seconds of a step of the fastest plan; raises NothingFeasible if there is none."""
+        return self._fastest["step_time_s"]
+
+    @cached_property
+    def frame(self) -> "pd.DataFrame":
+        """The plans as rows, with the columns of a result set; units in `attrs`."""
+        hardware = {"hardware": {"cluster": self.job.cluster.name}}
+        return plans_frame([{**priced, **hardware} for priced in self.priced])
+
+    def launch(self, number: int | str = 1) -> LaunchSettings:
+        """Return the Megatron-LM flags of a plan: counted from 1 as they are printed, or "simplest" or "leanest".
+
+        Raises InputError if there is no such plan, NothingFeasible if no plan fits.
+        """
+        there = len(self._nonempty)
+        if number in ROLES:
+            return launch_of(self._chosen(str(number))["plan"], self.problem, self.job.cluster.device)
+        if number not in range(1, there + 1):
+            raise InputError(f"no plan {number!r:.60}: there are {counted(len(self.priced), 'plan')}, counted from 1")
+        return launch_of(self.plans[int(number) - 1], self.problem, self.job.cluster.device)
+
+    @property
+    def _fixed_text(self) -> str:
+        stated = " ".join(f"{name}={value}" for name, value in self.fixed.items())
+        rest = f"not searched: {stated} (--fix searches other values)" if stated else ""
+        return "; ".join(filter(None, (only_text(self.fix, self.limit), rest)))
+
+    @property
+    def _faster_text(self) -> str:
+        faster = self.faster_placement
+        if faster is None:
+            return ""
+        taken = taken_text(faster["plan"], self.problem.cluster, self.problem.assumptions_spec)
+        laid = [] if self.searched.framework.unlimited else other_placement(faster["plan"])
+        why = ". ".join([*([f"It {taken}"] if taken else []), *(f"It has {placement}" for placement in laid)])
+        took = faster["step_time_s"]
+        return (
+            f"Another placement would take {quantity('step_time_s', took)}, "
+            f"{share(self.step_time_s - took, self.step_time_s, 1)} less, which measurements do not distinguish "
+            f"({whole_plan_text(faster['plan'])}). {why}."
+        )
+
+    @property
+    def _nonempty(self) -> Sequence[dict[str, Any]]:
+        if not self.priced:
+            raise NothingFeasible(self.infeasible)
+        return self.priced
+
+    @property
+    def _fastest(self) -> dict[str, Any]:
+        return self._nonempty[0]
+
+    @property
+    def _covered(self) -> list[KernelCoverage]:
+        return [found for plan in self.priced if (found := coverage(self.problem, plan["plan"]))]
+
+    def _data(self) -> dict[str, Any]:
+        """Return the answer as plain data; times in seconds, sizes in bytes."""
+        resolution, faster = self.job.assumptions.resolution, self.faster_placement
+        return {
+            **job_data(self.problem, self.job.num_gpus, self.job.global_batch_size),
+            **{name: self._described(plan) for name, plan in self.answer.items()},
+            "candidates": self.counts.candidates,
+            "priced": self.counts.priced,
+            "feasible": self.counts.feasible,
+            "cut": self.counts.cut,
+            "framework": self.searched.framework.name,
+            "strategies": list(self.strategies),
+            "left_out": dict(self.left_out),
+            "beyond_framework": self.beyond and self.beyond.to_data(),
+            "compared_frameworks": list(self.compared),
+            "fixed": self.fixed,
+            "limit": {name: [*map(str, bounds)] for name, bounds in self.limit.items()},
+            "resolution": resolution,
+            "within_resolution": within_resolution(self.priced, resolution),
+            **({"idle_operator_times": idle_data(self.idle)} if self.problem.operator_times else {}),
+            "extrapolated": unlike(self.problem.likeness, self.job.assumptions.trained_on),
+            "infeasible": self.infeasible or None,
+            "would_fit": self.would_fit or None,
+            "faster_placement": self._described(faster) if faster else None,
+            "plans": [self._described(plan) for plan in self.priced],
+        }
+
+    def _described(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a plan as plain data."""
+        device, assumed = self.job.cluster.device, self.job.assumptions
+        found = coverage(self.problem, plan["plan"])
+        known = fitting([plan], device.hbm_capacity, assumed)
+        return {
+            **plan,
+            "plan": dict(plan["plan"]),
+            "features": features_of(plan["plan"]),
+            "mfu_of_peak": mfu_of_peaks(plan["mfu"], device, assumed.linear_dtype),
+            "launch": launch_data(launch_of(plan["plan"], self.problem, device)),
+            **({"fits_probability": known[0]} if known else {}),
+            **({"operator_times": coverage_data(found)} if found else {}),
+        }
+
+    def __str__(self) -> str:
+        if not self.priced:
+            return self.infeasible
+        capacity, assumed, device = (
+            self.problem.cluster.device.hbm_capacity,
+            self.job.assumptions,
+            self.job.cluster.device,
+        )
+        head = [*searched_text(self.searched, self.strategies, self.job, self.counts), self._fixed_text]
+        said = [wrapped(line) for line in (*head, left_out_text(self.left_out)) if line]
+        if not self.answer:
+            fits = fitting(self.priced, capacity, assumed)
+            shown = {"plan 1": self.priced[0]}
+            table = plans_text(self.priced, with_strategy=len(self.strategies) > 1, fits=fits, width=WIDTH)
+            parts, tie = ["\n".join([*said, table])], tied_text(self.priced)
+            chosen = resolution_text(self.priced, assumed.resolution)
+        else:
+            shown = {f"the {name} plan": plan for name, plan in roles_of(self.answer).items()}
+            parts = ["\n".join(said), three_plans_text(self.answer, device, assumed)]
+            fastest = "the fastest placed as launched" if self.as_launched else "the first of --top"
+            tie = tie_text(self.priced, fastest)
+            chosen = selection_text(assumed.resolution, self.counts.candidates, self.as_launched)
+        first = next(iter(shown))
+        notes = (
+            chosen,
+            tie,
+            self._faster_text,
+            precision_text(device, assumed.linear_dtype),
+            extrapolated_text(self.problem.likeness, assumed.trained_on),
+            less_sure_text(self.problem.likeness, assumed.name),
+            *(tight_text(plan, name, capacity, assumed) for name, plan in shown.items()),
+            beyond_text(self.searched, self.beyond, self.compared),
+            run_by_none(plan["plan"] for plan in shown.values()) if self.searched.framework.unlimited else "",
+        )
+        parts.append("\n".join(wrapped(note) for note in notes if note))
+        if (times := self.problem.operator_times) is not None:
+            covered = self._covered
+            of_plans = (shares_text(covered), coverage_text(covered[0], first, with_idle=False))
+            parts.append("\n".join(filter(None, (*of_plans, idle_text(times.file, self.idle, "any plan")))))
+        parts.append(placement_text(self.plan, self.problem, f"{first}: "))
+        parts.append(launch_text(self.launch(), first))
+        return paragraphs(parts)
+
+
+def _of_roles(
+    spaces: SearchSpaces,
+    plans: Sequence[dict[str, Any]],
+    job: Job,
+    roles: Sequence[str],
+    most_s: float = math.inf,
+) -> dict[str, dict[str, Any]]:
+    """Return the plans of a search to choose from, by role, for the first `roles`; `plans` are the fastest ones.
+
+    None takes more than `most_s` seconds, in which the fastest one is.
+    """
+    if not (plans and roles):
+        return {}
+    wanted = wanted_by_role(plans[0]["step_time_s"], job.assumptions.resolution)
+    wanted = [replace(role, most_s=min(role.most_s, most_s)) for role in wanted[: len(roles)]]
+    found = nearly_fastest(spaces, plans, wanted)
+    return by_role(found, [sum(features_of(plan["plan"]).values()) for plan in found])
+
+
+def _as_launched(
+    spaces: SearchSpaces, most: int, job: Job, roles: Sequence[str], plans: Sequence[dict[str, Any]]
+) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]] | None:
+    """Return the plans by role, and the `most` fastest ones, of those placed as launched; None if measurements tell.
+
+    That is if the fastest of them takes longer than the first of `plans`, the fastest of all, by more than the
+    resolution.
+    """
+    within = wanted_by_role(plans[0]["step_time_s"], job.assumptions.resolution)[ROLES.index(SIMPLEST)]
+    launched = spaces.as_launched
+    found = fastest(launched, most).plans if launched.size else []
+    if not found or found[0]["step_time_s"] > within.most_s:
+        return None
+    return _of_roles(launched, found, job, roles, within.most_s), found
+
+
+def _in_a_line(plan: Mapping[str, Any]) -> str:
+    took, what = quantity("step_time_s", plan["step_time_s"]), plan["plan"]
+    return f"the fastest plan takes {took} a step: {printable(what['strategy'])}, {whole_plan_text(what)}"
+
+
+def _first(plan: Mapping[str, Any], plans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return plans with one of them, or another, in front."""
+    return [dict(plan), *(one for one in plans if one["plan"] != plan["plan"])]
+
+
+def searched_text(found: SearchRequest, strategies: Sequence[str], job: Job, counts: SearchCounts) -> list[str]:
+    """Return lines on the job of a search, on its step, and on how many candidates of which strategies it priced."""
+    problem, names = found.problem, list(map(printable, strategies))
+    of = f"{len(names)} strategies, {', '.join(names)}" if len(names) > 1 else f"one strategy, {names[0]}"
+    stack = printable(problem.assumptions_spec.stack or "")
+    runs = "" if found.framework.unlimited else f", as {printable(found.framework.name)} runs them"
+    own = found.framework.on_generation.get(job.cluster.device.family)
+    lacking = f", on {printable(job.cluster.device.name)} without {printable(own.without)}" if own else ""
+    runs = f"{runs} (software {stack}{lacking})" if stack else runs
+    cut = f", {counts.cut:,} of them with their best cut" if counts.cut else ""
+    bounded = f"{counts.priced:,} priced{cut}, bounds exclude the others"
+    done = f"{counts.feasible:,} feasible" if counts.feasible is not None else bounded
+    return [
+        f"{job_text(problem, job.num_gpus)}: {parameters_text(problem)}",
+        step_text(job.global_batch_size, problem.sequence_length),
+        f"{counted(counts.candidates, 'candidate')} of {of}{runs}; {done}",
+    ]
+
+
+def best(
+    job: Job,
+    top: int | None = None,
+    *,
+    fix: PlanLike | None = None,
+    limit: LimitLike | None = None,
+    strategy: str | Sequence[str] | None = None,
+    framework: Given | None = None,
+    partition: Literal["any", "even", "optimal"] = ANY,
+    memory_margin: float | None = None,
+    train_tokens: float | str | None = None,
+    watch: Watch | None = None,
+) -> BestPlans:
+    """Price every plan that a framework runs, under every strategy; return those to choose from, or the fastest.
+
+        found = dsx.best(dsx.Job("llama-3-70b", "h100-nvs8", num_gpus=512, global_batch_size=1024))
+        found.simplest, found.leanest               # beside the fastest, found.plan
+        found.frame                                 # the fastest plans as a DataFrame
+        dsx.evaluate(found.job, found.plan)         # the fastest one, part by part
+        dsx.best(job, fix="vpp=1 offload=none,optimizer", limit="tp<=8", strategy="1d,2d")
+
+    An assumption set may fix choices (`fixed` of the answer); `fix` searches other values of them, or fewer of a choice
+    that is searched. `beyond` of the answer is the fastest plan of the other frameworks, if it is faster.
+
+    Args:
+        job: the model, the cluster, the GPUs and the batch.
+        top: how many of the fastest plans to list, at most 100,000; by default the answer has three to choose from
+            (`answer`).
+        fix: columns with the values that they may have, as a text or a mapping: "tp=8 vpp=1,2", {"tp": [4, 8]}.
+        limit: bounds of columns, with the grammar of `limit` in a sweep: "tp<=8 pp>=2", ["tp<=8", "pp>=2"],
+            {"tp": "<=8", "pp": [">=2", "<=16"]}.
+        strategy: a name or a .layer file, or several: "1d,2d" or ["1d", "2d"]; by default all that the framework runs.
+            A plan that several strategies have is searched once, under the first of them.
+        framework: what runs the plans: a name, a YAML file or its content; "any" for all plans. By default that of the
+            assumption set.
+        partition: how layers are divided into pipeline stages: "even"; "optimal", the best known cut of each plan (the
+            optimal one for vpp=1, above the best of two balanced ones and the even one); or "any", that cut, and the
+            even one for schedules without it.
+        memory_margin: keep only plans that would fit if they needed this share more memory; by default that of the
+            assumption set.
+        train_tokens: tokens of the whole training, as in "15T", for the columns `training_days`, `gpu_hours`,
+            `cost_usd` and `energy_kwh`; `dsx.training_run` compares them over numbers of GPUs.
+        watch: called with the candidates done, their total and the kind of work; by default a bar is shown.
+
+    It is no error if no plan fits: `plans` is then empty, and `infeasible` says why. Raises UnknownNameError or
+    SpecError for a strategy that cannot be used, and for a strategy or a value of `fix` that the framework does not
+    run; InputError for a limit that is none or contradicts `fix`, and for a longer list.
+    """
+    if top is not None and count("top", top) > _LONGEST:
+        every = "a sweep with keep: all has every plan (dsx sweep)"
+        raise InputError(f"--top {top}: a list has at most {_LONGEST:,} plans; {every}")
+    restricted = Restricted(fix, limit, strategy, framework, partition, train_tokens)
+    job = with_margin(checked(job), memory_margin).run_by(framework)
+    if top is None:
+        return plans_of_roles(job, ROLES, _KNOWN, restricted, watch)
+    return plans_of_roles(job, (), count("top", top), restricted, watch)
+
+
+class Restricted(NamedTuple):
+    """The arguments of a search that restrict or describe it, as `best` takes them."""
+
+    fix: PlanLike | None
+    limit: LimitLike | None
+    strategy: str | Sequence[str] | None
+    framework: Given | None
+    partition: Literal["any", "even", "optimal"]
+    train_tokens: float | str | None
+
+
+def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restricted, watch: Watch | None) -> BestPlans:
+    """Return the `most` fastest plans of a job, and those of the first `roles`; the fastest role is then the first.
+
+    `answer` has them if all roles are wanted. Raises what `best` raises.
+    """
+    watch, begin = watcher(watch), monotonic()
+    fix, limit, strategy, framework, partition, train_tokens = restricted
+    given = given_plan(fix, {}, job)
+    if partition not in CUTS:
+        raise UnknownNameError("partition", str(partition), CUTS)
+    names = strategy_names(given.strategy if strategy is None else strategy)
+    found = searched(job.inputs, names, framework, job.sequence_length, total("train_tokens", train_tokens))
+    stated = problems_of(partition, found.problem)
+    *_, widest = stated  # optimal cuts allow the most pipelines
+    say_few_pipelines(widest)
+    say_unusual(job, widest)
+    for said in (
+        *unfilled_domain(job.num_gpus, widest.nvs_size),
+        *replicas_left_out(job.num_gpus, job.global_batch_size),
+    ):
+        warn(said)
+    fixed = fixed_settings(given.settings, job.num_gpus, widest.limits())
+    check_fixed(found, fixed, "--fix {}".format)
+    limits = given_limits(limit, fixed)
+    problems = [problem.searching(fixed) for problem in stated]
+    say_inexact_schedules(problems[0])
+    with working("enumerating", watch):
+        spaces = spaces_of(problems, job.num_gpus, job.global_batch_size, fixed, limits)
+        size = spaces.size
+    with progress(size, "pricing", watch) as advance:
+        answer = fastest(spaces, most, advance)
+    if answer.plans and len(roles) == len(ROLES):
+        early(f"{_in_a_line(answer.plans[0])}; simpler and leaner plans follow", begin, watch)
+    idle = idle_rows(problems[0])
+    asked = Asked(job, names, partition, fixed, limits)
+    left_out = found.left_out(spaces.spaces)
+    with working("looking for simpler and leaner plans", watch):
+        found_by_role, plans = _of_roles(spaces, answer.plans, job, roles), answer.plans
+        by_hand = any(
+            nodes_in_part(plan["plan"], problems[0])
+            or (other_placement(plan["plan"]) and not found.framework.unlimited)
+            for plan in found_by_role.values()
+        )
+        if by_hand:
+            found_by_role, plans = _as_launched(spaces, most, job, roles, plans) or (found_by_role, plans)
+    as_launched = plans is not answer.plans
+    less = 1 - answer.plans[0]["step_time_s"] / plans[0]["step_time_s"] if as_launched else 0.0
+    faster = answer.plans[0] if less >= WORTH_SAYING else None
+    why, times = ("", 0.0) if plans else why_nothing_fits(spaces, widest, fixed, limits, watch)
+    other, compared = None, []
+    if times <= MOST_TIMES:
+        with working("comparing with other frameworks", watch):
+            compared_as_launched = as_launched or (bool(found_by_role) and not by_hand)
+            other, compared = beyond(found, asked, plans[0] if plans else None, compared_as_launched)
+    if why and other:
+        why = f"{why}\n{beyond_text(found, other, compared)}"
+    return BestPlans(
+        job,
+        asked,
+        problems[0],
+        found,
+        _first(found_by_role[FASTEST], plans) if found_by_role else plans,
+        answer.counts,
+        left_out,
+        other,
+        compared,
+        idle,
+        why,
+        fixed,
+        limits,
+        found_by_role if len(roles) == len(ROLES) else {},
+        as_launched,
+        faster,
+        times,
+    )

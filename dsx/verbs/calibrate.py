@@ -1,0 +1,278 @@
+"""An assumption set fitted to measured runs."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dsx.config.assumption_set import AssumptionsSpec, files_of, load_assumptions, load_fitted
+from dsx.config.documents import find, is_path, shown
+from dsx.config.values import Bounds
+from dsx.config.what_if import varied_field as field_of
+from dsx.errors import InputError, RunTableError, StoreError, file_path
+from dsx.files import OpenFolder
+from dsx.progress import Watch, progress, warn
+from dsx.runs.calibration import Calibration, adapt, check_adapted, check_fitted, errors, may_adapt, text_of
+from dsx.runs.calibration import calibrate as fit_all
+from dsx.runs.fit import ROUNDS, Effects
+from dsx.runs.intervals import LEAST_SOURCES
+from dsx.runs.observations import Observations, Outlier, observe, without_outliers
+from dsx.runs.setups import count_remarks, setups
+from dsx.runs.specialise import Prior
+from dsx.runs.table import UnmodelledReason, read_runs
+from dsx.tables.format import table
+from dsx.text import printable
+from dsx.units import counted, format_quantity
+from dsx.verbs.answer import Answer, paragraphs
+from dsx.verbs.arguments import check_output_file, watcher
+from dsx.verbs.job import DEFAULT_ASSUMPTIONS, warn_of_unknown
+
+_FAR_OFF = 0.5  # a median error that no cluster or framework explains
+_SHOWN_ROWS = 3  # invalid rows that an error lists
+_SHOWN_EFFECTS = 3
+_SUFFIX = ".yaml"
+_WRITTEN_BY = "by dsx calibrate."  # ends the first line of a set that was fitted or adapted
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Calibrated(Answer):
+    """A fitted assumption set, the file that it was written to, and its errors."""
+
+    out: Path  # the file of the set
+    calibration: Calibration
+    between: Mapping[str, Bounds]
+    observations: Observations
+    outliers: Sequence[Outlier]  # rows left out of the fit
+
+    @property
+    def values(self) -> Mapping[str, float]:
+        """The fitted numbers by field."""
+        return self.calibration.fit.values
+
+    def _data(self) -> dict[str, Any]:
+        """Return the fit as plain data; errors are relative."""
+        found = _data(self.calibration, self.between, self.observations)
+        return found | {"outliers": [asdict(outlier) for outlier in self.outliers]}
+
+    def __str__(self) -> str:
+        return _text(self.calibration, self.between, self.observations, self.out)
+
+
+def calibrate(
+    runs: str | Path,
+    out: str | Path,
+    *,
+    assumptions: str | Path | None = None,
+    specialise: str | Path | None = None,
+    watch: Watch | None = None,
+) -> Calibrated:
+    """Fit an assumption set to a table of measured runs, and write it.
+
+        fitted = dsx.calibrate("my-runs.csv", "mine.yaml", specialise="default")
+        job = job.replace(assumptions=fitted.out)
+
+    The fit changes the numbers that state `between`; every source of the table has the same weight. Outliers, whose
+    times no cluster explains together with the other rows, are named and left out.
+
+    Args:
+        runs: a CSV file.
+        out: file of the new set; a file that a fit wrote is replaced, any other is kept.
+        assumptions: the set to begin with, by default `default`.
+        specialise: adapt a few numbers of this set to one cluster and framework instead; a single run is enough.
+        watch: called with the work done, its total and its kind; by default a bar is shown.
+
+    Raises RunTableError for invalid rows, StoreError if `out` cannot be written.
+    """
+    if assumptions is not None and specialise is not None:
+        raise InputError("--assumptions and --specialise both name the set to begin with: give one of them")
+    path, output = file_path("runs", runs), file_path("out", out)
+    watch = watcher(watch)
+    stated = specialise if specialise is not None else assumptions
+    base = DEFAULT_ASSUMPTIONS if stated is None else str(file_path("assumptions", stated))
+    assumed, between = load_fitted(base)
+    if specialise is None:
+        check_fitted(assumed, between)
+    else:
+        check_adapted(assumed)
+        between = Prior.of(assumed.specialise, 1.0).bounds
+    check_output(output, path, base)
+    observations, left_out = _observed(path, assumed)
+    found = _fitted(observations, assumed, between, specialise is not None, watch)
+    _warn_if_far_off(found, observations)
+    fitted_to = f"{counted(len(observations.source), 'row')} of {path.name}"
+    _write(output, base, found, between, fitted_to, "Adapted" if specialise else "Fitted")
+    return Calibrated(output, found, between, observations, left_out)
+
+
+def check_output(output: Path, runs: Path, base: str) -> None:
+    """Raise StoreError if an assumption set cannot be written to `output`, or is a file that no fit wrote."""
+    if output.suffix != _SUFFIX:
+        raise StoreError(f"-o {shown(output)}: the file of an assumption set ends in {_SUFFIX}")
+    check_output_file(output, [runs, *files_of(base)])
+    if output.is_file() and _WRITTEN_BY not in output.read_text(encoding="utf-8", errors="replace").partition("\n")[0]:
+        raise StoreError(f"-o {shown(output)}: exists, and dsx calibrate did not write it; choose another file")
+
+
+def _observed(path: Path, assumed: AssumptionsSpec) -> tuple[Observations, list[Outlier]]:
+    """Return the usable rows of a table without its outliers, and the outliers.
+
+    Raises RunTableError if no row is usable, if a row is invalid, or if too many are outliers.
+    """
+    runs = read_runs(path)
+    made = setups(runs)
+    faults = [
+        f"{path}:{r.line}: {printable(r.id)}: {s}"
+        for r, s in zip(runs, made, strict=True)
+        if isinstance(s, UnmodelledReason)
+    ]
+    if faults:
+        more = [f"and {counted(len(faults) - _SHOWN_ROWS, 'row')} more"] if len(faults) > _SHOWN_ROWS else []
+        raise RunTableError("\n".join([*faults[:_SHOWN_ROWS], *more]))
+    if assumed.stack:
+        warn_of_unknown(count_remarks(made))
+    observations = observe(runs, made, assumed)
+    left_out = ", ".join(f"{reason} ({count:,})" for reason, count in observations.left_out.items())
+    if not observations.source:
+        raise RunTableError(f"{path}: no row can be used in the fit: {left_out}")
+    if left_out:
+        warn(f"not used in the fit: {left_out}")
+    found, outliers = without_outliers(observations, runs, made, assumed)
+    for outlier in outliers:
+        warn(f"not used in the fit, an outlier: {outlier}")
+    return found, outliers
+
+
+def _fitted(
+    observations: Observations,
+    assumed: AssumptionsSpec,
+    between: Mapping[str, Bounds],
+    specialise: bool,
+    watch: Watch | None,
+) -> Calibration:
+    if specialise:
+        return adapt(observations, assumed)
+    sources = len(observations.sources)
+    passes = 0 if sources < LEAST_SOURCES else 2 if may_adapt(assumed) else 1
+    with progress(ROUNDS + passes * sources, "fitting, then without each source", watch) as advance:
+        return fit_all(observations, assumed, between, advance)
+
+
+def _warn_if_far_off(found: Calibration, observations: Observations) -> None:
+    median = errors(observations, found.after_s)[-1]["median_ape"]
+    if median > _FAR_OFF:
+        warn(f"the median error of the set is still {100 * median:.3g} %: are the times seconds of one step?")
+
+
+def _write(
+    output: Path, base: str, found: Calibration, between: Mapping[str, Bounds], fitted_to: str, verb: str
+) -> None:
+    """Write the set atomically; raise StoreError if that fails."""
+    file = find("assumptions", base, _SUFFIX)
+    # A path is relative to the new file.
+    extends = Path(os.path.relpath(file, output.absolute().parent)).as_posix() if is_path(base, _SUFFIX) else base
+    text = text_of(found, between, output.stem, extends, fitted_to, f"{verb} to {fitted_to} {_WRITTEN_BY}")
+    try:
+        with OpenFolder(output.parent) as folder, folder.temporary_name(_SUFFIX) as draft:
+            folder.create(draft, text.encode("utf-8"))
+            load_assumptions(output.absolute().with_name(draft))
+            folder.rename(draft, folder, output.name)
+    except OSError as error:
+        raise StoreError(f"cannot write {shown(output)}: {error.strerror}") from error
+
+
+def _data(found: Calibration, between: Mapping[str, Bounds], observations: Observations) -> dict[str, Any]:
+    fit = found.fit
+    held_out = None if found.held_out is None else errors(observations, found.held_out.predicted_s)
+    return {
+        "rows": len(observations.source),
+        "left_out": observations.left_out,
+        "fields": [
+            {
+                "name": name,
+                "before": found.start[name],
+                "after": value,
+                "between": [between[name].low, between[name].high],
+                "standard_error": fit.standard_errors[name],
+                "at_bound": name in fit.at_bound,
+                "determined": name not in fit.undetermined,
+            }
+            for name, value in fit.values.items()
+        ],
+        "effects": {
+            "stack": fit.effects.stack,
+            "generation": fit.effects.generation,
+            "deviations": asdict(fit.effects.deviations),
+        },
+        "errors": {
+            "before": errors(observations, found.before_s),
+            "after": errors(observations, found.after_s),
+            "held_out": held_out,
+        },
+        "interval": [entry.model_dump(mode="json") for entry in found.interval],
+        "coverage": {name: {"inside": c.inside, "width": c.width} for name, c in found.coverage.items()},
+        "memory_interval": found.memory and found.memory.model_dump(mode="json"),
+        "resolution": found.resolution,
+    }
+
+
+def _text(found: Calibration, between: Mapping[str, Bounds], observations: Observations, output: Path) -> str:
+    def as_text(name: str, value: float) -> str:
+        return "-" if value != value else format_quantity(value, field_of(f"assumptions.{name}").unit)
+
+    fit = found.fit
+    rows = []
+    for name, value in fit.values.items():
+        remark = "not determined" if name in fit.undetermined else "at a bound" if name in fit.at_bound else ""
+        low, high, error = (
+            as_text(name, n) for n in (between[name].low, between[name].high, fit.standard_errors[name])
+        )
+        rows.append([name, as_text(name, found.start[name]), as_text(name, value), f"{low} to {high}", error, remark])
+    parts = [table(["field", "before", "after", "bounds", "standard\nerror", ""], rows, text=(0, 5))]
+    tables = [errors(observations, found.before_s), errors(observations, found.after_s)]
+    titles = ["median\nbefore", "mean\nbefore", "median\nafter", "mean\nafter"]
+    if found.held_out is not None:
+        tables.append(errors(observations, found.held_out.predicted_s))
+        titles += ["median,\nheld out", "mean,\nheld out"]
+    body = [
+        [first["source_id"], f"{first['rows']:,}"]
+        + [f"{100 * one[figure]:.1f} %" for one in (first, *others) for figure in ("median_ape", "mape")]
+        for first, *others in zip(*tables, strict=True)
+    ]
+    if found.coverage:
+        titles.append("inside others'\ninterval")
+        known = {name: f"{100 * one.inside:.0f} %" for name, one in found.coverage.items()}
+        body = [[*row, known.get(row[0], "")] for row in body]
+    parts.append(table(["source", "rows", *titles], body))
+    lines: list[str] = []
+    if not found.adapted:
+        lines.append(_effects_text(fit.effects))
+    if found.held_out is None and not found.adapted:
+        lines.append(
+            f"no source was held out: that needs {LEAST_SOURCES} of them; the error for other runs is unknown, and the "
+            "set has no interval of its own"
+        )
+    for entry in found.interval:
+        stated = entry.where.model_dump(exclude_none=True)
+        where = ", ".join(f"{key}: {str(value).lower()}" for key, value in stated.items()) or "any other plan"
+        lines.append(f"80 % interval, {where}: {entry.low:g} to {entry.high:g} times the predicted step time")
+    if (memory := found.memory) is not None:
+        lines.append(
+            f"measured peak memory is {memory.low:g} to {memory.high:g} times the predicted one in 80 % of the rows, "
+            f"{memory.median:g} times in the median"
+        )
+    if found.resolution is not None:
+        lines.append(f"resolution: the measurements cannot rank plans of one job within {100 * found.resolution:.2g} %")
+    lines.append(f"written: {shown(output)}")
+    return paragraphs([*parts, "\n".join(lines)])
+
+
+def _effects_text(effects: Effects) -> str:
+    """Return the deviations of effects, each with the effects that are furthest from zero."""
+    lines: list[str] = []
+    for part, deviation in (("stack", effects.deviations.stack), ("generation", effects.deviations.generation)):
+        known = sorted(getattr(effects, part).items(), key=lambda one: -abs(one[1]))
+        first = ", ".join(f"{printable(name) or 'none'} {100 * value:+.1f} %" for name, value in known[:_SHOWN_EFFECTS])
+        lines.append(f"effects of the {part} on the time of kernels: deviation {100 * deviation:.2g} %, {first}")
+    rest = 100 * effects.deviations.rest
+    return "\n".join([*lines, f"mean errors of sources beyond effects: deviation {rest:.2g} %"])

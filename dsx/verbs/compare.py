@@ -1,0 +1,256 @@
+"""Where the best plan differs between two result sets, and by how much."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsx.errors import file_path
+from dsx.plans.choices import PLAN_COLUMNS
+from dsx.progress import warn
+from dsx.results.compare import FITS, NOT_THERE, SETTINGS
+from dsx.results.compare import compare as compared
+from dsx.results.frames import column_list
+from dsx.results.manifest import Manifest
+from dsx.results.sets import as_plans, load, load_chosen, read_manifest
+from dsx.tables.format import hardware_text, hardware_title, table, whole_plan_text
+from dsx.tables.job import differing, hardware_of, kept_text, rows_text, stated_text, steps_text, title_of
+from dsx.units import counted, format_quantity
+from dsx.verbs.answer import Answer, paragraphs
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+_DIFFERENCES_SHOWN = 12
+# Fields that determine the candidates; of a cluster only the size of its fast domains does.
+_CHOICES = ("num_gpus", "global_batch_size", "sequence_length", "strategy", "cluster", "fix", "limit", "keep")
+_LAYER = "layers."  # before the strategy whose layer definitions differ
+_TITLES = {"num_gpus": "GPUs", "global_batch_size": "batch"}
+
+_Differences = dict[str, tuple[object, object]]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Answer):
+    """The best plans of two result sets, A and B, side by side."""
+
+    folders: Sequence[Path]  # of A and of B
+    manifests: Sequence[Manifest]
+    frame: "pd.DataFrame"  # as `dsx.compare` gives it
+    differences: dict[str, tuple[object, object]]  # fields in which the sweeps differ, by path
+    groups: Sequence[dict[str, Any]]  # the rows of `frame`, with the plans
+
+    def _data(self) -> dict[str, Any]:
+        """Return the answer as plain data; times in seconds."""
+        described = {
+            name: {"folder": str(folder), "title": title_of(manifest), "keep": manifest.spec["keep"]}
+            for name, folder, manifest in zip("ab", self.folders, self.manifests, strict=True)
+        }
+        stated = {path: {"a": a, "b": b} for path, (a, b) in self.differences.items()}
+        attrs = self.frame.attrs
+        answers = {"per": attrs["per"], "differences": stated, "summary": attrs["summary"]}
+        return described | answers | {"groups": [_plain(group) for group in self.groups]}
+
+    def __str__(self) -> str:
+        lines: list[str] = []
+        for name, folder, manifest in zip("AB", self.folders, self.manifests, strict=True):
+            about = f"{title_of(manifest)}; kept {kept_text(manifest)}: {rows_text(manifest)}"
+            lines.append(
+                f"{name}: {folder}: {about}; {steps_text(manifest.sweep.global_batch_size, manifest.sweep.tokens)}"
+            )
+        lines.append(_differences_text(self.differences))
+        return paragraphs(["\n".join(lines), _groups_text(self.groups), _summary_text(self.frame.attrs["summary"])])
+
+
+def compare_sets(a: str | Path, b: str | Path, per: str | Sequence[str] = ()) -> Comparison:
+    """Return the best plans of two result sets side by side; `compare` takes two DataFrames.
+
+    Rows are joined on the candidate, which stands for the same choices on every cluster.
+
+    Args:
+        a: folder of a result set.
+        b: folder of the other one.
+        per: compare the best of each value of these columns; by default of num_gpus, global_batch_size, and the
+            hardware that a set varies.
+
+    Raises StoreError if a set cannot be read, UnknownNameError for an unknown column.
+    """
+    folders = [file_path("a", a), file_path("b", b)]
+    manifests = [read_manifest(folder) for folder in folders]
+    chosen = column_list("per", per)
+    choices = [name for name in chosen if name in PLAN_COLUMNS]
+    frames = [
+        load(folder, ["candidate", *SETTINGS, *choices, *hardware_of(manifest), "step_time_s", "reject"])
+        for folder, manifest in zip(folders, manifests, strict=True)
+    ]
+    table = compared(*frames, per=chosen)
+    differences = differing(*manifests)
+    _warn_of_limits(folders, manifests, differences, table)
+    return Comparison(folders, manifests, table, differences, _groups(table, _plans(folders, table)))
+
+
+def _plans(folders: list[Path], table: Any) -> dict[int, dict[str, Any]]:
+    """Return the best plans by candidate."""
+    found: dict[int, dict[str, Any]] = {}
+    for side, folder in zip("ab", folders, strict=True):
+        ids = table[f"candidate_{side}"].dropna().unique()
+
+        def choose(frame: Any, ids: Any = ids) -> Any:
+            return frame[frame["candidate"].isin(ids)].drop_duplicates("candidate")
+
+        found |= {row["plan"]["candidate"]: row["plan"] for row in as_plans(load_chosen(folder, ["candidate"], choose))}
+    return found
+
+
+def _groups(table: Any, plans: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of a comparison as plain data; a side without a feasible plan is None."""
+    groups: list[dict[str, Any]] = []
+    for row in table.astype(object).where(table.notna(), None).to_dict(orient="records"):
+        group: dict[str, Any] = {"per": {name: row[name] for name in table.attrs["per"]}}
+        for side, other in ("ab", "ba"):
+            candidate = row[f"candidate_{side}"]
+            group[side] = (
+                None
+                if candidate is None
+                else {
+                    "step_time_s": row[f"step_time_s_{side}"],
+                    "plan": plans[candidate],
+                    "hardware": {name: row[f"{name}_{side}"] for name in table.attrs["hardware"][side]},
+                    f"in_{other}": row[f"{side}_in_{other}"],
+                    f"step_time_s_in_{other}": row[f"{side}_in_{other}_step_time_s"],
+                }
+            )
+        groups.append(group | {name: row[name] for name in ("has_a", "has_b", "ratio", "same_plan")})
+    return groups
+
+
+def _plain(group: dict[str, Any]) -> dict[str, Any]:
+    """Return a group with its plans as plain data."""
+    return group | {side: group[side] and group[side] | {"plan": dict(group[side]["plan"])} for side in "ab"}
+
+
+def _differences_text(differences: _Differences) -> str:
+    if not differences:
+        return "Both sweeps state the same."
+    lines: list[str] = []
+    # Layer definitions are compared by hash, so only the strategy can be named.
+    strategies = [path.removeprefix(_LAYER) for path in differences if path.startswith(_LAYER)]
+    pairs = [(path, pair) for path, pair in differences.items() if not path.startswith(_LAYER)]
+    if pairs:
+        shown = [[f"  {path}", stated_text(a), stated_text(b)] for path, (a, b) in pairs[:_DIFFERENCES_SHOWN]]
+        lines.append(table(["they differ in", "A", "B"], shown, text=range(3)))
+    if len(pairs) > _DIFFERENCES_SHOWN:
+        lines.append(f"  and in {len(pairs) - _DIFFERENCES_SHOWN} more")
+    for strategy in strategies:
+        lines.append(f"layer definition of {strategy} differs")
+    return "\n".join(lines)
+
+
+def _groups_text(groups: Sequence[dict[str, Any]]) -> str:
+    """Return the groups as a table, below a line with the values that all groups share.
+
+    If the best plan changes, that of B has a line of its own.
+    """
+    per = list(groups[0]["per"])
+    shown = [name for name in per if any(group["per"][name] != groups[0]["per"][name] for group in groups)]
+    common = [f"{name}={_value(name, groups[0]['per'][name])}" for name in per if name not in shown]
+    one_plan = all(group["same_plan"] for group in groups)
+    lines: list[str] = []
+    if common or one_plan:
+        lines.append(", ".join(["best plans", *common, *(["the same plan in A and B"] if one_plan else [])]) + ":")
+    titles = [_TITLES.get(name) or hardware_title(name) for name in shown]
+    header = [*titles, "A", "B", "B/A", *([] if one_plan else ["A's best\nin B", "B's best\nin A"]), "plan"]
+    rows: list[list[str]] = []
+    for group in groups:
+        values = [_value(name, group["per"][name]) for name in shown]
+        first, *more = _plan_texts(group)
+        rows.append([*values, *_times(group, with_elsewhere=not one_plan), first])
+        rows += [[*([""] * (len(header) - 1)), text] for text in more]
+    lines.append(
+        table(header, rows, text=[i for i, name in enumerate(header) if name in ("cluster", "strategy", "plan")])
+    )
+    return "\n".join(lines)
+
+
+def _times(group: dict[str, Any], with_elsewhere: bool) -> list[str]:
+    """Return the times of both best plans and their ratio; `with_elsewhere` adds the time of each in the other set."""
+    a, b = group["a"], group["b"]
+    ratio = "-" if group["ratio"] is None else f"{group['ratio']:.3f}"
+    times = [_best(a, "A", group["has_a"]), _best(b, "B", group["has_b"]), ratio]
+    if not with_elsewhere:
+        return times
+    return [*times, *(["same plan"] * 2 if group["same_plan"] else [_elsewhere(a, "b"), _elsewhere(b, "a")])]
+
+
+def _plan_texts(group: dict[str, Any]) -> list[str]:
+    if group["same_plan"]:
+        return [_plan_text("A, B", group["a"])]
+    return [_plan_text(name.upper(), group[name]) for name in "ab" if group[name]] or ["-"]
+
+
+def _value(name: str, value: str | float | None) -> str:
+    if value is None:
+        return "-"
+    return hardware_text(name, value) if "." in name else str(value)
+
+
+def _best(side: dict[str, Any] | None, name: str, has_rows: bool) -> str:
+    if side is None:
+        return "none fits" if has_rows else f"not in {name}"
+    return format_quantity(side["step_time_s"], "s")
+
+
+def _elsewhere(side: dict[str, Any] | None, other: str) -> str:
+    """Return the time of the best plan of one set in the other set, or why it has none."""
+    if side is None:
+        return "-"
+    state = side[f"in_{other}"]
+    if state == NOT_THERE:
+        return f"not in {other.upper()}"
+    return format_quantity(side[f"step_time_s_in_{other}"], "s") if state == FITS else state
+
+
+def _plan_text(name: str, side: dict[str, Any]) -> str:
+    hardware = ", ".join(_hardware(column, value) for column, value in side["hardware"].items())
+    where = f" ({hardware})" if hardware else ""
+    return f"{name}: {side['plan']['strategy']} {whole_plan_text(side['plan'])}{where}"
+
+
+def _hardware(column: str, value: str | float) -> str:
+    return f"{column}={hardware_text(column, value)}"
+
+
+def _summary_text(summary: dict[str, Any]) -> str:
+    lines = [f"The best plan changes in {summary['groups_changed']} of {counted(summary['groups'], 'group')}."]
+    both = summary["fit_in_both"]
+    lines.append(f"Rows: {summary['rows_a']:,} in A, {summary['rows_b']:,} in B, {summary['joined']:,} in both.")
+    if both:
+        lines.append(
+            f"Of those {both:,} fit in both: B takes {summary['ratio_median']:.3f} times as long as A in the median, "
+            f"{summary['ratio_min']:.3f} to {summary['ratio_max']:.3f}."
+        )
+    if summary["fit_in_a_only"] or summary["fit_in_b_only"]:
+        lines.append(f"{summary['fit_in_a_only']:,} fit in A alone, {summary['fit_in_b_only']:,} in B alone.")
+    return "\n".join(lines)
+
+
+def _warn_of_limits(folders: list[Path], manifests: list[Manifest], differences: _Differences, table: Any) -> None:
+    """Warn of what limits the comparison."""
+    if folders[0].resolve() == folders[1].resolve():
+        warn(f"A and B are the same folder, {folders[0]}")
+    models = [manifest.sweep.resolved.model.name for manifest in manifests]
+    if any(path.startswith(("model.dimensions", "model.layers")) for path in differences):
+        warn(f"the models differ ({models[0]}, {models[1]}): a candidate is the same choices, not the same work")
+    for name, manifest in zip("AB", manifests, strict=True):
+        if not manifest.complete:
+            warn(f"{name} is not complete: {len(manifest.parts)} of {counted(manifest.num_parts, 'part')} are there")
+        if table[f"candidate_{name.lower()}"].isna().all():
+            warn(f"nothing in {name} is feasible")
+    if not table.attrs["summary"]["joined"]:
+        stated = ", ".join(path for path in differences if path.partition(".")[0] in _CHOICES or "nvs.size" in path)
+        why = f": the sweeps differ in {stated}" if stated else ""
+        warn(f"no candidate is in both sets{why}")
+    elif (table[["a_in_b", "b_in_a"]] == NOT_THERE).any(axis=None) or not table[["has_a", "has_b"]].all(axis=None):
+        kept = "; ".join(f"{name} kept {kept_text(manifest)}" for name, manifest in zip("AB", manifests, strict=True))
+        warn(f"rows missing from a set were not priced for it, or not kept ({kept})")

@@ -1,0 +1,237 @@
+"""One priced plan: its time and memory, whether it fits, and its operators."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from dsx.config.framework_file import FrameworkSpec
+from dsx.config.load import Given
+from dsx.cost.interval import unlike
+from dsx.launch.request import LaunchSettings
+from dsx.launch.writers import counted_ends_text, launch_of
+from dsx.plans.frameworks import read_framework
+from dsx.plans.plan import Plan
+from dsx.pricing.measured_share import coverage, kernels_to_measure
+from dsx.pricing.one_plan import PricedPlan as Priced
+from dsx.pricing.one_plan import evaluate_plan, operator_costs
+from dsx.pricing.problem import Problem
+from dsx.tables.job import job_text, step_text
+from dsx.tables.plans import extrapolated_text, filled_text, margin_text, placement_text, plans_frame
+from dsx.tables.terms import (
+    costs_text,
+    coverage_data,
+    coverage_text,
+    effects_text,
+    lacked_effects,
+    operators_text,
+    shapes_data,
+    shapes_text,
+    stages_data,
+    stages_text,
+)
+from dsx.text import printable
+from dsx.verbs.answer import Answer, paragraphs
+from dsx.verbs.job import Job, checked
+from dsx.verbs.plan import PlanLike, given_plan, plan_problem
+from dsx.verbs.searched import limits_broken_by, plan_not_run_text, run_by_none
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation(Answer):
+    """A priced plan."""
+
+    job: Job  # the job that was priced
+    problem: Problem
+    priced: Priced
+    framework: FrameworkSpec  # that the caller names, else that of the assumption set
+    with_operators: bool = False  # whether the operators are printed too
+
+    @property
+    def plan(self) -> Plan:
+        """Every choice by its column, with the candidate id."""
+        return self.priced.plan
+
+    @property
+    def costs(self) -> Mapping[str, float]:
+        """The costs by column; seconds and bytes."""
+        return self.priced.costs
+
+    @property
+    def step_time_s(self) -> float:
+        """Seconds of one step."""
+        return self.costs["step_time_s"]
+
+    @property
+    def peak_bytes(self) -> float:
+        """Bytes of the fullest GPU."""
+        return self.costs["peak_bytes"]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the plan fits in memory, and gives every rank a part of each dimension."""
+        return self.priced.fits
+
+    @property
+    def reject(self) -> tuple[str, ...]:
+        """The names of the rules that the plan breaks; memory is one of them."""
+        return tuple(violation.reason.name for violation in self.priced.broken)
+
+    @property
+    def broken(self) -> dict[str, str]:
+        """The rules that the plan breaks, by name: the cause, and the nearest value that obeys the rule."""
+        return broken_rules(self.priced)
+
+    @property
+    def not_run(self) -> dict[str, Any]:
+        """The fewest choices that would have to change for the framework to run the plan."""
+        return limits_broken_by(self.problem, self.framework, self.plan)
+
+    @property
+    def launch(self) -> LaunchSettings:
+        """The Megatron-LM flags of the plan."""
+        return launch_of(self.plan, self.problem, self.job.cluster.device)
+
+    @cached_property
+    def frame(self) -> "pd.DataFrame":
+        """The plan as a row, with the columns of a result set; units in `attrs`."""
+        return plans_frame([as_row(self.priced, self.job.cluster.name)], rule_names(self.problem))
+
+    @cached_property
+    def operators(self) -> "pd.DataFrame":
+        """The kernels of one layer for one microbatch, one row per kernel and direction; units in `attrs`."""
+        import pandas as pd
+
+        kernels = operator_costs(self.problem, self.plan)
+        rows = [
+            {"kernel": kernel["name"], "direction": direction, "saved_bytes": kernel["saved_bytes"]}
+            | {name: value for name, value in kernel[direction].items() if name != "collectives"}
+            for kernel in kernels
+            for direction in ("forward", "backward")
+        ]
+        frame = pd.DataFrame(rows)
+        frame.attrs["units"] = {name: _unit(name) for name in frame.columns if _unit(name)}
+        return frame
+
+    def _data(self) -> dict[str, Any]:
+        """Return the answer as plain data; times in seconds, sizes in bytes."""
+        priced, covered = self.priced, coverage(self.problem, self.plan)
+        data: dict[str, object] = {
+            "plan": dict(self.plan),
+            **self.costs,
+            "fits": self.fits,
+            "reject": list(self.reject),
+            "extrapolated": unlike(self.problem.likeness, self.problem.assumptions_spec.trained_on),
+        }
+        data["lacks"] = lacked_effects(self.problem.assumptions_spec, self.plan)
+        data |= {"framework": self.framework.name, "not_run": self.not_run}
+        data |= {"stages": stages_data(self.plan, priced.stages)} if priced.stages else {}
+        if self.with_operators:
+            data["operators"] = operator_costs(self.problem, self.plan)
+            data["shapes"] = shapes_data(kernels_to_measure(self.problem, self.plan))
+        return data | ({"operator_times": coverage_data(covered)} if covered else {})
+
+    def __str__(self) -> str:
+        priced, covered = self.priced, coverage(self.problem, self.plan)
+        filled = filled_text(self.plan, priced.filled)
+        parts = [
+            "\n".join(
+                filter(None, (plan_text(self.problem, self.plan), filled, counted_ends_text(self.plan, self.problem)))
+            ),
+            placement_text(self.plan, self.problem),
+            costs_text(self.costs),
+            effects_text(self.problem.assumptions_spec, self.plan),
+            extrapolated_text(self.problem.likeness, self.problem.assumptions_spec.trained_on),
+            stages_text(self.plan, priced.stages) if priced.stages else "",
+            rules_text(priced, "rejected:", "fits, and breaks no rule"),
+            run_by_none([self.plan]) if self.framework.unlimited else plan_not_run_text(self.framework, self.not_run),
+            margin_text(self.costs["peak_bytes"], self.problem) if self.fits else "",
+            coverage_text(covered) if covered else "",
+        ]
+        if self.with_operators:
+            parts.append(operators_text(operator_costs(self.problem, self.plan)))
+            parts.append(shapes_text(shapes_data(kernels_to_measure(self.problem, self.plan))))
+        return paragraphs(parts)
+
+
+def _unit(column: str) -> str:
+    return {"s": "s", "bytes": "bytes", "flops": "FLOP"}.get(column.rpartition("_")[2], "")
+
+
+def plan_text(problem: Problem, plan: Plan) -> str:
+    """Return a plan and its job as text."""
+    strategy = printable(problem.strategies[0])
+    step = step_text(plan["global_batch_size"], plan["sequence_length"])
+    return f"{job_text(problem, plan['num_gpus'])}, {strategy}: {plan.text}\n{step}"
+
+
+def as_row(priced: Priced, cluster: str) -> dict[str, Any]:
+    """Return a priced plan in the form that `plans_frame` takes."""
+    broken = [violation.reason.name for violation in priced.broken]
+    return {"plan": priced.plan, "hardware": {"cluster": cluster}, **priced.costs, "reject": broken}
+
+
+def rule_names(problem: Problem) -> list[str]:
+    """Return the names of the rules of a problem, in the order of the bits of `reject`."""
+    return [reason.name for reason in problem.reasons]
+
+
+def broken_rules(priced: Priced) -> dict[str, str]:
+    """Return the rules that a plan breaks, by name, each with its cause."""
+    return {violation.reason.name: violation.detail for violation in priced.broken}
+
+
+def rules_text(priced: Priced, rejected: str, passed: str) -> str:
+    """Return the line `rejected` and the rules that a plan breaks; the line `passed` if it breaks none."""
+    lines = [f"  {violation.reason.name}: {violation.detail}" for violation in priced.broken]
+    return "\n".join([rejected, *lines]) if lines else passed
+
+
+def evaluate(
+    job: Job,
+    plan: PlanLike | None = None,
+    *,
+    strategy: str | None = None,
+    partition: Literal["even", "optimal"] | None = None,
+    operators: bool = False,
+    framework: Given | None = None,
+    **choices: object,
+) -> Evaluation:
+    """Price one plan, even if it breaks rules or does not fit.
+
+        dsx.evaluate(job, tp=8, pp=4, dp=16, microbatch_size=2)
+        dsx.evaluate(job, "tp=8 pp=4 dp=16 nvs.tp=8 recompute=full")
+        dsx.evaluate(job, tp=8, pp=4, dp=16, stage_layers=[9, 9, 9, 7])
+        dsx.evaluate(job, found.plan, recompute="full")          # a plan of a search, with a change
+        dsx.evaluate(job, found.frame.iloc[2])                   # a row of a result set
+
+    Args:
+        job: the model, the cluster, the GPUs and the batch.
+        plan: a text as on the command line, a list of settings, a mapping of columns, a `Plan`, or a row of a
+            DataFrame. Of the last two only the choices are used: the job has the GPUs, the batch and the cluster.
+        strategy: a name or a .layer file; by default that of the plan, else a default one of the assumption set, or of
+            the framework if it runs none of these.
+        partition: how layers are divided into pipeline stages: evenly, or by the optimal cut; by default as the
+            `stage_layers` of the plan say, else evenly.
+        operators: whether to print the operators of a layer too.
+        framework: what runs the plan, with its software: a name, a YAML file or its content; by default that of the
+            assumption set.
+        choices: columns of the plan, which override those of a mapping or a row. `tp_nvs` is the share of tp in a fast
+            domain. `stage_layers` are the layers of each stage, or of each of its chunks where `vpp` is above 1, as a
+            list or as Megatron-LM's layout, "Et*3|t*4|t*3L". The defaults are those of the command line
+            (docs/choices.md): degrees are 1, shares are filled in rank order, and the other choices are the fixed
+            choices of the assumption set.
+
+    Raises PlanError for an invalid plan. A plan that breaks rules is priced, and `reject` names the rules.
+    """
+    job = checked(job).run_by(framework)
+    given = given_plan(plan, choices, job)
+    settings, cut = given.cut(partition)
+    job = given.of_job(job)
+    problem = plan_problem(job, settings, given.strategy if strategy is None else strategy, cut)
+    priced = evaluate_plan(problem, settings, job.num_gpus, job.global_batch_size)
+    stated = read_framework(job.assumptions.of_framework if framework is None else framework, job.inputs.near)
+    return Evaluation(job, problem, priced, stated, operators)

@@ -1,0 +1,157 @@
+"""A model file from the config.json of a Hugging Face checkpoint."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.documents import find_path
+from dsx.config.hf_config import (
+    Config,
+    Ignored,
+    check_target,
+    ignored_keys,
+    load_config,
+    model_name,
+    model_source,
+    model_text,
+    published_total,
+    to_model,
+    write,
+)
+from dsx.config.hf_family import PublishedSpec
+from dsx.config.model_file import ModelSpec
+from dsx.errors import file_path
+from dsx.notation.model import build_model, parameters
+from dsx.progress import remark
+from dsx.tables.format import share
+from dsx.text import printable
+from dsx.verbs.answer import Answer
+from dsx.verbs.job import DEFAULT_ASSUMPTIONS
+
+_LONGEST = "max_position_embeddings"  # the key of the longest sequence that a model can read
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Imported(Answer):
+    """The model of a checkpoint, and the keys of its config.json that were not used."""
+
+    model: ModelSpec  # a job takes it as `model`
+    config: Config
+    published: PublishedSpec | None
+    ignored: Ignored
+    out: Path | None  # the file that it was written to, if one was given
+
+    @property
+    def text(self) -> str:
+        """The model file."""
+        return model_text(self.model, self.published)
+
+    @cached_property
+    def parameters(self) -> int:
+        """The number of parameters, counted from the layer definitions."""
+        return _count(self.model)
+
+    @property
+    def report(self) -> list[str]:
+        """The lines of a report on the conversion."""
+        return _report(self)
+
+    def _data(self) -> dict[str, Any]:
+        """Return the answer as plain data."""
+        return _as_data(self)
+
+    def __str__(self) -> str:
+        return self.text.rstrip("\n") if self.out is None else "\n".join(self.report)
+
+
+def import_hf(config: str | Path, out: str | Path | None = None, *, overwrite: bool = False) -> Imported:
+    """Return the model of a checkpoint of the transformers library.
+
+        job = dsx.Job(dsx.import_hf("config.json").model, "h100-nvs8", num_gpus=64, global_batch_size=512)
+
+    Args:
+        config: its config.json.
+        out: model file to write.
+        overwrite: replace it if it exists.
+
+    Raises InputError for a config that cannot be read or has an unknown family, StoreError if `out` cannot be written.
+    """
+    given, output = file_path("config", config), None if out is None else file_path("out", out)
+    if output is not None:
+        check_target(output, overwrite)
+    file = find_path("config", str(given))
+    read = load_config(file)
+    model = to_model(read, model_name(read, file, output), model_source(read, file))
+    found = Imported(model, read, published_total(read), ignored_keys(read), output)
+    _ = found.parameters  # a model that cannot be built is not written
+    if output is not None:
+        write(found.text, output)
+        remark(f"wrote {output}")
+    return found
+
+
+def _count(model: ModelSpec) -> int:
+    assumed = load_assumptions(DEFAULT_ASSUMPTIONS)
+    return parameters(build_model(model, assumed, assumed.default_strategy))
+
+
+def _as_data(found: Imported) -> dict[str, Any]:
+    counted, published, ignored = found.parameters, found.published, found.ignored
+    return {
+        "family": found.config.model_type,
+        "model": found.model.model_dump(mode="json", exclude_none=True),
+        "output": str(found.out) if found.out else None,
+        "parameters": {
+            "counted": counted,
+            "published": published and published.total,
+            "difference": published and counted - published.total,
+            "rounding": published and published.rounding,
+            "source": published and published.source,
+        },
+        "ignored": {"changes_cost": ignored.unpriced, "unknown": ignored.unknown, "no_cost": ignored.no_cost},
+    }
+
+
+def _report(found: Imported) -> list[str]:
+    model, config, ignored = found.model, found.config, found.ignored
+    sizes = " ".join(f"{letter}={size}" for letter, size in model.dimensions.items())
+    lines = [
+        f"{printable(model.name)}, of the family {config.model_type}: {sizes}",
+        _check(found.parameters, found.published),
+    ]
+    lines.append(_length(model.default_sequence_length, config.values.get(_LONGEST)))
+    if ignored.unpriced:
+        lines += ["not used, though it changes the cost:", *_listed(ignored.unpriced)]
+    if ignored.unknown:
+        values = {key: f"{value!r:.60}" for key, value in ignored.unknown.items()}
+        lines += ["not used, and not known whether it changes the cost:", *_listed(values)]
+    if ignored.no_cost:
+        topics = {topic: ", ".join(keys) for topic, keys in ignored.no_cost.items()}
+        lines += ["not used, and without effect on the cost:", *_listed(topics)]
+    return lines
+
+
+def _length(assumed: int, longest: int | None) -> str:
+    """Return the sequence length that the verbs assume, since no config has that of the training."""
+    read = f"; the model reads up to {longest:,} tokens" if longest not in (None, assumed) else ""
+    return (
+        f"sequences of {assumed:,} tokens, unless --sequence-length or a sweep says otherwise: the config does not say "
+        f"how long those of the training were{read}"
+    )
+
+
+def _listed(entries: dict[str, str]) -> list[str]:
+    return [f"  {key}: {text}" for key, text in entries.items()]
+
+
+def _check(counted: int, published: PublishedSpec | None) -> str:
+    if published is None:
+        return f"{counted:,} parameters, unchecked: no published total is known"
+    difference = counted - published.total
+    if 2 * abs(difference) < published.rounding:
+        stated = "as published" if not difference else f"which rounds to the published {published.total:,}"
+        return f"{counted:,} parameters, {stated} ({published.source})"
+    off = f"{abs(difference):,} ({share(abs(difference), published.total, 2)}) {'more' if difference > 0 else 'fewer'}"
+    return f"{counted:,} parameters, {off} than the published {published.total:,} ({published.source})"

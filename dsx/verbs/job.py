@@ -1,0 +1,555 @@
+"""A job: a model, the GPUs of a cluster, and the batch of a step; its files, and what is unusual about it.
+
+Remarks on values far beyond any machine's or any run's: they may be of another unit, or have a zero too many.
+
+A number of a cluster is compared with those of the packaged clusters, a size of a job with those of measured runs
+(data/measured/runs.yaml).
+
+What is said of software that a run table names, and no stack does.
+
+What an assumption set supposes of a device beyond what its cluster file states, and what it was not made for.
+
+Not modelled: how far off the numbers of one maker's devices are on those of another.
+
+The input files of a problem: found by name, changed by overrides, and validated.
+
+Layer definitions may be in the folder of the file that names them: the sweep file, else the model file.
+
+A job: a model, the GPUs of a cluster, and the batch of a step.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from shlex import quote
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dsx.config.assumption_set import AssumptionsSpec, load_assumptions
+from dsx.config.cluster_file import GPU_SOFTWARE, ClusterSpec, DeviceSpec, NodeSpec, load_cluster
+from dsx.config.documents import is_path, packaged_data
+from dsx.config.evidence import measured_runs
+from dsx.config.framework_file import FrameworkSpec
+from dsx.config.load import Assignment, Given, Spec, split
+from dsx.config.model_file import ModelSpec, load_model
+from dsx.config.operator_files import OperatorTimes, read_operator_times
+from dsx.config.sweep_file import SweepSpec
+from dsx.config.what_if import is_field, varied_field
+from dsx.errors import InputError, SpecError, UnknownNameError, did_you_mean
+from dsx.notation.library import check_strategy
+from dsx.notation.model import layer_check
+from dsx.plans.choices import SEARCHED_COLUMNS
+from dsx.plans.frameworks import read_framework
+from dsx.plans.placement import divisors
+from dsx.plans.rules import PARTITIONS, nearest_of
+from dsx.progress import warn
+from dsx.tables.job import step_text
+from dsx.text import printable
+from dsx.units import counted, exact_quantity, format_quantity
+from dsx.verbs.arguments import Fields, assignments, count, margin_setting, strategy_name
+
+if TYPE_CHECKING:
+    from dsx.pricing.problem import Problem
+
+
+_OF_MACHINES = 3.0  # times the most, or below the least, of all machines: bits for bytes are 8
+_OF_RUNS = 10.0  # the same of runs: more may be asked than was tried
+
+
+def unusual_cluster(cluster: ClusterSpec) -> list[str]:
+    """Return what to say once of numbers of a cluster that are far beyond those of all packaged clusters."""
+    said: list[str] = []
+    for path, value in _numbers(cluster):
+        least, most = _of_machines().get(path, (value, value))
+        if least / _OF_MACHINES <= value <= most * _OF_MACHINES:
+            continue
+        unit = varied_field(path).unit
+        shown, low, high = (format_quantity(number, unit) for number in (value, least, most))
+        in_bits = f" ({format_quantity(8 * value, unit)[:-3]}b/s in bits)" if unit == "bytes/s" else ""
+        said.append(f"cluster.{path} is {shown}{in_bits}: packaged clusters have {low} to {high}")
+    return said
+
+
+def unusual_job(parameters: int, num_gpus: int, global_batch_size: int, sequence_length: int) -> list[str]:
+    """Return what to say once of sizes of a job that are far beyond those of all measured runs."""
+    sizes = {
+        "num_gpus": num_gpus,
+        "global_batch_size": global_batch_size,
+        "sequence_length": sequence_length,
+        "parameters_per_gpu": parameters / num_gpus,
+    }
+    said: list[str] = []
+    for name, value in sizes.items():
+        known = measured_runs().sizes[name]
+        if not known.least / _OF_RUNS <= value <= known.most * _OF_RUNS:
+            said.append(f"{name} is {value:,.0f}: measured runs have {known.least:,.0f} to {known.most:,.0f}")
+    return said
+
+
+@cache
+def _of_machines() -> dict[str, tuple[float, float]]:
+    """Return the least and the most of each number of the packaged clusters."""
+    found: dict[str, tuple[float, float]] = {}
+    for file in sorted((packaged_data() / "clusters").glob("*.yaml")):
+        for path, value in _numbers(load_cluster(str(file))):
+            least, most = found.get(path, (value, value))
+            found[path] = min(least, value), max(most, value)
+    return found
+
+
+def _numbers(spec: Spec, before: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the real numbers of a cluster with their paths, zeros left out."""
+    for name in type(spec).model_fields:
+        value = getattr(spec, name)
+        if isinstance(value, Spec):
+            yield from _numbers(value, f"{before}{name}.")
+        elif isinstance(value, float) and value and is_field(f"{before}{name}"):
+            yield f"{before}{name}", value
+
+
+_SHOWN = 3  # remarks on software of run tables
+
+
+def warn_of_unknown(remarks: Mapping[str, int]) -> None:
+    """Warn of software that no stack names; `remarks` has the number of rows of each."""
+    for said, number in [*remarks.items()][:_SHOWN]:
+        warn(f"{said} ({counted(number, 'row')})")
+    if len(remarks) > _SHOWN:
+        rows = sum([*remarks.values()][_SHOWN:])
+        warn(f"and {len(remarks) - _SHOWN} more names of software are not known ({counted(rows, 'row')})")
+
+
+def device_remarks(device: DeviceSpec, assumptions: AssumptionsSpec) -> list[str]:
+    """Return what to say once where a problem of this device is priced with this set, a sentence each."""
+    said: list[str] = []
+    if assumptions.matrix_ceiling == "sustained" and device.sustained_share is None:
+        said.append(
+            f"device {device.name} states no sustained_share: {assumptions.sustained_share:g} of its peak is assumed"
+        )
+    if (precision := assumptions.linear_dtype) != "bf16" and getattr(device, f"{precision}_flops") is None:
+        said.append(
+            f"device {device.name} states no {precision}_flops: multiplies in {precision} take as long as in "
+            f"{device.half_format}"
+        )
+    if assumptions.attention_kernels and not device.attention:
+        reached = f"{assumptions.attention_efficiency:g} of what other multiplies reach"
+        said.append(f"device {device.name} states no attention: {reached} is assumed of fused kernels")
+    if assumptions.wave_quantisation and device.software in GPU_SOFTWARE and device.num_sms is None:
+        said.append(f"device {device.name} states no num_sms: every wave of tiles is taken as full")
+    if assumptions.trained_on.generation and device.generation is None:
+        said.append(f"device {device.name} states no generation: it counts as one of which nothing was measured")
+    if assumptions.platforms and device.software not in assumptions.platforms:
+        said.append(
+            f"device {device.name} is programmed with {device.software}, and the numbers of assumption set "
+            f"{assumptions.name!r} are from devices of {', '.join(assumptions.platforms)}"
+        )
+    return said
+
+
+def cluster_remarks(cluster: ClusterSpec, assumptions: AssumptionsSpec) -> list[str]:
+    """Return what to say once where a problem of this cluster is priced with this set, a sentence each."""
+    of_node = [*_straddled(cluster), *_shared_links(cluster), *_node_remarks(cluster, assumptions)]
+    return [*device_remarks(cluster.device, assumptions), *of_node]
+
+
+def _straddled(cluster: ClusterSpec) -> list[str]:
+    """Return what to say once of nodes that fast domains cut; nothing if one is a whole number of the others."""
+    node, domain = cluster.node.gpus, cluster.network.nvs.size
+    if "gpus" in cluster.node.assumed or node % domain == 0 or domain % node == 0:
+        return []
+    return [
+        f"cluster {cluster.name} has node.gpus={node} and network.nvs.size={domain}: fast domains cut nodes, since "
+        f"neither divides the other; nearest: node.gpus={nearest_of(divisors(domain), node)}"
+    ]
+
+
+def _shared_links(cluster: ClusterSpec) -> list[str]:
+    """Return what to say once of a link to the host that more GPUs share than a node has."""
+    node = cluster.node
+    if node.gpus_per_host_link <= node.gpus:
+        return []
+    return [
+        f"cluster {cluster.name} has node.gpus_per_host_link={node.gpus_per_host_link} and node.gpus={node.gpus}: all "
+        f"GPUs of a node are taken to share one link; nearest: node.gpus_per_host_link={node.gpus}"
+    ]
+
+
+def _node_remarks(cluster: ClusterSpec, assumptions: AssumptionsSpec) -> list[str]:
+    """Return what to say once of a node that a cluster file does not state, where plans may offload to its host."""
+    node = cluster.node
+    if not node.assumed or assumptions.fixed.get("offload") == "none":
+        return []
+    assumed = ", ".join(f"{name}={value}" for name, value in _texts(node).items() if name in node.assumed)
+    return [f"cluster {cluster.name} states no node.{node.assumed[0]}: for offload to the host {assumed} is assumed"]
+
+
+def _texts(node: NodeSpec) -> dict[str, str]:
+    memory, rate = exact_quantity(node.host_memory, "bytes"), exact_quantity(node.host_memory_bandwidth, "bytes/s")
+    return {
+        "gpus": str(node.gpus),
+        "gpus_per_host_link": str(node.gpus_per_host_link),
+        "host_memory": memory,
+        "host_memory_bandwidth": rate,
+    }
+
+
+def unfilled_domain(num_gpus: int, domain: int) -> list[str]:
+    """Return what to say once of a job whose GPUs do not fill fast domains of `domain` GPUs; nothing if they do."""
+    rest = num_gpus % domain
+    if num_gpus < domain or not rest:
+        return []
+    down, up = num_gpus - rest, num_gpus - rest + domain
+    return [
+        f"{num_gpus:,} GPUs do not fill fast domains of {domain}: one after the other, the last has {rest}; "
+        f"{down:,} or {up:,} GPUs would fill them, if the batch suits that number"
+    ]
+
+
+def replicas_left_out(num_gpus: int, global_batch_size: int) -> list[str]:
+    """Return what to say once of a job whose batch no number of replicas divides that its GPUs could have.
+
+    dp divides both. So what they do not share, powers of two apart, has to be tensor, context or pipeline parallel.
+    """
+    odd = _odd(num_gpus)
+    if global_batch_size % odd == 0:
+        return []
+    # A batch like the stated one, and the most GPUs of which it leaves nothing out.
+    step = num_gpus if global_batch_size >= num_gpus else odd
+    while step * 8 <= global_batch_size < num_gpus:
+        step *= 2
+    batch = -(-global_batch_size // step) * step
+    fewer = next(number for number in range(num_gpus, 0, -1) if global_batch_size % _odd(number) == 0)
+    return [
+        f"{num_gpus:,} GPUs and a batch of {global_batch_size:,}: dp divides both, so it can be at most "
+        f"{math.gcd(num_gpus, global_batch_size):,}; a batch of {batch:,} would allow "
+        f"{math.gcd(num_gpus, batch):,}, and {fewer:,} GPUs {math.gcd(fewer, global_batch_size):,}"
+    ]
+
+
+def _odd(number: int) -> int:
+    """Return a number without its factors of two."""
+    return number // (number & -number)
+
+
+S = TypeVar("S", bound=Spec)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The validated files of a problem; the folder of the file `near` may have layer definitions."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    assumptions: AssumptionsSpec
+    near: Path | None = None
+    operator_times: OperatorTimes | None = None
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the files as plain data; `operator_times` only if there are any."""
+        data = {name: getattr(self, name).model_dump(mode="json") for name in ("model", "cluster", "assumptions")}
+        return data | ({"operator_times": self.operator_times.to_data()} if self.operator_times else {})
+
+    def run_by(self, framework: FrameworkSpec) -> "Inputs":
+        """Return the files for plans of a framework, which are priced as it runs them."""
+        return replace(self, assumptions=self.assumptions.run_by(framework, self.cluster.device.family))
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any], near: Path | None) -> "Inputs":
+        """Return the inputs that `to_data` wrote."""
+        return cls(
+            ModelSpec.model_validate(data["model"]),
+            ClusterSpec.model_validate(data["cluster"]),
+            AssumptionsSpec.model_validate(data["assumptions"]),
+            near,
+            OperatorTimes.from_data(data["operator_times"]) if "operator_times" in data else None,
+        )
+
+    def problem(
+        self,
+        strategies: Sequence[str],
+        sequence_length: int | None,
+        train_tokens: float | None = None,
+        partition: str = "even",
+    ) -> "Problem":
+        """Return the problem of these files; by default under the default strategy of the assumption set."""
+        from dsx.pricing.problem import make_problem  # imports JAX, which a job alone does not need
+
+        chosen = [*strategies] or [self.assumptions.default_strategy]
+        return make_problem(
+            self.model,
+            self.cluster,
+            self.assumptions,
+            chosen,
+            sequence_length,
+            train_tokens,
+            self.near,
+            self.operator_times,
+            partition,
+        )
+
+
+# Fields of a sweep that are options of the verbs that read no sweep.
+_OPTIONS = ("model", "cluster", "assumptions", "num_gpus", "global_batch_size", "sequence_length", "strategy")
+_OPTIONS += ("operator_times",)
+
+
+def split_overrides(assignments: Sequence[str] | None) -> dict[str, list[Assignment]]:
+    """Return ``--set`` assignments by target, for a verb that reads no sweep; SpecError if one is for a sweep."""
+    overrides = split(assignments or ())
+    for path, value in overrides["sweep"]:
+        raise SpecError(f"--set sweep.{path}={value}: no sweep is read here; {_advice(path, value)}")
+    return overrides
+
+
+def _advice(path: str, value: str) -> str:
+    """Return what to give in place of a field of a sweep."""
+    section, _, column = path.partition(".")
+    if path in _OPTIONS:
+        return f"give an option, such as --{path.replace('_', '-')} {quote(value)}"
+    if section == "fix" and column:
+        name = f"nvs.{column.removesuffix('_nvs')}" if column.endswith("_nvs") else column
+        if not value.startswith("["):
+            fixed = (
+                f"--set assumptions.fixed.{column}={value}" if column in SEARCHED_COLUMNS else f"--fix {name}={value}"
+            )
+            return f"a plan takes {name}={value}; a search takes {fixed}"
+    if section == "limit" and column and not value.startswith("["):
+        return f"a search takes --limit {quote(f'{column}{value}')}"
+    fields = [*SweepSpec.model_fields]
+    if section not in fields:
+        return f"and a sweep has no field {section!r}{did_you_mean(section, fields)}"
+    return f"write a sweep file of this search, and run dsx sweep FILE --set {quote(f'sweep.{path}={value}')}"
+
+
+def file_of(model: Given) -> Path | None:
+    """Return the file of a model given by its path; its folder may have layer definitions. None for any other model."""
+    return Path(model) if isinstance(model, str | Path) and is_path(str(model), ".yaml") else None
+
+
+def of_its_framework(assumptions: AssumptionsSpec, generation: str | None, near: Path | None = None) -> AssumptionsSpec:
+    """Return an assumption set for plans of its framework, on devices of a generation."""
+    named = assumptions.of_framework
+    framework = read_framework(named, near) if isinstance(named, str) else named
+    return (
+        assumptions.run_by(framework, generation) if framework is not named or framework.on_generation else assumptions
+    )
+
+
+def load_inputs(
+    model: Given,
+    cluster: Given,
+    assumptions: Given,
+    overrides: Mapping[str, Sequence[Assignment]],
+    near: Path | None = None,
+    operator_times: str | Path | None = None,
+) -> Inputs:
+    """Load the files of a problem; warn of a set that is not calibrated, or not for the device.
+
+    The assumption set is that for plans of its framework. `near` is the file that names the files.
+
+    Raises SpecError if `overrides` change the machine and there are operator times, which hold for one machine.
+    """
+    of_machine = [one for one in overrides["cluster"] if one[0].split(".")[0] not in ClusterSpec.of_operation]
+    if operator_times is not None and of_machine:
+        path, value = of_machine[0]
+        raise SpecError(
+            f"--set cluster.{path}={value}: operator times are measured on one machine, and {operator_times} has none "
+            "of the changed one; leave out one of them"
+        )
+    layers_near = near or file_of(model)
+
+    def given(spec: Given, target: str, kind: type[S], load: Callable[..., S], *check: object) -> S:
+        # A validated spec without overrides is used as it is.
+        changes = overrides[target]
+        return spec if isinstance(spec, kind) and not changes else load(spec, changes, near, *check)
+
+    stated = of_its_framework(given(assumptions, "assumptions", AssumptionsSpec, load_assumptions), None, near)
+    read = given(model, "model", ModelSpec, load_model, layer_check(layers_near, stated))
+    machine = given(cluster, "cluster", ClusterSpec, load_cluster)
+    inputs = Inputs(
+        read,
+        machine,
+        of_its_framework(stated, machine.device.family, near),
+        layers_near,
+        read_operator_times(str(operator_times), near) if operator_times is not None else None,
+    )
+    if not inputs.assumptions.calibrated:
+        name = inputs.assumptions.name
+        warn(f"assumption set {name!r} is not calibrated yet: take its times as relative, not absolute")
+    for said in cluster_remarks(inputs.cluster, inputs.assumptions):
+        warn(said)
+    if overrides["cluster"] or not isinstance(cluster, str) or is_path(cluster, ".yaml"):
+        for said in unusual_cluster(inputs.cluster):
+            warn(said)
+    return inputs
+
+
+DEFAULT_ASSUMPTIONS = "default"
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Job:
+    """What every plan is priced for: the model, the cluster, the GPUs, the batch.
+
+        job = dsx.Job(model="llama-3-70b", cluster="h100-nvs8", num_gpus=512, global_batch_size=1024)
+        more = job.replace(set={"cluster.device.hbm_capacity": "141 GB"})
+
+    Args:
+        model: a name, a path, the content of a model file as a dict, or the `model` of another job; `cluster` and
+            `assumptions` likewise. A dict may have `extends`.
+        cluster: the cluster.
+        num_gpus: GPUs of the job.
+        global_batch_size: sequences of one step, over all replicas.
+        sequence_length: tokens of a sequence; by default that of the model.
+        assumptions: the assumption set.
+        set: overridden fields of model, cluster and assumptions, as in {"model.dimensions.e": 8192}, quantities with
+            their units; or a list such as ["model.dimensions.e=8192"].
+        operator_times: a CSV file of measured times of kernels, in place of the roofline.
+
+    Raises UnknownNameError for an unknown name, SpecError for an invalid file, InputError for an invalid size.
+    """
+
+    inputs: Inputs
+    num_gpus: int  # GPUs of the job
+    global_batch_size: int  # sequences of a step
+    sequence_length: int  # tokens of a sequence
+
+    def __init__(
+        self,
+        model: Given,
+        cluster: Given,
+        num_gpus: int,
+        global_batch_size: int,
+        sequence_length: int | None = None,
+        assumptions: Given = DEFAULT_ASSUMPTIONS,
+        *,
+        set: Fields | None = None,
+        operator_times: str | Path | None = None,
+    ) -> None:
+        overrides = split_overrides(assignments("set", set))
+        inputs = load_inputs(model, cluster, assumptions, overrides, operator_times=operator_times)
+        self._fill(inputs, num_gpus, global_batch_size, sequence_length)
+
+    def _fill(self, inputs: Inputs, num_gpus: int, global_batch_size: int, sequence_length: int | None) -> None:
+        length = inputs.model.default_sequence_length if sequence_length is None else sequence_length
+        sizes = {"num_gpus": num_gpus, "global_batch_size": global_batch_size, "sequence_length": length}
+        object.__setattr__(self, "inputs", inputs)
+        for name, value in sizes.items():
+            object.__setattr__(self, name, count(name, value))
+
+    @classmethod
+    def of(cls, inputs: Inputs, num_gpus: int, global_batch_size: int, sequence_length: int | None = None) -> "Job":
+        """Return the job of loaded files."""
+        job = object.__new__(cls)
+        job._fill(inputs, num_gpus, global_batch_size, sequence_length)
+        return job
+
+    @property
+    def model(self) -> ModelSpec:
+        """The model, with its overrides."""
+        return self.inputs.model
+
+    @property
+    def cluster(self) -> ClusterSpec:
+        """The cluster, with its overrides."""
+        return self.inputs.cluster
+
+    @property
+    def assumptions(self) -> AssumptionsSpec:
+        """The assumption set, with its overrides."""
+        return self.inputs.assumptions
+
+    def replace(
+        self,
+        *,
+        model: Given | EllipsisType = ...,
+        cluster: Given | EllipsisType = ...,
+        num_gpus: int | EllipsisType = ...,
+        global_batch_size: int | EllipsisType = ...,
+        sequence_length: int | EllipsisType | None = ...,
+        assumptions: Given | EllipsisType = ...,
+        set: Fields | None = None,
+        operator_times: str | Path | EllipsisType | None = ...,
+    ) -> "Job":
+        """Return the job with other values of some arguments; the others stay.
+
+            longer = job.replace(sequence_length=32768, global_batch_size=256)
+            faster = job.replace(set={"cluster.network.net.bandwidth": "100 GB/s"})
+
+        The sequence length stays even if the model changes; None takes that of the model. Operator times stay too, but
+        another machine needs its own, or None.
+        """
+        job = Job(
+            self.model if isinstance(model, EllipsisType) else model,
+            self.cluster if isinstance(cluster, EllipsisType) else cluster,
+            self.num_gpus if isinstance(num_gpus, EllipsisType) else num_gpus,
+            self.global_batch_size if isinstance(global_batch_size, EllipsisType) else global_batch_size,
+            self.sequence_length if isinstance(sequence_length, EllipsisType) else sequence_length,
+            self.assumptions if isinstance(assumptions, EllipsisType) else assumptions,
+            set=set,
+            operator_times=None if isinstance(operator_times, EllipsisType) else operator_times,
+        )
+        inputs = job.inputs if not isinstance(model, EllipsisType) else replace(job.inputs, near=self.inputs.near)
+        if isinstance(operator_times, EllipsisType) and self.inputs.operator_times is not None:
+            if job.cluster != self.cluster:
+                raise InputError("operator times are measured on one machine: give those of the changed one, or None")
+            inputs = replace(inputs, operator_times=self.inputs.operator_times)
+        return Job.of(inputs, job.num_gpus, job.global_batch_size, job.sequence_length)
+
+    def run_by(self, framework: Given | None) -> "Job":
+        """Return the job with its plans priced as a framework runs them; None: as they are.
+
+        The stack of the assumption set is then that of the framework, unless `set` names one. Raises what `dsx.best`
+        raises for a framework.
+        """
+        if framework is None:
+            return self
+        inputs = self.inputs.run_by(read_framework(framework, self.inputs.near))
+        return Job.of(inputs, self.num_gpus, self.global_batch_size, self.sequence_length)
+
+    def problem(self, strategy: str | None = None, partition: str = "even") -> "Problem":
+        """Return the problem of a plan under a strategy; by default under that of the assumption set."""
+        if partition not in PARTITIONS:
+            raise UnknownNameError("partition", str(partition), PARTITIONS)
+        name = strategy_name(strategy)
+        if name:
+            check_strategy(name, self.inputs.near, "--strategy")
+        problem = self.inputs.problem([name] if name else [], self.sequence_length, partition=partition)
+        say_unusual(self, problem)
+        return problem
+
+    def __repr__(self) -> str:
+        named = {name: getattr(self, name).name for name in ("model", "cluster")}
+        sizes = {name: getattr(self, name) for name in ("num_gpus", "global_batch_size", "sequence_length")}
+        stated = {**named, **sizes, "assumptions": self.assumptions.name}
+        return f"Job({', '.join(f'{name}={value!r}' for name, value in stated.items())})"
+
+    def __str__(self) -> str:
+        name = f"{printable(self.model.name)} on {self.num_gpus} x {printable(self.cluster.label)}"
+        return f"{name}: {step_text(self.global_batch_size, self.sequence_length)}"
+
+
+def say_unusual(job: Job, problem: "Problem") -> None:
+    """Warn of sizes of a job far beyond those of measured runs."""
+    from dsx.notation.model import parameters
+
+    sizes = (job.num_gpus, job.global_batch_size, job.sequence_length)
+    for said in unusual_job(parameters(problem.models[0]), *sizes):
+        warn(said)
+
+
+def with_margin(job: Job, margin: float | None) -> Job:
+    """Return the job with another memory margin of its searches, if one is given; InputError if it is no share."""
+    setting = margin_setting(margin)
+    return job.replace(set=setting) if setting else job
+
+
+def checked(job: Job) -> Job:
+    """Return the job; raise InputError if it is not a Job."""
+    if not isinstance(job, Job):
+        raise InputError(
+            f"{job!r:.60} is not a job: make one with dsx.Job(model, cluster, num_gpus=..., global_batch_size=...)"
+        )
+    return job

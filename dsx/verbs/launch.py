@@ -1,0 +1,242 @@
+"""Launch files of a plan: what starts the run that was priced, in the words of a framework."""
+
+import os
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dsx import __version__
+from dsx.config.cluster_file import ClusterSpec
+from dsx.config.documents import shown
+from dsx.errors import InputError, StoreError, UnknownNameError, file_path, one_text, wrong
+from dsx.files import write_whole
+from dsx.launch.architecture import architecture_of
+from dsx.launch.request import SCRIPT, Framework, Request, host_variables, run_of
+from dsx.launch.writers import FRAMEWORKS, launch_files, refused_of_job, refused_text
+from dsx.plans.plan import Plan
+from dsx.plans.rules import DOMAIN_NOT_FILLED
+from dsx.plans.violations import HOST_MEMORY, MEMORY, for_plan
+from dsx.pricing.one_plan import PricedPlan as Priced
+from dsx.pricing.one_plan import price_plan
+from dsx.progress import remark, warn
+from dsx.tables.job import job_text, step_text
+from dsx.text import printable
+from dsx.verbs.answer import Answer, paragraphs
+from dsx.verbs.evaluate import evaluate
+from dsx.verbs.job import Job, checked
+from dsx.verbs.plan import PlanLike, Row
+from dsx.verbs.why import Hardware, row_of
+
+if TYPE_CHECKING:
+    from dsx.pricing.problem import Problem
+
+
+DEFAULT_FRAMEWORK = "megatron"
+_READABLE = 0o444
+_BY = "Written by dsx"  # in each file
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LaunchFiles(Answer):
+    """The launch files of a plan."""
+
+    framework: str  # that runs the plan
+    plan: Plan  # every choice by its column
+    files: dict[str, str]  # text by name; the first one starts the run
+    left: Sequence[str]  # what the program of the user does
+    lost: Sequence[str]  # what of the plan the framework does not express
+    out: Path | None  # the folder that they were written to
+    needs: Sequence[str]  # environment variables that start it, with examples of values
+
+    def _data(self) -> dict[str, Any]:
+        """Return the answer as plain data."""
+        return {
+            "framework": self.framework,
+            "plan": dict(self.plan),
+            "left": list(self.left),
+            "lost": list(self.lost),
+            "needs": list(self.needs),
+            "out": None if self.out is None else str(self.out),
+            "files": dict(self.files),
+        }
+
+    def __str__(self) -> str:
+        title = FRAMEWORKS[self.framework].title
+        lost = [f"left to your program: {part}" for part in self.left]
+        lost += [f"{title} does not express: {part}" for part in self.lost]
+        if self.out is None:
+            return paragraphs([*(f"{name}:\n{text}" for name, text in self.files.items()), "\n".join(lost)])
+        names = " and ".join(str(self.out / name) for name in self.files)
+        return "\n".join([f"{title}: wrote {names}", *lost, self._start(self.out)])
+
+    def _start(self, out: Path) -> str:
+        words = [*self.needs, "bash", shlex.quote(str(out / next(iter(self.files))))]
+        return f"start it{' on each node' if 'NODE_RANK=0' in words else ''} with: {' '.join(words)}"
+
+
+def launch(
+    job: "Job | str | Path",
+    plan: "PlanLike | int | Row | None" = None,
+    *,
+    framework: str = DEFAULT_FRAMEWORK,
+    out: str | Path | None = None,
+    strategy: str | None = None,
+    partition: Literal["even", "optimal"] | None = None,
+    hardware: Hardware = (),
+    **choices: object,
+) -> LaunchFiles:
+    """Return the files that start a plan with a framework as it was priced; with `out` they are written there.
+
+        found = dsx.best(job)
+        print(dsx.launch(job, found.plan, framework="torchtitan"))
+        dsx.launch("results/sweep", df.iloc[0], framework="megatron-bridge", out="results/launch")
+
+    At the head of each file is what the framework does not express of the plan, and what its assumption set takes for
+    granted of the software.
+
+    Args:
+        job: the job of the plan, or the folder of a result set.
+        plan: the plan, as `dsx.evaluate` takes it; of a result set the candidate id, or a row as `dsx.load` gives it.
+        framework: "megatron", "megatron-bridge", "torchtitan" or "deepspeed".
+        out: a folder, which is made if it is missing; files of dsx of the same names are replaced.
+        strategy: of a plan that names none; by default as of `evaluate`.
+        partition: "even" or "optimal" cuts of the pipeline; by default that of the plan.
+        hardware: of a result set that varies it, the cluster or the what-if values of the row.
+        **choices: further choices of the plan, as in recompute="full".
+
+    Raises InputError if the plan breaks rules other than those of memory and of filled fast domains, or the framework
+    cannot run it, with each part that it cannot and the nearest that it can; UnknownNameError for an unknown framework,
+    StoreError for a folder that cannot be written or has a file that dsx did not write, and what `dsx.evaluate` or
+    `dsx.why_row` raise.
+    """
+    folder = None if out is None else _folder(out)
+    known = _known(framework)
+    if isinstance(job, Job):
+        if hardware:
+            raise InputError("hardware: a job has its cluster; only a row of a result set is chosen by it")
+        cut: Any = {"strategy": strategy, "partition": partition, "framework": known.limits}
+        found = evaluate(checked(job), plan, **cut, **choices)  # pyright: ignore[reportArgumentType]
+        problem, priced, cluster = found.problem, found.priced, job.cluster
+    elif isinstance(job, str | os.PathLike):
+        if strategy is not None or partition is not None or choices:
+            raise InputError("a row of a result set has its strategy, its cut and its choices: leave them out")
+        if plan is None:
+            raise InputError("plan: a row of a result set is wanted: its candidate id, or a row as dsx.load gives it")
+        row = row_of(file_path("job", job), plan, hardware)
+        problem, cluster = row.problem, row.inputs.cluster
+        priced = price_plan(problem, row.plan)
+    else:
+        raise wrong("job", job, "a Job or the folder of a result set is wanted")
+    if unrunnable := [one for one in priced.broken if one.reason not in {MEMORY, HOST_MEMORY, DOMAIN_NOT_FILLED}]:
+        parts = "\n".join(f"  {one.reason.name}: {one.detail}" for one in unrunnable)
+        raise InputError(f"no framework runs the plan:\n{parts}")
+    request = _request(problem, priced.plan, cluster)
+    written = launch_files(known, request, _head(problem, priced))
+    if folder is not None:
+        _write(folder, written.files)
+    for one in priced.broken:
+        warn(f"the plan has launch files, though it is rejected: {one.reason.name}: {one.detail}")
+    return LaunchFiles(
+        framework,
+        priced.plan,
+        written.files,
+        written.left,
+        written.lost,
+        folder,
+        (*known.needs, *host_variables(request)),
+    )
+
+
+def _request(problem: "Problem", plan: Plan, cluster: ClusterSpec) -> Request:
+    (model,) = problem.models  # a plan that is priced alone has one strategy
+    assumptions = for_plan(problem.assumptions_spec, plan.codes)
+    return Request(
+        run=run_of(plan, model, assumptions, cluster.device),
+        shape=architecture_of(problem.model, assumptions),
+        title=_title(problem, plan),
+        domain=problem.nvs_size,
+        host=None if "gpus" in cluster.node.assumed else cluster.node.gpus,
+    )
+
+
+def _title(problem: "Problem", plan: Plan) -> str:
+    return f"{job_text(problem, plan['num_gpus'])}, {printable(plan['strategy'])}: {plan.text}"
+
+
+def _head(problem: "Problem", priced: Priced) -> list[str]:
+    """Return the plan and its price as the first lines of a file."""
+    plan, costs = priced.plan, priced.costs
+    step = step_text(plan["global_batch_size"], plan["sequence_length"])
+    peak = costs["peak_bytes"] / 1e9
+    return [
+        f"{_BY} {__version__}.",
+        _title(problem, plan),
+        step,
+        f"Priced at {costs['step_time_s']:.4g} s a step and {peak:.1f} GB on the fullest GPU.",
+    ]
+
+
+def check_launch(job: Job, framework: str, out: str | Path) -> None:
+    """Raise what `launch` raises for every plan of a job, before one is searched.
+
+    Raises InputError if the framework has no such model or runs on no such device, UnknownNameError for an unknown
+    framework, and for the folder what `launch` raises.
+    """
+    _folder(out)
+    known = _known(framework)
+    assumptions = checked(job).run_by(known.limits).assumptions
+    if found := refused_of_job(known, architecture_of(job.model, assumptions), job.cluster.device):
+        raise InputError(f"{known.title} cannot run any plan of {printable(job.model.name)}:\n{refused_text(found)}")
+
+
+def _known(framework: str) -> Framework:
+    known = FRAMEWORKS.get(one_text("framework", framework, DEFAULT_FRAMEWORK))
+    if known is None:
+        raise UnknownNameError("framework", framework, FRAMEWORKS)
+    return known
+
+
+def _folder(out: str | Path) -> Path:
+    """Return the folder `out`, which launch files can be written to; it need not exist yet.
+
+    Raises InputError for an empty name, StoreError if there can be no such folder, or if it has a script that dsx did
+    not write.
+    """
+    if str(out) == "":
+        raise InputError("the folder of launch files has an empty name: give another one, or none to print them")
+    folder = file_path("out", out)
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise StoreError(
+            f"launch files go to {shown(folder)}: {shown(there)} is no folder that may be written; choose another one"
+        )
+    _check_own(folder, [SCRIPT])
+    return folder
+
+
+def _check_own(folder: Path, names: Iterable[str]) -> None:
+    """Raise StoreError for a file of a folder that dsx did not write."""
+    for file in (folder / name for name in names):
+        if file.is_file() and _BY.encode() not in file.read_bytes():
+            raise StoreError(f"{shown(file)} is there, and not written by dsx; choose another folder")
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    """Write files, in place of those that dsx wrote; StoreError for one that it did not write, or cannot."""
+    try:
+        _check_own(folder, files)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            file, content = folder / name, text.encode()
+            if file.is_file() and file.read_bytes() != content:
+                remark(f"{shown(file)} had other content, and is replaced")
+            write_whole(file, content)
+            if name.endswith(".sh"):
+                mode = file.stat().st_mode
+                file.chmod(mode | (mode & _READABLE) >> 2)  # executable for all who may read it
+    except OSError as error:
+        raise StoreError(f"cannot write to {shown(folder)}: {error.strerror or error}") from error

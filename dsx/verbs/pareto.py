@@ -1,0 +1,107 @@
+"""The Pareto front of a result set."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsx.cost.context import StepCosts
+from dsx.cost.interval import StepInterval
+from dsx.errors import InputError, file_path
+from dsx.progress import remark
+from dsx.results.frames import column_list, column_of
+from dsx.results.frames import pareto as front_of
+from dsx.results.sets import as_plans, load_chosen, read_manifest
+from dsx.tables.format import hardware_text, quantity, table, whole_plan_text, wrapped
+from dsx.tables.plans import plans_frame
+from dsx.units import format_quantity
+from dsx.verbs.answer import PricedPlans, paragraphs
+from dsx.verbs.plot import draw_picture
+from dsx.verbs.searched import run_by_none
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+OBJECTIVES = ("step_time_s", "peak_bytes")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Front(PricedPlans):
+    """The plans of a result set that no other plan beats in every objective."""
+
+    objectives: Sequence[str]  # columns; one with a leading minus is maximised
+    priced: Sequence[dict[str, Any]]
+    infeasible: str = ""  # why the front has no plan; empty if it has one
+
+    @cached_property
+    def frame(self) -> "pd.DataFrame":
+        """The plans as rows, from the best to the worst by the first objective; units in `attrs`."""
+        return plans_frame(self.priced)
+
+    def _data(self) -> dict[str, Any]:
+        """Return the answer as plain data; times in seconds, sizes in bytes."""
+        plans = [plan | {"plan": dict(plan["plan"])} for plan in self.priced]
+        return {"objectives": list(self.objectives), "plans": plans}
+
+    def __str__(self) -> str:
+        if not self.priced:
+            return ""
+        table = _text(self.priced, [column_of(objective) for objective in self.objectives])
+        return paragraphs([table, wrapped(run_by_none(self.plans))])
+
+
+def front(folder: str | Path, objectives: str | Sequence[str] = OBJECTIVES, plot: str | Path | None = None) -> Front:
+    """Return the plans of a result set that no other plan beats in every objective; `pareto` takes a DataFrame.
+
+    Args:
+        folder: the folder of the result set.
+        objectives: columns to minimise; one with a leading minus is maximised.
+        plot: also draw the first two objectives into this file.
+
+    Raises StoreError if the set cannot be read, UnknownNameError for an unknown column.
+    """
+    folder, chosen = file_path("folder", folder), column_list("objectives", objectives)
+    picture = None if plot is None else file_path("plot", plot)
+    if plot is not None and len(chosen) == 1:
+        raise InputError(
+            f"--plot {plot} draws two objectives, and {chosen[0]} is one: add another, as in --objective mfu"
+        )
+    names = [column_of(objective) for objective in chosen]
+    plans = as_plans(load_chosen(folder, ["reject", *names], lambda frame: front_of(frame, *chosen)))
+    if picture is not None:
+        x, y, *more = chosen
+        draw_picture(folder, {"kind": "front", "x": [x], "y": y}, picture)
+        if more:
+            remark(f"{plot} is the front of {x} and {y} alone")
+    why = ""
+    if not plans:
+        rows = sum(part.rows for part in read_manifest(folder).parts)
+        why = f"no front: none of the {rows} rows of {folder} is feasible and has a number in {' and '.join(names)}"
+    return Front(chosen, plans, why)
+
+
+def _text(plans: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
+    settings = [name for name in ("num_gpus", "global_batch_size", "strategy") if name not in columns]
+    hardware = [name for name in plans[0]["hardware"] if any(_differs(plans, name))]
+    header = [*columns, *hardware, *settings, "plan"]
+    rows = [
+        [
+            *(_value(name, plan[name] if name in plan else plan["plan"][name]) for name in columns),
+            *(hardware_text(name, plan["hardware"][name]) for name in hardware),
+            *(str(plan["plan"][name]) for name in settings),
+            whole_plan_text(plan["plan"]),
+        ]
+        for plan in plans
+    ]
+    return table(header, rows, text=[header.index(name) for name in ("cluster", "strategy", "plan") if name in header])
+
+
+def _differs(plans: Sequence[dict[str, Any]], name: str) -> list[bool]:
+    return [plan["hardware"][name] != plans[0]["hardware"][name] for plan in plans]
+
+
+def _value(name: str, value: float) -> str:
+    costs = (*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__)
+    return quantity(name, value) if name in costs else format_quantity(value, "")

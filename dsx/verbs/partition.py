@@ -1,0 +1,326 @@
+"""The fastest plan with its optimal cut into stages, and the optimal cut of a table of layers.
+
+The fastest plan of a job, each plan with its optimal cut of layers into pipeline stages.
+
+The optimal cut of a table of layers into pipeline stages, on a network file of its own.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from dsx.config.load import Given
+from dsx.errors import InputError, NothingFeasible, UnknownNameError, file_path, one_text
+from dsx.launch.request import LaunchSettings
+from dsx.launch.writers import launch_data, launch_of, launch_text
+from dsx.layer_table.instance import Instance, read_instance
+from dsx.layer_table.levels import NetworkLevels, read_network
+from dsx.layer_table.pipelines import OPTIMIZER_FACTORS, STAGES, PartitionProblem, problem_of
+from dsx.layer_table.solver import TablePlan, smallest, solve
+from dsx.plans.choices import BY_NAME
+from dsx.plans.frameworks import Limitation, Selection
+from dsx.plans.layer_layout import LAYOUT, layers_of_chunks
+from dsx.plans.plan import Plan, fixed_settings
+from dsx.plans.rules import OPTIMAL, OPTIMAL_SCHEDULES, optimal_cut_covers
+from dsx.pricing.one_plan import PlanStage, columns_of, stages_of_plan
+from dsx.pricing.problem import Problem
+from dsx.progress import Watch, progress, remark, working
+from dsx.search.fastest import SearchCounts, fastest, problems_of, spaces_of
+from dsx.tables.format import quantity, table
+from dsx.tables.job import only_text
+from dsx.tables.plans import placement_text, tight_text
+from dsx.tables.terms import bottleneck, stages_data, stages_text
+from dsx.text import printable
+from dsx.units import counted, format_quantity
+from dsx.verbs.alternatives import why_nothing_fits
+from dsx.verbs.answer import Answer, paragraphs
+from dsx.verbs.arguments import strategy_names, watcher
+from dsx.verbs.best import searched_text
+from dsx.verbs.job import Job, checked, with_margin
+from dsx.verbs.plan import PlanLike, given_plan
+from dsx.verbs.searched import LimitLike, SearchRequest, check_fixed, given_limits, left_out_text, searched
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Partition(Answer):
+    """The fastest plan, with its optimal cut."""
+
+    job: Job  # the job that was priced
+    problem: Problem
+    searched: SearchRequest
+    left_out: Mapping[str, str]  # strategies that a search without named ones left out, and why
+    priced: dict[str, Any]  # the `plan`, and its costs by column
+    stages: tuple[PlanStage, ...]  # first to last: layers, times, memory, and the link before each
+    counts: SearchCounts  # number of candidates, and of those that were cut
+    fix: Mapping[str, Sequence[int | str]] = field(default_factory=dict)  # values of the choices that the caller fixed
+    limit: Limitation = field(default_factory=dict)  # bounds of the choices that the caller limited
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """The strategies that were searched."""
+        return tuple(name for name in self.searched.problem.strategies if name not in self.left_out)
+
+    @property
+    def plan(self) -> Plan:
+        """Every choice by its column; `stage_layers` are the layers of the stages."""
+        return self.priced["plan"]
+
+    @property
+    def step_time_s(self) -> float:
+        """Seconds of one step."""
+        return self.priced["step_time_s"]
+
+    @property
+    def launch(self) -> LaunchSettings:
+        """The Megatron-LM flags of the plan."""
+        return launch_of(self.plan, self.problem, self.job.cluster.device)
+
+    def plot(self, path: str | Path) -> None:
+        """Draw the stages into a file; its suffix is the format.
+
+        Raises InputError for a format that cannot be written, StoreError if the file cannot be.
+        """
+        from dsx.pictures.axes import save
+        from dsx.pictures.timeline import placement_of, stages
+
+        title = (
+            f"{self.job.model.name} on {self.job.num_gpus} x {self.job.cluster.label}: "
+            f"step {format_quantity(self.step_time_s, 's')}\n{self.plan.text}"
+        )
+        tiers = [tier.name for tier in self.problem.cluster.network.tiers]
+        save(stages(self.stages, placement_of(self.plan, tiers), title), path)
+        remark(f"wrote {path}")
+
+    def _data(self) -> dict[str, Any]:
+        """Return the answer as plain data; times in seconds, sizes in bytes."""
+        counts = {"candidates": self.counts.candidates, "cut": self.counts.cut}
+        counts |= {"framework": self.searched.framework.name, "strategies": list(self.strategies)}
+        counts |= {"left_out": dict(self.left_out)}
+        counts |= {"limit": {name: [*map(str, bounds)] for name, bounds in self.limit.items()}}
+        data = self.priced | {"plan": dict(self.plan), "bottleneck_s": bottleneck(self.stages).load_s, **counts}
+        return data | {"stages": stages_data(self.plan, self.stages), "launch": launch_data(self.launch)}
+
+    def __str__(self) -> str:
+        plan, priced = self.plan, self.priced
+        slowest = format_quantity(bottleneck(self.stages).load_s, "s")
+        state = f"schedule={plan['schedule']} zero_stage={plan['zero_stage']} recompute={plan['recompute']}"
+        several = f"{printable(plan['strategy'])}: " if len(self.strategies) > 1 else ""
+        head = [
+            *searched_text(self.searched, self.strategies, self.job, self.counts),
+            *filter(None, [left_out_text(self.left_out), only_text(self.fix, self.limit)]),
+            f"step {quantity('step_time_s', self.step_time_s)}, bottleneck {slowest} of a microbatch, of which a "
+            f"replica has {plan['num_microbatches']}; bubble {quantity('bubble_s', priced['bubble_s'])}, memory "
+            f"{quantity('peak_bytes', priced['peak_bytes'])}",
+            f"{several}{plan.text} ({state})",
+            *filter(None, [tight_text(priced, "the plan", self.job.cluster.device.hbm_capacity, self.job.assumptions)]),
+        ]
+        return paragraphs(
+            [
+                "\n".join(head),
+                placement_text(plan, self.problem),
+                stages_text(plan, self.stages),
+                launch_text(self.launch, "the plan"),
+            ]
+        )
+
+
+def _check_covered(fix: Selection) -> None:
+    """Raise InputError if a search fixes the schedule to one that has no optimal cut."""
+    schedules = fix.get("schedule", ())
+    if schedules and not optimal_cut_covers([BY_NAME["schedule"].code(one) for one in schedules]).any():
+        stated = ",".join(map(str, schedules))
+        raise InputError(
+            f"schedule={stated}: optimal cuts are known for {OPTIMAL_SCHEDULES} only; 'best' searches it with even cuts"
+        )
+
+
+def partition(
+    job: Job,
+    fix: PlanLike | None = None,
+    *,
+    limit: LimitLike | None = None,
+    strategy: str | Sequence[str] | None = None,
+    framework: Given | None = None,
+    memory_margin: float | None = None,
+    watch: Watch | None = None,
+    **choices: object,
+) -> Partition:
+    """Return the fastest plan of a job, where each plan has its optimal cut of layers into stages; exact.
+
+        dsx.partition(job, tp=[4, 8], zero_stage=1).stages
+
+    Args:
+        job: the model, the cluster, the GPUs and the batch.
+        fix: columns that are fixed to these values, as a text or a mapping: "tp=8 zero_stage=1,3", {"tp": [4, 8]}.
+        limit: bounds of columns, with the grammar of `limit` in a sweep: "tp<=8 pp>=2", ["tp<=8", "pp>=2"],
+            {"tp": "<=8", "pp": [">=2", "<=16"]}.
+        strategy: a name or a .layer file, or several; by default all that the framework runs.
+        framework: what runs the plans: a name, a YAML file or its content; "any" for all plans. By default that of the
+            assumption set.
+        memory_margin: keep only plans that would fit if they needed this share more memory; by default that of the
+            assumption set.
+        watch: called with the candidates done, their total and the kind of work; by default a bar is shown.
+        choices: further fixed columns.
+
+    Raises PlanError for a value that no plan can have, InputError for a limit that is none or contradicts `fix`,
+    NothingFeasible if no plan fits.
+    """
+    watch, job = watcher(watch), with_margin(checked(job), memory_margin).run_by(framework)
+    given = given_plan(fix, choices, job)
+    names = strategy_names(given.strategy if strategy is None else strategy)
+    found = searched(job.inputs, names, framework, job.sequence_length)
+    (stated,) = problems_of(OPTIMAL, found.problem)
+    fixed = fixed_settings(given.settings, job.num_gpus, stated.limits())
+    _check_covered(fixed)
+    check_fixed(found, fixed, str)
+    limits = given_limits(limit, fixed)
+    problem = stated.searching(fixed)
+    with working("enumerating", watch):
+        spaces = spaces_of([problem], job.num_gpus, job.global_batch_size, fixed, limits)
+        size = spaces.size
+    with progress(size, "pricing", watch) as advance:
+        answer = fastest(spaces, 1, advance)
+    if not answer.plans:
+        raise NothingFeasible(why_nothing_fits(spaces, stated, fixed, limits, watch).why)
+    (plan,) = answer.plans
+    layers = layers_of_chunks(plan["plan"][LAYOUT], problem.limits().chain)
+    left_out = found.left_out(spaces.spaces)
+    cut = stages_of_plan(problem, columns_of(problem, plan["plan"]), layers)
+    return Partition(job, problem, found, left_out, plan, cut, answer.counts, fixed, limits)
+
+
+RECOMPUTE = ("none", "full", "best")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TablePartition(Answer):
+    """The plan of a table of layers with the least step time."""
+
+    found: TablePlan
+    layers: Instance  # the table
+    network: NetworkLevels  # the network, level by level
+    num_devices: int  # devices of the network
+
+    def _data(self) -> dict[str, Any]:
+        return _data(self.found, self.layers)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the plan in the JSON format that other tools share, which has no version."""
+        return self._data()
+
+    def __str__(self) -> str:
+        return _text(self.found, self.layers, self.network, self.num_devices)
+
+
+def partition_table(
+    instance: str | Path,
+    network: str,
+    num_devices: int,
+    *,
+    width: int | None = None,
+    zero_stages: Sequence[int] | None = None,
+    recompute: Literal["none", "full", "best"] = "best",
+    optimizer: Literal["none", "adam"] = "adam",
+) -> TablePartition:
+    """Return the fastest partition of a table of layers into pipeline stages; exact.
+
+    All cuts, numbers of stages and replicas, widths and ZeRO stages are searched, with and without recomputation. Among
+    equally fast plans the one with the fewest stages wins, then the one with the most replicas.
+
+    Args:
+        instance: a file (JSON).
+        network: FILE:NAME, a network in a file (JSON) by its name.
+        num_devices: number of devices; one that the network lists.
+        width: the only width of the table to use; by default all.
+        zero_stages: the only ZeRO stages to use; by default all.
+        recompute: whether layers are recomputed.
+        optimizer: the optimizer, which keeps state in addition to the parameters.
+
+    Raises InputError for files that cannot be used, NothingFeasible if no plan fits.
+    """
+    for name, given, known in (("recompute", recompute, RECOMPUTE), ("optimizer", optimizer, OPTIMIZER_FACTORS)):
+        if one_text(name, given, "none") not in known:
+            raise UnknownNameError(name, given, known)
+    one_text("network", network, "networks.json:a")
+    layers, levels = read_instance(str(file_path("instance", instance))), read_network(network, num_devices)
+    problem = problem_of(
+        layers if width is None else layers.only(width),
+        levels,
+        optimizer_factor=OPTIMIZER_FACTORS[optimizer],
+        zero_stages=STAGES if zero_stages is None else tuple(zero_stages),
+        recompute=(False, True) if recompute == "best" else (recompute == "full",),
+    )
+    found = solve(problem)
+    if found is None:
+        raise NothingFeasible(_why_infeasible(problem, num_devices))
+    return TablePartition(found, layers, levels, num_devices)
+
+
+def _data(found: TablePlan, layers: Instance) -> dict[str, Any]:
+    return {
+        "t_step_s": found.step_time_s,
+        "bottleneck_s": found.bottleneck_s,
+        "stages": [
+            {
+                "layers": stage.num_layers,
+                "first_layer": layers.layer_ids[stage.first_layer],
+                "devices": found.devices_per_stage,
+                "first_device": stage.first_device,
+                "load_s": stage.load_s,
+                "memory_bytes": stage.memory_bytes,
+                "parameter_bytes": stage.parameter_bytes,
+                "producer_level": stage.producer_level,
+            }
+            for stage in found.stages
+        ],
+        "replicas": found.num_replicas,
+        "width": found.width,
+        "zero_stage": found.zero_stage,
+        "recompute": _recompute_text(found.recompute),
+    }
+
+
+def _text(found: TablePlan, layers: Instance, levels: NetworkLevels, devices: int) -> str:
+    head = (
+        f"{layers.file} on {counted(devices, 'device')} of {levels.name}: "
+        f"step {format_quantity(found.step_time_s, 's')}, bottleneck {format_quantity(found.bottleneck_s, 's')}\n"
+        f"{counted(len(found.stages), 'stage')} x {counted(found.num_replicas, 'replica')}, width={found.width} "
+        f"zero_stage={found.zero_stage} recompute={_recompute_text(found.recompute)}"
+    )
+    rows = [
+        [
+            f"{number}",
+            f"{layers.layer_ids[stage.first_layer]}",
+            f"{stage.num_layers}",
+            f"{stage.first_device}",
+            f"{found.devices_per_stage}",
+            format_quantity(stage.load_s, "s"),
+            format_quantity(stage.memory_bytes, "bytes"),
+            format_quantity(stage.parameter_bytes, "bytes"),
+            "-" if stage.producer_level is None else f"{stage.producer_level}",
+        ]
+        for number, stage in enumerate(found.stages, 1)
+    ]
+    header = ["stage", "first\nlayer", "layers", "first\ndevice", "devices", "load", "memory", "parameters"]
+    return f"{head}\n\n" + table([*header, "level of link\nto producer"], rows, text=())
+
+
+def _why_infeasible(problem: PartitionProblem, devices: int) -> str:
+    """Return why no plan fits: too few devices, or how many bytes of memory are missing."""
+    least = smallest(problem)
+    if least is None:
+        fewest = min(width.devices_per_stage for width in problem.widths)
+        return f"no plan: a stage takes {counted(fewest, 'device')} at least, and there are {devices}"
+    short = least.memory_bytes - problem.device_bytes
+    return (
+        f"no plan fits: the one that needs least memory needs {format_quantity(least.memory_bytes, 'bytes')} on a "
+        f"device, which has {format_quantity(problem.device_bytes, 'bytes')}: {format_quantity(short, 'bytes')} short, "
+        f"{least.memory_bytes:.0f} bytes against {problem.device_bytes:.0f} "
+        f"({counted(least.num_stages, 'stage')} x {counted(least.num_replicas, 'replica')}, width={least.width} "
+        f"zero_stage={least.zero_stage} recompute={_recompute_text(least.recompute)}); try more devices"
+    )
+
+
+def _recompute_text(recompute: bool) -> str:
+    return "full" if recompute else "none"

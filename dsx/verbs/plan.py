@@ -1,0 +1,269 @@
+"""A plan as an argument, and the problem of one plan.
+
+A word of a plan that means another thing in the software that prices it, as `selective` does in TorchTitan.
+
+A stack says which values of a column its software uses for what else (`words`); the entries of
+data/runs/recompute-words.yaml say what that is.
+
+The problem of one plan: under the strategy that it names, or under a default one whose rules it keeps.
+
+A plan as a Python argument: a text, settings, a mapping of columns, a `Plan`, or a row of a DataFrame.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from dsx.config.assumption_set import AssumptionsSpec
+from dsx.config.model_file import has_experts
+from dsx.config.stack import StackSpec, load_stack
+from dsx.config.what_if import is_field
+from dsx.errors import InputError, PlanError, SpecError, did_you_mean
+from dsx.plans.choices import SEARCHED_COLUMNS
+from dsx.plans.layer_layout import LAYOUT, predicts
+from dsx.plans.plan import SHARES, SIZES, setting_of
+from dsx.plans.rules import DEGREES, EVEN, OPTIMAL
+from dsx.plans.violations import VANISHES, strategy_reasons, violations
+from dsx.pricing.one_plan import stated_plan
+from dsx.pricing.problem import Problem
+from dsx.progress import warn
+from dsx.results.schema import COLUMNS, CUT
+from dsx.runs.notes import recompute_words
+from dsx.verbs.job import Job
+
+if TYPE_CHECKING:
+    from dsx.verbs.job import Job
+
+
+_HERE = {"selective": "core-attention"}  # the same as here, in words that are of no framework
+
+
+def check_words(settings: Mapping[str, str], assumptions: AssumptionsSpec) -> None:
+    """Raise InputError for a setting whose value means another thing in the stack of an assumption set.
+
+    `settings` are columns with their values, one or several with commas. Raises SpecError for a word of the stack that
+    is not known, or that has no other name here.
+    """
+    stack = _stack_of(assumptions)
+    if stack is None:
+        return
+    for column, meanings in stack.words.items():
+        for value, word in meanings.items():
+            _check_word(f"stack {stack.name!r}: words.{column}", value, word)
+        for value in settings.get(column, "").split(","):
+            if value in meanings:
+                raise InputError(_fault(f"{column}={value}", stack.name, meanings[value]))
+
+
+def _check_word(place: str, value: str, word: str) -> None:
+    if value not in _HERE:
+        raise SpecError(
+            f"{place}: {value!r} has no other name here{did_you_mean(value, _HERE)} (known: {', '.join(_HERE)})"
+        )
+    if word not in recompute_words():
+        known = recompute_words()
+        raise SpecError(
+            f"{place}.{value}: unknown word {word!r}{did_you_mean(word, known)} (known: {', '.join(known)})"
+        )
+
+
+def _stack_of(assumptions: AssumptionsSpec) -> StackSpec | None:
+    try:
+        return None if assumptions.stack is None else load_stack(assumptions.stack)
+    except InputError:  # a file of its own that is not here
+        return None
+
+
+def _fault(setting: str, stack: str, word: str) -> str:
+    """Return what a setting means there and here, and what to write for both."""
+    meant = recompute_words()[word]
+    column, _, value = setting.partition("=")
+    share = 100 * meant.stored_share
+    kept = f" with {share:.0f} % of the layers of a stage as stored_layers" if share else ""
+    return (
+        f"{setting}: in the software {stack} that is {word!r} ({meant.source}), and here the recomputation of core "
+        f"attention alone, as in Megatron-LM; nearest: {column}={meant.recompute}{kept} for the one, "
+        f"{column}={_HERE[value]} for the other"
+    )
+
+
+def plan_problem(job: Job, settings: Sequence[str], strategy: str | None, partition: str) -> Problem:
+    """Return the problem of a plan under `strategy`.
+
+    If that is None: under the first of the default strategies that takes the plan and whose rules it keeps, else under
+    the first of all. They are those of the assumption set that the framework of the job runs or, if it runs none of
+    them, those of the framework.
+    """
+    if strategy is not None:
+        return job.problem(strategy, partition)
+    first, *others = _default_strategies(job)
+    problem = job.problem(first, partition)
+    for name in (first, *others):
+        with suppress(InputError):  # a model whose layers have no such strategy, a degree that it does not divide by
+            found = problem if name == first else job.problem(name, partition)
+            if _keeps_rules(job, found, settings):
+                return found
+    return problem
+
+
+def _default_strategies(job: Job) -> list[str]:
+    """Return the strategies of a plan that names none, the first choice first."""
+    assumptions = job.assumptions
+    usual, framework = [assumptions.default_strategy, *assumptions.other_strategies], assumptions.of_framework
+    run = None if isinstance(framework, str) else framework.strategies(has_experts(job.model.dimensions))
+    return usual if run is None else [name for name in usual if name in run] or list(run)
+
+
+def _keeps_rules(job: Job, problem: Problem, settings: Sequence[str]) -> bool:
+    """Return whether a plan keeps all rules of the strategy of a problem, and leaves every rank some of all sizes."""
+    plan = stated_plan(problem, settings, job.num_gpus, job.global_batch_size)
+    layers = problem.kinds[0]
+    own = {reason.name for layer in layers for reason in strategy_reasons(layer)} | {VANISHES.name}
+    return not any(
+        found.reason.name in own for found in violations(plan, layers, problem.model.dimensions, problem.limits())
+    )
+
+
+class Row(Protocol):
+    """A row of a DataFrame, such as `frame.iloc[0]`."""
+
+    def items(self) -> Iterable[tuple[Hashable, object]]:
+        """Yield the columns with their values."""
+        ...
+
+
+PlanLike = str | Sequence[str] | Mapping[str, object] | Row
+
+_SETTABLE = (*DEGREES, *SIZES, *(f"{axis}_nvs" for axis in DEGREES), *SEARCHED_COLUMNS)
+_OF_THE_JOB = ("num_gpus", "global_batch_size", "sequence_length")
+# Columns of a row that are no choices: those of its job and hardware, its costs, and derived ones.
+_NO_SETTINGS = {column.name for column in (*COLUMNS, CUT)} - {*_SETTABLE}
+
+
+class GivenPlan(NamedTuple):
+    """A plan as settings, with its strategy and the layer layout that it was priced with."""
+
+    settings: list[str]  # as the shell takes them: "tp=8", "nvs.tp=8"
+    strategy: str | None  # None if the plan has none
+    layout: str | None = None  # of a mapping or a row; None if it has none
+
+    def cut(self, partition: str | None) -> tuple[list[str], str]:
+        """Return the settings of a plan that is priced alone, and how searches of its job divide layers.
+
+        The plan keeps its layout unless `partition` asks for another cut. Raises InputError if a setting states a
+        layout and `partition` another cut.
+        """
+        stated = next((setting for setting in self.settings if setting.startswith(f"{LAYOUT}=")), None)
+        if partition is not None:
+            if stated is not None:
+                raise InputError(f"{stated!r} states a layer layout, and partition {partition} another: leave out one")
+            return self.settings, partition
+        if stated is None and self.layout is None:
+            return self.settings, EVEN
+        return self.settings if stated else [*self.settings, f"{LAYOUT}={self.layout}"], OPTIMAL
+
+    def of_job(self, job: "Job") -> "Job":
+        """Return the job of the plan: a layout with a layer of multi-token prediction trains a model with one."""
+        stated = next((one for one in self.settings if one.startswith(f"{LAYOUT}=")), "")
+        if job.model.num_prediction_layers or not predicts(stated.removeprefix(f"{LAYOUT}=")):
+            return job
+        warn(
+            f"the layout has m, a layer of multi-token prediction, so {job.model.name} is priced with one, as "
+            "--set model.num_prediction_layers=1 has it"
+        )
+        return job.replace(set={"model.num_prediction_layers": 1})
+
+
+def given_plan(plan: PlanLike | None, choices: Mapping[str, object], job: "Job") -> GivenPlan:
+    """Return a plan with some `choices`, which override the same columns of a mapping or a row.
+
+    Of a row only the choices are used. The job has the GPUs, the batch and the sequence length; a warning tells if the
+    row is of another job. A column that is neither a choice nor one of a result stays among the settings, whose reader
+    refuses it with the nearest that there is. Raises InputError for an argument that is not a plan, and for a
+    value that means another thing in the software of the job.
+    """
+    if plan is None or hasattr(plan, "items"):
+        columns = _columns(plan)
+        # A plan of a search has the values of dsx.
+        own = {} if columns.keys() & {*_OF_THE_JOB} else columns
+        _check_words(_settings({**own, **choices}), job)
+        return _given_columns(columns, choices, job)
+    if not isinstance(plan, Sequence) or not all(isinstance(setting, str) for setting in plan):
+        raise _no_plan(plan)
+    words = plan.split() if isinstance(plan, str) else " ".join(plan).split()
+    settings = [*words, *_settings(choices)]
+    _check_words(settings, job)
+    return GivenPlan(settings, None)
+
+
+def _check_words(settings: Sequence[str], job: "Job") -> None:
+    stated = {name: value for name, _, value in (setting.partition("=") for setting in settings)}
+    check_words(stated, job.assumptions)
+
+
+def _columns(plan: Any) -> dict[str, object]:
+    """Return a mapping or a row as a dict; InputError for a DataFrame, which has several rows."""
+    if hasattr(plan, "iterrows"):
+        raise InputError("a DataFrame has several plans: give one of its rows, as in frame.iloc[0]")
+    return {str(name): value for name, value in plan.items()} if plan is not None else {}
+
+
+def _given_columns(columns: dict[str, object], choices: Mapping[str, object], job: "Job") -> GivenPlan:
+    _warn_of_another_job(columns, job)
+    chosen = {name: value for name, value in columns.items() if not _is_result(name, columns)}
+    strategy, layout = columns.get("strategy"), columns.get(LAYOUT)
+    settings = _settings({**chosen, **choices})
+    # A row of a frame that mixes cuts has no text where its cut is even.
+    has_layout = isinstance(layout, str | Sequence)
+    return GivenPlan(
+        settings, None if strategy is None else str(strategy), _text(LAYOUT, layout) if has_layout else None
+    )
+
+
+def _is_result(name: str, columns: Mapping[str, object]) -> bool:
+    """Return whether a column is one that every result has, a number that a sweep varied, or a share of a tier."""
+    if name in _NO_SETTINGS:
+        return True
+    if name in _SETTABLE or name in SHARES:
+        return False
+    if "." in name:
+        return is_field(name)
+    # A row has the shares of all axes on a tier of its network, or of none.
+    axis, _, tier = name.partition("_")
+    return axis in DEGREES and all(f"{other}_{tier}" in columns for other in DEGREES)
+
+
+def _warn_of_another_job(columns: Mapping[str, object], job: "Job") -> None:
+    others = [name for name in _OF_THE_JOB if name in columns and columns[name] != getattr(job, name)]
+    if others:
+        stated = ", ".join(f"{name}={columns[name]}" for name in others)
+        own = ", ".join(f"{name}={getattr(job, name)}" for name in others)
+        warn(f"the plan is of a job with {stated}, but it is priced for this one, with {own}")
+
+
+def _settings(columns: Mapping[str, object]) -> list[str]:
+    return [f"{setting_of(name)}={_text(name, value)}" for name, value in columns.items()]
+
+
+def _text(name: str, value: object) -> str:
+    """Return the value of a column as the shell takes it; a purely numeric row has its integers as floats."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, bytes | bytearray):
+        raise PlanError(f"{name}={value!r}: bytes are no value; give a number or a text, as in tp=8 recompute='full'")
+    if isinstance(value, Set):
+        value = sorted(value, key=str)  # in the same order every time
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ",".join(_text(name, one) for one in value)
+    return str(value)
+
+
+def _no_plan(given: object) -> InputError:
+    return InputError(
+        f"{type(given).__name__} is not a plan: give a text such as 'tp=8 dp=64', a mapping of columns, a Plan, "
+        "or a row of a DataFrame"
+    )

@@ -1,0 +1,175 @@
+"""A report of a result set: one HTML file that opens without a network, to read and to send."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsx.config.documents import shown
+from dsx.errors import InputError, file_path
+from dsx.pictures.html.markup import check_plotly
+from dsx.pricing.one_plan import price_plan
+from dsx.progress import remark
+from dsx.results.manifest import Manifest
+from dsx.results.sets import read_manifest
+from dsx.tables.format import wrapped
+from dsx.tables.plans import plans_frame, plans_text
+from dsx.units import counted
+from dsx.verbs.answer import PricedPlans, paragraphs
+from dsx.verbs.arguments import check_output_file, write_output_file
+from dsx.verbs.job import device_remarks
+from dsx.verbs.searched import run_by_none
+from dsx.verbs.why import Hardware, ResultRow, row_of, taken_lines
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+_SUFFIXES = (".html", ".htm")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Report(PricedPlans):
+    """A report: its page, and the plans of its answer."""
+
+    manifest: Manifest  # of the set
+    question: str  # what the set answers, in a sentence
+    titles: Sequence[str]  # what each plan is the best at
+    priced: Sequence[dict[str, Any]]  # the plans, the explained one first; empty if no row is feasible
+    taken: Sequence[str]  # which of them leave GPUs of their nodes free, a line each
+    rows: int  # of the table
+    left_out: int  # rows of the set that the table does not have
+    html: str  # the page
+
+    @cached_property
+    def frame(self) -> "pd.DataFrame":
+        """The plans of the answer as rows; units in `attrs`."""
+        return plans_frame(self.priced, [reason.name for reason in self.manifest.reject_reasons])
+
+    @property
+    def infeasible(self) -> str:
+        """Why there is no plan; empty if there is one."""
+        return "" if self.priced else f"no row is feasible, so nothing answers: {self.question}"
+
+    def save(self, path: str | Path) -> None:
+        """Write the page into the file `path`, and remark on it; raises StoreError if that fails."""
+        output = file_path("path", path)
+        write_output_file(output, self.html)
+        size = len(self.html.encode("utf-8")) / 1e6
+        left_out = f", {self.left_out:,} left out" if self.left_out else ""
+        remark(f"wrote {output}: {size:.1f} MB, {counted(self.rows, 'row')}{left_out}")
+
+    def _data(self) -> dict[str, Any]:
+        """Return the answer as plain data, without the page; times in seconds, sizes in bytes."""
+        plans = [
+            {"best_at": title, **priced, "plan": dict(priced["plan"])}
+            for title, priced in zip(self.titles, self.priced, strict=True)
+        ]
+        return {"question": self.question, "plans": plans, "rows": self.rows, "left_out": self.left_out}
+
+    def __str__(self) -> str:
+        if not self.priced:
+            return self.infeasible
+        best_at = [f"{number} {title}" for number, title in enumerate(self.titles, 1)]
+        table = plans_text(self.priced, with_settings=True)
+        taken = [wrapped(line) for line in self.taken]
+        return paragraphs([self.question, table, "\n".join([*best_at, *taken]), wrapped(run_by_none(self.plans))])
+
+
+def report(
+    folder: str | Path, output: str | Path | None = None, candidate: int | str | None = None, hardware: Hardware = ()
+) -> Report:
+    """Return a report of a result set, and write it into a file if `output` is given.
+
+        dsx.report("results/sweep", "report.html")
+
+    The page has the question and the answer, pictures with hover, the explanation of the first plan term by term, a
+    table of the 20,000 best rows that can be filtered, the reasons of rejected candidates, assumptions with their
+    sources, how far measurements back the numbers, and what runs it again.
+
+    Args:
+        folder: the folder of the result set.
+        output: the HTML file.
+        candidate: an id, of a plan to explain in place of the best one.
+        hardware: the cluster or the what-if values of its row, as for `why_row`.
+
+    Raises InputError without plotly (the extra dsx-explorer[report]), for an unknown candidate or a file that is not
+    named as HTML; StoreError if the set cannot be read, or the file not be written.
+    """
+    check_plotly()
+    folder = file_path("folder", folder)
+    if output is not None:
+        _check_output(file_path("output", output), folder)
+    if candidate is None and hardware:
+        raise InputError("--hardware is that of a candidate: add --candidate ID, or leave it out")
+    manifest = read_manifest(folder)
+    asked = None if candidate is None else row_of(folder, candidate, hardware)
+    made = _made(folder, manifest, asked)
+    if output is not None:
+        made.save(output)
+    return made
+
+
+def _check_output(output: Path, folder: Path) -> None:
+    """Raise StoreError if `output` cannot be written or is a file of the set, InputError if it is not named as HTML."""
+    check_output_file(output, [file for file in folder.glob("*") if file.suffix not in _SUFFIXES])
+    if output.suffix.lower() not in _SUFFIXES and (output.is_file() or not output.exists()):
+        raise InputError(f"-o {shown(output)}: a report is an HTML file; name it {shown(output.with_suffix('.html'))}")
+
+
+def _made(folder: Path, manifest: Manifest, asked: ResultRow | None) -> Report:
+    from dsx.pictures.html.answer import (
+        answer,
+        choices,
+        evidence,
+        heading_text,
+        plan_cards,
+        priced_details,
+        question_text,
+        searched_pairs,
+        terms,
+        unpriced,
+    )
+    from dsx.pictures.html.markup import element, markup
+    from dsx.pictures.html.page import Parts, page, pictures, plan_command, rejected_reasons, rerun, sweep_command
+    from dsx.pictures.html.tables import ranked_rows, setting_table, stated_values, table_data
+
+    rows = ranked_rows(folder, manifest)
+    resolution = manifest.spec["resolved"]["assumptions"].get("resolution")
+    named = answer(rows, resolution, None if asked is None else rows.at(asked.plan["candidate"], asked.hardware))
+    question, table = question_text(manifest), table_data(rows)
+    commands = [("The sweep, from the file below", sweep_command(manifest))]
+    answered, explained, backed = element("p", "No plan is feasible.", class_="remark"), markup(), markup()
+    if named:
+        problem, details = None, markup()
+        try:
+            row = row_of(folder, named[0].row, ())
+            problem = row.problem
+            details = priced_details(problem, price_plan(problem, row.plan))
+            backed = evidence(problem, named, device_remarks(row.inputs.cluster.device, row.inputs.assumptions))
+        except InputError as error:
+            details = unpriced(str(error))
+        none = run_by_none(one.priced["plan"] for one in named)
+        remarked = [element("p", f"{none[0].upper()}{none[1:]}.", class_="remark")] if none else []
+        answered = markup(plan_cards(named, problem), *remarked, setting_table(rows))
+        explained = markup(terms(named), choices(named[0].priced["plan"]), details)
+        first = named[0].priced
+        commands.append((f"The {named[0].title} plan", plan_command(manifest, first, "evaluate")))
+        commands.append(("Its launch files", plan_command(manifest, first, "launch", "-o", "launch")))
+    made = Parts(
+        title=heading_text(manifest),
+        question=question,
+        searched=searched_pairs(manifest),
+        answer=answered,
+        pictures=pictures(rows, named) if named else [],
+        explanation=explained,
+        plans=table,
+        rejected=rejected_reasons(manifest),
+        assumptions=stated_values(manifest),
+        evidence=backed,
+        rerun=rerun(manifest, commands),
+    )
+    titles, plans = [one.title for one in named], [dict(one.priced) for one in named]
+    taken = taken_lines(folder, manifest, plans)
+    return Report(manifest, question, titles, plans, taken, table.rows, table.left_out, page(made))

@@ -1,0 +1,182 @@
+"""The fastest plan of each of several jobs, which differ in their clusters, GPUs and batches."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal
+
+from dsx.config.load import Given
+from dsx.errors import InputError, NothingFeasible
+from dsx.plans.plan import Plan
+from dsx.progress import Watch, each_once, progress
+from dsx.results.compare import FASTEST, Objective, objective_named, ranked_by_count
+from dsx.search.fastest import ANY
+from dsx.tables.answers import jobs_text, no_faster_text, none_fits_text
+from dsx.tables.format import wrapped
+from dsx.tables.plans import choices_text, plans_frame
+from dsx.text import printable
+from dsx.units import counted
+from dsx.verbs.answer import PricedPlans, paragraphs
+from dsx.verbs.arguments import counts, watcher
+from dsx.verbs.best import BestPlans, Restricted, plans_of_roles
+from dsx.verbs.job import Job, checked, with_margin
+from dsx.verbs.plan import PlanLike
+from dsx.verbs.searched import LimitLike
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SeveralJobs(PricedPlans):
+    """The fastest plan of each job, ranked and grouped by GPUs."""
+
+    job: Job  # that of the best plan; the first one if none fits
+    objective: Objective  # what plans are ranked by
+    found: Sequence[BestPlans]  # the answer of each job, by cluster, GPUs and then batch, ascending
+
+    @cached_property
+    def priced(self) -> Sequence[dict[str, Any]]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The fastest plan of each job that has one, under `plan`, its costs by column, and its cluster in `hardware`.
+
+        Plans of the same GPUs follow each other, the best first; so do numbers of GPUs, by their best plans.
+        """
+        fastest = [
+            {**found.priced[0], "hardware": {"cluster": found.job.cluster.name}} for found in self.found if found.priced
+        ]
+        return ranked_by_count(fastest, self.objective)
+
+    @property
+    def infeasible(self) -> str:
+        """Why no plan of any job fits; empty if one does."""
+        return "" if self.priced else self.found[-1].infeasible
+
+    @property
+    def would_fit(self) -> str:
+        """What would fit beside the largest job where no plan of any does, found by more searches."""
+        return "" if self.priced else self.found[-1].would_fit
+
+    @property
+    def plan(self) -> Plan:
+        """The best plan; raises NothingFeasible, with the reason, if there is none."""
+        if not self.priced:
+            raise NothingFeasible(self.infeasible)
+        return self.priced[0]["plan"]
+
+    @property
+    def best(self) -> BestPlans:
+        """The answer of the job of the best plan; raises NothingFeasible if there is none."""
+        of = (self.priced[0]["hardware"]["cluster"], self.plan["num_gpus"], self.plan["global_batch_size"])
+        return next(found for found in self.found if (found.job.cluster.name, *_sizes(found.job)) == of)
+
+    @cached_property
+    def frame(self) -> "pd.DataFrame":
+        """One row for each job on which a plan fits, in the order of `plans`, with the columns of a result set."""
+        return plans_frame(self.priced)
+
+    def _data(self) -> dict[str, Any]:
+        """Return the answer as plain data; times in seconds, sizes in bytes."""
+        return {
+            "objective": self.objective.name,
+            "clusters": self._clusters,
+            "searched": [list(_sizes(found.job)) for found in self.found],
+            "infeasible": self.infeasible or None,
+            "would_fit": self.would_fit or None,
+            "plans": [{**plan, "plan": dict(plan["plan"])} for plan in self.priced],
+        }
+
+    def __str__(self) -> str:
+        if not self.priced:
+            return self.infeasible
+        none = [found.job for found in self.found if not found.priced]
+        best, (gpus, batch) = self.best.job, _sizes(self.best.job)
+        cluster = f"--cluster {best.cluster.name} " if len(self._clusters) > 1 else ""
+        return paragraphs(
+            [
+                jobs_text(self.priced, self.best.problem, self.objective),
+                no_faster_text(self.priced),
+                none_fits_text([(self._gpus(job), job.global_batch_size) for job in none]),
+                choices_text(f"the best, on {self._gpus(best)} with a batch of {batch:,}", self.plan),
+                wrapped(
+                    f"{cluster}--num-gpus {gpus} --global-batch-size {batch} alone shows its simplest and its "
+                    "leanest plan too, and launch flags."
+                ),
+            ]
+        )
+
+    @property
+    def _clusters(self) -> list[str]:
+        return [*dict.fromkeys(found.job.cluster.name for found in self.found)]
+
+    def _gpus(self, job: Job) -> str:
+        of = f" of {printable(job.cluster.name)}" if len(self._clusters) > 1 else ""
+        return f"{counted(job.num_gpus, 'GPU')}{of}"
+
+
+def several_jobs(
+    job: Job,
+    num_gpus: int | Sequence[int] | None = None,
+    global_batch_size: int | Sequence[int] | None = None,
+    *,
+    cluster: Sequence[Given] | None = None,
+    objective: str = "tokens_per_s_per_gpu",
+    fix: PlanLike | None = None,
+    limit: LimitLike | None = None,
+    strategy: str | Sequence[str] | None = None,
+    framework: Given | None = None,
+    partition: Literal["any", "even", "optimal"] = ANY,
+    memory_margin: float | None = None,
+    watch: Watch | None = None,
+) -> SeveralJobs:
+    """Search the fastest plan for each of some clusters, numbers of GPUs and batches, and rank them.
+
+        found = dsx.several_jobs(job, [512, 1024], [1024, 2048])
+        found = dsx.several_jobs(job, cluster=["h100-nvs8", "gb200-nvl72"])
+        found.frame                                 # one row a job
+        found.best                                  # the answer of `dsx.best` for the best job
+
+    Args:
+        job: the model; its cluster, GPUs and batch are those where none are given.
+        num_gpus, global_batch_size: the values to combine.
+        cluster: the clusters to combine them with, each as of `dsx.Job`.
+        objective: what ranks the fastest plans of the jobs: tokens_per_s_per_gpu, tokens_per_s, step_time_s, mfu, or
+            peak_bytes.
+        fix, limit, strategy, framework, partition, memory_margin: as for `dsx.best`.
+        watch: called with the jobs done, their total and the kind of work; by default a bar is shown.
+
+    It is no error if no plan fits: `plans` is then empty, and `infeasible` says why. Raises what `dsx.best` raises, and
+    UnknownNameError for an unknown objective.
+    """
+    watch, job = watcher(watch), with_margin(checked(job), memory_margin).run_by(framework)
+    by = objective_named(objective)
+    gpus = [job.num_gpus] if num_gpus is None else counts("num_gpus", num_gpus)
+    batches = [job.global_batch_size] if global_batch_size is None else counts("global_batch_size", global_batch_size)
+    restricted = Restricted(fix, limit, strategy, framework, partition, None)
+    on = [job] if cluster is None else [job.replace(cluster=one) for one in cluster]
+    if twice := [name for name, times in Counter(one.cluster.name for one in on).items() if times > 1]:
+        raise InputError(f"--cluster {twice[0]} is named twice")
+    jobs = [Job.of(one.inputs, *sizes, one.sequence_length) for one in on for sizes in product(gpus, batches)]
+    found = best_of_each(jobs, restricted, watch, "jobs")
+    several = SeveralJobs(found[0].job, by, found)
+    return SeveralJobs(several.best.job, by, found) if several.priced else several
+
+
+def best_of_each(jobs: Sequence[Job], restricted: Restricted, watch: Watch | None, what: str) -> list[BestPlans]:
+    """Return the fastest plan of each job."""
+    found: list[BestPlans] = []
+    with each_once(), progress(len(jobs), what, watch) as advance:
+        for job in jobs:
+            found.append(plans_of_roles(job, (FASTEST,), 1, restricted, _unseen))
+            advance(1)
+    return found
+
+
+def _sizes(job: Job) -> tuple[int, int]:
+    return job.num_gpus, job.global_batch_size
+
+
+def _unseen(done: int, total: int, what: str) -> None:
+    """Show no bar of the candidates: the one of the jobs is shown."""
+    del done, total, what

@@ -1,0 +1,200 @@
+"""A summary of a result set, and its fastest plans."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsx.errors import InputError, file_path
+from dsx.launch.request import LaunchSettings
+from dsx.launch.writers import launch_by, launch_data, launch_text
+from dsx.notation.model import Model
+from dsx.progress import warn
+from dsx.results.frames import column_list
+from dsx.results.manifest import Manifest
+from dsx.results.sets import as_plans, fastest, load_chosen, read_manifest
+from dsx.tables.format import hardware_text, table, wrapped
+from dsx.tables.job import counts_text, hardware_of, kept_text, model_of, rows_text, title_of, what_if_values
+from dsx.tables.plans import plans_frame, plans_text
+from dsx.tables.terms import costs_text
+from dsx.units import counted
+from dsx.verbs.answer import PricedPlans, paragraphs
+from dsx.verbs.arguments import count
+from dsx.verbs.searched import run_by_none
+from dsx.verbs.why import inputs_of, taken_lines
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+_TOP = 10
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ShownSet(PricedPlans):
+    """A result set and some of its plans."""
+
+    folder: Path  # of the set
+    manifest: Manifest
+    priced: Sequence[dict[str, Any]]
+    single: bool  # whether the plans are the rows of one candidate
+
+    @cached_property
+    def frame(self) -> "pd.DataFrame":
+        """The plans as rows; units in `attrs`."""
+        return plans_frame(self.priced, [reason.name for reason in self.manifest.reject_reasons])
+
+    @property
+    def infeasible(self) -> str:
+        """Why there is no plan to show; empty if there is one."""
+        if self.priced:
+            return ""
+        rows = sum(part.rows for part in self.manifest.parts)
+        return f"no plan to show: none of the {counted(rows, 'row')} of {self.folder} is feasible"
+
+    def _data(self) -> dict[str, Any]:
+        """Return the answer as plain data; times in seconds, sizes in bytes."""
+        launches = _launches(self.folder, self.priced, self.manifest)
+        described = [
+            plan | {"plan": dict(plan["plan"]), "launch": launch and launch_data(launch)}
+            for plan, launch in zip(self.priced, launches, strict=True)
+        ]
+        return {"folder": str(self.folder)} | _as_data(self.manifest) | {"plans": described}
+
+    def __str__(self) -> str:
+        parts = [_set_text(self.manifest)]
+        if self.priced:
+            lines = [plans_text(self.priced, with_settings=True, hardware=hardware_of(self.manifest))]
+            if self.single:
+                rejected = [(number, plan["reject"]) for number, plan in enumerate(self.priced, 1) if plan["reject"]]
+                lines += [f"{number} is rejected: {', '.join(names)}" for number, names in rejected]
+            lines += [wrapped(line) for line in taken_lines(self.folder, self.manifest, self.priced)]
+            parts += ["\n".join(lines), wrapped(run_by_none(self.plans))]
+            if self.single and len(self.priced) == 1:
+                parts.append(costs_text(self.priced[0]))
+            if launch := _launches(self.folder, self.priced[:1], self.manifest)[0]:
+                parts.append(launch_text(launch, "plan 1"))
+        return paragraphs(parts)
+
+
+def show(
+    folder: str | Path, top: int | None = None, *, per: str | Sequence[str] = (), candidate: int | str | None = None
+) -> ShownSet:
+    """Return a summary of a result set, and its fastest plans.
+
+        print(dsx.show("results/sweep", per="num_gpus"))
+
+    Args:
+        folder: the folder of the result set.
+        top: how many plans, by default 10; with `per` how many of each group, by default 1.
+        per: columns; the fastest plans for each of their values are returned.
+        candidate: an id; only the rows of this candidate are returned, whether they fit or not.
+
+    Raises StoreError if the set cannot be read, InputError for an unknown candidate.
+    """
+    folder = file_path("folder", folder)
+    manifest = read_manifest(folder)
+    columns = column_list("per", per)
+    most = None if top is None else count("top", top)
+    if candidate is not None:
+        if top is not None or columns:
+            raise InputError(f"--candidate {candidate} shows that candidate alone: leave out --top and --per")
+        plans = _rows_of(folder, str(candidate), sum(part.rows for part in manifest.parts))
+    elif columns:
+        plans = fastest(folder, None, columns, most or 1)
+    else:
+        plans = fastest(folder, most or _TOP)
+    return ShownSet(folder, manifest, plans, candidate is not None)
+
+
+def _rows_of(folder: Path, candidate: str, rows_there: int) -> list[dict[str, Any]]:
+    wanted = int(candidate) if candidate.isdecimal() and len(candidate) < 20 else None
+
+    def choose(frame: Any) -> Any:
+        return frame[frame["candidate"] == wanted]
+
+    rows = load_chosen(folder, ["candidate"], choose)
+    if rows.empty:
+        raise InputError(
+            f"no candidate {candidate!r} among the {counted(rows_there, 'row')} of {folder}: an id is a number of its "
+            f"column 'candidate'; 'dsx show {folder} --json' prints those of the fastest"
+        )
+    return as_plans(rows)
+
+
+def _launches(folder: Path, plans: Sequence[dict[str, Any]], manifest: Manifest) -> list[LaunchSettings | None]:
+    """Return the launch flags of rows; None, with a warning, if their layer definitions no longer exist."""
+    models: dict[tuple[str, str], Model | None] = {}
+    of_plans = [(plan["plan"]["strategy"], plan["hardware"]["cluster"]) for plan in plans]
+    for strategy, cluster in dict.fromkeys(of_plans):
+        try:
+            models[strategy, cluster] = model_of(folder, manifest, strategy, cluster)
+        except InputError as error:
+            warn(f"no launch flags under {strategy}: {error}")
+            models[strategy, cluster] = None
+    words = manifest.spec["resolved"].get("framework", {}).get("flags")
+    launches: list[LaunchSettings | None] = []
+    for plan, named in zip(plans, of_plans, strict=True):
+        model = models[named]
+        inputs = inputs_of(folder, manifest, plan["hardware"]) if model else None
+        launches.append(
+            launch_by(words, plan["plan"], inputs.model, model, inputs.assumptions, inputs.cluster.device)
+            if model and inputs
+            else None
+        )
+    return launches
+
+
+def _as_data(manifest: Manifest) -> dict[str, Any]:
+    counts, sweep = manifest.counts, manifest.sweep
+    return {
+        "model": sweep.resolved.model.name,
+        "clusters": list(manifest.names["cluster"]),
+        "strategies": list(manifest.names["strategy"]),
+        "assumptions": sweep.resolved.assumptions.name,
+        "num_gpus": sweep.num_gpus,
+        "global_batch_size": sweep.global_batch_size,
+        "sequence_length": sweep.tokens,
+        "what_if": what_if_values(manifest),
+        "keep": manifest.spec["keep"],
+        "precision": manifest.precision,
+        "spec_file": manifest.spec_file or None,
+        "complete": manifest.complete,
+        "started": manifest.started,
+        "finished": manifest.finished or None,
+        "dsx_version": manifest.dsx_version,
+        "candidates": counts.candidates if counts else None,
+        "skipped": counts.skipped if counts else None,
+        "bounded": counts.bounded if counts else None,
+        "cut": counts.cut if counts else None,
+        "feasible": counts.feasible if counts else None,
+        "rejected": counts.rejected if counts else None,
+        "rows": sum(part.rows for part in manifest.parts),
+        "parts": len(manifest.parts),
+    }
+
+
+def _set_text(manifest: Manifest) -> str:
+    sweep, counts = manifest.sweep, manifest.counts
+    state = f"finished {manifest.finished}"
+    if not manifest.complete:
+        state = f"incomplete, {len(manifest.parts)} of {counted(manifest.num_parts, 'part')}; begun {manifest.started}"
+    rows = [
+        ["num_gpus", ", ".join(map(str, sweep.num_gpus))],
+        ["global_batch_size", ", ".join(map(str, sweep.global_batch_size))],
+        ["sequence_length", counted(sweep.tokens, "token")],
+        ["tokens a step", ", ".join(f"{size * sweep.tokens:,}" for size in sweep.global_batch_size)],
+        ["strategy", ", ".join(manifest.names["strategy"])],
+        *(
+            [name, ", ".join(hardware_text(name, v) for v in values)]
+            for name, values in what_if_values(manifest).items()
+        ),
+        ["assumptions", f"{sweep.resolved.assumptions.name}, in {manifest.precision}"],
+        ["sweep file", manifest.spec_file or "-"],
+        ["state", f"{state}, by dsx {manifest.dsx_version}"],
+    ]
+    if counts:
+        rows.append(["candidates", counts_text(counts)])
+    rows.append(["kept", f"{kept_text(manifest)}: {rows_text(manifest)}"])
+    return f"{title_of(manifest)}\n" + table(["", ""], [[f"  {name}", text] for name, text in rows], text=(0, 1))

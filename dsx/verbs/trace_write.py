@@ -1,0 +1,377 @@
+"""The trace of a plan, or of one layer: a Chakra file for each rank.
+
+The trace of a plan, or of one layer: a Chakra file for each rank.
+
+The trace of one layer: a forward and a backward of one microbatch, on the ranks of the axes that divide it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import index
+from pathlib import Path
+from typing import Any, Literal
+
+from dsx.config.cluster_file import load_cluster
+from dsx.config.load import Given
+from dsx.config.model_file import ELEMENT_BYTES
+from dsx.cost.context import assumptions_from_spec
+from dsx.errors import InputError, PlanError, did_you_mean, file_path
+from dsx.hardware.cluster import cluster_from_spec
+from dsx.notation.syntax import AXES
+from dsx.notation.work import derive
+from dsx.plans.choices import BY_NAME, PLAN_COLUMNS
+from dsx.plans.layer_layout import LAYOUT, Chain, check_stages, layers_of_chunks
+from dsx.plans.placement import ORDERS, axes_in, expert_share, rank_order_shares, replicas_spanned, units
+from dsx.plans.plan import Plan
+from dsx.plans.ranks import rank_grid
+from dsx.plans.rules import GIVEN, placed
+from dsx.plans.violations import for_plan, violations
+from dsx.pricing.measured_share import measured_ratios
+from dsx.pricing.one_plan import evaluate_plan, price_plan, stated_plan
+from dsx.pricing.problem import Problem, layers_hash
+from dsx.progress import Watch, progress, warn
+from dsx.traces.durations import Machine
+from dsx.traces.layer_nodes import kernel_text
+from dsx.traces.step_replay import Slow, slow_ranks
+from dsx.traces.traced_plan import TracedPlan
+from dsx.traces.write import ALL, STAGES, TraceFiles, chosen_ranks, write_trace
+from dsx.units import counted, format_quantity
+from dsx.verbs.answer import Answer
+from dsx.verbs.arguments import watcher
+from dsx.verbs.job import DEFAULT_ASSUMPTIONS, Job, checked
+from dsx.verbs.layer import stated_layer
+from dsx.verbs.plan import PlanLike, Row, given_plan, plan_problem
+from dsx.verbs.why import Hardware, row_of
+
+# A machine of one fast domain without end, for a trace that needs no times: ranks have the numbers of a launcher.
+ONE_DOMAIN: Mapping[str, Any] = {
+    "name": "one-domain",
+    "device": {
+        "name": "any",
+        "matrix_flops": "1 PFLOP/s",
+        "sustained_share": 1,
+        "num_sms": 1,
+        "generation": "any",
+        "attention": {"flash-1": {"forward": 1, "backward": 1}},
+        "vector_flops": "1 PFLOP/s",
+        "hbm_bandwidth": "1 TB/s",
+        "hbm_capacity": "900 GB",
+    },
+    "network": {
+        "nvs": {"bandwidth": "1 TB/s", "latency": "1 us", "size": 1 << 24},
+        "net": {"bandwidth": "300 GB/s", "latency": "2 us"},
+    },
+    "node": {"gpus": 1, "gpus_per_host_link": 1, "host_memory": "1 TB", "host_memory_bandwidth": "1 TB/s"},
+}
+
+Ranks = str | Sequence[int]
+_RANKS = (ALL, STAGES)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WrittenTrace(Answer):
+    """A trace that was written."""
+
+    folder: Path  # of the files
+    plan: Plan | None  # None for a single layer
+    written: TraceFiles  # ranks, nodes, bytes and groups
+    reject: Mapping[str, str]  # the rules that the plan breaks, by name: the cause
+
+    def _data(self) -> dict[str, Any]:
+        """Return the answer as plain data."""
+        written = self.written
+        return {
+            "folder": str(self.folder),
+            "plan": dict(self.plan) if self.plan is not None else None,
+            "ranks": list(written.ranks),
+            "num_nodes": written.num_nodes,
+            "num_bytes": written.num_bytes,
+            "num_groups": written.num_groups,
+            "kept_files": written.kept,
+            "reject": list(self.reject),
+        }
+
+    def __str__(self) -> str:
+        written = self.written
+        nodes = written.num_nodes // max(len(written.ranks), 1)
+        kept = f"; {counted(written.kept, 'file')} kept" if written.kept else ""
+        return (
+            f"{self.folder}: {counted(len(written.ranks), 'rank')}, {nodes:,} nodes each on average, "
+            f"{counted(written.num_groups, 'process group')}; "
+            f"{format_quantity(written.num_bytes, 'bytes')} written{kept}"
+        )
+
+
+def write(
+    job: Job,
+    plan: PlanLike | None = None,
+    *,
+    out: str | Path,
+    ranks: Ranks = "all",
+    strategy: str | None = None,
+    partition: Literal["even", "optimal"] | None = None,
+    durations: bool = True,
+    tensors: bool = True,
+    forward_only: bool = False,
+    portable: bool = True,
+    slow: Slow | None = None,
+    framework: Given | None = None,
+    watch: Watch | None = None,
+    **choices: object,
+) -> WrittenTrace:
+    """Write the execution trace of a plan: a Chakra file for each rank, even if the plan breaks rules.
+
+        dsx.trace.write(job, tp=8, pp=4, dp=16, out="traces/plan", ranks="stages")
+
+    Args:
+        job: the model, the cluster, the GPUs and the batch.
+        plan: as of `dsx.evaluate`, with `strategy`, `partition` and `choices`.
+        out: the folder, which is made if it does not exist.
+        ranks: "all", "stages" (one rank of each stage), or a list of ranks.
+        durations: whether nodes have the times that they are priced with.
+        tensors: whether nodes have the tensors that they read and write.
+        forward_only: a forward without a backward and an update, as a prefill runs it.
+        portable: panels of a multiply as one gather or scatter, since simulators run no broadcasts and reductions of
+            panels; False writes them as they are priced.
+        slow: ranks whose nodes take longer, as of `replay`: "0-7=1.3"; only durations say so, so these are needed.
+        framework: what runs the plan, as of `dsx.evaluate`.
+        watch: told of progress, with the files written, their number, and a word.
+
+    Raises PlanError for an invalid plan or a dimension of which a rank has nothing, StoreError for a folder with
+    another trace, InputError for a rank outside of the job.
+    """
+    job = checked(job).run_by(framework)
+    given = given_plan(plan, choices, job)
+    settings, cut = given.cut(partition)
+    job = given.of_job(job)
+    problem = plan_problem(job, settings, given.strategy if strategy is None else strategy, cut)
+    if durations:
+        priced = evaluate_plan(problem, settings, job.num_gpus, job.global_batch_size)
+        traced, broken = priced.plan, {found.reason.name: found.detail for found in priced.broken}
+    elif cut == "optimal" and partition is not None:
+        raise InputError("partition optimal: the optimal cut needs times, so a cluster (--cluster) and durations")
+    else:
+        traced = stated_plan(problem, settings, job.num_gpus, job.global_batch_size)
+        broken = _broken(problem, traced)
+    if slow and not durations:
+        raise InputError("slow: a slow rank differs in its durations alone, and the trace has none: name a cluster")
+    given_options = _Options(ranks, durations, tensors, forward_only, portable, watch, slow)
+    return _write(problem, traced, broken, Path(file_path("out", out)), given_options)
+
+
+def write_row(
+    folder: str | Path,
+    candidate: int | str | Row,
+    hardware: Hardware = (),
+    *,
+    out: str | Path,
+    ranks: Ranks = "all",
+    durations: bool = True,
+    tensors: bool = True,
+    forward_only: bool = False,
+    portable: bool = True,
+    slow: Slow | None = None,
+    watch: Watch | None = None,
+) -> WrittenTrace:
+    """Write the execution trace of a row of a result set; arguments as of `dsx.why_row` and `write`.
+
+    Raises InputError if there is no such row, StoreError if the set cannot be read, and what `write` raises.
+    """
+    row = row_of(file_path("folder", folder), candidate, hardware)
+    priced = price_plan(row.problem, row.plan)
+    broken = {found.reason.name: found.detail for found in priced.broken}
+    given_options = _Options(ranks, durations, tensors, forward_only, portable, watch, slow)
+    return _write(row.problem, priced.plan, broken, Path(file_path("out", out)), given_options)
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    ranks: Ranks
+    durations: bool
+    tensors: bool
+    forward_only: bool
+    portable: bool
+    watch: Watch | None
+    slow: Slow | None
+
+
+def parsed_ranks(ranks: object) -> Ranks:
+    """Return an argument `ranks`: "all", "stages", or a list, also as a text with commas; InputError for others."""
+    try:
+        if isinstance(ranks, str):
+            return ranks if ranks in _RANKS else [int(rank) for rank in ranks.split(",")]
+        if isinstance(ranks, Sequence) and ranks:
+            return [index(rank) for rank in ranks]
+    except (TypeError, ValueError):
+        pass
+    nearest = did_you_mean(ranks, _RANKS) if isinstance(ranks, str) else ""
+    raise InputError(f"ranks: {ranks!r} is given{nearest}; all, stages, or numbers as in 0,5,9 are wanted")
+
+
+def _broken(problem: Problem, plan: Plan) -> dict[str, str]:
+    limits = problem.limits()
+    if problem.cluster.name == ONE_DOMAIN["name"]:
+        limits = replace(limits, nvs_size=int(placed(plan)))  # no machine: a domain is what the plan fills
+    if plan.get(LAYOUT) is not None:
+        limits = replace(limits, partition=GIVEN)
+    found = violations(plan, problem.kinds[0], problem.model.dimensions, limits)
+    return {violation.reason.name: violation.detail for violation in found}
+
+
+def _write(problem: Problem, plan: Plan, broken: Mapping[str, str], out: Path, options: _Options) -> WrittenTrace:
+    traced = traced_plan(problem, plan, options.forward_only, options.portable)
+    check_sizes(traced)
+    slow = slow_ranks(options.slow, range(traced.grid.world))
+    wanted = parsed_ranks(options.ranks)
+    about = {
+        "model": problem.model.name,
+        "strategy": problem.strategies[0],
+        "assumptions": problem.assumptions_spec.name,
+        "framework": problem.assumptions_spec.framework,
+        "stack": problem.assumptions_spec.stack,
+        "plan": plan.text,
+        "columns": {name: value for name, value in plan.items() if name in BY_NAME or name == LAYOUT},
+        "forward_only": options.forward_only,
+        "portable": options.portable,
+        "cluster": problem.cluster.name if options.durations else None,
+        "slow": [f"{rank}={factor:g}" for rank, factor in slow.items()],
+        "layers": problem.fingerprint()[problem.strategies[0]][:16],
+        "dimensions": dict(problem.model.dimensions),
+    }
+    machine = _machine(problem, plan, traced, slow) if options.durations else None
+    count = len(chosen_ranks(traced, wanted))
+    with progress(count, "files", watcher(options.watch)) as advance:
+        written = write_trace(traced, out, wanted, about, options.tensors, advance, machine)
+    return WrittenTrace(out, plan, written, broken)
+
+
+def _machine(problem: Problem, plan: Plan, traced: TracedPlan, slow: Mapping[int, float]) -> Machine:
+    measured = {
+        kernel_text(traced.kinds[id(layer)], kernel, direction): ratio
+        for layer, kernel, direction, ratio in measured_ratios(problem, plan)
+    }
+    return Machine(problem.cluster, problem.at_point(0)[1], measured, slow)
+
+
+def traced_plan(problem: Problem, plan: Plan, forward_only: bool = False, portable: bool = True) -> TracedPlan:
+    """Return what a plan is traced from."""
+    (model,) = problem.models
+    codes = plan.codes
+    layers = tuple(layer for layer, count in model.layers for _ in range(count))
+    limits = problem.limits()
+    stage_layers = None
+    if (layout := plan.get(LAYOUT)) is not None:
+        stage_layers = layers_of_chunks(str(layout), limits.chain)
+        check_stages(stage_layers, str(layout), codes["pp"], codes["vpp"])
+    network = problem.cluster.network
+    return TracedPlan(
+        layers=layers,
+        chain=limits.chain,
+        dimensions=problem.model.dimensions,
+        sequence_length=problem.sequence_length,
+        columns=codes,
+        grid=rank_grid(codes, problem.nvs_size, problem.expert_axes[0], units(network)),
+        assumptions=for_plan(problem.assumptions_spec, codes),
+        stage_layers=stage_layers,
+        forward_only=forward_only,
+        portable=portable,
+    )
+
+
+def check_sizes(plan: TracedPlan) -> None:
+    """Warn of dimensions that ranks do not divide evenly; raise PlanError for one of which a rank has nothing."""
+    floored: dict[str, None] = {}
+    for letter, size, ranks, axes in plan.divided():
+        if size < ranks:
+            raise PlanError(f"dimension {letter} = {size} divided by {axes} = {ranks}: a rank has nothing of it")
+        if size % ranks:
+            floored[f"{letter} = {size} over {axes} = {ranks}"] = None
+    if floored:
+        warn(f"sizes are floored, since ranks do not divide them: {'; '.join(floored)}")
+
+
+_JOB = ("pp", "dp")  # axes that divide no layer
+
+
+def write_layer(
+    name: str | Path,
+    *settings: str,
+    out: str | Path,
+    strategy: str | None = None,
+    sizes: Mapping[str, int] | Sequence[str] | None = None,
+    model: Given | None = None,
+    assumptions: Given = DEFAULT_ASSUMPTIONS,
+    cluster: Given | None = None,
+    ranks: Ranks = "all",
+    tensors: bool = True,
+    forward_only: bool = False,
+    portable: bool = True,
+    watch: Watch | None = None,
+) -> WrittenTrace:
+    """Write the execution trace of one layer; the layer as for `dsx.layer`, the rest as for `write`.
+
+        dsx.trace.write_layer("mlp.layer", sizes={"b": 1, "s": 4096, "e": 4096, "f": 16384, "tp": 4}, out="traces/mlp")
+
+    The ranks are those of the axes that have a size. With a `cluster`, nodes have durations. Raises InputError for a
+    dimension without a size, and what `dsx.layer` and `write` raise.
+    """
+    stated = stated_layer(name, settings, strategy, sizes, model, assumptions)
+    layer = derive(stated.layer, stated.assumptions.fused_backward_reads, stated.assumptions.uncounted)
+    values = {**stated.defaults, **stated.sizes}
+    missing = sorted(letter for letter in layer.letters - {"activation_bytes"} if letter not in values)
+    if missing:
+        raise InputError(f"layer {layer.name!r} needs sizes: {', '.join(f'{one}=...' for one in missing)} (--set)")
+    described = None if cluster is None else load_cluster(cluster)
+    machine = None if described is None else cluster_from_spec(described)
+    domain = machine.network.nvs.size if machine else 1 << 24
+    columns = _columns(values, domain, layer.expert_axes)
+    element = {name: values[name] for name in ELEMENT_BYTES}
+    plan = TracedPlan(
+        layers=(layer,),
+        chain=Chain(0, 1, 0),
+        dimensions={name: value for name, value in values.items() if name not in (*AXES, "b", "s", "panels", *element)},
+        sequence_length=values.get("s", 1),
+        columns=columns,
+        grid=rank_grid(columns, domain, layer.expert_axes, units(machine.network) if machine else ()),
+        assumptions=stated.assumptions.model_copy(update=element),
+        forward_only=forward_only,
+        portable=portable,
+        alone=True,
+    )
+    check_sizes(plan)
+    wanted = parsed_ranks(ranks)
+    about = {
+        "layer": layer.name,
+        "layers": layers_hash([layer])[:16],
+        "strategy": layer.strategy,
+        "assumptions": stated.assumptions.name,
+        "sizes": values,
+        "cluster": machine.name if machine else None,
+        "forward_only": forward_only,
+        "portable": portable,
+    }
+    priced = None
+    if described and machine:
+        priced = Machine(machine, assumptions_from_spec(stated.assumptions, described.device.family))
+    with progress(len(chosen_ranks(plan, wanted)), "files", watcher(watch)) as advance:
+        written = write_trace(plan, Path(file_path("out", out)), wanted, about, tensors, advance, priced)
+    return WrittenTrace(Path(out), None, written, {})
+
+
+def _columns(values: Mapping[str, int], domain: int, expert_axes: Sequence[str]) -> dict[str, Any]:
+    """Return the columns of a plan of one layer: its degrees, in rank order, and defaults."""
+    columns: dict[str, Any] = {
+        name: BY_NAME[name].code(BY_NAME[name].default)
+        for name in PLAN_COLUMNS
+        if name in BY_NAME and name != "strategy"
+    }
+    columns |= {axis: values.get(axis, 1) for axis in AXES} | dict.fromkeys(_JOB, 1)
+    columns |= {"microbatch_size": values.get("b", 1), "panels": values.get("panels", 1)}
+    columns["dp"] = int(replicas_spanned(columns, expert_axes))  # as many as an ep group needs
+    axes = axes_in(ORDERS[columns["order"]])
+    num_gpus = math.prod(columns[axis] for axis in axes)
+    shares = rank_order_shares({axis: columns[axis] for axis in axes}, domain, num_gpus)
+    columns |= {f"{axis}_nvs": int(share) for axis, share in shares.items()}
+    columns |= {"num_microbatches": 1, "zero_stage": 0, "num_gpus": num_gpus}
+    return columns | {"ep_nvs": int(expert_share(columns, expert_axes, domain))}

@@ -1,0 +1,259 @@
+"""The errors of predictions for a table of measured runs."""
+
+import csv
+import io
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsx.config.assumption_set import files_of, load_assumptions
+from dsx.config.documents import shown
+from dsx.config.load import Given
+from dsx.errors import RunTableError, file_path, function
+from dsx.progress import warn
+from dsx.runs.calibration import report
+from dsx.runs.intervals import CLOSE
+from dsx.runs.observations import Outlier, outliers, wrong_table
+from dsx.runs.predict import count_unlike, predict
+from dsx.runs.predicted_rows import Predict, PredictedRows, compare
+from dsx.runs.setups import Setup, count_filled, count_from_notes, count_remarks, count_unread, setups
+from dsx.runs.table import MeasuredRun, UnmodelledReason, read_runs
+from dsx.tables.format import table
+from dsx.text import printable
+from dsx.units import counted
+from dsx.verbs.answer import Answer
+from dsx.verbs.arguments import check_output_file, write_output_file
+from dsx.verbs.job import DEFAULT_ASSUMPTIONS, warn_of_unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+SHOWN_ROWS = 3  # invalid rows that an error or a remark lists
+# A spreadsheet takes a cell with such a prefix, in half or full width, for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+SHOWN_IDS = 5  # ids of rows listed for one reason
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Validation(Answer):
+    """Measured runs and their predictions."""
+
+    runs: Path  # the table of runs
+    assumptions: str  # name of the assumption set
+    figures: Mapping[str, Any]  # errors by source and overall, regret, memory
+    rows: PredictedRows  # the rows of the table as arrays; `frame` has them as a DataFrame
+
+    @cached_property
+    def frame(self) -> "pd.DataFrame":
+        """The rows of the table: measured_s, predicted_s and its interval, bytes, and why a row is not modelled."""
+        import pandas as pd
+
+        rows = self.rows
+        names = (
+            "id",
+            "source",
+            "measured_s",
+            "predicted_s",
+            "low",
+            "high",
+            "measured_bytes",
+            "predicted_bytes",
+            "fits",
+        )
+        frame = pd.DataFrame({name: getattr(rows, name) for name in names})
+        frame["reason"] = [str(reason) if reason else "" for reason in rows.reason]
+        seconds = dict.fromkeys(("measured_s", "predicted_s", "low", "high"), "s")
+        frame.attrs["units"] = seconds | dict.fromkeys(("measured_bytes", "predicted_bytes"), "bytes")
+        return frame
+
+    def _data(self) -> dict[str, Any]:
+        """Return the figures as plain data; errors are relative."""
+        return dict(self.figures)
+
+    def __str__(self) -> str:
+        parts = (_figures_text(self.figures, self.runs, self.assumptions), _not_modelled_text(self.rows))
+        return "\n".join(filter(None, parts))
+
+
+def validate(
+    runs: str | Path,
+    assumptions: Given = DEFAULT_ASSUMPTIONS,
+    out: str | Path | None = None,
+    *,
+    predict: Predict = predict,
+) -> Validation:
+    """Compare a table of measured runs with predictions.
+
+        dsx.validate("runs.csv").frame.dropna(subset="predicted_s")
+
+    Rows that cannot be modelled are counted by reason; missing values have documented defaults.
+
+    Args:
+        runs: a CSV file.
+        assumptions: the assumption set.
+        out: write the times of all rows to this file, which is replaced.
+        predict: a function that predicts in place of dsx, to compare it on the same runs.
+
+    Raises RunTableError for a table that cannot be read or has no valid row; StoreError if `out` cannot be written.
+    """
+    path, output = file_path("runs", runs), None if out is None else file_path("out", out)
+    function("predict", predict)
+    if output is not None:
+        read = files_of(str(assumptions)) if isinstance(assumptions, str | Path) else []
+        check_output_file(output, [path, *read])
+    assumed = load_assumptions(assumptions)
+    measured = read_runs(path)
+    made = setups(measured)
+    _check(path, measured, made)
+    rows = compare(measured, made, predict, assumed)
+    if output is not None:
+        write_rows(rows, output)
+    if wrong := wrong_table(rows.measured_s, rows.predicted_s):
+        warn(wrong)
+    found = [*outliers(rows.id, rows.measured_s, rows.predicted_s).values()]
+    _warn_of_outliers(found)
+    unknown = count_remarks(made) if assumed.stack else {}
+    warn_of_unknown(unknown)
+    figures = report(rows, measured) | {
+        "filled": count_filled(made),
+        "from_notes": count_from_notes(made),
+        "unread": count_unread(made),
+        "unknown_software": unknown,
+        "extrapolated": count_unlike(made, assumed.trained_on),
+        "inferred_recompute": dict(Counter(value for value in rows.inferred_recompute if value).most_common()),
+    }
+    return Validation(path, assumed.name, figures | {"outliers": [asdict(outlier) for outlier in found]}, rows)
+
+
+def _check(path: Path, runs: Sequence[MeasuredRun], made: Sequence[Setup | UnmodelledReason]) -> None:
+    """Warn of invalid rows; raise RunTableError if all rows are invalid."""
+    faults = [
+        f"{path}:{run.line}: {printable(run.id)}: {setup}"
+        for run, setup in zip(runs, made, strict=True)
+        if isinstance(setup, UnmodelledReason)
+    ]
+    more = [f"and {counted(len(faults) - SHOWN_ROWS, 'row')} more"] if len(faults) > SHOWN_ROWS else []
+    lines = [*faults[:SHOWN_ROWS], *more]
+    if len(faults) == len(runs):
+        raise RunTableError("no row of the table can be modelled\n" + "\n".join(lines))
+    for line in lines:
+        warn(f"not modelled: {line}")
+
+
+def _warn_of_outliers(found: Sequence[Outlier]) -> None:
+    """Warn of outliers. They stay in all figures; they affect medians little, means more."""
+    for outlier in found[:SHOWN_ROWS]:
+        warn(f"an outlier: {outlier}")
+    if found:
+        more = f"and {counted(len(found) - SHOWN_ROWS, 'outlier')} more; " if len(found) > SHOWN_ROWS else ""
+        warn(f"{more}outliers are in all figures: they affect medians little, means and biases more")
+
+
+def write_rows(rows: PredictedRows, path: Path) -> None:
+    """Write id, measured_s, predicted_s, low, high and reason of every row as CSV; StoreError if that fails.
+
+    An apostrophe precedes a text that a spreadsheet would run as a formula; control characters are escaped.
+    """
+    times = (rows.measured_s, rows.predicted_s, rows.low, rows.high)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["id", "measured_s", "predicted_s", "low", "high", "reason"])
+    for name, reason, *seconds in zip(rows.id, rows.reason, *times, strict=True):
+        writer.writerow([_inert(name), *map(_number, seconds), _inert(str(reason or ""))])
+    write_output_file(path, text.getvalue())
+
+
+def _inert(text: str) -> str:
+    return f"'{printable(text)}" if text.startswith(_FORMULA) else printable(text)
+
+
+def _number(value: float) -> str:
+    return repr(float(value)) if math.isfinite(value) else ""
+
+
+_RELEASES = {"same_software": "one release", "all_releases": "all releases"}
+_COLUMNS = {
+    "median_ape": "median\nerror",
+    "mape": "mean\nerror",
+    "bias": "bias",
+    "inside_interval": "inside\ninterval",
+    "memory_mape": "memory\nerror",
+}
+
+
+def _figures_text(figures: Mapping[str, Any], path: Path, assumptions: str) -> str:
+    overall = figures["overall"]
+    modelled = f"{counted(overall['rows'], 'row')}, {overall['modelled']:,} modelled"
+    lines = [f"{shown(path)} under {assumptions!r}: {modelled}"]
+    header = ["source", "rows", "modelled", *_COLUMNS.values()]
+    body = [
+        [source["source_id"], *(f"{source[count]:,}" for count in ("rows", "modelled"))]
+        + [_percent(source[column]) for column in _COLUMNS]
+        for source in [*figures["sources"], overall]
+    ]
+    lines.append(table(header, body))
+    regret, pairs, oom = figures["regret"], figures["pairs"], figures["oom"]
+    lines.append("")
+    lines += [_noise_text(figures["noise_floor"][key], what) for key, what in _RELEASES.items()]
+    lines.append(
+        f"regret over {counted(regret['groups'], 'group')} of four layouts or more: median "
+        f"{_percent(regret['median'])}, 95th percentile {_percent(regret['p95'])}, within 5 % in "
+        f"{_percent(regret['within_5_percent'])} of them"
+    )
+    lines.append(
+        f"ranked right: {_percent(pairs['right'])} of {counted(pairs['pairs'], 'pair')} of layouts that differ by more "
+        f"than {100 * CLOSE:.0f} %"
+    )
+    correlation = figures["spearman_median"]
+    lines.append(
+        f"rank correlation (Spearman), median over groups: {'-' if correlation is None else f'{correlation:.3f}'}"
+    )
+    lines.append(
+        f"memory: {oom['fit_correct']:,} of {oom['fit']:,} that ran and {oom['oom_correct']:,} of {oom['oom']:,} "
+        "out of memory predicted so"
+    )
+    titles = {
+        "filled": "blank, filled",
+        "from_notes": "blank, in the notes",
+        "unread": "in the notes, not read",
+        "inferred_recompute": "recompute, inferred",
+    }
+    for key, title in titles.items():
+        if counts := figures[key]:
+            lines.append(f"{title}: {_counts_text(counts)}")
+    for part, counts in figures["extrapolated"].items():
+        lines.append(f"extrapolated, no such {part} in the measurements of the set: {_counts_text(counts)}")
+    return "\n".join(lines)
+
+
+def _noise_text(figures: Mapping[str, Any], what: str) -> str:
+    return (
+        f"noise floor, {what}: {counted(figures['configurations'], 'repeated configuration')}, spread "
+        f"{_percent(figures['median'])} in the median, {_percent(figures['p90'])} at 90 %"
+    )
+
+
+def _counts_text(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name or 'none'} ({number:,})" for name, number in counts.items())
+
+
+def _not_modelled_text(rows: PredictedRows) -> str:
+    """Return why rows are not modelled, the most frequent reason first, and the ids of the first ones."""
+    found: dict[str, list[str]] = {}
+    for name, reason in zip(rows.id, rows.reason, strict=True):
+        if reason is not None:
+            found.setdefault(reason.rule, []).append(name)
+    lines = ["not modelled:"] if found else []
+    for rule, names in sorted(found.items(), key=lambda entry: -len(entry[1])):
+        more = ", ..." if len(names) > SHOWN_IDS else ""
+        lines.append(f"  {rule}: {counted(len(names), 'row')} ({', '.join(map(printable, names[:SHOWN_IDS]))}{more})")
+    return "\n".join(lines)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
