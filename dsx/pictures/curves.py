@@ -12,8 +12,8 @@ import numpy as np
 
 from dsx.errors import InputError
 from dsx.pictures.axes import FigureLayout, dashes, figure_of, label_axis, log_ticks, marks, name_text, plain_numbers
-from dsx.results.compare import COST, DAYS, HOURS
 from dsx.results.frames import require
+from dsx.results.ranked_by import COST, DAYS, HOURS
 from dsx.search.ranking import front
 from dsx.units import counted, format_quantity
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dsx.results.compare import (
+from dsx.results.ranked_by import (
     COST,
     DAYS,
     HOURS,

@@ -33,7 +33,7 @@ from dsx.plans.placement import PartlyFilled, axes_in, partly_filled, straddling
 from dsx.plans.plan import Plan, setting_of
 from dsx.plans.rules import DEGREES
 from dsx.pricing.problem import Problem
-from dsx.results.compare import TIED, Priced
+from dsx.results.ranked_by import TIED, Priced
 from dsx.results.schema import COLUMNS, CUT
 from dsx.tables.format import WIDTH, cut_text, hardware_text, hardware_title, quantity, share, shares, table, wrapped
 from dsx.text import printable

@@ -19,7 +19,7 @@ from dsx.plans.plan import Plan, fixed_settings
 from dsx.pricing.measured_share import KernelCoverage, coverage, idle_rows
 from dsx.pricing.problem import Problem
 from dsx.progress import Watch, early, progress, warn, working
-from dsx.results.compare import FASTEST, ROLES, SIMPLEST, by_role, wanted_by_role
+from dsx.results.ranked_by import FASTEST, ROLES, SIMPLEST, by_role, wanted_by_role
 from dsx.search.fastest import ANY, CUTS, SearchCounts, SearchSpaces, fastest, nearly_fastest, problems_of, spaces_of
 from dsx.tables.format import WIDTH, quantity, share, whole_plan_text, wrapped
 from dsx.tables.job import job_data, job_text, only_text, parameters_text, step_text

@@ -11,7 +11,7 @@ from dsx.config.load import Given
 from dsx.errors import InputError, NothingFeasible
 from dsx.plans.plan import Plan
 from dsx.progress import Watch, each_once, progress
-from dsx.results.compare import FASTEST, Objective, objective_named, ranked_by_count
+from dsx.results.ranked_by import FASTEST, Objective, objective_named, ranked_by_count
 from dsx.search.fastest import ANY
 from dsx.tables.answers import jobs_text, no_faster_text, none_fits_text
 from dsx.tables.format import wrapped

@@ -14,7 +14,7 @@ from dsx.errors import InputError, NothingFeasible, UnitError, file_path
 from dsx.plans.plan import Plan
 from dsx.pricing.problem import Problem
 from dsx.progress import Watch
-from dsx.results.compare import DAYS, LEAST_GOODPUT, Goal, chosen, days_between, gets_nowhere, price_column
+from dsx.results.ranked_by import DAYS, LEAST_GOODPUT, Goal, chosen, days_between, gets_nowhere, price_column
 from dsx.search.fastest import ANY
 from dsx.tables.answers import answer_text, counts_text, goal_text, missed_text
 from dsx.tables.format import quantity, wrapped

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from dsx.cost.context import StepCosts
-from dsx.results.compare import ROLES
+from dsx.results.ranked_by import ROLES
 from dsx.tables.plans import SHARES
 
 JOB = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", 8, "--global-batch-size", 32)

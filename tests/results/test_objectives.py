@@ -3,7 +3,7 @@
 import pytest
 
 from dsx.errors import UnknownNameError
-from dsx.results.compare import OBJECTIVES, objective_named, ranked_by_count
+from dsx.results.ranked_by import OBJECTIVES, objective_named, ranked_by_count
 
 PLANS = [
     {"plan": {"num_gpus": gpus}, "tokens_per_s": rate, "step_time_s": step, "mfu": 0.4, "peak_bytes": size}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsx.results.compare import Goal, cheapest, chosen, days_between, fastest, price_column
+from dsx.results.ranked_by import Goal, cheapest, chosen, days_between, fastest, price_column
 
 AMOUNT = st.floats(1.0, 1e3)
 PLANS = st.lists(st.tuples(AMOUNT, AMOUNT), min_size=1, max_size=6)

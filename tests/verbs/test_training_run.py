@@ -7,7 +7,7 @@ from verbs.small import MODEL
 
 import dsx
 from dsx.errors import InputError, NothingFeasible
-from dsx.results.compare import Goal
+from dsx.results.ranked_by import Goal
 from dsx.verbs.training_run import least_gpus
 
 COUNTS = [8, 16, 32]

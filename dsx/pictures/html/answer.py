@@ -30,8 +30,8 @@ from dsx.plans.layer_layout import LAYOUT
 from dsx.pricing.one_plan import PricedPlan, operator_costs
 from dsx.pricing.problem import Problem
 from dsx.records import columns
-from dsx.results.compare import FASTEST, LEANEST, SIMPLEST, by_role, wanted_by_role
 from dsx.results.manifest import Manifest
+from dsx.results.ranked_by import FASTEST, LEANEST, SIMPLEST, by_role, wanted_by_role
 from dsx.tables.format import hardware_text, quantity, share, shares, whole_plan_text
 from dsx.tables.job import kept_text, only_text, steps_text, title_of, what_if_values
 from dsx.tables.plans import SHARES, extrapolated_text, fitting, placement_text, taken_text

@@ -46,9 +46,9 @@ from dsx.pictures.breakdown import STACKS
 from dsx.pictures.chosen_rows import fastest, settings
 from dsx.pictures.html.markup import Markup, element, folded, markup, table
 from dsx.plans.choices import PLAN_COLUMNS
-from dsx.results.compare import COST, DAYS, Priced, price_column
 from dsx.results.frames import pareto
 from dsx.results.manifest import Manifest
+from dsx.results.ranked_by import COST, DAYS, Priced, price_column
 from dsx.results.schema import Column
 from dsx.results.sets import as_plans, load_chosen, load_small
 from dsx.tables.format import hardware_text, quantity, whole_plan_text
