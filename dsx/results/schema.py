@@ -13,9 +13,7 @@ column that does not vary is constant, which costs almost nothing in Parquet.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Literal
 
 from dsx import records
 from dsx.config.sweep_fields import Columns
@@ -30,6 +28,9 @@ Precision = Literal["float32", "float64"]
 
 # The columns that hold names as codes: positions in the name tuples of the manifest.
 NAME_COLUMNS = ("cluster", *NAMED)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def columns_with(what_if: Iterable[ExtraColumn], cuts: bool = False) -> tuple[Co
 
 def arrow_schema(
     columns: Sequence[Column], names: Mapping[str, Sequence[str]], precision: Precision, about: Mapping[str, object]
-) -> pa.Schema:
+) -> "pa.Schema":
     """Return the Parquet schema of a result set.
 
     Args:
@@ -103,6 +104,8 @@ def arrow_schema(
     A name column is `dictionary<int8, string>`; `names` is the dictionary. The manifest holds it too, because a Parquet
     file only keeps the names that occur in it. No value is null.
     """
+    import pyarrow as pa
+
     types: dict[Kind, pa.DataType] = {
         "id": pa.int64(),
         "name": pa.dictionary(pa.int8(), pa.string()),
