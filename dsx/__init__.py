@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dsx import errors as errors
     from dsx import pictures as plot  # noqa: F401
-    from dsx.pictures.axes import image_format as image_format
+    from dsx.pictures.image_file import image_format as image_format
     from dsx.plans.plan import Plan as Plan
     from dsx.results.compare import compare as compare
     from dsx.results.frames import pareto as pareto
@@ -110,7 +110,7 @@ _HOMES = {
     "evaluate": "dsx.verbs.evaluate",
     "finish_sweep": "dsx.verbs.swept",
     "front": "dsx.verbs.pareto",
-    "image_format": "dsx.pictures.axes",
+    "image_format": "dsx.pictures.image_file",
     "import_hf": "dsx.verbs.import_hf",
     "keep_compiled": "dsx.verbs.arguments",
     "launch": "dsx.verbs.launch",

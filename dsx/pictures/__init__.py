@@ -22,12 +22,12 @@ lightness, parts of a bar in their hatches too, and lines in their markers and d
 Not covered: interactive pages.
 """
 
-from dsx.pictures.axes import save as save
 from dsx.pictures.breakdown import breakdown as breakdown
 from dsx.pictures.breakdown import breakdowns as breakdowns
 from dsx.pictures.curves import cost_curve as cost_curve
 from dsx.pictures.front import front as front
 from dsx.pictures.heatmap import heatmap as heatmap
+from dsx.pictures.image_file import save as save
 from dsx.pictures.scaling import scaling as scaling
 from dsx.pictures.timeline import timeline as timeline
 

@@ -1,48 +1,35 @@
 """Breakdown: the parts of the step time, and of the memory, of the fastest plan of each group of rows.
 
-Stacks: the parts of the step time and of the memory, with their colours and hatches.
-
-The parts can be distinguished in grey too. If all parts are drawn, neighbours differ in lightness. Parts that are zero
-are left out, so any two parts may become neighbours: any two differ in lightness, or one of them is hatched.
-
-The labels above and below the bars of a breakdown.
-
-Above each bar is its total. Below it are the values of the grouping columns, and in small print the other choices that
-differ between the plans: rows of a table with its heading to the left of the axis. Totals and values that are too wide
-are rotated; small print that is too wide is left out, the placement first.
-
-Breakdown: the parts of the step time, and of the memory, of the fastest plan of each group of rows.
-
 A bar is one plan. Its parts are stacked in the order of the result columns. Their sum is the step time, or the peak
-memory, and is written above the bar. Time and memory have separate axes: `breakdowns` puts one above the other, with
-the plans below.
+memory, and is written above the bar. Time and memory have separate axes: `breakdowns` puts one above the other. Below
+the bars are the values of the grouping columns, and in small print the other choices that differ between the plans:
+rows of a table with its heading to the left of the axis. Totals and values that are too wide are rotated; small print
+that is too wide is left out, the placement first. `StackPicture` says what is shown; a report draws it too
+(`dsx.pictures.html.figures`).
+
+Parts can be distinguished in grey too. If all parts are drawn, neighbours differ in lightness. Parts that are zero are
+left out, so any two parts may become neighbours: any two differ in lightness, or one of them is hatched.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dsx.errors import InputError, UnknownNameError, one_text
-from dsx.pictures.axes import (
+from dsx.pictures.axes import BESIDE, FigureLayout, Style, figure_of, finite, is_wide, label_picture, text_sizes
+from dsx.pictures.chosen_rows import Numbers, capacities, fastest, refuse_many, varied_settings
+from dsx.pictures.labels import (
     NOTHING,
-    FigureLayout,
+    axis_unit,
     best_over,
-    figure_of,
-    finite,
-    is_wide,
     job_text,
-    label_axis,
-    label_picture,
     named,
     quantity_texts,
-    text_sizes,
     value_texts,
     words,
 )
-from dsx.pictures.chosen_rows import capacities, fastest, refuse_many, settings
 from dsx.results.frames import column_list, require
 
 if TYPE_CHECKING:
@@ -57,6 +44,12 @@ class PartStyle:
     label: str
     colour: str
     hatch: str | None = None
+
+    @property
+    def bar(self) -> Style:
+        """The style as keywords of matplotlib's `bar`."""
+        style = {"facecolor": self.colour, "edgecolor": self.hatch, "linewidth": 0.0, "label": self.label}
+        return style | {"hatch": _HATCH if self.hatch else None}
 
 
 @dataclass(frozen=True)
@@ -95,29 +88,157 @@ STACKS = {
     "memory": StackedParts("peak_bytes", None, _MEMORY),
 }
 
-
-Heights = NDArray[np.float64]  # [bars], on the y axis
-
-_DEGREES = ("tp", "tp2", "cp", "ep", "pp", "dp")
-_ZERO, _RECOMPUTE = ("zero_stage", "zero_replicas"), ("recompute", "stored_layers")
-_CHOICES = (
-    "strategy",
-    *_DEGREES,
-    "vpp",
-    "panels",
-    "microbatch_size",
-    *_ZERO,
-    *_RECOMPUTE,
-    "schedule",
-    "offload",
-    "order",
-)
+MAX_BARS = 60
+_BAR = 0.75  # width of a bar; bars are 1 apart
+_NARROWEST, _LETTER = 0.46, 0.075  # inches of a bar with its gap, and of a letter below it
+_COMFORTABLE = 6.0  # inches to which bars are widened for the settings below them
+_HEIGHTS = {"time": 2.8, "memory": 1.9}  # of the axes, in inches
+# If one bar is this many times as high as another, the parts of the lower one cannot be distinguished.
+_COMMON_RANGE = 20.0
+_HATCH = "\\\\\\"  # of a part; rejected bars are hatched the other way
 _FONT, _SMALL_FONT = 8.0, 6.5  # points
 _PAD = 4.0  # points between axis and labels
 _ABOVE = 2.0  # points between a bar and its total
+_DEGREES = ("tp", "tp2", "cp", "ep", "pp", "dp")
+_ZERO, _RECOMPUTE = ("zero_stage", "zero_replicas"), ("recompute", "stored_layers")
+_CHOICES = ("strategy", *_DEGREES, "vpp", "panels", "microbatch_size", *_ZERO, *_RECOMPUTE)
+_CHOICES += ("schedule", "offload", "order")
 
 
-def label_totals(layout: FigureLayout, ax: "Axes", tops: Heights, lines: Heights, texts: Sequence[str]) -> None:
+@dataclass(frozen=True)
+class StackPicture:
+    """What a picture of stacked parts shows of some rows, a bar for each."""
+
+    label: str  # of the axis
+    size: float | Numbers  # SI units of a unit of the axis; of each bar where parts are drawn as shares
+    total: Numbers  # of each bar, in SI units
+    parts: Sequence[tuple[PartStyle, Numbers]]  # those that are not zero in all bars, the lowest first, in SI units
+    is_share: bool
+
+
+def stack_picture(rows: "pd.DataFrame", of: str, shares: bool = False) -> StackPicture:
+    """Return the stack of the "time" or the "memory" of rows; with `shares`, of unequal times the shares of each."""
+    stack = STACKS[of]
+    total = require(rows, stack.total)
+    unit = axis_unit(rows, stack.total, total)
+    columns = [(part, require(rows, column)) for column, part in stack.parts.items()]
+    parts = [(part, values) for part, values in columns if values.any()]
+    if shares and stack.share and is_wide(total, _COMMON_RANGE):
+        return StackPicture(stack.share, total / 100.0, total, parts, True)
+    return StackPicture(unit.label, unit.size, total, parts, False)
+
+
+def breakdown(
+    df: "pd.DataFrame",
+    x: str | Sequence[str] = "num_gpus",
+    ax: "Axes | None" = None,
+    of: Literal["time", "memory"] = "time",
+) -> "Axes":
+    """Draw the parts of the step time, or of the peak memory, of the fastest row for each value of `x`.
+
+    The fastest row is the fastest feasible one; if there is none, the fastest rejected one, hatched. Parts that are
+    zero in all bars are left out. If the slowest bar takes more than 20 times as long as the fastest, the parts of the
+    time are drawn as shares. The memory is drawn with the capacity of the GPUs if that is known.
+
+    Args:
+        df: a result set, or rows of one.
+        x: one or several columns; one bar for each combination of their values, in ascending order.
+        ax: the axis to draw on; by default one of a new figure.
+        of: the total to break down.
+
+    Raises UnknownNameError for an unknown column, InputError for more than `MAX_BARS` bars.
+    """
+    if one_text("of", of, "time") not in STACKS:
+        raise UnknownNameError("stack", of, STACKS)
+    columns, rows = _bars(df, x)
+    return _draw(FigureLayout.of(ax, _width(rows), _HEIGHTS[of]), [of], columns, rows)
+
+
+def breakdowns(df: "pd.DataFrame", x: str | Sequence[str] = "num_gpus") -> "Axes":
+    """Draw the breakdown of the time above that of the memory, for the same rows; return the upper axis.
+
+    Arguments and errors are those of `breakdown`.
+    """
+    columns, rows = _bars(df, x)
+    return _draw(FigureLayout.new(_width(rows), *_HEIGHTS.values()), [*_HEIGHTS], columns, rows)
+
+
+def _bars(df: "pd.DataFrame", x: str | Sequence[str]) -> tuple[list[str], "pd.DataFrame"]:
+    columns = column_list("x", x)
+    if not columns:
+        raise InputError("a breakdown needs a column whose values are its bars, for example 'num_gpus'")
+    rows = fastest(df, columns)
+    refuse_many(len(rows), MAX_BARS, "bars", columns)
+    return columns, rows
+
+
+def _width(rows: "pd.DataFrame") -> float:
+    """Return the width of the axes in inches, limited to that of a page.
+
+    A bar is as wide as the longest setting that differs below it, where there is room.
+    """
+    texts = [text for name in varied_settings(rows) for text in value_texts(rows, name, rows[name].tolist())]
+    wide = max(_NARROWEST, _LETTER * max(map(len, texts), default=0))
+    return float(np.clip(max(min(wide * len(rows), _COMFORTABLE), _NARROWEST * len(rows)), 2.0, 10.0))
+
+
+def _draw(layout: FigureLayout, names: Sequence[str], columns: Sequence[str], rows: "pd.DataFrame") -> "Axes":
+    """Draw the named stack on each axis, and label the bars; return the upper axis."""
+    tops = [_draw_stack(ax, rows, name) for ax, name in zip(layout.axes, names, strict=True)]
+    for ax in layout.axes[:-1]:
+        ax.tick_params("x", labelbottom=False, length=0)
+    _label_bars(layout, rows, columns)
+    # Last, because labels below a given axis take room from it.
+    for ax, name, (top, capacity) in zip(layout.axes, names, tops, strict=True):
+        total = STACKS[name].total
+        _label_totals(layout, ax, top, capacity, quantity_texts(rows, total, require(rows, total).astype(float)))
+    fits = require(rows, "reject") == 0
+    feasible = bool(fits.any())
+    totals = " and ".join(named(rows, STACKS[name].total) for name in names)
+    title = f"{totals} by {', '.join(named(rows, column) for column in columns)}" if feasible else NOTHING
+    over = best_over(rows, "bar", columns, "fastest") if feasible else ""
+    hatched = "" if fits.all() or not feasible else "; hatched: none is feasible, the fastest rejected plan"
+    label_picture(layout, title, [job_text(rows, columns), over + hatched])
+    layout.settle()
+    return layout.axes[0]
+
+
+def _draw_stack(ax: "Axes", rows: "pd.DataFrame", name: str) -> tuple[Numbers, Numbers]:
+    """Draw the parts of each row; return [n] the tops of the bars, and [n] the capacities, NaN if none is drawn."""
+    picture = stack_picture(rows, name, shares=True)
+    places, rejected = np.arange(len(rows)), require(rows, "reject") != 0
+    ax.yaxis.set_label_text(picture.label)
+    if picture.is_share:
+        ax.set_yticks(range(0, 101, 20))
+    top = np.zeros(len(rows))
+    for part, values in picture.parts:
+        heights = values / picture.size
+        ax.bar(places, heights, _BAR, bottom=top, **part.bar)
+        top = top + heights
+    # matplotlib leaves no margin if the highest part is zero, so add one here.
+    highest = max(finite(top), default=0.0) or 1.0
+    high = 1.05 * highest
+    capacity = np.full(len(rows), np.nan)
+    if name == "memory":
+        capacity = capacities(rows) / picture.size
+        if np.isfinite(capacity).any():
+            # Across the bars at the capacity of their GPUs, with a gap where it is not known.
+            edges = np.repeat(np.arange(len(capacity) + 1) - 0.5, 2)[1:-1]
+            line: Style = {"color": "black", "linestyle": "--", "linewidth": 1.0, "label": "HBM capacity"}
+            ax.plot(edges, np.repeat(capacity, 2), **line)
+        # A capacity far above all bars would flatten them.
+        high = min(max([high, *(1.05 * finite(capacity))]), 2.0 * highest)
+    ax.set(xlim=(-0.6, max(len(rows), 1) - 0.4), ylim=(0.0, high))
+    if rejected.any():
+        style: Style = {"facecolor": (1, 1, 1, 0.5), "edgecolor": "black", "hatch": "////", "linewidth": 0.0}
+        ax.bar(places[rejected], top[rejected], _BAR, label="rejected", **style)
+    handles, labels = ax.get_legend_handles_labels()
+    # In the order of the stack, and outside of the bars.
+    ax.legend(handles[::-1], labels[::-1], **BESIDE)
+    return top, capacity
+
+
+def _label_totals(layout: FigureLayout, ax: "Axes", tops: Numbers, lines: Numbers, texts: Sequence[str]) -> None:
     """Write a text above each bar, whose top is at `tops` [n]; the y axis grows to make room.
 
     If a line over the bar, at `lines` [n] (NaN without one), would cross a text, the text is above the line. Texts that
@@ -148,7 +269,7 @@ def label_totals(layout: FigureLayout, ax: "Axes", tops: Heights, lines: Heights
         label.set_y(foot)
 
 
-def label_bars(layout: FigureLayout, rows: "pd.DataFrame", columns: Sequence[str]) -> None:
+def _label_bars(layout: FigureLayout, rows: "pd.DataFrame", columns: Sequence[str]) -> None:
     """Write below bar i the values of `columns` in row i of `rows`, and the other choices that differ between plans.
 
     The labels are below the lowest axis.
@@ -166,8 +287,7 @@ def label_bars(layout: FigureLayout, rows: "pd.DataFrame", columns: Sequence[str
     else:
         _heading(ax, "\n".join(heads), _PAD, _FONT)
     # The title has the settings that all bars share.
-    varied = [name for name in settings(rows.columns) if len(set(rows[name])) > 1]
-    shown = [*varied, *(name for name in _CHOICES if _differs(rows, name))]
+    shown = [*varied_settings(rows), *(name for name in _CHOICES if _differs(rows, name))]
     plan = {named(rows, name): value_texts(rows, name, rows[name].tolist()) for name in shown if name not in columns}
     placement = _placement(rows, columns)
     if not _small_print(layout, plan | placement) and placement:
@@ -176,8 +296,8 @@ def label_bars(layout: FigureLayout, rows: "pd.DataFrame", columns: Sequence[str
 
 def _differs(rows: "pd.DataFrame", column: str) -> bool:
     """Return whether a column differs between the bars; if there is only one bar, whether its value is above 1."""
-    found = set(rows[column]) if column in rows.columns else set()
-    return len(found) > 1 or (len(rows) == 1 and not found <= {0, 1})
+    values = set(rows[column]) if column in rows.columns else set()
+    return len(values) > 1 or (len(rows) == 1 and not values <= {0, 1})
 
 
 def _placement(rows: "pd.DataFrame", columns: Sequence[str]) -> dict[str, list[str]]:
@@ -218,137 +338,3 @@ def _heading(ax: "Axes", text: str, pad: float, size: float) -> None:
     """Write text to the left of the labels that are `pad` points below the axis."""
     place = {"xy": (0.0, 0.0), "xycoords": "axes fraction", "xytext": (-6.0, -pad), "textcoords": "offset points"}
     ax.annotate(text, **place, ha="right", va="top", fontsize=size, color="0.25", annotation_clip=False)
-
-
-MAX_BARS = 60
-_BAR = 0.75  # width of a bar; bars are 1 apart
-_NARROWEST, _LETTER = 0.46, 0.075  # inches of a bar with its gap, and of a letter below it
-_COMFORTABLE = 6.0  # inches to which bars are widened for the settings below them
-_HEIGHTS = {"time": 2.8, "memory": 1.9}  # of the axes, in inches
-# If one bar is this many times as high as another, the parts of the lower one cannot be distinguished.
-_COMMON_RANGE = 20.0
-_HATCH = "\\\\\\"  # of a part; rejected bars are hatched the other way
-
-
-def breakdown(
-    df: "pd.DataFrame",
-    x: str | Sequence[str] = "num_gpus",
-    ax: "Axes | None" = None,
-    of: Literal["time", "memory"] = "time",
-) -> "Axes":
-    """Draw the parts of the step time, or of the peak memory, of the fastest row for each value of `x`.
-
-    The fastest row is the fastest feasible one; if there is none, the fastest rejected one, hatched. Parts that are
-    zero in all bars are left out. If the slowest bar takes more than 20 times as long as the fastest, the parts of the
-    time are drawn as shares. The memory is drawn with the capacity of the GPUs if that is known.
-
-    Args:
-        df: a result set, or rows of one.
-        x: one or several columns; one bar for each combination of their values, in ascending order.
-        ax: the axis to draw on; by default one of a new figure.
-        of: the total to break down.
-
-    Raises UnknownNameError for an unknown column, InputError for more than `MAX_BARS` bars.
-    """
-    if one_text("of", of, "time") not in STACKS:
-        raise UnknownNameError("stack", of, STACKS)
-    columns, rows = _bars(df, x)
-    layout = FigureLayout.of(ax, _width(rows), _HEIGHTS[of])
-    _draw(layout, [of], columns, rows)
-    return layout.axes[0]
-
-
-def breakdowns(df: "pd.DataFrame", x: str | Sequence[str] = "num_gpus") -> "Axes":
-    """Draw the breakdown of the time above that of the memory, for the same rows; return the upper axis.
-
-    Arguments and errors are those of `breakdown`.
-    """
-    columns, rows = _bars(df, x)
-    layout = FigureLayout.new(_width(rows), *_HEIGHTS.values())
-    _draw(layout, [*_HEIGHTS], columns, rows)
-    return layout.axes[0]
-
-
-def _bars(df: "pd.DataFrame", x: str | Sequence[str]) -> tuple[list[str], "pd.DataFrame"]:
-    columns = column_list("x", x)
-    if not columns:
-        raise InputError("a breakdown needs a column whose values are its bars, for example 'num_gpus'")
-    rows = fastest(df, columns)
-    refuse_many(len(rows), MAX_BARS, "bars", columns)
-    return columns, rows
-
-
-def _width(rows: "pd.DataFrame") -> float:
-    """Return the width of the axes in inches, limited to that of a page.
-
-    A bar is as wide as the longest setting that differs below it, where there is room.
-    """
-    below = [name for name in settings(rows.columns) if len(set(rows[name])) > 1]
-    texts = [text for name in below for text in value_texts(rows, name, rows[name].tolist())]
-    wide = max(_NARROWEST, _LETTER * max(map(len, texts), default=0))
-    return float(np.clip(max(min(wide * len(rows), _COMFORTABLE), _NARROWEST * len(rows)), 2.0, 10.0))
-
-
-def _draw(layout: FigureLayout, names: Sequence[str], columns: Sequence[str], rows: "pd.DataFrame") -> None:
-    """Draw the named stack on each axis, and label the bars."""
-    drawn = [_draw_stack(ax, rows, name) for ax, name in zip(layout.axes, names, strict=True)]
-    for ax in layout.axes[:-1]:
-        ax.tick_params("x", labelbottom=False, length=0)
-    label_bars(layout, rows, columns)
-    # Last, because labels below a given axis take room from it.
-    for ax, name, (top, capacity) in zip(layout.axes, names, drawn, strict=True):
-        label_totals(layout, ax, top, capacity, quantity_texts(rows, STACKS[name].total))
-    fits = require(rows, "reject") == 0
-    feasible = bool(fits.any())
-    totals = " and ".join(named(rows, STACKS[name].total) for name in names)
-    by = ", ".join(named(rows, column) for column in columns)
-    title = f"{totals} by {by}" if feasible else NOTHING
-    over = best_over(rows, "bar", columns, "fastest") if feasible else ""
-    hatched = "" if fits.all() or not feasible else "; hatched: none is feasible, the fastest rejected plan"
-    label_picture(layout, title, [job_text(rows, columns), over + hatched])
-    layout.settle()
-
-
-def _draw_stack(ax: "Axes", rows: "pd.DataFrame", name: str) -> tuple[Heights, Heights]:
-    """Draw the parts of each row; return [n] the tops of the bars, and [n] the capacities, NaN if none is drawn."""
-    stack = STACKS[name]
-    places, total, rejected = np.arange(len(rows)), require(rows, stack.total), require(rows, "reject") != 0
-    size: Any = label_axis(ax.yaxis, rows, stack.total, total)
-    if stack.share and is_wide(total, _COMMON_RANGE):
-        size = total / 100.0
-        ax.set_ylabel(stack.share)
-        ax.set_yticks(range(0, 101, 20))
-    top = np.zeros(len(rows))
-    for column, part in stack.parts.items():
-        heights = require(rows, column) / size
-        if heights.any():
-            style: dict[str, Any] = {"facecolor": part.colour, "edgecolor": part.hatch, "linewidth": 0.0}
-            style["hatch"] = _HATCH if part.hatch else None
-            ax.bar(places, heights, _BAR, bottom=top, label=part.label, **style)
-            top = top + heights
-    # matplotlib leaves no margin if the highest part is zero, so add one here.
-    highest = max(finite(top), default=0.0) or 1.0
-    high = 1.05 * highest
-    capacity = np.full(len(rows), np.nan)
-    if name == "memory":
-        capacity = capacities(rows) / size
-        _draw_capacity(ax, capacity)
-        # A capacity far above all bars would flatten them.
-        high = min(max([high, *(1.05 * finite(capacity))]), 2.0 * highest)
-    ax.set(xlim=(-0.6, max(len(rows), 1) - 0.4), ylim=(0.0, high))
-    if rejected.any():
-        style = {"facecolor": (1, 1, 1, 0.5), "edgecolor": "black", "hatch": "////", "linewidth": 0.0}
-        ax.bar(places[rejected], top[rejected], _BAR, label="rejected", **style)
-    handles, labels = ax.get_legend_handles_labels()
-    # In the order of the stack, and outside of the bars.
-    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02), "frameon": False}
-    ax.legend(handles[::-1], labels[::-1], fontsize="small", **place)
-    return top, capacity
-
-
-def _draw_capacity(ax: "Axes", capacity: Heights) -> None:
-    """Draw a line across the bars at the memory capacity of their GPUs, with a gap where it is not known."""
-    if np.isfinite(capacity).any():
-        edges = np.repeat(np.arange(len(capacity) + 1) - 0.5, 2)[1:-1]
-        style: dict[str, Any] = {"color": "black", "linestyle": "--", "linewidth": 1.0, "label": "HBM capacity"}
-        ax.plot(edges, np.repeat(capacity, 2), **style)

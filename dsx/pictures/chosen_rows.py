@@ -1,29 +1,17 @@
-"""The rows and values of a picture: the best of each group, those near the best, and what they are compared with.
-
-The memory capacity of each row's GPU: from its what-if column, or from its cluster in the sweep.
-
-The rows and values of a picture: the best feasible value of a group of rows, or its fastest row.
+"""The rows of a picture: the best of each group, those near the best of a job, and what values are compared with.
 
 A group is a combination of values of some columns. Groups are in ascending order; names, such as those of strategies
-and clusters, are in the order of the sweep.
-
-What a column would be if GPUs were added without loss, and the 80 % interval of a column that follows the step time.
-
-Both rest on how a column depends on the step time of one job and its number of GPUs: a time is proportional to the step
-time, a rate to its inverse.
-
-The rows that a front compares: the feasible ones of one job, within twice the best value of an objective.
-
-A result set may have several jobs: numbers of GPUs, batches, clusters, values of a what-if. Their plans cannot replace
-each other, so a front of all of them answers no question; the job of the best row stands for them.
-
-The machine of today: what a sweep's own cluster and assumption set have in the fields that it varies.
+and clusters, are in the order of the sweep. A result set may have several jobs: numbers of GPUs, batches, clusters,
+values of a what-if. Their plans cannot replace each other, so a front of all of them answers no question; the job of
+the best row stands for them. The machine of today is what a sweep's own cluster and assumption set have in the fields
+that it varies. A time is proportional to the step time of a job, a rate to its inverse: so follow the ideal of adding
+GPUs without loss, and the 80 % interval of a column.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,33 +19,33 @@ from pydantic import ValidationError
 
 from dsx.config.what_if import is_assumption, is_field, value_type
 from dsx.errors import InputError
-from dsx.results.frames import Conditions, column_of, matching, minimised, plain_plan, require, taken
+from dsx.results.frames import Conditions, Frame, column_of, matching, minimised, plain_plan, require, taken
 from dsx.units import parse_quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pandas as pd
 
+Numbers = NDArray[np.float64]
+Value = float | str  # of a column
 
-COLUMN = "device.hbm_capacity"
-
-
-def capacities(df: "pd.DataFrame") -> NDArray[np.float64]:
-    """Return [n] bytes of HBM of each row's GPU; NaN if neither a column nor the sweep states it."""
-    if COLUMN in df.columns:
-        return df[COLUMN].to_numpy(np.float64)
-    resolved = df.attrs.get("spec", {}).get("resolved", {})
-    known = {cluster["name"]: cluster["device"]["hbm_capacity"] for cluster in resolved.get("clusters", ())}
-    by_name = {name: parse_quantity(written, "bytes") for name, written in known.items()}
-    names = df["cluster"] if "cluster" in df.columns else [""] * len(df)
-    return np.array([by_name.get(name, np.nan) for name in names], np.float64)
-
-
+GPUS = "num_gpus"
+PER_GPU = "tokens_per_s_per_gpu"
 # In every other column the smallest value is the best.
-LARGER_IS_BETTER = frozenset(("mfu", "tokens_per_s", "tokens_per_s_per_gpu", "goodput"))
+LARGER_IS_BETTER = frozenset(("mfu", "tokens_per_s", PER_GPU, "goodput"))
 
-_SETTINGS = ("cluster", "num_gpus", "global_batch_size", "sequence_length")
+_SETTINGS = ("cluster", GPUS, "global_batch_size", "sequence_length")
+_CAPACITY = "device.hbm_capacity"
+# The powers of the step time and of the number of GPUs to which a column is proportional. With ideal scaling the step
+# time has the power -1 of the GPUs.
+_POWERS = {
+    "step_time_s": (1, 0),
+    "training_days": (1, 0),
+    "tokens_per_s": (-1, 0),
+    "mfu": (-1, -1),
+    **dict.fromkeys(("gpu_hours", "cost_usd", "energy_kwh"), (1, 1)),
+    PER_GPU: (-1, -1),
+}
+_FACTOR = 2.0  # of the best value: a plan that takes longer is no alternative
 
 
 def settings(columns: Iterable[str]) -> list[str]:
@@ -66,13 +54,31 @@ def settings(columns: Iterable[str]) -> list[str]:
     return [name for name in columns if name in _SETTINGS or "." in name]
 
 
+def varied_settings(df: "pd.DataFrame") -> list[str]:
+    """Return the settings in which rows differ."""
+    return [name for name in settings(df.columns) if len(df[name].drop_duplicates()) > 1]
+
+
+def capacities(df: "pd.DataFrame") -> NDArray[np.float64]:
+    """Return [n] bytes of HBM of each row's GPU; NaN if neither a column nor the sweep states it."""
+    if _CAPACITY in df.columns:
+        return df[_CAPACITY].to_numpy(np.float64)
+    resolved = df.attrs.get("spec", {}).get("resolved", {})
+    by_name = {
+        cluster["name"]: parse_quantity(cluster["device"]["hbm_capacity"], "bytes")
+        for cluster in resolved.get("clusters", ())
+    }
+    names = df["cluster"] if "cluster" in df.columns else [""] * len(df)
+    return np.array([by_name.get(name, np.nan) for name in names], np.float64)
+
+
 @dataclass(frozen=True)
 class BestTable:
     """The best feasible values of some rows, as a table whose rows and columns are ascending."""
 
-    rows: list[tuple[object, ...]]  # for each table row, the values of its columns
-    columns: list[Any]  # for each table column, the value of its column
-    values: NDArray[np.float64]  # [rows, columns]; NaN if no row is feasible and has a number
+    rows: list[tuple[Value, ...]]  # for each table row, the values of its columns
+    columns: list[Value]  # for each table column, the value of its column
+    values: Numbers  # [rows, columns]; NaN if no row is feasible and has a number
     places: NDArray[np.int64]  # [rows, columns]: which row of the frame has the value; -1 if none
 
 
@@ -92,7 +98,7 @@ def best_table(df: "pd.DataFrame", rows: Sequence[str], column: str, value: str)
     usable = (require(df, "reject") == 0) & np.isfinite(numbers)
     # Not as NumPy arrays, in which names lose their order. The first key is constant, in case `rows` is empty.
     keys = [np.zeros(len(df), np.int8), *(pd.Series(df[name].array) for name in (*rows, column))]
-    groups: Any = pd.Series(np.where(usable, numbers, np.nan)).groupby(keys, observed=True)
+    groups: Frame = pd.Series(np.where(usable, numbers, np.nan)).groupby(keys, observed=True)
     best = groups.min()
     table = best.unstack(level=-1)
     group = groups.ngroup().to_numpy()
@@ -123,29 +129,13 @@ def fastest(df: "pd.DataFrame", columns: Sequence[str]) -> "pd.DataFrame":
     return rows
 
 
-def refuse_many(found: int, room: int, what: str, columns: Sequence[str]) -> None:
+def refuse_many(count: int, room: int, what: str, columns: Sequence[str]) -> None:
     """Raise InputError if a picture would have more bars, lines, ... than a reader can distinguish."""
-    if found > room:
+    if count > room:
         names = " and ".join(columns)
         raise InputError(
-            f"{names}: {found:,} {what}, but a picture has room for {room}; take another column, or fewer rows"
+            f"{names}: {count:,} {what}, but a picture has room for {room}; take another column, or fewer rows"
         )
-
-
-Numbers = NDArray[np.float64]
-
-GPUS = "num_gpus"
-PER_GPU = "tokens_per_s_per_gpu"
-# The powers of the step time and of the number of GPUs to which a column is proportional. With ideal scaling the step
-# time has the power -1 of the GPUs.
-_POWERS = {
-    "step_time_s": (1, 0),
-    "training_days": (1, 0),
-    "tokens_per_s": (-1, 0),
-    "mfu": (-1, -1),
-    **dict.fromkeys(("gpu_hours", "cost_usd", "energy_kwh"), (1, 1)),
-    PER_GPU: (-1, -1),
-}
 
 
 def ideal(column: str, num_gpus: Numbers, values: Numbers) -> Numbers:
@@ -153,13 +143,13 @@ def ideal(column: str, num_gpus: Numbers, values: Numbers) -> Numbers:
 
     NaN for a column that does not follow the step time, and without a value.
     """
-    known = np.flatnonzero(np.isfinite(values))
-    if column not in _POWERS or not len(known):
+    finite = np.flatnonzero(np.isfinite(values))
+    if column not in _POWERS or not len(finite):
         return np.full(len(values), np.nan)
-    first = known[np.argmin(num_gpus[known])]
+    first = finite[np.argmin(num_gpus[finite])]
     of_time, of_gpus = _POWERS[column]
-    power = -of_time + of_gpus
-    return np.where(num_gpus >= num_gpus[first], values[first] * (num_gpus / num_gpus[first]) ** power, np.nan)
+    scaled = values[first] * (num_gpus / num_gpus[first]) ** (of_gpus - of_time)
+    return np.where(num_gpus >= num_gpus[first], scaled, np.nan)
 
 
 def interval(rows: "pd.DataFrame", column: str) -> tuple[Numbers, Numbers] | None:
@@ -168,17 +158,14 @@ def interval(rows: "pd.DataFrame", column: str) -> tuple[Numbers, Numbers] | Non
     if column not in _POWERS or not {"step_time_s", *ends} <= {*rows.columns}:
         return None
     values, time = rows[column].to_numpy(np.float64), rows["step_time_s"].to_numpy(np.float64)
-    given = [rows[end].to_numpy(np.float64) / time for end in ends]
-    ratios = [np.where(ratio > 0.0, ratio, np.nan) ** _POWERS[column][0] for ratio in given]
+    ratios = [rows[end].to_numpy(np.float64) / time for end in ends]
+    ratios = [np.where(ratio > 0.0, ratio, np.nan) ** _POWERS[column][0] for ratio in ratios]
     if not np.isfinite(ratios).any():
         return None
     return values * np.minimum(*ratios), values * np.maximum(*ratios)
 
 
-FACTOR = 2.0  # of the best value: a plan that takes longer is no alternative
-
-
-def job_of_best(df: "pd.DataFrame", objective: str, free: Collection[str] = ()) -> dict[str, Any]:
+def job_of_best(df: "pd.DataFrame", objective: str, free: Collection[str] = ()) -> dict[str, Value]:
     """Return the values that the best feasible row has in the settings that vary, but for those that are `free`."""
     values = np.where(require(df, "reject") == 0, minimised(df, objective), np.nan)
     if not np.isfinite(values).any():
@@ -188,12 +175,12 @@ def job_of_best(df: "pd.DataFrame", objective: str, free: Collection[str] = ()) 
     return {name: best[name] for name in names if (df[name].array != best[name]).any()}
 
 
-def of_job(df: "pd.DataFrame", job: dict[str, Any]) -> NDArray[np.bool_]:
+def of_job(df: "pd.DataFrame", job: Mapping[str, Value]) -> NDArray[np.bool_]:
     """Return which rows have the values of `job`, [rows]."""
-    here = np.ones(len(df), bool)
+    same = np.ones(len(df), bool)
     for name, value in job.items():
-        here &= np.asarray(df[name].array == value)
-    return here
+        same &= np.asarray(df[name].array == value)
+    return same
 
 
 def near_best(df: "pd.DataFrame", objective: str) -> NDArray[np.bool_]:
@@ -207,14 +194,9 @@ def near_best(df: "pd.DataFrame", objective: str) -> NDArray[np.bool_]:
     values = minimised(df, objective)
     feasible = (require(df, "reject") == 0) & np.isfinite(values)
     keys = [pd.Series(df[name].array) for name in varied_settings(df)] or [np.zeros(len(df), np.int8)]
-    best: Any = pd.Series(np.where(feasible, values, np.nan)).groupby(keys, observed=True).transform("min")
+    best = pd.Series(np.where(feasible, values, np.nan)).groupby(keys, observed=True).transform("min")
     least = best.to_numpy(np.float64)
-    return feasible & (values <= np.where(least > 0.0, least * FACTOR, np.where(least < 0.0, least / FACTOR, np.inf)))
-
-
-def varied_settings(df: "pd.DataFrame") -> list[str]:
-    """Return the settings in which rows differ."""
-    return [name for name in settings(df.columns) if len(df[name].drop_duplicates()) > 1]
+    return feasible & (values <= np.where(least > 0.0, least * _FACTOR, np.where(least < 0.0, least / _FACTOR, np.inf)))
 
 
 def limiting(x: str, y: str) -> str:
@@ -223,18 +205,18 @@ def limiting(x: str, y: str) -> str:
 
 
 def drawn_rows(
-    df: "pd.DataFrame", objectives: tuple[str, str], job: dict[str, Any], baseline: Conditions
+    df: "pd.DataFrame", objectives: tuple[str, str], job: Mapping[str, Value], baseline: Conditions
 ) -> "pd.DataFrame":
     """Return the feasible rows of a job that a front may draw: those near the best, and what may be the baseline."""
-    own = taken(df, of_job(df, job) & (require(df, "reject") == 0))
-    if not len(own):
-        return own
-    keep = near_best(own, limiting(*objectives))
+    rows = taken(df, of_job(df, job) & (require(df, "reject") == 0))
+    if not len(rows):
+        return rows
+    keep = near_best(rows, limiting(*objectives))
     if baseline:
-        keep |= matching(own, baseline, few=True)
-    elif not varied_settings(own) and (place := plain_plan(own)) is not None:
+        keep |= matching(rows, baseline, few=True)
+    elif not varied_settings(rows) and (place := plain_plan(rows)) is not None:
         keep[place] = True
-    return taken(own, keep)
+    return taken(rows, keep)
 
 
 def value_today(df: "pd.DataFrame", column: str) -> float | None:
@@ -245,20 +227,20 @@ def value_today(df: "pd.DataFrame", column: str) -> float | None:
     if not is_field(column):
         return None
     resolved = df.attrs.get("spec", {}).get("resolved", {})
-    there = {str(name) for name in df["cluster"].unique()} if "cluster" in df.columns else set()
-    clusters = [one for one in resolved.get("clusters", ()) if not there or one["name"] in there]
-    found: Any = resolved if is_assumption(column) else clusters[0] if len(clusters) == 1 else None
+    names = {str(name) for name in df["cluster"].unique()} if "cluster" in df.columns else set()
+    clusters = [cluster for cluster in resolved.get("clusters", ()) if not names or cluster["name"] in names]
+    stated: object = resolved if is_assumption(column) else clusters[0] if len(clusters) == 1 else None
     for part in column.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
+        stated = stated.get(part) if isinstance(stated, dict) else None
     with suppress(ValidationError):
-        return None if found is None else float(value_type(column).validate_python(found))
+        return None if stated is None else float(value_type(column).validate_python(stated))
     return None
 
 
-def place_today(df: "pd.DataFrame", column: str, values: "Sequence[Any]") -> int | None:
+def place_today(df: "pd.DataFrame", column: str, values: Sequence[Value]) -> int | None:
     """Return the position of today's value among `values` of a column, None if it is not among them."""
     today = value_today(df, column)
-    same = (
-        [] if today is None else np.flatnonzero(np.isclose(np.asarray(values, np.float64), today, rtol=1e-9, atol=0.0))
-    )
+    if today is None:
+        return None
+    same = np.flatnonzero(np.isclose(np.asarray(values, np.float64), today, rtol=1e-9, atol=0.0))
     return int(same[0]) if len(same) else None

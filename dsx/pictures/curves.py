@@ -1,8 +1,7 @@
-"""Curves: collectives over tensor size, and the cost of a training run against its days.
+"""Curves: the collectives of a cluster over tensor size, and the cost of a training run against its days.
 
-The collectives of a cluster: time over tensor size, one line for each group size, one axis for each kind.
-
-The cost of a training run against its days: one point for each number of GPUs, with the deadline and the budget.
+Collectives have one line for each group size, and one axis for each kind. The cost has one point for each number of
+GPUs, with the deadline and the budget.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsx.errors import InputError
-from dsx.pictures.axes import FigureLayout, dashes, figure_of, label_axis, log_ticks, marks, name_text, plain_numbers
+from dsx.pictures.axes import FigureLayout, Style, dashes, figure_of, log_ticks, marks, plain_numbers
+from dsx.pictures.labels import axis_unit, name_text
 from dsx.results.frames import require
 from dsx.results.ranked_by import COST, DAYS, HOURS
 from dsx.search.ranking import front
@@ -41,14 +41,8 @@ def collectives(
         _draw(ax, kind, table, groups, volumes)
     first, last = layout.axes[0], layout.axes[-1]
     first.set_title(name_text(title), fontsize="medium")
-    first.legend(
-        title="GPUs",
-        title_fontsize="small",
-        fontsize="small",
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-        frameon=False,
-    )
+    outside: Style = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "frameon": False, "fontsize": "small"}
+    first.legend(title="GPUs", title_fontsize="small", **outside)
     last.set_xlabel("size of the tensor on each GPU")
     layout.fit_ticks(last.xaxis, list(volumes), [_short(volume, "bytes") for volume in volumes])
     layout.settle()
@@ -114,43 +108,43 @@ def cost_curve(
     order = usable[np.lexsort((days[usable], require(df, "num_gpus")[usable]))]
     rows = df.iloc[order].drop_duplicates("num_gpus")  # the fastest is the first of its number
     paid = COST if np.isfinite(require(rows, COST)).all() else HOURS
+    from matplotlib.figure import Figure
     from matplotlib.patheffects import withStroke
 
-    if ax is not None:
-        figure_of(ax)
-    else:
-        from matplotlib.figure import Figure
-
+    if ax is None:
         ax = Figure(figsize=(7.0, 4.6), layout="constrained").subplots()
+    figure_of(ax)
     days, cost, gpus = (require(rows, name) for name in (DAYS, paid, "num_gpus"))
-    size = label_axis(ax.yaxis, df, paid, cost)
+    _, size, label = axis_unit(df, paid, cost)
+    ax.yaxis.set_label_text(label)
     ax.set_xlabel("days of training")
     factor = np.stack([require(rows, f"step_time_s_{end}") / require(rows, "step_time_s") for end in ("low", "high")])
+    pale: Style = {"color": "0.85", "linewidth": 2.5}
     for day, price, ends in zip(days, cost / size, factor.T, strict=True):
-        ax.plot(day * ends, price * ends, color="0.85", linewidth=2.5, solid_capstyle="round", zorder=1)
+        ax.plot(day * ends, price * ends, solid_capstyle="round", zorder=1, **pale)
     if np.isfinite(factor).any():
-        ax.plot([], [], color="0.85", linewidth=2.5, label="80 % interval of the prediction")
+        ax.plot([], [], label="80 % interval of the prediction", **pale)
     best = front(np.stack([days, cost], axis=1))
     ax.plot(days[best], cost[best] / size, "o-", color="black", markersize=5, linewidth=1, zorder=3, label=_POINT)
     if not best.all():
-        others = {"markerfacecolor": "white", "markeredgecolor": "0.35", "markersize": 5, "zorder": 3}
-        ax.plot(days[~best], cost[~best] / size, "o", label="slower and dearer than another", **others)
+        worse: Style = {"markerfacecolor": "white", "markeredgecolor": "0.35", "markersize": 5, "zorder": 3}
+        ax.plot(days[~best], cost[~best] / size, "o", label="slower and dearer than another", **worse)
     for number, day, price in zip(gpus, days, cost / size, strict=True):
-        weight = "bold" if number == chosen else "normal"
         text = ax.annotate(f"{number:,}", (day, price), (7, 5), textcoords="offset points", fontsize="small")
-        text.set(weight=weight, zorder=5, path_effects=[withStroke(linewidth=3, foreground="white")])
-    here = gpus == chosen
-    if chosen is not None and here.any():
-        marked = {"markersize": 13, "markerfacecolor": "none", "markeredgecolor": "tab:red", "markeredgewidth": 1.8}
-        ax.plot(days[here], cost[here] / size, "o", zorder=4, label=f"chosen: {counted(chosen, 'GPU')}", **marked)
+        stroke = [withStroke(linewidth=3, foreground="white")]
+        text.set(weight="bold" if number == chosen else "normal", zorder=5, path_effects=stroke)
+    if chosen is not None and (gpus == chosen).any():
+        ring: Style = {
+            "markersize": 13,
+            "markerfacecolor": "none",
+            "markeredgecolor": "tab:red",
+            "markeredgewidth": 1.8,
+        }
+        place = days[gpus == chosen], cost[gpus == chosen] / size
+        ax.plot(*place, "o", zorder=4, label=f"chosen: {counted(chosen, 'GPU')}", **ring)
     if deadline_days is not None:
-        ax.axvline(
-            deadline_days,
-            color=_ALLOWED,
-            linestyle="--",
-            linewidth=1,
-            label=f"deadline: {counted(deadline_days, 'day')}",
-        )
+        until = f"deadline: {counted(deadline_days, 'day')}"
+        ax.axvline(deadline_days, color=_ALLOWED, linestyle="--", linewidth=1, label=until)
     if budget_usd is not None and paid == COST:
         ax.axhline(budget_usd / size, color=_ALLOWED, linestyle=":", linewidth=1.4, label="budget")
     if days.max() > _WIDE * days.min():

@@ -1,150 +1,55 @@
-"""Heat map: what differs between the best feasible values for each pair of values of two columns.
-
-Regions of a table: neighbouring cells with the same text, which a heat map writes once and outlines together.
-
-What the cells of a heat map are compared with: the machine of today, or else the best cell.
-
-Where both axes are fields of the machine, its own values are one cell. Where one axis is, they are a row or a column,
-and each cell is compared with that of today at the same value of the other axis.
-
-Heat map: what differs between the best feasible values for each pair of values of two columns.
+"""Heat map: by how much the best feasible value of each pair of values of two columns differs from today's machine.
 
 Cells show by how much they differ from the machine of today, if its values are on the axes, or else from the best cell;
-a frame marks it. Neighbours with the same number are outlined together and have it once; what does not differ has none.
-Colours cover the bulk of the cells: a row that is far off, such as one of a useless machine, has the colour of the end
-of the scale. The values of an axis are equally spaced, whatever the distances between them. A cell without a feasible
-row is hatched: its rows may all be rejected, not kept, or not part of the sweep.
+a frame marks it. Where one axis is a field of the machine, today is a row or a column, and each cell is compared with
+the cell of today at the same value of the other axis. Neighbours with the same number are outlined together and have it
+once; what does not differ has none. Colours cover the bulk of the cells: a row that is far off, such as one of a
+useless machine, has the colour of the end of the scale. `HeatPicture` says what is shown; a report draws it too
+(`dsx.pictures.html.figures`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dsx.errors import one_text
 from dsx.pictures.axes import (
-    NOTHING,
+    ABOVE,
+    LEGEND_LINE,
     FigureLayout,
-    Numbers,
-    best_over,
+    Style,
     figure_of,
     finite,
     is_wide,
-    job_text,
     label_picture,
+)
+from dsx.pictures.chosen_rows import (
+    LARGER_IS_BETTER,
+    BestTable,
+    Numbers,
+    best_table,
+    place_today,
+    refuse_many,
+    value_today,
+)
+from dsx.pictures.labels import (
+    NOTHING,
+    best_over,
+    job_text,
     name_text,
     named,
-    quantity_text,
+    quantity_texts,
     three_digits,
     value_texts,
 )
-from dsx.pictures.chosen_rows import LARGER_IS_BETTER, BestTable, best_table, place_today, refuse_many, value_today
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.collections import QuadMesh
-
-
-Segments = list[tuple[tuple[float, float], tuple[float, float]]]  # ends as (column, row), cells are 1 apart
-
-
-class CellRegion(NamedTuple):
-    """Neighbouring cells with the same text, and where it is written: in their middle if they fill a rectangle."""
-
-    text: str
-    row: float
-    column: float
-    cell: tuple[int, int]  # the one that is nearest to the middle
-
-
-def regions(texts: Sequence[Sequence[str]], apart: NDArray[np.bool_]) -> list[CellRegion]:
-    """Return the regions of a table of texts, [rows][columns]; a cell that is `apart` is one of its own.
-
-    Cells are neighbours along a row or a column. Cells without a text are of no region.
-    """
-    from scipy import ndimage
-
-    table = np.asarray(texts, dtype=object)
-    found: list[CellRegion] = []
-    for text in dict.fromkeys(one for row in texts for one in row if one):
-        same = table == text
-        labelled: Any = ndimage.label(same & ~apart)
-        labels, count = labelled
-        groups = [labels == number for number in range(1, count + 1)]
-        groups += [_only(same.shape, cell) for cell in np.argwhere(same & apart)]
-        found += [_region(text, np.argwhere(group)) for group in groups]
-    return found
-
-
-def _only(shape: tuple[int, ...], cell: NDArray[np.int64]) -> NDArray[np.bool_]:
-    mask = np.zeros(shape, bool)
-    mask[tuple(cell)] = True
-    return mask
-
-
-def _region(text: str, cells: NDArray[np.int64]) -> CellRegion:
-    middle = cells.mean(axis=0)
-    row, column = cells[int(((cells - middle) ** 2).sum(axis=1).argmin())].tolist()
-    full = len(cells) == int(np.prod(np.ptp(cells, axis=0) + 1))
-    at = middle.tolist() if full else [row, column]
-    return CellRegion(text, at[0], at[1], (row, column))
-
-
-def borders(texts: Sequence[Sequence[str]]) -> Segments:
-    """Return the lines between neighbouring cells with different texts."""
-    table = np.asarray(texts, dtype=object)
-    found: Segments = []
-    for row, column in np.argwhere(table[:, 1:] != table[:, :-1]):
-        found.append(((column + 0.5, row - 0.5), (column + 0.5, row + 0.5)))
-    for row, column in np.argwhere(table[1:] != table[:-1]):
-        found.append(((column - 0.5, row + 0.5), (column + 0.5, row + 0.5)))
-    return found
-
-
-CellNumbers = NDArray[np.float64]  # [rows, columns]
-
-
-@dataclass(frozen=True)
-class HeatReference:
-    """The values that cells are compared with, and which cells have them."""
-
-    values: CellNumbers  # [rows, columns]
-    cells: NDArray[np.bool_]  # [rows, columns]: the cells that are the reference
-    today: bool  # whether they are the machine of today; else the best cell
-    missing: tuple[str, ...]  # columns of the machine in which today's value is not on the axis
-
-
-def reference(df: "pd.DataFrame", table: BestTable, x: str, y: str, larger_is_better: bool) -> HeatReference:
-    """Return what the cells of a table, of which at least one has a value, are compared with."""
-    rows = [row for (row,) in table.rows]
-    places = {x: place_today(df, x, table.columns), y: place_today(df, y, rows)}
-    machine = [name for name in (x, y) if value_today(df, name) is not None]
-    missing = tuple(name for name in machine if places[name] is None)
-    cells = np.zeros(table.values.shape, bool)
-    if machine and not missing:
-        across, down = places[x], places[y]
-        cells[slice(None) if down is None else down, slice(None) if across is None else across] = True
-        values = np.where(cells, table.values, np.nan)
-        # A row or a column of today, spread over the others.
-        axis = 1 if down is None else 0
-        own = np.full(values.shape, values[cells][0]) if len(machine) == 2 else _spread(values, axis)
-        if (np.isfinite(own) | ~np.isfinite(table.values)).all():
-            return HeatReference(own, cells, True, ())
-    best = np.nanmax(table.values) if larger_is_better else np.nanmin(table.values)
-    first = np.argwhere(table.values == best)[0]
-    cells = np.zeros(table.values.shape, bool)
-    cells[tuple(first)] = True
-    return HeatReference(np.full(table.values.shape, best), cells, False, missing)
-
-
-def _spread(values: CellNumbers, axis: int) -> CellNumbers:
-    """Return the one value along an axis, NaN if there is none, in all its cells."""
-    there = np.isfinite(values)
-    one = np.where(there, values, 0.0).sum(axis=axis, keepdims=True)
-    return np.broadcast_to(np.where(there.any(axis=axis, keepdims=True), one, np.nan), values.shape)
 
 
 MAX_VALUES = 200  # of one axis
@@ -156,8 +61,71 @@ _SAME = 0.005  # of the reference: what differs by less has no number
 _FONT = 8.0  # points, of ticks
 _WIDE = 0.6  # width of a digit, and roughly of a letter, as a share of the font size
 _SMALLEST_FONT, _LARGEST_FONT = 4.5, 9.0  # points, of values in cells
-_LEGEND = 15.0  # points: the height of the legend
 _MINUS = "\N{MINUS SIGN}"
+
+Mask = NDArray[np.bool_]  # [rows, columns]
+
+
+@dataclass(frozen=True)
+class HeatReference:
+    """The values that cells are compared with, and which cells have them."""
+
+    values: Numbers  # [rows, columns]
+    cells: Mask  # the cells that are the reference
+    today: bool  # whether they are the machine of today; else the best cell
+    missing: tuple[str, ...]  # columns of the machine in which today's value is not on the axis
+
+
+@dataclass(frozen=True)
+class HeatPicture:
+    """What a heat map shows: cells of the best feasible values, ascending to the right and upwards."""
+
+    x: str  # the name of the column along x
+    y: str
+    x_texts: Sequence[str]
+    y_texts: Sequence[str]
+    values: Numbers  # [rows, columns]; NaN if no row is feasible
+    compared: HeatReference | None  # None if no cell has a value
+
+
+def heat_picture(df: "pd.DataFrame", x: str, y: str, value: str) -> HeatPicture:
+    """Return the heat map of the best feasible `value` for each pair of values of `x` and `y`.
+
+    The best is the smallest, or for mfu and rates of tokens the largest. Raises what `heatmap` raises.
+    """
+    table = best_table(df, [y], x, value)
+    refuse_many(len(table.columns), MAX_VALUES, "values", [x])
+    refuse_many(len(table.rows), MAX_VALUES, "values", [y])
+    rows = [row for (row,) in table.rows]
+    compared = _reference(df, table, x, y, value in LARGER_IS_BETTER) if np.isfinite(table.values).any() else None
+    texts = value_texts(df, x, table.columns), value_texts(df, y, rows)
+    return HeatPicture(named(df, x), named(df, y), *texts, table.values, compared)
+
+
+def _reference(df: "pd.DataFrame", table: BestTable, x: str, y: str, larger_is_better: bool) -> HeatReference:
+    """Return what the cells of a table, of which at least one has a value, are compared with."""
+    places = {x: place_today(df, x, table.columns), y: place_today(df, y, [row for (row,) in table.rows])}
+    machine = [name for name in (x, y) if value_today(df, name) is not None]
+    missing = tuple(name for name in machine if places[name] is None)
+    cells = np.zeros(table.values.shape, bool)
+    if machine and not missing:
+        across, down = places[x], places[y]
+        cells[slice(None) if down is None else down, slice(None) if across is None else across] = True
+        values = np.where(cells, table.values, np.nan)
+        if len(machine) == 2:
+            today = np.full(values.shape, values[cells][0])
+        else:
+            # A row or a column of today, spread over the others; NaN where it has no value.
+            axis = 1 if down is None else 0
+            stated = np.isfinite(values)
+            sums = np.where(stated, values, 0.0).sum(axis=axis, keepdims=True)
+            today = np.broadcast_to(np.where(stated.any(axis=axis, keepdims=True), sums, np.nan), values.shape)
+        if (np.isfinite(today) | ~np.isfinite(table.values)).all():
+            return HeatReference(today, cells, True, ())
+    best = np.nanmax(table.values) if larger_is_better else np.nanmin(table.values)
+    cells = np.zeros(table.values.shape, bool)
+    cells[tuple(np.argwhere(table.values == best)[0])] = True
+    return HeatReference(np.full(table.values.shape, best), cells, False, missing)
 
 
 def heatmap(df: "pd.DataFrame", x: str, y: str, value: str = "step_time_s", ax: "Axes | None" = None) -> "Axes":
@@ -178,98 +146,109 @@ def heatmap(df: "pd.DataFrame", x: str, y: str, value: str = "step_time_s", ax: 
     """
     for name, column in (("x", x), ("y", y), ("value", value)):
         one_text(name, column, "num_gpus")
-    table = best_table(df, [y], x, value)
-    refuse_many(len(table.columns), MAX_VALUES, "values", [x])
-    refuse_many(len(table.rows), MAX_VALUES, "values", [y])
-    rows = [row for (row,) in table.rows]
-    layout = FigureLayout.of(ax, *_size(len(table.columns), len(rows)))
+    picture = heat_picture(df, x, y, value)
+    rows, columns = picture.values.shape
+    # Room for a number in each cell, limited to the size of a page.
+    layout = FigureLayout.of(ax, float(np.clip(0.5 * columns, 3.4, 9.0)), float(np.clip(0.36 * rows, 1.4, 7.5)))
     ax = layout.axes[0]
-    ax.set_xlabel(named(df, x))
-    ax.set_ylabel(named(df, y))
-    there = np.isfinite(table.values)
-    legend = _hatch(ax, ~there)
-    ax.set(xlim=(-0.5, max(len(table.columns), 1) - 0.5), ylim=(-0.5, max(len(rows), 1) - 0.5))
+    ax.set_xlabel(picture.x)
+    ax.set_ylabel(picture.y)
+    legend = _hatch(ax, ~np.isfinite(picture.values))
+    ax.set(xlim=(-0.5, max(columns, 1) - 0.5), ylim=(-0.5, max(rows, 1) - 0.5))
     ax.tick_params(length=0, labelsize=_FONT)
-    layout.fit_ticks(ax.yaxis, range(len(rows)), value_texts(df, y, rows), turn=False)
-    layout.fit_ticks(ax.xaxis, range(len(table.columns)), value_texts(df, x, table.columns))
+    layout.fit_ticks(ax.yaxis, range(rows), picture.y_texts, turn=False)
+    layout.fit_ticks(ax.xaxis, range(columns), picture.x_texts)
     shows, lines = NOTHING, [job_text(df, {x, y, value})]
-    if there.any():
-        compared = reference(df, table, x, y, value in LARGER_IS_BETTER)
-        _draw_values(layout, table.values, compared, df, value)
-        shows = f"{named(df, value)} by {named(df, x)} and {named(df, y)}"
-        lines += [best_over(df, "cell", {x, y}), _said(df, compared, value, table.values)]
-    label_picture(layout, shows, lines, above=_LEGEND * legend)
+    if picture.compared is not None:
+        _draw_values(layout, picture, picture.compared, df, value)
+        shows = f"{named(df, value)} by {picture.x} and {picture.y}"
+        lines += [best_over(df, "cell", {x, y}), _reference_text(df, picture.compared, value, picture.values)]
+    label_picture(layout, shows, lines, above=LEGEND_LINE * legend)
     layout.settle()
     return ax
 
 
-def _size(columns: int, rows: int) -> tuple[float, float]:
-    """Return the size of the axes in inches: room for a number in each cell, limited to the size of a page."""
-    return float(np.clip(0.5 * columns, 3.4, 9.0)), float(np.clip(0.36 * rows, 1.4, 7.5))
-
-
-def _hatch(ax: "Axes", empty: NDArray[np.bool_]) -> bool:
+def _hatch(ax: "Axes", empty: Mask) -> bool:
     """Hatch the background, which shows through empty cells; return whether there is a legend for it."""
     from matplotlib.patches import Patch
 
-    style: dict[str, Any] = {"facecolor": "0.93", "edgecolor": "0.6", "hatch": "////"}
+    style: Style = {"facecolor": "0.93", "edgecolor": "0.6", "hatch": "////"}
     ax.patch.set(**style)
-    few = bool(empty.any() and not empty.all())
-    if few:
-        patch = Patch(label="no feasible plan in the set", linewidth=0.0, **style)
-        place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0), "frameon": False}
-        ax.legend(handles=[patch], fontsize="small", borderpad=0.2, **place)
-    return few
+    has_legend = bool(empty.any() and not empty.all())
+    if has_legend:
+        ax.legend(handles=[Patch(label="no feasible plan in the set", linewidth=0.0, **style)], **ABOVE)
+    return has_legend
 
 
-def _said(df: "pd.DataFrame", compared: HeatReference, value: str, values: Numbers) -> str:
+def _reference_text(df: "pd.DataFrame", compared: HeatReference, value: str, values: Numbers) -> str:
     """Return what the frame is, and what a cell without a number means."""
-    of = values[compared.cells & np.isfinite(values)]
-    amount = f", {quantity_text(df, value, of[0])}" if len(of) == 1 else ""
-    resolved = df.attrs.get("spec", {}).get("resolved", {})
-    machines = [one["name"] for one in resolved.get("clusters", ())]
-    who = f"{name_text(machines[0])} as it is" if compared.today and machines else "the best"
-    absent = f"; today's {' and '.join(named(df, name) for name in compared.missing)} is no cell" * bool(
-        compared.missing
-    )
-    return f"framed: {who}{amount}; no number: within {100 * _SAME:g} % of {'it' if len(of) == 1 else 'that'}{absent}"
+    amounts = values[compared.cells & np.isfinite(values)]
+    single = len(amounts) == 1
+    amount = f", {quantity_texts(df, value, amounts)[0]}" if single else ""
+    machines = [cluster["name"] for cluster in df.attrs.get("spec", {}).get("resolved", {}).get("clusters", ())]
+    framed = f"{name_text(machines[0])} as it is" if compared.today and machines else "the best"
+    names = " and ".join(named(df, name) for name in compared.missing)
+    absent = f"; today's {names} is no cell" if names else ""
+    return f"framed: {framed}{amount}; no number: within {100 * _SAME:g} % of {'it' if single else 'that'}{absent}"
 
 
 def _draw_values(
-    layout: FigureLayout, values: Numbers, compared: HeatReference, df: "pd.DataFrame", value: str
+    layout: FigureLayout, picture: HeatPicture, compared: HeatReference, df: "pd.DataFrame", value: str
 ) -> None:
     """Draw the cells with their numbers, relative to the reference, which is framed."""
-    ratios = values / compared.values
-    texts = [[_ratio_text(one) if np.isfinite(one) else "" for one in row] for row in ratios.tolist()]
+    from matplotlib.collections import LineCollection
+    from matplotlib.patches import Rectangle
+
+    ax = layout.axes[0]
+    ratios = picture.values / compared.values
+    texts = [[_ratio_text(ratio) if np.isfinite(ratio) else "" for ratio in row] for row in ratios.tolist()]
+    outlined = [
+        [text or ("same" if np.isfinite(ratio) else "") for text, ratio in zip(*row, strict=True)]
+        for row in zip(texts, ratios.tolist(), strict=True)
+    ]
     # A number without a unit, which the title has; of a row or column of today each cell is its own reference.
     if compared.cells.sum() == 1:
         ((row, column),) = np.argwhere(compared.cells).tolist()
-        texts[row][column] = quantity_text(df, value, float(values[row, column])).partition(" ")[0]
-    mesh = _draw_cells(
-        layout.axes[0], ratios, f"{named(df, value)} relative to {'today' if compared.today else 'the best'}"
-    )
-    _outline(layout.axes[0], ratios)
+        texts[row][column] = quantity_texts(df, value, picture.values[row, column : column + 1])[0].partition(" ")[0]
+    mesh = _draw_cells(ax, ratios, f"{named(df, value)} relative to {'today' if compared.today else 'the best'}")
+    # Between cells with different numbers, and around cells without a value.
+    ax.add_collection(LineCollection(_borders(outlined), colors="white", linewidths=0.7))
     _annotate(layout, mesh, ratios, texts, compared)
-    _frame(layout.axes[0], compared)
+    # White around black is seen on any colour.
+    down, across = (np.flatnonzero(compared.cells.any(axis=axis)) for axis in (1, 0))
+    corner, sides = (across[0] - 0.5, down[0] - 0.5), (len(across), len(down))
+    for colour, line in (("white", 4.0), ("black", 1.8)):
+        ax.add_patch(Rectangle(corner, *sides, fill=False, edgecolor=colour, linewidth=line, zorder=3, clip_on=False))
 
 
 def _draw_cells(ax: "Axes", ratios: Numbers, label: str) -> "QuadMesh":
     from matplotlib.colors import LogNorm, Normalize
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-    low, high = _bulk(finite(ratios))
+    numbers = finite(ratios)
+    low, high = _colour_range(numbers)
     wide = is_wide(np.array([low, high]), _LINEAR_COLOURS)
     edges = [np.arange(count + 1) - 0.5 for count in ratios.shape[::-1]]
     norm = (LogNorm if wide else Normalize)(low, high)
     mesh = ax.pcolormesh(*edges, np.ma.masked_invalid(ratios), norm=norm, cmap="viridis")
-    beyond = bool((finite(ratios) < low * (1 - 1e-6)).any()), bool((finite(ratios) > high * (1 + 1e-6)).any())
-    extend = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}[beyond]
+    outside = bool((numbers < low * (1 - 1e-6)).any()), bool((numbers > high * (1 + 1e-6)).any())
+    extend = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}[outside]
     bar = figure_of(ax).colorbar(mesh, ax=ax, label=label, pad=0.02, extend=extend)
     bar.ax.tick_params(labelsize=_FONT)
-    _ratio_ticks(bar.ax.yaxis, low, high, wide)
+    if wide:
+        bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    else:
+        # Round numbers of percent.
+        percent = MaxNLocator(nbins=8, steps=[1, 2, 2.5, 5, 10]).tick_values(100 * (low - 1), 100 * (high - 1))
+        bar.ax.yaxis.set_major_locator(
+            FixedLocator([1 + tick / 100 for tick in percent if low <= 1 + tick / 100 <= high])
+        )
+    bar.ax.yaxis.set_minor_formatter(NullFormatter())
+    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda ratio, _: _ratio_text(ratio, digits=True) or "0 %"))
     return mesh
 
 
-def _bulk(ratios: Numbers) -> tuple[float, float]:
+def _colour_range(ratios: Numbers) -> tuple[float, float]:
     """Return the range of the colours: that of the values, but for those that are far from the bulk."""
     logs = np.log(ratios[ratios > 0])
     median = np.median(logs) if len(logs) else 0.0
@@ -277,19 +256,6 @@ def _bulk(ratios: Numbers) -> tuple[float, float]:
     low, high = max(float(ratios.min()), np.exp(median - reach)), min(float(ratios.max()), np.exp(median + reach))
     middle, half = (low + high) / 2, max((high - low) / 2, _LEAST_RANGE / 2)
     return middle - half, middle + half
-
-
-def _ratio_ticks(axis: Any, low: float, high: float, wide: bool) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
-
-    if wide:
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    else:
-        # Round numbers of percent.
-        percent = MaxNLocator(nbins=8, steps=[1, 2, 2.5, 5, 10]).tick_values(100 * (low - 1), 100 * (high - 1))
-        axis.set_major_locator(FixedLocator([1 + tick / 100 for tick in percent if low <= 1 + tick / 100 <= high]))
-    axis.set_minor_formatter(NullFormatter())
-    axis.set_major_formatter(FuncFormatter(lambda ratio, _: _ratio_text(ratio, digits=True) or "0 %"))
 
 
 def _ratio_text(ratio: float, digits: bool = False) -> str:
@@ -303,12 +269,47 @@ def _ratio_text(ratio: float, digits: bool = False) -> str:
     return f"{text} %".replace("-", _MINUS)
 
 
-def _outline(ax: "Axes", ratios: Numbers) -> None:
-    """Draw lines between cells with different numbers, and around cells without a value."""
-    from matplotlib.collections import LineCollection
+class _Region(NamedTuple):
+    """Neighbouring cells with the same text, and where it is written: in their middle if they fill a rectangle."""
 
-    texts = [[(_ratio_text(one) or "same") if np.isfinite(one) else "" for one in row] for row in ratios.tolist()]
-    ax.add_collection(LineCollection(borders(texts), colors="white", linewidths=0.7))
+    text: str
+    row: float
+    column: float
+    cell: tuple[int, int]  # the one that is nearest to the middle
+
+
+def _regions(texts: Sequence[Sequence[str]], apart: Mask) -> list[_Region]:
+    """Return the regions of a table of texts, [rows][columns]; a cell that is `apart` is one of its own.
+
+    Cells are neighbours along a row or a column. Cells without a text are of no region.
+    """
+    from scipy import ndimage
+
+    table = np.asarray(texts, dtype=object)
+    regions: list[_Region] = []
+    for text in dict.fromkeys(text for row in texts for text in row if text):
+        same = table == text
+        labels = np.zeros(same.shape, np.int32)
+        ndimage.label(same & ~apart, output=labels)
+        groups = [np.argwhere(labels == number) for number in range(1, int(labels.max()) + 1)]
+        for cells in (*groups, *(cell[None] for cell in np.argwhere(same & apart))):
+            middle = cells.mean(axis=0)
+            row, column = cells[int(((cells - middle) ** 2).sum(axis=1).argmin())].tolist()
+            full = len(cells) == int(np.prod(np.ptp(cells, axis=0) + 1))
+            at = middle.tolist() if full else [row, column]
+            regions.append(_Region(text, at[0], at[1], (row, column)))
+    return regions
+
+
+def _borders(texts: Sequence[Sequence[str]]) -> list[list[tuple[float, float]]]:
+    """Return the lines between neighbouring cells with different texts; ends as (column, row), cells are 1 apart."""
+    table = np.asarray(texts, dtype=object)
+    upright = np.argwhere(table[:, 1:] != table[:, :-1]).tolist()
+    level = np.argwhere(table[1:] != table[:-1]).tolist()
+    return [
+        *([(column + 0.5, row - 0.5), (column + 0.5, row + 0.5)] for row, column in upright),
+        *([(column - 0.5, row + 0.5), (column + 0.5, row + 0.5)] for row, column in level),
+    ]
 
 
 def _annotate(
@@ -320,19 +321,9 @@ def _annotate(
     width, height = room[0] / ratios.shape[1], room[1] / ratios.shape[0]
     longest = max(len(text) for row in texts for text in row) or 1
     size = min(_LARGEST_FONT, 0.9 * width / (_WIDE * longest), 0.7 * height)
-    for region in regions(texts, compared.cells) if size >= _SMALLEST_FONT else ():
+    for region in _regions(texts, compared.cells) if size >= _SMALLEST_FONT else ():
         red, green, blue, _ = mesh.to_rgba(ratios[region.cell])
         dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
         weight = "bold" if compared.cells[region.cell] else "normal"
-        style: dict[str, Any] = {"ha": "center", "va": "center", "weight": weight}
-        ax.text(region.column, region.row, region.text, size=size, color="white" if dark else "black", **style)
-
-
-def _frame(ax: "Axes", compared: HeatReference) -> None:
-    """Frame the reference: one cell, or the row or column of today; white around black is seen on any colour."""
-    from matplotlib.patches import Rectangle
-
-    down, across = (np.flatnonzero(compared.cells.any(axis=axis)) for axis in (1, 0))
-    corner, sides = (across[0] - 0.5, down[0] - 0.5), (len(across), len(down))
-    for colour, line in (("white", 4.0), ("black", 1.8)):
-        ax.add_patch(Rectangle(corner, *sides, fill=False, edgecolor=colour, linewidth=line, zorder=3, clip_on=False))
+        style: Style = {"ha": "center", "va": "center", "weight": weight, "color": "white" if dark else "black"}
+        ax.text(region.column, region.row, region.text, size=size, **style)

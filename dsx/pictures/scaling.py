@@ -2,46 +2,42 @@
 
 Each point is its own best plan; neighbours on a line may be very different plans. Along the number of GPUs a dotted
 line shows what each GPU would do if more of them lost nothing, and bars the 80 % interval of a point. With a baseline,
-the lines show how many times faster they are than the baseline, where both have a feasible plan.
+the lines show how many times faster they are than the baseline, where both have a feasible plan. `ScalingPicture` says
+what is shown; a report draws it too (`dsx.pictures.html.figures`).
 """
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast, get_args
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast, get_args
 
 import numpy as np
 
 from dsx.errors import InputError, UnitError, UnknownNameError, one_text
 from dsx.pictures.axes import (
     MAX_CATEGORIES,
-    NOTHING,
     FigureLayout,
-    Numbers,
-    best_over,
+    Style,
     dashes,
     finite,
     is_wide,
-    job_text,
-    label_axis,
     label_picture,
     log_ticks,
     marks,
-    named,
     plain_numbers,
-    scale_of,
-    unit_of,
-    value_texts,
 )
 from dsx.pictures.chosen_rows import (
     GPUS,
     LARGER_IS_BETTER,
     PER_GPU,
-    BestTable,
+    Numbers,
+    Value,
     best_table,
     ideal,
     interval,
     refuse_many,
 )
+from dsx.pictures.labels import NOTHING, AxisUnit, axis_unit, best_over, job_text, named, unit_of, value_texts
 from dsx.results.frames import check_frame, column_list, require
 from dsx.units import Dimension, parse_quantity
 
@@ -56,7 +52,52 @@ _SIZE = (4.8, 3.6)  # of the axes, in inches
 _TIMES = ("s", "days")
 _IDEAL_LINES = 4  # with more of them a reader cannot find its own
 _ROOM = 1.15  # above the highest point of an axis that begins at zero
-_OUTSIDE = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "frameon": False}
+
+
+@dataclass(frozen=True)
+class ScalingLine:
+    """A line: the best value at each x, with its 80 % interval, [n] each; NaN where there is none."""
+
+    key: tuple[Value, ...]  # of the columns that distinguish lines
+    name: str
+    x: Sequence[Value]
+    y: Numbers
+    low: Numbers
+    high: Numbers
+
+
+@dataclass(frozen=True)
+class ScalingPicture:
+    """What a picture of scaling shows."""
+
+    y: AxisUnit
+    lines: Sequence[ScalingLine]
+    ideal: Sequence[Numbers]  # for some of the lines what their fewest GPUs do, scaled to more of them
+
+
+def scaling_picture(df: "pd.DataFrame", x: str, y: str, by: Sequence[str]) -> ScalingPicture:
+    """Return the best feasible `y` for each `x`, one line for each combination of the values of `by`.
+
+    Raises what `scaling` raises.
+    """
+    table = best_table(df, by, x, y)
+    refuse_many(len(table.rows), MAX_CATEGORIES, "lines", by)
+    texts = [
+        dict(zip(values, value_texts(df, column, values), strict=True))
+        for i, column in enumerate(by)
+        for values in [list(dict.fromkeys(row[i] for row in table.rows))]
+    ]
+    lines: list[ScalingLine] = []
+    for row, values, places in zip(table.rows, table.values, table.places, strict=True):
+        name = ", ".join(text[value] for text, value in zip(texts, row, strict=True))
+        low, high = np.full(values.shape, np.nan), np.full(values.shape, np.nan)
+        points = np.flatnonzero(places >= 0)
+        if (ends := interval(df.iloc[places[points]], y)) is not None:
+            low[points], high[points] = ends
+        lines.append(ScalingLine(row, name, table.columns, values, low, high))
+    scaled = [ideal(y, np.asarray(table.columns, np.float64), values) for values in table.values if x == GPUS]
+    longer = [line for line in scaled if np.isfinite(line).sum() > 1]
+    return ScalingPicture(axis_unit(df, y, table.values), lines, longer)
 
 
 def scaling(
@@ -87,44 +128,51 @@ def scaling(
     check_frame(df)
     if baseline is not None:
         _check_baseline(df, y, columns)
-    table = best_table(df, columns, x, y)
-    refuse_many(len(table.rows), MAX_CATEGORIES, "lines", columns)
-    names = _names(df, columns, table.rows)
-    size, label = scale_of(df, y, table.values)
-    values = table.values / size
-    if baseline is not None and names:
-        line = _position(df, baseline, columns, names, table.rows)
-        faster = values / values[line]
-        values, label = faster if y in LARGER_IS_BETTER else 1.0 / faster, f"speed-up over {names[line]}"
+    picture = scaling_picture(df, x, y, columns)
+    lines, size, label = picture.lines, picture.y.size, picture.y.label
+    x_values = lines[0].x if lines else []
+    values = np.array([line.y for line in lines]).reshape(len(lines), len(x_values)) / size
+    if baseline is not None and lines:
+        at = _position(df, baseline, columns, lines)
+        faster = values / values[at]
+        values, label = faster if y in LARGER_IS_BETTER else 1.0 / faster, f"speed-up over {lines[at].name}"
     layout = FigureLayout.of(ax, *_SIZE)
     ax = layout.axes[0]
-    places, texts = _place_x(ax, df, x, table.columns)
-    _draw_lines(ax, places, values, names)
-    drawn = baseline is None and len(table.columns) > 1 and x == GPUS
-    has_ideal = drawn and len(names) <= _IDEAL_LINES and _draw_ideal(ax, places, table, y, size)
-    has_bars = baseline is None and _draw_bars(ax, places, df, table, y, size)
-    if baseline is None and y in LARGER_IS_BETTER and ax.get_yscale() == "linear" and len(finite(values)):
-        ax.set_ylim(0.0, max(ax.get_ylim()[1], _ROOM * float(finite(values).max())))
+    places, texts = _place_x(ax, df, x, x_values)
+    _draw_lines(ax, places, values, [line.name for line in lines])
+    has_ideal = has_bars = False
+    if baseline is None:
+        has_ideal = 0 < len(picture.ideal) and len(lines) <= _IDEAL_LINES
+        dots: Style = {"linestyle": (0, (1, 2)), "color": "0.35", "linewidth": 1.4, "zorder": 1}
+        for number, line in enumerate(picture.ideal if has_ideal else ()):
+            ax.plot(places, line / size, label="ideal: as on the fewest GPUs" if number == 0 else "_", **dots)
+        has_bars = _draw_bars(ax, places, picture)
+        if y in LARGER_IS_BETTER and ax.get_yscale() == "linear" and len(finite(values)):
+            ax.set_ylim(0.0, max(ax.get_ylim()[1], _ROOM * float(finite(values).max())))
     ax.set_ylabel(label)
-    if names and (columns or has_ideal or has_bars):
+    if lines and (columns or has_ideal or has_bars):
         # Outside: lines may pass through any corner.
+        outside: Style = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "frameon": False}
         title = ", ".join(named(df, column) for column in columns) or None
-        ax.legend(title=title, title_fontsize="small", fontsize="small", ncols=1 + len(names) // 21, **_OUTSIDE)
+        ax.legend(title=title, title_fontsize="small", fontsize="small", ncols=1 + len(lines) // 21, **outside)
     layout.fit_ticks(ax.xaxis, places, texts)
-    shown = {x, *columns}
+    axes = {x, *columns}
     shows = f"{label.partition(' [')[0]} by {named(df, x)}" if len(finite(values)) else NOTHING
-    label_picture(layout, shows, [job_text(df, {*shown, y}), best_over(df, "point", shown)])
+    label_picture(layout, shows, [job_text(df, {*axes, y}), best_over(df, "point", axes)])
     layout.settle()
     return ax
 
 
-def _place_x(ax: "Axes", df: "pd.DataFrame", x: str, values: Sequence[Any]) -> tuple[list[float], list[str]]:
+def _place_x(ax: "Axes", df: "pd.DataFrame", x: str, values: Sequence[Value]) -> tuple[list[float], list[str]]:
     """Label the x axis and choose its scale; return the position and the text of each of its values."""
-    if any(isinstance(value, str) for value in values):
+    names = [value for value in values if isinstance(value, str)]
+    if names:
         ax.set_xlabel(named(df, x))
-        return list(map(float, range(len(values)))), list(values)
+        return list(map(float, range(len(names)))), names
     numbers = np.asarray(values, np.float64)
-    places = numbers / label_axis(ax.xaxis, df, x, numbers)
+    unit = axis_unit(df, x, numbers)
+    ax.xaxis.set_label_text(unit.label)
+    places = numbers / unit.size
     if is_wide(numbers, _LINEAR_X):
         from matplotlib.ticker import NullLocator
 
@@ -151,40 +199,20 @@ def _draw_lines(ax: "Axes", places: Sequence[float], values: Numbers, names: Seq
         ax.autoscale_view()
 
 
-def _draw_ideal(ax: "Axes", places: Sequence[float], table: BestTable, y: str, size: float) -> bool:
-    """Draw for each line what its fewest GPUs do, scaled to more of them; return whether there was anything to draw."""
-    lines = [ideal(y, np.asarray(table.columns, np.float64), line) / size for line in table.values]
-    lines = [line for line in lines if np.isfinite(line).sum() > 1]
-    for number, line in enumerate(lines):
-        label = "ideal: as on the fewest GPUs" if number == 0 else "_"
-        ax.plot(places, line, linestyle=(0, (1, 2)), color="0.35", linewidth=1.4, zorder=1, label=label)
-    return bool(lines)
-
-
-def _draw_bars(ax: "Axes", places: Sequence[float], df: "pd.DataFrame", table: BestTable, y: str, size: float) -> bool:
-    """Draw the 80 % interval of each point; return whether there was any."""
-    found = False
-    for line, rows in zip(list(ax.lines), table.places, strict=False):
-        there = np.flatnonzero(rows >= 0)
-        ends = interval(df.iloc[rows[there]], y)
-        if ends is not None:
-            values = require(df, y)[rows[there]]
-            style: dict[str, Any] = {"color": line.get_color(), "elinewidth": 1.1, "capsize": 3.0, "zorder": 1}
-            lengths = np.stack([values - ends[0], ends[1] - values]) / size
-            label = "_" if found else "80 % interval"
-            ax.errorbar(np.asarray(places)[there], values / size, lengths, fmt="none", label=label, **style)
-            found = True
-    return found
-
-
-def _names(df: "pd.DataFrame", columns: Sequence[str], rows: Sequence[tuple[object, ...]]) -> list[str]:
-    """Return the name of each line in the legend: the values of its columns."""
-    texts = [
-        dict(zip(distinct, value_texts(df, column, distinct), strict=True))
-        for i, column in enumerate(columns)
-        for distinct in [list(dict.fromkeys(row[i] for row in rows))]
+def _draw_bars(ax: "Axes", places: Sequence[float], picture: ScalingPicture) -> bool:
+    """Draw the 80 % interval of each point; return whether there is any."""
+    lines = [
+        (line, artist)
+        for line, artist in zip(picture.lines, list(ax.lines), strict=False)
+        if np.isfinite(line.low).any()
     ]
-    return [", ".join(text[value] for text, value in zip(texts, row, strict=True)) for row in rows]
+    for number, (line, artist) in enumerate(lines):
+        points = np.isfinite(line.y)
+        lengths = np.stack([line.y - line.low, line.high - line.y])[:, points] / picture.y.size
+        style: Style = {"color": artist.get_color(), "elinewidth": 1.1, "capsize": 3.0, "zorder": 1, "fmt": "none"}
+        label = "80 % interval" if number == 0 else "_"
+        ax.errorbar(np.asarray(places)[points], line.y[points] / picture.y.size, lengths, label=label, **style)
+    return bool(lines)
 
 
 def _check_baseline(df: "pd.DataFrame", y: str, columns: Sequence[str]) -> None:
@@ -195,20 +223,16 @@ def _check_baseline(df: "pd.DataFrame", y: str, columns: Sequence[str]) -> None:
         raise InputError(f"a baseline shows how many times faster the others are, but {y!r} is neither time nor rate")
 
 
-def _position(
-    df: "pd.DataFrame",
-    baseline: object,
-    columns: Sequence[str],
-    names: Sequence[str],
-    rows: Sequence[tuple[object, ...]],
-) -> int:
+def _position(df: "pd.DataFrame", baseline: object, columns: Sequence[str], lines: Sequence[ScalingLine]) -> int:
     """Return the line of the baseline; a quantity given as text may have another prefix than in the legend."""
     unit = unit_of(df, columns[0])
-    wanted = {str(baseline), baseline}
+    names = {str(baseline), baseline}
     if unit in get_args(Dimension):
         with suppress(UnitError):
-            wanted.add(parse_quantity(baseline, cast(Dimension, unit)))
-    for i, (name, row) in enumerate(zip(names, rows, strict=True)):
-        if name in wanted or (len(row) == 1 and row[0] in wanted):
+            names.add(parse_quantity(baseline, cast(Dimension, unit)))
+    for i, line in enumerate(lines):
+        if line.name in names or (len(line.key) == 1 and line.key[0] in names):
             return i
-    raise UnknownNameError("baseline", str(baseline), names, f", of the column {', '.join(columns)}")
+    raise UnknownNameError(
+        "baseline", str(baseline), [line.name for line in lines], f", of the column {', '.join(columns)}"
+    )

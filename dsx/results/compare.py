@@ -13,7 +13,6 @@ fit, or was not among the best.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,15 +20,13 @@ import pandas as pd
 from dsx.cost.context import StepCosts
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
 from dsx.plans.choices import PLAN_COLUMNS
-from dsx.results.frames import check_frame, column_list, require
+from dsx.results.frames import Frame, check_frame, column_list, require
 
 SETTINGS = ("num_gpus", "global_batch_size")
 CLUSTER = "cluster"
 
 # The state of the best plan of one set in the other set.
 FITS, DOES_NOT_FIT, NOT_THERE = "fits", "does not fit", "not there"
-
-Frame = Any  # a DataFrame; the stubs of pandas do not know the types of its columns
 
 
 def compare(a: pd.DataFrame, b: pd.DataFrame, per: str | Sequence[str] = ()) -> pd.DataFrame:

@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+Frame = Any  # a DataFrame or a Series where the stubs of pandas do not know the types of columns
+
+
 def check_frame(df: object) -> None:
     """Raise InputError for what is no DataFrame, such as a folder, or an answer that has one."""
     if not hasattr(df, "columns"):

@@ -37,8 +37,8 @@ class ClusterTimes(Answer):
 
     def plot(self, path: str | Path) -> None:
         """Draw the times into a file; its suffix is the image format."""
-        from dsx.pictures.axes import save
         from dsx.pictures.curves import collectives
+        from dsx.pictures.image_file import save
 
         title = f"collectives on {self.name}, under {self.assumptions}"
         save(collectives(title, dict(self.times), self.groups, _VOLUMES), path)

@@ -81,8 +81,8 @@ class Partition(Answer):
 
         Raises InputError for a format that cannot be written, StoreError if the file cannot be.
         """
-        from dsx.pictures.axes import save
-        from dsx.pictures.timeline import placement_of, stages
+        from dsx.pictures.image_file import save
+        from dsx.pictures.stage_bars import placement_of, stages
 
         title = (
             f"{self.job.model.name} on {self.job.num_gpus} x {self.job.cluster.label}: "

@@ -290,7 +290,7 @@ class OperatorPlacement(Answer):
 
         Raises InputError for a format that cannot be written, StoreError if the file cannot be.
         """
-        from dsx.pictures.axes import save
+        from dsx.pictures.image_file import save
         from dsx.pictures.timeline import timeline
 
         save(timeline(self.frame, self.transfers, self.makespan_s, self.bound_s), path)

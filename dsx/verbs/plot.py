@@ -98,7 +98,7 @@ def check_picture(plot: Mapping[str, Any], path: Path) -> None:
 
     This needs no result set, so a sweep can check its picture before it begins.
     """
-    from dsx.pictures.axes import image_format
+    from dsx.pictures.image_file import image_format
 
     image_format(path)
     name = str(plot["kind"])

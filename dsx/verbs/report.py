@@ -14,6 +14,7 @@ from dsx.progress import remark
 from dsx.results.manifest import Manifest
 from dsx.results.sets import read_manifest
 from dsx.tables.format import wrapped
+from dsx.tables.job import title_of
 from dsx.tables.plans import plans_frame, plans_text
 from dsx.units import counted
 from dsx.verbs.answer import PricedPlans, paragraphs
@@ -123,17 +124,19 @@ def _made(folder: Path, manifest: Manifest, asked: ResultRow | None) -> Report:
         answer,
         choices,
         evidence,
-        heading_text,
         plan_cards,
         priced_details,
         question_text,
         searched_pairs,
+        setting_table,
         terms,
         unpriced,
     )
+    from dsx.pictures.html.assumed import stated_values
+    from dsx.pictures.html.figures import pictures
     from dsx.pictures.html.markup import element, markup
-    from dsx.pictures.html.page import Parts, page, pictures, plan_command, rejected_reasons, rerun, sweep_command
-    from dsx.pictures.html.tables import ranked_rows, setting_table, stated_values, table_data
+    from dsx.pictures.html.page import Parts, page, plan_command, rejected_reasons, rerun, sweep_command
+    from dsx.pictures.html.ranked_rows import ranked_rows, table_data
 
     rows = ranked_rows(folder, manifest)
     resolution = manifest.spec["resolved"]["assumptions"].get("resolution")
@@ -147,7 +150,7 @@ def _made(folder: Path, manifest: Manifest, asked: ResultRow | None) -> Report:
             row = row_of(folder, named[0].row, ())
             problem = row.problem
             details = priced_details(problem, price_plan(problem, row.plan))
-            backed = evidence(problem, named, device_remarks(row.inputs.cluster.device, row.inputs.assumptions))
+            backed = evidence(problem, named[0], device_remarks(row.inputs.cluster.device, row.inputs.assumptions))
         except InputError as error:
             details = unpriced(str(error))
         none = run_by_none(one.priced["plan"] for one in named)
@@ -158,7 +161,7 @@ def _made(folder: Path, manifest: Manifest, asked: ResultRow | None) -> Report:
         commands.append((f"The {named[0].title} plan", plan_command(manifest, first, "evaluate")))
         commands.append(("Its launch files", plan_command(manifest, first, "launch", "-o", "launch")))
     made = Parts(
-        title=heading_text(manifest),
+        title=title_of(manifest),
         question=question,
         searched=searched_pairs(manifest),
         answer=answered,

@@ -5,8 +5,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from dsx.errors import InputError
-from dsx.pictures.axes import save
-from dsx.pictures.timeline import MAX_STAGES, StagePlacement, Unit, placement_of, stages
+from dsx.pictures.image_file import save
+from dsx.pictures.stage_bars import MAX_STAGES, StagePlacement, Unit, placement_of, stages
 from dsx.pricing.one_plan import PlanStage, StageChunk
 
 

@@ -1,29 +1,23 @@
 """The answer of a report: its question, its plans, how far measurements back them, and a plan term by term.
 
-The question that a result set answers, in a sentence, and what was searched for the answer.
-
-The answer of a result set: its plans by role (`dsx.results.compare`).
-
-All three are of one job on one machine, that of the best plan.
-
-The plans of the answer, side by side, each with what a person decides by.
-
-How far measurements back the numbers: known errors, what is extrapolated, and how surely plans fit.
-
-A plan term by term: what its step time and its memory are made of, where it runs, its stages and its kernels.
+The plans are those of each role (`dsx.results.compare`), side by side, each with what a person decides by; all are of
+one job on one machine, the best plan's. The first is taken apart: what its step time and its memory are made of, where
+it runs, its stages and its kernels. Beside them stands the best plan of each setting of the sweep.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dsx.cost.context import StepCosts
 from dsx.cost.interval import sources_like
 from dsx.pictures.breakdown import STACKS
+from dsx.pictures.chosen_rows import fastest
 from dsx.pictures.html.markup import Markup, described, element, folded, markup, table
-from dsx.pictures.html.tables import RankedRows, ranked
+from dsx.pictures.html.ranked_rows import RankedRows, ranked
 from dsx.plans.choices import BY_NAME, CODES
 from dsx.plans.features import READ, of_choices, of_keys, total_cost, uneven_of
 from dsx.plans.layer_layout import LAYOUT
@@ -31,9 +25,19 @@ from dsx.pricing.one_plan import PricedPlan, operator_costs
 from dsx.pricing.problem import Problem
 from dsx.records import columns
 from dsx.results.manifest import Manifest
-from dsx.results.ranked_by import FASTEST, LEANEST, SIMPLEST, by_role, wanted_by_role
+from dsx.results.ranked_by import (
+    COST,
+    DAYS,
+    FASTEST,
+    LEANEST,
+    SIMPLEST,
+    Priced,
+    by_role,
+    price_column,
+    wanted_by_role,
+)
 from dsx.tables.format import hardware_text, quantity, share, shares, whole_plan_text
-from dsx.tables.job import kept_text, only_text, steps_text, title_of, what_if_values
+from dsx.tables.job import kept_text, only_text, steps_text, what_if_values
 from dsx.tables.plans import SHARES, extrapolated_text, fitting, placement_text, taken_text
 from dsx.tables.terms import stages_text
 from dsx.text import printable
@@ -43,12 +47,25 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_BLOCK = 1 << 17  # rows whose costs are found at once, which takes many columns of wide numbers
+_MEANS = {
+    "chosen": "the plan that this report was asked for",
+    FASTEST: "the shortest step on these GPUs with this batch",
+    SIMPLEST: "the least to set up and to run, of plans that measurements do not distinguish from the fastest",
+    LEANEST: "the least memory, of plans that measurements do not distinguish from the fastest",
+}
+_MOST_SETTINGS = 60
+_MOST_KERNELS = 12
+_COMM = ("tp_comm_s", "cp_comm_s", "ep_comm_s")
+
+
 def question_text(manifest: Manifest) -> str:
     """Return "Which plan trains MODEL (70.6 billion parameters) fastest on 512 GPUs of CLUSTER, with ...?"."""
-    sweep, resolved = manifest.sweep, manifest.spec["resolved"]
-    parameters = resolved["model"].get("parameters")
-    size = f" ({_billions(parameters)} parameters)" if parameters else ""
-    gpus = _range([f"{number:,}" for number in sweep.num_gpus])
+    sweep, count = manifest.sweep, manifest.spec["resolved"]["model"].get("parameters")
+    billions = f"{count / 1e12:.3g} trillion" if count and count >= 1e12 else f"{(count or 0) / 1e9:.3g} billion"
+    size = f" ({billions} parameters)" if count else ""
+    numbers = [f"{number:,}" for number in sweep.num_gpus]
+    gpus = numbers[0] if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
     clusters = " or ".join(cluster.label for cluster in sweep.resolved.clusters)
     step = steps_text(sweep.global_batch_size, sweep.tokens)
     single = len(sweep.num_gpus) == 1 and len(sweep.global_batch_size) == 1
@@ -58,15 +75,14 @@ def question_text(manifest: Manifest) -> str:
     )
 
 
-def heading_text(manifest: Manifest) -> str:
-    """Return the title of the page."""
-    return title_of(manifest)
-
-
 def searched_pairs(manifest: Manifest) -> list[tuple[str, str]]:
     """Return what the sweep searched, by name: strategies, restrictions, what-ifs, and the rows that it kept."""
     sweep, spec = manifest.sweep, manifest.spec
     framework = spec["resolved"].get("framework")
+    limits = {
+        name: [bounds] if isinstance(bounds, str) else [*map(str, bounds)]
+        for name, bounds in (spec.get("limit") or {}).items()
+    }
     varied = [
         (name, ", ".join(hardware_text(name, value) for value in values))
         for name, values in what_if_values(manifest).items()
@@ -74,7 +90,7 @@ def searched_pairs(manifest: Manifest) -> list[tuple[str, str]]:
     return [
         ("strategies", ", ".join(manifest.names["strategy"])),
         ("framework", str(framework.get("name", "")) if isinstance(framework, dict) else str(framework or "")),
-        ("restricted to", only_text(sweep.fix, _limits(spec.get("limit") or {}))),
+        ("restricted to", only_text(sweep.fix, limits)),
         *varied,
         ("stages", "the optimal cut of each plan" if sweep.partition == "optimal" else "even"),
         ("rows kept", kept_text(manifest)),
@@ -82,28 +98,13 @@ def searched_pairs(manifest: Manifest) -> list[tuple[str, str]]:
     ]
 
 
-def _limits(limit: dict[str, Any]) -> dict[str, Sequence[str]]:
-    return {name: [bounds] if isinstance(bounds, str) else [*map(str, bounds)] for name, bounds in limit.items()}
-
-
-def _range(values: Sequence[str]) -> str:
-    return values[0] if len(values) == 1 else f"{values[0]} to {values[-1]}"
-
-
-def _billions(count: float) -> str:
-    return f"{count / 1e12:.3g} trillion" if count >= 1e12 else f"{count / 1e9:.3g} billion"
-
-
-_BLOCK = 1 << 17  # rows whose costs are found at once, which takes many columns of wide numbers
-
-
 @dataclass(frozen=True)
 class Named:
     """A plan with what it is the best at; one plan may be several."""
 
     titles: tuple[str, ...]
-    row: Any  # of the set, a Series with all columns
-    priced: Mapping[str, Any]  # the same as plain data, as `as_plans` gives it
+    row: "pd.Series"  # of the set, with all columns
+    priced: Priced  # the same as plain data, as `as_plans` gives it
 
     @property
     def title(self) -> str:
@@ -111,7 +112,7 @@ class Named:
         return ", ".join(self.titles)
 
 
-def answer(rows: RankedRows, resolution: float | None, candidate: Any = None) -> list[Named]:
+def answer(rows: RankedRows, resolution: float | None, candidate: "pd.Series | None" = None) -> list[Named]:
     """Return the fastest plan, the simplest and the leanest; empty if no row is feasible.
 
     `resolution` is the relative difference of step time that measurements cannot rank; without one only equally fast
@@ -122,57 +123,47 @@ def answer(rows: RankedRows, resolution: float | None, candidate: Any = None) ->
     if candidate is None and feasible.empty:
         return []
     first = ranked(feasible, 1).iloc[0] if candidate is None else candidate
-    found: dict[str, Any] = {} if candidate is None else {"chosen": candidate}
+    plans: dict[str, pd.Series] = {} if candidate is None else {"chosen": candidate}
     job = rows.alike(first, rows.settings)
     if len(job):
         wants = wanted_by_role(float(job["step_time_s"].to_numpy().min()), resolution)
         best = [_best(job.loc[(job["step_time_s"] <= want.most_s).to_numpy()], want.simple) for want in wants]
-        found |= by_role(best, [int(costs_of(row.to_frame().T)[0]) for row in best])
-    titles: dict[Any, list[str]] = {}
-    for title, row in found.items():
+        plans |= by_role(best, [int(_costs_of(row.to_frame().T)[0]) for row in best])
+    titles: dict[object, list[str]] = {}
+    for title, row in plans.items():
         titles.setdefault(row.name, []).append(title)
-    whole = rows.whole(rows.every.loc[[*titles]])
-    plans = rows.plans(whole)
+    loaded = rows.whole(rows.every.loc[[*titles]])
     return [
-        Named(tuple(of), whole.iloc[at], priced)
-        for at, (of, priced) in enumerate(zip(titles.values(), plans, strict=True))
+        Named(tuple(names), loaded.iloc[at], priced)
+        for at, (names, priced) in enumerate(zip(titles.values(), rows.plans(loaded), strict=True))
     ]
 
 
-def costs_of(rows: "pd.DataFrame") -> Any:
+def _costs_of(rows: "pd.DataFrame") -> np.ndarray:
     """Return what the features of each row cost, [N] int64."""
     codes = {name: (rows[name].map(BY_NAME[name].code) if name in CODES else rows[name]) for name in READ}
-    columns = {name: column.to_numpy(np.int64) for name, column in codes.items()}
+    choices = {name: column.to_numpy(np.int64) for name, column in codes.items()}
     uneven = uneven_of(rows[LAYOUT].tolist()) if LAYOUT in rows else False
-    return total_cost(of_keys(columns), of_choices(columns, uneven))
+    return total_cost(of_keys(choices), of_choices(choices, uneven))
 
 
-def _best(near: "pd.DataFrame", simple: bool) -> Any:
+def _best(near: "pd.DataFrame", simple: bool) -> "pd.Series":
     """Return the row of least memory, or with `simple`, of those of least cost; of equal ones the fastest."""
     times, sizes = near["step_time_s"].to_numpy(), near["peak_bytes"].to_numpy()
     # lexsort sorts by its last key first.
     blocks = [near.iloc[at : at + _BLOCK] for at in range(0, len(near), _BLOCK)]
-    keys = (times, sizes, *([np.concatenate([costs_of(block) for block in blocks])] if simple else []))
+    keys = (times, sizes, *([np.concatenate([_costs_of(block) for block in blocks])] if simple else []))
     return near.iloc[np.lexsort(keys)[0]]
-
-
-_MEANS = {
-    "chosen": "the plan that this report was asked for",
-    FASTEST: "the shortest step on these GPUs with this batch",
-    SIMPLEST: "the least to set up and to run, of plans that measurements do not distinguish from the fastest",
-    LEANEST: "the least memory, of plans that measurements do not distinguish from the fastest",
-}
 
 
 def plan_cards(named: Sequence[Named], problem: Problem | None) -> Markup:
     """Return a card for each plan; with its problem also the probability that it fits."""
-    return element("div", *(_card(one, problem) for one in named), class_="cards")
+    return element("div", *(_card(plan, problem) for plan in named), class_="cards")
 
 
-def _card(one: Named, problem: Problem | None) -> Markup:
-    priced = one.priced
+def _card(named: Named, problem: Problem | None) -> Markup:
+    priced = named.priced
     plan = priced["plan"]
-    means = "; ".join(_MEANS[title] for title in one.titles)
     low, high = priced["step_time_s_low"], priced["step_time_s_high"]
     ends = [quantity(name, end) for name, end in (("step_time_s_low", low), ("step_time_s_high", high))]
     parts = shares([sum(priced[name] for name in names) for names in SHARES.values()], priced["step_time_s"])
@@ -183,10 +174,17 @@ def _card(one: Named, problem: Problem | None) -> Markup:
         for name, column in (("training", "training_days"), ("cost", "cost_usd"), ("energy", "energy_kwh"))
     ]
     hardware = [f"{name} {hardware_text(name, value)}" for name, value in priced["hardware"].items() if "." in name]
+    memory, nodes = format_quantity(priced["peak_bytes"], "bytes"), ""
+    if problem is not None:
+        capacity = problem.cluster.device.hbm_capacity
+        chances = fitting([priced], capacity, problem.assumptions_spec)
+        chance = f", fits with probability {share(chances[0], 1)}" if chances else ""
+        memory += f", {share(priced['peak_bytes'], capacity, 0)} of a GPU{chance}"
+        nodes = taken_text(plan, problem.cluster, problem.assumptions_spec)
     return element(
         "article",
-        element("h3", one.title[0].upper() + one.title[1:]),
-        element("p", means, class_="small"),
+        element("h3", named.title[0].upper() + named.title[1:]),
+        element("p", "; ".join(_MEANS[title] for title in named.titles), class_="small"),
         element("p", f"{plan['strategy']}: {whole_plan_text(plan)}", class_="plan"),
         described(
             [
@@ -194,8 +192,8 @@ def _card(one: Named, problem: Problem | None) -> Markup:
                 ("80 % interval", " to ".join(ends) if low == low else ""),
                 ("tokens/s/GPU", f"{priced['tokens_per_s_per_gpu']:,.0f}"),
                 ("MFU", quantity("mfu", priced["mfu"])),
-                ("memory", _memory_of_card(priced, problem)),
-                ("nodes", taken_text(plan, problem.cluster, problem.assumptions_spec) if problem else ""),
+                ("memory", memory),
+                ("nodes", nodes),
                 ("time in", ", ".join(f"{name} {part}" for name, part in spent if part[0] != "0")),
                 *((name, quantity(column, value) if value == value else "") for name, column, value in run),
                 ("job", f"{counted(plan['num_gpus'], 'GPU')}, {counted(plan['global_batch_size'], 'sequence')} a step"),
@@ -208,22 +206,48 @@ def _card(one: Named, problem: Problem | None) -> Markup:
     )
 
 
-def _memory_of_card(priced: Any, problem: Problem | None) -> str:
-    needed = format_quantity(priced["peak_bytes"], "bytes")
-    if problem is None:
-        return needed
-    capacity = problem.cluster.device.hbm_capacity
-    known = fitting([priced], capacity, problem.assumptions_spec)
-    chance = f", fits with probability {share(known[0], 1)}" if known else ""
-    return f"{needed}, {share(priced['peak_bytes'], capacity, 0)} of a GPU{chance}"
+def setting_table(rows: RankedRows) -> Markup:
+    """Return the best plan of each setting: cluster, number of GPUs, batch and what-if value; nothing if there is one.
+
+    What a whole training takes is a part of it where its tokens are stated.
+    """
+    if not rows.varied:
+        return markup()
+    best = fastest(rows.feasible, rows.varied)
+    plans = rows.plans(rows.whole(best.iloc[:_MOST_SETTINGS]))
+    run: dict[str, str] = {}
+    if any(math.isfinite(priced[DAYS]) for priced in plans):
+        paid = price_column(plans)
+        run = {"training": DAYS, "cost" if paid == COST else "GPU hours": paid}
+    lines = [
+        [
+            ", ".join(_setting(name, priced) for name in rows.varied),
+            format_quantity(priced["step_time_s"], "s"),
+            f"{priced['tokens_per_s_per_gpu']:,.0f}",
+            quantity("mfu", priced["mfu"]),
+            format_quantity(priced["peak_bytes"], "bytes"),
+            *(quantity(column, priced[column]) for column in run.values()),
+            priced["plan"]["strategy"],
+            whole_plan_text(priced["plan"]),
+        ]
+        for priced in plans
+    ]
+    header = [", ".join(rows.varied), "step", "tokens/s/GPU", "MFU", "memory", *run, "strategy", "plan"]
+    more = f" The first {_MOST_SETTINGS} of {len(best):,} settings are shown." if len(best) > _MOST_SETTINGS else ""
+    return markup(table(header, lines, "The best plan of each setting"), element("p", more) if more else "")
 
 
-def evidence(problem: Problem, named: Sequence[Named], remarks: Sequence[str]) -> Markup:
+def _setting(name: str, priced: Priced) -> str:
+    value = priced["hardware"][name] if name in priced["hardware"] else priced["plan"][name]
+    return hardware_text(name, value) if "." in name else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def evidence(problem: Problem, first: Named, remarks: Sequence[str]) -> Markup:
     """Return what is known of the errors of the first plan's numbers, one sentence an item.
 
     `remarks` are those on the device (`dsx.verbs.job`).
     """
-    sentences = [*_errors(problem), *_interval(named[0]), *_extrapolated(problem), *_memory_evidence(problem, named[0])]
+    sentences = [*_errors(problem), *_interval(first), *_extrapolated(problem), _memory_evidence(problem, first)]
     return element("ul", *(element("li", sentence) for sentence in (*sentences, *remarks)))
 
 
@@ -234,13 +258,13 @@ def _errors(problem: Problem) -> list[str]:
             f"Assumption set {assumptions.name} has not been fitted to measurements: its numbers follow from data "
             "sheets and stated efficiencies alone."
         ]
-    said = [f"Assumption set {assumptions.name}: {assumptions.source}."]
+    sentences = [f"Assumption set {assumptions.name}: {assumptions.source}."]
     if assumptions.resolution is not None:
-        said.append(
+        sentences.append(
             f"Measurements cannot rank two plans of one job whose step times differ by less than "
             f"{100 * assumptions.resolution:.2g} %."
         )
-    return said
+    return sentences
 
 
 def _interval(first: Named) -> list[str]:
@@ -255,8 +279,8 @@ def _extrapolated(problem: Problem) -> list[str]:
     trained_on = problem.assumptions_spec.trained_on
     if not any(trained_on.model_dump().values()):
         return []
-    if said := extrapolated_text(problem.likeness, trained_on):
-        return [f"{said[0].upper()}{said[1:]}."]
+    if text := extrapolated_text(problem.likeness, trained_on):
+        return [f"{text[0].upper()}{text[1:]}."]
     counts = sources_like(problem.likeness, trained_on)
     words = {
         "stack": f"the software stack {problem.likeness.stack}",
@@ -267,11 +291,11 @@ def _extrapolated(problem: Problem) -> list[str]:
     return [f"Not extrapolated: the measurements have {backed}."]
 
 
-def _memory_evidence(problem: Problem, first: Named) -> list[str]:
+def _memory_evidence(problem: Problem, first: Named) -> str:
     capacity, assumptions = problem.cluster.device.hbm_capacity, problem.assumptions_spec
     used = f"The {first.title} plan needs {share(first.priced['peak_bytes'], capacity, 1)} of the memory of a GPU"
-    known = fitting([first.priced], capacity, assumptions)
-    return [f"{used}, and fits with a probability of {share(known[0], 1)}." if known else f"{used}."]
+    chances = fitting([first.priced], capacity, assumptions)
+    return f"{used}, and fits with a probability of {share(chances[0], 1)}." if chances else f"{used}."
 
 
 def unpriced(reason: str) -> Markup:
@@ -279,39 +303,30 @@ def unpriced(reason: str) -> Markup:
     return markup(element("p", f"The terms below the totals are left out: {reason}", class_="remark"))
 
 
-_TITLES = {"time": "Time of a step", "memory": "Memory of the fullest GPU"}
-_MOST_KERNELS = 12
-_COMM = ("tp_comm_s", "cp_comm_s", "ep_comm_s")
-
-
 def terms(named: Sequence[Named]) -> Markup:
     """Return the parts of the step and of the memory of the first plan, beside those of the others."""
-    return markup(_terms(title, *_stack(of), named) for of, title in _TITLES.items())
-
-
-def _stack(of: str) -> tuple[str, Mapping[str, str]]:
-    return STACKS[of].total, {name: part.label for name, part in STACKS[of].parts.items()}
-
-
-def _terms(title: str, total: str, parts: Mapping[str, str], named: Sequence[Named]) -> Markup:
-    first = named[0].priced
-    known = columns(StepCosts)
-    rows = [
-        [
-            parts.get(name, "total"),
-            quantity(name, first[name]),
-            share(first[name], first[total], 1),
-            *(quantity(name, other.priced[name]) for other in named[1:]),
-            known[name][1],
+    first, others = named[0].priced, named[1:]
+    about = columns(StepCosts)
+    tables: list[Markup] = []
+    for of, title in (("time", "Time of a step"), ("memory", "Memory of the fullest GPU")):
+        parts, total = STACKS[of].parts, STACKS[of].total
+        rows = [
+            [
+                parts[name].label if name in parts else "total",
+                quantity(name, first[name]),
+                share(first[name], first[total], 1),
+                *(quantity(name, plan.priced[name]) for plan in others),
+                about[name][1],
+            ]
+            for name in (*parts, total)
+            if name == total or any(plan.priced[name] for plan in named)
         ]
-        for name in (*parts, total)
-        if name == total or any(one.priced[name] for one in named)
-    ]
-    others = [other.title for other in named[1:]]
-    return table(["", named[0].title, "share", *others, "what it is"], rows, title)
+        header = ["", named[0].title, "share", *(plan.title for plan in others), "what it is"]
+        tables.append(table(header, rows, title))
+    return markup(tables)
 
 
-def choices(plan: Mapping[str, Any]) -> Markup:
+def choices(plan: Mapping[str, object]) -> Markup:
     """Return every choice of a plan with its meaning; those at their defaults are folded."""
     rows = [
         [name, str(plan[name]), choice.description]
@@ -319,8 +334,8 @@ def choices(plan: Mapping[str, Any]) -> Markup:
         if name in plan and (choice.level == "job" or plan[name] != choice.default)
     ]
     default = [f"{name}={plan[name]}" for name in BY_NAME if name in plan and plan[name] == BY_NAME[name].default]
-    said = [element("p", f"At their defaults: {' '.join(default)}.", class_="small")] if default else []
-    return markup(table(["choice", "value", "what it is"], rows, "Choices of the plan", numbers=False), said)
+    defaults = [element("p", f"At their defaults: {' '.join(default)}.", class_="small")] if default else []
+    return markup(table(["choice", "value", "what it is"], rows, "Choices of the plan", numbers=False), defaults)
 
 
 def priced_details(problem: Problem, priced: PricedPlan) -> Markup:
@@ -343,9 +358,9 @@ def _kernels(problem: Problem, priced: PricedPlan) -> Markup:
             seconds = [format_quantity(value, "s") for value in (part["compute_s"], part["memory_s"], comm)]
             work = [f"{part['matrix_flops'] + part['vector_flops']:.3g}", format_quantity(part["bytes"], "bytes")]
             passes.append((spent, [f"{kernel['name']}, {direction}", *work, *seconds]))
-    passes.sort(key=lambda one: -one[0])
-    whole = sum(spent for spent, _ in passes)
-    rows = [[*row, share(spent, whole, 1)] for spent, row in passes[:_MOST_KERNELS]]
+    passes.sort(key=lambda work: -work[0])
+    layer_s = sum(spent for spent, _ in passes)
+    rows = [[*row, share(spent, layer_s, 1)] for spent, row in passes[:_MOST_KERNELS]]
     header = ["kernel", "FLOP", "HBM traffic", "compute", "memory, exposed", "communication", "share of the layer"]
     caption = f"Kernels of one layer for one microbatch: {len(rows)} of {len(passes)}, the longest first"
     return folded("Kernels of a layer", table(header, rows, caption, prose=False))

@@ -1,38 +1,30 @@
-"""The pictures of a report: the front, a heat map, scaling, and the breakdown.
+"""The pictures of a report, drawn by Plotly: the front, a heat map, scaling, and the breakdown.
 
-What the pictures of a report share: their titles, and a style that the page adapts to light and dark.
-
-Plotly reads a few HTML tags in labels, so names are escaped. Colours of text and grid are set by the page
-(assets/figures.js), which knows whether it is dark.
-
-The front of step time and memory: plans of one job on one machine, up to twice the step time of the best.
-
-A heat map of two columns: the settings of the sweep that vary most, else two degrees of the plans.
-
-A cell has the best feasible value, relative to the best of all, so one bad cell does not take the colours of the rest:
-they end at twice the best. A frame marks the machine of today, where its own values are on an axis.
-
-Scaling: tokens a second and GPU of the best plan at each number of GPUs, beside the ideal of no loss.
-
-The breakdown: what the step time and the memory of plans are made of, one bar a plan.
+Each draws the record of `dsx.pictures` that matplotlib draws too, of the rows of a report. Plotly reads a few HTML tags
+in labels, so names are escaped. Colours of text and grid are set by the page (assets/figures.js), which knows whether
+it is dark.
 """
 
 import html
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
-from dsx.pictures.axes import scale_of, unit_of, value_texts, words
-from dsx.pictures.breakdown import STACKS
-from dsx.pictures.chosen_rows import best_table, capacities, fastest
-from dsx.pictures.heatmap import reference
+from dsx.pictures.axes import Style
+from dsx.pictures.breakdown import STACKS, StackPicture, stack_picture
+from dsx.pictures.chosen_rows import GPUS, PER_GPU, Numbers, fastest, ideal, interval
+from dsx.pictures.front import FrontPicture, NamedPlan, front_picture
+from dsx.pictures.heatmap import HeatPicture, heat_picture
 from dsx.pictures.html.answer import Named
-from dsx.pictures.html.tables import Cloud, RankedRows, cloud, distinct, ranked, rate
+from dsx.pictures.html.ranked_rows import RankedRows, distinct, ranked, rate
+from dsx.pictures.labels import AxisUnit, words
+from dsx.pictures.scaling import ScalingLine, ScalingPicture
 from dsx.plans.rules import DEGREES
+from dsx.results.frames import Frame, pareto
 from dsx.tables.format import whole_plan_text
 from dsx.text import printable
 from dsx.units import counted, format_quantity
@@ -40,13 +32,22 @@ from dsx.units import counted, format_quantity
 if TYPE_CHECKING:
     import pandas as pd
     from plotly.graph_objects import Figure
-    from plotly.graph_objects import Figure as PlotlyFigure
 
 
 # Marks of lines and groups: colour-blind safe, and of different lightness (Okabe and Ito).
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#b8a800")
-SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up", "x", "star", "pentagon")
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#b8a800")
+_SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up", "x", "star", "pentagon")
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+_FRONT = ("step_time_s", "peak_bytes")
+_NEAR = 2.0  # times the step time of the plan, up to which its front has other plans
+_MOST_POINTS = 2_000  # of a front, besides those on it
+_MOST_VALUES = 40  # of an axis of a heat map
+_WORST = 2.0  # times the best, where the colours end
+_MOST_LINES = 8
+_MOST_BARS = 24
+_ROW, _REST = 40, 150  # pixels of a bar, and of what is around them
+
+Hover = Callable[["pd.DataFrame"], list[str]]  # the texts of plans, all of whose columns are known
 
 
 @dataclass(frozen=True)
@@ -56,31 +57,36 @@ class Picture:
     identity: str  # of its element
     title: str
     about: str  # what it shows, a sentence or two
-    figure: "PlotlyFigure"
+    figure: "Figure"
 
 
-def shown(text: object) -> str:
+def pictures(rows: RankedRows, named: Sequence[Named]) -> list[Picture]:
+    """Return front, breakdowns, scaling and heat map, in this order, as far as the set has something for them.
+
+    None where no row is feasible.
+    """
+    if rows.feasible.empty:
+        return []
+    varied = (_scaling_of_report(rows, named[0]), _heat_of_report(rows, named[0]))
+    return [
+        _front_of_report(rows, named),
+        *_stacks_of_report(rows, named),
+        *(picture for picture in varied if picture is not None),
+    ]
+
+
+def _escaped(text: object) -> str:
     """Return a name as Plotly shows it, with what it would take for a tag escaped."""
     return html.escape(printable(str(text)), quote=False)
 
 
-def broken(label: str) -> str:
-    """Return a label with a line for each of its parts, which would else take the width of a narrow page."""
-    return shown(label).replace(", ", ",<br>")
-
-
-def shown_all(texts: Sequence[object]) -> list[str]:
-    """Return names as Plotly shows them."""
-    return [shown(text) for text in texts]
-
-
-def numbers(values: Any) -> NDArray[np.float64]:
+def _numbers(values: ArrayLike) -> Numbers:
     """Return values as float64, which Plotly writes as base64."""
     return np.ascontiguousarray(values, dtype=np.float64)
 
 
-def blank(height: int, **layout: Any) -> "PlotlyFigure":
-    """Return a figure without marks: transparent, of a height in pixels, its legend above."""
+def _blank(height: int, x: Style, y: Style, barmode: str | None = None) -> "Figure":
+    """Return a figure without marks: transparent, of a height in pixels, its legend above; `x` and `y` are its axes."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
@@ -94,125 +100,143 @@ def blank(height: int, **layout: Any) -> "PlotlyFigure":
         legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0, "traceorder": "normal"},
         modebar={"bgcolor": "rgba(0,0,0,0)", "color": "#8a94a0", "activecolor": "#d55e00"},
         font={"family": "system-ui, sans-serif", "size": 13},
+        hovermode="closest",
+        barmode=barmode,
     )
-    figure.update_xaxes(automargin=True, zeroline=False, title_standoff=8)
-    figure.update_yaxes(automargin=True, zeroline=False, title_standoff=8)
-    figure.update_layout(**layout)
+    figure.update_xaxes(automargin=True, zeroline=False, title_standoff=8, **x)
+    figure.update_yaxes(automargin=True, zeroline=False, title_standoff=8, **y)
     return figure
 
 
-_FRONT_X, _FRONT_Y = "step_time_s", "peak_bytes"
+def _front_of_report(rows: RankedRows, named: Sequence[Named]) -> Picture:
+    """Return the plans of the job of the first plan, up to twice its step time, with those of the answer."""
+    first: Frame = named[0].row
+    job = rows.alike(first, rows.settings)
+    near = job.loc[(job[_FRONT[0]] <= _NEAR * first[_FRONT[0]]).to_numpy()]
+    front = pareto(near, *_FRONT)
+    front = front.loc[~front.duplicated([*_FRONT]).to_numpy()]
+    cloud = near.index.difference(front.index).to_numpy()
+    if len(cloud) > _MOST_POINTS:
+        # Chosen at random: an even stride would interfere with the order of the enumeration.
+        cloud = np.random.default_rng(0).choice(cloud, _MOST_POINTS, replace=False)
+    best, others = (rows.with_attrs(rows.whole(plans)) for plans in (front, near.loc[np.sort(cloud)]))
+    marked = [NamedPlan(plan.title, plan.row.to_frame().T) for plan in named]
+    picture = front_picture(others, best, _FRONT, marked, len(near))
+    hovers = [_plan_hover(plan.priced) for plan in named]
+    figure = _draw_front(picture, hovers, lambda plans: [_plan_hover(priced) for priced in rows.plans(plans)])
+    of_step = (
+        f"{counted(int(first['num_gpus']), 'GPU')} and {counted(int(first['global_batch_size']), 'sequence')} a step"
+    )
+    about = f"The {picture.number:,} feasible plans of the set for {of_step}, up to twice the step time of the first."
+    return Picture("front", "Step time and memory", about, figure)
 
 
-def front_figure(rows: RankedRows, named: Sequence[Named]) -> Picture:
-    """Return the front of the job of the first plan, with the plans of the answer marked."""
+def _draw_front(picture: FrontPicture, hovers: Sequence[str], hover: Hover) -> "Figure":
+    """Draw a front; `hovers` are the texts of its marked plans."""
     import plotly.graph_objects as go
 
-    found = cloud(rows, named[0].row)
-    (x_size, x_title), (y_size, y_title) = (
-        scale_of(rows.best, name, numbers(found.front[name])) for name in (_FRONT_X, _FRONT_Y)
-    )
-    figure = blank(440, hovermode="closest")
-    figure.update_xaxes(title_text=x_title)
-    figure.update_yaxes(title_text=y_title)
-    cloud_style = {"size": 5, "color": "#9aa5b1", "opacity": 0.6}
-    front_style = {"size": 7, "color": "#0072b2"}
-    of_front = f"front: {counted(len(found.front), 'plan')} that no other beats in both"
+    figure = _blank(440, {"title_text": picture.x.label}, {"title_text": picture.y.label})
+
+    def place(unit: AxisUnit, plans: "pd.DataFrame") -> Numbers:
+        return _numbers(plans[unit.column]) / unit.size
+
+    others = picture.number - len(picture.best)
+    drawn = f", {len(picture.plans):,} drawn" if len(picture.plans) < others else ""
+    of_front = f"front: {counted(len(picture.best), 'plan')} that no other beats in both"
     for label, plans, style, mode in (
-        (_cloud_label(found), found.others, cloud_style, "markers"),
-        (of_front, found.front, front_style, "lines+markers"),
+        (
+            f"{counted(others, 'other plan')}{drawn}",
+            picture.plans,
+            {"size": 5, "color": "#9aa5b1", "opacity": 0.6},
+            "markers",
+        ),
+        (of_front, picture.best, {"size": 7, "color": "#0072b2"}, "lines+markers"),
     ):
         figure.add_trace(
             go.Scatter(
-                x=numbers(plans[_FRONT_X]) / x_size,
-                y=numbers(plans[_FRONT_Y]) / y_size,
+                x=place(picture.x, plans),
+                y=place(picture.y, plans),
                 name=label,
                 mode=mode,
                 marker=style,
                 line={"shape": "hv", "color": "#0072b2", "width": 1.5},
-                text=[_hover(priced) for priced in rows.plans(plans)],
+                text=hover(plans),
                 hovertemplate="%{text}<extra></extra>",
             )
         )
-    for one, symbol in zip(named, SYMBOLS[1:], strict=False):
+    for plan, text, symbol in zip(picture.marked, hovers, _SYMBOLS[1:], strict=False):
         figure.add_trace(
             go.Scatter(
-                x=numbers([one.row[_FRONT_X] / x_size]),
-                y=numbers([one.row[_FRONT_Y] / y_size]),
-                name=shown(one.title),
+                x=_numbers(picture.x.place(plan.row)),
+                y=_numbers(picture.y.place(plan.row)),
+                name=_escaped(plan.name),
                 mode="markers",
                 marker={"size": 14, "symbol": symbol, "color": "#d55e00", "line": {"color": "#222222", "width": 1.5}},
-                text=[_hover(one.priced)],
+                text=[text],
                 hovertemplate="%{text}<extra></extra>",
             )
         )
-    _mark_capacity(figure, rows, named[0], y_size)
-    gpus, batch = (int(named[0].row[name]) for name in ("num_gpus", "global_batch_size"))
-    job = f"{counted(gpus, 'GPU')} and {counted(batch, 'sequence')} a step"
-    about = f"The {found.number:,} feasible plans of the set for {job}, up to twice the step time of the first."
-    return Picture("front", "Step time and memory", about, figure)
-
-
-def _cloud_label(found: Cloud) -> str:
-    of = found.number - len(found.front)
-    drawn = f", {len(found.others):,} drawn" if len(found.others) < of else ""
-    return f"{counted(of, 'other plan')}{drawn}"
-
-
-def _mark_capacity(figure: Any, rows: RankedRows, first: Named, size: float) -> None:
-    """Draw the memory of a GPU if the plans come near it."""
-    (capacity,) = capacities(rows.with_attrs(first.row.to_frame().T))
-    if np.isfinite(capacity):
+    if picture.capacity is not None:
         figure.add_hline(
-            y=capacity / size,
+            y=picture.capacity / picture.y.size,
             line={"dash": "dash", "width": 1, "color": "#888888"},
             annotation={"text": "memory of a GPU", "font": {"size": 12}},
         )
+    return figure
 
 
-def _hover(priced: Any) -> str:
-    figures = f"{format_quantity(priced[_FRONT_X], 's')}, {format_quantity(priced[_FRONT_Y], 'bytes')}"
-    lines = [
-        f"<b>{figures}</b>",
-        *shown_all(_lines(f"{priced['plan']['strategy']}: {whole_plan_text(priced['plan'])}")),
-    ]
-    return "<br>".join(lines)
+def _plan_hover(priced: Mapping[str, Any]) -> str:
+    """Return the text of a plan over several lines, which Plotly does not break itself."""
+    figures = f"{format_quantity(priced['step_time_s'], 's')}, {format_quantity(priced['peak_bytes'], 'bytes')}"
+    text = f"{priced['plan']['strategy']}: {whole_plan_text(priced['plan'])}"
+    lines = textwrap.wrap(text, 60, break_long_words=False, break_on_hyphens=False) or [""]
+    return "<br>".join([f"<b>{figures}</b>", *map(_escaped, lines)])
 
 
-def _lines(text: str, width: int = 60) -> list[str]:
-    """Return a plan over several lines, which Plotly does not break itself."""
-    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
+def _heat_of_report(rows: RankedRows, first: Named) -> Picture | None:
+    """Return the map of the settings of the sweep that vary most, else of two degrees of the plans.
 
-
-_MOST_VALUES = 40  # of an axis
-_WORST = 2.0  # times the best, where the colours end
-
-
-def heat_figure(rows: RankedRows, first: Named) -> Picture | None:
-    """Return the heat map; None if no two columns of the set have several values each."""
-    import plotly.graph_objects as go
-
-    columns = _columns(rows, first)
+    None if no two columns of the set have several values each.
+    """
+    columns = _heat_columns(rows, first)
     if columns is None:
         return None
     x, y = columns
-    same = [name for name in rows.settings if name not in (x, y)]
-    job = rows.alike(first.row, same)
-    table = best_table(job[[x, y, "reject"]].assign(slowness=1 / rate(job)), [y], x, "slowness")
-    ratios = table.values / np.nanmin(table.values)
-    x_texts, y_texts = (
-        shown_all(value_texts(job, name, values))
-        for name, values in ((x, table.columns), (y, [row for (row,) in table.rows]))
-    )
-    figure = blank(110 + 34 * max(len(y_texts), 4), hovermode="closest")
-    x_title, y_title = words(x, unit_of(job, x)), words(y, unit_of(job, y))
-    figure.update_xaxes(title_text=x_title, type="category", showgrid=False)
-    figure.update_yaxes(title_text=y_title, type="category", showgrid=False)
-    few = ratios.size <= 150
+    job = rows.alike(first.row, [name for name in rows.settings if name not in columns])
+    light = job[[*dict.fromkeys((x, y, "cluster", "reject"))]].assign(slowness=1 / rate(job))
+    picture = heat_picture(rows.with_attrs(light), x, y, "slowness")
+    over = "time per token and GPU" if {"num_gpus", "global_batch_size"} & {x, y} else "step time"
+    about = f"Best {over} for each pair, relative to the best of all, over the other choices. Empty: no feasible plan "
+    about += f"in the set; colours end at {_WORST:g} times the best."
+    if picture.compared is not None and picture.compared.today:
+        about += " Framed: the machine as the cluster file states it."
+    title = f"{over[0].upper()}{over[1:]} by {picture.x} and {picture.y}"
+    return Picture("heat", title, about, _draw_heat(picture))
+
+
+def _heat_columns(rows: RankedRows, first: Named) -> tuple[str, str] | None:
+    """Return the columns along x and y."""
+    counts = {name: distinct(rows.every, name) for name in rows.varied}
+    varied = sorted((name for name in counts if 1 < counts[name] <= _MOST_VALUES), key=lambda name: -counts[name])
+    if len(varied) >= 2:
+        return varied[0], varied[1]
+    job = rows.alike(first.row, rows.settings)
+    degrees = [name for name in ("pp", "tp", *DEGREES) if name != "dp" and distinct(job, name) > 1]
+    several = list(dict.fromkeys(degrees))[:2]
+    return (several[0], several[1]) if len(several) == 2 else None
+
+
+def _draw_heat(picture: HeatPicture) -> "Figure":
+    """Draw cells relative to the best of all, so that one bad cell does not take the colours of the rest."""
+    import plotly.graph_objects as go
+
+    ratios = picture.values / np.nanmin(picture.values)
+    x, y = ({"title_text": name, "type": "category", "showgrid": False} for name in (picture.x, picture.y))
+    figure = _blank(110 + 34 * max(len(picture.y_texts), 4), x, y)
     figure.add_trace(
         go.Heatmap(
-            x=x_texts,
-            y=y_texts,
+            x=[_escaped(text) for text in picture.x_texts],
+            y=[_escaped(text) for text in picture.y_texts],
             z=ratios,
             zmin=1.0,
             zmax=_WORST,
@@ -223,192 +247,150 @@ def heat_figure(rows: RankedRows, first: Named) -> Picture | None:
                 "thickness": 12,
                 "tickvals": [1.0, 1.25, 1.5, 1.75, _WORST],
             },
-            texttemplate="%{z:.2f}" if few else None,
+            texttemplate="%{z:.2f}" if ratios.size <= 150 else None,
             hoverongaps=False,
-            hovertemplate=f"{x_title} %{{x}}, {y_title} %{{y}}: %{{z:.3f}} times the best<extra></extra>",
+            hovertemplate=f"{picture.x} %{{x}}, {picture.y} %{{y}}: %{{z:.3f}} times the best<extra></extra>",
         )
     )
-    over = "time per token and GPU" if {"num_gpus", "global_batch_size"} & {x, y} else "step time"
-    about = f"Best {over} for each pair, relative to the best of all, over the other choices. Empty: no feasible plan "
-    about += f"in the set; colours end at {_WORST:g} times the best."
-    compared = reference(rows.with_attrs(job), table, x, y, larger_is_better=False)
-    if compared.today:
-        _frame(figure, compared.cells)
-        about += " Framed: the machine as the cluster file states it."
-    return Picture("heat", f"{over[0].upper()}{over[1:]} by {x_title} and {y_title}", about, figure)
-
-
-def _frame(figure: "Figure", cells: NDArray[np.bool_]) -> None:
-    """Frame cells, [rows, columns], in a dark and a light line, one of which is seen on every colour."""
-    for row, column in np.argwhere(cells).tolist():
+    today = picture.compared.cells if picture.compared is not None and picture.compared.today else np.zeros((0, 0))
+    for row, column in np.argwhere(today).tolist():
         place = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
+        # A dark and a light line, one of which is seen on every colour.
         figure.add_shape(type="rect", **place, line={"color": "black", "width": 4})
         figure.add_shape(type="rect", **place, line={"color": "white", "width": 1.5})
+    return figure
 
 
-def _columns(rows: RankedRows, first: Named) -> tuple[str, str] | None:
-    """Return the columns along x and y."""
-    varied = sorted((name for name in rows.varied if _few(rows.every, name)), key=lambda n: -distinct(rows.every, n))
-    if len(varied) >= 2:
-        return varied[0], varied[1]
-    job = rows.alike(first.row, rows.settings)
-    degrees = [name for name in ("pp", "tp", *DEGREES) if name != "dp" and distinct(job, name) > 1]
-    several = list(dict.fromkeys(degrees))[:2]
-    return (several[0], several[1]) if len(several) == 2 else None
-
-
-def _few(frame: "pd.DataFrame", name: str) -> bool:
-    return 1 < distinct(frame, name) <= _MOST_VALUES
-
-
-_SCALING_X = "num_gpus"
-_MOST_LINES = 8
-
-
-def scaling_figure(rows: RankedRows, first: Named) -> Picture | None:
+def _scaling_of_report(rows: RankedRows, first: Named) -> Picture | None:
     """Return how the best plans scale; None if the set has one number of GPUs.
 
     A line is a cluster if the set has several, else a strategy; batch and hardware are otherwise those of the first
     plan.
     """
-    import plotly.graph_objects as go
-
-    if _SCALING_X not in rows.varied:
+    if GPUS not in rows.varied:
         return None
     by = "cluster" if "cluster" in rows.varied else "strategy"
-    same = [name for name in rows.settings if name not in (_SCALING_X, by)]
-    job = rows.alike(first.row, same)
-    best = fastest(job, [_SCALING_X])
-    lines = [*dict.fromkeys(fastest(job, [by]).sort_values("step_time_s")[by])][:_MOST_LINES]
-    figure = blank(420, hovermode="closest")
-    figure.update_xaxes(title_text="GPUs", type="log", tickvals=[*map(int, best[_SCALING_X])], ticktext=_ticks(best))
-    figure.update_yaxes(title_text="tokens per second and GPU", rangemode="tozero")
-    _band(figure, best)
-    ideal = rate(best)[0]
+    job = rows.alike(first.row, [name for name in rows.settings if name not in (GPUS, by)])
+    names = [*dict.fromkeys(fastest(job, [by]).sort_values("step_time_s")[by])][:_MOST_LINES]
+    points = [rows.whole(fastest(job.loc[(job[by] == name).to_numpy()], [GPUS])) for name in names]
+    lines = [_line(str(name), plans) for name, plans in zip(names, points, strict=True)]
+    best = _line("best", fastest(job, [GPUS]))
+    unit = AxisUnit(PER_GPU, 1.0, "tokens per second and GPU")
+    picture = ScalingPicture(unit, lines, [ideal(PER_GPU, _numbers(best.x), best.y)])
+    about = f"Each point is the best plan of a {words(by)} at that number of GPUs; the step is the same, so batches of "
+    about += "a GPU become smaller."
+    hovers = [
+        [
+            f"<b>{counted(priced['plan'][GPUS], 'GPU')}: {speed:,.0f} tokens/s/GPU</b><br>"
+            f"step {format_quantity(priced['step_time_s'], 's')}, MFU {100 * priced['mfu']:.1f} %<br>"
+            f"{_escaped(whole_plan_text(priced['plan']))}"
+            for priced, speed in zip(rows.plans(plans), line.y, strict=True)
+        ]
+        for plans, line in zip(points, lines, strict=True)
+    ]
+    return Picture("scaling", "Scaling", about, _draw_scaling(picture, best, hovers))
+
+
+def _line(name: str, plans: "pd.DataFrame") -> ScalingLine:
+    missing = np.full(len(plans), np.nan)
+    low, high = interval(plans, PER_GPU) or (missing, missing)
+    return ScalingLine((name,), name, plans[GPUS].tolist(), rate(plans), low, high)
+
+
+def _draw_scaling(picture: ScalingPicture, best: ScalingLine, hovers: Sequence[Sequence[str]]) -> "Figure":
+    """Draw scaling with the interval and the ideal of the best line; `hovers` are the texts of the points of each."""
+    import plotly.graph_objects as go
+
+    ticks: Style = {"tickvals": [*best.x], "ticktext": [f"{count:,}" for count in best.x]}
+    y: Style = {"title_text": picture.y.label, "rangemode": "tozero"}
+    figure = _blank(420, {"title_text": "GPUs", "type": "log"} | ticks, y)
+    if np.isfinite(best.low).all():
+        figure.add_trace(
+            go.Scatter(
+                x=_numbers([*best.x, *best.x[::-1]]),
+                y=np.concatenate([best.high, best.low[::-1]]),
+                name="80 % interval of the best",
+                fill="toself",
+                fillcolor="rgba(128,128,128,0.18)",
+                line={"width": 0},
+                mode="lines",
+                hoverinfo="skip",
+            )
+        )
     figure.add_trace(
         go.Scatter(
-            x=numbers(best[_SCALING_X]),
-            y=numbers([ideal] * len(best)),
-            name=f"no loss beyond {counted(int(best[_SCALING_X].iloc[0]), 'GPU')}",
+            x=_numbers(best.x),
+            y=picture.ideal[0],
+            name=f"no loss beyond {counted(int(best.x[0]), 'GPU')}",
             mode="lines",
             line={"color": "#888888", "dash": "dash", "width": 1.5},
             hoverinfo="skip",
         )
     )
-    for at, value in enumerate(lines):
-        points = rows.whole(fastest(job.loc[(job[by] == value).to_numpy()], [_SCALING_X]))
+    for at, (line, texts) in enumerate(zip(picture.lines, hovers, strict=True)):
+        colour = _COLOURS[at % len(_COLOURS)]
         figure.add_trace(
             go.Scatter(
-                x=numbers(points[_SCALING_X]),
-                y=rate(points),
-                name=shown(value),
+                x=_numbers(line.x),
+                y=line.y,
+                name=_escaped(line.name),
                 mode="lines+markers",
-                marker={"size": 9, "symbol": SYMBOLS[at % len(SYMBOLS)], "color": COLOURS[at % len(COLOURS)]},
-                line={"color": COLOURS[at % len(COLOURS)], "dash": DASHES[at % len(DASHES)], "width": 2},
-                text=_hovers(rows, points),
+                marker={"size": 9, "symbol": _SYMBOLS[at % len(_SYMBOLS)], "color": colour},
+                line={"color": colour, "dash": _DASHES[at % len(_DASHES)], "width": 2},
+                text=texts,
                 hovertemplate="%{text}<extra></extra>",
             )
         )
-    about = f"Each point is the best plan of a {words(by)} at that number of GPUs; the step is the same, so batches of "
-    about += "a GPU become smaller."
-    return Picture("scaling", "Scaling", about, figure)
+    return figure
 
 
-def _ticks(best: "pd.DataFrame") -> list[str]:
-    return [f"{count:,}" for count in best[_SCALING_X]]
-
-
-def _hovers(rows: RankedRows, points: "pd.DataFrame") -> list[str]:
-    return [
-        f"<b>{counted(priced['plan'][_SCALING_X], 'GPU')}: {speed:,.0f} tokens/s/GPU</b><br>"
-        f"step {format_quantity(priced['step_time_s'], 's')}, MFU {100 * priced['mfu']:.1f} %<br>"
-        f"{shown(whole_plan_text(priced['plan']))}"
-        for priced, speed in zip(rows.plans(points), rate(points), strict=True)
-    ]
-
-
-def _band(figure: Any, best: "pd.DataFrame") -> None:
-    """Draw the 80 % interval of the best line, if the assumption set states one."""
-    import plotly.graph_objects as go
-
-    low, high, step = (numbers(best[name]) for name in ("step_time_s_low", "step_time_s_high", "step_time_s"))
-    if not np.isfinite(low).all():
-        return
-    speed = rate(best)
-    figure.add_trace(
-        go.Scatter(
-            x=numbers([*best[_SCALING_X], *best[_SCALING_X][::-1]]),
-            y=np.concatenate([speed * step / low, (speed * step / high)[::-1]]),
-            name="80 % interval of the best",
-            fill="toself",
-            fillcolor="rgba(128,128,128,0.18)",
-            line={"width": 0},
-            mode="lines",
-            hoverinfo="skip",
-        )
-    )
-
-
-_MOST_BARS = 24
-_ROW, _REST = 40, 150  # pixels of a bar, and of what is around them
-
-
-def stack_figures(rows: RankedRows, named: Sequence[Named]) -> list[Picture]:
+def _stacks_of_report(rows: RankedRows, named: Sequence[Named]) -> list[Picture]:
     """Return the time and the memory of the plans of the answer, and of the fastest plan of each strategy."""
-    bars, labels = _bars(rows, named)
-    about = "The plans of the answer, and the fastest plan of each strategy for the same job."
-    titles = {"time": "What the step time is made of", "memory": "What the memory is made of"}
-    return [Picture(f"stack-{of}", title, about, _stacked(of, rows, bars, labels)) for of, title in titles.items()]
-
-
-def _bars(rows: RankedRows, named: Sequence[Named]) -> tuple["pd.DataFrame", list[str]]:
     import pandas as pd
 
     job = rows.alike(named[0].row, rows.settings)
     best = ranked(fastest(job, ["strategy"]), _MOST_BARS) if len(job) else job
     others = rows.whole(best) if len(best) else rows.best.iloc[:0]
-    known = [one.row["candidate"] for one in named]
-    others = others.loc[(~others["candidate"].isin(known)).to_numpy()]
-    answered = pd.DataFrame([one.row for one in named])
-    bars: Any = pd.concat([answered, others], ignore_index=True) if len(others) else answered.reset_index(drop=True)
-    labels = [*(one.title for one in named), *(f"{strategy}, fastest" for strategy in others["strategy"])]
-    return bars, [broken(label) for label in labels]
+    others = others.loc[(~others["candidate"].isin([plan.row["candidate"] for plan in named])).to_numpy()]
+    answered = pd.DataFrame([plan.row for plan in named])
+    bars = pd.concat([answered, others], ignore_index=True) if len(others) else answered.reset_index(drop=True)
+    labels = [*(plan.title for plan in named), *(f"{strategy}, fastest" for strategy in others["strategy"])]
+    # A line for each part of a label, which would else take the width of a narrow page.
+    broken = [_escaped(label).replace(", ", ",<br>") for label in labels]
+    plans = [_escaped(whole_plan_text(priced["plan"])) for priced in rows.plans(bars)]
+    about = "The plans of the answer, and the fastest plan of each strategy for the same job."
+    titles = {"time": "What the step time is made of", "memory": "What the memory is made of"}
+    return [
+        Picture(f"stack-{of}", title, about, _draw_stack(stack_picture(bars, of), STACKS[of].total, broken, plans))
+        for of, title in titles.items()
+    ]
 
 
-def _stacked(of: str, rows: RankedRows, bars: "pd.DataFrame", labels: Sequence[str]) -> Any:
+def _draw_stack(picture: StackPicture, total: str, labels: Sequence[str], plans: Sequence[str]) -> "Figure":
     import plotly.graph_objects as go
 
-    stack = STACKS[of]
-    unit = "s" if stack.total.endswith("_s") else "bytes"
-    size, title = scale_of(bars, stack.total, numbers(bars[stack.total]))
-    figure = blank(_ROW * len(bars) + _REST, barmode="stack", hovermode="closest")
-    figure.update_xaxes(title_text=title, rangemode="tozero")
-    figure.update_yaxes(autorange="reversed", type="category")
-    plans = [shown(whole_plan_text(priced["plan"])) for priced in rows.plans(bars)]
-    for name, part in stack.parts.items():
-        values = numbers(bars[name])
-        if not values.any():
-            continue
-        share = values / numbers(bars[stack.total])
+    unit = "s" if total.endswith("_s") else "bytes"
+    x: Style = {"title_text": picture.label, "rangemode": "tozero"}
+    y: Style = {"autorange": "reversed", "type": "category"}
+    figure = _blank(_ROW * len(labels) + _REST, x, y, barmode="stack")
+    for part, heights in picture.parts:
+        values = _numbers(heights)
+        shares = values / _numbers(picture.total)
         texts = [
-            f"<b>{part.label}: {format_quantity(value, unit)}</b> ({100 * of_whole:.1f} %)<br>{plan}"
-            for value, of_whole, plan in zip(values, share, plans, strict=True)
+            f"<b>{part.label}: {format_quantity(value, unit)}</b> ({100 * share:.1f} %)<br>{plan}"
+            for value, share, plan in zip(values, shares, plans, strict=True)
         ]
+        pattern = {"shape": "\\" if part.hatch else "", "fillmode": "overlay", "fgcolor": part.hatch, "size": 6}
         figure.add_trace(
             go.Bar(
                 y=list(labels),
-                x=values / size,
+                x=values / picture.size,
                 orientation="h",
                 name=part.label,
                 marker={
                     "color": part.colour,
                     "line": {"color": "rgba(128,128,128,0.6)", "width": 0.5},
-                    "pattern": {
-                        "shape": "\\" if part.hatch else "",
-                        "fillmode": "overlay",
-                        "fgcolor": part.hatch,
-                        "size": 6,
-                    },
+                    "pattern": pattern,
                 },
                 text=texts,
                 textposition="none",

@@ -1,17 +1,13 @@
-"""HTML of elements with escaped text, and Plotly, which only reports need.
+"""HTML of elements with escaped text, and Plotly, an extra that only reports need.
 
-Plotly, which only reports need: it is an extra.
-
-HTML of elements with text that is escaped: only what these functions return is markup.
-
-Names of models, strategies and files may hold anything, so plain text never becomes markup.
+Names of models, strategies and files may hold anything, so plain text never becomes markup: only what these functions
+return does.
 """
 
 import html
 import json
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
-from typing import Any
 
 from dsx.errors import InputError
 from dsx.files import install_text
@@ -55,12 +51,12 @@ def _part(child: Child) -> str:
 
 def element(tag: str, *children: Child, **attributes: str | bool | None) -> Markup:
     """Return an element; `class_` is the attribute class, `aria_label` aria-label, and None or False no attribute."""
-    stated = [
+    written = [
         f" {name.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{html.escape(str(value))}"')
         for name, value in attributes.items()
         if value is not None and value is not False
     ]
-    return Markup(f"<{tag}{''.join(stated)}>{markup(*children)}</{tag}>")
+    return Markup(f"<{tag}{''.join(written)}>{markup(*children)}</{tag}>")
 
 
 def section(identity: str, title: str, *children: Child) -> Markup:
@@ -87,10 +83,8 @@ def table(
         )
         for row in rows
     ]
-    whole = element(
-        "table", element("caption", caption), element("thead", element("tr", *head)), element("tbody", *body)
-    )
-    return element("div", whole, class_="scroll", tabindex="0", role="region", aria_label=caption)
+    parts = element("caption", caption), element("thead", element("tr", *head)), element("tbody", *body)
+    return element("div", element("table", *parts), class_="scroll", tabindex="0", role="region", aria_label=caption)
 
 
 def described(pairs: Iterable[tuple[str, str]]) -> Markup:
@@ -103,7 +97,7 @@ def folded(summary: str, *children: Child) -> Markup:
     return element("details", element("summary", summary), *children)
 
 
-def data_block(identity: str, data: Any) -> Markup:
+def data_block(identity: str, data: object) -> Markup:
     """Return plain data as JSON that scripts of the page read; nothing in it can end the block."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     safe = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

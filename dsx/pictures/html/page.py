@@ -1,30 +1,22 @@
-"""The page of a report: its sections, its pictures, its scripts, and what gives the numbers again.
+"""The page of a report: its sections and scripts, why candidates are rejected, and what gives the numbers again.
 
-The pictures of a report, those that its set has something for.
-
-Why candidates are rejected, in numbers.
-
-What gives the numbers of a report again: version, sweep file, priced files, and commands.
-
-The page: its sections, its scripts and styles, and a policy that lets it load nothing and run only its own scripts.
-
-Scripts are allowed by their hashes, so a script that a name brought along would not run even if it were not escaped.
+A policy lets the page load nothing and run only its own scripts. Scripts are allowed by their hashes, so a script that
+a name brought along would not run even if it were not escaped.
 """
 
 import base64
 import hashlib
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
 
 import yaml
 
 from dsx.config.what_if import varied_field
-from dsx.pictures.html.answer import Named
-from dsx.pictures.html.figures import Picture, front_figure, heat_figure, scaling_figure, stack_figures
+from dsx.pictures.html.assumed import assignments
+from dsx.pictures.html.figures import Picture
 from dsx.pictures.html.markup import (
     Markup,
     data_block,
@@ -36,17 +28,10 @@ from dsx.pictures.html.markup import (
     section,
     table,
 )
-from dsx.pictures.html.tables import RankedRows, TableData, assignments
+from dsx.pictures.html.ranked_rows import TableData
 from dsx.results.manifest import Manifest
+from dsx.results.ranked_by import Priced
 from dsx.units import exact_quantity
-
-
-def pictures(rows: RankedRows, named: Sequence[Named]) -> list[Picture]:
-    """Return front, breakdowns, scaling and heat map, in this order; none where no row is feasible."""
-    if rows.feasible.empty:
-        return []
-    varied = [scaling_figure(rows, named[0]), heat_figure(rows, named[0])]
-    return [front_figure(rows, named), *stack_figures(rows, named), *(one for one in varied if one is not None)]
 
 
 def rejected_reasons(manifest: Manifest) -> Markup:
@@ -55,11 +40,11 @@ def rejected_reasons(manifest: Manifest) -> Markup:
     if counts is None:
         return element("p", "The sweep has not counted its candidates.")
     about = {reason.name: reason.description for reason in manifest.reject_reasons}
-    found = sorted(((name, number) for name, number in counts.rejected.items() if number), key=lambda one: -one[1])
-    looked_at = counts.candidates - counts.skipped - counts.bounded
+    rejected = sorted(((name, number) for name, number in counts.rejected.items() if number), key=lambda item: -item[1])
+    priced = counts.candidates - counts.skipped - counts.bounded
     rows = [
-        [name.replace("_", " "), f"{number:,}", f"{100 * number / looked_at:.1f} %", about.get(name, "")]
-        for name, number in found
+        [name.replace("_", " "), f"{number:,}", f"{100 * number / priced:.1f} %", about.get(name, "")]
+        for name, number in rejected
     ]
     if not rows:
         return element("p", "No candidate was rejected: enumeration leaves out what breaks a rule.")
@@ -71,22 +56,16 @@ def rerun(manifest: Manifest, commands: Sequence[tuple[str, str]]) -> Markup:
     shown = [markup(element("p", f"{what}:"), element("pre", command, class_="command")) for what, command in commands]
     about = f"dsx {manifest.dsx_version}, result schema {manifest.schema_version}, {manifest.precision}"
     when = f"begun {manifest.started}" + (f", finished {manifest.finished}" if manifest.finished else "")
+    # What the sweep does not state is left out of its file.
+    stated = {key: value for key, value in manifest.spec.items() if key != "resolved" and value not in (None, {}, [])}
+    sweep_file = yaml.safe_dump(stated, sort_keys=False, allow_unicode=True)
+    priced = json.dumps(manifest.spec["resolved"], indent=1, sort_keys=True)
     return markup(
         element("p", f"{about}; {when}; sweep {manifest.spec_hash[:16]}."),
         shown,
-        folded("The sweep file (YAML)", element("pre", _sweep_yaml(manifest), tabindex="0", id="sweep-file")),
-        folded("The files as they were priced (JSON)", element("pre", _json(manifest.spec["resolved"]), tabindex="0")),
+        folded("The sweep file (YAML)", element("pre", sweep_file, tabindex="0", id="sweep-file")),
+        folded("The files as they were priced (JSON)", element("pre", priced, tabindex="0")),
     )
-
-
-def _sweep_yaml(manifest: Manifest) -> str:
-    """Return the sweep as a file that `dsx sweep` reads; what is not stated is left out."""
-    stated = {key: value for key, value in manifest.spec.items() if key != "resolved" and value not in (None, {}, [])}
-    return yaml.safe_dump(stated, sort_keys=False, allow_unicode=True)
-
-
-def _json(data: Any) -> str:
-    return json.dumps(data, indent=1, sort_keys=True)
 
 
 def sweep_command(manifest: Manifest) -> str:
@@ -94,7 +73,7 @@ def sweep_command(manifest: Manifest) -> str:
     return shlex.join(["dsx", "sweep", "sweep.yaml", "-o", "results/again", *_set(assignments(manifest))])
 
 
-def plan_command(manifest: Manifest, priced: Mapping[str, Any], verb: str, *options: str) -> str:
+def plan_command(manifest: Manifest, priced: Priced, verb: str, *options: str) -> str:
     """Return the command of a verb that takes a plan, for a plan of the set; `options` are further ones of the verb."""
     plan, spec = priced["plan"], manifest.spec
     clusters = spec["cluster"] if isinstance(spec["cluster"], list) else [spec["cluster"]]
@@ -118,15 +97,12 @@ def plan_command(manifest: Manifest, priced: Mapping[str, Any], verb: str, *opti
     }
     words = [word for name, value in job.items() if value is not None for word in (f"--{name}", str(value))]
     cut = [f"stage_layers={plan['stage_layers']}"] if "stage_layers" in plan else []
-    told = _set([*assignments(manifest), *varied])
-    return shlex.join(["dsx", verb, *words, *told, *options, *plan.text.split(), *cut])
+    values = _set([*assignments(manifest), *varied])
+    return shlex.join(["dsx", verb, *words, *values, *options, *plan.text.split(), *cut])
 
 
-def _set(told: Sequence[str]) -> list[str]:
-    return [word for one in told for word in ("--set", one)]
-
-
-_ASSETS = "dsx.pictures.html"
+def _set(values: Sequence[str]) -> list[str]:
+    return [word for value in values for word in ("--set", value)]
 
 
 @dataclass(frozen=True)
@@ -172,7 +148,10 @@ def page(parts: Parts) -> str:
         element("a", "Skip to the table of plans", href="#plans-title", class_="skip"),
         element("header", element("h1", parts.title), element("p", parts.question, class_="question")),
         element("main", *_sections(parts)),
-        *(data_block(f"{one.identity}-data", json.loads(one.figure.to_json() or "{}")) for one in parts.pictures),
+        *(
+            data_block(f"{picture.identity}-data", json.loads(picture.figure.to_json() or "{}"))
+            for picture in parts.pictures
+        ),
         data_block("plans-data", parts.plans.to_data()),
         *(Markup(f"<script>{script}</script>") for script in scripts),
     )
@@ -180,9 +159,9 @@ def page(parts: Parts) -> str:
 
 
 def _sections(parts: Parts) -> list[Markup]:
-    stated: list[tuple[str, str, Sequence[Markup]]] = [
+    sections: list[tuple[str, str, Sequence[Markup]]] = [
         ("answer", "Answer", [parts.answer] if parts.answer else []),
-        ("pictures", "Pictures", [_figure(one) for one in parts.pictures]),
+        ("pictures", "Pictures", [_figure(picture) for picture in parts.pictures]),
         ("explanation", "The plan term by term", [parts.explanation] if parts.explanation else []),
         ("plans", "Plans", [_plans(parts.plans)] if parts.plans.rows else []),
         ("rejected", "Why others are rejected", [parts.rejected]),
@@ -191,10 +170,10 @@ def _sections(parts: Parts) -> list[Markup]:
         ("searched", "What was searched", [described(parts.searched)]),
         ("rerun", "To run it again", [parts.rerun]),
     ]
-    there = [one for one in stated if one[2]]
-    links = [element("li", element("a", title, href=f"#{identity}")) for identity, title, _ in there]
+    filled = [part for part in sections if part[2]]
+    links = [element("li", element("a", title, href=f"#{identity}")) for identity, title, _ in filled]
     contents = element("nav", element("ul", *links), aria_label="Sections")
-    return [contents, *(section(identity, title, *children) for identity, title, children in there)]
+    return [contents, *(section(identity, title, *children) for identity, title, children in filled)]
 
 
 def _figure(picture: Picture) -> Markup:
@@ -242,7 +221,7 @@ def _plans(plans: TableData) -> Markup:
 
 
 def _asset(name: str) -> str:
-    return (files(_ASSETS) / "assets" / name).read_text(encoding="utf-8")
+    return (files("dsx.pictures.html") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _hash(script: str) -> str:

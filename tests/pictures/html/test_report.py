@@ -15,8 +15,8 @@ from pictures.html.pages import column_of, data_of
 
 import dsx
 from dsx.errors import InputError, StoreError
-from dsx.pictures.html import tables as ranked_rows_module
-from dsx.pictures.html.tables import table_data
+from dsx.pictures.html import ranked_rows as ranked_rows_module
+from dsx.pictures.html.ranked_rows import table_data
 from dsx.results.sets import read_manifest
 
 
@@ -183,7 +183,7 @@ def test_a_set_without_a_feasible_row_says_why(result_set, tmp_path):
     rows = ranked_rows_module.ranked_rows(result_set, manifest)
     none = dataclasses.replace(rows, every=rows.every[rows.every["reject"] != 0])
     from dsx.pictures.html.answer import answer
-    from dsx.pictures.html.page import pictures
+    from dsx.pictures.html.figures import pictures
 
     assert answer(none, None) == []
     assert pictures(none, []) == []
