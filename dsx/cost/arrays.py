@@ -16,7 +16,7 @@ A step has one shape, `plans`, to which all of its arguments broadcast: layer co
 """
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -40,7 +40,10 @@ def _operation(name: str) -> Callable[..., Any]:
 
     @functools.wraps(on_numpy)
     def operation(*args: Any, **kwargs: Any) -> Any:
-        return (in_jax if _has_jax(args) else on_numpy)(*args, **kwargs)
+        for value in args:
+            if type(value) not in _NOT_JAX:  # most calls have plain arrays alone, and another call would double theirs
+                return (in_jax if _has_jax(args) else on_numpy)(*args, **kwargs)
+        return on_numpy(*args, **kwargs)
 
     return operation
 
@@ -87,6 +90,16 @@ take_along_axis = _operation("take_along_axis")
 tensordot = _operation("tensordot")
 where = _operation("where")
 zeros_like = _operation("zeros_like")
+
+
+def rows(values: Sequence[Any], length: int) -> Any:
+    """Return values [length], or that all share, as the rows of an array of floats [number of values, length]."""
+    if _has_jax(values):
+        return jnp.stack([jnp.broadcast_to(jnp.asarray(value, dtype=float), (length,)) for value in values])
+    table = np.empty((len(values), length))
+    for row, value in zip(table, values, strict=True):
+        row[:] = value
+    return table
 
 
 def may_hold(values: Any) -> bool:

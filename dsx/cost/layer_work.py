@@ -298,12 +298,12 @@ def layer_work(
         # Exact below 2^53, and ten times faster than NumPy's own on floats.
         return xp.floor(left / right)
 
-    def number(expr: Any) -> PerWork:
-        alive.append(expr)
-        return xp.broadcast_to(xp.asarray(evaluate(expr, values, memo, floor_divide), dtype=float), (count,))
+    def stack(expressions: Sequence[Any]) -> Float[Array, "expressions works"]:
+        alive.extend(expressions)
+        return xp.rows([evaluate(expr, values, memo, floor_divide) for expr in expressions], count)
 
-    def stack(expressions: list[Any]) -> Float[Array, "expressions works"]:
-        return xp.stack([number(expr) for expr in expressions]) if expressions else np.zeros((0, count))
+    def number(expr: Any) -> PerWork:
+        return stack([expr])[0]
 
     def per_direction(field: str) -> PerKernel:
         return xp.stack([stack([getattr(k.work[d], field) for k in kernels]) for d in (FORWARD, BACKWARD)])
