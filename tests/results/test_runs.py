@@ -275,7 +275,7 @@ def test_a_shard_of_another_sweep_does_not_disturb_those_at_work(tmp_path, begun
 WORKER = """
 import sys
 from results.sets import begin_manifest, make_counts, make_rows
-from dsx.results import store
+from dsx.results import sets as store
 with store.create(sys.argv[1], begin_manifest(), 2) as writer:
     writer.write(0, make_rows(5), make_counts(5))
     print("working", flush=True)
@@ -303,11 +303,11 @@ def test_finished_while_this_one_waited(tmp_path, begun, written, monkeypatch):
     enter = locks.entry
 
     def late(run):
-        monkeypatch.setattr(runs.locks, "entry", enter)
+        monkeypatch.setattr(runs.disk, "entry", enter)
         written(tmp_path, begun(), 3)
         return enter(run)
 
-    monkeypatch.setattr(runs.locks, "entry", late)
+    monkeypatch.setattr(runs.disk, "entry", late)
     with pytest.raises(StoreError, match=r"has just finished .*; run the same command again"):
         with store.create(tmp_path, begun(), 1):
             pass
