@@ -28,8 +28,8 @@ test-external: $(INSTALLED)
 # Bridge and TorchTitan name packages that need a GPU to install; what their configurations need is listed.
 frameworks:
 	test -x .frameworks/bin/python || $(FRAMEWORKS_PYTHON) -m venv .frameworks
-	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check -r tests/launch/frameworks.txt
-	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/launch/frameworks-alone.txt
+	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check -r tests/launching/frameworks.txt
+	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/launching/frameworks-alone.txt
 
 fuzz: $(INSTALLED)
 	$(BIN)/python -m pytest -q -n 2 -m fuzz

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from sections import table, write_section
 
 import dsx
-from dsx.launch.request import LaunchSettings
+from dsx.launching.request import LaunchSettings
 from dsx.verbs.answer import Answer
 from dsx.verbs.place import OperatorPlacement
 from dsx.verbs.trace_inspect import TraceSummary

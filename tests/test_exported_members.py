@@ -49,3 +49,9 @@ def test_what_prices_nothing_loads_no_jax(name):
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.strip() == "False"
+
+
+def test_no_function_has_the_name_of_a_package():
+    """Python would replace the function by the package as soon as something imports that."""
+    packages = {path.stem for path in Path(dsx.__file__).parent.iterdir()}
+    assert not packages & ({*dsx.__all__} - {"errors"})

@@ -24,17 +24,17 @@ ALLOWED = {
     "pricing": _MODEL,
     "search": _MODEL | {"pricing"},
     "traces": _MODEL,
-    "measure": _MODEL,
-    "placement": _MODEL | {"measure"},
+    "measuring": _MODEL,
+    "placement": _MODEL | {"measuring"},
     "results": _MODEL | {"pricing", "search"},
-    "launch": _MODEL | {"pricing"},
+    "launching": _MODEL | {"pricing"},
     "runs": _MODEL | {"pricing"},
     "layer_table": {"config", "cost", "pricing"},
     "tables": _MODEL | {"pricing", "results"},
     "pictures": _MODEL | {"pricing", "search", "results", "tables"},
     "verbs": _MODEL
-    | {"pricing", "search", "traces", "measure", "placement", "results", "runs"}
-    | {"layer_table", "launch", "tables", "pictures"},
+    | {"pricing", "search", "traces", "measuring", "placement", "results", "runs"}
+    | {"layer_table", "launching", "tables", "pictures"},
     "cli": set(),
     "__main__.py": {"cli"},
 }

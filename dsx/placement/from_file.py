@@ -30,7 +30,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from dsx.config.operator_files import OperatorGraphSpec
 from dsx.errors import DsxError, InputError, did_you_mean
-from dsx.measure.program import timed
+from dsx.measuring.program import timed
 from dsx.placement.from_jax import FlatEquation, FlatJaxpr, traced
 from dsx.placement.op_graph import OpGraph
 from dsx.placement.traced import FusedKernel, FusedStep, fused, graph_of_kernels, named_after

@@ -11,8 +11,8 @@ from dsx.config.load import Given
 from dsx.config.operator_files import OperatorTime
 from dsx.cost.interval import unlike
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
-from dsx.launch.request import LaunchSettings, other_placement
-from dsx.launch.writers import launch_data, launch_of, launch_text
+from dsx.launching.request import LaunchSettings, other_placement
+from dsx.launching.writers import launch_data, launch_of, launch_text
 from dsx.plans.features import features_of
 from dsx.plans.frameworks import Limitation
 from dsx.plans.plan import Plan, fixed_settings

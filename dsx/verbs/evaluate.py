@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from dsx.config.framework_file import FrameworkSpec
 from dsx.config.load import Given
 from dsx.cost.interval import unlike
-from dsx.launch.request import LaunchSettings
-from dsx.launch.writers import counted_ends_text, launch_of
+from dsx.launching.request import LaunchSettings
+from dsx.launching.writers import counted_ends_text, launch_of
 from dsx.plans.frameworks import read_framework
 from dsx.plans.plan import Plan
 from dsx.pricing.measured_share import coverage, kernels_to_measure

@@ -12,9 +12,9 @@ from dsx.config.cluster_file import ClusterSpec
 from dsx.config.documents import shown
 from dsx.errors import InputError, StoreError, UnknownNameError, file_path, one_text, wrong
 from dsx.files import write_whole
-from dsx.launch.architecture import architecture_of
-from dsx.launch.request import SCRIPT, Framework, Request, host_variables, run_of
-from dsx.launch.writers import FRAMEWORKS, launch_files, refused_of_job, refused_text
+from dsx.launching.architecture import architecture_of
+from dsx.launching.request import SCRIPT, Framework, Request, host_variables, run_of
+from dsx.launching.writers import FRAMEWORKS, launch_files, refused_of_job, refused_text
 from dsx.plans.plan import Plan
 from dsx.plans.rules import DOMAIN_NOT_FILLED
 from dsx.plans.violations import HOST_MEMORY, MEMORY, for_plan

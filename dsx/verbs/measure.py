@@ -33,9 +33,9 @@ from dsx.config.operator_files import (
     written_row,
 )
 from dsx.errors import InputError, NothingFeasible, SpecError, file_path
-from dsx.measure.cases import Case, Outcome, cases_of, in_turn, outcomes
-from dsx.measure.device import CollectiveTime, DeviceRates
-from dsx.measure.program import Library, Timing, find_library
+from dsx.measuring.cases import Case, Outcome, cases_of, in_turn, outcomes
+from dsx.measuring.device import CollectiveTime, DeviceRates
+from dsx.measuring.program import Library, Timing, find_library
 from dsx.notation.model import Model, build_model, layer_check
 from dsx.notation.syntax import AXES
 from dsx.plans.choices import KEY_COLUMNS
@@ -63,7 +63,7 @@ from dsx.verbs.why import inputs_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dsx.measure.device import CollectiveTime
+    from dsx.measuring.device import CollectiveTime
 
 
 # The first four columns are those of data/validation/nccl.csv, to which the network's parameters are fitted.
@@ -468,7 +468,7 @@ def _plans(
 
 def _collectives(limit_s: float, watch: Watch | None) -> "Sequence[CollectiveTime]":
     """Return the times of collectives over all local devices, and over fewer of them, as far as the time goes."""
-    from dsx.measure.device import SIZES, collective_times, groups
+    from dsx.measuring.device import SIZES, collective_times, groups
 
     end = monotonic() + limit_s
     found: list[CollectiveTime] = []
@@ -484,7 +484,7 @@ def _collectives(limit_s: float, watch: Watch | None) -> "Sequence[CollectiveTim
 
 
 def _device(path: Path, runs: Library, wanted: Sequence[Case], times: "Sequence[CollectiveTime]") -> str:
-    from dsx.measure.device import device_rates
+    from dsx.measuring.device import device_rates
 
     rates = device_rates(runs, wanted[0].dtype)
     return device_file(path.stem, f"{runs.software} on {runs.device}", rates, times)

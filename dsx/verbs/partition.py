@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from dsx.config.load import Given
 from dsx.errors import InputError, NothingFeasible, UnknownNameError, file_path, one_text
-from dsx.launch.request import LaunchSettings
-from dsx.launch.writers import launch_data, launch_of, launch_text
+from dsx.launching.request import LaunchSettings
+from dsx.launching.writers import launch_data, launch_of, launch_text
 from dsx.layer_table.instance import Instance, read_instance
 from dsx.layer_table.levels import NetworkLevels, read_network
 from dsx.layer_table.pipelines import OPTIMIZER_FACTORS, STAGES, PartitionProblem, problem_of

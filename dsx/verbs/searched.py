@@ -18,7 +18,7 @@ from dsx.config.load import Given
 from dsx.config.model_file import has_experts
 from dsx.config.sweep_fields import column_limits, contradiction
 from dsx.errors import InputError, SpecError, nearest_names
-from dsx.launch.writers import of_words
+from dsx.launching.writers import of_words
 from dsx.notation.library import check_strategy, strategy_names
 from dsx.notation.model import Model
 from dsx.plans.choices import NAMED

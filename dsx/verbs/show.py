@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsx.errors import InputError, file_path
-from dsx.launch.request import LaunchSettings
-from dsx.launch.writers import launch_by, launch_data, launch_text
+from dsx.launching.request import LaunchSettings
+from dsx.launching.writers import launch_by, launch_data, launch_text
 from dsx.notation.model import Model
 from dsx.progress import warn
 from dsx.results.frames import column_list

@@ -23,7 +23,7 @@ from dsx.config.model_file import has_experts
 from dsx.config.what_if import value_type, varied_field
 from dsx.errors import InputError, SpecError, StoreError, did_you_mean, file_path, texts
 from dsx.hardware.cluster import Cluster, cluster_from_spec
-from dsx.launch.writers import counted_ends_text
+from dsx.launching.writers import counted_ends_text
 from dsx.plans.choices import PLAN_COLUMNS, SEARCHED_COLUMNS
 from dsx.plans.frameworks import read_framework
 from dsx.plans.layer_layout import LAYOUT

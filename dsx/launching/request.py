@@ -1,0 +1,532 @@
+"""What a launch must set, in no framework's words, and what a writer of launch files returns.
+
+An option of Megatron Core: the argument of Megatron-LM, and the field of a configuration that it sets.
+
+Both frameworks on Megatron Core take the same settings, one as arguments and one as fields of Python objects, so each
+setting is stated once.
+
+The settings of a plan in the words of a framework, without its model: flags of a command, or a configuration.
+
+What a launch must set, in no framework's words: a plan, and what its layers and assumptions imply.
+
+Read from the layer and never from the name of its strategy: whether tokens are divided between blocks, how context
+parallelism and experts exchange, which weights are divided how. The rest is the plan's own columns and the element
+sizes, overlaps and dispatcher of the assumption set.
+
+Not covered: which kernels a framework takes; `dsx.launching.writers` lists what a set assumes of them.
+
+What a writer of launch files is given, and what it returns.
+
+How ranks are numbered, and whether that places a plan as it was priced.
+
+The orders are Megatron-LM's (megatron.core, parallel_state.initialize_model_parallel): axes of the rank number, the
+fastest first.
+
+The processes of a run on its hosts: the lines of a script that `torchrun` reads them from, for every framework.
+
+A host starts a process for each of its GPUs, but no more than the plan uses of a fast domain. The last host starts what
+is left; so does the last of each domain of which the plan uses no whole hosts.
+
+A layer layout in the words of Megatron-LM, which `dsx.plans.layer_layout` reads: "Et|(t*2|)*30tL".
+
+Its parser (megatron.core, PipelineParallelLayerLayout.parse_str_to_list) first writes out groups in brackets, then
+single letters. Groups do not nest.
+
+PyTorch's allocator: which assumption sets price memory in expandable segments, and the variable that sets them.
+
+A set prices them as less memory that the allocator holds and cannot use (`fragmentation`; data/stacks, generic-2024).
+Without the variable a run would hold what was priced for older software.
+
+Source: megatron.bridge.recipes.utils.environment_utils of Megatron-Bridge 0.6.2, which sets it for all recipes, without
+the registration of CUDA graphs at NCCL; Megatron Core asks for that too.
+"""
+
+import math
+import shlex
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from dsx.config.assumption_set import AssumptionsSpec
+from dsx.config.cluster_file import HALF_FORMATS, DeviceSpec, HalfFormat
+from dsx.config.model_file import CHOSEN, EXPERTS, ModelSpec, has_experts
+from dsx.launching.architecture import Architecture
+from dsx.notation.expressions import names
+from dsx.notation.model import Model
+from dsx.notation.work import DerivedLayer
+from dsx.plans.placement import ORDERS, axes_in, numbered_shares, used_of_domain
+from dsx.plans.plan import Plan
+from dsx.plans.rules import PLACED, placed
+from dsx.text import printable
+
+Flag = tuple[str, str]  # (flag, value): "" for a flag without one, words for a flag with several
+
+
+class Option(NamedTuple):
+    """One setting."""
+
+    flag: str  # "--tensor-model-parallel-size"
+    value: str  # "" for a flag without one, words for a flag with several
+    field: str  # "model.tensor_model_parallel_size", of Megatron-Bridge's ConfigContainer; "" if it has none
+    setting: object = True  # the value of the field
+
+
+Settings = tuple[list[Option], list[str]]  # options, and what they cannot express
+
+
+def switch(flag: str, field: str, setting: object = True) -> Option:
+    """Return a flag without a value."""
+    return Option(flag, "", field, setting)
+
+
+def valued(flag: str, value: float | str, field: str) -> Option:
+    """Return a flag with one value, which its field has too."""
+    return Option(flag, str(value), field, value)
+
+
+def words(flag: str, values: list[str], field: str) -> Option:
+    """Return a flag with several words, which its field has as a list."""
+    return Option(flag, " ".join(values), field, values)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSettings:
+    """A plan in the words of a framework; `str(launch)` of flags can be pasted behind a command."""
+
+    options: tuple[Option, ...]  # of a command line; none for a framework that reads a configuration
+    lost: tuple[str, ...]  # what the settings do not express, one thing each
+    none_since: str = ""  # why there are no settings; empty if there are some
+    left: tuple[str, ...] = ()  # what the program of the user does, one thing each
+    framework: str = "megatron_lm"  # whose words they are
+    title: str = "Megatron-LM flags"  # what they are, for people
+    configuration: Mapping[str, Any] = field(default_factory=dict)  # sections of settings
+
+    @property
+    def flags(self) -> tuple[Flag, ...]:
+        """Pairs of a flag and its value, or of a setting and its value."""
+        of_sections = _settings(self.configuration)
+        return (*((option.flag, option.value) for option in self.options if option.flag), *of_sections)
+
+    @property
+    def arguments(self) -> list[str]:
+        """The flags as words of a command line, or the settings as words."""
+        return [word for flag in self.flags for word in words_of(flag)]
+
+    def __str__(self) -> str:
+        return shlex.join(self.arguments)
+
+
+def words_of(flag: Flag) -> tuple[str, ...]:
+    """Return a flag as words of a command line, and a setting as one word."""
+    name, value = flag
+    return (name, *value.split()) if name.startswith("-") else (f"{name}={value}",)
+
+
+def _settings(configuration: Mapping[str, Any], above: str = "") -> list[Flag]:
+    """Return the settings of a configuration by their path."""
+    found: list[Flag] = []
+    for name, value in configuration.items():
+        text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        found += _settings(value, f"{above}{name}.") if isinstance(value, Mapping) else [(f"{above}{name}", text)]
+    return found
+
+
+HYBRID_EP = "blackwell"  # the generation whose experts are dispatched with HybridEP, with DeepEP on earlier ones
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertRun:
+    """How the experts of a model are divided and reached."""
+
+    num: int
+    chosen: int | None  # experts of a token
+    groups: int | None  # of experts; a token chooses from some
+    chosen_groups: int | None
+    capacity_percent: int  # room of an expert, of its even share
+    exchanges: frozenset[str]  # kinds of collectives over ep in the forward
+    tp: int  # ranks that divide one expert
+    layers: tuple[tuple[bool, int], ...]  # runs of body layers with and without experts
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRun:
+    """What a launch must set."""
+
+    plan: Plan | Mapping[str, object]
+    assumptions: AssumptionsSpec
+    device: DeviceSpec
+    num_layers: int  # of the body
+    sequence_parallel: bool  # whether tensor parallel ranks share out the tokens between blocks
+    exchanges: tuple[tuple[str, str], ...]  # (RING or kind of collective, tensor) over cp in the forward
+    experts: ExpertRun | None
+    chunks: tuple[int, ...]  # body layers of each chunk of an uneven pipeline; empty if all have the same number
+    foreign: tuple[str, ...]  # divisions of weights and activations that no framework on Megatron Core has
+    regions: frozenset[str]  # that recomputation of some regions finds in the layers
+    predictions: int  # layers of multi-token prediction
+    vocabulary: int  # logits of a token; 0 if none are counted
+    narrow_head: bool  # whether logits come of a multiply in `linear_dtype`
+    unshared_experts: bool  # experts beside tensor parallel ranks that all have every token
+
+    def __getitem__(self, column: str) -> "object":
+        return self.plan[column]
+
+    def number(self, column: str) -> int:
+        """Return a column of whole numbers."""
+        return int(self.plan[column])  # pyright: ignore[reportArgumentType]
+
+    @property
+    def chunk_layers(self) -> list[int]:
+        """The body layers of each chunk; an even pipeline may count embedding and head as a layer each."""
+        if self.chunks:
+            return [*self.chunks]
+        chunks = self.number("pp") * self.number("vpp")
+        if self.num_layers % chunks == 0:
+            return [self.num_layers // chunks] * chunks
+        sizes = [(self.num_layers + 2) // chunks] * chunks
+        sizes[0] -= 1
+        sizes[-1] -= 1
+        return sizes
+
+
+def run_of(
+    plan: Plan | Mapping[str, object], model: Model, assumptions: AssumptionsSpec, device: DeviceSpec
+) -> LaunchRun:
+    """Return what a launch of a plan must set; `plan` has every column by name, `model` is under its strategy."""
+    layer = model.body_layer
+    tp = int(plan["tp"])  # pyright: ignore[reportArgumentType]
+    # Between blocks: tokens that are routed to experts can be divided without sequence parallelism.
+    sequence_parallel = tp > 1 and "tp" in names(layer.boundary_bytes)
+    return LaunchRun(
+        plan=plan,
+        assumptions=assumptions,
+        device=device,
+        num_layers=model.num_body_layers,
+        sequence_parallel=sequence_parallel,
+        exchanges=layer.exchanges("cp"),
+        experts=_experts(tp, model),
+        chunks=tuple(_chunks(plan, model)),
+        foreign=tuple(_foreign_layout(plan, layer)),
+        regions=frozenset(name for kind in model.kinds for name in kind.region_names),
+        predictions=model.num_predictions,
+        vocabulary=model.dimensions.get("v", 0) if model.last else 0,
+        narrow_head=any(map(_has_narrow_vocabulary, model.last)),
+        unshared_experts=tp > 1 and not sequence_parallel and EXPERTS in layer.letters,
+    )
+
+
+def _experts(tp: int, model: Model) -> ExpertRun | None:
+    layers = [layer for layer in model.kinds if EXPERTS in layer.letters]
+    if not layers or not has_experts(model.dimensions):
+        return None
+    layer, sizes = layers[0], model.dimensions
+    grouped = {"ng", "tg"} <= layer.letters
+    return ExpertRun(
+        num=sizes[EXPERTS],
+        chosen=sizes[CHOSEN] if CHOSEN in layer.letters else None,
+        groups=sizes["ng"] if grouped else None,
+        chosen_groups=sizes["tg"] if grouped else None,
+        capacity_percent=sizes["capacity_percent"] if "capacity_percent" in layer.letters else 100,
+        exchanges=frozenset(kind for kind, _ in layer.exchanges("ep")),
+        tp=tp if "tp" in layer.expert_axes else 1,
+        layers=_runs([(EXPERTS in layer.letters, count) for layer, count in model.body]),
+    )
+
+
+def _has_narrow_vocabulary(layer: DerivedLayer) -> bool:
+    weights = [tensor for tensor in layer.layer.tensors.values() if tensor.weight and not tensor.wide]
+    return any(dim.letter == "v" for tensor in weights for dim in tensor.distribution.dims)
+
+
+def _runs(entries: Sequence[tuple[bool, int]]) -> tuple[tuple[bool, int], ...]:
+    found: list[tuple[bool, int]] = []
+    for has, count in entries:
+        if found and found[-1][0] == has:
+            found[-1] = (has, found[-1][1] + count)
+        else:
+            found.append((has, count))
+    return tuple(found)
+
+
+def _chunks(plan: Plan | Mapping[str, object], model: Model) -> list[int]:
+    """Return how many layers of the body each chunk has; an empty list if all have the same number.
+
+    The layers before and after the body, which `stage_layers` also counts, are left out.
+    """
+    found: list[int] = []
+    begin, before = 0, len(model.first)
+    for size in map(int, str(plan["stage_layers"]).split(",") if "stage_layers" in plan else ()):
+        held = min(begin + size, before + model.num_body_layers) - max(begin, before)
+        found.append(max(held, 0))
+        begin += size
+    return found if len(set(found)) > 1 else []
+
+
+def _divides(layer: DerivedLayer, letter: str, axis: str) -> bool:
+    return any(dim.letter == letter and axis in dim.axes for dim in layer.divided)
+
+
+def _foreign_layout(plan: Plan | Mapping[str, object], layer: DerivedLayer) -> list[str]:
+    found: list[str] = []
+    tp, tp2, panels = (int(plan[name]) for name in ("tp", "tp2", "panels"))  # pyright: ignore[reportArgumentType]
+    if tp2 > 1:
+        found.append(f"weights divided in two dimensions (tp={tp} by tp2={tp2}): {{}} divides one, by tp")
+    if panels > 1 and max(tp, tp2) > 1:
+        found.append(f"multiplies in {panels} panels: {{}} gathers an operand whole")
+    if tp > 1 and _divides(layer, "e", "tp"):
+        found.append("the hidden dimension divided by tp: {} keeps it whole between blocks")
+    return found
+
+
+_WIDTH = 110  # columns of a comment
+
+
+SCRIPT = "launch.sh"  # what starts a run, with any framework
+
+
+class Refused(NamedTuple):
+    """A part of a plan that a framework cannot run."""
+
+    part: str  # the value, and why not
+    nearest: str  # the nearest that it can; "" if nothing is near
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A plan to be launched."""
+
+    run: LaunchRun
+    shape: Architecture
+    title: str  # the model, the GPUs and the plan, in a line
+    domain: int  # GPUs of a fast domain
+    host: int | None = None  # GPUs of a host; None if the cluster does not state them
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenLaunch:
+    """Launch files by name, the one that starts the run first, and what they leave to a program or do not express."""
+
+    files: dict[str, str]
+    lost: tuple[str, ...]
+    left: tuple[str, ...] = ()  # to the program of the user
+
+
+# Takes the request and the lines that are already known to belong at the head.
+Writer = Callable[[Request, "list[str]"], WrittenLaunch]
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """A framework that has launch files."""
+
+    title: str  # as people write it
+    limits: str  # its file in data/frameworks
+    software: tuple[str, ...]  # platforms of devices that it runs on
+    refused: Callable[[Request], list[Refused]]  # beyond `limits`, `software` and `no_model`
+    no_model: Callable[[Architecture], list[Refused]]  # what of a model it has in none
+    write: Writer
+    settings: Callable[[LaunchRun, ModelSpec], LaunchSettings]  # of a plan alone
+    half_formats: tuple[HalfFormat, ...] = HALF_FORMATS  # that it trains in
+    needs: tuple[str, ...] = ()  # environment variables without which the script does not start, with examples
+
+    def without_format(self, device: DeviceSpec) -> list[Refused]:
+        """Return the 16-bit numbers of a device, if the framework does not train in them."""
+        if device.half_format in self.half_formats:
+            return []
+        known = " and ".join(self.half_formats).upper()
+        part = f"{device.name}, whose numbers of 16 bits are {device.half_format.upper()}: {self.title} has {known}"
+        return [Refused(part, f"a device with {known}")]
+
+
+def uneven_sequence(run: LaunchRun, parts: int, why: str) -> list[Refused]:
+    """Return that the tokens of a sequence are no multiple of `parts`, if they are none."""
+    length = run.number("sequence_length")
+    if length % parts == 0:
+        return []
+    nearest = max(round(length / parts), 1) * parts
+    return [Refused(f"sequence_length={length}, which must be a multiple of {why}", f"sequence_length={nearest}")]
+
+
+def exported(variables: Mapping[str, str]) -> str:
+    """Return environment variables as lines of a script."""
+    return "".join(f"export {name}={value}\n" for name, value in variables.items())
+
+
+def commented(lines: list[str]) -> str:
+    """Return lines as comments of a script, wrapped; names of files cannot end a comment."""
+    wrapped = [part for line in lines for part in _wrapped(printable(" ".join(line.split("\n"))))]
+    return "".join(f"# {line}".rstrip() + "\n" for line in wrapped)
+
+
+def _wrapped(line: str) -> list[str]:
+    deeper = "    " if line.startswith("  - ") else "  "
+    return textwrap.wrap(line, _WIDTH, subsequent_indent=deeper, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def lost_lines(title: str, lost: tuple[str, ...]) -> list[str]:
+    """Return what a framework does not express as lines of a head."""
+    if not lost:
+        return [f"{title} expresses everything of the plan."]
+    return [f"{title} does not express, so that the run differs from the one that was priced:"] + [
+        f"  - {part}" for part in lost
+    ]
+
+
+# The axes of the rank number, the fastest first; ep groups are ranks of tp, cp and dp.
+_RANK_ORDERS = {order: tuple(axis for axis in order.split("-") if axis != "ep") for order in ORDERS}
+RANK_ORDER = _RANK_ORDERS[ORDERS[0]]
+
+
+def shares_of(plan: Mapping[str, int], order: Sequence[str] = RANK_ORDER) -> dict[str, int] | None:
+    """Return how many members of each axis share a fast domain if ranks are numbered in `order`.
+
+    A domain holds consecutive ranks, as many as the plan places on one. Returns None if domains cut groups unevenly, so
+    that no single number describes them.
+    """
+    return numbered_shares({axis: plan[axis] for axis in order}, placed(plan, RANK_ORDER))
+
+
+def other_placement(plan: Mapping[str, int]) -> list[str]:
+    """Return how the placement of a plan differs from that of its rank order."""
+    wanted = {axis: plan[f"{axis}_nvs"] for axis in RANK_ORDER}
+    by_order = {name: shares_of(plan, order) for name, order in _RANK_ORDERS.items()}
+    if any(plan[axis] % share for axis, share in wanted.items()):
+        return []  # of ranks in the order of the plan: nothing else lays groups unevenly
+    own = str(plan["order"])
+    others = [name for name in by_order if name != own]
+    if by_order[own] == wanted:
+        return []
+    found = by_order[own]
+    does = f"puts {_shares_text(found)} there" if found else "cuts its groups unevenly"
+    # On more than two tiers another order is another plan.
+    equal = [name for name in others if by_order[name] == wanted and _on_two_tiers(plan)]
+    better = [f"; the order {name} would do as priced" for name in equal]
+    domains = f"fast domains of {placed(plan, RANK_ORDER)} GPUs"
+    which = "default rank order" if own == ORDERS[0] else "rank order"
+    return [
+        f"the placement {_shares_text(wanted)} on {domains}: the {which} "
+        f"({own}, {RANK_ORDER[0]} innermost) {does}{''.join(better)}"
+    ]
+
+
+def _on_two_tiers(plan: Mapping[str, int]) -> bool:
+    """Return whether a plan was placed on two tiers: with more it has a column for each tier beyond the fast domain."""
+    return str(plan["order"]) == ORDERS[0] and {name for name in plan if name.startswith("dp_")} == {"dp_nvs"}
+
+
+def _shares_text(shares: Mapping[str, int]) -> str:
+    return " ".join(f"nvs.{axis}={shares[axis]}" for axis in PLACED if shares.get(axis, 1) > 1) or "of one GPU each"
+
+
+_HOST_GPUS = 8  # a fast domain of at most so many is a host where the cluster does not say
+
+
+def _of_domain(request: Request) -> int:
+    """Return how many consecutive ranks a fast domain has; if its groups are even, as many whole sets as fit."""
+    num_gpus, plan = request.run.number("num_gpus"), request.run.plan
+    degrees = {axis: request.run.number(axis) for axis in axes_in(str(plan["order"]))}
+    shares = {axis: request.run.number(f"{axis}_nvs") for axis in PLACED}
+    most = min(request.domain, num_gpus)
+    if any(degree % shares[axis] for axis, degree in degrees.items()):
+        return used_of_domain(degrees, shares, request.domain) or most
+    used = math.prod(shares.values())
+    return next(count for count in range(most, 0, -1) if num_gpus % count == count % used == 0)
+
+
+def _of_host(request: Request, used: int) -> int | None:
+    """Return how many processes a host starts where a fast domain has `used`; None if that is for the user to say.
+
+    A host of several domains starts those of all if the plan uses them whole.
+    """
+    domain, num_gpus = request.domain, request.run.number("num_gpus")
+    host = request.host or (domain if domain <= _HOST_GPUS else None)
+    if host is None or (domain % host and host % domain):
+        return None
+    return min(host, num_gpus if used == min(domain, num_gpus) else used)
+
+
+def host_variables(request: Request) -> tuple[str, ...]:
+    """Return the environment variables that say which host a script runs on, with examples; none for one host."""
+    each = _of_host(request, _of_domain(request))
+    if each == request.run.number("num_gpus"):
+        return ()
+    return (*(["GPUS_PER_NODE=4"] if each is None else []), "NODE_RANK=0", "MASTER_ADDR=first-node")
+
+
+def host_lines(request: Request) -> list[str]:
+    """Return that some fast domains run fewer processes than they have GPUs, if they do."""
+    used, num_gpus = _of_domain(request), request.run.number("num_gpus")
+    domains, rest = divmod(num_gpus, used)
+    whole = "host" if used == _of_host(request, used) else "fast domain"
+    if used < min(request.domain, num_gpus):
+        last = f", {rest} on the last" if rest else ""
+        first = f"each of {domains}" if domains > 1 else "the first"
+        return [f"The plan uses {used} of the {request.domain} GPUs of a {whole}: {used} on {first}{last}."]
+    return [f"A {whole} runs {used} processes, the last one {rest}."] if rest else []
+
+
+def torchrun(request: Request) -> str:
+    """Return the lines of a script that say which processes run where."""
+    used, num_gpus = _of_domain(request), request.run.number("num_gpus")
+    each = _of_host(request, used)
+    own = (
+        'if ((OWN_GPUS > GPUS_PER_NODE)); then OWN_GPUS="$GPUS_PER_NODE"; fi\n'
+        'HOSTS=(--nnodes "$NODES" --nproc-per-node "$OWN_GPUS" --node-rank "${NODE_RANK:-0}"\n'
+        '    --master-addr "${MASTER_ADDR:-localhost}" --master-port "${MASTER_PORT:-29500}")\n'
+    )
+    if each is not None and used > each and used % each:
+        hosts, rank = -(-used // each), "${NODE_RANK:-0}"
+        left = f"NUM_GPUS - {rank} / {hosts} * {used}"
+        lines = (
+            f"GPUS_PER_NODE={each}\nNODES={num_gpus // used * hosts - -(num_gpus % used) // each}\n"
+            f'OWN_GPUS="$((({left} < {used} ? {left} : {used}) - {rank} % {hosts} * GPUS_PER_NODE))"\n'
+        )
+    else:
+        of_unit = max(used, each or 0)
+        ask = ":?GPUs of one host, of which several make up a fast domain" if each is None else f":-{each}"
+        lines = (
+            f'GPUS_PER_NODE="${{GPUS_PER_NODE{ask}}}"\n'
+            f"if (({of_unit} % GPUS_PER_NODE)); then\n"
+            f'    echo "GPUS_PER_NODE=$GPUS_PER_NODE: it must divide the {of_unit} GPUs of a fast domain" >&2\n'
+            "    exit 2\nfi\n"
+            'NODES="$(((NUM_GPUS + GPUS_PER_NODE - 1) / GPUS_PER_NODE))"\n'
+            'OWN_GPUS="$((NUM_GPUS - ${NODE_RANK:-0} * GPUS_PER_NODE))"\n'
+        )
+    return f"{commented(host_lines(request))}NUM_GPUS={num_gpus}\n{lines}{own}"
+
+
+_LEAST = 3  # equal chunks in a row that are written as a group
+
+
+def layout_text(body: Sequence[int], predictions: int = 0) -> str:
+    """Return the layout of a pipeline whose chunks have so many layers of the body; empty for none.
+
+    The layers of multi-token prediction are on the stage of the loss.
+    """
+    if not body:
+        return ""
+    last = len(body) - 1
+    found = ["E", _letters(body[0]), "|" if last else ""]
+    for size, chunks in groupby(body[1:last]):
+        count = len([*chunks])
+        piece = f"{_letters(size)}|"
+        # A group needs a letter before its bar: "|*3" would end three chunks too.
+        found.append(f"({piece})*{count}" if count >= _LEAST else piece * count)
+    if last:
+        found.append(_letters(body[last]))
+    return "".join(found) + "m" * predictions + "L"
+
+
+def _letters(size: int) -> str:
+    return "t" if size == 1 else f"t*{size}" if size else ""
+
+
+_SEGMENTED = 0.1  # of the activations: the stacks with expandable segments are at most there, those without are above
+
+
+def allocator_variables(run: LaunchRun) -> dict[str, str]:
+    """Return the environment variables of the allocator; none where another was priced, or without CUDA."""
+    if run.assumptions.fragmentation > _SEGMENTED or run.device.software != "cuda":
+        return {}
+    return {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "NCCL_GRAPH_REGISTER": "0"}

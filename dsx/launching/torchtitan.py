@@ -1,0 +1,448 @@
+"""A recipe of TorchTitan: a Python function that returns its Trainer.Config.
+
+TorchTitan reads no TOML any more, and each of its models is a tree of configurations. The recipe builds a tree of the
+sizes that were priced from the parts that all its models share: layers of grouped-query attention with gated
+feed-forward networks or experts are those of its Qwen 3, multi-head latent attention is that of its DeepSeek-V3.
+
+Sources: torchtitan 0.3.0 (config/configs.py, trainer.py, models/common, distributed/pipeline_parallel.py and
+activation_checkpoint.py). With a pipeline local_batch_size is that of a step on one replica, else that of a microbatch.
+"""
+
+import json
+from dataclasses import replace
+
+from dsx.config.cluster_file import GENERATIONS
+from dsx.config.model_file import ModelSpec
+from dsx.launching.architecture import GATED, Architecture, architecture_of
+from dsx.launching.megatron_settings import ungraphed
+from dsx.launching.request import (
+    HYBRID_EP,
+    SCRIPT,
+    LaunchRun,
+    LaunchSettings,
+    Refused,
+    Request,
+    WrittenLaunch,
+    allocator_variables,
+    commented,
+    exported,
+    lost_lines,
+    other_placement,
+    torchrun,
+    uneven_sequence,
+)
+from dsx.notation.sharded_layer import ALL_GATHER
+from dsx.plans.placement import ORDERS
+
+NAME = "TorchTitan"
+NEEDS = ("TORCHTITAN=/path/of/torchtitan",)
+_RECIPE = "recipe.py"
+# Schedule -> its name with one chunk per stage, and with several.
+_SCHEDULES = {
+    "1f1b": ("1F1B", "Interleaved1F1B"),
+    "gpipe": ("GPipe", None),
+    "zb-h1": ("InterleavedZeroBubble", None),
+    "zb-v": (None, "ZBVZeroBubble"),
+}
+_ELSEWHERE = "the framework megatron"
+
+
+def refused(request: Request) -> list[Refused]:
+    """Return what TorchTitan cannot run of a plan, beyond the columns that its file in data/frameworks limits."""
+    run, shape = request.run, request.shape
+    found = [Refused(part.format(NAME), "tensor parallelism over one axis") for part in run.foreign]
+    kinds = {kind for kind, _ in run.exchanges}
+    if run.number("cp") > 1 and kinds - {ALL_GATHER}:
+        found.append(
+            Refused(
+                f"context parallelism by {' and '.join(sorted(kinds))}: {NAME} gathers keys and values",
+                "a strategy that gathers them over cp",
+            )
+        )
+    tp, cp = run.number("tp") if run.sequence_parallel else 1, run.number("cp")
+    found += uneven_sequence(run, tp * (2 * cp if cp > 1 else 1), f"tp={tp} and of 2 * cp={cp}")
+    if run.number("pp") > 1 and _schedule(run) is None:
+        found.append(Refused(f"schedule={run['schedule']} with vpp={run['vpp']}", "schedule=1f1b"))
+    if shape.tied and run.number("pp") > 1:
+        found.append(Refused(f"pp={run['pp']}: {NAME} ties embedding and head of one stage alone", "pp=1"))
+    if run.experts is not None and run.experts.tp > 1:
+        found.append(Refused(f"experts divided by tp={run.experts.tp}", "experts divided by ep alone"))
+    return found
+
+
+def no_model(shape: Architecture) -> list[Refused]:
+    """Return what no model of the parts has."""
+    experts = shape.experts
+    parts = {
+        "layer norms": shape.layernorm,
+        "learned positions": shape.positions is not None,
+        "no rotary positions": not shape.rotary and shape.positions is None,
+        f"the activation {shape.activation}": shape.activation != GATED,
+        "biases of multiplies": shape.qkv_bias or shape.bias or bool(experts and experts.biased),
+        "dropout": shape.dropout or shape.residual_dropout,
+        f"attention to the last {shape.window} positions": shape.window is not None,
+        "attention to all positions": not shape.causal,
+        "multi-token prediction": shape.predictions > 0,
+        "no embedding": shape.vocabulary is None,
+    }
+    found = [*shape.unusual, *(part for part, there in parts.items() if there)]
+    return [Refused(f"{part}: no model of {NAME} has that", _ELSEWHERE) for part in found]
+
+
+def _schedule(run: LaunchRun) -> str | None:
+    one, several = _SCHEDULES.get(str(run["schedule"]), (None, None))
+    return several if run.number("vpp") > 1 else one
+
+
+def settings(run: LaunchRun, spec: ModelSpec) -> LaunchSettings:
+    """Return the settings of a run as fields of TorchTitan's Trainer.Config."""
+    shape = architecture_of(spec, run.assumptions)
+    words = LaunchSettings((), (), framework="torchtitan", title=f"{NAME} settings")
+    if found := [*refused(Request(run, shape, "", run.number("num_gpus"))), *no_model(shape)]:
+        return replace(words, lost=tuple(part for part, _ in found), none_since=f"{NAME} cannot run it")
+    sections: dict[str, dict[str, object]] = {"training": _training(run), "parallelism": _parallelism(run)}
+    sections["compile"] = {"components": _compiled(run), "enable_async_tensor_parallel": _asynchronous(run)}
+    checkpointing = {"activation_checkpoint": _checkpointing(run)}
+    return replace(words, lost=tuple(_lost(run, shape)), configuration=sections | checkpointing)
+
+
+def write(request: Request, head: list[str]) -> WrittenLaunch:
+    """Return the recipe, and the script that starts it."""
+    run, shape = request.run, request.shape
+    lost = tuple(_lost(run, shape))
+    package = "torchtitan.models.deepseek_v3" if shape.latent else "torchtitan.models.qwen3"
+    text = _TEXT.format(
+        head=commented([*head, *lost_lines(NAME, lost)]),
+        package=package,
+        family=package.rpartition(".")[2],
+        model="DeepSeekV3Model" if shape.latent else "Qwen3Model",
+        block="DeepSeekV3TransformerBlock" if shape.latent else "Qwen3TransformerBlock",
+        parallelize="parallelize_deepseekv3" if shape.latent else "parallelize_qwen3",
+        adapter="DeepSeekV3StateDictAdapter" if shape.latent else "Qwen3StateDictAdapter",
+        attention_import=", make_mla_attention_config" if shape.latent else "",
+        attention=_attention(shape),
+        feed_forward=_feed_forward(run, shape),
+        num_layers=shape.num_layers,
+        dim=shape.hidden,
+        vocabulary=shape.vocabulary,
+        tied=shape.tied,
+        with_experts=_runs(shape.with_experts),
+        rope_dim=shape.latent.rope if shape.latent else shape.head_dim,
+        sequence_length=run["sequence_length"],
+        rope="ComplexRoPE" if shape.latent else "CosSinRoPE",
+        converters=_converters(run),
+        training=_arguments(_training(run)),
+        parallelism=_arguments(_parallelism(run)),
+        checkpointing=_checkpointing(run),
+        components=json.dumps(_compiled(run)),
+        asynchronous=_asynchronous(run),
+        stages=_stages(run),
+    )
+    start = (
+        f"#!/usr/bin/env bash\n{commented([head[0], request.title])}set -euo pipefail\n\n{torchrun(request)}\n"
+        f"{exported(allocator_variables(run))}\n"
+        f'{_ASSETS}cd "$(dirname "$0")"\nPYTHONPATH=. torchrun "${{HOSTS[@]}}" -m torchtitan.train --module recipe '
+        '--config recipe "$@"\n'
+    )
+    return WrittenLaunch({SCRIPT: start, _RECIPE: text}, lost)
+
+
+# Paths are resolved before the script changes into its folder. The package of TorchTitan has neither.
+_ASSETS = """# A tokenizer, and text to train on (JSON lines with "text"): those of TorchTitan's tests, or your own.
+CHECKOUT='a checkout of TorchTitan, whose tests/assets have what its package lacks; or set HF_ASSETS_PATH (a folder'
+CHECKOUT+=' with a tokenizer of Hugging Face) and DATASET_PATH (a folder of JSON lines with "text")'
+HF_ASSETS_PATH=$(realpath -e "${HF_ASSETS_PATH:-${TORCHTITAN:?$CHECKOUT}/tests/assets/tokenizer}")
+DATASET_PATH=$(realpath -e "${DATASET_PATH:-${TORCHTITAN:?$CHECKOUT}/tests/assets/c4_test}")
+export HF_ASSETS_PATH DATASET_PATH
+
+"""
+
+
+def _checkpointing(run: LaunchRun) -> str:
+    return "FullAC.Config()" if run["recompute"] == "full" else "None"
+
+
+def _compiled(run: LaunchRun) -> list[str]:
+    return ["model", "loss"] if run.assumptions.cross_entropy_bytes <= 2 else ["model"]
+
+
+def _asynchronous(run: LaunchRun) -> bool:
+    return run.number("tp") > 1 and run.assumptions.tp_overlap > 0
+
+
+def _training(run: LaunchRun) -> dict[str, object]:
+    microbatch = run.number("microbatch_size")
+    in_step = microbatch * (run.number("num_microbatches") if run.number("pp") > 1 else 1)
+    bf16 = run.assumptions.weight_bytes == 2
+    return {
+        "local_batch_size": in_step,
+        "global_batch_size": run.number("global_batch_size"),
+        "seq_len": run.number("sequence_length"),
+        "dtype": "float32",  # of the optimizer's weights
+        "mixed_precision_param": "bfloat16" if bf16 else "float32",
+        "mixed_precision_reduce": "float32",
+        "disable_cuda_graphs": True,
+        "steps": 50,
+    }
+
+
+def _parallelism(run: LaunchRun) -> dict[str, object]:
+    replicas = run.number("dp") if run.number("zero_stage") == 0 else run.number("zero_replicas")
+    pp = run.number("pp")
+    found: dict[str, object] = {
+        "data_parallel_replicate_degree": replicas,
+        "data_parallel_shard_degree": run.number("dp") // replicas,
+        "fsdp_reshard_after_forward": "always" if run.number("zero_stage") == 3 else "never",
+        "tensor_parallel_degree": run.number("tp"),
+        "enable_sequence_parallel": run.number("tp") == 1 or run.sequence_parallel,
+        "context_parallel_degree": run.number("cp"),
+        "expert_parallel_degree": run.number("ep"),
+        "pipeline_parallel_degree": pp,
+    }
+    if pp > 1:
+        found["pipeline_parallel_schedule"] = _schedule(run)
+        found["pipeline_parallel_microbatch_size"] = run.number("microbatch_size")
+    return found
+
+
+def _stages(run: LaunchRun) -> str:
+    """Return the layers of each stage, which TorchTitan would divide by a rule of its own."""
+    if run.number("pp") == 1:
+        return ""
+    return (
+        f"\n    first = 0\n    stages = []\n    for count in {_runs_of(run.chunk_layers)}:\n"
+        '        stages.append([f"layers.{layer}" for layer in range(first, first + count)])\n'
+        "        first += count\n"
+        '    stages[0].insert(0, "tok_embeddings")\n    stages[-1] += ["norm", "lm_head"]\n'
+        "    config.parallelism.module_fqns_per_model_part = stages"
+    )
+
+
+def _runs_of(counts: list[int]) -> str:
+    """Return a list as Python, runs of equal numbers as products."""
+    pieces: list[list[int]] = []
+    for count in counts:
+        if pieces and pieces[-1][0] == count:
+            pieces[-1][1] += 1
+        else:
+            pieces.append([count, 1])
+    return " + ".join(f"[{value}] * {times}" for value, times in pieces)
+
+
+def _runs(values: tuple[bool, ...]) -> str:
+    return _runs_of([int(value) for value in values])
+
+
+def _attention(shape: Architecture) -> str:
+    latent = shape.latent
+    if latent is not None:
+        sizes: dict[str, object] = {
+            "n_heads": shape.heads,
+            "q_lora_rank": latent.query_rank or 0,  # 0: none
+            "kv_lora_rank": latent.kv_rank,
+            "qk_nope_head_dim": latent.nope,
+            "qk_rope_head_dim": latent.rope,
+            "v_head_dim": latent.value,
+        }
+        inits = "linear_init=_LINEAR, norm_init=_NORM, depth_init=lambda _: _LINEAR"
+        return (
+            f'make_mla_attention_config(layer_id=layer, dim=DIM, attn_backend="flex", rope=rope, {inits}, '
+            f"{_inline(sizes)})"
+        )
+    sizes = {"n_heads": shape.heads, "n_kv_heads": shape.kv_heads, "head_dim": shape.head_dim, "fuse_qkv": True}
+    norm = f", qk_norm=RMSNorm.Config(normalized_shape={shape.head_dim}, param_init=_NORM)" if shape.qk_norm else ""
+    return (
+        'make_gqa_config(dim=DIM, inner_attention=get_attention_config("flex"), rope=rope, wqkv_param_init=_LINEAR, '
+        f"wo_param_init=_LINEAR, {_inline(sizes)}{norm})"
+    )
+
+
+def _feed_forward(run: LaunchRun, shape: Architecture) -> str:
+    experts = shape.experts
+    lines: list[str] = []
+    if shape.width is not None:
+        lines.append(f"feed_forward=None if WITH_EXPERTS[layer] else {_gated(shape.width)},")
+    else:
+        lines.append("feed_forward=None,")
+    if experts is None:
+        return lines[0]
+    router: dict[str, object] = {
+        "num_experts": experts.num,
+        "top_k": experts.chosen,
+        "score_func": "sigmoid" if experts.balanced else "softmax",
+        "route_norm": True,
+    }
+    if experts.groups is not None:
+        router |= {"num_expert_groups": experts.groups, "num_limited_groups": experts.chosen_groups}
+    routed: dict[str, object] = {
+        "hidden_dim": experts.width,
+        "num_experts": experts.num,
+        "top_k": experts.chosen,
+        "comm_backend": _dispatcher(run),
+    }
+    shared = f", shared_experts={_gated(experts.shared)}" if experts.shared else ""
+    lines.append(
+        f"moe=make_moe_config(num_experts={experts.num}, router=make_router_config(dim=DIM, gate_param_init=_LINEAR, "
+        f"{_inline(router)}), routed_experts=make_routed_experts_config(dim=DIM, param_init=_EXPERTS, "
+        f"{_inline(routed)}){shared}) if WITH_EXPERTS[layer] else None,"
+    )
+    return "\n            ".join(lines)
+
+
+def _gated(width: int) -> str:
+    return f"make_ffn_config(dim=DIM, hidden_dim={width}, w1_param_init=_LINEAR, w2w3_param_init=_LINEAR)"
+
+
+def _dispatcher(run: LaunchRun) -> str:
+    if run.assumptions.dispatcher != "once_per_domain" or run.number("ep") == 1:
+        return "standard"
+    # DeepEP pads no groups to the 16 rows that multiplies in 8 bits need (quantization.utils.swap_token_dispatcher).
+    return "hybridep" if run.device.family == HYBRID_EP or _narrow(run) else "deepep"
+
+
+def _narrow(run: LaunchRun) -> bool:
+    """Return whether multiplies in 8 bits were priced as such."""
+    return run.assumptions.linear_dtype == "fp8" and run.device.fp8_flops is not None
+
+
+def _converters(run: LaunchRun) -> str:
+    if not _narrow(run):
+        return ""
+    names = ["Float8LinearConverter", *(["Float8GroupedExpertsConverter"] if run.experts else [])]
+    return f"    from torchtitan.components.quantization import {', '.join(names)}\n\n" + "".join(
+        f"    model = {name}.Config(model_compile_enabled=True).build().convert(model)\n" for name in names
+    )
+
+
+def _lost(run: LaunchRun, shape: Architecture) -> list[str]:
+    assumptions = run.assumptions
+    found: list[str] = []
+    if assumptions.weight_bytes not in (2, 4) or assumptions.weight_bytes != assumptions.activation_bytes:
+        found.append(
+            f"weights of {assumptions.weight_bytes} and activations of {assumptions.activation_bytes} bytes per element"
+        )
+    if assumptions.gradient_bytes != 4:
+        found.append(
+            f"gradients of {assumptions.gradient_bytes} bytes per element: FSDP reduces them in FP32 "
+            "(mixed_precision_reduce has no other value)"
+        )
+    if assumptions.optimizer_bytes_per_parameter != 12:
+        found.append(
+            f"optimizer state of {assumptions.optimizer_bytes_per_parameter:g} bytes per parameter: FP32 weights and "
+            "moments are 12"
+        )
+    if assumptions.linear_dtype != "bf16" and not _narrow(run):
+        found.append(f"multiplies in {assumptions.linear_dtype} on {run.device.name}: they are in BF16 here")
+    if _narrow(run):
+        found.append("multiplies in 8 bits with a scale for each tensor: here each row has one (rowwise)")
+    if assumptions.attention_kernels > GENERATIONS.index("flash-2") + 1:
+        found.append(
+            "attention kernels of flash-3 and later (attention_kernels): the recipe has FlexAttention in Triton, which "
+            "runs on every GPU (attn_backend flex_flash is for Hopper and Blackwell alone)"
+        )
+    found += ungraphed(run, "the recipe has disable_cuda_graphs, and compiles the model")
+    if run.experts and run.experts.capacity_percent != 100:
+        found.append(f"room for experts of {run.experts.capacity_percent} % of their share: no token is dropped here")
+    if run.number("ep") > 1 and assumptions.ep_overlap:
+        found.append(f"expert parallel communication during compute (ep_overlap={assumptions.ep_overlap:g})")
+    if run.number("cp") > 1 and assumptions.cp_overlap:
+        found.append(f"keys and values gathered during compute (cp_overlap={assumptions.cp_overlap:g})")
+    if run.number("zero_stage") == 0 and run.number("dp") > 1 and not assumptions.dp_overlap:
+        found.append("a reduction after the backward (dp_overlap=0): DDP overlaps it")
+    if run["order"] == ORDERS[0]:
+        found += other_placement(run.plan)  # pyright: ignore[reportArgumentType]
+    else:
+        found.append(f"the rank order {run['order']}: meshes are numbered with tp innermost, then cp, dp and pp")
+    return found
+
+
+def _inline(values: dict[str, object]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in values.items())
+
+
+def _arguments(values: dict[str, object]) -> str:
+    return "\n".join(f"            {name}={value!r}," for name, value in values.items())
+
+
+_TEXT = """{head}
+import os
+from functools import partial
+
+import torch.nn as nn
+from torchtitan.components.loss import CrossEntropyLoss
+from torchtitan.components.optimizer import default_adamw, register_moe_load_balancing_hook
+from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
+from torchtitan.distributed.activation_checkpoint import FullAC
+from torchtitan.distributed.pipeline_parallel import pipeline_llm
+from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
+from torchtitan.models.common import ComplexRoPE, CosSinRoPE, Embedding, Linear, RMSNorm
+from torchtitan.models.common.config_utils import (
+    get_attention_config,
+    make_ffn_config,
+    make_gqa_config,
+    make_moe_config,
+    make_routed_experts_config,
+    make_router_config,
+)
+from {package} import {model}, {parallelize}{attention_import}
+from {package}.model import {block}
+from {package}.state_dict_adapter import {adapter}
+from torchtitan.protocols.model_spec import ModelSpec
+from torchtitan.trainer import Trainer
+
+DIM, VOCABULARY = {dim}, {vocabulary}
+WITH_EXPERTS = {with_experts}  # of each layer
+_LINEAR = {{"weight": partial(nn.init.trunc_normal_, std=0.02), "bias": nn.init.zeros_}}
+_NORM = {{"weight": nn.init.ones_}}
+_EXPERTS = {{name: partial(nn.init.trunc_normal_, std=0.02) for name in ("w1_EFD", "w2_EDF", "w3_EFD")}}
+
+
+def model_spec() -> ModelSpec:
+    rope = {rope}.Config(dim={rope_dim}, max_seq_len={sequence_length})
+    layers = [
+        {block}.Config(
+            attention_norm=RMSNorm.Config(normalized_shape=DIM, param_init=_NORM),
+            ffn_norm=RMSNorm.Config(normalized_shape=DIM, param_init=_NORM),
+            attention={attention},
+            {feed_forward}
+        )
+        for layer in range({num_layers})
+    ]
+    model = {model}.Config(
+        vocab_size=VOCABULARY,
+        dim=DIM,
+        enable_weight_tying={tied},
+        tok_embeddings=Embedding.Config(num_embeddings=VOCABULARY, embedding_dim=DIM, param_init=_LINEAR),
+        norm=RMSNorm.Config(normalized_shape=DIM, param_init=_NORM),
+        lm_head=Linear.Config(in_features=DIM, out_features=VOCABULARY, param_init=_LINEAR),
+        layers=layers,
+    )
+{converters}    return ModelSpec(
+        name="{family}",
+        flavor="priced",
+        model=model,
+        parallelize_fn={parallelize},
+        pipelining_fn=pipeline_llm,
+        post_optimizer_build_fn=register_moe_load_balancing_hook if any(WITH_EXPERTS) else None,
+        state_dict_adapter={adapter},
+    )
+
+
+def recipe() -> Trainer.Config:
+    config = Trainer.Config(
+        model_spec=model_spec(),
+        loss=CrossEntropyLoss.Config(global_vocab_size=VOCABULARY),
+        optimizer=default_adamw(lr=1e-4),
+        hf_assets_path=os.environ.get("HF_ASSETS_PATH", "./tests/assets/tokenizer"),  # launch.sh sets both
+        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4_test", dataset_path=os.environ.get("DATASET_PATH")),
+        training=TrainingConfig(
+{training}
+        ),
+        parallelism=ParallelismConfig(
+{parallelism}
+        ),
+        activation_checkpoint={checkpointing},
+        compile=CompileConfig(enable=True, components={components}, enable_async_tensor_parallel={asynchronous}),
+    ){stages}
+    return config
+"""

@@ -1,0 +1,301 @@
+"""The frameworks that have launch files, and the settings of a plan in their words as text.
+
+What an assumption set takes for granted of the software, as lines at the head of a launch file.
+
+The fields are those that the set's stack states, with the sources there or, where its framework states them too, in the
+framework. A field that an option expresses is listed too: an option switches an overlap on, and the set says how much
+of it hides.
+
+The frameworks that have launch files, whether they run a plan, and the files.
+
+A plan outside the boxes of the framework's file in data/frameworks is refused, and so is what only the framework's
+writer knows: a layout of weights, a model. The error names the part, and the nearest that the framework runs.
+
+The settings of a plan in the words of its framework, as text and as plain data.
+"""
+
+import shlex
+import textwrap
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from dsx.config.assumption_set import AssumptionsSpec
+from dsx.config.cluster_file import GENERATIONS, GPU_SOFTWARE, DeviceSpec
+from dsx.config.documents import is_sourced
+from dsx.config.framework_file import BoxSpec
+from dsx.config.model_file import ModelSpec
+from dsx.config.stack import load_stack
+from dsx.errors import InputError, SpecError, did_you_mean
+from dsx.launching import deepspeed, torchtitan
+from dsx.launching.architecture import Architecture
+from dsx.launching.megatron import (
+    BRIDGE,
+    counted_ends,
+    fields_of_recipe,
+    flags_of,
+    not_of_bridge,
+    not_of_core,
+    refused_by_bridge,
+    refused_by_core,
+    write_recipe,
+    write_script,
+)
+from dsx.launching.request import (
+    Framework,
+    LaunchSettings,
+    Refused,
+    Request,
+    WrittenLaunch,
+    host_lines,
+    run_of,
+    uneven_sequence,
+    words_of,
+)
+from dsx.notation.model import Model
+from dsx.plans.choices import BY_NAME
+from dsx.plans.frameworks import broken, of_regions, read_framework
+from dsx.plans.layer_layout import LAYOUT
+from dsx.plans.plan import Plan
+from dsx.plans.violations import for_plan, on_platform
+from dsx.pricing.problem import Problem
+
+
+def assumed_lines(assumptions: AssumptionsSpec, device: DeviceSpec) -> list[str]:
+    """Return what is assumed of the software on a device, the stack first."""
+    if assumptions.stack is None:
+        return [f"The assumption set {assumptions.name} names no software."]
+    try:
+        stack = load_stack(assumptions.stack)
+    except InputError:  # a file of its own that is not here
+        return [f"The software is the stack {assumptions.stack}."]
+    lines = [f"Assumed of the software (stack {stack.name}: {stack.description.rstrip('.')}):"]
+    framework = assumptions.of_framework
+    of_framework = {} if isinstance(framework, str) else framework.on(device.family).assume
+    for name, stated in stack.assume.items():
+        if is_sourced(stated):  # else it is of measured runs alone
+            own = "" if _value(assumptions, name) == str(stated["value"]) else f" (of the stack: {stated['value']})"
+            source = of_framework.get(name, stated).get("source", "")
+            of_device = _newest(assumptions, device) if name == "attention_kernels" else ""
+            lines.append(f"  - {name} {_value(assumptions, name)}{own}{of_device}: {source}")
+    return lines
+
+
+def _newest(assumptions: AssumptionsSpec, device: DeviceSpec) -> str:
+    """Return which attention kernels a device runs, where it has not the newest of its software."""
+    newest = int(assumptions.attention_kernels)
+    runs = [age for age in GENERATIONS[:newest] if age in device.attention]
+    if not newest or runs[-1:] == [GENERATIONS[newest - 1]]:
+        return ""
+    return f" ({device.name} runs {runs[-1]})" if runs else f" ({device.name} states none)"
+
+
+def _value(assumptions: AssumptionsSpec, name: str) -> str:
+    value = getattr(assumptions, name)
+    if name == "attention_kernels":
+        return (("none", *GENERATIONS)[round(value)]) if float(value).is_integer() else f"{value:g}"
+    if name.endswith("_latency"):
+        return f"{value * 1e6:g} us"
+    return f"{value:g}" if isinstance(value, float | int) else str(value)
+
+
+FRAMEWORKS = {
+    "megatron": Framework(
+        "Megatron-LM",
+        "megatron",
+        GPU_SOFTWARE,
+        refused_by_core,
+        not_of_core,
+        write_script,
+        flags_of,
+        needs=("MEGATRON_LM=/path/of/Megatron-LM",),
+    ),
+    "megatron-bridge": Framework(
+        BRIDGE, "megatron-bridge", GPU_SOFTWARE, refused_by_bridge, not_of_bridge, write_recipe, fields_of_recipe
+    ),
+    "torchtitan": Framework(
+        torchtitan.NAME,
+        "torchtitan",
+        GPU_SOFTWARE,
+        torchtitan.refused,
+        torchtitan.no_model,
+        torchtitan.write,
+        torchtitan.settings,
+        ("bf16",),  # TrainingConfig.mixed_precision_param: bfloat16 or float32
+        torchtitan.NEEDS,
+    ),
+    "deepspeed": Framework(
+        deepspeed.NAME,
+        "deepspeed",
+        (*GPU_SOFTWARE, "synapseai"),
+        deepspeed.refused,
+        lambda _: [],  # whose models are of the user's program
+        deepspeed.write,
+        deepspeed.settings,
+        needs=deepspeed.NEEDS,
+    ),
+}
+
+
+def launch_files(framework: Framework, request: Request, head: Sequence[str]) -> WrittenLaunch:
+    """Return the launch files of a plan, with `head` at the head of each.
+
+    Raises InputError, with each part of the plan that the framework cannot run, and the nearest that it can.
+    """
+    if found := refused(framework, request):
+        raise InputError(f"{framework.title} cannot run the plan:\n{refused_text(found)}")
+    return framework.write(
+        request, [*head, *host_lines(request), "", *assumed_lines(request.run.assumptions, request.run.device), ""]
+    )
+
+
+def refused_text(found: Sequence[Refused]) -> str:
+    """Return what a framework cannot run as lines."""
+    return "\n".join(f"  {part}{f'; nearest: {nearest}' if nearest else ''}" for part, nearest in found)
+
+
+def refused_of_job(framework: Framework, shape: Architecture, device: DeviceSpec) -> list[Refused]:
+    """Return what a framework cannot run of a model and a device, whatever the plan."""
+    if device.software not in framework.software:
+        part = f"{device.name}, which is programmed with {device.software}"
+        return [Refused(part, f"a device of {' or '.join(framework.software)}")]
+    return [*framework.without_format(device), *framework.no_model(shape)]
+
+
+def refused(framework: Framework, request: Request) -> list[Refused]:
+    """Return what a framework cannot run of a plan."""
+    device = request.run.device
+    of_job = refused_of_job(framework, request.shape, device)
+    if device.software not in framework.software:
+        return of_job
+    known, optimizer = read_framework(framework.limits).on(device.family), request.run.assumptions.optimizer
+    limits = of_regions(known.with_optimizer(optimizer), request.run.regions)
+    if not limits.runs:
+        return [Refused(f"assumptions.optimizer={optimizer}", f"assumptions.optimizer={known.optimizers[0]}")]
+    boxes = limits.boxes(request.run.experts is not None)
+    plan = request.run.plan
+    # Of equally near boxes the first has the most usual choices.
+    columns, box = min(((broken(box, plan), box) for box in boxes), key=lambda found: len(found[0]))  # pyright: ignore[reportArgumentType]
+    found = [Refused(f"{column}={plan[column]}", _nearest(box, column, plan[column])) for column in columns]
+    if limits.cp_parts is not None and (cp := request.run.number("cp")) > 1:
+        each = f"{limits.cp_parts} * " if limits.cp_parts > 1 else ""
+        found += uneven_sequence(request.run, limits.cp_parts * cp, f"{each}cp={cp}")
+    columns = {column for column, _ in ((part.part.partition("=")[0], part) for part in found)}
+    others = [part for part in framework.refused(request) if part.part.partition("=")[0] not in columns]
+    return [*found, *others, *of_job]
+
+
+def _nearest(box: BoxSpec, column: str, value: object) -> str:
+    """Return the value of a column that a box has and that is nearest to another."""
+    if column == "strategy":
+        return f"strategy {', '.join(box.strategy or ())}"
+    if column in box.fix:
+        values = box.fix[column]
+        numbers = [one for one in values if isinstance(one, int)]
+        if isinstance(value, int) and numbers:
+            return f"{column}={min(numbers, key=lambda number: abs(number - value))}"
+        first = BY_NAME[column].default if BY_NAME[column].default in values else values[0]
+        return f"{column}={first}"
+    return ", ".join(f"{column}{bound}" for bound in box.limit.get(column, ()))
+
+
+_WIDTH = 100  # columns of a line
+_INDENT = "  "
+_BEFORE_BACKSLASH = _WIDTH - len(" \\")
+_USUAL = next(iter(FRAMEWORKS))  # whose words state the settings of a framework without its own
+
+
+def launch_of(plan: Plan, problem: Problem, device: DeviceSpec) -> LaunchSettings:
+    """Return the settings of a plan of `problem` on GPUs of the type `device`, in the words of its framework."""
+    model = problem.models[problem.strategies.index(plan["strategy"])]
+    return launch_by(_words(problem), plan, problem.model, model, problem.assumptions_spec, device)
+
+
+def launch_by(
+    words: str | None,
+    plan: Plan,
+    spec: ModelSpec,
+    model: Model,
+    assumptions: AssumptionsSpec,
+    device: DeviceSpec,
+) -> LaunchSettings:
+    """Return the settings of a plan in the `words` of launch files, with the effects that it has of an assumption set.
+
+    `model` is that of `spec` under its strategy. Raises SpecError for words of no launch files.
+    """
+    own = for_plan(on_platform(assumptions, device.software), plan.codes)
+    framework = of_words(words)
+    launch = framework.settings(run_of(plan, model, own, device), spec)
+    return replace(launch, lost=(*launch.lost, *(part for part, _ in framework.without_format(device))))
+
+
+def of_words(words: str | None, place: str = "flags") -> Framework:
+    """Return the launch files with some words, those of the usual ones if they are None.
+
+    Raises SpecError, with the place that names the words, if there are none.
+    """
+    if words is not None and words not in FRAMEWORKS:
+        known = ", ".join(FRAMEWORKS)
+        raise SpecError(
+            f"{place}: no launch files have the words {words!r}{did_you_mean(words, FRAMEWORKS)} (known: {known})"
+        )
+    return FRAMEWORKS[words or _USUAL]
+
+
+def launch_data(launch: LaunchSettings) -> dict[str, Any]:
+    """Return settings as plain data, by framework."""
+    found: dict[str, Any] = {"flags": launch.arguments, "left": list(launch.left), "lost": list(launch.lost)}
+    return {launch.framework: found | ({"configuration": launch.configuration} if launch.configuration else {})}
+
+
+def launch_text(launch: LaunchSettings, title: str) -> str:
+    """Return the settings as lines, flags as those for a shell, and the choices that none expresses."""
+    head = f"{launch.title} of {title}:{'' if launch.flags else f' none, since {launch.none_since}'}"
+    lines: list[str] = []
+    for text in (piece for flag in launch.flags for piece in _pieces(words_of(flag))):
+        if lines and len(f"{lines[-1]} {text}") <= _BEFORE_BACKSLASH:
+            lines[-1] += f" {text}"
+        else:
+            lines.append(f"{_INDENT}{text}")
+    flags = [(" \\\n" if launch.options else "\n").join(lines)] if lines else []
+    left = [_wrapped(f"left to your program: {part}") for part in launch.left]
+    return "\n".join([head, *flags, *left, *(_wrapped(f"cannot be expressed: {lost}") for lost in launch.lost)])
+
+
+def counted_ends_text(plan: Plan, problem: Problem) -> str:
+    """Return how an even cut divides layers that the stages do not divide; empty if they do.
+
+    With its flags where the plan has the words of Megatron-LM.
+    """
+    limits = problem.limits()
+    if LAYOUT in plan or not limits.counts_ends or not (flags := counted_ends(plan, limits.num_layers)):
+        return ""
+    chunks = "pp" if plan["vpp"] == 1 else "pp * vpp"
+    usual = FRAMEWORKS[_USUAL]
+    needs = (
+        f": {usual.title} needs {' '.join(option.flag for option in flags)}"
+        if of_words(_words(problem)) is usual
+        else ""
+    )
+    return textwrap.fill(
+        f"{chunks} divides {limits.num_layers + 2} layers, embedding and head counted as a layer each, and not the "
+        f"{limits.num_layers} alone{needs}",
+        _WIDTH,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _words(problem: Problem) -> str | None:
+    """Return whose words state the settings of plans of a problem; None for the usual ones."""
+    return (problem.framework or read_framework(problem.assumptions_spec.of_framework)).flags
+
+
+def _pieces(words: Sequence[str]) -> list[str]:
+    """Return a flag as what stays on one line: all of it, or each of its words if all are too long for one."""
+    whole = shlex.join(words)
+    return [whole] if len(whole) <= _BEFORE_BACKSLASH - len(_INDENT) else [shlex.quote(word) for word in words]
+
+
+def _wrapped(said: str) -> str:
+    return textwrap.fill(said, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
