@@ -39,7 +39,7 @@ from dsx.plans.rules import OPTIMAL
 from dsx.pricing.cuts import CandidateCounts, column_names
 from dsx.pricing.problem import Problem, make_problem
 from dsx.results import manifest as manifests
-from dsx.results import sets as store
+from dsx.results import writer as writing
 from dsx.search.spaces import make_studies
 from dsx.search.sweep import Sweep
 from dsx.search.tiles import top_plans
@@ -225,7 +225,7 @@ def _written(problem: Problem, spec: SweepSpec, repeat: int) -> Result:
     def run() -> int:
         sweep = _sweep(problem, spec, "all", batches)
         with tempfile.TemporaryDirectory() as folder:
-            with store.create(Path(folder) / "set", manifest, len(sweep.parts)) as writer:
+            with writing.create(Path(folder) / "set", manifest, len(sweep.parts)) as writer:
                 sweep.run(
                     writer.missing(),
                     lambda number, rows, counts: writer.write(

@@ -213,7 +213,7 @@ def drawn_rows(
         return rows
     keep = near_best(rows, limiting(*objectives))
     if baseline:
-        keep |= matching(rows, baseline, few=True)
+        keep |= matching(rows, baseline, partial=True)
     elif not varied_settings(rows) and (place := plain_plan(rows)) is not None:
         keep[place] = True
     return taken(rows, keep)

@@ -71,12 +71,12 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, per: str | Sequence[str] = ()) -> 
         table[f"has_{side}"] = table[f"has_{side}"].notna()
     table["ratio"] = table["step_time_s_b"] / table["step_time_s_a"]
     table["same_plan"] = (table["candidate_a"] == table["candidate_b"]).fillna(False).astype(bool)
-    for here, there, rows, varied in (("a", "b", rows_b, varied_b), ("b", "a", rows_a, varied_a)):
-        state, seconds = _elsewhere(table, here, rows, varied, groups)
-        table[f"{here}_in_{there}"], table[f"{here}_in_{there}_step_time_s"] = state, seconds
+    for side, other, rows, varied in (("a", "b", rows_b, varied_b), ("b", "a", rows_a, varied_a)):
+        state, seconds = _elsewhere(table, side, rows, varied, groups)
+        table[f"{side}_in_{other}"], table[f"{side}_in_{other}_step_time_s"] = state, seconds
     costs = ["has_a", "has_b", "candidate_a", "candidate_b", "step_time_s_a", "step_time_s_b", "ratio", "same_plan"]
-    rest = [name for name in table if name not in (*groups, *costs)]
-    table = table[[*groups, *costs, *rest]]
+    hardware = [name for name in table if name not in (*groups, *costs)]
+    table = table[[*groups, *costs, *hardware]]
     outside = {side: [n for n in varied if n not in groups] for side, varied in (("a", varied_a), ("b", varied_b))}
     table.attrs = {"per": groups, "hardware": outside, "summary": _summary(table, rows_a, rows_b, shared)}
     table.attrs["units"] = {name: "s" if "step_time_s" in str(name) else "" for name in table}
@@ -105,8 +105,8 @@ def _groups(per: Sequence[str], varied_a: Sequence[str], varied_b: Sequence[str]
 
 def _rows(df: Frame, groups: Sequence[str], varied: Sequence[str]) -> Frame:
     """Return the columns to compare, and the column `fits`: whether a row is feasible."""
-    own = [name for name in groups if name in varied or name in PLAN_COLUMNS]
-    names = dict.fromkeys(("candidate", "step_time_s", *own, *varied))
+    grouped = [name for name in groups if name in varied or name in PLAN_COLUMNS]
+    names = dict.fromkeys(("candidate", "step_time_s", *grouped, *varied))
     for name in names:
         if name not in df:
             require(df, name)
@@ -119,10 +119,9 @@ def _align_names(rows_a: Frame, rows_b: Frame) -> None:
     """Give the name columns of both sets the same categories, so that equal names compare equal."""
     for name in set(rows_a) & set(rows_b):
         if isinstance(rows_a[name].dtype, pd.CategoricalDtype):
-            known = [*rows_a[name].cat.categories]
-            known += [other for other in rows_b[name].cat.categories if other not in known]
+            categories = [*dict.fromkeys([*rows_a[name].cat.categories, *rows_b[name].cat.categories])]
             for rows in (rows_a, rows_b):
-                rows[name] = rows[name].cat.set_categories(known)
+                rows[name] = rows[name].cat.set_categories(categories)
 
 
 def _best(rows: Frame, groups: Sequence[str], side: str) -> Frame:
@@ -145,7 +144,7 @@ def _best(rows: Frame, groups: Sequence[str], side: str) -> Frame:
 
 
 def _elsewhere(
-    table: Frame, side: str, others: Frame, varied: Sequence[str], groups: Sequence[str]
+    table: Frame, side: str, other_set: Frame, varied: Sequence[str], groups: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the state of the best plans of one side among the rows of the other set, and their step times there.
 
@@ -157,14 +156,14 @@ def _elsewhere(
             from_column[name] = name
         elif f"{name}_{side}" in table:
             from_column[name] = f"{name}_{side}"
-    wanted = table[list(from_column.values())].set_axis(list(from_column), axis=1)
-    wanted = wanted.assign(row=np.arange(len(table))).dropna(subset="candidate").astype({"candidate": np.int64})
-    near = others[others["candidate"].isin(wanted["candidate"])]
-    found = wanted.merge(near[[*from_column, "step_time_s", "fits"]], on=list(from_column))
-    seconds = found[found["fits"]].groupby("row")["step_time_s"].min().reindex(np.arange(len(table)))
-    there = np.isin(np.arange(len(table)), found["row"])
+    best = table[list(from_column.values())].set_axis(list(from_column), axis=1)
+    best = best.assign(row=np.arange(len(table))).dropna(subset="candidate").astype({"candidate": np.int64})
+    same_plans = other_set[other_set["candidate"].isin(best["candidate"])]
+    joined = best.merge(same_plans[[*from_column, "step_time_s", "fits"]], on=list(from_column))
+    seconds = joined[joined["fits"]].groupby("row")["step_time_s"].min().reindex(np.arange(len(table)))
+    priced = np.isin(np.arange(len(table)), joined["row"])
     missing = table[f"candidate_{side}"].isna().to_numpy(bool)
-    state = np.select([missing, seconds.notna().to_numpy(), there], ["", FITS, DOES_NOT_FIT], NOT_THERE)
+    state = np.select([missing, seconds.notna().to_numpy(), priced], ["", FITS, DOES_NOT_FIT], NOT_THERE)
     return state, seconds.to_numpy(np.float64)
 
 
@@ -173,14 +172,14 @@ def _summary(table: Frame, rows_a: Frame, rows_b: Frame, shared: Sequence[str]) 
     columns = [*on, "step_time_s", "fits"]
     joined = rows_a[columns].merge(rows_b[columns], on=on, suffixes=("_a", "_b"))
     fits_a, fits_b = joined["fits_a"].to_numpy(), joined["fits_b"].to_numpy()
-    both = joined[fits_a & fits_b]
-    ratio = both["step_time_s_b"].to_numpy(np.float64) / both["step_time_s_a"].to_numpy(np.float64)
+    in_both = joined[fits_a & fits_b]
+    ratio = in_both["step_time_s_b"].to_numpy(np.float64) / in_both["step_time_s_a"].to_numpy(np.float64)
     decided = table["candidate_a"].notna() & table["candidate_b"].notna()
     return {
         "rows_a": len(rows_a),
         "rows_b": len(rows_b),
         "joined": len(joined),
-        "fit_in_both": len(both),
+        "fit_in_both": len(in_both),
         "fit_in_a_only": int((fits_a & ~fits_b).sum()),
         "fit_in_b_only": int((fits_b & ~fits_a).sum()),
         "ratio_median": float(np.median(ratio)) if len(ratio) else float("nan"),

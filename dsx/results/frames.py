@@ -1,33 +1,22 @@
 """Rows of a result set: conditions on them, their Pareto front and its knee, and the plain plan.
 
-Arguments of functions of a DataFrame: the frame itself, and the columns that are named.
-
-Conditions on the rows of a result set: columns and the value that each must have.
-
-    parsed(["num_gpus=16384", "nvs.tp=8", "device.hbm_capacity=80 GB"])
-
-`nvs.tp` is the column `tp_nvs`, as in a plan. A quantity has its unit, and equals what differs by rounding alone.
-
-The knee of a Pareto front: the row after which less of one objective costs most of the other.
-
-Both objectives are scaled to 0 at their best and 1 at their worst on the front. The knee is the row that is farthest
-below the line between the ends of the front: the bulge of Das, "On characterizing the knee of the Pareto curve based on
-normal-boundary intersection" (Structural Optimization 18, 1999). A front whose rows are all on that line, or above it,
-has none.
-
-The Pareto front of a result set: the feasible rows that no other feasible row beats in every objective.
-
-    pareto(df, "step_time_s", "peak_bytes")    # both as small as possible
+    parsed(["num_gpus=16384", "nvs.tp=8", "device.hbm_capacity=80 GB"])    # columns, and the value that each must have
+    pareto(df, "step_time_s", "peak_bytes")    # the rows that no other feasible row beats in both; both minimised
     pareto(df, "num_gpus", "-tokens_per_s")    # a leading minus: as large as possible
 
-`dsx.search.pareto` has the algorithm and the tie rule: rows that are equal in all objectives are all kept. Rows with an
-objective that is NaN or infinite are left out.
+`nvs.tp` is the column `tp_nvs`, as in a plan. A quantity has its unit, and equals what differs by rounding alone.
+`dsx.search.ranking` has the algorithm of the front and its tie rule: rows that are equal in all objectives are all
+kept. Rows with an objective that is NaN or infinite are left out.
 
-The plain plan: what one would run without a search, as the baseline of what a search finds.
+The knee of a front is the row after which less of one objective costs most of the other. With both objectives scaled to
+0 at their best and 1 at their worst on the front, it is the row that is farthest below the line between the ends: the
+bulge of Das, "On characterizing the knee of the Pareto curve based on normal-boundary intersection" (Structural
+Optimization 18, 1999). A front whose rows are all on that line, or above it, has none.
 
-Tensor parallelism up to the size of an NVLink domain, then pipeline stages until the model fits: the rule of thumb of
-Narayanan et al. (arXiv 2104.04473, takeaway 1). All else is as `dsx.plans.choices` has it by default: microbatches of
-one sequence, one chunk a stage, no recomputation, no other parallelism.
+The plain plan is what one would run without a search, the baseline of what a search finds: tensor parallelism up to the
+size of an NVLink domain, then pipeline stages until the model fits, the rule of thumb of Narayanan et al. (arXiv
+2104.04473, takeaway 1). All else is as `dsx.plans.choices` has it by default: microbatches of one sequence, one chunk a
+stage, no recomputation, no other parallelism.
 """
 
 import re
@@ -67,16 +56,16 @@ def require(df: "pd.DataFrame", column: str) -> NDArray[Any]:
     check_frame(df)
     one_text("column", column, "step_time_s")
     if column not in df.columns:
-        hint = "; were only some columns loaded?" if column in (known.name for known in COLUMNS) else ""
+        hint = "; were only some columns loaded?" if column in (stored.name for stored in COLUMNS) else ""
         raise UnknownNameError("column", column, map(str, df.columns), hint)
     return df[column].to_numpy()
 
 
 def taken(df: "pd.DataFrame", rows: NDArray[Any]) -> "pd.DataFrame":
     """Return some rows of a frame, as [n] positions or one bool for each row, with its `attrs`."""
-    found: Any = df.loc[rows] if rows.dtype == np.bool_ else df.iloc[rows]
-    found.attrs = dict(df.attrs)
-    return found
+    part: Frame = df.loc[rows] if rows.dtype == np.bool_ else df.iloc[rows]
+    part.attrs = dict(df.attrs)
+    return part
 
 
 def column_list(name: str, columns: str | Sequence[str] | None) -> list[str]:
@@ -93,34 +82,27 @@ Conditions = Mapping[str, object]
 _EXAMPLE = "COLUMN=VALUE, as in num_gpus=16384"
 
 
-def parsed(name: str, given: Conditions | Sequence[str] | str | None) -> dict[str, object]:
+def parsed(name: str, conditions: Conditions | Sequence[str] | str | None) -> dict[str, object]:
     """Return conditions as a mapping; texts are "COLUMN=VALUE", and one text may have several, with blanks between.
 
     Raises InputError, which names the argument `name`, for a text without "=".
     """
-    if given is None:
+    if conditions is None:
         return {}
-    if isinstance(given, Mapping):
-        return {column_name(str(column)): value for column, value in given.items()}
-    if not isinstance(given, str | Sequence):
-        raise wrong(name, given, f"{_EXAMPLE}, is wanted")
-    found: dict[str, object] = {}
-    for one in [given] if isinstance(given, str) else given:
-        if not isinstance(one, str):
-            raise wrong(name, one, f"{_EXAMPLE}, is wanted")
-        found |= _parsed(name, one)
-    return found
-
-
-def _parsed(name: str, text: str) -> dict[str, object]:
-    """Return the conditions of a text."""
-    found: dict[str, object] = {}
-    for one in re.split(r"\s+(?=[\w.]+=)", text.strip()):
-        column, equals, value = one.partition("=")
-        if not (column.strip() and equals and value.strip()):
-            raise InputError(f"{name} {printable(one)!r} is no {_EXAMPLE}")
-        found[column_name(column.strip())] = value.strip()
-    return found
+    if isinstance(conditions, Mapping):
+        return {column_name(str(column)): value for column, value in conditions.items()}
+    if not isinstance(conditions, str | Sequence):
+        raise wrong(name, conditions, f"{_EXAMPLE}, is wanted")
+    by_column: dict[str, object] = {}
+    for text in [conditions] if isinstance(conditions, str) else conditions:
+        if not isinstance(text, str):
+            raise wrong(name, text, f"{_EXAMPLE}, is wanted")
+        for condition in re.split(r"\s+(?=[\w.]+=)", text.strip()):
+            column, equals, value = condition.partition("=")
+            if not (column.strip() and equals and value.strip()):
+                raise InputError(f"{name} {printable(condition)!r} is no {_EXAMPLE}")
+            by_column[column_name(column.strip())] = value.strip()
+    return by_column
 
 
 def column_name(text: str) -> str:
@@ -129,19 +111,22 @@ def column_name(text: str) -> str:
     return f"{axis}_nvs" if dot and tier == "nvs" else text
 
 
-def matching(df: "pd.DataFrame", conditions: Conditions, few: bool = False) -> NDArray[np.bool_]:
+def matching(df: "pd.DataFrame", conditions: Conditions, partial: bool = False) -> NDArray[np.bool_]:
     """Return which rows have all the values, [rows].
 
-    Raises UnknownNameError for an unknown column, InputError if no row has all values; not if `few`, for rows that are
-    only a part of a set.
+    Raises UnknownNameError for an unknown column, InputError if no row has all values; not if the rows are only a part
+    of a set, `partial`.
     """
-    here = np.ones(len(df), bool)
+    same = np.ones(len(df), bool)
     for column, value in conditions.items():
-        values = require(df, column)
-        here &= _equal(df, column, values, value)
-        if not (here.any() or few) and len(df):
-            raise InputError(f"no row has {text_of(conditions)}{_nearest(df, column, value)}")
-    return here
+        same &= _equal(df, column, require(df, column), value)
+        if not (same.any() or partial) and len(df):
+            unit = df.attrs.get("units", {}).get(column, "")
+            stored = sorted(df[column].unique())[:12]
+            choices = [text if isinstance(text, str) else format_quantity(text, unit) for text in stored]
+            hint = f"{did_you_mean(str(value), choices)} (known: {', '.join(choices)})"
+            raise InputError(f"no row has {text_of(conditions)}{hint}")
+    return same
 
 
 def text_of(conditions: Conditions) -> str:
@@ -157,18 +142,9 @@ def _equal(df: "pd.DataFrame", column: str, values: NDArray[Any], value: object)
     with suppress(SpecError):
         quantity = unit in get_args(Dimension) and isinstance(value, str)
         number = float(parse_quantity(value, cast(Dimension, unit)) if quantity else parse_number(value))
-    return (
-        np.zeros(len(values), bool)
-        if number is None
-        else np.isclose(values.astype(np.float64), number, rtol=1e-6, atol=0.0)
-    )
-
-
-def _nearest(df: "pd.DataFrame", column: str, value: object) -> str:
-    """Return the values that a column has, as the end of a message."""
-    unit = df.attrs.get("units", {}).get(column, "")
-    found = [one if isinstance(one, str) else format_quantity(one, unit) for one in sorted(df[column].unique())[:12]]
-    return f"{did_you_mean(str(value), found)} (known: {', '.join(found)})"
+    if number is None:
+        return np.zeros(len(values), bool)
+    return np.isclose(values.astype(np.float64), number, rtol=1e-6, atol=0.0)
 
 
 def knee(x: NDArray[np.float64], y: NDArray[np.float64]) -> int | None:
@@ -194,7 +170,7 @@ def pareto(df: "pd.DataFrame", *objectives: str | Sequence[str]) -> "pd.DataFram
     Raises UnknownNameError for a column that `df` does not have, InputError for one without numbers, or for what is no
     DataFrame.
     """
-    names = [name for given in objectives for name in column_list("objectives", given)]
+    names = [name for objective in objectives for name in column_list("objectives", objective)]
     if not names:
         raise InputError("a front needs an objective, for example 'step_time_s', or '-mfu' to maximise")
     check_frame(df)

@@ -1,23 +1,9 @@
 """The manifest of a result set: the sweep, what it found, and the files that hold the rows.
 
-The sweep that a result set answers: the hash of its spec, and the differences of two specs.
-
-The key `plot` is left out: it does not change the rows, so a new picture does not require a new sweep.
-
-The sweep that a manifest states, typed: the settings and file names that dsx reads back.
-
-A manifest holds the sweep as plain data, so that it can be compared and hashed as written. These records type the keys
-that are read; other keys are allowed, since other versions of dsx may have written them. The priced files (model,
-clusters, assumption set) are known only by name here: a command that prices a row again reads them within
-`stated_files`.
-
-The manifest of a result set: the sweep, what it found, and the files that hold the rows.
-
 It is one JSON file in the folder of the parts, and the only list of the parts of the set. It is plain data, so it can
-be read without dsx.
-
-The manifest of an unfinished run states the sweep and its number of parts; the parts that exist are those in its
-folder.
+be read without dsx. The manifest of an unfinished run states the sweep and its number of parts; the parts that exist
+are those in its folder. The sweep is plain data too, so that it can be compared and hashed as written (`StatedSweep`
+types what is read back).
 
 Not covered: older schema versions. Version 1 had no cluster column and no what-ifs, version 2 no intervals, version 3
 no zero_replicas, stored_layers and offload, version 4 no rank order, version 6 no counts of bounds; their sweeps must
@@ -44,8 +30,9 @@ from dsx.config.what_if import WhatIf, WhatIfPoints
 from dsx.errors import StoreError
 from dsx.files import install_text
 from dsx.plans.rules import OPTIMAL
-from dsx.results import folder as disk
-from dsx.results.folder import PartFile, reason
+from dsx.results import plain_json
+from dsx.results.folder import PartFile
+from dsx.results.plain_json import reason
 from dsx.results.schema import COLUMNS, CUT, NAME_COLUMNS, Column, ExtraColumn, Precision, columns_with
 from dsx.units import LARGEST_COUNT
 
@@ -78,9 +65,9 @@ def _differing(a: object, b: object, path: str = "") -> list[str]:
     if not (isinstance(a, dict) and isinstance(b, dict)):
         return [] if a == b else [path]
     return [
-        found
+        inner
         for key in sorted({*a, *b})
-        for found in _differing(a.get(key), b.get(key), f"{path}.{key}" if path else key)
+        for inner in _differing(a.get(key), b.get(key), f"{path}.{key}" if path else key)
     ]
 
 
@@ -182,9 +169,9 @@ def fault_of(spec: Mapping[str, object], names: Mapping[str, tuple[str, ...]], w
     except pydantic.ValidationError as error:
         return reason(error, "spec")
     files = sweep.resolved
-    for column, stated in (("cluster", files.clusters), ("strategy", files.strategy)):
-        if len(stated) != len(names[column]):
-            return f"names.{column}: has {len(names[column])} names, but the sweep states {len(stated)}"
+    for column, count in (("cluster", len(files.clusters)), ("strategy", len(files.strategy))):
+        if count != len(names[column]):
+            return f"names.{column}: has {len(names[column])} names, but the sweep states {count}"
     if missing := [name for name in names["strategy"] if name not in files.layers]:
         return f"spec.resolved.layers: has no hash of the layer definitions of {missing[0]!r}"
     if sorted(what_if) != sorted(sweep.what_if.fields):
@@ -337,12 +324,12 @@ def _fault_of_names(names: Mapping[str, Sequence[str]]) -> str:
     if missing := [column for column in NAME_COLUMNS if not names.get(column)]:
         return f"names: the names of the codes are missing for {', '.join(missing)}"
     for column in NAME_COLUMNS:
-        known = list(names[column])
-        if twice := [name for name in known if known.count(name) > 1]:
+        of_column = list(names[column])
+        if twice := [name for name in of_column if of_column.count(name) > 1]:
             return f"names: column {column} has the name {twice[0]!r} twice; give one of them another name"
-        if len(known) > _MOST_NAMES:
-            return f"names: column {column} has {len(known)} names, but a result set holds at most {_MOST_NAMES}"
-        for name in known:
+        if len(of_column) > _MOST_NAMES:
+            return f"names: column {column} has {len(of_column)} names, but a result set holds at most {_MOST_NAMES}"
+        for name in of_column:
             # Other tools read the names, as UTF-8.
             if not name.isascii() and name.encode("utf-8", "replace").decode() != name:
                 return f"names: column {column} has the name {name!r}, which is not valid Unicode"
@@ -362,15 +349,15 @@ def from_json(text: bytes, place: str) -> Manifest:
     Raises StoreError if it is not a manifest, or has an older or newer schema version.
     """
     try:
-        raw = disk.parse(text, place)
+        raw = plain_json.parse(text, place)
     except StoreError as error:
         raise StoreError(f"{error}; run the sweep again, into another folder") from None
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if isinstance(version, int) and version > SCHEMA_VERSION:
-        wanted = raw.get("dsx_version", "a newer one")
+        writer = raw.get("dsx_version", "a newer one")
         raise StoreError(
             f"{place} has schema version {version}, but dsx {dsx.__version__} reads versions up to "
-            f"{SCHEMA_VERSION}; install the dsx that wrote it: {install_text(f'>={wanted!s:.40}')}"
+            f"{SCHEMA_VERSION}; install the dsx that wrote it: {install_text(f'>={writer!s:.40}')}"
         )
     if isinstance(version, int) and version < SCHEMA_VERSION:
         raise StoreError(
@@ -381,7 +368,7 @@ def from_json(text: bytes, place: str) -> Manifest:
         manifest = _ADAPTER.validate_python(raw)
         wrong = _fault(manifest)
     except pydantic.ValidationError as error:
-        manifest, wrong = None, disk.reason(error)
+        manifest, wrong = None, reason(error)
     if manifest is None or wrong:
         raise StoreError(
             f"{place} is not the manifest of a result set ({wrong}); run the sweep again, into another folder"
@@ -392,13 +379,13 @@ def from_json(text: bytes, place: str) -> Manifest:
 def _fault(manifest: Manifest) -> str:
     """Return how a manifest with the right types contradicts itself; "" if it does not."""
     what_if = [extra.name for extra in manifest.what_if]
-    own = {CUT.name, *(column.name for column in COLUMNS)}
+    fixed = {CUT.name, *(column.name for column in COLUMNS)}
     files = [part.file for part in manifest.parts]
     if wrong := _fault_of_names(manifest.names):
         return wrong
     if odd := [name for name in manifest.names if name not in NAME_COLUMNS]:
         return f"names: {odd[0]!r} is not a name column"
-    if len({*what_if}) < len(what_if) or own & {*what_if}:
+    if len({*what_if}) < len(what_if) or fixed & {*what_if}:
         return "what_if: a column is listed twice"
     if len(manifest.reject_reasons) > _MOST_REASONS:
         return f"reject_reasons: has {len(manifest.reject_reasons)} reasons, but there are only {_MOST_REASONS} bits"

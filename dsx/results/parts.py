@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 from dsx.errors import StoreError
 from dsx.plans.choices import BY_NAME, PLAN_COLUMNS
 from dsx.results import folder as disk
+from dsx.results import plain_json
 from dsx.results.folder import part_number
 from dsx.results.manifest import Counts, Manifest, StoredPart
 from dsx.results.schema import GROUP_ROWS, arrow_schema, write_options
@@ -40,9 +41,9 @@ class Footer:
 
 def part_files(folder: Path) -> dict[int, Path]:
     """Return all files in `folder` with the name of a part, by number, ascending."""
-    with disk.open_folder(folder) as there:
-        found = {number: folder / name for name in there.names() if (number := part_number(name)) is not None}
-    return dict(sorted(found.items()))
+    with disk.open_folder(folder) as opened:
+        paths = {number: folder / name for name in opened.names() if (number := part_number(name)) is not None}
+    return dict(sorted(paths.items()))
 
 
 def part_schema(manifest: Manifest) -> pa.Schema:
@@ -99,7 +100,7 @@ def footer(path: Path, schema: pa.Schema) -> Footer | None:
             about, rows = part.metadata.metadata or {}, part.metadata.num_rows
             if about.get(_SET) != (schema.metadata or {})[_SET] or _types(part.schema_arrow) != _types(schema):
                 return None
-        return Footer(rows, disk.read(about.get(_COUNTS, b""), _COUNTS_ADAPTER, str(path)))
+        return Footer(rows, plain_json.read(about.get(_COUNTS, b""), _COUNTS_ADAPTER, str(path)))
     except (*_UNREADABLE, StoreError):
         return None
 
@@ -117,25 +118,25 @@ def _types(schema: pa.Schema) -> list[tuple[str, str]]:
 def footers(folder: Path, manifest: Manifest) -> dict[int, Footer]:
     """Return the footers of the intact parts of a set in `folder`, by number, ascending."""
     schema = part_schema(manifest)
-    found = {number: footer(path, schema) for number, path in part_files(folder).items() if number < manifest.num_parts}
-    return {number: part for number, part in found.items() if part is not None}
+    paths = {number: path for number, path in part_files(folder).items() if number < manifest.num_parts}
+    return {number: part for number, path in paths.items() if (part := footer(path, schema)) is not None}
 
 
 def spec_hash_of(path: Path) -> str | None:
     """Return the hash of the spec of the part at `path`; None if the file is damaged or not a part."""
     try:
         with disk.open_file(path) as file:
-            about = disk.parse((pq.read_metadata(file).metadata or {}).get(_SET, b""), str(path))
+            about = plain_json.parse((pq.read_metadata(file).metadata or {}).get(_SET, b""), str(path))
     except (*_UNREADABLE, StoreError):
         return None
-    found = about.get("spec_hash") if isinstance(about, dict) else None
-    return found if isinstance(found, str) else None
+    spec_hash = about.get("spec_hash") if isinstance(about, dict) else None
+    return spec_hash if isinstance(spec_hash, str) else None
 
 
 def is_intact(folder: Path, part: StoredPart, schema: pa.Schema) -> bool:
     """Return whether the file of a part exists, belongs to the set with this schema, and has all rows."""
-    found = footer(folder / part.file, schema)
-    return found is not None and found.rows == part.rows
+    stated = footer(folder / part.file, schema)
+    return stated is not None and stated.rows == part.rows
 
 
 def num_groups(folder: Path, part: StoredPart) -> int:
@@ -148,9 +149,9 @@ def num_groups(folder: Path, part: StoredPart) -> int:
 
 
 def read(
-    folder: Path, part: StoredPart, manifest: Manifest, wanted: Sequence[str], group: int | None = None
+    folder: Path, part: StoredPart, manifest: Manifest, names: Sequence[str], group: int | None = None
 ) -> pa.Table:
-    """Return the columns `wanted`, in this order, of a part of the set that `manifest` describes, or of one `group`.
+    """Return the columns `names`, in this order, of a part of the set that `manifest` describes, or of one `group`.
 
     Raises StoreError if the file is missing, damaged, or not as in its manifest.
     """
@@ -162,7 +163,7 @@ def read(
             _require(_fault(file.schema_arrow, file.metadata.num_rows, part_schema(manifest), part))
             _require(_fault_of_groups(file.metadata))
             groups = [at for at in range(file.num_row_groups) if group in (None, at)]
-            table = file.read_row_groups(groups, columns=list(wanted)) if groups else file.read(columns=list(wanted))
+            table = file.read_row_groups(groups, columns=list(names)) if groups else file.read(columns=list(names))
         table.validate(full=True)
         _require(_fault_of_values(table, manifest))
     except FileNotFoundError:
@@ -172,7 +173,7 @@ def read(
     except _UNREADABLE as error:
         raise StoreError(f"{path} cannot be read ({error}); {cure}") from error
     # Parts differ in the counts that their schema carries, foreign ones in whether a column may lack values.
-    table = table.select(wanted)
+    table = table.select(names)
     return pa.table(table.columns, schema=pa.schema([field.with_nullable(False) for field in table.schema]))
 
 
@@ -181,21 +182,21 @@ def _require(fault: str) -> None:
         raise StoreError(fault)
 
 
-def _fault(found: pa.Schema, rows: int, schema: pa.Schema, part: StoredPart) -> str:
+def _fault(stored: pa.Schema, rows: int, schema: pa.Schema, part: StoredPart) -> str:
     """Return how a file differs from the part in its manifest; "" if it does not."""
-    if missing := [name for name in schema.names if name not in found.names]:
+    if missing := [name for name in schema.names if name not in stored.names]:
         return f"has no column {missing[0]}"
     if rows != part.rows:
         return f"has {rows} rows, not {part.rows}"
-    for is_there, wanted in zip(_types(found), _types(schema), strict=False):
-        if is_there != wanted:
-            return f"has a column {is_there[0]} of {is_there[1]} where {wanted[0]} of {wanted[1]} belongs"
-    return "" if len(found) == len(schema) else f"has {len(found)} columns, not {len(schema)}"
+    for (name, kind), (name_of_set, kind_of_set) in zip(_types(stored), _types(schema), strict=False):
+        if (name, kind) != (name_of_set, kind_of_set):
+            return f"has a column {name} of {kind} where {name_of_set} of {kind_of_set} belongs"
+    return "" if len(stored) == len(schema) else f"has {len(stored)} columns, not {len(schema)}"
 
 
-def _fault_of_groups(found: pq.FileMetaData) -> str:
+def _fault_of_groups(stored: pq.FileMetaData) -> str:
     """Return a group of rows that is larger than any that dsx writes: few bytes may be endless equal rows."""
-    rows = max((found.row_group(at).num_rows for at in range(found.num_row_groups)), default=0)
+    rows = max((stored.row_group(at).num_rows for at in range(stored.num_row_groups)), default=0)
     return f"has {rows:,} rows in a group, of at most {GROUP_ROWS:,}" if rows > GROUP_ROWS else ""
 
 
@@ -205,8 +206,8 @@ def _fault_of_values(table: pa.Table, manifest: Manifest) -> str:
         if column.null_count:
             return f"has {column.null_count} missing values in column {name}"
         if name in manifest.names:
-            there = dict.fromkeys(value for chunk in column.chunks for value in chunk.dictionary.to_pylist())
-            if unknown := [value for value in there if value not in manifest.names[name]]:
+            values = dict.fromkeys(value for chunk in column.chunks for value in chunk.dictionary.to_pylist())
+            if unknown := [value for value in values if value not in manifest.names[name]]:
                 return f"has {unknown[0]!r} in column {name}, which is not one of its names"
         elif name == _STAGE_LAYERS:
             texts = [text for text in column.unique().to_pylist() if not _STAGES.fullmatch(text)]

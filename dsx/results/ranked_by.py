@@ -18,10 +18,13 @@ from typing import Any, TypeVar
 from dsx.errors import UnknownNameError, one_text
 from dsx.search.fastest import Wanted
 
+FASTEST, SIMPLEST, LEANEST = ROLES = ("fastest", "simplest", "leanest")
+DAYS, HOURS, COST = "training_days", "gpu_hours", "cost_usd"
 TIED = 1e-3  # of a step time: it prints the same
-
+LEAST_GOODPUT = 0.01  # share of the time; with less a job gets nowhere
 
 P = TypeVar("P")
+Priced = Mapping[str, Any]  # a plan with its costs, of `dsx.pricing.one_plan` or `dsx.results.sets`
 
 
 def wanted_by_role(step_time_s: float, resolution: float | None) -> tuple[Wanted, Wanted, Wanted]:
@@ -39,13 +42,10 @@ def by_role(plans: Sequence[P], costs: Sequence[int]) -> dict[str, P]:
     `costs` are those of the features of the plans. The simplest is the fastest where it costs as much: less memory does
     not make a slower plan simpler.
     """
-    found: dict[str, P] = dict(zip(ROLES, plans, strict=False))
-    if SIMPLEST in found and costs[0] == costs[1]:
-        found[SIMPLEST] = found[FASTEST]
-    return found
-
-
-Priced = Mapping[str, Any]  # a plan with its costs, of `dsx.pricing.one_plan` or `dsx.results.sets`
+    roles: dict[str, P] = dict(zip(ROLES, plans, strict=False))
+    if SIMPLEST in roles and costs[0] == costs[1]:
+        roles[SIMPLEST] = roles[FASTEST]
+    return roles
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ def _column(name: str) -> Callable[[Priced], float]:
 
 
 OBJECTIVES: Mapping[str, Objective] = {
-    one.name: one
-    for one in (
+    objective.name: objective
+    for objective in (
         Objective("tokens_per_s_per_gpu", _column("tokens_per_s_per_gpu"), largest=True),
         Objective("tokens_per_s", _column("tokens_per_s"), largest=True),
         Objective("step_time_s", _column("step_time_s")),
@@ -79,9 +79,9 @@ OBJECTIVES: Mapping[str, Objective] = {
 
 def objective_named(name: object) -> Objective:
     """Return an objective; raises UnknownNameError for a name that is none."""
-    if (known := OBJECTIVES.get(one_text("objective", name, "mfu"))) is None:
+    if (objective := OBJECTIVES.get(one_text("objective", name, "mfu"))) is None:
         raise UnknownNameError("objective", str(name), OBJECTIVES)
-    return known
+    return objective
 
 
 def ranked_by_count(plans: Sequence[dict[str, Any]], objective: Objective) -> list[dict[str, Any]]:
@@ -96,9 +96,6 @@ def ranked_by_count(plans: Sequence[dict[str, Any]], objective: Objective) -> li
     ranked = sorted(plans, key=objective.order)
     groups = {of: at for at, of in enumerate(dict.fromkeys(map(gpus, ranked)))}
     return sorted(ranked, key=lambda plan: groups[gpus(plan)])
-
-
-LEAST_GOODPUT = 0.01  # share of the time; with less a job gets nowhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +154,3 @@ def days_between(plan: Priced) -> tuple[float, float]:
     """Return the 80 % interval of the days, which is that of the step time; NaN where it is unknown."""
     per_step = plan[DAYS] / plan["step_time_s"]
     return plan["step_time_s_low"] * per_step, plan["step_time_s_high"] * per_step
-
-
-FASTEST, SIMPLEST, LEANEST = ROLES = ("fastest", "simplest", "leanest")
-
-
-DAYS, HOURS, COST = "training_days", "gpu_hours", "cost_usd"

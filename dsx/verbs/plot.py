@@ -185,4 +185,4 @@ def _front(folder: Path, x: str, y: str, given: Mapping[str, Any], common: Seque
 
 def _where(frame: "pd.DataFrame", where: Conditions) -> "pd.DataFrame":
     """Return the rows that meet the conditions; another part of the set may have those that do."""
-    return taken(frame, matching(frame, where, few=True)) if where else frame
+    return taken(frame, matching(frame, where, partial=True)) if where else frame

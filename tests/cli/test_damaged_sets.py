@@ -364,7 +364,7 @@ def test_names_that_are_not_utf_8(run, folder, keep, monkeypatch):
     spec, out = place / os.fsdecode(b"\xff.yaml"), place / os.fsdecode(b"out\xff")
     options = ("--set", f"sweep.keep={keep}", "--set", "sweep.part_size=10")
     with monkeypatch.context() as patch:
-        from dsx.results.sets import Writer
+        from dsx.results.writer import Writer
 
         write, written = Writer.write, []
 

@@ -53,7 +53,7 @@ def whole(run, folder):
 
 def stopped_after(monkeypatch, count):
     """Make the writer stop with Ctrl-C when it has written `count` parts."""
-    from dsx.results.sets import Writer
+    from dsx.results.writer import Writer
 
     write, written = Writer.write, []
 
@@ -89,7 +89,7 @@ def test_an_interrupted_finish_is_done_again(run, folder, whole, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("dsx.results.sets.Writer.finish", interrupt)
+        patch.setattr("dsx.results.writer.Writer.finish", interrupt)
         assert run("sweep", "sweep.yaml", "-o", "out", *PARTS).code == 4
     assert run("sweep", "sweep.yaml", "-o", "out", *PARTS).code == 0
     assert files(folder / "out") == whole

@@ -35,7 +35,7 @@ from results.faults import LOCK, Change, replace_calls
 
 from dsx.cli.main import main as dsx
 from dsx.results import sets as plan_rows
-from dsx.results import sets as store
+from dsx.results import writer as store
 from dsx.search import spaces as study
 from dsx.search import sweep
 

@@ -3,7 +3,7 @@
 import pytest
 from results.sets import begin_manifest, files_in, make_counts, make_rows
 
-from dsx.results import sets as store
+from dsx.results import writer as writing
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def written():
     """Write a set whose parts have the given numbers of rows, and return its manifest."""
 
     def write(folder, manifest, *sizes):
-        with store.create(folder, manifest, len(sizes)) as writer:
+        with writing.create(folder, manifest, len(sizes)) as writer:
             for number, size in enumerate(sizes):
                 if number in writer.missing():
                     rows = make_rows(size, first=100 * number, what_if=manifest.what_if)

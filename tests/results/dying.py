@@ -32,6 +32,7 @@ from results.sets import begin_manifest, make_counts, make_rows
 import dsx
 from dsx.errors import StoreError
 from dsx.results import sets as store
+from dsx.results import writer as writing
 
 SIZES = (3, 0, 4)
 WRITING = ("open", "write", "fsync", "mkdir", "link")  # what a full disk does not let happen
@@ -41,14 +42,14 @@ PAUSE = 0.002  # seconds of work for a part, where moments are drawn by chance
 
 def sweep(folder: Path, keep: str, version: str, threads: int = 1, pause: float = 0.0) -> None:
     manifest = dataclasses.replace(begin_manifest(), dsx_version=version)
-    if store.finished(folder, manifest) is not None:
+    if writing.finished(folder, manifest) is not None:
         return
 
     def write(number: int) -> None:
         time.sleep(pause)
         writer.write(number, make_rows(SIZES[number], first=100 * number), make_counts(SIZES[number]))
 
-    with store.create(folder, manifest, len(SIZES)) as writer:
+    with writing.create(folder, manifest, len(SIZES)) as writer:
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(write, writer.missing()))
         writer.finish(largest if keep == "merged" else None)

@@ -32,7 +32,7 @@ def test_rows_that_match():
             matching(df, {CAPACITY: value, "strategy": "grid"}) == ((df[CAPACITY] == 60e9) & (df["strategy"] == "grid"))
         ).all()
     assert matching(df, {}).all()
-    assert matching(df, {"num_gpus": "1e3"}, few=True).sum() == 0
+    assert matching(df, {"num_gpus": "1e3"}, partial=True).sum() == 0
 
 
 @pytest.mark.parametrize(

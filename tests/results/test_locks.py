@@ -9,8 +9,8 @@ from contextlib import closing
 import pytest
 
 from dsx.errors import StoreError
-from dsx.results import folder as locks
-from dsx.results.folder import Hold
+from dsx.results import locks
+from dsx.results.locks import Hold
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from dsx.errors import StoreError, UnknownNameError
 from dsx.results import manifest as manifests
 from dsx.results import sets as reading
 from dsx.results import sets as store
+from dsx.results import writer as writing
 from dsx.results.folder import UNFINISHED
 from dsx.results.manifest import Counts
 from dsx.results.schema import COLUMNS
@@ -50,7 +51,7 @@ def test_categories_are_all_names_in_order(stored):
 
 
 def test_names_of_no_row_are_categories_too(tmp_path, begun, rows, counts):
-    with store.create(tmp_path, begun(), 1) as writer:
+    with writing.create(tmp_path, begun(), 1) as writer:
         writer.write(0, rows(3) | {"cluster": np.ones(3, dtype=np.int8)}, counts(3))
         writer.finish()
     cluster = store.load(tmp_path)["cluster"]
@@ -123,7 +124,7 @@ def test_nothing_there(tmp_path):
 
 
 def test_an_unfinished_run(tmp_path, begun, rows, counts):
-    with store.create(tmp_path, begun(), 4) as writer:
+    with writing.create(tmp_path, begun(), 4) as writer:
         writer.write(2, rows(3), counts(3))
         writer.write(0, rows(5), counts(5))
         with pytest.raises(
@@ -144,7 +145,7 @@ def test_an_older_set(stored, begun):
     (stored / "manifest.json").write_bytes(manifests.to_json(old))
     with pytest.raises(StoreError, match=r"older schema version 1.*run the sweep again, into another folder"):
         store.load(stored)
-    with pytest.raises(StoreError, match="older schema version 1"), store.create(stored, begun(), 2):
+    with pytest.raises(StoreError, match="older schema version 1"), writing.create(stored, begun(), 2):
         pass
 
 

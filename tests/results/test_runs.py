@@ -12,10 +12,10 @@ import pytest
 
 from dsx.errors import IncompleteSweep, StoreError
 from dsx.results import folder as disk
-from dsx.results import folder as locks
+from dsx.results import locks
 from dsx.results import manifest as manifests
-from dsx.results import sets as runs
 from dsx.results import sets as store
+from dsx.results import writer as writing
 
 
 def contents(folder):
@@ -28,18 +28,18 @@ def of_version(manifest, version="0.0.1"):
 
 def leave(folder, manifest, rows, counts, num_parts=3):
     """Leave a run of which one part is there."""
-    with store.create(folder, manifest, num_parts) as writer:
+    with writing.create(folder, manifest, num_parts) as writer:
         writer.write(1, rows(4), counts(4))
 
 
 def test_finished_is_a_whole_set_of_this_sweep_and_version(stored, begun, tmp_path):
-    assert store.finished(stored, begun()) == store.read_manifest(stored)
-    assert store.finished(stored, begun(plot={"kind": "any"})) is not None
-    assert store.finished(stored, begun(model="other")) is None
-    assert store.finished(stored, of_version(begun())) is None
-    assert store.finished(tmp_path / "nowhere", begun()) is None
-    assert store.finished(tmp_path, begun()) is None
-    assert store.finished(stored / "manifest.json", begun()) is None
+    assert writing.finished(stored, begun()) == store.read_manifest(stored)
+    assert writing.finished(stored, begun(plot={"kind": "any"})) is not None
+    assert writing.finished(stored, begun(model="other")) is None
+    assert writing.finished(stored, of_version(begun())) is None
+    assert writing.finished(tmp_path / "nowhere", begun()) is None
+    assert writing.finished(tmp_path, begun()) is None
+    assert writing.finished(stored / "manifest.json", begun()) is None
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_damaged_set_is_not_finished_and_is_replaced(stored, begun, written, t
     written(tmp_path / "whole", begun(), 5, 7)
     (stored / "front.png").write_text("of the user")
     spoil(stored / "part-00001.parquet")
-    assert store.finished(stored, begun()) is None
+    assert writing.finished(stored, begun()) is None
     written(stored, begun(), 5, 7)
     assert len(store.load(stored)) == 12
     assert sorted(contents(stored).values()) == sorted(contents(tmp_path / "whole").values())
@@ -65,7 +65,7 @@ def test_a_damaged_set_is_not_finished_and_is_replaced(stored, begun, written, t
 def test_a_set_of_another_version_is_readable_until_it_is_replaced(stored, begun, rows, counts):
     for version, names in (("9.1", (2, 3)), ("9.2", (0, 1)), ("9.3", (2, 3))):
         before = store.load(stored)
-        with store.create(stored, of_version(begun(), version), 2) as writer:
+        with writing.create(stored, of_version(begun(), version), 2) as writer:
             for number in writer.missing():
                 writer.write(number, rows(3, first=number), counts(3))
             assert store.load(stored).equals(before)
@@ -76,7 +76,7 @@ def test_a_set_of_another_version_is_readable_until_it_is_replaced(stored, begun
 
 def test_a_set_that_is_finished_is_not_begun_again(stored, begun, files):
     before = files(stored)
-    with pytest.raises(StoreError, match="another process has just finished"), store.create(stored, begun(), 2):
+    with pytest.raises(StoreError, match="another process has just finished"), writing.create(stored, begun(), 2):
         pass
     assert files(stored) == before
 
@@ -85,11 +85,11 @@ def test_a_run_goes_on_where_it_was_left(tmp_path, begun, rows, counts, written)
     written(tmp_path / "whole", begun(), 1, 2, 3)
     folder = tmp_path / "set"
     for number, before in ((1, [0, 1, 2]), (0, [0, 2]), (2, [2])):
-        with pytest.raises(KeyboardInterrupt), store.create(folder, begun(), 3) as writer:
+        with pytest.raises(KeyboardInterrupt), writing.create(folder, begun(), 3) as writer:
             assert writer.missing() == before
             writer.write(number, rows(number + 1, first=100 * number), counts(number + 1))
             raise KeyboardInterrupt
-    with store.create(folder, begun(), 3) as writer:
+    with writing.create(folder, begun(), 3) as writer:
         assert writer.missing() == []
         writer.finish()
     assert contents(folder) == contents(tmp_path / "whole")
@@ -119,7 +119,7 @@ def test_another_unfinished_run_is_refused(tmp_path, begun, rows, counts, files,
     leave(tmp_path, begun(), rows, counts)
     before = files(tmp_path)
     with pytest.raises(StoreError, match=rf"unfinished run {says}; .*delete .*\.unfinished, or choose another folder"):
-        with store.create(tmp_path, change(begun()), num_parts):
+        with writing.create(tmp_path, change(begun()), num_parts):
             pass
     assert files(tmp_path) == before
     shutil.rmtree(tmp_path / disk.UNFINISHED)
@@ -128,7 +128,7 @@ def test_another_unfinished_run_is_refused(tmp_path, begun, rows, counts, files,
 
 def test_a_run_without_a_part_is_in_nobodys_way(tmp_path, begun, rows, counts, files):
     run = tmp_path / disk.UNFINISHED
-    with store.create(tmp_path, begun(), 3):
+    with writing.create(tmp_path, begun(), 3):
         assert files(run) == ["entry.lock", "manifest.json", "run.lock"]
     assert files(tmp_path) == []
     # As of a run that was killed before its first part.
@@ -153,7 +153,7 @@ def test_the_folder_of_a_run_is_not_that_of_a_set(tmp_path, begun, rows, counts)
 def test_another_spec_is_refused(stored, begun, files):
     before = files(stored)
     with pytest.raises(StoreError, match=r"another sweep .* differ in model, num_gpus.* another folder with -o"):
-        with store.create(stored, begun(model="other", num_gpus=8), 2):
+        with writing.create(stored, begun(model="other", num_gpus=8), 2):
             pass
     assert files(stored) == before
 
@@ -162,7 +162,7 @@ def test_foreign_files_are_refused(tmp_path, begun):
     for name in ("part-00000.parquet", "a.txt", "b.txt", "c.txt"):
         (tmp_path / name).write_text("mine")
     with pytest.raises(StoreError, match=r"\(a.txt, b.txt, c.txt and 1 more\).*-o"):
-        with store.create(tmp_path, begun(), 1):
+        with writing.create(tmp_path, begun(), 1):
             pass
     assert {path.read_text() for path in tmp_path.iterdir()} == {"mine"}
 
@@ -184,10 +184,10 @@ def test_parts_of_this_sweep_without_a_manifest_are_replaced(stored, begun, writ
 
 def test_a_broken_manifest_is_refused(stored, begun):
     (stored / "manifest.json").write_text("{")
-    with pytest.raises(StoreError, match="not JSON"), store.create(stored, begun(), 2):
+    with pytest.raises(StoreError, match="not JSON"), writing.create(stored, begun(), 2):
         pass
     with pytest.raises(StoreError, match="not JSON"):
-        store.finished(stored, begun())
+        writing.finished(stored, begun())
     assert (stored / "part-00000.parquet").exists()
 
 
@@ -195,14 +195,14 @@ def test_not_a_folder(tmp_path, begun):
     file = tmp_path / "file"
     file.write_text("mine")
     for path, says in ((file, "is a file"), (file / "below", "Not a directory")):
-        with pytest.raises(StoreError, match=f"{says}.*-o"), store.create(path, begun(), 1):
+        with pytest.raises(StoreError, match=f"{says}.*-o"), writing.create(path, begun(), 1):
             pass
     assert file.read_text() == "mine"
 
 
 def test_where_nothing_can_be_written(tmp_path, stored, begun, monkeypatch):
     with pytest.raises(StoreError, match=r"cannot write to /proc/.*; choose another folder with -o"):
-        with store.create("/proc/dsx-results", begun(), 1):
+        with writing.create("/proc/dsx-results", begun(), 1):
             pass
 
     def refuse(path, *args, **kwargs):
@@ -213,21 +213,21 @@ def test_where_nothing_can_be_written(tmp_path, stored, begun, monkeypatch):
     monkeypatch.setattr(Path, "open", refuse)
     monkeypatch.setattr(Path, "unlink", refuse)
     with pytest.raises(StoreError, match="Read-only file system; choose another folder"):
-        with store.create(tmp_path / "new", begun(), 1):
+        with writing.create(tmp_path / "new", begun(), 1):
             pass
     # A set that is there can be used all the same.
     monkeypatch.undo()
     monkeypatch.setattr(locks, "entry", refuse)
-    assert store.finished(stored, begun()) is not None
+    assert writing.finished(stored, begun()) is not None
 
 
 def test_shards(tmp_path, begun, rows, counts, written):
     written(tmp_path / "whole", begun(), 0, 1, 2, 3, 4)
     folder = tmp_path / "set"
     with (
-        store.create(folder, begun(), 5, (1, 2)) as first,
-        store.create(folder, begun(), 5, (2, 2)) as second,
-        store.create(folder, begun(), 5, (3, 3)) as other,
+        writing.create(folder, begun(), 5, (1, 2)) as first,
+        writing.create(folder, begun(), 5, (2, 2)) as second,
+        writing.create(folder, begun(), 5, (3, 3)) as other,
     ):
         assert (first.missing(), second.missing(), other.missing()) == ([0, 2, 4], [1, 3], [2])
         for number in (*first.missing(), *other.missing()):
@@ -240,14 +240,14 @@ def test_shards(tmp_path, begun, rows, counts, written):
             second.write(number, rows(number, first=100 * number), counts(number))
         with pytest.raises(StoreError, match="another dsx is running here"):
             first.finish()
-        with pytest.raises(StoreError, match="another dsx is running here"), store.create(folder, begun(), 5):
+        with pytest.raises(StoreError, match="another dsx is running here"), writing.create(folder, begun(), 5):
             pass
         with pytest.raises(StoreError, match="shard 2/2 is already running"):
-            with store.create(folder, begun(), 5, (2, 2)):
+            with writing.create(folder, begun(), 5, (2, 2)):
                 pass
-    with store.create(folder, begun(), 5) as writer:
+    with writing.create(folder, begun(), 5) as writer:
         with pytest.raises(StoreError, match="another dsx is running here"):
-            with store.create(folder, begun(), 5, (1, 2)):
+            with writing.create(folder, begun(), 5, (1, 2)):
                 pass
         writer.finish()
     assert contents(folder) == contents(tmp_path / "whole")
@@ -255,7 +255,7 @@ def test_shards(tmp_path, begun, rows, counts, written):
 
 def test_a_shard_can_finish(tmp_path, begun, rows, counts, files):
     for shard in ((1, 2), (2, 2)):
-        with store.create(tmp_path, begun(), 2, shard) as writer:
+        with writing.create(tmp_path, begun(), 2, shard) as writer:
             (number,) = writer.missing()
             writer.write(number, rows(3), counts(3))
             if not writer.unfinished():
@@ -264,19 +264,19 @@ def test_a_shard_can_finish(tmp_path, begun, rows, counts, files):
 
 
 def test_a_shard_of_another_sweep_does_not_disturb_those_at_work(tmp_path, begun):
-    with store.create(tmp_path, begun(), 2, (1, 2)):
+    with writing.create(tmp_path, begun(), 2, (1, 2)):
         with pytest.raises(StoreError, match="unfinished run of another sweep"):
-            with store.create(tmp_path, begun(model="other"), 2, (2, 2)):
+            with writing.create(tmp_path, begun(model="other"), 2, (2, 2)):
                 pass
-        with store.create(tmp_path, begun(), 2, (2, 2)) as writer:
+        with writing.create(tmp_path, begun(), 2, (2, 2)) as writer:
             assert writer.missing() == [1]
 
 
 WORKER = """
 import sys
 from results.sets import begin_manifest, make_counts, make_rows
-from dsx.results import sets as store
-with store.create(sys.argv[1], begin_manifest(), 2) as writer:
+from dsx.results import writer as writing
+with writing.create(sys.argv[1], begin_manifest(), 2) as writer:
     writer.write(0, make_rows(5), make_counts(5))
     print("working", flush=True)
     sys.stdin.read()
@@ -291,10 +291,10 @@ def test_two_processes(tmp_path, begun, files):
         assert worker.stdout and worker.stdout.readline() == "working\n"
         for shard in (None, (1, 2)):
             with pytest.raises(StoreError, match=f"running here, process {worker.pid} on "):
-                with store.create(tmp_path / "set", begun(), 2, shard):
+                with writing.create(tmp_path / "set", begun(), 2, shard):
                     pass
         worker.kill()
-    with store.create(tmp_path / "set", begun(), 2) as writer:
+    with writing.create(tmp_path / "set", begun(), 2) as writer:
         assert writer.missing() == [1]
 
 
@@ -303,13 +303,13 @@ def test_finished_while_this_one_waited(tmp_path, begun, written, monkeypatch):
     enter = locks.entry
 
     def late(run):
-        monkeypatch.setattr(runs.disk, "entry", enter)
+        monkeypatch.setattr(writing.locks, "entry", enter)
         written(tmp_path, begun(), 3)
         return enter(run)
 
-    monkeypatch.setattr(runs.disk, "entry", late)
+    monkeypatch.setattr(writing.locks, "entry", late)
     with pytest.raises(StoreError, match=r"has just finished .*; run the same command again"):
-        with store.create(tmp_path, begun(), 1):
+        with writing.create(tmp_path, begun(), 1):
             pass
     assert not (tmp_path / disk.UNFINISHED).exists()
 
@@ -327,5 +327,5 @@ def test_parts_of_nobody_in_an_unfinished_run_are_refused(stored, begun, written
     # Beside a finished set they stay, too.
     shutil.copytree(run, stored / ".unfinished")
     if not of_a_sweep:
-        assert store.finished(stored, begun()) is not None
+        assert writing.finished(stored, begun()) is not None
         assert (stored / ".unfinished" / name).read_bytes() == content

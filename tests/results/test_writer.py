@@ -11,6 +11,7 @@ import pytest
 from dsx.errors import IncompleteSweep, StoreError
 from dsx.results import folder as disk
 from dsx.results import sets as store
+from dsx.results import writer as writing
 from dsx.results.folder import part_name
 from dsx.results.manifest import Counts
 
@@ -35,7 +36,7 @@ def test_finish_returns_what_it_wrote(tmp_path, begun, written):
 
 
 def test_the_order_of_writing_does_not_matter(tmp_path, begun, rows, counts, stored):
-    with store.create(tmp_path / "other", begun(), 2) as writer:
+    with writing.create(tmp_path / "other", begun(), 2) as writer:
         writer.write(1, rows(7, first=100), counts(7))
         writer.write(0, rows(5), counts(5))
         writer.finish()
@@ -54,7 +55,7 @@ def test_parts_without_rows_are_counted_and_left_out(tmp_path, begun, written, f
 
 def test_several_threads(tmp_path, begun, rows, counts, files):
     sizes = range(1, 33)
-    with store.create(tmp_path / "set", begun(), len(sizes)) as writer, ThreadPoolExecutor(4) as threads:
+    with writing.create(tmp_path / "set", begun(), len(sizes)) as writer, ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda n: writer.write(n - 1, rows(n, first=n), counts(n)), sizes))
         assert writer.missing() == []
         manifest = writer.finish()
@@ -63,7 +64,7 @@ def test_several_threads(tmp_path, begun, rows, counts, files):
 
 
 def test_missing_is_what_the_folder_does_not_have(tmp_path, begun, rows, counts):
-    with store.create(tmp_path, begun(), 5) as writer:
+    with writing.create(tmp_path, begun(), 5) as writer:
         assert writer.missing() == writer.unfinished() == [0, 1, 2, 3, 4]
         writer.write(1, rows(2), counts(2))
         writer.write(3, rows(0), counts(0))
@@ -75,7 +76,7 @@ def test_missing_is_what_the_folder_does_not_have(tmp_path, begun, rows, counts)
 
 
 def test_finish_wants_every_part(tmp_path, begun, rows, counts, files):
-    with store.create(tmp_path, begun(), 9) as writer:
+    with writing.create(tmp_path, begun(), 9) as writer:
         writer.write(1, rows(2), counts(2))
         with pytest.raises(IncompleteSweep, match=r"8 of 9 parts .* \(number 0, 2, 3, 4, 5, ...\); run the same"):
             writer.finish()
@@ -96,7 +97,7 @@ def fastest(rows):
 def test_merge_makes_one_part(tmp_path, begun, rows, counts, written, files):
     written(tmp_path / "all", begun(), 5, 0, 7)
     everything = store.load(tmp_path / "all")
-    with store.create(tmp_path / "top", begun(), 3) as writer:
+    with writing.create(tmp_path / "top", begun(), 3) as writer:
         for number, size in ((2, 7), (0, 5), (1, 0)):
             writer.write(number, rows(size, first=100 * number), counts(size))
         manifest = writer.finish(fastest)
@@ -109,7 +110,7 @@ def test_merge_makes_one_part(tmp_path, begun, rows, counts, written, files):
 
 def test_merge_of_nothing_is_a_part_without_rows(tmp_path, begun, rows, counts):
     seen = []
-    with store.create(tmp_path, begun(), 1) as writer:
+    with writing.create(tmp_path, begun(), 1) as writer:
         writer.write(0, rows(0), counts(3))
         manifest = writer.finish(lambda merged: seen.append(merged) or merged)
     assert [(part.file, part.rows) for part in manifest.parts] == [("part-00000.parquet", 0)]
@@ -119,7 +120,7 @@ def test_merge_of_nothing_is_a_part_without_rows(tmp_path, begun, rows, counts):
 
 
 def test_rows_that_do_not_fit_leave_nothing(tmp_path, begun, rows, counts, files):
-    with store.create(tmp_path / "set", begun(), 1) as writer, pytest.raises(StoreError, match="columns tp"):
+    with writing.create(tmp_path / "set", begun(), 1) as writer, pytest.raises(StoreError, match="columns tp"):
         writer.write(0, {name: values for name, values in rows(2).items() if name != "tp"}, counts(2))
     assert files(tmp_path / "set") == []
 
@@ -131,7 +132,7 @@ def test_full_disk_while_writing(tmp_path, begun, rows, counts, written, monkeyp
     def full(descriptor):
         raise OSError(number, os.strerror(number))
 
-    with store.create(tmp_path / "set", begun(), 2) as writer:
+    with writing.create(tmp_path / "set", begun(), 2) as writer:
         writer.write(0, rows(5), counts(5))
         with (
             monkeypatch.context() as patch,
@@ -139,7 +140,7 @@ def test_full_disk_while_writing(tmp_path, begun, rows, counts, written, monkeyp
         ):
             patch.setattr(os, "fsync", full)
             writer.write(1, rows(7, first=100), counts(7))
-    with store.create(tmp_path / "set", begun(), 2) as writer:
+    with writing.create(tmp_path / "set", begun(), 2) as writer:
         assert writer.missing() == [1]
         writer.write(1, rows(7, first=100), counts(7))
         with monkeypatch.context() as patch, pytest.raises(StoreError, match=r"cannot finish .*make room and run"):
@@ -150,7 +151,7 @@ def test_full_disk_while_writing(tmp_path, begun, rows, counts, written, monkeyp
 
 
 def test_the_run_is_removed_while_it_writes(tmp_path, begun, rows, counts):
-    with store.create(tmp_path, begun(), 2) as writer:
+    with writing.create(tmp_path, begun(), 2) as writer:
         writer.write(0, rows(5), counts(5))
         shutil.rmtree(tmp_path / disk.UNFINISHED)
         with pytest.raises(StoreError, match="was removed meanwhile; run the same command again"):
@@ -160,7 +161,7 @@ def test_the_run_is_removed_while_it_writes(tmp_path, begun, rows, counts):
 
 
 def test_a_file_of_the_user_is_in_the_way(tmp_path, begun, rows, counts, written):
-    with store.create(tmp_path, begun(), 1) as writer:
+    with writing.create(tmp_path, begun(), 1) as writer:
         writer.write(0, rows(5), counts(5))
         mine = tmp_path / "part-00000.parquet"
         mine.write_text("mine")

@@ -1,0 +1,312 @@
+"""Writing a result set part by part, and publishing the parts as the set: which process may, and how it goes on.
+
+    if finished("results/a", manifest) is None:
+        with create("results/a", manifest, num_parts) as writer:    # begins or continues a run
+            for number in writer.missing():
+                writer.write(number, rows, counts)    # {column: [n] array}, and the counts of the part
+            writer.finish()                           # only now does `load` see the set
+
+A sweep is divided into numbered parts; a part depends only on the sweep and its number. The finished parts are those in
+the folder of the unfinished run (folder.py). So an interruption loses only the parts that are being written, and a run
+that is interrupted a hundred times writes the same files as one that is not. A folder belongs to one sweep. Until a new
+set is complete, a run only adds files; it refuses a folder with files that do not belong to its sweep.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+
+from dsx.errors import IncompleteSweep, StoreError
+from dsx.results import folder as disk
+from dsx.results import locks
+from dsx.results import manifest as manifests
+from dsx.results import parts as parts_on_disk
+from dsx.results.folder import MANIFEST, MERGED, UNFINISHED, Shard, part_name, part_number
+from dsx.results.manifest import Counts, Manifest, StoredPart, differences
+from dsx.results.parts import spec_hash_of
+from dsx.results.sets import frame, stated
+
+Merge = Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray]]
+Rows = Mapping[str, np.ndarray]
+
+_SHOWN = 5  # numbers of missing parts in an error
+
+
+class Writer:
+    """Writes the parts of one result set; made by `create`."""
+
+    def __init__(self, folder: Path, manifest: Manifest, shard: Shard | None, hold: locks.Hold) -> None:
+        self._folder, self._manifest, self._shard, self._hold = folder, manifest, shard, hold
+        self._run = folder / UNFINISHED
+
+    def unfinished(self) -> list[int]:
+        """Return the numbers of all missing or damaged parts, including those of other shards."""
+        with disk.os_errors(f"cannot read {self._run}"):
+            return self._gaps(parts_on_disk.footers(self._run, self._manifest))
+
+    def missing(self) -> list[int]:
+        """Return the numbers of the parts that this process has to write: of its shard, or of the whole run."""
+        i, n = self._shard or (1, 1)
+        return [number for number in self.unfinished() if number % n == i - 1]
+
+    def write(self, number: int, rows: Rows, counts: Counts) -> None:
+        """Write a part of n rows, whole or not at all; several threads may call this at once.
+
+        Args:
+            number: of the part.
+            rows: every column of the set as an [n] array; name columns as codes, costs in the units of the schema.
+            counts: of the candidates priced for the part, kept or not.
+
+        Raises StoreError if the rows do not fit the schema, or cannot be written.
+        """
+        if not 0 <= number < self._manifest.num_parts:
+            raise ValueError(f"part {number} of {self._manifest.num_parts}")
+        content = memoryview(parts_on_disk.encode(rows, counts, self._manifest))
+        try:
+            with disk.os_errors(f"cannot write part {number} of {self._folder}"):
+                disk.write_whole(self._run / part_name(number), content)
+        except StoreError as error:
+            if not self._run.is_dir():
+                raise StoreError(f"{self._run} was removed meanwhile; run the same command again") from error
+            raise
+
+    def finish(self, merge: Merge | None = None) -> Manifest:
+        """Make the parts the folder's result set, in place of an earlier one; return its manifest.
+
+        Parts without rows are left out. With `merge`, the set has a single part: what `merge` returns for the rows of
+        all parts, in order, with codes for names.
+        Raises IncompleteSweep if parts are missing, StoreError if other processes work on them or the set cannot be
+        written; this or a later run can then call `finish` again.
+        """
+        with disk.os_errors(f"cannot finish {self._folder}"), locks.entry(self._run):
+            written = parts_on_disk.footers(self._run, self._manifest)
+            if missing := self._gaps(written):
+                more = ", ..." if len(missing) > _SHOWN else ""
+                raise IncompleteSweep(
+                    f"{len(missing)} of {self._manifest.num_parts} parts of {self._folder} are missing "
+                    f"(number {', '.join(map(str, missing[:_SHOWN]))}{more}); run the same command again, or the "
+                    "shards that write them"
+                )
+            self._hold.take_all()
+            counts = manifests.total(self._manifest, [part.counts for part in written.values()])
+            filled = {number: StoredPart(part_name(number), part.rows) for number, part in written.items() if part.rows}
+            if merge is not None:
+                filled = {0: self._write_merged(merge, counts, filled.values())}
+            return self._publish(filled, counts)
+
+    def _gaps(self, written: Collection[int]) -> list[int]:
+        return [number for number in range(self._manifest.num_parts) if number not in written]
+
+    def _write_merged(self, merge: Merge, counts: Counts, filled: Collection[StoredPart]) -> StoredPart:
+        """Write all parts as one file."""
+        columns = [column.name for column in self._manifest.columns]
+        tables = [parts_on_disk.read(self._run, part, self._manifest, columns) for part in filled]
+        df = frame(self._manifest, tables, columns)
+        codes = {name: df[name].cat.codes for name in self._manifest.names}
+        rows = merge({name: codes.get(name, df[name]).to_numpy() for name in columns})
+        disk.write_whole(self._run / MERGED, memoryview(parts_on_disk.encode(rows, counts, self._manifest)))
+        return StoredPart(MERGED, len(rows[columns[0]]))
+
+    def _publish(self, filled: Mapping[int, StoredPart], counts: Counts) -> Manifest:
+        """Publish files of the run; `filled` are those with rows, by the number of the part in the set."""
+        earlier = stated(self._folder)
+        named = {part.file for part in earlier.parts} if earlier else set()
+        # Parts of the earlier set, and what is left from a run of this sweep that died.
+        replaced = {
+            path.name
+            for path in parts_on_disk.part_files(self._folder).values()
+            if path.name in named or spec_hash_of(path) == self._manifest.spec_hash
+        }
+        taken = {number for file in named if (number := part_number(file)) is not None}
+        # New numbers, so that the earlier set can be read until the new one replaces it.
+        first = max(taken) + 1 if taken & filled.keys() else 0
+        files = {part_name(first + number): part for number, part in filled.items()}
+        for name in files:
+            if name not in replaced and os.path.lexists(self._folder / name):
+                raise StoreError(
+                    f"{self._folder / name} already exists and is not of this sweep; move it elsewhere and run the "
+                    "same command again"
+                )
+        done = dataclasses.replace(
+            self._manifest,
+            parts=tuple(StoredPart(name, part.rows) for name, part in files.items()),
+            counts=counts,
+            complete=True,
+            finished=manifests.now(),
+        )
+        sources = {name: part.file for name, part in files.items()}
+        disk.publish(self._folder, sources, replaced, manifests.to_json(done))
+        return done
+
+
+def finished(folder: str | Path, manifest: Manifest) -> Manifest | None:
+    """Return the manifest of the set in `folder` if it is complete and of the sweep of `manifest`.
+
+    None if there is no set, if another version of dsx wrote it, or if a part is missing or damaged. Files that a run
+    left when it died while finishing are removed.
+    Raises StoreError if the manifest in `folder` is broken or has another schema version, or if the folder of the
+    unfinished run is not of dsx.
+    """
+    folder = Path(folder)
+    with disk.os_errors(f"cannot read {folder}"):
+        if not folder.is_dir():
+            return None
+        disk.refuse_foreign_entries(folder)
+        done = _whole(folder, manifest)
+    if done is not None:
+        _remove_leftovers(folder, done)
+    return done
+
+
+@contextmanager
+def create(folder: str | Path, manifest: Manifest, num_parts: int, shard: Shard | None = None) -> Iterator[Writer]:
+    """Yield a writer that begins or continues the result set of `manifest`; makes `folder` if needed.
+
+    Args:
+        folder: of the set; the unfinished run is in its `.unfinished`.
+        manifest: of the sweep.
+        num_parts: the number of parts of the sweep.
+        shard: (i, n) if this process writes the i-th of n shares of the parts, counted from 1. Shards may run at the
+            same time; a run without a shard must be the only one.
+
+    If no part was written, the folder is left as it was.
+    Raises StoreError, without any change, if the folder cannot be written; if it holds the results or an unfinished run
+    of another sweep, version or number of parts, or files or links that are not of dsx; or if other processes work in
+    it.
+    """
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise StoreError(f"{folder} is a file, not a folder; choose another folder with -o")
+    run = folder / UNFINISHED
+    with ExitStack() as stack:
+        with disk.os_errors(f"cannot write to {folder}"):
+            folder.mkdir(parents=True, exist_ok=True)
+            disk.refuse_foreign_entries(folder)
+            _refuse_other_results(folder, manifest)
+            if foreign := _foreign_parts(run, manifest):
+                raise StoreError(
+                    f"{run} holds parts of another sweep ({', '.join(foreign[:3])}) and no manifest; move it "
+                    "elsewhere, or choose another folder with -o"
+                )
+            stack.callback(_remove_if_empty, run)
+            with locks.entry(run):
+                hold = stack.enter_context(closing(locks.Hold(run, shard)))
+                begun = _begin(folder, dataclasses.replace(manifest, num_parts=num_parts), hold.alone)
+                if shard is None:
+                    disk.remove_partial(run)
+                hold.share()
+        yield Writer(folder, begun, shard, hold)
+
+
+def _refuse_other_results(folder: Path, manifest: Manifest) -> None:
+    stored = stated(folder)
+    if stored is not None and not stored.complete:
+        raise StoreError(f"{folder} is an unfinished run; give the folder that contains it, {folder.parent}")
+    if stored is not None and stored.spec_hash != manifest.spec_hash:
+        keys = differences(stored.spec, manifest.spec)
+        raise StoreError(
+            f"{folder} holds the results of another sweep ({stored.spec_hash[:12]}; this one is "
+            f"{manifest.spec_hash[:12]}, they differ in {', '.join(keys[:4])}); choose another folder with -o"
+        )
+    # Parts of this sweep without a manifest are from a run that died and whose `.unfinished` was then deleted.
+    foreign = [n for n in disk.foreign_files(folder) if spec_hash_of(folder / n) != manifest.spec_hash]
+    if foreign:
+        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
+        raise StoreError(
+            f"{folder} holds files that are not a result set ({', '.join(foreign[:3])}{more}); "
+            "choose another folder with -o"
+        )
+
+
+def _foreign_parts(run: Path, manifest: Manifest) -> list[str]:
+    """Return the names of the parts in a run without a manifest that are not of the sweep of `manifest`.
+
+    Parts of the sweep itself remain if a run dies while it is being removed, its manifest first.
+    """
+    if not run.is_dir() or stated(run) is not None:
+        return []
+    paths = [*parts_on_disk.part_files(run).values(), *(path for path in (run / MERGED,) if path.exists())]
+    return [path.name for path in paths if spec_hash_of(path) != manifest.spec_hash]
+
+
+def _begin(folder: Path, manifest: Manifest, alone: bool) -> Manifest:
+    """Return the manifest of the unfinished run in `folder`; begin a run if there is none to continue."""
+    run = folder / UNFINISHED
+    if _whole(folder, manifest) is not None:
+        raise StoreError(f"another process has just finished {folder}; run the same command again to see it")
+    begun = stated(run)
+    why = _difference(begun, manifest) if begun is not None else ""
+    # A run without parts can be replaced: nothing is lost.
+    if why and (parts_on_disk.part_files(run) or not alone):
+        raise StoreError(
+            f"{folder} holds an unfinished run of {why}; continue that run, delete {run}, or choose another folder "
+            "with -o"
+        )
+    if begun is not None and not why:
+        return dataclasses.replace(manifest, started=begun.started)
+    if alone:
+        disk.empty(run)
+    disk.write_whole(run / MANIFEST, manifests.to_json(manifest))
+    return manifest
+
+
+def _difference(begun: Manifest, manifest: Manifest) -> str:
+    """Return how an unfinished run differs from the run of `manifest`; "" if it does not."""
+    if begun.spec_hash != manifest.spec_hash:
+        keys = differences(begun.spec, manifest.spec)
+        return f"another sweep (they differ in {', '.join(keys[:4])})"
+    if begun.dsx_version != manifest.dsx_version:
+        return f"dsx {begun.dsx_version} (this is {manifest.dsx_version})"
+    if begun.num_parts != manifest.num_parts:
+        return f"{begun.num_parts} parts (this one has {manifest.num_parts})"
+    return ""
+
+
+def _whole(folder: Path, manifest: Manifest) -> Manifest | None:
+    stored = stated(folder)
+    if stored is None or not stored.complete or not _is_same_sweep(stored, manifest):
+        return None
+    schema = parts_on_disk.part_schema(stored)
+    return stored if all(parts_on_disk.is_intact(folder, part, schema) for part in stored.parts) else None
+
+
+def _is_same_sweep(a: Manifest, b: Manifest) -> bool:
+    return (a.spec_hash, a.dsx_version) == (b.spec_hash, b.dsx_version)
+
+
+def _remove_leftovers(folder: Path, done: Manifest) -> None:
+    """Remove the files that remain of the run that made the set `done`."""
+    run = folder / UNFINISHED
+
+    def remove() -> None:
+        begun = stated(run)
+        if _foreign_parts(run, done):
+            return
+        if begun is None or _is_same_sweep(begun, done):
+            files = parts_on_disk.part_files(folder).values()
+            earlier = [path.name for path in files if spec_hash_of(path) == done.spec_hash]
+            disk.clean(folder, {part.file for part in done.parts}, earlier)
+
+    _while_alone(run, remove)
+
+
+def _remove_if_empty(run: Path) -> None:
+    """Remove a run without parts, so that the folder is left as it was."""
+
+    def remove() -> None:
+        if not parts_on_disk.part_files(run):
+            disk.discard(run)
+
+    _while_alone(run, remove)
+
+
+def _while_alone(run: Path, tidy: Callable[[], None]) -> None:
+    """Tidy a run if no process works on it; do nothing if one does, or if the run may not be changed."""
+    with suppress(OSError, StoreError):
+        if run.is_dir():
+            with locks.entry(run), closing(locks.Hold(run, None)):
+                tidy()
