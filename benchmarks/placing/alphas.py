@@ -5,8 +5,8 @@ from functools import partial
 
 from sections import table
 
-from dsx.placement.op_graph import OpGraph
-from dsx.placement.reduced_graph import Thresholds, alone, by_distribution, by_percentile, reduce
+from dsx.placement.op_graph import OpGraph, units_of
+from dsx.placement.reduced_graph import Thresholds, by_distribution, by_percentile, reduce
 from dsx.placement.timetable import GraphTimes
 from placing.cases import Case, Row, on, percent
 from placing.searching import annealed_s
@@ -27,7 +27,7 @@ def measured(cases: Sequence[Case]) -> list[Row]:
         for alpha in _ALPHAS:
             made = reduce(case.graph, given.devices, alpha(case.graph))
             for grouped in (False, True):
-                unit = made.group if grouped else alone(made.graph)
+                unit = made.group if grouped else units_of(made.graph)
                 rows.append(
                     {
                         "graph": case.name,

@@ -7,11 +7,11 @@ from statistics import mean
 from sections import table
 
 import dsx
-from dsx.placement.other_reductions import mcmc
-from dsx.placement.reduced_graph import alone
-from dsx.placement.solve import single_device
-from dsx.placement.timetable import GraphTimes, violations
+from dsx.placement.baselines import mcmc
+from dsx.placement.op_graph import units_of
+from dsx.placement.timetable import GraphTimes
 from placing.cases import COUNTS, Case, Row, on, percent, us
+from placing.validator import violations
 
 _MCMC_STEPS = 25_000
 _LIMIT_S, _EXAMPLE_LIMIT_S = 60, 6
@@ -45,9 +45,9 @@ def _placed(case: Case, count: int) -> Row:
     ways = dict(found.baselines)
     if found.placed.mcmc_steps < _MCMC_STEPS:  # the time limit has room for fewer
         timing = GraphTimes(case.graph, devices)
-        start = single_device(timing)
+        start = timing.single_device()
         assert start is not None  # memory has no limit
-        ways["mcmc"] = mcmc(timing, alone(case.graph).tolist(), start, _MCMC_STEPS).makespan_s
+        ways["mcmc"] = mcmc(timing, units_of(case.graph).tolist(), start, _MCMC_STEPS).makespan_s
     return {
         "graph": case.name,
         "reference": case.reference,

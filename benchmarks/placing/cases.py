@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dsx.config.documents import load_json
 from dsx.config.operator_files import read_operator_graph
-from dsx.placement.from_file import graph_of, load_step
+from dsx.placement.from_file import load_step
 from dsx.placement.from_jax import from_jax
-from dsx.placement.op_graph import OpGraph
+from dsx.placement.op_graph import OpGraph, graph_of, joined
 from dsx.placement.servers import DeviceLink, Devices, uniform
 
 STEPS = Path(__file__).resolve().parents[2] / "examples" / "steps"
@@ -37,7 +39,8 @@ class Case:
     @property
     def largest_part(self) -> OpGraph:
         """The largest connected part, which is what the sources reduce."""
-        return self.graph.only(self.graph.parts[0])
+        part = np.array(joined(self.graph.num_ops, self.graph.edges))
+        return self.graph.only(np.flatnonzero(part == np.bincount(part).argmax()).tolist())
 
 
 def on(count: int, bandwidth: float = BANDWIDTH) -> Devices:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from sections import table
 
-from dsx.placement.op_graph import OpGraph
-from dsx.placement.other_reductions import by_name, cheapest_into_neighbour, into_only_successor
-from dsx.placement.reduced_graph import Reduction, alone, by_distribution, by_percentile, reduce
+from dsx.placement.op_graph import OpGraph, units_of
+from dsx.placement.reduced_graph import Reduction, by_distribution, by_percentile, reduce
 from dsx.placement.timetable import GraphTimes
 from placing.cases import Case, Row, on, percent, us
+from placing.other_reductions import by_name, cheapest_into_neighbour, into_only_successor
 from placing.searching import annealed_s, on_given, started
 
 # Operators before and after, and groups: the conference paper (one pass, p90), and the thesis (iterated, distribution).
@@ -73,7 +73,7 @@ def _reduced(iterate: bool, grouped: bool) -> _Scheme:
     def scheme(graph: OpGraph) -> tuple[OpGraph, np.ndarray, np.ndarray]:
         thresholds = by_distribution(graph) if iterate else by_percentile(graph, 90.0)
         made: Reduction = reduce(graph, on(_DEVICES), thresholds, iterate)
-        return made.graph, made.of_op, made.group if grouped else alone(made.graph)
+        return made.graph, made.of_op, made.group if grouped else units_of(made.graph)
 
     return scheme
 
@@ -84,11 +84,11 @@ def _placeto(graph: OpGraph) -> tuple[OpGraph, np.ndarray, np.ndarray]:
 
 
 def _with_units(graph: OpGraph, of_op: np.ndarray) -> tuple[OpGraph, np.ndarray, np.ndarray]:
-    return graph, of_op, alone(graph)
+    return graph, of_op, units_of(graph)
 
 
 _SCHEMES: dict[str, _Scheme] = {
-    "none": lambda graph: (graph, np.arange(graph.num_ops), alone(graph)),
+    "none": lambda graph: (graph, np.arange(graph.num_ops), units_of(graph)),
     "one pass, p90": _reduced(iterate=False, grouped=False),
     "iterated, distribution": _reduced(iterate=True, grouped=False),
     "iterated, distribution, groups": _reduced(iterate=True, grouped=True),

@@ -5,7 +5,7 @@ import numpy as np
 from dsx.placement.annealing import Annealing
 from dsx.placement.op_graph import OpGraph
 from dsx.placement.servers import Devices
-from dsx.placement.timetable import GraphTimes, OperatorSchedule, heft
+from dsx.placement.timetable import GraphTimes, OperatorSchedule
 
 _ROUNDS = 8
 _HOT, _COOLING, _COLD = 3e-3, 0.5, 1e-5  # temperatures, of the makespan, as those of dsx place
@@ -13,7 +13,7 @@ _HOT, _COOLING, _COLD = 3e-3, 0.5, 1e-5  # temperatures, of the makespan, as tho
 
 def started(graph: OpGraph, devices: Devices, unit: np.ndarray) -> OperatorSchedule:
     """Return the schedule of HEFT."""
-    found = heft(GraphTimes(graph, devices), unit.tolist())
+    found = GraphTimes(graph, devices).heft(unit.tolist())
     assert found is not None  # memory has no limit
     return found
 
@@ -26,7 +26,7 @@ def on_given(given: GraphTimes, of_op: np.ndarray, reduced: OperatorSchedule) ->
 def annealed_s(given: GraphTimes, graph: OpGraph, of_op: np.ndarray, unit: np.ndarray, seconds: float) -> float:
     """Return the makespan on the given graph after some nominal seconds, from HEFT and from one device."""
     start = started(graph, given.devices, unit)
-    annealing = Annealing(graph, GraphTimes(graph, given.devices), unit, start, seed=0)
+    annealing = Annealing(GraphTimes(graph, given.devices), unit, start, seed=0)
     best_s = on_given(given, of_op, start).makespan_s
     for number in range(_ROUNDS):
         steps = annealing.steps_in(seconds / _ROUNDS)

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from sections import table
 
-from dsx.placement.annealing import GraphRows, machine_of, rows_of, simulate
-from dsx.placement.op_graph import OpGraph
-from dsx.placement.reduced_graph import alone, by_distribution, reduce
+from dsx.placement.annealing import GraphRows, SimulatedDevices, rows_of, simulate
+from dsx.placement.op_graph import OpGraph, units_of
+from dsx.placement.reduced_graph import by_distribution, reduce
 from dsx.placement.timetable import GraphTimes
 from placing.cases import Case, Row, on
 from placing.searching import started
@@ -42,15 +42,15 @@ def measured(cases: Sequence[Case]) -> list[Row]:
 
 def _row(graph: OpGraph, batch: int) -> Row:
     devices = on(_DEVICES)
-    timing, unit, machine = GraphTimes(graph, devices), alone(graph), machine_of(devices)
+    timing, unit, machine = GraphTimes(graph, devices), units_of(graph), SimulatedDevices.of(devices)
     start = started(graph, devices, unit)
     order = timing.order_of(start.device.tolist(), start.start_s.tolist())
     rows = rows_of(timing, unit.tolist(), order)
     placement = np.random.default_rng(0).integers(0, _DEVICES, (len(rows.op), batch)).astype(np.int32)
-    on_jax, placed = GraphRows(*map(jnp.asarray, rows)), jnp.asarray(placement)
+    placed = jnp.asarray(placement)
 
     def jax_run() -> Any:
-        return simulate(on_jax, placed, machine).block_until_ready()
+        return simulate(rows, placed, machine).block_until_ready()
 
     def numpy_run(skips: bool) -> np.ndarray:
         return numpy_makespans(rows, placement, skips)
@@ -91,7 +91,7 @@ def numpy_makespans(rows: GraphRows, placement: np.ndarray, skips: bool) -> np.n
     free = np.zeros((_DEVICES, batch), np.float32)
     longest, begin = np.zeros(batch, np.float32), np.zeros(batch, np.float32)
     op, unit, seconds = rows.op.tolist(), rows.unit.tolist(), rows.seconds[:, 0].tolist()
-    inputs, input_units, cost_s = rows.inputs.tolist(), rows.input_units.tolist(), rows.cost_s[:, 0]
+    inputs, input_units, cost_s = rows.inputs.tolist(), rows.input_units.tolist(), np.asarray(rows.cost_s)[:, 0]
     first, last = rows.first.tolist(), rows.last.tolist()
     for row in range(len(op)):
         if op[row] == none:

@@ -6,10 +6,11 @@ from typing import TypeVar
 
 from sections import table
 
+from dsx.placement.baselines import mcmc, metis
+from dsx.placement.cp_program import Effort
 from dsx.placement.exact import solve
-from dsx.placement.other_reductions import mcmc, metis
-from dsx.placement.reduced_graph import alone, by_distribution, reduce
-from dsx.placement.solve import single_device
+from dsx.placement.op_graph import units_of
+from dsx.placement.reduced_graph import by_distribution, reduce
 from dsx.placement.timetable import GraphTimes, OperatorSchedule
 from placing.cases import COUNTS, Case, Row, on, us
 from placing.searching import on_given, started
@@ -32,14 +33,14 @@ def measured(cases: Sequence[Case]) -> list[Row]:
 
 
 def _row(case: Case, count: int) -> Row:
-    devices, unit = on(count), alone(case.graph)
+    devices, unit = on(count), units_of(case.graph)
     timing = GraphTimes(case.graph, devices)
-    start = single_device(timing)
+    start = timing.single_device()
     assert start is not None  # memory has no limit
     reduction, fusion_s = _timed(lambda: reduce(case.graph, devices, by_distribution(case.graph)))
     hint = started(reduction.graph, devices, reduction.group)
     exact, solver_s = _timed(
-        lambda: solve(reduction.graph, devices, reduction.group.tolist(), _LIMIT_S, _GAP, hint),
+        lambda: solve(reduction.graph, devices, reduction.group.tolist(), Effort(_LIMIT_S, gap=_GAP), hint=hint),
     )
     assert exact.schedule is not None  # the hint at least
     parts, metis_s = _timed(lambda: metis(timing, unit.tolist()))
@@ -69,7 +70,7 @@ def _row(case: Case, count: int) -> Row:
 
 
 def _walk(timing: GraphTimes, start: OperatorSchedule, steps: int) -> OperatorSchedule:
-    return mcmc(timing, alone(timing.graph).tolist(), start, steps)
+    return mcmc(timing, units_of(timing.graph).tolist(), start, steps)
 
 
 def _timed(run: Callable[[], T]) -> tuple[T, float]:

@@ -1,9 +1,42 @@
 """Placement of the single operators of a training step on the GPUs of a small cluster.
 
 Operators that do not depend on each other run at once on several devices, and tensors between devices take time. The
-package reduces a graph (`reduction.py`), searches placements (`search.py`), bounds the shortest step of the graph as it
-is (`bounds.py`, `heavy_bound.py`), and checks what it found by a validator that shares nothing with the searches.
+package reduces a graph (`reduced_graph`), searches placements (`solve`), bounds the shortest step of the graph as it is
+(`timetable`, `heavy`), and replays its answer where transfers share links (`contention`). Other packages use the names
+of this module alone.
 
 Sources: Efficient Device Placement for Distributed DNN Training (IEEE ICC 2025), called QuickP; and the thesis Joint
 Optimization of Algebraic Transformation, Device Placement, and Network Bandwidth Allocation (2025).
 """
+
+from dsx.placement.bandwidth import ServerNetwork
+from dsx.placement.contention import Contended
+from dsx.placement.cp_program import Effort
+from dsx.placement.from_file import load_step, measure
+from dsx.placement.from_fx import from_fx
+from dsx.placement.from_jax import from_jax
+from dsx.placement.from_layers import from_layers
+from dsx.placement.op_graph import Id, OpGraph, graph_of
+from dsx.placement.open_vswitch import write_ovs
+from dsx.placement.servers import DeviceLink, Devices, devices_of
+from dsx.placement.solve import Placed, place
+
+__all__ = [
+    "Contended",
+    "DeviceLink",
+    "Devices",
+    "Effort",
+    "Id",
+    "OpGraph",
+    "Placed",
+    "ServerNetwork",
+    "devices_of",
+    "from_fx",
+    "from_jax",
+    "from_layers",
+    "graph_of",
+    "load_step",
+    "measure",
+    "place",
+    "write_ovs",
+]

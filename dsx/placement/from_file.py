@@ -1,16 +1,9 @@
-"""Graphs and steps from files, and measured times of their kernels.
+"""Steps of JAX from Python files, `FILE.py:NAME`, and graphs of steps with measured times.
 
-The graph of a file.
-
-The graph of a step of JAX with times measured on the local device, each kernel compiled and run by itself.
-
-Kernels are those of `from_jax`. Equal ones, of the same operators on the same shapes, are timed once: 5 runs to warm
-up, then the median of 45. A time has the host's dispatch of one call in it. Arguments are ones, so a branch is the
-second one of `cond`; of a loop of unknown length one run of its body is timed.
-
-Not modelled: that XLA fuses across kernels when it compiles a whole step, and what lies in caches then.
-
-A step from a Python file: `FILE.py:NAME`, where NAME is a function that returns a step and its shapes.
+Times are measured on the local device, each kernel of `from_jax` compiled and run by itself. Equal kernels, of the
+same operators on the same shapes, are timed once: 5 runs to warm up, then the median of 45. A time has the host's
+dispatch of one call in it. Arguments are ones, so a branch is the second one of `cond`; of a loop of unknown length one
+run of its body is timed. Not modelled: that XLA fuses across kernels when it compiles a whole step, and caches then.
 """
 
 import importlib.util
@@ -28,54 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
-from dsx.config.operator_files import OperatorGraphSpec
 from dsx.errors import DsxError, InputError, did_you_mean
 from dsx.measuring.program import timed
-from dsx.placement.from_jax import FlatEquation, FlatJaxpr, traced
+from dsx.placement.from_jax import FlatEquation, FlatJaxpr, numbers_in, traced
 from dsx.placement.op_graph import OpGraph
 from dsx.placement.traced import FusedKernel, FusedStep, fused, graph_of_kernels, named_after
 from dsx.progress import Watch, progress, remark
-
-_MICRO = 1e-6
-
-
-def graph_of(spec: OperatorGraphSpec) -> OpGraph:
-    """Return a graph; raises InputError, with the operators of a cycle, if it has one."""
-    tensors: dict[tuple[int, object], int] = {}
-    sizes: list[float] = []
-    edges: dict[tuple[int, int], frozenset[int]] = {}
-    for edge in spec.edges:
-        carried: frozenset[int] = frozenset()
-        if edge.num_bytes > 0:
-            # Without names, edges of an operator with equally many bytes carry the same tensor.
-            key = edge.source, (edge.num_bytes if edge.tensor is None else edge.tensor)
-            if key not in tensors:
-                tensors[key] = len(sizes)
-                sizes.append(edge.num_bytes)
-            sizes[tensors[key]] = max(sizes[tensors[key]], edge.num_bytes)
-            carried = frozenset([tensors[key]])
-        ends = edge.source, edge.target
-        edges[ends] = edges.get(ends, frozenset()) | carried
-    width = max(len(operator.compute_us) for operator in spec.operators)
-    labels: dict[object, int] = {}
-    keys = [("label", op.colocate) if op.colocate is not None else ("op", at) for at, op in enumerate(spec.operators)]
-    graph = OpGraph(
-        ids=tuple(operator.id for operator in spec.operators),
-        kinds=tuple(operator.kind for operator in spec.operators),
-        seconds=np.array(
-            [np.broadcast_to(np.array(operator.compute_us) * _MICRO, (width,)) for operator in spec.operators]
-        ),
-        memory_bytes=np.array([operator.memory_bytes for operator in spec.operators]),
-        edges=edges,
-        tensor_bytes=np.array(sizes, dtype=float),
-        together=np.array([labels.setdefault(key, len(labels)) for key in keys]),
-    )
-    try:
-        _ = graph.order
-    except InputError as error:
-        raise InputError(f"{spec.file}: {error}") from None
-    return graph
-
 
 WARM_UPS, RUNS = 5, 45
 _Run = Callable[..., Sequence[Any]]
@@ -96,14 +47,14 @@ def measure(step: Callable[..., Any], *shapes: Any, watch: Watch | None = None) 
     operators, flat = traced(step, shapes)
     kernels = fused(operators)
     runs = [run_of(kernels, flat, kernel) for kernel in kernels.kernels]
-    taken = [[flat.values[tensor] for tensor in kernel.reads] for kernel in kernels.kernels]
-    texts = [str(jax.make_jaxpr(run)(*values)) for run, values in zip(runs, taken, strict=True)]
+    reads = [[flat.values[tensor] for tensor in kernel.reads] for kernel in kernels.kernels]
+    texts = [str(jax.make_jaxpr(run)(*values)) for run, values in zip(runs, reads, strict=True)]
     first = {text: at for at, text in reversed([*enumerate(texts)])}
     seconds: dict[str, float] = {}
     with progress(len(first), "operators", watch) as advance:
         for text, at in first.items():
             try:
-                seconds[text] = seconds_of(runs[at], taken[at])
+                seconds[text] = seconds_of(runs[at], reads[at])
             except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
                 name = named_after(operators, kernels.kernels[at]).id
                 cause = next(iter(str(error).splitlines()), "")
@@ -114,51 +65,47 @@ def measure(step: Callable[..., Any], *shapes: Any, watch: Watch | None = None) 
 
 def run_of(step: FusedStep, flat: FlatJaxpr, kernel: FusedKernel) -> _Run:
     """Return the function of what a kernel reads to what it writes."""
-    makers = {made: equation for equation in flat.equations for made in equation.outputs}
+    makers = {output: equation for equation in flat.equations for output in equation.outputs}
 
     def run(*arrays: Any) -> Sequence[Any]:
-        known: dict[int, Any] = dict(zip(kernel.reads, arrays, strict=True))
-        return [_value(tensor, known, makers) for tensor in kernel.writes]
+        values: dict[int, Any] = dict(zip(kernel.reads, arrays, strict=True))
+        for tensor in kernel.writes:
+            _compute(tensor, values, makers)
+        return [values[tensor] for tensor in kernel.writes]
 
     return run
 
 
-def _value(tensor: int, known: dict[int, Any], makers: Mapping[int, FlatEquation]) -> Any:
-    """Return a value, with those that it is computed of; a loop keeps the depth of the stack small."""
+def _compute(tensor: int, values: dict[int, Any], makers: Mapping[int, FlatEquation]) -> None:
+    """Add a value, with those that it is computed of; a loop keeps the depth of the stack small."""
     pending = [tensor]
     while pending:
         equation = makers.get(pending[-1])
-        if pending[-1] in known or equation is None:
+        if pending[-1] in values or equation is None:
             pending.pop()
             continue
-        missing = [one for one in equation.inputs if isinstance(one, int) and one not in known]
+        missing = [number for number in numbers_in(equation.inputs) if number not in values]
         if missing:
             pending += missing
             continue
-        operands = [known[one] if isinstance(one, int) else one.val for one in equation.inputs]
-        known.update(zip(equation.outputs, _once(equation)(*operands), strict=True))
-    return known[tensor]
-
-
-def _once(equation: FlatEquation) -> _Run:
-    """Return what an equation runs; of a loop of unknown length, its body."""
-    if equation.kind != "while":
-        return equation.run
-    body = jaxpr_as_fun(equation.params["body_jaxpr"])
-    return lambda *operands: body(*operands[equation.params["cond_nconsts"] :])
+        operands = [values[operand] if isinstance(operand, int) else operand.val for operand in equation.inputs]
+        run = equation.run
+        if equation.kind == "while":  # of unknown length: its body
+            run = jaxpr_as_fun(equation.params["body_jaxpr"])
+            operands = operands[equation.params["cond_nconsts"] :]
+        values.update(zip(equation.outputs, run(*operands), strict=True))
 
 
 def seconds_of(run: _Run, values: Sequence[jax.ShapeDtypeStruct]) -> float:
     """Return the median seconds of a function of arrays of some shapes, once it is compiled and warm."""
-    arrays = [_ones(value) for value in values]
+    arrays = [
+        jax.random.split(jax.random.key(0), prod(value.shape)).reshape(value.shape)
+        if jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+        else jnp.ones(value.shape, value.dtype)
+        for value in values
+    ]
     compiled = jax.jit(run).lower(*arrays).compile()
     return timed(partial(compiled, *arrays), jax.block_until_ready, WARM_UPS, RUNS).median_s
-
-
-def _ones(value: jax.ShapeDtypeStruct) -> Any:
-    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
-        return jax.random.split(jax.random.key(0), prod(value.shape)).reshape(value.shape)
-    return jnp.ones(value.shape, value.dtype)
 
 
 Step = tuple[Callable[..., Any], tuple[Any, ...]]  # a step, and its arguments as shapes
@@ -175,20 +122,20 @@ def load_step(text: str) -> Step:
         raise InputError(f"{text!r} is no step: FILE.py:NAME is wanted, with a function that returns (step, shapes)")
     path = Path(file)
     if not path.is_file():
-        near = did_you_mean(path.name, [one.name for one in path.parent.glob("*.py")])
+        near = did_you_mean(path.name, [file.name for file in path.parent.glob("*.py")])
         raise InputError(f"{text}: there is no file {file!r}{near}")
     remark(f"{file} is run as it is, with all that it does")
     with _importable(path.parent), _reported(f"{text}: "):
-        module = _loaded(path)
-        made = getattr(module, name, None)
-        if not callable(made):
-            near = did_you_mean(name, [one for one, value in vars(module).items() if callable(value)])
+        module = _module_of(path)
+        maker = getattr(module, name, None)
+        if not callable(maker):
+            near = did_you_mean(name, [word for word, value in vars(module).items() if callable(value)])
             raise InputError(f"{file} has no function {name!r}{near}")
-        found = made()
-    if not (isinstance(found, tuple) and len(found) == 2 and callable(found[0])):
-        returned = f"a tuple of {len(found)}" if isinstance(found, tuple) else f"{type(found).__name__}"
+        pair = maker()
+    if not (isinstance(pair, tuple) and len(pair) == 2 and callable(pair[0])):
+        returned = f"a tuple of {len(pair)}" if isinstance(pair, tuple) else f"{type(pair).__name__}"
         raise InputError(f"{text} returns no step but {returned}: (step, shapes) is wanted, a function and its shapes")
-    step, shapes = found
+    step, shapes = pair
     arguments = shapes if isinstance(shapes, tuple) else (shapes,)
     for path_of, leaf in jax.tree_util.tree_flatten_with_path(arguments)[0]:
         if not isinstance(leaf, int | float | complex) and not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
@@ -200,16 +147,16 @@ def load_step(text: str) -> Step:
 @contextmanager
 def _importable(folder: Path) -> Iterator[None]:
     """Let modules of a folder be imported; they are forgotten afterwards, since other folders may have such names."""
-    before = {*sys.modules}
-    own = str(folder.resolve())
-    sys.path.insert(0, own)
+    loaded = {*sys.modules}
+    resolved = folder.resolve()
+    sys.path.insert(0, str(resolved))
     try:
         yield
     finally:
-        sys.path.remove(own)
-        for name in {*sys.modules} - before:
+        sys.path.remove(str(resolved))
+        for name in {*sys.modules} - loaded:
             file = getattr(sys.modules[name], "__file__", None)
-            if file and Path(file).resolve().parent == Path(own):
+            if file and Path(file).resolve().parent == resolved:
                 del sys.modules[name]
 
 
@@ -225,7 +172,7 @@ def _reported(place: str) -> Iterator[None]:
         raise InputError(f"{place}{type(error).__name__}: {first}") from None
 
 
-def _loaded(path: Path) -> ModuleType:
+def _module_of(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"step_of_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise InputError(f"{path} is no Python file")

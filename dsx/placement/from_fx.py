@@ -1,15 +1,12 @@
 """The graph of a step of torch: a graph of torch.fx with the shapes of its tensors, without importing torch.
 
-The work of the operators of torch (ATen), by their names: multiplies, and how each may be fused.
+torch.export makes such a graph of a model, make_fx one of a training step. What works element by element is fused, as
+torch.compile does (`traced`). Operators have the names of the graph's nodes. An operator that changes an argument in
+place makes a new value of it, which shares its device.
 
-A convolution is a multiply of its windows by its filters, padding included. Attention is one fused kernel. What torch
-tags as pointwise is elementwise; what changes strides alone, such as a transpose, is a view.
-
-The graph of a step of torch: a graph of torch.fx with the shapes of its tensors, without importing torch.
-
-torch.export makes one of a model, make_fx one of a training step. What works element by element is fused, as
-torch.compile does (`elementwise_fusion`). Operators have the names of the graph's nodes. An operator that changes an
-argument in place makes a new value of it, which shares its device.
+The work of the operators of torch (ATen) follows from their names. A convolution is a multiply of its windows by its
+filters, padding included. Attention is one fused kernel. What torch tags as pointwise is elementwise; what changes
+strides alone, such as a transpose, is a view.
 
 Not modelled: views of a tensor that is changed in place, the strides of tensors, subgraphs of control flow.
 """
@@ -48,6 +45,14 @@ _COPIES = {"clone", "_to_copy", "copy", "copy_", "cat", "stack", "constant_pad_n
 _CONVOLUTIONS = {"convolution", *(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))}
 # Results with the elements that are read of the first argument, in place of all.
 _LOOKED_UP = {"embedding", "index", "gather", "index_select"}
+_ROLES: dict[str, Role] = {
+    **dict.fromkeys(_COPIES, "elementwise"),
+    **dict.fromkeys(_REDUCTIONS, "reduction"),
+    **dict.fromkeys({"expand", *_FILLS}, "spread"),
+    **dict.fromkeys(_PARTS, "part"),
+    **dict.fromkeys(_VIEWS, "view"),
+}
+_CALLS = ("call_function", "call_method", "call_module")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,29 +73,6 @@ class Shape:
         return self.elements * self.element_bytes
 
 
-def role_of(name: str, pointwise: bool) -> Role:
-    """Return how an operator may be fused."""
-    if name in _VIEWS:
-        return "view"
-    if name in _PARTS:
-        return "part"
-    if name == "expand" or name in _FILLS:
-        return "spread"
-    if name in _REDUCTIONS:
-        return "reduction"
-    return "elementwise" if pointwise or name in _COPIES else "alone"
-
-
-def reads_nothing(name: str) -> bool:
-    """Return whether an operator reads no element of its arguments."""
-    return name in _FILLS
-
-
-def looks_up(name: str) -> bool:
-    """Return whether an operator reads of its first argument what it makes alone."""
-    return name in _LOOKED_UP
-
-
 def multiplies_of(
     name: str, arguments: Sequence[Shape | None], results: Sequence[Shape | None], transposed: bool = False
 ) -> tuple[TracedMultiply, ...]:
@@ -98,25 +80,29 @@ def multiplies_of(
 
     `transposed` says that a convolution is one, by an argument.
     """
-    given = [argument.sizes for argument in arguments if argument is not None]
-    made = [None if result is None else result.sizes for result in results]
+    sizes = [argument.sizes for argument in arguments if argument is not None]
+    outputs = [None if result is None else result.sizes for result in results]
     try:
         if name in ("mm", "bmm", "matmul", "_scaled_mm", "_int_mm"):
-            return (_product(given[0], given[1]),)
+            return (_product(sizes[0], sizes[1]),)
         if name in ("addmm", "baddbmm"):
-            return (_product(given[1], given[2]),)
+            return (_product(sizes[1], sizes[2]),)
         if name == "linear":
-            return (_product(given[0], given[1][::-1]),)
-        if name in _CONVOLUTIONS and made[0]:
+            return (_product(sizes[0], sizes[1][::-1]),)
+        if name in _CONVOLUTIONS and outputs[0]:
             transposed = transposed or "transpose" in name
-            few, many = (given[0], made[0]) if transposed else (made[0], given[0])
-            return (_convolution(few, many, given[1], transposed),)
+            small, large = (sizes[0], outputs[0]) if transposed else (outputs[0], sizes[0])
+            return (_convolution(small, large, sizes[1], transposed),)
         if name == "convolution_backward":
-            gradient, taken, weight = given[:3]
-            few, many = (taken, gradient) if transposed else (gradient, taken)
-            return _convolution_gradients(few, many, weight, (made[0] is not None, made[1] is not None), transposed)
+            gradient, taken, weight = sizes[:3]
+            small, large = (taken, gradient) if transposed else (gradient, taken)
+            pixels, groups = small[0] * prod(small[2:]), large[1] // weight[1]
+            of_input = _convolution(small, large, weight, not transposed)
+            of_weights = _multiply(prod(weight[1:]), weight[0] / groups, pixels, groups)
+            # Of the gradients of the input and of the weights, those that there are.
+            return tuple(work for work, size in zip((of_input, of_weights), outputs, strict=False) if size is not None)
         if "dot_product" in name or "flash_attention" in name or "efficient_attention" in name:
-            return _attention_gradients(*given[:4]) if "backward" in name else _attention(*given[:3])
+            return _attention_gradients(*sizes[:4]) if "backward" in name else _attention(*sizes[:3])
     except (IndexError, TypeError, ValueError):  # an operator of that name with other arguments
         return ()
     return ()
@@ -136,24 +122,14 @@ def _product(left: Sequence[int], right: Sequence[int]) -> TracedMultiply:
     return _multiply(left[-2] if len(left) > 1 else 1, columns, left[-1], stack)
 
 
-def _convolution(few: Sequence[int], many: Sequence[int], weight: Sequence[int], transposed: bool) -> TracedMultiply:
-    """Return the multiply of a convolution of `many` to `few`; a transposed one makes `many` of `few`.
+def _convolution(small: Sequence[int], large: Sequence[int], weight: Sequence[int], transposed: bool) -> TracedMultiply:
+    """Return the multiply of a convolution of `large` to `small`; a transposed one makes `large` of `small`.
 
-    Weights are (channels of `few`, channels of `many` in a group, window).
+    Weights are (channels of `small`, channels of `large` in a group, window).
     """
-    pixels, groups = few[0] * prod(few[2:]), many[1] // weight[1]
+    pixels, groups = small[0] * prod(small[2:]), large[1] // weight[1]
     inside, outside = prod(weight[1:]), weight[0] / groups
     return _multiply(pixels, inside, outside, groups) if transposed else _multiply(pixels, outside, inside, groups)
-
-
-def _convolution_gradients(
-    few: Sequence[int], many: Sequence[int], weight: Sequence[int], wanted: tuple[bool, bool], transposed: bool
-) -> tuple[TracedMultiply, ...]:
-    """Return the multiplies for the gradients of the input and of the weights that are `wanted`."""
-    pixels, groups = few[0] * prod(few[2:]), many[1] // weight[1]
-    of_input = _convolution(few, many, weight, not transposed)
-    of_weights = _multiply(prod(weight[1:]), weight[0] / groups, pixels, groups)
-    return tuple(one for one, is_wanted in zip((of_input, of_weights), wanted, strict=True) if is_wanted)
 
 
 def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int]) -> tuple[TracedMultiply, ...]:
@@ -176,9 +152,6 @@ def _attention_gradients(
         _multiply(queries, width, keys, heads, "backward"),
         _multiply(keys, width, queries, heads, "backward"),
     )
-
-
-_CALLS = ("call_function", "call_method", "call_module")
 
 
 def from_fx(graph_module: Any, *, device: Given = DEFAULT_CLUSTER, assumptions: Given = DEFAULT_ASSUMPTIONS) -> OpGraph:
@@ -218,17 +191,17 @@ class _TracedFx:
         self.outputs: set[int] = set()
         self.updates: dict[int, int] = {}
         self.results: dict[Any, tuple[int | None, ...]] = {}  # of each node, its tensors; None for what is none
-        self.given: dict[Any, int] = {}  # nodes that are inputs
+        self.input_of: dict[Any, int] = {}  # nodes that are inputs
 
     def add(self, node: Any) -> None:
         """Add a node of a graph."""
         if node.op == "output":
-            self.outputs.update(tensor for one in _nodes_in(node.args) for tensor in self._tensors(one))
+            self.outputs.update(tensor for output in _nodes_in(node.args) for tensor in self._tensors(output))
         elif node.op in ("placeholder", "get_attr"):
             self.results[node] = tuple(map(self._tensor, _results_of(node)))
             for tensor in self._tensors(node):
                 self.inputs[tensor] = node.name
-                self.given[node] = tensor
+                self.input_of[node] = tensor
         elif _name_of(node) == "getitem":
             source, at = self.results.get(node.args[0], ()), node.args[1]
             self.results[node] = (source[at],) if isinstance(at, int) and at < len(source) else source
@@ -236,24 +209,24 @@ class _TracedFx:
             self._operator(node, _name_of(node))
 
     def _operator(self, node: Any, name: str) -> None:
-        made = tuple(map(self._tensor, _results_of(node)))
-        outputs = tuple(tensor for tensor in made if tensor is not None)
-        taken = [] if reads_nothing(name) else [*_nodes_in((node.args, node.kwargs))]
-        inputs = tuple(dict.fromkeys(tensor for one in taken for tensor in self._tensors(one)))
-        self.results[node] = made
+        results = tuple(map(self._tensor, _results_of(node)))
+        outputs = tuple(tensor for tensor in results if tensor is not None)
+        operands = [] if name in _FILLS else [*_nodes_in((node.args, node.kwargs))]
+        inputs = tuple(dict.fromkeys(tensor for operand in operands for tensor in self._tensors(operand)))
+        self.results[node] = results
         if not outputs:  # an assertion, or a size
             return
         written = sum(self.shapes[tensor].num_bytes for tensor in outputs)
         read = [self.shapes[tensor].num_bytes for tensor in inputs]
-        if looks_up(name) and read:
+        if name in _LOOKED_UP and read:
             read[0] = written
         arguments = [self._shape(argument) for argument in node.args]
-        results = [None if one is None else self.shapes[one] for one in made]
+        shapes = [None if tensor is None else self.shapes[tensor] for tensor in results]
         # Of all arguments of a convolution, whether it is transposed is the only flag.
-        multiplies = multiplies_of(name, arguments, results, any(argument is True for argument in node.args))
+        multiplies = multiplies_of(name, arguments, shapes, any(argument is True for argument in node.args))
         pointwise = any(str(tag).rpartition(".")[2] == "pointwise" for tag in getattr(node.target, "tags", ()))
         elements = max(self.shapes[tensor].elements for tensor in (*inputs, *outputs))
-        role = role_of(name, pointwise)
+        role = _ROLES.get(name, "elementwise" if pointwise else "alone")
         self.operators.append(
             TracedOperator(
                 id=node.name,
@@ -264,23 +237,21 @@ class _TracedFx:
                 read_bytes=tuple(read),
                 written_bytes=written,
                 elements=elements,
-                vector_flops=0.0 if multiplies or role == "spread" or looks_up(name) else elements,
+                vector_flops=0.0 if multiplies or role == "spread" or name in _LOOKED_UP else elements,
                 multiplies=multiplies,
             )
         )
+        # In place: the tensor has a new value, which later operators read.
         if name.endswith("_") and not name.endswith("__") and node.args and node.args[0] in self.results:
-            self._changed(node.args[0], outputs[0])
-
-    def _changed(self, node: Any, new: int) -> None:
-        """Note that a tensor has a new value, which later operators read."""
-        self.results[node] = (new,)
-        self.outputs.add(new)
-        if node in self.given:
-            self.updates[self.given[node]] = new
+            changed = node.args[0]
+            self.results[changed] = outputs[:1]
+            self.outputs.add(outputs[0])
+            if changed in self.input_of:
+                self.updates[self.input_of[changed]] = outputs[0]
 
     def _shape(self, argument: Any) -> Shape | None:
-        found = self.results.get(argument, ()) if _is_node(argument) else ()
-        return self.shapes[found[0]] if found and found[0] is not None else None
+        tensors = self.results.get(argument, ()) if _is_node(argument) else ()
+        return self.shapes[tensors[0]] if tensors and tensors[0] is not None else None
 
     def _tensors(self, node: Any) -> Iterator[int]:
         return (tensor for tensor in self.results.get(node, ()) if tensor is not None)
@@ -327,7 +298,7 @@ def _results_of(node: Any) -> list[Shape | None]:
             'make_fx with tracing_mode="fake"'
         )
     value = node.meta["val"]
-    return [_shape_of(one, node.name) for one in (value if isinstance(value, list | tuple) else [value])]
+    return [_shape_of(tensor, node.name) for tensor in (value if isinstance(value, list | tuple) else [value])]
 
 
 def _shape_of(value: Any, name: str) -> Shape | None:
@@ -339,15 +310,11 @@ def _shape_of(value: Any, name: str) -> Shape | None:
     except Exception as error:  # of a symbolic size, that of torch
         first = next(iter(str(error).splitlines()), "")
         raise InputError(f"node {name} has no size in numbers: {tuple(shape)} ({first:.100})") from None
-    return Shape(sizes, _element_bytes(dtype))
-
-
-def _element_bytes(dtype: Any) -> int:
-    size = getattr(dtype, "itemsize", None)
-    if isinstance(size, int):
-        return size
-    bits = re.search(r"\d+", str(dtype))
-    return max(int(bits[0]) // 8, 1) if bits else 1  # bool
+    element_bytes = getattr(dtype, "itemsize", None)
+    if not isinstance(element_bytes, int):
+        bits = re.search(r"\d+", str(dtype))
+        element_bytes = max(int(bits[0]) // 8, 1) if bits else 1  # bool
+    return Shape(sizes, element_bytes)
 
 
 def _is_node(value: Any) -> bool:
@@ -358,9 +325,6 @@ def _nodes_in(value: Any) -> Iterator[Any]:
     """Yield the nodes in the arguments of a node."""
     if _is_node(value):
         yield value
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _nodes_in(one)
-    elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from _nodes_in(one)
+    elif isinstance(value, list | tuple | Mapping):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _nodes_in(item)

@@ -1,32 +1,23 @@
-"""The graph of a step of JAX: its jaxpr as kernels.
+"""The graph of a step of JAX: its jaxpr, which is traced without memory, as kernels.
 
-A jaxpr as one list of equations: calls are inlined, and scans of known length unrolled.
-
-Calls are those of jit, custom_jvp and custom_vjp, checkpoint and the like. What an unrolled scan stacks is handed on
-piece by piece to a scan that takes it apart again, such as that of the backward. A loop of unknown length (while), a
-branch (cond), and a scan that would be too long stay one equation.
-
-The work of the equations of a jaxpr: FLOPs, bytes, the sizes of multiplies, and how each may be fused.
+Calls (jit, custom_jvp and custom_vjp, checkpoint and the like) are inlined, and scans of known length unrolled. What an
+unrolled scan stacks is handed on piece by piece to a scan that takes it apart again, such as that of the backward. A
+loop of unknown length (while), a branch (cond), and a scan that would be too long stay one operator. Edges carry
+tensors: two readers of a variable take the same one. Numbers in the program text, and arguments of one element, have no
+edges. An operator has the name of its primitive and a number, behind the named scopes around it: "mlp/dot_general.12".
 
 A multiply has 2 FLOPs for each pair of elements. A convolution is a multiply of its windows by its filters, without the
 pairs that a padding or a dilation of the input leaves out, as XLA counts. A Fourier transform of n elements has
 5 n log2 n FLOPs (Cooley and Tukey, 1965). Any other operator has one FLOP for each element that it makes, or that it
 reduces. It moves its operands and its results once; a gather, a scatter or a slice only the elements concerned. A scan
-that is not unrolled takes its body times its length, a branch (cond) the branch with most work, and a loop of unknown
-length (while) one run of its body.
-
-Not modelled: what transcendental functions, random numbers, sorts and factorisations take more; multiplies that are
-split along the sum.
-
-The graph of a step of JAX: its jaxpr, which is traced without memory, as kernels.
-
-Calls are flattened, scans of known length are unrolled, and operators that work element by element are fused as XLA
-does (`elementwise_fusion`). A loop of unknown length (while) and a branch (cond) are one operator each. Edges carry
-tensors: two readers of a variable take the same one. Numbers in the program text, and arguments of one element, have no
-edges. An operator has the name of its primitive and a number, behind the named scopes around it: "mlp/dot_general.12".
+that is not unrolled takes its body times its length, a branch the branch with most work, and a loop of unknown length
+one run of its body.
 
 Where a step returns a container of arrays like that of an argument, as in (params, batch) -> (params, loss), it is the
 new value of the argument: each of its arrays shares the device of the one that it replaces.
+
+Not modelled: what transcendental functions, random numbers, sorts and factorisations take more; multiplies that are
+split along the sum.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -73,6 +64,8 @@ _CALLS = {
 
 ROW, STACK = "row", "stack"  # kinds of what unrolling adds: an array taken apart along its first axis, and put together
 
+Params = Mapping[str, Any]  # of a primitive, as JAX has them
+Value = jax.ShapeDtypeStruct
 Operand = int | Literal  # a value, by its number, or a number in the program text
 
 
@@ -81,7 +74,7 @@ class FlatEquation:
     """An equation on numbered values; `run` computes its results from its operands."""
 
     kind: str  # the name of its primitive
-    params: Mapping[str, Any]
+    params: Params
     inputs: tuple[Operand, ...]
     outputs: tuple[int, ...]
     run: Callable[..., Sequence[Any]]
@@ -93,7 +86,7 @@ class FlatJaxpr:
     """The equations of a jaxpr, without those that no result needs."""
 
     equations: tuple[FlatEquation, ...]
-    values: tuple[jax.ShapeDtypeStruct, ...]
+    values: tuple[Value, ...]
     inputs: tuple[int, ...]  # the arguments
     constants: Mapping[int, Any]  # arrays that the step has from outside, by their values
     outputs: tuple[Operand, ...]
@@ -102,17 +95,21 @@ class FlatJaxpr:
 def flattened(closed: ClosedJaxpr) -> FlatJaxpr:
     """Return the equations of a jaxpr."""
     flattening = _Flattening()
-    jaxpr = closed.jaxpr
-    inputs = [flattening.value(variable.aval) for variable in jaxpr.invars]
-    made = flattening.run(jaxpr, [*map(flattening.constant, closed.consts), *inputs], "")
-    outputs = tuple(flattening.whole(one) for one in made)
-    needed = {one for one in outputs if isinstance(one, int)}
+    inputs = [flattening.value(variable.aval) for variable in closed.jaxpr.invars]
+    results = flattening.run(closed.jaxpr, [*map(flattening.constant, closed.consts), *inputs], "")
+    outputs = tuple(map(flattening.whole, results))
+    needed = {*numbers_in(outputs)}
     kept: list[FlatEquation] = []
     for equation in reversed(flattening.equations):
         if needed.intersection(equation.outputs):
             kept.append(equation)
-            needed.update(one for one in equation.inputs if isinstance(one, int))
+            needed.update(numbers_in(equation.inputs))
     return FlatJaxpr(tuple(reversed(kept)), tuple(flattening.values), tuple(inputs), flattening.constants, outputs)
+
+
+def numbers_in(operands: Iterable[Operand]) -> list[int]:
+    """Return the operands that are values, without numbers in the program text."""
+    return [operand for operand in operands if isinstance(operand, int)]
 
 
 @dataclass(slots=True)
@@ -131,7 +128,7 @@ class _Flattening:
     """Values and equations so far."""
 
     def __init__(self) -> None:
-        self.values: list[jax.ShapeDtypeStruct] = []
+        self.values: list[Value] = []
         self.equations: list[FlatEquation] = []
         self.rows: dict[tuple[int, int], int] = {}  # of each row of an array that is taken apart
         self.constants: dict[int, Any] = {}
@@ -139,14 +136,14 @@ class _Flattening:
 
     def value(self, aval: Any) -> int:
         """Return the number of a new value."""
-        self.values.append(jax.ShapeDtypeStruct(getattr(aval, "shape", ()), getattr(aval, "dtype", np.dtype(bool))))
+        self.values.append(Value(getattr(aval, "shape", ()), getattr(aval, "dtype", np.dtype(bool))))
         return len(self.values) - 1
 
     def constant(self, array: Any) -> int:
         """Return the number of an array from outside."""
         if id(array) not in self.constant_numbers:
-            self.constant_numbers[id(array)] = made = self.value(array)
-            self.constants[made] = array
+            self.constant_numbers[id(array)] = number = self.value(array)
+            self.constants[number] = array
         return self.constant_numbers[id(array)]
 
     def run(self, jaxpr: Jaxpr, inputs: Iterable[_Held], scope: str) -> list[_Held]:
@@ -157,40 +154,37 @@ class _Flattening:
             return atom if isinstance(atom, Literal) else known[atom]
 
         for eqn in jaxpr.eqns:
-            own = _joined(scope, str(eqn.source_info.name_stack))
-            taken = [read(atom) for atom in eqn.invars]
-            known.update(zip(eqn.outvars, self._equation(eqn, taken, own), strict=True))
+            scopes = "/".join(filter(None, (scope, str(eqn.source_info.name_stack))))
+            operands = [read(atom) for atom in eqn.invars]
+            known.update(zip(eqn.outvars, self._equation(eqn, operands, scopes), strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
-    def _equation(self, eqn: JaxprEqn, taken: Sequence[_Held], scope: str) -> Sequence[_Held]:
+    def _equation(self, eqn: JaxprEqn, operands: Sequence[_Held], scope: str) -> Sequence[_Held]:
         name = eqn.primitive.name
         if name in _CALLS:
             inner, consts = _opened(eqn.params[_CALLS[name]])
-            return self.run(inner, [*map(self.constant, consts), *taken], scope)
+            return self.run(inner, [*map(self.constant, consts), *operands], scope)
         if name == "scan" and 0 < _unrolled(eqn) <= _MOST_EQUATIONS - len(self.equations):
-            return self._scan(eqn, taken, scope)
-        made = [self.value(variable.aval) for variable in eqn.outvars]
-        inputs = tuple(self.whole(one) for one in taken)
-        self.equations.append(FlatEquation(name, eqn.params, inputs, tuple(made), _run_of(eqn), scope))
-        return made
+            return self._scan(eqn, operands, scope)
+        results = [self.value(variable.aval) for variable in eqn.outvars]
+        inputs = tuple(map(self.whole, operands))
+        self.equations.append(FlatEquation(name, eqn.params, inputs, tuple(results), _run_of(eqn), scope))
+        return results
 
-    def _scan(self, eqn: JaxprEqn, taken: Sequence[_Held], scope: str) -> Sequence[_Held]:
+    def _scan(self, eqn: JaxprEqn, operands: Sequence[_Held], scope: str) -> Sequence[_Held]:
         params = eqn.params
         length, num_consts, num_carry = params["length"], params["num_consts"], params["num_carry"]
         inner, consts = _opened(params["jaxpr"])
-        fixed = [*map(self.constant, consts), *taken[:num_consts]]
-        carry, rows = [*taken[num_consts : num_consts + num_carry]], taken[num_consts + num_carry :]
+        fixed = [*map(self.constant, consts), *operands[:num_consts]]
+        carry, rows = [*operands[num_consts : num_consts + num_carry]], operands[num_consts + num_carry :]
         stacked: list[dict[int, Operand]] = [{} for _ in eqn.outvars[num_carry:]]
         for at in reversed(range(length)) if params["reverse"] else range(length):
-            made = self.run(inner, [*fixed, *carry, *(self._row(row, at, scope) for row in rows)], scope)
-            carry = made[:num_carry]
-            for pieces, one in zip(stacked, made[num_carry:], strict=True):
-                pieces[at] = self.whole(one)
-        rows_out = [
-            _Stacked(variable.aval, tuple(pieces[at] for at in range(length)))
-            for variable, pieces in zip(eqn.outvars[num_carry:], stacked, strict=True)
-        ]
-        return [*carry, *rows_out]
+            results = self.run(inner, [*fixed, *carry, *(self._row(row, at, scope) for row in rows)], scope)
+            carry = results[:num_carry]
+            for pieces, piece in zip(stacked, results[num_carry:], strict=True):
+                pieces[at] = self.whole(piece)
+        arrays = zip(eqn.outvars[num_carry:], stacked, strict=True)
+        return [*carry, *(_Stacked(out.aval, tuple(pieces[at] for at in range(length))) for out, pieces in arrays)]
 
     def _row(self, held: _Held, at: int, scope: str) -> Operand:
         """Return one piece of an array."""
@@ -199,9 +193,9 @@ class _Flattening:
         if isinstance(held, Literal):
             return held  # has no axis, so no scan takes it apart
         if (held, at) not in self.rows:
-            whole = self.values[held]
-            self.rows[held, at] = made = self.value(jax.ShapeDtypeStruct(whole.shape[1:], whole.dtype))
-            self.equations.append(FlatEquation(ROW, {}, (held,), (made,), _row_at(at), scope))
+            array = self.values[held]
+            self.rows[held, at] = row = self.value(Value(array.shape[1:], array.dtype))
+            self.equations.append(FlatEquation(ROW, {}, (held,), (row,), _row_at(at), scope))
         return self.rows[held, at]
 
     def whole(self, held: _Held) -> Operand:
@@ -216,11 +210,11 @@ class _Flattening:
 
 def sub_jaxprs(eqn: FlatEquation) -> list[ClosedJaxpr]:
     """Return the jaxprs of a loop or of the branches of an equation that is not inlined."""
-    found = [one for value in eqn.params.values() for one in (value if isinstance(value, list | tuple) else [value])]
+    values = [item for value in eqn.params.values() for item in (value if isinstance(value, list | tuple) else [value])]
     return [
-        one if isinstance(one, ClosedJaxpr) else ClosedJaxpr(one, ())
-        for one in found
-        if isinstance(one, ClosedJaxpr) or (isinstance(one, Jaxpr) and not one.constvars)
+        value if isinstance(value, ClosedJaxpr) else ClosedJaxpr(value, ())
+        for value in values
+        if isinstance(value, ClosedJaxpr) or (isinstance(value, Jaxpr) and not value.constvars)
     ]
 
 
@@ -241,21 +235,17 @@ def _count(jaxpr: Jaxpr) -> int:
         if name in _CALLS:
             total += _count(_opened(eqn.params[_CALLS[name]])[0])
         elif name == "scan":
-            whole = _unrolled(eqn)
-            total += whole if 0 < whole <= _MOST_EQUATIONS else 1
+            unrolled = _unrolled(eqn)
+            total += unrolled if 0 < unrolled <= _MOST_EQUATIONS else 1
         else:
             total += 1
     return total
 
 
-def _joined(*scopes: str) -> str:
-    return "/".join(filter(None, scopes))
-
-
 def _run_of(eqn: JaxprEqn) -> Callable[..., Sequence[Any]]:
     def run(*operands: Any) -> Sequence[Any]:
-        made = eqn.primitive.bind(*operands, **eqn.params)
-        return made if eqn.primitive.multiple_results else [made]
+        results = eqn.primitive.bind(*operands, **eqn.params)
+        return results if eqn.primitive.multiple_results else [results]
 
     return run
 
@@ -282,6 +272,14 @@ _ELEMENTWISE = _MOVES | {
     *("select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt"),
     *("square", "sub", "tan", "tanh", "xor"),
 }
+_ROLES: dict[str, Role] = {
+    **dict.fromkeys(_ELEMENTWISE, "elementwise"),
+    **dict.fromkeys(_REDUCTIONS, "reduction"),
+    **dict.fromkeys(_SPREADS, "spread"),
+    **dict.fromkeys(_VIEWS, "view"),
+    "transpose": "transpose",
+    ROW: "part",
+}
 # Results with the elements that are read of the first operand, in place of all.
 _PARTS = {"gather", "slice", "dynamic_slice", "split"}
 
@@ -291,7 +289,7 @@ def step_of(flat: FlatJaxpr, names: Sequence[str], updates: dict[int, int] | Non
 
     `updates` has the results, by position, that are new values of arguments, by position.
     """
-    sizes = tuple(_num_bytes(value) for value in flat.values)
+    sizes = tuple(float(prod(value.shape) * _item_size(value)) for value in flat.values)
     counts: dict[str, int] = {}
     operators: list[TracedOperator] = []
     for equation in flat.equations:
@@ -299,33 +297,33 @@ def step_of(flat: FlatJaxpr, names: Sequence[str], updates: dict[int, int] | Non
         counts[equation.kind] = number + 1
         label = f"{equation.kind}.{number}"
         operators.append(_operator(equation, f"{equation.scope}/{label}" if equation.scope else label, flat, sizes))
-    given = dict(zip(flat.inputs, names, strict=True))
-    given |= {constant: f"constant.{number}" for number, constant in enumerate(flat.constants)}
-    new = {
-        flat.inputs[argument]: made
+    inputs = dict(zip(flat.inputs, names, strict=True))
+    inputs |= {constant: f"constant.{number}" for number, constant in enumerate(flat.constants)}
+    new_values = {
+        flat.inputs[argument]: value
         for argument, result in (updates or {}).items()
-        if isinstance(made := flat.outputs[result], int)
+        if isinstance(value := flat.outputs[result], int)
     }
     return TracedStep(
         operators=tuple(operators),
         tensor_bytes=sizes,
-        inputs=given,
-        outputs=frozenset(one for one in flat.outputs if isinstance(one, int)),
-        updates=new,
+        inputs=inputs,
+        outputs=frozenset(numbers_in(flat.outputs)),
+        updates=new_values,
     )
 
 
 def _operator(equation: FlatEquation, name: str, flat: FlatJaxpr, sizes: Sequence[float]) -> TracedOperator:
-    inputs = [one for one in equation.inputs if isinstance(one, int)]
-    taken, made = [flat.values[one] for one in inputs], [flat.values[one] for one in equation.outputs]
-    read = [sizes[one] for one in inputs]
-    written = sum(sizes[one] for one in equation.outputs)
-    elements = float(sum(prod(value.shape) for value in made))
+    inputs = numbers_in(equation.inputs)
+    operands, results = [flat.values[number] for number in inputs], [flat.values[number] for number in equation.outputs]
+    read = [sizes[number] for number in inputs]
+    written = sum(sizes[number] for number in equation.outputs)
+    elements = float(sum(prod(value.shape) for value in results))
     vector, multiplies, kind = elements, (), equation.kind
     if kind in _MULTIPLIES and len(inputs) == 2:
-        vector, multiplies = 0.0, (_MULTIPLIES[kind](equation.params, taken[0], taken[1], made[0]),)
+        vector, multiplies = 0.0, (_MULTIPLIES[kind](equation.params, operands[0], operands[1], results[0]),)
     elif kind in _REDUCTIONS or kind.startswith(("reduce_window", "select_and_scatter")):
-        vector = float(max((prod(value.shape) for value in taken), default=0.0))
+        vector = float(max((prod(value.shape) for value in operands), default=0.0))
     elif kind == "fft":
         vector = 5.0 * elements * log2(max(prod(equation.params["fft_lengths"]), 2))
     elif kind in _PARTS and read:
@@ -335,50 +333,34 @@ def _operator(equation: FlatEquation, name: str, flat: FlatJaxpr, sizes: Sequenc
         # In place: the elements of the update alone are read, and written.
         update = read[-1] if kind.startswith("scatter") else read[min(1, len(read) - 1)]
         read[0] = written = update
-        vector = update / max(_item_size(made[0]), 1)
+        vector = update / max(_item_size(results[0]), 1)
     return TracedOperator(
         id=name,
         kind=kind,
-        role=_role(kind),
+        role=_ROLES.get(kind, "alone"),
         inputs=tuple(inputs),
         outputs=equation.outputs,
         read_bytes=tuple(read),
         written_bytes=written,
-        elements=float(max((prod(value.shape) for value in (*taken, *made)), default=0)),
+        elements=float(max((prod(value.shape) for value in (*operands, *results)), default=0)),
         vector_flops=0.0 if kind in _MOVES else vector,
         multiplies=multiplies,
         inside=_inside(equation),
     )
 
 
-def _role(kind: str) -> Role:
-    if kind in _VIEWS:
-        return "view"
-    if kind == ROW:
-        return "part"
-    if kind in _SPREADS:
-        return "spread"
-    if kind in _REDUCTIONS:
-        return "reduction"
-    if kind == "transpose":
-        return "transpose"
-    return "elementwise" if kind in _ELEMENTWISE else "alone"
-
-
 def _inside(equation: FlatEquation) -> tuple[TracedKernel, ...]:
     """Return the kernels of a loop or of the branch with most work; none for an operator without jaxprs."""
     if equation.kind not in ("scan", "while", "cond"):
         return ()
-    found = [_kernels(one) for one in map(flattened, sub_jaxprs(equation))]
+    bodies: list[tuple[TracedKernel, ...]] = []
+    for flat in map(flattened, sub_jaxprs(equation)):
+        step = fused(step_of(flat, [""] * len(flat.inputs)))
+        bodies.append(tuple(work for kernel in step.kernels for work in works_of(step, kernel)))
     if equation.kind == "cond":
-        return max(found, key=_amount, default=())
+        return max(bodies, key=_amount, default=())
     times = float(equation.params.get("length", 1))
-    return tuple(replace(kernel, runs=kernel.runs * times) for each in found for kernel in each)
-
-
-def _kernels(flat: FlatJaxpr) -> tuple[TracedKernel, ...]:
-    step = fused(step_of(flat, [""] * len(flat.inputs)))
-    return tuple(work for kernel in step.kernels for work in works_of(step, kernel))
+    return tuple(replace(kernel, runs=kernel.runs * times) for body in bodies for kernel in body)
 
 
 def _amount(kernels: Sequence[TracedKernel]) -> tuple[float, float]:
@@ -386,58 +368,44 @@ def _amount(kernels: Sequence[TracedKernel]) -> tuple[float, float]:
     return flops, sum(kernel.runs * kernel.num_bytes for kernel in kernels)
 
 
-def _dot(params: Any, left: Any, right: Any, made: Any) -> TracedMultiply:
+def _dot(params: Params, left: Value, right: Value, result: Value) -> TracedMultiply:
     (contracted, _), (batched, _) = params["dimension_numbers"]
     inner = prod(left.shape[axis] for axis in contracted)
     batch = prod(left.shape[axis] for axis in batched)
     rows = prod(left.shape) / max(inner * batch, 1)
-    columns = prod(made.shape) / max(rows * batch, 1)
-    return TracedMultiply(rows, columns, inner, batch, 2.0 * prod(made.shape) * inner)
+    columns = prod(result.shape) / max(rows * batch, 1)
+    return TracedMultiply(rows, columns, inner, batch, 2.0 * prod(result.shape) * inner)
 
 
-def _convolution(params: Any, left: Any, right: Any, made: Any) -> TracedMultiply:
+def _convolution(params: Params, left: Value, right: Value, result: Value) -> TracedMultiply:
     numbers = params["dimension_numbers"]
     batch_axis, _, *space = numbers.lhs_spec
-    out_features, in_features, *window = numbers.rhs_spec
+    out_features, in_features, *windows = numbers.rhs_spec
     out_space = numbers.out_spec[2:]
     pairs = 1.0  # of elements of the window and of the input, for one pair of features
-    for axis in range(len(space)):
-        pairs *= _pairs(
-            left.shape[space[axis]],
-            right.shape[window[axis]],
-            made.shape[out_space[axis]],
-            params["window_strides"][axis],
-            params["padding"][axis][0],
-            params["lhs_dilation"][axis],
-            params["rhs_dilation"][axis],
-        )
+    for axis, (in_axis, window, out_axis) in enumerate(zip(space, windows, out_space, strict=True)):
+        first = np.arange(result.shape[out_axis])[:, None] * params["window_strides"][axis]
+        at = first + np.arange(right.shape[window])[None] * params["rhs_dilation"][axis] - params["padding"][axis][0]
+        dilation = params["lhs_dilation"][axis]
+        inside = (at >= 0) & (at <= (left.shape[in_axis] - 1) * dilation) & (at % dilation == 0)
+        pairs *= int(inside.sum())
     images = left.shape[batch_axis] / params["batch_group_count"]
     groups = params["feature_group_count"] * params["batch_group_count"]
     columns, depth = right.shape[out_features] / groups, right.shape[in_features]
-    rows = images * prod(made.shape[axis] for axis in out_space)
+    rows = images * prod(result.shape[axis] for axis in out_space)
     flops = 2.0 * images * pairs * depth * right.shape[out_features]
     contracted = max(flops / max(2.0 * rows * columns * groups, 1.0), 1.0)
     return TracedMultiply(rows, columns, contracted, groups, flops)
 
 
-def _pairs(size: int, window: int, made: int, stride: int, padding: int, dilation: int, window_dilation: int) -> int:
-    """Return how many (result, element of the window) read an element of the input, along one axis."""
-    at = np.arange(made)[:, None] * stride + np.arange(window)[None] * window_dilation - padding
-    return int(((at >= 0) & (at <= (size - 1) * dilation) & (at % dilation == 0)).sum())
-
-
-_MULTIPLIES: dict[str, Callable[[Any, Any, Any, Any], TracedMultiply]] = {
+_MULTIPLIES: dict[str, Callable[[Params, Value, Value, Value], TracedMultiply]] = {
     "dot_general": _dot,
     "conv_general_dilated": _convolution,
 }
 
 
-def _item_size(value: Any) -> int:
+def _item_size(value: Value) -> int:
     return int(getattr(value.dtype, "itemsize", 4))
-
-
-def _num_bytes(value: Any) -> float:
-    return float(prod(value.shape) * _item_size(value))
 
 
 def from_jax(
@@ -468,7 +436,7 @@ def traced(step: Callable[..., Any], shapes: Sequence[Any]) -> tuple[TracedStep,
     if not callable(step):
         raise InputError(f"{name}: {type(step).__name__} is given, and a step, a function of arrays, is wanted")
     try:
-        closed, made = jax.make_jaxpr(step, return_shape=True)(*shapes)
+        closed, results = jax.make_jaxpr(step, return_shape=True)(*shapes)
     except DsxError:
         raise
     except Exception as error:
@@ -479,7 +447,7 @@ def traced(step: Callable[..., Any], shapes: Sequence[Any]) -> tuple[TracedStep,
     flat = flattened(closed)
     if not flat.equations:
         raise InputError(f"step {name} computes nothing of its arguments")
-    return step_of(flat, _names(shapes), _updates(shapes, made)), flat
+    return step_of(flat, _names(shapes), _updates(shapes, results)), flat
 
 
 def _names(shapes: Sequence[Any]) -> list[str]:
@@ -488,22 +456,21 @@ def _names(shapes: Sequence[Any]) -> list[str]:
     return [f"input.{jax.tree_util.keystr(path, simple=True, separator='/')}" for path in paths]
 
 
-def _updates(shapes: Sequence[Any], made: Any) -> dict[int, int]:
+def _updates(shapes: Sequence[object], results: object) -> dict[int, int]:
     """Return results by the arguments that they are new values of, both by the positions of their arrays."""
-    results = made if isinstance(made, tuple | list) else (made,)
-    free = _places(results)
-    found: dict[int, int] = {}
+    free = _places(results if isinstance(results, tuple | list) else (results,))
+    updates: dict[int, int] = {}
     for structure, places in _places(shapes):
-        match = next((each for each in free if each[0] == structure), None)
+        match = next((container for container in free if container[0] == structure), None)
         if match is not None:
             free.remove(match)
-            found |= dict(zip(places, match[1], strict=True))
-    return found
+            updates |= dict(zip(places, match[1], strict=True))
+    return updates
 
 
-def _places(trees: Sequence[Any]) -> list[tuple[Any, range]]:
+def _places(trees: Sequence[object]) -> list[tuple[object, range]]:
     """Return the structure of each container with the shapes in it, and the positions of its arrays."""
-    found: list[tuple[Any, range]] = []
+    containers: list[tuple[object, range]] = []
     first = 0
     for tree in trees:
         leaves, structure = jax.tree_util.tree_flatten(tree)
@@ -511,5 +478,5 @@ def _places(trees: Sequence[Any]) -> list[tuple[Any, range]]:
         first += len(leaves)
         if leaves and not jax.tree_util.treedef_is_leaf(structure):
             shapes = tuple((jax.numpy.shape(leaf), str(getattr(leaf, "dtype", type(leaf)))) for leaf in leaves)
-            found.append(((structure, shapes), places))
-    return found
+            containers.append(((structure, shapes), places))
+    return containers

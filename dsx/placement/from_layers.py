@@ -9,7 +9,7 @@ the tensors of its forward that the backward reads.
 Not modelled: the update of the weights, tensors that live for a launch or two, recomputation, the host that issues.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ from dsx.config.assumption_set import AssumptionsSpec
 from dsx.config.cluster_file import ClusterSpec
 from dsx.config.model_file import ModelSpec
 from dsx.cost import arrays as xp
-from dsx.cost.context import Assumptions, assumptions_from_spec
+from dsx.cost.context import assumptions_from_spec
 from dsx.cost.layer import busy_times
 from dsx.cost.layer_work import layer_values, layer_work
-from dsx.hardware.cluster import Cluster, cluster_from_spec
+from dsx.hardware.cluster import cluster_from_spec
 from dsx.notation.expressions import evaluate
 from dsx.notation.graph import Launch, LayerGraph, Node, Value
 from dsx.notation.model import build_model
@@ -63,12 +63,12 @@ def from_layers(
         if id(layer) not in priced:
             priced[id(layer)] = _priced(layer, built.dimensions, cluster, assumptions, length, sizes)
     layers = [priced[id(layer)] for layer, count in built.layers for _ in range(count)]
-    made = _Assembly(assumptions)
+    assembly = _Assembly(assumptions)
     for position, layer in enumerate(layers):
-        made.forward(position, layer, layers[position - 1] if position else None)
+        assembly.forward(position, layer, layers[position - 1] if position else None)
     for position, layer in reversed([*enumerate(layers)]):
-        made.backward(position, layer, layers[position + 1] if position + 1 < len(layers) else None)
-    return made.graph()
+        assembly.backward(position, layer, layers[position + 1] if position + 1 < len(layers) else None)
+    return assembly.graph()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +108,15 @@ def _priced(
             continue
         for direction in (FORWARD, BACKWARD):
             launches = [node for node in _launches(layer.graph.nodes(direction)) if node.kernel == index]
-            whole = float(kernel_s[direction, position[id(kernel)]])
+            price_s = float(kernel_s[direction, position[id(kernel)]])
             if not launches:
                 # A set may price a launch where an operator has no work: it belongs to its forward.
                 launches = [node for node in _launches(layer.graph.forward) if node.kernel == index]
-            own = _own_seconds(launches, kernel.fused, number, machine, numbers)
-            for node, share in zip(launches, own / own.sum(), strict=True):
+            work = [_kernel_of(node, kernel.fused, number) for node in launches]
+            launch_s = kernel_seconds(work, Pricing(machine.device, numbers))
+            for node, share in zip(launches, launch_s / launch_s.sum(), strict=True):
                 key = node.direction, node.name
-                seconds[key] = seconds.get(key, 0.0) + whole * float(share)
+                seconds[key] = seconds.get(key, 0.0) + price_s * float(share)
     tensors = [
         *layer.graph.weights,
         *(value for way in (FORWARD, BACKWARD) for node in layer.graph.nodes(way) for value in node.writes),
@@ -129,26 +130,17 @@ def _launches(nodes: Iterable[Node]) -> list[Launch]:
     return [node for node in nodes if isinstance(node, Launch)]
 
 
-def _own_seconds(
-    launches: Sequence[Launch], fused: bool, number: Any, machine: Cluster, assumptions: Assumptions
-) -> np.ndarray:
-    """Return the seconds of each launch as if it were a kernel of its own."""
-    kernels = [
-        TracedKernel(
-            number(node.work.vector),
-            number(node.work.bytes),
-            tuple(
-                TracedMultiply(
-                    *(number(getattr(one, name)) for name in ("rows", "columns", "contracted", "batch", "flops")),
-                    attention=fused and not one.linear,
-                    backward=node.direction == BACKWARD,
-                )
-                for one in node.work.multiplies
-            ),
+def _kernel_of(node: Launch, fused: bool, number: Callable[[object], float]) -> TracedKernel:
+    """Return a launch as a kernel of its own."""
+    multiplies = tuple(
+        TracedMultiply(
+            *(number(getattr(multiply, name)) for name in ("rows", "columns", "contracted", "batch", "flops")),
+            attention=fused and not multiply.linear,
+            backward=node.direction == BACKWARD,
         )
-        for node in launches
-    ]
-    return kernel_seconds(kernels, Pricing(machine.device, assumptions))
+        for multiply in node.work.multiplies
+    )
+    return TracedKernel(number(node.work.vector), number(node.work.bytes), multiplies)
 
 
 class _Assembly:
@@ -166,36 +158,38 @@ class _Assembly:
         self.size: dict[_Key, float] = {}  # bytes
         self.number: dict[_Key, int] = {}  # of the tensors, in the order in which they are made
         self.maker: dict[_Key, int] = {}
-        self.alike: dict[_Key, tuple[_Key, ...]] = {}  # what is read in place of a tensor that no launch makes
+        self.replaced: dict[_Key, tuple[_Key, ...]] = {}  # what is read in place of a tensor that no launch makes
         self.saved: dict[_Key, None] = {}  # what a launch of the forward may hold until the backward
         self.held: dict[_Key, None] = {}  # what it does hold
 
-    def forward(self, position: int, layer: _PricedLayer, before: _PricedLayer | None) -> None:
+    def forward(self, position: int, layer: _PricedLayer, previous: _PricedLayer | None) -> None:
         """Add the weights and the forward of a layer."""
         self.size |= {(position, name): size for name, size in layer.sizes.items()}
         for weight in layer.graph.weights:
             held = layer.sizes[weight.name] * self.held_per_weight_byte
             self._operator(f"{layer.name}.{position}/{weight.name}", "weight", 0.0, held, (), [(position, weight.name)])
-        begins = self._keys(position - 1, before.graph.outputs) if before else ()
-        self.alike |= {(position, value.name): begins for value in layer.graph.inputs}
+        begins = self._keys(position - 1, previous.graph.outputs) if previous else ()
+        self.replaced |= {(position, value.name): begins for value in layer.graph.inputs}
         self._run(position, layer, FORWARD)
 
-    def backward(self, position: int, layer: _PricedLayer, after: _PricedLayer | None) -> None:
+    def backward(self, position: int, layer: _PricedLayer, following: _PricedLayer | None) -> None:
         """Add the backward of a layer: it begins with the gradients of the next one, or with the loss."""
         graph = layer.graph
-        begins = self._keys(position + 1, after.graph.input_gradients) if after else self._keys(position, graph.outputs)
-        self.alike |= {(position, value.name): begins for value in graph.output_gradients}
+        begins = self._keys(position, graph.outputs)
+        if following:
+            begins = self._keys(position + 1, following.graph.input_gradients)
+        self.replaced |= {(position, value.name): begins for value in graph.output_gradients}
         self._run(position, layer, BACKWARD)
         for weight in graph.weights:
-            own = self.label[self.maker[position, weight.name]]
+            shared = self.label[self.maker[position, weight.name]]
             joined = {self.label[self.maker[key]] for key in self._keys(position, graph.weight_gradients[weight.name])}
-            self.label = [own if label in joined else label for label in self.label]
+            self.label = [shared if label in joined else label for label in self.label]
 
     def _run(self, position: int, layer: _PricedLayer, direction: int) -> None:
         for node in layer.graph.nodes(direction):
             reads = self._keys(position, node.reads)
             if not isinstance(node, Launch):  # a collective of one rank moves nothing
-                self.alike |= {(position, value.name): reads for value in node.writes}
+                self.replaced |= {(position, value.name): reads for value in node.writes}
                 continue
             writes = [(position, value.name) for value in node.writes]
             if direction == FORWARD:
@@ -210,22 +204,22 @@ class _Assembly:
     def _keys(self, position: int, values: Iterable[Value]) -> tuple[_Key, ...]:
         """Return the tensors that are read for some values."""
         keys = ((position, value.name) for value in values)
-        return tuple(dict.fromkeys(found for key in keys for found in self.alike.get(key, (key,))))
+        return tuple(dict.fromkeys(read for key in keys for read in self.replaced.get(key, (key,))))
 
     def _operator(
         self, name: str, kind: str, seconds: float, memory: float, reads: Iterable[_Key], writes: Iterable[_Key]
     ) -> None:
-        own = len(self.ids)
+        op = len(self.ids)
         for key in reads:
-            ends = self.maker[key], own
+            ends = self.maker[key], op
             self.edges[ends] = self.edges.get(ends, frozenset()) | {self.number[key]}
         for key in writes:
-            self.maker[key], self.number[key] = own, len(self.number)
+            self.maker[key], self.number[key] = op, len(self.number)
         self.ids.append(name)
         self.kinds.append(kind)
         self.seconds.append(seconds)
         self.memory.append(memory)
-        self.label.append(own)
+        self.label.append(op)
 
     def graph(self) -> OpGraph:
         """Return the graph."""

@@ -1,65 +1,22 @@
-"""The graph of the operators of a step: how long each takes, what it keeps in memory, which tensors it hands on.
-
-Seconds as whole ticks, rounded down, for a solver of whole numbers.
-
-The longest path of a schedule in ticks is no longer than in seconds, so the least makespan in ticks is a bound below
-that in seconds. Where all times are whole nanoseconds the tick is their greatest common divisor: then a solver knows
-which makespans there are. Else it is a small part of the longest makespan that counts.
-
-The graph of the operators of a step: how long each takes, what it keeps in memory, and which tensors it hands on.
+"""The graph of the operators of a step: how long each takes, what it keeps in memory, and which tensors it hands on.
 
 An edge carries a set of tensors. Where a file does not name them, edges of one operator with equally many bytes carry
 the same tensor. So edges that merge count no tensor twice, and a device that has a tensor needs it once.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from dsx.config.operator_files import OperatorGraphSpec
 from dsx.errors import InputError
 
-_NANO = 1e-9
-_LESS = 1e-9  # share that a tick is shorter than the divisor, so that floats just below a multiple count as it
-_PARTS = 2**27  # ticks of the longest makespan, at least
-_MOST = 2**40  # ticks of the longest makespan
-
-
-@dataclass(frozen=True, slots=True)
-class Ticks:
-    """The length of a tick."""
-
-    seconds: float
-    exact: bool  # all times are whole ticks
-
-    def of(self, seconds: float) -> int:
-        """Return whole ticks, rounded down."""
-        return math.floor(seconds / self.seconds)
-
-    def rounding_s(self, num_times: int, longest_s: float) -> float:
-        """Return the most that rounding takes off a sum of so many times."""
-        return 2 * _LESS * longest_s if self.exact else num_times * self.seconds
-
-
-def ticks_for(times_s: Iterable[float], longest_s: float) -> Ticks:
-    """Return the ticks for times, and makespans up to `longest_s`."""
-    times = np.array([time for time in {*times_s} if time > 0.0])
-    whole = np.round(times / _NANO)
-    if len(times) and (whole >= 1).all() and (np.abs(whole * _NANO - times) < 0.1 * _LESS * times).all():
-        divisor = math.gcd(*map(int, whole.tolist()))
-        if longest_s < _MOST * divisor * _NANO and times.max() * _LESS < 0.1 * divisor * _NANO:
-            return Ticks(divisor * _NANO * (1.0 - _LESS), exact=True)
-    return finely(longest_s)
-
-
-def finely(longest_s: float, parts: int = _PARTS) -> Ticks:
-    """Return ticks that are a power of two of seconds, of which the longest makespan has at least so many."""
-    return Ticks(2.0 ** math.floor(math.log2(max(longest_s, 1e-30) / parts)), exact=False)
-
+_MICRO = 1e-6
 
 Id = int | str
+Edge = tuple[int, int]  # from, to
 Tensors = frozenset[int]
 
 
@@ -71,11 +28,9 @@ class OpGraph:
     kinds: tuple[str, ...]
     seconds: np.ndarray  # [N, 1], or [N, D] where they differ between the devices
     memory_bytes: np.ndarray  # [N]
-    edges: Mapping[tuple[int, int], Tensors]  # (from, to) -> tensors; empty for a dependency without data
+    edges: Mapping[Edge, Tensors]  # no tensors: a dependency without data
     tensor_bytes: np.ndarray  # [T]
-    together: (
-        np.ndarray
-    )  # [N] the label of the operators that share a device with one; each has a label of its own else
+    together: np.ndarray  # [N] the label of each operator; operators of one label share a device
 
     def __repr__(self) -> str:
         return f"<OpGraph: {self.num_ops:,} operators, {len(self.edges):,} edges, {float(self.mean_s.sum()):.3g} s>"
@@ -91,8 +46,8 @@ class OpGraph:
         return self.seconds.mean(axis=1)
 
     @cached_property
-    def edge_bytes(self) -> dict[tuple[int, int], float]:
-        """Bytes of each edge: those of its distinct tensors."""
+    def edge_bytes(self) -> dict[Edge, float]:
+        """Bytes of the distinct tensors of each edge."""
         return {edge: float(self.tensor_bytes[list(tensors)].sum()) for edge, tensors in self.edges.items()}
 
     @cached_property
@@ -105,11 +60,11 @@ class OpGraph:
         """The operators of which each takes something."""
         return self._neighbours(1, 0)
 
-    def _neighbours(self, own: int, other: int) -> tuple[tuple[int, ...], ...]:
-        found: list[list[int]] = [[] for _ in self.ids]
+    def _neighbours(self, near: int, far: int) -> tuple[tuple[int, ...], ...]:
+        neighbours: list[list[int]] = [[] for _ in self.ids]
         for edge in self.edges:
-            found[edge[own]].append(edge[other])
-        return tuple(tuple(sorted(each)) for each in found)
+            neighbours[edge[near]].append(edge[far])
+        return tuple(tuple(sorted(ops)) for ops in neighbours)
 
     @cached_property
     def order(self) -> tuple[int, ...]:
@@ -117,45 +72,38 @@ class OpGraph:
 
         Raises InputError, with the operators of a cycle, if there is none.
         """
-        missing = [len(before) for before in self.predecessors]
-        found = [op for op, number in enumerate(missing) if not number]
-        for op in found:  # which grows
-            for other in self.successors[op]:
-                missing[other] -= 1
-                if not missing[other]:
-                    found.append(other)
-        if len(found) < self.num_ops:
-            raise InputError(f"operators wait for each other: {' -> '.join(map(str, self._cycle(missing)))}")
-        return tuple(found)
+        missing = [len(ops) for ops in self.predecessors]
+        order = [op for op, number in enumerate(missing) if not number]
+        for op in order:  # which grows
+            for successor in self.successors[op]:
+                missing[successor] -= 1
+                if not missing[successor]:
+                    order.append(successor)
+        if len(order) < self.num_ops:
+            op = next(op for op, number in enumerate(missing) if number)
+            path: list[int] = []
+            while op not in path:
+                path.append(op)
+                op = next(ahead for ahead in self.predecessors[op] if missing[ahead])
+            cycle = path[path.index(op) :][::-1]
+            raise InputError(
+                f"operators wait for each other: {' -> '.join(str(self.ids[op]) for op in (*cycle, cycle[0]))}"
+            )
+        return tuple(order)
 
-    def _cycle(self, missing: Sequence[int]) -> list[Id]:
-        """Return the ids of a cycle, the first one at both ends."""
-        op = next(op for op, number in enumerate(missing) if number)
-        path: list[int] = []
-        while op not in path:
-            path.append(op)
-            op = next(before for before in self.predecessors[op] if missing[before])
-        around = path[path.index(op) :][::-1]
-        return [self.ids[one] for one in (*around, around[0])]
+    def heads(self, lengths: Sequence[float]) -> list[float]:
+        """Return the longest path up to the start of each operator, without transfers; operators have `lengths`."""
+        heads = [*lengths]
+        for op in self.order:
+            heads[op] = max((heads[ahead] + lengths[ahead] for ahead in self.predecessors[op]), default=0)
+        return heads
 
-    @cached_property
-    def parts(self) -> tuple[tuple[int, ...], ...]:
-        """The weakly connected parts, the one with the most operators first."""
-        part = list(range(self.num_ops))
-
-        def root(op: int) -> int:
-            while part[op] != op:
-                part[op] = part[part[op]]
-                op = part[op]
-            return op
-
-        for source, target in self.edges:
-            one, other = root(source), root(target)
-            part[max(one, other)] = min(one, other)
-        found: dict[int, list[int]] = {}
-        for op in range(self.num_ops):
-            found.setdefault(root(op), []).append(op)
-        return tuple(tuple(ops) for ops in sorted(found.values(), key=lambda ops: (-len(ops), ops[0])))
+    def tails(self, lengths: Sequence[float]) -> list[float]:
+        """Return the longest path behind the end of each operator, without transfers."""
+        tails = [*lengths]
+        for op in reversed(self.order):
+            tails[op] = max((tails[behind] + lengths[behind] for behind in self.successors[op]), default=0)
+        return tails
 
     def only(self, ops: Sequence[int]) -> "OpGraph":
         """Return the graph of some operators alone."""
@@ -174,3 +122,59 @@ class OpGraph:
             tensor_bytes=self.tensor_bytes,
             together=self.together[kept],
         )
+
+
+def units_of(graph: OpGraph) -> np.ndarray:
+    """Return [N] the unit of each operator: those of one label are one unit, which is placed as a whole."""
+    return np.unique(graph.together, return_inverse=True)[1]
+
+
+def joined(count: int, pairs: Iterable[tuple[int, int]]) -> list[int]:
+    """Return the least member of the part of each of `count` things, of which pairs are in one part."""
+    least = list(range(count))
+
+    def least_of(member: int) -> int:
+        while least[member] != member:
+            least[member] = least[least[member]]
+            member = least[member]
+        return member
+
+    for left, right in pairs:
+        ends = least_of(left), least_of(right)
+        least[max(ends)] = min(ends)
+    return [least_of(member) for member in range(count)]
+
+
+def graph_of(spec: OperatorGraphSpec) -> OpGraph:
+    """Return the graph of a file; raises InputError, with the operators of a cycle, if it has one."""
+    tensors: dict[tuple[int, object], int] = {}
+    sizes: list[float] = []
+    edges: dict[Edge, Tensors] = {}
+    for edge in spec.edges:
+        ends = edge.source, edge.target
+        edges.setdefault(ends, frozenset())
+        if edge.num_bytes > 0:
+            # Without names, edges of an operator with equally many bytes carry the same tensor.
+            key = edge.source, (edge.num_bytes if edge.tensor is None else edge.tensor)
+            if key not in tensors:
+                tensors[key] = len(sizes)
+                sizes.append(edge.num_bytes)
+            sizes[tensors[key]] = max(sizes[tensors[key]], edge.num_bytes)
+            edges[ends] |= {tensors[key]}
+    width = max(len(operator.compute_us) for operator in spec.operators)
+    labels: dict[object, int] = {}
+    keys = [("label", op.colocate) if op.colocate is not None else ("op", at) for at, op in enumerate(spec.operators)]
+    graph = OpGraph(
+        ids=tuple(operator.id for operator in spec.operators),
+        kinds=tuple(operator.kind for operator in spec.operators),
+        seconds=np.array([np.broadcast_to(np.array(op.compute_us) * _MICRO, (width,)) for op in spec.operators]),
+        memory_bytes=np.array([operator.memory_bytes for operator in spec.operators]),
+        edges=edges,
+        tensor_bytes=np.array(sizes, dtype=float),
+        together=np.array([labels.setdefault(key, len(labels)) for key in keys]),
+    )
+    try:
+        _ = graph.order
+    except InputError as error:
+        raise InputError(f"{spec.file}: {error}") from None
+    return graph

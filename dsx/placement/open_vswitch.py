@@ -1,29 +1,20 @@
-"""An allocation of bandwidth between servers as commands of Open vSwitch.
+"""A folder of scripts that give pairs of servers their bandwidth by Open vSwitch.
 
-The bandwidth of each pair of servers, split over the NICs of the sending server.
-
-The pairs with most come first. A pair goes to the NIC with most room that holds all of it, if possible one on which the
-receiving server has room too; if none does, it fills the NIC with most room, and the rest goes on in the same way. Each
-further part of a pair fills a NIC, so a server of N NICs has at most N parts more than pairs.
-
-Not modelled: what a server receives is no limit, since the allocation has none. `overbooked` tells where senders
-together may send more than a NIC takes in.
-
-The shell commands by which Open vSwitch gives pairs of servers their bandwidth, and those that undo it.
+Each server has a script that sets it up and one that undoes it; `hosts.env` has the names of NICs and their addresses,
+which the user sets. The bandwidth of a pair is split over the NICs of the sending server. The pairs with most come
+first. A pair goes to the NIC with most room that holds all of it, if possible one on which the receiving server has
+room too; if none does, it fills the NIC with most room, and what remains goes on in the same way. Each further part of
+a pair fills a NIC, so a server of N NICs has at most N parts more than pairs.
 
 Each NIC has a bridge, whose local interface takes over its address. A queue of the NIC (HTB) has the rate of each pair;
 flows put packets into queues by the address that they go to. Several NICs are subnets of their own, and a policy route
 sends what has the address of a NIC by that NIC. What is for no queue, answers among it, is in queue 0, which has what
-is left and may borrow more.
+is left and may borrow more. Rates are whole bit/s: Open vSwitch takes others for its defaults
+(openvswitch/ovs-issues#277). Its datapath in user space does not enforce queues of flows, so filters of `tc` sort
+packets there: queue K is class 1:(K+1), in hexadecimal.
 
-Rates are whole bit/s: Open vSwitch takes others for its defaults (openvswitch/ovs-issues#277). Its datapath in user
-space does not enforce queues of flows, so filters of `tc` sort packets there: queue K is class 1:(K+1), in hexadecimal.
-
-A folder of scripts that realise an allocation of bandwidth between servers by Open vSwitch.
-
-Each server has a script that sets it up and one that undoes it (`ovs_commands.py`); `hosts.env` has the names of NICs
-and their addresses, which the user sets. Queues shape what a server sends, so an allocation holds as long as no NIC is
-sent more than it takes in; the README says where that may happen.
+Not modelled: what a server receives is no limit, since the allocation has none. The README says where senders together
+may send more than a NIC takes in.
 """
 
 from pathlib import Path
@@ -36,6 +27,12 @@ from dsx.progress import remark
 from dsx.units import format_quantity
 
 _ROUNDING = 1e-9  # of a NIC's bandwidth
+OTHERS = 0  # the queue of packets without a pair
+_LEAST = 50  # queue 0 has at least one part in so many of a NIC: without answers (of TCP), what others send stops
+_UNITS = ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s"))
+HOSTS, README = "hosts.env", "README.md"
+_WIDEST = 2.0**32  # bytes/s: Open vSwitch 3.1 sets the remainder, 31.3 Gbit/s for 100 Gbit/s
+_MOST = 254  # servers of a subnet with a prefix of 24 bits, and NICs
 
 
 def nic_shares(bandwidth: np.ndarray, nics: int, nic_bandwidth: float) -> np.ndarray:
@@ -48,23 +45,23 @@ def nic_shares(bandwidth: np.ndarray, nics: int, nic_bandwidth: float) -> np.nda
     servers = len(bandwidth)
     sends = np.full((servers, nics), nic_bandwidth)  # room that is left
     receives = np.full((servers, nics), nic_bandwidth)
-    found = np.zeros((servers, servers, nics))
+    shares = np.zeros((servers, servers, nics))
     slack = _ROUNDING * nic_bandwidth
     for pair in np.argsort(-bandwidth, axis=None, kind="stable").tolist():
         source, target = divmod(pair, servers)
-        left = float(bandwidth[source, target])
-        while left > slack:
-            whole = min(left, nic_bandwidth)
-            holds, takes = sends[source] >= whole - slack, receives[target] >= whole - slack
+        remainder = float(bandwidth[source, target])
+        while remainder > slack:
+            needed = min(remainder, nic_bandwidth)
+            holds, takes = sends[source] >= needed - slack, receives[target] >= needed - slack
             nic = int(np.lexsort((-receives[target], -sends[source], ~(holds & takes), ~holds))[0])
-            part = min(left, float(sends[source, nic]))
+            part = min(remainder, float(sends[source, nic]))
             if part <= slack:
                 break  # the total is that of all NICs, but for rounding
-            found[source, target, nic] += part
+            shares[source, target, nic] += part
             sends[source, nic] -= part
             receives[target, nic] -= part
-            left -= part
-    return found
+            remainder -= part
+    return shares
 
 
 def overbooked(shares: np.ndarray, nic_bandwidth: float) -> list[tuple[int, int, float]]:
@@ -94,10 +91,6 @@ def _checked(bandwidth: np.ndarray, nics: int, nic_bandwidth: float) -> np.ndarr
     return bandwidth
 
 
-OTHERS = 0  # the queue of packets without a pair
-_LEAST = 50  # queue 0 has at least one part in so many of a NIC: without answers (of TCP), what others send stops
-
-
 def bits_per_s(bytes_per_s: float) -> int:
     """Return whole bit/s that do not exceed a rate, but for its rounding."""
     return int(np.floor(bytes_per_s * 8 * (1 + 1e-12)))
@@ -108,15 +101,6 @@ def rate_text(bytes_per_s: float) -> str:
     bits = bits_per_s(bytes_per_s)
     scale, unit = next(((scale, unit) for scale, unit in _UNITS if bits >= scale), _UNITS[-1])
     return f"{bits / scale:.4g} {unit}"
-
-
-_UNITS = ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s"))
-
-
-def queues(shares: np.ndarray) -> list[tuple[int, int, float]]:
-    """Return (queue, server, bytes/s) of a NIC whose shares are [S]."""
-    sent = [(server, share) for server, share in enumerate(shares.tolist()) if bits_per_s(share) > 0]
-    return [(OTHERS + 1 + at, server, share) for at, (server, share) in enumerate(sent)]
 
 
 def setup_script(server: int, shares: np.ndarray, nic_bandwidth: float) -> str:
@@ -182,9 +166,11 @@ def _names(server: int, nic: int) -> str:
 
 def _setup(server: int, nic: int, shares: np.ndarray, nic_bandwidth: float) -> str:
     """Return the commands for one NIC."""
-    used, most, port = queues(shares), bits_per_s(nic_bandwidth), f'"$NIC_{server}_{nic}"'
-    left = max(most - sum(bits_per_s(share) for _, _, share in used), most // _LEAST)
-    rates = [(OTHERS, left, most), *((queue, bits_per_s(share), bits_per_s(share)) for queue, _, share in used)]
+    sent = [(receiver, share) for receiver, share in enumerate(shares.tolist()) if bits_per_s(share) > 0]
+    used = [(queue, receiver, share) for queue, (receiver, share) in enumerate(sent, OTHERS + 1)]
+    most, port = bits_per_s(nic_bandwidth), f'"$NIC_{server}_{nic}"'
+    remainder = max(most - sum(bits_per_s(share) for _, _, share in used), most // _LEAST)
+    rates = [(OTHERS, remainder, most), *((queue, bits_per_s(share), bits_per_s(share)) for queue, _, share in used)]
     tag = f"external-ids:dsx-nic={nic}"
     created = [
         f"    -- --id=@q{queue} create queue {tag} other-config:min-rate={least} other-config:max-rate={highest} \\"
@@ -238,11 +224,6 @@ forget_queues() {  # NIC, its number: rows go by their ids, as --all would take 
 """
 
 
-HOSTS, README = "hosts.env", "README.md"
-_WIDEST = 2.0**32  # bytes/s: Open vSwitch 3.1 sets the remainder, 31.3 Gbit/s for 100 Gbit/s
-_MOST = 254  # servers of a subnet with a prefix of 24 bits, and NICs
-
-
 def ovs_files(bandwidth: np.ndarray, nics: int, nic_bandwidth: float) -> dict[str, str]:
     """Return the texts of the files by their names, for [S, S] bytes/s and the NICs of each server, of equal bytes/s.
 
@@ -254,11 +235,11 @@ def ovs_files(bandwidth: np.ndarray, nics: int, nic_bandwidth: float) -> dict[st
         raise InputError(
             f"{servers} servers of {nics} NICs: the addresses 10.0.NIC.SERVER have room for {_MOST} of each"
         )
-    found = {HOSTS: _hosts(servers, nics)}
+    texts = {HOSTS: _hosts(servers, nics)}
     for server in range(servers):
-        found[f"server-{server}-setup.sh"] = setup_script(server, shares[server], nic_bandwidth)
-        found[f"server-{server}-remove.sh"] = remove_script(server, nics)
-    return found | {README: _readme(shares, nic_bandwidth)}  # at last: a folder with it alone is somebody else's
+        texts[f"server-{server}-setup.sh"] = setup_script(server, shares[server], nic_bandwidth)
+        texts[f"server-{server}-remove.sh"] = remove_script(server, nics)
+    return texts | {README: _readme(shares, nic_bandwidth)}  # at last: a folder with it alone is somebody else's
 
 
 def write_ovs(folder: Path, bandwidth: np.ndarray, nics: int, nic_bandwidth: float) -> list[Path]:
@@ -274,13 +255,13 @@ def write_ovs(folder: Path, bandwidth: np.ndarray, nics: int, nic_bandwidth: flo
             raise StoreError(f"{str(folder)!r} is a file: name a folder for the scripts")
         folder.mkdir(parents=True, exist_ok=True)
         with OpenFolder(folder) as opened:
-            there = [name for name in opened.names() if name.startswith("server-") and name.endswith(".sh")]
-            for name in there:
+            scripts = [name for name in opened.names() if name.startswith("server-") and name.endswith(".sh")]
+            for name in scripts:
                 with opened.open(name) as file:
                     if name not in texts or file.read() != texts[name].encode():
                         raise StoreError(f"{folder} has {name} of another allocation: give another folder")
             for name in (HOSTS, README):
-                if opened.has(name) and not (there and opened.is_file(name)):
+                if opened.has(name) and not (scripts and opened.is_file(name)):
                     raise StoreError(f"{folder} has a {name} of something else: give another folder")
             for name, text in texts.items():
                 if name == HOSTS and opened.has(HOSTS):

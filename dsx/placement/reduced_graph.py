@@ -1,44 +1,42 @@
-"""Reduction of a graph: fusion, co-location and fusion inside groups in turn (QuickP, algorithm 2).
+"""Reduction of a graph: fusion, co-location and fusion inside groups in turn (QuickP, algorithms 1 and 2).
 
-A graph whose operators are merged, one edge at a time.
+Fusion takes edges that no placement would cut. An edge whose ends each have another neighbour on the other side may
+have a path beside it, so it is never fused. Any other edge is, if it is the only one at both ends, or if the end with
+the only edge is shorter than alpha.
 
-A merge adds times and memory, and joins sets of tensors. The topological order is kept up to date, so that the test for
-a cycle looks at the operators between both ends alone. It is made on the whole graph: a group of operators by itself
-may have no path around an edge where the graph has one (QuickP, algorithm 2 line 16, tests the group).
+A group is kept on one device. The rank of an operator is the longest time from its start to the end of the step, with
+all transfers on the slowest link; an operator with several successors is grouped with the one on its longest path.
+Groups are the connected parts of these pairs; operators shorter than beta join the group beside them.
 
-The thresholds of a reduction: the longest an operator may be to be fused away (alpha), and to join a group (beta).
-
-A percentile of the delays of operators that take time (QuickP); or the delay at which the fitted distribution of all
-delays is as steep as a share of its steepest point (the thesis, whose equation states slopes where delays are meant):
-(max + min) / 4 of the slopes for alpha, (max + min) / 2 for beta.
-
-Fusion of operators along edges that no placement would cut (QuickP, algorithm 1).
-
-An edge whose ends each have another neighbour on the other side may have a path beside it, so it is never fused. Any
-other edge is, if it is the only one at both ends, or if the end with the only edge is shorter than alpha.
-
-Groups of operators that a placement should keep on one device (QuickP, algorithm 2): co-location by rank.
-
-The rank of an operator is the longest time from its start to the end of the step, with all transfers on the slowest
-link. An operator with several successors is grouped with the one on its longest path. Groups are the connected parts
-of these pairs.
-
-Reduction of a graph: fusion, co-location and fusion inside groups in turn (QuickP, algorithm 2).
+Alpha and beta are a percentile of the delays of operators that take time (QuickP); or the delay at which the fitted
+distribution of all delays is as steep as a share of its steepest point (the thesis, whose equation states slopes where
+delays are meant): (max + min) / 4 of the slopes for alpha, (max + min) / 2 for beta.
 """
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from dsx.placement.op_graph import OpGraph, Tensors
+from dsx.placement.op_graph import Edge, OpGraph, Tensors, joined
 from dsx.placement.servers import Devices
+
+_BINS = 500
+_USUAL = 90.0  # percentile where no distribution can be fitted
+_MOST_KINDS = 3  # in the kind of merged operators
+
+Groups = dict[int, int]  # operator -> number of its group; operators without one are left out
 
 
 class Merging:
-    """The operators that are left of a graph; an operator has the number of the first one that was merged into it."""
+    """A graph whose operators are merged, one edge at a time; each has the number of the first one merged into it.
+
+    A merge adds times and memory, and joins sets of tensors. The topological order is kept up to date, so that the test
+    for a cycle looks at the operators between both ends alone. It is made on the whole graph: a group of operators by
+    itself may have no path around an edge where the graph has one (QuickP, algorithm 2 line 16, tests the group).
+    """
 
     def __init__(self, graph: OpGraph) -> None:
         self.graph = graph
@@ -50,11 +48,20 @@ class Merging:
         for (source, target), tensors in graph.edges.items():
             self.after[source][target] = tensors
             self.before[target].add(source)
-        labels = graph.together.tolist()
-        shared = {label for label in labels if labels.count(label) > 1} if len({*labels}) < len(labels) else set()
-        self.label = {op: label if label in shared else None for op, label in enumerate(labels)}
-        self.order = list(graph.order)
-        self.place = {op: place for place, op in enumerate(self.order)}
+        labels, counts = np.unique(graph.together, return_counts=True)
+        shared = {*labels[counts > 1].tolist()}
+        self.label = {op: label if label in shared else None for op, label in enumerate(graph.together.tolist())}
+        self._order = list(graph.order)  # -1: an empty place
+        self.place = {op: place for place, op in enumerate(self._order)}
+
+    @property
+    def order(self) -> list[int]:
+        """The operators that are left, in topological order."""
+        return [op for op in self._order if op >= 0]
+
+    def has_edge(self, source: int, target: int) -> bool:
+        """Return whether both operators are left, and the second takes from the first."""
+        return target in self.after.get(source, {})
 
     def edge_bytes(self, source: int, target: int) -> float:
         """Return the bytes of an edge."""
@@ -62,8 +69,8 @@ class Merging:
 
     def may_share(self, source: int, target: int) -> bool:
         """Return whether two operators may be one: those of two labels of co-location stay apart."""
-        own, other = self.label[source], self.label[target]
-        return own is None or other is None or own == other
+        labels = {self.label[source], self.label[target]}
+        return None in labels or len(labels) == 1
 
     def has_detour(self, source: int, target: int) -> bool:
         """Return whether there is a path between two operators besides their edge, so that merging makes a cycle."""
@@ -72,17 +79,17 @@ class Merging:
     def _behind(self, source: int, target: int, detour: bool = False) -> set[int] | None:
         """Return the operators behind `source` and before `target` in the order; None for a `detour` to the target."""
         last = self.place[target]
-        found: set[int] = set()
-        pending = [other for other in self.after[source] if other != target]
+        behind: set[int] = set()
+        pending = [op for op in self.after[source] if op != target]
         while pending:
             op = pending.pop()
             if op == target and detour:
                 return None
-            if op in found or self.place[op] >= last:
+            if op in behind or self.place[op] >= last:
                 continue
-            found.add(op)
+            behind.add(op)
             pending += self.after[op]
-        return found
+        return behind
 
     def merge(self, source: int, target: int) -> None:
         """Merge the second operator of an edge without detour into the first one."""
@@ -92,76 +99,71 @@ class Merging:
         self.mean_s[source] += self.mean_s.pop(target)
         self.label[source] = self.label[source] if self.label[source] is not None else self.label[target]
         del self.after[source][target]
-        for other, tensors in self.after.pop(target).items():
-            self.after[source][other] = self.after[source].get(other, frozenset()) | tensors
-            self.before[other].discard(target)
-            self.before[other].add(source)
-        for other in self.before.pop(target) - {source}:
-            self.after[other][source] = self.after[other].get(source, frozenset()) | self.after[other].pop(target)
-            self.before[source].add(other)
+        for op, tensors in self.after.pop(target).items():
+            self.after[source][op] = self.after[source].get(op, frozenset()) | tensors
+            self.before[op].discard(target)
+            self.before[op].add(source)
+        for op in self.before.pop(target) - {source}:
+            self.after[op][source] = self.after[op].get(source, frozenset()) | self.after[op].pop(target)
+            self.before[source].add(op)
 
     def _reorder(self, source: int, target: int) -> None:
-        """Keep the order one: what is behind the first operator comes after both, the rest between them before."""
+        """Keep the order one: what is behind the first operator comes after both, the others between them before."""
         first, last = self.place[source], self.place[target]
         behind = self._behind(source, target) or set()
-        between = self.order[first + 1 : last]
-        own = [*(op for op in between if op not in behind), source, *(op for op in between if op in behind)]
-        self.order[first:last] = own
-        self.order[last] = -1  # the place of the target is empty
-        for place, op in enumerate(own, first):
+        between = self._order[first + 1 : last]
+        ops = [*(op for op in between if op not in behind), source, *(op for op in between if op in behind)]
+        self._order[first:last] = ops
+        self._order[last] = -1
+        for place, op in enumerate(ops, first):
             self.place[op] = place
         del self.place[target]
         # Empty places are left out now and then, which keeps walks short.
-        if len(self.order) > 2 * len(self.place):
-            self.order = [op for op in self.order if op >= 0]
-            self.place = {op: place for place, op in enumerate(self.order)}
+        if len(self._order) > 2 * len(self.place):
+            self._order = self.order
+            self.place = {op: place for place, op in enumerate(self._order)}
 
     def reduced(self) -> tuple[OpGraph, np.ndarray]:
         """Return what is left as a graph, in topological order, and the number there of each operator [N]."""
-        left = [op for op in self.order if op >= 0]
-        number = {op: place for place, op in enumerate(left)}
-        graph, of_op = self.graph, np.empty(self.graph.num_ops, dtype=np.int64)
+        ops, graph = self.order, self.graph
+        number = {op: place for place, op in enumerate(ops)}
+        of_op = np.empty(graph.num_ops, dtype=np.int64)
         for op, members in self.members.items():
             of_op[members] = number[op]
-        first = [self.members[op][0] for op in left]
+        first = [self.members[op][0] for op in ops]
+        labels: list[Hashable] = [("alone", op) if self.label[op] is None else self.label[op] for op in ops]
         return (
             OpGraph(
                 ids=tuple(graph.ids[op] for op in first),
-                kinds=tuple("+".join(_distinct(graph.kinds[one] for one in self.members[op])) for op in left),
-                seconds=np.stack([self.seconds[op] for op in left]),
-                memory_bytes=np.bincount(of_op, graph.memory_bytes, len(left)),
-                edges={
-                    (number[op], number[other]): tensors for op in left for other, tensors in self.after[op].items()
-                },
+                kinds=tuple(joined_kinds(graph.kinds[member] for member in self.members[op]) for op in ops),
+                seconds=np.stack([self.seconds[op] for op in ops]),
+                memory_bytes=np.bincount(of_op, graph.memory_bytes, len(ops)),
+                edges={(number[op], number[after]): tensors for op in ops for after, tensors in self.after[op].items()},
                 tensor_bytes=graph.tensor_bytes,
-                together=_labels([self.label[op] for op in left]),
+                together=np.array([*numbered(dict(enumerate(labels))).values()], dtype=np.int64),
             ),
             of_op,
         )
 
 
-def _labels(given: Sequence[int | None]) -> np.ndarray:
-    """Return labels as numbers from 0 on, with one of its own for each operator without."""
-    numbers: dict[object, int] = {}
-    keys = [("alone", op) if label is None else label for op, label in enumerate(given)]
-    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+def joined_kinds(kinds: Iterable[str]) -> str:
+    """Return the distinct kinds of several operators as one."""
+    distinct = [*dict.fromkeys(kinds)]
+    return "+".join(distinct if len(distinct) <= _MOST_KINDS else [*distinct[:_MOST_KINDS], "..."])
 
 
-def _distinct(kinds: Iterable[str]) -> list[str]:
-    found = [*dict.fromkeys(kinds)]
-    return found if len(found) <= 3 else [*found[:3], "..."]
-
-
-_BINS = 500
-_USUAL = 90.0  # percentile where no distribution can be fitted
+def numbered(keys: Mapping[int, Hashable]) -> dict[int, int]:
+    """Return the keys of operators as numbers from 0 on, in their order."""
+    numbers: dict[Hashable, int] = {}
+    return {op: numbers.setdefault(key, len(numbers)) for op, key in keys.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
     """Seconds, and how they were chosen."""
 
-    alpha_s: float
-    beta_s: float
+    alpha_s: float  # the longest that an operator may be to be fused away
+    beta_s: float  # and to join a group
     source: str
 
 
@@ -176,23 +178,19 @@ def by_distribution(graph: OpGraph) -> Thresholds:
     """Return the thresholds of the distribution of delays; those of the 90th percentile if a fit fails."""
     from scipy.optimize import curve_fit
 
+    def logistic(x: np.ndarray, top: float, steepness: float, middle: float) -> np.ndarray:
+        return top / (1.0 + np.exp(np.clip(-steepness * (x - middle), -500.0, 500.0)))
+
     delays = graph.mean_s * 1e6  # microseconds: numbers of ordinary size
     if not delays.max(initial=0.0) > 0.0:
         return by_percentile(graph, _USUAL)
     try:
-        counts, edges = np.histogram(delays, _BINS)
-    except ValueError:  # equal delays so long that bins cannot be told apart
-        return by_percentile(graph, _USUAL)
-    share, at = np.cumsum(counts) / len(delays), edges[1:]
-
-    def logistic(x: np.ndarray, top: float, steepness: float, middle: float) -> np.ndarray:
-        return top / (1.0 + np.exp(np.clip(-steepness * (x - middle), -500.0, 500.0)))
-
-    try:
+        counts, edges = np.histogram(delays, _BINS)  # ValueError: equal delays so long that bins cannot be told apart
+        share, at = np.cumsum(counts) / len(delays), edges[1:]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             (top, steepness, middle), _ = curve_fit(logistic, at, share, p0=(1.0, 10.0 / at[-1], 0.0), maxfev=20_000)
-    except RuntimeError:
+    except (ValueError, RuntimeError):
         return by_percentile(graph, _USUAL)
     low = logistic(at, 1.0, steepness, middle)
     slope = top * steepness * low * (1.0 - low)
@@ -202,73 +200,45 @@ def by_distribution(graph: OpGraph) -> Thresholds:
     return Thresholds(float(alpha), float(beta), "distribution")
 
 
-def accepts(graph: Merging, source: int, target: int, alpha_s: float) -> bool:
-    """Return whether an edge is fused."""
-    only_out, only_in = len(graph.after[source]) == 1, len(graph.before[target]) == 1
-    if not (only_out or only_in):
-        return False
-    if only_out and only_in:
-        return True
-    return (only_out and graph.mean_s[source] <= alpha_s) or (only_in and graph.mean_s[target] <= alpha_s)
-
-
 def fuse(graph: Merging, alpha_s: float) -> int:
     """Fuse edges until none is accepted; return how many were. Edges are taken in topological order."""
+    place = graph.place.__getitem__
     merged = 0
-    pending = deque((op, other) for op in graph.order if op >= 0 for other in sorted(graph.after[op], key=_at(graph)))
+    pending = deque((op, after) for op in graph.order for after in sorted(graph.after[op], key=place))
     while pending:
         source, target = pending.popleft()
-        if source not in graph.after or target not in graph.after[source]:
+        if not graph.has_edge(source, target) or not graph.may_share(source, target):
             continue
-        if not accepts(graph, source, target, alpha_s) or not graph.may_share(source, target):
+        only_out, only_in = len(graph.after[source]) == 1, len(graph.before[target]) == 1
+        short = (only_out and graph.mean_s[source] <= alpha_s) or (only_in and graph.mean_s[target] <= alpha_s)
+        if not short and not (only_out and only_in):
             continue
         graph.merge(source, target)
         merged += 1
-        pending += [(source, other) for other in sorted(graph.after[source], key=_at(graph))]
-        pending += [(other, source) for other in sorted(graph.before[source], key=_at(graph))]
+        place = graph.place.__getitem__
+        pending += [(source, after) for after in sorted(graph.after[source], key=place)]
+        pending += [(before, source) for before in sorted(graph.before[source], key=place)]
         # Neighbours have fewer edges than before, so their other edges may be accepted now.
-        pending += [(other, near) for near in graph.after[source] for other in sorted(graph.before[near])]
-        pending += [(near, other) for near in graph.before[source] for other in sorted(graph.after[near])]
+        pending += [(op, near) for near in graph.after[source] for op in sorted(graph.before[near])]
+        pending += [(near, op) for near in graph.before[source] for op in sorted(graph.after[near])]
     return merged
-
-
-def _at(graph: Merging) -> Callable[[int], int]:
-    return graph.place.__getitem__
-
-
-Groups = dict[int, int]  # operator -> number of its group; operators without one are left out
-
-
-def _ranked(graph: Merging, devices: Devices) -> dict[int, tuple[float, int | None]]:
-    """Return the rank of each operator, and its successor on the longest path, the first one of equal ones."""
-    found: dict[int, tuple[float, int | None]] = {}
-    for op in reversed([op for op in graph.order if op >= 0]):
-        longest, following = 0.0, None
-        for other in sorted(graph.after[op]):
-            length = found[other][0] + devices.worst_s(graph.edge_bytes(op, other))
-            if following is None or length > longest:
-                longest, following = length, other
-        found[op] = graph.mean_s[op] + longest, following
-    return found
 
 
 def colocated(graph: Merging, devices: Devices) -> Groups:
     """Return the groups of co-location."""
-    root = {op: op for op in graph.after}
-
-    def find(op: int) -> int:
-        while root[op] != op:
-            root[op] = root[root[op]]
-            op = root[op]
-        return op
-
-    paired: set[int] = set()
-    for op, (_, following) in _ranked(graph, devices).items():
+    rank: dict[int, float] = {}
+    pairs: list[Edge] = []
+    for op in reversed(graph.order):
+        longest, following = 0.0, None  # the first one of equal successors
+        for after in sorted(graph.after[op]):
+            length = rank[after] + devices.worst_s(graph.edge_bytes(op, after))
+            if following is None or length > longest:
+                longest, following = length, after
+        rank[op] = graph.mean_s[op] + longest
         if following is not None and len(graph.after[op]) > 1:
-            paired |= {op, following}
-            one, other = find(op), find(following)
-            root[max(one, other)] = min(one, other)
-    return _numbered({op: find(op) for op in sorted(paired)})
+            pairs.append((op, following))
+    least = joined(graph.graph.num_ops, pairs)
+    return numbered({op: least[op] for op in sorted({op for pair in pairs for op in pair})})
 
 
 def fuse_inside(graph: Merging, groups: Groups, alpha_s: float) -> int:
@@ -276,29 +246,28 @@ def fuse_inside(graph: Merging, groups: Groups, alpha_s: float) -> int:
 
     An edge is fused if all successors of its first operator are in the group, or its second one is shorter than alpha.
     """
+
+    def inside(source: int, target: int) -> bool:
+        return source in groups and groups[source] == groups.get(target)
+
     merged = 0
-    pending = [(op, other) for op in graph.order if op >= 0 for other in sorted(graph.after[op])]
-    pending = [edge for edge in reversed(pending) if _inside(groups, *edge)]
+    edges = [(op, after) for op in graph.order for after in sorted(graph.after[op])]
+    pending = [edge for edge in reversed(edges) if inside(*edge)]
     while pending:
         source, target = pending.pop()
-        if source not in graph.after or target not in graph.after[source]:
+        if not graph.has_edge(source, target) or not graph.may_share(source, target):
             continue
-        whole = all(_inside(groups, source, other) for other in graph.after[source])
-        if not (whole or graph.mean_s[target] < alpha_s) or not graph.may_share(source, target):
+        if not all(inside(source, after) for after in graph.after[source]) and not graph.mean_s[target] < alpha_s:
             continue
         if graph.has_detour(source, target):
             continue
         graph.merge(source, target)
         groups.pop(target)
         merged += 1
-        near = [(source, other) for other in sorted(graph.after[source])]
-        near += [(other, source) for other in sorted(graph.before[source])]
-        pending += [edge for edge in reversed(near) if _inside(groups, *edge)]
+        edges = [(source, after) for after in sorted(graph.after[source])]
+        edges += [(before, source) for before in sorted(graph.before[source])]
+        pending += [edge for edge in reversed(edges) if inside(*edge)]
     return merged
-
-
-def _inside(groups: Mapping[int, int], source: int, target: int) -> bool:
-    return source in groups and groups[source] == groups.get(target)
 
 
 def expanded(graph: Merging, groups: Groups, beta_s: float) -> Groups:
@@ -306,24 +275,19 @@ def expanded(graph: Merging, groups: Groups, beta_s: float) -> Groups:
 
     No two groups become one.
     """
-    found = dict(groups)
+    larger = dict(groups)
     changed = True
     while changed:
         changed = False
         for op in sorted(graph.after):
-            if op in found or graph.mean_s[op] >= beta_s:
+            if op in larger or graph.mean_s[op] >= beta_s:
                 continue
-            near = [(graph.edge_bytes(op, other), other) for other in graph.after[op] if other in found]
-            near += [(graph.edge_bytes(other, op), other) for other in graph.before[op] if other in found]
+            near = [(-graph.edge_bytes(op, after), after) for after in graph.after[op] if after in larger]
+            near += [(-graph.edge_bytes(before, op), before) for before in graph.before[op] if before in larger]
             if near:
-                found[op] = found[min(near, key=lambda edge: (-edge[0], edge[1]))[1]]
+                larger[op] = larger[min(near)[1]]
                 changed = True
-    return found
-
-
-def _numbered(found: Mapping[int, int]) -> Groups:
-    numbers: dict[int, int] = {}
-    return {op: numbers.setdefault(group, len(numbers)) for op, group in found.items()}
+    return larger
 
 
 @dataclass(frozen=True, eq=False)
@@ -359,29 +323,13 @@ def reduce(
     while iterate and not stop() and fuse_inside(merging, groups, thresholds.alpha_s):
         fuse(merging, thresholds.alpha_s)
         groups = colocated(merging, devices)
-    whole = expanded(merging, groups, thresholds.beta_s) if iterate else groups
+    larger = expanded(merging, groups, thresholds.beta_s) if iterate else groups
     reduced, of_op = merging.reduced()
-    left = [op for op in merging.order if op >= 0]
-    together = reduced.together.tolist()
-    keys = [("group", whole[op]) if op in whole else ("op", place) for place, op in enumerate(left)]
-    return Reduction(reduced, of_op, _units(keys, together), len({*groups.values()}), thresholds)
-
-
-def alone(graph: OpGraph) -> np.ndarray:
-    """Return [N] the unit of each operator without groups: those of one label of co-location are one unit."""
-    return np.unique(graph.together, return_inverse=True)[1]
-
-
-def _units(keys: list[tuple[str, int]], together: list[int]) -> np.ndarray:
-    """Return the unit of each operator: equal keys are one unit, and so are those with a label in common."""
-    root: dict[object, object] = {}
-
-    def find(key: object) -> object:
-        while root.setdefault(key, key) != key:
-            key = root[key]
-        return key
-
-    for key, label in zip(keys, together, strict=True):
-        root[find(("label", label))] = find(key)
-    numbers: dict[object, int] = {}
-    return np.array([numbers.setdefault(find(key), len(numbers)) for key in keys], dtype=np.int64)
+    # Operators of one group are one unit, and so are those of one label.
+    first: dict[Hashable, int] = {}
+    pairs: list[Edge] = []
+    for place, (op, label) in enumerate(zip(merging.order, reduced.together.tolist(), strict=True)):
+        keys = [("label", label), *([("group", larger[op])] if op in larger else [])]
+        pairs += [(first.setdefault(key, place), place) for key in keys]
+    unit = numbered(dict(enumerate(joined(reduced.num_ops, pairs))))
+    return Reduction(reduced, of_op, np.array([*unit.values()], dtype=np.int64), len({*groups.values()}), thresholds)

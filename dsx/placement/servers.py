@@ -1,18 +1,12 @@
-"""The devices of a placement, and the links between them.
-
-The devices of a placement and the links between them.
+"""The devices of a placement and the links between them, as stated or as a cluster has them.
 
 Devices are numbered, those of a server one after the other. A link is that of the innermost level that both devices
 share: that of a server, or the network. Where each ordered pair of servers has a bandwidth of its own, the network has
-a link for each. All of the bandwidth of a link is there for every transfer, as in the programs of the sources:
-contention is not modelled.
+a link for each. All of the bandwidth of a link is there for every transfer, as in the programs of the sources.
 
-The devices of a cluster: its tiers as levels of links, with what a send between two devices takes there.
-
-Latency and bandwidth are those of the cost model's sends (`dsx.cost.collectives`): the latency is that of a message
-without bytes, the bandwidth that of a large one. A unit of a tier has the devices with consecutive numbers.
-
-Not modelled: messages of middle size, which no protocol of a library serves as well.
+Latency and bandwidth of a cluster are those of the cost model's sends (`dsx.cost.collectives`): the latency is that of
+a message without bytes, the bandwidth that of a large one. Not modelled: contention, and messages of middle size,
+which no protocol of a library serves as well.
 """
 
 import math
@@ -30,6 +24,8 @@ from dsx.cost.context import Assumptions, assumptions_from_spec
 from dsx.errors import InputError
 from dsx.hardware.cluster import cluster_from_spec
 from dsx.hardware.network import Network
+
+_LARGE = 2.0**30  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +69,27 @@ class Devices:
         """The number of devices of a server."""
         return self.units[0] if self.units else 1
 
+    @property
+    def num_servers(self) -> int:
+        """The number of servers; raises InputError where devices do not fill them."""
+        if self.count % self.server_size:
+            raise InputError(f"{self.count} devices do not fill servers of {self.server_size}")
+        return self.count // self.server_size
+
     @cached_property
     def level(self) -> np.ndarray:
         """The number of the link from a device (row) to another, [D, D], as of `numbered_links`; -1 to itself."""
         device = np.arange(self.count)
-        found = np.full((self.count, self.count), len(self.units))
-        for level in reversed(range(len(self.units))):
-            unit = device // self.units[level]
-            found[unit[:, None] == unit] = level
+        level = np.full((self.count, self.count), len(self.units))
+        for number in reversed(range(len(self.units))):
+            unit = device // self.units[number]
+            level[unit[:, None] == unit] = number
         if self.between is not None:
             server = device // self.server_size
             pair = server[:, None] * len(self.between) + server + len(self.links)
-            found = np.where(server[:, None] == server, found, pair)
-        found[device, device] = -1
-        return found
+            level = np.where(server[:, None] == server, level, pair)
+        level[device, device] = -1
+        return level
 
     @cached_property
     def numbered_links(self) -> tuple[DeviceLink, ...]:
@@ -96,9 +99,9 @@ class Devices:
         first = range(0, self.count, self.server_size)  # device of each server
         level = replace(self, between=None).level
         pairs = [
-            DeviceLink(self.between[one][other], self.links[level[a, b]].latency_s)
-            for one, a in enumerate(first)
-            for other, b in enumerate(first)
+            DeviceLink(bandwidth, self.links[level[a, b]].latency_s)
+            for a, row in zip(first, self.between, strict=True)
+            for b, bandwidth in zip(first, row, strict=True)
         ]
         return (*self.links, *pairs)
 
@@ -107,9 +110,19 @@ class Devices:
         """The links that some pair of devices has."""
         return tuple(self.numbered_links[level] for level in sorted({*self.level.ravel().tolist()} - {-1}))
 
+    def link(self, source: int, destination: int) -> DeviceLink:
+        """Return the link between two different devices."""
+        return self.numbered_links[self.level[source, destination]]
+
     def worst_s(self, num_bytes: float) -> float:
         """Return the most seconds of a transfer between two devices."""
         return max((link.seconds(num_bytes) for link in self.used_links), default=0.0)
+
+    def networked(self, bandwidth: float) -> "Devices":
+        """Return devices with the same bandwidth on all links between servers, whose latencies stay."""
+        inside = len(self.units[:1])
+        outside = [DeviceLink(bandwidth, link.latency_s) for link in self.links[inside:]]
+        return replace(self, links=(*self.links[:inside], *outside), between=None)
 
 
 def uniform(
@@ -117,9 +130,6 @@ def uniform(
 ) -> Devices:
     """Return devices with the same link between any two."""
     return Devices(tuple(speeds or [1.0] * count), (), (link,), memory_bytes)
-
-
-_LARGE = 2.0**30  # bytes
 
 
 def devices_of(cluster: ClusterSpec, assumptions: AssumptionsSpec, count: int) -> Devices:
@@ -131,8 +141,8 @@ def devices_of(cluster: ClusterSpec, assumptions: AssumptionsSpec, count: int) -
     tiers = machine.network.tiers
     most = tiers[-1].size
     if count < 1 or (most and count > most):
-        wanted = f"1 to {most} are wanted" if most else "1 or more are wanted"
-        raise InputError(f"{count} devices of cluster {cluster.name!r}: {wanted}")
+        accepted = f"1 to {most} are wanted" if most else "1 or more are wanted"
+        raise InputError(f"{count} devices of cluster {cluster.name!r}: {accepted}")
     numbers = assumptions_from_spec(assumptions)
     levels = 1 + sum(tier.size < count for tier in tiers[:-1])
     return Devices(
@@ -148,5 +158,5 @@ def _link(level: int, network: Network, assumptions: Assumptions) -> DeviceLink:
     """Return the link between two devices that no unit of a tier below `level` has both of."""
     shares = [np.array([2.0 if tier >= level else 1.0]) for tier in range(len(network.tiers) - 1)]
     between = send(np.array([2.0]), shares[0], network, assumptions, shares[1:])
-    latency_s, once_s, twice_s = (float(between(np.array([size]))[0]) for size in (0.0, _LARGE, 2.0 * _LARGE))
-    return DeviceLink(_LARGE / (twice_s - once_s), latency_s)
+    latency_s, single_s, double_s = (float(between(np.array([size]))[0]) for size in (0.0, _LARGE, 2.0 * _LARGE))
+    return DeviceLink(_LARGE / (double_s - single_s), latency_s)

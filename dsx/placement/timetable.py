@@ -1,18 +1,11 @@
-"""Schedules of a placement: when each operator starts, by HEFT; checked by a validator of its own, and bounded.
+"""When the operators of a placement start: the evaluator of all searches, HEFT, and bounds below all schedules.
 
-Schedules: when each operator starts, and on which device. One runs at a time on a device, without interruption.
+An operator runs alone on its device, without interruption; one that takes no time runs beside others. A transfer
+between devices starts when its operator ends, and has the whole link.
 
-What takes no time may run beside another one. A transfer between devices starts when its operator ends, and has the
-whole link.
-
-Checks a schedule against a graph and devices, from their definitions alone: it shares nothing with the searches.
-
-Heterogeneous earliest finish time, with insertion (Topcuoglu et al., 2002), for operators that units keep together.
-
-Operators are placed by their ranks, the largest first, each where it ends first, in a gap of a device if one is long
-enough. The first operator of a unit places all of it.
-
-Bounds below the shortest step of a graph as it is: its critical path, and its load.
+HEFT is heterogeneous earliest finish time with insertion (Topcuoglu et al., 2002), for operators that units keep
+together: by their ranks, the largest first, each operator is placed where it ends first, in a gap of a device if one is
+long enough. The first operator of a unit places all of it.
 """
 
 import heapq
@@ -20,12 +13,13 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 
 from dsx.placement.op_graph import OpGraph
 from dsx.placement.servers import Devices
+
+_SHORTER = 1 - 1e-12  # less is rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,36 +31,86 @@ class OperatorSchedule:
     makespan_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class LinkTransfer:
+    """A tensor on its way to another device; the latency of the link is between its start and its bytes."""
+
+    tensor: int
+    op: int  # that makes it
+    source: int
+    destination: int
+    start_s: float
+    end_s: float
+    num_bytes: float
+
+
+def run_in_order(
+    order: Sequence[int],
+    device: Sequence[int],
+    duration: Sequence[float],
+    inputs: Sequence[Sequence[tuple[int, int]]],
+    sent: Sequence[float],
+) -> tuple[list[float], list[float]]:
+    """Return starts and ends where each device runs its operators in an order, as soon as it can.
+
+    `duration` and `sent` are times of operators and of the transfers of edges; `inputs` has (operator, edge).
+    """
+    free: list[float] = [0] * (max(device, default=0) + 1)
+    start, end = [*duration], [*duration]
+    for op in order:
+        begin = free[device[op]] if duration[op] > 0 else 0
+        for source, edge in inputs[op]:
+            arrival = end[source] + sent[edge]
+            if arrival > begin:
+                begin = arrival
+        start[op], end[op] = begin, begin + duration[op]
+        if duration[op] > 0:
+            free[device[op]] = end[op]
+    return start, end
+
+
 class GraphTimes:
-    """A graph on devices, as lists that loops read: seconds of operators, transfers of their inputs."""
+    """A graph on devices: seconds of its operators, and of its transfers for a placement."""
 
     def __init__(self, graph: OpGraph, devices: Devices) -> None:
         self.graph, self.devices = graph, devices
         self.seconds: list[list[float]] = op_seconds(graph, devices).tolist()  # [N][D]
-        self.level: list[list[int]] = devices.level.tolist()  # from a device (row) to another
-        self.level_from: list[list[int]] = devices.level.T.tolist()  # to a device (row) from another
-        # Of each operator, the operators that it takes from, with the seconds of a transfer by the number of the link.
-        self.inputs: list[list[tuple[int, list[float]]]] = [[] for _ in range(graph.num_ops)]
-        self.outputs: list[list[tuple[int, list[float]]]] = [[] for _ in range(graph.num_ops)]
-        known: dict[float, list[float]] = {}
-        for (source, target), num_bytes in graph.edge_bytes.items():
-            if num_bytes not in known:
-                known[num_bytes] = [*(link.seconds(num_bytes) for link in devices.numbered_links), 0.0]
-            self.inputs[target].append((source, known[num_bytes]))
-            self.outputs[source].append((target, known[num_bytes]))
+        # Of each operator, those that it takes from, or that take from it, with the number of the edge.
+        self.inputs: list[list[tuple[int, int]]] = [[] for _ in range(graph.num_ops)]
+        self.outputs: list[list[tuple[int, int]]] = [[] for _ in range(graph.num_ops)]
+        for edge, (source, target) in enumerate(graph.edges):
+            self.inputs[target].append((source, edge))
+            self.outputs[source].append((target, edge))
+        self._ends = np.array([*graph.edges], dtype=np.int64).reshape(-1, 2).T
+        sizes, self._size = np.unique([*graph.edge_bytes.values()], return_inverse=True)
+        # [sizes, links + 1] seconds of a transfer by the number of its link; the last is of none.
+        links = devices.numbered_links
+        costs = [[*(link.seconds(size) for link in links), 0.0] for size in sizes.tolist()]
+        self._cost_s = np.array(costs).reshape(len(sizes), len(links) + 1)
 
     @property
     def times_s(self) -> set[float]:
         """All seconds of operators and transfers."""
-        return {time for row in (*self.seconds, *(costs for own in self.inputs for _, costs in own)) for time in row}
+        return {*(seconds for row in self.seconds for seconds in row), *self._cost_s.ravel().tolist()}
+
+    @property
+    def longest_s(self) -> float:
+        """Seconds that no schedule without needless waiting exceeds: all operators and transfers in turn."""
+        return sum(map(max, self.seconds)) + sum(map(self.devices.worst_s, self.graph.edge_bytes.values()))
 
     @cached_property
     def place_in_order(self) -> list[int]:
         """The place of each operator in the topological order of the graph."""
-        places = [0] * self.graph.num_ops
-        for place, op in enumerate(self.graph.order):
-            places[op] = place
-        return places
+        return np.argsort(self.graph.order).tolist()
+
+    def sent(self, placement: Sequence[int]) -> list[float]:
+        """Return the seconds of the transfer of each edge."""
+        source, target = np.asarray(placement, dtype=np.int64)[self._ends]
+        return self._cost_s[self._size, self.devices.level[source, target]].tolist()
+
+    def durations(self, placement: Sequence[int]) -> list[float]:
+        """Return the seconds of each operator."""
+        return [seconds[device] for seconds, device in zip(self.seconds, placement, strict=True)]
 
     def ranks(self, placement: Sequence[int] | None = None) -> list[float]:
         """Return the longest time from the start of each operator to the end of the step.
@@ -74,21 +118,20 @@ class GraphTimes:
         Transfers are those of a placement; without one, each takes the mean over all pairs of devices, and an operator
         the mean over devices (HEFT: Topcuoglu et al., 2002).
         """
-        found = [0.0] * self.graph.num_ops
-        levels = [level for row in self.level for level in row]
-        # Not all numbers are those of links that exist: one from a server to itself is endless.
-        shares = [(level, levels.count(level) / len(levels)) for level in sorted({*levels})]
+        if placement is None:
+            durations = [sum(row) / len(row) for row in self.seconds]
+            # Not all numbers are those of links that exist: one from a server to itself is endless.
+            levels, counts = np.unique(self.devices.level, return_counts=True)
+            shares = [*zip(levels.tolist(), (counts / self.devices.level.size).tolist(), strict=True)]
+            mean = [sum(share * row[level] for level, share in shares) for row in self._cost_s.tolist()]
+            sent = [mean[size] for size in self._size]
+        else:
+            durations, sent = self.durations(placement), self.sent(placement)
+        ranks = [0.0] * self.graph.num_ops
         for op in reversed(self.graph.order):
-            longest = 0.0
-            for other, costs in self.outputs[op]:
-                if placement is None:
-                    sent = sum(share * costs[level] for level, share in shares)
-                else:
-                    sent = costs[self.level[placement[op]][placement[other]]]
-                longest = max(longest, found[other] + sent)
-            own = self.seconds[op]
-            found[op] = longest + (sum(own) / len(own) if placement is None else own[placement[op]])
-        return found
+            ranks[op] = max((ranks[target] + sent[edge] for target, edge in self.outputs[op]), default=0.0)
+            ranks[op] += durations[op]
+        return ranks
 
     def order_of(self, placement: Sequence[int], start_s: Sequence[float]) -> list[int]:
         """Return the operators by their starts, each after those that it depends on."""
@@ -96,27 +139,14 @@ class GraphTimes:
 
     def in_order(self, placement: Sequence[int], order: Sequence[int]) -> OperatorSchedule:
         """Return the schedule in which each device runs its operators in an order, as soon as it can."""
-        level, seconds = self.level_from, self.seconds
-        free = [0.0] * self.devices.count
-        start, end = [0.0] * len(order), [0.0] * len(order)
-        for op in order:
-            device = placement[op]
-            own, row = seconds[op][device], level[device]
-            begin = free[device] if own > 0.0 else 0.0
-            for other, costs in self.inputs[op]:
-                there = end[other] + costs[row[placement[other]]]
-                if there > begin:
-                    begin = there
-            start[op], end[op] = begin, begin + own
-            if own > 0.0:
-                free[device] = end[op]
-        return OperatorSchedule(np.asarray(placement), np.array(start), max(end, default=0.0))
+        durations = self.durations(placement)
+        start, end = run_in_order(order, placement, durations, self.inputs, self.sent(placement))
+        return OperatorSchedule(np.asarray(placement), np.array(start, dtype=float), max(end, default=0.0))
 
     def by_priority(self, placement: Sequence[int], priority: Sequence[float]) -> OperatorSchedule:
         """Return the schedule in which a free device runs, of the operators that can start, that of most priority."""
-        level, seconds, inputs, outputs = self.level, self.seconds, self.inputs, self.outputs
-        count = self.graph.num_ops
-        missing = [len(each) for each in inputs]
+        count, durations, sent = self.graph.num_ops, self.durations(placement), self.sent(placement)
+        missing = [len(inputs) for inputs in self.inputs]
         ready, start, end = [0.0] * count, [0.0] * count, [0.0] * count
         waiting: list[list[tuple[float, int]]] = [[] for _ in range(self.devices.count)]  # by when they can start
         runnable: list[list[tuple[float, int]]] = [[] for _ in range(self.devices.count)]  # by priority
@@ -141,134 +171,90 @@ class GraphTimes:
             if not runnable[device]:
                 continue
             _, op = heapq.heappop(runnable[device])
-            start[op], end[op] = now, now + seconds[op][device]
+            start[op], end[op] = now, now + durations[op]
             free[device] = end[op]
             heapq.heappush(events, (end[op], device))
-            row = level[device]
-            for other, costs in outputs[op]:
-                there = end[op] + costs[row[placement[other]]]
-                if there > ready[other]:
-                    ready[other] = there
-                missing[other] -= 1
-                if not missing[other]:
-                    arrives(other)
+            for target, edge in self.outputs[op]:
+                arrival = end[op] + sent[edge]
+                if arrival > ready[target]:
+                    ready[target] = arrival
+                missing[target] -= 1
+                if not missing[target]:
+                    arrives(target)
         return OperatorSchedule(np.asarray(placement), np.array(start), max(end, default=0.0))
 
     def best(self, placement: Sequence[int], *starts: Sequence[float]) -> OperatorSchedule:
         """Return the shortest schedule found of a placement: by priority, then in the order of starts."""
-        found = self.by_priority(placement, self.ranks(placement))
-        for start_s in (*starts, found.start_s.tolist()):
-            made = self.in_order(placement, self.order_of(placement, start_s))
-            while made.makespan_s < found.makespan_s * (1 - 1e-12):
-                found = made
-                made = self.in_order(placement, self.order_of(placement, found.start_s.tolist()))
-        return found
+        shortest = self.by_priority(placement, self.ranks(placement))
+        for start_s in (*starts, shortest.start_s.tolist()):
+            schedule = self.in_order(placement, self.order_of(placement, start_s))
+            while schedule.makespan_s < shortest.makespan_s * _SHORTER:
+                shortest = schedule
+                schedule = self.in_order(placement, self.order_of(placement, shortest.start_s.tolist()))
+        return shortest
 
-
-def op_seconds(graph: OpGraph, devices: Devices) -> np.ndarray:
-    """Return the seconds of each operator on each device, [N, D]."""
-    return np.broadcast_to(graph.seconds, (graph.num_ops, devices.count)) / np.array(devices.speeds)
-
-
-def longest_s(timing: GraphTimes) -> float:
-    """Return seconds that no schedule without needless waiting exceeds: all operators and transfers in turn."""
-    sent = sum(map(timing.devices.worst_s, timing.graph.edge_bytes.values()))
-    return sum(map(max, timing.seconds)) + sent
-
-
-_ROUNDING = 1e-9  # of the makespan
-
-
-def violations(graph: OpGraph, devices: Devices, schedule: OperatorSchedule) -> list[str]:
-    """Return what a schedule breaks; empty for a valid one."""
-    device, start = schedule.device.tolist(), schedule.start_s.tolist()
-    slack = _ROUNDING * max(schedule.makespan_s, 1e-12)
-    name = graph.ids
-    seconds = [
-        float(graph.seconds[op][device[op] if graph.seconds.shape[1] > 1 else 0]) / devices.speeds[device[op]]
-        for op in range(graph.num_ops)
-    ]
-    end = [begin + own for begin, own in zip(start, seconds, strict=True)]
-    found = [f"operator {name[op]} starts at {begin} s" for op, begin in enumerate(start) if begin < -slack]
-    for (source, target), tensors in graph.edges.items():
-        num_bytes = float(sum(graph.tensor_bytes[tensor] for tensor in tensors))
-        there = end[source] + _transfer_s(devices, device[source], device[target], num_bytes)
-        if start[target] < there - slack:
-            found.append(f"operator {name[target]} starts before {name[source]} has ended and its tensors have arrived")
-    for one in range(devices.count):
-        own = sorted((start[op], end[op], op) for op in range(graph.num_ops) if device[op] == one)
-        busy = [entry for entry in own if entry[1] > entry[0]]
-        found += [
-            f"operators {name[before[2]]} and {name[after[2]]} run at once on device {one}"
-            for before, after in pairwise(busy)
-            if after[0] < before[1] - slack
-        ]
-        held = sum(float(graph.memory_bytes[op]) for _, _, op in own)
-        if devices.memory_bytes is not None and held > devices.memory_bytes:
-            found.append(f"device {one} needs {held:.0f} bytes of {devices.memory_bytes:.0f}")
-    by_label: dict[int, int] = {}
-    for op, label in enumerate(graph.together.tolist()):
-        if by_label.setdefault(label, device[op]) != device[op]:
-            found.append(f"operator {name[op]} is apart from those that it shares a device with")
-    if abs(max(end, default=0.0) - schedule.makespan_s) > slack:
-        found.append(f"the last operator ends at {max(end, default=0.0)} s, not {schedule.makespan_s} s")
-    return found
-
-
-def _transfer_s(devices: Devices, source: int, target: int, num_bytes: float) -> float:
-    """Return the seconds of a transfer over the innermost unit that both devices share, or between two servers."""
-    if source == target or num_bytes <= 0.0:
-        return 0.0
-    level = next((at for at, size in enumerate(devices.units) if source // size == target // size), len(devices.units))
-    link = devices.links[level]
-    size = devices.units[0] if devices.units else 1
-    if devices.between is None or source // size == target // size:
-        return link.latency_s + num_bytes / link.bandwidth
-    bandwidth = devices.between[source // size][target // size]
-    return link.latency_s + num_bytes / bandwidth if bandwidth > 0.0 else float("inf")
-
-
-def heft(
-    timing: GraphTimes,
-    unit: Sequence[int],
-    ranks: Sequence[float] | None = None,
-    stop: Callable[[], bool] = lambda: False,
-) -> OperatorSchedule | None:
-    """Return the schedule; None if memory has no room for a unit that is due, and at `stop`.
-
-    `unit` has the unit of each operator.
-    """
-    graph, devices = timing.graph, timing.devices
-    ranks = timing.ranks() if ranks is None else ranks
-    # Operators that take no time have the rank of a successor, so the order of the graph decides.
-    order = sorted(range(graph.num_ops), key=lambda op: (-ranks[op], timing.place_in_order[op]))
-    needs = np.bincount(unit, graph.memory_bytes).tolist()
-    room = [float("inf") if devices.memory_bytes is None else devices.memory_bytes] * devices.count
-    device_of: dict[int, int] = {}
-    placement, start, end = ([0] * graph.num_ops, [0.0] * graph.num_ops, [0.0] * graph.num_ops)
-    busy: list[list[tuple[float, float]]] = [[] for _ in range(devices.count)]  # (start, end), in order
-    for op in order:
-        if stop():
+    def single_device(self) -> OperatorSchedule | None:
+        """Return the schedule of all operators on the fastest device; None if it has no room."""
+        graph, devices = self.graph, self.devices
+        if devices.memory_bytes is not None and graph.memory_bytes.sum() > devices.memory_bytes:
             return None
-        own = unit[op]
-        fixed = device_of.get(own)
-        choices = [fixed] if fixed is not None else [d for d in range(devices.count) if room[d] >= needs[own]]
-        best: tuple[float, float, int] | None = None
-        for device in choices:
-            row = timing.level_from[device]
-            ready = max((end[other] + costs[row[placement[other]]] for other, costs in timing.inputs[op]), default=0.0)
-            begin = _gap(busy[device], ready, timing.seconds[op][device])
-            if best is None or begin + timing.seconds[op][device] < best[0]:
-                best = begin + timing.seconds[op][device], begin, device
-        if best is None:
-            return None
-        end[op], start[op], placement[op] = best
-        if fixed is None:
-            device_of[own] = placement[op]
-            room[placement[op]] -= needs[own]
-        if end[op] > start[op]:
-            insort(busy[placement[op]], (start[op], end[op]))
-    return OperatorSchedule(np.array(placement), np.array(start), max(end, default=0.0))
+        schedules = [self.in_order([device] * graph.num_ops, graph.order) for device in range(devices.count)]
+        return min(schedules, key=lambda schedule: schedule.makespan_s)
+
+    def heft(self, unit: Sequence[int], stop: Callable[[], bool] = lambda: False) -> OperatorSchedule | None:
+        """Return the schedule of HEFT; None if memory has no room for a unit that is due, and at `stop`.
+
+        `unit` has the unit of each operator.
+        """
+        graph, devices, ranks = self.graph, self.devices, self.ranks()
+        # Operators that take no time have the rank of a successor, so the order of the graph decides.
+        order = sorted(range(graph.num_ops), key=lambda op: (-ranks[op], self.place_in_order[op]))
+        level, cost_s, size_of = devices.level.tolist(), self._cost_s.tolist(), self._size.tolist()
+        needs = np.bincount(unit, graph.memory_bytes).tolist()
+        room = [float("inf") if devices.memory_bytes is None else devices.memory_bytes] * devices.count
+        device_of: dict[int, int] = {}  # unit -> device
+        placement, start, end = ([0] * graph.num_ops, [0.0] * graph.num_ops, [0.0] * graph.num_ops)
+        busy: list[list[tuple[float, float]]] = [[] for _ in range(devices.count)]  # (start, end), in order
+        for op in order:
+            if stop():
+                return None
+            fixed = device_of.get(unit[op])
+            choices = [device for device in range(devices.count) if room[device] >= needs[unit[op]]]
+            earliest: tuple[float, float, int] | None = None
+            for device in choices if fixed is None else [fixed]:
+                ready = max(
+                    (end[at] + cost_s[size_of[edge]][level[placement[at]][device]] for at, edge in self.inputs[op]),
+                    default=0.0,
+                )
+                seconds = self.seconds[op][device]
+                begin = _gap(busy[device], ready, seconds)
+                if earliest is None or begin + seconds < earliest[0]:
+                    earliest = begin + seconds, begin, device
+            if earliest is None:
+                return None
+            end[op], start[op], placement[op] = earliest
+            if fixed is None:
+                device_of[unit[op]] = placement[op]
+                room[placement[op]] -= needs[unit[op]]
+            if end[op] > start[op]:
+                insort(busy[placement[op]], (start[op], end[op]))
+        return OperatorSchedule(np.array(placement), np.array(start), max(end, default=0.0))
+
+    def transfers(self, schedule: OperatorSchedule) -> list[LinkTransfer]:
+        """Return a transfer for each tensor and device that it is sent to."""
+        device, start = schedule.device.tolist(), schedule.start_s.tolist()
+        durations = self.durations(device)
+        transfers: dict[tuple[int, int], LinkTransfer] = {}
+        for (source, target), tensors in self.graph.edges.items():
+            ends = device[source], device[target]
+            if ends[0] == ends[1]:
+                continue
+            begin, link = start[source] + durations[source], self.devices.link(*ends)
+            for tensor in tensors:
+                num_bytes = float(self.graph.tensor_bytes[tensor])
+                end = begin + link.seconds(num_bytes)
+                transfers[tensor, ends[1]] = LinkTransfer(tensor, source, *ends, begin, end, num_bytes)
+        return [*transfers.values()]
 
 
 def _gap(busy: list[tuple[float, float]], ready: float, seconds: float) -> float:
@@ -281,12 +267,15 @@ def _gap(busy: list[tuple[float, float]], ready: float, seconds: float) -> float
     return begin
 
 
+def op_seconds(graph: OpGraph, devices: Devices) -> np.ndarray:
+    """Return the seconds of each operator on each device, [N, D]."""
+    return np.broadcast_to(graph.seconds, (graph.num_ops, devices.count)) / np.array(devices.speeds)
+
+
 def path_bound_s(graph: OpGraph, devices: Devices) -> float:
     """Return the longest path, each operator on its fastest device and without transfers."""
-    least, end = op_seconds(graph, devices).min(axis=1).tolist(), [0.0] * graph.num_ops
-    for op in graph.order:
-        end[op] = least[op] + max((end[before] for before in graph.predecessors[op]), default=0.0)
-    return max(end, default=0.0)
+    least: list[float] = op_seconds(graph, devices).min(axis=1).tolist()
+    return max((head + seconds for head, seconds in zip(graph.heads(least), least, strict=True)), default=0.0)
 
 
 def load_bound_s(graph: OpGraph, devices: Devices) -> float:
@@ -294,3 +283,8 @@ def load_bound_s(graph: OpGraph, devices: Devices) -> float:
     if graph.seconds.shape[1] == 1:
         return float(graph.seconds.sum() / sum(devices.speeds))
     return float(op_seconds(graph, devices).min(axis=1).sum() / devices.count)
+
+
+def step_bound_s(graph: OpGraph, devices: Devices) -> float:
+    """Return seconds that no step is below: the longer of its critical path and its load."""
+    return max(path_bound_s(graph, devices), load_bound_s(graph, devices))

@@ -1,13 +1,4 @@
-"""The graph of a traced step: its operators fused as a compiler does, with their seconds.
-
-The operators of a step as a framework traces them: plain records of work and tensors, whoever traced them.
-
-The seconds of traced kernels: the roofline of `dsx.cost`, as for the kernels of layers.
-
-A multiply runs at the device's rate for the precision of training, whatever the type of its arrays. A kernel is
-launched once. Not modelled: the host that issues kernels.
-
-The kernels that a compiler makes of traced operators: what works element by element is fused, as XLA does.
+"""The graph of a traced step: its operators fused as a compiler does, with their seconds, and its inputs.
 
 An operator that works element by element, or reduces, joins what makes its input, if nothing else reads that. It joins
 it even so if both loop over equally many elements, and the kernel then has several results. What a reduction makes ends
@@ -15,14 +6,16 @@ a kernel. Views and spreads (a broadcast) are read through by their readers, unl
 multiply, needs a spread in memory. The transpose of the result of a multiply is part of the multiply if nothing else
 reads that. A fusion that would make a cycle is left out.
 
-Not modelled: multiplies with fused epilogues, cheap operators that XLA repeats in each of several readers.
-
-The graph of a traced step: its kernels with their seconds, and its inputs.
+Seconds are those of the roofline of `dsx.cost`, as for the kernels of layers. A multiply runs at the device's rate for
+the precision of training, whatever the type of its arrays. A kernel is launched once.
 
 An input is an operator without time that holds its bytes, so it counts where weights are. Each tensor that a kernel
 leaves in memory is held to the end of the step: an upper bound, without reuse. An input of one element is no operator
 and has no edge. Where a step returns the new value of an input, both share a device, since the next step needs it
 there, and the new value takes the memory of the old one.
+
+Not modelled: the host that issues kernels, multiplies with fused epilogues, cheap operators that XLA repeats in each of
+several readers.
 """
 
 from collections import deque
@@ -42,10 +35,10 @@ from dsx.cost.roofline import compute_time, exposed_memory_time, slowdowns
 from dsx.errors import InputError
 from dsx.hardware.cluster import Device, cluster_from_spec
 from dsx.notation.graph import BACKWARD, FORWARD
-from dsx.placement.op_graph import OpGraph, Tensors
-from dsx.placement.reduced_graph import Merging
+from dsx.placement.op_graph import Edge, OpGraph, Tensors, joined
+from dsx.placement.reduced_graph import Merging, joined_kinds
 
-# How an operator may be fused (`elementwise_fusion`): a view moves nothing and has all elements of what it is of, a
+# How an operator may be fused: a view moves nothing and has all elements of what it is of, a
 # part has some that lie together; a spread makes more elements of fewer ones, or of none; a transpose, and what is
 # elementwise, compute each element by itself; the others reduce, or are kernels of their own.
 Role = Literal["view", "part", "spread", "transpose", "elementwise", "reduction", "alone"]
@@ -171,57 +164,52 @@ def fused(step: TracedStep) -> FusedStep:
     """Return the kernels of a step."""
     melted = _melted(step)
     source, part_of = _sources(step, melted)
-    own = [op for op in range(len(step.operators)) if op not in melted]
-    merging = Merging(_graph(step, own, source, part_of))
+    ops = [op for number, op in enumerate(step.operators) if number not in melted]
+    numbers = [number for number in range(len(step.operators)) if number not in melted]
+    merging = Merging(_graph(step, ops, source, part_of))
     reductions = {tensor for op in step.operators if op.role == "reduction" for tensor in op.outputs}
-    alone = [step.operators[op].role == "alone" for op in own]
-    elements = [step.operators[op].elements for op in own]
-    multiplies = [bool(step.operators[op].multiplies) for op in own]
-    transposes = [step.operators[op].role == "transpose" for op in own]
+    elements = [op.elements for op in ops]
 
-    def joins(op: int, other: int) -> bool:
-        if multiplies[op] and transposes[other] and len(merging.members[op]) == len(merging.members[other]) == 1:
+    def joins(op: int, reader: int) -> bool:
+        single = len(merging.members[op]) == len(merging.members[reader]) == 1
+        if ops[op].multiplies and ops[reader].role == "transpose" and single:
             return len(merging.after[op]) == 1
-        if alone[op] or alone[other] or merging.after[op][other] & reductions:
+        if "alone" in (ops[op].role, ops[reader].role) or merging.after[op][reader] & reductions:
             return False
         if len(merging.after[op]) == 1:
             return True
-        return elements[op] == elements[other] and not merging.has_detour(op, other)
+        return elements[op] == elements[reader] and not merging.has_detour(op, reader)
 
-    pending = deque((op, other) for op in merging.order for other in sorted(merging.after[op]))
+    pending = deque((op, reader) for op in merging.order for reader in sorted(merging.after[op]))
     while pending:
-        op, other = pending.popleft()
-        if op not in merging.after or other not in merging.after[op] or not joins(op, other):
+        op, reader = pending.popleft()
+        if not merging.has_edge(op, reader) or not joins(op, reader):
             continue
-        elements[op] = max(elements[op], elements[other])
-        merging.merge(op, other)
+        elements[op] = max(elements[op], elements[reader])
+        merging.merge(op, reader)
         pending += [(op, after) for after in sorted(merging.after[op])]
         pending += [(before, op) for before in sorted(merging.before[op])]
-    members = [tuple(sorted(own[one] for one in merging.members[op])) for op in merging.order if op >= 0]
+    members = [tuple(sorted(numbers[member] for member in merging.members[op])) for op in merging.order]
     return FusedStep(step, tuple(_kernels(step, members, source, part_of)), tuple(source), part_of)
 
 
 def _kernels(
-    step: TracedStep,
-    members: Sequence[tuple[int, ...]],
-    source: Sequence[int | None],
-    part_of: Mapping[int, int],
+    step: TracedStep, members: Sequence[tuple[int, ...]], source: Sequence[int | None], part_of: Mapping[int, int]
 ) -> list[FusedKernel]:
-    returned = {source[tensor] for tensor in step.outputs}
-    made = [{tensor for op in ops for tensor in step.operators[op].outputs} for ops in members]
+    outputs = [{tensor for op in ops for tensor in step.operators[op].outputs} for ops in members]
     reads = [
         [
             tensor
-            for tensor in dict.fromkeys(one for op in ops for one in inputs_of(step.operators[op], source))
-            if part_of.get(tensor, tensor) not in own
+            for tensor in dict.fromkeys(read for op in ops for read in inputs_of(step.operators[op], source))
+            if part_of.get(tensor, tensor) not in written
         ]
-        for ops, own in zip(members, made, strict=True)
+        for ops, written in zip(members, outputs, strict=True)
     ]
-    leaving = returned.union(*reads)
+    leaving = {source[tensor] for tensor in step.outputs}.union(*reads)
     leaving |= {part_of[tensor] for tensor in leaving if tensor is not None and tensor in part_of}
     return [
-        FusedKernel(ops, tuple(taken), tuple(tensor for tensor in sorted(own) if tensor in leaving))
-        for ops, own, taken in zip(members, made, reads, strict=True)
+        FusedKernel(ops, tuple(read), tuple(tensor for tensor in sorted(written) if tensor in leaving))
+        for ops, written, read in zip(members, outputs, reads, strict=True)
     ]
 
 
@@ -250,46 +238,50 @@ def _sources(step: TracedStep, melted: set[int]) -> tuple[list[int | None], dict
         op = step.operators[number]
         for place, tensor in enumerate(op.outputs):
             # A view of several tensors, such as a barrier, is each of them; a part of one may be several.
-            given = op.inputs[min(place, len(op.inputs) - 1)] if op.inputs else None
-            found = None if given is None else source[given]
-            if op.role == "spread" or given in spread:
+            viewed = op.inputs[min(place, len(op.inputs) - 1)] if op.inputs else None
+            origin = None if viewed is None else source[viewed]
+            if op.role == "spread" or viewed in spread:
                 spread.add(tensor)
-            if op.role == "part" and found is not None and tensor not in spread:
-                part_of[tensor] = part_of.get(found, found)
+            if op.role == "part" and origin is not None and tensor not in spread:
+                part_of[tensor] = part_of.get(origin, origin)
             else:
-                source[tensor] = found
+                source[tensor] = origin
     return source, part_of
 
 
-def _graph(step: TracedStep, own: Sequence[int], source: Sequence[int | None], part_of: Mapping[int, int]) -> OpGraph:
+def _edges(reads: Sequence[Sequence[int]], maker: Mapping[int, int], part_of: Mapping[int, int]) -> dict[Edge, Tensors]:
+    """Return the edges with the tensors that each operator reads, given the operators that make tensors."""
+    edges: dict[Edge, Tensors] = {}
+    for op, tensors in enumerate(reads):
+        for tensor in tensors:
+            source = maker.get(part_of.get(tensor, tensor))
+            if source is not None:
+                edges[source, op] = edges.get((source, op), frozenset()) | {tensor}
+    return edges
+
+
+def _graph(
+    step: TracedStep, ops: Sequence[TracedOperator], source: Sequence[int | None], part_of: Mapping[int, int]
+) -> OpGraph:
     """Return the operators with kernels as a graph without times."""
-    made = {tensor: at for at, op in enumerate(own) for tensor in step.operators[op].outputs}
-    edges: dict[tuple[int, int], Tensors] = {}
-    for at, op in enumerate(own):
-        for tensor in inputs_of(step.operators[op], source):
-            maker = made.get(part_of.get(tensor, tensor))
-            if maker is not None:
-                ends = maker, at
-                edges[ends] = edges.get(ends, frozenset()) | {tensor}
-    operators = [step.operators[op] for op in own]
+    maker = {tensor: at for at, op in enumerate(ops) for tensor in op.outputs}
     return OpGraph(
-        ids=tuple(op.id for op in operators),
-        kinds=tuple(op.kind for op in operators),
-        seconds=np.zeros((len(own), 1)),
-        memory_bytes=np.zeros(len(own)),
-        edges=edges,
+        ids=tuple(op.id for op in ops),
+        kinds=tuple(op.kind for op in ops),
+        seconds=np.zeros((len(ops), 1)),
+        memory_bytes=np.zeros(len(ops)),
+        edges=_edges([inputs_of(op, source) for op in ops], maker, part_of),
         tensor_bytes=np.array(step.tensor_bytes),
-        together=np.arange(len(own)),
+        together=np.arange(len(ops)),
     )
 
 
 def inputs_of(op: TracedOperator, source: Sequence[int | None]) -> list[int]:
     """Return the tensors that an operator reads where views and melted spreads are read through."""
-    found = (source[tensor] for tensor in op.inputs)
-    return [tensor for tensor in dict.fromkeys(found) if tensor is not None]
+    sources = (source[tensor] for tensor in op.inputs)
+    return [tensor for tensor in dict.fromkeys(sources) if tensor is not None]
 
 
-_SHOWN_KINDS = 3
 _ELEMENT = 16.0  # bytes of the largest number, a complex one
 
 
@@ -302,8 +294,8 @@ def graph_of_step(step: TracedStep, pricing: Pricing) -> OpGraph:
 def priced(step: FusedStep, pricing: Pricing) -> np.ndarray:
     """Return the seconds of the kernels of a step by the roofline, [K]."""
     works = [works_of(step, kernel) for kernel in step.kernels]
-    owner = np.repeat(np.arange(len(works)), [len(each) for each in works])
-    return np.bincount(owner, kernel_seconds([work for each in works for work in each], pricing), len(works))
+    owner = np.repeat(np.arange(len(works)), [*map(len, works)])
+    return np.bincount(owner, kernel_seconds([work for kernel in works for work in kernel], pricing), len(works))
 
 
 def works_of(step: FusedStep, kernel: FusedKernel) -> tuple[TracedKernel, ...]:
@@ -314,9 +306,9 @@ def works_of(step: FusedStep, kernel: FusedKernel) -> tuple[TracedKernel, ...]:
     read = dict.fromkeys(kernel.reads, 0.0)
     for op in operators:
         for tensor, size in zip(op.inputs, op.read_bytes, strict=True):
-            found = step.source[tensor]
-            if found is not None and found in read:
-                read[found] = max(read[found], min(size, step.step.tensor_bytes[found]))
+            origin = step.source[tensor]
+            if origin is not None and origin in read:
+                read[origin] = max(read[origin], min(size, step.step.tensor_bytes[origin]))
     written = sum(op.written_bytes for op in operators if not {*op.outputs}.isdisjoint(kernel.writes))
     multiplies = tuple(multiply for op in operators for multiply in op.multiplies)
     return (TracedKernel(sum(op.vector_flops for op in operators), sum(read.values()) + written, multiplies),)
@@ -324,37 +316,36 @@ def works_of(step: FusedStep, kernel: FusedKernel) -> tuple[TracedKernel, ...]:
 
 def graph_of_kernels(fused_step: FusedStep, seconds: np.ndarray) -> OpGraph:
     """Return the graph of the kernels of a step with some seconds, [K]; its inputs come first."""
-    step, kernels = fused_step.step, fused_step.kernels
+    step, kernels, part_of = fused_step.step, fused_step.kernels, fused_step.part_of
     if not kernels:
         raise InputError("the step has no operators: it computes nothing of its arguments")
     size = step.tensor_bytes
-    whole = fused_step.part_of
-    used = {whole.get(tensor, tensor) for kernel in kernels for tensor in kernel.reads}
+    used = {part_of.get(tensor, tensor) for kernel in kernels for tensor in kernel.reads}
     inputs = [tensor for tensor in step.inputs if tensor in used and size[tensor] > _ELEMENT]
-    place = {tensor: at for at, tensor in enumerate(inputs)}
-    place |= {tensor: at for at, kernel in enumerate(kernels, len(inputs)) for tensor in kernel.writes}
-    number: dict[int, int] = {}
-    edges: dict[tuple[int, int], Tensors] = {}
-    for at, kernel in enumerate(kernels, len(inputs)):
-        for tensor in kernel.reads:
-            maker = place.get(whole.get(tensor, tensor))
-            if maker is not None:
-                ends = maker, at
-                edges[ends] = edges.get(ends, frozenset()) | {number.setdefault(tensor, len(number))}
-    in_place = {fused_step.source[new] for given, new in step.updates.items() if given in place}
+    maker = {tensor: at for at, tensor in enumerate(inputs)}
+    maker |= {tensor: at for at, kernel in enumerate(kernels, len(inputs)) for tensor in kernel.writes}
+    edges = _edges([*[()] * len(inputs), *(kernel.reads for kernel in kernels)], maker, part_of)
+    # Tensors are numbered as they are read.
+    read = (tensor for kernel in kernels for tensor in kernel.reads if part_of.get(tensor, tensor) in maker)
+    number = {tensor: at for at, tensor in enumerate(dict.fromkeys(read))}
+    new_values = {old: fused_step.source[new] for old, new in step.updates.items() if old in maker}
+    in_place = {*new_values.values()}
     held = [size[tensor] for tensor in inputs]
-    held += [sum(size[one] for one in kernel.writes if one not in in_place) for kernel in kernels]
+    held += [sum(size[tensor] for tensor in kernel.writes if tensor not in in_place) for kernel in kernels]
+    shared = [(maker[old], maker[new]) for old, new in new_values.items() if new is not None and new in maker]
+    named = [named_after(step, kernel) for kernel in kernels]
+    kinds = [
+        op.kind if op.multiplies else joined_kinds(step.operators[member].kind for member in kernel.members)
+        for op, kernel in zip(named, kernels, strict=True)
+    ]
     return OpGraph(
-        ids=(
-            *(step.inputs[tensor] for tensor in inputs),
-            *(named_after(step, kernel).id for kernel in kernels),
-        ),
-        kinds=(*("input" for _ in inputs), *(_kind(step, kernel) for kernel in kernels)),
+        ids=(*(step.inputs[tensor] for tensor in inputs), *(op.id for op in named)),
+        kinds=(*("input" for _ in inputs), *kinds),
         seconds=np.concatenate([np.zeros(len(inputs)), seconds])[:, None],
         memory_bytes=np.array(held, dtype=float),
-        edges=edges,
+        edges={ends: frozenset(number[tensor] for tensor in tensors) for ends, tensors in edges.items()},
         tensor_bytes=np.array([size[tensor] for tensor in number], dtype=float),
-        together=_together(fused_step, place, len(held)),
+        together=np.unique(joined(len(held), shared), return_inverse=True)[1],
     )
 
 
@@ -362,28 +353,3 @@ def named_after(step: TracedStep, kernel: FusedKernel) -> TracedOperator:
     """Return the operator that gives a kernel its name: a multiply, else the last one."""
     members = [step.operators[op] for op in kernel.members]
     return next((op for op in members if op.multiplies), members[-1])
-
-
-def _kind(step: TracedStep, kernel: FusedKernel) -> str:
-    named = named_after(step, kernel)
-    if named.multiplies:
-        return named.kind
-    kinds = [*dict.fromkeys(step.operators[op].kind for op in kernel.members)]
-    return "+".join(kinds if len(kinds) <= _SHOWN_KINDS else [*kinds[:_SHOWN_KINDS], "..."])
-
-
-def _together(step: FusedStep, place: Mapping[int, int], count: int) -> np.ndarray:
-    """Return the labels of the operators: those of an input and of its new value are one."""
-    root = list(range(count))
-
-    def find(op: int) -> int:
-        while root[op] != op:
-            op = root[op]
-        return op
-
-    for given, new in step.step.updates.items():
-        made = step.source[new]
-        if given in place and made is not None and made in place:
-            one, other = find(place[given]), find(place[made])
-            root[max(one, other)] = min(one, other)
-    return np.unique([find(op) for op in range(count)], return_inverse=True)[1]

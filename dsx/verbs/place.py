@@ -28,18 +28,25 @@ from dsx.config.load import Given
 from dsx.config.model_file import load_model
 from dsx.config.operator_files import parse_operator_graph, read_operator_graph
 from dsx.errors import InputError, SpecError, wrong
-from dsx.placement.bandwidth import ServerNetwork
-from dsx.placement.contention import Contended
-from dsx.placement.from_file import graph_of, load_step, measure
-from dsx.placement.from_fx import from_fx
-from dsx.placement.from_jax import from_jax
-from dsx.placement.from_layers import from_layers
-from dsx.placement.op_graph import Id, OpGraph
-from dsx.placement.open_vswitch import write_ovs
-from dsx.placement.servers import DeviceLink, Devices, devices_of
-from dsx.placement.solve import Placed
-from dsx.placement.solve import place as placed_on
-from dsx.placement.timetable import op_seconds
+from dsx.placement import (
+    Contended,
+    DeviceLink,
+    Devices,
+    Effort,
+    Id,
+    OpGraph,
+    Placed,
+    ServerNetwork,
+    devices_of,
+    from_fx,
+    from_jax,
+    from_layers,
+    graph_of,
+    load_step,
+    measure,
+    write_ovs,
+)
+from dsx.placement import place as placed_on
 from dsx.progress import Watch, progress, remark
 from dsx.tables.traces import operator_placement_text
 from dsx.units import parse_count, parse_number, parse_share
@@ -239,8 +246,7 @@ class OperatorPlacement(Answer):
             return None
         if placed.bandwidth is not None:
             return placed.bandwidth
-        servers = placed.devices.count // placed.devices.server_size
-        return (1.0 - np.eye(servers)) * placed.devices.links[-1].bandwidth
+        return (1.0 - np.eye(placed.devices.num_servers)) * placed.devices.links[-1].bandwidth
 
     @cached_property
     def _replay(self) -> Contended:
@@ -252,15 +258,19 @@ class OperatorPlacement(Answer):
         return self._replay.schedule.makespan_s
 
     @cached_property
+    def _durations_s(self) -> np.ndarray:
+        return np.array(self.placed.timing.durations(self.placed.schedule.device.tolist()))
+
+    @cached_property
     def frame(self) -> "pd.DataFrame":
         """A row for each operator: its id, kind, device, start and end in seconds, and memory in bytes."""
         import pandas as pd
 
         graph, schedule = self.placed.graph, self.placed.schedule
-        own = op_seconds(graph, self.placed.devices)[np.arange(graph.num_ops), schedule.device]
+        end_s = schedule.start_s + self._durations_s
         kinds = [kind or "operator" for kind in graph.kinds]
         columns = {"id": graph.ids, "kind": kinds, "device": schedule.device, "start_s": schedule.start_s}
-        columns |= {"end_s": schedule.start_s + own, "memory_bytes": graph.memory_bytes}
+        columns |= {"end_s": end_s, "memory_bytes": graph.memory_bytes}
         frame = pd.DataFrame(columns)
         frame.attrs["units"] = {"start_s": "s", "end_s": "s", "memory_bytes": "bytes"}
         return frame
@@ -270,18 +280,9 @@ class OperatorPlacement(Answer):
         """A row for each tensor that goes to another device, each with the full link: where from and to, and when."""
         import pandas as pd
 
-        graph, devices, ops = self.placed.graph, self.placed.devices, self.frame
-        device, end = self.placed.schedule.device.tolist(), ops["end_s"].tolist()
-        sent: dict[tuple[int, int], tuple[int, int, float, float, float]] = {}
-        for (source, target), tensors in graph.edges.items():
-            own, other = device[source], device[target]
-            if own == other:
-                continue
-            link = devices.numbered_links[devices.level[own, other]]
-            for tensor in tensors:
-                num_bytes = float(graph.tensor_bytes[tensor])
-                sent[tensor, other] = own, other, end[source], end[source] + link.seconds(num_bytes), num_bytes
-        frame = pd.DataFrame(sent.values(), columns=["source", "destination", "start_s", "end_s", "num_bytes"])
+        columns = ["source", "destination", "start_s", "end_s", "num_bytes"]
+        sent = self.placed.timing.transfers(self.placed.schedule)
+        frame = pd.DataFrame([[getattr(transfer, name) for name in columns] for transfer in sent], columns=columns)
         frame.attrs["units"] = {"start_s": "s", "end_s": "s", "num_bytes": "bytes"}
         return frame
 
@@ -363,8 +364,8 @@ class OperatorPlacement(Answer):
     def _per_device(self) -> list[dict[str, Any]]:
         graph, schedule = self.placed.graph, self.placed.schedule
         count = self.placed.devices.count
-        own = op_seconds(graph, self.placed.devices)[np.arange(graph.num_ops), schedule.device]
-        busy, held = np.bincount(schedule.device, own, count), np.bincount(schedule.device, graph.memory_bytes, count)
+        busy = np.bincount(schedule.device, self._durations_s, count)
+        held = np.bincount(schedule.device, graph.memory_bytes, count)
         number = np.bincount(schedule.device, minlength=count)
         sent = np.bincount(self.transfers["source"], self.transfers["num_bytes"], count)
         return [
@@ -475,7 +476,7 @@ class Placer:
                 advance(now - done)
                 done = now
 
-            made = placed_on(found, on, seconds, share, number, network, bandwidth == "joint", told=told)
+            made = placed_on(found, on, Effort(seconds, share, number), network, bandwidth == "joint", told)
             advance(total - done)
         return OperatorPlacement(made, name, None if network is None else bandwidth or "uniform")
 

@@ -7,7 +7,7 @@ import pytest
 
 from dsx.config.operator_files import read_operator_graph
 from dsx.errors import InputError, SpecError
-from dsx.placement.from_file import graph_of
+from dsx.placement import graph_of
 
 NODES = [{"id": 0, "op": "MatMul", "compute_us": 12.5, "memory_bytes": 4}, {"id": "b", "compute_us": [1, 2]}]
 EDGES = [{"src": 0, "dst": "b", "bytes": 4096}]

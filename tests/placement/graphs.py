@@ -6,7 +6,7 @@ import numpy as np
 
 from dsx.config.documents import stated_in_code
 from dsx.config.operator_files import parse_operator_graph
-from dsx.placement.from_file import graph_of
+from dsx.placement.op_graph import graph_of
 
 
 def graph(times_us, edges, **columns):

@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 from placement.graphs import drawn, graph
+from placement.referees import violations
 
-from dsx.placement.other_reductions import mcmc, metis
-from dsx.placement.reduced_graph import alone
+from dsx.placement.baselines import mcmc, metis
+from dsx.placement.op_graph import units_of
 from dsx.placement.servers import DeviceLink, Devices, uniform
-from dsx.placement.solve import single_device
-from dsx.placement.timetable import GraphTimes, heft, violations
+from dsx.placement.timetable import GraphTimes
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_metis_gives_a_valid_schedule(seed):
     devices = Devices((1.0, 1.0, 0.5, 0.5), (2,), (DeviceLink(50e9, 1e-6), DeviceLink(10e9, 5e-6)))
     given = drawn(seed, 60, labels=True)
-    found = metis(GraphTimes(given, devices), alone(given).tolist())
+    found = metis(GraphTimes(given, devices), units_of(given).tolist())
     assert violations(given, devices, found) == []
     assert len({*found.device.tolist()}) > 1
 
@@ -28,8 +28,8 @@ def test_metis_does_not_fit_everywhere():
 @pytest.mark.parametrize("limit", [None, 2_500.0])
 def test_batches_make_the_chain_of_single_proposals(limit):
     given, devices = drawn(3, 40), uniform(3, DeviceLink(25e9), memory_bytes=limit)
-    timing, unit = GraphTimes(given, devices), alone(given)
-    start, steps, seed = single_device(timing), 400, 5
+    timing, unit = GraphTimes(given, devices), units_of(given)
+    start, steps, seed = timing.single_device(), 400, 5
     drawn_by = np.random.default_rng(seed)
     units, moves = drawn_by.integers(0, unit.max() + 1, steps), drawn_by.integers(0, 3, steps)
     order = timing.order_of(start.device.tolist(), start.start_s.tolist())
@@ -48,7 +48,7 @@ def test_batches_make_the_chain_of_single_proposals(limit):
 
 def test_batches_look_at_the_clock_and_keep_what_is_found():
     given, devices = drawn(3, 40), uniform(3, DeviceLink(25e9))
-    timing, unit = GraphTimes(given, devices), alone(given).tolist()
-    start = single_device(timing)
+    timing, unit = GraphTimes(given, devices), units_of(given).tolist()
+    start = timing.single_device()
     assert mcmc(timing, unit, start, 400, stop=lambda: True).makespan_s == pytest.approx(start.makespan_s)
-    assert heft(timing, unit, stop=lambda: True) is None
+    assert timing.heft(unit, stop=lambda: True) is None

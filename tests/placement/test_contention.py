@@ -6,12 +6,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from placement.graphs import drawn, graph
+from placement.referees import violations
 
 from dsx.errors import InputError
 from dsx.placement.contention import Route, contended, fair_rates
-from dsx.placement.reduced_graph import alone
+from dsx.placement.op_graph import units_of
 from dsx.placement.servers import DeviceLink, Devices, uniform
-from dsx.placement.timetable import GraphTimes, OperatorSchedule, heft, violations
+from dsx.placement.timetable import GraphTimes, OperatorSchedule
 
 MB = 1_000_000
 SERVERS = Devices((1.0,) * 4, (2,), (DeviceLink(2e9, 1e-6), DeviceLink(1e9, 5e-6)))  # two of two GPUs
@@ -98,7 +99,7 @@ def test_an_operator_without_time_runs_beside_another_one():
 def test_a_replay_is_the_schedule_but_for_shared_links(seed, devices):
     given = drawn(seed, 60, labels=True)
     given = replace(given, seconds=np.maximum(given.seconds, 1e-6))
-    start = heft(GraphTimes(given, devices), alone(given).tolist())
+    start = GraphTimes(given, devices).heft(units_of(given).tolist())
     rng = np.random.default_rng(seed)
     anywhere = rng.integers(0, devices.count, given.num_ops).tolist()
     for schedule in (start, placed(given, devices, anywhere)):

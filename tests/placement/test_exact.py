@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from placement.enumeration import shortest_s
 from placement.graphs import drawn, graph
+from placement.referees import violations
 from scipy.optimize import Bounds, LinearConstraint, milp
 
+from dsx.placement.cp_program import Effort, ticks_for
 from dsx.placement.exact import equal_units, first_of_equal, solve, units_to_place_first
-from dsx.placement.op_graph import ticks_for
-from dsx.placement.reduced_graph import alone
+from dsx.placement.op_graph import units_of
 from dsx.placement.servers import DeviceLink, Devices, uniform
-from dsx.placement.timetable import GraphTimes, OperatorSchedule, heft, violations
+from dsx.placement.timetable import GraphTimes, OperatorSchedule
 
 pytest.importorskip("ortools", reason="exact search needs ortools (extra `place`)")
 
@@ -37,9 +38,9 @@ def a_case(seed):
 def test_equals_enumeration(seed):
     given, devices = a_case(seed)
     least = shortest_s(given, devices)
-    unit = alone(given)
-    hint = heft(GraphTimes(given, devices), unit.tolist()) if seed % 2 else None
-    found = solve(given, devices, unit, 60.0, hint=hint)
+    unit = units_of(given)
+    hint = GraphTimes(given, devices).heft(unit.tolist()) if seed % 2 else None
+    found = solve(given, devices, unit, Effort(60.0), hint=hint)
     assert found.proved
     if found.schedule is None:
         assert least == found.bound_s == np.inf
@@ -55,12 +56,12 @@ def test_two_tiers_of_alike_servers(seed):
     """Devices may change their names: the largest unit is on the first one."""
     given = drawn(seed + 50, 7)
     devices = Devices((1.0,) * 4, (2,), (DeviceLink(50e9, 1e-6), DeviceLink(10e9, 3e-6)))
-    unit = alone(given)
-    hint = heft(GraphTimes(given, devices), unit.tolist())
+    unit = units_of(given)
+    hint = GraphTimes(given, devices).heft(unit.tolist())
     moved = OperatorSchedule((hint.device + 3) % 4 if seed % 2 else hint.device ^ 3, hint.start_s, hint.makespan_s)
     timing = GraphTimes(given, devices)
     moved = timing.best(moved.device.tolist())
-    found = solve(given, devices, unit, 60.0, hint=moved)
+    found = solve(given, devices, unit, Effort(60.0), hint=moved)
     assert found.proved
     assert found.schedule.makespan_s == pytest.approx(shortest_s(given, devices), rel=1e-6)
 
@@ -68,7 +69,7 @@ def test_two_tiers_of_alike_servers(seed):
 def test_the_network_may_be_faster_than_a_server():
     for seed in range(60, 64):
         given, devices = drawn(seed, 6), Devices((1.0,) * 4, (2,), (DeviceLink(2e9, 4e-6), DeviceLink(50e9)))
-        found = solve(given, devices, alone(given), 60.0)
+        found = solve(given, devices, units_of(given), Effort(60.0))
         assert found.schedule.makespan_s == pytest.approx(shortest_s(given, devices), rel=1e-6)
 
 
@@ -122,19 +123,19 @@ def p1_by_milp(given, devices):
 @pytest.mark.parametrize("seed", range(6))
 def test_equals_p1_by_another_solver(seed):
     given, devices = drawn(seed + 20, 5), uniform(2, DeviceLink(25e9, 2e-6))
-    found = solve(given, devices, alone(given), 60.0)
+    found = solve(given, devices, units_of(given), Effort(60.0))
     assert found.schedule.makespan_s == pytest.approx(p1_by_milp(given, devices), rel=1e-5)
 
 
 def test_the_example_of_the_thesis():
     given = graph([5, 10, 5], [(0, 1, 5_000), (0, 2, 5_000)])
-    found = solve(given, uniform(2, DeviceLink(1e9)), alone(given), 60.0)
+    found = solve(given, uniform(2, DeviceLink(1e9)), units_of(given), Effort(60.0))
     assert found.proved and found.schedule.makespan_s == pytest.approx(15e-6)
 
 
 def test_no_parallel_pair_needs_one_device():
     given = graph([5, 10, 5, 3], [(0, 1, 5_000), (1, 2, 5_000), (2, 3, 1_000)])
-    found = solve(given, uniform(3, DeviceLink(1e12)), alone(given), 60.0)
+    found = solve(given, uniform(3, DeviceLink(1e12)), units_of(given), Effort(60.0))
     assert found.schedule.makespan_s == pytest.approx(23e-6)
     assert len({*found.schedule.device.tolist()}) == 1
 
@@ -145,7 +146,7 @@ def test_faster_links_and_more_memory_never_worsen_the_optimum(seed):
     total = float(given.memory_bytes.sum())
 
     def least(bandwidth, latency, share):
-        found = solve(given, uniform(3, DeviceLink(bandwidth, latency), total * share), alone(given), 60.0)
+        found = solve(given, uniform(3, DeviceLink(bandwidth, latency), total * share), units_of(given), Effort(60.0))
         assert found.proved
         return found.schedule.makespan_s
 
@@ -156,22 +157,22 @@ def test_faster_links_and_more_memory_never_worsen_the_optimum(seed):
 
 def test_a_dependency_without_data_has_no_latency():
     given = graph([5, 5, 5], [(0, 1, 0), (0, 2, 0)])
-    assert solve(given, uniform(2, DeviceLink(1e9, 100.0)), alone(given), 60.0).schedule.makespan_s == pytest.approx(
-        10e-6
-    )
+    assert solve(
+        given, uniform(2, DeviceLink(1e9, 100.0)), units_of(given), Effort(60.0)
+    ).schedule.makespan_s == pytest.approx(10e-6)
 
 
 def test_what_takes_no_time_waits_for_no_device():
     """Operator 2, on the device of 0, hands on to 3 while 0 still runs."""
     given = graph([10, 1, 0, 8], [(1, 2, 1_000), (2, 3, 1_000)], colocate=["a", "b", "a", "b"])
-    found = solve(given, uniform(2, DeviceLink(1e9)), alone(given), 60.0)
+    found = solve(given, uniform(2, DeviceLink(1e9)), units_of(given), Effort(60.0))
     assert found.schedule.makespan_s == pytest.approx(11e-6)
     assert violations(given, uniform(2, DeviceLink(1e9)), found.schedule) == []
 
 
 def test_units_stay_together():
     given = graph([10, 10, 10, 10], [])
-    found = solve(given, uniform(2, DeviceLink(1e9)), [0, 0, 0, 1], 60.0)
+    found = solve(given, uniform(2, DeviceLink(1e9)), [0, 0, 0, 1], Effort(60.0))
     assert found.proved and found.schedule.makespan_s == pytest.approx(30e-6)
     assert found.bound_s == pytest.approx(30e-6)
 
@@ -180,7 +181,7 @@ def test_units_stay_together():
 def test_equal_chains_are_shared_out(count):
     edges = [(4 * chain + at, 4 * chain + at + 1, 100_000) for chain in range(12) for at in range(3)]
     given = graph([10] * 48, edges)
-    found = solve(given, uniform(count, DeviceLink(25e9)), alone(given), 60.0)
+    found = solve(given, uniform(count, DeviceLink(25e9)), units_of(given), Effort(60.0))
     assert found.proved and found.schedule.makespan_s == pytest.approx(-(-48 // count) * 10e-6)
 
 
@@ -193,9 +194,9 @@ def fork_and_join(width, times=1):
 def test_equal_operators_need_no_search_of_their_names():
     """20 of 10 us on 4 devices: 5 each, of which those on three devices wait for a transfer to them and from them."""
     given, devices = fork_and_join(20), uniform(4, DeviceLink(1e9))
-    hint = heft(GraphTimes(given, devices), alone(given).tolist())
+    hint = GraphTimes(given, devices).heft(units_of(given).tolist())
     turned = OperatorSchedule(3 - hint.device, hint.start_s, hint.makespan_s)
-    found = solve(given, devices, alone(given), 60.0, hint=turned)
+    found = solve(given, devices, units_of(given), Effort(60.0), hint=turned)
     assert found.proved and found.schedule.makespan_s == pytest.approx(54e-6)
 
 
@@ -205,7 +206,7 @@ def test_equal_operators_need_no_search_of_their_names():
 @pytest.mark.parametrize("times", [1, 2])
 def test_equal_operators_by_enumeration(devices, times):
     given = fork_and_join(5, times)
-    found = solve(given, devices, alone(given), 60.0)
+    found = solve(given, devices, units_of(given), Effort(60.0))
     assert found.proved and found.schedule.makespan_s == pytest.approx(shortest_s(given, devices), rel=1e-6)
 
 
@@ -214,7 +215,7 @@ def test_equal_operators_by_enumeration(devices, times):
 )
 def test_one_placement_stands_for_all_that_differ_in_names(devices):
     given = fork_and_join(9, 2)
-    unit = alone(given).tolist()
+    unit = units_of(given).tolist()
     first, equal = units_to_place_first(given, devices, unit), equal_units(given, unit)
     assert equal == [[1, 3, 5, 7, 9], [2, 4, 6, 8]]
     for seed in range(20):
@@ -230,22 +231,22 @@ def test_one_placement_stands_for_all_that_differ_in_names(devices):
 
 def test_a_search_that_stops_keeps_its_hint_and_a_bound():
     given = drawn(3, 200)
-    devices, unit = uniform(4, DeviceLink(5e9)), alone(drawn(3, 200))
+    devices, unit = uniform(4, DeviceLink(5e9)), units_of(drawn(3, 200))
     hint = GraphTimes(given, devices).in_order([0] * given.num_ops, given.order)
-    found = solve(given, devices, unit, 60.0, hint=hint, stop=lambda: True)
+    found = solve(given, devices, unit, Effort(60.0, stop=lambda: True), hint=hint)
     assert found.stopped
     assert 0.0 < found.bound_s <= found.schedule.makespan_s <= hint.makespan_s
 
 
 def test_ctrl_c_keeps_what_was_found():
     given = drawn(4, 200)
-    devices, unit = uniform(4, DeviceLink(5e9)), alone(given)
-    hint = heft(GraphTimes(given, devices), unit.tolist())
+    devices, unit = uniform(4, DeviceLink(5e9)), units_of(given)
+    hint = GraphTimes(given, devices).heft(unit.tolist())
 
     def interrupt():
         raise KeyboardInterrupt
 
-    found = solve(given, devices, unit, 60.0, hint=hint, stop=interrupt)
+    found = solve(given, devices, unit, Effort(60.0, stop=interrupt), hint=hint)
     assert found.stopped and found.schedule.makespan_s <= hint.makespan_s
 
 

@@ -6,8 +6,9 @@ from placement.enumeration import shortest_s
 from placement.graphs import drawn, graph
 
 from dsx.placement import heavy as module
-from dsx.placement.heavy import ends_of, heavy_bound, paths_between
-from dsx.placement.reduced_graph import alone
+from dsx.placement.cp_program import Effort
+from dsx.placement.heavy import heavy_bound, paths_between
+from dsx.placement.op_graph import units_of
 from dsx.placement.servers import DeviceLink, Devices, uniform
 from dsx.placement.timetable import load_bound_s, path_bound_s
 
@@ -22,7 +23,7 @@ def test_no_schedule_is_below_the_bound(seed, heavy, monkeypatch):
     devices = [uniform(2, DeviceLink(10e9)), uniform(3, DeviceLink(25e9, 2e-6)), TIERS][seed % 3]
     given = drawn(seed, 7, labels=seed % 2 == 1, num_times=devices.count if seed % 4 == 0 else None)
     shortest = shortest_s(given, devices)
-    found = heavy_bound(given, devices, alone(given).tolist(), shortest * 1.2, 5.0)
+    found = heavy_bound(given, devices, units_of(given).tolist(), shortest * 1.2, Effort(5.0))
     assert found.seconds <= shortest * (1 + 1e-9)
     assert found.seconds >= min(max(path_bound_s(given, devices), load_bound_s(given, devices)), shortest)
 
@@ -32,7 +33,7 @@ def test_heavy_operators_that_are_cut_apart_wait_for_a_transfer():
     given = graph([5, 10, 10, 5], [(0, 1, 6_000), (0, 2, 6_000), (1, 3, 6_000), (2, 3, 6_000)])
     devices = uniform(2, DeviceLink(1e9))
     assert path_bound_s(given, devices) == pytest.approx(20e-6)
-    found = heavy_bound(given, devices, [0, 1, 2, 3], 30e-6, 5.0)
+    found = heavy_bound(given, devices, [0, 1, 2, 3], 30e-6, Effort(5.0))
     assert found.num_heavy == 4 and found.seconds == pytest.approx(26e-6, rel=5e-3)
 
 
@@ -40,7 +41,7 @@ def test_paths_between_heavy_operators_go_through_light_ones():
     """From 0 to 4: 1 us over edges of 7 and 2 us, or 3 us over edges of 1 us, or a third heavy operator."""
     sizes = [(0, 1, 7_000), (1, 4, 2_000), (0, 2, 1_000), (2, 4, 1_000), (0, 3, 9_000), (3, 4, 9_000)]
     given, devices = graph([50, 1, 3, 50, 50], sizes), uniform(2, DeviceLink(1e9))
-    found = paths_between(given, devices, [0, 3, 4], ends_of(given, devices).seconds)
+    found = paths_between(given, devices, [0, 3, 4], given.seconds[:, 0])
     assert found.together_s[0, 2] == pytest.approx(3e-6)
     assert found.apart_s[0, 2] == pytest.approx(4e-6)  # 3 us and an edge of 1 us; the other path has 1 us and 2 us
     assert found.together_s[0, 1] == 0.0 and found.apart_s[0, 1] == pytest.approx(9e-6)
@@ -49,5 +50,5 @@ def test_paths_between_heavy_operators_go_through_light_ones():
 
 def test_a_bound_need_not_be_nearer_than_asked():
     given = graph([5, 10, 10, 5], [(0, 1, 6_000), (0, 2, 6_000), (1, 3, 6_000), (2, 3, 6_000)])
-    found = heavy_bound(given, uniform(2, DeviceLink(1e9)), [0, 1, 2, 3], 30e-6, 5.0, gap=0.5)
+    found = heavy_bound(given, uniform(2, DeviceLink(1e9)), [0, 1, 2, 3], 30e-6, Effort(5.0, gap=0.5))
     assert found.num_heavy == 0 and found.seconds == pytest.approx(20e-6)

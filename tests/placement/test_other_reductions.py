@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from placement.graphs import drawn, graph, without_cycle
+from placement.referees import by_name, cheapest_into_neighbour, into_only_successor
 
 from dsx.errors import InputError
-from dsx.placement.other_reductions import by_name, cheapest_into_neighbour, into_only_successor
 
 
 def named(given):

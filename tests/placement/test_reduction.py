@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from placement.graphs import drawn, graph, without_cycle
 
+from dsx.placement.op_graph import units_of
 from dsx.placement.reduced_graph import (
     Merging,
-    alone,
     by_distribution,
     by_percentile,
     colocated,
@@ -87,7 +87,7 @@ def test_an_operator_joins_the_group_of_its_heaviest_edge():
 
 def test_labels_are_units_of_their_own():
     given = graph([1, 1, 1], [(0, 1, 10)], colocate=["a", None, "a"])
-    unit = alone(given)
+    unit = units_of(given)
     assert unit[0] == unit[2] != unit[1]
 
 

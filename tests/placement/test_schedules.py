@@ -5,12 +5,14 @@ import itertools
 import numpy as np
 import pytest
 from placement.graphs import drawn, graph
+from placement.referees import violations
 
 from dsx.placement.annealing import SimulatedDevices, rows_of, simulate
-from dsx.placement.reduced_graph import alone
+from dsx.placement.cp_program import Effort
+from dsx.placement.op_graph import units_of
 from dsx.placement.servers import DeviceLink, Devices, uniform
 from dsx.placement.solve import search
-from dsx.placement.timetable import GraphTimes, OperatorSchedule, heft, load_bound_s, path_bound_s, violations
+from dsx.placement.timetable import GraphTimes, OperatorSchedule, load_bound_s, path_bound_s
 
 TIERS = Devices((1.0, 1.0, 0.5, 0.5), (2,), (DeviceLink(50e9, 1e-6), DeviceLink(10e9, 5e-6)), memory_bytes=4_000.0)
 MACHINES = {"uniform": uniform(3, DeviceLink(25e9)), "two tiers, speeds, memory": TIERS}
@@ -20,7 +22,7 @@ def test_the_example_of_the_thesis():
     """Operators of 5, 10 and 5 us, 5 us apart: the second successor runs elsewhere meanwhile."""
     given = graph([5, 10, 5], [(0, 1, 5_000), (0, 2, 5_000)])
     devices = uniform(2, DeviceLink(1e9))
-    found = search(given, devices, 0.01)
+    found = search(given, devices, Effort(0.01))
     assert found.best.makespan_s == pytest.approx(15e-6)
     assert violations(given, devices, found.best) == []
 
@@ -30,8 +32,8 @@ def test_the_example_of_the_thesis():
 def test_schedules_are_valid(seed, machine):
     devices = MACHINES[machine]
     given = drawn(seed, 40, labels=True, num_times=devices.count if seed % 2 else None)
-    timing, unit = GraphTimes(given, devices), alone(given).tolist()
-    found = heft(timing, unit)
+    timing, unit = GraphTimes(given, devices), units_of(given).tolist()
+    found = timing.heft(unit)
     assert found is not None
     assert violations(given, devices, found) == []
     best = timing.best(found.device.tolist(), found.start_s.tolist())
@@ -43,8 +45,8 @@ def test_schedules_are_valid(seed, machine):
 def test_the_simulator_is_the_schedule_in_order(machine):
     devices = MACHINES[machine]
     given = drawn(5, 50, labels=True, num_times=devices.count)
-    timing, unit = GraphTimes(given, devices), alone(given)
-    start = heft(timing, unit.tolist())
+    timing, unit = GraphTimes(given, devices), units_of(given)
+    start = timing.heft(unit.tolist())
     order = timing.order_of(start.device.tolist(), start.start_s.tolist())
     rows = rows_of(timing, unit.tolist(), order)
     placements = np.random.default_rng(0).integers(0, devices.count, (len(rows.op), 8)).astype(np.int32)
@@ -68,21 +70,21 @@ def test_a_search_finds_the_best_placement_of_few_operators(seed):
         if placement[0] == 0
         for order in orders[:400]
     )
-    found = search(given, devices, 0.05)
+    found = search(given, devices, Effort(0.05))
     assert found.best.makespan_s <= least * (1 + 1e-9)
     assert found.best.makespan_s <= min(found.makespans_s.values())
 
 
 def test_the_same_seed_gives_the_same_answer():
     given, devices = drawn(9, 60), uniform(3, DeviceLink(25e9))
-    one, other = (search(given, devices, 0.05, seed=4) for _ in range(2))
+    one, other = (search(given, devices, Effort(0.05, seed=4)) for _ in range(2))
     assert one.best.device.tolist() == other.best.device.tolist()
     assert one.makespans_s == other.makespans_s
 
 
 def test_no_parallel_pair_needs_one_device():
     given = graph([5, 10, 5], [(0, 1, 5_000), (1, 2, 5_000)])
-    found = search(given, uniform(3, DeviceLink(1e9)), 0.01)
+    found = search(given, uniform(3, DeviceLink(1e9)), Effort(0.01))
     assert found.best.makespan_s == pytest.approx(20e-6)
 
 
@@ -107,12 +109,12 @@ def test_what_a_schedule_breaks_is_named(device, start_us, makespan_us, said):
 def test_a_schedule_without_room_is_none():
     given = graph([1, 1], [], memory_bytes=[10, 10])
     devices = uniform(2, DeviceLink(1e9), memory_bytes=5.0)
-    assert heft(GraphTimes(given, devices), [0, 1]) is None
+    assert GraphTimes(given, devices).heft([0, 1]) is None
 
 
 def test_a_search_keeps_to_the_memory_of_devices():
     given = drawn(2, 40)
     devices = uniform(4, DeviceLink(25e9), memory_bytes=float(given.memory_bytes.sum()) / 3.5)
-    found = search(given, devices, 0.2)
+    found = search(given, devices, Effort(0.2))
     assert found.best is not None and "single_device" not in found.makespans_s
     assert violations(given, devices, found.best) == []

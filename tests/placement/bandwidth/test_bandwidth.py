@@ -6,16 +6,15 @@ import random
 import numpy as np
 import pytest
 from placement.graphs import drawn, graph
+from placement.referees import excesses, violations
 
 from dsx.errors import InputError
-from dsx.placement.annealing import Annealing, machine_of, rows_of, simulate
+from dsx.placement.annealing import Annealing, SimulatedDevices, rows_of, simulate
 from dsx.placement.bandwidth import (
     Allocated,
     ServerNetwork,
     best_bandwidth,
-    excesses,
     in_parts,
-    num_servers,
     polished,
     tree,
     uniform_shares,
@@ -23,10 +22,11 @@ from dsx.placement.bandwidth import (
     with_uniform_shares,
     within,
 )
+from dsx.placement.cp_program import Effort
 from dsx.placement.joint import allocate, solve_joint
-from dsx.placement.reduced_graph import alone
+from dsx.placement.op_graph import units_of
 from dsx.placement.servers import DeviceLink, Devices, uniform
-from dsx.placement.timetable import GraphTimes, heft, violations
+from dsx.placement.timetable import GraphTimes
 
 pytest.importorskip("ortools", reason="joint search needs ortools (extra `place`)")
 pytest.importorskip("clarabel", reason="joint search needs clarabel (extra `place`)")
@@ -60,6 +60,7 @@ def shorter_than(given, devices, network, target_s):
     tail = [0.0] * given.num_ops
     for op in reversed(given.order):
         tail[op] = seconds[op] + max((tail[other] for other in given.successors[op]), default=0.0)
+    sources = {op: [(one, size) for (one, other), size in given.edge_bytes.items() if other == op] for op in ops}
     seen, best = set(), target_s
 
     def append(device, order, queues, end, free):
@@ -87,8 +88,9 @@ def shorter_than(given, devices, network, target_s):
                 continue
             for own in range(min(len({*device.values()}) + 1, devices.count)):
                 begin = free[own]
-                for one, costs in most.inputs[op]:
-                    begin = max(begin, end[one] + costs[most.level[device[one]][own]])
+                for one, num_bytes in sources[op]:
+                    sent = 0.0 if device[one] == own else devices.links[0].latency_s + num_bytes / network.total
+                    begin = max(begin, end[one] + (sent if num_bytes else 0.0))
                 there = begin + seconds[op]
                 after = tuple((*queue, op) if at == own else queue for at, queue in enumerate(queues))
                 frees = [there if at == own else until for at, until in enumerate(free)]
@@ -104,8 +106,8 @@ def test_the_joint_search_is_enumeration(seed):
     """Nothing is shorter by 0.5 %."""
     given, devices, network = a_toy(seed)
     shared = with_uniform_shares(devices, network)
-    start = Allocated(heft(GraphTimes(given, shared), alone(given).tolist()), uniform_shares(network, 3))
-    found, _ = solve_joint(given, devices, network, alone(given).tolist(), start, 6, 60.0)
+    start = Allocated(GraphTimes(given, shared).heft(units_of(given).tolist()), uniform_shares(network, 3))
+    found, _ = solve_joint(given, devices, network, start, 6, Effort(60.0))
     assert violations(given, with_bandwidth(devices, found.bandwidth), found.schedule) == []
     assert excesses(network, found.bandwidth) == []
     assert shorter_than(given, devices, network, found.schedule.makespan_s * 0.995) == math.inf
@@ -162,7 +164,7 @@ TIERS = Devices((1.0, 0.5) * 3, (2,), (DeviceLink(50e9, 1e-6), DeviceLink(1.0, 5
 @pytest.mark.parametrize("devices", [TIERS, uniform(4, DeviceLink(1.0))])
 def test_the_simulator_has_bandwidths_of_each_placement(devices):
     given = drawn(5, 50, labels=True)
-    servers, unit = num_servers(devices), alone(given)
+    servers, unit = devices.num_servers, units_of(given)
     rng = np.random.default_rng(0)
     bandwidth = rng.uniform(1e9, 20e9, (8, servers, servers)) * (1 - np.eye(servers))
     timings = [GraphTimes(given, with_bandwidth(devices, own)) for own in bandwidth]
@@ -170,7 +172,7 @@ def test_the_simulator_has_bandwidths_of_each_placement(devices):
     byte_s = byte_s.reshape(8, -1).T.astype(np.float32)
     rows = rows_of(timings[0], unit.tolist(), given.order)
     placements = rng.integers(0, devices.count, (len(rows.op), 8)).astype(np.int32)
-    found = simulate(rows, placements, machine_of(devices), byte_s)
+    found = simulate(rows, placements, SimulatedDevices.of(devices), byte_s)
     expected = [
         timing.in_order(placements[unit, chain].tolist(), given.order).makespan_s
         for chain, timing in enumerate(timings)
@@ -183,9 +185,9 @@ def test_heft_and_annealing_keep_to_bandwidths_that_are_given():
     bandwidth = np.random.default_rng(1).uniform(1e9, 9e9, (3, 3))
     bandwidth[0, 2] = 0.0  # so nothing may go that way
     devices = with_bandwidth(TIERS, bandwidth)
-    timing, unit = GraphTimes(given, devices), alone(given)
-    start = heft(timing, unit.tolist())
-    annealing = Annealing(given, timing, unit, start, 0)
+    timing, unit = GraphTimes(given, devices), units_of(given)
+    start = timing.heft(unit.tolist())
+    annealing = Annealing(timing, unit, start, 0)
     for found in (start, annealing.run(50, 1e-3, 1e-4)):
         assert violations(given, devices, found) == []
 
@@ -196,35 +198,35 @@ def test_heft_and_annealing_keep_to_bandwidths_that_are_given():
 def test_an_allocation_is_never_worse_than_uniform_shares(num_ops, devices):
     given, network = drawn(num_ops, num_ops, labels=num_ops < 100), ServerNetwork(3, 1e9)
     shared = with_uniform_shares(devices, network)
-    hint = heft(GraphTimes(given, shared), alone(given).tolist())
-    found = allocate(given, devices, network, 0.5, hint)
-    assert found.schedule.makespan_s <= found.uniform_s == hint.makespan_s
+    hint = GraphTimes(given, shared).heft(units_of(given).tolist())
+    found, stopped = allocate(given, devices, network, hint, Effort(0.5))
+    assert found.schedule.makespan_s <= hint.makespan_s and not stopped
     assert violations(given, with_bandwidth(devices, found.bandwidth), found.schedule) == []
     assert excesses(network, found.bandwidth) == []
 
 
 def test_a_stopped_search_has_the_hint():
     given, network, devices = drawn(3, 30), ServerNetwork(2, 1e9), uniform(4, DeviceLink(1.0))
-    hint = heft(GraphTimes(given, with_uniform_shares(devices, network)), alone(given).tolist())
-    found = allocate(given, devices, network, 60.0, hint, stop=lambda: True)
+    hint = GraphTimes(given, with_uniform_shares(devices, network)).heft(units_of(given).tolist())
+    found, _ = allocate(given, devices, network, hint, Effort(60.0, stop=lambda: True))
     assert found.schedule.makespan_s <= hint.makespan_s
 
 
 def test_ctrl_c_keeps_the_best():
     given, network, devices = drawn(3, 100), ServerNetwork(2, 1e9), uniform(4, DeviceLink(1.0))
-    hint = heft(GraphTimes(given, with_uniform_shares(devices, network)), alone(given).tolist())
+    hint = GraphTimes(given, with_uniform_shares(devices, network)).heft(units_of(given).tolist())
 
     def interrupt():
         raise KeyboardInterrupt
 
-    found = allocate(given, devices, network, 60.0, hint, stop=interrupt)
-    assert found.stopped and found.schedule.makespan_s <= hint.makespan_s
+    found, stopped = allocate(given, devices, network, hint, Effort(60.0, stop=interrupt))
+    assert stopped and found.schedule.makespan_s <= hint.makespan_s
 
 
 def test_two_servers_have_nothing_to_allocate():
     given, network, devices = drawn(3, 30), ServerNetwork(2, 1e9), uniform(2, DeviceLink(1.0))
-    hint = heft(GraphTimes(given, with_uniform_shares(devices, network)), alone(given).tolist())
-    found = allocate(given, devices, network, 60.0, hint)
+    hint = GraphTimes(given, with_uniform_shares(devices, network)).heft(units_of(given).tolist())
+    found, _ = allocate(given, devices, network, hint, Effort(60.0))
     assert found.schedule is hint
     np.testing.assert_array_equal(found.bandwidth, [[0.0, 2e9], [2e9, 0.0]])
 
@@ -263,4 +265,4 @@ def test_a_network_that_carries_nothing_is_refused(given):
 
 def test_devices_fill_servers():
     with pytest.raises(InputError, match="3 devices do not fill servers of 2"):
-        num_servers(Devices((1.0,) * 3, (2,), (DeviceLink(1e9), DeviceLink(1e9))))
+        _ = Devices((1.0,) * 3, (2,), (DeviceLink(1e9), DeviceLink(1e9))).num_servers
