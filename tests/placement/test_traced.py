@@ -29,32 +29,29 @@ def traced(*operators, elements=1000, outputs=()):
     return TracedStep(tuple(made), (4000.0,) * (len(made) + 1), {0: "input"}, frozenset(outputs or [len(made)]))
 
 
-def kernels(step):
-    return [kernel.members for kernel in fused(step).kernels]
+@pytest.mark.parametrize(
+    ("operators", "expected"),
+    [
+        # A chain is one kernel, which ends with a reduction.
+        ([("elementwise", [0]), ("elementwise", [1]), ("reduction", [2]), ("elementwise", [3])], [(0, 1, 2), (3,)]),
+        # A kernel of its own stays alone.
+        ([("elementwise", [0]), ("alone", [1]), ("elementwise", [2])], [(0,), (1,), (2,)]),
+        # The transpose of a product is part of the multiply, unless something else reads the product.
+        ([("multiply", [0]), ("transpose", [1]), ("elementwise", [2])], [(0, 1), (2,)]),
+        ([("multiply", [0]), ("transpose", [1]), ("elementwise", [1, 2])], [(0,), (1, 2)]),
+        # A path around keeps operators apart: 0 -> 2 and 0 -> 1 -> 2, where 1 is a kernel of its own.
+        ([("elementwise", [0]), ("alone", [1]), ("elementwise", [1, 2])], [(0,), (1,), (2,)]),
+        # A spread that a kernel of its own reads is in memory.
+        ([("spread", [0]), ("view", [1]), ("alone", [2]), ("elementwise", [2, 3])], [(0,), (2,), (3,)]),
+    ],
+)
+def test_what_is_fused(operators, expected):
+    assert [kernel.members for kernel in fused(traced(*operators)).kernels] == expected
 
 
-def test_a_chain_is_one_kernel_that_ends_with_a_reduction():
-    step = traced(("elementwise", [0]), ("elementwise", [1]), ("reduction", [2]), ("elementwise", [3]))
-    assert kernels(step) == [(0, 1, 2), (3,)]
-
-
-def test_a_kernel_of_its_own_stays_alone():
-    step = traced(("elementwise", [0]), ("alone", [1]), ("elementwise", [2]))
-    assert kernels(step) == [(0,), (1,), (2,)]
-
-
-def test_the_transpose_of_a_product_is_part_of_the_multiply():
-    step = traced(("multiply", [0]), ("transpose", [1]), ("elementwise", [2]))
-    assert kernels(step) == [(0, 1), (2,)]
-    graph = graph_of_step(step, PRICING)
+def test_a_kernel_is_named_after_its_multiply():
+    graph = graph_of_step(traced(("multiply", [0]), ("transpose", [1]), ("elementwise", [2])), PRICING)
     assert graph.ids == ("input", "multiply.0", "elementwise.2") and graph.kinds[1] == "multiply"
-    assert kernels(traced(("multiply", [0]), ("transpose", [1]), ("elementwise", [1, 2]))) == [(0,), (1, 2)]
-
-
-def test_a_path_around_keeps_operators_apart():
-    """0 -> 2 and 0 -> 1 -> 2, where 1 is a kernel of its own."""
-    step = traced(("elementwise", [0]), ("alone", [1]), ("elementwise", [1, 2]))
-    assert kernels(step) == [(0,), (1,), (2,)]
 
 
 def test_readers_of_one_tensor_are_one_kernel_with_several_results():
@@ -67,11 +64,6 @@ def test_views_and_spreads_are_read_through():
     step = traced(("view", [0]), ("spread", [1]), ("spread", []), ("elementwise", [2, 3]))
     (kernel,) = fused(step).kernels
     assert kernel.members == (3,) and kernel.reads == (0,)
-
-
-def test_a_spread_that_a_multiply_reads_is_in_memory():
-    step = traced(("spread", [0]), ("view", [1]), ("alone", [2]), ("elementwise", [2, 3]))
-    assert kernels(step) == [(0,), (2,), (3,)]
 
 
 @pytest.mark.parametrize("seed", range(20))
