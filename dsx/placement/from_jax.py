@@ -50,16 +50,8 @@ from dsx.placement.traced import (
 _MOST_EQUATIONS = 20_000  # with which a scan is still unrolled
 # Names of the calls that are inlined, and where they keep what they call.
 _CALLS = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "remat": "jaxpr",
-    "remat2": "jaxpr",
-    "checkpoint": "jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-    "composite": "jaxpr",
+    **dict.fromkeys(("jit", "pjit", "remat", "remat2", "checkpoint", "composite"), "jaxpr"),
+    **dict.fromkeys(("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"), "call_jaxpr"),
 }
 
 ROW, STACK = "row", "stack"  # kinds of what unrolling adds: an array taken apart along its first axis, and put together
@@ -208,16 +200,6 @@ class _Flattening:
         return held.number
 
 
-def sub_jaxprs(eqn: FlatEquation) -> list[ClosedJaxpr]:
-    """Return the jaxprs of a loop or of the branches of an equation that is not inlined."""
-    values = [item for value in eqn.params.values() for item in (value if isinstance(value, list | tuple) else [value])]
-    return [
-        value if isinstance(value, ClosedJaxpr) else ClosedJaxpr(value, ())
-        for value in values
-        if isinstance(value, ClosedJaxpr) or (isinstance(value, Jaxpr) and not value.constvars)
-    ]
-
-
 def _opened(called: ClosedJaxpr | Jaxpr) -> tuple[Jaxpr, Sequence[Any]]:
     return (called.jaxpr, called.consts) if isinstance(called, ClosedJaxpr) else (called, ())
 
@@ -354,9 +336,11 @@ def _inside(equation: FlatEquation) -> tuple[TracedKernel, ...]:
     if equation.kind not in ("scan", "while", "cond"):
         return ()
     bodies: list[tuple[TracedKernel, ...]] = []
-    for flat in map(flattened, sub_jaxprs(equation)):
-        step = fused(step_of(flat, [""] * len(flat.inputs)))
-        bodies.append(tuple(work for kernel in step.kernels for work in works_of(step, kernel)))
+    for value in jax.tree.leaves([*equation.params.values()]):
+        if isinstance(value, ClosedJaxpr) or (isinstance(value, Jaxpr) and not value.constvars):
+            flat = flattened(value if isinstance(value, ClosedJaxpr) else ClosedJaxpr(value, ()))
+            step = fused(step_of(flat, [""] * len(flat.inputs)))
+            bodies.append(tuple(work for kernel in step.kernels for work in works_of(step, kernel)))
     if equation.kind == "cond":
         return max(bodies, key=_amount, default=())
     times = float(equation.params.get("length", 1))
@@ -447,13 +431,10 @@ def traced(step: Callable[..., Any], shapes: Sequence[Any]) -> tuple[TracedStep,
     flat = flattened(closed)
     if not flat.equations:
         raise InputError(f"step {name} computes nothing of its arguments")
-    return step_of(flat, _names(shapes), _updates(shapes, results)), flat
-
-
-def _names(shapes: Sequence[Any]) -> list[str]:
-    """Return the names of the arguments: the position, and the keys inside of it."""
+    # An argument is named by its position, and the keys inside of it.
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tuple(shapes))[0]]
-    return [f"input.{jax.tree_util.keystr(path, simple=True, separator='/')}" for path in paths]
+    names = [f"input.{jax.tree_util.keystr(path, simple=True, separator='/')}" for path in paths]
+    return step_of(flat, names, _updates(shapes, results)), flat
 
 
 def _updates(shapes: Sequence[object], results: object) -> dict[int, int]:

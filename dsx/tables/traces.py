@@ -278,10 +278,10 @@ def _placement_title(placed: Mapping[str, Any]) -> str:
 
 def _slower(placed: Mapping[str, Any]) -> str:
     """Return a warning if one device is faster where transfers share links."""
-    alone = placed["baselines"]["single_device"]
-    if alone is None or placed["contended_s"] <= alone:
+    single_s = placed["baselines"]["single_device"]
+    if single_s is None or placed["contended_s"] <= single_s:
         return ""
-    return f", longer than on one device ({_time(alone)}): its links must carry transfers at once"
+    return f", longer than on one device ({_time(single_s)}): its links must carry transfers at once"
 
 
 def _ways(placed: Mapping[str, Any]) -> str:
@@ -300,32 +300,32 @@ def _devices(placed: Mapping[str, Any]) -> str:
     step = placed["makespan_s"] or 1.0
     rows = [
         [
-            str(one["device"]),
-            f"{one['operators']:,}",
-            _time(one["busy_s"]),
-            f"{100 * one['busy_s'] / step:.0f} %",
-            format_quantity(one["memory_bytes"], "bytes"),
-            format_quantity(one["sent_bytes"], "bytes"),
+            str(row["device"]),
+            f"{row['operators']:,}",
+            _time(row["busy_s"]),
+            f"{100 * row['busy_s'] / step:.0f} %",
+            format_quantity(row["memory_bytes"], "bytes"),
+            format_quantity(row["sent_bytes"], "bytes"),
         ]
-        for one in placed["per_device"]
+        for row in placed["per_device"]
     ]
     more = f"\n... and {len(rows) - _DEVICE_ROWS} more devices (--json has all)" if len(rows) > _DEVICE_ROWS else ""
     return table(["device", "operators", "busy", "", "memory", "sends"], rows[:_DEVICE_ROWS]) + more
 
 
-def _bandwidth(found: Mapping[str, Any] | None) -> str:
-    if found is None:
+def _bandwidth(allocated: Mapping[str, Any] | None) -> str:
+    if allocated is None:
         return ""
-    total = format_quantity(found["server_bytes_per_s"], "bytes/s")
-    head = f"bandwidth: {found['scheme']}, of {total} that a server sends ({counted(found['nics'], 'NIC')})"
-    compared = (
-        f"uniform shares: step {_time(found['uniform_s'])}; a tree, one NIC's for any two: {_time(found['tree_s'])}"
-    )
+    total = format_quantity(allocated["server_bytes_per_s"], "bytes/s")
+    head = f"bandwidth: {allocated['scheme']}, of {total} that a server sends ({counted(allocated['nics'], 'NIC')})"
+    uniform, tree = _time(allocated["uniform_s"]), _time(allocated["tree_s"])
+    compared = f"uniform shares: step {uniform}; a tree, one NIC's for any two: {tree}"
     pairs = [
-        [pair.replace("->", " to "), format_quantity(rate, "bytes/s")] for pair, rate in found["bytes_per_s"].items()
+        [pair.replace("->", " to "), format_quantity(rate, "bytes/s")]
+        for pair, rate in allocated["bytes_per_s"].items()
     ]
     more = f"\n... and {len(pairs) - _PAIRS} more pairs (--json has all)" if len(pairs) > _PAIRS else ""
-    shown = table(["servers", "bandwidth"], pairs[:_PAIRS]) + more if found["scheme"] == "joint" else ""
+    shown = table(["servers", "bandwidth"], pairs[:_PAIRS]) + more if allocated["scheme"] == "joint" else ""
     return "\n".join(filter(None, [head, compared, shown]))
 
 
