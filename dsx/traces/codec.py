@@ -1,20 +1,14 @@
-"""The wire format of traces: messages of MLCommons Chakra, and their framing in a file.
-
-Messages in a file: each preceded by its length in bytes as a varint.
-
-A file is read in blocks, so its size does not matter.
-
-The messages of MLCommons Chakra, made at run time for protobuf's own runtime.
+"""The wire format of traces: messages of MLCommons Chakra, the attributes that dsx writes and reads, and framing.
 
 The package is ChakraProtoMsg (proto3). Its table is here, so no compiler and no generated code is needed. The messages
-are in a pool of their own: another Chakra package in the same process may have the same names.
-
-protobuf has no types, so messages and their classes are `Any`.
+are in a pool of their own: another Chakra package in the same process may have the same names. protobuf has no types,
+so messages and their classes are `Any`. In a file each message stands behind its length in bytes as a varint; files are
+read in blocks, so their size does not matter.
 """
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
@@ -67,8 +61,8 @@ def messages(file: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
     if block[at:] == b"\0":  # an empty message
         yield start + at + 1, b""
     elif at < len(block):
-        whole = "truncated" if start + at else "truncated, or no Chakra trace"
-        raise TraceError(f"{name}: ends inside a message, which begins at byte {start + at:,}; it is {whole}")
+        cause = "truncated" if start + at else "truncated, or no Chakra trace"
+        raise TraceError(f"{name}: ends inside a message, which begins at byte {start + at:,}; it is {cause}")
 
 
 def _length(block: bytes, at: int, start: int, name: str) -> tuple[int, int]:
@@ -144,8 +138,35 @@ _VALUES = (
 )
 _FIRST_VALUE = 3
 
+VALUE_FIELDS = {kind: _FIRST_VALUE + 2 * place for place, kind in enumerate(_VALUES)}  # numbers of `double_val`, ...
 INTEGER_VALUES = tuple(f"{kind}_val" for kind in _VALUES if kind not in ("double", "float", "string", "bytes"))
 INTEGER_LISTS = tuple(f"{kind}_list" for kind in _VALUES if kind not in ("double", "float", "string", "bytes"))
+
+
+class Attribute(NamedTuple):
+    """An attribute of a node: the column of `dsx.traces.columns.RankTrace` that has it, and the type dsx writes."""
+
+    column: str
+    kind: str
+
+
+_COLUMN_KINDS = {
+    "int32": ("comm_src", "comm_dst", "comm_tag"),
+    "int64": ("num_ops", "matrix_flops", "vector_flops", "launches", "comm_type", "comm_size", "partner", "panels"),
+    "uint64": ("tensor_size", "unfused_bytes"),
+    "double": ("overlap", "duration_ns"),
+    "int64_list": ("multiplies",),
+}
+ATTRIBUTES = {name: Attribute(name, kind) for kind, names in _COLUMN_KINDS.items() for name in names}
+ATTRIBUTES |= {name: Attribute(name, "int64") for name in ROUTING}
+ATTRIBUTES |= {
+    "is_cpu_op": Attribute("on_host", "bool"),
+    "op_type": Attribute("op_types", "string"),
+    "kernel": Attribute("kernels", "string"),
+    "axis": Attribute("axes", "string"),
+    "pg_name": Attribute("groups", "string"),
+    "comm_group": Attribute("groups", "string"),  # of older versions, an integer
+}
 
 # Fields of a message: name, number, type ("*" marks a repeated one).
 _NODE = (
@@ -188,7 +209,8 @@ def _add_field(message: Any, name: str, number: int, kind: str) -> Any:
     return field
 
 
-def _file() -> Any:
+def _classes() -> dict[str, Any]:
+    """Return the message classes by name."""
     file = descriptor_pb2.FileDescriptorProto(name="et_def.proto", package=PACKAGE, syntax="proto3")
     for name, codes in _ENUMS.items():
         enum = file.enum_type.add(name=name)
@@ -200,21 +222,15 @@ def _file() -> Any:
     _add_field(attribute, "name", 1, "string")
     _add_field(attribute, "doc_string", 2, "string")
     attribute.oneof_decl.add(name="value")
-    for place, kind in enumerate(_VALUES):
-        number = _FIRST_VALUE + 2 * place
+    for kind, number in VALUE_FIELDS.items():
         _add_field(attribute, f"{kind}_val", number, kind).oneof_index = 0
         _add_field(attribute, f"{kind}_list", number + 1, _list_name(kind)).oneof_index = 0
     for name, fields in _FIELDS.items():
         message = file.message_type.add(name=name)
         for field in fields:
             _add_field(message, *field)
-    return file
-
-
-def _classes() -> dict[str, Any]:
-    """Return the message classes by name."""
     pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(_file().SerializeToString())
+    pool.AddSerializedFile(file.SerializeToString())
     names = ("GlobalMetadata", "IOInfo", "Node", "RawNode", "AttributeProto", "RawAttribute", "StringList")
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in names}
 

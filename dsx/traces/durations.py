@@ -26,14 +26,15 @@ from dsx.cost.context import Assumptions
 from dsx.cost.layer import WeightGroup
 from dsx.hardware.cluster import Cluster
 from dsx.plans.ranks import zero_groups
-from dsx.traces.codec import COMM_COLL, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
+from dsx.traces.codec import COMM_COLL, COMM_SEND, COMP, MEM_LOAD, MEM_STORE, varint
 from dsx.traces.columns import Lists, RankTrace, Texts
+from dsx.traces.encoding import GROUP, PEER
 from dsx.traces.kernel_times import KernelPricer
-from dsx.traces.layer_nodes import Compute, TraceNode
+from dsx.traces.layer_nodes import Compute
+from dsx.traces.node_builder import TraceNode
 from dsx.traces.node_times import Link, LinkTimes, placement
 from dsx.traces.stage_file import RankValues
 from dsx.traces.traced_plan import TracedPlan
-from dsx.traces.weight_nodes import ENDS, replicas_key, shards_key
 
 _FIRST = 1  # name of the first group
 
@@ -77,11 +78,11 @@ def rank_groups(plan: TracedPlan) -> RankGroups:
     ]
     for ranks in () if plan.forward_only else weight_groups:
         found = _holders(plan, ranks)
-        wanted += [(shards_key(ranks), found[0]), (replicas_key(ranks), found[1])]
+        wanted += [(("shards", ranks), found[0]), (("replicas", ranks), found[1])]
     if plan.ties_ends:
         first = np.flatnonzero(grid.columns["pp"] == 0)
         last = [grid.stage_peer(int(rank), int(columns["pp"]) - 1) for rank in first]
-        wanted.append((ENDS, np.stack([first, np.array(last)], axis=1)))
+        wanted.append((("ends",), np.stack([first, np.array(last)], axis=1)))
     return _named(grid.world, wanted)
 
 
@@ -113,10 +114,8 @@ def _named(world: int, wanted: Iterable[tuple[Hashable, np.ndarray]]) -> RankGro
 
 def rank_values(plan: TracedPlan, groups: RankGroups, rank: int, peers: Sequence[Hashable]) -> RankValues:
     """Return what the file of a rank has in its gaps; `peers` are keys of ranks at the other end."""
-    return RankValues(
-        {key: groups.name(key, rank) for key in groups.members},
-        {key: peer_of(plan, groups, rank, key) for key in peers if isinstance(key, tuple)},
-    )
+    names: dict[Hashable, bytes] = {(GROUP, key): groups.name(key, rank).encode() for key in groups.members}
+    return names | {(PEER, key): varint(peer_of(plan, groups, rank, key)) for key in peers if isinstance(key, tuple)}
 
 
 def peer_of(plan: TracedPlan, groups: RankGroups, rank: int, key: tuple[Any, ...]) -> int:

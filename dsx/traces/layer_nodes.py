@@ -1,25 +1,12 @@
-"""The nodes of a layer with numbers put in, before they are numbered.
-
-The nodes of a layer with numbers put in: FLOPs, bytes, and the sizes of collectives and tensors of one microbatch.
+"""The nodes of a layer with numbers put in: FLOPs, bytes, and the sizes of collectives and tensors of one microbatch.
 
 Numbers are whole. A dimension or a shard that does not divide is floored, as the notation's division does.
-
-A weight of two layers that one stage holds once: the embedding table of a stage whose head is tied to it.
-
-The gradient is one buffer. On a single stage the backward of the last layer adds to it first, in each microbatch, and
-that of the first layer last, so a microbatch writes several versions of it. Where the two layers are in two chunks of a
-stage, whose passes mix, each chunk has versions of its own, and the update reads the last ones of both.
-
-The nodes of a trace before they are numbered: what one pass of a microbatch runs on any rank of a stage.
-
-A node refers to others by the pass that has them. Its texts have marks in place of the microbatch, so one description
-serves all microbatches: `MICROBATCH` is the one of the pass, `PREVIOUS` the one that the chunk had before.
 """
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 from dsx.config.assumption_set import AssumptionsSpec
 from dsx.config.model_file import ELEMENT_BYTES
@@ -28,11 +15,10 @@ from dsx.cost.layer import COMM_COLUMN, OVERLAP, WeightGroup, weight_groups
 from dsx.cost.layer_work import multiply_shape
 from dsx.notation.expressions import evaluate
 from dsx.notation.graph import Launch, Node, Transferred, Value
-from dsx.notation.kernels import Multiply
 from dsx.notation.model import define
 from dsx.notation.recompute import backward_nodes, recomputation
 from dsx.notation.sharded_layer import ALL_GATHER
-from dsx.notation.work import BACKWARD, FORWARD, DerivedLayer, KernelCosts, Matrix
+from dsx.notation.work import BACKWARD, FORWARD, DerivedLayer, Matrix
 from dsx.plans.choices import regions_of
 from dsx.traces.columns import bits_of
 
@@ -97,16 +83,6 @@ class LayerNode:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerMatrix:
-    """A weight as `count` matrices of their whole size, which `axes` divide."""
-
-    rows: int
-    columns: int
-    count: int
-    axes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class LayerWeight:
     """A weight: its local bytes, those of its gradient, and the values whose sum that is."""
 
@@ -117,7 +93,7 @@ class LayerWeight:
     reduced_over: tuple[str, ...]
     over_ep: bool
     tied: bool
-    matrix: LayerMatrix | None = None
+    matrix: Matrix | None = None  # with whole numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +112,12 @@ class LayerNodes:
     weights: tuple[LayerWeight, ...]
     groups: Mapping[WeightGroup, tuple[LayerWeight, ...]]  # weights by the ranks that hold the same
     saved: tuple[NodeTensor, ...]  # what the backward reads of the forward
+
+    @property
+    def gradients(self) -> dict[str, WeightGroup]:
+        """The weight group of each gradient of a weight."""
+        weights = ((ranks, weight) for ranks, of_group in self.groups.items() for weight in of_group)
+        return {name: ranks for ranks, weight in weights for name in weight.gradients}
 
     @property
     def gradients_in(self) -> str:
@@ -232,72 +214,65 @@ class _Numbers:
 
     def __init__(self, layer: DerivedLayer, kind: str, values: Mapping[str, int], assumptions: AssumptionsSpec) -> None:
         self.layer, self.kind, self.values, self.assumptions = layer, kind, values, assumptions
-        self.alike: dict[str, tuple[Value, ...]] = {}
+        self.sources: dict[str, tuple[Value, ...]] = {}  # what collectives over one rank read, by what they write
         self.memo: dict[int, Any] = {}
-        self.alive: list[Any] = []  # expressions in the memo, kept so that no other expression gets their id
+        self.alive: list[object] = []  # expressions in the memo, kept so that no other expression gets their id
 
-    def number(self, expr: Any) -> int:
+    def number(self, expr: object) -> int:
         """Return the value of an expression."""
         self.alive.append(expr)
         return int(evaluate(expr, self.values, self.memo))
 
-    def of_matrix(self, matrix: Matrix) -> LayerMatrix:
+    def of_matrix(self, matrix: Matrix) -> Matrix:
         """Return the matrices of a weight with their numbers."""
         rows, columns, count = map(self.number, (matrix.rows, matrix.columns, matrix.count))
-        return LayerMatrix(rows, columns, count, matrix.axes)
+        return Matrix(rows, columns, count, matrix.axes)
 
     def nodes(self, nodes: Iterable[Node], direction: int) -> list[LayerNode]:
         """Return nodes with their numbers, without collectives over one rank."""
-        found: list[LayerNode] = []
+        numbered: list[LayerNode] = []
         counted: set[int] = set()
         by_operator = self.assumptions.launches == "operators"
         for node in nodes:
             if isinstance(node, Transferred):
                 if self.values[node.collective.axis] > 1:
-                    found.append(self._collective(node))
+                    numbered.append(self._collective(node))
                 else:
-                    self.alike |= {value.name: self.resolved(node.reads) for value in node.writes}
+                    self.sources |= {value.name: self.resolved(node.reads) for value in node.writes}
                 continue
             launches = int(node.kernel not in counted or node.direction != direction) if by_operator else 1
             counted |= {node.kernel} if node.direction == direction else set()
-            found.append(self._launch(node, launches))
+            numbered.append(self._launch(node, launches))
         if by_operator and direction == BACKWARD:
             # The set prices a launch for the backward of every operator, even if it has no work.
             for index, kernel in enumerate(self.layer.kernels):
                 if kernel.runs and index not in counted:
                     empty = Compute(0, 0, 0, 0, 1, ())
-                    text = kernel_text(self.kind, kernel.name, BACKWARD)
-                    name = f"{kernel.name} inputs"
-                    node = LayerNode(name, index, BACKWARD, text, "inputs", "+".join(kernel.kinds), (), (), empty)
-                    found.insert(self._place(found, index), node)
-        return found
-
-    @staticmethod
-    def _place(found: list[LayerNode], kernel: int) -> int:
-        """Return where a kernel's backward belongs: before that of the kernels before it."""
-        places = (at for at, node in enumerate(found) if node.direction == BACKWARD and node.kernel < kernel)
-        return next(places, len(found))
+                    text, kinds = kernel_text(self.kind, kernel.name, BACKWARD), "+".join(kernel.kinds)
+                    node = LayerNode(f"{kernel.name} inputs", index, BACKWARD, text, "inputs", kinds, (), (), empty)
+                    # The backward of a kernel stands before that of the kernels before it.
+                    earlier = (at for at, n in enumerate(numbered) if n.direction == BACKWARD and n.kernel < index)
+                    numbered.insert(next(earlier, len(numbered)), node)
+        return numbered
 
     def cast_operands(self, nodes: Iterable[Node]) -> dict[str, NodeTensor]:
         """Return the saved tensors that only multiplies in 8 bits or fewer keep, cast, by the name of what is cast."""
-        kept, whole = self.assumptions.fp8_saved_bytes, self.assumptions.activation_bytes
-        if self.assumptions.linear_dtype == BF16 or kept == whole:
+        cast_bytes, uncast_bytes = self.assumptions.fp8_saved_bytes, self.assumptions.activation_bytes
+        if self.assumptions.linear_dtype == BF16 or cast_bytes == uncast_bytes:
             return {}
-        saved = [tensor for kernel in self.layer.kernels for tensor in kernel.saved]
-        operands = {tensor.key: tensor.operand for tensor in saved}
+        operands = {tensor.key: tensor.operand for kernel in self.layer.kernels for tensor in kernel.saved}
         by_use: dict[bool, dict[str, NodeTensor]] = {True: {}, False: {}}
         for value in (value for node in nodes for value in (*node.reads, *node.writes)):
             if value.saved_as is None or value.saved_as not in operands:
                 continue
-            for own in self.resolved([value]):
-                size = self.number(own.bytes) // whole * kept
-                by_use[operands[value.saved_as]][own.name] = NodeTensor(own.name + CAST, size)
+            for tensor in self.tensors([value]):
+                cast = NodeTensor(tensor.name + CAST, tensor.bytes // uncast_bytes * cast_bytes)
+                by_use[operands[value.saved_as]][tensor.name] = cast
         return {name: tensor for name, tensor in by_use[True].items() if name not in by_use[False]}
 
     def resolved(self, values: Iterable[Value]) -> tuple[Value, ...]:
         """Return values with those that a collective over one rank would have written replaced by what it reads."""
-        found = [own for value in values for own in self.alike.get(value.name, (value,))]
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(source for value in values for source in self.sources.get(value.name, (value,))))
 
     def names(self, values: Iterable[Value]) -> tuple[str, ...]:
         """Return the names of values, resolved."""
@@ -312,177 +287,42 @@ class _Numbers:
 
     def _launch(self, node: Launch, launches: int) -> LayerNode:
         kernel, work = self.layer.kernels[node.kernel], node.work
-        multiplies = tuple(size for multiply in work.multiplies for size in self._multiply(multiply, kernel, node))
-        compute = Compute(
-            self.number(work.matrix),
-            self.number(work.vector),
-            self.number(work.bytes),
-            self.number(work.unfused),
-            launches,
-            multiplies,
-        )
+        multiplies: list[int] = []
+        for m in work.multiplies:
+            shape = multiply_shape(m, 0, node.direction, kernel.fused)
+            sizes = map(self.number, (m.rows, m.columns, m.contracted, m.batch, m.flops))
+            multiplies += [*sizes, bits_of(shape)]
+        matrix, vector, traffic, unfused = map(self.number, (work.matrix, work.vector, work.bytes, work.unfused))
+        compute = Compute(matrix, vector, traffic, unfused, launches, tuple(multiplies))
         per_parameter = self.assumptions.accumulation_traffic_per_parameter
         sizes = [map(self.number, (m.batch, m.rows, m.columns)) for m in work.multiplies if m.of_weight]
         accumulated = round(per_parameter * sum(map(math.prod, sizes)))
-        kinds = "+".join(kernel.kinds)
-        return self._node(node, kernel, node.part, kinds, compute=compute, accumulated=accumulated)
-
-    def _multiply(self, multiply: Multiply, kernel: KernelCosts, node: Launch) -> tuple[int, ...]:
-        shape = multiply_shape(multiply, 0, node.direction, kernel.fused)
-        sizes = (multiply.rows, multiply.columns, multiply.contracted, multiply.batch, multiply.flops)
-        return *map(self.number, sizes), bits_of(shape)
+        return replace(self._node(node, node.part, "+".join(kernel.kinds)), compute=compute, accumulated=accumulated)
 
     def _collective(self, node: Transferred) -> LayerNode:
-        collective, kernel = node.collective, self.layer.kernels[node.kernel]
+        collective = node.collective
         beside = self.layer.beside(collective)
-        share = getattr(self.assumptions, OVERLAP[COMM_COLUMN[collective.axis]])
         move = Move(
             collective.kind,
             collective.axis,
             self.number(collective.bytes),
-            0.0 if beside is None else share,
+            0.0 if beside is None else getattr(self.assumptions, OVERLAP[COMM_COLUMN[collective.axis]]),
             beside,
             self.values["panels"] if collective.panelled else 1,
             collective.ring,
             () if collective.copies is None else tuple(map(self.number, collective.copies.stated)),
         )
         of_weight = any(collective.tensor == f"d {weight.name}" for weight in self.layer.weights)
-        return self._node(node, kernel, "weights" if of_weight else "collective", collective.kind, move=move)
+        return replace(self._node(node, "weights" if of_weight else "collective", collective.kind), move=move)
 
-    def _node(self, node: Node, kernel: KernelCosts, part: str, op_type: str, **more: Any) -> LayerNode:
+    def _node(self, node: Node, part: str, op_type: str) -> LayerNode:
         return LayerNode(
             node.name,
             node.kernel,
             node.direction,
-            kernel_text(self.kind, kernel.name, node.direction),
+            kernel_text(self.kind, self.layer.kernels[node.kernel].name, node.direction),
             part,
             op_type,
             self.tensors(node.reads),
             tuple(self._tensor(value) for value in node.writes),
-            **more,
         )
-
-
-SHARED = "gradients of the shared weight"  # shard of the gradient, where the last layer scatters it
-_MARK = "t"
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """A version of a buffer that a microbatch writes: the layer that has the buffer, its name, and a suffix."""
-
-    position: int
-    buffer: str
-    suffix: str
-    last: str = ""  # suffix of the last version that a microbatch writes in the chunk
-
-
-@dataclass(frozen=True, slots=True)
-class SharedWeight:
-    """The weight of the first layer, and what has it in the last one."""
-
-    weight: LayerWeight  # of the first layer
-    number: int  # of its weight group
-    group_bytes: int  # of all weights of that group
-    names: frozenset[str]  # in the last layer
-    versions: Mapping[tuple[int, str], tuple[Version, ...]]  # (layer, gradient) -> what a microbatch has written there
-    apart: tuple[int, str] | None = None  # the last layer, and its last gradient, where it is in a chunk of its own
-
-    def version(self, position: int, name: str) -> Version:
-        """Return the version of a buffer that a gradient of a layer is."""
-        written = self.versions.get((position, name))
-        return written[-1] if written else Version(position, name, "")
-
-    def before(self, position: int, name: str) -> Version | None:
-        """Return the version that the same microbatch has written before; None for its first one."""
-        written = self.versions.get((position, name), ())
-        return written[-2] if len(written) > 1 else None
-
-
-def shared_weight(first: LayerNodes, last: LayerNodes, position: int, one_chunk: bool) -> SharedWeight | None:
-    """Return the weight that the first and the last layer share, the latter at a position; None if there is none.
-
-    The first layer has it as its largest one. `one_chunk` says that the two layers are in one chunk.
-    """
-    tied = [weight for weight in last.weights if weight.tied]
-    if not tied or not first.weights:
-        return None
-    weight = max(first.weights, key=lambda one: one.bytes)
-    groups = list(first.groups.values())
-    number = next(number for number, weights in enumerate(groups) if weight in weights)
-    gradients = [name for one in tied for name in one.gradients]
-    (own, *_) = weight.gradients
-    of_group, versions = f"gradients {number}", dict[tuple[int, str], tuple[Version, ...]]()
-    for buffer, of_last, of_first in ((own, gradients, own), (of_group, [SHARED], of_group)):
-        later = [(position, name) for name in of_last]
-        if one_chunk:
-            versions |= _written([*later, (0, of_first)], buffer)
-        else:
-            versions |= _written(later, buffer, _MARK * len(later)) | _written([(0, of_first)], buffer)
-    group_bytes = sum(one.bytes for one in groups[number])
-    apart = None if one_chunk else (position, gradients[-1])
-    return SharedWeight(weight, number, group_bytes, frozenset(one.name for one in tied), versions, apart)
-
-
-def _written(order: list[tuple[int, str]], buffer: str, last: str = "") -> dict[tuple[int, str], tuple[Version, ...]]:
-    """Return the versions of a buffer up to each of those that write it in this order, with the suffix of the last."""
-    suffixes = [*(_MARK * number for number in range(1, len(order))), last]
-    every = [Version(0, buffer, suffix, last) for suffix in suffixes]
-    return {key: tuple(every[: number + 1]) for number, key in enumerate(order)}
-
-
-MICROBATCH, PREVIOUS = "\x01", "\x02"  # repeated for each digit
-_VERSION = "#"  # between the name of a buffer and what tells apart the nodes that write it
-
-OWN = ("own",)  # the pass of the node itself
-# Names a pass whose nodes others refer to: OWN, or (what it computes, chunk), of the same microbatch. What it computes
-# is "forward" or "gradient", "receive forward" or "receive gradient", "gather forward" or "gather gradient". The
-# "previous" pass of a purpose and chunk is of the microbatch before, the "last" one of the last one.
-BasePass = tuple[object, ...]
-
-
-def buffer_of(tensor: str) -> str:
-    """Return the name of the buffer of a tensor, which may be one of its versions."""
-    return tensor.partition(_VERSION)[0]
-
-
-class NodeReference(NamedTuple):
-    """A node of a pass: of the own one by its number, of another one by the tensor that it writes."""
-
-    base: BasePass
-    target: int | str
-
-
-@dataclass(frozen=True, slots=True)
-class NodeCommunication:
-    """What a communication node sends where."""
-
-    size: int  # bytes
-    kind: str = ""  # of a collective; "" for a send or a receive
-    axis: str = ""
-    group: tuple[object, ...] = ()  # key of the groups of ranks (`dsx.traces.durations`)
-    peer: tuple[object, ...] = ()  # key of the rank at the other end
-    tag: int = 0  # of a send or a receive within a pass; else its microbatch decides
-    panels: int = 1
-    routing: tuple[int, ...] = ()  # as that of `dsx.traces.layer_nodes.Move`
-
-
-@dataclass(slots=True)
-class TraceNode:
-    """One node."""
-
-    type: int
-    name: str
-    inputs: list[tuple[str, int]] = field(default_factory=list)  # tensors with their bytes
-    outputs: list[tuple[str, int]] = field(default_factory=list)
-    data_deps: list[NodeReference] = field(default_factory=list)
-    compute: Compute | None = None
-    kernel_text: str = ""
-    op_type: str = ""
-    panels: int = 1
-    on_host: bool = False  # a computation of the host
-    communication: NodeCommunication | None = None
-    overlap: float | None = None  # share that may overlap with compute; None: it is a part of the compute stream
-    partner: int | None = None  # number of the launch that it overlaps with
-    transfer_bytes: int = 0  # of a load or a store
-    duration_ns: float | None = None

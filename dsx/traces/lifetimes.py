@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsx.traces.columns import Lists, RankTrace
-from dsx.traces.layer_nodes import buffer_of
+from dsx.traces.node_builder import buffer_of
 
 HOST = "@host"  # suffix of tensors in the host's memory
 

@@ -32,6 +32,7 @@ from google.protobuf.message import DecodeError
 
 from dsx.errors import TraceError
 from dsx.traces.codec import (
+    ATTRIBUTES,
     INTEGER_LISTS,
     INTEGER_VALUES,
     NODE_TYPES,
@@ -111,40 +112,12 @@ def _is_group(group: Any) -> bool:
     return whole and len({*ranks}) == len(ranks)
 
 
-_INTEGERS = (
-    "num_ops",
-    "tensor_size",
-    "matrix_flops",
-    "vector_flops",
-    "unfused_bytes",
-    "launches",
-    "comm_type",
-    "comm_size",
-    "comm_src",
-    "comm_dst",
-    "comm_tag",
-    "partner",
-    "copies",
-    "expert_groups",
-    "token_groups",
-    "panels",
-    "on_host",
+_COLUMNS = (*dict.fromkeys(attribute.column for attribute in ATTRIBUTES.values()),)
+_FIELDS = {name: _COLUMNS.index(attribute.column) for name, attribute in ATTRIBUTES.items()}
+_REALS, _TEXTS = (
+    {attribute.column for attribute in ATTRIBUTES.values() if attribute.kind == kind} for kind in ("double", "string")
 )
-_REALS = ("overlap", "duration_ns")
-_TEXTS = ("op_types", "kernels", "groups", "axes")
-_COLUMNS = (*_INTEGERS, *_REALS, *_TEXTS, "multiplies")
-# The columns of attributes that are called differently.
-_RENAMED = {
-    "op_type": "op_types",
-    "kernel": "kernels",
-    "pg_name": "groups",
-    "comm_group": "groups",  # of older versions, an integer
-    "axis": "axes",
-    "is_cpu_op": "on_host",
-}
-_FIELDS = {name: _COLUMNS.index(name) for name in (*_INTEGERS, *_REALS, "multiplies") if name != "on_host"} | {
-    name: _COLUMNS.index(column) for name, column in _RENAMED.items()
-}
+_LISTS = "multiplies"
 _UNKNOWN = len(_COLUMNS)  # what dsx does not read
 _LARGEST_TYPE = max(NODE_TYPES.values())
 _OF_TENSORS = (b"\n\x06inputs", b"\n\x07outputs")  # how the attributes of tensors begin
@@ -296,10 +269,10 @@ class _Nodes:
             return len(self.reals) - 1
         if name in _TEXTS:
             return self.texts.setdefault(_text(attribute), len(self.texts))
-        if name in _INTEGERS:
-            return _integer(attribute)
-        self.multiplies.append(_multiplies(attribute))
-        return len(self.multiplies) - 1
+        if name == _LISTS:
+            self.multiplies.append(_multiplies(attribute))
+            return len(self.multiplies) - 1
+        return _integer(attribute)
 
     def trace(self, rank: int, version: str) -> RankTrace:
         """Return the columns; raises BadTensorsError."""
@@ -347,10 +320,10 @@ class _Nodes:
                 columns[name] = _texts(size, there, found, list(self.texts))
             elif name in _REALS:
                 columns[name] = _scattered(size, np.nan, there, np.array(self.reals, np.float64)[found])
-            elif name in _INTEGERS:
-                columns[name] = _scattered(size, -1, there, found)
-            else:
+            elif name == _LISTS:
                 columns[name] = _joined(size, there, [self.multiplies[place] for place in found.tolist()])
+            else:
+                columns[name] = _scattered(size, -1, there, found)
         return columns
 
 

@@ -16,10 +16,21 @@ from dsx.notation.sharded_layer import ALL_GATHER
 from dsx.plans.pass_times import PassRun, StageTransfer, global_order
 from dsx.schedules.order import Pair, Pass, passes_of
 from dsx.traces.codec import COMM_RECV, COMM_SEND
-from dsx.traces.layer_nodes import MICROBATCH, BasePass, NodeCommunication, TraceNode
+from dsx.traces.node_builder import (
+    MICROBATCH,
+    PURPOSES,
+    BasePass,
+    NodeCommunication,
+    PassKey,
+    PassNodes,
+    Tensors,
+    TraceNode,
+)
 from dsx.traces.pass_nodes import PassBuilder
-from dsx.traces.traced_plan import PURPOSES, PassKey, PassNodes, Tensors, TracedPlan
+from dsx.traces.traced_plan import TracedPlan
 from dsx.traces.weight_nodes import EndBuilder
+
+Place = tuple[int, int]  # of a block: its item, and its position there
 
 
 class Block(NamedTuple):
@@ -28,7 +39,7 @@ class Block(NamedTuple):
     key: object  # of its `PassNodes`
     microbatch: int
     previous: int  # the microbatch before
-    bases: Mapping[BasePass, tuple[int, int]]  # what its nodes refer to: (item, block)
+    bases: Mapping[BasePass, Place]  # what its nodes refer to
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +59,11 @@ class StageItems:
     nodes: dict[object, PassNodes] = field(default_factory=dict)
     digits: int = 1  # of a microbatch
 
+    def pass_at(self, place: Place) -> PassNodes:
+        """Return the nodes of a block."""
+        item, block = place
+        return self.nodes[self.items[item].blocks[block].key]
+
 
 def whole_order(plan: TracedPlan) -> tuple[PassRun | StageTransfer, ...]:
     """Return all passes of all stages and all transfers in one order; only forwards of a plan without a backward."""
@@ -55,12 +71,12 @@ def whole_order(plan: TracedPlan) -> tuple[PassRun | StageTransfer, ...]:
     order = global_order(plan.schedule, columns["pp"], columns["num_microbatches"], columns["vpp"])
     if not plan.forward_only:
         return order
-    found: list[PassRun | StageTransfer] = []
+    forward_order: list[PassRun | StageTransfer] = []
     for entry in order:
-        done = passes_of(entry.item) if isinstance(entry, PassRun) else (entry.done,)
-        if forwards := [one for one in done if one.kind == "forward"]:
-            found.append(PassRun(entry.stage, forwards[0]) if isinstance(entry, PassRun) else entry)
-    return tuple(found)
+        passes = passes_of(entry.item) if isinstance(entry, PassRun) else (entry.done,)
+        if forwards := [done for done in passes if done.kind == "forward"]:
+            forward_order.append(PassRun(entry.stage, forwards[0]) if isinstance(entry, PassRun) else entry)
+    return tuple(forward_order)
 
 
 def stage_items(
@@ -76,40 +92,38 @@ def stage_items(
 class _StageBuilder:
     def __init__(self, plan: TracedPlan, stage: int, receives_first: bool) -> None:
         self.plan, self.stage, self.receives_first = plan, stage, receives_first
-        per_chain = plan.columns["num_microbatches"] // plan.holds.num_chains
-        self.each = max(per_chain, 1)
-        self.made = StageItems(digits=len(str(max(self.each - 1, 1))))
+        self.per_chain = max(plan.columns["num_microbatches"] // plan.holds.num_chains, 1)  # microbatches
+        self.program = StageItems(digits=len(str(max(self.per_chain - 1, 1))))
         self.length = len(plan.chunks)
-        self.at: dict[tuple[str, int, int], tuple[int, int]] = {}  # (what, chunk, microbatch) -> (item, block)
+        self.at: dict[tuple[object, ...], Place] = {}  # (what, chunk, microbatch) -> block
         self.done: dict[tuple[str, int], list[int]] = {}  # microbatches so far, by purpose and chunk
 
     def build(self, order: Sequence[PassRun | StageTransfer]) -> StageItems:
-        mine = [entry for entry in order if self._is_mine(entry)]
-        runs = [entry for entry in mine if isinstance(entry, PassRun)]
+        runs = [entry for entry in order if isinstance(entry, PassRun) and entry.stage == self.stage]
         following = {id(run): later.item for run, later in pairwise(runs)}
         self._gather_once(runs)
-        for entry in mine:
+        for entry in order:
             if isinstance(entry, StageTransfer):
-                self._transfer(entry)
-                continue
-            if entry is runs[0] and (gathers := self._gathers(entry.item)):
-                self.made.items.append(Item(gathers))
-            self._run(entry.item, following.get(id(entry)))
+                if self.stage in (entry.source, entry.target):
+                    self._transfer(entry)
+            elif entry.stage == self.stage:
+                if entry is runs[0] and (gathers := self._gathers(entry.item)):
+                    self.program.items.append(Item(gathers))
+                self._run(entry.item, following.get(id(entry)))
         if not self.plan.forward_only:
             self._end()
-        return replace(self.made, items=self._tagged())
+        # Tags of the sends within passes stand behind those between stages.
+        most = max(nodes.num_tags for nodes in self.program.nodes.values())
+        first = 2 * (self.per_chain + 1) * len(self.plan.stages)
+        items = [
+            item if item.tag else replace(item, tag=first + number * most)
+            for number, item in enumerate(self.program.items)
+        ]
+        return replace(self.program, items=items)
 
-    def _tagged(self) -> list[Item]:
-        """Return the items, with tags for the sends within passes behind those between stages."""
-        most = max(nodes.num_tags for nodes in self.made.nodes.values())
-        first = 2 * (self.each + 1) * len(self.plan.stages)
-        items = self.made.items
-        return [item if item.tag else replace(item, tag=first + number * most) for number, item in enumerate(items)]
-
-    def _is_mine(self, entry: PassRun | StageTransfer) -> bool:
-        if isinstance(entry, PassRun):
-            return entry.stage == self.stage
-        return self.stage in (entry.source, entry.target)
+    def _sources(self, bases: Mapping[BasePass, Place]) -> dict[str, BasePass]:
+        """Return the tensors that other passes write."""
+        return {name: base for base, place in bases.items() for name in self.program.pass_at(place).writers}
 
     # Passes
 
@@ -117,71 +131,53 @@ class _StageBuilder:
         """Return the kind of a pass, which runs next."""
         counts = {purpose: len(self.done.get((purpose, done.chunk), ())) for purpose in PURPOSES[done.kind]}
         first = tuple(purpose for purpose, count in counts.items() if count == 0)
-        last = done.kind != "forward" and {*counts.values()} == {self.each - 1}
+        last = done.kind != "forward" and {*counts.values()} == {self.per_chain - 1}
         return PassKey(done.kind, done.chunk, first, last, paired)
 
     def _run(self, item: Pass | Pair, following: Pass | Pair | None) -> None:
         """Add a pass or a pair, with the gathers for the `following` one."""
         passes = passes_of(item)
         blocks: list[Block] = []
-        number = len(self.made.items)
+        number = len(self.program.items)
         for place, done in enumerate(passes):
-            key = self._key(done, isinstance(item, Pair))
-            self._make(key, done)
+            key, chunk = self._key(done, isinstance(item, Pair)), done.chunk
+            bases = self._bases(done)
+            if key not in self.program.nodes:
+                digits, sources = self.program.digits, self._sources(bases)
+                builder = PassBuilder(self.plan, key, digits, sources, self.receives_first)
+                if done.kind == "forward":
+                    builder.forward(self._begins(chunk))
+                else:
+                    builder.backward(self._gradients(chunk), self._begins(chunk))
+                self.program.nodes[key] = builder.built
             # A whole backward never runs while weights of an earlier one are owed, so both its purposes follow one.
-            before = self.done.get((PURPOSES[done.kind][0], done.chunk), [0])
-            bases = self._bases(done) | self._previous(done)
-            blocks.append(Block(key, done.microbatch, before[-1], bases))
-            for what in _results(done.kind):
-                self.at[what, done.chunk, done.microbatch] = (number, place)
+            before = self.done.get((PURPOSES[done.kind][0], chunk), [0])
             for purpose in PURPOSES[done.kind]:
-                self.done.setdefault((purpose, done.chunk), []).append(done.microbatch)
-                self.at[f"pass {purpose}", done.chunk, done.microbatch] = (number, place)
+                if (purpose, chunk) in self.done:
+                    place_before = self.at[f"pass {purpose}", chunk, self.done[purpose, chunk][-1]]
+                    bases["previous", purpose, chunk] = place_before
+            blocks.append(Block(key, done.microbatch, before[-1], bases))
+            if done.kind != "weights":
+                what = "forward" if done.kind == "forward" else "gradient"
+                self.at[what, chunk, done.microbatch] = (number, place)
+            for purpose in PURPOSES[done.kind]:
+                self.done.setdefault((purpose, chunk), []).append(done.microbatch)
+                self.at[f"pass {purpose}", chunk, done.microbatch] = (number, place)
         gathers = self._gathers(following, len(blocks)) if following else ()
-        self.made.items.append(Item((*blocks, *gathers), num_passes=len(blocks)))
+        self.program.items.append(Item((*blocks, *gathers), num_passes=len(blocks)))
 
-    def _bases(self, done: Pass) -> dict[BasePass, tuple[int, int]]:
-        chunk, microbatch = done.chunk, done.microbatch
-        found: dict[BasePass, tuple[int, int]] = {}
-        for what in ("forward", "gradient", "receive forward", "receive gradient", "gather forward", "gather gradient"):
-            for other in (chunk - 1, chunk, chunk + 1):
-                if (what, other, microbatch) in self.at:
-                    found[what, other] = self.at[what, other, microbatch]
-        return found
-
-    def _previous(self, done: Pass) -> dict[BasePass, tuple[int, int]]:
-        """Return the passes of the chunk before one, by purpose."""
-        return {
-            ("previous", own, done.chunk): self.at[f"pass {own}", done.chunk, self.done[own, done.chunk][-1]]
-            for own in PURPOSES[done.kind]
-            if (own, done.chunk) in self.done
-        }
-
-    def _make(self, key: PassKey, done: Pass) -> None:
-        """Describe the nodes of a kind of pass, once."""
-        if key in self.made.nodes:
-            return
-        plan, chunk = self.plan, done.chunk
-        builder = PassBuilder(plan, key, self.made.digits, self._sources(done), self.receives_first)
-        if done.kind == "forward":
-            builder.forward(self._begins(chunk))
-        else:
-            builder.backward(self._gradients(chunk), self._begins(chunk))
-        self.made.nodes[key] = builder.found
-
-    def _sources(self, done: Pass) -> dict[str, BasePass]:
-        """Return the tensors that other passes of the microbatch write."""
-        found: dict[str, BasePass] = {}
-        for base, (item, block) in self._bases(done).items():
-            made = self.made.nodes[self.made.items[item].blocks[block].key].made
-            found |= dict.fromkeys(made, base)
-        return found
+    def _bases(self, done: Pass) -> dict[BasePass, Place]:
+        """Return the passes of the same microbatch that a pass may refer to."""
+        names = ("forward", "gradient", "receive forward", "receive gradient", "gather forward", "gather gradient")
+        chunks = (done.chunk - 1, done.chunk, done.chunk + 1)
+        places = {(what, chunk): self.at.get((what, chunk, done.microbatch)) for what in names for chunk in chunks}
+        return {base: place for base, place in places.items() if place is not None}
 
     def _place(self, chunk: int) -> int:
         return chunk % self.length
 
-    def _name(self, rest: str) -> str:
-        return f"m{MICROBATCH * self.made.digits}.{rest}"
+    def _name(self, text: str) -> str:
+        return f"m{MICROBATCH * self.program.digits}.{text}"
 
     def _begins(self, chunk: int) -> Tensors:
         """Return what the forward of a chunk reads."""
@@ -213,12 +209,10 @@ class _StageBuilder:
         if not positions:
             return self._gradients(chunk)
         nodes = self.plan.nodes(positions[0])
-        if nodes.output_gradient in nodes.input_gradients and len(positions) == 1:
-            passed = self._gradients(chunk)
-        else:
-            passed = []
-        own = [name for name in nodes.input_gradients if name != nodes.output_gradient]
-        return passed + [(self._name(f"L{positions[0]:03d}.{name}"), nodes.boundary_bytes) for name in own]
+        passes_on = nodes.output_gradient in nodes.input_gradients and len(positions) == 1
+        names = [name for name in nodes.input_gradients if name != nodes.output_gradient]
+        gradients = [(self._name(f"L{positions[0]:03d}.{name}"), nodes.boundary_bytes) for name in names]
+        return [*(self._gradients(chunk) if passes_on else []), *gradients]
 
     def _boundary(self, chunk: int) -> int:
         """Return the bytes between a chunk and the one before it."""
@@ -230,66 +224,47 @@ class _StageBuilder:
     # Transfers
 
     def _transfer(self, entry: StageTransfer) -> None:
-        done, sends = entry.done, entry.source == self.stage
-        chunk, microbatch = done.chunk, done.microbatch
-        forward = done.kind == "forward"
-        target = chunk + 1 if forward else chunk - 1
+        """Add the send or the receive of a transfer."""
+        chunk, microbatch = entry.done.chunk, entry.done.microbatch
+        forward, sends = entry.done.kind == "forward", entry.source == self.stage
+        what, target = ("forward", chunk + 1) if forward else ("gradient", chunk - 1)
         tag = 1 + 2 * (microbatch * len(self.plan.stages) + chunk) + (0 if forward else 1)
-        what = "forward" if forward else "gradient"
-        number = len(self.made.items)
-        bases: dict[BasePass, tuple[int, int]] = {}
-        key = (("send" if sends else "receive"), what, chunk)
+        verb = "send" if sends else "receive"
+        bases: dict[BasePass, Place] = {}
         if sends:
             tensors = self._results(chunk) if forward else self._input_gradients(chunk)
-            for base in ((what, chunk), (f"receive {what}", chunk)):
-                if (*base, microbatch) in self.at:
-                    bases[base] = self.at[(*base, microbatch)]
+            places = {base: self.at.get((*base, microbatch)) for base in ((what, chunk), (f"receive {what}", chunk))}
+            bases = {base: place for base, place in places.items() if place is not None}
         else:
             tensors = self._begins(target) if forward else self._gradients(target)
-            self.at[f"receive {what}", target, microbatch] = (number, 0)
-        if key not in self.made.nodes:
-            self.made.nodes[key] = self._transfer_nodes(sends, what, chunk, target, tensors, bases)
-        self.made.items.append(Item((Block(key, microbatch, 0, bases),), tag))
-
-    def _transfer_nodes(
-        self,
-        sends: bool,
-        what: str,
-        chunk: int,
-        target: int,
-        tensors: Tensors,
-        bases: Mapping[BasePass, tuple[int, int]],
-    ) -> PassNodes:
-        verb, other = ("send", target) if sends else ("receive", chunk)
-        later = max(chunk, target)
-        communication = NodeCommunication(self._boundary(later), peer=("stage", self.plan.stages[other]))
-        name = self._name(f"{verb} {what} of chunk {chunk}")
-        builder = PassBuilder(self.plan, PassKey(verb, chunk, (), False), self.made.digits, {})
-        for base, (item, block) in bases.items():
-            made = self.made.nodes[self.made.items[item].blocks[block].key].made
-            builder.sources |= dict.fromkeys(made, base)
-        node = TraceNode(COMM_SEND if sends else COMM_RECV, name, communication=communication)
-        node.inputs, node.outputs = (list(tensors), []) if sends else ([], list(tensors))
-        node.overlap = self.plan.assumptions.pp_overlap if sends else None
-        builder.add(node)
-        return builder.found
+            self.at[f"receive {what}", target, microbatch] = (len(self.program.items), 0)
+        key = (verb, what, chunk)
+        if key not in self.program.nodes:
+            peer = ("stage", self.plan.stages[target if sends else chunk])
+            communication = NodeCommunication(self._boundary(max(chunk, target)), peer=peer)
+            node = TraceNode(COMM_SEND if sends else COMM_RECV, self._name(f"{verb} {what} of chunk {chunk}"))
+            node.inputs, node.outputs = (list(tensors), []) if sends else ([], list(tensors))
+            node.communication, node.overlap = communication, self.plan.assumptions.pp_overlap if sends else None
+            of_transfer = PassKey(verb, chunk, (), False)
+            builder = PassBuilder(self.plan, of_transfer, self.program.digits, self._sources(bases))
+            builder.add(node)
+            self.program.nodes[key] = builder.built
+        self.program.items.append(Item((Block(key, microbatch, 0, bases),), tag))
 
     # ZeRO
 
     def _gathers(self, item: Pass | Pair, place: int = 0) -> tuple[Block, ...]:
         """Return the gathers for the first layers of a pass or a pair, the blocks of an item from `place` on."""
-        found: list[Block] = []
+        gathers: list[Block] = []
         for done in passes_of(item):
             direction = FORWARD if done.kind == "forward" else BACKWARD
-            each = [one for one in accompanying(self.plan.columns["zero_stage"], direction) if one.kind == ALL_GATHER]
-            due = any(one.every == "microbatch" for one in each)
+            steps = accompanying(self.plan.columns["zero_stage"], direction)
+            due = any(step.kind == ALL_GATHER and step.every == "microbatch" for step in steps)
             positions = self.plan.layers_of(done.chunk)
-            if done.kind == "weights" or not due or not positions:
-                continue
-            layers = [positions[0] if direction == FORWARD else positions[-1]]
-            key = self._key(done, isinstance(item, Pair))
-            found += self._gather(done, key, direction, layers, place + len(found))
-        return tuple(found)
+            if done.kind != "weights" and due and positions:
+                layers = [positions[0] if direction == FORWARD else positions[-1]]
+                gathers += self._gather(done, self._key(done, isinstance(item, Pair)), layers, place + len(gathers))
+        return tuple(gathers)
 
     def _gather_once(self, runs: Sequence[PassRun]) -> None:
         """Add the gathers of all weights that the step before has updated in parts, before the first pass."""
@@ -301,49 +276,36 @@ class _StageBuilder:
             first.setdefault(done.chunk, done)
         for chunk, done in first.items():
             key = PassKey("forward", chunk, PURPOSES["forward"], False)
-            if gathers := self._gather(done, key, FORWARD, self.plan.layers_of(chunk), 0):
-                self.made.items.append(Item(gathers))
+            if gathers := self._gather(done, key, self.plan.layers_of(chunk), 0):
+                self.program.items.append(Item(gathers))
 
-    def _gather(
-        self, done: Pass, key: PassKey, direction: int, positions: Sequence[int], place: int
-    ) -> tuple[Block, ...]:
+    def _gather(self, done: Pass, key: PassKey, positions: Sequence[int], place: int) -> tuple[Block, ...]:
         """Return the gathers of some layers of a pass, a block of the next item; none where none is due."""
-        own = ("gather", direction, done.chunk, key.first)
-        if own not in self.made.nodes:
-            builder = PassBuilder(self.plan, key, self.made.digits, {})
+        direction, what = (FORWARD, "forward") if done.kind == "forward" else (BACKWARD, "gradient")
+        name = ("gather", direction, done.chunk, key.first)
+        if name not in self.program.nodes:
+            builder = PassBuilder(self.plan, key, self.program.digits)
             for position in positions:
                 builder.gather(position, direction)
-            self.made.nodes[own] = builder.found
-        if not self.made.nodes[own].nodes:
+            self.program.nodes[name] = builder.built
+        if not self.program.nodes[name].nodes:
             return ()
-        what = "gather forward" if direction == FORWARD else "gather gradient"
-        self.at[what, done.chunk, done.microbatch] = (len(self.made.items), place)
-        return (Block(own, done.microbatch, 0, {}),)
+        self.at[f"gather {what}", done.chunk, done.microbatch] = (len(self.program.items), place)
+        return (Block(name, done.microbatch, 0, {}),)
 
     # The end of the step
 
     def _end(self) -> None:
         chunks = [chunk for chunk, stage in enumerate(self.plan.stages) if stage == self.stage]
-        bases: dict[BasePass, tuple[int, int]] = {}
-        sources: dict[str, BasePass] = {}
-        last = self.each - 1
-        for chunk in chunks:
-            for purpose in PURPOSES["backward"]:
-                place = bases["last", purpose, chunk] = self.at[f"pass {purpose}", chunk, last]
-                made = self.made.nodes[self.made.items[place[0]].blocks[place[1]].key].made
-                sources |= dict.fromkeys(made, ("last", purpose, chunk))
+        last = self.per_chain - 1
+        bases: dict[BasePass, Place] = {
+            ("last", purpose, chunk): self.at[f"pass {purpose}", chunk, last]
+            for chunk in chunks
+            for purpose in PURPOSES["backward"]
+        }
         key = PassKey("end", 0, (), True)
-        builder = EndBuilder(self.plan, key, self.made.digits, sources)
-        positions = sorted({at for chunk in chunks for at in self.plan.layers_of(chunk)}, reverse=True)
-        builder.end(positions)
-        if not builder.found.nodes:
-            return
-        self.made.nodes[key] = builder.found
-        self.made.items.append(Item((Block(key, last, last, bases),)))
-
-
-def _results(kind: str) -> tuple[str, ...]:
-    """Return what a pass computes, by the words that others refer to it with."""
-    if kind == "forward":
-        return ("forward",)
-    return () if kind == "weights" else ("gradient",)
+        builder = EndBuilder(self.plan, key, self.program.digits, self._sources(bases))
+        builder.end(sorted({at for chunk in chunks for at in self.plan.layers_of(chunk)}, reverse=True))
+        if builder.built.nodes:
+            self.program.nodes[key] = builder.built
+            self.program.items.append(Item((Block(key, last, last, bases),)))

@@ -1,19 +1,16 @@
-"""What a trace is written of: a plan, its layers, its ranks; and what every builder of nodes shares.
+"""What a trace is written of: a plan, the layers of its model with their numbers, and the ranks that run it.
 
-What a trace is written of: a plan, the layers of its model with their numbers, and the ranks that run it.
-
-What every builder of nodes shares: names of tensors, and dependencies on what writes them.
-
-Names of tensors begin with the microbatch and the layer, "m03.L007.n1". Weights have no microbatch. The gradient of a
-weight is a buffer that all microbatches add to, and each writes a version of it, "L007.d w1#03"; it is there from the
-start of the step.
+A weight of two layers that one stage holds once is the embedding table of a stage whose head is tied to it. Its
+gradient is one buffer. On a single stage the backward of the last layer adds to it first, in each microbatch, and that
+of the first layer last, so a microbatch writes several versions of it. Where the two layers are in two chunks of a
+stage, whose passes mix, each chunk has versions of its own, and the update reads the last ones of both.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import NamedTuple
 
 from dsx.config.assumption_set import AssumptionsSpec
 from dsx.cost.layer import WeightGroup
@@ -24,24 +21,64 @@ from dsx.plans.layer_layout import Chain, even_chunks, given_chunks
 from dsx.plans.ranks import RankGrid
 from dsx.schedules.order import StageChunks, of_pipeline
 from dsx.schedules.schedules import SCHEDULES, Schedule
-from dsx.traces.layer_nodes import (
-    MICROBATCH,
-    OWN,
-    PREVIOUS,
-    BasePass,
-    LayerNodes,
-    LayerWeight,
-    NodeReference,
-    SharedWeight,
-    TraceNode,
-    Version,
-    buffer_of,
-    layer_nodes,
-    layer_values,
-    shared_weight,
-)
+from dsx.traces.layer_nodes import LayerNodes, LayerWeight, layer_nodes, layer_values
 
-DP = "dp"
+SHARED_SHARD = "gradients of the shared weight"  # shard of the gradient, where the last layer scatters it
+_MARK = "t"
+
+
+class Version(NamedTuple):
+    """A version of a buffer that a microbatch writes: the buffer, "L000.d w1", and suffixes behind the microbatch."""
+
+    buffer: str
+    suffix: str = ""
+    last: str = ""  # of the last version that a microbatch writes in the chunk
+    before: str | None = None  # of the version that the same microbatch has written before
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWeight:
+    """The weight of the first layer, and what has it in the last one."""
+
+    weight: LayerWeight  # of the first layer
+    number: int  # of its weight group
+    group_bytes: int  # of all weights of that group
+    names: frozenset[str]  # in the last layer
+    versions: Mapping[tuple[int, str], Version]  # by layer and gradient
+    apart: tuple[int, str] | None = None  # the last layer, and its last gradient, where it is in a chunk of its own
+
+
+def _shared_weight(first: LayerNodes, last: LayerNodes, position: int, one_chunk: bool) -> SharedWeight | None:
+    """Return the weight that the first and the last layer share, the latter at a position; None if there is none.
+
+    The first layer has it as its largest one. `one_chunk` says that the two layers are in one chunk.
+    """
+    tied = [weight for weight in last.weights if weight.tied]
+    if not tied or not first.weights:
+        return None
+    weight = max(first.weights, key=lambda candidate: candidate.bytes)
+    groups = list(first.groups.values())
+    number = next(number for number, weights in enumerate(groups) if weight in weights)
+    gradients = [name for of_last in tied for name in of_last.gradients]
+    of_group, versions = f"gradients {number}", dict[tuple[int, str], Version]()
+    for buffer, of_last in ((weight.gradients[0], gradients), (of_group, [SHARED_SHARD])):
+        writers = [(position, name) for name in of_last]
+        if one_chunk:
+            versions |= _versions(buffer, [*writers, (0, buffer)])
+        else:
+            versions |= _versions(buffer, writers, _MARK * len(writers)) | _versions(buffer, [(0, buffer)])
+    group_bytes = sum(of_group.bytes for of_group in groups[number])
+    apart = None if one_chunk else (position, gradients[-1])
+    return SharedWeight(weight, number, group_bytes, frozenset(of_last.name for of_last in tied), versions, apart)
+
+
+def _versions(buffer: str, writers: list[tuple[int, str]], last: str = "") -> dict[tuple[int, str], Version]:
+    """Return the version that each writer of a buffer leaves, in this order, with the suffix of the last one."""
+    suffixes = [*(_MARK * number for number in range(1, len(writers))), last]
+    return {
+        key: Version(f"L000.{buffer}", suffixes[number], last, suffixes[number - 1] if number else None)
+        for number, key in enumerate(writers)
+    }
 
 
 @dataclass(frozen=True)
@@ -52,7 +89,7 @@ class TracedPlan:
     chain: Chain
     dimensions: Mapping[str, int]
     sequence_length: int
-    columns: Mapping[str, Any]
+    columns: Mapping[str, int]
     grid: RankGrid
     assumptions: AssumptionsSpec
     stage_layers: Sequence[int] | None = None  # of each chunk; None: an even cut
@@ -100,13 +137,13 @@ class TracedPlan:
     @cached_property
     def kinds(self) -> dict[int, str]:
         """The name of each distinct layer, by its id."""
-        found: dict[int, str] = {}
+        kinds: dict[int, str] = {}
         for layer in self.layers:
-            if id(layer) not in found:
+            if id(layer) not in kinds:
                 name = layer.name.partition("[")[0]
-                number = sum(1 for other in found.values() if other.partition(".")[0] == name)
-                found[id(layer)] = f"{name}.{number + 1}" if number else name
-        return found
+                number = sum(1 for kind in kinds.values() if kind.partition(".")[0] == name)
+                kinds[id(layer)] = f"{name}.{number + 1}" if number else name
+        return kinds
 
     def is_body(self, position: int) -> bool:
         """Return whether a layer is neither embedding nor head."""
@@ -115,13 +152,13 @@ class TracedPlan:
     @cached_property
     def _stored(self) -> frozenset[int]:
         """The layers that save all activations: the last ones of each stage, of its chunks in each chain."""
-        found: set[int] = set()
+        stored: set[int] = set()
         for chain in self.holds.chains(self.columns["pp"], self.columns["vpp"]):
             for stage in range(self.columns["pp"]):
-                own = [at for chunk, of in enumerate(chain) if of == stage for at in self.layers_of(chunk)]
-                body = sorted({at for at in own if self.is_body(at)})
-                found |= set(body[len(body) - min(self.columns["stored_layers"], len(body)) :])
-        return frozenset(found)
+                layers = {at for chunk, of in enumerate(chain) if of == stage for at in self.layers_of(chunk)}
+                body = sorted(filter(self.is_body, layers))
+                stored |= set(body[len(body) - min(self.columns["stored_layers"], len(body)) :])
+        return frozenset(stored)
 
     @cached_property
     def _nodes(self) -> dict[tuple[int, int], LayerNodes]:
@@ -158,7 +195,18 @@ class TracedPlan:
         last = self.chain.num_layers - 1
         if (self.columns["pp"] > 1 and self.holds.in_rounds) or not self.chain.first or self.alone:
             return None
-        return shared_weight(self.nodes(0), self.nodes(last), last, one_chunk=self.columns["pp"] == 1)
+        return _shared_weight(self.nodes(0), self.nodes(last), last, one_chunk=self.columns["pp"] == 1)
+
+    def version(self, position: int, name: str) -> Version:
+        """Return the version of a buffer that a gradient of a layer is."""
+        version = None if self.shared is None else self.shared.versions.get((position, name))
+        return version or Version(f"L{position:03d}.{name}")
+
+    def stored(self, position: int, name: str) -> str:
+        """Return the name of a weight as a stage stores it."""
+        if self.shared is not None and position == self.chain.num_layers - 1 and name in self.shared.names:
+            return f"L000.{self.shared.weight.name}"
+        return f"L{position:03d}.{name}"
 
     def held(self, position: int, weights: Sequence[LayerWeight]) -> tuple[LayerWeight, ...]:
         """Return the weights that the stage holds for a layer, without one that it holds for the first layer."""
@@ -172,15 +220,15 @@ class TracedPlan:
 
     def divided(self) -> list[tuple[str, int, int, str]]:
         """Return every divided dimension once: its letter, its size, its ranks, and their axes."""
-        found: dict[tuple[str, int, int, str], None] = {}
+        divided: dict[tuple[str, int, int, str], None] = {}
         for layer in {id(layer): layer for layer in self.layers}.values():
             values = layer_values(layer, self.dimensions, self.sizes, self.assumptions)
             for dim in layer.divided:
                 axes = [axis for axis in dim.axes if values[axis] > 1]
                 if axes:
                     ranks = math.prod(values[axis] for axis in axes)
-                    found[dim.letter, values[dim.letter], ranks, " x ".join(axes)] = None
-        return list(found)
+                    divided[dim.letter, values[dim.letter], ranks, " x ".join(axes)] = None
+        return list(divided)
 
     def shard_size(self, ranks: WeightGroup) -> int:
         """Return the ranks over which ZeRO divides the weights of a group."""
@@ -188,7 +236,7 @@ class TracedPlan:
 
     def holders(self, ranks: WeightGroup) -> int:
         """Return the ranks that hold the same weights."""
-        size = int(self.columns[DP]) * self.holds.num_chains
+        size = int(self.columns["dp"]) * self.holds.num_chains
         for axis in ranks.axes:
             size *= int(self.columns[axis])
         return max(size // int(self.columns["ep"]), 1) if ranks.over_ep else size
@@ -197,112 +245,4 @@ class TracedPlan:
         """Return the replicas of each shard."""
         if not self.columns["zero_stage"]:
             return 1
-        return min(int(self.columns["zero_replicas"]), int(self.columns[DP]), self.holders(ranks))
-
-
-Tensors = list[tuple[str, int]]  # names with their bytes
-
-
-# What passes compute: a whole backward does the work of both its halves, and schedules mix it with halves.
-PURPOSES = {
-    "forward": ("forward",),
-    "backward": ("inputs", "weights"),
-    "inputs": ("inputs",),
-    "weights": ("weights",),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class PassKey:
-    """A kind of pass: what decides its nodes."""
-
-    kind: str  # "forward", "backward", "inputs", "weights"
-    chunk: int
-    first: tuple[str, ...]  # purposes (`PURPOSES`) of which it is the first pass of its chunk
-    last: bool  # whether it is the last of its kind in its chunk, and computes gradients
-    paired: bool = False  # runs beside a pass of the other direction
-
-
-@dataclass(slots=True)
-class PassNodes:
-    """The nodes of a pass, and which of them writes a tensor."""
-
-    nodes: list[TraceNode] = field(default_factory=list)
-    made: dict[str, int] = field(default_factory=dict)
-    num_tags: int = 0  # of sends within the pass
-    # Number of the node of a pass before which weights are gathered for the next one: the first of its last layer.
-    ahead: int = 0
-
-
-class NodeBuilder:
-    """Builds the nodes of one pass."""
-
-    def __init__(
-        self,
-        plan: TracedPlan,
-        key: PassKey,
-        digits: int,
-        sources: Mapping[str, BasePass],
-        receives_first: bool = False,
-    ) -> None:
-        self.plan, self.key, self.receives_first = plan, key, receives_first
-        self.microbatch, self.previous = MICROBATCH * digits, PREVIOUS * digits
-        self.sources = dict(sources)  # tensor -> the other pass that writes it
-        self.found = PassNodes()
-        self.tags = 0  # of sends within the pass
-        self.zero_stage = int(plan.columns["zero_stage"])
-
-    # Names
-
-    def own(self, position: int, name: str) -> str:
-        """Return the name of a tensor of a microbatch."""
-        return f"m{self.microbatch}.L{position:03d}.{name}"
-
-    def version(self, position: int, name: str, previous: bool = False) -> str:
-        """Return the name of a buffer of a layer that all microbatches write; `previous`: as the one before left it."""
-        shared = self.plan.shared
-        made = Version(position, name, "") if shared is None else shared.version(position, name)
-        written = f"{self.previous}{made.last}" if previous else f"{self.microbatch}{made.suffix}"
-        return f"L{made.position:03d}.{made.buffer}#{written}"
-
-    def stored(self, position: int, name: str) -> str:
-        """Return the name of a weight as a stage stores it."""
-        shared = self.plan.shared
-        if shared is not None and position == self.plan.chain.num_layers - 1 and name in shared.names:
-            return f"L000.{shared.weight.name}"
-        return f"L{position:03d}.{name}"
-
-    # Nodes
-
-    def next_tag(self) -> int:
-        """Return a tag for a send within the pass, which the receive of the next rank has too."""
-        self.tags += 1
-        self.found.num_tags = self.tags
-        return self.tags - 1
-
-    def add(self, node: TraceNode) -> int:
-        """Add a node, with dependencies on what writes its inputs; return its number."""
-        number = len(self.found.nodes)
-        needed = (self.source(name) for name, _ in node.inputs)
-        node.data_deps = [*dict.fromkeys([*node.data_deps, *(source for source in needed if source)])]
-        self.found.nodes.append(node)
-        self.found.made |= {name: number for name, _ in node.outputs}
-        return number
-
-    def source(self, name: str) -> NodeReference | None:
-        """Return the node that writes a tensor; None for one that is there from the start."""
-        number = self.found.made.get(name)
-        if number is not None:
-            return NodeReference(OWN, number)
-        return NodeReference(self.sources[name], name) if name in self.sources else None
-
-    def previous_version(self, position: int, name: str, size: int, purpose: str) -> tuple[str, int]:
-        """Return the version of a buffer that was written before; the first microbatch finds it cleared."""
-        shared = self.plan.shared
-        if shared is not None and (before := shared.before(position, name)) is not None:
-            return f"L{before.position:03d}.{before.buffer}#{self.microbatch}{before.suffix}", size
-        if purpose in self.key.first:
-            return f"{buffer_of(self.version(position, name))}#start", size
-        version = self.version(position, name, previous=True)
-        self.sources[version] = ("previous", purpose, self.key.chunk)
-        return version, size
+        return min(int(self.columns["zero_replicas"]), int(self.columns["dp"]), self.holders(ranks))

@@ -1,23 +1,18 @@
-"""The nodes of weights: what ZeRO gathers and reduces, and the update at the end of a step.
-
-What ZeRO adds to the passes of a layer: gathers of weights before they are used, reductions of their gradients.
+"""The nodes of weights: what ZeRO gathers and reduces, and the reductions and updates at the end of a step.
 
 Where ZeRO divides gradients, a microbatch's own gradients live until they are scattered, and the shard is the buffer
 that all microbatches add to. Weights that it divides are gathered a layer ahead. Those of the first layer of a pass are
 gathered by the item before it in the program of the stage (`dsx.traces.stage_items`), and so are all weights that are
 gathered once a step.
 
-The nodes before an update of Muon: gathers of the momentum of matrices, and their Newton-Schulz steps.
+At the end of a step stand the reductions that accompany no pass, and the update of the optimizer, layer by layer. The
+gradients of weights that tensor parallel ranks hold alike are all-reduced there (`dsx.notation.model`), and that of a
+tied weight between the first and the last stage. An optimizer on the host gets the gradients and sends back the
+weights. Before an update of Muon the momentum of matrices is gathered, and its Newton-Schulz steps run, those of a
+rank's share of the matrices of a weight as one launch; `dsx.cost.muon` prices the same.
+"""
 
-`dsx.cost.muon` prices the same. A rank has the steps of its share of the matrices of each weight as one launch.
-
-The nodes at the end of a step: reductions that accompany no pass, and the update of the optimizer, layer by layer.
-
-The gradients of weights that tensor parallel ranks hold alike are all-reduced among these (`dsx.notation.model`), and
-that of a tied weight between the first and the last stage. An optimizer on the host gets the gradients and sends back
-the weights."""
-
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from dsx.config.assumption_set import MUON
 from dsx.cost.layer import WeightGroup, is_data_axis
@@ -27,25 +22,19 @@ from dsx.notation.graph import BACKWARD
 from dsx.notation.model import MICROBATCH, OF_REPLICAS, OF_REPLICATED, OF_TIED, StepCollective, accompanying, divides
 from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE
 from dsx.notation.syntax import AXES
+from dsx.notation.work import Matrix
 from dsx.plans.choices import CODES
 from dsx.traces.codec import COMM_COLL, COMP, MEM_LOAD, MEM_STORE
 from dsx.traces.columns import NUMBERS_OF_MULTIPLY, bits_of
-from dsx.traces.layer_nodes import SHARED, Compute, LayerMatrix, LayerNodes, LayerWeight, NodeCommunication, TraceNode
-from dsx.traces.traced_plan import NodeBuilder, Tensors, TracedPlan
+from dsx.traces.layer_nodes import Compute, LayerNodes, LayerWeight
+from dsx.traces.node_builder import NodeBuilder, NodeCommunication, Tensors, TraceNode
+from dsx.traces.traced_plan import SHARED_SHARD
 
 GATHERED, GATHERED_AGAIN = "weights", "weights'"
 UNREDUCED = "unreduced"  # before the name of a gradient of one microbatch that is scattered
 GATHERED_VERSION = "#gathered"  # of a weight that the first forward of a step gathers
 
-
-def shards_key(ranks: WeightGroup) -> tuple[object, ...]:
-    """Return the key of the groups over which ZeRO divides weights."""
-    return ("shards", ranks)
-
-
-def replicas_key(ranks: WeightGroup) -> tuple[object, ...]:
-    """Return the key of the groups that hold the same shard."""
-    return ("replicas", ranks)
+Weights = Sequence[LayerWeight]
 
 
 class ZeroBuilder(NodeBuilder):
@@ -57,88 +46,80 @@ class ZeroBuilder(NodeBuilder):
 
     def gradient(self, position: int, name: str, ranks: WeightGroup) -> str:
         """Return the name of the gradient of a group's weight: a version of the buffer, or the microbatch's own."""
-        own = self.scatters(ranks)
-        return self.own(position, f"{UNREDUCED} {name}") if own else self.version(position, name)
+        scattered = self.scatters(ranks)
+        return self.own(position, f"{UNREDUCED} {name}") if scattered else self.version(position, name)
+
+    def reduced(self, position: int, number: int, ranks: WeightGroup, grads: Tensors) -> str:
+        """Return the name of the reduced gradients of a group, as the last microbatch leaves them."""
+        return self.version(position, f"gradients {number}") if self.scatters(ranks) else grads[0][0] + "r"
+
+    def weights(self, position: int, number: int, ranks: WeightGroup, weights: Weights) -> Tensors:
+        """Return the weights of a group as a rank stores them: each, or their shard."""
+        if not divides(self.zero_stage, "weight"):
+            return [(self.plan.stored(position, weight.name), weight.bytes) for weight in weights]
+        held, members = self.plan.held(position, weights), self.plan.shard_size(ranks)
+        shards = [(f"L{position:03d}.shard {number}", sum(weight.bytes for weight in held) // members)] if held else []
+        if (shared := self.plan.shared) is not None and len(held) < len(weights):
+            shards.append((f"L000.shard {shared.number}", shared.group_bytes // members))
+        return shards
 
     def gathered(self, position: int, nodes: LayerNodes) -> Tensors:
         """Return what all weights of a layer are read from, if ZeRO divides them."""
         if not divides(self.zero_stage, "weight"):
             return []
-        again = GATHERED_AGAIN if self.key.kind in ("backward", "inputs") else GATHERED
-        found: Tensors = []
+        text = GATHERED_AGAIN if self.key.kind in ("backward", "inputs") else GATHERED
+        tensors: Tensors = []
         for number, (ranks, weights) in enumerate(nodes.groups.items()):
             if self.plan.shard_size(ranks) == 1:
-                found += self.weights(position, number, ranks, weights)
+                tensors += self.weights(position, number, ranks, weights)
             elif weights:
-                found.append((self.own(position, f"{again} {number}"), sum(weight.bytes for weight in weights)))
-        return found
+                tensors.append((self.own(position, f"{text} {number}"), sum(weight.bytes for weight in weights)))
+        return tensors
 
     def gather(self, position: int, direction: int) -> None:
         """Add the gathers of a layer's weights that its pass needs."""
-        nodes = self.plan.nodes(position)
-        for one in accompanying(self.zero_stage, direction):
-            if one.kind != ALL_GATHER or (one.every == "step" and "forward" not in self.key.first):
+        for step in accompanying(self.zero_stage, direction):
+            if step.kind != ALL_GATHER or (step.every == "step" and "forward" not in self.key.first):
                 continue
-            for number, (ranks, weights) in enumerate(nodes.groups.items()):
-                gathered = self.plan.held(position, weights) if one.every == "step" else weights
-                self._gather(position, number, ranks, gathered, one, direction)
+            for number, (ranks, weights) in enumerate(self.plan.nodes(position).groups.items()):
+                gathered = self.plan.held(position, weights) if step.every == "step" else weights
+                members, size = self.plan.shard_size(ranks), sum(weight.bytes for weight in gathered)
+                if not size or members == 1:
+                    continue
+                inputs = self.weights(position, number, ranks, gathered)
+                outputs = [(name + GATHERED_VERSION, stored) for name, stored in inputs]
+                if divides(self.zero_stage, "weight"):
+                    text = GATHERED_AGAIN if direction == BACKWARD else GATHERED
+                    outputs = [(self.own(position, f"{text} {number}"), size)]
+                communication = NodeCommunication(size // members, step.kind, "dp", ("shards", ranks))
+                name = self.own(position, f"{step.kind} weights {number}")
+                self._over_data(name, inputs, outputs, communication, step)
 
-    def _gather(
-        self,
-        position: int,
-        number: int,
-        ranks: WeightGroup,
-        weights: tuple[LayerWeight, ...],
-        one: StepCollective,
-        direction: int,
+    def _over_data(
+        self, name: str, inputs: Tensors, outputs: Tensors, communication: NodeCommunication, step: StepCollective
     ) -> None:
-        members, whole = self.plan.shard_size(ranks), sum(weight.bytes for weight in weights)
-        if not whole or members == 1:
-            return
-        inputs = self.weights(position, number, ranks, weights)
-        outputs = [(name + GATHERED_VERSION, size) for name, size in inputs]
-        if divides(self.zero_stage, "weight"):
-            again = GATHERED_AGAIN if direction == BACKWARD else GATHERED
-            outputs = [(self.own(position, f"{again} {number}"), whole)]
-        communication = NodeCommunication(whole // members, one.kind, "dp", shards_key(ranks))
-        text = self.own(position, f"{one.kind} weights {number}")
-        self.add(TraceNode(COMM_COLL, text, inputs, outputs, communication=communication, overlap=self._overlap(one)))
-
-    def _overlap(self, one: StepCollective) -> float:
-        """Return the fraction of a collective that overlaps: what every microbatch repeats is issued ahead."""
+        """Add a collective of data parallel ranks; what every microbatch repeats is issued ahead."""
         assumptions = self.plan.assumptions
-        return assumptions.fsdp_overlap if one.every == MICROBATCH else assumptions.dp_overlap
-
-    def weights(self, position: int, number: int, ranks: WeightGroup, weights: tuple[LayerWeight, ...]) -> Tensors:
-        """Return the weights of a group as a rank stores them: each, or their shard."""
-        if not divides(self.zero_stage, "weight"):
-            return [(self.stored(position, weight.name), weight.bytes) for weight in weights]
-        held, members = self.plan.held(position, weights), self.plan.shard_size(ranks)
-        found = [(f"L{position:03d}.shard {number}", sum(weight.bytes for weight in held) // members)] if held else []
-        if (shared := self.plan.shared) is not None and len(held) < len(weights):
-            found.append((f"L000.shard {shared.number}", shared.group_bytes // members))
-        return found
+        overlap = assumptions.fsdp_overlap if step.every == MICROBATCH else assumptions.dp_overlap
+        self.add(TraceNode(COMM_COLL, name, inputs, outputs, communication=communication, overlap=overlap))
 
     def reduce(self, position: int, nodes: LayerNodes) -> None:
         """Add what reduces the gradients of a layer's weights."""
         for number, (ranks, weights) in enumerate(nodes.groups.items()):
             held = self.plan.held(position, weights)
-            for one in accompanying(self.zero_stage, BACKWARD):
-                if one.of != "gradients" or (one.every == "step" and not self.key.last):
-                    continue
-                self._reduce_group(position, number, ranks, one, held if one.every == "step" else weights)
-            grads, whole = self._gradients_of(position, ranks, held)
-            members, replicas = self.plan.shard_size(ranks), self.plan.replicas(ranks)
-            if whole and replicas > 1 and self.key.last:
-                size = whole // members if self.scatters(ranks) else grads[0][1]
-                held = [(self.reduced(position, number, ranks, grads), size)]
-                made = [(self.reduced(position, number, ranks, grads) + "r", size)]
+            for step in accompanying(self.zero_stage, BACKWARD):
+                if step.of == "gradients" and (step.every != "step" or self.key.last):
+                    self._reduce_group(position, number, ranks, held if step.every == "step" else weights, step)
+            grads, size = self._gradients_of(position, ranks, held)
+            members = self.plan.shard_size(ranks)
+            if size and self.plan.replicas(ranks) > 1 and self.key.last:
+                name = self.reduced(position, number, ranks, grads)
+                of_rank = size // members if self.scatters(ranks) else grads[0][1]
                 text = self.own(position, f"{ALL_REDUCE} gradients {number} among replicas")
-                communication = NodeCommunication(whole // members, OF_REPLICAS.kind, "dp", replicas_key(ranks))
-                overlap = self._overlap(OF_REPLICAS)
-                self.add(TraceNode(COMM_COLL, text, held, made, communication=communication, overlap=overlap))
+                communication = NodeCommunication(size // members, OF_REPLICAS.kind, "dp", ("replicas", ranks))
+                self._over_data(text, [(name, of_rank)], [(name + "r", of_rank)], communication, OF_REPLICAS)
 
-    def _gradients_of(self, position: int, ranks: WeightGroup, weights: tuple[LayerWeight, ...]) -> tuple[Tensors, int]:
+    def _gradients_of(self, position: int, ranks: WeightGroup, weights: Weights) -> tuple[Tensors, int]:
         """Return the gradients of some weights of a group as a pass leaves them, and their bytes; none for none."""
         grads = [
             (self.gradient(position, name, ranks), weight.gradient_bytes)
@@ -148,115 +129,30 @@ class ZeroBuilder(NodeBuilder):
         return grads, sum(weight.gradient_bytes for weight in weights) if grads else 0
 
     def _reduce_group(
-        self,
-        position: int,
-        number: int,
-        ranks: WeightGroup,
-        one: StepCollective,
-        weights: tuple[LayerWeight, ...],
+        self, position: int, number: int, ranks: WeightGroup, weights: Weights, step: StepCollective
     ) -> None:
         members = self.plan.shard_size(ranks)
-        grads, whole = self._gradients_of(position, ranks, weights)
-        if members == 1 or not whole:
+        grads, size = self._gradients_of(position, ranks, weights)
+        if members == 1 or not size:
             return
         outputs = [(self.reduced(position, number, ranks, grads), grads[0][1])]
         inputs = list(grads)
         if self.scatters(ranks):
-            _, own = self._gradients_of(position, ranks, self.plan.held(position, weights))
-            shards = [(f"gradients {number}", own // members)] if own else []
-            if (shared := self.plan.shared) is not None and own < whole:
-                of_group = shared.group_bytes // self.plan.assumptions.weight_bytes
-                shards.append((SHARED, of_group * self.plan.assumptions.gradient_bytes // members))
-            outputs = [(self.version(position, name), size) for name, size in shards]
+            _, held = self._gradients_of(position, ranks, self.plan.held(position, weights))
+            shards = [(f"gradients {number}", held // members)] if held else []
+            if held < size and self.plan.shared is not None:
+                shards.append((SHARED_SHARD, self._shared_gradient_bytes(ranks)))
+            outputs = [(self.version(position, name), of_shard) for name, of_shard in shards]
             purpose = self.plan.nodes(position).gradients_in
-            inputs += [self.previous_version(position, name, size, purpose) for name, size in shards]
-        text = self.own(position, f"{one.kind} gradients {number}")
-        communication = NodeCommunication(whole, one.kind, "dp", shards_key(ranks))
-        self.add(TraceNode(COMM_COLL, text, inputs, outputs, communication=communication, overlap=self._overlap(one)))
+            inputs += [self.previous_version(position, name, of_shard, purpose) for name, of_shard in shards]
+        name = self.own(position, f"{step.kind} gradients {number}")
+        self._over_data(name, inputs, outputs, NodeCommunication(size, step.kind, "dp", ("shards", ranks)), step)
 
-    def reduced(self, position: int, number: int, ranks: WeightGroup, grads: Tensors) -> str:
-        """Return the name of the reduced gradients of a group, as the last microbatch leaves them."""
-        if self.scatters(ranks):
-            return self.version(position, f"gradients {number}")
-        return grads[0][0] + "r"
-
-
-def matrix_parameters(nodes: LayerNodes, plan: TracedPlan) -> int:
-    """Return the parameters of matrices of a layer that a rank updates."""
-    return sum(
-        sum(weight.bytes for weight in weights if weight.matrix) // _divisor(plan, ranks)
-        for ranks, weights in nodes.groups.items()
-    ) // int(plan.assumptions.weight_bytes)
-
-
-def orthogonal_nodes(plan: TracedPlan, name: str, nodes: LayerNodes, momentum: Tensors) -> Iterator[TraceNode]:
-    """Yield the nodes of a layer, each of which waits for the one before; `momentum` is what they begin with."""
-    taken = momentum
-    for number, (ranks, weights) in enumerate(nodes.groups.items()):
-        matrices = {weight.name: weight.matrix for weight in weights if weight.matrix}
-        parameters = sum(weight.bytes for weight in weights if weight.matrix) // int(plan.assumptions.weight_bytes)
-        members = _divisor(plan, ranks)
-        if matrices and members > 1:
-            size = int(parameters * plan.assumptions.muon_bytes)
-            made: Tensors = [(f"{name} momentum {number}", size)]
-            communication = NodeCommunication(size // members, ALL_GATHER, "dp", shards_key(ranks))
-            text = f"{name} {ALL_GATHER} momentum {number}"
-            yield TraceNode(COMM_COLL, text, taken, made, communication=communication)
-            taken = made
-        for weight, matrix in matrices.items():
-            for node in _of_weight(plan, f"{name} {weight}", matrix, _share(plan, ranks), taken):
-                yield node
-                taken = node.outputs
-
-
-def _of_weight(plan: TracedPlan, name: str, matrix: LayerMatrix, share: float, taken: Tensors) -> Iterator[TraceNode]:
-    assumptions = plan.assumptions
-    small, large = sorted((matrix.rows, matrix.columns))
-    count = matrix.count * share
-    volume = count * small * large * assumptions.muon_tp_bytes
-    for axis in matrix.axes:
-        members = int(plan.columns[axis])
-        if members > 1:
-            made = [(f"{name} momentum {axis}", int(volume))]
-            communication = NodeCommunication(int(volume) // members, ALL_GATHER, axis, ("axis", axis))
-            yield TraceNode(COMM_COLL, f"{name} {ALL_GATHER} {axis}", taken, made, communication=communication)
-            taken, volume = made, volume / members
-    steps = assumptions.muon_steps * count
-    multiplies: list[int] = []
-    for sizes in step_multiplies(small, large):
-        rows, columns, contracted = sizes
-        flops = int(2 * steps * rows * columns * contracted)
-        multiplies += [rows, columns, contracted, 1, flops, bits_of(STEP_SHAPE)]
-    traffic = int(steps * assumptions.muon_bytes * step_elements(small, large))
-    flops = int(count * newton_schulz_flops(small, large, assumptions.muon_steps))
-    launches = max(round(steps * len(multiplies) / NUMBERS_OF_MULTIPLY), 1)
-    compute = Compute(flops, 0, traffic, 0, launches, tuple(multiplies))
-    made = [(f"{name} orthogonal", int(count * small * large * assumptions.muon_bytes))]
-    yield TraceNode(COMP, f"{name} newton-schulz", taken, made, compute=compute, op_type="optimizer")
-
-
-def _divisor(plan: TracedPlan, ranks: WeightGroup) -> int:
-    """Return the ranks among which the weights of a group are divided for the update."""
-    return plan.shard_size(ranks) if divides(int(plan.columns["zero_stage"]), "optimizer") else 1
-
-
-def _share(plan: TracedPlan, ranks: WeightGroup) -> float:
-    """Return the share of the matrices of a group that a rank orthogonalises."""
-    members = _divisor(plan, ranks)
-    if members == 1:
-        return 1.0
-    flops, largest = 0.0, 1.0
-    for position in range(len(plan.layers)):
-        for weight in plan.nodes(position).weights:
-            if weight.matrix:
-                small, large = sorted((weight.matrix.rows, weight.matrix.columns))
-                own = newton_schulz_flops(small, large, plan.assumptions.muon_steps)
-                flops, largest = flops + weight.matrix.count * own, max(largest, own)
-    num_matrices = max(flops / int(plan.columns["pp"]) / largest, 1.0)
-    return max(1.0 / members, 1.0 / num_matrices)
-
-
-ENDS = ("ends",)  # key of the group of the first and the last stage
+    def _shared_gradient_bytes(self, ranks: WeightGroup) -> int:
+        """Return the bytes of the shard of the gradient of a weight that the first and the last layer share."""
+        group_bytes = 0 if self.plan.shared is None else self.plan.shared.group_bytes
+        parameters = group_bytes // self.plan.assumptions.weight_bytes
+        return parameters * self.plan.assumptions.gradient_bytes // self.plan.shard_size(ranks)
 
 
 class EndBuilder(ZeroBuilder):
@@ -272,6 +168,8 @@ class EndBuilder(ZeroBuilder):
         for position in () if self.plan.alone else positions:
             self._update(position, self.plan.nodes(position))
 
+    # Reductions
+
     def _reduce_held(
         self, position: int, text: str, inputs: Tensors, mark: str, communication: NodeCommunication
     ) -> None:
@@ -286,40 +184,34 @@ class EndBuilder(ZeroBuilder):
         if not self.plan.assumptions.charge_replicated_gradients:
             return
         for axis in AXES:
-            shared = [
+            weights = [
                 weight
                 for weight in nodes.weights
                 if not weight.over_ep and axis in weight.reduced_over and not is_data_axis(axis)
             ]
-            if not shared or int(self.plan.columns[axis]) == 1:
-                continue
-            size = sum(weight.gradient_bytes for weight in shared)
-            inputs = list(self._gradients(position, nodes, {weight.name for weight in shared}))
-            communication = NodeCommunication(size, OF_REPLICATED.kind, axis, ("axis", axis))
-            self._reduce_held(position, f"gradients {axis}", inputs, axis, communication)
+            if weights and int(self.plan.columns[axis]) > 1:
+                inputs = self._gradients(position, nodes, weights)
+                size = sum(weight.gradient_bytes for weight in weights)
+                communication = NodeCommunication(size, OF_REPLICATED.kind, axis, ("axis", axis))
+                self._reduce_held(position, f"gradients {axis}", inputs, axis, communication)
 
-    def _gradients(self, position: int, nodes: LayerNodes, names: Iterable[str]) -> Iterable[tuple[str, int]]:
+    def _gradients(self, position: int, nodes: LayerNodes, weights: Iterable[LayerWeight]) -> Tensors:
         """Return the gradients of some weights as the passes leave them, each tensor once."""
-        wanted, found = set(names), dict[str, int]()
+        names, sizes = {weight.name for weight in weights}, dict[str, int]()
         for number, (ranks, of_group) in enumerate(nodes.groups.items()):
-            weights = self.plan.held(position, of_group)
-            chosen = [weight for weight in weights if weight.name in wanted and weight.gradients]
-            grads = [(self.gradient(position, name, ranks), w.gradient_bytes) for w in weights for name in w.gradients]
+            held = self.plan.held(position, of_group)
+            chosen = [weight for weight in held if weight.name in names and weight.gradients]
+            grads, num_bytes = self._gradients_of(position, ranks, held)
             if not chosen or not grads:
                 continue
-            reduced = self.reduced(position, number, ranks, grads)
-            size = sum(weight.gradient_bytes for weight in weights) // self.plan.shard_size(ranks)
-            of_shard = self.scatters(ranks)
-            each = (
-                [(reduced, size)]
-                if of_shard
-                else [(self.version(position, w.gradients[0]), w.gradient_bytes) for w in chosen]
-            )
-            found |= dict(each)
-            for later in (reduced, reduced + "r"):
-                if later in self.sources:
-                    found[later] = size if of_shard else grads[0][1]
-        return found.items()
+            reduced, scattered = self.reduced(position, number, ranks, grads), self.scatters(ranks)
+            size = num_bytes // self.plan.shard_size(ranks) if scattered else grads[0][1]
+            if scattered:
+                sizes[reduced] = size
+            else:
+                sizes |= {self.version(position, weight.gradients[0]): weight.gradient_bytes for weight in chosen}
+            sizes |= {later: size for later in (reduced, reduced + "r") if later in self.sources}
+        return list(sizes.items())
 
     def _tied(self, positions: Iterable[int]) -> None:
         """Add the all-reduce of the gradient of a tied weight, or of the weight that it is tied to."""
@@ -331,13 +223,13 @@ class EndBuilder(ZeroBuilder):
                 continue
             nodes = self.plan.nodes(position)
             # The first stage has the weight as the largest one of its first layer.
-            own = tied if position == last else [max(nodes.weights, key=lambda weight: weight.bytes)]
+            weights = tied if position == last else [max(nodes.weights, key=lambda weight: weight.bytes)]
             size = sum(weight.gradient_bytes for weight in tied)
             if divides(self.zero_stage, "gradient"):
-                ranks = next(ranks for ranks, weights in head.groups.items() if tied[0] in weights)
+                ranks = next(ranks for ranks, of_group in head.groups.items() if tied[0] in of_group)
                 size //= self.plan.shard_size(ranks)
-            inputs = list(self._gradients(position, nodes, {weight.name for weight in own}))
-            communication = NodeCommunication(size, OF_TIED.kind, "pp", ENDS)
+            communication = NodeCommunication(size, OF_TIED.kind, "pp", ("ends",))
+            inputs = self._gradients(position, nodes, weights)
             self._reduce_held(position, "tied gradient", inputs, "t", communication)
 
     def _of_last_layer(self) -> Tensors:
@@ -348,29 +240,33 @@ class EndBuilder(ZeroBuilder):
         ranks = list(self.plan.nodes(0).groups)[shared.number]
         if not self.scatters(ranks):
             return [(self.version(last, name), shared.weight.gradient_bytes)]
-        of_group = shared.group_bytes // self.plan.assumptions.weight_bytes * self.plan.assumptions.gradient_bytes
-        return [(self.version(last, SHARED), of_group // self.plan.shard_size(ranks))]
+        return [(self.version(last, SHARED_SHARD), self._shared_gradient_bytes(ranks))]
+
+    # The update
+
+    def _divisor(self, ranks: WeightGroup) -> int:
+        """Return the ranks among which the weights of a group are divided for the update."""
+        return self.plan.shard_size(ranks) if divides(self.zero_stage, "optimizer") else 1
 
     def _update(self, position: int, nodes: LayerNodes) -> None:
         """Add the update of a layer's weights, which reads and writes the state of the optimizer."""
         assumptions = self.plan.assumptions
         on_host = CODES["offload"][self.plan.columns["offload"]] in (OPTIMIZER, BOTH)
-        inputs: Tensors = list(self._gradients(position, nodes, {w.name for w in nodes.weights}))
+        inputs = self._gradients(position, nodes, nodes.weights)
         inputs += [*self.reduced_at_end.get(position, []), *(self._of_last_layer() if position == 0 else ())]
         stored: Tensors = []
-        parameters = 0
+        parameters = matrix_bytes = 0
         for number, (ranks, of_group) in enumerate(nodes.groups.items()):
             weights = self.plan.held(position, of_group)
             stored += self.weights(position, number, ranks, weights) if weights else []
-            whole = sum(weight.bytes for weight in weights)
-            sharded = divides(self.zero_stage, "optimizer")
-            parameters += whole // (self.plan.shard_size(ranks) if sharded else 1) // assumptions.weight_bytes
+            parameters += sum(weight.bytes for weight in weights) // self._divisor(ranks) // assumptions.weight_bytes
+            matrix_bytes += sum(weight.bytes for weight in of_group if weight.matrix) // self._divisor(ranks)
         if not parameters:
             return
         inputs += stored
         outputs: Tensors = [(f"{name}#1", size) for name, size in stored]
         name, state = f"L{position:03d}.optimizer", f"L{position:03d}.optimizer state"
-        matrices = matrix_parameters(nodes, self.plan) if assumptions.optimizer == MUON else 0
+        matrices = matrix_bytes // int(assumptions.weight_bytes) if assumptions.optimizer == MUON else 0
         others = parameters - matrices
         size = int(others * assumptions.optimizer_bytes_per_parameter + matrices * assumptions.muon_bytes_per_parameter)
         traffic = int(
@@ -383,9 +279,7 @@ class EndBuilder(ZeroBuilder):
                 loaded: Tensors = [(f"{name} momentum", momentum)]
                 self.add(TraceNode(MEM_LOAD, loaded[0][0], inputs, loaded, transfer_bytes=momentum))
                 inputs = [*inputs, *loaded]
-            for node in orthogonal_nodes(self.plan, name, nodes, inputs):
-                self.add(node)
-                inputs = [*inputs, *node.outputs]
+            inputs = self._orthogonalised(name, nodes, inputs)
             if on_host:
                 kept: Tensors = [(f"{name} orthogonal@host", momentum)]
                 self.add(TraceNode(MEM_STORE, f"{name} orthogonal", inputs, kept, transfer_bytes=momentum))
@@ -396,7 +290,67 @@ class EndBuilder(ZeroBuilder):
         gradients, weights = (parameters * of for of in (assumptions.gradient_bytes, assumptions.weight_bytes))
         sent, updated = [(f"{name} gradients@host", gradients)], [(f"{name} weights@host", weights)]
         self.add(TraceNode(MEM_STORE, f"{name} gradients", inputs, sent, transfer_bytes=gradients))
-        on_it = TraceNode(COMP, name, sent, updated, compute=compute, op_type="optimizer", on_host=True)
-        self.add(on_it)
-        new = [*updated, *stored]
-        self.add(TraceNode(MEM_LOAD, f"{name} weights", new, outputs, transfer_bytes=weights))
+        self.add(TraceNode(COMP, name, sent, updated, compute=compute, op_type="optimizer", on_host=True))
+        self.add(TraceNode(MEM_LOAD, f"{name} weights", [*updated, *stored], outputs, transfer_bytes=weights))
+
+    # Muon
+
+    def _orthogonalised(self, name: str, nodes: LayerNodes, inputs: Tensors) -> Tensors:
+        """Add the nodes before a layer's update, each of which waits for the one before; return what they leave."""
+        assumptions = self.plan.assumptions
+        begin, momentum = len(self.built.nodes), inputs
+        for number, (ranks, weights) in enumerate(nodes.groups.items()):
+            matrices = {weight.name: weight.matrix for weight in weights if weight.matrix}
+            parameters = sum(weight.bytes for weight in weights if weight.matrix) // int(assumptions.weight_bytes)
+            members = self._divisor(ranks)
+            if matrices and members > 1:
+                size = int(parameters * assumptions.muon_bytes)
+                communication = NodeCommunication(size // members, ALL_GATHER, "dp", ("shards", ranks))
+                text, gathered = f"{name} {ALL_GATHER} momentum {number}", [(f"{name} momentum {number}", size)]
+                self.add(TraceNode(COMM_COLL, text, momentum, gathered, communication=communication))
+                momentum = gathered
+            for weight, matrix in matrices.items():
+                momentum = self._newton_schulz(f"{name} {weight}", matrix, self._share(ranks), momentum)
+        return [*inputs, *(tensor for node in self.built.nodes[begin:] for tensor in node.outputs)]
+
+    def _newton_schulz(self, name: str, matrix: Matrix, share: float, momentum: Tensors) -> Tensors:
+        assumptions = self.plan.assumptions
+        small, large = sorted((matrix.rows, matrix.columns))
+        count = matrix.count * share
+        volume = count * small * large * assumptions.muon_tp_bytes
+        for axis in matrix.axes:
+            members = int(self.plan.columns[axis])
+            if members > 1:
+                gathered = [(f"{name} momentum {axis}", int(volume))]
+                communication = NodeCommunication(int(volume) // members, ALL_GATHER, axis, ("axis", axis))
+                text = f"{name} {ALL_GATHER} {axis}"
+                self.add(TraceNode(COMM_COLL, text, momentum, gathered, communication=communication))
+                momentum, volume = gathered, volume / members
+        steps = assumptions.muon_steps * count
+        multiplies: list[int] = []
+        for rows, columns, contracted in step_multiplies(small, large):
+            flops = int(2 * steps * rows * columns * contracted)
+            multiplies += [rows, columns, contracted, 1, flops, bits_of(STEP_SHAPE)]
+        traffic = int(steps * assumptions.muon_bytes * step_elements(small, large))
+        flops = int(count * newton_schulz_flops(small, large, assumptions.muon_steps))
+        launches = max(round(steps * len(multiplies) / NUMBERS_OF_MULTIPLY), 1)
+        compute = Compute(flops, 0, traffic, 0, launches, tuple(multiplies))
+        outputs = [(f"{name} orthogonal", int(count * small * large * assumptions.muon_bytes))]
+        text = f"{name} newton-schulz"
+        self.add(TraceNode(COMP, text, momentum, outputs, compute=compute, op_type="optimizer"))
+        return outputs
+
+    def _share(self, ranks: WeightGroup) -> float:
+        """Return the share of the matrices of a group that a rank orthogonalises."""
+        members = self._divisor(ranks)
+        if members == 1:
+            return 1.0
+        total, largest = 0.0, 1.0
+        for position in range(len(self.plan.layers)):
+            for weight in self.plan.nodes(position).weights:
+                if weight.matrix:
+                    small, large = sorted((weight.matrix.rows, weight.matrix.columns))
+                    flops = newton_schulz_flops(small, large, self.plan.assumptions.muon_steps)
+                    total, largest = total + weight.matrix.count * flops, max(largest, flops)
+        num_matrices = max(total / int(self.plan.columns["pp"]) / largest, 1.0)
+        return max(1.0 / members, 1.0 / num_matrices)

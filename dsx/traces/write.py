@@ -19,7 +19,6 @@ import dsx
 from dsx.errors import InputError, StoreError
 from dsx.files import OpenFolder
 from dsx.progress import remark
-from dsx.traces.codec import varint
 from dsx.traces.durations import Machine, NodeDurations, RankGroups, rank_groups, rank_values
 from dsx.traces.encoding import metadata
 from dsx.traces.stage_file import RankValues, StageEncoder
@@ -244,7 +243,7 @@ def _work(
             of_lengths: dict[tuple[int, ...], list[tuple[int, RankValues]]] = {}
             for rank in of_order:
                 values = rank_values(plan, groups, rank, peers)
-                of_lengths.setdefault(_lengths(values), []).append((rank, values))
+                of_lengths.setdefault(tuple(map(len, values.values())), []).append((rank, values))
             found += [_SameLayout(encoder, alike) for alike in of_lengths.values()]
     return found
 
@@ -259,11 +258,6 @@ def _alike(
         slowness = durations.slowness(rank) if durations else 1.0
         found.setdefault((odd, slowness), []).append(rank)
     return found
-
-
-def _lengths(values: RankValues) -> tuple[int, ...]:
-    """Return how long the numbers of a rank are in its file."""
-    return (*map(len, values.groups.values()), *(len(varint(peer)) for peer in values.peers.values()))
 
 
 def _check_space(folder: OpenFolder, needed: int) -> None:
