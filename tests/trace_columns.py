@@ -6,11 +6,13 @@ import numpy as np
 from cost.records import machine, make_assumptions
 
 from dsx.traces.codec import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE, ROUTING
-from dsx.traces.columns import Lists, RankTrace, Texts
+from dsx.traces.columns import blank_trace, lists_of, texts_of
 from dsx.traces.step_replay import StepTraces, replay_step
 
 _INTEGERS = ("num_ops", "tensor_size", "matrix_flops", "vector_flops", "unfused_bytes", "launches")
 _INTEGERS += ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "partner", "panels", "on_host", *ROUTING)
+_REALS = ("overlap", "duration_ns")
+_LISTS = {"ctrl_deps": "ctrl", "data_deps": "deps", "multiplies": "multiplies"}
 _TEXTS = {"names": "name", "op_types": "op_type", "kernels": "kernel", "groups": "group", "axes": "axis"}
 
 
@@ -47,35 +49,17 @@ def load(seconds, **fields):
 
 def trace(rank, *nodes):
     """Return the trace of nodes as dicts; `deps`, `ctrl` and `partner` have positions in the list."""
-    size = len(nodes)
-    nothing = Lists(np.zeros(size + 1, np.int64), np.empty(0, np.int64))
-    return RankTrace(
-        rank=rank,
-        version="1.0.0",
-        ids=np.arange(1, size + 1),
-        types=np.array([node["type"] for node in nodes], np.int8),
-        ctrl_deps=lists([node.get("ctrl", ()) for node in nodes]),
-        data_deps=lists([node.get("deps", ()) for node in nodes]),
-        **{name: np.array([node.get(name, -1) for node in nodes], np.int64) for name in _INTEGERS},
-        **{name: texts([node.get(key, "") for node in nodes]) for name, key in _TEXTS.items()},
-        multiplies=lists([node.get("multiplies", ()) for node in nodes]),
-        overlap=np.array([node.get("overlap", np.nan) for node in nodes], float),
-        duration_ns=np.array([node.get("duration_ns", np.nan) for node in nodes], float),
-        reads=nothing,
-        writes=nothing,
-        tensors=[],
-        tensor_bytes=np.empty(0, np.int64),
-    )
+    columns = {name: np.array([node.get(name, -1) for node in nodes], np.int64) for name in _INTEGERS}
+    columns |= {name: texts_of([node.get(key, "") for node in nodes]) for name, key in _TEXTS.items()}
+    columns |= {name: np.array([node.get(name, np.nan) for node in nodes], float) for name in _REALS}
+    columns |= {name: lists([node.get(key, ()) for node in nodes]) for name, key in _LISTS.items()}
+    types = np.array([node["type"] for node in nodes], np.int8)
+    return replace(blank_trace(len(nodes)), rank=rank, version="1.0.0", types=types, **columns)
 
 
 def lists(values):
-    starts = np.cumsum([0, *map(len, values)]).astype(np.int64)
-    return Lists(starts, np.array([number for numbers in values for number in numbers], np.int64))
-
-
-def texts(values):
-    table = list(dict.fromkeys(filter(None, values)))
-    return Texts(table, np.array([table.index(text) if text else -1 for text in values], np.int32))
+    numbers = np.array([number for numbers in values for number in numbers], np.int64)
+    return lists_of(np.array([len(numbers) for numbers in values]), numbers)
 
 
 def unit_machine(domain=8, **changes):

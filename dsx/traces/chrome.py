@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import count
+from itertools import chain, count, islice, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ _STREAM = {
     MEM_LOAD: MEMORY,
     MEM_STORE: MEMORY,
 }
-_BLOCK = 5_000  # events that are written at once
+_BLOCK = 5_000  # lines that are written at once
 
 
 class Event(NamedTuple):
@@ -42,17 +42,11 @@ class Event(NamedTuple):
     args: Mapping[str, Any] = {}  # plain data that is shown with the event; never changed
 
 
-def write_chrome(path: Path, events: Iterable[Event]) -> None:
-    """Write a timeline; events may come in any order. Raises StoreError if the file cannot be written."""
-    with chrome_file(path) as write:
-        write(events)
-
-
 @contextmanager
 def chrome_file(path: Path) -> Iterator[Callable[[Iterable[Event]], None]]:
     """Give a function that adds events to a timeline; the file is there after the block, if that raises nothing.
 
-    Raises StoreError if the file cannot be written.
+    Events may come in any order. Raises StoreError if the file cannot be written.
     """
     with _os_errors(path):
         folder = OpenFolder(path.parent)
@@ -62,23 +56,14 @@ def chrome_file(path: Path) -> Iterator[Callable[[Iterable[Event]], None]]:
             file = folder.open(partial, os.O_RDWR | os.O_CREAT)
             hold(file.fileno())
         with file:
-            first = [True]
+            separators = chain(("\n",), repeat(",\n"))
             threads: dict[tuple[int, str], int] = {}
 
-            def put(lines: list[str]) -> None:
-                with _os_errors(path):
-                    file.write(("\n" if first[0] else ",\n").encode() + ",\n".join(lines).encode())
-                first[0] = False
-
             def write(events: Iterable[Event]) -> None:
-                lines: list[str] = []
-                for event in events:
-                    lines += _lines(event, threads)
-                    if len(lines) >= _BLOCK:
-                        put(lines)
-                        lines = []
-                if lines:
-                    put(lines)
+                lines = (line for event in events for line in _lines(event, threads))
+                while block := list(islice(lines, _BLOCK)):
+                    with _os_errors(path):
+                        file.write((next(separators) + ",\n".join(block)).encode())
 
             with _os_errors(path):
                 file.write(b'{"displayTimeUnit": "ms", "traceEvents": [')
@@ -123,7 +108,11 @@ def _lines(event: Event, threads: dict[tuple[int, str], int]) -> Iterator[str]:
     key = event.rank, event.stream
     thread = threads.get(key)
     if thread is None:
-        thread = threads[key] = _thread(event.stream, event.rank, threads)
+        # The usual streams have the same numbers in all ranks, others the next free ones.
+        taken = {number for (rank, _), number in threads.items() if rank == event.rank}
+        free = (number for number in count(len(STREAMS)) if number not in taken)
+        thread = STREAMS.index(event.stream) if event.stream in STREAMS else next(free)
+        threads[key] = thread
         named = {"process_name": f"rank {event.rank}", "thread_name": event.stream}
         for what, name in named.items():
             yield json.dumps({"ph": "M", "name": what, "pid": event.rank, "tid": thread, "args": {"name": name}})
@@ -138,14 +127,6 @@ def _lines(event: Event, threads: dict[tuple[int, str], int]) -> Iterator[str]:
             "args": event.args,
         }
     )
-
-
-def _thread(stream: str, rank: int, threads: dict[tuple[int, str], int]) -> int:
-    """Return the number of a stream: the same in all ranks for the usual ones, then the next free one."""
-    if stream in STREAMS:
-        return STREAMS.index(stream)
-    taken = {number for (other, _), number in threads.items() if other == rank}
-    return next(number for number in count(len(STREAMS)) if number not in taken)
 
 
 @contextmanager

@@ -1,40 +1,18 @@
-"""A trace file in memory: its nodes as columns, their names, tensors and faults.
-
-A trace file in memory: its nodes as columns.
+"""A trace file in memory: its nodes as columns.
 
 Nodes are rows in file order. Lists of different lengths (dependencies, tensors) are in compressed rows: those of node i
-are `values[starts[i] : starts[i + 1]]`. Tensors and repeated texts are positions in tables of names.
-
-Names nodes in messages.
-
-Finds the distinct rows of columns: a trace repeats the same few hundred launches for each layer and microbatch.
-
-Parses the tensors that nodes read and write: lists of names and bytes in turn.
-
-Nearly every list differs, and they take most of the time of reading. So many are parsed at a time: repeated fields of
-messages that follow one another are joined, and a name that no tensor has separates the lists.
-
-What is wrong with traces.
-
-A multiply in a trace: rows, columns, contracted, batch, FLOPs, and a number with a bit for each property.
+are `values[starts[i] : starts[i + 1]]`. Tensors and repeated texts are positions in tables of names. A multiply is six
+numbers: rows, columns, contracted, batch, FLOPs, and a number with a bit for each property.
 """
 
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from dsx.cost.layer_work import MultiplyShape
 from dsx.notation.work import BACKWARD, FORWARD
-from dsx.traces.codec import StringList
-
-
-def _no_pairs() -> np.ndarray:
-    return np.empty((0, 2), np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +22,18 @@ class Lists:
     starts: np.ndarray  # [N + 1] int64
     values: np.ndarray  # [starts[N]] int64
 
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes, those with an empty list among them."""
+        return len(self.starts) - 1
+
     def of(self, node: int) -> np.ndarray:
         """Return the list of a node, by its row."""
         return self.values[self.starts[node] : self.starts[node + 1]]
+
+    def owners(self) -> np.ndarray:
+        """Return the row of the node that has each value."""
+        return np.repeat(np.arange(self.num_nodes), np.diff(self.starts))
 
 
 def lists_of(lengths: np.ndarray, values: np.ndarray) -> Lists:
@@ -65,6 +52,13 @@ class Texts:
         """Return the text of a node, by its row; empty where it has none."""
         code = int(self.codes[node])
         return "" if code < 0 else self.table[code]
+
+
+def texts_of(texts: Sequence[str]) -> Texts:
+    """Return texts with a table of those that occur; an empty one is none."""
+    table = [*dict.fromkeys(filter(None, texts))]
+    codes = {text: code for code, text in enumerate(table)}
+    return Texts(table, np.array([codes.get(text, -1) for text in texts], np.int32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +100,8 @@ class RankTrace:
     writes: Lists  # positions in `tensors`
     tensors: list[str]  # names
     tensor_bytes: np.ndarray  # [tensors] int64
-    unknown_deps: np.ndarray = field(default_factory=_no_pairs)  # [K, 2] int64: row, id that no node of the file has
+    # [K, 2] int64: row, id that no node of the file has
+    unknown_deps: np.ndarray = field(default_factory=lambda: np.empty((0, 2), np.int64))
     # Process groups that its nodes state, by name: the ranks of each, none for the group of all ranks.
     stated_groups: Mapping[str, Sequence[int]] = field(default_factory=dict)
     # Of an element, where the file counts elements and multiply-adds; sizes here are bytes, and operations FLOPs.
@@ -116,6 +111,23 @@ class RankTrace:
     def num_nodes(self) -> int:
         """Number of nodes."""
         return len(self.ids)
+
+
+def blank_trace(num_nodes: int) -> RankTrace:
+    """Return a trace of rank 0 whose nodes, numbered from 1, say nothing."""
+    columns: dict[str, object] = {"rank": 0, "version": "", "tensors": [], "tensor_bytes": np.zeros(0, np.int64)}
+    columns |= {"ids": np.arange(1, num_nodes + 1), "types": np.zeros(num_nodes, np.int8)}
+    columns |= {name: np.full(num_nodes, np.nan) for name in ("overlap", "duration_ns")}
+    columns["unknown_deps"] = np.empty((0, 2), np.int64)
+    blank = {
+        Lists: lists_of(np.zeros(num_nodes), np.empty(0, np.int64)),
+        Texts: texts_of([""] * num_nodes),
+        np.ndarray: np.full(num_nodes, -1, np.int64),
+    }
+    for column in fields(RankTrace):
+        if column.name not in columns and column.type in blank:
+            columns[column.name] = blank[column.type]
+    return RankTrace(**columns)  # pyright: ignore[reportArgumentType]
 
 
 def node_text(trace: RankTrace, row: int) -> str:
@@ -154,12 +166,12 @@ def distinct(columns: Iterable[np.ndarray]) -> Distinct:
 def hashed_lists(lists: Lists, nodes: np.ndarray) -> np.ndarray:
     """Return an integer for the list of each of `nodes`; equal lists have the same one."""
     starts, lengths = lists.starts[nodes], lists.starts[nodes + 1] - lists.starts[nodes]
-    found = lengths.astype(np.uint64)
+    hashed = lengths.astype(np.uint64)
     for place in range(int(lengths.max(initial=0))):
-        there = lengths > place
-        numbers = lists.values[starts[there] + place].astype(np.int64).view(np.uint64)
-        found[there] = _mixed(found[there] ^ numbers)
-    return found.view(np.int64)
+        longer = lengths > place
+        numbers = lists.values[starts[longer] + place].astype(np.int64).view(np.uint64)
+        hashed[longer] = _mixed(hashed[longer] ^ numbers)
+    return hashed.view(np.int64)
 
 
 def _mixed(numbers: np.ndarray) -> np.ndarray:
@@ -167,159 +179,6 @@ def _mixed(numbers: np.ndarray) -> np.ndarray:
     numbers = (numbers ^ (numbers >> np.uint64(30))) * _FIRST
     numbers = (numbers ^ (numbers >> np.uint64(27))) * _SECOND
     return numbers ^ (numbers >> np.uint64(31))
-
-
-_AT_ONCE = 1_000  # lists that are parsed at a time
-_BETWEEN = "\0"  # what is no name of a tensor
-# Its size is another text, so that a list of an odd length makes sizes of the names behind it, and is seen.
-_SEPARATOR = StringList(values=[_BETWEEN, ""]).SerializeToString()
-_NEW, _NO_TENSOR = -1, -2  # instead of the place of a tensor
-
-
-class BadTensorsError(Exception):
-    """The list of the node at `row` is none of tensors; the message says why."""
-
-    def __init__(self, row: int, reason: str) -> None:
-        super().__init__(reason)
-        self.row = row
-
-
-class Tensors:
-    """The tensors of a file: places by name, and bytes by place."""
-
-    def __init__(self) -> None:
-        self.places: dict[str, int] = {_BETWEEN: _NO_TENSOR}
-        self.sizes = array("q")
-
-    def names(self) -> list[str]:
-        """Return the names in the order of their places."""
-        return list(islice(self.places, 1, None))
-
-    def found(self, names: list[str], sizes: list[str]) -> list[int]:
-        """Return the places of tensors; ValueError for a new one whose size is no number of bytes."""
-        places = [self.places.get(name, _NEW) for name in names]
-        for at, place in enumerate(places):
-            if place == _NEW:
-                # A new name may occur twice in `names`.
-                place = places[at] = self.places.setdefault(names[at], len(self.sizes))
-                if place == len(self.sizes):
-                    size = _size(sizes[at])
-                    if size is None:
-                        raise ValueError
-                    self.sizes.append(size)
-        return places
-
-
-class TensorLists:
-    """The tensors that nodes read, or those that they write."""
-
-    def __init__(self, attribute: Literal["inputs", "outputs"], tensors: Tensors) -> None:
-        self._attribute, self._tensors = attribute, tensors
-        self._rows, self._lengths, self._places = array("i"), array("i"), array("q")
-        self._pending: list[bytes] = []
-
-    def add(self, row: int, content: bytes) -> None:
-        """Add the list of a node, the bytes of a StringList; raises BadTensorsError for this or an earlier one."""
-        self._rows.append(row)
-        self._pending.append(content)
-        if len(self._pending) >= _AT_ONCE:
-            self._parse()
-
-    def lists(self, num_nodes: int) -> Lists:
-        """Return the places of the tensors of all nodes; raises BadTensorsError."""
-        self._parse()
-        rows, lengths = np.array(self._rows, np.int64), np.array(self._lengths, np.int64)
-        return lists_of(np.bincount(rows, lengths, num_nodes), np.array(self._places, np.int64))
-
-    def _parse(self) -> None:
-        """Parse the lists that are pending."""
-        if not self._pending:
-            return
-        try:
-            texts = StringList.FromString(_SEPARATOR.join(self._pending)).values[:]
-            names, sizes = texts[::2], texts[1::2]
-            if len(names) != len(sizes) or names.count(_BETWEEN) != len(self._pending) - 1:
-                raise ValueError
-            places = np.array(self._tensors.found(names, sizes), np.int64)
-        except (DecodeError, ValueError):
-            raise self._fault() from None
-        ends = np.append(np.flatnonzero(places == _NO_TENSOR), len(places))
-        self._lengths.extend((np.diff(ends, prepend=-1) - 1).tolist())
-        self._places.frombytes(places[places != _NO_TENSOR].tobytes())
-        self._pending.clear()
-
-    def _fault(self) -> BadTensorsError:
-        """Return what is wrong with the first of the pending lists that is none of tensors."""
-        rows = self._rows[len(self._lengths) :]
-        reasons = ((row, self._reason(content)) for row, content in zip(rows, self._pending, strict=True))
-        return BadTensorsError(*next((row, reason) for row, reason in reasons if reason))
-
-    def _reason(self, content: bytes) -> str:
-        try:
-            texts = StringList.FromString(content).values[:]
-        except DecodeError:
-            return f"{self._attribute} is no list of texts"
-        if len(texts) % 2:
-            return f"{self._attribute} has {len(texts)} texts, and each tensor has two: its name, its bytes"
-        for name, size in zip(texts[::2], texts[1::2], strict=True):
-            if name == _BETWEEN:
-                return f"{self._attribute}: {name!r} is no name of a tensor"
-            if _size(size) is None:
-                return f"{self._attribute}: {name!r} has the size {size!r:.60}, which is no number of bytes"
-        return ""
-
-
-def _size(text: str) -> int | None:
-    """Return a size from its text, which some writers give with decimals ("2097152.0"); None if it is none."""
-    whole, _, decimals = text.partition(".")
-    if not text.isascii() or not whole.isdigit() or len(whole) >= 20 or not (decimals.isdigit() or not decimals):
-        return None
-    size = int(whole) + (decimals[:1] >= "5")
-    return size if size < 2**63 else None
-
-
-MOST_LISTED = 5  # faults of one kind in one rank; the last one says how many more there are
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Something that a simulator would stop at, or that makes its result wrong."""
-
-    what: str  # kind of fault, such as "unknown dependency"
-    rank: int | None  # None for a fault of several ranks
-    node: int | None  # id of a node; None for a fault of no single one
-    name: str  # of the node; empty if there is none
-    detail: str
-    more: int = 0  # further faults of this kind in this rank, which are not listed
-    is_note: bool = False  # the trace is legal, but was not checked in full
-
-    def __str__(self) -> str:
-        where = "" if self.rank is None else f"rank {self.rank}"
-        where += "" if self.node is None else f" node {self.node} ({self.name})"
-        more = f"; and {self.more:,} more" if self.more else ""
-        return f"{self.what}: {where}{': ' if where else ''}{self.detail}{more}"
-
-
-def at_rows(
-    what: str, trace: RankTrace, rows: np.ndarray, details: Sequence[str] | str, is_note: bool = False
-) -> list[Fault]:
-    """Return a fault for each of some rows of a trace; `details` is one text for all, or one for each listed."""
-    listed = rows[:MOST_LISTED].tolist()
-    texts = [details] * len(listed) if isinstance(details, str) else details
-    return [
-        Fault(what, trace.rank, int(trace.ids[row]), trace.names.of(row), detail, unlisted(at, len(rows)), is_note)
-        for at, (row, detail) in enumerate(zip(listed, texts, strict=False))
-    ]
-
-
-def first_rows(rows: np.ndarray) -> list[int]:
-    """Return the rows of which a fault is listed."""
-    return rows[:MOST_LISTED].tolist()
-
-
-def unlisted(at: int, number: int) -> int:
-    """Return how many of `number` faults are not listed, for the fault at position `at`: 0 but for the last listed."""
-    return max(number - MOST_LISTED, 0) if at == MOST_LISTED - 1 else 0
 
 
 NUMBERS_OF_MULTIPLY = 6

@@ -1,12 +1,6 @@
-"""Orders of the nodes of a trace: topological order, file order, and the longest path.
+"""Orders of the nodes of a trace: topological order, cycles, file order, and the longest path over dependencies.
 
-Orders of a directed graph: a topological order, or a cycle.
-
-The order of the nodes in a trace, and how to put them in another one.
-
-The longest path in a file over its dependencies: the time or work that no overlap avoids.
-
-Not modelled: waiting for other ranks.
+The longest path is the time or work of a rank that no overlap avoids. Not modelled: waiting for other ranks.
 """
 
 import heapq
@@ -21,17 +15,10 @@ from dsx.traces.columns import Lists, RankTrace, Texts, lists_of
 
 def joined(*lists: Lists) -> Lists:
     """Return the lists of each node one after the other."""
-    num_nodes = len(lists[0].starts) - 1
-    lengths = np.sum([np.diff(part.starts) for part in lists], axis=0)
-    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    values, offset = np.empty(int(starts[-1]), np.int64), starts[:-1].copy()
-    for part in lists:
-        sizes = np.diff(part.starts)
-        owners = np.repeat(np.arange(num_nodes), sizes)
-        places = np.arange(len(owners)) - part.starts[owners] + offset[owners]
-        values[places] = part.values
-        offset += sizes
-    return Lists(starts, values)
+    owners = np.concatenate([part.owners() for part in lists])
+    values = np.concatenate([part.values for part in lists])
+    lengths = np.bincount(owners, minlength=lists[0].num_nodes)
+    return lists_of(lengths, values[np.argsort(owners, kind="stable")])
 
 
 def topological_order(before: Lists) -> np.ndarray:
@@ -39,8 +26,7 @@ def topological_order(before: Lists) -> np.ndarray:
 
     Of nodes that may come next the first one does, so it is the order of the nodes themselves if that is one.
     """
-    num_nodes = len(before.starts) - 1
-    owners = np.repeat(np.arange(num_nodes), np.diff(before.starts))
+    num_nodes, owners = before.num_nodes, before.owners()
     if np.all(before.values < owners):
         return np.arange(num_nodes)
     by_cause = np.argsort(before.values, kind="stable")
@@ -64,19 +50,18 @@ def cycle(before: Lists) -> list[int]:
 
     The first of them is the one with the smallest number.
     """
-    num_nodes = len(before.starts) - 1
     order = topological_order(before)
-    if len(order) == num_nodes:
+    if len(order) == before.num_nodes:
         return []
-    left = np.ones(num_nodes, bool)
-    left[order] = False
-    # Each node that is left waits for another one that is left: going back ends in a cycle.
-    node, places, path = int(np.flatnonzero(left)[0]), {}, []
+    waiting = np.ones(before.num_nodes, bool)
+    waiting[order] = False
+    # Each node that waits has another waiting one before it: going back ends in a cycle.
+    node, places, path = int(np.flatnonzero(waiting)[0]), {}, []
     while node not in places:
         places[node] = len(path)
         path.append(node)
         causes = before.of(node)
-        node = int(causes[left[causes]][0])
+        node = int(causes[waiting[causes]][0])
     around = path[places[node] :][::-1]
     first = around.index(min(around))
     return around[first:] + around[:first]
@@ -87,10 +72,7 @@ _NOT_OF_NODES = ("tensor_bytes", "unknown_deps")  # columns
 
 def stands_in_order(trace: RankTrace) -> bool:
     """Return whether no node depends on a later one."""
-    lists = (trace.ctrl_deps, trace.data_deps)
-    return all(
-        bool(np.all(part.values < np.repeat(np.arange(trace.num_nodes), np.diff(part.starts)))) for part in lists
-    )
+    return all(bool(np.all(part.values < part.owners())) for part in (trace.ctrl_deps, trace.data_deps))
 
 
 def after_dependencies(trace: RankTrace) -> RankTrace:
@@ -105,29 +87,24 @@ def in_order(trace: RankTrace, rows: np.ndarray) -> RankTrace:
         return trace
     places = np.empty(trace.num_nodes, np.int64)
     places[rows] = np.arange(trace.num_nodes)
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for name in (field.name for field in fields(trace)):
         column = getattr(trace, name)
         if isinstance(column, Lists):
-            found[name] = _moved(column, rows)
+            lengths = np.diff(column.starts)[rows]
+            moved = lists_of(lengths, column.values)
+            shift = np.repeat(column.starts[rows] - moved.starts[:-1], lengths)
+            columns[name] = Lists(moved.starts, column.values[np.arange(len(shift)) + shift])
         elif isinstance(column, Texts):
-            found[name] = Texts(column.table, column.codes[rows])
+            columns[name] = Texts(column.table, column.codes[rows])
         elif isinstance(column, np.ndarray) and name not in _NOT_OF_NODES:
-            found[name] = column[rows]
+            columns[name] = column[rows]
     for name in ("ctrl_deps", "data_deps"):
-        found[name] = Lists(found[name].starts, places[found[name].values])
-    stated = found["partner"] >= 0
-    found["partner"][stated] = places[found["partner"][stated]]
+        columns[name] = Lists(columns[name].starts, places[columns[name].values])
+    columns["partner"] = np.where(columns["partner"] >= 0, places[columns["partner"]], columns["partner"])
     unknown = trace.unknown_deps.copy()
     unknown[:, 0] = places[unknown[:, 0]]
-    return replace(trace, **found, unknown_deps=unknown)
-
-
-def _moved(lists: Lists, rows: np.ndarray) -> Lists:
-    lengths = np.diff(lists.starts)[rows]
-    moved = lists_of(lengths, lists.values)
-    shift = np.repeat(lists.starts[rows] - moved.starts[:-1], lengths)
-    return Lists(moved.starts, lists.values[np.arange(len(shift)) + shift])
+    return replace(trace, **columns, unknown_deps=unknown)
 
 
 # Of layers, microbatches and panels; "tp2" and "w1" are names.
@@ -162,12 +139,6 @@ def critical_path(trace: RankTrace) -> CriticalPath:
     """Return the longest path over dependencies, by durations if nodes have them, else by FLOPs."""
     timed = has_durations(trace)
     weights = np.nan_to_num(trace.duration_ns) * 1e-9 if timed else np.maximum(trace.num_ops, 0).astype(np.float64)
-    rows = _longest(trace, weights)
-    return CriticalPath("s" if timed else "flops", float(weights[rows].sum()), rows, weights[rows])
-
-
-def _longest(trace: RankTrace, weights: np.ndarray) -> np.ndarray:
-    """Return the rows of the longest path, first to last."""
     before = joined(trace.ctrl_deps, trace.data_deps)
     starts, causes, weight = before.starts.tolist(), before.values.tolist(), weights.tolist()
     ends, latest = [0.0] * trace.num_nodes, [-1] * trace.num_nodes  # length of the path to a node; the node before it
@@ -185,18 +156,19 @@ def _longest(trace: RankTrace, weights: np.ndarray) -> np.ndarray:
     while last >= 0:
         path.append(last)
         last = latest[last]
-    return np.array(path[::-1], np.int64)
+    rows = np.array(path[::-1], np.int64)
+    return CriticalPath("s" if timed else "flops", float(weights[rows].sum()), rows, weights[rows])
 
 
 def path_parts(trace: RankTrace, path: CriticalPath) -> tuple[PathPart, ...]:
     """Return the nodes of a path by name without its numbers, in order of the first node of each."""
-    found: dict[str, tuple[set[str], int, float]] = {}
+    parts: dict[str, tuple[set[str], int, float]] = {}
     for row, length in zip(path.rows.tolist(), path.lengths.tolist(), strict=True):
         name = trace.names.of(row)
-        names, number, total = found.get(key := _NUMBER.sub("*", name), (set(), 0, 0.0))
+        names, number, total = parts.get(key := _NUMBER.sub("*", name), (set(), 0, 0.0))
         names.add(name)
-        found[key] = names, number + 1, total + length
+        parts[key] = names, number + 1, total + length
     return tuple(
         PathPart(key if len(names) > 1 else next(iter(names)), number, total)
-        for key, (names, number, total) in found.items()
+        for key, (names, number, total) in parts.items()
     )

@@ -1,33 +1,27 @@
-"""The groups of ranks that communicate, and the seconds of their nodes on a cluster.
+"""The groups of ranks that communicate, what each rank of a stage has in its file, and the seconds of its nodes.
 
-The groups of ranks that communicate, by name, and what each rank of a stage has in its file.
+The name of a group is a whole number from 1 on. Groups are those of the whole job, so names do not depend on which
+ranks are written. Groups of one rank have no name, and groups with the same members have one.
 
-A name is a whole number from 1 on. Groups are those of the whole job, so names do not depend on which ranks are
-written. Groups of one rank have no name, and groups with the same members have one.
-
-The seconds of nodes on a cluster, for a trace that has them: those of `dsx.cost`, which also price the plan.
-
-The launches of a kernel share its time (`dsx.traces.kernel_times`), so those of a layer add up to its price.
-A kernel with a measured time takes that.
-
-Ranks of a stage have the same durations. Where groups are placed unlike each other, each communication takes as long as
-that of the group, or the pair of ranks, which shares least (`dsx.plans.placement`); a replay places each of them.
+Seconds are those of `dsx.cost`, which also price the plan. The launches of a kernel share its time
+(`dsx.traces.kernel_times`), so those of a layer add up to its price. A kernel with a measured time takes that. Ranks of
+a stage have the same durations. Where groups are placed unlike each other, each communication takes as long as that of
+the group, or the pair of ranks, which shares least (`dsx.plans.placement`); a replay places each of them.
 """
 
 import functools
 import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from dsx.cost.context import Assumptions
-from dsx.cost.layer import WeightGroup
 from dsx.hardware.cluster import Cluster
 from dsx.plans.ranks import zero_groups
 from dsx.traces.codec import COMM_COLL, COMM_SEND, COMP, MEM_LOAD, MEM_STORE, varint
-from dsx.traces.columns import Lists, RankTrace, Texts
+from dsx.traces.columns import blank_trace, lists_of, texts_of
 from dsx.traces.encoding import GROUP, PEER
 from dsx.traces.kernel_times import KernelPricer
 from dsx.traces.layer_nodes import Compute
@@ -43,10 +37,10 @@ _FIRST = 1  # name of the first group
 class RankGroups:
     """The groups of a job: by key, arrays [groups, members] of ranks and [groups] names."""
 
-    members: Mapping[Hashable, np.ndarray]
-    names: Mapping[Hashable, np.ndarray]
-    of_rank: Mapping[Hashable, np.ndarray]  # [world] row of each rank's group; -1 without one
-    ranks: Mapping[int, list[int]]  # by name
+    members: dict[Hashable, np.ndarray]
+    names: dict[Hashable, np.ndarray]
+    of_rank: dict[Hashable, np.ndarray]  # [world] row of each rank's group; -1 without one
+    ranks: dict[int, list[int]]  # by name
 
     def name(self, key: Hashable, rank: int) -> str:
         """Return the name of a rank's group; empty if it has none."""
@@ -73,43 +67,27 @@ def rank_groups(plan: TracedPlan) -> RankGroups:
         for ranks, weights in plan.nodes(position).groups.items()
         if weights
     )
-    wanted: list[tuple[Hashable, np.ndarray]] = [
-        (("axis", axis), grid.groups((axis,))) for axis in ("tp", "tp2", "cp", "ep") if int(columns[axis]) > 1
-    ]
+    members: dict[Hashable, np.ndarray] = {
+        ("axis", axis): grid.groups((axis,)) for axis in ("tp", "tp2", "cp", "ep") if int(columns[axis]) > 1
+    }
     for ranks in () if plan.forward_only else weight_groups:
-        found = _holders(plan, ranks)
-        wanted += [(("shards", ranks), found[0]), (("replicas", ranks), found[1])]
+        members["shards", ranks], members["replicas", ranks] = zero_groups(
+            grid, ("dp", *ranks.axes), plan.replicas(ranks), ranks.over_ep, plan.holds.num_chains
+        )
     if plan.ties_ends:
         first = np.flatnonzero(grid.columns["pp"] == 0)
         last = [grid.stage_peer(int(rank), int(columns["pp"]) - 1) for rank in first]
-        wanted.append((("ends",), np.stack([first, np.array(last)], axis=1)))
-    return _named(grid.world, wanted)
-
-
-def _holders(plan: TracedPlan, ranks: WeightGroup) -> tuple[np.ndarray, np.ndarray]:
-    axes = ("dp", *ranks.axes)
-    replicas = plan.replicas(ranks)
-    return tuple(zero_groups(plan.grid, axes, replicas, ranks.over_ep, plan.holds.num_chains))  # pyright: ignore
-
-
-def _named(world: int, wanted: Iterable[tuple[Hashable, np.ndarray]]) -> RankGroups:
-    members: dict[Hashable, np.ndarray] = {}
-    names: dict[Hashable, np.ndarray] = {}
-    of_rank: dict[Hashable, np.ndarray] = {}
-    ranks: dict[int, list[int]] = {}
-    known: dict[bytes, int] = {}  # names by the members
-    for key, rows in wanted:
-        if rows.shape[1] < 2:
-            continue
-        members[key] = rows
-        own = [known.setdefault(row.tobytes(), len(known) + _FIRST) for row in np.sort(rows, axis=1)]
-        for name, row in zip(own, rows.tolist(), strict=True):
-            ranks.setdefault(name, row)
-        names[key] = np.array(own)
-        place = np.full(world, -1, dtype=np.int64)
-        place[rows.ravel()] = np.repeat(np.arange(len(rows)), rows.shape[1])
-        of_rank[key] = place
-    return RankGroups(members, names, of_rank, ranks)
+        members["ends",] = np.stack([first, np.array(last)], axis=1)
+    groups = RankGroups({key: rows for key, rows in members.items() if rows.shape[1] > 1}, {}, {}, {})
+    numbers: dict[bytes, int] = {}  # names by the members
+    for key, rows in groups.members.items():
+        names = [numbers.setdefault(row.tobytes(), len(numbers) + _FIRST) for row in np.sort(rows, axis=1)]
+        for name, row in zip(names, rows.tolist(), strict=True):
+            groups.ranks.setdefault(name, row)
+        groups.names[key] = np.array(names)
+        groups.of_rank[key] = np.full(grid.world, -1, dtype=np.int64)
+        groups.of_rank[key][rows.ravel()] = np.repeat(np.arange(len(rows)), rows.shape[1])
+    return groups
 
 
 def rank_values(plan: TracedPlan, groups: RankGroups, rank: int, peers: Sequence[Hashable]) -> RankValues:
@@ -199,67 +177,21 @@ class NodeDurations:
     def _price(self, launches: Sequence[_Launch]) -> None:
         """Price launches of which each kernel has each of its own as often as the others."""
         if launches:
-            seconds = self._kernels(_as_trace(launches)).launch_s.tolist()
-            self._launches |= {
-                launch: own * self._measured.get(launch[0], 1.0) for launch, own in zip(launches, seconds, strict=True)
-            }
-
-
-def _as_trace(launches: Sequence[_Launch]) -> RankTrace:
-    """Return launches as the nodes of a trace."""
-    count = len(launches)
-    works = [work for _, _, work in launches]
-    none = np.full(count, -1, dtype=np.int64)
-    no_list = Lists(np.zeros(count + 1, dtype=np.int64), np.zeros(0, dtype=np.int64))
-    no_text = Texts([], np.full(count, -1, dtype=np.int32))
-    unknown = np.full(count, np.nan)
-    sizes = [len(work.multiplies) for work in works]
-    multiplies = np.array([number for work in works for number in work.multiplies], dtype=np.int64)
-
-    def column(name: str) -> np.ndarray:
-        return np.array([getattr(work, name) for work in works], dtype=np.int64)
-
-    return RankTrace(
-        rank=0,
-        version="",
-        ids=np.arange(1, count + 1),
-        names=no_text,
-        types=np.full(count, COMP, dtype=np.int8),
-        ctrl_deps=no_list,
-        data_deps=no_list,
-        num_ops=np.maximum(column("matrix_flops") + column("vector_flops"), 1),
-        tensor_size=np.maximum(column("bytes"), 1),
-        matrix_flops=column("matrix_flops"),
-        vector_flops=column("vector_flops"),
-        unfused_bytes=column("unfused_bytes"),
-        launches=column("launches"),
-        multiplies=Lists(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), multiplies),
-        op_types=_texts([kind for _, kind, _ in launches]),
-        kernels=_texts([text for text, _, _ in launches]),
-        comm_type=none,
-        comm_size=none,
-        comm_src=none,
-        comm_dst=none,
-        comm_tag=none,
-        groups=no_text,
-        axes=no_text,
-        overlap=unknown,
-        partner=none,
-        on_host=none,
-        copies=none,
-        expert_groups=none,
-        token_groups=none,
-        panels=none,
-        duration_ns=unknown,
-        reads=no_list,
-        writes=no_list,
-        tensors=[],
-        tensor_bytes=np.zeros(0, dtype=np.int64),
-    )
-
-
-def _texts(texts: Sequence[str]) -> Texts:
-    """Return texts as codes; an empty one is none."""
-    table = [*dict.fromkeys(filter(None, texts))]
-    code = {text: number for number, text in enumerate(table)}
-    return Texts(table, np.array([code.get(text, -1) for text in texts], dtype=np.int32))
+            texts, kinds, works = zip(*launches, strict=True)
+            names = ("matrix_flops", "vector_flops", "bytes", "unfused_bytes", "launches")
+            columns = {name: np.array([getattr(work, name) for work in works], np.int64) for name in names}
+            trace = replace(
+                blank_trace(len(launches)),
+                types=np.full(len(launches), COMP, np.int8),
+                num_ops=np.maximum(columns["matrix_flops"] + columns["vector_flops"], 1),
+                tensor_size=np.maximum(columns.pop("bytes"), 1),
+                multiplies=lists_of(
+                    np.array([len(work.multiplies) for work in works]),
+                    np.array([number for work in works for number in work.multiplies], np.int64),
+                ),
+                op_types=texts_of(kinds),
+                kernels=texts_of(texts),
+                **columns,
+            )
+            for launch, seconds in zip(launches, self._kernels(trace).launch_s.tolist(), strict=True):
+                self._launches[launch] = seconds * self._measured.get(launch[0], 1.0)

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from dsx.traces.checks import file_faults, joint_faults
+from dsx.traces.checks import Fault, file_faults, joint_faults
 from dsx.traces.codec import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, NODE_TYPES
-from dsx.traces.columns import Fault, RankTrace, Texts
+from dsx.traces.columns import RankTrace
 from dsx.traces.dag import CriticalPath, after_dependencies, critical_path, path_parts
 from dsx.traces.joint_events import Communication, communication_of
 from dsx.traces.lifetimes import MemoryUse, memory_use
@@ -20,6 +20,8 @@ _NO_SIZE = 0  # group size of a collective whose group is unknown
 
 # Sums over nodes by what they are; Python integers, which do not overflow.
 _Sums = dict[tuple[Any, ...], dict[str, int | float]]
+# The sums that a rank adds to: keys, the position of that of each row, and columns of rows.
+_Addends = tuple[list[tuple[Any, ...]], np.ndarray, dict[str, np.ndarray]]
 
 
 def summary(folder: TraceFolder, traces: Iterable[RankTrace]) -> dict[str, Any]:
@@ -55,7 +57,7 @@ def summary(folder: TraceFolder, traces: Iterable[RankTrace]) -> dict[str, Any]:
             if worst is None or use.peak_bytes > worst[1].peak_bytes:
                 worst = ordered, use
         path = critical_path(trace)
-        if longest is None or _path_order(path) > _path_order(longest[1]):
+        if longest is None or (path.unit == "s", path.length) > (longest[1].unit == "s", longest[1].length):
             longest = trace, path
     faults += joint_faults(parts, folder)
     return {
@@ -66,7 +68,7 @@ def summary(folder: TraceFolder, traces: Iterable[RankTrace]) -> dict[str, Any]:
         "num_ranks": folder.num_ranks,
         "groups": len(folder.groups),
         "element_bytes": element_bytes,
-        "totals": _totals(nodes),
+        "totals": {name: sum(values[name] for values in nodes.values()) for name in next(iter(nodes.values()), ())},
         "nodes": _rows(nodes, ("type", "op_type")),
         "collectives": _rows(collectives, ("collective", "axis", "group_size")),
         "transfers": _rows(transfers, ("type",)),
@@ -84,9 +86,9 @@ def _add(sums: _Sums, keys: list[tuple[Any, ...]], owners: np.ndarray, columns: 
     begins = np.searchsorted(owners[order], np.arange(len(keys)))
     totals = {name: np.add.reduceat(column[order], begins).tolist() for name, column in columns.items()}
     for place, key in enumerate(keys):
-        there = sums.setdefault(key, dict.fromkeys(totals, 0))
+        of_key = sums.setdefault(key, dict.fromkeys(totals, 0))
         for name, values in totals.items():
-            there[name] += values[place]
+            of_key[name] += values[place]
 
 
 def _keys(*columns: tuple[np.ndarray, list[str]]) -> tuple[list[tuple[Any, ...]], np.ndarray]:
@@ -102,34 +104,30 @@ def _keys(*columns: tuple[np.ndarray, list[str]]) -> tuple[list[tuple[Any, ...]]
     return keys, owners.reshape(-1)
 
 
-def _by_kind(trace: RankTrace) -> tuple[list[tuple[Any, ...]], np.ndarray, dict[str, np.ndarray]]:
+def _by_kind(trace: RankTrace) -> _Addends:
     types = [_TYPES.get(code, "") for code in range(max(_TYPES) + 1)]
     keys, owners = _keys((trace.types, types), (trace.op_types.codes, trace.op_types.table))
     launches = np.where(trace.launches >= 0, trace.launches, trace.types == COMP)
     matrix, vector = np.maximum(trace.matrix_flops, 0), np.maximum(trace.vector_flops, 0)
     # Writers may state at least one operation for each node (dsx does), which is no work.
     stated = (trace.matrix_flops >= 0) | (trace.vector_flops >= 0)
-    return (
-        keys,
-        owners,
-        {
-            "nodes": np.ones(trace.num_nodes, np.int64),
-            "launches": launches,
-            "total_flops": np.where(stated, matrix + vector, np.maximum(trace.num_ops, 0)),
-            "matrix_flops": matrix,
-            "vector_flops": vector,
-            "traffic_bytes": np.maximum(trace.tensor_size, 0),
-            "unfused_bytes": np.maximum(trace.unfused_bytes, 0),
-            "duration_s": np.nan_to_num(trace.duration_ns) * 1e-9,
-        },
-    )
+    columns = {
+        "nodes": np.ones(trace.num_nodes, np.int64),
+        "launches": launches,
+        "total_flops": np.where(stated, matrix + vector, np.maximum(trace.num_ops, 0)),
+        "matrix_flops": matrix,
+        "vector_flops": vector,
+        "traffic_bytes": np.maximum(trace.tensor_size, 0),
+        "unfused_bytes": np.maximum(trace.unfused_bytes, 0),
+        "duration_s": np.nan_to_num(trace.duration_ns) * 1e-9,
+    }
+    return keys, owners, columns
 
 
-def _by_collective(
-    trace: RankTrace, folder: TraceFolder
-) -> tuple[list[tuple[Any, ...]], np.ndarray, dict[str, np.ndarray]]:
+def _by_collective(trace: RankTrace, folder: TraceFolder) -> _Addends:
     rows = np.flatnonzero(trace.types == COMM_COLL)
-    sizes = np.array([_group_size(name, folder) for name in [*trace.groups.table, ""]])
+    members = [folder.members(name) for name in [*trace.groups.table, ""]]
+    sizes = np.array([_NO_SIZE if ranks is None else len(ranks) for ranks in members])
     used = np.unique(sizes)
     kinds = np.where(np.isin(trace.comm_type[rows], list(_KINDS)), trace.comm_type[rows], -1)
     named, owners = _keys(
@@ -141,15 +139,10 @@ def _by_collective(
     return keys, owners, _sent(trace, rows)
 
 
-def _group_size(name: str, folder: TraceFolder) -> int:
-    members = folder.members(name)
-    return _NO_SIZE if members is None else len(members)
-
-
-def _by_direction(trace: RankTrace) -> tuple[list[tuple[Any, ...]], np.ndarray, dict[str, np.ndarray]]:
+def _by_direction(trace: RankTrace) -> _Addends:
     rows = np.flatnonzero(np.isin(trace.types, (COMM_SEND, COMM_RECV)))
-    types = Texts([_TYPES[COMM_SEND], _TYPES[COMM_RECV]], (trace.types[rows] == COMM_RECV).astype(np.int32))
-    return *_keys((types.codes, types.table)), _sent(trace, rows)
+    names = [_TYPES[COMM_SEND], _TYPES[COMM_RECV]]
+    return *_keys(((trace.types[rows] == COMM_RECV).astype(np.int32), names)), _sent(trace, rows)
 
 
 def _sent(trace: RankTrace, rows: np.ndarray) -> dict[str, np.ndarray]:
@@ -160,20 +153,8 @@ def _sent(trace: RankTrace, rows: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def _totals(nodes: _Sums) -> dict[str, int | float]:
-    totals: dict[str, int | float] = {}
-    for values in nodes.values():
-        for name, value in values.items():
-            totals[name] = totals.get(name, 0) + value
-    return totals
-
-
 def _rows(sums: _Sums, names: tuple[str, ...]) -> list[dict[str, Any]]:
     return [{**dict(zip(names, key, strict=True)), **sums[key]} for key in sorted(sums)]
-
-
-def _path_order(path: CriticalPath) -> tuple[bool, float]:
-    return path.unit == "s", path.length
 
 
 def _memory(peaks: list[dict[str, Any]], worst: tuple[RankTrace, MemoryUse] | None) -> dict[str, Any]:
@@ -201,5 +182,5 @@ def _path(longest: tuple[RankTrace, CriticalPath] | None) -> dict[str, Any] | No
         "rank": trace.rank,
         "nodes": len(path.rows),
         length: path.length,
-        "parts": [{"name": one.name, "nodes": one.nodes, length: one.length} for one in path_parts(trace, path)],
+        "parts": [{"name": part.name, "nodes": part.nodes, length: part.length} for part in path_parts(trace, path)],
     }

@@ -1,20 +1,14 @@
 """What ranks do together: collectives and sends as events, their order, and the order in which nodes start.
 
-The communication of a rank in file order, without the rest of its trace: what checks of all ranks keep in memory.
+The k-th collective of a group is an event of its members, a send and its receive another. If their order has a cycle,
+ranks wait for each other for ever. The order of a file is the program order of its rank, unless it cannot be: a node
+depends on a later one, or the files of the ranks contradict each other. Then the dependencies decide, and the order of
+a file counts only where it states no dependencies at all. In a file that chains its communication both are the same.
 
-What ranks do together: the k-th collective of a group is an event of its members, a send and its receive another.
-
-The order of what ranks do together: if it has a cycle, ranks wait for each other for ever.
-
-The order of a file is the program order of its rank, unless it cannot be: a node depends on a later one, or the files
-of the ranks contradict each other. Then the dependencies decide, and the order of a file counts only where it states no
-dependencies at all. In a file that chains its communication both are the same.
-
-The order in which ranks start their nodes where files have no program order: as soon as dependencies allow.
-
-Each rank computes one node at a time, of those that may start the one that is first in its file. Communication and
-transfers to the host start as soon as they may, a collective when all its ranks have reached it. Every rank then has
-its nodes in the order of their starts, so the orders of ranks do not contradict each other.
+Where files have no program order, nodes start as soon as dependencies allow. Each rank computes one node at a time, of
+those that may start the one that is first in its file. Communication and transfers to the host start as soon as they
+may, a collective when all its ranks have reached it. Every rank then has its nodes in the order of their starts, so the
+orders of ranks do not contradict each other.
 """
 
 import heapq
@@ -25,20 +19,23 @@ from typing import NamedTuple
 import numpy as np
 
 from dsx.traces.codec import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP
-from dsx.traces.columns import Fault, Lists, RankTrace, Texts
+from dsx.traces.columns import Lists, RankTrace, Texts
 from dsx.traces.dag import cycle, joined, stands_in_order
 from dsx.traces.trace_folder import WORLD
 
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """Sends, receives and collectives of a rank; those that have no peer or no group of the rank are left out."""
+    """Sends, receives and collectives of a rank in file order, which checks of all ranks keep in memory.
+
+    Those that have no peer or no group of the rank are left out.
+    """
 
     rank: int
     ids: np.ndarray  # [N] int64
     names: Texts
     types: np.ndarray  # [N] int8: COMM_SEND, COMM_RECV or COMM_COLL
-    groups: Texts  # "" is the group of all ranks
+    groups: Texts
     collectives: np.ndarray  # [N] int64, kinds of collectives
     sizes: np.ndarray  # [N] int64, bytes
     sources: np.ndarray  # [N] int64, sending rank; -1 for collectives
@@ -63,8 +60,7 @@ def communication_of(trace: RankTrace, members_of: Callable[[str], Collection[in
     )
     types = types[kept]
     before = joined(trace.ctrl_deps, trace.data_deps)
-    after = np.repeat(np.arange(trace.num_nodes), np.diff(before.starts))
-    previous = np.full(trace.num_nodes, -1)
+    after, previous = before.owners(), np.full(trace.num_nodes, -1)
     previous[kept[1:]] = kept[:-1]
     linked = np.unique(after[before.values == previous[after]])
     in_order = stands_in_order(trace)
@@ -74,7 +70,7 @@ def communication_of(trace: RankTrace, members_of: Callable[[str], Collection[in
         ids=trace.ids[kept],
         names=_part(trace.names, kept),
         types=types,
-        groups=_one_world(_part(trace.groups, kept)),
+        groups=_part(trace.groups, kept),
         collectives=trace.comm_type[kept],
         sizes=trace.comm_size[kept],
         sources=np.select([types == COMM_SEND, types == COMM_RECV], [trace.rank, trace.comm_src[kept]], -1),
@@ -93,10 +89,6 @@ def _part(texts: Texts, rows: np.ndarray) -> Texts:
     return Texts(table, codes.astype(np.int32))
 
 
-def _one_world(groups: Texts) -> Texts:
-    return Texts(["" if name in WORLD else name for name in groups.table], groups.codes)
-
-
 _KINDS = {code: name for name, code in COLLECTIVES.items()}
 
 
@@ -107,13 +99,19 @@ class JointEvents:
         self.parts = parts
         self.begins = np.cumsum([0, *(len(part.ids) for part in parts)])
         self.ranks = np.repeat(np.array([part.rank for part in parts]), np.diff(self.begins))
-        self.types = np.concatenate([part.types for part in parts])
-        self.collectives = np.concatenate([part.collectives for part in parts])
-        self.sizes = np.concatenate([part.sizes for part in parts])
-        self.sources = np.concatenate([part.sources for part in parts])
-        self.targets = np.concatenate([part.targets for part in parts])
-        self.tags = np.concatenate([part.tags for part in parts])
-        self.group_names, self.groups = _one_table(parts)
+        self.types, self.collectives, self.sizes, self.sources, self.targets, self.tags = (
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("types", "collectives", "sizes", "sources", "targets", "tags")
+        )
+        codes: dict[str, int] = {}  # positions of the names of all groups; the group of all ranks is ""
+        tables = [
+            [codes.setdefault("" if name in WORLD else name, len(codes)) for name in part.groups.table]
+            for part in parts
+        ]
+        self.group_names = list(codes)
+        self.groups = np.concatenate(
+            [np.array(table, np.int64)[part.groups.codes] for table, part in zip(tables, parts, strict=True)]
+        )
         collective = self.types == COMM_COLL
         # A row's partners have the same label, and the same number of rows with it before them in their rank.
         self.labels = _codes(
@@ -131,19 +129,11 @@ class JointEvents:
         """Return the events of a rank in the order of its file, by its position in `parts`."""
         return self.events[self.begins[part] : self.begins[part + 1]]
 
-    def name(self, row: int) -> str:
-        """Return the name of a node."""
-        part, at = self._place(row)
-        return self.parts[part].names.of(at)
-
-    def node(self, row: int) -> int:
-        """Return the id of a node."""
-        part, at = self._place(row)
-        return int(self.parts[part].ids[at])
-
-    def _place(self, row: int) -> tuple[int, int]:
-        part = int(np.searchsorted(self.begins, row, side="right")) - 1
-        return part, row - int(self.begins[part])
+    def node(self, row: int) -> tuple[int, str]:
+        """Return the id and the name of a node."""
+        place = int(np.searchsorted(self.begins, row, side="right")) - 1
+        part, at = self.parts[place], row - int(self.begins[place])
+        return int(part.ids[at]), part.names.of(at)
 
     def text(self, row: int) -> str:
         """Return what a node does: "ALL_REDUCE 3 of group '1'", "transfer 0 -> 1 with tag 7"."""
@@ -151,16 +141,6 @@ class JointEvents:
             return f"transfer {self.sources[row]} -> {self.targets[row]} with tag {self.tags[row]}"
         group = self.group_names[self.groups[row]]
         return f"{kind_text(self.collectives[row])} {self.turns[row] + 1} of {group_text(group)}"
-
-
-def _one_table(parts: Sequence[Communication]) -> tuple[list[str], np.ndarray]:
-    """Return the names of all groups, and that of each row as a position among them."""
-    codes: dict[str, int] = {}
-    columns = []
-    for part in parts:
-        own = np.array([codes.setdefault(name, len(codes)) for name in part.groups.table], np.int64)
-        columns.append(own[part.groups.codes])
-    return list(codes), np.concatenate(columns)
 
 
 def _codes(*columns: np.ndarray) -> np.ndarray:
@@ -194,7 +174,6 @@ def group_text(name: str) -> str:
     return f"group {name!r}" if name else "the group of all ranks"
 
 
-CONTRADICTORY_ORDER = "contradictory order"
 _SHOWN = 6  # events in a message
 
 
@@ -217,13 +196,12 @@ def step_graph(joint: JointEvents, deps: Sequence[Lists | None]) -> StepGraph:
             afters.append(events[1:])
             vertices.append(np.empty(0, np.int64))
             continue
-        number = len(lists.starts) - 1
-        own = np.arange(count, count + number)
-        own[part.rows] = events
-        count += number
-        vertices.append(own)
-        befores.append(own[lists.values])
-        afters.append(np.repeat(own, np.diff(lists.starts)))
+        of_rank = np.arange(count, count + lists.num_nodes)
+        of_rank[part.rows] = events
+        count += lists.num_nodes
+        vertices.append(of_rank)
+        befores.append(of_rank[lists.values])
+        afters.append(of_rank[lists.owners()])
     parts = np.repeat(np.arange(len(befores)), [len(edges) for edges in befores])
     before, after = np.concatenate(befores), np.concatenate(afters)
     edges = np.flatnonzero(before != after)
@@ -232,14 +210,14 @@ def step_graph(joint: JointEvents, deps: Sequence[Lists | None]) -> StepGraph:
     return StepGraph(Lists(starts, before[edges]), parts[edges], vertices)
 
 
-def order_faults(joint: JointEvents) -> list[Fault]:
-    """Return a fault if the orders of all ranks contradict each other, with the events of one cycle."""
+def contradiction(joint: JointEvents) -> str:
+    """Return the events of a cycle if the orders of all ranks contradict each other; empty if they do not."""
     steps = _steps(joint, [None if part.in_order else part.deps for part in joint.parts])
-    stated = [part.deps for part in joint.parts]
-    if not steps or (any(deps is not None for deps in stated) and not _steps(joint, stated)):
-        return []
+    deps = [part.deps for part in joint.parts]
+    if not steps or (any(lists is not None for lists in deps) and not _steps(joint, deps)):
+        return ""
     more = f"; and {len(steps) - _SHOWN:,} more" if len(steps) > _SHOWN else ""
-    return [Fault(CONTRADICTORY_ORDER, None, None, "", f"{'; '.join(steps[:_SHOWN])}{more}")]
+    return f"{'; '.join(steps[:_SHOWN])}{more}"
 
 
 def _steps(joint: JointEvents, deps: Sequence[Lists | None]) -> list[str]:
@@ -254,14 +232,12 @@ def _steps(joint: JointEvents, deps: Sequence[Lists | None]) -> list[str]:
         after = around[(at + 1) % len(around)]
         edges = slice(graph.before.starts[after], graph.before.starts[after + 1])
         part = int(graph.parts[edges][graph.before.values[edges] == around[at]][0])
-        first, second = (_row(joint, part, around[place]) for place in (at, then))
-        steps.append(f"rank {joint.parts[part].rank} has {joint.text(first)} before {joint.text(second)}")
+        first, second = (
+            joint.text(int(joint.begins[part]) + int(np.flatnonzero(joint.of_part(part) == around[place])[0]))
+            for place in (at, then)
+        )
+        steps.append(f"rank {joint.parts[part].rank} has {first} before {second}")
     return steps
-
-
-def _row(joint: JointEvents, part: int, event: int) -> int:
-    """Return the row of an event on a rank."""
-    return int(joint.begins[part]) + int(np.flatnonzero(joint.of_part(part) == event)[0])
 
 
 def start_orders(traces: Sequence[RankTrace], seconds: Sequence[np.ndarray], joint: JointEvents) -> list[np.ndarray]:
@@ -270,7 +246,7 @@ def start_orders(traces: Sequence[RankTrace], seconds: Sequence[np.ndarray], joi
     `joint` is the communication of the traces, whose dependencies have no cycle.
     """
     graph = step_graph(joint, [joined(trace.ctrl_deps, trace.data_deps) for trace in traces])
-    count = len(graph.before.starts) - 1
+    count = graph.before.num_nodes
     took = np.zeros(count)
     nodes: list[list[tuple[int, int]]] = [[] for _ in range(count)]  # of each vertex: rank by its position, row
     computes = np.zeros(count, bool)
@@ -280,7 +256,7 @@ def start_orders(traces: Sequence[RankTrace], seconds: Sequence[np.ndarray], joi
         for row, vertex in enumerate(vertices.tolist()):
             nodes[vertex].append((at, row))
     by_cause = np.argsort(graph.before.values, kind="stable")
-    after = np.repeat(np.arange(count), np.diff(graph.before.starts))[by_cause].tolist()
+    after = graph.before.owners()[by_cause].tolist()
     begins = np.searchsorted(graph.before.values[by_cause], np.arange(count + 1)).tolist()
     missing, lasts, on_compute = np.diff(graph.before.starts).tolist(), took.tolist(), computes.tolist()
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsx.traces.columns import Lists, RankTrace
+from dsx.traces.columns import RankTrace
 from dsx.traces.node_builder import buffer_of
 
 HOST = "@host"  # suffix of tensors in the host's memory
@@ -65,28 +65,33 @@ def memory_use(trace: RankTrace) -> MemoryUse:
     np.subtract.at(changes, ends + 1, sizes)
     curve = np.cumsum(changes[:-1])
     peak = int(np.argmax(curve)) if num_nodes else -1
-    there = np.flatnonzero((begins <= peak) & (peak <= ends))
-    return MemoryUse(curve, peak, _by_kind([names[place] for place in there.tolist()], sizes[there]))
+    alive: dict[str, tuple[int, int]] = {}
+    for place in np.flatnonzero((begins <= peak) & (peak <= ends)).tolist():
+        number, size = alive.get(kind := kind_of(names[place]), (0, 0))
+        alive[kind] = number + 1, size + int(sizes[place])
+    kinds = (Alive(kind, number, size) for kind, (number, size) in alive.items())
+    return MemoryUse(curve, peak, tuple(sorted(kinds, key=lambda buffers: -buffers.size_bytes)))
 
 
 def _buffers(trace: RankTrace) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
     """Return the buffers on the device: names, bytes, first and last row."""
     codes: dict[str, int] = {}
     of_tensor = np.array([_code(name, codes) for name in trace.tensors], np.int64)
-    buffers = len(codes)
-    none = trace.num_nodes
-    read, written = (_first_rows(lists, of_tensor, buffers, none) for lists in (trace.reads, trace.writes))
-    last = np.full(buffers, -1, np.int64)
-    for lists in (trace.reads, trace.writes):
-        rows, used = _uses(lists, of_tensor)
-        np.maximum.at(last, used, rows)
+    num_nodes, num_buffers = trace.num_nodes, len(codes)
+    last = np.full(num_buffers, -1, np.int64)
+    read, written = (np.full(num_buffers, num_nodes, np.int64) for _ in range(2))  # first rows
+    for lists, first in ((trace.reads, read), (trace.writes, written)):
+        buffers = of_tensor[lists.values]
+        rows, buffers = lists.owners()[buffers >= 0], buffers[buffers >= 0]
+        np.minimum.at(first, buffers, rows)
+        np.maximum.at(last, buffers, rows)
     # A node reads before it writes.
-    persistent = (read <= written) & (read < none)
-    sizes = np.zeros(buffers, np.int64)
+    persistent = (read <= written) & (read < num_nodes)
+    sizes = np.zeros(num_buffers, np.int64)
     counted = of_tensor >= 0
     np.maximum.at(sizes, of_tensor[counted], trace.tensor_bytes[counted])
     begins = np.where(persistent, 0, np.minimum(read, written))
-    return list(codes), sizes, begins, np.where(persistent, none - 1, last)
+    return list(codes), sizes, begins, np.where(persistent, num_nodes - 1, last)
 
 
 def _code(name: str, codes: dict[str, int]) -> int:
@@ -95,30 +100,6 @@ def _code(name: str, codes: dict[str, int]) -> int:
     if name.endswith(HOST) or buffer.endswith(HOST):
         return -1
     return codes.setdefault(buffer, len(codes))
-
-
-def _uses(lists: Lists, of_tensor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows of nodes, and a buffer that each reads or writes."""
-    rows = np.repeat(np.arange(len(lists.starts) - 1), np.diff(lists.starts))
-    used = of_tensor[lists.values]
-    return rows[used >= 0], used[used >= 0]
-
-
-def _first_rows(lists: Lists, of_tensor: np.ndarray, buffers: int, none: int) -> np.ndarray:
-    rows, used = _uses(lists, of_tensor)
-    first = np.full(buffers, none, np.int64)
-    np.minimum.at(first, used, rows)
-    return first
-
-
-def _by_kind(names: list[str], sizes: np.ndarray) -> tuple[Alive, ...]:
-    found: dict[str, tuple[int, int]] = {}
-    for name, size in zip(names, sizes.tolist(), strict=True):
-        kind = kind_of(name)
-        number, total = found.get(kind, (0, 0))
-        found[kind] = number + 1, total + size
-    alive = (Alive(kind, number, total) for kind, (number, total) in found.items())
-    return tuple(sorted(alive, key=lambda part: -part.size_bytes))
 
 
 def kind_of(name: str) -> str:

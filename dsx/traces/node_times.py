@@ -1,23 +1,14 @@
-"""The seconds of every node of a trace on a cluster, and where its ranks are placed.
-
-Where the ranks of a trace are placed: which of them share a fast domain, a unit of each tier beyond it, and a NIC.
+"""The seconds of every node of a trace on a cluster, how long it holds the compute stream, and where ranks are placed.
 
 Rank r is in domain r // ranks_per_domain, and a unit of a tier has as many consecutive domains as the network says. A
 group whose units have different numbers of its members counts as the nearest that is no better, as it is priced
 (`dsx.plans.placement`).
 
-The seconds of communication between placed ranks: collectives, sends, and transfers to the host.
-
-`dsx.traces.node_times` says how many members of a group share a unit of each tier, and which tiers a send crosses.
-
-The seconds of every node of a trace on a cluster, and how long each of them holds the compute stream.
-
 Kernels, collectives, sends and transfers to the host are priced by `dsx.cost`, one at a time. How they follow each
-other, wait and overlap in a step is the replay's (`dsx.traces.replay`), apart from the closed formulas of `dsx.cost`.
-
-A collective with a partner holds the compute stream for its time less what overlaps with the kernel of the partner:
-a share `overlap` of it, but no longer than the kernel runs. Collectives of one execution of a kernel do not overlap
-with the same part of it. Other communication holds the compute stream for the share of its time that cannot overlap.
+other, wait and overlap in a step is the replay's (`dsx.traces.replay`), apart from the closed formulas of `dsx.cost`. A
+collective with a partner holds the compute stream for its time less what overlaps with the kernel of the partner: a
+share `overlap` of it, but no longer than the kernel runs. Collectives of one execution of a kernel do not overlap with
+the same part of it. Other communication holds the compute stream for the share of its time that cannot overlap.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,16 +31,14 @@ from dsx.plans.placement import nearest_share, units
 from dsx.records import ArrayLike
 from dsx.traces.codec import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE, ROUTING
 from dsx.traces.columns import RankTrace, distinct, node_text
-from dsx.traces.kernel_times import KernelPricer, LaunchTimes, in_panels
+from dsx.traces.kernel_times import KernelPricer, LaunchTimes
 
 
 class Link(NamedTuple):
     """What a send crosses, and the share that it has of it, as `dsx.cost.collectives.neighbours` takes them."""
 
     tier: int  # the outermost one that it crosses
-    unit_shares: tuple[
-        float, ...
-    ]  # ranks of a unit for each one that sends out of it at the same time, innermost first
+    unit_shares: tuple[float, ...]  # ranks of a unit for each that sends out of it at the same time, innermost first
     nic_share: float  # likewise of a NIC
 
 
@@ -68,32 +57,32 @@ class Placement:
 
     def tier(self, source: npt.ArrayLike, target: npt.ArrayLike) -> np.ndarray:
         """Return the outermost tiers that sends cross; 0 is the innermost one."""
-        here, there = np.asarray(source), np.asarray(target)
-        return np.sum([here // size != there // size for size in self.ranks_per_unit], axis=0)
+        sources, targets = np.asarray(source), np.asarray(target)
+        return np.sum([sources // size != targets // size for size in self.ranks_per_unit], axis=0)
 
     def link(self, source: npt.ArrayLike, target: npt.ArrayLike) -> Link:
         """Return the link of sends that ranks make at the same time; of unlike ones, the worst."""
-        here, there = np.atleast_1d(source), np.atleast_1d(target)
-        leaving = [here[here // size != there // size] for size in self.ranks_per_unit]
+        sources, targets = np.atleast_1d(source), np.atleast_1d(target)
+        leaving = [sources[sources // size != targets // size] for size in self.ranks_per_unit]
         shares = [
-            size / _most_alike(ranks // size) if len(ranks) else 1.0
+            size / _largest_count(ranks // size) if len(ranks) else 1.0
             for size, ranks in zip(self.ranks_per_unit, leaving, strict=True)
         ]
         size, ranks = self.ranks_per_unit[self.linked - 1], leaving[self.linked - 1]
-        on_nic = _most_alike(ranks // size * size + ranks % size // self.gpus_per_nic) if len(ranks) else 1
+        on_nic = _largest_count(ranks // size * size + ranks % size // self.gpus_per_nic) if len(ranks) else 1
         nic_share = max(self.gpus_per_nic / on_nic, 1.0)
-        return Link(int(self.tier(here, there).max()), tuple(shares), nic_share)
+        return Link(int(self.tier(sources, targets).max()), tuple(shares), nic_share)
 
 
-def _most_alike(values: np.ndarray) -> int:
+def _largest_count(values: np.ndarray) -> int:
     return int(np.unique(values, return_counts=True)[1].max())
 
 
 def _share(unit_of: np.ndarray) -> int:
     """Return how many members share a unit, from the units [groups, members] of groups."""
     count, degree = unit_of.shape
-    own, members = np.unique(np.arange(count)[:, None] * (unit_of.max() + 1) + unit_of, return_counts=True)
-    crossed = np.bincount(own // (unit_of.max() + 1)).max()
+    parts, members = np.unique(np.arange(count)[:, None] * (unit_of.max() + 1) + unit_of, return_counts=True)
+    crossed = np.bincount(parts // (unit_of.max() + 1)).max()
     return int(nearest_share(np.array(degree), crossed, members.min(), members.max()))
 
 
@@ -124,13 +113,9 @@ class LinkTimes:
         shape = kind, num_ranks, shares, routing
         if shape not in self._collectives:
             placed = group(*(np.array([float(count)]) for count in (num_ranks, *shares)))
-            self._collectives[shape] = collective(
-                kind,
-                placed,
-                self._cluster.network,
-                self._assumptions,
-                routing_of(*(np.array([float(count)]) for count in routing)) if routing else None,
-            )
+            routed = routing_of(*(np.array([float(count)]) for count in routing)) if routing else None
+            network = self._cluster.network
+            self._collectives[shape] = collective(kind, placed, network, self._assumptions, routed)
         # The volume of an all-gather is the gathered tensor.
         volume = size * num_ranks if kind == ALL_GATHER else size
         return float(self._collectives[shape](np.array([float(volume)]))[0])
@@ -174,8 +159,8 @@ class NodeTimes:
 class NodePricer:
     """Prices the nodes of ranks; nodes that are equal but for their rank are priced once.
 
-    `members` has the ranks of each group by its name; an unnamed one is that of all ranks. `alike` has the ranks that
-    send as far as each other, as `senders` returns them.
+    `members` has the ranks of each group by its name; an unnamed one is that of all ranks. `senders` has the ranks that
+    send as far as each other, as `senders_of` returns them.
     """
 
     def __init__(
@@ -184,14 +169,14 @@ class NodePricer:
         assumptions: Assumptions,
         placed: Placement,
         members: Mapping[str, Sequence[int]],
-        alike: Mapping[int, Sequence[int]] | None = None,
+        senders: Mapping[int, Sequence[int]] | None = None,
     ) -> None:
         self._cluster, self._assumptions, self._members, self._placed = cluster, assumptions, members, placed
         num_ranks = max((len(ranks) for ranks in members.values()), default=1)
         self._kernels = KernelPricer(cluster, assumptions, num_ranks)
         self._links = LinkTimes(cluster, assumptions, num_ranks)
         self._shares: dict[str, tuple[int, ...]] = {}  # of groups by name
-        self._senders = alike or {}
+        self._senders = senders or {}
         self._sends: dict[tuple[int, int], Link] = {}  # by the difference of the ranks and the tier that they cross
 
     @xp.unchecked
@@ -213,9 +198,9 @@ class NodePricer:
 
     def _collective_s(self, trace: RankTrace, nodes: np.ndarray) -> np.ndarray:
         columns = (trace.comm_type, trace.comm_size, trace.groups.codes, *_routing(trace))
-        found = distinct([column[nodes] for column in columns])
-        seconds = [self._collective(trace, row) for row in nodes[found.rows].tolist()]
-        return np.array(seconds, float)[found.which]
+        kinds = distinct([column[nodes] for column in columns])
+        seconds = [self._collective(trace, row) for row in nodes[kinds.rows].tolist()]
+        return np.array(seconds, float)[kinds.which]
 
     def _collective(self, trace: RankTrace, row: int) -> float:
         code, name, size = int(trace.comm_type[row]), trace.groups.of(row), max(int(trace.comm_size[row]), 0)
@@ -236,36 +221,42 @@ class NodePricer:
         return self._links.collective_s(kind, len(members), self._shares[name], size, routing)
 
     def _send_s(self, trace: RankTrace, nodes: np.ndarray) -> np.ndarray:
-        found = distinct([column[nodes] for column in (trace.comm_dst, trace.comm_size)])
-        rows = nodes[found.rows].tolist()
-        peers, sizes = trace.comm_dst, np.maximum(trace.comm_size, 0)
-        links = [self._link(trace.rank, int(peers[row])) for row in rows]
-        each = [self._links.send_s(link, int(sizes[row])) for link, row in zip(links, rows, strict=True)]
-        return np.array(each, float)[found.which]
+        kinds = distinct([column[nodes] for column in (trace.comm_dst, trace.comm_size)])
+        rows = nodes[kinds.rows]
+        peers, sizes = trace.comm_dst[rows].tolist(), np.maximum(trace.comm_size[rows], 0).tolist()
+        seconds = [
+            self._links.send_s(self._link(trace.rank, peer), size) for peer, size in zip(peers, sizes, strict=True)
+        ]
+        return np.array(seconds, float)[kinds.which]
 
     def _link(self, rank: int, peer: int) -> Link:
         """Return the link of a send, and of those of other ranks that send as far at the same time."""
         tier = int(self._placed.tier(rank, peer))
         if (peer - rank, tier) not in self._sends:
-            far = np.array(self._senders.get(peer - rank, [rank]))
-            alike = far[self._placed.tier(far, far + peer - rank) == tier]
-            self._sends[peer - rank, tier] = self._placed.link(alike, alike + peer - rank)
+            ranks = np.array(self._senders.get(peer - rank, [rank]))
+            ranks = ranks[self._placed.tier(ranks, ranks + peer - rank) == tier]
+            self._sends[peer - rank, tier] = self._placed.link(ranks, ranks + peer - rank)
         return self._sends[peer - rank, tier]
 
 
-def senders(ranks: Iterable[RankTrace], stands_for: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
+def senders_of(ranks: Iterable[RankTrace], stands_for: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
     """Return the ranks that send as far as each other, by the difference of the two ranks."""
-    found: dict[int, list[int]] = {}
+    senders: dict[int, list[int]] = {}
     for trace in ranks:
         peers = np.unique(trace.comm_dst[trace.types == COMM_SEND])
         for distance in (peers - trace.rank).tolist():
-            found.setdefault(distance, []).extend((trace.rank, *stands_for.get(trace.rank, ())))
-    return found
+            senders.setdefault(distance, []).extend((trace.rank, *stands_for.get(trace.rank, ())))
+    return senders
 
 
 def _routing(trace: RankTrace) -> list[np.ndarray]:
     """Return the columns that say how the tokens of an all-to-all choose experts."""
     return [getattr(trace, name) for name in ROUTING]
+
+
+def in_panels(trace: RankTrace) -> np.ndarray:
+    """Return the [N] collectives of one panel of a multiply."""
+    return (trace.types == COMM_COLL) & (trace.panels > 0)
 
 
 def is_inline(trace: RankTrace) -> np.ndarray:
@@ -291,13 +282,12 @@ def _overlapping_s(partners: np.ndarray, seconds: np.ndarray, kernels: LaunchTim
     executions = kernels.execution[partners]
     order = np.argsort(executions, kind="stable")
     until = np.cumsum(seconds[order])
-    before = until - seconds[order]
+    begin = until - seconds[order]
     firsts = np.flatnonzero(np.diff(executions[order], prepend=-2))
     lengths = np.diff(firsts, append=len(order))
-    start = np.repeat(before[firsts], lengths)
-    whole = kernels.execution_s[partners][order]
+    start = np.repeat(begin[firsts], lengths)
+    execution_s = kernels.execution_s[partners][order]
     # The collectives of an execution use up its time one after the other.
-    used = np.minimum(until - start, whole) - np.minimum(before - start, whole)
-    found = np.empty(len(order))
-    found[order] = used
-    return found
+    overlapping = np.empty(len(order))
+    overlapping[order] = np.minimum(until - start, execution_s) - np.minimum(begin - start, execution_s)
+    return overlapping

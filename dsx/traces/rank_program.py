@@ -1,24 +1,24 @@
 """The program of a rank as the replay reads it, and what the replay returns.
 
-The program of a rank: its nodes as Python lists, which a loop reads several times as fast as arrays.
+A program is the nodes of a rank as Python lists, which a loop reads several times as fast as arrays. Dependencies that
+the order of a stream implies are left out: all that a node of the compute stream computed is there when a later node of
+the program is reached. A control dependency counts if it joins computation, communication and transfers to the host;
+within each of them, program order and streams decide.
 
-Dependencies that the order of a stream implies are left out: all that a node of the compute stream computed is there
-when a later node of the program is reached. A control dependency counts if it joins computation, communication and
-transfers to the host; within each of them, program order and streams decide.
-
-What a replay found: for each rank, where the time of its step went.
+A multiply in n panels has n collectives for each operand that comes in panels, one node each, and n for its result if
+that is reduced. A node may name only the last one of them as its dependency, so all n count. On their stream the
+collectives of the first panel come first, whatever their order in the file.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from dsx.traces.codec import COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
-from dsx.traces.columns import Lists, RankTrace
-from dsx.traces.kernel_times import Panels, in_panels, panels_of
-from dsx.traces.node_times import NodeTimes, is_inline
+from dsx.traces.codec import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
+from dsx.traces.columns import RankTrace
+from dsx.traces.node_times import NodeTimes, in_panels, is_inline
 
 # What a node does in a replay. Those up to IN_PANELS run on the compute stream.
 LAUNCH, INLINE, IN_PANELS, SHARED, PANEL, SEND, RECEIVE, LOAD, STORE, NOTHING = range(10)
@@ -33,6 +33,72 @@ ALL_RANKS = ""  # the group of all ranks, also written "0"
 
 # Classes of nodes, between which control dependencies count.
 _CLASS = {COMP: 0, COMM_SEND: 1, COMM_RECV: 1, COMM_COLL: 1, MEM_LOAD: 2, MEM_STORE: 2}
+
+
+_REDUCES = [COLLECTIVES[name] for name in ("REDUCE", "REDUCE_SCATTER", "ALL_REDUCE")]
+
+
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """The multiplies in panels of a rank, by the rows of its file."""
+
+    # Row of a multiply -> for each of its panels, the rows of the collectives that bring it.
+    brought: dict[int, list[list[int]]] = field(default_factory=dict)
+    reduced: dict[int, int] = field(default_factory=dict)  # row of a collective of a result -> its panel
+    order: Sequence[int] = ()  # rows in the order of the streams; empty for that of the file
+
+
+def panels_of(trace: RankTrace) -> Panels:
+    """Return the multiplies in panels of a rank."""
+    collective = in_panels(trace)
+    stated = np.flatnonzero((trace.types == COMP) & (trace.panels > 0))
+    if not collective.any() and not stated.size:
+        return Panels()
+    rows = np.flatnonzero(collective)
+    of_result = np.isin(trace.comm_type, _REDUCES) & collective
+    number, series = _numbered(trace, rows)
+    multiplies = Panels(order=_in_order(trace, rows, number, of_result))
+    for row, panels in zip(stated.tolist(), trace.panels[stated].tolist(), strict=True):
+        multiplies.brought[row] = [[] for _ in range(panels)]
+    readers, read = trace.data_deps.owners(), trace.data_deps.values
+    brings = (trace.types[readers] == COMP) & collective[read] & ~of_result[read]
+    for row, dep in zip(readers[brings].tolist(), read[brings].tolist(), strict=True):
+        panels = multiplies.brought.setdefault(row, [])
+        panels += [[] for _ in range(len(series[dep]) - len(panels))]
+        for member in series[dep]:
+            if member not in panels[number[member]]:
+                panels[number[member]].append(member)
+    takes = of_result[readers] & (trace.types[read] == COMP)
+    for row, dep in zip(readers[takes].tolist(), read[takes].tolist(), strict=True):
+        multiplies.brought.setdefault(dep, [[] for _ in series[row]])
+        multiplies.reduced[row] = number[row]
+    return multiplies
+
+
+def _numbered(trace: RankTrace, rows: np.ndarray) -> tuple[dict[int, int], dict[int, list[int]]]:
+    """Return the panel of each collective, and the rows of all panels that it is one of."""
+    number: dict[int, int] = {}
+    series: dict[int, list[int]] = {}
+    current: dict[tuple[int, ...], list[int]] = {}
+    columns = (trace.panels, trace.groups.codes, trace.axes.codes, trace.comm_type)
+    for row, *key in zip(rows.tolist(), *(column[rows].tolist() for column in columns), strict=True):
+        members = current.get(tuple(key))
+        if members is None or len(members) == key[0]:
+            members = current[tuple(key)] = []
+        number[row], series[row] = len(members), members
+        members.append(row)
+    return number, series
+
+
+def _in_order(trace: RankTrace, rows: np.ndarray, number: dict[int, int], of_result: np.ndarray) -> Sequence[int]:
+    """Return all rows, with the collectives of adjacent rows by their panels; those of results stay behind others."""
+    begins = (np.diff(rows, prepend=-2) > 1) | np.diff(of_result[rows], prepend=False)
+    begins[:1] = True
+    block = np.cumsum(begins)
+    panel = np.array([number[row] for row in rows.tolist()], np.int64)
+    place = np.arange(trace.num_nodes)
+    place[rows] = rows[np.lexsort((rows, panel, block))]
+    return place.tolist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +139,7 @@ def program(
     launches = np.where(trace.launches < 0, 1, trace.launches)
     communicates = (roles == INLINE) | (roles == SHARED) | (roles == PANEL) | (roles == SEND)
     issued = np.where(trace.types == COMP, launches, communicates.astype(np.int64))
-    found = RankProgram(
+    in_file_order = RankProgram(
         trace=trace,
         rows=range(trace.num_nodes),
         roles=roles.tolist(),
@@ -85,22 +151,22 @@ def program(
         keys=_keys(trace, roles, stand_ins),
         panels=panels,
     )
-    return _ordered(found) if panels.order else found
+    return _ordered(in_file_order) if panels.order else in_file_order
 
 
-def _ordered(found: RankProgram) -> RankProgram:
+def _ordered(program: RankProgram) -> RankProgram:
     """Return a program in the order that its panels say."""
-    order = found.panels.order
+    order = program.panels.order
     at = [0] * len(order)
     for position, row in enumerate(order):
         at[row] = position
-    lists = {name: [getattr(found, name)[row] for row in order] for name in _COLUMNS}
-    deps = [None if deps is None else tuple(at[dep] for dep in deps) for deps in (found.deps[row] for row in order)]
+    lists = {name: [getattr(program, name)[row] for row in order] for name in _COLUMNS}
+    deps = [None if deps is None else tuple(at[dep] for dep in deps) for deps in (program.deps[row] for row in order)]
     panels = Panels(
-        {at[row]: [[at[one] for one in rows] for rows in panels] for row, panels in found.panels.brought.items()},
-        {at[row]: panel for row, panel in found.panels.reduced.items()},
+        {at[row]: [[at[dep] for dep in rows] for rows in panels] for row, panels in program.panels.brought.items()},
+        {at[row]: panel for row, panel in program.panels.reduced.items()},
     )
-    return replace(found, rows=order, deps=deps, panels=panels, **lists)
+    return replace(program, rows=order, deps=deps, panels=panels, **lists)
 
 
 def _roles(trace: RankTrace, panels: Panels) -> np.ndarray:
@@ -118,11 +184,11 @@ def _roles(trace: RankTrace, panels: Panels) -> np.ndarray:
 
 def _dependencies(trace: RankTrace, roles: np.ndarray, panels: Panels) -> list[tuple[int, ...] | None]:
     """Return the rows that each node waits for; None for none."""
-    readers, read = _edges(trace.data_deps)
-    after, before = _edges(trace.ctrl_deps)
+    owners, ctrl = trace.ctrl_deps.owners(), trace.ctrl_deps.values
     classes = np.array([_CLASS.get(kind, 3) for kind in range(int(trace.types.max(initial=0)) + 1)])
-    crossing = classes[trace.types[after]] != classes[trace.types[before]]
-    readers, read = np.concatenate([readers, after[crossing]]), np.concatenate([read, before[crossing]])
+    crossing = classes[trace.types[owners]] != classes[trace.types[ctrl]]
+    readers = np.concatenate([trace.data_deps.owners(), owners[crossing]])
+    read = np.concatenate([trace.data_deps.values, ctrl[crossing]])
     waits = roles[read] > _LAST_ON_COMPUTE
     # A panel of the result is there before the multiply ends.
     reduced = np.zeros(len(roles), bool)
@@ -130,16 +196,10 @@ def _dependencies(trace: RankTrace, roles: np.ndarray, panels: Panels) -> list[t
     waits |= (roles[read] == IN_PANELS) & reduced[readers]
     deps: list[tuple[int, ...] | None] = [None] * len(roles)
     for reader, row in zip(readers[waits].tolist(), read[waits].tolist(), strict=True):
-        known = deps[reader]
-        deps[reader] = (row,) if known is None else (*known, row)
+        deps[reader] = (*(deps[reader] or ()), row)
     for row, brought in panels.brought.items():
         deps[row] = tuple(dict.fromkeys([*(deps[row] or ()), *(dep for rows in brought for dep in rows)]))
     return deps
-
-
-def _edges(lists: Lists) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of the nodes with an entry, and the entries."""
-    return np.repeat(np.arange(len(lists.starts) - 1), np.diff(lists.starts)), lists.values
 
 
 def _streams(trace: RankTrace, roles: np.ndarray, axes: dict[str, int]) -> list[int]:
@@ -164,13 +224,13 @@ def _keys(trace: RankTrace, roles: np.ndarray, stand_ins: Mapping[int, int]) -> 
         number = counts.get(name, 0)
         counts[name] = number + 1
         keys[row] = name, number
-    here = stand_ins.get(trace.rank, trace.rank)
+    rank = stand_ins.get(trace.rank, trace.rank)
     for role, peers in ((SEND, trace.comm_dst), (RECEIVE, trace.comm_src)):
         rows = np.flatnonzero(roles == role)
         counts.clear()
         for row, peer, tag in zip(rows.tolist(), peers[rows].tolist(), trace.comm_tag[rows].tolist(), strict=True):
-            there = stand_ins.get(peer, peer)
-            key = (here, there, tag) if role == SEND else (there, here, tag)
+            other = stand_ins.get(peer, peer)
+            key = (rank, other, tag) if role == SEND else (other, rank, tag)
             number = counts.get(key, 0)
             counts[key] = number + 1
             keys[row] = (*key, number)

@@ -1,22 +1,15 @@
-"""Reads a trace file into columns; traces of other writers may count elements or state their groups.
-
-Traces that count elements and multiply-adds, as STAGE writes them: their metadata names a schema of its own.
-
-Sizes become bytes of elements of one width, and operations FLOPs, when a file is read.
-
-Process groups that a node of a trace states, as PyTorch's profiler records them when a process starts.
-
-The node has a text of its inputs: a list with one text, which is JSON and lists the groups of the process. A group
-without ranks is that of all ranks.
-
-Reads a trace file into columns.
+"""Reads a trace file into columns.
 
 Messages are parsed by protobuf's C runtime. Most attributes of a node equal those of an earlier node byte by byte, so
 an attribute is looked up by its bytes, and parsed if it is new. A node then has the codes of its attributes; they
-become columns with all nodes at the end. Only lists of tensors are always parsed
-(`tensor_lists.py`), since a tensor is written once.
+become columns with all nodes at the end. Lists of tensors nearly all differ, and take most of the time of reading, so
+many are parsed at a time: repeated fields of messages that follow one another are joined, and a name that no tensor has
+separates the lists.
 
-Traces of other writers have few of the attributes, and others, which are skipped.
+Traces of other writers have few of the attributes, and others, which are skipped. Those of STAGE, whose metadata names
+a schema, count elements and multiply-adds: sizes become bytes of elements of one width, and operations FLOPs. PyTorch's
+profiler states process groups in a node: JSON that lists the groups of the process, where a group without ranks is that
+of all ranks.
 """
 
 import json
@@ -24,8 +17,9 @@ import re
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -40,88 +34,32 @@ from dsx.traces.codec import (
     GlobalMetadata,
     RawAttribute,
     RawNode,
+    StringList,
     messages,
 )
-from dsx.traces.columns import (
-    NUMBERS_OF_MULTIPLY,
-    BadTensorsError,
-    Lists,
-    RankTrace,
-    TensorLists,
-    Tensors,
-    Texts,
-    lists_of,
-)
+from dsx.traces.columns import NUMBERS_OF_MULTIPLY, Lists, RankTrace, Texts, lists_of
 
 DEFAULT_ELEMENT_BYTES = 2  # 16 bits, in which activations and weights are computed with
 _SCHEMA = "symbolic_tensor_network"
 _FLOPS = 2  # of a multiply-add
 
-
-def counts_elements(metadata: Any) -> bool:
-    """Return whether the metadata of a file say that it counts elements."""
-    return any(attribute.name == "schema" and attribute.string_val == _SCHEMA for attribute in metadata.attr)
-
-
-def in_bytes(trace: RankTrace, element_bytes: int) -> RankTrace:
-    """Return a trace that counts elements with its sizes in bytes, and its operations in FLOPs.
-
-    Raises OverflowError if one of them has more than 63 bits then.
-    """
-    return replace(
-        trace,
-        element_bytes=element_bytes,
-        tensor_bytes=_times(trace.tensor_bytes, element_bytes),
-        tensor_size=_times(trace.tensor_size, element_bytes),
-        comm_size=_times(trace.comm_size, element_bytes),
-        num_ops=_times(trace.num_ops, _FLOPS),
-    )
-
-
-def _times(column: np.ndarray, factor: int) -> np.ndarray:
-    """Return numbers times a factor, but for those that are not stated."""
-    if len(column) and int(column.max()) > np.iinfo(np.int64).max // factor:
-        raise OverflowError
-    return np.where(column > 0, column * factor, column)
-
-
 NODE_OF_GROUPS = "## process_group:init ##"  # its name
 _LIST = re.compile(r"\[\s*\{.*\}\s*\]", re.DOTALL)
 _MOST_RANKS = 10**9
 
-
-def stated_groups(values: str) -> dict[str, Sequence[int]]:
-    """Return the ranks of each process group in the inputs of such a node; none if they have another form."""
-    listed = _LIST.search(values)
-    if listed is None:
-        return {}
-    try:
-        groups = json.loads(listed[0].replace('\\"', '"'))  # quotes in a text are escaped by some
-    except (ValueError, RecursionError):
-        return {}
-    return {str(group["pg_name"]): tuple(group["ranks"]) for group in groups if _is_group(group)}
-
-
-def _is_group(group: Any) -> bool:
-    if not isinstance(group, dict) or not isinstance(group.get("pg_name"), str | int):
-        return False
-    ranks = group.get("ranks")
-    if not isinstance(ranks, list):
-        return False
-    whole = all(isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < _MOST_RANKS for rank in ranks)
-    return whole and len({*ranks}) == len(ranks)
-
-
-_COLUMNS = (*dict.fromkeys(attribute.column for attribute in ATTRIBUTES.values()),)
+_KINDS = {attribute.column: attribute.kind for attribute in ATTRIBUTES.values()}
+_COLUMNS = tuple(_KINDS)
 _FIELDS = {name: _COLUMNS.index(attribute.column) for name, attribute in ATTRIBUTES.items()}
-_REALS, _TEXTS = (
-    {attribute.column for attribute in ATTRIBUTES.values() if attribute.kind == kind} for kind in ("double", "string")
-)
-_LISTS = "multiplies"
 _UNKNOWN = len(_COLUMNS)  # what dsx does not read
 _LARGEST_TYPE = max(NODE_TYPES.values())
 _OF_TENSORS = (b"\n\x06inputs", b"\n\x07outputs")  # how the attributes of tensors begin
 _MOST_KNOWN = 100_000  # attributes that are known by their bytes, some 40 MB
+# Values that an attribute may have by the type that dsx writes, and what messages call them; other types are integers.
+_ACCEPTED = {
+    "double": ((*INTEGER_VALUES, "double_val", "float_val"), "a number"),
+    "string": ((*INTEGER_VALUES, "string_val"), "a text"),
+    "int64_list": (INTEGER_LISTS, "a list of integers"),
+}
 
 
 def read_trace(path: Path, rank: int, tensors: bool = True, element_bytes: int | None = None) -> RankTrace:
@@ -150,12 +88,12 @@ def read_stream(
     metadata = GlobalMetadata()
     try:
         metadata.MergeFromString(first)
-        known = not len(first) or bool(metadata.version or metadata.attr)
+        begins = not len(first) or bool(metadata.version or metadata.attr)
     except DecodeError:
-        known = False
-    if not known:
+        begins = False
+    if not begins:
         raise TraceError(f"{name}: byte {at:,} has no metadata of Chakra, with which a trace begins")
-    elements = counts_elements(metadata)
+    elements = any(said.name == "schema" and said.string_val == _SCHEMA for said in metadata.attr)
     if element_bytes is not None and not elements:
         raise TraceError(f"{name}: counts bytes, so its elements have no size (element_bytes={element_bytes})")
     nodes = _Nodes(tensors)
@@ -165,19 +103,56 @@ def read_stream(
             at = place
             node = parse(message)
             take(node)
-        found = nodes.trace(rank, metadata.version)
+        trace = nodes.trace(rank, metadata.version)
     except DecodeError:
         raise TraceError(f"{name}: byte {at:,} has no node of Chakra; the file is foreign or damaged") from None
-    except BadTensorsError as error:
+    except _BadTensorsError as error:
         raise TraceError(f"{name}: {nodes.text(error.row)}: {error}") from None
     except OverflowError:
         raise TraceError(f"{name}: node {node.id} ({node.name!r}): a number has more than 63 bits") from None
     except ValueError as error:
         raise TraceError(f"{name}: node {node.id} ({node.name!r}): {error}") from None
     try:
-        return in_bytes(found, element_bytes or DEFAULT_ELEMENT_BYTES) if elements else found
+        return _in_bytes(trace, element_bytes or DEFAULT_ELEMENT_BYTES) if elements else trace
     except OverflowError:
         raise TraceError(f"{name}: a size in bytes or a number of FLOPs has more than 63 bits") from None
+
+
+def _in_bytes(trace: RankTrace, element_bytes: int) -> RankTrace:
+    """Return a trace that counts elements with its sizes in bytes, and its operations in FLOPs.
+
+    Raises OverflowError if one of them has more than 63 bits then.
+    """
+    factors = dict.fromkeys(("tensor_bytes", "tensor_size", "comm_size"), element_bytes) | {"num_ops": _FLOPS}
+    columns: dict[str, Any] = {}
+    for name, factor in factors.items():
+        column: np.ndarray = getattr(trace, name)
+        if len(column) and int(column.max()) > np.iinfo(np.int64).max // factor:
+            raise OverflowError
+        columns[name] = np.where(column > 0, column * factor, column)
+    return replace(trace, element_bytes=element_bytes, **columns)
+
+
+def stated_groups(values: str) -> dict[str, Sequence[int]]:
+    """Return the ranks of each process group in the inputs of such a node; none if they have another form."""
+    listed = _LIST.search(values)
+    if listed is None:
+        return {}
+    try:
+        groups = json.loads(listed[0].replace('\\"', '"'))  # quotes in a text are escaped by some
+    except (ValueError, RecursionError):
+        return {}
+    return {str(group["pg_name"]): tuple(group["ranks"]) for group in groups if _is_group(group)}
+
+
+def _is_group(group: object) -> bool:
+    if not isinstance(group, dict) or not isinstance(group.get("pg_name"), str | int):
+        return False
+    ranks = group.get("ranks")
+    if not isinstance(ranks, list):
+        return False
+    numbers = all(isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < _MOST_RANKS for rank in ranks)
+    return numbers and len({*ranks}) == len(ranks)
 
 
 class _Rows:
@@ -186,7 +161,7 @@ class _Rows:
     def __init__(self) -> None:
         self.rows, self.lengths, self.numbers = array("i"), array("i"), array("q")
 
-    def add(self, row: int, numbers: list[int]) -> None:
+    def add(self, row: int, numbers: Sequence[int]) -> None:
         """Add the list of a node."""
         self.rows.append(row)
         self.lengths.append(len(numbers))
@@ -205,8 +180,8 @@ class _Nodes:
         self.ids, self.types, self.names, self.micros = array("q"), array("b"), array("i"), array("q")
         self.name_codes: dict[str, int] = {}
         self.ctrl_deps, self.data_deps = _Rows(), _Rows()
-        self.tensors = Tensors()
-        self.reads, self.writes = TensorLists("inputs", self.tensors), TensorLists("outputs", self.tensors)
+        self.tensors = _Tensors()
+        self.reads, self.writes = _TensorLists("inputs", self.tensors), _TensorLists("outputs", self.tensors)
         # Attributes by their bytes, as positions in `fields` and `values`. Position 0 is for those that say nothing.
         self.known: dict[bytes, int] = {}
         self.fields, self.values = array("b", [_UNKNOWN]), array("q", [0])
@@ -248,45 +223,54 @@ class _Nodes:
         raw = RawAttribute.FromString(content)
         name = raw.name
         if name in ("inputs", "outputs"):
-            (self.reads if name == "inputs" else self.writes).add(row, raw.string_list)
+            (self.reads if name == "inputs" else self.writes).add_bytes(row, raw.string_list)
             return 0
         attribute = AttributeProto.FromString(content)
         if len(self.known) >= _MOST_KNOWN:
             self.known.clear()
         code = self.known[content] = len(self.fields)
-        field = _FIELDS.get(name, _UNKNOWN)
-        self.values.append(self._value(field, attribute))
-        self.fields.append(field)
+        self.values.append(self._value(attribute) if name in _FIELDS else 0)
+        self.fields.append(_FIELDS.get(name, _UNKNOWN))
         return code
 
-    def _value(self, field: int, attribute: Any) -> int:
+    def _value(self, attribute: Any) -> int:
         """Return an integer, or the position of a real number, a text or multiplies in their table."""
-        if field == _UNKNOWN:
-            return 0
-        name = _COLUMNS[field]
-        if name in _REALS:
-            self.reals.append(_real(attribute))
-            return len(self.reals) - 1
-        if name in _TEXTS:
-            return self.texts.setdefault(_text(attribute), len(self.texts))
-        if name == _LISTS:
-            self.multiplies.append(_multiplies(attribute))
-            return len(self.multiplies) - 1
-        return _integer(attribute)
+        kind, name = ATTRIBUTES[attribute.name].kind, attribute.WhichOneof("value")
+        accepted, what = _ACCEPTED.get(kind, (INTEGER_VALUES, "an integer"))
+        if name not in accepted:
+            raise ValueError(f"{attribute.name}: {what} is wanted, and a {name} is given")
+        value = getattr(attribute, name)
+        match kind:
+            case "double":
+                self.reals.append(value)
+                return len(self.reals) - 1
+            case "string":
+                return self.texts.setdefault(str(value), len(self.texts))
+            case "int64_list":
+                numbers = value.values[:]
+                if len(numbers) % NUMBERS_OF_MULTIPLY:
+                    has = f"{attribute.name} has {len(numbers)} numbers"
+                    raise ValueError(f"{has}; a multiply has {NUMBERS_OF_MULTIPLY}")
+                self.multiplies.append(numbers)
+                return len(self.multiplies) - 1
+            case _:
+                return int(value)
 
     def trace(self, rank: int, version: str) -> RankTrace:
         """Return the columns; raises BadTensorsError."""
         reads, writes = self.reads.lists(len(self.ids)), self.writes.lists(len(self.ids))
-        size, ids = len(self.ids), _array(self.ids)
+        ids = _array(self.ids)
         rows_of = _rows_of(ids)
-        ctrl_deps, no_ctrl = _known_deps(self.ctrl_deps.lists(size), ids, rows_of)
-        data_deps, no_data = _known_deps(self.data_deps.lists(size), ids, rows_of)
-        values: dict[str, Any] = self._columns()
-        partner, no_partner = _known_partners(values["partner"], ids, rows_of)
-        micros = _array(self.micros)
-        durations = np.where(
-            np.isnan(values["duration_ns"]), np.where(micros > 0, micros * 1e3, np.nan), values["duration_ns"]
-        )
+        ctrl_deps, no_ctrl = _known_deps(self.ctrl_deps.lists(len(ids)), rows_of)
+        data_deps, no_data = _known_deps(self.data_deps.lists(len(ids)), rows_of)
+        values = self._columns()
+        partners = values["partner"]
+        stated = np.flatnonzero(partners >= 0)
+        values["partner"] = np.full(len(ids), -1, np.int64)
+        values["partner"][stated] = rows_of(partners[stated])
+        lost = stated[values["partner"][stated] < 0]
+        micros, exact = _array(self.micros), values["duration_ns"]
+        values["duration_ns"] = np.where(np.isnan(exact), np.where(micros > 0, micros * 1e3, np.nan), exact)
         return RankTrace(
             rank=rank,
             version=version,
@@ -299,9 +283,9 @@ class _Nodes:
             writes=writes,
             tensors=self.tensors.names(),
             tensor_bytes=_array(self.tensors.sizes),
-            unknown_deps=np.concatenate([no_ctrl, no_data, no_partner]),
+            unknown_deps=np.concatenate([no_ctrl, no_data, np.stack([lost, partners[lost]], axis=1)]),
             stated_groups=self.groups,
-            **{**values, "partner": partner, "duration_ns": durations},
+            **values,
         )
 
     def _columns(self) -> dict[str, Any]:
@@ -312,74 +296,37 @@ class _Nodes:
         order = np.argsort(fields[codes], kind="stable")  # a node's later attribute of a name counts
         rows, codes = rows[order], codes[order]
         ends = np.searchsorted(fields[codes], np.arange(len(_COLUMNS) + 1))
+        texts = list(self.texts)
         columns: dict[str, Any] = {}
-        for field, name in enumerate(_COLUMNS):
-            part = slice(ends[field], ends[field + 1])
-            there, found = rows[part], values[codes[part]]
-            if name in _TEXTS:
-                columns[name] = _texts(size, there, found, list(self.texts))
-            elif name in _REALS:
-                columns[name] = _scattered(size, np.nan, there, np.array(self.reals, np.float64)[found])
-            elif name == _LISTS:
-                columns[name] = _joined(size, there, [self.multiplies[place] for place in found.tolist()])
+        for field, (name, kind) in enumerate(_KINDS.items()):
+            of_field = slice(ends[field], ends[field + 1])
+            places, found = rows[of_field], values[codes[of_field]]
+            if kind == "string":
+                used, used_codes = np.unique(found, return_inverse=True)
+                table = [texts[place] for place in used.tolist()]
+                columns[name] = Texts(table, _scattered(size, -1, places, used_codes.astype(np.int32)))
+            elif kind == "double":
+                columns[name] = _scattered(size, np.nan, places, np.array(self.reals, np.float64)[found])
+            elif kind == "int64_list":
+                lists = _Rows()
+                for row, place in zip(places.tolist(), found.tolist(), strict=True):
+                    lists.add(row, self.multiplies[place])
+                columns[name] = lists.lists(size)
             else:
-                columns[name] = _scattered(size, -1, there, found)
+                columns[name] = _scattered(size, -1, places, found)
         return columns
 
 
-def _scattered(size: int, missing: float, rows: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """Return a column with `found` at `rows`, and `missing` elsewhere."""
-    column = np.full(size, missing, found.dtype)
-    column[rows] = found
+def _scattered(size: int, missing: float, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return a column with `values` at `rows`, and `missing` elsewhere."""
+    column = np.full(size, missing, values.dtype)
+    column[rows] = values
     return column
-
-
-def _texts(size: int, rows: np.ndarray, found: np.ndarray, table: list[str]) -> Texts:
-    """Return a column of texts with a table of its own."""
-    used, codes = np.unique(found, return_inverse=True)
-    return Texts([table[place] for place in used.tolist()], _scattered(size, -1, rows, codes.astype(np.int32)))
-
-
-def _joined(size: int, rows: np.ndarray, found: list[list[int]]) -> Lists:
-    """Return the list of each node, from lists in the order of their rows."""
-    lengths = np.bincount(rows, [len(numbers) for numbers in found], size)
-    return lists_of(lengths, np.fromiter((number for numbers in found for number in numbers), np.int64))
 
 
 def _array(values: array) -> np.ndarray:
     """Return the numbers of an array without a copy; the array may not grow after that."""
     return np.frombuffer(values, values.typecode) if values else np.empty(0, values.typecode)
-
-
-def _integer(attribute: Any) -> int:
-    value = attribute.WhichOneof("value")
-    if value not in INTEGER_VALUES:
-        raise ValueError(f"{attribute.name}: an integer is wanted, and a {value} is given")
-    return int(getattr(attribute, value))
-
-
-def _real(attribute: Any) -> float:
-    value = attribute.WhichOneof("value")
-    if value not in (*INTEGER_VALUES, "double_val", "float_val"):
-        raise ValueError(f"{attribute.name}: a number is wanted, and a {value} is given")
-    return getattr(attribute, value)
-
-
-def _text(attribute: Any) -> str:
-    value = attribute.WhichOneof("value")
-    if value not in (*INTEGER_VALUES, "string_val"):
-        raise ValueError(f"{attribute.name}: a text is wanted, and a {value} is given")
-    return str(getattr(attribute, value))
-
-
-def _multiplies(attribute: Any) -> list[int]:
-    value = attribute.WhichOneof("value")
-    if value not in INTEGER_LISTS:
-        raise ValueError(f"{attribute.name}: a list of integers is wanted, and a {value} is given")
-    numbers = getattr(attribute, value).values[:]
-    if len(numbers) % NUMBERS_OF_MULTIPLY:
-        raise ValueError(f"{attribute.name} has {len(numbers)} numbers; a multiply has {NUMBERS_OF_MULTIPLY}")
-    return numbers
 
 
 def _rows_of(ids: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
@@ -397,23 +344,117 @@ def _rows_of(ids: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     return rows
 
 
-def _known_deps(lists: Lists, ids: np.ndarray, rows_of: Callable[[np.ndarray], np.ndarray]) -> tuple[Lists, np.ndarray]:
+def _known_deps(lists: Lists, rows_of: Callable[[np.ndarray], np.ndarray]) -> tuple[Lists, np.ndarray]:
     """Return dependencies as rows, and those on unknown ids as pairs of a row and an id."""
     rows = rows_of(lists.values)
     known = rows >= 0
     if known.all():
         return Lists(lists.starts, rows), np.empty((0, 2), np.int64)
-    owners = np.repeat(np.arange(len(ids)), np.diff(lists.starts))
-    kept = lists_of(np.bincount(owners[known], minlength=len(ids)), rows[known])
+    owners = lists.owners()
+    kept = lists_of(np.bincount(owners[known], minlength=lists.num_nodes), rows[known])
     return kept, np.stack([owners[~known], lists.values[~known]], axis=1)
 
 
-def _known_partners(
-    partners: np.ndarray, ids: np.ndarray, rows_of: Callable[[np.ndarray], np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return partners as rows, and those that are unknown as pairs of a row and an id."""
-    stated = np.flatnonzero(partners >= 0)
-    rows = np.full(len(ids), -1, np.int64)
-    rows[stated] = rows_of(partners[stated])
-    lost = stated[rows[stated] < 0]
-    return rows, np.stack([lost, partners[lost]], axis=1)
+_AT_ONCE = 1_000  # lists that are parsed at a time
+_BETWEEN = "\0"  # what is no name of a tensor
+# Its size is another text, so that a list of an odd length makes sizes of the names behind it, and is seen.
+_SEPARATOR = StringList(values=[_BETWEEN, ""]).SerializeToString()
+_NEW, _NO_TENSOR = -1, -2  # instead of the place of a tensor
+
+
+class _BadTensorsError(Exception):
+    """The list of the node at `row` is none of tensors; the message says why."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(reason)
+        self.row = row
+
+
+class _Tensors:
+    """The tensors of a file: places by name, and bytes by place."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {_BETWEEN: _NO_TENSOR}
+        self.sizes = array("q")
+
+    def names(self) -> list[str]:
+        """Return the names in the order of their places."""
+        return list(islice(self._places, 1, None))
+
+    def places(self, names: list[str], sizes: list[str]) -> list[int]:
+        """Return the places of tensors; ValueError for a new one whose size is no number of bytes."""
+        places = [self._places.get(name, _NEW) for name in names]
+        for at, place in enumerate(places):
+            if place == _NEW:
+                # A new name may occur twice in `names`.
+                place = places[at] = self._places.setdefault(names[at], len(self.sizes))
+                if place == len(self.sizes):
+                    size = _size(sizes[at])
+                    if size is None:
+                        raise ValueError
+                    self.sizes.append(size)
+        return places
+
+
+class _TensorLists(_Rows):
+    """The tensors that nodes read, or those that they write."""
+
+    def __init__(self, attribute: Literal["inputs", "outputs"], tensors: _Tensors) -> None:
+        super().__init__()
+        self._attribute, self._tensors = attribute, tensors
+        self._pending: list[bytes] = []
+
+    def add_bytes(self, row: int, content: bytes) -> None:
+        """Add the list of a node, the bytes of a StringList; raises BadTensorsError for this or an earlier one."""
+        self.rows.append(row)
+        self._pending.append(content)
+        if len(self._pending) >= _AT_ONCE:
+            self._parse()
+
+    def lists(self, num_nodes: int) -> Lists:
+        """Return the places of the tensors of all nodes; raises BadTensorsError."""
+        self._parse()
+        return super().lists(num_nodes)
+
+    def _parse(self) -> None:
+        """Parse the lists that are pending."""
+        if not self._pending:
+            return
+        try:
+            texts = StringList.FromString(_SEPARATOR.join(self._pending)).values[:]
+            names, sizes = texts[::2], texts[1::2]
+            if len(names) != len(sizes) or names.count(_BETWEEN) != len(self._pending) - 1:
+                raise ValueError
+            places = np.array(self._tensors.places(names, sizes), np.int64)
+        except (DecodeError, ValueError):
+            rows = self.rows[len(self.lengths) :]
+            reasons = ((row, self._reason(content)) for row, content in zip(rows, self._pending, strict=True))
+            raise _BadTensorsError(*next((row, reason) for row, reason in reasons if reason)) from None
+        ends = np.append(np.flatnonzero(places == _NO_TENSOR), len(places))
+        self.lengths.extend((np.diff(ends, prepend=-1) - 1).tolist())
+        self.numbers.frombytes(places[places != _NO_TENSOR].tobytes())
+        self._pending.clear()
+
+    def _reason(self, content: bytes) -> str:
+        """Return what is wrong with a list; empty if nothing is."""
+        try:
+            texts = StringList.FromString(content).values[:]
+        except DecodeError:
+            return f"{self._attribute} is no list of texts"
+        if len(texts) % 2:
+            return f"{self._attribute} has {len(texts)} texts, and each tensor has two: its name, its bytes"
+        for name, size in zip(texts[::2], texts[1::2], strict=True):
+            if name == _BETWEEN:
+                return f"{self._attribute}: {name!r} is no name of a tensor"
+            if _size(size) is None:
+                return f"{self._attribute}: {name!r} has the size {size!r:.60}, which is no number of bytes"
+        return ""
+
+
+def _size(text: str) -> int | None:
+    """Return a size from its text, which some writers give with decimals ("2097152.0"); None if it is none."""
+    digits, _, decimals = text.partition(".")
+    if not text.isascii() or not digits.isdigit() or len(digits) >= 20 or not (decimals.isdigit() or not decimals):
+        return None
+    size = int(digits) + (decimals[:1] >= "5")
+    return size if size < 2**63 else None

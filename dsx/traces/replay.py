@@ -1,9 +1,5 @@
 """Replays the traces of all ranks, node by node: the independent check of the closed formulas of `dsx.cost`.
 
-Says why a replay cannot go on: ranks that wait for each other in a cycle, or for what no rank does.
-
-Replays the traces of all ranks, node by node: the independent check of the closed formulas of `dsx.cost`.
-
 A rank has a host, a compute stream, and a stream for each of: the asynchronous collectives of an axis, panels, sends,
 loads, stores. Streams run in order, and a node starts when
 
@@ -22,11 +18,12 @@ its send is, and takes no time of a stream. A multiply in n panels starts panel 
 there and panel i - 1 is done.
 
 Ranks run through their nodes in program order as far as they can. Since all streams are in order and times only add up
-and take maxima, the order in which ranks are looked at does not matter.
+and take maxima, the order in which ranks are looked at does not matter. If none can go on, ranks wait for each other in
+a cycle, or for what no rank does.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import NamedTuple, NoReturn
 
 from dsx.errors import TraceError
 from dsx.traces.columns import node_text
@@ -54,39 +51,39 @@ from dsx.traces.rank_program import (
 _MOST_NAMED = 12  # ranks of a cycle
 
 
-class Waiting(NamedTuple):
+class _Waiting(NamedTuple):
     """A rank that cannot go on."""
 
     program: RankProgram
     row: int  # of the node in the program that it waits at
     missing: tuple[int, ...]  # ranks that it waits for
 
+    def text(self, other: int) -> str:
+        """Return that it waits for another rank."""
+        trace, row = self.program.trace, self.program.rows[self.row]
+        waits = f"rank {trace.rank} waits at {node_text(trace, row)} for"
+        if self.program.roles[self.row] == RECEIVE:
+            return f"{waits} a send from rank {other} with tag {trace.comm_tag[row]}"
+        return f"{waits} rank {other}"
 
-def raise_stalled(stalled: Sequence[Waiting]) -> NoReturn:
+
+def _raise_stalled(stalled: Sequence[_Waiting]) -> NoReturn:
     """Raise TraceError that names what waits for what; `stalled` has all ranks that cannot go on."""
-    waiting = {one.program.trace.rank: one for one in stalled}
-    for rank, one in waiting.items():
-        for other in one.missing:
+    waiting = {stall.program.trace.rank: stall for stall in stalled}
+    for stall in stalled:
+        for other in stall.missing:
             if other not in waiting:
-                raise TraceError(f"the replay cannot go on: {_text(rank, one, other)}, which ends without that")
+                raise TraceError(f"the replay cannot go on: {stall.text(other)}, which ends without that")
     path: list[int] = []
     rank = next(iter(waiting))
     while rank not in path:
         path.append(rank)
         rank = waiting[rank].missing[0]
-    cycle = path[path.index(rank) :]
-    texts = [_text(rank, waiting[rank], waiting[rank].missing[0]) for rank in cycle[:_MOST_NAMED]]
-    more = len(cycle) - len(texts)
+    around = path[path.index(rank) :]
+    texts = [waiting[rank].text(waiting[rank].missing[0]) for rank in around[:_MOST_NAMED]]
+    more = len(around) - len(texts)
     texts += [f"and {more} more"] if more else []
     raise TraceError("the replay cannot go on, since ranks wait for each other: " + "; ".join(texts))
-
-
-def _text(rank: int, waiting: Waiting, other: int) -> str:
-    trace, row = waiting.program.trace, waiting.program.rows[waiting.row]
-    node = node_text(trace, row)
-    if waiting.program.roles[waiting.row] == RECEIVE:
-        return f"rank {rank} waits at {node} for a send from rank {other} with tag {trace.comm_tag[row]}"
-    return f"rank {rank} waits at {node} for rank {other}"
 
 
 # Takes an event: rank, stream, name, start and duration in seconds.
@@ -130,11 +127,11 @@ class _Rank:
     def idle(self, seconds: float) -> None:
         """Let a wait of the compute stream count for what collectives hold of it."""
         for row in list(self.owed):
-            left = self.owed[row] - seconds
-            if left > 0.0:
-                self.owed[row] = left
+            remaining = self.owed[row] - seconds
+            if remaining > 0.0:
+                self.owed[row] = remaining
                 return
-            seconds = -left
+            seconds = -remaining
             del self.owed[row]
 
     def hold(self, row: int) -> float:
@@ -144,41 +141,34 @@ class _Rank:
         return seconds
 
 
-def replayed(
-    programs: Sequence[RankProgram],
-    waited_for: Mapping[str, Sequence[int]],
-    axes: Sequence[str],
-    emit: Emit | None = None,
-) -> StepTimes:
-    """Return the times of ranks from their programs.
+class Replay:
+    """A replay of ranks from their programs.
 
     `waited_for` has the ranks of each group that have a program; `axes` names the mesh axes of the programs. `emit`
-    gets an event for each node, in no order. Raises TraceError if ranks wait for each other, or for what never comes.
+    gets an event for each node, in no order.
     """
-    return _Replay(programs, waited_for, axes, emit).run()
 
-
-class _Replay:
     def __init__(
         self,
         programs: Sequence[RankProgram],
         waited_for: Mapping[str, Sequence[int]],
         axes: Sequence[str],
-        emit: Emit | None,
+        emit: Emit | None = None,
     ) -> None:
         self._axes, self._waited_for, self._emit = axes, waited_for, emit
         self._ranks = [_Rank(program, FIRST_AXIS + len(axes)) for program in programs]
         self._ready = self._ranks[::-1]  # ranks that may go on
-        self._joints: dict[Any, _OpenCollective] = {}  # collectives that some ranks have reached
-        self._sent: dict[Any, float] = {}  # end of the sends that were not received
-        self._awaited: dict[Any, tuple[_Rank, int, float]] = {}  # receives before their sends
+        self._joints: dict[Hashable, _OpenCollective] = {}  # collectives that some ranks have reached
+        self._sent: dict[Hashable, float] = {}  # end of the sends that were not received
+        self._awaited: dict[Hashable, tuple[_Rank, int, float]] = {}  # receives before their sends
 
     def run(self) -> StepTimes:
+        """Return the times of the ranks; raises TraceError if they wait for each other, or for what never comes."""
         while self._ready:
             self._advance(self._ready.pop())
         stalled = [rank for rank in self._ranks if rank.at < len(rank.done) or _NOT_DONE in rank.done]
         if stalled:
-            raise_stalled([self._waiting(rank) for rank in stalled])
+            _raise_stalled([self._waiting(rank) for rank in stalled])
         ranks = [self._times(rank) for rank in self._ranks]
         return StepTimes(
             tuple(sorted(ranks, key=lambda times: times.rank)), sum(len(rank.done) for rank in self._ranks)
@@ -193,29 +183,28 @@ class _Replay:
         num_nodes = len(roles)
         while row < num_nodes:
             role, needs = roles[row], deps[row]
+            # When what the node depends on is there, and which of it comes last.
+            ready, last = 0.0, 0
             if needs is not None:
-                there, last = 0.0, 0
                 for dep in needs:
                     seconds = done[dep]
                     if seconds < 0.0:
                         rank.at, rank.host, rank.free, rank.blocked = row, host, free, dep
                         return
-                    if seconds > there and (role != IN_PANELS or roles[dep] != PANEL):
-                        there, last = seconds, dep
-            else:
-                there, last = 0.0, 0
+                    if seconds > ready and (role != IN_PANELS or roles[dep] != PANEL):
+                        ready, last = seconds, dep
             if role == RECEIVE:
-                self._receive(rank, row, there)
+                self._receive(rank, row, ready)
                 row += 1
                 continue
             host += issue_s[row]
             if role == LAUNCH or role == INLINE or role == IN_PANELS or (held_s[row] > 0.0 and role != SHARED):
-                if there > free or host > free:
+                if ready > free or host > free:
                     if owed:
-                        rank.idle(max(there, host) - free)
-                    if there > free:
-                        waits[streams[last]] += there - free
-                        free = there
+                        rank.idle(max(ready, host) - free)
+                    if ready > free:
+                        waits[streams[last]] += ready - free
+                        free = ready
                     if host > free:
                         waits[HOST] += host - free
                         free = host
@@ -234,13 +223,13 @@ class _Replay:
             elif role == IN_PANELS:
                 free = self._multiply_in_panels(rank, row, free)
             elif role == NOTHING:
-                done[row] = there
+                done[row] = ready
             else:
                 if row in reduced:
                     # The multiply in panels is over on the compute stream; its panels ended before that.
                     ready = max(host, self._panel_there(rank, row))
                 else:
-                    ready = max(free, host, there)
+                    ready = max(free, host, ready)
                 self._start(rank, row, ready)
                 if held_s[row] > 0.0:
                     if role == SHARED:
@@ -273,17 +262,17 @@ class _Replay:
         if joint is None:
             joint = self._joints[key] = _OpenCollective(len(self._waited_for[key[0]]))
         joint.members.append((rank, row))
-        known = True
+        is_known = True  # whether the stream is known to be free
         if stream is not None:
             tail = rank.tails[stream]
             rank.tails[stream] = joint
             if isinstance(tail, _OpenCollective):
-                known = tail.end >= 0.0
+                is_known = tail.end >= 0.0
                 ready = max(ready, tail.end)
-                if not known:
+                if not is_known:
                     tail.followers.append(joint)
         joint.start = max(joint.start, ready)
-        if known:
+        if is_known:
             joint.missing -= 1
             if not joint.missing:
                 self._finish(joint)
@@ -322,32 +311,32 @@ class _Replay:
             rank.blocked = -1
             self._ready.append(rank)
 
-    def _deliver(self, key: Any, end: float) -> None:
+    def _deliver(self, key: Hashable, end: float) -> None:
         awaited = self._awaited.pop(key, None)
         if awaited is None:
             self._sent[key] = end
         else:
-            rank, row, there = awaited
-            self._is_done(rank, row, max(end, there))
+            rank, row, ready = awaited
+            self._is_done(rank, row, max(end, ready))
 
-    def _receive(self, rank: _Rank, row: int, there: float) -> None:
+    def _receive(self, rank: _Rank, row: int, ready: float) -> None:
         key = rank.program.keys[row]
         end = self._sent.pop(key, None)
         if end is None:
-            self._awaited[key] = rank, row, there
+            self._awaited[key] = rank, row, ready
         else:
-            rank.done[row] = max(end, there)
+            rank.done[row] = max(end, ready)
 
     def _multiply_in_panels(self, rank: _Rank, row: int, start: float) -> float:
         """Run a multiply in panels, and return its end; `start` is when its first panel could start."""
         program, done = rank.program, rank.done
         brought = program.panels.brought[row]
-        one_s, end, ends = program.seconds[row] / len(brought), start, []
+        panel_s, end, ends = program.seconds[row] / len(brought), start, []
         for panel in brought:
             end = max([end, *(done[dep] for dep in panel)])
             if self._emit is not None:
-                self._emit(program.trace.rank, "compute", program.name(row), end, one_s)
-            end += one_s
+                self._emit(program.trace.rank, "compute", program.name(row), end, panel_s)
+            end += panel_s
             ends.append(end)
         done[row], rank.panel_ends[row] = end, ends
         waited = end - start - program.seconds[row]
@@ -359,11 +348,11 @@ class _Replay:
 
     def _panel_there(self, rank: _Rank, row: int) -> float:
         """Return when the panel of a result is there that the collective at `row` takes."""
-        panel, found = rank.program.panels.reduced[row], 0.0
+        panel, latest = rank.program.panels.reduced[row], 0.0
         for dep in rank.program.deps[row] or ():
             ends = rank.panel_ends.get(dep)
-            found = max(found, ends[min(panel, len(ends) - 1)] if ends else rank.done[dep])
-        return found
+            latest = max(latest, ends[min(panel, len(ends) - 1)] if ends else rank.done[dep])
+        return latest
 
     def _emit_collective(self, program: RankProgram, row: int, start: float, seconds: float) -> None:
         if self._emit is not None:
@@ -393,35 +382,35 @@ class _Replay:
             host_s=waits[HOST],
         )
 
-    def _waiting(self, rank: _Rank) -> Waiting:
+    def _waiting(self, rank: _Rank) -> _Waiting:
         """Return what a rank that cannot go on waits for."""
         row = rank.blocked if rank.blocked >= 0 else rank.at
         if row >= len(rank.done):
             row = rank.done.index(_NOT_DONE)
-        here = rank.program
-        if here.roles[row] == RECEIVE:
-            return Waiting(here, row, (here.keys[row][0],))
-        seen: set[Any] = set()
-        there, at = rank, row
-        while there.program.keys[at] not in seen:
-            key = there.program.keys[at]
+        program = rank.program
+        if program.roles[row] == RECEIVE:
+            return _Waiting(program, row, (program.keys[row][0],))
+        seen: set[Hashable] = set()
+        cause, at = rank, row
+        while cause.program.keys[at] not in seen:
+            key = cause.program.keys[at]
             seen.add(key)
             members = self._joints[key].members
             reached = {member.program.trace.rank for member, _ in members}
             missing = tuple(other for other in self._waited_for[key[0]] if other not in reached)
             if missing:
-                return Waiting(here, row, missing)
+                return _Waiting(program, row, missing)
             # All ranks have reached it, and the stream of one of them has an earlier one.
-            there, at = next((member, first) for member, own in members if (first := _first_open(member, own)) < own)
-        return Waiting(here, row, (there.program.trace.rank,))
+            cause, at = next((member, first) for member, own in members if (first := _first_open(member, own)) < own)
+        return _Waiting(program, row, (cause.program.trace.rank,))
 
 
 def _first_open(rank: _Rank, row: int) -> int:
     """Return the first collective on the stream of the one at `row` that has not run."""
     roles, streams = rank.program.roles, rank.program.streams
     return next(
-        before
-        for before in range(row + 1)
-        if rank.done[before] < 0.0
-        and (roles[before] == roles[row] == PANEL or (roles[before], streams[before]) == (roles[row], streams[row]))
+        first
+        for first in range(row + 1)
+        if rank.done[first] < 0.0
+        and (roles[first] == roles[row] == PANEL or (roles[first], streams[first]) == (roles[row], streams[row]))
     )

@@ -1,8 +1,6 @@
-"""Replays a step from the traces of its ranks on a cluster, with slow ranks.
+"""Replays a step from the traces of its ranks on a cluster, with slow ranks: prices the nodes, and runs the programs.
 
-Slow ranks, as people write them: RANKS=FACTOR, such as "0-7=1.3" or "3,5=2".
-
-Replays a step from the traces of its ranks on a cluster: prices the nodes, and runs the programs.
+People write slow ranks as RANKS=FACTOR, such as "0-7=1.3" or "3,5=2".
 """
 
 import math
@@ -17,10 +15,10 @@ from dsx.hardware.cluster import Cluster
 from dsx.traces.codec import COMM_COLL, COMM_RECV
 from dsx.traces.columns import RankTrace, node_text
 from dsx.traces.dag import in_order, stands_in_order
-from dsx.traces.joint_events import JointEvents, communication_of, order_faults, start_orders
-from dsx.traces.node_times import NodePricer, placement, senders
+from dsx.traces.joint_events import JointEvents, communication_of, contradiction, start_orders
+from dsx.traces.node_times import NodePricer, placement, senders_of
 from dsx.traces.rank_program import ALL_RANKS, StepTimes, program
-from dsx.traces.replay import Emit, replayed
+from dsx.traces.replay import Emit, Replay
 
 # RANKS=FACTOR as a text, several of them, or the factor of each rank.
 Slow = str | Sequence[str] | Mapping[int, float]
@@ -30,24 +28,29 @@ _MOST_DIGITS = 9  # of a rank
 _EXAMPLE = "RANKS=FACTOR is wanted, as in 0-7=1.3 or 3,5=2"
 
 
-def slow_ranks(slow: Slow | None, known: Collection[int]) -> dict[int, float]:
-    """Return the factor of each slow rank; `known` are the ranks with a trace.
+def slow_ranks(slow: Slow | None, traced: Collection[int]) -> dict[int, float]:
+    """Return the factor of each slow rank; `traced` are the ranks with a trace.
 
     Raises InputError for a text that is not RANKS=FACTOR, a factor that is not positive, and a rank that is unknown or
     named twice.
     """
-    found: dict[int, float] = {}
+    factors: dict[int, float] = {}
     for text in _texts(slow):
-        ranks, equals, factor = text.partition("=")
+        ranks, equals, number = text.partition("=")
         if not equals:
             raise InputError(f"--slow {text}: {_EXAMPLE}")
-        value = _factor(text, factor)
+        try:
+            factor = float(number)
+        except ValueError:
+            factor = math.nan
+        if not 0 < factor < math.inf:
+            raise InputError(f"--slow {text}: the factor {number!r} is no positive number")
         for part in ranks.split(","):
-            for rank in _ranks(text, part, known):
-                if rank in found:
+            for rank in _ranks(text, part, traced):
+                if rank in factors:
                     raise InputError(f"--slow {text}: rank {rank} is named twice")
-                found[rank] = value
-    return found
+                factors[rank] = factor
+    return factors
 
 
 def _texts(slow: Slow | None) -> list[str]:
@@ -62,43 +65,30 @@ def _texts(slow: Slow | None) -> list[str]:
     raise wrong("slow", slow, "RANKS=FACTOR is wanted, such as '0-7=1.3', a list of them, or a mapping of ranks")
 
 
-def _number(given: object) -> str:
+def _number(number: object) -> str:
     """Return a number of a mapping as text."""
     try:
-        return f"{given}"
+        return f"{number}"
     except ValueError:  # a whole number of thousands of digits
         raise InputError(f"slow: a number has thousands of digits; {_EXAMPLE}") from None
 
 
-def _factor(text: str, given: str) -> float:
-    try:
-        factor = float(given)
-    except ValueError:
-        factor = math.nan
-    if not 0 < factor < math.inf:
-        raise InputError(f"--slow {text}: the factor {given!r} is no positive number")
-    return factor
-
-
-def _ranks(text: str, given: str, known: Collection[int]) -> list[int]:
-    first, dash, last = (end.strip() for end in given.partition("-"))
+def _ranks(text: str, part: str, traced: Collection[int]) -> list[int]:
+    first, dash, last = (end.strip() for end in part.partition("-"))
     last = last if dash else first
     if not all(end.isascii() and end.isdigit() and len(end) <= _MOST_DIGITS for end in (first, last)):
-        raise InputError(f"--slow {text}: {given.strip()!r} is no rank and no range of ranks; {_EXAMPLE}")
+        raise InputError(f"--slow {text}: {part.strip()!r} is no rank and no range of ranks; {_EXAMPLE}")
     low, high = int(first), int(last)
     if low > high:
-        raise InputError(f"--slow {text}: {given.strip()} ends before it begins")
-    ranks = [rank for rank in sorted(known) if low <= rank <= high]
+        raise InputError(f"--slow {text}: {part.strip()} ends before it begins")
+    ranks = [rank for rank in sorted(traced) if low <= rank <= high]
     if len(ranks) != high - low + 1:
-        absent = next(rank for rank in range(low, high + 1) if rank not in known)
-        raise InputError(f"--slow {text}: rank {absent} has no trace; there are ranks {_range(known)}")
+        absent = next(rank for rank in range(low, high + 1) if rank not in traced)
+        known = ", ".join(map(str, sorted(traced)[:_SHOWN])) + (", ..." if len(traced) > _SHOWN else "") or "none"
+        if traced and max(traced) - min(traced) + 1 == len(traced):
+            known = f"{min(traced)} to {max(traced)}"
+        raise InputError(f"--slow {text}: rank {absent} has no trace; there are ranks {known}")
     return ranks
-
-
-def _range(known: Collection[int]) -> str:
-    if known and max(known) - min(known) + 1 == len(known):
-        return f"{min(known)} to {max(known)}"
-    return ", ".join(map(str, sorted(known)[:_SHOWN])) + (", ..." if len(known) > _SHOWN else "") if known else "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +104,8 @@ class StepTraces:
     @property
     def stand_ins(self) -> dict[int, int]:
         """The rank whose file stands for each rank."""
-        alike = {other: rank for rank, others in self.stands_for.items() for other in others}
-        return alike | {rank: rank for rank in self.ranks}
+        stand_ins = {absent: rank for rank, ranks in self.stands_for.items() for absent in ranks}
+        return stand_ins | {rank: rank for rank in self.ranks}
 
     @property
     def members(self) -> dict[str, Sequence[int]]:
@@ -139,8 +129,8 @@ def replay_step(
     """
     members, stand_ins = traces.members, traces.stand_ins
     _check_complete(traces, members, stand_ins)
-    alike = senders(traces.ranks.values(), traces.stands_for)
-    pricer = NodePricer(cluster, assumptions, placement(cluster.network, traces.ranks_per_domain), members, alike)
+    senders = senders_of(traces.ranks.values(), traces.stands_for)
+    pricer = NodePricer(cluster, assumptions, placement(cluster.network, traces.ranks_per_domain), members, senders)
     dispatch_latency = float(assumptions.dispatch_latency)
     axes: dict[str, int] = {}
     factors = slow or {}
@@ -149,7 +139,7 @@ def replay_step(
         for trace in _in_program_order([trace for _, trace in sorted(traces.ranks.items())], members, pricer)
     ]
     waited_for = {name: [rank for rank in ranks if rank in traces.ranks] for name, ranks in members.items()}
-    return replayed(programs, waited_for, [*axes], emit)
+    return Replay(programs, waited_for, [*axes], emit).run()
 
 
 def _in_program_order(
@@ -162,8 +152,8 @@ def _in_program_order(
     if all(map(stands_in_order, ranks)):
         return ranks
     joint = JointEvents([communication_of(trace, members.get) for trace in ranks])
-    if faults := order_faults(joint):
-        raise TraceError(f"the replay cannot go on, since ranks wait for each other: {faults[0].detail}")
+    if cycle := contradiction(joint):
+        raise TraceError(f"the replay cannot go on, since ranks wait for each other: {cycle}")
     orders = start_orders(ranks, [pricer(trace).seconds for trace in ranks], joint)
     return [in_order(trace, rows) for trace, rows in zip(ranks, orders, strict=True)]
 

@@ -73,8 +73,11 @@ def open_folder(path: Path, element_bytes: int | None = None) -> TraceFolder:
     if not isinstance(manifest, dict):
         raise TraceError(f"{path / MANIFEST}: an object with keys is wanted")
     groups = _groups(path, names)
-    known = 1 + max(*files, *(rank for ranks in groups.values() for rank in ranks), 0)
-    return TraceFolder(path, prefix, files, groups, manifest, max(known, _stated_ranks(path, manifest)), element_bytes)
+    stated = manifest.get("num_ranks", 0)
+    if isinstance(stated, bool) or not isinstance(stated, int) or not 0 <= stated < 10**_MOST_DIGITS:
+        raise TraceError(f"{path / MANIFEST}: num_ranks is {stated!r:.60}, which is no number of ranks")
+    num_ranks = max(stated, 1 + max(*files, *(rank for ranks in groups.values() for rank in ranks), 0))
+    return TraceFolder(path, prefix, files, groups, manifest, num_ranks, element_bytes)
 
 
 def traces(folder: TraceFolder, tensors: bool = True) -> Iterator[RankTrace]:
@@ -83,30 +86,22 @@ def traces(folder: TraceFolder, tensors: bool = True) -> Iterator[RankTrace]:
         yield read_trace(file, rank, tensors, folder.element_bytes)
 
 
-def _stated_ranks(path: Path, manifest: Mapping[str, Any]) -> int:
-    """Return the number of ranks that a manifest states, 0 for none; raises TraceError."""
-    stated = manifest.get("num_ranks", 0)
-    if isinstance(stated, bool) or not isinstance(stated, int) or not 0 <= stated < 10**_MOST_DIGITS:
-        raise TraceError(f"{path / MANIFEST}: num_ranks is {stated!r:.60}, which is no number of ranks")
-    return stated
-
-
 def _files(path: Path, names: list[str]) -> tuple[str, dict[int, Path]]:
-    found = [(match[1], match[2], name) for name in names if (match := _TRACE_FILE.fullmatch(name))]
-    if not found:
+    matches = [match for name in names if (match := _TRACE_FILE.fullmatch(name))]
+    if not matches:
         raise TraceError(f"{path}: has no file <prefix>.<rank>.et; give the folder of a trace")
-    prefixes = sorted({prefix for prefix, _, _ in found})
+    prefixes = sorted({match[1] for match in matches})
     if len(prefixes) > 1:
         shown = ", ".join(f"{prefix}.*.et" for prefix in prefixes[:_SHOWN])
         raise TraceError(f"{path}: has traces of {len(prefixes)} prefixes ({shown}); move all but one elsewhere")
     files: dict[int, Path] = {}
-    for _, digits, name in found:
-        if len(digits) > _MOST_DIGITS:
-            raise TraceError(f"{path}: {name} has a rank that is too large")
-        rank = int(digits)
+    for match in matches:
+        if len(match[2]) > _MOST_DIGITS:
+            raise TraceError(f"{path}: {match[0]} has a rank that is too large")
+        rank = int(match[2])
         if rank in files:
-            raise TraceError(f"{path}: rank {rank} has two files, {files[rank].name} and {name}")
-        files[rank] = path / name
+            raise TraceError(f"{path}: rank {rank} has two files, {files[rank].name} and {match[0]}")
+        files[rank] = path / match[0]
     return prefixes[0], dict(sorted(files.items()))
 
 
@@ -114,12 +109,12 @@ def _groups(path: Path, names: list[str]) -> dict[str, tuple[int, ...]]:
     """Return the process groups of the file of that name, or of the only other JSON file that has groups."""
     if GROUPS in names:
         return _checked(path / GROUPS, _json(path / GROUPS))
-    others = [path / name for name in names if name.endswith(".json") and name != MANIFEST]
-    found = [(file, content) for file in others if _is_groups(content := _json(file))]
-    if len(found) > 1:
-        shown = ", ".join(file.name for file, _ in found[:_SHOWN])
-        raise TraceError(f"{path}: has {len(found)} files of process groups ({shown}); call the right one {GROUPS}")
-    return _checked(*found[0]) if found else {}
+    files = [path / name for name in names if name.endswith(".json") and name != MANIFEST]
+    contents = {file: content for file in files if _is_groups(content := _json(file))}
+    if len(contents) > 1:
+        shown = ", ".join(file.name for file in [*contents][:_SHOWN])
+        raise TraceError(f"{path}: has {len(contents)} files of process groups ({shown}); call the right one {GROUPS}")
+    return next((_checked(file, content) for file, content in contents.items()), {})
 
 
 def _is_groups(content: object) -> bool:
@@ -134,13 +129,13 @@ def _checked(file: Path, content: object) -> dict[str, tuple[int, ...]]:
     if (content and not _is_groups(content)) or not isinstance(content, dict):
         raise TraceError(f'{file}: process groups are wanted, as in {{"1": [0, 1]}}')
     for name, ranks in content.items():
-        known: set[int] = set()
+        members: set[int] = set()
         for rank in ranks:
             if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < 10**_MOST_DIGITS:
                 raise TraceError(f"{file}: group {name} has {rank!r:.60}, which is no rank")
-            if rank in known:
+            if rank in members:
                 raise TraceError(f"{file}: group {name} has rank {rank} twice")
-            known.add(rank)
+            members.add(rank)
     return {name: tuple(ranks) for name, ranks in content.items()}
 
 

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,18 +18,20 @@ import dsx
 from dsx.errors import InputError, StoreError
 from dsx.files import OpenFolder
 from dsx.progress import remark
-from dsx.traces.durations import Machine, NodeDurations, RankGroups, rank_groups, rank_values
+from dsx.traces.durations import Machine, NodeDurations, rank_groups, rank_values
 from dsx.traces.encoding import metadata
 from dsx.traces.stage_file import RankValues, StageEncoder
 from dsx.traces.stage_items import stage_items, whole_order
+from dsx.traces.trace_folder import GROUPS, MANIFEST
 from dsx.traces.traced_plan import TracedPlan
 from dsx.units import counted, format_quantity
 
-GROUPS, MANIFEST = "comm_groups.json", "manifest.json"
 ALL, STAGES = "all", "stages"
 _SPARE = 1 << 20  # bytes of the disk that stay free
 _SHOWN = 4  # differences in an error
 _HASHED = {"layers": "other layer definitions", "values": "other layers, or other values of cluster or assumptions"}
+
+Manifest = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,143 +66,94 @@ def chosen_ranks(plan: TracedPlan, wanted: str | Sequence[int]) -> tuple[int, ..
     return tuple(sorted({int(rank) for rank in wanted}))
 
 
-def write_trace(
-    plan: TracedPlan,
-    folder: Path,
-    wanted: str | Sequence[int],
-    about: Mapping[str, Any],
-    tensors: bool,
-    advance: Callable[[int], None],
-    machine: Machine | None = None,
-) -> TraceFiles:
-    """Write the trace of a plan into a folder, which is made if it does not exist; `advance` is told of each file.
+class TraceWriter:
+    """Writes the trace of a plan; with a `machine`, nodes have their durations on it."""
 
-    With a `machine`, nodes have their durations on it. `about` says in the manifest what is traced. Raises InputError
-    for a rank outside of the job, StoreError for a folder with another trace or too little space.
-    """
-    ranks = chosen_ranks(plan, wanted)
-    groups = rank_groups(plan)
-    members = groups.to_json()
-    values = hashlib.sha256(repr((*_values(plan), machine, members)).encode()).hexdigest()
-    manifest = _manifest(plan, {**about, "values": values[:16]}, tensors, groups)
-    try:
-        if folder.exists() and not folder.is_dir():
-            raise StoreError(f"{str(folder)!r} is a file: name a folder for the trace")
-        folder.mkdir(parents=True, exist_ok=True)
-        with OpenFolder(folder) as opened:
-            before = _ranks_before(opened, manifest, members)
-            opened.remove_left()
-            durations = NodeDurations(machine, plan, groups) if machine else None
-            work = _work(plan, ranks, groups, tensors, durations)
-            _check_space(opened, sum(alike.missing_bytes(opened) for alike in work))
-            there = sorted({*before, *ranks})
-            own = manifest | {"ranks": there} | _stands_for(plan, there)
-            opened.write_whole(MANIFEST, (json.dumps(own, indent=1) + "\n").encode())
-            opened.write_whole(GROUPS, members)
-            size, kept = _write_ranks(opened, work, advance)
-            nodes = sum(alike.encoder.num_nodes * len(alike.ranks) for alike in work)
-            return TraceFiles(tuple(ranks), nodes, size, groups.count, kept)
-    except OSError as error:
-        raise StoreError(f"cannot write the trace to {str(folder)!r}: {error.strerror or error}") from error
+    def __init__(self, plan: TracedPlan, tensors: bool, machine: Machine | None = None) -> None:
+        self._plan, self._tensors, self._machine = plan, tensors, machine
+        self._groups = rank_groups(plan)
 
+    def write(self, folder: Path, ranks: Sequence[int], about: Manifest, advance: Callable[[int], None]) -> TraceFiles:
+        """Write the files of some ranks into a folder, which is made if it does not exist.
 
-def _values(plan: TracedPlan) -> tuple[object, ...]:
-    """Return what a trace depends on beyond what `about` says: the order of the layers, and the assumptions."""
-    kinds: dict[int, int] = {}
-    order = [kinds.setdefault(id(layer), len(kinds)) for layer in plan.layers]
-    return order, plan.chain, plan.stage_layers, plan.assumptions
+        `about` says in the manifest what is traced; `advance` is told of each file. Raises StoreError for a folder with
+        another trace or too little space.
+        """
+        groups = self._groups.to_json()
+        manifest = self._manifest(about, groups)
+        try:
+            if folder.exists() and not folder.is_dir():
+                raise StoreError(f"{str(folder)!r} is a file: name a folder for the trace")
+            folder.mkdir(parents=True, exist_ok=True)
+            with OpenFolder(folder) as opened:
+                earlier = _ranks_before(opened, manifest, groups)
+                opened.remove_left()
+                layouts = list(self._layouts(ranks))
+                _check_space(opened, sum(layout.missing_bytes(opened) for layout in layouts))
+                present = sorted({*earlier, *ranks})
+                complete = {**manifest, "ranks": present, **self._stands_for(present)}
+                opened.write_whole(MANIFEST, (json.dumps(complete, indent=1) + "\n").encode())
+                opened.write_whole(GROUPS, groups)
+                size, kept = _write_ranks(opened, layouts, advance)
+                nodes = sum(layout.encoder.num_nodes * len(layout.ranks) for layout in layouts)
+                return TraceFiles(tuple(ranks), nodes, size, self._groups.count, kept)
+        except OSError as error:
+            raise StoreError(f"cannot write the trace to {str(folder)!r}: {error.strerror or error}") from error
 
+    def _manifest(self, about: Manifest, groups: bytes) -> dict[str, object]:
+        """Return what the manifest says of the trace but for its ranks; `trace` differs between any two traces."""
+        plan = self._plan
+        # What a trace depends on beyond what `about` says: the order of the layers, and the assumptions.
+        kinds: dict[int, int] = {}
+        order = [kinds.setdefault(id(layer), len(kinds)) for layer in plan.layers]
+        values = repr((order, plan.chain, plan.stage_layers, plan.assumptions, self._machine, groups))
+        manifest: dict[str, object] = {
+            "format": "dsx trace",
+            "dsx_version": dsx.__version__,
+            **about,
+            "values": hashlib.sha256(values.encode()).hexdigest()[:16],
+            "tensors": self._tensors,
+            "num_ranks": plan.grid.world,
+            "ranks_per_domain": plan.grid.ranks_per_domain,
+            "num_groups": self._groups.count,
+        }
+        digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+        return manifest | {"trace": digest[:16]}
 
-def _manifest(plan: TracedPlan, about: Mapping[str, Any], tensors: bool, groups: RankGroups) -> dict[str, Any]:
-    """Return what the manifest says of the trace but for its ranks; `trace` differs between any two traces."""
-    made = {
-        "format": "dsx trace",
-        "dsx_version": dsx.__version__,
-        **about,
-        "tensors": tensors,
-        "num_ranks": plan.grid.world,
-        "ranks_per_domain": plan.grid.ranks_per_domain,
-        "num_groups": groups.count,
-    }
-    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()
-    return made | {"trace": digest[:16]}
+    def _stands_for(self, ranks: Sequence[int]) -> dict[str, dict[str, list[int]]]:
+        """Return, for the manifest, the ranks that the first rank of each stage stands for.
 
+        It is empty if all ranks have a file, or if that of a stage has none.
+        """
+        grid, first = self._plan.grid, chosen_ranks(self._plan, STAGES)
+        if len(ranks) == grid.world or not set(first) <= set(ranks):
+            return {}
+        stage = grid.columns["pp"]
+        return {"stands_for": {str(rank): np.flatnonzero(stage == stage[rank]).tolist() for rank in first}}
 
-def _ranks_before(folder: OpenFolder, manifest: Mapping[str, Any], groups: bytes) -> list[int]:
-    """Return the ranks that the folder has of this trace; StoreError if it has another one, or `groups` of one."""
-    names = folder.names()
-    same_groups = _holds(folder, GROUPS, b"", np.frombuffer(groups, np.uint8))
-    if MANIFEST not in names:
-        if files := [name for name in names if name.endswith(".et")]:
-            raise StoreError(f"{folder.path} has trace files without a manifest ({files[0]}): give another folder")
-        if GROUPS in names and not same_groups:
-            raise StoreError(f"{folder.path} has a {GROUPS} of something else: give another folder")
-        return []
-    try:
-        with folder.open(MANIFEST) as file:
-            found = json.loads(file.read())
-        trace, ranks = found["trace"], [int(rank) for rank in found.get("ranks", [])]
-    except (ValueError, OverflowError, RecursionError, KeyError, TypeError):
-        raise StoreError(f"{folder.path} has a {MANIFEST} of something else: give another folder") from None
-    if trace != manifest["trace"]:
-        raise StoreError(f"{folder.path} has another trace ({_differences(found, manifest)}): give another folder")
-    if GROUPS in names and not same_groups:
-        remark(f"{folder.path / GROUPS} had other groups than the trace, and is written again")
-    return [rank for rank in ranks if file_name(rank) in names]
-
-
-def _differences(found: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
-    """Return what of a trace in a folder differs from the one to write: "cluster 'a', not 'b'"."""
-    texts = []
-    for name, value in manifest.items():
-        there = found.get(name)
-        # The columns of the plan say more than its text, and the groups follow from it.
-        if name in ("trace", "plan", "num_groups", *_HASHED) or there == value:
-            continue
-        if isinstance(value, dict) and isinstance(there, dict):
-            texts += [f"{key} {there.get(key)!r}, not {one!r}" for key, one in value.items() if there.get(key) != one]
-        else:
-            texts.append(f"{name} {there!r}, not {value!r}")
-    texts = texts or [text for name, text in _HASHED.items() if found.get(name) != manifest.get(name)]
-    more = [f"{len(texts) - _SHOWN} more differences"] if len(texts) > _SHOWN else []
-    return "; ".join([*texts[:_SHOWN], *more]) or "another plan"
-
-
-def _stands_for(plan: TracedPlan, ranks: Sequence[int]) -> dict[str, dict[str, list[int]]]:
-    """Return, for the manifest, the ranks that the first rank of each stage stands for.
-
-    It is empty if all ranks have a file, or if that of a stage has none.
-    """
-    stage, first = plan.grid.columns["pp"], chosen_ranks(plan, STAGES)
-    if len(ranks) == plan.grid.world or not set(first) <= set(ranks):
-        return {}
-    return {"stands_for": {str(rank): np.flatnonzero(stage == stage[rank]).tolist() for rank in first}}
-
-
-def _write_ranks(folder: OpenFolder, work: Sequence["_SameLayout"], advance: Callable[[int], None]) -> tuple[int, int]:
-    """Write the files that are missing or damaged; return their bytes, and how many files were kept."""
-    size = kept = replaced = 0
-    for alike in work:
-        for rank, content in alike.files():
-            header = metadata(rank)
-            if _holds(folder, file_name(rank), header, content):
-                kept += 1
-            else:
-                replaced += folder.is_file(file_name(rank))
-                folder.write_whole(file_name(rank), header, content.data, synced=False)
-                size += len(header) + len(content)
-            advance(1)
-    if replaced:
-        remark(f"{counted(replaced, 'file')} had other bytes than the trace: written again")
-    return size, kept
-
-
-def _holds(folder: OpenFolder, name: str, header: bytes, content: np.ndarray) -> bool:
-    """Return whether a file has exactly these bytes."""
-    if folder.size(name) != len(header) + len(content):
-        return False
-    with folder.open(name) as file:
-        return file.read(len(header)) == header and np.array_equal(np.frombuffer(file.read(), np.uint8), content)
+    def _layouts(self, ranks: Sequence[int]) -> Iterator["_SameLayout"]:
+        """Yield the files of some ranks, stage after stage."""
+        plan = self._plan
+        durations = NodeDurations(self._machine, plan, self._groups) if self._machine else None
+        order = whole_order(plan)
+        # Ranks by stage, whether they receive first in a ring (without one none does), and how slow they are.
+        kinds: dict[int, dict[tuple[bool, float], list[int]]] = {}
+        for rank in ranks:
+            odd = bool(plan.ring_axis) and plan.grid.coordinates(rank)[plan.ring_axis] % 2 == 1
+            slowness = durations.slowness(rank) if durations else 1.0
+            kinds.setdefault(int(plan.grid.columns["pp"][rank]), {}).setdefault((odd, slowness), []).append(rank)
+        for stage, of_stage in kinds.items():
+            for (receives_first, slowness), of_kind in of_stage.items():
+                items = stage_items(plan, stage, order, receives_first)
+                if durations is not None:
+                    for of_pass in items.nodes.values():
+                        durations.set(of_pass.nodes, stage, slowness)
+                encoder = StageEncoder(items, self._tensors)
+                of_lengths: dict[tuple[int, ...], list[tuple[int, RankValues]]] = {}
+                for rank in of_kind:
+                    values = rank_values(plan, self._groups, rank, encoder.peers)
+                    of_lengths.setdefault(tuple(map(len, values.values())), []).append((rank, values))
+                yield from (_SameLayout(encoder, of_layout) for of_layout in of_lengths.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,40 +176,69 @@ class _SameLayout:
             yield rank, file.of_rank(values)
 
 
-def _work(
-    plan: TracedPlan, ranks: Sequence[int], groups: RankGroups, tensors: bool, durations: NodeDurations | None
-) -> list[_SameLayout]:
-    """Return the files of some ranks, stage after stage."""
-    found: list[_SameLayout] = []
-    order = whole_order(plan)
-    stage_of = plan.grid.columns["pp"]
-    for stage in dict.fromkeys(int(stage_of[rank]) for rank in ranks):
-        own = [rank for rank in ranks if stage_of[rank] == stage]
-        for (receives_first, slowness), of_order in _alike(plan, own, durations).items():
-            items = stage_items(plan, stage, order, receives_first)
-            if durations is not None:
-                for of_pass in items.nodes.values():
-                    durations.set(of_pass.nodes, stage, slowness)
-            encoder = StageEncoder(items, tensors)
-            peers = encoder.peers
-            of_lengths: dict[tuple[int, ...], list[tuple[int, RankValues]]] = {}
-            for rank in of_order:
-                values = rank_values(plan, groups, rank, peers)
-                of_lengths.setdefault(tuple(map(len, values.values())), []).append((rank, values))
-            found += [_SameLayout(encoder, alike) for alike in of_lengths.values()]
-    return found
+def _ranks_before(folder: OpenFolder, manifest: Manifest, groups: bytes) -> list[int]:
+    """Return the ranks that the folder has of this trace; StoreError if it has another one, or `groups` of one."""
+    names = folder.names()
+    same_groups = _holds(folder, GROUPS, b"", np.frombuffer(groups, np.uint8))
+    if MANIFEST not in names:
+        if files := [name for name in names if name.endswith(".et")]:
+            raise StoreError(f"{folder.path} has trace files without a manifest ({files[0]}): give another folder")
+        if GROUPS in names and not same_groups:
+            raise StoreError(f"{folder.path} has a {GROUPS} of something else: give another folder")
+        return []
+    try:
+        with folder.open(MANIFEST) as file:
+            earlier = json.loads(file.read())
+        trace, ranks = earlier["trace"], [int(rank) for rank in earlier.get("ranks", [])]
+    except (ValueError, OverflowError, RecursionError, KeyError, TypeError):
+        raise StoreError(f"{folder.path} has a {MANIFEST} of something else: give another folder") from None
+    if trace != manifest["trace"]:
+        raise StoreError(f"{folder.path} has another trace ({_differences(earlier, manifest)}): give another folder")
+    if GROUPS in names and not same_groups:
+        remark(f"{folder.path / GROUPS} had other groups than the trace, and is written again")
+    return [rank for rank in ranks if file_name(rank) in names]
 
 
-def _alike(
-    plan: TracedPlan, ranks: Sequence[int], durations: NodeDurations | None
-) -> dict[tuple[bool, float], list[int]]:
-    """Return ranks by whether they receive first in a ring, without one none, and by how slow they are."""
-    found: dict[tuple[bool, float], list[int]] = {}
-    for rank in ranks:
-        odd = bool(plan.ring_axis) and plan.grid.coordinates(rank)[plan.ring_axis] % 2 == 1
-        slowness = durations.slowness(rank) if durations else 1.0
-        found.setdefault((odd, slowness), []).append(rank)
-    return found
+def _differences(earlier: Manifest, manifest: Manifest) -> str:
+    """Return what of a trace in a folder differs from the one to write: "cluster 'a', not 'b'"."""
+    texts = []
+    for name, value in manifest.items():
+        before = earlier.get(name)
+        # The columns of the plan say more than its text, and the groups follow from it.
+        if name in ("trace", "plan", "num_groups", *_HASHED) or before == value:
+            continue
+        pairs = [(name, before, value)]
+        if isinstance(value, dict) and isinstance(before, dict):
+            pairs = [(key, before.get(key), of_key) for key, of_key in value.items() if before.get(key) != of_key]
+        texts += [f"{key} {old!r}, not {new!r}" for key, old, new in pairs]
+    texts = texts or [text for name, text in _HASHED.items() if earlier.get(name) != manifest.get(name)]
+    more = [f"{len(texts) - _SHOWN} more differences"] if len(texts) > _SHOWN else []
+    return "; ".join([*texts[:_SHOWN], *more]) or "another plan"
+
+
+def _write_ranks(folder: OpenFolder, layouts: Sequence[_SameLayout], advance: Callable[[int], None]) -> tuple[int, int]:
+    """Write the files that are missing or damaged; return their bytes, and how many files were kept."""
+    size = kept = replaced = 0
+    for rank, content in (file for layout in layouts for file in layout.files()):
+        name, header = file_name(rank), metadata(rank)
+        if _holds(folder, name, header, content):
+            kept += 1
+        else:
+            replaced += folder.is_file(name)
+            folder.write_whole(name, header, content.data, synced=False)
+            size += len(header) + len(content)
+        advance(1)
+    if replaced:
+        remark(f"{counted(replaced, 'file')} had other bytes than the trace: written again")
+    return size, kept
+
+
+def _holds(folder: OpenFolder, name: str, header: bytes, content: np.ndarray) -> bool:
+    """Return whether a file has exactly these bytes."""
+    if folder.size(name) != len(header) + len(content):
+        return False
+    with folder.open(name) as file:
+        return file.read(len(header)) == header and np.array_equal(np.frombuffer(file.read(), np.uint8), content)
 
 
 def _check_space(folder: OpenFolder, needed: int) -> None:

@@ -19,10 +19,9 @@ from dsx.plans.plan import Plan
 from dsx.plans.violations import for_plan, on_platform
 from dsx.progress import Watch, progress, remark
 from dsx.tables.traces import replay_text
-from dsx.traces.checks import check
+from dsx.traces.checks import CONTRADICTORY_ORDER, check
 from dsx.traces.chrome import Event, chrome_file
 from dsx.traces.columns import RankTrace
-from dsx.traces.joint_events import CONTRADICTORY_ORDER
 from dsx.traces.rank_program import RankTimes, StepTimes
 from dsx.traces.replay import Emit
 from dsx.traces.step_replay import Slow, StepTraces, replay_step, slow_ranks

@@ -35,7 +35,7 @@ from dsx.traces.durations import Machine
 from dsx.traces.layer_nodes import kernel_text
 from dsx.traces.step_replay import Slow, slow_ranks
 from dsx.traces.traced_plan import TracedPlan
-from dsx.traces.write import ALL, STAGES, TraceFiles, chosen_ranks, write_trace
+from dsx.traces.write import ALL, STAGES, TraceFiles, TraceWriter, chosen_ranks
 from dsx.units import counted, format_quantity
 from dsx.verbs.answer import Answer
 from dsx.verbs.arguments import watcher
@@ -240,9 +240,9 @@ def _write(problem: Problem, plan: Plan, broken: Mapping[str, str], out: Path, o
         "dimensions": dict(problem.model.dimensions),
     }
     machine = _machine(problem, plan, traced, slow) if options.durations else None
-    count = len(chosen_ranks(traced, wanted))
-    with progress(count, "files", watcher(options.watch)) as advance:
-        written = write_trace(traced, out, wanted, about, options.tensors, advance, machine)
+    ranks = chosen_ranks(traced, wanted)
+    with progress(len(ranks), "files", watcher(options.watch)) as advance:
+        written = TraceWriter(traced, options.tensors, machine).write(out, ranks, about, advance)
     return WrittenTrace(out, plan, written, broken)
 
 
@@ -354,8 +354,9 @@ def write_layer(
     priced = None
     if described and machine:
         priced = Machine(machine, assumptions_from_spec(stated.assumptions, described.device.family))
-    with progress(len(chosen_ranks(plan, wanted)), "files", watcher(watch)) as advance:
-        written = write_trace(plan, Path(file_path("out", out)), wanted, about, tensors, advance, priced)
+    chosen = chosen_ranks(plan, wanted)
+    with progress(len(chosen), "files", watcher(watch)) as advance:
+        written = TraceWriter(plan, tensors, priced).write(Path(file_path("out", out)), chosen, about, advance)
     return WrittenTrace(Path(out), None, written, {})
 
 

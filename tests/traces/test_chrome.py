@@ -9,7 +9,7 @@ from trace_files import coll, comp, content, node
 from dsx.errors import StoreError, TraceError
 from dsx.traces import chrome
 from dsx.traces import codec as m
-from dsx.traces.chrome import COMMUNICATION, COMPUTE, MEMORY, Event, chrome_file, laid_out, write_chrome
+from dsx.traces.chrome import COMMUNICATION, COMPUTE, MEMORY, Event, chrome_file, laid_out
 from dsx.traces.read import read_stream
 
 
@@ -23,7 +23,8 @@ def spans(path):
 
 def test_events_in_microseconds(tmp_path):
     path = tmp_path / "t.json"
-    write_chrome(path, [Event(3, COMMUNICATION, 'ar "x"', 0.5, 2e-6, {"bytes": 8}), Event(0, "copy", "y", 0, 1)])
+    with chrome_file(path) as write:
+        write([Event(3, COMMUNICATION, 'ar "x"', 0.5, 2e-6, {"bytes": 8}), Event(0, "copy", "y", 0, 1)])
     events = json.loads(path.read_text())["traceEvents"]
     first, second = spans(path)
     assert first == {"ph": "X", "name": 'ar "x"', "pid": 3, "tid": 1, "ts": 5e5, "dur": 2.0, "args": {"bytes": 8}}
@@ -42,13 +43,15 @@ def test_events_in_microseconds(tmp_path):
 def test_streams_have_threads_of_their_own(tmp_path):
     path = tmp_path / "t.json"
     streams = [COMPUTE, COMMUNICATION, MEMORY, "copy", "pack", "copy"]
-    write_chrome(path, (Event(0, stream, stream, 0, 1) for stream in streams))
+    with chrome_file(path) as write:
+        write(Event(0, stream, stream, 0, 1) for stream in streams)
     threads = [event["tid"] for event in spans(path)]
     assert threads == [0, 1, 2, 3, 4, 3]
 
 
 def test_no_events(tmp_path):
-    write_chrome(tmp_path / "t.json", [])
+    with chrome_file(tmp_path / "t.json") as write:
+        write([])
     assert json.loads((tmp_path / "t.json").read_text())["traceEvents"] == []
 
 
@@ -80,7 +83,8 @@ def test_a_timeline_that_fails_leaves_nothing(tmp_path):
 
 def test_a_timeline_that_cannot_be_written(tmp_path):
     with pytest.raises(StoreError, match=r"cannot write .*t.json: No such file"):
-        write_chrome(tmp_path / "nowhere" / "t.json", [])
+        with chrome_file(tmp_path / "nowhere" / "t.json") as write:
+            write([])
 
 
 def test_nodes_are_laid_out_as_streams_and_dependencies_allow():

@@ -10,7 +10,6 @@ from trace_files import coll, comp, content, node, receive, send, set_attribute,
 
 from dsx.errors import TraceError
 from dsx.traces import codec as m
-from dsx.traces import columns as tensor_lists
 from dsx.traces import read
 from dsx.traces.codec import framed, messages
 from dsx.traces.read import read_stream, read_trace
@@ -194,7 +193,7 @@ def test_a_file_that_cannot_be_read(tmp_path):
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 1000])
 def test_tensors_are_those_of_their_nodes_however_many_are_parsed_at_once(at_once, monkeypatch):
-    monkeypatch.setattr(tensor_lists, "_AT_ONCE", at_once)
+    monkeypatch.setattr(read, "_AT_ONCE", at_once)
     rng = random.Random(at_once)
     reads = [
         {f"t{rng.randrange(9)}": 4 for _ in range(rng.randrange(4))} if rng.random() < 0.8 else None for _ in range(40)
