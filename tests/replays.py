@@ -5,7 +5,7 @@ import random
 from dataclasses import dataclass
 
 import dsx
-from dsx.traces.lifetimes import memory_use
+from dsx.traces.inspect import memory_use
 from dsx.traces.trace_folder import open_folder, traces
 
 OVERLAPS_OF = ("none", "all or none", "default")

@@ -1,7 +1,7 @@
 """Checks of traces: of each file by itself, then of the communication of all ranks.
 
 What one rank does, the others must do too, and in a possible order; events are what ranks do together
-(`dsx.traces.joint_events`).
+(`dsx.traces.orders`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,8 +12,16 @@ import numpy as np
 
 from dsx.traces.codec import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
 from dsx.traces.columns import RankTrace
-from dsx.traces.dag import cycle, joined
-from dsx.traces.joint_events import Communication, JointEvents, communication_of, contradiction, group_text, kind_text
+from dsx.traces.orders import (
+    Communication,
+    JointEvents,
+    communication_of,
+    contradiction,
+    cycle,
+    group_text,
+    joined,
+    kind_text,
+)
 from dsx.traces.trace_folder import TraceFolder
 
 _SHOWN_RANKS = _SHOWN_NODES = 6  # in a message, of a cycle

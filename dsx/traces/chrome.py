@@ -17,7 +17,7 @@ from dsx.errors import StoreError, TraceError
 from dsx.files import OpenFolder, hold
 from dsx.traces.codec import COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
 from dsx.traces.columns import RankTrace
-from dsx.traces.dag import has_durations, joined, topological_order
+from dsx.traces.orders import has_durations, joined, topological_order
 
 COMPUTE, COMMUNICATION, MEMORY = STREAMS = ("compute", "communication", "memory")
 _STREAM = {

@@ -112,6 +112,7 @@ COLLECTIVES = {
     "REDUCE_SCATTER_BLOCK": 8,
     "BARRIER": 9,
 }
+COLLECTIVE_NAMES = {code: name for name, code in COLLECTIVES.items()}
 
 # Attributes of an all-to-all of several copies of each token: how the token chooses its experts.
 ROUTING = ("copies", "expert_groups", "token_groups")

@@ -1,21 +1,201 @@
-"""What is in a folder of traces: nodes, communication, memory, the critical path, faults; as plain data."""
+"""What is in a folder of traces: nodes, communication, memory, the critical path, faults; as plain data.
+
+The memory of a rank follows from the lifetimes of its buffers. Versions of a tensor (`NAME#VERSION`) are one buffer. A
+buffer lives from the first node that writes it to the last one that reads or writes it, both included. One that is read
+before it is written was there from the start and stays to the end: weights, optimizer state. Nodes count in their order
+in the trace. Not counted: tensors in the host's memory (`NAME@host`), and what no node reads or writes.
+
+The critical path is the longest one in a file over its dependencies: the time or work that no overlap avoids. Not
+modelled: waiting for other ranks.
+"""
 
 import dataclasses
+import re
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
 from dsx.traces.checks import Fault, file_faults, joint_faults
-from dsx.traces.codec import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, NODE_TYPES
+from dsx.traces.codec import COLLECTIVE_NAMES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, NODE_TYPES
 from dsx.traces.columns import RankTrace
-from dsx.traces.dag import CriticalPath, after_dependencies, critical_path, path_parts
-from dsx.traces.joint_events import Communication, communication_of
-from dsx.traces.lifetimes import MemoryUse, memory_use
+from dsx.traces.node_builder import buffer_of
+from dsx.traces.orders import (
+    Communication,
+    after_dependencies,
+    communication_of,
+    has_durations,
+    joined,
+    topological_order,
+)
 from dsx.traces.trace_folder import TraceFolder
 
+HOST = "@host"  # suffix of tensors in the host's memory
+
+
+_WORD = re.compile(r"[^\W\d_]+(?:_[^\W\d_]+)*")
+
+
+# What is alive, by the names that dsx gives: of a layer ("L007.w1"), or of a microbatch in it ("m003.L007.n1").
+_BUFFER_KINDS = tuple(
+    (re.compile(pattern), kind)
+    for pattern, kind in (
+        (r"L\d{3,}\.optimizer state", "optimizer state"),
+        (r"L\d{3,}\.(?:d|gradients) ", "gradients"),
+        (r"L\d{3,}\.", "weights"),
+        (r"m\d+\.L\d{3,}\.weights'? \d", "gathered weights"),
+        (r"m\d+\.L\d{3,}\.unreduced ", "unreduced gradients"),
+        (r"m\d+\.(?:L\d{3,}\.d |chunk \d+ gradient)", "gradients of activations"),
+        (r"m\d+\.(?:L\d{3,}\.|chunk \d+ input)", "activations"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """Buffers of one kind that are alive at the same time."""
+
+    kind: str  # as `kind_of` returns it
+    buffers: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes of all buffers at each node."""
+
+    curve_bytes: np.ndarray  # [N] int64
+    peak_row: int  # the first node at the peak; -1 if there are no nodes
+    alive: tuple[Alive, ...]  # at the peak, the largest first
+
+    @property
+    def peak_bytes(self) -> int:
+        """Largest number of bytes at a node."""
+        return int(self.curve_bytes[self.peak_row]) if self.peak_row >= 0 else 0
+
+
+def memory_use(trace: RankTrace) -> MemoryUse:
+    """Return the memory of a rank by the lifetimes of its buffers; zeros for a trace without tensors."""
+    num_nodes = trace.num_nodes
+    names, sizes, begins, ends = _buffers(trace)
+    changes = np.zeros(num_nodes + 1, np.int64)
+    np.add.at(changes, begins, sizes)
+    np.subtract.at(changes, ends + 1, sizes)
+    curve = np.cumsum(changes[:-1])
+    peak = int(np.argmax(curve)) if num_nodes else -1
+    alive: dict[str, tuple[int, int]] = {}
+    for place in np.flatnonzero((begins <= peak) & (peak <= ends)).tolist():
+        number, size = alive.get(kind := kind_of(names[place]), (0, 0))
+        alive[kind] = number + 1, size + int(sizes[place])
+    kinds = (Alive(kind, number, size) for kind, (number, size) in alive.items())
+    return MemoryUse(curve, peak, tuple(sorted(kinds, key=lambda buffers: -buffers.size_bytes)))
+
+
+def _buffers(trace: RankTrace) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
+    """Return the buffers on the device: names, bytes, first and last row."""
+    codes: dict[str, int] = {}
+    of_tensor = np.array([_code(name, codes) for name in trace.tensors], np.int64)
+    num_nodes, num_buffers = trace.num_nodes, len(codes)
+    last = np.full(num_buffers, -1, np.int64)
+    read, written = (np.full(num_buffers, num_nodes, np.int64) for _ in range(2))  # first rows
+    for lists, first in ((trace.reads, read), (trace.writes, written)):
+        buffers = of_tensor[lists.values]
+        rows, buffers = lists.owners()[buffers >= 0], buffers[buffers >= 0]
+        np.minimum.at(first, buffers, rows)
+        np.maximum.at(last, buffers, rows)
+    # A node reads before it writes.
+    persistent = (read <= written) & (read < num_nodes)
+    sizes = np.zeros(num_buffers, np.int64)
+    counted = of_tensor >= 0
+    np.maximum.at(sizes, of_tensor[counted], trace.tensor_bytes[counted])
+    begins = np.where(persistent, 0, np.minimum(read, written))
+    return list(codes), sizes, begins, np.where(persistent, num_nodes - 1, last)
+
+
+def _code(name: str, codes: dict[str, int]) -> int:
+    """Return the buffer of a tensor, -1 for one in the host's memory; new ones are added to `codes`."""
+    buffer = buffer_of(name)
+    if name.endswith(HOST) or buffer.endswith(HOST):
+        return -1
+    return codes.setdefault(buffer, len(codes))
+
+
+def kind_of(name: str) -> str:
+    """Return what a buffer holds, as "weights" of "L007.w1"; for names of other writers their leading word.
+
+    The leading word of "grad.layer3#002" is "grad"; a name that begins with none is its own kind.
+    """
+    for pattern, kind in _BUFFER_KINDS:
+        if pattern.match(name):
+            return kind
+    match = _WORD.match(name)
+    return match[0] if match else name
+
+
+# Of layers, microbatches and panels; "tp2" and "w1" are names.
+_NUMBER = re.compile(r"(?<![A-Za-z])[0-9]+|(?<=\b[mlL])[0-9]+|(?<=layer)[0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class PathPart:
+    """Nodes of a path whose names differ in their numbers alone."""
+
+    name: str  # with "*" for numbers that differ
+    nodes: int
+    length: float  # seconds or FLOPs, as of the path
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalPath:
+    """The longest path; nodes that wait for one another in a cycle are not on it."""
+
+    unit: Literal["s", "flops"]  # of lengths: seconds if nodes have durations, else FLOPs
+    length: float
+    rows: np.ndarray  # [nodes] int64, first to last
+    lengths: np.ndarray  # [nodes] of each
+
+
+def critical_path(trace: RankTrace) -> CriticalPath:
+    """Return the longest path over dependencies, by durations if nodes have them, else by FLOPs."""
+    timed = has_durations(trace)
+    weights = np.nan_to_num(trace.duration_ns) * 1e-9 if timed else np.maximum(trace.num_ops, 0).astype(np.float64)
+    before = joined(trace.ctrl_deps, trace.data_deps)
+    starts, causes, weight = before.starts.tolist(), before.values.tolist(), weights.tolist()
+    ends, latest = [0.0] * trace.num_nodes, [-1] * trace.num_nodes  # length of the path to a node; the node before it
+    last, longest = -1, -1.0
+    for row in topological_order(before).tolist():
+        begin, cause = 0.0, -1
+        for other in causes[starts[row] : starts[row + 1]]:
+            if ends[other] > begin or cause < 0:
+                begin, cause = ends[other], other
+        end = ends[row] = begin + weight[row]
+        latest[row] = cause
+        if end > longest:
+            last, longest = row, end
+    path: list[int] = []
+    while last >= 0:
+        path.append(last)
+        last = latest[last]
+    rows = np.array(path[::-1], np.int64)
+    return CriticalPath("s" if timed else "flops", float(weights[rows].sum()), rows, weights[rows])
+
+
+def path_parts(trace: RankTrace, path: CriticalPath) -> tuple[PathPart, ...]:
+    """Return the nodes of a path by name without its numbers, in order of the first node of each."""
+    parts: dict[str, tuple[set[str], int, float]] = {}
+    for row, length in zip(path.rows.tolist(), path.lengths.tolist(), strict=True):
+        name = trace.names.of(row)
+        names, number, total = parts.get(key := _NUMBER.sub("*", name), (set(), 0, 0.0))
+        names.add(name)
+        parts[key] = names, number + 1, total + length
+    return tuple(
+        PathPart(key if len(names) > 1 else next(iter(names)), number, total)
+        for key, (names, number, total) in parts.items()
+    )
+
+
 _TYPES = {code: name.removesuffix("_NODE") for name, code in NODE_TYPES.items()}
-_KINDS = {code: name for name, code in COLLECTIVES.items()}
 _NO_SIZE = 0  # group size of a collective whose group is unknown
 
 # Sums over nodes by what they are; Python integers, which do not overflow.
@@ -129,9 +309,9 @@ def _by_collective(trace: RankTrace, folder: TraceFolder) -> _Addends:
     members = [folder.members(name) for name in [*trace.groups.table, ""]]
     sizes = np.array([_NO_SIZE if ranks is None else len(ranks) for ranks in members])
     used = np.unique(sizes)
-    kinds = np.where(np.isin(trace.comm_type[rows], list(_KINDS)), trace.comm_type[rows], -1)
+    kinds = np.where(np.isin(trace.comm_type[rows], list(COLLECTIVE_NAMES)), trace.comm_type[rows], -1)
     named, owners = _keys(
-        (kinds, [_KINDS[code] for code in sorted(_KINDS)]),
+        (kinds, [COLLECTIVE_NAMES[code] for code in sorted(COLLECTIVE_NAMES)]),
         (trace.axes.codes[rows], trace.axes.table),
         (np.searchsorted(used, sizes)[trace.groups.codes[rows]], [str(size) for size in used]),
     )

@@ -29,7 +29,7 @@ from dsx.hardware.network import Network
 from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER
 from dsx.plans.placement import nearest_share, units
 from dsx.records import ArrayLike
-from dsx.traces.codec import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE, ROUTING
+from dsx.traces.codec import COLLECTIVE_NAMES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE, ROUTING
 from dsx.traces.columns import RankTrace, distinct, node_text
 from dsx.traces.kernel_times import KernelPricer, LaunchTimes
 
@@ -145,7 +145,6 @@ _KINDS = {
     "REDUCE_SCATTER_BLOCK": REDUCE_SCATTER,
     "BARRIER": ALL_REDUCE,
 }
-_NAMES = {code: name for name, code in COLLECTIVES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,11 +203,11 @@ class NodePricer:
 
     def _collective(self, trace: RankTrace, row: int) -> float:
         code, name, size = int(trace.comm_type[row]), trace.groups.of(row), max(int(trace.comm_size[row]), 0)
-        kind = _KINDS.get(_NAMES.get(code, ""))
+        kind = _KINDS.get(COLLECTIVE_NAMES.get(code, ""))
         if kind is None:
             raise TraceError(
-                f"rank {trace.rank}: {node_text(trace, row)}: collectives of type {_NAMES.get(code, code)} have no "
-                f"time; those with one are {', '.join(_KINDS)}"
+                f"rank {trace.rank}: {node_text(trace, row)}: collectives of type {COLLECTIVE_NAMES.get(code, code)} "
+                f"have no time; those with one are {', '.join(_KINDS)}"
             )
         members = self._members.get(name)
         if members is None:

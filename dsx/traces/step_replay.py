@@ -14,9 +14,15 @@ from dsx.errors import InputError, TraceError, wrong
 from dsx.hardware.cluster import Cluster
 from dsx.traces.codec import COMM_COLL, COMM_RECV
 from dsx.traces.columns import RankTrace, node_text
-from dsx.traces.dag import in_order, stands_in_order
-from dsx.traces.joint_events import JointEvents, communication_of, contradiction, start_orders
 from dsx.traces.node_times import NodePricer, placement, senders_of
+from dsx.traces.orders import (
+    JointEvents,
+    communication_of,
+    contradiction,
+    in_order,
+    stands_in_order,
+    start_orders,
+)
 from dsx.traces.rank_program import ALL_RANKS, StepTimes, program
 from dsx.traces.replay import Emit, Replay
 

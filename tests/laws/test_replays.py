@@ -11,7 +11,7 @@ import pytest
 from replays import MODELS, OVERLAPS, OVERLAPS_OF, drawn_pipeline, drawn_uneven, replayed
 
 import dsx
-from dsx.traces.lifetimes import memory_use
+from dsx.traces.inspect import memory_use
 from dsx.traces.trace_folder import open_folder, traces
 
 # Largest difference in the step time of plans that no limit is stated for, by overlaps; in memory it is 1 %.

@@ -11,7 +11,7 @@ from trace_totals import Priced
 from written_traces import communications
 
 import dsx
-from dsx.traces.lifetimes import memory_use
+from dsx.traces.inspect import memory_use
 from dsx.traces.trace_folder import open_folder, traces
 from dsx.verbs.trace_write import traced_plan
 

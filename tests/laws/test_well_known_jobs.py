@@ -10,7 +10,7 @@ import pytest
 from laws.well_known_jobs import JOBS
 
 import dsx
-from dsx.traces.lifetimes import memory_use
+from dsx.traces.inspect import memory_use
 from dsx.traces.trace_folder import open_folder, traces
 
 PLANS = ("fastest", "simplest", "leanest")

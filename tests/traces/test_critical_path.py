@@ -7,7 +7,7 @@ import pytest
 from trace_files import comp, content, node
 
 from dsx.traces import codec as m
-from dsx.traces.dag import PathPart, critical_path, path_parts
+from dsx.traces.inspect import PathPart, critical_path, path_parts
 from dsx.traces.read import read_stream
 
 

@@ -5,7 +5,7 @@ import io
 import pytest
 from trace_files import comp, content
 
-from dsx.traces.lifetimes import Alive, kind_of, memory_use
+from dsx.traces.inspect import Alive, kind_of, memory_use
 from dsx.traces.read import read_stream
 
 

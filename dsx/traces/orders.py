@@ -1,4 +1,4 @@
-"""What ranks do together: collectives and sends as events, their order, and the order in which nodes start.
+"""Orders: of the nodes of a rank by their dependencies, of what ranks do together, and of the starts of nodes.
 
 The k-th collective of a group is an event of its members, a send and its receive another. If their order has a cycle,
 ranks wait for each other for ever. The order of a file is the program order of its rank, unless it cannot be: a node
@@ -13,15 +13,113 @@ orders of ranks do not contradict each other.
 
 import heapq
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsx.traces.codec import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP
-from dsx.traces.columns import Lists, RankTrace, Texts
-from dsx.traces.dag import cycle, joined, stands_in_order
+from dsx.traces.codec import COLLECTIVE_NAMES, COMM_COLL, COMM_RECV, COMM_SEND, COMP
+from dsx.traces.columns import Lists, RankTrace, Texts, lists_of
 from dsx.traces.trace_folder import WORLD
+
+
+def joined(*lists: Lists) -> Lists:
+    """Return the lists of each node one after the other."""
+    owners = np.concatenate([part.owners() for part in lists])
+    values = np.concatenate([part.values for part in lists])
+    lengths = np.bincount(owners, minlength=lists[0].num_nodes)
+    return lists_of(lengths, values[np.argsort(owners, kind="stable")])
+
+
+def topological_order(before: Lists) -> np.ndarray:
+    """Return the nodes, each after those in its list `before`; fewer than all if some are on or behind a cycle.
+
+    Of nodes that may come next the first one does, so it is the order of the nodes themselves if that is one.
+    """
+    num_nodes, owners = before.num_nodes, before.owners()
+    if np.all(before.values < owners):
+        return np.arange(num_nodes)
+    by_cause = np.argsort(before.values, kind="stable")
+    after = owners[by_cause].tolist()
+    starts = np.searchsorted(before.values[by_cause], np.arange(num_nodes + 1)).tolist()
+    missing = np.diff(before.starts).tolist()
+    ready = [node for node, number in enumerate(missing) if number == 0]  # in ascending order, which is a heap
+    order = []
+    while ready:
+        node = heapq.heappop(ready)
+        order.append(node)
+        for other in after[starts[node] : starts[node + 1]]:
+            missing[other] -= 1
+            if missing[other] == 0:
+                heapq.heappush(ready, other)
+    return np.array(order, np.int64)
+
+
+def cycle(before: Lists) -> list[int]:
+    """Return the nodes of a cycle, each before the next one, and the last before the first; empty if there is none.
+
+    The first of them is the one with the smallest number.
+    """
+    order = topological_order(before)
+    if len(order) == before.num_nodes:
+        return []
+    waiting = np.ones(before.num_nodes, bool)
+    waiting[order] = False
+    # Each node that waits has another waiting one before it: going back ends in a cycle.
+    node, places, path = int(np.flatnonzero(waiting)[0]), {}, []
+    while node not in places:
+        places[node] = len(path)
+        path.append(node)
+        causes = before.of(node)
+        node = int(causes[waiting[causes]][0])
+    around = path[places[node] :][::-1]
+    first = around.index(min(around))
+    return around[first:] + around[:first]
+
+
+_NOT_OF_NODES = ("tensor_bytes", "unknown_deps")  # columns
+
+
+def stands_in_order(trace: RankTrace) -> bool:
+    """Return whether no node depends on a later one."""
+    return all(bool(np.all(part.values < part.owners())) for part in (trace.ctrl_deps, trace.data_deps))
+
+
+def after_dependencies(trace: RankTrace) -> RankTrace:
+    """Return a trace whose nodes stand behind those that they depend on, else as in its file; the same for a cycle."""
+    order = topological_order(joined(trace.ctrl_deps, trace.data_deps))
+    return in_order(trace, order) if len(order) == trace.num_nodes else trace
+
+
+def in_order(trace: RankTrace, rows: np.ndarray) -> RankTrace:
+    """Return a trace with all its nodes in the order of `rows`."""
+    if np.array_equal(rows, np.arange(trace.num_nodes)):
+        return trace
+    places = np.empty(trace.num_nodes, np.int64)
+    places[rows] = np.arange(trace.num_nodes)
+    columns: dict[str, Any] = {}
+    for name in (field.name for field in fields(trace)):
+        column = getattr(trace, name)
+        if isinstance(column, Lists):
+            lengths = np.diff(column.starts)[rows]
+            moved = lists_of(lengths, column.values)
+            shift = np.repeat(column.starts[rows] - moved.starts[:-1], lengths)
+            columns[name] = Lists(moved.starts, column.values[np.arange(len(shift)) + shift])
+        elif isinstance(column, Texts):
+            columns[name] = Texts(column.table, column.codes[rows])
+        elif isinstance(column, np.ndarray) and name not in _NOT_OF_NODES:
+            columns[name] = column[rows]
+    for name in ("ctrl_deps", "data_deps"):
+        columns[name] = Lists(columns[name].starts, places[columns[name].values])
+    columns["partner"] = np.where(columns["partner"] >= 0, places[columns["partner"]], columns["partner"])
+    unknown = trace.unknown_deps.copy()
+    unknown[:, 0] = places[unknown[:, 0]]
+    return replace(trace, **columns, unknown_deps=unknown)
+
+
+def has_durations(trace: RankTrace) -> bool:
+    """Return whether nodes have durations; one that has none then takes no time."""
+    return not bool(np.all(np.isnan(trace.duration_ns)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +185,6 @@ def _part(texts: Texts, rows: np.ndarray) -> Texts:
     used, codes = np.unique(texts.codes[rows], return_inverse=True)
     table = ["" if code < 0 else texts.table[code] for code in used.tolist()]
     return Texts(table, codes.astype(np.int32))
-
-
-_KINDS = {code: name for name, code in COLLECTIVES.items()}
 
 
 class JointEvents:
@@ -166,7 +261,7 @@ def _turns(codes: np.ndarray) -> np.ndarray:
 
 def kind_text(code: int) -> str:
     """Return the name of a kind of collective."""
-    return _KINDS.get(int(code), f"collective {code}")
+    return COLLECTIVE_NAMES.get(int(code), f"collective {code}")
 
 
 def group_text(name: str) -> str:
