@@ -86,14 +86,14 @@ def laid_out(trace: RankTrace) -> Iterator[Event]:
         raise TraceError(
             f"the trace of rank {trace.rank} has no durations, which a timeline needs; write the trace with --cluster"
         )
-    before = joined(trace.ctrl_deps, trace.data_deps)
-    starts, causes = before.starts.tolist(), before.values.tolist()
+    deps = joined(trace.ctrl_deps, trace.data_deps)
+    causes = deps.tolist()
     durations = (np.nan_to_num(trace.duration_ns) * 1e-9).tolist()
     types, ids = trace.types.tolist(), trace.ids.tolist()
     ends = [0.0] * trace.num_nodes
     free: dict[str, float] = dict.fromkeys(STREAMS, 0.0)
-    for row in topological_order(before).tolist():
-        begin = max((ends[other] for other in causes[starts[row] : starts[row + 1]]), default=0.0)
+    for row in topological_order(deps).tolist():
+        begin = max((ends[cause] for cause in causes[row]), default=0.0)
         stream = _STREAM.get(types[row])
         if stream is None:  # metadata takes no time
             ends[row] = begin

@@ -132,16 +132,16 @@ def _pieces(parts: Sequence[Part], lengths: Iterator[int]) -> list[tuple[bytes, 
 class References(NamedTuple):
     """The nodes of the file that a node names, as gaps."""
 
-    own: Gap  # its own id
-    before: Gap  # the node before it on its stream
+    number: Gap  # its own id
+    previous: Gap  # the node before it on its stream
     data: Sequence[Gap]
     partner: Gap | None
 
 
 def encoded(node: TraceNode, block: int, references: References, micros: int, tensors: bool) -> EncodedNode:
     """Return a node of a block with gaps; `micros` are its whole microseconds."""
-    parts: list[Part] = [_key(_ID, _VARINT), references.own, _text(_NAME, node.name)]
-    parts += [_key(_TYPE, _VARINT) + varint(node.type), Nested(_key(_CTRL_DEPS, _LEN), [references.before])]
+    parts: list[Part] = [_key(_ID, _VARINT), references.number, _text(_NAME, node.name)]
+    parts += [_key(_TYPE, _VARINT) + varint(node.type), Nested(_key(_CTRL_DEPS, _LEN), [references.previous])]
     if references.data:
         parts.append(Nested(_key(_DATA_DEPS, _LEN), references.data))
     if node.duration_ns is not None:
@@ -177,14 +177,14 @@ def _attributes(node: TraceNode) -> list[Part]:
             "vector_flops": work.vector_flops,
             "op_type": node.op_type,
         }
-        stated = {
+        optional = {
             "kernel": (node.kernel_text, ""),
             "launches": (work.launches, 1),
             "unfused_bytes": (work.unfused_bytes, 0),
             "multiplies": (work.multiplies, ()),
             "panels": (node.panels, 1),
         }
-        values |= {name: value for name, (value, usual) in stated.items() if value != usual}
+        values |= {name: value for name, (value, usual) in optional.items() if value != usual}
         return [b"".join(attribute(name, value) for name, value in values.items())]
     overlap = [] if node.overlap is None else [attribute("overlap", node.overlap)]
     if sent is None:
@@ -265,5 +265,5 @@ def _tensors(name: str, tensors: Sequence[tuple[str, int]]) -> Text:
 
 def metadata(rank: int) -> bytes:
     """Return the first message of the file of a rank, behind its length."""
-    said = [AttributeProto(name="rank", int64_val=rank), AttributeProto(name="generator", string_val="dsx")]
-    return framed(GlobalMetadata(version=VERSION, attr=said).SerializeToString())
+    attributes = [AttributeProto(name="rank", int64_val=rank), AttributeProto(name="generator", string_val="dsx")]
+    return framed(GlobalMetadata(version=VERSION, attr=attributes).SerializeToString())

@@ -160,13 +160,13 @@ def critical_path(trace: RankTrace) -> CriticalPath:
     """Return the longest path over dependencies, by durations if nodes have them, else by FLOPs."""
     timed = has_durations(trace)
     weights = np.nan_to_num(trace.duration_ns) * 1e-9 if timed else np.maximum(trace.num_ops, 0).astype(np.float64)
-    before = joined(trace.ctrl_deps, trace.data_deps)
-    starts, causes, weight = before.starts.tolist(), before.values.tolist(), weights.tolist()
+    deps = joined(trace.ctrl_deps, trace.data_deps)
+    causes, weight = deps.tolist(), weights.tolist()
     ends, latest = [0.0] * trace.num_nodes, [-1] * trace.num_nodes  # length of the path to a node; the node before it
     last, longest = -1, -1.0
-    for row in topological_order(before).tolist():
+    for row in topological_order(deps).tolist():
         begin, cause = 0.0, -1
-        for other in causes[starts[row] : starts[row + 1]]:
+        for other in causes[row]:
             if ends[other] > begin or cause < 0:
                 begin, cause = ends[other], other
         end = ends[row] = begin + weight[row]
@@ -290,11 +290,11 @@ def _by_kind(trace: RankTrace) -> _Addends:
     launches = np.where(trace.launches >= 0, trace.launches, trace.types == COMP)
     matrix, vector = np.maximum(trace.matrix_flops, 0), np.maximum(trace.vector_flops, 0)
     # Writers may state at least one operation for each node (dsx does), which is no work.
-    stated = (trace.matrix_flops >= 0) | (trace.vector_flops >= 0)
+    is_split = (trace.matrix_flops >= 0) | (trace.vector_flops >= 0)
     columns = {
         "nodes": np.ones(trace.num_nodes, np.int64),
         "launches": launches,
-        "total_flops": np.where(stated, matrix + vector, np.maximum(trace.num_ops, 0)),
+        "total_flops": np.where(is_split, matrix + vector, np.maximum(trace.num_ops, 0)),
         "matrix_flops": matrix,
         "vector_flops": vector,
         "traffic_bytes": np.maximum(trace.tensor_size, 0),

@@ -126,8 +126,8 @@ class LayerNodes:
 
     def unsplit(self) -> "LayerNodes":
         """Return the layer with a backward that is one pass under every schedule."""
-        whole = (replace(node, part="inputs") if node.part == "weights" else node for node in self.backward)
-        return replace(self, backward=tuple(whole))
+        nodes = (replace(node, part="inputs") if node.part == "weights" else node for node in self.backward)
+        return replace(self, backward=tuple(nodes))
 
 
 def kernel_text(kind: str, kernel: str, direction: int) -> str:
@@ -168,7 +168,7 @@ def layer_nodes(
         for weight in layer.weights
     )
     groups = weight_groups([weight.reduced_over for weight in weights], [weight.over_ep for weight in weights])
-    made = {tensor.name for node in forward for tensor in node.writes}
+    written = {tensor.name for node in forward for tensor in node.writes}
     first = {tensor.name for node in back for tensor in node.writes}
     read = {tensor.name: tensor for node in back for tensor in node.reads if not tensor.weight}
     taken = {value.name for value in graph.inputs}
@@ -184,7 +184,7 @@ def layer_nodes(
         data=frozenset(value.name for value in graph.inputs if layer.layer.tensors[value.name].data),
         weights=weights,
         groups={ranks: tuple(weights[index] for index in members) for ranks, members in groups.items()},
-        saved=tuple(t for name, t in read.items() if name not in first and (name in made or name in taken)),
+        saved=tuple(t for name, t in read.items() if name not in first and (name in written or name in taken)),
     )
 
 
@@ -198,15 +198,15 @@ def _with_casts(
     missing = dict(casts)
 
     def casting(node: LayerNode, tensors: Iterable[NodeTensor]) -> LayerNode:
-        made = tuple(missing.pop(tensor.name) for tensor in tensors if tensor.name in missing)
-        return replace(node, writes=node.writes + made) if made else node
+        cast = tuple(missing.pop(tensor.name) for tensor in tensors if tensor.name in missing)
+        return replace(node, writes=node.writes + cast) if cast else node
 
-    def cast(tensors: tuple[NodeTensor, ...]) -> tuple[NodeTensor, ...]:
+    def as_cast(tensors: tuple[NodeTensor, ...]) -> tuple[NodeTensor, ...]:
         return tuple(casts.get(tensor.name, tensor) for tensor in tensors)
 
     forward = [casting(node, node.writes) for node in forward]
     forward = [casting(node, node.reads) for node in forward]
-    return forward, [replace(node, reads=cast(node.reads), writes=cast(node.writes)) for node in back]
+    return forward, [replace(node, reads=as_cast(node.reads), writes=as_cast(node.writes)) for node in back]
 
 
 class _Numbers:

@@ -134,8 +134,8 @@ class NodeBuilder:
     def previous_version(self, position: int, name: str, size: int, purpose: str) -> tuple[str, int]:
         """Return the version of a buffer that was written before; the first microbatch finds it cleared."""
         version = self.plan.version(position, name)
-        if version.before is not None:
-            return f"{version.buffer}{_VERSION}{self.microbatch}{version.before}", size
+        if version.previous is not None:
+            return f"{version.buffer}{_VERSION}{self.microbatch}{version.previous}", size
         if purpose in self.key.first:
             return f"{version.buffer}{_VERSION}start", size
         text = f"{version.buffer}{_VERSION}{self.previous}{version.last}"

@@ -31,47 +31,44 @@ def joined(*lists: Lists) -> Lists:
     return lists_of(lengths, values[np.argsort(owners, kind="stable")])
 
 
-def topological_order(before: Lists) -> np.ndarray:
-    """Return the nodes, each after those in its list `before`; fewer than all if some are on or behind a cycle.
+def topological_order(causes: Lists) -> np.ndarray:
+    """Return the nodes, each after its `causes`; fewer than all if some are on or behind a cycle.
 
     Of nodes that may come next the first one does, so it is the order of the nodes themselves if that is one.
     """
-    num_nodes, owners = before.num_nodes, before.owners()
-    if np.all(before.values < owners):
-        return np.arange(num_nodes)
-    by_cause = np.argsort(before.values, kind="stable")
-    after = owners[by_cause].tolist()
-    starts = np.searchsorted(before.values[by_cause], np.arange(num_nodes + 1)).tolist()
-    missing = np.diff(before.starts).tolist()
+    if np.all(causes.values < causes.owners()):
+        return np.arange(causes.num_nodes)
+    effects = causes.reversed().tolist()
+    missing = np.diff(causes.starts).tolist()
     ready = [node for node, number in enumerate(missing) if number == 0]  # in ascending order, which is a heap
     order = []
     while ready:
         node = heapq.heappop(ready)
         order.append(node)
-        for other in after[starts[node] : starts[node + 1]]:
-            missing[other] -= 1
-            if missing[other] == 0:
-                heapq.heappush(ready, other)
+        for effect in effects[node]:
+            missing[effect] -= 1
+            if missing[effect] == 0:
+                heapq.heappush(ready, effect)
     return np.array(order, np.int64)
 
 
-def cycle(before: Lists) -> list[int]:
-    """Return the nodes of a cycle, each before the next one, and the last before the first; empty if there is none.
+def cycle(causes: Lists) -> list[int]:
+    """Return the nodes of a cycle, each a cause of the next one, and the last of the first; empty if there is none.
 
     The first of them is the one with the smallest number.
     """
-    order = topological_order(before)
-    if len(order) == before.num_nodes:
+    order = topological_order(causes)
+    if len(order) == causes.num_nodes:
         return []
-    waiting = np.ones(before.num_nodes, bool)
+    waiting = np.ones(causes.num_nodes, bool)
     waiting[order] = False
-    # Each node that waits has another waiting one before it: going back ends in a cycle.
+    # Each node that waits has a cause that waits: going back ends in a cycle.
     node, places, path = int(np.flatnonzero(waiting)[0]), {}, []
     while node not in places:
         places[node] = len(path)
         path.append(node)
-        causes = before.of(node)
-        node = int(causes[waiting[causes]][0])
+        of_node = causes.of(node)
+        node = int(of_node[waiting[of_node]][0])
     around = path[places[node] :][::-1]
     first = around.index(min(around))
     return around[first:] + around[:first]
@@ -157,10 +154,10 @@ def communication_of(trace: RankTrace, members_of: Callable[[str], Collection[in
         | ((types == COMM_RECV) & (trace.comm_src >= 0))
     )
     types = types[kept]
-    before = joined(trace.ctrl_deps, trace.data_deps)
-    after, previous = before.owners(), np.full(trace.num_nodes, -1)
+    deps, previous = joined(trace.ctrl_deps, trace.data_deps), np.full(trace.num_nodes, -1)
     previous[kept[1:]] = kept[:-1]
-    linked = np.unique(after[before.values == previous[after]])
+    owners = deps.owners()
+    linked = np.unique(owners[deps.values == previous[owners]])
     in_order = stands_in_order(trace)
     chained = in_order and len(linked) >= len(kept) - 1
     return Communication(
@@ -176,7 +173,7 @@ def communication_of(trace: RankTrace, members_of: Callable[[str], Collection[in
         tags=trace.comm_tag[kept],
         rows=kept,
         in_order=in_order,
-        deps=None if chained or not len(before.values) else before,
+        deps=None if chained or not len(deps.values) else deps,
     )
 
 
@@ -275,34 +272,34 @@ _SHOWN = 6  # events in a message
 class StepGraph(NamedTuple):
     """What waits for what on all ranks: vertices are the events, then the other nodes rank after rank."""
 
-    before: Lists  # of each vertex, those before it
-    parts: np.ndarray  # of each edge in `before`, the rank that has it, by its position
+    causes: Lists  # of each vertex, those before it
+    parts: np.ndarray  # of each edge in `causes`, the rank that has it, by its position
     vertices: list[np.ndarray]  # of each rank, those of its nodes in file order; none where the file order counts
 
 
 def step_graph(joint: JointEvents, deps: Sequence[Lists | None]) -> StepGraph:
     """Return the graph of a step; `deps` has the dependencies of each rank, None where the file order counts."""
     count = joint.num_events
-    befores, afters, vertices = [], [], []
+    sources, targets, vertices = [], [], []
     for at, (part, lists) in enumerate(zip(joint.parts, deps, strict=True)):
         events = joint.of_part(at)
         if lists is None:
-            befores.append(events[:-1])
-            afters.append(events[1:])
+            sources.append(events[:-1])
+            targets.append(events[1:])
             vertices.append(np.empty(0, np.int64))
             continue
         of_rank = np.arange(count, count + lists.num_nodes)
         of_rank[part.rows] = events
         count += lists.num_nodes
         vertices.append(of_rank)
-        befores.append(of_rank[lists.values])
-        afters.append(of_rank[lists.owners()])
-    parts = np.repeat(np.arange(len(befores)), [len(edges) for edges in befores])
-    before, after = np.concatenate(befores), np.concatenate(afters)
-    edges = np.flatnonzero(before != after)
-    edges = edges[np.argsort(after[edges], kind="stable")]
-    starts = np.searchsorted(after[edges], np.arange(count + 1))
-    return StepGraph(Lists(starts, before[edges]), parts[edges], vertices)
+        sources.append(of_rank[lists.values])
+        targets.append(of_rank[lists.owners()])
+    parts = np.repeat(np.arange(len(sources)), [len(edges) for edges in sources])
+    source, target = np.concatenate(sources), np.concatenate(targets)
+    edges = np.flatnonzero(source != target)
+    edges = edges[np.argsort(target[edges], kind="stable")]
+    starts = np.searchsorted(target[edges], np.arange(count + 1))
+    return StepGraph(Lists(starts, source[edges]), parts[edges], vertices)
 
 
 def contradiction(joint: JointEvents) -> str:
@@ -318,15 +315,15 @@ def contradiction(joint: JointEvents) -> str:
 def _steps(joint: JointEvents, deps: Sequence[Lists | None]) -> list[str]:
     """Return which rank has which event before which, around a cycle; empty if there is none."""
     graph = step_graph(joint, deps)
-    around = cycle(graph.before)
+    around = cycle(graph.causes)
     events = [at for at, vertex in enumerate(around) if vertex < joint.num_events]
     if not events:  # of one rank, which is a fault of its file
         return []
     steps = []
     for at, then in zip(events, events[1:] + events[:1], strict=True):
-        after = around[(at + 1) % len(around)]
-        edges = slice(graph.before.starts[after], graph.before.starts[after + 1])
-        part = int(graph.parts[edges][graph.before.values[edges] == around[at]][0])
+        effect = around[(at + 1) % len(around)]
+        edges = slice(graph.causes.starts[effect], graph.causes.starts[effect + 1])
+        part = int(graph.parts[edges][graph.causes.values[edges] == around[at]][0])
         first, second = (
             joint.text(int(joint.begins[part]) + int(np.flatnonzero(joint.of_part(part) == around[place])[0]))
             for place in (at, then)
@@ -341,7 +338,7 @@ def start_orders(traces: Sequence[RankTrace], seconds: Sequence[np.ndarray], joi
     `joint` is the communication of the traces, whose dependencies have no cycle.
     """
     graph = step_graph(joint, [joined(trace.ctrl_deps, trace.data_deps) for trace in traces])
-    count = graph.before.num_nodes
+    count = graph.causes.num_nodes
     took = np.zeros(count)
     nodes: list[list[tuple[int, int]]] = [[] for _ in range(count)]  # of each vertex: rank by its position, row
     computes = np.zeros(count, bool)
@@ -350,10 +347,8 @@ def start_orders(traces: Sequence[RankTrace], seconds: Sequence[np.ndarray], joi
         computes[vertices[trace.types == COMP]] = True
         for row, vertex in enumerate(vertices.tolist()):
             nodes[vertex].append((at, row))
-    by_cause = np.argsort(graph.before.values, kind="stable")
-    after = graph.before.owners()[by_cause].tolist()
-    begins = np.searchsorted(graph.before.values[by_cause], np.arange(count + 1)).tolist()
-    missing, lasts, on_compute = np.diff(graph.before.starts).tolist(), took.tolist(), computes.tolist()
+    effects = graph.causes.reversed().tolist()
+    missing, lasts, on_compute = np.diff(graph.causes.starts).tolist(), took.tolist(), computes.tolist()
 
     orders: list[list[int]] = [[] for _ in traces]
     waiting: list[list[tuple[int, int]]] = [[] for _ in traces]  # computations that may start: row, vertex
@@ -380,10 +375,10 @@ def start_orders(traces: Sequence[RankTrace], seconds: Sequence[np.ndarray], joi
             _, vertex = heapq.heappop(ends)
             if on_compute[vertex]:
                 busy[nodes[vertex][0][0]] = False
-            for other in after[begins[vertex] : begins[vertex + 1]]:
-                missing[other] -= 1
-                if missing[other] == 0:
-                    may_start(other, now)
+            for effect in effects[vertex]:
+                missing[effect] -= 1
+                if missing[effect] == 0:
+                    may_start(effect, now)
         for at, rows in enumerate(waiting):
             if rows and not busy[at]:
                 busy[at] = True

@@ -218,9 +218,9 @@ class PassBuilder(ZeroBuilder):
         sums = [tensor for tensor in multiply.inputs if buffer_of(tensor[0]) in buffers]
         multiply.inputs = [tensor for tensor in multiply.inputs if tensor not in sums]
         name, work = self.own(position, f"{node.name} {ACCUMULATION}"), Compute(0, 0, node.accumulated, 0, 0, ())
-        after = [NodeReference(OWN, launch)]
+        deps = [NodeReference(OWN, launch)]
         text = multiply.kernel_text
-        self.add(TraceNode(COMP, name, sums, outputs, after, compute=work, kernel_text=text, op_type=ACCUMULATION))
+        self.add(TraceNode(COMP, name, sums, outputs, deps, compute=work, kernel_text=text, op_type=ACCUMULATION))
 
     def _move(self, layer: _Layer, node: LayerNode, move: Move) -> list[int]:
         """Add a collective, in as many nodes as it has panels; return their numbers."""
@@ -263,7 +263,7 @@ class PassBuilder(ZeroBuilder):
             return f"{ring.outputs[0][0]} part {part}", ring.move.volume // size
 
         for part in range(size):
-            last, before = part == size - 1, beside
+            last, deps = part == size - 1, beside
             beside, arriving = [], {}
             for ring in scatters if part else ():
                 block = [sum_of(ring, part - 1), *sums[ring.name]]
@@ -277,7 +277,7 @@ class PassBuilder(ZeroBuilder):
                     self.own(position, f"{node.name} part {part}"),
                     [*dict.fromkeys([*base, *(tensor for block in blocks.values() for tensor in block)])],
                     [*written, *(sum_of(ring, part) for ring in scatters)],
-                    data_deps=before,
+                    data_deps=deps,
                     compute=_part(node.compute, part, size) if node.compute else None,
                     kernel_text=f"{node.kernel_text}/part {min(part, 1) if not last else 2}",
                     op_type=node.op_type,

@@ -51,14 +51,14 @@ class Panels:
 def panels_of(trace: RankTrace) -> Panels:
     """Return the multiplies in panels of a rank."""
     collective = in_panels(trace)
-    stated = np.flatnonzero((trace.types == COMP) & (trace.panels > 0))
-    if not collective.any() and not stated.size:
+    multiplied = np.flatnonzero((trace.types == COMP) & (trace.panels > 0))
+    if not collective.any() and not multiplied.size:
         return Panels()
     rows = np.flatnonzero(collective)
     of_result = np.isin(trace.comm_type, _REDUCES) & collective
     number, series = _numbered(trace, rows)
     multiplies = Panels(order=_in_order(trace, rows, number, of_result))
-    for row, panels in zip(stated.tolist(), trace.panels[stated].tolist(), strict=True):
+    for row, panels in zip(multiplied.tolist(), trace.panels[multiplied].tolist(), strict=True):
         multiplies.brought[row] = [[] for _ in range(panels)]
     readers, read = trace.data_deps.owners(), trace.data_deps.values
     brings = (trace.types[readers] == COMP) & collective[read] & ~of_result[read]

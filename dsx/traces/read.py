@@ -93,7 +93,7 @@ def read_stream(
         begins = False
     if not begins:
         raise TraceError(f"{name}: byte {at:,} has no metadata of Chakra, with which a trace begins")
-    elements = any(said.name == "schema" and said.string_val == _SCHEMA for said in metadata.attr)
+    elements = any(attribute.name == "schema" and attribute.string_val == _SCHEMA for attribute in metadata.attr)
     if element_bytes is not None and not elements:
         raise TraceError(f"{name}: counts bytes, so its elements have no size (element_bytes={element_bytes})")
     nodes = _Nodes(tensors)
@@ -183,7 +183,7 @@ class _Nodes:
         self.tensors = _Tensors()
         self.reads, self.writes = _TensorLists("inputs", self.tensors), _TensorLists("outputs", self.tensors)
         # Attributes by their bytes, as positions in `fields` and `values`. Position 0 is for those that say nothing.
-        self.known: dict[bytes, int] = {}
+        self.codes_by_bytes: dict[bytes, int] = {}
         self.fields, self.values = array("b", [_UNKNOWN]), array("q", [0])
         self.reals: list[float] = []
         self.texts: dict[str, int] = {}
@@ -207,8 +207,8 @@ class _Nodes:
             self.ctrl_deps.add(row, deps)
         if deps := node.data_deps[:]:
             self.data_deps.add(row, deps)
-        known, parsed = self.known.get, self._parsed
-        codes = [known(content) or parsed(row, content) for content in node.attr[:]]
+        code_of, parsed = self.codes_by_bytes.get, self._parsed
+        codes = [code_of(content) or parsed(row, content) for content in node.attr[:]]
         self.codes.extend(codes)
         self.counts.append(len(codes))
 
@@ -226,9 +226,9 @@ class _Nodes:
             (self.reads if name == "inputs" else self.writes).add_bytes(row, raw.string_list)
             return 0
         attribute = AttributeProto.FromString(content)
-        if len(self.known) >= _MOST_KNOWN:
-            self.known.clear()
-        code = self.known[content] = len(self.fields)
+        if len(self.codes_by_bytes) >= _MOST_KNOWN:
+            self.codes_by_bytes.clear()
+        code = self.codes_by_bytes[content] = len(self.fields)
         self.values.append(self._value(attribute) if name in _FIELDS else 0)
         self.fields.append(_FIELDS.get(name, _UNKNOWN))
         return code
@@ -265,10 +265,10 @@ class _Nodes:
         data_deps, no_data = _known_deps(self.data_deps.lists(len(ids)), rows_of)
         values = self._columns()
         partners = values["partner"]
-        stated = np.flatnonzero(partners >= 0)
+        partnered = np.flatnonzero(partners >= 0)
         values["partner"] = np.full(len(ids), -1, np.int64)
-        values["partner"][stated] = rows_of(partners[stated])
-        lost = stated[values["partner"][stated] < 0]
+        values["partner"][partnered] = rows_of(partners[partnered])
+        lost = partnered[values["partner"][partnered] < 0]
         micros, exact = _array(self.micros), values["duration_ns"]
         values["duration_ns"] = np.where(np.isnan(exact), np.where(micros > 0, micros * 1e3, np.nan), exact)
         return RankTrace(
@@ -300,20 +300,20 @@ class _Nodes:
         columns: dict[str, Any] = {}
         for field, (name, kind) in enumerate(_KINDS.items()):
             of_field = slice(ends[field], ends[field + 1])
-            places, found = rows[of_field], values[codes[of_field]]
+            places, of_nodes = rows[of_field], values[codes[of_field]]
             if kind == "string":
-                used, used_codes = np.unique(found, return_inverse=True)
+                used, used_codes = np.unique(of_nodes, return_inverse=True)
                 table = [texts[place] for place in used.tolist()]
                 columns[name] = Texts(table, _scattered(size, -1, places, used_codes.astype(np.int32)))
             elif kind == "double":
-                columns[name] = _scattered(size, np.nan, places, np.array(self.reals, np.float64)[found])
+                columns[name] = _scattered(size, np.nan, places, np.array(self.reals, np.float64)[of_nodes])
             elif kind == "int64_list":
                 lists = _Rows()
-                for row, place in zip(places.tolist(), found.tolist(), strict=True):
+                for row, place in zip(places.tolist(), of_nodes.tolist(), strict=True):
                     lists.add(row, self.multiplies[place])
                 columns[name] = lists.lists(size)
             else:
-                columns[name] = _scattered(size, -1, places, found)
+                columns[name] = _scattered(size, -1, places, of_nodes)
         return columns
 
 
@@ -333,13 +333,13 @@ def _rows_of(ids: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function from ids to rows; -1 for an id that no node has, the first row for one that several have."""
     size = len(ids)
     if np.array_equal(ids, np.arange(1, size + 1)):
-        return lambda wanted: np.where((wanted >= 1) & (wanted <= size), wanted - 1, -1)
+        return lambda numbers: np.where((numbers >= 1) & (numbers <= size), numbers - 1, -1)
     order = np.argsort(ids, kind="stable")
     ordered = ids[order]
 
-    def rows(wanted: np.ndarray) -> np.ndarray:
-        place = np.minimum(np.searchsorted(ordered, wanted), max(size - 1, 0))
-        return np.where(ordered[place] == wanted, order[place], -1)
+    def rows(numbers: np.ndarray) -> np.ndarray:
+        place = np.minimum(np.searchsorted(ordered, numbers), max(size - 1, 0))
+        return np.where(ordered[place] == numbers, order[place], -1)
 
     return rows
 
@@ -347,12 +347,12 @@ def _rows_of(ids: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
 def _known_deps(lists: Lists, rows_of: Callable[[np.ndarray], np.ndarray]) -> tuple[Lists, np.ndarray]:
     """Return dependencies as rows, and those on unknown ids as pairs of a row and an id."""
     rows = rows_of(lists.values)
-    known = rows >= 0
-    if known.all():
+    exists = rows >= 0
+    if exists.all():
         return Lists(lists.starts, rows), np.empty((0, 2), np.int64)
     owners = lists.owners()
-    kept = lists_of(np.bincount(owners[known], minlength=lists.num_nodes), rows[known])
-    return kept, np.stack([owners[~known], lists.values[~known]], axis=1)
+    kept = lists_of(np.bincount(owners[exists], minlength=lists.num_nodes), rows[exists])
+    return kept, np.stack([owners[~exists], lists.values[~exists]], axis=1)
 
 
 _AT_ONCE = 1_000  # lists that are parsed at a time

@@ -401,7 +401,9 @@ class Replay:
             if missing:
                 return _Waiting(program, row, missing)
             # All ranks have reached it, and the stream of one of them has an earlier one.
-            cause, at = next((member, first) for member, own in members if (first := _first_open(member, own)) < own)
+            cause, at = next(
+                (member, first) for member, row_of in members if (first := _first_open(member, row_of)) < row_of
+            )
         return _Waiting(program, row, (cause.program.trace.rank,))
 
 

@@ -63,8 +63,8 @@ class StageEncoder:
         for number, template in enumerate(self.of_item):
             self.ends[number] = latest
             latest = [
-                before if last is None else self.starts[number] + last
-                for before, last in zip(latest, template.last, strict=True)
+                end if last is None else self.starts[number] + last
+                for end, last in zip(latest, template.last, strict=True)
             ]
 
     @property
@@ -122,11 +122,11 @@ class StageEncoder:
         for (block, number), place in places.items():
             node = self.stage.nodes[item.blocks[block].key].nodes[number]
             stream = _STREAM[node.type]
-            before = last[stream]
+            previous = last[stream]
             gaps = [self._gap(item, block, dep) for dep in node.data_deps]
             references = References(
-                own=Gap("own", place),
-                before=Gap(("before", stream)) if before is None else Gap("own", before),
+                number=Gap("own", place),
+                previous=Gap(("before", stream)) if previous is None else Gap("own", previous),
                 data=[*dict.fromkeys(gap for gap in gaps if gap)],
                 partner=None if node.partner is None else Gap("own", places[block, node.partner]),
             )

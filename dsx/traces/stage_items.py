@@ -151,12 +151,12 @@ class _StageBuilder:
                     builder.backward(self._gradients(chunk), self._begins(chunk))
                 self.program.nodes[key] = builder.built
             # A whole backward never runs while weights of an earlier one are owed, so both its purposes follow one.
-            before = self.done.get((PURPOSES[done.kind][0], chunk), [0])
+            earlier = self.done.get((PURPOSES[done.kind][0], chunk), [0])
             for purpose in PURPOSES[done.kind]:
                 if (purpose, chunk) in self.done:
                     place_before = self.at[f"pass {purpose}", chunk, self.done[purpose, chunk][-1]]
                     bases["previous", purpose, chunk] = place_before
-            blocks.append(Block(key, done.microbatch, before[-1], bases))
+            blocks.append(Block(key, done.microbatch, earlier[-1], bases))
             if done.kind != "weights":
                 what = "forward" if done.kind == "forward" else "gradient"
                 self.at[what, chunk, done.microbatch] = (number, place)

@@ -90,10 +90,10 @@ def _ranks(text: str, part: str, traced: Collection[int]) -> list[int]:
     ranks = [rank for rank in sorted(traced) if low <= rank <= high]
     if len(ranks) != high - low + 1:
         absent = next(rank for rank in range(low, high + 1) if rank not in traced)
-        known = ", ".join(map(str, sorted(traced)[:_SHOWN])) + (", ..." if len(traced) > _SHOWN else "") or "none"
+        ranks_text = ", ".join(map(str, sorted(traced)[:_SHOWN])) + (", ..." if len(traced) > _SHOWN else "") or "none"
         if traced and max(traced) - min(traced) + 1 == len(traced):
-            known = f"{min(traced)} to {max(traced)}"
-        raise InputError(f"--slow {text}: rank {absent} has no trace; there are ranks {known}")
+            ranks_text = f"{min(traced)} to {max(traced)}"
+        raise InputError(f"--slow {text}: rank {absent} has no trace; there are ranks {ranks_text}")
     return ranks
 
 

@@ -43,8 +43,8 @@ class TraceFolder:
 
     def with_groups(self, trace: RankTrace) -> "TraceFolder":
         """Return the folder with the process groups that a trace states itself, where no file states them."""
-        stated = trace.stated_groups.items()
-        new = {name: ranks for name, ranks in stated if name not in self.groups and (ranks or name not in WORLD)}
+        groups = trace.stated_groups.items()
+        new = {name: ranks for name, ranks in groups if name not in self.groups and (ranks or name not in WORLD)}
         if not new:
             return self
         num_ranks = max([self.num_ranks, *(rank + 1 for ranks in new.values() for rank in ranks)])
@@ -73,10 +73,10 @@ def open_folder(path: Path, element_bytes: int | None = None) -> TraceFolder:
     if not isinstance(manifest, dict):
         raise TraceError(f"{path / MANIFEST}: an object with keys is wanted")
     groups = _groups(path, names)
-    stated = manifest.get("num_ranks", 0)
-    if isinstance(stated, bool) or not isinstance(stated, int) or not 0 <= stated < 10**_MOST_DIGITS:
-        raise TraceError(f"{path / MANIFEST}: num_ranks is {stated!r:.60}, which is no number of ranks")
-    num_ranks = max(stated, 1 + max(*files, *(rank for ranks in groups.values() for rank in ranks), 0))
+    num_ranks = manifest.get("num_ranks", 0)
+    if isinstance(num_ranks, bool) or not isinstance(num_ranks, int) or not 0 <= num_ranks < 10**_MOST_DIGITS:
+        raise TraceError(f"{path / MANIFEST}: num_ranks is {num_ranks!r:.60}, which is no number of ranks")
+    num_ranks = max(num_ranks, 1 + max(*files, *(rank for ranks in groups.values() for rank in ranks), 0))
     return TraceFolder(path, prefix, files, groups, manifest, num_ranks, element_bytes)
 
 

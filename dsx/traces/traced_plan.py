@@ -33,7 +33,7 @@ class Version(NamedTuple):
     buffer: str
     suffix: str = ""
     last: str = ""  # of the last version that a microbatch writes in the chunk
-    before: str | None = None  # of the version that the same microbatch has written before
+    previous: str | None = None  # of the version that the same microbatch has written before
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,10 +267,12 @@ class EndBuilder(ZeroBuilder):
         outputs: Tensors = [(f"{name}#1", size) for name, size in stored]
         name, state = f"L{position:03d}.optimizer", f"L{position:03d}.optimizer state"
         matrices = matrix_bytes // int(assumptions.weight_bytes) if assumptions.optimizer == MUON else 0
-        others = parameters - matrices
-        size = int(others * assumptions.optimizer_bytes_per_parameter + matrices * assumptions.muon_bytes_per_parameter)
+        vectors = parameters - matrices
+        size = int(
+            vectors * assumptions.optimizer_bytes_per_parameter + matrices * assumptions.muon_bytes_per_parameter
+        )
         traffic = int(
-            others * assumptions.optimizer_traffic_per_parameter + matrices * assumptions.muon_traffic_per_parameter
+            vectors * assumptions.optimizer_traffic_per_parameter + matrices * assumptions.muon_traffic_per_parameter
         )
         compute = Compute(0, 0, max(traffic, 1), 0, 0, ())
         if matrices:

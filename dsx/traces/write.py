@@ -50,20 +50,20 @@ def file_name(rank: int) -> str:
     return f"trace.{rank}.et"
 
 
-def chosen_ranks(plan: TracedPlan, wanted: str | Sequence[int]) -> tuple[int, ...]:
+def chosen_ranks(plan: TracedPlan, ranks: str | Sequence[int]) -> tuple[int, ...]:
     """Return the ranks to write: all, the first one of each stage, or those that are listed.
 
     Raises InputError for a rank outside of the job.
     """
     world = plan.grid.world
-    if wanted == ALL:
+    if ranks == ALL:
         return tuple(range(world))
-    if wanted == STAGES:
+    if ranks == STAGES:
         return tuple(plan.grid.rank(pp=stage) for stage in range(plan.columns["pp"]))
-    for rank in wanted:
+    for rank in ranks:
         if not 0 <= int(rank) < world:
             raise InputError(f"ranks: there is no rank {rank}; the job has the ranks 0 to {world - 1}")
-    return tuple(sorted({int(rank) for rank in wanted}))
+    return tuple(sorted({int(rank) for rank in ranks}))
 
 
 class TraceWriter:
@@ -203,13 +203,15 @@ def _differences(earlier: Manifest, manifest: Manifest) -> str:
     """Return what of a trace in a folder differs from the one to write: "cluster 'a', not 'b'"."""
     texts = []
     for name, value in manifest.items():
-        before = earlier.get(name)
+        value_there = earlier.get(name)
         # The columns of the plan say more than its text, and the groups follow from it.
-        if name in ("trace", "plan", "num_groups", *_HASHED) or before == value:
+        if name in ("trace", "plan", "num_groups", *_HASHED) or value_there == value:
             continue
-        pairs = [(name, before, value)]
-        if isinstance(value, dict) and isinstance(before, dict):
-            pairs = [(key, before.get(key), of_key) for key, of_key in value.items() if before.get(key) != of_key]
+        pairs = [(name, value_there, value)]
+        if isinstance(value, dict) and isinstance(value_there, dict):
+            pairs = [
+                (key, value_there.get(key), of_key) for key, of_key in value.items() if value_there.get(key) != of_key
+            ]
         texts += [f"{key} {old!r}, not {new!r}" for key, old, new in pairs]
     texts = texts or [text for name, text in _HASHED.items() if earlier.get(name) != manifest.get(name)]
     more = [f"{len(texts) - _SHOWN} more differences"] if len(texts) > _SHOWN else []
