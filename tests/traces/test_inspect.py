@@ -1,14 +1,18 @@
-"""A summary of a folder says what its nodes say, as plain data and as text."""
+"""A summary of a folder says what its nodes say; memory and the critical path against those counted by hand."""
 
+import io
 import json
+import random
 import tracemalloc
 
 import pytest
-from trace_files import ALL_GATHER, coll, comp, node, receive, send, write_folder
+from trace_files import ALL_GATHER, coll, comp, content, node, receive, send, write_folder
 
 from dsx.errors import InputError, StoreError, TraceError
 from dsx.tables.traces import flops_text, trace_text
 from dsx.traces import codec as m
+from dsx.traces.inspect import Alive, PathPart, critical_path, kind_of, memory_use, path_parts
+from dsx.traces.read import read_stream
 from dsx.verbs.trace_inspect import inspect
 
 
@@ -192,3 +196,151 @@ def test_a_job_of_a_billion_ranks_takes_the_memory_of_its_files(tmp_path, world)
     first, number = ("1, 2, 3, 4, 5, 6", 999_999_999 - len(ranks) - 6)
     details = [fault["detail"] for fault in found.data["faults"]]
     assert any(f"ranks {first} and {number:,} more have no file" in detail for detail in details)
+
+
+def trace_of(*nodes):
+    return read_stream(io.BytesIO(content(nodes)), "t.0.et", 0)
+
+
+def path_of(*nodes):
+    return critical_path(trace_of(*nodes))
+
+
+def test_the_critical_path_is_by_duration_where_nodes_have_one():
+    path = path_of(
+        comp(1, micros=2, num_ops=10**9),
+        comp(2, data=[1], micros=3),
+        comp(3, ctrl=[1], micros=1, duration_ns=3500.0),
+        comp(4, data=[2, 3], micros=1),
+        comp(5, micros=6),
+    )
+    assert path.unit == "s" and path.rows.tolist() == [0, 2, 3]
+    assert path.length == pytest.approx(6.5e-6)
+
+
+def test_the_critical_path_is_by_flops_where_no_node_has_a_duration():
+    path = path_of(comp(1, num_ops=5), comp(2, num_ops=7), comp(3, data=[1, 2], num_ops=1))
+    assert (path.unit, path.length, path.rows.tolist()) == ("flops", 8, [1, 2])
+
+
+def test_communication_is_on_the_path():
+    path = path_of(comp(1, micros=1), node(2, "ar", m.COMM_COLL, data=[1], micros=9), comp(3, data=[2], micros=1))
+    assert path.rows.tolist() == [0, 1, 2] and path.length == pytest.approx(11e-6)
+
+
+def test_names_that_differ_in_numbers_are_one_part():
+    nodes = [comp(1, "embed", num_ops=1)]
+    for layer in range(3):
+        nodes += [comp(2 * layer + at, f"layer{layer}.{name}", ctrl=[2 * layer + at - 1], num_ops=at * 10)
+                  for at, name in ((2, "attn"), (3, "ffn"))]  # fmt: skip
+    trace = trace_of(*nodes)
+    assert path_parts(trace, critical_path(trace)) == (
+        PathPart("embed", 1, 1),
+        PathPart("layer*.attn", 3, 60),
+        PathPart("layer*.ffn", 3, 90),
+    )
+
+
+def test_nodes_of_a_cycle_are_left_out():
+    assert path_of(comp(1, num_ops=3), comp(2, data=[3]), comp(3, data=[2])).rows.tolist() == [0]
+
+
+def test_the_critical_path_of_no_nodes():
+    path = path_of()
+    assert (path.length, path.rows.tolist(), path_parts(trace_of(), path)) == (0, [], ())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_critical_path_against_all_paths(seed):
+    rng = random.Random(seed)
+    size = 9
+    ids = rng.sample(range(1, 50), size)  # the file is not in the order of ids
+    deps = {ids[at]: rng.sample(ids[:at], rng.randint(0, min(at, 3))) for at in range(size)}
+    work = {number: rng.randint(1, 9) for number in ids}
+
+    def longest(number):
+        return work[number] + max(map(longest, deps[number]), default=0)
+
+    nodes = [comp(number, data=deps[number], num_ops=work[number]) for number in ids]
+    rng.shuffle(nodes)
+    assert path_of(*nodes).length == max(map(longest, ids))
+
+
+def use(*nodes):
+    return memory_use(trace_of(*(comp(at, reads=reads, writes=writes) for at, (reads, writes) in enumerate(nodes, 1))))
+
+
+# What nodes read and write one after the other, and the bytes of all buffers at each.
+CURVES = {
+    "a buffer lives from its first write to its last read": (
+        [({}, {"a": 5}), ({"a": 5}, {"b": 7}), ({"a": 5}, {}), ({"b": 7}, {"c": 1}), ({}, {})],
+        [5, 12, 12, 8, 0],
+    ),
+    "what nobody reads lives while it is written": ([({}, {"a": 5}), ({}, {"b": 7})], [5, 7]),
+    "what is read before it is written is there all the time": (
+        [({}, {}), ({"w": 10}, {"a": 1}), ({"a": 1, "w": 10}, {"w#1": 10}), ({}, {})],
+        [10, 11, 11, 10],
+    ),
+    "what a node reads and writes first was there before": ([({}, {}), ({"s": 3}, {"s#1": 3}), ({}, {})], [3, 3, 3]),
+    "versions are one buffer": (
+        [({}, {"g#000": 4}), ({"g#000": 4}, {"g#001": 4}), ({}, {}), ({"g#001": 4}, {}), ({}, {})],
+        [4, 4, 4, 4, 0],
+    ),
+    "no tensors": ([(None, None)], [0]),
+}
+CURVES |= {
+    f"the memory of the host does not count: {name}": (
+        [({}, {"a": 5}), ({"a": 5}, {name: 5}), ({}, {}), ({name: 5}, {"b": 5})],
+        [5, 5, 0, 5],
+    )
+    for name in ("a@host", "a@host#1", "a#1@host")
+}
+
+
+@pytest.mark.parametrize(("nodes", "curve"), CURVES.values(), ids=CURVES)
+def test_memory_by_lifetimes_of_buffers(nodes, curve):
+    found = use(*nodes)
+    assert found.curve_bytes.tolist() == curve
+    assert (found.peak_bytes, found.peak_row) == (max(curve), curve.index(max(curve)))
+
+
+def test_what_is_alive_at_the_peak_by_kind():
+    found = use(
+        ({"weight.3": 100, "weight.4": 50}, {"grad.3#000": 30}),
+        ({"grad.3#000": 30}, {"act.mb0": 20, "opt_state": 40}),
+        ({"act.mb0": 20}, {}),
+    )
+    assert found.peak_row == 1
+    assert found.alive == (
+        Alive("weight", 2, 150),
+        Alive("opt_state", 1, 40),
+        Alive("grad", 1, 30),
+        Alive("act", 1, 20),
+    )
+    assert sum(part.size_bytes for part in found.alive) == found.peak_bytes == 240
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    {
+        "weights": ["L007.feed-forward.w1", "L1007.gamma1", "L007.shard 0", "L000.table"],
+        "gradients": ["L007.d self-attention.wo", "L007.d feed-forward.w1:tp2", "L007.gradients 0"],
+        "optimizer state": ["L007.optimizer state"],
+        "activations": ["m003.L007.n1", "m0.L007.x.2", "m0.L007.n1'", "m0.L007.z^", "m003.chunk 1 input"],
+        "unreduced gradients": ["m003.L007.unreduced d w1", "m0.L007.unreduced d feed-forward.w1:tp2"],
+        "gradients of activations": ["m003.L007.d n1", "m0.L007.d n1:tp", "m003.chunk 1 gradient"],
+        "gathered weights": ["m003.L007.weights 0", "m003.L007.weights' 0"],
+        "m": ["m3.x", "m3.L7.x"],
+        "L": ["L7.w"],
+        "grad": ["grad.layer3#002"],
+        "opt_state": ["opt_state:w"],
+        "mb": ["mb3.x"],
+        "3x": ["3x"],
+    }.items(),
+)
+def test_kinds_by_the_names_that_dsx_and_others_give(kind, names):
+    assert {kind_of(name) for name in names} == {kind}
+
+
+def test_the_memory_of_no_nodes():
+    assert (use().peak_bytes, use().peak_row, use().alive) == (0, -1, ())

@@ -15,11 +15,83 @@ def parts(times):
     return {name: seconds for name, seconds in found.items() if seconds > 1e-12}
 
 
-def test_launches_follow_each_other():
-    found = step(trace(0, comp(2), comp(3)))
-    assert found.step_time_s == 5.0
-    assert found.num_nodes == 2
-    assert parts(found.ranks[0]) == {"compute": 5.0}
+def over(overlap, seconds=4, **more):
+    """A collective of 4 s with a partner, a part of which may overlap with its kernel."""
+    return reduce_over_two(seconds, partner=more.pop("partner", 2), overlap=overlap, **more)
+
+
+def beside(*seconds, axes=("dp", "dp"), overlap=1.0):
+    """Asynchronous collectives."""
+    return [reduce_over_two(s, axis=axis, overlap=overlap) for s, axis in zip(seconds, axes, strict=False)]
+
+
+KERNEL = [comp(1, kernel="k"), comp(2, kernel="k")]
+LAST = [comp(5), comp(1, deps=[0])]
+UPDATE = comp(0, tensor_size=8, launches=0, on_host=1, deps=[1])
+# What two ranks run alike, how, and where the time of each goes.
+ALIKE = {
+    "launches follow each other": ([comp(2), comp(3)], {}, {"compute": 5}),
+    # Of 4 s a collective can overlap with the 3 s that the kernel runs: 1 s and 2 s of two launches.
+    "nothing overlaps with the kernel of the partner": ([over(0.0), *KERNEL], {}, {"compute": 3, "tp": 4}),
+    "half overlaps with the kernel of the partner": ([over(0.5), *KERNEL], {}, {"compute": 3, "tp": 2.5}),
+    "all that can overlaps with the kernel of the partner": ([over(1.0), *KERNEL], {}, {"compute": 3, "tp": 1}),
+    "collectives of one kernel share its time": (
+        [over(1.0, 2, partner=1), comp(3, kernel="k"), over(1.0, 4, partner=1)],
+        {},
+        {"compute": 3, "tp": 3},
+    ),
+    "each execution of a kernel has its own time": (
+        [over(1.0, 2, partner=1), comp(3, kernel="k"), over(1.0, 4, partner=3), comp(3, kernel="k")],
+        {},
+        {"compute": 6, "tp": 1},
+    ),
+    # An asynchronous collective takes 6 s beside a launch of 5 s, and the last launch needs its result.
+    "a collective runs beside the compute": ([*beside(6), *LAST], {}, {"compute": 6, "dp": 1}),
+    "three quarters of it": ([*beside(6, overlap=0.75), *LAST], {}, {"compute": 6, "dp": 1.5}),
+    "a quarter of it": ([*beside(6, overlap=0.25), *LAST], {}, {"compute": 6, "dp": 4.5}),
+    "collectives of an axis share a stream": ([*beside(2, 3), comp(4)], {}, {"compute": 4, "dp": 1}),
+    "collectives of two axes do not": ([*beside(2, 3, axes=("dp", "fsdp")), comp(4)], {}, {"compute": 4}),
+    # The launches start at 2 and 8, the collective at 10.
+    "the host issues one node at a time": (
+        [comp(1), comp(1, launches=3), reduce_over_two(2), comp(7, launches=0)],
+        {"dispatch_latency": 2.0},
+        {"compute": 9, "tp": 2, "host": 8},
+    ),
+    "a host that is ahead costs its first issue": (
+        [comp(5), comp(5), comp(5)],
+        {"dispatch_latency": 1.0},
+        {"compute": 15, "host": 1},
+    ),
+    "panels are reduced while the multiply runs": (
+        [comp(6, panels=3), *(reduce_over_two(1, panels=3, deps=[0]) for _ in range(3)), comp(1, deps=[3])],
+        {},
+        {"compute": 7, "tp": 1},
+    ),
+    # A store of 4 s, an update of 8 bytes at half of 8 bytes a second, a load of 3 s; nothing overlaps.
+    "offloaded optimizer state is updated on the host": (
+        [comp(1), store(4, deps=[0]), UPDATE, load(3, deps=[2])],
+        {"machine_of": {"host_memory_bandwidth": 16.0}},
+        {"compute": 3, "offload": 7},
+    ),
+    "transfers to the host and back are full duplex": (
+        [comp(1), store(4, deps=[0], overlap=1.0), load(3, overlap=1.0), comp(1, deps=[2])],
+        {},
+        {"compute": 2, "offload": 3},
+    ),
+    "transfers that do not overlap hold the compute": ([comp(1), store(4), comp(1)], {}, {"compute": 2, "offload": 4}),
+    "control dependencies join computation and communication": (
+        [reduce_over_two(4, overlap=1.0), comp(1, ctrl=[0])],
+        {},
+        {"compute": 1, "tp": 4},
+    ),
+}
+
+
+@pytest.mark.parametrize(("nodes", "options", "expected"), ALIKE.values(), ids=ALIKE)
+def test_ranks_that_run_alike(nodes, options, expected):
+    found = step(trace(0, *nodes), trace(1, *nodes), **options)
+    assert found.num_nodes == 2 * len(nodes) and found.step_time_s == pytest.approx(sum(expected.values()))
+    assert [parts(times) for times in found.ranks] == [pytest.approx(expected)] * 2
 
 
 def one_f_one_b(sends):
@@ -90,43 +162,6 @@ def test_a_collective_waits_for_the_slowest():
     assert parts(found.ranks[1]) == {"compute": 6.0, "tp": 4.0}
 
 
-@pytest.mark.parametrize(("overlap", "exposed"), [(0.0, 4.0), (0.5, 2.5), (1.0, 1.0)])
-def test_a_collective_overlaps_with_the_kernel_of_its_partner(overlap, exposed):
-    """Of 4 s it can overlap with the 3 s that the kernel runs: 1 s and 2 s of two launches."""
-    nodes = [reduce_over_two(4, partner=2, overlap=overlap), comp(1, kernel="k"), comp(2, kernel="k")]
-    found = step(trace(0, *nodes), trace(1, *nodes))
-    assert parts(found.ranks[0]) == {"compute": 3.0, "tp": pytest.approx(exposed)}
-
-
-def test_collectives_of_one_kernel_share_its_time():
-    nodes = [reduce_over_two(2, partner=1, overlap=1.0), comp(3, kernel="k")]
-    nodes += [reduce_over_two(4, partner=1, overlap=1.0)]
-    found = step(trace(0, *nodes), trace(1, *nodes))
-    assert parts(found.ranks[0]) == {"compute": 3.0, "tp": pytest.approx(3.0)}
-
-
-def test_each_execution_of_a_kernel_has_its_own_time():
-    nodes = [reduce_over_two(2, partner=1, overlap=1.0), comp(3, kernel="k")]
-    nodes += [reduce_over_two(4, partner=3, overlap=1.0), comp(3, kernel="k")]
-    found = step(trace(0, *nodes), trace(1, *nodes))
-    assert parts(found.ranks[0]) == {"compute": 6.0, "tp": pytest.approx(1.0)}
-
-
-@pytest.mark.parametrize(("overlap", "end"), [(1.0, 7.0), (0.75, 7.5), (0.25, 10.5)])
-def test_an_asynchronous_collective_runs_beside_the_compute(overlap, end):
-    """It takes 6 s beside a launch of 5 s, and the last launch needs its result."""
-    nodes = [reduce_over_two(6, axis="dp", overlap=overlap), comp(5), comp(1, deps=[0])]
-    found = step(trace(0, *nodes), trace(1, *nodes))
-    assert parts(found.ranks[0]) == {"compute": 6.0, "dp": end - 6.0}
-
-
-def test_asynchronous_collectives_of_an_axis_share_a_stream():
-    nodes = [reduce_over_two(2, axis="dp", overlap=1.0), reduce_over_two(3, axis="dp", overlap=1.0), comp(4)]
-    assert step(trace(0, *nodes), trace(1, *nodes)).step_time_s == 5.0
-    nodes[1]["axis"] = "fsdp"
-    assert step(trace(0, *nodes), trace(1, *nodes)).step_time_s == 4.0
-
-
 def test_ranks_go_on_while_an_asynchronous_collective_waits():
     """Rank 1 reaches both collectives after it received what rank 0 sends after them."""
     dp = [reduce_over_two(2, axis="dp", overlap=1.0), reduce_over_two(3, axis="dp", overlap=1.0)]
@@ -135,18 +170,6 @@ def test_ranks_go_on_while_an_asynchronous_collective_waits():
     found = step(first, second)
     assert parts(found.ranks[0]) == {"compute": 2.0, "dp": 7.0}
     assert parts(found.ranks[1]) == {"compute": 1.0, "dp": 5.0, "bubble": 2.0}
-
-
-def test_the_host_issues_one_node_at_a_time():
-    nodes = [comp(1), comp(1, launches=3), reduce_over_two(2), comp(7, launches=0)]
-    found = step(trace(0, *nodes), trace(1, *nodes), dispatch_latency=2.0)
-    # The launches start at 2 and 8, the collective at 10.
-    assert parts(found.ranks[0]) == {"compute": 9.0, "tp": 2.0, "host": 8.0}
-
-
-def test_a_host_that_is_ahead_costs_its_first_issue():
-    found = step(trace(0, comp(5), comp(5), comp(5)), dispatch_latency=1.0)
-    assert parts(found.ranks[0]) == {"compute": 15.0, "host": 1.0}
 
 
 def panels(number, seconds, axes=("tp", "tp2")):
@@ -177,28 +200,6 @@ def test_panels_follow_each_other_in_the_order_of_the_multiply():
     assert parts(found.ranks[0]) == {"compute": 12.0, "tp": 3.0}
 
 
-def test_panels_are_reduced_while_the_multiply_runs():
-    reduced = [reduce_over_two(1, panels=3, deps=[0]) for _ in range(3)]
-    nodes = [comp(6, panels=3), *reduced, comp(1, deps=[3])]
-    found = step(trace(0, *nodes), trace(1, *nodes))
-    assert parts(found.ranks[0]) == {"compute": 7.0, "tp": 1.0}
-
-
-def test_offloaded_optimizer_state_is_updated_on_the_host():
-    """A store of 4 s, an update of 8 bytes at half of 8 bytes a second, a load of 3 s; nothing overlaps."""
-    nodes = [comp(1), store(4, deps=[0]), comp(0, tensor_size=8, launches=0, on_host=1, deps=[1]), load(3, deps=[2])]
-    found = step(trace(0, *nodes), machine_of={"host_memory_bandwidth": 8.0})
-    assert parts(found.ranks[0]) == {"compute": 3.0, "offload": 7.0}
-
-
-def test_transfers_to_the_host_and_back_are_full_duplex():
-    nodes = [comp(1), store(4, deps=[0], overlap=1.0), load(3, overlap=1.0), comp(1, deps=[2])]
-    found = step(trace(0, *nodes))
-    assert parts(found.ranks[0]) == {"compute": 2.0, "offload": 3.0}
-    blocking = step(trace(0, comp(1), store(4), comp(1)))
-    assert parts(blocking.ranks[0]) == {"compute": 2.0, "offload": 4.0}
-
-
 def test_slow_ranks_take_longer_to_compute_alone():
     ranks = [trace(rank, comp(2), reduce_over_two(4)) for rank in (0, 1)]
     found = step(*ranks, slow={1: 1.5})
@@ -219,11 +220,6 @@ def test_groups_span_domains(domain, seconds):
     """A ring of four takes 3/2 of the bytes; two ranks of a domain share its links out of it, which have half."""
     found = step(*(trace(rank, reduce_over_two(4)) for rank in range(4)), domain=domain, net_efficiency=0.5)
     assert found.step_time_s == seconds
-
-
-def test_control_dependencies_join_computation_and_communication():
-    nodes = [reduce_over_two(4, overlap=1.0), comp(1, ctrl=[0])]
-    assert step(trace(0, *nodes), trace(1, *nodes)).step_time_s == 5.0
 
 
 def test_events_have_all_nodes():
