@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, count, islice, repeat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,7 +39,7 @@ class Event(NamedTuple):
     name: str
     start_s: float
     duration_s: float
-    args: Mapping[str, Any] = {}  # plain data that is shown with the event; never changed
+    args: Mapping[str, object] = {}  # plain data that is shown with the event; never changed
 
 
 @contextmanager

@@ -1,9 +1,8 @@
 """The wire format of traces: messages of MLCommons Chakra, the attributes that dsx writes and reads, and framing.
 
 The package is ChakraProtoMsg (proto3). Its table is here, so no compiler and no generated code is needed. The messages
-are in a pool of their own: another Chakra package in the same process may have the same names. protobuf has no types,
-so messages and their classes are `Any`. In a file each message stands behind its length in bytes as a varint; files are
-read in blocks, so their size does not matter.
+are in a pool of their own: another Chakra package in the same process may have the same names. In a file each message
+stands behind its length in bytes as a varint; files are read in blocks, so their size does not matter.
 """
 
 from collections.abc import Iterator
@@ -13,6 +12,8 @@ from typing import Any, BinaryIO, NamedTuple
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from dsx.errors import TraceError
+
+Message = Any  # a message of protobuf, or its class
 
 _BLOCK = 1 << 22  # bytes read at once
 _LONGEST = 1 << 26  # bytes of a message: a node with a million dependencies has a tenth of it
@@ -196,7 +197,7 @@ def _list_name(kind: str) -> str:
     return f"{kind.capitalize()}List"
 
 
-def _add_field(message: Any, name: str, number: int, kind: str) -> Any:
+def _add_field(message: Message, name: str, number: int, kind: str) -> Message:
     """Add a field to the descriptor of a message, and return it."""
     field = message.field.add()
     field.name, field.number = name, number
@@ -210,7 +211,7 @@ def _add_field(message: Any, name: str, number: int, kind: str) -> Any:
     return field
 
 
-def _classes() -> dict[str, Any]:
+def _classes() -> dict[str, Message]:
     """Return the message classes by name."""
     file = descriptor_pb2.FileDescriptorProto(name="et_def.proto", package=PACKAGE, syntax="proto3")
     for name, codes in _ENUMS.items():
@@ -237,10 +238,10 @@ def _classes() -> dict[str, Any]:
 
 
 _CLASSES = _classes()
-GlobalMetadata: Any = _CLASSES["GlobalMetadata"]
-Node: Any = _CLASSES["Node"]
-RawNode: Any = _CLASSES["RawNode"]
-AttributeProto: Any = _CLASSES["AttributeProto"]
-RawAttribute: Any = _CLASSES["RawAttribute"]
-StringList: Any = _CLASSES["StringList"]
-IOInfo: Any = _CLASSES["IOInfo"]
+GlobalMetadata: Message = _CLASSES["GlobalMetadata"]
+Node: Message = _CLASSES["Node"]
+RawNode: Message = _CLASSES["RawNode"]
+AttributeProto: Message = _CLASSES["AttributeProto"]
+RawAttribute: Message = _CLASSES["RawAttribute"]
+StringList: Message = _CLASSES["StringList"]
+IOInfo: Message = _CLASSES["IOInfo"]

@@ -13,7 +13,6 @@ import functools
 import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -93,18 +92,20 @@ def rank_groups(plan: TracedPlan) -> RankGroups:
 def rank_values(plan: TracedPlan, groups: RankGroups, rank: int, peers: Sequence[Hashable]) -> RankValues:
     """Return what the file of a rank has in its gaps; `peers` are keys of ranks at the other end."""
     names: dict[Hashable, bytes] = {(GROUP, key): groups.name(key, rank).encode() for key in groups.members}
-    return names | {(PEER, key): varint(peer_of(plan, groups, rank, key)) for key in peers if isinstance(key, tuple)}
+    return names | {(PEER, key): varint(peer_of(plan, groups, rank, key)) for key in peers}
 
 
-def peer_of(plan: TracedPlan, groups: RankGroups, rank: int, key: tuple[Any, ...]) -> int:
+def peer_of(plan: TracedPlan, groups: RankGroups, rank: int, key: Hashable) -> int:
     """Return the rank at the other end: on another stage, or some places on in the ring of an axis."""
-    what, *where = key
-    if what == "stage":
-        return plan.grid.stage_peer(rank, *where)
-    axis, way = where
-    of_axis = ("axis", axis)
-    ring = groups.members[of_axis][groups.of_rank[of_axis][rank]].tolist()
-    return ring[(ring.index(rank) + way) % len(ring)]
+    match key:
+        case ("stage", int(stage)):
+            return plan.grid.stage_peer(rank, stage)
+        case ("ring", str(axis), int(way)):
+            of_axis = ("axis", axis)
+            ring = groups.members[of_axis][groups.of_rank[of_axis][rank]].tolist()
+            return ring[(ring.index(rank) + way) % len(ring)]
+        case _:
+            raise ValueError(f"no rank is at the other end of {key}")
 
 
 _NANO = 1e9
@@ -169,7 +170,7 @@ class NodeDurations:
             return self._links.collective_s(sent.kind, num_ranks, self._shares(sent.group), sent.size, sent.routing)
         return self._links.send_s(self._link(stage, sent.peer), sent.size) if node.type == COMM_SEND else None
 
-    def _least_link(self, stage: int, peer: tuple[Any, ...]) -> Link:
+    def _least_link(self, stage: int, peer: Hashable) -> Link:
         """Return which tiers some send of a stage's ranks crosses."""
         ranks = np.flatnonzero(self._plan.grid.columns["pp"] == stage)
         return self._placed.link(ranks, [peer_of(self._plan, self._groups, rank, peer) for rank in ranks.tolist()])

@@ -11,9 +11,9 @@ modelled: waiting for other ranks.
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -199,12 +199,14 @@ _TYPES = {code: name.removesuffix("_NODE") for name, code in NODE_TYPES.items()}
 _NO_SIZE = 0  # group size of a collective whose group is unknown
 
 # Sums over nodes by what they are; Python integers, which do not overflow.
-_Sums = dict[tuple[Any, ...], dict[str, int | float]]
+_Key = tuple[str | int, ...]
+_Sums = dict[_Key, dict[str, int | float]]
 # The sums that a rank adds to: keys, the position of that of each row, and columns of rows.
-_Addends = tuple[list[tuple[Any, ...]], np.ndarray, dict[str, np.ndarray]]
+_Addends = tuple[Sequence[_Key], np.ndarray, dict[str, np.ndarray]]
+_Row = dict[str, object]  # plain data
 
 
-def summary(folder: TraceFolder, traces: Iterable[RankTrace]) -> dict[str, Any]:
+def summary(folder: TraceFolder, traces: Iterable[RankTrace]) -> _Row:
     """Return a summary of a folder; `traces` are those of its ranks, of which one at a time is in memory.
 
     Units are in the keys: `*_flops`, `*_bytes`, `*_s`. Counts and sums are those of all ranks together; bytes of
@@ -218,7 +220,7 @@ def summary(folder: TraceFolder, traces: Iterable[RankTrace]) -> dict[str, Any]:
     element_bytes: int | None = None
     faults: list[Fault] = []
     parts: list[Communication] = []
-    peaks: list[dict[str, Any]] = []
+    peaks: list[_Row] = []
     worst: tuple[RankTrace, MemoryUse] | None = None
     longest: tuple[RankTrace, CriticalPath] | None = None
     for trace in traces:
@@ -258,7 +260,7 @@ def summary(folder: TraceFolder, traces: Iterable[RankTrace]) -> dict[str, Any]:
     }
 
 
-def _add(sums: _Sums, keys: list[tuple[Any, ...]], owners: np.ndarray, columns: dict[str, np.ndarray]) -> None:
+def _add(sums: _Sums, keys: Sequence[_Key], owners: np.ndarray, columns: dict[str, np.ndarray]) -> None:
     """Add to `sums` the columns of a rank; `owners` are positions in `keys`, one for each row."""
     if not keys:
         return
@@ -271,7 +273,7 @@ def _add(sums: _Sums, keys: list[tuple[Any, ...]], owners: np.ndarray, columns: 
             of_key[name] += values[place]
 
 
-def _keys(*columns: tuple[np.ndarray, list[str]]) -> tuple[list[tuple[Any, ...]], np.ndarray]:
+def _keys(*columns: tuple[np.ndarray, list[str]]) -> tuple[list[tuple[str, ...]], np.ndarray]:
     """Return the combinations that occur of some columns of codes, each with its table, and that of each row."""
     if not len(columns[0][0]):
         return [], np.empty(0, np.int64)
@@ -333,11 +335,11 @@ def _sent(trace: RankTrace, rows: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def _rows(sums: _Sums, names: tuple[str, ...]) -> list[dict[str, Any]]:
+def _rows(sums: _Sums, names: tuple[str, ...]) -> list[_Row]:
     return [{**dict(zip(names, key, strict=True)), **sums[key]} for key in sorted(sums)]
 
 
-def _memory(peaks: list[dict[str, Any]], worst: tuple[RankTrace, MemoryUse] | None) -> dict[str, Any]:
+def _memory(peaks: list[_Row], worst: tuple[RankTrace, MemoryUse] | None) -> _Row:
     if worst is None:
         return {"ranks": peaks, "worst": None}
     trace, use = worst
@@ -353,7 +355,7 @@ def _memory(peaks: list[dict[str, Any]], worst: tuple[RankTrace, MemoryUse] | No
     }
 
 
-def _path(longest: tuple[RankTrace, CriticalPath] | None) -> dict[str, Any] | None:
+def _path(longest: tuple[RankTrace, CriticalPath] | None) -> _Row | None:
     if longest is None:
         return None
     trace, path = longest

@@ -6,7 +6,6 @@ Numbers are whole. A dimension or a shard that does not divide is floored, as th
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from dsx.config.assumption_set import AssumptionsSpec
 from dsx.config.model_file import ELEMENT_BYTES
@@ -215,7 +214,7 @@ class _Numbers:
     def __init__(self, layer: DerivedLayer, kind: str, values: Mapping[str, int], assumptions: AssumptionsSpec) -> None:
         self.layer, self.kind, self.values, self.assumptions = layer, kind, values, assumptions
         self.sources: dict[str, tuple[Value, ...]] = {}  # what collectives over one rank read, by what they write
-        self.memo: dict[int, Any] = {}
+        self.memo: dict[int, object] = {}
         self.alive: list[object] = []  # expressions in the memo, kept so that no other expression gets their id
 
     def number(self, expr: object) -> int:

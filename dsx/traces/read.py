@@ -32,6 +32,7 @@ from dsx.traces.codec import (
     NODE_TYPES,
     AttributeProto,
     GlobalMetadata,
+    Message,
     RawAttribute,
     RawNode,
     StringList,
@@ -191,7 +192,7 @@ class _Nodes:
         self.codes, self.counts = array("i"), array("i")  # the attributes of all nodes, and how many each has
         self.groups: dict[str, Sequence[int]] = {}  # that nodes state
 
-    def take(self, node: Any) -> None:
+    def take(self, node: Message) -> None:
         """Add a node; raises ValueError or OverflowError for a value that no column can have."""
         row = len(self.ids)
         self.ids.append(node.id)
@@ -233,7 +234,7 @@ class _Nodes:
         self.fields.append(_FIELDS.get(name, _UNKNOWN))
         return code
 
-    def _value(self, attribute: Any) -> int:
+    def _value(self, attribute: Message) -> int:
         """Return an integer, or the position of a real number, a text or multiplies in their table."""
         kind, name = ATTRIBUTES[attribute.name].kind, attribute.WhichOneof("value")
         accepted, what = _ACCEPTED.get(kind, (INTEGER_VALUES, "an integer"))
