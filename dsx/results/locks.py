@@ -1,16 +1,15 @@
 """Which processes work on an unfinished run: locks in its folder, released when their process ends.
 
     entry.lock            held for a moment by a process that begins or finishes, so that they do so one by one
-    run.lock              held by every process that works on the run: exclusive for a plain run, shared by shards
-    shard-2-of-8.lock     held by the process that works on that shard
+    run.lock              held by a plain run, which works alone
+    shard-2-of-8.lock     held by the process that works on that shard; shards work beside each other
 
 The last two name their process. The folder is removed when its run is finished, so a process that got a lock in a
 removed folder tries again. Not covered: file systems without locks, where a second writer is not noticed. Parts are
 written whole and do not depend on their writer, so both writers then write the same set.
 
-The `filelock` package (4.2) does not replace this: its FileLock has no shared mode, and its ReadWriteLock cannot turn a
-shared lock into an exclusive one or back (RuntimeError), which is how shards share a run and the last one finishes it.
-On a file system without locks (ENOTSUP, ENOLCK) it raises OSError, where this module lets a sweep continue.
+The `filelock` package (4.2) does not replace this: on a file system without locks (ENOTSUP, ENOLCK) it raises OSError,
+where this module lets a sweep continue.
 """
 
 import errno
@@ -18,7 +17,7 @@ import fcntl
 import os
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -55,60 +54,45 @@ def entry(run: Path) -> Iterator[None]:
 
 
 class Hold:
-    """The locks of one process on a run; `alone` is true if no other process has any."""
+    """The lock of one process on a run: a plain run is the only one, shards work beside each other.
+
+    `alone` is true if no other process had a lock when this one was taken.
+    """
 
     def __init__(self, run: Path, shard: Shard | None) -> None:
-        """Take the locks; the caller holds the `entry` of the run. StoreError if other processes hold them."""
-        self._run, self._shard = run, shard
-        self._files: list[BinaryIO] = []
+        """Take the lock; the caller holds the `entry` of the run. StoreError if another process is in the way."""
+        self._run, self._name = run, shard_lock(shard) if shard else RUN_LOCK
+        with open_folder(run) as folder:
+            self._file = folder.open(self._name, _CREATED)
         try:
-            self._common = self._open(RUN_LOCK)
-            self.alone = _lock(self._common, fcntl.LOCK_EX)
-            if not self.alone and not (shard and _lock(self._common, fcntl.LOCK_SH)):
-                raise StoreError(self._busy())
-            named = self._open(shard_lock(shard)) if shard else self._common
-            if shard and not _lock(named, fcntl.LOCK_EX):
-                holder = _holder(run / shard_lock(shard))
+            held = self._held_by_others()
+            self.alone = not held
+            if RUN_LOCK in held or (held and shard is None):
+                raise StoreError(self._busy(held))
+            if not _lock(self._file, fcntl.LOCK_EX):
+                if shard is None:
+                    raise StoreError(self._busy([RUN_LOCK]))
+                holder = _holder(run / self._name)
                 raise StoreError(f"{run.parent}: shard {shard[0]}/{shard[1]} is already running, {holder}; {_CURE}")
-            named.truncate(0)
-            named.write(f"process {os.getpid()} on {platform.node()}".encode())
-            named.flush()
+            self._file.truncate(0)
+            self._file.write(f"process {os.getpid()} on {platform.node()}".encode())
+            self._file.flush()
         except BaseException:
             self.close()
             raise
 
-    def share(self) -> None:
-        """Let other shards join the run, if this is a shard."""
-        if self._shard:
-            _lock(self._common, fcntl.LOCK_SH)
-            self.alone = False
-
-    def take_all(self) -> None:
-        """Take the run exclusively to finish it; the caller holds the `entry` of the run.
-
-        Raises StoreError if other processes work on it. This shard then no longer counts as running.
-        """
-        self.alone = _lock(self._common, fcntl.LOCK_EX)
-        if not self.alone:
-            raise StoreError(self._busy())
-
     def close(self) -> None:
-        """Release all locks."""
-        for file in self._files:
-            file.close()
+        """Release the lock."""
+        self._file.close()
 
-    def _open(self, name: str) -> BinaryIO:
+    def _held_by_others(self) -> list[str]:
+        """Return the names of the locks that other processes hold."""
         with open_folder(self._run) as folder:
-            file = folder.open(name, _CREATED)
-        self._files.append(file)
-        return file
+            names = [name for name in folder.names() if name == RUN_LOCK or is_shard_lock(name)]
+        return [name for name in names if name != self._name and _is_held(self._run / name)]
 
-    def _busy(self) -> str:
-        mine = shard_lock(self._shard) if self._shard else ""
-        with open_folder(self._run) as folder:
-            shards = [self._run / name for name in folder.names() if is_shard_lock(name) and name != mine]
-        held = [path for path in shards if _is_held(path)]
-        holders = ", ".join(map(_holder, held or [self._run / RUN_LOCK]))
+    def _busy(self, held: Sequence[str]) -> str:
+        holders = ", ".join(_holder(self._run / name) for name in held)
         return f"{self._run.parent}: another dsx is running here, {holders}; {_CURE}"
 
 

@@ -39,8 +39,8 @@ _SHOWN = 5  # numbers of missing parts in an error
 class Writer:
     """Writes the parts of one result set; made by `create`."""
 
-    def __init__(self, folder: Path, manifest: Manifest, shard: Shard | None, hold: locks.Hold) -> None:
-        self._folder, self._manifest, self._shard, self._hold = folder, manifest, shard, hold
+    def __init__(self, folder: Path, manifest: Manifest, shard: Shard | None) -> None:
+        self._folder, self._manifest, self._shard = folder, manifest, shard
         self._run = folder / UNFINISHED
 
     def unfinished(self) -> list[int]:
@@ -77,11 +77,14 @@ class Writer:
     def finish(self, merge: Merge | None = None) -> Manifest:
         """Make the parts the folder's result set, in place of an earlier one; return its manifest.
 
-        Parts without rows are left out. With `merge`, the set has a single part: what `merge` returns for the rows of
-        all parts, in order, with codes for names.
-        Raises IncompleteSweep if parts are missing, StoreError if other processes work on them or the set cannot be
-        written; this or a later run can then call `finish` again.
+        Only a run without a shard does so: no other process works on the parts then. Parts without rows are left out.
+        With `merge`, the set has a single part: what `merge` returns for the rows of all parts, in order, with codes
+        for names.
+        Raises IncompleteSweep if parts are missing, StoreError if the set cannot be written; this or a later run can
+        then call `finish` again.
         """
+        if self._shard:
+            raise ValueError("shards do not finish a set; a run without a shard does")
         with disk.os_errors(f"cannot finish {self._folder}"), locks.entry(self._run):
             written = parts_on_disk.footers(self._run, self._manifest)
             if missing := self._gaps(written):
@@ -91,7 +94,6 @@ class Writer:
                     f"(number {', '.join(map(str, missing[:_SHOWN]))}{more}); run the same command again, or the "
                     "shards that write them"
                 )
-            self._hold.take_all()
             counts = manifests.total(self._manifest, [part.counts for part in written.values()])
             filled = {number: StoredPart(part_name(number), part.rows) for number, part in written.items() if part.rows}
             if merge is not None:
@@ -198,8 +200,7 @@ def create(folder: str | Path, manifest: Manifest, num_parts: int, shard: Shard 
                 begun = _begin(folder, dataclasses.replace(manifest, num_parts=num_parts), hold.alone)
                 if shard is None:
                     disk.remove_partial(run)
-                hold.share()
-        yield Writer(folder, begun, shard, hold)
+        yield Writer(folder, begun, shard)
 
 
 def _refuse_other_results(folder: Path, manifest: Manifest) -> None:

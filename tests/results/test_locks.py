@@ -24,42 +24,27 @@ ME = re.escape(f"process {os.getpid()} on ")
 
 @pytest.mark.parametrize(("first", "second"), [(None, None), (None, (1, 2)), ((1, 2), None), ((1, 2), (1, 2))])
 def test_these_exclude_each_other(run, first, second):
-    with closing(Hold(run, first)) as hold:
-        hold.share()
+    with closing(Hold(run, first)):
         with pytest.raises(StoreError, match=f"set: .*running.*{ME}.*; wait for it to finish, or choose another"):
             Hold(run, second)
     Hold(run, second).close()
 
 
-def test_shards_work_together_and_one_finishes_when_the_others_have_gone(run):
-    with closing(Hold(run, (1, 2))) as first:
-        assert first.alone
-        first.share()
-        with closing(Hold(run, (2, 2))) as second, closing(Hold(run, (2, 3))):
-            assert not second.alone
-            with pytest.raises(StoreError, match=rf"another dsx is running here, {ME}.*, {ME}"):
-                first.take_all()
-        first.take_all()
-        assert first.alone
-        with pytest.raises(StoreError, match="another dsx is running"):
-            Hold(run, (2, 2))
+def test_shards_work_together_and_keep_a_plain_run_out(run):
+    with closing(Hold(run, (1, 2))) as first, closing(Hold(run, (2, 2))) as second, closing(Hold(run, (2, 3))):
+        assert (first.alone, second.alone) == (True, False)
+        with pytest.raises(StoreError, match=rf"another dsx is running here, {ME}.*, {ME}"):
+            Hold(run, None)
+    with closing(Hold(run, None)) as plain:
+        assert plain.alone
 
 
-def test_of_two_shards_that_finish_at_once_one_does(run):
-    with closing(Hold(run, (1, 2))) as first:
-        first.share()
-        with closing(Hold(run, (2, 2))) as second:
-            with pytest.raises(StoreError):
-                first.take_all()
-            second.take_all()
-
-
-def test_a_shard_that_is_refused_holds_nothing(run):
-    with closing(Hold(run, (1, 2))) as hold:
-        hold.share()
-        with pytest.raises(StoreError, match="shard 1/2 is already running"):
-            Hold(run, (1, 2))
-        hold.take_all()
+def test_a_process_that_is_refused_holds_nothing(run):
+    with closing(Hold(run, (1, 2))):
+        for refused in ((1, 2), None):
+            with pytest.raises(StoreError, match=r"already running|running here"):
+                Hold(run, refused)
+        Hold(run, (2, 2)).close()
 
 
 @pytest.mark.parametrize("garbage", [b"\xff\xfe\x00", b"process 1 on \x1b[31mnode", b"x" * 10_000, b"process a on b"])
@@ -108,7 +93,7 @@ def test_file_system_without_locks(run, monkeypatch):
 
     monkeypatch.setattr(locks.fcntl, "flock", refuse)
     with locks.entry(run), closing(Hold(run, None)), closing(Hold(run, (1, 2))) as shard:
-        shard.take_all()
+        assert shard.alone
 
 
 def test_other_faults_of_locks_are_not_hidden(run, monkeypatch):
