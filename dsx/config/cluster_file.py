@@ -1,4 +1,4 @@
-"""A cluster file: the device, its attention kernels, and the network that joins devices.
+"""A cluster file: the device, its attention kernels, and what joins and runs devices; devices by their names in tables.
 
 Generations of fused attention kernels: which of them a software has, and what each reaches on a device.
 
@@ -10,48 +10,34 @@ Generations of fused attention kernels: which of them a software has, and what e
 | flash-4 | FlashAttention-4: exponentials in part on the multiply units, for Blackwell |
 
 A software that has a generation has those before it, and a device runs those that its file lists; the fastest counts.
-
-Not modelled: kernels that a framework cannot use for a mask or a head dimension.
-
-Names of devices as people and tables write them, and the clusters whose device such a name means.
-
 A cluster file lists the names of its GPU under `run_tables` if it is the usual machine of that GPU. A name matches if
 it begins with one that is listed, ignoring case and punctuation.
 
-A cluster file: the device, and the network that joins devices: fast domains, NICs and a topology.
-
-Without a topology there are two tiers: inside a fast domain, and between fast domains.
-
-Not modelled: clusters of different devices.
+Not modelled: clusters of different devices; kernels that a framework cannot use for a mask or a head dimension.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self, get_args
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     Field,
     PlainSerializer,
     SerializerFunctionWrapHandler,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
     model_serializer,
     model_validator,
 )
 
 from dsx.config.documents import find, merged, names
 from dsx.config.load import Assignment, Given, Spec, extended, load_overridden
-from dsx.config.topology import AnyTopology, Topology, fits_network
+from dsx.config.topology import NetworkSpec
 from dsx.config.values import (
     Bytes,
     BytesPerSecond,
     Count,
     DollarsPerSecond,
-    Flag,
     FlopsPerSecond,
     Fraction,
     Seconds,
@@ -61,7 +47,7 @@ from dsx.config.values import (
     unsourced,
     validate,
 )
-from dsx.errors import InputError, SpecError, UnknownNameError, did_you_mean, nearest_names
+from dsx.errors import InputError, UnknownNameError, did_you_mean, nearest_names
 
 Generation = Literal["flash-1", "flash-2", "flash-3", "flash-4"]
 GENERATIONS: tuple[Generation, ...] = get_args(Generation)  # in order: a device lists some of them
@@ -252,73 +238,6 @@ class HasPeak(Protocol):
 def peak_flops(device: HasPeak, precision: str) -> float:
     """Return the data sheet's FLOP/s of multiplies in "bf16", "fp8", "fp4" or "int8"; in 16 bits where it has none."""
     return (getattr(device, f"{precision}_flops") if precision != "bf16" else None) or device.matrix_flops
-
-
-class TierSpec(Spec):
-    """A network level, as one GPU sees it."""
-
-    bandwidth: BytesPerSecond  # per GPU and direction
-    latency: Seconds  # of one hop
-
-
-class FastTierSpec(TierSpec):
-    """The fast domain: NVLink and NVSwitch, or the interconnect of another vendor."""
-
-    size: Count  # GPUs of a fast domain
-    mesh: Flag = False  # a link between each two GPUs and no switch: a group uses only the links among its members
-
-
-class SlowTierSpec(TierSpec):
-    """The network between fast domains; `bandwidth` is a GPU's share of its NIC when all GPUs of a domain send."""
-
-    nic_bandwidth: BytesPerSecond | None = None  # of a NIC that several GPUs share; None: each GPU has one
-
-    @field_validator("nic_bandwidth")
-    @classmethod
-    def _holds_a_share(cls, value: float | None, info: ValidationInfo) -> float | None:
-        share = info.data.get("bandwidth")
-        if value is not None and share is not None and value < share:
-            raise ValueError(f"{value:g} B/s is less than bandwidth, {share:g} B/s, one GPU's share of the NIC")
-        return value
-
-
-class NetworkSpec(Spec):
-    """The fast domains, their NICs, and the topology that joins them."""
-
-    nvs: FastTierSpec
-    net: SlowTierSpec
-    topology: AnyTopology | None = None  # None: all domains are equally far apart
-
-    @field_validator("topology")
-    @classmethod
-    def _fits(cls, topology: Topology | None, info: ValidationInfo) -> Topology | None:
-        return fits_network(topology, info)
-
-    @model_serializer(mode="wrap")
-    def _without_blank_topology(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Result sets are identified by a hash of the cluster, which must not change for clusters without a topology.
-        return {name: value for name, value in write(self).items() if name != "topology" or value is not None}
-
-
-def changed_network(network: NetworkSpec, values: Mapping[str, float | int]) -> NetworkSpec:
-    """Return a network with the fields at some paths ("net.bandwidth") changed to `values`, in SI units.
-
-    Raises SpecError where its topology does not fit the values.
-    """
-    changed: BaseModel = network
-    for path, value in values.items():
-        changed = _with(changed, path.split("."), value)
-    try:
-        return NetworkSpec.model_validate(changed.model_dump(mode="json"))
-    except ValidationError as error:
-        stated = ", ".join(f"network.{path} = {value:g}" for path, value in values.items())
-        reasons = "; ".join(str(details.get("ctx", {}).get("error", details["msg"])) for details in error.errors())
-        raise SpecError(f"{stated}: {reasons}") from None
-
-
-def _with(spec: BaseModel, path: Sequence[str], value: float | int) -> BaseModel:
-    name, *rest = path
-    return spec.model_copy(update={name: _with(getattr(spec, name), rest, value) if rest else value})
 
 
 class NodeSpec(Spec):

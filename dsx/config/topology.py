@@ -1,22 +1,38 @@
-"""The `topology` of a cluster file: how its fast domains are joined, in one of several kinds.
+"""The network of a cluster file: fast domains, their NICs, and the topology that joins them, of one of several kinds.
 
 A topology is physical: how many units of the level below a switch joins, the number and bandwidth of links, the
-oversubscription of uplinks. `dsx.hardware.network` derives the tiers from it. A cluster file without a topology has two
-tiers, the fast domain and the network of its NICs. Every kind may state `gpus`, the product of its levels.
+oversubscription of uplinks. Each kind says which units its levels have, and what a message that crosses a level gets:
+the bandwidth of one GPU when all GPUs send out of their units at once, and the latency of a whole message. No level
+with NICs gives a GPU more bandwidth than its NIC or the level below, since an outward message crosses them all.
+`dsx.hardware.network` prices the levels as tiers. Without a topology there are two tiers, the fast domain and the
+network of its NICs. Every kind may state `gpus`, the product of its levels.
 
-Not modelled: different units on one level, failed links.
+Not modelled: different units on one level, failed links, adaptive routing over idle links, other jobs on the same
+switches.
 """
 
+import math
 import re
-from collections.abc import Sequence
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeVar, Union, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
-from pydantic import field_validator as validated
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    SerializerFunctionWrapHandler,
+    Tag,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from dsx.config.load import Spec
 from dsx.config.values import BytesPerSecond, Count, Flag, Seconds, Sourced, number
-from dsx.errors import did_you_mean
+from dsx.errors import SpecError, did_you_mean
 from dsx.units import LARGEST_COUNT
 
 Oversubscription = Annotated[float, Field(ge=1), BeforeValidator(number)]  # bytes/s into a switch over those out of it
@@ -33,13 +49,38 @@ def _name(value: str) -> str:
     return value
 
 
-TierName = Annotated[str, AfterValidator(_name)]
+class TierSpec(Spec):
+    """A network level, as one GPU sees it."""
+
+    bandwidth: BytesPerSecond  # per GPU and direction
+    latency: Seconds  # of one hop
+
+
+class FastTierSpec(TierSpec):
+    """The fast domain: NVLink and NVSwitch, or the interconnect of another vendor."""
+
+    size: Count  # GPUs of a fast domain
+    mesh: Flag = False  # a link between each two GPUs and no switch: a group uses only the links among its members
+
+
+class SlowTierSpec(TierSpec):
+    """The network between fast domains; `bandwidth` is a GPU's share of its NIC when all GPUs of a domain send."""
+
+    nic_bandwidth: BytesPerSecond | None = None  # of a NIC that several GPUs share; None: each GPU has one
+
+    @field_validator("nic_bandwidth")
+    @classmethod
+    def _holds_a_share(cls, value: float | None, info: ValidationInfo) -> float | None:
+        share = info.data.get("bandwidth")
+        if value is not None and share is not None and value < share:
+            raise ValueError(f"{value:g} B/s is less than bandwidth, {share:g} B/s, one GPU's share of the NIC")
+        return value
 
 
 class _Level(Spec):
     """A physical level of a network: how many units of the level below it joins."""
 
-    name: TierName
+    name: Annotated[str, AfterValidator(_name)]
     units: Count | None = None  # on the first level: fast domains; None: unlimited, on the outermost level alone
 
 
@@ -57,20 +98,51 @@ class NumberedLevelSpec(_Level):
     latency: Seconds  # total latency of a message that crosses it
 
 
-class _Topology(Spec):
+L = TypeVar("L", bound=_Level)
+
+
+def _check_levels(levels: list[L]) -> list[L]:
+    names = [level.name for level in levels]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"two levels are called {twice!r}: each level needs its own name")
+    for level in levels[:-1]:
+        if level.units is None:
+            raise ValueError(f"{level.name!r} states no units; only the outermost level may leave them out")
+    return levels
+
+
+Levels = Annotated[list[L], Field(min_length=1, max_length=_MOST_LEVELS), AfterValidator(_check_levels)]
+Units = tuple[str, int | None]  # of a level: its name, and how many units of the level below it joins; None: no limit
+# Of a level: the bandwidth for one GPU when all GPUs send, and the latency of a message that crosses it.
+Speed = tuple[float, float]
+
+
+class Topology(Spec):
+    """How fast domains are joined: in levels, the innermost first."""
+
     gpus: Count | None = None  # of the whole machine; None: the product of the levels
 
+    def level_units(self, domain: int) -> Sequence[Units]:
+        """Return the units of each level outside the fast domain of `domain` GPUs.
 
-class FatTreeSpec(_Topology):
+        Raises ValueError, with the difference, where levels do not fit.
+        """
+        raise NotImplementedError
+
+    def level_speeds(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Speed]:
+        """Return the speed of each level outside the fast domain."""
+        raise NotImplementedError
+
+
+class FatTreeSpec(Topology):
     """A fat tree, or folded Clos: levels of switches, each of which joins the units of its level."""
 
     kind: Literal["fat_tree"]
-    levels: Annotated[list[SwitchLevelSpec], Field(min_length=1, max_length=_MOST_LEVELS)]
+    levels: Levels[SwitchLevelSpec]
 
-    @validated("levels")
+    @field_validator("levels")
     @classmethod
-    def _has_units(cls, levels: list[SwitchLevelSpec]) -> list[SwitchLevelSpec]:
-        _check_levels(levels)
+    def _outermost_has_no_uplinks(cls, levels: list[SwitchLevelSpec]) -> list[SwitchLevelSpec]:
         last = levels[-1]
         if last.oversubscription > 1:
             raise ValueError(
@@ -79,8 +151,26 @@ class FatTreeSpec(_Topology):
             )
         return levels
 
+    def level_units(self, domain: int) -> Sequence[Units]:
+        """Return those of the stated levels."""
+        return [(level.name, level.units) for level in self.levels]
 
-class SpineLeafSpec(_Topology):
+    def level_speeds(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Speed]:
+        """Return bandwidth = NIC / (product of the oversubscriptions of the levels below).
+
+        Oversubscription limits the uplinks of a level, so the first level has the bandwidth of the NICs (Leiserson,
+        IEEE Trans. Computers C-34, 1985; Al-Fares, Loukissas and Vahdat, SIGCOMM 2008).
+        """
+        bandwidth, latency = net.bandwidth, net.latency
+        speeds: list[Speed] = []
+        for level in self.levels:
+            latency = latency if level.latency is None else level.latency
+            speeds.append((bandwidth, latency))
+            bandwidth = bandwidth / level.oversubscription
+        return speeds
+
+
+class SpineLeafSpec(Topology):
     """Leaf switches that join fast domains, with uplinks to a spine."""
 
     kind: Literal["spine_leaf"]
@@ -90,8 +180,22 @@ class SpineLeafSpec(_Topology):
     uplink_bandwidth: BytesPerSecond  # of one uplink, per direction
     spine_latency: Seconds | None = None  # total latency of a message through the spine; None: as through a leaf
 
+    def level_units(self, domain: int) -> Sequence[Units]:
+        """Return leaf and spine."""
+        return (("leaf", self.domains_per_leaf), ("spine", self.leaves))
 
-class RailOptimizedSpec(_Topology):
+    def level_speeds(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Speed]:
+        """Return NIC, and a GPU's share of the uplinks, uplinks * bandwidth / (domains * GPUs per domain).
+
+        The oversubscription is NIC over that share, at least 1 (Alizadeh and Edsall, HotI 2013: a two-stage Clos
+        network).
+        """
+        nic, latency = net.bandwidth, net.latency
+        share = self.uplinks_per_leaf * self.uplink_bandwidth / (self.domains_per_leaf * nvs.size)
+        return [(nic, latency), (min(nic, share), latency if self.spine_latency is None else self.spine_latency)]
+
+
+class RailOptimizedSpec(Topology):
     """Rails: inside a unit of some fast domains, the GPUs of the same position in their domains share a leaf switch."""
 
     kind: Literal["rail_optimized"]
@@ -100,8 +204,24 @@ class RailOptimizedSpec(_Topology):
     oversubscription: Oversubscription = 1.0  # of the uplinks of the leaves
     spine_latency: Seconds | None = None  # total latency of a message through the spine; None: as along a rail
 
+    def level_units(self, domain: int) -> Sequence[Units]:
+        """Return rail and spine."""
+        return (("rail", self.domains_per_unit), ("spine", self.units))
 
-class TorusSpec(_Topology):
+    def level_speeds(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Speed]:
+        """Return NIC, and NIC / oversubscription.
+
+        Inside a unit, GPUs of the same position in their domains are one switch apart. A message between different
+        positions crosses the fast domain first (PXN of NCCL 2.12); since that has more bandwidth, it adds one hop and
+        no transfer time. A group with several members in a domain sends on the rail of each (NVIDIA DGX SuperPOD
+        reference architecture, H100: from memory of it).
+        """
+        nic, latency = net.bandwidth, net.latency
+        spine = latency if self.spine_latency is None else self.spine_latency
+        return [(nic, latency), (nic / self.oversubscription, spine)]
+
+
+class TorusSpec(Topology):
     """A torus of two or three dimensions; the first one is the fast domain, and neighbours have one link."""
 
     kind: Literal["torus"]
@@ -110,8 +230,35 @@ class TorusSpec(_Topology):
     link_bandwidth: BytesPerSecond  # of one link, per direction
     latency: Seconds | None = None  # of one hop; None: that of the fast domain
 
+    @property
+    def along(self) -> float:
+        """Bytes/s along a dimension: links * link_bandwidth.
 
-class DragonflySpec(_Topology):
+        In a dimension that wraps around, a chip sends on two links, in both directions of its ring; in one that does
+        not, a ring folds, with one link in each direction.
+        """
+        return self.link_bandwidth * (2 if self.wrap else 1)
+
+    def level_units(self, domain: int) -> Sequence[Units]:
+        """Return the dimensions after the first, and the NICs between tori."""
+        if self.shape[0] != domain:
+            raise ValueError(
+                f"the first dimension of the torus is the fast domain: network.nvs.size is {domain}, "
+                f"{_off(domain, self.shape[0])} the first size of shape, {self.shape[0]}"
+            )
+        return (*zip(("y", "z"), self.shape[1:], strict=False), ("net", None))
+
+    def level_speeds(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Speed]:
+        """Return `along` for each dimension after the first, and the speed of the NICs.
+
+        A group on a part of a dimension has no wrap-around and half the bandwidth (Jouppi et al., arXiv 2304.01433,
+        section 2; rings of one dimension after the other: Sack and Gropp, PPoPP 2012).
+        """
+        hop = nvs.latency if self.latency is None else self.latency
+        return [*((self.along, hop) for _ in self.shape[1:]), (net.bandwidth, net.latency)]
+
+
+class DragonflySpec(Topology):
     """Groups of routers: a router has a link to each other router of its group, and links to other groups."""
 
     kind: Literal["dragonfly"]
@@ -135,152 +282,180 @@ class DragonflySpec(_Topology):
             )
         return self
 
+    def level_units(self, domain: int) -> Sequence[Units]:
+        """Return router, group and all groups."""
+        if excess := self.gpus_per_router % domain:
+            raise ValueError(
+                f"gpus_per_router: {self.gpus_per_router} GPUs are not a multiple of the fast domain, "
+                f"{domain}: {domain - excess} short of {self.gpus_per_router // domain + 1} domains"
+            )
+        routers = (("router", self.gpus_per_router // domain), ("group", self.routers_per_group))
+        return (*routers, ("global", self.groups))
 
-class FullyConnectedSpec(_Topology):
+    def level_speeds(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Speed]:
+        """Return a GPU's share of the links of its router.
+
+        With p GPUs per router and a routers per group it is (a - 1) local_bandwidth / p inside the group, and
+        global_links_per_router * global_bandwidth / p between groups, under uniform traffic on shortest paths (Kim,
+        Dally, Scott and Abts, ISCA 2008, section 3).
+
+        Not modelled: traffic between two groups alone, which has one direct link and takes up to twice as many links
+        on detours.
+        """
+        nic, per_gpu = net.bandwidth, 1.0 / self.gpus_per_router
+        local = net.latency if self.local_latency is None else self.local_latency
+        between = local if self.global_latency is None else self.global_latency
+        in_group = nic
+        if self.routers_per_group > 1:
+            in_group = min(nic, (self.routers_per_group - 1) * self.local_bandwidth * per_gpu)
+        outside = min(in_group, self.global_links_per_router * self.global_bandwidth * per_gpu)
+        return [(nic, net.latency), (in_group, local), (outside, between)]
+
+
+class FullyConnectedSpec(Topology):
     """A link between each two fast domains, without switches."""
 
     kind: Literal["fully_connected"]
     domains: Annotated[Count, Field(ge=2)]
     link_bandwidth: BytesPerSecond  # between two domains, per direction
 
+    def level_units(self, domain: int) -> Sequence[Units]:
+        """Return the one level."""
+        return (("net", self.domains),)
 
-class LevelsSpec(_Topology):
+    def level_speeds(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Speed]:
+        """Return a GPU's share of its domain's links, (domains - 1) * link_bandwidth / GPUs of a domain.
+
+        A group on some of the domains uses only the links among them, as in a fast domain that is a mesh.
+        """
+        share = (self.domains - 1) * self.link_bandwidth / nvs.size
+        return [(min(net.bandwidth, share), net.latency)]
+
+
+class LevelsSpec(Topology):
     """Levels with bandwidths and latencies as plain numbers."""
 
     kind: Literal["levels"]
-    levels: Annotated[list[NumberedLevelSpec], Field(min_length=1, max_length=_MOST_LEVELS)]
+    levels: Levels[NumberedLevelSpec]
 
-    @validated("levels")
-    @classmethod
-    def _has_units(cls, levels: list[NumberedLevelSpec]) -> list[NumberedLevelSpec]:
-        _check_levels(levels)
-        return levels
+    def level_units(self, domain: int) -> Sequence[Units]:
+        """Return those of the stated levels."""
+        return [(level.name, level.units) for level in self.levels]
+
+    def level_speeds(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Speed]:
+        """Return the stated speeds, none faster than the level below: a path has the least bandwidth of its levels."""
+        least = net.bandwidth
+        speeds: list[Speed] = []
+        for level in self.levels:
+            least = min(least, level.bandwidth)
+            speeds.append((least, level.latency))
+        return speeds
 
 
-Topology = (
-    FatTreeSpec
-    | SpineLeafSpec
-    | RailOptimizedSpec
-    | TorusSpec
-    | DragonflySpec
-    | FullyConnectedSpec
-    | LevelsSpec
-)  # fmt: skip
-KINDS = ("fat_tree", "spine_leaf", "rail_optimized", "torus", "dragonfly", "fully_connected", "levels")
+_BY_KIND = {
+    get_args(spec.model_fields["kind"].annotation)[0]: spec
+    for spec in (
+        *(FatTreeSpec, SpineLeafSpec, RailOptimizedSpec, TorusSpec),
+        *(DragonflySpec, FullyConnectedSpec, LevelsSpec),
+    )
+}
 
 
 def _arm(value: object) -> str | None:
     kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
-    return f"<{kind}>" if kind in KINDS else None
+    return f"<{kind}>" if kind in _BY_KIND else None
 
 
-def _known(value: object) -> object:
+def _of_a_kind(value: object) -> object:
     if isinstance(value, dict) and _arm(value) is None:
-        known = ", ".join(KINDS)
+        known = ", ".join(_BY_KIND)
         if "kind" not in value:
             raise ValueError(f"'kind' is required, one of {known}")
         kind = str(value["kind"])
-        raise ValueError(f"kind: {kind!r} is not one of {known}{did_you_mean(kind, KINDS)}")
+        raise ValueError(f"kind: {kind!r} is not one of {known}{did_you_mean(kind, _BY_KIND)}")
     return value
 
 
-AnyTopology = Annotated[
-    Annotated[FatTreeSpec, Tag("<fat_tree>")]
-    | Annotated[SpineLeafSpec, Tag("<spine_leaf>")]
-    | Annotated[RailOptimizedSpec, Tag("<rail_optimized>")]
-    | Annotated[TorusSpec, Tag("<torus>")]
-    | Annotated[DragonflySpec, Tag("<dragonfly>")]
-    | Annotated[FullyConnectedSpec, Tag("<fully_connected>")]
-    | Annotated[LevelsSpec, Tag("<levels>")],
-    Discriminator(
-        _arm, custom_error_type="topology", custom_error_message=f"expected a section with a kind: {', '.join(KINDS)}"
-    ),
-    BeforeValidator(_known),
-]
+if TYPE_CHECKING:
+    AnyTopology = Topology
+else:
+    AnyTopology = Annotated[
+        Union[tuple(Annotated[spec, Tag(f"<{kind}>")] for kind, spec in _BY_KIND.items())],  # noqa: UP007
+        Discriminator(
+            _arm,
+            custom_error_type="topology",
+            custom_error_message=f"expected a section with a kind: {', '.join(_BY_KIND)}",
+        ),
+        BeforeValidator(_of_a_kind),
+    ]
 
 
-def _check_levels(levels: Sequence[_Level]) -> None:
-    names = [level.name for level in levels]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(f"two levels are called {twice!r}: each level needs its own name")
-    for level in levels[:-1]:
-        if level.units is None:
-            raise ValueError(f"{level.name!r} states no units; only the outermost level may leave them out")
-
-
-def units_of(topology: Topology, domain: int) -> tuple[tuple[str, int | None], ...]:
-    """Return (name, units of the level below) of each level outside the fast domain of `domain` GPUs.
-
-    Units of None mean a level without a limit. Raises ValueError, with the difference, where levels do not fit.
-    """
-    match topology:
-        case FatTreeSpec() | LevelsSpec():
-            return tuple((level.name, level.units) for level in topology.levels)
-        case SpineLeafSpec():
-            return (("leaf", topology.domains_per_leaf), ("spine", topology.leaves))
-        case RailOptimizedSpec():
-            return (("rail", topology.domains_per_unit), ("spine", topology.units))
-        case TorusSpec():
-            if topology.shape[0] != domain:
-                raise ValueError(
-                    f"the first dimension of the torus is the fast domain: network.nvs.size is {domain}, "
-                    f"{_off(domain, topology.shape[0])} the first size of shape, {topology.shape[0]}"
-                )
-            return (*zip(("y", "z"), topology.shape[1:], strict=False), ("net", None))
-        case DragonflySpec():
-            if left := topology.gpus_per_router % domain:
-                raise ValueError(
-                    f"gpus_per_router: {topology.gpus_per_router} GPUs are not a multiple of the fast domain, "
-                    f"{domain}: {domain - left} short of {topology.gpus_per_router // domain + 1} domains"
-                )
-            routers = (("router", topology.gpus_per_router // domain), ("group", topology.routers_per_group))
-            return (*routers, ("global", topology.groups))
-        case FullyConnectedSpec():
-            return (("net", topology.domains),)
-
-
-def check_sizes(topology: Topology, domain: int) -> None:
+def _check_sizes(topology: Topology, domain: int) -> None:
     """Raise ValueError where the levels do not fit each other, or their product is not the stated number of GPUs."""
-    sizes = [domain]
-    levels = units_of(topology, domain)
-    for _, units in levels:
-        if units is not None:
-            sizes.append(sizes[-1] * units)
-    if sizes[-1] > LARGEST_COUNT:
-        raise ValueError(f"the levels multiply to {sizes[-1]} GPUs; at most {LARGEST_COUNT} are allowed")
+    levels = topology.level_units(domain)
+    limited = {name: units for name, units in levels if units is not None}
+    size = domain * math.prod(limited.values())
+    if size > LARGEST_COUNT:
+        raise ValueError(f"the levels multiply to {size} GPUs; at most {LARGEST_COUNT} are allowed")
     if topology.gpus is None:
         return
-    factors = " * ".join([f"{INNERMOST}={domain}", *(f"{name}={units}" for name, units in levels if units is not None)])
+    factors = " * ".join(f"{name}={units}" for name, units in ({INNERMOST: domain} | limited).items())
     if levels[-1][1] is None and not isinstance(topology, TorusSpec):
-        if topology.gpus % sizes[-1]:
-            short = sizes[-1] - topology.gpus % sizes[-1]
+        if topology.gpus % size:
             raise ValueError(
-                f"gpus: {topology.gpus} GPUs are not a multiple of {factors} = {sizes[-1]}: {short} short of "
-                f"{topology.gpus // sizes[-1] + 1} such units"
+                f"gpus: {topology.gpus} GPUs are not a multiple of {factors} = {size}: "
+                f"{size - topology.gpus % size} short of {topology.gpus // size + 1} such units"
             )
-    elif topology.gpus != sizes[-1]:
-        raise ValueError(
-            f"gpus: {factors} = {sizes[-1]} GPUs, {_off(sizes[-1], topology.gpus)} the stated {topology.gpus}"
-        )
+    elif topology.gpus != size:
+        raise ValueError(f"gpus: {factors} = {size} GPUs, {_off(size, topology.gpus)} the stated {topology.gpus}")
 
 
-def _off(found: int, wanted: int) -> str:
-    return f"{wanted - found} short of" if found < wanted else f"{found - wanted} more than"
+def _off(size: int, target: int) -> str:
+    return f"{target - size} short of" if size < target else f"{size - target} more than"
 
 
-def fits_network(topology: Topology | None, info: ValidationInfo) -> Topology | None:
-    """Check a topology against the fast domain, which is validated first; raises ValueError."""
-    nvs = info.data.get("nvs")
-    if topology is None or nvs is None:
+class NetworkSpec(Spec):
+    """The fast domains, their NICs, and the topology that joins them."""
+
+    nvs: FastTierSpec
+    net: SlowTierSpec
+    topology: AnyTopology | None = None  # None: all domains are equally far apart
+
+    @field_validator("topology")
+    @classmethod
+    def _fits_the_domain(cls, topology: Topology | None, info: ValidationInfo) -> Topology | None:
+        nvs: FastTierSpec | None = info.data.get("nvs")
+        if topology is None or nvs is None:
+            return topology
+        _check_sizes(topology, nvs.size)
+        if isinstance(topology, TorusSpec):
+            if nvs.bandwidth != topology.along:
+                raise ValueError(
+                    f"link_bandwidth: along a dimension {'two links' if topology.wrap else 'a link'} of a chip carry "
+                    f"{topology.along:g} B/s, and network.nvs.bandwidth is {nvs.bandwidth:g} B/s"
+                )
+            if nvs.mesh:
+                raise ValueError("network.nvs.mesh: the fast domain of a torus is a ring, not a mesh")
         return topology
-    check_sizes(topology, nvs.size)
-    if isinstance(topology, TorusSpec):
-        along = topology.link_bandwidth * (2 if topology.wrap else 1)
-        if nvs.bandwidth != along:
-            raise ValueError(
-                f"link_bandwidth: along a dimension {'two links' if topology.wrap else 'a link'} of a chip carry "
-                f"{along:g} B/s, and network.nvs.bandwidth is {nvs.bandwidth:g} B/s"
-            )
-        if nvs.mesh:
-            raise ValueError("network.nvs.mesh: the fast domain of a torus is a ring, not a mesh")
-    return topology
+
+    @model_serializer(mode="wrap")
+    def _without_blank_topology(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
+        # Result sets are identified by a hash of the cluster, which must not change for clusters without a topology.
+        return {name: value for name, value in write(self).items() if name != "topology" or value is not None}
+
+
+def changed_network(network: NetworkSpec, values: Mapping[str, float | int]) -> NetworkSpec:
+    """Return a network with the fields at some paths ("net.bandwidth") changed to `values`, in SI units.
+
+    Raises SpecError where its topology does not fit the values.
+    """
+    changed = network
+    for path, value in values.items():
+        section, name = path.split(".")
+        changed = changed.model_copy(update={section: getattr(changed, section).model_copy(update={name: value})})
+    try:
+        return NetworkSpec.model_validate(changed.model_dump(mode="json"))
+    except ValidationError as error:
+        changes = ", ".join(f"network.{path} = {value:g}" for path, value in values.items())
+        reasons = "; ".join(str(details.get("ctx", {}).get("error", details["msg"])) for details in error.errors())
+        raise SpecError(f"{changes}: {reasons}") from None

@@ -28,7 +28,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
 
 import numpy as np
 
@@ -46,75 +46,33 @@ BF16 = "bf16"  # the precision of multiplies that need no cast of their operands
 SUSTAINED = "sustained"
 
 
-@record
-class Assumptions:
-    """The numbers of the cost model in SI units; a leaf is a float, so it can be fitted or differentiated."""
+# Beside the real numbers of an assumption set, which are all leaves: other leaves, and structure.
+_FURTHER_LEAVES = ("weight_bytes", "gradient_bytes", "dispatcher")  # a dispatcher is its place in `alternatives`
+_STRUCTURE = ("charge_replicated_gradients", "protocols", "algorithms", "linear_dtype", "matrix_ceiling")
+_STRUCTURE += ("panel_overlap", "pipeline_sends", "optimizer", "tiles")
 
-    kernel_slowdown: ArrayLike
-    matrix_efficiency: ArrayLike
-    sustained_share: ArrayLike
-    tile_latency: ArrayLike
-    tile_half: ArrayLike
-    tile_quantisation: ArrayLike
-    wave_quantisation: ArrayLike
-    attention_kernels: ArrayLike
-    attention_efficiency: ArrayLike
-    attention_gradient_efficiency: ArrayLike
-    attention_half: ArrayLike
-    fp8_efficiency: ArrayLike
-    cast_traffic: ArrayLike
-    clock_exponent: ArrayLike
-    grouped_efficiency: ArrayLike
-    vector_efficiency: ArrayLike
-    hbm_efficiency: ArrayLike
-    nvs_efficiency: ArrayLike
-    net_efficiency: ArrayLike
-    unfused_share: ArrayLike
-    host_efficiency: ArrayLike
-    host_memory_efficiency: ArrayLike
-    host_memory_share: ArrayLike
-    launch_latency: ArrayLike
-    launch_hidden: ArrayLike
-    dispatch_latency: ArrayLike
-    tp_overlap: ArrayLike
-    cp_overlap: ArrayLike
-    ep_overlap: ArrayLike
-    pp_overlap: ArrayLike
-    dp_overlap: ArrayLike
-    fsdp_overlap: ArrayLike
-    call_latency: ArrayLike
-    relay: ArrayLike
-    bulk_latency: ArrayLike
-    eager_nvs_latency: ArrayLike
-    eager_net_latency: ArrayLike
-    eager_bandwidth: ArrayLike
-    tree_latency: ArrayLike
-    tree_bandwidth: ArrayLike
-    weight_bytes: ArrayLike
-    gradient_bytes: ArrayLike
-    optimizer_bytes_per_parameter: ArrayLike
-    host_gradient_bytes: ArrayLike
-    optimizer_traffic_per_parameter: ArrayLike
-    muon_bytes_per_parameter: ArrayLike
-    muon_traffic_per_parameter: ArrayLike
-    muon_steps: ArrayLike
-    muon_bytes: ArrayLike
-    muon_tp_bytes: ArrayLike
-    accumulation_traffic_per_parameter: ArrayLike
-    overhead: ArrayLike
-    fragmentation: ArrayLike
-    memory_margin: ArrayLike
-    dispatcher: ArrayLike  # 1 for once_per_domain
-    charge_replicated_gradients: bool = static()
-    protocols: tuple[str, ...] = static()
-    algorithms: tuple[tuple[str, tuple[str, ...]], ...] = static()  # (kind of collective, algorithms for it)
-    linear_dtype: str = static()
-    matrix_ceiling: str = static()
-    panel_overlap: str = static()
-    pipeline_sends: str = static()
-    optimizer: str = static()
-    tiles: tuple[tuple[int, int], ...] = static()
-    conditions: tuple[FieldCondition, ...] = static(default=())  # of effects that not all plans have
+if TYPE_CHECKING:
+
+    class Assumptions(AssumptionsSpec):
+        """The fields of an assumption set that prices take, in SI units: leaves are floats, so they can be fitted."""
+
+        __dataclass_fields__: ClassVar[dict[str, Any]]
+        dispatcher: ArrayLike = 0.0  # pyright: ignore[reportIncompatibleVariableOverride]
+        algorithms: tuple[tuple[str, tuple[str, ...]], ...]  # pyright: ignore[reportIncompatibleVariableOverride]
+        conditions: tuple[FieldCondition, ...] = ()  # pyright: ignore[reportIncompatibleVariableOverride]
+
+else:
+    _fields = AssumptionsSpec.model_fields
+    _numbers = [name for name, field in _fields.items() if field.annotation is float or name in _FURTHER_LEAVES]
+    Assumptions = make_record(
+        "Assumptions",
+        __name__,
+        [
+            *((name, ArrayLike, dataclasses.field()) for name in _numbers),
+            *((name, object, static()) for name in _STRUCTURE),
+            ("conditions", tuple[FieldCondition, ...], static(default=())),  # of effects that not all plans have
+        ],
+    )
 
 
 def assumptions_from_spec(spec: AssumptionsSpec, family: str | None = None) -> Assumptions:
@@ -122,19 +80,12 @@ def assumptions_from_spec(spec: AssumptionsSpec, family: str | None = None) -> A
 
     The slowdown of kernels includes the effects of the set's stack and of a device family, `DeviceSpec.family`.
     """
-    numbers = leaves(Assumptions)
-
-    def value(name: str) -> Any:
+    values: dict[str, Any] = {name: _hashable(getattr(spec, name)) for name in _STRUCTURE}
+    for name in leaves(Assumptions):
         stated = getattr(spec, name)
-        if name not in numbers:
-            return _hashable(stated)
-        return float(alternatives(name).index(stated)) if isinstance(stated, str) else float(stated)
-
-    values: dict[str, Any] = {name: value(name) for name in Assumptions.__dataclass_fields__ if name != "conditions"}
-    values["conditions"] = conditions_of(spec)
-    effect = kernel_effect(spec.effects, spec.stack, family)
-    values["kernel_slowdown"] = spec.kernel_slowdown * effect
-    return Assumptions(**values)
+        values[name] = float(alternatives(name).index(stated) if isinstance(stated, str) else stated)
+    values["kernel_slowdown"] *= kernel_effect(spec.effects, spec.stack, family)
+    return Assumptions(**values, conditions=conditions_of(spec))
 
 
 def kernel_effect(effects: EffectsSpec, stack: str | None, family: str | None) -> float:

@@ -1,84 +1,64 @@
-"""A cluster: one device type, what it costs while it runs, and the network. The sweep states the number of devices.
+"""A cluster as prices take it: one device type, the node and network around it, and what it costs while it runs.
 
-One GPU: its peak compute rates and its memory.
+A field that a cluster file states has its name, meaning and SI unit in `dsx.config.cluster_file`; 0 where the file
+does not state it. The sweep states the number of devices. Assumptions say which share of its peaks a kernel reaches in
+a training step (dsx.cost.roofline).
 
-Assumptions say which share of the peaks a kernel reaches in a training step (dsx.cost.roofline).
+Operation changes no time of a step: a job pays for its GPUs and draws their full power from its first step to its last,
+restarts included.
 
-Not modelled: caches.
-
-What a GPU costs while it runs: money, power, and the failures of a long run.
-
-None of it changes the time of a step. A job pays for its GPUs and draws their full power from its first step to its
-last, restarts included.
-
-Not modelled: power below the limit while GPUs wait, and the power of hosts and switches, which `pue` may include.
-
-A cluster: one device type, and the network that joins the devices. The sweep states their number.
+Not modelled: caches; power below the limit while GPUs wait, and the power of hosts and switches, which `pue` may
+include.
 """
 
 from dataclasses import replace
 from typing import Any
 
-from dsx.config.cluster_file import GENERATIONS, ClusterSpec, NetworkSpec
-from dsx.hardware.network import Network, linked_tiers, tiers
-from dsx.records import record, static
+from dsx.config.cluster_file import GENERATIONS, ClusterSpec
+from dsx.hardware.network import Network, network_from_spec
+from dsx.records import leaves, record, static
 
 
 @record
 class Device:
     """Peak rates of one GPU; a leaf is a float, or an [H] array of hardware points."""
 
-    matrix_flops: Any  # FLOP/s, dense matrix multiply at the precision of training
-    vector_flops: Any  # FLOP/s, all other operators
-    hbm_bandwidth: Any  # bytes/s
-    hbm_capacity: Any  # bytes
-    fp8_flops: Any  # FLOP/s, dense matrix multiply in 8 bits; 0: such multiplies run at matrix_flops
-    fp4_flops: Any  # the same in 4 bits
-    int8_flops: Any  # operations/s, the same of 8-bit integers
-    sustained_share: Any  # of matrix_flops, by a large multiply; 0: that of the assumptions
-    fp8_sustained_share: Any  # of fp8_flops
-    attention_forward: tuple[Any, ...]  # share of matrix_flops by generation of fused kernels; 0: it has none of it
-    attention_backward: tuple[Any, ...]
-    power_share: Any  # power limit over the power of its data sheet
-    host_bandwidth: Any  # bytes/s to the memory of the host, per direction
-    num_sms: Any  # multiprocessors; 1 if unknown, so that every wave of tiles is full
+    matrix_flops: float
+    vector_flops: float
+    hbm_bandwidth: float
+    hbm_capacity: float
+    fp8_flops: float  # as those below: 0 if such multiplies run at matrix_flops
+    fp4_flops: float
+    int8_flops: float
+    sustained_share: float  # 0: that of the assumptions
+    fp8_sustained_share: float
+    attention_forward: tuple[float, ...]  # by generation of fused kernels; 0: it has none of it
+    attention_backward: tuple[float, ...]
+    power_share: float  # power limit over the power of its data sheet
+    host_bandwidth: float
+    num_sms: float  # 1 if unknown, so that every wave of tiles is full
     name: str = static()
 
 
 @record
 class DeviceOperation:
-    """Facts of the operation of one GPU; 0 where the cluster file states none."""
+    """Facts of the operation of one GPU."""
 
-    price: Any  # USD/s
-    site_power: Any  # W that the site draws for it: the most that a GPU draws, times `pue`
-    mtbf: Any  # s between failures of a GPU, in the mean
-    restart: Any  # s from a failure until the job trains again
-    checkpoint: Any  # s that the job stops for writing a checkpoint
-
-
-def operation_from_spec(spec: ClusterSpec) -> DeviceOperation:
-    """Return the operation that a cluster file describes."""
-    failures = spec.failures
-    return DeviceOperation(
-        price=spec.price or 0.0,
-        site_power=(spec.device.power or 0.0) * (spec.pue or 1.0),
-        mtbf=failures.mtbf if failures else 0.0,
-        restart=failures.restart if failures else 0.0,
-        checkpoint=failures.checkpoint if failures else 0.0,
-    )
-
-
-_HOST_BANDWIDTH = 32e9  # bytes/s of PCIe 4 x16, for a cluster file that states none
+    price: float
+    site_power: float  # W that the site draws for it: the most that a GPU draws, times `pue`
+    mtbf: float
+    restart: float
+    checkpoint: float
 
 
 @record
 class Node:
     """A host and the GPUs that share its memory; a leaf is a float, or an [H] array of hardware points."""
 
-    gpus: Any
-    gpus_per_host_link: Any  # that share a link as fast as the device's host_bandwidth
-    host_memory: Any  # bytes
-    host_memory_bandwidth: Any  # bytes/s, reads and writes together
+    gpus: float
+    gpus_per_host_link: float
+    host_memory: float
+    host_memory_bandwidth: float
 
 
 @record
@@ -99,49 +79,35 @@ class Cluster:
         return 1 if self.network.nvs.size % node else node
 
 
+_HOST_BANDWIDTH = 32e9  # bytes/s of PCIe 4 x16, for a cluster file that states none
+
+
 def cluster_from_spec(spec: ClusterSpec) -> Cluster:
     """Return the cluster that a cluster file describes; its leaves are Python floats in SI units."""
-    kernels = [spec.device.attention.get(generation) for generation in GENERATIONS]
-    device = Device(
-        matrix_flops=spec.device.matrix_flops,
-        vector_flops=spec.device.vector_flops,
-        hbm_bandwidth=spec.device.hbm_bandwidth,
-        hbm_capacity=spec.device.hbm_capacity,
-        fp8_flops=spec.device.fp8_flops or 0.0,
-        fp4_flops=spec.device.fp4_flops or 0.0,
-        int8_flops=spec.device.int8_flops or 0.0,
-        sustained_share=spec.device.sustained_share or 0.0,
-        fp8_sustained_share=spec.device.fp8_sustained_share or spec.device.sustained_share or 0.0,
-        attention_forward=tuple(kernel.forward if kernel else 0.0 for kernel in kernels),
-        attention_backward=tuple(kernel.backward if kernel else 0.0 for kernel in kernels),
-        power_share=(spec.device.power or 1.0) / (spec.device.full_power or spec.device.power or 1.0),
-        host_bandwidth=spec.device.host_bandwidth or _HOST_BANDWIDTH,
-        num_sms=float(spec.device.num_sms or 1),
-        name=spec.device.name,
-    )
-    node = Node(
-        gpus=float(spec.node.gpus),
-        gpus_per_host_link=float(spec.node.gpus_per_host_link),
-        host_memory=spec.node.host_memory,
-        host_memory_bandwidth=spec.node.host_memory_bandwidth,
-    )
-    network = network_from_spec(spec.network)
+    device = spec.device
+    kernels = [device.attention.get(generation) for generation in GENERATIONS]
+    resolved: dict[str, Any] = {
+        "fp8_sustained_share": device.fp8_sustained_share or device.sustained_share or 0.0,
+        "attention_forward": tuple(kernel.forward if kernel else 0.0 for kernel in kernels),
+        "attention_backward": tuple(kernel.backward if kernel else 0.0 for kernel in kernels),
+        "power_share": (device.power or 1.0) / (device.full_power or device.power or 1.0),
+        "host_bandwidth": device.host_bandwidth or _HOST_BANDWIDTH,
+        "num_sms": float(device.num_sms or 1),
+    }
+    money = {"price": spec.price or 0.0, "site_power": (device.power or 0.0) * (spec.pue or 1.0)}
     return Cluster(
-        device=device,
-        network=network,
-        node=node,
-        operation=operation_from_spec(spec),
+        device=Device(**(_numbers(Device, device) | resolved), name=device.name),
+        network=network_from_spec(spec.network),
+        node=Node(**_numbers(Node, spec.node)),
+        operation=DeviceOperation(**(_numbers(DeviceOperation, spec.failures) | money)),
         name=spec.name,
         label=spec.label,
     )
 
 
-def network_from_spec(spec: NetworkSpec) -> Network:
-    """Return the network that a cluster file describes."""
-    found, linked = tiers(spec), linked_tiers(spec.topology)
-    gpus_per_nic = (spec.net.nic_bandwidth or spec.net.bandwidth) / spec.net.bandwidth
-    nics = found[linked - 1].size / gpus_per_nic if gpus_per_nic > 1.0 else 1.0
-    return Network(tiers=found, linked=linked, gpus_per_nic=gpus_per_nic, nics=nics)
+def _numbers(record: type, spec: object) -> dict[str, Any]:
+    """Return the leaves of a record by the fields of a spec that have their names; 0 for what it does not state."""
+    return {name: float(getattr(spec, name, None) or 0.0) for name in leaves(record)}
 
 
 def anonymous(cluster: Cluster) -> Cluster:

@@ -20,10 +20,11 @@ import jax
 import numpy as np
 
 from dsx.config.assumption_set import AssumptionsSpec
-from dsx.config.cluster_file import ClusterSpec, NetworkSpec
+from dsx.config.cluster_file import ClusterSpec
 from dsx.config.framework_file import ANY_LAYER, FrameworkSpec
 from dsx.config.model_file import ModelSpec, has_experts
 from dsx.config.operator_files import OperatorTimes
+from dsx.config.topology import NetworkSpec
 from dsx.cost.context import Assumptions, StepChoices, StepCosts, assumptions_from_spec
 from dsx.cost.interval import Likeness, likeness
 from dsx.cost.layer import LayerCosts
@@ -226,7 +227,7 @@ class Problem:
     @property
     def num_points(self) -> int:
         """The hardware points that are priced together; one, unless a sweep varies the hardware."""
-        return len(self.hardware.device.hbm_capacity)
+        return np.size(self.hardware.device.hbm_capacity)
 
     def at_point(self, point: int) -> tuple[Cluster, Assumptions]:
         """Return the hardware and the assumptions of one point, with floats as leaves."""

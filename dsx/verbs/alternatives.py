@@ -122,12 +122,12 @@ def _why_none_fits(searched: Sequence[Study], num_candidates: int, watch: Watch 
     plan = priced_plans(nearest.problem, rows)[0]
     choices = plan["plan"]
     capacities = [study.problem.hardware.device.hbm_capacity for study in searched]
-    largest = max(float(capacity.max()) for capacity in capacities)
+    largest = max(float(np.max(capacity)) for capacity in capacities)
     margin = nearest.problem.assumptions_spec.memory_margin
     needed = plan["peak_bytes"] * (1 + margin)
     if on_host := _host_text(nearest, plan, num_candidates):
         return Infeasible(on_host, needed / largest)
-    varied = any(capacity.min() < largest for capacity in capacities)
+    varied = any(np.min(capacity) < largest for capacity in capacities)
     cuts = any(study.problem.optimal_cuts for study in searched)
     capacity = f"{'at most ' if varied else ''}{format_quantity(largest, 'bytes')}"
     no_margin = "no margin (--memory-margin 0), " if plan["peak_bytes"] <= largest < needed else ""

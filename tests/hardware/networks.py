@@ -1,7 +1,7 @@
 """Networks with round numbers: domains of eight, 400 GB/s and 2 us inside, 50 GB/s and 5 us on a NIC."""
 
-from dsx.config.cluster_file import NetworkSpec
-from dsx.hardware.cluster import network_from_spec
+from dsx.config.topology import NetworkSpec
+from dsx.hardware.network import network_from_spec
 
 
 def network(topology, size=8, inside="400 GB/s", outside="50 GB/s"):

@@ -3,7 +3,8 @@
 import pytest
 from hardware.networks import derived, network, stated
 
-from dsx.config.cluster_file import changed_network, load_cluster
+from dsx.config.cluster_file import load_cluster
+from dsx.config.topology import changed_network
 from dsx.errors import SpecError
 
 
