@@ -25,7 +25,7 @@ from parity import GIGABYTE, draw
 from unseen import Unseen, predicted_unseen
 
 from dsx.config.assumption_set import AssumptionsSpec, load_assumptions, load_fitted
-from dsx.config.documents import packaged_data
+from dsx.config.search_path import packaged_data
 from dsx.config.values import Bounds
 from dsx.config.what_if import varied_field
 from dsx.cost.interval import ENOUGH

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from dsx.config.documents import packaged_data
+from dsx.config.search_path import packaged_data
 from dsx.runs.setups import Setup, setups
 from dsx.runs.table import read_runs
 

@@ -16,7 +16,7 @@ from error_tables import cell
 from sections import put_section, table
 
 from dsx.config.assumption_set import load_assumptions
-from dsx.config.documents import packaged_data
+from dsx.config.search_path import packaged_data
 from dsx.runs.calibration import report
 from dsx.runs.predict import predict
 from dsx.runs.predicted_rows import compare

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_a
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator
 
 from dsx.config.cluster_file import AttentionKernels, Platform
-from dsx.config.documents import Document, KeyPath, find, load_document, merged, names, parse_value
+from dsx.config.documents import Document, KeyPath, load_document, merged, parse_value
 from dsx.config.evidence import AdaptedSpec, EffectsSpec, FreeSpec, IntervalSpec, MemoryIntervalSpec, TrainedOnSpec
-from dsx.config.load import Assignment, Given, Spec, extended, overridden, statements
+from dsx.config.load import Assignment, Given, extended, override, statements
+from dsx.config.schema import FileKind, Spec, validate
+from dsx.config.search_path import find, names
 from dsx.config.stack import STACK, ConditionsSpec, naming, of_other_stack, with_conditions, with_stack
 from dsx.config.values import (
     Bounds,
@@ -35,7 +37,6 @@ from dsx.config.values import (
     Share,
     Sourced,
     bounds_of,
-    validate,
     without_bounds,
 )
 from dsx.errors import InputError, SpecError, did_you_mean
@@ -128,6 +129,7 @@ class _Statement:
 class AssumptionsSpec(Spec):
     """What the cost model counts, with which efficiencies, and the fixed choices."""
 
+    file_kind = FileKind("assumptions", "an assumption set", "--assumptions", "assumptions")
     former_keys: ClassVar[Mapping[str, str]] = {
         "blocks": "set: {core: unfused-attention-core}",
         "unfused_blocks": "unfused_attention: {core: unfused-attention-core}",
@@ -136,7 +138,8 @@ class AssumptionsSpec(Spec):
         "host_memory_bandwidth": "node: {gpus: 8, host_memory_bandwidth: 410 GB/s}' in the cluster file, or "
         "'--set cluster.node.host_memory_bandwidth=410 GB/s",
     }
-    keys_of_file: ClassVar[Sequence[str]] = ("extends",)
+    keys_of_file = ("extends",)
+    open_keys = ("fixed",)  # columns that the set searches; this package does not know the columns
 
     name: str
     description: str
@@ -378,9 +381,8 @@ def load_fitted(
     """
     stated = _stated(given, overrides, near)
     document = merged(with_stack(stated))
-    # An override may fix a column that the set searches; this package does not know the columns.
     others = [(path, value) for path, value in overrides if path != STACK]
-    changed = overridden(document, "assumptions", AssumptionsSpec, others, ["fixed"])
+    changed = override(document, others, AssumptionsSpec)
     kept = {key: value for key, value in changed.data.items() if document.data.get(key) != value}
     if kept:
         stated = (Document(kept, changed.places), *stated)
@@ -408,7 +410,7 @@ def _stated(given: Given, overrides: Sequence[Assignment], near: Path | None) ->
     if isinstance(given, AssumptionsSpec) and given._statement.documents:
         stated = given._statement.documents
     else:
-        stated = tuple(statements("assumptions", "assumptions", AssumptionsSpec, given, near))
+        stated = tuple(statements(AssumptionsSpec, given, near))
     for path, value in overrides:
         if path == STACK:
             place = f"--set assumptions.{STACK}"
@@ -418,4 +420,4 @@ def _stated(given: Given, overrides: Sequence[Assignment], near: Path | None) ->
 
 def files_of(name_or_path: str) -> list[Path]:
     """Return the file of an assumption set and those that it extends; raises what `extended` raises."""
-    return [file for file, _ in extended(find("assumptions", name_or_path, ".yaml"), "assumptions")]
+    return [file for file, _ in extended(find("assumptions", name_or_path, ".yaml"), AssumptionsSpec)]

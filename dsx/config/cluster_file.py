@@ -30,8 +30,10 @@ from pydantic import (
     model_validator,
 )
 
-from dsx.config.documents import find, merged, names
-from dsx.config.load import Assignment, Given, Spec, extended, load_overridden
+from dsx.config.documents import merged
+from dsx.config.load import Assignment, Given, extended, stated_document
+from dsx.config.schema import FileKind, Spec, validate
+from dsx.config.search_path import find, names
 from dsx.config.topology import NetworkSpec
 from dsx.config.values import (
     Bytes,
@@ -45,7 +47,6 @@ from dsx.config.values import (
     UsageEffectiveness,
     Watts,
     unsourced,
-    validate,
 )
 from dsx.errors import InputError, UnknownNameError, did_you_mean, nearest_names
 
@@ -136,7 +137,7 @@ def _contents() -> list[tuple[str, dict[str, object]]]:
     found: list[tuple[str, dict[str, object]]] = []
     for name in names("clusters", ".yaml"):
         try:
-            files = extended(find("clusters", name, ".yaml"), "clusters")
+            files = extended(find("clusters", name, ".yaml"), ClusterSpec)
         except InputError:
             continue
         found.append((name, merged([document for _, document in files]).data))
@@ -283,7 +284,9 @@ class FailuresSpec(Spec):
 class ClusterSpec(Spec):
     """A machine of equal GPUs; their number is a setting of the sweep."""
 
-    keys_of_file: ClassVar[Sequence[str]] = ("extends",)
+    file_kind = FileKind("cluster", "a cluster", "--cluster", "clusters")
+    keys_of_file = ("extends",)
+    open_keys = ("network",)
     # What changes neither times nor memory of a plan.
     of_operation: ClassVar[Sequence[str]] = ("price", "pue", "failures")
 
@@ -315,7 +318,7 @@ def load_cluster(given: Given, overrides: Sequence[Assignment] = (), near: Path 
     all faults of the file.
     """
     try:
-        document = load_overridden("clusters", "cluster", ClusterSpec, given, overrides, near, open_keys=("network",))
+        document = stated_document(ClusterSpec, given, overrides, near)
     except UnknownNameError:
         if isinstance(given, str) and "," not in given and (found := clusters_of_device(given)):
             raise UnknownNameError("cluster", given, (), meaning=_of_device(found)) from None

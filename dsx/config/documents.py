@@ -1,32 +1,9 @@
-"""Documents: YAML and JSON files as plain data with the line of each part, found by name or path.
+"""Documents: YAML and JSON as plain data, with the file and line of each part.
 
-A document: plain data, and the file and line of each part of it.
-
-With these places, an error that the schema finds later can name file:line.
-
-Names of checkpoints on the Hugging Face hub, ORGANISATION/NAME, and what to do with one: dsx downloads nothing.
-
-A packaged model is that of a checkpoint if all parts of its name are in that of the checkpoint, as those of llama-3-70b
-are in meta-llama/Llama-3.1-70B-Instruct; of several, the one with most parts.
-
-The search path: the file of a name is at a path, or in the first folder that has a file of that name.
-
-The order is: each folder of DSX_PATH, the packaged data, the folder of the file that mentions the name. This last
-folder comes first for layer definitions. For YAML files it comes last, since it may hold files of any kind: a sweep
-called gpt3-1t needs the model of that name, not itself. A folder of DSX_PATH has the subfolders of data/, or is flat.
-Only data/layers is searched recursively.
-
-Reads a whole text file, of limited size and in UTF-8, and joins surrogate pairs.
-
-JSON files as documents; errors name the path of keys.
-
-Programs write such files, often as one long line, where a line number says little.
-
-Reads YAML as a document: plain data with a line number for every key path.
-
-The YAML is composed and not loaded, which keeps the line numbers. Scalars follow YAML 1.2; in 1.1, which PyYAML
-follows, `no` is False, `1e12` is a string and `12:30` is 750. Keys are always strings. Numbers are decimal, with
-optional _ between digits.
+With these places, an error that the schema finds later can name file:line. Programs write JSON, often as one long line,
+so its errors name the path of keys. The YAML is composed and not loaded, which keeps the line numbers. Scalars follow
+YAML 1.2; in 1.1, which PyYAML follows, `no` is False, `1e12` is a string and `12:30` is 750. Keys are always strings.
+Numbers are decimal, with optional _ between digits. Text is UTF-8 of limited size, with surrogate pairs joined.
 
 Not supported: custom tags, merge keys (`<<`), several documents in a file.
 
@@ -37,18 +14,18 @@ reads `0x1F` as 31, `2024-01-01` as a date and the key in `1: a` as a number, so
 
 import functools
 import json
-import os
 import re
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any, Literal, TypeGuard
+from typing import Any, TypeGuard
 
 import yaml
 
-from dsx.errors import SpecError, UnknownNameError, did_you_mean
+from dsx.config.search_path import find_path, shown
+from dsx.errors import SpecError
 from dsx.units import INTEGER, REAL, parse_number
 
 KeyPath = tuple[str | int, ...]
@@ -132,146 +109,6 @@ def _merge(base: Any, over: Any) -> Any:
     if not sections or is_sourced(base) or is_sourced(over):
         return over
     return base | {key: _merge(base[key], value) if key in base else value for key, value in over.items()}
-
-
-_NAME = r"((?![.]+(?:/|$))[\w.-]{1,100})"
-_OF_HUB = re.compile(rf"(?:https?:/+(?:www\.)?huggingface\.co/)?{_NAME}/{_NAME}(?:/(?:tree|blob|resolve)/.*)?")
-_OF_FILE = re.compile(r".*\.(ya?ml|json)")
-_BETWEEN_PARTS = re.compile(r"[-_.]")
-
-
-def hint_of_checkpoint(name: str, models: Iterable[str]) -> str:
-    """Return how to get a model from a name that is no file, with the packaged model among `models`; "" if unknown.
-
-    `name` may be that of a checkpoint, its address, or the name of a model without an organisation.
-    """
-    found = _OF_HUB.fullmatch(name)
-    packaged = packaged_model(found[2] if found else name, models) if found or "/" not in name else None
-    hint = f"; did you mean the packaged model {packaged!r}?" if packaged else ""
-    if found and not _OF_FILE.fullmatch(found[2]):
-        hint += (
-            f"; dsx downloads no checkpoint: 'hf download {found[1]}/{found[2]} config.json --local-dir .', then "
-            f"'dsx import-hf config.json -o {found[2].lower()}.yaml'"
-        )
-    return hint
-
-
-def packaged_model(checkpoint: str, models: Iterable[str]) -> str | None:
-    """Return the name among `models` whose parts are all in the name of a checkpoint, or None."""
-    parts = _parts(checkpoint)
-    return max(
-        (model for model in models if _parts(model) <= parts), key=lambda model: len(_parts(model)), default=None
-    )
-
-
-def _parts(name: str) -> set[str]:
-    return {*_BETWEEN_PARTS.split(name.lower())}
-
-
-Kind = Literal["models", "clusters", "assumptions", "stacks", "frameworks", "operators", "layers", "families"]
-
-_SINGULAR: dict[Kind, str] = {
-    "models": "model",
-    "clusters": "cluster",
-    "assumptions": "assumption set",
-    "stacks": "stack",
-    "frameworks": "framework",
-    "operators": "operator table",
-    "layers": "layer",
-    "families": "model family",
-}
-
-_OTHER_ENDINGS = (".json", ".yml")  # no name has them; a file here that has one is meant
-_OF_CHECKPOINTS = ("model", "config")  # files in whose place people give the name of a checkpoint
-
-
-def find(kind: Kind, name: str, suffix: str, near: Path | None = None) -> Path:
-    """Return the file of the `kind` called `name`; `near` is the file that mentions it.
-
-    A name with a path separator, or with the ending `suffix`, is a path: relative to the folder of `near`, then to the
-    working directory. So is that of a file with another ending of YAML and JSON. Raises UnknownNameError for an unknown
-    name, SpecError for a path that is not a file.
-    """
-    if is_path(name, suffix) or (name.endswith(_OTHER_ENDINGS) and os.path.isfile(name)):
-        return find_path(_SINGULAR[kind], name, near)
-    here = [near.parent / f"{name}{suffix}"] if near is not None else []
-    named = [Path(file) for file in _files(kind, suffix) if os.path.basename(file) == f"{name}{suffix}"]
-    candidates = [*here, *named] if kind == "layers" else [*named, *here]
-    found = [file for file in candidates if os.path.isfile(file)]
-    if not found:
-        searched = dict.fromkeys(str(file.parent) for file in here)
-        hint = f"; also searched: {', '.join(searched)}" if searched else ""
-        if kind == "models" and name.endswith(".json"):
-            hint += f"; 'dsx import-hf {name} -o model.yaml' makes a model of a config.json"
-        raise UnknownNameError(_SINGULAR[kind], name, names(kind, suffix), hint)
-    # A file seldom means itself: a sweep named after its model means the model, and a user's b200-nvs8 that extends
-    # b200-nvs8 means the packaged one.
-    others = [file for file in found if near is None or file.resolve() != near.resolve()]
-    return (others or found)[0]
-
-
-def is_path(name: str, suffix: str) -> bool:
-    """Return whether `name` is a path, and not a name to search for."""
-    return "/" in name or os.sep in name or name.endswith(suffix)
-
-
-def find_path(what: str, name: str, near: Path | None = None) -> Path:
-    """Return the file at the path `name`, relative to the folder of `near` or to the working directory.
-
-    Raises SpecError if there is no such file; its message calls the file a `what`.
-    """
-    path = Path(name)
-    candidates = [path] if near is None else [near.parent / path, path]
-    for candidate in candidates:
-        if os.path.isfile(candidate):
-            return candidate
-    siblings = [os.path.basename(file) for file in _entries(candidates[0].parent, path.suffix)]
-    tried = " and ".join(dict.fromkeys(shown(candidate) for candidate in candidates))
-    near_it = did_you_mean(path.name, [name for name in siblings if name != path.name])
-    if what in _OF_CHECKPOINTS and not os.path.isdir(path):
-        near_it = near_it or hint_of_checkpoint(name, names("models", ".yaml"))
-    raise SpecError(f"{what} {name!r}: {tried} is not a file{near_it}")
-
-
-def names(kind: Kind, suffix: str) -> list[str]:
-    """Return the sorted names of the `kind` in DSX_PATH and the packaged data."""
-    there = filter(os.path.isfile, _files(kind, suffix))
-    return sorted({os.path.basename(file).removesuffix(suffix) for file in there})
-
-
-@functools.cache
-def packaged_data() -> Path:
-    """Return the data folder of an installed dsx, or of the repository in an editable install."""
-    package = Path(__file__).resolve().parent.parent
-    inside = package / "data"
-    return inside if inside.is_dir() else package.parent / "data"
-
-
-def shown(path: Path) -> str:
-    """Return `path` as messages show it: relative if it is inside the working directory."""
-    absolute = path.absolute()
-    here = Path.cwd()
-    return str(absolute.relative_to(here) if absolute.is_relative_to(here) else path)
-
-
-def _files(kind: Kind, suffix: str) -> Iterator[str]:
-    folders = [Path(folder) for folder in os.environ.get("DSX_PATH", "").split(os.pathsep) if folder]
-    for folder in [*folders, packaged_data()]:
-        of_kind = folder / kind
-        if of_kind.is_dir():
-            yield from _entries(of_kind, suffix, recursive=kind == "layers")
-        elif folder in folders:
-            yield from _entries(folder, suffix)
-
-
-def _entries(folder: Path, suffix: str, recursive: bool = False) -> list[str]:
-    """Return the sorted paths of a folder that end so; a command looks up hundreds of names, so these are no `Path`."""
-    found: list[str] = []
-    for place, _, files in os.walk(folder):
-        found += [os.path.join(place, name) for name in files if name.endswith(suffix)]
-        if not recursive:
-            break
-    return sorted(found)
 
 
 # The longest packaged YAML file has 8,554 characters; a table of 300,000 layers has some ten million.

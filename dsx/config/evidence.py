@@ -13,9 +13,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from dsx.config.documents import load_document, packaged_data
-from dsx.config.load import Spec
-from dsx.config.values import Count, Flag, NonNegative, Positive, validate
+from dsx.config.documents import load_document
+from dsx.config.schema import Spec, validate
+from dsx.config.search_path import packaged_data
+from dsx.config.values import Count, Flag, NonNegative, Positive
 
 
 class SizesSpec(Spec):

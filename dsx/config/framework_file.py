@@ -13,16 +13,18 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, field_validator
 
 from dsx.config.assumption_set import Optimizer
-from dsx.config.documents import Document, KeyPath, merged, names
-from dsx.config.load import Given, Spec, statements
+from dsx.config.documents import Document, KeyPath, merged
+from dsx.config.load import Given, statements
+from dsx.config.schema import FileKind, Spec, validate
+from dsx.config.search_path import names
 from dsx.config.stack import ColumnComparison, Need, Needs
 from dsx.config.sweep_fields import Choices, ColumnLimit, Limit, Names, PlanLimit, PlanLimits, ProductLimit, divisors_of
-from dsx.config.values import Sourced, validate
+from dsx.config.values import Sourced
 from dsx.errors import did_you_mean
 
 ANY_LAYER = "any"  # in place of an option of layers
@@ -79,7 +81,8 @@ class OnGenerationSpec(Spec):
 class FrameworkSpec(Spec):
     """A framework; `load_framework` creates it."""
 
-    keys_of_file: ClassVar[Sequence[str]] = ("extends",)
+    file_kind = FileKind("framework", "a framework", "--framework", "frameworks")
+    keys_of_file = ("extends",)
 
     name: str
     description: str
@@ -247,7 +250,7 @@ def load_framework(given: Given, columns: FrameworkColumns | None = None, near: 
 
     Raises UnknownNameError, or SpecError with all faults of the file.
     """
-    document = merged(statements("frameworks", "framework", FrameworkSpec, given, near))
+    document = merged(statements(FrameworkSpec, given, near))
     spec = validate(document, FrameworkSpec, context=columns)
     spec._document = document
     return spec

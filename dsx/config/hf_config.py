@@ -23,7 +23,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from dsx.config.documents import Document, KeyPath, names, parse_document, parse_json, read_text, shown
+from dsx.config.documents import Document, KeyPath, parse_document, parse_json, read_text
 from dsx.config.hf_family import (
     LAYER,
     ConfigFormula,
@@ -37,7 +37,8 @@ from dsx.config.hf_family import (
     unknown_family,
 )
 from dsx.config.model_file import LayerCount, LayerKind, ModelSpec, RepeatedLayers, layer_count
-from dsx.config.values import validate
+from dsx.config.schema import validate
+from dsx.config.search_path import names, shown
 from dsx.errors import SpecError, StoreError, did_you_mean
 from dsx.files import write_whole
 from dsx.units import LARGEST_COUNT

@@ -26,8 +26,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from dsx.config.documents import Document, names, packaged_model
-from dsx.config.load import Spec, load_spec
+from dsx.config.documents import Document
+from dsx.config.load import stated_document
+from dsx.config.schema import FileKind, Spec, validate
+from dsx.config.search_path import names, packaged_model
 from dsx.config.values import Count, Total
 from dsx.errors import SpecError, UnknownNameError
 
@@ -260,6 +262,8 @@ class PublishedSpec(_FamilyPart):
 class FamilySpec(_FamilyPart):
     """How to read a config of one `model_type`."""
 
+    file_kind = FileKind("family", "a model family", "families/ in a folder of DSX_PATH", "families")
+
     source: str
     section: str | None = None  # the section of the config that describes the language model; None: the whole config
     keys: Annotated[dict[str, Annotated[KeySpec, BeforeValidator(_written_out)]], Field(max_length=1_000)]
@@ -298,7 +302,7 @@ class FamilySpec(_FamilyPart):
 
 def load_family(model_type: str) -> FamilySpec:
     """Return the family of a known `model_type`; raises SpecError with all faults of its file."""
-    return load_spec("families", "family", FamilySpec, model_type, (), None)
+    return validate(stated_document(FamilySpec, model_type), FamilySpec)
 
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # of a file

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import (
     AfterValidator,
@@ -28,8 +28,9 @@ from pydantic import (
 )
 
 from dsx.config.documents import Document
-from dsx.config.load import Assignment, Given, Spec, load_overridden, statements
-from dsx.config.values import Count, Total, validate, whole_number
+from dsx.config.load import Assignment, Given, stated_document, statements
+from dsx.config.schema import FileKind, Spec, validate
+from dsx.config.values import Count, Total, whole_number
 from dsx.errors import SpecError, did_you_mean
 
 ELEMENT_BYTES = ("activation_bytes", "weight_bytes", "gradient_bytes", "cross_entropy_bytes")
@@ -155,7 +156,8 @@ _MOST_ENTRIES = 100_000  # of layers, with repeated patterns expanded
 class ModelSpec(Spec):
     """A transformer, or any other sequence of layers."""
 
-    keys_of_file: ClassVar[Sequence[str]] = ("extends",)
+    file_kind = FileKind("model", "a model", "--model", "models")
+    keys_of_file = ("extends",)
 
     name: str
     description: str = ""
@@ -241,10 +243,9 @@ def load_model(
     `check` checks the settings of its layers, and that they use its dimensions. Raises UnknownNameError, or SpecError
     with all faults of the file.
     """
-    document = load_overridden("models", "model", ModelSpec, given, overrides, near)
-    spec = validate(document, ModelSpec, check)
+    spec = validate(stated_document(ModelSpec, given, overrides, near), ModelSpec, check)
     if check and not isinstance(given, ModelSpec):
-        _check_letters(spec, statements("models", "model", ModelSpec, given, near), check)
+        _check_letters(spec, statements(ModelSpec, given, near), check)
     return spec
 
 

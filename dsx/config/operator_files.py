@@ -26,7 +26,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from dsx.config.csv_table import CsvFormat, CsvRow, read_csv, whole_number
-from dsx.config.documents import Document, KeyPath, find_path, load_json
+from dsx.config.documents import Document, KeyPath, load_json
+from dsx.config.search_path import find_path
 from dsx.errors import OperatorTimesError, SpecError, UnitError, did_you_mean
 from dsx.units import format_quantity, parse_quantity
 

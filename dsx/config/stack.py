@@ -22,14 +22,16 @@ the sets that it extends. A measured run has the stack of its own software (`dsx
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, PrivateAttr
 
 from dsx.config.cluster_file import PLATFORMS
-from dsx.config.documents import Document, KeyPath, is_sourced, merged, names
-from dsx.config.load import Given, Spec, statements
-from dsx.config.values import Seconds, Share, Sourced, unsourced, validate
+from dsx.config.documents import Document, KeyPath, is_sourced, merged
+from dsx.config.load import Given, statements
+from dsx.config.schema import FileKind, Spec, validate
+from dsx.config.search_path import names
+from dsx.config.values import Seconds, Share, Sourced, unsourced
 from dsx.errors import InputError, SpecError, did_you_mean
 
 _CONDITION = ("needs", "otherwise", "lost")  # of a value with its source
@@ -196,7 +198,8 @@ class SoftwareSpec(Spec):
 class StackSpec(Spec):
     """A stack; `load_stack` creates it. The assumption set validates the fields that it states."""
 
-    keys_of_file: ClassVar[Sequence[str]] = ("extends",)
+    file_kind = FileKind("stack", "a stack", "--set assumptions.stack=FILE", "stacks")
+    keys_of_file = ("extends",)
 
     name: str
     description: str
@@ -221,7 +224,7 @@ def load_stack(given: Given) -> StackSpec:
 
     Raises UnknownNameError, or SpecError with all faults of the file.
     """
-    document = merged(statements("stacks", "stack", StackSpec, given, None))
+    document = merged(statements(StackSpec, given))
     spec = validate(document, StackSpec)
     spec._document = document
     return spec

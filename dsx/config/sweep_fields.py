@@ -35,7 +35,8 @@ from pydantic import (
 )
 
 from dsx.config.documents import stated_in_code
-from dsx.config.values import choice, count, validate, whole_number
+from dsx.config.schema import validate
+from dsx.config.values import choice, count, whole_number
 from dsx.errors import InputError, SpecError, did_you_mean
 from dsx.units import REAL, parse_number
 

@@ -38,8 +38,10 @@ from pydantic import (
 )
 
 from dsx.config.cluster_file import ClusterSpec
-from dsx.config.documents import Document, find_path, load_document, stated_in_code
-from dsx.config.load import Assignment, Spec, override
+from dsx.config.documents import Document, load_document, stated_in_code
+from dsx.config.load import Assignment, override
+from dsx.config.schema import FileKind, Spec, validate
+from dsx.config.search_path import find_path
 from dsx.config.sweep_fields import (
     AxisColumn,
     CandidateColumn,
@@ -56,7 +58,7 @@ from dsx.config.sweep_fields import (
     contradiction,
     listed,
 )
-from dsx.config.values import Count, Tokens, validate
+from dsx.config.values import Count, Tokens
 from dsx.config.what_if import WhatIf, WhatIfPoints, is_assumption, stated_fields
 from dsx.errors import did_you_mean
 from dsx.text import printable
@@ -216,6 +218,9 @@ def _no_setting(name: str) -> str:
 class SweepSpec(Spec):
     """A sweep; `load_sweep` and `sweep_from_data`, which know the columns, create it."""
 
+    file_kind = FileKind("sweep", "a sweep", "dsx sweep")
+    open_keys = ("fix", "limit", "plot")  # whose keys the schema checks, as those of what_if
+
     model: str
     cluster: Annotated[Names, Field(max_length=127)]  # a result set codes its clusters in 8 bits
     num_gpus: Sizes
@@ -281,6 +286,11 @@ class SweepSpec(Spec):
         later = {"operator_times": None, "partition": "even", "framework": None}
         return {name: value for name, value in write(self).items() if name not in later or value != later[name]}
 
+    @classmethod
+    def may_add(cls, path: Sequence[str]) -> bool:
+        """Return whether `--set` may add a path: a field of `what_if` has dots."""
+        return super().may_add(path) or (len(path) > 1 and path[0] == "what_if")
+
     @property
     def file(self) -> Path | None:
         """The file of the sweep; the names in it are searched from its folder."""
@@ -315,7 +325,7 @@ def sweep_from_data(
 
 
 def _sweep(document: Document, columns: Columns, overrides: Sequence[Assignment], file: Path | None) -> SweepSpec:
-    document = override(document, overrides, "sweep", [(name,) for name in SweepSpec.model_fields], _may_add)
+    document = override(document, overrides, SweepSpec)
     point = (*columns.point, *stated_fields(document.data.get("what_if")))
     sweep = validate(document, SweepSpec, context=replace(columns, point=point))
     if "keep" not in document.data:  # steps of jobs of other sizes do not compete
@@ -323,8 +333,3 @@ def _sweep(document: Document, columns: Columns, overrides: Sequence[Assignment]
         sweep = sweep.model_copy(update={"keep": KeepTop(top=10, per=several)})
     sweep._file, sweep._document = file, document
     return sweep
-
-
-def _may_add(path: tuple[str, ...]) -> bool:
-    # The schema checks the keys inside fix, limit, what_if and plot.
-    return (len(path) == 2 and path[0] in ("fix", "limit", "plot")) or (len(path) > 1 and path[0] == "what_if")

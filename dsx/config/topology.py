@@ -30,7 +30,7 @@ from pydantic import (
     model_validator,
 )
 
-from dsx.config.load import Spec
+from dsx.config.schema import Spec
 from dsx.config.values import BytesPerSecond, Count, Flag, Seconds, Sourced, number
 from dsx.errors import SpecError, did_you_mean
 from dsx.units import LARGEST_COUNT

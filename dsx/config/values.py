@@ -1,44 +1,19 @@
-"""Checks of a document: its kind, its fields, and the values that they may have.
-
-What kind of document a file is, told by its keys: for a file that is given in place of one of another kind.
-
-A key tells of a kind if no other kind has it. A document is of another kind than the wanted one if it states none of
-the keys that tell of the wanted one, and enough of those that tell of the other; then the faults of its single keys say
-nothing. A config of Hugging Face tells of itself by the type of its model.
-
-Not modelled: layer definitions and tables, which are no YAML sections; operator tables and families, which name no key.
-
-Validates a document against its schema, with one error that lists all faults.
-
-pydantic finds the faults; this module writes them as `file:line: path: message`, with the nearest name.
-
-The types of single values in a spec: quantities with units, counts, fractions.
+"""The types of single values in a spec: quantities with units, counts, shares, and the bounds of fitted numbers.
 
 Each accepts a plain value, or a value with its source, ``{value: 80 GB, source: "data sheet"}``. The source is for
 people and is dropped. Quantities become SI floats; `model_dump(mode="json")` writes them with their unit, so that the
-dump can be read.
-
-Bounds of fitted numbers: ``{value: 0.8, source: "...", between: [0.6, 0.95]}``.
-
-A fit may change only numbers that state bounds. Bounds have the unit of the number. The spec, which prices plans, does
-not hold them.
+dump can be read. A number that a fit may change states bounds in its unit, ``{value: 0.8, between: [0.6, 0.95]}``; the
+spec, which prices plans, does not hold them.
 """
 
-import re
-import reprlib
-import shlex
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, Strict, Tag, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, Strict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
 
-from dsx.config.documents import Document, KeyPath, Kind, is_sourced, names
-from dsx.errors import SpecError, UnitError, did_you_mean, nearest_names
+from dsx.config.documents import Document, is_sourced
+from dsx.errors import SpecError, UnitError, did_you_mean
 from dsx.units import (
     LARGEST_COUNT,
     SHARE,
@@ -49,216 +24,6 @@ from dsx.units import (
     parse_quantity,
     parse_total,
 )
-
-_OF_CONFIGS = ("model_type", "architectures")
-_ENOUGH = 2  # telling keys; of a kind that requires fewer, these
-
-
-@dataclass(frozen=True)
-class _DocumentKind:
-    noun: str  # with its article
-    spec: type[BaseModel]
-    place: str  # where such a document goes
-    kind: Kind | None = None  # of its names; None: it has only a path
-
-
-def wrong_kind(document: Document, wanted: type[BaseModel]) -> str:
-    """Return that `document` is of another kind than `wanted`, and where it goes; "" if it may be of that kind."""
-    known = {each.spec: each for each in _kinds()}
-    if wanted not in known or not isinstance(document.data, Mapping):
-        return ""
-    stated = document.data.keys()
-    if stated & _telling(wanted):
-        return ""
-    place = document.place(())
-    file = re.sub(r":\d+$", "", place)
-    no_other = f"no {known[wanted].noun.split(maxsplit=1)[1]}"
-    if any(key in document.data for key in _OF_CONFIGS):
-        return f"{file}: is a config of Hugging Face, {no_other} of dsx: {_conversion(file, in_file=file != place)}"
-    told = {each.spec: len(stated & _telling(each.spec)) for each in known.values()}
-    likely = known[max(told, key=lambda spec: told[spec])]
-    if told[likely.spec] >= min(_ENOUGH, _required(likely.spec)):
-        return f"{file}: is {likely.noun}, {no_other}: give it to {likely.place}"
-    base = document.data.get("extends")  # read before, but of a sweep
-    return wrong_base(file, base, known[wanted].kind) if isinstance(base, str) else ""
-
-
-def wrong_base(file: str, base: str, wanted: Kind | None) -> str:
-    """Return that a file extends something of another kind than `wanted`, by the name of its base; "" if not so."""
-    for each in _kinds():
-        if each.kind not in (None, wanted) and base in names(each.kind, ".yaml"):
-            return f"{file}: extends {base}, {each.noun}, so it is one too: give it to {each.place}"
-    return ""
-
-
-def _conversion(file: str, in_file: bool) -> str:
-    name = file if in_file else "config.json"
-    output = f"{Path(name).stem.lower()}.yaml"
-    return f"dsx import-hf {shlex.quote(name)} -o {shlex.quote(output)} makes a model of it"
-
-
-@cache
-def _kinds() -> tuple[_DocumentKind, ...]:
-    # These validate with `dsx.config.values`, which asks here.
-    from dsx.config.assumption_set import AssumptionsSpec
-    from dsx.config.cluster_file import ClusterSpec
-    from dsx.config.framework_file import FrameworkSpec
-    from dsx.config.model_file import ModelSpec
-    from dsx.config.stack import StackSpec
-    from dsx.config.sweep_file import SweepSpec
-
-    return (
-        _DocumentKind("a model", ModelSpec, "--model", "models"),
-        _DocumentKind("a cluster", ClusterSpec, "--cluster", "clusters"),
-        _DocumentKind("a sweep", SweepSpec, "dsx sweep"),
-        _DocumentKind("an assumption set", AssumptionsSpec, "--assumptions", "assumptions"),
-        _DocumentKind("a framework", FrameworkSpec, "--framework", "frameworks"),
-        _DocumentKind("a stack", StackSpec, "--set assumptions.stack=FILE", "stacks"),
-    )
-
-
-def _telling(spec: type[BaseModel]) -> set[str]:
-    """Return the keys that no other kind has."""
-    others = [each.spec.model_fields.keys() for each in _kinds() if each.spec is not spec]
-    return spec.model_fields.keys() - set[str]().union(*others)
-
-
-def _required(spec: type[BaseModel]) -> int:
-    """Return how many of its telling keys a document of a kind has to state."""
-    fields: Mapping[str, Any] = spec.model_fields
-    return sum(fields[name].is_required() for name in _telling(spec))
-
-
-S = TypeVar("S", bound=BaseModel)
-
-_MOST_FAULTS = 40  # listed in one message; finding the nearest names for 100,000 would take minutes
-
-
-def validate(document: Document, model: type[S], context: object = None) -> S:
-    """Return `document` as a `model`; `context` goes to the model's validators.
-
-    Raises SpecError that lists the first forty faults, or says of what other kind the document is.
-    """
-    try:
-        return model.model_validate(document.data, context=context)
-    except ValidationError as error:
-        if told := wrong_kind(document, model):
-            raise SpecError(told) from None
-        found = error.errors(include_url=False)
-        faults = [_fault(document, model, details) for details in found[:_MOST_FAULTS]]
-        if more := found[_MOST_FAULTS:]:
-            faults.append(f"... and {len(more):,} more faults")
-        raise SpecError("\n".join(faults)) from None
-
-
-def _fault(document: Document, model: type[BaseModel], details: ErrorDetails) -> str:
-    location = details["loc"]
-    if location and location[-1] == "[key]":  # pydantic's mark for a fault of the key itself
-        location = location[:-1]
-    return document.message(_walked(model, location)[1], _message(model, location, details))
-
-
-def _message(model: type[BaseModel], location: KeyPath, details: ErrorDetails) -> str:
-    given, context = details["input"], details.get("ctx", {})
-    match details["type"]:
-        case "extra_forbidden":
-            former: dict[str, str] = getattr(model, "former_keys", {}) if len(location) == 1 else {}
-            if location[-1] in former:
-                return f"is no longer a key; write '{former[str(location[-1])]}'"
-            known = _known_keys(model, location[:-1])
-            known += getattr(model, "keys_of_file", ()) if len(location) == 1 else ()
-            near = did_you_mean(str(location[-1]), known) or _below(model, location, known)
-            return f"unknown key{near} (known: {', '.join(known)})"
-        case "missing":
-            return f"is required, but missing{_misspelt(model, location, given)}"
-        case "model_type":
-            known = _known_keys(model, location)
-            return f"expected a section with the keys {', '.join(known)}, got {reprlib.repr(given)}"
-        case "value_error":
-            return str(context["error"])
-        case "literal_error":
-            known = re.findall(r"'([^']*)'", context["expected"])
-            return f"{given!r} is not one of {', '.join(known)}{did_you_mean(str(given), known)}"
-        case "dict_type":
-            return f"expected keys and values, got {reprlib.repr(given)}"
-        case "list_type":
-            return f"expected a list, as in [a, b], got {reprlib.repr(given)}"
-        case "too_short":
-            return _length(context["actual_length"], f"at least {context['min_length']}", context["min_length"])
-        case "too_long":
-            return _length(context["actual_length"], f"at most {context['max_length']}", context["max_length"])
-        case _:
-            message = details["msg"]
-            stated = given["value"] if is_sourced(given) else given
-            return f"{message[0].lower()}{message[1:]}, got {reprlib.repr(stated)}"
-
-
-def _length(found: int, wanted: str, bound: int) -> str:
-    entries = "one entry" if found == 1 else f"{found or 'no'} entries"
-    return f"has {entries}, but {wanted} {'is' if bound == 1 else 'are'} needed"
-
-
-def _misspelt(model: type[BaseModel], location: KeyPath, given: object) -> str:
-    """Return a hint at the `given` key that may be a misspelt missing one, in a section that allows any key."""
-    # A pair with one entry misses an entry, not a key.
-    if not isinstance(given, dict) or (part := _part(model, location[:-1])).model_config.get("extra") == "forbid":
-        return ""
-    return did_you_mean(str(location[-1]), given.keys() - part.model_fields.keys())
-
-
-def _below(model: type[BaseModel], location: KeyPath, known: Sequence[str]) -> str:
-    """Return a hint at the keys of the sections `known` that an unknown key of the part above may be."""
-    outer, name = location[:-1], str(location[-1])
-    sections = {key: _walked(model, (*outer, key))[0] for key in known}
-    keys = {key: [*part.model_fields] for key, part in sections.items() if _is_model(part)}
-    near = nearest_names(name, {one for names in keys.values() for one in names}, cutoff=0.7)
-    found = [".".join(map(str, (*outer, key, one))) for key, names in keys.items() for one in names if one in near]
-    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
-
-
-def _is_model(part: Any) -> bool:
-    return isinstance(part, type) and issubclass(part, BaseModel)
-
-
-def _known_keys(model: type[BaseModel], location: KeyPath) -> list[str]:
-    """Return the keys that the schema allows at `location`."""
-    return list(_part(model, location).model_fields)
-
-
-def _part(model: type[BaseModel], location: KeyPath) -> type[BaseModel]:
-    """Return the model of the schema at `location`, which is a section."""
-    return _walked(model, location)[0]
-
-
-def _annotated(union: Any) -> list[tuple[Any, Any]]:
-    """Return the annotated arms of a union, each with its last annotation."""
-    arms = [get_args(arm) for arm in get_args(union) if get_origin(arm) is Annotated]
-    return [(kind, annotations[-1]) for kind, *annotations in arms]
-
-
-def _walked(model: type[BaseModel], location: KeyPath) -> tuple[Any, KeyPath]:
-    """Return the part of the schema at `location`, and the path of its keys; None beneath a value without keys.
-
-    The arms of a union have tags such as "<top>", which are steps of a location and not part of the data.
-    """
-    kind: Any = model
-    path: list[str | int] = []
-    for step in location:
-        arms = {tag.tag: arm for arm, tag in _annotated(kind) if isinstance(tag, Tag)}
-        if step in arms:
-            kind = arms[step]
-        else:
-            path.append(step)
-            if _is_model(kind):
-                kind = kind.model_fields[str(step)].annotation if str(step) in kind.model_fields else None
-            else:
-                kind = next(reversed(get_args(kind)), None)
-        if type(None) in get_args(kind):  # an optional part
-            kind = get_args(kind)[0]
-        if get_origin(kind) is Annotated and not isinstance(get_args(kind)[1], Tag):
-            kind = get_args(kind)[0]
-    return kind, tuple(path)
-
 
 _BASE_UNIT: dict[Dimension, str] = {
     "bytes": "B",

@@ -29,7 +29,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationInfo
 
 from dsx.config.documents import Document, KeyPath, load_json
-from dsx.config.values import Count, number, validate, whole_number
+from dsx.config.schema import validate
+from dsx.config.values import Count, number, whole_number
 from dsx.errors import SpecError, did_you_mean
 from dsx.units import LARGEST_COUNT
 

@@ -32,7 +32,8 @@ import jax.numpy as jnp
 from pydantic import BaseModel, Field
 
 from dsx.config.documents import Document, load_json
-from dsx.config.values import Count, validate
+from dsx.config.schema import validate
+from dsx.config.values import Count
 from dsx.cost.collectives import Linear
 from dsx.errors import SpecError, UnknownNameError
 from dsx.layer_table.instance import Above0, Amount, CountKey, nearest

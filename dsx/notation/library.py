@@ -8,7 +8,8 @@ Finds layers, strategies and operator tables by name or path, and builds layers 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from dsx.config.documents import find, load_document, names, packaged_data
+from dsx.config.documents import load_document
+from dsx.config.search_path import find, names, packaged_data
 from dsx.errors import InputError, NotationError, SpecError, UnknownNameError, did_you_mean
 from dsx.notation.build import MOST_BLOCKS, NOTHING_SET, block_of, build_layer
 from dsx.notation.operators import OperatorKind, load_tables

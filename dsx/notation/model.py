@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dsx.config.assumption_set import AssumptionsSpec
-from dsx.config.documents import names as names_of
 from dsx.config.model_file import ELEMENT_BYTES, LayerCheck, LayerCount, LayerKind, ModelSpec
+from dsx.config.search_path import names as names_of
 from dsx.errors import InputError, NotationError, SpecError, UnknownNameError, did_you_mean
 from dsx.notation.expressions import evaluate, names, text
 from dsx.notation.graph import BACKWARD, FORWARD

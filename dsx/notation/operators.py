@@ -31,7 +31,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from dsx.config.documents import Document, parse_document, read_text, shown
+from dsx.config.documents import Document, parse_document, read_text
+from dsx.config.search_path import shown
 from dsx.errors import NotationError, SpecError, did_you_mean
 from dsx.notation.expressions import names, parts
 from dsx.notation.syntax import LineReader, Place, parse_expression

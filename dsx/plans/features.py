@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import NonNegativeInt, TypeAdapter
 
-from dsx.config.documents import load_document, packaged_data
-from dsx.config.load import Spec
+from dsx.config.documents import load_document
+from dsx.config.schema import Spec
+from dsx.config.search_path import packaged_data
 from dsx.plans.choices import BY_NAME, CHOICES, CODES, Choice
 from dsx.plans.experts import REPLICA_AXES
 from dsx.plans.layer_layout import LAYOUT

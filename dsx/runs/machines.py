@@ -32,8 +32,8 @@ from itertools import groupby
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.cluster_file import ClusterSpec, begins_with, load_cluster, plain
-from dsx.config.documents import names
 from dsx.config.model_file import LayerKind, ModelSpec, layer_count, load_model
+from dsx.config.search_path import names
 from dsx.config.stack import StackSpec, load_stack, months, stack_names
 from dsx.errors import nearest_names
 from dsx.notation.expressions import evaluate, product

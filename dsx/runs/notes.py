@@ -44,9 +44,10 @@ from pydantic import TypeAdapter
 
 from dsx.config.assumption_set import Unfusable
 from dsx.config.cluster_file import begins_with
-from dsx.config.documents import load_document, packaged_data
-from dsx.config.load import Spec
+from dsx.config.documents import load_document
 from dsx.config.model_file import ModelSpec
+from dsx.config.schema import Spec
+from dsx.config.search_path import packaged_data
 from dsx.config.values import Share
 from dsx.runs.table import NodeNetwork, node_network
 

@@ -34,7 +34,7 @@ from typing import Any, get_args
 from dsx.config.assumption_set import DISPATCHERS, Unfusable
 from dsx.config.cluster_file import ClusterSpec
 from dsx.config.csv_table import CsvFormat, CsvRow, read_csv, whole_number
-from dsx.config.documents import find_path
+from dsx.config.search_path import find_path
 from dsx.config.topology import changed_network
 from dsx.errors import RunTableError, SpecError, UnitError, did_you_mean
 from dsx.plans.choices import BY_NAME, STEP_SEARCHED

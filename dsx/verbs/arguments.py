@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, SupportsIndex
 
-from dsx.config.documents import shown
+from dsx.config.search_path import shown
 from dsx.errors import InputError, SpecError, StoreError, UnitError, function, wrong
 from dsx.files import write_whole
 from dsx.progress import Watch

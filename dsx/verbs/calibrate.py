@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dsx.config.assumption_set import AssumptionsSpec, files_of, load_assumptions, load_fitted
-from dsx.config.documents import find, is_path, shown
+from dsx.config.search_path import find, is_path, shown
 from dsx.config.values import Bounds
 from dsx.config.what_if import varied_field as field_of
 from dsx.errors import InputError, RunTableError, StoreError, file_path

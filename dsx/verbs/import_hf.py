@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from dsx.config.assumption_set import load_assumptions
-from dsx.config.documents import find_path
 from dsx.config.hf_config import (
     Config,
     Ignored,
@@ -22,6 +21,7 @@ from dsx.config.hf_config import (
 )
 from dsx.config.hf_family import PublishedSpec
 from dsx.config.model_file import ModelSpec
+from dsx.config.search_path import find_path
 from dsx.errors import file_path
 from dsx.notation.model import build_model, parameters
 from dsx.progress import remark

@@ -29,12 +29,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsx.config.assumption_set import AssumptionsSpec, load_assumptions
 from dsx.config.cluster_file import GPU_SOFTWARE, ClusterSpec, DeviceSpec, NodeSpec, load_cluster
-from dsx.config.documents import is_path, packaged_data
 from dsx.config.evidence import measured_runs
 from dsx.config.framework_file import FrameworkSpec
-from dsx.config.load import Assignment, Given, Spec, split
+from dsx.config.load import Assignment, Given, split
 from dsx.config.model_file import ModelSpec, load_model
 from dsx.config.operator_files import OperatorTimes, read_operator_times
+from dsx.config.schema import Spec
+from dsx.config.search_path import is_path, packaged_data
 from dsx.config.sweep_file import SweepSpec
 from dsx.config.what_if import is_field, varied_field
 from dsx.errors import InputError, SpecError, UnknownNameError, did_you_mean

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dsx import __version__
 from dsx.config.cluster_file import ClusterSpec
-from dsx.config.documents import shown
+from dsx.config.search_path import shown
 from dsx.errors import InputError, StoreError, UnknownNameError, file_path, one_text, wrong
 from dsx.files import write_whole
 from dsx.launching.architecture import architecture_of

@@ -8,9 +8,9 @@ The number of parameters of a model.
 from typing import Literal, get_args
 
 from dsx.config.assumption_set import load_assumptions
-from dsx.config.documents import names as names_of
 from dsx.config.load import Given
 from dsx.config.model_file import load_model
+from dsx.config.search_path import names as names_of
 from dsx.errors import UnknownNameError, one_text
 from dsx.notation.library import layer_names, strategy_names
 from dsx.notation.model import build_model, layer_check

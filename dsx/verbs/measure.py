@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsx.config.assumption_set import AssumptionsSpec, load_assumptions
-from dsx.config.documents import shown
 from dsx.config.load import Assignment, Given
 from dsx.config.model_file import load_model
 from dsx.config.operator_files import (
@@ -32,6 +31,7 @@ from dsx.config.operator_files import (
     shape_text,
     written_row,
 )
+from dsx.config.search_path import shown
 from dsx.errors import InputError, NothingFeasible, SpecError, file_path
 from dsx.measuring.cases import Case, Outcome, cases_of, in_turn, outcomes
 from dsx.measuring.device import CollectiveTime, DeviceRates

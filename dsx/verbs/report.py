@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsx.config.documents import shown
+from dsx.config.search_path import shown
 from dsx.errors import InputError, file_path
 from dsx.pictures.html.markup import check_plotly
 from dsx.pricing.one_plan import price_plan

@@ -15,9 +15,10 @@ from typing import Any
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.cluster_file import load_cluster
-from dsx.config.load import Given, Spec, split
+from dsx.config.load import Given, split
 from dsx.config.model_file import load_model
 from dsx.config.operator_files import OperatorTime
+from dsx.config.schema import Spec
 from dsx.config.sweep_file import (
     Keep,
     KeepPareto,

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsx.config.assumption_set import files_of, load_assumptions
-from dsx.config.documents import shown
 from dsx.config.load import Given
+from dsx.config.search_path import shown
 from dsx.errors import RunTableError, file_path, function
 from dsx.progress import warn
 from dsx.runs.calibration import report

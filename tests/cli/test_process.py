@@ -125,7 +125,7 @@ def test_no_colour_and_no_bar_without_a_terminal(folder):
 def test_ctrl_c_elsewhere_ends_quietly(folder):
     code = (
         f"{INTERRUPTIBLE}; import os, dsx.config.model_file as model\n"
-        "model.load_overridden = lambda *arguments: os.kill(os.getpid(), signal.SIGINT)\n"
+        "model.stated_document = lambda *arguments: os.kill(os.getpid(), signal.SIGINT)\n"
         "from dsx.cli.main import main; main()"
     )
     job = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", "8", "--global-batch-size", "8")
@@ -163,7 +163,7 @@ def test_ctrl_c_that_arrives_as_another_error(folder, where):
         "def load(*arguments):\n"
         "    try: signal.raise_signal(signal.SIGINT)\n"
         f"    except KeyboardInterrupt: {where}\n"
-        "model.load_overridden = load\n"
+        "model.stated_document = load\n"
         "from dsx.__main__ import main; main()"
     )
     job = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", "8", "--global-batch-size", "8")
@@ -179,7 +179,7 @@ def test_ctrl_c_inside_a_destructor_is_not_forgotten(folder):
         "def load(*arguments):\n"
         "    Dying()\n"
         "    print('went on')\n"
-        "model.load_overridden = load\n"
+        "model.stated_document = load\n"
         "from dsx.__main__ import main; main()"
     )
     job = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", "8", "--global-batch-size", "8")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dsx.config.documents import find, find_path, hint_of_checkpoint, names, packaged_model
+from dsx.config.search_path import find, find_path, hint_of_checkpoint, names, packaged_model
 from dsx.errors import SpecError
 
 MODELS = names("models", ".yaml")

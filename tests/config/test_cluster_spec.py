@@ -3,8 +3,9 @@
 import pytest
 
 from dsx.config.cluster_file import ClusterSpec, load_cluster
-from dsx.config.documents import merged, names, packaged_data
+from dsx.config.documents import merged
 from dsx.config.load import extended
+from dsx.config.search_path import names, packaged_data
 from dsx.errors import SpecError
 
 CLUSTERS = names("clusters", ".yaml")
@@ -93,7 +94,7 @@ def numbers(data, path=""):
 def test_every_number_of_the_packaged_clusters_has_a_source(name):
     spec = load_cluster(name)
     assert spec.name == name
-    stated = [document for _, document in extended(packaged_data() / "clusters" / f"{name}.yaml", "clusters")]
+    stated = [document for _, document in extended(packaged_data() / "clusters" / f"{name}.yaml", ClusterSpec)]
     data = merged(stated).data
     found = dict(numbers(data["device"])) | dict(numbers(data["network"]))
     assert len(found) >= 9

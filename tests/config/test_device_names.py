@@ -3,7 +3,7 @@
 import pytest
 
 from dsx.config.cluster_file import begins_with, clusters_of_device, load_cluster
-from dsx.config.documents import names
+from dsx.config.search_path import names
 from dsx.errors import UnknownNameError
 
 CLUSTERS = names("clusters", ".yaml")

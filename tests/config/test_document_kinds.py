@@ -7,13 +7,14 @@ from verbs.small import MODEL, SWEEP
 
 from dsx.config.assumption_set import AssumptionsSpec, load_assumptions
 from dsx.config.cluster_file import ClusterSpec, load_cluster
-from dsx.config.documents import load_document, merged, names, stated_in_code
+from dsx.config.documents import load_document, merged, stated_in_code
 from dsx.config.framework_file import FrameworkSpec
 from dsx.config.load import statements
 from dsx.config.model_file import ModelSpec, load_model
+from dsx.config.schema import wrong_kind
+from dsx.config.search_path import names
 from dsx.config.stack import StackSpec
 from dsx.config.sweep_file import SweepSpec
-from dsx.config.values import wrong_kind
 from dsx.errors import SpecError
 
 SPECS = {

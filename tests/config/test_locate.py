@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from dsx.config.documents import find, find_path, names, packaged_data, shown
+from dsx.config.search_path import find, find_path, names, packaged_data, shown
 from dsx.errors import SpecError, UnknownNameError
 
 

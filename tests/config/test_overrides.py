@@ -4,7 +4,8 @@ import pytest
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.documents import Document
-from dsx.config.load import apply, override, split
+from dsx.config.load import override, split
+from dsx.config.schema import FileKind, Spec
 from dsx.errors import SpecError
 
 DATA = {
@@ -12,6 +13,24 @@ DATA = {
     "device": {"hbm_capacity": {"value": "80 GB", "source": "s"}, "rate": 1},
     "layers": [{"kind": "transformer", "count": 4}],
 }
+
+
+class Failures(Spec):
+    mtbf: str
+
+
+class Machine(Spec):
+    file_kind = FileKind("cluster", "a cluster", "--cluster")
+    open_keys = ("fix",)
+
+    price: float | None = None
+    failures: Failures | None = None
+    linear_dtype: str = "bf16"
+
+
+def applied(data, assignments):
+    """The data with some paths set."""
+    return override(Document(data, {(): "f:1"}), assignments, Machine).data
 
 
 def test_assignments_are_split_by_target():
@@ -41,7 +60,7 @@ def test_a_bad_assignment_says_the_form(text, says):
 
 
 def test_a_value_replaces_what_is_there_with_its_source_and_the_data_stays():
-    changed = apply(DATA, [("device.hbm_capacity", "141 GB"), ("layers.0.count", "8"), ("device.rate", "[1, 1e3]")])
+    changed = applied(DATA, [("device.hbm_capacity", "141 GB"), ("layers.0.count", "8"), ("device.rate", "[1, 1e3]")])
     assert changed == {
         "name": "x",
         "device": {"hbm_capacity": "141 GB", "rate": [1, 1000.0]},
@@ -63,47 +82,43 @@ def test_a_value_replaces_what_is_there_with_its_source_and_the_data_stays():
 )
 def test_an_unknown_path_names_the_nearest(path, says):
     with pytest.raises(SpecError) as caught:
-        apply(DATA, [(path, "1")], "cluster")
+        applied(DATA, [(path, "1")])
     assert f"--set cluster.{path}: unknown path" in str(caught.value)
     assert says in str(caught.value)
 
 
 def test_what_may_be_added_is_added_with_the_section_around_it():
-    def may_add(path):
-        return path[0] == "fix"
-
-    assert apply({}, [("fix.pp", "4"), ("fix.tp", "2")], may_add=may_add) == {"fix": {"pp": 4, "tp": 2}}
+    assert applied({}, [("fix.pp", "4"), ("fix.tp", "2")]) == {"fix": {"pp": 4, "tp": 2}}
     for section in (5, [1], None):
         with pytest.raises(SpecError, match="has no part 'pp'"):
-            apply({"fix": section}, [("fix.pp", "4")], may_add=may_add)
+            applied({"fix": section}, [("fix.pp", "4")])
 
 
 def test_a_misspelt_field_that_the_file_lacks_is_named():
-    fields = [("price",), ("failures", "mtbf")]
-    assert apply(DATA, [("failures.mtbf", "2 h")], fields=fields)["failures"] == {"mtbf": "2 h"}
+    assert applied(DATA, [("failures.mtbf", "2 h")])["failures"] == {"mtbf": "2 h"}
     for path, meant in (("pricee", "price"), ("mtbf", "failures.mtbf"), ("nam", "name")):
         with pytest.raises(SpecError, match=f"unknown path '{path}'; did you mean '{meant}'"):
-            apply(DATA, [(path, "2")], fields=fields)
+            applied(DATA, [(path, "2")])
 
 
 def test_another_word_for_a_field_is_told_the_field():
     for word in ("precision", "dtype"):
         with pytest.raises(SpecError, match="did you mean 'linear_dtype'"):
-            apply(DATA, [(word, "fp8")], fields=[("linear_dtype",)])
+            applied(DATA, [(word, "fp8")])
 
 
 def test_a_missing_value_is_refused():
-    with pytest.raises(SpecError, match="--set name: no value is given"):
-        apply(DATA, [("name", " ")])
+    with pytest.raises(SpecError, match=r"--set cluster\.name: no value is given"):
+        applied(DATA, [("name", " ")])
 
 
 def test_the_place_of_what_was_set_is_the_option():
     document = Document(
         {"a": [1, 2], "ab": 3}, {(): "f:1", ("a",): "f:1", ("a", 0): "f:1", ("a", 1): "f:2", ("ab",): "f:3"}
     )
-    changed = override(document, [("a", "[{b: 1}]")], "model")
+    changed = override(document, [("a", "[{b: 1}]")], Machine)
     assert changed.data == {"a": [{"b": 1}], "ab": 3}
-    assert changed.place(("a", 0, "b")) == "--set model.a"
+    assert changed.place(("a", 0, "b")) == "--set cluster.a"
     assert changed.place(("ab",)) == "f:3"
 
 

@@ -2,9 +2,10 @@
 
 import pytest
 
-from dsx.config.cluster_file import GENERATIONS, load_cluster
-from dsx.config.documents import merged, names, packaged_data
+from dsx.config.cluster_file import GENERATIONS, ClusterSpec, load_cluster
+from dsx.config.documents import merged
 from dsx.config.load import extended
+from dsx.config.search_path import names, packaged_data
 from dsx.units import parse_quantity
 
 # BF16 and FP8 TFLOP/s (none: not stated), memory as printed, TB/s of it, GB/s per direction of all links together;
@@ -38,7 +39,7 @@ TAKEN_OVER = ("as in ", "from memory", "in the ratio of")
 
 def sources(name):
     """Return the source of each number of device, fast domain and NIC, as the file and what it extends have it."""
-    stated = [document for _, document in extended(packaged_data() / "clusters" / f"{name}.yaml", "clusters")]
+    stated = [document for _, document in extended(packaged_data() / "clusters" / f"{name}.yaml", ClusterSpec)]
     data = merged(stated).data
     network = data["network"]
     sections = {"device": data["device"], "nvs": network["nvs"], "net": network["net"]}
@@ -194,7 +195,7 @@ def test_gpus_behind_one_switch_share_its_link_to_the_host(name, gb_s):
 @pytest.mark.parametrize("name", names("clusters", ".yaml"))
 def test_a_node_is_stated_with_its_sources(name):
     assert load_cluster(name).node.assumed == ()
-    stated = [document for _, document in extended(packaged_data() / "clusters" / f"{name}.yaml", "clusters")]
+    stated = [document for _, document in extended(packaged_data() / "clusters" / f"{name}.yaml", ClusterSpec)]
     node = merged(stated).data["node"]
     known = ("assumption:", "from memory", "doc page", "as in")
     assert all(any(words in value["source"] for words in known) for value in node.values())

@@ -8,8 +8,8 @@ from decimal import Decimal
 import pytest
 
 from dsx.config.assumption_set import load_assumptions
-from dsx.config.documents import names
 from dsx.config.model_file import load_model
+from dsx.config.search_path import names
 from dsx.notation.model import build_model, parameters
 
 NAMES = names("models", ".yaml")

@@ -19,7 +19,6 @@ from runs.tables import ROW
 import dsx
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.cluster_file import load_cluster
-from dsx.config.documents import packaged_data
 from dsx.config.hf_config import (
     ignored_keys,
     load_config,
@@ -31,6 +30,7 @@ from dsx.config.hf_config import (
 )
 from dsx.config.model_file import load_model
 from dsx.config.operator_files import read_operator_times
+from dsx.config.search_path import packaged_data
 from dsx.config.sweep_fields import Columns
 from dsx.config.sweep_file import load_sweep
 from dsx.cost.context import StepCosts, assumptions_from_spec

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from notation.definitions import derived
 from notation.design import MLP_BLOCK, STRATEGIES, TRANSFORMER
 
-from dsx.config.documents import packaged_data
+from dsx.config.search_path import packaged_data
 from dsx.errors import InputError, NotationError
 from dsx.notation.expressions import text as written
 from dsx.notation.parse import parse

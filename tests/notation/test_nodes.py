@@ -6,8 +6,8 @@ import pytest
 from notation.definitions import AG, AR, BACKWARD, FORWARD, RS, derived, number
 
 from dsx.config.assumption_set import load_assumptions
-from dsx.config.documents import names as files
 from dsx.config.model_file import load_model
+from dsx.config.search_path import names as files
 from dsx.notation.graph import Launch, Transferred
 from dsx.notation.library import strategy_names
 from dsx.notation.model import build_model

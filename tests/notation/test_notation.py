@@ -4,7 +4,7 @@ import pytest
 from notation.definitions import read
 from notation.design import MLP_BLOCK, STRATEGIES, TRANSFORMER
 
-from dsx.config.documents import packaged_data
+from dsx.config.search_path import packaged_data
 from dsx.notation.expressions import evaluate
 from dsx.notation.parse import parse, parse_file
 from dsx.notation.syntax import Dim, Place, Role, Settings, UseSyntax

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from notation.definitions import derived, kernel, number
 
-from dsx.config.documents import packaged_data
+from dsx.config.search_path import packaged_data
 from dsx.errors import SpecError, UnknownNameError
 from dsx.notation.library import load_operators
 from dsx.notation.operators import load_tables

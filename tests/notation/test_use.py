@@ -6,8 +6,8 @@ import pytest
 import yaml
 from notation.definitions import AG, AR, BACKWARD, FORWARD, RS, STANDARD, build, collectives, derived, fails
 
-from dsx.config.documents import packaged_data
 from dsx.config.model_file import LayerCount
+from dsx.config.search_path import packaged_data
 from dsx.errors import NotationError, SpecError, UnknownNameError
 from dsx.notation.library import layer_names, load_layer, load_operators, load_strategy, strategy_names
 from dsx.notation.model import check_repeats

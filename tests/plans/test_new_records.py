@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from dsx.config.documents import packaged_data
+from dsx.config.search_path import packaged_data
 
 PACKAGE = packaged_data().parent / "dsx"
 # A schedule is one record. The choice, how gradients of activations are sent between stages, is a record and one line

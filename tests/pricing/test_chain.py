@@ -8,8 +8,8 @@ from oracles.partition import cuts
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.cluster_file import load_cluster
-from dsx.config.documents import names
 from dsx.config.model_file import load_model
+from dsx.config.search_path import names
 from dsx.errors import SpecError
 from dsx.pricing.optimal_cut import MAX_LAYERS, check_length, first_layers, least_maxima
 from dsx.pricing.problem import make_problem

@@ -9,8 +9,8 @@ from runs.tables import write
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.cluster_file import ClusterSpec
-from dsx.config.documents import names
 from dsx.config.model_file import load_model
+from dsx.config.search_path import names
 from dsx.errors import SpecError
 from dsx.pricing.one_plan import evaluate_plan
 from dsx.pricing.problem import make_problem

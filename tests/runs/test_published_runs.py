@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from dsx.config.documents import packaged_data
+from dsx.config.search_path import packaged_data
 from dsx.runs.setups import Setup, count_filled, count_from_notes, measured_bytes, measured_step_time, setups
 from dsx.runs.table import read_runs
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dsx.config.assumption_set import load_assumptions
-from dsx.config.documents import packaged_data
+from dsx.config.search_path import packaged_data
 from dsx.runs.predict import predict
 from dsx.runs.predicted_rows import compare
 from dsx.runs.setups import setups

@@ -8,8 +8,8 @@ import pytest
 
 import dsx
 from dsx.config.cluster_file import load_cluster
-from dsx.config.documents import packaged_data
 from dsx.config.evidence import measured_runs
+from dsx.config.search_path import packaged_data
 from dsx.cost.interval import Likeness
 from dsx.tables.plans import less_sure_text
 from dsx.verbs.job import unusual_cluster, unusual_job

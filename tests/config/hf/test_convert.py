@@ -7,10 +7,10 @@ from config.hf.configs import CONFIGS, NAMES, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsx.config.documents import names
 from dsx.config.hf_config import load_config, model_name, model_source, to_model
 from dsx.config.hf_family import load_family
 from dsx.config.model_file import LayerKind, load_model
+from dsx.config.search_path import names
 from dsx.errors import SpecError
 
 

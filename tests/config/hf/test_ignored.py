@@ -3,9 +3,9 @@
 import pytest
 from config.hf.configs import CONFIGS, NAMES, published, write
 
-from dsx.config.documents import names
 from dsx.config.hf_config import ignored_keys, load_config
 from dsx.config.hf_family import load_family
+from dsx.config.search_path import names
 
 FAMILIES = names("families", ".yaml")
 
