@@ -32,7 +32,7 @@ def packaged(kind):
     """Some documents of a kind, whole."""
     if kind == "sweeps":
         return [load_document(file) for file in sorted(SWEEPS.glob("*.yaml"))[:3]]
-    return [merged(statements(kind, kind, SPECS[kind], name, None)) for name in names(kind, ".yaml")[:3]]
+    return [merged(statements(SPECS[kind], name)) for name in names(kind, ".yaml")[:3]]
 
 
 @pytest.mark.parametrize("kind", [*SPECS, "sweeps"])
