@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from dsx.config.model_file import ModelSpec
 from dsx.launching.architecture import Architecture, architecture_of
+from dsx.launching.hosts import other_placement, torchrun
 from dsx.launching.megatron_settings import ungraphed
 from dsx.launching.request import (
     SCRIPT,
@@ -24,8 +25,6 @@ from dsx.launching.request import (
     commented,
     exported,
     lost_lines,
-    other_placement,
-    torchrun,
 )
 from dsx.notation.sharded_layer import ALL_TO_ALL
 

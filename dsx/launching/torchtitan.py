@@ -14,6 +14,7 @@ from dataclasses import replace
 from dsx.config.cluster_file import GENERATIONS
 from dsx.config.model_file import ModelSpec
 from dsx.launching.architecture import GATED, Architecture, architecture_of
+from dsx.launching.hosts import other_placement, torchrun
 from dsx.launching.megatron_settings import ungraphed
 from dsx.launching.request import (
     HYBRID_EP,
@@ -27,8 +28,6 @@ from dsx.launching.request import (
     commented,
     exported,
     lost_lines,
-    other_placement,
-    torchrun,
     uneven_sequence,
 )
 from dsx.notation.sharded_layer import ALL_GATHER

@@ -1,23 +1,18 @@
-"""The frameworks that have launch files, and the settings of a plan in their words as text.
-
-What an assumption set takes for granted of the software, as lines at the head of a launch file.
-
-The fields are those that the set's stack states, with the sources there or, where its framework states them too, in the
-framework. A field that an option expresses is listed too: an option switches an overlap on, and the set says how much
-of it hides.
-
-The frameworks that have launch files, whether they run a plan, and the files.
+"""The frameworks that have launch files: whether they run a plan, its files, and its settings in their words.
 
 A plan outside the boxes of the framework's file in data/frameworks is refused, and so is what only the framework's
 writer knows: a layout of weights, a model. The error names the part, and the nearest that the framework runs.
 
-The settings of a plan in the words of its framework, as text and as plain data.
+At the head of a file stands what the assumption set assumes of the software: the fields that its stack states, with the
+sources there or, where its framework states them too, in the framework. A field that an option expresses is listed
+too: an option switches an overlap on, and the set says how much of it hides.
 """
 
 import shlex
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from dsx.config.assumption_set import AssumptionsSpec
@@ -29,25 +24,15 @@ from dsx.config.stack import load_stack
 from dsx.errors import InputError, SpecError, did_you_mean
 from dsx.launching import deepspeed, torchtitan
 from dsx.launching.architecture import Architecture
-from dsx.launching.megatron import (
-    BRIDGE,
-    counted_ends,
-    fields_of_recipe,
-    flags_of,
-    not_of_bridge,
-    not_of_core,
-    refused_by_bridge,
-    refused_by_core,
-    write_recipe,
-    write_script,
-)
+from dsx.launching.hosts import host_lines
+from dsx.launching.megatron import NAME, counted_ends, flags_of, not_of_core, refused_by_core, write_script
+from dsx.launching.megatron_bridge import BRIDGE, fields_of_recipe, write_recipe
 from dsx.launching.request import (
     Framework,
     LaunchSettings,
     Refused,
     Request,
     WrittenLaunch,
-    host_lines,
     run_of,
     uneven_sequence,
     words_of,
@@ -101,37 +86,43 @@ def _value(assumptions: AssumptionsSpec, name: str) -> str:
 
 FRAMEWORKS = {
     "megatron": Framework(
-        "Megatron-LM",
-        "megatron",
-        GPU_SOFTWARE,
-        refused_by_core,
-        not_of_core,
-        write_script,
-        flags_of,
+        title=NAME,
+        limits="megatron",
+        software=GPU_SOFTWARE,
+        refused=refused_by_core,
+        no_model=not_of_core,
+        write=write_script,
+        settings=flags_of,
         needs=("MEGATRON_LM=/path/of/Megatron-LM",),
     ),
     "megatron-bridge": Framework(
-        BRIDGE, "megatron-bridge", GPU_SOFTWARE, refused_by_bridge, not_of_bridge, write_recipe, fields_of_recipe
+        title=BRIDGE,
+        limits="megatron-bridge",
+        software=GPU_SOFTWARE,
+        refused=partial(refused_by_core, title=BRIDGE),
+        no_model=partial(not_of_core, title=BRIDGE),
+        write=write_recipe,
+        settings=fields_of_recipe,
     ),
     "torchtitan": Framework(
-        torchtitan.NAME,
-        "torchtitan",
-        GPU_SOFTWARE,
-        torchtitan.refused,
-        torchtitan.no_model,
-        torchtitan.write,
-        torchtitan.settings,
-        ("bf16",),  # TrainingConfig.mixed_precision_param: bfloat16 or float32
-        torchtitan.NEEDS,
+        title=torchtitan.NAME,
+        limits="torchtitan",
+        software=GPU_SOFTWARE,
+        refused=torchtitan.refused,
+        no_model=torchtitan.no_model,
+        write=torchtitan.write,
+        settings=torchtitan.settings,
+        half_formats=("bf16",),  # TrainingConfig.mixed_precision_param: bfloat16 or float32
+        needs=torchtitan.NEEDS,
     ),
     "deepspeed": Framework(
-        deepspeed.NAME,
-        "deepspeed",
-        (*GPU_SOFTWARE, "synapseai"),
-        deepspeed.refused,
-        lambda _: [],  # whose models are of the user's program
-        deepspeed.write,
-        deepspeed.settings,
+        title=deepspeed.NAME,
+        limits="deepspeed",
+        software=(*GPU_SOFTWARE, "synapseai"),
+        refused=deepspeed.refused,
+        no_model=lambda _: [],  # whose models are of the user's program
+        write=deepspeed.write,
+        settings=deepspeed.settings,
         needs=deepspeed.NEEDS,
     ),
 }

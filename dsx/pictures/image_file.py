@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsx.config.documents import shown
+from dsx.config.search_path import shown
 from dsx.errors import InputError, StoreError, did_you_mean, file_path
 from dsx.files import OpenFolder
 from dsx.pictures.axes import figure_of

@@ -11,7 +11,8 @@ from dsx.config.load import Given
 from dsx.config.operator_files import OperatorTime
 from dsx.cost.interval import unlike
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
-from dsx.launching.request import LaunchSettings, other_placement
+from dsx.launching.hosts import other_placement
+from dsx.launching.request import LaunchSettings
 from dsx.launching.writers import launch_data, launch_of, launch_text
 from dsx.plans.features import features_of
 from dsx.plans.frameworks import Limitation

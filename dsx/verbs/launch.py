@@ -13,7 +13,8 @@ from dsx.config.search_path import shown
 from dsx.errors import InputError, StoreError, UnknownNameError, file_path, one_text, wrong
 from dsx.files import write_whole
 from dsx.launching.architecture import architecture_of
-from dsx.launching.request import SCRIPT, Framework, Request, host_variables, run_of
+from dsx.launching.hosts import host_variables
+from dsx.launching.request import SCRIPT, Framework, Request, run_of
 from dsx.launching.writers import FRAMEWORKS, launch_files, refused_of_job, refused_text
 from dsx.plans.plan import Plan
 from dsx.plans.rules import DOMAIN_NOT_FILLED

@@ -6,8 +6,9 @@ import pytest
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.cluster_file import load_cluster
+from dsx.launching.hosts import RANK_ORDER, shares_of
 from dsx.launching.megatron import flags_of
-from dsx.launching.request import RANK_ORDER, LaunchSettings, run_of, shares_of
+from dsx.launching.request import LaunchSettings, run_of
 from dsx.notation.library import load_layer, load_operators
 from dsx.notation.model import Model
 from dsx.notation.syntax import Settings

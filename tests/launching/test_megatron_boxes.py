@@ -10,8 +10,9 @@ from validation.cases import cluster_spec
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.cluster_file import load_cluster
 from dsx.config.model_file import ModelSpec
+from dsx.launching.hosts import shares_of
 from dsx.launching.megatron import flags_of
-from dsx.launching.request import run_of, shares_of
+from dsx.launching.request import run_of
 from dsx.plans.choices import BY_NAME, CODES, PLAN_COLUMNS
 from dsx.plans.frameworks import broken, read_framework
 from dsx.plans.plan import Plan

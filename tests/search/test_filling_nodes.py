@@ -9,7 +9,7 @@ import pytest
 from laws.spaces import hardware, on, problem_of
 
 import dsx
-from dsx.launching.request import other_placement
+from dsx.launching.hosts import other_placement
 from dsx.plans.codes import SearchedCodes
 from dsx.plans.enumerate import take
 from dsx.plans.placement import ORDERS, axes_in, numbered_shares, partly_filled

@@ -33,13 +33,13 @@ def assumption_sources(given: Given, near: Path | None = None) -> tuple[Assumpti
 
     Raises what `load_assumptions` raises.
     """
-    stated = tuple(statements("assumptions", "assumptions", AssumptionsSpec, given, near))
+    stated = tuple(statements(AssumptionsSpec, given, near))
     return load_assumptions(given, (), near), dict(_sources(merged(with_stack(stated)).data))
 
 
 def cluster_sources(given: Given, near: Path | None = None) -> tuple[ClusterSpec, Sources]:
     """Return a cluster, and the sources of its values; raises what `load_cluster` raises."""
-    stated = statements("clusters", "cluster", ClusterSpec, given, near)
+    stated = statements(ClusterSpec, given, near)
     return load_cluster(given, (), near), dict(_sources(merged(stated).data))
 
 
