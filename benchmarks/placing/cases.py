@@ -13,8 +13,8 @@ import numpy as np
 
 from dsx.config.documents import load_json
 from dsx.config.operator_files import read_operator_graph
-from dsx.placement.from_file import load_step
-from dsx.placement.from_jax import from_jax
+from dsx.placement.jax_steps import load_step
+from dsx.placement.jaxpr import from_jax
 from dsx.placement.op_graph import OpGraph, graph_of, joined
 from dsx.placement.servers import DeviceLink, Devices, uniform
 

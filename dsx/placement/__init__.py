@@ -12,14 +12,14 @@ Optimization of Algebraic Transformation, Device Placement, and Network Bandwidt
 from dsx.placement.bandwidth import ServerNetwork
 from dsx.placement.contention import Contended
 from dsx.placement.cp_program import Effort
-from dsx.placement.from_file import load_step, measure
-from dsx.placement.from_fx import from_fx
-from dsx.placement.from_jax import from_jax
-from dsx.placement.from_layers import from_layers
+from dsx.placement.jax_steps import load_step, measure
+from dsx.placement.jaxpr import from_jax
+from dsx.placement.microbatch import from_layers
 from dsx.placement.op_graph import Id, OpGraph, graph_of
 from dsx.placement.open_vswitch import write_ovs
 from dsx.placement.servers import DeviceLink, Devices, devices_of
 from dsx.placement.solve import Placed, place
+from dsx.placement.torch_fx import from_fx
 
 __all__ = [
     "Contended",

@@ -10,7 +10,7 @@ from dsx.config.cluster_file import load_cluster
 from dsx.config.model_file import load_model
 from dsx.cost.collectives import send
 from dsx.errors import InputError
-from dsx.placement.from_layers import from_layers
+from dsx.placement.microbatch import from_layers
 from dsx.placement.servers import devices_of
 
 CLUSTER = load_cluster("h100-nvs8")

@@ -10,7 +10,7 @@ from placement.graphs import without_cycle
 from dsx.config.assumption_set import load_assumptions
 from dsx.cost.context import assumptions_from_spec
 from dsx.errors import InputError
-from dsx.placement.from_jax import flattened, from_jax, traced
+from dsx.placement.jaxpr import flattened, from_jax, traced
 from dsx.placement.op_graph import joined
 
 DEFAULT = assumptions_from_spec(load_assumptions("default"))

@@ -10,7 +10,7 @@ from placement.graphs import without_cycle
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.errors import InputError
-from dsx.placement.from_fx import from_fx, traced_fx
+from dsx.placement.torch_fx import from_fx, traced_fx
 
 
 @dataclass(eq=False)

@@ -10,9 +10,9 @@ from jax import lax
 from placement.graphs import without_cycle
 
 from dsx.errors import InputError
-from dsx.placement import from_file
-from dsx.placement.from_file import load_step, measure, run_of
-from dsx.placement.from_jax import from_jax, traced
+from dsx.placement import jax_steps
+from dsx.placement.jax_steps import load_step, measure, run_of
+from dsx.placement.jaxpr import from_jax, traced
 from dsx.placement.op_graph import joined
 from dsx.placement.traced import fused
 
@@ -148,7 +148,7 @@ def test_the_kernels_of_a_step_compute_it():
 
 def test_equal_kernels_are_timed_once(monkeypatch):
     timed = []
-    monkeypatch.setattr(from_file, "seconds_of", lambda run, values: timed.append(values) or 1e-3 * len(timed))
+    monkeypatch.setattr(jax_steps, "seconds_of", lambda run, values: timed.append(values) or 1e-3 * len(timed))
     told = []
     graph = measure(loss, LAYER, BATCH, watch=lambda done, total, what: told.append((done, total)))
     modelled = from_jax(loss, LAYER, BATCH)
@@ -169,6 +169,6 @@ def test_an_operator_that_cannot_run_is_named(monkeypatch):
     def fails(run, values):
         raise RuntimeError("RESOURCE_EXHAUSTED: out of memory\nmore")
 
-    monkeypatch.setattr(from_file, "seconds_of", fails)
+    monkeypatch.setattr(jax_steps, "seconds_of", fails)
     with pytest.raises(InputError, match=r"operator dot_general.0 cannot be run on .*: RESOURCE_EXHAUSTED: out of mem"):
         measure(lambda x: x @ x, SQUARE)
