@@ -56,7 +56,7 @@ def _placed(case: Case, count: int) -> Row:
         "step_s": found.makespan_s,
         "bound_s": found.bound_s,
         "gap": found.gap,
-        "found_by": found.placed.found.source,
+        "found_by": found.placed.ways.source,
         "contended_s": found.contended_s,
         "seconds": seconds,
         **ways,

@@ -397,7 +397,7 @@ class AnnealingRun:
     best: OperatorSchedule | None = None  # of the reduced graph
     best_s: float = np.inf  # on the given graph
 
-    def whole(self, timing: GraphTimes, schedule: OperatorSchedule) -> OperatorSchedule:
+    def unreduced(self, timing: GraphTimes, schedule: OperatorSchedule) -> OperatorSchedule:
         """Return the schedule of the given graph that has the placement and the order of a reduced one."""
         return timing.best(schedule.device[self.of_op].tolist(), schedule.start_s[self.of_op].tolist())
 
@@ -422,6 +422,6 @@ def annealed_once(
         devices = run.annealing.timing.devices
         if timing is None or timing.devices is not devices:
             timing = GraphTimes(graph, devices)
-        whole = run.whole(timing, schedule)
-        run.best_s = min(run.best_s, whole.makespan_s)
-        yield run, whole
+        unreduced = run.unreduced(timing, schedule)
+        run.best_s = min(run.best_s, unreduced.makespan_s)
+        yield run, unreduced

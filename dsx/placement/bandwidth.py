@@ -92,10 +92,10 @@ def in_parts(bandwidth: np.ndarray, parts: int) -> np.ndarray:
         receivers = np.delete(np.arange(servers), server)
         weights = row[receivers] if row[receivers].sum() > 0.0 else np.ones(len(receivers))
         exact = weights / weights.sum() * (parts - 1) * len(receivers)
-        whole = np.floor(exact + 1e-9)
-        remainder = round(exact.sum() - whole.sum())
-        whole[np.argsort(whole - exact, kind="stable")[:remainder]] += 1
-        shares[server, receivers] = whole + 1
+        floored = np.floor(exact + 1e-9)
+        remainder = round(exact.sum() - floored.sum())
+        floored[np.argsort(floored - exact, kind="stable")[:remainder]] += 1
+        shares[server, receivers] = floored + 1
     return shares
 
 

@@ -56,9 +56,9 @@ class Ticks:
 def ticks_for(times_s: Iterable[float], longest_s: float) -> Ticks:
     """Return the ticks for times, and makespans up to `longest_s`."""
     times = np.array([time for time in {*times_s} if time > 0.0])
-    whole = np.round(times / _NANO)
-    if len(times) and (whole >= 1).all() and (np.abs(whole * _NANO - times) < 0.1 * _LESS * times).all():
-        divisor = math.gcd(*map(int, whole.tolist()))
+    nanos = np.round(times / _NANO)
+    if len(times) and (nanos >= 1).all() and (np.abs(nanos * _NANO - times) < 0.1 * _LESS * times).all():
+        divisor = math.gcd(*map(int, nanos.tolist()))
         if longest_s < _MOST * divisor * _NANO and times.max() * _LESS < 0.1 * divisor * _NANO:
             return Ticks(divisor * _NANO * (1.0 - _LESS), exact=True)
     return finely(longest_s)
@@ -149,8 +149,8 @@ def limit_memory(
     """Limit what units need on each device; bytes that are no whole numbers are rounded down in their last places."""
     if limit is None or needs.sum() <= limit:
         return
-    whole = (needs == np.floor(needs)).all() and limit == math.floor(limit) and needs.sum() < _WHOLE
-    scale = 1.0 if whole else 2.0 ** math.floor(math.log2(_WHOLE / needs.sum()))
+    is_exact = (needs == np.floor(needs)).all() and limit == math.floor(limit) and needs.sum() < _WHOLE
+    scale = 1.0 if is_exact else 2.0 ** math.floor(math.log2(_WHOLE / needs.sum()))
     amounts = np.floor(needs * scale).astype(np.int64).tolist()
     for device in range(len(place[0])):
         held = sum(amount * place[unit][device] for unit, amount in enumerate(amounts) if amount)
@@ -192,9 +192,9 @@ class PlacementProgram:
             for op, row in enumerate(self.durations):
                 work[self.unit[op]] += row[device]
                 if row[device]:
-                    here = self.place[self.unit[op]][device]
+                    placed = self.place[self.unit[op]][device]
                     interval = self.model.new_optional_fixed_size_interval_var
-                    intervals.append(interval(self.start[op], row[device], here, f"run {op} on {device}"))
+                    intervals.append(interval(self.start[op], row[device], placed, f"run {op} on {device}"))
             self.model.add_no_overlap(intervals)
             load = sum(ticks * self.place[unit][device] for unit, ticks in enumerate(work) if ticks)
             self.model.add(load <= self.makespan)

@@ -98,18 +98,18 @@ def heavy_bound(
     unit: Sequence[int],
     shortest_s: float,
     effort: Effort,
-    told: Callable[[Bound], None] = lambda bound: None,
+    report: Callable[[Bound], None] = lambda bound: None,
 ) -> Bound:
     """Return the best bound that an effort proves, at most the shortest step known.
 
     `unit` has the unit of each operator; operators of one unit share a device. The bound need not be nearer than the
-    gap of the effort. `told` hears of each better bound; at Ctrl-C, which goes on, it has heard of all.
+    gap of the effort. `report` hears of each better bound; at Ctrl-C, which goes on, it has heard of all.
     """
     best = Bound(min(step_bound_s(graph, devices), shortest_s), 0)
     # A little more than the gap: at the gap itself, rounding would decide.
     gaps = [*(gap for gap in _ASKED if gap > effort.gap), effort.gap * _WITHIN]
 
-    def next_asked() -> float | None:
+    def next_target_s() -> float | None:
         """Return the next step time to ask for; None if the bound is as good as all."""
         steps = (shortest_s * (1.0 - gap) for gap in gaps)
         return next((step_s for step_s in steps if step_s > best.seconds + _NARROW * shortest_s), None)
@@ -121,25 +121,25 @@ def heavy_bound(
     if not longest or devices.count == 1:
         return best
     place = 0
-    asked = next_asked()
+    target_s = next_target_s()
     relaxation = _Relaxation(graph, devices, unit, longest[: sizes[0]])
-    while asked is not None and not effort.stop():
+    while target_s is not None and not effort.stop():
         left_s = until - monotonic()
         if left_s <= 0.0:
             break
         slice_s = max(left_s * _SLICE, min(_LEAST_SLICE_S, left_s))
-        possible = relaxation.possible(asked, shortest_s, replace(effort, seconds=slice_s))
+        possible = relaxation.possible(target_s, shortest_s, replace(effort, seconds=slice_s))
         if possible is False:
-            best = Bound(asked, len(relaxation.heavy))
-            told(best)
-            asked = next_asked()
+            best = Bound(target_s, len(relaxation.heavy))
+            report(best)
+            target_s = next_target_s()
         elif possible and place + 1 < len(sizes):
             place += 1
             relaxation = _Relaxation(graph, devices, unit, longest[: sizes[place]])
-        elif asked - best.seconds < _NARROW * shortest_s:
+        elif target_s - best.seconds < _NARROW * shortest_s:
             break
         else:
-            asked = (best.seconds + asked) / 2
+            target_s = (best.seconds + target_s) / 2
     return best
 
 

@@ -140,15 +140,15 @@ class _Flattening:
 
     def run(self, jaxpr: Jaxpr, inputs: Iterable[_Held], scope: str) -> list[_Held]:
         """Add the equations of a jaxpr; return what it returns. `inputs` are its constants and its arguments."""
-        known: dict[Var, _Held] = dict(zip((*jaxpr.constvars, *jaxpr.invars), inputs, strict=True))
+        values: dict[Var, _Held] = dict(zip((*jaxpr.constvars, *jaxpr.invars), inputs, strict=True))
 
         def read(atom: Var | Literal) -> _Held:
-            return atom if isinstance(atom, Literal) else known[atom]
+            return atom if isinstance(atom, Literal) else values[atom]
 
         for eqn in jaxpr.eqns:
             scopes = "/".join(filter(None, (scope, str(eqn.source_info.name_stack))))
             operands = [read(atom) for atom in eqn.invars]
-            known.update(zip(eqn.outvars, self._equation(eqn, operands, scopes), strict=True))
+            values.update(zip(eqn.outvars, self._equation(eqn, operands, scopes), strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
     def _equation(self, eqn: JaxprEqn, operands: Sequence[_Held], scope: str) -> Sequence[_Held]:
@@ -352,16 +352,16 @@ def _amount(kernels: Sequence[TracedKernel]) -> tuple[float, float]:
     return flops, sum(kernel.runs * kernel.num_bytes for kernel in kernels)
 
 
-def _dot(params: Params, left: Value, right: Value, result: Value) -> TracedMultiply:
+def _dot(params: Params, lhs: Value, rhs: Value, result: Value) -> TracedMultiply:
     (contracted, _), (batched, _) = params["dimension_numbers"]
-    inner = prod(left.shape[axis] for axis in contracted)
-    batch = prod(left.shape[axis] for axis in batched)
-    rows = prod(left.shape) / max(inner * batch, 1)
+    inner = prod(lhs.shape[axis] for axis in contracted)
+    batch = prod(lhs.shape[axis] for axis in batched)
+    rows = prod(lhs.shape) / max(inner * batch, 1)
     columns = prod(result.shape) / max(rows * batch, 1)
     return TracedMultiply(rows, columns, inner, batch, 2.0 * prod(result.shape) * inner)
 
 
-def _convolution(params: Params, left: Value, right: Value, result: Value) -> TracedMultiply:
+def _convolution(params: Params, lhs: Value, rhs: Value, result: Value) -> TracedMultiply:
     numbers = params["dimension_numbers"]
     batch_axis, _, *space = numbers.lhs_spec
     out_features, in_features, *windows = numbers.rhs_spec
@@ -369,15 +369,15 @@ def _convolution(params: Params, left: Value, right: Value, result: Value) -> Tr
     pairs = 1.0  # of elements of the window and of the input, for one pair of features
     for axis, (in_axis, window, out_axis) in enumerate(zip(space, windows, out_space, strict=True)):
         first = np.arange(result.shape[out_axis])[:, None] * params["window_strides"][axis]
-        at = first + np.arange(right.shape[window])[None] * params["rhs_dilation"][axis] - params["padding"][axis][0]
+        at = first + np.arange(rhs.shape[window])[None] * params["rhs_dilation"][axis] - params["padding"][axis][0]
         dilation = params["lhs_dilation"][axis]
-        inside = (at >= 0) & (at <= (left.shape[in_axis] - 1) * dilation) & (at % dilation == 0)
+        inside = (at >= 0) & (at <= (lhs.shape[in_axis] - 1) * dilation) & (at % dilation == 0)
         pairs *= int(inside.sum())
-    images = left.shape[batch_axis] / params["batch_group_count"]
+    images = lhs.shape[batch_axis] / params["batch_group_count"]
     groups = params["feature_group_count"] * params["batch_group_count"]
-    columns, depth = right.shape[out_features] / groups, right.shape[in_features]
+    columns, depth = rhs.shape[out_features] / groups, rhs.shape[in_features]
     rows = images * prod(result.shape[axis] for axis in out_space)
-    flops = 2.0 * images * pairs * depth * right.shape[out_features]
+    flops = 2.0 * images * pairs * depth * rhs.shape[out_features]
     contracted = max(flops / max(2.0 * rows * columns * groups, 1.0), 1.0)
     return TracedMultiply(rows, columns, contracted, groups, flops)
 

@@ -139,8 +139,8 @@ def joined(count: int, pairs: Iterable[tuple[int, int]]) -> list[int]:
             member = least[member]
         return member
 
-    for left, right in pairs:
-        ends = least_of(left), least_of(right)
+    for pair in pairs:
+        ends = [*map(least_of, pair)]
         least[max(ends)] = min(ends)
     return [least_of(member) for member in range(count)]
 

@@ -138,7 +138,9 @@ class Merging:
                 kinds=tuple(joined_kinds(graph.kinds[member] for member in self.members[op]) for op in ops),
                 seconds=np.stack([self.seconds[op] for op in ops]),
                 memory_bytes=np.bincount(of_op, graph.memory_bytes, len(ops)),
-                edges={(number[op], number[after]): tensors for op in ops for after, tensors in self.after[op].items()},
+                edges={
+                    (number[op], number[target]): tensors for op in ops for target, tensors in self.after[op].items()
+                },
                 tensor_bytes=graph.tensor_bytes,
                 together=np.array([*numbered(dict(enumerate(labels))).values()], dtype=np.int64),
             ),
@@ -204,7 +206,7 @@ def fuse(graph: Merging, alpha_s: float) -> int:
     """Fuse edges until none is accepted; return how many were. Edges are taken in topological order."""
     place = graph.place.__getitem__
     merged = 0
-    pending = deque((op, after) for op in graph.order for after in sorted(graph.after[op], key=place))
+    pending = deque((op, target) for op in graph.order for target in sorted(graph.after[op], key=place))
     while pending:
         source, target = pending.popleft()
         if not graph.has_edge(source, target) or not graph.may_share(source, target):
@@ -216,8 +218,8 @@ def fuse(graph: Merging, alpha_s: float) -> int:
         graph.merge(source, target)
         merged += 1
         place = graph.place.__getitem__
-        pending += [(source, after) for after in sorted(graph.after[source], key=place)]
-        pending += [(before, source) for before in sorted(graph.before[source], key=place)]
+        pending += [(source, op) for op in sorted(graph.after[source], key=place)]
+        pending += [(op, source) for op in sorted(graph.before[source], key=place)]
         # Neighbours have fewer edges than before, so their other edges may be accepted now.
         pending += [(op, near) for near in graph.after[source] for op in sorted(graph.before[near])]
         pending += [(near, op) for near in graph.before[source] for op in sorted(graph.after[near])]
@@ -230,10 +232,10 @@ def colocated(graph: Merging, devices: Devices) -> Groups:
     pairs: list[Edge] = []
     for op in reversed(graph.order):
         longest, following = 0.0, None  # the first one of equal successors
-        for after in sorted(graph.after[op]):
-            length = rank[after] + devices.worst_s(graph.edge_bytes(op, after))
+        for successor in sorted(graph.after[op]):
+            length = rank[successor] + devices.worst_s(graph.edge_bytes(op, successor))
             if following is None or length > longest:
-                longest, following = length, after
+                longest, following = length, successor
         rank[op] = graph.mean_s[op] + longest
         if following is not None and len(graph.after[op]) > 1:
             pairs.append((op, following))
@@ -251,21 +253,21 @@ def fuse_inside(graph: Merging, groups: Groups, alpha_s: float) -> int:
         return source in groups and groups[source] == groups.get(target)
 
     merged = 0
-    edges = [(op, after) for op in graph.order for after in sorted(graph.after[op])]
+    edges = [(op, target) for op in graph.order for target in sorted(graph.after[op])]
     pending = [edge for edge in reversed(edges) if inside(*edge)]
     while pending:
         source, target = pending.pop()
         if not graph.has_edge(source, target) or not graph.may_share(source, target):
             continue
-        if not all(inside(source, after) for after in graph.after[source]) and not graph.mean_s[target] < alpha_s:
+        if not all(inside(source, op) for op in graph.after[source]) and not graph.mean_s[target] < alpha_s:
             continue
         if graph.has_detour(source, target):
             continue
         graph.merge(source, target)
         groups.pop(target)
         merged += 1
-        edges = [(source, after) for after in sorted(graph.after[source])]
-        edges += [(before, source) for before in sorted(graph.before[source])]
+        edges = [(source, op) for op in sorted(graph.after[source])]
+        edges += [(op, source) for op in sorted(graph.before[source])]
         pending += [edge for edge in reversed(edges) if inside(*edge)]
     return merged
 
@@ -282,8 +284,8 @@ def expanded(graph: Merging, groups: Groups, beta_s: float) -> Groups:
         for op in sorted(graph.after):
             if op in larger or graph.mean_s[op] >= beta_s:
                 continue
-            near = [(-graph.edge_bytes(op, after), after) for after in graph.after[op] if after in larger]
-            near += [(-graph.edge_bytes(before, op), before) for before in graph.before[op] if before in larger]
+            near = [(-graph.edge_bytes(op, target), target) for target in graph.after[op] if target in larger]
+            near += [(-graph.edge_bytes(source, op), source) for source in graph.before[op] if source in larger]
             if near:
                 larger[op] = larger[min(near)[1]]
                 changed = True

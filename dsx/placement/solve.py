@@ -59,7 +59,7 @@ _MOST_REDUCED = 1_500  # operators of a reduced graph that CP-SAT gets
 
 
 @dataclass
-class Found:
+class Ways:
     """The best schedule so far, and the makespan of each way to find one."""
 
     best: OperatorSchedule | None = None
@@ -85,33 +85,33 @@ class Found:
         return min(small, key=lambda run: self.makespans_s[run.name], default=None)
 
 
-def begun(timing: GraphTimes, found: Found, stop: Callable[[], bool] = lambda: False) -> Found:
+def begun(timing: GraphTimes, ways: Ways, stop: Callable[[], bool] = lambda: False) -> Ways:
     """Add the schedules of one device and, unless stopped, of HEFT, as it is and in the order of its starts."""
-    found.take("single_device", timing.single_device())
+    ways.take("single_device", timing.single_device())
     start = timing.heft(units_of(timing.graph).tolist(), stop)
-    found.take("heft", start)
+    ways.take("heft", start)
     if start is not None and timing.devices.count > 1 and not stop():
-        found.take("heft, in order", timing.best(start.device.tolist(), start.start_s.tolist()))
-    return found
+        ways.take("heft, in order", timing.best(start.device.tolist(), start.start_s.tolist()))
+    return ways
 
 
 def search(
     graph: OpGraph,
     devices: Devices,
     effort: Effort,
-    told: Callable[[Found], None] = lambda found: None,
-    found: Found | None = None,
-) -> Found:
-    """Return the best schedule that is found, added to what is `found`: by default to what `begun` returns.
+    report: Callable[[Ways], None] = lambda ways: None,
+    ways: Ways | None = None,
+) -> Ways:
+    """Return the best schedule that is found, added to `ways`: by default to what `begun` returns.
 
-    `told` hears of each schedule.
+    `report` hears of each schedule.
     """
     timing = GraphTimes(graph, devices)
-    found = begun(timing, Found(), effort.stop) if found is None else found
+    ways = begun(timing, Ways(), effort.stop) if ways is None else ways
     if devices.count == 1 or effort.stop():
-        return found
+        return ways
     runs = _runs(timing, effort)
-    found.runs = {run.name: run for run in runs}
+    ways.runs = {run.name: run for run in runs}
     finest = max(runs, key=lambda run: run.annealing.num_units)
     for number in range(_ROUNDS):
         if number in _HALVED_AFTER:
@@ -120,11 +120,11 @@ def search(
             runs = ahead if finest in ahead else [*ahead, finest]
         hot = max(_HOT * _COOLING**number, _COLD)
         for run, schedule in annealed_once(graph, runs, effort.seconds / _ROUNDS, hot, _COLD, effort.stop):
-            found.take(run.name, schedule)
-            told(found)
+            ways.take(run.name, schedule)
+            report(ways)
         if effort.stop():
             break
-    return found
+    return ways
 
 
 def _runs(timing: GraphTimes, effort: Effort) -> list[AnnealingRun]:
@@ -165,7 +165,7 @@ class Placed:
     graph: OpGraph
     devices: Devices
     network: ServerNetwork | None
-    found: Found = field(default_factory=Found)
+    ways: Ways = field(default_factory=Ways)
     bound: Bound = field(default_factory=lambda: Bound(0.0, 0))
     mcmc_steps: int = 0
     bandwidth: np.ndarray | None = None  # [S, S] bytes/s from server to server, with a network
@@ -177,14 +177,14 @@ class Placed:
     @property
     def schedule(self) -> OperatorSchedule:
         """The best schedule; raises NothingFeasible where none was found."""
-        if self.found.best is None:
+        if self.ways.best is None:
             raise NothingFeasible("no placement was found that fits into memory")
-        return self.found.best
+        return self.ways.best
 
     @property
     def gap(self) -> float:
         """How much longer the schedule may be than the shortest, as a share of it."""
-        if self.found.best is None:
+        if self.ways.best is None:
             return 1.0
         return (self.schedule.makespan_s - self.bound_s) / (self.schedule.makespan_s or 1.0)
 
@@ -200,7 +200,7 @@ class Placed:
 
     def close(self, gap: float) -> bool:
         """Return whether the best schedule is within a gap of the bound."""
-        return self.found.best is not None and self.gap <= max(gap, _TOUCHING)
+        return self.ways.best is not None and self.gap <= max(gap, _TOUCHING)
 
     def replay(self) -> Contended:
         """Return the replay of the schedule in which transfers share links."""
@@ -214,12 +214,12 @@ def place(
     effort: Effort,
     network: ServerNetwork | None = None,
     joint: bool = False,
-    told: Callable[[Placed], None] = lambda placed: None,
+    report: Callable[[Placed], None] = lambda placed: None,
 ) -> Placed:
     """Return the best placement that is found.
 
     With a `network`, servers share what their network cards send: uniformly, or as the placement needs (`joint`).
-    `told` hears of the best so far. Ctrl-C ends the search; what was found until then is returned.
+    `report` hears of the best so far. Ctrl-C ends the search; what was found until then is returned.
 
     Raises NothingFeasible if memory has no room, with how much is short; InputError if `joint` needs a package that is
     not installed.
@@ -232,10 +232,10 @@ def place(
         devices = with_uniform_shares(devices, network)
     placed = Placed(graph, devices, network)
     joint = joint and devices.num_servers > 2  # of two, each has one to send to, which gets all
-    work = _Work(placed, unit, joint, monotonic() + effort.seconds, effort, told)
-    few = graph.num_ops <= _FEW  # then exact search comes before the annealing, and often ends all
-    stages = [work.baselines, work.fit, *([work.exact_as_it_is] if few else []), work.search]
-    stages += [] if few else [work.exact_as_it_is]
+    work = _Work(placed, unit, joint, monotonic() + effort.seconds, effort, report)
+    is_small = graph.num_ops <= _FEW  # then exact search comes before the annealing, and often ends all
+    stages = [work.baselines, work.fit, *([work.exact_as_it_is] if is_small else []), work.search]
+    stages += [] if is_small else [work.exact_as_it_is]
     if network is not None and joint:  # which goes on from the best of uniform shares
         stages += [work.exact_reduced, partial(work.allocate, network), work.prove]
     else:
@@ -243,12 +243,12 @@ def place(
     for stage in stages:
         with work.until_stopped():
             stage()
-    if placed.found.best is None:
+    if placed.ways.best is None:
         raise NothingFeasible(shortage(graph, devices, unit, proved=False))
     if network is not None:
         with work.until_stopped():
             work.compare(network)
-    run = placed.found.runs.get(placed.found.source)
+    run = placed.ways.runs.get(placed.ways.source)
     placed.reduction = None if run is None else run.reduction
     if placed.reduction is None and not work.over():
         placed.reduction = reduce(graph, devices, by_distribution(graph))
@@ -264,14 +264,14 @@ class _Work:
     joint: bool
     until: float
     effort: Effort
-    told: Callable[[Placed], None]
+    report: Callable[[Placed], None]
 
     @contextmanager
     def until_stopped(self) -> Iterator[None]:
         """Go on to the next stage at Ctrl-C, which then does nothing."""
         try:
             yield
-            self.told(self.placed)
+            self.report(self.placed)
         except KeyboardInterrupt:
             self.placed.stopped = True
         self.placed.stopped = self.placed.stopped or self.effort.stop()
@@ -298,16 +298,16 @@ class _Work:
         def over() -> bool:
             return self.over() or self.left_s < until
 
-        begun(timing, placed.found, over)
+        begun(timing, placed.ways, over)
         if placed.devices.count == 1:
             return
         unit, seed = self.unit.tolist(), self.effort.seed
         if find_spec("pymetis") is not None:
-            placed.found.take("metis", metis(timing, unit, seed))
+            placed.ways.take("metis", metis(timing, unit, seed))
         if (start := timing.single_device()) is not None:
             most = _MCMC * self.effort.seconds / (_STEP_PER_OP_S * max(graph.num_ops, 1))
             placed.mcmc_steps = int(min(_MCMC_STEPS, max(most, 1)))
-            placed.found.take("mcmc", mcmc(timing, unit, start, placed.mcmc_steps, seed, over))
+            placed.ways.take("mcmc", mcmc(timing, unit, start, placed.mcmc_steps, seed, over))
 
     def search(self) -> None:
         """Anneal reduced graphs."""
@@ -315,21 +315,21 @@ class _Work:
         if self.over() or placed.close(0.0):
             return
         effort = self._for(_SEARCH * self.effort.seconds, stop=lambda: self.over() or placed.close(0.0))
-        search(placed.graph, placed.devices, effort, lambda _: self.told(placed), placed.found)
+        search(placed.graph, placed.devices, effort, lambda _: self.report(placed), placed.ways)
 
     def fit(self) -> None:
         """Find a start where none of the baselines fits."""
         placed = self.placed
-        if placed.found.best is not None or find_spec("ortools") is None:
+        if placed.ways.best is not None or find_spec("ortools") is None:
             return
         effort = Effort(max(_FIT * self.effort.seconds, _LEAST_FIT_S), stop=self.over)
         placement = fitting(placed.graph, placed.devices, self.unit, effort)
         if placement is not None:
-            placed.found.take("packing", placed.timing.best(placement.tolist()))
+            placed.ways.take("packing", placed.timing.best(placement.tolist()))
 
     def allocate(self, network: ServerNetwork) -> None:
         """Find the bandwidths of servers."""
-        placed, best = self.placed, self.placed.found.best
+        placed, best = self.placed, self.placed.ways.best
         if best is None or self.over() or placed.close(0.0):
             return
         placed.uniform_s = best.makespan_s
@@ -339,7 +339,7 @@ class _Work:
         if allocated.schedule.makespan_s < best.makespan_s:
             placed.bandwidth = allocated.bandwidth
             placed.devices = with_bandwidth(placed.devices, allocated.bandwidth)
-            placed.found.take("joint", allocated.schedule)
+            placed.ways.take("joint", allocated.schedule)
 
     def compare(self, network: ServerNetwork) -> None:
         """Find what uniform shares and the thesis' tree give."""
@@ -364,8 +364,8 @@ class _Work:
         if self.over() or find_spec("ortools") is None or placed.devices.count == 1:
             return
         effort = self._for(max(self.left_s, 0.2 * self.effort.seconds) / 2, gap)
-        exact = solve(placed.graph, placed.devices, self.unit.tolist(), effort, placed.found.best)
-        placed.found.take("exact", exact.schedule)
+        exact = solve(placed.graph, placed.devices, self.unit.tolist(), effort, placed.ways.best)
+        placed.ways.take("exact", exact.schedule)
         placed.stopped = placed.stopped or exact.stopped
         if exact.schedule is None and exact.proved:
             raise NothingFeasible(shortage(placed.graph, placed.devices, self.unit, proved=True))
@@ -376,7 +376,7 @@ class _Work:
     def prove(self) -> None:
         """Raise the bound."""
         placed = self.placed
-        if placed.found.best is None or placed.close(self.effort.gap) or self.over():
+        if placed.ways.best is None or placed.close(self.effort.gap) or self.over():
             return
         if find_spec("ortools") is None or placed.devices.count == 1:
             return
@@ -384,7 +384,7 @@ class _Work:
         def better(bound: Bound) -> None:
             if bound.seconds > placed.bound.seconds:
                 placed.bound = bound
-            self.told(placed)
+            self.report(placed)
 
         devices = placed.devices
         if placed.bandwidth is not None and placed.network is not None:
@@ -396,11 +396,11 @@ class _Work:
     def exact_reduced(self) -> None:
         """Let CP-SAT improve the best schedule of a reduced graph, with the time that is left."""
         placed = self.placed
-        if placed.found.best is None or placed.close(self.effort.gap) or placed.bandwidth is not None:
+        if placed.ways.best is None or placed.close(self.effort.gap) or placed.bandwidth is not None:
             return
         if self.left_s < 0.05 * self.effort.seconds or self.over() or find_spec("ortools") is None:
             return
-        start = placed.found.reduced_best(_MOST_REDUCED)
+        start = placed.ways.reduced_best(_MOST_REDUCED)
         if start is None:
             return
         annealing, seconds = start.annealing, self.left_s
@@ -408,4 +408,4 @@ class _Work:
         exact = solve(annealing.timing.graph, placed.devices, annealing.unit, effort, start.best)
         placed.stopped = placed.stopped or exact.stopped
         if exact.schedule is not None:
-            placed.found.take("exact, reduced", start.whole(placed.timing, exact.schedule))
+            placed.ways.take("exact, reduced", start.unreduced(placed.timing, exact.schedule))

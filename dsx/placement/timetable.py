@@ -58,13 +58,15 @@ def run_in_order(
     free: list[float] = [0] * (max(device, default=0) + 1)
     start, end = [*duration], [*duration]
     for op in order:
-        begin = free[device[op]] if duration[op] > 0 else 0
+        took = duration[op]
+        begin = free[device[op]] if took > 0 else 0
         for source, edge in inputs[op]:
             arrival = end[source] + sent[edge]
             if arrival > begin:
                 begin = arrival
-        start[op], end[op] = begin, begin + duration[op]
-        if duration[op] > 0:
+        start[op] = begin
+        end[op] = begin + took
+        if took > 0:
             free[device[op]] = end[op]
     return start, end
 
@@ -129,8 +131,12 @@ class GraphTimes:
             durations, sent = self.durations(placement), self.sent(placement)
         ranks = [0.0] * self.graph.num_ops
         for op in reversed(self.graph.order):
-            ranks[op] = max((ranks[target] + sent[edge] for target, edge in self.outputs[op]), default=0.0)
-            ranks[op] += durations[op]
+            longest = 0.0
+            for target, edge in self.outputs[op]:
+                length = ranks[target] + sent[edge]
+                if length > longest:
+                    longest = length
+            ranks[op] = longest + durations[op]
         return ranks
 
     def order_of(self, placement: Sequence[int], start_s: Sequence[float]) -> list[int]:

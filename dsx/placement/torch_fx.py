@@ -113,13 +113,13 @@ def _multiply(rows: float, columns: float, contracted: float, batch: float, kind
     return TracedMultiply(rows, columns, contracted, batch, flops, bool(kind), kind == "backward")
 
 
-def _product(left: Sequence[int], right: Sequence[int]) -> TracedMultiply:
+def _product(lhs: Sequence[int], rhs: Sequence[int]) -> TracedMultiply:
     """Return a multiply of stacks of matrices; a stack by one matrix is one multiply of more rows."""
-    columns = right[-1] if len(right) > 1 else 1
-    if len(right) <= 2:
-        return _multiply(prod(left[:-1]), columns, left[-1], 1)
-    stack = max(prod(left[:-2]), prod(right[:-2]))
-    return _multiply(left[-2] if len(left) > 1 else 1, columns, left[-1], stack)
+    columns = rhs[-1] if len(rhs) > 1 else 1
+    if len(rhs) <= 2:
+        return _multiply(prod(lhs[:-1]), columns, lhs[-1], 1)
+    stack = max(prod(lhs[:-2]), prod(rhs[:-2]))
+    return _multiply(lhs[-2] if len(lhs) > 1 else 1, columns, lhs[-1], stack)
 
 
 def _convolution(small: Sequence[int], large: Sequence[int], weight: Sequence[int], transposed: bool) -> TracedMultiply:

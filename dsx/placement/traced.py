@@ -123,13 +123,13 @@ def kernel_seconds(kernels: Sequence[TracedKernel], pricing: Pricing) -> np.ndar
     if multiplies:
         sizes = Multiplies(
             **{
-                name: np.array([[float(getattr(one, name))] for one in multiplies])
+                name: np.array([[float(getattr(multiply, name))] for multiply in multiplies])
                 for name in ("rows", "columns", "contracted", "batch", "flops")
             }
         )
         shapes = tuple(
-            MultiplyShape(0, BACKWARD if one.backward else FORWARD, False, one.attention, False, False)
-            for one in multiplies
+            MultiplyShape(0, BACKWARD if multiply.backward else FORWARD, False, multiply.attention, False, False)
+            for multiply in multiplies
         )
         slowed = np.asarray(sizes.flops * slowdowns(sizes, shapes, device, assumptions))[:, 0]
         matrix = np.bincount(owner, slowed, len(kernels))
@@ -187,8 +187,8 @@ def fused(step: TracedStep) -> FusedStep:
             continue
         elements[op] = max(elements[op], elements[reader])
         merging.merge(op, reader)
-        pending += [(op, after) for after in sorted(merging.after[op])]
-        pending += [(before, op) for before in sorted(merging.before[op])]
+        pending += [(op, successor) for successor in sorted(merging.after[op])]
+        pending += [(source, op) for source in sorted(merging.before[op])]
     members = [tuple(sorted(numbers[member] for member in merging.members[op])) for op in merging.order]
     return FusedStep(step, tuple(_kernels(step, members, source, part_of)), tuple(source), part_of)
 

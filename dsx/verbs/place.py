@@ -236,7 +236,7 @@ class OperatorPlacement(Answer):
     @property
     def baselines(self) -> dict[str, float | None]:
         """Seconds of the step by other ways to place it; None for what cannot run."""
-        return {name: self.placed.found.makespans_s.get(name) for name in _BASELINES}
+        return {name: self.placed.ways.makespans_s.get(name) for name in _BASELINES}
 
     @property
     def bandwidth(self) -> np.ndarray | None:
@@ -317,10 +317,10 @@ class OperatorPlacement(Answer):
             "bound_s": self.bound_s,
             "bound_operators": placed.bound.num_heavy,
             "gap": self.gap,
-            "found_by": placed.found.source,
+            "found_by": placed.ways.source,
             "baselines": self.baselines,
             "mcmc_steps": placed.mcmc_steps,
-            "strategies": dict(placed.found.makespans_s),
+            "strategies": dict(placed.ways.makespans_s),
             "reduction": self._reduction(),
             "bandwidth": self._bandwidth(),
             "contended_s": self.contended_s,

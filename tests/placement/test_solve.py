@@ -38,19 +38,19 @@ def test_without_packages_there_is_an_answer_and_the_same_one_again(monkeypatch)
     given, devices = drawn(4, 50), uniform(3, DeviceLink(25e9))
     one, other = (place(given, devices, Effort(1.0, gap=0.05, seed=3)) for _ in range(2))
     assert one.schedule.device.tolist() == other.schedule.device.tolist()
-    assert one.found.makespans_s == other.found.makespans_s
-    assert "metis" not in one.found.makespans_s and one.bound.num_heavy == 0
-    assert one.schedule.makespan_s == min(one.found.makespans_s.values())
+    assert one.ways.makespans_s == other.ways.makespans_s
+    assert "metis" not in one.ways.makespans_s and one.bound.num_heavy == 0
+    assert one.schedule.makespan_s == min(one.ways.makespans_s.values())
 
 
 def test_what_is_found_until_ctrl_c_is_kept():
     given, devices = drawn(4, 50), uniform(3, DeviceLink(25e9))
 
-    def told(placed):
-        if len(placed.found.makespans_s) > 3 and not placed.stopped:
+    def report(placed):
+        if len(placed.ways.makespans_s) > 3 and not placed.stopped:
             raise KeyboardInterrupt
 
-    found = place(given, devices, Effort(5.0, gap=0.05), told=told)
+    found = place(given, devices, Effort(5.0, gap=0.05), report=report)
     assert found.stopped and violations(given, devices, found.schedule) == []
 
 
@@ -61,7 +61,7 @@ def test_ctrl_c_in_the_baselines_leaves_one_device(monkeypatch):
     monkeypatch.setattr("dsx.placement.timetable.GraphTimes.heft", interrupted)
     given, devices = drawn(4, 100), uniform(3, DeviceLink(25e9))
     found = place(given, devices, Effort(60.0, gap=0.05))
-    assert found.stopped and [*found.found.makespans_s] == ["single_device"]
+    assert found.stopped and [*found.ways.makespans_s] == ["single_device"]
     assert violations(given, devices, found.schedule) == []
 
 
@@ -70,7 +70,7 @@ def test_what_takes_longer_than_the_time_is_cut_off(monkeypatch):
     monkeypatch.setattr(module, "monotonic", lambda: next(looks))
     given, devices = drawn(4, 300), uniform(3, DeviceLink(25e9))
     found = place(given, devices, Effort(60.0, gap=0.05))
-    assert "heft" not in found.found.makespans_s and "metis" in found.found.makespans_s
+    assert "heft" not in found.ways.makespans_s and "metis" in found.ways.makespans_s
     assert next(looks) < 60 * 1.25 + 20
     assert violations(given, devices, found.schedule) == []
 
