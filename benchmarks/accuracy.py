@@ -29,12 +29,11 @@ from dsx.config.search_path import packaged_data
 from dsx.config.values import Bounds
 from dsx.config.what_if import varied_field
 from dsx.cost.interval import ENOUGH
-from dsx.runs.calibration import noise_floor, not_modelled, report
+from dsx.runs.error_report import noise_floor, not_modelled, report
 from dsx.runs.machines import known_clusters
 from dsx.runs.observations import is_trusted, observe
-from dsx.runs.predict import likeness_of, predict
-from dsx.runs.predicted_rows import PredictedRows, compare
-from dsx.runs.setups import Setup, count_filled, count_from_notes, count_remarks, count_unread, setups
+from dsx.runs.predict import PredictedRows, compare, likeness_of, predict
+from dsx.runs.setups import Setup, count_rows_by, setups
 from dsx.runs.specialise import REPETITIONS, RUNS
 from dsx.runs.table import MeasuredRun, UnmodelledReason, read_runs
 from dsx.units import format_quantity
@@ -167,10 +166,12 @@ def document(
         public_tools.section(runs, rows, unseen),
         _PICTURES,
         _counts("Rows that are refused", "reason, of any trust", not_modelled(every)),
-        _counts("Missing values that were filled", "column", count_filled(resolved)),
-        _counts("Missing values that were read from the notes", "column", count_from_notes(resolved)),
-        _counts("Words of notes that name what dsx prices, and were not read", "word", count_unread(resolved)),
-        _counts("Software that no stack names", "remark", count_remarks(resolved)),
+        _counts("Missing values that were filled", "column", count_rows_by(resolved, "filled")),
+        _counts("Missing values that were read from the notes", "column", count_rows_by(resolved, "from_notes")),
+        _counts(
+            "Words of notes that name what dsx prices, and were not read", "word", count_rows_by(resolved, "unread")
+        ),
+        _counts("Software that no stack names", "remark", count_rows_by(resolved, "remark")),
     ]
     return "\n".join(filter(None, parts))
 

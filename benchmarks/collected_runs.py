@@ -17,9 +17,8 @@ from sections import put_section, table
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.search_path import packaged_data
-from dsx.runs.calibration import report
-from dsx.runs.predict import predict
-from dsx.runs.predicted_rows import compare
+from dsx.runs.error_report import report
+from dsx.runs.predict import compare, predict
 from dsx.runs.setups import setups
 from dsx.runs.table import read_runs
 

@@ -23,11 +23,11 @@ import jax
 import numpy as np
 from sections import table, write_section
 
-from dsx.layer_table import solver
-from dsx.layer_table import solver as bounds
+from dsx.layer_table import scans, solver
+from dsx.layer_table.instance import LayerTable, TableChain
 from dsx.layer_table.levels import Hierarchy, joining_level, path_bandwidth
-from dsx.layer_table.pipelines import OPTIMIZER_FACTORS, PartitionProblem, TableChain, Width, pipelines
-from dsx.layer_table.solver import ScannedTables, ScanQuestion
+from dsx.layer_table.pipelines import OPTIMIZER_FACTORS, PartitionProblem, pipelines
+from dsx.layer_table.scans import ScannedTables, ScanQuestion
 
 GIB = 2**30
 HIDDEN, SEQUENCE, LAYERS, HEADS, VOCABULARY = 12288, 2048, 96, 96, 51200
@@ -86,7 +86,7 @@ def problem(devices: int, spread: float) -> PartitionProblem:
     )
 
 
-def _width(width: int, times: np.ndarray, sizes: np.ndarray) -> Width:
+def _width(width: int, times: np.ndarray, sizes: np.ndarray) -> LayerTable:
     tokens = SEQUENCE * HIDDEN
     forward = 24 * SEQUENCE * HIDDEN**2 / FLOPS / width
     head = 2 * SEQUENCE * HIDDEN * VOCABULARY / FLOPS / width
@@ -94,7 +94,7 @@ def _width(width: int, times: np.ndarray, sizes: np.ndarray) -> Width:
     table = 2 * HIDDEN * VOCABULARY / width
     saved = tokens * 34 / width + 5 * HEADS * SEQUENCE**2 / width
     forwards = np.array([0, *[forward] * (LAYERS - 1), forward + head]) * times
-    return Width(
+    return LayerTable(
         width=width,
         devices_per_stage=width,
         chain=TableChain(
@@ -109,20 +109,20 @@ def _width(width: int, times: np.ndarray, sizes: np.ndarray) -> Width:
 
 def compare(given: PartitionProblem, layers: str, repeat: int) -> list[Timed]:
     """Return the times of dsx, of its first call, and of NumPy."""
-    scans: list[tuple[ScannedTables, ScanQuestion, np.ndarray, np.ndarray]] = []
-    least = solver.least
+    recorded_scans: list[tuple[ScannedTables, ScanQuestion, np.ndarray, np.ndarray]] = []
+    least = scans.least
 
     def recorded(machine: ScannedTables, asked: ScanQuestion, deepest: np.ndarray) -> np.ndarray:
         answer = least(machine, asked, deepest)
-        scans.append((machine, asked, deepest, answer))
+        recorded_scans.append((machine, asked, deepest, answer))
         return answer
 
     jax.clear_caches()
-    solver.least = bounds.least = recorded
+    solver.least = scans.least = recorded
     start = time.perf_counter()
     plan = solver.solve(given)
     first = time.perf_counter() - start
-    solver.least = bounds.least = least
+    solver.least = scans.least = least
     seconds = []
     for _ in range(repeat):
         start = time.perf_counter()
@@ -132,7 +132,7 @@ def compare(given: PartitionProblem, layers: str, repeat: int) -> list[Timed]:
         sys.exit("no plan fits")
     median = sorted(seconds)[repeat // 2]
     start = time.perf_counter()
-    count = sum(check(*scan) for scan in scans)
+    count = sum(check(*scan) for scan in recorded_scans)
     numpy = time.perf_counter() - start
     candidates = len(pipelines(given).width)
     return [
@@ -162,18 +162,20 @@ def check(machine: ScannedTables, asked: ScanQuestion, deepest: np.ndarray, answ
 
 def numpy_scan(machine: ScannedTables, asked: Any, num_stages: int) -> np.ndarray:
     """Return [S] least maxima of one question, by the recurrence in NumPy."""
-    layers = machine.num_layers
-    chain = jax.tree.map(lambda leaf: leaf[asked.width], machine.chains)
-    cut, devices = chain.cut_bytes[: layers + 1], int(machine.devices_per_stage[asked.width])
+    layers, pipeline = machine.num_layers, asked.pipeline
+    chain = jax.tree.map(lambda leaf: leaf[pipeline.width], machine.chains)
+    cut, devices = chain.cut_bytes[: layers + 1], int(machine.devices_per_stage[pipeline.width])
 
     def sums(column: np.ndarray) -> np.ndarray:
         running = np.concatenate([[0.0], np.cumsum(column[:layers])])
         return running[None, 1:] - running[:-1, None]  # [first, last]
 
     parameters, saved = sums(chain.parameter_bytes), sums(chain.activation_bytes)
-    work = sums(chain.forward_s) * (1 + asked.recomputed) + sums(chain.backward_s) + asked.per_microbatch(parameters)
-    resident = asked.states * parameters + saved
-    stash = np.broadcast_to(cut[:-1, None], saved.shape) if asked.recomputed else saved
+    work = (
+        sums(chain.forward_s) * (1 + pipeline.recomputed) + sums(chain.backward_s) + pipeline.per_microbatch(parameters)
+    )
+    resident = pipeline.states * parameters + saved
+    stash = np.broadcast_to(cut[:-1, None], saved.shape) if pipeline.recomputed else saved
     allowed = np.triu(np.ones_like(saved, bool)) & (parameters < asked.below_parameters)
     first = devices * np.arange(num_stages)
     level = np.asarray(joining_level(first, first + devices, machine.hierarchy))
@@ -183,7 +185,7 @@ def numpy_scan(machine: ScannedTables, asked: Any, num_stages: int) -> np.ndarra
     least = np.empty(num_stages)
     for stage in range(num_stages):
         load = work + hops[stage][:-1, None] + hops[max(stage - 1, 0)][None, 1:]
-        memory = resident + (min(stage + 1.0, asked.num_microbatches) - 1) * stash
+        memory = resident + (min(stage + 1.0, pipeline.num_microbatches) - 1) * stash
         fits = allowed & (load <= asked.most_load_s) & (memory <= asked.most_bytes)
         wanted = asked.goal[0] * load + asked.goal[1] * parameters + asked.goal[2] * memory
         maxima = np.maximum(later[None, 1:], np.where(fits, wanted, np.inf))

@@ -11,7 +11,7 @@ import numpy as np
 from error_tables import cell, markdown
 from unseen import Unseen
 
-from dsx.runs.predicted_rows import PredictedRows
+from dsx.runs.predict import PredictedRows
 from dsx.runs.table import MeasuredRun
 
 _PREDICTED = re.compile(r"(\w+) predicted ([0-9.]+) ms / ([0-9.]+) GiB")

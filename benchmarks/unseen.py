@@ -13,11 +13,11 @@ import numpy as np
 
 from dsx.config.assumption_set import AssumptionsSpec
 from dsx.config.values import Bounds
-from dsx.runs.calibration import check_adapted, may_adapt
-from dsx.runs.fit import Fit, fit, sample_of
-from dsx.runs.intervals import LEAST_SOURCES, HeldOut, IntervalCoverage, coverage, leave_out, unseen_intervals
+from dsx.runs.calibration import may_adapt
+from dsx.runs.fit import Fit, HeldOut, fit, leave_out, sample_of
+from dsx.runs.intervals import LEAST_SOURCES, IntervalCoverage, coverage, unseen_intervals
 from dsx.runs.observations import Observations
-from dsx.runs.specialise import Prior, after_few_runs, median_errors
+from dsx.runs.specialise import after_few_runs, median_errors, prior_of
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,7 @@ def predicted_unseen(
     if not between or len(observations.sources) < LEAST_SOURCES:
         return None
     start = {name: float(getattr(assumptions, name)) for name in between}
-    sample = sample_of(observations)
-    found, solution, times = fit(observations, sample, start, between)
-    whole = solution, times
+    full = fit(observations, sample_of(observations), start, between)
 
     def without(what: str, part: Sequence[str]) -> HeldOut:
         done = itertools.count(1)
@@ -55,14 +53,14 @@ def predicted_unseen(
         def told(number: int) -> None:
             print(f"fits without a {what}: {number * next(done)} of {len({*part})}", file=sys.stderr, flush=True)
 
-        return leave_out(observations, part, sample, start, between, whole, told)
+        return leave_out(observations, part, full, told)
 
     sources, stacks = without("source", observations.source), without("stack", observations.stack)
     residuals = np.log(observations.measured_s / sources.predicted_s)
     low, high = unseen_intervals(residuals, observations.source, observations.facts)
     return Unseen(
         observations=observations,
-        fit=found,
+        fit=full.fit,
         without_source_s=sources.predicted_s,
         without_stack_s=stacks.predicted_s,
         low_s=low * sources.predicted_s,
@@ -77,5 +75,4 @@ def _after_few_runs(
 ) -> Mapping[str, Mapping[int, float]]:
     if not may_adapt(assumptions):
         return {}
-    prior = Prior.of(assumptions.specialise, check_adapted(assumptions))
-    return median_errors(observations, after_few_runs(observations, sources, prior))
+    return median_errors(observations, after_few_runs(observations, sources, prior_of(assumptions)))

@@ -18,8 +18,9 @@ import jax
 import numpy as np
 from sections import table, write_section
 
+from dsx.layer_table.instance import LayerTable, TableChain
 from dsx.layer_table.levels import Hierarchy
-from dsx.layer_table.pipelines import OPTIMIZER_FACTORS, PartitionProblem, TableChain, Width, state_factor
+from dsx.layer_table.pipelines import OPTIMIZER_FACTORS, PartitionProblem, state_factor
 from dsx.layer_table.solver import TablePlan, solve
 
 FILE = Path(__file__).resolve().parent.parent / "tests" / "data" / "partition" / "zero_table7.json"
@@ -106,7 +107,7 @@ def plan(row: dict[str, Any], zero_stages: tuple[int, ...]) -> TablePlan | None:
     chain = TableChain(np.ones(len(layers)), np.ones(len(layers)), parameters, saved, cuts)
     return solve(
         PartitionProblem(
-            widths=(Width(1, 1, chain),),
+            widths=(LayerTable(1, 1, chain),),
             hierarchy=Hierarchy(np.array([row["paper"]["devices"]]), np.array([1e30]), np.array([0.0])),
             num_microbatches=MICROBATCHES,
             device_bytes=row["hbm_bytes"],

@@ -21,11 +21,11 @@ class Formula:
     measured_s: np.ndarray
     base: dict[str, float]
 
-    def step_times(self, values, wanted=None, slowdown=1.0):
+    def step_times(self, values, rows=None, slowdown=1.0):
         """Return the seconds; only compute and traffic are kernels."""
         own = self.base | values
         found = slowdown * (WORK / own["compute"] + TRAFFIC / own["memory"]) + own["extra"]
-        return found if wanted is None else np.where(wanted, found, np.nan)
+        return found if rows is None else np.where(rows, found, np.nan)
 
 
 def step_times(values):

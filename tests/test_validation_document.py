@@ -12,7 +12,7 @@ from dsx.config.values import Bounds
 from dsx.runs.fit import Deviations, Effects, Fit
 from dsx.runs.intervals import IntervalCoverage
 from dsx.runs.observations import observe
-from dsx.runs.predicted_rows import Predictions, compare
+from dsx.runs.predict import Predictions, compare
 from dsx.runs.setups import measured_step_time, setups
 from dsx.runs.table import read_runs
 

@@ -1,21 +1,11 @@
 """Instances of the partition problem: tables of layers, measured or estimated elsewhere.
 
-The types of values in layer tables and networks: numbers as in any spec, up to 1e30.
-
-The bound keeps sums and products of these numbers finite.
-
-The schema of an instance file (JSON): checks that concern one value at a time.
-
-A row is a list of cells; `layer_columns` and `edge_columns` name them. Columns may be in any order, and other columns
+An instance file (JSON) holds `layers` (core configuration -> width -> rows under `layer_columns`), `edges` (width ->
+rows under `edge_columns`), `devices_per_stage`, `max_memory_bytes`, `microbatches_in_batch`, and `time_unit_s`, the
+unit of the layer times. A row is a list of cells in the order of its columns. Of several core configurations the last
+by name is read. The order of the layers is that of their ids, which are consecutive; the embedding may have id -1.
+Every edge leads from a layer to a later one, and at least one edge crosses each cut between two layers. Other columns
 and keys are ignored.
-
-Instances of the partition problem: tables of layers, measured or estimated elsewhere.
-
-An instance holds `layers` (core configuration -> width -> rows under `layer_columns`), `edges` (width -> rows under
-`edge_columns`), `devices_per_stage`, `max_memory_bytes`, `microbatches_in_batch`, and `time_unit_s`, the unit of the
-layer times. Of several core configurations the last by name is read. The order of the layers is that of their ids,
-which are consecutive; the embedding may have id -1. Every edge leads from a layer to a later one, and at least one edge
-crosses each cut between two layers. Other keys are ignored.
 """
 
 import re
@@ -24,20 +14,22 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate, pairwise
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
+import numpy as np
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationInfo
 
 from dsx.config.documents import Document, KeyPath, load_json
 from dsx.config.schema import validate
 from dsx.config.values import Count, number, whole_number
 from dsx.errors import SpecError, did_you_mean
+from dsx.records import Array, record
 from dsx.units import LARGEST_COUNT
 
-_LARGEST = 1e30  # in any unit
+_LARGEST = 1e30  # in any unit: sums and products of such numbers are finite
 
 
-def _bounded(value: Any) -> int | float:
+def _bounded(value: object) -> int | float:
     plain = number(value)
     if abs(plain) > _LARGEST:
         raise ValueError(f"{reprlib.repr(plain)} is beyond {_LARGEST:g}, the largest number allowed")
@@ -56,12 +48,12 @@ LayerId = Annotated[int, Field(ge=-LARGEST_COUNT, le=LARGEST_COUNT), BeforeValid
 CountKey = Annotated[int, BeforeValidator(_count_key)]  # of a JSON object: a width, or a number of devices
 
 
-def nearest(wanted: int, known: Iterable[int]) -> int:
-    """Return the entry of `known` that is nearest to `wanted`; the first of two equally near ones."""
-    return min(known, key=lambda other: abs(other - wanted))
-
-
 T = TypeVar("T", int, str)
+
+
+def nearest(number: int, numbers: Iterable[int]) -> int:
+    """Return the entry of `numbers` that is nearest to `number`; the first of two equally near ones."""
+    return min(numbers, key=lambda entry: abs(entry - number))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +77,15 @@ class EdgeRow:
 
 
 def _columns_of(row: type) -> AfterValidator:
-    wanted = [field.name for field in fields(row)]
+    columns = [field.name for field in fields(row)]
 
     def check(names: list[str]) -> list[str]:
-        if (twice := repeated(names)) is not None:
-            raise ValueError(f"{twice!r} is listed twice")
-        for name in wanted:
+        if twice := _repeated(names):
+            raise ValueError(f"{twice[0]!r} is listed twice")
+        for name in columns:
             if name not in names:
-                others = [other for other in names if other not in wanted]
-                raise ValueError(f"has no {name!r}{did_you_mean(name, others)} (it has {', '.join(names)})")
+                further = [other for other in names if other not in columns]
+                raise ValueError(f"has no {name!r}{did_you_mean(name, further)} (it has {', '.join(names)})")
         return names
 
     return AfterValidator(check)
@@ -105,7 +97,7 @@ class _Header(BaseModel):
 
 
 def _by_column(header: str) -> BeforeValidator:
-    def cells(row: Any, info: ValidationInfo) -> dict[str, Any]:
+    def cells(row: object, info: ValidationInfo) -> dict[str, object]:
         names: list[str] = getattr(info.context, header)
         if not isinstance(row, list):
             raise ValueError(f"expected a list of the {len(names)} values of a row, got {row!r:.100}")
@@ -116,7 +108,7 @@ def _by_column(header: str) -> BeforeValidator:
     return BeforeValidator(cells)
 
 
-def _last_configuration(layers: Any) -> Any:
+def _last_configuration(layers: object) -> object:
     return {max(layers): layers[max(layers)]} if isinstance(layers, dict) and layers else layers
 
 
@@ -136,27 +128,29 @@ class InstanceFile(BaseModel):
     time_unit_s: Above0
 
 
-def instance_file(document: Document) -> InstanceFile:
-    """Return the document as an instance file; raises SpecError with a list of all faulty values."""
-    return validate(document, InstanceFile, validate(document, _Header))
+def _repeated(entries: Iterable[T]) -> list[T]:
+    """Return the entries that are listed more than once."""
+    return [entry for entry, count in Counter(entries).items() if count > 1]
 
 
-def repeated(found: Iterable[T]) -> T | None:
-    """Return the first entry that is listed more than once; None if there is none."""
-    return next((entry for entry, count in Counter(found).items() if count > 1), None)
+@record
+class TableChain:
+    """N layers in pipeline order, for one microbatch; NumPy float64, or padded after the last layer."""
+
+    forward_s: Array  # [N]
+    backward_s: Array  # [N]
+    parameter_bytes: Array  # [N]
+    activation_bytes: Array  # [N] saved for the backward
+    cut_bytes: Array  # [N + 1] of the edges across the cut before each layer and after the last; 0 at both ends
 
 
 @dataclass(frozen=True, slots=True)
 class LayerTable:
-    """The n layers of one width in pipeline order, and their n + 1 cuts, for one microbatch."""
+    """The layers as one tensor-parallel configuration runs them."""
 
     width: int
     devices_per_stage: int
-    forward_s: tuple[float, ...]
-    backward_s: tuple[float, ...]
-    parameter_bytes: tuple[float, ...]
-    activation_bytes: tuple[float, ...]  # saved for the backward
-    cut_bytes: tuple[float, ...]  # of the edges across the cut before each layer and after the last; 0 at both ends
+    chain: TableChain
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,68 +165,57 @@ class Instance:
 
     def only(self, width: int) -> "Instance":
         """Return the instance with this width alone; raises SpecError if it has no such width."""
-        known = [table.width for table in self.tables]
-        if width not in known:
+        widths = [table.width for table in self.tables]
+        if width not in widths:
             raise SpecError(
-                f"{self.file}: has no width {width}; the nearest is {nearest(width, known)} "
-                f"(it has {', '.join(map(str, known))})"
+                f"{self.file}: has no width {width}; the nearest is {nearest(width, widths)} "
+                f"(it has {', '.join(map(str, widths))})"
             )
         return replace(self, tables=tuple(table for table in self.tables if table.width == width))
 
 
 def read_instance(name: str) -> Instance:
-    """Return the instance in the file with path `name`; raises SpecError with file and key."""
+    """Return the instance in the file with path `name`; raises SpecError with file and key, and all faulty values."""
     document = load_json("instance", name)
-    given = instance_file(document)
-    ((configuration, layers),) = given.layers.items()
+    file = validate(document, InstanceFile, validate(document, _Header))
+    ((configuration, layers),) = file.layers.items()
     ids = _same_layers(layers, document, ("layers", configuration))
-    for key, found in (("devices_per_stage", given.devices_per_stage), ("edges", given.edges)):
-        if missing := sorted(layers.keys() - found.keys()):
-            raise document.fault((key,), f"has no width {missing[0]} (it has {', '.join(map(str, found))})")
+    for key, by_width in (("devices_per_stage", file.devices_per_stage), ("edges", file.edges)):
+        if missing := sorted(layers.keys() - by_width.keys()):
+            raise document.fault((key,), f"has no width {missing[0]} (it has {', '.join(map(str, by_width))})")
     tables: list[LayerTable] = []
     for width, rows in sorted(layers.items()):
         rows = sorted(rows, key=lambda row: row.id)
-        forward_s = tuple(row.fw_latency * given.time_unit_s for row in rows)
-        backward_s = tuple(row.bw_latency * given.time_unit_s for row in rows)
-        if not any((*forward_s, *backward_s)):
-            raise document.fault(("layers", configuration, width), "no layer takes any time")
-        tables.append(
-            LayerTable(
-                width=width,
-                devices_per_stage=given.devices_per_stage[width],
-                forward_s=forward_s,
-                backward_s=backward_s,
-                parameter_bytes=tuple(row.param_bytes for row in rows),
-                activation_bytes=tuple(row.activation_bytes for row in rows),
-                cut_bytes=_cuts(given.edges[width], ids, document, ("edges", width)),
-            )
+        chain = TableChain(
+            forward_s=np.array([row.fw_latency * file.time_unit_s for row in rows], np.float64),
+            backward_s=np.array([row.bw_latency * file.time_unit_s for row in rows], np.float64),
+            parameter_bytes=np.array([row.param_bytes for row in rows], np.float64),
+            activation_bytes=np.array([row.activation_bytes for row in rows], np.float64),
+            cut_bytes=np.array(_cuts(file.edges[width], ids, document, ("edges", width)), np.float64),
         )
-    return Instance(
-        file=document.place(()),
-        layer_ids=ids,
-        tables=tuple(tables),
-        num_microbatches=given.microbatches_in_batch,
-        device_bytes=given.max_memory_bytes,
-    )
+        if not (chain.forward_s.any() or chain.backward_s.any()):
+            raise document.fault(("layers", configuration, width), "no layer takes any time")
+        tables.append(LayerTable(width, file.devices_per_stage[width], chain))
+    return Instance(document.place(()), ids, tuple(tables), file.microbatches_in_batch, file.max_memory_bytes)
 
 
 def _same_layers(layers: Mapping[int, Sequence[LayerRow]], document: Document, path: KeyPath) -> tuple[int, ...]:
     """Return the ids of the layers, in order; all widths must have the same."""
     ids = {width: [row.id for row in rows] for width, rows in sorted(layers.items())}
     every = sorted(set().union(*ids.values()))
-    for width, found in ids.items():
-        if (twice := repeated(found)) is not None:
-            raise document.fault((*path, width), f"layer {twice} is listed twice")
-        if len(found) < len(every):
-            missing = min({*every}.difference(found))
-            other = next(width for width, found in ids.items() if missing in found)
+    for width, of_width in ids.items():
+        if twice := _repeated(of_width):
+            raise document.fault((*path, width), f"layer {twice[0]} is listed twice")
+        if len(of_width) < len(every):
+            missing = min({*every}.difference(of_width))
+            other = next(width for width, of_width in ids.items() if missing in of_width)
             raise document.fault((*path, width), f"layer {missing} is missing; width {other} has it")
-    for before, after in pairwise(every):
-        if after > before + 1:
+    for layer, following in pairwise(every):
+        if following > layer + 1:
             raise document.fault(
                 (*path, min(ids)),
-                f"layer {before + 1} is missing, in this width and all others: layer ids must be consecutive, but "
-                f"{before} is followed by {after}",
+                f"layer {layer + 1} is missing, in this width and all others: layer ids must be consecutive, but "
+                f"{layer} is followed by {following}",
             )
     return tuple(every)
 

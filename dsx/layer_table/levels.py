@@ -1,31 +1,23 @@
-"""Networks for layer tables: transfers and all-reduces in a hierarchy of levels.
+"""Networks for layer tables: a hierarchy of levels, each linear in bytes.
 
-A hierarchy of network levels: devices form level-0 domains, level-0 domains form level-1 domains, and so on.
+Devices form level-0 domains, level-0 domains form level-1 domains, and so on; the devices of a domain have consecutive
+numbers. A network file (JSON) maps names to networks, which have `bandwidth_GiBps` and `latency_s` by level, innermost
+first, and `devices_per_level` by number of devices.
 
-The devices of a domain, at any level, have consecutive numbers. A path between two devices goes through all levels up
-to the lowest one that joins them; its bandwidth is the least of these levels. Not modelled: a topology inside a level,
-and links that several paths share.
-
-Transfers and all-reduces in a hierarchy of network levels, each linear in bytes.
-
-* point to point: the latency of the level that joins the two devices, plus the bytes over the bandwidth of the path,
-  the least of all levels up to that one. A transfer of 0 bytes takes no time.
+* point to point: a path goes through all levels up to the lowest one that joins the two devices. It takes the latency
+  of that level, plus the bytes over the least bandwidth of these levels. A transfer of 0 bytes takes no time.
 * hierarchical ring all-reduce: at each level the sub-groups of a domain reduce in a ring the bytes that the inner
   levels leave: g members scatter and gather in 2(g-1) passes of 1/g each (Patarasu, Yuan, JPDC 69, 2009), and the next
   outer level has 1/g of the bytes (Rabenseifner, ICCS 2004). A reduce-scatter or an all-gather is half an all-reduce.
 
 The members of an all-reduce are at equal strides, beginning with the first device. So the first domain of each level
-has the most members, and is the one that is priced. Not modelled: several rings on one link, and trees.
-
-Networks for layer tables.
-
-A network file (JSON) maps names to networks. A network has `bandwidth_GiBps` and `latency_s` by level, innermost first,
-and `devices_per_level` by number of devices.
+has the most members, and is the one that is priced. Not modelled: a topology inside a level, links that several paths
+share, several rings on one link, and trees.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +29,7 @@ from dsx.config.values import Count
 from dsx.cost.collectives import Linear
 from dsx.errors import SpecError, UnknownNameError
 from dsx.layer_table.instance import Above0, Amount, CountKey, nearest
-from dsx.records import Array, record
+from dsx.records import Array, ArrayLike, record
 
 
 @record
@@ -49,12 +41,12 @@ class Hierarchy:
     latency: Array  # s, of one transfer through each level
 
 
-def path_bandwidth(hierarchy: Hierarchy) -> Any:
+def path_bandwidth(hierarchy: Hierarchy) -> jax.Array:
     """Return [Q] bytes/s of a path up to each level."""
     return jax.lax.cummin(jnp.asarray(hierarchy.bandwidth), axis=jnp.ndim(hierarchy.bandwidth) - 1)
 
 
-def joining_level(device: Any, other: Any, hierarchy: Hierarchy) -> Any:
+def joining_level(device: ArrayLike, other: ArrayLike, hierarchy: Hierarchy) -> jax.Array:
     """Return the lowest level that joins two devices; takes integers, which broadcast."""
     level = jnp.zeros_like(device)
     for size in jnp.cumprod(jnp.asarray(hierarchy.devices_per_level))[:-1]:
@@ -62,12 +54,12 @@ def joining_level(device: Any, other: Any, hierarchy: Hierarchy) -> Any:
     return level
 
 
-def transfer_s(num_bytes: Any, latency: Any, bandwidth: Any) -> Any:
+def transfer_s(num_bytes: ArrayLike, latency: ArrayLike, bandwidth: ArrayLike) -> jax.Array:
     """Return the seconds of a transfer along a path with this latency (s) and bandwidth (bytes/s)."""
     return jnp.where(num_bytes > 0, latency + num_bytes / bandwidth, jnp.zeros_like(num_bytes))
 
 
-def ring_sizes(num_members: Any, stride: Any, hierarchy: Hierarchy) -> list[Any]:
+def ring_sizes(num_members: ArrayLike, stride: ArrayLike, hierarchy: Hierarchy) -> list[jax.Array]:
     """Return, per level, the largest number of sub-groups in one of its domains; takes integers, which broadcast."""
     sizes = []
     inner = jnp.ones_like(stride)  # devices of a sub-domain
@@ -79,7 +71,7 @@ def ring_sizes(num_members: Any, stride: Any, hierarchy: Hierarchy) -> list[Any]
     return sizes
 
 
-def all_reduce(num_members: Any, stride: Any, hierarchy: Hierarchy) -> Linear:
+def all_reduce(num_members: ArrayLike, stride: ArrayLike, hierarchy: Hierarchy) -> Linear:
     """Return the time of a hierarchical ring all-reduce of `num_members`, each `stride` devices from the next."""
     paths, latencies = path_bandwidth(hierarchy), jnp.asarray(hierarchy.latency)
     sizes = [size.astype(paths.dtype) for size in ring_sizes(num_members, stride, hierarchy)]
@@ -124,10 +116,11 @@ def read_network(reference: str, num_devices: int) -> NetworkLevels:
     file, colon, name = reference.rpartition(":")
     if not colon or not file or not name:
         raise SpecError(f"network {reference!r}: write FILE:NAME, as in networks.json:fat-tree")
-    given = load_json("network file", file)
-    if name not in given.data:
-        raise UnknownNameError("network", name, given.data, f"; looked for in {given.place(())}")
-    document = Document(given.data[name], {(): f"{given.place(())}: {name}"})
+    networks = load_json("network file", file)
+    place = networks.place(())
+    if name not in networks.data:
+        raise UnknownNameError("network", name, networks.data, f"; looked for in {place}")
+    document = Document(networks.data[name], {(): f"{place}: {name}"})
     network = validate(document, _LevelsFile)
     sizes = network.devices_per_level
     if num_devices not in sizes:

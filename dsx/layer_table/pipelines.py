@@ -1,7 +1,5 @@
 """The partition problem, and every pipeline that can run its layers, with the segments of a chain as stages.
 
-Segments of a chain of layers as pipeline stages: the time of one microbatch, and the memory.
-
 A segment holds the layers first..last. Arrays over all segments are [N, N] with axes last, first, and undefined where
 last < first. Stages are numbered s from the end of the pipeline: the last stage is 1. m microbatches pass each stage.
 
@@ -11,33 +9,30 @@ last < first. Stages are numbered s from the end of the pipeline: the last stage
 
 P are the bytes of the segment's parameters, A the bytes that one microbatch saves, z the ZeRO stage over d replicas.
 With z >= 2 and several microbatches, gradients are reduced after each microbatch. With z = 3, weights are gathered
-before each forward and each backward. Each of these takes half an all-reduce of P, in addition to the load. Not
-modelled: overlap of transfers with work, and the memory of the runtime itself.
+before each forward and each backward. Each of these takes half an all-reduce of P, in addition to the load.
 
-The partition problem, and every pipeline that can run its layers: width, stages, replicas, ZeRO, recomputation.
-
-A pipeline is a plan without its cuts. With S stages, and m microbatches for each replica, a cut takes
+A pipeline is a plan without its cuts: width, stages, replicas, ZeRO, recomputation. With S stages, and m microbatches
+for each replica, a cut takes
 
     step time = bottleneck * (m + S - 1) + synchronisation of the stage with most parameters
 
-where the bottleneck is the largest load of a stage. Replicas need not divide the batch, and devices may stay idle.
-
-The partition problem of an instance file on a network.
+where the bottleneck is the largest load of a stage. Replicas need not divide the batch, and devices may stay idle. Not
+modelled: overlap of transfers with work, and the memory of the runtime itself.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dsx.cost.collectives import Linear
-from dsx.layer_table.instance import Instance, LayerTable
+from dsx.layer_table.instance import Instance, LayerTable, TableChain
 from dsx.layer_table.levels import Hierarchy, NetworkLevels, all_reduce, transfer_s
 from dsx.pricing.optimal_cut import check_length
-from dsx.records import record
+from dsx.records import Array, ArrayLike, record
 
 STAGES = (0, 1, 2, 3)  # of ZeRO
 
@@ -46,37 +41,26 @@ STAGES = (0, 1, 2, 3)  # of ZeRO
 OPTIMIZER_FACTORS = {"none": 0.0, "adam": 6.0}
 
 
-@record
-class TableChain:
-    """Layers in pipeline order, for one microbatch; there may be padding after the last layer."""
-
-    forward_s: Any  # [N]
-    backward_s: Any  # [N]
-    parameter_bytes: Any  # [N]
-    activation_bytes: Any  # [N] saved for the backward
-    cut_bytes: Any  # [N + 1] across the cut before each layer, and 0 after the last
-
-
 class TableSegments(NamedTuple):
     """All segments of a chain; each [N, N] with axes last layer, first layer."""
 
-    work_s: Any  # of one microbatch, without transfers between stages
-    parameter_bytes: Any
-    resident_bytes: Any  # with one microbatch in flight
-    stash_bytes: Any  # of each further microbatch in flight
+    work_s: Array  # of one microbatch, without transfers between stages
+    parameter_bytes: Array
+    resident_bytes: Array  # with one microbatch in flight
+    stash_bytes: Array  # of each further microbatch in flight
 
 
 class Links(NamedTuple):
     """The links of a stage to its neighbours, and the microbatches that it holds; each [S] for s = 1, 2, ..."""
 
-    producer_latency: Any  # s
-    producer_bandwidth: Any  # bytes/s
-    consumer_latency: Any
-    consumer_bandwidth: Any
-    in_flight: Any  # microbatches
+    producer_latency: Array  # s
+    producer_bandwidth: Array  # bytes/s
+    consumer_latency: Array
+    consumer_bandwidth: Array
+    in_flight: Array  # microbatches
 
 
-def state_factor(zero_stage: Any, optimizer_factor: Any, num_replicas: Any) -> Any:
+def state_factor(zero_stage: ArrayLike, optimizer_factor: float, num_replicas: ArrayLike) -> jax.Array:
     """Return the bytes of weights, gradients and optimizer state on a device, per byte of parameters.
 
     `optimizer_factor` is the bytes of optimizer state per byte of parameters, one of `OPTIMIZER_FACTORS`.
@@ -86,18 +70,7 @@ def state_factor(zero_stage: Any, optimizer_factor: Any, num_replicas: Any) -> A
     return optimizer_factor * divided[0] + (divided[1] + divided[2])
 
 
-def passes_per_microbatch(zero_stage: Any, num_microbatches: Any) -> Any:
-    """Return the number of reduce-scatters and all-gathers of the parameters per microbatch."""
-    several = jnp.where(num_microbatches > 1, 1.0, 0.0)
-    return jnp.where(zero_stage >= 2, several, 0.0) + jnp.where(zero_stage == 3, 2.0, 0.0)
-
-
-def passes_per_step(zero_stage: Any) -> Any:
-    """Return the number of reduce-scatters and all-gathers of the parameters at the end of a step."""
-    return jnp.where(zero_stage == 3, 1.0, 2.0)
-
-
-def segments(chain: TableChain, recomputed: Any, states: Any, per_microbatch: Linear) -> TableSegments:
+def segments(chain: TableChain, recomputed: ArrayLike, states: ArrayLike, per_microbatch: Linear) -> TableSegments:
     """Return the segments of a chain.
 
     `recomputed` is 0.0 or 1.0, `states` is from `state_factor`, and `per_microbatch` gives the seconds of collectives
@@ -113,19 +86,19 @@ def segments(chain: TableChain, recomputed: Any, states: Any, per_microbatch: Li
     )
 
 
-def load_s(found: TableSegments, chain: TableChain, links: Links) -> Any:
+def load_s(stages: TableSegments, chain: TableChain, links: Links) -> Array:
     """Return [N, N] seconds of one microbatch on a stage with these links."""
     received = transfer_s(chain.cut_bytes[:-1], links.producer_latency, links.producer_bandwidth)
     sent = transfer_s(chain.cut_bytes[1:], links.consumer_latency, links.consumer_bandwidth)
-    return found.work_s + received[None, :] + sent[:, None]
+    return stages.work_s + received[None, :] + sent[:, None]
 
 
-def memory_bytes(found: TableSegments, links: Links) -> Any:
+def memory_bytes(stages: TableSegments, links: Links) -> Array:
     """Return [N, N] bytes on each device of a stage with these links and microbatches in flight."""
-    return found.resident_bytes + (links.in_flight - 1.0) * found.stash_bytes
+    return stages.resident_bytes + (links.in_flight - 1.0) * stages.stash_bytes
 
 
-def _sums(values: Any) -> Any:
+def _sums(values: Array) -> jax.Array:
     """Return [last, first] sums of [N] values."""
     running = jnp.concatenate([jnp.zeros_like(values[:1]), jnp.cumsum(values)])
     return running[1:, None] - running[None, :-1]
@@ -136,19 +109,10 @@ _LEAST_PADDED = 10  # bits of the smallest padded length
 
 
 @dataclass(frozen=True, slots=True)
-class Width:
-    """The layers as one tensor-parallel configuration runs them."""
-
-    width: int
-    devices_per_stage: int
-    chain: TableChain  # NumPy float64, without padding
-
-
-@dataclass(frozen=True, slots=True)
 class PartitionProblem:
     """The layers, the machine, and the values of each choice."""
 
-    widths: tuple[Width, ...]  # of the same layers
+    widths: tuple[LayerTable, ...]  # of the same layers
     hierarchy: Hierarchy
     num_microbatches: int  # of a step, for all replicas together
     device_bytes: float  # memory of one device
@@ -171,22 +135,22 @@ class PartitionProblem:
 class Pipelines:
     """Pipelines; [C] NumPy arrays."""
 
-    width: Any  # position in the problem's widths
-    recomputed: Any  # 0.0 or 1.0
-    zero_stage: Any
-    num_stages: Any
-    num_replicas: Any
-    num_microbatches: Any  # of one replica, float
-    states: Any  # bytes of weights, gradients and optimizer state per byte of parameters
+    width: np.ndarray  # position in the problem's widths
+    recomputed: np.ndarray  # 0.0 or 1.0
+    zero_stage: np.ndarray
+    num_stages: np.ndarray
+    num_replicas: np.ndarray
+    num_microbatches: np.ndarray  # of one replica, float
+    states: np.ndarray  # bytes of weights, gradients and optimizer state per byte of parameters
     per_microbatch: Linear  # s on top of a stage's work, by its bytes of parameters
     per_step: Linear  # s at the end of a step, likewise
 
     @property
-    def bottlenecks(self) -> Any:
+    def bottlenecks(self) -> np.ndarray:
         """Return the step time without synchronisation, in bottlenecks."""
         return self.num_microbatches + self.num_stages - 1.0
 
-    def rows(self, rows: Any) -> "Pipelines":
+    def rows(self, rows: np.ndarray | list[int]) -> "Pipelines":
         """Return the pipelines at these positions."""
         return jax.tree.map(lambda column: column[rows], self)
 
@@ -203,13 +167,11 @@ def pipelines(problem: PartitionProblem) -> Pipelines:
     # With one replica ZeRO has nothing to divide.
     proper = (zero[choice] == min(problem.zero_stages)) | (replicas[row] > 1)
     choice, row = choice[proper], row[proper]
-    found = priced(problem, width[row], recomputed[choice], zero[choice], stages[row], replicas[row])
+    every = priced(problem, width[row], recomputed[choice], zero[choice], stages[row], replicas[row])
     # More replicas have no more microbatches each, and need no more memory.
-    shared = np.stack([choice, found.width, found.num_stages, *found.per_step])
-    found = found.rows(np.append((shared[:, 1:] != shared[:, :-1]).any(axis=0), True)[: len(row)])
-    return found.rows(
-        np.lexsort((found.width, found.recomputed, found.zero_stage, -found.num_replicas, found.num_stages))
-    )
+    shared = np.stack([choice, every.width, every.num_stages, *every.per_step])
+    kept = every.rows(np.append((shared[:, 1:] != shared[:, :-1]).any(axis=0), True)[: len(row)])
+    return kept.rows(np.lexsort((kept.width, kept.recomputed, kept.zero_stage, -kept.num_replicas, kept.num_stages)))
 
 
 def priced(
@@ -222,7 +184,7 @@ def priced(
 ) -> Pipelines:
     """Return the pipelines with these choices."""
     microbatches = -(-problem.num_microbatches // num_replicas)
-    stride = num_stages * np.array([each.devices_per_stage for each in problem.widths])[width]
+    stride = num_stages * np.array([table.devices_per_stage for table in problem.widths])[width]
     size = len(width)
     # Fixed lengths, so that problems share compiled code.
     padding = (1 << max(_LEAST_PADDED, (size - 1).bit_length())) - size
@@ -247,12 +209,20 @@ def priced(
 
 @jax.jit
 def _priced(
-    hierarchy: Hierarchy, optimizer_factor: Any, zero_stage: Any, replicas: Any, stride: Any, microbatches: Any
-) -> tuple[Any, Linear, Linear]:
+    hierarchy: Hierarchy,
+    optimizer_factor: float,
+    zero_stage: jax.Array,
+    replicas: jax.Array,
+    stride: jax.Array,
+    microbatches: jax.Array,
+) -> tuple[jax.Array, Linear, Linear]:
+    """Return the states, and the seconds of collectives per microbatch and at the end of a step."""
     reduced = all_reduce(replicas, stride, hierarchy)
-    collectives = passes_per_microbatch(zero_stage, microbatches), passes_per_step(zero_stage)
-    # A reduce-scatter or an all-gather is half an all-reduce.
-    timed = [Linear(*(0.5 * passes * term for term in reduced)) for passes in collectives]
+    # Reduce-scatters and all-gathers of the parameters, each half an all-reduce.
+    several = jnp.where(microbatches > 1, 1.0, 0.0)
+    per_microbatch = jnp.where(zero_stage >= 2, several, 0.0) + jnp.where(zero_stage == 3, 2.0, 0.0)
+    per_step = jnp.where(zero_stage == 3, 1.0, 2.0)
+    timed = [Linear(*(0.5 * passes * term for term in reduced)) for passes in (per_microbatch, per_step)]
     states = state_factor(zero_stage, optimizer_factor, replicas.astype(jnp.float64))
     return states, timed[0], timed[1]
 
@@ -261,8 +231,8 @@ def _placed(problem: PartitionProblem) -> Iterator[tuple[np.ndarray, np.ndarray,
     """Yield, for each width, its position, and the stages and replicas of pipelines that fit on the devices, [C]."""
     devices = int(np.prod(problem.hierarchy.devices_per_level))
     counts = np.arange(1, problem.num_layers + 1)
-    for index, width in enumerate(problem.widths):
-        most = np.minimum(devices // (counts * width.devices_per_stage), problem.num_microbatches)
+    for index, table in enumerate(problem.widths):
+        most = np.minimum(devices // (counts * table.devices_per_stage), problem.num_microbatches)
         replicas = np.arange(most.sum()) - np.repeat(np.cumsum(most) - most, most) + 1
         yield np.full(len(replicas), index), np.repeat(counts, most), replicas
 
@@ -279,7 +249,7 @@ def problem_of(
         len(instance.layer_ids), instance.file, "merge neighbouring layers into one row, adding their times and bytes"
     )
     return PartitionProblem(
-        widths=tuple(Width(table.width, table.devices_per_stage, _chain(table)) for table in instance.tables),
+        widths=instance.tables,
         hierarchy=Hierarchy(
             devices_per_level=np.array(network.devices_per_level),
             bandwidth=np.array(network.bandwidth, np.float64),
@@ -291,7 +261,3 @@ def problem_of(
         zero_stages=zero_stages,
         recompute=recompute,
     )
-
-
-def _chain(table: LayerTable) -> TableChain:
-    return TableChain(**{name: np.array(getattr(table, name), np.float64) for name in TableChain.__dataclass_fields__})

@@ -1,18 +1,13 @@
-"""The kernels to time, each shape of a model's layers once, and the run that times them.
-
-The kernels to time: those of a model's layers under some plans, each shape once.
+"""The kernels to time, those of a model's layers under some plans, each shape once, and the run that times them.
 
 They are the kernels and multiplies that can have a measured time (`dsx.cost.measured_kernels`), so what is written is
-what is read.
-
-Time kernels one after the other, within a limit of time and of memory.
-
-A multiply of moderate size is timed first. From its rate follows about how long a kernel will take, so that one that
-would take longer than the time that is left is not begun.
+what is read. They are timed one after the other, within a limit of time and of memory. A multiply of moderate size is
+timed first. From its rate follows about how long a kernel will take, so that one that would take longer than the time
+that remains is not begun.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
@@ -22,19 +17,9 @@ from dsx.config.assumption_set import AssumptionsSpec
 from dsx.config.operator_files import DTYPES, Shape
 from dsx.cost.layer_work import layer_values
 from dsx.cost.measured_kernels import Measurable, measurable
-from dsx.measuring.program import (
-    CAUSAL,
-    CONTRACT,
-    SOFTMAX,
-    VIEW,
-    Call,
-    KernelProgram,
-    Library,
-    Timing,
-    attention_of,
-    program_of,
-    timed_briefly,
-)
+from dsx.measuring.library import Library
+from dsx.measuring.program import CAUSAL, CONTRACT, SOFTMAX, VIEW, KernelProgram, attention_of, program_of
+from dsx.measuring.timing import Call, Timing, timed_briefly
 from dsx.notation.expressions import evaluate
 from dsx.notation.model import Model
 from dsx.notation.sharded_layer import local_size
@@ -64,33 +49,52 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class _Keys:
-    """A layer with the values of its names for V plans."""
+class _Layer:
+    """A layer with the values of its names for V plans, and the type of its multiplies with weights."""
 
     layer: DerivedLayer
     values: Mapping[str, Any]
-    count: int  # plans
+    num_plans: int
+    linear_dtype: str
 
-    def number(self, expression: Any, at: int) -> float:
+    def number(self, expression: object, plan: int) -> float:
         """Return the value of an expression under one of the plans."""
-        found = np.broadcast_to(np.asarray(evaluate(expression, self.values), dtype=float), (self.count,))
-        return float(found[at])
+        values = np.asarray(evaluate(expression, self.values), dtype=float)
+        return float(np.broadcast_to(values, (self.num_plans,))[plan])
+
+    def case(self, kernel: Measurable, sizes: Sequence[int], plan: int) -> Case:
+        """Return the case of a kernel in one shape, which it has under a plan."""
+        m, n, k, batch = sizes
+        dtype = next((name for name in _PLAIN if DTYPES[name] == kernel.element_bytes), self.linear_dtype)
+        if kernel.multiply is not None:
+            num_bytes = float(batch * (m * k + k * n + m * n) * kernel.element_bytes)
+            return Case(kernel.name, None, (m, n, k, batch), dtype, 2.0 * batch * m * n * k, num_bytes)
+        priced = self.layer.priced_kernels[kernel.kernel]
+        work = priced.work[kernel.direction]
+
+        def size(dim: Dim) -> int:
+            return int(self.number(local_size(dim), plan))
+
+        program = program_of(self.layer.layer, priced.operators, size)
+        matrix, traffic = self.number(work.matrix, plan), self.number(work.bytes, plan)
+        shape = (m, n, k, batch)
+        return Case(kernel.name, kernel.direction, shape, dtype, matrix, traffic, program, _fault(program))
 
 
 def cases_of(
     model: Model, assumptions: AssumptionsSpec, sequence_length: int, keys: Mapping[str, np.ndarray]
 ) -> list[Case]:
     """Return the distinct kernels of a model's layers under the plans of a [V] key table."""
-    found: dict[Any, Case] = {}
+    cases: dict[object, Case] = {}
     for layer in model.kinds:
-        given = layer, model.dimensions, assumptions, sequence_length, keys
-        of = _Keys(layer, layer_values(*given), len(keys["microbatch_size"]))
-        for one in measurable(*given):
-            shapes, first = np.unique(one.shapes, axis=1, return_index=True)
-            for sizes, at in zip(shapes.T, first.tolist(), strict=True):
-                case = _case(of, one, sizes, at, assumptions)
-                found.setdefault(case.key, case)
-    return [*found.values()]
+        inputs = layer, model.dimensions, assumptions, sequence_length, keys
+        values = _Layer(layer, layer_values(*inputs), len(keys["microbatch_size"]), assumptions.linear_dtype)
+        for kernel in measurable(*inputs):
+            shapes, first = np.unique(kernel.shapes, axis=1, return_index=True)
+            for sizes, plan in zip(shapes.T, first.tolist(), strict=True):
+                case = values.case(kernel, [int(size) for size in sizes], plan)
+                cases.setdefault(case.key, case)
+    return [*cases.values()]
 
 
 def in_turn(cases: Iterable[Case]) -> list[Case]:
@@ -99,32 +103,7 @@ def in_turn(cases: Iterable[Case]) -> list[Case]:
     for case in sorted(cases, key=lambda case: (-case.flops, -case.num_bytes)):
         queues.setdefault((case.operator, case.direction), []).append(case)
     placed = [(rank / len(queue), case) for queue in queues.values() for rank, case in enumerate(queue)]
-    return [case for _, case in sorted(placed, key=lambda one: one[0])]
-
-
-def _case(of: _Keys, one: Measurable, sizes: np.ndarray, at: int, assumptions: AssumptionsSpec) -> Case:
-    m, n, k, batch = (int(size) for size in sizes)
-    dtype = next((name for name in _PLAIN if DTYPES[name] == one.element_bytes), assumptions.linear_dtype)
-    kernel = of.layer.priced_kernels[one.kernel]
-    if one.multiply is not None:
-        elements = batch * (m * k + k * n + m * n)
-        flops = 2.0 * batch * m * n * k
-        return Case(one.name, None, (m, n, k, batch), dtype, flops, float(elements * one.element_bytes))
-    work = kernel.work[one.direction]
-    case = Case(
-        one.name,
-        one.direction,
-        (m, n, k, batch),
-        dtype,
-        of.number(work.matrix, at),
-        of.number(work.bytes, at),
-    )
-
-    def size(dim: Dim) -> int:
-        return int(of.number(local_size(dim), at))
-
-    program = program_of(of.layer.layer, kernel.operators, size)
-    return replace(case, program=program, fault=_fault(program))
+    return [case for _, case in sorted(placed, key=lambda entry: entry[0])]
 
 
 def _fault(program: KernelProgram | None) -> str:
@@ -166,8 +145,8 @@ def outcomes(cases: Sequence[Case], library: Library, time_limit_s: float) -> It
         why_not = _why_not(case, library)
         if not why_not and rate is None:
             rate = _rate(library, case.dtype)
-        left = end - monotonic()
-        if not why_not and (left <= 0 or case.flops * _FEWEST_CALLS > left * (rate or float("inf"))):
+        remaining = end - monotonic()
+        if not why_not and (remaining <= 0 or case.flops * _FEWEST_CALLS > remaining * (rate or float("inf"))):
             why_not = OUT_OF_TIME
         yield Outcome(case, None, why_not) if why_not else _timed(case, library)
 
@@ -183,7 +162,7 @@ def _timed(case: Case, library: Library) -> Outcome:
 def _call(case: Case, library: Library) -> Call:
     if case.program is None:
         return library.multiply(*case.shape, case.dtype)
-    make: Callable[..., Call] = library.forward if case.direction == FORWARD else library.backward
+    make = library.forward if case.direction == FORWARD else library.backward
     return make(case.program, case.dtype)
 
 
@@ -218,7 +197,6 @@ def _bytes(case: Case, keeps_nothing_inside: bool) -> float:
         return case.num_bytes
     program, width = case.program, DTYPES[case.dtype]
     crossing = [*program.inputs, *(program.values[position] for position in program.outputs)]
-    inside = 0 if keeps_nothing_inside else sum(one.elements for one in program.results)
-    return (width * sum(one.elements for one in crossing) + _SCORE_BYTES * inside) * (
-        1 if case.direction == FORWARD else 2
-    )
+    inside = 0 if keeps_nothing_inside else sum(operand.elements for operand in program.results)
+    num_bytes = width * sum(operand.elements for operand in crossing) + _SCORE_BYTES * inside
+    return num_bytes * (1 if case.direction == FORWARD else 2)

@@ -1,29 +1,24 @@
-"""What a device reaches, with JAX: rates of multiplies, arithmetic and memory, and times of collectives.
-
-What a device reaches, with JAX: the rates of a large multiply, of arithmetic and of memory.
+"""What a device reaches, with JAX: rates of a large multiply, of arithmetic and memory, and times of collectives.
 
 A device of a cluster file has the peaks of its data sheet, and the assumption set the share that a kernel reaches.
 Where nobody has a data sheet, as of a CPU, the best measured rates take their place.
 
-Times of collectives over the local devices, with JAX.
-
-The sizes are those of the whole tensor, as in tests of NCCL: what an all-gather returns on each device, and what any
-other collective takes on each.
-
-Not modelled: collectives over several hosts, for which several processes would have to run.
+The sizes of collectives are those of the whole tensor, as in tests of NCCL: what an all-gather returns on each device,
+and what any other collective takes on each. Not modelled: collectives over several hosts, for which several processes
+would have to run.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from dsx.measuring.program import Library, Timing, timed_briefly
+from dsx.measuring.library import Library
+from dsx.measuring.timing import Timing, timed_briefly
 from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 
 _SIZES = (1024, 2048, 4096)  # rows, columns and contracted size of multiplies
@@ -56,7 +51,7 @@ def device_rates(library: Library, dtype: str) -> DeviceRates:
     return DeviceRates(matrix, 2.0 * _CHAIN * _ELEMENTS / chained, 3.0 * array.nbytes / added, library.memory_bytes)
 
 
-def _chain(x: Any, factor: float, term: float) -> Any:
+def _chain(x: jax.Array, factor: float, term: float) -> jax.Array:
     for _ in range(_CHAIN):
         x = x * factor + term
     return x
@@ -66,7 +61,7 @@ SIZES = tuple(4**power << 10 for power in range(3, 10))  # 64 KiB to 256 MiB
 _AXIS = "devices"
 _WIDTH = 4  # bytes of an element
 # What each does with a [rows, elements] part of an array; rows are those of one device, and as many as devices.
-_KINDS: dict[str, Callable[[Any], Any]] = {
+_KINDS: dict[str, Callable[[jax.Array], jax.Array]] = {
     ALL_GATHER: lambda x: jax.lax.all_gather(x, _AXIS, tiled=True),
     REDUCE_SCATTER: lambda x: jax.lax.psum_scatter(x, _AXIS, tiled=True),
     ALL_REDUCE: lambda x: jax.lax.psum(x, _AXIS),

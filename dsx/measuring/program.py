@@ -1,86 +1,19 @@
-"""A kernel of a layer as a program, the array library that runs it, and the timing of a call.
-
-The time of a function on a device: warm-up, repetitions, median and spread.
-
-A sample is the time of some calls one after the other, divided by their number: the device works on one while the host
-issues the next, as in a training step.
-
-Not modelled: caches that a step would have filled with something else, and a device that grows warm over minutes.
-
-A kernel of a layer as a program: its operators in order, on arrays of the sizes that one GPU has.
+"""A kernel of a layer as a program: its operators in order, on arrays of the sizes that one GPU has.
 
 The layer definition says everything: which tensors come from outside, the letters and local sizes of each, what each
 operator reads. `run` goes through the steps with the functions of an array library.
-
-The array library that runs kernels, and the choice of one.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
-from math import ceil, prod
-from os import cpu_count, sysconf
-from typing import Any, Protocol
+from math import prod
+from typing import Any
 
-import numpy as np
-
-from dsx.errors import InputError, UnknownNameError
 from dsx.notation.kernels import crossing
-from dsx.notation.sharded_layer import Argument, Layer, Operator
+from dsx.notation.sharded_layer import Argument, Layer
 from dsx.notation.syntax import Dim
 
-Call = Callable[[], Any]  # begins one run and returns its result, which may not be there yet
-
-_SAMPLE_S = 1e-3  # of calls in one sample: far above the resolution of a clock and the wait for a device
-_WARM_S, _SAMPLES_S = 0.05, 0.4  # of warming up, and of all samples
-_FEWEST, _MOST = 3, 25  # samples
-_MOST_CALLS, _MOST_WARM_UPS = 200, 1000  # calls in a sample, and before the samples
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """The time of one call."""
-
-    median_s: float
-    spread: float  # distance between the quartiles of the samples, over the median
-    samples: int
-
-
-def timed(call: Call, wait: Callable[[Any], object], warm_ups: int, samples: int, calls: int = 1) -> Timing:
-    """Return the time of a call: `samples` samples of `calls` calls, after `warm_ups` calls.
-
-    `wait` returns when the result of a call is there.
-    """
-    for _ in range(warm_ups):
-        wait(call())
-    found = np.array([_seconds(call, wait, calls) for _ in range(samples)]) / calls
-    low, median, high = np.quantile(found, [0.25, 0.5, 0.75])
-    return Timing(float(median), float((high - low) / median) if median else 0.0, samples)
-
-
-def timed_briefly(call: Call, wait: Callable[[Any], object]) -> Timing:
-    """Return the time of a call within half a second, or of four calls where these take longer.
-
-    The first call, which may compile, does not count.
-    """
-    wait(call())
-    once = max(_seconds(call, wait, 1), 1e-9)
-    calls = min(ceil(_SAMPLE_S / once), _MOST_CALLS)
-    samples = min(max(int(_SAMPLES_S / (once * calls)), _FEWEST), _MOST)
-    return timed(call, wait, min(int(_WARM_S / once), _MOST_WARM_UPS), samples, calls)
-
-
-def _seconds(call: Call, wait: Callable[[Any], object], calls: int) -> float:
-    begin = time.perf_counter()
-    result = None
-    for _ in range(calls):
-        result = call()
-    wait(result)
-    return time.perf_counter() - begin
-
-
-SAME, VIEW, CONTRACT = "same", "view", "contract"  # what operators of the table are, whatever their names
+VIEW, CONTRACT = "view", "contract"  # what operators of the table are, whatever their names
 SOFTMAX = "softmax"
 CAUSAL = "causal"  # the modifier of a mask that lets a position see itself and those before it
 
@@ -135,8 +68,9 @@ class Attention:
     causal: bool
 
 
+Tensor = Any  # an array of the library that runs a program
 # The result of a step from the arrays that it reads, their operands and the operand of the result.
-Apply = Callable[[Step, Sequence[Any], Sequence[Operand], Operand], Any]
+Apply = Callable[[Step, Sequence[Tensor], Sequence[Operand], Operand], Tensor]
 
 
 def program_of(layer: Layer, names: Sequence[str], size: Callable[[Dim], int]) -> KernelProgram | None:
@@ -147,23 +81,25 @@ def program_of(layer: Layer, names: Sequence[str], size: Callable[[Dim], int]) -
     operators = [op for op in layer.operators if op.name in names]
     if any(len(op.outputs) > 1 for op in operators):
         return None
-    made = {op.name for op in operators}
+    position = {op.name: number for number, op in enumerate(operators)}
     entering: dict[tuple[str, str], Operand] = {}
     for op in operators:
         for index, argument in enumerate(op.arguments):
-            if argument.tensor not in made:
-                entering.setdefault(_key(argument), _entering(op, index, size))
-    positions = {key: position for position, key in enumerate(entering)}
-    own = {op.name: len(entering) + position for position, op in enumerate(operators)}
+            if argument.tensor not in position:
+                rows = op.arguments[1].distribution.dims[0] if op.kind.shape == "lookup" and index == 0 else None
+                operand = _operand(argument.distribution.dims, size, size(rows) if rows else 0)
+                entering.setdefault(_key(argument), operand)
+    inputs = {key: number for number, key in enumerate(entering)}
 
     def read(argument: Argument) -> int:
-        return own[argument.tensor] if argument.tensor in own else positions[_key(argument)]
+        step = position.get(argument.tensor)
+        return inputs[_key(argument)] if step is None else len(inputs) + step
 
     return KernelProgram(
         tuple(entering.values()),
         tuple(Step(op.kind.name, op.kind.shape, op.modifier, tuple(map(read, op.arguments))) for op in operators),
         tuple(_operand(layer.tensors[op.name].distribution.dims, size) for op in operators),
-        tuple(own[name] for name in crossing(layer, operators)),
+        tuple(len(inputs) + position[name] for name in crossing(layer, operators)),
     )
 
 
@@ -175,14 +111,7 @@ def _operand(dims: Sequence[Dim], size: Callable[[Dim], int], below: int = 0) ->
     return Operand(tuple(dim.letter for dim in dims), tuple(map(size, dims)), below)
 
 
-def _entering(op: Operator, index: int, size: Callable[[Dim], int]) -> Operand:
-    dims = op.arguments[index].distribution.dims
-    if op.kind.shape == "lookup" and index == 0:
-        return _operand(dims, size, size(op.arguments[1].distribution.dims[0]))
-    return _operand(dims, size)
-
-
-def run(program: KernelProgram, arrays: Sequence[Any], apply: Apply) -> tuple[Any, ...]:
+def run(program: KernelProgram, arrays: Sequence[Tensor], apply: Apply) -> tuple[Tensor, ...]:
     """Return the outputs of a program for the arrays of its inputs."""
     values = list(arrays)
     for step, result in zip(program.steps, program.results, strict=True):
@@ -195,8 +124,8 @@ def subscripts(operands: Sequence[Operand], result: Operand) -> str:
     """Return the letters of an einsum as array libraries write them: "abc,cd->abd"."""
     letters = dict.fromkeys(letter for operand in (*operands, result) for letter in operand.letters)
     signs = {letter: chr(ord("a") + number) for number, letter in enumerate(letters)}
-    *taken, made = ("".join(signs[letter] for letter in operand.letters) for operand in (*operands, result))
-    return f"{','.join(taken)}->{made}"
+    *read, written = ("".join(signs[letter] for letter in operand.letters) for operand in (*operands, result))
+    return f"{','.join(read)}->{written}"
 
 
 def aligned_shape(operand: Operand, to: Operand) -> tuple[int, ...]:
@@ -218,14 +147,10 @@ def attention_of(program: KernelProgram) -> Attention | None:
         sources.append(sources[step.reads[0]] if step.shape == VIEW else position)
         if step.shape != VIEW:
             kernels.append((step, position))
-    if [step.kind if step.shape == "same" else step.shape for step, _ in kernels] != [
-        "contract",
-        "softmax",
-        "contract",
-    ]:
+    if [step.kind if step.shape == "same" else step.shape for step, _ in kernels] != [CONTRACT, SOFTMAX, CONTRACT]:
         return None
-    (scores, made), (softmax, weights), (summed, _) = kernels
-    chained = sources[softmax.reads[0]] == made and sources[summed.reads[0]] == weights
+    (scores, contracted), (softmax, weights), (summed, _) = kernels
+    chained = sources[softmax.reads[0]] == contracted and sources[summed.reads[0]] == weights
     taken = (*scores.reads, summed.reads[1])
     q, k, v = (program.values[position] for position in taken)
     if not chained or (len(q.shape), len(k.shape), len(v.shape)) != (5, 4, 4):
@@ -234,83 +159,3 @@ def attention_of(program: KernelProgram) -> Attention | None:
         return None
     first, second, third = (sources[position] for position in taken)
     return Attention((first, second, third), q.shape, k.shape, v.shape, softmax.modifier == CAUSAL)
-
-
-JAX, TORCH = "jax", "torch"
-LIBRARIES = (JAX, TORCH)
-
-
-class Library(Protocol):
-    """What runs kernels on the first device."""
-
-    name: str
-    device: str  # its name for people
-    software: str  # the library and its release
-    accelerated: bool  # whether the device is an accelerator
-    memory_bytes: float  # of the device
-
-    def wait(self, result: Any) -> object:
-        """Return when a result is there."""
-        ...
-
-    def multiply(self, rows: int, columns: int, contracted: int, batch: int, dtype: str) -> Call:
-        """Return the call of `batch` multiplies of (rows x contracted) by (contracted x columns)."""
-        ...
-
-    def forward(self, program: KernelProgram, dtype: str) -> Call:
-        """Return the call of a kernel."""
-        ...
-
-    def backward(self, program: KernelProgram, dtype: str) -> Call:
-        """Return the call of the backward of a kernel: the gradients of its inputs, from what its forward has kept."""
-        ...
-
-    def runs(self, kind: str) -> bool:
-        """Return whether there is a function for an operator."""
-        ...
-
-
-def find_library(name: str | None) -> Library:
-    """Return an array library; by default the one that has an accelerator, else JAX.
-
-    Raises UnknownNameError for another name, InputError if it is not installed.
-    """
-    if name is None:
-        found = _jax()
-        return _torch() if not found.accelerated and _torch_has_accelerator() else found
-    if name not in LIBRARIES:
-        raise UnknownNameError("array library", str(name), LIBRARIES)
-    makers: dict[str, Callable[[], Library]] = {JAX: _jax, TORCH: _torch}
-    return makers[name]()
-
-
-def _jax() -> Library:
-    from dsx.measuring.jax_library import JaxLibrary
-
-    return JaxLibrary()
-
-
-def _torch() -> Library:
-    if find_spec("torch") is None:
-        raise InputError("--with torch: torch is not installed here: install it, or give --with jax")
-    from dsx.measuring.torch_library import TorchLibrary
-
-    return TorchLibrary()
-
-
-def _torch_has_accelerator() -> bool:
-    if find_spec("torch") is None:
-        return False
-    import torch  # pyright: ignore[reportMissingImports]
-
-    return bool(torch.cuda.is_available())
-
-
-def host_device() -> str:
-    """Return the name of the host as a device."""
-    return f"a CPU of {cpu_count()} cores"
-
-
-def host_memory_bytes() -> int:
-    """Return the bytes of the host's memory."""
-    return sysconf("SC_PHYS_PAGES") * sysconf("SC_PAGE_SIZE")

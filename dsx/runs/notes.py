@@ -1,19 +1,4 @@
-"""Values and words in the notes of a row, for columns that published tables do not have.
-
-Words of frameworks for what is recomputed, and what of dsx is nearest to each: data/runs/recompute-words.yaml.
-
-A policy that keeps named tensors is read as the regions that it recomputes, or as a share of the layers that keep
-everything.
-
-Not modelled: policies that keep, offload or recompute each tensor on its own.
-
-Words in the notes of a row for something that dsx prices, and whether the row was priced with it.
-
-`dsx.runs.notes` reads a few forms, and a packaged model knows of its shared experts and windows. A word of this table
-whose meaning came from neither says that the row was priced without a fact that people can read. It is counted and
-shown, so that the fact can be moved into a column.
-
-Values in the notes of a row, for columns that published tables do not have.
+"""The notes of a row, and its words for recomputation: values for columns that published tables do not have.
 
 | column | pattern | example |
 |---|---|---|
@@ -29,16 +14,20 @@ Values in the notes of a row, for columns that published tables do not have.
 | zero_replicas | ranks of a shard group; HSDP alone: those of a node | ``ZeRO-1 shard group: 4``, ``DP 16 x FSDP 8`` |
 | `microbatch` | the column counts sequences of a device: a replica has tp * cp times as many | ``per-device batch`` |
 
-Other text is ignored, since notes are written for people (`dsx.runs.notes` counts what it may have meant). A value
-in the column itself wins.
+A value in the column itself wins. Other text is ignored, since notes are written for people. But where notes name
+something that dsx prices, and neither these patterns nor a packaged model gave its value, the word is counted and
+shown, so that the fact can be moved into a column.
+
+Frameworks have words for what is recomputed: data/runs/recompute-words.yaml has what of dsx is nearest to each. A
+policy that keeps named tensors is read as the regions that it recomputes, or as a share of the layers that keep
+everything. Not modelled: policies that keep, offload or recompute each tensor on its own.
 """
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -49,7 +38,7 @@ from dsx.config.model_file import ModelSpec
 from dsx.config.schema import Spec
 from dsx.config.search_path import packaged_data
 from dsx.config.values import Share
-from dsx.runs.table import NodeNetwork, node_network
+from dsx.runs.table import NodeNetwork, Values, node_network
 
 SHARDED_RECIPE = "selective op"  # what recipes of fully sharded data parallelism with fused attention call selective
 
@@ -68,9 +57,6 @@ def recompute_words() -> dict[str, RecomputeWord]:
     """Return the words in lower case with their meanings; SpecError or a validation error for a faulty file."""
     data = load_document(packaged_data() / "runs" / "recompute-words.yaml").data
     return TypeAdapter(dict[str, RecomputeWord]).validate_python(data)
-
-
-FFN_EXPERTS = "experts"  # the block of a layer with experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +79,7 @@ def _word(
 def _is_mixed(model: ModelSpec) -> bool:
     """Return whether some layers of the body have experts and some have none."""
     blocks = [dict(entry.layer.blocks) for entry in model.sequence[1:-1]]
-    return len({FFN_EXPERTS in chosen.values() for chosen in blocks}) > 1
+    return len({"experts" in chosen.values() for chosen in blocks}) > 1
 
 
 WORDS = (
@@ -125,14 +111,14 @@ WORDS = (
 )
 
 
-def unread_words(notes: str, known: Collection[str], model: ModelSpec) -> tuple[str, ...]:
-    """Return the names of what the notes mention and the row is not priced with; `known` are its stated columns."""
+def unread_words(notes: str, columns: Collection[str], model: ModelSpec) -> tuple[str, ...]:
+    """Return the names of what the notes mention and the row is not priced with; `columns` are those it states."""
     options = {option for entry in model.sequence for option in entry.layer.options}
     return tuple(
         word.name
         for word in WORDS
         if word.pattern.search(notes)
-        and not any(column in known for column in word.columns)
+        and not any(column in columns for column in word.columns)
         and word.option not in options
         and not (word.in_model and word.in_model(model))
     )
@@ -180,11 +166,11 @@ _HYBRID = re.compile(r"\bHSDP\b|\bdata[- ]parallel(?:ism)? (?:across|over|betwee
 _PER_DEVICE = re.compile(r"\bper[- _]device[- _]batch", re.IGNORECASE)
 
 
-def read_notes(cells: Mapping[str, Any]) -> dict[str, Any]:
+def read_notes(cells: Values) -> dict[str, object]:
     """Return the missing values of a row that its notes state; `cells` holds the row by column."""
     notes = cells["notes"] or ""
     loss = _CROSS_ENTROPY.search(notes)
-    found = {
+    in_notes = {
         "cross_entropy": loss and ("unfused" if loss[1] else "fused"),
         "dispatcher": "once_per_domain" if _ONCE.search(notes) else None,
         "kernels": _kernels(notes),
@@ -193,11 +179,11 @@ def read_notes(cells: Mapping[str, Any]) -> dict[str, Any]:
         "vpp": _first(_CHUNKS, notes) if (cells["pp"] or 1) > 1 else None,
         ZERO_GROUP: _zero_group(notes, cells),
     }
-    missing = {column: value for column, value in found.items() if value is not None and cells.get(column) is None}
-    return missing | _of_replica(notes, cells)
+    missing = {column: value for column, value in in_notes.items() if value is not None and cells.get(column) is None}
+    return missing | _microbatch_of_replica(notes, cells)
 
 
-def _of_replica(notes: str, cells: Mapping[str, Any]) -> dict[str, Any]:
+def _microbatch_of_replica(notes: str, cells: Values) -> dict[str, object]:
     """Return the microbatch of a replica where the column counts sequences of a device; nothing if they are equal.
 
     What counts by device divides its activations by all of them, as sequence parallelism does.
@@ -205,12 +191,12 @@ def _of_replica(notes: str, cells: Mapping[str, Any]) -> dict[str, Any]:
     members = (cells["tp"] or 1) * (cells["cp"] or 1)
     if members == 1 or not cells["microbatch"] or not _PER_DEVICE.search(notes):
         return {}
-    whole, dp = cells["microbatch"] * members, cells["dp"]
-    divides = not (dp and cells["global_batch"]) or cells["global_batch"] % (whole * dp) == 0
-    return {"microbatch": whole, "sp": True} if divides else {}
+    microbatch, dp = cells["microbatch"] * members, cells["dp"]
+    divides = not (dp and cells["global_batch"]) or cells["global_batch"] % (microbatch * dp) == 0
+    return {"microbatch": microbatch, "sp": True} if divides else {}
 
 
-def names_interleaving(cells: Mapping[str, Any]) -> bool:
+def names_interleaving(cells: Values) -> bool:
     """Return whether a row calls its pipeline interleaved: its schedule, framework or notes."""
     return any(_INTERLEAVED.search(cells[column] or "") for column in ("schedule", "framework", "notes"))
 
@@ -220,11 +206,11 @@ def _kernels(notes: str) -> frozenset[Unfusable] | None:
     if match is None:
         return None
     # Flash attention includes the softmax.
-    named: dict[Unfusable, bool] = {"softmax": match[1] != "torch", "norm": match[2] is not None}
-    return frozenset(operator for operator, found in named.items() if found)
+    fused: dict[Unfusable, bool] = {"softmax": match[1] != "torch", "norm": match[2] is not None}
+    return frozenset(operator for operator, is_fused in fused.items() if is_fused)
 
 
-def _network(notes: str, cells: Mapping[str, Any]) -> NodeNetwork | None:
+def _network(notes: str, cells: Values) -> NodeNetwork | None:
     if (cells["n_gpus"] or math.inf) <= (cells["gpus_per_node"] or 1):
         return None  # one node
     for pattern in _NICS:
@@ -238,7 +224,7 @@ def _network(notes: str, cells: Mapping[str, Any]) -> NodeNetwork | None:
     if (match := _OF_GPU.search(notes)) and cells["gpus_per_node"]:
         return node_network(f"{cells['gpus_per_node']}x{match[1]} {match[2]}b/s")
     if match := _ONE_NIC.search(notes):
-        number, unit = (one for one in match.groups() if one is not None)
+        number, unit = (group for group in match.groups() if group is not None)
         return NodeNetwork(None, node_network(f"{number} {unit}b/s").bandwidth)
     return None
 
@@ -248,7 +234,7 @@ def _first(pattern: re.Pattern[str], notes: str) -> int | None:
     return int(next(filter(None, match.groups()))) if match else None
 
 
-def _zero_group(notes: str, cells: Mapping[str, Any]) -> int | None:
+def _zero_group(notes: str, cells: Values) -> int | None:
     """Return the ranks of a shard group; degrees of FSDP that are joined by a cross are multiplied."""
     if group := _first(_SHARD_GROUP, notes):
         return group

@@ -1,19 +1,4 @@
-"""The rows of a run table that a fit can use, their predicted times, and the outliers among them.
-
-The rows of a run table that a fit can use, and their predicted times under any values of the fitted fields.
-
-Outliers of a run table: rows whose time no cluster explains together with the other rows.
-
-With r = log(measured / predicted), m the median of r, and s = 1.4826 times the median of |r - m| (the standard
-deviation if r is normal), a row is an outlier if
-
-    |r - m| > 5 s, but at least log 3 and at most log 10
-
-If a set is off for a whole cluster, it is off by the same factor in all rows, which is m; so three rows are enough to
-find one that differs. The published runs to which the packaged set is fitted are within 2.1 times of their median. A
-table whose median is off by more than a factor of 100 is refused. Not found: the outliers of a table in which all rows
-are wrong by the same smaller factor.
-"""
+"""The rows of a run table that a fit can use, and their predicted times under any values of the fitted fields."""
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
@@ -24,12 +9,10 @@ import numpy as np
 from dsx.config.assumption_set import AssumptionsSpec
 from dsx.cost.context import kernel_effect
 from dsx.cost.interval import Likeness, PlanFacts, thinness
-from dsx.errors import RunTableError
-from dsx.runs.predict import Batch, batches, counted_memory, facts_of, likeness_of, price, with_recompute
-from dsx.runs.predicted_rows import group_of, layout_of
-from dsx.runs.setups import Setup, measured_bytes, measured_step_time
+from dsx.runs.batches import Batch, batches, counted_memory, price
+from dsx.runs.predict import facts_of, group_of, layout_of, likeness_of, with_recompute
+from dsx.runs.setups import Setup, Setups, measured_bytes, measured_step_time
 from dsx.runs.table import MeasuredRun, UnmodelledReason
-from dsx.text import printable
 
 SLOWDOWN = "kernel_slowdown"  # field of an assumption set
 TRUSTED = ("A", "B")  # values of the column `trust`; a blank cell is trusted too
@@ -67,18 +50,18 @@ class Observations:
         return np.array([source == name for source in self.source], dtype=bool)
 
     def step_times(
-        self, values: Mapping[str, float], wanted: np.ndarray | None = None, slowdown: np.ndarray | float = 1.0
+        self, values: Mapping[str, float], rows: np.ndarray | None = None, slowdown: np.ndarray | float = 1.0
     ) -> np.ndarray:
-        """Return the predicted seconds, [N], under these values of fields; NaN where [N] bools `wanted` are false.
+        """Return the predicted seconds, [N], under these values of fields; NaN where [N] bools `rows` are false.
 
         `slowdown` is a further factor on the time of kernels, of all rows or [N].
         """
-        found = np.full(len(self.setups), np.nan)
+        seconds = np.full(len(self.setups), np.nan)
         slower = slowdown * self._slowdown(values) * self.slowdown
         for batch in self.batches:
-            if wanted is None or wanted[batch.rows].any():
-                found[batch.rows] = price(changed(batch, values, slower[batch.rows])).step_time_s
-        return found if wanted is None else np.where(wanted, found, np.nan)
+            if rows is None or rows[batch.rows].any():
+                seconds[batch.rows] = price(_changed(batch, values, slower[batch.rows])).step_time_s
+        return seconds if rows is None else np.where(rows, seconds, np.nan)
 
     def only(self, rows: np.ndarray, values: Mapping[str, float], slowdown: np.ndarray | float = 1.0) -> "Observations":
         """Return the rows at these positions, under values of fields and with [N] factors on the time of kernels."""
@@ -93,7 +76,7 @@ class Observations:
             measured_s=self.measured_s[rows],
             facts=self.facts.of(rows),
             slowdown=(slowdown * self._slowdown(values) * self.slowdown)[rows],
-            batches=tuple(changed(batch, values) for batch in priced),
+            batches=tuple(_changed(batch, values) for batch in priced),
         )
 
     def without_effects(self) -> "Observations":
@@ -104,8 +87,8 @@ class Observations:
 
     def _slowdown(self, values: Mapping[str, float]) -> float:
         """Return the factor by which values change the slowdown that the set states; effects stay."""
-        own = self.assumptions.kernel_slowdown
-        return values.get(SLOWDOWN, own) / own
+        usual = self.assumptions.kernel_slowdown
+        return values.get(SLOWDOWN, usual) / usual
 
     def memory_ratios(self, values: Mapping[str, float]) -> tuple[np.ndarray, list[str]]:
         """Return measured / predicted memory of the rows that state it, and their stacks; `values` are of fields.
@@ -114,44 +97,38 @@ class Observations:
         """
         predicted = np.full(len(self.setups), np.nan)
         for batch in self.batches:
-            own = changed(batch, values)
-            memory = counted_memory(price(own), own.assumptions)
+            changed = _changed(batch, values)
+            memory = counted_memory(price(changed), changed.assumptions)
             for at, row in enumerate(batch.rows):
                 predicted[row] = np.broadcast_to(memory[self.setups[row].counted], len(batch.rows))[at]
-        measured = [measured_bytes(setup.run) for setup in self.setups]
-        known = [row for row, size in enumerate(measured) if isinstance(size, float)]
-        ratio = np.array([measured[row] / predicted[row] for row in known])
-        return ratio, [self.stack[row] for row in known]
+        sizes = enumerate(measured_bytes(setup.run) for setup in self.setups)
+        measured = {row: size for row, size in sizes if isinstance(size, float)}
+        ratio = np.array([size / predicted[row] for row, size in measured.items()])
+        return ratio, [self.stack[row] for row in measured]
 
 
 def sources_by(setups: Sequence[Setup]) -> dict[str, dict[str, set[str]]]:
     """Return the sources of setups by part of their likeness, and by its value."""
-    found: dict[str, dict[str, set[str]]] = {part: {} for part in Likeness._fields}
+    sources: dict[str, dict[str, set[str]]] = {part: {} for part in Likeness._fields}
     for setup in setups:
         for part, value in likeness_of(setup)._asdict().items():
-            found[part].setdefault(value, set()).add(setup.run.source_id)
-    return found
+            sources[part].setdefault(value, set()).add(setup.run.source_id)
+    return sources
 
 
 def others_like(setups: Sequence[Setup]) -> np.ndarray:
     """Return, for each of [N] setups, in how many ways the other sources have little like it."""
-    by = sources_by(setups)
-    return np.array(
-        [
-            thinness(
-                {
-                    part: len(by[part][value] - {setup.run.source_id})
-                    for part, value in likeness_of(setup)._asdict().items()
-                },
-                bool(setup.filled),
-            )
-            for setup in setups
-        ],
-        dtype=np.int64,
-    )
+    by_part = sources_by(setups)
+
+    def thinness_of(setup: Setup) -> int:
+        parts = likeness_of(setup)._asdict().items()
+        counts = {part: len(by_part[part][value] - {setup.run.source_id}) for part, value in parts}
+        return thinness(counts, bool(setup.filled))
+
+    return np.array([thinness_of(setup) for setup in setups], dtype=np.int64)
 
 
-def changed(batch: Batch, values: Mapping[str, float], slowdown: np.ndarray | float = 1.0) -> Batch:
+def _changed(batch: Batch, values: Mapping[str, float], slowdown: np.ndarray | float = 1.0) -> Batch:
     """Return a batch under values of fields, all but the slowdown of kernels, and with a further [N] factor on that."""
     base = batch.assumptions
     same = {name: np.full(len(batch.rows), value) for name, value in values.items() if name != SLOWDOWN}
@@ -165,15 +142,15 @@ def usual_stack(stacks: Sequence[str]) -> str:
 
 def observe(
     runs: Sequence[MeasuredRun],
-    resolved: Sequence[Setup | UnmodelledReason],
+    setups: Setups,
     assumptions: AssumptionsSpec,
     every_trust: bool = False,
 ) -> Observations:
     """Return the usable rows of a table, from its runs and their setups; `every_trust` includes untrusted rows."""
     reasons: list[str] = []
-    setups: list[Setup] = []
+    timed: list[Setup] = []
     seconds: list[float] = []
-    for run, setup in zip(runs, resolved, strict=True):
+    for run, setup in zip(runs, setups, strict=True):
         time = setup if isinstance(setup, UnmodelledReason) else measured_step_time(setup)
         if isinstance(time, UnmodelledReason):
             reasons.append(time.rule)
@@ -182,13 +159,13 @@ def observe(
         elif not (every_trust or is_trusted(run)):
             reasons.append(f"trust is not {' or '.join(TRUSTED)}")
         elif isinstance(setup, Setup):
-            setups.append(setup)
+            timed.append(setup)
             seconds.append(time)
-    setups = with_recompute(setups, assumptions)
-    _, why = batches(setups, assumptions)
-    reasons += [reason.rule for reason in why.values()]
-    kept = [row for row in range(len(setups)) if row not in why]
-    usable = [setups[row] for row in kept]
+    timed = with_recompute(timed, assumptions)
+    _, unpriced = batches(timed, assumptions)
+    reasons += [reason.rule for reason in unpriced.values()]
+    kept = [row for row in range(len(timed)) if row not in unpriced]
+    usable = [timed[row] for row in kept]
     priced, _ = batches(usable, assumptions)
     return Observations(
         setups=tuple(usable),
@@ -204,95 +181,3 @@ def observe(
         assumptions=assumptions,
         batches=tuple(priced),
     )
-
-
-_LEAST, _MOST = 3.0, 10.0  # times the median
-_IMPOSSIBLE = 100.0  # times what is predicted, in the median of a table
-_DEVIATIONS = 5.0
-_NORMAL = 1.4826  # standard deviations per median absolute deviation of a normal distribution
-_MOST_SHARE = 1 / 3  # of the rows: with more outliers the table is wrong, not the rows
-_SHOWN = 5  # in an error
-
-
-@dataclass(frozen=True, slots=True)
-class Outlier:
-    """A row that is far from the others."""
-
-    id: str
-    measured_s: float
-    predicted_s: float
-    factor: float  # measured / predicted
-    usual: float  # its median over the table
-
-    def __str__(self) -> str:
-        """Return the row in words."""
-        return (
-            f"{printable(self.id)}: measured {self.measured_s:.4g} s, predicted {self.predicted_s:.4g} s: "
-            f"{self.factor:.3g} times, the median of the table is {self.usual:.3g} times"
-        )
-
-
-def outliers(ids: Sequence[str], measured_s: np.ndarray, predicted_s: np.ndarray) -> dict[int, Outlier]:
-    """Return the outliers among [N] rows by position; a row in which a time is missing (NaN) is not an outlier."""
-    with np.errstate(invalid="ignore"):
-        ratio = np.log(measured_s / predicted_s)
-    known = np.isfinite(ratio)
-    if not known.any():
-        return {}
-    median = float(np.median(ratio[known]))
-    distance = np.abs(ratio - median)
-    limit = np.clip(_DEVIATIONS * _NORMAL * np.median(distance[known]), np.log(_LEAST), np.log(_MOST))
-    return {
-        row: Outlier(
-            ids[row], float(measured_s[row]), float(predicted_s[row]), float(np.exp(ratio[row])), float(np.exp(median))
-        )
-        for row in np.flatnonzero(known & (distance > limit)).tolist()
-    }
-
-
-def wrong_table(measured_s: np.ndarray, predicted_s: np.ndarray) -> str:
-    """Return what is wrong with a table whose [N] times are as far off as those of no cluster; empty for any other."""
-    with np.errstate(invalid="ignore"):
-        ratio = np.log(measured_s / predicted_s)
-    usual = float(np.exp(np.median(ratio[np.isfinite(ratio)]))) if np.isfinite(ratio).any() else 1.0
-    if 1 / _IMPOSSIBLE <= usual <= _IMPOSSIBLE:
-        return ""
-    return (
-        f"the table looks wrong: the times are {usual:.3g} times what is predicted, in the median; are all of them "
-        "seconds of one step?"
-    )
-
-
-def without_outliers(
-    observations: Observations,
-    runs: Sequence[MeasuredRun],
-    resolved: Sequence[Setup | UnmodelledReason],
-    assumptions: AssumptionsSpec,
-) -> tuple[Observations, list[Outlier]]:
-    """Return the observations of a table without its outliers, and the outliers.
-
-    `runs` and `resolved` are the rows of the table and their setups. Raises RunTableError if more than a third of the
-    rows are outliers, or if all are as far off as no cluster is.
-    """
-    ids = [setup.run.id for setup in observations.setups]
-    predicted_s = observations.step_times({})
-    if wrong := wrong_table(observations.measured_s, predicted_s):
-        raise RunTableError(wrong)
-    found = outliers(ids, observations.measured_s, predicted_s)
-    if not found:
-        return observations, []
-    if len(found) > _MOST_SHARE * len(ids):
-        more = [f"and {len(found) - _SHOWN:,} more"] if len(found) > _SHOWN else []
-        raise RunTableError(
-            "\n".join(
-                [
-                    f"the table looks wrong: {len(found):,} of {len(ids):,} rows are far from the others, so a fit to "
-                    "the rest would mean nothing; are all times seconds of one step?",
-                    *map(str, [*found.values()][:_SHOWN]),
-                    *more,
-                ]
-            )
-        )
-    lines = {observations.setups[row].run.line for row in found}
-    kept = [(run, setup) for run, setup in zip(runs, resolved, strict=True) if run.line not in lines]
-    return observe([run for run, _ in kept], [setup for _, setup in kept], assumptions), [*found.values()]

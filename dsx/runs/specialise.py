@@ -1,7 +1,5 @@
 """Adapt an assumption set to one cluster and framework, from one run on, and what errors that leaves.
 
-Adapt an assumption set to one cluster and framework, from one run on.
-
 The set states the few fields in which software differs, with a deviation and bounds for each: a normal prior around its
 values. One of them is `kernel_slowdown`, which stands for the effects of the stack and of the devices. With p the
 positions of the fields between their bounds in [0, 1] (on a log scale if they are positive), c those of the set, d
@@ -12,45 +10,53 @@ their deviations, and t the residual log(predicted / measured) of a run over the
 So one run changes the fields that it depends on a little, many runs change them as far as the runs agree, and a run
 that disagrees with the others counts less than its square (the loss of a fit).
 
-What is left of the errors after a set is adapted to a few runs of a source that it has not seen.
-
-Runs are drawn at random, several times with one seed; each time the rest of the source is predicted. The set is the one
-fitted without the source (`dsx.runs.intervals`). From these predictions follow the interval and the resolution of
-a set that a user adapts to so many runs.
+To estimate the errors of a set that a user adapts to so many runs, it is adapted to runs of a source that it has not
+seen (`dsx.runs.fit.leave_out`): runs are drawn at random, several times with one seed, and each time the rest of the
+source is predicted.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
 
 from dsx.config.assumption_set import AssumptionsSpec
-from dsx.config.evidence import AdaptedSpec, FreeSpec
-from dsx.config.values import Bounds, bounds_of
-from dsx.runs.fit import AT_BOUND, Fit, LocalTimes, Values, at, local_times, position_of, slope, softened
-from dsx.runs.intervals import LEAST_SOURCES, HeldOut, ends, groups_of, resolution
+from dsx.config.evidence import AdaptedSpec
+from dsx.config.values import bounds_of
+from dsx.errors import SpecError
+from dsx.runs.error_report import groups_of, resolution
+from dsx.runs.fit import Fit, HeldOut, softened
+from dsx.runs.intervals import LEAST_SOURCES, ends, rounded
+from dsx.runs.local_times import Between, LocalTimes, Values, at, local_times, position_of, slope
 from dsx.runs.observations import Observations, usual_stack
 
 _FURTHER = 2  # rounds of prices around the last result
-_IDLE = 1e-9  # a change of a log time that is rounding
 
 
 @dataclass(frozen=True, slots=True)
 class Prior:
     """The fields that a few runs may change."""
 
-    bounds: Mapping[str, Bounds]
+    bounds: Between
     deviations: np.ndarray  # [P] as shares of the distance between the bounds
     noise: float  # deviation of a run's log error
 
-    @classmethod
-    def of(cls, free: Mapping[str, FreeSpec], noise: float) -> "Prior":
-        """Return the prior that an assumption set states."""
-        fields = AssumptionsSpec.model_fields
-        bounds = {name: bounds_of(fields[name], one.between) for name, one in free.items()}
-        return cls(bounds, np.array([one.deviation for one in free.values()]), noise)
+
+def prior_of(assumptions: AssumptionsSpec) -> Prior:
+    """Return the prior that an assumption set states.
+
+    Raises SpecError if the set does not state the fields that may change, or the noise.
+    """
+    free, noise = assumptions.specialise, assumptions.noise
+    if not free or noise is None:
+        missing = "noise" if free else "specialise"
+        raise SpecError(
+            f"assumption set {assumptions.name!r} cannot be adapted to a few runs: it states no {missing!r}"
+        )
+    fields = AssumptionsSpec.model_fields
+    bounds = {name: bounds_of(fields[name], entry.between) for name, entry in free.items()}
+    return Prior(bounds, np.array([entry.deviation for entry in free.values()]), noise)
 
 
 def specialise(
@@ -76,10 +82,10 @@ def specialise(
         rows = (np.sqrt((1 + root) / 2) / root / prior.noise)[:, None] * times.derivative(position)
         return np.concatenate([rows, np.diag(1 / prior.deviations)])
 
-    options: dict[str, Any] = {"jac": jacobian, "bounds": (0, 1)}
-    found = least_squares(residuals, np.clip(centre, 0.0, 1.0), **options)
+    start = np.clip(centre, 0.0, 1.0)
+    optimum = least_squares(residuals, start, jac=jacobian, bounds=(0, 1))  # pyright: ignore[reportArgumentType]
     # The prior makes this matrix regular, whatever the runs.
-    return found.x, np.sqrt(np.diag(np.linalg.inv(found.jac.T @ found.jac)))
+    return optimum.x, np.sqrt(np.diag(np.linalg.inv(optimum.jac.T @ optimum.jac)))
 
 
 def specialise_to(observations: Observations, base: Values, prior: Prior) -> Fit:
@@ -87,29 +93,26 @@ def specialise_to(observations: Observations, base: Values, prior: Prior) -> Fit
 
     A field that no run depends on keeps its value and has no standard error.
     """
-    names = tuple(prior.bounds)
-    own = position_of(base, names, prior.bounds)
-    times = local_times(observations, own, names, prior.bounds)
-    centre, errors = specialise(times, observations.measured_s, own, prior)
+    centre = first = position_of(base, prior.bounds)
+    times = local_times(observations, centre, prior.bounds)
     for _ in range(_FURTHER):
-        times = local_times(observations, centre, names, prior.bounds)
-        centre, errors = specialise(times, observations.measured_s, own, prior)
-    values = at(centre, names, prior.bounds)
-    sizes = dict(zip(names, errors * slope(centre, names, prior.bounds), strict=True))
-    idle = [n for n, column in zip(names, times.slope.T, strict=True) if np.abs(column).max(initial=0.0) < _IDLE]
+        centre, _ = specialise(times, observations.measured_s, first, prior)
+        times = local_times(observations, centre, prior.bounds)
+    centre, errors = specialise(times, observations.measured_s, first, prior)
+    idle = times.undetermined
+    values, sizes = at(centre, prior.bounds), errors * slope(centre, prior.bounds)
     return Fit(
         values={name: base[name] if name in idle else value for name, value in values.items()},
-        standard_errors={name: np.nan if name in idle else float(size) for name, size in sizes.items()},
-        at_bound=tuple(
-            n for n, share in zip(names, centre, strict=True) if min(share, 1 - share) < AT_BOUND and n not in idle
-        ),
-        undetermined=tuple(idle),
+        standard_errors={
+            name: np.nan if name in idle else float(size) for name, size in zip(values, sizes, strict=True)
+        },
+        at_bound=times.at_bound(centre),
+        undetermined=idle,
     )
 
 
 RUNS = (1, 3, 5)  # that a set is adapted to
 REPETITIONS = 20
-_DIGITS = 4
 
 # By number of runs, [REPETITIONS, N] seconds: NaN for the runs that were drawn, and for sources with no more rows.
 Adapted = Mapping[int, np.ndarray]
@@ -127,21 +130,31 @@ def after_few_runs(
     `held_out` has left out the sources. A source has the values of its usual stack before it is adapted. Calls
     `progress` after each source.
     """
-    names = tuple(prior.bounds)
-    found = {count: np.full((REPETITIONS, len(observations.source)), np.nan) for count in RUNS}
+    adapted = {count: np.full((REPETITIONS, len(observations.source)), np.nan) for count in RUNS}
     for source, fit in held_out.fits.items():
-        own = np.flatnonzero(observations.of_source(source))
-        stack = usual_stack([observations.stack[row] for row in own])
+        rows = np.flatnonzero(observations.of_source(source))
+        stack = usual_stack([observations.stack[row] for row in rows])
         spec = observations.assumptions.of_stack(stack) if stack else observations.assumptions
-        base = {name: float(getattr(spec, name)) for name in names} | fit.values
-        centre = position_of(base, names, prior.bounds)
-        alone = observations.only(own, fit.values, held_out.slowdown)
-        times = local_times(alone, centre, names, prior.bounds)
+        base = {name: float(getattr(spec, name)) for name in prior.bounds} | fit.values
+        centre = position_of(base, prior.bounds)
+        times = local_times(observations.only(rows, fit.values, held_out.slowdown), centre, prior.bounds)
         for count in RUNS:
-            if len(own) > count:
-                found[count][:, own] = _rest(times, observations.measured_s[own], centre, prior, count, seed)
+            if len(rows) > count:
+                adapted[count][:, rows] = _drawn(times, observations.measured_s[rows], prior, count, seed)
         progress(1)
-    return found
+    return adapted
+
+
+def _drawn(times: LocalTimes, measured_s: np.ndarray, prior: Prior, count: int, seed: int) -> np.ndarray:
+    """Return the [REPETITIONS, R] predictions of the rows of a source, NaN for those that were drawn."""
+    random = np.random.default_rng(seed)
+    predicted_s = np.empty((REPETITIONS, len(measured_s)))
+    for draw in predicted_s:
+        runs = random.choice(len(measured_s), count, replace=False)
+        position, _ = specialise(times.of(runs), measured_s[runs], times.centre, prior)
+        draw[:] = np.exp(times.at(position))
+        draw[runs] = np.nan
+    return predicted_s
 
 
 def median_errors(observations: Observations, adapted: Adapted) -> dict[str, dict[int, float]]:
@@ -149,16 +162,15 @@ def median_errors(observations: Observations, adapted: Adapted) -> dict[str, dic
 
     Sources with no more rows than runs are left out.
     """
-    found: dict[str, dict[int, float]] = {}
+    medians: dict[str, dict[int, float]] = {}
     for source in observations.sources:
-        own = observations.of_source(source)
-        known = {
-            count: np.abs(times[:, own] / observations.measured_s[own] - 1)
+        rows = observations.of_source(source)
+        medians[source] = {
+            count: float(np.nanmedian(np.abs(times[:, rows] / observations.measured_s[rows] - 1)))
             for count, times in adapted.items()
-            if own.sum() > count
+            if rows.sum() > count
         }
-        found[source] = {count: float(np.nanmedian(errors)) for count, errors in known.items()}
-    return found
+    return medians
 
 
 def adapted_errors(observations: Observations, adapted: Adapted) -> list[AdaptedSpec]:
@@ -168,49 +180,15 @@ def adapted_errors(observations: Observations, adapted: Adapted) -> list[Adapted
     sources have are left out.
     """
     source = np.array(observations.source)
-    found: list[AdaptedSpec] = []
+    entries: list[AdaptedSpec] = []
     for count, times in adapted.items():
-        left = np.isfinite(times)
-        names = np.broadcast_to(source, times.shape)[left]
+        predicted = np.isfinite(times)
+        names = np.broadcast_to(source, times.shape)[predicted]
         if len(set(names.tolist())) < LEAST_SOURCES:
             break
-        low, high = np.exp(ends(np.log(observations.measured_s / times)[left], names))
-        known = [one for draw in times if (one := resolution(groups_of(observations, draw))) is not None]
-        found.append(
-            AdaptedSpec(
-                runs=count,
-                low=_rounded(low),
-                high=_rounded(high),
-                resolution=_rounded(np.mean(known)) if known else None,
-            )
-        )
-    return found
-
-
-def _rest(
-    times: LocalTimes, measured_s: np.ndarray, centre: np.ndarray, prior: Prior, count: int, seed: int
-) -> np.ndarray:
-    """Return the [REPETITIONS, R] predictions of the rows of a source, NaN for those that were drawn."""
-    random = np.random.default_rng(seed)
-    found = np.empty((REPETITIONS, len(measured_s)))
-    for draw in found:
-        runs = random.choice(len(measured_s), count, replace=False)
-        position, _ = specialise(_rows(times, runs), measured_s[runs], centre, prior)
-        draw[:] = np.exp(times.at(position))
-        draw[runs] = np.nan
-    return found
-
-
-def _rows(times: LocalTimes, rows: Sequence[int] | np.ndarray) -> LocalTimes:
-    return LocalTimes(
-        times.names,
-        times.centre,
-        times.log_s[rows],
-        times.slope[rows],
-        times.curvature[rows],
-        times.kernels[rows],
-    )
-
-
-def _rounded(value: float | np.floating) -> float:
-    return float(f"{value:.{_DIGITS}g}")
+        low, high = np.exp(ends(np.log(observations.measured_s / times)[predicted], names))
+        resolutions = [resolution(groups_of(observations, draw)) for draw in times]
+        of_groups = [share for share in resolutions if share is not None]
+        mean = rounded(float(np.mean(of_groups))) if of_groups else None
+        entries.append(AdaptedSpec(runs=count, low=rounded(low), high=rounded(high), resolution=mean))
+    return entries

@@ -1,152 +1,26 @@
 """A run table: published or own measurements of training runs, one row each.
 
-Advice for cells of a run table that have a unit, such as "26.5 s".
-
-The name of a column implies its unit, so its cells are plain numbers. A number in another unit of the same dimension is
-converted, so that the advice means the value that was written.
-
-The column `kernels`: which operators ran as one fused kernel.
-
-Most frameworks fuse an RMS norm, and a softmax outside fused attention; a row without a value is assumed to fuse both.
-An operator that is not fused runs step by step, in float32. Fused attention has its own column (`flash`).
-
-The network of a node that a row states; it replaces the one in the cluster file of the GPU.
-
-Nodes with the same GPU are sold and rented with one NIC or with eight, and a run table says which. If the cluster has a
-topology, its other links do not change.
-
-A run table: published or own measurements of training runs, one row each.
-
-A table is a CSV file with the columns of `Run`; `n_gpus` and a few others may be called as in result sets (`IN_PLANS`).
-A blank cell is a missing value: the source does not print it. Only the columns in `REQUIRED` must be present; a column
-that is left out is blank in every row.
-
-Why a row cannot be modelled: the rule that it breaks, and the values that break it.
+A table is a CSV file with the columns of `MeasuredRun`; `n_gpus` and a few others may be called as in result sets
+(`IN_PLANS`). A blank cell is a missing value: the source does not print it. Only the columns in `REQUIRED` must be
+present; a column that is left out is blank in every row. A cell is a plain number in the unit of its column; the error
+for a cell such as "26.5 s" says what to write.
 """
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
 from dsx.config.assumption_set import DISPATCHERS, Unfusable
-from dsx.config.cluster_file import ClusterSpec
 from dsx.config.csv_table import CsvFormat, CsvRow, read_csv, whole_number
 from dsx.config.search_path import find_path
-from dsx.config.topology import changed_network
 from dsx.errors import RunTableError, SpecError, UnitError, did_you_mean
 from dsx.plans.choices import BY_NAME, STEP_SEARCHED
-from dsx.units import REAL, Dimension, format_quantity, parse_number, parse_quantity, written_out
+from dsx.units import REAL, Dimension, parse_number, parse_quantity, written_out
 
-_NUMBER_AND_UNIT = re.compile(rf"({REAL})\s*([^\W\d_].*|%)")
-
-# The unit of a column, in words.
-_IN = {
-    "measured_iter_s": "seconds",
-    "measured_tokens_per_s_per_gpu": "tokens per second",
-    "measured_tflops_per_gpu": "TFLOP/s",
-    "measured_mfu": "fractions of 1",
-    "measured_mem_gb": "the unit that mem_unit names",
-}
-_WITH_UNIT = ("node_network",)  # columns whose cells have one
-# The dimension of a column, and the SI value of its unit.
-_DIMENSIONS: dict[str, tuple[Dimension, float]] = {
-    "measured_iter_s": ("s", 1.0),
-    "measured_tflops_per_gpu": ("flop/s", 1e12),
-}
-
-
-def without_unit(text: str, column: str) -> str:
-    """Return the error for a cell that is a number with a unit, with what to write; empty for any other text."""
-    match = _NUMBER_AND_UNIT.fullmatch(text)
-    if match is None or column in _WITH_UNIT:
-        return ""
-    number, unit = match[1], match[2]
-    inside = f", in {_IN[column]}" if column in _IN else ""
-    return f"{text!r} has a unit; this column holds plain numbers{inside}: write {_advised(number, unit, text, column)}"
-
-
-def _advised(number: str, unit: str, text: str, column: str) -> str:
-    if column == "measured_mem_gb":
-        return f"{number}, and {unit} in the column mem_unit"
-    if unit == "%":
-        return f"{float(number) / 100:.15g}"
-    if column not in _DIMENSIONS:
-        return written_out(text) or number
-    dimension, factor = _DIMENSIONS[column]
-    try:
-        return f"{parse_quantity(text, dimension) / factor:.15g}"
-    except UnitError:
-        return f"the number in {_IN[column]}"
-
-
-FUSABLE: frozenset[Unfusable] = frozenset(get_args(Unfusable))  # operators that may run as one kernel or as several
-_NONE = "none"
-_KNOWN = f"{', '.join(sorted(FUSABLE))}, both as {' + '.join(sorted(FUSABLE))!r}, or none"
-
-
-def kernels(text: str) -> frozenset[Unfusable]:
-    """Return the operators that `text` lists as fused: "norm", "norm + softmax", "none".
-
-    Raises ValueError for any other word.
-    """
-    words = [word.strip().lower() for word in re.split(r"[+,]", text)]
-    for word in words:
-        if word not in (*FUSABLE, _NONE):
-            near = did_you_mean(word, [*FUSABLE, _NONE])
-            raise ValueError(f"{word!r} is not an operator of this column{near} ({_KNOWN})")
-    if _NONE in words and len(words) > 1:
-        raise ValueError(f"{text!r} lists none with other operators ({_KNOWN})")
-    return frozenset(operator for operator in FUSABLE if operator in words)
-
-
-_NICS = re.compile(r"([0-9]{1,4})\s*x\s*")
-
-
-@dataclass(frozen=True, slots=True)
-class NodeNetwork:
-    """The bandwidth from a node to others, in bytes/s per direction."""
-
-    bandwidth: float | None  # of all its NICs; None = as many NICs as in the cluster file
-    nic_bandwidth: float | None  # of each; None = not stated
-
-
-def node_network(text: str) -> NodeNetwork:
-    """Return the network that `text` states: "400 Gb/s" for the node, or "4x100 Gb/s" for its NICs.
-
-    Raises ValueError for any other text.
-    """
-    nics = _NICS.match(text)
-    try:
-        each = parse_quantity(text[nics.end() :] if nics else text, "bytes/s")
-    except UnitError:
-        each = math.nan
-    total = each * int(nics[1]) if nics else each
-    if not 0 < total < math.inf:
-        raise ValueError(
-            f"{text!r} is not the network of a node: write for example '400 Gb/s', or '4x100 Gb/s' for its NICs"
-        )
-    return NodeNetwork(total, each if nics else None)
-
-
-def with_node_network(cluster: ClusterSpec, network: NodeNetwork, gpus_per_node: int) -> ClusterSpec:
-    """Return the cluster with this network for its nodes, shared equally by the GPUs of a node.
-
-    If the NIC bandwidth is not stated, the cluster's own applies, up to the bandwidth of the node. If the NIC bandwidth
-    alone is stated, the number of NICs is the cluster's own.
-    """
-    known = cluster.network.net.nic_bandwidth or cluster.network.net.bandwidth
-    stated = network.bandwidth
-    if stated is None:
-        stated = gpus_per_node * cluster.network.net.bandwidth * (network.nic_bandwidth or known) / known
-    share = stated / gpus_per_node
-    nic = network.nic_bandwidth or min(known, stated)
-    changed = changed_network(cluster.network, {"net.bandwidth": share, "net.nic_bandwidth": max(nic, share)})
-    name = f"{cluster.name}, {format_quantity(stated, 'bytes/s')} to a node"
-    return cluster.model_copy(update={"name": name, "network": changed})
-
+Values = Mapping[str, Any]  # the values of a row by column, None where missing
 
 # Column of a plan -> its name in a run table, where the two differ; a table may have either.
 IN_PLANS = {
@@ -157,6 +31,15 @@ IN_PLANS = {
 }
 # A word of the column cross_entropy -> the bytes per logit that it keeps (data/operators/standard.yaml).
 CROSS_ENTROPY = {"fused": 2, "unfused": 12}
+FUSABLE: frozenset[Unfusable] = frozenset(get_args(Unfusable))  # operators that may run as one kernel or as several
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNetwork:
+    """The bandwidth from a node to others, in bytes/s per direction."""
+
+    bandwidth: float | None  # of all its NICs; None = as many NICs as in the cluster file
+    nic_bandwidth: float | None  # of each; None = not stated
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +57,7 @@ class MeasuredRun:
     ffn_hidden: int | None  # of one expert where there are experts
     heads: int | None
     kv_heads: int | None
-    head_dim: int | None  # an addition to the published format
+    head_dim: int | None
     seq: int | None  # tokens of a sequence
     vocab: int | None
     experts: int | None  # 0 = a dense model
@@ -182,7 +65,7 @@ class MeasuredRun:
     gated_mlp: bool | None
     gpu: str | None
     gpus_per_node: int | None
-    node_network: NodeNetwork | None  # an addition to the published format
+    node_network: NodeNetwork | None
     n_gpus: int | None
     tp: int | None
     sp: bool | None
@@ -191,18 +74,18 @@ class MeasuredRun:
     dp: int | None  # replicas of the dense part
     cp: int | None
     ep: int | None  # divides tp * cp * dp
-    etp: int | None  # ranks that divide each expert; an addition to the published format
-    dispatcher: str | None  # of tokens to experts; an addition to the published format
+    etp: int | None  # ranks that divide each expert
+    dispatcher: str | None  # of tokens to experts
     zero_stage: int | None
     microbatch: int | None  # sequences
     global_batch: int | None  # sequences
     recompute: str | None
-    schedule: str | None  # an addition to the published format
-    stage_layers: str | None  # an addition to the published format
+    schedule: str | None
+    stage_layers: str | None
     flash: bool | None  # False = unfused attention
-    kernels: frozenset[str] | None  # operators that ran as one fused kernel; an addition to the published format
-    cross_entropy: str | None  # fused or unfused; an addition to the published format
-    gradient_bytes: int | None  # per element, 2 or 4; an addition to the published format
+    kernels: frozenset[str] | None  # operators that ran as one fused kernel
+    cross_entropy: str | None  # fused or unfused
+    gradient_bytes: int | None  # per element, 2 or 4
     precision: str | None
     framework: str | None
     software: str | None  # framework and release, or the name of a stack
@@ -217,8 +100,27 @@ class MeasuredRun:
     trust: str | None
     source_confidence: str | None
     notes: str | None
-    # Other choices of the step, by name, as codes; an addition to the published format.
+    # Other choices of the step, by name, as codes.
     further: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnmodelledReason:
+    """Why a row cannot be modelled; reports count rows by `rule`."""
+
+    rule: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.rule} ({self.detail})" if self.detail else self.rule
+
+
+class UnmodelledError(Exception):
+    """Raised while a row is read for the reason why it cannot be modelled."""
+
+    def __init__(self, rule: str, detail: str = "") -> None:
+        self.reason = UnmodelledReason(rule, detail)
+        super().__init__(str(self.reason))
 
 
 def read_runs(path: str | Path) -> list[MeasuredRun]:
@@ -227,49 +129,79 @@ def read_runs(path: str | Path) -> list[MeasuredRun]:
     Raises SpecError if the path is not a file, and RunTableError with file, line, column and value for anything that
     cannot be read: a required column that is missing, a cell that its column does not accept.
     """
-    file = find_path("run table", str(path))
-    table = read_csv(file, str(path), FORMAT)
+    table = read_csv(find_path("run table", str(path)), str(path), FORMAT)
     if not any(name in table.header.cells for name in MEASUREMENTS):
         place, needed = table.header.place, ", ".join(MEASUREMENTS)
         raise RunTableError(f"{place}: has no measurement; it needs one of the columns {needed}")
-    runs = [_run(row) for row in table.rows]
-    first: dict[str, int] = {}
+    lines: dict[str, int] = {}
+    runs: list[MeasuredRun] = []
+    for row in table.rows:
+        cells = {name: _cell(row, name) for name in COLUMNS}
+        choices = tuple((name, code) for name in FURTHER if (code := cells.pop(name)) is not None)
+        runs.append(MeasuredRun(line=row.line, **cells, further=choices))
     for run in runs:
-        if run.id in first:
-            raise RunTableError(f"{path}:{run.line}: id: {run.id!r} is already in line {first[run.id]}")
-        first[run.id] = run.line
+        if lines.setdefault(run.id, run.line) != run.line:
+            raise RunTableError(f"{path}:{run.line}: id: {run.id!r} is already in line {lines[run.id]}")
     return runs
 
 
-def _run(row: CsvRow) -> MeasuredRun:
-    cells = {name: _cell(row.cells.get(name, ""), name, row.place) for name in COLUMNS}
-    further = tuple((name, cells.pop(name)) for name in FURTHER)
-    return MeasuredRun(
-        line=row.line, **cells, further=tuple((name, code) for name, code in further if code is not None)
-    )
-
-
-def _cell(text: str, name: str, place: str) -> Any:
+def _cell(row: CsvRow, name: str) -> Any:
+    text = row.cells.get(name, "")
     if not text:
         if name in IDENTITY:
-            raise RunTableError(f"{place}: {name}: is blank; every row needs one")
+            raise RunTableError(f"{row.place}: {name}: is blank; every row needs one")
         return None
     try:
         return COLUMNS[name](text)
     except (ValueError, SpecError) as error:
-        raise RunTableError(f"{place}: {name}: {without_unit(text, name) or error}") from None
+        raise RunTableError(f"{row.place}: {name}: {without_unit(text, name) or error}") from None
 
 
-def _integer(least: int) -> Callable[[str], int]:
+def node_network(text: str) -> NodeNetwork:
+    """Return the network that `text` states: "400 Gb/s" for the node, or "4x100 Gb/s" for its NICs.
+
+    Raises ValueError for any other text.
+    """
+    nics = re.match(r"([0-9]{1,4})\s*x\s*", text)
+    try:
+        bandwidth = parse_quantity(text[nics.end() :] if nics else text, "bytes/s")
+    except UnitError:
+        bandwidth = math.nan
+    total = bandwidth * int(nics[1]) if nics else bandwidth
+    if not 0 < total < math.inf:
+        raise ValueError(
+            f"{text!r} is not the network of a node: write for example '400 Gb/s', or '4x100 Gb/s' for its NICs"
+        )
+    return NodeNetwork(total, bandwidth if nics else None)
+
+
+def kernels(text: str) -> frozenset[Unfusable]:
+    """Return the operators that `text` lists as fused: "norm", "norm + softmax", "none".
+
+    A row without the column is assumed to fuse both, as most frameworks do: an RMS norm, and a softmax outside fused
+    attention. An operator that is not fused runs step by step, in float32. Raises ValueError for any other word.
+    """
+    accepted = f"{', '.join(sorted(FUSABLE))}, both as {' + '.join(sorted(FUSABLE))!r}, or none"
+    words = [word.strip().lower() for word in re.split(r"[+,]", text)]
+    for word in words:
+        if word not in (*FUSABLE, "none"):
+            near = did_you_mean(word, [*FUSABLE, "none"])
+            raise ValueError(f"{word!r} is not an operator of this column{near} ({accepted})")
+    if "none" in words and len(words) > 1:
+        raise ValueError(f"{text!r} lists none with other operators ({accepted})")
+    return frozenset(operator for operator in FUSABLE if operator in words)
+
+
+def _at_least(least: int) -> Callable[[str], int]:
     return lambda text: whole_number(text, least)
 
 
 def _flag(text: str) -> bool:
     # pandas writes whole numbers as 0.0 and 1.0 where a column has missing values.
-    known = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
-    if text.lower() not in known:
+    flags = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
+    if text.lower() not in flags:
         raise ValueError(f"{text!r} is neither 0 nor 1")
-    return known[text.lower()]
+    return flags[text.lower()]
 
 
 def _positive(text: str) -> float:
@@ -286,26 +218,23 @@ def _fraction(text: str) -> float:
     return value
 
 
-def _stage(text: str) -> int:
-    stage = parse_number(text)
-    if stage not in (0, 1, 2, 3):
-        raise ValueError(f"{text!r} is not a ZeRO stage: 0, 1, 2 or 3")
-    return int(stage)
+def _number_of(numbers: Sequence[int], fault: str) -> Callable[[str], int]:
+    """Return the reader of one of a few numbers; `fault` ends the message about any other."""
+
+    def read(text: str) -> int:
+        number = parse_number(text)
+        if number not in numbers:
+            raise ValueError(f"{text!r} is not {fault}")
+        return int(number)
+
+    return read
 
 
 def _cross_entropy(text: str) -> str:
-    if text.lower() not in CROSS_ENTROPY:
-        raise ValueError(
-            f"{text!r} is neither {' nor '.join(CROSS_ENTROPY)}{did_you_mean(text.lower(), CROSS_ENTROPY)}"
-        )
-    return text.lower()
-
-
-def _gradient_bytes(text: str) -> int:
-    size = parse_number(text)
-    if size not in (2, 4):
-        raise ValueError(f"{text!r} is not the bytes of a gradient: 2 (BF16, FP16) or 4 (FP32)")
-    return int(size)
+    word = text.lower()
+    if word not in CROSS_ENTROPY:
+        raise ValueError(f"{text!r} is neither {' nor '.join(CROSS_ENTROPY)}{did_you_mean(word, CROSS_ENTROPY)}")
+    return word
 
 
 def _dispatcher(text: str) -> str:
@@ -314,38 +243,38 @@ def _dispatcher(text: str) -> str:
     return text
 
 
-_READERS: dict[Any, Callable[[str], Any]] = {
-    str: str,
-    str | None: str,
-    int | None: _integer(1),
-    bool | None: _flag,
-    float | None: _positive,
-}
-_OWN_READERS = {
-    "experts": _integer(0),
-    "topk": _integer(0),
-    "zero_stage": _stage,
-    "measured_mfu": _fraction,
-    "kernels": kernels,
-    "cross_entropy": _cross_entropy,
-    "gradient_bytes": _gradient_bytes,
-    "dispatcher": _dispatcher,
-    "node_network": node_network,
-}
-
-_OWN = [field for field in fields(MeasuredRun) if field.name not in ("line", "further")]
-FURTHER = tuple(name for name in STEP_SEARCHED if name not in MeasuredRun.__dataclass_fields__)
-
-
-def _coded(name: str) -> Callable[[str], int]:
+def _code_of(name: str) -> Callable[[str], int]:
     choice = BY_NAME[name]
     return lambda text: choice.code(text if choice.names else whole_number(text, choice.least))
 
 
+_BY_TYPE: dict[object, Callable[[str], object]] = {
+    str: str,
+    str | None: str,
+    int | None: _at_least(1),
+    bool | None: _flag,
+    float | None: _positive,
+}
+_BY_COLUMN: dict[str, Callable[[str], object]] = {
+    "experts": _at_least(0),
+    "topk": _at_least(0),
+    "zero_stage": _number_of((0, 1, 2, 3), "a ZeRO stage: 0, 1, 2 or 3"),
+    "measured_mfu": _fraction,
+    "kernels": kernels,
+    "cross_entropy": _cross_entropy,
+    "gradient_bytes": _number_of((2, 4), "the bytes of a gradient: 2 (BF16, FP16) or 4 (FP32)"),
+    "dispatcher": _dispatcher,
+    "node_network": node_network,
+}
+FURTHER = tuple(name for name in STEP_SEARCHED if name not in MeasuredRun.__dataclass_fields__)
 # Column -> the function that reads its cells.
-COLUMNS: dict[str, Callable[[str], Any]] = {
-    **{field.name: _OWN_READERS.get(field.name) or _READERS[field.type] for field in _OWN},
-    **{name: _coded(name) for name in FURTHER},
+COLUMNS: dict[str, Callable[[str], object]] = {
+    **{
+        field.name: _BY_COLUMN.get(field.name) or _BY_TYPE[field.type]
+        for field in fields(MeasuredRun)
+        if field.name not in ("line", "further")
+    },
+    **{name: _code_of(name) for name in FURTHER},
 }
 IDENTITY = ("id", "source_id")
 REQUIRED = (
@@ -364,104 +293,38 @@ FORMAT = CsvFormat(
     also_called=IN_PLANS,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class UnmodelledReason:
-    """Why a row cannot be modelled; reports count rows by `rule`."""
-
-    rule: str
-    detail: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.rule} ({self.detail})" if self.detail else self.rule
-
-
-@dataclass(frozen=True, slots=True)
-class RowRule:
-    """A condition on the columns of a row, which its message shows with their values."""
-
-    reason: str  # if it does not hold
-    columns: tuple[str, ...]
-    holds: Callable[[Mapping[str, Any]], bool]
+# The unit of a column, in words.
+_IN = {
+    "measured_iter_s": "seconds",
+    "measured_tokens_per_s_per_gpu": "tokens per second",
+    "measured_tflops_per_gpu": "TFLOP/s",
+    "measured_mfu": "fractions of 1",
+    "measured_mem_gb": "the unit that mem_unit names",
+}
+# The dimension of a column, and the SI value of its unit.
+_DIMENSIONS: dict[str, tuple[Dimension, float]] = {
+    "measured_iter_s": ("s", 1.0),
+    "measured_tflops_per_gpu": ("flop/s", 1e12),
+}
 
 
-NEEDED = ("layers", "hidden", "seq", "gpu", "n_gpus", "global_batch")  # they have no default
-
-
-def _divides(part: int, whole: int) -> bool:
-    return whole % part == 0
-
-
-# Embedding and head count as layers of a pipeline here, since stages may be uneven.
-RULES = (
-    RowRule(
-        "tp * pp * cp * dp is not n_gpus",
-        ("tp", "pp", "cp", "dp", "n_gpus"),
-        lambda v: v["tp"] * v["pp"] * v["cp"] * v["dp"] == v["n_gpus"],
-    ),
-    RowRule(
-        "ep does not divide tp * cp * dp",
-        ("ep", "tp", "cp", "dp"),
-        lambda v: _divides(v["ep"], v["tp"] * v["cp"] * v["dp"]),
-    ),
-    RowRule("etp is neither 1 nor tp", ("etp", "tp"), lambda v: v["etp"] in (1, v["tp"])),
-    RowRule(
-        "ep * etp does not divide tp * cp * dp",
-        ("ep", "etp", "tp", "cp", "dp"),
-        lambda v: _divides(v["ep"] * v["etp"], v["tp"] * v["cp"] * v["dp"]),
-    ),
-    RowRule("ep without experts", ("ep", "experts"), lambda v: v["ep"] == 1 or v["experts"] > 1),
-    RowRule("ep does not divide experts", ("ep", "experts"), lambda v: _divides(v["ep"], v["experts"])),
-    RowRule("experts without a topk", ("topk", "experts"), lambda v: not v["experts"] or v["topk"] > 0),
-    RowRule("topk is more than experts", ("topk", "experts"), lambda v: not v["experts"] or v["topk"] <= v["experts"]),
-    RowRule(
-        "microbatch * dp does not divide global_batch",
-        ("microbatch", "dp", "global_batch"),
-        lambda v: _divides(v["microbatch"] * v["dp"], v["global_batch"]),
-    ),
-    RowRule(
-        "pp * vpp is more than layers with embedding and head",
-        ("pp", "vpp", "layers"),
-        lambda v: v["pp"] * v["vpp"] <= v["layers"] + 2,
-    ),
-    RowRule("vpp without pp", ("vpp", "pp"), lambda v: v["vpp"] == 1 or v["pp"] > 1),
-    RowRule("kv_heads does not divide heads", ("kv_heads", "heads"), lambda v: _divides(v["kv_heads"], v["heads"])),
-    RowRule("tp does not divide heads", ("tp", "heads"), lambda v: _divides(v["tp"], v["heads"])),
-    RowRule(
-        "neither of tp and kv_heads divides the other",
-        ("tp", "kv_heads"),
-        lambda v: _divides(v["tp"], v["kv_heads"]) or _divides(v["kv_heads"], v["tp"]),
-    ),
-    RowRule(
-        "tp does not divide ffn_hidden",
-        ("tp", "ffn_hidden"),
-        lambda v: bool(v["experts"]) or _divides(v["tp"], v["ffn_hidden"]),
-    ),
-    RowRule("cp does not divide seq", ("cp", "seq"), lambda v: _divides(v["cp"], v["seq"])),
-    RowRule(
-        "tp * cp does not divide seq, with sp",
-        ("tp", "cp", "seq"),
-        lambda v: not v["sp"] or _divides(v["tp"] * v["cp"], v["seq"]),
-    ),
-    RowRule(
-        "tp * cp does not divide the tokens that are routed to experts",
-        ("tp", "cp", "microbatch", "seq"),
-        lambda v: v["experts"] <= 1 or _divides(v["tp"] * v["cp"], v["microbatch"] * v["seq"]),
-    ),
-    RowRule(
-        "out of memory, but with a time",
-        ("oom", *TIMES),
-        lambda v: not v["oom"] or all(v[column] is None for column in TIMES),
-    ),
-)
-
-
-def impossible(values: Mapping[str, Any]) -> UnmodelledReason | None:
-    """Return why a filled row cannot be a training run; None if it can."""
-    blank = [column for column in NEEDED if values[column] is None]
-    if blank:
-        return UnmodelledReason("a column without a default is blank", ", ".join(blank))
-    for rule in RULES:
-        if not rule.holds(values):
-            return UnmodelledReason(rule.reason, ", ".join(f"{column}={values[column]}" for column in rule.columns))
-    return None
+def without_unit(text: str, column: str) -> str:
+    """Return the error for a cell that is a number with a unit, with what to write; empty for any other text."""
+    match = re.fullmatch(rf"({REAL})\s*([^\W\d_].*|%)", text)
+    if match is None or column == "node_network":  # the one column whose cells have a unit
+        return ""
+    number, unit = match[1], match[2]
+    if column == "measured_mem_gb":
+        advice = f"{number}, and {unit} in the column mem_unit"
+    elif unit == "%":
+        advice = f"{float(number) / 100:.15g}"
+    elif column not in _DIMENSIONS:
+        advice = written_out(text) or number
+    else:
+        dimension, factor = _DIMENSIONS[column]
+        try:
+            advice = f"{parse_quantity(text, dimension) / factor:.15g}"
+        except UnitError:
+            advice = f"the number in {_IN[column]}"
+    inside = f", in {_IN[column]}" if column in _IN else ""
+    return f"{text!r} has a unit; this column holds plain numbers{inside}: write {advice}"

@@ -13,13 +13,15 @@ from dsx.config.what_if import varied_field as field_of
 from dsx.errors import InputError, RunTableError, StoreError, file_path
 from dsx.files import OpenFolder
 from dsx.progress import Watch, progress, warn
-from dsx.runs.calibration import Calibration, adapt, check_adapted, check_fitted, errors, may_adapt, text_of
+from dsx.runs.calibration import Calibration, adapt, check_fitted, may_adapt, text_of
 from dsx.runs.calibration import calibrate as fit_all
+from dsx.runs.error_report import errors
 from dsx.runs.fit import ROUNDS, Effects
 from dsx.runs.intervals import LEAST_SOURCES
-from dsx.runs.observations import Observations, Outlier, observe, without_outliers
-from dsx.runs.setups import count_remarks, setups
-from dsx.runs.specialise import Prior
+from dsx.runs.observations import Observations, observe
+from dsx.runs.outliers import Outlier, without_outliers
+from dsx.runs.setups import count_rows_by, setups
+from dsx.runs.specialise import prior_of
 from dsx.runs.table import UnmodelledReason, read_runs
 from dsx.tables.format import table
 from dsx.text import printable
@@ -94,8 +96,7 @@ def calibrate(
     if specialise is None:
         check_fitted(assumed, between)
     else:
-        check_adapted(assumed)
-        between = Prior.of(assumed.specialise, 1.0).bounds
+        between = prior_of(assumed).bounds
     check_output(output, path, base)
     observations, left_out = _observed(path, assumed)
     found = _fitted(observations, assumed, between, specialise is not None, watch)
@@ -130,7 +131,7 @@ def _observed(path: Path, assumed: AssumptionsSpec) -> tuple[Observations, list[
         more = [f"and {counted(len(faults) - _SHOWN_ROWS, 'row')} more"] if len(faults) > _SHOWN_ROWS else []
         raise RunTableError("\n".join([*faults[:_SHOWN_ROWS], *more]))
     if assumed.stack:
-        warn_of_unknown(count_remarks(made))
+        warn_of_unknown(count_rows_by(made, "remark"))
     observations = observe(runs, made, assumed)
     left_out = ", ".join(f"{reason} ({count:,})" for reason, count in observations.left_out.items())
     if not observations.source:

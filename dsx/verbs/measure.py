@@ -35,7 +35,8 @@ from dsx.config.search_path import shown
 from dsx.errors import InputError, NothingFeasible, SpecError, file_path
 from dsx.measuring.cases import Case, Outcome, cases_of, in_turn, outcomes
 from dsx.measuring.device import CollectiveTime, DeviceRates
-from dsx.measuring.program import Library, Timing, find_library
+from dsx.measuring.library import Library, find_library
+from dsx.measuring.timing import Timing
 from dsx.notation.model import Model, build_model, layer_check
 from dsx.notation.syntax import AXES
 from dsx.plans.choices import KEY_COLUMNS

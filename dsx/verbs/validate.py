@@ -15,12 +15,10 @@ from dsx.config.load import Given
 from dsx.config.search_path import shown
 from dsx.errors import RunTableError, file_path, function
 from dsx.progress import warn
-from dsx.runs.calibration import report
-from dsx.runs.intervals import CLOSE
-from dsx.runs.observations import Outlier, outliers, wrong_table
-from dsx.runs.predict import count_unlike, predict
-from dsx.runs.predicted_rows import Predict, PredictedRows, compare
-from dsx.runs.setups import Setup, count_filled, count_from_notes, count_remarks, count_unread, setups
+from dsx.runs.error_report import CLOSE, report
+from dsx.runs.outliers import Outlier, outliers, wrong_table
+from dsx.runs.predict import Predict, PredictedRows, compare, count_unlike, predict
+from dsx.runs.setups import Setup, count_rows_by, setups
 from dsx.runs.table import MeasuredRun, UnmodelledReason, read_runs
 from dsx.tables.format import table
 from dsx.text import printable
@@ -117,12 +115,12 @@ def validate(
         warn(wrong)
     found = [*outliers(rows.id, rows.measured_s, rows.predicted_s).values()]
     _warn_of_outliers(found)
-    unknown = count_remarks(made) if assumed.stack else {}
+    unknown = count_rows_by(made, "remark") if assumed.stack else {}
     warn_of_unknown(unknown)
     figures = report(rows, measured) | {
-        "filled": count_filled(made),
-        "from_notes": count_from_notes(made),
-        "unread": count_unread(made),
+        "filled": count_rows_by(made, "filled"),
+        "from_notes": count_rows_by(made, "from_notes"),
+        "unread": count_rows_by(made, "unread"),
         "unknown_software": unknown,
         "extrapolated": count_unlike(made, assumed.trained_on),
         "inferred_recompute": dict(Counter(value for value in rows.inferred_recompute if value).most_common()),

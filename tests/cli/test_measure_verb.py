@@ -6,7 +6,7 @@ import os
 import pytest
 
 from dsx.measuring import device as collectives
-from dsx.measuring.program import Timing
+from dsx.measuring.timing import Timing
 from dsx.verbs.measure import cases
 
 TINY = """name: tiny
@@ -25,7 +25,7 @@ FAST = Timing(2e-5, 0.02, 3)
 def tiny(folder, monkeypatch):
     """A tiny model, and kernels that all take 20 us; none is run."""
     (folder / "tiny.yaml").write_text(TINY)
-    monkeypatch.setattr("dsx.measuring.jax_library._arrays", lambda operands, dtype: [])
+    monkeypatch.setattr("dsx.measuring.jax_library.JaxLibrary.arrays", lambda self, operands, dtype: [])
     monkeypatch.setattr("dsx.measuring.jax_library.JaxLibrary.backward", lambda self, program, dtype: None)
     monkeypatch.setattr("dsx.measuring.cases.timed_briefly", lambda call, wait: FAST)
     return folder
@@ -110,7 +110,6 @@ def test_a_large_spread_is_said(run, tiny, monkeypatch):
 def test_collectives_and_the_device_are_files(run, tiny, monkeypatch):
     monkeypatch.setattr(collectives, "SIZES", (1024, 4096))
     monkeypatch.setattr(collectives, "timed_briefly", lambda call, wait: Timing(1e-5, 0.0, 3))
-    monkeypatch.setattr("dsx.measuring.device.timed_briefly", lambda call, wait: Timing(2.0, 0.0, 3))
     monkeypatch.setattr("dsx.measuring.device._ELEMENTS", 1000)
     done = run(*MEASURE, "--collectives", "collectives.csv", "--device", "here.yaml")
     assert done.code == 0, done.err
@@ -168,7 +167,7 @@ def test_collectives_and_the_device_are_files(run, tiny, monkeypatch):
     ],
 )
 def test_bad_input_is_an_error_with_its_place(run, tiny, monkeypatch, given, said):
-    monkeypatch.setattr("dsx.measuring.program.find_spec", lambda name: None)
+    monkeypatch.setattr("dsx.measuring.library.find_spec", lambda name: None)
     (tiny / "other.csv").write_text("operator,direction,m,n,time\nnorm,forward,8,8,1 us\n")
     columns = "operator,direction,m,n,k,batch,dtype,time,spread"
     (tiny / "elsewhere.csv").write_text(

@@ -11,7 +11,7 @@ import dsx
 from dsx.cli.main import remarks_shown
 from dsx.cli.options import print_answer
 from dsx.errors import RunTableError, SpecError, StoreError, UnknownNameError
-from dsx.runs.predicted_rows import Predictions
+from dsx.runs.predict import Predictions
 from dsx.runs.table import UnmodelledReason
 
 

@@ -6,8 +6,9 @@ from random import Random
 import numpy as np
 from oracles import partition as oracle
 
+from dsx.layer_table.instance import LayerTable, TableChain
 from dsx.layer_table.levels import Hierarchy
-from dsx.layer_table.pipelines import PartitionProblem, TableChain, Width
+from dsx.layer_table.pipelines import PartitionProblem
 
 ALL = {"zero_stages": (0, 1, 2, 3), "recompute": (False, True)}
 
@@ -55,7 +56,7 @@ def problem_of(chain: dict, network: dict, job: dict, per_stage: int, **choices:
     """The same for dsx."""
     columns = (chain[name] for name in ("forward", "backward", "parameters", "saved", "cut"))
     return PartitionProblem(
-        widths=(Width(per_stage, per_stage, TableChain(*(np.array(column, np.float64) for column in columns))),),
+        widths=(LayerTable(per_stage, per_stage, TableChain(*(np.array(column, np.float64) for column in columns))),),
         hierarchy=Hierarchy(*(np.array(network[name]) for name in ("devices", "bandwidth", "latency"))),
         num_microbatches=job["batch"],
         device_bytes=job["memory"],

@@ -6,7 +6,7 @@ from layer_table.chains import problem_of, random_case, tense_case
 from oracles import partition as oracle
 
 from dsx.layer_table.pipelines import pipelines
-from dsx.layer_table.solver import fewest_parameters, first_bounds, machine_of
+from dsx.layer_table.scans import fewest_parameters, first_bounds, machine_of
 
 
 def test_no_cut_is_below_its_bound():

@@ -23,18 +23,18 @@ def test_an_instance(here):
     assert (read.file, read.layer_ids) == ("small.json", (-1, 0, 1))
     assert (read.num_microbatches, read.device_bytes) == (8, 10_000)
     assert [(table.width, table.devices_per_stage) for table in read.tables] == [(1, 1), (2, 2)]
-    table = read.tables[0]
-    assert table.forward_s == (0.0, 2.0 * 0.001, 3.0 * 0.001)
-    assert table.backward_s == (0.0, 4.0 * 0.001, 6.0 * 0.001)
-    assert (table.parameter_bytes, table.activation_bytes) == ((50, 100, 200), (5, 10, 20))
+    chain = read.tables[0].chain
+    assert chain.forward_s.tolist() == [0.0, 2.0 * 0.001, 3.0 * 0.001]
+    assert chain.backward_s.tolist() == [0.0, 4.0 * 0.001, 6.0 * 0.001]
+    assert (chain.parameter_bytes.tolist(), chain.activation_bytes.tolist()) == ([50, 100, 200], [5, 10, 20])
     # An edge past a layer crosses in front of it and behind it.
-    assert table.cut_bytes == (0, 9, 17, 0)
+    assert chain.cut_bytes.tolist() == [0, 9, 17, 0]
     assert read.only(2).tables == read.tables[1:]
 
 
 def test_one_layer_has_no_edges(here):
     document = small() | {"layers": {"a": {"1": [[0, 1.0, 1.0, 1, 1]]}}, "edges": {"1": []}}
-    assert read_instance(write(here / "one.json", document)).tables[0].cut_bytes == (0, 0)
+    assert read_instance(write(here / "one.json", document)).tables[0].chain.cut_bytes.tolist() == [0, 0]
 
 
 def test_a_network(here):
@@ -123,7 +123,7 @@ def test_ids_may_begin_anywhere(here):
 def test_a_cut_may_be_crossed_by_edges_past_it(here):
     document = small()
     document["edges"]["1"] = [[-1, 0, 8], [-1, 1, 1]]
-    assert read_instance(write(here / "small.json", document)).tables[0].cut_bytes == (0, 9, 1, 0)
+    assert read_instance(write(here / "small.json", document)).tables[0].chain.cut_bytes.tolist() == [0, 9, 1, 0]
 
 
 def test_all_faults_of_an_instance_are_listed_at_once(here):
@@ -138,7 +138,8 @@ def test_all_faults_of_an_instance_are_listed_at_once(here):
 
 def test_of_core_configurations_before_the_last_nothing_is_read(here):
     document = changed(small(), "layers", "a", to={"two": [[]]})
-    assert read_instance(write(here / "small.json", document)) == read_instance(write(here / "small.json", small()))
+    read = [read_instance(write(here / "small.json", file)) for file in (document, small())]
+    assert repr(read[0]) == repr(read[1])
 
 
 def test_a_misspelt_key_is_told(here):
@@ -238,7 +239,7 @@ def test_the_bytes_that_cross_a_cut_are_summed_exactly(here):
         edges.append([first, last, random.choice([1e-300, 1e30, 1e16, 0.1, 3]) * random.random()])
     table = read_instance(write(here / "a.json", long_instance(60, edges))).tables[0]
     sums = [math.fsum(size for first, last, size in edges if first < cut <= last) for cut in range(61)]
-    assert table.cut_bytes == tuple(sums)
+    assert table.chain.cut_bytes.tolist() == sums
 
 
 @pytest.mark.parametrize(

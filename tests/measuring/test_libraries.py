@@ -6,11 +6,13 @@ import pytest
 from measuring.layers import cases
 
 from dsx.errors import InputError, UnknownNameError
-from dsx.measuring import program as libraries
-from dsx.measuring.jax_library import JaxLibrary, _apply, _arrays
-from dsx.measuring.program import KernelProgram, Operand, Step, attention_of, find_library, run, subscripts
+from dsx.measuring import library as libraries
+from dsx.measuring.jax_library import JaxLibrary
+from dsx.measuring.library import find_library
+from dsx.measuring.program import KernelProgram, Operand, Step, attention_of, run, subscripts
 
 TOKENS = Operand(("b", "s", "e"), (2, 4, 6))
+JAX = JaxLibrary()
 WEIGHT = Operand(("e",), (6,))
 
 
@@ -19,7 +21,7 @@ def program(kind, *inputs, shape="same", result=TOKENS):
 
 
 def computed(made, *arrays):
-    (found,) = run(made, [jax.numpy.asarray(array) for array in arrays], _apply)
+    (found,) = run(made, [jax.numpy.asarray(array) for array in arrays], JAX.apply)
     return np.asarray(found, dtype=float)
 
 
@@ -64,10 +66,10 @@ def test_letters_become_subscripts():
 @pytest.mark.parametrize("mask", [(), ("full",)])
 def test_attention_is_that_of_its_definition(mask):
     (case,) = (one for one in cases(*mask) if (one.operator, one.direction) == ("attention", 0))
-    queries, *others = _arrays(case.program.inputs, "fp32")
-    (fused,) = JaxLibrary()._function(case.program)(queries, *others)
+    queries, *others = JAX.arrays(case.program.inputs, "fp32")
+    (fused,) = JAX.function(case.program)(queries, *others)
     # The definition has no scale; a fused kernel divides by the root of the head dimension.
-    (plain,) = run(case.program, [queries / jax.numpy.sqrt(8.0), *others], _apply)
+    (plain,) = run(case.program, [queries / jax.numpy.sqrt(8.0), *others], JAX.apply)
     assert attention_of(case.program).causal == (not mask)
     assert fused.shape == plain.shape
     assert np.allclose(fused, plain, atol=1e-4)
@@ -96,9 +98,9 @@ def test_every_kernel_of_a_layer_runs(name):
 
 def test_a_backward_gives_the_gradients_of_the_sum():
     (case,) = (one for one in cases("gated") if (one.operator, one.direction) == ("swiglu", 1))
-    arrays = _arrays(case.program.inputs, "fp32")
-    expected = jax.grad(lambda given: run(case.program, given, _apply)[0].sum())(arrays)
-    found = JaxLibrary().backward(case.program, "fp32")()
+    arrays = JAX.arrays(case.program.inputs, "fp32")
+    expected = jax.grad(lambda given: run(case.program, given, JAX.apply)[0].sum())(arrays)
+    found = JAX.backward(case.program, "fp32")()
     assert len(found) == 2
     assert all(np.allclose(a, b, atol=1e-4) for a, b in zip(found, expected, strict=True))
 
@@ -113,7 +115,7 @@ def test_a_library_that_is_not_there_is_said(monkeypatch):
 
 
 def test_jax_says_what_it_runs_on():
-    runs = JaxLibrary()
+    runs = JAX
     assert (runs.accelerated, runs.name) == (False, "jax")
     assert runs.software == f"jax {jax.__version__}"
     assert "CPU" in runs.device and runs.memory_bytes > 1e8

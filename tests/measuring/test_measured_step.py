@@ -33,7 +33,7 @@ def test_predictions_stand_beside_the_step(benchmark_script, monkeypatch, tmp_pa
     script = benchmark_script("measured_step")
     monkeypatch.setattr(script, "step_s", lambda sequences: 0.1 * sequences)
     monkeypatch.setattr("dsx.measuring.cases.timed_briefly", lambda call, wait: script.timed(lambda: None, id, 0, 1))
-    monkeypatch.setattr("dsx.measuring.jax_library._arrays", lambda operands, dtype: [])
+    monkeypatch.setattr("dsx.measuring.jax_library.JaxLibrary.arrays", lambda self, operands, dtype: [])
     monkeypatch.setattr("dsx.measuring.jax_library.JaxLibrary.backward", lambda self, program, dtype: None)
     monkeypatch.setattr("dsx.verbs.measure._device", lambda *given: DEVICE)
     monkeypatch.setattr("dsx.verbs.measure._collectives", lambda limit_s, watch: [])

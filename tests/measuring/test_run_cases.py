@@ -5,7 +5,7 @@ from measuring.layers import cases
 
 from dsx.measuring import cases as run_cases
 from dsx.measuring.cases import OUT_OF_TIME, outcomes
-from dsx.measuring.program import Timing
+from dsx.measuring.timing import Timing
 
 
 class Library:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dsx.measuring import program as timing
-from dsx.measuring.program import timed, timed_briefly
+from dsx.measuring import timing
+from dsx.measuring.timing import timed, timed_briefly
 
 
 class Device:

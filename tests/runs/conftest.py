@@ -1,12 +1,16 @@
-"""All known clusters and models are read once: reading them takes longer than most tests of runs."""
+"""All known clusters and models are read once, which takes longer than most tests; setups of rows are made alike."""
 
 import os
 from functools import cache
 from pathlib import Path
 
 import pytest
+from runs.tables import write
 
-from dsx.runs.machines import known_clusters, known_models
+from dsx.runs.machines import known_clusters
+from dsx.runs.row_model import known_models
+from dsx.runs.setups import setups
+from dsx.runs.table import read_runs
 
 
 @cache
@@ -26,3 +30,9 @@ def read_once(monkeypatch) -> None:
         monkeypatch.setattr(
             f"dsx.runs.setups.{name}", lambda read=read: [*read(os.environ.get("DSX_PATH"), Path.cwd())]
         )
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Return the setups, or reasons, of rows that differ from a good one as stated."""
+    return lambda *changes: setups(read_runs(write(tmp_path / "runs.csv", *changes)))

@@ -12,12 +12,13 @@ from dsx.config.evidence import IntervalSpec
 from dsx.config.values import Bounds
 from dsx.config.what_if import varied_field
 from dsx.errors import RunTableError, SpecError
-from dsx.runs.calibration import MOST_FIELDS, adapt, calibrate, errors, text_of
-from dsx.runs.intervals import groups_of
-from dsx.runs.observations import observe, others_like, without_outliers
+from dsx.runs.calibration import MOST_FIELDS, adapt, calibrate, text_of
+from dsx.runs.error_report import errors, groups_of
+from dsx.runs.observations import observe, others_like
+from dsx.runs.outliers import without_outliers
 from dsx.runs.predict import predict
 from dsx.runs.setups import setups
-from dsx.runs.specialise import RUNS, Prior, after_few_runs, median_errors
+from dsx.runs.specialise import RUNS, Prior, after_few_runs, median_errors, prior_of
 from dsx.runs.table import read_runs
 
 # Only the layers between embedding and head: the fitted numbers price them too, and there is much less to derive. The
@@ -215,7 +216,7 @@ def test_one_row_adapts_a_set_and_five_adapt_it_more(tmp_path):
         assert after["mape"] < before["mape"] / 2
         moved.append(found.fit.values["kernel_slowdown"])
     assert 1 < moved[0] < moved[1] < 1.3
-    text = text_of(found, Prior.of(set_.specialise, 1.0).bounds, "own", "default", "5 rows", "Adapted.")
+    text = text_of(found, prior_of(set_).bounds, "own", "default", "5 rows", "Adapted.")
     assert f"stack: {slower.stack[0]}" in text
     assert not any(word in text for word in ("interval", "resolution", "effects", "calibrated", "between"))
 

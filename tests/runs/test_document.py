@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from dsx.runs.setups import DEFAULTS
+from dsx.runs.complete import DEFAULTS
 from dsx.runs.table import COLUMNS, REQUIRED
 from dsx.schedules.schedules import SCHEDULES
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from dsx.runs.fit import LocalTimes, Sample, deviations, memberships, row_weights, solve
+from dsx.runs.fit import Sample, deviations, memberships, row_weights, solve
+from dsx.runs.local_times import LocalTimes
 
 ROWS = 4  # of a source
 NO_FIELD = np.zeros(0)
@@ -39,10 +40,7 @@ def test_deviations_are_those_of_the_effects():
     many = [
         sources([f"s{n % 8}" for n in range(96)], ["g"] * 96, seed, of_stack=0.12, rest=0.04)[0] for seed in range(12)
     ]
-    found = [
-        deviations(np.log(one.measured_s), np.ones(len(one.measured_s)), one.source, one.weights, one.members)
-        for one in many
-    ]
+    found = [deviations(np.log(one.measured_s), np.ones(len(one.measured_s)), one) for one in many]
     assert np.median([one.stack for one in found]) == pytest.approx(0.12, rel=0.25)
     assert np.median([one.rest for one in found]) == pytest.approx(0.04, rel=0.1)
     assert np.median([one.generation for one in found]) < 0.04  # there is one generation, without effect

@@ -5,33 +5,36 @@ import pytest
 from formula import BETWEEN, START, TRUE, WORK, Formula, N, sample, step_times
 
 from dsx.config.values import Bounds
-from dsx.runs.fit import BELIEF, ROUNDS, Fit, at, fit, local_times, position_of, slope
-from dsx.runs.intervals import leave_out
+from dsx.runs.fit import BELIEF, ROUNDS, Fit, fit, leave_out
+from dsx.runs.local_times import at, local_times, position_of, slope
 
 MEASURED = step_times(TRUE)
 
 
-def fitted(measured, source=None, stack=None, between=BETWEEN, progress=lambda done: None):
+def full_fit(measured, source=None, stack=None, between=BETWEEN, progress=lambda done: None):
     return fit(Formula(measured, START), sample(measured, source, stack), START, between, progress)
 
 
+def fitted(measured, source=None, stack=None, between=BETWEEN):
+    return full_fit(measured, source, stack, between).fit
+
+
 def test_positions_are_shares_of_the_bounds():
-    names, between = ["log", "linear"], {"log": Bounds(0.1, 10.0), "linear": Bounds(0.0, 4.0)}
-    position = position_of({"log": 1.0, "linear": 1.0}, names, between)
+    between = {"log": Bounds(0.1, 10.0), "linear": Bounds(0.0, 4.0)}
+    position = position_of({"log": 1.0, "linear": 1.0}, between)
     assert position == pytest.approx([0.5, 0.25])
-    assert at(position, names, between) == pytest.approx({"log": 1.0, "linear": 1.0})
-    assert slope(position, names, between) == pytest.approx([np.log(100), 4.0])
-    assert position_of({"log": 99.0, "linear": -1.0}, names, between).tolist() == [1.0, 0.0]
+    assert at(position, between) == pytest.approx({"log": 1.0, "linear": 1.0})
+    assert slope(position, between) == pytest.approx([np.log(100), 4.0])
+    assert position_of({"log": 99.0, "linear": -1.0}, between).tolist() == [1.0, 0.0]
 
 
 def test_times_near_a_centre_are_those_of_the_model():
-    names = list(BETWEEN)
-    centre = position_of(START, names, BETWEEN)
-    times = local_times(Formula(MEASURED, START), centre, names, BETWEEN)
+    centre = position_of(START, BETWEEN)
+    times = local_times(Formula(MEASURED, START), centre, BETWEEN)
     for place in range(3):
         moved = centre.copy()
         moved[place] += 0.04
-        assert times.at(moved) == pytest.approx(np.log(step_times(at(moved, names, BETWEEN))), abs=5e-5)
+        assert times.at(moved) == pytest.approx(np.log(step_times(at(moved, BETWEEN))), abs=5e-5)
     assert times.slope[:, 3] == pytest.approx(np.zeros(N), abs=1e-12)
     seconds = step_times(START)
     assert times.kernels == pytest.approx((seconds - START["extra"]) / seconds, rel=0.01)
@@ -40,21 +43,22 @@ def test_times_near_a_centre_are_those_of_the_model():
 @pytest.mark.parametrize("centre", [0.0, 1e-25, 0.02, 1 - 1e-16, 1.0])
 def test_a_centre_at_a_bound_has_its_slope(centre):
     between = {"compute": BETWEEN["compute"]}
-    times = local_times(Formula(MEASURED, START), np.array([centre]), ["compute"], between)
+    times = local_times(Formula(MEASURED, START), np.array([centre]), between)
     inside = np.array([centre + (0.06 if centre < 0.5 else -0.06)])
-    seconds = step_times({**START, **at(inside, ["compute"], between)})
+    seconds = step_times({**START, **at(inside, between)})
     assert times.at(inside) == pytest.approx(np.log(seconds), abs=2e-4)
 
 
 def test_without_a_field_there_are_times_and_effects():
-    found, solution, _ = fitted(1.2 * step_times(START), between={})
+    full = full_fit(1.2 * step_times(START), between={})
+    found = full.fit
     assert (found.values, found.at_bound, found.undetermined) == ({}, (), ())
     assert sum([*found.effects.stack.values(), *found.effects.generation.values()]) == pytest.approx(0.19, abs=0.03)
-    assert solution.covariance.shape == (0, 0)
+    assert full.solution.covariance.shape == (0, 0)
 
 
 def test_what_made_the_rows_is_found():
-    found, _, _ = fitted(MEASURED)
+    found = fitted(MEASURED)
     assert found.values == pytest.approx({**TRUE, "idle": 3.0}, rel=0.03)
     assert (found.undetermined, found.at_bound, found.uncertain) == (("idle",), (), ())
     assert np.isnan(found.standard_errors["idle"])
@@ -63,13 +67,13 @@ def test_what_made_the_rows_is_found():
 
 def test_progress_counts_rounds():
     done = []
-    fitted(MEASURED, progress=done.append)
+    full_fit(MEASURED, progress=done.append)
     assert sum(done) == ROUNDS
 
 
 def test_bounds_hold():
     slow = step_times({**START, "compute": 0.5})
-    found, _, _ = fitted(slow, between={"compute": Bounds(0.78, 0.9), "extra": BETWEEN["extra"]})
+    found = fitted(slow, between={"compute": Bounds(0.78, 0.9), "extra": BETWEEN["extra"]})
     assert found.values["compute"] == 0.78
     assert "compute" in found.at_bound
     assert np.isnan(found.standard_errors["compute"]) and found.standard_errors["extra"] > 0
@@ -85,8 +89,8 @@ def test_sources_weigh_the_same_whatever_their_rows():
     """Two sources that disagree by 8 % are met halfway, though one has nine times the rows."""
     source = np.array(["many"] * (N - 4) + ["few"] * 4)
     measured = MEASURED * np.where(source == "few", 1.04, 1 / 1.04)
-    found, solution, _ = fitted(measured, source)
-    predicted = Formula(MEASURED, START).step_times(found.values, slowdown=solution.slowdown(sample(measured).members))
+    full = full_fit(measured, source)
+    predicted = Formula(MEASURED, START).step_times(full.fit.values, slowdown=full.slowdown)
     errors = np.log(predicted / measured)
     assert errors[source == "many"].mean() == pytest.approx(-errors[source == "few"].mean(), abs=0.015)
 
@@ -94,7 +98,7 @@ def test_sources_weigh_the_same_whatever_their_rows():
 def test_rows_that_are_far_off_do_not_decide():
     measured = MEASURED.copy()
     measured[:3] *= 10
-    found, _, _ = fitted(measured)
+    found = fitted(measured)
     squares = np.exp(np.log(measured / step_times(START)).mean())
     assert squares > 1.4
     assert step_times(found.values)[3:] == pytest.approx(MEASURED[3:], rel=0.1)
@@ -102,36 +106,37 @@ def test_rows_that_are_far_off_do_not_decide():
 
 def test_a_belief_gives_way_to_more_sources():
     def distances(sources):
-        found, _, _ = fitted(MEASURED, [str(row % sources) for row in range(N)])
-        return np.abs(position_of(found.values, list(TRUE), BETWEEN) - position_of(TRUE, list(TRUE), BETWEEN))
+        found = fitted(MEASURED, [str(row % sources) for row in range(N)])
+        bounds = {name: BETWEEN[name] for name in TRUE}
+        return np.abs(position_of(found.values, bounds) - position_of(TRUE, bounds))
 
     assert distances(20).sum() < 0.75 * distances(2).sum()
 
 
 def test_what_two_fields_do_together_stays_where_it_was():
     class Twice(Formula):
-        def step_times(self, values, wanted=None, slowdown=1.0):
+        def step_times(self, values, rows=None, slowdown=1.0):
             return slowdown * WORK / (values["compute"] * values["memory"])
 
     start = {"compute": 0.6, "memory": 0.45}
     between = {name: BETWEEN[name] for name in start}
     model = Twice(np.zeros(N), START)
     measured = model.step_times(start)
-    found, solution, _ = fit(model, sample(measured), start, between)
-    assert found.values == pytest.approx(start, rel=1e-3)
+    full = fit(model, sample(measured), start, between)
+    assert full.fit.values == pytest.approx(start, rel=1e-3)
     # Only the belief holds either one, so the standard error of each is nearly that of the belief.
-    assert np.sqrt(np.diag(solution.covariance)) == pytest.approx(np.full(2, BELIEF / np.sqrt(2)), rel=0.2)
+    assert np.sqrt(np.diag(full.solution.covariance)) == pytest.approx(np.full(2, BELIEF / np.sqrt(2)), rel=0.2)
 
 
 def test_stacks_that_differ_are_no_error_of_the_fields():
     stack = ["fast"] * (N // 2) + ["slow"] * (N // 2)
     slower = np.where(np.array(stack) == "slow", np.exp(0.1), np.exp(-0.1))
     measured = Formula(MEASURED, START).step_times(TRUE, slowdown=slower)
-    found, solution, _ = fitted(measured, stack=stack)
+    full = full_fit(measured, stack=stack)
+    found, factors = full.fit, full.slowdown
     assert {name: found.values[name] for name in TRUE} == pytest.approx(TRUE, rel=0.1)
     effects = found.effects.stack
     assert effects["slow"] - effects["fast"] == pytest.approx(0.2, rel=0.05)
-    factors = solution.slowdown(sample(measured, stack=stack).members)
     assert factors[-1] / factors[0] == pytest.approx(np.exp(0.2), rel=0.02)
 
 
@@ -139,7 +144,7 @@ def test_stacks_that_differ_are_no_error_of_the_fields():
 def test_standard_errors_are_the_spread_of_fits():
     random = np.random.default_rng(7)
     noisy = [MEASURED * np.exp(random.normal(0, 0.02, N)) for _ in range(8)]
-    fits = [fitted(measured)[0] for measured in noisy]
+    fits = [fitted(measured) for measured in noisy]
     for name in ("compute", "memory"):
         spread = np.std([found.values[name] for found in fits])
         stated = np.median([found.standard_errors[name] for found in fits])
@@ -147,10 +152,8 @@ def test_standard_errors_are_the_spread_of_fits():
 
 
 def left_out(part, measured, stack=None):
-    given = sample(measured, stack=stack)
-    _, *whole = fit(Formula(measured, START), given, START, BETWEEN)
     done = []
-    found = leave_out(Formula(measured, START), part, given, START, BETWEEN, tuple(whole), done.append)
+    found = leave_out(Formula(measured, START), part, full_fit(measured, stack=stack), done.append)
     assert sum(done) == len({*part})
     return found
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from dsx.cost.interval import plan_facts
-from dsx.runs.intervals import LayoutGroup, coverage, make_intervals, memory_interval, resolution, weighted_quantile
+from dsx.runs.error_report import LayoutGroup, resolution
+from dsx.runs.intervals import coverage, make_intervals, memory_interval, weighted_quantile
 
 
 def facts(thin):

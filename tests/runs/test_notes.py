@@ -3,7 +3,7 @@
 import pytest
 from runs.tables import write
 
-from dsx.runs.setups import Setup, count_from_notes, count_unread, setups
+from dsx.runs.setups import Setup, count_rows_by, setups
 from dsx.runs.table import read_runs
 
 
@@ -79,7 +79,7 @@ def test_a_column_wins(made):
     assert stated.cluster.network.net.bandwidth == 25e9
     assert [setup.unfused for setup in (read, stated, half)] == [{"norm", "softmax"}, frozenset(), {"softmax"}]
     assert [setup.from_notes for setup in (read, stated, half)] == [("kernels", "node_network"), (), ("node_network",)]
-    assert count_from_notes([read, stated, half]) == {"node_network": 2, "kernels": 1}
+    assert count_rows_by([read, stated, half], "from_notes") == {"node_network": 2, "kernels": 1}
     # What stands in the notes is no default.
     assert "kernels" not in read.filled
 
@@ -170,7 +170,7 @@ def test_dispatchers(made):
     read, stated, neither = made(
         EXPERTS | {"notes": "MoE with DeepEP"}, EXPERTS | {"dispatcher": "once_per_copy", "notes": "DeepEP"}, EXPERTS
     )
-    fields = [dict(setup.stated).get("dispatcher") for setup in (read, stated, neither)]
+    fields = [dict(setup.assumptions).get("dispatcher") for setup in (read, stated, neither)]
     assert fields == ["once_per_domain", "once_per_copy", None]
 
 
@@ -198,7 +198,7 @@ def test_what_is_missing_in_a_column_is_said(made):
         {"layers": "31", "notes": "first/last stage have one layer fewer"},
     )
     assert (graphs.unread, stages.unread) == (("CUDA graphs",), ("stages with fewer layers",))
-    assert count_unread([graphs, stages]) == {"CUDA graphs": 1, "stages with fewer layers": 1}
+    assert count_rows_by([graphs, stages], "unread") == {"CUDA graphs": 1, "stages with fewer layers": 1}
 
 
 def test_a_microbatch_of_a_device_is_that_of_its_replica(made):
@@ -217,4 +217,4 @@ def test_what_the_model_or_a_column_has_is_no_gap(made):
         {"notes": "8 NICs of 200 Gb/s", "node_network": "8x200 Gb/s"},
     )
     assert (fewer.unread, network.unread) == ((), ())
-    assert count_unread([fewer, network]) == {}
+    assert count_rows_by([fewer, network], "unread") == {}

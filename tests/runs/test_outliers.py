@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dsx.runs.observations import outliers
+from dsx.runs.outliers import outliers
 
 
 def rows_of(*ratios):

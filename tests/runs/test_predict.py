@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import jax
 import numpy as np
 import pytest
 from runs.tables import write
@@ -14,8 +13,8 @@ from dsx.config.search_path import names
 from dsx.errors import SpecError
 from dsx.pricing.one_plan import evaluate_plan
 from dsx.pricing.problem import make_problem
-from dsx.runs.predict import batches, predict, pricer
-from dsx.runs.predicted_rows import layout_of
+from dsx.runs.batches import batches
+from dsx.runs.predict import layout_of, predict
 from dsx.runs.setups import setups
 from dsx.runs.table import UnmodelledReason, read_runs
 
@@ -82,7 +81,7 @@ def test_model_flops_are_those_of_the_search(asked):
 
 
 def test_what_cannot_be_priced_has_a_reason(tmp_path, monkeypatch):
-    monkeypatch.setattr("dsx.runs.predict.strategy_names", lambda: ["1d"])
+    monkeypatch.setattr("dsx.runs.batches.strategy_names", lambda: ["1d"])
     changes = ({"cp": "2", "dp": "2"}, {}, {"cp": "4", "dp": "1"})
     found = predict(setups(read_runs(write(tmp_path / "runs.csv", *changes))), DEFAULT)
     rule = "no strategy divides the model this way"
@@ -158,37 +157,13 @@ LAYOUTS = (
     {"stage_layers": "20,14"},
     {"stage_layers": "10,9,9,6", "pp": "4", "dp": "2"},
     {"stage_layers": "Et*16|t*16L"},
+    {"stage_layers": "Et*9|t*7|t*8|t*8L", "vpp": "2"},
+    {},
 )
-MORE_LAYOUTS = (*LAYOUTS, {"stage_layers": "Et*9|t*7|t*8|t*8L", "vpp": "2"}, {})
-
-
-@pytest.mark.slow
-# What a fit compiles takes seconds for each batch, and longer for each kind of layer.
-@pytest.mark.parametrize(
-    ("changes", "uncounted", "rows_of_batches"),
-    [
-        ([{"stage_layers": "20,14"}, {"stage_layers": "17,17"}], ["embedding", "head"], [[0, 1]]),
-        pytest.param(MORE_LAYOUTS, DEFAULT.uncounted_layers, [[0, 1, 2], [3], [4]], marks=pytest.mark.slow),
-    ],
-    ids=["one kind of layer in one chunk", "with two chunks and none stated"],
-)
-def test_a_fit_prices_stated_layouts_as_they_are_priced_once(tmp_path, changes, uncounted, rows_of_batches):
-    assumptions = DEFAULT.model_copy(update={"uncounted_layers": uncounted})
-    asked = setups(read_runs(write(tmp_path / "runs.csv", *changes)))
-    found, (made, _) = predict(asked, assumptions), batches(asked, assumptions)
-    assert sorted(batch.rows.tolist() for batch in made) == rows_of_batches
-    for batch in made:
-        with jax.enable_x64(True):
-            times = np.asarray(pricer(batch)(batch.assumptions).step_time_s)
-        once = found.step_time_s[batch.rows]
-        if (batch.choices.vpp > 1).any():  # a fit replays no unlike chunks: it has the bound below them
-            assert ((times <= once) & (times > 0.99 * once)).all()
-        else:
-            np.testing.assert_allclose(times, once, rtol=1e-12)
 
 
 def test_each_stated_layout_is_a_layout_of_its_own(tmp_path):
-    asked = setups(read_runs(write(tmp_path / "runs.csv", *MORE_LAYOUTS)))
+    asked = setups(read_runs(write(tmp_path / "runs.csv", *LAYOUTS)))
     found, (made, _) = predict(asked, DEFAULT), batches(asked, DEFAULT)
     assert sorted(batch.rows.tolist() for batch in made) == [[0, 1, 2], [3], [4]]
     assert found.step_time_s[2] == pytest.approx(found.step_time_s[4], rel=1e-9)  # an even layout

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from dsx.config.search_path import packaged_data
-from dsx.runs.setups import Setup, count_filled, count_from_notes, measured_bytes, measured_step_time, setups
+from dsx.runs.setups import Setup, count_rows_by, measured_bytes, measured_step_time, setups
 from dsx.runs.table import read_runs
 
 RUNS = read_runs(packaged_data() / "validation" / "runs.csv")
@@ -67,7 +67,7 @@ def test_the_software_that_no_stack_names():
 
 
 def test_the_defaults_that_are_used():
-    assert count_filled(modelled()) == {
+    assert count_rows_by(modelled(), "filled") == {
         "kernels": 2166,
         "vocab": 1488,
         "precision": 1440,
@@ -81,7 +81,7 @@ def test_the_defaults_that_are_used():
         **dict.fromkeys(("tp", "pp", "dp"), 4),
     }
     read = {"kernels": 964, "zero_replicas": 162, "node_network": 61, "cross_entropy": 43, "etp": 11}
-    assert count_from_notes(modelled()) == read | {"microbatch": 22, "sp": 22}
+    assert count_rows_by(modelled(), "from_notes") == read | {"microbatch": 22, "sp": 22}
 
 
 def test_memory_is_counted_in_three_ways():

@@ -6,9 +6,10 @@ import pandas as pd
 import pytest
 from runs.tables import ROW, write
 
+from dsx.config.assumption_set import load_assumptions
 from dsx.errors import RunTableError, SpecError
 from dsx.plans.choices import CODES
-from dsx.runs.table import COLUMNS, IN_PLANS, MeasuredRun, read_runs
+from dsx.runs.table import COLUMNS, FUSABLE, IN_PLANS, MeasuredRun, NodeNetwork, read_runs
 
 
 def test_cells_have_the_types_of_their_columns(tmp_path):
@@ -16,6 +17,26 @@ def test_cells_have_the_types_of_their_columns(tmp_path):
     assert (run.line, run.id, run.year, run.tp, run.measured_iter_s) == (2, "own-1", 2024, 2, 2.5)
     assert (run.sp, run.oom, run.flash) == (True, False, True)
     assert (run.experts, run.framework, run.schedule, run.notes) == (None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "value"),
+    [
+        ("kernels", "norm", {"norm"}),
+        ("kernels", "softmax + norm", {"norm", "softmax"}),
+        ("kernels", "Norm,softmax", {"norm", "softmax"}),
+        ("kernels", "none", set()),
+        ("node_network", "400 Gb/s", NodeNetwork(50e9, None)),
+        ("node_network", "4x100 Gb/s", NodeNetwork(50e9, 12.5e9)),
+        ("node_network", "8 x 25 GB/s", NodeNetwork(200e9, 25e9)),
+    ],
+)
+def test_cells_that_are_words(column, text, value):
+    assert COLUMNS[column](text) == value
+
+
+def test_every_operator_has_a_table_for_the_other_case():
+    assert load_assumptions("default").unfused_operators.keys() == FUSABLE
 
 
 def test_every_field_is_a_column():
@@ -99,6 +120,25 @@ def test_blank_lines_and_a_byte_order_mark_are_passed_over(tmp_path):
         ("id", "", "is blank; every row needs one"),
         ("source_id", " ", "is blank; every row needs one"),
         ("n_gpus", "9" * 12, "is not a whole number from 1 to 2147483647"),
+        (
+            *("kernels", "norms"),
+            "'norms' is not an operator of this column; did you mean 'norm'? (norm, softmax, both as 'norm + softmax'",
+        ),
+        ("kernels", "flash_attention + norm", "'flash_attention' is not an operator"),
+        ("kernels", "norm +", "'' is not an operator"),
+        ("kernels", "none, norm", "'none, norm' lists none with other operators"),
+        ("cross_entropy", "fuse", "'fuse' is neither fused nor unfused; did you mean 'fused'?"),
+        ("gradient_bytes", "8", "'8' is not the bytes of a gradient: 2 (BF16, FP16) or 4 (FP32)"),
+        *(
+            (
+                *("node_network", text),
+                f"{text!r} is not the network of a node: write for example '400 Gb/s', or '4x100 Gb/s' for its NICs",
+            )
+            for text in (
+                *("400", "0 Gb/s", "-1 Gb/s", "four NICs", "4x", "0x100 Gb/s", "400 Gb", "4x100Gb", "1e400 Gb/s"),
+                *("9999x1e307 GB/s", "99999x1 GB/s", "8 * 400 Gb/s", "400 Gb/s each"),
+            )
+        ),
     ],
 )
 def test_a_cell_that_its_column_does_not_accept(tmp_path, column, value, says):

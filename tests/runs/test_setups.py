@@ -1,21 +1,15 @@
-"""From rows to setups: defaults and their counts, machines, models, schedules, and runs that cannot be."""
+"""From rows to setups: defaults and their counts, words, placement, and runs that cannot be."""
 
 import dataclasses
+import math
 
 import pytest
-from runs.tables import write
 
-from dsx.runs.machines import cluster_of, known_clusters
-from dsx.runs.setups import DEFAULTS, Setup, count_filled, setups
-from dsx.runs.table import UnmodelledReason, read_runs
-
-CLUSTERS = known_clusters()
-
-
-@pytest.fixture
-def made(tmp_path):
-    """Return the setups, or reasons, of rows that differ from a good one as stated."""
-    return lambda *changes: setups(read_runs(write(tmp_path / "runs.csv", *changes)))
+from dsx.plans.choices import BY_NAME, value_of
+from dsx.runs.complete import DEFAULTS
+from dsx.runs.notes import recompute_words
+from dsx.runs.setups import Setup, count_rows_by
+from dsx.runs.table import UnmodelledReason
 
 
 def layers(setup):
@@ -50,7 +44,7 @@ def test_blank_cells_are_filled_and_counted(made):
     assert {"ep", "topk", "gated_mlp"} <= {*experts.filled}
     assert (experts.sizes.topk, experts.sizes.gated_mlp, experts.plan["ep"]) == (2, True, 1)
     assert {"sp", "vpp"} <= {*parallel.filled} and parallel.sp and parallel.plan["dp"] == 2
-    counts = count_filled([bare, experts, parallel, UnmodelledReason("none")])
+    counts = count_rows_by([bare, experts, parallel, UnmodelledReason("none")], "filled")
     assert counts["vocab"] == 3 and counts["heads"] == 2 and counts["sp"] == 1
 
 
@@ -124,80 +118,6 @@ def test_what_is_uneven_is_not_impossible(made, changes):
 
 
 @pytest.mark.parametrize(
-    ("gpu", "gpus_per_node", "cluster"),
-    [
-        ("A100", 8, "a100-80-nvs8"),
-        ("a100-40gb-sxm4", 8, "a100-40-nvs8"),
-        ("A100-40GB", 4, "a100-40-nvs4"),
-        ("NVIDIA A100 80GB", 4, "a100-80-nvs4"),
-        ("A800-80GB", 8, "a800-nvs8"),
-        ("H100-80GB-SXM", 8, "h100-nvs8"),
-        ("H100-96GB-HBM2e-500W", 8, "h100-96-nvs8"),
-        ("H200-141GB-SXM", 8, "h200-141-nvs8"),
-        ("H800", 8, "h800-nvs8"),
-        ("V100-16GB-SXM2", 8, "v100-16-nvs8"),
-        ("V100-32GB", 16, "v100-32-nvs16"),
-        ("B200-180GB", 8, "b200-180-nvs8"),
-        ("b300", 8, "b300-288-nvs8"),
-        ("GB200-NVL72", 4, "gb200-nvl72"),
-        ("GB300", 72, "gb300-nvl72"),
-        ("GH200-96GB", 1, "gh200-96-nvs4, 1 to a node"),
-        ("MI250X", 8, "mi250x-xgmi8"),
-        ("MI300X", 8, "mi300x-xgmi8"),
-        ("AMD Instinct MI300X", 8, "mi300x-xgmi8"),
-        ("MI325X-256GB", 8, "mi325x-xgmi8"),
-        ("MI350X", 8, "mi350x-xgmi8"),
-        ("mi355x", 4, "mi355x-xgmi8, 4 to a node"),
-        ("Gaudi 2", 8, "gaudi2-eth8"),
-        ("Intel Gaudi3", 8, "gaudi3-eth8"),
-        ("TPU v5e", 8, "tpu-v5e"),
-        ("TPUv5p", 4, "tpu-v5p"),
-        ("TPU v6e", 4, "tpu-v6e"),
-        ("TPU7x", 8, "tpu-7x"),
-        ("TPU-v5p", 8960, "tpu-v5p"),
-        ("TPU-v5p", 512, "tpu-v5p, 512 to a node"),
-        ("TPU-v5e", 16, "tpu-v5e, 16 to a node"),
-        ("TPUv4", 4, "tpu-v4"),
-        ("TPU v4", 4, "tpu-v4"),
-        ("H100 SXM", 8, "h100-nvs8"),
-        ("h100_80g", 8, "h100-nvs8"),
-        ("H100-SXM5-80GB", 8, "h100-nvs8"),
-        ("H100SXM5", 8, "h100-nvs8"),
-        ("A100-SXM4-40GB", 8, "a100-40-nvs8"),
-        ("h200-nvs64", 8, "h200-nvs64"),
-        ("H100", 2, "h100-nvs8, 2 to a node"),
-    ],
-)
-def test_a_gpu_is_matched_by_its_longest_prefix(gpu, gpus_per_node, cluster):
-    found = cluster_of(gpu, gpus_per_node, CLUSTERS)
-    assert not isinstance(found, UnmodelledReason) and found.name == cluster
-
-
-@pytest.mark.parametrize(
-    ("gpu", "nearest"),
-    [
-        ("H1000", "H100"),
-        ("H100X", "H100"),
-        ("A10", "A100"),
-        ("V100S", "V100"),
-        ("TPUv42", "TPU-v4"),
-        ("GB2000", "GB200"),
-        ("MI300A", "MI300X"),
-        ("TPUv5", "TPU-v5p"),
-    ],
-)
-def test_a_longer_name_is_another_gpu(gpu, nearest):
-    found = cluster_of(gpu, 8, CLUSTERS)
-    assert isinstance(found, UnmodelledReason) and found.rule == "no cluster has this gpu"
-    assert found.detail.startswith(f"{gpu!r}, nearest: {nearest}")
-
-
-def test_a_smaller_node_reduces_the_fast_domain():
-    found = cluster_of("H100", 2, CLUSTERS)
-    assert not isinstance(found, UnmodelledReason) and found.network.nvs.size == 2
-
-
-@pytest.mark.parametrize(
     ("changes", "schedule"),
     [
         ({"framework": "a fork, schedule ZB-1p"}, "zb-h1"),
@@ -215,91 +135,109 @@ def test_words_for_schedules(made, changes, schedule):
 
 
 @pytest.mark.parametrize(
-    ("precision", "read"), [("fp8-rowwise", "fp8"), ("FP16", "bf16"), ("BF16-mixed", "bf16"), ("mxfp8", "fp8")]
+    ("precision", "multiplies"),
+    [
+        *(("fp8-rowwise", "fp8"), ("FP16", "bf16"), ("BF16-mixed", "bf16"), ("mxfp8", "fp8"), ("NVFP4", "fp4")),
+        *(("MXFP8", "fp8"), ("amp_fp8", "fp8"), ("amp_bf16", "bf16"), ("int8", "int8")),
+    ],
 )
-def test_precisions_are_matched_by_their_prefix(made, precision, read):
-    assert made({"precision": precision})[0].precision == read
+def test_the_precision_of_the_multiplies(made, precision, multiplies):
+    assert made({"precision": precision})[0].precision == multiplies
 
 
-def test_layer_kinds_follow_from_the_columns(made):
-    plain, grouped, gated, experts = made(
-        {"gated_mlp": "0"}, {"gated_mlp": "0", "kv_heads": "8"}, {}, {"experts": "8", "topk": "2"}
+def test_a_default_counts_where_a_norm_or_softmax_depends_on_it(made):
+    blank = {"kernels": "", "gated_mlp": "0"}
+    changes = ({}, {"gated_mlp": "1"}, {"flash": "0"}, {"experts": "8", "topk": "2"})
+    rows = made(*(blank | change for change in changes))
+    assert ["kernels" in setup.filled for setup in rows] == [False, True, True, True]
+
+
+def test_gradients_of_fp16_are_in_fp16_whatever_the_set_says(made):
+    half, brain, stated = made({"precision": "fp16"}, {}, {"precision": "fp16", "gradient_bytes": "4"})
+    assert [setup.assumptions for setup in (half, brain, stated)] == [{"gradient_bytes": 2}, {}, {"gradient_bytes": 4}]
+
+
+def test_sharded_weights_in_a_pipeline_are_whole_for_the_step(made):
+    sharded = {"zero_stage": "3", "microbatch": ""}
+    flat, piped, interleaved, stated = made(
+        sharded | {"pp": "1", "dp": "8"}, sharded, sharded | {"vpp": "2"}, sharded | {"microbatch": "1"}
     )
-    kinds = [[kind for kind, _ in layers(setup)] for setup in (plain, grouped, gated, experts)]
-    with_biases = "transformer[dropout ff_bias ff_out_bias layernorm out_bias qkv_bias residual_dropout]"
-    assert kinds == [
-        ["embedding[learned_positions]", with_biases, "head[layernorm tied]"],
-        ["embedding", "transformer[layernorm rotary squared_relu]", "head[layernorm]"],
-        ["embedding", "transformer[gated rotary]", "head"],
-        ["embedding", "transformer[rotary ffn=experts]", "head"],
-    ]
-    assert plain.model.dimensions["positions"] == 2048
-    assert [experts.model.dimensions[letter] for letter in ("x", "fx", "topk")] == [8, 11008, 2]
+    assert [flat.plan[name] for name in ("zero_stage", "microbatch_size")] == [3, 1]
+    assert [piped.plan[name] for name in ("zero_stage", "microbatch_size", "num_microbatches")] == [1, 8, 2]
+    assert interleaved.plan["num_microbatches"] == 4
+    assert stated.plan["num_microbatches"] == 16
 
 
-def test_equal_architectures_have_equal_names(made):
-    first, again, other = made({}, {"tp": "1", "dp": "8", "sp": "0"}, {"layers": "30"})
-    assert first.model == again.model
-    assert first.model.name != other.model.name
+NVL72 = {"gpu": "GB200", "gpus_per_node": "4"}
 
 
-MODEL = """name: latent
-source: made up
-default_sequence_length: 2048
-dimensions: {e: 512, h: 8, g: 8, k: 96, f: 2048, fe: 256, x: 16, topk: 4, v: 1000}
-layers:
-  - {kind: embedding, count: 1}
-  - {kind: transformer, options: [rotary, gated], count: 2}
-  - repeat: 2
-    layers:
-      - {kind: transformer, count: 3}
-      - {kind: transformer, options: [full]}
-  - {kind: head, options: [tied]}
-"""
+def placed(made, tp, cp, dp, pp, **changes):
+    degrees = {"tp": tp, "cp": cp, "dp": dp, "pp": pp}
+    count = math.prod(degrees.values())
+    row = {name: str(value) for name, value in degrees.items()} | {"n_gpus": str(count), "global_batch": str(8 * dp)}
+    (setup,) = made(row | {"layers": "48"} | changes)
+    return tuple(setup.plan[f"{axis}_nvs"] for axis in degrees)
 
 
 @pytest.mark.parametrize(
-    ("number", "counts"),
+    ("degrees", "found"),
     [
-        (10, [("[gated rotary]", 2), ("", 3), ("[full]", 1), ("", 3), ("[full]", 1)]),
-        (3, [("[gated rotary]", 2), ("", 1)]),
-        (7, [("[gated rotary]", 1), ("", 2), ("[full]", 1), ("", 2), ("[full]", 1)]),  # in proportion
-        (15, [("[gated rotary]", 2), ("", 8), ("[full]", 1), ("", 3), ("[full]", 1)]),  # the commonest fills up
+        ((2, 1, 4, 2), (2, 1, 4, 1)),  # tp innermost
+        ((4, 1, 1, 4), (4, 1, 1, 2)),
+        ((8, 1, 2, 2), (8, 1, 1, 1)),
+        ((16, 1, 2, 1), (8, 1, 1, 1)),  # over two nodes
+        ((4, 1, 3, 1), (4, 1, 1, 1)),  # one node of two groups, one of one
     ],
 )
-def test_what_columns_do_not_say_is_taken_from_the_model_with_these_dimensions(
-    made, tmp_path, monkeypatch, number, counts
-):
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "latent.yaml").write_text(MODEL)
-    monkeypatch.setenv("DSX_PATH", str(tmp_path))
-    sizes = {"hidden": "512", "heads": "8", "kv_heads": "8", "ffn_hidden": "256", "experts": "16", "topk": "4"}
-    setup, other = made(sizes | {"layers": str(number)}, sizes | {"topk": "2"})
-    body = [(f"transformer{settings}", count) for settings, count in counts]
-    assert layers(setup) == [("embedding", 1), *body, ("head[tied]", 1)]
-    assert (setup.model.dimensions["k"], setup.model.dimensions["v"]) == (96, 32000)
-    assert layers(other)[1][0] == "transformer[rotary ffn=experts]"
+def test_in_nodes_of_eight(made, degrees, found):
+    assert placed(made, *degrees) == found
 
 
-def test_packaged_models_stand_for_what_columns_do_not_say(made):
-    experts = {"head_dim": "", "vocab": "151936", "tp": "1", "sp": "0", "dp": "8"}
-    latent, queries = made(
-        experts
-        | {"layers": "61", "hidden": "7168", "heads": "128", "kv_heads": "128", "ffn_hidden": "2048"}
-        | {"experts": "256", "topk": "8"},
-        experts
-        | {"layers": "48", "hidden": "2048", "heads": "32", "kv_heads": "4", "ffn_hidden": "768"}
-        | {"experts": "128", "topk": "8"},
-    )
-    assert layers(latent) == [
-        ("embedding", 1),
-        ("transformer[gated attention=latent-attention]", 3),
-        ("transformer[corrected limited shared attention=latent-attention ffn=experts]", 58),
-        ("head", 1),
-    ]
-    assert queries.model.dimensions["k"] == 128
+@pytest.mark.parametrize(
+    ("degrees", "found"),
+    [
+        ((1, 1, 256, 1), (1, 1, 64, 1)),  # 64 of the 72 in a rack
+        ((1, 1, 64, 4), (1, 1, 64, 1)),
+        ((4, 2, 2, 8), (4, 2, 2, 4)),
+        ((1, 1, 72, 2), (1, 1, 72, 1)),
+        ((2, 1, 8, 1), (2, 1, 8, 1)),
+    ],
+)
+def test_a_rack_that_the_degrees_do_not_fill_keeps_groups_whole(made, degrees, found):
+    assert placed(made, *degrees, **NVL72) == found
 
 
-def test_as_many_layers_as_a_cell_holds_are_one_entry(made):
-    (setup,) = made({"layers": str(2**31 - 1)})
-    assert layers(setup) == [("embedding", 1), ("transformer[gated rotary]", 2**31 - 1), ("head", 1)]
+def test_each_word_names_values_of_a_plan():
+    for word, meant in recompute_words().items():
+        assert word == word.lower() and len(meant.source) > 20
+        assert meant.recompute is None or value_of(meant.recompute) == meant.recompute
+        BY_NAME["offload"].code(meant.offload)
+
+
+@pytest.mark.parametrize(
+    ("word", "recompute", "stored", "offload"),
+    [
+        ("minimal", "core-attention+norms", 0, "none"),
+        ("Custom-Offload", "full", 0, "activations"),
+        # 16 layers of a stage.
+        ("selective op", "full", 6, "none"),
+        ("selective layer", "full", 8, "none"),
+    ],
+)
+def test_a_word_gives_the_nearest_plan(made, word, recompute, stored, offload):
+    setup = made({"recompute": word})[0]
+    plan = setup.plan
+    assert (plan["recompute"], plan["stored_layers"], plan["offload"]) == (recompute, stored, offload)
+    assert "recompute" not in setup.filled
+
+
+def test_a_word_that_names_no_policy_is_a_blank_cell(made):
+    assert "recompute" in made({"recompute": "custom"})[0].filled
+
+
+def test_selective_of_a_fully_sharded_recipe_is_the_recipe_of_single_operators(made):
+    sharded = {"zero_stage": "3", "tp": "1", "pp": "1", "dp": "16", "sp": "0"}
+    of_words = [made({"recompute": word} | sharded)[0].plan for word in ("selective", "selective op")]
+    assert of_words[0] == of_words[1]
+    assert (of_words[0]["recompute"], of_words[0]["stored_layers"]) == ("full", 12)
+    assert made({"recompute": "selective"})[0].plan["recompute"] == "selective"

@@ -4,26 +4,23 @@ import numpy as np
 import pytest
 from formula import BETWEEN, START, Formula, N, step_times
 
-from dsx.runs.fit import LocalTimes, at, local_times, position_of
+from dsx.runs.local_times import at, local_times, position_of
 from dsx.runs.specialise import Prior, specialise, specialise_to
 
-NAMES = ("compute", "memory")
-CENTRE = position_of(START, NAMES, BETWEEN)
+BOUNDS = {name: BETWEEN[name] for name in ("compute", "memory")}
+CENTRE = position_of(START, BOUNDS)
 
 
 def prior(noise=0.05, deviations=(0.1, 0.3)):
-    return Prior({name: BETWEEN[name] for name in NAMES}, np.array(deviations), noise)
+    return Prior(BOUNDS, np.array(deviations), noise)
 
 
 def adapted(measured, rows, known=None):
     """Return the values after some of the rows, and the fit."""
     known = known or prior()
-    times = local_times(Formula(measured, START), CENTRE, NAMES, known.bounds)
-    picked = LocalTimes(
-        times.names, CENTRE, times.log_s[rows], times.slope[rows], times.curvature[rows], times.kernels[rows]
-    )
-    position, errors = specialise(picked, measured[rows], CENTRE, known)
-    return at(position, NAMES, BETWEEN), errors
+    times = local_times(Formula(measured, START), CENTRE, known.bounds)
+    position, errors = specialise(times.of(rows), measured[rows], CENTRE, known)
+    return at(position, BOUNDS), errors
 
 
 def left(measured, values, rows):
@@ -48,7 +45,7 @@ def test_many_runs_outweigh_the_prior():
 
 def test_runs_as_predicted_change_nothing():
     found, _ = adapted(step_times(START), [0, 1, 2])
-    assert found == pytest.approx({name: START[name] for name in NAMES}, rel=1e-6)
+    assert found == pytest.approx({name: START[name] for name in BOUNDS}, rel=1e-6)
 
 
 def test_a_run_that_disagrees_counts_less():

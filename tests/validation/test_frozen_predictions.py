@@ -10,8 +10,7 @@ import pytest
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.search_path import packaged_data
-from dsx.runs.predict import predict
-from dsx.runs.predicted_rows import compare
+from dsx.runs.predict import compare, predict
 from dsx.runs.setups import setups
 from dsx.runs.table import read_runs
 

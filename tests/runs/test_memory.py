@@ -1,17 +1,18 @@
-"""Memory as tools count it: tensors, what the allocator holds, all that the driver reports."""
+"""The memory of a prediction as tools count it, and what the columns of a row change in it."""
 
 import numpy as np
 import pytest
 from runs.tables import write
 
 from dsx.config.assumption_set import load_assumptions
-from dsx.runs.predict import predict
-from dsx.runs.predicted_rows import compare
+from dsx.runs.predict import compare, predict
 from dsx.runs.setups import setups
 from dsx.runs.table import read_runs
 
 ASSUMED = load_assumptions("uncalibrated", [("overhead", "3 GB"), ("fragmentation", "0.25")])
 UNITS = {"GiB": "allocated", "GiB peak reserved": "reserved", "MiB nvidia-smi": "device", "GB by the driver": "device"}
+WHOLE = load_assumptions("uncalibrated", [("fragmentation", "0")])
+ONE_GPU = {"n_gpus": "1", "tp": "1", "pp": "1", "dp": "1", "layers": "4", "global_batch": "4", "zero_stage": "0"}
 
 
 def test_the_allocator_adds_fragments_and_the_driver_the_context(tmp_path):
@@ -33,3 +34,30 @@ def test_a_row_is_compared_with_what_its_tool_counts(tmp_path):
     by_kind = {"allocated": found.allocated_bytes, "reserved": found.reserved_bytes, "device": found.peak_bytes}
     expected = [by_kind[kind][0] for kind in UNITS.values()]
     np.testing.assert_allclose(compare(runs, asked, predict, ASSUMED).predicted_bytes, expected, rtol=1e-12)
+
+
+def memory(tmp_path, *changes):
+    return predict(setups(read_runs(write(tmp_path / "runs.csv", *changes))), WHOLE).peak_bytes
+
+
+def test_gradients_in_float32_add_two_bytes_a_parameter(tmp_path):
+    small, large, blank = memory(tmp_path, *({"gradient_bytes": size} | ONE_GPU for size in ("2", "4", "")))
+    hidden, feed_forward, vocabulary = 4096, 11008, 32000
+    parameters = 4 * (4 * hidden**2 + 3 * hidden * feed_forward + 2 * hidden) + (2 * vocabulary + 1) * hidden
+    # The head's transient has the gradients of its weights once more.
+    assert large - small == pytest.approx(2 * parameters, rel=0.06)
+    assert blank == small
+
+
+def test_an_unfused_cross_entropy_keeps_ten_bytes_more_of_each_logit(tmp_path):
+    fused, unfused, blank = memory(tmp_path, *({"cross_entropy": word} | ONE_GPU for word in ("fused", "Unfused", "")))
+    assert unfused - fused == pytest.approx(10 * 2 * 2048 * 32000)
+    assert blank == unfused
+
+
+def test_rows_that_differ_in_a_field_are_priced_as_each_alone(tmp_path):
+    fields = [{"cross_entropy": word, "gradient_bytes": size} for word in ("fused", "unfused") for size in ("2", "4")]
+    changes = [field | ONE_GPU for field in fields]
+    together = memory(tmp_path, *changes)
+    np.testing.assert_allclose(together, [memory(tmp_path, change)[0] for change in changes], rtol=1e-12)
+    assert len({*together}) == 4

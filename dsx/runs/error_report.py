@@ -1,0 +1,269 @@
+"""The errors of predictions, as `dsx validate --json` states them, and whether they find the fastest configuration.
+
+Over the rows of one source, with the relative error e = predicted / measured - 1:
+
+    rows            rows of the table
+    modelled        rows without a reason
+    median_ape      median of |e| of the step time
+    mape            mean of |e|
+    bias            mean of e
+    inside_interval share of the rows with low <= measured <= high, among rows with an interval
+    memory_mape     mean of |e| of the memory, over rows that ran
+
+`overall` has the same fields over all rows, every source with the same weight: a row weighs 1 / (rows of its source
+in the figure). So a mean is the mean over sources of their means, and a median is a weighted one. A figure over no rows
+is None.
+
+A group holds the rows of one source that differ only in configuration. A layout that was measured several times (with
+several software versions, say) has the median of its times. Groups of fewer than `LEAST_LAYOUTS` layouts say little and
+are left out, as are rows without a measured or a predicted time.
+
+    regret = measured time of the layout that is predicted fastest / shortest measured time of the group - 1
+
+If several layouts are predicted equally fast, the slowest of them counts: a model that predicts the same time for all
+layouts must not profit from their order.
+
+Two layouts whose measured times differ by more than `CLOSE` are a pair, in groups of two layouts already: it is ranked
+right if the faster one is predicted faster. Pairs that differ by less are ties of the measurement, which count neither
+way.
+
+The noise floor is how far repeated measurements of one configuration are from each other. The rows of a source with the
+same job and configuration are repetitions of each other: with the same software, or with any release of a framework.
+The spread of a configuration is the standard deviation of the logs of its times (over n - 1); no prediction from the
+configuration alone can be expected to err less. Configurations that were measured once are left out.
+
+The resolution is the relative difference of step time below which measurements cannot rank two plans. Errors of two
+plans of a job are alike, since model, machine and software are the same; the difference of their errors decides which
+is faster. The resolution is the 80 % quantile of |difference of log(measured / predicted)| over the pairs of layouts of
+a group. All sources have the same weight, so have the groups of a source, and the pairs of a group.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsx.runs.intervals import LEVEL, weighted_mean, weighted_median, weighted_quantile, weights
+from dsx.runs.observations import Observations
+from dsx.runs.predict import PredictedRows
+from dsx.runs.table import MeasuredRun
+
+ALL_SOURCES = "all"  # the source_id of `overall`
+
+
+def report(rows: PredictedRows, runs: Sequence[MeasuredRun]) -> dict[str, Any]:
+    """Return every figure of a validation of `runs` as plain data; fractions, not percentages."""
+    sources, source = dict.fromkeys(rows.source), np.array(rows.source)
+    of_layouts = groups(rows)
+    correlations = np.array([spearman(group) for group in of_layouts])
+    correlations = correlations[np.isfinite(correlations)]
+    # How many rows ran and how many ran out of memory, each with the number predicted correctly.
+    ran, failed = (rows.modelled & (rows.oom == value) for value in (0, 1))
+    return {
+        "noise_floor": noise_floor(rows, runs),
+        "overall": _figures(rows, np.ones(len(source), dtype=bool), ALL_SOURCES),
+        "sources": [_figures(rows, source == name, name) for name in sources],
+        "regret": regret_figures([regret(group) for group in of_layouts]),
+        "pairs": pairs(groups(rows, least=2)),
+        "spearman_median": float(np.median(correlations)) if len(correlations) else None,
+        "oom": {
+            "fit": int(ran.sum()),
+            "fit_correct": int((ran & rows.fits).sum()),
+            "oom": int(failed.sum()),
+            "oom_correct": int((failed & ~rows.fits).sum()),
+        },
+        "not_modelled": not_modelled(rows),
+    }
+
+
+def not_modelled(rows: PredictedRows) -> dict[str, int]:
+    """Return how many rows are not modelled, by reason, the most frequent one first."""
+    return dict(Counter(reason.rule for reason in rows.reason if reason is not None).most_common())
+
+
+def noise_floor(rows: PredictedRows, runs: Sequence[MeasuredRun]) -> dict[str, Any]:
+    """Return the spreads of repeated configurations, of one release and of all releases of a framework."""
+    releases: dict[str, Sequence[Hashable]] = {
+        "same_software": [(run.framework, run.software, run.year) for run in runs],
+        "all_releases": [run.framework for run in runs],
+    }
+    figures: dict[str, Any] = {}
+    for name, software in releases.items():
+        by_source = spreads(rows, software)
+        figures[name] = spread_figures(spread for of_source in by_source.values() for spread in of_source)
+        figures[name]["sources"] = {source: spread_figures(of_source) for source, of_source in by_source.items()}
+    return figures
+
+
+def _figures(rows: PredictedRows, chosen: np.ndarray, name: str) -> dict[str, Any]:
+    """Return the figures of the rows where [N] bools are true."""
+    source = np.array(rows.source)
+    error = rows.predicted_s / rows.measured_s - 1
+    memory = rows.predicted_bytes / np.where(rows.oom == 1, np.nan, rows.measured_bytes) - 1
+    inside = (rows.low <= rows.measured_s) & (rows.measured_s <= rows.high)
+    timed = chosen & np.isfinite(error)
+    bounded = timed & np.isfinite(rows.low) & np.isfinite(rows.high)
+    weighed = chosen & np.isfinite(memory)
+    return {
+        "source_id": name,
+        "rows": int(chosen.sum()),
+        "modelled": int((chosen & rows.modelled).sum()),
+        **_of_errors(error[timed], source[timed]),
+        "inside_interval": weighted_mean(inside[bounded], weights(source[bounded])),
+        "memory_mape": weighted_mean(np.abs(memory[weighed]), weights(source[weighed])),
+    }
+
+
+def _of_errors(error: np.ndarray, source: np.ndarray) -> dict[str, float | None]:
+    shares = weights(source)
+    return {
+        "median_ape": weighted_median(np.abs(error), shares),
+        "mape": weighted_mean(np.abs(error), shares),
+        "bias": weighted_mean(error, shares),
+    }
+
+
+def errors(observations: Observations, predicted_s: np.ndarray) -> list[dict[str, Any]]:
+    """Return the errors of [N] predictions by source, then over all rows, every source with the same weight."""
+    error, source = predicted_s / observations.measured_s - 1, np.array(observations.source)
+    chosen = {name: source == name for name in observations.sources}
+    return [
+        {"source_id": name, "rows": int(rows.sum()), **_of_errors(error[rows], source[rows])}
+        for name, rows in (chosen | {ALL_SOURCES: np.ones(len(source), dtype=bool)}).items()
+    ]
+
+
+LEAST_LAYOUTS = 4
+CLOSE = 0.05  # a negligible regret, a tie of a pair
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutGroup:
+    """The layouts of a group, one entry each."""
+
+    source: str
+
+    measured_s: np.ndarray  # [L]
+    predicted_s: np.ndarray  # [L]
+
+
+def groups(rows: PredictedRows, least: int = LEAST_LAYOUTS) -> list[LayoutGroup]:
+    """Return the groups of `rows` that have `least` layouts or more, in the order of their first rows."""
+    return groups_of(rows, np.where(rows.modelled, rows.predicted_s, np.nan), least)
+
+
+def groups_of(
+    rows: PredictedRows | Observations, predicted_s: np.ndarray, least: int = LEAST_LAYOUTS
+) -> list[LayoutGroup]:
+    """Return the groups of `rows` under other predictions, [N]; rows whose prediction is not finite are left out."""
+    members: dict[Hashable, dict[Hashable, list[int]]] = {}
+    for row in map(int, np.flatnonzero(np.isfinite(rows.measured_s) & np.isfinite(predicted_s))):
+        members.setdefault(rows.group[row], {}).setdefault(rows.layout[row], []).append(row)
+    return [
+        LayoutGroup(
+            rows.source[next(iter(layouts.values()))[0]],
+            np.array([np.median(rows.measured_s[layout]) for layout in layouts.values()]),
+            np.array([np.median(predicted_s[layout]) for layout in layouts.values()]),
+        )
+        for layouts in members.values()
+        if len(layouts) >= least
+    ]
+
+
+def regret(group: LayoutGroup) -> float:
+    """Return how much longer the layout that is predicted fastest takes than the best, as a fraction."""
+    chosen = group.predicted_s == group.predicted_s.min()
+    return float(group.measured_s[chosen].max() / group.measured_s.min() - 1)
+
+
+def pairs(groups: Sequence[LayoutGroup]) -> dict[str, object]:
+    """Return how many pairs groups have, and the share that is ranked right, of all and by source; None if none."""
+    by_source: dict[str, np.ndarray] = {}
+    for group in groups:
+        by_source[group.source] = by_source.get(group.source, np.zeros(2, np.int64)) + ranked_right(group)
+    right, count = map(int, sum(by_source.values(), np.zeros(2, np.int64)))
+    return {
+        "pairs": count,
+        "right": right / count if count else None,
+        "sources": {source: float(right / count) for source, (right, count) in by_source.items() if count},
+    }
+
+
+def ranked_right(group: LayoutGroup) -> np.ndarray:
+    """Return how many pairs of a group are predicted in their order, and how many it has, [2] int64.
+
+    It takes the memory of a row, however many pairs there are.
+    """
+    order = np.argsort(group.measured_s, kind="stable")
+    measured, predicted = np.log(group.measured_s[order]), np.log(group.predicted_s[order])
+    behind = np.searchsorted(measured, measured + np.log1p(CLOSE), side="right")
+    right = sum(
+        int((predicted[first:] > time).sum()) for time, first in zip(predicted.tolist(), behind.tolist(), strict=True)
+    )
+    return np.array([right, (len(order) - behind).sum()])
+
+
+def spearman(group: LayoutGroup) -> float:
+    """Return the rank correlation of predicted and measured times; NaN if either is constant."""
+    from scipy.stats import spearmanr  # importing it takes a quarter of a second, for one figure of a report
+
+    if np.ptp(group.predicted_s) == 0 or np.ptp(group.measured_s) == 0:  # scipy warns of it
+        return float("nan")
+    return float(spearmanr(group.predicted_s, group.measured_s).statistic)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def regret_figures(regrets: Sequence[float]) -> dict[str, float | int | None]:
+    """Return the statistics of `regrets` over groups; None if there is no group."""
+    values = np.array(regrets, dtype=np.float64)
+    return {
+        "groups": len(values),
+        "median": float(np.median(values)) if len(values) else None,
+        "p95": float(np.quantile(values, 0.95)) if len(values) else None,
+        "within_5_percent": float(np.mean(values <= CLOSE)) if len(values) else None,
+    }
+
+
+def spreads(rows: PredictedRows | Observations, software: Sequence[Hashable]) -> dict[str, list[float]]:
+    """Return, by source, the spreads of its repeated configurations.
+
+    A row repeats others of the same job, configuration and [N] software.
+    """
+    members: dict[Hashable, list[int]] = {}
+    for row in map(int, np.flatnonzero(np.isfinite(rows.measured_s))):
+        if rows.group[row] is not None:
+            members.setdefault((rows.group[row], rows.layout[row], software[row]), []).append(row)
+    by_source: dict[str, list[float]] = {}
+    for repeated in members.values():
+        if len(repeated) > 1:
+            spread = float(np.std(np.log(rows.measured_s[repeated]), ddof=1))
+            by_source.setdefault(rows.source[repeated[0]], []).append(spread)
+    return by_source
+
+
+def spread_figures(spreads: Iterable[float]) -> dict[str, object]:
+    """Return the number of repeated configurations, and the median and 90 % quantile of their spreads; None of none."""
+    values = np.array([*spreads])
+    return {
+        "configurations": len(values),
+        "median": float(np.median(values)) if len(values) else None,
+        "p90": float(np.quantile(values, 0.9)) if len(values) else None,
+    }
+
+
+def resolution(groups: Sequence[LayoutGroup]) -> float | None:
+    """Return the resolution as a share of the step time; None without groups."""
+    of_source = Counter(group.source for group in groups)
+    differences: list[np.ndarray] = []
+    weights: list[np.ndarray] = []
+    for group in groups:
+        errors = np.log(group.measured_s / group.predicted_s)
+        first, second = np.triu_indices(len(errors), 1)
+        differences.append(np.abs(errors[first] - errors[second]))
+        weights.append(np.full(len(first), 1 / (of_source[group.source] * len(first))))
+    if not differences:
+        return None
+    # From above: at least that share of the pairs differ by no more.
+    quantile = -weighted_quantile(-np.concatenate(differences), np.concatenate(weights), 1 - LEVEL)
+    return float(np.expm1(quantile))

@@ -1,0 +1,215 @@
+"""The model of a row, found by its dimensions and never by its name, and the FLOPs of its tokens.
+
+The columns describe a dense transformer. What they cannot describe (a head dimension other than hidden / heads, latent
+attention, shared experts, dense layers before the expert layers) comes from the packaged model with the same
+dimensions, if there is one. A row with fewer layers than that model, a proxy that stands for it, has its kinds of
+layers in proportion, at least one of each.
+
+Published FLOP/s count the multiplies with weights of layers and head, and attention without a mask. The counts here
+come from the layer definitions, so they include shared experts, latent attention, first dense layers, and every expert
+that a token visits. They leave out embedding lookups and everything else that is not a multiply.
+"""
+
+import functools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.model_file import LayerKind, ModelSpec, layer_count, load_model
+from dsx.config.search_path import names
+from dsx.notation.expressions import evaluate, product
+from dsx.notation.library import strategy_names
+from dsx.notation.model import Model, build_model, unsharded
+from dsx.notation.work import FORWARD
+from dsx.plans.layer_layout import Chain
+from dsx.runs.table import UnmodelledError
+
+_ASSUMPTIONS = "default"  # it gives each layer kind its definition: measured FLOP/s must not depend on the set in use
+_LETTERS = {"e": "hidden", "h": "heads", "g": "kv_heads"}  # dimensions of the layer notation -> columns
+
+CountedLayer = tuple[LayerKind, int]  # a layer kind, and how many layers of it follow each other
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The dimensions of a row's model from its columns, missing values filled."""
+
+    layers: int  # without embedding and head
+    hidden: int
+    ffn_hidden: int  # of one expert where there are experts
+    heads: int
+    kv_heads: int
+    head_dim: int | None  # None = not stated
+    vocab: int
+    experts: int  # 0 = dense
+    topk: int  # experts per token; 1 if dense
+    gated_mlp: bool
+
+
+def _kind(kind: str, *options: str, **blocks: str) -> LayerKind:
+    return LayerKind(kind, frozenset(options), tuple(blocks.items()))
+
+
+# Embedding, layer and head of a model that is built from the columns alone.
+_EXPERTS = (_kind("embedding"), _kind("transformer", "rotary", ffn="experts"), _kind("head"))
+_GATED = (_kind("embedding"), _kind("transformer", "rotary", "gated"), _kind("head"))  # as Llama
+# Without gates: models with grouped queries have rotary positions and no biases (Nemotron-4), others follow GPT-2, 3.
+_PLAIN_GROUPED = (
+    _kind("embedding"),
+    _kind("transformer", "layernorm", "rotary", "squared_relu"),
+    _kind("head", "layernorm"),
+)
+_BIASES = ("qkv_bias", "out_bias", "ff_bias", "ff_out_bias")
+_PLAIN = (
+    _kind("embedding", "learned_positions"),
+    _kind("transformer", "layernorm", *_BIASES, "dropout", "residual_dropout"),
+    _kind("head", "layernorm", "tied"),
+)
+
+
+def known_models() -> list[ModelSpec]:
+    """Return the models in DSX_PATH and those packaged with dsx."""
+    return [load_model(name) for name in names("models", ".yaml")]
+
+
+def model_of(sizes: Sizes, sequence_length: int, models: Sequence[ModelSpec]) -> ModelSpec:
+    """Return the model with these sizes, including embedding and head; raises UnmodelledError if there is none.
+
+    `models` are the known models. Models of the same architecture get the same name.
+    """
+    for model in models:
+        if _adds_to(model, sizes):
+            return _spec(model.dimensions | {"v": sizes.vocab}, _proxy_layers(model, sizes.layers), sequence_length)
+    if sizes.head_dim is None and sizes.hidden % sizes.heads:
+        detail = f"hidden={sizes.hidden}, heads={sizes.heads}"
+        raise UnmodelledError("hidden is not a multiple of heads, and head_dim is blank", detail)
+    dimensions = {
+        **{letter: getattr(sizes, column) for letter, column in _LETTERS.items()},
+        "k": sizes.head_dim or sizes.hidden // sizes.heads,
+        "v": sizes.vocab,
+    }
+    if sizes.experts:
+        # Dropless experts: their mean load is the even share.
+        dimensions |= {"x": sizes.experts, "fx": sizes.ffn_hidden, "topk": sizes.topk, "capacity_percent": 100}
+        embedding, layer, head = _EXPERTS
+    else:
+        dimensions |= {"f": sizes.ffn_hidden}
+        grouped = _PLAIN_GROUPED if sizes.kv_heads < sizes.heads else _PLAIN
+        embedding, layer, head = _GATED if sizes.gated_mlp else grouped
+    if "learned_positions" in embedding.options:
+        dimensions |= {"positions": sequence_length}
+    return _spec(dimensions, [(embedding, 1), (layer, sizes.layers), (head, 1)], sequence_length)
+
+
+def _adds_to(model: ModelSpec, sizes: Sizes) -> bool:
+    """Return whether `model` has these sizes, and something that the columns cannot describe."""
+    dimensions = model.dimensions
+    same = all(dimensions.get(letter) in (None, getattr(sizes, column)) for letter, column in _LETTERS.items())
+    if not same or dimensions.get("x", 0) != sizes.experts or sizes.head_dim not in (None, dimensions.get("k")):
+        return False
+    # The feed-forward width and the experts per token: models use different letters for them.
+    further = {size for letter, size in dimensions.items() if letter not in (*_LETTERS, "k", "v", "x")}
+    if sizes.ffn_hidden not in further or (sizes.experts and sizes.topk not in further):
+        return False
+    return bool(sizes.experts) or dimensions.get("h", 0) * dimensions.get("k", 0) != dimensions.get("e")
+
+
+def _spec(dimensions: dict[str, int], layers: Sequence[CountedLayer], sequence_length: int) -> ModelSpec:
+    """Return a model with these layers, in order."""
+    merged = [(layer, sum(count for _, count in same)) for layer, same in groupby(layers, key=lambda entry: entry[0])]
+    sizes = " ".join(f"{letter}={size}" for letter, size in sorted(dimensions.items()))
+    return ModelSpec(
+        name=f"{sizes} {'+'.join(f'{count}x{layer}' for layer, count in merged)}",
+        source="a row of a run table",
+        default_sequence_length=sequence_length,
+        dimensions=dimensions,
+        layers=[layer_count(layer, count) for layer, count in merged],
+    )
+
+
+def _proxy_layers(model: ModelSpec, layers: int) -> list[CountedLayer]:
+    """Return `layers` layers in the order of a model, its kinds in proportion; if it has fewer, its commonest fills up.
+
+    A model with more stretches of layers than `layers`, whose kinds alternate, gives its first layers.
+    """
+    entries = [(entry.layer, entry.count) for entry in model.sequence]
+    built = model_of_layers(model)
+    end = len(entries) - built.trailing
+    first, body, last = entries[: built.leading], entries[built.leading : end], entries[end:]
+    total = sum(count for _, count in body)
+    of_kind = Counter[LayerKind]()
+    for layer, count in body:
+        of_kind[layer] += count
+    usual = of_kind.most_common(1)[0][0]
+    if layers < total and len(body) <= layers:
+        body = [(layer, max(layers * count // total, 1)) for layer, count in body]
+    kept: list[CountedLayer] = []
+    missing = layers
+    for layer, count in body:
+        kept.append((layer, min(count, missing)))
+        missing -= kept[-1][1]
+    largest = max(range(len(kept)), key=lambda at: (kept[at][0] == usual, kept[at][1]))
+    kept[largest] = (kept[largest][0], kept[largest][1] + missing)
+    return [*first, *(entry for entry in kept if entry[1]), *last]
+
+
+def chain_of(model: ModelSpec) -> Chain:
+    """Return the layers of a model that a layer layout divides."""
+    built = model_of_layers(model)
+    return Chain(built.leading, built.num_body_layers, built.trailing, built.num_predictions)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFlops:
+    """Forward FLOPs of one token."""
+
+    layers: float  # multiplies with weights of all layers but the head
+    head: float
+    attention: float  # multiplies of two activations, without a mask
+
+
+def token_flops(spec: ModelSpec, sequence_length: int) -> TokenFlops:
+    """Return the forward FLOPs of one token in sequences of `sequence_length` tokens."""
+    return _token_flops(*_key(spec), sequence_length)
+
+
+def model_of_layers(spec: ModelSpec) -> Model:
+    """Return the layers of a model under an arbitrary strategy, to read what no strategy changes."""
+    return _model(*_key(spec))
+
+
+_Dimensions = tuple[tuple[str, int], ...]
+
+
+def _key(spec: ModelSpec) -> tuple[str, tuple[CountedLayer, ...], _Dimensions]:
+    """Return what makes the model of a spec."""
+    return spec.name, tuple((entry.layer, entry.count) for entry in spec.sequence), tuple(spec.dimensions.items())
+
+
+@functools.lru_cache(maxsize=256)
+def _model(name: str, layers: tuple[CountedLayer, ...], dimensions: _Dimensions) -> Model:
+    entries = [layer_count(kind, count) for kind, count in layers]
+    spec = ModelSpec.model_construct(name=name, default_sequence_length=1, dimensions=dict(dimensions), layers=entries)
+    return build_model(spec, load_assumptions(_ASSUMPTIONS), strategy_names()[0])
+
+
+@functools.lru_cache(maxsize=1024)
+def _token_flops(
+    name: str, kinds: tuple[CountedLayer, ...], dimensions: _Dimensions, sequence_length: int
+) -> TokenFlops:
+    model = _model(name, kinds, dimensions)
+    layers = head = attention = 0.0
+    for place, (layer, count) in enumerate(model.layers):
+        values = unsharded(layer, model.dimensions, sequence_length)
+        for multiply in (multiply for kernel in layer.kernels for multiply in kernel.work[FORWARD].multiplies):
+            shape = (multiply.rows, multiply.columns, multiply.contracted, multiply.batch)
+            flops = 2.0 * count * float(evaluate(product(shape), values)) / sequence_length
+            if not multiply.linear:
+                attention += flops
+            elif place < len(model.layers) - model.trailing:
+                layers += flops
+            else:
+                head += flops
+    return TokenFlops(layers, head, attention)
