@@ -21,7 +21,16 @@ from dsx.cost.roofline import cast_bytes, compute_time, exposed_memory_time, mem
 from dsx.hardware.cluster import Cluster, Device
 from dsx.records import Array, ArrayLike
 from dsx.traces.codec import ACCUMULATION, COMP
-from dsx.traces.columns import NUMBERS_OF_MULTIPLY, Distinct, RankTrace, distinct, hashed_lists, shape_of
+from dsx.traces.columns import (
+    NUMBERS_OF_MULTIPLY,
+    Distinct,
+    RankTrace,
+    distinct,
+    hashed_lists,
+    occurrences,
+    scattered,
+    shape_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +95,13 @@ class KernelPricer:
         # A kernel may have several equal launches in each execution.
         per_execution = -(-launches.counts // executions[launches.kernel])
         execution = launches.kernel[kinds.which] << 32
-        execution += _occurrences(kinds) // per_execution[kinds.which]
+        execution += occurrences(kinds.which) // per_execution[kinds.which]
         execution_s = (kernel_s / executions)[launches.kernel]
         num_nodes = trace.num_nodes
         return LaunchTimes(
-            _spread(num_nodes, nodes, launch_s[kinds.which], 0.0),
-            _spread(num_nodes, nodes, execution, -1),
-            _spread(num_nodes, nodes, execution_s[kinds.which], 0.0),
+            scattered(num_nodes, 0.0, nodes, launch_s[kinds.which]),
+            scattered(num_nodes, -1, nodes, execution),
+            scattered(num_nodes, 0.0, nodes, execution_s[kinds.which]),
         )
 
 
@@ -168,21 +177,3 @@ def _priced(
     launch_s = np.where(np.isnan(launches.stated_s), launch_s, launches.stated_s)
     launch_s = np.where(launches.on_host, host_s, launch_s)
     return launch_s, per_kernel(launch_s)
-
-
-def _occurrences(kinds: Distinct) -> np.ndarray:
-    """Return how many earlier nodes are the same launch, [N]."""
-    # NumPy sorts 16 bits ten times as fast.
-    which = kinds.which.astype(np.uint16) if len(kinds.counts) <= 1 << 16 else kinds.which
-    order = np.argsort(which, kind="stable")
-    first = np.cumsum(kinds.counts) - kinds.counts
-    occurrences = np.empty(len(order), np.int64)
-    occurrences[order] = np.arange(len(order)) - np.repeat(first, kinds.counts)
-    return occurrences
-
-
-def _spread(num_nodes: int, nodes: np.ndarray, values: np.ndarray, missing: float) -> np.ndarray:
-    """Return values of some nodes as a column of all."""
-    column = np.full(num_nodes, missing, values.dtype)
-    column[nodes] = values
-    return column

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsx.traces.codec import COLLECTIVE_NAMES, COMM_COLL, COMM_RECV, COMM_SEND, COMP
-from dsx.traces.columns import Lists, RankTrace, Texts, lists_of
+from dsx.traces.columns import Lists, RankTrace, Texts, lists_of, occurrences
 from dsx.traces.trace_folder import WORLD
 
 
@@ -209,7 +209,7 @@ class JointEvents:
         self.labels = _codes(
             np.where(collective, self.groups, -1), self.sources, self.targets, np.where(collective, -1, self.tags)
         )
-        self.turns = _turns(_codes(self.labels, self.ranks, self.types))
+        self.turns = occurrences(_codes(self.labels, self.ranks, self.types))
         self.events = _codes(self.labels, self.turns)
 
     @property
@@ -245,15 +245,6 @@ def _codes(*columns: np.ndarray) -> np.ndarray:
     codes = np.empty(len(order), np.int64)
     codes[order] = np.cumsum(new)
     return codes
-
-
-def _turns(codes: np.ndarray) -> np.ndarray:
-    """Return for each row how many earlier rows have its code."""
-    order = np.argsort(codes, kind="stable")
-    ordered = codes[order]
-    turns = np.empty(len(codes), np.int64)
-    turns[order] = np.arange(len(codes)) - np.searchsorted(ordered, ordered)
-    return turns
 
 
 def kind_text(code: int) -> str:

@@ -38,7 +38,7 @@ from dsx.traces.codec import (
     StringList,
     messages,
 )
-from dsx.traces.columns import NUMBERS_OF_MULTIPLY, Lists, RankTrace, Texts, lists_of
+from dsx.traces.columns import NUMBERS_OF_MULTIPLY, Lists, RankTrace, Texts, lists_of, scattered
 
 DEFAULT_ELEMENT_BYTES = 2  # 16 bits, in which activations and weights are computed with
 _SCHEMA = "symbolic_tensor_network"
@@ -305,24 +305,17 @@ class _Nodes:
             if kind == "string":
                 used, used_codes = np.unique(of_nodes, return_inverse=True)
                 table = [texts[place] for place in used.tolist()]
-                columns[name] = Texts(table, _scattered(size, -1, places, used_codes.astype(np.int32)))
+                columns[name] = Texts(table, scattered(size, -1, places, used_codes.astype(np.int32)))
             elif kind == "double":
-                columns[name] = _scattered(size, np.nan, places, np.array(self.reals, np.float64)[of_nodes])
+                columns[name] = scattered(size, np.nan, places, np.array(self.reals, np.float64)[of_nodes])
             elif kind == "int64_list":
                 lists = _Rows()
                 for row, place in zip(places.tolist(), of_nodes.tolist(), strict=True):
                     lists.add(row, self.multiplies[place])
                 columns[name] = lists.lists(size)
             else:
-                columns[name] = _scattered(size, -1, places, of_nodes)
+                columns[name] = scattered(size, -1, places, of_nodes)
         return columns
-
-
-def _scattered(size: int, missing: float, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return a column with `values` at `rows`, and `missing` elsewhere."""
-    column = np.full(size, missing, values.dtype)
-    column[rows] = values
-    return column
 
 
 def _array(values: array) -> np.ndarray:
