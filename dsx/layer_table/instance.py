@@ -3,9 +3,9 @@
 An instance file (JSON) holds `layers` (core configuration -> width -> rows under `layer_columns`), `edges` (width ->
 rows under `edge_columns`), `devices_per_stage`, `max_memory_bytes`, `microbatches_in_batch`, and `time_unit_s`, the
 unit of the layer times. A row is a list of cells in the order of its columns. Of several core configurations the last
-by name is read. The order of the layers is that of their ids, which are consecutive; the embedding may have id -1.
-Every edge leads from a layer to a later one, and at least one edge crosses each cut between two layers. Other columns
-and keys are ignored.
+by name is read. Layers are in the order of their ids, which are consecutive; the embedding may have id -1. Every edge
+leads from a layer to a later one, and at least one edge crosses each cut between two layers. Other columns and keys are
+ignored.
 """
 
 import re

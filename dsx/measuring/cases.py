@@ -1,4 +1,4 @@
-"""The kernels to time, those of a model's layers under some plans, each shape once, and the run that times them.
+"""The kernels of a model's layers under some plans, each shape once, and the run that times them.
 
 They are the kernels and multiplies that can have a measured time (`dsx.cost.measured_kernels`), so what is written is
 what is read. They are timed one after the other, within a limit of time and of memory. A multiply of moderate size is
@@ -26,7 +26,7 @@ from dsx.notation.sharded_layer import local_size
 from dsx.notation.syntax import Dim
 from dsx.notation.work import FORWARD, DerivedLayer
 
-_PLAIN = ("fp32", "bf16")  # types of which one is meant by a number of bytes alone
+_PLAIN = ("fp32", "bf16")  # the type that a number of bytes alone means is one of these
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Case:
 
     @property
     def key(self) -> tuple[str, int | None, Shape, int]:
-        """What tells it from others in a file of operator times."""
+        """What identifies it in a file of operator times."""
         return self.operator, self.direction, self.shape, DTYPES[self.dtype]
 
 

@@ -3,7 +3,7 @@
 A device of a cluster file has the peaks of its data sheet, and the assumption set the share that a kernel reaches.
 Where nobody has a data sheet, as of a CPU, the best measured rates take their place.
 
-The sizes of collectives are those of the whole tensor, as in tests of NCCL: what an all-gather returns on each device,
+The sizes of collectives are sizes of the whole tensor, as in tests of NCCL: what an all-gather returns on each device,
 and what any other collective takes on each. Not modelled: collectives over several hosts, for which several processes
 would have to run.
 """
@@ -60,7 +60,7 @@ def _chain(x: jax.Array, factor: float, term: float) -> jax.Array:
 SIZES = tuple(4**power << 10 for power in range(3, 10))  # 64 KiB to 256 MiB
 _AXIS = "devices"
 _WIDTH = 4  # bytes of an element
-# What each does with a [rows, elements] part of an array; rows are those of one device, and as many as devices.
+# What each does with a [rows, elements] part of an array; a device has as many rows as there are devices.
 _KINDS: dict[str, Callable[[jax.Array], jax.Array]] = {
     ALL_GATHER: lambda x: jax.lax.all_gather(x, _AXIS, tiled=True),
     REDUCE_SCATTER: lambda x: jax.lax.psum_scatter(x, _AXIS, tiled=True),
@@ -90,7 +90,7 @@ def collective_times(num_devices: int, sizes: Sequence[int]) -> Iterator[Collect
     mesh = Mesh(np.array(jax.local_devices()[:num_devices]), (_AXIS,))
     for num_bytes in sizes:
         for kind, function in _KINDS.items():
-            # Each device has n rows, of which one is its own; before an all-gather it has this one alone.
+            # Each device has n rows, one of them its own; before an all-gather it has its own alone.
             rows = 1 if kind == ALL_GATHER else num_devices
             shape = (rows * num_devices, max(num_bytes // (_WIDTH * num_devices), 1))
             array = jax.device_put(jnp.ones(shape, jnp.float32), NamedSharding(mesh, PartitionSpec(_AXIS)))

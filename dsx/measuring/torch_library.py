@@ -1,7 +1,7 @@
 """Kernels in PyTorch, operator by operator as eager mode runs them.
 
 An attention kernel is `scaled_dot_product_attention`, which picks the fastest of its implementations. Norms, softmax
-and the loss are those of torch.nn.functional, which compute in float32 inside.
+and the loss come from torch.nn.functional, which computes in float32 inside.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,10 +1,10 @@
-"""Measured setups priced by the cost model of the searches, those of one structure together.
+"""Measured setups priced by the cost model of the searches; setups of one structure are priced together.
 
 Setups share a structure if their layers have the same definitions under the same strategy, and their machines the same
 kind of network. The strategy of a run is the simplest packaged one that divides what the run divides. Each setup has
 its own model and machine: sizes, counts, hardware and choices are arrays over the setups of a batch.
 
-The peak memory of a plan has three layers, of which tools count one, two or all. Tensors: weights, gradients, optimizer
+The peak memory of a plan has three layers; tools count one, two or all of them. Tensors: weights, gradients, optimizer
 state, activations. The framework's caching allocator holds them and free blocks that fit no new tensor
 (`fragmentation`). The driver counts these, and what is outside of the allocator: the device context, and buffers of the
 collective library (`overhead`).
@@ -220,7 +220,7 @@ class Batch:
     """N setups with the same structure; the first axis of every leaf is N."""
 
     rows: np.ndarray  # [N] positions among all setups
-    assumptions: Assumptions  # those of each setup's stack, with its kernels and precision
+    assumptions: Assumptions  # of each setup's stack, with its kernels and precision
     works: tuple[LayerWork, ...]  # per layer kind
     hardware: Cluster
     choices: StepChoices

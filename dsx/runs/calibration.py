@@ -26,7 +26,7 @@ LEAST_ROWS = 2  # for each field: from fewer, a fit would state the beliefs with
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A fit and the values that it began with; times are those of the N rows of the observations."""
+    """A fit and the values that it began with; times are of the N rows of the observations."""
 
     start: dict[str, float]
     fit: Fit

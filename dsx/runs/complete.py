@@ -1,7 +1,7 @@
 """A row of a run table completed: defaults for its missing values, and the rules that a training run obeys.
 
-Each default is what most frameworks do unless told otherwise, the same for every source. Uses are counted and shown, so
-that an error can be traced to a default.
+Each default is what most frameworks do by themselves, the same for every source. Uses are counted and shown, so that an
+error can be traced to a default.
 """
 
 from collections.abc import Callable
@@ -39,14 +39,14 @@ def _replicas(values: Values) -> int | None:
 
 def _microbatch(values: Values) -> int:
     # Sharded weights in a pipeline are PyTorch's parallelisms: torch.distributed.pipelining cuts a batch into as many
-    # microbatches as there are chunks, unless it is told a number (TorchTitan, ParallelismConfig).
+    # microbatches as there are chunks, unless a configuration states the number (TorchTitan, ParallelismConfig).
     if values["zero_stage"] < 3 or values["pp"] == 1:
         return 1
     return max((values["global_batch"] or 0) // (values["dp"] * values["pp"] * values["vpp"]), 1)
 
 
 def _virtual_stages(values: Values) -> int:
-    """Return the chunks of a stage: those of an interleaved schedule without a degree have two layers if possible.
+    """Return the chunks of a stage; in an interleaved schedule without a degree, chunks have two layers if possible.
 
     Published interleaved plans have chunks of one to four layers, most of them two (MegaScale, arXiv 2402.15627,
     section 6: six chunks on each of eight stages of 96 layers; NVIDIA's recipes of NeMo). Embedding and head count as
@@ -132,7 +132,7 @@ NEEDED = ("layers", "hidden", "seq", "gpu", "n_gpus", "global_batch")  # they ha
 
 
 def _divides(parts: str, multiple: str, unless: Callable[[Values], bool] = lambda values: False) -> RowRule:
-    """Return the rule that the product of `parts` divides that of `multiple`, as in "ep * etp", "experts"."""
+    """Return the rule that the product of `parts` divides the product of `multiple`, as in "ep * etp", "experts"."""
     columns, multiples = parts.split(" * "), multiple.split(" * ")
 
     def holds(values: Values) -> bool:

@@ -1,8 +1,8 @@
 """Numbers of an assumption set fitted to measured step times, with random effects of stacks and device generations.
 
 With r = log(predicted / measured) of a row, w its weight, s the deviation of a source beyond the effects, p the
-positions of the fields between their bounds, b those of the beliefs, and u the effects over their deviations, a fit
-minimises
+positions of the fields between their bounds, b the positions of the beliefs, and u the effects over their deviations, a
+fit minimises
 
     sum over rows of  w (SCALE / s)^2 * 2 (sqrt(1 + (r / SCALE)^2) - 1)  +  sum of ((p - b) / BELIEF)^2  +  sum of u^2
 
@@ -43,7 +43,7 @@ class Deviations:
     """Standard deviations of log times."""
 
     stack: float = _START  # of the effects of stacks
-    generation: float = _START  # of those of device generations
+    generation: float = _START  # of the effects of device generations
     rest: float = _START  # of the mean of a source beyond them
 
 
@@ -57,7 +57,7 @@ class Memberships:
     generation: np.ndarray  # [N]
 
     def effect(self, of_stack: np.ndarray, of_generation: np.ndarray) -> np.ndarray:
-        """Return the [N] log effect of rows, from those of stacks and generations."""
+        """Return the [N] log effects of rows, from the effects of stacks and generations."""
         return of_stack[self.stack] + of_generation[self.generation]
 
 

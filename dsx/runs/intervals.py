@@ -2,8 +2,8 @@
 
 The ends are quantiles of log residuals, log(measured / predicted). A new source may be outside of all S known ones:
 1 / (S + 1) of the weight is assumed to be beyond the ends, half on either side, as in conformal prediction over groups
-(Dunn, Wasserman and Ramdas, arXiv 1809.07441). Plans of which the measurements have little like them
-(`dsx.cost.interval.thinness`) have intervals of their own, never narrower than those of other plans.
+(Dunn, Wasserman and Ramdas, arXiv 1809.07441). Plans with few similar measurements (`dsx.cost.interval.thinness`) have
+intervals of their own, never narrower than other plans.
 """
 
 from collections.abc import Sequence
@@ -101,8 +101,8 @@ def ends(residuals: np.ndarray, source: np.ndarray) -> tuple[float, float]:
 def memory_interval(ratio: np.ndarray, stack: Sequence[str]) -> MemoryIntervalSpec | None:
     """Return the quantiles of [N] ratios of measured and predicted memory; None if there are too few stacks.
 
-    What software keeps decides memory, so every stack has the same weight. No number of memory is fitted, so the rows
-    are those of a set that has not seen them.
+    What software keeps decides memory, so every stack has the same weight. No number of memory is fitted, so the set
+    has not seen these rows.
     """
     shares, tail = weights(np.array(stack)), (1 - LEVEL) / 2
     median = weighted_median(ratio, shares)

@@ -1,14 +1,14 @@
 """Predicted times near some values of the fitted fields, as a quadratic: a fit asks for them thousands of times.
 
 Fields are given by their positions between their bounds, in [0, 1]; on a log scale if the bounds are positive. With p
-these positions and c those of the centre, the log time of a row is
+these positions and c the positions of the centre, the log time of a row is
 
     log t(p) = log t(c) + sum over fields of  slope (p - c) + curvature (p - c)^2
 
 from two further prices of every row for each field, on either side of it unless a bound is there. Mixed terms are left
 out: a fit prices the rows again at its result and takes the quadratic there, until the result stays. One more price
-gives `kernels`, the share of a row's time that is proportional to that of its kernels, by which effects of stacks and
-device generations scale it.
+gives `kernels`, the share of a row's time that is proportional to the time of its kernels, by which effects of stacks
+and device generations scale it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,14 +1,14 @@
 """The machine and the software of a row: its cluster, the network of its nodes, and its stack.
 
 Cluster files list under `run_tables` the names of their GPU and the GPUs of a node. Nodes with the same GPU are sold
-and rented with one NIC or with eight, so a row may state the network of its nodes, which replaces that of the cluster
-file; other links of a topology do not change.
+and rented with one NIC or with eight, so a row may state the network of its nodes, which replaces the network of the
+cluster file; other links of a topology do not change.
 
 The stack follows from the columns `software` (framework and release), `framework` and `year`. A name of a stack in the
 first two is that stack. Otherwise the stacks count whose words the columns contain and that are no later than the
-release, of them those of the longest word, and of them the last one. A release is a month that the columns state
-("24.07", "2025-04-30"), else the middle of the year. Software that no stack names has the stack of its date among those
-without words, and is reported.
+release; the longest word wins, then the last stack. A release is a month that the columns state ("24.07",
+"2025-04-30"), else the middle of the year. Software that no stack names has the stack of its date among those without
+words, and is reported.
 """
 
 import re
@@ -33,8 +33,8 @@ def cluster_of(gpu: str, gpus_per_node: int, clusters: Sequence[ClusterSpec]) ->
     """Return the cluster that a row ran on, one of `clusters`; raises UnmodelledError if there is none.
 
     The full name of a cluster matches first. Otherwise the GPU's name must begin with a prefix that a cluster lists
-    under `gpus`, ignoring case and punctuation, and the longest prefix wins. Of its clusters the one whose nodes have
-    `gpus_per_node` is taken; if there is none, the one with the next larger nodes, its fast domain reduced to
+    under `gpus`, ignoring case and punctuation, and the longest prefix wins. Of its clusters, one whose nodes have
+    `gpus_per_node` is taken; if there is none, a cluster with the next larger nodes, its fast domain reduced to
     `gpus_per_node`.
     """
     for cluster in clusters:

@@ -6,12 +6,12 @@
 | `node_network` | number, bandwidth and kind of the NICs of a node, in any order | ``4x100Gb RoCE per node`` |
 | `node_network` | bandwidth of nodes with a GPU, which must be the row's | ``A100 nodes 400 Gb/s`` |
 | `node_network` | bandwidth between nodes, or of each GPU's NIC | ``inter-node 800 Gb/s``, ``CX-7 400Gb/s/GPU`` |
-| `node_network` | bandwidth of a kind of NIC alone: that of one NIC | ``RoCE 400Gb/s`` |
+| `node_network` | bandwidth of a kind of NIC alone: of one NIC | ``RoCE 400Gb/s`` |
 | `etp` | degree of expert tensor parallelism | ``expert-TP=1`` |
 | `dispatcher` | a library that sends a token once to each domain | ``DeepEP``, ``HybridEP`` |
 | `cross_entropy` | fused or not | ``fused cross-entropy`` |
 | `vpp` | chunks of a stage | ``VPP=6``, ``4 virtual stages`` |
-| zero_replicas | ranks of a shard group; HSDP alone: those of a node | ``ZeRO-1 shard group: 4``, ``DP 16 x FSDP 8`` |
+| zero_replicas | ranks of a shard group; HSDP alone: of a node | ``ZeRO-1 shard group: 4``, ``DP 16 x FSDP 8`` |
 | `microbatch` | the column counts sequences of a device: a replica has tp * cp times as many | ``per-device batch`` |
 
 A value in the column itself wins. Other text is ignored, since notes are written for people. But where notes name
@@ -124,7 +124,7 @@ def unread_words(notes: str, columns: Collection[str], model: ModelSpec) -> tupl
     )
 
 
-ZERO_GROUP = "zero_group"  # ranks of a ZeRO shard group, of which zero_replicas follows
+ZERO_GROUP = "zero_group"  # ranks of a ZeRO shard group, from which zero_replicas follows
 
 _KERNELS = re.compile(r"\bkernel=(torch|fused|flash_attention[\w.]*)(\s*\+\s*RMS kernel)?\s*(?:;|$)")
 _RATE = r"([1-9][0-9]{0,4}) ?([GT])b"

@@ -89,7 +89,7 @@ class Setup:
     remark: str | None  # about software that no stack names
     filled: tuple[str, ...]  # missing columns whose default matters
     from_notes: tuple[str, ...]  # missing columns that the notes state
-    unread: tuple[str, ...]  # what the notes name and dsx prices, of which it knows nothing more
+    unread: tuple[str, ...]  # what the notes name and dsx prices, without a value
 
 
 Setups = Sequence[Setup | UnmodelledReason]  # of the rows of a table

@@ -2,7 +2,7 @@
 
 The set states the few fields in which software differs, with a deviation and bounds for each: a normal prior around its
 values. One of them is `kernel_slowdown`, which stands for the effects of the stack and of the devices. With p the
-positions of the fields between their bounds in [0, 1] (on a log scale if they are positive), c those of the set, d
+positions of the fields between their bounds in [0, 1] (on a log scale if they are positive), c the set's own, d
 their deviations, and t the residual log(predicted / measured) of a run over the set's `noise`, the minimised sum is
 
     sum over runs of 2 (sqrt(1 + t^2) - 1) + sum over fields of ((p - c) / d)^2
@@ -89,7 +89,7 @@ def specialise(
 
 
 def specialise_to(observations: Observations, base: Values, prior: Prior) -> Fit:
-    """Return the values of the fields after all runs of `observations`; `base` has those of the set.
+    """Return the values of the fields after all runs of `observations`; `base` has the values of the set.
 
     A field that no run depends on keeps its value and has no standard error.
     """
