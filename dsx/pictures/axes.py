@@ -8,7 +8,7 @@ and dashes of lines.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,18 +41,8 @@ _MARKERS = "osD^vPX*<>ph"
 _DASHES: tuple["LineStyleType", ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 
 
-class Mark(TypedDict):
-    """A marker, as keywords of matplotlib's `plot`."""
-
-    marker: str
-    color: tuple[float, ...]
-    markersize: float
-    markeredgecolor: str
-    markeredgewidth: float
-
-
-def marks(count: int, largest: float = 10.0) -> list[Mark]:
-    """Return the markers of `count` categories.
+def marks(count: int, largest: float = 10.0) -> list[Style]:
+    """Return the markers of `count` categories, as keywords of matplotlib's `plot`.
 
     Their sizes decrease from `largest` points to half of it: strategies often agree on a plan, and a marker must not
     hide the one below it.
@@ -61,14 +51,9 @@ def marks(count: int, largest: float = 10.0) -> list[Mark]:
 
     colours = mpl.colormaps["viridis"](np.linspace(0.0, 0.9, count))
     sizes = np.linspace(largest, largest / 2, count) if count != 1 else [0.65 * largest]
+    edge = {"markeredgecolor": "black", "markeredgewidth": 0.6}
     return [
-        {
-            "marker": _MARKERS[i % len(_MARKERS)],
-            "color": tuple(colour),
-            "markersize": float(size),
-            "markeredgecolor": "black",
-            "markeredgewidth": 0.6,
-        }
+        {"marker": _MARKERS[i % len(_MARKERS)], "color": tuple(colour), "markersize": float(size)} | edge
         for i, (colour, size) in enumerate(zip(colours, sizes, strict=True))
     ]
 

@@ -229,11 +229,11 @@ def value_today(df: "pd.DataFrame", column: str) -> float | None:
     resolved = df.attrs.get("spec", {}).get("resolved", {})
     names = {str(name) for name in df["cluster"].unique()} if "cluster" in df.columns else set()
     clusters = [cluster for cluster in resolved.get("clusters", ()) if not names or cluster["name"] in names]
-    stated: object = resolved if is_assumption(column) else clusters[0] if len(clusters) == 1 else None
+    value: object = resolved if is_assumption(column) else clusters[0] if len(clusters) == 1 else None
     for part in column.split("."):
-        stated = stated.get(part) if isinstance(stated, dict) else None
+        value = value.get(part) if isinstance(value, dict) else None
     with suppress(ValidationError):
-        return None if stated is None else float(value_type(column).validate_python(stated))
+        return None if value is None else float(value_type(column).validate_python(value))
     return None
 
 

@@ -117,9 +117,9 @@ def _reference(df: "pd.DataFrame", table: BestTable, x: str, y: str, larger_is_b
         else:
             # A row or a column of today, spread over the others; NaN where it has no value.
             axis = 1 if down is None else 0
-            stated = np.isfinite(values)
-            sums = np.where(stated, values, 0.0).sum(axis=axis, keepdims=True)
-            today = np.broadcast_to(np.where(stated.any(axis=axis, keepdims=True), sums, np.nan), values.shape)
+            has_value = np.isfinite(values)
+            sums = np.where(has_value, values, 0.0).sum(axis=axis, keepdims=True)
+            today = np.broadcast_to(np.where(has_value.any(axis=axis, keepdims=True), sums, np.nan), values.shape)
         if (np.isfinite(today) | ~np.isfinite(table.values)).all():
             return HeatReference(today, cells, True, ())
     best = np.nanmax(table.values) if larger_is_better else np.nanmin(table.values)

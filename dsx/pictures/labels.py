@@ -166,7 +166,7 @@ def job_text(df: "pd.DataFrame", axes: Collection[str] = ()) -> str:
     resolved = spec.get("resolved", {})
     job = {name: df[name].iloc[0] for name in _common_settings(df) if name not in axes}
     gpus = counted(int(job["num_gpus"]), "GPU") if "num_gpus" in job else ""
-    labels = {stated["name"]: StatedCluster.model_validate(stated).label for stated in resolved.get("clusters", ())}
+    labels = {file["name"]: StatedCluster.model_validate(file).label for file in resolved.get("clusters", ())}
     cluster = name_text(labels.get(job["cluster"], str(job["cluster"]))) if "cluster" in job else ""
     batch = counted(int(job["global_batch_size"]), "sequence") if "global_batch_size" in job else ""
     batch += f" of {counted(int(job['sequence_length']), 'token')}" if batch and "sequence_length" in job else ""
@@ -176,9 +176,9 @@ def job_text(df: "pd.DataFrame", axes: Collection[str] = ()) -> str:
     strategies = spec.get("strategy") or []
     fixed = {name: values for name, values in (spec.get("fix") or {}).items() if name in DEGREES and name not in axes}
     single = len(strategies) == 1 and "strategy" not in axes
-    stated = [f"strategy {name_text(str(strategies[0]))}"] if single else []
-    stated += [f"{name}={values[0]}" for name, values in fixed.items() if len(values) == 1]
-    only = f"only {' '.join(stated)}" if stated else ""
+    restrictions = [f"strategy {name_text(str(strategies[0]))}"] if single else []
+    restrictions += [f"{name}={values[0]}" for name, values in fixed.items() if len(values) == 1]
+    only = f"only {' '.join(restrictions)}" if restrictions else ""
     machine = " of ".join(text for text in (gpus, cluster) if text)
     model = name_text(resolved.get("model", {}).get("name", ""))
     return ", ".join(text for text in (model, machine, batch, training, *hardware, only) if text)

@@ -196,8 +196,8 @@ def _colours(ops: "pd.DataFrame") -> dict[str, str]:
     for kind, time in zip(require(ops, "kind"), lasts.tolist(), strict=True):
         seconds[str(kind)] = seconds.get(str(kind), 0.0) + time
     ordered = [kind for kind in sorted(seconds, key=lambda kind: (-seconds[kind], kind)) if seconds[kind] > 0.0]
-    others = {_OTHERS: _OTHER} if len(ordered) > len(_KINDS) else {}
-    return dict(zip(ordered, _KINDS, strict=False)) | others
+    remaining = {_OTHERS: _OTHER} if len(ordered) > len(_KINDS) else {}
+    return dict(zip(ordered, _KINDS, strict=False)) | remaining
 
 
 def _seconds(df: "pd.DataFrame", column: str) -> Times:

@@ -135,8 +135,8 @@ def spec_hash_of(path: Path) -> str | None:
 
 def is_intact(folder: Path, part: StoredPart, schema: pa.Schema) -> bool:
     """Return whether the file of a part exists, belongs to the set with this schema, and has all rows."""
-    stated = footer(folder / part.file, schema)
-    return stated is not None and stated.rows == part.rows
+    written = footer(folder / part.file, schema)
+    return written is not None and written.rows == part.rows
 
 
 def num_groups(folder: Path, part: StoredPart) -> int:

@@ -122,10 +122,10 @@ def load_small(folder: str | Path, columns: Iterable[str]) -> pd.DataFrame:
     pieces: list[dict[str, Frame]] = []
     tables = ([parts_on_disk.read(folder, part, manifest, names, group)] for part, group in _groups(folder, manifest))
     for rows in (_rows(manifest, table, names) for table in chain([[]], tables)):
-        whole = {name for name in names if pd.api.types.is_integer_dtype(rows[name])}
+        integers = {name for name in names if pd.api.types.is_integer_dtype(rows[name])}
         pieces.append(
             {
-                name: pd.to_numeric(rows[name], downcast="integer") if name in whole else rows[name].copy()
+                name: pd.to_numeric(rows[name], downcast="integer") if name in integers else rows[name].copy()
                 for name in names
             }
         )

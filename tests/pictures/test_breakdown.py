@@ -11,7 +11,6 @@ from results.frames import (
     NOT_PRICED,
     TIME_PARTS,
     candidates,
-    is_whole,
     laid_out,
     legend_texts,
     texts_of,
@@ -145,13 +144,6 @@ def test_bars_are_as_wide_as_the_settings_below_them():
     df = candidates(what_if={"device.hbm_bandwidth": (1.555e12, 2e12, 8e12), "device.hbm_capacity": (60e9, 80e9)})
     labels = laid_out(plot.breakdown(df, ["device.hbm_bandwidth", "device.hbm_capacity"])).get_xticklabels()
     assert labels[0].get_text() == "1.56 TB/s\n60 GB" and {label.get_rotation() for label in labels} == {0}
-
-
-def test_no_rows(tmp_path):
-    ax = plot.breakdowns(candidates().head(0))
-    assert title_of(ax)[0] == "no feasible candidate"
-    plot.save(ax, tmp_path / "a.png")
-    assert is_whole(laid_out(ax))
 
 
 def lightness(colour):

@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 from results.frames import candidates, is_whole, laid_out, overlapping, title_of
 
 from dsx import pictures as plot
@@ -118,18 +117,6 @@ def test_many_points_are_thinned_and_it_says_so():
     ax = plot.front(table(50_000, spread=0.2))
     assert sum(len(c.get_offsets()) for c in ax.collections) <= MAX_POINTS
     assert sum("drawn)" in word for word in words(ax)) == 1
-
-
-def test_nothing_feasible_and_nothing_at_all(tmp_path):
-    for df in (table(reject=1), table(0), table(mfu=np.nan).assign(step_time_s=np.inf)):
-        ax = plot.front(df)
-        assert title_of(ax)[0] == "no feasible candidate"
-        plot.save(ax, tmp_path / "a.png")
-
-
-def test_draws_on_given_axes():
-    ax = Figure().subplots()
-    assert plot.front(table(), ax=ax) is ax
 
 
 def test_unknown_columns():

@@ -4,7 +4,6 @@ import itertools
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from results.frames import candidates, feasible, is_whole, laid_out, legend_texts, overlapping, texts_of, title_of
 
 from dsx import pictures as plot
@@ -251,21 +250,6 @@ def test_names_and_long_names():
     ax = laid_out(plot.heatmap(candidates(cluster=names), "num_gpus", "cluster"))
     assert texts_of(ax.get_yticklabels()) == names
     assert is_whole(ax)
-
-
-def test_nothing_feasible_and_nothing_at_all(tmp_path):
-    df = grid(2, 2)
-    for nothing in (df.assign(reject=1), df.head(0)):
-        ax = plot.heatmap(nothing, CAPACITY, BANDWIDTH)
-        assert title_of(ax)[0] == "no feasible candidate"
-        plot.save(ax, tmp_path / "a.png")
-        assert is_whole(laid_out(ax))
-
-
-def test_draws_on_a_given_axis():
-    ax = Figure(figsize=(6, 4), layout="constrained").subplots()
-    assert plot.heatmap(grid(3, 3), CAPACITY, BANDWIDTH, ax=ax) is ax
-    assert ax.get_figure(root=True).get_size_inches() == pytest.approx((6, 4))
 
 
 def test_errors():

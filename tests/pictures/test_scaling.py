@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 from results.frames import candidates, feasible, is_whole, laid_out, legend_texts, overlapping, texts_of, title_of
 
 from dsx import pictures as plot
@@ -140,26 +139,11 @@ def test_ticks_do_not_overlap(num_gpus):
     assert is_whole(ax)
 
 
-def test_nothing_feasible_and_nothing_at_all(tmp_path):
-    df = candidates()
-    for nothing in (df.assign(reject=1), df.head(0), df.assign(step_time_s=np.nan)):
-        ax = plot.scaling(nothing, y="step_time_s", by="strategy", baseline="flat")
-        assert title_of(ax)[0] == "no feasible candidate"
-        plot.save(ax, tmp_path / "a.png")
-        assert is_whole(laid_out(ax))
-
-
 def test_a_frame_of_two_sets_keeps_its_units():
     df = pd.concat([candidates(what_if=CAPACITY), candidates(what_if=CAPACITY).assign(num_gpus=8192)])
     df.attrs = {}
     ax = plot.scaling(df, "device.hbm_capacity", y="peak_bytes")
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("HBM capacity [GB]", "peak memory [GB]")
-
-
-def test_draws_on_a_given_axis():
-    ax = Figure(figsize=(3, 2), layout="constrained").subplots()
-    assert plot.scaling(candidates(), by="strategy", ax=ax) is ax
-    assert ax.get_figure(root=True).get_size_inches() == pytest.approx((3, 2))
 
 
 def test_errors():

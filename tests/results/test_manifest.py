@@ -1,3 +1,5 @@
+"""The manifest: what it states and refuses, and the hash of its sweep."""
+
 import dataclasses
 import json
 import os
@@ -8,7 +10,7 @@ import dsx
 from dsx.config.sweep_file import KeepTop
 from dsx.errors import StoreError
 from dsx.results import manifest
-from dsx.results.manifest import Counts
+from dsx.results.manifest import Counts, canonical, differences, spec_hash
 from dsx.results.schema import NAME_COLUMNS, ExtraColumn
 
 
@@ -124,3 +126,26 @@ def test_newer_version_says_what_to_install(begun):
 def test_broken_manifests(text, says):
     with pytest.raises(StoreError, match=says):
         manifest.from_json(text, "p")
+
+
+def test_hash_knows_content_not_layout():
+    assert spec_hash({"a": 1, "b": [2]}) == spec_hash({"b": [2], "a": 1})
+    assert spec_hash({"a": 1}) != spec_hash({"a": 2})
+    assert len(spec_hash({})) == 64
+
+
+def test_what_is_drawn_is_not_asked():
+    assert spec_hash({"a": 1, "plot": {"kind": "x"}}) == spec_hash({"a": 1})
+    assert differences({"a": 1, "plot": 1}, {"a": 1}) == []
+    assert spec_hash({"a": {"plot": 1}}) != spec_hash({"a": {}})
+
+
+def test_differences_are_paths():
+    a = {"model": "m", "limit": {"tp": 1, "pp": 2}, "keep": "all"}
+    b = {"model": "m", "limit": {"tp": 2, "pp": 2}, "fix": {}}
+    assert differences(a, b) == ["fix", "keep", "limit.tp"]
+
+
+def test_content_must_be_plain():
+    with pytest.raises(StoreError, match="plain data"):
+        canonical({"a": {1, 2}})

@@ -305,7 +305,7 @@ def unpriced(reason: str) -> Markup:
 
 def terms(named: Sequence[Named]) -> Markup:
     """Return the parts of the step and of the memory of the first plan, beside those of the others."""
-    first, others = named[0].priced, named[1:]
+    first, further = named[0].priced, named[1:]
     about = columns(StepCosts)
     tables: list[Markup] = []
     for of, title in (("time", "Time of a step"), ("memory", "Memory of the fullest GPU")):
@@ -315,13 +315,13 @@ def terms(named: Sequence[Named]) -> Markup:
                 parts[name].label if name in parts else "total",
                 quantity(name, first[name]),
                 share(first[name], first[total], 1),
-                *(quantity(name, plan.priced[name]) for plan in others),
+                *(quantity(name, plan.priced[name]) for plan in further),
                 about[name][1],
             ]
             for name in (*parts, total)
             if name == total or any(plan.priced[name] for plan in named)
         ]
-        header = ["", named[0].title, "share", *(plan.title for plan in others), "what it is"]
+        header = ["", named[0].title, "share", *(plan.title for plan in further), "what it is"]
         tables.append(table(header, rows, title))
     return markup(tables)
 

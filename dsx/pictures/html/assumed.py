@@ -28,19 +28,19 @@ _CHANGED = "stated by the sweep"
 _UNKNOWN = "no source in a file of today"
 
 
-def assumption_sources(given: Given, near: Path | None = None) -> tuple[AssumptionsSpec, Sources]:
+def assumption_sources(file: Given, near: Path | None = None) -> tuple[AssumptionsSpec, Sources]:
     """Return an assumption set, and the sources of its values and of those of its stack, as far as files state them.
 
     Raises what `load_assumptions` raises.
     """
-    stated = tuple(statements(AssumptionsSpec, given, near))
-    return load_assumptions(given, (), near), dict(_sources(merged(with_stack(stated)).data))
+    statement = tuple(statements(AssumptionsSpec, file, near))
+    return load_assumptions(file, (), near), dict(_sources(merged(with_stack(statement)).data))
 
 
-def cluster_sources(given: Given, near: Path | None = None) -> tuple[ClusterSpec, Sources]:
+def cluster_sources(file: Given, near: Path | None = None) -> tuple[ClusterSpec, Sources]:
     """Return a cluster, and the sources of its values; raises what `load_cluster` raises."""
-    stated = statements(ClusterSpec, given, near)
-    return load_cluster(given, (), near), dict(_sources(merged(stated).data))
+    statement = statements(ClusterSpec, file, near)
+    return load_cluster(file, (), near), dict(_sources(merged(statement).data))
 
 
 def _sources(data: object, path: KeyPath = ()) -> Iterator[tuple[str, str]]:
@@ -55,13 +55,13 @@ def _sources(data: object, path: KeyPath = ()) -> Iterator[tuple[str, str]]:
 class _PricedFile:
     """A file as it was priced, `content`, beside the file of today, of which nothing is known if it cannot be read."""
 
-    def __init__(self, read: _Read, stated: Given, content: Mapping[str, object], manifest: Manifest) -> None:
+    def __init__(self, read: _Read, file: Given, content: Mapping[str, object], manifest: Manifest) -> None:
         near = Path(manifest.spec_file) if manifest.spec_file else None
         self.content = content
         self.today: Mapping[str, object] = {}
         self.sources: Sources = {}
         try:
-            spec, self.sources = read(stated, near)
+            spec, self.sources = read(file, near)
             self.today = spec.model_dump(mode="json")
         except InputError:
             pass
@@ -93,8 +93,8 @@ def _files(manifest: Manifest) -> Iterator[tuple[str, _PricedFile]]:
     spec, resolved = manifest.spec, manifest.spec["resolved"]
     clusters = spec["cluster"] if isinstance(spec["cluster"], list) else [spec["cluster"]]
     yield "assumptions", _PricedFile(assumption_sources, spec["assumptions"], resolved["assumptions"], manifest)
-    for stated, content in zip(clusters, resolved["clusters"], strict=True):
-        yield "cluster", _PricedFile(cluster_sources, stated, content, manifest)
+    for file, content in zip(clusters, resolved["clusters"], strict=True):
+        yield "cluster", _PricedFile(cluster_sources, file, content, manifest)
 
 
 def stated_values(manifest: Manifest) -> Markup:

@@ -45,6 +45,7 @@ _MOST_VALUES = 40  # of an axis of a heat map
 _WORST = 2.0  # times the best, where the colours end
 _MOST_LINES = 8
 _MOST_BARS = 24
+_HOVER = "%{text}<extra></extra>"
 _ROW, _REST = 40, 150  # pixels of a bar, and of what is around them
 
 Hover = Callable[["pd.DataFrame"], list[str]]  # the texts of plans, all of whose columns are known
@@ -119,9 +120,9 @@ def _front_of_report(rows: RankedRows, named: Sequence[Named]) -> Picture:
     if len(cloud) > _MOST_POINTS:
         # Chosen at random: an even stride would interfere with the order of the enumeration.
         cloud = np.random.default_rng(0).choice(cloud, _MOST_POINTS, replace=False)
-    best, others = (rows.with_attrs(rows.whole(plans)) for plans in (front, near.loc[np.sort(cloud)]))
+    best, sample = (rows.with_attrs(rows.whole(plans)) for plans in (front, near.loc[np.sort(cloud)]))
     marked = [NamedPlan(plan.title, plan.row.to_frame().T) for plan in named]
-    picture = front_picture(others, best, _FRONT, marked, len(near))
+    picture = front_picture(sample, best, _FRONT, marked, len(near))
     hovers = [_plan_hover(plan.priced) for plan in named]
     figure = _draw_front(picture, hovers, lambda plans: [_plan_hover(priced) for priced in rows.plans(plans)])
     of_step = (
@@ -131,51 +132,42 @@ def _front_of_report(rows: RankedRows, named: Sequence[Named]) -> Picture:
     return Picture("front", "Step time and memory", about, figure)
 
 
-def _draw_front(picture: FrontPicture, hovers: Sequence[str], hover: Hover) -> "Figure":
-    """Draw a front; `hovers` are the texts of its marked plans."""
+def _scatter(
+    figure: "Figure", name: str, x: Numbers, y: Numbers, texts: Sequence[str] | None = None, **style: object
+) -> None:
+    """Add points or a line; without `texts` it says nothing under the pointer."""
     import plotly.graph_objects as go
 
+    hover: Style = {"text": texts, "hovertemplate": _HOVER} if texts is not None else {"hoverinfo": "skip"}
+    figure.add_trace(go.Scatter(x=x, y=y, name=name, **hover, **style))
+
+
+def _draw_front(picture: FrontPicture, hovers: Sequence[str], hover: Hover) -> "Figure":
+    """Draw a front; `hovers` are the texts of its marked plans."""
     figure = _blank(440, {"title_text": picture.x.label}, {"title_text": picture.y.label})
-
-    def place(unit: AxisUnit, plans: "pd.DataFrame") -> Numbers:
-        return _numbers(plans[unit.column]) / unit.size
-
-    others = picture.number - len(picture.best)
-    drawn = f", {len(picture.plans):,} drawn" if len(picture.plans) < others else ""
-    of_front = f"front: {counted(len(picture.best), 'plan')} that no other beats in both"
-    for label, plans, style, mode in (
+    beside = picture.number - len(picture.best)
+    drawn = f", {len(picture.plans):,} drawn" if len(picture.plans) < beside else ""
+    steps = {"shape": "hv", "color": "#0072b2", "width": 1.5}
+    for label, plans, mode, marker in (
         (
-            f"{counted(others, 'other plan')}{drawn}",
+            f"{counted(beside, 'other plan')}{drawn}",
             picture.plans,
-            {"size": 5, "color": "#9aa5b1", "opacity": 0.6},
             "markers",
+            {"size": 5, "color": "#9aa5b1", "opacity": 0.6},
         ),
-        (of_front, picture.best, {"size": 7, "color": "#0072b2"}, "lines+markers"),
+        (
+            f"front: {counted(len(picture.best), 'plan')} that no other beats in both",
+            picture.best,
+            "lines+markers",
+            {"size": 7, "color": "#0072b2"},
+        ),
     ):
-        figure.add_trace(
-            go.Scatter(
-                x=place(picture.x, plans),
-                y=place(picture.y, plans),
-                name=label,
-                mode=mode,
-                marker=style,
-                line={"shape": "hv", "color": "#0072b2", "width": 1.5},
-                text=hover(plans),
-                hovertemplate="%{text}<extra></extra>",
-            )
-        )
+        x, y = (_numbers(plans[unit.column]) / unit.size for unit in (picture.x, picture.y))
+        _scatter(figure, label, x, y, hover(plans), mode=mode, marker=marker, line=steps)
     for plan, text, symbol in zip(picture.marked, hovers, _SYMBOLS[1:], strict=False):
-        figure.add_trace(
-            go.Scatter(
-                x=_numbers(picture.x.place(plan.row)),
-                y=_numbers(picture.y.place(plan.row)),
-                name=_escaped(plan.name),
-                mode="markers",
-                marker={"size": 14, "symbol": symbol, "color": "#d55e00", "line": {"color": "#222222", "width": 1.5}},
-                text=[text],
-                hovertemplate="%{text}<extra></extra>",
-            )
-        )
+        place = _numbers(picture.x.place(plan.row)), _numbers(picture.y.place(plan.row))
+        marker = {"size": 14, "symbol": symbol, "color": "#d55e00", "line": {"color": "#222222", "width": 1.5}}
+        _scatter(figure, _escaped(plan.name), *place, [text], mode="markers", marker=marker)
     if picture.capacity is not None:
         figure.add_hline(
             y=picture.capacity / picture.y.size,
@@ -299,48 +291,22 @@ def _line(name: str, plans: "pd.DataFrame") -> ScalingLine:
 
 def _draw_scaling(picture: ScalingPicture, best: ScalingLine, hovers: Sequence[Sequence[str]]) -> "Figure":
     """Draw scaling with the interval and the ideal of the best line; `hovers` are the texts of the points of each."""
-    import plotly.graph_objects as go
-
     ticks: Style = {"tickvals": [*best.x], "ticktext": [f"{count:,}" for count in best.x]}
     y: Style = {"title_text": picture.y.label, "rangemode": "tozero"}
     figure = _blank(420, {"title_text": "GPUs", "type": "log"} | ticks, y)
     if np.isfinite(best.low).all():
-        figure.add_trace(
-            go.Scatter(
-                x=_numbers([*best.x, *best.x[::-1]]),
-                y=np.concatenate([best.high, best.low[::-1]]),
-                name="80 % interval of the best",
-                fill="toself",
-                fillcolor="rgba(128,128,128,0.18)",
-                line={"width": 0},
-                mode="lines",
-                hoverinfo="skip",
-            )
-        )
-    figure.add_trace(
-        go.Scatter(
-            x=_numbers(best.x),
-            y=picture.ideal[0],
-            name=f"no loss beyond {counted(int(best.x[0]), 'GPU')}",
-            mode="lines",
-            line={"color": "#888888", "dash": "dash", "width": 1.5},
-            hoverinfo="skip",
-        )
-    )
+        around = _numbers([*best.x, *best.x[::-1]]), np.concatenate([best.high, best.low[::-1]])
+        band: Style = {"fill": "toself", "fillcolor": "rgba(128,128,128,0.18)", "line": {"width": 0}}
+        _scatter(figure, "80 % interval of the best", *around, mode="lines", **band)
+    grey = {"color": "#888888", "dash": "dash", "width": 1.5}
+    label = f"no loss beyond {counted(int(best.x[0]), 'GPU')}"
+    _scatter(figure, label, _numbers(best.x), picture.ideal[0], mode="lines", line=grey)
     for at, (line, texts) in enumerate(zip(picture.lines, hovers, strict=True)):
         colour = _COLOURS[at % len(_COLOURS)]
-        figure.add_trace(
-            go.Scatter(
-                x=_numbers(line.x),
-                y=line.y,
-                name=_escaped(line.name),
-                mode="lines+markers",
-                marker={"size": 9, "symbol": _SYMBOLS[at % len(_SYMBOLS)], "color": colour},
-                line={"color": colour, "dash": _DASHES[at % len(_DASHES)], "width": 2},
-                text=texts,
-                hovertemplate="%{text}<extra></extra>",
-            )
-        )
+        marker = {"size": 9, "symbol": _SYMBOLS[at % len(_SYMBOLS)], "color": colour}
+        dash = {"color": colour, "dash": _DASHES[at % len(_DASHES)], "width": 2}
+        style: Style = {"mode": "lines+markers", "marker": marker, "line": dash}
+        _scatter(figure, _escaped(line.name), _numbers(line.x), line.y, texts, **style)
     return figure
 
 
@@ -350,11 +316,11 @@ def _stacks_of_report(rows: RankedRows, named: Sequence[Named]) -> list[Picture]
 
     job = rows.alike(named[0].row, rows.settings)
     best = ranked(fastest(job, ["strategy"]), _MOST_BARS) if len(job) else job
-    others = rows.whole(best) if len(best) else rows.best.iloc[:0]
-    others = others.loc[(~others["candidate"].isin([plan.row["candidate"] for plan in named])).to_numpy()]
+    unnamed = rows.whole(best) if len(best) else rows.best.iloc[:0]
+    unnamed = unnamed.loc[(~unnamed["candidate"].isin([plan.row["candidate"] for plan in named])).to_numpy()]
     answered = pd.DataFrame([plan.row for plan in named])
-    bars = pd.concat([answered, others], ignore_index=True) if len(others) else answered.reset_index(drop=True)
-    labels = [*(plan.title for plan in named), *(f"{strategy}, fastest" for strategy in others["strategy"])]
+    bars = pd.concat([answered, unnamed], ignore_index=True) if len(unnamed) else answered.reset_index(drop=True)
+    labels = [*(plan.title for plan in named), *(f"{strategy}, fastest" for strategy in unnamed["strategy"])]
     # A line for each part of a label, which would else take the width of a narrow page.
     broken = [_escaped(label).replace(", ", ",<br>") for label in labels]
     plans = [_escaped(whole_plan_text(priced["plan"])) for priced in rows.plans(bars)]
@@ -394,7 +360,7 @@ def _draw_stack(picture: StackPicture, total: str, labels: Sequence[str], plans:
                 },
                 text=texts,
                 textposition="none",
-                hovertemplate="%{text}<extra></extra>",
+                hovertemplate=_HOVER,
             )
         )
     return figure

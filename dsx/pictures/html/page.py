@@ -57,8 +57,8 @@ def rerun(manifest: Manifest, commands: Sequence[tuple[str, str]]) -> Markup:
     about = f"dsx {manifest.dsx_version}, result schema {manifest.schema_version}, {manifest.precision}"
     when = f"begun {manifest.started}" + (f", finished {manifest.finished}" if manifest.finished else "")
     # What the sweep does not state is left out of its file.
-    stated = {key: value for key, value in manifest.spec.items() if key != "resolved" and value not in (None, {}, [])}
-    sweep_file = yaml.safe_dump(stated, sort_keys=False, allow_unicode=True)
+    sweep = {key: value for key, value in manifest.spec.items() if key != "resolved" and value not in (None, {}, [])}
+    sweep_file = yaml.safe_dump(sweep, sort_keys=False, allow_unicode=True)
     priced = json.dumps(manifest.spec["resolved"], indent=1, sort_keys=True)
     return markup(
         element("p", f"{about}; {when}; sweep {manifest.spec_hash[:16]}."),

@@ -1,4 +1,4 @@
-"""Which plan to take: against all plans, for any goal."""
+"""What plans of several jobs are ranked by, and which plan of a training run to take, against all plans."""
 
 import math
 
@@ -6,10 +6,55 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsx.results.ranked_by import Goal, cheapest, chosen, days_between, fastest, price_column
+from dsx.errors import UnknownNameError
+from dsx.results.ranked_by import (
+    OBJECTIVES,
+    Goal,
+    cheapest,
+    chosen,
+    days_between,
+    fastest,
+    objective_named,
+    price_column,
+    ranked_by_count,
+)
+
+PLANS = [
+    {"plan": {"num_gpus": gpus}, "tokens_per_s": rate, "step_time_s": step, "mfu": 0.4, "peak_bytes": size}
+    | {"tokens_per_s_per_gpu": rate / gpus, "hardware": {"cluster": "b200-nvs8"}}
+    for gpus, rate, step, size in [(8, 80.0, 4.0, 1), (16, 176.0, 5.0, 2), (8, 96.0, 7.0, 3), (16, 128.0, 3.0, 4)]
+]
+
+
+def order(name):
+    return [PLANS.index(plan) for plan in ranked_by_count(PLANS, objective_named(name))]
+
+
+def test_groups_of_the_same_gpus_follow_their_best_plans():
+    assert order("tokens_per_s_per_gpu") == [2, 0, 1, 3]
+    assert order("tokens_per_s") == [1, 3, 2, 0]
+    assert order("step_time_s") == [3, 1, 0, 2]
+    assert order("peak_bytes") == [0, 2, 1, 3]
+    assert order("mfu") == [0, 2, 1, 3]
+
+
+def test_clusters_are_groups_of_their_own():
+    """The same number of GPUs of two clusters is two groups."""
+    two = [plan | {"hardware": {"cluster": name}} for plan, name in zip(PLANS, ("a", "b", "b", "a"), strict=True)]
+    ranked = ranked_by_count(two, objective_named("tokens_per_s"))
+    assert [(plan["hardware"]["cluster"], plan["plan"]["num_gpus"]) for plan in ranked] == [
+        ("b", 16), ("a", 16), ("b", 8), ("a", 8),
+    ]  # fmt: skip
+
+
+def test_unknown_names():
+    assert {*OBJECTIVES} >= {"tokens_per_s_per_gpu", "step_time_s"}
+    with pytest.raises(UnknownNameError, match=r"did you mean 'mfu'\?"):
+        objective_named("mfus")
+
 
 AMOUNT = st.floats(1.0, 1e3)
-PLANS = st.lists(st.tuples(AMOUNT, AMOUNT), min_size=1, max_size=6)
+RUNS = st.lists(st.tuples(AMOUNT, AMOUNT), min_size=1, max_size=6)
 
 
 def plans_of(amounts, priced=True):
@@ -19,7 +64,7 @@ def plans_of(amounts, priced=True):
     ]
 
 
-@given(PLANS, AMOUNT)
+@given(RUNS, AMOUNT)
 def test_a_deadline_takes_the_cheapest_in_time(amounts, deadline):
     plans = plans_of(amounts)
     in_time = [plan for plan in plans if plan["training_days"] <= deadline]
@@ -28,7 +73,7 @@ def test_a_deadline_takes_the_cheapest_in_time(amounts, deadline):
     assert found is None or found["cost_usd"] == min(plan["cost_usd"] for plan in in_time)
 
 
-@given(PLANS, AMOUNT)
+@given(RUNS, AMOUNT)
 def test_a_budget_takes_the_fastest_that_is_paid_for(amounts, budget):
     plans = plans_of(amounts)
     paid_for = [plan for plan in plans if plan["cost_usd"] <= budget]
@@ -37,13 +82,13 @@ def test_a_budget_takes_the_fastest_that_is_paid_for(amounts, budget):
     assert found is None or found["training_days"] == min(plan["training_days"] for plan in paid_for)
 
 
-@given(PLANS, AMOUNT, AMOUNT)
+@given(RUNS, AMOUNT, AMOUNT)
 def test_both_are_kept_to(amounts, deadline, budget):
     found = chosen(plans_of(amounts), Goal(deadline, budget))
     assert found is None or (found["training_days"] <= deadline and found["cost_usd"] <= budget)
 
 
-@given(PLANS)
+@given(RUNS)
 def test_without_a_goal_it_is_the_cheapest(amounts):
     plans = plans_of(amounts)
     assert chosen(plans, Goal())["cost_usd"] == cheapest(plans)["cost_usd"]

@@ -1,3 +1,5 @@
+"""Reading sets: frames, chosen rows, and rows as plain data."""
+
 import dataclasses
 
 import duckdb
@@ -8,12 +10,12 @@ from results.sets import WHAT_IF
 
 from dsx.errors import StoreError, UnknownNameError
 from dsx.results import manifest as manifests
-from dsx.results import sets as reading
 from dsx.results import sets as store
 from dsx.results import writer as writing
 from dsx.results.folder import UNFINISHED
 from dsx.results.manifest import Counts
 from dsx.results.schema import COLUMNS
+from dsx.results.sets import as_plans, fastest
 
 
 def test_values_come_back(stored, rows):
@@ -80,6 +82,8 @@ def test_chosen_columns_in_their_order(stored):
 def test_unknown_column(stored):
     with pytest.raises(UnknownNameError, match="unknown column 'step_time'; did you mean 'step_time_s'"):
         store.load(stored, columns=["step_time"])
+    with pytest.raises(UnknownNameError, match="did you mean 'strategy'"):
+        fastest(stored, 1, ["stratgy"])
     with pytest.raises(UnknownNameError, match=r"unknown column 'device\.hbm_capacity'"):
         store.load(stored, columns=["device.hbm_capacity"])
 
@@ -171,8 +175,43 @@ def test_broken_parts(stored, spoil, says):
 def test_the_small_frame_has_the_values_of_the_whole_one(tmp_path, begun, written):
     written(tmp_path, begun(what_if=WHAT_IF), 30, 0, 20)
     columns = ["candidate", "tp", "strategy", "reject", "step_time_s", "network.nvs.size"]
-    small, whole = reading.load_small(tmp_path, columns), store.load(tmp_path, columns)
+    small, whole = store.load_small(tmp_path, columns), store.load(tmp_path, columns)
     pd.testing.assert_frame_equal(small, whole, check_dtype=False)
     assert small["tp"].dtype == small["reject"].dtype == np.int8
     assert small["strategy"].dtype == whole["strategy"].dtype
     assert small.memory_usage(index=False).sum() < 0.6 * whole.memory_usage(index=False).sum()
+
+
+@pytest.fixture
+def varied(tmp_path, written, begun):
+    """The folder of a set of two clusters and a what_if, in parts of 30 and 20 rows."""
+    written(tmp_path / "varied", begun(what_if=WHAT_IF), 30, 20)
+    return tmp_path / "varied"
+
+
+def test_the_fastest_over_all_parts(varied):
+    frame = store.load(varied)
+    fits = frame[frame["reject"] == 0].sort_values("step_time_s")
+    plans = fastest(varied, 4)
+    assert [plan["plan"]["candidate"] for plan in plans] == list(fits["candidate"][:4])
+    assert [plan["step_time_s"] for plan in plans] == list(fits["step_time_s"][:4])
+    assert len(fastest(varied, None)) == len(fits)
+
+
+def test_of_each_group(varied):
+    frame = store.load(varied)
+    fits = frame[frame["reject"] == 0]
+    groups = fits.groupby(["cluster", "strategy"], observed=True)["step_time_s"]
+    assert [plan["step_time_s"] for plan in fastest(varied, None, ["cluster", "strategy"])] == list(groups.min())
+    twice = fastest(varied, None, ["cluster", "strategy"], of_each=2)
+    assert [plan["step_time_s"] for plan in twice] == [t for _, group in groups for t in group.nsmallest(2)]
+    assert fastest(varied, 3, ["cluster", "strategy"], of_each=2) == twice[:3]
+
+
+def test_hardware_and_reasons(varied):
+    frame = store.load(varied)
+    for plan, (_, row) in zip(as_plans(frame), frame.iterrows(), strict=True):
+        assert plan["hardware"] == {name: row[name] for name in ("cluster", "device.hbm_capacity", "network.nvs.size")}
+        assert plan["reject"] == {0: [], 1: ["memory"], 2: ["layers"]}[row["reject"]]
+        assert plan["fits"] == (row["reject"] != 1)
+        assert plan["plan"]["tp"] == row["tp"]
