@@ -14,7 +14,6 @@ from functools import partial
 from math import prod
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,16 +22,15 @@ from jax.extend.core import jaxpr_as_fun
 
 from dsx.errors import DsxError, InputError, did_you_mean
 from dsx.measuring.timing import timed
-from dsx.placement.jaxpr import FlatEquation, FlatJaxpr, numbers_in, traced
+from dsx.placement.jaxpr import FlatEquation, FlatJaxpr, Run, numbers_in, traced
 from dsx.placement.op_graph import OpGraph
 from dsx.placement.traced import FusedKernel, FusedStep, fused, graph_of_kernels, named_after
 from dsx.progress import Watch, progress, remark
 
 WARM_UPS, RUNS = 5, 45
-_Run = Callable[..., Sequence[Any]]
 
 
-def measure(step: Callable[..., Any], *shapes: Any, watch: Watch | None = None) -> OpGraph:
+def measure(step: Callable[..., object], *shapes: object, watch: Watch | None = None) -> OpGraph:
     """Return the graph of a step whose operators have the seconds that they take on the first local device of JAX.
 
         graph = dsx.place.measure(step, params, jax.ShapeDtypeStruct((32, 128), "int32"))
@@ -63,12 +61,12 @@ def measure(step: Callable[..., Any], *shapes: Any, watch: Watch | None = None) 
     return graph_of_kernels(kernels, np.array([seconds[text] for text in texts]))
 
 
-def run_of(step: FusedStep, flat: FlatJaxpr, kernel: FusedKernel) -> _Run:
+def run_of(step: FusedStep, flat: FlatJaxpr, kernel: FusedKernel) -> Run:
     """Return the function of what a kernel reads to what it writes."""
     makers = {output: equation for equation in flat.equations for output in equation.outputs}
 
-    def run(*arrays: Any) -> Sequence[Any]:
-        values: dict[int, Any] = dict(zip(kernel.reads, arrays, strict=True))
+    def run(*arrays: jax.Array) -> Sequence[jax.Array]:
+        values: dict[int, jax.Array] = dict(zip(kernel.reads, arrays, strict=True))
         for tensor in kernel.writes:
             _compute(tensor, values, makers)
         return [values[tensor] for tensor in kernel.writes]
@@ -76,7 +74,7 @@ def run_of(step: FusedStep, flat: FlatJaxpr, kernel: FusedKernel) -> _Run:
     return run
 
 
-def _compute(tensor: int, values: dict[int, Any], makers: Mapping[int, FlatEquation]) -> None:
+def _compute(tensor: int, values: dict[int, jax.Array], makers: Mapping[int, FlatEquation]) -> None:
     """Add a value, with those that it is computed of; a loop keeps the depth of the stack small."""
     pending = [tensor]
     while pending:
@@ -96,7 +94,7 @@ def _compute(tensor: int, values: dict[int, Any], makers: Mapping[int, FlatEquat
         values.update(zip(equation.outputs, run(*operands), strict=True))
 
 
-def seconds_of(run: _Run, values: Sequence[jax.ShapeDtypeStruct]) -> float:
+def seconds_of(run: Run, values: Sequence[jax.ShapeDtypeStruct]) -> float:
     """Return the median seconds of a function of arrays of some shapes, once it is compiled and warm."""
     arrays = [
         jax.random.split(jax.random.key(0), prod(value.shape)).reshape(value.shape)
@@ -108,7 +106,7 @@ def seconds_of(run: _Run, values: Sequence[jax.ShapeDtypeStruct]) -> float:
     return timed(partial(compiled, *arrays), jax.block_until_ready, WARM_UPS, RUNS).median_s
 
 
-Step = tuple[Callable[..., Any], tuple[Any, ...]]  # a step, and its arguments as shapes
+Step = tuple[Callable[..., object], tuple[object, ...]]  # a step, and its arguments as shapes
 
 
 def load_step(text: str) -> Step:

@@ -57,6 +57,7 @@ _CALLS = {
 ROW, STACK = "row", "stack"  # kinds of what unrolling adds: an array taken apart along its first axis, and put together
 
 Params = Mapping[str, Any]  # of a primitive, as JAX has them
+Run = Callable[..., Sequence[Any]]  # of arrays, or of tracers of them
 Value = jax.ShapeDtypeStruct
 Operand = int | Literal  # a value, by its number, or a number in the program text
 
@@ -69,7 +70,7 @@ class FlatEquation:
     params: Params
     inputs: tuple[Operand, ...]
     outputs: tuple[int, ...]
-    run: Callable[..., Sequence[Any]]
+    run: Run
     scope: str  # the named scopes and transformations around it
 
 
@@ -80,7 +81,7 @@ class FlatJaxpr:
     equations: tuple[FlatEquation, ...]
     values: tuple[Value, ...]
     inputs: tuple[int, ...]  # the arguments
-    constants: Mapping[int, Any]  # arrays that the step has from outside, by their values
+    constants: Mapping[int, object]  # arrays that the step has from outside, by their values
     outputs: tuple[Operand, ...]
 
 
@@ -108,7 +109,7 @@ def numbers_in(operands: Iterable[Operand]) -> list[int]:
 class _Stacked:
     """An array as its pieces along the first axis; a piece is without that axis."""
 
-    aval: Any
+    aval: object
     pieces: tuple[Operand, ...]
     number: int | None = None  # of its value in one piece, once something needs that
 
@@ -123,15 +124,15 @@ class _Flattening:
         self.values: list[Value] = []
         self.equations: list[FlatEquation] = []
         self.rows: dict[tuple[int, int], int] = {}  # of each row of an array that is taken apart
-        self.constants: dict[int, Any] = {}
+        self.constants: dict[int, object] = {}
         self.constant_numbers: dict[int, int] = {}  # by identity
 
-    def value(self, aval: Any) -> int:
+    def value(self, aval: object) -> int:
         """Return the number of a new value."""
         self.values.append(Value(getattr(aval, "shape", ()), getattr(aval, "dtype", np.dtype(bool))))
         return len(self.values) - 1
 
-    def constant(self, array: Any) -> int:
+    def constant(self, array: object) -> int:
         """Return the number of an array from outside."""
         if id(array) not in self.constant_numbers:
             self.constant_numbers[id(array)] = number = self.value(array)
@@ -200,7 +201,7 @@ class _Flattening:
         return held.number
 
 
-def _opened(called: ClosedJaxpr | Jaxpr) -> tuple[Jaxpr, Sequence[Any]]:
+def _opened(called: ClosedJaxpr | Jaxpr) -> tuple[Jaxpr, Sequence[object]]:
     return (called.jaxpr, called.consts) if isinstance(called, ClosedJaxpr) else (called, ())
 
 
@@ -224,19 +225,19 @@ def _count(jaxpr: Jaxpr) -> int:
     return total
 
 
-def _run_of(eqn: JaxprEqn) -> Callable[..., Sequence[Any]]:
-    def run(*operands: Any) -> Sequence[Any]:
+def _run_of(eqn: JaxprEqn) -> Run:
+    def run(*operands: object) -> Sequence[object]:
         results = eqn.primitive.bind(*operands, **eqn.params)
         return results if eqn.primitive.multiple_results else [results]
 
     return run
 
 
-def _row_at(at: int) -> Callable[..., Sequence[Any]]:
+def _row_at(at: int) -> Run:
     return lambda array: [lax.index_in_dim(array, at, keepdims=False)]
 
 
-def _stack(*pieces: Any) -> Sequence[Any]:
+def _stack(*pieces: jax.Array) -> Sequence[jax.Array]:
     return [lax.concatenate([lax.expand_dims(piece, (0,)) for piece in pieces], 0)]
 
 
@@ -393,8 +394,8 @@ def _item_size(value: Value) -> int:
 
 
 def from_jax(
-    step: Callable[..., Any],
-    *shapes: Any,
+    step: Callable[..., object],
+    *shapes: object,
     device: Given = DEFAULT_CLUSTER,
     assumptions: Given = DEFAULT_ASSUMPTIONS,
 ) -> OpGraph:
@@ -414,7 +415,7 @@ def from_jax(
     return graph_of_step(traced(step, shapes)[0], pricing)
 
 
-def traced(step: Callable[..., Any], shapes: Sequence[Any]) -> tuple[TracedStep, FlatJaxpr]:
+def traced(step: Callable[..., object], shapes: Sequence[object]) -> tuple[TracedStep, FlatJaxpr]:
     """Return the operators of a step, and the equations that they are; raises InputError."""
     name = getattr(step, "__name__", f"{step!r:.60}")
     if not callable(step):

@@ -12,7 +12,6 @@ Not modelled: the update of the weights, tensors that live for a launch or two, 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -100,7 +99,7 @@ def _priced(
     position = {id(kernel): at for at, kernel in enumerate(layer.priced_kernels)}
     seconds: dict[tuple[int, str], float] = {}
 
-    def number(expression: Any) -> float:
+    def number(expression: object) -> float:
         return float(np.asarray(evaluate(expression, values)).reshape(-1)[0])
 
     for index, kernel in enumerate(layer.kernels):

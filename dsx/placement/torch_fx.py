@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Protocol, TypeGuard
 
 from dsx.config.load import Given
 from dsx.errors import InputError
@@ -53,6 +53,17 @@ _ROLES: dict[str, Role] = {
     **dict.fromkeys(_VIEWS, "view"),
 }
 _CALLS = ("call_function", "call_method", "call_module")
+
+
+class Node(Protocol):
+    """What is read of a node of torch.fx."""
+
+    op: str
+    name: str
+    target: object
+    args: tuple[object, ...]
+    kwargs: Mapping[str, object]
+    meta: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +165,9 @@ def _attention_gradients(
     )
 
 
-def from_fx(graph_module: Any, *, device: Given = DEFAULT_CLUSTER, assumptions: Given = DEFAULT_ASSUMPTIONS) -> OpGraph:
+def from_fx(
+    graph_module: object, *, device: Given = DEFAULT_CLUSTER, assumptions: Given = DEFAULT_ASSUMPTIONS
+) -> OpGraph:
     """Return the graph of a graph of torch; its seconds are those of the roofline.
 
         graph = dsx.place.from_fx(torch.export.export(model, (tokens,)))
@@ -169,7 +182,7 @@ def from_fx(graph_module: Any, *, device: Given = DEFAULT_CLUSTER, assumptions: 
     return graph_of_step(traced_fx(graph_module), pricing_of(device, assumptions))
 
 
-def traced_fx(graph_module: Any) -> TracedStep:
+def traced_fx(graph_module: object) -> TracedStep:
     """Return the operators of a graph of torch; raises InputError."""
     nodes = getattr(getattr(getattr(graph_module, "graph_module", graph_module), "graph", None), "nodes", None)
     if nodes is None:
@@ -190,10 +203,10 @@ class _TracedFx:
         self.inputs: dict[int, str] = {}
         self.outputs: set[int] = set()
         self.updates: dict[int, int] = {}
-        self.results: dict[Any, tuple[int | None, ...]] = {}  # of each node, its tensors; None for what is none
-        self.input_of: dict[Any, int] = {}  # nodes that are inputs
+        self.results: dict[object, tuple[int | None, ...]] = {}  # of each node, its tensors; None for what is none
+        self.input_of: dict[object, int] = {}  # nodes that are inputs
 
-    def add(self, node: Any) -> None:
+    def add(self, node: Node) -> None:
         """Add a node of a graph."""
         if node.op == "output":
             self.outputs.update(tensor for output in _nodes_in(node.args) for tensor in self._tensors(output))
@@ -208,7 +221,7 @@ class _TracedFx:
         elif node.op in _CALLS:
             self._operator(node, _name_of(node))
 
-    def _operator(self, node: Any, name: str) -> None:
+    def _operator(self, node: Node, name: str) -> None:
         results = tuple(map(self._tensor, _results_of(node)))
         outputs = tuple(tensor for tensor in results if tensor is not None)
         operands = [] if name in _FILLS else [*_nodes_in((node.args, node.kwargs))]
@@ -249,11 +262,11 @@ class _TracedFx:
             if changed in self.input_of:
                 self.updates[self.input_of[changed]] = outputs[0]
 
-    def _shape(self, argument: Any) -> Shape | None:
+    def _shape(self, argument: object) -> Shape | None:
         tensors = self.results.get(argument, ()) if _is_node(argument) else ()
         return self.shapes[tensors[0]] if tensors and tensors[0] is not None else None
 
-    def _tensors(self, node: Any) -> Iterator[int]:
+    def _tensors(self, node: object) -> Iterator[int]:
         return (tensor for tensor in self.results.get(node, ()) if tensor is not None)
 
     def _tensor(self, shape: Shape | None) -> int | None:
@@ -279,7 +292,7 @@ class _TracedFx:
         )
 
 
-def _name_of(node: Any) -> str:
+def _name_of(node: Node) -> str:
     """Return the name of an operator: "addmm" of aten.addmm.default."""
     text = str(node.target)
     parts = text.split(".")
@@ -288,7 +301,7 @@ def _name_of(node: Any) -> str:
     return str(getattr(node.target, "__name__", text))
 
 
-def _results_of(node: Any) -> list[Shape | None]:
+def _results_of(node: Node) -> list[Shape | None]:
     """Return the shapes of what a node makes; raises InputError if its node has none."""
     if "val" not in node.meta:
         if node.op == "get_attr":
@@ -301,7 +314,7 @@ def _results_of(node: Any) -> list[Shape | None]:
     return [_shape_of(tensor, node.name) for tensor in (value if isinstance(value, list | tuple) else [value])]
 
 
-def _shape_of(value: Any, name: str) -> Shape | None:
+def _shape_of(value: object, name: str) -> Shape | None:
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is None or dtype is None:
         return None
@@ -317,11 +330,11 @@ def _shape_of(value: Any, name: str) -> Shape | None:
     return Shape(sizes, element_bytes)
 
 
-def _is_node(value: Any) -> bool:
+def _is_node(value: object) -> TypeGuard[Node]:
     return hasattr(value, "op") and hasattr(value, "meta")
 
 
-def _nodes_in(value: Any) -> Iterator[Any]:
+def _nodes_in(value: object) -> Iterator[Node]:
     """Yield the nodes in the arguments of a node."""
     if _is_node(value):
         yield value
