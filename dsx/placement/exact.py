@@ -110,7 +110,7 @@ def solve(
     """Return the shortest schedule that is found, never longer than `hint`, and a bound below all schedules.
 
     `unit` has the unit of each operator, which share a device. The hint must keep to the units and to memory. Raises
-    ValueError where pairs of servers have bandwidths of their own: `joint.py` is for these.
+    ValueError where pairs of servers have bandwidths of their own: `joint` is for these.
     """
     if devices.between is not None:
         raise ValueError("the program has one bandwidth a level")

@@ -281,6 +281,11 @@ class _Work:
         """Seconds until the time is up."""
         return self.until - monotonic()
 
+    @property
+    def has_solver(self) -> bool:
+        """Whether CP-SAT is installed, and there is something to choose."""
+        return find_spec("ortools") is not None and self.placed.devices.count > 1
+
     def over(self) -> bool:
         """Return whether work that has begun must end: the user stopped it, or the time is long up."""
         grace = max(_GRACE_S, _GRACE * self.effort.seconds)
@@ -320,7 +325,7 @@ class _Work:
     def fit(self) -> None:
         """Find a start where none of the baselines fits."""
         placed = self.placed
-        if placed.ways.best is not None or find_spec("ortools") is None:
+        if placed.ways.best is not None or not self.has_solver:
             return
         effort = Effort(max(_FIT * self.effort.seconds, _LEAST_FIT_S), stop=self.over)
         placement = fitting(placed.graph, placed.devices, self.unit, effort)
@@ -361,7 +366,7 @@ class _Work:
         gap = 0.0 if placed.graph.num_ops <= _FEW else self.effort.gap
         if placed.graph.num_ops > _MANY or placed.bandwidth is not None or placed.close(gap):
             return
-        if self.over() or find_spec("ortools") is None or placed.devices.count == 1:
+        if self.over() or not self.has_solver:
             return
         effort = self._for(max(self.left_s, 0.2 * self.effort.seconds) / 2, gap)
         exact = solve(placed.graph, placed.devices, self.unit.tolist(), effort, placed.ways.best)
@@ -376,9 +381,7 @@ class _Work:
     def prove(self) -> None:
         """Raise the bound."""
         placed = self.placed
-        if placed.ways.best is None or placed.close(self.effort.gap) or self.over():
-            return
-        if find_spec("ortools") is None or placed.devices.count == 1:
+        if placed.ways.best is None or placed.close(self.effort.gap) or self.over() or not self.has_solver:
             return
 
         def better(bound: Bound) -> None:
@@ -398,7 +401,7 @@ class _Work:
         placed = self.placed
         if placed.ways.best is None or placed.close(self.effort.gap) or placed.bandwidth is not None:
             return
-        if self.left_s < 0.05 * self.effort.seconds or self.over() or find_spec("ortools") is None:
+        if self.left_s < 0.05 * self.effort.seconds or self.over() or not self.has_solver:
             return
         start = placed.ways.reduced_best(_MOST_REDUCED)
         if start is None:
