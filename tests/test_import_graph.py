@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 DSX = Path(__file__).parents[1] / "dsx"
-ROOT = {"errors", "files", "progress", "records", "text", "units"}
+ROOT = {"arrays", "errors", "files", "progress", "records", "text", "units"}
 
 # Each package with those it may import from. `traces`, `measure` and `placement` hang on the cost model.
 _MODEL = {"config", "notation", "hardware", "schedules", "plans", "cost"}

@@ -58,10 +58,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsx.cost import arrays as xp
-from dsx.cost.arrays import Column, PerPlan
+from dsx import arrays as xp
 from dsx.cost.context import Assumptions
 from dsx.cost.groups import Group, Routing, SentToDomains, group, sent_to_domains
+from dsx.cost.shapes import Column, PerPlan
 from dsx.hardware.network import Network
 from dsx.notation.sharded_layer import ALL_REDUCE, BROADCAST, REDUCE
 from dsx.records import Array, Bool, Float

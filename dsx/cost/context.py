@@ -32,11 +32,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
 
 import numpy as np
 
+from dsx import arrays as xp
 from dsx.config.assumption_set import AlgorithmsSpec, AssumptionsSpec
 from dsx.config.evidence import EffectsSpec
 from dsx.config.stack import worse
-from dsx.cost import arrays as xp
-from dsx.cost.arrays import Column, PerPlan
+from dsx.cost.shapes import Column, PerPlan
 from dsx.plans.choices import SEARCHED_COLUMNS, STEP_COLUMNS
 from dsx.plans.codes import SearchedCodes
 from dsx.plans.violations import FieldCondition, Test, conditions_of

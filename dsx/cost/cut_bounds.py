@@ -31,8 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsx.cost import arrays as xp
-from dsx.cost.arrays import Column, PerPlan
+from dsx import arrays as xp
 from dsx.cost.context import Assumptions, PipelineChoices, StageChoices, StepChoices
 from dsx.cost.layer import COMM_COLUMN, LayerCosts
 from dsx.cost.memory import Divided, after_head, heads_done, largest_transients, per_activation_byte
@@ -40,6 +39,7 @@ from dsx.cost.offload import ACTIVATIONS, offload_codes, offloaded, remaining, w
 from dsx.cost.pipeline import LayerSeconds, in_flight, least_pipeline_s
 from dsx.cost.recomputation import NONE
 from dsx.cost.sends import MeanSends
+from dsx.cost.shapes import Column, PerPlan
 from dsx.cost.stage import StageCosts
 from dsx.cost.stages import Layers, Stack, Stage, even_first, over_layers
 from dsx.cost.step import Workload, even_cuts, mean_stage, pipeline_of, sends_of

@@ -33,8 +33,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from dsx.cost import arrays as xp
-from dsx.cost.arrays import PerPlan
+from dsx import arrays as xp
+from dsx.cost.shapes import PerPlan
 from dsx.hardware.network import Network
 from dsx.records import Array, ArrayLike, Int, record, static
 

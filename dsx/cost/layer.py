@@ -21,8 +21,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from dsx.cost import arrays as xp
-from dsx.cost.arrays import Column, PerGroup, PerKernel, PerKey, PerWork
+from dsx import arrays as xp
 from dsx.cost.collectives import collective, hop
 from dsx.cost.context import BF16, Assumptions, Fields, of_keys, without
 from dsx.cost.groups import Group, crosses, group, may_contend
@@ -39,6 +38,7 @@ from dsx.cost.roofline import (
     per_kernel,
     slowdowns,
 )
+from dsx.cost.shapes import Column, PerGroup, PerKernel, PerKey, PerWork
 from dsx.hardware.cluster import Cluster
 from dsx.notation.model import OF_REPLICATED
 from dsx.notation.sharded_layer import ALL_GATHER

@@ -11,13 +11,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from dsx import arrays as xp
 from dsx.config.assumption_set import MUON, AssumptionsSpec
 from dsx.config.model_file import ELEMENT_BYTES
-from dsx.cost import arrays as xp
-from dsx.cost.arrays import PerKernel, PerKey, PerMode, PerMultiply, PerWork, Size
 from dsx.cost.context import BF16
 from dsx.cost.groups import Routing, routing_of
 from dsx.cost.recomputation import MAIN_MODES, Codes, Mode, mode, recomputation_under
+from dsx.cost.shapes import PerKernel, PerKey, PerMode, PerMultiply, PerWork, Size
 from dsx.notation.backward import Saved
 from dsx.notation.expressions import evaluate, total
 from dsx.notation.graph import Collective

@@ -41,10 +41,9 @@ from typing import Any
 
 import numpy as np
 
+from dsx import arrays as xp
 from dsx.config.assumption_set import AssumptionsSpec
 from dsx.config.operator_files import DIRECTIONS, DTYPES, OperatorTime, OperatorTimes, Shape
-from dsx.cost import arrays as xp
-from dsx.cost.arrays import PerKernel, PerMultiply, Size
 from dsx.cost.context import BF16, Assumptions
 from dsx.cost.layer_work import LayerWork, MeasuredTimes, layer_values, multiply_shapes
 from dsx.cost.roofline import (
@@ -57,6 +56,7 @@ from dsx.cost.roofline import (
     per_kernel,
     slowdowns,
 )
+from dsx.cost.shapes import PerKernel, PerMultiply, Size
 from dsx.errors import OperatorTimesError, did_you_mean
 from dsx.hardware.cluster import Cluster, Device
 from dsx.notation.expressions import evaluate

@@ -15,14 +15,14 @@ import functools
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from dsx import arrays as xp
 from dsx.config.assumption_set import MUON
-from dsx.cost import arrays as xp
-from dsx.cost.arrays import PerGroup, PerPlan
 from dsx.cost.context import Assumptions, StageChoices, StepChoices, pick
 from dsx.cost.groups import Group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.offload import OPTIMIZER, always_split, offloaded
 from dsx.cost.pipeline import weight_versions
+from dsx.cost.shapes import PerGroup, PerPlan
 from dsx.cost.stages import Layers, Stack, Stage, over_layers
 from dsx.notation.model import State, divides
 from dsx.plans.codes import SearchedCodes

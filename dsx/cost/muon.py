@@ -22,13 +22,13 @@ Nothing of this overlaps.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dsx.cost import arrays as xp
-from dsx.cost.arrays import PerGroup, PerKey, PerPlan
+from dsx import arrays as xp
 from dsx.cost.collectives import collective
 from dsx.cost.context import Assumptions, StepChoices, pick
 from dsx.cost.groups import Group
 from dsx.cost.layer_work import LayerWork, Matrices, Multiplies, MultiplyShape
 from dsx.cost.roofline import compute_time, exposed_memory_time, slowdowns
+from dsx.cost.shapes import PerGroup, PerKey, PerPlan
 from dsx.hardware.cluster import Cluster, Device
 from dsx.notation.graph import FORWARD
 from dsx.notation.model import divides

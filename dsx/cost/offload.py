@@ -18,9 +18,9 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from dsx.cost import arrays as xp
-from dsx.cost.arrays import PerPlan
+from dsx import arrays as xp
 from dsx.cost.context import Assumptions, StageChoices, StepChoices, pick
+from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Layers, Stack, over_layers
 from dsx.hardware.cluster import Cluster, Node
 from dsx.plans.choices import CODES

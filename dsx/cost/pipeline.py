@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsx.cost import arrays as xp
-from dsx.cost.arrays import PerPlan
+from dsx import arrays as xp
 from dsx.cost.context import PipelineChoices, StageChoices, StepChoices, pick
 from dsx.cost.sends import Sends, StageSends
+from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Layers, Stage, over_layers
 from dsx.plans.codes import SearchedCodes
 from dsx.schedules.closed_forms import AnyCut, Delays, Passes, PipelineView, StageView
@@ -89,9 +89,9 @@ def pipeline(
             split = any(SCHEDULES[other].by_waves for other in searched.schedule)
             views[alike] = _view(cuts[schedule.holds], layers, sends, choices, *alike, split, interleaved)
         view = views[alike]
-        steps[code] = schedule.step_s(view, xp)
+        steps[code] = schedule.step_s(view)
         if schedule.interleaved_s and interleaved:
-            interleaved_s = schedule.interleaved_s(view, xp)
+            interleaved_s = schedule.interleaved_s(view)
             chunks = cuts[schedule.holds].chunks
             if chunks is not None:
                 interleaved_s = np.maximum(interleaved_s, _unlike_chunks_s(code, chunks, layers, sends, choices))
@@ -194,7 +194,7 @@ def through_stage_s(
         of_later=lambda values: values,
     )
     codes = tuple(code for code in searched.schedule if SCHEDULES[code].optimal_cut)
-    return pick(codes, choices.schedule, {code: SCHEDULES[code].step_s(view, xp) for code in codes})
+    return pick(codes, choices.schedule, {code: SCHEDULES[code].step_s(view) for code in codes})
 
 
 def least_pipeline_s(
@@ -216,7 +216,7 @@ def least_pipeline_s(
     largest_s, last_s = largest_s + least_s, last_s + of_last_s
     cut = AnyCut(whole_s, mean_s + exposed_s, largest_s, last_s, choices.pp, choices.num_microbatches)
     found = {code: SCHEDULES[code].any_cut_s for code in searched.schedule}
-    bounds = {code: bound(cut, xp) for code, bound in found.items() if bound}
+    bounds = {code: bound(cut) for code, bound in found.items() if bound}
     bound = pick(tuple(bounds), choices.schedule, bounds)
     if not interleaved:
         return bound

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dsx.cost import arrays as xp
-from dsx.cost.arrays import PerPlan
+from dsx import arrays as xp
 from dsx.cost.context import StepChoices, pick
+from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Stack
 from dsx.notation.recompute import Recomputation, recomputation
 from dsx.notation.work import DerivedLayer

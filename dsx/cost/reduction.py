@@ -39,12 +39,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from dsx.cost import arrays as xp
-from dsx.cost.arrays import PerGroup, PerPlan
+from dsx import arrays as xp
 from dsx.cost.collectives import collective
 from dsx.cost.context import Assumptions, StepChoices, of_step, pick
 from dsx.cost.groups import Group, crosses, group
 from dsx.cost.layer import LayerCosts
+from dsx.cost.shapes import PerGroup, PerPlan
 from dsx.cost.stages import Stage
 from dsx.hardware.cluster import Cluster
 from dsx.notation.graph import BACKWARD, FORWARD

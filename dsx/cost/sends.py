@@ -11,9 +11,9 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dsx.cost import arrays as xp
-from dsx.cost.arrays import PerPlan
+from dsx import arrays as xp
 from dsx.cost.context import PipelineChoices, StageChoices, StepChoices
+from dsx.cost.shapes import PerPlan
 from dsx.records import Array, Bool
 from dsx.schedules.closed_forms import Passes
 from dsx.schedules.order import IN_ROUNDS, StageChunks

@@ -26,11 +26,11 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from dsx.cost import arrays as xp
-from dsx.cost.arrays import PerPlan
+from dsx import arrays as xp
 from dsx.cost.context import StepChoices, pick
 from dsx.cost.groups import Group, group
 from dsx.cost.layer import LayerCosts
+from dsx.cost.shapes import PerPlan
 from dsx.plans.codes import SearchedCodes
 from dsx.plans.placement import Runs, consecutive, share_of_runs
 from dsx.records import Array, Bool
@@ -223,7 +223,7 @@ def _as_placed(
         floats = xp.broadcast_arrays(*runs, choices.num_gpus, domain * domains, *ends)
         counts = [xp.round(value).astype(np.int32) for value in floats]
         *where, world, unit = (xp.maximum(value, 1) for value in counts[: len(counts) - len(ends)])
-        share = share_of_runs(Runs(*where), world, unit, xp, counts[len(counts) - len(ends) :] or None)
+        share = share_of_runs(Runs(*where), world, unit, counts[len(counts) - len(ends) :] or None)
         shares.append(share.astype(floats[0].dtype))
     return jax.tree.map(functools.partial(xp.where, cut), group(members.size, *shares), members)
 
@@ -239,7 +239,7 @@ def _consecutive(of_replica: PerPlan, choices: StepChoices) -> Bool[Array, "*#pl
         }
         for part in ("", "_nvs")
     )
-    return consecutive(degrees, shares, choices.num_gpus, ranks, of_replica == ranks, xp)
+    return consecutive(degrees, shares, choices.num_gpus, ranks, of_replica == ranks)
 
 
 def _split(

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from dsx import arrays as xp
 from dsx.config.assumption_set import MUON
-from dsx.cost import arrays as xp
-from dsx.cost.arrays import PerGroup, PerPlan
 from dsx.cost.context import Assumptions, StepChoices, pick
 from dsx.cost.groups import Group, may_contend
 from dsx.cost.layer import LayerCosts
@@ -50,6 +49,7 @@ from dsx.cost.offload import (
 from dsx.cost.pipeline import in_flight, in_flight_of_embedding_and_head, put_off
 from dsx.cost.recomputation import ByMode, Recompute, recompute_of
 from dsx.cost.reduction import LayerReduction, ReducedLayer, in_passes, layer_reduction, reduction, waits_beside
+from dsx.cost.shapes import PerGroup, PerPlan
 from dsx.cost.shards import dp_groups, weight_shards
 from dsx.cost.stages import Layers, Stack, Stage, even_first, over_layers
 from dsx.hardware.cluster import Cluster
@@ -118,7 +118,7 @@ class StageCosts:
             saved.of_each * in_flight(stage.position, choices, searched, is_last)
             for saved, is_last in ((first, False), (last, True))
         )
-        again = holds.two_chunks(choices.pp, xp)
+        again = holds.two_chunks(choices.pp)
         in_transfer = xp.maximum(first.in_transfer, again * last.in_transfer)
         whole = of_first + again * of_last
         of_running = None
@@ -332,7 +332,7 @@ class StageCosts:
             self._body_stash_bytes(layers) * in_flight(position, choices, searched, last)
             for layers, last in ((around.first, False), (around.last, True))
         )
-        return self._host_bytes(stage, of_first + holds.two_chunks(choices.pp, xp) * of_last)
+        return self._host_bytes(stage, of_first + holds.two_chunks(choices.pp) * of_last)
 
     def _body_stash_bytes(self, layers: Layers) -> PerPlan:
         body = {kind: count for kind, count in layers.items() if kind not in self._recompute.never}

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsx.cost import arrays as xp
-from dsx.cost.arrays import PerPlan
+from dsx import arrays as xp
+from dsx.cost.shapes import PerPlan
 from dsx.records import Array, Float, record, static
 from dsx.schedules.order import IN_ROUNDS, StageChunks
 
@@ -139,7 +139,7 @@ def stages(
     begin = xp.zeros_like(stack.num_body_layers)
     for counts in stack.counts[:-1]:
         begin = begin + sum(counts)
-        at_border = holds.stage_of(xp.floor((begin + counted) / chunk), pp, xp)
+        at_border = holds.stage_of(xp.floor((begin + counted) / chunk), pp)
         indices += [at_border, xp.minimum(at_border + 1.0, last)]
         ends_of_runs.append(xp.maximum(at_border - 1.0, none))
     if stack.alike and holds.in_rounds:
@@ -270,7 +270,7 @@ def _stage_around(
 
 def _of_both(around: Around, holds: StageChunks, pp: PerPlan) -> Layers:
     """Return the layers of the first and the last chunk of a stage."""
-    again = holds.two_chunks(pp, xp)
+    again = holds.two_chunks(pp)
     return {kind: layers + again * around.last[kind] for kind, layers in around.first.items()}
 
 

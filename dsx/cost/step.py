@@ -15,8 +15,7 @@ from typing import TypeVar
 import jax
 import numpy as np
 
-from dsx.cost import arrays as xp
-from dsx.cost.arrays import Column, PerPlan
+from dsx import arrays as xp
 from dsx.cost.collectives import FastestAlgorithm, neighbours, pipeline_nic_shares, send
 from dsx.cost.context import Assumptions, StepChoices, StepCosts, of_plans, of_step, of_steps
 from dsx.cost.groups import crosses, group
@@ -26,6 +25,7 @@ from dsx.cost.memory import Memory, worst
 from dsx.cost.offload import always_split
 from dsx.cost.pipeline import Cut, LayerSeconds, Pipeline, pipeline
 from dsx.cost.sends import LinkSends, MeanSends, OwnWay, Sends, slow_senders
+from dsx.cost.shapes import Column, PerPlan
 from dsx.cost.stage import StageCosts
 from dsx.cost.stages import Stack, Stage, over_layers, stages, stages_between
 from dsx.hardware.cluster import Cluster

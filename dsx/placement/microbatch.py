@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
+from dsx import arrays as xp
 from dsx.config.assumption_set import AssumptionsSpec
 from dsx.config.cluster_file import ClusterSpec
 from dsx.config.model_file import ModelSpec
-from dsx.cost import arrays as xp
 from dsx.cost.context import assumptions_from_spec
 from dsx.cost.layer import busy_times
 from dsx.cost.layer_work import layer_values, layer_work

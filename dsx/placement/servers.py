@@ -16,9 +16,9 @@ from functools import cached_property
 
 import numpy as np
 
+from dsx import arrays as xp
 from dsx.config.assumption_set import AssumptionsSpec
 from dsx.config.cluster_file import ClusterSpec
-from dsx.cost import arrays as xp
 from dsx.cost.collectives import send
 from dsx.cost.context import Assumptions, assumptions_from_spec
 from dsx.errors import InputError

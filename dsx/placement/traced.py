@@ -25,10 +25,10 @@ from typing import Literal
 
 import numpy as np
 
+from dsx import arrays as xp
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.cluster_file import load_cluster
 from dsx.config.load import Given
-from dsx.cost import arrays as xp
 from dsx.cost.context import Assumptions, assumptions_from_spec
 from dsx.cost.layer_work import Multiplies, MultiplyShape
 from dsx.cost.roofline import compute_time, exposed_memory_time, slowdowns

@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from dsx import arrays as xp
 from dsx.config.sweep_fields import divisors_of
 from dsx.plans.experts import REPLICA_AXES, nesting_ranks, share_of_row, share_of_shares
 
@@ -74,7 +75,7 @@ def laid_share(degree: Any, stride: Any, unit: Any, groups: Any = MANY) -> Any:
     values = (np.asarray(value, dtype=np.int64) for value in (degree, stride, unit, groups))
     degree, stride, unit, groups = np.broadcast_arrays(*values)
     one = np.ones_like(degree)
-    crossed, least = _laid(Runs(degree, stride, one, degree * stride, one), groups, unit, np)
+    crossed, least = _laid(Runs(degree, stride, one, degree * stride, one), groups, unit)
     return np.where(crossed == 1, degree, nearest_share(degree, crossed, least, unit // stride))
 
 
@@ -92,11 +93,11 @@ class Runs(NamedTuple):
     copies: Any
 
 
-def share_of_runs(ranks: Runs, world: Any, unit: Any, xp: Any, ends: Any = None) -> Any:
+def share_of_runs(ranks: Runs, world: Any, unit: Any, ends: Any = None) -> Any:
     """Return the share of groups of a job of `world` ranks in units of `unit` consecutive ranks, as `laid_share` does.
 
     Of groups that follow each other from the first rank of the job on, so many of the first ones and of the last ones
-    count, or all without `ends`. Arrays of integers of one shape; `xp` has the array operations, NumPy's or JAX's.
+    count, or all without `ends`. Arrays of integers of one shape.
     """
     members, stride, runs, apart, copies = ranks
     span, block = members * stride, runs * apart
@@ -108,15 +109,15 @@ def share_of_runs(ranks: Runs, world: Any, unit: Any, xp: Any, ends: Any = None)
         skipped = before, groups - before - xp.minimum(ends[1], groups - before)
         groups = groups - skipped[1]
     groups = xp.where((runs == 1) | (runs * apart == world), groups, MANY)
-    crossed, least = _laid(ranks, groups, unit, xp, skipped)
+    crossed, least = _laid(ranks, groups, unit, skipped)
     crossed = xp.minimum(crossed * xp.where(runs == 1, copies, 1), -(-world // unit))
     crossed = xp.minimum(crossed, (unit - xp.gcd(block, unit) + block - 1) // unit + 1)
     size = members * runs * copies
     most = xp.minimum(unit // stride, size - (crossed - 1) * least)
-    return xp.where(crossed == 1, size, nearest_share(size, crossed, least, most, xp))
+    return xp.where(crossed == 1, size, nearest_share(size, crossed, least, most))
 
 
-def _laid(ranks: Runs, groups: Any, unit: Any, xp: Any, skipped: Any = None) -> tuple[Any, Any]:
+def _laid(ranks: Runs, groups: Any, unit: Any, skipped: Any = None) -> tuple[Any, Any]:
     """Return how many units a group spans, the most of any, and the members in the one with the fewest.
 
     `groups` follow each other, each time as many interleaved ones as a stride has ranks. Others come between them,
@@ -164,7 +165,7 @@ def _laid(ranks: Runs, groups: Any, unit: Any, xp: Any, skipped: Any = None) -> 
     return xp.where(stride >= unit, in_period * runs, crossed), xp.where(stride >= unit, one, least)
 
 
-def nearest_share(degree: Any, crossed: Any, least: Any, most: Any, xp: Any = np) -> Any:
+def nearest_share(degree: Any, crossed: Any, least: Any, most: Any) -> Any:
     """Return the share of the best group that is no better than one on `crossed` units, with `least` members in one.
 
     It spans no fewer units, and has no more members in the one with the fewest. `most` members are in a whole unit.
@@ -216,13 +217,12 @@ def consecutive(
     world: Any = None,
     stride: Any = 1,
     whole: Any = True,
-    xp: Any = np,
 ) -> Any:
     """Return whether shares are those of domains of consecutive ranks, as many as the shares multiply to.
 
     The innermost axes have whole groups in a domain, the next one some members, the others one. Where that share does
     not divide its degree, each group must lie as the first one does, or none follow. Axes before those of `degrees`
-    have `stride` ranks; `whole` says whether a domain has all of them. `xp` has the array operations.
+    have `stride` ranks; `whole` says whether a domain has all of them.
     """
     holds: Any = True
     for axis, degree in degrees.items():

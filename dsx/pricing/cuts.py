@@ -33,12 +33,12 @@ from typing import Literal, NamedTuple
 import jax
 import numpy as np
 
+from dsx import arrays as xp
 from dsx.config.model_file import has_experts
-from dsx.cost import arrays as xp
-from dsx.cost.arrays import PerPlan
 from dsx.cost.context import StepCosts
 from dsx.cost.cut_bounds import ROUNDING, CutBounds
 from dsx.cost.interval import Room, StepInterval, plan_facts, room, sources_like, step_interval, thinness
+from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Stack
 from dsx.cost.step import pipeline_at
 from dsx.errors import PlanError

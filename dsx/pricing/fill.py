@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from dsx.cost import arrays as xp
+from dsx import arrays as xp
 from dsx.cost.context import StageChoices
 from dsx.cost.cut_bounds import FirstStage, StageBytes, first_stage, stage_bytes
 from dsx.cost.interval import Room

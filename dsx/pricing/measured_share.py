@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from dsx import arrays as xp
 from dsx.config.operator_files import DTYPES, OperatorTime, Shape
-from dsx.cost import arrays as xp
 from dsx.cost.context import Assumptions
 from dsx.cost.layer import busy_times
 from dsx.cost.layer_work import LayerWork

@@ -15,9 +15,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from dsx import arrays as xp
 from dsx.config.cluster_file import peak_flops
 from dsx.config.model_file import has_experts
-from dsx.cost import arrays as xp
 from dsx.cost.context import StepCosts, of_plan
 from dsx.cost.interval import StepInterval
 from dsx.cost.layer import COMM_COLUMN, kernel_times, traffic

@@ -41,7 +41,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dsx.cost import arrays as xp
+from dsx import arrays as xp
 from dsx.cost.interval import Room
 from dsx.cost.pipeline import in_flight, through_stage_s
 from dsx.cost.stage import StageCosts

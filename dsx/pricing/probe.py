@@ -32,7 +32,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dsx.cost import arrays as xp
+from dsx import arrays as xp
 from dsx.cost.cut_bounds import ROUNDING, CutBounds
 from dsx.cost.interval import room
 from dsx.cost.step import Workload

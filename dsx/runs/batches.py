@@ -19,11 +19,11 @@ import jax
 import numpy as np
 
 from dsx.config.assumption_set import AssumptionsSpec
-from dsx.cost.arrays import PerPlan
 from dsx.cost.context import Assumptions, StepChoices, StepCosts, assumptions_from_spec
 from dsx.cost.layer import layer_costs
 from dsx.cost.layer_work import OF_WORK, LayerWork, layer_work
 from dsx.cost.recomputation import modes_of
+from dsx.cost.shapes import PerPlan
 from dsx.cost.step import Workload
 from dsx.errors import NotationError
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec

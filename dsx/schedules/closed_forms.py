@@ -1,13 +1,9 @@
 """The seconds of a step of a pipeline: closed forms of the longest path through its passes.
 
-The seconds of a step of a pipeline: closed forms of the longest path through its passes.
-
 A path goes down the stages with a forward, back up with a backward, and along the passes of a stage. A closed form is
 the maximum over a few such paths. Each is seen from one stage: what comes before its first pass, its own passes, and
 what comes after its last one. `tests/plans/test_critical_path.py` compares the closed forms with a replay of the orders
 in `dsx.schedules.order`, and docs/model/pipeline.md says how far they are apart.
-
-The closed forms are arithmetic on numbers or arrays; `xp` is NumPy, or a module with its functions.
 
 The seconds of a pipeline whose stages run their passes in a fixed order, from the waves that pass along the stages.
 
@@ -20,6 +16,8 @@ to it unless it follows other waves.
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+from dsx import arrays as xp
 
 
 class Passes(NamedTuple):
@@ -55,11 +53,11 @@ class Delays(NamedTuple):
     earlier: Passes | None
     longest_s: Any  # the longest send over an edge between this stage and the first one
 
-    def earlier_s(self, first: Passes, way: int, xp: Any) -> Any:
+    def earlier_s(self, first: Passes, way: int) -> Any:
         """Return the seconds of a pass on the first chunk, or of what takes longer on an earlier stage, or its send."""
         return first[way] if self.earlier is None else xp.maximum(self.earlier[way], self.longest_s)
 
-    def alternating_s(self, own: Any, mean_s: Any, behind: tuple[Any, float], xp: Any) -> Any:
+    def alternating_s(self, own: Any, mean_s: Any, behind: tuple[Any, float]) -> Any:
         """Return the seconds by which so many microbatches of alternating passes take longer than those passes.
 
         `own` and `mean_s` are the seconds of both passes, on the stage and on the mean one. A forward goes to a
@@ -118,10 +116,10 @@ class AnyCut(NamedTuple):
     num_microbatches: Any
 
 
-ClosedForm = Callable[[PipelineView, Any], Any]  # (pipeline, xp) -> seconds
+ClosedForm = Callable[[PipelineView], Any]  # pipeline -> seconds
 
 
-def gpipe_s(pipe: PipelineView, xp: Any) -> Any:
+def gpipe_s(pipe: PipelineView) -> Any:
     """Return the seconds of GPipe: one microbatch through all stages, and the others on the slowest ones."""
     others = pipe.num_microbatches - 1.0
 
@@ -132,7 +130,7 @@ def gpipe_s(pipe: PipelineView, xp: Any) -> Any:
     return pipe.whole.both + others * (slowest[0] + slowest[1])
 
 
-def one_forward_one_backward_s(pipe: PipelineView, xp: Any) -> Any:
+def one_forward_one_backward_s(pipe: PipelineView) -> Any:
     """Return the seconds of 1F1B with one chunk per stage.
 
     One microbatch goes through all stages, and a slow stage runs the others. With n later stages it runs n forwards
@@ -159,12 +157,12 @@ def one_forward_one_backward_s(pipe: PipelineView, xp: Any) -> Any:
         later = pipe.pp - 1.0 - stage.position
         mean_s, behind = pipe.bare_s / pipe.pp, many - 1.0 - later
         # The last forward comes after a backward, and then makes a round trip.
-        once, again = (delays.alternating_s(own.both, mean_s, (behind - trip, 2.0), xp) for trip in (1.0, 0.0))
+        once, again = (delays.alternating_s(own.both, mean_s, (behind - trip, 2.0)) for trip in (1.0, 0.0))
         if stage.ends:
             return (many - 1.0) * own.both + again
         few = (many - 1.0) * xp.maximum(own.forward, own.backward)
         # Forwards of the fill are as long as those of earlier stages, backwards of the drain too.
-        there, back = (later * delays.earlier_s(own, way, xp) for way in (0, 1))
+        there, back = (later * delays.earlier_s(own, way) for way in (0, 1))
         waits = xp.maximum(after, there) + xp.maximum(once, back - after + again)
         return xp.where(many > later + 1.0, (many - 1.0 - later) * own.both + waits, few)
 
@@ -181,7 +179,7 @@ def one_forward_one_backward_s(pipe: PipelineView, xp: Any) -> Any:
     return xp.where(many > pipe.pp, xp.maximum(longest, round_trips), longest)
 
 
-def any_one_forward_one_backward_s(cut: AnyCut, xp: Any) -> Any:
+def any_one_forward_one_backward_s(cut: AnyCut) -> Any:
     """Return a bound that 1F1B with one chunk per stage does not beat with any cut.
 
     A stage with n later stages causes at least (m - 1 - n) times itself and once the later stages, beyond a microbatch
@@ -199,7 +197,7 @@ def any_one_forward_one_backward_s(cut: AnyCut, xp: Any) -> Any:
     return cut.whole_s + xp.maximum(full, alone)
 
 
-def interleaved_s(pipe: PipelineView, xp: Any) -> Any:
+def interleaved_s(pipe: PipelineView) -> Any:
     """Return the seconds of interleaved 1F1B, with microbatches in groups of p and v chunks per stage.
 
     A stage with n later stages runs 2n + (v-1)p forwards of a chunk before it alternates. It begins once a forward
@@ -223,7 +221,7 @@ def interleaved_s(pipe: PipelineView, xp: Any) -> Any:
         longer = groups_of * xp.maximum(more, xp.zeros_like(more))
         if not stage.delays:
             return longer
-        return xp.maximum(longer, ahead * (stage.delays.earlier_s(stage.first, way, xp) - stage.first[way]))
+        return xp.maximum(longer, ahead * (stage.delays.earlier_s(stage.first, way) - stage.first[way]))
 
     def through(stage: StageView) -> Any:
         ahead = 2.0 * (groups_of - stage.position) + per_round
@@ -245,7 +243,7 @@ def interleaved_s(pipe: PipelineView, xp: Any) -> Any:
         if stage.delays:
             behind = passes - ahead, 3.0
             a_chunk = stage.delays._replace(bare_s=stage.delays.bare_s / chunks)
-            busy = busy + a_chunk.alternating_s(stage.own.both / chunks, mean_chunk_s, behind, xp)
+            busy = busy + a_chunk.alternating_s(stage.own.both / chunks, mean_chunk_s, behind)
         second_group = stage.before.both + (pp - 2.0 - stage.position) * last.last.backward
         lighter = stage.first.forward - last.first.forward
         second_group = second_group - pp * xp.maximum(lighter, xp.zeros_like(lighter))
@@ -267,20 +265,20 @@ class Wave(NamedTuple):
     before: Any  # the passes of the wave on all earlier stages, with their sends
 
 
-def to_later(begins: Sequence[Any], wave: Sequence[Wave], pipe: PipelineView, xp: Any) -> list[Any]:
+def to_later(begins: Sequence[Any], wave: Sequence[Wave], pipe: PipelineView) -> list[Any]:
     """Return when the stages begin behind a wave to later stages; without it they begin at `begins`."""
     leaves = [begin + own.start - own.before for begin, own in zip(begins, wave, strict=True)]
     comes = [time + own.before for time, own in zip(pipe.of_earlier(leaves), wave, strict=True)]
-    return _delayed(begins, wave, comes, xp)
+    return _delayed(begins, wave, comes)
 
 
-def to_earlier(begins: Sequence[Any], wave: Sequence[Wave], pipe: PipelineView, xp: Any) -> list[Any]:
+def to_earlier(begins: Sequence[Any], wave: Sequence[Wave], pipe: PipelineView) -> list[Any]:
     """Return when the stages begin behind a wave to earlier stages; without it they begin at `begins`."""
     passed = [own.before + own.own for own in wave]
     leaves = [begin + own.start + there for begin, own, there in zip(begins, wave, passed, strict=True)]
     comes = [time - there for time, there in zip(pipe.of_later(leaves), passed, strict=True)]
-    return _delayed(begins, wave, comes, xp)
+    return _delayed(begins, wave, comes)
 
 
-def _delayed(begins: Sequence[Any], wave: Sequence[Wave], comes: Sequence[Any], xp: Any) -> list[Any]:
+def _delayed(begins: Sequence[Any], wave: Sequence[Wave], comes: Sequence[Any]) -> list[Any]:
     return [xp.maximum(begin, time - own.start) for begin, own, time in zip(begins, wave, comes, strict=True)]

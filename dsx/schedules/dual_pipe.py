@@ -10,6 +10,7 @@ comes through the near one first if it enters on the same half of the pipeline, 
 
 from typing import Any, NamedTuple
 
+from dsx import arrays as xp
 from dsx.schedules.closed_forms import PipelineView, StageView, Wave, to_earlier, to_later
 from dsx.schedules.order import Kind, Order, Pair, Pass
 
@@ -89,27 +90,27 @@ class _DualPipeWaves(NamedTuple):
     last_near: Wave
 
 
-def dual_pipe_s(pipe: PipelineView, xp: Any) -> Any:
+def dual_pipe_s(pipe: PipelineView) -> Any:
     """Return the seconds of DualPipe; the stages of `pipe` are those of the first half.
 
     Forwards go down to the middle and, on the far chunks, back up; so do gradients. Then forwards and backwards of
     opposite directions run in pairs, and the last gradients go down and up once more.
     """
-    of_stages = [_waves(stage, pipe, xp) for stage in pipe.stages]
+    of_stages = [_waves(stage, pipe) for stage in pipe.stages]
     begins = [stage.before.forward for stage in pipe.stages]
-    begins = to_earlier(begins, [own.forwards for own in of_stages], pipe, xp)
-    begins = to_later(begins, [own.gradients for own in of_stages], pipe, xp)
-    down = to_later(begins, [own.pairs for own in of_stages], pipe, xp)
-    back = to_earlier(begins, [own.pairs_back for own in of_stages], pipe, xp)
+    begins = to_earlier(begins, [own.forwards for own in of_stages], pipe)
+    begins = to_later(begins, [own.gradients for own in of_stages], pipe)
+    down = to_later(begins, [own.pairs for own in of_stages], pipe)
+    back = to_earlier(begins, [own.pairs_back for own in of_stages], pipe)
     begins = [xp.maximum(one, other) for one, other in zip(down, back, strict=True)]
-    begins = to_later(begins, [own.last_pairs for own in of_stages], pipe, xp)
-    begins = to_earlier(begins, [own.last_pairs_back for own in of_stages], pipe, xp)
-    begins = to_later(begins, [own.last_far for own in of_stages], pipe, xp)
-    begins = to_earlier(begins, [own.last_near for own in of_stages], pipe, xp)
+    begins = to_later(begins, [own.last_pairs for own in of_stages], pipe)
+    begins = to_earlier(begins, [own.last_pairs_back for own in of_stages], pipe)
+    begins = to_later(begins, [own.last_far for own in of_stages], pipe)
+    begins = to_earlier(begins, [own.last_near for own in of_stages], pipe)
     return pipe.largest([begin + own.whole for begin, own in zip(begins, of_stages, strict=True)])
 
 
-def _waves(stage: StageView, pipe: PipelineView, xp: Any) -> _DualPipeWaves:
+def _waves(stage: StageView, pipe: PipelineView) -> _DualPipeWaves:
     """Return the waves of a stage from the numbers of passes in the steps of its order."""
     near, far, position, one = stage.first, stage.last, stage.position, xp.ones_like(stage.position)
     is_first = xp.where(position > 0.0, 0.0 * one, one)

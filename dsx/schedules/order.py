@@ -21,6 +21,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from dsx import arrays as xp
+
 Kind = Literal["forward", "backward", "inputs", "weights"]
 Order = Sequence["Pass | Pair"]  # the passes of one stage, first to last
 
@@ -97,10 +99,10 @@ class StageChunks:
     chains: Callable[[int, int], list[list[int]]]  # (p, chunks per stage) -> the stage of each chunk of each chain
     count: Callable[[Any, Any], Any]  # (p, chunks per stage) -> chunks of a chain
     last: Callable[[Any, Any, Any], Any]  # (stage, p, chunks per stage) -> the last chunk of a stage
-    stage_of: Callable[[Any, Any, Any], Any]  # (chunk, p, xp) -> stage
+    stage_of: Callable[[Any, Any], Any]  # (chunk, p) -> stage
     num_chains: int = 1  # with two, a stage holds a chunk of each, and each has half of the microbatches
 
-    def two_chunks(self, num_stages: Any, xp: Any) -> Any:
+    def two_chunks(self, num_stages: Any) -> Any:
         """Return 1.0 where a stage that does not hold chunks in rounds has two, else 0.0: two chains of one stage."""
         one = xp.ones_like(num_stages)
         return xp.where(num_stages > self.num_chains - 1.0, one, 0.0 * one)
@@ -115,7 +117,7 @@ IN_ROUNDS = StageChunks(
     chains=lambda num_stages, num_chunks: [[*range(num_stages)] * num_chunks],
     count=lambda num_stages, num_chunks: num_stages * num_chunks,
     last=lambda stage, num_stages, num_chunks: (num_chunks - 1) * num_stages + stage,
-    stage_of=lambda chunk, num_stages, xp: chunk - num_stages * xp.floor(chunk / num_stages),
+    stage_of=lambda chunk, num_stages: chunk - num_stages * xp.floor(chunk / num_stages),
 )
 
 # Two chains in opposite directions: stages i and p - 1 - i hold the same two chunks, i and p - 1 - i.
@@ -123,7 +125,7 @@ MIRRORED = StageChunks(
     chains=lambda num_stages, _: [[*range(num_stages)], [*range(num_stages)][::-1]],
     count=lambda num_stages, _: num_stages,
     last=lambda stage, num_stages, _: num_stages - 1 - stage,
-    stage_of=lambda chunk, num_stages, xp: xp.minimum(chunk, num_stages - 1 - chunk),
+    stage_of=lambda chunk, num_stages: xp.minimum(chunk, num_stages - 1 - chunk),
     num_chains=2,
 )
 
@@ -132,7 +134,7 @@ FOLDED = StageChunks(
     chains=lambda num_stages, _: [[*range(num_stages), *range(num_stages)[::-1]]],
     count=lambda num_stages, _: 2 * num_stages,
     last=lambda stage, num_stages, _: 2 * num_stages - 1 - stage,
-    stage_of=lambda chunk, num_stages, xp: xp.minimum(chunk, 2 * num_stages - 1 - chunk),
+    stage_of=lambda chunk, num_stages: xp.minimum(chunk, 2 * num_stages - 1 - chunk),
 )
 
 

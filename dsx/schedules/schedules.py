@@ -155,7 +155,7 @@ class Schedule:
     microbatches_in: int = 1  # groups of so many
     # A bound below `step_s` of any cut. The optimal cut is known where there is one: then `step_s` is the largest of
     # what each stage causes with its own layers.
-    any_cut_s: Callable[[AnyCut, Any], Any] | None = None
+    any_cut_s: Callable[[AnyCut], Any] | None = None
     megatron_lm: tuple[tuple[str, str], ...] | None = None  # launch flags; None if Megatron-LM does not have it
     aliases: tuple[str, ...] = ()  # other names in run tables
 

@@ -8,6 +8,7 @@ passes of equal length a stage waits for nothing but its first forward. The orde
 
 from typing import Any, NamedTuple
 
+from dsx import arrays as xp
 from dsx.schedules.closed_forms import PipelineView, StageView, Wave, to_earlier, to_later
 from dsx.schedules.order import Kind, Order, Pass
 
@@ -69,21 +70,21 @@ class _ZbVWaves(NamedTuple):
     last_near_inputs: Wave
 
 
-def zb_v_s(pipe: PipelineView, xp: Any) -> Any:
+def zb_v_s(pipe: PipelineView) -> Any:
     """Return the seconds of ZB-V: the first microbatch goes down and up, twice, and so does the last one."""
-    of_stages = [_waves(stage, pipe, xp) for stage in pipe.stages]
+    of_stages = [_waves(stage, pipe) for stage in pipe.stages]
     begins = [stage.before.forward for stage in pipe.stages]
-    begins = to_earlier(begins, [own.far_forwards for own in of_stages], pipe, xp)
-    begins = to_later(begins, [own.far_inputs for own in of_stages], pipe, xp)
-    begins = to_earlier(begins, [own.near_inputs for own in of_stages], pipe, xp)
-    begins = to_later(begins, [own.last_near_forwards for own in of_stages], pipe, xp)
-    begins = to_earlier(begins, [own.last_far_forwards for own in of_stages], pipe, xp)
-    begins = to_later(begins, [own.last_far_inputs for own in of_stages], pipe, xp)
-    begins = to_earlier(begins, [own.last_near_inputs for own in of_stages], pipe, xp)
+    begins = to_earlier(begins, [own.far_forwards for own in of_stages], pipe)
+    begins = to_later(begins, [own.far_inputs for own in of_stages], pipe)
+    begins = to_earlier(begins, [own.near_inputs for own in of_stages], pipe)
+    begins = to_later(begins, [own.last_near_forwards for own in of_stages], pipe)
+    begins = to_earlier(begins, [own.last_far_forwards for own in of_stages], pipe)
+    begins = to_later(begins, [own.last_far_inputs for own in of_stages], pipe)
+    begins = to_earlier(begins, [own.last_near_inputs for own in of_stages], pipe)
     return pipe.largest([begin + own.whole for begin, own in zip(begins, of_stages, strict=True)])
 
 
-def _waves(stage: StageView, pipe: PipelineView, xp: Any) -> _ZbVWaves:
+def _waves(stage: StageView, pipe: PipelineView) -> _ZbVWaves:
     near, far, position, many = stage.first, stage.last, stage.position, pipe.num_microbatches
     later = pipe.pp - 1.0 - position
     down, up = stage.before, stage.after

@@ -6,6 +6,7 @@ The gradients of weights wait for nothing and nothing waits for them, so they fi
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dsx import arrays as xp
 from dsx.schedules.closed_forms import ClosedForm, PipelineView, StageView, Wave, to_earlier, to_later
 from dsx.schedules.order import Kind, Order, Pass, check_chunks
 
@@ -32,27 +33,27 @@ def zero_bubble_h1(num_stages: int, num_microbatches: int, num_chunks: int = 1) 
     return orders
 
 
-def zero_bubble_h1_s(pipe: PipelineView, xp: Any) -> Any:
+def zero_bubble_h1_s(pipe: PipelineView) -> Any:
     """Return the seconds of ZB-H1 with at least as many microbatches as stages.
 
     The first forward goes down and the first gradients go up, and so do the last ones.
     """
-    of_stages = [_waves_h1(stage, pipe, xp) for stage in pipe.stages]
+    of_stages = [_waves_h1(stage, pipe) for stage in pipe.stages]
     whole, first_inputs, last_forwards, last_inputs = zip(*of_stages, strict=True)
     down = [stage.before.forward for stage in pipe.stages]
-    begins = to_earlier(down, first_inputs, pipe, xp)
+    begins = to_earlier(down, first_inputs, pipe)
     # Of only p microbatches, the first stage runs the last forward before it gets its first gradients.
     behind = [
         xp.where((stage.position > 0.0) | (pipe.num_microbatches > pipe.pp), new, old)
         for stage, new, old in zip(pipe.stages, begins, down, strict=True)
     ]
-    behind = to_later(behind, last_forwards, pipe, xp)
+    behind = to_later(behind, last_forwards, pipe)
     begins = [xp.maximum(new, old) for new, old in zip(behind, begins, strict=True)]
-    begins = to_earlier(begins, last_inputs, pipe, xp)
+    begins = to_earlier(begins, last_inputs, pipe)
     return pipe.largest([begin + own for begin, own in zip(begins, whole, strict=True)])
 
 
-def _waves_h1(stage: StageView, pipe: PipelineView, xp: Any) -> tuple[Any, Wave, Wave, Wave]:
+def _waves_h1(stage: StageView, pipe: PipelineView) -> tuple[Any, Wave, Wave, Wave]:
     """Return the seconds of all passes of a stage, and its part of the first and last passes."""
     many, own = pipe.num_microbatches, stage.own
     ahead = pipe.pp - 1.0 - stage.position
@@ -63,7 +64,7 @@ def _waves_h1(stage: StageView, pipe: PipelineView, xp: Any) -> tuple[Any, Wave,
         delays, mean_s = stage.delays, pipe.bare_s / pipe.pp - own.weights
         delays = delays._replace(bare_s=delays.bare_s - own.weights)
         put_off = own.weights * delayed / xp.maximum(before_last, xp.ones_like(before_last))
-        waits = delays.alternating_s(own.forward + own.inputs + put_off, mean_s, (before_last, 2.0), xp)
+        waits = delays.alternating_s(own.forward + own.inputs + put_off, mean_s, (before_last, 2.0))
     return (
         many * own.both + waits,
         Wave((ahead + 1.0) * own.forward, own.inputs, stage.before.inputs),
@@ -134,7 +135,7 @@ def filled_s(filled: float) -> ClosedForm:
     A step is no shorter than a path without weight gradients: down the stages, all microbatches on the last one, up.
     """
 
-    def seconds(pipe: PipelineView, xp: Any) -> Any:
+    def seconds(pipe: PipelineView) -> Any:
         slowest = pipe.largest([stage.own.both for stage in pipe.stages])
         others = pipe.whole.both - slowest - filled * (pipe.pp - 1.0) * pipe.weights_s
         filling = pipe.num_microbatches * slowest + xp.maximum(others, xp.zeros_like(others))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsx.cost import arrays as xp
+from dsx import arrays as xp
 from dsx.cost.context import BF16, Assumptions
 from dsx.cost.layer_work import Multiplies
 from dsx.cost.offload import host_memory_rate

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dsx.cost import arrays as xp
+from dsx import arrays as xp
 from dsx.cost.collectives import FastestAlgorithm, collective, neighbours
 from dsx.cost.context import Assumptions
 from dsx.cost.groups import group, routing_of

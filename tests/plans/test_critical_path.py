@@ -83,7 +83,7 @@ def error(schedule, chunks, num_stages, num_microbatches, shares=A_THIRD, send_s
     pipe = view(chunks, num_stages, num_microbatches, shares, send_s, holds)
     num_chunks = int(pipe.vpp[0])
     closed_form = schedule.step_s if num_chunks == schedule.num_chunks else schedule.interleaved_s
-    (found,) = closed_form(pipe, np)
+    (found,) = closed_form(pipe)
     orders = schedule.passes(num_stages, num_microbatches, num_chunks)
     seconds = {kind: shares.seconds(kind) for kind in ("forward", "backward", "inputs", "weights")}
     replayed = replay(

@@ -2,7 +2,6 @@
 
 import itertools
 
-import numpy as np
 import pytest
 
 from dsx.plans.pass_times import replay
@@ -243,9 +242,9 @@ def test_the_chunks_of_a_stage(holds, num_chunks):
 
 
 def test_the_stage_of_a_chunk():
-    assert [IN_ROUNDS.stage_of(chunk, 3, np) for chunk in range(7)] == [0, 1, 2, 0, 1, 2, 0]
-    assert [MIRRORED.stage_of(chunk, 4, np) for chunk in range(4)] == [0, 1, 1, 0]
-    assert [FOLDED.stage_of(chunk, 2, np) for chunk in range(4)] == [0, 1, 1, 0]
+    assert [IN_ROUNDS.stage_of(chunk, 3) for chunk in range(7)] == [0, 1, 2, 0, 1, 2, 0]
+    assert [MIRRORED.stage_of(chunk, 4) for chunk in range(4)] == [0, 1, 1, 0]
+    assert [FOLDED.stage_of(chunk, 2) for chunk in range(4)] == [0, 1, 1, 0]
 
 
 @pytest.mark.parametrize("name", ["zb-h1", "zb-h2", "zb-v"])

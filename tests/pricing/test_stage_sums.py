@@ -6,7 +6,7 @@ from laws.spaces import hardware, on
 from pricing.test_cut_probe import CHAINS, EVERY
 from pricing.test_optimal_cut import problem_of, rows_of, some
 
-from dsx.cost import arrays as xp
+from dsx import arrays as xp
 from dsx.cost.cut_bounds import first_stage, stage_bytes
 from dsx.cost.stages import Stage, layers_between
 from dsx.pricing.problem import stage_costs

@@ -1,29 +1,15 @@
-"""The array operations of the cost model, on NumPy or in JAX, and the shapes of its arrays.
-
-The array operations of the cost model, on NumPy or in JAX: each call uses the library of its arguments.
+"""The array operations of schedules and prices, on NumPy or in JAX: each call uses the library of its arguments.
 
 A search prices millions of plans inside compiled code. For a few plans the same functions run on NumPy, which takes
-milliseconds, where compilation would take seconds. Both give the same numbers up to rounding.
-
-The shapes of arrays in the cost model: the names of their axes, and types for shapes that recur.
-
-Layers are priced for `keys`; keys that differ only in their shares of a fast domain share one of the `works`
-(`dsx.cost.layer_work.LayerWork`). Axes of kernels, multiplies, collectives and weights are those of the layer. These
-shapes match exactly. A leading 2 is forward and backward, `modes` those of recomputation.
-
-A step has one shape, `plans`, to which all of its arguments broadcast: layer costs of [U, 1] keys with [1, G] choices,
-[N] plans, or plain numbers, for one plan or for values that all plans share.
+milliseconds, where compilation would take seconds. Both give the same numbers up to rounding. Nothing here loads JAX.
 """
 
 import functools
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-
-from dsx.records import Array, ArrayLike, Float, Real
 
 # NumPy warns of a division by zero in a branch that `where` does not take; JAX does not.
 unchecked = np.errstate(divide="ignore", invalid="ignore", over="ignore")
@@ -36,16 +22,21 @@ _NOT_JAX = frozenset({np.ndarray, np.float64, np.float32, float, int})
 
 def _operation(name: str) -> Callable[..., Any]:
     """Return the operation `name` of JAX if an argument is a JAX array, traced or not, and else that of NumPy."""
-    in_jax, on_numpy = getattr(jnp, name), getattr(np, name)
+    on_numpy = getattr(np, name)
 
     @functools.wraps(on_numpy)
     def operation(*args: Any, **kwargs: Any) -> Any:
         for value in args:
             if type(value) not in _NOT_JAX:  # most calls have plain arrays alone, and another call would double theirs
-                return (in_jax if _has_jax(args) else on_numpy)(*args, **kwargs)
+                return (getattr(_jax().numpy, name) if _has_jax(args) else on_numpy)(*args, **kwargs)
         return on_numpy(*args, **kwargs)
 
     return operation
+
+
+def _jax() -> Any:
+    """Return the module JAX; only who has loaded it has arrays of it."""
+    return sys.modules["jax"]
 
 
 def _has_jax(values: Iterable[Any]) -> bool:
@@ -56,7 +47,7 @@ def _has_jax(values: Iterable[Any]) -> bool:
         if isinstance(value, list | tuple):
             if _has_jax(value):
                 return True
-        elif isinstance(value, jax.Array):
+        elif "jax" in sys.modules and isinstance(value, _jax().Array):
             return True
     return False
 
@@ -95,6 +86,7 @@ zeros_like = _operation("zeros_like")
 def rows(values: Sequence[Any], length: int) -> Any:
     """Return values [length], or that all share, as the rows of an array of floats [number of values, length]."""
     if _has_jax(values):
+        jnp = _jax().numpy
         return jnp.stack([jnp.broadcast_to(jnp.asarray(value, dtype=float), (length,)) for value in values])
     table = np.empty((len(values), length))
     for row, value in zip(table, values, strict=True):
@@ -109,13 +101,13 @@ def may_hold(values: Any) -> bool:
 
 def running_maximum(values: Any) -> Any:
     """Return the largest of the values so far, along the first axis."""
-    return jax.lax.cummax(values, axis=0) if _has_jax([values]) else np.maximum.accumulate(values, axis=0)
+    return _jax().lax.cummax(values, axis=0) if _has_jax([values]) else np.maximum.accumulate(values, axis=0)
 
 
 def while_loop(more: Callable[[State], Any], step: Callable[[State], State], state: State) -> State:
     """Return the first of `state`, `step(state)`, ... for which `more` does not hold; leaves keep their shapes."""
-    if _has_jax(jax.tree.leaves(state)):
-        return jax.lax.while_loop(more, step, state)
+    if _has_jax(_jax().tree.leaves(state)):
+        return _jax().lax.while_loop(more, step, state)
     while more(state):
         state = step(state)
     return state
@@ -124,19 +116,7 @@ def while_loop(more: Callable[[State], Any], step: Callable[[State], State], sta
 def with_row(table: Any, index: Any, row: Any) -> Any:
     """Return a table with another row."""
     if _has_jax([table, index, row]):
-        return jax.lax.dynamic_update_slice(table, row[None], (index, jnp.zeros_like(index)))
+        return _jax().lax.dynamic_update_slice(table, row[None], (index, _jax().numpy.zeros_like(index)))
     table = table.copy()
     table[index] = row
     return table
-
-
-PerKernel = Float[Array, "2 kernels works"]
-PerMultiply = Float[Array, "multiplies works"]
-PerMode = Float[Array, "modes works"]
-PerWork = Float[Array, "works"]
-PerKey = Float[Array, "keys"]
-Size = Real[ArrayLike, "*#works"]  # of a dimension or a sequence: one for all works, or one per work
-
-PerPlan = Float[ArrayLike, "*#plans"]
-Column = Float[Array, "*#plans"]  # an array even for one plan
-PerGroup = Float[Array, "_groups *#plans"]  # per weight group of a layer
