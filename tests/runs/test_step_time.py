@@ -3,10 +3,9 @@
 import dataclasses
 
 import pytest
-from runs.tables import write
 
-from dsx.runs.setups import Setup, counted_bytes, measured_bytes, measured_step_time, setups, step_flops
-from dsx.runs.table import UnmodelledReason, read_runs
+from dsx.runs.setups import counted_bytes, measured_bytes, measured_step_time, step_flops
+from dsx.runs.table import UnmodelledReason
 
 # Korthikanti et al., arXiv 2205.05198, Table 5: the 22B model on 8 GPUs, batch 4.
 GPT = {
@@ -28,20 +27,8 @@ GPT = {
 B, S, L, H, V = 4, 2048, 48, 6144, 51200
 
 
-@pytest.fixture
-def made(tmp_path):
-    """Return the setup of a row that differs from a good one as stated."""
-
-    def made(changes) -> Setup:
-        (setup,) = setups(read_runs(write(tmp_path / "runs.csv", changes)))
-        assert isinstance(setup, Setup), setup
-        return setup
-
-    return made
-
-
 def test_the_formulas_are_those_of_the_papers(made):
-    setup = made(GPT)
+    (setup,) = made(GPT)
     assert step_flops(setup, "model") == pytest.approx(
         72 * B * S * L * H**2 * (1 + S / (6 * H) + V / (12 * L * H)), rel=1e-12
     )
@@ -57,7 +44,7 @@ def test_the_formulas_are_those_of_the_papers(made):
 
 def test_grouped_queries_gates_and_active_experts_count(made):
     sizes = {"heads": "64", "kv_heads": "8", "hidden": "8192", "ffn_hidden": "1024", "experts": "16", "topk": "4"}
-    setup = made(sizes | {"gated_mlp": "1"})
+    (setup,) = made(sizes | {"gated_mlp": "1"})
     attention = 2 * 8192 * 8192 + 2 * 8192 * 1024
     mlp = 4 * 3 * 8192 * 1024 + 8192 * 16
     scores = 12 * 32 * 8192 * 2048
@@ -73,7 +60,7 @@ def test_seconds_win_over_tokens_over_flops_over_utilisation(made):
         "measured_tflops_per_gpu": "100",
         "measured_mfu": "0.5",
     }
-    setup = made(all_four)
+    (setup,) = made(all_four)
     flops = step_flops(setup, "model")
     expected = [1.5, B * S / (1024 * 8), flops / (100e12 * 8), flops / (0.5 * 312e12 * 8), None]
     for column, seconds in zip([*list(all_four)[-4:], "oom"], expected, strict=True):
@@ -82,7 +69,7 @@ def test_seconds_win_over_tokens_over_flops_over_utilisation(made):
 
 
 def test_a_published_utilisation_gives_the_published_seconds(made):
-    assert measured_step_time(made(GPT | {"measured_mfu": "0.415"})) == pytest.approx(1.10, rel=0.01)
+    assert measured_step_time(made(GPT | {"measured_mfu": "0.415"})[0]) == pytest.approx(1.10, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -101,31 +88,32 @@ def test_a_published_utilisation_gives_the_published_seconds(made):
     ],
 )
 def test_flops_by_their_kind(made, kind, factor):
-    setup = made(GPT | {"measured_tflops_per_gpu": "100", "flops_kind": kind})
+    (setup,) = made(GPT | {"measured_tflops_per_gpu": "100", "flops_kind": kind})
     seconds = measured_step_time(setup)
     assert seconds == pytest.approx(factor * step_flops(setup, "model") / (100e12 * 8), rel=0.02)
 
 
 def test_under_a_causal_mask_half_of_the_attention_counts(made):
-    setup = made(GPT | {"measured_tflops_per_gpu": "100", "flops_kind": "model (MaxText, causal attention)"})
+    (setup,) = made(GPT | {"measured_tflops_per_gpu": "100", "flops_kind": "model (MaxText, causal attention)"})
     without = step_flops(setup, "6N")
     flops = without + (step_flops(setup, "model") - without) / 2
     assert measured_step_time(setup) == pytest.approx(flops / (100e12 * 8))
 
 
 def test_an_unknown_kind_is_a_reason(made):
-    reason = measured_step_time(made(GPT | {"measured_tflops_per_gpu": "100", "flops_kind": "peak"}))
+    reason = measured_step_time(made(GPT | {"measured_tflops_per_gpu": "100", "flops_kind": "peak"})[0])
     assert reason == UnmodelledReason("flops_kind is not known", "'peak', known: model, hardware, 6N, 8N")
 
 
 def test_a_long_flops_kind_is_refused_at_once(made):
-    reason = measured_step_time(made(GPT | {"measured_tflops_per_gpu": "100", "flops_kind": "6" + " " * 100_000 + "x"}))
+    (setup,) = made(GPT | {"measured_tflops_per_gpu": "100", "flops_kind": "6" + " " * 100_000 + "x"})
+    reason = measured_step_time(setup)
     assert isinstance(reason, UnmodelledReason)
 
 
 def test_utilisation_of_fp8_refers_to_its_own_peak(made):
     row = GPT | {"gpu": "H100", "measured_mfu": "0.5"}
-    halves = measured_step_time(made(row)), measured_step_time(made(row | {"precision": "fp8"}))
+    halves = measured_step_time(made(row)[0]), measured_step_time(made(row | {"precision": "fp8"})[0])
     assert halves[0] / halves[1] == pytest.approx(1978.9 / 989.4, rel=1e-9)
 
 
@@ -141,11 +129,11 @@ def test_utilisation_of_fp8_refers_to_its_own_peak(made):
     ],
 )
 def test_memory_by_its_unit(made, unit, factor, counted):
-    run = made({"measured_mem_gb": "70.5", "mem_unit": unit}).run
+    run = made({"measured_mem_gb": "70.5", "mem_unit": unit})[0].run
     assert measured_bytes(run) == pytest.approx(70.5 * factor)
     assert counted_bytes(run) == counted
 
 
 def test_memory_that_is_blank_or_of_an_unknown_unit(made):
-    assert measured_bytes(made({}).run) is None
-    assert isinstance(measured_bytes(made({"measured_mem_gb": "1", "mem_unit": "pages"}).run), UnmodelledReason)
+    assert measured_bytes(made({})[0].run) is None
+    assert isinstance(measured_bytes(made({"measured_mem_gb": "1", "mem_unit": "pages"})[0].run), UnmodelledReason)
