@@ -63,7 +63,6 @@ class StagePlacement:
     gpus: int  # of a stage in each of its fast domains
     domain: Unit
     outer: tuple[Unit, ...]  # of the tiers between the fast domain and the outermost one, innermost first
-    outermost: str
 
 
 def placement_of(plan: Plan, tiers: Sequence[str]) -> StagePlacement:
@@ -73,7 +72,7 @@ def placement_of(plan: Plan, tiers: Sequence[str]) -> StagePlacement:
         return plan[f"tp{suffix}"] * plan[f"tp2{suffix}"] * plan[f"cp{suffix}"]
 
     units = [Unit(tier, plan[f"pp_{tier}"], ranks("") // ranks(f"_{tier}")) for tier in tiers[:-1]]
-    return StagePlacement(ranks(f"_{tiers[0]}"), units[0], tuple(units[1:]), tiers[-1])
+    return StagePlacement(ranks(f"_{tiers[0]}"), units[0], tuple(units[1:]))
 
 
 def stages(plan_stages: "Sequence[PlanStage]", placement: StagePlacement, title: str) -> "Axes":
@@ -86,13 +85,12 @@ def stages(plan_stages: "Sequence[PlanStage]", placement: StagePlacement, title:
 
     Raises InputError for more than `MAX_STAGES` stages.
     """
-    if len(plan_stages) > MAX_STAGES:
-        raise InputError(
-            f"{len(plan_stages)} stages are too many for a picture, which holds {MAX_STAGES}; --json has all"
-        )
-    width = float(np.clip(0.62 * len(plan_stages), 3.4, 11.0))
+    count = len(plan_stages)
+    if count > MAX_STAGES:
+        raise InputError(f"{count} stages are too many for a picture, which holds {MAX_STAGES}; --json has all")
+    width = float(np.clip(0.62 * count, 3.4, 11.0))
     longest = max(len(_link(stage)) for stage in plan_stages)
-    room = 72 * width / len(plan_stages)
+    room = 72 * width / count
     linked = 0 < longest * _LETTER * _LINK <= room
     low = _LINK_ROW * (linked + len(placement.outer))
     layout = FigureLayout.new(width, _BAR_HEIGHT, _BOX + low)
@@ -102,13 +100,13 @@ def stages(plan_stages: "Sequence[PlanStage]", placement: StagePlacement, title:
     letters = int((72 * width + _LEGEND) / (_LETTER * _TITLE))
     lines = [line for part in name_text(title).split("\n") for line in wrap(part, letters)]
     above.set_title("\n".join(lines), loc="left", fontsize=_TITLE)
-    _draw_domains(below, plan_stages, placement, room)
+    _draw_domains(below, count, placement, room)
     for place, stage in enumerate(plan_stages if linked else ()):
         if stage.link:
             below.text(place - 0.5, -_LINK_ROW / 2, _link(stage), ha="center", va="center", size=_LINK)
     if linked:
         _say(below, -_LINK_ROW / 2, "the link between stages")
-    _draw_outer_tiers(below, len(plan_stages), placement, -_LINK_ROW * linked, room)
+    _draw_outer_tiers(below, count, placement, -_LINK_ROW * linked, room)
     below.set(ylim=(-low, _BOX), yticks=[])
     layout.settle()
     return above
@@ -135,7 +133,7 @@ def _draw_bars(ax: "Axes", plan_stages: "Sequence[PlanStage]") -> None:
     ax.legend(handles[::-1], labels[::-1], **BESIDE)
 
 
-def _draw_domains(ax: "Axes", plan_stages: "Sequence[PlanStage]", placement: StagePlacement, room: float) -> None:
+def _draw_domains(ax: "Axes", count: int, placement: StagePlacement, room: float) -> None:
     """Draw the boxes, in inches, and number the stages; each stage has `room` points."""
     from matplotlib.patches import Rectangle
 
@@ -143,23 +141,20 @@ def _draw_domains(ax: "Axes", plan_stages: "Sequence[PlanStage]", placement: Sta
     behind = min(domain.per_stage - 1, _MOST_BEHIND)
     style: Style = {"facecolor": "#eeeeee", "edgecolor": "#555555", "linewidth": 0.8}
     height = _BOX - 0.06 - _BEHIND[1] * behind
-    for first in range(0, len(plan_stages), domain.stages):
-        width = min(domain.stages, len(plan_stages) - first) - 2 * (0.5 - _EDGE) - _BEHIND[0] * behind
+    for first in range(0, count, domain.stages):
+        width = min(domain.stages, count - first) - 2 * (0.5 - _EDGE) - _BEHIND[0] * behind
         for back in range(behind, -1, -1):
             at = (first - _EDGE + _BEHIND[0] * back, 0.03 + _BEHIND[1] * back)
             ax.add_patch(Rectangle(at, width, height, **style))
     text = f"{domain.per_stage} x {placement.gpus}" if behind else f"{placement.gpus}"
     turned = 90 if len(text) * _LETTER * _NUMBER > 0.8 * room else 0
-    for place in range(len(plan_stages)):
+    for place in range(count):
         middle = place - _BEHIND[0] * behind / 2, 0.03 + height / 2
         ax.text(*middle, text, ha="center", va="center", size=_NUMBER, rotation=turned)
-    counted = "domains x GPUs of a stage" if behind else "GPUs of a stage"
-    _say(ax, 0.7 * _BOX, f"{counted}, one replica")
+    _say(ax, 0.7 * _BOX, f"{'domains x GPUs' if behind else 'GPUs'} of a stage, one replica")
     _say(ax, 0.3 * _BOX, "overlapping boxes: NVLink domains of a stage" if behind else "a box: an NVLink domain")
-    step = max(1, len(plan_stages) // 16)
-    ax.set_xticks(
-        range(0, len(plan_stages), step), labels=[str(place + 1) for place in range(0, len(plan_stages), step)]
-    )
+    places = range(0, count, max(1, count // 16))
+    ax.set_xticks(places, labels=[str(place + 1) for place in places])
     ax.tick_params(axis="x", length=0)
     ax.set_xlabel("stage")
     for side in ("top", "right", "left", "bottom"):

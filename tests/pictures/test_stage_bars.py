@@ -29,7 +29,7 @@ def found(count, domain=2, recompute_s=0.0):
 
 def placed(domain, *outer, per_stage=1, gpus=8):
     """As many stages in a fast domain, and in a unit of each outer tier."""
-    return StagePlacement(gpus, Unit("nvs", domain, per_stage), outer, "spine")
+    return StagePlacement(gpus, Unit("nvs", domain, per_stage), outer)
 
 
 def texts(ax):
@@ -94,7 +94,7 @@ def test_units_of_a_stage():
         "pp_pod": 2,
     }
     made = placement_of(plan, ["nvs", "leaf", "pod", "spine"])
-    assert made == StagePlacement(2, Unit("nvs", 1, 8), (Unit("leaf", 1, 2), Unit("pod", 2, 1)), "spine")
+    assert made == StagePlacement(2, Unit("nvs", 1, 8), (Unit("leaf", 1, 2), Unit("pod", 2, 1)))
     below = stages(found(2), made, "").get_figure().axes[1]
     assert "a line: a unit of leaf, 2 of a stage" in texts(below)
 
