@@ -288,14 +288,10 @@ _ELEMENT = 16.0  # bytes of the largest number, a complex one
 def graph_of_step(step: TracedStep, pricing: Pricing) -> OpGraph:
     """Return the graph of a step, priced by the roofline; raises InputError for a step without operators."""
     kernels = fused(step)
-    return graph_of_kernels(kernels, priced(kernels, pricing))
-
-
-def priced(step: FusedStep, pricing: Pricing) -> np.ndarray:
-    """Return the seconds of the kernels of a step by the roofline, [K]."""
-    works = [works_of(step, kernel) for kernel in step.kernels]
+    works = [works_of(kernels, kernel) for kernel in kernels.kernels]
     owner = np.repeat(np.arange(len(works)), [*map(len, works)])
-    return np.bincount(owner, kernel_seconds([work for kernel in works for work in kernel], pricing), len(works))
+    seconds = kernel_seconds([work for kernel in works for work in kernel], pricing)
+    return graph_of_kernels(kernels, np.bincount(owner, seconds, len(works)))
 
 
 def works_of(step: FusedStep, kernel: FusedKernel) -> tuple[TracedKernel, ...]:
