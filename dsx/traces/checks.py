@@ -6,6 +6,7 @@ What one rank does, the others must do too, and in a possible order; events are 
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 
 import numpy as np
@@ -26,6 +27,10 @@ from dsx.traces.trace_folder import TraceFolder
 
 _SHOWN_RANKS = _SHOWN_NODES = 6  # in a message, of a cycle
 CONTRADICTORY_ORDER = "contradictory order"
+_HOST_WITHOUT_WORK = "operation of the host without its work"  # a note
+
+# A kind of fault, [N] whether a node has it, and the detail of all or of a row.
+_Finding = tuple[str, np.ndarray, str | Callable[[int], str]]
 _MOST_LISTED = 5  # faults of one kind in one rank; the last one says how many more there are
 
 
@@ -66,14 +71,15 @@ def check(folder: TraceFolder, traces: Iterable[RankTrace]) -> list[Fault]:
 
 def file_faults(trace: RankTrace, folder: TraceFolder) -> list[Fault]:
     """Return the faults of one file; of the folder only its process groups are used."""
+    findings = [*_groups(trace, folder), *_sizes(trace), *_times(trace), *_work(trace)]
     return [
         *_ids(trace),
         *_cycles(trace),
-        *_groups(trace, folder),
-        *_peers(trace),
-        *_sizes(trace),
-        *_times(trace),
-        *_work(trace),
+        *(
+            fault
+            for what, nodes, detail in findings
+            for fault in _at_rows(what, trace, np.flatnonzero(nodes), detail, is_note=what == _HOST_WITHOUT_WORK)
+        ),
         *_written_twice(trace),
     ]
 
@@ -123,7 +129,8 @@ def _cycles(trace: RankTrace) -> list[Fault]:
     return _at_rows("cycle of dependencies", trace, np.array(rows[:1]), detail)
 
 
-def _groups(trace: RankTrace, folder: TraceFolder) -> list[Fault]:
+def _groups(trace: RankTrace, folder: TraceFolder) -> list[_Finding]:
+    """Return communication whose ranks are unknown."""
     collective = trace.types == COMM_COLL
     unknown, foreign = np.zeros(trace.num_nodes, bool), np.zeros(trace.num_nodes, bool)
     for code in np.unique(trace.groups.codes[collective]).tolist():
@@ -133,38 +140,20 @@ def _groups(trace: RankTrace, folder: TraceFolder) -> list[Fault]:
         elif trace.rank not in members:
             foreign |= trace.groups.codes == code
     kinds = np.isin(trace.comm_type, list(COLLECTIVES.values()))
+
+    def not_in_group(row: int) -> str:
+        return f"group {trace.groups.of(row)!r} does not have rank {trace.rank}"
+
     return [
-        *_at_rows(
-            "unknown process group",
-            trace,
-            np.flatnonzero(unknown & collective),
-            lambda row: f"there is no group {trace.groups.of(row)!r}",
-        ),
-        *_at_rows(
-            "no member of the group",
-            trace,
-            np.flatnonzero(foreign & collective),
-            lambda row: f"group {trace.groups.of(row)!r} does not have rank {trace.rank}",
-        ),
-        *_at_rows(
-            "unknown collective",
-            trace,
-            np.flatnonzero(collective & ~kinds),
-            "comm_type is none of Chakra's collectives",
-        ),
+        ("unknown process group", unknown & collective, lambda row: f"there is no group {trace.groups.of(row)!r}"),
+        ("no member of the group", foreign & collective, not_in_group),
+        ("unknown collective", collective & ~kinds, "comm_type is none of Chakra's collectives"),
+        ("no peer", (trace.types == COMM_SEND) & (trace.comm_dst < 0), "a send without comm_dst"),
+        ("no peer", (trace.types == COMM_RECV) & (trace.comm_src < 0), "a receive without comm_src"),
     ]
 
 
-def _peers(trace: RankTrace) -> list[Fault]:
-    sends = np.flatnonzero((trace.types == COMM_SEND) & (trace.comm_dst < 0))
-    receives = np.flatnonzero((trace.types == COMM_RECV) & (trace.comm_src < 0))
-    return [
-        *_at_rows("no peer", trace, sends, "a send without comm_dst"),
-        *_at_rows("no peer", trace, receives, "a receive without comm_src"),
-    ]
-
-
-def _sizes(trace: RankTrace) -> list[Fault]:
+def _sizes(trace: RankTrace) -> list[_Finding]:
     barrier = (trace.types == COMM_COLL) & (trace.comm_type == COLLECTIVES["BARRIER"])
     sent = np.isin(trace.types, (COMM_SEND, COMM_RECV, COMM_COLL)) & ~barrier
     moved = np.isin(trace.types, (MEM_LOAD, MEM_STORE))
@@ -176,27 +165,24 @@ def _sizes(trace: RankTrace) -> list[Fault]:
         ("num_ops", computed & (trace.num_ops == 0)),
         ("panels", (trace.panels == 0) | (trace.panels < -1)),
     )
-    faults: list[Fault] = []
-    for name, nodes in bad:
-        sizes: np.ndarray = getattr(trace, name)
 
-        def detail(row: int, name: str = name, sizes: np.ndarray = sizes) -> str:
-            return f"has no {name}" if sizes[row] == -1 else f"{name} is {sizes[row]}"
+    def detail(name: str, row: int) -> str:
+        size = getattr(trace, name)[row]
+        return f"has no {name}" if size == -1 else f"{name} is {size}"
 
-        faults += _at_rows("size that is not positive", trace, np.flatnonzero(nodes), detail)
-    return faults
+    return [("size that is not positive", nodes, partial(detail, name)) for name, nodes in bad]
 
 
-def _times(trace: RankTrace) -> list[Fault]:
-    shares = np.flatnonzero((trace.overlap < 0.0) | (trace.overlap > 1.0))
-    durations = np.flatnonzero((trace.duration_ns < 0.0) | np.isinf(trace.duration_ns))
+def _times(trace: RankTrace) -> list[_Finding]:
+    overlaps = (trace.overlap < 0.0) | (trace.overlap > 1.0)
+    durations = (trace.duration_ns < 0.0) | np.isinf(trace.duration_ns)
     return [
-        *_at_rows("overlap that is no share", trace, shares, lambda row: f"overlap is {trace.overlap[row]:g}"),
-        *_at_rows("duration that is none", trace, durations, lambda row: f"{trace.duration_ns[row]:g} ns"),
+        ("overlap that is no share", overlaps, lambda row: f"overlap is {trace.overlap[row]:g}"),
+        ("duration that is none", durations, lambda row: f"{trace.duration_ns[row]:g} ns"),
     ]
 
 
-def _work(trace: RankTrace) -> list[Fault]:
+def _work(trace: RankTrace) -> list[_Finding]:
     # A computation with a duration is replayed, and needs neither.
     without = (trace.types == COMP) & ((trace.num_ops < 0) | (trace.tensor_size < 0)) & np.isnan(trace.duration_ns)
 
@@ -205,10 +191,10 @@ def _work(trace: RankTrace) -> list[Fault]:
         return f"has no {' and '.join(lacks)}"
 
     # A profiler records calls of the host that launch nothing.
-    on_host, on_device = (np.flatnonzero(without & nodes) for nodes in (trace.on_host > 0, trace.on_host <= 0))
+    on_host = trace.on_host > 0
     return [
-        *_at_rows("computation without its work", trace, on_device, detail),
-        *_at_rows("operation of the host without its work", trace, on_host, detail, is_note=True),
+        ("computation without its work", without & ~on_host, detail),
+        (_HOST_WITHOUT_WORK, without & on_host, detail),
     ]
 
 
