@@ -18,10 +18,10 @@ Sources: Narayanan et al., arXiv 2104.04473, equation 3; Korthikanti et al., arX
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from dsx.config.assumption_set import Unfusable
 from dsx.config.cluster_file import ClusterSpec
@@ -38,6 +38,8 @@ from dsx.runs.notes import SHARDED_RECIPE, ZERO_GROUP, RecomputeWord, read_notes
 from dsx.runs.row_model import Sizes, chain_of, known_models, model_of, token_flops
 from dsx.runs.table import CROSS_ENTROPY, FUSABLE, IN_PLANS, MeasuredRun, UnmodelledError, UnmodelledReason, Values
 from dsx.schedules.schedules import SCHEDULES
+
+T = TypeVar("T")
 
 # What a tool counted: tensors alone, all memory that the framework's allocator holds, or all memory in use on the
 # device, with its context and the buffers of the collective library.
@@ -112,13 +114,31 @@ def count_rows_by(setups: Setups, field: Literal["filled", "from_notes", "unread
     return dict(Counter(name for row in rows for name in row).most_common())
 
 
+def _once(find: Callable[..., T]) -> Callable[..., T]:
+    """Return the function with its results, and the reasons why there is none, kept by its arguments."""
+
+    @cache
+    def result(*arguments: Hashable) -> T | UnmodelledReason:
+        try:
+            return find(*arguments)
+        except UnmodelledError as error:
+            return error.reason
+
+    def kept(*arguments: Hashable) -> T:
+        if isinstance(value := result(*arguments), UnmodelledReason):
+            raise UnmodelledError(value.rule, value.detail)
+        return value
+
+    return kept
+
+
 class _Catalogue:
     """The known clusters, models and stacks; those that several rows share are found once."""
 
     def __init__(self) -> None:
         clusters, models, self.stacks = known_clusters(), known_models(), known_stacks()
-        self.cluster = cache(lambda gpu, gpus_per_node: cluster_of(gpu, gpus_per_node, clusters))
-        self.model = cache(lambda sizes, sequence_length: model_of(sizes, sequence_length, models))
+        self.cluster = _once(lambda gpu, gpus_per_node: cluster_of(gpu, gpus_per_node, clusters))
+        self.model = _once(lambda sizes, sequence_length: model_of(sizes, sequence_length, models))
         self.software = cache(lambda software, framework, year: software_of(software, framework, year, self.stacks))
 
 
