@@ -205,22 +205,16 @@ def test_an_allocation_is_never_worse_than_uniform_shares(num_ops, devices):
     assert excesses(network, found.bandwidth) == []
 
 
-def test_a_stopped_search_has_the_hint():
-    given, network, devices = drawn(3, 30), ServerNetwork(2, 1e9), uniform(4, DeviceLink(1.0))
-    hint = GraphTimes(given, with_uniform_shares(devices, network)).heft(units_of(given).tolist())
-    found, _ = allocate(given, devices, network, hint, Effort(60.0, stop=lambda: True))
-    assert found.schedule.makespan_s <= hint.makespan_s
+def interrupt():
+    raise KeyboardInterrupt
 
 
-def test_ctrl_c_keeps_the_best():
+@pytest.mark.parametrize(("stop", "interrupted"), [(lambda: True, False), (interrupt, True)])
+def test_a_stopped_search_keeps_the_best(stop, interrupted):
     given, network, devices = drawn(3, 100), ServerNetwork(2, 1e9), uniform(4, DeviceLink(1.0))
     hint = GraphTimes(given, with_uniform_shares(devices, network)).heft(units_of(given).tolist())
-
-    def interrupt():
-        raise KeyboardInterrupt
-
-    found, stopped = allocate(given, devices, network, hint, Effort(60.0, stop=interrupt))
-    assert stopped and found.schedule.makespan_s <= hint.makespan_s
+    found, stopped = allocate(given, devices, network, hint, Effort(60.0, stop=stop))
+    assert stopped == interrupted and found.schedule.makespan_s <= hint.makespan_s
 
 
 def test_two_servers_have_nothing_to_allocate():

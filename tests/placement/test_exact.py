@@ -127,17 +127,24 @@ def test_equals_p1_by_another_solver(seed):
     assert found.schedule.makespan_s == pytest.approx(p1_by_milp(given, devices), rel=1e-5)
 
 
-def test_the_example_of_the_thesis():
-    given = graph([5, 10, 5], [(0, 1, 5_000), (0, 2, 5_000)])
-    found = solve(given, uniform(2, DeviceLink(1e9)), units_of(given), Effort(60.0))
-    assert found.proved and found.schedule.makespan_s == pytest.approx(15e-6)
-
-
-def test_no_parallel_pair_needs_one_device():
-    given = graph([5, 10, 5, 3], [(0, 1, 5_000), (1, 2, 5_000), (2, 3, 1_000)])
-    found = solve(given, uniform(3, DeviceLink(1e12)), units_of(given), Effort(60.0))
-    assert found.schedule.makespan_s == pytest.approx(23e-6)
-    assert len({*found.schedule.device.tolist()}) == 1
+@pytest.mark.parametrize(
+    ("given", "link", "least_us"),
+    [
+        # The example of the thesis.
+        (graph([5, 10, 5], [(0, 1, 5_000), (0, 2, 5_000)]), DeviceLink(1e9), 15),
+        # No parallel pair: one device is enough.
+        (graph([5, 10, 5, 3], [(0, 1, 5_000), (1, 2, 5_000), (2, 3, 1_000)]), DeviceLink(1e12), 23),
+        # A dependency without data has no latency.
+        (graph([5, 5, 5], [(0, 1, 0), (0, 2, 0)]), DeviceLink(1e9, 100.0), 10),
+        # What takes no time waits for no device: operator 2, on that of 0, hands on to 3 while 0 still runs.
+        (graph([10, 1, 0, 8], [(1, 2, 1_000), (2, 3, 1_000)], colocate=[*"abab"]), DeviceLink(1e9), 11),
+    ],
+)
+def test_steps_that_are_known(given, link, least_us):
+    devices = uniform(2, link)
+    found = solve(given, devices, units_of(given), Effort(60.0))
+    assert found.proved and found.schedule.makespan_s == pytest.approx(least_us * 1e-6)
+    assert violations(given, devices, found.schedule) == []
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -153,21 +160,6 @@ def test_faster_links_and_more_memory_never_worsen_the_optimum(seed):
     slow = least(5e9, 4e-6, 0.5)
     for faster in (least(20e9, 4e-6, 0.5), least(5e9, 1e-6, 0.5), least(5e9, 4e-6, 1.0)):
         assert faster <= slow * (1 + 1e-6)
-
-
-def test_a_dependency_without_data_has_no_latency():
-    given = graph([5, 5, 5], [(0, 1, 0), (0, 2, 0)])
-    assert solve(
-        given, uniform(2, DeviceLink(1e9, 100.0)), units_of(given), Effort(60.0)
-    ).schedule.makespan_s == pytest.approx(10e-6)
-
-
-def test_what_takes_no_time_waits_for_no_device():
-    """Operator 2, on the device of 0, hands on to 3 while 0 still runs."""
-    given = graph([10, 1, 0, 8], [(1, 2, 1_000), (2, 3, 1_000)], colocate=["a", "b", "a", "b"])
-    found = solve(given, uniform(2, DeviceLink(1e9)), units_of(given), Effort(60.0))
-    assert found.schedule.makespan_s == pytest.approx(11e-6)
-    assert violations(given, uniform(2, DeviceLink(1e9)), found.schedule) == []
 
 
 def test_units_stay_together():
@@ -229,25 +221,17 @@ def test_one_placement_stands_for_all_that_differ_in_names(devices):
             assert devices.level[placed[a], placed[b]] == devices.level[origin[a], origin[b]]
 
 
-def test_a_search_that_stops_keeps_its_hint_and_a_bound():
-    given = drawn(3, 200)
-    devices, unit = uniform(4, DeviceLink(5e9)), units_of(drawn(3, 200))
+def interrupt():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("stop", [lambda: True, interrupt])
+def test_a_search_that_stops_keeps_its_hint_and_a_bound(stop):
+    given, devices = drawn(3, 200), uniform(4, DeviceLink(5e9))
     hint = GraphTimes(given, devices).in_order([0] * given.num_ops, given.order)
-    found = solve(given, devices, unit, Effort(60.0, stop=lambda: True), hint=hint)
+    found = solve(given, devices, units_of(given), Effort(60.0, stop=stop), hint=hint)
     assert found.stopped
     assert 0.0 < found.bound_s <= found.schedule.makespan_s <= hint.makespan_s
-
-
-def test_ctrl_c_keeps_what_was_found():
-    given = drawn(4, 200)
-    devices, unit = uniform(4, DeviceLink(5e9)), units_of(given)
-    hint = GraphTimes(given, devices).heft(unit.tolist())
-
-    def interrupt():
-        raise KeyboardInterrupt
-
-    found = solve(given, devices, unit, Effort(60.0, stop=interrupt), hint=hint)
-    assert found.stopped and found.schedule.makespan_s <= hint.makespan_s
 
 
 @pytest.mark.parametrize("times_s", [[3e-6, 4.5e-6, 0.0], [1e-3, 1.2345678e-6], [1 / 3, 2 / 7e5], [1e-9], [1e-9, 10.0]])

@@ -18,15 +18,6 @@ TIERS = Devices((1.0, 1.0, 0.5, 0.5), (2,), (DeviceLink(50e9, 1e-6), DeviceLink(
 MACHINES = {"uniform": uniform(3, DeviceLink(25e9)), "two tiers, speeds, memory": TIERS}
 
 
-def test_the_example_of_the_thesis():
-    """Operators of 5, 10 and 5 us, 5 us apart: the second successor runs elsewhere meanwhile."""
-    given = graph([5, 10, 5], [(0, 1, 5_000), (0, 2, 5_000)])
-    devices = uniform(2, DeviceLink(1e9))
-    found = search(given, devices, Effort(0.01))
-    assert found.best.makespan_s == pytest.approx(15e-6)
-    assert violations(given, devices, found.best) == []
-
-
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("seed", range(8))
 def test_schedules_are_valid(seed, machine):
@@ -80,12 +71,6 @@ def test_the_same_seed_gives_the_same_answer():
     one, other = (search(given, devices, Effort(0.05, seed=4)) for _ in range(2))
     assert one.best.device.tolist() == other.best.device.tolist()
     assert one.makespans_s == other.makespans_s
-
-
-def test_no_parallel_pair_needs_one_device():
-    given = graph([5, 10, 5], [(0, 1, 5_000), (1, 2, 5_000)])
-    found = search(given, uniform(3, DeviceLink(1e9)), Effort(0.01))
-    assert found.best.makespan_s == pytest.approx(20e-6)
 
 
 @pytest.mark.parametrize(
