@@ -313,8 +313,8 @@ class AssumptionsSpec(Spec):
         """Return the set with another stack; a set that names none is the same for every stack."""
         if self.stack is None or name == self.stack:
             return self
-        stated = of_other_stack(self._statement.documents, name, f"stack {name!r}")
-        return self._stated_anew(with_stack(stated), _Statement(tuple(stated)))
+        documents = of_other_stack(self._statement.documents, name, f"stack {name!r}")
+        return self._stated_anew(with_stack(documents), _Statement(tuple(documents)))
 
     def run_by(self, framework: "FrameworkSpec", generation: str | None = None) -> Self:
         """Return the set for plans of a framework: with its stack, and with what it can have no other way.
@@ -328,11 +328,11 @@ class AssumptionsSpec(Spec):
         statement = self._statement
         if self.stack is None or not statement.documents:
             return self
-        stated = self._statement.documents
-        if framework.stack is not None and not (statement.stack_given or _names_both(stated, framework)):
-            stated = of_other_stack(stated, framework.stack, f"framework {framework.name!r}: stack")
+        documents = self._statement.documents
+        if framework.stack is not None and not (statement.stack_given or _names_both(documents, framework)):
+            documents = of_other_stack(documents, framework.stack, f"framework {framework.name!r}: stack")
         return self._stated_anew(
-            with_stack(stated, framework.on(generation).fields),
+            with_stack(documents, framework.on(generation).fields),
             replace(statement, changed=statement.changed - {STACK, FRAMEWORK}, framework=framework),
         )
 
@@ -344,11 +344,11 @@ class AssumptionsSpec(Spec):
     def _stated_anew(self, documents: Sequence[Document], statement: _Statement) -> Self:
         """Return the set of other documents, with the fields that this copy has otherwise."""
         document, _ = without_bounds(merged([*map(with_conditions, documents)]), type(self))
-        found = validate(document, type(self))
+        restated = validate(document, type(self))
         kept = {name: getattr(self, name) for name in self._statement.changed - {STACK, FRAMEWORK}}
         named = {} if statement.framework is None else {FRAMEWORK: statement.framework.name}
-        found._statement = replace(statement, document=document, changed=frozenset())
-        return found.model_copy(update=kept | named)
+        restated._statement = replace(statement, document=document, changed=frozenset())
+        return restated.model_copy(update=kept | named)
 
     @field_validator("specialise")
     @classmethod
@@ -363,59 +363,61 @@ class AssumptionsSpec(Spec):
         return value
 
 
-def load_assumptions(given: Given, overrides: Sequence[Assignment] = (), near: Path | None = None) -> AssumptionsSpec:
+def load_assumptions(
+    reference: Given, overrides: Sequence[Assignment] = (), near: Path | None = None
+) -> AssumptionsSpec:
     """Return an assumption set, given by name, path or content; `near` is the file that mentions it.
 
     Raises UnknownNameError, or SpecError with all faults of the file; if it has none, with all operator tables and
     blocks that it names and that do not exist. They are searched from `near`, as for building a model.
     """
-    return load_fitted(given, overrides, near)[0]
+    return load_fitted(reference, overrides, near)[0]
 
 
 def load_fitted(
-    given: Given, overrides: Sequence[Assignment] = (), near: Path | None = None
+    reference: Given, overrides: Sequence[Assignment] = (), near: Path | None = None
 ) -> tuple[AssumptionsSpec, dict[str, Bounds]]:
     """Return an assumption set, given by name, path or content, and the bounds of its fitted fields.
 
     Raises what `load_assumptions` raises.
     """
-    stated = _stated(given, overrides, near)
-    document = merged(with_stack(stated))
-    others = [(path, value) for path, value in overrides if path != STACK]
-    changed = override(document, others, AssumptionsSpec)
+    documents = _stated(reference, overrides, near)
+    document = merged(with_stack(documents))
+    assignments = [(path, value) for path, value in overrides if path != STACK]
+    changed = override(document, assignments, AssumptionsSpec)
     kept = {key: value for key, value in changed.data.items() if document.data.get(key) != value}
     if kept:
-        stated = (Document(kept, changed.places), *stated)
+        documents = (Document(kept, changed.places), *documents)
     plain, bounds = without_bounds(with_conditions(changed), AssumptionsSpec)
     spec = validate(plain, AssumptionsSpec)
-    before = given._statement if isinstance(given, AssumptionsSpec) else _Statement()
+    statement = reference._statement if isinstance(reference, AssumptionsSpec) else _Statement()
     named = {path for path, _ in overrides}
-    spec._statement = _Statement(stated, plain, stack_given=before.stack_given or STACK in named)
+    spec._statement = _Statement(documents, plain, stack_given=statement.stack_given or STACK in named)
     check_names(spec, changed, near)
-    if before.framework is not None and FRAMEWORK not in named:
-        spec = spec.run_by(before.framework)
+    if statement.framework is not None and FRAMEWORK not in named:
+        spec = spec.run_by(statement.framework)
     return spec, bounds
 
 
-def _names_both(stated: Sequence[Document], framework: "FrameworkSpec") -> bool:
+def _names_both(documents: Sequence[Document], framework: "FrameworkSpec") -> bool:
     """Return whether a set names a framework, and a stack in the same document or in one that extends it."""
-    of_stack, of_framework = naming(stated, STACK), naming(stated, FRAMEWORK)
+    of_stack, of_framework = naming(documents, STACK), naming(documents, FRAMEWORK)
     if of_stack is None or of_framework is None:
         return False
-    return of_stack <= of_framework and stated[of_framework].data[FRAMEWORK] == framework.name
+    return of_stack <= of_framework and documents[of_framework].data[FRAMEWORK] == framework.name
 
 
-def _stated(given: Given, overrides: Sequence[Assignment], near: Path | None) -> tuple[Document, ...]:
+def _stated(reference: Given, overrides: Sequence[Assignment], near: Path | None) -> tuple[Document, ...]:
     """Return a set as it is stated, and what it extends; with the stack of the last override that names one."""
-    if isinstance(given, AssumptionsSpec) and given._statement.documents:
-        stated = given._statement.documents
+    if isinstance(reference, AssumptionsSpec) and reference._statement.documents:
+        documents = reference._statement.documents
     else:
-        stated = tuple(statements(AssumptionsSpec, given, near))
+        documents = tuple(statements(AssumptionsSpec, reference, near))
     for path, value in overrides:
         if path == STACK:
             place = f"--set assumptions.{STACK}"
-            stated = tuple(of_other_stack(stated, str(parse_value(value, place)), place))
-    return stated
+            documents = tuple(of_other_stack(documents, str(parse_value(value, place)), place))
+    return documents
 
 
 def files_of(name_or_path: str) -> list[Path]:

@@ -121,27 +121,27 @@ def clusters_of_device(name: str) -> ClustersOfDevice | None:
     if nearest_names(name, names("clusters", ".yaml"), _MISSPELT):
         return None
     gpu = _BEFORE.sub("", name.lower())
-    found = [(cluster, data, _length(gpu, data)) for cluster, data in _contents()]
-    longest = max((length for *_, length in found), default=0)
+    clusters = [(cluster, data, _length(gpu, data)) for cluster, data in _contents()]
+    longest = max((length for *_, length in clusters), default=0)
     if not longest:
         return None
-    usual = {cluster: str(data.get("description", "")) for cluster, data, length in found if length == longest}
-    devices = {plain(_device(data)) for cluster, data, _ in found if cluster in usual}
+    usual = {cluster: str(data.get("description", "")) for cluster, data, length in clusters if length == longest}
+    devices = {plain(_device(data)) for cluster, data, _ in clusters if cluster in usual}
     return ClustersOfDevice(
-        usual, [cluster for cluster, data, _ in found if cluster not in usual and plain(_device(data)) in devices]
+        usual, [cluster for cluster, data, _ in clusters if cluster not in usual and plain(_device(data)) in devices]
     )
 
 
 def _contents() -> list[tuple[str, dict[str, object]]]:
     """Return the names and contents of all clusters; what a user's file has wrong, its own reader says."""
-    found: list[tuple[str, dict[str, object]]] = []
+    contents: list[tuple[str, dict[str, object]]] = []
     for name in names("clusters", ".yaml"):
         try:
             files = extended(find("clusters", name, ".yaml"), ClusterSpec)
         except InputError:
             continue
-        found.append((name, merged([document for _, document in files]).data))
-    return found
+        contents.append((name, merged([document for _, document in files]).data))
+    return contents
 
 
 def _length(gpu: str, data: dict[str, object]) -> int:
@@ -311,24 +311,24 @@ def label_of(cluster: str, device: str, chip: ChipSpec | None) -> str:
     return cluster if chip is None else f"{cluster} ({device}, {chip.devices} to a {chip.name})"
 
 
-def load_cluster(given: Given, overrides: Sequence[Assignment] = (), near: Path | None = None) -> ClusterSpec:
+def load_cluster(reference: Given, overrides: Sequence[Assignment] = (), near: Path | None = None) -> ClusterSpec:
     """Return a cluster, given by name, path or content; `near` is the file that mentions it.
 
     Raises UnknownNameError, which names the clusters of a device where the name is that of a device, or SpecError with
     all faults of the file.
     """
     try:
-        document = stated_document(ClusterSpec, given, overrides, near)
+        document = stated_document(ClusterSpec, reference, overrides, near)
     except UnknownNameError:
-        if isinstance(given, str) and "," not in given and (found := clusters_of_device(given)):
-            raise UnknownNameError("cluster", given, (), meaning=_of_device(found)) from None
+        if isinstance(reference, str) and "," not in reference and (clusters := clusters_of_device(reference)):
+            raise UnknownNameError("cluster", reference, (), meaning=_of_device(clusters)) from None
         raise
     return validate(document, ClusterSpec)
 
 
-def _of_device(found: ClustersOfDevice) -> str:
+def _of_device(clusters: ClustersOfDevice) -> str:
     """Return what to write in place of a name that is no cluster but a device."""
-    few = "its usual machine is" if len(found.usual) == 1 else "its usual machines are"
-    lines = [f"\n  {name}: {description}" for name, description in found.usual.items()]
-    others = f"\nothers: {', '.join(found.others)}" if found.others else ""
-    return f": it is a device, and a cluster has fast domains and a network too; {few}{''.join(lines)}{others}"
+    verb = "its usual machine is" if len(clusters.usual) == 1 else "its usual machines are"
+    lines = [f"\n  {name}: {description}" for name, description in clusters.usual.items()]
+    further = f"\nothers: {', '.join(clusters.others)}" if clusters.others else ""
+    return f": it is a device, and a cluster has fast domains and a network too; {verb}{''.join(lines)}{further}"

@@ -85,31 +85,31 @@ def _rows(reader: object, called: str, form: CsvFormat) -> Iterator[CsvRow]:
     """Yield the header, then the rows."""
     lines = _lines(reader, form.comment)
     begin, names = next(lines, (1, []))
-    stated = [name.strip() for name in names]
-    header = [form.also_called.get(name, name) for name in stated]
+    titles = [name.strip() for name in names]
+    header = [form.also_called.get(name, name) for name in titles]
     for name, column in form.also_called.items():
-        if name in stated and column in stated:
+        if name in titles and column in titles:
             raise form.error(f"{called}:{begin}: has {column!r} and {name!r}, which are the same column: keep one")
     _check_header(header, f"{called}:{begin}", form)
     yield CsvRow(begin, f"{called}:{begin}", dict(zip(header, header, strict=True)))
-    for number, (here, cells) in enumerate(lines, 1):
+    for number, (first_line, cells) in enumerate(lines, 1):
         if number > _MOST_ROWS:
-            raise form.error(f"{called}:{here}: has more than {_MOST_ROWS:,} rows, the limit for a table")
-        place = f"{called}:{here}"
+            raise form.error(f"{called}:{first_line}: has more than {_MOST_ROWS:,} rows, the limit for a table")
+        place = f"{called}:{first_line}"
         if len(cells) != len(header):
-            found = f"{len(cells)} cell{'' if len(cells) == 1 else 's'}"
-            raise form.error(f"{place}: has {found}, but the header has {len(header)} columns")
-        yield CsvRow(here, place, {name: cell.strip() for name, cell in zip(header, cells, strict=True)})
+            count = f"{len(cells)} cell{'' if len(cells) == 1 else 's'}"
+            raise form.error(f"{place}: has {count}, but the header has {len(header)} columns")
+        yield CsvRow(first_line, place, {name: cell.strip() for name, cell in zip(header, cells, strict=True)})
 
 
 def _lines(reader: Any, comment: str) -> Iterator[tuple[int, list[str]]]:
     """Yield (first line, cells) of every row that is neither blank nor a comment."""
     line = 1
     for cells in reader:
-        here, line = line, reader.line_num + 1
+        first_line, line = line, reader.line_num + 1
         commented = comment and cells and cells[0].lstrip().startswith(comment)
         if any(cell.strip() for cell in cells) and not commented:
-            yield here, cells
+            yield first_line, cells
 
 
 def _check_header(header: list[str], place: str, form: CsvFormat) -> None:
@@ -120,13 +120,13 @@ def _check_header(header: list[str], place: str, form: CsvFormat) -> None:
     twice = sorted({name for name in header if name and header.count(name) > 1})
     if twice:
         raise form.error(f"{place}: has the column {twice[0]!r} twice")
-    known = (*form.required, *form.optional)
-    others = [name for name in header if name not in known]
+    columns = (*form.required, *form.optional)
+    unknown = [name for name in header if name not in columns]
     missing = [name for name in form.required if name not in header]
     if missing:
-        said = ", ".join(f"{name!r}{did_you_mean(name, others)}" for name in missing)
-        raise form.error(f"{place}: lacks the column{'s' if len(missing) > 1 else ''} {said}{form.hint}")
+        lacking = ", ".join(f"{name!r}{did_you_mean(name, unknown)}" for name in missing)
+        raise form.error(f"{place}: lacks the column{'s' if len(missing) > 1 else ''} {lacking}{form.hint}")
     absent = [name for name in form.optional if name not in header]
-    for name in others:
+    for name in unknown:
         if near := nearest_names(name.lower(), absent, cutoff=0.8):
             raise form.error(f"{place}: column {name!r} is not known; did you mean {near[0]!r}?")

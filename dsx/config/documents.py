@@ -92,9 +92,9 @@ def is_sourced(value: object) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict) and "value" in value and value.keys() <= _OF_VALUES
 
 
-def merged(stated: Sequence[Document]) -> Document:
+def merged(documents: Sequence[Document]) -> Document:
     """Return documents as one, each merged over those after it: sections merge, any other value replaces."""
-    return reduce(_merged_over, reversed(stated))
+    return reduce(_merged_over, reversed(documents))
 
 
 def _merged_over(base: Document, over: Document) -> Document:
@@ -197,13 +197,13 @@ def _check_characters(data: object, file: str) -> None:
 
 def _object(pairs: list[tuple[str, object]], file: str) -> dict[str, Any]:
     """Return an object; raises SpecError for a repeated key, since either value could be meant."""
-    found: dict[str, object] = {}
+    members: dict[str, object] = {}
     for key, value in pairs:
-        if key in found:
-            others = ", ".join(dict(pairs))
-            raise SpecError(f"{file}: an object has the key {key!r} twice (its keys: {others})")
-        found[key] = value
-    return found
+        if key in members:
+            keys = ", ".join(dict(pairs))
+            raise SpecError(f"{file}: an object has the key {key!r} twice (its keys: {keys})")
+        members[key] = value
+    return members
 
 
 _STR, _NULL, _BOOL, _INT, _FLOAT, _MAP, _SEQ = map(

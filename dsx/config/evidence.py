@@ -98,8 +98,8 @@ class MemoryIntervalSpec(Spec):
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if not self.low <= self.median <= self.high:
-            stated = f"{self.low:g}, {self.median:g}, {self.high:g}"
-            raise ValueError(f"low, median and high must be in order, but are {stated}")
+            quantiles = f"{self.low:g}, {self.median:g}, {self.high:g}"
+            raise ValueError(f"low, median and high must be in order, but are {quantiles}")
         return self
 
 

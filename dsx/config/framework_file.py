@@ -115,8 +115,8 @@ class FrameworkSpec(Spec):
     @classmethod
     def _listed(cls, strategies: list[str], info: ValidationInfo) -> list[str]:
         for name in strategies:
-            if name not in (known := info.data.get("strategy") or []):
-                raise ValueError(f"{name!r} is not among the strategies that are listed{did_you_mean(name, known)}")
+            if name not in (listed := info.data.get("strategy") or []):
+                raise ValueError(f"{name!r} is not among the strategies that are listed{did_you_mean(name, listed)}")
         return strategies
 
     @field_validator("runs")
@@ -133,22 +133,22 @@ class FrameworkSpec(Spec):
 
     def boxes(self, experts: bool) -> tuple[BoxSpec, ...]:
         """Return the boxes for models with or without experts, each with what the framework states for all of them."""
-        found: list[BoxSpec] = []
+        boxes: list[BoxSpec] = []
         for box in self.runs:
             strategy = self.strategy if box.strategy is None else box.strategy
             if experts and strategy is not None:
                 strategy = [name for name in strategy if name not in self.without_experts]
-            stated = {"strategy": strategy, "fix": self.fix | box.fix}
+            shared = {"strategy": strategy, "fix": self.fix | box.fix}
             for limit in _with_needs(self.limit | box.limit, self.needs):
-                found.append(box.model_copy(update=stated | {"limit": limit}))
-        return tuple(found)
+                boxes.append(box.model_copy(update=shared | {"limit": limit}))
+        return tuple(boxes)
 
     def of_sequence(self, length: int) -> "FrameworkSpec":
         """Return the framework for sequences of so many tokens, whose cp shares out equal parts, `cp_parts` a rank."""
         if self.cp_parts is None or "cp" in self.fix:
             return self
-        each, rest = divmod(length, self.cp_parts)
-        degrees = [1] if rest else divisors_of(each)
+        of_part, remainder = divmod(length, self.cp_parts)
+        degrees = [1] if remainder else divisors_of(of_part)
         runs = [part for box in self.runs for part in self._of_equal_parts(box, length)] if self.tp_parts else self.runs
         return self.model_copy(update={"fix": self.fix | {"cp": degrees}, "runs": runs})
 
@@ -160,8 +160,8 @@ class FrameworkSpec(Spec):
             bounds = {"cp": cp, "tp": ProductLimit("cp", length // parts)}
             limit = box.limit | {name: [*box.limit.get(name, ()), bound] for name, bound in bounds.items()}
             yield box.model_copy(update={"strategy": divided, "limit": limit})
-        if others := [name for name in strategies if name not in self.tp_parts]:
-            yield box.model_copy(update={"strategy": others})
+        if undivided := [name for name in strategies if name not in self.tp_parts]:
+            yield box.model_copy(update={"strategy": undivided})
 
     def without_cp(self, strategies: Collection[str]) -> "FrameworkSpec":
         """Return the framework without context parallelism under some strategies."""
@@ -172,8 +172,8 @@ class FrameworkSpec(Spec):
                 runs.append(box)
                 continue
             without = {"strategy": [name for name in names if name in strategies], "fix": box.fix | {"cp": [1]}}
-            others = {"strategy": [name for name in names if name not in strategies]}
-            runs += [box.model_copy(update=without), box.model_copy(update=others)]
+            remaining = {"strategy": [name for name in names if name not in strategies]}
+            runs += [box.model_copy(update=without), box.model_copy(update=remaining)]
         return self.model_copy(update={"runs": [box for box in runs if box.strategy != []]})
 
     def of_head(self, tied: bool) -> "FrameworkSpec":
@@ -185,17 +185,17 @@ class FrameworkSpec(Spec):
 
     def on(self, generation: str | None) -> "FrameworkSpec":
         """Return the framework on devices of a generation; None: of one without anything of its own."""
-        own = self.on_generation.get(generation or "")
-        if own is None:
+        changes = self.on_generation.get(generation or "")
+        if changes is None:
             return self
-        boxes = [box.model_copy(update={"fix": box.fix | own.fix}) for box in self.runs]
-        found = self.model_copy(update={"assume": self.assume | own.assume, "runs": boxes})
+        boxes = [box.model_copy(update={"fix": box.fix | changes.fix}) for box in self.runs]
+        framework = self.model_copy(update={"assume": self.assume | changes.assume, "runs": boxes})
         places = self._document.places
         inner: dict[KeyPath, str] = {
             path[2:]: place for path, place in places.items() if path[:2] == ("on_generation", generation)
         }
-        found._document = Document(self._document.data, {**places, **inner})
-        return found
+        framework._document = Document(self._document.data, {**places, **inner})
+        return framework
 
     def with_optimizer(self, optimizer: Optimizer) -> "FrameworkSpec":
         """Return the framework with the boxes that have an optimizer; there may be none."""
@@ -223,8 +223,8 @@ class FrameworkSpec(Spec):
 
     def runs_strategy(self, name: str, experts: bool) -> bool:
         """Return whether it runs a strategy on models with or without experts."""
-        known = self.strategies(experts)
-        return known is None or name in known
+        strategies = self.strategies(experts)
+        return strategies is None or name in strategies
 
     def place(self, *path: str | int) -> str:
         """Return "file:line" of a part of the framework."""
@@ -234,23 +234,25 @@ class FrameworkSpec(Spec):
 def _with_needs(limit: dict[str, list[PlanLimit]], needs: Sequence[Need]) -> Iterator[dict[str, Any]]:
     """Yield bounds with those of each way to meet some needs, which is one comparison of each need."""
     for way in itertools.product(*needs):
-        found: dict[str, list[PlanLimit]] = dict(limit)
-        for one in way:
-            found[one.column] = [*found.get(one.column, ()), _bound(one)]
-        yield found
+        bounds: dict[str, list[PlanLimit]] = dict(limit)
+        for comparison in way:
+            bounds[comparison.column] = [*bounds.get(comparison.column, ()), _bound(comparison)]
+        yield bounds
 
 
-def _bound(one: ColumnComparison) -> Limit | ColumnLimit:
-    (bound,), relation = one.with_what, cast("Any", one.relation)
+def _bound(comparison: ColumnComparison) -> Limit | ColumnLimit:
+    (bound,), relation = comparison.with_what, cast("Any", comparison.relation)
     return Limit(relation, int(bound)) if bound.isdecimal() else ColumnLimit(relation, bound)
 
 
-def load_framework(given: Given, columns: FrameworkColumns | None = None, near: Path | None = None) -> FrameworkSpec:
+def load_framework(
+    reference: Given, columns: FrameworkColumns | None = None, near: Path | None = None
+) -> FrameworkSpec:
     """Return a framework, given by name, path or content; `near` is the file that mentions it.
 
     Raises UnknownNameError, or SpecError with all faults of the file.
     """
-    document = merged(statements(FrameworkSpec, given, near))
+    document = merged(statements(FrameworkSpec, reference, near))
     spec = validate(document, FrameworkSpec, context=columns)
     spec._document = document
     return spec

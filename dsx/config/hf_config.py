@@ -77,8 +77,8 @@ def place(config: Config, keys: frozenset[str]) -> str:
     """Return the place of the first of the `keys` in the file; if it has none, that of the section."""
     spellings = [name for key in sorted(keys) if key in config.family.keys for name in _spellings(config.family, key)]
     parts = [*stated_in(config.document, config.section)][::-1]
-    found = ((*section, name) for name in spellings for section, part in parts if name in part)
-    return config.document.place(next(found, config.section))
+    paths = ((*section, name) for name in spellings for section, part in parts if name in part)
+    return config.document.place(next(paths, config.section))
 
 
 def evaluate_at(config: Config, formula: ConfigFormula, extra: Mapping[str, object] | None = None) -> Any:
@@ -99,8 +99,8 @@ def stated_layers(config: Config) -> int | None:
     if any(NUM_LAYERS in _spellings(config.family, key) for key in config.family.keys):
         return None
     parts = [part for _, part in stated_in(config.document, config.section)]
-    found = next((part[NUM_LAYERS] for part in parts[::-1] if NUM_LAYERS in part), None)
-    return found if isinstance(found, int) else None
+    number = next((part[NUM_LAYERS] for part in parts[::-1] if NUM_LAYERS in part), None)
+    return number if isinstance(number, int) else None
 
 
 def _load_json(path: Path) -> Document:
@@ -121,32 +121,32 @@ def _model_type(document: Document) -> tuple[str, KeyPath | None]:
             f"{document.place(())}: {MODEL_TYPE}: is required, but missing{near} "
             "(the config.json of a Hugging Face checkpoint has one)"
         )
-    if own := _family_of(model_type):
-        return own, None if own == model_type else ()
+    if family := _family_of(model_type):
+        return family, None if family == model_type else ()
     sections = {name: document.data[name] for name in _SECTIONS if isinstance(document.data.get(name), dict)}
     for name, part in sections.items():
-        if found := _family_of(part.get(MODEL_TYPE)):
-            return found, (name,)
+        if inner := _family_of(part.get(MODEL_TYPE)):
+            return inner, (name,)
     section, part = next(iter(sections.items()), (None, document.data))
     raise unknown_family(MODEL_TYPE, str(model_type), document, section, part)
 
 
 def _family_of(model_type: object) -> str | None:
     """Return the family of a `model_type`, which may be that of its language model alone; None if there is none."""
-    known = names("families", ".yaml")
-    stated = (str(model_type), str(model_type).removesuffix(_OF_TEXT))
-    return next((name for name in stated if name in known), None)
+    families = names("families", ".yaml")
+    spellings = (str(model_type), str(model_type).removesuffix(_OF_TEXT))
+    return next((name for name in spellings if name in families), None)
 
 
 def _section(document: Document, model_type: str, family: FamilySpec) -> KeyPath:
     if family.section is None:
         return ()
-    given = document.data.get(family.section)
+    content = document.data.get(family.section)
     required = {key for key, spec in family.keys.items() if spec.default is None}
-    if given is None and required and required <= document.data.keys():
+    if content is None and required and required <= document.data.keys():
         return ()  # as older versions of the transformers library wrote it
-    if not isinstance(given, dict):
-        what = "is missing" if given is None else f"is {given!r}"
+    if not isinstance(content, dict):
+        what = "is missing" if content is None else f"is {content!r}"
         near = "" if family.section in document.data else did_you_mean(family.section, document.data)
         raise document.fault(
             (family.section,),
@@ -172,70 +172,70 @@ def _values(document: Document, section: KeyPath, family: FamilySpec) -> dict[st
     given_of = {key: _given(key, parts, family) for key in family.keys}
     of_layers = next((key for key in family.keys if NUM_LAYERS in _spellings(family, key)), None)
     num_layers = None if of_layers is None else _number(given_of[of_layers], family.keys[of_layers])
-    stated: dict[str, object] = {}
+    values: dict[str, object] = {}
     faults: list[str] = []
     for key, spec in family.keys.items():
-        given = given_of[key]
+        occurrences = given_of[key]
         try:
-            if given:
-                _check_alike(document, given)
-                value = given[0][1] if key == of_layers else _of_each(given[0][1], spec, num_layers)
-                stated[key] = _checked(value, spec)
+            if occurrences:
+                _check_alike(document, occurrences)
+                value = occurrences[0][1] if key == of_layers else _of_each(occurrences[0][1], spec, num_layers)
+                values[key] = _checked(value, spec)
             elif spec.default is None:
                 near = did_you_mean(key, parts[0][1].keys() - known_keys(family))
                 raise document.fault((*section, key), f"is required, but missing{near}")
         except ValueError as error:
-            faults.append(document.message(given[0][0], error))
+            faults.append(document.message(occurrences[0][0], error))
         except SpecError as error:
             faults.append(str(error))
     if faults:
         raise SpecError("\n".join(faults))
-    return _with_defaults(stated, document.place(section), family)
+    return _with_defaults(values, document.place(section), family)
 
 
 def _given(key: str, parts: Sequence[tuple[KeyPath, dict[str, Any]]], family: FamilySpec) -> list[tuple[KeyPath, Any]]:
     """Return the values of a key with their paths; what the section states comes before what the whole config does."""
-    found = [
+    occurrences = [
         ((*path, name), part[name])
         for path, part in parts
         for name in _spellings(family, key)
         if part.get(name) is not None and not _is_of_another(family, key, name, part[name])
     ]
-    return [(path, value) for path, value in found if len(path) == len(found[0][0])]
+    return [(path, value) for path, value in occurrences if len(path) == len(occurrences[0][0])]
 
 
-def _number(given: list[tuple[KeyPath, Any]], spec: KeySpec) -> Any:
+def _number(occurrences: list[tuple[KeyPath, Any]], spec: KeySpec) -> Any:
     """Return the stated value of a key, or its default if it is a number."""
-    if given or spec.default is None or spec.default.names:
-        return given[0][1] if given else None
+    if occurrences or spec.default is None or spec.default.names:
+        return occurrences[0][1] if occurrences else None
     return evaluate(spec.default, {})
 
 
 def _is_of_another(family: FamilySpec, key: str, name: str, value: Any) -> bool:
     """Return whether a value has the type of another key with the same spelling, and not that of `key`."""
-    others = [other for other in family.keys if other != key and name in _spellings(family, other)]
-    if not others:
+    namesakes = [other for other in family.keys if other != key and name in _spellings(family, other)]
+    if not namesakes:
         return False
     is_list = isinstance(value, list)
     return (family.keys[key].holds == "list") != is_list and any(
-        (family.keys[other].holds == "list") == is_list for other in others
+        (family.keys[other].holds == "list") == is_list for other in namesakes
     )
 
 
-def _check_alike(document: Document, given: list[tuple[KeyPath, Any]]) -> None:
+def _check_alike(document: Document, occurrences: list[tuple[KeyPath, Any]]) -> None:
     """Raise SpecError for two spellings of a key that have different values."""
-    first, stated = given[0]
-    for path, value in given[1:]:
-        if value != stated:
-            raise document.fault(path, f"is {value!r}, but {first[-1]}, another name for it, is {stated!r}")
+    first, first_value = occurrences[0]
+    for path, value in occurrences[1:]:
+        if value != first_value:
+            raise document.fault(path, f"is {value!r}, but {first[-1]}, another name for it, is {first_value!r}")
 
 
 def _checked(value: Any, spec: KeySpec) -> Any:
     """Return `value`; raises ValueError if it does not have the type of its key."""
     if spec.holds in ("count", "whole"):
         least = 1 if spec.holds == "count" else 0
-        whole = isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)
-        if not whole or not least <= value <= LARGEST_COUNT:
+        integral = isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)
+        if not integral or not least <= value <= LARGEST_COUNT:
             raise ValueError(f"expected a whole number from {least}, got {value!r}")
         return int(value)
     kind, what = {
@@ -257,21 +257,21 @@ def _of_each(value: Any, spec: KeySpec, num_layers: Any) -> Any:
     """
     if spec.holds not in ("count", "whole") or not isinstance(value, list) or not value:
         return value
-    count, each = (num_layers, f"each of {num_layers} layers") if spec.each_of == "layers" else (2, "each of two sides")
+    count, item = (num_layers, f"each of {num_layers} layers") if spec.each_of == "layers" else (2, "each of two sides")
     if not isinstance(count, int) or len(value) != count:
-        known = f", or one for {each}" if isinstance(count, int) else ""
-        raise ValueError(f"expected one value{known}, got {len(value)}")
-    if any(one != value[0] for one in value):
+        alternative = f", or one for {item}" if isinstance(count, int) else ""
+        raise ValueError(f"expected one value{alternative}, got {len(value)}")
+    if any(entry != value[0] for entry in value):
         raise ValueError(
-            f"has a value for {each}, from {reprlib.repr(value[0])} on; a model of dsx has one for all of them"
+            f"has a value for {item}, from {reprlib.repr(value[0])} on; a model of dsx has one for all of them"
         )
     return value[0]
 
 
-def _with_defaults(stated: dict[str, object], where: str, family: FamilySpec) -> dict[str, Any]:
+def _with_defaults(read: dict[str, object], where: str, family: FamilySpec) -> dict[str, Any]:
     """Return the values with the defaults of absent keys; a default may be a formula of other keys."""
-    values = dict(stated)
-    for key, default in _in_order(family, stated):
+    values = dict(read)
+    for key, default in _in_order(family, read):
         try:
             value = evaluate(default, values)
             values[key] = _checked(value, family.keys[key])
@@ -280,13 +280,13 @@ def _with_defaults(stated: dict[str, object], where: str, family: FamilySpec) ->
     return values
 
 
-def _in_order(family: FamilySpec, stated: dict[str, object]) -> Iterator[tuple[str, ConfigFormula]]:
+def _in_order(family: FamilySpec, read: dict[str, object]) -> Iterator[tuple[str, ConfigFormula]]:
     """Yield the absent keys and their defaults, each after the keys that it reads."""
-    known = {*stated}
-    pending = {key: spec.default for key, spec in family.keys.items() if key not in stated and spec.default}
-    while ready := {key: default for key, default in pending.items() if default.names <= known}:
+    available = {*read}
+    pending = {key: spec.default for key, spec in family.keys.items() if key not in read and spec.default}
+    while ready := {key: default for key, default in pending.items() if default.names <= available}:
         yield from ready.items()
-        known |= ready.keys()
+        available |= ready.keys()
         pending = {key: default for key, default in pending.items() if key not in ready}
     if pending:
         raise SpecError(f"the defaults of {', '.join(pending)} need each other; the file of the family is faulty")
@@ -329,8 +329,8 @@ def _not_read(config: Config) -> Iterator[tuple[str, str, Any]]:
     read = {MODEL_TYPE, *(name for key, spec in keys.items() for name in (key, *spec.also))}
     for section, part in stated_in(config.document, config.section):
         prefix = "".join(f"{step}." for step in section)
-        rest = {key: value for key, value in part.items() if key not in read and key not in config.section}
-        yield from ((f"{prefix}{key}", key, value) for key, value in rest.items())
+        unread = {key: value for key, value in part.items() if key not in read and key not in config.section}
+        yield from ((f"{prefix}{key}", key, value) for key, value in unread.items())
 
 
 _ORIGIN = "_name_or_path"  # the name or path that the checkpoint was loaded from
@@ -368,10 +368,10 @@ def model_name(config: Config, file: Path, output: Path | None) -> str:
     if output is not None:
         return output.stem
     origin = config.document.data.get(_ORIGIN)
-    stated = origin.rstrip("/").rpartition("/")[2] if isinstance(origin, str) else ""
+    published = origin.rstrip("/").rpartition("/")[2] if isinstance(origin, str) else ""
     folder = file.absolute().parent.name
-    own = file.stem if file.stem != _USUAL_STEM else ""
-    return stated.lower() or own or folder or config.model_type
+    stem = file.stem if file.stem != _USUAL_STEM else ""
+    return published.lower() or stem or folder or config.model_type
 
 
 def model_source(config: Config, file: Path) -> str:
@@ -385,21 +385,21 @@ def published_total(config: Config) -> PublishedSpec | None:
     """Return the published number of parameters of the config's checkpoint, if its family has one."""
     if evaluate_at(config, config.family.other_head):
         return None
-    return next((known for known in config.family.published if evaluate_at(config, known.when)), None)
+    return next((checkpoint for checkpoint in config.family.published if evaluate_at(config, checkpoint.when)), None)
 
 
 def _check_rules(config: Config) -> None:
     faults = []
     for rule in config.family.require.values():
         if not evaluate_at(config, rule.rule):
-            given = ", ".join(f"{key} = {_shown(config.values[key])}" for key in sorted(rule.rule.names))
-            faults.append(f"{place(config, rule.rule.names)}: {rule.says}{f' ({given})' if given else ''}")
+            actual = ", ".join(f"{key} = {_shown(config.values[key])}" for key in sorted(rule.rule.names))
+            faults.append(f"{place(config, rule.rule.names)}: {rule.says}{f' ({actual})' if actual else ''}")
     if faults:
         raise SpecError("\n".join(faults))
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, list) and value and all(isinstance(one, int) for one in value):
+    if isinstance(value, list) and value and all(isinstance(entry, int) for entry in value):
         return reprlib.repr(value) if len(value) <= _FEW else f"{len(value)} from {min(value)} to {max(value)}"
     return f"{len(value)} entries" if isinstance(value, list | dict) else reprlib.repr(value)
 
@@ -413,18 +413,18 @@ def _sequence(config: Config) -> Iterator[LayerCount]:
 
 def _patterns(layers: list[LayerCount]) -> list[LayerCount | RepeatedLayers]:
     """Return the layers with each repeated pattern as one entry."""
-    found: list[LayerCount | RepeatedLayers] = []
+    patterns: list[LayerCount | RepeatedLayers] = []
     first = 0
     while first < len(layers):
         times = {length: _repeats(layers, first, length) for length in range(2, _LONGEST_PATTERN + 1)}
         length = max(times, key=lambda length: times[length] * length if times[length] > 1 else 0)
         if times[length] > 1:
-            found.append(RepeatedLayers(repeat=times[length], layers=layers[first : first + length]))
+            patterns.append(RepeatedLayers(repeat=times[length], layers=layers[first : first + length]))
             first += times[length] * length
         else:
-            found.append(layers[first])
+            patterns.append(layers[first])
             first += 1
-    return found
+    return patterns
 
 
 def _repeats(layers: list[LayerCount], first: int, length: int) -> int:
@@ -442,9 +442,9 @@ def _kinds(config: Config, layers: LayersSpec) -> Iterator[LayerKind]:
         raise SpecError(f"{where}: {layers.count.text} = {reprlib.repr(number)} is not a number of layers")
     if number > _MOST_LAYERS:
         raise SpecError(f"{where}: {layers.count.text} = {number} layers are too many")
-    stated = stated_layers(config)
-    if stated is not None and layers.count.names and number != stated:
-        raise SpecError(f"{where}: {layers.count.text} = {number} layers, and {NUM_LAYERS} = {stated}: they differ")
+    num_stated = stated_layers(config)
+    if num_stated is not None and layers.count.names and number != num_stated:
+        raise SpecError(f"{where}: {layers.count.text} = {number} layers, and {NUM_LAYERS} = {num_stated}: they differ")
     for index in range(number):
         at = {LAYER: index}
         values = at | {name: evaluate_at(config, when, at) for name, when in layers.where.items()}
@@ -457,11 +457,11 @@ def _kinds(config: Config, layers: LayersSpec) -> Iterator[LayerKind]:
             read = frozenset[str]().union(*(when.names for when in layers.kind.values()))
             read = read.union(*(when.names for name, when in layers.where.items() if name in read))
             keys = read & config.values.keys()
-            given = ", ".join(_at(index, key, config.values[key]) for key in sorted(keys))
-            known = ", ".join(layers.kind)
-            raise SpecError(f"{place(config, keys)}: layer {index} matches no kind (known: {known}) where {given}")
+            actual = ", ".join(_at(index, key, config.values[key]) for key in sorted(keys))
+            kinds = ", ".join(layers.kind)
+            raise SpecError(f"{place(config, keys)}: layer {index} matches no kind (known: {kinds}) where {actual}")
         blocks = {parameter: holding(choices)[:1] for parameter, choices in layers.blocks.items()}
-        chosen = tuple((parameter, block) for parameter, found in sorted(blocks.items()) for block in found)
+        chosen = tuple((parameter, block) for parameter, names in sorted(blocks.items()) for block in names)
         yield LayerKind(kind, frozenset(holding(layers.options)), chosen)
 
 

@@ -84,8 +84,8 @@ def evaluate(formula: ConfigFormula, values: Mapping[str, Any]) -> Any:
     except _Remainder as error:
         raise SpecError(f"{formula.text} = {error} leaves a remainder") from None
     except (TypeError, ArithmeticError, LookupError, ValueError) as error:
-        given = ", ".join(f"{name} = {reprlib.repr(values.get(name))}" for name in sorted(formula.names))
-        raise SpecError(f"{formula.text} has no value where {given}: {error}") from None
+        actual = ", ".join(f"{name} = {reprlib.repr(values.get(name))}" for name in sorted(formula.names))
+        raise SpecError(f"{formula.text} has no value where {actual}: {error}") from None
 
 
 class _Remainder(ArithmeticError):
@@ -293,9 +293,9 @@ class FamilySpec(_FamilyPart):
         known_to = [(shared, {*self.keys})]
         for layers in self.layers.values():
             known_to += [([*layers.where.values()], of_layers), (layers.conditions, of_layers | layers.where.keys())]
-        for formulas, known in known_to:
+        for formulas, allowed in known_to:
             for formula in formulas:
-                if unknown := sorted(formula.names - known):
+                if unknown := sorted(formula.names - allowed):
                     raise ValueError(f"{formula.text!r} reads {unknown[0]!r}, which is not one of 'keys'")
         return self
 
@@ -317,14 +317,14 @@ def unknown_family(
 
     `part` is what describes its language model: the whole config, or that `section`.
     """
-    known = names("families", ".yaml")
+    families = names("families", ".yaml")
     packaged = packaged_model(model_type.replace("_", "-"), names("models", ".yaml"))
     hint = [f" at {document.place((key,))}"]
     if packaged:
         hint.append(f"the packaged model {packaged!r} may be it: --model {packaged}")
     if _NAME.fullmatch(model_type):
         hint += _advice(model_type, section, {name for name, value in part.items() if value is not None} - {key})
-    return UnknownNameError(key, model_type, known, "\n".join(hint))
+    return UnknownNameError(key, model_type, families, "\n".join(hint))
 
 
 def known_spellings(family: FamilySpec) -> set[str]:
@@ -333,43 +333,43 @@ def known_spellings(family: FamilySpec) -> set[str]:
     return {*read, *family.unpriced, *(key for keys in family.no_cost.values() for key in keys)}
 
 
-def _advice(model_type: str, section: str | None, given: set[str]) -> list[str]:
+def _advice(model_type: str, section: str | None, keys: set[str]) -> list[str]:
     """Return the lines of a family file."""
     families = {name: load_family(name) for name in names("families", ".yaml")}
-    near = {name: family for name, family in families.items() if len(_read(family, given)) >= _FEWEST_KEYS}
+    near = {name: family for name, family in families.items() if len(_read(family, keys)) >= _FEWEST_KEYS}
     file = f"families/{model_type}.yaml in a folder of DSX_PATH adds it (docs/how-to/import-hf.md)"
     if not near:
         return [file]
     # Of equally near families the one with most checkpoints.
-    name = min(near, key=lambda name: (_distance(near[name], given), -len(near[name].published), name))
+    name = min(near, key=lambda name: (_distance(near[name], keys), -len(near[name].published), name))
     lines = [f"extends: {name}", f'source: "config.json, model_type {model_type}"']
     lines += [f"section: {section}"] if section else []
-    if missing := _missing(families[name], given):
-        stated = (
+    if missing := _missing(families[name], keys):
+        defaults = (
             f"{key}: {{holds: {families[name].keys[key].holds}, default: FORMULA OF OTHER KEYS}}" for key in missing
         )
-        lines.append(f"keys: {{{', '.join(stated)}}}")
-    unread = sorted(given - known_spellings(families[name]))
+        lines.append(f"keys: {{{', '.join(defaults)}}}")
+    unread = sorted(keys - known_spellings(families[name]))
     more = ", ..." if len(unread) > _LISTED else ""
-    rest = [f"and what {name} does not say: {', '.join(unread[:_LISTED])}{more}"] if unread else []
+    unsaid = [f"and what {name} does not say: {', '.join(unread[:_LISTED])}{more}"] if unread else []
     return [
         f"{file}; the nearest family by its keys is {name}, so begin with:",
         *(f"  {line}" for line in lines),
-        *rest,
+        *unsaid,
     ]
 
 
-def _read(family: FamilySpec, given: set[str]) -> set[str]:
-    return {key for key, spec in family.keys.items() if given & {key, *spec.also}}
+def _read(family: FamilySpec, keys: set[str]) -> set[str]:
+    return {key for key, spec in family.keys.items() if keys & {key, *spec.also}}
 
 
-def _missing(family: FamilySpec, given: set[str]) -> list[str]:
+def _missing(family: FamilySpec, keys: set[str]) -> list[str]:
     """Return the keys that the family requires and the config lacks."""
-    return [key for key, spec in family.keys.items() if spec.default is None and not given & {key, *spec.also}]
+    return [key for key, spec in family.keys.items() if spec.default is None and not keys & {key, *spec.also}]
 
 
-def _distance(family: FamilySpec, given: set[str]) -> int:
+def _distance(family: FamilySpec, keys: set[str]) -> int:
     """Return how many keys either lacks of the other, and of how many the family takes a value that is not nothing."""
-    absent = [spec.default for key, spec in family.keys.items() if spec.default and not given & {key, *spec.also}]
+    absent = [spec.default for key, spec in family.keys.items() if spec.default and not keys & {key, *spec.also}]
     assumed = sum(bool(evaluate(default, {})) for default in absent if not default.names)
-    return len(_missing(family, given)) + len(given - known_spellings(family)) + assumed
+    return len(_missing(family, keys)) + len(keys - known_spellings(family)) + assumed

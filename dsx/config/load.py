@@ -68,7 +68,7 @@ def extended(path: Path, spec: type[Spec], extending: tuple[Path, ...] = ()) -> 
     return [(path, Document(content, document.places)), *extended(base, spec, chain)]
 
 
-def statements(spec: type[Spec], given: Given, near: Path | None = None, place: str = "") -> Sequence[Document]:
+def statements(spec: type[Spec], reference: Given, near: Path | None = None, place: str = "") -> Sequence[Document]:
     """Return a spec as it is stated, and what it extends, each with its own content, the spec itself first.
 
     `near` is the file that mentions the name; content has the `place`, by default the target of its kind. Raises
@@ -76,23 +76,23 @@ def statements(spec: type[Spec], given: Given, near: Path | None = None, place: 
     """
     kind = spec.file_kind
     place = place or kind.target
-    if not isinstance(given, str | Path | Mapping | spec):
+    if not isinstance(reference, str | Path | Mapping | spec):
         expected = f"a name, a path, a mapping or a {spec.__name__} is wanted"
-        raise SpecError(f"{place}: {type(given).__name__} is given, and {expected}")
-    if isinstance(given, str | Path):
+        raise SpecError(f"{place}: {type(reference).__name__} is given, and {expected}")
+    if isinstance(reference, str | Path):
         assert kind.folder is not None
-        return [document for _, document in extended(find(kind.folder, str(given), ".yaml", near), spec)]
-    content = given.model_dump(mode="json") if isinstance(given, Spec) else dict(given)
+        return [document for _, document in extended(find(kind.folder, str(reference), ".yaml", near), spec)]
+    content = reference.model_dump(mode="json") if isinstance(reference, Spec) else dict(reference)
     base: Any = content.pop("extends", None)
     document = stated_in_code(content, place)
     return [document, *(() if base is None else statements(spec, base, near, f"{place}.extends"))]
 
 
 def stated_document(
-    spec: type[Spec], given: Given, overrides: Sequence["Assignment"] = (), near: Path | None = None
+    spec: type[Spec], reference: Given, overrides: Sequence["Assignment"] = (), near: Path | None = None
 ) -> Document:
     """Return the document to validate as a spec: merged over the files that it extends, with `overrides` set."""
-    return override(merged(statements(spec, given, near)), overrides, spec)
+    return override(merged(statements(spec, reference, near)), overrides, spec)
 
 
 Assignment = tuple[str, str]  # ("device.hbm_capacity", "141 GB")
@@ -153,8 +153,8 @@ def _steps(data: dict[str, object], path: str, option: str, spec: type[Spec]) ->
         return names
     if moved := MOVED.get(path):
         raise SpecError(f"{option}: it is 'cluster.{moved}' now, of a whole node")
-    known, meant = [*settable, *map(".".join, fields)], _OTHER_WORDS.get(path, "")
-    near = f"; did you mean {meant!r}?" if meant in known else did_you_mean(path, known)
+    paths, meant = [*settable, *map(".".join, fields)], _OTHER_WORDS.get(path, "")
+    near = f"; did you mean {meant!r}?" if meant in paths else did_you_mean(path, paths)
     raise SpecError(f"{option}: unknown path {path!r}{near}")
 
 

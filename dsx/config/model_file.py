@@ -96,9 +96,9 @@ class LayerCount(Spec):
     def _other_keys_name_blocks(cls, data: object) -> object:
         if not isinstance(data, dict):
             return data
-        others = {key: value for key, value in data.items() if key not in cls.model_fields}
+        parameters = {key: value for key, value in data.items() if key not in cls.model_fields}
         keys = [name for name in cls.model_fields if name != "blocks"]
-        for key, value in others.items():
+        for key, value in parameters.items():
             if isinstance(value, int) and not did_you_mean(str(key), ["count"]):
                 raise ValueError(
                     f"{key!r} is not a key of a layer: the model states sizes, as in dimensions: {{{key}: {value}}}"
@@ -109,10 +109,10 @@ class LayerCount(Spec):
                     f"block parameter, as in 'ffn: experts', names a block, not {value!r}"
                 )
         blocks = data.get("blocks", {})
-        if not others or not isinstance(blocks, dict):
+        if not parameters or not isinstance(blocks, dict):
             return data
-        rest = {key: value for key, value in data.items() if key not in others}
-        return rest | {"blocks": blocks | others}
+        settings = {key: value for key, value in data.items() if key not in parameters}
+        return settings | {"blocks": blocks | parameters}
 
     @model_validator(mode="after")
     def _settings_are_known(self, info: ValidationInfo) -> "LayerCount":
@@ -190,7 +190,7 @@ class ModelSpec(Spec):
 
     @model_validator(mode="after")
     def _patterns_are_bounded(self) -> "ModelSpec":
-        entries = sum(each.repeat * len(each.layers) for each in self.layers if isinstance(each, RepeatedLayers))
+        entries = sum(entry.repeat * len(entry.layers) for entry in self.layers if isinstance(entry, RepeatedLayers))
         if entries > _MOST_ENTRIES:
             raise ValueError(f"layers: expanded patterns have {entries:,} entries; at most {_MOST_ENTRIES:,}")
         return self
@@ -210,13 +210,13 @@ class ModelSpec(Spec):
     @property
     def sequence(self) -> list[LayerCount]:
         """The layers first to last, with repeated patterns expanded, and with what the head predicts."""
-        found = list(self._expanded())
-        if self.num_prediction_layers and len(found) > 1:
-            *_, last, head = found
+        entries = list(self._expanded())
+        if self.num_prediction_layers and len(entries) > 1:
+            *_, last, head = entries
             options = sorted({*head.options, *last.options, PREDICTION})
             blocks = {PREDICTED: last.kind, **last.blocks, **head.blocks}
-            found[-1] = LayerCount(kind=head.kind, options=options, blocks=blocks, count=head.count)
-        return found
+            entries[-1] = LayerCount(kind=head.kind, options=options, blocks=blocks, count=head.count)
+        return entries
 
     def _expanded(self) -> Iterator[LayerCount]:
         for entry in self.layers:
@@ -233,7 +233,7 @@ def has_experts(dimensions: Mapping[str, int]) -> bool:
 
 
 def load_model(
-    given: Given,
+    reference: Given,
     overrides: Sequence[Assignment] = (),
     near: Path | None = None,
     check: LayerCheck | None = None,
@@ -243,13 +243,13 @@ def load_model(
     `check` checks the settings of its layers, and that they use its dimensions. Raises UnknownNameError, or SpecError
     with all faults of the file.
     """
-    spec = validate(stated_document(ModelSpec, given, overrides, near), ModelSpec, check)
-    if check and not isinstance(given, ModelSpec):
-        _check_letters(spec, statements(ModelSpec, given, near), check)
+    spec = validate(stated_document(ModelSpec, reference, overrides, near), ModelSpec, check)
+    if check and not isinstance(reference, ModelSpec):
+        _check_letters(spec, statements(ModelSpec, reference, near), check)
     return spec
 
 
-def _check_letters(spec: ModelSpec, stated: Sequence[Document], check: LayerCheck) -> None:
+def _check_letters(spec: ModelSpec, documents: Sequence[Document], check: LayerCheck) -> None:
     """Raise SpecError for dimensions that no layer uses.
 
     A model whose layers replace those of the model that it extends keeps the dimensions of the replaced layers.
@@ -260,13 +260,13 @@ def _check_letters(spec: ModelSpec, stated: Sequence[Document], check: LayerChec
         if letters is None:
             return
         used |= letters
-    known = sorted(used - _TAKEN.keys())
+    letters_in_use = sorted(used - _TAKEN.keys())
     faults: list[str] = []
-    for document in stated:
+    for document in documents:
         for letter in document.data.get("dimensions", ()):
             if letter not in used:
-                near = did_you_mean(letter, known)
-                message = f"no layer of the model uses this dimension{near} (they use {', '.join(known)})"
+                near = did_you_mean(letter, letters_in_use)
+                message = f"no layer of the model uses this dimension{near} (they use {', '.join(letters_in_use)})"
                 faults.append(document.message(("dimensions", letter), message))
         if "layers" in document.data:
             break

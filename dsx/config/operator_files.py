@@ -95,31 +95,31 @@ def parse_operator_graph(document: Document) -> OperatorGraphSpec:
 
 def _list(document: Document, key: str) -> list[Any]:
     if key not in document.data:
-        known = [str(one) for one in document.data]
-        raise document.fault((), f"has no {key!r}{did_you_mean(key, known)}; nodes and edges are wanted")
-    found = document.data[key]
-    if not isinstance(found, list):
+        keys = [str(name) for name in document.data]
+        raise document.fault((), f"has no {key!r}{did_you_mean(key, keys)}; nodes and edges are wanted")
+    items = document.data[key]
+    if not isinstance(items, list):
         raise document.fault((key,), "a list is wanted")
-    return found
+    return items
 
 
 def _operator(document: Document, path: KeyPath, node: object) -> OperatorSpec:
     if not isinstance(node, dict):
         raise document.fault(path, "an object is wanted")
-    own = node.get("id")
-    if isinstance(own, bool) or not isinstance(own, int | str):
-        raise document.fault((*path, "id"), f"{own!r:.60} is no id; a whole number or a text is wanted")
+    identity = node.get("id")
+    if isinstance(identity, bool) or not isinstance(identity, int | str):
+        raise document.fault((*path, "id"), f"{identity!r:.60} is no id; a whole number or a text is wanted")
     if "compute_us" not in node:
-        raise document.fault(path, f"operator {own!r} has no compute_us")
-    given = node["compute_us"]
-    times = given if isinstance(given, list) else [given]
+        raise document.fault(path, f"operator {identity!r} has no compute_us")
+    measured = node["compute_us"]
+    times = measured if isinstance(measured, list) else [measured]
     if not times:
         raise document.fault((*path, "compute_us"), "the list is empty")
     label = node.get("colocate")
     if label is not None and (isinstance(label, bool) or not isinstance(label, int | str)):
         raise document.fault((*path, "colocate"), f"{label!r:.60} is no label")
     return OperatorSpec(
-        id=own,
+        id=identity,
         kind=str(node.get("op", "")),
         compute_us=tuple(_amount(document, (*path, "compute_us"), time) for time in times),
         memory_bytes=_amount(document, (*path, "memory_bytes"), node.get("memory_bytes", 0)),
@@ -155,10 +155,10 @@ def _amount(document: Document, path: KeyPath, value: object) -> float:
     return float(value)
 
 
-def _nearest(end: object, known: Sequence[Id]) -> str:
+def _nearest(end: object, ids: Sequence[Id]) -> str:
     if isinstance(end, str):
-        return did_you_mean(end, [str(one) for one in known])
-    numbers = [one for one in known if isinstance(one, int)]
+        return did_you_mean(end, [str(identity) for identity in ids])
+    numbers = [identity for identity in ids if isinstance(identity, int)]
     if isinstance(end, int) and numbers:
         return f"; the ids go from {min(numbers)} to {max(numbers)}"
     return ""
@@ -249,31 +249,31 @@ def read_operator_times(name: str, near: Path | None = None) -> OperatorTimes:
 
 
 def _row(row: CsvRow) -> OperatorTime:
-    given, place = row.cells, row.place
+    cells, place = row.cells, row.place
     for name in REQUIRED:
-        if not given[name]:
+        if not cells[name]:
             raise OperatorTimesError(f"{place}: {name}: is blank, but every row needs it")
-    direction, dtype = given.get("direction", ""), given.get("dtype", "").lower()
-    for name, value, known in (("direction", direction, DIRECTIONS), ("dtype", dtype, DTYPES)):
-        if value and value not in known:
+    direction, dtype = cells.get("direction", ""), cells.get("dtype", "").lower()
+    for name, value, choices in (("direction", direction, DIRECTIONS), ("dtype", dtype, DTYPES)):
+        if value and value not in choices:
             raise OperatorTimesError(
-                f"{place}: {name}: {value!r} is not one of {', '.join(known)}{did_you_mean(value, known)}"
+                f"{place}: {name}: {value!r} is not one of {', '.join(choices)}{did_you_mean(value, choices)}"
             )
-    k, batch = given.get("k", ""), given.get("batch", "")
+    k, batch = cells.get("k", ""), cells.get("batch", "")
     if batch and not k:
         raise OperatorTimesError(f"{place}: batch: counts matrix multiplies, so k is needed too")
     return OperatorTime(
         line=row.line,
-        operator=given["operator"],
+        operator=cells["operator"],
         directions=(DIRECTIONS.index(direction),) if direction else tuple(range(len(DIRECTIONS))),
         shape=(
-            _size("m", given["m"], place),
-            _size("n", given["n"], place),
+            _size("m", cells["m"], place),
+            _size("n", cells["n"], place),
             _size("k", k, place) if k else 0,
             _size("batch", batch or "1", place) if k else 0,
         ),
         dtype=dtype,
-        time_s=_time(given["time"], place),
+        time_s=_time(cells["time"], place),
     )
 
 
@@ -300,9 +300,9 @@ def _refuse_contradictions(rows: tuple[OperatorTime, ...], path: str) -> None:
     for row in rows:
         width = DTYPES.get(row.dtype, 0)
         for direction in row.directions:
-            there = seen.setdefault((row.operator, direction, row.shape), {})
+            by_width = seen.setdefault((row.operator, direction, row.shape), {})
             # A row without a type matches all of them.
-            for other in there.values() if not width else (there[key] for key in (0, width) if key in there):
+            for other in by_width.values() if not width else (by_width[key] for key in (0, width) if key in by_width):
                 if other.time_s != row.time_s:
                     raise OperatorTimesError(
                         f"{path}:{row.line}: {row.operator} of {shape_text(row.shape)} takes "
@@ -310,7 +310,7 @@ def _refuse_contradictions(rows: tuple[OperatorTime, ...], path: str) -> None:
                         f"{other.line}: a kernel has one time (types of equal size count as one, and a blank direction "
                         "or dtype as all)"
                     )
-            there.setdefault(width, row)
+            by_width.setdefault(width, row)
 
 
 # The columns of a file that dsx writes; `spread` is for people.

@@ -119,9 +119,9 @@ def validate(document: Document, model: type[S], context: object = None) -> S:
     except ValidationError as error:
         if fault := wrong_kind(document, model):
             raise SpecError(fault) from None
-        found = error.errors(include_url=False)
-        faults = [_fault(document, model, details) for details in found[:_MOST_FAULTS]]
-        if more := found[_MOST_FAULTS:]:
+        errors = error.errors(include_url=False)
+        faults = [_fault(document, model, details) for details in errors[:_MOST_FAULTS]]
+        if more := errors[_MOST_FAULTS:]:
             faults.append(f"... and {len(more):,} more faults")
         raise SpecError("\n".join(faults)) from None
 
@@ -134,61 +134,63 @@ def _fault(document: Document, model: type[BaseModel], details: ErrorDetails) ->
 
 
 def _message(model: type[BaseModel], location: KeyPath, details: ErrorDetails) -> str:
-    given, context = details["input"], details.get("ctx", {})
+    value, context = details["input"], details.get("ctx", {})
     match details["type"]:
         case "extra_forbidden":
             former: dict[str, str] = getattr(model, "former_keys", {}) if len(location) == 1 else {}
             if location[-1] in former:
                 return f"is no longer a key; write '{former[str(location[-1])]}'"
-            known = _known_keys(model, location[:-1])
-            known += getattr(model, "keys_of_file", ()) if len(location) == 1 else ()
-            near = did_you_mean(str(location[-1]), known) or _below(model, location, known)
-            return f"unknown key{near} (known: {', '.join(known)})"
+            keys = _known_keys(model, location[:-1])
+            keys += getattr(model, "keys_of_file", ()) if len(location) == 1 else ()
+            near = did_you_mean(str(location[-1]), keys) or _below(model, location, keys)
+            return f"unknown key{near} (known: {', '.join(keys)})"
         case "missing":
-            return f"is required, but missing{_misspelt(model, location, given)}"
+            return f"is required, but missing{_misspelt(model, location, value)}"
         case "model_type":
-            known = _known_keys(model, location)
-            return f"expected a section with the keys {', '.join(known)}, got {reprlib.repr(given)}"
+            keys = _known_keys(model, location)
+            return f"expected a section with the keys {', '.join(keys)}, got {reprlib.repr(value)}"
         case "value_error":
             return str(context["error"])
         case "literal_error":
-            known = re.findall(r"'([^']*)'", context["expected"])
-            return f"{given!r} is not one of {', '.join(known)}{did_you_mean(str(given), known)}"
+            keys = re.findall(r"'([^']*)'", context["expected"])
+            return f"{value!r} is not one of {', '.join(keys)}{did_you_mean(str(value), keys)}"
         case "dict_type":
-            return f"expected keys and values, got {reprlib.repr(given)}"
+            return f"expected keys and values, got {reprlib.repr(value)}"
         case "list_type":
-            return f"expected a list, as in [a, b], got {reprlib.repr(given)}"
+            return f"expected a list, as in [a, b], got {reprlib.repr(value)}"
         case "too_short":
             return _length(context["actual_length"], f"at least {context['min_length']}", context["min_length"])
         case "too_long":
             return _length(context["actual_length"], f"at most {context['max_length']}", context["max_length"])
         case _:
             message = details["msg"]
-            stated = given["value"] if is_sourced(given) else given
-            return f"{message[0].lower()}{message[1:]}, got {reprlib.repr(stated)}"
+            plain = value["value"] if is_sourced(value) else value
+            return f"{message[0].lower()}{message[1:]}, got {reprlib.repr(plain)}"
 
 
-def _length(found: int, wanted: str, bound: int) -> str:
-    entries = "one entry" if found == 1 else f"{found or 'no'} entries"
-    return f"has {entries}, but {wanted} {'is' if bound == 1 else 'are'} needed"
+def _length(count: int, expected: str, bound: int) -> str:
+    entries = "one entry" if count == 1 else f"{count or 'no'} entries"
+    return f"has {entries}, but {expected} {'is' if bound == 1 else 'are'} needed"
 
 
-def _misspelt(model: type[BaseModel], location: KeyPath, given: object) -> str:
-    """Return a hint at the `given` key that may be a misspelt missing one, in a section that allows any key."""
+def _misspelt(model: type[BaseModel], location: KeyPath, content: object) -> str:
+    """Return a hint at a key of `content` that may be a misspelt missing one, in a section that allows any key."""
     # A pair with one entry misses an entry, not a key.
-    if not isinstance(given, dict) or (part := _part(model, location[:-1])).model_config.get("extra") == "forbid":
+    if not isinstance(content, dict) or (part := _part(model, location[:-1])).model_config.get("extra") == "forbid":
         return ""
-    return did_you_mean(str(location[-1]), given.keys() - part.model_fields.keys())
+    return did_you_mean(str(location[-1]), content.keys() - part.model_fields.keys())
 
 
-def _below(model: type[BaseModel], location: KeyPath, known: Sequence[str]) -> str:
-    """Return a hint at the keys of the sections `known` that an unknown key of the part above may be."""
+def _below(model: type[BaseModel], location: KeyPath, section_names: Sequence[str]) -> str:
+    """Return a hint at the keys of the sections `section_names` that an unknown key of the part above may be."""
     outer, name = location[:-1], str(location[-1])
-    sections = {key: _walked(model, (*outer, key))[0] for key in known}
+    sections = {key: _walked(model, (*outer, key))[0] for key in section_names}
     keys = {key: [*part.model_fields] for key, part in sections.items() if _is_model(part)}
-    near = nearest_names(name, {one for names in keys.values() for one in names}, cutoff=0.7)
-    found = [".".join(map(str, (*outer, key, one))) for key, names in keys.items() for one in names if one in near]
-    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
+    near = nearest_names(name, {field for fields in keys.values() for field in fields}, cutoff=0.7)
+    paths = [
+        ".".join(map(str, (*outer, key, field))) for key, fields in keys.items() for field in fields if field in near
+    ]
+    return f"; did you mean {' or '.join(map(repr, paths))}?" if paths else ""
 
 
 def _is_model(part: Any) -> bool:

@@ -30,13 +30,13 @@ def hint_of_checkpoint(name: str, models: Iterable[str]) -> str:
 
     `name` may be that of a checkpoint, its address, or the name of a model without an organisation.
     """
-    found = _OF_HUB.fullmatch(name)
-    packaged = packaged_model(found[2] if found else name, models) if found or "/" not in name else None
+    parts = _OF_HUB.fullmatch(name)
+    packaged = packaged_model(parts[2] if parts else name, models) if parts or "/" not in name else None
     hint = f"; did you mean the packaged model {packaged!r}?" if packaged else ""
-    if found and not _OF_FILE.fullmatch(found[2]):
+    if parts and not _OF_FILE.fullmatch(parts[2]):
         hint += (
-            f"; dsx downloads no checkpoint: 'hf download {found[1]}/{found[2]} config.json --local-dir .', then "
-            f"'dsx import-hf config.json -o {found[2].lower()}.yaml'"
+            f"; dsx downloads no checkpoint: 'hf download {parts[1]}/{parts[2]} config.json --local-dir .', then "
+            f"'dsx import-hf config.json -o {parts[2].lower()}.yaml'"
         )
     return hint
 
@@ -79,20 +79,20 @@ def find(kind: Folder, name: str, suffix: str, near: Path | None = None) -> Path
     """
     if is_path(name, suffix) or (name.endswith(_OTHER_ENDINGS) and os.path.isfile(name)):
         return find_path(_SINGULAR[kind], name, near)
-    here = [near.parent / f"{name}{suffix}"] if near is not None else []
+    beside = [near.parent / f"{name}{suffix}"] if near is not None else []
     named = [Path(file) for file in _files(kind, suffix) if os.path.basename(file) == f"{name}{suffix}"]
-    candidates = [*here, *named] if kind == "layers" else [*named, *here]
-    found = [file for file in candidates if os.path.isfile(file)]
-    if not found:
-        searched = dict.fromkeys(str(file.parent) for file in here)
+    candidates = [*beside, *named] if kind == "layers" else [*named, *beside]
+    existing = [file for file in candidates if os.path.isfile(file)]
+    if not existing:
+        searched = dict.fromkeys(str(file.parent) for file in beside)
         hint = f"; also searched: {', '.join(searched)}" if searched else ""
         if kind == "models" and name.endswith(".json"):
             hint += f"; 'dsx import-hf {name} -o model.yaml' makes a model of a config.json"
         raise UnknownNameError(_SINGULAR[kind], name, names(kind, suffix), hint)
     # A file seldom means itself: a sweep named after its model means the model, and a user's b200-nvs8 that extends
     # b200-nvs8 means the packaged one.
-    others = [file for file in found if near is None or file.resolve() != near.resolve()]
-    return (others or found)[0]
+    except_itself = [file for file in existing if near is None or file.resolve() != near.resolve()]
+    return (except_itself or existing)[0]
 
 
 def is_path(name: str, suffix: str) -> bool:
@@ -120,8 +120,8 @@ def find_path(what: str, name: str, near: Path | None = None) -> Path:
 
 def names(kind: Folder, suffix: str) -> list[str]:
     """Return the sorted names of the `kind` in DSX_PATH and the packaged data."""
-    there = filter(os.path.isfile, _files(kind, suffix))
-    return sorted({os.path.basename(file).removesuffix(suffix) for file in there})
+    files = filter(os.path.isfile, _files(kind, suffix))
+    return sorted({os.path.basename(file).removesuffix(suffix) for file in files})
 
 
 @functools.cache
@@ -135,8 +135,8 @@ def packaged_data() -> Path:
 def shown(path: Path) -> str:
     """Return `path` as messages show it: relative if it is inside the working directory."""
     absolute = path.absolute()
-    here = Path.cwd()
-    return str(absolute.relative_to(here) if absolute.is_relative_to(here) else path)
+    folder = Path.cwd()
+    return str(absolute.relative_to(folder) if absolute.is_relative_to(folder) else path)
 
 
 def _files(kind: Folder, suffix: str) -> Iterator[str]:
@@ -151,9 +151,9 @@ def _files(kind: Folder, suffix: str) -> Iterator[str]:
 
 def _entries(folder: Path, suffix: str, recursive: bool = False) -> list[str]:
     """Return the sorted paths of a folder that end so; a command looks up hundreds of names, so these are no `Path`."""
-    found: list[str] = []
+    paths: list[str] = []
     for place, _, files in os.walk(folder):
-        found += [os.path.join(place, name) for name in files if name.endswith(suffix)]
+        paths += [os.path.join(place, name) for name in files if name.endswith(suffix)]
         if not recursive:
             break
-    return sorted(found)
+    return sorted(paths)

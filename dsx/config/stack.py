@@ -57,21 +57,21 @@ class ColumnComparison:
 Need = tuple[ColumnComparison, ...]  # one of which must hold
 
 
-def _need(stated: object) -> Need:
-    if not isinstance(stated, str):
-        raise ValueError(f"expected comparisons, such as 'zero_stage <= 1', got {stated!r}")
-    found: list[ColumnComparison] = []
-    for part in stated.split(" or "):
+def _need(text: object) -> Need:
+    if not isinstance(text, str):
+        raise ValueError(f"expected comparisons, such as 'zero_stage <= 1', got {text!r}")
+    comparisons: list[ColumnComparison] = []
+    for part in text.split(" or "):
         if match := _COMPARISON.fullmatch(part.strip()):
-            found.append(_compared(match[1], match[2], match[3]))
+            comparisons.append(_compared(match[1], match[2], match[3]))
         elif match := _ABSENCE.fullmatch(part.strip()):
-            found.append(ColumnComparison(match[1], WITHOUT, tuple(match[2].split())))
+            comparisons.append(ColumnComparison(match[1], WITHOUT, tuple(match[2].split())))
         else:
             raise ValueError(
                 f"{part.strip()!r} is no comparison, such as 'zero_stage <= 1', 'tp_nvs == tp', 'recompute != full' or "
                 "'recompute without full experts'"
             )
-    return tuple(found)
+    return tuple(comparisons)
 
 
 def _compared(column: str, relation: str, bound: str) -> ColumnComparison:
@@ -129,8 +129,8 @@ class ConditionsSpec(Spec):
     @property
     def stated(self) -> Mapping[str, ShareCondition | SecondsCondition]:
         """The conditions by field."""
-        found = {name: getattr(self, name) for name in type(self).model_fields}
-        return {name: condition for name, condition in found.items() if condition is not None}
+        conditions = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: condition for name, condition in conditions.items() if condition is not None}
 
 
 def with_conditions(document: Document) -> Document:
@@ -144,10 +144,10 @@ def with_conditions(document: Document) -> Document:
     if not isinstance(section, dict):  # which its schema refuses
         return document
     moved: dict[str, Any] = {}
-    for name, stated in document.data.items():
-        needs = {key: stated[key] for key in _CONDITION if key in stated} if is_sourced(stated) else {}
+    for name, content in document.data.items():
+        needs = {key: content[key] for key in _CONDITION if key in content} if is_sourced(content) else {}
         if needs:
-            data[name] = {key: value for key, value in stated.items() if key not in _CONDITION}
+            data[name] = {key: value for key, value in content.items() if key not in _CONDITION}
             needs = {"lost": None} | needs  # not that of a value which it replaces
         if name in section or not (needs or name in ConditionsSpec.model_fields):
             continue
@@ -219,12 +219,12 @@ class StackSpec(Spec):
         return Document(dict(self.assume), inner)
 
 
-def load_stack(given: Given) -> StackSpec:
+def load_stack(reference: Given) -> StackSpec:
     """Return a stack, given by name, path or content.
 
     Raises UnknownNameError, or SpecError with all faults of the file.
     """
-    document = merged(statements(StackSpec, given))
+    document = merged(statements(StackSpec, reference))
     spec = validate(document, StackSpec)
     spec._document = document
     return spec
@@ -235,16 +235,16 @@ def stack_names() -> Sequence[str]:
     return names("stacks", ".yaml")
 
 
-def with_stack(stated: Sequence[Document], over: Document | None = None) -> list[Document]:
+def with_stack(documents: Sequence[Document], over: Document | None = None) -> list[Document]:
     """Return the documents of an assumption set, the set itself first, with the fields of its stack after its name.
 
     The fields of `over` win over those of the stack. A set that names none is returned as it is. Raises what
     `load_stack` raises, with the place that names the stack.
     """
-    position = naming(stated, STACK)
+    position = naming(documents, STACK)
     if position is None:
-        return list(stated)
-    document = stated[position]
+        return list(documents)
+    document = documents[position]
     try:
         name = unsourced(document.data[STACK])
     except ValueError as error:
@@ -255,22 +255,22 @@ def with_stack(stated: Sequence[Document], over: Document | None = None) -> list
         fields = load_stack(name).fields
     except InputError as error:
         raise document.fault((STACK,), error) from None
-    return [*stated[: position + 1], *([] if over is None else [over]), fields, *stated[position + 1 :]]
+    return [*documents[: position + 1], *([] if over is None else [over]), fields, *documents[position + 1 :]]
 
 
-def of_other_stack(stated: Sequence[Document], name: str, place: str) -> list[Document]:
+def of_other_stack(documents: Sequence[Document], name: str, place: str) -> list[Document]:
     """Return the documents of an assumption set with the name of another stack, which is stated at `place`.
 
     Raises SpecError if the set names none: its fields are complete, and a stack would change them.
     """
-    position = naming(stated, STACK)
+    position = naming(documents, STACK)
     if position is None:
         raise SpecError(f"{place}: the assumption set names no stack, so it cannot have the stack {name!r}")
-    document = stated[position]
+    document = documents[position]
     renamed = Document(document.data | {STACK: name}, document.places | {(STACK,): place})
-    return [*stated[:position], renamed, *stated[position + 1 :]]
+    return [*documents[:position], renamed, *documents[position + 1 :]]
 
 
-def naming(stated: Sequence[Document], field: str) -> int | None:
+def naming(documents: Sequence[Document], field: str) -> int | None:
     """Return the position of the first document that states a field."""
-    return next((at for at, document in enumerate(stated) if document.data.get(field) is not None), None)
+    return next((at for at, document in enumerate(documents) if document.data.get(field) is not None), None)

@@ -184,7 +184,7 @@ def _limit(text: object) -> Limit:
     match = re.fullmatch(rf"([<>=!]*)\s*({REAL})", text.strip()) if isinstance(text, str) else None
     if match is None:
         raise ValueError(f"{text!r} is not a bound, such as '<=16' or '>=2'; for one value use fix")
-    relation = next((known for known in _RELATIONS if known == match[1]), None)
+    relation = next((sign for sign in _RELATIONS if sign == match[1]), None)
     if relation is None:
         meant = _MISWRITTEN.get(match[1], "<=") + match[2]
         raise ValueError(f"{text!r} has no known relation; did you mean {meant!r}? (known: {', '.join(_RELATIONS)})")
@@ -242,18 +242,18 @@ def _group(name: str, info: ValidationInfo[Columns | None]) -> str:
     raise ValueError(_no_choice(name, columns, (*columns.candidates, *columns.point)))
 
 
-def _no_choice(name: str, columns: Columns, known: tuple[str, ...]) -> str:
+def _no_choice(name: str, columns: Columns, expected: tuple[str, ...]) -> str:
     if name in columns.costs or name in columns.intervals:
         return f"{name!r} is a cost; expected a candidate column, such as 'tp'"
-    return f"unknown candidate column {name!r}{_nearest(name, columns, known)}"
+    return f"unknown candidate column {name!r}{_nearest(name, columns, expected)}"
 
 
-def _nearest(name: str, columns: Columns, known: Sequence[str]) -> str:
+def _nearest(name: str, columns: Columns, expected: Sequence[str]) -> str:
     # Only fields of what_if have a dot.
-    dotted = [column for column in known if "." in column]
+    dotted = [column for column in expected if "." in column]
     if "." in name and not dotted:
         return "; what_if varies no such field"
-    return columns.nearest(name, dotted if "." in name else known)
+    return columns.nearest(name, dotted if "." in name else expected)
 
 
 def _number(name: str, info: ValidationInfo[Columns | None]) -> str:
@@ -266,14 +266,14 @@ def _objective(written: str, info: ValidationInfo[Columns | None]) -> str:
     columns, name = info.context, written.removeprefix("-")
     if columns is None:
         return written
-    known = [column for column in (*columns.candidates, *columns.costs) if column not in columns.named]
+    numbers = [column for column in (*columns.candidates, *columns.costs) if column not in columns.named]
     if name in columns.point:
         raise ValueError(f"{name!r} does not vary within a front: each hardware point has a front of its own")
     if name in columns.intervals:
         raise ValueError(f"{name!r} is computed for kept rows alone and cannot be an objective; 'step_time_s' can")
-    if name not in known:
+    if name not in numbers:
         what = f"{name!r} holds names, not numbers" if name in columns.named else f"unknown column {name!r}"
-        raise ValueError(f"{what}{columns.nearest(name, known)}")
+        raise ValueError(f"{what}{columns.nearest(name, numbers)}")
     return written
 
 
@@ -323,37 +323,37 @@ class _CommandLimits(RootModel[ColumnLimits]):
     """The limits of a command."""
 
 
-def column_limits(given: object, columns: Columns, place: str) -> dict[str, list[Limit]]:
+def column_limits(limits: object, columns: Columns, place: str) -> dict[str, list[Limit]]:
     """Return the limits of a command by column; `place` is how messages call the argument.
 
-    `given` is a text, such as "tp<=8 pp>=2", several texts, or a mapping as a sweep states it, {"tp": "<=8"}. A share
+    `limits` is a text, such as "tp<=8 pp>=2", several texts, or a mapping as a sweep states it, {"tp": "<=8"}. A share
     of a fast domain may be called as on the command line, nvs.tp. Raises InputError for anything else, SpecError for a
     column that a sweep cannot limit, and for a bound that it cannot have.
     """
-    if given is None:
+    if limits is None:
         return {}
-    if isinstance(given, str):
-        given = [given]
-    if isinstance(given, Mapping):
-        stated = {_column(str(name)): value for name, value in given.items()}
-    elif isinstance(given, Sequence) and all(isinstance(text, str) for text in given):
-        stated = _by_column([word for text in given for word in _words(text)], place)
+    if isinstance(limits, str):
+        limits = [limits]
+    if isinstance(limits, Mapping):
+        by_column = {_column(str(name)): value for name, value in limits.items()}
+    elif isinstance(limits, Sequence) and all(isinstance(text, str) for text in limits):
+        by_column = _by_column([word for text in limits for word in _words(text)], place)
     else:
-        raise InputError(f"{place}: {given!r:.60} is given, and limits are wanted, such as 'tp<=8' or {{'tp': '<=8'}}")
-    for name in stated:
+        raise InputError(f"{place}: {limits!r:.60} is given, and limits are wanted, such as 'tp<=8' or {{'tp': '<=8'}}")
+    for name in by_column:
         if name in _OF_THE_JOB:
             raise InputError(f"{place}: {name}: the job states {name}, so a search has one value of it")
-    return validate(stated_in_code(stated, place), _CommandLimits, columns).root
+    return validate(stated_in_code(by_column, place), _CommandLimits, columns).root
 
 
 def contradiction(column: str, bounds: Sequence[Limit], values: Sequence[Any]) -> str:
     """Return how bounds of a column exclude each other, or all `values` that it is fixed to; "" if they do not."""
-    stated = " and ".join(f"{column}{bound}" for bound in bounds)
-    if values and not any(all(_HOLDS[one.relation](value, one.bound) for one in bounds) for value in values):
-        return f"{stated} contradicts the fixed {column}={','.join(map(str, values))}: leave out one of the two"
-    whole = [round(one.bound) + step for one in bounds for step in (-1, 0, 1)]
-    if not any(all(_HOLDS[one.relation](number, one.bound) for one in bounds) for number in whole):
-        return f"{stated} exclude each other: leave out one of them"
+    text = " and ".join(f"{column}{bound}" for bound in bounds)
+    if values and not any(all(_HOLDS[limit.relation](value, limit.bound) for limit in bounds) for value in values):
+        return f"{text} contradicts the fixed {column}={','.join(map(str, values))}: leave out one of the two"
+    numbers = [round(limit.bound) + step for limit in bounds for step in (-1, 0, 1)]
+    if not any(all(_HOLDS[limit.relation](number, limit.bound) for limit in bounds) for number in numbers):
+        return f"{text} exclude each other: leave out one of them"
     return ""
 
 
@@ -364,10 +364,10 @@ def _words(text: str) -> list[str]:
 
 def _by_column(words: Sequence[str], place: str) -> dict[str, list[Any]]:
     """Return the bounds of limits such as "tp<=8" as a sweep states them, by column."""
-    found: dict[str, list[Any]] = {}
+    bounds: dict[str, list[Any]] = {}
     for word in words:
-        if both := _BETWEEN.fullmatch(word):
-            first, turned, name, relation, second = both.groups()
+        if match := _BETWEEN.fullmatch(word):
+            first, turned, name, relation, second = match.groups()
             meant = f"'{name}{turned.translate(_TURNED)}{first}' and '{name}{relation}{second}'"
             raise InputError(f"{place}: {word!r}: a limit has one bound; give two limits, {meant}")
         parts = _PARTS.fullmatch(word)
@@ -379,8 +379,8 @@ def _by_column(words: Sequence[str], place: str) -> dict[str, list[Any]]:
         if re.fullmatch(REAL, name):
             meant = f"{bound}{relation.translate(_TURNED)}{name}"
             raise InputError(f"{place}: {word!r}: the column comes first; did you mean {meant!r}?")
-        found.setdefault(_column(name), []).append(f"{relation}{bound}")
-    return found
+        bounds.setdefault(_column(name), []).append(f"{relation}{bound}")
+    return bounds
 
 
 def _column(name: str) -> str:

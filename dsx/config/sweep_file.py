@@ -164,12 +164,12 @@ class PlotSpec(Spec):
     @field_validator("x", "y")
     @classmethod
     def _only_a_front_has_objectives(
-        cls, given: list[str] | str | None, info: ValidationInfo
+        cls, names: list[str] | str | None, info: ValidationInfo
     ) -> list[str] | str | None:
-        for name in listed(given) or ():
+        for name in listed(names) or ():
             if name.startswith("-") and info.data.get("kind", "front") != "front":
                 raise ValueError(f"{name!r} is an objective, which only a front has; write {name[1:]!r}")
-        return given
+        return names
 
 
 OF_TOKENS = ("training_days", "gpu_hours", "cost_usd", "energy_kwh")
@@ -188,13 +188,13 @@ def without_tokens(columns: Iterable[str]) -> str:
 
 def missing_of_cluster(columns: Iterable[str], cluster: ClusterSpec) -> str:
     """Return what a cluster does not state and a column needs, with what to write; empty if it states all of it."""
-    stated = {
+    needs = {
         "cost_usd": (cluster.price, _PRICE),
         "energy_kwh": (cluster.device.power, _POWER),
         "goodput": (cluster.failures, _FAILURES),
     }
     for name in map(_column, columns):
-        value, what = stated.get(name, (True, ""))
+        value, what = needs.get(name, (True, ""))
         if value is None:
             return f"{name} is asked for, and cluster {printable(cluster.name)!r} states no {what}"
     return ""

@@ -368,11 +368,11 @@ def _arm(value: object) -> str | None:
 
 def _of_a_kind(value: object) -> object:
     if isinstance(value, dict) and _arm(value) is None:
-        known = ", ".join(_BY_KIND)
+        kinds = ", ".join(_BY_KIND)
         if "kind" not in value:
-            raise ValueError(f"'kind' is required, one of {known}")
+            raise ValueError(f"'kind' is required, one of {kinds}")
         kind = str(value["kind"])
-        raise ValueError(f"kind: {kind!r} is not one of {known}{did_you_mean(kind, _BY_KIND)}")
+        raise ValueError(f"kind: {kind!r} is not one of {kinds}{did_you_mean(kind, _BY_KIND)}")
     return value
 
 

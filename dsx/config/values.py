@@ -42,17 +42,17 @@ def unsourced(value: object) -> object:
             raise ValueError("only fitted real numbers of an assumption set have 'between'; leave it out")
         return value["value"]
     if isinstance(value, dict):
-        known = ("value", "source")
-        wrong = next((key for key in value if key not in known), None)
-        found = f"unknown key {wrong!r}{did_you_mean(str(wrong), known)}" if wrong else "the value is missing"
-        raise ValueError(f"expected one value, or {{value: ..., source: ...}}: {found}")
+        keys = ("value", "source")
+        wrong = next((key for key in value if key not in keys), None)
+        reason = f"unknown key {wrong!r}{did_you_mean(str(wrong), keys)}" if wrong else "the value is missing"
+        raise ValueError(f"expected one value, or {{value: ..., source: ...}}: {reason}")
     return value
 
 
-def number(value: object, wanted: str = "a finite number") -> int | float:
-    """Return `value`, plain or with its source, as a number; a message says what is `wanted`."""
+def number(value: object, expected: str = "a finite number") -> int | float:
+    """Return `value`, plain or with its source, as a number; a message says what is `expected`."""
     try:
-        return parse_number(unsourced(value), wanted)
+        return parse_number(unsourced(value), expected)
     except SpecError as error:
         raise ValueError(str(error)) from None
 
@@ -149,18 +149,18 @@ def without_bounds(document: Document, model: type[BaseModel]) -> tuple[Document
     Raises SpecError that lists, with their lines, bounds that are not two increasing numbers of their field, and values
     outside their bounds.
     """
-    data, found, faults = dict(document.data), dict[str, Bounds](), list[str]()
-    for name, stated in document.data.items():
-        if name not in model.model_fields or not is_sourced(stated) or "between" not in stated:
+    data, bounds, faults = dict(document.data), dict[str, Bounds](), list[str]()
+    for name, entry in document.data.items():
+        if name not in model.model_fields or not is_sourced(entry) or "between" not in entry:
             continue
-        data[name] = {key: value for key, value in stated.items() if key != "between"}
+        data[name] = {key: value for key, value in entry.items() if key != "between"}
         try:
-            found[name] = _bounds_around(model.model_fields[name], stated["between"], stated["value"])
+            bounds[name] = _bounds_around(model.model_fields[name], entry["between"], entry["value"])
         except ValueError as error:
             faults.append(f"{document.place((name, 'between'))}: {name}: {error}")
     if faults:
         raise SpecError("\n".join(faults))
-    return Document(data, document.places), found
+    return Document(data, document.places), bounds
 
 
 def bounds_of(info: FieldInfo, between: object) -> Bounds:
@@ -179,10 +179,10 @@ def bounds_of(info: FieldInfo, between: object) -> Bounds:
 def _bounds_around(info: FieldInfo, between: object, value: object) -> Bounds:
     bounds = bounds_of(info, between)
     try:
-        own = TypeAdapter[float](info.rebuild_annotation()).validate_python(value)
+        number = TypeAdapter[float](info.rebuild_annotation()).validate_python(value)
     except ValidationError:  # the validation of the field reports it
         return bounds
-    if not bounds.low <= own <= bounds.high:
+    if not bounds.low <= number <= bounds.high:
         raise ValueError(f"the value {value} is not between {between[0]} and {between[1]}")  # pyright: ignore[reportIndexIssue]
     return bounds
 

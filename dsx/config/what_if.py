@@ -107,7 +107,7 @@ def is_assumption(path: str) -> bool:
 
 def is_section(path: str) -> bool:
     """Return whether `path` is a section with fields: "network.nvs"."""
-    return any(known.startswith(f"{path}.") for known in _values())
+    return any(field.startswith(f"{path}.") for field in _values())
 
 
 @cache
@@ -117,13 +117,13 @@ def _values() -> dict[str, FieldInfo]:
     The numbers inside a field of an assumption set say how it was fitted.
     """
 
-    def inside(model: type[BaseModel], before: str) -> Iterator[tuple[str, FieldInfo]]:
+    def inside(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
         for name, info in model.model_fields.items():
             kind = info.annotation
             if isinstance(kind, type) and issubclass(kind, BaseModel):
-                yield from inside(kind, f"{before}{name}.")
+                yield from inside(kind, f"{prefix}{name}.")
             else:
-                yield f"{before}{name}", info
+                yield f"{prefix}{name}", info
 
     of_assumptions = {f"{_ASSUMPTIONS}.{name}": info for name, info in AssumptionsSpec.model_fields.items()}
     return dict(inside(ClusterSpec, "")) | of_assumptions
@@ -153,13 +153,13 @@ def _unit(info: FieldInfo) -> str:
 
 def _refusal(path: str) -> str:
     """Return why the field at `path` cannot be varied, and what to write instead."""
-    numbers = {known: _section(known) for known in _numbers()}
+    numbers = {field: _section(field) for field in _numbers()}
     if is_setting(path):
         return f"{path!r} is a setting of the sweep: state it at top level, where it takes {_SETTINGS[path]}"
     if is_section(path):
-        inside = next(known for known in numbers if known.startswith(f"{path}."))
+        inside = next(field for field in numbers if field.startswith(f"{path}."))
         return f"{path!r} is a section: name one of its fields, such as {inside!r}"
-    siblings = [known for known, section in numbers.items() if section == _section(path)]
+    siblings = [field for field, section in numbers.items() if section == _section(path)]
     info = _values().get(path)
     if moved := MOVED.get(path.removeprefix(f"{_ASSUMPTIONS}.")):
         return f"unknown field {path!r}: it is {moved!r} now, of a whole node"
@@ -188,10 +188,10 @@ def stated_fields(data: object) -> tuple[str, ...]:
     return tuple(once([path for point in points for _, path, _ in _stated(point, ()) if "." in path]))
 
 
-def _stated(given: dict[str, object], at: KeyPath, before: str = "") -> Iterator[_Stated]:
+def _stated(content: dict[str, object], at: KeyPath, prefix: str = "") -> Iterator[_Stated]:
     """Yield the fields of a mapping; sections may be nested, as in the file of the fields."""
-    for key, value in given.items():
-        path = f"{before}{key}"
+    for key, value in content.items():
+        path = f"{prefix}{key}"
         if isinstance(value, dict) and is_section(path):
             yield from _stated(value, (*at, key), f"{path}.")
         else:
@@ -205,28 +205,28 @@ class _PointReader:
         self.columns = columns
         self.faults: list[InitErrorDetails] = []
 
-    def grid(self, given: dict[str, Any]) -> WhatIf:
-        stated = self.fields(given, ())
-        lists = [once(self.values(path, at, value)) for at, path, value in stated]
+    def grid(self, content: dict[str, Any]) -> WhatIf:
+        entries = self.fields(content, ())
+        lists = [once(self.values(path, at, value)) for at, path, value in entries]
         size = math.prod(map(len, lists))
         if size > LARGEST_RANGE:
             factors = " x ".join(str(len(values)) for values in lists)
-            self.fault((), given, f"{factors} = {size:,} points; a sweep has at most {LARGEST_RANGE:,}")
+            self.fault((), content, f"{factors} = {size:,} points; a sweep has at most {LARGEST_RANGE:,}")
             return WhatIf()
-        return WhatIf(tuple(path for _, path, _ in stated), tuple(product(*lists)))
+        return WhatIf(tuple(path for _, path, _ in entries), tuple(product(*lists)))
 
-    def points(self, given: list[object]) -> WhatIf:
-        if not given:
-            self.fault((), given, EMPTY)
+    def points(self, content: list[object]) -> WhatIf:
+        if not content:
+            self.fault((), content, EMPTY)
         fields: tuple[str, ...] = ()
         points = []
-        for index, point in enumerate(given):
+        for index, point in enumerate(content):
             if not isinstance(point, dict) or not point:
                 self.fault((index,), point, f"{point!r} is not a point, such as {{device.hbm_capacity: 80 GB}}")
                 continue
-            known = len(self.faults)
+            num_faults = len(self.faults)
             values = {path: self.value(path, at, value) for at, path, value in self.fields(point, (index,))}
-            if len(self.faults) > known:  # an invalid field is not missing as well
+            if len(self.faults) > num_faults:  # an invalid field is not missing as well
                 continue
             fields = fields or tuple(values)
             for path in dict.fromkeys((*fields, *values)):
@@ -236,19 +236,19 @@ class _PointReader:
             points.append(tuple(values.get(path, math.nan) for path in fields))
         return WhatIf(fields, tuple(once(points)))
 
-    def fields(self, given: dict[str, object], at: KeyPath) -> list[_Stated]:
-        """Return the fields in `given` that a what_if can vary."""
-        found: dict[str, _Stated] = {}
-        for place, path, value in _stated(given, at):
+    def fields(self, content: dict[str, object], at: KeyPath) -> list[_Stated]:
+        """Return the fields in `content` that a what_if can vary."""
+        entries: dict[str, _Stated] = {}
+        for place, path, value in _stated(content, at):
             try:
                 varied_field(path)
             except SpecError as error:
                 self.fault(place, value, self.choice(path) or str(error))
                 continue
-            if path in found:
+            if path in entries:
                 self.fault(place, value, f"{path!r} is given twice")
-            found[path] = (place, path, value)
-        return list(found.values())
+            entries[path] = (place, path, value)
+        return list(entries.values())
 
     def choice(self, path: str) -> str | None:
         """Return the message for a choice of the plan, which is not a field of a what_if; None for any other path."""
@@ -256,41 +256,41 @@ class _PointReader:
             return None
         return f"{path!r} is a choice of the plan, which a sweep searches: restrict it with fix or limit"
 
-    def values(self, path: str, at: KeyPath, given: object) -> list[Value]:
+    def values(self, path: str, at: KeyPath, content: object) -> list[Value]:
         """Return the values of a list, a range, or one value."""
-        if isinstance(given, dict) and not is_sourced(given):
-            return self.range(path, at, given)
-        if not isinstance(given, list):
-            return [self.value(path, at, given)]
-        if not given:
-            self.fault(at, given, EMPTY)
-        return [self.value(path, (*at, index), item) for index, item in enumerate(given)]
+        if isinstance(content, dict) and not is_sourced(content):
+            return self.range(path, at, content)
+        if not isinstance(content, list):
+            return [self.value(path, at, content)]
+        if not content:
+            self.fault(at, content, EMPTY)
+        return [self.value(path, (*at, index), item) for index, item in enumerate(content)]
 
-    def range(self, path: str, at: KeyPath, given: dict[str, object]) -> list[Value]:
-        known = len(self.faults)
+    def range(self, path: str, at: KeyPath, content: dict[str, object]) -> list[Value]:
+        num_faults = len(self.faults)
         try:
-            first, last, times = ends(given)
+            first, last, times = ends(content)
             first, last = self.value(path, (*at, "from"), first), self.value(path, (*at, "to"), last)
             factor = whole_number(times) if varied_field(path).integer else float(number(times))
-            return geometric(given, first, last, factor) if len(self.faults) == known else []
+            return geometric(content, first, last, factor) if len(self.faults) == num_faults else []
         except ValueError as error:
-            self.fault(at, given, str(error))
+            self.fault(at, content, str(error))
             return []
 
-    def value(self, path: str, at: KeyPath, given: object) -> Value:
+    def value(self, path: str, at: KeyPath, content: object) -> Value:
         """Return one value of the field at `path`; NaN for an invalid one."""
-        if isinstance(given, list) or (isinstance(given, dict) and not is_sourced(given)):
-            self.fault(at, given, f"{given!r} is not one value")
+        if isinstance(content, list) or (isinstance(content, dict) and not is_sourced(content)):
+            self.fault(at, content, f"{content!r} is not one value")
             return math.nan
         try:
-            return value_type(path).validate_python(given)
+            return value_type(path).validate_python(content)
         except ValidationError as error:
             for fault in error.errors(include_url=False):
-                self.add({"type": fault["type"], "loc": at, "input": given, "ctx": fault.get("ctx", {})})
+                self.add({"type": fault["type"], "loc": at, "input": content, "ctx": fault.get("ctx", {})})
             return math.nan
 
-    def fault(self, at: KeyPath, given: object, message: str) -> None:
-        self.add({"type": "value_error", "loc": at, "input": given, "ctx": {"error": ValueError(message)}})
+    def fault(self, at: KeyPath, content: object, message: str) -> None:
+        self.add({"type": "value_error", "loc": at, "input": content, "ctx": {"error": ValueError(message)}})
 
     def add(self, fault: InitErrorDetails) -> None:
         """Add a fault; raises ValidationError with all faults so far once there are enough."""
@@ -303,15 +303,15 @@ class _PointReader:
         return ValidationError.from_exception_data("what_if", self.faults)
 
 
-def _read(given: object, info: ValidationInfo[Columns | None]) -> WhatIf:
+def _read(content: object, info: ValidationInfo[Columns | None]) -> WhatIf:
     reading = _PointReader(info.context)
-    if isinstance(given, dict):
-        what_if = reading.grid(given)
-    elif isinstance(given, list):
-        what_if = reading.points(given)
+    if isinstance(content, dict):
+        what_if = reading.grid(content)
+    elif isinstance(content, list):
+        what_if = reading.points(content)
     else:
         example = "{device.hbm_capacity: [80 GB, 141 GB]}"
-        raise ValueError(f"expected fields with their values, such as {example}, or a list of points, got {given!r}")
+        raise ValueError(f"expected fields with their values, such as {example}, or a list of points, got {content!r}")
     if reading.faults:
         raise reading.error()
     return what_if

@@ -166,16 +166,16 @@ def _experts(sizes: dict[str, int], has: set[str]) -> ExpertSizes:
 
 def _unusual(kinds: Sequence[LayerKind], ends: set[str]) -> list[str]:
     """Return what no field says."""
-    found = [f"layers of the kind {kind}" for kind in dict.fromkeys(k.kind for k in kinds) if kind != _BODY]
+    parts = [f"layers of the kind {kind}" for kind in dict.fromkeys(k.kind for k in kinds) if kind != _BODY]
     options = {option for kind in kinds for option in kind.options} - _OF_LAYERS
-    found += [f"the option {option} of its layers" for option in sorted(options)]
-    found += [f"the option {option} of its embedding or head" for option in sorted(ends - _OF_ENDS)]
+    parts += [f"the option {option} of its layers" for option in sorted(options)]
+    parts += [f"the option {option} of its embedding or head" for option in sorted(ends - _OF_ENDS)]
     blocks = {block for kind in kinds for _, block in kind.blocks} - _BLOCKS
-    found += [f"the block {block}" for block in sorted(blocks)]
+    parts += [f"the block {block}" for block in sorted(blocks)]
     if len({(_is_gated(kind), SQUARED_RELU in kind.options) for kind in kinds if kind.kind == _BODY}) > 1:
-        found.append("another activation in some of its layers than in others")
+        parts.append("another activation in some of its layers than in others")
     same = {"layernorm", "rotary", "qk_norm", "qkv_bias", "out_bias", _PLAIN_QUERIES, _SINKS}
     for option in sorted(same):
         if len({option in kind.options for kind in kinds if kind.kind == _BODY}) > 1:
-            found.append(f"the option {option} of some of its layers, and not of others")
-    return found
+            parts.append(f"the option {option} of some of its layers, and not of others")
+    return parts

@@ -36,10 +36,10 @@ _CONFIG = "ds_config.json"
 def refused(request: Request) -> list[Refused]:
     """Return what DeepSpeed cannot run of a plan, beyond the columns that its file in data/frameworks limits."""
     run = request.run
-    found = [Refused(part.format(NAME), "tensor parallelism over one axis") for part in run.foreign]
+    parts = [Refused(part.format(NAME), "tensor parallelism over one axis") for part in run.foreign]
     if run.number("cp") > 1 and not _exchanges_heads(run):
-        found.append(Refused(f"cp={run['cp']} by gathers: {NAME} exchanges heads for positions by all-to-alls", "cp=1"))
-    return found
+        parts.append(Refused(f"cp={run['cp']} by gathers: {NAME} exchanges heads for positions by all-to-alls", "cp=1"))
+    return parts
 
 
 def _exchanges_heads(run: LaunchRun) -> bool:
@@ -50,8 +50,8 @@ def settings(run: LaunchRun, spec: ModelSpec) -> LaunchSettings:
     """Return the settings of a run as its configuration."""
     shape = architecture_of(spec, run.assumptions)
     words = LaunchSettings((), (), framework="deepspeed", title=f"{NAME} configuration")
-    if found := refused(Request(run, shape, "", run.number("num_gpus"))):
-        return replace(words, lost=tuple(part for part, _ in found), none_since=f"{NAME} cannot run it")
+    if refusals := refused(Request(run, shape, "", run.number("num_gpus"))):
+        return replace(words, lost=tuple(part for part, _ in refusals), none_since=f"{NAME} cannot run it")
     return replace(words, left=tuple(_left(run, shape)), lost=tuple(_lost(run)), configuration=config_of(run))
 
 
@@ -63,7 +63,7 @@ def config_of(run: LaunchRun) -> dict[str, object]:
     zero: dict[str, object] = {"stage": stage, "overlap_comm": overlap, "contiguous_gradients": True}
     if run["offload"] == "optimizer":
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
-    found: dict[str, object] = {
+    configuration: dict[str, object] = {
         "train_batch_size": run.number("global_batch_size"),
         "train_micro_batch_size_per_gpu": run.number("microbatch_size"),
         "gradient_accumulation_steps": run.number("num_microbatches"),
@@ -75,15 +75,15 @@ def config_of(run: LaunchRun) -> dict[str, object]:
         "gradient_clipping": 1.0,
     }
     if run.number("tp") > 1 and run.number("pp") == 1:
-        found["tensor_parallel"] = {"autotp_size": run.number("tp")}
+        configuration["tensor_parallel"] = {"autotp_size": run.number("tp")}
     if run.number("cp") > 1:
-        found["sequence_parallel_size"] = run.number("cp")
+        configuration["sequence_parallel_size"] = run.number("cp")
     if run.number("pp") > 1:
-        found["pipeline"] = {
+        configuration["pipeline"] = {
             "stages": run.number("pp"),
             "activation_checkpoint_interval": 1 if run["recompute"] == "full" else 0,
         }
-    return found
+    return configuration
 
 
 def _types(run: LaunchRun) -> dict[int, str]:
@@ -99,8 +99,8 @@ def _gradient_bytes(run: LaunchRun) -> int:
 
 def write(request: Request, head: list[str]) -> WrittenLaunch:
     """Return the configuration, and a script that starts a program of the user with it."""
-    left, lost = tuple(_left(request.run, request.shape)), tuple(_lost(request.run))
-    lines = [*head, "Left to your program:", *(f"  - {part}" for part in left), "", *lost_lines(NAME, lost)]
+    for_program, lost = tuple(_left(request.run, request.shape)), tuple(_lost(request.run))
+    lines = [*head, "Left to your program:", *(f"  - {part}" for part in for_program), "", *lost_lines(NAME, lost)]
     text = json.dumps({"_head": lines} | config_of(request.run), indent=2) + "\n"
     start = (
         f"#!/usr/bin/env bash\n{commented(lines)}set -euo pipefail\n\n{torchrun(request)}\n"
@@ -108,57 +108,57 @@ def write(request: Request, head: list[str]) -> WrittenLaunch:
         'PROGRAM=$(realpath -e "${PROGRAM:?the program that builds your model and calls deepspeed.initialize}")\n'
         f'cd "$(dirname "$0")"\ntorchrun "${{HOSTS[@]}}" "$PROGRAM" --deepspeed_config {_CONFIG} "$@"\n'
     )
-    return WrittenLaunch({SCRIPT: start, _CONFIG: text}, lost, left)
+    return WrittenLaunch({SCRIPT: start, _CONFIG: text}, lost, for_program)
 
 
 def _left(run: LaunchRun, shape: Architecture) -> list[str]:
     """Return what the program does, which the configuration has no key for."""
     assumptions = run.assumptions
-    found = [f"the model {shape.name}, {_sizes(shape)}"]
+    tasks = [f"the model {shape.name}, {_sizes(shape)}"]
     if run.number("tp") > 1:
         how = "autotp_size divides models of Hugging Face alone" if run.number("pp") == 1 else "layers of your program"
-        found.append(f"tp={run['tp']}: {how}")
+        tasks.append(f"tp={run['tp']}: {how}")
     if run.number("pp") > 1:
         layers = ",".join(map(str, run.chunk_layers))
-        found.append(
+        tasks.append(
             f"pp={run['pp']} with {layers} layers a stage: build a deepspeed.pipe.PipelineModule of so many stages"
         )
     if run.number("ep") > 1:
-        found.append(f"ep={run['ep']}: give deepspeed.moe.layer.MoE(ep_size={run['ep']})")
+        tasks.append(f"ep={run['ep']}: give deepspeed.moe.layer.MoE(ep_size={run['ep']})")
     if run["recompute"] == "full" and run.number("pp") == 1:
-        found.append("recompute=full: call deepspeed.checkpointing.checkpoint around each layer")
+        tasks.append("recompute=full: call deepspeed.checkpointing.checkpoint around each layer")
     if assumptions.linear_dtype != "bf16":
-        found.append(f"multiplies in {assumptions.linear_dtype}")
-    return [*found, f"a loss that keeps {assumptions.cross_entropy_bytes} bytes per logit (cross_entropy_bytes)"]
+        tasks.append(f"multiplies in {assumptions.linear_dtype}")
+    return [*tasks, f"a loss that keeps {assumptions.cross_entropy_bytes} bytes per logit (cross_entropy_bytes)"]
 
 
 def _lost(run: LaunchRun) -> list[str]:
     """Return what was priced, and neither the configuration has a key for nor a program can do."""
-    assumptions, found = run.assumptions, list[str]()
+    assumptions, parts = run.assumptions, list[str]()
     if assumptions.gradient_bytes not in _types(run):
-        found.append(f"gradients of {assumptions.gradient_bytes} bytes per element")
+        parts.append(f"gradients of {assumptions.gradient_bytes} bytes per element")
     elif _gradient_bytes(run) != assumptions.gradient_bytes:
-        found.append(
+        parts.append(
             f"gradients of {assumptions.gradient_bytes} bytes per element with zero_stage=0: without ZeRO they have "
             "the type of the weights"
         )
     if assumptions.weight_bytes not in (2, 4) or assumptions.weight_bytes != assumptions.activation_bytes:
-        found.append(
+        parts.append(
             f"weights of {assumptions.weight_bytes} and activations of {assumptions.activation_bytes} bytes per element"
         )
     if assumptions.optimizer_bytes_per_parameter != 12:
-        found.append(f"optimizer state of {assumptions.optimizer_bytes_per_parameter:g} bytes per parameter: it is 12")
+        parts.append(f"optimizer state of {assumptions.optimizer_bytes_per_parameter:g} bytes per parameter: it is 12")
     if run["zero_stage"] == 0 and run.number("dp") > 1 and assumptions.dp_overlap:
-        found.append(
+        parts.append(
             f"gradients reduced during the backward (dp_overlap={assumptions.dp_overlap:g}): overlap_comm is of ZeRO 1 "
             "to 3, and without ZeRO they are reduced after it"
         )
-    found += other_placement(run.plan)  # pyright: ignore[reportArgumentType]
-    found += ungraphed(run, "DeepSpeed issues each operator")
+    parts += other_placement(run.plan)  # pyright: ignore[reportArgumentType]
+    parts += ungraphed(run, "DeepSpeed issues each operator")
     for axis in ("tp", "cp", "ep"):
         if run.number(axis) > 1 and (share := getattr(assumptions, f"{axis}_overlap")):
-            found.append(f"communication over {axis} beside compute ({axis}_overlap={share:g})")
-    return found
+            parts.append(f"communication over {axis} beside compute ({axis}_overlap={share:g})")
+    return parts
 
 
 def _sizes(shape: Architecture) -> str:

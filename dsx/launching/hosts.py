@@ -28,24 +28,24 @@ def shares_of(plan: Mapping[str, int], order: Sequence[str] = RANK_ORDER) -> dic
 
 def other_placement(plan: Mapping[str, int]) -> list[str]:
     """Return how the placement of a plan differs from that of its rank order."""
-    wanted = {axis: plan[f"{axis}_nvs"] for axis in RANK_ORDER}
+    shares = {axis: plan[f"{axis}_nvs"] for axis in RANK_ORDER}
     by_order = {name: shares_of(plan, order) for name, order in _RANK_ORDERS.items()}
-    if any(plan[axis] % share for axis, share in wanted.items()):
+    if any(plan[axis] % share for axis, share in shares.items()):
         return []  # of ranks in the order of the plan: nothing else lays groups unevenly
-    own = str(plan["order"])
-    others = [name for name in by_order if name != own]
-    if by_order[own] == wanted:
+    own_order = str(plan["order"])
+    orders = [name for name in by_order if name != own_order]
+    if by_order[own_order] == shares:
         return []
-    found = by_order[own]
-    does = f"puts {_shares_text(found)} there" if found else "cuts its groups unevenly"
+    numbered = by_order[own_order]
+    does = f"puts {_shares_text(numbered)} there" if numbered else "cuts its groups unevenly"
     # On more than two tiers another order is another plan.
-    equal = [name for name in others if by_order[name] == wanted and _on_two_tiers(plan)]
+    equal = [name for name in orders if by_order[name] == shares and _on_two_tiers(plan)]
     better = [f"; the order {name} would do as priced" for name in equal]
     domains = f"fast domains of {placed(plan, RANK_ORDER)} GPUs"
-    which = "default rank order" if own == ORDERS[0] else "rank order"
+    which = "default rank order" if own_order == ORDERS[0] else "rank order"
     return [
-        f"the placement {_shares_text(wanted)} on {domains}: the {which} "
-        f"({own}, {RANK_ORDER[0]} innermost) {does}{''.join(better)}"
+        f"the placement {_shares_text(shares)} on {domains}: the {which} "
+        f"({own_order}, {RANK_ORDER[0]} innermost) {does}{''.join(better)}"
     ]
 
 
@@ -87,43 +87,43 @@ def _of_host(request: Request, used: int) -> int | None:
 
 def host_variables(request: Request) -> tuple[str, ...]:
     """Return the environment variables that say which host a script runs on, with examples; none for one host."""
-    each = _of_host(request, _of_domain(request))
-    if each == request.run.number("num_gpus"):
+    gpus = _of_host(request, _of_domain(request))
+    if gpus == request.run.number("num_gpus"):
         return ()
-    return (*(["GPUS_PER_NODE=4"] if each is None else []), "NODE_RANK=0", "MASTER_ADDR=first-node")
+    return (*(["GPUS_PER_NODE=4"] if gpus is None else []), "NODE_RANK=0", "MASTER_ADDR=first-node")
 
 
 def host_lines(request: Request) -> list[str]:
     """Return that some fast domains run fewer processes than they have GPUs, if they do."""
     used, num_gpus = _of_domain(request), request.run.number("num_gpus")
-    domains, rest = divmod(num_gpus, used)
-    whole = "host" if used == _of_host(request, used) else "fast domain"
+    domains, remainder = divmod(num_gpus, used)
+    unit = "host" if used == _of_host(request, used) else "fast domain"
     if used < min(request.domain, num_gpus):
-        last = f", {rest} on the last" if rest else ""
+        last = f", {remainder} on the last" if remainder else ""
         first = f"each of {domains}" if domains > 1 else "the first"
-        return [f"The plan uses {used} of the {request.domain} GPUs of a {whole}: {used} on {first}{last}."]
-    return [f"A {whole} runs {used} processes, the last one {rest}."] if rest else []
+        return [f"The plan uses {used} of the {request.domain} GPUs of a {unit}: {used} on {first}{last}."]
+    return [f"A {unit} runs {used} processes, the last one {remainder}."] if remainder else []
 
 
 def torchrun(request: Request) -> str:
     """Return the lines of a script that say which processes run where."""
     used, num_gpus = _of_domain(request), request.run.number("num_gpus")
-    each = _of_host(request, used)
-    own = (
+    gpus = _of_host(request, used)
+    ranks = (
         'if ((OWN_GPUS > GPUS_PER_NODE)); then OWN_GPUS="$GPUS_PER_NODE"; fi\n'
         'HOSTS=(--nnodes "$NODES" --nproc-per-node "$OWN_GPUS" --node-rank "${NODE_RANK:-0}"\n'
         '    --master-addr "${MASTER_ADDR:-localhost}" --master-port "${MASTER_PORT:-29500}")\n'
     )
-    if each is not None and used > each and used % each:
-        hosts, rank = -(-used // each), "${NODE_RANK:-0}"
-        left = f"NUM_GPUS - {rank} / {hosts} * {used}"
+    if gpus is not None and used > gpus and used % gpus:
+        hosts, rank = -(-used // gpus), "${NODE_RANK:-0}"
+        remaining = f"NUM_GPUS - {rank} / {hosts} * {used}"
         lines = (
-            f"GPUS_PER_NODE={each}\nNODES={num_gpus // used * hosts - -(num_gpus % used) // each}\n"
-            f'OWN_GPUS="$((({left} < {used} ? {left} : {used}) - {rank} % {hosts} * GPUS_PER_NODE))"\n'
+            f"GPUS_PER_NODE={gpus}\nNODES={num_gpus // used * hosts - -(num_gpus % used) // gpus}\n"
+            f'OWN_GPUS="$((({remaining} < {used} ? {remaining} : {used}) - {rank} % {hosts} * GPUS_PER_NODE))"\n'
         )
     else:
-        of_unit = max(used, each or 0)
-        ask = ":?GPUs of one host, of which several make up a fast domain" if each is None else f":-{each}"
+        of_unit = max(used, gpus or 0)
+        ask = ":?GPUs of one host, of which several make up a fast domain" if gpus is None else f":-{gpus}"
         lines = (
             f'GPUS_PER_NODE="${{GPUS_PER_NODE{ask}}}"\n'
             f"if (({of_unit} % GPUS_PER_NODE)); then\n"
@@ -132,4 +132,4 @@ def torchrun(request: Request) -> str:
             'NODES="$(((NUM_GPUS + GPUS_PER_NODE - 1) / GPUS_PER_NODE))"\n'
             'OWN_GPUS="$((NUM_GPUS - ${NODE_RANK:-0} * GPUS_PER_NODE))"\n'
         )
-    return f"{commented(host_lines(request))}NUM_GPUS={num_gpus}\n{lines}{own}"
+    return f"{commented(host_lines(request))}NUM_GPUS={num_gpus}\n{lines}{ranks}"

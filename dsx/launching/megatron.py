@@ -156,7 +156,7 @@ def megatron_core(run: LaunchRun) -> LaunchSettings:
     ]
     lost = [
         *([f"zero_stage={run['zero_stage']}"] if zero is None else _sharded_in_pipeline(run)),
-        *(said for _, lost in parts for said in lost),
+        *(part for _, lost in parts for part in lost),
         *other_placement(run.plan),  # pyright: ignore[reportArgumentType]
     ]
     return LaunchSettings(tuple(options), tuple(lost))
@@ -166,7 +166,7 @@ def _degrees(run: LaunchRun, context: list[Option]) -> list[Option]:
     """Return the settings of the degrees and of the pipeline."""
     tp, cp, pp, vpp = (run.number(axis) for axis in ("tp", "cp", "pp", "vpp"))
     layout = layout_text(run.chunks, run.predictions)
-    found = [
+    options = [
         valued("--tensor-model-parallel-size", tp, "model.tensor_model_parallel_size"),
         *([switch("--sequence-parallel", "model.sequence_parallel")] if run.sequence_parallel else []),
         valued("--context-parallel-size", cp, "model.context_parallel_size"),
@@ -174,16 +174,16 @@ def _degrees(run: LaunchRun, context: list[Option]) -> list[Option]:
         valued("--pipeline-model-parallel-size", pp, "model.pipeline_model_parallel_size"),
     ]
     if layout:  # says itself how many chunks a stage has
-        found.append(valued("--pipeline-model-parallel-layout", layout, "model.pipeline_model_parallel_layout"))
+        options.append(valued("--pipeline-model-parallel-layout", layout, "model.pipeline_model_parallel_layout"))
     elif "stage_layers" not in run.plan:
-        found += counted_ends(run.plan, run.num_layers)
+        options += counted_ends(run.plan, run.num_layers)
     # One stage is numbered alike in all orders, and Megatron-FSDP refuses the flag.
-    found += _ORDER_FLAGS.get(str(run["order"]), ()) if pp > 1 else ()
+    options += _ORDER_FLAGS.get(str(run["order"]), ()) if pp > 1 else ()
     if vpp > 1:
         # Megatron-LM takes either a layout or a number; Megatron-Bridge chooses overlaps before it reads the layout.
         flag = "" if layout else "--num-virtual-stages-per-pipeline-rank"
-        found.append(valued(flag, vpp, "model.virtual_pipeline_model_parallel_size"))
-    return found
+        options.append(valued(flag, vpp, "model.virtual_pipeline_model_parallel_size"))
+    return options
 
 
 def counted_ends(plan: Mapping[str, Any], num_layers: int) -> list[Option]:
@@ -199,10 +199,10 @@ def counted_ends(plan: Mapping[str, Any], num_layers: int) -> list[Option]:
 
 def _zero(stage: int, assumptions: AssumptionsSpec) -> tuple[Option, ...] | None:
     """Return the settings of a ZeRO stage; None if it is unknown. From stage 2 on Megatron-LM always overlaps."""
-    known = _ZERO.get(stage)
-    if known is None or stage > 1 or assumptions.dp_overlap:
-        return known
-    return tuple(option for option in known if option not in _OVERLAPPED)
+    options = _ZERO.get(stage)
+    if options is None or stage > 1 or assumptions.dp_overlap:
+        return options
+    return tuple(option for option in options if option not in _OVERLAPPED)
 
 
 def _muon(run: LaunchRun) -> Settings:
@@ -248,24 +248,24 @@ def _recomputed(run: LaunchRun) -> Settings:
     mode, stored = str(run["recompute"]), run.number("stored_layers")
     if mode not in VALUES:
         return [], [f"recompute={mode}"]
-    known = {NONE: [], SELECTIVE: [_SELECTIVE], FULL: _whole_layers("uniform", 1)}.get(mode) or _regions(
+    options = {NONE: [], SELECTIVE: [_SELECTIVE], FULL: _whole_layers("uniform", 1)}.get(mode) or _regions(
         mode, run.regions
     )
     if not stored:
-        return known, []
+        return options, []
     if run.chunks:
         reason = f"uneven stages, which recompute the same share of their layers: {NAME} recomputes the same number"
-        return known, [f"stored_layers={stored} with {reason}"]
+        return options, [f"stored_layers={stored} with {reason}"]
     of_stage = run.num_layers // run.number("pp")
     if stored == of_stage:
         return [], []
-    recomputed, rest = divmod(of_stage - stored, run.number("vpp"))
+    recomputed, remainder = divmod(of_stage - stored, run.number("vpp"))
     if mode != FULL:
         reason = f"recompute={mode}: {NAME} recomputes regions of all layers, or of none"
-        return known, [f"stored_layers={stored} with {reason}"]
-    if rest:
+        return options, [f"stored_layers={stored} with {reason}"]
+    if remainder:
         reason = f"vpp={run['vpp']}: {NAME} recomputes the same number of layers in each chunk"
-        return known, [f"stored_layers={stored} with {reason}"]
+        return options, [f"stored_layers={stored} with {reason}"]
     return _whole_layers("block", recomputed), []
 
 
@@ -277,9 +277,9 @@ def _whole_layers(method: str, count: int) -> list[Option]:
     ]
 
 
-def _regions(value: str, there: frozenset[str]) -> list[Option]:
+def _regions(value: str, present: frozenset[str]) -> list[Option]:
     """Return the settings of a set of regions, without those that no layer has: Megatron-LM refuses some of them."""
-    modules = [REGIONS_BY_NAME[name].megatron_lm for name in value.split(JOINED) if name in there]
+    modules = [REGIONS_BY_NAME[name].megatron_lm for name in value.split(JOINED) if name in present]
     return [_SELECTIVE, words("--recompute-modules", modules, "model.recompute_modules")] if modules else []
 
 
@@ -375,11 +375,11 @@ def environment(request: Request) -> dict[str, str]:
     communication (megatron.training.arguments: 1 or 32, whichever is to be faster; recipes of Megatron-Bridge have 32).
     """
     run = request.run
-    found = allocator_variables(run)
+    variables = allocator_variables(run)
     if overlaps_experts(run):
-        found["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
+        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
     elif run.number("zero_stage") <= 1 and max(run.number("tp"), run.number("cp")) > 1:
-        found["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
     if run["offload"] in ("activations", "both"):
-        found["NVTE_CPU_OFFLOAD_V1"] = "1"
-    return found
+        variables["NVTE_CPU_OFFLOAD_V1"] = "1"
+    return variables

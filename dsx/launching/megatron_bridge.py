@@ -30,19 +30,19 @@ _RECIPE = "recipe.py"
 def fields_of_recipe(run: LaunchRun, _: ModelSpec) -> LaunchSettings:
     """Return the settings of a run as fields of a recipe of Megatron-Bridge."""
     launch = megatron_core(run)
-    found = replace(launch, options=(), framework="megatron_bridge", title=f"{BRIDGE} settings")
+    settings = replace(launch, options=(), framework="megatron_bridge", title=f"{BRIDGE} settings")
     lost = tuple(part.replace(NAME, BRIDGE) for part in launch.lost)
-    return replace(found, lost=lost, configuration=_by_section(launch.options))
+    return replace(settings, lost=lost, configuration=_by_section(launch.options))
 
 
 def _by_section(options: Sequence[Option]) -> dict[str, dict[str, object]]:
     """Return the fields of options by the section of the configuration that has them."""
-    found: dict[str, dict[str, object]] = {}
+    sections: dict[str, dict[str, object]] = {}
     for option in options:
         section, _, name = option.field.partition(".")
         if name:
-            found.setdefault(section, {})[name] = option.setting
-    return found
+            sections.setdefault(section, {})[name] = option.setting
+    return sections
 
 
 def write_recipe(request: Request, head: list[str]) -> WrittenLaunch:
@@ -179,12 +179,12 @@ def _grad_overlaps(ddp: dict[str, object]) -> dict[str, object]:
     return {name: bool(ddp.get(name)) for name in ("overlap_grad_reduce", "overlap_param_gather")}
 
 
-def _formats(stated: dict[str, object]) -> dict[str, object]:
-    half = next((name for name in _TORCH_TYPES if stated.get(name)), None)
+def _formats(formats: dict[str, object]) -> dict[str, object]:
+    half = next((name for name in _TORCH_TYPES if formats.get(name)), None)
     if half is None:
-        return {"fp32": True} | stated
+        return {"fp32": True} | formats
     types: dict[str, object] = dict.fromkeys(("params_dtype", "pipeline_dtype"), _TORCH_TYPES[half])
-    return {"grad_reduce_in_fp32": True} | types | stated
+    return {"grad_reduce_in_fp32": True} | types | formats
 
 
 def _assigned(owner: str, values: dict[str, object]) -> list[str]:

@@ -84,16 +84,16 @@ def number_formats(run: LaunchRun) -> Settings:
     weights, activations, gradients = (
         getattr(assumptions, f"{name}_bytes") for name in ("weight", "activation", "gradient")
     )
-    known = weights == activations and weights in _OPTIMIZER_BYTES
-    if not known:
+    uniform = weights == activations and weights in _OPTIMIZER_BYTES
+    if not uniform:
         lost.append(
             f"weights of {weights} and activations of {activations} bytes per element: Megatron-LM has {_FP32} for "
             f"both, or {_HALF} (--{half})"
         )
-    if known and weights == _HALF:
+    if uniform and weights == _HALF:
         options.append(switch(f"--{half}", f"mixed_precision.{half}"))
         options += _GRADIENTS.get((half, gradients), ())
-    if gradients != _FP32 and not (known and weights == gradients == _HALF):
+    if gradients != _FP32 and not (uniform and weights == gradients == _HALF):
         how = " (--grad-reduce-in-bf16)" if half == "bf16" else ""
         lost.append(
             f"gradients of {gradients} bytes per element: Megatron-LM has {_FP32}, or {_HALF} with --{half}{how}"
@@ -101,7 +101,7 @@ def number_formats(run: LaunchRun) -> Settings:
     if run.number("zero_stage") > 1:
         options += _sharded_gradients(gradients, half)
     kept = assumptions.optimizer_bytes_per_parameter
-    if known and kept != _OPTIMIZER_BYTES[weights]:
+    if uniform and kept != _OPTIMIZER_BYTES[weights]:
         lost.append(
             f"optimizer state of {kept:g} bytes per parameter: Adam in Megatron-LM keeps {_OPTIMIZER_BYTES[weights]}"
         )
@@ -146,8 +146,8 @@ def expert_options(run: LaunchRun) -> Settings:
         options.append(valued("--moe-router-group-topk", experts.chosen_groups, "model.moe_router_group_topk"))
     if len(experts.layers) > 1:
         pattern = "+".join(f"[{int(has)}]*{count}" for has, count in experts.layers)
-        each = [int(has) for has, count in experts.layers for _ in range(count)]
-        options.append(Option("--moe-layer-freq", pattern, "model.moe_layer_freq", each))
+        flags = [int(has) for has, count in experts.layers for _ in range(count)]
+        options.append(Option("--moe-layer-freq", pattern, "model.moe_layer_freq", flags))
     if experts.capacity_percent != 100:  # dsx also prices capacity beyond the even share as if it were filled
         room = experts.capacity_percent / 100
         options.append(Option("--moe-expert-capacity-factor", f"{room:g}", "model.moe_expert_capacity_factor", room))
@@ -169,8 +169,8 @@ def _dispatched(run: LaunchRun, experts: ExpertRun) -> Settings:
     crosses = run.number("ep") * experts.tp > 1
     once = crosses and run.assumptions.dispatcher == "once_per_domain"
     exchanged = "flex" if once else "alltoall"
-    known = {exchanged: kinds <= {ALL_TO_ALL}, "allgather": kinds <= _GATHERED}
-    dispatcher = next((name for name, fits in known.items() if fits), None)
+    dispatchers = {exchanged: kinds <= {ALL_TO_ALL}, "allgather": kinds <= _GATHERED}
+    dispatcher = next((name for name, fits in dispatchers.items() if fits), None)
     if dispatcher is None:
         return [], [f"tokens that are dispatched over ep by {' and '.join(sorted(kinds))}"]
     options = [valued("--moe-token-dispatcher-type", dispatcher, "model.moe_token_dispatcher_type")]
@@ -244,9 +244,9 @@ def overlap_options(run: LaunchRun) -> Settings:
 
 def overlaps_experts(run: LaunchRun) -> bool:
     """Return whether expert parallel communication of one microbatch runs beside the compute of another."""
-    wanted = run.number("ep") > 1 and bool(run.assumptions.ep_overlap)
+    priced = run.number("ep") > 1 and bool(run.assumptions.ep_overlap)
     interleaved = run.number("pp") == 1 or run.number("vpp") > 1
-    return wanted and interleaved and not {FULL, _EXPERTS} & {*str(run["recompute"]).split(JOINED)}
+    return priced and interleaved and not {FULL, _EXPERTS} & {*str(run["recompute"]).split(JOINED)}
 
 
 def fused_options(run: LaunchRun) -> list[Option]:
@@ -355,8 +355,8 @@ def refused_context(shape: Architecture, run: LaunchRun) -> list[str]:
     return [
         f"{part} with cp={run['cp']} by {' and '.join(sorted(kinds))}: Transformer Engine has them with all-to-alls "
         "(--cp-comm-type a2a)"
-        for part, there in parts.items()
-        if there
+        for part, refused in parts.items()
+        if refused
     ]
 
 
@@ -389,27 +389,27 @@ def _untied() -> Option:
 
 
 def _attention(shape: Architecture) -> list[Option]:
-    found: list[Option] = []
+    options: list[Option] = []
     if shape.latent is not None:
-        found += _latent_attention(shape.latent)
+        options += _latent_attention(shape.latent)
     else:
-        found.append(valued("--kv-channels", shape.head_dim, "model.kv_channels"))
+        options.append(valued("--kv-channels", shape.head_dim, "model.kv_channels"))
         if shape.kv_heads != shape.heads:
-            found.append(Option("--group-query-attention", "", ""))
-            found.append(valued("--num-query-groups", shape.kv_heads, "model.num_query_groups"))
+            options.append(Option("--group-query-attention", "", ""))
+            options.append(valued("--num-query-groups", shape.kv_heads, "model.num_query_groups"))
     if shape.qk_norm:
-        found.append(switch("--qk-layernorm", "model.qk_layernorm"))
+        options.append(switch("--qk-layernorm", "model.qk_layernorm"))
     if shape.sinks:
-        found.append(valued("--softmax-type", "learnable", "model.softmax_type"))
+        options.append(valued("--softmax-type", "learnable", "model.softmax_type"))
     if shape.window is not None:
         # Positions to the left and to the right, without the position itself.
         reach = shape.window - 1
-        found.append(Option("--window-size", f"{reach},0", "model.window_size", (reach, 0)))
+        options.append(Option("--window-size", f"{reach},0", "model.window_size", (reach, 0)))
         if not all(shape.windowed):
-            each = [int(windowed) for windowed in shape.windowed]
-            pattern = f"[{','.join(map(str, each))}]"
-            found.append(Option("--window-attn-skip-freq", pattern, "model.window_attn_skip_freq", each))
-    return found
+            flags = [int(windowed) for windowed in shape.windowed]
+            pattern = f"[{','.join(map(str, flags))}]"
+            options.append(Option("--window-attn-skip-freq", pattern, "model.window_attn_skip_freq", flags))
+    return options
 
 
 def _latent_attention(latent: Latent) -> list[Option]:
@@ -426,25 +426,25 @@ def _latent_attention(latent: Latent) -> list[Option]:
 
 def _feed_forward(shape: Architecture) -> list[Option]:
     experts = shape.experts
-    found = [valued("--ffn-hidden-size", shape.width or (experts.width if experts else 0), "model.ffn_hidden_size")]
+    options = [valued("--ffn-hidden-size", shape.width or (experts.width if experts else 0), "model.ffn_hidden_size")]
     if shape.activation == GATED:
-        found += [switch("--swiglu", "model.gated_linear_unit"), Option("", "", "model.activation_func", "silu")]
+        options += [switch("--swiglu", "model.gated_linear_unit"), Option("", "", "model.activation_func", "silu")]
     if shape.activation == SQUARED_RELU:
-        found.append(switch("--squared-relu", "model.activation_func", "squared_relu"))
+        options.append(switch("--squared-relu", "model.activation_func", "squared_relu"))
     if shape.activation == GELU:
-        found.append(Option("", "", "model.activation_func", "gelu"))
-    return found + (_expert_sizes(experts) if experts else [])
+        options.append(Option("", "", "model.activation_func", "gelu"))
+    return options + (_expert_sizes(experts) if experts else [])
 
 
 def _expert_sizes(experts: ExpertSizes) -> list[Option]:
-    found = [valued("--moe-ffn-hidden-size", experts.width, "model.moe_ffn_hidden_size")]
+    options = [valued("--moe-ffn-hidden-size", experts.width, "model.moe_ffn_hidden_size")]
     if experts.shared:
         name = "shared_expert_intermediate_size"
-        found.append(valued(f"--moe-{name.replace('_', '-')}", experts.shared, f"model.moe_{name}"))
+        options.append(valued(f"--moe-{name.replace('_', '-')}", experts.shared, f"model.moe_{name}"))
     if experts.balanced:
-        found.append(valued("--moe-router-score-function", "sigmoid", "model.moe_router_score_function"))
-        found.append(switch("--moe-router-enable-expert-bias", "model.moe_router_enable_expert_bias"))
-    return found
+        options.append(valued("--moe-router-score-function", "sigmoid", "model.moe_router_score_function"))
+        options.append(switch("--moe-router-enable-expert-bias", "model.moe_router_enable_expert_bias"))
+    return options
 
 
 def _positions(shape: Architecture, sequence_length: int) -> list[Option]:
@@ -457,9 +457,9 @@ def _positions(shape: Architecture, sequence_length: int) -> list[Option]:
 
 
 def _biases(shape: Architecture) -> list[Option]:
-    found: list[Option] = []
+    options: list[Option] = []
     if not shape.bias:
-        found.append(switch("--disable-bias-linear", "model.add_bias_linear", False))
+        options.append(switch("--disable-bias-linear", "model.add_bias_linear", False))
         if shape.qkv_bias:
-            found.append(switch("--add-qkv-bias", "model.add_qkv_bias"))
-    return found
+            options.append(switch("--add-qkv-bias", "model.add_qkv_bias"))
+    return options

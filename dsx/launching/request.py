@@ -96,11 +96,11 @@ def words_of(flag: Flag) -> tuple[str, ...]:
 
 def _settings(configuration: Mapping[str, Any], above: str = "") -> list[Flag]:
     """Return the settings of a configuration by their path."""
-    found: list[Flag] = []
+    flags: list[Flag] = []
     for name, value in configuration.items():
         text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-        found += _settings(value, f"{above}{name}.") if isinstance(value, Mapping) else [(f"{above}{name}", text)]
-    return found
+        flags += _settings(value, f"{above}{name}.") if isinstance(value, Mapping) else [(f"{above}{name}", text)]
+    return flags
 
 
 HYBRID_EP = "blackwell"  # the generation whose experts are dispatched with HybridEP, with DeepEP on earlier ones
@@ -210,13 +210,13 @@ def _has_narrow_vocabulary(layer: DerivedLayer) -> bool:
 
 
 def _runs(entries: Sequence[tuple[bool, int]]) -> tuple[tuple[bool, int], ...]:
-    found: list[tuple[bool, int]] = []
+    runs: list[tuple[bool, int]] = []
     for has, count in entries:
-        if found and found[-1][0] == has:
-            found[-1] = (has, found[-1][1] + count)
+        if runs and runs[-1][0] == has:
+            runs[-1] = (has, runs[-1][1] + count)
         else:
-            found.append((has, count))
-    return tuple(found)
+            runs.append((has, count))
+    return tuple(runs)
 
 
 def _chunks(plan: Plan | Mapping[str, object], model: Model) -> list[int]:
@@ -224,13 +224,13 @@ def _chunks(plan: Plan | Mapping[str, object], model: Model) -> list[int]:
 
     The layers before and after the body, which `stage_layers` also counts, are left out.
     """
-    found: list[int] = []
-    begin, before = 0, len(model.first)
+    sizes: list[int] = []
+    begin, first = 0, len(model.first)
     for size in map(int, str(plan["stage_layers"]).split(",") if "stage_layers" in plan else ()):
-        held = min(begin + size, before + model.num_body_layers) - max(begin, before)
-        found.append(max(held, 0))
+        held = min(begin + size, first + model.num_body_layers) - max(begin, first)
+        sizes.append(max(held, 0))
         begin += size
-    return found if len(set(found)) > 1 else []
+    return sizes if len(set(sizes)) > 1 else []
 
 
 def _divides(layer: DerivedLayer, letter: str, axis: str) -> bool:
@@ -238,15 +238,15 @@ def _divides(layer: DerivedLayer, letter: str, axis: str) -> bool:
 
 
 def _foreign_layout(plan: Plan | Mapping[str, object], layer: DerivedLayer) -> list[str]:
-    found: list[str] = []
+    divisions: list[str] = []
     tp, tp2, panels = (int(plan[name]) for name in ("tp", "tp2", "panels"))  # pyright: ignore[reportArgumentType]
     if tp2 > 1:
-        found.append(f"weights divided in two dimensions (tp={tp} by tp2={tp2}): {{}} divides one, by tp")
+        divisions.append(f"weights divided in two dimensions (tp={tp} by tp2={tp2}): {{}} divides one, by tp")
     if panels > 1 and max(tp, tp2) > 1:
-        found.append(f"multiplies in {panels} panels: {{}} gathers an operand whole")
+        divisions.append(f"multiplies in {panels} panels: {{}} gathers an operand whole")
     if tp > 1 and _divides(layer, "e", "tp"):
-        found.append("the hidden dimension divided by tp: {} keeps it whole between blocks")
-    return found
+        divisions.append("the hidden dimension divided by tp: {} keeps it whole between blocks")
+    return divisions
 
 
 _WIDTH = 110  # columns of a comment
@@ -304,9 +304,9 @@ class Framework:
         """Return the 16-bit numbers of a device, if the framework does not train in them."""
         if device.half_format in self.half_formats:
             return []
-        known = " and ".join(self.half_formats).upper()
-        part = f"{device.name}, whose numbers of 16 bits are {device.half_format.upper()}: {self.title} has {known}"
-        return [Refused(part, f"a device with {known}")]
+        formats = " and ".join(self.half_formats).upper()
+        part = f"{device.name}, whose numbers of 16 bits are {device.half_format.upper()}: {self.title} has {formats}"
+        return [Refused(part, f"a device with {formats}")]
 
 
 def uneven_sequence(run: LaunchRun, parts: int, why: str) -> list[Refused]:
@@ -354,15 +354,15 @@ def layout_text(body: Sequence[int], predictions: int = 0) -> str:
     if not body:
         return ""
     last = len(body) - 1
-    found = ["E", _letters(body[0]), "|" if last else ""]
+    pieces = ["E", _letters(body[0]), "|" if last else ""]
     for size, chunks in groupby(body[1:last]):
         count = len([*chunks])
         piece = f"{_letters(size)}|"
         # A group needs a letter before its bar: "|*3" would end three chunks too.
-        found.append(f"({piece})*{count}" if count >= _LEAST else piece * count)
+        pieces.append(f"({piece})*{count}" if count >= _LEAST else piece * count)
     if last:
-        found.append(_letters(body[last]))
-    return "".join(found) + "m" * predictions + "L"
+        pieces.append(_letters(body[last]))
+    return "".join(pieces) + "m" * predictions + "L"
 
 
 def _letters(size: int) -> str:

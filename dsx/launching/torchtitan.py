@@ -49,24 +49,24 @@ _ELSEWHERE = "the framework megatron"
 def refused(request: Request) -> list[Refused]:
     """Return what TorchTitan cannot run of a plan, beyond the columns that its file in data/frameworks limits."""
     run, shape = request.run, request.shape
-    found = [Refused(part.format(NAME), "tensor parallelism over one axis") for part in run.foreign]
+    parts = [Refused(part.format(NAME), "tensor parallelism over one axis") for part in run.foreign]
     kinds = {kind for kind, _ in run.exchanges}
     if run.number("cp") > 1 and kinds - {ALL_GATHER}:
-        found.append(
+        parts.append(
             Refused(
                 f"context parallelism by {' and '.join(sorted(kinds))}: {NAME} gathers keys and values",
                 "a strategy that gathers them over cp",
             )
         )
     tp, cp = run.number("tp") if run.sequence_parallel else 1, run.number("cp")
-    found += uneven_sequence(run, tp * (2 * cp if cp > 1 else 1), f"tp={tp} and of 2 * cp={cp}")
+    parts += uneven_sequence(run, tp * (2 * cp if cp > 1 else 1), f"tp={tp} and of 2 * cp={cp}")
     if run.number("pp") > 1 and _schedule(run) is None:
-        found.append(Refused(f"schedule={run['schedule']} with vpp={run['vpp']}", "schedule=1f1b"))
+        parts.append(Refused(f"schedule={run['schedule']} with vpp={run['vpp']}", "schedule=1f1b"))
     if shape.tied and run.number("pp") > 1:
-        found.append(Refused(f"pp={run['pp']}: {NAME} ties embedding and head of one stage alone", "pp=1"))
+        parts.append(Refused(f"pp={run['pp']}: {NAME} ties embedding and head of one stage alone", "pp=1"))
     if run.experts is not None and run.experts.tp > 1:
-        found.append(Refused(f"experts divided by tp={run.experts.tp}", "experts divided by ep alone"))
-    return found
+        parts.append(Refused(f"experts divided by tp={run.experts.tp}", "experts divided by ep alone"))
+    return parts
 
 
 def no_model(shape: Architecture) -> list[Refused]:
@@ -84,21 +84,21 @@ def no_model(shape: Architecture) -> list[Refused]:
         "multi-token prediction": shape.predictions > 0,
         "no embedding": shape.vocabulary is None,
     }
-    found = [*shape.unusual, *(part for part, there in parts.items() if there)]
-    return [Refused(f"{part}: no model of {NAME} has that", _ELSEWHERE) for part in found]
+    lacking = [*shape.unusual, *(part for part, present in parts.items() if present)]
+    return [Refused(f"{part}: no model of {NAME} has that", _ELSEWHERE) for part in lacking]
 
 
 def _schedule(run: LaunchRun) -> str | None:
-    one, several = _SCHEDULES.get(str(run["schedule"]), (None, None))
-    return several if run.number("vpp") > 1 else one
+    single, several = _SCHEDULES.get(str(run["schedule"]), (None, None))
+    return several if run.number("vpp") > 1 else single
 
 
 def settings(run: LaunchRun, spec: ModelSpec) -> LaunchSettings:
     """Return the settings of a run as fields of TorchTitan's Trainer.Config."""
     shape = architecture_of(spec, run.assumptions)
     words = LaunchSettings((), (), framework="torchtitan", title=f"{NAME} settings")
-    if found := [*refused(Request(run, shape, "", run.number("num_gpus"))), *no_model(shape)]:
-        return replace(words, lost=tuple(part for part, _ in found), none_since=f"{NAME} cannot run it")
+    if refusals := [*refused(Request(run, shape, "", run.number("num_gpus"))), *no_model(shape)]:
+        return replace(words, lost=tuple(part for part, _ in refusals), none_since=f"{NAME} cannot run it")
     sections: dict[str, dict[str, object]] = {"training": _training(run), "parallelism": _parallelism(run)}
     sections["compile"] = {"components": _compiled(run), "enable_async_tensor_parallel": _asynchronous(run)}
     checkpointing = {"activation_checkpoint": _checkpointing(run)}
@@ -188,7 +188,7 @@ def _training(run: LaunchRun) -> dict[str, object]:
 def _parallelism(run: LaunchRun) -> dict[str, object]:
     replicas = run.number("dp") if run.number("zero_stage") == 0 else run.number("zero_replicas")
     pp = run.number("pp")
-    found: dict[str, object] = {
+    fields: dict[str, object] = {
         "data_parallel_replicate_degree": replicas,
         "data_parallel_shard_degree": run.number("dp") // replicas,
         "fsdp_reshard_after_forward": "always" if run.number("zero_stage") == 3 else "never",
@@ -199,9 +199,9 @@ def _parallelism(run: LaunchRun) -> dict[str, object]:
         "pipeline_parallel_degree": pp,
     }
     if pp > 1:
-        found["pipeline_parallel_schedule"] = _schedule(run)
-        found["pipeline_parallel_microbatch_size"] = run.number("microbatch_size")
-    return found
+        fields["pipeline_parallel_schedule"] = _schedule(run)
+        fields["pipeline_parallel_microbatch_size"] = run.number("microbatch_size")
+    return fields
 
 
 def _stages(run: LaunchRun) -> str:
@@ -315,44 +315,44 @@ def _converters(run: LaunchRun) -> str:
 
 def _lost(run: LaunchRun, shape: Architecture) -> list[str]:
     assumptions = run.assumptions
-    found: list[str] = []
+    parts: list[str] = []
     if assumptions.weight_bytes not in (2, 4) or assumptions.weight_bytes != assumptions.activation_bytes:
-        found.append(
+        parts.append(
             f"weights of {assumptions.weight_bytes} and activations of {assumptions.activation_bytes} bytes per element"
         )
     if assumptions.gradient_bytes != 4:
-        found.append(
+        parts.append(
             f"gradients of {assumptions.gradient_bytes} bytes per element: FSDP reduces them in FP32 "
             "(mixed_precision_reduce has no other value)"
         )
     if assumptions.optimizer_bytes_per_parameter != 12:
-        found.append(
+        parts.append(
             f"optimizer state of {assumptions.optimizer_bytes_per_parameter:g} bytes per parameter: FP32 weights and "
             "moments are 12"
         )
     if assumptions.linear_dtype != "bf16" and not _narrow(run):
-        found.append(f"multiplies in {assumptions.linear_dtype} on {run.device.name}: they are in BF16 here")
+        parts.append(f"multiplies in {assumptions.linear_dtype} on {run.device.name}: they are in BF16 here")
     if _narrow(run):
-        found.append("multiplies in 8 bits with a scale for each tensor: here each row has one (rowwise)")
+        parts.append("multiplies in 8 bits with a scale for each tensor: here each row has one (rowwise)")
     if assumptions.attention_kernels > GENERATIONS.index("flash-2") + 1:
-        found.append(
+        parts.append(
             "attention kernels of flash-3 and later (attention_kernels): the recipe has FlexAttention in Triton, which "
             "runs on every GPU (attn_backend flex_flash is for Hopper and Blackwell alone)"
         )
-    found += ungraphed(run, "the recipe has disable_cuda_graphs, and compiles the model")
+    parts += ungraphed(run, "the recipe has disable_cuda_graphs, and compiles the model")
     if run.experts and run.experts.capacity_percent != 100:
-        found.append(f"room for experts of {run.experts.capacity_percent} % of their share: no token is dropped here")
+        parts.append(f"room for experts of {run.experts.capacity_percent} % of their share: no token is dropped here")
     if run.number("ep") > 1 and assumptions.ep_overlap:
-        found.append(f"expert parallel communication during compute (ep_overlap={assumptions.ep_overlap:g})")
+        parts.append(f"expert parallel communication during compute (ep_overlap={assumptions.ep_overlap:g})")
     if run.number("cp") > 1 and assumptions.cp_overlap:
-        found.append(f"keys and values gathered during compute (cp_overlap={assumptions.cp_overlap:g})")
+        parts.append(f"keys and values gathered during compute (cp_overlap={assumptions.cp_overlap:g})")
     if run.number("zero_stage") == 0 and run.number("dp") > 1 and not assumptions.dp_overlap:
-        found.append("a reduction after the backward (dp_overlap=0): DDP overlaps it")
+        parts.append("a reduction after the backward (dp_overlap=0): DDP overlaps it")
     if run["order"] == ORDERS[0]:
-        found += other_placement(run.plan)  # pyright: ignore[reportArgumentType]
+        parts += other_placement(run.plan)  # pyright: ignore[reportArgumentType]
     else:
-        found.append(f"the rank order {run['order']}: meshes are numbered with tp innermost, then cp, dp and pp")
-    return found
+        parts.append(f"the rank order {run['order']}: meshes are numbered with tp innermost, then cp, dp and pp")
+    return parts
 
 
 def _inline(values: dict[str, object]) -> str:

@@ -57,12 +57,12 @@ def assumed_lines(assumptions: AssumptionsSpec, device: DeviceSpec) -> list[str]
     lines = [f"Assumed of the software (stack {stack.name}: {stack.description.rstrip('.')}):"]
     framework = assumptions.of_framework
     of_framework = {} if isinstance(framework, str) else framework.on(device.family).assume
-    for name, stated in stack.assume.items():
-        if is_sourced(stated):  # else it is of measured runs alone
-            own = "" if _value(assumptions, name) == str(stated["value"]) else f" (of the stack: {stated['value']})"
-            source = of_framework.get(name, stated).get("source", "")
+    for name, value in stack.assume.items():
+        if is_sourced(value):  # else it is of measured runs alone
+            of_stack = "" if _value(assumptions, name) == str(value["value"]) else f" (of the stack: {value['value']})"
+            source = of_framework.get(name, value).get("source", "")
             of_device = _newest(assumptions, device) if name == "attention_kernels" else ""
-            lines.append(f"  - {name} {_value(assumptions, name)}{own}{of_device}: {source}")
+            lines.append(f"  - {name} {_value(assumptions, name)}{of_stack}{of_device}: {source}")
     return lines
 
 
@@ -133,16 +133,16 @@ def launch_files(framework: Framework, request: Request, head: Sequence[str]) ->
 
     Raises InputError, with each part of the plan that the framework cannot run, and the nearest that it can.
     """
-    if found := refused(framework, request):
-        raise InputError(f"{framework.title} cannot run the plan:\n{refused_text(found)}")
+    if refusals := refused(framework, request):
+        raise InputError(f"{framework.title} cannot run the plan:\n{refused_text(refusals)}")
     return framework.write(
         request, [*head, *host_lines(request), "", *assumed_lines(request.run.assumptions, request.run.device), ""]
     )
 
 
-def refused_text(found: Sequence[Refused]) -> str:
+def refused_text(refusals: Sequence[Refused]) -> str:
     """Return what a framework cannot run as lines."""
-    return "\n".join(f"  {part}{f'; nearest: {nearest}' if nearest else ''}" for part, nearest in found)
+    return "\n".join(f"  {part}{f'; nearest: {nearest}' if nearest else ''}" for part, nearest in refusals)
 
 
 def refused_of_job(framework: Framework, shape: Architecture, device: DeviceSpec) -> list[Refused]:
@@ -159,21 +159,21 @@ def refused(framework: Framework, request: Request) -> list[Refused]:
     of_job = refused_of_job(framework, request.shape, device)
     if device.software not in framework.software:
         return of_job
-    known, optimizer = read_framework(framework.limits).on(device.family), request.run.assumptions.optimizer
-    limits = of_regions(known.with_optimizer(optimizer), request.run.regions)
+    runner, optimizer = read_framework(framework.limits).on(device.family), request.run.assumptions.optimizer
+    limits = of_regions(runner.with_optimizer(optimizer), request.run.regions)
     if not limits.runs:
-        return [Refused(f"assumptions.optimizer={optimizer}", f"assumptions.optimizer={known.optimizers[0]}")]
+        return [Refused(f"assumptions.optimizer={optimizer}", f"assumptions.optimizer={runner.optimizers[0]}")]
     boxes = limits.boxes(request.run.experts is not None)
     plan = request.run.plan
     # Of equally near boxes the first has the most usual choices.
-    columns, box = min(((broken(box, plan), box) for box in boxes), key=lambda found: len(found[0]))  # pyright: ignore[reportArgumentType]
-    found = [Refused(f"{column}={plan[column]}", _nearest(box, column, plan[column])) for column in columns]
+    columns, box = min(((broken(box, plan), box) for box in boxes), key=lambda refusals: len(refusals[0]))  # pyright: ignore[reportArgumentType]
+    refusals = [Refused(f"{column}={plan[column]}", _nearest(box, column, plan[column])) for column in columns]
     if limits.cp_parts is not None and (cp := request.run.number("cp")) > 1:
-        each = f"{limits.cp_parts} * " if limits.cp_parts > 1 else ""
-        found += uneven_sequence(request.run, limits.cp_parts * cp, f"{each}cp={cp}")
-    columns = {column for column, _ in ((part.part.partition("=")[0], part) for part in found)}
-    others = [part for part in framework.refused(request) if part.part.partition("=")[0] not in columns]
-    return [*found, *others, *of_job]
+        factor = f"{limits.cp_parts} * " if limits.cp_parts > 1 else ""
+        refusals += uneven_sequence(request.run, limits.cp_parts * cp, f"{factor}cp={cp}")
+    columns = {column for column, _ in ((part.part.partition("=")[0], part) for part in refusals)}
+    further = [part for part in framework.refused(request) if part.part.partition("=")[0] not in columns]
+    return [*refusals, *further, *of_job]
 
 
 def _nearest(box: BoxSpec, column: str, value: object) -> str:
@@ -182,7 +182,7 @@ def _nearest(box: BoxSpec, column: str, value: object) -> str:
         return f"strategy {', '.join(box.strategy or ())}"
     if column in box.fix:
         values = box.fix[column]
-        numbers = [one for one in values if isinstance(one, int)]
+        numbers = [whole_number for whole_number in values if isinstance(whole_number, int)]
         if isinstance(value, int) and numbers:
             return f"{column}={min(numbers, key=lambda number: abs(number - value))}"
         first = BY_NAME[column].default if BY_NAME[column].default in values else values[0]
@@ -214,9 +214,9 @@ def launch_by(
 
     `model` is that of `spec` under its strategy. Raises SpecError for words of no launch files.
     """
-    own = for_plan(on_platform(assumptions, device.software), plan.codes)
+    effective = for_plan(on_platform(assumptions, device.software), plan.codes)
     framework = of_words(words)
-    launch = framework.settings(run_of(plan, model, own, device), spec)
+    launch = framework.settings(run_of(plan, model, effective, device), spec)
     return replace(launch, lost=(*launch.lost, *(part for part, _ in framework.without_format(device))))
 
 
@@ -226,17 +226,17 @@ def of_words(words: str | None, place: str = "flags") -> Framework:
     Raises SpecError, with the place that names the words, if there are none.
     """
     if words is not None and words not in FRAMEWORKS:
-        known = ", ".join(FRAMEWORKS)
+        titles = ", ".join(FRAMEWORKS)
         raise SpecError(
-            f"{place}: no launch files have the words {words!r}{did_you_mean(words, FRAMEWORKS)} (known: {known})"
+            f"{place}: no launch files have the words {words!r}{did_you_mean(words, FRAMEWORKS)} (known: {titles})"
         )
     return FRAMEWORKS[words or _USUAL]
 
 
 def launch_data(launch: LaunchSettings) -> dict[str, Any]:
     """Return settings as plain data, by framework."""
-    found: dict[str, Any] = {"flags": launch.arguments, "left": list(launch.left), "lost": list(launch.lost)}
-    return {launch.framework: found | ({"configuration": launch.configuration} if launch.configuration else {})}
+    content: dict[str, Any] = {"flags": launch.arguments, "left": list(launch.left), "lost": list(launch.lost)}
+    return {launch.framework: content | ({"configuration": launch.configuration} if launch.configuration else {})}
 
 
 def launch_text(launch: LaunchSettings, title: str) -> str:
@@ -249,8 +249,8 @@ def launch_text(launch: LaunchSettings, title: str) -> str:
         else:
             lines.append(f"{_INDENT}{text}")
     flags = [(" \\\n" if launch.options else "\n").join(lines)] if lines else []
-    left = [_wrapped(f"left to your program: {part}") for part in launch.left]
-    return "\n".join([head, *flags, *left, *(_wrapped(f"cannot be expressed: {lost}") for lost in launch.lost)])
+    tasks = [_wrapped(f"left to your program: {part}") for part in launch.left]
+    return "\n".join([head, *flags, *tasks, *(_wrapped(f"cannot be expressed: {lost}") for lost in launch.lost)])
 
 
 def counted_ends_text(plan: Plan, problem: Problem) -> str:
@@ -284,9 +284,9 @@ def _words(problem: Problem) -> str | None:
 
 def _pieces(words: Sequence[str]) -> list[str]:
     """Return a flag as what stays on one line: all of it, or each of its words if all are too long for one."""
-    whole = shlex.join(words)
-    return [whole] if len(whole) <= _BEFORE_BACKSLASH - len(_INDENT) else [shlex.quote(word) for word in words]
+    text = shlex.join(words)
+    return [text] if len(text) <= _BEFORE_BACKSLASH - len(_INDENT) else [shlex.quote(word) for word in words]
 
 
-def _wrapped(said: str) -> str:
-    return textwrap.fill(said, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
