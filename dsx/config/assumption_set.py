@@ -1,12 +1,7 @@
 """An assumption set: every parameter of the cost model that no data sheet states, each with its source.
 
-Checks, when an assumption set is read, that the operator tables and blocks exist that it names.
-
-Building a model checks its layer definitions and its strategy.
-
-An assumption set: every parameter of the cost model that no data sheet states, each with its source.
-
-The space and the cost model read the fields. No code branches on the name of a set.
+The space and the cost model read the fields; no code branches on the name of a set. Reading a set checks that the
+operator tables and blocks exist that it names; building a model checks its layer definitions and its strategy.
 """
 
 from collections.abc import Mapping, Sequence

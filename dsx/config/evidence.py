@@ -1,10 +1,7 @@
-"""What measurements tell of an assumption set: what was measured, its errors, what it was fitted to.
+"""What measurements tell of an assumption set: its errors, what it was fitted to, what a user's runs may change.
 
-What the measured runs have, in short: data/measured/runs.yaml.
-
-What measurements tell of an assumption set: its errors, what it was fitted to, what a user's runs may change.
-
-A set that was never compared with measurements states none of it.
+A set that was never compared with measurements states none of it. data/measured/runs.yaml says in short what was
+measured.
 """
 
 import math

@@ -1,16 +1,9 @@
 """A config.json as a model file: the keys that its family reads, the model, and what was ignored.
 
-Reads a config.json: finds its family by `model_type`, and the values of the keys that the family reads.
-
-JSON is read as YAML, so that errors can name the line. A key with the value null counts as absent. Where a family reads
-a section of the config, a key that the section lacks is that of the whole config. Two keys of a family may have one
-spelling, as a number for all layers and a list of one for each: a value is that of the key whose type it has.
-
-The unused keys of a config: those that would change the cost, and those that would not.
-
-Converts a config to a model: dimensions, the sequence of layers, and the published number of parameters.
-
-Writes a model file atomically; an existing file is replaced only on request.
+The family is found by `model_type`. JSON is read as YAML, so that errors can name the line. A key with the value null
+counts as absent. Where a family reads a section of the config, a key that the section lacks is that of the whole
+config. Two keys of a family may have one spelling, as a number for all layers and a list of one for each: a value is
+that of the key whose type it has. The unused keys are those that would change the cost, and those that would not.
 """
 
 import json

@@ -1,18 +1,12 @@
 """Families of Hugging Face checkpoints: how a config.json of one `model_type` becomes a model.
 
-Formulas of a family file: small expressions in config keys, such as ``hidden_size / num_attention_heads``.
+The name of a family file is the `model_type`, so a new family is a new file; families share what their base files
+state. For a config of a family that dsx does not have, the error says how to extend the nearest one.
 
-They are a subset of Python: names of keys, numbers, strings, True, False and None; ``+ - * // % **``; ``/``, which must
-leave no remainder; comparisons, ``in``, ``and or not``, ``a if condition else b``, ``list[index]``, and the functions
-``len``, ``min`` and ``max`` of a list. Reading the family file checks the syntax, so later errors come from the values
-of a config alone.
-
-A family file: how to convert configs of one `model_type` to dimensions and layers.
-
-The name of the file is the `model_type`, so a new family is a new file. Families share what their common base files
-state.
-
-What to write for a config of a family that dsx does not have: a family file that extends the nearest one.
+Formulas of a family are small expressions in config keys, such as ``hidden_size / num_attention_heads``, in a subset of
+Python: names of keys, numbers, strings, True, False and None; ``+ - * // % **``; ``/``, which must leave no remainder;
+comparisons, ``in``, ``and or not``, ``a if condition else b``, ``list[index]``, and the functions ``len``, ``min`` and
+``max`` of a list. Reading the family file checks the syntax, so later errors come from the values of a config alone.
 """
 
 import ast

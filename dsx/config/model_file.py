@@ -1,9 +1,5 @@
 """A model file: the sizes of its dimensions, and the sequence of its layers.
 
-The fields of an assumption set that expressions of layer definitions and operator tables may name: element sizes.
-
-A model file: the sizes of its dimensions, and the sequence of its layers.
-
 Dimensions have the letters of the layer notation: e hidden size, h attention heads, g key-value heads, k head
 dimension, f feed-forward width, v vocabulary; a layer definition may use others. The model names the kinds of its
 layers; their layer definitions state the operators.

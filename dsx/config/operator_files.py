@@ -1,6 +1,6 @@
 """Files of operators: graphs of operators (JSON), and measured times of kernels (CSV).
 
-A graph of operators from a JSON file: what each takes and keeps, and which tensors it hands to which others.
+A graph says what each operator takes and keeps, and which tensors it hands to which others:
 
     {"nodes": [{"id": 0, "op": "MatMul", "compute_us": 12.5, "memory_bytes": 4096, "colocate": "w"}],
      "edges": [{"src": 0, "dst": 1, "bytes": 4096, "tensor": "y"}]}
@@ -9,12 +9,10 @@ A graph of operators from a JSON file: what each takes and keeps, and which tens
 node-link form of networkx, with `links` (or `edges`) of `source` and `target`, has the same attributes. Other keys are
 ignored.
 
-Measured times of kernels, by operator and local shape: a CSV file with one kernel per row.
-
-`operator` is the name of an operator (einsum, norm) or of a `fuse` block (attention). A matrix multiply is `batch`
-times (m x k) by (k x n). A fused kernel with multiplies has the sizes of its first multiply. Any other kernel has m x n
-elements, with n along the last dimension, and no k. `time` is a quantity with its unit. Lines that begin with # are
-comments.
+A table of times has one kernel per row, by operator and local shape. `operator` is the name of an operator (einsum,
+norm) or of a `fuse` block (attention). A matrix multiply is `batch` times (m x k) by (k x n). A fused kernel with
+multiplies has the sizes of its first multiply. Any other kernel has m x n elements, with n along the last dimension,
+and no k. `time` is a quantity with its unit. Lines that begin with # are comments.
 """
 
 import math

@@ -1,6 +1,10 @@
 """A software stack: what a framework of some years does, and the conditions under which it does it.
 
-Conditions of effects: what a plan and its cluster need so that a field of an assumption set holds.
+Stacks differ in what they overlap and fuse, in their attention kernels and data types. A stack states these fields of
+an assumption set, each with its source, and may extend another stack, mostly that of earlier years. An assumption set
+names the stack that it assumes (`stack`): the set's own fields and those of sets that extend it win over the stack,
+and the stack wins over the sets that it extends. A measured run has the stack of its own software
+(`dsx.runs.machines`).
 
 Software overlaps some communication, or captures some kernels in graphs, only for some plans:
 
@@ -10,13 +14,6 @@ All needs must be met. A need is one comparison, or several of which one must ho
 of a plan is compared with a number, with another column or with a name. `without` is for the regions of `recompute`, as
 in `recompute without full experts`: it holds if none of those named is recomputed. `platform` is the software of the
 device. Where a need is not met, the field is `otherwise`, or its value if that is worse. `lost` says in words what is.
-
-A software stack: what a training framework of some years does, as fields of an assumption set.
-
-Stacks differ in what they overlap and fuse, in their attention kernels and data types. A stack states these fields,
-each with its source, and may extend another stack, mostly that of earlier years. An assumption set names the stack that
-it assumes (`stack`): the set's own fields and those of sets that extend it win over the stack, and the stack wins over
-the sets that it extends. A measured run has the stack of its own software (`dsx.runs.machines`).
 """
 
 import re

@@ -1,19 +1,12 @@
-"""The fields of a sweep with several values, and those that name columns.
-
-Types of the fields of a sweep with several values: lists, geometric ranges, bounds.
-
-Types of the fields of a sweep that name columns of its result set.
+"""The fields of a sweep with several values, those that name columns, and limits of columns.
 
 A field takes a choice of the plan ("strategy"), a choice that is a number ("tp"), a column to group by (a choice, or a
 column of the hardware point: "cluster", "device.hbm_capacity"), an objective (a column of numbers, with a leading minus
-to maximise it: "-mfu"), or any column to draw.
+to maximise it: "-mfu"), or any column to draw. The columns are defined in space and cost, which import jax, and by
+what_if of the sweep. They come in as names, in the validation context; without a context any name is valid.
 
-The columns are defined in space and cost, which import jax, and by what_if of the sweep. They come in as names, in the
-validation context; without a context any name is valid.
-
-Limits of columns: the field `limit` of a sweep, and the same limits beside a command, as in ``tp<=8``.
-
-A limit has one bound. Two limits of a column hold both.
+A limit, in the field `limit` of a sweep or beside a command as in ``tp<=8``, has one bound; two limits of a column hold
+both.
 """
 
 import math

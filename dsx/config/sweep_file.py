@@ -1,22 +1,10 @@
 """A sweep file: the model, the clusters, the searched part of the space, and the candidates to keep.
 
-The candidates that a sweep keeps: all, the feasible, the best few, or a Pareto front.
-
-Each hardware point has its own best and its own front, so clusters and what-ifs do not compete.
-
-The plot of a sweep: its kind, and the columns that it shows.
-
-It does not affect the results. `dsx.pictures` knows which columns a kind of plot needs, and its defaults.
-
-What must be stated for the columns of a training run, which hold no number without it.
-
-`training_days` needs the tokens of the training, `cost_usd` also the price of a GPU. A sweep states the tokens, a
-cluster file its price, power and failures.
-
-A sweep file: the model, the clusters, the searched part of the space, and the candidates to keep.
-
 It names the model, the clusters and the assumption set, or their paths; the caller loads them with `near=sweep.file`.
-Every cluster at every point of `what_if` is a hardware point; all of them have the same candidates.
+Every cluster at every point of `what_if` is a hardware point; all of them have the same candidates. Each hardware point
+has its own best and its own front, so clusters and what-ifs do not compete. `training_days` needs the tokens of the
+training, `cost_usd` also the price of a GPU: a sweep states the tokens, a cluster file its price, power and failures.
+`plot` does not affect the results; `dsx.pictures` knows which columns a kind of plot needs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,16 +1,11 @@
 """`what_if`: the numbers of the cluster and of the assumption set that a sweep may vary.
 
-`what_if`: the numbers of the cluster and of the assumption set that a sweep may vary.
-
 The fields, with their units and bounds, come from the specs of cluster and assumption set; a new number there can be
-varied here at once. A real number is priced at many values together, an integer shapes the space.
+varied here at once. A real number is priced at many values together, an integer shapes the space. A grid maps fields to
+a value, a list or a range; every combination is a point. A list of mappings states its points one by one. All faults
+are collected, each with its own place.
 
 Not modelled: what-ifs of the model.
-
-Reads and writes the points of a what_if in a sweep file.
-
-A grid maps fields to a value, a list or a range; every combination is a point. A list of mappings states its points
-one by one. All faults are collected, each with its own place.
 """
 
 import math

@@ -1,31 +1,20 @@
 """Settings of Megatron Core for a model, number formats, experts, overlap and CUDA graphs.
 
-Settings of Megatron Core that do not follow from the columns of a plan alone: number formats, experts, and overlap.
-
 Each function returns options, and in words what was priced but has none. An overlap is a share of the communication
-that could be hidden; an option can only switch it on, so any share above 0 does.
+that could be hidden; an option can only switch it on, so any share above 0 does. CUDA graphs are priced as a low
+dispatch latency: launched as a graph, an operator takes a few microseconds of the host, and 10 to 60 without one
+(data/stacks). Experts are left out of the graphs, since their sizes follow from the routing, and so are feed-forward
+networks beside overlapped communication of experts; the latency is one number for all operators.
 
-Sources: megatron-core 0.19.2 (ModelParallelConfig.bf16, tp_comm_overlap, overlap_p2p_comm,
+Sources: megatron-core 0.19.2 (megatron.training.arguments; ModelParallelConfig.bf16, tp_comm_overlap, overlap_p2p_comm,
 overlap_moe_expert_parallel_comm; TransformerConfig.fp8, fp8_recipe, cp_comm_type, moe_token_dispatcher_type,
-moe_grouped_gemm, moe_layer_freq, moe_expert_capacity_factor, moe_router_dtype; DistributedDataParallelConfig.
-grad_reduce_in_fp32 and megatron_fsdp_main_grads_dtype; OptimizerConfig; the warning of fused_a2a.py that DeepEP takes
-probabilities in FP32).
-
-CUDA graphs: which assumption sets price them, what Megatron Core is told of them, and what is said where none are.
-
-A set prices them as a low dispatch latency: launched as a graph, an operator takes a few microseconds of the host, and
-10 to 60 without one (data/stacks). Experts are left out of the graphs, since their sizes follow from the routing, and
-so are feed-forward networks beside overlapped communication of experts; the latency is one number for all operators.
-
-Sources: megatron-core 0.19.2 (TransformerConfig.cuda_graph_impl and cuda_graph_modules with their checks, which refuse
-graphs of feed-forward networks beside overlapped communication of experts; the check of mcore_fsdp_adapter).
-Recomputation of attention and feed-forward networks is refused there for layers with dropout, and graphs of the router
-switch off that of the norm before it; here both are left without graphs for all.
-
-A model as settings of Megatron Core, and what of it they cannot express.
-
-Sources: megatron-core 0.19.2 (megatron.training.arguments, TransformerConfig and MLATransformerConfig; softmax_type in
-0.16.1); the checks of Transformer Engine's attn_forward_func_with_cp (from memory of 2.8).
+moe_grouped_gemm, moe_layer_freq, moe_expert_capacity_factor, moe_router_dtype; MLATransformerConfig; softmax_type in
+0.16.1; DistributedDataParallelConfig.grad_reduce_in_fp32 and megatron_fsdp_main_grads_dtype; OptimizerConfig; the
+warning of fused_a2a.py that DeepEP takes probabilities in FP32). Of graphs: cuda_graph_impl and cuda_graph_modules with
+their checks, which refuse graphs of feed-forward networks beside overlapped communication of experts; the check of
+mcore_fsdp_adapter. Recomputation of attention and feed-forward networks is refused there for layers with dropout, and
+graphs of the router switch off that of the norm before it; here both are left without graphs for all. Of contexts: the
+checks of Transformer Engine's attn_forward_func_with_cp (from memory of 2.8).
 """
 
 from dsx.config.cluster_file import GPU_SOFTWARE
