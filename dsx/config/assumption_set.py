@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator
 
@@ -291,7 +291,7 @@ class AssumptionsSpec(Spec):
         """Return the error of what is stated at `path`, with the file and line: of the set, stack or framework."""
         return self._statement.document.fault(path, text)
 
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+    def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
         """Return a copy with other values, which it has with any stack, and for every plan."""
         values = dict(update or {})
         if "conditions" not in values and (free := self.conditions.stated.keys() & values.keys()):
@@ -300,7 +300,7 @@ class AssumptionsSpec(Spec):
         copied._statement = replace(self._statement, changed=self._statement.changed | {*(update or ())})
         return copied
 
-    def settled(self, values: Mapping[str, Any], conditions: ConditionsSpec) -> Self:
+    def settled(self, values: Mapping[str, object], conditions: ConditionsSpec) -> Self:
         """Return a copy with what conditions decide, and those that are left; with any stack they are decided anew."""
         return super().model_copy(update={**values, "conditions": conditions})
 

@@ -19,7 +19,7 @@ Not modelled: clusters of different devices; kernels that a framework cannot use
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self, get_args
+from typing import Annotated, ClassVar, Literal, NamedTuple, Protocol, Self, get_args
 
 from pydantic import (
     BeforeValidator,
@@ -214,7 +214,7 @@ class DeviceSpec(Spec):
         return self.generation or self.name
 
     @model_serializer(mode="wrap")
-    def _without_what_is_usual(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_what_is_usual(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
         # As `topology` of a network.
         usual = {"chip": None, "half_format": "bf16"}
         return {name: value for name, value in write(self).items() if name not in usual or value != usual[name]}
@@ -232,8 +232,9 @@ class HasPeak(Protocol):
     """A device, stated or priced."""
 
     @property
-    def matrix_flops(self) -> Any:
+    def matrix_flops(self) -> float:
         """FLOP/s of the data sheet in 16 bits; `fp8_flops` and likewise are those of other precisions."""
+        ...
 
 
 def peak_flops(device: HasPeak, precision: str) -> float:
@@ -261,7 +262,7 @@ class NodeSpec(Spec):
         return tuple(name for name in type(self).model_fields if name not in self.model_fields_set)
 
     @model_serializer(mode="wrap")
-    def _as_stated(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _as_stated(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
         # So that a copy still says what is assumed.
         return {name: value for name, value in write(self).items() if name in self.model_fields_set}
 

@@ -29,6 +29,7 @@ from dsx.errors import SpecError
 from dsx.units import INTEGER, REAL, parse_number
 
 KeyPath = tuple[str | int, ...]
+Plain = Any  # plain data: a scalar, a list, or a mapping of strings
 
 _OF_VALUES = {"value", "source", "between", "needs", "otherwise", "lost"}
 
@@ -37,7 +38,7 @@ _OF_VALUES = {"value", "source", "between", "needs", "otherwise", "lost"}
 class Document:
     """Plain data (dicts, lists, scalars) and its places."""
 
-    data: dict[str, Any]
+    data: dict[str, Plain]
     places: dict[KeyPath, str]  # key path -> "file:line"; () is the document itself
 
     def place(self, path: KeyPath) -> str:
@@ -57,13 +58,13 @@ class Document:
         return SpecError(self.message(path, text))
 
 
-def stated_in_code(content: Mapping[Any, object], place: str) -> Document:
+def stated_in_code(content: Mapping[str, object], place: str) -> Document:
     """Return content that a program states as a document; `place` is the place of all of it."""
     data: dict[str, object] = _plain(content)
     return Document(data, dict.fromkeys(paths_of(data), place))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Plain) -> Plain:
     """Return what a program states as a file would: tuples and arrays are lists, numbers of NumPy are Python's."""
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
@@ -83,7 +84,7 @@ def paths_of(data: object, path: KeyPath = ()) -> Iterator[KeyPath]:
             yield from paths_of(value, (*path, index))
 
 
-def is_sourced(value: object) -> TypeGuard[dict[str, Any]]:
+def is_sourced(value: object) -> TypeGuard[dict[str, Plain]]:
     """Return whether `value` is a value with its source, ``{value: ..., source: ...}``, and not a section.
 
     A fitted number also states its bounds, ``between: [..., ...]``, an effect what it needs and its value without that
@@ -103,7 +104,7 @@ def _merged_over(base: Document, over: Document) -> Document:
     return Document(data, {path: places[path] for path in paths_of(data)})
 
 
-def _merge(base: Any, over: Any) -> Any:
+def _merge(base: Plain, over: Plain) -> Plain:
     sections = isinstance(base, dict) and isinstance(over, dict)
     # A number replaces both value and source: the old source does not vouch for the new value.
     if not sections or is_sourced(base) or is_sourced(over):
@@ -162,7 +163,7 @@ def load_json(what: str, name: str) -> Document:
     return Document(data, {(): file})
 
 
-def parse_json(text: str, file: str, of_pairs: Callable[[list[tuple[str, object]]], object] = dict) -> Any:
+def parse_json(text: str, file: str, of_pairs: Callable[[list[tuple[str, object]]], object] = dict) -> Plain:
     """Return the data of a JSON string; errors name `file`, and `of_pairs` makes its objects.
 
     Raises SpecError, with line and column where known, for invalid JSON and for half surrogate pairs.
@@ -195,7 +196,7 @@ def _check_characters(data: object, file: str) -> None:
             pending.append(((*path, key), value))
 
 
-def _object(pairs: list[tuple[str, object]], file: str) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, object]], file: str) -> dict[str, Plain]:
     """Return an object; raises SpecError for a repeated key, since either value could be meant."""
     members: dict[str, object] = {}
     for key, value in pairs:
@@ -219,7 +220,7 @@ _TOO_DEEP = "lists and mappings are nested too deeply"
 _TOO_MANY = f"there are more than {_MOST:,} keys and values, counted through aliases"
 _HINT = "; a string that starts with this character needs quotes"
 
-_RESOLVERS: dict[Any, list[Any]] = {}
+_RESOLVERS: dict[object, list[object]] = {}
 
 
 class _Loader(yaml.SafeLoader):
@@ -260,7 +261,7 @@ def parse_document(text: str, file: str) -> Document:
     return Document(reading.plain(node), reading.places)
 
 
-def parse_value(text: str, place: str) -> Any:
+def parse_value(text: str, place: str) -> Plain:
     """Return the scalar, list or mapping in one line; errors name `place`.
 
     Only a list, a mapping or a quoted string is read as YAML: ">=2" is a plain string.
@@ -341,7 +342,7 @@ class _YamlReader:
         self.left = _MOST
         self.places: dict[KeyPath, str] = {(): f"{file}:1"}
 
-    def plain(self, node: Any, path: KeyPath = (), around: tuple[yaml.Node, ...] = ()) -> Any:
+    def plain(self, node: Plain, path: KeyPath = (), around: tuple[yaml.Node, ...] = ()) -> Plain:
         """Return the data of `node` at `path`; `around` are the nodes that contain it."""
         if node in around:
             raise SpecError(f"{_place(node, self.file)}: an alias refers to a part that contains it")
@@ -361,7 +362,7 @@ class _YamlReader:
             return [self.plain(item, (*path, index), around) for index, item in enumerate(node.value)]
         return self.scalar(node)
 
-    def mapping(self, node: yaml.MappingNode, path: KeyPath, around: tuple[yaml.Node, ...]) -> dict[str, Any]:
+    def mapping(self, node: yaml.MappingNode, path: KeyPath, around: tuple[yaml.Node, ...]) -> dict[str, Plain]:
         data: dict[str, object] = {}
         for key, value in node.value:
             place = _place(key, self.file)
@@ -375,7 +376,7 @@ class _YamlReader:
             data[name] = self.plain(value, (*path, name), around)
         return data
 
-    def scalar(self, node: yaml.ScalarNode) -> Any:
+    def scalar(self, node: yaml.ScalarNode) -> Plain:
         if node.tag == _STR:
             return self.characters(node)
         if node.tag == _NULL:

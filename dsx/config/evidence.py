@@ -6,11 +6,11 @@ measured.
 
 import math
 from functools import cache
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from dsx.config.documents import load_document
+from dsx.config.documents import Plain, load_document
 from dsx.config.schema import Spec, validate
 from dsx.config.search_path import packaged_data
 from dsx.config.values import Count, Flag, NonNegative, Positive
@@ -82,7 +82,7 @@ class FreeSpec(Spec):
     """How far a user's runs may change a field."""
 
     deviation: Positive  # over users, as a share of the distance between the bounds
-    between: Annotated[list[Any], Field(min_length=2, max_length=2)]  # with the unit of the field
+    between: Annotated[list[Plain], Field(min_length=2, max_length=2)]  # with the unit of the field
 
 
 class MemoryIntervalSpec(Spec):

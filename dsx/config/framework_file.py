@@ -18,12 +18,22 @@ from typing import Annotated, Any, cast
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, field_validator
 
 from dsx.config.assumption_set import Optimizer
-from dsx.config.documents import Document, KeyPath, merged
+from dsx.config.documents import Document, KeyPath, Plain, merged
 from dsx.config.load import Given, statements
 from dsx.config.schema import FileKind, Spec, validate
 from dsx.config.search_path import names
 from dsx.config.stack import ColumnComparison, Need, Needs
-from dsx.config.sweep_fields import Choices, ColumnLimit, Limit, Names, PlanLimit, PlanLimits, ProductLimit, divisors_of
+from dsx.config.sweep_fields import (
+    Choices,
+    ColumnLimit,
+    Limit,
+    Names,
+    PlanLimit,
+    PlanLimits,
+    ProductLimit,
+    check_number,
+    divisors_of,
+)
 from dsx.config.values import Sourced
 from dsx.errors import did_you_mean
 
@@ -49,14 +59,8 @@ def _column(name: str, info: ValidationInfo[FrameworkColumns | None]) -> str:
     raise ValueError(f"unknown column {name!r}{did_you_mean(name, columns.choices)}")
 
 
-def _number(name: str, info: ValidationInfo[FrameworkColumns | None]) -> str:
-    if info.context and name in info.context.named:
-        raise ValueError(f"{name!r} holds names; expected a column of numbers, such as 'pp'; for a name use fix")
-    return name
-
-
 Column = Annotated[str, AfterValidator(_column)]
-NumberColumn = Annotated[Column, AfterValidator(_number)]
+NumberColumn = Annotated[Column, AfterValidator(check_number)]
 
 
 class BoxSpec(Spec):
@@ -74,7 +78,7 @@ class OnGenerationSpec(Spec):
 
     without: str  # what they lack
     source: str
-    assume: dict[str, Any] = Field(default_factory=dict)  # as that of the framework, over which it wins
+    assume: dict[str, Plain] = Field(default_factory=dict)  # as that of the framework, over which it wins
     fix: dict[Column, Choices] = Field(default_factory=dict)  # values that every box is limited to
 
 
@@ -88,7 +92,7 @@ class FrameworkSpec(Spec):
     description: str
     source: str
     stack: Annotated[str | None, Sourced] = None  # that its plans are priced with; None: that of the assumption set
-    assume: dict[str, Any] = Field(default_factory=dict)  # field of an assumption set -> its value, with its source
+    assume: dict[str, Plain] = Field(default_factory=dict)  # field of an assumption set -> its value, with its source
     flags: str | None = None  # the launch files whose words state its settings; None: those of the usual ones
     strategy: Names | None = None  # None: every strategy
     # Optimizers of the matrices of the body that it has, `optimizer` of an assumption set.
@@ -231,7 +235,7 @@ class FrameworkSpec(Spec):
         return self._document.place(path)
 
 
-def _with_needs(limit: dict[str, list[PlanLimit]], needs: Sequence[Need]) -> Iterator[dict[str, Any]]:
+def _with_needs(limit: dict[str, list[PlanLimit]], needs: Sequence[Need]) -> Iterator[dict[str, list[PlanLimit]]]:
     """Yield bounds with those of each way to meet some needs, which is one comparison of each need."""
     for way in itertools.product(*needs):
         bounds: dict[str, list[PlanLimit]] = dict(limit)

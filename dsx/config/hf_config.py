@@ -14,9 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
-from dsx.config.documents import Document, KeyPath, parse_document, parse_json, read_text
+from dsx.config.documents import Document, KeyPath, Plain, parse_document, parse_json, read_text
 from dsx.config.hf_family import (
     LAYER,
     ConfigFormula,
@@ -50,7 +49,7 @@ class Config:
     family: FamilySpec
     document: Document
     section: KeyPath  # path of the section that the family reads; () for the whole config
-    values: dict[str, Any]  # key of the family -> value, or default
+    values: dict[str, Plain]  # key of the family -> value, or default
 
 
 def load_config(path: Path) -> Config:
@@ -59,7 +58,12 @@ def load_config(path: Path) -> Config:
     Raises SpecError, with file:line, for a file that is not a JSON object, and for all keys that are missing or have
     invalid values; UnknownNameError for a `model_type` without a family.
     """
-    document = _load_json(path)
+    text, file = read_text(path), shown(path)
+    data = parse_json(text, file)
+    if not isinstance(data, dict):
+        raise SpecError(f"{file}:1: expected an object with keys, as in a config.json, got {type(data).__name__}")
+    # YAML does not allow tabs between tokens; JSON does not allow them inside tokens, so all of them are replaced.
+    document = parse_document(text.replace("\t", " "), file)
     model_type, inside = _model_type(document)
     family = load_family(model_type)
     section = _section(document, model_type, family) if inside is None else inside
@@ -74,7 +78,7 @@ def place(config: Config, keys: frozenset[str]) -> str:
     return config.document.place(next(paths, config.section))
 
 
-def evaluate_at(config: Config, formula: ConfigFormula, extra: Mapping[str, object] | None = None) -> Any:
+def evaluate_at(config: Config, formula: ConfigFormula, extra: Mapping[str, object] | None = None) -> Plain:
     """Return the value of `formula` for the config; raises SpecError with the place of its keys."""
     try:
         return evaluate(formula, config.values | dict(extra or {}))
@@ -94,15 +98,6 @@ def stated_layers(config: Config) -> int | None:
     parts = [part for _, part in stated_in(config.document, config.section)]
     number = next((part[NUM_LAYERS] for part in parts[::-1] if NUM_LAYERS in part), None)
     return number if isinstance(number, int) else None
-
-
-def _load_json(path: Path) -> Document:
-    text, file = read_text(path), shown(path)
-    data = parse_json(text, file)
-    if not isinstance(data, dict):
-        raise SpecError(f"{file}:1: expected an object with keys, as in a config.json, got {type(data).__name__}")
-    # YAML does not allow tabs between tokens; JSON does not allow them inside tokens, so all of them are replaced.
-    return parse_document(text.replace("\t", " "), file)
 
 
 def _model_type(document: Document) -> tuple[str, KeyPath | None]:
@@ -148,7 +143,7 @@ def _section(document: Document, model_type: str, family: FamilySpec) -> KeyPath
     return (family.section,)
 
 
-def stated_in(document: Document, section: KeyPath) -> Iterator[tuple[KeyPath, dict[str, Any]]]:
+def stated_in(document: Document, section: KeyPath) -> Iterator[tuple[KeyPath, dict[str, Plain]]]:
     """Yield the whole config, and the section that its family reads if it has one, each with its path."""
     yield (), document.data
     if section:
@@ -159,7 +154,7 @@ def _spellings(family: FamilySpec, key: str) -> list[str]:
     return [key, *family.keys[key].also]
 
 
-def _values(document: Document, section: KeyPath, family: FamilySpec) -> dict[str, Any]:
+def _values(document: Document, section: KeyPath, family: FamilySpec) -> dict[str, Plain]:
     """Return the value of each key of the family; raises SpecError that lists all faults."""
     parts = [*stated_in(document, section)][::-1]
     given_of = {key: _given(key, parts, family) for key in family.keys}
@@ -186,7 +181,9 @@ def _values(document: Document, section: KeyPath, family: FamilySpec) -> dict[st
     return _with_defaults(values, document.place(section), family)
 
 
-def _given(key: str, parts: Sequence[tuple[KeyPath, dict[str, Any]]], family: FamilySpec) -> list[tuple[KeyPath, Any]]:
+def _given(
+    key: str, parts: Sequence[tuple[KeyPath, dict[str, Plain]]], family: FamilySpec
+) -> list[tuple[KeyPath, Plain]]:
     """Return the values of a key with their paths; what the section states comes before what the whole config does."""
     occurrences = [
         ((*path, name), part[name])
@@ -197,14 +194,14 @@ def _given(key: str, parts: Sequence[tuple[KeyPath, dict[str, Any]]], family: Fa
     return [(path, value) for path, value in occurrences if len(path) == len(occurrences[0][0])]
 
 
-def _number(occurrences: list[tuple[KeyPath, Any]], spec: KeySpec) -> Any:
+def _number(occurrences: list[tuple[KeyPath, Plain]], spec: KeySpec) -> Plain:
     """Return the stated value of a key, or its default if it is a number."""
     if occurrences or spec.default is None or spec.default.names:
         return occurrences[0][1] if occurrences else None
     return evaluate(spec.default, {})
 
 
-def _is_of_another(family: FamilySpec, key: str, name: str, value: Any) -> bool:
+def _is_of_another(family: FamilySpec, key: str, name: str, value: Plain) -> bool:
     """Return whether a value has the type of another key with the same spelling, and not that of `key`."""
     namesakes = [other for other in family.keys if other != key and name in _spellings(family, other)]
     if not namesakes:
@@ -215,7 +212,7 @@ def _is_of_another(family: FamilySpec, key: str, name: str, value: Any) -> bool:
     )
 
 
-def _check_alike(document: Document, occurrences: list[tuple[KeyPath, Any]]) -> None:
+def _check_alike(document: Document, occurrences: list[tuple[KeyPath, Plain]]) -> None:
     """Raise SpecError for two spellings of a key that have different values."""
     first, first_value = occurrences[0]
     for path, value in occurrences[1:]:
@@ -223,7 +220,7 @@ def _check_alike(document: Document, occurrences: list[tuple[KeyPath, Any]]) -> 
             raise document.fault(path, f"is {value!r}, but {first[-1]}, another name for it, is {first_value!r}")
 
 
-def _checked(value: Any, spec: KeySpec) -> Any:
+def _checked(value: Plain, spec: KeySpec) -> Plain:
     """Return `value`; raises ValueError if it does not have the type of its key."""
     if spec.holds in ("count", "whole"):
         least = 1 if spec.holds == "count" else 0
@@ -242,7 +239,7 @@ def _checked(value: Any, spec: KeySpec) -> Any:
     return value
 
 
-def _of_each(value: Any, spec: KeySpec, num_layers: Any) -> Any:
+def _of_each(value: Plain, spec: KeySpec, num_layers: Plain) -> Plain:
     """Return the number that all entries of a list have, or what is no list of numbers.
 
     The list has an entry for each of the layers, or for both sides of an image. Raises ValueError if it has more or
@@ -261,7 +258,7 @@ def _of_each(value: Any, spec: KeySpec, num_layers: Any) -> Any:
     return value[0]
 
 
-def _with_defaults(read: dict[str, object], where: str, family: FamilySpec) -> dict[str, Any]:
+def _with_defaults(read: dict[str, object], where: str, family: FamilySpec) -> dict[str, Plain]:
     """Return the values with the defaults of absent keys; a default may be a formula of other keys."""
     values = dict(read)
     for key, default in _in_order(family, read):
@@ -290,7 +287,7 @@ class Ignored:
     """The unused keys of a config, by their effect on the cost."""
 
     unpriced: dict[str, str]  # key -> the cost that it changes
-    unknown: dict[str, Any]  # key of unknown effect -> its value
+    unknown: dict[str, Plain]  # key of unknown effect -> its value
     no_cost: dict[str, list[str]]  # topic -> keys without effect
 
 
@@ -316,7 +313,7 @@ def ignored_keys(config: Config) -> Ignored:
 _NEUTRAL = "values that change nothing"
 
 
-def _not_read(config: Config) -> Iterator[tuple[str, str, Any]]:
+def _not_read(config: Config) -> Iterator[tuple[str, str, Plain]]:
     """Yield (key with its section, key, value) of each key that the family does not read, or lists as unpriced."""
     keys = {key: spec for key, spec in config.family.keys.items() if key not in config.family.unpriced}
     read = {MODEL_TYPE, *(name for key, spec in keys.items() for name in (key, *spec.also))}
@@ -341,12 +338,13 @@ def to_model(config: Config, name: str, source: str) -> ModelSpec:
     _check_rules(config)
     sizes = {letter: evaluate_at(config, formula) for letter, formula in config.family.dimensions.items()}
     total = published_total(config)
+    kinds = [kind for layers in config.family.layers.values() for kind in _kinds(config, layers)]
     data = {
         "name": name,
         "source": source,
         "default_sequence_length": evaluate_at(config, config.family.default_sequence_length),
         "dimensions": {letter: size for letter, size in sizes.items() if size},
-        "layers": _patterns(list(_sequence(config))),
+        "layers": _patterns([layer_count(kind, len([*equal])) for kind, equal in groupby(kinds)]),
         "parameters": total.total if total else None,
     }
     return validate(Document(data, {(): config.document.place(config.section)}), ModelSpec)
@@ -397,13 +395,6 @@ def _shown(value: object) -> str:
     return f"{len(value)} entries" if isinstance(value, list | dict) else reprlib.repr(value)
 
 
-def _sequence(config: Config) -> Iterator[LayerCount]:
-    """Yield the layers from first to last, equal neighbours as one entry."""
-    kinds = [kind for layers in config.family.layers.values() for kind in _kinds(config, layers)]
-    for kind, equal in groupby(kinds):
-        yield layer_count(kind, len(list(equal)))
-
-
 def _patterns(layers: list[LayerCount]) -> list[LayerCount | RepeatedLayers]:
     """Return the layers with each repeated pattern as one entry."""
     patterns: list[LayerCount | RepeatedLayers] = []
@@ -442,7 +433,7 @@ def _kinds(config: Config, layers: LayersSpec) -> Iterator[LayerKind]:
         at = {LAYER: index}
         values = at | {name: evaluate_at(config, when, at) for name, when in layers.where.items()}
 
-        def holding(choices: Mapping[str, ConfigFormula], values: Mapping[str, Any] = values) -> list[str]:
+        def holding(choices: Mapping[str, ConfigFormula], values: Mapping[str, Plain] = values) -> list[str]:
             return [name for name, when in choices.items() if evaluate_at(config, when, values)]
 
         kind = next(iter(holding(layers.kind)), None)
@@ -458,7 +449,7 @@ def _kinds(config: Config, layers: LayersSpec) -> Iterator[LayerKind]:
         yield LayerKind(kind, frozenset(holding(layers.options)), chosen)
 
 
-def _at(index: int, key: str, value: Any) -> str:
+def _at(index: int, key: str, value: Plain) -> str:
     entry = isinstance(value, list) and index < len(value)
     return f"{key}[{index}] = {value[index]!r}" if entry else f"{key} = {reprlib.repr(value)}"
 

@@ -16,11 +16,11 @@ import reprlib
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from dsx.config.documents import Document
+from dsx.config.documents import Document, Plain
 from dsx.config.load import stated_document
 from dsx.config.schema import FileKind, Spec, validate
 from dsx.config.search_path import names, packaged_model
@@ -40,7 +40,7 @@ class ConfigFormula:
     names: frozenset[str]  # keys that it reads
 
 
-def parse(value: Any) -> ConfigFormula:
+def parse(value: Plain) -> ConfigFormula:
     """Return a string or a plain constant of YAML as a formula; raises ValueError for any other expression."""
     text = value if isinstance(value, str) else repr(value)
     if len(text) > _LONGEST:
@@ -68,7 +68,7 @@ def parse(value: Any) -> ConfigFormula:
     return ConfigFormula(text, tree, frozenset(names))
 
 
-def evaluate(formula: ConfigFormula, values: Mapping[str, Any]) -> Any:
+def evaluate(formula: ConfigFormula, values: Mapping[str, Plain]) -> Plain:
     """Return the value of the formula for these values of its names.
 
     Raises SpecError, with the formula and the values, if it has none: a remainder, an index out of range.
@@ -86,23 +86,23 @@ class _Remainder(ArithmeticError):
     pass
 
 
-def _divide(a: Any, b: Any) -> Any:
+def _divide(a: Plain, b: Plain) -> Plain:
     if b == 0 or a % b:
         raise _Remainder(f"{a} / {b}")
     return a // b
 
 
-def _power(a: Any, b: Any) -> Any:
+def _power(a: Plain, b: Plain) -> Plain:
     # Python would compute a power of integers to any number of digits.
     if abs(a) > 1 and abs(b) > _LARGEST.bit_length():
         raise OverflowError(f"{a} ** {b} is too large")
     return a**b
 
 
-def _of_numbers(apply: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _of_numbers(apply: Callable[[Plain, Plain], Plain]) -> Callable[[Plain, Plain], Plain]:
     """Return arithmetic that accepts numbers alone: a string or a list times a number could be of any length."""
 
-    def applied(a: Any, b: Any) -> Any:
+    def applied(a: Plain, b: Plain) -> Plain:
         if not (isinstance(a, int | float) and isinstance(b, int | float)):
             raise TypeError(f"{reprlib.repr(a)} and {reprlib.repr(b)} are not two numbers")
         result = apply(a, b)
@@ -113,7 +113,7 @@ def _of_numbers(apply: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return applied
 
 
-_BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+_BINARY: dict[type[ast.AST], Callable[[Plain, Plain], Plain]] = {
     ast.Add: _of_numbers(operator.add),
     ast.Sub: _of_numbers(operator.sub),
     ast.Mult: _of_numbers(operator.mul),
@@ -130,7 +130,7 @@ _BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.In: lambda a, b: a in b,
     ast.NotIn: lambda a, b: a not in b,
 }
-_UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {ast.Not: operator.not_, ast.USub: operator.neg}
+_UNARY: dict[type[ast.AST], Callable[[Plain], Plain]] = {ast.Not: operator.not_, ast.USub: operator.neg}
 _KNOWN = (
     *(*_BINARY, *_UNARY, ast.And, ast.Or, ast.Load),
     *(ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call, ast.Subscript),
@@ -138,14 +138,14 @@ _KNOWN = (
 )
 
 
-_FUNCTIONS: dict[str, Callable[[Any], Any]] = {"len": len, "min": min, "max": max}
+_FUNCTIONS: dict[str, Callable[[Plain], Plain]] = {"len": len, "min": min, "max": max}
 
 
-def _function(node: ast.Call) -> Callable[[Any], Any] | None:
+def _function(node: ast.Call) -> Callable[[Plain], Plain] | None:
     return _FUNCTIONS.get(node.func.id) if isinstance(node.func, ast.Name) else None
 
 
-def _value(node: ast.AST, values: Mapping[str, Any]) -> Any:
+def _value(node: ast.AST, values: Mapping[str, Plain]) -> Plain:
     match node:
         case ast.Constant(value=value):
             return value
@@ -240,7 +240,7 @@ class UnpricedSpec(_FamilyPart):
     """A key that changes the cost, but not in any layer definition."""
 
     what: str  # the cost that it changes
-    unless: list[Any] = Field(default_factory=list)  # values, besides null, that change nothing
+    unless: list[Plain] = Field(default_factory=list)  # values, besides null, that change nothing
     when: Expression = parse(True)  # a condition on other keys without which no value changes anything
 
 
@@ -305,7 +305,7 @@ _LISTED = 12  # keys
 
 
 def unknown_family(
-    key: str, model_type: str, document: Document, section: str | None, part: dict[str, Any]
+    key: str, model_type: str, document: Document, section: str | None, part: dict[str, Plain]
 ) -> UnknownNameError:
     """Return the error for a config with an unknown `model_type`, which stands at `key`.
 

@@ -14,13 +14,14 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from pydantic import BaseModel
 
 from dsx.config.documents import (
     Document,
     KeyPath,
+    Plain,
     is_sourced,
     load_document,
     merged,
@@ -83,7 +84,7 @@ def statements(spec: type[Spec], reference: Given, near: Path | None = None, pla
         assert kind.folder is not None
         return [document for _, document in extended(find(kind.folder, str(reference), ".yaml", near), spec)]
     content = reference.model_dump(mode="json") if isinstance(reference, Spec) else dict(reference)
-    base: Any = content.pop("extends", None)
+    base: Plain = content.pop("extends", None)
     document = stated_in_code(content, place)
     return [document, *(() if base is None else statements(spec, base, near, f"{place}.extends"))]
 
@@ -128,7 +129,7 @@ def override(document: Document, assignments: Sequence[Assignment], spec: type[S
     options = {path: f"--set {spec.file_kind.target}.{path}" for path, _ in assignments}
     for path, text in assignments:
         steps = _steps(data, path, options[path], spec)
-        inner: Any = data
+        inner: Plain = data
         for step, part in pairwise(steps):
             inner = inner[step] if isinstance(step, int) else inner.setdefault(step, {})
             if isinstance(part, str) and not isinstance(inner, dict):

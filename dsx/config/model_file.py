@@ -5,7 +5,6 @@ dimension, f feed-forward width, v vocabulary; a layer definition may use others
 layers; their layer definitions state the operators.
 """
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from pydantic import (
 from dsx.config.documents import Document
 from dsx.config.load import Assignment, Given, stated_document, statements
 from dsx.config.schema import FileKind, Spec, validate
+from dsx.config.sweep_fields import divisors_of
 from dsx.config.values import Count, Total, whole_number
 from dsx.errors import SpecError, did_you_mean
 
@@ -171,7 +171,7 @@ class ModelSpec(Spec):
     def _sizes_agree(cls, sizes: dict[str, int]) -> dict[str, int]:
         heads, groups = sizes.get(HEADS, 1), sizes.get(KV_HEADS, 1)
         if heads % groups:
-            nearest = min(_divisors(heads), key=lambda number: (abs(number - groups), number))
+            nearest = min(divisors_of(heads), key=lambda number: (abs(number - groups), number))
             raise ValueError(
                 f"{HEADS}={heads} attention heads are no multiple of {KV_HEADS}={groups} key-value heads; nearest: "
                 f"{KV_HEADS}={nearest}"
@@ -268,8 +268,3 @@ def _check_letters(spec: ModelSpec, documents: Sequence[Document], check: LayerC
             break
     if faults:
         raise SpecError("\n".join(faults))
-
-
-def _divisors(number: int) -> set[int]:
-    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
-    return {*small, *(number // divisor for divisor in small)}

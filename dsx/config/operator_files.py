@@ -19,7 +19,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -91,7 +90,7 @@ def parse_operator_graph(document: Document) -> OperatorGraphSpec:
     return OperatorGraphSpec(document.place(()), operators, edges)
 
 
-def _list(document: Document, key: str) -> list[Any]:
+def _list(document: Document, key: str) -> list[object]:
     if key not in document.data:
         keys = [str(name) for name in document.data]
         raise document.fault((), f"has no {key!r}{did_you_mean(key, keys)}; nodes and edges are wanted")
@@ -200,7 +199,7 @@ class OperatorTimes:
     file: str
     rows: tuple[OperatorTime, ...]
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, object]:
         """Return the rows as plain data, with the name of the file without its folder."""
         return {
             "file": Path(self.file).name,

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, TypeGuard, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Tag, ValidationError
 from pydantic_core import ErrorDetails
@@ -193,7 +193,7 @@ def _below(model: type[BaseModel], location: KeyPath, section_names: Sequence[st
     return f"; did you mean {' or '.join(map(repr, paths))}?" if paths else ""
 
 
-def _is_model(part: Any) -> bool:
+def _is_model(part: object) -> TypeGuard[type[BaseModel]]:
     return isinstance(part, type) and issubclass(part, BaseModel)
 
 

@@ -17,14 +17,14 @@ device. Where a need is not met, the field is `otherwise`, or its value if that 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, PlainSerializer, PrivateAttr
 
 from dsx.config.cluster_file import PLATFORMS
-from dsx.config.documents import Document, KeyPath, is_sourced, merged
+from dsx.config.documents import Document, KeyPath, Plain, is_sourced, merged
 from dsx.config.load import Given, statements
 from dsx.config.schema import FileKind, Spec, validate
 from dsx.config.search_path import names
@@ -140,7 +140,7 @@ def with_conditions(document: Document) -> Document:
     section = document.data.get("conditions", {})
     if not isinstance(section, dict):  # which its schema refuses
         return document
-    moved: dict[str, Any] = {}
+    moved: dict[str, Plain] = {}
     for name, content in document.data.items():
         needs = {key: content[key] for key in _CONDITION if key in content} if is_sourced(content) else {}
         if needs:
@@ -156,7 +156,10 @@ def with_conditions(document: Document) -> Document:
     return Document(data | {"conditions": moved | section}, places) if moved or section else document
 
 
-def worse(field: str, value: Any, otherwise: Any, least: Any, most: Any) -> Any:
+T = TypeVar("T")
+
+
+def worse(field: str, value: T, otherwise: T, least: Callable[[T, T], T], most: Callable[[T, T], T]) -> T:
     """Return the worse of two values of a field: less overlap, a longer latency; `least` and `most` are elementwise."""
     return (least if field.endswith("_overlap") else most)(value, otherwise)
 
@@ -204,7 +207,7 @@ class StackSpec(Spec):
     software: SoftwareSpec
     # Column of a plan -> value that the software uses for another thing -> an entry of data/runs/recompute-words.yaml.
     words: dict[str, dict[str, str]] = Field(default_factory=dict)
-    assume: dict[str, Any]  # field of an assumption set -> its value, with its source
+    assume: dict[str, Plain]  # field of an assumption set -> its value, with its source
 
     _document: Document = PrivateAttr(default=Document({}, {(): "stack"}))
 

@@ -14,7 +14,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -249,7 +249,17 @@ def _nearest(name: str, columns: Columns, expected: Sequence[str]) -> str:
     return columns.nearest(name, dotted if "." in name else expected)
 
 
-def _number(name: str, info: ValidationInfo[Columns | None]) -> str:
+class HasNames(Protocol):
+    """Columns of which some hold names."""
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The columns of names."""
+        ...
+
+
+def check_number(name: str, info: ValidationInfo[HasNames | None]) -> str:
+    """Return the name of a column that holds numbers; raises ValueError for one that holds names."""
     if info.context and name in info.context.named:
         raise ValueError(f"{name!r} holds names; expected a column of numbers, such as 'tp'; for a name use fix")
     return name
@@ -292,7 +302,7 @@ def _axis(written: str, info: ValidationInfo[Columns | None]) -> str:
 
 
 CandidateColumn = Annotated[str, AfterValidator(_candidate)]  # a choice of the plan: "strategy"
-NumberColumn = Annotated[CandidateColumn, AfterValidator(_number)]  # a choice that is a number: "tp"
+NumberColumn = Annotated[CandidateColumn, AfterValidator(check_number)]  # a choice that is a number: "tp"
 GroupColumn = Annotated[str, AfterValidator(_group)]  # a choice, or a column of the hardware point: "cluster"
 Objective = Annotated[str, AfterValidator(_objective)]  # a column to minimise, "step_time_s", or maximise, "-mfu"
 LeastCost = Annotated[str, AfterValidator(_least_cost)]  # a cost to minimise: "cost_usd"
@@ -339,7 +349,7 @@ def column_limits(limits: object, columns: Columns, place: str) -> dict[str, lis
     return validate(stated_in_code(by_column, place), _CommandLimits, columns).root
 
 
-def contradiction(column: str, bounds: Sequence[Limit], values: Sequence[Any]) -> str:
+def contradiction(column: str, bounds: Sequence[Limit], values: Sequence[int | str]) -> str:
     """Return how bounds of a column exclude each other, or all `values` that it is fixed to; "" if they do not."""
     text = " and ".join(f"{column}{bound}" for bound in bounds)
     if values and not any(all(_HOLDS[limit.relation](value, limit.bound) for limit in bounds) for value in values):
@@ -355,9 +365,9 @@ def _words(text: str) -> list[str]:
     return re.sub(rf"\s*({_RELATION})\s*", r"\1", text.strip()).split() or [text]
 
 
-def _by_column(words: Sequence[str], place: str) -> dict[str, list[Any]]:
+def _by_column(words: Sequence[str], place: str) -> dict[str, list[str]]:
     """Return the bounds of limits such as "tp<=8" as a sweep states them, by column."""
-    bounds: dict[str, list[Any]] = {}
+    bounds: dict[str, list[str]] = {}
     for word in words:
         if match := _BETWEEN.fullmatch(word):
             first, turned, name, relation, second = match.groups()

@@ -10,7 +10,7 @@ training, `cost_usd` also the price of a GPU: a sweep states the tokens, a clust
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -269,7 +269,7 @@ class SweepSpec(Spec):
         return name
 
     @model_serializer(mode="wrap")
-    def _without_later_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_later_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
         # Result sets are identified by a hash of their sweep, which fields added later must not change by default.
         later = {"operator_times": None, "partition": "even", "framework": None}
         return {name: value for name, value in write(self).items() if name not in later or value != later[name]}
@@ -303,7 +303,7 @@ def load_sweep(path: str | Path, columns: Columns, overrides: Sequence[Assignmen
 
 
 def sweep_from_data(
-    data: Mapping[str, Any], columns: Columns, overrides: Sequence[Assignment] = (), file: Path | None = None
+    data: Mapping[str, object], columns: Columns, overrides: Sequence[Assignment] = (), file: Path | None = None
 ) -> SweepSpec:
     """Return the sweep in plain `data`, whose names are searched from the folder of `file`.
 

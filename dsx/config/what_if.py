@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
 from pydantic import (
     BaseModel,
@@ -200,7 +200,7 @@ class _PointReader:
         self.columns = columns
         self.faults: list[InitErrorDetails] = []
 
-    def grid(self, content: dict[str, Any]) -> WhatIf:
+    def grid(self, content: dict[str, object]) -> WhatIf:
         entries = self.fields(content, ())
         lists = [once(self.values(path, at, value)) for at, path, value in entries]
         size = math.prod(map(len, lists))
