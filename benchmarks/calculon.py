@@ -13,7 +13,7 @@ from sections import table, write_section
 
 import dsx
 from dsx.config.sweep_file import load_sweep
-from dsx.results.schema import MENTIONED
+from dsx.results.set_columns import MENTIONED
 
 _SPEC = Path(__file__).parent / "calculon.yaml"
 # A choice of Calculon's search, and what it is in dsx: a column, a what-if, or nothing.

@@ -20,7 +20,7 @@ from dsx.pictures.chosen_rows import Numbers, Value, settings
 from dsx.plans.rules import DEGREES
 from dsx.results.frames import Frame
 from dsx.results.manifest import StatedCluster
-from dsx.results.schema import COLUMNS
+from dsx.results.set_columns import COLUMNS
 from dsx.text import printable
 from dsx.units import counted, format_quantity, format_total
 

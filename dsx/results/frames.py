@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from dsx.errors import InputError, SpecError, UnknownNameError, did_you_mean, one_text, texts, wrong
 from dsx.plans.choices import BY_NAME, SEARCHED_COLUMNS
-from dsx.results.schema import COLUMNS
+from dsx.results.set_columns import COLUMNS
 from dsx.search.ranking import front
 from dsx.text import printable
 from dsx.units import Dimension, format_quantity, parse_number, parse_quantity

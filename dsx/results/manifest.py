@@ -33,7 +33,7 @@ from dsx.plans.rules import OPTIMAL
 from dsx.results import plain_json
 from dsx.results.folder import PartFile
 from dsx.results.plain_json import reason
-from dsx.results.schema import COLUMNS, CUT, NAME_COLUMNS, Column, ExtraColumn, Precision, columns_with
+from dsx.results.set_columns import COLUMNS, CUT, NAME_COLUMNS, Column, ExtraColumn, Precision, columns_with
 from dsx.units import LARGEST_COUNT
 
 _IGNORED = ("plot",)

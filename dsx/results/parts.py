@@ -22,7 +22,7 @@ from dsx.results import folder as disk
 from dsx.results import plain_json
 from dsx.results.folder import part_number
 from dsx.results.manifest import Counts, Manifest, StoredPart
-from dsx.results.schema import GROUP_ROWS, arrow_schema, write_options
+from dsx.results.set_columns import GROUP_ROWS, arrow_schema, write_options
 
 _STAGE_LAYERS = "stage_layers"
 _STAGES = re.compile(r"[1-9][0-9]{0,6}(,[1-9][0-9]{0,6})*")

@@ -2,8 +2,9 @@
 
     df = load("results/a")
 
-A set is a folder with Parquet parts and a manifest (schema.py has the columns, folder.py the layout on disk, writer.py
-writes them). For sets that do not fit in memory use other tools: DuckDB and Polars read `<folder>/*.parquet` directly.
+A set is a folder with Parquet parts and a manifest (set_columns.py has the columns, folder.py the layout on disk,
+writer.py writes them). For sets that do not fit in memory use other tools: DuckDB and Polars read
+`<folder>/*.parquet` directly.
 """
 
 import dataclasses
@@ -27,7 +28,7 @@ from dsx.results import parts as parts_on_disk
 from dsx.results.folder import MANIFEST, UNFINISHED, part_name
 from dsx.results.frames import Frame
 from dsx.results.manifest import Manifest, StoredPart
-from dsx.results.schema import CUT
+from dsx.results.set_columns import CUT
 
 
 def read_manifest(folder: str | Path) -> Manifest:

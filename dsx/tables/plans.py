@@ -34,7 +34,7 @@ from dsx.plans.plan import Plan, setting_of
 from dsx.plans.rules import DEGREES
 from dsx.pricing.problem import Problem
 from dsx.results.ranked_by import TIED, Priced
-from dsx.results.schema import COLUMNS, CUT
+from dsx.results.set_columns import COLUMNS, CUT
 from dsx.tables.format import WIDTH, cut_text, hardware_text, hardware_title, quantity, share, shares, table, wrapped
 from dsx.text import printable
 from dsx.units import counted, format_quantity

@@ -29,7 +29,7 @@ from dsx.plans.violations import VANISHES, strategy_reasons, violations
 from dsx.pricing.one_plan import stated_plan
 from dsx.pricing.problem import Problem
 from dsx.progress import warn
-from dsx.results.schema import COLUMNS, CUT
+from dsx.results.set_columns import COLUMNS, CUT
 from dsx.runs.notes import recompute_words
 from dsx.verbs.job import Job
 

@@ -27,7 +27,7 @@ from dsx.plans.placement import all_divisors
 from dsx.plans.plan import Plan
 from dsx.pricing.problem import Problem, make_problem, priceable_model
 from dsx.progress import warn
-from dsx.results.schema import MENTIONED
+from dsx.results.set_columns import MENTIONED
 from dsx.schedules.schedules import SCHEDULES, names_of
 from dsx.search.spaces import Space, fault_of_limit
 from dsx.text import printable

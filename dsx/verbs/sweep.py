@@ -39,7 +39,7 @@ from dsx.progress import Watch, progress, remark, warn, working
 from dsx.results import manifest as manifests
 from dsx.results import writer as store
 from dsx.results.manifest import Counts, Manifest
-from dsx.results.schema import MENTIONED, ROW_BYTES, ExtraColumn
+from dsx.results.set_columns import MENTIONED, ROW_BYTES, ExtraColumn
 from dsx.results.writer import Writer
 from dsx.search.spaces import Study, fault_of_fix, fault_of_limit, make_studies
 from dsx.search.sweep import Part, Sweep, fault_of_groups, most_rows, reduces

@@ -32,7 +32,7 @@ from dsx.pricing.one_plan import PricedPlan, evaluate_plan, price_plan
 from dsx.pricing.problem import Problem
 from dsx.progress import warn
 from dsx.results.manifest import Manifest, files_on, stated_files
-from dsx.results.schema import CUT
+from dsx.results.set_columns import CUT
 from dsx.results.sets import load_chosen, read_manifest
 from dsx.search.fastest import SearchCounts, fastest, spaces_of
 from dsx.tables.format import whole_plan_text

@@ -13,7 +13,7 @@ from dsx.pictures import image_file as files
 from dsx.plans.choices import BY_NAME
 from dsx.results import manifest as manifests
 from dsx.results import sets as store
-from dsx.results.schema import NAME_COLUMNS, ExtraColumn
+from dsx.results.set_columns import NAME_COLUMNS, ExtraColumn
 from dsx.verbs import plot as picture
 from dsx.verbs.plot import check_picture, draw_picture
 

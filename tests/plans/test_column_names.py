@@ -6,7 +6,7 @@ from dsx.config.sweep_fields import column_limits
 from dsx.errors import InputError
 from dsx.plans.choices import BY_NAME, CHOICES, column_called, nearest_column
 from dsx.plans.plan import Plan
-from dsx.results.schema import MENTIONED
+from dsx.results.set_columns import MENTIONED
 from dsx.runs.table import IN_PLANS
 
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pandas as pd
 
-from dsx.results.schema import COLUMNS
+from dsx.results.set_columns import COLUMNS
 
 TIME_PARTS = [f"{part}_s" for part in "compute memory tp_comm cp_comm ep_comm pp_comm dp_comm bubble".split()]
 TIME_PARTS += ["recompute_s", "optimizer_s"]

@@ -6,7 +6,7 @@ import numpy as np
 
 from dsx.results import manifest
 from dsx.results.manifest import Counts, Manifest
-from dsx.results.schema import ExtraColumn, columns_with
+from dsx.results.set_columns import ExtraColumn, columns_with
 
 SPEC = {
     "model": "m",

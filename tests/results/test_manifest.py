@@ -11,7 +11,7 @@ from dsx.config.sweep_file import KeepTop
 from dsx.errors import StoreError
 from dsx.results import manifest
 from dsx.results.manifest import Counts, canonical, differences, spec_hash
-from dsx.results.schema import NAME_COLUMNS, ExtraColumn
+from dsx.results.set_columns import NAME_COLUMNS, ExtraColumn
 
 
 def test_json_and_back(begun):

@@ -14,7 +14,7 @@ from dsx.results import sets as store
 from dsx.results import writer as writing
 from dsx.results.folder import UNFINISHED
 from dsx.results.manifest import Counts
-from dsx.results.schema import COLUMNS
+from dsx.results.set_columns import COLUMNS
 from dsx.results.sets import as_plans, fastest
 
 

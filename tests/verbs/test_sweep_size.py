@@ -7,7 +7,7 @@ import pytest
 from verbs.small import SWEEP
 
 import dsx
-from dsx.results.schema import ROW_BYTES
+from dsx.results.set_columns import ROW_BYTES
 from dsx.units import format_quantity
 
 

@@ -22,7 +22,7 @@ from dsx.pictures.chosen_rows import Numbers, settings
 from dsx.plans.choices import PLAN_COLUMNS
 from dsx.results.frames import Frame
 from dsx.results.manifest import Manifest
-from dsx.results.schema import Column
+from dsx.results.set_columns import Column
 from dsx.results.sets import as_plans, load_chosen, load_small
 
 if TYPE_CHECKING:

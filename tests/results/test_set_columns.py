@@ -7,7 +7,7 @@ from dsx import records
 from dsx.cost.context import StepCosts
 from dsx.cost.interval import StepInterval
 from dsx.plans.choices import NAMED, PLAN_COLUMNS
-from dsx.results.schema import COLUMNS, NAME_COLUMNS, ExtraColumn, arrow_schema, columns_with, write_options
+from dsx.results.set_columns import COLUMNS, NAME_COLUMNS, ExtraColumn, arrow_schema, columns_with, write_options
 
 NAMES = {name: ("a", "b") for name in NAME_COLUMNS}
 REAL = ExtraColumn("device.hbm_capacity", "bytes", "what it holds", integer=False)
