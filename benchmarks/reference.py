@@ -29,7 +29,7 @@ GROUPS = {
     "Ask for a plan": (
         *("Job", "best", "BestPlans", "evaluate", "Evaluation", "why", "Explanation", "partition", "Partition"),
         *("several_jobs", "SeveralJobs", "training_run", "TrainingRun", "launch", "check_launch", "LaunchFiles"),
-        *("Plan", "Launch"),
+        *("Plan", "LaunchSettings"),
     ),
     "Sweeps and result sets": (
         *("sweep", "Swept", "sweep_shard", "SweptShard", "finish_sweep", "load", "pareto", "compare", "plot"),
@@ -49,7 +49,7 @@ GROUPS = {
 # What functions return, which users need no name for.
 NOT_IN_DSX = {
     "OperatorPlacement": OperatorPlacement,
-    "Launch": LaunchSettings,
+    "LaunchSettings": LaunchSettings,
     "WrittenTrace": WrittenTrace,
     "TraceSummary": TraceSummary,
     "TraceReplay": TraceReplay,
@@ -71,7 +71,6 @@ TYPES = {
     "OpGraph": "the graph of the operators of a step: `ids`, `kinds`, `seconds`, `memory_bytes`, `edges`",
     "Watch": "a function of three arguments: how much is done, of how much, and of what",
     "Shard": "a pair of integers, (i, n) for the i-th of n",
-    "Kind": '`"models"`, `"clusters"`, `"strategies"`, `"layers"` or `"assumptions"`',
     "Predict": "a function of setups, a model and an assumption set, which returns predictions",
     "Ranks": '`"all"`, `"stages"` for one rank of each stage, or a list of ranks; `"0,5,9"` is a list too',
     "Slow": "a text such as `0-7=1.3` (ranks and a factor), such texts, or a mapping such as `{3: 1.3}`",

@@ -7,7 +7,7 @@ def main() -> None:
     """Run the command line; Ctrl-C while it loads, or when it has ended, ends the process without a word."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from dsx.cli.main import main as command_line
+    from dsx.verbs.process import main as command_line
 
     command_line()
 

@@ -15,6 +15,9 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
+Data = dict[str, Any]  # plain data, as JSON has it
+DataView = Mapping[str, Any]  # the same, to read
+
 # Control and format characters (which include changes of the writing direction), surrogates, line and paragraph
 # separators.
 _CONTROLS = {"Cc", "Cf", "Cs", "Zl", "Zp"}
@@ -37,7 +40,7 @@ def printable(text: str, keep: str = "") -> str:
 JSON_VERSION = 1  # of the form
 
 
-def versioned(data: Mapping[str, Any]) -> dict[str, Any]:
+def versioned(data: DataView) -> Data:
     """Return plain data as JSON has it: with the version of its form, and None in place of NaN and infinity."""
     return {"schema_version": JSON_VERSION} | {key: _finite(value) for key, value in data.items()}
 

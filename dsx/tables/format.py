@@ -1,13 +1,4 @@
-"""Tables, lines and numbers as text, and plans as a DataFrame.
-
-Lines of text that fit a terminal.
-
-Tables as text.
-
-Numbers as text: counts, percentages, quantities with their units.
-
-Plans as a pandas DataFrame with the columns of a result set.
-"""
+"""Numbers, lines and tables as text: quantities with units, percentages, aligned columns, lines of 100 columns."""
 
 import itertools
 import math
@@ -23,13 +14,13 @@ from dsx.units import format_quantity
 WIDTH = 100  # columns of an answer
 
 
-def wrapped(text: str, indent: str = "", after: str = "") -> str:
-    """Return a line as lines of at most `WIDTH` columns, unless a word is longer; `after` indents all but the first."""
+def wrapped(text: str, indent: str = "", hanging: str = "") -> str:
+    """Return a line as lines of `WIDTH` columns, unless a word is longer; `hanging` indents all but the first."""
     return textwrap.fill(
         text,
         WIDTH,
         initial_indent=indent,
-        subsequent_indent=indent + after,
+        subsequent_indent=indent + hanging,
         break_long_words=False,
         break_on_hyphens=False,
     )
@@ -55,20 +46,20 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], text: Collection
     return "\n".join(lines)
 
 
-def share(part: float, whole: float, digits: int = 0) -> str:
-    """Return `part` as a percentage of `whole`; a dash if there is none."""
-    known = math.isfinite(part) and math.isfinite(whole) and whole > 0
-    return f"{100 * part / whole:.{digits}f} %" if known else "-"
+def share(part: float, total: float, digits: int = 0) -> str:
+    """Return `part` as a percentage of `total`; a dash if there is none."""
+    is_known = math.isfinite(part) and math.isfinite(total) and total > 0
+    return f"{100 * part / total:.{digits}f} %" if is_known else "-"
 
 
-def shares(parts: Sequence[float], whole: float) -> list[str]:
-    """Return parts as whole percentages of their sum `whole`; dashes if there are none.
+def shares(parts: Sequence[float], total: float) -> list[str]:
+    """Return parts as whole percentages of their sum `total`; dashes if there are none.
 
     They add up to 100 %: the parts with the largest remainders are rounded up, the others down.
     """
-    if not (math.isfinite(whole) and whole > 0 and all(map(math.isfinite, parts))):
+    if not (math.isfinite(total) and total > 0 and all(map(math.isfinite, parts))):
         return ["-"] * len(parts)
-    exact = [100 * part / whole for part in parts]
+    exact = [100 * part / total for part in parts]
     percent = [math.floor(value) for value in exact]
     missing = round(sum(exact)) - sum(percent)
     by_loss = sorted(range(len(parts)), key=lambda at: percent[at] - exact[at])
@@ -87,8 +78,8 @@ def cut_text(stage_layers: str | None, between: str = " ") -> str:
 
 def whole_plan_text(plan: Any) -> str:
     """Return a plan as settings of the command line, with the layers of its stages where it has a cut of its own."""
-    stated = plan.get(LAYOUT) if plan["pp"] > 1 else None
-    return plan.text if stated is None else f"{plan.text} {LAYOUT}={cut_text(stated, ',')}"
+    layout = plan.get(LAYOUT) if plan["pp"] > 1 else None
+    return plan.text if layout is None else f"{plan.text} {LAYOUT}={cut_text(layout, ',')}"
 
 
 def quantity(name: str, value: float) -> str:

@@ -1,18 +1,13 @@
-"""The job and the result set as text, with which answers begin.
-
-The job as text, with which every answer begins: the model, the GPUs, and the sequences of a step.
-
-A result set as text, from its manifest, which has the sweep and the content of the files that it names.
-"""
+"""The job with which every answer begins as text: the model, the GPUs, the sequences of a step; and a result set."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsx.config.sweep_file import FASTEST, KeepPareto, KeepTop
 from dsx.tables.format import share
-from dsx.text import printable
+from dsx.text import Data, printable
 from dsx.units import counted, format_quantity, stated_quantity
 
 if TYPE_CHECKING:
@@ -57,7 +52,7 @@ def parameters_text(problem: "Problem") -> str:
     return f"{number:,} parameters"
 
 
-def job_data(problem: "Problem", num_gpus: int, global_batch_size: int) -> dict[str, Any]:
+def job_data(problem: "Problem", num_gpus: int, global_batch_size: int) -> Data:
     """Return the job as plain data."""
     return {
         "model": problem.model.name,
@@ -139,14 +134,14 @@ def model_of(folder: Path, manifest: "Manifest", strategy: str, cluster: str) ->
 
     resolved = files_on(manifest.spec["resolved"], cluster)
     # Rows have the name of a strategy; the sweep may have its path.
-    given = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[strategy]
+    path = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[strategy]
     with stated_files(folder):
         model, assumptions = (
             ModelSpec.model_validate(resolved["model"]),
             AssumptionsSpec.model_validate(resolved["assumptions"]),
         )
     near = Path(manifest.spec_file) if manifest.spec_file else None
-    return build_model(model, assumptions, given, near)
+    return build_model(model, assumptions, path, near)
 
 
 def differing(a: "Manifest", b: "Manifest") -> dict[str, tuple[object, object]]:
@@ -157,17 +152,17 @@ def differing(a: "Manifest", b: "Manifest") -> dict[str, tuple[object, object]]:
     pairs: dict[str, tuple[object, object]] = {}
     for column in ("cluster", "strategy"):
         pairs[column] = (list(a.names[column]), list(b.names[column]))
-    stated = [dict(_stated(_content(manifest.spec))) for manifest in (a, b)]
-    for path in dict.fromkeys((*stated[0], *stated[1])):
-        if path[0] not in _BY_NAME or (path in stated[0] and path in stated[1]):
-            pairs[".".join(path)] = (stated[0].get(path), stated[1].get(path))
+    values = [dict(_stated(_content(manifest.spec))) for manifest in (a, b)]
+    for path in dict.fromkeys((*values[0], *values[1])):
+        if path[0] not in _BY_NAME or (path in values[0] and path in values[1]):
+            pairs[".".join(path)] = (values[0].get(path), values[1].get(path))
     return {path: pair for path, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def _content(spec: dict[str, Any]) -> dict[str, Any]:
+def _content(spec: Data) -> Data:
     """Return a spec with the content of files in place of their names."""
-    whole = {key: value for key, value in spec.items() if key != "resolved"} | spec["resolved"]
-    return {key: value for key, value in whole.items() if key not in _NOT_COMPARED}
+    content = {key: value for key, value in spec.items() if key != "resolved"} | spec["resolved"]
+    return {key: value for key, value in content.items() if key not in _NOT_COMPARED}
 
 
 def _stated(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
@@ -191,7 +186,7 @@ def stated_text(value: object) -> str:
         return ", ".join(map(stated_text, value))
     if not isinstance(value, str):
         return json.dumps(value).replace('"', "")
-    return value if (found := stated_quantity(value)) is None else format_quantity(*found)
+    return value if (parsed := stated_quantity(value)) is None else format_quantity(*parsed)
 
 
 def counts_text(counts: "Counts") -> str:

@@ -1,18 +1,7 @@
-"""Tables of plans: side by side, their placement, how surely they fit, and what they extrapolate.
+"""Plans as text: side by side in tables, their placement, how surely they fit, and what they extrapolate.
 
-What a prediction extrapolates: the measurements behind an assumption set have nothing like it.
-
-How sure it is that plans fit in memory.
-
-The placement of a plan as text: shares filled in rank order, nodes that it fills in part, and groups on outer tiers.
-
-On two tiers, the shares of a fast domain are the whole placement.
-
-Tables of plans: step time, memory, shares of the step, and the plans within the resolution of the first.
-
-The three plans of an answer side by side: the fastest, the simplest of those that are as fast, and the leanest.
-
-A plan that is two of them, or all three, has one column.
+A plan that is the fastest, the simplest and the leanest has one column. On two tiers the shares of a fast domain are
+the whole placement, so none is printed.
 """
 
 import math
@@ -36,7 +25,7 @@ from dsx.pricing.problem import Problem
 from dsx.results.ranked_by import TIED, Priced
 from dsx.results.set_columns import COLUMNS, CUT
 from dsx.tables.format import WIDTH, cut_text, hardware_text, hardware_title, quantity, share, shares, table, wrapped
-from dsx.text import printable
+from dsx.text import DataView, printable
 from dsx.units import counted, format_quantity
 
 if TYPE_CHECKING:
@@ -48,20 +37,20 @@ _WORDS = {"stack": "the stack {}", "generation": "a device of the family {}", "k
 
 def extrapolated_text(likeness: Likeness, trained_on: TrainedOnSpec) -> str:
     """Return a sentence on what no measured run has; empty if every part has some, or if there are no measurements."""
-    said = [_said(part, value) for part, value in unlike(likeness, trained_on).items()]
-    return f"extrapolated: no measured run has {' or '.join(said)}" if said else ""
+    parts = [_said(part, value) for part, value in unlike(likeness, trained_on).items()]
+    return f"extrapolated: no measured run has {' or '.join(parts)}" if parts else ""
 
 
 def less_sure_text(likeness: Likeness, assumptions: str) -> str:
     """Return how far off predictions of a kind of model are, where another kind is predicted more surely."""
     errors = measured_runs().errors.get(assumptions, {})
-    own, least = errors.get(likeness.kind), min(errors.values(), key=lambda one: one.median_error, default=None)
-    if own is None or least is None or own is least:
+    of_kind, least = errors.get(likeness.kind), min(errors.values(), key=lambda error: error.median_error, default=None)
+    if of_kind is None or least is None or of_kind is least:
         return ""
-    rows = f"{counted(own.rows, 'row')} of {counted(own.sources, 'source')}, {own.date}"
+    rows = f"{counted(of_kind.rows, 'row')} of {counted(of_kind.sources, 'source')}, {of_kind.date}"
     return (
         f"Predicted less surely: {_OF_KIND[likeness.kind]} of sources that no number was fitted to are off by "
-        f"{share(own.median_error, 1)} in the median ({rows}), other models by {share(least.median_error, 1)}"
+        f"{share(of_kind.median_error, 1)} in the median ({rows}), other models by {share(least.median_error, 1)}"
     )
 
 
@@ -73,7 +62,7 @@ _TIGHT = 0.95  # share of the memory from which on the answer says so
 _SURE = 0.9
 
 
-def fitting(plans: Sequence[Mapping[str, Any]], hbm_capacity: float, assumptions: AssumptionsSpec) -> list[float]:
+def fitting(plans: Sequence[DataView], hbm_capacity: float, assumptions: AssumptionsSpec) -> list[float]:
     """Return the probability that each plan fits; empty if the assumption set does not know its errors."""
     interval = assumptions.memory_interval
     return [probability_of_fitting(interval, plan["peak_bytes"], hbm_capacity) for plan in plans] if interval else []
@@ -85,20 +74,20 @@ def margin_text(peak_bytes: float, problem: Problem) -> str:
     margin = assumptions.memory_margin
     if peak_bytes * (1 + margin) <= capacity:
         return ""
-    known = fitting([{"peak_bytes": peak_bytes}], capacity, assumptions)
-    chance = f" and fits with a probability of {share(known[0], 1)}" if known else ""
+    probabilities = fitting([{"peak_bytes": peak_bytes}], capacity, assumptions)
+    chance = f" and fits with a probability of {share(probabilities[0], 1)}" if probabilities else ""
     needed = f"It needs {share(peak_bytes / capacity, 1, 1)} of the memory of a GPU{chance}"
     return f"{needed}: a search leaves it out, with its memory margin of {margin:g}."
 
 
-def tight_text(plan: Mapping[str, Any], name: str, hbm_capacity: float, assumptions: AssumptionsSpec) -> str:
+def tight_text(plan: DataView, name: str, hbm_capacity: float, assumptions: AssumptionsSpec) -> str:
     """Return a sentence if a plan needs nearly all memory or may well not fit; else nothing."""
     needed = plan["peak_bytes"] / hbm_capacity
-    known = fitting([plan], hbm_capacity, assumptions)
-    unsure = [probability for probability in known if probability < _SURE]
+    probabilities = fitting([plan], hbm_capacity, assumptions)
+    unsure = [probability for probability in probabilities if probability < _SURE]
     if needed <= _TIGHT and not unsure:
         return ""
-    chance = f" and fits with a probability of {share(known[0], 1)}" if known else ""
+    chance = f" and fits with a probability of {share(probabilities[0], 1)}" if probabilities else ""
     return f"{name} needs {share(needed, 1, 1)} of the memory of a GPU{chance} (--memory-margin leaves more room)"
 
 
@@ -144,8 +133,8 @@ def placement_text(plan: Plan, problem: Problem, which: str = "") -> str:
     plan that fills nodes in part has a sentence before it.
     """
     taken = taken_text(plan, problem.cluster, problem.assumptions_spec)
-    said = [wrapped(f"{which}{taken}")] if taken else []
-    return "\n".join([*said, *_on_tiers(plan, problem, which)])
+    lines = [wrapped(f"{which}{taken}")] if taken else []
+    return "\n".join([*lines, *_on_tiers(plan, problem, which)])
 
 
 def _on_tiers(plan: Plan, problem: Problem, which: str) -> list[str]:
@@ -264,10 +253,10 @@ def plans_text(
         )
     # With a width, plans whose rows are alike have the row of the first one, and lines below the table name the others.
     first: dict[tuple[str, ...], int] = {}
-    alike = {at: first.setdefault(tuple(row[1:]), at) if width else at for at, row in enumerate(rows)}
-    kept = [at for at, same in alike.items() if at == same]
-    others = [_alike_text(plans, at, same) for at, same in alike.items() if at != same]
-    return "\n".join([with_choices([plans[at] for at in kept], header, [rows[at] for at in kept], width), *others])
+    same_as = {at: first.setdefault(tuple(row[1:]), at) if width else at for at, row in enumerate(rows)}
+    kept = [at for at, same in same_as.items() if at == same]
+    same_texts = [_alike_text(plans, at, same) for at, same in same_as.items() if at != same]
+    return "\n".join([with_choices([plans[at] for at in kept], header, [rows[at] for at in kept], width), *same_texts])
 
 
 def with_choices(
@@ -278,9 +267,9 @@ def with_choices(
     texts = [[*([cut_text(plan["plan"].get("stage_layers"))] if cut else []), plan["plan"].text] for plan in plans]
     titles = [*header, *(["layers of stages"] if cut else []), "plan"]
     text = [titles.index(name) for name in ("cluster", "strategy", "layers of stages", "plan") if name in titles]
-    found = table(titles, [[*row, *below] for row, below in zip(rows, texts, strict=True)], text=text)
-    if width is None or max(map(len, found.splitlines())) <= width:
-        return found
+    wide = table(titles, [[*row, *below] for row, below in zip(rows, texts, strict=True)], text=text)
+    if width is None or max(map(len, wide.splitlines())) <= width:
+        return wide
     head, lines = _lines(header, rows, text)
     below = [_below(plan["plan"], cut) for plan in plans]
     return "\n".join([*head, *(line for pair in zip(lines, below, strict=True) for line in pair)])
@@ -299,8 +288,8 @@ def _below(plan: Any, with_cut: bool) -> str:
 
 def _alike_text(plans: Sequence[Priced], at: int, same: int) -> str:
     """Return a line on a plan that costs what an earlier one does."""
-    one, other = plans[at]["plan"], plans[same]["plan"]
-    differs = " ".join(f"{setting_of(name)}={one[name]}" for name in PLAN_COLUMNS if one[name] != other[name])
+    plan, other = plans[at]["plan"], plans[same]["plan"]
+    differs = " ".join(f"{setting_of(name)}={plan[name]}" for name in PLAN_COLUMNS if plan[name] != other[name])
     return wrapped(f"plan {at + 1} costs the same as plan {same + 1}{f', with {differs}' if differs else ''}", "", "  ")
 
 
@@ -323,11 +312,11 @@ def roles_of(plans: Mapping[str, Priced]) -> dict[str, Priced]:
 
 def mfu_of_peaks(mfu: float, device: DeviceSpec, linear_dtype: str) -> dict[str, float]:
     """Return the MFU of a plan by the peak that it is of: that of 16 bits, and that of the multiplies with weights."""
-    found = {f"MFU of {device.half_format.upper()} peak": mfu}
+    mfus = {f"MFU of {device.half_format.upper()} peak": mfu}
     peak = peak_flops(device, linear_dtype)
     if peak != device.matrix_flops:
-        found[f"MFU of {linear_dtype.upper()} peak"] = mfu * device.matrix_flops / peak
-    return found
+        mfus[f"MFU of {linear_dtype.upper()} peak"] = mfu * device.matrix_flops / peak
+    return mfus
 
 
 def precision_text(device: DeviceSpec, linear_dtype: str) -> str:
@@ -362,9 +351,9 @@ def stated_lines(plan: Any, indent: str) -> list[str]:
     """Return the strategy, the choices and the layers of the stages of a plan, wrapped."""
     lines = [f"{printable(plan['strategy'])}: {plan.text}"]
     if "stage_layers" in plan and plan["pp"] > 1:
-        stated = f"stage_layers={cut_text(plan['stage_layers'], ',')}"
-        short = len(stated) <= WIDTH - len(indent)  # else it would not be one word of the command line
-        lines.append(stated if short else f"layers of stages: {cut_text(plan['stage_layers'])}")
+        layers = f"stage_layers={cut_text(plan['stage_layers'], ',')}"
+        short = len(layers) <= WIDTH - len(indent)  # else it would not be one word of the command line
+        lines.append(layers if short else f"layers of stages: {cut_text(plan['stage_layers'])}")
     return [wrapped(line, indent) for line in lines]
 
 
@@ -398,9 +387,11 @@ def selection_text(within: float | None, candidates: int, as_launched: bool) -> 
     With `as_launched` they are the best of those alone that need no placement by hand.
     """
     which = " placed as launched, on the fewest nodes and fast domains, and" if as_launched else ""
-    alike = f"within {share(within, 1)} of the fastest, which measurements do not distinguish" if within else "as fast"
+    as_fast = (
+        f"within {share(within, 1)} of the fastest, which measurements do not distinguish" if within else "as fast"
+    )
     return wrapped(
-        f"Of the plans{which} {alike}, the simplest has the features that cost least to set up and to run (points of "
+        f"Of the plans{which} {as_fast}, the simplest has the features that cost least to set up and to run (points of "
         "data/features/costs.yaml), then the least memory, and the leanest has the least memory of all. Each is the "
         f"best of {'these among ' if which else ''}{counted(candidates, 'candidate')} with their fastest and even "
         "cuts; --top 20 lists the fastest."
@@ -419,7 +410,7 @@ _EMPTY = {column.name: np.empty(0, _TYPES.get(column.kind, np.int64)) for column
 _KNOWN = {column.name: column for column in (*COLUMNS, CUT)}
 
 
-def plans_frame(plans: Sequence[Mapping[str, Any]], reasons: Sequence[str] = ()) -> "pd.DataFrame":
+def plans_frame(plans: Sequence[DataView], reasons: Sequence[str] = ()) -> "pd.DataFrame":
     """Return one row per plan: choices, hardware, costs, and `reject`, which is 0 for a feasible plan.
 
     `reasons` names the bits of `reject`, lowest bit first. `attrs` has the units and descriptions of the columns that
@@ -438,9 +429,9 @@ def plans_frame(plans: Sequence[Mapping[str, Any]], reasons: Sequence[str] = ())
         if rows
         else pd.DataFrame(_EMPTY)
     )
-    known = [name for name in frame if name in _KNOWN]
-    frame.attrs["units"] = {name: _KNOWN[str(name)].unit for name in known}
-    frame.attrs["descriptions"] = {name: _KNOWN[str(name)].description for name in known}
+    columns = [name for name in frame if name in _KNOWN]
+    frame.attrs["units"] = {name: _KNOWN[str(name)].unit for name in columns}
+    frame.attrs["descriptions"] = {name: _KNOWN[str(name)].description for name in columns}
     return frame
 
 

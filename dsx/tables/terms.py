@@ -1,18 +1,8 @@
-"""A plan term by term as tables: time, memory, stages, effects of software, and measured kernels.
-
-The effects of software that a plan lacks, as text and as plain data.
-
-The time and memory of a step as tables, part by part.
-
-The stages of a plan with a layer layout of its own, as a table and as plain data.
-
-The kernels of a plan that have operator times, and the rows that match no kernel, as text and as plain data.
-"""
+"""One plan term by term as text: time, memory, stages, effects of software that it lacks, and measured kernels."""
 
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from dsx.config.assumption_set import AssumptionsSpec
 from dsx.config.operator_files import DIRECTIONS, OperatorTime, Shape, shape_text
@@ -25,20 +15,21 @@ from dsx.pricing.measured_share import KernelCoverage, MeasuredKernel
 from dsx.pricing.one_plan import PlanStage
 from dsx.schedules.schedules import SCHEDULES
 from dsx.tables.format import quantity, share, signed, table, wrapped
+from dsx.text import Data, DataView
 from dsx.units import counted, format_quantity
 
 
-def lacked_effects(spec: AssumptionsSpec, plan: Plan) -> dict[str, dict[str, Any]]:
+def lacked_effects(spec: AssumptionsSpec, plan: Plan) -> dict[str, Data]:
     """Return, by field of an assumption set, what a plan lacks for its value, and the value that it has; SI units.
 
     An overlap of an axis of one rank is left out, and one that the schedule has by itself.
     """
-    own, overlap = for_plan(spec, plan.codes), SCHEDULES[plan.codes["schedule"]].overlap
+    of_plan, overlap = for_plan(spec, plan.codes), SCHEDULES[plan.codes["schedule"]].overlap
     hidden = (*overlap.axes, *(("pp",) if overlap.sends else ())) if overlap and plan["pp"] > 1 else ()
     return {
-        name: {"needs": condition.text, "value": getattr(spec, name), "priced": getattr(own, name)}
+        name: {"needs": condition.text, "value": getattr(spec, name), "priced": getattr(of_plan, name)}
         for name, condition in spec.conditions.stated.items()
-        if getattr(own, name) != getattr(spec, name)
+        if getattr(of_plan, name) != getattr(spec, name)
         and plan.get(axis := name.removesuffix("_overlap"), 2) > 1
         and axis not in hidden
     }
@@ -58,13 +49,15 @@ def effects_text(spec: AssumptionsSpec, plan: Plan) -> str:
 
 def _unmet_text(need: Need, plan: Plan) -> str:
     """Return what a plan has in place of a need: "zero_stage=3 (needed: zero_stage <= 1)"."""
-    columns = dict.fromkeys(name for one in need for name in (one.column, *one.with_what) if name in plan)
+    columns = dict.fromkeys(
+        name for bound_of in need for name in (bound_of.column, *bound_of.with_what) if name in plan
+    )
     values = " ".join(f"{setting_of(name)}={plan[name]}" for name in columns)
-    if any(one.relation == WITHOUT for one in need):  # the value names what it has of a long list
+    if any(bound_of.relation == WITHOUT for bound_of in need):  # the value names what it has of a long list
         return values
     compared = (
-        " ".join([setting_of(one.column), one.relation, *(setting_of(bound) for bound in one.with_what)])
-        for one in need
+        " ".join([setting_of(bound_of.column), bound_of.relation, *(setting_of(bound) for bound in bound_of.with_what)])
+        for bound_of in need
     )
     return f"{values} (needed: {' or '.join(compared)})"
 
@@ -81,11 +74,13 @@ def costs_text(costs: Mapping[str, float]) -> str:
     """Return a step's time and memory as tables, then its 80 % interval and the remaining columns, such as MFU."""
     parts: list[str] = []
     columns = [*StepCosts.__dataclass_fields__]
-    for whole, unit in (("step_time_s", "_s"), ("peak_bytes", "_bytes")):
-        total = costs[whole]
-        names = [name for name in columns[: columns.index(whole)] if name.endswith(unit)]
+    for total_column, unit in (("step_time_s", "_s"), ("peak_bytes", "_bytes")):
+        total = costs[total_column]
+        names = [name for name in columns[: columns.index(total_column)] if name.endswith(unit)]
         rows = [[name, quantity(name, costs[name]), share(costs[name], total, 1)] for name in names]
-        parts.append(table(["", "", "share"], [*rows, [whole, quantity(whole, total), share(total, total, 1)]]))
+        parts.append(
+            table(["", "", "share"], [*rows, [total_column, quantity(total_column, total), share(total, total, 1)]])
+        )
     if costs["step_time_s_low"] == costs["step_time_s_low"]:
         low, high = (quantity(name, costs[name]) for name in ("step_time_s_low", "step_time_s_high"))
         parts.append(f"80 % interval of step_time_s: {low} to {high}")
@@ -96,30 +91,32 @@ def costs_text(costs: Mapping[str, float]) -> str:
                 "seconds are not those of a step"
             )
         )
-    rest = [name for name in columns[columns.index("peak_bytes") + 1 :] if costs[name] == costs[name]]
-    rest = rest if costs["host_bytes"] else [name for name in rest if name != "host_bytes"]  # nothing is offloaded
-    parts.append(table(["", ""], [[name, quantity(name, costs[name])] for name in rest]))
+    further = [name for name in columns[columns.index("peak_bytes") + 1 :] if costs[name] == costs[name]]
+    further = (
+        further if costs["host_bytes"] else [name for name in further if name != "host_bytes"]
+    )  # nothing is offloaded
+    parts.append(table(["", ""], [[name, quantity(name, costs[name])] for name in further]))
     return "\n\n".join(filter(None, parts))
 
 
-def comparison_text(costs: Mapping[str, float], others: Mapping[str, float]) -> str:
+def comparison_text(costs: Mapping[str, float], fastest: Mapping[str, float]) -> str:
     """Return the parts of a step beside those of the fastest plan, the largest difference first.
 
     A part that is the same in both, or nearly so, has no line.
     """
-    whole, peak = "step_time_s", "peak_bytes"
-    parts = [name for name in costs if name.endswith("_s") and not name.startswith((whole, "tokens"))]
-    parts = [name for name in parts if abs(costs[name] - others[name]) > _NEARLY_EQUAL * others[whole]]
-    parts.sort(key=lambda name: -abs(costs[name] - others[name]))
+    step, peak = "step_time_s", "peak_bytes"
+    parts = [name for name in costs if name.endswith("_s") and not name.startswith((step, "tokens"))]
+    parts = [name for name in parts if abs(costs[name] - fastest[name]) > _NEARLY_EQUAL * fastest[step]]
+    parts.sort(key=lambda name: -abs(costs[name] - fastest[name]))
     rows: list[list[str]] = []
-    for name in (*parts, whole, peak):
-        own, other = costs[name], others[name]
-        difference = 0.0 if math.isclose(own, other, rel_tol=_ROUNDING) else own - other
-        rows.append([name, quantity(name, own), quantity(name, other), signed(name, difference)])
+    for name in (*parts, step, peak):
+        value, other = costs[name], fastest[name]
+        difference = 0.0 if math.isclose(value, other, rel_tol=_ROUNDING) else value - other
+        rows.append([name, quantity(name, value), quantity(name, other), signed(name, difference)])
     return table(["", "this plan", "fastest", "difference"], rows)
 
 
-def operators_text(kernels: Sequence[Mapping[str, Any]]) -> str:
+def operators_text(kernels: Sequence[DataView]) -> str:
     """Return the kernels of one layer for one microbatch as a table."""
     figures = ("matrix FLOP", "vector FLOP", "HBM traffic", "compute", "memory", "communication", "saved")
     rows: list[list[str]] = []
@@ -148,7 +145,7 @@ def operators_text(kernels: Sequence[Mapping[str, Any]]) -> str:
 _BOTTLENECK = "<- bottleneck"
 
 
-def stages_data(plan: Plan, stages: Sequence[PlanStage]) -> list[dict[str, Any]]:
+def stages_data(plan: Plan, stages: Sequence[PlanStage]) -> list[Data]:
     """Return stages as plain data; `devices` are the GPUs of a stage in all replicas."""
     return [
         {"first_layer": stage.first_layer, "num_layers": stage.num_layers}
@@ -209,7 +206,7 @@ _SHOWN = 10  # rows that match no kernel, in a text
 _HOW = {EXACT: "measured", INTERPOLATED: "interpolated", EXTRAPOLATED: "extrapolated"}
 
 
-def coverage_data(covered: KernelCoverage) -> dict[str, Any]:
+def coverage_data(covered: KernelCoverage) -> Data:
     """Return the measured kernels of a plan as plain data; times in seconds."""
     return {
         "file": covered.file,
@@ -218,23 +215,23 @@ def coverage_data(covered: KernelCoverage) -> dict[str, Any]:
         **{f"{name}_share": covered.shares[how] for how, name in _HOW.items()},
         "kernels": [
             {
-                "line": one.row and one.row.line,
-                "layer": one.layer,
-                "kernel": one.kernel,
-                "operator": one.operator,
-                "direction": DIRECTIONS[one.direction],
-                **_sizes(one.shape),
-                "known": _HOW[one.how],
-                "time_s": one.time_s,
-                "roofline_s": one.roofline_s,
+                "line": kernel.row and kernel.row.line,
+                "layer": kernel.layer,
+                "kernel": kernel.kernel,
+                "operator": kernel.operator,
+                "direction": DIRECTIONS[kernel.direction],
+                **_sizes(kernel.shape),
+                "known": _HOW[kernel.how],
+                "time_s": kernel.time_s,
+                "roofline_s": kernel.roofline_s,
             }
-            for one in covered.kernels
+            for kernel in covered.kernels
         ],
         "idle": idle_data(covered.idle),
     }
 
 
-def idle_data(idle: Sequence[OperatorTime]) -> list[dict[str, Any]]:
+def idle_data(idle: Sequence[OperatorTime]) -> list[Data]:
     """Return rows that match no kernel as plain data."""
     return [
         {
@@ -253,15 +250,15 @@ def coverage_text(covered: KernelCoverage, plan: str = "this plan", with_idle: b
     lines = [f"operator times of {covered.file}, {known_text(covered, plan)}"]
     rows = [
         [
-            f"{one.layer} {one.kernel}",
-            DIRECTIONS[one.direction],
-            one.operator,
-            shape_text(one.shape),
-            format_quantity(one.roofline_s, "s"),
-            format_quantity(one.time_s, "s"),
-            _known(one),
+            f"{kernel.layer} {kernel.kernel}",
+            DIRECTIONS[kernel.direction],
+            kernel.operator,
+            shape_text(kernel.shape),
+            format_quantity(kernel.roofline_s, "s"),
+            format_quantity(kernel.time_s, "s"),
+            _known(kernel),
         ]
-        for one in covered.kernels
+        for kernel in covered.kernels
     ]
     if rows:
         header = ["", "", "operator", "m x n x k", "roofline", "time", "known from"]
@@ -281,13 +278,15 @@ def known_text(covered: KernelCoverage, plan: str) -> str:
     return f"{counted(covered.num_kernels, 'kernel')} of {plan}: {parts}"
 
 
-def _known(one: MeasuredKernel) -> str:
-    return f"line {one.row.line}" if one.row else "between rows" if one.how == INTERPOLATED else "beyond the rows"
+def _known(kernel: MeasuredKernel) -> str:
+    return (
+        f"line {kernel.row.line}" if kernel.row else "between rows" if kernel.how == INTERPOLATED else "beyond the rows"
+    )
 
 
 def shares_text(covered: Sequence[KernelCoverage]) -> str:
     """Return the share of measured and interpolated times of each plan; empty if it is the same for all of them."""
-    shares = [share(one.shares[EXACT] + one.shares[INTERPOLATED], 1, 1) for one in covered]
+    shares = [share(of_plan.shares[EXACT] + of_plan.shares[INTERPOLATED], 1, 1) for of_plan in covered]
     if len(set(shares)) <= 1:
         return ""
     listed = ", ".join(f"{text} of plan {number}" for number, text in enumerate(shares, 1))
@@ -319,7 +318,7 @@ def _sizes(shape: Shape) -> dict[str, int | None]:
     return {"m": m, "n": n, "k": k or None, "batch": batch or None}
 
 
-def shapes_data(kernels: Sequence[tuple[str, int | None, Shape]]) -> list[dict[str, Any]]:
+def shapes_data(kernels: Sequence[tuple[str, int | None, Shape]]) -> list[Data]:
     """Return kernels that could be measured as plain data, with the columns of a file of operator times."""
     return [
         {"operator": operator, "direction": None if direction is None else DIRECTIONS[direction]} | _sizes(shape)

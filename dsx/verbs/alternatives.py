@@ -1,12 +1,7 @@
 """What else there is: why no plan fits, what would fit, and what another framework gains.
 
-Why a search has no feasible plan: no candidate at all, or none that fits.
-
-What the limits of a framework cost: the fastest plan that another framework runs.
-
-What would fit where no plan of a search does: other choices, more GPUs, or another batch.
-
-One thing changes at a time, and each change is searched over the whole space, for its fastest plan that fits. GPUs are
+No plan fits if a search has no candidate at all, or none within memory. What would fit changes one thing at a time:
+other choices, more GPUs, or another batch, each searched over the whole space for its fastest plan that fits. GPUs are
 doubled until one fits; the batch is doubled and halved. A change by a factor divides the memory of a GPU by no more, so
 one that cannot be enough is not searched.
 """

@@ -4,10 +4,9 @@ import html
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from dsx.plans.plan import Plan
-from dsx.text import versioned
+from dsx.text import Data, versioned
 
 
 class Answer(ABC):
@@ -22,10 +21,10 @@ class Answer(ABC):
     def __str__(self) -> str: ...
 
     @abstractmethod
-    def _data(self) -> dict[str, Any]:
+    def _data(self) -> Data:
         """Return the answer as plain data, without a version."""
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> Data:
         """Return the answer as plain data with its `schema_version`; times in seconds, sizes in bytes.
 
         What is no finite number is None.
@@ -49,12 +48,16 @@ class PricedPlans(Answer):
 
     __slots__ = ()
 
-    priced: Sequence[dict[str, Any]]  # each plan, under `plan`, and its costs by column
+    priced: Sequence[Data]  # each plan, under `plan`, and its costs by column
 
     @property
     def plans(self) -> tuple[Plan, ...]:
         """The plans, the best first; `frame` has their costs too."""
         return tuple(priced["plan"] for priced in self.priced)
+
+    def _plans_data(self) -> list[Data]:
+        """Return the plans with their costs as plain data."""
+        return [{**priced, "plan": dict(priced["plan"])} for priced in self.priced]
 
 
 def _written(answer: Answer) -> str:

@@ -1,15 +1,6 @@
-"""Arguments of the API: counts, fields and output files, and where compiled code is kept.
+"""Arguments of the API, checked as the shell and Python pass them: counts, amounts, names, fields and output files.
 
-The output file of ``-o`` or another option.
-
-It is checked before the computation, which can take minutes, and written after it.
-
-Keep compiled code between runs, so that later runs need not compile it again.
-
-The code is in the user's cache folder (`$XDG_CACHE_HOME/dsx`, by default `~/.cache/dsx`), unless the user has given JAX
-another folder. Without a writable folder, every run compiles.
-
-Python arguments converted to what the shell would pass: counts, and assignments to fields.
+An output file is checked before the computation, which can take minutes, and written after it.
 """
 
 import json
@@ -25,14 +16,7 @@ from dsx.config.search_path import shown
 from dsx.errors import InputError, SpecError, StoreError, UnitError, function, wrong
 from dsx.files import write_whole
 from dsx.progress import Watch
-from dsx.units import (
-    Dimension,
-    parse_count,
-    parse_quantity,
-    parse_share,
-    parse_size,
-    parse_total,
-)
+from dsx.units import Dimension, parse_count, parse_quantity, parse_share, parse_size, parse_total
 
 
 def check_output_file(output: Path, read: Iterable[Path], option: str = "-o") -> None:
@@ -104,23 +88,23 @@ _LONGEST_S = 1e6  # of a latency or a search
 
 def count(name: str, value: object) -> int:
     """Return an argument as an int of at least 1; NumPy integers are accepted. InputError names the argument."""
-    known = value
+    number = value
     if isinstance(value, SupportsIndex) and not isinstance(value, bool):
         with suppress(TypeError):  # of an array, of which only one without axes is a number
-            known = operator.index(value)
+            number = operator.index(value)
     try:
-        return parse_count(known) if name in _LENGTHS else parse_size(known)
+        return parse_count(number) if name in _LENGTHS else parse_size(number)
     except SpecError as error:
         raise InputError(f"{name}: {error}") from None
 
 
 def counts(name: str, value: object) -> list[int]:
     """Return one or several counts, ascending, each once; InputError for none, and for what `count` refuses."""
-    given = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
-    found = sorted({count(name, number) for number in given})
-    if not found:
+    values = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+    numbers = sorted({count(name, number) for number in values})
+    if not numbers:
         raise InputError(f"{name}: an empty list; give a number, or leave it out")
-    return found
+    return numbers
 
 
 def total(name: str, value: object) -> float | None:
@@ -128,12 +112,12 @@ def total(name: str, value: object) -> float | None:
     if value is None:
         return None
     try:
-        found = float(parse_total(value))
+        number = float(parse_total(value))
     except SpecError as error:
         raise InputError(f"{option_of(name)}: {error}") from None
-    if found <= 0:
+    if number <= 0:
         raise InputError(f"{option_of(name)}: {value} is not above zero")
-    return found
+    return number
 
 
 def strategy_name(strategy: object) -> str | None:
@@ -143,9 +127,9 @@ def strategy_name(strategy: object) -> str | None:
     """
     if strategy is None or (isinstance(strategy, str | Path) and str(strategy)):
         return None if strategy is None else str(strategy)
-    wanted = "the name of one strategy (dsx list strategies) or a .layer file is wanted"
+    hint = "the name of one strategy (dsx list strategies) or a .layer file is wanted"
     several = "; dsx.best and dsx.sweep compare several" if isinstance(strategy, list | tuple) else ""
-    raise InputError(f"--strategy {strategy!r:.60}: {wanted}{several}")
+    raise InputError(f"--strategy {strategy!r:.60}: {hint}{several}")
 
 
 def strategy_names(strategies: object) -> list[str]:
@@ -155,10 +139,10 @@ def strategy_names(strategies: object) -> list[str]:
     """
     if strategies is None:
         return []
-    given = strategies.split(",") if isinstance(strategies, str) else strategies
-    if isinstance(given, Path) or not isinstance(given, Sequence) or not given:
-        given = [given]
-    names = [str(strategy_name(name.strip() if isinstance(name, str) else name or "")) for name in given]
+    parts = strategies.split(",") if isinstance(strategies, str) else strategies
+    if isinstance(parts, Path) or not isinstance(parts, Sequence) or not parts:
+        parts = [parts]
+    names = [str(strategy_name(name.strip() if isinstance(name, str) else name or "")) for name in parts]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"--strategy {twice[0]} is named twice")
     return names
@@ -209,29 +193,29 @@ def margin_setting(margin: float | None) -> dict[str, float]:
         raise InputError(f"memory_margin: {error}") from None
 
 
-def amount(name: str, given: object, dimension: Dimension, zero: bool = False) -> float | None:
+def amount(name: str, value: object, dimension: Dimension, zero: bool = False) -> float | None:
     """Return a quantity in its SI unit, None for None; raises InputError for one that is not above zero."""
-    if given is None:
+    if value is None:
         return None
     try:
-        found = parse_quantity(given, dimension)
+        quantity = parse_quantity(value, dimension)
     except UnitError as error:
         raise InputError(f"{option_of(name)}: {error}") from None
-    if found < 0.0 or (found == 0.0 and not zero):
-        raise InputError(f"{option_of(name)}: {given} is {'below' if zero else 'not above'} zero")
-    if dimension == "bytes/s" and found < 1.0:
-        raise InputError(f"{option_of(name)}: {given} is less than 1 B/s")
-    if dimension == "s" and found > _LONGEST_S:
-        raise InputError(f"{option_of(name)}: {given} is more than {_LONGEST_S:g} s")
-    return found
+    if quantity < 0.0 or (quantity == 0.0 and not zero):
+        raise InputError(f"{option_of(name)}: {value} is {'below' if zero else 'not above'} zero")
+    if dimension == "bytes/s" and quantity < 1.0:
+        raise InputError(f"{option_of(name)}: {value} is less than 1 B/s")
+    if dimension == "s" and quantity > _LONGEST_S:
+        raise InputError(f"{option_of(name)}: {value} is more than {_LONGEST_S:g} s")
+    return quantity
 
 
-def seconds_from(name: str, given: object) -> float:
+def seconds_from(name: str, value: object) -> float:
     """Return a time; raises InputError for one that is not above zero."""
-    found = amount(name, given, "s")
-    if found is None:
+    seconds = amount(name, value, "s")
+    if seconds is None:
         raise InputError(f"{option_of(name)}: a time is wanted, as in '60 s'")
-    return found
+    return seconds
 
 
 def option_of(name: str) -> str:

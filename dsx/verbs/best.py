@@ -1,4 +1,4 @@
-"""The fastest plans of a job."""
+"""``dsx best``: the fastest plans of a job."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -202,7 +202,6 @@ class BestPlans(PricedPlans):
         return [found for plan in self.priced if (found := coverage(self.problem, plan["plan"]))]
 
     def _data(self) -> dict[str, Any]:
-        """Return the answer as plain data; times in seconds, sizes in bytes."""
         resolution, faster = self.job.assumptions.resolution, self.faster_placement
         return {
             **job_data(self.problem, self.job.num_gpus, self.job.global_batch_size),
@@ -288,11 +287,7 @@ class BestPlans(PricedPlans):
 
 
 def _of_roles(
-    spaces: SearchSpaces,
-    plans: Sequence[dict[str, Any]],
-    job: Job,
-    roles: Sequence[str],
-    most_s: float = math.inf,
+    spaces: SearchSpaces, plans: Sequence[dict[str, Any]], job: Job, roles: Sequence[str], most_s: float = math.inf
 ) -> dict[str, dict[str, Any]]:
     """Return the plans of a search to choose from, by role, for the first `roles`; `plans` are the fastest ones.
 
@@ -364,7 +359,9 @@ def best(
     train_tokens: float | str | None = None,
     watch: Watch | None = None,
 ) -> BestPlans:
-    """Price every plan that a framework runs, under every strategy; return those to choose from, or the fastest.
+    """Price every plan that a framework runs; find the fastest.
+
+    The answer has three plans to choose from, or a list of the fastest.
 
         found = dsx.best(dsx.Job("llama-3-70b", "h100-nvs8", num_gpus=512, global_batch_size=1024))
         found.simplest, found.leanest               # beside the fastest, found.plan
@@ -377,15 +374,14 @@ def best(
 
     Args:
         job: the model, the cluster, the GPUs and the batch.
-        top: how many of the fastest plans to list, at most 100,000; by default the answer has three to choose from
-            (`answer`).
+        top: how many of the fastest plans to list, at most 100,000; by default the answer has three to choose from.
         fix: columns with the values that they may have, as a text or a mapping: "tp=8 vpp=1,2", {"tp": [4, 8]}.
         limit: bounds of columns, with the grammar of `limit` in a sweep: "tp<=8 pp>=2", ["tp<=8", "pp>=2"],
             {"tp": "<=8", "pp": [">=2", "<=16"]}.
         strategy: a name or a .layer file, or several: "1d,2d" or ["1d", "2d"]; by default all that the framework runs.
             A plan that several strategies have is searched once, under the first of them.
-        framework: what runs the plans: a name, a YAML file or its content; "any" for all plans. By default that of the
-            assumption set.
+        framework: what runs the plans: a name (dsx list frameworks) or a YAML file; "any" for all plans. By default
+            that of the assumption set.
         partition: how layers are divided into pipeline stages: "even"; "optimal", the best known cut of each plan (the
             optimal one for vpp=1, above the best of two balanced ones and the even one); or "any", that cut, and the
             even one for schedules without it.

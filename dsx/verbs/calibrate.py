@@ -4,7 +4,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from dsx.config.assumption_set import AssumptionsSpec, files_of, load_assumptions, load_fitted
 from dsx.config.search_path import find, is_path, shown
@@ -22,16 +21,16 @@ from dsx.runs.observations import Observations, observe
 from dsx.runs.outliers import Outlier, without_outliers
 from dsx.runs.setups import count_rows_by, setups
 from dsx.runs.specialise import prior_of
-from dsx.runs.table import UnmodelledReason, read_runs
+from dsx.runs.table import read_runs
 from dsx.tables.format import table
-from dsx.text import printable
+from dsx.text import Data, printable
 from dsx.units import counted, format_quantity
 from dsx.verbs.answer import Answer, paragraphs
 from dsx.verbs.arguments import check_output_file, watcher
 from dsx.verbs.job import DEFAULT_ASSUMPTIONS, warn_of_unknown
+from dsx.verbs.validate import invalid_rows
 
 _FAR_OFF = 0.5  # a median error that no cluster or framework explains
-_SHOWN_ROWS = 3  # invalid rows that an error lists
 _SHOWN_EFFECTS = 3
 _SUFFIX = ".yaml"
 _WRITTEN_BY = "by dsx calibrate."  # ends the first line of a set that was fitted or adapted
@@ -52,10 +51,9 @@ class Calibrated(Answer):
         """The fitted numbers by field."""
         return self.calibration.fit.values
 
-    def _data(self) -> dict[str, Any]:
-        """Return the fit as plain data; errors are relative."""
-        found = _data(self.calibration, self.between, self.observations)
-        return found | {"outliers": [asdict(outlier) for outlier in self.outliers]}
+    def _data(self) -> Data:
+        calibration = _data(self.calibration, self.between, self.observations)
+        return calibration | {"outliers": [asdict(outlier) for outlier in self.outliers]}
 
     def __str__(self) -> str:
         return _text(self.calibration, self.between, self.observations, self.out)
@@ -69,7 +67,7 @@ def calibrate(
     specialise: str | Path | None = None,
     watch: Watch | None = None,
 ) -> Calibrated:
-    """Fit an assumption set to a table of measured runs, and write it.
+    """Fit an assumption set to measured runs, and write it.
 
         fitted = dsx.calibrate("my-runs.csv", "mine.yaml", specialise="default")
         job = job.replace(assumptions=fitted.out)
@@ -78,9 +76,9 @@ def calibrate(
     times no cluster explains together with the other rows, are named and left out.
 
     Args:
-        runs: a CSV file.
+        runs: a table of measured runs (CSV).
         out: file of the new set; a file that a fit wrote is replaced, any other is kept.
-        assumptions: the set to begin with, by default `default`.
+        assumptions: the assumption set to begin with; by default `default`.
         specialise: adapt a few numbers of this set to one cluster and framework instead; a single run is enough.
         watch: called with the work done, its total and its kind; by default a bar is shown.
 
@@ -90,8 +88,8 @@ def calibrate(
         raise InputError("--assumptions and --specialise both name the set to begin with: give one of them")
     path, output = file_path("runs", runs), file_path("out", out)
     watch = watcher(watch)
-    stated = specialise if specialise is not None else assumptions
-    base = DEFAULT_ASSUMPTIONS if stated is None else str(file_path("assumptions", stated))
+    named = specialise if specialise is not None else assumptions
+    base = DEFAULT_ASSUMPTIONS if named is None else str(file_path("assumptions", named))
     assumed, between = load_fitted(base)
     if specialise is None:
         check_fitted(assumed, between)
@@ -99,11 +97,11 @@ def calibrate(
         between = prior_of(assumed).bounds
     check_output(output, path, base)
     observations, left_out = _observed(path, assumed)
-    found = _fitted(observations, assumed, between, specialise is not None, watch)
-    _warn_if_far_off(found, observations)
+    calibration = _fitted(observations, assumed, between, specialise is not None, watch)
+    _warn_if_far_off(calibration, observations)
     fitted_to = f"{counted(len(observations.source), 'row')} of {path.name}"
-    _write(output, base, found, between, fitted_to, "Adapted" if specialise else "Fitted")
-    return Calibrated(output, found, between, observations, left_out)
+    _write(output, base, calibration, between, fitted_to, "Adapted" if specialise else "Fitted")
+    return Calibrated(output, calibration, between, observations, left_out)
 
 
 def check_output(output: Path, runs: Path, base: str) -> None:
@@ -121,27 +119,21 @@ def _observed(path: Path, assumed: AssumptionsSpec) -> tuple[Observations, list[
     Raises RunTableError if no row is usable, if a row is invalid, or if too many are outliers.
     """
     runs = read_runs(path)
-    made = setups(runs)
-    faults = [
-        f"{path}:{r.line}: {printable(r.id)}: {s}"
-        for r, s in zip(runs, made, strict=True)
-        if isinstance(s, UnmodelledReason)
-    ]
-    if faults:
-        more = [f"and {counted(len(faults) - _SHOWN_ROWS, 'row')} more"] if len(faults) > _SHOWN_ROWS else []
-        raise RunTableError("\n".join([*faults[:_SHOWN_ROWS], *more]))
+    run_setups = setups(runs)
+    if faults := invalid_rows(path, runs, run_setups)[1]:
+        raise RunTableError("\n".join(faults))
     if assumed.stack:
-        warn_of_unknown(count_rows_by(made, "remark"))
-    observations = observe(runs, made, assumed)
+        warn_of_unknown(count_rows_by(run_setups, "remark"))
+    observations = observe(runs, run_setups, assumed)
     left_out = ", ".join(f"{reason} ({count:,})" for reason, count in observations.left_out.items())
     if not observations.source:
         raise RunTableError(f"{path}: no row can be used in the fit: {left_out}")
     if left_out:
         warn(f"not used in the fit: {left_out}")
-    found, outliers = without_outliers(observations, runs, made, assumed)
+    kept, outliers = without_outliers(observations, runs, run_setups, assumed)
     for outlier in outliers:
         warn(f"not used in the fit, an outlier: {outlier}")
-    return found, outliers
+    return kept, outliers
 
 
 def _fitted(
@@ -159,20 +151,20 @@ def _fitted(
         return fit_all(observations, assumed, between, advance)
 
 
-def _warn_if_far_off(found: Calibration, observations: Observations) -> None:
-    median = errors(observations, found.after_s)[-1]["median_ape"]
+def _warn_if_far_off(calibration: Calibration, observations: Observations) -> None:
+    median = errors(observations, calibration.after_s)[-1]["median_ape"]
     if median > _FAR_OFF:
         warn(f"the median error of the set is still {100 * median:.3g} %: are the times seconds of one step?")
 
 
 def _write(
-    output: Path, base: str, found: Calibration, between: Mapping[str, Bounds], fitted_to: str, verb: str
+    output: Path, base: str, calibration: Calibration, between: Mapping[str, Bounds], fitted_to: str, verb: str
 ) -> None:
     """Write the set atomically; raise StoreError if that fails."""
     file = find("assumptions", base, _SUFFIX)
     # A path is relative to the new file.
     extends = Path(os.path.relpath(file, output.absolute().parent)).as_posix() if is_path(base, _SUFFIX) else base
-    text = text_of(found, between, output.stem, extends, fitted_to, f"{verb} to {fitted_to} {_WRITTEN_BY}")
+    text = text_of(calibration, between, output.stem, extends, fitted_to, f"{verb} to {fitted_to} {_WRITTEN_BY}")
     try:
         with OpenFolder(output.parent) as folder, folder.temporary_name(_SUFFIX) as draft:
             folder.create(draft, text.encode("utf-8"))
@@ -182,16 +174,16 @@ def _write(
         raise StoreError(f"cannot write {shown(output)}: {error.strerror}") from error
 
 
-def _data(found: Calibration, between: Mapping[str, Bounds], observations: Observations) -> dict[str, Any]:
-    fit = found.fit
-    held_out = None if found.held_out is None else errors(observations, found.held_out.predicted_s)
+def _data(calibration: Calibration, between: Mapping[str, Bounds], observations: Observations) -> Data:
+    fit = calibration.fit
+    held_out = None if calibration.held_out is None else errors(observations, calibration.held_out.predicted_s)
     return {
         "rows": len(observations.source),
         "left_out": observations.left_out,
         "fields": [
             {
                 "name": name,
-                "before": found.start[name],
+                "before": calibration.start[name],
                 "after": value,
                 "between": [between[name].low, between[name].high],
                 "standard_error": fit.standard_errors[name],
@@ -206,64 +198,68 @@ def _data(found: Calibration, between: Mapping[str, Bounds], observations: Obser
             "deviations": asdict(fit.effects.deviations),
         },
         "errors": {
-            "before": errors(observations, found.before_s),
-            "after": errors(observations, found.after_s),
+            "before": errors(observations, calibration.before_s),
+            "after": errors(observations, calibration.after_s),
             "held_out": held_out,
         },
-        "interval": [entry.model_dump(mode="json") for entry in found.interval],
-        "coverage": {name: {"inside": c.inside, "width": c.width} for name, c in found.coverage.items()},
-        "memory_interval": found.memory and found.memory.model_dump(mode="json"),
-        "resolution": found.resolution,
+        "interval": [entry.model_dump(mode="json") for entry in calibration.interval],
+        "coverage": {name: {"inside": c.inside, "width": c.width} for name, c in calibration.coverage.items()},
+        "memory_interval": calibration.memory and calibration.memory.model_dump(mode="json"),
+        "resolution": calibration.resolution,
     }
 
 
-def _text(found: Calibration, between: Mapping[str, Bounds], observations: Observations, output: Path) -> str:
+def _text(calibration: Calibration, between: Mapping[str, Bounds], observations: Observations, output: Path) -> str:
     def as_text(name: str, value: float) -> str:
         return "-" if value != value else format_quantity(value, field_of(f"assumptions.{name}").unit)
 
-    fit = found.fit
+    fit = calibration.fit
     rows = []
     for name, value in fit.values.items():
         remark = "not determined" if name in fit.undetermined else "at a bound" if name in fit.at_bound else ""
         low, high, error = (
             as_text(name, n) for n in (between[name].low, between[name].high, fit.standard_errors[name])
         )
-        rows.append([name, as_text(name, found.start[name]), as_text(name, value), f"{low} to {high}", error, remark])
+        rows.append(
+            [name, as_text(name, calibration.start[name]), as_text(name, value), f"{low} to {high}", error, remark]
+        )
     parts = [table(["field", "before", "after", "bounds", "standard\nerror", ""], rows, text=(0, 5))]
-    tables = [errors(observations, found.before_s), errors(observations, found.after_s)]
+    tables = [errors(observations, calibration.before_s), errors(observations, calibration.after_s)]
     titles = ["median\nbefore", "mean\nbefore", "median\nafter", "mean\nafter"]
-    if found.held_out is not None:
-        tables.append(errors(observations, found.held_out.predicted_s))
+    if calibration.held_out is not None:
+        tables.append(errors(observations, calibration.held_out.predicted_s))
         titles += ["median,\nheld out", "mean,\nheld out"]
     body = [
         [first["source_id"], f"{first['rows']:,}"]
-        + [f"{100 * one[figure]:.1f} %" for one in (first, *others) for figure in ("median_ape", "mape")]
-        for first, *others in zip(*tables, strict=True)
+        + [f"{100 * figures[figure]:.1f} %" for figures in (first, *later) for figure in ("median_ape", "mape")]
+        for first, *later in zip(*tables, strict=True)
     ]
-    if found.coverage:
+    if calibration.coverage:
         titles.append("inside others'\ninterval")
-        known = {name: f"{100 * one.inside:.0f} %" for name, one in found.coverage.items()}
-        body = [[*row, known.get(row[0], "")] for row in body]
+        covered = {name: f"{100 * figures.inside:.0f} %" for name, figures in calibration.coverage.items()}
+        body = [[*row, covered.get(row[0], "")] for row in body]
     parts.append(table(["source", "rows", *titles], body))
     lines: list[str] = []
-    if not found.adapted:
+    if not calibration.adapted:
         lines.append(_effects_text(fit.effects))
-    if found.held_out is None and not found.adapted:
+    if calibration.held_out is None and not calibration.adapted:
         lines.append(
             f"no source was held out: that needs {LEAST_SOURCES} of them; the error for other runs is unknown, and the "
             "set has no interval of its own"
         )
-    for entry in found.interval:
-        stated = entry.where.model_dump(exclude_none=True)
-        where = ", ".join(f"{key}: {str(value).lower()}" for key, value in stated.items()) or "any other plan"
+    for entry in calibration.interval:
+        conditions = entry.where.model_dump(exclude_none=True)
+        where = ", ".join(f"{key}: {str(value).lower()}" for key, value in conditions.items()) or "any other plan"
         lines.append(f"80 % interval, {where}: {entry.low:g} to {entry.high:g} times the predicted step time")
-    if (memory := found.memory) is not None:
+    if (memory := calibration.memory) is not None:
         lines.append(
             f"measured peak memory is {memory.low:g} to {memory.high:g} times the predicted one in 80 % of the rows, "
             f"{memory.median:g} times in the median"
         )
-    if found.resolution is not None:
-        lines.append(f"resolution: the measurements cannot rank plans of one job within {100 * found.resolution:.2g} %")
+    if calibration.resolution is not None:
+        lines.append(
+            f"resolution: the measurements cannot rank plans of one job within {100 * calibration.resolution:.2g} %"
+        )
     lines.append(f"written: {shown(output)}")
     return paragraphs([*parts, "\n".join(lines)])
 
@@ -272,8 +268,10 @@ def _effects_text(effects: Effects) -> str:
     """Return the deviations of effects, each with the effects that are furthest from zero."""
     lines: list[str] = []
     for part, deviation in (("stack", effects.deviations.stack), ("generation", effects.deviations.generation)):
-        known = sorted(getattr(effects, part).items(), key=lambda one: -abs(one[1]))
-        first = ", ".join(f"{printable(name) or 'none'} {100 * value:+.1f} %" for name, value in known[:_SHOWN_EFFECTS])
+        largest = sorted(getattr(effects, part).items(), key=lambda effect: -abs(effect[1]))
+        first = ", ".join(
+            f"{printable(name) or 'none'} {100 * value:+.1f} %" for name, value in largest[:_SHOWN_EFFECTS]
+        )
         lines.append(f"effects of the {part} on the time of kernels: deviation {100 * deviation:.2g} %, {first}")
-    rest = 100 * effects.deviations.rest
-    return "\n".join([*lines, f"mean errors of sources beyond effects: deviation {rest:.2g} %"])
+    beyond_effects = 100 * effects.deviations.rest
+    return "\n".join([*lines, f"mean errors of sources beyond effects: deviation {beyond_effects:.2g} %"])

@@ -1,9 +1,8 @@
-"""The tiers of a cluster's network, and the times of collectives on them."""
+"""``dsx clusters show``: the tiers of a cluster's network, and the times of collectives on them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.cluster_file import load_cluster
@@ -15,7 +14,7 @@ from dsx.hardware.cluster import cluster_from_spec
 from dsx.hardware.network import Network
 from dsx.notation.sharded_layer import ALL_REDUCE, ALL_TO_ALL
 from dsx.tables.format import table
-from dsx.text import printable
+from dsx.text import Data, printable
 from dsx.units import format_quantity
 from dsx.verbs.answer import Answer, paragraphs
 from dsx.verbs.arguments import Fields, assignments
@@ -43,8 +42,7 @@ class ClusterTimes(Answer):
         title = f"collectives on {self.name}, under {self.assumptions}"
         save(collectives(title, dict(self.times), self.groups, _VOLUMES), path)
 
-    def _data(self) -> dict[str, Any]:
-        """Return the answer as plain data; seconds, bytes and bytes per second."""
+    def _data(self) -> Data:
         return {
             "cluster": self.name,
             "assumptions": self.assumptions,
@@ -72,7 +70,9 @@ class ClusterTimes(Answer):
 def cluster_times(
     cluster: Given, assumptions: Given = DEFAULT_ASSUMPTIONS, *, set: Fields | None = None
 ) -> ClusterTimes:
-    """Return the tiers of a cluster, and the time of an all-reduce and an all-to-all on them.
+    """Show the tiers of a cluster, and the times of collectives.
+
+    The collectives are an all-reduce and an all-to-all.
 
         dsx.cluster_times("perlmutter", set={"cluster.network.net.bandwidth": "50 GB/s"}).plot("times.png")
 
@@ -102,7 +102,7 @@ def cluster_times(
     return ClusterTimes(spec.name, spec.description, assumed.name, network, groups, times)
 
 
-def _tiers(network: Network) -> list[dict[str, Any]]:
+def _tiers(network: Network) -> list[Data]:
     return [
         {
             "name": tier.name,

@@ -1,4 +1,4 @@
-"""Where the best plan differs between two result sets, and by how much."""
+"""``dsx compare``: where the best plan differs between two result sets, and by how much."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from dsx.results.manifest import Manifest
 from dsx.results.sets import as_plans, load, load_chosen, read_manifest
 from dsx.tables.format import hardware_text, hardware_title, table, whole_plan_text
 from dsx.tables.job import differing, hardware_of, kept_text, rows_text, stated_text, steps_text, title_of
+from dsx.text import Data
 from dsx.units import counted, format_quantity
 from dsx.verbs.answer import Answer, paragraphs
 
@@ -39,17 +40,16 @@ class Comparison(Answer):
     manifests: Sequence[Manifest]
     frame: "pd.DataFrame"  # as `dsx.compare` gives it
     differences: dict[str, tuple[object, object]]  # fields in which the sweeps differ, by path
-    groups: Sequence[dict[str, Any]]  # the rows of `frame`, with the plans
+    groups: Sequence[Data]  # the rows of `frame`, with the plans
 
-    def _data(self) -> dict[str, Any]:
-        """Return the answer as plain data; times in seconds."""
+    def _data(self) -> Data:
         described = {
             name: {"folder": str(folder), "title": title_of(manifest), "keep": manifest.spec["keep"]}
             for name, folder, manifest in zip("ab", self.folders, self.manifests, strict=True)
         }
-        stated = {path: {"a": a, "b": b} for path, (a, b) in self.differences.items()}
+        differences = {path: {"a": a, "b": b} for path, (a, b) in self.differences.items()}
         attrs = self.frame.attrs
-        answers = {"per": attrs["per"], "differences": stated, "summary": attrs["summary"]}
+        answers = {"per": attrs["per"], "differences": differences, "summary": attrs["summary"]}
         return described | answers | {"groups": [_plain(group) for group in self.groups]}
 
     def __str__(self) -> str:
@@ -64,9 +64,10 @@ class Comparison(Answer):
 
 
 def compare_sets(a: str | Path, b: str | Path, per: str | Sequence[str] = ()) -> Comparison:
-    """Return the best plans of two result sets side by side; `compare` takes two DataFrames.
+    """Compare the best plans of two result sets side by side.
 
-    Rows are joined on the candidate, which stands for the same choices on every cluster.
+    Rows are joined on the candidate, which stands for the same choices on every cluster. `compare` takes two
+    DataFrames.
 
     Args:
         a: folder of a result set.
@@ -90,24 +91,24 @@ def compare_sets(a: str | Path, b: str | Path, per: str | Sequence[str] = ()) ->
     return Comparison(folders, manifests, table, differences, _groups(table, _plans(folders, table)))
 
 
-def _plans(folders: list[Path], table: Any) -> dict[int, dict[str, Any]]:
+def _plans(folders: list[Path], table: Any) -> dict[int, Data]:
     """Return the best plans by candidate."""
-    found: dict[int, dict[str, Any]] = {}
+    plans: dict[int, Data] = {}
     for side, folder in zip("ab", folders, strict=True):
         ids = table[f"candidate_{side}"].dropna().unique()
 
         def choose(frame: Any, ids: Any = ids) -> Any:
             return frame[frame["candidate"].isin(ids)].drop_duplicates("candidate")
 
-        found |= {row["plan"]["candidate"]: row["plan"] for row in as_plans(load_chosen(folder, ["candidate"], choose))}
-    return found
+        plans |= {row["plan"]["candidate"]: row["plan"] for row in as_plans(load_chosen(folder, ["candidate"], choose))}
+    return plans
 
 
-def _groups(table: Any, plans: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+def _groups(table: Any, plans: dict[int, Data]) -> list[Data]:
     """Return the rows of a comparison as plain data; a side without a feasible plan is None."""
-    groups: list[dict[str, Any]] = []
+    groups: list[Data] = []
     for row in table.astype(object).where(table.notna(), None).to_dict(orient="records"):
-        group: dict[str, Any] = {"per": {name: row[name] for name in table.attrs["per"]}}
+        group: Data = {"per": {name: row[name] for name in table.attrs["per"]}}
         for side, other in ("ab", "ba"):
             candidate = row[f"candidate_{side}"]
             group[side] = (
@@ -125,7 +126,7 @@ def _groups(table: Any, plans: dict[int, dict[str, Any]]) -> list[dict[str, Any]
     return groups
 
 
-def _plain(group: dict[str, Any]) -> dict[str, Any]:
+def _plain(group: Data) -> Data:
     """Return a group with its plans as plain data."""
     return group | {side: group[side] and group[side] | {"plan": dict(group[side]["plan"])} for side in "ab"}
 
@@ -147,7 +148,7 @@ def _differences_text(differences: _Differences) -> str:
     return "\n".join(lines)
 
 
-def _groups_text(groups: Sequence[dict[str, Any]]) -> str:
+def _groups_text(groups: Sequence[Data]) -> str:
     """Return the groups as a table, below a line with the values that all groups share.
 
     If the best plan changes, that of B has a line of its own.
@@ -173,7 +174,7 @@ def _groups_text(groups: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _times(group: dict[str, Any], with_elsewhere: bool) -> list[str]:
+def _times(group: Data, with_elsewhere: bool) -> list[str]:
     """Return the times of both best plans and their ratio; `with_elsewhere` adds the time of each in the other set."""
     a, b = group["a"], group["b"]
     ratio = "-" if group["ratio"] is None else f"{group['ratio']:.3f}"
@@ -183,7 +184,7 @@ def _times(group: dict[str, Any], with_elsewhere: bool) -> list[str]:
     return [*times, *(["same plan"] * 2 if group["same_plan"] else [_elsewhere(a, "b"), _elsewhere(b, "a")])]
 
 
-def _plan_texts(group: dict[str, Any]) -> list[str]:
+def _plan_texts(group: Data) -> list[str]:
     if group["same_plan"]:
         return [_plan_text("A, B", group["a"])]
     return [_plan_text(name.upper(), group[name]) for name in "ab" if group[name]] or ["-"]
@@ -195,13 +196,13 @@ def _value(name: str, value: str | float | None) -> str:
     return hardware_text(name, value) if "." in name else str(value)
 
 
-def _best(side: dict[str, Any] | None, name: str, has_rows: bool) -> str:
+def _best(side: Data | None, name: str, has_rows: bool) -> str:
     if side is None:
         return "none fits" if has_rows else f"not in {name}"
     return format_quantity(side["step_time_s"], "s")
 
 
-def _elsewhere(side: dict[str, Any] | None, other: str) -> str:
+def _elsewhere(side: Data | None, other: str) -> str:
     """Return the time of the best plan of one set in the other set, or why it has none."""
     if side is None:
         return "-"
@@ -211,7 +212,7 @@ def _elsewhere(side: dict[str, Any] | None, other: str) -> str:
     return format_quantity(side[f"step_time_s_in_{other}"], "s") if state == FITS else state
 
 
-def _plan_text(name: str, side: dict[str, Any]) -> str:
+def _plan_text(name: str, side: Data) -> str:
     hardware = ", ".join(_hardware(column, value) for column, value in side["hardware"].items())
     where = f" ({hardware})" if hardware else ""
     return f"{name}: {side['plan']['strategy']} {whole_plan_text(side['plan'])}{where}"
@@ -221,13 +222,13 @@ def _hardware(column: str, value: str | float) -> str:
     return f"{column}={hardware_text(column, value)}"
 
 
-def _summary_text(summary: dict[str, Any]) -> str:
+def _summary_text(summary: Data) -> str:
     lines = [f"The best plan changes in {summary['groups_changed']} of {counted(summary['groups'], 'group')}."]
-    both = summary["fit_in_both"]
+    fit = summary["fit_in_both"]
     lines.append(f"Rows: {summary['rows_a']:,} in A, {summary['rows_b']:,} in B, {summary['joined']:,} in both.")
-    if both:
+    if fit:
         lines.append(
-            f"Of those {both:,} fit in both: B takes {summary['ratio_median']:.3f} times as long as A in the median, "
+            f"Of those {fit:,} fit in both: B takes {summary['ratio_median']:.3f} times as long as A in the median, "
             f"{summary['ratio_min']:.3f} to {summary['ratio_max']:.3f}."
         )
     if summary["fit_in_a_only"] or summary["fit_in_b_only"]:
@@ -248,8 +249,8 @@ def _warn_of_limits(folders: list[Path], manifests: list[Manifest], differences:
         if table[f"candidate_{name.lower()}"].isna().all():
             warn(f"nothing in {name} is feasible")
     if not table.attrs["summary"]["joined"]:
-        stated = ", ".join(path for path in differences if path.partition(".")[0] in _CHOICES or "nvs.size" in path)
-        why = f": the sweeps differ in {stated}" if stated else ""
+        fields = ", ".join(path for path in differences if path.partition(".")[0] in _CHOICES or "nvs.size" in path)
+        why = f": the sweeps differ in {fields}" if fields else ""
         warn(f"no candidate is in both sets{why}")
     elif (table[["a_in_b", "b_in_a"]] == NOT_THERE).any(axis=None) or not table[["has_a", "has_b"]].all(axis=None):
         kept = "; ".join(f"{name} kept {kept_text(manifest)}" for name, manifest in zip("AB", manifests, strict=True))

@@ -1,9 +1,9 @@
-"""One priced plan: its time and memory, whether it fits, and its operators."""
+"""``dsx evaluate``: the time and memory of one plan, whether it fits, and its operators."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dsx.config.framework_file import FrameworkSpec
 from dsx.config.load import Given
@@ -14,7 +14,7 @@ from dsx.plans.frameworks import read_framework
 from dsx.plans.plan import Plan
 from dsx.pricing.measured_share import coverage, kernels_to_measure
 from dsx.pricing.one_plan import PricedPlan as Priced
-from dsx.pricing.one_plan import evaluate_plan, operator_costs
+from dsx.pricing.one_plan import operator_costs
 from dsx.pricing.problem import Problem
 from dsx.tables.job import job_text, step_text
 from dsx.tables.plans import extrapolated_text, filled_text, margin_text, placement_text, plans_frame
@@ -30,10 +30,10 @@ from dsx.tables.terms import (
     stages_data,
     stages_text,
 )
-from dsx.text import printable
+from dsx.text import Data, printable
 from dsx.verbs.answer import Answer, paragraphs
-from dsx.verbs.job import Job, checked
-from dsx.verbs.plan import PlanLike, given_plan, plan_problem
+from dsx.verbs.job import Job
+from dsx.verbs.plan import PlanLike, plan_request
 from dsx.verbs.searched import limits_broken_by, plan_not_run_text, run_by_none
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Evaluation(Answer):
         return broken_rules(self.priced)
 
     @property
-    def not_run(self) -> dict[str, Any]:
+    def not_run(self) -> Data:
         """The fewest choices that would have to change for the framework to run the plan."""
         return limits_broken_by(self.problem, self.framework, self.plan)
 
@@ -116,31 +116,43 @@ class Evaluation(Answer):
         frame.attrs["units"] = {name: _unit(name) for name in frame.columns if _unit(name)}
         return frame
 
-    def _data(self) -> dict[str, Any]:
-        """Return the answer as plain data; times in seconds, sizes in bytes."""
-        priced, covered = self.priced, coverage(self.problem, self.plan)
-        data: dict[str, object] = {
-            "plan": dict(self.plan),
-            **self.costs,
-            "fits": self.fits,
-            "reject": list(self.reject),
-            "extrapolated": unlike(self.problem.likeness, self.problem.assumptions_spec.trained_on),
-        }
-        data["lacks"] = lacked_effects(self.problem.assumptions_spec, self.plan)
-        data |= {"framework": self.framework.name, "not_run": self.not_run}
-        data |= {"stages": stages_data(self.plan, priced.stages)} if priced.stages else {}
+    def _data(self) -> Data:
+        covered = coverage(self.problem, self.plan)
+        data = self._priced_data()
+        data["extrapolated"] = unlike(self.problem.likeness, self.problem.assumptions_spec.trained_on)
         if self.with_operators:
             data["operators"] = operator_costs(self.problem, self.plan)
             data["shapes"] = shapes_data(kernels_to_measure(self.problem, self.plan))
         return data | ({"operator_times": coverage_data(covered)} if covered else {})
 
+    def _priced_data(self) -> Data:
+        """Return the plan, its costs and what it lacks as plain data."""
+        return {
+            "plan": dict(self.plan),
+            **self.costs,
+            "fits": self.fits,
+            "reject": list(self.reject),
+            "lacks": lacked_effects(self.problem.assumptions_spec, self.plan),
+            **({"stages": stages_data(self.plan, self.priced.stages)} if self.priced.stages else {}),
+            "framework": self.framework.name,
+            "not_run": self.not_run,
+        }
+
+    def _title(self) -> list[str]:
+        """Return lines on the plan and its job, and on what was filled in."""
+        priced, strategy = self.priced, printable(self.problem.strategies[0])
+        lines = [
+            f"{job_text(self.problem, self.plan['num_gpus'])}, {strategy}: {self.plan.text}",
+            step_text(self.plan["global_batch_size"], self.plan["sequence_length"]),
+            filled_text(self.plan, priced.filled),
+            counted_ends_text(self.plan, self.problem),
+        ]
+        return [*filter(None, lines)]
+
     def __str__(self) -> str:
         priced, covered = self.priced, coverage(self.problem, self.plan)
-        filled = filled_text(self.plan, priced.filled)
         parts = [
-            "\n".join(
-                filter(None, (plan_text(self.problem, self.plan), filled, counted_ends_text(self.plan, self.problem)))
-            ),
+            "\n".join(self._title()),
             placement_text(self.plan, self.problem),
             costs_text(self.costs),
             effects_text(self.problem.assumptions_spec, self.plan),
@@ -161,14 +173,7 @@ def _unit(column: str) -> str:
     return {"s": "s", "bytes": "bytes", "flops": "FLOP"}.get(column.rpartition("_")[2], "")
 
 
-def plan_text(problem: Problem, plan: Plan) -> str:
-    """Return a plan and its job as text."""
-    strategy = printable(problem.strategies[0])
-    step = step_text(plan["global_batch_size"], plan["sequence_length"])
-    return f"{job_text(problem, plan['num_gpus'])}, {strategy}: {plan.text}\n{step}"
-
-
-def as_row(priced: Priced, cluster: str) -> dict[str, Any]:
+def as_row(priced: Priced, cluster: str) -> Data:
     """Return a priced plan in the form that `plans_frame` takes."""
     broken = [violation.reason.name for violation in priced.broken]
     return {"plan": priced.plan, "hardware": {"cluster": cluster}, **priced.costs, "reject": broken}
@@ -216,9 +221,9 @@ def evaluate(
             the framework if it runs none of these.
         partition: how layers are divided into pipeline stages: evenly, or by the optimal cut; by default as the
             `stage_layers` of the plan say, else evenly.
-        operators: whether to print the operators of a layer too.
-        framework: what runs the plan, with its software: a name, a YAML file or its content; by default that of the
-            assumption set.
+        operators: print the operators of a layer too.
+        framework: what runs the plan, with its software: a name (dsx list frameworks) or a YAML file; by default
+            that of the assumption set.
         choices: columns of the plan, which override those of a mapping or a row. `tp_nvs` is the share of tp in a fast
             domain. `stage_layers` are the layers of each stage, or of each of its chunks where `vpp` is above 1, as a
             list or as Megatron-LM's layout, "Et*3|t*4|t*3L". The defaults are those of the command line
@@ -227,11 +232,7 @@ def evaluate(
 
     Raises PlanError for an invalid plan. A plan that breaks rules is priced, and `reject` names the rules.
     """
-    job = checked(job).run_by(framework)
-    given = given_plan(plan, choices, job)
-    settings, cut = given.cut(partition)
-    job = given.of_job(job)
-    problem = plan_problem(job, settings, given.strategy if strategy is None else strategy, cut)
-    priced = evaluate_plan(problem, settings, job.num_gpus, job.global_batch_size)
-    stated = read_framework(job.assumptions.of_framework if framework is None else framework, job.inputs.near)
-    return Evaluation(job, problem, priced, stated, operators)
+    request = plan_request(job, plan, choices, strategy, partition, framework)
+    job = request.job
+    frame = read_framework(job.assumptions.of_framework if framework is None else framework, job.inputs.near)
+    return Evaluation(job, request.problem, request.priced(), frame, operators)

@@ -1,9 +1,8 @@
-"""A model file from the config.json of a Hugging Face checkpoint."""
+"""``dsx import-hf``: a model file from the config.json of a Hugging Face checkpoint."""
 
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.hf_config import (
@@ -26,7 +25,7 @@ from dsx.errors import file_path
 from dsx.notation.model import build_model, parameters
 from dsx.progress import remark
 from dsx.tables.format import share
-from dsx.text import printable
+from dsx.text import Data, printable
 from dsx.verbs.answer import Answer
 from dsx.verbs.job import DEFAULT_ASSUMPTIONS
 
@@ -51,86 +50,73 @@ class Imported(Answer):
     @cached_property
     def parameters(self) -> int:
         """The number of parameters, counted from the layer definitions."""
-        return _count(self.model)
+        assumed = load_assumptions(DEFAULT_ASSUMPTIONS)
+        return parameters(build_model(self.model, assumed, assumed.default_strategy))
 
     @property
     def report(self) -> list[str]:
         """The lines of a report on the conversion."""
-        return _report(self)
+        model, config, ignored = self.model, self.config, self.ignored
+        sizes = " ".join(f"{letter}={size}" for letter, size in model.dimensions.items())
+        lines = [
+            f"{printable(model.name)}, of the family {config.model_type}: {sizes}",
+            _check(self.parameters, self.published),
+        ]
+        lines.append(_length(model.default_sequence_length, config.values.get(_LONGEST)))
+        if ignored.unpriced:
+            lines += ["not used, though it changes the cost:", *_listed(ignored.unpriced)]
+        if ignored.unknown:
+            values = {key: f"{value!r:.60}" for key, value in ignored.unknown.items()}
+            lines += ["not used, and not known whether it changes the cost:", *_listed(values)]
+        if ignored.no_cost:
+            topics = {topic: ", ".join(keys) for topic, keys in ignored.no_cost.items()}
+            lines += ["not used, and without effect on the cost:", *_listed(topics)]
+        return lines
 
-    def _data(self) -> dict[str, Any]:
-        """Return the answer as plain data."""
-        return _as_data(self)
+    def _data(self) -> Data:
+        counted, published, ignored = self.parameters, self.published, self.ignored
+        return {
+            "family": self.config.model_type,
+            "model": self.model.model_dump(mode="json", exclude_none=True),
+            "output": str(self.out) if self.out else None,
+            "parameters": {
+                "counted": counted,
+                "published": published and published.total,
+                "difference": published and counted - published.total,
+                "rounding": published and published.rounding,
+                "source": published and published.source,
+            },
+            "ignored": {"changes_cost": ignored.unpriced, "unknown": ignored.unknown, "no_cost": ignored.no_cost},
+        }
 
     def __str__(self) -> str:
         return self.text.rstrip("\n") if self.out is None else "\n".join(self.report)
 
 
 def import_hf(config: str | Path, out: str | Path | None = None, *, overwrite: bool = False) -> Imported:
-    """Return the model of a checkpoint of the transformers library.
+    """Make a model file from a Hugging Face config.json.
 
         job = dsx.Job(dsx.import_hf("config.json").model, "h100-nvs8", num_gpus=64, global_batch_size=512)
 
     Args:
-        config: its config.json.
+        config: the config.json of a checkpoint for the transformers library.
         out: model file to write.
         overwrite: replace it if it exists.
 
     Raises InputError for a config that cannot be read or has an unknown family, StoreError if `out` cannot be written.
     """
-    given, output = file_path("config", config), None if out is None else file_path("out", out)
+    path, output = file_path("config", config), None if out is None else file_path("out", out)
     if output is not None:
         check_target(output, overwrite)
-    file = find_path("config", str(given))
+    file = find_path("config", str(path))
     read = load_config(file)
     model = to_model(read, model_name(read, file, output), model_source(read, file))
-    found = Imported(model, read, published_total(read), ignored_keys(read), output)
-    _ = found.parameters  # a model that cannot be built is not written
+    imported = Imported(model, read, published_total(read), ignored_keys(read), output)
+    _ = imported.parameters  # a model that cannot be built is not written
     if output is not None:
-        write(found.text, output)
+        write(imported.text, output)
         remark(f"wrote {output}")
-    return found
-
-
-def _count(model: ModelSpec) -> int:
-    assumed = load_assumptions(DEFAULT_ASSUMPTIONS)
-    return parameters(build_model(model, assumed, assumed.default_strategy))
-
-
-def _as_data(found: Imported) -> dict[str, Any]:
-    counted, published, ignored = found.parameters, found.published, found.ignored
-    return {
-        "family": found.config.model_type,
-        "model": found.model.model_dump(mode="json", exclude_none=True),
-        "output": str(found.out) if found.out else None,
-        "parameters": {
-            "counted": counted,
-            "published": published and published.total,
-            "difference": published and counted - published.total,
-            "rounding": published and published.rounding,
-            "source": published and published.source,
-        },
-        "ignored": {"changes_cost": ignored.unpriced, "unknown": ignored.unknown, "no_cost": ignored.no_cost},
-    }
-
-
-def _report(found: Imported) -> list[str]:
-    model, config, ignored = found.model, found.config, found.ignored
-    sizes = " ".join(f"{letter}={size}" for letter, size in model.dimensions.items())
-    lines = [
-        f"{printable(model.name)}, of the family {config.model_type}: {sizes}",
-        _check(found.parameters, found.published),
-    ]
-    lines.append(_length(model.default_sequence_length, config.values.get(_LONGEST)))
-    if ignored.unpriced:
-        lines += ["not used, though it changes the cost:", *_listed(ignored.unpriced)]
-    if ignored.unknown:
-        values = {key: f"{value!r:.60}" for key, value in ignored.unknown.items()}
-        lines += ["not used, and not known whether it changes the cost:", *_listed(values)]
-    if ignored.no_cost:
-        topics = {topic: ", ".join(keys) for topic, keys in ignored.no_cost.items()}
-        lines += ["not used, and without effect on the cost:", *_listed(topics)]
-    return lines
+    return imported
 
 
 def _length(assumed: int, longest: int | None) -> str:
@@ -151,7 +137,7 @@ def _check(counted: int, published: PublishedSpec | None) -> str:
         return f"{counted:,} parameters, unchecked: no published total is known"
     difference = counted - published.total
     if 2 * abs(difference) < published.rounding:
-        stated = "as published" if not difference else f"which rounds to the published {published.total:,}"
-        return f"{counted:,} parameters, {stated} ({published.source})"
+        as_published = "as published" if not difference else f"which rounds to the published {published.total:,}"
+        return f"{counted:,} parameters, {as_published} ({published.source})"
     off = f"{abs(difference):,} ({share(abs(difference), published.total, 2)}) {'more' if difference > 0 else 'fewer'}"
     return f"{counted:,} parameters, {off} than the published {published.total:,} ({published.source})"

@@ -1,21 +1,11 @@
-"""A job: a model, the GPUs of a cluster, and the batch of a step; its files, and what is unusual about it.
+"""A job: a model, the GPUs of a cluster, and the batch of a step.
 
-Remarks on values far beyond any machine's or any run's: they may be of another unit, or have a zero too many.
-
-A number of a cluster is compared with those of the packaged clusters, a size of a job with those of measured runs
-(data/measured/runs.yaml).
-
-What is said of software that a run table names, and no stack does.
-
-What an assumption set supposes of a device beyond what its cluster file states, and what it was not made for.
+Its files are found by name, changed by overrides, and validated; layer definitions may be in the folder of the file
+that names them: the sweep file, else the model file. Warnings name what is unusual about it: numbers of a cluster far
+beyond those of the packaged clusters, sizes far beyond those of measured runs (data/measured/runs.yaml), what an
+assumption set supposes of a device beyond its cluster file, and GPUs that do not fill domains or divide the batch.
 
 Not modelled: how far off the numbers of one maker's devices are on those of another.
-
-The input files of a problem: found by name, changed by overrides, and validated.
-
-Layer definitions may be in the folder of the file that names them: the sweep file, else the model file.
-
-A job: a model, the GPUs of a cluster, and the batch of a step.
 """
 
 import math
@@ -25,10 +15,10 @@ from functools import cache
 from pathlib import Path
 from shlex import quote
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from dsx.config.assumption_set import AssumptionsSpec, load_assumptions
-from dsx.config.cluster_file import GPU_SOFTWARE, ClusterSpec, DeviceSpec, NodeSpec, load_cluster
+from dsx.config.cluster_file import GPU_SOFTWARE, ClusterSpec, DeviceSpec, load_cluster
 from dsx.config.evidence import measured_runs
 from dsx.config.framework_file import FrameworkSpec
 from dsx.config.load import Assignment, Given, split
@@ -47,7 +37,7 @@ from dsx.plans.placement import divisors
 from dsx.plans.rules import PARTITIONS, nearest_of
 from dsx.progress import warn
 from dsx.tables.job import step_text
-from dsx.text import printable
+from dsx.text import Data, printable
 from dsx.units import counted, exact_quantity, format_quantity
 from dsx.verbs.arguments import Fields, assignments, count, margin_setting, strategy_name
 
@@ -61,7 +51,7 @@ _OF_RUNS = 10.0  # the same of runs: more may be asked than was tried
 
 def unusual_cluster(cluster: ClusterSpec) -> list[str]:
     """Return what to say once of numbers of a cluster that are far beyond those of all packaged clusters."""
-    said: list[str] = []
+    remarks: list[str] = []
     for path, value in _numbers(cluster):
         least, most = _of_machines().get(path, (value, value))
         if least / _OF_MACHINES <= value <= most * _OF_MACHINES:
@@ -69,8 +59,8 @@ def unusual_cluster(cluster: ClusterSpec) -> list[str]:
         unit = varied_field(path).unit
         shown, low, high = (format_quantity(number, unit) for number in (value, least, most))
         in_bits = f" ({format_quantity(8 * value, unit)[:-3]}b/s in bits)" if unit == "bytes/s" else ""
-        said.append(f"cluster.{path} is {shown}{in_bits}: packaged clusters have {low} to {high}")
-    return said
+        remarks.append(f"cluster.{path} is {shown}{in_bits}: packaged clusters have {low} to {high}")
+    return remarks
 
 
 def unusual_job(parameters: int, num_gpus: int, global_batch_size: int, sequence_length: int) -> list[str]:
@@ -81,33 +71,33 @@ def unusual_job(parameters: int, num_gpus: int, global_batch_size: int, sequence
         "sequence_length": sequence_length,
         "parameters_per_gpu": parameters / num_gpus,
     }
-    said: list[str] = []
+    remarks: list[str] = []
     for name, value in sizes.items():
-        known = measured_runs().sizes[name]
-        if not known.least / _OF_RUNS <= value <= known.most * _OF_RUNS:
-            said.append(f"{name} is {value:,.0f}: measured runs have {known.least:,.0f} to {known.most:,.0f}")
-    return said
+        measured = measured_runs().sizes[name]
+        if not measured.least / _OF_RUNS <= value <= measured.most * _OF_RUNS:
+            remarks.append(f"{name} is {value:,.0f}: measured runs have {measured.least:,.0f} to {measured.most:,.0f}")
+    return remarks
 
 
 @cache
 def _of_machines() -> dict[str, tuple[float, float]]:
     """Return the least and the most of each number of the packaged clusters."""
-    found: dict[str, tuple[float, float]] = {}
+    ranges: dict[str, tuple[float, float]] = {}
     for file in sorted((packaged_data() / "clusters").glob("*.yaml")):
         for path, value in _numbers(load_cluster(str(file))):
-            least, most = found.get(path, (value, value))
-            found[path] = min(least, value), max(most, value)
-    return found
+            least, most = ranges.get(path, (value, value))
+            ranges[path] = min(least, value), max(most, value)
+    return ranges
 
 
-def _numbers(spec: Spec, before: str = "") -> Iterator[tuple[str, float]]:
+def _numbers(spec: Spec, prefix: str = "") -> Iterator[tuple[str, float]]:
     """Yield the real numbers of a cluster with their paths, zeros left out."""
     for name in type(spec).model_fields:
         value = getattr(spec, name)
         if isinstance(value, Spec):
-            yield from _numbers(value, f"{before}{name}.")
-        elif isinstance(value, float) and value and is_field(f"{before}{name}"):
-            yield f"{before}{name}", value
+            yield from _numbers(value, f"{prefix}{name}.")
+        elif isinstance(value, float) and value and is_field(f"{prefix}{name}"):
+            yield f"{prefix}{name}", value
 
 
 _SHOWN = 3  # remarks on software of run tables
@@ -115,8 +105,8 @@ _SHOWN = 3  # remarks on software of run tables
 
 def warn_of_unknown(remarks: Mapping[str, int]) -> None:
     """Warn of software that no stack names; `remarks` has the number of rows of each."""
-    for said, number in [*remarks.items()][:_SHOWN]:
-        warn(f"{said} ({counted(number, 'row')})")
+    for remark, number in [*remarks.items()][:_SHOWN]:
+        warn(f"{remark} ({counted(number, 'row')})")
     if len(remarks) > _SHOWN:
         rows = sum([*remarks.values()][_SHOWN:])
         warn(f"and {len(remarks) - _SHOWN} more names of software are not known ({counted(rows, 'row')})")
@@ -124,86 +114,65 @@ def warn_of_unknown(remarks: Mapping[str, int]) -> None:
 
 def device_remarks(device: DeviceSpec, assumptions: AssumptionsSpec) -> list[str]:
     """Return what to say once where a problem of this device is priced with this set, a sentence each."""
-    said: list[str] = []
+    remarks: list[str] = []
     if assumptions.matrix_ceiling == "sustained" and device.sustained_share is None:
-        said.append(
+        remarks.append(
             f"device {device.name} states no sustained_share: {assumptions.sustained_share:g} of its peak is assumed"
         )
     if (precision := assumptions.linear_dtype) != "bf16" and getattr(device, f"{precision}_flops") is None:
-        said.append(
+        remarks.append(
             f"device {device.name} states no {precision}_flops: multiplies in {precision} take as long as in "
             f"{device.half_format}"
         )
     if assumptions.attention_kernels and not device.attention:
         reached = f"{assumptions.attention_efficiency:g} of what other multiplies reach"
-        said.append(f"device {device.name} states no attention: {reached} is assumed of fused kernels")
+        remarks.append(f"device {device.name} states no attention: {reached} is assumed of fused kernels")
     if assumptions.wave_quantisation and device.software in GPU_SOFTWARE and device.num_sms is None:
-        said.append(f"device {device.name} states no num_sms: every wave of tiles is taken as full")
+        remarks.append(f"device {device.name} states no num_sms: every wave of tiles is taken as full")
     if assumptions.trained_on.generation and device.generation is None:
-        said.append(f"device {device.name} states no generation: it counts as one of which nothing was measured")
+        remarks.append(f"device {device.name} states no generation: it counts as one of which nothing was measured")
     if assumptions.platforms and device.software not in assumptions.platforms:
-        said.append(
+        remarks.append(
             f"device {device.name} is programmed with {device.software}, and the numbers of assumption set "
             f"{assumptions.name!r} are from devices of {', '.join(assumptions.platforms)}"
         )
-    return said
+    return remarks
 
 
 def cluster_remarks(cluster: ClusterSpec, assumptions: AssumptionsSpec) -> list[str]:
     """Return what to say once where a problem of this cluster is priced with this set, a sentence each."""
-    of_node = [*_straddled(cluster), *_shared_links(cluster), *_node_remarks(cluster, assumptions)]
-    return [*device_remarks(cluster.device, assumptions), *of_node]
-
-
-def _straddled(cluster: ClusterSpec) -> list[str]:
-    """Return what to say once of nodes that fast domains cut; nothing if one is a whole number of the others."""
-    node, domain = cluster.node.gpus, cluster.network.nvs.size
-    if "gpus" in cluster.node.assumed or node % domain == 0 or domain % node == 0:
-        return []
-    return [
-        f"cluster {cluster.name} has node.gpus={node} and network.nvs.size={domain}: fast domains cut nodes, since "
-        f"neither divides the other; nearest: node.gpus={nearest_of(divisors(domain), node)}"
-    ]
-
-
-def _shared_links(cluster: ClusterSpec) -> list[str]:
-    """Return what to say once of a link to the host that more GPUs share than a node has."""
-    node = cluster.node
-    if node.gpus_per_host_link <= node.gpus:
-        return []
-    return [
-        f"cluster {cluster.name} has node.gpus_per_host_link={node.gpus_per_host_link} and node.gpus={node.gpus}: all "
-        f"GPUs of a node are taken to share one link; nearest: node.gpus_per_host_link={node.gpus}"
-    ]
-
-
-def _node_remarks(cluster: ClusterSpec, assumptions: AssumptionsSpec) -> list[str]:
-    """Return what to say once of a node that a cluster file does not state, where plans may offload to its host."""
-    node = cluster.node
-    if not node.assumed or assumptions.fixed.get("offload") == "none":
-        return []
-    assumed = ", ".join(f"{name}={value}" for name, value in _texts(node).items() if name in node.assumed)
-    return [f"cluster {cluster.name} states no node.{node.assumed[0]}: for offload to the host {assumed} is assumed"]
-
-
-def _texts(node: NodeSpec) -> dict[str, str]:
-    memory, rate = exact_quantity(node.host_memory, "bytes"), exact_quantity(node.host_memory_bandwidth, "bytes/s")
-    return {
-        "gpus": str(node.gpus),
-        "gpus_per_host_link": str(node.gpus_per_host_link),
-        "host_memory": memory,
-        "host_memory_bandwidth": rate,
-    }
+    node, domain, name = cluster.node, cluster.network.nvs.size, cluster.name
+    remarks = device_remarks(cluster.device, assumptions)
+    if not ("gpus" in node.assumed or node.gpus % domain == 0 or domain % node.gpus == 0):
+        remarks.append(
+            f"cluster {name} has node.gpus={node.gpus} and network.nvs.size={domain}: fast domains cut nodes, since "
+            f"neither divides the other; nearest: node.gpus={nearest_of(divisors(domain), node.gpus)}"
+        )
+    if node.gpus_per_host_link > node.gpus:
+        remarks.append(
+            f"cluster {name} has node.gpus_per_host_link={node.gpus_per_host_link} and node.gpus={node.gpus}: all "
+            f"GPUs of a node are taken to share one link; nearest: node.gpus_per_host_link={node.gpus}"
+        )
+    if node.assumed and assumptions.fixed.get("offload") != "none":
+        values: dict[str, int | str] = {
+            "gpus": node.gpus,
+            "gpus_per_host_link": node.gpus_per_host_link,
+            "host_memory": exact_quantity(node.host_memory, "bytes"),
+            "host_memory_bandwidth": exact_quantity(node.host_memory_bandwidth, "bytes/s"),
+        }
+        assumed = ", ".join(f"{field}={value}" for field, value in values.items() if field in node.assumed)
+        remarks.append(f"cluster {name} states no node.{node.assumed[0]}: for offload to the host {assumed} is assumed")
+    return remarks
 
 
 def unfilled_domain(num_gpus: int, domain: int) -> list[str]:
     """Return what to say once of a job whose GPUs do not fill fast domains of `domain` GPUs; nothing if they do."""
-    rest = num_gpus % domain
-    if num_gpus < domain or not rest:
+    in_last = num_gpus % domain
+    if num_gpus < domain or not in_last:
         return []
-    down, up = num_gpus - rest, num_gpus - rest + domain
+    down, up = num_gpus - in_last, num_gpus - in_last + domain
     return [
-        f"{num_gpus:,} GPUs do not fill fast domains of {domain}: one after the other, the last has {rest}; "
+        f"{num_gpus:,} GPUs do not fill fast domains of {domain}: one after the other, the last has {in_last}; "
         f"{down:,} or {up:,} GPUs would fill them, if the batch suits that number"
     ]
 
@@ -247,7 +216,7 @@ class Inputs:
     near: Path | None = None
     operator_times: OperatorTimes | None = None
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> Data:
         """Return the files as plain data; `operator_times` only if there are any."""
         data = {name: getattr(self, name).model_dump(mode="json") for name in ("model", "cluster", "assumptions")}
         return data | ({"operator_times": self.operator_times.to_data()} if self.operator_times else {})
@@ -257,7 +226,7 @@ class Inputs:
         return replace(self, assumptions=self.assumptions.run_by(framework, self.cluster.device.family))
 
     @classmethod
-    def from_data(cls, data: dict[str, Any], near: Path | None) -> "Inputs":
+    def from_data(cls, data: Data, near: Path | None) -> "Inputs":
         """Return the inputs that `to_data` wrote."""
         return cls(
             ModelSpec.model_validate(data["model"]),
@@ -352,7 +321,9 @@ def load_inputs(
 
     Raises SpecError if `overrides` change the machine and there are operator times, which hold for one machine.
     """
-    of_machine = [one for one in overrides["cluster"] if one[0].split(".")[0] not in ClusterSpec.of_operation]
+    of_machine = [
+        assignment for assignment in overrides["cluster"] if assignment[0].split(".")[0] not in ClusterSpec.of_operation
+    ]
     if operator_times is not None and of_machine:
         path, value = of_machine[0]
         raise SpecError(
@@ -366,24 +337,24 @@ def load_inputs(
         changes = overrides[target]
         return spec if isinstance(spec, kind) and not changes else load(spec, changes, near, *check)
 
-    stated = of_its_framework(given(assumptions, "assumptions", AssumptionsSpec, load_assumptions), None, near)
-    read = given(model, "model", ModelSpec, load_model, layer_check(layers_near, stated))
+    assumed = of_its_framework(given(assumptions, "assumptions", AssumptionsSpec, load_assumptions), None, near)
+    read = given(model, "model", ModelSpec, load_model, layer_check(layers_near, assumed))
     machine = given(cluster, "cluster", ClusterSpec, load_cluster)
     inputs = Inputs(
         read,
         machine,
-        of_its_framework(stated, machine.device.family, near),
+        of_its_framework(assumed, machine.device.family, near),
         layers_near,
         read_operator_times(str(operator_times), near) if operator_times is not None else None,
     )
     if not inputs.assumptions.calibrated:
         name = inputs.assumptions.name
         warn(f"assumption set {name!r} is not calibrated yet: take its times as relative, not absolute")
-    for said in cluster_remarks(inputs.cluster, inputs.assumptions):
-        warn(said)
+    for remark in cluster_remarks(inputs.cluster, inputs.assumptions):
+        warn(remark)
     if overrides["cluster"] or not isinstance(cluster, str) or is_path(cluster, ".yaml"):
-        for said in unusual_cluster(inputs.cluster):
-            warn(said)
+        for remark in unusual_cluster(inputs.cluster):
+            warn(remark)
     return inputs
 
 
@@ -524,8 +495,8 @@ class Job:
     def __repr__(self) -> str:
         named = {name: getattr(self, name).name for name in ("model", "cluster")}
         sizes = {name: getattr(self, name) for name in ("num_gpus", "global_batch_size", "sequence_length")}
-        stated = {**named, **sizes, "assumptions": self.assumptions.name}
-        return f"Job({', '.join(f'{name}={value!r}' for name, value in stated.items())})"
+        fields = {**named, **sizes, "assumptions": self.assumptions.name}
+        return f"Job({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
 
     def __str__(self) -> str:
         name = f"{printable(self.model.name)} on {self.num_gpus} x {printable(self.cluster.label)}"
@@ -537,8 +508,8 @@ def say_unusual(job: Job, problem: "Problem") -> None:
     from dsx.notation.model import parameters
 
     sizes = (job.num_gpus, job.global_batch_size, job.sequence_length)
-    for said in unusual_job(parameters(problem.models[0]), *sizes):
-        warn(said)
+    for remark in unusual_job(parameters(problem.models[0]), *sizes):
+        warn(remark)
 
 
 def with_margin(job: Job, margin: float | None) -> Job:

@@ -1,4 +1,4 @@
-"""Launch files of a plan: what starts the run that was priced, in the words of a framework."""
+"""``dsx launch``: files that start the run that was priced, in the words of a framework."""
 
 import os
 import shlex
@@ -23,12 +23,12 @@ from dsx.pricing.one_plan import PricedPlan as Priced
 from dsx.pricing.one_plan import price_plan
 from dsx.progress import remark, warn
 from dsx.tables.job import job_text, step_text
-from dsx.text import printable
+from dsx.text import Data, printable
 from dsx.verbs.answer import Answer, paragraphs
 from dsx.verbs.evaluate import evaluate
 from dsx.verbs.job import Job, checked
 from dsx.verbs.plan import PlanLike, Row
-from dsx.verbs.why import Hardware, row_of
+from dsx.verbs.result_row import Hardware, row_of
 
 if TYPE_CHECKING:
     from dsx.pricing.problem import Problem
@@ -51,8 +51,7 @@ class LaunchFiles(Answer):
     out: Path | None  # the folder that they were written to
     needs: Sequence[str]  # environment variables that start it, with examples of values
 
-    def _data(self) -> dict[str, Any]:
-        """Return the answer as plain data."""
+    def _data(self) -> Data:
         return {
             "framework": self.framework,
             "plan": dict(self.plan),
@@ -88,7 +87,9 @@ def launch(
     hardware: Hardware = (),
     **choices: object,
 ) -> LaunchFiles:
-    """Return the files that start a plan with a framework as it was priced; with `out` they are written there.
+    """Write the files that start a plan as it was priced.
+
+    Without `out` they are only returned.
 
         found = dsx.best(job)
         print(dsx.launch(job, found.plan, framework="torchtitan"))
@@ -113,13 +114,13 @@ def launch(
     `dsx.why_row` raise.
     """
     folder = None if out is None else _folder(out)
-    known = _known(framework)
+    frame = _known(framework)
     if isinstance(job, Job):
         if hardware:
             raise InputError("hardware: a job has its cluster; only a row of a result set is chosen by it")
-        cut: Any = {"strategy": strategy, "partition": partition, "framework": known.limits}
-        found = evaluate(checked(job), plan, **cut, **choices)  # pyright: ignore[reportArgumentType]
-        problem, priced, cluster = found.problem, found.priced, job.cluster
+        cut: Any = {"strategy": strategy, "partition": partition, "framework": frame.limits}
+        evaluation = evaluate(checked(job), plan, **cut, **choices)  # pyright: ignore[reportArgumentType]
+        problem, priced, cluster = evaluation.problem, evaluation.priced, job.cluster
     elif isinstance(job, str | os.PathLike):
         if strategy is not None or partition is not None or choices:
             raise InputError("a row of a result set has its strategy, its cut and its choices: leave them out")
@@ -130,15 +131,17 @@ def launch(
         priced = price_plan(problem, row.plan)
     else:
         raise wrong("job", job, "a Job or the folder of a result set is wanted")
-    if unrunnable := [one for one in priced.broken if one.reason not in {MEMORY, HOST_MEMORY, DOMAIN_NOT_FILLED}]:
-        parts = "\n".join(f"  {one.reason.name}: {one.detail}" for one in unrunnable)
+    if unrunnable := [
+        violation for violation in priced.broken if violation.reason not in {MEMORY, HOST_MEMORY, DOMAIN_NOT_FILLED}
+    ]:
+        parts = "\n".join(f"  {violation.reason.name}: {violation.detail}" for violation in unrunnable)
         raise InputError(f"no framework runs the plan:\n{parts}")
     request = _request(problem, priced.plan, cluster)
-    written = launch_files(known, request, _head(problem, priced))
+    written = launch_files(frame, request, _head(problem, priced))
     if folder is not None:
         _write(folder, written.files)
-    for one in priced.broken:
-        warn(f"the plan has launch files, though it is rejected: {one.reason.name}: {one.detail}")
+    for violation in priced.broken:
+        warn(f"the plan has launch files, though it is rejected: {violation.reason.name}: {violation.detail}")
     return LaunchFiles(
         framework,
         priced.plan,
@@ -146,7 +149,7 @@ def launch(
         written.left,
         written.lost,
         folder,
-        (*known.needs, *host_variables(request)),
+        (*frame.needs, *host_variables(request)),
     )
 
 
@@ -186,17 +189,17 @@ def check_launch(job: Job, framework: str, out: str | Path) -> None:
     framework, and for the folder what `launch` raises.
     """
     _folder(out)
-    known = _known(framework)
-    assumptions = checked(job).run_by(known.limits).assumptions
-    if found := refused_of_job(known, architecture_of(job.model, assumptions), job.cluster.device):
-        raise InputError(f"{known.title} cannot run any plan of {printable(job.model.name)}:\n{refused_text(found)}")
+    frame = _known(framework)
+    assumptions = checked(job).run_by(frame.limits).assumptions
+    if refused := refused_of_job(frame, architecture_of(job.model, assumptions), job.cluster.device):
+        raise InputError(f"{frame.title} cannot run any plan of {printable(job.model.name)}:\n{refused_text(refused)}")
 
 
 def _known(framework: str) -> Framework:
-    known = FRAMEWORKS.get(one_text("framework", framework, DEFAULT_FRAMEWORK))
-    if known is None:
+    frame = FRAMEWORKS.get(one_text("framework", framework, DEFAULT_FRAMEWORK))
+    if frame is None:
         raise UnknownNameError("framework", framework, FRAMEWORKS)
-    return known
+    return frame
 
 
 def _folder(out: str | Path) -> Path:
@@ -208,12 +211,12 @@ def _folder(out: str | Path) -> Path:
     if str(out) == "":
         raise InputError("the folder of launch files has an empty name: give another one, or none to print them")
     folder = file_path("out", out)
-    there = folder
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    if not there.is_dir() or not os.access(there, os.W_OK):
+    parent = folder
+    while not parent.exists() and parent != parent.parent:
+        parent = parent.parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise StoreError(
-            f"launch files go to {shown(folder)}: {shown(there)} is no folder that may be written; choose another one"
+            f"launch files go to {shown(folder)}: {shown(parent)} is no folder that may be written; choose another one"
         )
     _check_own(folder, [SCRIPT])
     return folder

@@ -1,10 +1,10 @@
-"""Everything that is derived from a layer definition."""
+"""``dsx layer``: everything that is derived from a layer definition."""
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dsx.config.assumption_set import AssumptionsSpec, load_assumptions
 from dsx.config.load import Given
@@ -17,6 +17,7 @@ from dsx.notation.sharded_layer import Layer, widened
 from dsx.notation.syntax import Settings
 from dsx.notation.work import derive
 from dsx.tables.format import table
+from dsx.text import Data, DataView
 from dsx.units import LARGEST_COUNT
 from dsx.verbs.answer import Answer
 from dsx.verbs.arguments import assignments, strategy_name
@@ -29,14 +30,80 @@ DIRECTIONS = ("forward", "backward")
 class LayerDescription(Answer):
     """What dsx derives from a layer: operators, kernels, collectives, saved tensors, weights, rules."""
 
-    described: Mapping[str, Any]
+    described: DataView
 
-    def _data(self) -> dict[str, Any]:
-        """Return the description as plain data."""
+    def _data(self) -> Data:
         return dict(self.described)
 
     def __str__(self) -> str:
-        return _text(self.described)
+        described = self.described
+        title = described["layer"] + (f" under {described['strategy']}" if described["strategy"] else "")
+        lines: list[str] = []
+        lines.append(f"{title}; axes: {', '.join(described['axes']) or 'none'}")
+        for label, names in (
+            ("options set", [name for name, is_set in described["options"].items() if is_set]),
+            ("options not set", [name for name, is_set in described["options"].items() if not is_set]),
+            ("block parameters", [f"{parameter} = {block}" for parameter, block in described["blocks"].items()]),
+        ):
+            if names:
+                lines.append(f"{label}: {', '.join(names)}")
+        lines.append("\noperators, with the local shape of each result:")
+        for operator in described["operators"]:
+            kernel = f"  [kernel {operator['kernel']}]" if operator["kernel"] != operator["name"] else ""
+            for output in operator["outputs"]:
+                lines.append(f"  {output['name']}{output['distribution']} = {operator['kind']}{kernel}")
+                if output["local_shape"]:
+                    lines.append(f"      local shape {' x '.join(map(str, output['local_shape']))}")
+        lines.append("\nwork of each kernel (one microbatch):")
+        for kernel in described["kernels"]:
+            if not kernel["counted"]:
+                continue
+            # All ranks of such an axis do the whole work, on replicated values or on partial sums.
+            replicated = f"; not divided over {', '.join(kernel['replicated'])}" if kernel["replicated"] else ""
+            lines.append(f"  {kernel['name']}{replicated}")
+            for direction in DIRECTIONS:
+                work = kernel[direction]
+                parts = [f"{label} {_shown(work[key])}" for key, label in _WORK if _shown(work[key]) != "0"]
+                lines.append(f"      {direction:9}{'; '.join(parts) or '-'}")
+        lines.append("\ncollectives (one microbatch, volume in bytes on one GPU):")
+        rows = [
+            [
+                f"  {direction}",
+                c["kind"],
+                c["axis"],
+                c["tensor"],
+                _shown(c["bytes"])
+                + (" in panels" if c["panelled"] else "")
+                + (f" of {_shown(c['copies'])} copies of a token" if c["copies"] is not None else ""),
+            ]
+            for direction in DIRECTIONS
+            for kernel in described["kernels"]
+            for c in kernel[direction]["collectives"]
+        ]
+        lines.append(table(["", "", "axis", "tensor", "bytes"], rows, text=range(4)) if rows else "  none")
+        lines.append("\nsaved for the backward:")
+        for kernel in described["kernels"]:
+            for saved in kernel["saved"]:
+                lines.append(f"  {saved['tensor']}: {_shown(saved['bytes'])} bytes")
+        lines.append(f"  in all {_shown(described['saved_bytes'])} bytes")
+        if described["regions"]:
+            lines.append("\nregions that can be recomputed: what each frees, and what the backward repeats:")
+        for region in described["regions"]:
+            lines.append(f"  {region['name']}: frees {_shown(region['freed_bytes'])} bytes")
+            parts = [f"{label} {_shown(region[key])}" for key, label in _WORK if _shown(region[key]) != "0"]
+            moved = [f"{c['kind']} of {c['tensor']} over {c['axis']}" for c in region["collectives"]]
+            lines.append(f"      repeats  {'; '.join([*parts, *moved]) or '-'}")
+        lines.append("\nweights, and the axes that reduce their gradients once a step:")
+        for weight in described["weights"]:
+            nested = "; one rank in ep has the same part" if weight["over_ep"] else ""
+            axes = ", ".join(weight["reduced_over"]) or "none"
+            lines.append(f"  {weight['name']}: {_shown(weight['bytes'])} bytes; {axes}{nested}")
+        if described["rules"]:
+            lines.append("\nrules of the strategy:")
+            for rule in described["rules"]:
+                broken = "" if rule["holds"] in (True, None) else "  (does not hold here)"
+                lines.append(f"  {rule['reason']}: {rule['rule']}{broken}")
+        return "\n".join(lines)
 
 
 def layer(
@@ -47,7 +114,7 @@ def layer(
     model: Given | None = None,
     assumptions: Given = DEFAULT_ASSUMPTIONS,
 ) -> LayerDescription:
-    """Return what dsx derives from a layer: work, collectives, memory.
+    """Show the work, collectives and memory that follow from a layer.
 
         dsx.layer("transformer", "gated", "qk_norm", model="llama-3-8b", sizes={"tp": 8, "s": 8192})
 
@@ -64,13 +131,13 @@ def layer(
     Raises UnknownNameError for an unknown name, NotationError for an invalid layer, InputError for an invalid
     setting or size.
     """
-    stated = stated_layer(name, settings, strategy, sizes, model, assumptions)
+    request = stated_layer(name, settings, strategy, sizes, model, assumptions)
     described = describe(
-        stated.layer,
-        stated.assumptions.fused_backward_reads,
-        stated.assumptions.uncounted,
-        stated.defaults,
-        stated.sizes,
+        request.layer,
+        request.assumptions.fused_backward_reads,
+        request.assumptions.uncounted,
+        request.defaults,
+        request.sizes,
     )
     return LayerDescription(described)
 
@@ -105,8 +172,8 @@ def stated_layer(
         check_strategy(overlay, None, "--strategy")
     elif needs_strategy(name, None, chosen | inherited):
         overlay = assumed.default_strategy
-    stated = load_layer(name, overlay, load_operators(assumed.operators), None, chosen, inherited)
-    built = widened(stated, assumed.sixteen_bit_weights)
+    loaded = load_layer(name, overlay, load_operators(assumed.operators), None, chosen, inherited)
+    built = widened(loaded, assumed.sixteen_bit_weights)
     values: dict[str, int] = {name: getattr(assumed, name) for name in ELEMENT_BYTES}
     if spec:
         values |= spec.dimensions | {"s": spec.default_sequence_length, "b": 1}
@@ -127,21 +194,14 @@ def _chosen(settings: Sequence[str]) -> Settings:
 
 
 def _sizes(assignments: Sequence[str] | None, built: Layer) -> dict[str, int]:
-    known = {
-        *derive(built).letters,
-        *built.axes,
-        "panels",
-        "b",
-        "s",
-        *ELEMENT_BYTES,
-    }
+    letters = {*derive(built).letters, *built.axes, "panels", "b", "s", *ELEMENT_BYTES}
     sizes: dict[str, int] = {}
     for assignment in assignments or ():
         name, _, value = assignment.partition("=")
-        if name not in known:
+        if name not in letters:
             raise InputError(
                 f"--set {assignment}: layer {built.name!r} has no dimension or degree {name!r}"
-                f"{did_you_mean(name, known)} (it has {', '.join(sorted(known))})"
+                f"{did_you_mean(name, letters)} (it has {', '.join(sorted(letters))})"
             )
         sizes[name] = int(value) if re.fullmatch("[0-9]{1,10}", value) else 0
         if not 1 <= sizes[name] <= LARGEST_COUNT:
@@ -151,78 +211,8 @@ def _sizes(assignments: Sequence[str] | None, built: Layer) -> dict[str, int]:
     return sizes
 
 
-def _shown(value: dict[str, Any]) -> str:
+def _shown(value: Data) -> str:
     return value["formula"] if value["value"] is None else f"{value['value']:,}"
-
-
-def _text(described: Mapping[str, Any]) -> str:
-    title = described["layer"] + (f" under {described['strategy']}" if described["strategy"] else "")
-    lines: list[str] = []
-    lines.append(f"{title}; axes: {', '.join(described['axes']) or 'none'}")
-    for label, names in (
-        ("options set", [name for name, is_set in described["options"].items() if is_set]),
-        ("options not set", [name for name, is_set in described["options"].items() if not is_set]),
-        ("block parameters", [f"{parameter} = {block}" for parameter, block in described["blocks"].items()]),
-    ):
-        if names:
-            lines.append(f"{label}: {', '.join(names)}")
-    lines.append("\noperators, with the local shape of each result:")
-    for operator in described["operators"]:
-        kernel = f"  [kernel {operator['kernel']}]" if operator["kernel"] != operator["name"] else ""
-        for output in operator["outputs"]:
-            lines.append(f"  {output['name']}{output['distribution']} = {operator['kind']}{kernel}")
-            if output["local_shape"]:
-                lines.append(f"      local shape {' x '.join(map(str, output['local_shape']))}")
-    lines.append("\nwork of each kernel (one microbatch):")
-    for kernel in described["kernels"]:
-        if not kernel["counted"]:
-            continue
-        # All ranks of such an axis do the whole work, on replicated values or on partial sums.
-        whole = f"; not divided over {', '.join(kernel['replicated'])}" if kernel["replicated"] else ""
-        lines.append(f"  {kernel['name']}{whole}")
-        for direction in DIRECTIONS:
-            work = kernel[direction]
-            parts = [f"{label} {_shown(work[key])}" for key, label in _WORK if _shown(work[key]) != "0"]
-            lines.append(f"      {direction:9}{'; '.join(parts) or '-'}")
-    lines.append("\ncollectives (one microbatch, volume in bytes on one GPU):")
-    rows = [
-        [
-            f"  {direction}",
-            c["kind"],
-            c["axis"],
-            c["tensor"],
-            _shown(c["bytes"])
-            + (" in panels" if c["panelled"] else "")
-            + (f" of {_shown(c['copies'])} copies of a token" if c["copies"] is not None else ""),
-        ]
-        for direction in DIRECTIONS
-        for kernel in described["kernels"]
-        for c in kernel[direction]["collectives"]
-    ]
-    lines.append(table(["", "", "axis", "tensor", "bytes"], rows, text=range(4)) if rows else "  none")
-    lines.append("\nsaved for the backward:")
-    for kernel in described["kernels"]:
-        for saved in kernel["saved"]:
-            lines.append(f"  {saved['tensor']}: {_shown(saved['bytes'])} bytes")
-    lines.append(f"  in all {_shown(described['saved_bytes'])} bytes")
-    if described["regions"]:
-        lines.append("\nregions that can be recomputed: what each frees, and what the backward repeats:")
-    for region in described["regions"]:
-        lines.append(f"  {region['name']}: frees {_shown(region['freed_bytes'])} bytes")
-        parts = [f"{label} {_shown(region[key])}" for key, label in _WORK if _shown(region[key]) != "0"]
-        moved = [f"{c['kind']} of {c['tensor']} over {c['axis']}" for c in region["collectives"]]
-        lines.append(f"      repeats  {'; '.join([*parts, *moved]) or '-'}")
-    lines.append("\nweights, and the axes that reduce their gradients once a step:")
-    for weight in described["weights"]:
-        nested = "; one rank in ep has the same part" if weight["over_ep"] else ""
-        axes = ", ".join(weight["reduced_over"]) or "none"
-        lines.append(f"  {weight['name']}: {_shown(weight['bytes'])} bytes; {axes}{nested}")
-    if described["rules"]:
-        lines.append("\nrules of the strategy:")
-        for rule in described["rules"]:
-            broken = "" if rule["holds"] in (True, None) else "  (does not hold here)"
-            lines.append(f"  {rule['reason']}: {rule['rule']}{broken}")
-    return "\n".join(lines)
 
 
 _WORK = (("matrix_flops", "matrix FLOP"), ("vector_flops", "vector FLOP"), ("bytes", "bytes"))

@@ -1,11 +1,6 @@
-"""The names of the files that come with dsx or are on DSX_PATH, and the parameters of a model.
+"""``dsx list``: the names of files that come with dsx or are on DSX_PATH; and the parameters of a model."""
 
-The names of the files that come with dsx or are on DSX_PATH.
-
-The number of parameters of a model.
-"""
-
-from typing import Literal, get_args
+from typing import Literal, get_args, get_type_hints
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.load import Given
@@ -17,11 +12,13 @@ from dsx.notation.model import build_model, layer_check
 from dsx.notation.model import parameters as parameters_of
 from dsx.verbs.job import DEFAULT_ASSUMPTIONS, file_of
 
-Kind = Literal["models", "clusters", "strategies", "layers", "assumptions", "stacks", "frameworks"]
 
+def names(
+    kind: Literal["models", "clusters", "strategies", "layers", "assumptions", "stacks", "frameworks"],
+) -> list[str]:
+    """List models, clusters, layers, strategies or other files.
 
-def names(kind: Kind) -> list[str]:
-    """Return the names of models, clusters, strategies, layers, assumption sets, stacks or frameworks, sorted.
+    The names are sorted.
 
         dsx.names("clusters")
 
@@ -36,7 +33,7 @@ def names(kind: Kind) -> list[str]:
         case "models" | "clusters" | "assumptions" | "stacks" | "frameworks":
             return names_of(kind, ".yaml")
         case _:
-            raise UnknownNameError("kind of names", kind, get_args(Kind))
+            raise UnknownNameError("kind of names", kind, get_args(get_type_hints(names)["kind"]))
 
 
 def parameters(model: Given, assumptions: Given = DEFAULT_ASSUMPTIONS) -> int:

@@ -1,42 +1,26 @@
-"""Times of kernels on the device at hand, as a file of operator times, and the device as a cluster file.
+"""``dsx measure``: times of kernels on the device at hand, as a file of operator times.
 
-The device at hand as a cluster file, and its collectives as a table of measured times.
-
-The file of ``dsx measure``: it grows by a row as soon as a kernel is timed, and a later run goes on with it.
-
-The plans whose kernels are measured: the best of a job or of a result set, or a spread over a model's shapes.
-
-Times of kernels on the device at hand, as a file of operator times.
+The kernels are those of the best plans of a job or of a result set, or of a spread over a model's shapes.
 """
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dsx.config.assumption_set import AssumptionsSpec, load_assumptions
 from dsx.config.load import Assignment, Given
 from dsx.config.model_file import load_model
-from dsx.config.operator_files import (
-    DIRECTIONS,
-    DTYPES,
-    WRITTEN,
-    OperatorTime,
-    read_operator_times,
-    shape_text,
-    written_row,
-)
+from dsx.config.operator_files import DIRECTIONS, shape_text
 from dsx.config.search_path import shown
 from dsx.errors import InputError, NothingFeasible, SpecError, file_path
 from dsx.measuring.cases import Case, Outcome, cases_of, in_turn, outcomes
-from dsx.measuring.device import CollectiveTime, DeviceRates
+from dsx.measuring.device import CollectiveTime
 from dsx.measuring.library import Library, find_library
-from dsx.measuring.timing import Timing
 from dsx.notation.model import Model, build_model, layer_check
 from dsx.notation.syntax import AXES
 from dsx.plans.choices import KEY_COLUMNS
@@ -44,8 +28,9 @@ from dsx.plans.violations import allowed
 from dsx.pricing.measured_share import key_of
 from dsx.progress import Watch, progress
 from dsx.results.sets import fastest, read_manifest
-from dsx.tables.answers import collectives_text, kernels_text, left_out_text, spread_text
-from dsx.units import counted, exact_quantity
+from dsx.tables.format import table
+from dsx.text import Data, DataView
+from dsx.units import counted, format_quantity
 from dsx.verbs.answer import Answer, paragraphs
 from dsx.verbs.arguments import (
     Fields,
@@ -59,132 +44,13 @@ from dsx.verbs.arguments import (
 )
 from dsx.verbs.best import best
 from dsx.verbs.job import DEFAULT_ASSUMPTIONS, Job, file_of, split_overrides
-from dsx.verbs.why import inputs_of
+from dsx.verbs.measured_file import MeasuredFile, collectives_file, device_file
+from dsx.verbs.result_row import inputs_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from dsx.measuring.device import CollectiveTime
-
-
-# The first four columns are those of data/validation/nccl.csv, to which the network's parameters are fitted.
-_COLUMNS = ("collective", "num_nodes", "gpus_per_node", "message_bytes", "time_us", "spread")
-# Of a device without neighbours; no plan on one device uses them.
-_BANDWIDTH, _LATENCY = 1e10, 1e-6
-
-
-def collectives_file(measured: Sequence[CollectiveTime]) -> str:
-    """Return measured collectives as CSV, a row for each; all devices are on one node."""
-    rows = [
-        (
-            one.kind.replace("-", ""),
-            "1",
-            str(one.num_devices),
-            str(one.num_bytes),
-            f"{1e6 * one.timing.median_s:.6g}",
-            f"{one.timing.spread:.3f}",
-        )
-        for one in measured
-    ]
-    return "".join(f"{','.join(cells)}\n" for cells in (_COLUMNS, *rows))
-
-
-def device_file(name: str, measured_with: str, rates: DeviceRates, collectives: Sequence[CollectiveTime]) -> str:
-    """Return a cluster file of the local devices, with what they reach in place of the peaks of a data sheet."""
-    source = f"dsx measure with {measured_with}"
-    devices = max((one.num_devices for one in collectives), default=1)
-    of_all = [one for one in collectives if one.num_devices == devices]
-    bandwidth = max((one.num_bytes / one.timing.median_s for one in of_all), default=_BANDWIDTH)
-    latency = min((one.timing.median_s for one in of_all), default=_LATENCY)
-    network = (
-        f"{source}: the best rate and the shortest time of a collective over all devices"
-        if of_all
-        else "assumption: one device has no neighbours"
-    )
-
-    def sourced(value: float, unit: str, source: str) -> str:
-        return f"{{value: {exact_quantity(float(f'{value:.4g}'), unit)}, source: {json.dumps(source)}}}"
-
-    tier = [f"bandwidth: {sourced(bandwidth, 'bytes/s', network)}", f"latency: {sourced(latency, 's', network)}"]
-    lines = [
-        f"name: {json.dumps(name)}",
-        f"description: {json.dumps(f'The local devices, measured with {measured_with}.')}",
-        "device:",
-        f"  name: {json.dumps(name)}",
-        f"  matrix_flops: {sourced(rates.matrix_flops, 'flop/s', f'{source}: the best rate of square multiplies')}",
-        f"  vector_flops: {sourced(rates.vector_flops, 'flop/s', f'{source}: multiplies and additions of float32')}",
-        f"  hbm_bandwidth: {sourced(rates.bandwidth, 'bytes/s', f'{source}: the sum of two arrays')}",
-        f"  hbm_capacity: {sourced(rates.memory_bytes, 'bytes', f'{source}: memory of the device')}",
-        "network:",
-        "  nvs:",
-        f"    size: {{value: {devices}, source: {json.dumps(f'{source}: the local devices')}}}",
-        *(f"    {line}" for line in tier),
-        "  net:",
-        *(f"    {line}" for line in tier),
-    ]
-    return "".join(f"{line}\n" for line in lines)
-
-
-_MADE_BY = "# measured with "
-_HEADER = ",".join(WRITTEN)
-
-
-class MeasuredFile:
-    """The operator times of one device, in a file or, without a path, in memory."""
-
-    def __init__(self, path: Path | None, measured_with: str) -> None:
-        """Begin a file, or go on with the one that is there.
-
-        `measured_with` names the library and the device, in one line. Raises OperatorTimesError for a file that cannot
-        be read, InputError for one that `dsx measure` has not written, or on another device or with another library.
-        """
-        if path is not None and path.exists() and not path.is_file():
-            raise InputError(f"-o {shown(path)}: is no file, and times are written one by one; choose a file")
-        self.path = path
-        self._lines = [f"{_MADE_BY}{measured_with}", _HEADER]
-        self.kept: tuple[OperatorTime, ...] = ()  # rows that were there
-        if path is not None and path.is_file() and path.stat().st_size:
-            self.kept = read_operator_times(str(path)).rows
-            lines = path.read_text(encoding="utf-8").splitlines()
-            self._check(path, lines)
-            self._lines = lines
-        self._there = {key for row in self.kept for key in _keys(row)}
-
-    def _check(self, path: Path, lines: list[str]) -> None:
-        if not lines[0].startswith(_MADE_BY) or lines[1:2] != [_HEADER]:
-            raise InputError(
-                f"-o {shown(path)}: is no file of dsx measure, which begins with {_MADE_BY!r} and the columns "
-                f"{_HEADER}; choose another file"
-            )
-        if lines[0] != self._lines[0]:
-            raise InputError(
-                f"-o {shown(path)}: was {lines[0].removeprefix('# ')}, and this is "
-                f"{self._lines[0].removeprefix(_MADE_BY)}; choose another file"
-            )
-
-    def has(self, case: Case) -> bool:
-        """Return whether a kernel has a row."""
-        return case.key in self._there
-
-    def add(self, case: Case, timing: Timing) -> None:
-        """Add a row and write the file; raises StoreError if that fails."""
-        row = written_row(case.operator, case.direction, case.shape, case.dtype, timing.median_s, timing.spread)
-        self._lines.append(row)
-        self._there.add(case.key)
-        if self.path is not None:
-            write_output_file(self.path, self.text)
-
-    @property
-    def text(self) -> str:
-        """The content of the file."""
-        return "".join(f"{line}\n" for line in self._lines)
-
-
-def _keys(row: OperatorTime) -> Iterator[tuple[str, int | None, tuple[int, int, int, int], int]]:
-    """Yield the keys of the kernels (`Case.key`) that a row gives the time of."""
-    for width in [DTYPES[row.dtype]] if row.dtype else dict.fromkeys(DTYPES.values()):
-        for direction in (None,) if len(row.directions) > 1 else row.directions:
-            yield row.operator, direction, row.shape, width
 
 
 # Of a spread: the tensor-parallel degrees that a fast domain has room for, and sequences of a microbatch.
@@ -203,17 +69,19 @@ class MeasuredPlans:
 
 def cases(plans: Sequence[MeasuredPlans]) -> list[Case]:
     """Return the distinct kernels of several plans, in the order in which they are measured."""
-    found = [case for one in plans for case in cases_of(one.model, one.assumptions, one.sequence_length, one.keys)]
-    return in_turn({case.key: case for case in reversed(found)}.values())
+    of_plans = [
+        case for plan in plans for case in cases_of(plan.model, plan.assumptions, plan.sequence_length, plan.keys)
+    ]
+    return in_turn({case.key: case for case in reversed(of_plans)}.values())
 
 
 def plans_of_job(job: Job, top: int) -> list[MeasuredPlans]:
     """Return the `top` fastest plans of a job; raises NothingFeasible, with the reason, if none fits."""
-    found = best(job, top)
-    if not found.plans:
-        raise NothingFeasible(found.infeasible)
-    models = dict(zip(found.problem.strategies, found.problem.models, strict=True))
-    return _grouped([(plan, models[plan["strategy"]], job.assumptions) for plan in found.plans])
+    answer = best(job, top)
+    if not answer.plans:
+        raise NothingFeasible(answer.infeasible)
+    models = dict(zip(answer.problem.strategies, answer.problem.models, strict=True))
+    return _grouped([(plan, models[plan["strategy"]], job.assumptions) for plan in answer.plans])
 
 
 def plans_of_set(folder: Path, top: int) -> list[MeasuredPlans]:
@@ -225,17 +93,17 @@ def plans_of_set(folder: Path, top: int) -> list[MeasuredPlans]:
     rows = fastest(folder, top)
     if not rows:
         raise NothingFeasible(f"no plan to measure: none of the rows of {folder} is feasible")
-    stated = dict(zip(manifest.names["strategy"], manifest.spec["resolved"]["strategy"], strict=True))
-    found: list[tuple[Mapping[str, Any], Model, AssumptionsSpec]] = []
+    paths = dict(zip(manifest.names["strategy"], manifest.spec["resolved"]["strategy"], strict=True))
+    with_models: list[tuple[DataView, Model, AssumptionsSpec]] = []
     models: dict[str, tuple[Model, AssumptionsSpec]] = {}
     for row in rows:
         strategy = row["plan"]["strategy"]
         if strategy not in models:
             inputs = inputs_of(folder, manifest, row["hardware"])
-            built = build_model(inputs.model, inputs.assumptions, stated[strategy], inputs.near)
+            built = build_model(inputs.model, inputs.assumptions, paths[strategy], inputs.near)
             models[strategy] = (built, inputs.assumptions)
-        found.append((row["plan"], *models[strategy]))
-    return _grouped(found)
+        with_models.append((row["plan"], *models[strategy]))
+    return _grouped(with_models)
 
 
 def spread_of_model(
@@ -268,17 +136,17 @@ def spread_of_model(
     return [MeasuredPlans(built, assumed, length, {name: column[good] for name, column in keys.items()})]
 
 
-def _grouped(plans: Sequence[tuple[Mapping[str, Any], Model, AssumptionsSpec]]) -> list[MeasuredPlans]:
+def _grouped(plans: Sequence[tuple[DataView, Model, AssumptionsSpec]]) -> list[MeasuredPlans]:
     """Return plans in groups of one model, strategy and sequence length."""
-    groups: dict[tuple[int, int], list[tuple[Mapping[str, Any], Model, AssumptionsSpec]]] = {}
+    groups: dict[tuple[int, int], list[tuple[DataView, Model, AssumptionsSpec]]] = {}
     for plan, model, assumptions in plans:
         groups.setdefault((id(model), plan["sequence_length"]), []).append((plan, model, assumptions))
-    made: list[MeasuredPlans] = []
+    measured_plans: list[MeasuredPlans] = []
     for (_, length), members in groups.items():
         tables = [key_of(plan) for plan, _, _ in members]
-        keys = {name: np.concatenate([one[name] for one in tables]) for name in tables[0]}
-        made.append(MeasuredPlans(members[0][1], members[0][2], int(length), keys))
-    return made
+        keys = {name: np.concatenate([keys_of_plan[name] for keys_of_plan in tables]) for name in tables[0]}
+        measured_plans.append(MeasuredPlans(members[0][1], members[0][2], int(length), keys))
+    return measured_plans
 
 
 _KERNELS = 0.75  # share of the time that kernels have where collectives are timed too
@@ -297,19 +165,21 @@ class Measured(Answer):
     text: str  # its content
 
     @property
-    def measured(self) -> list[dict[str, Any]]:
+    def measured(self) -> list[Data]:
         """The kernels that this run timed, as plain data; times in seconds, spread as a share of the median."""
         return [
-            _as_data(one.case)
-            | {"time_s": one.timing.median_s, "spread": one.timing.spread, "samples": one.timing.samples}
-            for one in self.outcomes
-            if one.timing is not None
+            _as_data(outcome.case)
+            | {"time_s": outcome.timing.median_s, "spread": outcome.timing.spread, "samples": outcome.timing.samples}
+            for outcome in self.outcomes
+            if outcome.timing is not None
         ]
 
     @property
-    def left_out(self) -> list[dict[str, Any]]:
+    def left_out(self) -> list[Data]:
         """The kernels without a time, and why."""
-        return [_as_data(one.case) | {"why_not": one.why_not} for one in self.outcomes if one.timing is None]
+        return [
+            _as_data(outcome.case) | {"why_not": outcome.why_not} for outcome in self.outcomes if outcome.timing is None
+        ]
 
     @cached_property
     def frame(self) -> "pd.DataFrame":
@@ -320,8 +190,7 @@ class Measured(Answer):
         frame.attrs["units"] = {"time_s": "s", "bytes": "bytes", "flops": "FLOP"}
         return frame
 
-    def _data(self) -> dict[str, Any]:
-        """Return the answer as plain data; times in seconds."""
+    def _data(self) -> Data:
         return {
             "device": self.device,
             "software": self.software,
@@ -329,7 +198,7 @@ class Measured(Answer):
             "kept": self.num_kept,
             "measured": self.measured,
             "left_out": self.left_out,
-            "collectives": [_collective_data(one) for one in self.collectives],
+            "collectives": [_collective_data(collective) for collective in self.collectives],
         }
 
     def __str__(self) -> str:
@@ -340,13 +209,13 @@ class Measured(Answer):
         return paragraphs(
             [
                 "\n".join(filter(None, (head, kernels_text(measured)))),
-                collectives_text([_collective_data(one) for one in self.collectives]),
+                collectives_text([_collective_data(collective) for collective in self.collectives]),
                 "\n".join(filter(None, (spread_text(measured), left_out_text(self.left_out)))),
             ]
         )
 
 
-def _as_data(case: Case) -> dict[str, Any]:
+def _as_data(case: Case) -> Data:
     m, n, k, batch = case.shape
     return {
         "operator": case.operator,
@@ -362,13 +231,13 @@ def _as_data(case: Case) -> dict[str, Any]:
     }
 
 
-def _collective_data(one: "CollectiveTime") -> dict[str, Any]:
+def _collective_data(collective: "CollectiveTime") -> Data:
     return {
-        "collective": one.kind,
-        "num_devices": one.num_devices,
-        "bytes": one.num_bytes,
-        "time_s": one.timing.median_s,
-        "spread": one.timing.spread,
+        "collective": collective.kind,
+        "num_devices": collective.num_devices,
+        "bytes": collective.num_bytes,
+        "time_s": collective.timing.median_s,
+        "spread": collective.timing.spread,
     }
 
 
@@ -387,7 +256,9 @@ def measure(
     device: str | Path | None = None,
     watch: Watch | None = None,
 ) -> Measured:
-    """Time the kernels that plans run on the device at hand, and write them as operator times.
+    """Time multiplies, attention and norms on the device at hand.
+
+    The kernels are those of plans; their times are written as operator times.
 
         job = dsx.Job("llama-3-8b", "h100-nvs8", num_gpus=64, global_batch_size=256)
         dsx.measure(job, "times.csv")                    # the kernels of its best plans
@@ -401,7 +272,7 @@ def measure(
     Args:
         what: a job, whose best plans are measured; or a model, as `Job` takes it, of which a spread of shapes is.
         out: the file of operator times to write, or to go on with; by default none.
-        results: the folder of a result set in place of `what`, whose fastest plans are measured.
+        results: the folder of a result set whose fastest plans are measured, in place of a job or a model.
         sequence_length: tokens of a sequence of a model; by default its own.
         assumptions: the assumption set of a model.
         set: overridden fields of model and assumptions of a model, as `Job` takes them.
@@ -423,14 +294,14 @@ def measure(
     plans = _plans(what, results, sequence_length, assumptions, set, most)
     runs = find_library(library)
     file = MeasuredFile(paths.get("-o"), f"{runs.software} on {runs.device}")
-    wanted = cases(plans)
-    missing = [case for case in wanted if not file.has(case)]
+    kernels = cases(plans)
+    missing = [case for case in kernels if not file.has(case)]
     with_network = bool({"--collectives", "--device"} & paths.keys())
     begin = monotonic()
-    found: list[Outcome] = []
+    timed: list[Outcome] = []
     with progress(len(missing), "measuring", watch) as advance:
         for outcome in outcomes(missing, runs, limit_s * (_KERNELS if with_network else 1.0)):
-            found.append(outcome)
+            timed.append(outcome)
             if outcome.timing is not None:
                 file.add(outcome.case, outcome.timing)
             advance(1)
@@ -438,8 +309,8 @@ def measure(
     if "--collectives" in paths:
         write_output_file(paths["--collectives"], collectives_file(times))
     if "--device" in paths:
-        write_output_file(paths["--device"], _device(paths["--device"], runs, wanted, times))
-    return Measured(runs.device, runs.software, found, len(wanted) - len(missing), times, paths.get("-o"), file.text)
+        write_output_file(paths["--device"], _device(paths["--device"], runs, kernels, times))
+    return Measured(runs.device, runs.software, timed, len(kernels) - len(missing), times, paths.get("-o"), file.text)
 
 
 def _plans(
@@ -450,17 +321,17 @@ def _plans(
     fields: Fields | None,
     top: int,
 ) -> list[MeasuredPlans]:
-    wanted = "a job or a model is measured, or the plans of a result set"
+    hint = "a job or a model is measured, or the plans of a result set"
     if what is not None and results is not None:
-        raise InputError(f"{wanted}; both are given")
-    given = [name for name, value in (("sequence_length", sequence_length), ("set", fields)) if value]
-    if given and (results is not None or isinstance(what, Job)):
+        raise InputError(f"{hint}; both are given")
+    superfluous = [name for name, value in (("sequence_length", sequence_length), ("set", fields)) if value]
+    if superfluous and (results is not None or isinstance(what, Job)):
         whose = "a result set has that of its sweep" if results is not None else "a job has its own"
-        raise InputError(f"{option_of(given[0])}: {whose}; leave it out")
+        raise InputError(f"{option_of(superfluous[0])}: {whose}; leave it out")
     if results is not None:
         return plans_of_set(file_path("results", results), top)
     if what is None:
-        raise InputError(f"{wanted}; neither is given")
+        raise InputError(f"{hint}; neither is given")
     if isinstance(what, Job):
         return plans_of_job(what, top)
     length = None if sequence_length is None else count("sequence_length", sequence_length)
@@ -472,20 +343,95 @@ def _collectives(limit_s: float, watch: Watch | None) -> "Sequence[CollectiveTim
     from dsx.measuring.device import SIZES, collective_times, groups
 
     end = monotonic() + limit_s
-    found: list[CollectiveTime] = []
+    times: list[CollectiveTime] = []
     sizes = [*reversed(groups())]
     with progress(len(sizes) * len(SIZES), "collectives", watch) as advance:
         for num_devices in sizes:
-            for one in collective_times(num_devices, SIZES):
-                found.append(one)
+            for collective in collective_times(num_devices, SIZES):
+                times.append(collective)
                 advance(1)
                 if monotonic() > end:
-                    return found
-    return found
+                    return times
+    return times
 
 
-def _device(path: Path, runs: Library, wanted: Sequence[Case], times: "Sequence[CollectiveTime]") -> str:
+def _device(path: Path, runs: Library, kernels: Sequence[Case], times: "Sequence[CollectiveTime]") -> str:
     from dsx.measuring.device import device_rates
 
-    rates = device_rates(runs, wanted[0].dtype)
+    rates = device_rates(runs, kernels[0].dtype)
     return device_file(path.stem, f"{runs.software} on {runs.device}", rates, times)
+
+
+LARGE = 0.1  # a spread above it is said
+
+
+_SHOWN = 10  # kernels of a list in a text
+
+
+def kernels_text(measured: Sequence[DataView]) -> str:
+    """Return kernels as a table, with the rate of each: FLOP/s of multiplies, else bytes/s."""
+    rows = [
+        [
+            kernel["operator"],
+            kernel["direction"] or "",
+            kernel["shape"],
+            kernel["dtype"],
+            format_quantity(kernel["time_s"], "s"),
+            f"{100 * kernel['spread']:.0f} %",
+            _rate(kernel),
+        ]
+        for kernel in measured
+    ]
+    header = ["operator", "direction", "m x n x k", "dtype", "time", "spread", "rate"]
+    return table(header, rows, text=(0, 1, 2, 3)) if rows else ""
+
+
+def _rate(kernel: DataView) -> str:
+    amount, unit = (kernel["flops"], "flop/s") if kernel["flops"] else (kernel["bytes"], "bytes/s")
+    return format_quantity(amount / kernel["time_s"], unit)
+
+
+def spread_text(measured: Sequence[DataView]) -> str:
+    """Return which times vary much; empty if none does."""
+    loose = [kernel for kernel in measured if kernel["spread"] > LARGE]
+    if not loose:
+        return ""
+    named = [
+        f"{kernel['operator']} {kernel['direction'] or ''} {kernel['shape']}".replace("  ", " ")
+        for kernel in loose[:_SHOWN]
+    ]
+    more = ", ..." if len(loose) > _SHOWN else ""
+    return (
+        f"{counted(len(loose), 'time')} with a spread above {100 * LARGE:.0f} % between the quartiles; was something "
+        f"else running? {', '.join(named)}{more}"
+    )
+
+
+def left_out_text(left_out: Sequence[DataView]) -> str:
+    """Return the kernels without a time by the reason; empty if there are none."""
+    reasons: dict[str, list[str]] = {}
+    for kernel in left_out:
+        what = f"{kernel['operator']} {kernel['direction'] or ''}".strip()
+        reasons.setdefault(kernel["why_not"], []).append(f"{what} {kernel['shape']}")
+    lines = [
+        f"{counted(len(names), 'kernel')} not measured ({reason}): {', '.join(names[:_SHOWN])}"
+        f"{', ...' if len(names) > _SHOWN else ''}"
+        for reason, names in reasons.items()
+    ]
+    return "\n".join(lines)
+
+
+def collectives_text(measured: Sequence[DataView]) -> str:
+    """Return collectives as a table."""
+    rows = [
+        [
+            collective["collective"],
+            str(collective["num_devices"]),
+            format_quantity(collective["bytes"], "bytes"),
+            format_quantity(collective["time_s"], "s"),
+            f"{100 * collective['spread']:.0f} %",
+            format_quantity(collective["bytes"] / collective["time_s"], "bytes/s"),
+        ]
+        for collective in measured
+    ]
+    return table(["collective", "devices", "size", "time", "spread", "rate"], rows) if rows else ""

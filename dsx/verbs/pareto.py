@@ -1,10 +1,10 @@
-"""The Pareto front of a result set."""
+"""``dsx pareto``: the Pareto front of a result set."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsx.cost.context import StepCosts
 from dsx.cost.interval import StepInterval
@@ -15,6 +15,7 @@ from dsx.results.frames import pareto as front_of
 from dsx.results.sets import as_plans, load_chosen, read_manifest
 from dsx.tables.format import hardware_text, quantity, table, whole_plan_text, wrapped
 from dsx.tables.plans import plans_frame
+from dsx.text import Data
 from dsx.units import format_quantity
 from dsx.verbs.answer import PricedPlans, paragraphs
 from dsx.verbs.plot import draw_picture
@@ -32,7 +33,7 @@ class Front(PricedPlans):
     """The plans of a result set that no other plan beats in every objective."""
 
     objectives: Sequence[str]  # columns; one with a leading minus is maximised
-    priced: Sequence[dict[str, Any]]
+    priced: Sequence[Data]
     infeasible: str = ""  # why the front has no plan; empty if it has one
 
     @cached_property
@@ -40,10 +41,8 @@ class Front(PricedPlans):
         """The plans as rows, from the best to the worst by the first objective; units in `attrs`."""
         return plans_frame(self.priced)
 
-    def _data(self) -> dict[str, Any]:
-        """Return the answer as plain data; times in seconds, sizes in bytes."""
-        plans = [plan | {"plan": dict(plan["plan"])} for plan in self.priced]
-        return {"objectives": list(self.objectives), "plans": plans}
+    def _data(self) -> Data:
+        return {"objectives": list(self.objectives), "plans": self._plans_data()}
 
     def __str__(self) -> str:
         if not self.priced:
@@ -53,7 +52,9 @@ class Front(PricedPlans):
 
 
 def front(folder: str | Path, objectives: str | Sequence[str] = OBJECTIVES, plot: str | Path | None = None) -> Front:
-    """Return the plans of a result set that no other plan beats in every objective; `pareto` takes a DataFrame.
+    """Find the plans that no other plan beats in every objective.
+
+    The plans are those of a result set; `pareto` takes a DataFrame.
 
     Args:
         folder: the folder of the result set.
@@ -82,7 +83,7 @@ def front(folder: str | Path, objectives: str | Sequence[str] = OBJECTIVES, plot
     return Front(chosen, plans, why)
 
 
-def _text(plans: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
+def _text(plans: Sequence[Data], columns: Sequence[str]) -> str:
     settings = [name for name in ("num_gpus", "global_batch_size", "strategy") if name not in columns]
     hardware = [name for name in plans[0]["hardware"] if any(_differs(plans, name))]
     header = [*columns, *hardware, *settings, "plan"]
@@ -98,7 +99,7 @@ def _text(plans: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
     return table(header, rows, text=[header.index(name) for name in ("cluster", "strategy", "plan") if name in header])
 
 
-def _differs(plans: Sequence[dict[str, Any]], name: str) -> list[bool]:
+def _differs(plans: Sequence[Data], name: str) -> list[bool]:
     return [plan["hardware"][name] != plans[0]["hardware"][name] for plan in plans]
 
 

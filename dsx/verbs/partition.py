@@ -1,14 +1,12 @@
-"""The fastest plan with its optimal cut into stages, and the optimal cut of a table of layers.
+"""``dsx partition``: the fastest plan with its optimal cut into stages, and the optimal cut of a table of layers.
 
-The fastest plan of a job, each plan with its optimal cut of layers into pipeline stages.
-
-The optimal cut of a table of layers into pipeline stages, on a network file of its own.
+The table and its network are files of other tools (`dsx.layer_table`).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from dsx.config.load import Given
 from dsx.errors import InputError, NothingFeasible, UnknownNameError, file_path, one_text
@@ -31,7 +29,7 @@ from dsx.tables.format import quantity, table
 from dsx.tables.job import only_text
 from dsx.tables.plans import placement_text, tight_text
 from dsx.tables.terms import bottleneck, stages_data, stages_text
-from dsx.text import printable
+from dsx.text import Data, printable
 from dsx.units import counted, format_quantity
 from dsx.verbs.alternatives import why_nothing_fits
 from dsx.verbs.answer import Answer, paragraphs
@@ -50,7 +48,7 @@ class Partition(Answer):
     problem: Problem
     searched: SearchRequest
     left_out: Mapping[str, str]  # strategies that a search without named ones left out, and why
-    priced: dict[str, Any]  # the `plan`, and its costs by column
+    priced: Data  # the `plan`, and its costs by column
     stages: tuple[PlanStage, ...]  # first to last: layers, times, memory, and the link before each
     counts: SearchCounts  # number of candidates, and of those that were cut
     fix: Mapping[str, Sequence[int | str]] = field(default_factory=dict)  # values of the choices that the caller fixed
@@ -92,8 +90,7 @@ class Partition(Answer):
         save(stages(self.stages, placement_of(self.plan, tiers), title), path)
         remark(f"wrote {path}")
 
-    def _data(self) -> dict[str, Any]:
-        """Return the answer as plain data; times in seconds, sizes in bytes."""
+    def _data(self) -> Data:
         counts = {"candidates": self.counts.candidates, "cut": self.counts.cut}
         counts |= {"framework": self.searched.framework.name, "strategies": list(self.strategies)}
         counts |= {"left_out": dict(self.left_out)}
@@ -128,10 +125,10 @@ class Partition(Answer):
 def _check_covered(fix: Selection) -> None:
     """Raise InputError if a search fixes the schedule to one that has no optimal cut."""
     schedules = fix.get("schedule", ())
-    if schedules and not optimal_cut_covers([BY_NAME["schedule"].code(one) for one in schedules]).any():
-        stated = ",".join(map(str, schedules))
+    if schedules and not optimal_cut_covers([BY_NAME["schedule"].code(name) for name in schedules]).any():
+        named = ",".join(map(str, schedules))
         raise InputError(
-            f"schedule={stated}: optimal cuts are known for {OPTIMAL_SCHEDULES} only; 'best' searches it with even cuts"
+            f"schedule={named}: optimal cuts are known for {OPTIMAL_SCHEDULES} only; 'best' searches it with even cuts"
         )
 
 
@@ -146,7 +143,9 @@ def partition(
     watch: Watch | None = None,
     **choices: object,
 ) -> Partition:
-    """Return the fastest plan of a job, where each plan has its optimal cut of layers into stages; exact.
+    """Cut layers into pipeline stages, exactly.
+
+    The answer is the fastest plan of a job, where each plan has its optimal cut of layers into stages.
 
         dsx.partition(job, tp=[4, 8], zero_stage=1).stages
 
@@ -156,8 +155,8 @@ def partition(
         limit: bounds of columns, with the grammar of `limit` in a sweep: "tp<=8 pp>=2", ["tp<=8", "pp>=2"],
             {"tp": "<=8", "pp": [">=2", "<=16"]}.
         strategy: a name or a .layer file, or several; by default all that the framework runs.
-        framework: what runs the plans: a name, a YAML file or its content; "any" for all plans. By default that of the
-            assumption set.
+        framework: what runs the plans: a name (dsx list frameworks) or a YAML file; "any" for all plans. By default
+            that of the assumption set.
         memory_margin: keep only plans that would fit if they needed this share more memory; by default that of the
             assumption set.
         watch: called with the candidates done, their total and the kind of work; by default a bar is shown.
@@ -167,27 +166,27 @@ def partition(
     NothingFeasible if no plan fits.
     """
     watch, job = watcher(watch), with_margin(checked(job), memory_margin).run_by(framework)
-    given = given_plan(fix, choices, job)
-    names = strategy_names(given.strategy if strategy is None else strategy)
-    found = searched(job.inputs, names, framework, job.sequence_length)
-    (stated,) = problems_of(OPTIMAL, found.problem)
-    fixed = fixed_settings(given.settings, job.num_gpus, stated.limits())
+    restriction = given_plan(fix, choices, job)
+    names = strategy_names(restriction.strategy if strategy is None else strategy)
+    request = searched(job.inputs, names, framework, job.sequence_length)
+    (base,) = problems_of(OPTIMAL, request.problem)
+    fixed = fixed_settings(restriction.settings, job.num_gpus, base.limits())
     _check_covered(fixed)
-    check_fixed(found, fixed, str)
+    check_fixed(request, fixed, str)
     limits = given_limits(limit, fixed)
-    problem = stated.searching(fixed)
+    problem = base.searching(fixed)
     with working("enumerating", watch):
         spaces = spaces_of([problem], job.num_gpus, job.global_batch_size, fixed, limits)
         size = spaces.size
     with progress(size, "pricing", watch) as advance:
         answer = fastest(spaces, 1, advance)
     if not answer.plans:
-        raise NothingFeasible(why_nothing_fits(spaces, stated, fixed, limits, watch).why)
+        raise NothingFeasible(why_nothing_fits(spaces, base, fixed, limits, watch).why)
     (plan,) = answer.plans
     layers = layers_of_chunks(plan["plan"][LAYOUT], problem.limits().chain)
-    left_out = found.left_out(spaces.spaces)
+    left_out = request.left_out(spaces.spaces)
     cut = stages_of_plan(problem, columns_of(problem, plan["plan"]), layers)
-    return Partition(job, problem, found, left_out, plan, cut, answer.counts, fixed, limits)
+    return Partition(job, problem, request, left_out, plan, cut, answer.counts, fixed, limits)
 
 
 RECOMPUTE = ("none", "full", "best")
@@ -202,15 +201,58 @@ class TablePartition(Answer):
     network: NetworkLevels  # the network, level by level
     num_devices: int  # devices of the network
 
-    def _data(self) -> dict[str, Any]:
-        return _data(self.found, self.layers)
+    def _data(self) -> Data:
+        plan = self.found
+        return {
+            "t_step_s": plan.step_time_s,
+            "bottleneck_s": plan.bottleneck_s,
+            "stages": [
+                {
+                    "layers": stage.num_layers,
+                    "first_layer": self.layers.layer_ids[stage.first_layer],
+                    "devices": plan.devices_per_stage,
+                    "first_device": stage.first_device,
+                    "load_s": stage.load_s,
+                    "memory_bytes": stage.memory_bytes,
+                    "parameter_bytes": stage.parameter_bytes,
+                    "producer_level": stage.producer_level,
+                }
+                for stage in plan.stages
+            ],
+            "replicas": plan.num_replicas,
+            "width": plan.width,
+            "zero_stage": plan.zero_stage,
+            "recompute": _recompute_text(plan.recompute),
+        }
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> Data:
         """Return the plan in the JSON format that other tools share, which has no version."""
         return self._data()
 
     def __str__(self) -> str:
-        return _text(self.found, self.layers, self.network, self.num_devices)
+        plan = self.found
+        head = (
+            f"{self.layers.file} on {counted(self.num_devices, 'device')} of {self.network.name}: "
+            f"step {format_quantity(plan.step_time_s, 's')}, bottleneck {format_quantity(plan.bottleneck_s, 's')}\n"
+            f"{counted(len(plan.stages), 'stage')} x {counted(plan.num_replicas, 'replica')}, width={plan.width} "
+            f"zero_stage={plan.zero_stage} recompute={_recompute_text(plan.recompute)}"
+        )
+        rows = [
+            [
+                f"{number}",
+                f"{self.layers.layer_ids[stage.first_layer]}",
+                f"{stage.num_layers}",
+                f"{stage.first_device}",
+                f"{plan.devices_per_stage}",
+                format_quantity(stage.load_s, "s"),
+                format_quantity(stage.memory_bytes, "bytes"),
+                format_quantity(stage.parameter_bytes, "bytes"),
+                "-" if stage.producer_level is None else f"{stage.producer_level}",
+            ]
+            for number, stage in enumerate(plan.stages, 1)
+        ]
+        header = ["stage", "first\nlayer", "layers", "first\ndevice", "devices", "load", "memory", "parameters"]
+        return f"{head}\n\n" + table([*header, "level of link\nto producer"], rows, text=())
 
 
 def partition_table(
@@ -229,19 +271,19 @@ def partition_table(
     equally fast plans the one with the fewest stages wins, then the one with the most replicas.
 
     Args:
-        instance: a file (JSON).
-        network: FILE:NAME, a network in a file (JSON) by its name.
+        instance: a table of layers, a JSON file, in place of a model.
+        network: FILE:NAME, the network NAME of a JSON file.
         num_devices: number of devices; one that the network lists.
-        width: the only width of the table to use; by default all.
+        width: the only width of the table to use; by default all are.
         zero_stages: the only ZeRO stages to use; by default all.
-        recompute: whether layers are recomputed.
+        recompute: whether layers are recomputed; by default the best of both.
         optimizer: the optimizer, which keeps state in addition to the parameters.
 
     Raises InputError for files that cannot be used, NothingFeasible if no plan fits.
     """
-    for name, given, known in (("recompute", recompute, RECOMPUTE), ("optimizer", optimizer, OPTIMIZER_FACTORS)):
-        if one_text(name, given, "none") not in known:
-            raise UnknownNameError(name, given, known)
+    for name, value, names in (("recompute", recompute, RECOMPUTE), ("optimizer", optimizer, OPTIMIZER_FACTORS)):
+        if one_text(name, value, "none") not in names:
+            raise UnknownNameError(name, value, names)
     one_text("network", network, "networks.json:a")
     layers, levels = read_instance(str(file_path("instance", instance))), read_network(network, num_devices)
     problem = problem_of(
@@ -251,59 +293,10 @@ def partition_table(
         zero_stages=STAGES if zero_stages is None else tuple(zero_stages),
         recompute=(False, True) if recompute == "best" else (recompute == "full",),
     )
-    found = solve(problem)
-    if found is None:
+    plan = solve(problem)
+    if plan is None:
         raise NothingFeasible(_why_infeasible(problem, num_devices))
-    return TablePartition(found, layers, levels, num_devices)
-
-
-def _data(found: TablePlan, layers: Instance) -> dict[str, Any]:
-    return {
-        "t_step_s": found.step_time_s,
-        "bottleneck_s": found.bottleneck_s,
-        "stages": [
-            {
-                "layers": stage.num_layers,
-                "first_layer": layers.layer_ids[stage.first_layer],
-                "devices": found.devices_per_stage,
-                "first_device": stage.first_device,
-                "load_s": stage.load_s,
-                "memory_bytes": stage.memory_bytes,
-                "parameter_bytes": stage.parameter_bytes,
-                "producer_level": stage.producer_level,
-            }
-            for stage in found.stages
-        ],
-        "replicas": found.num_replicas,
-        "width": found.width,
-        "zero_stage": found.zero_stage,
-        "recompute": _recompute_text(found.recompute),
-    }
-
-
-def _text(found: TablePlan, layers: Instance, levels: NetworkLevels, devices: int) -> str:
-    head = (
-        f"{layers.file} on {counted(devices, 'device')} of {levels.name}: "
-        f"step {format_quantity(found.step_time_s, 's')}, bottleneck {format_quantity(found.bottleneck_s, 's')}\n"
-        f"{counted(len(found.stages), 'stage')} x {counted(found.num_replicas, 'replica')}, width={found.width} "
-        f"zero_stage={found.zero_stage} recompute={_recompute_text(found.recompute)}"
-    )
-    rows = [
-        [
-            f"{number}",
-            f"{layers.layer_ids[stage.first_layer]}",
-            f"{stage.num_layers}",
-            f"{stage.first_device}",
-            f"{found.devices_per_stage}",
-            format_quantity(stage.load_s, "s"),
-            format_quantity(stage.memory_bytes, "bytes"),
-            format_quantity(stage.parameter_bytes, "bytes"),
-            "-" if stage.producer_level is None else f"{stage.producer_level}",
-        ]
-        for number, stage in enumerate(found.stages, 1)
-    ]
-    header = ["stage", "first\nlayer", "layers", "first\ndevice", "devices", "load", "memory", "parameters"]
-    return f"{head}\n\n" + table([*header, "level of link\nto producer"], rows, text=())
+    return TablePartition(plan, layers, levels, num_devices)
 
 
 def _why_infeasible(problem: PartitionProblem, devices: int) -> str:

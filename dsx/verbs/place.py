@@ -1,200 +1,33 @@
-"""Place the single operators of a training step on the GPUs of a small cluster.
-
-The arguments of `dsx.place`: a graph, and the devices that it is placed on.
-
-Where the operators of a step go, and how good that is.
-
-Place the single operators of a training step on the GPUs of a small cluster.
+"""``dsx place``: where the single operators of a training step go on the GPUs of a small cluster.
 
 placed = dsx.place("alexnet.json", devices=4, inter="25 GB/s")
 graph = dsx.place.from_jax(step, params, batch)      # or from_fx(graph_module), or measure(step, params, batch)
 dsx.place(graph, devices=8, cluster="h100-nvs8").frame
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from dsx.config.assumption_set import load_assumptions
-from dsx.config.cluster_file import load_cluster
-from dsx.config.documents import stated_in_code
 from dsx.config.load import Given
-from dsx.config.model_file import load_model
-from dsx.config.operator_files import parse_operator_graph, read_operator_graph
 from dsx.errors import InputError, SpecError, wrong
-from dsx.placement import (
-    Contended,
-    DeviceLink,
-    Devices,
-    Effort,
-    Id,
-    OpGraph,
-    Placed,
-    ServerNetwork,
-    devices_of,
-    from_fx,
-    from_jax,
-    from_layers,
-    graph_of,
-    load_step,
-    measure,
-    write_ovs,
-)
+from dsx.placement import Contended, Effort, Id, Placed, from_fx, from_jax, measure, write_ovs
 from dsx.placement import place as placed_on
 from dsx.progress import Watch, progress, remark
-from dsx.tables.traces import operator_placement_text
-from dsx.units import parse_count, parse_number, parse_share
+from dsx.tables.format import table
+from dsx.text import Data, DataView, printable
+from dsx.units import counted, format_quantity, parse_count, parse_share
 from dsx.verbs.answer import Answer
-from dsx.verbs.arguments import amount, count, option_of, seconds_from, watcher
+from dsx.verbs.arguments import seconds_from, watcher
+from dsx.verbs.place_request import GraphLike, Hardware, devices_from, graph_from, network_from
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-GraphLike = OpGraph | str | Path | Mapping[str, object]
-MOST_DEVICES = 1024
-_LEAST_SPEED = 1e-6
-_DEFAULT_CLUSTER = "h100-nvs8"  # whose device prices a step without times of its own
-
-
-@dataclass(frozen=True)
-class Hardware:
-    """What a placement is for, as the caller states it; None where nothing is said."""
-
-    devices: object = None
-    inter: object = None
-    intra: object = None
-    gpus_per_server: object = None
-    latency: object = None
-    memory: object = None
-    speeds: object = None
-    cluster: Given | None = None
-    assumptions: Given = "default"
-    nics: object = None
-    nic_bandwidth: object = None
-
-
-def graph_from(graph: GraphLike | None, model: Given | None, hardware: Hardware) -> tuple[OpGraph, str]:
-    """Return the graph, and its name for people; raises InputError or SpecError for what is none."""
-    if (graph is None) == (model is None):
-        what = "both are given" if model is not None else "neither is given"
-        raise InputError(f"a graph is placed, or the layers of a --model; {what}, give one of them")
-    if model is not None:
-        if hardware.cluster is None:
-            raise InputError("--model needs --cluster, whose device gives the times of operators")
-        spec = load_model(model)
-        near = Path(model) if isinstance(model, str | Path) and Path(model).is_file() else None
-        cluster, assumptions = load_cluster(hardware.cluster), load_assumptions(hardware.assumptions)
-        return from_layers(spec, cluster, assumptions, near=near), f"a microbatch of {spec.name}"
-    if isinstance(graph, OpGraph):
-        return graph, "graph"
-    if isinstance(graph, Mapping):
-        return graph_of(parse_operator_graph(stated_in_code(dict(graph), "graph"))), "graph"
-    if not isinstance(graph, str | Path):
-        raise wrong(
-            "graph", graph, "a JSON file is wanted, FILE.py:NAME, its content as a dict, or a graph of dsx.place"
-        )
-    name = str(graph)
-    if ".py:" in name or name.endswith(".py"):
-        step, shapes = load_step(name)
-        with _named(name):
-            device = _DEFAULT_CLUSTER if hardware.cluster is None else hardware.cluster
-            return from_jax(step, *shapes, device=device, assumptions=hardware.assumptions), name
-    return graph_of(read_operator_graph(name)), name
-
-
-def devices_from(hardware: Hardware, graph: OpGraph) -> Devices:
-    """Return the devices; raises InputError for what does not fit together."""
-    if hardware.devices is None:
-        raise InputError("--devices is missing: the number of GPUs")
-    number = count("--devices", hardware.devices)
-    if number > MOST_DEVICES:
-        raise InputError(f"--devices {number}: single operators are placed on {MOST_DEVICES} devices at most")
-    if hardware.cluster is not None:
-        stated = ("inter", "intra", "gpus_per_server", "latency", "memory")
-        for name in stated:
-            if getattr(hardware, name) is not None:
-                raise InputError(f"{option_of(name)} cannot be given with --cluster, which has it")
-        found = devices_of(load_cluster(hardware.cluster), load_assumptions(hardware.assumptions), number)
-    else:
-        found = _stated(hardware, number)
-    speeds = _speeds(hardware.speeds, number)
-    width = graph.seconds.shape[1]
-    if width not in (1, number):
-        raise InputError(f"--devices {number}: compute_us of the graph are lists of {width} times, one for each device")
-    return Devices(speeds, found.units, found.links, found.memory_bytes)
-
-
-def network_from(hardware: Hardware, devices: Devices) -> ServerNetwork | None:
-    """Return the network cards of servers, if there are any; each has the bandwidth between servers unless said."""
-    if hardware.nics is None:
-        if hardware.nic_bandwidth is not None:
-            raise InputError("--nic-bandwidth needs --nics, the number of network cards of a server")
-        return None
-    own = amount("nic_bandwidth", hardware.nic_bandwidth, "bytes/s")
-    return ServerNetwork(count("--nics", hardware.nics), devices.links[-1].bandwidth if own is None else own)
-
-
-def _stated(hardware: Hardware, number: int) -> Devices:
-    """Return devices with the links that options state."""
-    inter = amount("inter", hardware.inter, "bytes/s")
-    intra = amount("intra", hardware.intra, "bytes/s")
-    if inter is None and hardware.nics is not None:
-        inter = amount("nic_bandwidth", hardware.nic_bandwidth, "bytes/s")
-    latency_s = amount("latency", hardware.latency, "s", zero=True) or 0.0
-    size = 1 if hardware.gpus_per_server is None else count("--gpus-per-server", hardware.gpus_per_server)
-    if number % size:
-        near = [size * max(number // size, 1), size * (number // size + 1)]
-        raise InputError(
-            f"--gpus-per-server {size} does not divide --devices {number}: "
-            f"{' or '.join(map(str, dict.fromkeys(near)))} devices would do"
-        )
-    if size > 1 and intra is None:
-        raise InputError("--intra is missing: the bandwidth between the GPUs of a server, as in 50GB/s")
-    if size == 1 and intra is not None:
-        raise InputError("--intra needs --gpus-per-server: with one GPU a server nothing uses it")
-    if inter is None:
-        if number > size:
-            raise InputError("--inter is missing: the bandwidth between two servers, as in 25GB/s (or give --cluster)")
-        inter = intra or 1.0
-    memory = amount("memory", hardware.memory, "bytes")
-    levels = [] if intra is None else [DeviceLink(intra, latency_s)]
-    return Devices(
-        (1.0,) * number, (size,) if intra is not None else (), (*levels, DeviceLink(inter, latency_s)), memory
-    )
-
-
-def _speeds(given: object, number: int) -> tuple[float, ...]:
-    if given is None:
-        return (1.0,) * number
-    values = given.split(",") if isinstance(given, str) else given
-    if not isinstance(values, Sequence):
-        raise wrong("--speeds", given, "a number for each device is wanted, as in 1,1,0.5,0.5")
-    try:
-        speeds = tuple(float(parse_number(value)) for value in values)
-    except SpecError as error:
-        raise InputError(f"--speeds: {error}") from None
-    if len(speeds) != number:
-        raise InputError(f"--speeds has {len(speeds)} numbers, and there are {number} devices")
-    for speed in speeds:
-        if not _LEAST_SPEED <= speed <= 1 / _LEAST_SPEED:
-            between = f"a number from {_LEAST_SPEED:g} to {1 / _LEAST_SPEED:g} is wanted, 1 for that of the times"
-            raise InputError(f"--speeds: {speed:g} is no speed; {between}")
-    return speeds
-
-
-@contextmanager
-def _named(name: str) -> Iterator[None]:
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from None
 
 
 _BASELINES = ("heft", "metis", "mcmc", "single_device")
@@ -307,8 +140,7 @@ class OperatorPlacement(Answer):
         network = self.placed.network
         return write_ovs(Path(folder), self.bandwidth, network.nics, network.nic_bandwidth)
 
-    def _data(self) -> dict[str, Any]:
-        """Return the answer as plain data; times in seconds, sizes in bytes."""
+    def _data(self) -> Data:
         placed = self.placed
         return {
             "graph": {"name": self.name, "operators": placed.graph.num_ops, "edges": len(placed.graph.edges)},
@@ -330,20 +162,20 @@ class OperatorPlacement(Answer):
             "start_s": {str(op): start for op, start in self.start_s.items()},
         }
 
-    def _reduction(self) -> Mapping[str, Any] | None:
-        found = self.placed.reduction
-        if found is None:
+    def _reduction(self) -> DataView | None:
+        reduction = self.placed.reduction
+        if reduction is None:
             return None
         return {
-            "alpha": found.thresholds.source,
-            "alpha_s": found.thresholds.alpha_s,
-            "beta_s": found.thresholds.beta_s,
-            "operators": found.graph.num_ops,
-            "groups": found.num_groups,
-            "units": found.num_units,
+            "alpha": reduction.thresholds.source,
+            "alpha_s": reduction.thresholds.alpha_s,
+            "beta_s": reduction.thresholds.beta_s,
+            "operators": reduction.graph.num_ops,
+            "groups": reduction.num_groups,
+            "units": reduction.num_units,
         }
 
-    def _bandwidth(self) -> Mapping[str, Any] | None:
+    def _bandwidth(self) -> DataView | None:
         placed = self.placed
         if self.bandwidth is None or placed.network is None:
             return None
@@ -361,7 +193,7 @@ class OperatorPlacement(Answer):
             "tree_s": placed.tree_s,
         }
 
-    def _per_device(self) -> list[dict[str, Any]]:
+    def _per_device(self) -> list[Data]:
         graph, schedule = self.placed.graph, self.placed.schedule
         count = self.placed.devices.count
         busy = np.bincount(schedule.device, self._durations_s, count)
@@ -415,7 +247,9 @@ class Placer:
         seed: int = 0,
         watch: Watch | None = None,
     ) -> OperatorPlacement:
-        """Return the best placement of a graph's operators that is found in a time, with a bound below all of them.
+        """Place the operators of a step on several GPUs.
+
+        The answer is the best placement that is found in a time, with a bound below all placements.
 
             dsx.place("alexnet.json", devices=4, inter="25 GB/s").makespan_s
 
@@ -424,37 +258,27 @@ class Placer:
                 returns a step of JAX and the shapes of its arguments (the file is run as it is), or what `from_jax`,
                 `from_fx` and `measure` return.
             devices: the number of GPUs.
-            inter: the bandwidth between any two servers.
-            intra: that between the GPUs of a server, with `gpus_per_server`.
+            inter: the bandwidth between any two servers, as in "25 GB/s".
+            intra: the bandwidth between the GPUs of a server, as in "50 GB/s".
             gpus_per_server: GPUs of a server; one by default.
-            latency: that of each transfer; none by default.
-            memory: that of each GPU; without limit by default.
-            speeds: how fast each GPU is, 1 for one that takes the times of the graph.
+            latency: the latency of each transfer, as in "5 us"; none by default.
+            memory: the memory of each GPU, as in "16 GB"; without limit by default.
+            speeds: the speed of each GPU, as in "1,1,0.5,0.5"; 1, by default, takes the times of the graph.
             model: a model, in place of a graph: the layers of one microbatch, on the device of `cluster`.
             cluster: a cluster that gives links, latency, memory, and the times of operators that have none.
             assumptions: the assumption set of these times.
-            bandwidth: what servers send is shared uniformly, or as the placement needs ("joint"); with `nics`.
-            nics: network cards of a server.
-            nic_bandwidth: of each of them; by default `inter`.
-            time_limit: of the whole search.
+            bandwidth: share what servers send uniformly, or as the placement needs (joint); it needs `nics`.
+            nics: the network cards of a server.
+            nic_bandwidth: the bandwidth of a network card, as in "10 Gb/s"; by default `inter`.
+            time_limit: the longest that the search may take.
             gap: the search may end once the step is at most this share longer than the shortest.
-            seed: of the search.
+            seed: the seed of the search.
             watch: told of the time that has gone by, instead of a progress bar.
 
         Raises InputError and SpecError for bad arguments and files, NothingFeasible if memory has no room.
         """
         hardware = Hardware(
-            devices,
-            inter,
-            intra,
-            gpus_per_server,
-            latency,
-            memory,
-            speeds,
-            cluster,
-            assumptions,
-            nics,
-            nic_bandwidth,
+            devices, inter, intra, gpus_per_server, latency, memory, speeds, cluster, assumptions, nics, nic_bandwidth
         )
         if bandwidth not in (None, "uniform", "joint"):
             raise InputError(f"--bandwidth {bandwidth!r}: uniform or joint is wanted")
@@ -463,8 +287,8 @@ class Placer:
         seconds, share = seconds_from("time_limit", time_limit), _share("--gap", gap)
         number = _seed(seed)
         watch = watcher(watch)
-        found, name = graph_from(graph, model, hardware)
-        on = devices_from(hardware, found)
+        operators, name = graph_from(graph, model, hardware)
+        on = devices_from(hardware, operators)
         network = network_from(hardware, on)
         begin, total = monotonic(), max(round(seconds * _TICKS), 1)
         with progress(total, "place", watch) as advance:
@@ -476,9 +300,9 @@ class Placer:
                 advance(now - done)
                 done = now
 
-            made = placed_on(found, on, Effort(seconds, share, number), network, bandwidth == "joint", told)
+            placed = placed_on(operators, on, Effort(seconds, share, number), network, bandwidth == "joint", told)
             advance(total - done)
-        return OperatorPlacement(made, name, None if network is None else bandwidth or "uniform")
+        return OperatorPlacement(placed, name, None if network is None else bandwidth or "uniform")
 
 
 place = Placer()
@@ -496,3 +320,104 @@ def _seed(value: object) -> int:
         return 0 if value == 0 and not isinstance(value, bool) else parse_count(value)
     except SpecError:
         raise wrong("--seed", value, "a whole number from 0 to 2147483647 is wanted") from None
+
+
+_WAYS = {"heft": "HEFT", "metis": "METIS", "mcmc": "MCMC", "single_device": "one device"}
+
+
+_DEVICE_ROWS = 16  # of the table of devices
+
+
+_PAIRS = 12  # of servers
+
+
+def operator_placement_text(placed: DataView) -> str:
+    """Return the data of a placement as text: the step and its bound, other ways, devices, bandwidths."""
+    parts = [_placement_title(placed), _ways(placed), _devices(placed), _bandwidth(placed["bandwidth"])]
+    return "\n\n".join(filter(None, parts))
+
+
+def _placement_title(placed: DataView) -> str:
+    graph = placed["graph"]
+    step, bound = _time(placed["makespan_s"]), _time(placed["bound_s"])
+    if placed["gap"] <= 1e-6:
+        quality = "no placement is shorter"
+    else:
+        quality = f"no placement is below {bound}, so it is within {_percent(placed['gap'])} of the shortest"
+    heavy = placed["bound_operators"]
+    proof = f"proved for its {heavy:,} longest operators" if heavy else "by the critical path or the load"
+    lines = [
+        f"{graph['name']}: {counted(graph['operators'], 'operator')} on {counted(placed['devices'], 'device')}",
+        f"step {step}; {quality} ({proof})",
+        f"where transfers share links: {_time(placed['contended_s'])}{_slower(placed)}",
+    ]
+    reduced = placed["reduction"]
+    if reduced and reduced["alpha"] in placed["found_by"]:
+        lines.append(
+            f"reduced to {counted(reduced['operators'], 'operator')} in {counted(reduced['groups'], 'group')} "
+            f"(alpha {_time(reduced['alpha_s'])}, {reduced['alpha']})"
+        )
+    if placed["stopped"]:
+        lines.append("stopped early: the best so far")
+    return printable("\n".join(lines), keep="\n")
+
+
+def _slower(placed: DataView) -> str:
+    """Return a warning if one device is faster where transfers share links."""
+    alone = placed["baselines"]["single_device"]
+    if alone is None or placed["contended_s"] <= alone:
+        return ""
+    return f", longer than on one device ({_time(alone)}): its links must carry transfers at once"
+
+
+def _ways(placed: DataView) -> str:
+    found_by = placed["found_by"]
+    rows = [[_WAYS.get(found_by, found_by), _time(placed["makespan_s"]), ""]]
+    for name, seconds in placed["baselines"].items():
+        if name == found_by:
+            continue
+        way = f"{_WAYS[name]}, {placed['mcmc_steps']:,} steps" if name == "mcmc" and seconds else _WAYS[name]
+        more = "" if seconds is None else f"{100 * (seconds / (placed['makespan_s'] or 1.0) - 1):+.1f} %"
+        rows.append([way, "-" if seconds is None else _time(seconds), more])
+    return table(["found by", "step", ""], rows)
+
+
+def _devices(placed: DataView) -> str:
+    step = placed["makespan_s"] or 1.0
+    rows = [
+        [
+            str(device["device"]),
+            f"{device['operators']:,}",
+            _time(device["busy_s"]),
+            f"{100 * device['busy_s'] / step:.0f} %",
+            format_quantity(device["memory_bytes"], "bytes"),
+            format_quantity(device["sent_bytes"], "bytes"),
+        ]
+        for device in placed["per_device"]
+    ]
+    more = f"\n... and {len(rows) - _DEVICE_ROWS} more devices (--json has all)" if len(rows) > _DEVICE_ROWS else ""
+    return table(["device", "operators", "busy", "", "memory", "sends"], rows[:_DEVICE_ROWS]) + more
+
+
+def _bandwidth(allocation: DataView | None) -> str:
+    if allocation is None:
+        return ""
+    total = format_quantity(allocation["server_bytes_per_s"], "bytes/s")
+    head = f"bandwidth: {allocation['scheme']}, of {total} that a server sends ({counted(allocation['nics'], 'NIC')})"
+    uniform, tree = _time(allocation["uniform_s"]), _time(allocation["tree_s"])
+    compared = f"uniform shares: step {uniform}; a tree, one NIC's for any two: {tree}"
+    pairs = [
+        [pair.replace("->", " to "), format_quantity(rate, "bytes/s")]
+        for pair, rate in allocation["bytes_per_s"].items()
+    ]
+    more = f"\n... and {len(pairs) - _PAIRS} more pairs (--json has all)" if len(pairs) > _PAIRS else ""
+    shown = table(["servers", "bandwidth"], pairs[:_PAIRS]) + more if allocation["scheme"] == "joint" else ""
+    return "\n".join(filter(None, [head, compared, shown]))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if share >= 0.0005 else f"{max(100 * share, 0.001):.1g} %"
+
+
+def _time(seconds: float) -> str:
+    return format_quantity(seconds, "s")

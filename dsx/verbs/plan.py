@@ -1,22 +1,20 @@
-"""A plan as an argument, and the problem of one plan.
+"""A plan as an argument of the API, and the problem that prices it.
 
-A word of a plan that means another thing in the software that prices it, as `selective` does in TorchTitan.
-
-A stack says which values of a column its software uses for what else (`words`); the entries of
-data/runs/recompute-words.yaml say what that is.
-
-The problem of one plan: under the strategy that it names, or under a default one whose rules it keeps.
-
-A plan as a Python argument: a text, settings, a mapping of columns, a `Plan`, or a row of a DataFrame.
+A plan is a text, settings, a mapping of columns, a `Plan`, or a row of a DataFrame. Its problem is under the strategy
+that it names, or under a default one whose rules it keeps. A word that means another thing in the software of the job,
+as `selective` does in TorchTitan, is refused: a stack lists such words (`words`), and data/runs/recompute-words.yaml
+says what they mean.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from dsx.config.assumption_set import AssumptionsSpec
+from dsx.config.load import Given
 from dsx.config.model_file import has_experts
 from dsx.config.stack import StackSpec, load_stack
 from dsx.config.what_if import is_field
@@ -26,16 +24,12 @@ from dsx.plans.layer_layout import LAYOUT, predicts
 from dsx.plans.plan import SHARES, SIZES, setting_of
 from dsx.plans.rules import DEGREES, EVEN, OPTIMAL
 from dsx.plans.violations import VANISHES, strategy_reasons, violations
-from dsx.pricing.one_plan import stated_plan
+from dsx.pricing.one_plan import PricedPlan, evaluate_plan, stated_plan
 from dsx.pricing.problem import Problem
 from dsx.progress import warn
 from dsx.results.set_columns import COLUMNS, CUT
 from dsx.runs.notes import recompute_words
-from dsx.verbs.job import Job
-
-if TYPE_CHECKING:
-    from dsx.verbs.job import Job
-
+from dsx.verbs.job import Job, checked
 
 _HERE = {"selective": "core-attention"}  # the same as here, in words that are of no framework
 
@@ -63,9 +57,9 @@ def _check_word(place: str, value: str, word: str) -> None:
             f"{place}: {value!r} has no other name here{did_you_mean(value, _HERE)} (known: {', '.join(_HERE)})"
         )
     if word not in recompute_words():
-        known = recompute_words()
+        words = recompute_words()
         raise SpecError(
-            f"{place}.{value}: unknown word {word!r}{did_you_mean(word, known)} (known: {', '.join(known)})"
+            f"{place}.{value}: unknown word {word!r}{did_you_mean(word, words)} (known: {', '.join(words)})"
         )
 
 
@@ -89,6 +83,37 @@ def _fault(setting: str, stack: str, word: str) -> str:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """A plan as settings, the job that it is of, and the problem that prices it."""
+
+    job: Job
+    problem: Problem
+    settings: list[str]  # as the shell takes them: "tp=8", "nvs.tp=8"
+    cut: str  # how searches of its job divide layers
+
+    def priced(self) -> PricedPlan:
+        """Return the plan with its costs, even if it breaks rules or does not fit."""
+        return evaluate_plan(self.problem, self.settings, self.job.num_gpus, self.job.global_batch_size)
+
+
+def plan_request(
+    job: Job,
+    plan: "PlanLike | None",
+    choices: Mapping[str, object],
+    strategy: str | None,
+    partition: str | None,
+    framework: Given | None,
+) -> PlanRequest:
+    """Return the plan that the arguments of `dsx.evaluate` state; raises what that raises."""
+    job = checked(job).run_by(framework)
+    as_settings = given_plan(plan, choices, job)
+    settings, cut = as_settings.cut(partition)
+    job = as_settings.of_job(job)
+    problem = plan_problem(job, settings, as_settings.strategy if strategy is None else strategy, cut)
+    return PlanRequest(job, problem, settings, cut)
+
+
 def plan_problem(job: Job, settings: Sequence[str], strategy: str | None, partition: str) -> Problem:
     """Return the problem of a plan under `strategy`.
 
@@ -98,13 +123,13 @@ def plan_problem(job: Job, settings: Sequence[str], strategy: str | None, partit
     """
     if strategy is not None:
         return job.problem(strategy, partition)
-    first, *others = _default_strategies(job)
+    first, *further = _default_strategies(job)
     problem = job.problem(first, partition)
-    for name in (first, *others):
+    for name in (first, *further):
         with suppress(InputError):  # a model whose layers have no such strategy, a degree that it does not divide by
-            found = problem if name == first else job.problem(name, partition)
-            if _keeps_rules(job, found, settings):
-                return found
+            candidate = problem if name == first else job.problem(name, partition)
+            if _keeps_rules(job, candidate, settings):
+                return candidate
     return problem
 
 
@@ -120,9 +145,10 @@ def _keeps_rules(job: Job, problem: Problem, settings: Sequence[str]) -> bool:
     """Return whether a plan keeps all rules of the strategy of a problem, and leaves every rank some of all sizes."""
     plan = stated_plan(problem, settings, job.num_gpus, job.global_batch_size)
     layers = problem.kinds[0]
-    own = {reason.name for layer in layers for reason in strategy_reasons(layer)} | {VANISHES.name}
+    own_rules = {reason.name for layer in layers for reason in strategy_reasons(layer)} | {VANISHES.name}
     return not any(
-        found.reason.name in own for found in violations(plan, layers, problem.model.dimensions, problem.limits())
+        violation.reason.name in own_rules
+        for violation in violations(plan, layers, problem.model.dimensions, problem.limits())
     )
 
 
@@ -155,19 +181,19 @@ class GivenPlan(NamedTuple):
         The plan keeps its layout unless `partition` asks for another cut. Raises InputError if a setting states a
         layout and `partition` another cut.
         """
-        stated = next((setting for setting in self.settings if setting.startswith(f"{LAYOUT}=")), None)
+        layout = next((setting for setting in self.settings if setting.startswith(f"{LAYOUT}=")), None)
         if partition is not None:
-            if stated is not None:
-                raise InputError(f"{stated!r} states a layer layout, and partition {partition} another: leave out one")
+            if layout is not None:
+                raise InputError(f"{layout!r} states a layer layout, and partition {partition} another: leave out one")
             return self.settings, partition
-        if stated is None and self.layout is None:
+        if layout is None and self.layout is None:
             return self.settings, EVEN
-        return self.settings if stated else [*self.settings, f"{LAYOUT}={self.layout}"], OPTIMAL
+        return self.settings if layout else [*self.settings, f"{LAYOUT}={self.layout}"], OPTIMAL
 
-    def of_job(self, job: "Job") -> "Job":
+    def of_job(self, job: Job) -> Job:
         """Return the job of the plan: a layout with a layer of multi-token prediction trains a model with one."""
-        stated = next((one for one in self.settings if one.startswith(f"{LAYOUT}=")), "")
-        if job.model.num_prediction_layers or not predicts(stated.removeprefix(f"{LAYOUT}=")):
+        layout = next((setting for setting in self.settings if setting.startswith(f"{LAYOUT}=")), "")
+        if job.model.num_prediction_layers or not predicts(layout.removeprefix(f"{LAYOUT}=")):
             return job
         warn(
             f"the layout has m, a layer of multi-token prediction, so {job.model.name} is priced with one, as "
@@ -176,7 +202,7 @@ class GivenPlan(NamedTuple):
         return job.replace(set={"model.num_prediction_layers": 1})
 
 
-def given_plan(plan: PlanLike | None, choices: Mapping[str, object], job: "Job") -> GivenPlan:
+def given_plan(plan: PlanLike | None, choices: Mapping[str, object], job: Job) -> GivenPlan:
     """Return a plan with some `choices`, which override the same columns of a mapping or a row.
 
     Of a row only the choices are used. The job has the GPUs, the batch and the sequence length; a warning tells if the
@@ -187,8 +213,8 @@ def given_plan(plan: PlanLike | None, choices: Mapping[str, object], job: "Job")
     if plan is None or hasattr(plan, "items"):
         columns = _columns(plan)
         # A plan of a search has the values of dsx.
-        own = {} if columns.keys() & {*_OF_THE_JOB} else columns
-        _check_words(_settings({**own, **choices}), job)
+        by_hand = {} if columns.keys() & {*_OF_THE_JOB} else columns
+        _check_words(_settings({**by_hand, **choices}), job)
         return _given_columns(columns, choices, job)
     if not isinstance(plan, Sequence) or not all(isinstance(setting, str) for setting in plan):
         raise _no_plan(plan)
@@ -198,9 +224,9 @@ def given_plan(plan: PlanLike | None, choices: Mapping[str, object], job: "Job")
     return GivenPlan(settings, None)
 
 
-def _check_words(settings: Sequence[str], job: "Job") -> None:
-    stated = {name: value for name, _, value in (setting.partition("=") for setting in settings)}
-    check_words(stated, job.assumptions)
+def _check_words(settings: Sequence[str], job: Job) -> None:
+    values = {name: value for name, _, value in (setting.partition("=") for setting in settings)}
+    check_words(values, job.assumptions)
 
 
 def _columns(plan: Any) -> dict[str, object]:
@@ -210,7 +236,7 @@ def _columns(plan: Any) -> dict[str, object]:
     return {str(name): value for name, value in plan.items()} if plan is not None else {}
 
 
-def _given_columns(columns: dict[str, object], choices: Mapping[str, object], job: "Job") -> GivenPlan:
+def _given_columns(columns: dict[str, object], choices: Mapping[str, object], job: Job) -> GivenPlan:
     _warn_of_another_job(columns, job)
     chosen = {name: value for name, value in columns.items() if not _is_result(name, columns)}
     strategy, layout = columns.get("strategy"), columns.get(LAYOUT)
@@ -235,12 +261,12 @@ def _is_result(name: str, columns: Mapping[str, object]) -> bool:
     return axis in DEGREES and all(f"{other}_{tier}" in columns for other in DEGREES)
 
 
-def _warn_of_another_job(columns: Mapping[str, object], job: "Job") -> None:
-    others = [name for name in _OF_THE_JOB if name in columns and columns[name] != getattr(job, name)]
-    if others:
-        stated = ", ".join(f"{name}={columns[name]}" for name in others)
-        own = ", ".join(f"{name}={getattr(job, name)}" for name in others)
-        warn(f"the plan is of a job with {stated}, but it is priced for this one, with {own}")
+def _warn_of_another_job(columns: Mapping[str, object], job: Job) -> None:
+    differing = [name for name in _OF_THE_JOB if name in columns and columns[name] != getattr(job, name)]
+    if differing:
+        theirs = ", ".join(f"{name}={columns[name]}" for name in differing)
+        ours = ", ".join(f"{name}={getattr(job, name)}" for name in differing)
+        warn(f"the plan is of a job with {theirs}, but it is priced for this one, with {ours}")
 
 
 def _settings(columns: Mapping[str, object]) -> list[str]:
@@ -258,12 +284,12 @@ def _text(name: str, value: object) -> str:
     if isinstance(value, Set):
         value = sorted(value, key=str)  # in the same order every time
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return ",".join(_text(name, one) for one in value)
+        return ",".join(_text(name, item) for item in value)
     return str(value)
 
 
-def _no_plan(given: object) -> InputError:
+def _no_plan(argument: object) -> InputError:
     return InputError(
-        f"{type(given).__name__} is not a plan: give a text such as 'tp=8 dp=64', a mapping of columns, a Plan, "
+        f"{type(argument).__name__} is not a plan: give a text such as 'tp=8 dp=64', a mapping of columns, a Plan, "
         "or a row of a DataFrame"
     )

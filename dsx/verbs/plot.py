@@ -1,9 +1,9 @@
-"""A picture of a result set, as `plot` of its sweep file or as the arguments describe it."""
+"""``dsx plot``: a picture of a result set, as `plot` of its sweep file or as the arguments describe it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsx.cost.interval import StepInterval
 from dsx.errors import InputError, NothingFeasible, UnknownNameError, file_path, one_text
@@ -11,6 +11,7 @@ from dsx.progress import remark
 from dsx.results import frames
 from dsx.results.frames import Conditions, column_list, column_of, matching, parsed, taken, text_of
 from dsx.results.sets import load, load_chosen, read_manifest
+from dsx.text import Data, DataView
 from dsx.units import counted, exact_quantity
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def draw(
     baseline: str | None = None,
     where: Conditions | Sequence[str] | str | None = None,
 ) -> None:
-    """Draw the fastest plans of a result set into a file.
+    """Draw the fastest plans of a result set.
 
     Args:
         folder: the folder of the result set.
@@ -67,19 +68,19 @@ def draw(
     """
     folder, path = file_path("folder", folder), file_path("path", path)
     single = {"kind": kind, "y": y, "value": value, "by": by, "baseline": baseline}
-    for name, stated in single.items():
-        if stated is not None:
-            one_text(name, stated, _EXAMPLES.get(name, "num_gpus"))
-    given = {**single, "x": column_list("x", x), "where": parsed("where", where)}
+    for name, text in single.items():
+        if text is not None:
+            one_text(name, text, _EXAMPLES.get(name, "num_gpus"))
+    options = {**single, "x": column_list("x", x), "where": parsed("where", where)}
     manifest = read_manifest(folder)
     of_sweep = manifest.sweep.plot
-    draw_picture(folder, _asked(folder, of_sweep.model_dump() if of_sweep else None, given), path)
+    draw_picture(folder, _asked(folder, of_sweep.model_dump() if of_sweep else None, options), path)
     if manifest.counts and not manifest.counts.feasible:
         rows = sum(part.rows for part in manifest.parts)
         raise NothingFeasible(f"none of the {counted(rows, 'row')} of {folder} is feasible, as {path} says")
 
 
-def draw_picture(folder: Path, plot: Mapping[str, Any], path: Path) -> None:
+def draw_picture(folder: Path, plot: DataView, path: Path) -> None:
     """Draw the picture that `plot` describes, of the result set in `folder`, into the file `path`; remark on it.
 
     `plot` has the fields of a `PlotSpec`. The picture of a result set without a feasible row says so.
@@ -93,7 +94,7 @@ def draw_picture(folder: Path, plot: Mapping[str, Any], path: Path) -> None:
     remark(f"wrote {path}")
 
 
-def check_picture(plot: Mapping[str, Any], path: Path) -> None:
+def check_picture(plot: DataView, path: Path) -> None:
     """Raise InputError if `plot` cannot be drawn, or if the suffix of `path` is no image format.
 
     This needs no result set, so a sweep can check its picture before it begins.
@@ -105,63 +106,63 @@ def check_picture(plot: Mapping[str, Any], path: Path) -> None:
     if name not in KINDS:
         raise UnknownNameError("kind of picture", name, KINDS)
     kind = KINDS[name]
-    given = [option for option, value in plot.items() if value and option != "kind"]
-    for option in given:
+    options = [option for option, value in plot.items() if value and option != "kind"]
+    for option in options:
         if option not in kind.takes:
             raise InputError(f"a {name} plot takes no {option}, only {', '.join(kind.takes)}")
-    if missing := [option for option in kind.needs if option not in given]:
+    if missing := [option for option in kind.needs if option not in options]:
         raise InputError(f"a {name} plot needs {' and '.join(missing)}: columns along its axes, as in --x num_gpus")
     if len(plot.get("x") or ()) > 1 and not kind.several_x:
         raise InputError(f"a {name} plot takes one column as x, not {len(plot['x'])}: {', '.join(plot['x'])}")
 
 
-def _asked(folder: Path, stated: Mapping[str, object] | None, given: Mapping[str, object]) -> dict[str, Any]:
+def _asked(folder: Path, of_sweep: Mapping[str, object] | None, arguments: Mapping[str, object]) -> Data:
     """Return `plot` of the sweep with the given options; only the given options if they are of another kind."""
-    options = {option: value for option, value in given.items() if value}
-    if "kind" not in options and not stated:
+    options = {option: value for option, value in arguments.items() if value}
+    if "kind" not in options and not of_sweep:
         raise InputError(
             f"the sweep of {folder} has no 'plot': add --kind {', '.join([*KINDS][:-1])} or {[*KINDS][-1]}"
         )
-    same = stated is not None and options.get("kind", stated["kind"]) == stated["kind"]
-    return {**(stated or {}), **options} if same else options
+    same = of_sweep is not None and options.get("kind", of_sweep["kind"]) == of_sweep["kind"]
+    return {**(of_sweep or {}), **options} if same else options
 
 
-def _picture(folder: Path, kind: str, given: Mapping[str, Any]) -> "Axes":
+def _picture(folder: Path, kind: str, options: DataView) -> "Axes":
     """Return the drawn picture; reads only the columns that it shows."""
     from dsx import pictures
     from dsx.pictures.chosen_rows import PER_GPU, fastest, settings
 
-    along = given.get("x", ["step_time_s" if kind == "front" else "num_gpus"])
-    x, by, where = along[0], given.get("by"), given.get("where", {})
+    along = options.get("x", ["step_time_s" if kind == "front" else "num_gpus"])
+    x, by, where = along[0], options.get("by"), options.get("where", {})
     if where:
         matching(load(folder, where), where)
     # A title says which settings the rows have, and over which a point is the best.
     common = ["reject", *settings(column.name for column in read_manifest(folder).columns), *where]
     match kind:
         case "front":
-            return _front(folder, x, given.get("y", "peak_bytes"), given, common)
+            return _front(folder, x, options.get("y", "peak_bytes"), options, common)
         case "breakdown":
             light = [*common, "step_time_s", "candidate", *along]
             rows = load_chosen(folder, light, lambda frame: fastest(_where(frame, where), along))
             return pictures.breakdowns(_where(rows, where), along)
         case "scaling":
-            y = given.get("y", PER_GPU)
+            y = options.get("y", PER_GPU)
             ends = ["step_time_s", *StepInterval.__dataclass_fields__]
             frame = load(folder, [*common, x, y, *ends, *([by] if by else [])])
-            return pictures.scaling(_where(frame, where), x, y, by, given.get("baseline"))
+            return pictures.scaling(_where(frame, where), x, y, by, options.get("baseline"))
         case _:
-            value = given.get("value", "step_time_s")
-            y = given["y"]
+            value = options.get("value", "step_time_s")
+            y = options["y"]
             frame = load(folder, [*common, x, y, value])
             return pictures.heatmap(_where(frame, where), x, y, value)
 
 
-def _front(folder: Path, x: str, y: str, given: Mapping[str, Any], common: Sequence[str]) -> "Axes":
+def _front(folder: Path, x: str, y: str, options: DataView, common: Sequence[str]) -> "Axes":
     """Return the front of one job; all columns are read of the rows alone that it shows."""
     from dsx import pictures
     from dsx.pictures.chosen_rows import drawn_rows, job_of_best
 
-    by, where, baseline = given.get("by"), given.get("where", {}), parsed("baseline", given.get("baseline"))
+    by, where, baseline = options.get("by"), options.get("where", {}), parsed("baseline", options.get("baseline"))
     light = [*common, column_of(x), column_of(y), by or "strategy"]
     whole = _where(load(folder, light), where)
     by = "strategy" if by is None and len(whole["strategy"].drop_duplicates()) > 1 else by

@@ -1,10 +1,10 @@
-"""A report of a result set: one HTML file that opens without a network, to read and to send."""
+"""``dsx report``: a result set as one HTML file that opens without a network, to read and to send."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsx.config.search_path import shown
 from dsx.errors import InputError, file_path
@@ -16,12 +16,13 @@ from dsx.results.sets import read_manifest
 from dsx.tables.format import wrapped
 from dsx.tables.job import title_of
 from dsx.tables.plans import plans_frame, plans_text
+from dsx.text import Data
 from dsx.units import counted
 from dsx.verbs.answer import PricedPlans, paragraphs
 from dsx.verbs.arguments import check_output_file, write_output_file
 from dsx.verbs.job import device_remarks
+from dsx.verbs.result_row import Hardware, ResultRow, row_of, taken_lines
 from dsx.verbs.searched import run_by_none
-from dsx.verbs.why import Hardware, ResultRow, row_of, taken_lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +38,7 @@ class Report(PricedPlans):
     manifest: Manifest  # of the set
     question: str  # what the set answers, in a sentence
     titles: Sequence[str]  # what each plan is the best at
-    priced: Sequence[dict[str, Any]]  # the plans, the explained one first; empty if no row is feasible
+    priced: Sequence[Data]  # the plans, the explained one first; empty if no row is feasible
     taken: Sequence[str]  # which of them leave GPUs of their nodes free, a line each
     rows: int  # of the table
     left_out: int  # rows of the set that the table does not have
@@ -61,12 +62,8 @@ class Report(PricedPlans):
         left_out = f", {self.left_out:,} left out" if self.left_out else ""
         remark(f"wrote {output}: {size:.1f} MB, {counted(self.rows, 'row')}{left_out}")
 
-    def _data(self) -> dict[str, Any]:
-        """Return the answer as plain data, without the page; times in seconds, sizes in bytes."""
-        plans = [
-            {"best_at": title, **priced, "plan": dict(priced["plan"])}
-            for title, priced in zip(self.titles, self.priced, strict=True)
-        ]
+    def _data(self) -> Data:
+        plans = [{"best_at": title, **plan} for title, plan in zip(self.titles, self._plans_data(), strict=True)]
         return {"question": self.question, "plans": plans, "rows": self.rows, "left_out": self.left_out}
 
     def __str__(self) -> str:
@@ -81,7 +78,9 @@ class Report(PricedPlans):
 def report(
     folder: str | Path, output: str | Path | None = None, candidate: int | str | None = None, hardware: Hardware = ()
 ) -> Report:
-    """Return a report of a result set, and write it into a file if `output` is given.
+    """Write a result set as one HTML file that opens offline.
+
+    Without `output` the report is only returned.
 
         dsx.report("results/sweep", "report.html")
 
@@ -93,7 +92,7 @@ def report(
         folder: the folder of the result set.
         output: the HTML file.
         candidate: an id, of a plan to explain in place of the best one.
-        hardware: the cluster or the what-if values of its row, as for `why_row`.
+        hardware: the cluster or the what-if values of its row, if the sweep varies them, as for `why_row`.
 
     Raises InputError without plotly (the extra dsx-explorer[report]), for an unknown candidate or a file that is not
     named as HTML; StoreError if the set cannot be read, or the file not be written.
@@ -105,11 +104,11 @@ def report(
     if candidate is None and hardware:
         raise InputError("--hardware is that of a candidate: add --candidate ID, or leave it out")
     manifest = read_manifest(folder)
-    asked = None if candidate is None else row_of(folder, candidate, hardware)
-    made = _made(folder, manifest, asked)
+    row = None if candidate is None else row_of(folder, candidate, hardware)
+    answer = _made(folder, manifest, row)
     if output is not None:
-        made.save(output)
-    return made
+        answer.save(output)
+    return answer
 
 
 def _check_output(output: Path, folder: Path) -> None:
@@ -119,7 +118,7 @@ def _check_output(output: Path, folder: Path) -> None:
         raise InputError(f"-o {shown(output)}: a report is an HTML file; name it {shown(output.with_suffix('.html'))}")
 
 
-def _made(folder: Path, manifest: Manifest, asked: ResultRow | None) -> Report:
+def _made(folder: Path, manifest: Manifest, chosen: ResultRow | None) -> Report:
     from dsx.pictures.html.answer import (
         answer,
         choices,
@@ -140,7 +139,7 @@ def _made(folder: Path, manifest: Manifest, asked: ResultRow | None) -> Report:
 
     rows = ranked_rows(folder, manifest)
     resolution = manifest.spec["resolved"]["assumptions"].get("resolution")
-    named = answer(rows, resolution, None if asked is None else rows.at(asked.plan["candidate"], asked.hardware))
+    named = answer(rows, resolution, None if chosen is None else rows.at(chosen.plan["candidate"], chosen.hardware))
     question, table = question_text(manifest), table_data(rows)
     commands = [("The sweep, from the file below", sweep_command(manifest))]
     answered, explained, backed = element("p", "No plan is feasible.", class_="remark"), markup(), markup()
@@ -153,14 +152,14 @@ def _made(folder: Path, manifest: Manifest, asked: ResultRow | None) -> Report:
             backed = evidence(problem, named[0], device_remarks(row.inputs.cluster.device, row.inputs.assumptions))
         except InputError as error:
             details = unpriced(str(error))
-        none = run_by_none(one.priced["plan"] for one in named)
-        remarked = [element("p", f"{none[0].upper()}{none[1:]}.", class_="remark")] if none else []
+        not_run = run_by_none(role.priced["plan"] for role in named)
+        remarked = [element("p", f"{not_run[0].upper()}{not_run[1:]}.", class_="remark")] if not_run else []
         answered = markup(plan_cards(named, problem), *remarked, setting_table(rows))
         explained = markup(terms(named), choices(named[0].priced["plan"]), details)
         first = named[0].priced
         commands.append((f"The {named[0].title} plan", plan_command(manifest, first, "evaluate")))
         commands.append(("Its launch files", plan_command(manifest, first, "launch", "-o", "launch")))
-    made = Parts(
+    parts = Parts(
         title=title_of(manifest),
         question=question,
         searched=searched_pairs(manifest),
@@ -173,6 +172,6 @@ def _made(folder: Path, manifest: Manifest, asked: ResultRow | None) -> Report:
         evidence=backed,
         rerun=rerun(manifest, commands),
     )
-    titles, plans = [one.title for one in named], [dict(one.priced) for one in named]
+    titles, plans = [role.title for role in named], [dict(role.priced) for role in named]
     taken = taken_lines(folder, manifest, plans)
-    return Report(manifest, question, titles, plans, taken, table.rows, table.left_out, page(made))
+    return Report(manifest, question, titles, plans, taken, table.rows, table.left_out, page(parts))

@@ -1,8 +1,4 @@
-"""What a search takes: its framework and its strategies, and what is said of its pipelines.
-
-Warnings about the pipelines of a search: hardly any even one, and schedules that are priced too fast.
-
-What a search takes: its framework and its strategies.
+"""What a search takes: its framework and its strategies, and what an answer says of them.
 
 A search that names no strategy takes all that its framework runs. Those that cannot be built for the model, or that
 have no candidate of their own, are left out, and the answer says why. A strategy that is named is searched, or raises.

@@ -1,4 +1,4 @@
-"""The fastest plan of each of several jobs, which differ in their clusters, GPUs and batches."""
+"""``dsx best`` of several jobs: the fastest plan of each; they differ in their clusters, GPUs and batches."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from dsx.config.load import Given
 from dsx.errors import InputError, NothingFeasible
 from dsx.plans.plan import Plan
 from dsx.progress import Watch, each_once, progress
-from dsx.results.ranked_by import FASTEST, Objective, objective_named, ranked_by_count
+from dsx.results.ranked_by import FASTEST, Objective, Priced, objective_named, ranked_by_count
 from dsx.search.fastest import ANY
-from dsx.tables.answers import jobs_text, no_faster_text, none_fits_text
-from dsx.tables.format import wrapped
-from dsx.tables.plans import choices_text, plans_frame
+from dsx.tables.format import WIDTH, quantity, wrapped
+from dsx.tables.job import parameters_text
+from dsx.tables.plans import choices_text, interval_text, plans_frame, with_choices
 from dsx.text import printable
 from dsx.units import counted
 from dsx.verbs.answer import PricedPlans, paragraphs
@@ -24,6 +24,9 @@ from dsx.verbs.best import BestPlans, Restricted, plans_of_roles
 from dsx.verbs.job import Job, checked, with_margin
 from dsx.verbs.plan import PlanLike
 from dsx.verbs.searched import LimitLike
+
+if TYPE_CHECKING:
+    from dsx.pricing.problem import Problem
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,7 +80,6 @@ class SeveralJobs(PricedPlans):
         return plans_frame(self.priced)
 
     def _data(self) -> dict[str, Any]:
-        """Return the answer as plain data; times in seconds, sizes in bytes."""
         return {
             "objective": self.objective.name,
             "clusters": self._clusters,
@@ -180,3 +182,60 @@ def _sizes(job: Job) -> tuple[int, int]:
 def _unseen(done: int, total: int, what: str) -> None:
     """Show no bar of the candidates: the one of the jobs is shown."""
     del done, total, what
+
+
+def jobs_text(plans: Sequence[Priced], problem: "Problem", objective: Objective) -> str:
+    """Return the model, and a line for each job; `plans` has those of the same GPUs one after the other."""
+    clusters = dict.fromkeys(plan["hardware"]["cluster"] for plan in plans)
+    name = printable(problem.model.name)
+    cluster = printable(" or ".join(clusters) if len(clusters) > 1 else problem.cluster.label)
+    head = [
+        f"{name} on {cluster}: {parameters_text(problem)}, sequences of {counted(problem.sequence_length, 'token')}",
+        f"the fastest plan of each job, ranked by {objective.name}, those of the same GPUs together",
+    ]
+    rows: list[list[str]] = []
+    previous: tuple[str, int] | None = None
+    for plan in plans:
+        choices, on = plan["plan"], plan["hardware"]["cluster"]
+        is_repeated = (on, choices["num_gpus"]) == previous
+        rows.append(
+            [
+                *([] if len(clusters) == 1 else ["" if is_repeated else on]),
+                "" if is_repeated else f"{choices['num_gpus']:,}",
+                f"{choices['global_batch_size']:,}",
+                quantity("step_time_s", plan["step_time_s"]),
+                interval_text(plan["step_time_s_low"], plan["step_time_s_high"]) or "-",
+                f"{plan['tokens_per_s_per_gpu']:,.0f}",
+                quantity("mfu", plan["mfu"]),
+                quantity("peak_bytes", plan["peak_bytes"]),
+                choices["strategy"],
+            ]
+        )
+        previous = on, choices["num_gpus"]
+    columns = ["GPUs", "batch", "step", "80 % interval", "tokens/s/GPU", "MFU", "memory", "strategy"]
+    header = [*([] if len(clusters) == 1 else ["cluster"]), *columns]
+    return "\n".join([*map(wrapped, head), "", with_choices(plans, header, rows, WIDTH)])
+
+
+def no_faster_text(plans: Sequence[Priced]) -> str:
+    """Return which jobs are no faster than the same batch on fewer GPUs of the cluster; empty if all are."""
+    lines: list[str] = []
+    for plan in plans:
+        same_batch = [other for other in plans if _with_other_gpus(plan) == _with_other_gpus(other)]
+        fewer = [other for other in same_batch if other["plan"]["num_gpus"] < plan["plan"]["num_gpus"]]
+        fastest = min(fewer, key=lambda other: other["step_time_s"], default=None)
+        if fastest is not None and fastest["step_time_s"] <= plan["step_time_s"]:
+            gpus, batch = counted(plan["plan"]["num_gpus"], "GPU"), plan["plan"]["global_batch_size"]
+            of = f"{fastest['plan']['num_gpus']:,} of {printable(plan['hardware']['cluster'])}"
+            lines.append(f"{gpus} are no faster than {of} with a batch of {batch:,}")
+    return "\n".join(map(wrapped, lines))
+
+
+def _with_other_gpus(plan: Priced) -> tuple[str, int]:
+    return plan["hardware"]["cluster"], plan["plan"]["global_batch_size"]
+
+
+def none_fits_text(jobs: Sequence[tuple[str, int]]) -> str:
+    """Return on which (GPUs as text, batch) no plan fits; empty if there are none."""
+    where = ", ".join(f"{gpus} with a batch of {batch:,}" for gpus, batch in jobs)
+    return wrapped(f"no plan fits on {where}") if jobs else ""

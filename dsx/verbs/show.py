@@ -1,10 +1,10 @@
-"""A summary of a result set, and its fastest plans."""
+"""``dsx show``: a summary of a result set, and its fastest plans."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsx.errors import InputError, file_path
 from dsx.launching.request import LaunchSettings
@@ -13,16 +13,17 @@ from dsx.notation.model import Model
 from dsx.progress import warn
 from dsx.results.frames import column_list
 from dsx.results.manifest import Manifest
-from dsx.results.sets import as_plans, fastest, load_chosen, read_manifest
+from dsx.results.sets import as_plans, fastest, read_manifest
 from dsx.tables.format import hardware_text, table, wrapped
 from dsx.tables.job import counts_text, hardware_of, kept_text, model_of, rows_text, title_of, what_if_values
 from dsx.tables.plans import plans_frame, plans_text
 from dsx.tables.terms import costs_text
+from dsx.text import Data
 from dsx.units import counted
 from dsx.verbs.answer import PricedPlans, paragraphs
 from dsx.verbs.arguments import count
+from dsx.verbs.result_row import inputs_of, rows_of_candidate, taken_lines
 from dsx.verbs.searched import run_by_none
-from dsx.verbs.why import inputs_of, taken_lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +38,7 @@ class ShownSet(PricedPlans):
 
     folder: Path  # of the set
     manifest: Manifest
-    priced: Sequence[dict[str, Any]]
+    priced: Sequence[Data]
     single: bool  # whether the plans are the rows of one candidate
 
     @cached_property
@@ -53,14 +54,41 @@ class ShownSet(PricedPlans):
         rows = sum(part.rows for part in self.manifest.parts)
         return f"no plan to show: none of the {counted(rows, 'row')} of {self.folder} is feasible"
 
-    def _data(self) -> dict[str, Any]:
-        """Return the answer as plain data; times in seconds, sizes in bytes."""
+    def _data(self) -> Data:
         launches = _launches(self.folder, self.priced, self.manifest)
         described = [
-            plan | {"plan": dict(plan["plan"]), "launch": launch and launch_data(launch)}
-            for plan, launch in zip(self.priced, launches, strict=True)
+            plan | {"launch": launch and launch_data(launch)}
+            for plan, launch in zip(self._plans_data(), launches, strict=True)
         ]
-        return {"folder": str(self.folder)} | _as_data(self.manifest) | {"plans": described}
+        manifest = self.manifest
+        counts, sweep = manifest.counts, manifest.sweep
+        return {
+            "folder": str(self.folder),
+            "model": sweep.resolved.model.name,
+            "clusters": list(manifest.names["cluster"]),
+            "strategies": list(manifest.names["strategy"]),
+            "assumptions": sweep.resolved.assumptions.name,
+            "num_gpus": sweep.num_gpus,
+            "global_batch_size": sweep.global_batch_size,
+            "sequence_length": sweep.tokens,
+            "what_if": what_if_values(manifest),
+            "keep": manifest.spec["keep"],
+            "precision": manifest.precision,
+            "spec_file": manifest.spec_file or None,
+            "complete": manifest.complete,
+            "started": manifest.started,
+            "finished": manifest.finished or None,
+            "dsx_version": manifest.dsx_version,
+            "candidates": counts.candidates if counts else None,
+            "skipped": counts.skipped if counts else None,
+            "bounded": counts.bounded if counts else None,
+            "cut": counts.cut if counts else None,
+            "feasible": counts.feasible if counts else None,
+            "rejected": counts.rejected if counts else None,
+            "rows": sum(part.rows for part in manifest.parts),
+            "parts": len(manifest.parts),
+            "plans": described,
+        }
 
     def __str__(self) -> str:
         parts = [_set_text(self.manifest)]
@@ -81,15 +109,15 @@ class ShownSet(PricedPlans):
 def show(
     folder: str | Path, top: int | None = None, *, per: str | Sequence[str] = (), candidate: int | str | None = None
 ) -> ShownSet:
-    """Return a summary of a result set, and its fastest plans.
+    """Summarise a result set, and show its fastest plans.
 
         print(dsx.show("results/sweep", per="num_gpus"))
 
     Args:
         folder: the folder of the result set.
-        top: how many plans, by default 10; with `per` how many of each group, by default 1.
-        per: columns; the fastest plans for each of their values are returned.
-        candidate: an id; only the rows of this candidate are returned, whether they fit or not.
+        top: how many plans to show; by default 10, with `per` 1 of each group.
+        per: columns, for each of whose values the fastest plans are shown.
+        candidate: an id; only the rows of this candidate are shown, whether they fit or not.
 
     Raises StoreError if the set cannot be read, InputError for an unknown candidate.
     """
@@ -100,7 +128,7 @@ def show(
     if candidate is not None:
         if top is not None or columns:
             raise InputError(f"--candidate {candidate} shows that candidate alone: leave out --top and --per")
-        plans = _rows_of(folder, str(candidate), sum(part.rows for part in manifest.parts))
+        plans = as_plans(rows_of_candidate(folder, manifest, str(candidate)))
     elif columns:
         plans = fastest(folder, None, columns, most or 1)
     else:
@@ -108,22 +136,7 @@ def show(
     return ShownSet(folder, manifest, plans, candidate is not None)
 
 
-def _rows_of(folder: Path, candidate: str, rows_there: int) -> list[dict[str, Any]]:
-    wanted = int(candidate) if candidate.isdecimal() and len(candidate) < 20 else None
-
-    def choose(frame: Any) -> Any:
-        return frame[frame["candidate"] == wanted]
-
-    rows = load_chosen(folder, ["candidate"], choose)
-    if rows.empty:
-        raise InputError(
-            f"no candidate {candidate!r} among the {counted(rows_there, 'row')} of {folder}: an id is a number of its "
-            f"column 'candidate'; 'dsx show {folder} --json' prints those of the fastest"
-        )
-    return as_plans(rows)
-
-
-def _launches(folder: Path, plans: Sequence[dict[str, Any]], manifest: Manifest) -> list[LaunchSettings | None]:
+def _launches(folder: Path, plans: Sequence[Data], manifest: Manifest) -> list[LaunchSettings | None]:
     """Return the launch flags of rows; None, with a warning, if their layer definitions no longer exist."""
     models: dict[tuple[str, str], Model | None] = {}
     of_plans = [(plan["plan"]["strategy"], plan["hardware"]["cluster"]) for plan in plans]
@@ -144,35 +157,6 @@ def _launches(folder: Path, plans: Sequence[dict[str, Any]], manifest: Manifest)
             else None
         )
     return launches
-
-
-def _as_data(manifest: Manifest) -> dict[str, Any]:
-    counts, sweep = manifest.counts, manifest.sweep
-    return {
-        "model": sweep.resolved.model.name,
-        "clusters": list(manifest.names["cluster"]),
-        "strategies": list(manifest.names["strategy"]),
-        "assumptions": sweep.resolved.assumptions.name,
-        "num_gpus": sweep.num_gpus,
-        "global_batch_size": sweep.global_batch_size,
-        "sequence_length": sweep.tokens,
-        "what_if": what_if_values(manifest),
-        "keep": manifest.spec["keep"],
-        "precision": manifest.precision,
-        "spec_file": manifest.spec_file or None,
-        "complete": manifest.complete,
-        "started": manifest.started,
-        "finished": manifest.finished or None,
-        "dsx_version": manifest.dsx_version,
-        "candidates": counts.candidates if counts else None,
-        "skipped": counts.skipped if counts else None,
-        "bounded": counts.bounded if counts else None,
-        "cut": counts.cut if counts else None,
-        "feasible": counts.feasible if counts else None,
-        "rejected": counts.rejected if counts else None,
-        "rows": sum(part.rows for part in manifest.parts),
-        "parts": len(manifest.parts),
-    }
 
 
 def _set_text(manifest: Manifest) -> str:

@@ -1,9 +1,4 @@
-"""One run of a sweep: read its file, say its size, find the missing parts, price and write them.
-
-What a large sweep is about to price and write: candidates, rows and bytes, said before it starts.
-
-One run of a sweep: read its file, find the missing parts, price and write them.
-"""
+"""One run of a sweep: read its file, say its size, find the missing parts, price and write them."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +38,9 @@ from dsx.results.set_columns import MENTIONED, ROW_BYTES, ExtraColumn
 from dsx.results.writer import Writer
 from dsx.search.spaces import Study, fault_of_fix, fault_of_limit, make_studies
 from dsx.search.sweep import Part, Sweep, fault_of_groups, most_rows, reduces
+from dsx.text import Data
 from dsx.units import counted, format_quantity
+from dsx.verbs.alternatives import why_infeasible
 from dsx.verbs.job import cluster_remarks, load_inputs, of_its_framework
 from dsx.verbs.plan import check_words
 from dsx.verbs.searched import SearchRequest, check_fixed, searched
@@ -84,22 +81,22 @@ class SweepRun:
     """A sweep file, a folder for its result set, and the candidates to price."""
 
     def __init__(
-        self, stated: str | Path | Mapping[str, object], folder: Path, assignments: Sequence[str], watch: Watch | None
+        self, spec: str | Path | Mapping[str, object], folder: Path, assignments: Sequence[str], watch: Watch | None
     ) -> None:
         overrides = split(assignments)
         contents: Contents = {}
-        if isinstance(stated, Mapping):
-            named, contents = by_name(stated)
+        if isinstance(spec, Mapping):
+            named, contents = by_name(spec)
             self.spec = sweep_from_data(named, MENTIONED, overrides["sweep"])
-        elif isinstance(stated, str | Path):
-            self.spec: SweepSpec = load_sweep(stated, MENTIONED, overrides["sweep"])
+        elif isinstance(spec, str | Path):
+            self.spec: SweepSpec = load_sweep(spec, MENTIONED, overrides["sweep"])
         else:
-            raise InputError(f"spec: {type(stated).__name__} is not a sweep file or its content")
+            raise InputError(f"spec: {type(spec).__name__} is not a sweep file or its content")
         self._watch = watch
         self._check_values()
         self.folder = folder
         self.priced = 0  # candidates, over all hardware points, in this run
-        first, *others = self.spec.cluster
+        first, *other_clusters = self.spec.cluster
 
         def given(key: str, name: str) -> Given:
             return contents.get((key, name), name)
@@ -108,32 +105,41 @@ class SweepRun:
         inputs = load_inputs(*files, overrides, self.spec.file, self.spec.operator_times)
         if self.spec.framework is not None:
             inputs = inputs.run_by(read_framework(self.spec.framework, self.spec.file))
-        clusters = [load_cluster(given("cluster", name), overrides["cluster"], self.spec.file) for name in others]
+        clusters = [
+            load_cluster(given("cluster", name), overrides["cluster"], self.spec.file) for name in other_clusters
+        ]
         check_words({name: ",".join(map(str, values)) for name, values in self.spec.fix.items()}, inputs.assumptions)
-        assumed = [of_its_framework(inputs.assumptions, one.device.family, inputs.near) for one in clusters]
-        others_on = [replace(inputs, cluster=one, assumptions=own) for one, own in zip(clusters, assumed, strict=True)]
+        assumed = [
+            of_its_framework(inputs.assumptions, on_cluster.device.family, inputs.near) for on_cluster in clusters
+        ]
+        others_on = [
+            replace(inputs, cluster=on_cluster, assumptions=assumed_there)
+            for on_cluster, assumed_there in zip(clusters, assumed, strict=True)
+        ]
         self.inputs = [inputs, *others_on]
-        known = cluster_remarks(inputs.cluster, inputs.assumptions)
-        further = [said for one in others_on for said in cluster_remarks(one.cluster, one.assumptions)]
-        for said in dict.fromkeys(further):
-            if said not in known:
-                warn(said)
+        remarks = cluster_remarks(inputs.cluster, inputs.assumptions)
+        further = [line for other in others_on for line in cluster_remarks(other.cluster, other.assumptions)]
+        for line in dict.fromkeys(further):
+            if line not in remarks:
+                warn(line)
         self._check_names()
         self._check_objectives()
 
     def _check_values(self) -> None:
-        stated = [("fix", column, fault_of_fix(column, values)) for column, values in self.spec.fix.items()]
-        stated += [("limit", column, fault_of_limit(column)) for column in self.spec.limit]
-        faults = [f"{self.spec.place(section, column)}: {section}: {said}" for section, column, said in stated if said]
+        checked = [("fix", column, fault_of_fix(column, values)) for column, values in self.spec.fix.items()]
+        checked += [("limit", column, fault_of_limit(column)) for column in self.spec.limit]
+        faults = [
+            f"{self.spec.place(section, column)}: {section}: {fault}" for section, column, fault in checked if fault
+        ]
         if faults:
             raise SpecError("\n".join(faults))
 
     def _check_names(self) -> None:
         names = [inputs.cluster.name for inputs in self.inputs]
-        for name, given in zip(names, self.spec.cluster, strict=True):
+        for name, path in zip(names, self.spec.cluster, strict=True):
             if names.count(name) > 1:
                 raise InputError(
-                    f"two clusters of the sweep are called {name!r}, {given} among them: the rows of both would look "
+                    f"two clusters of the sweep are called {name!r}, {path} among them: the rows of both would look "
                     "alike; give one of the files another 'name'"
                 )
 
@@ -147,14 +153,14 @@ class SweepRun:
     @cached_property
     def problems(self) -> list[Problem]:
         """The problem on each cluster."""
-        return [found.problem.with_partition(self.spec.partition) for found in self.searched]
+        return [request.problem.with_partition(self.spec.partition) for request in self.searched]
 
     @cached_property
     def searched(self) -> list[SearchRequest]:
         """What the sweep searches on each cluster."""
         spec = self.spec
         place = f"{spec.place('strategy')}: strategy"
-        found = [
+        requests = [
             searched(
                 inputs,
                 spec.strategy,
@@ -167,14 +173,14 @@ class SweepRun:
             for inputs in self.inputs
         ]
         faults: list[SpecError] = []
-        for one in found:  # on some clusters a framework may run what it does not on others
+        for request in requests:  # on some clusters a framework may run what it does not on others
             try:
-                check_fixed(one, spec.fix, lambda column: f"{spec.place('fix', column)}: fix")
+                check_fixed(request, spec.fix, lambda column: f"{spec.place('fix', column)}: fix")
             except SpecError as fault:
                 faults.append(fault)
-        if len(faults) == len(found):
+        if len(faults) == len(requests):
             raise faults[0]
-        return found
+        return requests
 
     @cached_property
     def left_out(self) -> dict[str, str]:
@@ -206,12 +212,12 @@ class SweepRun:
         if not (framework := self.searched[0].framework).unlimited:
             resolved["framework"] = framework.model_dump(mode="json")
         resolved["layers"] = problem.fingerprint()
-        own = {
+        differing = {
             data["cluster"]["name"]: {"assumptions": data["assumptions"], "layers": on_it.fingerprint()}
             for data, on_it in zip(files, self.problems, strict=True)
             if data["assumptions"] != files[0]["assumptions"]
         }
-        resolved |= {"on_cluster": own} if own else {}
+        resolved |= {"on_cluster": differing} if differing else {}
         fields = [varied_field(path) for path in spec.what_if.fields]
         return manifests.begin(
             spec.model_dump(mode="json") | {"resolved": resolved},
@@ -221,6 +227,10 @@ class SweepRun:
             str(spec.file.resolve()) if spec.file else "",
             [ExtraColumn(f.path, f.unit, f.description, f.integer) for f in fields],
         )
+
+    def why_infeasible(self) -> str:
+        """Return why no candidate of the sweep fits, and the nearest change that helps."""
+        return why_infeasible(self.sweep.studies, self.problems[0], self.spec, watch=self._watch)
 
     def idle_rows(self) -> Sequence[OperatorTime]:
         """Return the rows of the operator times that are of no kernel of any plan."""
@@ -258,17 +268,17 @@ class SweepRun:
                 self._price(writer, missing)
                 yield writer
             except KeyboardInterrupt:
-                there = len(self.sweep.parts) - len(writer.unfinished())
+                finished = len(self.sweep.parts) - len(writer.unfinished())
                 raise IncompleteSweep(
-                    f"interrupted, with {there} of {counted(len(self.sweep.parts), 'part')} in {self.folder}; "
+                    f"interrupted, with {finished} of {counted(len(self.sweep.parts), 'part')} in {self.folder}; "
                     "the same command continues from there"
                 ) from None
 
     def _remark_on_earlier_parts(self, missing: list[int], shard: Shard | None) -> None:
         i, n = shard or (1, 1)
-        own = len(range(i - 1, len(self.sweep.parts), n))
-        if len(missing) < own:
-            remark(f"{own - len(missing)} of {counted(own, 'part')} are there already; continuing with the others")
+        share = len(range(i - 1, len(self.sweep.parts), n))
+        if len(missing) < share:
+            remark(f"{share - len(missing)} of {counted(share, 'part')} are there already; continuing with the others")
 
     def _price(self, writer: Writer, missing: list[int]) -> None:
         parts = [self.sweep.parts[number] for number in missing]
@@ -279,8 +289,8 @@ class SweepRun:
             def write(number: int, rows: Any, counts: Any) -> None:
                 # Enumerated candidates obey all rules except those of memory, of GPU and host, which count together.
                 rejected = {MEMORY.name: counts.infeasible}
-                others = (counts.skipped, counts.bounded, counts.cut)
-                writer.write(number, rows, Counts(counts.candidates, counts.feasible, rejected, *others))
+                left_out = (counts.skipped, counts.bounded, counts.cut)
+                writer.write(number, rows, Counts(counts.candidates, counts.feasible, rejected, *left_out))
 
             self.sweep.run(missing, write, advance)
 
@@ -295,29 +305,29 @@ _LOADERS = {"model": load_model, "cluster": load_cluster, "assumptions": load_as
 Contents = dict[tuple[str, str], Given]  # by key of the sweep, and name
 
 
-def by_name(stated: Mapping[str, object]) -> tuple[dict[str, Any], Contents]:
+def by_name(content: Mapping[str, object]) -> tuple[Data, Contents]:
     """Return a sweep in which names replace content, and the content by name.
 
     Raises SpecError for invalid content, or if two entries have the same name.
     """
     contents: Contents = {}
 
-    def named(key: str, given: object) -> Any:
-        if key not in _LOADERS or not isinstance(given, Mapping | Spec):
-            return given
-        name = _LOADERS[key](given).name
-        contents[key, name] = given
+    def named(key: str, entry: object) -> Any:
+        if key not in _LOADERS or not isinstance(entry, Mapping | Spec):
+            return entry
+        name = _LOADERS[key](entry).name
+        contents[key, name] = entry
         return name
 
     def all_named(key: str, several: Sequence[object]) -> list[Any]:
-        names = [named(key, each) for each in several]
+        names = [named(key, entry) for entry in several]
         for name in names:
             if (key, name) in contents and names.count(name) > 1:
                 raise SpecError(f"sweep: {key}: two entries are called {name!r}: give one of them another 'name'")
         return names
 
     sweep = {
-        key: all_named(key, given) if isinstance(given, list | tuple) and key in _LOADERS else named(key, given)
-        for key, given in stated.items()
+        key: all_named(key, entry) if isinstance(entry, list | tuple) and key in _LOADERS else named(key, entry)
+        for key, entry in content.items()
     }
     return sweep, contents

@@ -1,4 +1,4 @@
-"""Sweeps: price every candidate of a sweep file, and write a result set.
+"""``dsx sweep``: price every candidate of a sweep file, and write a result set.
 
 A sweep is divided into parts. Parts from an earlier run are not priced again, so the same call continues after an
 interruption, and several processes can share the parts of one sweep.
@@ -6,11 +6,12 @@ interruption, and several processes can share the parts of one sweep.
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsx.config.sweep_file import KeepTop
 from dsx.errors import IncompleteSweep, InputError, NothingFeasible, file_path
@@ -23,8 +24,8 @@ from dsx.tables.format import wrapped
 from dsx.tables.job import counts_text, steps_text
 from dsx.tables.plans import plans_text
 from dsx.tables.terms import known_text
+from dsx.text import Data, DataView
 from dsx.units import counted
-from dsx.verbs.alternatives import why_infeasible
 from dsx.verbs.answer import Answer, PricedPlans, paragraphs
 from dsx.verbs.arguments import Fields, assignments, margin_setting, watcher
 from dsx.verbs.plot import check_picture, draw_picture
@@ -48,8 +49,7 @@ class SweptShard(Answer):
     parts: int  # number of parts of the share
     of: int  # number of parts of the sweep
 
-    def _data(self) -> dict[str, Any]:
-        """Return the answer as plain data."""
+    def _data(self) -> Data:
         return {"folder": str(self.folder), "shard": list(self.shard), "parts": self.parts, "of": self.of}
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ class Swept(PricedPlans):
     candidates: int  # number of candidates
     feasible: int  # number of those that were priced and fit
     rows: int  # number of rows that were kept
-    priced: Sequence[dict[str, Any]]
+    priced: Sequence[Data]
     varied: Sequence[str]  # hardware columns that the sweep varies
     infeasible: str = ""  # why no candidate fits; empty if one does
     left_out: Mapping[str, str] = field(default_factory=dict)  # strategies that the sweep left out, and why
@@ -89,13 +89,11 @@ class Swept(PricedPlans):
             raise NothingFeasible(self.infeasible)
         return load(self.folder)
 
-    def _data(self) -> dict[str, Any]:
-        """Return the answer as plain data; times in seconds, sizes in bytes."""
-        plans = [plan | {"plan": dict(plan["plan"])} for plan in self.priced]
+    def _data(self) -> Data:
         names = ("candidates", "skipped", "bounded", "cut", "feasible", "rows")
         counts = {name: getattr(self, name) for name in names}
-        left_out = {"left_out": dict(self.left_out)}
-        return {"folder": self.folder and str(self.folder), **counts, **left_out, "plans": plans}
+        folder, left_out = self.folder and str(self.folder), dict(self.left_out)
+        return {"folder": folder, **counts, "left_out": left_out, "plans": self._plans_data()}
 
     def __str__(self) -> str:
         if not self.priced:
@@ -113,7 +111,7 @@ def sweep(
     plot: str | Path | None = None,
     watch: Watch | None = None,
 ) -> Swept:
-    """Price every candidate of a sweep.
+    """Price every candidate of a sweep, and write a result set.
 
         swept = dsx.sweep("sweep.yaml", out="results/sweep")
         df = dsx.sweep({"model": "llama-3-8b", "cluster": "h100-nvs8", "num_gpus": [64, 128],
@@ -133,17 +131,17 @@ def sweep(
     It is no error if no candidate fits: `infeasible` says why. Raises SpecError, which lists the faults of the sweep,
     StoreError if `out` cannot be written, IncompleteSweep if the sweep is interrupted.
     """
-    stated, image = _stated(set, memory_margin), None if plot is None else file_path("plot", plot)
+    overrides, image = _stated(set, memory_margin), None if plot is None else file_path("plot", plot)
     watch = watcher(watch)
     if out is not None:
-        return _swept(spec, file_path("out", out), stated, image, watch)
+        return _swept(spec, file_path("out", out), overrides, image, watch)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            found = _swept(spec, Path(folder) / "set", stated, image, watch)
+            answer = _swept(spec, Path(folder) / "set", overrides, image, watch)
         except IncompleteSweep:
             raise IncompleteSweep("interrupted; with a folder as `out` the same call would continue") from None
-        rows = None if found.folder is None else load(found.folder)
-    return replace(found, folder=None, loaded=rows)
+        rows = None if answer.folder is None else load(answer.folder)
+    return replace(answer, folder=None, loaded=rows)
 
 
 def _stated(fields: Fields | None, memory_margin: float | None) -> list[str]:
@@ -154,29 +152,43 @@ def _stated(fields: Fields | None, memory_margin: float | None) -> list[str]:
 def _swept(
     spec: str | Path | Mapping[str, object],
     folder: Path,
-    stated: Sequence[str],
+    overrides: Sequence[str],
     plot: Path | None,
     watch: Watch | None,
 ) -> Swept:
     started = time.monotonic()
-    try:
-        run = SweepRun(spec, folder, stated, watch)
+    with _interruptible():
+        run = SweepRun(spec, folder, overrides, watch)
         picture = None if plot is None else _picture(run, plot)
-        say_few_pipelines(run.problems[0])
-        say_inexact_schedules(run.sweep.studies[0].problem)
-        if not run.sweep.size:
-            # Nothing is written without a candidate, so the corrected sweep can use the folder.
-            why = why_infeasible(run.sweep.studies, run.problems[0], run.spec, watch=watch)
-            return Swept(None, 0, 0, 0, (), (), why)
-        manifest = run.finished()
-        if manifest is not None:
-            remark(f"{run.folder} is complete since {manifest.finished}")
-        found = _answer(run, manifest or run.price(), started)
-        if plot is not None and picture is not None:
+        answer = _complete(run, started) or _answer(run, run.price(), started)
+        if answer.folder is not None and plot is not None and picture is not None:
             draw_picture(run.folder, picture, plot)
-        return found
+        return answer
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    try:
+        yield
     except KeyboardInterrupt:
         raise IncompleteSweep("interrupted; nothing is lost, the same command continues") from None
+
+
+def _complete(run: SweepRun, started: float) -> Swept | None:
+    """Return the answer of a sweep without a candidate, or of a finished one; None if there is something to price."""
+    say_few_pipelines(run.problems[0])
+    say_inexact_schedules(run.sweep.studies[0].problem)
+    if not run.sweep.size:
+        return _without_candidate(run)
+    if (done := run.finished()) is None:
+        return None
+    remark(f"{run.folder} is complete since {done.finished}")
+    return _answer(run, done, started)
+
+
+def _without_candidate(run: SweepRun) -> Swept:
+    """Return the answer; nothing is written, so the corrected sweep can use the folder."""
+    return Swept(None, 0, 0, 0, (), (), run.why_infeasible())
 
 
 def sweep_shard(
@@ -197,22 +209,15 @@ def sweep_shard(
     """
     started = time.monotonic()
     i, n = _checked(shard)
-    folder, stated, watch = file_path("out", out), _stated(set, memory_margin), watcher(watch)
-    try:
-        run = SweepRun(spec, folder, stated, watch)
-        say_few_pipelines(run.problems[0])
-        say_inexact_schedules(run.sweep.studies[0].problem)
-        if not run.sweep.size:
-            return Swept(None, 0, 0, 0, (), (), why_infeasible(run.sweep.studies, run.problems[0], run.spec))
-        if (done := run.finished()) is not None:
-            remark(f"{run.folder} is complete since {done.finished}")
-            return _answer(run, done, started)
+    folder, overrides, watch = file_path("out", out), _stated(set, memory_margin), watcher(watch)
+    with _interruptible():
+        run = SweepRun(spec, folder, overrides, watch)
+        if (answer := _complete(run, started)) is not None:
+            return answer
         if len(run.sweep.parts) < n:
             _say_few_parts(run, n)
         run.price_shard((i, n))
         return SweptShard(run.folder, (i, n), len(range(i - 1, len(run.sweep.parts), n)), len(run.sweep.parts))
-    except KeyboardInterrupt:
-        raise IncompleteSweep("interrupted; nothing is lost, the same command continues") from None
 
 
 def _checked(shard: Shard) -> Shard:
@@ -240,14 +245,14 @@ def finish_sweep(
     run = SweepRun(spec, file_path("out", out), _stated(set, memory_margin), None)
     picture = None if image is None else _picture(run, image)
     if not run.sweep.size:
-        return Swept(None, 0, 0, 0, (), (), why_infeasible(run.sweep.studies, run.problems[0], run.spec))
-    found = _answer(run, run.finished() or run.finish(), started)
+        return _without_candidate(run)
+    answer = _answer(run, run.finished() or run.finish(), started)
     if image is not None and picture is not None:
         draw_picture(run.folder, picture, image)
-    return found
+    return answer
 
 
-def _picture(run: SweepRun, plot: Path) -> dict[str, Any]:
+def _picture(run: SweepRun, plot: Path) -> Data:
     """Return the sweep's `plot`, by default a front, if it can be drawn into the file `plot`."""
     if run.spec.plot is None:
         remark(f"--plot {plot}: the sweep states no plot; drawn is 'plot: {{kind: front}}'")
@@ -259,14 +264,14 @@ def _picture(run: SweepRun, plot: Path) -> dict[str, Any]:
 def _say_few_parts(run: SweepRun, shards: int) -> None:
     """Remark that some shards have no part, and which part_size would give every shard one."""
     size = size_for(run.sweep.studies, run.spec.keep, shards)
-    there = len(run.sweep.parts)
+    parts = len(run.sweep.parts)
     advice = f"; give part_size: {size} in it to share it among {shards} shards" if size else ""
     remark(
-        f"the sweep has {counted(there, 'part')}, and {shards - there} of {shards} shards have nothing to do{advice}"
+        f"the sweep has {counted(parts, 'part')}, and {shards - parts} of {shards} shards have nothing to do{advice}"
     )
 
 
-def _say_measured(run: SweepRun, plans: Sequence[Mapping[str, Any]]) -> None:
+def _say_measured(run: SweepRun, plans: Sequence[DataView]) -> None:
     """Remark how many rows of the operator times are of a kernel, and how those of the fastest plan are known."""
     times, idle = run.spec.operator_times, len(run.idle_rows())
     rows = len(run.inputs[0].operator_times.rows) if run.inputs[0].operator_times else 0
@@ -292,7 +297,7 @@ def _answer(run: SweepRun, manifest: Manifest, started: float) -> Swept:
         _say_measured(run, plans)
     if len(plans) == _GROUPS_SHOWN:
         remark(f"the first {_GROUPS_SHOWN} groups are shown; dsx show {run.folder} shows others")
-    why = "" if counts.feasible else why_infeasible(run.sweep.studies, run.problems[0], run.spec)
+    why = "" if counts.feasible else run.why_infeasible()
     if run.left_out:
         remark(left_out_text(run.left_out))
     return Swept(

@@ -1,8 +1,6 @@
-"""The trace of a plan, or of one layer: a Chakra file for each rank.
+"""``dsx trace write``: the trace of a plan, of a row or of one layer, a Chakra file for each rank.
 
-The trace of a plan, or of one layer: a Chakra file for each rank.
-
-The trace of one layer: a forward and a backward of one microbatch, on the ranks of the axes that divide it.
+The trace of one layer is a forward and a backward of one microbatch, on the ranks of the axes that divide it.
 """
 
 import math
@@ -10,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import index
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from dsx.config.cluster_file import load_cluster
 from dsx.config.load import Given
@@ -28,9 +26,10 @@ from dsx.plans.ranks import rank_grid
 from dsx.plans.rules import GIVEN, placed
 from dsx.plans.violations import for_plan, violations
 from dsx.pricing.measured_share import measured_ratios
-from dsx.pricing.one_plan import evaluate_plan, price_plan, stated_plan
+from dsx.pricing.one_plan import price_plan, stated_plan
 from dsx.pricing.problem import Problem, layers_hash
 from dsx.progress import Watch, progress, warn
+from dsx.text import Data, DataView
 from dsx.traces.durations import Machine
 from dsx.traces.layer_nodes import kernel_text
 from dsx.traces.step_replay import Slow, slow_ranks
@@ -39,13 +38,14 @@ from dsx.traces.write import ALL, STAGES, TraceFiles, TraceWriter, chosen_ranks
 from dsx.units import counted, format_quantity
 from dsx.verbs.answer import Answer
 from dsx.verbs.arguments import watcher
-from dsx.verbs.job import DEFAULT_ASSUMPTIONS, Job, checked
+from dsx.verbs.evaluate import broken_rules
+from dsx.verbs.job import DEFAULT_ASSUMPTIONS, Job
 from dsx.verbs.layer import stated_layer
-from dsx.verbs.plan import PlanLike, Row, given_plan, plan_problem
-from dsx.verbs.why import Hardware, row_of
+from dsx.verbs.plan import PlanLike, Row, plan_request
+from dsx.verbs.result_row import Hardware, row_of
 
 # A machine of one fast domain without end, for a trace that needs no times: ranks have the numbers of a launcher.
-ONE_DOMAIN: Mapping[str, Any] = {
+ONE_DOMAIN: DataView = {
     "name": "one-domain",
     "device": {
         "name": "any",
@@ -78,8 +78,7 @@ class WrittenTrace(Answer):
     written: TraceFiles  # ranks, nodes, bytes and groups
     reject: Mapping[str, str]  # the rules that the plan breaks, by name: the cause
 
-    def _data(self) -> dict[str, Any]:
-        """Return the answer as plain data."""
+    def _data(self) -> Data:
         written = self.written
         return {
             "folder": str(self.folder),
@@ -120,7 +119,9 @@ def write(
     watch: Watch | None = None,
     **choices: object,
 ) -> WrittenTrace:
-    """Write the execution trace of a plan: a Chakra file for each rank, even if the plan breaks rules.
+    """Write the execution trace of a plan: a Chakra file a rank.
+
+    It is written even if the plan breaks rules.
 
         dsx.trace.write(job, tp=8, pp=4, dp=16, out="traces/plan", ranks="stages")
 
@@ -132,8 +133,8 @@ def write(
         durations: whether nodes have the times that they are priced with.
         tensors: whether nodes have the tensors that they read and write.
         forward_only: a forward without a backward and an update, as a prefill runs it.
-        portable: panels of a multiply as one gather or scatter, since simulators run no broadcasts and reductions of
-            panels; False writes them as they are priced.
+        portable: write panels of a multiply as one gather or scatter, which simulators run, not as the broadcasts that
+            are priced.
         slow: ranks whose nodes take longer, as of `replay`: "0-7=1.3"; only durations say so, so these are needed.
         framework: what runs the plan, as of `dsx.evaluate`.
         watch: told of progress, with the files written, their number, and a word.
@@ -141,23 +142,19 @@ def write(
     Raises PlanError for an invalid plan or a dimension of which a rank has nothing, StoreError for a folder with
     another trace, InputError for a rank outside of the job.
     """
-    job = checked(job).run_by(framework)
-    given = given_plan(plan, choices, job)
-    settings, cut = given.cut(partition)
-    job = given.of_job(job)
-    problem = plan_problem(job, settings, given.strategy if strategy is None else strategy, cut)
+    request = plan_request(job, plan, choices, strategy, partition, framework)
     if durations:
-        priced = evaluate_plan(problem, settings, job.num_gpus, job.global_batch_size)
-        traced, broken = priced.plan, {found.reason.name: found.detail for found in priced.broken}
-    elif cut == "optimal" and partition is not None:
+        priced = request.priced()
+        traced, broken = priced.plan, broken_rules(priced)
+    elif request.cut == "optimal" and partition is not None:
         raise InputError("partition optimal: the optimal cut needs times, so a cluster (--cluster) and durations")
     else:
-        traced = stated_plan(problem, settings, job.num_gpus, job.global_batch_size)
-        broken = _broken(problem, traced)
+        traced = stated_plan(request.problem, request.settings, request.job.num_gpus, request.job.global_batch_size)
+        broken = _broken(request.problem, traced)
     if slow and not durations:
         raise InputError("slow: a slow rank differs in its durations alone, and the trace has none: name a cluster")
     given_options = _Options(ranks, durations, tensors, forward_only, portable, watch, slow)
-    return _write(problem, traced, broken, Path(file_path("out", out)), given_options)
+    return _write(request.problem, traced, broken, Path(file_path("out", out)), given_options)
 
 
 def write_row(
@@ -180,7 +177,7 @@ def write_row(
     """
     row = row_of(file_path("folder", folder), candidate, hardware)
     priced = price_plan(row.problem, row.plan)
-    broken = {found.reason.name: found.detail for found in priced.broken}
+    broken = broken_rules(priced)
     given_options = _Options(ranks, durations, tensors, forward_only, portable, watch, slow)
     return _write(row.problem, priced.plan, broken, Path(file_path("out", out)), given_options)
 
@@ -215,15 +212,15 @@ def _broken(problem: Problem, plan: Plan) -> dict[str, str]:
         limits = replace(limits, nvs_size=int(placed(plan)))  # no machine: a domain is what the plan fills
     if plan.get(LAYOUT) is not None:
         limits = replace(limits, partition=GIVEN)
-    found = violations(plan, problem.kinds[0], problem.model.dimensions, limits)
-    return {violation.reason.name: violation.detail for violation in found}
+    breaches = violations(plan, problem.kinds[0], problem.model.dimensions, limits)
+    return {violation.reason.name: violation.detail for violation in breaches}
 
 
 def _write(problem: Problem, plan: Plan, broken: Mapping[str, str], out: Path, options: _Options) -> WrittenTrace:
     traced = traced_plan(problem, plan, options.forward_only, options.portable)
     check_sizes(traced)
     slow = slow_ranks(options.slow, range(traced.grid.world))
-    wanted = parsed_ranks(options.ranks)
+    chosen = parsed_ranks(options.ranks)
     about = {
         "model": problem.model.name,
         "strategy": problem.strategies[0],
@@ -240,7 +237,7 @@ def _write(problem: Problem, plan: Plan, broken: Mapping[str, str], out: Path, o
         "dimensions": dict(problem.model.dimensions),
     }
     machine = _machine(problem, plan, traced, slow) if options.durations else None
-    ranks = chosen_ranks(traced, wanted)
+    ranks = chosen_ranks(traced, chosen)
     with progress(len(ranks), "files", watcher(options.watch)) as advance:
         written = TraceWriter(traced, options.tensors, machine).write(out, ranks, about, advance)
     return WrittenTrace(out, plan, written, broken)
@@ -316,9 +313,9 @@ def write_layer(
     The ranks are those of the axes that have a size. With a `cluster`, nodes have durations. Raises InputError for a
     dimension without a size, and what `dsx.layer` and `write` raise.
     """
-    stated = stated_layer(name, settings, strategy, sizes, model, assumptions)
-    layer = derive(stated.layer, stated.assumptions.fused_backward_reads, stated.assumptions.uncounted)
-    values = {**stated.defaults, **stated.sizes}
+    request = stated_layer(name, settings, strategy, sizes, model, assumptions)
+    layer = derive(request.layer, request.assumptions.fused_backward_reads, request.assumptions.uncounted)
+    values = {**request.defaults, **request.sizes}
     missing = sorted(letter for letter in layer.letters - {"activation_bytes"} if letter not in values)
     if missing:
         raise InputError(f"layer {layer.name!r} needs sizes: {', '.join(f'{one}=...' for one in missing)} (--set)")
@@ -334,18 +331,18 @@ def write_layer(
         sequence_length=values.get("s", 1),
         columns=columns,
         grid=rank_grid(columns, domain, layer.expert_axes, units(machine.network) if machine else ()),
-        assumptions=stated.assumptions.model_copy(update=element),
+        assumptions=request.assumptions.model_copy(update=element),
         forward_only=forward_only,
         portable=portable,
         alone=True,
     )
     check_sizes(plan)
-    wanted = parsed_ranks(ranks)
+    chosen = parsed_ranks(ranks)
     about = {
         "layer": layer.name,
         "layers": layers_hash([layer])[:16],
         "strategy": layer.strategy,
-        "assumptions": stated.assumptions.name,
+        "assumptions": request.assumptions.name,
         "sizes": values,
         "cluster": machine.name if machine else None,
         "forward_only": forward_only,
@@ -353,16 +350,16 @@ def write_layer(
     }
     priced = None
     if described and machine:
-        priced = Machine(machine, assumptions_from_spec(stated.assumptions, described.device.family))
-    chosen = chosen_ranks(plan, wanted)
-    with progress(len(chosen), "files", watcher(watch)) as advance:
-        written = TraceWriter(plan, tensors, priced).write(Path(file_path("out", out)), chosen, about, advance)
+        priced = Machine(machine, assumptions_from_spec(request.assumptions, described.device.family))
+    traced_ranks = chosen_ranks(plan, chosen)
+    with progress(len(traced_ranks), "files", watcher(watch)) as advance:
+        written = TraceWriter(plan, tensors, priced).write(Path(file_path("out", out)), traced_ranks, about, advance)
     return WrittenTrace(Path(out), None, written, {})
 
 
-def _columns(values: Mapping[str, int], domain: int, expert_axes: Sequence[str]) -> dict[str, Any]:
+def _columns(values: Mapping[str, int], domain: int, expert_axes: Sequence[str]) -> Data:
     """Return the columns of a plan of one layer: its degrees, in rank order, and defaults."""
-    columns: dict[str, Any] = {
+    columns: Data = {
         name: BY_NAME[name].code(BY_NAME[name].default)
         for name in PLAN_COLUMNS
         if name in BY_NAME and name != "strategy"

@@ -1,4 +1,4 @@
-"""The errors of predictions for a table of measured runs."""
+"""``dsx validate``: the errors of predictions for a table of measured runs."""
 
 import csv
 import io
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsx.config.assumption_set import files_of, load_assumptions
 from dsx.config.load import Given
@@ -21,7 +21,7 @@ from dsx.runs.predict import Predict, PredictedRows, compare, count_unlike, pred
 from dsx.runs.setups import Setup, count_rows_by, setups
 from dsx.runs.table import MeasuredRun, UnmodelledReason, read_runs
 from dsx.tables.format import table
-from dsx.text import printable
+from dsx.text import Data, DataView, printable
 from dsx.units import counted
 from dsx.verbs.answer import Answer
 from dsx.verbs.arguments import check_output_file, write_output_file
@@ -43,7 +43,7 @@ class Validation(Answer):
 
     runs: Path  # the table of runs
     assumptions: str  # name of the assumption set
-    figures: Mapping[str, Any]  # errors by source and overall, regret, memory
+    figures: DataView  # errors by source and overall, regret, memory
     rows: PredictedRows  # the rows of the table as arrays; `frame` has them as a DataFrame
 
     @cached_property
@@ -69,8 +69,7 @@ class Validation(Answer):
         frame.attrs["units"] = seconds | dict.fromkeys(("measured_bytes", "predicted_bytes"), "bytes")
         return frame
 
-    def _data(self) -> dict[str, Any]:
-        """Return the figures as plain data; errors are relative."""
+    def _data(self) -> Data:
         return dict(self.figures)
 
     def __str__(self) -> str:
@@ -85,14 +84,14 @@ def validate(
     *,
     predict: Predict = predict,
 ) -> Validation:
-    """Compare a table of measured runs with predictions.
+    """Compare measured runs with the predictions of dsx.
 
         dsx.validate("runs.csv").frame.dropna(subset="predicted_s")
 
     Rows that cannot be modelled are counted by reason; missing values have documented defaults.
 
     Args:
-        runs: a CSV file.
+        runs: a table of measured runs (CSV).
         assumptions: the assumption set.
         out: write the times of all rows to this file, which is replaced.
         predict: a function that predicts in place of dsx, to compare it on the same runs.
@@ -106,49 +105,51 @@ def validate(
         check_output_file(output, [path, *read])
     assumed = load_assumptions(assumptions)
     measured = read_runs(path)
-    made = setups(measured)
-    _check(path, measured, made)
-    rows = compare(measured, made, predict, assumed)
+    run_setups = setups(measured)
+    number, faults = invalid_rows(path, measured, run_setups)
+    if number == len(measured):
+        raise RunTableError("\n".join(["no row of the table can be modelled", *faults]))
+    for fault in faults:
+        warn(f"not modelled: {fault}")
+    rows = compare(measured, run_setups, predict, assumed)
     if output is not None:
         write_rows(rows, output)
     if wrong := wrong_table(rows.measured_s, rows.predicted_s):
         warn(wrong)
-    found = [*outliers(rows.id, rows.measured_s, rows.predicted_s).values()]
-    _warn_of_outliers(found)
-    unknown = count_rows_by(made, "remark") if assumed.stack else {}
+    far_off = [*outliers(rows.id, rows.measured_s, rows.predicted_s).values()]
+    _warn_of_outliers(far_off)
+    unknown = count_rows_by(run_setups, "remark") if assumed.stack else {}
     warn_of_unknown(unknown)
     figures = report(rows, measured) | {
-        "filled": count_rows_by(made, "filled"),
-        "from_notes": count_rows_by(made, "from_notes"),
-        "unread": count_rows_by(made, "unread"),
+        "filled": count_rows_by(run_setups, "filled"),
+        "from_notes": count_rows_by(run_setups, "from_notes"),
+        "unread": count_rows_by(run_setups, "unread"),
         "unknown_software": unknown,
-        "extrapolated": count_unlike(made, assumed.trained_on),
+        "extrapolated": count_unlike(run_setups, assumed.trained_on),
         "inferred_recompute": dict(Counter(value for value in rows.inferred_recompute if value).most_common()),
     }
-    return Validation(path, assumed.name, figures | {"outliers": [asdict(outlier) for outlier in found]}, rows)
+    return Validation(path, assumed.name, figures | {"outliers": [asdict(outlier) for outlier in far_off]}, rows)
 
 
-def _check(path: Path, runs: Sequence[MeasuredRun], made: Sequence[Setup | UnmodelledReason]) -> None:
-    """Warn of invalid rows; raise RunTableError if all rows are invalid."""
+def invalid_rows(
+    path: Path, runs: Sequence[MeasuredRun], run_setups: Sequence[Setup | UnmodelledReason]
+) -> tuple[int, list[str]]:
+    """Return how many rows of a table cannot be modelled, and lines on the first of them and on how many follow."""
     faults = [
         f"{path}:{run.line}: {printable(run.id)}: {setup}"
-        for run, setup in zip(runs, made, strict=True)
+        for run, setup in zip(runs, run_setups, strict=True)
         if isinstance(setup, UnmodelledReason)
     ]
     more = [f"and {counted(len(faults) - SHOWN_ROWS, 'row')} more"] if len(faults) > SHOWN_ROWS else []
-    lines = [*faults[:SHOWN_ROWS], *more]
-    if len(faults) == len(runs):
-        raise RunTableError("no row of the table can be modelled\n" + "\n".join(lines))
-    for line in lines:
-        warn(f"not modelled: {line}")
+    return len(faults), [*faults[:SHOWN_ROWS], *more]
 
 
-def _warn_of_outliers(found: Sequence[Outlier]) -> None:
+def _warn_of_outliers(far_off: Sequence[Outlier]) -> None:
     """Warn of outliers. They stay in all figures; they affect medians little, means more."""
-    for outlier in found[:SHOWN_ROWS]:
+    for outlier in far_off[:SHOWN_ROWS]:
         warn(f"an outlier: {outlier}")
-    if found:
-        more = f"and {counted(len(found) - SHOWN_ROWS, 'outlier')} more; " if len(found) > SHOWN_ROWS else ""
+    if far_off:
+        more = f"and {counted(len(far_off) - SHOWN_ROWS, 'outlier')} more; " if len(far_off) > SHOWN_ROWS else ""
         warn(f"{more}outliers are in all figures: they affect medians little, means and biases more")
 
 
@@ -184,7 +185,7 @@ _COLUMNS = {
 }
 
 
-def _figures_text(figures: Mapping[str, Any], path: Path, assumptions: str) -> str:
+def _figures_text(figures: DataView, path: Path, assumptions: str) -> str:
     overall = figures["overall"]
     modelled = f"{counted(overall['rows'], 'row')}, {overall['modelled']:,} modelled"
     lines = [f"{shown(path)} under {assumptions!r}: {modelled}"]
@@ -229,7 +230,7 @@ def _figures_text(figures: Mapping[str, Any], path: Path, assumptions: str) -> s
     return "\n".join(lines)
 
 
-def _noise_text(figures: Mapping[str, Any], what: str) -> str:
+def _noise_text(figures: DataView, what: str) -> str:
     return (
         f"noise floor, {what}: {counted(figures['configurations'], 'repeated configuration')}, spread "
         f"{_percent(figures['median'])} in the median, {_percent(figures['p90'])} at 90 %"
@@ -242,12 +243,12 @@ def _counts_text(counts: Mapping[str, int]) -> str:
 
 def _not_modelled_text(rows: PredictedRows) -> str:
     """Return why rows are not modelled, the most frequent reason first, and the ids of the first ones."""
-    found: dict[str, list[str]] = {}
+    by_rule: dict[str, list[str]] = {}
     for name, reason in zip(rows.id, rows.reason, strict=True):
         if reason is not None:
-            found.setdefault(reason.rule, []).append(name)
-    lines = ["not modelled:"] if found else []
-    for rule, names in sorted(found.items(), key=lambda entry: -len(entry[1])):
+            by_rule.setdefault(reason.rule, []).append(name)
+    lines = ["not modelled:"] if by_rule else []
+    for rule, names in sorted(by_rule.items(), key=lambda entry: -len(entry[1])):
         more = ", ..." if len(names) > SHOWN_IDS else ""
         lines.append(f"  {rule}: {counted(len(names), 'row')} ({', '.join(map(printable, names[:SHOWN_IDS]))}{more})")
     return "\n".join(lines)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dsx.cli.main import main
+from dsx.verbs.process import main
 
 MODEL = """name: small
 source: made up

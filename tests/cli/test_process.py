@@ -33,9 +33,9 @@ def test_streams_and_exit_codes(folder):
 
 def test_a_bug_exits_with_1_and_a_traceback_only_on_request(folder):
     broken = (
-        "import dsx.cli.other_verbs as descriptions, sys\n"
+        "import dsx.verbs.cli as descriptions, sys\n"
         "descriptions.print_json = None\n"
-        "from dsx.cli.main import main\n"
+        "from dsx.verbs.process import main\n"
         "sys.argv = ['dsx', *sys.argv[1:]]\n"
         "main()"
     )
@@ -64,7 +64,7 @@ def test_help_is_whole_and_loads_nothing_heavy():
         "place",
     ]
     code = (
-        "import sys; from dsx.cli.main import main\n"
+        "import sys; from dsx.verbs.process import main\n"
         "heavy = {'jax', 'numpy', 'pandas', 'pyarrow', 'matplotlib', 'rich'}\n"
         f"for verb in {verbs}:\n"
         "    sys.argv = ['dsx', *verb.split(), '--help']\n"
@@ -126,7 +126,7 @@ def test_ctrl_c_elsewhere_ends_quietly(folder):
     code = (
         f"{INTERRUPTIBLE}; import os, dsx.config.model_file as model\n"
         "model.stated_document = lambda *arguments: os.kill(os.getpid(), signal.SIGINT)\n"
-        "from dsx.cli.main import main; main()"
+        "from dsx.verbs.process import main; main()"
     )
     job = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", "8", "--global-batch-size", "8")
     done = subprocess.run([sys.executable, "-c", code, "best", *job], capture_output=True, text=True)

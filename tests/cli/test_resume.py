@@ -16,7 +16,7 @@ import dsx
 
 # A shell that starts tests in the background makes them ignore Ctrl-C, and their children too.
 INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-MAIN = f"{INTERRUPTIBLE}; from dsx.cli.main import main; main()"
+MAIN = f"{INTERRUPTIBLE}; from dsx.verbs.process import main; main()"
 PARTS = ("--set", "sweep.part_size=7")
 
 # 204 parts; two seconds of work.

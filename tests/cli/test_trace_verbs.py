@@ -498,7 +498,7 @@ def test_ctrl_c_and_the_same_command_again(folder):
         "    if len(done) == 6: os.kill(os.getpid(), signal.SIGINT)\n"
         "OpenFolder.create = create\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from dsx.cli.main import main\n"
+        "from dsx.verbs.process import main\n"
         "sys.argv = ['dsx', *sys.argv[1:]]\n"
         "main()\n"
     )

@@ -8,11 +8,11 @@ import pytest
 from runs.tables import write
 
 import dsx
-from dsx.cli.main import remarks_shown
-from dsx.cli.options import print_answer
 from dsx.errors import RunTableError, SpecError, StoreError, UnknownNameError
 from dsx.runs.predict import Predictions
 from dsx.runs.table import UnmodelledReason
+from dsx.verbs.cli import print_answer
+from dsx.verbs.process import remarks_shown
 
 
 def validated(table, assumptions, predict, as_json, out):

@@ -33,11 +33,11 @@ import pandas
 import pyarrow.parquet
 from results.faults import LOCK, Change, replace_calls
 
-from dsx.cli.main import main as dsx
 from dsx.results import sets as plan_rows
 from dsx.results import writer as store
 from dsx.search import spaces as study
 from dsx.search import sweep
+from dsx.verbs.process import main as dsx
 
 LOADED = (jax, pandas, pyarrow.parquet, plan_rows, store, study, sweep)
 EXITED = 9  # the exit code of a run that ends by os._exit

@@ -6,8 +6,8 @@ import io
 import json
 import shlex
 
-from dsx.cli.main import app
 from dsx.errors import NothingFeasible
+from dsx.verbs.cli import app
 
 JOB = "--model llama-3-70b --cluster h100-nvs8 --num-gpus 256 --global-batch-size 256"
 PLAN = f"dsx evaluate {JOB} tp=8 pp=4 dp=8"

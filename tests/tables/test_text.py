@@ -5,7 +5,6 @@ import math
 
 import pytest
 
-from dsx.cli.options import print_json
 from dsx.plans.choices import CHOICES
 from dsx.plans.plan import Plan
 from dsx.progress import rate_text
@@ -13,6 +12,7 @@ from dsx.tables.format import quantity, share, shares, table
 from dsx.tables.plans import plans_text
 from dsx.text import versioned
 from dsx.units import counted
+from dsx.verbs.cli import print_json
 
 
 def test_tables_align_text_left_and_numbers_right():

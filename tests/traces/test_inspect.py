@@ -9,11 +9,10 @@ import pytest
 from trace_files import ALL_GATHER, coll, comp, content, node, receive, send, write_folder
 
 from dsx.errors import InputError, StoreError, TraceError
-from dsx.tables.traces import flops_text, trace_text
 from dsx.traces import codec as m
 from dsx.traces.inspect import Alive, PathPart, critical_path, kind_of, memory_use, path_parts
 from dsx.traces.read import read_stream
-from dsx.verbs.trace_inspect import inspect
+from dsx.verbs.trace_inspect import flops_text, inspect, trace_text
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import pytest
 
 import dsx
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
-from dsx.tables.answers import no_faster_text
 from dsx.tables.format import cut_text
+from dsx.verbs.several_jobs import no_faster_text
 
 FEW = {"zero_replicas": 1, "stored_layers": 0, "offload": "none"}
 OPTIONS = {"fix": FEW, "strategy": "1d", "partition": "even"}

@@ -1,20 +1,14 @@
-"""``dsx``: the verbs, the handling of their errors, Ctrl-C, and the output streams.
+"""``dsx`` as a process: errors and exit codes, Ctrl-C, remarks, and what the output streams escape.
 
-Ctrl-C ends a command quietly, at any time, with the exit code 130.
+stdout is data, everything else goes to stderr. Exit codes: 0 done; 2 bad input; 3 nothing is feasible, or the plan of
+``dsx evaluate`` is rejected; 4 an incomplete sweep; 130 Ctrl-C; 1 a bug, with a traceback only under --debug.
 
 Python raises KeyboardInterrupt at the line that runs. Inside an import it may turn into another error, or be printed by
 compiled code that continues without the module; inside a destructor it is printed and ignored. In both cases the signal
 ends the process here, as without a handler: the files that dsx writes need no clean-up (`dsx.results.folder`).
 
-The output streams of a command: they escape control characters, so that a terminal shows text and obeys nothing.
-
-Tabs and newlines are kept, since lists of completions need them. Code that prints names on separate lines must make
-them `printable` first, as tables do, since a newline in a name would end its line.
-
-``dsx``: the verbs, and the handling of their errors.
-
-stdout is data, everything else goes to stderr. Exit codes: 0 done; 2 bad input; 3 nothing is feasible, or the plan of
-``dsx evaluate`` is rejected; 4 an incomplete sweep; 130 Ctrl-C; 1 a bug, with a traceback only under --debug.
+Tabs and newlines are not escaped, since lists of completions need them. Code that prints names on separate lines must
+make them `printable` first, as tables do, since a newline in a name would end its line.
 """
 
 import logging
@@ -26,13 +20,11 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from types import FrameType
-from typing import Annotated, Any, TextIO, cast
+from typing import Any, TextIO, cast
 
-import typer
-
-from dsx.cli import job_verbs, other_verbs, set_verbs, tracing
 from dsx.errors import DsxError, InputError, StoreError
 from dsx.text import printable
+from dsx.verbs.cli import app
 
 EXIT_CODE = 128 + signal.SIGINT
 
@@ -108,58 +100,6 @@ def escaped() -> Iterator[None]:
 
 STDOUT = 1  # its file descriptor
 
-app = typer.Typer(
-    name="dsx",
-    help="Price every way to train a model on a cluster.",
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        import dsx
-
-        print(dsx.__version__)
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an internal error.")] = False,
-) -> None:
-    """Price every way to train a model on a cluster."""
-    del version
-    if debug:
-        os.environ["DSX_DEBUG"] = "1"
-
-
-app.command("sweep")(job_verbs.sweep)
-app.command("best", context_settings={"allow_extra_args": True})(job_verbs.best)
-app.command("evaluate")(job_verbs.evaluate)
-app.command("why")(job_verbs.why)
-app.command("launch")(job_verbs.launch)
-app.command("layer")(other_verbs.layer)
-app.command("show")(set_verbs.show)
-app.command("compare")(set_verbs.compare)
-app.command("partition")(other_verbs.partition)
-app.command("place")(other_verbs.place)
-app.command("pareto")(set_verbs.pareto)
-app.command("plot")(set_verbs.plot)
-app.command("report")(set_verbs.report)
-app.command("measure")(job_verbs.measure)
-app.command("validate")(set_verbs.validate)
-app.command("calibrate")(set_verbs.calibrate)
-app.command("list")(other_verbs.list_names)
-app.add_typer(other_verbs.clusters_app)
-app.add_typer(tracing.app)
-app.command("import-hf")(other_verbs.import_hf)
-
 
 def main() -> None:
     """Run the command line."""
@@ -203,7 +143,7 @@ class _OnStderr(logging.Handler):
 def remarks_shown() -> Iterator[None]:
     """Print the remarks of the library on stderr."""
     log, handler = logging.getLogger("dsx"), _OnStderr()
-    before, spread = log.level, log.propagate
+    level, spread = log.level, log.propagate
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     log.propagate = False
@@ -211,7 +151,7 @@ def remarks_shown() -> Iterator[None]:
         yield
     finally:
         log.removeHandler(handler)
-        log.setLevel(before)
+        log.setLevel(level)
         log.propagate = spread
 
 

@@ -1,1 +1,0 @@
-"""The command line: verbs and options only."""

@@ -1,0 +1,206 @@
+"""One row of a result set, found by its id and its hardware: its input files and its plan."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from dsx.config.assumption_set import AssumptionsSpec
+from dsx.config.what_if import value_type, varied_field
+from dsx.errors import InputError, StoreError, did_you_mean, texts
+from dsx.hardware.cluster import Cluster, cluster_from_spec
+from dsx.plans.choices import PLAN_COLUMNS, SEARCHED_COLUMNS
+from dsx.plans.plan import Plan
+from dsx.pricing.problem import Problem
+from dsx.progress import warn
+from dsx.results.manifest import Manifest, files_on, stated_files
+from dsx.results.set_columns import CUT
+from dsx.results.sets import load_chosen, read_manifest
+from dsx.tables.job import hardware_of
+from dsx.tables.plans import taken_text
+from dsx.text import Data, DataView
+from dsx.units import counted, exact_quantity
+from dsx.verbs.job import Inputs
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+Hardware = Mapping[str, object] | Sequence[str]
+
+
+_SHOWN = 5  # hardware points in an error
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRow:
+    """A row with the inputs that it was priced from."""
+
+    inputs: Inputs
+    strategy: str  # the name or path that the sweep gave
+    plan: Plan
+    hardware: Data  # the values of the cluster and of the what-if columns
+    train_tokens: float | None
+    searched: dict[str, list[int | str]]  # choices that the sweep searched, with their values
+    partition: str
+
+    @property
+    def problem(self) -> Problem:
+        """The problem of the row, under its strategy."""
+        length = self.plan["sequence_length"]
+        return self.inputs.problem([self.strategy], length, self.train_tokens, self.partition).searching(self.searched)
+
+
+def row_of(folder: Path, candidate: object, hardware: Hardware) -> ResultRow:
+    """Return the row of a candidate id; `hardware` has its cluster or what-if values, as COLUMN=VALUE.
+
+    Numbers of a mapping are in SI units. In place of an id, `candidate` may be a row of the set's DataFrame, which has
+    its hardware. Raises InputError if no row matches, or if several do.
+    """
+    manifest = read_manifest(folder)
+    columns = hardware_of(manifest)
+    conditions: list[tuple[str, Any]] = (
+        [*hardware.items()]
+        if isinstance(hardware, Mapping)
+        else [_split(choice) for choice in texts("hardware", hardware, "device.hbm_capacity=80 GB")]
+    )
+    if hasattr(candidate, "items"):
+        of_row: dict[str, object] = dict(candidate.items())  # pyright: ignore[reportAttributeAccessIssue]
+        conditions = [(name, of_row[name]) for name in columns if name in of_row] + conditions
+        candidate = of_row.get("candidate")
+    return _as_row(folder, manifest, _found(folder, manifest, str(candidate), conditions, columns))
+
+
+def rows_of_candidate(folder: Path, manifest: Manifest, candidate: str) -> "pd.DataFrame":
+    """Return the rows of a candidate, one at each hardware point; raises InputError if there is none."""
+    number = int(candidate) if candidate.isdecimal() and len(candidate) < 20 else None
+
+    def choose(frame: Any) -> Any:
+        return frame[frame["candidate"] == number]
+
+    rows = load_chosen(folder, ["candidate"], choose)
+    if rows.empty:
+        raise InputError(
+            f"no candidate {candidate!r} among the {counted(sum(part.rows for part in manifest.parts), 'row')} of "
+            f"{folder}: an id is a number of its column 'candidate'; 'dsx show {folder} --json' prints those of the "
+            "fastest"
+        )
+    return rows
+
+
+def _split(choice: str) -> tuple[str, str]:
+    name, _, value = choice.partition("=")
+    return name, value
+
+
+def _found(
+    folder: Path, manifest: Manifest, candidate: str, conditions: Sequence[tuple[str, Any]], columns: list[str]
+) -> Data:
+    """Return the one row of a candidate at the stated hardware."""
+    rows_of_id: Any = rows_of_candidate(folder, manifest, candidate)
+    for name, value in conditions:
+        rows_of_id = _at(rows_of_id, name, value, columns)
+    if len(rows_of_id) > 1:
+        points = [_written(row, columns) for row in rows_of_id.head(_SHOWN).to_dict(orient="records")]
+        more = ", ..." if len(rows_of_id) > _SHOWN else ""
+        raise InputError(
+            f"candidate {candidate} was priced on {counted(len(rows_of_id), 'hardware point')}; add one, as in "
+            f"{points[0]} (there are {'; '.join(points)}{more})"
+        )
+    return rows_of_id.to_dict(orient="records")[0]
+
+
+def _at(frame: Any, name: str, value: Any, columns: list[str]) -> Any:
+    """Return the rows at one value of a hardware column: a name, a number in SI units, or a quantity with its unit."""
+    choice = f"{name}={value}"
+    if name not in columns:
+        varied = f"it varies {', '.join(columns)}" if columns else "it varies none"
+        raise InputError(f"{choice!r}: the sweep does not vary {name!r}{did_you_mean(name, columns)} ({varied})")
+    number = _value(name, value) if isinstance(value, str) and name != "cluster" else value
+    rows = frame[frame[name] == number]
+    if rows.empty:
+        priced_at = ", ".join(_text(name, value) for value in sorted(frame[name].unique().tolist()))
+        raise InputError(f"{choice!r}: the candidate was not priced there; it was at {priced_at}")
+    return rows
+
+
+def _value(name: str, text: str) -> Any:
+    try:
+        return value_type(name).validate_python(text)
+    except ValidationError as error:
+        raise InputError(f"{name}={text}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+
+
+def _text(name: str, value: Any) -> str:
+    """Return a value of a hardware column as a sweep file writes it."""
+    return value if name == "cluster" else exact_quantity(value, varied_field(name).unit)
+
+
+def _written(row: dict[str, object], columns: list[str]) -> str:
+    return " ".join(f"{name}='{_text(name, row[name])}'" for name in columns)
+
+
+def inputs_of(folder: Path, manifest: Manifest, hardware: Mapping[str, object]) -> Inputs:
+    """Return the input files of the rows at one hardware point; `hardware` has its columns.
+
+    Raises StoreError if this version cannot read the files in the manifest of `folder`.
+    """
+    resolved = files_on(manifest.spec["resolved"], str(hardware["cluster"]))
+    files = {name: resolved[name] for name in ("model", "assumptions", "operator_times") if name in resolved}
+    files["cluster"] = resolved["clusters"][manifest.names["cluster"].index(hardware["cluster"])]
+    near = Path(manifest.spec_file) if manifest.spec_file else None
+    with stated_files(folder):
+        data = Inputs.from_data(files, near).to_data()
+        for extra in manifest.what_if:
+            _set(data if extra.name.startswith("assumptions.") else data["cluster"], extra.name, hardware[extra.name])
+        return Inputs.from_data(data, near)
+
+
+def taken_lines(folder: Path, manifest: Manifest, plans: Sequence[DataView]) -> list[str]:
+    """Return which rows of a set, counted from 1, leave GPUs of their nodes free, a line each.
+
+    None does if this version cannot read the files in the manifest; a set is shown without them.
+    """
+    machines: dict[str, tuple[Cluster, AssumptionsSpec]] = {}
+    lines: list[str] = []
+    for number, plan in enumerate(plans, 1):
+        name = plan["hardware"]["cluster"]
+        if name not in machines:
+            try:
+                inputs = inputs_of(folder, manifest, plan["hardware"])
+            except StoreError as error:
+                warn(f"GPUs that plans leave free are not known: {error}")
+                return []
+            machines[name] = cluster_from_spec(inputs.cluster), inputs.assumptions
+        if taken := taken_text(plan["plan"], *machines[name]):
+            lines.append(f"{number} {taken}")
+    return lines
+
+
+def _as_row(folder: Path, manifest: Manifest, row: Data) -> ResultRow:
+    resolved, sweep = files_on(manifest.spec["resolved"], row["cluster"]), manifest.sweep
+    inputs = inputs_of(folder, manifest, row)
+    # Rows have the name of a strategy; the sweep may have its path.
+    strategy = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[row["strategy"]]
+    if inputs.problem([strategy], None).fingerprint()[row["strategy"]] != resolved["layers"][row["strategy"]]:
+        warn(
+            "the layer definitions have changed since the row was priced; the numbers are those of today's definitions"
+        )
+    return ResultRow(
+        inputs,
+        strategy,
+        Plan({name: row[name] for name in ("candidate", *PLAN_COLUMNS, CUT.name) if name in row}),
+        {name: row[name] for name in ("cluster", *(extra.name for extra in manifest.what_if))},
+        sweep.train_tokens,
+        {name: values for name, values in sweep.fix.items() if name in SEARCHED_COLUMNS},
+        sweep.partition,
+    )
+
+
+def _set(data: Data, path: str, value: Any) -> None:
+    *sections, name = path.split(".")
+    for section in sections:
+        data = data[section]
+    data[name] = _text(path, value) if isinstance(value, float) else value
