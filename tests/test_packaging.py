@@ -84,7 +84,7 @@ def installed(tmp_path_factory):
 def test_the_wheel_is_what_runs(installed):
     name = "from dsx.files import install_text; print(install_text('[place]'))"
     assert installed("python", "-c", name) == "pip install 'dsx-explorer[place]'\n"
-    show = "import dsx; from dsx.config.documents import packaged_data; print(dsx.__file__, packaged_data())"
+    show = "import dsx; from dsx.config.search_path import packaged_data; print(dsx.__file__, packaged_data())"
     for place in map(Path, installed("python", "-c", show).split()):
         assert "environment" in place.parts and not place.is_relative_to(ROOT)
 

@@ -1,16 +1,25 @@
 """Tiers by hand, for each kind of topology: domains of eight, 400 GB/s inside, 50 GB/s and 5 us on a NIC."""
 
 import pytest
-from hardware.networks import derived, network, stated
 
 from dsx.config.cluster_file import load_cluster
-from dsx.config.topology import changed_network
+from dsx.config.topology import NetworkSpec, changed_network
 from dsx.errors import SpecError
+from dsx.hardware.network import network_from_spec
+
+
+def network(topology, size=8, inside="400 GB/s", outside="50 GB/s"):
+    """A network as a cluster file describes it."""
+    facts = {
+        "nvs": {"size": size, "bandwidth": inside, "latency": "2 us"},
+        "net": {"bandwidth": outside, "latency": "5 us"},
+    }
+    return NetworkSpec.model_validate(facts | ({"topology": topology} if topology else {}))
 
 
 def levels(topology, **changes):
     """(name, GPUs, GB/s, us) of the tiers beyond the fast domain."""
-    tiers = derived(network(topology, **changes)).tiers
+    tiers = network_from_spec(network(topology, **changes)).tiers
     assert (tiers[0].name, tiers[0].size) == ("nvs", changes.get("size", 8))
     return [(tier.name, tier.size, tier.bandwidth / 1e9, round(tier.latency * 1e6, 9)) for tier in tiers[1:]]
 
@@ -29,7 +38,7 @@ def test_a_fat_tree_divides_by_the_oversubscription_of_the_levels_below():
         ],
     }
     assert levels(tree) == [("leaf", 32, 50.0, 5.0), ("pod", 256, 25.0, 7.0), ("core", 768, 10.0, 7.0)]
-    made = derived(network(tree))
+    made = network_from_spec(network(tree))
     assert [made.oversubscription(tier) for tier in range(4)] == [1.0, 1.0, 2.0, 5.0]
 
 
@@ -53,7 +62,7 @@ def test_a_unit_of_rails_is_one_switch_wide():
 def test_a_torus_has_a_tier_for_each_dimension():
     torus = {"kind": "torus", "shape": [8, 4, 2], "link_bandwidth": "200 GB/s", "latency": "1 us"}
     assert levels(torus) == [("y", 32, 400.0, 1.0), ("z", 64, 400.0, 1.0), ("net", 0, 50.0, 5.0)]
-    made = derived(network(torus))
+    made = network_from_spec(network(torus))
     assert [(tier.chain, tier.wraps) for tier in made.tiers] == [(8, True), (4, True), (2, True), (0, False)]
     assert (made.linked, made.net.name) == (3, "net")
     grid = {"kind": "torus", "shape": [8, 4], "link_bandwidth": "400 GB/s", "wrap": False}
@@ -77,7 +86,7 @@ def test_a_dragonfly_has_the_links_of_its_routers():
 def test_fully_connected_domains_are_a_mesh():
     mesh = {"kind": "fully_connected", "domains": 5, "link_bandwidth": "80 GB/s"}
     assert levels(mesh) == [("net", 40, 40.0, 5.0)]  # four links for eight GPUs
-    assert derived(network(mesh)).tiers[1].peers == 4
+    assert network_from_spec(network(mesh)).tiers[1].peers == 4
 
 
 def test_a_path_runs_at_the_least_bandwidth_of_its_levels():
@@ -93,7 +102,7 @@ def test_a_path_runs_at_the_least_bandwidth_of_its_levels():
 
 def test_other_nics_change_every_tier_beyond_them():
     tree = {"kind": "fat_tree", "levels": [{"name": "leaf", "units": 4, "oversubscription": 2}, {"name": "spine"}]}
-    changed = derived(changed_network(network(tree), {"net.bandwidth": 1e11, "nvs.size": 4}))
+    changed = network_from_spec(changed_network(network(tree), {"net.bandwidth": 1e11, "nvs.size": 4}))
     assert [(tier.size, tier.bandwidth) for tier in changed.tiers] == [(4, 4e11), (16, 1e11), (0, 5e10)]
 
 
@@ -116,7 +125,7 @@ def test_a_change_that_the_topology_does_not_fit_is_refused():
     ],
 )
 def test_the_tiers_of_the_packaged_topologies(name, tiers):
-    found = derived(load_cluster(name).network)
+    found = network_from_spec(load_cluster(name).network)
     assert [(tier.name, tier.size) for tier in found.tiers] == tiers
     paces = [tier.bandwidth for tier in found.tiers[found.linked :]]
     assert paces == sorted(paces, reverse=True)
@@ -126,4 +135,4 @@ def test_a_network_reads_back_as_it_was_written():
     for name in ("tpu-v4-pod", "perlmutter", "h100-spine-leaf"):
         spec = load_cluster(name).network
         assert changed_network(spec, {}) == spec
-    assert stated(network(None)).keys() == {"nvs", "net"}
+    assert network(None).model_dump(mode="json").keys() == {"nvs", "net"}
