@@ -42,9 +42,6 @@ if TYPE_CHECKING:
 
 _MISSPELT = 0.95  # similarity from which on a name counts as a misspelt one
 
-if TYPE_CHECKING:
-    pass
-
 
 def check_names(spec: "AssumptionsSpec", document: Document, near: Path | None) -> None:
     """Raise SpecError that lists the missing tables, and the block names that look misspelt.

@@ -19,6 +19,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from dsx.config.assumption_set import AssumptionsSpec
@@ -192,6 +193,7 @@ def _experts(tp: int, model: Model) -> ExpertRun | None:
         return None
     layer, sizes = layers[0], model.dimensions
     grouped = {"ng", "tg"} <= layer.letters
+    runs = groupby(((EXPERTS in kind.letters, count) for kind, count in model.body), key=itemgetter(0))
     return ExpertRun(
         num=sizes[EXPERTS],
         chosen=sizes[CHOSEN] if CHOSEN in layer.letters else None,
@@ -200,23 +202,13 @@ def _experts(tp: int, model: Model) -> ExpertRun | None:
         capacity_percent=sizes["capacity_percent"] if "capacity_percent" in layer.letters else 100,
         exchanges=frozenset(kind for kind, _ in layer.exchanges("ep")),
         tp=tp if "tp" in layer.expert_axes else 1,
-        layers=_runs([(EXPERTS in layer.letters, count) for layer, count in model.body]),
+        layers=tuple((has, sum(count for _, count in run)) for has, run in runs),
     )
 
 
 def _has_narrow_vocabulary(layer: DerivedLayer) -> bool:
     weights = [tensor for tensor in layer.layer.tensors.values() if tensor.weight and not tensor.wide]
     return any(dim.letter == "v" for tensor in weights for dim in tensor.distribution.dims)
-
-
-def _runs(entries: Sequence[tuple[bool, int]]) -> tuple[tuple[bool, int], ...]:
-    runs: list[tuple[bool, int]] = []
-    for has, count in entries:
-        if runs and runs[-1][0] == has:
-            runs[-1] = (has, runs[-1][1] + count)
-        else:
-            runs.append((has, count))
-    return tuple(runs)
 
 
 def _chunks(plan: Plan | Mapping[str, object], model: Model) -> list[int]:
@@ -233,10 +225,6 @@ def _chunks(plan: Plan | Mapping[str, object], model: Model) -> list[int]:
     return sizes if len(set(sizes)) > 1 else []
 
 
-def _divides(layer: DerivedLayer, letter: str, axis: str) -> bool:
-    return any(dim.letter == letter and axis in dim.axes for dim in layer.divided)
-
-
 def _foreign_layout(plan: Plan | Mapping[str, object], layer: DerivedLayer) -> list[str]:
     divisions: list[str] = []
     tp, tp2, panels = (int(plan[name]) for name in ("tp", "tp2", "panels"))  # pyright: ignore[reportArgumentType]
@@ -244,7 +232,7 @@ def _foreign_layout(plan: Plan | Mapping[str, object], layer: DerivedLayer) -> l
         divisions.append(f"weights divided in two dimensions (tp={tp} by tp2={tp2}): {{}} divides one, by tp")
     if panels > 1 and max(tp, tp2) > 1:
         divisions.append(f"multiplies in {panels} panels: {{}} gathers an operand whole")
-    if tp > 1 and _divides(layer, "e", "tp"):
+    if tp > 1 and any(dim.letter == "e" and "tp" in dim.axes for dim in layer.divided):
         divisions.append("the hidden dimension divided by tp: {} keeps it whole between blocks")
     return divisions
 

@@ -10,6 +10,7 @@ activation_checkpoint.py). With a pipeline local_batch_size is that of a step on
 
 import json
 from dataclasses import replace
+from itertools import groupby
 
 from dsx.config.cluster_file import GENERATIONS
 from dsx.config.model_file import ModelSpec
@@ -219,13 +220,7 @@ def _stages(run: LaunchRun) -> str:
 
 def _runs_of(counts: list[int]) -> str:
     """Return a list as Python, runs of equal numbers as products."""
-    pieces: list[list[int]] = []
-    for count in counts:
-        if pieces and pieces[-1][0] == count:
-            pieces[-1][1] += 1
-        else:
-            pieces.append([count, 1])
-    return " + ".join(f"[{value}] * {times}" for value, times in pieces)
+    return " + ".join(f"[{value}] * {len([*equal])}" for value, equal in groupby(counts))
 
 
 def _runs(values: tuple[bool, ...]) -> str:
