@@ -13,6 +13,7 @@ from dsx.pictures import image_file as files
 from dsx.plans.choices import BY_NAME
 from dsx.results import manifest as manifests
 from dsx.results import sets as store
+from dsx.results import writer as writing
 from dsx.results.set_columns import NAME_COLUMNS, ExtraColumn
 from dsx.verbs import plot as picture
 from dsx.verbs.plot import check_picture, draw_picture
@@ -42,7 +43,7 @@ def write_set(folder, df, **spec):
     rows = {column.name: df.get(column.name, zeros + (column.kind == "integer")) for column in begun.columns}
     rows |= {name: df[name].cat.codes.to_numpy() for name in NAME_COLUMNS if name in df.columns}
     feasible = int((df["reject"] == 0).sum())
-    with store.create(folder, begun, 2) as writer:
+    with writing.create(folder, begun, 2) as writer:
         for number, here in enumerate((zeros == 1, zeros == 0)):
             part = {name: np.asarray(column)[here] for name, column in rows.items()}
             counts = manifests.Counts(int(here.sum()), feasible if number else 0, {"memory": 0})
