@@ -21,7 +21,7 @@ VAGUE = {
 }
 SAME_NAME = {"__init__.py", "read.py", "write.py", "replay.py"}  # files that several packages may have
 MOST_LINES, FEW_LINES, MEDIAN_LINES = 600, 60, 130
-MOST_FILES, MOST_OVER_SIX, MOST_OVER_TEN, MOST_ANY, MOST_VAGUE = 290, 47, 17, 1254, 0.055
+MOST_FILES, MOST_OVER_SIX, MOST_OVER_TEN, MOST_ANY, MOST_VAGUE = 280, 34, 9, 1019, 0.036
 
 
 def name_of(path: Path) -> str:
@@ -65,8 +65,8 @@ def test_a_short_file_has_several_readers():
             if isinstance(node, ast.ImportFrom) and node.module
             for alias in node.names
         })  # fmt: skip
-    short = [path for path, lines in LINES.items() if lines < FEW_LINES and not path.name.startswith("__")]
-    assert not [name_of(path) for path in short if readers[module_of(path)] == 1]
+    short = [path for path, lines in LINES.items() if lines < FEW_LINES and path.parent.name not in (DSX.name, "verbs")]
+    assert not [name_of(path) for path in short if readers[module_of(path)] == 1]  # a verb is one file
 
 
 def module_of(path: Path) -> str:

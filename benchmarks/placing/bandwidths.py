@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from sections import table
 
 from dsx.placement.bandwidth import ServerNetwork, with_bandwidth, with_uniform_shares
-from dsx.placement.cp_program import Effort
+from dsx.placement.cp_program import SolverEffort
 from dsx.placement.joint import allocate
 from dsx.placement.solve import search
 from placing.cases import Case, Row, on, percent, us
@@ -37,17 +37,17 @@ def measured(cases: Sequence[Case]) -> list[Row]:
 def _row(case: Case, servers: int, nic_bandwidth: float) -> Row:
     network = ServerNetwork(_NICS, nic_bandwidth)
     devices = with_uniform_shares(on(servers), network)
-    uniform = search(case.graph, devices, Effort(_SEARCH_S + _JOINT_S)).best
-    hint = search(case.graph, devices, Effort(_SEARCH_S)).best
+    uniform = search(case.graph, devices, SolverEffort(_SEARCH_S + _JOINT_S)).best
+    hint = search(case.graph, devices, SolverEffort(_SEARCH_S)).best
     assert uniform is not None and hint is not None  # memory has no limit
-    joint, _ = allocate(case.graph, devices, network, hint, Effort(_JOINT_S))
+    joint, _ = allocate(case.graph, devices, network, hint, SolverEffort(_JOINT_S))
     if broken := excesses(network, joint.bandwidth) + violations(
         case.graph, with_bandwidth(devices, joint.bandwidth), joint.schedule
     ):
         raise RuntimeError(f"{case.name} on {servers} servers: {broken}")
     tree = uniform
     if servers - 1 != _NICS:
-        tree = search(case.graph, on(servers, nic_bandwidth), Effort(_SEARCH_S + _JOINT_S)).best
+        tree = search(case.graph, on(servers, nic_bandwidth), SolverEffort(_SEARCH_S + _JOINT_S)).best
         assert tree is not None
     return {
         "graph": case.name,

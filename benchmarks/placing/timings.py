@@ -7,7 +7,7 @@ from typing import TypeVar
 from sections import table
 
 from dsx.placement.baselines import mcmc, metis
-from dsx.placement.cp_program import Effort
+from dsx.placement.cp_program import SolverEffort
 from dsx.placement.exact import solve
 from dsx.placement.op_graph import units_of
 from dsx.placement.reduced_graph import by_distribution, reduce
@@ -40,7 +40,7 @@ def _row(case: Case, count: int) -> Row:
     reduction, fusion_s = _timed(lambda: reduce(case.graph, devices, by_distribution(case.graph)))
     hint = started(reduction.graph, devices, reduction.group)
     exact, solver_s = _timed(
-        lambda: solve(reduction.graph, devices, reduction.group.tolist(), Effort(_LIMIT_S, gap=_GAP), hint=hint),
+        lambda: solve(reduction.graph, devices, reduction.group.tolist(), SolverEffort(_LIMIT_S, gap=_GAP), hint=hint),
     )
     assert exact.schedule is not None  # the hint at least
     parts, metis_s = _timed(lambda: metis(timing, unit.tolist()))

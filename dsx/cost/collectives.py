@@ -62,7 +62,7 @@ from dsx import arrays as xp
 from dsx.cost.context import Assumptions
 from dsx.cost.groups import Group, Routing, SentToDomains, group, sent_to_domains
 from dsx.cost.shapes import Column, PerPlan
-from dsx.hardware.network import Network
+from dsx.hardware.cluster import Network
 from dsx.notation.sharded_layer import ALL_REDUCE, BROADCAST, REDUCE
 from dsx.records import Array, Bool, Float
 

@@ -35,7 +35,7 @@ import numpy as np
 
 from dsx import arrays as xp
 from dsx.cost.shapes import PerPlan
-from dsx.hardware.network import Network
+from dsx.hardware.cluster import Network
 from dsx.records import Array, ArrayLike, Int, record, static
 
 

@@ -17,7 +17,7 @@ from dsx.config.assumption_set import AssumptionsSpec
 from dsx.config.operator_files import DTYPES, Shape
 from dsx.cost.layer_work import layer_values
 from dsx.cost.measured_kernels import Measurable, measurable
-from dsx.measuring.library import Library
+from dsx.measuring.array_library import Library
 from dsx.measuring.program import CAUSAL, CONTRACT, SOFTMAX, VIEW, KernelProgram, attention_of, program_of
 from dsx.measuring.timing import Call, Timing, timed_briefly
 from dsx.notation.expressions import evaluate
@@ -49,7 +49,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class _MeasuredLayer:
     """A layer with the values of its names for V plans, and the type of its multiplies with weights."""
 
     layer: DerivedLayer
@@ -88,7 +88,7 @@ def cases_of(
     cases: dict[object, Case] = {}
     for layer in model.kinds:
         inputs = layer, model.dimensions, assumptions, sequence_length, keys
-        values = _Layer(layer, layer_values(*inputs), len(keys["microbatch_size"]), assumptions.linear_dtype)
+        values = _MeasuredLayer(layer, layer_values(*inputs), len(keys["microbatch_size"]), assumptions.linear_dtype)
         for kernel in measurable(*inputs):
             shapes, first = np.unique(kernel.shapes, axis=1, return_index=True)
             for sizes, plan in zip(shapes.T, first.tolist(), strict=True):

@@ -10,7 +10,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from dsx.measuring.library import JAX, Library, host_device, host_memory_bytes
+from dsx.measuring.array_library import JAX, Library, host_device, host_memory_bytes
 from dsx.measuring.program import SOFTMAX, KernelProgram, Operand, Tensor
 from dsx.measuring.timing import Call
 

@@ -11,7 +11,7 @@ Optimization of Algebraic Transformation, Device Placement, and Network Bandwidt
 
 from dsx.placement.bandwidth import ServerNetwork
 from dsx.placement.contention import Contended
-from dsx.placement.cp_program import Effort
+from dsx.placement.cp_program import SolverEffort
 from dsx.placement.jax_steps import load_step, measure
 from dsx.placement.jaxpr import from_jax
 from dsx.placement.microbatch import from_layers
@@ -25,11 +25,11 @@ __all__ = [
     "Contended",
     "DeviceLink",
     "Devices",
-    "Effort",
     "Id",
     "OpGraph",
     "Placed",
     "ServerNetwork",
+    "SolverEffort",
     "devices_of",
     "from_fx",
     "from_jax",

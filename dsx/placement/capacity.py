@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dsx.errors import NothingFeasible
-from dsx.placement.cp_program import Effort, limit_memory, placed_units, run
+from dsx.placement.cp_program import SolverEffort, limit_memory, placed_units, run
 from dsx.placement.op_graph import OpGraph
 from dsx.placement.servers import Devices
 from dsx.units import format_quantity
@@ -54,7 +54,7 @@ def packed(graph: OpGraph, devices: Devices, unit: np.ndarray) -> np.ndarray:
     return placement[unit]
 
 
-def fitting(graph: OpGraph, devices: Devices, unit: np.ndarray, effort: Effort) -> np.ndarray | None:
+def fitting(graph: OpGraph, devices: Devices, unit: np.ndarray, effort: SolverEffort) -> np.ndarray | None:
     """Return a placement that fits, [N], by CP-SAT, without regard to time; None if none was found.
 
     Raises NothingFeasible where there is none.

@@ -70,7 +70,7 @@ def finely(longest_s: float, parts: int = _PARTS) -> Ticks:
 
 
 @dataclass(frozen=True)
-class Effort:
+class SolverEffort:
     """How long a solver searches: it also ends within `gap` of the bound, a share of the makespan, and at `stop`."""
 
     seconds: float
@@ -100,7 +100,7 @@ class SolverAnswer:
         return [next(place for place, literal in enumerate(row) if value(literal)) for row in rows]
 
 
-def run(model: "cp_model.CpModel", effort: Effort) -> SolverAnswer:
+def run(model: "cp_model.CpModel", effort: SolverEffort) -> SolverAnswer:
     """Return the best answer of an effort, which Ctrl-C ends too."""
     from ortools.sat.python import cp_model
 

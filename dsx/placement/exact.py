@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from dsx.placement.capacity import fits
-from dsx.placement.cp_program import Cuts, Effort, PlacementProgram, place_first, run, ticks_for
+from dsx.placement.cp_program import Cuts, PlacementProgram, SolverEffort, place_first, run, ticks_for
 from dsx.placement.op_graph import OpGraph
 from dsx.placement.servers import Devices
 from dsx.placement.timetable import GraphTimes, OperatorSchedule, step_bound_s
@@ -105,7 +105,7 @@ class Exact:
 
 
 def solve(
-    graph: OpGraph, devices: Devices, unit: Sequence[int], effort: Effort, hint: OperatorSchedule | None = None
+    graph: OpGraph, devices: Devices, unit: Sequence[int], effort: SolverEffort, hint: OperatorSchedule | None = None
 ) -> Exact:
     """Return the shortest schedule that is found, never longer than `hint`, and a bound below all schedules.
 

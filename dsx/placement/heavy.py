@@ -20,7 +20,7 @@ from time import monotonic
 
 import numpy as np
 
-from dsx.placement.cp_program import Effort, place_first, placed_units, run
+from dsx.placement.cp_program import SolverEffort, place_first, placed_units, run
 from dsx.placement.exact import units_to_place_first
 from dsx.placement.op_graph import OpGraph
 from dsx.placement.servers import Devices
@@ -97,7 +97,7 @@ def heavy_bound(
     devices: Devices,
     unit: Sequence[int],
     shortest_s: float,
-    effort: Effort,
+    effort: SolverEffort,
     report: Callable[[Bound], None] = lambda bound: None,
 ) -> Bound:
     """Return the best bound that an effort proves, at most the shortest step known.
@@ -154,7 +154,7 @@ class _Relaxation:
         self.windows_s = [(head_s[op], float(seconds[op]), tail_s[op]) for op in heavy]
         self.paths = paths_between(graph, devices, heavy, seconds)
 
-    def possible(self, step_s: float, shortest_s: float, effort: Effort) -> bool | None:
+    def possible(self, step_s: float, shortest_s: float, effort: SolverEffort) -> bool | None:
         """Return whether the heavy operators can be done in a step of `step_s`; None if that is not known in time."""
         from ortools.sat.python import cp_model
 

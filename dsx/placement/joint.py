@@ -32,7 +32,7 @@ from dsx.placement.bandwidth import (
     uniform_shares,
     with_bandwidth,
 )
-from dsx.placement.cp_program import Cuts, Effort, PlacementProgram, finely, place_first, run
+from dsx.placement.cp_program import Cuts, PlacementProgram, SolverEffort, finely, place_first, run
 from dsx.placement.exact import renumbering, units_to_place_first
 from dsx.placement.op_graph import Edge, OpGraph, units_of
 from dsx.placement.reduced_graph import by_percentile, reduce
@@ -53,7 +53,7 @@ _CLOSE = 1.005  # of the best makespan: what is polished between rounds
 
 
 def solve_joint(
-    graph: OpGraph, devices: Devices, network: ServerNetwork, start: Allocated, parts: int, effort: Effort
+    graph: OpGraph, devices: Devices, network: ServerNetwork, start: Allocated, parts: int, effort: SolverEffort
 ) -> tuple[Allocated, bool]:
     """Return the best that is found, polished, and whether the search was stopped.
 
@@ -178,7 +178,7 @@ def check_solvers() -> None:
 
 
 def allocate(
-    graph: OpGraph, devices: Devices, network: ServerNetwork, hint: OperatorSchedule, effort: Effort
+    graph: OpGraph, devices: Devices, network: ServerNetwork, hint: OperatorSchedule, effort: SolverEffort
 ) -> tuple[Allocated, bool]:
     """Return the best that is found, never longer than `hint` with uniform shares; and whether it was stopped.
 

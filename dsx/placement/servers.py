@@ -22,8 +22,7 @@ from dsx.config.cluster_file import ClusterSpec
 from dsx.cost.collectives import send
 from dsx.cost.context import Assumptions, assumptions_from_spec
 from dsx.errors import InputError
-from dsx.hardware.cluster import cluster_from_spec
-from dsx.hardware.network import Network
+from dsx.hardware.cluster import Network, cluster_from_spec
 
 _LARGE = 2.0**30  # bytes
 

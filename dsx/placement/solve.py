@@ -25,7 +25,7 @@ from dsx.placement.bandwidth import ServerNetwork, tree, with_bandwidth, with_un
 from dsx.placement.baselines import mcmc, metis
 from dsx.placement.capacity import check_memory, fitting, packed, shortage
 from dsx.placement.contention import Contended, contended
-from dsx.placement.cp_program import Effort
+from dsx.placement.cp_program import SolverEffort
 from dsx.placement.exact import solve
 from dsx.placement.heavy import Bound, heavy_bound
 from dsx.placement.joint import allocate, check_solvers
@@ -98,7 +98,7 @@ def begun(timing: GraphTimes, ways: Ways, stop: Callable[[], bool] = lambda: Fal
 def search(
     graph: OpGraph,
     devices: Devices,
-    effort: Effort,
+    effort: SolverEffort,
     report: Callable[[Ways], None] = lambda ways: None,
     ways: Ways | None = None,
 ) -> Ways:
@@ -127,7 +127,7 @@ def search(
     return ways
 
 
-def _runs(timing: GraphTimes, effort: Effort) -> list[AnnealingRun]:
+def _runs(timing: GraphTimes, effort: SolverEffort) -> list[AnnealingRun]:
     """Return annealings of different graphs, at least one; no further ones at `stop`."""
     graph, devices = timing.graph, timing.devices
     most = max(int(effort.seconds / _SECONDS_A_RUN), 1)
@@ -211,7 +211,7 @@ class Placed:
 def place(
     graph: OpGraph,
     devices: Devices,
-    effort: Effort,
+    effort: SolverEffort,
     network: ServerNetwork | None = None,
     joint: bool = False,
     report: Callable[[Placed], None] = lambda placed: None,
@@ -263,7 +263,7 @@ class _Work:
     unit: np.ndarray
     joint: bool
     until: float
-    effort: Effort
+    effort: SolverEffort
     report: Callable[[Placed], None]
 
     @contextmanager
@@ -291,8 +291,8 @@ class _Work:
         grace = max(_GRACE_S, _GRACE * self.effort.seconds)
         return self.placed.stopped or self.effort.stop() or self.left_s < -grace
 
-    def _for(self, seconds: float, gap: float = 0.0, stop: Callable[[], bool] | None = None) -> Effort:
-        return Effort(seconds, gap, self.effort.seed, stop or self.over)
+    def _for(self, seconds: float, gap: float = 0.0, stop: Callable[[], bool] | None = None) -> SolverEffort:
+        return SolverEffort(seconds, gap, self.effort.seed, stop or self.over)
 
     def baselines(self) -> None:
         """Run the ways that are known from elsewhere."""
@@ -327,7 +327,7 @@ class _Work:
         placed = self.placed
         if placed.ways.best is not None or not self.has_solver:
             return
-        effort = Effort(max(_FIT * self.effort.seconds, _LEAST_FIT_S), stop=self.over)
+        effort = SolverEffort(max(_FIT * self.effort.seconds, _LEAST_FIT_S), stop=self.over)
         placement = fitting(placed.graph, placed.devices, self.unit, effort)
         if placement is not None:
             placed.ways.take("packing", placed.timing.best(placement.tolist()))

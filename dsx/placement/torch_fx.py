@@ -55,7 +55,7 @@ _ROLES: dict[str, Role] = {
 _CALLS = ("call_function", "call_method", "call_module")
 
 
-class Node(Protocol):
+class FxNode(Protocol):
     """What is read of a node of torch.fx."""
 
     op: str
@@ -206,7 +206,7 @@ class _TracedFx:
         self.results: dict[object, tuple[int | None, ...]] = {}  # of each node, its tensors; None for what is none
         self.input_of: dict[object, int] = {}  # nodes that are inputs
 
-    def add(self, node: Node) -> None:
+    def add(self, node: FxNode) -> None:
         """Add a node of a graph."""
         if node.op == "output":
             self.outputs.update(tensor for output in _nodes_in(node.args) for tensor in self._tensors(output))
@@ -221,7 +221,7 @@ class _TracedFx:
         elif node.op in _CALLS:
             self._operator(node, _name_of(node))
 
-    def _operator(self, node: Node, name: str) -> None:
+    def _operator(self, node: FxNode, name: str) -> None:
         results = tuple(map(self._tensor, _results_of(node)))
         outputs = tuple(tensor for tensor in results if tensor is not None)
         operands = [] if name in _FILLS else [*_nodes_in((node.args, node.kwargs))]
@@ -292,7 +292,7 @@ class _TracedFx:
         )
 
 
-def _name_of(node: Node) -> str:
+def _name_of(node: FxNode) -> str:
     """Return the name of an operator: "addmm" of aten.addmm.default."""
     text = str(node.target)
     parts = text.split(".")
@@ -301,7 +301,7 @@ def _name_of(node: Node) -> str:
     return str(getattr(node.target, "__name__", text))
 
 
-def _results_of(node: Node) -> list[Shape | None]:
+def _results_of(node: FxNode) -> list[Shape | None]:
     """Return the shapes of what a node makes; raises InputError if its node has none."""
     if "val" not in node.meta:
         if node.op == "get_attr":
@@ -330,11 +330,11 @@ def _shape_of(value: object, name: str) -> Shape | None:
     return Shape(sizes, element_bytes)
 
 
-def _is_node(value: object) -> TypeGuard[Node]:
+def _is_node(value: object) -> TypeGuard[FxNode]:
     return hasattr(value, "op") and hasattr(value, "meta")
 
 
-def _nodes_in(value: object) -> Iterator[Node]:
+def _nodes_in(value: object) -> Iterator[FxNode]:
     """Yield the nodes in the arguments of a node."""
     if _is_node(value):
         yield value

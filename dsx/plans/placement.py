@@ -44,7 +44,7 @@ from dsx.config.sweep_fields import divisors_of
 from dsx.plans.experts import REPLICA_AXES, nesting_ranks, share_of_row, share_of_shares
 
 if TYPE_CHECKING:
-    from dsx.hardware.network import Network
+    from dsx.hardware.cluster import Network
 
 
 @cache

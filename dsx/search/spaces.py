@@ -24,8 +24,7 @@ from dsx.config.topology import changed_network
 from dsx.config.what_if import WhatIf, varied_field
 from dsx.cost.cut_bounds import KeySeconds, LooseBound, key_seconds, least_even_s, least_passes_s
 from dsx.errors import SpecError
-from dsx.hardware.cluster import anonymous
-from dsx.hardware.network import network_from_spec
+from dsx.hardware.cluster import anonymous, network_from_spec
 from dsx.plans.blocks import Blocks
 from dsx.plans.choices import BY_NAME, CHOICE_COLUMNS, KEY_COLUMNS, SEARCHED_COLUMNS
 from dsx.plans.enumerate import Arrays, SpaceBounds, shard_keys, take

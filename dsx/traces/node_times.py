@@ -24,8 +24,7 @@ from dsx.cost.context import Assumptions
 from dsx.cost.groups import group, routing_of
 from dsx.cost.offload import transfer_s
 from dsx.errors import TraceError
-from dsx.hardware.cluster import Cluster
-from dsx.hardware.network import Network
+from dsx.hardware.cluster import Cluster, Network
 from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER
 from dsx.plans.placement import nearest_share, units
 from dsx.records import ArrayLike

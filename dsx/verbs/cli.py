@@ -16,7 +16,7 @@ from dsx.errors import InputError, NothingFeasible, TraceError
 from dsx.text import versioned
 from dsx.verbs import job_commands
 from dsx.verbs.command import OF_JOB, Values, app, command, print_answer, print_json
-from dsx.verbs.options import ABSENT, KINDS, OPTIONS, OUTPUT, Option, kind
+from dsx.verbs.options import ABSENT, KINDS, OPTIONS, OUTPUT, CommandOption, kind
 
 if TYPE_CHECKING:
     from dsx.verbs.answer import Answer
@@ -60,9 +60,9 @@ def compare(values: Values) -> "Answer":
 @command(
     "place",
     "place.Placer.__call__",
-    emit=Option("Write commands that give servers their bandwidths: Open vSwitch.", type=Literal["ovs"]),
-    out=Option("Folder of --emit.", "DIR", ("-o", "--out"), Path),
-    plot=Option("Draw devices and transfers (such as .png, .svg).", type=Path),
+    emit=CommandOption("Write commands that give servers their bandwidths: Open vSwitch.", type=Literal["ovs"]),
+    out=CommandOption("Folder of --emit.", "DIR", ("-o", "--out"), Path),
+    plot=CommandOption("Draw devices and transfers (such as .png, .svg).", type=Path),
 )
 def place(values: Values) -> None:
     """Operators that do not need each other then run at once.
@@ -108,7 +108,7 @@ def plot(values: Values) -> None:
     "report.report",
     required="output",
     optional="hardware",
-    hardware=Option(metavar="COLUMN=VALUE", type=list[str]),
+    hardware=CommandOption(metavar="COLUMN=VALUE", type=list[str]),
 )
 def report(values: Values) -> "Answer":
     """It has the question and the answer, pictures, the explanation of the best plan, a table of the 20,000 best rows
@@ -126,7 +126,7 @@ def validate(values: Values) -> "Answer":
     return dsx.validate(**values.of("validate.validate"))
 
 
-@command("calibrate", "calibrate.calibrate", out=OUTPUT.at("SET.yaml"), assumptions=Option(type=str))
+@command("calibrate", "calibrate.calibrate", out=OUTPUT.at("SET.yaml"), assumptions=CommandOption(type=str))
 def calibrate(values: Values) -> "Answer":
     """The fit changes the numbers that state `between`; every source of the table has the same weight. --specialise
     adapts a few numbers to one cluster and framework, for which a single run is enough. Outliers, whose times no
@@ -137,7 +137,11 @@ def calibrate(values: Values) -> "Answer":
     return dsx.calibrate(**values.of("calibrate.calibrate"))
 
 
-@command("list", "list.names", kind=Option(f"What to list: {', '.join(KINDS)}.", "KIND", parser=kind, is_argument=True))
+@command(
+    "list",
+    "list.names",
+    kind=CommandOption(f"What to list: {', '.join(KINDS)}.", "KIND", parser=kind, is_argument=True),
+)
 def list_names(values: Values) -> None:
     """The user's files on DSX_PATH are included."""
     listed = dsx.names(values["kind"])
@@ -152,7 +156,7 @@ def list_names(values: Values) -> None:
     "import-hf",
     "import_hf.import_hf",
     out=OUTPUT.at("FILE", "Model file to write [default: print it]."),
-    overwrite=Option("Replace FILE if it exists."),
+    overwrite=CommandOption("Replace FILE if it exists."),
 )
 def import_hf(values: Values) -> None:
     """The command lists the keys that it did not use, those that would change the cost first. It counts the parameters
@@ -179,7 +183,7 @@ def _look() -> None:
     "clusters.cluster_times",
     within=_clusters,
     cluster=replace(OPTIONS["cluster"], metavar="NAME", is_argument=True),
-    plot=Option("Also draw the times; the suffix decides the format.", type=Path),
+    plot=CommandOption("Also draw the times; the suffix decides the format.", type=Path),
 )
 def show_cluster(values: Values) -> "Answer":
     """A group fills the tiers from the innermost one outwards. Sizes are those of the tensor on each GPU."""
@@ -201,13 +205,13 @@ _OF_WRITE = ("num_gpus", "global_batch_size")
     "trace_write.write",
     within=_trace,
     optional="model cluster num_gpus global_batch_size",
-    out=Option("Folder of the files; made if it is not there.", "DIR", ("-o", "--out"), Path),
+    out=CommandOption("Folder of the files; made if it is not there.", "DIR", ("-o", "--out"), Path),
     plan=OPTIONS["plan"].at("COLUMN=VALUE", "The plan, as of dsx evaluate; with --layer its options."),
-    cluster=Option("Cluster: nodes then have their durations on it, and ranks its domains."),
-    results=Option("Result folder whose row --candidate is traced.", "DIR", ("--from",), Path),
-    candidate=Option("Row of --from.", "ID"),
-    layer=Option("One layer, a name or a file; sizes with --set.", "FILE"),
-    tensors=Option(
+    cluster=CommandOption("Cluster: nodes then have their durations on it, and ranks its domains."),
+    results=CommandOption("Result folder whose row --candidate is traced.", "DIR", ("--from",), Path),
+    candidate=CommandOption("Row of --from.", "ID"),
+    layer=CommandOption("One layer, a name or a file; sizes with --set.", "FILE"),
+    tensors=CommandOption(
         "Leave out the tensors that nodes read and write.", flags=("--no-tensors",), type=bool, default=False
     ),
 )

@@ -10,8 +10,7 @@ from dsx.config.load import Given, split
 from dsx.cost.collectives import collective_times, group_sizes
 from dsx.cost.context import assumptions_from_spec
 from dsx.errors import InputError
-from dsx.hardware.cluster import cluster_from_spec
-from dsx.hardware.network import Network
+from dsx.hardware.cluster import Network, cluster_from_spec
 from dsx.notation.sharded_layer import ALL_REDUCE, ALL_TO_ALL
 from dsx.tables.format import table
 from dsx.text import Data, printable

@@ -11,7 +11,7 @@ import typer
 
 import dsx
 from dsx.errors import DsxError, NothingFeasible
-from dsx.verbs.options import DEFAULT_ASSUMPTIONS, OPTIONS, Option, parameters, signature_of
+from dsx.verbs.options import DEFAULT_ASSUMPTIONS, OPTIONS, CommandOption, parameters, signature_of
 
 if TYPE_CHECKING:
     from dsx.verbs.answer import Answer
@@ -61,7 +61,12 @@ Command = Callable[[Values], "Answer | None"]  # returns an answer to print, or 
 
 
 def command(
-    name: str, *functions: str, required: str = "", optional: str = "", within: typer.Typer = app, **changes: Option
+    name: str,
+    *functions: str,
+    required: str = "",
+    optional: str = "",
+    within: typer.Typer = app,
+    **changes: CommandOption,
 ) -> Callable[[Command], Command]:
     """Register a command with the arguments of `functions` as options, and with `changes`, that differ or are added.
 
@@ -75,7 +80,9 @@ def command(
 
         def called(context: typer.Context, **options: object) -> None:
             values = Values(options, words=context.args)
-            values.flags = {name: (changes.get(name) or OPTIONS.get(name, Option())).flag(name) for name in options}
+            values.flags = {
+                name: (changes.get(name) or OPTIONS.get(name, CommandOption())).flag(name) for name in options
+            }
             if (answer := run(values)) is not None:
                 infeasible = getattr(answer, "infeasible", "")
                 print_answer(answer, values["json"], NothingFeasible(infeasible) if infeasible else None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import dsx
 from dsx.errors import InputError, NothingFeasible
-from dsx.verbs.options import ABSENT, DEFAULT_ASSUMPTIONS, OPTIONS, OUTPUT, Option, counts, names, signature_of
+from dsx.verbs.options import ABSENT, DEFAULT_ASSUMPTIONS, OPTIONS, OUTPUT, CommandOption, counts, names, signature_of
 
 if TYPE_CHECKING:
     from dsx.verbs.answer import Answer
@@ -29,8 +29,10 @@ def _folder_of_sweep(values: Values) -> Path:
     "swept.sweep",
     optional="out shard",
     out=replace(OUTPUT.at("DIR", "Result folder [default: results/<name of SPEC>]."), type=str),
-    finish=Option("Price nothing: check that no part is missing, and make them the set.", type=bool, default=False),
-    plot=Option("Also draw the picture of 'plot' in the sweep file, by default a front."),
+    finish=CommandOption(
+        "Price nothing: check that no part is missing, and make them the set.", type=bool, default=False
+    ),
+    plot=CommandOption("Also draw the picture of 'plot' in the sweep file, by default a front."),
 )
 def sweep(values: Values) -> "Answer | None":
     """The set is a folder of Parquet files, which `dsx show`, `dsx plot`, `dsx pareto` and `dsx.load` read. To continue
@@ -77,14 +79,14 @@ _FRAMEWORKS = ("megatron", "megatron-bridge", "torchtitan", "deepspeed")  # that
     "best.best",
     optional="num_gpus objective train_tokens",
     cluster=replace(OPTIONS["cluster"].at("NAME,NAME"), parser=names),
-    num_gpus=Option(
+    num_gpus=CommandOption(
         "GPUs of the job; several are ranked. With --train-tokens it may be left out, for powers of two.",
         "N,N",
         parser=counts,
     ),
-    global_batch_size=Option("Sequences of one step; several are ranked.", "N,N", parser=counts),
-    launch=Option("Also write the launch files of the fastest plan to this folder.", "DIR"),
-    plot=Option("With --train-tokens: draw cost against days.", type=Path),
+    global_batch_size=CommandOption("Sequences of one step; several are ranked.", "N,N", parser=counts),
+    launch=CommandOption("Also write the launch files of the fastest plan to this folder.", "DIR"),
+    plot=CommandOption("With --train-tokens: draw cost against days.", type=Path),
 )
 def best(values: Values) -> None:
     """Three plans: the fastest, the simplest that measurements do not tell from it, and the leanest nearly as fast.
@@ -262,8 +264,8 @@ def why(values: Values) -> "Answer":
         "COLUMN=VALUE... | DIR [COLUMN=VALUE...]",
         "The plan, as in tp=8 pp=64 dp=32; or a result folder with --candidate, and, " + _ROW_HELP,
     ),
-    candidate=Option("A candidate id of DIR.", "ID"),
-    framework=Option(f"What runs the plan: {', '.join(_FRAMEWORKS)}.", default=_FRAMEWORKS[0]),
+    candidate=CommandOption("A candidate id of DIR.", "ID"),
+    framework=CommandOption(f"What runs the plan: {', '.join(_FRAMEWORKS)}.", default=_FRAMEWORKS[0]),
     out=replace(OUTPUT.at("DIR", "Folder for the files [default: they are printed]."), type=str),
     operator_times=ABSENT,
     hardware=ABSENT,
@@ -317,13 +319,13 @@ _WITH_MODEL = {
     fix=OPTIONS["plan"].at(
         "[COLUMN=VALUE...]", "With --model: columns that are fixed to these values, as in tp=8 cp=2 zero_stage=1,3."
     ),
-    plot=Option("With --model: draw the stages (such as .png, .pdf, .svg).", type=Path),
-    zero_stages=Option(
+    plot=CommandOption("With --model: draw the stages (such as .png, .pdf, .svg).", type=Path),
+    zero_stages=CommandOption(
         "With --instance: only this ZeRO stage [default: the best].",
         flags=("--zero",),
         type=Literal["0", "1", "2", "3"],
     ),
-    assumptions=Option(f"Assumption set, with --model: a name or a YAML file [default: {DEFAULT_ASSUMPTIONS}]."),
+    assumptions=CommandOption(f"Assumption set, with --model: a name or a YAML file [default: {DEFAULT_ASSUMPTIONS}]."),
     operator_times=ABSENT,
 )
 def partition(values: Values) -> "Answer":
@@ -368,8 +370,8 @@ def partition(values: Values) -> "Answer":
     required="out",
     optional="model cluster num_gpus global_batch_size",
     out=OUTPUT.at("TIMES.csv"),
-    library=Option(flags=("--with",), type=Literal["jax", "torch"]),
-    device=Option(metavar="FILE.yaml"),
+    library=CommandOption(flags=("--with",), type=Literal["jax", "torch"]),
+    device=CommandOption(metavar="FILE.yaml"),
     operator_times=ABSENT,
     what=ABSENT,
 )

@@ -18,9 +18,9 @@ from dsx.config.model_file import load_model
 from dsx.config.operator_files import DIRECTIONS, shape_text
 from dsx.config.search_path import shown
 from dsx.errors import InputError, NothingFeasible, SpecError, file_path
+from dsx.measuring.array_library import Library, find_library
 from dsx.measuring.cases import Case, Outcome, cases_of, in_turn, outcomes
 from dsx.measuring.device import CollectiveTime
-from dsx.measuring.library import Library, find_library
 from dsx.notation.model import Model, build_model, layer_check
 from dsx.notation.syntax import AXES
 from dsx.plans.choices import KEY_COLUMNS

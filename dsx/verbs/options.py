@@ -30,7 +30,7 @@ _CONSTANTS = {
 _OF_PYTHON = {"job", "choices", "watch", "predict", "durations", "self"}  # arguments that are no option
 
 
-class Argument(NamedTuple):
+class CommandArgument(NamedTuple):
     """An argument of a function of the API."""
 
     annotation: str
@@ -41,7 +41,7 @@ class Argument(NamedTuple):
 class Signature(NamedTuple):
     """The arguments of a function by name, and the first sentence and the other paragraphs of its docstring."""
 
-    arguments: Mapping[str, Argument]
+    arguments: Mapping[str, CommandArgument]
     summary: str
     paragraphs: str
 
@@ -67,7 +67,7 @@ def signature_of(function: str) -> Signature:
     }
     about = paragraphs[: paragraphs.index(described)] if described else paragraphs
     return Signature(
-        {name: Argument(*typed, helps.get(name, "")) for name, typed in _arguments(definition.args)},
+        {name: CommandArgument(*typed, helps.get(name, "")) for name, typed in _arguments(definition.args)},
         " ".join(summary.split()),
         "\n\n".join(part for part in about if not part.startswith(" ") and "Raises " not in part),
     )
@@ -155,7 +155,7 @@ KINDS = _literals(signature_of("list.names").arguments["kind"].annotation)
 
 
 @dataclass(frozen=True)
-class Option:
+class CommandOption:
     """What the command line says of an argument beyond its signature; an empty field is that of the signature."""
 
     help: str = ""
@@ -170,11 +170,11 @@ class Option:
         """Return how messages call the option."""
         return self.flags[-1].partition("/")[0] if self.flags else f"--{name.replace('_', '-')}"
 
-    def at(self, metavar: str, help: str = "") -> "Option":
+    def at(self, metavar: str, help: str = "") -> "CommandOption":
         """Return the option with another metavar and, if it is stated, another help text."""
         return replace(self, metavar=metavar, help=help or self.help)
 
-    def parameter(self, name: str, argument: Argument, required: bool | None) -> inspect.Parameter:
+    def parameter(self, name: str, argument: CommandArgument, required: bool | None) -> inspect.Parameter:
         """Return the parameter of a command; `required` is None where the signature says it."""
         default = argument.default if self.default is None else self.default
         default = default if required is None else ... if required else None
@@ -226,92 +226,100 @@ def _type_of(annotation: str) -> Any:
     return types.get(annotation.removesuffix(" | None"), Path if "Path" in annotation else str)
 
 
-_SETTINGS = Option("The plan, as in tp=8 pp=64 dp=32 nvs.tp=8.", "COLUMN=VALUE", type=list[str], is_argument=True)
-_FOLDER = Option(metavar="DIR", type=Path, is_argument=True)
-OUTPUT = Option(metavar="FILE", flags=("-o", "--output"))
+_SETTINGS = CommandOption(
+    "The plan, as in tp=8 pp=64 dp=32 nvs.tp=8.", "COLUMN=VALUE", type=list[str], is_argument=True
+)
+_FOLDER = CommandOption(metavar="DIR", type=Path, is_argument=True)
+OUTPUT = CommandOption(metavar="FILE", flags=("-o", "--output"))
 
 # By argument, for all verbs.
-OPTIONS: Mapping[str, Option] = {
-    "model": Option("Model: a name (dsx list models) or a YAML file."),
-    "cluster": Option("Cluster: a name (dsx list clusters) or a YAML file."),
-    "sequence_length": Option(parser=length),
-    "assumptions": Option("Assumption set: a name or a YAML file."),
-    "set": Option(
+OPTIONS: Mapping[str, CommandOption] = {
+    "model": CommandOption("Model: a name (dsx list models) or a YAML file."),
+    "cluster": CommandOption("Cluster: a name (dsx list clusters) or a YAML file."),
+    "sequence_length": CommandOption(parser=length),
+    "assumptions": CommandOption("Assumption set: a name or a YAML file."),
+    "set": CommandOption(
         "Override a field, as in cluster.device.hbm_capacity='141 GB' or model.dimensions.e=8192.",
         "FIELD=VALUE",
         type=list[str],
     ),
-    "operator_times": Option(type=str),
+    "operator_times": CommandOption(type=str),
     "plan": _SETTINGS,
-    "fix": Option(
+    "fix": CommandOption(
         "Values that a choice may have, as in tp=8 or vpp=1,2,4; give the option again for another choice.",
         "COLUMN=VALUES",
         type=list[str],
     ),
-    "limit": Option(
+    "limit": CommandOption(
         "Bound of a choice that is a number, as in 'tp<=8' or 'pp>=2', quoted; repeat it for another bound.",
         "'COLUMN<=N'",
         type=list[str],
     ),
-    "memory_margin": Option(parser=share),
-    "spec": Option("A sweep file (YAML).", "SPEC", type=Path, is_argument=True),
-    "shard": Option("Price the I-th of N shares of the parts; shards may run at the same time.", "I/N", parser=shard),
+    "memory_margin": CommandOption(parser=share),
+    "spec": CommandOption("A sweep file (YAML).", "SPEC", type=Path, is_argument=True),
+    "shard": CommandOption(
+        "Price the I-th of N shares of the parts; shards may run at the same time.", "I/N", parser=shard
+    ),
     "folder": _FOLDER,
     "a": _FOLDER.at("DIR_A"),
     "b": _FOLDER.at("DIR_B"),
-    "per": Option(type=list[str]),
-    "objectives": Option(
+    "per": CommandOption(type=list[str]),
+    "objectives": CommandOption(
         "Column to minimise, or -COLUMN to maximise; give one or more [default: step_time_s, peak_bytes].",
         flags=("--objective",),
         type=list[str],
     ),
-    "x": Option(type=list[str]),
-    "where": Option("Only rows with this value, as in num_gpus=1024; may be repeated.", "COLUMN=VALUE", type=list[str]),
+    "x": CommandOption(type=list[str]),
+    "where": CommandOption(
+        "Only rows with this value, as in num_gpus=1024; may be repeated.", "COLUMN=VALUE", type=list[str]
+    ),
     "path": OUTPUT,
     "output": OUTPUT,
     "out": OUTPUT,
-    "runs": Option(metavar="RUNS.csv", type=Path, is_argument=True),
-    "specialise": Option(type=str),
-    "name": Option(metavar="NAME", type=str, is_argument=True),
-    "settings": Option(metavar="SETTING", type=list[str], is_argument=True),
-    "sizes": Option("Size of a dimension or degree, as in tp=8, s=2048, b=1.", "NAME=NUMBER", ("--set",), list[str]),
-    "config": Option(type=str, is_argument=True),
-    "instance": Option(type=str),
-    "num_devices": Option(flags=("--devices",)),
-    "graph": Option(
+    "runs": CommandOption(metavar="RUNS.csv", type=Path, is_argument=True),
+    "specialise": CommandOption(type=str),
+    "name": CommandOption(metavar="NAME", type=str, is_argument=True),
+    "settings": CommandOption(metavar="SETTING", type=list[str], is_argument=True),
+    "sizes": CommandOption(
+        "Size of a dimension or degree, as in tp=8, s=2048, b=1.", "NAME=NUMBER", ("--set",), list[str]
+    ),
+    "config": CommandOption(type=str, is_argument=True),
+    "instance": CommandOption(type=str),
+    "num_devices": CommandOption(flags=("--devices",)),
+    "graph": CommandOption(
         "Graph of operators: a JSON file, or FILE.py:NAME, a function that returns (step, shapes) of JAX. FILE.py is "
         "run as it is: give only one that you trust.",
         "[GRAPH]",
         type=str,
         is_argument=True,
     ),
-    "speeds": Option(type=str),
-    "gap": Option(parser=share),
-    "results": Option(metavar="DIR", flags=("--for",)),
-    "ranks": Option(type=str),
-    "slow": Option("Slow ranks, as in 0-7=1.3; repeat it for others.", "RANKS=FACTOR", type=list[str]),
-    "portable": Option(flags=("--portable/--panels",)),
-    "tensors": Option(flags=("--tensors/--no-tensors",)),
-    "json": Option("Print one JSON object.", type=bool, default=False),
+    "speeds": CommandOption(type=str),
+    "gap": CommandOption(parser=share),
+    "results": CommandOption(metavar="DIR", flags=("--for",)),
+    "ranks": CommandOption(type=str),
+    "slow": CommandOption("Slow ranks, as in 0-7=1.3; repeat it for others.", "RANKS=FACTOR", type=list[str]),
+    "portable": CommandOption(flags=("--portable/--panels",)),
+    "tensors": CommandOption(flags=("--tensors/--no-tensors",)),
+    "json": CommandOption("Print one JSON object.", type=bool, default=False),
 }
 
 
 def parameters(
-    functions: Sequence[str], changes: Mapping[str, Option], required: Collection[str], optional: Collection[str]
+    functions: Sequence[str], changes: Mapping[str, CommandOption], required: Collection[str], optional: Collection[str]
 ) -> list[inspect.Parameter]:
     """Return the parameters of a command: the arguments of functions, each once, and options that it changes or adds.
 
     Arguments in `required` and `optional` are so on the command line, whatever the signatures say.
     """
-    nothing = Argument("str | None", None, "")
-    arguments: dict[str, Argument] = {}
+    nothing = CommandArgument("str | None", None, "")
+    arguments: dict[str, CommandArgument] = {}
     helps: dict[str, str] = {}
     for function in functions:
         for name, argument in signature_of(function).arguments.items():
             arguments.setdefault(name, argument)
     for function in ("evaluate.evaluate", *functions):  # docstrings of other verbs of a plan refer to the first
         helps |= {name: argument.help for name, argument in signature_of(function).arguments.items() if argument.help}
-    chosen = {name: changes.get(name, OPTIONS.get(name, Option())) for name in (*arguments, *changes, "json")}
+    chosen = {name: changes.get(name, OPTIONS.get(name, CommandOption())) for name in (*arguments, *changes, "json")}
     return [
         option.parameter(
             name,
@@ -323,4 +331,4 @@ def parameters(
     ]
 
 
-ABSENT = Option("absent")  # what a command does not have
+ABSENT = CommandOption("absent")  # what a command does not have

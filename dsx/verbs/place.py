@@ -16,7 +16,7 @@ import numpy as np
 
 from dsx.config.load import Given
 from dsx.errors import InputError, SpecError, wrong
-from dsx.placement import Contended, Effort, Id, Placed, from_fx, from_jax, measure, write_ovs
+from dsx.placement import Contended, Id, Placed, SolverEffort, from_fx, from_jax, measure, write_ovs
 from dsx.placement import place as placed_on
 from dsx.progress import Watch, progress, remark
 from dsx.tables.format import table
@@ -300,7 +300,7 @@ class Placer:
                 advance(now - done)
                 done = now
 
-            placed = placed_on(operators, on, Effort(seconds, share, number), network, bandwidth == "joint", told)
+            placed = placed_on(operators, on, SolverEffort(seconds, share, number), network, bandwidth == "joint", told)
             advance(total - done)
         return OperatorPlacement(placed, name, None if network is None else bandwidth or "uniform")
 

@@ -167,7 +167,7 @@ def test_collectives_and_the_device_are_files(run, tiny, monkeypatch):
     ],
 )
 def test_bad_input_is_an_error_with_its_place(run, tiny, monkeypatch, given, said):
-    monkeypatch.setattr("dsx.measuring.library.find_spec", lambda name: None)
+    monkeypatch.setattr("dsx.measuring.array_library.find_spec", lambda name: None)
     (tiny / "other.csv").write_text("operator,direction,m,n,time\nnorm,forward,8,8,1 us\n")
     columns = "operator,direction,m,n,k,batch,dtype,time,spread"
     (tiny / "elsewhere.csv").write_text(

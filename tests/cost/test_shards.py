@@ -12,7 +12,7 @@ from cost.records import WORKLOAD, choices, layer_costs
 from cost.test_step import GATHER, close, cost
 
 from dsx.cost.shards import dp_groups, weight_shards
-from dsx.hardware.network import Network, Tier
+from dsx.hardware.cluster import Network, Tier
 from dsx.plans.codes import SearchedCodes
 from dsx.plans.placement import (
     divisors,

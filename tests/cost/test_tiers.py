@@ -12,7 +12,7 @@ from cost.records import KINDS, make_assumptions
 
 from dsx.cost.collectives import collective, send
 from dsx.cost.groups import group
-from dsx.hardware.network import Network, Tier
+from dsx.hardware.cluster import Network, Tier
 from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 
 GB = 1e9

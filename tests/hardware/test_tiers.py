@@ -5,7 +5,7 @@ import pytest
 from dsx.config.cluster_file import load_cluster
 from dsx.config.topology import NetworkSpec, changed_network
 from dsx.errors import SpecError
-from dsx.hardware.network import network_from_spec
+from dsx.hardware.cluster import network_from_spec
 
 
 def network(topology, size=8, inside="400 GB/s", outside="50 GB/s"):

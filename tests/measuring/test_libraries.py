@@ -7,8 +7,8 @@ from measuring.layers import cases
 
 from dsx.errors import InputError, UnknownNameError
 from dsx.measuring import library as libraries
+from dsx.measuring.array_library import find_library
 from dsx.measuring.jax_library import JaxLibrary
-from dsx.measuring.library import find_library
 from dsx.measuring.program import KernelProgram, Operand, Step, attention_of, run, subscripts
 
 TOKENS = Operand(("b", "s", "e"), (2, 4, 6))

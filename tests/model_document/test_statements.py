@@ -15,8 +15,7 @@ from dsx.config.what_if import _numbers as what_if_fields
 from dsx.config.what_if import varied_field
 from dsx.cost.context import Assumptions, StepCosts
 from dsx.cost.interval import StepInterval
-from dsx.hardware.cluster import Device
-from dsx.hardware.network import Tier
+from dsx.hardware.cluster import Device, Tier
 from dsx.pricing.problem import make_problem
 from dsx.records import columns
 from dsx.search.spaces import Space

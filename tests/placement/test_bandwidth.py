@@ -22,7 +22,7 @@ from dsx.placement.bandwidth import (
     with_uniform_shares,
     within,
 )
-from dsx.placement.cp_program import Effort
+from dsx.placement.cp_program import SolverEffort
 from dsx.placement.joint import allocate, solve_joint
 from dsx.placement.op_graph import units_of
 from dsx.placement.servers import DeviceLink, Devices, uniform
@@ -107,7 +107,7 @@ def test_the_joint_search_is_enumeration(seed):
     given, devices, network = a_toy(seed)
     shared = with_uniform_shares(devices, network)
     start = Allocated(GraphTimes(given, shared).heft(units_of(given).tolist()), uniform_shares(network, 3))
-    found, _ = solve_joint(given, devices, network, start, 6, Effort(60.0))
+    found, _ = solve_joint(given, devices, network, start, 6, SolverEffort(60.0))
     assert violations(given, with_bandwidth(devices, found.bandwidth), found.schedule) == []
     assert excesses(network, found.bandwidth) == []
     assert shorter_than(given, devices, network, found.schedule.makespan_s * 0.995) == math.inf
@@ -199,7 +199,7 @@ def test_an_allocation_is_never_worse_than_uniform_shares(num_ops, devices):
     given, network = drawn(num_ops, num_ops, labels=num_ops < 100), ServerNetwork(3, 1e9)
     shared = with_uniform_shares(devices, network)
     hint = GraphTimes(given, shared).heft(units_of(given).tolist())
-    found, stopped = allocate(given, devices, network, hint, Effort(0.5))
+    found, stopped = allocate(given, devices, network, hint, SolverEffort(0.5))
     assert found.schedule.makespan_s <= hint.makespan_s and not stopped
     assert violations(given, with_bandwidth(devices, found.bandwidth), found.schedule) == []
     assert excesses(network, found.bandwidth) == []
@@ -213,14 +213,14 @@ def interrupt():
 def test_a_stopped_search_keeps_the_best(stop, interrupted):
     given, network, devices = drawn(3, 100), ServerNetwork(2, 1e9), uniform(4, DeviceLink(1.0))
     hint = GraphTimes(given, with_uniform_shares(devices, network)).heft(units_of(given).tolist())
-    found, stopped = allocate(given, devices, network, hint, Effort(60.0, stop=stop))
+    found, stopped = allocate(given, devices, network, hint, SolverEffort(60.0, stop=stop))
     assert stopped == interrupted and found.schedule.makespan_s <= hint.makespan_s
 
 
 def test_two_servers_have_nothing_to_allocate():
     given, network, devices = drawn(3, 30), ServerNetwork(2, 1e9), uniform(2, DeviceLink(1.0))
     hint = GraphTimes(given, with_uniform_shares(devices, network)).heft(units_of(given).tolist())
-    found, _ = allocate(given, devices, network, hint, Effort(60.0))
+    found, _ = allocate(given, devices, network, hint, SolverEffort(60.0))
     assert found.schedule is hint
     np.testing.assert_array_equal(found.bandwidth, [[0.0, 2e9], [2e9, 0.0]])
 

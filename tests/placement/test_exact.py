@@ -10,7 +10,7 @@ from placement.graphs import drawn, graph
 from placement.referees import violations
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from dsx.placement.cp_program import Effort, ticks_for
+from dsx.placement.cp_program import SolverEffort, ticks_for
 from dsx.placement.exact import equal_units, first_of_equal, solve, units_to_place_first
 from dsx.placement.op_graph import units_of
 from dsx.placement.servers import DeviceLink, Devices, uniform
@@ -40,7 +40,7 @@ def test_equals_enumeration(seed):
     least = shortest_s(given, devices)
     unit = units_of(given)
     hint = GraphTimes(given, devices).heft(unit.tolist()) if seed % 2 else None
-    found = solve(given, devices, unit, Effort(60.0), hint=hint)
+    found = solve(given, devices, unit, SolverEffort(60.0), hint=hint)
     assert found.proved
     if found.schedule is None:
         assert least == found.bound_s == np.inf
@@ -61,7 +61,7 @@ def test_two_tiers_of_alike_servers(seed):
     moved = OperatorSchedule((hint.device + 3) % 4 if seed % 2 else hint.device ^ 3, hint.start_s, hint.makespan_s)
     timing = GraphTimes(given, devices)
     moved = timing.best(moved.device.tolist())
-    found = solve(given, devices, unit, Effort(60.0), hint=moved)
+    found = solve(given, devices, unit, SolverEffort(60.0), hint=moved)
     assert found.proved
     assert found.schedule.makespan_s == pytest.approx(shortest_s(given, devices), rel=1e-6)
 
@@ -69,7 +69,7 @@ def test_two_tiers_of_alike_servers(seed):
 def test_the_network_may_be_faster_than_a_server():
     for seed in range(60, 64):
         given, devices = drawn(seed, 6), Devices((1.0,) * 4, (2,), (DeviceLink(2e9, 4e-6), DeviceLink(50e9)))
-        found = solve(given, devices, units_of(given), Effort(60.0))
+        found = solve(given, devices, units_of(given), SolverEffort(60.0))
         assert found.schedule.makespan_s == pytest.approx(shortest_s(given, devices), rel=1e-6)
 
 
@@ -123,7 +123,7 @@ def p1_by_milp(given, devices):
 @pytest.mark.parametrize("seed", range(6))
 def test_equals_p1_by_another_solver(seed):
     given, devices = drawn(seed + 20, 5), uniform(2, DeviceLink(25e9, 2e-6))
-    found = solve(given, devices, units_of(given), Effort(60.0))
+    found = solve(given, devices, units_of(given), SolverEffort(60.0))
     assert found.schedule.makespan_s == pytest.approx(p1_by_milp(given, devices), rel=1e-5)
 
 
@@ -142,7 +142,7 @@ def test_equals_p1_by_another_solver(seed):
 )
 def test_steps_that_are_known(given, link, least_us):
     devices = uniform(2, link)
-    found = solve(given, devices, units_of(given), Effort(60.0))
+    found = solve(given, devices, units_of(given), SolverEffort(60.0))
     assert found.proved and found.schedule.makespan_s == pytest.approx(least_us * 1e-6)
     assert violations(given, devices, found.schedule) == []
 
@@ -153,7 +153,9 @@ def test_faster_links_and_more_memory_never_worsen_the_optimum(seed):
     total = float(given.memory_bytes.sum())
 
     def least(bandwidth, latency, share):
-        found = solve(given, uniform(3, DeviceLink(bandwidth, latency), total * share), units_of(given), Effort(60.0))
+        found = solve(
+            given, uniform(3, DeviceLink(bandwidth, latency), total * share), units_of(given), SolverEffort(60.0)
+        )
         assert found.proved
         return found.schedule.makespan_s
 
@@ -164,7 +166,7 @@ def test_faster_links_and_more_memory_never_worsen_the_optimum(seed):
 
 def test_units_stay_together():
     given = graph([10, 10, 10, 10], [])
-    found = solve(given, uniform(2, DeviceLink(1e9)), [0, 0, 0, 1], Effort(60.0))
+    found = solve(given, uniform(2, DeviceLink(1e9)), [0, 0, 0, 1], SolverEffort(60.0))
     assert found.proved and found.schedule.makespan_s == pytest.approx(30e-6)
     assert found.bound_s == pytest.approx(30e-6)
 
@@ -173,7 +175,7 @@ def test_units_stay_together():
 def test_equal_chains_are_shared_out(count):
     edges = [(4 * chain + at, 4 * chain + at + 1, 100_000) for chain in range(12) for at in range(3)]
     given = graph([10] * 48, edges)
-    found = solve(given, uniform(count, DeviceLink(25e9)), units_of(given), Effort(60.0))
+    found = solve(given, uniform(count, DeviceLink(25e9)), units_of(given), SolverEffort(60.0))
     assert found.proved and found.schedule.makespan_s == pytest.approx(-(-48 // count) * 10e-6)
 
 
@@ -188,7 +190,7 @@ def test_equal_operators_need_no_search_of_their_names():
     given, devices = fork_and_join(20), uniform(4, DeviceLink(1e9))
     hint = GraphTimes(given, devices).heft(units_of(given).tolist())
     turned = OperatorSchedule(3 - hint.device, hint.start_s, hint.makespan_s)
-    found = solve(given, devices, units_of(given), Effort(60.0), hint=turned)
+    found = solve(given, devices, units_of(given), SolverEffort(60.0), hint=turned)
     assert found.proved and found.schedule.makespan_s == pytest.approx(54e-6)
 
 
@@ -198,7 +200,7 @@ def test_equal_operators_need_no_search_of_their_names():
 @pytest.mark.parametrize("times", [1, 2])
 def test_equal_operators_by_enumeration(devices, times):
     given = fork_and_join(5, times)
-    found = solve(given, devices, units_of(given), Effort(60.0))
+    found = solve(given, devices, units_of(given), SolverEffort(60.0))
     assert found.proved and found.schedule.makespan_s == pytest.approx(shortest_s(given, devices), rel=1e-6)
 
 
@@ -229,7 +231,7 @@ def interrupt():
 def test_a_search_that_stops_keeps_its_hint_and_a_bound(stop):
     given, devices = drawn(3, 200), uniform(4, DeviceLink(5e9))
     hint = GraphTimes(given, devices).in_order([0] * given.num_ops, given.order)
-    found = solve(given, devices, units_of(given), Effort(60.0, stop=stop), hint=hint)
+    found = solve(given, devices, units_of(given), SolverEffort(60.0, stop=stop), hint=hint)
     assert found.stopped
     assert 0.0 < found.bound_s <= found.schedule.makespan_s <= hint.makespan_s
 

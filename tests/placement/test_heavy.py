@@ -6,7 +6,7 @@ from placement.enumeration import shortest_s
 from placement.graphs import drawn, graph
 
 from dsx.placement import heavy as module
-from dsx.placement.cp_program import Effort
+from dsx.placement.cp_program import SolverEffort
 from dsx.placement.heavy import heavy_bound, paths_between
 from dsx.placement.op_graph import units_of
 from dsx.placement.servers import DeviceLink, Devices, uniform
@@ -23,7 +23,7 @@ def test_no_schedule_is_below_the_bound(seed, heavy, monkeypatch):
     devices = [uniform(2, DeviceLink(10e9)), uniform(3, DeviceLink(25e9, 2e-6)), TIERS][seed % 3]
     given = drawn(seed, 7, labels=seed % 2 == 1, num_times=devices.count if seed % 4 == 0 else None)
     shortest = shortest_s(given, devices)
-    found = heavy_bound(given, devices, units_of(given).tolist(), shortest * 1.2, Effort(5.0))
+    found = heavy_bound(given, devices, units_of(given).tolist(), shortest * 1.2, SolverEffort(5.0))
     assert found.seconds <= shortest * (1 + 1e-9)
     assert found.seconds >= min(max(path_bound_s(given, devices), load_bound_s(given, devices)), shortest)
 
@@ -33,7 +33,7 @@ def test_heavy_operators_that_are_cut_apart_wait_for_a_transfer():
     given = graph([5, 10, 10, 5], [(0, 1, 6_000), (0, 2, 6_000), (1, 3, 6_000), (2, 3, 6_000)])
     devices = uniform(2, DeviceLink(1e9))
     assert path_bound_s(given, devices) == pytest.approx(20e-6)
-    found = heavy_bound(given, devices, [0, 1, 2, 3], 30e-6, Effort(5.0))
+    found = heavy_bound(given, devices, [0, 1, 2, 3], 30e-6, SolverEffort(5.0))
     assert found.num_heavy == 4 and found.seconds == pytest.approx(26e-6, rel=5e-3)
 
 
@@ -50,5 +50,5 @@ def test_paths_between_heavy_operators_go_through_light_ones():
 
 def test_a_bound_need_not_be_nearer_than_asked():
     given = graph([5, 10, 10, 5], [(0, 1, 6_000), (0, 2, 6_000), (1, 3, 6_000), (2, 3, 6_000)])
-    found = heavy_bound(given, uniform(2, DeviceLink(1e9)), [0, 1, 2, 3], 30e-6, Effort(5.0, gap=0.5))
+    found = heavy_bound(given, uniform(2, DeviceLink(1e9)), [0, 1, 2, 3], 30e-6, SolverEffort(5.0, gap=0.5))
     assert found.num_heavy == 0 and found.seconds == pytest.approx(20e-6)

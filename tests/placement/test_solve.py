@@ -11,7 +11,7 @@ from placement.referees import excesses, violations
 from dsx.errors import NothingFeasible
 from dsx.placement import solve as module
 from dsx.placement.bandwidth import ServerNetwork
-from dsx.placement.cp_program import Effort
+from dsx.placement.cp_program import SolverEffort
 from dsx.placement.servers import DeviceLink, uniform
 from dsx.placement.solve import place
 
@@ -19,7 +19,7 @@ from dsx.placement.solve import place
 @pytest.mark.parametrize("seed", range(3))
 def test_a_small_graph_is_placed_as_well_as_can_be(seed):
     given, devices = drawn(seed, 8), uniform(3, DeviceLink(10e9, 1e-6))
-    found = place(given, devices, Effort(4.0, gap=0.05))
+    found = place(given, devices, SolverEffort(4.0, gap=0.05))
     assert found.schedule.makespan_s == pytest.approx(shortest_s(given, devices), rel=1e-9)
     assert found.bound.seconds <= found.schedule.makespan_s
     assert violations(given, devices, found.schedule) == []
@@ -29,14 +29,14 @@ def test_equal_parts_are_shared_out_evenly():
     """Seven chains of 3 x 10 us on 3 devices: whole chains take 90 us, chains that are cut 70 us."""
     edges = [(3 * chain + at, 3 * chain + at + 1, 1_000) for chain in range(7) for at in range(2)]
     given, devices = graph([10] * 21, edges), uniform(3, DeviceLink(1e9))
-    found = place(given, devices, Effort(8.0, gap=0.0))
+    found = place(given, devices, SolverEffort(8.0, gap=0.0))
     assert found.schedule.makespan_s < 80e-6
 
 
 def test_without_packages_there_is_an_answer_and_the_same_one_again(monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     given, devices = drawn(4, 50), uniform(3, DeviceLink(25e9))
-    one, other = (place(given, devices, Effort(1.0, gap=0.05, seed=3)) for _ in range(2))
+    one, other = (place(given, devices, SolverEffort(1.0, gap=0.05, seed=3)) for _ in range(2))
     assert one.schedule.device.tolist() == other.schedule.device.tolist()
     assert one.ways.makespans_s == other.ways.makespans_s
     assert "metis" not in one.ways.makespans_s and one.bound.num_heavy == 0
@@ -50,7 +50,7 @@ def test_what_is_found_until_ctrl_c_is_kept():
         if len(placed.ways.makespans_s) > 3 and not placed.stopped:
             raise KeyboardInterrupt
 
-    found = place(given, devices, Effort(5.0, gap=0.05), report=report)
+    found = place(given, devices, SolverEffort(5.0, gap=0.05), report=report)
     assert found.stopped and violations(given, devices, found.schedule) == []
 
 
@@ -60,7 +60,7 @@ def test_ctrl_c_in_the_baselines_leaves_one_device(monkeypatch):
 
     monkeypatch.setattr("dsx.placement.timetable.GraphTimes.heft", interrupted)
     given, devices = drawn(4, 100), uniform(3, DeviceLink(25e9))
-    found = place(given, devices, Effort(60.0, gap=0.05))
+    found = place(given, devices, SolverEffort(60.0, gap=0.05))
     assert found.stopped and [*found.ways.makespans_s] == ["single_device"]
     assert violations(given, devices, found.schedule) == []
 
@@ -69,7 +69,7 @@ def test_what_takes_longer_than_the_time_is_cut_off(monkeypatch):
     looks = itertools.count()  # at a clock that goes on by a second at each
     monkeypatch.setattr(module, "monotonic", lambda: next(looks))
     given, devices = drawn(4, 300), uniform(3, DeviceLink(25e9))
-    found = place(given, devices, Effort(60.0, gap=0.05))
+    found = place(given, devices, SolverEffort(60.0, gap=0.05))
     assert "heft" not in found.ways.makespans_s and "metis" in found.ways.makespans_s
     assert next(looks) < 60 * 1.25 + 20
     assert violations(given, devices, found.schedule) == []
@@ -87,7 +87,7 @@ def test_what_takes_longer_than_the_time_is_cut_off(monkeypatch):
 def test_what_does_not_fit_is_said(memory, columns, said):
     given = graph([5, 10, 5], [(0, 1, 5_000), (0, 2, 5_000)], memory_bytes=[20, 30, 20], **columns)
     with pytest.raises(NothingFeasible, match=said):
-        place(given, uniform(2, DeviceLink(1e9), memory_bytes=memory), Effort(1.0, gap=0.05))
+        place(given, uniform(2, DeviceLink(1e9), memory_bytes=memory), SolverEffort(1.0, gap=0.05))
 
 
 @pytest.mark.sampled(3)
@@ -98,12 +98,12 @@ def test_memory_that_is_filled_to_the_last_byte(seed):
     sizes = [int(size) for _ in range(3) for size in rng.multinomial(100_000, rng.dirichlet(np.ones(25)))]
     given = graph([1] * 75, [(one, one + 1, 10) for one in range(74)], memory_bytes=rng.permutation(sizes).tolist())
     devices = uniform(3, DeviceLink(1e9), memory_bytes=100_000.0)
-    assert violations(given, devices, place(given, devices, Effort(0.5, gap=0.05)).schedule) == []
+    assert violations(given, devices, place(given, devices, SolverEffort(0.5, gap=0.05)).schedule) == []
 
 
 def test_what_takes_no_time_somewhere_has_no_heavy_operators():
     given = graph([[0, 50] if op % 2 else [50, 0] for op in range(450)], [])
-    assert place(given, uniform(2, DeviceLink(1e9)), Effort(1.0, gap=0.05)).schedule.makespan_s == pytest.approx(
+    assert place(given, uniform(2, DeviceLink(1e9)), SolverEffort(1.0, gap=0.05)).schedule.makespan_s == pytest.approx(
         0.0, abs=1e-3
     )
 
@@ -111,7 +111,7 @@ def test_what_takes_no_time_somewhere_has_no_heavy_operators():
 @pytest.mark.slow
 def test_uniform_shares_are_those_of_the_answer_without_joint_search():
     given = drawn(8, 80)
-    found = place(given, uniform(4, DeviceLink(1e9, 5e-6)), Effort(0.5, gap=0.05), network=ServerNetwork(3, 1e9))
+    found = place(given, uniform(4, DeviceLink(1e9, 5e-6)), SolverEffort(0.5, gap=0.05), network=ServerNetwork(3, 1e9))
     assert found.uniform_s == found.tree_s == found.schedule.makespan_s
 
 
@@ -119,7 +119,9 @@ def test_uniform_shares_are_those_of_the_answer_without_joint_search():
 def test_two_servers_leave_joint_search_no_choice():
     given = drawn(8, 40)
     one, other = (
-        place(given, uniform(2, DeviceLink(1e9)), Effort(2.0, gap=0.05), network=ServerNetwork(3, 1e9), joint=joint)
+        place(
+            given, uniform(2, DeviceLink(1e9)), SolverEffort(2.0, gap=0.05), network=ServerNetwork(3, 1e9), joint=joint
+        )
         for joint in (0, 1)
     )
     assert one.bandwidth is other.bandwidth is None and one.schedule.makespan_s == other.schedule.makespan_s
@@ -130,7 +132,7 @@ def test_joint_bandwidth_is_no_worse_than_uniform_shares():
     """One of two other servers is sent five times as much as the other one."""
     sizes = [(0, 1, 10_000), (0, 2, 2_000), (0, 3, 1), (1, 4, 100), (2, 4, 100), (3, 4, 1)]
     given, network = graph([5, 20, 20, 20, 5], sizes), ServerNetwork(2, 1e9)
-    found = place(given, uniform(3, DeviceLink(1e9)), Effort(3.0, gap=0.05), network=network, joint=True)
+    found = place(given, uniform(3, DeviceLink(1e9)), SolverEffort(3.0, gap=0.05), network=network, joint=True)
     assert found.schedule.makespan_s < found.uniform_s
     assert excesses(network, found.bandwidth) == []
     assert violations(given, found.devices, found.schedule) == []

@@ -8,7 +8,7 @@ from placement.graphs import drawn, graph
 from placement.referees import violations
 
 from dsx.placement.annealing import SimulatedDevices, rows_of, simulate
-from dsx.placement.cp_program import Effort
+from dsx.placement.cp_program import SolverEffort
 from dsx.placement.op_graph import units_of
 from dsx.placement.servers import DeviceLink, Devices, uniform
 from dsx.placement.solve import search
@@ -61,14 +61,14 @@ def test_a_search_finds_the_best_placement_of_few_operators(seed):
         if placement[0] == 0
         for order in orders[:400]
     )
-    found = search(given, devices, Effort(0.05))
+    found = search(given, devices, SolverEffort(0.05))
     assert found.best.makespan_s <= least * (1 + 1e-9)
     assert found.best.makespan_s <= min(found.makespans_s.values())
 
 
 def test_the_same_seed_gives_the_same_answer():
     given, devices = drawn(9, 60), uniform(3, DeviceLink(25e9))
-    one, other = (search(given, devices, Effort(0.05, seed=4)) for _ in range(2))
+    one, other = (search(given, devices, SolverEffort(0.05, seed=4)) for _ in range(2))
     assert one.best.device.tolist() == other.best.device.tolist()
     assert one.makespans_s == other.makespans_s
 
@@ -100,6 +100,6 @@ def test_a_schedule_without_room_is_none():
 def test_a_search_keeps_to_the_memory_of_devices():
     given = drawn(2, 40)
     devices = uniform(4, DeviceLink(25e9), memory_bytes=float(given.memory_bytes.sum()) / 3.5)
-    found = search(given, devices, Effort(0.2))
+    found = search(given, devices, SolverEffort(0.2))
     assert found.best is not None and "single_device" not in found.makespans_s
     assert violations(given, devices, found.best) == []

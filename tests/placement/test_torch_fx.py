@@ -49,7 +49,7 @@ def tensor(*shape, dtype=None):
 
 
 @dataclass(eq=False)
-class Node:
+class FxNode:
     op: str
     name: str
     target: Any
@@ -66,7 +66,7 @@ class Graph:
         self.graph = self
 
     def _add(self, *fields, **more):
-        self.nodes.append(Node(*fields, **more))
+        self.nodes.append(FxNode(*fields, **more))
         return self.nodes[-1]
 
     def given(self, name, value):

@@ -12,7 +12,7 @@ from cost.records import choices, layer_costs
 
 from dsx.cost.shards import dp_groups, weight_shards
 from dsx.errors import PlanError
-from dsx.hardware.network import Network, Tier
+from dsx.hardware.cluster import Network, Tier
 from dsx.plans.codes import SearchedCodes
 from dsx.plans.experts import nesting_ranks, share_of_shares, zero_replicas_nest
 from dsx.plans.placement import (

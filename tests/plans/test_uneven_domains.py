@@ -9,7 +9,7 @@ import pytest
 from plans.test_enumerate import DIMS, candidates, values
 from plans.texts import ONE_AXIS, TWO_AXES
 
-from dsx.hardware.network import Network, Tier
+from dsx.hardware.cluster import Network, Tier
 from dsx.plans.placement import expert_share, laid_share, rank_order_shares, shares_on_tiers, units_spanned
 from dsx.plans.ranks import rank_grid
 from dsx.plans.rules import RULES, Limits, fills

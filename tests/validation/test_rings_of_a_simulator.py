@@ -16,7 +16,7 @@ from cost.records import make_assumptions
 
 from dsx.cost.collectives import collective
 from dsx.cost.groups import group
-from dsx.hardware.network import Network, Tier
+from dsx.hardware.cluster import Network, Tier
 from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 
 KINDS = {"all_gather": ALL_GATHER, "all_reduce": ALL_REDUCE, "reduce_scatter": REDUCE_SCATTER}
