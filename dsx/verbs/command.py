@@ -11,7 +11,7 @@ import typer
 
 import dsx
 from dsx.errors import DsxError, NothingFeasible
-from dsx.verbs.options import DEFAULT_ASSUMPTIONS, OPTIONS, CommandOption, parameters, signature_of
+from dsx.verbs.options import OPTIONS, CommandOption, parameters, signature_of
 
 if TYPE_CHECKING:
     from dsx.verbs.answer import Answer
@@ -33,6 +33,7 @@ class Values(dict[str, Any]):
     """The values of a command's options by argument; None for options that are not given."""
 
     flags: Mapping[str, str]  # by argument
+    defaults: Mapping[str, object]  # of the command's options
 
     def of(self, function: str) -> dict[str, Any]:
         """Return the stated arguments of a function, "best.best"."""
@@ -45,12 +46,7 @@ class Values(dict[str, Any]):
 
     def stated(self, *options: str) -> list[str]:
         """Return the flags of those options that are given."""
-        defaults = (None, [])
-        return [
-            self.flags[name]
-            for name in options
-            if self[name] not in defaults and not (name == "assumptions" and self[name] == DEFAULT_ASSUMPTIONS)
-        ]
+        return [self.flags[name] for name in options if self[name] not in (None, [], self.defaults.get(name))]
 
     def missing(self, *options: str) -> list[str]:
         """Return the flags of those options that are not given."""
@@ -83,6 +79,7 @@ def command(
             values.flags = {
                 name: (changes.get(name) or OPTIONS.get(name, CommandOption())).flag(name) for name in options
             }
+            values.defaults = {option.name: option.default for option in shell_options}
             if (answer := run(values)) is not None:
                 infeasible = getattr(answer, "infeasible", "")
                 print_answer(answer, values["json"], NothingFeasible(infeasible) if infeasible else None)

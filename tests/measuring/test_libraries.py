@@ -6,7 +6,7 @@ import pytest
 from measuring.layers import cases
 
 from dsx.errors import InputError, UnknownNameError
-from dsx.measuring import library as libraries
+from dsx.measuring import array_library as libraries
 from dsx.measuring.array_library import find_library
 from dsx.measuring.jax_library import JaxLibrary
 from dsx.measuring.program import KernelProgram, Operand, Step, attention_of, run, subscripts

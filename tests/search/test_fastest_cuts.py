@@ -65,7 +65,7 @@ def test_the_fastest_are_those_of_all_cuts(per, sample):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("objectives", [["step_time_s", "peak_bytes"], ["peak_bytes"]], ids="-".join)
 def test_the_front_is_that_of_all_cuts(monkeypatch, objectives):
-    monkeypatch.setattr(partitioned, "_BOUNDED_CANDIDATES", 200)
+    monkeypatch.setattr(partitioned, "_ROWS", 200)
     monkeypatch.setattr(front_of_cuts, "_CUTS", 128)
     problem, space, search, rows = everything("ends", [5e9, 3e9], FEWER)
     expected = front_of_groups(rows, ["point"], objectives)
