@@ -81,7 +81,8 @@ def statements(spec: type[Spec], reference: Given, near: Path | None = None, pla
         expected = f"a name, a path, a mapping or a {spec.__name__} is wanted"
         raise SpecError(f"{place}: {type(reference).__name__} is given, and {expected}")
     if isinstance(reference, str | Path):
-        assert kind.folder is not None
+        if kind.folder is None:
+            raise TypeError(f"no folder has files of {spec.__name__}")
         return [document for _, document in extended(find(kind.folder, str(reference), ".yaml", near), spec)]
     content = reference.model_dump(mode="json") if isinstance(reference, Spec) else dict(reference)
     base: Plain = content.pop("extends", None)

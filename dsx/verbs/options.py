@@ -55,10 +55,12 @@ def signature_of(function: str) -> Signature:
     start = source.index(f"\nclass {owner}") if owner else 0
     pattern = rf'^ *def {name}(\(.*?\) -> [^\n]*:\n)(?: +r?"""(.*?)""")?'
     match = re.compile(pattern, re.MULTILINE | re.DOTALL).search(source, start)
-    assert match is not None, function
+    if match is None:
+        raise LookupError(f"{module}.py has no function {name!r} with the types of its arguments")
     text = match[2] or source[start:].partition('"""')[2].partition('"""')[0]  # of a class
     (definition,) = ast.parse(f"def f{match[1]} pass").body
-    assert isinstance(definition, ast.FunctionDef)
+    if not isinstance(definition, ast.FunctionDef):
+        raise TypeError(f"{function} is no function")
     summary, *paragraphs = inspect.cleandoc(text).split("\n\n")
     described = next((part for part in paragraphs if part.startswith("Args:")), "")
     helps = {
