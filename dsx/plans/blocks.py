@@ -14,34 +14,40 @@ share them. Any range of candidates can be made without the candidates before it
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dsx.plans.choices import CHOICE_COLUMNS, CROSSED, PLACEMENT_COLUMNS
 from dsx.plans.codes import SearchedCodes
 from dsx.plans.enumerate import BOXES, Arrays, SpaceBounds, changes, cross, grid, take
-from dsx.plans.experts import REPLICA_AXES, ep_constraints
+from dsx.plans.experts import REPLICA_AXES, Truth, ep_constraints
 from dsx.plans.frameworks import Boxes, Filter
 from dsx.plans.placement import (
     ORDERS,
     Replica,
     axes_in,
     choice_shares,
-    consecutive,
     distinct_order,
     divisors,
     ep_ranks_adjacent,
+    even_shares,
     fills_nodes,
-    of_order,
+    in_a_row,
+    in_order,
+    lies_consecutively,
     rank_order_shares,
+    replica_of,
+    shares_of,
     uneven_shares,
 )
-from dsx.plans.rules import RULES, Limits, fills, least_microbatches, may_lie_unevenly, microbatch_groups, placed
+from dsx.plans.rules import RULES, Limits, fills, least_microbatches, may_lie_unevenly, microbatch_groups
 from dsx.schedules.schedules import SCHEDULES
 from dsx.units import LARGEST_COUNT
 
-# Whether [B] blocks times the placements of a slice are wanted, [B, P].
+_BOTH = ("", "_nvs")  # a degree and its share
+_NO_PLACEMENTS = np.zeros((len(PLACEMENT_COLUMNS), 0), dtype=np.int64)
+# Whether [B] blocks times the placements of a slice are taken, [B, P].
 Wanted = Callable[[np.ndarray, slice], np.ndarray]
 
 
@@ -64,7 +70,8 @@ class ChoiceSegments:
     @staticmethod
     def together(parts: "Sequence[ChoiceSegments]") -> "ChoiceSegments":
         """Return the segments of several parts as one."""
-        return ChoiceSegments(*(np.concatenate([getattr(part, name) for part in parts]) for name in _SEGMENT_FIELDS))
+        names = ChoiceSegments.__dataclass_fields__
+        return ChoiceSegments(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
     def per_choice(self) -> "ChoiceSegments":
         """Return one segment per choice."""
@@ -75,9 +82,6 @@ class ChoiceSegments:
         """Return the position in `Blocks.batches` of the batch size of each choice."""
         before = np.cumsum(self.length) - self.length
         return np.repeat(self.first - before, self.length) + np.arange(self.length.sum())
-
-
-_SEGMENT_FIELDS = tuple(ChoiceSegments.__dataclass_fields__)
 
 
 class Places(NamedTuple):
@@ -111,25 +115,30 @@ class Blocks:
     """
 
     def __init__(self, keys: Arrays, bounds: SpaceBounds) -> None:
-        size = np.prod(np.stack([keys[axis] for axis in REPLICA_AXES]), axis=0)
+        size, share, _ = replica_of(keys)
         uneven = any(may_lie_unevenly(number, bounds.limits) for number in bounds.num_gpus)
         nested = ep_constraints(keys, bounds.expert_axes, bounds.limits.nvs_size if uneven else None)
-        boxes = (
-            keys[BOXES] if BOXES in keys else np.ones_like(size)
-        )  # without a framework, all keys are in its first box
-        replicas = np.stack([size, placed(keys, REPLICA_AXES), *nested, boxes, _lying(keys, bounds)])
+        # Without a framework, all keys are in its first box.
+        boxes = keys[BOXES] if BOXES in keys else np.ones_like(size)
+        replicas = np.stack([size, share, *nested, boxes, _lying(keys, bounds)])
         order = np.lexsort((keys["microbatch_size"], *replicas[::-1]))
         ordered, microbatch_size = replicas[:, order], keys["microbatch_size"][order]
         begins = np.flatnonzero(changes(*ordered, microbatch_size))
         of_block, microbatch_size = ordered[:, begins], microbatch_size[begins]
         first_blocks = np.flatnonzero(changes(*of_block))
-        kinds = of_block[:, first_blocks]
+        kinds = [_ReplicaKind(*kind) for kind in of_block[:, first_blocks].T.tolist()]
         of_replicas = functools.cache(functools.partial(_replica_placements, bounds))
-        tables = [_placements(kind, bounds, of_replicas) for kind in kinds.T.tolist()]
-        self.placements = np.concatenate(tables, axis=1) if tables else np.zeros((len(PLACEMENT_COLUMNS), 0), np.int64)
+        tables = [_placements(kind, bounds, of_replicas) for kind in kinds]
+        self.placements = np.concatenate([_NO_PLACEMENTS, *tables], axis=1)
         counts = [table.shape[1] for table in tables]
-        self.ep_replicas, self.boxes = np.repeat(kinds[[2, 6]], counts, axis=1)
-        self.outer = _outer(kinds, tables, bounds)
+        self.ep_replicas = np.repeat(np.array([kind.whole for kind in kinds], dtype=np.int64), counts)
+        self.boxes = np.repeat(np.array([kind.boxes for kind in kinds], dtype=np.int64), counts)
+        self.outer: Arrays = {}  # by column ``<axis>_<tier>``
+        columns = [dict(zip(PLACEMENT_COLUMNS, table, strict=True)) for table in tables]
+        for name, unit in zip(bounds.tiers, bounds.units, strict=True):
+            parts = [choice_shares(*of_kind, unit) for of_kind in zip(columns, map(_stages, kinds), strict=True)]
+            for axis in ("pp", "dp"):
+                self.outer[f"{axis}_{name}"] = np.concatenate([_NO_PLACEMENTS[0], *(part[axis] for part in parts)])
         chunks = self.placements[PLACEMENT_COLUMNS.index("pp")] * self.placements[PLACEMENT_COLUMNS.index("vpp")]
         self.divided = bool((bounds.limits.num_layers % chunks == 0).all())
         self._first_placement = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
@@ -169,9 +178,8 @@ class Blocks:
             (dp * spans[0] + group) * spans[1] + least, return_index=True, return_inverse=True
         )
         degrees, *needed = dp[first], group[first], least[first]
-        divisors = np.stack(
-            [sizes[:, None] * degrees, *(np.broadcast_to(own, (len(sizes), len(own))) for own in needed)]
-        )
+        sequences = sizes[:, None] * degrees
+        divisors = np.stack([sequences, *(np.broadcast_to(number, sequences.shape) for number in needed)])
         unique, where = np.unique(divisors.reshape(3, -1), axis=1, return_inverse=True)
         ranges = [_multiples(sequences, group, least, bounds) for sequences, group, least in unique.T.tolist()]
         self.batches = np.concatenate([*ranges, np.zeros(0, dtype=np.int64)])
@@ -198,12 +206,11 @@ class Blocks:
             placements = self._placements_of(kind)
             table = np.ix_(self._microbatch[blocks], self._dp[placements])
             length = self._num_batches[table]
-            there = length > 0 if wanted is None else (length > 0) & wanted(blocks, placements)
-            row, column = np.nonzero(there)
+            row, column = np.nonzero(length > 0 if wanted is None else (length > 0) & wanted(blocks, placements))
             first = self._first_batch[table][row, column]
             parts.append([blocks[row], column + placements.start, first, length[row, column]])
         if not parts:
-            parts.append([np.zeros(0, dtype=np.int64)] * 4)
+            parts.append([_NO_PLACEMENTS[0]] * 4)
         return ChoiceSegments(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def least_batches(self, blocks: np.ndarray, placements: np.ndarray) -> np.ndarray:
@@ -225,14 +232,12 @@ class Blocks:
     ) -> Arrays:
         """Return [N] choices as columns, or those of them in `names`; `placement` has positions in `placements`."""
         number = {name: position for position, name in enumerate(PLACEMENT_COLUMNS)}
-        own: dict[str, Callable[[], np.ndarray]] = {
-            "global_batch_size": lambda: batch,
-            "num_microbatches": lambda: batch // (self.placements[number["dp"], placement] * microbatch_size),
-        }
 
         def column(name: str) -> np.ndarray:
-            if name in own:
-                return own[name]()
+            if name == "global_batch_size":
+                return batch
+            if name == "num_microbatches":
+                return batch // (self.placements[number["dp"], placement] * microbatch_size)
             return (self.placements[number[name]] if name in number else self.outer[name])[placement]
 
         return {name: column(name) for name in names or (*CHOICE_COLUMNS, *self.outer)}
@@ -252,9 +257,8 @@ class Blocks:
         block = np.repeat(np.arange(low, high), ends - begins)
         within = np.arange(start, stop) - self.first_candidate[block]
         key, choice = np.divmod(within, self.num_choices[block])
-        made = self.choices(segments, names)
         choice += first_choice[block - low]
-        return self.keys[self.first_key[block] + key], {name: column[choice] for name, column in made.items()}
+        return self.keys[self.first_key[block] + key], take(self.choices(segments, names), choice)
 
     def rows_at(self, candidates: np.ndarray) -> tuple[np.ndarray, Arrays]:
         """Return (positions in the key table, choices) of any [N] candidates; `rows` is faster for a range."""
@@ -268,11 +272,10 @@ class Blocks:
     def size_with(self, weights: np.ndarray) -> int:
         """Return the number of candidates where each placement counts [P] `weights` times."""
         num_keys = np.diff(self.first_key)
-        found = 0
-        for kind in np.unique(self._replica).tolist():
-            of_blocks = self._num_batches_of(kind) @ weights[self._placements_of(kind)]
-            found += int(of_blocks @ num_keys[self._replica == kind])
-        return found
+        return sum(
+            int(self._num_batches_of(kind) @ weights[self._placements_of(kind)] @ num_keys[self._replica == kind])
+            for kind in np.unique(self._replica).tolist()
+        )
 
     def places_of(self, candidates: np.ndarray) -> "Places":
         """Return the places of any [N] candidates in the blocks."""
@@ -280,21 +283,21 @@ class Blocks:
         key, choice = np.divmod(candidates - self.first_candidate[block], self.num_choices[block])
         placement, batch = np.zeros_like(choice), np.zeros_like(choice)
         order = np.argsort(self._replica[block], kind="stable")  # linear for sorted candidates
-        for here in np.split(order, np.flatnonzero(changes(self._replica[block[order]]))[1:]) if len(order) else ():
-            kind = int(self._replica[block[here[0]]])
+        for at in np.split(order, np.flatnonzero(changes(self._replica[block[order]]))[1:]) if len(order) else ():
+            kind = int(self._replica[block[at[0]]])
             first, last = np.searchsorted(self._replica, (kind, kind + 1))
             used = np.zeros(last - first, dtype=bool)
-            used[block[here] - first] = True
+            used[block[at] - first] = True
             table = np.ix_(self._microbatch[first:last][used], self._dp[self._placements_of(kind)])
             counts = self._num_batches[table]
             ends = np.cumsum(counts).reshape(counts.shape)
-            row = (np.cumsum(used) - 1)[block[here] - first]
-            of_row = choice[here] + (ends[:, -1] - counts.sum(axis=1))[row]
+            row = (np.cumsum(used) - 1)[block[at] - first]
+            of_row = choice[at] + (ends[:, -1] - counts.sum(axis=1))[row]
             cell = np.searchsorted(ends.ravel(), of_row, side="right")
             row, column = np.divmod(cell, counts.shape[1])
-            before = ends[row, column] - counts[row, column]
-            placement[here] = column + self._first_placement[kind]
-            batch[here] = self.batches[self._first_batch[table][row, column] + of_row - before]
+            begins = ends[row, column] - counts[row, column]
+            placement[at] = column + self._first_placement[kind]
+            batch[at] = self.batches[self._first_batch[table][row, column] + of_row - begins]
         return Places(block, self.keys[self.first_key[block] + key], placement, batch)
 
 
@@ -308,76 +311,76 @@ def _multiples(sequences: int, group: int, least: int, bounds: SpaceBounds) -> n
     return batch[bounds.keep_choices({"global_batch_size": batch, "num_microbatches": batch // sequences})]
 
 
-def _placements(
-    kind: Sequence[int], bounds: SpaceBounds, of_replicas: Callable[[int, int, int, int], np.ndarray]
-) -> np.ndarray:
-    """Return the placements of one kind of replica.
+_EVEN, _PART, _IN_ORDER, _IN_A_ROW = 1, 2, 4, 8
 
-    `kind` is its model-parallel GPUs, how many of them share a fast domain, what its ep groups require
-    (`dsx.plans.experts.ep_constraints`), the boxes that have its keys, and how its keys lie (`_lying`).
-    `of_replicas` is `_replica_placements`, which many kinds share.
-    """
-    replica, share, whole, wide, near, in_row, boxes, lying = kind
-    table = of_replicas(replica, share, boxes, lying)
+
+class _ReplicaKind(NamedTuple):
+    """What the keys of some blocks have in common besides their microbatch size."""
+
+    ranks: int  # model-parallel GPUs
+    share: int  # of them in a fast domain
+    # What their ep groups require (`dsx.plans.experts.ep_constraints`).
+    whole: int
+    wide: int
+    near: int
+    in_row: int
+    boxes: int  # that have the keys, as bits
+    lying: int  # as `_lying`
+
+
+def _stages(kind: _ReplicaKind) -> Replica:
+    return Replica(kind.ranks, kind.share, bool(kind.lying & _EVEN))
+
+
+def _placements(
+    kind: _ReplicaKind, bounds: SpaceBounds, of_replicas: Callable[[int, int, int, int], np.ndarray]
+) -> np.ndarray:
+    """Return the placements of one kind of replica; `of_replicas` is `_replica_placements`, which many kinds share."""
+    table = of_replicas(kind.ranks, kind.share, kind.boxes, kind.lying)
     columns = dict(zip(PLACEMENT_COLUMNS, table, strict=True))
-    nested = zero_replicas_of_whole_groups(columns, whole)
-    if (wide, near, in_row) != (1, 1, 1):
-        told = _shares_tell(columns, replica, share, lying)
-        nested &= np.where(told, np.gcd(wide, columns["dp_nvs"]) == near, in_row == 1)
-    stages = Replica(replica, share, bool(lying & _EVEN))
-    distinct = distinct_order(columns, bounds.searched.order, stages, bounds.units, whole)
+    even = (kind.lying & _EVEN > 0) & even_shares(columns, ("pp", "dp"))
+    nested = zero_replicas_of_whole_groups(columns, kind.whole)
+    if (kind.wide, kind.near, kind.in_row) != (1, 1, 1):
+        # Where a domain has as many ranks as the shares multiply to, they tell the members of an ep group there.
+        tell = even | ((kind.lying & _PART > 0) & (columns["pp_nvs"] * columns["dp_nvs"] == 1))
+        if kind.ranks == kind.share:
+            of_replica = {f"{axis}{part}": kind.ranks if axis == "tp" else 1 for axis in REPLICA_AXES for part in _BOTH}
+            tell |= lies_consecutively(columns | of_replica, columns["num_gpus"])
+        nested &= np.where(tell, np.gcd(kind.wide, columns["dp_nvs"]) == kind.near, kind.in_row == 1)
+    distinct = distinct_order(columns, bounds.searched.order, _stages(kind), bounds.units, kind.whole)
+    adjacent = ep_ranks_adjacent(columns["order"], kind.whole)
     # The order comes last of the choices. Where it decides how groups lie, not every order has a placement.
     first = changes(*table[:-1])
-    only = first & ep_ranks_adjacent(columns["order"], whole)
+    only = first & adjacent
     if bounds.limits.in_rank_order:
-        laid = _in_rank_order(columns, replica, share, lying)
-        # Where the first order does not lay groups so, another one may.
-        only |= ~first & ~np.roll(laid, 1) & ep_ranks_adjacent(columns["order"], whole)
+        laid = ~even | _in_a_row(columns, kind)
+        only |= ~first & ~np.roll(laid, 1) & adjacent  # where the first order does not lay groups so, another one may
         nested &= laid
-    return table[:, nested & (distinct | only) & _fill_nodes(columns, replica, share, lying, bounds.limits)]
+    return table[:, nested & (distinct | only) & _fill_nodes(columns, kind, bounds.limits)]
 
 
-def _shares_tell(columns: Arrays, replica: int, share: int, lying: int) -> Any:
-    """Return in which placements a domain has as many ranks as their shares multiply to."""
-    stages, replicas = ((columns[axis], columns[f"{axis}_nvs"]) for axis in ("pp", "dp"))
-    told = (lying & _EVEN > 0) & (stages[0] % stages[1] == 0) & (replicas[0] % replicas[1] == 0)
-    told |= (lying & _PART > 0) & (stages[1] * replicas[1] == 1)
-    if replica == share:
-        of_replica = {"tp": replica, "tp2": 1, "cp": 1}
-        shares = of_replica | {"pp": stages[1], "dp": replicas[1]}
-        told |= of_order(columns | of_replica, lambda degrees: consecutive(degrees, shares, columns["num_gpus"]))
-    return told
-
-
-def _in_rank_order(columns: Arrays, replica: int, share: int, lying: int) -> Any:
-    """Return which placements have consecutive ranks in a domain; those that lie unevenly do."""
-    stages, replicas = ((columns[axis], columns[f"{axis}_nvs"]) for axis in ("pp", "dp"))
+def _in_a_row(columns: Arrays, kind: _ReplicaKind) -> np.ndarray:
+    """Return which placements whose shares divide their degrees have consecutive ranks in a domain."""
     replicas_first = columns["order"] == 0
-    (first, near), (_, far) = (
-        [np.where(replicas_first, *pair) for pair in zip(inner, outer, strict=True)]
-        for inner, outer in ((replicas, stages), (stages, replicas))
-    )
-    even = (lying & _EVEN > 0) & (stages[0] % stages[1] == 0) & (replicas[0] % replicas[1] == 0)
-    whole = replica == share
-    in_a_row = (lying & _IN_A_ROW > 0) & (((near == 1) | whole) & ((far == 1) | whole & (near == first)))
-    return ~even | in_a_row
+    first, near = (np.where(replicas_first, columns[f"dp{part}"], columns[f"pp{part}"]) for part in _BOTH)
+    far = np.where(replicas_first, columns["pp_nvs"], columns["dp_nvs"])
+    whole = kind.ranks == kind.share
+    return (kind.lying & _IN_A_ROW > 0) & (((near == 1) | whole) & ((far == 1) | whole & (near == first)))
 
 
-def _fill_nodes(columns: Arrays, replica: int, share: int, lying: int, limits: Limits) -> Any:
-    """Return which placements of replicas of `replica` GPUs, `share` of them in a domain, fill nodes as limits want."""
+def _fill_nodes(columns: Arrays, kind: _ReplicaKind, limits: Limits) -> Truth:
+    """Return which placements of a kind of replica fill nodes as limits want."""
     if limits.node_size == 1:
         return True
     number = columns["num_gpus"]
-    whole = fills_nodes(number, share * columns["pp_nvs"] * columns["dp_nvs"], limits.node_size, limits.nvs_size)
-    for order, name in enumerate(ORDERS) if lying & _IN_ORDER else ():
-        chain = {axis: columns[axis] for axis in axes_in(name)[len(REPLICA_AXES) :]}
-        by_rank = rank_order_shares(chain, limits.nvs_size, number, replica, share)
-        alike = np.logical_and.reduce([columns[f"{axis}_nvs"] == own for axis, own in by_rank.items()])
-        whole |= alike & (columns["order"] == order)
-    return whole
-
-
-_EVEN, _PART, _IN_ORDER, _IN_A_ROW = 1, 2, 4, 8
+    used = kind.share * columns["pp_nvs"] * columns["dp_nvs"]
+    fill = fills_nodes(number, used, limits.node_size, limits.nvs_size)
+    for order, name in enumerate(ORDERS) if kind.lying & _IN_ORDER else ():
+        axes = axes_in(name)[len(REPLICA_AXES) :]
+        degrees, shares = {axis: columns[axis] for axis in axes}, shares_of(columns, axes)
+        by_rank = in_order(degrees, shares, limits.nvs_size, number, kind.ranks, kind.share)
+        fill |= by_rank & (columns["order"] == order)
+    return fill
 
 
 def _lying(keys: Arrays, bounds: SpaceBounds) -> np.ndarray:
@@ -389,40 +392,36 @@ def _lying(keys: Arrays, bounds: SpaceBounds) -> np.ndarray:
     """
     limits = bounds.limits
     degrees = {axis: keys[axis] for axis in REPLICA_AXES}
-    shares = {axis: keys[f"{axis}_nvs"] for axis in REPLICA_AXES}
-    in_a_row = consecutive(degrees, shares) * _IN_A_ROW if limits.in_rank_order else 0
-    if not any(may_lie_unevenly(number, limits) for number in bounds.num_gpus):
-        return np.full_like(keys["tp"], _EVEN) + in_a_row
-    even = np.logical_and.reduce([degrees[axis] % share == 0 for axis, share in shares.items()])
-    by_rank = rank_order_shares(degrees, limits.nvs_size)
-    in_order = np.logical_and.reduce([by_rank[axis] == share for axis, share in shares.items()])
+    shares = shares_of(keys, REPLICA_AXES)
+    uneven = any(may_lie_unevenly(number, limits) for number in bounds.num_gpus)
+    row = in_a_row(keys) if uneven or limits.in_rank_order else np.False_
+    row_bit = row * _IN_A_ROW if limits.in_rank_order else 0
+    if not uneven:
+        return np.full_like(keys["tp"], _EVEN) + row_bit
+    even, by_rank = even_shares(keys, REPLICA_AXES), in_order(degrees, shares, limits.nvs_size)
     part, stride = np.zeros_like(even), np.ones_like(keys["tp"])
     for axis, share in shares.items():
         stride = stride * degrees[axis]
         part |= (degrees[axis] % share != 0) & (stride > limits.nvs_size)  # else the group fits into a domain
-    return even * _EVEN + (part & consecutive(degrees, shares)) * _PART + in_order * _IN_ORDER + in_a_row
-
-
-def zero_replicas_of_whole_groups(columns: Arrays, ep_replicas: np.ndarray | int) -> np.ndarray:
-    """Return where each ZeRO replica has whole ep groups, so that it holds each expert the same number of times."""
-    return columns["dp"] % (ep_replicas * columns["zero_replicas"]) == 0
+    return even * _EVEN + (part & row) * _PART + by_rank * _IN_ORDER + row_bit
 
 
 def _replica_placements(bounds: SpaceBounds, replica: int, share: int, boxes: int, lying: int) -> np.ndarray:
     """Return the placements of replicas of some GPUs in some boxes, whatever their ep groups require."""
-    found = [np.zeros((len(PLACEMENT_COLUMNS), 0), dtype=np.int64)]
+    tables = [_NO_PLACEMENTS]
     limits, kept = bounds.limits, _Kept(bounds.keep_choices, bounds.boxes, boxes)
     for number in bounds.num_gpus:
         if number % replica:
             continue
+        ranks = number // replica
         rooms = tuple(domain // share for domain in fills(number, limits) if domain % share == 0)
-        ways = [replace(limits, nvs_size=room) for room in rooms] if lying & _EVEN else []
-        made = [stages_and_replicas(number // replica, way, bounds.searched, kept) for way in ways]
-        if may_lie_unevenly(number, limits):
-            laid = _Laid(replica, share, lying, rooms if lying & _EVEN else ())
-            made.append(stages_and_replicas(number // replica, limits, bounds.searched, kept, laid))
-        found += [np.concatenate([np.full_like(replicas[:1], number), replicas]) for replicas in made]
-    table = np.concatenate(found, axis=1)
+        rooms = rooms if lying & _EVEN else ()
+        ways: list[tuple[Limits, _Laid | None]] = [(replace(limits, nvs_size=room), None) for room in rooms]
+        ways += [(limits, _Laid(replica, share, lying, rooms))] if may_lie_unevenly(number, limits) else []
+        for of_domain, laid in ways:
+            replicas = stages_and_replicas(ranks, of_domain, bounds.searched, kept, laid)
+            tables.append(np.concatenate([np.full_like(replicas[:1], number), replicas]))
+    table = np.concatenate(tables, axis=1)
     return table[:, bounds.keep_choices(dict(zip(PLACEMENT_COLUMNS, table, strict=True)))]
 
 
@@ -447,59 +446,41 @@ class _Kept(NamedTuple):
         return self.choices(table) & self.boxes.keep(self.of_keys, table)
 
 
-def _outer(kinds: np.ndarray, tables: Sequence[np.ndarray], bounds: SpaceBounds) -> Arrays:
-    """Return the shares of stages and replicas on the tiers beyond the fast domain, by column ``<axis>_<tier>``.
-
-    `tables` has the placements of each of the `kinds` of replicas.
-    """
-    found: Arrays = {}
-    for name, unit in zip(bounds.tiers, bounds.units, strict=True):
-        parts = [
-            choice_shares(
-                dict(zip(PLACEMENT_COLUMNS, table, strict=True)), Replica(replica, share, bool(lying & _EVEN)), unit
-            )
-            for (replica, share, lying), table in zip(kinds[[0, 1, 7]].T.tolist(), tables, strict=True)
-        ]
-        none = np.zeros(0, dtype=np.int64)
-        found |= {f"{axis}_{name}": np.concatenate([none, *(part[axis] for part in parts)]) for axis in ("pp", "dp")}
-    return found
-
-
 @functools.lru_cache(maxsize=4096)
 def stages_and_replicas(
-    rest: int, limits: Limits, searched: SearchedCodes, kept: _Kept, laid: _Laid | None = None
+    ranks: int, limits: Limits, searched: SearchedCodes, kept: _Kept, laid: _Laid | None = None
 ) -> np.ndarray:
-    """Return [columns of a placement after num_gpus, N] ways to have `rest` stages times replicas, of those kept.
+    """Return [columns of a placement after num_gpus, N] ways to have `ranks` stages times replicas, of those kept.
 
     The fast domain of `limits` has room for so many of them, or for GPUs that consecutive ranks take.
     """
     pipelines = limits.stage_counts
     if any(SCHEDULES[code].uneven_stages for code in searched.schedule):
         pipelines = np.arange(1, limits.max_stages + 1)
-    pipelines = pipelines[rest % pipelines == 0]
+    pipelines = pipelines[ranks % pipelines == 0]
     if laid is None:
         pp, pp_nvs = grid(pipelines, divisors(limits.nvs_size))
-        table = {"pp": pp, "dp": rest // pp, "pp_nvs": pp_nvs, "dp_nvs": limits.nvs_size // pp_nvs}
-        table = take(table, (pp % pp_nvs == 0) & (table["dp"] % table["dp_nvs"] == 0))
+        table = {"pp": pp, "dp": ranks // pp, "pp_nvs": pp_nvs, "dp_nvs": limits.nvs_size // pp_nvs}
+        table = take(table, even_shares(table, ("pp", "dp")))
     else:
-        table = _laid_placements(pipelines, rest // pipelines, limits.nvs_size, laid, searched.order)
+        table = _laid_placements(pipelines, ranks // pipelines, limits.nvs_size, laid, searched.order)
     # One choice at a time: the rules leave few of its values for each row before it.
     for choice in CROSSED:
-        values = getattr(searched, choice.name)
-        if choice.tried and not values:
-            values = choice.tried(limits.tried_layers, rest)
-        table = cross(table, choice.name, np.array(values))
+        values = np.array(getattr(searched, choice.name))
+        if choice.tried and not len(values):
+            values = choice.tried(limits.tried_layers, ranks)
+        table = cross(table, choice.name, values)
         for rule in RULES:
             if choice.name in rule.reads and table.keys() >= {*rule.reads}:
                 table = take(table, rule.holds(table, limits))
         if choice.no_effect:
-            table = take(table, ~choice.no_effect(table) | (table[choice.name] == values[0]))
+            table = take(table, np.logical_not(choice.no_effect(table)) | (table[choice.name] == values[0]))
         table = take(table, kept.mask(table))
     if laid is not None:
         table = take(table, table["orders"] >> table["order"] & 1 == 1)
-    made = np.stack([table[name] for name in PLACEMENT_COLUMNS[1:]])
-    made.flags.writeable = False  # the cache shares it
-    return made
+    placements = np.stack([table[name] for name in PLACEMENT_COLUMNS[1:]])
+    placements.flags.writeable = False  # the cache shares it
+    return placements
 
 
 def _laid_placements(pp: np.ndarray, dp: np.ndarray, size: int, laid: _Laid, orders: Sequence[int]) -> Arrays:
@@ -508,30 +489,35 @@ def _laid_placements(pp: np.ndarray, dp: np.ndarray, size: int, laid: _Laid, ord
     Those with divisors of the degrees, of which `_Laid` has the rooms, are left out.
     """
     parts: list[Arrays] = []
+    degrees, ones = {"pp": pp, "dp": dp}, np.ones_like(pp)
     for order in orders:
         inner, outer = axes_in(ORDERS[order])[len(REPLICA_AXES) :]
-        degrees = {"pp": pp, "dp": dp}
-        ones, own = np.ones_like(pp), degrees | {"orders": np.full_like(pp, 1 << order)}
+        table = degrees | {"orders": np.full_like(pp, 1 << order)}
         if laid.lying & _PART:
-            parts.append(own | {"pp_nvs": ones, "dp_nvs": ones})
+            parts.append(table | {"pp_nvs": ones, "dp_nvs": ones})
         if laid.lying & _IN_ORDER:
             chain = {axis: degrees[axis] for axis in (inner, outer)}
             by_rank = rank_order_shares(chain, size, laid.replica * pp * dp, laid.replica, laid.share)
-            parts.append(own | {f"{axis}_nvs": share for axis, share in by_rank.items()})
+            parts.append(table | {f"{axis}_nvs": share for axis, share in by_rank.items()})
         if laid.share == laid.replica <= size:
             room = size // laid.replica
-            left = room // degrees[inner]
-            for axis, share in ((inner, room), (outer, left)):
-                rows = np.flatnonzero((degrees[axis] > share) & ((axis == inner) | (left > 0)))
+            outer_room = room // degrees[inner]
+            for axis, share in ((inner, np.full_like(pp, room)), (outer, outer_room)):
+                rows = np.flatnonzero((degrees[axis] > share) & ((axis == inner) | (outer_room > 0)))
                 alone = (degrees[outer][rows] == 1) | (axis == outer)
-                at, share = uneven_shares(degrees[axis][rows], np.broadcast_to(share, pp.shape)[rows], alone)
-                part = take(own, rows[at])
+                at, share = uneven_shares(degrees[axis][rows], share[rows], alone)
+                part = take(table, rows[at])
                 first = part[inner] if axis == outer else share
                 parts.append(part | {f"{inner}_nvs": first, f"{outer}_nvs": share if axis == outer else ones[at]})
     names = ("pp", "dp", "pp_nvs", "dp_nvs")
     table = {name: np.concatenate([part[name] for part in parts] or [dp[:0]]) for name in (*names, "orders")}
     columns, which = np.unique(np.stack([table[name] for name in names]), axis=1, return_inverse=True)
-    found = dict(zip(names, columns, strict=True)) | {"orders": np.zeros_like(columns[0])}
-    np.bitwise_or.at(found["orders"], which.ravel(), table["orders"])
-    even = (found["pp"] % found["pp_nvs"] == 0) & (found["dp"] % found["dp_nvs"] == 0)
-    return take(found, ~(even & np.isin(found["pp_nvs"] * found["dp_nvs"], laid.rooms)))
+    unique = dict(zip(names, columns, strict=True)) | {"orders": np.zeros_like(columns[0])}
+    np.bitwise_or.at(unique["orders"], which.ravel(), table["orders"])
+    in_rooms = np.isin(unique["pp_nvs"] * unique["dp_nvs"], laid.rooms)
+    return take(unique, np.logical_not(even_shares(unique, ("pp", "dp")) & in_rooms))
+
+
+def zero_replicas_of_whole_groups(columns: Arrays, ep_replicas: np.ndarray | int) -> np.ndarray:
+    """Return where each ZeRO replica has whole ep groups, so that it holds each expert the same number of times."""
+    return columns["dp"] % (ep_replicas * columns["zero_replicas"]) == 0

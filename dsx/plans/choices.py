@@ -1,52 +1,48 @@
 """The choices of a plan, one record each. Columns, codes, ids, the search and the documents follow from the records.
 
-The values of the choice `recompute`: none, full, and every set of regions of a layer.
-
-A set of regions is written with their names, joined with a plus: ``norms+expert-activation``. Core attention alone is
-called ``selective``, which is what Megatron-LM's ``--recompute-granularity selective`` recomputes by default. A region
-that is part of another one (`dsx.notation.syntax.Region.within`) is recomputed with it, so no set has both.
-
-The choices of a plan, one record each. Columns, codes, ids, the search and the documents follow from the records.
-
 A choice belongs to one of four levels. The job states what is trained on how many GPUs. The shard key decides what a
 layer costs. The placement decides the pipeline, the replicas, and where both are placed. The step decides how layer
 costs add up to a step. A searched choice of the step or the placement is crossed with the choices before it, in the
 order of this table. Choices that were added later come last, so that candidates keep their order and their ids.
 Choices with named values are stored as codes, which are positions in `values`.
+
+The values of the choice `recompute` are none, full, and every set of regions of a layer. A set of regions is written
+with their names, joined with a plus: ``norms+expert-activation``. Core attention alone is called ``selective``, which
+is what Megatron-LM's ``--recompute-granularity selective`` recomputes by default. A region that is part of another one
+(`dsx.notation.syntax.Region.within`) is recomputed with it, so no set has both.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, combinations
-from typing import Any, Literal
+from itertools import combinations
+from typing import Literal
 
 import numpy as np
 
 from dsx.errors import SpecError, did_you_mean
 from dsx.notation.syntax import CORE_ATTENTION, REGIONS, REGIONS_BY_NAME
+from dsx.plans.experts import Truth
 from dsx.plans.placement import ORDERS, all_divisors, divisors
 from dsx.schedules.schedules import SCHEDULES
 from dsx.units import LARGEST_COUNT
 
 NONE, SELECTIVE, FULL = "none", "selective", "full"
-_SELECTIVE = frozenset({CORE_ATTENTION})
 JOINED = "+"
+REGION_NAMES = tuple(REGIONS_BY_NAME)
 
-
-def _sets() -> list[tuple[str, ...]]:
-    names = tuple(REGIONS_BY_NAME)
-    every = chain.from_iterable(combinations(names, count) for count in range(1, len(names) + 1))
-    return [chosen for chosen in every if not any(REGIONS_BY_NAME[name].within in chosen for name in chosen)]
-
-
+_SETS = [
+    regions
+    for count in range(1, len(REGION_NAMES) + 1)
+    for regions in combinations(REGION_NAMES, count)
+    if not any(REGIONS_BY_NAME[name].within in regions for name in regions)
+]
 # The first three are those of launchers. The names of the others are in the order of the regions.
-VALUES = (NONE, SELECTIVE, FULL, *(JOINED.join(chosen) for chosen in _sets() if set(chosen) != _SELECTIVE))
-MAIN = VALUES[:3]
-_REGIONS = {NONE: frozenset[str](), SELECTIVE: _SELECTIVE} | {
+MAIN = (NONE, SELECTIVE, FULL)
+VALUES = (*MAIN, *(JOINED.join(regions) for regions in _SETS if regions != (CORE_ATTENTION,)))
+_REGIONS = {NONE: frozenset[str](), SELECTIVE: frozenset({CORE_ATTENTION})} | {
     value: frozenset(value.split(JOINED)) for value in VALUES[len(MAIN) :]
 }
-REGION_NAMES = tuple(REGIONS_BY_NAME)
 NONE_CODE, FULL_CODE = VALUES.index(NONE), VALUES.index(FULL)
 
 
@@ -66,9 +62,12 @@ def value_of(text: str) -> str:
     for name in names:
         of = "" if name == text else f"{text!r}: "
         if name in MAIN:
-            raise SpecError(f"recompute = {of}{name!r} stands alone (regions: {', '.join(REGIONS_BY_NAME)})")
+            raise SpecError(f"recompute = {of}{name!r} stands alone (regions: {', '.join(REGION_NAMES)})")
         if name not in REGIONS_BY_NAME:
-            raise SpecError(f"recompute = {of}{name!r} is not known{_hint(name)}")
+            meant = next((f"; did you mean {region.name!r}?" for region in REGIONS if region.megatron_lm == name), "")
+            known = f"known: {', '.join(MAIN)}, or names joined with {JOINED} of {', '.join(REGION_NAMES)}"
+            meant = meant or did_you_mean(name, (*MAIN, *REGION_NAMES))
+            raise SpecError(f"recompute = {of}{name!r} is not known{meant} ({known})")
     for name in names:
         if names.count(name) > 1:
             raise SpecError(f"recompute = {text!r}: {name!r} is there twice")
@@ -76,14 +75,26 @@ def value_of(text: str) -> str:
             raise SpecError(
                 f"recompute = {text!r}: {name!r} is a part of {whole!r}, which has it recomputed: leave it out"
             )
-    return next(value for value, chosen in _REGIONS.items() if chosen == set(names))
+    return next(value for value, regions in _REGIONS.items() if regions == set(names))
 
 
-def _hint(name: str) -> str:
-    of_launcher = [region.name for region in REGIONS if region.megatron_lm == name]
-    meant = f"; did you mean {of_launcher[0]!r}?" if of_launcher else did_you_mean(name, (*MAIN, *REGIONS_BY_NAME))
-    return f"{meant} (known: {', '.join(MAIN)}, or names joined with {JOINED} of {', '.join(REGIONS_BY_NAME)})"
-
+# Names in launchers and papers; dsx takes none of them, and says its own.
+_ALSO_CALLED = {
+    "num_gpus": ("gpus", "n_gpus", "ngpus", "world_size"),
+    "global_batch_size": ("gbs", "global_batch", "train_batch_size"),
+    "sequence_length": ("seq", "seq_len", "seq_length", "max_seq_len", "context_length"),
+    "tp": ("tensor_parallel", "tensor_model_parallel_size", "tensor_parallel_degree"),
+    "cp": ("context_parallel", "context_parallel_size", "context_parallel_degree"),
+    "ep": ("expert_parallel", "expert_model_parallel_size", "expert_parallel_degree"),
+    "pp": ("pipeline_parallel", "pipeline_model_parallel_size", "pipeline_parallel_degree"),
+    "dp": ("data_parallel", "data_parallel_size", "data_parallel_degree"),
+    "vpp": ("vp", "virtual_pipeline", "virtual_pipeline_model_parallel_size"),
+    "microbatch_size": ("mbs", "microbatch", "micro_batch", "micro_batch_size", "train_micro_batch_size_per_gpu"),
+    "num_microbatches": ("ga", "gas", "grad_accum", "gradient_accumulation_steps"),
+    "zero_stage": ("zero", "zero_optimization_stage"),
+    "recompute": ("recomputation", "activation_checkpointing", "activation_checkpoint"),
+    "schedule": ("pipeline_schedule", "pipeline_parallel_schedule"),
+}
 
 Level = Literal["job", "key", "placement", "step"]
 Values = tuple[int, ...] | tuple[str, ...]
@@ -105,17 +116,21 @@ class Choice:
     searched: bool = False  # whether an assumption set may fix it and a search may vary it
     # Values of a number that a search tries, from layers of the model (`Limits.tried_layers`) and from stages times
     # replicas.
-    tried: Callable[[Sequence[int], int], Any] | None = None
-    no_effect: Callable[[Mapping[str, Any]], Any] | None = None  # plans that cost the same with every value
+    tried: Callable[[Sequence[int], int], np.ndarray] | None = None
+    no_effect: Callable[[Mapping[str, np.ndarray]], Truth] | None = None  # plans that cost the same with every value
     rule: str = ""  # what a search requires of a value; {layers}, {stages}: of the model; {values}: all values
     varied_last: bool = False  # whether a search by bounds first takes the default only (`dsx.plans.variants`)
     later: bool = False  # added after candidates had ids; older plans have the default
-    also_called: tuple[str, ...] = ()  # names in launchers and papers; dsx takes none of them, and says its own
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The names that the codes stand for; empty for a number."""
         return tuple(value for value in self.values if isinstance(value, str))
+
+    @property
+    def also_called(self) -> tuple[str, ...]:
+        """Names in launchers and papers."""
+        return _ALSO_CALLED.get(self.name, ())
 
     @property
     def main(self) -> Values:
@@ -136,7 +151,7 @@ class Choice:
         """Return the name that a code stands for; a number stands for itself."""
         return self.names[code] if self.names else code
 
-    def code(self, value: int | str) -> int:
+    def code(self, value: object) -> int:
         """Return the code of a value.
 
         Raises SpecError for a value that the choice does not have.
@@ -147,33 +162,18 @@ class Choice:
                 hint = did_you_mean(str(value), self.names)
                 raise SpecError(f"{self.name} = {value!r} is not known{hint} (known: {', '.join(self.names)})")
             return self.names.index(str(value))
-        known = self.codes
-        fits = isinstance(value, int) and (value in known if known else self.least <= value <= LARGEST_COUNT)
-        if not fits:
-            most = f" and at most {LARGEST_COUNT}" if isinstance(value, int) and value > LARGEST_COUNT else ""
-            number = f"a whole number of at least {self.least}{most}"
-            wanted = f"one of {', '.join(map(str, known))}" if known else number
-            raise SpecError(f"{self.name} = {value!r} must be {wanted}")
-        return int(value)
-
-
-def _divisors_of_layers(layers: Sequence[int], ranks: int) -> Any:
-    del ranks
-    return all_divisors(layers)
-
-
-def _divisors_of_ranks(layers: Sequence[int], ranks: int) -> Any:
-    del layers
-    return divisors(ranks)
-
-
-def _up_to_layers(layers: Sequence[int], ranks: int) -> Any:
-    del ranks
-    return np.arange(layers[0] + 1)
+        if isinstance(value, int) and (
+            value in self.codes or (not self.codes and self.least <= value <= LARGEST_COUNT)
+        ):
+            return int(value)
+        most = f" and at most {LARGEST_COUNT}" if isinstance(value, int) and value > LARGEST_COUNT else ""
+        number = f"a whole number of at least {self.least}{most}"
+        expected = f"one of {', '.join(map(str, self.codes))}" if self.codes else number
+        raise SpecError(f"{self.name} = {value!r} must be {expected}")
 
 
 MODEL_AXES = ("tp", "tp2", "cp", "ep")  # of a shard key
-_AXES = {
+_GROUPS = {
     "tp": "a tensor parallel group",
     "tp2": "a second tensor parallel group",
     "cp": "a context parallel group",
@@ -182,77 +182,41 @@ _AXES = {
     "dp": "a data parallel group",
 }
 
-
-def _level(axis: str) -> Level:
-    return "key" if axis in MODEL_AXES else "placement"
-
-
 CHOICES: tuple[Choice, ...] = (
-    Choice(
-        "num_gpus",
-        "job",
-        "GPUs of the job",
-        rule="the sweep states num_gpus",
-        also_called=("gpus", "n_gpus", "ngpus", "world_size"),
-    ),
+    Choice("num_gpus", "job", "GPUs of the job", rule="the sweep states num_gpus"),
     Choice(
         "global_batch_size",
         "job",
         "sequences of one step, over all replicas",
         rule="the sweep states global_batch_size",
-        also_called=("gbs", "global_batch", "train_batch_size"),
     ),
-    Choice(
-        "sequence_length",
-        "job",
-        "tokens of one sequence",
-        also_called=("seq", "seq_len", "seq_length", "max_seq_len", "context_length"),
-    ),
+    Choice("sequence_length", "job", "tokens of one sequence"),
     Choice("strategy", "key", "strategy, which shards each role of a layer", rule="the sweep states strategy"),
-    Choice(
-        "tp",
-        "key",
-        "tensor parallel degree",
-        also_called=("tensor_parallel", "tensor_model_parallel_size", "tensor_parallel_degree"),
-    ),
+    Choice("tp", "key", "tensor parallel degree"),
     Choice("tp2", "key", "second tensor parallel degree"),
-    Choice(
-        "cp",
-        "key",
-        "context parallel degree",
-        also_called=("context_parallel", "context_parallel_size", "context_parallel_degree"),
-    ),
+    Choice("cp", "key", "context parallel degree"),
     Choice(
         "ep",
         "key",
         "expert parallel degree",
         searched=True,
         rule="ep divides the number of experts, and the product of the degrees that it nests in",
-        also_called=("expert_parallel", "expert_model_parallel_size", "expert_parallel_degree"),
     ),
-    Choice(
-        "pp",
-        "placement",
-        "pipeline parallel degree",
-        rule="pp divides num_gpus and the {layers} layers",
-        also_called=("pipeline_parallel", "pipeline_model_parallel_size", "pipeline_parallel_degree"),
-    ),
+    Choice("pp", "placement", "pipeline parallel degree", rule="pp divides num_gpus and the {layers} layers"),
     Choice(
         "dp",
         "placement",
         "data parallel degree",
         rule="dp divides global_batch_size, and all degrees multiply to num_gpus",
-        also_called=("data_parallel", "data_parallel_size", "data_parallel_degree"),
     ),
     Choice(
         "vpp",
         "step",
         "virtual pipeline stages per rank",
         searched=True,
-        tried=_divisors_of_layers,
+        tried=lambda layers, ranks: all_divisors(layers),
         rule="vpp divides the layers of a stage, {layers} / pp; vpp above 1 needs pp above 1, schedule 1f1b, and a "
         "num_microbatches that pp divides; schedule zb-v needs vpp 2",
-        also_called=("vp", "virtual_pipeline", "virtual_pipeline_model_parallel_size"),
     ),
     Choice(
         "panels",
@@ -265,14 +229,12 @@ CHOICES: tuple[Choice, ...] = (
         "key",
         "sequences of one microbatch, per replica",
         rule="microbatch_size divides the sequences of a replica, global_batch_size / dp",
-        also_called=("mbs", "microbatch", "micro_batch", "micro_batch_size", "train_micro_batch_size_per_gpu"),
     ),
     Choice(
         "num_microbatches",
         "step",
         "microbatches of one step, per replica",
         rule="num_microbatches is global_batch_size / (dp * microbatch_size)",
-        also_called=("ga", "gas", "grad_accum", "gradient_accumulation_steps"),
     ),
     Choice(
         "zero_stage",
@@ -281,14 +243,13 @@ CHOICES: tuple[Choice, ...] = (
         values=(0, 1, 2, 3),
         searched=True,
         rule="ZeRO stage 0 shards nothing, so zero_replicas is 1",
-        also_called=("zero", "zero_optimization_stage"),
     ),
     Choice(
         "zero_replicas",
         "step",
         "replicas of what ZeRO shards; 1 shards over all data parallel ranks",
         searched=True,
-        tried=_divisors_of_ranks,
+        tried=lambda layers, ranks: divisors(ranks),
         rule="zero_replicas divides dp and the number of ranks with the same experts; it is 1 with ZeRO stage 0",
         varied_last=True,
         later=True,
@@ -304,7 +265,6 @@ CHOICES: tuple[Choice, ...] = (
         rest=f"or names of regions of a layer, joined with {JOINED}",
         searched=True,
         rule="without recomputation stored_layers is 0",
-        also_called=("recomputation", "activation_checkpointing", "activation_checkpoint"),
     ),
     Choice(
         "stored_layers",
@@ -313,7 +273,7 @@ CHOICES: tuple[Choice, ...] = (
         default=0,
         least=0,
         searched=True,
-        tried=_up_to_layers,
+        tried=lambda layers, ranks: np.arange(layers[0] + 1),
         rule="stored_layers is below the layers of a stage, {layers} / pp; it is 0 without recomputation",
         varied_last=True,
         later=True,
@@ -327,7 +287,6 @@ CHOICES: tuple[Choice, ...] = (
         searched=True,
         no_effect=lambda plan: plan["pp"] == 1,
         rule="vpp above 1 needs schedule 1f1b, or zb-v with vpp 2",
-        also_called=("pipeline_schedule", "pipeline_parallel_schedule"),
     ),
     Choice(
         "offload",
@@ -352,8 +311,10 @@ CHOICES: tuple[Choice, ...] = (
         later=True,
     ),
     *(
-        Choice(f"{axis}_nvs", _level(axis), f"members of {group} that share a fast domain")
-        for axis, group in _AXES.items()
+        Choice(
+            f"{axis}_nvs", "key" if axis in MODEL_AXES else "placement", f"members of {group} that share a fast domain"
+        )
+        for axis, group in _GROUPS.items()
     ),
 )
 BY_NAME: Mapping[str, Choice] = {choice.name: choice for choice in CHOICES}
@@ -372,18 +333,13 @@ def nearest_column(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {meant!r}?" if meant in known else did_you_mean(name, known)
 
 
-def _named(holds: Callable[[Choice], bool]) -> tuple[str, ...]:
-    return tuple(choice.name for choice in CHOICES if holds(choice))
-
-
 # The columns of a plan, and the columns that hold names.
 PLAN_COLUMNS = tuple(BY_NAME)
-NAMED = ("strategy", *_named(lambda choice: bool(choice.names)))
-SEARCHED_COLUMNS = _named(
-    lambda choice: choice.searched
-)  # columns that an assumption set may fix and a search may vary
 CODES: Mapping[str, tuple[str, ...]] = {choice.name: choice.names for choice in CHOICES if choice.names}
-KEY_COLUMNS = _named(lambda choice: choice.level == "key")
+NAMED = ("strategy", *CODES)
+# Columns that an assumption set may fix and a search may vary.
+SEARCHED_COLUMNS = tuple(choice.name for choice in CHOICES if choice.searched)
+KEY_COLUMNS = tuple(choice.name for choice in CHOICES if choice.level == "key")
 # Choices that are crossed with pipelines and replicas, in this order.
 CROSSED = tuple(
     choice
@@ -391,8 +347,7 @@ CROSSED = tuple(
     for choice in CHOICES
     if choice.searched and choice.level != "key" and choice.later == later
 )
-_PLACED = ("pp", "dp", "pp_nvs", "dp_nvs")
-PLACEMENT_COLUMNS = ("num_gpus", *_PLACED, *(choice.name for choice in CROSSED))
+PLACEMENT_COLUMNS = ("num_gpus", "pp", "dp", "pp_nvs", "dp_nvs", *(choice.name for choice in CROSSED))
 CHOICE_COLUMNS = (*PLACEMENT_COLUMNS, "global_batch_size", "num_microbatches")
 STEP_SEARCHED = tuple(name for name in SEARCHED_COLUMNS if BY_NAME[name].level == "step")
 # Columns that the cost of a step depends on.

@@ -7,18 +7,13 @@ candidates the chance of a collision is 1 in 2000.
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dsx.config.framework_file import FrameworkSpec
-from dsx.plans.choices import (
-    BY_NAME,
-    CHOICES,
-    NAMED,
-    SEARCHED_COLUMNS,
-    Choice,
-)
+from dsx.plans.choices import BY_NAME, CHOICES, NAMED, SEARCHED_COLUMNS, Choice
+from dsx.plans.frameworks import codes_of, plans_of
 from dsx.records import make_record, static
 
 if TYPE_CHECKING:
@@ -38,10 +33,9 @@ else:
         __name__,
         [(name, tuple[int, ...], static(default=(BY_NAME[name].default_code,))) for name in SEARCHED_COLUMNS],
     )
-from dsx.plans.frameworks import _codes, plans_of
 
 
-def searched_values(values: Mapping[str, Iterable[Any]]) -> SearchedCodes:
+def searched_values(values: Mapping[str, Iterable[int | str]]) -> SearchedCodes:
     """Return the choices of a search from the values of some columns; every other column is free."""
     return SearchedCodes(**{name: tuple(map(int, values.get(name, BY_NAME[name].codes))) for name in SEARCHED_COLUMNS})
 
@@ -51,47 +45,10 @@ def with_values(searched: SearchedCodes, values: Mapping[str, tuple[int, ...]]) 
     return SearchedCodes(**{**{name: getattr(searched, name) for name in SEARCHED_COLUMNS}, **values})
 
 
-def first_searched(known: SearchedCodes, choice: Choice) -> int:
+def first_searched(searched: SearchedCodes, choice: Choice) -> int:
     """Return the code that a plan has where it does not state a choice: the default, if the search may take it."""
-    codes = getattr(known, choice.name)
+    codes = getattr(searched, choice.name)
     return choice.default_code if not codes or choice.default_code in codes else codes[0]
-
-
-# A choice that was added later is hashed only where it differs from its default, so that older ids stay the same.
-_COLUMNS = tuple(choice.name for choice in CHOICES if choice.name not in NAMED and not choice.later)
-
-
-_LATER = {choice.name: choice.default_code for choice in CHOICES if choice.later}
-
-
-def _mix(state: np.ndarray) -> np.ndarray:
-    """Return the SplitMix64 finaliser of each word (Steele, Lea and Flood, 2014)."""
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))
-
-
-def _word(name: str) -> int:
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
-
-
-def candidate_ids(columns: Mapping[str, np.ndarray], names: Mapping[str, Sequence[str]]) -> np.ndarray:
-    """Return the [N] int64 ids of candidates; `names` gives the names of the coded columns."""
-    state = np.zeros(len(columns["tp"]), dtype=np.uint64)
-    for column, known in sorted((column, known) for column, known in names.items() if column not in _LATER):
-        words = np.array([_word(name) for name in known], dtype=np.uint64)
-        state = _mix(state ^ words[columns[column]])
-    for column in _COLUMNS:
-        state = _mix(state * np.uint64(0x9E3779B97F4A7C15) + columns[column].astype(np.uint64) + np.uint64(1))
-    for column, default in _LATER.items():
-        known = names.get(column)
-        words = np.array([_word(name) for name in known], dtype=np.uint64) if known else None
-        value = columns[column]
-        word = value.astype(np.uint64) if words is None else words[value]
-        changed = value != default
-        mixed = _mix((state ^ np.uint64(_word(column))) * np.uint64(0x9E3779B97F4A7C15) + word + np.uint64(1))
-        state = np.where(changed, mixed, state)
-    return (state >> np.uint64(1)).astype(np.int64)
 
 
 def run_by(
@@ -101,10 +58,43 @@ def run_by(
 
     A column of which it runs none is left alone: the search has no plan, and says why.
     """
-    boxes = [_codes(box) for box in plans_of(framework, strategies, experts)]
-    found: dict[str, tuple[int, ...]] = {}
+    boxes = [codes_of(box) for box in plans_of(framework, strategies, experts)]
+    values: dict[str, tuple[int, ...]] = {}
     for column in (name for name in SEARCHED_COLUMNS if all(name in box for box in boxes)):
         run = {code for box in boxes for code in box[column]}
-        known: tuple[int, ...] = getattr(searched, column) or tuple(sorted(run))
-        found[column] = tuple(code for code in known if code in run) or known
-    return with_values(searched, found)
+        codes: tuple[int, ...] = getattr(searched, column) or tuple(sorted(run))
+        values[column] = tuple(code for code in codes if code in run) or codes
+    return with_values(searched, values)
+
+
+_NUMBERS = tuple(choice.name for choice in CHOICES if choice.name not in NAMED and not choice.later)
+# A choice that was added later is hashed only where it differs from its default, so that older ids stay the same.
+_LATER = {choice.name: choice.default_code for choice in CHOICES if choice.later}
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _mix(state: np.ndarray) -> np.ndarray:
+    """Return the SplitMix64 finaliser of each word (Steele, Lea and Flood, 2014)."""
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
+
+
+def _words(names: Sequence[str]) -> np.ndarray:
+    digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names]
+    return np.array([int.from_bytes(digest, "little") for digest in digests], dtype=np.uint64)
+
+
+def candidate_ids(columns: Mapping[str, np.ndarray], names: Mapping[str, Sequence[str]]) -> np.ndarray:
+    """Return the [N] int64 ids of candidates; `names` gives the names of the coded columns."""
+    state = np.zeros(len(columns["tp"]), dtype=np.uint64)
+    for column in sorted(names.keys() - _LATER.keys()):
+        state = _mix(state ^ _words(names[column])[columns[column]])
+    for column in _NUMBERS:
+        state = _mix(state * _GOLDEN + columns[column].astype(np.uint64) + np.uint64(1))
+    for column, default in _LATER.items():
+        value = columns[column]
+        word = _words(names[column])[value] if names.get(column) else value.astype(np.uint64)
+        mixed = _mix((state ^ _words([column])[0]) * _GOLDEN + word + np.uint64(1))
+        state = np.where(value != default, mixed, state)
+    return (state >> np.uint64(1)).astype(np.int64)

@@ -8,6 +8,9 @@ degrees and fill fast domains as far as the GPU count allows (`dsx.plans.rules.f
 ranks (`dsx.plans.placement`).
 """
 
+import functools
+import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,9 +19,9 @@ import numpy as np
 from dsx.notation.work import DerivedLayer
 from dsx.plans.choices import KEY_COLUMNS, MODEL_AXES
 from dsx.plans.codes import SearchedCodes
-from dsx.plans.experts import REPLICA_AXES, nesting_ranks, share_of_row, share_of_shares
+from dsx.plans.experts import REPLICA_AXES, Truth, nesting_ranks, share_of_row, share_of_shares
 from dsx.plans.frameworks import EVERYTHING, Boxes, Filter
-from dsx.plans.placement import all_divisors, rank_order_shares, uneven_shares
+from dsx.plans.placement import all_divisors, even_shares, rank_order_shares, uneven_shares
 from dsx.plans.rules import Limits, fills, may_lie_unevenly, placed
 from dsx.plans.violations import allowed
 
@@ -55,23 +58,21 @@ def grid(*axes: np.ndarray) -> list[np.ndarray]:
 
 def cross(table: Arrays, name: str, values: np.ndarray) -> Arrays:
     """Return the table with each row repeated for each of `values`, which become the column `name`."""
-    alone = len(values) == 1  # as most choices are in a search of few
-    crossed = table if alone else {key: np.repeat(column, len(values)) for key, column in table.items()}
-    return crossed | {name: np.tile(values, len(next(iter(table.values()))))}
+    rows = len(next(iter(table.values())))
+    if len(values) != 1:  # most choices of a search of few have one
+        table = {key: np.repeat(column, len(values)) for key, column in table.items() if key != name}
+    return table | {name: np.tile(values, rows)}
 
 
-def take(table: Arrays, where: np.ndarray | slice) -> Arrays:
+def take(table: Arrays, where: Truth | np.bool | slice) -> Arrays:
     """Return some rows of a table."""
     return {key: column[where] for key, column in table.items()}
 
 
 def changes(*columns: np.ndarray) -> np.ndarray:
     """Return where a row of [N] columns differs from the row before it; True for the first row."""
-    found = np.ones(len(columns[0]), dtype=bool)
-    found[1:] = False
-    for column in columns:
-        found[1:] |= column[1:] != column[:-1]
-    return found
+    differs = functools.reduce(operator.or_, [column[1:] != column[:-1] for column in columns])
+    return np.concatenate([np.ones(min(len(columns[0]), 1), dtype=bool), differs])
 
 
 def shard_keys(strategies: Sequence[tuple[Sequence[DerivedLayer], Mapping[str, int]]], bounds: SpaceBounds) -> Arrays:
@@ -93,8 +94,11 @@ def _strategy_keys(
     table = {axis: np.ones(degrees.shape[1], dtype=np.int64) for axis in MODEL_AXES}
     table |= dict(zip(axes, degrees, strict=True))
     table["panels"] = np.ones_like(table["tp"])
-    if any(layer.panelled for layer in layers):
-        table = _with_panels(table, axes, max(dimensions.values()))
+    if any(layer.panelled for layer in layers):  # the largest degree times powers of two, up to the longest dimension
+        longest = max(dimensions.values())
+        table = cross(table, "panels", 2 ** np.arange(int(np.log2(longest)) + 1, dtype=np.int64))
+        table["panels"] = table["panels"] * np.max(np.stack([table[axis] for axis in axes]), axis=0)
+        table = take(table, table["panels"] <= longest)
     experts = bounds.expert_axes[code] if "ep" in used else None
     if experts is not None:
         table = _with_experts(table, experts, bounds)
@@ -117,26 +121,13 @@ def _strategy_keys(
 
 def _degrees(count: int, num_gpus: Sequence[int]) -> np.ndarray:
     """Return all [count, N] degrees whose product divides one of the GPU counts."""
-    choices = all_divisors(num_gpus)
     degrees = np.ones((0, 1), dtype=np.int64)
     for _ in range(count):
-        left, right = grid(np.arange(degrees.shape[1]), choices)
-        degrees = np.concatenate([degrees[:, left], right[None]])
+        before, degree = grid(np.arange(degrees.shape[1]), all_divisors(num_gpus))
+        degrees = np.concatenate([degrees[:, before], degree[None]])
         product = degrees.prod(axis=0)
-        fits = np.zeros(len(product), dtype=bool)
-        for number in num_gpus:
-            fits |= number % product == 0
-        degrees = degrees[:, fits]
+        degrees = degrees[:, np.any([number % product == 0 for number in num_gpus], axis=0)]
     return degrees
-
-
-def _with_panels(table: Arrays, axes: list[str], longest: int) -> Arrays:
-    """Add the panels: the largest degree times powers of two, up to the longest dimension."""
-    largest = np.max(np.stack([table[axis] for axis in axes]), axis=0)
-    powers = 2 ** np.arange(int(np.log2(longest)) + 1, dtype=np.int64)
-    crossed = cross(table, "power", powers)
-    crossed["panels"] = np.repeat(largest, len(powers)) * crossed.pop("power")
-    return take(crossed, crossed["panels"] <= longest)
 
 
 def even_domains(bounds: SpaceBounds) -> list[int]:
@@ -147,12 +138,11 @@ def even_domains(bounds: SpaceBounds) -> list[int]:
 def _with_shares(table: Arrays, axes: list[str], bounds: SpaceBounds) -> Arrays:
     """Add, per axis, the members of a group that share a fast domain."""
     possible = all_divisors(even_domains(bounds))
-    table = (
-        table | {f"{axis}_nvs": np.ones_like(table["tp"]) for axis in MODEL_AXES} | {"row": np.arange(len(table["tp"]))}
-    )
+    table = table | {f"{axis}_nvs": np.ones_like(table["tp"]) for axis in MODEL_AXES}
+    table["row"] = np.arange(len(table["tp"]))
     laid = _with_laid_shares(table, axes, bounds, possible)
     for axis in axes:
-        table = cross({k: v for k, v in table.items() if k != f"{axis}_nvs"}, f"{axis}_nvs", possible)
+        table = cross(table, f"{axis}_nvs", possible)
         fits = (table[axis] % table[f"{axis}_nvs"] == 0) & (placed(table, REPLICA_AXES) <= bounds.limits.nvs_size)
         table = take(table, fits)
     if len(laid["row"]):
@@ -175,29 +165,24 @@ def _with_laid_shares(table: Arrays, axes: list[str], bounds: SpaceBounds, possi
     for position, axis in enumerate(axes):
         rows = np.flatnonzero((stride <= size) & (stride * table[axis] > size))
         at, share = uneven_shares(table[axis][rows], size // stride[rows], np.zeros_like(rows))
-        own = take(table, rows[at]) | {f"{axis}_nvs": share}
-        parts.append(own | {f"{inner}_nvs": own[inner] for inner in axes[:position]})
+        part = take(table, rows[at]) | {f"{axis}_nvs": share}
+        parts.append(part | {f"{inner}_nvs": part[inner] for inner in axes[:position]})
         stride = stride * table[axis]
     names = ("row", *(f"{axis}_nvs" for axis in axes))
     laid = {name: np.concatenate([part[name] for part in parts]) for name in table}
     first = np.unique(np.stack([laid[name] for name in names]), axis=1, return_index=True)[1]
     laid = take(laid, np.sort(first))
-    even = np.ones(len(laid["row"]), dtype=bool)
-    for axis in axes:
-        even &= (laid[axis] % laid[f"{axis}_nvs"] == 0) & np.isin(laid[f"{axis}_nvs"], possible)
-    return take(laid, ~even)
+    possible_shares = np.isin([laid[f"{axis}_nvs"] for axis in axes], possible).all(axis=0)
+    return take(laid, ~(even_shares(laid, axes) & possible_shares))
 
 
 def _with_experts(table: Arrays, expert_axes: Sequence[str], bounds: SpaceBounds) -> Arrays:
     """Add the degrees of ep that nest in the ranks of some number of replicas."""
     degrees = np.array(bounds.searched.ep, dtype=np.int64) if bounds.searched.ep else all_divisors(bounds.num_gpus)
-    table = cross({name: column for name, column in table.items() if name != "ep"}, "ep", degrees)
-    replica = np.prod(np.stack([table[axis] for axis in REPLICA_AXES]), axis=0)
-    ranks = nesting_ranks(table, expert_axes)
-    fits = np.zeros(len(replica), dtype=bool)
-    for number in bounds.num_gpus:
-        fits |= (number % replica == 0) & (number // replica * ranks % table["ep"] == 0)
-    return take(table, fits)
+    table = cross(table, "ep", degrees)
+    replica, ranks = math.prod(table[axis] for axis in REPLICA_AXES), nesting_ranks(table, expert_axes)
+    fits = [(number % replica == 0) & (number // replica * ranks % table["ep"] == 0) for number in bounds.num_gpus]
+    return take(table, np.logical_or.reduce(fits))
 
 
 def _with_expert_shares(table: Arrays, expert_axes: Sequence[str], bounds: SpaceBounds) -> Arrays:
@@ -205,16 +190,16 @@ def _with_expert_shares(table: Arrays, expert_axes: Sequence[str], bounds: Space
     domains = even_domains(bounds)
     shares = {*all_divisors(domains).tolist()}
     if bounds.limits.uneven:  # of consecutive ranks an ep group has as many as the common divisor of both
-        divisors = all_divisors([1, *np.unique(table["ep"]).tolist()])
-        shares |= {*divisors[divisors <= bounds.limits.nvs_size].tolist()}
+        of_ep = all_divisors([1, *np.unique(table["ep"]).tolist()])
+        shares |= {*of_ep[of_ep <= bounds.limits.nvs_size].tolist()}
     in_row = share_of_row(table, expert_axes, bounds.limits.nvs_size)
-    found = np.where(bounds.limits.uneven, in_row, 0)[None]
+    by_row = np.where(bounds.limits.uneven, in_row, 0)[None]
     for dp_nvs in sorted(shares):
         taken = placed(table, REPLICA_AXES) * dp_nvs
         fits = np.any([domain % taken == 0 for domain in domains], axis=0)
         if bounds.limits.uneven:
             fits |= taken <= bounds.limits.nvs_size
         share = np.where(fits, share_of_shares(table, expert_axes, dp_nvs), 0)
-        found = np.concatenate([found, np.where((found == share).any(axis=0), 0, share)[None]])
-    row, which = np.nonzero(found.T)
-    return take(table, row) | {"ep_nvs": found.T[row, which]}
+        by_row = np.concatenate([by_row, np.where((by_row == share).any(axis=0), 0, share)[None]])
+    row, which = np.nonzero(by_row.T)
+    return take(table, row) | {"ep_nvs": by_row.T[row, which]}

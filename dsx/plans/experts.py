@@ -10,50 +10,56 @@ ep=32 on 72 ranks a group has 8 in one domain and 24 in the next.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
-Columns = Mapping[str, Any]
+Whole = int | np.ndarray  # a whole number of one plan, or [N] of N plans
+Truth = bool | np.ndarray  # of one plan, or [N] of N plans
+W = TypeVar("W", bound=int | np.ndarray)
+Columns = Mapping[str, Whole]  # one plan or N plans by column, names as codes
 
 REPLICA_AXES = ("tp", "tp2", "cp")  # the axes of a replica that ep may nest in; it may nest in dp too
 
 
-def nesting_ranks(table: Columns, expert_axes: Collection[str], suffix: str = "") -> Any:
+def nesting_ranks(table: Mapping[str, W], expert_axes: Collection[str], suffix: str = "") -> W:
     """Return the ranks of a replica that ep may nest in; with the suffix ``_nvs``, those of one fast domain."""
-    return math.prod(table[f"{axis}{suffix}"] for axis in REPLICA_AXES if axis not in expert_axes)
+    shares = (table[f"{axis}{suffix}"] for axis in REPLICA_AXES if axis not in expert_axes)
+    return math.prod(shares)  # pyright: ignore[reportReturnType]
 
 
-def nests(plan: Columns, expert_axes: Collection[str]) -> Any:
+def nests(plan: Columns, expert_axes: Collection[str]) -> Truth:
     """Return whether ep divides the ranks that it may nest in."""
     return nesting_ranks(plan, expert_axes) * plan["dp"] % plan["ep"] == 0
 
 
-def zero_replicas_nest(plan: Columns, expert_axes: Collection[str]) -> Any:
+def zero_replicas_nest(plan: Columns, expert_axes: Collection[str]) -> Truth:
     """Return whether each ZeRO replica holds whole ep groups, so that it is a replica of the experts too."""
     holders = nesting_ranks(plan, expert_axes) * plan["dp"] // plan["ep"]
     return (plan["ep"] == 1) | (holders % plan["zero_replicas"] == 0)
 
 
-def share_of_shares(keys: Columns, expert_axes: Collection[str], replicas: Any) -> Any:
+def share_of_shares(keys: Columns, expert_axes: Collection[str], replicas: Whole) -> np.ndarray:
     """Return the members that an ep group has in a fast domain with so many `replicas`, as the shares tell."""
     return np.gcd(keys["ep"], nesting_ranks(keys, expert_axes, "_nvs") * replicas)
 
 
-def share_of_row(keys: Columns, expert_axes: Collection[str], size: int) -> Any:
+def share_of_row(keys: Columns, expert_axes: Collection[str], size: int) -> np.ndarray:
     """Return the fewest members that an ep group has among `size` consecutive ranks of a job."""
-    inner: Any = 1  # ranks from one member to the next
-    before: Any = 1
-    apart: Any = False  # whether members do not have the same number of ranks between them
+    stride: Whole = 1  # ranks from one member to the next
+    nested: Whole = 1
+    apart: Truth = False  # whether members do not have the same number of ranks between them
     for axis in REPLICA_AXES:
         if axis in expert_axes:
-            inner, apart = inner * keys[axis], apart | ((before > 1) & (keys[axis] > 1))
+            stride, apart = stride * keys[axis], apart | ((nested > 1) & (keys[axis] > 1))
         else:
-            before = before * keys[axis]
-    return np.where(apart | (size % inner != 0), 1, np.gcd(keys["ep"], np.maximum(size // inner, 1)))
+            nested = nested * keys[axis]
+    return np.where(apart | (size % stride != 0), 1, np.gcd(keys["ep"], np.maximum(size // stride, 1)))
 
 
-def ep_constraints(keys: Columns, expert_axes: Sequence[Collection[str]], size: int | None = None) -> np.ndarray:
+def ep_constraints(
+    keys: Mapping[str, np.ndarray], expert_axes: Sequence[Collection[str]], size: int | None = None
+) -> np.ndarray:
     """Return [4, U] what the ep groups of keys require of the replicas: `whole`, `wide`, `near`, `in_row`.
 
     An ep group spans `whole` replicas, and dp is a multiple of them. Inside a domain it consists of up to `wide` parts
@@ -66,10 +72,10 @@ def ep_constraints(keys: Columns, expert_axes: Sequence[Collection[str]], size: 
         return np.ones((4, len(ep)), dtype=np.int64)
     ranks, share, row = (np.ones_like(ep) for _ in range(3))
     for strategy, axes in enumerate(expert_axes):
-        here = keys["strategy"] == strategy
-        ranks = np.where(here, nesting_ranks(keys, axes), ranks)
-        share = np.where(here, nesting_ranks(keys, axes, "_nvs"), share)
-        row = np.where(here, near if size is None else share_of_row(keys, axes, size), row)
+        of_strategy = keys["strategy"] == strategy
+        ranks = np.where(of_strategy, nesting_ranks(keys, axes), ranks)
+        share = np.where(of_strategy, nesting_ranks(keys, axes, "_nvs"), share)
+        row = np.where(of_strategy, near if size is None else share_of_row(keys, axes, size), row)
     inside = np.gcd(ep, share)
     # No placement whose shares tell the ranks of a domain has a share that is no multiple.
     replicas = np.where(near % inside == 0, near // inside, 0)

@@ -9,7 +9,7 @@ choices, so costs are added up for the two apart and put together.
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import NonNegativeInt, TypeAdapter
@@ -18,7 +18,7 @@ from dsx.config.documents import load_document
 from dsx.config.schema import Spec
 from dsx.config.search_path import packaged_data
 from dsx.plans.choices import BY_NAME, CHOICES, CODES, Choice
-from dsx.plans.experts import REPLICA_AXES
+from dsx.plans.experts import REPLICA_AXES, Columns, Truth, Whole
 from dsx.plans.layer_layout import LAYOUT
 from dsx.plans.placement import ORDERS, axes_in
 
@@ -27,9 +27,9 @@ UNEVEN = "uneven stages"
 _OTHER = "other"  # values that a line of the file does not name
 _ENDS = 2  # embedding and head, which may be a layer more than the other stages have
 
-_NVS = tuple(one.name for one in CHOICES if one.name.endswith("_nvs"))
-# The columns that features follow from, beside the layers of the stages.
-READ = (*(one.name for one in CHOICES if one.level != "job" and one.name != "strategy" and one.name not in _NVS), *_NVS)
+_READ = [choice.name for choice in CHOICES if choice.level != "job" and choice.name != "strategy"]
+# The columns that features follow from, beside the layers of the stages; shares last.
+READ = tuple(sorted(_READ, key=lambda name: name.endswith("_nvs")))
 
 
 class FeatureCost(Spec):
@@ -56,50 +56,50 @@ def feature_costs() -> dict[str, FeatureCost]:
 class Features(NamedTuple):
     """The features of shard keys, or of the other choices: numbers and booleans, or arrays [N]."""
 
-    cost: Any  # of choices with another value than their default
-    off: Any  # whether the placement of these axes is off the rank order
-    whole: Any  # whether the groups of all these axes are within a fast domain
-    shared: Any  # whether an axis shares a fast domain
+    cost: Whole  # of choices with another value than their default
+    off: Truth  # whether the placement of these axes is off the rank order
+    whole: Truth  # whether the groups of all these axes are within a fast domain
+    shared: Truth  # whether an axis shares a fast domain
 
-    def take(self, rows: Any) -> "Features":
+    def take(self, rows: np.ndarray) -> "Features":
         """Return the features at some positions."""
-        return Features(*(column[rows] for column in self))
+        return Features(*(np.asarray(column)[rows] for column in self))
 
 
-def of_keys(keys: Mapping[str, Any]) -> Features:
+def of_keys(keys: Columns) -> Features:
     """Return the features of shard keys from their columns, names as codes."""
     return _features(keys, _costly(of_key=True), REPLICA_AXES)
 
 
-def of_choices(choices: Mapping[str, Any], uneven: Any = False) -> Features:
+def of_choices(choices: Columns, uneven: Truth = False) -> Features:
     """Return the features of the choices beside the shard key from their columns, names as codes.
 
     `uneven` says which have stages of unequal numbers of layers.
     """
     # The axes of a replica come first in every order.
-    found = [_features(choices, _costly(of_key=False), axes_in(order)[len(REPLICA_AXES) :]) for order in ORDERS]
-    several = Features(*(np.choose(choices["order"], column) for column in zip(*found, strict=True)))
+    by_order = [_features(choices, _costly(of_key=False), axes_in(order)[len(REPLICA_AXES) :]) for order in ORDERS]
+    several = Features(*(np.choose(choices["order"], columns) for columns in zip(*by_order, strict=True)))
     return several._replace(cost=several.cost + np.asarray(uneven) * _only(LAYOUT))
 
 
-def total_cost(key: Features, others: Features) -> Any:
+def total_cost(key: Features, choices: Features) -> np.ndarray:
     """Return the cost of plans, from the features of their keys and of their other choices."""
-    off = key.off | others.off | (others.shared & np.logical_not(key.whole))
-    return key.cost + others.cost + off * _only(PLACEMENT)
+    off = key.off | choices.off | (choices.shared & np.logical_not(key.whole))
+    return key.cost + choices.cost + off * _only(PLACEMENT)
 
 
-def features_of(plan: Mapping[str, Any]) -> dict[str, int]:
+def features_of(plan: Mapping[str, int | str]) -> dict[str, int]:
     """Return what each feature of a plan, or of its row, costs: choices, groups across domains, stages, placement."""
-    found: dict[str, int] = {}
-    for choice, cost in _costly(of_key=True) + _costly(of_key=False):
-        found[choice.name] = cost.of(choice, plan[choice.name])
-        if cost.across_domains and plan[f"{choice.name}_nvs"] < plan[choice.name]:
-            found[f"{choice.name} across domains"] = cost.across_domains
-    uneven = is_uneven(str(plan.get(LAYOUT) or ""))
     codes = {name: BY_NAME[name].code(plan[name]) if name in CODES else int(plan[name]) for name in READ}
-    found[UNEVEN] = uneven * _only(LAYOUT)
-    found[PLACEMENT] = int(total_cost(of_keys(codes), of_choices(codes, uneven))) - sum(found.values())
-    return {name: points for name, points in found.items() if points}
+    costs: dict[str, int] = {}
+    for choice, cost in _costly(of_key=True) + _costly(of_key=False):
+        costs[choice.name] = cost.of(choice, plan[choice.name])
+        if cost.across_domains and codes[f"{choice.name}_nvs"] < codes[choice.name]:
+            costs[f"{choice.name} across domains"] = cost.across_domains
+    uneven = is_uneven(str(plan.get(LAYOUT) or ""))
+    costs[UNEVEN] = uneven * _only(LAYOUT)
+    costs[PLACEMENT] = int(total_cost(of_keys(codes), of_choices(codes, uneven))) - sum(costs.values())
+    return {name: points for name, points in costs.items() if points}
 
 
 def is_uneven(stage_layers: str) -> bool:
@@ -111,11 +111,11 @@ def is_uneven(stage_layers: str) -> bool:
 
 def uneven_of(layouts: Sequence[str]) -> np.ndarray:
     """Return [N] which layouts `is_uneven` calls so."""
-    known = {layout: is_uneven(layout) for layout in {*layouts}}
-    return np.array([known[layout] for layout in layouts], dtype=bool)
+    uneven = {layout: is_uneven(layout) for layout in {*layouts}}
+    return np.array([uneven[layout] for layout in layouts], dtype=bool)
 
 
-def must_be_uneven(pp: Any, vpp: Any, num_layers: int) -> Any:
+def must_be_uneven(pp: Whole, vpp: Whole, num_layers: int) -> Truth:
     """Return which pipelines have no cut of a chain, embedding and head included, that `is_uneven` calls even."""
     return num_layers % (pp * vpp) > _ENDS
 
@@ -140,20 +140,23 @@ def _only(name: str) -> int:
 @cache
 def _costly(of_key: bool) -> tuple[tuple[Choice, FeatureCost], ...]:
     costs = feature_costs()
-    return tuple((one, costs[one.name]) for one in CHOICES if one.name in costs and (one.level == "key") == of_key)
+    return tuple(
+        (choice, costs[choice.name]) for choice in CHOICES if choice.name in costs and (choice.level == "key") == of_key
+    )
 
 
-def _features(
-    columns: Mapping[str, Any], costly: Sequence[tuple[Choice, FeatureCost]], axes: Sequence[str]
-) -> Features:
+def _features(columns: Columns, costly: Sequence[tuple[Choice, FeatureCost]], axes: Sequence[str]) -> Features:
     """Return the features among some choices, and of the placement of axes, the fastest-changing one first."""
-    total: Any = 0
-    off: Any = np.False_
-    whole: Any = np.True_
-    shared: Any = np.False_
+    total: Whole = 0
+    off: Truth = False
+    whole: Truth = True
+    shared: Truth = False
     for choice, cost in costly:
         column = columns[choice.name]
-        total = total + _points(choice, cost, column)
+        if isinstance(cost.cost, int):
+            total = total + (column != choice.default_code) * cost.cost
+        else:
+            total = total + _points_by_code(choice)[column]
         if cost.across_domains:
             total = total + (columns[f"{choice.name}_nvs"] < column) * cost.across_domains
     for axis in axes:
@@ -164,17 +167,9 @@ def _features(
     return Features(total, off, whole, shared)
 
 
-def _points(choice: Choice, cost: FeatureCost, column: Any) -> Any:
-    """Return the points of values of a choice, as codes."""
-    if isinstance(cost.cost, int):
-        return (column != choice.default_code) * cost.cost
-    return _table(choice)[column]
-
-
 @cache
-def _table(choice: Choice) -> np.ndarray:
-    """Return the points of the values of a choice by their codes."""
+def _points_by_code(choice: Choice) -> np.ndarray:
     cost = feature_costs()[choice.name]
-    found = np.zeros(max(choice.codes) + 1, dtype=np.int64)
-    found[list(choice.codes)] = [cost.of(choice, choice.name_of(code)) for code in choice.codes]
-    return found
+    points = np.zeros(max(choice.codes) + 1, dtype=np.int64)
+    points[list(choice.codes)] = [cost.of(choice, choice.name_of(code)) for code in choice.codes]
+    return points

@@ -1,14 +1,12 @@
-"""A framework: the plans that it runs, as boxes of strategies and choices.
-
-A framework from its file, whose columns, values and strategies are checked.
-
-The boxes of a framework as filters of a search, and whether a plan is in one of them.
+"""A framework: the plans that it runs, as boxes of strategies and choices, and as filters of a search.
 
 A box is a filter of shard keys and a filter of choices. Each key knows which boxes have it, as a set of bits, and the
 choices of a block are those that one of these boxes has. So a search has each plan of overlapping boxes once. Boxes
 that restrict keys alike share a bit.
 """
 
+import functools
+import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,18 +33,15 @@ from dsx.plans.choices import (
     REGION_NAMES,
     VALUES,
 )
+from dsx.plans.experts import Columns, Truth, Whole
 
-_RECOMPUTE = "recompute"
 _EXCHANGES = (ALL_GATHER, ALL_TO_ALL, RING)
 _CHOICES = tuple(
     name for name in PLAN_COLUMNS if name in (*KEY_COLUMNS, *PLACEMENT_COLUMNS) and name not in ("strategy", "num_gpus")
 )
+_COMPARED = 8  # values of a filter that are compared one by one
 _NUMBERS = tuple(name for name in _CHOICES if name not in NAMED)
-_COLUMNS = FrameworkColumns(
-    choices=_CHOICES,
-    job=tuple(name for name in PLAN_COLUMNS if name not in _CHOICES),
-    named=NAMED,
-)
+_COLUMNS = FrameworkColumns(_CHOICES, tuple(name for name in PLAN_COLUMNS if name not in _CHOICES), NAMED)
 
 
 def read_framework(given: Given, near: Path | None = None) -> FrameworkSpec:
@@ -64,71 +59,62 @@ def read_framework(given: Given, near: Path | None = None) -> FrameworkSpec:
             check_strategy(name, file, f"{framework.place(*path)}: {path[-1]}")
         except InputError as error:
             faults.append(str(error))
-    generations = [(("on_generation", name), own) for name, own in framework.on_generation.items()]
-    for path, part in [*boxes, *generations]:
-        for column, values in part.fix.items():
-            faults += _faults_of(column, values, framework.place(*path, "fix", column), "fix")
-    for column, values in framework.with_tied_head.items():
-        faults += _faults_of(column, values, framework.place("with_tied_head", column), "with_tied_head")
-    for need in framework.needs:
-        faults += [fault for one in need if (fault := _fault_of_need(one, framework.place("needs")))]
-    for name in {name for region, others in framework.recomputed_beside.items() for name in (region, *others)}:
+    generations = [(("on_generation", name), part) for name, part in framework.on_generation.items()]
+    sections = [((*path, "fix"), part.fix) for path, part in [*boxes, *generations]]
+    for path, fix in [*sections, (("with_tied_head",), framework.with_tied_head)]:
+        for column, values in fix.items():
+            try:
+                for value in values:
+                    BY_NAME[column].code(value)
+            except SpecError as error:
+                faults.append(f"{framework.place(*path, column)}: {path[-1]}: {error}")
+    for comparison in (comparison for need in framework.needs for comparison in need):
+        if fault := _fault_of_need(comparison):
+            faults.append(f"{framework.place('needs')}: needs: {comparison}: {fault}")
+    for name in {name for region, beside in framework.recomputed_beside.items() for name in (region, *beside)}:
         if name not in REGION_NAMES:
             place = framework.place("recomputed_beside")
             faults.append(f"{place}: recomputed_beside: unknown region {name!r}{did_you_mean(name, REGION_NAMES)}")
     for kind in dict.fromkeys(kind for kinds in framework.cp_exchanges.values() for kind in kinds):
         if kind not in _EXCHANGES:
             place = framework.place("cp_exchanges")
-            known = f"{did_you_mean(kind, _EXCHANGES)} (known: {', '.join(_EXCHANGES)})"
-            faults.append(f"{place}: cp_exchanges: unknown exchange {kind!r}{known}")
+            hint = f"{did_you_mean(kind, _EXCHANGES)} (known: {', '.join(_EXCHANGES)})"
+            faults.append(f"{place}: cp_exchanges: unknown exchange {kind!r}{hint}")
     if faults:
         raise SpecError("\n".join(faults))
     return framework
 
 
-def _faults_of(column: str, values: Sequence[int | str], place: str, section: str) -> list[str]:
-    try:
-        for value in values:
-            BY_NAME[column].code(value)
-    except SpecError as error:
-        return [f"{place}: {section}: {error}"]
-    return []
-
-
-def _fault_of_need(one: ColumnComparison, place: str) -> str:
+def _fault_of_need(comparison: ColumnComparison) -> str:
     """Return what is wrong with a comparison: boxes compare numbers of the shard key, or of the other choices."""
-    if one.relation == WITHOUT:
-        return f"{place}: needs: {one}: a framework compares numbers, as in 'pp <= 8' or 'zero_replicas < dp'"
-    (bound,) = one.with_what[:1]
-    columns = [one.column] if bound.isdecimal() else [one.column, bound]
+    if comparison.relation == WITHOUT:
+        return "a framework compares numbers, as in 'pp <= 8' or 'zero_replicas < dp'"
+    bound = comparison.with_what[0]
+    columns = [comparison.column] if bound.isdecimal() else [comparison.column, bound]
     for name in columns:
         if name not in _NUMBERS:
-            return f"{place}: needs: {one}: {name!r} is no column of numbers{did_you_mean(name, _NUMBERS)}"
+            return f"{name!r} is no column of numbers{did_you_mean(name, _NUMBERS)}"
     if len({name in KEY_COLUMNS for name in columns}) > 1:
-        return f"{place}: needs: {one}: of these columns only one belongs to the shard key ({', '.join(KEY_COLUMNS)})"
+        return f"of these columns only one belongs to the shard key ({', '.join(KEY_COLUMNS)})"
     return ""
 
 
 def of_regions(framework: FrameworkSpec, regions: Collection[str]) -> FrameworkSpec:
     """Return a framework for a model with some regions: its boxes lack recomputation that it does not run there."""
-    never = {region for region, others in framework.recomputed_beside.items() if not {*others} <= {*regions}}
-    if not never or _RECOMPUTE in framework.fix:
+    never = {region for region, beside in framework.recomputed_beside.items() if not {*beside} <= {*regions}}
+    if not never or "recompute" in framework.fix:
         return framework
-    left = [value for value in VALUES if not never & {*value.split(JOINED)}]
-    boxes = [
-        box.model_copy(
-            update={"fix": box.fix | {_RECOMPUTE: [one for one in box.fix.get(_RECOMPUTE, left) if one in left]}}
-        )
-        for box in framework.runs
-    ]
+    run = [value for value in VALUES if not never & {*value.split(JOINED)}]
+    boxes: list[BoxSpec] = []
+    for box in framework.runs:
+        values = [value for value in box.fix.get("recompute", run) if value in run]
+        boxes.append(box.model_copy(update={"fix": box.fix | {"recompute": values}}))
     return framework.model_copy(update={"runs": boxes})
 
 
 Filter = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 Selection = Mapping[str, Sequence[int | str]]
 Limitation = Mapping[str, Sequence[Limit]]
-
-_FEW = 8  # values that are compared one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +128,11 @@ class _Selecting:
         for column, values, bounds in self.columns:
             if column not in table:
                 continue
-            if values is not None:
-                good &= _one_of(table[column], values)
+            if values is not None and len(values) <= _COMPARED:
+                # Tables of placements are small and many, and this is several times as fast.
+                good &= functools.reduce(operator.or_, [table[column] == value for value in values], np.False_)
+            elif values is not None:
+                good &= np.isin(table[column], np.array(values))
             for bound in bounds:
                 good &= _within(bound, table[column], table)
         return good
@@ -160,22 +149,12 @@ def selecting(columns: Sequence[str], fix: Selection, limit: Mapping[str, Sequen
     )
 
 
-def _within(bound: PlanLimit, value: Any, columns: Mapping[str, Any]) -> Any:
+def _within(bound: PlanLimit, value: Whole, columns: Columns) -> Truth:
     """Return whether values are within a bound, elementwise, as far as `columns` tell."""
     if isinstance(bound, ProductLimit):
         return bound.number % (value * columns.get(bound.column, 1)) == 0
     other = columns.get(bound.column) if isinstance(bound, ColumnLimit) else bound.bound
     return True if other is None else RELATIONS[bound.relation](value, other)
-
-
-def _one_of(column: np.ndarray, values: Sequence[int | str]) -> np.ndarray:
-    if len(values) > _FEW:
-        return np.isin(column, np.array(values))
-    # Tables of placements are small and many, and this is several times as fast.
-    found = np.zeros(len(column), dtype=bool)
-    for value in values:
-        found |= column == value
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,19 +174,17 @@ class Boxes:
 
     def of_keys(self, keys: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return [U] the boxes that have each key: bit i is box i."""
-        found = np.zeros(len(keys["strategy"]), dtype=np.int64)
-        for bit, box in enumerate(self.boxes):
-            found |= box.keys(keys).astype(np.int64) << bit
-        return found
+        bits = [box.keys(keys).astype(np.int64) << bit for bit, box in enumerate(self.boxes)]
+        return functools.reduce(operator.or_, bits, np.zeros(len(keys["strategy"]), dtype=np.int64))
 
     def keep(self, boxes: int, choices: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the [N] mask of the choices that go with keys of some `boxes`."""
-        found = np.zeros(len(next(iter(choices.values()))), dtype=bool)
+        kept = np.zeros(len(next(iter(choices.values()))), dtype=bool)
         for bit, box in enumerate(self.boxes):
             if boxes >> bit & 1:
                 for choices_of_box in box.choices:
-                    found |= choices_of_box(choices)
-        return found
+                    kept |= choices_of_box(choices)
+        return kept
 
     @property
     def restricted(self) -> frozenset[str]:
@@ -222,30 +199,30 @@ def boxes_of(framework: FrameworkSpec | None, strategies: Sequence[str], experts
     """Return the boxes of a framework for a model with or without `experts`; without one, everything is in a box."""
     if framework is None:
         return EVERYTHING
-    alike: dict[str, list[BoxSpec]] = {}
+    by_keys: dict[tuple[Filter, str], list[BoxSpec]] = {}
     for box in framework.boxes(experts):
-        of_keys = [(name, part[name]) for part in (box.fix, box.limit) for name in sorted(part) if name in KEY_COLUMNS]
-        alike.setdefault(repr((box.strategy, of_keys)), []).append(box)
-    return Boxes(tuple(_box(specs, strategies) for specs in alike.values()))
+        fix = codes_of(box)
+        if box.strategy is not None:
+            fix["strategy"] = [code for code, name in enumerate(strategies) if name in box.strategy]
+        by_keys.setdefault((selecting(KEY_COLUMNS, fix, box.limit), repr(box.strategy)), []).append(box)
+    boxes: list[Box] = []
+    for (of_keys, _), specs in by_keys.items():  # boxes that restrict keys alike
+        restricted = {name for spec in specs for name in (*spec.fix, *spec.limit)}
+        restricted |= {
+            bound.column
+            for spec in specs
+            for bounds in spec.limit.values()
+            for bound in bounds
+            if not isinstance(bound, Limit)
+        }
+        restricted |= set() if specs[0].strategy is None else {"strategy"}
+        choices = tuple(selecting(CHOICE_COLUMNS, codes_of(spec), spec.limit) for spec in specs)
+        boxes.append(Box(of_keys, choices, frozenset(restricted)))
+    return Boxes(tuple(boxes))
 
 
-def _box(specs: Sequence[BoxSpec], strategies: Sequence[str]) -> Box:
-    """Return the plans of boxes that restrict keys alike."""
-    first, restricted = specs[0], frozenset[str]().union(*(_restricted(spec) for spec in specs))
-    fix: dict[str, Sequence[int | str]] = dict(_codes(first))
-    if first.strategy is not None:
-        fix["strategy"] = [code for code, name in enumerate(strategies) if name in first.strategy]
-        restricted |= {"strategy"}
-    choices = tuple(selecting(CHOICE_COLUMNS, _codes(spec), spec.limit) for spec in specs)
-    return Box(selecting(KEY_COLUMNS, fix, first.limit), choices, restricted)
-
-
-def _restricted(spec: BoxSpec) -> set[str]:
-    others = {one.column for bounds in spec.limit.values() for one in bounds if not isinstance(one, Limit)}
-    return {*spec.fix, *spec.limit} | others
-
-
-def _codes(spec: BoxSpec) -> dict[str, list[int]]:
+def codes_of(spec: BoxSpec) -> dict[str, list[int]]:
+    """Return the values that a box fixes as codes, by column."""
     return {column: [BY_NAME[column].code(value) for value in values] for column, values in spec.fix.items()}
 
 
@@ -264,11 +241,12 @@ def compatible(box: BoxSpec, fix: Selection) -> bool:
 
 
 def _has(box: BoxSpec, column: str, value: Any, plan: Mapping[str, Any]) -> bool:
-    return value in box.fix.get(column, [value]) and all(_within(one, value, plan) for one in box.limit.get(column, ()))
+    bounds = box.limit.get(column, ())
+    return value in box.fix.get(column, [value]) and all(_within(bound, value, plan) for bound in bounds)
 
 
 def broken(box: BoxSpec, plan: Mapping[str, Any]) -> list[str]:
     """Return the columns of a plan, by column with names as names, whose values a box does not have."""
-    found = [] if box.strategy is None or plan["strategy"] in box.strategy else ["strategy"]
+    of_strategy = [] if box.strategy is None or plan["strategy"] in box.strategy else ["strategy"]
     restricted = dict.fromkeys([*box.fix, *box.limit])
-    return found + [column for column in restricted if not _has(box, column, plan[column], plan)]
+    return of_strategy + [column for column in restricted if not _has(box, column, plan[column], plan)]

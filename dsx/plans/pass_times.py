@@ -1,14 +1,10 @@
-"""When each pass of a pipeline starts and ends: a replay of the orders that its schedule can run.
-
-The orders of passes of a plan: those that its schedule can run, by the rules of plans.
-
-When each pass of a pipeline starts and ends: a replay of the orders of its stages, event by event.
+"""When each pass of a pipeline starts and ends: a replay, event by event, of the orders that its schedule can run.
 
 It is the referee of the closed forms of `dsx.schedules.closed_forms`. The times of a replay also put all passes and the
 transfers between stages into one order, which every stage can follow without waiting for another one forever.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,7 +25,7 @@ from dsx.schedules.schedules import SCHEDULES, Schedule
 
 # What a schedule asks of stages, chunks and microbatches. These rules compare a plan with no limit.
 _REASONS = ("chunks_without_1f1b", "microbatches_not_in_groups", "stages_not_in_groups", "microbatches_too_few")
-_RULES = tuple(rule for rule in RULES if rule.reason.name in _REASONS)
+_RULES = tuple(rule for rule in RULES if rule.name in _REASONS)
 _NO_LIMITS = Limits(num_layers=0, nvs_size=0)
 
 
@@ -39,12 +35,8 @@ def orders_of(schedule: Schedule, num_stages: int, num_microbatches: int, num_ch
     One stage runs each microbatch forward and backward, whatever the schedule. Raises
     PlanError if a rule of plans says that the schedule does not run so many stages, microbatches or chunks per stage.
     """
-    plan = {
-        "schedule": SCHEDULES.index(schedule),
-        "pp": num_stages,
-        "vpp": num_chunks,
-        "num_microbatches": num_microbatches,
-    }
+    number = SCHEDULES.index(schedule)
+    plan = {"schedule": number, "pp": num_stages, "vpp": num_chunks, "num_microbatches": num_microbatches}
     for rule in _RULES:
         if not rule.holds(plan, _NO_LIMITS):
             raise PlanError(rule.message(plan, _NO_LIMITS))
@@ -99,9 +91,13 @@ def replay(
     that it does not hold, or if stages wait for each other.
     """
     items = [[passes_of(item) for item in order] for order in orders]
-    chains = _chains(items, holds)
+    num_chunks = max(done.chunk for order in items for passes in order for done in passes) + 1
+    chains = holds.chains(len(items), max(num_chunks // len(items) // holds.num_chains, 1))
     length, stage_of = len(chains[0]), [stage for chain in chains for stage in chain]
-    _check_places(items, stage_of)
+    for stage, order in enumerate(items):
+        for done in (done for passes in order for done in passes):
+            if done.chunk >= len(stage_of) or stage_of[done.chunk] != stage:
+                raise ValueError(f"stage {stage} runs {_name(done)}, but does not hold that chunk")
     starts: dict[Pass, float] = {}
     ends: dict[Pass, float] = {}
     results: dict[Pass, float] = {}  # when what a pass computes is there
@@ -149,30 +145,16 @@ def global_order(
     times = replay(orders, lambda kind, chunk: _UNITS[kind], holds=holds)
     chains = holds.chains(num_stages, num_chunks)
     length, stage_of = len(chains[0]), [stage for chain in chains for stage in chain]
-    found: list[tuple[float, bool, int, int, PassRun | StageTransfer]] = []
+    entries: list[tuple[float, bool, int, int, PassRun | StageTransfer]] = []
     for stage, order in enumerate(orders):
         for number, item in enumerate(order):
             for done in passes_of(item):
                 receiver = _receiver(done, length)
                 if receiver is not None and stage_of[receiver] != stage:
                     sent = StageTransfer(done, stage, stage_of[receiver])
-                    found.append((times.ends[done], False, stage, number, sent))
-            found.append((times.starts[passes_of(item)[0]], True, stage, number, PassRun(stage, item)))
-    found.sort(key=lambda entry: entry[:4])
-    return tuple(entry for *_, entry in found)
-
-
-def _chains(items: Sequence[Sequence[Sequence[Pass]]], holds: StageChunks) -> list[list[int]]:
-    num_chunks = max(done.chunk for order in items for passes in order for done in passes) + 1
-    return holds.chains(len(items), max(num_chunks // len(items) // holds.num_chains, 1))
-
-
-def _check_places(items: Sequence[Sequence[Sequence[Pass]]], stage_of: Sequence[int]) -> None:
-    """Raise ValueError if a stage runs a pass of a chunk that it does not hold."""
-    for stage, order in enumerate(items):
-        for done in (done for passes in order for done in passes):
-            if done.chunk >= len(stage_of) or stage_of[done.chunk] != stage:
-                raise ValueError(f"stage {stage} runs {_name(done)}, but does not hold that chunk")
+                    entries.append((times.ends[done], False, stage, number, sent))
+            entries.append((times.starts[passes_of(item)[0]], True, stage, number, PassRun(stage, item)))
+    return tuple(entry for *_, entry in sorted(entries, key=lambda entry: entry[:4]))
 
 
 def _needed(done: Pass, length: int) -> Pass | None:
@@ -207,15 +189,14 @@ def _wait_for_each_other(
     while (following := stage_of[heads[path[-1]][1].chunk]) in heads and following not in path:
         path.append(following)
     cycle = path[path.index(following) :] if following in path else path
-    texts = [f"stage {stage} waits with {_names(heads[stage][0])} for {_name(heads[stage][1])}" for stage in cycle]
+    texts = [
+        f"stage {stage} waits with {' and '.join(map(_name, heads[stage][0]))} for {_name(heads[stage][1])}"
+        for stage in cycle
+    ]
     last = heads[cycle[-1]][1]
     if last not in (_result(done) for passes in items[following] for done in passes):
         texts.append(f"stage {following} never runs {_name(last)}")
     return f"the stages wait for each other: {'; '.join(texts)}"
-
-
-def _names(passes: Iterable[Pass]) -> str:
-    return " and ".join(map(_name, passes))
 
 
 def _name(done: Pass) -> str:

@@ -1,21 +1,17 @@
-"""A plan: one value for each choice, as people write it and as a row of a result set stores it.
+"""A plan: one value for each choice, as a command line states it and as a row of a result set stores it.
 
-A plan: one value for each choice, as a command line states it and as a row of a result set stores it.
-
-A plan as people write it: ``tp=8 pp=64 dp=32 microbatch_size=1 nvs.tp=8``.
-
-A degree or size that is left out is 1, `vpp` what the schedule fixes. A share of a fast domain that is left out is 1
-too, or is filled in rank order (`dsx.plans.placement`). A plan may state its layer layout, ``stage_layers=4,5,3``
-(`dsx.plans.layer_layout`), which states `vpp` too if it has several chunks per stage. A plan is well formed if its
-degrees multiply to the GPUs, each replica has a microbatch, and each stage has a layer. `dsx.plans.violations` says
-whether it also obeys the rules.
+People write it as ``tp=8 pp=64 dp=32 microbatch_size=1 nvs.tp=8``. A degree or size that is left out is 1, `vpp` what
+the schedule fixes. A share of a fast domain that is left out is 1 too, or is filled in rank order
+(`dsx.plans.placement`). A plan may state its layer layout, ``stage_layers=4,5,3`` (`dsx.plans.layer_layout`), which
+states `vpp` too if it has several chunks per stage. A plan is well formed if its degrees multiply to the GPUs, each
+replica has a microbatch, and each stage has a layer. `dsx.plans.violations` says whether it also obeys the rules.
 """
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,12 +19,12 @@ from dsx.errors import PlanError, SpecError, wrong
 from dsx.notation.work import DerivedLayer
 from dsx.plans.choices import BY_NAME, CODES, MODEL_AXES, PLAN_COLUMNS, SEARCHED_COLUMNS, column_called, nearest_column
 from dsx.plans.layer_layout import LAYOUT, check_stages, layers_of_chunks, num_chunks, text_of
-from dsx.plans.placement import ORDERS, axes_in, divisors, expert_share, fill_in_order, rank_order_shares
+from dsx.plans.placement import ORDERS, axes_in, divisors, expert_share, fill_in_order, rank_order_shares, shares_of
 from dsx.plans.rules import DEGREES, GIVEN, PLACED, Limits, chunks_of_schedule, interleaved, nearest_of, placed
 from dsx.units import LARGEST_COUNT
 
-if TYPE_CHECKING:
-    from dsx.plans.enumerate import Arrays
+SIZES = ("panels", "microbatch_size")
+SHARES = tuple(f"nvs.{axis}" for axis in DEGREES)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -55,24 +51,27 @@ class Plan(Mapping[str, Any]):
         return len(self.columns)
 
     def __repr__(self) -> str:
-        whole = self.columns.keys() >= BY_NAME.keys() - {"strategy"}
-        return f"Plan({self.text!r})" if whole else f"Plan({dict(self.columns)!r})"
+        complete = self.columns.keys() >= BY_NAME.keys() - {"strategy"}
+        return f"Plan({self.text!r})" if complete else f"Plan({dict(self.columns)!r})"
 
     def __str__(self) -> str:
         return self.text
 
-    def __or__(self, columns: Mapping[str, Any]) -> "Plan":
+    def __or__(self, columns: Mapping[str, object]) -> "Plan":
         """Return the plan with other values in some columns.
 
         Raises InputError for what is no mapping of columns, PlanError for a column or a value that no plan has.
         """
         if not isinstance(columns, Mapping):
             raise wrong("plan | ...", columns, "a mapping of columns is wanted, as in plan | {'recompute': 'full'}")
-        known = {*self.columns, *PLAN_COLUMNS, LAYOUT, *(f"nvs.{axis}" for axis in DEGREES)}
+        names = {*self.columns, *PLAN_COLUMNS, LAYOUT, *SHARES}
         for name, value in columns.items():
-            if name not in known:
-                raise PlanError(f"unknown setting {name!r}{nearest_column(str(name), known)}")
-            _check_value(name, value)
+            if name not in names:
+                raise PlanError(f"unknown setting {name!r}{nearest_column(str(name), names)}")
+            if name in SEARCHED_COLUMNS:
+                _code(name, value.item() if isinstance(value, np.generic) else value)
+            elif name in (*DEGREES, *SIZES) and not (isinstance(value, int | np.integer) and value >= 1):
+                raise PlanError(f"{name}={value!r} must be a whole number of at least 1")
         return Plan({**self.columns, **columns})
 
     @property
@@ -87,43 +86,24 @@ class Plan(Mapping[str, Any]):
     @property
     def text(self) -> str:
         """The plan as settings of the command line; values of 1 and default values are left out."""
-        plan = self.codes
-        degrees = [f"{axis}={plan[axis]}" for axis in DEGREES if plan[axis] > 1]
-        degrees += [f"panels={plan['panels']}"] if plan["panels"] > 1 else []
-        shares = [f"nvs.{axis}={plan[f'{axis}_nvs']}" for axis in DEGREES if plan[f"{axis}_nvs"] > 1]
-        others = [
-            f"{name}={self.columns[name]}"
-            for name in SEARCHED_COLUMNS
-            if name not in DEGREES and self.columns[name] != BY_NAME[name].default
+        codes = self.codes
+        settings = [name for name in (*DEGREES, "panels") if codes[name] > 1] + ["microbatch_size"]
+        settings += [
+            name for name in SEARCHED_COLUMNS if name not in DEGREES and self.columns[name] != BY_NAME[name].default
         ]
-        return " ".join([*degrees, f"microbatch_size={plan['microbatch_size']}", *others, *shares])
+        settings += [f"{axis}_nvs" for axis in DEGREES if codes[f"{axis}_nvs"] > 1]
+        return " ".join(f"{setting_of(name)}={self.columns[name]}" for name in settings)
 
 
-def _check_value(name: str, value: object) -> None:
-    """Raise PlanError for a value that no plan can have in a column of choices."""
-    if name in SEARCHED_COLUMNS:
-        try:
-            BY_NAME[name].code(value.item() if isinstance(value, np.generic) else value)  # pyright: ignore[reportArgumentType]
-        except SpecError as error:
-            raise PlanError(str(error)) from None
-    elif name in (*DEGREES, "panels", "microbatch_size") and not (isinstance(value, int | np.integer) and value >= 1):
-        raise PlanError(f"{name}={value!r} must be a whole number of at least 1")
-
-
-def stacked(plans: Sequence[Plan]) -> "Arrays":
+def stacked(plans: Sequence[Plan]) -> dict[str, np.ndarray]:
     """Return the columns of N plans without their strategies, names as codes; [N] integers each."""
-    codes = [plan.codes for plan in plans]
-    return {name: np.array([one[name] for one in codes], dtype=np.int64) for name in PLAN_COLUMNS if name != "strategy"}
+    rows = [plan.codes for plan in plans]
+    return {name: np.array([row[name] for row in rows], dtype=np.int64) for name in PLAN_COLUMNS if name != "strategy"}
 
-
-SIZES = ("panels", "microbatch_size")
-SHARES = tuple(f"nvs.{axis}" for axis in DEGREES)
 
 # What a plan is priced for, and what prices it.
 _OF_THE_COMMAND = ("strategy", "partition", "num_gpus", "global_batch_size", "sequence_length")
 _FOLLOWS = "num_microbatches"  # from other columns
-
-Codes = dict[str, int]
 
 
 class JobSizes(NamedTuple):
@@ -137,7 +117,7 @@ class JobSizes(NamedTuple):
 class PlanDefaults(NamedTuple):
     """What a plan has where its settings are silent."""
 
-    codes: Codes  # of the columns of `dsx.plans.choices.SEARCHED_COLUMNS`
+    codes: dict[str, int]  # of the columns of `dsx.plans.choices.SEARCHED_COLUMNS`
     in_rank_order: bool = False  # whether consecutive ranks fill fast domains; else all shares are 1
 
 
@@ -167,11 +147,10 @@ def parse_plan(
         seen[name] = setting
         if name == LAYOUT:
             layout = value
-            continue
-        if name in defaults.codes:
+        elif name in defaults.codes:
             plan[name] = _setting(name, value)
-            continue
-        plan[_column(name)] = _number(setting, name, value)
+        else:
+            plan[_column(name)] = _number(setting, name, value)
     _check_axes(plan, layers, strategy)
     chunks: tuple[int, ...] = ()
     if LAYOUT in seen:
@@ -180,44 +159,30 @@ def parse_plan(
         plan["vpp"] = plan["vpp"] if "vpp" in seen else num_chunks(chunks, plan["pp"])
     elif "vpp" not in seen and not interleaved(plan):
         plan["vpp"] = int(chunks_of_schedule(plan))
-    num_gpus, global_batch_size, sequence_length = job
-    _check_sizes(plan, num_gpus, global_batch_size, limits)
+    _check_sizes(plan, job, limits)
     if LAYOUT in seen:
         check_stages(chunks, layout, plan["pp"], plan["vpp"])
     if defaults.in_rank_order:
-        plan |= {f"{axis}_nvs": share for axis, share in _filled_in_order(plan, seen, limits).items()}
+        # Shares that no setting names are those of ranks in order if the named ones are, else what fits.
+        degrees = {axis: plan[axis] for axis in axes_in(ORDERS[plan["order"]])}
+        free = {axis: degree for axis, degree in degrees.items() if f"nvs.{axis}" not in seen}
+        shares = rank_order_shares(degrees, limits.nvs_size, math.prod(degrees.values())) if limits.uneven else {}
+        if not shares or any(shares[axis] != plan[f"{axis}_nvs"] for axis in degrees.keys() - free.keys()):
+            shares = fill_in_order(free, limits.nvs_size // placed(plan))
+        plan |= {f"{axis}_nvs": int(shares[axis]) for axis in free}
     if "nvs.ep" not in seen:
         plan["ep_nvs"] = int(expert_share(plan, limits.expert_axes, limits.nvs_size))
-    sequences = global_batch_size // plan["dp"]
-    plan |= {
-        "num_gpus": num_gpus,
-        "global_batch_size": global_batch_size,
-        "sequence_length": sequence_length,
-        "num_microbatches": sequences // plan["microbatch_size"],
-    }
-    named = {name: CODES[name][code] if name in CODES else code for name, code in plan.items()}
-    columns = {name: strategy if name == "strategy" else named[name] for name in PLAN_COLUMNS}
+    plan |= job._asdict()
+    plan["num_microbatches"] = job.global_batch_size // plan["dp"] // plan["microbatch_size"]
+    columns = {name: strategy if name == "strategy" else BY_NAME[name].name_of(plan[name]) for name in PLAN_COLUMNS}
     return Plan(columns | ({LAYOUT: text_of(chunks)} if LAYOUT in seen else {}))
-
-
-def _filled_in_order(plan: Codes, seen: Collection[str], limits: Limits) -> dict[str, int]:
-    """Return the shares that no setting names: those of ranks in order if the named ones are, else what fits."""
-    degrees = {axis: plan[axis] for axis in axes_in(ORDERS[plan["order"]])}
-    named = {axis: plan[f"{axis}_nvs"] for axis in degrees if f"nvs.{axis}" in seen}
-    free = {axis: degree for axis, degree in degrees.items() if axis not in named}
-    if limits.uneven:
-        in_order = rank_order_shares(degrees, limits.nvs_size, math.prod(degrees.values()))
-        if all(in_order[axis] == share for axis, share in named.items()):
-            return {axis: int(in_order[axis]) for axis in free}
-    return fill_in_order(free, limits.nvs_size // placed(plan))
 
 
 def filled_shares(plan: Plan, settings: Sequence[str]) -> dict[str, int]:
     """Return the shares of a fast domain, by ``nvs.tp``, that are above 1 and that no setting names."""
-    given = {setting.partition("=")[0] for setting in settings}
-    codes = plan.codes
-    shares = {f"nvs.{axis}": codes[f"{axis}_nvs"] for axis in PLACED}
-    return {name: share for name, share in shares.items() if share > 1 and name not in given}
+    named = {setting.partition("=")[0] for setting in settings}
+    shares = {f"nvs.{axis}": share for axis, share in shares_of(plan.codes, PLACED).items()}
+    return {name: share for name, share in shares.items() if share > 1 and name not in named}
 
 
 def fixed_settings(settings: Sequence[str], num_gpus: int, limits: Limits) -> dict[str, list[int | str]]:
@@ -232,22 +197,18 @@ def fixed_settings(settings: Sequence[str], num_gpus: int, limits: Limits) -> di
         name, values = _parted(setting, known)
         if _column(name) in fixed:
             raise PlanError(f"{name} is given twice; the second setting is {setting!r}")
-        chosen = [_fixed_value(name, value, num_gpus, limits) for value in values.split(",")]
-        fixed[_column(name)] = list(dict.fromkeys(chosen))
+        chosen: dict[int | str, None] = {}
+        for value in values.split(","):
+            one = f"{name}={value}"
+            number = _setting(name, value) if name in SEARCHED_COLUMNS else _number(one, name, value)
+            if name in DEGREES and num_gpus % number:
+                nearest = nearest_of(divisors(num_gpus), number)
+                raise PlanError(f"{one} does not divide num_gpus={num_gpus}; nearest: {name}={nearest}")
+            if name == "pp":
+                _check_depth(number, limits)
+            chosen[CODES[name][number] if name in CODES else number] = None
+        fixed[_column(name)] = [*chosen]
     return fixed
-
-
-def _fixed_value(name: str, value: str, num_gpus: int, limits: Limits) -> int | str:
-    setting = f"{name}={value}"
-    number = _setting(name, value) if name in SEARCHED_COLUMNS else _number(setting, name, value)
-    if name in CODES:
-        return BY_NAME[name].name_of(number)
-    if name in DEGREES and num_gpus % number:
-        nearest = nearest_of(divisors(num_gpus), number)
-        raise PlanError(f"{setting} does not divide num_gpus={num_gpus}; nearest: {name}={nearest}")
-    if name == "pp":
-        _check_depth(number, limits)
-    return number
 
 
 def _check_names(settings: Sequence[str], known: Sequence[str]) -> None:
@@ -259,8 +220,8 @@ def _check_names(settings: Sequence[str], known: Sequence[str]) -> None:
         if sign and meant in known and name not in known:
             renamed[setting] = f"{meant}={value}"
     if renamed:
-        given, meant = " ".join(renamed), " ".join(renamed.values())
-        raise PlanError(f"{given!r}: each column has one name here, in lower case: write {meant}")
+        written, meant = " ".join(renamed), " ".join(renamed.values())
+        raise PlanError(f"{written!r}: each column has one name here, in lower case: write {meant}")
 
 
 def _parted(setting: str, known: Sequence[str]) -> tuple[str, str]:
@@ -299,8 +260,12 @@ def _number(setting: str, name: str, value: str) -> int:
 
 
 def _setting(name: str, value: str) -> int:
+    return _code(name, int(value) if re.fullmatch("-?[0-9]{1,18}", value) else value)
+
+
+def _code(name: str, value: object) -> int:
     try:
-        return BY_NAME[name].code(int(value) if re.fullmatch("-?[0-9]{1,18}", value) else value)
+        return BY_NAME[name].code(value)
     except SpecError as error:
         raise PlanError(str(error)) from None
 
@@ -314,7 +279,7 @@ def _column(name: str) -> str:
     return f"{name.removeprefix('nvs.')}_nvs" if name.startswith("nvs.") else name
 
 
-def _check_axes(plan: Codes, layers: Sequence[DerivedLayer], strategy: str) -> None:
+def _check_axes(plan: Mapping[str, int], layers: Sequence[DerivedLayer], strategy: str) -> None:
     axes = [axis for axis in MODEL_AXES if any(axis in layer.axes for layer in layers)]
     for axis in MODEL_AXES:
         if plan[axis] > 1 and axis not in axes:
@@ -326,35 +291,34 @@ def _check_axes(plan: Codes, layers: Sequence[DerivedLayer], strategy: str) -> N
         raise PlanError(f"panels={plan['panels']}: strategy {strategy!r} has no panels")
 
 
-def _check_sizes(plan: Codes, num_gpus: int, global_batch_size: int, limits: Limits) -> None:
-    product = 1
-    for axis in PLACED:
-        product *= plan[axis]
-    if product != num_gpus:
-        degrees = [f"{axis}={plan[axis]}" for axis in PLACED if plan[axis] > 1]
-        made = f"{' * '.join(degrees)} = {product}" if len(degrees) > 1 else f"{degrees[0]} alone" if degrees else ""
-        found = made or "all degrees are 1"
-        raise PlanError(f"{found}, but num_gpus={num_gpus}; nearest: {_nearest_degrees(plan, num_gpus, product)}")
+def _check_sizes(plan: Mapping[str, int], job: JobSizes, limits: Limits) -> None:
+    product, above_one = math.prod(plan[axis] for axis in PLACED), [axis for axis in PLACED if plan[axis] > 1]
+    if product != job.num_gpus:
+        degrees = " * ".join(f"{axis}={plan[axis]}" for axis in above_one)
+        several = f"{degrees} = {product}" if len(above_one) > 1 else f"{degrees} alone"
+        raise PlanError(
+            f"{several if above_one else 'all degrees are 1'}, but num_gpus={job.num_gpus}; nearest: "
+            f"{_nearest_degrees(plan, above_one, job.num_gpus)}"
+        )
     _check_depth(plan["pp"], limits)
-    if plan["dp"] * plan["microbatch_size"] > global_batch_size:
+    if plan["dp"] * plan["microbatch_size"] > job.global_batch_size:
         raise PlanError(
             f"dp={plan['dp']} * microbatch_size={plan['microbatch_size']} exceeds "
-            f"global_batch_size={global_batch_size}: a replica has no microbatch"
+            f"global_batch_size={job.global_batch_size}: a replica has no microbatch"
         )
 
 
-def _nearest_degrees(plan: Codes, num_gpus: int, product: int) -> str:
+def _nearest_degrees(plan: Mapping[str, int], above_one: Sequence[str], num_gpus: int) -> str:
     """Return the change of one degree, dp first, after which the degrees multiply to the GPUs, or one of several."""
-    for axis in ("dp", *(axis for axis in PLACED if plan[axis] > 1)):
-        others = product // plan[axis]
-        if num_gpus % others == 0:
-            return f"{axis}={num_gpus // others}"
+    for axis in ("dp", *above_one):
+        product = math.prod(plan[other] for other in PLACED if other != axis)
+        if num_gpus % product == 0:
+            return f"{axis}={num_gpus // product}"
     nearest: dict[str, int] = {}
-    left = num_gpus
-    for axis in (axis for axis in PLACED if plan[axis] > 1 and axis != "dp"):
-        nearest[axis] = nearest_of(divisors(left), plan[axis])
-        left //= nearest[axis]
-    return " ".join(f"{axis}={degree}" for axis, degree in {**nearest, "dp": left}.items())
+    for axis in (axis for axis in above_one if axis != "dp"):
+        nearest[axis] = nearest_of(divisors(num_gpus), plan[axis])
+        num_gpus //= nearest[axis]
+    return " ".join(f"{axis}={degree}" for axis, degree in {**nearest, "dp": num_gpus}.items())
 
 
 def _check_depth(pp: int, limits: Limits) -> None:

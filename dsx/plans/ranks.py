@@ -1,7 +1,5 @@
 """Rank numbers: the coordinates of each rank of a plan, and the ranks of every group, those of ZeRO included.
 
-Rank numbers: the coordinates of each rank of a plan, and the ranks of every group.
-
 Ranks are numbered as a mixed radix. The innermost digits are the members of each axis in a fast domain, in the rank
 order of the plan (`dsx.plans.placement.ORDERS`); the outer digits are its domains, in the same order. So the ranks of a
 domain are consecutive. Where the shares fill domains in rank order, this is the numbering of the launcher. Where a
@@ -15,26 +13,24 @@ has as many as are priced.
 
 Groups are arrays [groups, members] of ranks. Members are in the order of their numbers, so they fill domains first.
 
-The ranks of ZeRO shard groups and of replica groups, by the rules that `dsx.cost.shards` prices.
-
-The data-parallel ranks are divided into one shard group per ZeRO replica, with as many of its ranks in a domain as
-divide both. Ranks of two chains of stages follow each other in a domain that has all stages. The other axes that a
-weight is reduced over are in its shard group whole. Of experts, the ranks that hold the same part are divided into
-replica groups instead: as many replicas share a domain as of any other weight, but no more than there are holders in
-the domain.
+ZeRO shard groups and replica groups follow the rules that `dsx.cost.shards` prices. The data-parallel ranks are divided
+into one shard group per ZeRO replica, with as many of its ranks in a domain as divide both. Ranks of two chains of
+stages follow each other in a domain that has all stages. The other axes that a weight is reduced over are in its shard
+group whole. Of experts, the ranks that hold the same part are divided into replica groups instead: as many replicas
+share a domain as of any other weight, but no more than there are holders in the domain.
 """
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dsx.errors import PlanError
 from dsx.plans.experts import REPLICA_AXES
-from dsx.plans.placement import ORDERS, axes_in, choice_shares, key_shares, replica_of, used_of_domain
+from dsx.plans.placement import ORDERS, axes_in, choice_shares, key_shares, replica_of, shares_of, used_of_domain
 
 
 class Keys(NamedTuple):
@@ -75,11 +71,11 @@ class RankGrid:
     def columns(self) -> dict[str, np.ndarray]:
         """By axis, the place [world] of each rank; along ep, that in its ep group."""
         ranks = np.arange(self.world)
-        found: dict[str, np.ndarray] = {}
+        columns: dict[str, np.ndarray] = {}
         for axis, degree in self.degrees.items():
             share, (inner, outer) = self.shares[0][axis], self._strides[axis]
-            found[axis] = ranks // inner % share + share * (ranks // outer % (degree // share))
-        return found | {"ep": self._nested(found)[1]}
+            columns[axis] = ranks // inner % share + share * (ranks // outer % (degree // share))
+        return columns | {"ep": self._nested(columns)[1]}
 
     @property
     def ep_in_a_row(self) -> bool:
@@ -96,10 +92,13 @@ class RankGrid:
 
         Raises ValueError for an axis that numbers no ranks, as ep does not, or a place that the axis does not have.
         """
+        number = 0
         for axis, place in coordinates.items():
             if not 0 <= place < self.degrees.get(axis, 0):
                 raise ValueError(f"{axis}={place} is no place of a rank; the axes are {dict(self.degrees)}")
-        return sum(self._offset(axis, place) for axis, place in coordinates.items())
+            share, (inner, outer) = self.shares[0][axis], self._strides[axis]
+            number += inner * (place % share) + outer * (place // share)
+        return number
 
     def stage_peer(self, rank: int, stage: int) -> int:
         """Return the rank at the same place on another stage; raises ValueError for a stage that there is not."""
@@ -143,7 +142,7 @@ class RankGrid:
         return keys
 
     def _folded(self, chains: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """Return the stages without those of a second chain, and of each rank the stage among them and its chain."""
+        """Return the stages of a chain, and of each rank the stage in its chain and the chain."""
         num_stages, stage = self.degrees["pp"], self.columns["pp"]
         if chains == 1 or num_stages == 1:
             return num_stages, stage, np.zeros_like(stage)
@@ -169,19 +168,15 @@ class RankGrid:
     def _strides(self) -> dict[str, tuple[int, int]]:
         """How far apart the members of each axis are: in a domain, and from one domain to the next."""
         inner, outer = 1, math.prod(self.shares[0].values())
-        found: dict[str, tuple[int, int]] = {}
+        strides: dict[str, tuple[int, int]] = {}
         for axis, degree in self.degrees.items():
-            found[axis] = inner, outer
+            strides[axis] = inner, outer
             inner, outer = inner * self.shares[0][axis], outer * (degree // self.shares[0][axis])
-        return found
-
-    def _offset(self, axis: str, place: int) -> int:
-        share, (inner, outer) = self.shares[0][axis], self._strides[axis]
-        return inner * (place % share) + outer * (place // share)
+        return strides
 
 
 def rank_grid(
-    plan: Mapping[str, Any], nvs_size: int, expert_axes: Collection[str] = (), units: Sequence[int] = ()
+    plan: Mapping[str, int], nvs_size: int, expert_axes: Collection[str] = (), units: Sequence[int] = ()
 ) -> RankGrid:
     """Return the ranks of a plan, given by its columns with codes, in fast domains of `nvs_size` GPUs.
 
@@ -191,10 +186,10 @@ def rank_grid(
     """
     axes = axes_in(ORDERS[int(plan["order"])])
     degrees = {axis: int(plan[axis]) for axis in axes}
-    inside = {axis: int(plan[f"{axis}_nvs"]) for axis in axes}
+    inside = {axis: int(share) for axis, share in shares_of(plan, axes).items()}
+    uneven = [axis for axis in axes if degrees[axis] % inside[axis]]
     used = used_of_domain(degrees, inside, nvs_size)
     if used is None:
-        uneven = [axis for axis in axes if degrees[axis] % inside[axis]]
         raise PlanError(
             "; ".join(f"nvs.{axis}={inside[axis]} does not divide {axis}={degrees[axis]}" for axis in uneven)
         )
@@ -202,10 +197,10 @@ def rank_grid(
     ranks, ep = math.prod(degrees[axis] for axis in nesting), int(plan["ep"])
     if ranks % ep:
         raise PlanError(f"ep={ep} does not divide the {ranks} ranks that it nests in")
-    if any(degrees[axis] % inside[axis] for axis in axes):
+    if uneven:
         return RankGrid(degrees, (degrees,) * (1 + len(units)), used, ep, nesting)
     outer = [key_shares(plan, unit, expert_axes) | choice_shares(plan, replica_of(plan), unit) for unit in units]
-    shares = (inside, *({axis: int(found[axis]) for axis in axes} for found in outer))
+    shares = (inside, *({axis: int(of_unit[axis]) for axis in axes} for of_unit in outer))
     return RankGrid(degrees, shares, used, ep, nesting)
 
 
@@ -215,15 +210,15 @@ def divided(position: np.ndarray, held: Sequence[int], members: Sequence[int]) -
     `held` has how many of the consecutive positions are in a domain, in a unit of each tier, and in all; `members` how
     many of them one group has. Raises ValueError if there are no such groups.
     """
-    group, place, rest = np.zeros_like(position), np.zeros_like(position), position
+    group, place, outer = np.zeros_like(position), np.zeros_like(position), position
     num_groups, taken, inside = 1, 1, 1
-    for positions, wanted in zip(held, members, strict=True):
+    for positions, size in zip(held, members, strict=True):
         width = positions // inside
-        own = math.gcd(wanted // taken, width)
-        digit, rest, inside = rest % width, rest // width, positions
-        group += num_groups * (digit // own)
-        place += taken * (digit % own)
-        num_groups, taken = num_groups * (width // own), taken * own
+        of_group = math.gcd(size // taken, width)
+        digit, outer, inside = outer % width, outer // width, positions
+        group += num_groups * (digit // of_group)
+        place += taken * (digit % of_group)
+        num_groups, taken = num_groups * (width // of_group), taken * of_group
     if taken != members[-1]:
         raise ValueError(f"{held[-1]} ranks, {held[0]} in a domain, are no groups of {members[-1]}, {members[0]} in it")
     return group, place
@@ -258,10 +253,10 @@ def zero_groups(
     row = math.gcd(size, grid.degrees["dp"])
     rows = [size if share > alone else row for share, alone in zip(shares, grid.held(["dp"]), strict=True)]
     cut = grid.shares[0] != grid.degrees and any(
-        own < min(wanted, share) for own, wanted, share in zip(sharded, rows, shares, strict=True)
+        shard < min(ranks_in_row, share) for shard, ranks_in_row, share in zip(sharded, rows, shares, strict=True)
     )
     if over_ep and grid.ep > 1:
-        near = [] if cut else [share // own for share, own in zip(shares, sharded, strict=True)]
+        near = [] if cut else [share // shard for share, shard in zip(shares, sharded, strict=True)]
         return _of_experts(grid, axes, keys, near, zero_replicas, num_chains)
     held, members = ([ranks * rows[0] // size], rows[:1]) if cut else (shares, sharded)
     replica, shard = divided(position, [*held, ranks], [*members, size])
@@ -308,7 +303,7 @@ def _of_chains(
     each other in the innermost one that has all stages, unless domains cut the numbers of ranks at any place.
     """
     in_numbers = grid.shares[0] == grid.degrees
-    whole = [shares["pp"] == grid.degrees["pp"] and not in_numbers for shares in grid.shares]
-    block = next((ranks for ranks, has_all in zip(held, whole, strict=True) if has_all), int(place.max()) + 1)
+    have_stages = [shares["pp"] == grid.degrees["pp"] and not in_numbers for shares in grid.shares]
+    block = next((ranks for ranks, has_all in zip(held, have_stages, strict=True) if has_all), int(place.max()) + 1)
     position = place % block + block * (chain + num_chains * (place // block))
-    return position, [ranks * (num_chains if has_all else 1) for ranks, has_all in zip(held, whole, strict=True)]
+    return position, [ranks * (num_chains if has_all else 1) for ranks, has_all in zip(held, have_stages, strict=True)]

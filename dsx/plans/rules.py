@@ -1,9 +1,5 @@
 """The rules of all strategies, one record each, and the limits that they compare a plan with.
 
-The limits that rules compare a plan with, and the GPUs of a fast domain that its shares fill.
-
-The rules of all strategies, one record each.
-
 A rule is a predicate on integer columns. An enumeration applies it to millions of plans, as soon as it has the columns
 that the rule reads. `dsx why` applies it to one plan; the record then also says what is wrong, and which value is
 nearest.
@@ -13,33 +9,33 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from dsx.plans.choices import CODES, MODEL_AXES, NONE_CODE
-from dsx.plans.experts import REPLICA_AXES, nesting_ranks, nests, zero_replicas_nest
+from dsx.plans.experts import REPLICA_AXES, Columns, Truth, W, Whole, nesting_ranks, nests, zero_replicas_nest
 from dsx.plans.layer_layout import Chain
 from dsx.plans.placement import (
     ORDERS,
     all_divisors,
     axes_in,
-    consecutive,
     divisors,
     ep_ranks_adjacent,
+    even_shares,
     exact_fill,
     expert_share,
+    in_order,
+    lies_consecutively,
     of_order,
-    rank_order_shares,
     replicas_spanned,
+    shares_of,
 )
+from dsx.plans.placement import placed as shares_product
 from dsx.schedules.schedules import SCHEDULES, Schedule, codes_where, names_of
 
 # How a pipeline cuts the layers into stages. A search has one; it is no column of a plan.
 PARTITIONS = EVEN, OPTIMAL = ("even", "optimal")
 GIVEN = "given"  # of a plan that states its layer layout; no search has it
-
-Columns = Mapping[str, Any]
 
 # The axes whose degrees multiply to the GPUs and that are placed on fast domains, in the order of the columns. ep nests
 # in them.
@@ -82,14 +78,11 @@ class Limits:
         """The numbers of layers that the chunks of an even cut may divide (`dsx.cost.stages`)."""
         return (self.num_layers, self.num_layers + 2) if self.counts_ends else (self.num_layers,)
 
-    def divides(self, chunks: Any) -> Any:
+    def divides(self, chunks: Whole) -> np.ndarray:
         """Return whether there is an even cut into so many chunks."""
-        found: Any = False
-        for layers in self.even_layers:
-            found = found | (layers % chunks == 0)
-        return found
+        return np.logical_or.reduce([layers % chunks == 0 for layers in self.even_layers])
 
-    def fills(self, stages: Any) -> Any:
+    def fills(self, stages: Whole) -> Truth:
         """Return whether an even cut has a layer for each of so many stages, which need not divide the layers."""
         layers = self.even_layers[-1]
         return (stages - 1) * -(-layers // stages) < layers
@@ -116,15 +109,14 @@ class Limits:
         return self.even_layers if self.partition == EVEN else range(self.num_layers, self.chain.num_layers + 1)
 
 
-def fill(num_gpus: Any, nvs_size: int) -> Any:
+def fill(num_gpus: Whole, nvs_size: int) -> np.ndarray:
     """Return how many GPUs of a fast domain a job uses: the largest divisor of `num_gpus` that is at most its size.
 
     Every divisor of the GPU count is a product of shares that divide their degrees. So this is the largest product of
     shares that does not exceed the domain.
     """
-    divisors = np.arange(1, min(nvs_size, int(np.max(num_gpus))) + 1)
-    fits = np.asarray(num_gpus)[..., None] % divisors == 0
-    return np.max(np.where(fits, divisors, 0), axis=-1)
+    sizes = np.arange(1, min(nvs_size, int(np.max(num_gpus))) + 1)
+    return np.max(np.where(np.asarray(num_gpus)[..., None] % sizes == 0, sizes, 0), axis=-1)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -133,11 +125,10 @@ def fills(num_gpus: int, limits: Limits) -> tuple[int, ...]:
 
     They divide `num_gpus`, and no multiple that fits does. Without `uneven` there is only the largest one.
     """
-    fits = all_divisors([num_gpus])[::-1]
-    fits = fits[fits <= limits.nvs_size]
+    fits = [size for size in divisors(num_gpus).tolist()[::-1] if size <= limits.nvs_size]
     if not limits.uneven:
-        return (int(fits[0]),)
-    return tuple(int(one) for one in fits if not any(more > one and more % one == 0 for more in fits.tolist()))
+        return (fits[0],)
+    return tuple(size for size in fits if not any(more > size and more % size == 0 for more in fits))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -151,28 +142,25 @@ def may_lie_unevenly(num_gpus: int, limits: Limits) -> bool:
     return limits.uneven and num_gpus > limits.nvs_size and not chained
 
 
-def placed(table: Columns, axes: tuple[str, ...] = PLACED) -> Any:
+def placed(table: Mapping[str, W], axes: tuple[str, ...] = PLACED) -> W:
     """Return the product of the shares of `axes`: the GPUs of a fast domain that they take."""
-    product: Any = 1
-    for axis in axes:
-        product = product * table[f"{axis}_nvs"]
-    return product
+    return shares_product(table, axes)
 
 
-Detail = Callable[[Columns, Limits], str]
+Codes = Mapping[str, int]  # one plan by column, names as codes
+Detail = Callable[[Codes, Limits], str]
 
 
 @dataclass(frozen=True, slots=True)
-class PlanRule:
+class PlanRule(Reason):
     """A rule that a plan must obey."""
 
-    reason: Reason
     reads: tuple[str, ...]  # columns
-    holds: Callable[[Columns, Limits], Any]
+    holds: Callable[[Columns, Limits], Truth]
     detail: Detail  # how a plan breaks the rule, with its numbers
     nearest: Detail | None = None  # values that obey the rule
 
-    def message(self, plan: Columns, limits: Limits) -> str:
+    def message(self, plan: Codes, limits: Limits) -> str:
         """Return what is wrong with a plan that breaks the rule."""
         nearest = f"; nearest: {self.nearest(plan, limits)}" if self.nearest else ""
         return f"{self.detail(plan, limits)}{nearest}"
@@ -184,120 +172,83 @@ _DOMAIN = tuple(f"{axis}_nvs" for axis in PLACED)
 _NESTED = (*REPLICA_AXES, "ep", "dp")
 
 
-def optimal_cut_covers(schedule: Any) -> Any:
+def optimal_cut_covers(schedule: Whole | Sequence[int]) -> np.ndarray:
     """Return whether plans of a schedule have a best cut: an optimal one, or with several chunks a balanced one."""
-    return np.isin(schedule, codes_where(lambda one: one.optimal_cut))
+    return np.isin(schedule, codes_where(lambda record: record.optimal_cut))
 
 
-def _per_schedule(schedule: Any, number: Callable[[Schedule], int]) -> Any:
-    return np.array([number(one) for one in SCHEDULES])[schedule]
+def _per_schedule(schedule: Whole, number: Callable[[Schedule], int]) -> np.ndarray:
+    return np.array([number(record) for record in SCHEDULES])[schedule]
 
 
-def microbatch_groups(pp: Any, vpp: Any, schedule: Any) -> Any:
+def microbatch_groups(pp: Whole, vpp: Whole, schedule: Whole) -> np.ndarray:
     """Return the groups in which a schedule runs microbatches; interleaved pipelines run them in groups of pp."""
-    interleaved = (vpp > 1) & _per_schedule(schedule, lambda one: one.interleaved)
-    return np.where(interleaved, pp, _per_schedule(schedule, lambda one: one.microbatches_in))
+    in_groups_of_pp = (vpp > 1) & _per_schedule(schedule, lambda record: record.interleaved)
+    return np.where(in_groups_of_pp, pp, _per_schedule(schedule, lambda record: record.microbatches_in))
 
 
-def least_microbatches(pp: Any, schedule: Any) -> Any:
+def least_microbatches(pp: Whole, schedule: Whole) -> np.ndarray:
     """Return the fewest microbatches that a schedule runs."""
-    of_stages = pp * _per_schedule(schedule, lambda one: one.least_microbatches)
-    return np.where(pp > 1, np.maximum(of_stages, _per_schedule(schedule, lambda one: one.least_in_all)), 1)
+    of_stages = pp * _per_schedule(schedule, lambda record: record.least_microbatches)
+    return np.where(pp > 1, np.maximum(of_stages, _per_schedule(schedule, lambda record: record.least_in_all)), 1)
 
 
-def _uneven(plan: Columns, limits: Limits) -> Any:
-    return _per_schedule(plan["schedule"], lambda one: one.uneven_stages) & limits.fills(plan["pp"])
+def nearest_of(values: Iterable[int], target: int) -> int:
+    """Return the value that is nearest to `target`; of two, the smaller."""
+    return min(map(int, values), key=lambda value: (abs(value - target), value))
 
 
-def _stages_paired(pp: Any, schedule: Any) -> Any:
-    return (pp == 1) | (pp % _per_schedule(schedule, lambda one: one.holds.num_chains) == 0)
-
-
-def _enough_microbatches(pp: Any, num_microbatches: Any, schedule: Any) -> Any:
-    whole = num_microbatches % microbatch_groups(pp, 1, schedule) == 0
-    return (pp == 1) | (whole & (num_microbatches >= least_microbatches(pp, schedule)))
-
-
-def nearest_of(values: Iterable[int], wanted: int) -> int:
-    """Return the value that is nearest to `wanted`; of two, the smaller."""
-    return min((int(value) for value in values), key=lambda value: (abs(value - wanted), value))
-
-
-def _nearest_even(plan: Columns, limits: Limits) -> int:
-    """Return the stages nearest to those of a plan that divide the layers and the GPUs of the job."""
-    return nearest_of((pp for pp in all_divisors(limits.even_layers) if plan["num_gpus"] % pp == 0), plan["pp"])
-
-
-def interleaved(plan: Columns) -> Any:
+def interleaved(plan: Columns) -> np.ndarray:
     """Return whether the schedule of a plan may have any number of chunks per stage."""
-    return np.isin(plan["schedule"], codes_where(lambda one: one.interleaved))
+    return np.isin(plan["schedule"], codes_where(lambda record: record.interleaved))
 
 
-def chunks_of_schedule(plan: Columns) -> Any:
+def chunks_of_schedule(plan: Columns) -> np.ndarray:
     """Return the chunks per stage of schedules that are not interleaved; one stage has one."""
-    return np.where(plan["pp"] > 1, _per_schedule(plan["schedule"], lambda one: one.num_chunks), 1)
+    return np.where(plan["pp"] > 1, _per_schedule(plan["schedule"], lambda record: record.num_chunks), 1)
 
 
-def _schedule(plan: Columns) -> str:
+def _schedule(plan: Codes) -> str:
     return CODES["schedule"][plan["schedule"]]
 
 
-def _chunks_divide(plan: Columns, limits: Limits) -> Any:
-    pp, vpp = plan["pp"], plan["vpp"]
+def _enough_microbatches(plan: Columns, limits: Limits) -> Truth:
+    pp, number, schedule = plan["pp"], plan["num_microbatches"], plan["schedule"]
+    in_groups = number % microbatch_groups(pp, 1, schedule) == 0
+    return (pp == 1) | (in_groups & (number >= least_microbatches(pp, schedule)))
+
+
+def _chunks_divide(plan: Columns, limits: Limits) -> Truth:
+    chunks = plan["pp"] * plan["vpp"]
     if limits.partition == EVEN:
-        whole = limits.divides(pp * vpp)
+        have_layers = limits.divides(chunks)
     else:
-        whole = (limits.partition == GIVEN) | (pp * vpp <= limits.chain.num_layers)
-    return (vpp == 1) | ((pp > 1) & whole)
+        have_layers = (limits.partition == GIVEN) | (chunks <= limits.chain.num_layers)
+    return (plan["vpp"] == 1) | ((plan["pp"] > 1) & have_layers)
 
 
-def _chunks_detail(plan: Columns, limits: Limits) -> str:
+def _chunks_detail(plan: Codes, limits: Limits) -> str:
     if plan["pp"] == 1:
         return f"vpp={plan['vpp']} needs a pipeline, but pp=1"
+    chunks = f"pp={plan['pp']} * vpp={plan['vpp']}"
     if limits.partition != EVEN:
-        return f"pp={plan['pp']} * vpp={plan['vpp']} chunks are more than the {limits.chain.num_layers} layers"
-    return f"pp={plan['pp']} * vpp={plan['vpp']} does not divide {limits.layers_text}"
+        return f"{chunks} chunks are more than the {limits.chain.num_layers} layers"
+    return f"{chunks} does not divide {limits.layers_text}"
 
 
-def _chunks_nearest(plan: Columns, limits: Limits) -> str:
-    if plan["pp"] == 1:
-        return "vpp=1"
+def _chunks_nearest(plan: Codes, limits: Limits) -> str:
     pp = plan["pp"]
-    if limits.partition != EVEN:
-        return f"vpp={max(limits.chain.num_layers // pp, 1)}"
-    whole = [layers // pp for layers in limits.even_layers if layers % pp == 0]
-    return f"vpp={nearest_of(all_divisors(whole or [1]), plan['vpp'])}"
+    if pp == 1 or limits.partition != EVEN:
+        return f"vpp={1 if pp == 1 else max(limits.chain.num_layers // pp, 1)}"
+    of_stage = [layers // pp for layers in limits.even_layers if layers % pp == 0]
+    return f"vpp={nearest_of(all_divisors(of_stage or [1]), plan['vpp'])}"
 
 
-def _replicas_fit(plan: Columns, limits: Limits) -> Any:
-    # ZeRO stage 0 shards nothing, so there is nothing to replicate.
-    del limits
-    return (plan["dp"] % plan["zero_replicas"] == 0) & ((plan["zero_stage"] > 0) | (plan["zero_replicas"] == 1))
-
-
-def _replicas_detail(plan: Columns, limits: Limits) -> str:
-    del limits
-    if not plan["zero_stage"]:
-        return f"zero_replicas={plan['zero_replicas']}, but zero_stage=0 shards nothing"
-    return f"zero_replicas={plan['zero_replicas']} does not divide dp={plan['dp']}"
-
-
-def _replicas_nearest(plan: Columns, limits: Limits) -> str:
-    del limits
-    return f"zero_replicas={nearest_of(divisors(plan['dp']), plan['zero_replicas']) if plan['zero_stage'] else 1}"
-
-
-def _stored_fit(plan: Columns, limits: Limits) -> Any:
-    # Without recomputation no layer can be exempt from it, and if all layers are, nothing is recomputed.
-    stored, recomputed = plan["stored_layers"], plan["recompute"] != NONE_CODE
-    return (stored == 0) | (recomputed & (stored <= _most_stored(plan, limits)))
-
-
-def _most_stored(plan: Columns, limits: Limits) -> Any:
+def _most_stored(plan: Columns, limits: Limits) -> Whole:
     return (limits.num_layers - 1) // plan["pp"]
 
 
-def _stored_detail(plan: Columns, limits: Limits) -> str:
+def _stored_detail(plan: Codes, limits: Limits) -> str:
     if plan["recompute"] == NONE_CODE:
         return f"stored_layers={plan['stored_layers']}, but recompute=none recomputes no layer"
     layers = f"{limits.num_layers / plan['pp']:.4g}"
@@ -307,110 +258,83 @@ def _stored_detail(plan: Columns, limits: Limits) -> str:
     )
 
 
-def _stored_nearest(plan: Columns, limits: Limits) -> str:
-    none = plan["recompute"] == NONE_CODE
-    return f"stored_layers={0 if none else _most_stored(plan, limits)}"
-
-
-def _shares_lie(plan: Columns, limits: Limits) -> Any:
+def _shares_lie(plan: Columns, limits: Limits) -> Truth:
     """Return whether the shares divide their degrees, or are those of consecutive ranks."""
-    divide: Any = True
-    for axis in DEGREES:
-        divide = divide & (plan[axis] % plan[f"{axis}_nvs"] == 0)
-    return divide | (_consecutive(plan) | in_rank_order(plan, limits) if limits.uneven else False)
+    even = even_shares(plan, DEGREES)
+    return even | lies_consecutively(plan, plan["num_gpus"]) | in_rank_order(plan, limits) if limits.uneven else even
 
 
-def _consecutive(plan: Columns) -> Any:
-    shares = {axis: plan[f"{axis}_nvs"] for axis in PLACED}
-    return of_order(plan, lambda degrees: consecutive(degrees, shares, plan["num_gpus"]))
-
-
-def in_rank_order(plan: Columns, limits: Limits) -> Any:
+def in_rank_order(plan: Columns, limits: Limits) -> np.ndarray:
     """Return whether the shares are those of ranks in the order of the plan that fill domain after domain."""
-
-    def equal(degrees: Columns) -> Any:
-        wanted = rank_order_shares(degrees, limits.nvs_size, plan["num_gpus"])
-        return np.logical_and.reduce([plan[f"{axis}_nvs"] == share for axis, share in wanted.items()])
-
-    return of_order(plan, equal)
+    shares, world = shares_of(plan, PLACED), plan["num_gpus"]
+    return of_order(plan, lambda degrees: in_order(degrees, shares, limits.nvs_size, world))
 
 
-def _shares_detail(plan: Columns, limits: Limits) -> str:
-    del limits
-    return "; ".join(
-        f"nvs.{axis}={plan[f'{axis}_nvs']} does not divide {axis}={plan[axis]}"
-        for axis in DEGREES
-        if plan[axis] % plan[f"{axis}_nvs"]
-    )
+def _uneven_axes(plan: Codes) -> list[str]:
+    return [axis for axis in DEGREES if plan[axis] % plan[f"{axis}_nvs"]]
 
 
-def _shares_nearest(plan: Columns, limits: Limits) -> str:
-    del limits
-    uneven = {axis: plan[f"{axis}_nvs"] for axis in DEGREES if plan[axis] % plan[f"{axis}_nvs"]}
-    nearest = {axis: nearest_of(divisors(plan[axis]), share) for axis, share in uneven.items()}
-    return " ".join(f"nvs.{axis}={share}" for axis, share in nearest.items())
-
-
-def _filled(plan: Columns, limits: Limits) -> Any:
+def _filled(plan: Columns, limits: Limits) -> Truth:
     """Return whether no multiple of the GPUs that the shares take of a domain fits, or ranks fill domains in order."""
     taken = placed(plan)
     if not limits.uneven:
         return taken >= fill(plan["num_gpus"], limits.nvs_size)
     more = np.asarray(taken)[..., None] * np.arange(2, limits.nvs_size + 1)
     could = (more <= limits.nvs_size) & (np.asarray(plan["num_gpus"])[..., None] % more == 0)
-    uneven: Any = False
-    for axis in PLACED:
-        uneven = uneven | (plan[axis] % plan[f"{axis}_nvs"] != 0)
-    return uneven | ~could.any(axis=-1) | in_rank_order(plan, limits)
+    return np.logical_not(even_shares(plan, PLACED)) | ~could.any(axis=-1) | in_rank_order(plan, limits)
 
 
-def _shares(plan: Columns) -> str:
-    return _shares_text({axis: plan[f"{axis}_nvs"] for axis in PLACED}, " * ")
+def _shares(plan: Codes) -> str:
+    return _shares_text(shares_of(plan, PLACED), " * ")
 
 
-def _shares_text(shares: Columns, between: str) -> str:
+def _shares_text(shares: Codes, between: str) -> str:
     return between.join(f"nvs.{axis}={share}" for axis, share in shares.items() if share > 1) or "nvs.*=1"
 
 
-def _filling(plan: Columns, limits: Limits) -> str:
+def _filling(plan: Codes, limits: Limits) -> str:
     """Return the shares that fill a domain as far as the GPU count allows, innermost axes first."""
     degrees = {axis: plan[axis] for axis in axes_in(ORDERS[plan["order"]])}
     return _shares_text(exact_fill(degrees, int(fill(plan["num_gpus"], limits.nvs_size))), " ")
 
 
-def _ranks(plan: Columns, limits: Limits) -> int:
+def _ranks(plan: Codes, limits: Limits) -> int:
     return nesting_ranks(plan, limits.expert_axes) * plan["dp"]
 
 
-def _nested_in(plan: Columns, limits: Limits) -> str:
-    others = [axis for axis in (*REPLICA_AXES, "dp") if axis not in limits.expert_axes]
-    return " * ".join(f"{axis}={plan[axis]}" for axis in others if plan[axis] > 1) or "one rank"
+def _nested_in(plan: Codes, limits: Limits) -> str:
+    axes = [axis for axis in (*REPLICA_AXES, "dp") if axis not in limits.expert_axes]
+    return " * ".join(f"{axis}={plan[axis]}" for axis in axes if plan[axis] > 1) or "one rank"
 
 
-def _holders(plan: Columns, limits: Limits) -> int:
+def _holders(plan: Codes, limits: Limits) -> int:
     return max(_ranks(plan, limits) // plan["ep"], 1)
 
 
-def _sequences(plan: Columns) -> int:
+def _sequences(plan: Codes) -> int:
     return plan["global_batch_size"] // plan["dp"]
 
-
-# Of a plan that runs, and leaves GPUs of a fast domain to others.
-DOMAIN_NOT_FILLED = Reason(
-    "domain_not_filled", "the shares multiply to fewer GPUs of a fast domain than the job can use"
-)
 
 # In the order of the bits of `reject`.
 RULES: tuple[PlanRule, ...] = (
     PlanRule(
-        Reason("layers_not_divisible", "pp does not divide the number of layers, nor that with embedding and head"),
+        "layers_not_divisible",
+        "pp does not divide the number of layers, nor that with embedding and head",
         ("pp", "schedule"),
-        lambda plan, limits: (limits.partition != EVEN) | limits.divides(plan["pp"]) | _uneven(plan, limits),
+        lambda plan, limits: (
+            (limits.partition != EVEN)
+            | limits.divides(plan["pp"])
+            | (_per_schedule(plan["schedule"], lambda record: record.uneven_stages) & limits.fills(plan["pp"]))
+        ),
         lambda plan, limits: f"pp={plan['pp']} does not divide {limits.layers_text}",
-        lambda plan, limits: f"pp={_nearest_even(plan, limits)}, or unequal stages (stage_layers)",
+        lambda plan, limits: (
+            f"pp={nearest_of(np.intersect1d(all_divisors(limits.even_layers), divisors(plan['num_gpus'])), plan['pp'])}"
+            ", or unequal stages (stage_layers)"
+        ),
     ),
     PlanRule(
-        Reason("cut_not_covered", f"no optimal cut is known; partition optimal covers {OPTIMAL_SCHEDULES}"),
+        "cut_not_covered",
+        f"no optimal cut is known; partition optimal covers {OPTIMAL_SCHEDULES}",
         ("schedule",),
         lambda plan, limits: (limits.partition != OPTIMAL) | optimal_cut_covers(plan["schedule"]),
         lambda plan, limits: (
@@ -418,21 +342,17 @@ RULES: tuple[PlanRule, ...] = (
         ),
     ),
     PlanRule(
-        Reason(
-            "chunks_not_divisible",
-            "vpp does not divide the layers of a stage (partition optimal: makes more chunks than layers), or is above "
-            "1 with pp = 1",
-        ),
+        "chunks_not_divisible",
+        "vpp does not divide the layers of a stage (partition optimal: makes more chunks than layers), or is above "
+        "1 with pp = 1",
         ("pp", "vpp"),
         _chunks_divide,
         _chunks_detail,
         _chunks_nearest,
     ),
     PlanRule(
-        Reason(
-            "chunks_without_1f1b",
-            f"vpp is not the chunks per stage of the schedule, and only {_INTERLEAVED} can be interleaved",
-        ),
+        "chunks_without_1f1b",
+        f"vpp is not the chunks per stage of the schedule, and only {_INTERLEAVED} can be interleaved",
         ("pp", "vpp", "schedule"),
         lambda plan, limits: interleaved(plan) | (plan["vpp"] == chunks_of_schedule(plan)),
         lambda plan, limits: (
@@ -442,7 +362,8 @@ RULES: tuple[PlanRule, ...] = (
         lambda plan, limits: f"vpp={int(chunks_of_schedule(plan))}, or schedule={_INTERLEAVED}",
     ),
     PlanRule(
-        Reason("microbatches_not_in_groups", "vpp is above 1, but pp does not divide the number of microbatches"),
+        "microbatches_not_in_groups",
+        "vpp is above 1, but pp does not divide the number of microbatches",
         ("pp", "vpp", "schedule", "num_microbatches"),
         lambda plan, limits: (
             ~interleaved(plan)
@@ -455,57 +376,74 @@ RULES: tuple[PlanRule, ...] = (
         lambda plan, limits: "vpp=1",
     ),
     PlanRule(
-        Reason("replicas_not_divisible", "zero_replicas does not divide dp, or is above 1 with ZeRO stage 0"),
+        "replicas_not_divisible",
+        "zero_replicas does not divide dp, or is above 1 with ZeRO stage 0",
         ("dp", "zero_stage", "zero_replicas"),
-        _replicas_fit,
-        _replicas_detail,
-        _replicas_nearest,
-    ),
-    PlanRule(
-        Reason(
-            "stored_layers_exceeded",
-            "stored_layers is not below the layers of a stage, or is above 0 with recompute none",
+        # ZeRO stage 0 shards nothing, so there is nothing to replicate.
+        lambda plan, limits: (
+            (plan["dp"] % plan["zero_replicas"] == 0) & ((plan["zero_stage"] > 0) | (plan["zero_replicas"] == 1))
         ),
-        ("pp", "recompute", "stored_layers"),
-        _stored_fit,
-        _stored_detail,
-        _stored_nearest,
+        lambda plan, limits: (
+            f"zero_replicas={plan['zero_replicas']}"
+            + (f" does not divide dp={plan['dp']}" if plan["zero_stage"] else ", but zero_stage=0 shards nothing")
+        ),
+        lambda plan, limits: (
+            f"zero_replicas={nearest_of(divisors(plan['dp']), plan['zero_replicas']) if plan['zero_stage'] else 1}"
+        ),
     ),
     PlanRule(
-        Reason("batch_not_divisible", "dp does not divide global_batch_size"),
+        "stored_layers_exceeded",
+        "stored_layers is not below the layers of a stage, or is above 0 with recompute none",
+        ("pp", "recompute", "stored_layers"),
+        # Without recomputation no layer can be exempt from it, and if all layers are, nothing is recomputed.
+        lambda plan, limits: (
+            (plan["stored_layers"] == 0)
+            | ((plan["recompute"] != NONE_CODE) & (plan["stored_layers"] <= _most_stored(plan, limits)))
+        ),
+        _stored_detail,
+        lambda plan, limits: f"stored_layers={0 if plan['recompute'] == NONE_CODE else _most_stored(plan, limits)}",
+    ),
+    PlanRule(
+        "batch_not_divisible",
+        "dp does not divide global_batch_size",
         ("dp", "global_batch_size"),
         lambda plan, limits: plan["global_batch_size"] % plan["dp"] == 0,
         lambda plan, limits: f"dp={plan['dp']} does not divide global_batch_size={plan['global_batch_size']}",
         lambda plan, limits: f"dp={nearest_of(divisors(plan['global_batch_size']), plan['dp'])}",
     ),
     PlanRule(
-        Reason("microbatch_not_divisible", "microbatch_size does not divide the sequences of a replica"),
+        "microbatch_not_divisible",
+        "microbatch_size does not divide the sequences of a replica",
         ("dp", "global_batch_size", "microbatch_size"),
-        lambda plan, limits: _sequences(plan) % plan["microbatch_size"] == 0,
+        lambda plan, limits: plan["global_batch_size"] // plan["dp"] % plan["microbatch_size"] == 0,
         lambda plan, limits: (
             f"microbatch_size={plan['microbatch_size']} does not divide the {_sequences(plan)} sequences of a replica"
         ),
         lambda plan, limits: f"microbatch_size={nearest_of(divisors(_sequences(plan)), plan['microbatch_size'])}",
     ),
     PlanRule(
-        Reason(
-            "share_not_divisible",
-            "a share of a fast domain does not divide its degree, nor do consecutive ranks lie so",
-        ),
+        "share_not_divisible",
+        "a share of a fast domain does not divide its degree, nor do consecutive ranks lie so",
         ("num_gpus", *DEGREES, "order", *(f"{axis}_nvs" for axis in DEGREES)),
         _shares_lie,
-        _shares_detail,
-        _shares_nearest,
+        lambda plan, limits: "; ".join(
+            f"nvs.{axis}={plan[f'{axis}_nvs']} does not divide {axis}={plan[axis]}" for axis in _uneven_axes(plan)
+        ),
+        lambda plan, limits: " ".join(
+            f"nvs.{axis}={nearest_of(divisors(plan[axis]), plan[f'{axis}_nvs'])}" for axis in _uneven_axes(plan)
+        ),
     ),
     PlanRule(
-        Reason("domain_exceeded", "the shares multiply to more GPUs than a fast domain has"),
+        "domain_exceeded",
+        "the shares multiply to more GPUs than a fast domain has",
         _DOMAIN,
         lambda plan, limits: placed(plan) <= limits.nvs_size,
         lambda plan, limits: f"{_shares(plan)} uses {placed(plan)} GPUs, but a fast domain has {limits.nvs_size}",
         lambda plan, limits: "no shares, which fills it in rank order",
     ),
     PlanRule(
-        DOMAIN_NOT_FILLED,
+        "domain_not_filled",
+        "the shares multiply to fewer GPUs of a fast domain than the job can use",
         ("num_gpus", *PLACED, "order", *_DOMAIN),
         _filled,
         lambda plan, limits: (
@@ -515,10 +453,8 @@ RULES: tuple[PlanRule, ...] = (
         _filling,
     ),
     PlanRule(
-        Reason(
-            "experts_not_nested",
-            "ep does not divide the product of the degrees that it nests in: tp, tp2, cp, dp without those of experts",
-        ),
+        "experts_not_nested",
+        "ep does not divide the product of the degrees that it nests in: tp, tp2, cp, dp without those of experts",
         _NESTED,
         lambda plan, limits: nests(plan, limits.expert_axes),
         lambda plan, limits: (
@@ -527,7 +463,8 @@ RULES: tuple[PlanRule, ...] = (
         lambda plan, limits: f"ep={nearest_of(divisors(_ranks(plan, limits)), plan['ep'])}",
     ),
     PlanRule(
-        Reason("expert_share_not_nested", "nvs.ep differs from the share that the other axes imply"),
+        "expert_share_not_nested",
+        "nvs.ep differs from the share that the other axes imply",
         ("ep", *_DOMAIN, "ep_nvs"),
         lambda plan, limits: plan["ep_nvs"] == expert_share(plan, limits.expert_axes, limits.nvs_size),
         lambda plan, limits: (
@@ -537,7 +474,8 @@ RULES: tuple[PlanRule, ...] = (
         ),
     ),
     PlanRule(
-        Reason("expert_replicas_not_divisible", "zero_replicas does not divide the ranks that hold the same experts"),
+        "expert_replicas_not_divisible",
+        "zero_replicas does not divide the ranks that hold the same experts",
         (*_NESTED, "zero_replicas"),
         lambda plan, limits: zero_replicas_nest(plan, limits.expert_axes),
         lambda plan, limits: (
@@ -549,7 +487,8 @@ RULES: tuple[PlanRule, ...] = (
         ),
     ),
     PlanRule(
-        Reason("experts_not_in_order", "an ep group spans replicas that the order does not number consecutively"),
+        "experts_not_in_order",
+        "an ep group spans replicas that the order does not number consecutively",
         (*_NESTED, "order"),
         lambda plan, limits: ep_ranks_adjacent(plan["order"], replicas_spanned(plan, limits.expert_axes)),
         lambda plan, limits: (
@@ -559,16 +498,21 @@ RULES: tuple[PlanRule, ...] = (
         lambda plan, limits: f"order={ORDERS[0]}",
     ),
     PlanRule(
-        Reason("stages_not_in_groups", "a schedule of two directions needs an even number of stages"),
+        "stages_not_in_groups",
+        "a schedule of two directions needs an even number of stages",
         ("pp", "schedule"),
-        lambda plan, limits: _stages_paired(plan["pp"], plan["schedule"]),
+        lambda plan, limits: (
+            (plan["pp"] == 1)
+            | (plan["pp"] % _per_schedule(plan["schedule"], lambda record: record.holds.num_chains) == 0)
+        ),
         lambda plan, limits: f"pp={plan['pp']} with schedule={_schedule(plan)}, which needs an even number of stages",
         lambda plan, limits: f"pp={plan['pp'] + 1}, or schedule={SCHEDULES[0].name}",
     ),
     PlanRule(
-        Reason("microbatches_too_few", "the schedule needs more microbatches for each stage, or an even number"),
+        "microbatches_too_few",
+        "the schedule needs more microbatches for each stage, or an even number",
         ("pp", "schedule", "num_microbatches"),
-        lambda plan, limits: _enough_microbatches(plan["pp"], plan["num_microbatches"], plan["schedule"]),
+        _enough_microbatches,
         lambda plan, limits: (
             f"schedule={_schedule(plan)} on {plan['pp']} stages needs at least "
             f"{least_microbatches(plan['pp'], plan['schedule'])} microbatches, in groups of "
@@ -577,3 +521,5 @@ RULES: tuple[PlanRule, ...] = (
         lambda plan, limits: f"schedule={SCHEDULES[0].name}",
     ),
 )
+# Of a plan that runs, and leaves GPUs of a fast domain to others.
+DOMAIN_NOT_FILLED = next(rule for rule in RULES if rule.name == "domain_not_filled")

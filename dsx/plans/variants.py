@@ -112,10 +112,10 @@ def _crossed(table: Arrays, bounds: SpaceBounds, varied: Sequence[Choice], searc
     table = {name: column for name, column in table.items() if name not in names}
     table["origin"] = np.arange(len(table["boxes"]))
     for choice in varied:
-        values: Sequence[int] = getattr(searched, choice.name)
-        if choice.tried and not values:
+        values = np.array(getattr(searched, choice.name))
+        if choice.tried and not len(values):
             values = choice.tried(bounds.limits.even_layers, ranks)
-        table = _with_values(table, choice.name, np.array(values), bounds)
+        table = _with_values(table, choice.name, values, bounds)
     other = np.zeros(len(table["origin"]), dtype=bool)
     for name in names:
         other |= table[name] != usual[name]

@@ -1,21 +1,17 @@
-"""The rules that a plan breaks, each with its numbers and the nearest value that obeys it.
+"""The rules that a plan breaks, with its numbers and the nearest value that obeys each, and conditions of effects.
 
-Whether plans meet the conditions of an assumption set's effects (`dsx.config.stack`).
+`dsx.plans.rules` has the rules of all strategies. Those of one strategy are the `require` lines of its definition, and
+that every rank has a part of each dimension. A rule is a predicate on integer columns, so it runs on one plan or on
+millions. A rule that mentions a dimension of the common alphabet applies only to models that have the dimension.
 
-A condition of the shard key has columns of axes and their shares alone, one of the step only columns of the step. So
-one decides what a layer costs, the other which of its costs a plan has.
-
-The rules of a strategy: the `require` lines of its definition, and that every rank has a part of each dimension.
-
-`dsx.plans.rules` has the rules of all strategies. A rule is a predicate on integer columns, so it runs on one plan
-or on millions. A rule that mentions a dimension of the common alphabet applies only to models that have the dimension.
-
-The rules that a plan breaks, each with its numbers and the nearest value that obeys it.
+The effects of an assumption set have conditions (`dsx.config.stack`). One of the shard key has columns of axes and
+their shares alone, one of the step only columns of the step. So one decides what a layer costs, the other which of its
+costs a plan has.
 """
 
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +27,10 @@ from dsx.notation.sharded_layer import local_size
 from dsx.notation.syntax import AXES, Rule
 from dsx.notation.work import DerivedLayer
 from dsx.plans.choices import BY_NAME, JOINED, KEY_COLUMNS, MODEL_AXES, STEP_COLUMNS
+from dsx.plans.experts import Columns, Truth
 from dsx.plans.placement import divisors
 from dsx.plans.plan import Plan
-from dsx.plans.rules import DEGREES, RULES, Columns, Limits, Reason
+from dsx.plans.rules import DEGREES, RULES, Limits, Reason
 
 _OF_KEYS = tuple(name for name in KEY_COLUMNS if name.removesuffix("_nvs") in AXES)
 _OF_STEPS = tuple(name for name in STEP_COLUMNS if name not in ("num_gpus", "global_batch_size"))
@@ -47,7 +44,7 @@ class Test:
     relation: str  # of RELATIONS; "in" for codes
     bound: int | str | tuple[int, ...]
 
-    def holds(self, columns: Mapping[str, Any]) -> Any:
+    def holds(self, columns: Columns) -> Truth:
         """Return whether it holds, elementwise."""
         value = columns[self.column]
         if isinstance(self.bound, tuple):
@@ -67,15 +64,14 @@ class FieldCondition:
     def columns(self) -> frozenset[str]:
         """The columns that it reads."""
         tests = [test for need in self.needs for test in need]
-        others = [test.bound for test in tests if isinstance(test.bound, str)]
-        return frozenset([*(test.column for test in tests), *others])
+        return frozenset(name for test in tests for name in (test.column, test.bound) if isinstance(name, str))
 
     @property
     def of_keys(self) -> bool:
         """Whether the shard key decides it; else the choices of the step do."""
         return self.columns <= {*_OF_KEYS}
 
-    def holds(self, columns: Mapping[str, Any]) -> Any:
+    def holds(self, columns: Columns) -> Truth:
         """Return whether plans meet it, elementwise; names in `columns` are codes."""
         needs = [functools.reduce(operator.or_, [test.holds(columns) for test in need], False) for need in self.needs]
         return functools.reduce(operator.and_, needs)
@@ -87,72 +83,62 @@ def conditions_of(spec: AssumptionsSpec) -> tuple[FieldCondition, ...]:
     Raises SpecError, with its file and line, for a column or a value that no plan has, and for a condition of both the
     shard key and the step.
     """
-    found: list[FieldCondition] = []
+    conditions: list[FieldCondition] = []
     for field, stated in spec.conditions.stated.items():
         fault = functools.partial(spec.fault, ("conditions", field, "needs"))
         of_plans = filter(_of_plans, stated.needs)
         needs = tuple(tuple(_test(comparison, fault) for comparison in need) for need in of_plans)
-        condition = FieldCondition(field, needs, float(stated.otherwise))
         if not needs:
             continue
+        condition = FieldCondition(field, needs, float(stated.otherwise))
         if not condition.of_keys and not condition.columns <= {*_OF_STEPS}:
-            both = ", ".join(sorted(condition.columns))
-            raise fault(f"{both}: a condition has either degrees and shares of tp, tp2, cp and ep, or other choices")
-        found.append(condition)
-    return tuple(found)
+            names = ", ".join(sorted(condition.columns))
+            raise fault(f"{names}: a condition has either degrees and shares of tp, tp2, cp and ep, or other choices")
+        conditions.append(condition)
+    return tuple(conditions)
 
 
 def on_platform(spec: AssumptionsSpec, platform: str) -> AssumptionsSpec:
     """Return an assumption set for devices of a platform: its effects without their needs of that."""
 
-    def met(need: Need) -> bool:
-        return any(
-            comparison.column == PLATFORM and RELATIONS[comparison.relation](platform, *comparison.with_what)
-            for comparison in need
-        )
-
-    def settle(needs: Sequence[Need]) -> list[Need]:
-        open_needs = [need for need in needs if not met(need)]
-        return [tuple(one for one in need if one.column != PLATFORM) for need in open_needs]
-
-    changed: dict[str, Any] = {}
-    left: dict[str, Any] = {}
+    changed: dict[str, object] = {}
+    conditions: dict[str, object] = {}
     for field, stated in spec.conditions.stated.items():
-        needs = settle(stated.needs)
+        needs: list[Need] = []  # empty ones cannot be met
+        for need in stated.needs:
+            of_platform = [comparison for comparison in need if comparison.column == PLATFORM]
+            if not any(RELATIONS[one.relation](platform, *one.with_what) for one in of_platform):
+                needs.append(tuple(comparison for comparison in need if comparison.column != PLATFORM))
         if not all(needs):
             changed[field] = worse(field, getattr(spec, field), stated.otherwise, min, max)
-        left[field] = stated.model_copy(update={"needs": needs}) if needs and all(needs) else None
-    return spec.settled(changed, spec.conditions.model_copy(update=left)) if left else spec
+        conditions[field] = stated.model_copy(update={"needs": needs}) if needs and all(needs) else None
+    return spec.settled(changed, spec.conditions.model_copy(update=conditions)) if conditions else spec
 
 
-def unmet_needs(spec: AssumptionsSpec, plan: Mapping[str, Any]) -> dict[str, list[Need]]:
+def unmet_needs(spec: AssumptionsSpec, plan: Mapping[str, int]) -> dict[str, list[Need]]:
     """Return the needs that a plan does not meet, by field of an assumption set; names in `plan` are codes.
 
     Needs of the platform, which `on_platform` settles, are left out.
     """
-    found: dict[str, list[Need]] = {}
+    unmet: dict[str, list[Need]] = {}
     for condition in conditions_of(spec):
-        needs = [need for need in spec.conditions.stated[condition.field].needs if _of_plans(need)]
-        found[condition.field] = [
-            need
-            for need, tests in zip(needs, condition.needs, strict=True)
-            if not any(test.holds(plan) for test in tests)
-        ]
-    return {field: needs for field, needs in found.items() if needs}
+        needs = zip(filter(_of_plans, spec.conditions.stated[condition.field].needs), condition.needs, strict=True)
+        unmet[condition.field] = [need for need, tests in needs if not any(test.holds(plan) for test in tests)]
+    return {field: needs for field, needs in unmet.items() if needs}
 
 
 def _of_plans(need: Need) -> bool:
     return all(comparison.column != PLATFORM for comparison in need)
 
 
-def for_plan(spec: AssumptionsSpec, plan: Mapping[str, Any] | None) -> AssumptionsSpec:
+def for_plan(spec: AssumptionsSpec, plan: Mapping[str, int] | None) -> AssumptionsSpec:
     """Return an assumption set with the effects that a plan has, and no conditions; names in `plan` are codes.
 
     An unknown plan, None, has no effect that needs something of plans.
     """
     if not spec.conditions.stated:
         return spec
-    changed: dict[str, Any] = {}
+    changed: dict[str, object] = {}
     for condition in conditions_of(spec):
         if plan is None or not condition.holds(plan):
             value = getattr(spec, condition.field)
@@ -162,29 +148,26 @@ def for_plan(spec: AssumptionsSpec, plan: Mapping[str, Any] | None) -> Assumptio
 
 def _test(comparison: ColumnComparison, fault: Callable[[str], SpecError]) -> Test:
     column, relation = comparison.column, comparison.relation
-    known = (*_OF_KEYS, *_OF_STEPS)
-    if column not in known:
-        raise fault(f"unknown column {column!r}{did_you_mean(column, known)}")
+    columns = (*_OF_KEYS, *_OF_STEPS)
+    if column not in columns:
+        raise fault(f"unknown column {column!r}{did_you_mean(column, columns)}")
     choice = BY_NAME[column]
     if relation == WITHOUT:
         parts = {part for name in choice.names for part in name.split(JOINED)}
         for name in comparison.with_what:
             if name not in parts:
                 raise fault(f"{column} has no {name!r}{did_you_mean(name, parts)}")
-        left = [name for name in choice.names if not {*comparison.with_what} & {*name.split(JOINED)}]
-        return Test(column, "in", tuple(map(choice.code, left)))
+        without = [name for name in choice.names if not {*comparison.with_what} & {*name.split(JOINED)}]
+        return Test(column, "in", tuple(map(choice.code, without)))
     (bound,) = comparison.with_what
     if choice.names:
         try:
-            code = choice.code(bound)
+            return Test(column, relation, choice.code(bound))
         except SpecError as error:
             raise fault(str(error)) from None
-        return Test(column, relation, code)
-    if bound in known:
-        return Test(column, relation, bound)
-    if not bound.isdecimal():
-        raise fault(f"{column} {relation} {bound}: expected a whole number or a column{did_you_mean(bound, known)}")
-    return Test(column, relation, int(bound))
+    if bound not in columns and not bound.isdecimal():
+        raise fault(f"{column} {relation} {bound}: expected a whole number or a column{did_you_mean(bound, columns)}")
+    return Test(column, relation, bound if bound in columns else int(bound))
 
 
 MEMORY = Reason("memory", "peak_bytes, in a search with its margin, exceeds the device's hbm_capacity")
@@ -211,12 +194,11 @@ def rule_values(
     layer: DerivedLayer, dimensions: Mapping[str, int], sequence_length: int, keys: Columns
 ) -> dict[str, Any]:
     """Return the integer value of every name that a strategy's rules may use."""
-    values: dict[str, Any] = dict(dimensions) | {"s": sequence_length}
-    values |= {"b": keys["microbatch_size"], "panels": keys["panels"]} | {axis: keys[axis] for axis in MODEL_AXES}
-    return define(layer, values)
+    of_keys = {"b": keys["microbatch_size"], "panels": keys["panels"]} | {axis: keys[axis] for axis in MODEL_AXES}
+    return define(layer, dict(dimensions) | {"s": sequence_length} | of_keys)
 
 
-def applies(rule: Rule, values: Mapping[str, Any]) -> bool:
+def applies(rule: Rule, values: Mapping[str, object]) -> bool:
     """Return whether the model has every dimension that a rule mentions.
 
     Raises NotationError for a rule on an axis that is not part of a shard key, or on an unknown name.
@@ -232,7 +214,7 @@ def applies(rule: Rule, values: Mapping[str, Any]) -> bool:
     return used <= values.keys()
 
 
-def divided_away(layer: DerivedLayer, values: Mapping[str, Any]) -> Any:
+def divided_away(layer: DerivedLayer, values: Mapping[str, Any]) -> np.ndarray:
     """Return the [N] mask of keys that leave a rank without an element of some dimension."""
     gone = np.zeros(np.shape(values["b"]), dtype=bool)
     for dim in layer.divided:
@@ -240,7 +222,7 @@ def divided_away(layer: DerivedLayer, values: Mapping[str, Any]) -> Any:
     return gone
 
 
-def allowed(layer: DerivedLayer, dimensions: Mapping[str, int], sequence_length: int, keys: Columns) -> Any:
+def allowed(layer: DerivedLayer, dimensions: Mapping[str, int], sequence_length: int, keys: Columns) -> np.ndarray:
     """Return the [N] mask of keys that obey all rules of their strategy and leave each rank some of each dimension."""
     values = rule_values(layer, dimensions, sequence_length, keys)
     good = ~divided_away(layer, values)
@@ -264,51 +246,32 @@ def violations(
     """Return the rules that a plan breaks, in any kind of layer; memory is not checked."""
     codes = plan.codes
     sequence_length = codes["sequence_length"]
-    found: list[Violation] = []
-    for general in RULES:
-        if not bool(general.holds(codes, limits)):
-            found.append(Violation(general.reason, general.message(codes, limits)))
+    general = [Violation(rule, rule.message(codes, limits)) for rule in RULES if not rule.holds(codes, limits)]
     broken: dict[str, Violation] = {}
     gone: dict[str, None] = {}
     for layer in layers:
         values = rule_values(layer, dimensions, sequence_length, codes)
         for rule in layer.rules:
-            if rule_text(rule) not in broken and applies(rule, values) and not bool(rule.holds(values)):
-                nearest = _nearest(codes, layers, dimensions, sequence_length, names(rule.left) | names(rule.right))
-                broken[rule_text(rule)] = _broken(rule, values, nearest)
-        gone |= dict.fromkeys(str(dim) for dim in layer.divided if bool(_size(dim, values) < 1))
-    found += broken.values()
-    if gone:
-        found.append(Violation(VANISHES, f"some rank has no element of {', '.join(gone)}"))
-    return found
+            written, used = rule_text(rule), names(rule.left) | names(rule.right)
+            if written in broken or not applies(rule, values) or rule.holds(values):
+                continue
+            numbers = ", ".join(f"{name}={values[name]}" for name in sorted(used))
+            actual = f"{text(rule.left)} = {evaluate(rule.left, values)} ({numbers})"
+            nearest = ""  # change of a single degree that obeys all rules of the strategy
+            for column, value in _changes(codes, used):
+                keys = {name: np.asarray(number) for name, number in (codes | {column: value}).items()}
+                if all(allowed(layer, dimensions, sequence_length, keys) for layer in layers):
+                    nearest = f"; nearest: {column}={value}"
+                    break
+            detail = f"{written} is required, but {actual}{nearest}"
+            broken[written] = Violation(Reason(rule.reason, written), detail)
+        gone |= dict.fromkeys(str(dim) for dim in layer.divided if evaluate(local_size(dim), values) < 1)
+    vanishing = [Violation(VANISHES, f"some rank has no element of {', '.join(gone)}")] if gone else []
+    return [*general, *broken.values(), *vanishing]
 
 
-def _broken(rule: Rule, values: Mapping[str, Any], nearest: str) -> Violation:
-    numbers = ", ".join(f"{n}={values[n]}" for n in sorted(names(rule.left) | names(rule.right)))
-    left = f"{text(rule.left)} = {evaluate(rule.left, values)}"
-    detail = f"{rule_text(rule)} is required, but {left} ({numbers}){nearest}"
-    return Violation(Reason(rule.reason, rule_text(rule)), detail)
-
-
-def _size(dim: Any, values: Mapping[str, Any]) -> Any:
-    size = values[dim.letter]
-    for axis in dim.axes:
-        size = size // values[axis]
-    return size
-
-
-def _nearest(
-    codes: dict[str, int],
-    layers: Sequence[DerivedLayer],
-    dimensions: Mapping[str, int],
-    sequence_length: int,
-    used: set[str],
-) -> str:
-    """Return the nearest change of a single degree of `used` that obeys all rules of the strategy."""
+def _changes(codes: Mapping[str, int], used: Collection[str]) -> Iterator[tuple[str, int]]:
+    """Yield each divisor of the GPUs as the value of a degree among `used`, the nearest ones first."""
     for column in (name for name in (*MODEL_AXES, "panels") if name in used):
-        distance = {int(value): abs(int(value) - codes[column]) for value in divisors(codes["num_gpus"])}
-        for value in sorted(distance, key=lambda value: (distance[value], value)):
-            keys = {name: np.asarray(number) for name, number in (codes | {column: value}).items()}
-            if all(bool(allowed(layer, dimensions, sequence_length, keys)) for layer in layers):
-                return f"; nearest: {column}={value}"
-    return ""
+        near = sorted(divisors(codes["num_gpus"]).tolist(), key=lambda value: (abs(value - codes[column]), value))
+        yield from ((column, value) for value in near)

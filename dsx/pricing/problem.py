@@ -244,7 +244,7 @@ class Problem:
             Reason(name, "; ".join(f"{text} ({', '.join(users)})" for text, users in texts.items()))
             for name, texts in found.items()
         ]
-        return (MEMORY, VANISHES, HOST_MEMORY, *(rule.reason for rule in RULES), *merged)
+        return (MEMORY, VANISHES, HOST_MEMORY, *RULES, *merged)
 
     def fingerprint(self) -> dict[str, str]:
         """Return, per strategy, a hash of everything that is derived from its layer definitions."""

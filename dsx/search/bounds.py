@@ -126,7 +126,7 @@ def _boxes_of(problem: Problem, code: int) -> list[bool]:
 def _effects_of(problem: Problem, code: int) -> list[bool]:
     """Return, for each test of a value of `recompute` by the conditions of effects, whether a value passes it."""
     needs = [need for condition in problem.assumptions.conditions for need in condition.needs]
-    return [test.holds({_RECOMPUTE: code}) for need in needs for test in need if test.column == _RECOMPUTE]
+    return [bool(test.holds({_RECOMPUTE: code})) for need in needs for test in need if test.column == _RECOMPUTE]
 
 
 def _no_worse(costs: LayerCosts) -> np.ndarray:

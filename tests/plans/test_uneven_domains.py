@@ -182,7 +182,7 @@ def test_every_placement_of_a_search_obeys_the_rules(num_gpus, size):
     limits = Limits(4, size)
     table = {name: np.array([one[name] for one in found]) for name in found[0]}
     for rule in RULES:
-        assert np.all(rule.holds(table | {"sequence_length": 16}, limits)), rule.reason
+        assert np.all(rule.holds(table | {"sequence_length": 16}, limits)), rule.name
 
 
 def test_uneven_groups_on_outer_tiers_are_priced_no_better_than_they_lie():
