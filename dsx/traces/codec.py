@@ -87,33 +87,18 @@ def _length(block: bytes, at: int, start: int, name: str) -> tuple[int, int]:
 
 PACKAGE = "ChakraProtoMsg"
 
-# Codes of `Node.type`.
-NODE_TYPES = {
-    "INVALID_NODE": 0,
-    "METADATA_NODE": 1,
-    "MEM_LOAD_NODE": 2,
-    "MEM_STORE_NODE": 3,
-    "COMP_NODE": 4,
-    "COMM_SEND_NODE": 5,
-    "COMM_RECV_NODE": 6,
-    "COMM_COLL_NODE": 7,
-}
+# Codes of `Node.type`, and of the attribute `comm_type`: their places here.
+_TYPES = "INVALID METADATA MEM_LOAD MEM_STORE COMP COMM_SEND COMM_RECV COMM_COLL"
+NODE_TYPES = {f"{name}_NODE": code for code, name in enumerate(_TYPES.split())}
 MEM_LOAD, MEM_STORE, COMP, COMM_SEND, COMM_RECV, COMM_COLL = range(2, 8)
+_COLLECTIVES = "ALL_REDUCE REDUCE ALL_GATHER GATHER SCATTER BROADCAST ALL_TO_ALL REDUCE_SCATTER REDUCE_SCATTER_BLOCK"
+COLLECTIVE_NAMES = dict(enumerate([*_COLLECTIVES.split(), "BARRIER"]))
+COLLECTIVES = {name: code for code, name in COLLECTIVE_NAMES.items()}
 
-# Codes of the attribute `comm_type`.
-COLLECTIVES = {
-    "ALL_REDUCE": 0,
-    "REDUCE": 1,
-    "ALL_GATHER": 2,
-    "GATHER": 3,
-    "SCATTER": 4,
-    "BROADCAST": 5,
-    "ALL_TO_ALL": 6,
-    "REDUCE_SCATTER": 7,
-    "REDUCE_SCATTER_BLOCK": 8,
-    "BARRIER": 9,
-}
-COLLECTIVE_NAMES = {code: name for name, code in COLLECTIVES.items()}
+# Streams of a rank, each of which runs its nodes one after the other.
+COMPUTE, COMMUNICATION, MEMORY = STREAMS = ("compute", "communication", "memory")
+STREAM_OF = {COMP: COMPUTE, **dict.fromkeys((COMM_SEND, COMM_RECV, COMM_COLL), COMMUNICATION)}
+STREAM_OF |= dict.fromkeys((MEM_LOAD, MEM_STORE), MEMORY)
 
 # Attributes of an all-to-all of several copies of each token: how the token chooses its experts.
 ROUTING = ("copies", "expert_groups", "token_groups")
@@ -121,28 +106,10 @@ ROUTING = ("copies", "expert_groups", "token_groups")
 ACCUMULATION = "accumulation"
 
 # Types of attributes, each followed by its list: `double_val` has number 3, `double_list` 4, and so on.
-_VALUES = (
-    "double",
-    "float",
-    "int32",
-    "int64",
-    "uint32",
-    "uint64",
-    "sint32",
-    "sint64",
-    "fixed32",
-    "fixed64",
-    "sfixed32",
-    "sfixed64",
-    "bool",
-    "string",
-    "bytes",
-)
-_FIRST_VALUE = 3
-
-VALUE_FIELDS = {kind: _FIRST_VALUE + 2 * place for place, kind in enumerate(_VALUES)}  # numbers of `double_val`, ...
-INTEGER_VALUES = tuple(f"{kind}_val" for kind in _VALUES if kind not in ("double", "float", "string", "bytes"))
-INTEGER_LISTS = tuple(f"{kind}_list" for kind in _VALUES if kind not in ("double", "float", "string", "bytes"))
+_INTEGERS = "int32 int64 uint32 uint64 sint32 sint64 fixed32 fixed64 sfixed32 sfixed64 bool".split()
+_VALUES = ("double", "float", *_INTEGERS, "string", "bytes")
+VALUE_FIELDS = {kind: 3 + 2 * place for place, kind in enumerate(_VALUES)}  # numbers of `double_val`, ...
+INTEGER_VALUES, INTEGER_LISTS = (tuple(f"{kind}_{form}" for kind in _INTEGERS) for form in ("val", "list"))
 
 
 class Attribute(NamedTuple):
@@ -190,58 +157,39 @@ _FIELDS = {
     "RawNode": (*_NODE, ("attr", 10, "bytes*")),
     "RawAttribute": (("name", 1, "string"), ("string_list", 30, "bytes")),
 }
+_FIELDS |= {f"{kind.capitalize()}List": (("values", 1, f"{kind}*"),) for kind in _VALUES}
+# Of an attribute one value is set.
+_ONE_OF = [(f"{kind}_val", number, kind) for kind, number in VALUE_FIELDS.items()]
+_ONE_OF += [(f"{kind}_list", number + 1, f"{kind.capitalize()}List") for kind, number in VALUE_FIELDS.items()]
+_FIELDS["AttributeProto"] = (("name", 1, "string"), ("doc_string", 2, "string"), *_ONE_OF)
 _ENUMS = {"NodeType": NODE_TYPES, "CollectiveCommType": COLLECTIVES}
 
 
-def _list_name(kind: str) -> str:
-    return f"{kind.capitalize()}List"
-
-
-def _add_field(message: Message, name: str, number: int, kind: str) -> Message:
-    """Add a field to the descriptor of a message, and return it."""
-    field = message.field.add()
-    field.name, field.number = name, number
-    field.label = field.LABEL_REPEATED if kind.endswith("*") else field.LABEL_OPTIONAL
-    kind = kind.removesuffix("*")
-    if kind in _VALUES:
-        field.type = getattr(field, f"TYPE_{kind.upper()}")
-    else:
-        field.type = field.TYPE_ENUM if kind in _ENUMS else field.TYPE_MESSAGE
-        field.type_name = f".{PACKAGE}.{kind}"
-    return field
-
-
-def _classes() -> dict[str, Message]:
-    """Return the message classes by name."""
+def _message_classes(*names: str) -> list[Message]:
+    """Return the classes of messages of the package by their names."""
     file = descriptor_pb2.FileDescriptorProto(name="et_def.proto", package=PACKAGE, syntax="proto3")
     for name, codes in _ENUMS.items():
-        enum = file.enum_type.add(name=name)
-        for member, code in codes.items():
-            enum.value.add(name=member, number=code)
-    for kind in _VALUES:
-        _add_field(file.message_type.add(name=_list_name(kind)), "values", 1, f"{kind}*")
-    attribute = file.message_type.add(name="AttributeProto")
-    _add_field(attribute, "name", 1, "string")
-    _add_field(attribute, "doc_string", 2, "string")
-    attribute.oneof_decl.add(name="value")
-    for kind, number in VALUE_FIELDS.items():
-        _add_field(attribute, f"{kind}_val", number, kind).oneof_index = 0
-        _add_field(attribute, f"{kind}_list", number + 1, _list_name(kind)).oneof_index = 0
+        file.enum_type.add(name=name, value=[{"name": member, "number": code} for member, code in codes.items()])
     for name, fields in _FIELDS.items():
         message = file.message_type.add(name=name)
-        for field in fields:
-            _add_field(message, *field)
+        if name == "AttributeProto":
+            message.oneof_decl.add(name="value")
+        for field_name, number, kind in fields:
+            scalar = kind.removesuffix("*")
+            field = message.field.add(name=field_name, number=number)
+            field.label = field.LABEL_OPTIONAL if kind == scalar else field.LABEL_REPEATED
+            if scalar in _VALUES:
+                field.type = getattr(field, f"TYPE_{scalar.upper()}")
+            else:
+                field.type = field.TYPE_ENUM if scalar in _ENUMS else field.TYPE_MESSAGE
+                field.type_name = f".{PACKAGE}.{scalar}"
+            if (field_name, number, kind) in _ONE_OF:
+                field.oneof_index = 0
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
-    names = ("GlobalMetadata", "IOInfo", "Node", "RawNode", "AttributeProto", "RawAttribute", "StringList")
-    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in names}
+    return [message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in names]
 
 
-_CLASSES = _classes()
-GlobalMetadata: Message = _CLASSES["GlobalMetadata"]
-Node: Message = _CLASSES["Node"]
-RawNode: Message = _CLASSES["RawNode"]
-AttributeProto: Message = _CLASSES["AttributeProto"]
-RawAttribute: Message = _CLASSES["RawAttribute"]
-StringList: Message = _CLASSES["StringList"]
-IOInfo: Message = _CLASSES["IOInfo"]
+GlobalMetadata, Node, RawNode, AttributeProto, RawAttribute, StringList = _message_classes(
+    "GlobalMetadata", "Node", "RawNode", "AttributeProto", "RawAttribute", "StringList"
+)

@@ -29,8 +29,6 @@ from dsx.traces.node_times import Link, LinkTimes, placement
 from dsx.traces.stage_file import RankValues
 from dsx.traces.traced_plan import TracedPlan
 
-_FIRST = 1  # name of the first group
-
 
 @dataclass(frozen=True)
 class RankGroups:
@@ -80,7 +78,7 @@ def rank_groups(plan: TracedPlan) -> RankGroups:
     groups = RankGroups({key: rows for key, rows in members.items() if rows.shape[1] > 1}, {}, {}, {})
     numbers: dict[bytes, int] = {}  # names by the members
     for key, rows in groups.members.items():
-        names = [numbers.setdefault(row.tobytes(), len(numbers) + _FIRST) for row in np.sort(rows, axis=1)]
+        names = [numbers.setdefault(row.tobytes(), len(numbers) + 1) for row in np.sort(rows, axis=1)]
         for name, row in zip(names, rows.tolist(), strict=True):
             groups.ranks.setdefault(name, row)
         groups.names[key] = np.array(names)
@@ -109,7 +107,6 @@ def peer_of(plan: TracedPlan, groups: RankGroups, rank: int, key: Hashable) -> i
 
 
 _NANO = 1e9
-_Launch = tuple[str, str, Compute]  # kernel text, kind of operator, work
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +133,9 @@ class NodeDurations:
         self._placed = placement(cluster.network, plan.grid.ranks_per_domain)
         self._shares = functools.cache(lambda key: self._placed.shares(groups.members[key]))
         self._link = functools.cache(self._least_link)
-        self._launches: dict[_Launch, float] = {}
-        for nodes in plan.distinct_nodes():
-            self._price([(n.kernel_text, n.op_type, n.compute) for n in (*nodes.forward, *nodes.backward) if n.compute])
+        self._launches: dict[Compute, float] = {}
+        for nodes in plan.distinct_nodes:
+            self._price([node.compute for node in (*nodes.forward, *nodes.backward) if node.compute])
 
     def slowness(self, rank: int) -> float:
         """Return how many times as long as on other ranks kernels take on a rank."""
@@ -153,14 +150,13 @@ class NodeDurations:
             node.duration_ns = None if seconds is None else seconds * _NANO
 
     def _seconds(self, node: TraceNode, stage: int) -> float | None:
-        sent = node.communication
-        if node.type == COMP and node.compute is not None:
+        sent, work = node.communication, node.compute
+        if work is not None:
             if node.on_host:
-                return float(self._kernels.host_s(node.compute.bytes))
-            launch = node.kernel_text, node.op_type, node.compute
-            if launch not in self._launches:
-                self._price([launch])
-            return self._launches[launch]
+                return float(self._kernels.host_s(work.bytes))
+            if work not in self._launches:
+                self._price([work])
+            return self._launches[work]
         if node.type in (MEM_LOAD, MEM_STORE):
             return float(self._links.transfer_s(node.transfer_bytes))
         if sent is None:
@@ -175,24 +171,23 @@ class NodeDurations:
         ranks = np.flatnonzero(self._plan.grid.columns["pp"] == stage)
         return self._placed.link(ranks, [peer_of(self._plan, self._groups, rank, peer) for rank in ranks.tolist()])
 
-    def _price(self, launches: Sequence[_Launch]) -> None:
+    def _price(self, works: Sequence[Compute]) -> None:
         """Price launches of which each kernel has each of its own as often as the others."""
-        if launches:
-            texts, kinds, works = zip(*launches, strict=True)
+        if works:
             names = ("matrix_flops", "vector_flops", "bytes", "unfused_bytes", "launches")
             columns = {name: np.array([getattr(work, name) for work in works], np.int64) for name in names}
             trace = replace(
-                blank_trace(len(launches)),
-                types=np.full(len(launches), COMP, np.int8),
+                blank_trace(len(works)),
+                types=np.full(len(works), COMP, np.int8),
                 num_ops=np.maximum(columns["matrix_flops"] + columns["vector_flops"], 1),
                 tensor_size=np.maximum(columns.pop("bytes"), 1),
                 multiplies=lists_of(
                     np.array([len(work.multiplies) for work in works]),
                     np.array([number for work in works for number in work.multiplies], np.int64),
                 ),
-                op_types=texts_of(kinds),
-                kernels=texts_of(texts),
+                op_types=texts_of([work.op_type for work in works]),
+                kernels=texts_of([work.kernel_text for work in works]),
                 **columns,
             )
-            for launch, seconds in zip(launches, self._kernels(trace).launch_s.tolist(), strict=True):
-                self._launches[launch] = seconds * self._measured.get(launch[0], 1.0)
+            for work, seconds in zip(works, self._kernels(trace).launch_s.tolist(), strict=True):
+                self._launches[work] = seconds * self._measured.get(work.kernel_text, 1.0)

@@ -11,6 +11,7 @@ packed. What is written here is what protobuf's own runtime writes.
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import repeat
 from typing import NamedTuple
 
 from dsx.traces.codec import (
@@ -18,7 +19,6 @@ from dsx.traces.codec import (
     COLLECTIVES,
     COMM_COLL,
     COMM_SEND,
-    COMP,
     ROUTING,
     VALUE_FIELDS,
     AttributeProto,
@@ -153,32 +153,22 @@ def encoded(node: TraceNode, block: int, references: References, micros: int, te
         parts.append(attribute("duration_ns", node.duration_ns))
     if tensors:
         parts += [_tensors("inputs", node.inputs), _tensors("outputs", node.outputs)]
-    return EncodedNode(parts, block, list(_gaps(parts)))
-
-
-def _gaps(parts: Sequence[Part]) -> Iterator[Gap]:
-    for part in parts:
-        if isinstance(part, Nested):
-            yield from _gaps(part.parts)
-        elif isinstance(part, Gap):
-            yield part
+    return EncodedNode(parts, block, [part for _, part in _pieces(parts, repeat(1)) if isinstance(part, Gap)])
 
 
 def _attributes(node: TraceNode) -> list[Part]:
     """Return what a node says besides its dependencies and tensors."""
     work, sent = node.compute, node.communication
-    if node.type == COMP:
-        if work is None:
-            return []
+    if work is not None:
         values = {
             "num_ops": max(work.matrix_flops + work.vector_flops, 1),
             "tensor_size": max(work.bytes, 1),
             "matrix_flops": work.matrix_flops,
             "vector_flops": work.vector_flops,
-            "op_type": node.op_type,
+            "op_type": work.op_type,
         }
         optional = {
-            "kernel": (node.kernel_text, ""),
+            "kernel": (work.kernel_text, ""),
             "launches": (work.launches, 1),
             "unfused_bytes": (work.unfused_bytes, 0),
             "multiplies": (work.multiplies, ()),
@@ -202,9 +192,6 @@ def _attributes(node: TraceNode) -> list[Part]:
         ]
     end = "comm_dst" if node.type == COMM_SEND else "comm_src"
     return [size, _open(end, Gap((PEER, sent.peer))), _open("comm_tag", Gap("tag", sent.tag)), *overlap]
-
-
-# Bytes of fields.
 
 
 @lru_cache(maxsize=256)

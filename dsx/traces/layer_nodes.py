@@ -6,15 +6,14 @@ Numbers are whole. A dimension or a shard that does not divide is floored, as th
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from dsx.config.assumption_set import AssumptionsSpec
-from dsx.config.model_file import ELEMENT_BYTES
 from dsx.cost.context import BF16
 from dsx.cost.layer import COMM_COLUMN, OVERLAP, WeightGroup, weight_groups
 from dsx.cost.layer_work import multiply_shape
 from dsx.notation.expressions import evaluate
 from dsx.notation.graph import Launch, Node, Transferred, Value
-from dsx.notation.model import define
 from dsx.notation.recompute import backward_nodes, recomputation
 from dsx.notation.sharded_layer import ALL_GATHER
 from dsx.notation.work import BACKWARD, FORWARD, DerivedLayer, Matrix
@@ -37,12 +36,14 @@ class NodeTensor:
 class Compute:
     """The work of a launch, as it is priced."""
 
-    matrix_flops: int
-    vector_flops: int
-    bytes: int
-    unfused_bytes: int
-    launches: int
-    multiplies: tuple[int, ...]  # the numbers of each (`dsx.traces.columns`)
+    matrix_flops: int = 0
+    vector_flops: int = 0
+    bytes: int = 0
+    unfused_bytes: int = 0
+    launches: int = 0
+    multiplies: tuple[int, ...] = ()  # the numbers of each (`dsx.traces.columns`)
+    op_type: str = ""
+    kernel_text: str = ""  # launches with the same text are priced together
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +72,7 @@ class LayerNode:
     name: str
     kernel: int  # position among the kernels of the layer
     direction: int
-    kernel_text: str  # launches with the same text are priced together
     part: str  # "weights" for what computes or moves gradients of weights alone, else "forward", "inputs", "collective"
-    op_type: str
     reads: tuple[NodeTensor, ...]
     writes: tuple[NodeTensor, ...]
     compute: Compute | None = None
@@ -95,11 +94,10 @@ class LayerWeight:
     matrix: Matrix | None = None  # with whole numbers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LayerNodes:
     """A layer of one kind under one value of `recompute`."""
 
-    kind: str
     forward: tuple[LayerNode, ...]
     backward: tuple[LayerNode, ...]
     inputs: tuple[str, ...]  # one in a model
@@ -112,7 +110,7 @@ class LayerNodes:
     groups: Mapping[WeightGroup, tuple[LayerWeight, ...]]  # weights by the ranks that hold the same
     saved: tuple[NodeTensor, ...]  # what the backward reads of the forward
 
-    @property
+    @cached_property
     def gradients(self) -> dict[str, WeightGroup]:
         """The weight group of each gradient of a weight."""
         weights = ((ranks, weight) for ranks, of_group in self.groups.items() for weight in of_group)
@@ -134,14 +132,6 @@ def kernel_text(kind: str, kernel: str, direction: int) -> str:
     return f"{kind}/{kernel}/{'backward' if direction == BACKWARD else 'forward'}"
 
 
-def layer_values(
-    layer: DerivedLayer, dimensions: Mapping[str, int], sizes: Mapping[str, int], assumptions: AssumptionsSpec
-) -> dict[str, int]:
-    """Return the values of all names of a layer, as whole numbers; `sizes` are b, s, panels and the degrees."""
-    element = {name: getattr(assumptions, name) for name in ELEMENT_BYTES}
-    return define(layer, {**dimensions, **sizes, **element})
-
-
 def layer_nodes(
     layer: DerivedLayer, kind: str, values: Mapping[str, int], recompute: int, assumptions: AssumptionsSpec
 ) -> LayerNodes:
@@ -149,20 +139,23 @@ def layer_nodes(
     chosen = regions_of(recompute)
     recomputed = None if chosen is None else recomputation(layer, chosen)
     backward = backward_nodes(layer, recomputed, chosen or frozenset())
-    numbers = _Numbers(layer, kind, values, assumptions)
-    graph = layer.graph
+    numbers, graph = _Numbers(layer, kind, values, assumptions), layer.graph
     forward, back = numbers.nodes(graph.forward, FORWARD), numbers.nodes(backward, BACKWARD)
     forward, back = _with_casts(forward, back, numbers.cast_operands(graph.forward))
+
+    def names(values: Iterable[Value]) -> tuple[str, ...]:
+        return tuple(value.name for value in numbers.resolved(values))
+
     weights = tuple(
         LayerWeight(
             weight.name,
             size := numbers.number(weight.bytes),
             size // assumptions.weight_bytes * assumptions.gradient_bytes,
-            numbers.names(graph.weight_gradients[weight.name]),
+            names(graph.weight_gradients[weight.name]),
             weight.reduced_over,
             weight.over_ep,
             weight.tied,
-            weight.matrix and numbers.of_matrix(weight.matrix),
+            (of := weight.matrix) and Matrix(*map(numbers.number, (of.rows, of.columns, of.count)), axes=of.axes),
         )
         for weight in layer.weights
     )
@@ -172,13 +165,12 @@ def layer_nodes(
     read = {tensor.name: tensor for node in back for tensor in node.reads if not tensor.weight}
     taken = {value.name for value in graph.inputs}
     return LayerNodes(
-        kind=kind,
         forward=tuple(forward),
         backward=tuple(back),
         inputs=tuple(value.name for value in graph.inputs),
         outputs=numbers.tensors(graph.outputs),
         output_gradient=graph.output_gradients[0].name,
-        input_gradients=numbers.names(graph.input_gradients),
+        input_gradients=names(graph.input_gradients),
         boundary_bytes=numbers.number(layer.boundary_bytes),
         data=frozenset(value.name for value in graph.inputs if layer.layer.tensors[value.name].data),
         weights=weights,
@@ -195,16 +187,14 @@ def _with_casts(
     The node that makes the tensor makes the cast one too, or, for an input of the layer, the first that reads it.
     """
     missing = dict(casts)
-
-    def casting(node: LayerNode, tensors: Iterable[NodeTensor]) -> LayerNode:
-        cast = tuple(missing.pop(tensor.name) for tensor in tensors if tensor.name in missing)
-        return replace(node, writes=node.writes + cast) if cast else node
+    for field in ("writes", "reads"):
+        for at, node in enumerate(forward):
+            cast = tuple(missing.pop(tensor.name) for tensor in getattr(node, field) if tensor.name in missing)
+            forward[at] = replace(node, writes=node.writes + cast)
 
     def as_cast(tensors: tuple[NodeTensor, ...]) -> tuple[NodeTensor, ...]:
         return tuple(casts.get(tensor.name, tensor) for tensor in tensors)
 
-    forward = [casting(node, node.writes) for node in forward]
-    forward = [casting(node, node.reads) for node in forward]
     return forward, [replace(node, reads=as_cast(node.reads), writes=as_cast(node.writes)) for node in back]
 
 
@@ -215,17 +205,12 @@ class _Numbers:
         self.layer, self.kind, self.values, self.assumptions = layer, kind, values, assumptions
         self.sources: dict[str, tuple[Value, ...]] = {}  # what collectives over one rank read, by what they write
         self.memo: dict[int, object] = {}
-        self.alive: list[object] = []  # expressions in the memo, kept so that no other expression gets their id
+        self.alive: list[object] = []  # expressions in the memo, which must outlive it
 
     def number(self, expr: object) -> int:
         """Return the value of an expression."""
         self.alive.append(expr)
         return int(evaluate(expr, self.values, self.memo))
-
-    def of_matrix(self, matrix: Matrix) -> Matrix:
-        """Return the matrices of a weight with their numbers."""
-        rows, columns, count = map(self.number, (matrix.rows, matrix.columns, matrix.count))
-        return Matrix(rows, columns, count, matrix.axes)
 
     def nodes(self, nodes: Iterable[Node], direction: int) -> list[LayerNode]:
         """Return nodes with their numbers, without collectives over one rank."""
@@ -233,22 +218,20 @@ class _Numbers:
         counted: set[int] = set()
         by_operator = self.assumptions.launches == "operators"
         for node in nodes:
-            if isinstance(node, Transferred):
-                if self.values[node.collective.axis] > 1:
-                    numbered.append(self._collective(node))
-                else:
-                    self.sources |= {value.name: self.resolved(node.reads) for value in node.writes}
-                continue
-            launches = int(node.kernel not in counted or node.direction != direction) if by_operator else 1
-            counted |= {node.kernel} if node.direction == direction else set()
-            numbered.append(self._launch(node, launches))
+            if isinstance(node, Launch):
+                launches = int(node.kernel not in counted or node.direction != direction) if by_operator else 1
+                counted |= {node.kernel} if node.direction == direction else set()
+                numbered.append(self._launch(node, launches))
+            elif self.values[node.collective.axis] > 1:
+                numbered.append(self._collective(node))
+            else:
+                self.sources |= {value.name: self.resolved(node.reads) for value in node.writes}
         if by_operator and direction == BACKWARD:
             # The set prices a launch for the backward of every operator, even if it has no work.
             for index, kernel in enumerate(self.layer.kernels):
                 if kernel.runs and index not in counted:
-                    empty = Compute(0, 0, 0, 0, 1, ())
-                    text, kinds = kernel_text(self.kind, kernel.name, BACKWARD), "+".join(kernel.kinds)
-                    node = LayerNode(f"{kernel.name} inputs", index, BACKWARD, text, "inputs", kinds, (), (), empty)
+                    work = Compute(launches=1, op_type="+".join(kernel.kinds), kernel_text=self._text(index, BACKWARD))
+                    node = LayerNode(f"{kernel.name} inputs", index, BACKWARD, "inputs", (), (), work)
                     # The backward of a kernel stands before that of the kernels before it.
                     earlier = (at for at, n in enumerate(numbered) if n.direction == BACKWARD and n.kernel < index)
                     numbered.insert(next(earlier, len(numbered)), node)
@@ -262,41 +245,42 @@ class _Numbers:
         operands = {tensor.key: tensor.operand for kernel in self.layer.kernels for tensor in kernel.saved}
         by_use: dict[bool, dict[str, NodeTensor]] = {True: {}, False: {}}
         for value in (value for node in nodes for value in (*node.reads, *node.writes)):
-            if value.saved_as is None or value.saved_as not in operands:
-                continue
-            for tensor in self.tensors([value]):
-                cast = NodeTensor(tensor.name + CAST, tensor.bytes // uncast_bytes * cast_bytes)
-                by_use[operands[value.saved_as]][tensor.name] = cast
+            if value.saved_as is not None and value.saved_as in operands:
+                for tensor in self.tensors([value]):
+                    cast = NodeTensor(tensor.name + CAST, tensor.bytes // uncast_bytes * cast_bytes)
+                    by_use[operands[value.saved_as]][tensor.name] = cast
         return {name: tensor for name, tensor in by_use[True].items() if name not in by_use[False]}
 
     def resolved(self, values: Iterable[Value]) -> tuple[Value, ...]:
         """Return values with those that a collective over one rank would have written replaced by what it reads."""
         return tuple(dict.fromkeys(source for value in values for source in self.sources.get(value.name, (value,))))
 
-    def names(self, values: Iterable[Value]) -> tuple[str, ...]:
-        """Return the names of values, resolved."""
-        return tuple(value.name for value in self.resolved(values))
-
     def tensors(self, values: Iterable[Value]) -> tuple[NodeTensor, ...]:
         """Return values with their bytes, resolved."""
-        return tuple(self._tensor(value) for value in self.resolved(values))
+        return tuple(map(self._tensor, self.resolved(values)))
 
     def _tensor(self, value: Value) -> NodeTensor:
         return NodeTensor(value.name, self.number(value.bytes), value.weight)
+
+    def _text(self, kernel: int, direction: int) -> str:
+        return kernel_text(self.kind, self.layer.kernels[kernel].name, direction)
 
     def _launch(self, node: Launch, launches: int) -> LayerNode:
         kernel, work = self.layer.kernels[node.kernel], node.work
         multiplies: list[int] = []
         for m in work.multiplies:
-            shape = multiply_shape(m, 0, node.direction, kernel.fused)
             sizes = map(self.number, (m.rows, m.columns, m.contracted, m.batch, m.flops))
-            multiplies += [*sizes, bits_of(shape)]
-        matrix, vector, traffic, unfused = map(self.number, (work.matrix, work.vector, work.bytes, work.unfused))
-        compute = Compute(matrix, vector, traffic, unfused, launches, tuple(multiplies))
-        per_parameter = self.assumptions.accumulation_traffic_per_parameter
-        sizes = [map(self.number, (m.batch, m.rows, m.columns)) for m in work.multiplies if m.of_weight]
-        accumulated = round(per_parameter * sum(map(math.prod, sizes)))
-        return replace(self._node(node, node.part, "+".join(kernel.kinds)), compute=compute, accumulated=accumulated)
+            multiplies += [*sizes, bits_of(multiply_shape(m, 0, node.direction, kernel.fused))]
+        compute = Compute(
+            *map(self.number, (work.matrix, work.vector, work.bytes, work.unfused)),
+            launches=launches,
+            multiplies=tuple(multiplies),
+            op_type="+".join(kernel.kinds),
+            kernel_text=self._text(node.kernel, node.direction),
+        )
+        weights = [map(self.number, (m.batch, m.rows, m.columns)) for m in work.multiplies if m.of_weight]
+        accumulated = round(self.assumptions.accumulation_traffic_per_parameter * sum(map(math.prod, weights)))
+        return replace(self._node(node, node.part), compute=compute, accumulated=accumulated)
 
     def _collective(self, node: Transferred) -> LayerNode:
         collective = node.collective
@@ -312,16 +296,8 @@ class _Numbers:
             () if collective.copies is None else tuple(map(self.number, collective.copies.stated)),
         )
         of_weight = any(collective.tensor == f"d {weight.name}" for weight in self.layer.weights)
-        return replace(self._node(node, "weights" if of_weight else "collective", collective.kind), move=move)
+        return replace(self._node(node, "weights" if of_weight else "collective"), move=move)
 
-    def _node(self, node: Node, part: str, op_type: str) -> LayerNode:
-        return LayerNode(
-            node.name,
-            node.kernel,
-            node.direction,
-            kernel_text(self.kind, self.layer.kernels[node.kernel].name, node.direction),
-            part,
-            op_type,
-            self.tensors(node.reads),
-            tuple(self._tensor(value) for value in node.writes),
-        )
+    def _node(self, node: Node, part: str) -> LayerNode:
+        writes = tuple(map(self._tensor, node.writes))
+        return LayerNode(node.name, node.kernel, node.direction, part, self.tensors(node.reads), writes)

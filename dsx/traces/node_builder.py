@@ -9,10 +9,11 @@ weight is a buffer that all microbatches add to, and each writes a version of it
 start of the step.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from dsx.traces.codec import COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
 from dsx.traces.layer_nodes import Compute
 from dsx.traces.traced_plan import TracedPlan
 
@@ -28,12 +29,7 @@ BasePass = tuple[object, ...]
 Tensors = list[tuple[str, int]]  # names with their bytes
 
 # What passes compute: a whole backward does the work of both its halves, and schedules mix it with halves.
-PURPOSES = {
-    "forward": ("forward",),
-    "backward": ("inputs", "weights"),
-    "inputs": ("inputs",),
-    "weights": ("weights",),
-}
+PURPOSES = {kind: (kind,) for kind in ("forward", "inputs", "weights")} | {"backward": ("inputs", "weights")}
 
 
 def buffer_of(tensor: str) -> str:
@@ -72,8 +68,6 @@ class TraceNode:
     outputs: Tensors = field(default_factory=list)
     data_deps: list[NodeReference] = field(default_factory=list)
     compute: Compute | None = None
-    kernel_text: str = ""
-    op_type: str = ""
     panels: int = 1
     on_host: bool = False  # a computation of the host
     communication: NodeCommunication | None = None
@@ -92,6 +86,7 @@ class PassKey:
     first: tuple[str, ...]  # purposes (`PURPOSES`) of which it is the first pass of its chunk
     last: bool  # whether it is the last of its kind in its chunk, and computes gradients
     paired: bool = False  # runs beside a pass of the other direction
+    receives_first: bool = False  # in a ring, as every other rank does
 
 
 @dataclass(slots=True)
@@ -108,17 +103,10 @@ class PassNodes:
 class NodeBuilder:
     """Builds the nodes of one pass; `sources` has the other pass that writes a tensor."""
 
-    def __init__(
-        self,
-        plan: TracedPlan,
-        key: PassKey,
-        digits: int,
-        sources: Mapping[str, BasePass] | None = None,
-        receives_first: bool = False,
-    ) -> None:
-        self.plan, self.key, self.receives_first = plan, key, receives_first
+    def __init__(self, plan: TracedPlan, key: PassKey, digits: int, sources: Mapping[str, BasePass]) -> None:
+        self.plan, self.key = plan, key
         self.microbatch, self.previous = MICROBATCH * digits, PREVIOUS * digits
-        self.sources = dict(sources or {})
+        self.sources = dict(sources)
         self.built = PassNodes()
         self.zero_stage = int(plan.columns["zero_stage"])
 
@@ -142,7 +130,7 @@ class NodeBuilder:
         self.sources[text] = ("previous", purpose, self.key.chunk)
         return text, size
 
-    def add(self, node: TraceNode) -> int:
+    def _add(self, node: TraceNode) -> int:
         """Add a node, with dependencies on what writes its inputs; return its number."""
         number = len(self.built.nodes)
         writers = (self.source(name) for name, _ in node.inputs)
@@ -150,6 +138,40 @@ class NodeBuilder:
         self.built.nodes.append(node)
         self.built.writers |= {name: number for name, _ in node.outputs}
         return number
+
+    def compute(
+        self,
+        name: str,
+        inputs: Tensors,
+        outputs: Tensors,
+        work: Compute,
+        deps: Sequence[NodeReference] = (),
+        on_host: bool = False,
+    ) -> int:
+        """Add a computation, which also waits for `deps`."""
+        return self._add(TraceNode(COMP, name, inputs, outputs, [*deps], compute=work, on_host=on_host))
+
+    def collective(
+        self, name: str, inputs: Tensors, outputs: Tensors, sent: NodeCommunication, overlap: float | None = None
+    ) -> int:
+        """Add a collective; its lists of tensors are its own."""
+        return self._add(TraceNode(COMM_COLL, name, [*inputs], [*outputs], communication=sent, overlap=overlap))
+
+    def send(self, name: str, tensors: Tensors, sent: NodeCommunication, overlap: float | None) -> int:
+        """Add a send of tensors to another rank."""
+        return self._add(TraceNode(COMM_SEND, name, [*tensors], communication=sent, overlap=overlap))
+
+    def receive(self, name: str, tensors: Tensors, sent: NodeCommunication) -> int:
+        """Add a receive of tensors from another rank."""
+        return self._add(TraceNode(COMM_RECV, name, outputs=[*tensors], communication=sent))
+
+    def load(self, name: str, inputs: Tensors, outputs: Tensors, size: int, overlap: float | None = None) -> int:
+        """Add a transfer of `size` bytes from the host."""
+        return self._add(TraceNode(MEM_LOAD, name, inputs, outputs, transfer_bytes=size, overlap=overlap))
+
+    def store(self, name: str, inputs: Tensors, outputs: Tensors, size: int, overlap: float | None = None) -> int:
+        """Add a transfer of `size` bytes to the host."""
+        return self._add(TraceNode(MEM_STORE, name, inputs, outputs, transfer_bytes=size, overlap=overlap))
 
     def source(self, name: str) -> NodeReference | None:
         """Return the node that writes a tensor; None for one that is there from the start."""

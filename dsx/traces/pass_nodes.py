@@ -7,40 +7,31 @@ runs. The gradients of a block travel on likewise: what part i - 1 adds to them 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import NamedTuple
 
-from dsx.cost.layer import WeightGroup
 from dsx.cost.offload import ACTIVATIONS, BOTH
 from dsx.notation.graph import BACKWARD, FORWARD
 from dsx.notation.model import divides
 from dsx.notation.sharded_layer import ALL_GATHER, REDUCE_SCATTER
 from dsx.plans.choices import CODES
-from dsx.traces.codec import ACCUMULATION, COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
+from dsx.traces.codec import ACCUMULATION, COMP, MEM_LOAD
 from dsx.traces.columns import NUMBERS_OF_MULTIPLY
 from dsx.traces.layer_nodes import Compute, LayerNode, LayerNodes, Move, NodeTensor
-from dsx.traces.node_builder import OWN, PURPOSES, NodeCommunication, NodeReference, Tensors, TraceNode, buffer_of
+from dsx.traces.node_builder import OWN, PURPOSES, NodeCommunication, NodeReference, Tensors, buffer_of
 from dsx.traces.weight_nodes import GATHERED_VERSION, ZeroBuilder
 
 LOADED = "^"  # after the name of a tensor that is back from the host
 _FLOPS = 4  # place of the FLOPs among the numbers of a multiply
-_NO_WORK = Compute(0, 0, 0, 0, 0, ())
 
 
-@dataclass(frozen=True)
-class _Layer:
+class _Layer(NamedTuple):
     """A layer in a pass."""
 
     position: int
     nodes: LayerNodes
     outside: Mapping[str, Tensors]  # the tensors that stand for what comes from outside of it
     gathered: Tensors  # what all its weights are read from, if ZeRO divides them
-
-    @cached_property
-    def gradients(self) -> dict[str, WeightGroup]:
-        """The weight group of each gradient of a weight."""
-        return self.nodes.gradients
 
 
 class _Ring(NamedTuple):
@@ -55,12 +46,9 @@ class _Ring(NamedTuple):
 class PassBuilder(ZeroBuilder):
     """Builds the nodes of one pass: layer by layer, with what ZeRO and offload add."""
 
-    # Passes
-
     def forward(self, begins: Tensors) -> None:
         """Add the forward of all layers of the chunk, which reads `begins`."""
-        positions = self.plan.layers_of(self.key.chunk)
-        tensors = begins
+        positions, tensors = self.plan.layers_of(self.key.chunk), begins
         stores: list[int | None] = [None]  # of the layers so far
         for index, position in enumerate(positions):
             layer = self._layer(position, self._outside(position, tensors))
@@ -79,8 +67,7 @@ class PassBuilder(ZeroBuilder):
 
         `begins` are the gradients of the chunk's result; `inputs` what the chunk read in its forward.
         """
-        positions = self.plan.layers_of(self.key.chunk)[::-1]
-        gradients = begins
+        positions, gradients = self.plan.layers_of(self.key.chunk)[::-1], begins
         last = self.plan.chain.num_layers - 1
         for index, position in enumerate(positions):
             nodes = self.plan.nodes(position)
@@ -91,7 +78,12 @@ class PassBuilder(ZeroBuilder):
                 self.gather(positions[index + 1], BACKWARD)
                 self._load(positions[index + 1])
             self.built.ahead = len(self.built.nodes)
-            self._run(self._layer(position, outside), [node for node in nodes.backward if self._in_part(node)])
+            part = [
+                node
+                for node in nodes.backward
+                if self.key.kind == "backward" or (node.part == "weights") == (self.key.kind == "weights")
+            ]
+            self._run(self._layer(position, outside), part)
             if nodes.gradients_in in PURPOSES[self.key.kind]:
                 self.reduce(position, nodes)
             gradients = [
@@ -116,13 +108,8 @@ class PassBuilder(ZeroBuilder):
         nodes = self.plan.nodes(position)
         return {} if self.plan.alone else {name: [] if name in nodes.data else tensors for name in nodes.inputs}
 
-    def _in_part(self, node: LayerNode) -> bool:
-        return self.key.kind == "backward" or (node.part == "weights") == (self.key.kind == "weights")
-
     def _results(self, position: int) -> Tensors:
         return [(self.own(position, result.name), result.bytes) for result in self.plan.nodes(position).outputs]
-
-    # Layers
 
     def _run(self, layer: _Layer, nodes: Sequence[LayerNode]) -> None:
         """Add some nodes of a layer."""
@@ -170,7 +157,7 @@ class PassBuilder(ZeroBuilder):
         inputs = [tensor for read in node.reads for tensor in self._read(layer, read)]
         outputs: Tensors = []
         for write in node.writes:
-            ranks = layer.gradients.get(write.name)
+            ranks = layer.nodes.gradients.get(write.name)
             if ranks is None:
                 outputs.append((self.own(layer.position, write.name), write.bytes))
                 continue
@@ -199,28 +186,20 @@ class PassBuilder(ZeroBuilder):
         if rings:
             number = self._ring(layer.position, node, inputs, outputs, rings)
         else:
-            name, text = self.own(layer.position, node.name), node.kernel_text
-            launch = TraceNode(COMP, name, inputs, outputs, compute=node.compute, kernel_text=text)
-            launch.op_type = node.op_type
-            number = self.add(launch)
+            number = self.compute(self.own(layer.position, node.name), inputs, outputs, node.compute or Compute())
         if node.accumulated:
-            self._accumulate(layer.position, node, number)
+            # The traffic that adds gradients of weights to their sum is a node after the launch: it is no launch of its
+            # own, but no compute of the multiply hides it.
+            multiply = self.built.nodes[number]
+            outputs, multiply.outputs = multiply.outputs, []
+            buffers = {buffer_of(tensor) for tensor, _ in outputs}
+            sums = [tensor for tensor in multiply.inputs if buffer_of(tensor[0]) in buffers]
+            multiply.inputs = [tensor for tensor in multiply.inputs if tensor not in sums]
+            text = multiply.compute.kernel_text if multiply.compute else ""
+            work = Compute(bytes=node.accumulated, op_type=ACCUMULATION, kernel_text=text)
+            name = self.own(layer.position, f"{node.name} {ACCUMULATION}")
+            self.compute(name, sums, outputs, work, [NodeReference(OWN, number)])
         return number
-
-    def _accumulate(self, position: int, node: LayerNode, launch: int) -> None:
-        """Add the traffic with which a launch adds gradients of weights to their sum, as a node after it.
-
-        It is no launch of its own, but no compute of the multiply hides it.
-        """
-        multiply = self.built.nodes[launch]
-        outputs, multiply.outputs = multiply.outputs, []
-        buffers = {buffer_of(tensor) for tensor, _ in outputs}
-        sums = [tensor for tensor in multiply.inputs if buffer_of(tensor[0]) in buffers]
-        multiply.inputs = [tensor for tensor in multiply.inputs if tensor not in sums]
-        name, work = self.own(position, f"{node.name} {ACCUMULATION}"), Compute(0, 0, node.accumulated, 0, 0, ())
-        deps = [NodeReference(OWN, launch)]
-        text = multiply.kernel_text
-        self.add(TraceNode(COMP, name, sums, outputs, deps, compute=work, kernel_text=text, op_type=ACCUMULATION))
 
     def _move(self, layer: _Layer, node: LayerNode, move: Move) -> list[int]:
         """Add a collective, in as many nodes as it has panels; return their numbers."""
@@ -228,20 +207,12 @@ class PassBuilder(ZeroBuilder):
         kind, count = move.kind, move.panels
         if self.plan.portable and count > 1:
             kind, count = {"broadcast": ALL_GATHER, "reduce": REDUCE_SCATTER}[kind], 1
-        size = replace(move, kind=kind).size(int(self.plan.columns[move.axis])) // count
-        group = ("axis", move.axis)
-        communication = NodeCommunication(size, kind, move.axis, group, panels=count, routing=move.routing)
+        size, group = replace(move, kind=kind).size(int(self.plan.columns[move.axis])) // count, ("axis", move.axis)
+        sent = NodeCommunication(size, kind, move.axis, group, panels=count, routing=move.routing)
         overlap = 1.0 if self._hides(move) else move.overlap or None
-        numbers: list[int] = []
-        for panel in range(count):
-            written = list(outputs) if panel == count - 1 else []
-            name = self.own(layer.position, node.name.replace(move.kind, kind)) + (f" {panel + 1}" if count > 1 else "")
-            collective = TraceNode(COMM_COLL, name, list(inputs), written, communication=communication)
-            collective.overlap = overlap
-            numbers.append(self.add(collective))
-        return numbers
-
-    # Ring attention
+        name = self.own(layer.position, node.name.replace(move.kind, kind))
+        names = [f"{name} {panel + 1}" for panel in range(count)] if count > 1 else [name]
+        return [self.collective(text, inputs, outputs if text == names[-1] else [], sent, overlap) for text in names]
 
     def _ring(self, position: int, node: LayerNode, inputs: Tensors, outputs: Tensors, rings: Sequence[_Ring]) -> int:
         """Add a launch in parts with the sends and receives of its blocks; return the number of the last part.
@@ -271,18 +242,9 @@ class PassBuilder(ZeroBuilder):
             for ring in gathers if not last else ():
                 arriving[ring.name] = self._pass_on(ring, part, blocks[ring.name], beside)
             written = [tensor for tensor in outputs if tensor[0] not in partial] if last else []
-            number = self.add(
-                TraceNode(
-                    COMP,
-                    self.own(position, f"{node.name} part {part}"),
-                    [*dict.fromkeys([*base, *(tensor for block in blocks.values() for tensor in block)])],
-                    [*written, *(sum_of(ring, part) for ring in scatters)],
-                    data_deps=deps,
-                    compute=_part(node.compute, part, size) if node.compute else None,
-                    kernel_text=f"{node.kernel_text}/part {min(part, 1) if not last else 2}",
-                    op_type=node.op_type,
-                )
-            )
+            read = [*dict.fromkeys([*base, *(tensor for block in blocks.values() for tensor in block)])]
+            name, made = f"{node.name} part {part}", [*written, *(sum_of(ring, part) for ring in scatters)]
+            number = self.compute(self.own(position, name), read, made, _part(node.compute, part, size), deps)
             blocks |= arriving
         if scatters:
             # The kernel has added its last part to the sums, which arrived beside it.
@@ -290,7 +252,7 @@ class PassBuilder(ZeroBuilder):
             parts += [tensor for ring in scatters for tensor in sums[ring.name]]
             written = [tensor for ring in scatters for tensor in ring.outputs]
             name = self.own(position, f"{node.name} sums")
-            self.add(TraceNode(COMP, name, parts, written, data_deps=beside, compute=_NO_WORK))
+            self.compute(name, parts, written, Compute(), beside)
         return number
 
     def _pass_on(self, ring: _Ring, part: int, block: Tensors, beside: list[NodeReference]) -> Tensors:
@@ -303,17 +265,14 @@ class PassBuilder(ZeroBuilder):
         num_bytes, tag = ring.move.volume // int(self.plan.columns[axis]), self.built.num_tags
         self.built.num_tags += 1  # the receive of the next rank has the same tag
         arrived = [(f"{tensor} block {part + 1}", num_bytes)]
-        ends = [
-            TraceNode(COMM_SEND, f"{tensor} send {part + 1}", list(block), overlap=1.0),
-            TraceNode(COMM_RECV, f"{tensor} receive {part + 1}", outputs=list(arrived)),
-        ]
-        for end in ends[::-1] if self.receives_first else ends:
-            way = 1 if end.type == COMM_SEND else -1
-            end.communication = NodeCommunication(num_bytes, peer=("ring", axis, way), tag=tag)
-            beside.append(NodeReference(OWN, self.add(end)))
+        for sends in (False, True) if self.key.receives_first else (True, False):
+            sent = NodeCommunication(num_bytes, peer=("ring", axis, 1 if sends else -1), tag=tag)
+            if sends:
+                number = self.send(f"{tensor} send {part + 1}", block, sent, 1.0)
+            else:
+                number = self.receive(f"{tensor} receive {part + 1}", arrived, sent)
+            beside.append(NodeReference(OWN, number))
         return arrived
-
-    # Offload
 
     def _is_offloaded(self, position: int) -> bool:
         offload = CODES["offload"][self.plan.columns["offload"]]
@@ -330,7 +289,7 @@ class PassBuilder(ZeroBuilder):
         ]
         size = sum(size for _, size in stash)
         stored, name = [(self.own(layer.position, "stash@host"), size)], self.own(layer.position, "store")
-        return self.add(TraceNode(MEM_STORE, name, stash, stored, transfer_bytes=max(size, 1), overlap=1.0))
+        return self.store(name, stash, stored, max(size, 1), 1.0)
 
     def _wait_for_store(self, number: int, stores: Sequence[int | None]) -> None:
         """Let a node wait until the last of some layers is stored: a layer ends when the one before it is stored.
@@ -346,24 +305,25 @@ class PassBuilder(ZeroBuilder):
         if size and self._is_offloaded(position):
             loaded = [(self.own(position, tensor.name + LOADED), tensor.bytes) for tensor in saved]
             stored, name = [(self.own(position, "stash@host"), size)], self.own(position, "load")
-            self.add(TraceNode(MEM_LOAD, name, stored, loaded, transfer_bytes=size, overlap=1.0))
+            self.load(name, stored, loaded, size, 1.0)
 
 
-def _part(work: Compute, part: int, size: int) -> Compute:
+def _part(work: Compute | None, part: int, size: int) -> Compute:
     """Return one of `size` parts of a launch; the last one has what a division leaves."""
+    work, last = work or Compute(), part == size - 1
 
     def share(amount: int) -> int:
-        return amount // size + (amount % size if part == size - 1 else 0)
+        return amount // size + (amount % size if last else 0)
 
+    numbers = ("matrix_flops", "vector_flops", "bytes", "unfused_bytes")
     multiplies = tuple(
         share(number) if place % NUMBERS_OF_MULTIPLY == _FLOPS else number
         for place, number in enumerate(work.multiplies)
     )
-    return Compute(
-        share(work.matrix_flops),
-        share(work.vector_flops),
-        share(work.bytes),
-        share(work.unfused_bytes),
-        work.launches if part == 0 else 0,
-        multiplies,
+    return replace(
+        work,
+        **{name: share(getattr(work, name)) for name in numbers},
+        launches=work.launches if part == 0 else 0,
+        multiplies=multiplies,
+        kernel_text=f"{work.kernel_text}/part {2 if last else min(part, 1)}",
     )

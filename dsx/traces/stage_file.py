@@ -51,26 +51,32 @@ class StageEncoder:
 
     def __init__(self, stage: StageItems, tensors: bool) -> None:
         self.stage, self.tensors = stage, tensors
-        self.templates: dict[Hashable, _Template] = {}
+        self.templates: list[_Template] = []
         self._places: dict[tuple[object, ...], dict[tuple[int, int], int]] = {}
-        self.of_item = [self._template(item) for item in stage.items]
-        sizes = [len(template.nodes) for template in self.of_item]
+        numbers: dict[Hashable, int] = {}  # of the templates
+        self.of_item: list[int] = []  # the number of the template of each item
+        for item in stage.items:
+            keys = tuple((block.key, tuple(sorted(self._other_keys(block), key=repr))) for block in item.blocks)
+            if keys not in numbers:
+                numbers[keys] = len(numbers)
+                self.templates.append(self._encoded(item))
+            self.of_item.append(numbers[keys])
+        templates = [self.templates[number] for number in self.of_item]
+        sizes = [len(template.nodes) for template in templates]
         self.num_nodes = sum(sizes)  # of a file
-        self.starts = [*itertools.accumulate(sizes, initial=1)][:-1]  # id of the first node of each item
+        self.starts = np.array([*itertools.accumulate(sizes, initial=1)][:-1])  # id of the first node of each item
         # Id of the last node of each stream before each item; 0 if there is none.
         self.ends = np.zeros((len(sizes), _NUM_STREAMS), dtype=np.int64)
         latest = [0] * _NUM_STREAMS
-        for number, template in enumerate(self.of_item):
+        for number, (begin, template) in enumerate(zip(self.starts.tolist(), templates, strict=True)):
             self.ends[number] = latest
-            latest = [
-                end if last is None else self.starts[number] + last
-                for end, last in zip(latest, template.last, strict=True)
-            ]
+            ends = zip(latest, template.last, strict=True)
+            latest = [end if last is None else begin + last for end, last in ends]
 
     @property
     def peers(self) -> list[Hashable]:
         """The keys of the ranks at the other end."""
-        gaps = (gap.what for template in self.templates.values() for gap in template.gaps)
+        gaps = (gap.what for template in self.templates for gap in template.gaps)
         return [*dict.fromkeys(what[1] for what in gaps if isinstance(what, tuple) and what[0] == PEER)]
 
     def num_bytes(self, values: RankValues) -> int:
@@ -92,19 +98,10 @@ class StageEncoder:
                 of_rank.setdefault(what, []).append((begins[part.numbers][:, None, None] + at).reshape(-1, at.shape[1]))
         return StageFile(content, {what: np.concatenate(places) for what, places in of_rank.items()})
 
-    # Templates
-
-    def _template(self, item: Item) -> _Template:
-        keys = tuple((block.key, tuple(sorted(self._other_keys(block), key=repr))) for block in item.blocks)
-        if keys not in self.templates:
-            self.templates[keys] = self._encoded(item)
-        return self.templates[keys]
-
     def _other_keys(self, block: Block) -> Iterator[Hashable]:
         """Yield the kinds of items that a block refers to: places of nodes differ between them."""
         for base, (item, at) in block.bases.items():
-            keys = tuple(other.key for other in self.stage.items[item].blocks)
-            yield base, keys, at, _first_name(block, base)
+            yield base, tuple(other.key for other in self.stage.items[item].blocks), at, _first_name(block, base)
 
     def _order(self, item: Item) -> dict[tuple[int, int], int]:
         """Return the (block, number) of the nodes of an item in the order of the file, with their places there."""
@@ -123,11 +120,10 @@ class StageEncoder:
             node = self.stage.nodes[item.blocks[block].key].nodes[number]
             stream = _STREAM[node.type]
             previous = last[stream]
-            gaps = [self._gap(item, block, dep) for dep in node.data_deps]
             references = References(
                 number=Gap("own", place),
                 previous=Gap(("before", stream)) if previous is None else Gap("own", previous),
-                data=[*dict.fromkeys(gap for gap in gaps if gap)],
+                data=[*dict.fromkeys(gap for dep in node.data_deps if (gap := self._gap(item, block, dep)))],
                 partner=None if node.partner is None else Gap("own", places[block, node.partner]),
             )
             last[stream] = place
@@ -139,53 +135,47 @@ class StageEncoder:
         return _Template(tuple(nodes), tuple(gap for node in nodes for gap in node.gaps), tuple(last))
 
     def _gap(self, item: Item, at: int, dep: NodeReference) -> Gap | None:
+        """Return the gap for a dependency of a node of the block at `at`; None where nothing of a file makes it."""
         if dep.base == OWN:
             return Gap("own", self._order(item)[at, int(dep.target)])
         block = item.blocks[at]
-        place = block.bases.get(dep.base)
-        if place is None:
+        if (place := block.bases.get(dep.base)) is None:
             return None
         number = self.stage.pass_at(place).writers.get(str(dep.target).replace(PREVIOUS, MICROBATCH))
         if number is None:
             return None
         return Gap(("id", at, _first_name(block, dep.base)), self._order(self.stage.items[place[0]])[place[1], number])
 
-    # Layouts
-
     def _parts(self, values: RankValues) -> Iterator["_Part"]:
         """Yield the items, those of equal layout together."""
-        members: dict[int, list[int]] = {}
-        for number, template in enumerate(self.of_item):
-            members.setdefault(id(template), []).append(number)
-        for numbers in members.values():
-            template, at = self.of_item[numbers[0]], np.array(numbers)
-            ids = self._ids(template, at)
-            lengths = _lengths(ids)
+        of_item = np.array(self.of_item, dtype=np.int64)
+        for number, template in enumerate(self.templates):
+            at = np.flatnonzero(of_item == number)
+            # The number in each gap, [items, gaps]; 0 where there is nothing to refer to.
+            bases = {what: self._bases(what, at) for what in dict.fromkeys(gap.what for gap in template.gaps)}
+            ids = np.empty((len(at), len(template.gaps)), dtype=np.int64)
+            for column, gap in enumerate(template.gaps):
+                base = bases[gap.what]
+                ids[:, column] = np.where(base < 0, 0, base + gap.add)
+            # Bytes of each number as a varint; 0 for 0.
+            bits = int(ids.max(initial=0)).bit_length()
+            lengths = sum(((ids >> shift > 0).astype(np.int64) for shift in range(0, bits, 7)), np.zeros_like(ids))
             for column, gap in enumerate(template.gaps):
                 if gap.of_rank:
                     lengths[:, column] = len(values[gap.what])
             distinct, which = np.unique(lengths, axis=0, return_inverse=True)
             for row, of_row in enumerate(distinct.tolist()):
                 chosen = np.flatnonzero(which.ravel() == row)
-                blocks = [self.stage.items[number].blocks for number in at[chosen]]
+                blocks = [self.stage.items[item].blocks for item in at[chosen]]
                 microbatches = [[(block.microbatch, block.previous) for block in of_item] for of_item in blocks]
                 yield _joined(template, of_row, at[chosen], ids[chosen], np.array(microbatches, dtype=np.int64))
-
-    def _ids(self, template: _Template, items: np.ndarray) -> np.ndarray:
-        """Return the number in each gap of some items, [items, gaps]; 0 where there is nothing to refer to."""
-        bases = {what: self._bases(what, items) for what in dict.fromkeys(gap.what for gap in template.gaps)}
-        ids = np.empty((len(items), len(template.gaps)), dtype=np.int64)
-        for column, gap in enumerate(template.gaps):
-            base = bases[gap.what]
-            ids[:, column] = np.where(base < 0, 0, base + gap.add)
-        return ids
 
     def _bases(self, what: Hashable, numbers: np.ndarray) -> np.ndarray:
         """Return what the gaps of some items count from; -1 for nothing."""
         items = [self.stage.items[number] for number in numbers]
         match what:
             case "own":
-                return np.array(self.starts)[numbers]
+                return self.starts[numbers]
             case ("before", int(stream)):
                 ends = self.ends[numbers, stream]
                 return np.where(ends > 0, ends, -1)
@@ -215,9 +205,9 @@ class _Part:
             file[begin : begin + size] = self.content
         for length, gaps in self.columns.items():
             columns, at = np.array(gaps).T
-            filled = _varints(self.ids[:, columns], length)
             for byte in range(length):
-                file[begins[:, None] + (at + byte)] = filled[..., byte]
+                varint = self.ids[:, columns] >> 7 * byte & 0x7F | (0x80 if byte < length - 1 else 0)
+                file[begins[:, None] + (at + byte)] = varint.astype(np.uint8)
         for (block, previous, place), at in self.digits.items():
             digit = self.microbatches[:, block, int(previous)] // 10 ** (num_digits - 1 - place) % 10
             file[begins[:, None] + np.array(at)] = (digit + ord("0")).astype(np.uint8)[:, None]
@@ -268,26 +258,7 @@ def _file_order(blocks: Sequence[PassNodes], num_passes: int) -> list[tuple[int,
             if num_passes > 1 and node.type == COMM_COLL and node.overlap == 1.0 and node.partner is None:
                 turns[-1].append([])
     order = [node for turn in itertools.zip_longest(*turns, fillvalue=[]) for of_pass in turn for node in of_pass]
-    gathers = [
-        (num_passes + at, number) for at, of in enumerate(blocks[num_passes:]) for number in range(len(of.nodes))
-    ]
+    gathers = [(at, number) for at in range(num_passes, len(blocks)) for number in range(len(blocks[at].nodes))]
     ahead = (0, blocks[0].ahead)
     at = order.index(ahead) if ahead in order else len(order)
     return [*order[:at], *gathers, *order[at:]]
-
-
-def _lengths(values: np.ndarray) -> np.ndarray:
-    """Return the bytes of each whole number as a varint; 0 for 0, which stands for nothing."""
-    lengths = np.zeros(values.shape, dtype=np.int64)
-    left_bits = values.copy()
-    while left_bits.any():
-        lengths += left_bits > 0
-        left_bits >>= 7
-    return lengths
-
-
-def _varints(values: np.ndarray, length: int) -> np.ndarray:
-    """Return whole numbers as varints of `length` bytes, [..., length]."""
-    shifts = 7 * np.arange(length)
-    more = np.where(np.arange(length) < length - 1, 0x80, 0)
-    return ((values[..., None] >> shifts & 0x7F) | more).astype(np.uint8)

@@ -7,7 +7,6 @@ end of the step. Passes of one kind are alike for most microbatches, so items sh
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import NamedTuple
 
 from dsx.notation.graph import BACKWARD, FORWARD
@@ -15,17 +14,7 @@ from dsx.notation.model import accompanying, divides
 from dsx.notation.sharded_layer import ALL_GATHER
 from dsx.plans.pass_times import PassRun, StageTransfer, global_order
 from dsx.schedules.order import Pair, Pass, passes_of
-from dsx.traces.codec import COMM_RECV, COMM_SEND
-from dsx.traces.node_builder import (
-    MICROBATCH,
-    PURPOSES,
-    BasePass,
-    NodeCommunication,
-    PassKey,
-    PassNodes,
-    Tensors,
-    TraceNode,
-)
+from dsx.traces.node_builder import MICROBATCH, PURPOSES, BasePass, NodeCommunication, PassKey, PassNodes, Tensors
 from dsx.traces.pass_nodes import PassBuilder
 from dsx.traces.traced_plan import TracedPlan
 from dsx.traces.weight_nodes import EndBuilder
@@ -82,10 +71,7 @@ def whole_order(plan: TracedPlan) -> tuple[PassRun | StageTransfer, ...]:
 def stage_items(
     plan: TracedPlan, stage: int, order: Sequence[PassRun | StageTransfer], receives_first: bool = False
 ) -> StageItems:
-    """Return the program of a stage; `order` is that of `whole_order`.
-
-    `receives_first` is the program of every other rank of a ring.
-    """
+    """Return the program of a stage in an order of `whole_order`; every other rank of a ring `receives_first`."""
     return _StageBuilder(plan, stage, receives_first).build(order)
 
 
@@ -100,7 +86,7 @@ class _StageBuilder:
 
     def build(self, order: Sequence[PassRun | StageTransfer]) -> StageItems:
         runs = [entry for entry in order if isinstance(entry, PassRun) and entry.stage == self.stage]
-        following = {id(run): later.item for run, later in pairwise(runs)}
+        following = iter([*(run.item for run in runs[1:]), None])
         self._gather_once(runs)
         for entry in order:
             if isinstance(entry, StageTransfer):
@@ -109,7 +95,7 @@ class _StageBuilder:
             elif entry.stage == self.stage:
                 if entry is runs[0] and (gathers := self._gathers(entry.item)):
                     self.program.items.append(Item(gathers))
-                self._run(entry.item, following.get(id(entry)))
+                self._run(entry.item, next(following))
         if not self.plan.forward_only:
             self._end()
         # Tags of the sends within passes stand behind those between stages.
@@ -125,26 +111,21 @@ class _StageBuilder:
         """Return the tensors that other passes write."""
         return {name: base for base, place in bases.items() for name in self.program.pass_at(place).writers}
 
-    # Passes
-
     def _key(self, done: Pass, paired: bool) -> PassKey:
         """Return the kind of a pass, which runs next."""
         counts = {purpose: len(self.done.get((purpose, done.chunk), ())) for purpose in PURPOSES[done.kind]}
         first = tuple(purpose for purpose, count in counts.items() if count == 0)
         last = done.kind != "forward" and {*counts.values()} == {self.per_chain - 1}
-        return PassKey(done.kind, done.chunk, first, last, paired)
+        return PassKey(done.kind, done.chunk, first, last, paired, self.receives_first)
 
     def _run(self, item: Pass | Pair, following: Pass | Pair | None) -> None:
         """Add a pass or a pair, with the gathers for the `following` one."""
-        passes = passes_of(item)
         blocks: list[Block] = []
         number = len(self.program.items)
-        for place, done in enumerate(passes):
-            key, chunk = self._key(done, isinstance(item, Pair)), done.chunk
-            bases = self._bases(done)
+        for place, done in enumerate(passes_of(item)):
+            key, chunk, bases = self._key(done, isinstance(item, Pair)), done.chunk, self._bases(done)
             if key not in self.program.nodes:
-                digits, sources = self.program.digits, self._sources(bases)
-                builder = PassBuilder(self.plan, key, digits, sources, self.receives_first)
+                builder = PassBuilder(self.plan, key, self.program.digits, self._sources(bases))
                 if done.kind == "forward":
                     builder.forward(self._begins(chunk))
                 else:
@@ -154,8 +135,7 @@ class _StageBuilder:
             earlier = self.done.get((PURPOSES[done.kind][0], chunk), [0])
             for purpose in PURPOSES[done.kind]:
                 if (purpose, chunk) in self.done:
-                    place_before = self.at[f"pass {purpose}", chunk, self.done[purpose, chunk][-1]]
-                    bases["previous", purpose, chunk] = place_before
+                    bases["previous", purpose, chunk] = self.at[f"pass {purpose}", chunk, self.done[purpose, chunk][-1]]
             blocks.append(Block(key, done.microbatch, earlier[-1], bases))
             if done.kind != "weights":
                 what = "forward" if done.kind == "forward" else "gradient"
@@ -173,16 +153,12 @@ class _StageBuilder:
         places = {(what, chunk): self.at.get((what, chunk, done.microbatch)) for what in names for chunk in chunks}
         return {base: place for base, place in places.items() if place is not None}
 
-    def _place(self, chunk: int) -> int:
-        return chunk % self.length
-
     def _name(self, text: str) -> str:
         return f"m{MICROBATCH * self.program.digits}.{text}"
 
     def _begins(self, chunk: int) -> Tensors:
         """Return what the forward of a chunk reads."""
-        place = self._place(chunk)
-        if place == 0:
+        if chunk % self.length == 0:
             return []
         if self.plan.stages[chunk - 1] == self.stage:
             return self._results(chunk - 1)
@@ -198,7 +174,7 @@ class _StageBuilder:
 
     def _gradients(self, chunk: int) -> Tensors:
         """Return what the backward of a chunk begins with."""
-        if self._place(chunk) == self.length - 1:
+        if chunk % self.length == self.length - 1:
             return []
         if self.plan.stages[chunk + 1] == self.stage:
             return self._input_gradients(chunk + 1)
@@ -216,12 +192,10 @@ class _StageBuilder:
 
     def _boundary(self, chunk: int) -> int:
         """Return the bytes between a chunk and the one before it."""
-        first = chunk - self._place(chunk)
+        first = chunk - chunk % self.length
         later = [at for other in range(chunk, first + self.length) for at in self.plan.layers_of(other)]
         earlier = [at for other in range(first, chunk) for at in self.plan.layers_of(other)]
         return self.plan.nodes((later[:1] or earlier[-1:])[0]).boundary_bytes
-
-    # Transfers
 
     def _transfer(self, entry: StageTransfer) -> None:
         """Add the send or the receive of a transfer."""
@@ -241,17 +215,16 @@ class _StageBuilder:
         key = (verb, what, chunk)
         if key not in self.program.nodes:
             peer = ("stage", self.plan.stages[target if sends else chunk])
-            communication = NodeCommunication(self._boundary(max(chunk, target)), peer=peer)
-            node = TraceNode(COMM_SEND if sends else COMM_RECV, self._name(f"{verb} {what} of chunk {chunk}"))
-            node.inputs, node.outputs = (list(tensors), []) if sends else ([], list(tensors))
-            node.communication, node.overlap = communication, self.plan.assumptions.pp_overlap if sends else None
+            sent = NodeCommunication(self._boundary(max(chunk, target)), peer=peer)
+            name = self._name(f"{verb} {what} of chunk {chunk}")
             of_transfer = PassKey(verb, chunk, (), False)
             builder = PassBuilder(self.plan, of_transfer, self.program.digits, self._sources(bases))
-            builder.add(node)
+            if sends:
+                builder.send(name, tensors, sent, self.plan.assumptions.pp_overlap)
+            else:
+                builder.receive(name, tensors, sent)
             self.program.nodes[key] = builder.built
         self.program.items.append(Item((Block(key, microbatch, 0, bases),), tag))
-
-    # ZeRO
 
     def _gathers(self, item: Pass | Pair, place: int = 0) -> tuple[Block, ...]:
         """Return the gathers for the first layers of a pass or a pair, the blocks of an item from `place` on."""
@@ -284,7 +257,7 @@ class _StageBuilder:
         direction, what = (FORWARD, "forward") if done.kind == "forward" else (BACKWARD, "gradient")
         name = ("gather", direction, done.chunk, key.first)
         if name not in self.program.nodes:
-            builder = PassBuilder(self.plan, key, self.program.digits)
+            builder = PassBuilder(self.plan, key, self.program.digits, {})
             for position in positions:
                 builder.gather(position, direction)
             self.program.nodes[name] = builder.built
@@ -292,8 +265,6 @@ class _StageBuilder:
             return ()
         self.at[f"gather {what}", done.chunk, done.microbatch] = (len(self.program.items), place)
         return (Block(name, done.microbatch, 0, {}),)
-
-    # The end of the step
 
     def _end(self) -> None:
         chunks = [chunk for chunk, stage in enumerate(self.plan.stages) if stage == self.stage]

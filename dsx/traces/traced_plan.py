@@ -13,7 +13,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 from dsx.config.assumption_set import AssumptionsSpec
+from dsx.config.model_file import ELEMENT_BYTES
 from dsx.cost.layer import WeightGroup
+from dsx.notation.model import define
 from dsx.notation.syntax import AXES
 from dsx.notation.work import DerivedLayer
 from dsx.plans.choices import NONE_CODE
@@ -21,7 +23,7 @@ from dsx.plans.layer_layout import Chain, even_chunks, given_chunks
 from dsx.plans.ranks import RankGrid
 from dsx.schedules.order import StageChunks, of_pipeline
 from dsx.schedules.schedules import SCHEDULES, Schedule
-from dsx.traces.layer_nodes import LayerNodes, LayerWeight, layer_nodes, layer_values
+from dsx.traces.layer_nodes import LayerNodes, LayerWeight, layer_nodes
 
 SHARED_SHARD = "gradients of the shared weight"  # shard of the gradient, where the last layer scatters it
 _MARK = "t"
@@ -48,36 +50,12 @@ class SharedWeight:
     apart: tuple[int, str] | None = None  # the last layer, and its last gradient, where it is in a chunk of its own
 
 
-def _shared_weight(first: LayerNodes, last: LayerNodes, position: int, one_chunk: bool) -> SharedWeight | None:
-    """Return the weight that the first and the last layer share, the latter at a position; None if there is none.
-
-    The first layer has it as its largest one. `one_chunk` says that the two layers are in one chunk.
-    """
-    tied = [weight for weight in last.weights if weight.tied]
-    if not tied or not first.weights:
-        return None
-    weight = max(first.weights, key=lambda candidate: candidate.bytes)
-    groups = list(first.groups.values())
-    number = next(number for number, weights in enumerate(groups) if weight in weights)
-    gradients = [name for of_last in tied for name in of_last.gradients]
-    of_group, versions = f"gradients {number}", dict[tuple[int, str], Version]()
-    for buffer, of_last in ((weight.gradients[0], gradients), (of_group, [SHARED_SHARD])):
-        writers = [(position, name) for name in of_last]
-        if one_chunk:
-            versions |= _versions(buffer, [*writers, (0, buffer)])
-        else:
-            versions |= _versions(buffer, writers, _MARK * len(writers)) | _versions(buffer, [(0, buffer)])
-    group_bytes = sum(of_group.bytes for of_group in groups[number])
-    apart = None if one_chunk else (position, gradients[-1])
-    return SharedWeight(weight, number, group_bytes, frozenset(of_last.name for of_last in tied), versions, apart)
-
-
 def _versions(buffer: str, writers: list[tuple[int, str]], last: str = "") -> dict[tuple[int, str], Version]:
     """Return the version that each writer of a buffer leaves, in this order, with the suffix of the last one."""
     suffixes = [*(_MARK * number for number in range(1, len(writers))), last]
     return {
-        key: Version(f"L000.{buffer}", suffixes[number], last, suffixes[number - 1] if number else None)
-        for number, key in enumerate(writers)
+        writer: Version(f"L000.{buffer}", suffix, last, previous)
+        for writer, suffix, previous in zip(writers, suffixes, [None, *suffixes], strict=False)
     }
 
 
@@ -125,25 +103,35 @@ class TracedPlan:
         return self.chunks[chunk % len(self.chunks)]
 
     @cached_property
-    def sizes(self) -> dict[str, int]:
-        """The degrees and sizes that the expressions of layers name."""
-        degrees = {axis: int(self.columns[axis]) for axis in AXES}
-        return degrees | {
-            "b": int(self.columns["microbatch_size"]),
-            "s": self.sequence_length,
-            "panels": int(self.columns["panels"]),
-        }
+    def distinct(self) -> list[DerivedLayer]:
+        """The layers, each once."""
+        layers: list[DerivedLayer] = []
+        for layer in self.layers:
+            if not any(layer is other for other in layers):
+                layers.append(layer)
+        return layers
+
+    def number(self, layer: DerivedLayer) -> int:
+        """Return the place of a layer among the distinct ones."""
+        return next(number for number, other in enumerate(self.distinct) if other is layer)
 
     @cached_property
-    def kinds(self) -> dict[int, str]:
-        """The name of each distinct layer, by its id."""
-        kinds: dict[int, str] = {}
-        for layer in self.layers:
-            if id(layer) not in kinds:
-                name = layer.name.partition("[")[0]
-                number = sum(1 for kind in kinds.values() if kind.partition(".")[0] == name)
-                kinds[id(layer)] = f"{name}.{number + 1}" if number else name
+    def kinds(self) -> list[str]:
+        """The name of each distinct layer."""
+        kinds: list[str] = []
+        for name in (layer.name.partition("[")[0] for layer in self.distinct):
+            number = sum(kind.partition(".")[0] == name for kind in kinds)
+            kinds.append(f"{name}.{number + 1}" if number else name)
         return kinds
+
+    @cached_property
+    def _values(self) -> list[dict[str, int]]:
+        """The values of all names of each distinct layer, as whole numbers."""
+        values = {**self.dimensions, **{axis: int(self.columns[axis]) for axis in AXES}}
+        values |= {"b": int(self.columns["microbatch_size"]), "s": self.sequence_length}
+        values |= {"panels": int(self.columns["panels"])}
+        values |= {name: getattr(self.assumptions, name) for name in ELEMENT_BYTES}
+        return [define(layer, values) for layer in self.distinct]
 
     def is_body(self, position: int) -> bool:
         """Return whether a layer is neither embedding nor head."""
@@ -161,21 +149,32 @@ class TracedPlan:
         return frozenset(stored)
 
     @cached_property
+    def _recomputed(self) -> list[tuple[int, int]]:
+        """Of each layer of the chain, its number among the distinct ones and the code of its recomputation."""
+        code, at = int(self.columns["recompute"]), range(len(self.layers))
+        codes = [code if self.is_body(place) and place not in self._stored else NONE_CODE for place in at]
+        return [*zip(map(self.number, self.layers), codes, strict=True)]
+
+    @cached_property
     def _nodes(self) -> dict[tuple[int, int], LayerNodes]:
-        return {}
+        nodes: dict[tuple[int, int], LayerNodes] = {}
+        for position, (number, code) in enumerate(self._recomputed):
+            if (number, code) not in nodes:
+                layer, values = self.layers[position], self._values[number]
+                built = layer_nodes(layer, self.kinds[number], values, code, self.assumptions)
+                # The backward of the head is never split (`dsx.schedules.order`).
+                of_head = position >= self.chain.num_layers - self.chain.last
+                nodes[number, code] = built.unsplit() if of_head else built
+        return nodes
+
+    @property
+    def distinct_nodes(self) -> list[LayerNodes]:
+        """The nodes of each layer that differs from others in its kind or its recomputation."""
+        return [*self._nodes.values()]
 
     def nodes(self, position: int) -> LayerNodes:
         """Return the nodes of a layer of the chain under the recomputation of the plan."""
-        layer = self.layers[position]
-        recomputed = self.is_body(position) and position not in self._stored
-        code = int(self.columns["recompute"]) if recomputed else NONE_CODE
-        if (id(layer), code) not in self._nodes:
-            values = layer_values(layer, self.dimensions, self.sizes, self.assumptions)
-            nodes = layer_nodes(layer, self.kinds[id(layer)], values, code, self.assumptions)
-            # The backward of the head is never split (`dsx.schedules.order`).
-            of_head = position >= self.chain.num_layers - self.chain.last
-            self._nodes[id(layer), code] = nodes.unsplit() if of_head else nodes
-        return self._nodes[id(layer), code]
+        return self._nodes[self._recomputed[position]]
 
     @cached_property
     def ring_axis(self) -> str:
@@ -191,11 +190,26 @@ class TracedPlan:
 
     @cached_property
     def shared(self) -> SharedWeight | None:
-        """The weight that a stage holds once for the first and the last layer; None if there is none."""
-        last = self.chain.num_layers - 1
+        """The weight that a stage holds once for the first and the last layer, as the largest of the first one."""
         if (self.columns["pp"] > 1 and self.holds.in_rounds) or not self.chain.first or self.alone:
             return None
-        return _shared_weight(self.nodes(0), self.nodes(last), last, one_chunk=self.columns["pp"] == 1)
+        position, one_chunk, first = self.chain.num_layers - 1, self.columns["pp"] == 1, self.nodes(0)
+        tied = [weight for weight in self.nodes(position).weights if weight.tied]
+        if not tied or not first.weights:
+            return None
+        weight = max(first.weights, key=lambda candidate: candidate.bytes)
+        number, group = next(entry for entry in enumerate(first.groups.values()) if weight in entry[1])
+        gradients = [name for of_last in tied for name in of_last.gradients]
+        versions: dict[tuple[int, str], Version] = {}
+        for buffer, of_last in ((weight.gradients[0], gradients), (f"gradients {number}", [SHARED_SHARD])):
+            writers = [(position, name) for name in of_last]
+            if one_chunk:
+                versions |= _versions(buffer, [*writers, (0, buffer)])
+            else:
+                versions |= _versions(buffer, writers, _MARK * len(writers)) | _versions(buffer, [(0, buffer)])
+        names, group_bytes = frozenset(of_last.name for of_last in tied), sum(of_group.bytes for of_group in group)
+        apart = None if one_chunk else (position, gradients[-1])
+        return SharedWeight(weight, number, group_bytes, names, versions, apart)
 
     def version(self, position: int, name: str) -> Version:
         """Return the version of a buffer that a gradient of a layer is."""
@@ -214,18 +228,12 @@ class TracedPlan:
             return tuple(weights)
         return tuple(weight for weight in weights if not weight.tied)
 
-    def distinct_nodes(self) -> list[LayerNodes]:
-        """Return the nodes of each layer that differs from others in its kind or its recomputation."""
-        return [*{id(nodes): nodes for nodes in map(self.nodes, range(len(self.layers)))}.values()]
-
     def divided(self) -> list[tuple[str, int, int, str]]:
         """Return every divided dimension once: its letter, its size, its ranks, and their axes."""
         divided: dict[tuple[str, int, int, str], None] = {}
-        for layer in {id(layer): layer for layer in self.layers}.values():
-            values = layer_values(layer, self.dimensions, self.sizes, self.assumptions)
+        for layer, values in zip(self.distinct, self._values, strict=True):
             for dim in layer.divided:
-                axes = [axis for axis in dim.axes if values[axis] > 1]
-                if axes:
+                if axes := [axis for axis in dim.axes if values[axis] > 1]:
                     ranks = math.prod(values[axis] for axis in axes)
                     divided[dim.letter, values[dim.letter], ranks, " x ".join(axes)] = None
         return list(divided)
@@ -236,13 +244,10 @@ class TracedPlan:
 
     def holders(self, ranks: WeightGroup) -> int:
         """Return the ranks that hold the same weights."""
-        size = int(self.columns["dp"]) * self.holds.num_chains
-        for axis in ranks.axes:
-            size *= int(self.columns[axis])
+        size = int(self.columns["dp"]) * self.holds.num_chains * math.prod(int(self.columns[at]) for at in ranks.axes)
         return max(size // int(self.columns["ep"]), 1) if ranks.over_ep else size
 
     def replicas(self, ranks: WeightGroup) -> int:
         """Return the replicas of each shard."""
-        if not self.columns["zero_stage"]:
-            return 1
-        return min(int(self.columns["zero_replicas"]), int(self.columns["dp"]), self.holders(ranks))
+        most = min(int(self.columns["zero_replicas"]), int(self.columns["dp"]), self.holders(ranks))
+        return most if self.columns["zero_stage"] else 1

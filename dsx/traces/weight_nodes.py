@@ -24,10 +24,9 @@ from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE
 from dsx.notation.syntax import AXES
 from dsx.notation.work import Matrix
 from dsx.plans.choices import CODES
-from dsx.traces.codec import COMM_COLL, COMP, MEM_LOAD, MEM_STORE
 from dsx.traces.columns import NUMBERS_OF_MULTIPLY, bits_of
 from dsx.traces.layer_nodes import Compute, LayerNodes, LayerWeight
-from dsx.traces.node_builder import NodeBuilder, NodeCommunication, Tensors, TraceNode
+from dsx.traces.node_builder import NodeBuilder, NodeCommunication, Tensors
 from dsx.traces.traced_plan import SHARED_SHARD
 
 GATHERED, GATHERED_AGAIN = "weights", "weights'"
@@ -91,33 +90,48 @@ class ZeroBuilder(NodeBuilder):
                 if divides(self.zero_stage, "weight"):
                     text = GATHERED_AGAIN if direction == BACKWARD else GATHERED
                     outputs = [(self.own(position, f"{text} {number}"), size)]
-                communication = NodeCommunication(size // members, step.kind, "dp", ("shards", ranks))
+                sent = NodeCommunication(size // members, step.kind, "dp", ("shards", ranks))
                 name = self.own(position, f"{step.kind} weights {number}")
-                self._over_data(name, inputs, outputs, communication, step)
+                self.collective(name, inputs, outputs, sent, self._overlap(step))
 
-    def _over_data(
-        self, name: str, inputs: Tensors, outputs: Tensors, communication: NodeCommunication, step: StepCollective
-    ) -> None:
-        """Add a collective of data parallel ranks; what every microbatch repeats is issued ahead."""
+    def _overlap(self, step: StepCollective) -> float:
+        """Return the overlap of a collective of data parallel ranks; what every microbatch repeats is issued ahead."""
         assumptions = self.plan.assumptions
-        overlap = assumptions.fsdp_overlap if step.every == MICROBATCH else assumptions.dp_overlap
-        self.add(TraceNode(COMM_COLL, name, inputs, outputs, communication=communication, overlap=overlap))
+        return assumptions.fsdp_overlap if step.every == MICROBATCH else assumptions.dp_overlap
 
     def reduce(self, position: int, nodes: LayerNodes) -> None:
         """Add what reduces the gradients of a layer's weights."""
         for number, (ranks, weights) in enumerate(nodes.groups.items()):
-            held = self.plan.held(position, weights)
-            for step in accompanying(self.zero_stage, BACKWARD):
-                if step.of == "gradients" and (step.every != "step" or self.key.last):
-                    self._reduce_group(position, number, ranks, held if step.every == "step" else weights, step)
+            held, members, scatters = (
+                self.plan.held(position, weights),
+                self.plan.shard_size(ranks),
+                self.scatters(ranks),
+            )
             grads, size = self._gradients_of(position, ranks, held)
-            members = self.plan.shard_size(ranks)
+            for step in accompanying(self.zero_stage, BACKWARD):
+                if step.of != "gradients" or members == 1 or (step.every == "step" and not self.key.last):
+                    continue
+                inputs, of_step = self._gradients_of(position, ranks, held if step.every == "step" else weights)
+                if not of_step:
+                    continue
+                outputs = [(self.reduced(position, number, ranks, inputs), inputs[0][1])]
+                if scatters:
+                    shards = [(f"gradients {number}", size // members)] if size else []
+                    if size < of_step and self.plan.shared is not None:
+                        shards.append((SHARED_SHARD, self._shared_gradient_bytes(ranks)))
+                    outputs = [(self.version(position, name), of_shard) for name, of_shard in shards]
+                    inputs += [self.previous_version(position, *shard, nodes.gradients_in) for shard in shards]
+                sent = NodeCommunication(of_step, step.kind, "dp", ("shards", ranks))
+                name = self.own(position, f"{step.kind} gradients {number}")
+                self.collective(name, inputs, outputs, sent, self._overlap(step))
             if size and self.plan.replicas(ranks) > 1 and self.key.last:
-                name = self.reduced(position, number, ranks, grads)
-                of_rank = size // members if self.scatters(ranks) else grads[0][1]
+                name, of_rank = (
+                    self.reduced(position, number, ranks, grads),
+                    size // members if scatters else grads[0][1],
+                )
                 text = self.own(position, f"{ALL_REDUCE} gradients {number} among replicas")
-                communication = NodeCommunication(size // members, OF_REPLICAS.kind, "dp", ("replicas", ranks))
-                self._over_data(text, [(name, of_rank)], [(name + "r", of_rank)], communication, OF_REPLICAS)
+                sent = NodeCommunication(size // members, OF_REPLICAS.kind, "dp", ("replicas", ranks))
+                self.collective(text, [(name, of_rank)], [(name + "r", of_rank)], sent, self._overlap(OF_REPLICAS))
 
     def _gradients_of(self, position: int, ranks: WeightGroup, weights: Weights) -> tuple[Tensors, int]:
         """Return the gradients of some weights of a group as a pass leaves them, and their bytes; none for none."""
@@ -127,26 +141,6 @@ class ZeroBuilder(NodeBuilder):
             for name in weight.gradients
         ]
         return grads, sum(weight.gradient_bytes for weight in weights) if grads else 0
-
-    def _reduce_group(
-        self, position: int, number: int, ranks: WeightGroup, weights: Weights, step: StepCollective
-    ) -> None:
-        members = self.plan.shard_size(ranks)
-        grads, size = self._gradients_of(position, ranks, weights)
-        if members == 1 or not size:
-            return
-        outputs = [(self.reduced(position, number, ranks, grads), grads[0][1])]
-        inputs = list(grads)
-        if self.scatters(ranks):
-            _, held = self._gradients_of(position, ranks, self.plan.held(position, weights))
-            shards = [(f"gradients {number}", held // members)] if held else []
-            if held < size and self.plan.shared is not None:
-                shards.append((SHARED_SHARD, self._shared_gradient_bytes(ranks)))
-            outputs = [(self.version(position, name), of_shard) for name, of_shard in shards]
-            purpose = self.plan.nodes(position).gradients_in
-            inputs += [self.previous_version(position, name, of_shard, purpose) for name, of_shard in shards]
-        name = self.own(position, f"{step.kind} gradients {number}")
-        self._over_data(name, inputs, outputs, NodeCommunication(size, step.kind, "dp", ("shards", ranks)), step)
 
     def _shared_gradient_bytes(self, ranks: WeightGroup) -> int:
         """Return the bytes of the shard of the gradient of a weight that the first and the last layer share."""
@@ -161,39 +155,30 @@ class EndBuilder(ZeroBuilder):
     def end(self, positions: Sequence[int]) -> None:
         """Add the nodes for the layers of a stage, the last one first; those of a layer by itself have no update."""
         self.reduced_at_end: dict[int, Tensors] = {}  # by layer
-        for position in positions:
+        for position in positions if self.plan.assumptions.charge_replicated_gradients else ():
             self._replicated(position, self.plan.nodes(position))
         if self.plan.ties_ends:
             self._tied(positions)
         for position in () if self.plan.alone else positions:
             self._update(position, self.plan.nodes(position))
 
-    # Reductions
-
-    def _reduce_held(
-        self, position: int, text: str, inputs: Tensors, mark: str, communication: NodeCommunication
-    ) -> None:
+    def _reduce_held(self, position: int, text: str, inputs: Tensors, mark: str, sent: NodeCommunication) -> None:
         """Add an all-reduce of gradients that ranks hold alike, which the update waits for."""
         outputs = [(f"{inputs[0][0]}{mark}", inputs[0][1])] if inputs else []
-        name = f"L{position:03d}.{communication.kind} {text}"
-        self.add(TraceNode(COMM_COLL, name, inputs, outputs, communication=communication))
+        self.collective(f"L{position:03d}.{sent.kind} {text}", inputs, outputs, sent)
         self.reduced_at_end.setdefault(position, []).extend(outputs)
 
     def _replicated(self, position: int, nodes: LayerNodes) -> None:
         """Add the all-reduces of gradients of parameters that are replicated over tensor parallel ranks."""
-        if not self.plan.assumptions.charge_replicated_gradients:
-            return
-        for axis in AXES:
-            weights = [
-                weight
-                for weight in nodes.weights
-                if not weight.over_ep and axis in weight.reduced_over and not is_data_axis(axis)
-            ]
-            if weights and int(self.plan.columns[axis]) > 1:
-                inputs = self._gradients(position, nodes, weights)
-                size = sum(weight.gradient_bytes for weight in weights)
-                communication = NodeCommunication(size, OF_REPLICATED.kind, axis, ("axis", axis))
-                self._reduce_held(position, f"gradients {axis}", inputs, axis, communication)
+        for axis in (axis for axis in AXES if int(self.plan.columns[axis]) > 1):
+            over_axis = (weight for weight in nodes.weights if not weight.over_ep and axis in weight.reduced_over)
+            if weights := [weight for weight in over_axis if not is_data_axis(axis)]:
+                size, inputs = (
+                    sum(weight.gradient_bytes for weight in weights),
+                    self._gradients(position, nodes, weights),
+                )
+                sent = NodeCommunication(size, OF_REPLICATED.kind, axis, ("axis", axis))
+                self._reduce_held(position, f"gradients {axis}", inputs, axis, sent)
 
     def _gradients(self, position: int, nodes: LayerNodes, weights: Iterable[LayerWeight]) -> Tensors:
         """Return the gradients of some weights as the passes leave them, each tensor once."""
@@ -228,9 +213,8 @@ class EndBuilder(ZeroBuilder):
             if divides(self.zero_stage, "gradient"):
                 ranks = next(ranks for ranks, of_group in head.groups.items() if tied[0] in of_group)
                 size //= self.plan.shard_size(ranks)
-            communication = NodeCommunication(size, OF_TIED.kind, "pp", ("ends",))
-            inputs = self._gradients(position, nodes, weights)
-            self._reduce_held(position, "tied gradient", inputs, "t", communication)
+            sent = NodeCommunication(size, OF_TIED.kind, "pp", ("ends",))
+            self._reduce_held(position, "tied gradient", self._gradients(position, nodes, weights), "t", sent)
 
     def _of_last_layer(self) -> Tensors:
         """Return the gradient of a shared weight as the last layer leaves it, where that is in a chunk of its own."""
@@ -241,8 +225,6 @@ class EndBuilder(ZeroBuilder):
         if not self.scatters(ranks):
             return [(self.version(last, name), shared.weight.gradient_bytes)]
         return [(self.version(last, SHARED_SHARD), self._shared_gradient_bytes(ranks))]
-
-    # The update
 
     def _divisor(self, ranks: WeightGroup) -> int:
         """Return the ranks among which the weights of a group are divided for the update."""
@@ -268,34 +250,31 @@ class EndBuilder(ZeroBuilder):
         name, state = f"L{position:03d}.optimizer", f"L{position:03d}.optimizer state"
         matrices = matrix_bytes // int(assumptions.weight_bytes) if assumptions.optimizer == MUON else 0
         vectors = parameters - matrices
-        size = int(
-            vectors * assumptions.optimizer_bytes_per_parameter + matrices * assumptions.muon_bytes_per_parameter
+        size, traffic = (
+            int(
+                vectors * getattr(assumptions, f"optimizer_{what}_per_parameter")
+                + matrices * getattr(assumptions, f"muon_{what}_per_parameter")
+            )
+            for what in ("bytes", "traffic")
         )
-        traffic = int(
-            vectors * assumptions.optimizer_traffic_per_parameter + matrices * assumptions.muon_traffic_per_parameter
-        )
-        compute = Compute(0, 0, max(traffic, 1), 0, 0, ())
+        work = Compute(bytes=max(traffic, 1), op_type="optimizer")
         if matrices:
             momentum = int(matrices * assumptions.muon_bytes)
             if on_host:
                 loaded: Tensors = [(f"{name} momentum", momentum)]
-                self.add(TraceNode(MEM_LOAD, loaded[0][0], inputs, loaded, transfer_bytes=momentum))
+                self.load(loaded[0][0], inputs, loaded, momentum)
                 inputs = [*inputs, *loaded]
             inputs = self._orthogonalised(name, nodes, inputs)
             if on_host:
-                kept: Tensors = [(f"{name} orthogonal@host", momentum)]
-                self.add(TraceNode(MEM_STORE, f"{name} orthogonal", inputs, kept, transfer_bytes=momentum))
+                self.store(f"{name} orthogonal", inputs, [(f"{name} orthogonal@host", momentum)], momentum)
         if not on_host:
-            inputs, outputs = [*inputs, (state, size)], [*outputs, (f"{state}#1", size)]
-            self.add(TraceNode(COMP, name, inputs, outputs, compute=compute, op_type="optimizer"))
+            self.compute(name, [*inputs, (state, size)], [*outputs, (f"{state}#1", size)], work)
             return
         gradients, weights = (parameters * of for of in (assumptions.gradient_bytes, assumptions.weight_bytes))
         sent, updated = [(f"{name} gradients@host", gradients)], [(f"{name} weights@host", weights)]
-        self.add(TraceNode(MEM_STORE, f"{name} gradients", inputs, sent, transfer_bytes=gradients))
-        self.add(TraceNode(COMP, name, sent, updated, compute=compute, op_type="optimizer", on_host=True))
-        self.add(TraceNode(MEM_LOAD, f"{name} weights", [*updated, *stored], outputs, transfer_bytes=weights))
-
-    # Muon
+        self.store(f"{name} gradients", inputs, sent, gradients)
+        self.compute(name, sent, updated, work, on_host=True)
+        self.load(f"{name} weights", [*updated, *stored], outputs, weights)
 
     def _orthogonalised(self, name: str, nodes: LayerNodes, inputs: Tensors) -> Tensors:
         """Add the nodes before a layer's update, each of which waits for the one before; return what they leave."""
@@ -307,9 +286,9 @@ class EndBuilder(ZeroBuilder):
             members = self._divisor(ranks)
             if matrices and members > 1:
                 size = int(parameters * assumptions.muon_bytes)
-                communication = NodeCommunication(size // members, ALL_GATHER, "dp", ("shards", ranks))
-                text, gathered = f"{name} {ALL_GATHER} momentum {number}", [(f"{name} momentum {number}", size)]
-                self.add(TraceNode(COMM_COLL, text, momentum, gathered, communication=communication))
+                sent = NodeCommunication(size // members, ALL_GATHER, "dp", ("shards", ranks))
+                gathered = [(f"{name} momentum {number}", size)]
+                self.collective(f"{name} {ALL_GATHER} momentum {number}", momentum, gathered, sent)
                 momentum = gathered
             for weight, matrix in matrices.items():
                 momentum = self._newton_schulz(f"{name} {weight}", matrix, self._share(ranks), momentum)
@@ -324,9 +303,8 @@ class EndBuilder(ZeroBuilder):
             members = int(self.plan.columns[axis])
             if members > 1:
                 gathered = [(f"{name} momentum {axis}", int(volume))]
-                communication = NodeCommunication(int(volume) // members, ALL_GATHER, axis, ("axis", axis))
-                text = f"{name} {ALL_GATHER} {axis}"
-                self.add(TraceNode(COMM_COLL, text, momentum, gathered, communication=communication))
+                sent = NodeCommunication(int(volume) // members, ALL_GATHER, axis, ("axis", axis))
+                self.collective(f"{name} {ALL_GATHER} {axis}", momentum, gathered, sent)
                 momentum, volume = gathered, volume / members
         steps = assumptions.muon_steps * count
         multiplies: list[int] = []
@@ -336,10 +314,9 @@ class EndBuilder(ZeroBuilder):
         traffic = int(steps * assumptions.muon_bytes * step_elements(small, large))
         flops = int(count * newton_schulz_flops(small, large, assumptions.muon_steps))
         launches = max(round(steps * len(multiplies) / NUMBERS_OF_MULTIPLY), 1)
-        compute = Compute(flops, 0, traffic, 0, launches, tuple(multiplies))
         outputs = [(f"{name} orthogonal", int(count * small * large * assumptions.muon_bytes))]
-        text = f"{name} newton-schulz"
-        self.add(TraceNode(COMP, text, momentum, outputs, compute=compute, op_type="optimizer"))
+        work = Compute(flops, 0, traffic, 0, launches, tuple(multiplies), "optimizer")
+        self.compute(f"{name} newton-schulz", momentum, outputs, work)
         return outputs
 
     def _share(self, ranks: WeightGroup) -> float:

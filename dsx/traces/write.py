@@ -104,8 +104,7 @@ class TraceWriter:
         """Return what the manifest says of the trace but for its ranks; `trace` differs between any two traces."""
         plan = self._plan
         # What a trace depends on beyond what `about` says: the order of the layers, and the assumptions.
-        kinds: dict[int, int] = {}
-        order = [kinds.setdefault(id(layer), len(kinds)) for layer in plan.layers]
+        order = [*map(plan.number, plan.layers)]
         values = repr((order, plan.chain, plan.stage_layers, plan.assumptions, self._machine, groups))
         manifest: dict[str, object] = {
             "format": "dsx trace",

@@ -245,7 +245,7 @@ def _write(problem: Problem, plan: Plan, broken: Mapping[str, str], out: Path, o
 
 def _machine(problem: Problem, plan: Plan, traced: TracedPlan, slow: Mapping[int, float]) -> Machine:
     measured = {
-        kernel_text(traced.kinds[id(layer)], kernel, direction): ratio
+        kernel_text(traced.kinds[traced.number(layer)], kernel, direction): ratio
         for layer, kernel, direction, ratio in measured_ratios(problem, plan)
     }
     return Machine(problem.cluster, problem.at_point(0)[1], measured, slow)
