@@ -71,65 +71,38 @@ def check(folder: TraceFolder, traces: Iterable[RankTrace]) -> list[Fault]:
 
 def file_faults(trace: RankTrace, folder: TraceFolder) -> list[Fault]:
     """Return the faults of one file; of the folder only its process groups are used."""
-    findings = [*_groups(trace, folder), *_sizes(trace), *_times(trace), *_work(trace)]
-    return [
-        *_ids(trace),
-        *_cycles(trace),
-        *(
-            fault
-            for what, nodes, detail in findings
-            for fault in _at_rows(what, trace, np.flatnonzero(nodes), detail, is_note=what == _HOST_WITHOUT_WORK)
-        ),
-        *_written_twice(trace),
-    ]
+    order = np.argsort(trace.ids, kind="stable")
+    repeated = np.sort(order[1:][trace.ids[order][1:] == trace.ids[order][:-1]])
+    rows, ids = trace.unknown_deps.T
+    unknown = iter(ids.tolist())
+    faults = _at_rows("duplicate id", trace, repeated, "an earlier node of the file has the same id")
+    faults += _at_rows(
+        "unknown dependency", trace, rows, lambda _: f"depends on node {next(unknown)}, which the file does not have"
+    )
+    if around := cycle(joined(trace.ctrl_deps, trace.data_deps)):
+        shown = ", ".join(f"{trace.ids[row]} ({trace.names.of(row)})" for row in around[:_SHOWN_NODES])
+        more = f" and {len(around) - _SHOWN_NODES:,} more" if len(around) > _SHOWN_NODES else ""
+        several = f"{len(around):,} nodes wait for one another: {shown}{more}"
+        detail = several if len(around) > 1 else f"node {shown} waits for itself"
+        faults += _at_rows("cycle of dependencies", trace, np.array(around[:1]), detail)
+    for what, nodes, detail in (*_in_groups(trace, folder), *_in_numbers(trace)):
+        faults += _at_rows(what, trace, np.flatnonzero(nodes), detail, is_note=what == _HOST_WITHOUT_WORK)
+    return faults + _written_twice(trace)
 
 
 def _at_rows(
     what: str, trace: RankTrace, rows: np.ndarray, detail: str | Callable[[int], str], is_note: bool = False
 ) -> list[Fault]:
     """Return a fault for each of some rows of a trace; `detail` is the same text for all, or gives that of a row."""
-    return [
-        Fault(
-            what,
-            trace.rank,
-            int(trace.ids[row]),
-            trace.names.of(row),
-            detail if isinstance(detail, str) else detail(row),
-            _unlisted(at, len(rows)),
-            is_note,
-        )
-        for at, row in enumerate(rows[:_MOST_LISTED].tolist())
-    ]
+    faults: list[Fault] = []
+    for at, row in enumerate(rows[:_MOST_LISTED].tolist()):
+        text = detail if isinstance(detail, str) else detail(row)
+        node = int(trace.ids[row]), trace.names.of(row)
+        faults.append(Fault(what, trace.rank, *node, text, _unlisted(at, len(rows)), is_note))
+    return faults
 
 
-def _ids(trace: RankTrace) -> list[Fault]:
-    order = np.argsort(trace.ids, kind="stable")
-    repeated = np.sort(order[1:][trace.ids[order][1:] == trace.ids[order][:-1]])
-    rows, ids = trace.unknown_deps.T
-    unknown = iter(ids.tolist())
-    return [
-        *_at_rows("duplicate id", trace, repeated, "an earlier node of the file has the same id"),
-        *_at_rows(
-            "unknown dependency",
-            trace,
-            rows,
-            lambda _: f"depends on node {next(unknown)}, which the file does not have",
-        ),
-    ]
-
-
-def _cycles(trace: RankTrace) -> list[Fault]:
-    rows = cycle(joined(trace.ctrl_deps, trace.data_deps))
-    if not rows:
-        return []
-    shown = ", ".join(f"{trace.ids[row]} ({trace.names.of(row)})" for row in rows[:_SHOWN_NODES])
-    more = f" and {len(rows) - _SHOWN_NODES:,} more" if len(rows) > _SHOWN_NODES else ""
-    several = f"{len(rows):,} nodes wait for one another: {shown}{more}"
-    detail = several if len(rows) > 1 else f"node {shown} waits for itself"
-    return _at_rows("cycle of dependencies", trace, np.array(rows[:1]), detail)
-
-
-def _groups(trace: RankTrace, folder: TraceFolder) -> list[_Finding]:
+def _in_groups(trace: RankTrace, folder: TraceFolder) -> list[_Finding]:
     """Return communication whose ranks are unknown."""
     collective = trace.types == COMM_COLL
     unknown, foreign = np.zeros(trace.num_nodes, bool), np.zeros(trace.num_nodes, bool)
@@ -153,11 +126,11 @@ def _groups(trace: RankTrace, folder: TraceFolder) -> list[_Finding]:
     ]
 
 
-def _sizes(trace: RankTrace) -> list[_Finding]:
+def _in_numbers(trace: RankTrace) -> list[_Finding]:
+    """Return sizes, shares and durations that are none, and computations without their work."""
     barrier = (trace.types == COMM_COLL) & (trace.comm_type == COLLECTIVES["BARRIER"])
     sent = np.isin(trace.types, (COMM_SEND, COMM_RECV, COMM_COLL)) & ~barrier
-    moved = np.isin(trace.types, (MEM_LOAD, MEM_STORE))
-    computed = trace.types == COMP
+    moved, computed = np.isin(trace.types, (MEM_LOAD, MEM_STORE)), trace.types == COMP
     bad = (
         ("comm_size", sent & (trace.comm_size <= 0)),
         ("tensor_size", moved & (trace.tensor_size <= 0)),
@@ -166,35 +139,23 @@ def _sizes(trace: RankTrace) -> list[_Finding]:
         ("panels", (trace.panels == 0) | (trace.panels < -1)),
     )
 
-    def detail(name: str, row: int) -> str:
+    def wrong_size(name: str, row: int) -> str:
         size = getattr(trace, name)[row]
         return f"has no {name}" if size == -1 else f"{name} is {size}"
 
-    return [("size that is not positive", nodes, partial(detail, name)) for name, nodes in bad]
+    def without_work(row: int) -> str:
+        return f"has no {' and '.join(name for name in ('num_ops', 'tensor_size') if getattr(trace, name)[row] < 0)}"
 
-
-def _times(trace: RankTrace) -> list[_Finding]:
     overlaps = (trace.overlap < 0.0) | (trace.overlap > 1.0)
     durations = (trace.duration_ns < 0.0) | np.isinf(trace.duration_ns)
+    # A computation with a duration is replayed, and needs no work; a profiler records calls of the host without any.
+    without = computed & ((trace.num_ops < 0) | (trace.tensor_size < 0)) & np.isnan(trace.duration_ns)
     return [
+        *(("size that is not positive", nodes, partial(wrong_size, name)) for name, nodes in bad),
         ("overlap that is no share", overlaps, lambda row: f"overlap is {trace.overlap[row]:g}"),
         ("duration that is none", durations, lambda row: f"{trace.duration_ns[row]:g} ns"),
-    ]
-
-
-def _work(trace: RankTrace) -> list[_Finding]:
-    # A computation with a duration is replayed, and needs neither.
-    without = (trace.types == COMP) & ((trace.num_ops < 0) | (trace.tensor_size < 0)) & np.isnan(trace.duration_ns)
-
-    def detail(row: int) -> str:
-        lacks = [name for name in ("num_ops", "tensor_size") if getattr(trace, name)[row] < 0]
-        return f"has no {' and '.join(lacks)}"
-
-    # A profiler records calls of the host that launch nothing.
-    on_host = trace.on_host > 0
-    return [
-        ("computation without its work", without & ~on_host, detail),
-        (_HOST_WITHOUT_WORK, without & on_host, detail),
+        ("computation without its work", without & (trace.on_host <= 0), without_work),
+        (_HOST_WITHOUT_WORK, without & (trace.on_host > 0), without_work),
     ]
 
 
@@ -206,13 +167,9 @@ def _written_twice(trace: RankTrace) -> list[Fault]:
     # A node that reads a tensor too changes it in place.
     count = len(trace.tensors)
     changed = np.isin(rows * count + tensors[later], trace.reads.owners() * count + trace.reads.values)
-    names = iter(tensors[later[~changed]].tolist())
-    return _at_rows(
-        "tensor written twice",
-        trace,
-        rows[~changed],
-        lambda _: f"{trace.tensors[next(names)]!r} was written before in the file",
-    )
+    names = (trace.tensors[tensor] for tensor in tensors[later[~changed]].tolist())
+    what = "tensor written twice"
+    return _at_rows(what, trace, rows[~changed], lambda _: f"{next(names)!r} was written before in the file")
 
 
 def joint_faults(parts: Sequence[Communication], folder: TraceFolder) -> list[Fault]:
@@ -223,8 +180,7 @@ def joint_faults(parts: Sequence[Communication], folder: TraceFolder) -> list[Fa
     order = contradiction(joint)
     return [
         *_missing_ranks(joint, folder),
-        *_lone_transfers(joint),
-        *_different_sizes(joint),
+        *_transfers(joint),
         *_different_sequences(joint, folder),
         *([Fault(CONTRADICTORY_ORDER, None, None, "", order)] if order else []),
     ]
@@ -236,7 +192,7 @@ def _missing_ranks(joint: JointEvents, folder: TraceFolder) -> list[Fault]:
     # The group of all ranks may be as large as a file states, so it stays a range.
     every = next((ranks for ranks in groups if isinstance(ranks, range)), range(0))
     transfers = joint.types != COMM_COLL
-    named = {*np.unique(joint.sources[transfers]).tolist(), *np.unique(joint.targets[transfers]).tolist()}
+    named = {*np.unique([joint.sources[transfers], joint.targets[transfers]]).tolist()}
     named.update(rank for ranks in groups if not isinstance(ranks, range) for rank in ranks)
     outside = sorted(rank for rank in named - ranks_with_file if rank not in every)
     number = len(every) - len(_those_in(every, ranks_with_file)) + len(outside)
@@ -255,16 +211,20 @@ def _those_in(group: Sequence[int], ranks: set[int]) -> set[int]:
     return {rank for rank in ranks if rank in group} if isinstance(group, range) else ranks.intersection(group)
 
 
-def _lone_transfers(joint: JointEvents) -> list[Fault]:
+def _transfers(joint: JointEvents) -> list[Fault]:
+    """Return sends and receives without the other, and those of different sizes."""
     ranks_with_file = np.array([part.rank for part in joint.parts])
+    # The row of the send and of the receive of each event; -1 without one.
+    sends, receives = np.full((2, joint.num_events), -1)
+    for rows_of, kind in ((sends, COMM_SEND), (receives, COMM_RECV)):
+        rows = np.flatnonzero(joint.types == kind)
+        rows_of[joint.events[rows]] = rows
     faults: list[Fault] = []
-    for kind, partner, peers, what, lacks in (
-        (COMM_SEND, COMM_RECV, joint.targets, "send without its receive", "has no receive from"),
-        (COMM_RECV, COMM_SEND, joint.sources, "receive without its send", "has no send to"),
+    for kind, partners, peers, what, lacks in (
+        (COMM_SEND, receives, joint.targets, "send without its receive", "has no receive from"),
+        (COMM_RECV, sends, joint.sources, "receive without its send", "has no send to"),
     ):
-        matched = np.zeros(joint.num_events, bool)
-        matched[joint.events[joint.types == partner]] = True
-        rows = np.flatnonzero((joint.types == kind) & ~matched[joint.events])
+        rows = np.flatnonzero((joint.types == kind) & (partners[joint.events] < 0))
         rows = rows[np.isin(peers[rows], ranks_with_file)]
         faults += _by_rank(
             joint,
@@ -275,23 +235,15 @@ def _lone_transfers(joint: JointEvents) -> list[Fault]:
                 + (f", which is number {joint.turns[row] + 1} of these" if joint.turns[row] else "")
             ),
         )
-    return faults
-
-
-def _different_sizes(joint: JointEvents) -> list[Fault]:
-    received = np.full(joint.num_events, -1)
-    receives = np.flatnonzero(joint.types == COMM_RECV)
-    received[joint.events[receives]] = receives
-    sends = np.flatnonzero(joint.types == COMM_SEND)
-    partners = received[joint.events[sends]]
-    rows = sends[(partners >= 0) & (joint.sizes[sends] != joint.sizes[partners])]
-    return _by_rank(
+    rows = np.flatnonzero(joint.types == COMM_SEND)
+    partners = receives[joint.events[rows]]
+    return faults + _by_rank(
         joint,
-        rows,
+        rows[(partners >= 0) & (joint.sizes[rows] != joint.sizes[partners])],
         "send and receive of different sizes",
         lambda row: (
             f"{joint.sizes[row]} bytes are sent to rank {joint.targets[row]}, which receives "
-            f"{joint.sizes[received[joint.events[row]]]} (tag {joint.tags[row]})"
+            f"{joint.sizes[receives[joint.events[row]]]} (tag {joint.tags[row]})"
         ),
     )
 

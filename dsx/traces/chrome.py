@@ -15,19 +15,10 @@ import numpy as np
 
 from dsx.errors import StoreError, TraceError
 from dsx.files import OpenFolder, hold
-from dsx.traces.codec import COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
+from dsx.traces.codec import STREAM_OF, STREAMS
 from dsx.traces.columns import RankTrace
-from dsx.traces.orders import has_durations, joined, topological_order
+from dsx.traces.orders import joined, topological_order
 
-COMPUTE, COMMUNICATION, MEMORY = STREAMS = ("compute", "communication", "memory")
-_STREAM = {
-    COMP: COMPUTE,
-    COMM_SEND: COMMUNICATION,
-    COMM_RECV: COMMUNICATION,
-    COMM_COLL: COMMUNICATION,
-    MEM_LOAD: MEMORY,
-    MEM_STORE: MEMORY,
-}
 _BLOCK = 5_000  # lines that are written at once
 
 
@@ -82,7 +73,7 @@ def laid_out(trace: RankTrace) -> Iterator[Event]:
 
     Waiting for other ranks is not modelled. Nodes in a cycle are left out. Raises TraceError if no node has a duration.
     """
-    if not has_durations(trace):
+    if not trace.has_durations:
         raise TraceError(
             f"the trace of rank {trace.rank} has no durations, which a timeline needs; write the trace with --cluster"
         )
@@ -94,7 +85,7 @@ def laid_out(trace: RankTrace) -> Iterator[Event]:
     free: dict[str, float] = dict.fromkeys(STREAMS, 0.0)
     for row in topological_order(deps).tolist():
         begin = max((ends[cause] for cause in causes[row]), default=0.0)
-        stream = _STREAM.get(types[row])
+        stream = STREAM_OF.get(types[row])
         if stream is None:  # metadata takes no time
             ends[row] = begin
             continue
@@ -106,27 +97,16 @@ def laid_out(trace: RankTrace) -> Iterator[Event]:
 def _lines(event: Event, threads: dict[tuple[int, str], int]) -> Iterator[str]:
     """Yield an event as JSON, after the names of its process and thread if they are new; `threads` has the known."""
     key = event.rank, event.stream
-    thread = threads.get(key)
-    if thread is None:
+    if (thread := threads.get(key)) is None:
         # The usual streams have the same numbers in all ranks, others the next free ones.
         taken = {number for (rank, _), number in threads.items() if rank == event.rank}
         free = (number for number in count(len(STREAMS)) if number not in taken)
         thread = STREAMS.index(event.stream) if event.stream in STREAMS else next(free)
         threads[key] = thread
-        named = {"process_name": f"rank {event.rank}", "thread_name": event.stream}
-        for what, name in named.items():
+        for what, name in (("process_name", f"rank {event.rank}"), ("thread_name", event.stream)):
             yield json.dumps({"ph": "M", "name": what, "pid": event.rank, "tid": thread, "args": {"name": name}})
-    yield json.dumps(
-        {
-            "ph": "X",
-            "name": event.name,
-            "pid": event.rank,
-            "tid": thread,
-            "ts": event.start_s * 1e6,
-            "dur": event.duration_s * 1e6,
-            "args": event.args,
-        }
-    )
+    line = {"ph": "X", "name": event.name, "pid": event.rank, "tid": thread}
+    yield json.dumps({**line, "ts": event.start_s * 1e6, "dur": event.duration_s * 1e6, "args": event.args})
 
 
 @contextmanager

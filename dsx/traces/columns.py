@@ -123,6 +123,11 @@ class RankTrace:
         """Number of nodes."""
         return len(self.ids)
 
+    @property
+    def has_durations(self) -> bool:
+        """Whether nodes have durations; one that has none then takes no time."""
+        return not bool(np.all(np.isnan(self.duration_ns)))
+
 
 def blank_trace(num_nodes: int) -> RankTrace:
     """Return a trace of rank 0 whose nodes, numbered from 1, say nothing."""
@@ -210,7 +215,6 @@ def scattered(size: int, missing: float, rows: np.ndarray, values: np.ndarray) -
 
 
 NUMBERS_OF_MULTIPLY = 6
-
 _PROPERTIES = {"linear": 1, "of_weight": 2, "fused": 4, "grouped": 8, "wide": 32}  # bits of a `MultiplyShape`
 _BACKWARD = 16
 

@@ -21,22 +21,11 @@ from dsx.traces.checks import Fault, file_faults, joint_faults
 from dsx.traces.codec import COLLECTIVE_NAMES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, NODE_TYPES
 from dsx.traces.columns import RankTrace
 from dsx.traces.node_builder import buffer_of
-from dsx.traces.orders import (
-    Communication,
-    after_dependencies,
-    communication_of,
-    has_durations,
-    joined,
-    topological_order,
-)
+from dsx.traces.orders import Communication, after_dependencies, communication_of, joined, topological_order
 from dsx.traces.trace_folder import TraceFolder
 
 HOST = "@host"  # suffix of tensors in the host's memory
-
-
 _WORD = re.compile(r"[^\W\d_]+(?:_[^\W\d_]+)*")
-
-
 # What is alive, by the names that dsx gives: of a layer ("L007.w1"), or of a microbatch in it ("m003.L007.n1").
 _BUFFER_KINDS = tuple(
     (re.compile(pattern), kind)
@@ -77,48 +66,35 @@ class MemoryUse:
 
 def memory_use(trace: RankTrace) -> MemoryUse:
     """Return the memory of a rank by the lifetimes of its buffers; zeros for a trace without tensors."""
-    num_nodes = trace.num_nodes
-    names, sizes, begins, ends = _buffers(trace)
+    codes: dict[str, int] = {}  # of the buffers on the device
+    of_tensor = np.full(len(trace.tensors), -1, np.int64)
+    for tensor, name in enumerate(trace.tensors):
+        buffer = buffer_of(name)
+        if not name.endswith(HOST) and not buffer.endswith(HOST):
+            of_tensor[tensor] = codes.setdefault(buffer, len(codes))
+    num_nodes, names = trace.num_nodes, list(codes)
+    ends, sizes = np.full(len(codes), -1, np.int64), np.zeros(len(codes), np.int64)
+    read, written = np.full((2, len(codes)), num_nodes, np.int64)  # first rows
+    for lists, first in ((trace.reads, read), (trace.writes, written)):
+        buffers = of_tensor[lists.values]
+        rows, buffers = lists.owners()[buffers >= 0], buffers[buffers >= 0]
+        np.minimum.at(first, buffers, rows)
+        np.maximum.at(ends, buffers, rows)
+    np.maximum.at(sizes, of_tensor[of_tensor >= 0], trace.tensor_bytes[of_tensor >= 0])
+    persistent = (read <= written) & (read < num_nodes)  # a node reads before it writes
+    begins = np.where(persistent, 0, np.minimum(read, written))
+    ends[persistent] = num_nodes - 1
     changes = np.zeros(num_nodes + 1, np.int64)
     np.add.at(changes, begins, sizes)
     np.subtract.at(changes, ends + 1, sizes)
     curve = np.cumsum(changes[:-1])
     peak = int(np.argmax(curve)) if num_nodes else -1
-    alive: dict[str, tuple[int, int]] = {}
+    alive: dict[str, Alive] = {}
     for place in np.flatnonzero((begins <= peak) & (peak <= ends)).tolist():
-        number, size = alive.get(kind := kind_of(names[place]), (0, 0))
-        alive[kind] = number + 1, size + int(sizes[place])
-    kinds = (Alive(kind, number, size) for kind, (number, size) in alive.items())
-    return MemoryUse(curve, peak, tuple(sorted(kinds, key=lambda buffers: -buffers.size_bytes)))
-
-
-def _buffers(trace: RankTrace) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
-    """Return the buffers on the device: names, bytes, first and last row."""
-    codes: dict[str, int] = {}
-    of_tensor = np.array([_code(name, codes) for name in trace.tensors], np.int64)
-    num_nodes, num_buffers = trace.num_nodes, len(codes)
-    last = np.full(num_buffers, -1, np.int64)
-    read, written = (np.full(num_buffers, num_nodes, np.int64) for _ in range(2))  # first rows
-    for lists, first in ((trace.reads, read), (trace.writes, written)):
-        buffers = of_tensor[lists.values]
-        rows, buffers = lists.owners()[buffers >= 0], buffers[buffers >= 0]
-        np.minimum.at(first, buffers, rows)
-        np.maximum.at(last, buffers, rows)
-    # A node reads before it writes.
-    persistent = (read <= written) & (read < num_nodes)
-    sizes = np.zeros(num_buffers, np.int64)
-    counted = of_tensor >= 0
-    np.maximum.at(sizes, of_tensor[counted], trace.tensor_bytes[counted])
-    begins = np.where(persistent, 0, np.minimum(read, written))
-    return list(codes), sizes, begins, np.where(persistent, num_nodes - 1, last)
-
-
-def _code(name: str, codes: dict[str, int]) -> int:
-    """Return the buffer of a tensor, -1 for one in the host's memory; new ones are added to `codes`."""
-    buffer = buffer_of(name)
-    if name.endswith(HOST) or buffer.endswith(HOST):
-        return -1
-    return codes.setdefault(buffer, len(codes))
+        kind = kind_of(names[place])
+        others = alive.get(kind, Alive(kind, 0, 0))
+        alive[kind] = Alive(kind, others.buffers + 1, others.size_bytes + int(sizes[place]))
+    return MemoryUse(curve, peak, tuple(sorted(alive.values(), key=lambda buffers: -buffers.size_bytes)))
 
 
 def kind_of(name: str) -> str:
@@ -158,7 +134,7 @@ class CriticalPath:
 
 def critical_path(trace: RankTrace) -> CriticalPath:
     """Return the longest path over dependencies, by durations if nodes have them, else by FLOPs."""
-    timed = has_durations(trace)
+    timed = trace.has_durations
     weights = np.nan_to_num(trace.duration_ns) * 1e-9 if timed else np.maximum(trace.num_ops, 0).astype(np.float64)
     deps = joined(trace.ctrl_deps, trace.data_deps)
     causes, weight = deps.tolist(), weights.tolist()
@@ -221,8 +197,8 @@ def summary(folder: TraceFolder, traces: Iterable[RankTrace]) -> _Row:
     faults: list[Fault] = []
     parts: list[Communication] = []
     peaks: list[_Row] = []
-    worst: tuple[RankTrace, MemoryUse] | None = None
-    longest: tuple[RankTrace, CriticalPath] | None = None
+    largest, worst = -1, None  # the bytes of the rank with the largest peak, and its row
+    length, longest = (False, -1.0), None  # whether the longest path is in seconds, its length, and its row
     for trace in traces:
         folder = folder.with_groups(trace)
         versions[trace.version] = None
@@ -236,11 +212,13 @@ def summary(folder: TraceFolder, traces: Iterable[RankTrace]) -> _Row:
             ordered = after_dependencies(trace)
             use = memory_use(ordered)
             peaks.append({"rank": trace.rank, "peak_bytes": use.peak_bytes})
-            if worst is None or use.peak_bytes > worst[1].peak_bytes:
-                worst = ordered, use
+            if use.peak_bytes > largest:
+                largest = use.peak_bytes
+                node = {"node": int(ordered.ids[use.peak_row]), "name": ordered.names.of(use.peak_row)}
+                worst = {**peaks[-1], **node, "alive": [dataclasses.asdict(alive) for alive in use.alive]}
         path = critical_path(trace)
-        if longest is None or (path.unit == "s", path.length) > (longest[1].unit == "s", longest[1].length):
-            longest = trace, path
+        if (path.unit == "s", path.length) > length:
+            length, longest = (path.unit == "s", path.length), _path(trace, path)
     faults += joint_faults(parts, folder)
     return {
         "folder": str(folder.path),
@@ -254,8 +232,8 @@ def summary(folder: TraceFolder, traces: Iterable[RankTrace]) -> _Row:
         "nodes": _rows(nodes, ("type", "op_type")),
         "collectives": _rows(collectives, ("collective", "axis", "group_size")),
         "transfers": _rows(transfers, ("type",)),
-        "memory": _memory(peaks, worst),
-        "critical_path": _path(longest),
+        "memory": {"ranks": peaks, "worst": worst},
+        "critical_path": longest,
         "faults": [dataclasses.asdict(fault) for fault in faults],
     }
 
@@ -339,30 +317,7 @@ def _rows(sums: _Sums, names: tuple[str, ...]) -> list[_Row]:
     return [{**dict(zip(names, key, strict=True)), **sums[key]} for key in sorted(sums)]
 
 
-def _memory(peaks: list[_Row], worst: tuple[RankTrace, MemoryUse] | None) -> _Row:
-    if worst is None:
-        return {"ranks": peaks, "worst": None}
-    trace, use = worst
-    return {
-        "ranks": peaks,
-        "worst": {
-            "rank": trace.rank,
-            "peak_bytes": use.peak_bytes,
-            "node": int(trace.ids[use.peak_row]),
-            "name": trace.names.of(use.peak_row),
-            "alive": [dataclasses.asdict(alive) for alive in use.alive],
-        },
-    }
-
-
-def _path(longest: tuple[RankTrace, CriticalPath] | None) -> _Row | None:
-    if longest is None:
-        return None
-    trace, path = longest
+def _path(trace: RankTrace, path: CriticalPath) -> _Row:
     length = f"length_{path.unit}"
-    return {
-        "rank": trace.rank,
-        "nodes": len(path.rows),
-        length: path.length,
-        "parts": [{"name": part.name, "nodes": part.nodes, length: part.length} for part in path_parts(trace, path)],
-    }
+    parts = [{"name": part.name, "nodes": part.nodes, length: part.length} for part in path_parts(trace, path)]
+    return {"rank": trace.rank, "nodes": len(path.rows), length: path.length, "parts": parts}

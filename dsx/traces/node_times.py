@@ -185,22 +185,22 @@ class NodePricer:
         """
         kernels = self._kernels(trace).slowed(slow)
         seconds = kernels.launch_s.copy()
-        gathered = np.flatnonzero(trace.types == COMM_COLL)
-        seconds[gathered] = self._collective_s(trace, gathered)
-        sends = np.flatnonzero(trace.types == COMM_SEND)
-        seconds[sends] = self._send_s(trace, sends)
+        of_collective = trace.comm_type, trace.comm_size, trace.groups.codes, *_routing(trace)
+        of_send = trace.comm_dst, trace.comm_size
+        for kind, columns, seconds_of in (
+            (COMM_COLL, of_collective, self._collective_s),
+            (COMM_SEND, of_send, self._send_s),
+        ):
+            nodes = np.flatnonzero(trace.types == kind)
+            kinds = distinct([column[nodes] for column in columns])
+            priced = [seconds_of(trace, row) for row in nodes[kinds.rows].tolist()]
+            seconds[nodes] = np.array(priced, float)[kinds.which]
         transfers = np.flatnonzero((trace.types == MEM_LOAD) | (trace.types == MEM_STORE))
         sizes = np.maximum(trace.tensor_size[transfers], 0).astype(float)
         seconds[transfers] = self._links.transfer_s(sizes)
         return NodeTimes(seconds, _held_s(trace, seconds, kernels))
 
-    def _collective_s(self, trace: RankTrace, nodes: np.ndarray) -> np.ndarray:
-        columns = (trace.comm_type, trace.comm_size, trace.groups.codes, *_routing(trace))
-        kinds = distinct([column[nodes] for column in columns])
-        seconds = [self._collective(trace, row) for row in nodes[kinds.rows].tolist()]
-        return np.array(seconds, float)[kinds.which]
-
-    def _collective(self, trace: RankTrace, row: int) -> float:
+    def _collective_s(self, trace: RankTrace, row: int) -> float:
         code, name, size = int(trace.comm_type[row]), trace.groups.of(row), max(int(trace.comm_size[row]), 0)
         kind = _KINDS.get(COLLECTIVE_NAMES.get(code, ""))
         if kind is None:
@@ -218,14 +218,9 @@ class NodePricer:
             self._shares[name] = self._placed.shares(members)
         return self._links.collective_s(kind, len(members), self._shares[name], size, routing)
 
-    def _send_s(self, trace: RankTrace, nodes: np.ndarray) -> np.ndarray:
-        kinds = distinct([column[nodes] for column in (trace.comm_dst, trace.comm_size)])
-        rows = nodes[kinds.rows]
-        peers, sizes = trace.comm_dst[rows].tolist(), np.maximum(trace.comm_size[rows], 0).tolist()
-        seconds = [
-            self._links.send_s(self._link(trace.rank, peer), size) for peer, size in zip(peers, sizes, strict=True)
-        ]
-        return np.array(seconds, float)[kinds.which]
+    def _send_s(self, trace: RankTrace, row: int) -> float:
+        peer, size = int(trace.comm_dst[row]), max(int(trace.comm_size[row]), 0)
+        return self._links.send_s(self._link(trace.rank, peer), size)
 
     def _link(self, rank: int, peer: int) -> Link:
         """Return the link of a send, and of those of other ranks that send as far at the same time."""
@@ -266,26 +261,17 @@ def _held_s(trace: RankTrace, seconds: np.ndarray, kernels: LaunchTimes) -> np.n
     """Return the seconds that each node holds the compute stream, [N]."""
     overlap = np.where(np.isnan(trace.overlap), 0.0, trace.overlap)
     partnered = np.flatnonzero(is_inline(trace) & (trace.partner >= 0))
-    overlapping = seconds.copy()
-    overlapping[partnered] = _overlapping_s(trace.partner[partnered], seconds[partnered], kernels)
-    held = seconds - overlap * overlapping
+    # The collectives of an execution of a kernel use up its time one after the other, in file order.
+    partners, overlapping = trace.partner[partnered], seconds.copy()
+    order = np.argsort(kernels.execution[partners], kind="stable")
+    partnered, partners = partnered[order], partners[order]
+    until = np.cumsum(seconds[partnered])
+    begin = until - seconds[partnered]
+    firsts = np.flatnonzero(np.diff(kernels.execution[partners], prepend=-2))
+    start = np.repeat(begin[firsts], np.diff(firsts, append=len(order)))
+    execution_s = kernels.execution_s[partners]
+    overlapping[partnered] = np.minimum(until - start, execution_s) - np.minimum(begin - start, execution_s)
+    held = np.maximum(seconds - overlap * overlapping, 0.0)  # rounding
     # The multiply that they belong to waits for panels, and what reads a received tensor for it.
-    held = np.maximum(held, 0.0)  # rounding
     held[in_panels(trace) | (trace.types == COMM_RECV)] = 0.0
     return np.where(trace.types == COMP, seconds, held)
-
-
-def _overlapping_s(partners: np.ndarray, seconds: np.ndarray, kernels: LaunchTimes) -> np.ndarray:
-    """Return the seconds of collectives that can overlap with the kernels of their partners, in file order."""
-    executions = kernels.execution[partners]
-    order = np.argsort(executions, kind="stable")
-    until = np.cumsum(seconds[order])
-    begin = until - seconds[order]
-    firsts = np.flatnonzero(np.diff(executions[order], prepend=-2))
-    lengths = np.diff(firsts, append=len(order))
-    start = np.repeat(begin[firsts], lengths)
-    execution_s = kernels.execution_s[partners][order]
-    # The collectives of an execution use up its time one after the other.
-    overlapping = np.empty(len(order))
-    overlapping[order] = np.minimum(until - start, execution_s) - np.minimum(begin - start, execution_s)
-    return overlapping

@@ -14,13 +14,15 @@ orders of ranks do not contradict each other.
 import heapq
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dsx.traces.codec import COLLECTIVE_NAMES, COMM_COLL, COMM_RECV, COMM_SEND, COMP
 from dsx.traces.columns import Lists, RankTrace, Texts, lists_of, occurrences
 from dsx.traces.trace_folder import WORLD
+
+_SHOWN = 6  # events in a message
 
 
 def joined(*lists: Lists) -> Lists:
@@ -74,9 +76,6 @@ def cycle(causes: Lists) -> list[int]:
     return around[first:] + around[:first]
 
 
-_NOT_OF_NODES = ("tensor_bytes", "unknown_deps")  # columns
-
-
 def stands_in_order(trace: RankTrace) -> bool:
     """Return whether no node depends on a later one."""
     return all(bool(np.all(part.values < part.owners())) for part in (trace.ctrl_deps, trace.data_deps))
@@ -92,31 +91,24 @@ def in_order(trace: RankTrace, rows: np.ndarray) -> RankTrace:
     """Return a trace with all its nodes in the order of `rows`."""
     if np.array_equal(rows, np.arange(trace.num_nodes)):
         return trace
-    places = np.empty(trace.num_nodes, np.int64)
-    places[rows] = np.arange(trace.num_nodes)
-    columns: dict[str, Any] = {}
+    places = np.argsort(rows)
+    columns: dict[str, Lists | Texts | np.ndarray] = {}
     for name in (field.name for field in fields(trace)):
         column = getattr(trace, name)
         if isinstance(column, Lists):
             lengths = np.diff(column.starts)[rows]
             moved = lists_of(lengths, column.values)
             shift = np.repeat(column.starts[rows] - moved.starts[:-1], lengths)
-            columns[name] = Lists(moved.starts, column.values[np.arange(len(shift)) + shift])
+            values = column.values[np.arange(len(shift)) + shift]
+            columns[name] = Lists(moved.starts, places[values] if name in ("ctrl_deps", "data_deps") else values)
         elif isinstance(column, Texts):
             columns[name] = Texts(column.table, column.codes[rows])
-        elif isinstance(column, np.ndarray) and name not in _NOT_OF_NODES:
+        elif isinstance(column, np.ndarray) and name not in ("tensor_bytes", "unknown_deps"):  # which are not of nodes
             columns[name] = column[rows]
-    for name in ("ctrl_deps", "data_deps"):
-        columns[name] = Lists(columns[name].starts, places[columns[name].values])
-    columns["partner"] = np.where(columns["partner"] >= 0, places[columns["partner"]], columns["partner"])
-    unknown = trace.unknown_deps.copy()
+    partner, unknown = trace.partner[rows], trace.unknown_deps.copy()
+    columns["partner"] = np.where(partner >= 0, places[partner], partner)
     unknown[:, 0] = places[unknown[:, 0]]
-    return replace(trace, **columns, unknown_deps=unknown)
-
-
-def has_durations(trace: RankTrace) -> bool:
-    """Return whether nodes have durations; one that has none then takes no time."""
-    return not bool(np.all(np.isnan(trace.duration_ns)))
+    return replace(trace, **columns, unknown_deps=unknown)  # pyright: ignore[reportArgumentType]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +138,8 @@ class Communication:
 def communication_of(trace: RankTrace, members_of: Callable[[str], Collection[int] | None]) -> Communication:
     """Return the communication of a trace; `members_of` has the ranks of a process group, None for an unknown one."""
     types = trace.types
-    members = [trace.rank in (members_of(name) or ()) for name in trace.groups.table]
-    joins = np.array([*members, trace.rank in (members_of("") or ())], bool)[trace.groups.codes]
+    members = [trace.rank in (members_of(name) or ()) for name in (*trace.groups.table, "")]  # the code of "" is -1
+    joins = np.array(members, bool)[trace.groups.codes]
     kept = np.flatnonzero(
         ((types == COMM_COLL) & joins)
         | ((types == COMM_SEND) & (trace.comm_dst >= 0))
@@ -158,7 +150,7 @@ def communication_of(trace: RankTrace, members_of: Callable[[str], Collection[in
     previous[kept[1:]] = kept[:-1]
     owners = deps.owners()
     linked = np.unique(owners[deps.values == previous[owners]])
-    in_order = stands_in_order(trace)
+    in_order, sends, receives = stands_in_order(trace), types == COMM_SEND, types == COMM_RECV
     chained = in_order and len(linked) >= len(kept) - 1
     return Communication(
         rank=trace.rank,
@@ -168,8 +160,8 @@ def communication_of(trace: RankTrace, members_of: Callable[[str], Collection[in
         groups=_part(trace.groups, kept),
         collectives=trace.comm_type[kept],
         sizes=trace.comm_size[kept],
-        sources=np.select([types == COMM_SEND, types == COMM_RECV], [trace.rank, trace.comm_src[kept]], -1),
-        targets=np.select([types == COMM_SEND, types == COMM_RECV], [trace.comm_dst[kept], trace.rank], -1),
+        sources=np.select([sends, receives], [trace.rank, trace.comm_src[kept]], -1),
+        targets=np.select([sends, receives], [trace.comm_dst[kept], trace.rank], -1),
         tags=trace.comm_tag[kept],
         rows=kept,
         in_order=in_order,
@@ -196,14 +188,11 @@ class JointEvents:
             for name in ("types", "collectives", "sizes", "sources", "targets", "tags")
         )
         codes: dict[str, int] = {}  # positions of the names of all groups; the group of all ranks is ""
-        tables = [
-            [codes.setdefault("" if name in WORLD else name, len(codes)) for name in part.groups.table]
-            for part in parts
-        ]
-        self.group_names = list(codes)
-        self.groups = np.concatenate(
-            [np.array(table, np.int64)[part.groups.codes] for table, part in zip(tables, parts, strict=True)]
-        )
+        groups: list[np.ndarray] = []
+        for part in parts:
+            table = [codes.setdefault("" if name in WORLD else name, len(codes)) for name in part.groups.table]
+            groups.append(np.array(table, np.int64)[part.groups.codes])
+        self.group_names, self.groups = list(codes), np.concatenate(groups)
         collective = self.types == COMM_COLL
         # A row's partners have the same label, and the same number of rows with it before them in their rank.
         self.labels = _codes(
@@ -257,9 +246,6 @@ def group_text(name: str) -> str:
     return f"group {name!r}" if name else "the group of all ranks"
 
 
-_SHOWN = 6  # events in a message
-
-
 class StepGraph(NamedTuple):
     """What waits for what on all ranks: vertices are the events, then the other nodes rank after rank."""
 
@@ -273,24 +259,22 @@ def step_graph(joint: JointEvents, deps: Sequence[Lists | None]) -> StepGraph:
     count = joint.num_events
     sources, targets, vertices = [], [], []
     for at, (part, lists) in enumerate(zip(joint.parts, deps, strict=True)):
-        events = joint.of_part(at)
+        events, of_rank = joint.of_part(at), np.arange(count, count + (0 if lists is None else lists.num_nodes))
         if lists is None:
-            sources.append(events[:-1])
-            targets.append(events[1:])
-            vertices.append(np.empty(0, np.int64))
-            continue
-        of_rank = np.arange(count, count + lists.num_nodes)
-        of_rank[part.rows] = events
-        count += lists.num_nodes
+            edges = events[:-1], events[1:]
+        else:
+            of_rank[part.rows] = events
+            edges = of_rank[lists.values], of_rank[lists.owners()]
+        count += len(of_rank)
         vertices.append(of_rank)
-        sources.append(of_rank[lists.values])
-        targets.append(of_rank[lists.owners()])
-    parts = np.repeat(np.arange(len(sources)), [len(edges) for edges in sources])
+        sources.append(edges[0])
+        targets.append(edges[1])
+    parts = np.repeat(np.arange(len(sources)), [*map(len, sources)])
     source, target = np.concatenate(sources), np.concatenate(targets)
-    edges = np.flatnonzero(source != target)
-    edges = edges[np.argsort(target[edges], kind="stable")]
-    starts = np.searchsorted(target[edges], np.arange(count + 1))
-    return StepGraph(Lists(starts, source[edges]), parts[edges], vertices)
+    between = np.flatnonzero(source != target)
+    between = between[np.argsort(target[between], kind="stable")]
+    starts = np.searchsorted(target[between], np.arange(count + 1))
+    return StepGraph(Lists(starts, source[between]), parts[between], vertices)
 
 
 def contradiction(joint: JointEvents) -> str:
@@ -299,8 +283,7 @@ def contradiction(joint: JointEvents) -> str:
     deps = [part.deps for part in joint.parts]
     if not steps or (any(lists is not None for lists in deps) and not _steps(joint, deps)):
         return ""
-    more = f"; and {len(steps) - _SHOWN:,} more" if len(steps) > _SHOWN else ""
-    return f"{'; '.join(steps[:_SHOWN])}{more}"
+    return "; ".join(steps[:_SHOWN]) + (f"; and {len(steps) - _SHOWN:,} more" if len(steps) > _SHOWN else "")
 
 
 def _steps(joint: JointEvents, deps: Sequence[Lists | None]) -> list[str]:
@@ -358,8 +341,9 @@ def start_orders(traces: Sequence[RankTrace], seconds: Sequence[np.ndarray], joi
         else:
             start(vertex, now)
 
-    for vertex in [vertex for vertex, number in enumerate(missing) if number == 0]:
-        may_start(vertex, 0.0)
+    for vertex, number in enumerate([*missing]):
+        if number == 0:
+            may_start(vertex, 0.0)
     now = 0.0
     while True:
         while ends and ends[0][0] <= now:

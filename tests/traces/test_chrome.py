@@ -9,7 +9,8 @@ from trace_files import coll, comp, content, node
 from dsx.errors import StoreError, TraceError
 from dsx.traces import chrome
 from dsx.traces import codec as m
-from dsx.traces.chrome import COMMUNICATION, COMPUTE, MEMORY, Event, chrome_file, laid_out
+from dsx.traces.chrome import Event, chrome_file, laid_out
+from dsx.traces.codec import COMMUNICATION, COMPUTE, MEMORY
 from dsx.traces.read import read_stream
 
 
