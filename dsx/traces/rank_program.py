@@ -10,31 +10,41 @@ that is reduced. A node may name only the last one of them as its dependency, so
 collectives of the first panel come first, whatever their order in the file.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from dsx.traces.codec import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
+from dsx.traces.codec import (
+    COLLECTIVES,
+    COMM_COLL,
+    COMM_RECV,
+    COMM_SEND,
+    COMP,
+    MEM_LOAD,
+    MEM_STORE,
+    NODE_TYPES,
+    STREAM_OF,
+    STREAMS,
+)
 from dsx.traces.columns import RankTrace
 from dsx.traces.node_times import NodeTimes, in_panels, is_inline
 
 # What a node does in a replay. Those up to IN_PANELS run on the compute stream.
 LAUNCH, INLINE, IN_PANELS, SHARED, PANEL, SEND, RECEIVE, LOAD, STORE, NOTHING = range(10)
-_LAST_ON_COMPUTE = IN_PANELS
+_COLLECTIVES = (INLINE, SHARED, PANEL)
 
 # What a compute stream waits for, besides the mesh axes of collectives, which follow in tables.
 HOST, RECEIVES, SENDS, LOADS, STORES, PANELS, FIRST_AXIS = range(7)
 
 _COLUMNS = ("roles", "seconds", "held_s", "issue_s", "streams", "keys")  # of a program, besides its dependencies
 
+# What the ranks of a collective, or of a send and its receive, share: (group, how many of it there were before), (from,
+# to, tag, how many of these there were before).
+EventKey = tuple[Any, ...]
 ALL_RANKS = ""  # the group of all ranks, also written "0"
-
-# Classes of nodes, between which control dependencies count.
-_CLASS = {COMP: 0, COMM_SEND: 1, COMM_RECV: 1, COMM_COLL: 1, MEM_LOAD: 2, MEM_STORE: 2}
-
-
 _REDUCES = [COLLECTIVES[name] for name in ("REDUCE", "REDUCE_SCATTER", "ALL_REDUCE")]
 
 
@@ -56,8 +66,24 @@ def panels_of(trace: RankTrace) -> Panels:
         return Panels()
     rows = np.flatnonzero(collective)
     of_result = np.isin(trace.comm_type, _REDUCES) & collective
-    number, series = _numbered(trace, rows)
-    multiplies = Panels(order=_in_order(trace, rows, number, of_result))
+    # The panel of each collective, and the rows of all panels that it is one of.
+    number: dict[int, int] = {}
+    series: dict[int, list[int]] = {}
+    current: dict[tuple[int, ...], list[int]] = {}
+    columns = (trace.panels, trace.groups.codes, trace.axes.codes, trace.comm_type)
+    for row, *key in zip(rows.tolist(), *(column[rows].tolist() for column in columns), strict=True):
+        members = current.get(tuple(key))
+        if members is None or len(members) == key[0]:
+            members = current[tuple(key)] = []
+        number[row], series[row] = len(members), members
+        members.append(row)
+    # Collectives of adjacent rows stand by their panels; those of results stay behind others.
+    begins = (np.diff(rows, prepend=-2) > 1) | np.diff(of_result[rows], prepend=False)
+    begins[:1] = True
+    order = np.arange(trace.num_nodes)
+    panel = np.array([number[row] for row in rows.tolist()], np.int64)
+    order[rows] = rows[np.lexsort((rows, panel, np.cumsum(begins)))]
+    multiplies = Panels(order=order.tolist())
     for row, panels in zip(multiplied.tolist(), trace.panels[multiplied].tolist(), strict=True):
         multiplies.brought[row] = [[] for _ in range(panels)]
     readers, read = trace.data_deps.owners(), trace.data_deps.values
@@ -75,32 +101,6 @@ def panels_of(trace: RankTrace) -> Panels:
     return multiplies
 
 
-def _numbered(trace: RankTrace, rows: np.ndarray) -> tuple[dict[int, int], dict[int, list[int]]]:
-    """Return the panel of each collective, and the rows of all panels that it is one of."""
-    number: dict[int, int] = {}
-    series: dict[int, list[int]] = {}
-    current: dict[tuple[int, ...], list[int]] = {}
-    columns = (trace.panels, trace.groups.codes, trace.axes.codes, trace.comm_type)
-    for row, *key in zip(rows.tolist(), *(column[rows].tolist() for column in columns), strict=True):
-        members = current.get(tuple(key))
-        if members is None or len(members) == key[0]:
-            members = current[tuple(key)] = []
-        number[row], series[row] = len(members), members
-        members.append(row)
-    return number, series
-
-
-def _in_order(trace: RankTrace, rows: np.ndarray, number: dict[int, int], of_result: np.ndarray) -> Sequence[int]:
-    """Return all rows, with the collectives of adjacent rows by their panels; those of results stay behind others."""
-    begins = (np.diff(rows, prepend=-2) > 1) | np.diff(of_result[rows], prepend=False)
-    begins[:1] = True
-    block = np.cumsum(begins)
-    panel = np.array([number[row] for row in rows.tolist()], np.int64)
-    place = np.arange(trace.num_nodes)
-    place[rows] = rows[np.lexsort((rows, panel, block))]
-    return place.tolist()
-
-
 @dataclass(frozen=True, slots=True)
 class RankProgram:
     """What the replay reads of the N nodes of one rank, in the order of its streams."""
@@ -113,9 +113,7 @@ class RankProgram:
     issue_s: list[float]  # of the host
     deps: list[tuple[int, ...] | None]
     streams: list[int]  # what waits for the node count as: HOST, ..., STORES, or FIRST_AXIS and the axis
-    # What the ranks of a collective, or of a send and its receive, share: (group, how many of it there were before),
-    # (from, to, tag, how many of these there were before).
-    keys: list[Any]
+    keys: list[EventKey]  # of collectives, sends and receives
     panels: Panels  # by positions here
 
     def name(self, position: int) -> str:
@@ -134,11 +132,16 @@ def program(
 
     `axes` numbers the mesh axes and gets those that it lacks. `stand_ins` has the rank whose file stands for a rank.
     """
-    panels = panels_of(trace)
-    roles = _roles(trace, panels)
+    panels, types = panels_of(trace), trace.types
+    roles = np.full(len(types), NOTHING, np.int8)
+    for kind, role in ((COMM_SEND, SEND), (COMM_RECV, RECEIVE), (MEM_LOAD, LOAD), (MEM_STORE, STORE), (COMP, LAUNCH)):
+        roles[types == kind] = role
+    roles[[*panels.brought]] = IN_PANELS
+    roles[types == COMM_COLL] = SHARED
+    roles[is_inline(trace)] = INLINE
+    roles[in_panels(trace)] = PANEL
     launches = np.where(trace.launches < 0, 1, trace.launches)
-    communicates = (roles == INLINE) | (roles == SHARED) | (roles == PANEL) | (roles == SEND)
-    issued = np.where(trace.types == COMP, launches, communicates.astype(np.int64))
+    issued = np.where(types == COMP, launches, np.isin(roles, (*_COLLECTIVES, SEND)).astype(np.int64))
     in_file_order = RankProgram(
         trace=trace,
         rows=range(trace.num_nodes),
@@ -157,9 +160,7 @@ def program(
 def _ordered(program: RankProgram) -> RankProgram:
     """Return a program in the order that its panels say."""
     order = program.panels.order
-    at = [0] * len(order)
-    for position, row in enumerate(order):
-        at[row] = position
+    at = np.argsort(np.array(order)).tolist()
     lists = {name: [getattr(program, name)[row] for row in order] for name in _COLUMNS}
     deps = [None if deps is None else tuple(at[dep] for dep in deps) for deps in (program.deps[row] for row in order)]
     panels = Panels(
@@ -169,31 +170,19 @@ def _ordered(program: RankProgram) -> RankProgram:
     return replace(program, rows=order, deps=deps, panels=panels, **lists)
 
 
-def _roles(trace: RankTrace, panels: Panels) -> np.ndarray:
-    types = trace.types
-    roles = np.full(len(types), NOTHING, np.int8)
-    for kind, role in ((COMM_SEND, SEND), (COMM_RECV, RECEIVE), (MEM_LOAD, LOAD), (MEM_STORE, STORE)):
-        roles[types == kind] = role
-    roles[types == COMP] = LAUNCH
-    roles[[*panels.brought]] = IN_PANELS
-    roles[types == COMM_COLL] = SHARED
-    roles[is_inline(trace)] = INLINE
-    roles[in_panels(trace)] = PANEL
-    return roles
-
-
 def _dependencies(trace: RankTrace, roles: np.ndarray, panels: Panels) -> list[tuple[int, ...] | None]:
     """Return the rows that each node waits for; None for none."""
     owners, ctrl = trace.ctrl_deps.owners(), trace.ctrl_deps.values
-    classes = np.array([_CLASS.get(kind, 3) for kind in range(int(trace.types.max(initial=0)) + 1)])
-    crossing = classes[trace.types[owners]] != classes[trace.types[ctrl]]
+    # Control dependencies count between computation, communication, and transfers to the host.
+    numbers = [[*STREAMS, ""].index(STREAM_OF.get(kind, "")) for kind in NODE_TYPES.values()]
+    streams = np.array(numbers)[trace.types]
+    crossing = streams[owners] != streams[ctrl]
     readers = np.concatenate([trace.data_deps.owners(), owners[crossing]])
     read = np.concatenate([trace.data_deps.values, ctrl[crossing]])
-    waits = roles[read] > _LAST_ON_COMPUTE
     # A panel of the result is there before the multiply ends.
     reduced = np.zeros(len(roles), bool)
     reduced[[*panels.reduced]] = True
-    waits |= (roles[read] == IN_PANELS) & reduced[readers]
+    waits = (roles[read] > IN_PANELS) | ((roles[read] == IN_PANELS) & reduced[readers])
     deps: list[tuple[int, ...] | None] = [None] * len(roles)
     for reader, row in zip(readers[waits].tolist(), read[waits].tolist(), strict=True):
         deps[reader] = (*(deps[reader] or ()), row)
@@ -205,8 +194,7 @@ def _dependencies(trace: RankTrace, roles: np.ndarray, panels: Panels) -> list[t
 def _streams(trace: RankTrace, roles: np.ndarray, axes: dict[str, int]) -> list[int]:
     numbers = [FIRST_AXIS + axes.setdefault(name, len(axes)) for name in trace.axes.table]
     unnamed = FIRST_AXIS
-    collective = (roles == INLINE) | (roles == SHARED) | (roles == PANEL)
-    if (collective & (trace.axes.codes < 0)).any():
+    if (np.isin(roles, _COLLECTIVES) & (trace.axes.codes < 0)).any():
         unnamed += axes.setdefault("", len(axes))
     streams = np.array([*numbers, unnamed])[trace.axes.codes]  # the code of no axis is -1, the last one
     for role, stream in ((SEND, SENDS), (RECEIVE, RECEIVES), (LOAD, LOADS), (STORE, STORES)):
@@ -214,26 +202,22 @@ def _streams(trace: RankTrace, roles: np.ndarray, axes: dict[str, int]) -> list[
     return streams.tolist()
 
 
-def _keys(trace: RankTrace, roles: np.ndarray, stand_ins: Mapping[int, int]) -> list[Any]:
-    keys: list[Any] = [None] * len(roles)
-    counts: dict[Any, int] = {}
-    rows = np.flatnonzero((roles == INLINE) | (roles == SHARED) | (roles == PANEL))
-    names = [ALL_RANKS if name == "0" else name for name in (*trace.groups.table, ALL_RANKS)]
-    for row, code in zip(rows.tolist(), trace.groups.codes[rows].tolist(), strict=True):
-        name = names[code]
-        number = counts.get(name, 0)
-        counts[name] = number + 1
-        keys[row] = name, number
+def _keys(trace: RankTrace, roles: np.ndarray, stand_ins: Mapping[int, int]) -> list[EventKey]:
+    keys: list[EventKey] = [()] * len(roles)
+    counts: defaultdict[EventKey, int] = defaultdict(int)
     rank = stand_ins.get(trace.rank, trace.rank)
+    names = [ALL_RANKS if name == "0" else name for name in (*trace.groups.table, ALL_RANKS)]
+    rows = np.flatnonzero(np.isin(roles, _COLLECTIVES))
+    codes = trace.groups.codes[rows].tolist()
+    shared: list[tuple[int, EventKey]] = [(row, (names[at],)) for row, at in zip(rows.tolist(), codes, strict=True)]
     for role, peers in ((SEND, trace.comm_dst), (RECEIVE, trace.comm_src)):
         rows = np.flatnonzero(roles == role)
-        counts.clear()
         for row, peer, tag in zip(rows.tolist(), peers[rows].tolist(), trace.comm_tag[rows].tolist(), strict=True):
             other = stand_ins.get(peer, peer)
-            key = (rank, other, tag) if role == SEND else (other, rank, tag)
-            number = counts.get(key, 0)
-            counts[key] = number + 1
-            keys[row] = (*key, number)
+            shared.append((row, (rank, other, tag, role) if role == SEND else (other, rank, tag, role)))
+    for row, what in shared:
+        keys[row] = (*what[:3], counts[what])
+        counts[what] += 1
     return keys
 
 

@@ -125,13 +125,13 @@ def _in_bytes(trace: RankTrace, element_bytes: int) -> RankTrace:
     Raises OverflowError if one of them has more than 63 bits then.
     """
     factors = dict.fromkeys(("tensor_bytes", "tensor_size", "comm_size"), element_bytes) | {"num_ops": _FLOPS}
-    columns: dict[str, Any] = {}
+    columns: dict[str, np.ndarray] = {}
     for name, factor in factors.items():
-        column: np.ndarray = getattr(trace, name)
+        column = getattr(trace, name)
         if len(column) and int(column.max()) > np.iinfo(np.int64).max // factor:
             raise OverflowError
         columns[name] = np.where(column > 0, column * factor, column)
-    return replace(trace, element_bytes=element_bytes, **columns)
+    return replace(trace, element_bytes=element_bytes, **columns)  # pyright: ignore[reportArgumentType]
 
 
 def stated_groups(values: str) -> dict[str, Sequence[int]]:
@@ -143,17 +143,14 @@ def stated_groups(values: str) -> dict[str, Sequence[int]]:
         groups = json.loads(listed[0].replace('\\"', '"'))  # quotes in a text are escaped by some
     except (ValueError, RecursionError):
         return {}
-    return {str(group["pg_name"]): tuple(group["ranks"]) for group in groups if _is_group(group)}
-
-
-def _is_group(group: object) -> bool:
-    if not isinstance(group, dict) or not isinstance(group.get("pg_name"), str | int):
-        return False
-    ranks = group.get("ranks")
-    if not isinstance(ranks, list):
-        return False
-    numbers = all(isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < _MOST_RANKS for rank in ranks)
-    return numbers and len({*ranks}) == len(ranks)
+    stated: dict[str, Sequence[int]] = {}
+    for group in groups:
+        name, ranks = (group.get("pg_name"), group.get("ranks")) if isinstance(group, dict) else (None, None)
+        if isinstance(name, str | int) and isinstance(ranks, list):
+            are_ranks = all(type(rank) is int and 0 <= rank < _MOST_RANKS for rank in ranks)
+            if are_ranks and len({*ranks}) == len(ranks):
+                stated[str(name)] = tuple(ranks)
+    return stated
 
 
 class _Rows:
@@ -265,10 +262,8 @@ class _Nodes:
         ctrl_deps, no_ctrl = _known_deps(self.ctrl_deps.lists(len(ids)), rows_of)
         data_deps, no_data = _known_deps(self.data_deps.lists(len(ids)), rows_of)
         values = self._columns()
-        partners = values["partner"]
-        partnered = np.flatnonzero(partners >= 0)
-        values["partner"] = np.full(len(ids), -1, np.int64)
-        values["partner"][partnered] = rows_of(partners[partnered])
+        partners, partnered = values["partner"], np.flatnonzero(values["partner"] >= 0)
+        values["partner"] = scattered(len(ids), -1, partnered, rows_of(partners[partnered]))
         lost = partnered[values["partner"][partnered] < 0]
         micros, exact = _array(self.micros), values["duration_ns"]
         values["duration_ns"] = np.where(np.isnan(exact), np.where(micros > 0, micros * 1e3, np.nan), exact)
@@ -290,7 +285,7 @@ class _Nodes:
         )
 
     def _columns(self) -> dict[str, Any]:
-        """Return the columns of attributes by name."""
+        """Return the columns of attributes by name: arrays, lists or texts."""
         size, codes = len(self.ids), _array(self.codes)
         rows = np.repeat(np.arange(size, dtype=np.int32), _array(self.counts))
         fields, values = _array(self.fields), _array(self.values)

@@ -22,7 +22,8 @@ and take maxima, the order in which ranks are looked at does not matter. If none
 a cycle, or for what no rank does.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
 from dsx.errors import TraceError
@@ -43,6 +44,7 @@ from dsx.traces.rank_program import (
     SENDS,
     SHARED,
     STORES,
+    EventKey,
     RankProgram,
     RankTimes,
     StepTimes,
@@ -93,17 +95,15 @@ _NOT_DONE = -1.0
 _STREAM_NAMES = {SENDS: "sends", LOADS: "loads", STORES: "stores", PANELS: "panels"}
 
 
+@dataclass(slots=True, eq=False)
 class _OpenCollective:
     """A collective: the ranks that reached it, and when."""
 
-    __slots__ = ("end", "followers", "members", "missing", "start")
-
-    def __init__(self, missing: int) -> None:
-        self.missing = missing  # ranks that have not reached it, or whose stream is not known to be free
-        self.start = 0.0
-        self.end = _NOT_DONE
-        self.members: list[tuple[_Rank, int]] = []  # with the row of each
-        self.followers: list[_OpenCollective] = []  # the next ones on the streams of the members
+    missing: int  # ranks that have not reached it, or whose stream is not known to be free
+    start: float = 0.0
+    end: float = _NOT_DONE
+    members: "list[tuple[_Rank, int]]" = field(default_factory=list)  # with the row of each
+    followers: "list[_OpenCollective]" = field(default_factory=list)  # the next ones on the streams of the members
 
 
 class _Rank:
@@ -158,9 +158,9 @@ class Replay:
         self._axes, self._waited_for, self._emit = axes, waited_for, emit
         self._ranks = [_Rank(program, FIRST_AXIS + len(axes)) for program in programs]
         self._ready = self._ranks[::-1]  # ranks that may go on
-        self._joints: dict[Hashable, _OpenCollective] = {}  # collectives that some ranks have reached
-        self._sent: dict[Hashable, float] = {}  # end of the sends that were not received
-        self._awaited: dict[Hashable, tuple[_Rank, int, float]] = {}  # receives before their sends
+        self._joints: dict[EventKey, _OpenCollective] = {}  # collectives that some ranks have reached
+        self._sent: dict[EventKey, float] = {}  # end of the sends that were not received
+        self._awaited: dict[EventKey, tuple[_Rank, int, float]] = {}  # receives before their sends
 
     def run(self) -> StepTimes:
         """Return the times of the ranks; raises TraceError if they wait for each other, or for what never comes."""
@@ -169,10 +169,8 @@ class Replay:
         stalled = [rank for rank in self._ranks if rank.at < len(rank.done) or _NOT_DONE in rank.done]
         if stalled:
             _raise_stalled([self._waiting(rank) for rank in stalled])
-        ranks = [self._times(rank) for rank in self._ranks]
-        return StepTimes(
-            tuple(sorted(ranks, key=lambda times: times.rank)), sum(len(rank.done) for rank in self._ranks)
-        )
+        times = sorted(map(self._times, self._ranks), key=lambda times: times.rank)
+        return StepTimes(tuple(times), sum(len(rank.done) for rank in self._ranks))
 
     def _advance(self, rank: _Rank) -> None:
         """Run through the nodes of a rank until one of them must wait for another rank."""
@@ -194,7 +192,11 @@ class Replay:
                     if seconds > ready and (role != IN_PANELS or roles[dep] != PANEL):
                         ready, last = seconds, dep
             if role == RECEIVE:
-                self._receive(rank, row, ready)
+                key = program.keys[row]
+                if (end := self._sent.pop(key, None)) is None:
+                    self._awaited[key] = rank, row, ready
+                else:
+                    done[row] = max(end, ready)
                 row += 1
                 continue
             host += issue_s[row]
@@ -226,8 +228,10 @@ class Replay:
                 done[row] = ready
             else:
                 if row in reduced:
-                    # The multiply in panels is over on the compute stream; its panels ended before that.
-                    ready = max(host, self._panel_there(rank, row))
+                    # The multiply in panels is over on the compute stream; the panel that it takes ended before that.
+                    panels = ((dep, rank.panel_ends.get(dep)) for dep in needs or ())
+                    ends = [done[dep] if of is None else of[min(reduced[row], len(of) - 1)] for dep, of in panels]
+                    ready = max([host, *ends])
                 else:
                     ready = max(free, host, ready)
                 self._start(rank, row, ready)
@@ -253,7 +257,11 @@ class Replay:
         if self._emit is not None:
             self._emit(program.trace.rank, _STREAM_NAMES[stream], program.name(row), start, program.seconds[row])
         if role == SEND:
-            self._deliver(program.keys[row], end)
+            if (awaited := self._awaited.pop(program.keys[row], None)) is None:
+                self._sent[program.keys[row]] = end
+            else:
+                receiver, receive, reached = awaited
+                self._is_done(receiver, receive, max(end, reached))
 
     def _reach(self, rank: _Rank, row: int, ready: float, stream: int | None = None) -> None:
         """Let a rank reach a collective, on a stream of its own or on the compute stream; the last rank starts it."""
@@ -287,11 +295,13 @@ class Replay:
             joint.end = start + longest
             del self._joints[joint.members[0][0].program.keys[joint.members[0][1]]]
             for rank, row in joint.members:
+                program = rank.program
                 if self._emit is not None:
-                    self._emit_collective(rank.program, row, start, longest)
-                if rank.program.roles[row] == INLINE:
-                    free = start + rank.program.held_s[row]
-                    rank.waits[rank.program.streams[row]] += free - rank.free
+                    axis = self._axes[program.streams[row] - FIRST_AXIS] or "collectives"
+                    self._emit(program.trace.rank, axis, program.name(row), start, longest)
+                if program.roles[row] == INLINE:
+                    free = start + program.held_s[row]
+                    rank.waits[program.streams[row]] += free - rank.free
                     rank.free = rank.done[row] = free
                     rank.at = row + 1
                     self._ready.append(rank)
@@ -310,22 +320,6 @@ class Replay:
         if rank.blocked == row:
             rank.blocked = -1
             self._ready.append(rank)
-
-    def _deliver(self, key: Hashable, end: float) -> None:
-        awaited = self._awaited.pop(key, None)
-        if awaited is None:
-            self._sent[key] = end
-        else:
-            rank, row, ready = awaited
-            self._is_done(rank, row, max(end, ready))
-
-    def _receive(self, rank: _Rank, row: int, ready: float) -> None:
-        key = rank.program.keys[row]
-        end = self._sent.pop(key, None)
-        if end is None:
-            self._awaited[key] = rank, row, ready
-        else:
-            rank.done[row] = max(end, ready)
 
     def _multiply_in_panels(self, rank: _Rank, row: int, start: float) -> float:
         """Run a multiply in panels, and return its end; `start` is when its first panel could start."""
@@ -346,19 +340,6 @@ class Replay:
             rank.waits[program.streams[dep]] += waited * program.seconds[dep] / in_all
         return end
 
-    def _panel_there(self, rank: _Rank, row: int) -> float:
-        """Return when the panel of a result is there that the collective at `row` takes."""
-        panel, latest = rank.program.panels.reduced[row], 0.0
-        for dep in rank.program.deps[row] or ():
-            ends = rank.panel_ends.get(dep)
-            latest = max(latest, ends[min(panel, len(ends) - 1)] if ends else rank.done[dep])
-        return latest
-
-    def _emit_collective(self, program: RankProgram, row: int, start: float, seconds: float) -> None:
-        if self._emit is not None:
-            axis = self._axes[program.streams[row] - FIRST_AXIS] or "collectives"
-            self._emit(program.trace.rank, axis, program.name(row), start, seconds)
-
     def _times(self, rank: _Rank) -> RankTimes:
         waits, program = rank.waits, rank.program
         for row in list(rank.owed):
@@ -371,9 +352,7 @@ class Replay:
             rank=program.trace.rank,
             step_s=max(end, rank.free),
             compute_s=sum(
-                held
-                for role, held in zip(program.roles, program.held_s, strict=True)
-                if role == LAUNCH or role == IN_PANELS
+                held for role, held in zip(program.roles, program.held_s, strict=True) if role in (LAUNCH, IN_PANELS)
             ),
             comm_s={axis: waits[FIRST_AXIS + place] for place, axis in enumerate(self._axes)},
             send_s=waits[SENDS],
@@ -390,10 +369,9 @@ class Replay:
         program = rank.program
         if program.roles[row] == RECEIVE:
             return _Waiting(program, row, (program.keys[row][0],))
-        seen: set[Hashable] = set()
+        seen: set[EventKey] = set()
         cause, at = rank, row
-        while cause.program.keys[at] not in seen:
-            key = cause.program.keys[at]
+        while (key := cause.program.keys[at]) not in seen:
             seen.add(key)
             members = self._joints[key].members
             reached = {member.program.trace.rank for member, _ in members}

@@ -15,14 +15,7 @@ from dsx.hardware.cluster import Cluster
 from dsx.traces.codec import COMM_COLL, COMM_RECV
 from dsx.traces.columns import RankTrace, node_text
 from dsx.traces.node_times import NodePricer, placement, senders_of
-from dsx.traces.orders import (
-    JointEvents,
-    communication_of,
-    contradiction,
-    in_order,
-    stands_in_order,
-    start_orders,
-)
+from dsx.traces.orders import JointEvents, communication_of, contradiction, in_order, stands_in_order, start_orders
 from dsx.traces.rank_program import ALL_RANKS, StepTimes, program
 from dsx.traces.replay import Emit, Replay
 
@@ -81,20 +74,19 @@ def _number(number: object) -> str:
 
 def _ranks(text: str, part: str, traced: Collection[int]) -> list[int]:
     first, dash, last = (end.strip() for end in part.partition("-"))
-    last = last if dash else first
-    if not all(end.isascii() and end.isdigit() and len(end) <= _MOST_DIGITS for end in (first, last)):
+    ends = first, last if dash else first
+    if not all(end.isascii() and end.isdigit() and len(end) <= _MOST_DIGITS for end in ends):
         raise InputError(f"--slow {text}: {part.strip()!r} is no rank and no range of ranks; {_EXAMPLE}")
-    low, high = int(first), int(last)
+    low, high = map(int, ends)
     if low > high:
         raise InputError(f"--slow {text}: {part.strip()} ends before it begins")
-    ranks = [rank for rank in sorted(traced) if low <= rank <= high]
-    if len(ranks) != high - low + 1:
-        absent = next(rank for rank in range(low, high + 1) if rank not in traced)
+    absent = next((rank for rank in range(low, high + 1) if rank not in traced), None)
+    if absent is not None:
         ranks_text = ", ".join(map(str, sorted(traced)[:_SHOWN])) + (", ..." if len(traced) > _SHOWN else "") or "none"
         if traced and max(traced) - min(traced) + 1 == len(traced):
             ranks_text = f"{min(traced)} to {max(traced)}"
         raise InputError(f"--slow {text}: rank {absent} has no trace; there are ranks {ranks_text}")
-    return ranks
+    return [*range(low, high + 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,31 +129,21 @@ def replay_step(
     _check_complete(traces, members, stand_ins)
     senders = senders_of(traces.ranks.values(), traces.stands_for)
     pricer = NodePricer(cluster, assumptions, placement(cluster.network, traces.ranks_per_domain), members, senders)
-    dispatch_latency = float(assumptions.dispatch_latency)
+    ranks = [trace for _, trace in sorted(traces.ranks.items())]
+    if not all(map(stands_in_order, ranks)):  # the order of the files is no program order
+        joint = JointEvents([communication_of(trace, members.get) for trace in ranks])
+        if cycle := contradiction(joint):
+            raise TraceError(f"the replay cannot go on, since ranks wait for each other: {cycle}")
+        orders = start_orders(ranks, [pricer(trace).seconds for trace in ranks], joint)
+        ranks = [in_order(trace, rows) for trace, rows in zip(ranks, orders, strict=True)]
+    dispatch_latency, factors = float(assumptions.dispatch_latency), slow or {}
     axes: dict[str, int] = {}
-    factors = slow or {}
     programs = [
         program(trace, pricer(trace, factors.get(trace.rank, 1.0)), dispatch_latency, axes, stand_ins)
-        for trace in _in_program_order([trace for _, trace in sorted(traces.ranks.items())], members, pricer)
+        for trace in ranks
     ]
     waited_for = {name: [rank for rank in ranks if rank in traces.ranks] for name, ranks in members.items()}
     return Replay(programs, waited_for, [*axes], emit).run()
-
-
-def _in_program_order(
-    ranks: Sequence[RankTrace], members: Mapping[str, Sequence[int]], pricer: NodePricer
-) -> Sequence[RankTrace]:
-    """Return traces with their nodes in program order: that of their files, unless a node depends on a later one.
-
-    Raises TraceError if there is none, since ranks wait for each other.
-    """
-    if all(map(stands_in_order, ranks)):
-        return ranks
-    joint = JointEvents([communication_of(trace, members.get) for trace in ranks])
-    if cycle := contradiction(joint):
-        raise TraceError(f"the replay cannot go on, since ranks wait for each other: {cycle}")
-    orders = start_orders(ranks, [pricer(trace).seconds for trace in ranks], joint)
-    return [in_order(trace, rows) for trace, rows in zip(ranks, orders, strict=True)]
 
 
 def _check_complete(traces: StepTraces, members: Mapping[str, Sequence[int]], stand_ins: Mapping[int, int]) -> None:

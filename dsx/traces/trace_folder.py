@@ -48,12 +48,8 @@ class TraceFolder:
         if not new:
             return self
         num_ranks = max([self.num_ranks, *(rank + 1 for ranks in new.values() for rank in ranks)])
-        every = range(num_ranks)
-        return replace(
-            self,
-            groups={**self.groups, **{name: ranks or every for name, ranks in new.items()}},
-            num_ranks=num_ranks,
-        )
+        complete = {name: ranks or range(num_ranks) for name, ranks in new.items()}
+        return replace(self, groups={**self.groups, **complete}, num_ranks=num_ranks)
 
 
 def open_folder(path: Path, element_bytes: int | None = None) -> TraceFolder:
@@ -74,7 +70,7 @@ def open_folder(path: Path, element_bytes: int | None = None) -> TraceFolder:
         raise TraceError(f"{path / MANIFEST}: an object with keys is wanted")
     groups = _groups(path, names)
     num_ranks = manifest.get("num_ranks", 0)
-    if isinstance(num_ranks, bool) or not isinstance(num_ranks, int) or not 0 <= num_ranks < 10**_MOST_DIGITS:
+    if type(num_ranks) is not int or not 0 <= num_ranks < 10**_MOST_DIGITS:
         raise TraceError(f"{path / MANIFEST}: num_ranks is {num_ranks!r:.60}, which is no number of ranks")
     num_ranks = max(num_ranks, 1 + max(*files, *(rank for ranks in groups.values() for rank in ranks), 0))
     return TraceFolder(path, prefix, files, groups, manifest, num_ranks, element_bytes)
@@ -108,9 +104,10 @@ def _files(path: Path, names: list[str]) -> tuple[str, dict[int, Path]]:
 def _groups(path: Path, names: list[str]) -> dict[str, tuple[int, ...]]:
     """Return the process groups of the file of that name, or of the only other JSON file that has groups."""
     if GROUPS in names:
-        return _checked(path / GROUPS, _json(path / GROUPS))
-    files = [path / name for name in names if name.endswith(".json") and name != MANIFEST]
-    contents = {file: content for file in files if _is_groups(content := _json(file))}
+        contents = {path / GROUPS: _json(path / GROUPS)}
+    else:
+        files = [path / name for name in names if name.endswith(".json") and name != MANIFEST]
+        contents = {file: content for file in files if _is_groups(content := _json(file))}
     if len(contents) > 1:
         shown = ", ".join(file.name for file in [*contents][:_SHOWN])
         raise TraceError(f"{path}: has {len(contents)} files of process groups ({shown}); call the right one {GROUPS}")
@@ -118,11 +115,8 @@ def _groups(path: Path, names: list[str]) -> dict[str, tuple[int, ...]]:
 
 
 def _is_groups(content: object) -> bool:
-    return (
-        isinstance(content, dict)
-        and bool(content)
-        and all(name.isdigit() and isinstance(ranks, list) for name, ranks in content.items())
-    )
+    named = content.items() if isinstance(content, dict) else ()
+    return bool(named) and all(name.isdigit() and isinstance(ranks, list) for name, ranks in named)
 
 
 def _checked(file: Path, content: object) -> dict[str, tuple[int, ...]]:
@@ -131,7 +125,7 @@ def _checked(file: Path, content: object) -> dict[str, tuple[int, ...]]:
     for name, ranks in content.items():
         members: set[int] = set()
         for rank in ranks:
-            if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < 10**_MOST_DIGITS:
+            if type(rank) is not int or not 0 <= rank < 10**_MOST_DIGITS:
                 raise TraceError(f"{file}: group {name} has {rank!r:.60}, which is no rank")
             if rank in members:
                 raise TraceError(f"{file}: group {name} has rank {rank} twice")
