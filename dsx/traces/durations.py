@@ -126,7 +126,7 @@ class NodeDurations:
     def __init__(self, machine: Machine, plan: TracedPlan, groups: RankGroups) -> None:
         cluster, assumptions = machine.cluster, machine.assumptions
         self._plan, self._groups, self._assumptions = plan, groups, assumptions
-        self._measured, self._slow = machine.measured, machine.slow
+        self._measured = machine.measured
         num_ranks = int(plan.columns["num_gpus"])
         self._kernels = KernelPricer(cluster, assumptions, num_ranks)
         self._links = LinkTimes(cluster, assumptions, num_ranks)
@@ -136,10 +136,6 @@ class NodeDurations:
         self._launches: dict[Compute, float] = {}
         for nodes in plan.distinct_nodes:
             self._price([node.compute for node in (*nodes.forward, *nodes.backward) if node.compute])
-
-    def slowness(self, rank: int) -> float:
-        """Return how many times as long as on other ranks kernels take on a rank."""
-        return self._slow.get(rank, 1.0)
 
     def set(self, nodes: Iterable[TraceNode], stage: int, slowness: float = 1.0) -> None:
         """Give nodes of a stage their durations; a receive has none of its own."""

@@ -89,7 +89,13 @@ class TraceWriter:
                 earlier = _ranks_before(opened, manifest, groups)
                 opened.remove_left()
                 layouts = list(self._layouts(ranks))
-                _check_space(opened, sum(layout.missing_bytes(opened) for layout in layouts))
+                needed, free = sum(layout.missing_bytes(opened) for layout in layouts), os.statvfs(folder)
+                if needed + _SPARE > free.f_bavail * free.f_frsize:
+                    available = format_quantity(free.f_bavail * free.f_frsize, "bytes")
+                    raise StoreError(
+                        f"the trace needs {format_quantity(needed, 'bytes')} more in {str(folder)!r}, where "
+                        f"{available} are free: write fewer ranks (ranks stages), or no tensors"
+                    )
                 present = sorted({*earlier, *ranks})
                 complete = {**manifest, "ranks": present, **self._stands_for(present)}
                 opened.write_whole(MANIFEST, (json.dumps(complete, indent=1) + "\n").encode())
@@ -120,10 +126,7 @@ class TraceWriter:
         return manifest | {"trace": digest[:16]}
 
     def _stands_for(self, ranks: Sequence[int]) -> dict[str, dict[str, list[int]]]:
-        """Return, for the manifest, the ranks that the first rank of each stage stands for.
-
-        It is empty if all ranks have a file, or if that of a stage has none.
-        """
+        """Return the ranks that the first of each stage stands for; none if all have a file, or a stage has none."""
         grid, first = self._plan.grid, chosen_ranks(self._plan, STAGES)
         if len(ranks) == grid.world or not set(first) <= set(ranks):
             return {}
@@ -136,23 +139,22 @@ class TraceWriter:
         durations = NodeDurations(self._machine, plan, self._groups) if self._machine else None
         order = whole_order(plan)
         # Ranks by stage, whether they receive first in a ring (without one none does), and how slow they are.
-        kinds: dict[int, dict[tuple[bool, float], list[int]]] = {}
+        kinds: dict[tuple[int, bool, float], list[int]] = {}
         for rank in ranks:
             odd = bool(plan.ring_axis) and plan.grid.coordinates(rank)[plan.ring_axis] % 2 == 1
-            slowness = durations.slowness(rank) if durations else 1.0
-            kinds.setdefault(int(plan.grid.columns["pp"][rank]), {}).setdefault((odd, slowness), []).append(rank)
-        for stage, of_stage in kinds.items():
-            for (receives_first, slowness), of_kind in of_stage.items():
-                items = stage_items(plan, stage, order, receives_first)
-                if durations is not None:
-                    for of_pass in items.nodes.values():
-                        durations.set(of_pass.nodes, stage, slowness)
-                encoder = StageEncoder(items, self._tensors)
-                of_lengths: dict[tuple[int, ...], list[tuple[int, RankValues]]] = {}
-                for rank in of_kind:
-                    values = rank_values(plan, self._groups, rank, encoder.peers)
-                    of_lengths.setdefault(tuple(map(len, values.values())), []).append((rank, values))
-                yield from (_SameLayout(encoder, of_layout) for of_layout in of_lengths.values())
+            slowness = self._machine.slow.get(rank, 1.0) if self._machine else 1.0
+            kinds.setdefault((int(plan.grid.columns["pp"][rank]), odd, slowness), []).append(rank)
+        for (stage, receives_first, slowness), of_kind in sorted(kinds.items()):
+            items = stage_items(plan, stage, order, receives_first)
+            if durations is not None:
+                for of_pass in items.nodes.values():
+                    durations.set(of_pass.nodes, stage, slowness)
+            encoder = StageEncoder(items, self._tensors)
+            of_lengths: dict[tuple[int, ...], list[tuple[int, RankValues]]] = {}
+            for rank in of_kind:
+                values = rank_values(plan, self._groups, rank, encoder.peers)
+                of_lengths.setdefault(tuple(map(len, values.values())), []).append((rank, values))
+            yield from (_SameLayout(encoder, of_layout) for of_layout in of_lengths.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,18 +202,15 @@ def _ranks_before(folder: OpenFolder, manifest: Manifest, groups: bytes) -> list
 
 def _differences(earlier: Manifest, manifest: Manifest) -> str:
     """Return what of a trace in a folder differs from the one to write: "cluster 'a', not 'b'"."""
-    texts = []
+    texts: list[str] = []
     for name, value in manifest.items():
-        value_there = earlier.get(name)
         # The columns of the plan say more than its text, and the groups follow from it.
-        if name in ("trace", "plan", "num_groups", *_HASHED) or value_there == value:
+        if name in ("trace", "plan", "num_groups", *_HASHED):
             continue
-        pairs = [(name, value_there, value)]
-        if isinstance(value, dict) and isinstance(value_there, dict):
-            pairs = [
-                (key, value_there.get(key), of_key) for key, of_key in value.items() if value_there.get(key) != of_key
-            ]
-        texts += [f"{key} {old!r}, not {new!r}" for key, old, new in pairs]
+        old, new = earlier.get(name), value
+        if not isinstance(old, dict) or not isinstance(new, dict):
+            old, new = {name: old}, {name: new}
+        texts += [f"{key} {old.get(key)!r}, not {of_key!r}" for key, of_key in new.items() if old.get(key) != of_key]
     texts = texts or [text for name, text in _HASHED.items() if earlier.get(name) != manifest.get(name)]
     more = [f"{len(texts) - _SHOWN} more differences"] if len(texts) > _SHOWN else []
     return "; ".join([*texts[:_SHOWN], *more]) or "another plan"
@@ -240,13 +239,3 @@ def _holds(folder: OpenFolder, name: str, header: bytes, content: np.ndarray) ->
         return False
     with folder.open(name) as file:
         return file.read(len(header)) == header and np.array_equal(np.frombuffer(file.read(), np.uint8), content)
-
-
-def _check_space(folder: OpenFolder, needed: int) -> None:
-    free = os.statvfs(folder.path)
-    available = free.f_bavail * free.f_frsize
-    if needed + _SPARE > available:
-        raise StoreError(
-            f"the trace needs {format_quantity(needed, 'bytes')} more in {str(folder.path)!r}, where "
-            f"{format_quantity(available, 'bytes')} are free: write fewer ranks (ranks stages), or no tensors"
-        )
