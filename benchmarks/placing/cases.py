@@ -16,7 +16,7 @@ from dsx.config.operator_files import read_operator_graph
 from dsx.placement.jax_steps import load_step
 from dsx.placement.jaxpr import from_jax
 from dsx.placement.op_graph import OpGraph, graph_of, joined
-from dsx.placement.servers import DeviceLink, Devices, uniform
+from dsx.placement.servers import DeviceLink, Devices
 
 STEPS = Path(__file__).resolve().parents[2] / "examples" / "steps"
 EXAMPLES = ("alexnet.py:alexnet", "vgg.py:vgg16", "bert.py:bert_base", "fnet.py:fnet", "gpt2.py:gpt2")
@@ -45,7 +45,7 @@ class Case:
 
 def on(count: int, bandwidth: float = BANDWIDTH) -> Devices:
     """Return equal devices with the same bandwidth between any two."""
-    return uniform(count, DeviceLink(bandwidth))
+    return Devices((1.0,) * count, (), (DeviceLink(bandwidth),))
 
 
 def cases(folder: Path | None, names: Sequence[str]) -> list[Case]:

@@ -44,7 +44,7 @@ def _row(graph: OpGraph, batch: int) -> Row:
     devices = on(_DEVICES)
     timing, unit, machine = GraphTimes(graph, devices), units_of(graph), SimulatedDevices.of(devices)
     start = started(graph, devices, unit)
-    order = timing.order_of(start.device.tolist(), start.start_s.tolist())
+    order = timing.order_of(start.start_s.tolist())
     rows = rows_of(timing, unit.tolist(), order)
     placement = np.random.default_rng(0).integers(0, _DEVICES, (len(rows.op), batch)).astype(np.int32)
     placed = jnp.asarray(placement)

@@ -63,7 +63,7 @@ def _row(case: Case, count: int) -> Row:
         _walk(timing, start, steps)  # compiles
         found, seconds = _timed(lambda steps=steps: _walk(timing, start, steps))
         row["mcmc_s"][str(steps)], row["mcmc_step_s"][str(steps)] = seconds, found.makespan_s
-    placement, order = start.device.tolist(), timing.order_of(start.device.tolist(), start.start_s.tolist())
+    placement, order = start.device.tolist(), timing.order_of(start.start_s.tolist())
     _, one_by_one_s = _timed(lambda: [timing.in_order(placement, order) for _ in range(_ONE_BY_ONE)])
     row["python_step_s"] = one_by_one_s / _ONE_BY_ONE  # of a schedule in plain Python, as the sources' MCMC makes them
     return row

@@ -296,7 +296,7 @@ class Annealing:
         self.timing, self.unit, self.network = timing, unit.tolist(), network
         self.num_units = int(unit.max()) + 1
         self.machine = SimulatedDevices.of(devices)
-        self.latest, self.order = start, timing.order_of(start.device.tolist(), start.start_s.tolist())
+        self.latest, self.order = start, timing.order_of(start.start_s.tolist())
         rows = rows_of(timing, self.unit, self.order)
         length = len(rows.op)
         near = np.pad(
@@ -356,7 +356,7 @@ class Annealing:
             self.timing = GraphTimes(self.timing.graph, devices)
         placement = np.asarray(chains.best)[self.unit, chain].tolist()
         schedule = self.timing.best(placement, self.timing.in_order(placement, self.order).start_s.tolist())
-        self.latest, self.order = schedule, self.timing.order_of(placement, schedule.start_s.tolist())
+        self.latest, self.order = schedule, self.timing.order_of(schedule.start_s.tolist())
         self.units = self.units._replace(rows=rows_of(self.timing, self.unit, self.order))
         # Chains that are behind go on from the best one.
         behind = np.asarray(chains.makespan_s) > np.median(np.asarray(chains.makespan_s))

@@ -14,7 +14,7 @@ which is convex (P2 of the sources with fixed x): r b >= 1 is the cone |(2, r - 
 makespan known before, bandwidths shares of the total of a server.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import pairwise
 from typing import Any
@@ -86,9 +86,7 @@ def in_parts(bandwidth: np.ndarray, parts: int) -> np.ndarray:
     """
     servers = len(bandwidth)
     shares = np.zeros((servers, servers), dtype=np.int64)
-    if servers == 1:
-        return shares
-    for server, row in enumerate(bandwidth):
+    for server, row in enumerate(bandwidth if servers > 1 else ()):
         receivers = np.delete(np.arange(servers), server)
         weights = row[receivers] if row[receivers].sum() > 0.0 else np.ones(len(receivers))
         exact = weights / weights.sum() * (parts - 1) * len(receivers)
@@ -109,12 +107,12 @@ def with_uniform_shares(devices: Devices, network: ServerNetwork) -> Devices:
     return devices.networked(network.total / max(devices.num_servers - 1, 1))
 
 
+@dataclass
 class _ConeProgram:
     """Rows of a program: sums of factors times columns, each at most a limit."""
 
-    def __init__(self) -> None:
-        self.entries: list[tuple[int, int, float]] = []  # row, column, factor
-        self.limits: list[float] = []  # of each row
+    entries: list[tuple[int, int, float]] = field(default_factory=list)  # row, column, factor
+    limits: list[float] = field(default_factory=list)  # of each row
 
     def at_most(self, limit: float, *terms: tuple[int, float]) -> None:
         """Add a row of (column, factor)."""
@@ -147,19 +145,16 @@ def best_bandwidth(timing: GraphTimes, network: ServerNetwork, schedule: Operato
     None if no two servers exchange data, or the solver fails. What a server has is given out in full to the pairs that
     carry data; servers that send none keep uniform shares.
     """
-    graph, devices = timing.graph, timing.devices
-    placement = schedule.device.tolist()
+    graph, devices, placement = timing.graph, timing.devices, schedule.device.tolist()
     # Of each edge the pair of servers between which it goes, seconds that no share changes, and bytes.
     sent: list[tuple[Pair | None, float, float]] = []
     for (source, target), num_bytes in graph.edge_bytes.items():
         a, b = placement[source], placement[target]
         servers = a // devices.server_size, b // devices.server_size
-        if num_bytes <= 0.0 or a == b:
-            sent.append((None, 0.0, 0.0))
-        elif servers[0] == servers[1]:
-            sent.append((None, devices.links[0].seconds(num_bytes), 0.0))
-        else:
+        if num_bytes > 0.0 and servers[0] != servers[1]:
             sent.append((servers, devices.link(a, b).latency_s, num_bytes))
+        else:
+            sent.append((None, devices.links[0].seconds(num_bytes) if a != b else 0.0, 0.0))
     pairs = sorted({pair for pair, _, _ in sent if pair is not None})
     if not pairs or schedule.makespan_s <= 0.0:
         return None
@@ -178,7 +173,7 @@ def best_bandwidth(timing: GraphTimes, network: ServerNetwork, schedule: Operato
         more = [] if pair is None else [(inverse[pair], num_bytes / network.total / scale)]
         program.at_most(-took[source] - fixed_s / scale, (source, 1.0), (target, -1.0), *more)
     queues: list[list[int]] = [[] for _ in range(devices.count)]
-    for op in timing.order_of(placement, schedule.start_s.tolist()):
+    for op in timing.order_of(schedule.start_s.tolist()):
         if took[op] > 0.0:
             queues[placement[op]].append(op)
     for op, following in (pair for queue in queues for pair in pairwise(queue)):

@@ -24,7 +24,6 @@ import numpy as np
 from jax import Array
 
 from dsx.placement.annealing import GraphRows, SimulatedDevices, excess_bytes, makespans, rows_of, simulate
-from dsx.placement.capacity import fits
 from dsx.placement.timetable import GraphTimes, OperatorSchedule
 
 _STDOUT = 1  # its file descriptor
@@ -65,7 +64,7 @@ def metis(timing: GraphTimes, unit: Sequence[int], seed: int = 0) -> OperatorSch
             options=pymetis.Options(seed=seed),
         )
     placement = [parts[number] for number in unit]
-    return timing.best(placement) if fits(graph, devices, placement) else None
+    return timing.best(placement) if timing.fits(placement) else None
 
 
 @contextmanager
@@ -138,7 +137,7 @@ def mcmc(
     At `stop` it is that of the steps so far.
     """
     graph, devices = timing.graph, timing.devices
-    order = timing.order_of(start.device.tolist(), start.start_s.tolist())
+    order = timing.order_of(start.start_s.tolist())
     rows, machine = rows_of(timing, unit, order), SimulatedDevices.of(devices)
     length = len(rows.op)
     placement = np.zeros(length, np.int32)

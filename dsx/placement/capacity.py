@@ -1,13 +1,12 @@
 """Whether the memory of devices has room for a graph, where, and how much is short."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from dsx.errors import NothingFeasible
 from dsx.placement.cp_program import SolverEffort, limit_memory, placed_units, run
 from dsx.placement.op_graph import OpGraph
 from dsx.placement.servers import Devices
+from dsx.placement.timetable import GraphTimes
 from dsx.units import format_quantity
 
 _SHOWN = 3  # operators of a message
@@ -38,12 +37,6 @@ def check_memory(graph: OpGraph, devices: Devices, unit: np.ndarray) -> None:
         )
 
 
-def fits(graph: OpGraph, devices: Devices, placement: Sequence[int]) -> bool:
-    """Return whether each device has room for its operators."""
-    held = np.bincount(placement, graph.memory_bytes, devices.count)
-    return devices.memory_bytes is None or bool((held <= devices.memory_bytes).all())
-
-
 def packed(graph: OpGraph, devices: Devices, unit: np.ndarray) -> np.ndarray:
     """Return the device of each operator, the largest units first, each where most room is left: it may not fit."""
     needs = np.bincount(unit, graph.memory_bytes)
@@ -70,7 +63,7 @@ def fitting(graph: OpGraph, devices: Devices, unit: np.ndarray, effort: SolverEf
     if not answer.solved:
         return None
     placement = np.array(answer.chosen(place))[unit]
-    return placement if fits(graph, devices, placement.tolist()) else None
+    return placement if GraphTimes(graph, devices).fits(placement.tolist()) else None
 
 
 def shortage(graph: OpGraph, devices: Devices, unit: np.ndarray, proved: bool) -> str:

@@ -76,17 +76,15 @@ class SharedLinks:
 
     def end(self, route: Route) -> int:
         """End the first transfer of a route, and return it."""
-        traffic = self._traffic[route]
-        _, transfer = heapq.heappop(traffic.queue)
-        if not traffic.queue:
+        _, transfer = heapq.heappop(self._traffic[route].queue)
+        if not self._traffic[route].queue:
             del self._traffic[route]
         self._rates = None
         return transfer
 
     def _fair(self) -> dict[Route, float]:
         if self._rates is None:
-            counts = {route: len(traffic.queue) for route, traffic in self._traffic.items()}
-            self._rates = fair_rates(counts, self.capacity)
+            self._rates = fair_rates({route: len(of.queue) for route, of in self._traffic.items()}, self.capacity)
         return self._rates
 
 
@@ -173,7 +171,7 @@ class _ContentionReplay:
         """
         following: dict[int, int] = {}
         last: dict[int, int] = {}  # of a device
-        missing = [len(ops) for ops in self.graph.predecessors]
+        missing = [*map(len, self.graph.predecessors)]
         pending = [(start[op], op) for op, number in enumerate(missing) if not number]
         heapq.heapify(pending)
         while pending:
@@ -192,7 +190,7 @@ class _ContentionReplay:
         """Return what happens."""
         now = 0.0
         for op in [op for op, number in enumerate(self.missing) if not number]:
-            self._begin(op, now)
+            self._got(op, now, 0)
         while True:
             due, arrival = (self.events[0][0] if self.events else np.inf), self.links.next_end()
             if arrival is not None and now + arrival[0] <= due:
@@ -215,15 +213,12 @@ class _ContentionReplay:
         schedule = OperatorSchedule(np.array(self.device), np.array(self.start), max(self.end, default=0.0))
         return Contended(schedule, np.array(self.end), tuple(self.transfers))
 
-    def _begin(self, op: int, now: float) -> None:
-        self.start[op], self.end[op] = now, now + self.seconds[op]
-        heapq.heappush(self.events, (self.end[op], _ENDS, op))
-
-    def _got(self, op: int, now: float) -> None:
-        """Let an operator begin if nothing else is missing."""
-        self.missing[op] -= 1
+    def _got(self, op: int, now: float, what: int = 1) -> None:
+        """Let an operator begin if nothing is missing but `what` it got now."""
+        self.missing[op] -= what
         if not self.missing[op]:
-            self._begin(op, now)
+            self.start[op], self.end[op] = now, now + self.seconds[op]
+            heapq.heappush(self.events, (self.end[op], _ENDS, op))
 
     def _finish(self, op: int, now: float) -> None:
         source = self.device[op]

@@ -16,7 +16,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from dsx.placement.capacity import fits
 from dsx.placement.cp_program import Cuts, PlacementProgram, SolverEffort, place_first, run, ticks_for
 from dsx.placement.op_graph import OpGraph
 from dsx.placement.servers import Devices
@@ -136,7 +135,7 @@ def solve(
         placement = [placed[number] for number in unit]
         level = devices.level.tolist()
         sent = [row[level[placement[a]][placement[b]]] for (a, b), row in zip(graph.edges, costs, strict=True)]
-        program.hint(timing, placement, timing.order_of(placement, start_s), sent)
+        program.hint(timing, placement, timing.order_of(start_s), sent)
         cuts.hint(placed)
     answer = run(model, effort)
     if answer.infeasible:
@@ -147,7 +146,7 @@ def solve(
         placement = [device[number] for number in unit]
         start_s = [answer.solver.value(begin) * ticks.seconds for begin in program.start]
         schedule = timing.best(placement, start_s)
-        if fits(graph, devices, placement) and (best is None or schedule.makespan_s < best.makespan_s):
+        if timing.fits(placement) and (best is None or schedule.makespan_s < best.makespan_s):
             best = schedule
     bound_s = max(answer.bound * ticks.seconds, step_bound_s(graph, devices))
     if best is None:

@@ -13,7 +13,7 @@ path of such edges.
 Not used: memory, and that outer links are slower than inner ones.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from time import monotonic
@@ -46,14 +46,14 @@ class Paths:
 
 def paths_between(graph: OpGraph, devices: Devices, heavy: Sequence[int], seconds: np.ndarray) -> Paths:
     """Return the paths between heavy operators; `seconds` of all operators are those of their best device."""
-    links = devices.used_links
+    links, sizes = devices.used_links, {*graph.edge_bytes.values()}
     # The least seconds of a transfer: those of the best link there is.
-    sent_of = {
-        num_bytes: min((link.seconds(num_bytes) for link in links), default=0.0)
-        for num_bytes in {*graph.edge_bytes.values()}
-    }
-    sent = {edge: sent_of[num_bytes] for edge, num_bytes in graph.edge_bytes.items()}
-    thresholds = _thresholds(sent_of.values())
+    sent_of = {size: min((link.seconds(size) for link in links), default=0.0) for size in sizes}
+    # Zero and the distinct positive seconds of transfers, evenly thinned out if there are many.
+    thresholds = np.unique([0.0, *sent_of.values()])
+    if len(thresholds) > _MOST_THRESHOLDS + 1:
+        kept = np.linspace(0, len(thresholds) - 2, _MOST_THRESHOLDS).round().astype(int) + 1
+        thresholds = thresholds[[0, *kept]]
     column = {op: place for place, op in enumerate(heavy)}
     # For each operator, the longest path to its start, from each heavy one, of edges of at least each threshold.
     longest: dict[int, np.ndarray] = {}
@@ -61,7 +61,8 @@ def paths_between(graph: OpGraph, devices: Devices, heavy: Sequence[int], second
     for op in graph.order:
         paths = np.full((len(heavy), len(thresholds)), -np.inf)
         for source in graph.predecessors[op]:
-            reached = int(np.searchsorted(thresholds, sent[source, op], side="right"))  # that the edge meets
+            sent = sent_of[graph.edge_bytes[source, op]]
+            reached = int(np.searchsorted(thresholds, sent, side="right"))  # that the edge meets
             if source in column:
                 np.maximum(paths[column[source], :reached], 0.0, out=paths[column[source], :reached])
             else:
@@ -73,15 +74,6 @@ def paths_between(graph: OpGraph, devices: Devices, heavy: Sequence[int], second
         longest[op] = paths
     between = np.stack([longest[op] for op in heavy], axis=1)  # [from, to, threshold]
     return Paths(between[:, :, 0], (between + thresholds).max(axis=2))
-
-
-def _thresholds(seconds: Iterable[float]) -> np.ndarray:
-    """Return zero and the distinct positive seconds of transfers, evenly thinned out if there are many."""
-    distinct = np.unique(np.fromiter(seconds, dtype=float))
-    distinct = distinct[distinct > 0.0]
-    if len(distinct) > _MOST_THRESHOLDS:
-        distinct = distinct[np.linspace(0, len(distinct) - 1, _MOST_THRESHOLDS).round().astype(int)]
-    return np.concatenate([[0.0], distinct])
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +112,9 @@ def heavy_bound(
     sizes = [*(size for size in _HEAVY if size < len(longest)), *([len(longest)] if len(longest) <= _HEAVY[-1] else [])]
     if not longest or devices.count == 1:
         return best
-    place = 0
-    target_s = next_target_s()
+    place, target_s = 0, next_target_s()
     relaxation = _Relaxation(graph, devices, unit, longest[: sizes[0]])
-    while target_s is not None and not effort.stop():
-        left_s = until - monotonic()
-        if left_s <= 0.0:
-            break
+    while target_s is not None and not effort.stop() and (left_s := until - monotonic()) > 0.0:
         slice_s = max(left_s * _SLICE, min(_LEAST_SLICE_S, left_s))
         possible = relaxation.possible(target_s, shortest_s, replace(effort, seconds=slice_s))
         if possible is False:

@@ -85,7 +85,7 @@ class _JointProgram:
         share = in_parts(start.bandwidth, parts)
         timing = GraphTimes(graph, with_bandwidth(devices, filled(network, share.astype(float))))
         placement = start.schedule.device.tolist()
-        order = timing.order_of(placement, start.schedule.start_s.tolist())
+        order = timing.order_of(start.schedule.start_s.tolist())
         longest_s = timing.in_order(placement, order).makespan_s
         unit = units_of(graph).tolist()
         self.base = PlacementProgram(graph, devices, unit, longest_s, finely(longest_s, _PARTS_OF_TIME))

@@ -53,18 +53,18 @@ class OpGraph:
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:
         """The operators that take something of each."""
-        return self._neighbours(0, 1)
+        successors: list[list[int]] = [[] for _ in self.ids]
+        for source, target in sorted(self.edges):
+            successors[source].append(target)
+        return tuple(map(tuple, successors))
 
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
         """The operators of which each takes something."""
-        return self._neighbours(1, 0)
-
-    def _neighbours(self, near: int, far: int) -> tuple[tuple[int, ...], ...]:
-        neighbours: list[list[int]] = [[] for _ in self.ids]
-        for edge in self.edges:
-            neighbours[edge[near]].append(edge[far])
-        return tuple(tuple(sorted(ops)) for ops in neighbours)
+        predecessors: list[list[int]] = [[] for _ in self.ids]
+        for source, target in sorted(self.edges):
+            predecessors[target].append(source)
+        return tuple(map(tuple, predecessors))
 
     @cached_property
     def order(self) -> tuple[int, ...]:
@@ -72,7 +72,7 @@ class OpGraph:
 
         Raises InputError, with the operators of a cycle, if there is none.
         """
-        missing = [len(ops) for ops in self.predecessors]
+        missing = [*map(len, self.predecessors)]
         order = [op for op, number in enumerate(missing) if not number]
         for op in order:  # which grows
             for successor in self.successors[op]:

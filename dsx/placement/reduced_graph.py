@@ -309,23 +309,16 @@ class Reduction:
 
 
 def reduce(
-    graph: OpGraph,
-    devices: Devices,
-    thresholds: Thresholds,
-    iterate: bool = True,
-    stop: Callable[[], bool] = lambda: False,
+    graph: OpGraph, devices: Devices, thresholds: Thresholds, stop: Callable[[], bool] = lambda: False
 ) -> Reduction:
-    """Return the reduction of a graph; with one pass of fusion alone, and groups, unless told to `iterate`.
-
-    At `stop` no further pass begins.
-    """
+    """Return the reduction of a graph; at `stop` no further pass of fusion begins."""
     merging = Merging(graph)
     fuse(merging, thresholds.alpha_s)
     groups = colocated(merging, devices)
-    while iterate and not stop() and fuse_inside(merging, groups, thresholds.alpha_s):
+    while not stop() and fuse_inside(merging, groups, thresholds.alpha_s):
         fuse(merging, thresholds.alpha_s)
         groups = colocated(merging, devices)
-    larger = expanded(merging, groups, thresholds.beta_s) if iterate else groups
+    larger = expanded(merging, groups, thresholds.beta_s)
     reduced, of_op = merging.reduced()
     # Operators of one group are one unit, and so are those of one label.
     first: dict[Hashable, int] = {}

@@ -10,7 +10,6 @@ which no protocol of a library serves as well.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -122,13 +121,6 @@ class Devices:
         inside = len(self.units[:1])
         outside = [DeviceLink(bandwidth, link.latency_s) for link in self.links[inside:]]
         return replace(self, links=(*self.links[:inside], *outside), between=None)
-
-
-def uniform(
-    count: int, link: DeviceLink, memory_bytes: float | None = None, speeds: Sequence[float] | None = None
-) -> Devices:
-    """Return devices with the same link between any two."""
-    return Devices(tuple(speeds or [1.0] * count), (), (link,), memory_bytes)
 
 
 def devices_of(cluster: ClusterSpec, assumptions: AssumptionsSpec, count: int) -> Devices:

@@ -77,11 +77,8 @@ class Ways:
 
     def reduced_best(self, most: int) -> AnnealingRun | None:
         """Return the run with the best schedule of a graph of at most so many operators."""
-        small = [
-            run
-            for run in self.runs.values()
-            if run.best is not None and run.annealing.timing.graph.num_ops <= most and run.name in self.makespans_s
-        ]
+        runs = (run for run in self.runs.values() if run.best is not None and run.name in self.makespans_s)
+        small = [run for run in runs if run.annealing.timing.graph.num_ops <= most]
         return min(small, key=lambda run: self.makespans_s[run.name], default=None)
 
 
@@ -136,14 +133,12 @@ def _runs(timing: GraphTimes, effort: SolverEffort) -> list[AnnealingRun]:
 
     def add(name: str, of_op: np.ndarray, timing: GraphTimes, unit: np.ndarray, reduction: Reduction | None) -> None:
         key = timing.graph.num_ops, *unit.tolist()
-        if key in seen:
-            return
-        seen.add(key)
-        # HEFT; where that has no room, large units spread out, which may not fit either.
-        start = timing.heft(unit.tolist(), effort.stop)
-        if start is None:
-            start = timing.in_order(packed(timing.graph, devices, unit).tolist(), timing.graph.order)
-        runs.append(AnnealingRun(name, of_op, Annealing(timing, unit, start, effort.seed), reduction))
+        if key not in seen:
+            seen.add(key)
+            # HEFT; where that has no room, large units spread out, which may not fit either.
+            start = timing.heft(unit.tolist(), effort.stop)
+            start = start or timing.in_order(packed(timing.graph, devices, unit).tolist(), timing.graph.order)
+            runs.append(AnnealingRun(name, of_op, Annealing(timing, unit, start, effort.seed), reduction))
 
     if graph.num_ops <= _MOST_RAW:
         add("as it is", np.arange(graph.num_ops), timing, units_of(graph), None)
@@ -286,10 +281,10 @@ class _Work:
         """Whether CP-SAT is installed, and there is something to choose."""
         return find_spec("ortools") is not None and self.placed.devices.count > 1
 
-    def over(self) -> bool:
-        """Return whether work that has begun must end: the user stopped it, or the time is long up."""
+    def over(self, until: float = -np.inf) -> bool:
+        """Return whether work that has begun must end: the user stopped it, or the time is long up or `until` left."""
         grace = max(_GRACE_S, _GRACE * self.effort.seconds)
-        return self.placed.stopped or self.effort.stop() or self.left_s < -grace
+        return self.placed.stopped or self.effort.stop() or self.left_s < max(-grace, until)
 
     def _for(self, seconds: float, gap: float = 0.0, stop: Callable[[], bool] | None = None) -> SolverEffort:
         return SolverEffort(seconds, gap, self.effort.seed, stop or self.over)
@@ -298,11 +293,7 @@ class _Work:
         """Run the ways that are known from elsewhere."""
         placed, graph, timing = self.placed, self.placed.graph, self.placed.timing
         placed.bound = Bound(step_bound_s(graph, placed.devices), 0)
-        until = self.left_s - _BASELINES * self.effort.seconds - _GRACE_S
-
-        def over() -> bool:
-            return self.over() or self.left_s < until
-
+        over = partial(self.over, self.left_s - _BASELINES * self.effort.seconds - _GRACE_S)
         begun(timing, placed.ways, over)
         if placed.devices.count == 1:
             return
@@ -317,20 +308,17 @@ class _Work:
     def search(self) -> None:
         """Anneal reduced graphs."""
         placed = self.placed
-        if self.over() or placed.close(0.0):
-            return
         effort = self._for(_SEARCH * self.effort.seconds, stop=lambda: self.over() or placed.close(0.0))
-        search(placed.graph, placed.devices, effort, lambda _: self.report(placed), placed.ways)
+        if not effort.stop():
+            search(placed.graph, placed.devices, effort, lambda _: self.report(placed), placed.ways)
 
     def fit(self) -> None:
         """Find a start where none of the baselines fits."""
         placed = self.placed
-        if placed.ways.best is not None or not self.has_solver:
-            return
-        effort = SolverEffort(max(_FIT * self.effort.seconds, _LEAST_FIT_S), stop=self.over)
-        placement = fitting(placed.graph, placed.devices, self.unit, effort)
-        if placement is not None:
-            placed.ways.take("packing", placed.timing.best(placement.tolist()))
+        if placed.ways.best is None and self.has_solver:
+            effort = SolverEffort(max(_FIT * self.effort.seconds, _LEAST_FIT_S), stop=self.over)
+            placement = fitting(placed.graph, placed.devices, self.unit, effort)
+            placed.ways.take("packing", None if placement is None else placed.timing.best(placement.tolist()))
 
     def allocate(self, network: ServerNetwork) -> None:
         """Find the bandwidths of servers."""
@@ -380,7 +368,7 @@ class _Work:
 
     def prove(self) -> None:
         """Raise the bound."""
-        placed = self.placed
+        placed, devices = self.placed, self.placed.devices
         if placed.ways.best is None or placed.close(self.effort.gap) or self.over() or not self.has_solver:
             return
 
@@ -389,7 +377,6 @@ class _Work:
                 placed.bound = bound
             self.report(placed)
 
-        devices = placed.devices
         if placed.bandwidth is not None and placed.network is not None:
             # A bound for the best bandwidths that there may be is one for all allocations.
             devices = devices.networked(placed.network.total)

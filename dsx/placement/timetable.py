@@ -131,15 +131,10 @@ class GraphTimes:
             durations, sent = self.durations(placement), self.sent(placement)
         ranks = [0.0] * self.graph.num_ops
         for op in reversed(self.graph.order):
-            longest = 0.0
-            for target, edge in self.outputs[op]:
-                length = ranks[target] + sent[edge]
-                if length > longest:
-                    longest = length
-            ranks[op] = longest + durations[op]
+            ranks[op] = max((ranks[target] + sent[at] for target, at in self.outputs[op]), default=0.0) + durations[op]
         return ranks
 
-    def order_of(self, placement: Sequence[int], start_s: Sequence[float]) -> list[int]:
+    def order_of(self, start_s: Sequence[float]) -> list[int]:
         """Return the operators by their starts, each after those that it depends on."""
         return sorted(range(self.graph.num_ops), key=lambda op: (start_s[op], self.place_in_order[op]))
 
@@ -152,7 +147,7 @@ class GraphTimes:
     def by_priority(self, placement: Sequence[int], priority: Sequence[float]) -> OperatorSchedule:
         """Return the schedule in which a free device runs, of the operators that can start, that of most priority."""
         count, durations, sent = self.graph.num_ops, self.durations(placement), self.sent(placement)
-        missing = [len(inputs) for inputs in self.inputs]
+        missing = [*map(len, self.inputs)]
         ready, start, end = [0.0] * count, [0.0] * count, [0.0] * count
         waiting: list[list[tuple[float, int]]] = [[] for _ in range(self.devices.count)]  # by when they can start
         runnable: list[list[tuple[float, int]]] = [[] for _ in range(self.devices.count)]  # by priority
@@ -193,19 +188,26 @@ class GraphTimes:
         """Return the shortest schedule found of a placement: by priority, then in the order of starts."""
         shortest = self.by_priority(placement, self.ranks(placement))
         for start_s in (*starts, shortest.start_s.tolist()):
-            schedule = self.in_order(placement, self.order_of(placement, start_s))
+            schedule = self.in_order(placement, self.order_of(start_s))
             while schedule.makespan_s < shortest.makespan_s * _SHORTER:
                 shortest = schedule
-                schedule = self.in_order(placement, self.order_of(placement, shortest.start_s.tolist()))
+                schedule = self.in_order(placement, self.order_of(shortest.start_s.tolist()))
         return shortest
+
+    def held_bytes(self, placement: Sequence[int]) -> np.ndarray:
+        """Return what the operators of each device hold, [D]."""
+        return np.bincount(placement, self.graph.memory_bytes, self.devices.count)
+
+    def fits(self, placement: Sequence[int]) -> bool:
+        """Return whether each device has room for its operators."""
+        limit = self.devices.memory_bytes
+        return limit is None or bool((self.held_bytes(placement) <= limit).all())
 
     def single_device(self) -> OperatorSchedule | None:
         """Return the schedule of all operators on the fastest device; None if it has no room."""
-        graph, devices = self.graph, self.devices
-        if devices.memory_bytes is not None and graph.memory_bytes.sum() > devices.memory_bytes:
-            return None
-        schedules = [self.in_order([device] * graph.num_ops, graph.order) for device in range(devices.count)]
-        return min(schedules, key=lambda schedule: schedule.makespan_s)
+        placements = [[device] * self.graph.num_ops for device in range(self.devices.count)]
+        schedules = [self.in_order(placement, self.graph.order) for placement in placements if self.fits(placement)]
+        return min(schedules, key=lambda schedule: schedule.makespan_s, default=None)
 
     def heft(self, unit: Sequence[int], stop: Callable[[], bool] = lambda: False) -> OperatorSchedule | None:
         """Return the schedule of HEFT; None if memory has no room for a unit that is due, and at `stop`.
@@ -219,7 +221,7 @@ class GraphTimes:
         needs = np.bincount(unit, graph.memory_bytes).tolist()
         room = [float("inf") if devices.memory_bytes is None else devices.memory_bytes] * devices.count
         device_of: dict[int, int] = {}  # unit -> device
-        placement, start, end = ([0] * graph.num_ops, [0.0] * graph.num_ops, [0.0] * graph.num_ops)
+        placement, start, end = [0] * graph.num_ops, [0.0] * graph.num_ops, [0.0] * graph.num_ops
         busy: list[list[tuple[float, float]]] = [[] for _ in range(devices.count)]  # (start, end), in order
         for op in order:
             if stop():

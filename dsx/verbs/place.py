@@ -194,10 +194,9 @@ class OperatorPlacement(Answer):
         }
 
     def _per_device(self) -> list[Data]:
-        graph, schedule = self.placed.graph, self.placed.schedule
-        count = self.placed.devices.count
+        schedule, count = self.placed.schedule, self.placed.devices.count
         busy = np.bincount(schedule.device, self._durations_s, count)
-        held = np.bincount(schedule.device, graph.memory_bytes, count)
+        held = self.placed.timing.held_bytes(schedule.device.tolist())
         number = np.bincount(schedule.device, minlength=count)
         sent = np.bincount(self.transfers["source"], self.transfers["num_bytes"], count)
         return [

@@ -7,6 +7,12 @@ import numpy as np
 from dsx.config.documents import stated_in_code
 from dsx.config.operator_files import parse_operator_graph
 from dsx.placement.op_graph import graph_of
+from dsx.placement.servers import Devices
+
+
+def uniform(count, link, memory_bytes=None, speeds=None):
+    """Devices with the same link between any two."""
+    return Devices(tuple(speeds or [1.0] * count), (), (link,), memory_bytes)
 
 
 def graph(times_us, edges, **columns):

@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import pytest
-from placement.graphs import drawn, graph
+from placement.graphs import drawn, graph, uniform
 from placement.referees import excesses, violations
 
 from dsx.errors import InputError
@@ -25,7 +25,7 @@ from dsx.placement.bandwidth import (
 from dsx.placement.cp_program import SolverEffort
 from dsx.placement.joint import allocate, solve_joint
 from dsx.placement.op_graph import units_of
-from dsx.placement.servers import DeviceLink, Devices, uniform
+from dsx.placement.servers import DeviceLink, Devices
 from dsx.placement.timetable import GraphTimes
 
 pytest.importorskip("ortools", reason="joint search needs ortools (extra `place`)")

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from placement.graphs import drawn, graph
+from placement.graphs import drawn, graph, uniform
 from placement.referees import violations
 
 from dsx.placement.baselines import mcmc, metis
 from dsx.placement.op_graph import units_of
-from dsx.placement.servers import DeviceLink, Devices, uniform
+from dsx.placement.servers import DeviceLink, Devices
 from dsx.placement.timetable import GraphTimes
 
 
@@ -32,7 +32,7 @@ def test_batches_make_the_chain_of_single_proposals(limit):
     start, steps, seed = timing.single_device(), 400, 5
     drawn_by = np.random.default_rng(seed)
     units, moves = drawn_by.integers(0, unit.max() + 1, steps), drawn_by.integers(0, 3, steps)
-    order = timing.order_of(start.device.tolist(), start.start_s.tolist())
+    order = timing.order_of(start.start_s.tolist())
     placement, shortest = np.zeros(unit.max() + 1, dtype=int), start.makespan_s
     for one, device in zip(units, moves, strict=True):
         proposal = placement.copy()

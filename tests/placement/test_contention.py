@@ -5,13 +5,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from placement.graphs import drawn, graph
+from placement.graphs import drawn, graph, uniform
 from placement.referees import violations
 
 from dsx.errors import InputError
 from dsx.placement.contention import Route, contended, fair_rates
 from dsx.placement.op_graph import units_of
-from dsx.placement.servers import DeviceLink, Devices, uniform
+from dsx.placement.servers import DeviceLink, Devices
 from dsx.placement.timetable import GraphTimes, OperatorSchedule
 
 MB = 1_000_000

@@ -6,14 +6,14 @@ import random
 import numpy as np
 import pytest
 from placement.enumeration import shortest_s
-from placement.graphs import drawn, graph
+from placement.graphs import drawn, graph, uniform
 from placement.referees import violations
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from dsx.placement.cp_program import SolverEffort, ticks_for
 from dsx.placement.exact import equal_units, first_of_equal, solve, units_to_place_first
 from dsx.placement.op_graph import units_of
-from dsx.placement.servers import DeviceLink, Devices, uniform
+from dsx.placement.servers import DeviceLink, Devices
 from dsx.placement.timetable import GraphTimes, OperatorSchedule
 
 pytest.importorskip("ortools", reason="exact search needs ortools (extra `place`)")

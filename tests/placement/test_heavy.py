@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 from placement.enumeration import shortest_s
-from placement.graphs import drawn, graph
+from placement.graphs import drawn, graph, uniform
 
 from dsx.placement import heavy as module
 from dsx.placement.cp_program import SolverEffort
 from dsx.placement.heavy import heavy_bound, paths_between
 from dsx.placement.op_graph import units_of
-from dsx.placement.servers import DeviceLink, Devices, uniform
+from dsx.placement.servers import DeviceLink, Devices
 from dsx.placement.timetable import load_bound_s, path_bound_s
 
 TIERS = Devices((1.0, 0.5, 1.0, 1.0), (2,), (DeviceLink(50e9, 1e-6), DeviceLink(5e9, 5e-6)))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from placement.graphs import drawn, graph, without_cycle
+from placement.graphs import drawn, graph, uniform, without_cycle
 from placement.referees import by_name, cheapest_into_neighbour, into_only_successor
 
 from dsx.errors import InputError
@@ -19,7 +19,7 @@ from dsx.placement.reduced_graph import (
     fuse_inside,
     reduce,
 )
-from dsx.placement.servers import DeviceLink, uniform
+from dsx.placement.servers import DeviceLink
 
 DEVICES = uniform(4, DeviceLink(1e9))
 THRESHOLDS = {"distribution": by_distribution, "p50": lambda given: by_percentile(given, 50)}
@@ -33,7 +33,7 @@ def named(given):
 
 def by_thresholds(thresholds, iterate):
     def reduced(given):
-        found = reduce(given, DEVICES, thresholds(given), iterate)
+        found = reduce(given, DEVICES, thresholds(given), stop=lambda: not iterate)
         # Operators that share a device are one unit.
         for label in {*given.together.tolist()}:
             assert len({*found.group[found.of_op[given.together == label]].tolist()}) == 1

@@ -5,14 +5,14 @@ import itertools
 import numpy as np
 import pytest
 from placement.enumeration import shortest_s
-from placement.graphs import drawn, graph
+from placement.graphs import drawn, graph, uniform
 from placement.referees import excesses, violations
 
 from dsx.errors import NothingFeasible
 from dsx.placement import solve as module
 from dsx.placement.bandwidth import ServerNetwork
 from dsx.placement.cp_program import SolverEffort
-from dsx.placement.servers import DeviceLink, uniform
+from dsx.placement.servers import DeviceLink
 from dsx.placement.solve import place
 
 

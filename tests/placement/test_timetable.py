@@ -4,13 +4,13 @@ import itertools
 
 import numpy as np
 import pytest
-from placement.graphs import drawn, graph
+from placement.graphs import drawn, graph, uniform
 from placement.referees import violations
 
 from dsx.placement.annealing import SimulatedDevices, rows_of, simulate
 from dsx.placement.cp_program import SolverEffort
 from dsx.placement.op_graph import units_of
-from dsx.placement.servers import DeviceLink, Devices, uniform
+from dsx.placement.servers import DeviceLink, Devices
 from dsx.placement.solve import search
 from dsx.placement.timetable import GraphTimes, OperatorSchedule, load_bound_s, path_bound_s
 
@@ -38,7 +38,7 @@ def test_the_simulator_is_the_schedule_in_order(machine):
     given = drawn(5, 50, labels=True, num_times=devices.count)
     timing, unit = GraphTimes(given, devices), units_of(given)
     start = timing.heft(unit.tolist())
-    order = timing.order_of(start.device.tolist(), start.start_s.tolist())
+    order = timing.order_of(start.start_s.tolist())
     rows = rows_of(timing, unit.tolist(), order)
     placements = np.random.default_rng(0).integers(0, devices.count, (len(rows.op), 8)).astype(np.int32)
     found = simulate(rows, placements, SimulatedDevices(devices.count, devices.units))
