@@ -22,6 +22,7 @@ split along the sum.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import log2, prod
 from typing import Any
 
@@ -125,7 +126,6 @@ class _Flattening:
         self.equations: list[FlatEquation] = []
         self.rows: dict[tuple[int, int], int] = {}  # of each row of an array that is taken apart
         self.constants: dict[int, object] = {}
-        self.constant_numbers: dict[int, int] = {}  # by identity
 
     def value(self, aval: object) -> int:
         """Return the number of a new value."""
@@ -134,10 +134,11 @@ class _Flattening:
 
     def constant(self, array: object) -> int:
         """Return the number of an array from outside."""
-        if id(array) not in self.constant_numbers:
-            self.constant_numbers[id(array)] = number = self.value(array)
+        number = next((number for number, constant in self.constants.items() if constant is array), None)
+        if number is None:
+            number = self.value(array)
             self.constants[number] = array
-        return self.constant_numbers[id(array)]
+        return number
 
     def run(self, jaxpr: Jaxpr, inputs: Iterable[_Held], scope: str) -> list[_Held]:
         """Add the equations of a jaxpr; return what it returns. `inputs` are its constants and its arguments."""
@@ -148,9 +149,9 @@ class _Flattening:
 
         for eqn in jaxpr.eqns:
             scopes = "/".join(filter(None, (scope, str(eqn.source_info.name_stack))))
-            operands = [read(atom) for atom in eqn.invars]
-            values.update(zip(eqn.outvars, self._equation(eqn, operands, scopes), strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
+            results = self._equation(eqn, [*map(read, eqn.invars)], scopes)
+            values.update(zip(eqn.outvars, results, strict=True))
+        return [*map(read, jaxpr.outvars)]
 
     def _equation(self, eqn: JaxprEqn, operands: Sequence[_Held], scope: str) -> Sequence[_Held]:
         name = eqn.primitive.name
@@ -161,7 +162,7 @@ class _Flattening:
             return self._scan(eqn, operands, scope)
         results = [self.value(variable.aval) for variable in eqn.outvars]
         inputs = tuple(map(self.whole, operands))
-        self.equations.append(FlatEquation(name, eqn.params, inputs, tuple(results), _run_of(eqn), scope))
+        self.equations.append(FlatEquation(name, eqn.params, inputs, tuple(results), partial(_bound, eqn), scope))
         return results
 
     def _scan(self, eqn: JaxprEqn, operands: Sequence[_Held], scope: str) -> Sequence[_Held]:
@@ -188,7 +189,8 @@ class _Flattening:
         if (held, at) not in self.rows:
             array = self.values[held]
             self.rows[held, at] = row = self.value(Value(array.shape[1:], array.dtype))
-            self.equations.append(FlatEquation(ROW, {}, (held,), (row,), _row_at(at), scope))
+            run = partial(_row, at)
+            self.equations.append(FlatEquation(ROW, {}, (held,), (row,), run, scope))
         return self.rows[held, at]
 
     def whole(self, held: _Held) -> Operand:
@@ -217,24 +219,19 @@ def _count(jaxpr: Jaxpr) -> int:
         name = eqn.primitive.name
         if name in _CALLS:
             total += _count(_opened(eqn.params[_CALLS[name]])[0])
-        elif name == "scan":
-            unrolled = _unrolled(eqn)
-            total += unrolled if 0 < unrolled <= _MOST_EQUATIONS else 1
         else:
-            total += 1
+            unrolled = _unrolled(eqn) if name == "scan" else 1
+            total += unrolled if 0 < unrolled <= _MOST_EQUATIONS else 1
     return total
 
 
-def _run_of(eqn: JaxprEqn) -> Run:
-    def run(*operands: object) -> Sequence[object]:
-        results = eqn.primitive.bind(*operands, **eqn.params)
-        return results if eqn.primitive.multiple_results else [results]
-
-    return run
+def _bound(eqn: JaxprEqn, *operands: object) -> Sequence[object]:
+    results = eqn.primitive.bind(*operands, **eqn.params)
+    return results if eqn.primitive.multiple_results else [results]
 
 
-def _row_at(at: int) -> Run:
-    return lambda array: [lax.index_in_dim(array, at, keepdims=False)]
+def _row(at: int, array: jax.Array) -> Sequence[jax.Array]:
+    return [lax.index_in_dim(array, at, keepdims=False)]
 
 
 def _stack(*pieces: jax.Array) -> Sequence[jax.Array]:

@@ -153,14 +153,13 @@ class _JointProgram:
         """Hint all variables."""
         sent: list[int] = []
         for (source, target), num_bytes in timing.graph.edge_bytes.items():
-            a, b = placement[source], placement[target]
-            pair = a // self.size, b // self.size
-            if a == b or num_bytes <= 0.0:
+            pair = placement[source] // self.size, placement[target] // self.size
+            if placement[source] == placement[target] or num_bytes <= 0.0:
                 sent.append(0)
+            elif pair[0] == pair[1]:
+                sent.append(self._inside(num_bytes))
             else:
-                sent.append(
-                    self._inside(num_bytes) if pair[0] == pair[1] else self._delay(pair, num_bytes)[1][share[pair]]
-                )
+                sent.append(self._delay(pair, num_bytes)[1][share[pair]])
         self.base.hint(timing, placement, order, sent)
         self.cuts.hint(dict(zip(self.base.unit, placement, strict=True)))
         for pair, row in self.number.items():
