@@ -178,26 +178,23 @@ class PlacementProgram:
             model.new_int_var(head, self.longest - duration - tail, f"start {op}")
             for op, (head, duration, tail) in enumerate(windows)
         ]
-        self._run_one_at_a_time()
-        for op, successors in enumerate(graph.successors):
-            if not successors:
-                model.add(self.end(op) <= self.makespan)
-        needs = np.bincount(self.unit, graph.memory_bytes, self.num_units)
-        limit_memory(model, self.place, needs, devices.memory_bytes)
-
-    def _run_one_at_a_time(self) -> None:
-        for device in range(self.devices.count):
+        for device in range(devices.count):  # which runs one at a time
             work = [0] * self.num_units
             intervals: list[cp_model.IntervalVar] = []
             for op, row in enumerate(self.durations):
                 work[self.unit[op]] += row[device]
                 if row[device]:
                     placed = self.place[self.unit[op]][device]
-                    interval = self.model.new_optional_fixed_size_interval_var
+                    interval = model.new_optional_fixed_size_interval_var
                     intervals.append(interval(self.start[op], row[device], placed, f"run {op} on {device}"))
-            self.model.add_no_overlap(intervals)
+            model.add_no_overlap(intervals)
             load = sum(ticks * self.place[unit][device] for unit, ticks in enumerate(work) if ticks)
-            self.model.add(load <= self.makespan)
+            model.add(load <= self.makespan)
+        for op, successors in enumerate(graph.successors):
+            if not successors:
+                model.add(self.end(op) <= self.makespan)
+        needs = np.bincount(self.unit, graph.memory_bytes, self.num_units)
+        limit_memory(model, self.place, needs, devices.memory_bytes)
 
     def end(self, op: int) -> "cp_model.LinearExpr":
         """Return the ticks at which an operator ends."""

@@ -35,8 +35,7 @@ def units_to_place_first(graph: OpGraph, devices: Devices, unit: Sequence[int]) 
     largest = np.argsort(-work, kind="stable").tolist()
     if len({*devices.used_links}) <= 1:
         return largest[: devices.count - 1]
-    sizes = [1, *devices.units, devices.count]
-    nested = all(larger % size == 0 for size, larger in pairwise(sizes))
+    nested = all(larger % size == 0 for size, larger in pairwise([1, *devices.units, devices.count]))
     return largest[:1] if nested else []
 
 
@@ -82,15 +81,12 @@ def renumbering(devices: Devices, first: Sequence[int]) -> list[int]:
     in its part of each level.
     """
     if len({*devices.used_links}) <= 1:
-        order = list(dict.fromkeys([*first, *range(devices.count)]))
-        return [order.index(device) for device in range(devices.count)]
-    number = [0] * devices.count
-    sizes = [1, *devices.units, devices.count]
-    for size, larger in pairwise(sizes):
-        for device in range(devices.count):
-            moved = device // size - (first[0] // size if first else 0)
-            number[device] += moved % (larger // size) * size
-    return number
+        return np.argsort([*dict.fromkeys([*first, *range(devices.count)])]).tolist()
+    number = np.zeros(devices.count, dtype=np.int64)
+    for size, larger in pairwise([1, *devices.units, devices.count]):
+        moved = np.arange(devices.count) // size - (first[0] // size if first else 0)
+        number += moved % (larger // size) * size
+    return number.tolist()
 
 
 @dataclass(frozen=True, eq=False)

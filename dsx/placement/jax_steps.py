@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from functools import partial
 from math import prod
 from pathlib import Path
-from types import ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -124,7 +123,12 @@ def load_step(text: str) -> Step:
         raise InputError(f"{text}: there is no file {file!r}{near}")
     remark(f"{file} is run as it is, with all that it does")
     with _importable(path.parent), _reported(f"{text}: "):
-        module = _module_of(path)
+        spec = importlib.util.spec_from_file_location(f"step_of_{path.stem}", path)
+        if spec is None or spec.loader is None:
+            raise InputError(f"{path} is no Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # where dataclasses look for it
+        spec.loader.exec_module(module)
         maker = getattr(module, name, None)
         if not callable(maker):
             near = did_you_mean(name, [word for word, value in vars(module).items() if callable(value)])
@@ -168,13 +172,3 @@ def _reported(place: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         first = next(iter(str(error).splitlines()), "")
         raise InputError(f"{place}{type(error).__name__}: {first}") from None
-
-
-def _module_of(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"step_of_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look for it
-    spec.loader.exec_module(module)
-    return module

@@ -57,11 +57,14 @@ def from_layers(
     built = build_model(model, assumptions, assumptions.default_strategy, near)
     length = sequence_length or model.default_sequence_length
     sizes = {"microbatch_size": microbatch_size, "panels": 1, **dict.fromkeys(AXES, 1)}
-    priced: dict[int, _PricedLayer] = {}
-    for layer, _ in built.layers:
-        if id(layer) not in priced:
-            priced[id(layer)] = _priced(layer, built.dimensions, cluster, assumptions, length, sizes)
-    layers = [priced[id(layer)] for layer, count in built.layers for _ in range(count)]
+    priced: list[tuple[DerivedLayer, _PricedLayer]] = []  # each distinct layer once
+    layers: list[_PricedLayer] = []
+    for layer, count in built.layers:
+        of_layer = next((earlier for other, earlier in priced if other is layer), None)
+        if of_layer is None:
+            of_layer = _priced(layer, built.dimensions, cluster, assumptions, length, sizes)
+            priced.append((layer, of_layer))
+        layers += [of_layer] * count
     assembly = _Assembly(assumptions)
     for position, layer in enumerate(layers):
         assembly.forward(position, layer, layers[position - 1] if position else None)
@@ -96,21 +99,18 @@ def _priced(
     values = layer_values(layer, dimensions, assumptions, sequence_length, keys)
     compute, memory = xp.unchecked(busy_times)(work, machine, numbers)
     kernel_s = np.asarray(compute + memory)[:, :, 0]
-    position = {id(kernel): at for at, kernel in enumerate(layer.priced_kernels)}
     seconds: dict[tuple[int, str], float] = {}
 
     def number(expression: object) -> float:
         return float(np.asarray(evaluate(expression, values)).reshape(-1)[0])
 
-    for index, kernel in enumerate(layer.kernels):
-        if id(kernel) not in position:
-            continue
+    for place, kernel in enumerate(layer.priced_kernels):
+        index = next(at for at, other in enumerate(layer.kernels) if other is kernel)
         for direction in (FORWARD, BACKWARD):
-            launches = [node for node in _launches(layer.graph.nodes(direction)) if node.kernel == index]
-            price_s = float(kernel_s[direction, position[id(kernel)]])
-            if not launches:
-                # A set may price a launch where an operator has no work: it belongs to its forward.
-                launches = [node for node in _launches(layer.graph.forward) if node.kernel == index]
+            price_s = float(kernel_s[direction, place])
+            # A set may price a launch where an operator has no work: it belongs to its forward.
+            ways = [_launches(layer.graph.nodes(way), index) for way in (direction, FORWARD)]
+            launches = ways[0] or ways[1]
             work = [_kernel_of(node, kernel.fused, number) for node in launches]
             launch_s = kernel_seconds(work, Pricing(machine.device, numbers))
             for node, share in zip(launches, launch_s / launch_s.sum(), strict=True):
@@ -125,8 +125,8 @@ def _priced(
     return _PricedLayer(layer.name.partition("[")[0], layer.graph, seconds, named, kinds)
 
 
-def _launches(nodes: Iterable[Node]) -> list[Launch]:
-    return [node for node in nodes if isinstance(node, Launch)]
+def _launches(nodes: Iterable[Node], kernel: int) -> list[Launch]:
+    return [node for node in nodes if isinstance(node, Launch) and node.kernel == kernel]
 
 
 def _kernel_of(node: Launch, fused: bool, number: Callable[[object], float]) -> TracedKernel:
@@ -195,10 +195,8 @@ class _Assembly:
                 self.saved |= dict.fromkeys(writes)
             else:
                 self.held |= dict.fromkeys(key for key in reads if key in self.saved)
-            seconds = layer.seconds.get((direction, node.name), 0.0)
-            self._operator(
-                f"{layer.name}.{position}/{node.name}", layer.kinds[node.kernel], seconds, 0.0, reads, writes
-            )
+            name, seconds = f"{layer.name}.{position}/{node.name}", layer.seconds.get((direction, node.name), 0.0)
+            self._operator(name, layer.kinds[node.kernel], seconds, 0.0, reads, writes)
 
     def _keys(self, position: int, values: Iterable[Value]) -> tuple[_Key, ...]:
         """Return the tensors that are read for some values."""

@@ -43,8 +43,7 @@ def nic_shares(bandwidth: np.ndarray, nics: int, nic_bandwidth: float) -> np.nda
     """
     bandwidth = _checked(np.array(bandwidth, dtype=float), nics, nic_bandwidth)
     servers = len(bandwidth)
-    sends = np.full((servers, nics), nic_bandwidth)  # room that is left
-    receives = np.full((servers, nics), nic_bandwidth)
+    sends, receives = np.full((2, servers, nics), nic_bandwidth)  # room that is left
     shares = np.zeros((servers, servers, nics))
     slack = _ROUNDING * nic_bandwidth
     for pair in np.argsort(-bandwidth, axis=None, kind="stable").tolist():

@@ -13,7 +13,7 @@ Not modelled: views of a tensor that is changed in place, the strides of tensors
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Protocol, TypeGuard
 
@@ -145,10 +145,8 @@ def _convolution(small: Sequence[int], large: Sequence[int], weight: Sequence[in
 
 def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int]) -> tuple[TracedMultiply, ...]:
     heads, queries, width, keys = prod(query[:-2]), query[-2], query[-1], key[-2]
-    return (
-        _multiply(queries, keys, width, heads, "forward"),
-        _multiply(queries, value[-1], keys, heads, "forward"),
-    )
+    sizes = ((queries, keys, width), (queries, value[-1], keys))
+    return tuple(_multiply(*of_each, heads, "forward") for of_each in sizes)
 
 
 def _attention_gradients(
@@ -156,13 +154,9 @@ def _attention_gradients(
 ) -> tuple[TracedMultiply, ...]:
     """Return the multiplies back, of which the first computes the scores again."""
     heads, queries, width, keys = prod(query[:-2]), query[-2], query[-1], key[-2]
-    return (
-        _multiply(queries, keys, width, heads, "backward"),
-        _multiply(queries, keys, gradient[-1], heads, "backward"),
-        _multiply(keys, value[-1], queries, heads, "backward"),
-        _multiply(queries, width, keys, heads, "backward"),
-        _multiply(keys, width, queries, heads, "backward"),
-    )
+    sizes = ((queries, keys, width), (queries, keys, gradient[-1]), (keys, value[-1], queries))
+    sizes += ((queries, width, keys), (keys, width, queries))
+    return tuple(_multiply(*of_each, heads, "backward") for of_each in sizes)
 
 
 def from_fx(
@@ -194,17 +188,17 @@ def traced_fx(graph_module: object) -> TracedStep:
     return reading.step()
 
 
+@dataclass
 class _TracedFx:
     """The operators and tensors so far."""
 
-    def __init__(self) -> None:
-        self.shapes: list[Shape] = []
-        self.operators: list[TracedOperator] = []
-        self.inputs: dict[int, str] = {}
-        self.outputs: set[int] = set()
-        self.updates: dict[int, int] = {}
-        self.results: dict[object, tuple[int | None, ...]] = {}  # of each node, its tensors; None for what is none
-        self.input_of: dict[object, int] = {}  # nodes that are inputs
+    shapes: list[Shape] = field(default_factory=list)
+    operators: list[TracedOperator] = field(default_factory=list)
+    inputs: dict[int, str] = field(default_factory=dict)
+    outputs: set[int] = field(default_factory=set)
+    updates: dict[int, int] = field(default_factory=dict)
+    results: dict[object, tuple[int | None, ...]] = field(default_factory=dict)  # tensors of nodes; None for no tensor
+    input_of: dict[object, int] = field(default_factory=dict)  # nodes that are inputs
 
     def add(self, node: FxNode) -> None:
         """Add a node of a graph."""

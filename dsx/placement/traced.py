@@ -21,7 +21,7 @@ several readers.
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -98,8 +98,7 @@ class TracedStep:
 DEFAULT_CLUSTER, DEFAULT_ASSUMPTIONS = "h100-nvs8", "default"
 
 
-@dataclass(frozen=True, slots=True)
-class Pricing:
+class Pricing(NamedTuple):
     """What the seconds of a kernel depend on besides its work."""
 
     device: Device
@@ -116,28 +115,22 @@ def pricing_of(cluster: Given, assumptions: Given) -> Pricing:
 @xp.unchecked
 def kernel_seconds(kernels: Sequence[TracedKernel], pricing: Pricing) -> np.ndarray:
     """Return the seconds of all runs of each kernel, [K]."""
-    device, assumptions = pricing.device, pricing.assumptions
     multiplies = [multiply for kernel in kernels for multiply in kernel.multiplies]
     owner = np.repeat(np.arange(len(kernels)), [len(kernel.multiplies) for kernel in kernels])
     matrix = np.zeros(len(kernels))
     if multiplies:
-        sizes = Multiplies(
-            **{
-                name: np.array([[float(getattr(multiply, name))] for multiply in multiplies])
-                for name in ("rows", "columns", "contracted", "batch", "flops")
-            }
-        )
+        names = ("rows", "columns", "contracted", "batch", "flops")
+        sizes = Multiplies(**{name: np.array([[float(getattr(m, name))] for m in multiplies]) for name in names})
         shapes = tuple(
-            MultiplyShape(0, BACKWARD if multiply.backward else FORWARD, False, multiply.attention, False, False)
-            for multiply in multiplies
+            MultiplyShape(0, BACKWARD if m.backward else FORWARD, False, m.attention, False, False) for m in multiplies
         )
-        slowed = np.asarray(sizes.flops * slowdowns(sizes, shapes, device, assumptions))[:, 0]
+        slowed = np.asarray(sizes.flops * slowdowns(sizes, shapes, *pricing))[:, 0]
         matrix = np.bincount(owner, slowed, len(kernels))
     launches = np.ones(len(kernels))
     vector = np.array([kernel.vector_flops for kernel in kernels])
     num_bytes = np.array([kernel.num_bytes for kernel in kernels])
-    compute_s = np.asarray(compute_time(matrix, vector, launches, device, assumptions))
-    exposed_s = np.asarray(exposed_memory_time(num_bytes, compute_s, launches, device, assumptions))
+    compute_s = np.asarray(compute_time(matrix, vector, launches, *pricing))
+    exposed_s = np.asarray(exposed_memory_time(num_bytes, compute_s, launches, *pricing))
     return (compute_s + exposed_s) * np.array([kernel.runs for kernel in kernels])
 
 
@@ -164,9 +157,19 @@ def fused(step: TracedStep) -> FusedStep:
     """Return the kernels of a step."""
     melted = _melted(step)
     source, part_of = _sources(step, melted)
-    ops = [op for number, op in enumerate(step.operators) if number not in melted]
     numbers = [number for number in range(len(step.operators)) if number not in melted]
-    merging = Merging(_graph(step, ops, source, part_of))
+    ops = [step.operators[number] for number in numbers]
+    maker = {tensor: at for at, op in enumerate(ops) for tensor in op.outputs}
+    without_times = OpGraph(
+        ids=tuple(op.id for op in ops),
+        kinds=tuple(op.kind for op in ops),
+        seconds=np.zeros((len(ops), 1)),
+        memory_bytes=np.zeros(len(ops)),
+        edges=_edges([inputs_of(op, source) for op in ops], maker, part_of),
+        tensor_bytes=np.array(step.tensor_bytes),
+        together=np.arange(len(ops)),
+    )
+    merging = Merging(without_times)
     reductions = {tensor for op in step.operators if op.role == "reduction" for tensor in op.outputs}
     elements = [op.elements for op in ops]
 
@@ -190,27 +193,18 @@ def fused(step: TracedStep) -> FusedStep:
         pending += [(op, successor) for successor in sorted(merging.after[op])]
         pending += [(source, op) for source in sorted(merging.before[op])]
     members = [tuple(sorted(numbers[member] for member in merging.members[op])) for op in merging.order]
-    return FusedStep(step, tuple(_kernels(step, members, source, part_of)), tuple(source), part_of)
-
-
-def _kernels(
-    step: TracedStep, members: Sequence[tuple[int, ...]], source: Sequence[int | None], part_of: Mapping[int, int]
-) -> list[FusedKernel]:
     outputs = [{tensor for op in ops for tensor in step.operators[op].outputs} for ops in members]
-    reads = [
-        [
-            tensor
-            for tensor in dict.fromkeys(read for op in ops for read in inputs_of(step.operators[op], source))
-            if part_of.get(tensor, tensor) not in written
-        ]
-        for ops, written in zip(members, outputs, strict=True)
-    ]
+    reads: list[list[int]] = []
+    for ops_of, written in zip(members, outputs, strict=True):
+        read = dict.fromkeys(tensor for op in ops_of for tensor in inputs_of(step.operators[op], source))
+        reads.append([tensor for tensor in read if part_of.get(tensor, tensor) not in written])
     leaving = {source[tensor] for tensor in step.outputs}.union(*reads)
     leaving |= {part_of[tensor] for tensor in leaving if tensor is not None and tensor in part_of}
-    return [
-        FusedKernel(ops, tuple(read), tuple(tensor for tensor in sorted(written) if tensor in leaving))
-        for ops, written, read in zip(members, outputs, reads, strict=True)
+    kernels = [
+        FusedKernel(ops_of, tuple(read), tuple(tensor for tensor in sorted(written) if tensor in leaving))
+        for ops_of, written, read in zip(members, outputs, reads, strict=True)
     ]
+    return FusedStep(step, tuple(kernels), tuple(source), part_of)
 
 
 def _melted(step: TracedStep) -> set[int]:
@@ -258,22 +252,6 @@ def _edges(reads: Sequence[Sequence[int]], maker: Mapping[int, int], part_of: Ma
             if source is not None:
                 edges[source, op] = edges.get((source, op), frozenset()) | {tensor}
     return edges
-
-
-def _graph(
-    step: TracedStep, ops: Sequence[TracedOperator], source: Sequence[int | None], part_of: Mapping[int, int]
-) -> OpGraph:
-    """Return the operators with kernels as a graph without times."""
-    maker = {tensor: at for at, op in enumerate(ops) for tensor in op.outputs}
-    return OpGraph(
-        ids=tuple(op.id for op in ops),
-        kinds=tuple(op.kind for op in ops),
-        seconds=np.zeros((len(ops), 1)),
-        memory_bytes=np.zeros(len(ops)),
-        edges=_edges([inputs_of(op, source) for op in ops], maker, part_of),
-        tensor_bytes=np.array(step.tensor_bytes),
-        together=np.arange(len(ops)),
-    )
 
 
 def inputs_of(op: TracedOperator, source: Sequence[int | None]) -> list[int]:
