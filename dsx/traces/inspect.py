@@ -92,8 +92,8 @@ def memory_use(trace: RankTrace) -> MemoryUse:
     alive: dict[str, Alive] = {}
     for place in np.flatnonzero((begins <= peak) & (peak <= ends)).tolist():
         kind = kind_of(names[place])
-        others = alive.get(kind, Alive(kind, 0, 0))
-        alive[kind] = Alive(kind, others.buffers + 1, others.size_bytes + int(sizes[place]))
+        earlier = alive.get(kind, Alive(kind, 0, 0))
+        alive[kind] = Alive(kind, earlier.buffers + 1, earlier.size_bytes + int(sizes[place]))
     return MemoryUse(curve, peak, tuple(sorted(alive.values(), key=lambda buffers: -buffers.size_bytes)))
 
 

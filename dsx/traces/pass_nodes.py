@@ -243,8 +243,9 @@ class PassBuilder(ZeroBuilder):
                 arriving[ring.name] = self._pass_on(ring, part, blocks[ring.name], beside)
             written = [tensor for tensor in outputs if tensor[0] not in partial] if last else []
             read = [*dict.fromkeys([*base, *(tensor for block in blocks.values() for tensor in block)])]
-            name, made = f"{node.name} part {part}", [*written, *(sum_of(ring, part) for ring in scatters)]
-            number = self.compute(self.own(position, name), read, made, _part(node.compute, part, size), deps)
+            written += [sum_of(ring, part) for ring in scatters]
+            name, work = self.own(position, f"{node.name} part {part}"), _part(node.compute, part, size)
+            number = self.compute(name, read, written, work, deps)
             blocks |= arriving
         if scatters:
             # The kernel has added its last part to the sums, which arrived beside it.

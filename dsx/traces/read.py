@@ -143,14 +143,14 @@ def stated_groups(values: str) -> dict[str, Sequence[int]]:
         groups = json.loads(listed[0].replace('\\"', '"'))  # quotes in a text are escaped by some
     except (ValueError, RecursionError):
         return {}
-    stated: dict[str, Sequence[int]] = {}
+    ranks_of: dict[str, Sequence[int]] = {}
     for group in groups:
         name, ranks = (group.get("pg_name"), group.get("ranks")) if isinstance(group, dict) else (None, None)
         if isinstance(name, str | int) and isinstance(ranks, list):
             are_ranks = all(type(rank) is int and 0 <= rank < _MOST_RANKS for rank in ranks)
             if are_ranks and len({*ranks}) == len(ranks):
-                stated[str(name)] = tuple(ranks)
-    return stated
+                ranks_of[str(name)] = tuple(ranks)
+    return ranks_of
 
 
 class _Rows:

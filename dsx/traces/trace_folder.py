@@ -133,7 +133,7 @@ def _checked(file: Path, content: object) -> dict[str, tuple[int, ...]]:
     return {name: tuple(ranks) for name, ranks in content.items()}
 
 
-def _json(file: Path) -> Any:
+def _json(file: Path) -> object:
     try:
         return json.loads(file.read_bytes())
     except OSError as error:
