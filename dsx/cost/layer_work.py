@@ -3,10 +3,11 @@
 Work does not depend on hardware, so NumPy evaluates it once, in float64; JAX prices it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from types import MappingProxyType
-from typing import Any
 
 import jax
 import numpy as np
@@ -19,7 +20,7 @@ from dsx.cost.groups import Routing, routing_of
 from dsx.cost.recomputation import MAIN_MODES, Codes, Mode, mode, recomputation_under
 from dsx.cost.shapes import PerKernel, PerKey, PerMode, PerMultiply, PerWork, Size
 from dsx.notation.backward import Saved
-from dsx.notation.expressions import evaluate, total
+from dsx.notation.expressions import Expression, Name, Program, combine, compiled, total
 from dsx.notation.graph import Collective
 from dsx.notation.kernels import Multiply, TokenCopies
 from dsx.notation.model import define
@@ -274,6 +275,75 @@ def _assumed(name: str, assumptions: AssumptionsSpec, own: Own) -> Float[ArrayLi
     return np.asarray(own.get(name, getattr(assumptions, name)), dtype=float)
 
 
+@dataclass(frozen=True, slots=True)
+class _Formulas:
+    """What the work of a layer takes from its definition, whatever its sizes and its numbers of ranks are."""
+
+    program: Program
+    rows: dict[str, np.ndarray]  # by quantity, in its shape, the positions among the results of the program
+    routings: tuple[tuple[int, ...], ...]  # such positions of the numbers that each routing states
+    modes: tuple[Mode, ...]
+    shapes: tuple[CollectiveShape, ...]
+    multiply_shapes: tuple[MultiplyShape, ...]
+
+
+_OPERAND_SHARE = Name("kept share of an operand")  # no name of the notation has blanks
+
+
+def _bytes_of(tensors: Iterable[Saved]) -> Expression:
+    listed = [*tensors]
+    operands = total(saved.bytes for saved in listed if saved.operand)
+    others = total(saved.bytes for saved in listed if not saved.operand)
+    return combine("+", others, combine("*", _OPERAND_SHARE, operands))
+
+
+@functools.lru_cache(maxsize=200)
+def _formulas(layer: DerivedLayer, modes: tuple[Codes, ...]) -> _Formulas:
+    """Compile the formulas of a layer in some modes of recomputation."""
+    recomputed = [recomputation_under(layer, codes[0]) for codes in modes]
+    works = [[kernel.work[direction] for kernel in layer.priced_kernels] for direction in (FORWARD, BACKWARD)]
+    multiplies = [multiply for of_direction in works for work in of_direction for multiply in work.multiplies]
+    saved = [kernel.saved for kernel in layer.kernels]
+    saved_bytes = _bytes_of(chain.from_iterable(saved))
+    position: dict[Expression, int] = {}
+
+    def at(expr: Expression) -> int:
+        return position.setdefault(expr, len(position))
+
+    def kept(tensors: Iterable[Saved]) -> int:
+        return at(_bytes_of(tensors))
+
+    def repeated(one: Recomputation | None, kernel: int) -> Expression:
+        if one is None:  # full recomputation has recomputed all activations that the backward reads
+            return combine("max", combine("-", saved_bytes, layer.input_bytes), 0)
+        return total(_bytes_of(region.tensors) for region in one.recomputed if kernel in region.kernels)
+
+    rows: dict[str, object] = {
+        name: [[at(getattr(work, name)) for work in of_direction] for of_direction in works]
+        for name in ("matrix", "vector", "bytes", "unfused")
+    }
+    rows |= {f"multiply {name}": [at(getattr(multiply, name)) for multiply in multiplies] for name in _SIZES}
+    rows |= {
+        "volumes": [at(moved.bytes) for direction in (FORWARD, BACKWARD) for moved in layer.collectives(direction)],
+        "weights": [at(weight.bytes) for weight in layer.weights],
+        "weights of kernels": [at(total(weight.bytes for weight in used)) for used in _used_weights(layer)],
+        "boundary": at(layer.boundary_bytes),
+        "stash": [at(layer.input_bytes) if one is None else kept(chain.from_iterable(one.kept)) for one in recomputed],
+        "transient": [at(kernel.transient_bytes) for kernel in layer.kernels],
+        "kept": [[kept(tensors) for tensors in (saved if one is None else one.kept)] for one in recomputed],
+        "repeated": [[at(repeated(one, kernel)) for kernel in range(len(layer.kernels))] for one in recomputed],
+    }
+    routings = tuple(tuple(map(at, copies.stated)) for copies in _routings(layer))
+    return _Formulas(
+        program=compiled(tuple(position)),
+        rows={name: np.array(positions, dtype=np.intp) for name, positions in rows.items()},
+        routings=routings,
+        modes=tuple(mode(layer, codes, one) for codes, one in zip(modes, recomputed, strict=True)),
+        shapes=collective_shapes(layer),
+        multiply_shapes=multiply_shapes(layer),
+    )
+
+
 def layer_work(
     layer: DerivedLayer,
     dimensions: Mapping[str, Size],
@@ -289,103 +359,75 @@ def layer_work(
     groups that do the same to the layer.
     """
     values = layer_values(layer, dimensions, assumptions, sequence_length, keys, own)
-    count = len(keys["microbatch_size"])
-    kernels = layer.priced_kernels
-    memo: dict[int, ArrayLike] = {}
-    alive: list[Any] = []  # expressions in the memo, kept so that no other expression gets their id
-
-    def floor_divide(left: ArrayLike, right: ArrayLike) -> ArrayLike:
-        # Exact below 2^53, and ten times faster than NumPy's own on floats.
-        return xp.floor(left / right)
-
-    def stack(expressions: Sequence[Any]) -> Float[Array, "expressions works"]:
-        alive.extend(expressions)
-        return xp.rows([evaluate(expr, values, memo, floor_divide) for expr in expressions], count)
-
-    def number(expr: Any) -> PerWork:
-        return stack([expr])[0]
-
-    def per_direction(field: str) -> PerKernel:
-        return xp.stack([stack([getattr(k.work[d], field) for k in kernels]) for d in (FORWARD, BACKWARD)])
-
-    multiplies = [m for direction in (FORWARD, BACKWARD) for k in kernels for m in k.work[direction].multiplies]
-    recomputed = [recomputation_under(layer, codes[0]) for codes in modes]
-
     # Multiplies in 8 bits or fewer keep their cast operand, but for frameworks that cast it once more in the backward.
-    of_operand = _assumed("fp8_saved_bytes", assumptions, own) / values["activation_bytes"]
-    casts = assumptions.linear_dtype != BF16 and bool(np.any(of_operand != 1.0))
+    casts = assumptions.linear_dtype != BF16
+    share = _assumed("fp8_saved_bytes", assumptions, own) / values["activation_bytes"] if casts else 1.0
+    values[_OPERAND_SHARE.name] = share
+    count = len(keys["microbatch_size"])
+    formulas = _formulas(layer, tuple(modes))
 
-    def bytes_of(tensors: Iterable[Saved]) -> PerWork:
-        listed = [*tensors]
-        whole = stack([saved.bytes for saved in listed if not (casts and saved.operand)]).sum(axis=0)
-        cast = [saved.bytes for saved in listed if casts and saved.operand]
-        return whole + of_operand * stack(cast).sum(axis=0) if cast else whole
+    def stack(program: Program) -> Float[Array, "expressions works"]:
+        return xp.rows(program.run(values, _floor_divide), count)
 
-    saved = bytes_of(tensor for kernel in layer.kernels for tensor in kernel.saved)
-    inputs = number(layer.input_bytes)
-    stash = xp.stack(
-        [inputs if one is None else bytes_of(tensor for kept in one.kept for tensor in kept) for one in recomputed]
-    )
-    weights = stack([total(weight.bytes for weight in of_kernel) for of_kernel in _used_weights(layer)])
+    table = stack(formulas.program)
+    amounts = {name: table[positions] for name, positions in formulas.rows.items()}
+    stash, weights = amounts["stash"], amounts["weights of kernels"]
     per_weight_byte = _assumed("gradient_bytes", assumptions, own) / _assumed("weight_bytes", assumptions, own)
-    transient = stack([kernel.transient_bytes for kernel in layer.kernels])
-
-    def beside_stash(one: Recomputation | None) -> PerKernels:
-        # By the backward of a kernel those after it have freed what they saved.
-        kept = [kernel.saved for kernel in layer.kernels] if one is None else one.kept
-        held = transient - _of_later(xp.stack([bytes_of(tensors) for tensors in kept]))
-        # Full recomputation has recomputed all activations that the backward reads.
-        return held + xp.maximum(saved - inputs, 0.0) if one is None else _with_recomputed(one, held, bytes_of)
-
-    beside = [beside_stash(one) for one in recomputed] if assumptions.charge_transients else []
+    # By the backward of a kernel those after it have freed what they saved.
+    beside_stash = amounts["transient"] - _of_later(amounts["kept"]) + amounts["repeated"]
 
     def largest(gradients: PerKernels | float) -> PerMode:
-        return xp.stack([(held + gradients).max(axis=0) for held in beside]) if beside else xp.zeros_like(stash)
-
-    def routing(copies: TokenCopies) -> Routing:
-        return routing_of(*map(number, copies.stated))
+        return (beside_stash + gradients).max(axis=1) if assumptions.charge_transients else xp.zeros_like(stash)
 
     def matrices() -> Matrices:
         found = {index: weight.matrix for index, weight in enumerate(layer.weights) if weight.matrix}
         rows, columns, counts = (
-            stack([getattr(matrix, name) for matrix in found.values()]) for name in ("rows", "columns", "count")
+            stack(compiled(tuple(getattr(matrix, name) for matrix in found.values())))
+            for name in ("rows", "columns", "count")
         )
         return Matrices(rows, columns, counts, tuple(found), tuple(matrix.axes for matrix in found.values()))
 
-    collectives = [*layer.collectives(FORWARD), *layer.collectives(BACKWARD)]
     return LayerWork(
-        matrix=per_direction("matrix"),
-        vector=per_direction("vector"),
-        bytes=per_direction("bytes"),
-        unfused=per_direction("unfused"),
-        multiplies=Multiplies(**{name: stack([getattr(m, name) for m in multiplies]) for name in _SIZES}),
+        matrix=amounts["matrix"],
+        vector=amounts["vector"],
+        bytes=amounts["bytes"],
+        unfused=amounts["unfused"],
+        multiplies=Multiplies(**{name: amounts[f"multiply {name}"] for name in _SIZES}),
         launches=np.asarray(
-            [[[float(launches(k, direction, assumptions))] for k in kernels] for direction in (FORWARD, BACKWARD)]
+            [
+                [[float(launches(kernel, direction, assumptions))] for kernel in layer.priced_kernels]
+                for direction in (FORWARD, BACKWARD)
+            ]
         ),
-        volumes=stack([collective.bytes for collective in collectives]),
-        weights=stack([weight.bytes for weight in layer.weights]),
+        volumes=amounts["volumes"],
+        weights=amounts["weights"],
         stash=stash,
         working=largest(0.0),
         scattered=largest(per_weight_byte * (weights + _of_later(weights))),
-        boundary=number(layer.boundary_bytes),
+        boundary=amounts["boundary"],
         panels=xp.asarray(keys["panels"], dtype=float),
         sizes={axis: xp.asarray(keys[axis], dtype=float) for axis in layer.axes},
         shares={axis: xp.asarray(keys[f"{axis}_nvs"], dtype=float) for axis in layer.axes},
         which=None,
-        shapes=collective_shapes(layer),
+        shapes=formulas.shapes,
         reduced_over=tuple(weight.reduced_over for weight in layer.weights),
-        multiply_shapes=multiply_shapes(layer),
-        modes=tuple(mode(layer, codes, one) for codes, one in zip(modes, recomputed, strict=True)),
+        multiply_shapes=formulas.multiply_shapes,
+        modes=formulas.modes,
         over_ep=tuple(weight.over_ep for weight in layer.weights),
         tied=tuple(weight.tied for weight in layer.weights),
-        routings=tuple(map(routing, _routings(layer))),
+        routings=tuple(routing_of(*(table[row] for row in rows)) for rows in formulas.routings),
         matrices=matrices() if assumptions.optimizer == MUON else None,
     )
 
 
-def _of_later(of_kernels: PerKernels) -> PerKernels:
+def _floor_divide(left: ArrayLike, right: ArrayLike) -> ArrayLike:
+    # Exact below 2^53, and ten times faster than NumPy's own on floats.
+    return xp.floor(left / right)
+
+
+def _of_later(of_kernels: Float[Array, "*of every_kernel works"]) -> Float[Array, "*of every_kernel works"]:
     """Return the sum over the kernels after each kernel, whose backward comes before."""
-    return of_kernels[::-1].cumsum(axis=0)[::-1] - of_kernels
+    return of_kernels[..., ::-1, :].cumsum(axis=-2)[..., ::-1, :] - of_kernels
 
 
 def _used_weights(layer: DerivedLayer) -> list[list[Weight]]:
@@ -394,14 +436,4 @@ def _used_weights(layer: DerivedLayer) -> list[list[Weight]]:
     found: list[list[Weight]] = [[] for _ in layer.kernels]
     for weight in layer.weights:
         found[last[weight.name]].append(weight)
-    return found
-
-
-def _with_recomputed(
-    recomputed: Recomputation, held: PerKernels, bytes_of: Callable[[Iterable[Saved]], PerWork]
-) -> PerKernels:
-    """Return the bytes besides the stash with those of the recomputed tensors, while these exist."""
-    found = held.copy()
-    for region in recomputed.recomputed:
-        found[region.kernels.start : region.kernels.stop] += bytes_of(region.tensors)
     return found

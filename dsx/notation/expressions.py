@@ -4,53 +4,91 @@ One small language serves dimension definitions (`dim c = (h + 2*g) * k`), the r
 tables: integers, names, ``+ - * / % ( ) min max``, where ``/`` floors. Evaluation uses arithmetic operators alone, so
 it takes plain numbers, fractions and arrays alike, and this module imports no array library.
 
+Equal expressions are one object, so they compare and hash by identity, and a sub-expression that many formulas of a
+layer share is evaluated once. Formulas that are evaluated together are compiled into one program.
+
 A sum over a layer is a left-leaning chain of hundreds of operations. Functions here follow left operands in a loop and
 recurse into right operands, which are only as deep as a definition wrote them.
 """
 
+import functools
 import math
 import operator
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+V = TypeVar("V")  # a number, fraction or array
+Binary = Callable[[Any, Any], Any]  # of two of these
+_E = TypeVar("_E", "Name", "Operation")
+
+_expressions: WeakValueDictionary[tuple[object, ...], Any] = WeakValueDictionary()
+_lock = threading.Lock()
 
 
-@dataclass(frozen=True, slots=True)
+def _interned(kind: type[_E], *fields: "Expression | str") -> _E:
+    """Return the only expression of a class with these fields."""
+    key = (kind, *fields)
+    expression = _expressions.get(key)
+    if expression is None:
+        expression = object.__new__(kind)
+        for name, value in zip(kind.__match_args__, fields, strict=True):
+            object.__setattr__(expression, name, value)
+        with _lock:
+            expression = _expressions.setdefault(key, expression)
+    return expression
+
+
+@dataclass(frozen=True, slots=True, eq=False, init=False, weakref_slot=True)
 class Name:
     """A free name: a dimension, a degree, or a quantity of the operator tables."""
 
     name: str
 
+    def __new__(cls, name: str) -> "Name":
+        """Return the only object of this name."""
+        return _interned(cls, name)
 
-@dataclass(frozen=True, slots=True)
+    def __reduce__(self) -> tuple[object, ...]:
+        return Name, (self.name,)
+
+
+@dataclass(frozen=True, slots=True, eq=False, init=False, weakref_slot=True)
 class Operation:
     """`sign` applied to two operands; signs are ``+ - * / %`` and ``min max``."""
 
     sign: str
-    left: "int | Name | Operation"
-    right: "int | Name | Operation"
+    left: "Expression"
+    right: "Expression"
+
+    def __new__(cls, sign: str, left: "Expression", right: "Expression") -> "Operation":
+        """Return the only object of these fields."""
+        return _interned(cls, sign, left, right)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Operation, (self.sign, self.left, self.right)
 
 
-def _pick(largest: bool) -> Callable[[Any, Any], Any]:
-    """Return an elementwise min or max made of arithmetic alone."""
-
-    def choose(a: Any, b: Any) -> Any:
-        takes_a = (a >= b) if largest else (a <= b)
-        return takes_a * a + (1 - takes_a) * b
-
-    return choose
+Expression = int | Name | Operation
 
 
-_APPLY: dict[str, Callable[[Any, Any], Any]] = {
+def _where(takes_left: Any, left: Any, right: Any) -> Any:
+    """Return `left` where `takes_left` holds, else `right`, by arithmetic alone."""
+    return takes_left * left + (1 - takes_left) * right
+
+
+_APPLY: dict[str, Binary] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
     "/": operator.floordiv,
     "%": operator.mod,
-    "min": _pick(largest=False),
-    "max": _pick(largest=True),
+    "min": lambda left, right: _where(left <= right, left, right),
+    "max": lambda left, right: _where(left >= right, left, right),
 }
-RELATIONS: dict[str, Callable[[Any, Any], Any]] = {
+RELATIONS: dict[str, Binary] = {
     "==": operator.eq,
     "!=": operator.ne,
     "<=": operator.le,
@@ -60,23 +98,17 @@ RELATIONS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def product(factors: Iterable[Any]) -> Any:
+def product(factors: Iterable[Expression]) -> Expression:
     """Return the product of expressions, dropping factors of 1."""
-    result: Any = 1
-    for factor in factors:
-        result = combine("*", result, factor)
-    return result
+    return functools.reduce(lambda left, right: combine("*", left, right), factors, 1)
 
 
-def total(terms: Iterable[Any]) -> Any:
+def total(terms: Iterable[Expression]) -> Expression:
     """Return the sum of expressions, dropping terms of 0."""
-    result: Any = 0
-    for term in terms:
-        result = combine("+", result, term)
-    return result
+    return functools.reduce(lambda left, right: combine("+", left, right), terms, 0)
 
 
-def combine(sign: str, left: Any, right: Any) -> Any:
+def combine(sign: str, left: Expression, right: Expression) -> Expression:
     """Return ``left sign right``, simplified where both are integers or one is neutral."""
     if isinstance(left, int) and isinstance(right, int):
         return int(_APPLY[sign](left, right))
@@ -89,16 +121,12 @@ def combine(sign: str, left: Any, right: Any) -> Any:
     return Operation(sign, left, right)
 
 
-def names(expr: Any) -> set[str]:
+def names(expr: Expression) -> set[str]:
     """Return the free names of an expression."""
-    found: set[str] = set()
-    while isinstance(expr, Operation):
-        found |= names(expr.right)
-        expr = expr.left
-    return found | {expr.name} if isinstance(expr, Name) else found
+    return {leaf.name for leaf in compiled((expr,)).leaves if isinstance(leaf, Name)}
 
 
-def parts(expr: Any) -> int:
+def parts(expr: Expression) -> int:
     """Return the number of integers and names in an expression."""
     count = 1
     while isinstance(expr, Operation):
@@ -107,39 +135,63 @@ def parts(expr: Any) -> int:
     return count
 
 
-def evaluate(
-    expr: Any,
-    values: Mapping[str, Any],
-    memo: dict[int, Any] | None = None,
-    floor_divide: Callable[[Any, Any], Any] = operator.floordiv,
-) -> Any:
-    """Evaluate `expr` where `values` gives a number, fraction or array for each name.
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Some expressions as operations on slots, each operation once and after those that give its operands."""
 
-    `floor_divide` evaluates ``/``; with exact division, identities can be tested. `memo` shares the results of
-    sub-expressions between calls with the same `values`. Its keys are object ids, so the expressions must outlive it.
-    Raises KeyError with the first name that has no value.
-    """
-    chain: list[Operation] = []
-    while isinstance(expr, Operation) and (memo is None or id(expr) not in memo):
-        chain.append(expr)
-        expr = expr.left
-    if isinstance(expr, Operation):
-        result = (memo or {})[id(expr)]
-    else:
-        result = values[expr.name] if isinstance(expr, Name) else expr
-    for operation in reversed(chain):
-        right = evaluate(operation.right, values, memo, floor_divide)
-        apply = floor_divide if operation.sign == "/" else _APPLY[operation.sign]
-        result = apply(result, right)
-        if memo is not None:
-            memo[id(operation)] = result
-    return result
+    leaves: tuple[int | Name, ...]  # in the first slots
+    operations: tuple[tuple[str, int, int], ...]  # sign and slots of the operands; the next slots take the results
+    results: tuple[int, ...]  # slot of each expression
+
+    def run(self, values: Mapping[str, V], floor_divide: Binary = operator.floordiv) -> list[V]:
+        """Return the value of each expression where `values` gives a number, fraction or array for each name.
+
+        `floor_divide` evaluates ``/``; with exact division, identities can be tested. Raises KeyError with the first
+        name that has no value.
+        """
+        apply = _APPLY | {"/": floor_divide}
+        slots: list[Any] = [values[leaf.name] if isinstance(leaf, Name) else leaf for leaf in self.leaves]
+        for sign, left, right in self.operations:
+            slots.append(apply[sign](slots[left], slots[right]))
+        return [slots[result] for result in self.results]
+
+
+@functools.lru_cache(maxsize=10_000)
+def compiled(expressions: tuple[Expression, ...]) -> Program:
+    """Return the program that evaluates some expressions together."""
+    leaves: dict[int | Name, None] = {}
+    operations: dict[Operation, None] = {}
+
+    def visit(expr: Expression) -> None:
+        chain: list[Operation] = []
+        while isinstance(expr, Operation) and expr not in operations:
+            chain.append(expr)
+            expr = expr.left
+        if not isinstance(expr, Operation):
+            leaves[expr] = None
+        for operation in reversed(chain):
+            visit(operation.right)
+            operations[operation] = None
+
+    for expr in expressions:
+        visit(expr)
+    slot = {expr: number for number, expr in enumerate((*leaves, *operations))}
+    return Program(
+        tuple(leaves),
+        tuple((operation.sign, slot[operation.left], slot[operation.right]) for operation in operations),
+        tuple(slot[expr] for expr in expressions),
+    )
+
+
+def evaluate(expr: Expression, values: Mapping[str, V], floor_divide: Binary = operator.floordiv) -> V:
+    """Return the value of one expression; see `Program.run`."""
+    return compiled((expr,)).run(values, floor_divide)[0]
 
 
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2, "%": 2}
 
 
-def text(expr: Any, outer: int = 0) -> str:
+def text(expr: Expression, outer: int = 0) -> str:
     """Return the expression in the notation; `outer` is the precedence of the operation around it."""
     before, after = [], []
     while isinstance(expr, Operation):
@@ -158,7 +210,7 @@ def text(expr: Any, outer: int = 0) -> str:
     return "".join([*before, expr.name if isinstance(expr, Name) else str(expr), *reversed(after)])
 
 
-def divided(size: Any, axes: Iterable[str]) -> Any:
+def divided(size: Expression, axes: Iterable[str]) -> Expression:
     """Return the local size of a dimension: floor(size / product of the degrees of `axes`)."""
     return combine("/", size, product(Name(axis) for axis in axes))
 

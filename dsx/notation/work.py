@@ -173,7 +173,7 @@ class Weight:
     matrix: Matrix | None = None  # None if it is no matrix of the body
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DerivedLayer:
     """Everything that the cost model needs to know about a layer."""
 

@@ -12,7 +12,7 @@ from dsx.config.assumption_set import AssumptionsSpec
 from dsx.cost.context import BF16
 from dsx.cost.layer import COMM_COLUMN, OVERLAP, WeightGroup, weight_groups
 from dsx.cost.layer_work import multiply_shape
-from dsx.notation.expressions import evaluate
+from dsx.notation.expressions import Expression, evaluate
 from dsx.notation.graph import Launch, Node, Transferred, Value
 from dsx.notation.recompute import backward_nodes, recomputation
 from dsx.notation.sharded_layer import ALL_GATHER
@@ -204,13 +204,10 @@ class _Numbers:
     def __init__(self, layer: DerivedLayer, kind: str, values: Mapping[str, int], assumptions: AssumptionsSpec) -> None:
         self.layer, self.kind, self.values, self.assumptions = layer, kind, values, assumptions
         self.sources: dict[str, tuple[Value, ...]] = {}  # what collectives over one rank read, by what they write
-        self.memo: dict[int, object] = {}
-        self.alive: list[object] = []  # expressions in the memo, which must outlive it
 
-    def number(self, expr: object) -> int:
+    def number(self, expr: Expression) -> int:
         """Return the value of an expression."""
-        self.alive.append(expr)
-        return int(evaluate(expr, self.values, self.memo))
+        return int(evaluate(expr, self.values))
 
     def nodes(self, nodes: Iterable[Node], direction: int) -> list[LayerNode]:
         """Return nodes with their numbers, without collectives over one rank."""

@@ -1,6 +1,8 @@
 """Expressions: precedence, floors, folding, text that reads back to the same value."""
 
+import copy
 import operator
+import pickle
 from fractions import Fraction
 
 import numpy as np
@@ -13,6 +15,7 @@ from dsx.notation.expressions import (
     Name,
     Operation,
     combine,
+    compiled,
     divided,
     evaluate,
     names,
@@ -122,13 +125,35 @@ def test_text_reads_back_to_the_same_value(expr):
 
 
 @given(EXPRESSIONS)
-def test_arrays_and_a_memo_change_nothing(expr):
+def test_arrays_change_nothing(expr):
     if (expected := by_hand(expr)) is None:
         return
     arrays = {name: np.array([value, value]) for name, value in VALUES.items()}
-    memo = {}
-    assert np.all(np.asarray(evaluate(expr, arrays, memo)) == expected)
-    assert np.all(np.asarray(evaluate(expr, arrays, memo)) == expected)
+    assert np.all(np.asarray(evaluate(expr, arrays)) == expected)
+
+
+@given(EXPRESSIONS)
+def test_equal_expressions_are_one_object(expr):
+    built = copy.deepcopy(expr)
+    assert built is expr or isinstance(expr, int)
+    assert pickle.loads(pickle.dumps(expr)) == expr
+
+
+@given(st.lists(EXPRESSIONS, max_size=5))
+def test_a_program_has_the_values_of_its_expressions_and_each_operation_once(exprs):
+    values = {name: Fraction(value) for name, value in VALUES.items()}
+    if any(by_hand(expr) is None for expr in exprs):
+        return
+    program = compiled((*exprs, *exprs))
+    assert program.run(values) == [evaluate(expr, values) for expr in exprs] * 2
+    assert len({*program.operations}) == len(program.operations)
+
+
+def test_a_long_sum_is_no_deep_recursion():
+    terms = [Operation("*", Name(f"x{index}"), index) for index in range(50_000)]
+    expr = total(terms)
+    assert evaluate(expr, {f"x{index}": 1 for index in range(50_000)}) == sum(range(50_000))
+    del expr
 
 
 @given(st.sampled_from(["+", "-", "*", "/", "%"]), EXPRESSIONS, EXPRESSIONS)
