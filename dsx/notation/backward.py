@@ -1,7 +1,5 @@
 """The derived backward: the distribution of each gradient, and what the forward keeps for it.
 
-The derived backward: the distribution of each gradient, and the collectives that it needs.
-
 The gradient of an argument has the dimensions that the operator consumed. It is partial over the axes that divide a
 summed dimension, and over the axes that the other factor of a multiply is partial over. A producer needs its gradient
 in the distribution of its value, replicated where the value was partial; only a view (or another rearrangement) passes
@@ -9,18 +7,15 @@ a partial gradient on. Contributions of equal distribution are added first; then
 collectives. A weight's gradient is also partial over dp, since `b` is the microbatch of one replica; the reduction at
 the end of the step completes what the layer does not reduce at once.
 
-Saved tensors: what the forward keeps for the backward, and what the backward gathers a second time instead.
-
 A tensor is kept as it was consumed, once for all operators that read it. An argument with `~`, and an operand of a
 panelled multiply, is kept as it was produced, and the backward redistributes it once more. A view is its source under
 another name. A fused kernel keeps no inner tensor: its backward recomputes them from those that cross its border.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
-from dsx.notation.expressions import Name, combine, product
+from dsx.notation.expressions import Expression, Name, combine, product
 from dsx.notation.sharded_layer import Argument, Distribution, Layer, Operator, Transfer, elements, match, ordered
 
 
@@ -42,79 +37,67 @@ class Backward:
     weight_axes: dict[str, tuple[str, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Contribution:
-    distribution: Distribution
-    operator: Operator | None
+# By tensor, the contributions to its gradient: their distributions, and the operators that they come from.
+Contributions = dict[str, dict[Distribution, list[Operator | None]]]
 
 
 def derive_backward(layer: Layer) -> Backward:
     """Walk the layer backwards and match each gradient with the distribution that its producer needs."""
-    contributions: dict[str, list[_Contribution]] = {name: [] for name in layer.tensors}
+    contributions: Contributions = {name: {} for name in layer.tensors}
     for output in layer.outputs:
-        whole = layer.tensors[output].distribution.without_partial()
-        contributions[output].append(_Contribution(whole, None))
+        contributions[output].setdefault(layer.tensors[output].distribution.without_partial(), []).append(None)
     sums: list[GradientSum] = []
     for operator in reversed(layer.operators):
         incoming = _incoming_partial(layer, operator, contributions)
         for output in operator.outputs:
             sums += _settle(layer, output, contributions[output], incoming)
         for argument in operator.arguments:
-            if layer.tensors[argument.tensor].data:
-                continue  # data has no gradient
-            gradient = _gradient(layer, operator, argument, incoming)
-            contributions[argument.tensor].append(_Contribution(gradient, operator))
+            if not layer.tensors[argument.tensor].data:  # data has no gradient
+                gradient = _gradient(layer, operator, argument, incoming)
+                contributions[argument.tensor].setdefault(gradient, []).append(operator)
     weight_axes: dict[str, tuple[str, ...]] = {}
     for name, tensor in layer.tensors.items():
         if tensor.weight:
-            found = contributions[name]
-            partial = {axis for contribution in found for axis in contribution.distribution.partial}
-            left = ordered(partial - set(tensor.distribution.axes))
-            sums += _settle(layer, name, found, left)
-            weight_axes[name] = left
-        elif name in layer.inputs:
-            sums += _settle(layer, name, contributions[name], ())
+            partial = {axis for distribution in contributions[name] for axis in distribution.partial}
+            weight_axes[name] = ordered(partial - set(tensor.distribution.axes))
+        if tensor.weight or name in layer.inputs:
+            sums += _settle(layer, name, contributions[name], weight_axes.get(name, ()))
     return Backward(tuple(sums), weight_axes)
 
 
-def _incoming_partial(
-    layer: Layer, operator: Operator, contributions: dict[str, list[_Contribution]]
-) -> tuple[str, ...]:
+def _incoming_partial(layer: Layer, operator: Operator, contributions: Contributions) -> tuple[str, ...]:
     """Return the axes over which the gradient of a rearrangement may stay partial; none for other operators."""
     if not operator.kind.rearranges:
         return ()
-    left: list[set[str]] = []
-    for output in operator.outputs:
-        divided = set(layer.tensors[output].distribution.axes)
-        left += [set(c.distribution.partial) - divided for c in contributions[output]]
-    return ordered(set.intersection(*left)) if left else ()
+    partial = [
+        set(distribution.partial) - set(layer.tensors[output].distribution.axes)
+        for output in operator.outputs
+        for distribution in contributions[output]
+    ]
+    return ordered(set.intersection(*partial)) if partial else ()
 
 
 def _settle(
-    layer: Layer, tensor: str, contributions: list[_Contribution], keep_partial: tuple[str, ...]
+    layer: Layer, tensor: str, contributions: dict[Distribution, list[Operator | None]], keep_partial: tuple[str, ...]
 ) -> list[GradientSum]:
-    """Add contributions of equal distribution, and match each sum with the distribution that the producer needs."""
-    groups: dict[Distribution, list[Operator | None]] = {}
-    for contribution in contributions:
-        groups.setdefault(contribution.distribution, []).append(contribution.operator)
-    result: list[GradientSum] = []
-    for distribution, operators in groups.items():
+    """Match each sum of contributions of equal distribution with the distribution that the producer needs."""
+    sums: list[GradientSum] = []
+    for distribution, operators in contributions.items():
         partial = tuple(axis for axis in keep_partial if axis in distribution.partial)
-        wanted = Distribution(layer.tensors[tensor].distribution.dims, partial)
-        result.append(GradientSum(tensor, distribution, tuple(operators), tuple(match(distribution, wanted))))
-    return result
+        needed = Distribution(layer.tensors[tensor].distribution.dims, partial)
+        sums.append(GradientSum(tensor, distribution, tuple(operators), tuple(match(distribution, needed))))
+    return sums
 
 
 def _gradient(layer: Layer, operator: Operator, argument: Argument, incoming: tuple[str, ...]) -> Distribution:
     """Return the distribution of the gradient of a consumed argument."""
     partial = set(incoming)
     if not operator.kind.rearranges:
-        own = {dim.letter for dim in argument.distribution.dims}
-        others = [layer.tensors[name].distribution for name in operator.outputs]
-        others += [other.distribution for other in operator.arguments if other is not argument]
-        partial |= {axis for other in others for dim in other.dims if dim.letter not in own for axis in dim.axes}
+        letters = {dim.letter for dim in argument.distribution.dims}
+        factors = [other.distribution for other in operator.arguments if other is not argument]
+        others = [layer.tensors[name].distribution for name in operator.outputs] + factors
+        partial |= {axis for other in others for dim in other.dims if dim.letter not in letters for axis in dim.axes}
         if operator.kind.shape == "contract":
-            factors = [other.distribution for other in operator.arguments if other is not argument]
             partial |= {axis for factor in factors for axis in factor.partial}
     if layer.tensors[argument.tensor].weight:
         partial.add("dp")
@@ -131,7 +114,7 @@ class Saved:
     """One kept tensor and its local size."""
 
     key: tuple[str, str]  # (tensor, distribution), "" for the one in which it was produced; or (operator, "state 0")
-    bytes: Any
+    bytes: Expression
     operand: bool = False  # of multiplies with a weight alone, which may keep it in their own precision
     source: tuple[str, str] | None = None  # of a redistributed copy, the key of the produced form; None: a weight
     axes: tuple[str, ...] = ()  # over which a copy differs from its source; it is the source where each has one rank
@@ -159,8 +142,9 @@ def element_bytes(layer: Layer, tensor: str) -> Name:
     return WEIGHT_BYTES if layer.tensors[tensor].weight else ACTIVATION_BYTES
 
 
-def tensor_bytes(layer: Layer, tensor: str, distribution: Distribution) -> Any:
-    """Return the local bytes of `tensor` in `distribution`."""
+def tensor_bytes(layer: Layer, tensor: str, distribution: Distribution | None = None) -> Expression:
+    """Return the local bytes of a tensor in a distribution, by default the one in which it is produced."""
+    distribution = distribution or layer.tensors[tensor].distribution
     return product((element_bytes(layer, tensor), elements(distribution.dims)))
 
 
@@ -172,14 +156,13 @@ def stored(layer: Layer, argument: Argument, panelled: bool) -> tuple[Saved | No
     tensor = layer.tensors[argument.tensor]
     redistributed = argument.distribution != tensor.distribution
     if redistributed and not (argument.regathered or panelled):
-        key = (tensor.name, str(argument.distribution))
         source = None
         if not tensor.weight:
             produced, _ = stored(layer, Argument(tensor.name, tensor.distribution, False, argument.place), panelled)
             source = produced.key if produced else None
         axes = axes_between(tensor.distribution, argument.distribution)
         size = tensor_bytes(layer, tensor.name, argument.distribution)
-        return Saved(key, size, source=source, axes=axes), []
+        return Saved(argument.key, size, source=source, axes=axes), []
     regathers = [Regather(tensor.name, argument.distribution)] if redistributed else []
     if tensor.weight:
         return None, regathers
@@ -187,17 +170,16 @@ def stored(layer: Layer, argument: Argument, panelled: bool) -> tuple[Saved | No
     if producer and producer.costs_nothing and len(producer.outputs) == 1:
         saved, inner = stored(layer, producer.arguments[0], panelled=False)
         return saved, inner + regathers
-    return Saved((tensor.name, ""), tensor_bytes(layer, tensor.name, tensor.distribution)), regathers
+    return Saved((tensor.name, ""), tensor_bytes(layer, tensor.name)), regathers
 
 
 def reads(layer: Layer, operators: Iterable[Operator]) -> tuple[Read, ...]:
     """Return what some operators read, those that only they make included."""
-    found: list[Read] = []
-    for op in operators:
-        for argument in op.arguments:
-            produced, _ = stored(layer, as_produced(layer, op, argument.tensor), panelled=False)
-            found.append(Read(argument.tensor, (argument.tensor, str(argument.distribution)), produced))
-    return tuple(found)
+    return tuple(
+        Read(argument.tensor, argument.key, stored(layer, as_produced(layer, op, argument.tensor), panelled=False)[0])
+        for op in operators
+        for argument in op.arguments
+    )
 
 
 def listed_once(lists: Iterable[tuple[Saved, ...]]) -> list[tuple[Saved, ...]]:
@@ -205,25 +187,25 @@ def listed_once(lists: Iterable[tuple[Saved, ...]]) -> list[tuple[Saved, ...]]:
 
     A copy of a tensor that is kept or stored too takes no bytes where all axes between them have one rank.
     """
-    every = [tuple(listed) for listed in lists]
+    every = [*lists]
     kept = {saved.key for listed in every for saved in listed}
     seen: set[tuple[str, str]] = set()
     result: list[tuple[Saved, ...]] = []
     for listed in every:
-        own = {saved.key: _beside(saved, kept) for saved in listed if saved.key not in seen}
-        result.append(tuple(own.values()))
-        seen |= own.keys()
+        first = {saved.key: saved for saved in listed if saved.key not in seen}
+        seen |= first.keys()
+        result.append(
+            tuple(
+                replace(saved, bytes=product((saved.bytes, is_copy(saved.axes))))
+                if saved.axes and (saved.source is None or saved.source in kept)
+                else saved
+                for saved in first.values()
+            )
+        )
     return result
 
 
-def _beside(saved: Saved, kept: Collection[tuple[str, str]]) -> Saved:
-    """Return a saved tensor with the bytes that it takes beside those that are kept."""
-    if not saved.axes or not (saved.source is None or saved.source in kept):
-        return saved
-    return replace(saved, bytes=product((saved.bytes, is_copy(saved.axes))))
-
-
-def is_copy(axes: Iterable[str]) -> Any:
+def is_copy(axes: Iterable[str]) -> Expression:
     """Return an expression that is 1 if some of the axes over which a copy differs have several ranks, else 0."""
     return combine("min", combine("-", product(Name(axis) for axis in axes), 1), 1)
 
@@ -231,8 +213,8 @@ def is_copy(axes: Iterable[str]) -> Any:
 def axes_between(produced: Distribution, consumed: Distribution) -> tuple[str, ...]:
     """Return the axes over which two distributions of a tensor differ."""
     differing = {*produced.partial} ^ {*consumed.partial}
-    for here, there in zip(produced.dims, consumed.dims, strict=True):
-        differing |= {*here.axes} ^ {*there.axes}
+    for dim, consumed_dim in zip(produced.dims, consumed.dims, strict=True):
+        differing |= {*dim.axes} ^ {*consumed_dim.axes}
     return tuple(sorted(differing))
 
 

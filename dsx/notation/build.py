@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from dsx.errors import NotationError, SpecError, UnknownNameError, did_you_mean
-from dsx.notation.expressions import names
+from dsx.notation.expressions import Expression, expanded_parts, names
 from dsx.notation.operators import OperatorKind
 from dsx.notation.selection import check_known, declared, modified, renamed, results, selected
 from dsx.notation.sharded_layer import (
@@ -20,7 +19,6 @@ from dsx.notation.sharded_layer import (
     check_axes,
     check_operator,
     defined_through_itself,
-    expanded_parts,
     match,
     ordered,
 )
@@ -140,7 +138,7 @@ class _LayerBuilder:
             name for rule in (strategy.rules if strategy else ()) for name in names(rule.left) | names(rule.right)
         }
         self.has_panels = strategy is None or PANELS in rule_names
-        self.definitions: dict[str, Any] = {}
+        self.definitions: dict[str, Expression] = {}
         self.tensors: dict[str, Tensor] = {}
         self.operators: list[Operator] = []
         self.inputs: list[str] = []

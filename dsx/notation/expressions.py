@@ -12,10 +12,11 @@ recurse into right operands, which are only as deep as a definition wrote them.
 """
 
 import functools
+import itertools
 import math
 import operator
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -126,13 +127,44 @@ def names(expr: Expression) -> set[str]:
     return {leaf.name for leaf in compiled((expr,)).leaves if isinstance(leaf, Name)}
 
 
-def parts(expr: Expression) -> int:
-    """Return the number of integers and names in an expression."""
-    count = 1
+def names_within(letters: Iterable[str], definitions: Mapping[str, Expression]) -> set[str]:
+    """Return `letters` and all names in their definitions, at any depth."""
+    reached = set(letters)
+    pending = [*reached]
+    while pending:
+        more = names(definitions.get(pending.pop(), 1)) - reached
+        reached |= more
+        pending += more
+    return reached
+
+
+def resolvable(definitions: Mapping[str, Expression], known: Iterable[str]) -> Iterator[tuple[str, Expression]]:
+    """Yield the definitions in which each name is known or defined, each after the definitions that it uses."""
+    resolved, pending = set(known), dict(definitions)
+    while ready := [letter for letter, expr in pending.items() if names(expr) <= resolved]:
+        resolved.update(ready)
+        for letter in ready:
+            yield letter, pending.pop(letter)
+
+
+def parts(expr: Expression, of_names: Mapping[str, int] | None = None) -> int:
+    """Return the number of integers and names in an expression; a name may stand for several."""
+    count = 0
     while isinstance(expr, Operation):
-        count += parts(expr.right)
+        count += parts(expr.right, of_names)
         expr = expr.left
-    return count
+    return count + (of_names.get(expr.name, 1) if of_names and isinstance(expr, Name) else 1)
+
+
+def expanded_parts(definitions: Mapping[str, Expression]) -> dict[str, int]:
+    """Return the number of integers and names in the size of each letter, with all definitions substituted.
+
+    No letter may be defined through itself.
+    """
+    sizes: dict[str, int] = {}
+    for letter, expr in resolvable(definitions, names_within(definitions, definitions) - definitions.keys()):
+        sizes[letter] = parts(expr, sizes)
+    return sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +249,5 @@ def divided(size: Expression, axes: Iterable[str]) -> Expression:
 
 def primes_from(start: int, count: int) -> list[int]:
     """Return the first `count` primes from `start` on, as independent values to test an identity with."""
-    found: list[int] = []
-    candidate = start
-    while len(found) < count:
-        if all(candidate % divisor for divisor in range(2, math.isqrt(candidate) + 1)):
-            found.append(candidate)
-        candidate += 1
-    return found
+    primes = (n for n in itertools.count(start) if all(n % divisor for divisor in range(2, math.isqrt(n) + 1)))
+    return list(itertools.islice(primes, count))

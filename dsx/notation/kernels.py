@@ -1,80 +1,45 @@
-"""Kernels: groups of operators that run as one, their work, their multiplies and their launches.
+"""Kernels: groups of operators that run as one, with their work, their multiplies and their launches.
 
-The shapes of the matrix multiplies of an einsum and of its two gradients.
+A fused kernel keeps the tensors that cross its border and that its backward reads, and what it keeps besides them
+(softmax statistics, random state). Its backward recomputes the inner values that it reads.
+
+An operator alone moves the bytes of its operator table. A fused kernel moves the tensors that cross its border, and in
+its backward also what it keeps besides them. The backward of an einsum is an einsum for each of its arguments, and each
+is a launch; every other operator has one backward. So a multiply with a weight that is fused with what follows, such as
+its bias, has two launches back, which both read the gradient of its result. A fused kernel without such a multiply
+(attention) has one launch back.
 
 An einsum of A and B into C is `batch` multiplies of (rows x contracted) by (contracted x columns). Batch letters are in
 all three tensors, row letters in A and C, column letters in B and C; the multiply contracts every other letter. The
 gradient of A is the einsum of dC and B. With panels, one multiply becomes `panels` multiplies, which share the letters
 that the forward contracts.
-
-The work of an operator by its table: FLOPs, bytes and the shapes of its multiplies, as expressions.
-
-The backward of an einsum is an einsum for each of its arguments, so its gradients are apart here; every other operator
-has one backward.
-
-Kernels: groups of operators that run as one, and what each keeps for its backward.
-
-A fused kernel keeps the tensors that cross its border and that its backward reads, and what it keeps besides them
-(softmax statistics, random state). Its backward recomputes the inner values that it reads.
-
-The tensors of a layer that have several copies of each token: those between dispatch and combine.
-
-An all-to-all of such a tensor need not move each copy over the network, since copies for one fast domain can be made
-there. How many it must move depends on how a token chooses its experts, which the operator table states: the number of
-choices, and the groups of experts that they are limited to (arXiv 2412.19437, section 2.1.2).
-
-The launches of a kernel: one in the forward; in the backward, the gradients of inputs and those of weights.
-
-An operator alone moves the bytes of its operator table. A fused kernel moves the tensors that cross its border, and in
-its backward also what it keeps besides them. The two gradients of a multiply are two launches, since each is a multiply
-of its own; so a multiply with a weight that is fused with what follows, such as its bias, has two launches back, which
-both read the gradient of its result. A fused kernel without such a multiply (attention) has one launch back.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
-from dsx.notation.backward import Regather, Saved, as_produced, element_bytes, stored, tensor_bytes
-from dsx.notation.expressions import Name, Operation, combine, product, total
-from dsx.notation.operators import Effort, TableFormula
+from dsx.notation.backward import Regather, Saved, as_produced, stored, tensor_bytes
+from dsx.notation.expressions import Expression, Name, Operation, combine, product, total
+from dsx.notation.operators import NAMES, Effort, TableFormula
 from dsx.notation.sharded_layer import PANELS, Argument, Distribution, Layer, Operator, Tensor, elements, local_size
 from dsx.notation.syntax import RegionPath
 
 
 @dataclass(frozen=True, slots=True)
 class Multiply:
-    """A multiply of a kernel in one direction; local sizes and FLOPs as expressions."""
+    """A multiply of a kernel in one direction, with local sizes."""
 
-    rows: Any
-    columns: Any
-    contracted: Any
-    batch: Any  # number of multiplies of this shape
-    flops: Any  # of the whole batch, as the operator table counts them
+    rows: Expression
+    columns: Expression
+    contracted: Expression
+    batch: Expression  # number of multiplies of this shape
+    flops: Expression  # of the whole batch, as the operator table counts them
     linear: bool  # whether its operator has a weight; holds for the forward and both gradients
     of_weight: bool  # whether it computes the gradient of a weight
     wide: bool  # whether that weight keeps it in 16 bits where others run in fewer
     grouped: bool  # whether it is one multiply for each of several weights, those of experts
     operator: str = field(repr=False)  # name in the operator table
-
-
-def forward_multiply(layer: Layer, op: Operator, flops: Any) -> Multiply:
-    """Return the multiply of the forward of an einsum of two arguments."""
-    left, right = (argument.distribution for argument in op.arguments)
-    operands = (left, right, layer.tensors[op.name].distribution)
-    return _multiply(layer, op, operands, flops, of_weight=False, split="contracted")
-
-
-def gradient_multiply(layer: Layer, op: Operator, index: int, flops: Any) -> Multiply:
-    """Return the multiply that computes the gradient of one of an einsum's two arguments."""
-    argument, other = op.arguments[index], op.arguments[1 - index]
-    operands = (layer.tensors[op.name].distribution, other.distribution, argument.distribution)
-    return _multiply(layer, op, operands, flops, of_weight=is_weight(layer, argument), split="columns")
-
-
-def is_weight(layer: Layer, argument: Argument) -> bool:
-    """Return whether an argument is a weight or a view of one."""
-    return _source(layer, argument).weight
 
 
 def _source(layer: Layer, argument: Argument) -> Tensor:
@@ -85,63 +50,56 @@ def _source(layer: Layer, argument: Argument) -> Tensor:
     return _source(layer, producer.arguments[0])
 
 
-def _multiply(
-    layer: Layer,
-    op: Operator,
-    operands: tuple[Distribution, Distribution, Distribution],
-    flops: Any,
-    of_weight: bool,
-    split: str,
-) -> Multiply:
-    """Return the multiply of `op` whose `operands` are the two factors and the result; panels divide `split`."""
+def _multiply(layer: Layer, op: Operator, flops: Expression, argument: Argument | None = None) -> Multiply:
+    """Return the multiply of an einsum's forward, or that of the gradient of one of its two arguments."""
+    result = layer.tensors[op.name].distribution
+    operands = [*(factor.distribution for factor in op.arguments), result]
+    if argument is not None:
+        (other,) = (factor.distribution for factor in op.arguments if factor is not argument)
+        operands = [result, other, argument.distribution]
     dims = {dim.letter: dim for distribution in operands for dim in distribution.dims}
     a, b, c = ({dim.letter for dim in distribution.dims} for distribution in operands)
 
-    def size(letters: Iterable[str]) -> Any:
-        return product(local_size(dims[letter]) for letter in dims if letter in set(letters))
+    def size(letters: Iterable[str]) -> Expression:
+        return product(local_size(dims[letter]) for letter in dims if letter in letters)
 
     sizes = {"rows": size(c - b), "columns": size((c & b) - a), "contracted": size(dims.keys() - c)}
     batch = size(a & b & c)
     if op.panelled:
         # Panels divide the letters that the forward contracts, in the gradients too.
+        split = "contracted" if argument is None else "columns"
         sizes[split] = combine("/", sizes[split], Name(PANELS))
         batch = combine("*", batch, Name(PANELS))
-    sources = [_source(layer, argument) for argument in op.arguments]
+    sources = [_source(layer, factor) for factor in op.arguments]
     linear = any(source.weight for source in sources)
-    several = bool((a & b & c) - layer.single) or op.panelled
     return Multiply(
         **sizes,
         batch=batch,
         flops=flops,
         linear=linear,
-        of_weight=of_weight,
+        of_weight=argument is not None and _source(layer, argument).weight,
         wide=any(source.wide for source in sources),
-        grouped=linear and several,
+        grouped=linear and (bool((a & b & c) - layer.single) or op.panelled),
         operator=op.kind.name,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """FLOPs on matrix and vector units and bytes of memory traffic, as expressions, and the shapes of the multiplies.
+    """FLOPs on matrix and vector units, bytes of memory traffic, and the shapes of the multiplies.
 
     `unfused` is the traffic on top of `bytes` where a framework runs an operator as several kernels.
     """
 
-    matrix: Any = 0
-    vector: Any = 0
-    bytes: Any = 0
-    unfused: Any = 0
+    matrix: Expression = 0
+    vector: Expression = 0
+    bytes: Expression = 0
+    unfused: Expression = 0
     multiplies: tuple[Multiply, ...] = ()  # `matrix` includes their FLOPs
 
     def __add__(self, other: "Work") -> "Work":
-        return Work(
-            combine("+", self.matrix, other.matrix),
-            combine("+", self.vector, other.vector),
-            combine("+", self.bytes, other.bytes),
-            combine("+", self.unfused, other.unfused),
-            self.multiplies + other.multiplies,
-        )
+        amounts = {name: combine("+", getattr(self, name), getattr(other, name)) for name in NAMES}
+        return replace(self, **amounts, multiplies=self.multiplies + other.multiplies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +118,9 @@ def forward_work(layer: Layer, op: Operator) -> Work:
     effort = op.kind.panels["forward"] if op.panelled else op.kind.forward
     letters = {dim.letter for name in op.outputs for dim in layer.tensors[name].distribution.dims}
     summed = _contracted([argument.distribution for argument in op.arguments], letters)
-    found = _work(op, effort, functions(layer, op), summed)
+    work = _work(op, effort, functions(layer, op), summed)
     # A contraction of one, three or more arguments has FLOPs, but no shape of rows and columns.
-    return replace(found, multiplies=(forward_multiply(layer, op, found.matrix),)) if len(op.arguments) == 2 else found
+    return replace(work, multiplies=(_multiply(layer, op, work.matrix),)) if len(op.arguments) == 2 else work
 
 
 def backward_work(layer: Layer, op: Operator) -> tuple[Gradient, ...]:
@@ -170,83 +128,73 @@ def backward_work(layer: Layer, op: Operator) -> tuple[Gradient, ...]:
     if op.kind.shape != "contract":
         return (Gradient(_work(op, op.kind.backward, functions(layer, op))),)
     effort = op.kind.panels["gradient"] if op.panelled else op.kind.gradient
-    found: list[Gradient] = []
-    for index, argument in enumerate(op.arguments):
+    gradients: list[Gradient] = []
+    for argument in op.arguments:
         if layer.tensors[argument.tensor].data:
             continue
         others = [other for other in op.arguments if other is not argument]
-        exchanged = functions(layer, op, [argument, *others], dx=argument)
-        own = {dim.letter for dim in argument.distribution.dims}
         sources = [other.distribution for other in others] + [layer.tensors[op.name].distribution]
-        work = _work(op, effort, exchanged, _contracted(sources, own))
+        summed = _contracted(sources, {dim.letter for dim in argument.distribution.dims})
+        work = _work(op, effort, functions(layer, op, [argument, *others], dx=argument), summed)
         if len(op.arguments) == 2:
-            work = replace(work, multiplies=(gradient_multiply(layer, op, index, work.matrix),))
-        found.append(Gradient(work, argument, is_weight(layer, argument)))
-    return tuple(found)
+            work = replace(work, multiplies=(_multiply(layer, op, work.matrix, argument),))
+        gradients.append(Gradient(work, argument, _source(layer, argument).weight))
+    return tuple(gradients)
 
 
-def _contracted(distributions: list[Distribution], kept: set[str]) -> Any:
+def _contracted(distributions: list[Distribution], kept: set[str]) -> Expression:
     """Return the product of the local dimensions that are not among the letters `kept`."""
     dims = {dim.letter: dim for distribution in distributions for dim in distribution.dims}
     return elements(tuple(dim for letter, dim in dims.items() if letter not in kept))
 
 
-def _work(op: Operator, effort: Effort, sizes: dict[str, Any], contracted: Any = 1) -> Work:
+_CONTRACTED = Name("contracted")
+Sizes = dict[str, Callable[[str], Expression]]
+
+
+def _work(op: Operator, effort: Effort, sizes: Sizes, contracted: Expression = 1) -> Work:
     """Return what an operator table says of an operator, with its sizes; a modifier reduces FLOPs, not bytes."""
     numerator, denominator = op.kind.work.get(op.modifier, (1, 1))
-
-    def value(formula: TableFormula | None, share: bool) -> Any:
-        if formula is None:
-            return 0
-        expr = _substituted(formula.resolve(sizes), {"contracted": contracted})
-        return combine("/", combine("*", expr, numerator), denominator) if share else expr
-
-    return Work(
-        value(effort.matrix, True), value(effort.vector, True), value(effort.bytes, False), value(effort.unfused, False)
-    )
+    amounts: dict[str, Expression] = {}
+    for name in NAMES:
+        formula: TableFormula | None = getattr(effort, name)
+        if formula is not None:
+            amounts[name] = _with_contracted(formula.resolve(sizes), contracted)
+            if name in ("matrix", "vector"):
+                amounts[name] = combine("/", combine("*", amounts[name], numerator), denominator)
+    return replace(Work(), **amounts)
 
 
-def _substituted(expr: Any, values: dict[str, Any]) -> Any:
-    """Return an expression with names replaced by other expressions."""
+def _with_contracted(expr: Expression, contracted: Expression) -> Expression:
+    """Return an expression with the product of the contracted dimensions in place of its name."""
     chain: list[Operation] = []
     while isinstance(expr, Operation):
         chain.append(expr)
         expr = expr.left
-    result = values.get(expr.name, expr) if isinstance(expr, Name) else expr
+    result = contracted if expr is _CONTRACTED else expr
     for operation in reversed(chain):
-        result = combine(operation.sign, result, _substituted(operation.right, values))
+        result = combine(operation.sign, result, _with_contracted(operation.right, contracted))
     return result
 
 
 def functions(
-    layer: Layer, op: Operator, arguments: list[Argument] | None = None, dx: Argument | None = None
-) -> dict[str, Any]:
+    layer: Layer, op: Operator, arguments: Sequence[Argument] | None = None, dx: Argument | None = None
+) -> Sizes:
     """Return the size functions that a table's expressions may call, for one operator.
 
     `arguments` take the table's argument names in this order; `dx` is the argument whose gradient is computed.
     """
-    taken = list(op.arguments) if arguments is None else arguments
-    tensors: dict[str, tuple[str, Distribution]] = {
-        name.rstrip("?"): (argument.tensor, argument.distribution)
-        for name, argument in zip(op.kind.arguments, taken, strict=False)
-    }
-    tensors["y"] = tensors["dy"] = (op.name, layer.tensors[op.name].distribution)
+    named = zip(op.kind.arguments, op.arguments if arguments is None else arguments, strict=False)
+    tensors = {name.rstrip("?"): argument for name, argument in named}
+    tensors["y"] = tensors["dy"] = as_produced(layer, op, op.name)
     if dx is not None:
-        tensors["dx"] = (dx.tensor, dx.distribution)
-
-    def size(name: str) -> Any:
-        return elements(tensors[name][1].dims)
-
-    def rows(name: str) -> Any:
-        return elements(tensors[name][1].dims[:-1])
-
-    def last(name: str) -> Any:
-        return elements(tensors[name][1].dims[-1:])
-
-    def bytes_of(name: str) -> Any:
-        return product((element_bytes(layer, tensors[name][0]), size(name)))
-
-    return {"size": size, "rows": rows, "last": last, "bytes": bytes_of}
+        tensors["dx"] = dx
+    return {
+        "size": lambda name: elements(tensors[name].distribution.dims),
+        "rows": lambda name: elements(tensors[name].distribution.dims[:-1]),
+        "last": lambda name: elements(tensors[name].distribution.dims[-1:]),
+        "bytes": lambda name: tensor_bytes(layer, tensors[name].tensor, tensors[name].distribution),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,131 +208,131 @@ class Kernel:
     saved: tuple[Saved, ...]
     border: tuple[Argument, ...]  # tensors from outside a fused kernel that its backward reads
     regathers: tuple[tuple[Operator, Regather], ...]
+    leaving: tuple[str, ...]  # results that others consume
 
     @property
     def regions(self) -> RegionPath:
         """The ``recompute`` regions that it is in, outermost first."""
         return self.operators[0].regions
 
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """The results of its operators."""
+        return tuple(name for op in self.operators for name in op.outputs)
+
+    @property
+    def entering(self) -> list[Argument]:
+        """The arguments of its operators that come from outside of it."""
+        made = self.makes
+        return [arg for op in self.operators for arg in op.arguments if arg.tensor not in made]
+
 
 def split_into_kernels(layer: Layer) -> list[Kernel]:
     """Group the layer's operators into kernels, in order."""
-    groups: dict[Any, list[Operator]] = {}
+    groups: dict[object, list[Operator]] = {}
     for op in layer.operators:
         groups.setdefault(op.fuse or op.name, []).append(op)
-    return _with_operands([_kernel(layer, key, operators) for key, operators in groups.items()])
-
-
-def _with_operands(kernels: list[Kernel]) -> list[Kernel]:
-    """Return the kernels with the tensors marked as operands that only multiplies with a weight keep."""
+    kernels = [_Collector(layer, operators).kernel() for operators in groups.values()]
+    # An operand is a tensor that only multiplies with a weight keep.
     others = {saved.key for kernel in kernels for saved in kernel.saved if not saved.operand}
-
-    def marked(kernel: Kernel) -> Kernel:
-        return replace(kernel, saved=tuple(replace(one, operand=one.key not in others) for one in kernel.saved))
-
-    return [marked(kernel) for kernel in kernels]
-
-
-def _kernel(layer: Layer, key: Any, operators: list[Operator]) -> Kernel:
-    fused = isinstance(key, tuple)
-    collector = _Collector(layer, operators, fused)
-    for op in operators:
-        collector.visit(op)
-    return Kernel(
-        key[0] if fused else key,
-        fused,
-        tuple(operators),
-        tuple(op for op in operators if op.name in collector.recomputed),
-        tuple(collector.saved.values()),
-        tuple(collector.border.values()),
-        tuple(collector.regathers),
-    )
+    return [
+        replace(kernel, saved=tuple(replace(saved, operand=saved.key not in others) for saved in kernel.saved))
+        for kernel in kernels
+    ]
 
 
 class _Collector:
     """Collects what the backward of one kernel reads."""
 
-    def __init__(self, layer: Layer, operators: list[Operator], fused: bool) -> None:
-        self.layer, self.fused = layer, fused
-        self.inner = {name: op for op in operators for name in op.outputs} if fused else {}
-        self.crossing = crossing(layer, operators)
+    def __init__(self, layer: Layer, operators: list[Operator]) -> None:
+        self.layer, self.operators, self.fuse = layer, operators, operators[0].fuse
+        makes = {name: op for op in operators for name in op.outputs}
+        self.inner = makes if self.fuse else {}
+        inside = {op.name for op in operators}
+        outside = {arg.tensor for op in layer.operators if op.name not in inside for arg in op.arguments}
+        self.leaving = tuple(name for name in makes if name in outside or name in layer.outputs)
         self.saved: dict[tuple[str, str], Saved] = {}
         self.border: dict[tuple[str, str], Argument] = {}
         self.regathers: list[tuple[Operator, Regather]] = []
         self.recomputed: set[str] = set()
 
-    def visit(self, op: Operator) -> None:
-        """Collect what the backward of `op` reads."""
-        inner = op.kind.in_kernel if self.fused else None
-        for index, entry in enumerate(inner.saved if inner else op.kind.saved):
-            if isinstance(entry, TableFormula):
-                size = entry.resolve(functions(self.layer, op))
-                self.saved[(op.name, f"state {index}")] = Saved((op.name, f"state {index}"), size)
-            elif entry == "y":
-                self.read(op, as_produced(self.layer, op, op.name), op.panelled)
-            else:
-                self.read(op, op.arguments[op.kind.arguments.index(entry)], op.panelled)
-        if inner and inner.keeps_output:
-            for name in self.crossing:
-                self.keep(op, as_produced(self.layer, op, name), False)
+    def kernel(self) -> Kernel:
+        for op in self.operators:
+            inner = op.kind.in_kernel if self.fuse else None
+            for index, entry in enumerate(inner.saved if inner else op.kind.saved):
+                if isinstance(entry, TableFormula):
+                    key = op.name, f"state {index}"
+                    self.saved[key] = Saved(key, entry.resolve(functions(self.layer, op)))
+                elif entry == "y":
+                    self.read(op, as_produced(self.layer, op, op.name))
+                else:
+                    self.read(op, op.arguments[op.kind.arguments.index(entry)])
+            for name in self.leaving if inner and inner.keeps_output else ():
+                self.keep(op, as_produced(self.layer, op, name), panelled=False)
+        return Kernel(
+            self.fuse[0] if self.fuse else self.operators[0].name,
+            self.fuse is not None,
+            tuple(self.operators),
+            tuple(op for op in self.operators if op.name in self.recomputed),
+            tuple(self.saved.values()),
+            tuple(self.border.values()),
+            tuple(self.regathers),
+            self.leaving,
+        )
 
-    def read(self, op: Operator, argument: Argument, panelled: bool) -> None:
-        """Note that the backward reads `argument`: keep it, or recompute it inside the kernel."""
+    def read(self, op: Operator, argument: Argument) -> None:
+        """Note that the backward of `op` reads an argument: keep it, or recompute it inside the kernel."""
         producer = self.inner.get(argument.tensor)
-        if producer is None or (argument.tensor in self.crossing and not producer.costs_nothing):
-            self.keep(op, argument, panelled)
+        if producer is None or (argument.tensor in self.leaving and not producer.costs_nothing):
+            self.keep(op, argument, op.panelled)
         elif producer.name not in self.recomputed:
             self.recomputed.add(producer.name)
             for inner in producer.arguments:
-                self.read(producer, inner, producer.panelled)
+                self.read(producer, inner)
 
     def keep(self, op: Operator, argument: Argument, panelled: bool) -> None:
         saved, regathers = stored(self.layer, argument, panelled)
         if saved:
-            taken = [self.layer.tensors[argument.tensor] for argument in op.arguments]
-            operand = op.kind.shape == "contract" and any(tensor.weight and not tensor.wide for tensor in taken)
+            factors = [self.layer.tensors[factor.tensor] for factor in op.arguments]
+            operand = op.kind.shape == "contract" and any(tensor.weight and not tensor.wide for tensor in factors)
             kept = self.saved.setdefault(saved.key, replace(saved, operand=operand))
             if kept.operand and not operand:
                 self.saved[saved.key] = saved
-        self.border.setdefault((argument.tensor, str(argument.distribution)), argument)
+        self.border.setdefault(argument.key, argument)
         for regather in regathers:
             if (op, regather) not in self.regathers:
                 self.regathers.append((op, regather))
 
 
-def crossing(layer: Layer, operators: Sequence[Operator]) -> list[str]:
-    """Return the results of a group of operators that are consumed outside of it."""
-    inside = {op.name for op in operators}
-    outside = {arg.tensor for op in layer.operators if op.name not in inside for arg in op.arguments}
-    return [name for op in operators for name in op.outputs if name in outside or name in layer.outputs]
-
-
 @dataclass(frozen=True, slots=True)
 class TokenCopies:
-    """How the copies of a token are chosen, as expressions in dimensions of the model."""
+    """How the copies of a token are chosen, as expressions in dimensions of the model.
 
-    choices: Any  # copies of each token
-    groups: Any | None = None  # of experts, of equal size; None: the choices of a token are not limited
-    groups_of_token: Any | None = None  # groups that the choices of one token may fall in
+    An all-to-all between dispatch and combine need not move each copy over the network, since copies for one fast
+    domain can be made there. How many it must move depends on the number of choices, and on the groups of experts that
+    they are limited to (arXiv 2412.19437, section 2.1.2).
+    """
+
+    choices: Expression  # copies of each token
+    groups: Expression | None = None  # of experts, of equal size; None: the choices of a token are not limited
+    groups_of_token: Expression | None = None  # groups that the choices of one token may fall in
 
     @property
-    def stated(self) -> tuple[Any, ...]:
+    def stated(self) -> tuple[Expression, ...]:
         """The choices and, if they are limited, the groups and those of a token."""
-        limits = () if self.groups is None else (self.groups, self.groups_of_token)
-        return (self.choices, *limits)
+        return tuple(expr for expr in (self.choices, self.groups, self.groups_of_token) if expr is not None)
 
 
 def token_copies(layer: Layer) -> dict[str, TokenCopies]:
     """Return {tensor: its copies} for the tensors of a layer that have several copies of each token."""
-    found: dict[str, TokenCopies] = {}
+    of_tensor: dict[str, TokenCopies] = {}
     for op in layer.operators:
-        if op.kind.copies is None:
-            continue
-        name, choices = op.kind.copies
-        tensors = [argument.tensor for argument in op.arguments]
-        tensor = op.name if name == "y" else tensors[[one.rstrip("?") for one in op.kind.arguments].index(name)]
-        found[tensor] = TokenCopies(choices, *op.kind.groups.get(op.modifier, ()))
-    return found
+        if op.kind.copies is not None:
+            name, choices = op.kind.copies
+            position = None if name == "y" else [arg.rstrip("?") for arg in op.kind.arguments].index(name)
+            tensor = op.name if position is None else op.arguments[position].tensor
+            of_tensor[tensor] = TokenCopies(choices, *op.kind.groups.get(op.modifier, ()))
+    return of_tensor
 
 
 Part = Literal["forward", "inputs", "weights"]  # "inputs" has the gradients of weights too, unless a launch has them
@@ -401,13 +349,19 @@ class LaunchWork:
     keeps: bool = True  # whether it reads the state that the kernel keeps besides tensors
 
 
-def forward_launch(layer: Layer, kernel: Kernel, uncounted: frozenset[str]) -> LaunchWork:
-    """Return the forward of a kernel; operators of the kinds in `uncounted` do nothing."""
-    counted = [op for op in kernel.operators if op.kind.name not in uncounted]
-    work = sum((forward_work(layer, op) for op in counted), Work())
-    if kernel.fused:
-        work = replace(work, bytes=_forward_bytes(layer, kernel), unfused=0)
-    return LaunchWork("forward", work)
+def forward_launch(layer: Layer, kernel: Kernel, uncounted: frozenset[str]) -> Work:
+    """Return the work of a kernel's forward; operators of the kinds in `uncounted` do nothing."""
+    work = sum((forward_work(layer, op) for op in kernel.operators if op.kind.name not in uncounted), Work())
+    if not kernel.fused:
+        return work
+    entering = {arg.key: tensor_bytes(layer, arg.tensor, arg.distribution) for arg in kernel.entering}
+    leaving = [tensor_bytes(layer, name) for name in kernel.leaving]
+    writes = [
+        op.kind.in_kernel.writes.resolve(functions(layer, op))
+        for op in kernel.operators
+        if op.kind.in_kernel and op.kind.in_kernel.writes
+    ]
+    return replace(work, bytes=total([*entering.values(), *leaving, *writes]), unfused=0)
 
 
 def backward_launches(
@@ -426,81 +380,57 @@ def backward_launches(
         work = sum((gradient.work for _, gradient in others), first.work)
         outer = tuple(argument for argument in op.arguments if not layer.tensors[argument.tensor].data)
         return (LaunchWork("inputs", work, outer, tuple(kernel.border)),)
-    found = [_of_multiply(op, gradient) for op, gradient in gradients]
-    return tuple(sorted(found, key=lambda launch: launch.part))
-
-
-def _of_multiply(op: Operator, gradient: Gradient) -> LaunchWork:
-    others = tuple(argument for argument in op.arguments if argument is not gradient.argument)
-    own = (gradient.argument,) if gradient.argument else ()
-    return LaunchWork("weights" if gradient.of_weight else "inputs", gradient.work, own, others)
+    launches = [
+        LaunchWork(
+            "weights" if gradient.of_weight else "inputs",
+            gradient.work,
+            (gradient.argument,) if gradient.argument else (),
+            tuple(argument for argument in op.arguments if argument is not gradient.argument),
+        )
+        for op, gradient in gradients
+    ]
+    return tuple(sorted(launches, key=lambda launch: launch.part))
 
 
 def _fused(
     layer: Layer, kernel: Kernel, gradients: list[tuple[Operator, Gradient]], recomputed: Work, backward_reads: str
 ) -> tuple[LaunchWork, ...]:
     """Return one launch, or two where the kernel has a multiply with a weight."""
-    entering = {(arg.tensor, str(arg.distribution)): arg for arg in entering_arguments(kernel)}
+    entering = {arg.key: arg for arg in kernel.entering}
+    outer = [arg for arg in entering.values() if not layer.tensors[arg.tensor].data]
+    leaving = total(tensor_bytes(layer, name) for name in kernel.leaving)
+    as_stored = backward_reads == "stored"
+    saved = [(kept.key[0], kept.bytes) for kept in kernel.saved if as_stored or kept.key[1].startswith("state ")]
+    border = [arg for arg in kernel.border if layer.tensors[arg.tensor].weight or not as_stored]
+    consumed = [(arg.tensor, tensor_bytes(layer, arg.tensor, arg.distribution)) for arg in border]
     of_weights = [(op, gradient) for op, gradient in gradients if gradient.of_weight]
-    rest = sum((gradient.work for _, gradient in gradients if not gradient.of_weight), recomputed)
-    outer = tuple(arg for arg in entering.values() if not layer.tensors[arg.tensor].data)
-    leaving = total(
-        tensor_bytes(layer, name, layer.tensors[name].distribution) for name in crossing(layer, kernel.operators)
-    )
-    reads = _backward_reads(layer, kernel, backward_reads)
-    written = {key: tensor_bytes(layer, arg.tensor, arg.distribution) for key, arg in entering.items()}
-    if not of_weights:
-        moved = total([*(size for _, size in reads), leaving, *written.values()])
-        return (LaunchWork("inputs", replace(rest, bytes=moved, unfused=0), outer, kernel.border),)
-    weights = {key for key, arg in entering.items() if layer.tensors[arg.tensor].weight}
+    weights = {key for key, arg in entering.items() if layer.tensors[arg.tensor].weight} if of_weights else set()
     # The gradient of a weight takes the other factor of its multiply; the gradient of the input the weight.
     factors = {arg.tensor for op, gradient in of_weights for arg in op.arguments if arg is not gradient.argument}
-    parts: list[LaunchWork] = []
-    for of_part, work in ((False, rest), (True, sum((gradient.work for _, gradient in of_weights), Work()))):
-        taken = [size for tensor, size in reads if (tensor in factors) == of_part]
-        made = [size for key, size in written.items() if (key in weights) == of_part]
-        parts.append(
+    launches: list[LaunchWork] = []
+    for of_weight in (False, True) if of_weights else (False,):
+        work = sum(
+            (gradient.work for _, gradient in gradients if gradient.of_weight == of_weight),
+            Work() if of_weight else recomputed,
+        )
+        moved = [
+            size
+            for tensor, size in (saved + consumed if as_stored else consumed + saved)
+            if (tensor in factors) == of_weight
+        ]
+        moved.append(leaving)
+        moved += [
+            tensor_bytes(layer, arg.tensor, arg.distribution)
+            for key, arg in entering.items()
+            if (key in weights) == of_weight
+        ]
+        launches.append(
             LaunchWork(
-                "weights" if of_part else "inputs",
-                replace(work, bytes=total([*taken, leaving, *made]), unfused=0),
-                tuple(arg for arg in outer if ((arg.tensor, str(arg.distribution)) in weights) == of_part),
-                tuple(arg for arg in kernel.border if (arg.tensor in factors) == of_part),
-                keeps=not of_part,
+                "weights" if of_weight else "inputs",
+                replace(work, bytes=total(moved), unfused=0),
+                tuple(arg for arg in outer if (arg.key in weights) == of_weight),
+                tuple(arg for arg in kernel.border if (arg.tensor in factors) == of_weight),
+                keeps=not of_weight,
             )
         )
-    return tuple(parts)
-
-
-def entering_arguments(kernel: Kernel) -> list[Argument]:
-    """Return the arguments of a kernel's operators that come from outside of it."""
-    inside = {name for op in kernel.operators for name in op.outputs}
-    return [arg for op in kernel.operators for arg in op.arguments if arg.tensor not in inside]
-
-
-def _forward_bytes(layer: Layer, kernel: Kernel) -> Any:
-    """Return the bytes that the forward of a fused kernel reads and writes."""
-    entering = {
-        (arg.tensor, str(arg.distribution)): tensor_bytes(layer, arg.tensor, arg.distribution)
-        for arg in entering_arguments(kernel)
-    }
-    writes = [
-        op.kind.in_kernel.writes.resolve(functions(layer, op))
-        for op in kernel.operators
-        if op.kind.in_kernel and op.kind.in_kernel.writes
-    ]
-    return total([*entering.values(), *_leaving(layer, kernel), *writes])
-
-
-def _leaving(layer: Layer, kernel: Kernel) -> list[Any]:
-    """Return the bytes of the results of a kernel that others consume."""
-    return [tensor_bytes(layer, name, layer.tensors[name].distribution) for name in crossing(layer, kernel.operators)]
-
-
-def _backward_reads(layer: Layer, kernel: Kernel, backward_reads: str) -> list[tuple[str, Any]]:
-    """Return what the backward of a fused kernel reads besides gradients: tensors with their bytes."""
-    if backward_reads == "stored":
-        stored = [(saved.key[0], saved.bytes) for saved in kernel.saved]
-        weights = [arg for arg in kernel.border if layer.tensors[arg.tensor].weight]
-        return stored + [(arg.tensor, tensor_bytes(layer, arg.tensor, arg.distribution)) for arg in weights]
-    consumed = [(arg.tensor, tensor_bytes(layer, arg.tensor, arg.distribution)) for arg in kernel.border]
-    return consumed + [(saved.key[0], saved.bytes) for saved in kernel.saved if saved.key[1].startswith("state ")]
+    return tuple(launches)

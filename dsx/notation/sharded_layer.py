@@ -1,8 +1,10 @@
 """A layer under a strategy: its tensors, the collectives between them, and the rules of a line.
 
-Matching: the collectives that turn the distribution of a value into the one that its consumer needs.
+`dsx.notation.build` has inlined the blocks and filled in the roles, so each tensor has a distribution. Other modules of
+this package derive collectives, backward, saved tensors and work from it.
 
-For each mesh axis, the pair (producer, consumer) decides:
+Matching finds the collectives that turn the distribution of a value into the one that its consumer needs. For each mesh
+axis, the pair (producer, consumer) decides:
 
 | producer | consumer replicated | consumer divided on d2 | consumer partial |
 |---|---|---|---|
@@ -12,38 +14,34 @@ For each mesh axis, the pair (producer, consumer) decides:
 
 Slices, scatters and all-to-alls come first, since they shrink or keep the tensor; gathers come last. Gathers take the
 innermost axis first, scatters the outermost. The volume of a gather is the gathered tensor, that of any other
-collective the tensor before it.
-
-Not modelled: permutations of ranks (``s/cp/tp`` to ``s/tp/cp``).
-
-A layer under a strategy: its tensors and operators, each with a known distribution.
-
-`dsx.notation.build` has inlined the blocks and filled in the roles. Other modules of this package derive collectives,
-backward, saved tensors and work from it.
-
-The rules of an operator line, and the axes over which its result is partial.
+collective the tensor before it. Not modelled: permutations of ranks (``s/cp/tp`` to ``s/tp/cp``).
 
 A letter is divided alike in all arguments and results of an operator. Only linear operators take partial sums. A
 contracted divided letter makes the result partial over exactly its axes. A view keeps the number of elements, and the
 divided factor of a merge or split is the outermost.
 """
 
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
 
-from dsx.notation.expressions import Name, Operation, divided, evaluate, names, primes_from, product
+from dsx.notation.expressions import (
+    Expression,
+    Name,
+    divided,
+    evaluate,
+    names,
+    names_within,
+    primes_from,
+    product,
+    resolvable,
+)
 from dsx.notation.operators import OperatorKind
 from dsx.notation.syntax import AXES, FOLLOWS, Dim, Place, RegionPath, Rule, TensorSyntax
 
-ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL = (
-    "all-gather",
-    "reduce-scatter",
-    "all-reduce",
-    "all-to-all",
-)
+ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL = "all-gather", "reduce-scatter", "all-reduce", "all-to-all"
 BROADCAST, REDUCE = "broadcast", "reduce"
 
 
@@ -74,7 +72,7 @@ class Transfer:
 
     kind: str
     axis: str
-    elements: Any
+    elements: Expression
 
 
 class Unmatchable(Exception):
@@ -86,12 +84,12 @@ def ordered(axes: "set[str] | frozenset[str]") -> tuple[str, ...]:
     return tuple(axis for axis in AXES if axis in axes)
 
 
-def local_size(dim: Dim) -> Any:
+def local_size(dim: Dim) -> Expression:
     """Return the local size of a dimension as an expression."""
     return divided(Name(dim.letter), dim.axes)
 
 
-def elements(dims: tuple[Dim, ...]) -> Any:
+def elements(dims: tuple[Dim, ...]) -> Expression:
     """Return the local number of elements of a tensor as an expression."""
     return product(local_size(dim) for dim in dims)
 
@@ -107,74 +105,56 @@ def match(producer: Distribution, consumer: Distribution) -> list[Transfer]:
     if invented:
         raise Unmatchable(f"{consumer} is a partial sum over {', '.join(sorted(invented))}, but {producer} is not")
     for have, want in zip(producer.dims, consumer.dims, strict=True):
-        kept = [axis for axis in have.axes if axis in want.axes]
-        prefix = _common_prefix(have.axes, want.axes)
-        if len(kept) > prefix:
+        num_kept = len({*have.axes} & {*want.axes})
+        if have.axes[:num_kept] != want.axes[:num_kept]:
             raise Unmatchable(
                 f"{have} and {want} order their ranks differently; an axis is kept only in front of axes that change"
             )
     layout = [list(dim.axes) for dim in producer.dims]
     target = [list(dim.axes) for dim in consumer.dims]
-    letters = [dim.letter for dim in producer.dims]
     partial = set(producer.partial)
     transfers: list[Transfer] = []
 
-    def size() -> Any:
-        return elements(tuple(Dim(a, tuple(x)) for a, x in zip(letters, layout, strict=True)))
+    def collective(kind: str, axis: str) -> None:
+        dims = (Dim(dim.letter, tuple(axes)) for dim, axes in zip(producer.dims, layout, strict=True))
+        transfers.append(Transfer(kind, axis, elements(tuple(dims))))
+
+    def divide() -> bool:
+        """Divide one dimension by its next axis if possible: by a slice, else a scatter, else an all-to-all."""
+        holders = {axis: axes for axes in layout for axis in axes}
+        ready = [
+            (axes, needed[len(axes)])
+            for axes, needed in zip(layout, target, strict=True)
+            if len(axes) < len(needed) and axes == needed[: len(axes)]
+        ]
+        sliced = [(axes, axis, "") for axes, axis in ready if axis not in partial and axis not in holders]
+        scattered = [(axes, axis, REDUCE_SCATTER) for axes, axis in ready if axis in partial]
+        moved = [(axes, axis, ALL_TO_ALL) for axes, axis in ready if axis in holders and holders[axis][-1] == axis]
+        for axes, axis, kind in (*sliced, *scattered, *moved):
+            if kind:
+                collective(kind, axis)
+            if kind == ALL_TO_ALL:
+                holders[axis].pop()
+            partial.discard(axis)
+            axes.append(axis)
+            return True
+        return False
 
     while layout != target or partial - set(consumer.partial):
-        if _extend(layout, target, partial, transfers, size):
+        if divide():
             continue
         if finished := ordered(partial - set(consumer.partial) - {axis for axes in target for axis in axes}):
-            transfers.append(Transfer(ALL_REDUCE, finished[0], size()))
+            collective(ALL_REDUCE, finished[0])
             partial.discard(finished[0])
             continue
-        for axes, wanted in zip(layout, target, strict=True):
-            if axes != wanted[: len(axes)]:
+        for axes, needed in zip(layout, target, strict=True):
+            if axes != needed[: len(axes)]:
                 axis = axes.pop()
-                transfers.append(Transfer(ALL_GATHER, axis, size()))
+                collective(ALL_GATHER, axis)
                 break
         else:
             raise Unmatchable(f"no collective leads from {producer} to {consumer}")
     return transfers
-
-
-def _common_prefix(have: tuple[str, ...], want: tuple[str, ...]) -> int:
-    count = 0
-    for a, b in zip(have, want, strict=False):
-        if a != b:
-            break
-        count += 1
-    return count
-
-
-def _extend(
-    layout: list[list[str]], target: list[list[str]], partial: set[str], transfers: list[Transfer], size: Any
-) -> bool:
-    """Divide one dimension by its next axis if possible: by a slice, else a scatter, else an all-to-all."""
-    holders = {axis: axes for axes in layout for axis in axes}
-    ready = [
-        (axes, wanted[len(axes)])
-        for axes, wanted in zip(layout, target, strict=True)
-        if len(axes) < len(wanted) and axes == wanted[: len(axes)]
-    ]
-    for axes, axis in ready:
-        if axis not in partial and axis not in holders:
-            axes.append(axis)
-            return True
-    for axes, axis in ready:
-        if axis in partial:
-            transfers.append(Transfer(REDUCE_SCATTER, axis, size()))
-            partial.discard(axis)
-            axes.append(axis)
-            return True
-    for axes, axis in ready:
-        if axis in holders and holders[axis][-1] == axis:
-            transfers.append(Transfer(ALL_TO_ALL, axis, size()))
-            holders[axis].pop()
-            axes.append(axis)
-            return True
-    return False
 
 
 PANELS = "panels"
@@ -202,6 +182,11 @@ class Argument:
     distribution: Distribution
     regathered: bool  # the mark ~: the backward redistributes the tensor once more instead of keeping the copy
     place: Place
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells its copies of tensors apart: tensor and distribution."""
+        return self.tensor, str(self.distribution)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +219,7 @@ class Layer:
 
     name: str
     strategy: str
-    definitions: dict[str, Any]
+    definitions: dict[str, Expression]
     tensors: dict[str, Tensor]
     operators: tuple[Operator, ...]
     inputs: tuple[str, ...]
@@ -248,9 +233,13 @@ class Layer:
     @property
     def axes(self) -> tuple[str, ...]:
         """The mesh axes that the layer's tensors are divided by, in the order of AXES."""
-        used = {axis for tensor in self.tensors.values() for axis in tensor.distribution.axes}
-        used |= {axis for op in self.operators for arg in op.arguments for axis in arg.distribution.axes}
-        return ordered(used)
+        return ordered({axis for distribution in self.distributions for axis in distribution.axes})
+
+    @property
+    def distributions(self) -> list[Distribution]:
+        """The distributions of all tensors, as they are produced and as they are consumed."""
+        produced = [tensor.distribution for tensor in self.tensors.values()]
+        return produced + [argument.distribution for op in self.operators for argument in op.arguments]
 
     def producer(self, tensor: str) -> Operator | None:
         """Return the operator that makes `tensor`; None for an input or a weight."""
@@ -281,7 +270,7 @@ def check_operator(
     kind: OperatorKind,
     arguments: list[At],
     outputs: list[tuple[TensorSyntax, Distribution]],
-    definitions: dict[str, Any],
+    definitions: dict[str, Expression],
     place: Place,
 ) -> tuple[str, ...]:
     """Check one operator, and return the axes over which its results are partial.
@@ -300,7 +289,9 @@ def check_operator(
             raise place.error(f"{kind.name} has one result; only a view has several")
         _check_letters(kind, arguments, outputs[0])
         if kind.shape in ("contract", "lookup"):
-            summed = _contracted(arguments, outputs[0])
+            letters = {dim.letter for dim in outputs[0][1].dims}
+            dims = [dim for distribution, _ in arguments for dim in distribution.dims if dim.letter not in letters]
+            summed = {axis for dim in dims for axis in dim.axes}
             if partial & summed:
                 axis = ordered(partial & summed)[0]
                 raise place.error(
@@ -309,8 +300,17 @@ def check_operator(
                 )
             partial |= summed
     for written, stated in outputs:
-        if FOLLOWS not in written.partial and set(stated.partial) != partial:
-            raise written.place.error(_partial_message(written.name, stated, partial))
+        if FOLLOWS in written.partial or set(stated.partial) == partial:
+            continue
+        is_stated, follows = (" ".join(f"@{axis}" for axis in axes) for axes in (stated.partial, ordered(partial)))
+        if not partial:
+            raise written.place.error(
+                f"{written.name!r} is stated as a partial sum ({is_stated}), but the operator sums no divided dimension"
+            )
+        raise written.place.error(
+            f"{written.name!r} is a partial sum over {', '.join(ordered(partial))}, since the operator sums over a "
+            f"dimension that they divide: write '{follows}' (or '@*'){f', not {is_stated!r}' if is_stated else ''}"
+        )
     return ordered(partial)
 
 
@@ -322,38 +322,27 @@ def check_axes(written: TensorSyntax, distribution: Distribution) -> None:
             raise written.place.error(f"{written.name!r} uses the axis {axis!r} twice: {distribution}")
 
 
-def _partial_message(name: str, stated: Distribution, partial: set[str]) -> str:
-    follows = " ".join(f"@{axis}" for axis in ordered(partial))
-    is_stated = " ".join(f"@{axis}" for axis in stated.partial)
-    if not partial:
-        return f"{name!r} is stated as a partial sum ({is_stated}), but the operator sums no divided dimension"
-    return (
-        f"{name!r} is a partial sum over {', '.join(ordered(partial))}, since the operator sums over a dimension that "
-        f"they divide: write '{follows}' (or '@*'){f', not {is_stated!r}' if is_stated else ''}"
-    )
-
-
 def _incoming_partial(kind: OperatorKind, arguments: list[At]) -> set[str]:
-    partial = [arg for arg in arguments if arg[0].partial]
+    """Return the axes over which the arguments of an operator are partial."""
+    partial = [argument for argument in arguments if argument[0].partial]
     if not partial:
         return set()
     distribution, place = partial[0]
     axes = ", ".join(distribution.partial)
     if kind.linear == "none":
-        whole = distribution.without_partial()
         raise place.error(
             f"{kind.name} is not linear and cannot take a partial sum over {axes}: "
-            f"state a distribution without '@', such as {whole}"
+            f"state a distribution without '@', such as {distribution.without_partial()}"
         )
     if kind.linear == "one" and len(partial) > 1:
         raise partial[1][1].error(f"{kind.name} takes one partial sum; two of its arguments are partial sums")
     if kind.linear == "each":
-        other = next((arg for arg in arguments if arg[0].partial != distribution.partial), None)
-        if other:
-            raise place.error(
-                f"{kind.name} adds a partial sum over {axes} to a value that is none: "
-                "the other value would count once per rank; complete the sum first"
-            )
+        for other, other_place in arguments:
+            if other.partial != distribution.partial:
+                raise other_place.error(
+                    f"{kind.name} adds a partial sum over {axes} to a value that is none: "
+                    "the other value would count once per rank; complete the sum first"
+                )
     return set(distribution.partial)
 
 
@@ -363,19 +352,17 @@ def _check_letters(kind: OperatorKind, arguments: list[At], output: tuple[Tensor
     seen: dict[str, Dim] = {}
     for distribution, place in [*arguments, (stated, written.place)]:
         for dim in distribution.dims:
-            other = seen.setdefault(dim.letter, dim)
-            if other != dim:
+            if (other := seen.setdefault(dim.letter, dim)) != dim:
                 raise place.error(f"{dim.letter!r} is divided differently in one operator: {other} and {dim}")
-    given = {dim.letter for distribution, _ in arguments for dim in distribution.dims}
-    letters = [dim.letter for dim in stated.dims]
     if kind.shape == "free":
         return
+    of_arguments = {dim.letter for distribution, _ in arguments for dim in distribution.dims}
+    letters = [dim.letter for dim in stated.dims]
     for letter in letters:
-        if letter not in given:
-            known = ", ".join(sorted(given))
+        if letter not in of_arguments:
             raise written.place.error(
                 f"dimension {letter!r} of the result {written.name!r} "
-                f"is in no argument of {kind.name} (arguments have {known})"
+                f"is in no argument of {kind.name} (arguments have {', '.join(sorted(of_arguments))})"
             )
     if kind.shape == "same":
         first = [dim.letter for dim in arguments[0][0].dims]
@@ -384,42 +371,36 @@ def _check_letters(kind: OperatorKind, arguments: list[At], output: tuple[Tensor
                 f"the result {written.name!r} of {kind.name} must have the dimensions of the first argument, "
                 f"[{', '.join(first)}], not [{', '.join(letters)}]"
             )
-        missing = given - set(first)
-        if missing:
+        if missing := of_arguments - set(first):
             raise written.place.error(f"{kind.name}: dimension {sorted(missing)[0]!r} is not in its first argument")
 
 
-def _contracted(arguments: list[At], output: tuple[TensorSyntax, Distribution]) -> set[str]:
-    letters = {dim.letter for dim in output[1].dims}
-    return {
-        axis
-        for distribution, _ in arguments
-        for dim in distribution.dims
-        if dim.letter not in letters
-        for axis in dim.axes
-    }
-
-
-def _check_view(argument: At, outputs: list[tuple[TensorSyntax, Distribution]], definitions: dict[str, Any]) -> None:
+def _check_view(
+    argument: At, outputs: list[tuple[TensorSyntax, Distribution]], definitions: dict[str, Expression]
+) -> None:
     """Check that a view keeps elements and axes; a view into several tensors splits a sum term by term."""
     source, place = argument
-    common = set(source.dims)
-    for _, stated in outputs:
-        common &= set(stated.dims)
-    rest = tuple(dim for dim in source.dims if dim not in common)
-    axes = _leading_axes(rest, place, str(source))
-    sizes = []
+    common = set(source.dims).intersection(*(stated.dims for _, stated in outputs))
+
+    def differing(distribution: Distribution, place: Place, where: str) -> tuple[Dim, ...]:
+        """Return the dimensions that a view changes; only the outermost may be divided."""
+        dims = tuple(dim for dim in distribution.dims if dim not in common)
+        for dim in dims[1:]:
+            if dim.axes:
+                raise place.error(f"view: in {where} only the outermost factor may be divided, not {dim}")
+        return dims
+
+    taken = differing(source, place, str(source))
+    made: list[tuple[Dim, ...]] = []
     for written, stated in outputs:
-        made = tuple(dim for dim in stated.dims if dim not in common)
-        if _leading_axes(made, written.place, f"{written.name}{stated}") != axes:
+        made.append(differing(stated, written.place, f"{written.name}{stated}"))
+        if [dim.axes for dim in made[-1][:1] if dim.axes] != [dim.axes for dim in taken[:1] if dim.axes]:
             raise written.place.error(
                 f"view: {written.name!r} {stated} is not divided over the ranks as its source {source} is"
             )
-        sizes.append(made)
-    letters = {dim.letter for dims in (rest, *sizes) for dim in dims}
     first = outputs[0][0]
     try:
-        same = _same_size(rest, sizes, letters, definitions)
+        same = _same_size(taken, made, definitions)
     except ZeroDivisionError:
         raise first.place.error("view: the definition of a dimension divides by zero") from None
     if not same:
@@ -429,80 +410,22 @@ def _check_view(argument: At, outputs: list[tuple[TensorSyntax, Distribution]], 
         )
 
 
-def _leading_axes(dims: tuple[Dim, ...], place: Place, where: str) -> tuple[str, ...]:
-    """Return the axes of the outermost of `dims`; only that one may be divided."""
-    for dim in dims[1:]:
-        if dim.axes:
-            raise place.error(f"view: in {where} only the outermost factor may be divided, not {dim}")
-    return dims[0].axes if dims else ()
-
-
-def _same_size(
-    rest: tuple[Dim, ...], sizes: list[tuple[Dim, ...]], letters: set[str], definitions: dict[str, Any]
-) -> bool:
+def _same_size(taken: tuple[Dim, ...], made: list[tuple[Dim, ...]], definitions: dict[str, Expression]) -> bool:
     """Return whether element counts are identical, tested at prime sizes that no coincidence makes equal."""
-    free = sorted(_base_letters(letters, definitions))
+    letters = names_within({dim.letter for dims in (taken, *made) for dim in dims}, definitions)
+    free = sorted(letters - definitions.keys())
+    needed = {letter: expr for letter, expr in definitions.items() if letter in letters}
     for start in (101, 1009):
-        values: dict[str, Any] = {
-            name: Fraction(prime) for name, prime in zip(free, primes_from(start, len(free)), strict=True)
-        }
-        for letter in letters:
-            _exact_size(letter, values, definitions)
-        sums = sum(_product(values, dims) for dims in sizes)
-        if _product(values, rest) != sums:
+        values = dict(zip(free, map(Fraction, primes_from(start, len(free))), strict=True))
+        for letter, expr in resolvable(needed, free):
+            values[letter] = evaluate(expr, values, floor_divide=operator.truediv)
+        sizes = [math.prod(values[dim.letter] for dim in dims) for dims in (taken, *made)]
+        if sizes[0] != sum(sizes[1:]):
             return False
     return True
 
 
-def _product(values: dict[str, Any], dims: tuple[Dim, ...]) -> Any:
-    result: Any = Fraction(1)
-    for dim in dims:
-        result *= values[dim.letter]
-    return result
-
-
-def _base_letters(letters: set[str], definitions: dict[str, Any]) -> set[str]:
-    """Return the undefined letters that the sizes of `letters` are made of."""
-    seen: set[str] = set()
-    pending = set(letters)
-    while pending:
-        seen |= pending
-        pending = {name for letter in pending & definitions.keys() for name in names(definitions[letter])} - seen
-    return seen - definitions.keys()
-
-
-def _exact_size(letter: str, values: dict[str, Any], definitions: dict[str, Any]) -> Any:
-    """Return the size of a letter, and add it to `values`."""
-    if letter not in values:
-        for name in names(definitions[letter]):
-            _exact_size(name, values, definitions)
-        values[letter] = evaluate(definitions[letter], values, floor_divide=operator.truediv)
-    return values[letter]
-
-
-def expanded_parts(definitions: dict[str, Any]) -> dict[str, int]:
-    """Return the number of integers and names in the size of each letter, with all definitions substituted.
-
-    No letter may be defined through itself.
-    """
-    found: dict[str, int] = {}
-
-    def count(expr: Any) -> int:
-        total = 0
-        while isinstance(expr, Operation):
-            total += count(expr.right)
-            expr = expr.left
-        return total + (of_letter(expr.name) if isinstance(expr, Name) else 1)
-
-    def of_letter(letter: str) -> int:
-        if letter not in found:
-            found[letter] = count(definitions[letter]) if letter in definitions else 1
-        return found[letter]
-
-    return {letter: of_letter(letter) for letter in definitions}
-
-
-def defined_through_itself(definitions: dict[str, Any]) -> tuple[str, ...]:
+def defined_through_itself(definitions: dict[str, Expression]) -> tuple[str, ...]:
     """Return a cycle of letters, its first letter repeated at the end; empty if there is none."""
     done: set[str] = set()  # letters that lead to no cycle
 
@@ -510,10 +433,10 @@ def defined_through_itself(definitions: dict[str, Any]) -> tuple[str, ...]:
         chain = (*above, letter)
         if letter in above:
             return chain[above.index(letter) :]
-        inner = names(definitions[letter]) - done if letter in definitions else set[str]()
-        found = next((found for name in sorted(inner) if (found := follow(name, chain))), ())
-        if not found:
-            done.add(letter)
-        return found
+        for name in sorted(names(definitions[letter]) - done if letter in definitions else ()):
+            if cycle := follow(name, chain):
+                return cycle
+        done.add(letter)
+        return ()
 
-    return next((found for letter in definitions if (found := follow(letter, ()))), ())
+    return next((cycle for letter in definitions if (cycle := follow(letter, ()))), ())

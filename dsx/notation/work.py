@@ -1,33 +1,21 @@
 """The cost terms of a layer, symbolically: work, collectives and saved tensors of each kernel.
 
-The mesh axes of experts.
+Work, launches and collectives are summed up from the graph of the layer (`dsx.notation.graph`). Every quantity is an
+expression over dimensions, degrees and the element sizes of the assumptions: `activation_bytes`, `weight_bytes` and
+`gradient_bytes` (of weights).
 
 The axis ep nests inside the others (ep * etp * edp = tp * cp * dp). The members of an ep group are ranks of tp, cp and
 dp, each with its own tokens, so ep adds no ranks and repeats no work. Axes that divide an expert besides ep are etp;
 ep does not nest in those. Each part of an expert is replicated on edp ranks.
-
-The matrices among the weights of a layer, which an optimizer may update as a whole.
-
-A matrix is a weight that an einsum multiplies with. Batch letters, those of experts, are also in the other factor and
-in the result, and count matrices; of the others the einsum contracts the rows, and the columns are in its result.
-The weights of an embedding, which takes data, are no matrices, nor are those with the letter of the vocabulary or of
-classes: Adam updates them, as norms, biases and convolutions (arXiv 2502.16982, section 2.2; Megatron Core 0.16.1,
-megatron/core/optimizer/muon.py).
-
-Derives the cost terms of a layer symbolically: work, collectives and saved tensors of each kernel.
-
-Work, launches and collectives are summed up from the graph of the layer (`dsx.notation.graph`). Every quantity is an
-expression over dimensions, degrees and the element sizes of the assumptions: `activation_bytes`, `weight_bytes` and
-`gradient_bytes` (of weights).
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain
 
 from dsx.config.model_file import CLASSES, VOCABULARY
-from dsx.notation.backward import Backward, Read, Saved, derive_backward, listed_once, reads, tensor_bytes
-from dsx.notation.expressions import names, parts, product, total
+from dsx.notation.backward import Read, Saved, derive_backward, listed_once, reads, tensor_bytes
+from dsx.notation.expressions import Expression, names, names_within, parts, product, total
 from dsx.notation.graph import (
     BACKWARD,
     FORWARD,
@@ -39,6 +27,7 @@ from dsx.notation.graph import (
     transient_bytes,
 )
 from dsx.notation.kernels import Kernel, Work, split_into_kernels
+from dsx.notation.operators import NAMES
 from dsx.notation.sharded_layer import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -58,11 +47,8 @@ EP, DP = "ep", "dp"
 
 def expert_axes(layer: Layer) -> tuple[str, ...]:
     """Return the axes that divide experts besides ep (etp): those that occur in one distribution with it."""
-    found: set[str] = set()
-    for distribution in _distributions(layer):
-        if EP in distribution.axes:
-            found |= {*distribution.axes} - {EP, DP}
-    return ordered(found)
+    divided = [distribution.axes for distribution in layer.distributions if EP in distribution.axes]
+    return ordered({*chain.from_iterable(divided)} - {EP, DP})
 
 
 def reduced_over(layer: Layer, weight: Distribution, partial: tuple[str, ...]) -> tuple[str, ...]:
@@ -77,35 +63,36 @@ def reduced_over(layer: Layer, weight: Distribution, partial: tuple[str, ...]) -
     return ordered((spanned | {*partial}) - {EP, DP})
 
 
-def _distributions(layer: Layer) -> list[Distribution]:
-    made = [tensor.distribution for tensor in layer.tensors.values()]
-    return made + [argument.distribution for op in layer.operators for argument in op.arguments]
-
-
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """A weight as matrices of their whole size, which tensor parallel ranks may divide."""
 
-    rows: Any
-    columns: Any
-    count: Any  # on a rank
+    rows: Expression
+    columns: Expression
+    count: Expression  # on a rank
     axes: tuple[str, ...]  # that divide each of them
 
 
 def matrix_of(layer: Layer, weight: str) -> Matrix | None:
-    """Return the matrices of a weight; None if it has none."""
+    """Return the matrices of a weight, which an optimizer may update as a whole; None if it has none.
+
+    A matrix is a weight that an einsum multiplies with. Batch letters, those of experts, are also in the other factor
+    and in the result, and count matrices; of the others the einsum contracts the rows, and the columns are in its
+    result. The weights of an embedding, which takes data, are no matrices, nor are those with the letter of the
+    vocabulary or of classes: Adam updates them, as norms, biases and convolutions (arXiv 2502.16982, section 2.2;
+    Megatron Core 0.16.1, megatron/core/optimizer/muon.py).
+    """
     dims = layer.tensors[weight].distribution.dims
     letters = {dim.letter for dim in dims}
     if layer.tensors[layer.inputs[0]].data or letters & {VOCABULARY, CLASSES}:
         return None
     for op in layer.operators:
-        taken = [argument for argument in op.arguments if argument.tensor == weight]
-        if op.kind.shape != "contract" or not taken:
+        position = next((at for at, argument in enumerate(op.arguments) if argument.tensor == weight), None)
+        if op.kind.shape != "contract" or position is None:
             continue
-        (other,) = (argument for argument in op.arguments if argument is not taken[0])
-        factor = {dim.letter for dim in other.distribution.dims}
+        (other,) = (argument for at, argument in enumerate(op.arguments) if at != position)
         result = {dim.letter for dim in layer.tensors[op.name].distribution.dims}
-        batch = letters & factor & result
+        batch = letters & {dim.letter for dim in other.distribution.dims} & result
         whole = [Dim(dim.letter) for dim in dims if dim.letter not in batch]
         return Matrix(
             rows=product(local_size(dim) for dim in whole if dim.letter not in result),
@@ -138,8 +125,10 @@ class KernelCosts:
     makes: tuple[str, ...]
     reads: tuple[Read, ...]
     saves: tuple[Saved, ...]  # everything that its backward reads
-    transient_bytes: Any  # of tensors, besides the saved ones, that its backward needs
-    extent: tuple[Any, Any] = field(repr=False)  # of its input: elements without the last dimension, last dimension
+    transient_bytes: Expression  # of tensors, besides the saved ones, that its backward needs
+    extent: tuple[Expression, Expression] = field(
+        repr=False
+    )  # of its input: elements without the last dimension, last dimension
 
     @property
     def title(self) -> str:
@@ -149,10 +138,10 @@ class KernelCosts:
     @property
     def in_blocks(self) -> bool:
         """Whether it multiplies by one weight, which can run block by block beside a gather or a scatter."""
-        return any(one.linear and not one.grouped for one in self.work[FORWARD].multiplies)
+        return any(multiply.linear and not multiply.grouped for multiply in self.work[FORWARD].multiplies)
 
     @property
-    def saved_bytes(self) -> Any:
+    def saved_bytes(self) -> Expression:
         """Local bytes kept for the backward."""
         return total(saved.bytes for saved in self.saved)
 
@@ -165,7 +154,7 @@ class Weight:
     """
 
     name: str
-    bytes: Any
+    bytes: Expression
     reduced_over: tuple[str, ...]
     over_dp: bool  # False where the weight itself is divided over dp
     over_ep: bool = False  # True where the weight is divided over ep
@@ -179,13 +168,13 @@ class DerivedLayer:
 
     name: str
     strategy: str
-    definitions: dict[str, Any]
+    definitions: dict[str, Expression]
     axes: tuple[str, ...]
     expert_axes: tuple[str, ...]  # axes that divide experts besides ep; ep nests in the other axes and dp
     kernels: tuple[KernelCosts, ...]
     weights: tuple[Weight, ...]
-    boundary_bytes: Any
-    input_bytes: Any  # what full recomputation keeps
+    boundary_bytes: Expression
+    input_bytes: Expression  # what full recomputation keeps
     rules: tuple[Rule, ...]
     panelled: bool
     letters: frozenset[str]  # dimensions whose size a model must give
@@ -199,8 +188,8 @@ class DerivedLayer:
 
     def exchanges(self, axis: str) -> tuple[tuple[str, str], ...]:
         """Return (kind, tensor) of each collective of the forward over an axis; in a ring the kind is RING."""
-        over = [collective for collective in self.collectives(FORWARD) if collective.axis == axis]
-        return tuple((RING if one.ring else one.kind, one.tensor) for one in over)
+        over = [moved for moved in self.collectives(FORWARD) if moved.axis == axis]
+        return tuple((RING if moved.ring else moved.kind, moved.tensor) for moved in over)
 
     def beside(self, collective: Collective) -> int | None:
         """Return the position of the kernel that a plain collective may hide behind; None if it is exposed.
@@ -239,10 +228,10 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
     kernel_costs: list[KernelCosts] = []
     num_parts = 0
     for index, kernel in enumerate(kernels):
-        counted = [op for op in kernel.operators if op.kind.name not in uncounted and not op.costs_nothing]
-        launches = _launches_of(graph, index)
-        work = tuple(sum((launch.work for launch in of), Work()) for of in launches)
-        num_parts += sum(parts(amount) for of in work for amount in (of.matrix, of.vector, of.bytes, of.unfused))
+        of_kernel = [[node for node in graph.nodes(way) if node.kernel == index] for way in (FORWARD, BACKWARD)]
+        launches = [[node for node in nodes if isinstance(node, Launch)] for nodes in of_kernel]
+        work = tuple(sum((launch.work for launch in of_direction), Work()) for of_direction in launches)
+        num_parts += sum(parts(getattr(of_direction, name)) for of_direction in work for name in NAMES)
         if num_parts > _MOST_PARTS:
             raise kernel.operators[0].place.error(
                 f"the work of the layer has more than {_MOST_PARTS:,} numbers and dimensions, with the sizes of its "
@@ -254,21 +243,23 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
                 operators=tuple(op.name for op in kernel.operators),
                 kinds=tuple(op.kind.name for op in kernel.operators),
                 fused=kernel.fused,
-                runs=bool(counted),
+                runs=any(op.kind.name not in uncounted and not op.costs_nothing for op in kernel.operators),
                 work=work,
                 launches=tuple(map(len, launches)),
-                collectives=tuple(_collectives_of(graph, index, direction) for direction in (FORWARD, BACKWARD)),
+                collectives=tuple(
+                    tuple(node.collective for node in nodes if isinstance(node, Transferred)) for nodes in of_kernel
+                ),
                 saved=saved[index],
                 replicated=_replicated(layer, kernel),
                 regions=kernel.regions,
-                makes=tuple(name for op in kernel.operators for name in op.outputs),
+                makes=kernel.makes,
                 reads=reads(layer, kernel.operators),
                 saves=kernel.saved,
                 transient_bytes=transient_bytes(layer, graph, index, kernel),
                 extent=_extent(layer, kernel),
             )
         )
-    first = layer.inputs[0]
+    divided = [dim for distribution in layer.distributions for dim in distribution.dims if dim.axes]
     return DerivedLayer(
         name=layer.name,
         strategy=layer.strategy,
@@ -276,42 +267,39 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
         axes=layer.axes,
         expert_axes=expert_axes(layer),
         kernels=tuple(kernel_costs),
-        weights=_weights(layer, backward),
-        boundary_bytes=tensor_bytes(layer, first, layer.tensors[first].distribution),
-        input_bytes=total(tensor_bytes(layer, name, layer.tensors[name].distribution) for name in layer.inputs),
+        weights=tuple(
+            Weight(
+                name,
+                tensor_bytes(layer, name),
+                reduced_over(layer, tensor.distribution, backward.weight_axes[name]),
+                DP not in tensor.distribution.axes,
+                EP in tensor.distribution.axes,
+                tensor.tied,
+                matrix_of(layer, name),
+            )
+            for name, tensor in layer.tensors.items()
+            if tensor.weight
+        ),
+        boundary_bytes=tensor_bytes(layer, layer.inputs[0]),
+        input_bytes=total(tensor_bytes(layer, name) for name in layer.inputs),
         rules=layer.rules,
         panelled=layer.panelled,
         letters=_letters(layer),
-        divided=_divided(layer),
+        divided=tuple(dict.fromkeys(divided)),
         graph=graph,
         layer=layer,
     )
 
 
-def _launches_of(graph: LayerGraph, kernel: int) -> list[list[Launch]]:
-    """Return the launches of a kernel in either direction."""
-    return [
-        [node for node in graph.nodes(direction) if isinstance(node, Launch) and node.kernel == kernel]
-        for direction in (FORWARD, BACKWARD)
-    ]
-
-
-def _collectives_of(graph: LayerGraph, kernel: int, direction: int) -> tuple[Collective, ...]:
-    nodes = graph.nodes(direction)
-    return tuple(node.collective for node in nodes if isinstance(node, Transferred) and node.kernel == kernel)
-
-
-def _extent(layer: Layer, kernel: Kernel) -> tuple[Any, Any]:
+def _extent(layer: Layer, kernel: Kernel) -> tuple[Expression, Expression]:
     """Return (local elements without the last dimension, last dimension) of the first operator's input.
 
     A lookup counts by its result, since its indices do not say how long a row is.
     """
     first = next((op for op in kernel.operators if not op.costs_nothing), kernel.operators[0])
-    if first.kind.shape == "lookup":
-        taken = layer.tensors[first.name].distribution
-    else:
-        taken = first.arguments[0].distribution
-    return elements(taken.dims[:-1]), elements(taken.dims[-1:])
+    counts = layer.tensors[first.name] if first.kind.shape == "lookup" else first.arguments[0]
+    dims = counts.distribution.dims
+    return elements(dims[:-1]), elements(dims[-1:])
 
 
 def _replicated(layer: Layer, kernel: Kernel) -> tuple[str, ...]:
@@ -319,49 +307,12 @@ def _replicated(layer: Layer, kernel: Kernel) -> tuple[str, ...]:
 
     ep is not among them, since its members are ranks of the other axes.
     """
-    used: set[str] = {EP}
-    letters: set[str] = set()
-    for op in kernel.operators:
-        made = [layer.tensors[name].distribution for name in op.outputs]
-        for distribution in (*made, *(argument.distribution for argument in op.arguments)):
-            used |= {*distribution.axes}
-            letters |= {dim.letter for dim in distribution.dims}
-    used |= _parts(layer, letters)
+    distributions = [layer.tensors[name].distribution for name in kernel.makes]
+    distributions += [argument.distribution for op in kernel.operators for argument in op.arguments]
+    used = {EP, *(axis for distribution in distributions for axis in distribution.axes)}
+    letters = {dim.letter for distribution in distributions for dim in distribution.dims}
+    used |= names_within(letters, layer.definitions)
     return tuple(axis for axis in layer.axes if axis not in used)
-
-
-def _parts(layer: Layer, letters: Iterable[str]) -> set[str]:
-    """Return `letters` and all names in their definitions, at any depth."""
-    found: set[str] = set()
-    pending = set(letters)
-    while pending:
-        letter = pending.pop()
-        found.add(letter)
-        pending |= names(layer.definitions.get(letter, 1)) - found
-    return found
-
-
-def _weights(layer: Layer, backward: Backward) -> tuple[Weight, ...]:
-    axes = backward.weight_axes
-    return tuple(
-        Weight(
-            name,
-            tensor_bytes(layer, name, tensor.distribution),
-            reduced_over(layer, tensor.distribution, axes[name]),
-            "dp" not in tensor.distribution.axes,
-            EP in tensor.distribution.axes,
-            tensor.tied,
-            matrix_of(layer, name),
-        )
-        for name, tensor in layer.tensors.items()
-        if tensor.weight
-    )
-
-
-def _divided(layer: Layer) -> tuple[Dim, ...]:
-    used = [tensor.distribution for tensor in layer.tensors.values()]
-    used += [argument.distribution for op in layer.operators for argument in op.arguments]
-    return tuple(dict.fromkeys(dim for distribution in used for dim in distribution.dims if dim.axes))
 
 
 def _letters(layer: Layer) -> frozenset[str]:
@@ -370,4 +321,4 @@ def _letters(layer: Layer) -> frozenset[str]:
     for op in layer.operators:
         stated = (*op.kind.work.get(op.modifier, ()), *op.kind.groups.get(op.modifier, ()))
         used |= {name for part in (*stated, *(op.kind.copies or ())[1:]) for name in names(part)}
-    return frozenset(_parts(layer, used) - layer.definitions.keys() - {PANELS, *AXES})
+    return frozenset(names_within(used, layer.definitions) - layer.definitions.keys() - {PANELS, *AXES})
