@@ -1,9 +1,4 @@
-"""Layers, strategies and operator tables by name or path.
-
-Names that layers and blocks had before definitions had options, for the error that says what is written now.
-
-Finds layers, strategies and operator tables by name or path, and builds layers from them.
-"""
+"""Finds layers, strategies and operator tables by name or path, and builds layers from them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -18,29 +13,24 @@ from dsx.notation.selection import check_known, resolved, selected
 from dsx.notation.sharded_layer import Layer
 from dsx.notation.syntax import (
     BracketSyntax,
-    DeclarationSyntax,
     Definition,
     LayerDefinition,
-    OperatorSyntax,
     Place,
     Role,
     Settings,
     Strategy,
     StrategyDefinition,
     UseSyntax,
+    tensors_of,
 )
 
-_FILE = "former-names.yaml"
+SUFFIX = ".layer"
 
 
 def written_now(name: str) -> str:
-    """Return a message that says what is written now for a former name of a layer or block; "" for any other name."""
-    data = load_document(packaged_data() / "layers" / _FILE).data
-    found = data.get(name)
-    return f"{name!r} is now written {found}" if isinstance(found, str) else ""
-
-
-SUFFIX = ".layer"
+    """Return a message for a name that a layer or block had before definitions had options; "" for any other name."""
+    written = load_document(packaged_data() / "layers" / "former-names.yaml").data.get(name)
+    return f"{name!r} is now written {written}" if isinstance(written, str) else ""
 
 
 def load_operators(table_names: Iterable[str], near: Path | None = None) -> dict[str, OperatorKind]:
@@ -76,15 +66,15 @@ def load_definition(name: str, near: Path | None = None) -> LayerDefinition:
 def block_definition(block: str, place: Place) -> LayerDefinition:
     """Return the definition of the block, or layer, that a line uses by that name or path; raises InputError."""
     try:
-        found = parse_file(find("layers", block, SUFFIX, Path(place.file)))
+        definition = parse_file(find("layers", block, SUFFIX, Path(place.file)))
     except UnknownNameError:
         if now := written_now(block):
             raise place.error(now) from None
         in_folder = [file.stem for file in Path(place.file).parent.glob(f"*{SUFFIX}")]
         raise UnknownNameError("block", block, {*_names("block"), *in_folder}) from None
-    if not isinstance(found, LayerDefinition):
+    if not isinstance(definition, LayerDefinition):
         raise place.error(f"{block!r} is not a block")
-    return found
+    return definition
 
 
 def fault_of_settings(name: str, chosen: Settings, near: Path | None = None) -> str:
@@ -125,10 +115,8 @@ def needs_strategy(name: str, near: Path | None = None, chosen: Settings = NOTHI
             if isinstance(line, UseSyntax):
                 used = blocks.get(line.parameter, definition.parameters.get(line.parameter, line.block))
                 pending.append((used, Path(definition.file)))
-            elif isinstance(line, OperatorSyntax | DeclarationSyntax):
-                tensors = line.tensors if isinstance(line, DeclarationSyntax) else (*line.outputs, *line.arguments)
-                if any(isinstance(item, Role) for tensor in tensors for item in tensor.dims or ()):
-                    return True
+            elif any(isinstance(item, Role) for tensor in tensors_of(line) for item in tensor.dims or ()):
+                return True
     return False
 
 
@@ -160,9 +148,9 @@ def check_settable(settings: Settings, owner: str) -> None:
     """
     if settings == NOTHING_SET:
         return
-    definitions = [found for _, found in _definitions() if isinstance(found, LayerDefinition)]
-    options = {name for found in definitions for name in found.options}
-    parameters = {name for found in definitions for name in found.parameters}
+    definitions = _layers()
+    options = {name for definition in definitions for name in definition.options}
+    parameters = {name for definition in definitions for name in definition.parameters}
     of_kind = [("option", name, options, parameters) for name in sorted(settings.options)]
     of_kind += [("block parameter", name, parameters, options) for name, _ in settings.blocks]
     for kind, name, known, others in of_kind:
@@ -185,7 +173,11 @@ def check_strategy(name: str, near: Path | None, place: str) -> None:
 
 def strategy_definitions() -> list[StrategyDefinition]:
     """Return the definitions of all valid strategies in the search path."""
-    return [found for _, found in _definitions() if isinstance(found, StrategyDefinition)]
+    return [definition for _, definition in _definitions() if isinstance(definition, StrategyDefinition)]
+
+
+def _layers() -> list[LayerDefinition]:
+    return [definition for _, definition in _definitions() if isinstance(definition, LayerDefinition)]
 
 
 def strategy_names() -> Sequence[str]:
@@ -195,8 +187,7 @@ def strategy_names() -> Sequence[str]:
 
 def kernel_names() -> set[str]:
     """Return the names of the ``fuse`` kernels of all valid definitions in the search path."""
-    definitions = [found for _, found in _definitions() if isinstance(found, LayerDefinition)]
-    lines = [line for found in definitions for line, _ in found.lines]
+    lines = [line for definition in _layers() for line, _ in definition.lines]
     return {line.name for line in lines if isinstance(line, BracketSyntax) and line.word == "fuse"}
 
 
@@ -217,12 +208,8 @@ def _parse(kind: str, name: str, near: Path | None) -> Definition:
 
 def _names(kind: str) -> list[str]:
     """Return the names of the valid definitions of a kind: "layer" (with blocks), "block" or "strategy"."""
-    wanted = {"layer": ("layer", "block"), "block": ("block",), "strategy": ("strategy",)}[kind]
-    return [name for name, found in _definitions() if _kind(found) in wanted]
-
-
-def _kind(definition: Definition) -> str:
-    return definition.kind if isinstance(definition, LayerDefinition) else "strategy"
+    kinds = ("layer", "block") if kind == "layer" else (kind,)
+    return [name for name, definition in _definitions() if definition.kind in kinds]
 
 
 def _definitions() -> Iterator[tuple[str, Definition]]:

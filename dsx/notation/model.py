@@ -1,6 +1,7 @@
 """A model: its dimensions, its layers as a sequence of (kind, count), and what a step runs outside of layers.
 
-What a step runs outside of the layers' passes, as data: collectives of weights and gradients, and what is divided.
+Each layer kind is built from its layer definition and derived once per strategy. The first layer may be the embedding,
+the last one the head with the loss.
 
 Ranks that hold the same parameters reduce their gradients. ZeRO divides state among them: the optimizer's from stage 1
 on, gradients from stage 2 on, weights in stage 3 (Rajbhandari et al., 2020, section 7). Each layer has these
@@ -11,30 +12,23 @@ With replicas of shards, the gradients of a shard are all-reduced among its repl
 microbatch (Zhang et al., MiCS, 2022, section 3.4). Gradients of parameters that are replicated over a tensor parallel
 axis are all-reduced over it after the last backward. So is the gradient of a tied weight, between the first and the
 last stage (Narayanan et al., SC21; Megatron-LM, `finalize_model_grads`).
-
-The dimensions that a layer of a model may use, so that a model file that states another one can be refused.
-
-All lines of the layer and of its blocks count, whatever their conditions, and every strategy of the search path may
-give a role its letter, since assumption sets and strategies set further options.
-
-A model: its dimensions, and its layers as a sequence of (kind, count).
-
-Each layer kind is built from its layer definition and derived once per strategy. The first layer may be the embedding,
-the last one the head with the loss.
 """
 
 import functools
+import itertools
+import operator
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from dsx.config.assumption_set import AssumptionsSpec
 from dsx.config.model_file import ELEMENT_BYTES, LayerCheck, LayerCount, LayerKind, ModelSpec
 from dsx.config.search_path import names as names_of
 from dsx.errors import InputError, NotationError, SpecError, UnknownNameError, did_you_mean
-from dsx.notation.expressions import evaluate, names, text
+from dsx.notation.expressions import Expression, V, evaluate, names, resolvable, text
 from dsx.notation.graph import BACKWARD, FORWARD
 from dsx.notation.library import (
     block_definition,
@@ -46,7 +40,7 @@ from dsx.notation.library import (
     strategy_definitions,
     written_now,
 )
-from dsx.notation.operators import OperatorKind
+from dsx.notation.operators import NAMES, OperatorKind
 from dsx.notation.sharded_layer import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -60,8 +54,6 @@ from dsx.notation.sharded_layer import (
 from dsx.notation.syntax import (
     AXES,
     FOLLOWS,
-    DeclarationSyntax,
-    Dim,
     DimSyntax,
     LayerDefinition,
     OperatorSyntax,
@@ -69,6 +61,7 @@ from dsx.notation.syntax import (
     Settings,
     StrategyDefinition,
     UseSyntax,
+    tensors_of,
 )
 from dsx.notation.work import DerivedLayer, derive
 
@@ -116,16 +109,19 @@ OF_TIED = StepCollective(ALL_REDUCE, "gradients", "ends", BACKWARD, "step")
 
 def accompanying(zero_stage: int, direction: int) -> tuple[StepCollective, ...]:
     """Return the collectives of a ZeRO stage that accompany the passes of a direction."""
-    return tuple(one for one in OF_STAGE[zero_stage] if one.direction == direction)
+    return tuple(moved for moved in OF_STAGE[zero_stage] if moved.direction == direction)
 
 
 def in_every_pass(zero_stage: int, direction: int) -> bool:
     """Return whether every pass of a direction has collectives of its weights, and not one of the step alone."""
-    return any(one.every == MICROBATCH for one in accompanying(zero_stage, direction))
+    return any(moved.every == MICROBATCH for moved in accompanying(zero_stage, direction))
 
 
 def letters_of(kind: str, chosen: Settings, inherited: Settings, near: Path | None = None) -> frozenset[str] | None:
-    """Return the dimensions that a layer may use, `s` and `b` among them.
+    """Return the dimensions that a layer may use, `s` and `b` among them, so that a model can be refused others.
+
+    All lines of the layer and of its blocks count, whatever their conditions, and every strategy of the search path may
+    give a role its letter, since assumption sets and strategies set further options.
 
     `chosen` and `inherited` are settings as `build_layer` takes them; `near` is the file that mentions the layer. None
     if the dimensions cannot be known here: a definition is elsewhere or invalid, or the role of a tensor or the
@@ -133,74 +129,56 @@ def letters_of(kind: str, chosen: Settings, inherited: Settings, near: Path | No
     """
     try:
         definitions = _used(kind, chosen, inherited, near)
-        strategies = strategy_definitions()
-        shares = _shares()
+        of_roles = _letters_of_roles(strategy_definitions())
+        tables = load_operators(names_of("operators", ".yaml"))
     except InputError:  # building the layer raises it, with its place
         return None
+    shares: dict[str, set[str]] = {"": set(), FOLLOWS: set(), PANELS: set()}  # names that each modifier of a table has
+    for table_kind in tables.values():
+        for modifier, stated in (*table_kind.work.items(), *table_kind.groups.items()):
+            shares.setdefault(modifier, set()).update(*map(names, stated))
     lines = [line for definition in definitions for line, _ in definition.lines]
-    items = [item for line in lines for item in _items(line)]
+    tensors = [tensor for line in lines for tensor in tensors_of(line)]
+    items = [item for tensor in tensors for item in tensor.dims or ()]
     sizes = {line.letter: names(line.size) for line in lines if isinstance(line, DimSyntax)}
-    own = {name for definition in definitions for name in definition.roles}
     roles = {item.name for item in items if isinstance(item, Role) and not item.letter}
-    roles |= {role for definition in definitions for role in definition.roles.values()}
-    given = _letters_of_roles(strategies)
+    roles.update(*(definition.roles.values() for definition in definitions))
+    declared = {name for definition in definitions for name in definition.roles}
     modifiers = {line.modifier for line in lines if isinstance(line, OperatorSyntax | UseSyntax)}
-    if not (roles - own <= given.keys() and modifiers <= shares.keys()):
+    if not (roles - declared <= of_roles.keys() and modifiers <= shares.keys()):
         return None
     letters = {item.letter for item in items}.union(sizes, *sizes.values())
-    letters = letters.union(*(given.get(role, ()) for role in roles), *(shares[name] for name in modifiers))
+    letters = letters.union(*(of_roles.get(role, ()) for role in roles), *(shares[name] for name in modifiers))
     return frozenset(letters - {""})
 
 
 def _used(kind: str, chosen: Settings, inherited: Settings, near: Path | None) -> list[LayerDefinition]:
     """Return the definition of a layer, and those of all blocks that it may use."""
-    found = {kind: load_definition(kind, near)}
-    pending = [found[kind]]
+    definitions = {kind: load_definition(kind, near)}
+    pending = [definitions[kind]]
     while pending:
         definition = pending.pop()
         stated = definition.parameters | dict(chosen.blocks)
         for use in (line for line, _ in definition.lines if isinstance(line, UseSyntax)):
             blocks = {use.block} if not use.parameter else {stated.get(use.parameter, use.block)}
             blocks |= {block for name, block in inherited.blocks if name == use.parameter}
-            for block in blocks - found.keys():
-                found[block] = block_definition(block, use.place)
-                pending.append(found[block])
-    return [*found.values()]
-
-
-def _items(line: object) -> list[Dim | Role]:
-    """Return the dimensions of the tensors of a line."""
-    tensors = (
-        line.tensors
-        if isinstance(line, DeclarationSyntax)
-        else (*line.outputs, *line.arguments)
-        if isinstance(line, OperatorSyntax)
-        else ()
-    )
-    return [item for tensor in tensors for item in tensor.dims or ()]
+            for block in blocks - definitions.keys():
+                definitions[block] = block_definition(block, use.place)
+                pending.append(definitions[block])
+    return [*definitions.values()]
 
 
 def _letters_of_roles(strategies: Iterable[StrategyDefinition]) -> dict[str, set[str]]:
     """Return the letters that strategies give each role; a role that is given as another one has all of its letters."""
-    letters: dict[str, set[str]] = {}
-    same: list[tuple[str, str]] = []
-    for strategy in strategies:
-        for role, item in strategy.roles.items():
-            letters.setdefault(role, set()).update({item.letter} - {""})
-            same += [(role, item.name)] if isinstance(item, Role) else []
+    items = [(role, item) for strategy in strategies for role, item in strategy.roles.items()]
+    letters: dict[str, set[str]] = {role: set() for role, _ in items}
+    for role, item in items:
+        letters[role] |= {item.letter} - {""}
+    same = [(role, item.name) for role, item in items if isinstance(item, Role)]
     for _ in same:
         for role, other in same:
             letters[role] |= letters.get(other, set())
     return letters
-
-
-def _shares() -> dict[str, set[str]]:
-    """Return the names in what each modifier of the operator tables in the search path states."""
-    found: dict[str, set[str]] = {"": set(), FOLLOWS: set(), PANELS: set()}
-    for kind in load_operators(names_of("operators", ".yaml")).values():
-        for modifier, stated in (*kind.work.items(), *kind.groups.items()):
-            found.setdefault(modifier, set()).update(*(names(part) for part in stated))
-    return found
 
 
 _MOST_RUNS = 4  # a body with more runs of equal layers counts as alternating
@@ -243,7 +221,7 @@ class Model:
     @property
     def kinds(self) -> tuple[DerivedLayer, ...]:
         """The layer kinds, each once, in the order of their first layers."""
-        return tuple({id(layer): layer for layer, _ in self.layers}.values())
+        return tuple(dict.fromkeys(layer for layer, _ in self.layers))
 
     @property
     def first(self) -> tuple[DerivedLayer, ...]:
@@ -267,18 +245,15 @@ class Model:
         Each run of one kind is a segment. A body of alternating layers, with many short runs, is one segment of several
         kinds.
         """
-        where = {id(layer): position for position, layer in enumerate(self.kinds)}
-        runs: list[list[int]] = []
-        for layer, count in self.body:
-            if runs and runs[-1][0] == where[id(layer)]:
-                runs[-1][1] += count
-            else:
-                runs.append([where[id(layer)], count])
+        kinds = [(self.kinds.index(layer), count) for layer, count in self.body]
+        runs = [
+            (kind, sum(count for _, count in run)) for kind, run in itertools.groupby(kinds, operator.itemgetter(0))
+        ]
         if len(runs) <= _MOST_RUNS:
-            return tuple(((kind, count),) for kind, count in runs)
-        total: dict[int, int] = {}
+            return tuple((run,) for run in runs)
+        total: Counter[int] = Counter()
         for kind, count in runs:
-            total[kind] = total.get(kind, 0) + count
+            total[kind] += count
         return (tuple(total.items()),)
 
 
@@ -300,8 +275,8 @@ def layer_check(near: Path | None, assumptions: AssumptionsSpec) -> LayerCheck:
         # A set may map a kind to another definition, and need not count all kinds of a model.
         definitions = {layer.kind, assumptions.layers.get(layer.kind, layer.kind)}
         chosen = Settings(layer.options, layer.blocks)
-        found = [letters_of(definition, chosen, inherited, near) for definition in definitions]
-        known = [letters for letters in found if letters is not None]
+        every = [letters_of(definition, chosen, inherited, near) for definition in definitions]
+        known = [letters for letters in every if letters is not None]
         return frozenset[str]().union(*known) if known else None
 
     return LayerCheck(fault, letters)
@@ -327,11 +302,11 @@ def definition_of(kind: str, model: str, assumptions: AssumptionsSpec) -> str:
 
 def counted(spec: ModelSpec, assumptions: AssumptionsSpec) -> list[LayerCount]:
     """Return the layers of a model that an assumption set counts, in order; raises SpecError if it counts none."""
-    found = [entry for entry in spec.sequence if entry.kind not in assumptions.uncounted_layers]
-    if not found:
+    entries = [entry for entry in spec.sequence if entry.kind not in assumptions.uncounted_layers]
+    if not entries:
         kinds = ", ".join(dict.fromkeys(entry.kind for entry in spec.sequence))
         raise SpecError(f"assumption set {assumptions.name!r} counts no layer of model {spec.name!r} (it has: {kinds})")
-    return found
+    return entries
 
 
 def build_model(spec: ModelSpec, assumptions: AssumptionsSpec, strategy: str, near: Path | None = None) -> Model:
@@ -465,8 +440,7 @@ def check_dimensions(layer: DerivedLayer, dimensions: dict[str, int], owner: str
 def _check_amounts(layer: DerivedLayer, spec: ModelSpec) -> None:
     """Raise SpecError if the work or the memory of a layer is too large, or divides by zero."""
     values = unsharded(layer, spec.dimensions, spec.default_sequence_length)
-    work = [work for kernel in layer.kernels for work in kernel.work]
-    amounts = [getattr(of, name) for of in work for name in ("matrix", "vector", "bytes", "unfused")]
+    amounts = [getattr(work, name) for kernel in layer.kernels for work in kernel.work for name in NAMES]
     amounts += [kernel.saved_bytes for kernel in layer.kernels] + [weight.bytes for weight in layer.weights]
     try:
         for expr in amounts:
@@ -475,55 +449,48 @@ def _check_amounts(layer: DerivedLayer, spec: ModelSpec) -> None:
         raise SpecError(f"layer {layer.name!r} of model {spec.name!r}: {error}") from None
 
 
-def amount(expr: Any, values: Mapping[str, Any]) -> Any:
+def amount(expr: Expression, values: Mapping[str, float]) -> float:
     """Return the value of an expression for plain numbers; raises SpecError if it divides by zero or is too large."""
     try:
-        found = evaluate(expr, values)
+        value = evaluate(expr, values)
     except ZeroDivisionError:
-        raise SpecError(f"{text(expr)} divides by zero where {_given(expr, values)}") from None
-    if abs(found) > _LARGEST_AMOUNT:
+        raise SpecError(f"{text(expr)} divides by zero where {_values_in(expr, values)}") from None
+    if abs(value) > _LARGEST_AMOUNT:
         raise SpecError(
-            f"{text(expr)} is {Decimal(found):.3g} where {_given(expr, values)}: more than {_LARGEST_AMOUNT:g}"
+            f"{text(expr)} is {Decimal(value):.3g} where {_values_in(expr, values)}: more than {_LARGEST_AMOUNT:g}"
         )
-    return found
+    return value
 
 
-def _given(expr: Any, values: Mapping[str, Any]) -> str:
+def _values_in(expr: Expression, values: Mapping[str, object]) -> str:
     return ", ".join(f"{name}={values[name]}" for name in sorted(names(expr)))
 
 
-def unsharded(layer: DerivedLayer, dimensions: Mapping[str, Any], sequence_length: Any) -> dict[str, Any]:
+def unsharded(layer: DerivedLayer, dimensions: Mapping[str, V], sequence_length: V) -> dict[str, V | int]:
     """Return the values of all names of a layer on one GPU, with one sequence and one byte per element."""
-    values = dict(dimensions) | {"b": 1, "s": sequence_length, "panels": 1}
-    values |= dict.fromkeys((*ELEMENT_BYTES, *AXES), 1)
-    return define(layer, values)
+    ones = dict.fromkeys(("b", "panels", *ELEMENT_BYTES, *AXES), 1)
+    return define(layer, {**dimensions, **ones, "s": sequence_length})
 
 
-def define(layer: DerivedLayer, values: dict) -> dict:
+def define(layer: DerivedLayer, values: Mapping[str, V]) -> dict[str, V]:
     """Return `values` with each defined dimension of the layer whose parts all have a value, in place of a given one.
 
     Raises SpecError where plain numbers make a size negative or too large, or divide by zero.
     """
     result = {letter: value for letter, value in values.items() if letter not in layer.definitions}
-    pending = dict(layer.definitions)
-    while ready := [letter for letter, expr in pending.items() if names(expr) <= result.keys()]:
-        for letter in ready:
-            expr = pending.pop(letter)
-            try:
-                result[letter] = evaluate(expr, result)
-            except ZeroDivisionError:
-                raise SpecError(
-                    f"layer {layer.name!r}: dimension {letter!r} = {text(expr)} divides by zero where "
-                    f"{_given(expr, result)}"
-                ) from None
-            if isinstance(result[letter], int) and result[letter] < 0:
-                raise SpecError(
-                    f"layer {layer.name!r}: dimension {letter!r} = {text(expr)} is {result[letter]} where "
-                    f"{_given(expr, result)}; a size cannot be negative"
-                )
-            if isinstance(result[letter], int) and result[letter] > _LARGEST_SIZE:
-                raise SpecError(
-                    f"layer {layer.name!r}: dimension {letter!r} = {text(expr)} is {Decimal(result[letter]):.3g} where "
-                    f"{_given(expr, result)}; a size is at most {_LARGEST_SIZE:,}"
-                )
+
+    def fault(letter: str, what: str, after: str = "") -> SpecError:
+        size = layer.definitions[letter]
+        where = f"{what} where {_values_in(size, result)}{after}"
+        return SpecError(f"layer {layer.name!r}: dimension {letter!r} = {text(size)} {where}")
+
+    for letter, expr in resolvable(layer.definitions, result):
+        try:
+            size = result[letter] = evaluate(expr, result)
+        except ZeroDivisionError:
+            raise fault(letter, "divides by zero") from None
+        if isinstance(size, int) and size < 0:
+            raise fault(letter, f"is {size}", "; a size cannot be negative")
+        if isinstance(size, int) and size > _LARGEST_SIZE:
+            raise fault(letter, f"is {Decimal(size):.3g}", f"; a size is at most {_LARGEST_SIZE:,}")
     return {**values, **result}

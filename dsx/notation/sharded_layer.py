@@ -336,13 +336,11 @@ def _incoming_partial(kind: OperatorKind, arguments: list[At]) -> set[str]:
         )
     if kind.linear == "one" and len(partial) > 1:
         raise partial[1][1].error(f"{kind.name} takes one partial sum; two of its arguments are partial sums")
-    if kind.linear == "each":
-        for other, other_place in arguments:
-            if other.partial != distribution.partial:
-                raise other_place.error(
-                    f"{kind.name} adds a partial sum over {axes} to a value that is none: "
-                    "the other value would count once per rank; complete the sum first"
-                )
+    if kind.linear == "each" and any(other.partial != distribution.partial for other, _ in arguments):
+        raise place.error(
+            f"{kind.name} adds a partial sum over {axes} to a value that is none: "
+            "the other value would count once per rank; complete the sum first"
+        )
     return set(distribution.partial)
 
 

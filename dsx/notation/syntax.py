@@ -1,28 +1,23 @@
-"""The layer notation as tokens and syntax nodes.
-
-Tokens of the layer notation, each with its place, and the parser of expressions.
-
-The regions of a layer that recomputation can select, one record each: the vocabulary of ``recompute NAME``.
-
-The names of Megatron-LM, and what each region keeps, are those of its ``--recompute-modules``
-(megatron/core/transformer/transformer_config.py, `recompute_modules`). Its attention, feed-forward and expert regions
-are checkpoints, which keep their inputs. The others discard their outputs too ("output-discarding checkpointing"):
-whoever reads such an output in the backward gets the recomputed one.
-
-The syntax nodes of the layer notation: the parts of a layer, a block and a strategy.
+"""The layer notation as tokens and syntax nodes: the parts of a layer, a block and a strategy.
 
 A file defines a layer, a block (a layer whose distributions may be roles, ``$rs``) or a strategy (the dimension of each
 role, and rules that limit the plans). Some lines of a layer count only under some options. `dsx.notation.parse` reads a
 file, `dsx.notation.selection` selects the lines that count under given options, and `dsx.notation.build` combines
-blocks and strategies and checks them."""
+blocks and strategies and checks them.
+
+``recompute NAME`` begins a region that recomputation can select. The names of Megatron-LM, and what each region keeps,
+are those of its ``--recompute-modules`` (megatron/core/transformer/transformer_config.py, `recompute_modules`). Its
+attention, feed-forward and expert regions are checkpoints, which keep their inputs. The others discard their outputs
+too ("output-discarding checkpointing"): whoever reads such an output in the backward gets the recomputed one.
+"""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import ClassVar
 
 from dsx.errors import NotationError
-from dsx.notation.expressions import RELATIONS, Name, Operation, evaluate, names
+from dsx.notation.expressions import RELATIONS, Expression, Name, Operation, V, evaluate, names
 
 _TOKEN = re.compile(
     r"(?P<space>[ \t]+)|(?P<comment>#.*)|(?P<word>[0-9]+[A-Za-z_][A-Za-z0-9_]*)|(?P<int>[0-9]+)"
@@ -137,7 +132,10 @@ class LineReader:
             raise self._next.place.error(f"unexpected {self._next.text!r}")
 
 
-def parse_expression(line: LineReader, functions: dict[str, Any] | None = None) -> Any:
+Functions = Mapping[str, Callable[[str], Expression]]  # by the name that an expression calls
+
+
+def parse_expression(line: LineReader, functions: Functions | None = None) -> Expression:
     """Parse an expression of the grammar; `functions` adds functions by name.
 
     Each of them takes the name of its single argument and returns an expression, or raises KeyError.
@@ -148,7 +146,7 @@ def parse_expression(line: LineReader, functions: dict[str, Any] | None = None) 
     return result
 
 
-def _term(line: LineReader, functions: dict[str, Any]) -> Any:
+def _term(line: LineReader, functions: Functions) -> Expression:
     result = _factor(line, functions)
     while sign := line.accept("*", "/", "%"):
         right = _factor(line, functions)
@@ -158,7 +156,7 @@ def _term(line: LineReader, functions: dict[str, Any]) -> Any:
     return result
 
 
-def _factor(line: LineReader, functions: dict[str, Any]) -> Any:
+def _factor(line: LineReader, functions: Functions) -> Expression:
     token = line.take()
     line.parts += 1
     if line.parts > _MOST_PARTS:
@@ -294,7 +292,7 @@ class DimSyntax:
     """One line ``dim letter = size``."""
 
     letter: str
-    size: Any
+    size: Expression
     place: Place
 
 
@@ -334,6 +332,13 @@ class Condition:
 Line = DimSyntax | DeclarationSyntax | BracketSyntax | OperatorSyntax | UseSyntax
 
 
+def tensors_of(line: Line) -> tuple[TensorSyntax, ...]:
+    """Return the tensors that a line states: results first."""
+    if isinstance(line, OperatorSyntax):
+        return *line.outputs, *line.arguments
+    return line.tensors if isinstance(line, DeclarationSyntax) else ()
+
+
 @dataclass(frozen=True, slots=True)
 class LayerDefinition:
     """The parse tree of a layer or block: its options and block parameters, and all lines with their conditions."""
@@ -354,7 +359,7 @@ class SelectedLayer:
 
     name: str
     kind: str  # "layer" or "block"
-    definitions: dict[str, Any]  # letter -> size
+    definitions: dict[str, Expression]  # letter -> size
     defined_at: dict[str, Place]
     inputs: tuple[TensorSyntax, ...]
     weights: tuple[TensorSyntax, ...]
@@ -384,13 +389,13 @@ class Settings:
 class Rule:
     """One line ``require left relation right reason`` of a strategy."""
 
-    left: Any
+    left: Expression
     relation: str
-    right: Any
+    right: Expression
     reason: str
     place: Place
 
-    def holds(self, values: Mapping[str, Any]) -> Any:
+    def holds(self, values: Mapping[str, V]) -> V:
         """Return whether the rule holds, elementwise for arrays; raises NotationError if it cannot be evaluated."""
         try:
             return RELATIONS[self.relation](evaluate(self.left, values), evaluate(self.right, values))
@@ -411,6 +416,7 @@ class StrategyDefinition:
     dropped: dict[str, Place]  # reasons of the inherited rules that it drops
     settings: Settings
     set_at: dict[str, Place]
+    kind: ClassVar[str] = "strategy"
 
 
 @dataclass(frozen=True, slots=True)
