@@ -1,28 +1,30 @@
 """A derived layer as plain data, for people and for JSON: formulas, and their values where all sizes are known."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from itertools import chain
 
-from dsx.notation.expressions import combine, names, text, total
+from dsx.notation.expressions import Expression, combine, names, text, total
 from dsx.notation.kernels import Multiply
 from dsx.notation.model import amount, define
-from dsx.notation.recompute import Recomputation, recomputation
+from dsx.notation.recompute import recomputation
 from dsx.notation.sharded_layer import Layer, local_size
-from dsx.notation.syntax import CORE_ATTENTION, REGIONS_BY_NAME, Rule
+from dsx.notation.syntax import CORE_ATTENTION, REGIONS_BY_NAME
 from dsx.notation.work import BACKWARD, FORWARD, Collective, DerivedLayer, KernelCosts, derive
 
 Values = Mapping[str, int]
+_AMOUNTS = {"matrix_flops": "matrix", "vector_flops": "vector", "bytes": "bytes"}
 
 
 def describe(
     layer: Layer, fused_backward_reads: str, uncounted: Iterable[str], defaults: Values, sizes: Values
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return everything that dsx derives from a layer; `sizes` override `defaults`.
 
     A quantity is ``{"formula": "b*s*e", "value": number or null}``.
     """
     derived = derive(layer, fused_backward_reads, uncounted)
     values = define(derived, {**defaults, **sizes})
+    selective = chain.from_iterable(recomputation(derived, frozenset({CORE_ATTENTION})).kept)
     kernel_of = {name: kernel.name for kernel in derived.kernels for name in kernel.operators}
     return {
         "layer": layer.name,
@@ -51,7 +53,7 @@ def describe(
             for weight in derived.weights
         ],
         "saved_bytes": _quantity(total(kernel.saved_bytes for kernel in derived.kernels), values),
-        "saved_bytes_selective": _quantity(_kept_bytes(recomputation(derived, frozenset({CORE_ATTENTION}))), values),
+        "saved_bytes_selective": _quantity(total(saved.bytes for saved in selective), values),
         "saved_bytes_full": _quantity(derived.input_bytes, values),
         "regions": [_region(derived, name, values) for name in derived.region_names],
         "boundary_bytes": _quantity(derived.boundary_bytes, values),
@@ -59,26 +61,20 @@ def describe(
             {
                 "reason": rule.reason,
                 "rule": f"{text(rule.left)} {rule.relation} {text(rule.right)}",
-                "holds": _holds(rule, values),
+                # None where a name in it has no size
+                "holds": bool(rule.holds(values)) if names(rule.left) | names(rule.right) <= values.keys() else None,
             }
             for rule in derived.rules
         ],
     }
 
 
-def _holds(rule: Rule, values: Values) -> bool | None:
-    """Return whether a rule holds; None where a name in it has no size."""
-    if not names(rule.left) | names(rule.right) <= values.keys():
-        return None
-    return bool(rule.holds(values))
-
-
-def _quantity(expr: Any, values: Values) -> dict[str, Any]:
+def _quantity(expr: Expression, values: Values) -> dict[str, object]:
     known = names(expr) <= values.keys()
     return {"formula": text(expr), "value": amount(expr, values) if known else None}
 
 
-def _tensor(layer: Layer, name: str, values: Values) -> dict[str, Any]:
+def _tensor(layer: Layer, name: str, values: Values) -> dict[str, object]:
     distribution = layer.tensors[name].distribution
     local = [_quantity(local_size(dim), values)["value"] for dim in distribution.dims]
     return {
@@ -88,7 +84,7 @@ def _tensor(layer: Layer, name: str, values: Values) -> dict[str, Any]:
     }
 
 
-def _kernel(kernel: KernelCosts, values: Values) -> dict[str, Any]:
+def _kernel(kernel: KernelCosts, values: Values) -> dict[str, object]:
     return {
         "name": kernel.name,
         "operators": list(kernel.operators),
@@ -103,26 +99,22 @@ def _kernel(kernel: KernelCosts, values: Values) -> dict[str, Any]:
     }
 
 
-def _kept_bytes(recomputed: Recomputation) -> Any:
-    return total(saved.bytes for listed in recomputed.kept for saved in listed)
-
-
-def _region(layer: DerivedLayer, name: str, values: Values) -> dict[str, Any]:
+def _region(layer: DerivedLayer, name: str, values: Values) -> dict[str, object]:
     """Return what recomputation of all regions of one name frees, and what the backward then repeats."""
-    before, after = recomputation(layer, frozenset()), recomputation(layer, frozenset({name}))
-    kept = [[saved for listed in one.kept for saved in listed] for one in (before, after)]
-    freed = total(saved.bytes for saved in kept[0] if saved.key not in after.kept_keys)
-    added = total(saved.bytes for saved in kept[1] if saved.key not in before.kept_keys)
-    repeated = [layer.kernels[index] for index in after.repeated]
-    completed = [layer.kernels[index] for index in after.completed]
+    states = recomputation(layer, frozenset()), recomputation(layer, frozenset({name}))
+    kept = [{saved.key: saved.bytes for listed in state.kept for saved in listed} for state in states]
+    freed, added = (total(size for key, size in kept[state].items() if key not in kept[1 - state]) for state in (0, 1))
+    repeated = [layer.kernels[index] for index in states[1].repeated]
+    completed = [layer.kernels[index] for index in states[1].completed]
     return {
         "name": name,
         "megatron_lm": REGIONS_BY_NAME[name].megatron_lm,
         "kernels": [kernel.name for kernel in repeated],
         "freed_bytes": _quantity(combine("-", freed, added), values),
-        "matrix_flops": _quantity(total(kernel.work[FORWARD].matrix for kernel in repeated), values),
-        "vector_flops": _quantity(total(kernel.work[FORWARD].vector for kernel in repeated), values),
-        "bytes": _quantity(total(kernel.work[FORWARD].bytes for kernel in repeated), values),
+        **{
+            key: _quantity(total(getattr(kernel.work[FORWARD], field) for kernel in repeated), values)
+            for key, field in _AMOUNTS.items()
+        },
         "collectives": [
             _collective(collective, values)
             for kernel in (*repeated, *completed)
@@ -131,23 +123,21 @@ def _region(layer: DerivedLayer, name: str, values: Values) -> dict[str, Any]:
     }
 
 
-def _direction(kernel: KernelCosts, direction: int, values: Values) -> dict[str, Any]:
+def _direction(kernel: KernelCosts, direction: int, values: Values) -> dict[str, object]:
     work = kernel.work[direction]
     return {
-        "matrix_flops": _quantity(work.matrix, values),
-        "vector_flops": _quantity(work.vector, values),
-        "bytes": _quantity(work.bytes, values),
+        **{key: _quantity(getattr(work, field), values) for key, field in _AMOUNTS.items()},
         "multiplies": [_multiply(multiply, values) for multiply in work.multiplies],
         "collectives": [_collective(collective, values) for collective in kernel.collectives[direction]],
     }
 
 
-def _multiply(multiply: Multiply, values: Values) -> dict[str, Any]:
+def _multiply(multiply: Multiply, values: Values) -> dict[str, object]:
     sizes = {name: _quantity(getattr(multiply, name), values) for name in ("rows", "columns", "contracted", "batch")}
-    return sizes | {"matrix_flops": _quantity(multiply.flops, values), "linear": multiply.linear}
+    return {**sizes, "matrix_flops": _quantity(multiply.flops, values), "linear": multiply.linear}
 
 
-def _collective(collective: Collective, values: Values) -> dict[str, Any]:
+def _collective(collective: Collective, values: Values) -> dict[str, object]:
     return {
         "kind": collective.kind,
         "axis": collective.axis,

@@ -25,18 +25,19 @@ or a degree.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from dsx.config.documents import Document, parse_document, read_text
+from dsx.config.documents import Document, KeyPath, parse_document, read_text
 from dsx.config.search_path import shown
-from dsx.errors import NotationError, SpecError, did_you_mean
-from dsx.notation.expressions import names, parts
-from dsx.notation.syntax import LineReader, Place, parse_expression
+from dsx.errors import NotationError, did_you_mean
+from dsx.notation.expressions import Expression, names, parts
+from dsx.notation.syntax import Functions, LineReader, Place, parse_expression
 
+Pair = tuple[Expression, Expression]
 NAMES = ("matrix", "vector", "bytes", "unfused")
 FUNCTIONS = ("size", "rows", "last", "bytes")
 QUANTITIES = ("contracted", "panels", "activation_bytes", "weight_bytes", "cross_entropy_bytes")
@@ -51,14 +52,14 @@ class TableFormula:
     file: str
     line: int
 
-    def resolve(self, functions: dict[str, Callable[[str], Any]]) -> Any:
+    def resolve(self, functions: Functions) -> Expression:
         """Return the expression over dimensions and degrees; `functions` gives sizes by argument name."""
         line = LineReader(self.source, self.file, self.line)
         result = parse_expression(line, functions)
         line.finish()
-        if (found := parts(result)) > _MOST_PARTS:
+        if (size := parts(result)) > _MOST_PARTS:
             raise Place(self.file, self.line, 1).error(
-                f"with the sizes of its tensors substituted, the formula has {found:,} numbers and dimensions; at most "
+                f"with the sizes of its tensors substituted, the formula has {size:,} numbers and dimensions; at most "
                 f"{_MOST_PARTS} are allowed"
             )
         return result
@@ -78,7 +79,7 @@ class Effort:
 class InKernel:
     """How an operator differs inside a fused kernel."""
 
-    saved: tuple["str | TableFormula", ...] = ()
+    saved: tuple[str | TableFormula, ...] = ()
     writes: TableFormula | None = None
     keeps_output: bool = False
 
@@ -94,14 +95,14 @@ class OperatorKind:
     forward: Effort = Effort()
     backward: Effort = Effort()
     gradient: Effort = Effort()
-    saved: tuple["str | TableFormula", ...] = ()
+    saved: tuple[str | TableFormula, ...] = ()
     in_kernel: InKernel | None = None
     panels: "dict[str, Effort]" = field(default_factory=dict)
-    work: "dict[str, tuple[Any, Any]]" = field(default_factory=dict)
+    work: "dict[str, Pair]" = field(default_factory=dict)
     statistics: int = 0
     rearranges: bool = False
-    copies: tuple[str, Any] | None = None
-    groups: "dict[str, tuple[Any, Any]]" = field(default_factory=dict)
+    copies: tuple[str, Expression] | None = None
+    groups: "dict[str, Pair]" = field(default_factory=dict)
 
     @property
     def modifiers(self) -> tuple[str, ...]:
@@ -130,86 +131,85 @@ class _TableReader:
     """Reads the entries of one table; errors name the line of the key."""
 
     def __init__(self, document: Document) -> None:
-        self.document = document
-
-    def fail(self, path: tuple[Any, ...], message: str) -> SpecError:
-        return self.document.fault(path, message)
+        self.document, self.arguments = document, ()
 
     def mapping(
-        self, path: tuple[Any, ...], entry: Any, allowed: tuple[str, ...], needed: bool = False
-    ) -> dict[str, Any]:
+        self, path: KeyPath, entry: object, allowed: tuple[str, ...], needed: bool = False
+    ) -> Mapping[str, object]:
         if not isinstance(entry, dict):
-            raise self.fail(path, f"expected a mapping of {', '.join(allowed)}, found {entry!r}")
+            raise self.document.fault(path, f"expected a mapping of {', '.join(allowed)}, found {entry!r}")
         for key in entry:
             if key not in allowed:
-                raise self.fail((*path, key), f"no such field{did_you_mean(str(key), allowed)}")
+                raise self.document.fault((*path, key), f"no such field{did_you_mean(str(key), allowed)}")
         for key in allowed if needed else ():
             if key not in entry:
-                raise self.fail(path, f"the field {key!r} is missing")
+                raise self.document.fault(path, f"the field {key!r} is missing")
         return entry
 
-    def kind(self, name: str, entry: Any) -> OperatorKind:
-        known = tuple(OperatorKind.__dataclass_fields__)[1:]
-        entry = self.mapping((name,), entry, known)
-        self.arguments = arguments = tuple(self.listed((name, "arguments"), entry.get("arguments", [])))
-        if not arguments or not all(isinstance(argument, str) for argument in arguments):
-            raise self.fail((name,), "an operator must name its arguments, as in 'arguments: [x]'")
-        values: dict[str, Any] = {"name": name, "arguments": arguments}
-        for key in ("forward", "backward", "gradient"):
-            if key in entry:
-                values[key] = self.effort((name, key), entry[key])
-        for key, choices in (
-            ("shape", ("same", "contract", "lookup", "view", "free")),
-            ("linear", ("none", "each", "one")),
-        ):
-            if key in entry:
-                if entry[key] not in choices:
-                    raise self.fail((name, key), f"{entry[key]!r} is not one of {', '.join(choices)}")
-                values[key] = entry[key]
-        for key, kind, what in (("statistics", int, "a count"), ("rearranges", bool, "true or false")):
-            if key in entry:
-                if type(entry[key]) is not kind:
-                    raise self.fail((name, key), f"expected {what}, found {entry[key]!r}")
-                values[key] = entry[key]
-        values["saved"] = self.saved((name, "saved"), entry.get("saved", []), arguments)
-        if "in_kernel" in entry:
-            inner = self.mapping((name, "in_kernel"), entry["in_kernel"], ("saved", "writes", "keeps_output"))
-            values["in_kernel"] = InKernel(
-                self.saved((name, "in_kernel", "saved"), inner.get("saved", []), arguments),
-                self.formula((name, "in_kernel", "writes"), inner["writes"]) if "writes" in inner else None,
-                bool(inner.get("keeps_output", False)),
-            )
-        if "panels" in entry:
-            inner = self.mapping((name, "panels"), entry["panels"], ("forward", "gradient"), needed=True)
-            values["panels"] = {key: self.effort((name, "panels", key), value) for key, value in inner.items()}
-        if "work" in entry:
-            values["work"] = self.pairs((name, "work"), entry["work"], "numerator, denominator")
-        if "copies" in entry:
-            values["copies"] = self.copies((name, "copies"), entry["copies"], arguments)
-        if "groups" in entry:
-            values["groups"] = self.pairs((name, "groups"), entry["groups"], "groups, groups of a token")
-        return OperatorKind(**values)
+    def kind(self, name: str, entry: object) -> OperatorKind:
+        entry = self.mapping((name,), entry, tuple(OperatorKind.__dataclass_fields__)[1:])
+        self.arguments = tuple(self.listed((name, "arguments"), entry.get("arguments", [])))
+        if not self.arguments or not all(isinstance(argument, str) for argument in self.arguments):
+            raise self.document.fault((name,), "an operator must name its arguments, as in 'arguments: [x]'")
+        readers = {
+            **dict.fromkeys(("forward", "backward", "gradient"), self.effort),
+            "shape": lambda path, value: self.choice(path, value, ("same", "contract", "lookup", "view", "free")),
+            "linear": lambda path, value: self.choice(path, value, ("none", "each", "one")),
+            "statistics": lambda path, value: self.typed(path, value, int, "a count"),
+            "rearranges": lambda path, value: self.typed(path, value, bool, "true or false"),
+            "saved": self.saved,
+            "in_kernel": self.in_kernel,
+            "panels": self.panels,
+            "work": lambda path, value: self.pairs(path, value, "numerator, denominator"),
+            "copies": self.copies,
+            "groups": lambda path, value: self.pairs(path, value, "groups, groups of a token"),
+        }
+        values = {key: read((name, key), entry[key]) for key, read in readers.items() if key in entry}
+        return OperatorKind(name, self.arguments, **values)
 
-    def saved(self, path: tuple[Any, ...], entries: list[Any], arguments: tuple[str, ...]) -> tuple[Any, ...]:
-        result: list[Any] = []
+    def choice(self, path: KeyPath, value: object, choices: tuple[str, ...]) -> object:
+        if value not in choices:
+            raise self.document.fault(path, f"{value!r} is not one of {', '.join(choices)}")
+        return value
+
+    def typed(self, path: KeyPath, value: object, kind: type, what: str) -> object:
+        if type(value) is not kind:
+            raise self.document.fault(path, f"expected {what}, found {value!r}")
+        return value
+
+    def in_kernel(self, path: KeyPath, entry: object) -> InKernel:
+        entry = self.mapping(path, entry, ("saved", "writes", "keeps_output"))
+        return InKernel(
+            self.saved((*path, "saved"), entry.get("saved", [])),
+            self.formula((*path, "writes"), entry["writes"]) if "writes" in entry else None,
+            bool(entry.get("keeps_output", False)),
+        )
+
+    def panels(self, path: KeyPath, entry: object) -> dict[str, Effort]:
+        entry = self.mapping(path, entry, ("forward", "gradient"), needed=True)
+        return {key: self.effort((*path, key), value) for key, value in entry.items()}
+
+    def saved(self, path: KeyPath, entries: object) -> tuple[str | TableFormula, ...]:
+        result: list[str | TableFormula] = []
         for index, entry in enumerate(self.listed(path, entries)):
             if isinstance(entry, dict):
                 inner = self.mapping((*path, index), entry, ("bytes",), needed=True)
                 result.append(self.formula((*path, index, "bytes"), inner["bytes"]))
-            elif entry in (*arguments, "y"):
+            elif entry in (*self.arguments, "y"):
                 result.append(entry)
             else:
-                raise self.fail((*path, index), f"{entry!r} is neither an argument nor y")
+                raise self.document.fault((*path, index), f"{entry!r} is neither an argument nor y")
         return tuple(result)
 
-    def copies(self, path: tuple[Any, ...], entry: Any, arguments: tuple[str, ...]) -> tuple[str, Any]:
+    def copies(self, path: KeyPath, entry: object) -> tuple[str, Expression]:
         inner = self.mapping(path, entry, ("tensor", "number"), needed=True)
-        if inner["tensor"] not in (*(argument.rstrip("?") for argument in arguments), "y"):
-            raise self.fail((*path, "tensor"), f"{inner['tensor']!r} is neither an argument nor y")
-        return inner["tensor"], self.over_dimensions((*path, "number"), str(inner["number"]))
+        tensor = inner["tensor"]
+        if tensor not in (*(argument.rstrip("?") for argument in self.arguments), "y"):
+            raise self.document.fault((*path, "tensor"), f"{tensor!r} is neither an argument nor y")
+        return str(tensor), self.over_dimensions((*path, "number"), str(inner["number"]))
 
-    def pairs(self, path: tuple[Any, ...], entry: Any, what: str) -> dict[str, tuple[Any, Any]]:
-        shares: dict[str, tuple[Any, Any]] = {}
+    def pairs(self, path: KeyPath, entry: object, what: str) -> dict[str, Pair]:
+        shares: dict[str, Pair] = {}
         for key, share in (entry if isinstance(entry, dict) else {"": None}).items():
             match share:
                 case [int(numerator), int(denominator)] if numerator >= 0 and denominator > 0:
@@ -217,41 +217,37 @@ class _TableReader:
                 case [str(numerator), str(denominator)]:
                     shares[key] = (self.over_dimensions(path, numerator), self.over_dimensions(path, denominator))
                 case _:
-                    raise self.fail((*path, key), f"expected 'modifier: [{what}]', found {share!r}")
+                    raise self.document.fault((*path, key), f"expected 'modifier: [{what}]', found {share!r}")
         return shares
 
-    def over_dimensions(self, path: tuple[Any, ...], source: str) -> Any:
-        file, _, line = self.document.place(path).rpartition(":")
-        try:
-            return TableFormula(source, file, int(line)).resolve({})
-        except NotationError as error:
-            raise self.fail(path, f"{source!r} is not an expression ({error})") from None
+    def over_dimensions(self, path: KeyPath, source: str) -> Expression:
+        return self.parsed(path, source, {})[1]
 
-    def listed(self, path: tuple[Any, ...], entry: Any) -> list[Any]:
+    def listed(self, path: KeyPath, entry: object) -> list[Any]:
         if not isinstance(entry, list):
-            raise self.fail(path, f"expected a list, found {entry!r}")
+            raise self.document.fault(path, f"expected a list, found {entry!r}")
         return entry
 
-    def effort(self, path: tuple[Any, ...], entry: Any) -> Effort:
-        entry = self.mapping(path, entry, NAMES)
-        return Effort(**{key: self.formula((*path, key), value) for key, value in entry.items()})
+    def effort(self, path: KeyPath, entry: object) -> Effort:
+        return Effort(
+            **{key: self.formula((*path, key), value) for key, value in self.mapping(path, entry, NAMES).items()}
+        )
 
-    def formula(self, path: tuple[Any, ...], value: Any) -> TableFormula:
-        file, _, line = self.document.place(path).rpartition(":")
-        formula = TableFormula(str(value), file, int(line))
+    def formula(self, path: KeyPath, value: object) -> TableFormula:
         # Parsed once here with dummy sizes, so that a bad formula is an error of the table and not of a layer.
         tensors = [name.rstrip("?") for name in self.arguments] + ["y", "dy"] + ["dx"] * ("gradient" in path)
-
-        def known(name: str) -> int:
-            if name not in tensors:
-                raise KeyError(name)
-            return 1
-
-        try:
-            free = names(formula.resolve(dict.fromkeys(FUNCTIONS, known)))
-        except NotationError as error:
-            raise self.fail(path, f"{value!r} is not an expression ({error})") from None
-        for name in sorted(free.difference(QUANTITIES)):
+        formula, expr = self.parsed(path, value, dict.fromkeys(FUNCTIONS, dict.fromkeys(tensors, 1).__getitem__))
+        for name in sorted(names(expr).difference(QUANTITIES)):
             quantities = ", ".join(QUANTITIES)
-            raise self.fail(path, f"no quantity {name!r}{did_you_mean(name, QUANTITIES)} (there are {quantities})")
+            raise self.document.fault(
+                path, f"no quantity {name!r}{did_you_mean(name, QUANTITIES)} (there are {quantities})"
+            )
         return formula
+
+    def parsed(self, path: KeyPath, value: object, functions: Functions) -> tuple[TableFormula, Expression]:
+        file, _, line = self.document.place(path).rpartition(":")
+        formula = TableFormula(str(value), file, int(line))
+        try:
+            return formula, formula.resolve(functions)
+        except NotationError as error:
+            raise self.document.fault(path, f"{value!r} is not an expression ({error})") from None

@@ -1,6 +1,4 @@
-"""Recomputation of regions: what a layer keeps, what its backward repeats, and where.
-
-Recomputation of regions: what a layer keeps, what its backward repeats, and what it then holds.
+"""Recomputation of regions: what a layer keeps, what its backward repeats and where, and what it then holds.
 
 A region is a ``recompute ... end`` of the layer definition (`dsx.notation.syntax`). If it is recomputed:
 
@@ -11,12 +9,9 @@ A region is a ``recompute ... end`` of the layer definition (`dsx.notation.synta
 * The backward repeats its forward once, with the collectives that complete its partial results.
 * The recomputed tensors exist from the backward of their last reader to that of the first kernel of the region.
 
-Full recomputation keeps the inputs of the layer alone, and repeats the whole forward.
-
-The backward of a layer with recomputation, as nodes: what it repeats of the forward, where it first needs it.
-
-A repeated node writes a tensor of its own, and the backward reads that one unless the layer keeps the first
-(`dsx.notation.recompute`). Full recomputation repeats the whole forward before the backward begins.
+A repeated node writes a tensor of its own, where the backward first needs it, and the backward reads that one unless
+the layer keeps the first. Full recomputation keeps the inputs of the layer alone, and repeats the whole forward before
+the backward begins.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,40 +55,28 @@ def recomputation(layer: DerivedLayer, chosen: frozenset[str]) -> Recomputation:
     kernels = layer.kernels
     inside = [outermost(kernel.regions, chosen) for kernel in kernels]
     made_in = {name: region for kernel, region in zip(kernels, inside, strict=True) for name in kernel.makes}
-    kept = listed_once(_kept(kernels, inside, made_in))
-    repeated = tuple(index for index, region in enumerate(inside) if region)
-    return Recomputation(
-        kept=tuple(kept),
-        repeated=repeated,
-        completed=tuple(
-            index
-            for index, kernel in enumerate(kernels)
-            if not inside[index]
-            and any(
-                collective.kind in _COMPLETING and made_in.get(collective.tensor)
-                for collective in kernel.collectives[FORWARD]
-            )
-        ),
-        recomputed=_recomputed(kernels, inside, made_in, {saved.key for listed in kept for saved in listed}),
-    )
-
-
-def _kept(
-    kernels: Sequence[KernelCosts], inside: Sequence[_Numbered | None], made_in: Mapping[str, _Numbered | None]
-) -> list[tuple[Saved, ...]]:
-    """Return what each kernel keeps; several may list one tensor."""
     outside = {
         saved.key for kernel, region in zip(kernels, inside, strict=True) if not region for saved in kernel.saves
     }
-    found: list[tuple[Saved, ...]] = []
+    lists: list[tuple[Saved, ...]] = []  # what each kernel keeps; several may list one tensor
     for kernel, region in zip(kernels, inside, strict=True):
         held = kernel.saves
         if region:
             # A copy that another kernel keeps as the region reads it is kept already.
             reads = [read for read in kernel.reads if made_in.get(read.tensor) != region and read.copy not in outside]
             held = tuple(read.produced for read in reads if read.produced)
-        found.append(tuple(saved for saved in held if not _discarded(saved, made_in)))
-    return found
+        lists.append(tuple(saved for saved in held if not _discarded(saved, made_in)))
+    kept = listed_once(lists)
+    completing = [
+        any(moved.kind in _COMPLETING and made_in.get(moved.tensor) for moved in kernel.collectives[FORWARD])
+        for kernel in kernels
+    ]
+    return Recomputation(
+        kept=tuple(kept),
+        repeated=tuple(index for index, region in enumerate(inside) if region),
+        completed=tuple(index for index, region in enumerate(inside) if completing[index] and not region),
+        recomputed=_recomputed(kernels, inside, made_in, {saved.key for listed in kept for saved in listed}),
+    )
 
 
 def _discarded(saved: Saved, made_in: Mapping[str, _Numbered | None]) -> bool:
@@ -113,21 +96,19 @@ def _recomputed(
     first_of = {region: index for index, region in reversed([*enumerate(inside)]) if region}
     tensors: dict[_Numbered, dict[tuple[str, str], Saved]] = {region: {} for region in first_of}
     for index, kernel in reversed([*enumerate(kernels)]):
-        own = inside[index]
+        region = inside[index]
         needed: list[_Numbered] = []
         for saved in kernel.saves:
-            if saved.key in kept:
-                continue
-            owner = made_in[saved.key[0]] if _discarded(saved, made_in) else own
-            if owner:
+            owner = made_in[saved.key[0]] if _discarded(saved, made_in) else region
+            if owner and saved.key not in kept:
                 tensors[owner][saved.key] = saved
                 needed.append(owner)
-        if own:
+        if region:
             of_reads = ((read.tensor, made_in.get(read.tensor)) for read in kernel.reads)
             needed += [owner for tensor, owner in of_reads if owner and (tensor, "") not in kept]
         for owner in needed:
             # A region that reads the tensor needs it when it is itself repeated; readers come after what they read.
-            ends[owner] = max(ends[owner], ends[own] if own else index)
+            ends[owner] = max(ends[owner], ends[region] if region else index)
     return tuple(
         Recomputed(range(first, ends[region] + 1), tuple(tensors[region].values()))
         for region, first in sorted(first_of.items(), key=lambda entry: entry[1])
@@ -146,26 +127,25 @@ def backward_nodes(layer: DerivedLayer, recomputed: Recomputation | None, chosen
     if not recomputed.repeated:
         return graph.backward
     inside = [outermost(kernel.regions, chosen) for kernel in layer.kernels]
-    ends: dict[int, list[tuple[str, int]]] = {}
+    ends: dict[int, list[_Numbered]] = {}
     regions = sorted({region for region in inside if region}, key=inside.index)
-    for region, one in zip(regions, recomputed.recomputed, strict=True):
-        ends.setdefault(one.kernels[-1], []).append(region)
+    for region, of_region in zip(regions, recomputed.recomputed, strict=True):
+        ends.setdefault(of_region.kernels[-1], []).append(region)
     renamed: dict[str, Value] = {}
     completed = {*recomputed.completed}  # that are not repeated yet
     gathers = _Gathers(graph, recomputed)
-    found: list[Node] = []
+    nodes: list[Node] = []
     for node in graph.backward:
         # Regions that later kernels need too come first; a node without a kernel of its own never begins one.
         due = [end for end in ends if end >= node.kernel]
-        for end in sorted(due, reverse=True):
-            for region in ends.pop(end):
-                repeated = _of_region(layer, completed, region, inside)
-                found += _reading(gathers.due(gathers.needed_by(repeated)), _unless_kept(renamed, recomputed))
-                again, made = _again(repeated, gathers.renamed | renamed)
-                found += again
-                renamed |= made
-        found += _reading(gathers.due([node]), _unless_kept(renamed, recomputed))
-    return tuple(found)
+        for region in (region for end in sorted(due, reverse=True) for region in ends.pop(end)):
+            repeated = _of_region(layer, completed, region, inside)
+            nodes += _reading(gathers.due(gathers.needed_by(repeated)), _unless_kept(renamed, recomputed))
+            again, made = _again(repeated, gathers.renamed | renamed)
+            nodes += again
+            renamed |= made
+        nodes += _reading(gathers.due([node]), _unless_kept(renamed, recomputed))
+    return tuple(nodes)
 
 
 class _Gathers:
@@ -190,35 +170,32 @@ class _Gathers:
     def needed_by(self, repeated: Sequence[Node]) -> list[Node]:
         """Return the gathers of what some repeated nodes read of others, and note what they read then."""
         made = {value.name for node in repeated for value in node.writes}
-        found: list[Node] = []
+        gathers: list[Node] = []
         for read in (read for node in repeated for read in node.reads):
             copy = None if read.name in made else self.first.get(read.name)
             chain = self.again.get(copy.saved_as, []) if copy and copy.saved_as else []
             if chain and read.name not in self.renamed:
-                found += chain
+                gathers += chain
                 self.renamed[read.name] = chain[-1].writes[0]
-        return found
+        return gathers
 
     def due(self, nodes: Sequence[Node]) -> list[Node]:
         """Return the nodes without gathers that have run."""
-        found = [node for node in nodes if not self.done.issuperset(node.writes) or not isinstance(node, Transferred)]
-        self.done |= {value for node in found for value in node.writes}
-        return found
+        due = [node for node in nodes if not self.done.issuperset(node.writes) or not isinstance(node, Transferred)]
+        self.done |= {value for node in due for value in node.writes}
+        return due
 
 
 def _of_region(
-    layer: DerivedLayer, completed: set[int], region: tuple[str, int], inside: list[tuple[str, int] | None]
+    layer: DerivedLayer, completed: set[int], region: _Numbered, inside: list[_Numbered | None]
 ) -> list[Node]:
     """Return the forward nodes of a region, and the collectives of kernels that complete its results.
 
     These kernels are taken from `completed`, so that their collectives are repeated once.
     """
-    made = {name for kernel, own in zip(layer.kernels, inside, strict=True) if own == region for name in kernel.makes}
-    completing = {
-        node.kernel
-        for node in layer.graph.forward
-        if isinstance(node, Transferred) and node.kernel in completed and node.collective.tensor in made
-    }
+    made = {name for kernel, at in zip(layer.kernels, inside, strict=True) if at == region for name in kernel.makes}
+    moves = [node for node in layer.graph.forward if isinstance(node, Transferred) and node.kernel in completed]
+    completing = {node.kernel for node in moves if node.collective.tensor in made}
     completed -= completing
     return [
         node
@@ -230,13 +207,13 @@ def _of_region(
 def _again(nodes: Iterable[Node], known: Mapping[str, Value]) -> tuple[list[Node], dict[str, Value]]:
     """Return nodes that write tensors of their own, and these by the name of the first ones."""
     renamed: dict[str, Value] = {}
-    found: list[Node] = []
+    repeated: list[Node] = []
     for node in nodes:
         reads = tuple(renamed.get(value.name, known.get(value.name, value)) for value in node.reads)
         writes = tuple(replace(value, name=value.name + AGAIN) for value in node.writes)
-        renamed |= {value.name: own for value, own in zip(node.writes, writes, strict=True)}
-        found.append(replace(node, name=node.name + AGAIN, reads=reads, writes=writes))
-    return found, renamed
+        renamed |= {value.name: second for value, second in zip(node.writes, writes, strict=True)}
+        repeated.append(replace(node, name=node.name + AGAIN, reads=reads, writes=writes))
+    return repeated, renamed
 
 
 def _unless_kept(renamed: Mapping[str, Value], recomputed: Recomputation) -> dict[str, Value]:

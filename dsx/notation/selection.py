@@ -1,23 +1,20 @@
 """The lines of a definition that count: under a strategy with what it inherits, and under options.
 
-Resolves `extends`: a strategy with what it inherits.
+A strategy that extends another: a role replaces the inherited role of the same name. Rules replace the inherited rules
+of the same reason, in the place of the first one; rules of new reasons come last. `drop` removes the rules of a reason.
+Settings add up.
 
-A role replaces the inherited role of the same name. Rules replace the inherited rules of the same reason, in the place
-of the first one; rules of new reasons come last. `drop` removes the rules of a reason. Settings add up.
-
-A block as another definition uses it: the names that it declares, its renamed result, its modifier.
-
-Selects the lines of a definition that count under given options, and fills in its block parameters.
-
+A layer or block under options has the lines whose conditions hold, with its block parameters filled in.
 `dsx.notation.build` resolves names that are assigned more than once.
 """
 
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TypeVar
 
 from dsx.errors import InputError, NotationError, UnknownNameError, did_you_mean
+from dsx.notation.expressions import Expression
 from dsx.notation.sharded_layer import OUTPUT
 from dsx.notation.syntax import (
     FOLLOWS,
@@ -39,10 +36,12 @@ from dsx.notation.syntax import (
     StrategyDefinition,
     TensorSyntax,
     UseSyntax,
+    tensors_of,
 )
 
 _MOST_FILES = 30  # that extend each other; packaged: three
 
+Used = TypeVar("Used", OperatorSyntax, UseSyntax)
 Find = Callable[[str, Place], StrategyDefinition]
 
 
@@ -68,8 +67,8 @@ def resolved(definition: StrategyDefinition, find: Find) -> Strategy:
         roles |= each.roles
         rules = _with_rules_of(each, rules)
         settings |= each.settings
-    given = {name: _dim(name, roles, definition) for name in roles}
-    return Strategy(definition.name, given, tuple(rules), definition.file, settings)
+    dims = {name: _dim(name, roles, definition) for name in roles}
+    return Strategy(definition.name, dims, tuple(rules), definition.file, settings)
 
 
 def _with_rules_of(definition: StrategyDefinition, inherited: list[Rule]) -> list[Rule]:
@@ -78,52 +77,53 @@ def _with_rules_of(definition: StrategyDefinition, inherited: list[Rule]) -> lis
     for reason, place in definition.dropped.items():
         if reason not in reasons:
             raise place.error(f"no inherited rule has the reason {reason!r}{did_you_mean(reason, reasons)}")
-    own = [rule.reason for rule in definition.rules]
+    replaced = {rule.reason for rule in definition.rules}
     rules: list[Rule] = []
     for position, rule in enumerate(inherited):
         if rule.reason in definition.dropped:
             continue
-        if rule.reason not in own:
+        if rule.reason not in replaced:
             rules.append(rule)
         elif rule.reason not in reasons[:position]:
-            rules += [one for one in definition.rules if one.reason == rule.reason]
-    there = {rule.reason for rule in rules}
-    return rules + [rule for rule in definition.rules if rule.reason not in there]
+            rules += [new for new in definition.rules if new.reason == rule.reason]
+    placed = {rule.reason for rule in rules}
+    return rules + [rule for rule in definition.rules if rule.reason not in placed]
 
 
 def _dim(name: str, roles: dict[str, Dim | Role], definition: StrategyDefinition) -> Dim:
     """Return the dimension of a role; the strategy may give it as another role."""
     seen = [name]
-    given = roles[name]
+    item = roles[name]
     letter = ""
-    while isinstance(given, Role):
-        letter = letter or given.letter
-        if given.name not in roles:
-            raise given.place.error(
-                f"strategy {definition.name!r} gives no role {given.name!r}{did_you_mean(given.name, roles)}"
-            )
-        if given.name in seen:
-            raise given.place.error(f"role {given.name!r} is given through itself: {' -> '.join([*seen, given.name])}")
-        seen.append(given.name)
-        given = roles[given.name]
-    return Dim(letter or given.letter, given.axes)
+    while isinstance(item, Role):
+        letter = letter or item.letter
+        if item.name not in roles:
+            hint = did_you_mean(item.name, roles)
+            raise item.place.error(f"strategy {definition.name!r} gives no role {item.name!r}{hint}")
+        if item.name in seen:
+            raise item.place.error(f"role {item.name!r} is given through itself: {' -> '.join([*seen, item.name])}")
+        seen.append(item.name)
+        item = roles[item.name]
+    return Dim(letter or item.letter, item.axes)
 
 
 def declared(source: SelectedLayer) -> set[str]:
     """Return the names that a layer or block declares itself, without those of its blocks."""
-    lines = [entry for entry in source.body if isinstance(entry, OperatorSyntax)]
-    made = {tensor.name for line in lines for tensor in line.outputs}
-    return made | {tensor.name for tensor in (*source.inputs, *source.weights)}
+    made = [tensor for entry in source.body if isinstance(entry, OperatorSyntax) for tensor in entry.outputs]
+    return {tensor.name for tensor in (*made, *source.inputs, *source.weights)}
+
+
+def made_by(line: Line) -> dict[str, Place]:
+    """Return the names that a line of a definition gives to tensors."""
+    if isinstance(line, UseSyntax):
+        return {line.bindings.get(OUTPUT, OUTPUT): line.place}
+    tensors = line.outputs if isinstance(line, OperatorSyntax) else tensors_of(line)
+    return {tensor.name: tensor.place for tensor in tensors}
 
 
 def results(source: SelectedLayer) -> int:
     """Return the number of lines that make a tensor 'output'."""
-    return sum(
-        entry.bindings.get(OUTPUT, OUTPUT) == OUTPUT
-        if isinstance(entry, UseSyntax)
-        else OUTPUT in [tensor.name for tensor in entry.outputs]
-        for entry in source.body
-    )
+    return sum(OUTPUT in made_by(entry) for entry in source.body)
 
 
 def renamed(block: SelectedLayer, made: str) -> SelectedLayer:
@@ -142,7 +142,7 @@ def renamed(block: SelectedLayer, made: str) -> SelectedLayer:
     return replace(block, body=tuple(map(rename, block.body)))
 
 
-def modified(entry: OperatorSyntax | UseSyntax, modifier: str) -> Any:
+def modified(entry: Used, modifier: str) -> Used:
     """Return a line of a block with ``{*}`` replaced by the modifier of the block's use."""
     return replace(entry, modifier=modifier) if entry.modifier == FOLLOWS else entry
 
@@ -169,9 +169,8 @@ def selected(definition: LayerDefinition, settings: Settings) -> SelectedLayer:
     if not reader.body:
         set_here = f" with the options {', '.join(sorted(settings.options))}" if settings.options else ""
         raise NotationError(f"{definition.kind} {definition.name!r} has no operators{set_here}", definition.file, 1, 1)
-    made = {tensor.name for entry in reader.body if isinstance(entry, OperatorSyntax) for tensor in entry.outputs}
-    made |= {entry.bindings.get(OUTPUT, OUTPUT) for entry in reader.body if isinstance(entry, UseSyntax)}
-    declared = {tensor.name for tensor in (*reader.inputs, *reader.weights)}
+    made = {name for entry in reader.body for name in made_by(entry)}
+    made |= {tensor.name for tensor in (*reader.inputs, *reader.weights)}
     return SelectedLayer(
         definition.name,
         definition.kind,
@@ -183,7 +182,7 @@ def selected(definition: LayerDefinition, settings: Settings) -> SelectedLayer:
         definition.file,
         frozenset(reader.marked["data"]),
         frozenset(reader.marked["tied"]),
-        {name: where for name, where in reader.left_out.items() if name not in made | declared},
+        {name: where for name, where in reader.left_out.items() if name not in made},
         definition.roles,
     )
 
@@ -202,30 +201,22 @@ def check_exclusive(definition: LayerDefinition, settings: Settings) -> None:
 def check_known(settings: Settings, definitions: list[LayerDefinition]) -> None:
     """Raise UnknownNameError for a setting that none of the `definitions`, a layer and its blocks, declares."""
     layer = definitions[0]
-    for option in sorted(settings.options):
-        known = {name for definition in definitions for name in definition.options}
-        if option not in known:
-            raise UnknownNameError("option", option, known, _known_by(layer))
+    known_by = f": those of {layer.kind} {layer.name!r} and of the blocks that it uses with these settings"
+    options = {name for definition in definitions for name in definition.options}
+    for option in sorted(settings.options - options):
+        raise UnknownNameError("option", option, options, known_by)
+    parameters = {name for definition in definitions for name in definition.parameters}
     for parameter, block in settings.blocks:
-        known = {name for definition in definitions for name in definition.parameters}
-        if parameter not in known:
+        if parameter not in parameters:
             key = did_you_mean(parameter, ("kind", "options", "count"))
-            raise UnknownNameError("block parameter", parameter, known, f" to be {block!r}{_known_by(layer)}{key}")
-
-
-def _known_by(layer: LayerDefinition) -> str:
-    return f": those of {layer.kind} {layer.name!r} and of the blocks that it uses with these settings"
-
-
-def _fuse_of(line: OperatorSyntax | UseSyntax) -> Numbered | None:
-    return line.fuse if isinstance(line, OperatorSyntax) else None
+            raise UnknownNameError("block parameter", parameter, parameters, f" to be {block!r}{known_by}{key}")
 
 
 class _LineReader:
     """Collects the lines that count."""
 
     def __init__(self) -> None:
-        self.definitions: dict[str, Any] = {}
+        self.definitions: dict[str, Expression] = {}
         self.defined_at: dict[str, Place] = {}
         self.inputs: list[TensorSyntax] = []
         self.weights: list[TensorSyntax] = []
@@ -285,13 +276,7 @@ class _LineReader:
 
     def leave_out(self, line: Line, condition: Condition) -> None:
         """Remember the tensors of a line that does not count, for the message where another line reads one."""
-        made: dict[str, Place] = {}
-        if isinstance(line, OperatorSyntax | DeclarationSyntax):
-            tensors = line.outputs if isinstance(line, OperatorSyntax) else line.tensors
-            made = {tensor.name: tensor.place for tensor in tensors}
-        elif isinstance(line, UseSyntax):
-            made = {line.bindings.get(OUTPUT, OUTPUT): line.place}
-        self.left_out |= {name: f"line {place.line} makes it {condition}" for name, place in made.items()}
+        self.left_out |= {name: f"line {place.line} makes it {condition}" for name, place in made_by(line).items()}
         if self._fuse:
             self._thinned.add(self._fuse)
 
@@ -302,4 +287,7 @@ class _LineReader:
                 raise place.error(f"{what} {name!r} has no 'end'")
         size = Counter(line.fuse for line in self.body if isinstance(line, OperatorSyntax))
         single = {fuse for fuse in self._thinned if size[fuse] == 1}
-        self.body = [replace(line, fuse=None) if _fuse_of(line) in single else line for line in self.body]
+        self.body = [
+            replace(line, fuse=None) if isinstance(line, OperatorSyntax) and line.fuse in single else line
+            for line in self.body
+        ]
