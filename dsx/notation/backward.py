@@ -95,8 +95,9 @@ def _gradient(layer: Layer, operator: Operator, argument: Argument, incoming: tu
     if not operator.kind.rearranges:
         letters = {dim.letter for dim in argument.distribution.dims}
         factors = [other.distribution for other in operator.arguments if other is not argument]
-        others = [layer.tensors[name].distribution for name in operator.outputs] + factors
-        partial |= {axis for other in others for dim in other.dims if dim.letter not in letters for axis in dim.axes}
+        distributions = [layer.tensors[name].distribution for name in operator.outputs] + factors
+        dims = [dim for distribution in distributions for dim in distribution.dims if dim.letter not in letters]
+        partial |= {axis for dim in dims for axis in dim.axes}
         if operator.kind.shape == "contract":
             partial |= {axis for factor in factors for axis in factor.partial}
     if layer.tensors[argument.tensor].weight:
@@ -134,7 +135,7 @@ class Regather:
     """A redistribution that the backward repeats."""
 
     tensor: str
-    wanted: Distribution
+    consumed: Distribution
 
 
 def element_bytes(layer: Layer, tensor: str) -> Name:

@@ -71,8 +71,9 @@ def build_layer(
         raise NotationError(f"{source.kind} {source.name!r} has no 'input'", source.file, 1, 1)
     operators = _kept_for_all(builder.operators)
     consumed = {arg.tensor for op in operators for arg in op.arguments}
-    made = [name for op in operators for name in op.outputs]
-    outputs = (scope[OUTPUT],) if OUTPUT in scope else tuple(name for name in made if name not in consumed)
+    produced = [name for op in operators for name in op.outputs]
+    outputs = (scope[OUTPUT],) if OUTPUT in scope else tuple(name for name in produced if name not in consumed)
+    defaults = {name: block for declaring in definitions for name, block in declaring.parameters.items()}
     return Layer(
         name=f"{source.name}[{chosen}]" if str(chosen) else source.name,
         strategy=strategy.name if strategy else "",
@@ -83,23 +84,22 @@ def build_layer(
         outputs=outputs,
         rules=strategy.rules if strategy else (),
         panelled=any(op.panelled for op in operators),
-        options={name: name in settings.options for known in definitions for name in known.options},
-        blocks={name: block for known in definitions for name, block in known.parameters.items()}
-        | {name: block for name, block in settings.blocks if any(name in known.parameters for known in definitions)},
+        options={name: name in settings.options for declaring in definitions for name in declaring.options},
+        blocks=defaults | {name: block for name, block in settings.blocks if name in defaults},
     )
 
 
 def block_of(use: UseSyntax, find_block: FindBlock) -> LayerDefinition:
     """Return the definition of the block, or layer, that a ``use`` line names; raises InputError if there is none."""
     try:
-        found = find_block(use.block, use.place)
+        definition = find_block(use.block, use.place)
     except UnknownNameError as error:
         if use.parameter:
             raise SpecError(f"block parameter {use.parameter!r}: {error}") from None
         raise use.place.error(str(error)) from None
-    if found.kind != use.kind:
+    if definition.kind != use.kind:
         raise use.place.error(f"{use.block!r} is not a {use.kind}")
-    return found
+    return definition
 
 
 def _kept_for_all(operators: list[Operator]) -> list[Operator]:
@@ -170,12 +170,12 @@ class _LayerBuilder:
                 scope[tensor.name] = self.enter(tensor, prefix, outer, data=tensor.name in source.data)
         offset = self.kernels
         self.kernels += len({op.fuse for op in source.body if isinstance(op, OperatorSyntax) and op.fuse})
-        before, outer = self.num_regions, self.regions
+        offset_of_regions, outer = self.num_regions, self.regions
         self.num_regions += len({region for entry in source.body for region in entry.regions})
         latest = next(iter(scope.values()), None) if source.inputs else None
         self.inside.append(source)
         for entry in source.body:
-            self.regions = self.path(entry, outer, before)
+            self.regions = self.path(entry, outer, offset_of_regions)
             if isinstance(entry, UseSyntax):
                 latest = self.use(modified(entry, modifier), prefix, scope, latest)
             else:
@@ -216,8 +216,8 @@ class _LayerBuilder:
             name = self.declare(tensor, prefix, weight=False, data=data)
             self.inputs.append(name)
             return name
-        stated = Distribution(self.dims(tensor))
-        if self.tensors[outer].distribution == stated:
+        distribution = Distribution(self.dims(tensor))
+        if self.tensors[outer].distribution == distribution:
             return outer
         argument = self.argument(TensorSyntax(outer, tensor.dims, (), False, tensor.place), {outer: outer})
         name = self.declare(tensor, prefix, weight=False)
@@ -250,17 +250,17 @@ class _LayerBuilder:
                 raise use.place.error(f"block {block.name!r} has the inputs {', '.join(free)}: bind all but one")
             bound[free[0]] = latest
         self.read |= {*bound.values()}
-        made = use.bindings.get(OUTPUT, OUTPUT)
-        self.check_read(made, scope, use.place)
+        result_name = use.bindings.get(OUTPUT, OUTPUT)
+        self.check_read(result_name, scope, use.place)
         result = OUTPUT
-        if self.shares_names(block, made, prefix, bound):
-            block, result = renamed(block, made), made
+        if self.shares_names(block, result_name, prefix, bound):
+            block, result = renamed(block, result_name), result_name
         else:
             prefix = f"{prefix}{block.name}{count if count > 1 else ''}."
         inner = self.inline(block, prefix, bound, use.modifier)
         if result not in inner:
             raise use.place.error(f"block {block.name!r} makes no tensor 'output'")
-        scope[made] = inner[result]
+        scope[result_name] = inner[result]
         return inner[result]
 
     def unknown(self, name: str, scope: dict[str, str]) -> str:
@@ -276,15 +276,15 @@ class _LayerBuilder:
                 f"{name!r} is assigned again before anything reads it: one of the two lines has no effect"
             )
 
-    def shares_names(self, block: SelectedLayer, made: str, prefix: str, bound: dict[str, str]) -> bool:
+    def shares_names(self, block: SelectedLayer, result: str, prefix: str, bound: dict[str, str]) -> bool:
         """Return whether a nested block needs no prefix of its own, since its names are free in the outer block."""
         if self.inside[-1].kind != "block" or results(block) > 1:
             return False
-        own = declared(renamed(block, made)) - {name for name, outer in bound.items() if self.fits(block, name, outer)}
+        shared = {name for name, outer in bound.items() if self.fits(block, name, outer)}
         taken = {name.removeprefix(prefix) for name in self.tensors if name.startswith(prefix)}
         for around in self.inside:
-            taken |= declared(around) - {made}
-        return made not in declared(block) - {OUTPUT} and not own & taken
+            taken |= declared(around) - {result}
+        return result not in declared(block) - {OUTPUT} and not (declared(renamed(block, result)) - shared) & taken
 
     def fits(self, block: SelectedLayer, name: str, outer: str) -> bool:
         """Return whether an input of a block takes the tensor `outer` without redistribution."""
@@ -297,21 +297,21 @@ class _LayerBuilder:
             raise line.place.error(f"no operator {line.kind!r}{hint} (known: {', '.join(sorted(self.table))})")
         kind = self.table[line.kind]
         if line.modifier and not (line.modifier in kind.modifiers or (line.modifier == PANELS and kind.panels)):
-            known = [*kind.modifiers, *([PANELS] if kind.panels else [])]
-            raise line.place.error(f"{line.kind} takes no {{{line.modifier}}}{did_you_mean(line.modifier, known)}")
+            modifiers = [*kind.modifiers, *([PANELS] if kind.panels else [])]
+            raise line.place.error(f"{line.kind} takes no {{{line.modifier}}}{did_you_mean(line.modifier, modifiers)}")
         arguments = tuple(self.argument(argument, scope) for argument in line.arguments)
         outputs = [(out, Distribution(self.dims(out), ordered(set(out.partial) - {FOLLOWS}))) for out in line.outputs]
         partial = check_operator(
             kind, [(arg.distribution, arg.place) for arg in arguments], outputs, self.definitions, line.place
         )
-        for tensor, stated in outputs:
+        for tensor, distribution in outputs:
             self.check_read(tensor.name, scope, tensor.place)
-            scope[tensor.name] = self.add(tensor, prefix, Distribution(stated.dims, partial), weight=False)
+            scope[tensor.name] = self.add(tensor, prefix, Distribution(distribution.dims, partial), weight=False)
         fuse = (prefix + line.fuse[0], line.fuse[1] + offset) if line.fuse else None
         panelled = line.modifier == PANELS and self.has_panels
         names_made = tuple(scope[tensor.name] for tensor in line.outputs)
-        made = Operator(kind, line.modifier, arguments, names_made, fuse, panelled, line.place, self.regions)
-        self.operators.append(made)
+        operator = Operator(kind, line.modifier, arguments, names_made, fuse, panelled, line.place, self.regions)
+        self.operators.append(operator)
         if len(self.operators) > _MOST_OPERATORS:
             raise line.place.error(f"one layer has more than {_MOST_OPERATORS} operators, those of its blocks included")
 
@@ -325,20 +325,20 @@ class _LayerBuilder:
             return Argument(tensor.name, tensor.distribution, written.regathered, written.place)
         if FOLLOWS in written.partial:
             raise written.place.error("'@*' stands for the axes of a result; an argument states its own")
-        wanted = Distribution(self.dims(written), ordered(set(written.partial)))
+        consumed = Distribution(self.dims(written), ordered(set(written.partial)))
         have = [dim.letter for dim in tensor.distribution.dims]
-        want = [dim.letter for dim in wanted.dims]
+        want = [dim.letter for dim in consumed.dims]
         if have != want:
             raise written.place.error(
                 f"{written.name!r} has the dimensions [{', '.join(have)}] and is read as [{', '.join(want)}]: "
                 "a dimension does not match; 'view' renames, merges and splits"
             )
-        check_axes(written, wanted)
+        check_axes(written, consumed)
         try:
-            match(tensor.distribution, wanted)
+            match(tensor.distribution, consumed)
         except Unmatchable as why:
             raise written.place.error(f"{written.name!r}: {why}") from None
-        return Argument(tensor.name, wanted, written.regathered, written.place)
+        return Argument(tensor.name, consumed, written.regathered, written.place)
 
     def declare(self, tensor: TensorSyntax, prefix: str, weight: bool, data: bool = False, tied: bool = False) -> str:
         if tensor.partial:
@@ -365,11 +365,12 @@ class _LayerBuilder:
             if isinstance(item, Role):
                 if self.strategy is None:
                     raise item.place.error(f"role ${item.name} needs a strategy")
-                given = self.strategy.roles.get(item.name) or self.strategy.roles.get(self.roles.get(item.name, ""))
-                if given is None:
-                    hint = did_you_mean(item.name, self.strategy.roles)
+                roles = self.strategy.roles
+                dim_of_role = roles.get(item.name) or roles.get(self.roles.get(item.name, ""))
+                if dim_of_role is None:
+                    hint = did_you_mean(item.name, roles)
                     raise item.place.error(f"strategy {self.strategy.name!r} gives no role {item.name!r}{hint}")
-                item = Dim(item.letter or given.letter, given.axes)
+                item = Dim(item.letter or dim_of_role.letter, dim_of_role.axes)
             result.append(item)
         letters = [dim.letter for dim in result]
         for letter in letters:

@@ -70,8 +70,8 @@ def describe(
 
 
 def _quantity(expr: Expression, values: Values) -> dict[str, object]:
-    known = names(expr) <= values.keys()
-    return {"formula": text(expr), "value": amount(expr, values) if known else None}
+    has_sizes = names(expr) <= values.keys()
+    return {"formula": text(expr), "value": amount(expr, values) if has_sizes else None}
 
 
 def _tensor(layer: Layer, name: str, values: Values) -> dict[str, object]:

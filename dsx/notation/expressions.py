@@ -138,9 +138,9 @@ def names_within(letters: Iterable[str], definitions: Mapping[str, Expression]) 
     return reached
 
 
-def resolvable(definitions: Mapping[str, Expression], known: Iterable[str]) -> Iterator[tuple[str, Expression]]:
+def resolvable(definitions: Mapping[str, Expression], known_names: Iterable[str]) -> Iterator[tuple[str, Expression]]:
     """Yield the definitions in which each name is known or defined, each after the definitions that it uses."""
-    resolved, pending = set(known), dict(definitions)
+    resolved, pending = set(known_names), dict(definitions)
     while ready := [letter for letter, expr in pending.items() if names(expr) <= resolved]:
         resolved.update(ready)
         for letter in ready:
@@ -225,21 +225,21 @@ _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2, "%": 2}
 
 def text(expr: Expression, outer: int = 0) -> str:
     """Return the expression in the notation; `outer` is the precedence of the operation around it."""
-    before, after = [], []
+    opening, closing = [], []
     while isinstance(expr, Operation):
         if expr.sign in ("min", "max"):
-            before.append(f"{expr.sign}(")
-            after.append(f", {text(expr.right)})")
+            opening.append(f"{expr.sign}(")
+            closing.append(f", {text(expr.right)})")
             outer = 0
         else:
             precedence = _PRECEDENCE[expr.sign]
             left_bracket, right_bracket = ("(", ")") if precedence < outer else ("", "")
-            before.append(left_bracket)
+            opening.append(left_bracket)
             # The right operand of - / % binds tighter than the sign itself: a - (b - c).
-            after.append(f" {expr.sign} {text(expr.right, precedence + (expr.sign != '+'))}{right_bracket}")
+            closing.append(f" {expr.sign} {text(expr.right, precedence + (expr.sign != '+'))}{right_bracket}")
             outer = precedence
         expr = expr.left
-    return "".join([*before, expr.name if isinstance(expr, Name) else str(expr), *reversed(after)])
+    return "".join([*opening, expr.name if isinstance(expr, Name) else str(expr), *reversed(closing)])
 
 
 def divided(size: Expression, axes: Iterable[str]) -> Expression:

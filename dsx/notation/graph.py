@@ -195,8 +195,8 @@ class _GraphBuilder:
 
     def produced(self, name: str) -> Value:
         tensor = self.layer.tensors[name]
-        made = self.value(name, tensor_bytes(self.layer, name), element_bytes(self.layer, name), tensor.distribution)
-        return replace(made, saved_as=(name, ""), weight=tensor.weight)
+        value = self.value(name, tensor_bytes(self.layer, name), element_bytes(self.layer, name), tensor.distribution)
+        return replace(value, saved_as=(name, ""), weight=tensor.weight)
 
     def counted(self, index: int) -> bool:
         """Return whether a kernel does any work in either direction."""
@@ -229,9 +229,9 @@ class _GraphBuilder:
             size = transfer.elements
             if transfer.kind == REDUCE_SCATTER:
                 size = combine("/", size, Name(transfer.axis))
-            made = self.value(f"{label}:{transfer.axis}", product((element, size)), element, copy)
+            copied = self.value(f"{label}:{transfer.axis}", product((element, size)), element, copy)
             if self.direction == FORWARD:
-                made = replace(made, saved_as=(tensor, str(copy)))
+                copied = replace(copied, saved_as=(tensor, str(copy)))
             # A kernel may take a gathered tensor, or give a scattered one, in panels or in the blocks of a ring.
             by_parts = operator if transfer.kind in _IN_PANELS else None
             in_panels = by_parts is not None and by_parts.panelled
@@ -245,15 +245,15 @@ class _GraphBuilder:
                 copies=self.token_copies.get(tensor) if transfer.kind == ALL_TO_ALL else None,
                 beside=makes if transfer.kind == REDUCE_SCATTER else needs,
             )
-            self.add_collective(index, collective, values, made, moved is not None)
-            values = (made,)
+            self.add_collective(index, collective, values, copied, moved is not None)
+            values = (copied,)
         return values
 
     def add_collective(
-        self, index: int, collective: Collective, values: tuple[Value, ...], made: Value, after_kernel: bool = False
+        self, index: int, collective: Collective, values: tuple[Value, ...], result: Value, after_kernel: bool = False
     ) -> None:
         name = f"{collective.tensor} {collective.kind} {collective.axis}"
-        node = Transferred(name, index, self.direction, collective, values, (made,), after_kernel)
+        node = Transferred(name, index, self.direction, collective, values, (result,), after_kernel)
         self.nodes[self.direction].append(node)
 
     def statistics(self, index: int, op: Operator, values: tuple[Value, ...]) -> tuple[Value, ...]:
@@ -264,13 +264,14 @@ class _GraphBuilder:
         *rows, last = argument.distribution.dims
         of_rows = Distribution(tuple(rows))
         size = product((tensor_bytes(self.layer, argument.tensor, of_rows), op.kind.statistics))
-        made: tuple[Value, ...] = ()
+        reduced_rows: tuple[Value, ...] = ()
         for axis in last.axes:
             label = f"statistics of {op.name}"
             reduced = self.value(f"{label}:{axis}", size, element_bytes(self.layer, argument.tensor), of_rows)
-            self.add_collective(index, Collective(ALL_REDUCE, axis, size, label, False), made or values, reduced)
-            made = (reduced,)
-        return made
+            collective = Collective(ALL_REDUCE, axis, size, label, False)
+            self.add_collective(index, collective, reduced_rows or values, reduced)
+            reduced_rows = (reduced,)
+        return reduced_rows
 
     def run_forward(self, index: int) -> None:
         """Add the forward nodes of a kernel."""
@@ -305,8 +306,8 @@ class _GraphBuilder:
             if saved.key[1].startswith("state ")
         )
         work = forward_launch(self.layer, kernel, self.uncounted)
-        made = (*writes, *self.states[index])
-        self.nodes[FORWARD].append(Launch(kernel.name, index, FORWARD, "forward", work, tuple(reads), made))
+        results = (*writes, *self.states[index])
+        self.nodes[FORWARD].append(Launch(kernel.name, index, FORWARD, "forward", work, tuple(reads), results))
 
     def leaves(self, name: str) -> list[str]:
         """Return the tensors that views split a tensor into; itself if none does."""
@@ -327,13 +328,13 @@ class _GraphBuilder:
             last = gradient_sum.operators[-1]
             at = len(self.kernels) if last is None else self.kernel_of[last.name]
             self.open.setdefault(at, []).append(gradient_sum)
-        made: list[Value] = []
+        output_gradients: list[Value] = []
         for name in self.layer.outputs:
-            whole = self.layer.tensors[name].distribution.without_partial()
-            made.append(self.gradient(name, whole))
-            self.contributed[name, whole] = made[-1:]
+            completed = self.layer.tensors[name].distribution.without_partial()
+            output_gradients.append(self.gradient(name, completed))
+            self.contributed[name, completed] = output_gradients[-1:]
         self.settle(len(self.kernels))
-        return tuple(made)
+        return tuple(output_gradients)
 
     def run_backward(self, index: int, fused_backward_reads: str) -> None:
         """Add the nodes of a kernel's backward, and the collectives of gradients that it completes."""
@@ -343,9 +344,9 @@ class _GraphBuilder:
         operators = kernel.operators if counted else ()
         statistics = tuple(value for op in operators for value in self.statistics(index, op, incoming))
         for op, regather in kernel.regathers:
-            key = regather.tensor, str(regather.wanted)
+            key = regather.tensor, str(regather.consumed)
             if key not in self.copies[BACKWARD] or op.panelled:
-                self.copies[BACKWARD][key] = self.transfer(index, op, regather.tensor, regather.wanted)
+                self.copies[BACKWARD][key] = self.transfer(index, op, regather.tensor, regather.consumed)
         launches = ()
         if counted:
             launches = backward_launches(self.layer, kernel, fused_backward_reads, self.uncounted)
@@ -362,7 +363,7 @@ class _GraphBuilder:
 
     def launch(self, index: int, launch: LaunchWork, incoming: tuple[Value, ...]) -> None:
         kernel = self.kernels[index]
-        regathered = {(regather.tensor, str(regather.wanted)) for _, regather in kernel.regathers}
+        regathered = {(regather.tensor, str(regather.consumed)) for _, regather in kernel.regathers}
         reads = [*incoming]
         for argument in launch.reads:
             copies = self.copies[BACKWARD if argument.key in regathered else FORWARD]
@@ -395,16 +396,16 @@ class _GraphBuilder:
     def settle(self, index: int, tensors: set[str] | None = None) -> None:
         """Add the collectives of the sums that are complete with a kernel: those of some tensors, or all."""
         totals = self.open.pop(index, [])
-        if waiting := [each for each in totals if tensors is not None and each.tensor not in tensors]:
-            self.open[index] = waiting
+        place = min(index, len(self.kernels) - 1)
         for gradient_sum in totals:
-            if gradient_sum not in waiting:
-                tensor, operator = gradient_sum.tensor, gradient_sum.operators[-1]
-                place = min(index, len(self.kernels) - 1)
-                copy = self.layer.tensors[tensor].distribution
-                into = self.gradients.setdefault(tensor, [])
-                moved = self.transfer(place, operator, tensor, copy, gradient_sum)
-                into += [value for value in moved if value not in into]
+            tensor = gradient_sum.tensor
+            if tensors is not None and tensor not in tensors:
+                self.open.setdefault(index, []).append(gradient_sum)
+                continue
+            copy = self.layer.tensors[tensor].distribution
+            moved = self.transfer(place, gradient_sum.operators[-1], tensor, copy, gradient_sum)
+            into = self.gradients.setdefault(tensor, [])
+            into += [value for value in moved if value not in into]
 
     def gradient_element(self, tensor: str) -> Name:
         return GRADIENT_BYTES if self.layer.tensors[tensor].weight else element_bytes(self.layer, tensor)
@@ -425,7 +426,7 @@ def transient_bytes(layer: Layer, graph: LayerGraph, index: int, kernel: Kernel)
     inside = {*kernel.makes}
     sizes = _held_gradients(graph, launches[0])
     seen: set[tuple[str, str]] = set()
-    for op, argument in [(each, argument) for each in kernel.operators for argument in each.arguments]:
+    for op, argument in [(operator, argument) for operator in kernel.operators for argument in operator.arguments]:
         if argument.tensor in inside or argument.key in seen:
             continue
         seen.add(argument.key)
@@ -450,16 +451,16 @@ def _held_gradients(graph: LayerGraph, begins: int) -> list[Expression]:
     """
     read = {value for node in graph.backward[begins:] for value in node.reads} | {*graph.input_gradients}
     # By gradient, the one that it is a copy of, and the axes that it was redistributed over.
-    made: dict[Value, tuple[Value, tuple[str, ...]]] = {value: (value, ()) for value in graph.output_gradients}
+    sources: dict[Value, tuple[Value, tuple[str, ...]]] = {value: (value, ()) for value in graph.output_gradients}
     for node in graph.backward[:begins]:
         if isinstance(node, Launch):
-            made |= {value: (value, ()) for value in node.writes}
+            sources |= {value: (value, ()) for value in node.writes}
         elif node.after_kernel:
-            source, axes = made[node.reads[0]] if len(node.reads) == 1 else (node.writes[0], ())
-            made |= {value: (source, (*axes, node.collective.axis)) for value in node.writes}
+            source, axes = sources[node.reads[0]] if len(node.reads) == 1 else (node.writes[0], ())
+            sources |= {value: (source, (*axes, node.collective.axis)) for value in node.writes}
     counted: dict[Value, tuple[str, ...]] = {}
     sizes: list[Expression] = []
-    for value, (source, axes) in made.items():
+    for value, (source, axes) in sources.items():
         if value in read:
             first = source not in counted
             between = {*axes} ^ {*counted.setdefault(source, axes)}

@@ -132,10 +132,10 @@ def backward_work(layer: Layer, op: Operator) -> tuple[Gradient, ...]:
     for argument in op.arguments:
         if layer.tensors[argument.tensor].data:
             continue
-        others = [other for other in op.arguments if other is not argument]
-        sources = [other.distribution for other in others] + [layer.tensors[op.name].distribution]
+        factors = [factor for factor in op.arguments if factor is not argument]
+        sources = [factor.distribution for factor in factors] + [layer.tensors[op.name].distribution]
         summed = _contracted(sources, {dim.letter for dim in argument.distribution.dims})
-        work = _work(op, effort, functions(layer, op, [argument, *others], dx=argument), summed)
+        work = _work(op, effort, functions(layer, op, [argument, *factors], dx=argument), summed)
         if len(op.arguments) == 2:
             work = replace(work, multiplies=(_multiply(layer, op, work.matrix, argument),))
         gradients.append(Gradient(work, argument, _source(layer, argument).weight))
@@ -223,8 +223,8 @@ class Kernel:
     @property
     def entering(self) -> list[Argument]:
         """The arguments of its operators that come from outside of it."""
-        made = self.makes
-        return [arg for op in self.operators for arg in op.arguments if arg.tensor not in made]
+        inside = self.makes
+        return [arg for op in self.operators for arg in op.arguments if arg.tensor not in inside]
 
 
 def split_into_kernels(layer: Layer) -> list[Kernel]:
@@ -234,9 +234,9 @@ def split_into_kernels(layer: Layer) -> list[Kernel]:
         groups.setdefault(op.fuse or op.name, []).append(op)
     kernels = [_Collector(layer, operators).kernel() for operators in groups.values()]
     # An operand is a tensor that only multiplies with a weight keep.
-    others = {saved.key for kernel in kernels for saved in kernel.saved if not saved.operand}
+    kept_for_others = {saved.key for kernel in kernels for saved in kernel.saved if not saved.operand}
     return [
-        replace(kernel, saved=tuple(replace(saved, operand=saved.key not in others) for saved in kernel.saved))
+        replace(kernel, saved=tuple(replace(saved, operand=saved.key not in kept_for_others) for saved in kernel.saved))
         for kernel in kernels
     ]
 
@@ -373,11 +373,11 @@ def backward_launches(
     if kernel.fused:
         recomputed = sum((forward_work(layer, op) for op in counted if op in kernel.recomputed), Work())
         return _fused(layer, kernel, gradients, recomputed, fused_backward_reads)
-    ((op, first), *others) = gradients or [(kernel.operators[0], Gradient(Work()))]
-    if first.work == Work() and not others:
+    ((op, first), *further) = gradients or [(kernel.operators[0], Gradient(Work()))]
+    if first.work == Work() and not further:
         return ()
     if not first.work.multiplies:
-        work = sum((gradient.work for _, gradient in others), first.work)
+        work = sum((gradient.work for _, gradient in further), first.work)
         outer = tuple(argument for argument in op.arguments if not layer.tensors[argument.tensor].data)
         return (LaunchWork("inputs", work, outer, tuple(kernel.border)),)
     launches = [

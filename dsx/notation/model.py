@@ -135,8 +135,8 @@ def letters_of(kind: str, chosen: Settings, inherited: Settings, near: Path | No
         return None
     shares: dict[str, set[str]] = {"": set(), FOLLOWS: set(), PANELS: set()}  # names that each modifier of a table has
     for table_kind in tables.values():
-        for modifier, stated in (*table_kind.work.items(), *table_kind.groups.items()):
-            shares.setdefault(modifier, set()).update(*map(names, stated))
+        for modifier, pair in (*table_kind.work.items(), *table_kind.groups.items()):
+            shares.setdefault(modifier, set()).update(*map(names, pair))
     lines = [line for definition in definitions for line, _ in definition.lines]
     tensors = [tensor for line in lines for tensor in tensors_of(line)]
     items = [item for tensor in tensors for item in tensor.dims or ()]
@@ -158,9 +158,9 @@ def _used(kind: str, chosen: Settings, inherited: Settings, near: Path | None) -
     pending = [definitions[kind]]
     while pending:
         definition = pending.pop()
-        stated = definition.parameters | dict(chosen.blocks)
+        of_parameters = definition.parameters | dict(chosen.blocks)
         for use in (line for line, _ in definition.lines if isinstance(line, UseSyntax)):
-            blocks = {use.block} if not use.parameter else {stated.get(use.parameter, use.block)}
+            blocks = {use.block} if not use.parameter else {of_parameters.get(use.parameter, use.block)}
             blocks |= {block for name, block in inherited.blocks if name == use.parameter}
             for block in blocks - definitions.keys():
                 definitions[block] = block_definition(block, use.place)
@@ -276,8 +276,8 @@ def layer_check(near: Path | None, assumptions: AssumptionsSpec) -> LayerCheck:
         definitions = {layer.kind, assumptions.layers.get(layer.kind, layer.kind)}
         chosen = Settings(layer.options, layer.blocks)
         every = [letters_of(definition, chosen, inherited, near) for definition in definitions]
-        known = [letters for letters in every if letters is not None]
-        return frozenset[str]().union(*known) if known else None
+        listed = [letters for letters in every if letters is not None]
+        return frozenset[str]().union(*listed) if listed else None
 
     return LayerCheck(fault, letters)
 
@@ -293,10 +293,10 @@ def definition_of(kind: str, model: str, assumptions: AssumptionsSpec) -> str:
         return assumptions.layers[kind]
     if now := written_now(kind):
         raise SpecError(f"model {model!r}: {now}")
-    known = ", ".join(assumptions.layers)
+    kinds = ", ".join(assumptions.layers)
     raise SpecError(
         f"assumption set {assumptions.name!r} has no layer definition for the kind {kind!r} of model {model!r}"
-        f"{did_you_mean(kind, assumptions.layers)} (it has: {known}); another set may, such as 'default'"
+        f"{did_you_mean(kind, assumptions.layers)} (it has: {kinds}); another set may, such as 'default'"
     )
 
 
@@ -401,11 +401,11 @@ def check_chain(model: str, layers: Sequence[tuple[Layer, int]]) -> tuple[int, i
 def check_repeats(layer: Layer) -> None:
     """Raise SpecError unless a layer can follow itself: its output has the distribution of its input."""
     _check_one_input_and_output(layer)
-    taken, made = _input(layer).distribution, _output(layer)
-    if taken != made:
+    start, end = _input(layer).distribution, _output(layer)
+    if start != end:
         raise SpecError(
-            f"layer {layer.name!r} has the input {taken} and the output {made}: the next layer could not take its "
-            f"output; end it with a view, as in output{taken} = view(y{taken})"
+            f"layer {layer.name!r} has the input {start} and the output {end}: the next layer could not take its "
+            f"output; end it with a view, as in output{start} = view(y{start})"
         )
 
 
@@ -428,12 +428,12 @@ def _output(layer: Layer) -> Distribution:
 
 def check_dimensions(layer: DerivedLayer, dimensions: dict[str, int], owner: str) -> None:
     """Raise SpecError unless `dimensions` gives every dimension that the layer uses."""
-    given = {*dimensions, "b", "s"}
-    for letter in sorted(layer.letters - given):
-        known = ", ".join(f"{name}={size}" for name, size in dimensions.items())
+    letters = {*dimensions, "b", "s"}
+    for letter in sorted(layer.letters - letters):
+        sizes = ", ".join(f"{name}={size}" for name, size in dimensions.items())
         raise SpecError(
             f"layer {layer.name!r} uses the dimension {letter!r}, which {owner!r} does not give"
-            f"{did_you_mean(letter, given)} (it gives {known})"
+            f"{did_you_mean(letter, letters)} (it gives {sizes})"
         )
 
 
@@ -479,9 +479,9 @@ def define(layer: DerivedLayer, values: Mapping[str, V]) -> dict[str, V]:
     """
     result = {letter: value for letter, value in values.items() if letter not in layer.definitions}
 
-    def fault(letter: str, what: str, after: str = "") -> SpecError:
+    def fault(letter: str, what: str, remark: str = "") -> SpecError:
         size = layer.definitions[letter]
-        where = f"{what} where {_values_in(size, result)}{after}"
+        where = f"{what} where {_values_in(size, result)}{remark}"
         return SpecError(f"layer {layer.name!r}: dimension {letter!r} = {text(size)} {where}")
 
     for letter, expr in resolvable(layer.definitions, result):

@@ -191,18 +191,18 @@ def _options(line: LineReader, options: dict[str, Place], exclusive: dict[str, t
 
 
 def _condition(line: LineReader, options: dict[str, Place]) -> Condition:
-    found: dict[str, list[str]] = {word: [] for word in _CONDITIONS}
+    options_of: dict[str, list[str]] = {word: [] for word in _CONDITIONS}
     while word := line.accept(*_CONDITIONS):
         tokens: list[Token] = [line.name("the name of an option")]
         while not _at_end(line):
             tokens.append(line.name("the name of an option"))
         for token in tokens:
             if token.text not in options:
-                known = f" ({', '.join(options)})" if options else " (there is none)"
+                declared = f" ({', '.join(options)})" if options else " (there is none)"
                 hint = did_you_mean(token.text, options)
-                raise token.place.error(f"no 'option' line above declares {token.text!r}{hint}{known}")
-        found[word.text] += [token.text for token in tokens]
-    return Condition(tuple(found["when"]), tuple(found["unless"]))
+                raise token.place.error(f"no 'option' line above declares {token.text!r}{hint}{declared}")
+        options_of[word.text] += [token.text for token in tokens]
+    return Condition(tuple(options_of["when"]), tuple(options_of["unless"]))
 
 
 def _at_end(line: LineReader) -> bool:
@@ -242,8 +242,8 @@ def _region(line: LineReader) -> str:
     name = line.word("the name of the region")
     if name.text not in REGIONS_BY_NAME:
         hint = did_you_mean(name.text, REGIONS_BY_NAME)
-        known = ", ".join(REGIONS_BY_NAME)
-        raise name.place.error(f"{name.text!r} is not a region that can be recomputed{hint} (known: {known})")
+        regions = ", ".join(REGIONS_BY_NAME)
+        raise name.place.error(f"{name.text!r} is not a region that can be recomputed{hint} (known: {regions})")
     return name.text
 
 

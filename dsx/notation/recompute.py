@@ -141,9 +141,9 @@ def backward_nodes(layer: DerivedLayer, recomputed: Recomputation | None, chosen
         for region in (region for end in sorted(due, reverse=True) for region in ends.pop(end)):
             repeated = _of_region(layer, completed, region, inside)
             nodes += _reading(gathers.due(gathers.needed_by(repeated)), _unless_kept(renamed, recomputed))
-            again, made = _again(repeated, gathers.renamed | renamed)
-            nodes += again
-            renamed |= made
+            second, of_second = _again(repeated, gathers.renamed | renamed)
+            nodes += second
+            renamed |= of_second
         nodes += _reading(gathers.due([node]), _unless_kept(renamed, recomputed))
     return tuple(nodes)
 
@@ -169,10 +169,10 @@ class _Gathers:
 
     def needed_by(self, repeated: Sequence[Node]) -> list[Node]:
         """Return the gathers of what some repeated nodes read of others, and note what they read then."""
-        made = {value.name for node in repeated for value in node.writes}
+        written = {value.name for node in repeated for value in node.writes}
         gathers: list[Node] = []
         for read in (read for node in repeated for read in node.reads):
-            copy = None if read.name in made else self.first.get(read.name)
+            copy = None if read.name in written else self.first.get(read.name)
             chain = self.again.get(copy.saved_as, []) if copy and copy.saved_as else []
             if chain and read.name not in self.renamed:
                 gathers += chain
@@ -193,9 +193,9 @@ def _of_region(
 
     These kernels are taken from `completed`, so that their collectives are repeated once.
     """
-    made = {name for kernel, at in zip(layer.kernels, inside, strict=True) if at == region for name in kernel.makes}
+    results = {name for kernel, at in zip(layer.kernels, inside, strict=True) if at == region for name in kernel.makes}
     moves = [node for node in layer.graph.forward if isinstance(node, Transferred) and node.kernel in completed]
-    completing = {node.kernel for node in moves if node.collective.tensor in made}
+    completing = {node.kernel for node in moves if node.collective.tensor in results}
     completed -= completing
     return [
         node
@@ -204,12 +204,12 @@ def _of_region(
     ]
 
 
-def _again(nodes: Iterable[Node], known: Mapping[str, Value]) -> tuple[list[Node], dict[str, Value]]:
+def _again(nodes: Iterable[Node], renamed_before: Mapping[str, Value]) -> tuple[list[Node], dict[str, Value]]:
     """Return nodes that write tensors of their own, and these by the name of the first ones."""
     renamed: dict[str, Value] = {}
     repeated: list[Node] = []
     for node in nodes:
-        reads = tuple(renamed.get(value.name, known.get(value.name, value)) for value in node.reads)
+        reads = tuple(renamed.get(value.name, renamed_before.get(value.name, value)) for value in node.reads)
         writes = tuple(replace(value, name=value.name + AGAIN) for value in node.writes)
         renamed |= {value.name: second for value, second in zip(node.writes, writes, strict=True)}
         repeated.append(replace(node, name=node.name + AGAIN, reads=reads, writes=writes))

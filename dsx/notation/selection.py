@@ -54,8 +54,8 @@ def resolved(definition: StrategyDefinition, find: Find) -> Strategy:
     while chain[-1].extends is not None:
         name, place = chain[-1].extends
         base = find(name, place)
-        if any(base.file == each.file and base.name == each.name for each in chain):
-            cycle = " extends ".join(each.name for each in (*chain, base))
+        if any(base.file == extended.file and base.name == extended.name for extended in chain):
+            cycle = " extends ".join(extended.name for extended in (*chain, base))
             raise place.error(f"a strategy cannot extend itself: {cycle}")
         chain.append(base)
         if len(chain) > _MOST_FILES:
@@ -63,10 +63,10 @@ def resolved(definition: StrategyDefinition, find: Find) -> Strategy:
     roles: dict[str, Dim | Role] = {}
     rules: list[Rule] = []
     settings = Settings()
-    for each in reversed(chain):
-        roles |= each.roles
-        rules = _with_rules_of(each, rules)
-        settings |= each.settings
+    for extended in reversed(chain):
+        roles |= extended.roles
+        rules = _with_rules_of(extended, rules)
+        settings |= extended.settings
     dims = {name: _dim(name, roles, definition) for name in roles}
     return Strategy(definition.name, dims, tuple(rules), definition.file, settings)
 
@@ -109,8 +109,8 @@ def _dim(name: str, roles: dict[str, Dim | Role], definition: StrategyDefinition
 
 def declared(source: SelectedLayer) -> set[str]:
     """Return the names that a layer or block declares itself, without those of its blocks."""
-    made = [tensor for entry in source.body if isinstance(entry, OperatorSyntax) for tensor in entry.outputs]
-    return {tensor.name for tensor in (*made, *source.inputs, *source.weights)}
+    results = [tensor for entry in source.body if isinstance(entry, OperatorSyntax) for tensor in entry.outputs]
+    return {tensor.name for tensor in (*results, *source.inputs, *source.weights)}
 
 
 def made_by(line: Line) -> dict[str, Place]:
@@ -126,18 +126,18 @@ def results(source: SelectedLayer) -> int:
     return sum(OUTPUT in made_by(entry) for entry in source.body)
 
 
-def renamed(block: SelectedLayer, made: str) -> SelectedLayer:
+def renamed(block: SelectedLayer, name: str) -> SelectedLayer:
     """Return a block whose tensor 'output' is called `made`."""
 
     def called(tensor: TensorSyntax) -> TensorSyntax:
-        return replace(tensor, name=made) if tensor.name == OUTPUT else tensor
+        return replace(tensor, name=name) if tensor.name == OUTPUT else tensor
 
     def rename(entry: OperatorSyntax | UseSyntax) -> OperatorSyntax | UseSyntax:
         if isinstance(entry, OperatorSyntax):
             outputs, arguments = (tuple(map(called, tensors)) for tensors in (entry.outputs, entry.arguments))
             return replace(entry, outputs=outputs, arguments=arguments)
-        inputs = {inner: made if outer == OUTPUT else outer for inner, outer in entry.bindings.items()}
-        return replace(entry, bindings=inputs if made == OUTPUT else {OUTPUT: made} | inputs)
+        inputs = {inner: name if outer == OUTPUT else outer for inner, outer in entry.bindings.items()}
+        return replace(entry, bindings=inputs if name == OUTPUT else {OUTPUT: name} | inputs)
 
     return replace(block, body=tuple(map(rename, block.body)))
 
@@ -169,8 +169,8 @@ def selected(definition: LayerDefinition, settings: Settings) -> SelectedLayer:
     if not reader.body:
         set_here = f" with the options {', '.join(sorted(settings.options))}" if settings.options else ""
         raise NotationError(f"{definition.kind} {definition.name!r} has no operators{set_here}", definition.file, 1, 1)
-    made = {name for entry in reader.body for name in made_by(entry)}
-    made |= {tensor.name for tensor in (*reader.inputs, *reader.weights)}
+    tensors = {name for entry in reader.body for name in made_by(entry)}
+    tensors |= {tensor.name for tensor in (*reader.inputs, *reader.weights)}
     return SelectedLayer(
         definition.name,
         definition.kind,
@@ -182,7 +182,7 @@ def selected(definition: LayerDefinition, settings: Settings) -> SelectedLayer:
         definition.file,
         frozenset(reader.marked["data"]),
         frozenset(reader.marked["tied"]),
-        {name: where for name, where in reader.left_out.items() if name not in made},
+        {name: where for name, where in reader.left_out.items() if name not in tensors},
         definition.roles,
     )
 
@@ -190,11 +190,10 @@ def selected(definition: LayerDefinition, settings: Settings) -> SelectedLayer:
 def check_exclusive(definition: LayerDefinition, settings: Settings) -> None:
     """Raise InputError where `settings` has two options that exclude each other in a definition."""
     for over, options in definition.exclusive.items():
-        both = [option for option in options if option in settings.options]
-        if len(both) > 1:
+        if len(chosen := [option for option in options if option in settings.options]) > 1:
             raise InputError(
-                f"{definition.kind} {definition.name!r}: the options {both[0]!r} and {both[1]!r} exclude each other "
-                f"({over}: one of {', '.join(options)}, or none)"
+                f"{definition.kind} {definition.name!r}: the options {chosen[0]!r} and {chosen[1]!r} exclude each "
+                f"other ({over}: one of {', '.join(options)}, or none)"
             )
 
 

@@ -253,8 +253,8 @@ def widened(layer: Layer, weights: Sequence[str]) -> Layer:
     """
 
     def listed(name: str) -> bool:
-        whole = f".{layer.name.partition('[')[0]}.{name}"  # without the options of the layer
-        return any(whole.endswith(f".{weight}") for weight in weights)
+        full_name = f".{layer.name.partition('[')[0]}.{name}"  # without the options of the layer
+        return any(full_name.endswith(f".{weight}") for weight in weights)
 
     tensors = {
         name: replace(tensor, wide=True) if tensor.weight and listed(name) else tensor
@@ -299,10 +299,12 @@ def check_operator(
                     f"over {axis!r}: complete that sum first"
                 )
             partial |= summed
-    for written, stated in outputs:
-        if FOLLOWS in written.partial or set(stated.partial) == partial:
+    for written, distribution in outputs:
+        if FOLLOWS in written.partial or set(distribution.partial) == partial:
             continue
-        is_stated, follows = (" ".join(f"@{axis}" for axis in axes) for axes in (stated.partial, ordered(partial)))
+        is_stated, follows = (
+            " ".join(f"@{axis}" for axis in axes) for axes in (distribution.partial, ordered(partial))
+        )
         if not partial:
             raise written.place.error(
                 f"{written.name!r} is stated as a partial sum ({is_stated}), but the operator sums no divided dimension"
@@ -346,16 +348,16 @@ def _incoming_partial(kind: OperatorKind, arguments: list[At]) -> set[str]:
 
 def _check_letters(kind: OperatorKind, arguments: list[At], output: tuple[TensorSyntax, Distribution]) -> None:
     """Check that a letter is divided alike everywhere, and that the result's letters come from the arguments."""
-    written, stated = output
+    written, distribution_of_result = output
     seen: dict[str, Dim] = {}
-    for distribution, place in [*arguments, (stated, written.place)]:
+    for distribution, place in [*arguments, (distribution_of_result, written.place)]:
         for dim in distribution.dims:
             if (other := seen.setdefault(dim.letter, dim)) != dim:
                 raise place.error(f"{dim.letter!r} is divided differently in one operator: {other} and {dim}")
     if kind.shape == "free":
         return
     of_arguments = {dim.letter for distribution, _ in arguments for dim in distribution.dims}
-    letters = [dim.letter for dim in stated.dims]
+    letters = [dim.letter for dim in distribution_of_result.dims]
     for letter in letters:
         if letter not in of_arguments:
             raise written.place.error(
@@ -378,7 +380,7 @@ def _check_view(
 ) -> None:
     """Check that a view keeps elements and axes; a view into several tensors splits a sum term by term."""
     source, place = argument
-    common = set(source.dims).intersection(*(stated.dims for _, stated in outputs))
+    common = set(source.dims).intersection(*(distribution.dims for _, distribution in outputs))
 
     def differing(distribution: Distribution, place: Place, where: str) -> tuple[Dim, ...]:
         """Return the dimensions that a view changes; only the outermost may be divided."""
@@ -389,16 +391,16 @@ def _check_view(
         return dims
 
     taken = differing(source, place, str(source))
-    made: list[tuple[Dim, ...]] = []
-    for written, stated in outputs:
-        made.append(differing(stated, written.place, f"{written.name}{stated}"))
-        if [dim.axes for dim in made[-1][:1] if dim.axes] != [dim.axes for dim in taken[:1] if dim.axes]:
+    results: list[tuple[Dim, ...]] = []
+    for written, distribution in outputs:
+        results.append(differing(distribution, written.place, f"{written.name}{distribution}"))
+        if [dim.axes for dim in results[-1][:1] if dim.axes] != [dim.axes for dim in taken[:1] if dim.axes]:
             raise written.place.error(
-                f"view: {written.name!r} {stated} is not divided over the ranks as its source {source} is"
+                f"view: {written.name!r} {distribution} is not divided over the ranks as its source {source} is"
             )
     first = outputs[0][0]
     try:
-        same = _same_size(taken, made, definitions)
+        same = _same_size(taken, results, definitions)
     except ZeroDivisionError:
         raise first.place.error("view: the definition of a dimension divides by zero") from None
     if not same:
@@ -408,16 +410,16 @@ def _check_view(
         )
 
 
-def _same_size(taken: tuple[Dim, ...], made: list[tuple[Dim, ...]], definitions: dict[str, Expression]) -> bool:
+def _same_size(taken: tuple[Dim, ...], results: list[tuple[Dim, ...]], definitions: dict[str, Expression]) -> bool:
     """Return whether element counts are identical, tested at prime sizes that no coincidence makes equal."""
-    letters = names_within({dim.letter for dims in (taken, *made) for dim in dims}, definitions)
+    letters = names_within({dim.letter for dims in (taken, *results) for dim in dims}, definitions)
     free = sorted(letters - definitions.keys())
     needed = {letter: expr for letter, expr in definitions.items() if letter in letters}
     for start in (101, 1009):
         values = dict(zip(free, map(Fraction, primes_from(start, len(free))), strict=True))
         for letter, expr in resolvable(needed, free):
             values[letter] = evaluate(expr, values, floor_divide=operator.truediv)
-        sizes = [math.prod(values[dim.letter] for dim in dims) for dims in (taken, *made)]
+        sizes = [math.prod(values[dim.letter] for dim in dims) for dims in (taken, *results)]
         if sizes[0] != sum(sizes[1:]):
             return False
     return True

@@ -400,8 +400,8 @@ class Rule:
         try:
             return RELATIONS[self.relation](evaluate(self.left, values), evaluate(self.right, values))
         except (OverflowError, ZeroDivisionError) as error:
-            given = ", ".join(f"{name}={values[name]}" for name in sorted(names(self.left) | names(self.right)))
-            raise self.place.error(f"the rule cannot be checked where {given}: {error}") from None
+            sizes = ", ".join(f"{name}={values[name]}" for name in sorted(names(self.left) | names(self.right)))
+            raise self.place.error(f"the rule cannot be checked where {sizes}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

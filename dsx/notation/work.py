@@ -93,10 +93,10 @@ def matrix_of(layer: Layer, weight: str) -> Matrix | None:
         (other,) = (argument for at, argument in enumerate(op.arguments) if at != position)
         result = {dim.letter for dim in layer.tensors[op.name].distribution.dims}
         batch = letters & {dim.letter for dim in other.distribution.dims} & result
-        whole = [Dim(dim.letter) for dim in dims if dim.letter not in batch]
+        undivided = [Dim(dim.letter) for dim in dims if dim.letter not in batch]
         return Matrix(
-            rows=product(local_size(dim) for dim in whole if dim.letter not in result),
-            columns=product(local_size(dim) for dim in whole if dim.letter in result),
+            rows=product(local_size(dim) for dim in undivided if dim.letter not in result),
+            columns=product(local_size(dim) for dim in undivided if dim.letter in result),
             count=product(local_size(dim) for dim in dims if dim.letter in batch),
             axes=ordered({axis for dim in dims if dim.letter not in batch for axis in dim.axes} - {EP}),
         )
@@ -319,6 +319,6 @@ def _letters(layer: Layer) -> frozenset[str]:
     """Return the dimensions that a model must give: those that the layer uses and does not define."""
     used = {dim.letter for tensor in layer.tensors.values() for dim in tensor.distribution.dims}
     for op in layer.operators:
-        stated = (*op.kind.work.get(op.modifier, ()), *op.kind.groups.get(op.modifier, ()))
-        used |= {name for part in (*stated, *(op.kind.copies or ())[1:]) for name in names(part)}
+        formulas = (*op.kind.work.get(op.modifier, ()), *op.kind.groups.get(op.modifier, ()))
+        used |= {name for part in (*formulas, *(op.kind.copies or ())[1:]) for name in names(part)}
     return frozenset(names_within(used, layer.definitions) - layer.definitions.keys() - {PANELS, *AXES})
