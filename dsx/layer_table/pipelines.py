@@ -20,7 +20,6 @@ where the bottleneck is the largest load of a stage. Replicas need not divide th
 modelled: overlap of transfers with work, and the memory of the runtime itself.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -122,7 +121,7 @@ class PartitionProblem:
 
     @property
     def num_layers(self) -> int:
-        """Return the number of layers of the chain."""
+        """The number of layers of the chain."""
         return len(self.widths[0].chain.forward_s)
 
     @property
@@ -161,7 +160,14 @@ def pipelines(problem: PartitionProblem) -> Pipelines:
     They are in the order of preference among equals: fewer stages, more replicas, a lower ZeRO stage, no
     recomputation, the first width.
     """
-    width, stages, replicas = (np.concatenate(columns) for columns in zip(*_placed(problem), strict=True))
+    devices = int(np.prod(problem.hierarchy.devices_per_level))
+    counts = np.arange(1, problem.num_layers + 1)
+    placed: list[tuple[np.ndarray, ...]] = []  # of each width: its position, and stages and replicas that fit
+    for index, table in enumerate(problem.widths):
+        most = np.minimum(devices // (counts * table.devices_per_stage), problem.num_microbatches)
+        replicas = np.arange(most.sum()) - np.repeat(np.cumsum(most) - most, most) + 1
+        placed.append((np.full(len(replicas), index), np.repeat(counts, most), replicas))
+    width, stages, replicas = map(np.concatenate, zip(*placed, strict=True))
     zero, recomputed = (np.ravel(x) for x in np.meshgrid(problem.zero_stages, problem.recompute, indexing="ij"))
     choice, row = (np.ravel(x) for x in np.meshgrid(np.arange(len(zero)), np.arange(len(width)), indexing="ij"))
     # With one replica ZeRO has nothing to divide.
@@ -188,9 +194,7 @@ def priced(
     size = len(width)
     # Fixed lengths, so that problems share compiled code.
     padding = (1 << max(_LEAST_PADDED, (size - 1).bit_length())) - size
-    columns = (
-        np.pad(column, (0, padding), constant_values=1) for column in (zero_stage, num_replicas, stride, microbatches)
-    )
+    columns = [np.pad(of, (0, padding), constant_values=1) for of in (zero_stage, num_replicas, stride, microbatches)]
     with jax.enable_x64(True):
         priced_columns = _priced(problem.hierarchy, problem.optimizer_factor, *columns)
     states, per_microbatch, per_step = jax.tree.map(lambda column: np.asarray(column)[:size], priced_columns)
@@ -225,16 +229,6 @@ def _priced(
     timed = [Linear(*(0.5 * passes * term for term in reduced)) for passes in (per_microbatch, per_step)]
     states = state_factor(zero_stage, optimizer_factor, replicas.astype(jnp.float64))
     return states, timed[0], timed[1]
-
-
-def _placed(problem: PartitionProblem) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield, for each width, its position, and the stages and replicas of pipelines that fit on the devices, [C]."""
-    devices = int(np.prod(problem.hierarchy.devices_per_level))
-    counts = np.arange(1, problem.num_layers + 1)
-    for index, table in enumerate(problem.widths):
-        most = np.minimum(devices // (counts * table.devices_per_stage), problem.num_microbatches)
-        replicas = np.arange(most.sum()) - np.repeat(np.cumsum(most) - most, most) + 1
-        yield np.full(len(replicas), index), np.repeat(counts, most), replicas
 
 
 def problem_of(

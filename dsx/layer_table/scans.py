@@ -172,15 +172,8 @@ def _links(machine: ScannedTables, questions: ScanQuestion) -> tuple[jax.Array, 
 
 def by_stages(machine: ScannedTables, pipelines: Pipelines, goal: np.ndarray, most_bytes: float) -> np.ndarray:
     """Return [C] the least maximum of each pipeline; pipelines that differ only in their stages share a scan."""
-    shared = np.stack(
-        [
-            pipelines.width,
-            pipelines.recomputed,
-            pipelines.states,
-            pipelines.num_microbatches,
-            *pipelines.per_microbatch,
-        ]
-    )
+    apart = (pipelines.width, pipelines.recomputed, pipelines.states, pipelines.num_microbatches)
+    shared = np.stack([*apart, *pipelines.per_microbatch])
     _, first, which = np.unique(shared, axis=1, return_index=True, return_inverse=True)
     deepest = np.zeros(len(first), np.int64)
     np.maximum.at(deepest, which, pipelines.num_stages)
@@ -190,10 +183,8 @@ def by_stages(machine: ScannedTables, pipelines: Pipelines, goal: np.ndarray, mo
 def fewest_parameters(machine: ScannedTables, pipelines: Pipelines) -> np.ndarray:
     """Return [C] the least bytes of parameters, over all cuts of each pipeline, of the stage with most of them."""
     zero = np.zeros_like(pipelines.states)
-    simplified = replace(
-        pipelines, recomputed=zero, states=zero, num_microbatches=zero, per_microbatch=Linear(zero, zero)
-    )
-    return by_stages(machine, simplified, PARAMETERS, UNLIMITED)
+    same = {"recomputed": zero, "states": zero, "num_microbatches": zero, "per_microbatch": Linear(zero, zero)}
+    return by_stages(machine, replace(pipelines, **same), PARAMETERS, UNLIMITED)
 
 
 def first_bounds(
