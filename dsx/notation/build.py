@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dsx.errors import NotationError, SpecError, UnknownNameError, did_you_mean
-from dsx.notation.expressions import Expression, expanded_parts, names
+from dsx.notation.expressions import Expression, expanded_parts
 from dsx.notation.operators import OperatorKind
 from dsx.notation.selection import check_known, declared, modified, renamed, results, selected
 from dsx.notation.sharded_layer import (
@@ -126,18 +126,11 @@ class _LayerBuilder:
     """Inlines the blocks of a layer, and collects its tensors and operators."""
 
     def __init__(
-        self,
-        strategy: Strategy | None,
-        table: dict[str, OperatorKind],
-        find_block: FindBlock,
-        settings: Settings,
+        self, strategy: Strategy | None, table: dict[str, OperatorKind], find_block: FindBlock, settings: Settings
     ) -> None:
         self.strategy, self.table, self.find_block, self.settings = strategy, table, find_block, settings
         # A strategy has panels if its rules mention them; a layer without a strategy may use them freely.
-        rule_names = {
-            name for rule in (strategy.rules if strategy else ()) for name in names(rule.left) | names(rule.right)
-        }
-        self.has_panels = strategy is None or PANELS in rule_names
+        self.has_panels = strategy is None or any(PANELS in rule.names for rule in strategy.rules)
         self.definitions: dict[str, Expression] = {}
         self.tensors: dict[str, Tensor] = {}
         self.operators: list[Operator] = []
@@ -175,7 +168,13 @@ class _LayerBuilder:
         latest = next(iter(scope.values()), None) if source.inputs else None
         self.inside.append(source)
         for entry in source.body:
-            self.regions = self.path(entry, outer, offset_of_regions)
+            for name, _ in entry.regions:
+                if name in dict(outer):
+                    raise entry.place.error(
+                        f"region {name!r} is used inside region {name!r}; a region is not part of itself"
+                    )
+            # The regions around the use of the block, and those of its own definition.
+            self.regions = (*outer, *((name, number + offset_of_regions) for name, number in entry.regions))
             if isinstance(entry, UseSyntax):
                 latest = self.use(modified(entry, modifier), prefix, scope, latest)
             else:
@@ -200,15 +199,6 @@ class _LayerBuilder:
                     f"with all definitions substituted, the size of {letter!r} has {parts[letter]:,} numbers and "
                     f"dimensions; at most {_MOST_PARTS:,} are allowed"
                 )
-
-    def path(self, entry: OperatorSyntax | UseSyntax, outer: RegionPath, offset: int) -> RegionPath:
-        """Return the regions that a line is in: those around the use of its block, and those of its own definition."""
-        for name, _ in entry.regions:
-            if name in dict(outer):
-                raise entry.place.error(
-                    f"region {name!r} is used inside region {name!r}; a region is not part of itself"
-                )
-        return (*outer, *((name, number + offset) for name, number in entry.regions))
 
     def enter(self, tensor: TensorSyntax, prefix: str, outer: str | None, data: bool = False) -> str:
         """Declare an input, or bind it to the tensor `outer` in the distribution that it states."""
@@ -245,9 +235,9 @@ class _LayerBuilder:
                 raise use.place.error(self.unknown(outer, scope))
             bound[inner] = scope[outer]
         free = [name for name in inputs if name not in bound]
+        if latest is not None and len(free) > 1:
+            raise use.place.error(f"block {block.name!r} has the inputs {', '.join(free)}: bind all but one")
         if latest is not None and free:
-            if len(free) > 1:
-                raise use.place.error(f"block {block.name!r} has the inputs {', '.join(free)}: bind all but one")
             bound[free[0]] = latest
         self.read |= {*bound.values()}
         result_name = use.bindings.get(OUTPUT, OUTPUT)
@@ -373,10 +363,9 @@ class _LayerBuilder:
                 item = Dim(item.letter or dim_of_role.letter, dim_of_role.axes)
             result.append(item)
         letters = [dim.letter for dim in result]
-        for letter in letters:
-            if letters.count(letter) > 1:
-                raise tensor.place.error(
-                    f"{tensor.name!r} has the dimension {letter!r} twice; "
-                    "a dimension divided in two ways needs two letters"
-                )
+        if twice := [letter for letter in letters if letters.count(letter) > 1]:
+            raise tensor.place.error(
+                f"{tensor.name!r} has the dimension {twice[0]!r} twice; "
+                "a dimension divided in two ways needs two letters"
+            )
         return tuple(result)

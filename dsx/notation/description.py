@@ -62,7 +62,7 @@ def describe(
                 "reason": rule.reason,
                 "rule": f"{text(rule.left)} {rule.relation} {text(rule.right)}",
                 # None where a name in it has no size
-                "holds": bool(rule.holds(values)) if names(rule.left) | names(rule.right) <= values.keys() else None,
+                "holds": bool(rule.holds(values)) if rule.names <= values.keys() else None,
             }
             for rule in derived.rules
         ],

@@ -70,7 +70,8 @@ State = Literal["optimizer", "gradient", "weight"]
 # The first ZeRO stage that divides a state.
 _DIVIDED_FROM: dict[State, int] = {"optimizer": 1, "gradient": 2, "weight": 3}
 NUM_STAGES = 4
-MICROBATCH = "microbatch"  # of `StepCollective.every`
+MICROBATCH = "microbatch"
+Every = Literal["microbatch", "step"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class StepCollective:
     of: Literal["weights", "gradients"]
     ranks: Literal["shards", "replicas", "tensor", "ends"]  # of a shard; that hold the same shard; of a tp axis; stages
     direction: int  # of the pass that it accompanies
-    every: Literal["microbatch", "step"]  # a step: the first forward, or the last backward
+    every: Every  # a step: the first forward, or the last backward
 
 
 def divides(zero_stage: int, state: State) -> bool:
@@ -89,19 +90,21 @@ def divides(zero_stage: int, state: State) -> bool:
     return zero_stage >= _DIVIDED_FROM[state]
 
 
-def _of_stage(stage: int) -> tuple[StepCollective, ...]:
-    every = "microbatch" if divides(stage, "gradient") else "step"
-    if not divides(stage, "optimizer"):
-        return (StepCollective(ALL_REDUCE, "gradients", "shards", BACKWARD, "step"),)
-    reduced = StepCollective(REDUCE_SCATTER, "gradients", "shards", BACKWARD, every)
-    if not divides(stage, "weight"):
-        return StepCollective(ALL_GATHER, "weights", "shards", FORWARD, "step"), reduced
-    gathered = [StepCollective(ALL_GATHER, "weights", "shards", way, "microbatch") for way in (FORWARD, BACKWARD)]
-    return *gathered, reduced
+def _of_shards(kind: str, of: Literal["weights", "gradients"], direction: int, every: Every = "step") -> StepCollective:
+    return StepCollective(kind, of, "shards", direction, every)
 
 
 # By ZeRO stage, over the ranks that hold the same parameters.
-OF_STAGE: tuple[tuple[StepCollective, ...], ...] = tuple(map(_of_stage, range(NUM_STAGES)))
+OF_STAGE: tuple[tuple[StepCollective, ...], ...] = (
+    (_of_shards(ALL_REDUCE, "gradients", BACKWARD),),
+    (_of_shards(ALL_GATHER, "weights", FORWARD), _of_shards(REDUCE_SCATTER, "gradients", BACKWARD)),
+    (_of_shards(ALL_GATHER, "weights", FORWARD), _of_shards(REDUCE_SCATTER, "gradients", BACKWARD, MICROBATCH)),
+    (
+        _of_shards(ALL_GATHER, "weights", FORWARD, MICROBATCH),
+        _of_shards(ALL_GATHER, "weights", BACKWARD, MICROBATCH),
+        _of_shards(REDUCE_SCATTER, "gradients", BACKWARD, MICROBATCH),
+    ),
+)
 OF_REPLICAS = StepCollective(ALL_REDUCE, "gradients", "replicas", BACKWARD, "step")
 OF_REPLICATED = StepCollective(ALL_REDUCE, "gradients", "tensor", BACKWARD, "step")
 OF_TIED = StepCollective(ALL_REDUCE, "gradients", "ends", BACKWARD, "step")

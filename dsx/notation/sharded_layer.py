@@ -319,9 +319,8 @@ def check_operator(
 def check_axes(written: TensorSyntax, distribution: Distribution) -> None:
     """Raise unless every mesh axis is used at most once in a tensor."""
     axes = distribution.axes + distribution.partial
-    for axis in axes:
-        if axes.count(axis) > 1:
-            raise written.place.error(f"{written.name!r} uses the axis {axis!r} twice: {distribution}")
+    if twice := [axis for axis in axes if axes.count(axis) > 1]:
+        raise written.place.error(f"{written.name!r} uses the axis {twice[0]!r} twice: {distribution}")
 
 
 def _incoming_partial(kind: OperatorKind, arguments: list[At]) -> set[str]:

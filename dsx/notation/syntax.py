@@ -395,12 +395,17 @@ class Rule:
     reason: str
     place: Place
 
+    @property
+    def names(self) -> set[str]:
+        """The names on both sides."""
+        return names(self.left) | names(self.right)
+
     def holds(self, values: Mapping[str, V]) -> V:
         """Return whether the rule holds, elementwise for arrays; raises NotationError if it cannot be evaluated."""
         try:
             return RELATIONS[self.relation](evaluate(self.left, values), evaluate(self.right, values))
         except (OverflowError, ZeroDivisionError) as error:
-            sizes = ", ".join(f"{name}={values[name]}" for name in sorted(names(self.left) | names(self.right)))
+            sizes = ", ".join(f"{name}={values[name]}" for name in sorted(self.names))
             raise self.place.error(f"the rule cannot be checked where {sizes}: {error}") from None
 
 
