@@ -2,7 +2,9 @@
 
 import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from dsx.errors import NotationError, did_you_mean
 from dsx.notation.expressions import RELATIONS
@@ -24,13 +26,13 @@ from dsx.notation.syntax import (
     Settings,
     StrategyDefinition,
     TensorSyntax,
-    Token,
     UseSyntax,
     parse_expression,
 )
 from dsx.notation.syntax import REGIONS_BY_NAME as REGIONS_BY_NAME
 from dsx.notation.syntax import Line as Statement
 
+T = TypeVar("T")
 _WORDS = ("layer", "block", "strategy")
 _CONDITIONS = ("when", "unless")
 _MOST_RULES = 150  # of a strategy, each checked for every combination of degrees; packaged: twelve
@@ -171,10 +173,8 @@ def _options(line: LineReader, options: dict[str, Place], exclusive: dict[str, t
     """Read ``option A B``, or ``option decision = A | B``, where at most one may be set."""
     declared = [line.name("the name of an option")]
     if line.accept("="):
-        decision = declared.pop()
-        declared.append(line.name("the name of an option"))
-        while line.accept("|"):
-            declared.append(line.name("the name of an option"))
+        (decision,) = declared
+        declared = _separated(line, "|", lambda line: line.name("the name of an option"))
         if decision.text in exclusive:
             raise decision.place.error(f"the options of {decision.text!r} are declared twice")
         exclusive[decision.text] = tuple(token.text for token in declared)
@@ -193,16 +193,23 @@ def _options(line: LineReader, options: dict[str, Place], exclusive: dict[str, t
 def _condition(line: LineReader, options: dict[str, Place]) -> Condition:
     options_of: dict[str, list[str]] = {word: [] for word in _CONDITIONS}
     while word := line.accept(*_CONDITIONS):
-        tokens: list[Token] = [line.name("the name of an option")]
+        tokens = [line.name("the name of an option")]
         while not _at_end(line):
             tokens.append(line.name("the name of an option"))
         for token in tokens:
             if token.text not in options:
-                declared = f" ({', '.join(options)})" if options else " (there is none)"
-                hint = did_you_mean(token.text, options)
-                raise token.place.error(f"no 'option' line above declares {token.text!r}{hint}{declared}")
+                declared = f"{did_you_mean(token.text, options)} ({', '.join(options) or 'there is none'})"
+                raise token.place.error(f"no 'option' line above declares {token.text!r}{declared}")
         options_of[word.text] += [token.text for token in tokens]
     return Condition(tuple(options_of["when"]), tuple(options_of["unless"]))
+
+
+def _separated(line: LineReader, separator: str, read: Callable[[LineReader], T]) -> list[T]:
+    """Read one or more entries with a separator between them."""
+    entries = [read(line)]
+    while line.accept(separator):
+        entries.append(read(line))
+    return entries
 
 
 def _at_end(line: LineReader) -> bool:
@@ -227,7 +234,11 @@ def _statement(line: LineReader) -> Statement:
     if line.accept("fuse"):
         return BracketSyntax("fuse", line.name("the name of the kernel").text, first.place)
     if line.accept("recompute"):
-        return BracketSyntax("recompute", _region(line), first.place)
+        name = line.word("the name of the region")
+        if name.text not in REGIONS_BY_NAME:
+            hint = f"{did_you_mean(name.text, REGIONS_BY_NAME)} (known: {', '.join(REGIONS_BY_NAME)})"
+            raise name.place.error(f"{name.text!r} is not a region that can be recomputed{hint}")
+        return BracketSyntax("recompute", name.text, first.place)
     if line.accept("again"):
         raise first.place.error(
             "'again' is no longer part of the notation: a region that can be recomputed is written "
@@ -236,15 +247,6 @@ def _statement(line: LineReader) -> Statement:
     if line.accept("end"):
         return BracketSyntax("end", "", first.place)
     return _operator(line)
-
-
-def _region(line: LineReader) -> str:
-    name = line.word("the name of the region")
-    if name.text not in REGIONS_BY_NAME:
-        hint = did_you_mean(name.text, REGIONS_BY_NAME)
-        regions = ", ".join(REGIONS_BY_NAME)
-        raise name.place.error(f"{name.text!r} is not a region that can be recomputed{hint} (known: {regions})")
-    return name.text
 
 
 def _use(line: LineReader, place: Place) -> UseSyntax:
@@ -266,16 +268,12 @@ def _use(line: LineReader, place: Place) -> UseSyntax:
 
 def _operator(line: LineReader) -> OperatorSyntax:
     place = line.peek().place
-    outputs = [_tensor(line, declares=True)]
-    while line.accept(","):
-        outputs.append(_tensor(line, declares=True))
+    outputs = _separated(line, ",", lambda line: _tensor(line, declares=True))
     line.expect("=")
     kind = line.name("an operator").text
     modifier = _modifier(line)
     line.expect("(")
-    arguments = [_tensor(line)]
-    while line.accept(","):
-        arguments.append(_tensor(line))
+    arguments = _separated(line, ",", _tensor)
     line.expect(")")
     return OperatorSyntax(tuple(outputs), kind, modifier, tuple(arguments), None, place)
 
@@ -295,12 +293,8 @@ def _tensor(line: LineReader, declares: bool = False) -> TensorSyntax:
             raise token.place.error(f"a line that makes {token.text!r} states its dimensions: {token.text}[...]")
         return TensorSyntax(token.text, None, (), line.accept("~") is not None, token.place)
     line.expect("[")
-    dims: list[Dim | Role] = []
+    dims = [] if line.peek().text == "@" else _separated(line, ",", _item)
     partial: tuple[str, ...] = ()
-    if line.peek().text != "@":
-        dims.append(_item(line))
-        while line.accept(","):
-            dims.append(_item(line))
     if len(dims) > _MOST_DIMS:
         raise token.place.error(f"{token.text!r} has {len(dims)} dimensions; a tensor has at most {_MOST_DIMS}")
     while line.accept("@"):
