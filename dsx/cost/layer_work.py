@@ -3,11 +3,11 @@
 Work does not depend on hardware, so NumPy evaluates it once, in float64; JAX prices it.
 """
 
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from types import MappingProxyType
+from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
@@ -120,6 +120,7 @@ PER_WORK = (
 )
 PerKernels = Float[Array, "every_kernel works"]
 
+_MATRIX_SIZES = ("rows", "columns", "count")
 _SIZES = ("rows", "columns", "contracted", "batch", "flops")
 
 
@@ -297,12 +298,23 @@ def _bytes_of(tensors: Iterable[Saved]) -> Expression:
     return combine("+", others, combine("*", _OPERAND_SHARE, operands))
 
 
-@functools.lru_cache(maxsize=200)
+# By modes of recomputation.
+_formulas_of_layers: WeakKeyDictionary[DerivedLayer, dict[tuple[Codes, ...], _Formulas]] = WeakKeyDictionary()
+
+
 def _formulas(layer: DerivedLayer, modes: tuple[Codes, ...]) -> _Formulas:
-    """Compile the formulas of a layer in some modes of recomputation."""
+    """Return the formulas of a layer in some modes of recomputation, compiled once."""
+    of_layer = _formulas_of_layers.setdefault(layer, {})
+    if modes not in of_layer:
+        of_layer[modes] = _compiled(layer, modes)
+    return of_layer[modes]
+
+
+def _compiled(layer: DerivedLayer, modes: tuple[Codes, ...]) -> _Formulas:
     recomputed = [recomputation_under(layer, codes[0]) for codes in modes]
     works = [[kernel.work[direction] for kernel in layer.priced_kernels] for direction in (FORWARD, BACKWARD)]
     multiplies = [multiply for of_direction in works for work in of_direction for multiply in work.multiplies]
+    matrices = [weight.matrix for weight in layer.weights if weight.matrix]
     saved = [kernel.saved for kernel in layer.kernels]
     saved_bytes = _bytes_of(chain.from_iterable(saved))
     position: dict[Expression, int] = {}
@@ -331,11 +343,12 @@ def _formulas(layer: DerivedLayer, modes: tuple[Codes, ...]) -> _Formulas:
         "stash": [at(layer.input_bytes) if one is None else kept(chain.from_iterable(one.kept)) for one in recomputed],
         "transient": [at(kernel.transient_bytes) for kernel in layer.kernels],
         "kept": [[kept(tensors) for tensors in (saved if one is None else one.kept)] for one in recomputed],
+        **{f"matrix {name}": [at(getattr(matrix, name)) for matrix in matrices] for name in _MATRIX_SIZES},
         "repeated": [[at(repeated(one, kernel)) for kernel in range(len(layer.kernels))] for one in recomputed],
     }
     routings = tuple(tuple(map(at, copies.stated)) for copies in _routings(layer))
     return _Formulas(
-        program=compiled(tuple(position)),
+        program=compiled([*position]),
         rows={name: np.array(positions, dtype=np.intp) for name, positions in rows.items()},
         routings=routings,
         modes=tuple(mode(layer, codes, one) for codes, one in zip(modes, recomputed, strict=True)),
@@ -363,13 +376,8 @@ def layer_work(
     casts = assumptions.linear_dtype != BF16
     share = _assumed("fp8_saved_bytes", assumptions, own) / values["activation_bytes"] if casts else 1.0
     values[_OPERAND_SHARE.name] = share
-    count = len(keys["microbatch_size"])
     formulas = _formulas(layer, tuple(modes))
-
-    def stack(program: Program) -> Float[Array, "expressions works"]:
-        return xp.rows(program.run(values, _floor_divide), count)
-
-    table = stack(formulas.program)
+    table = xp.rows(formulas.program.run(values, _floor_divide), len(keys["microbatch_size"]))
     amounts = {name: table[positions] for name, positions in formulas.rows.items()}
     stash, weights = amounts["stash"], amounts["weights of kernels"]
     per_weight_byte = _assumed("gradient_bytes", assumptions, own) / _assumed("weight_bytes", assumptions, own)
@@ -380,12 +388,10 @@ def layer_work(
         return (beside_stash + gradients).max(axis=1) if assumptions.charge_transients else xp.zeros_like(stash)
 
     def matrices() -> Matrices:
-        found = {index: weight.matrix for index, weight in enumerate(layer.weights) if weight.matrix}
-        rows, columns, counts = (
-            stack(compiled(tuple(getattr(matrix, name) for matrix in found.values())))
-            for name in ("rows", "columns", "count")
-        )
-        return Matrices(rows, columns, counts, tuple(found), tuple(matrix.axes for matrix in found.values()))
+        of_weights = {index: weight.matrix for index, weight in enumerate(layer.weights) if weight.matrix}
+        rows, columns, counts = (amounts[f"matrix {name}"] for name in _MATRIX_SIZES)
+        axes = tuple(matrix.axes for matrix in of_weights.values())
+        return Matrices(rows, columns, counts, tuple(of_weights), axes)
 
     return LayerWork(
         matrix=amounts["matrix"],

@@ -16,7 +16,7 @@ import itertools
 import math
 import operator
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -124,7 +124,7 @@ def combine(sign: str, left: Expression, right: Expression) -> Expression:
 
 def names(expr: Expression) -> set[str]:
     """Return the free names of an expression."""
-    return {leaf.name for leaf in compiled((expr,)).leaves if isinstance(leaf, Name)}
+    return {leaf.name for leaf in _program_of(expr).leaves if isinstance(leaf, Name)}
 
 
 def names_within(letters: Iterable[str], definitions: Mapping[str, Expression]) -> set[str]:
@@ -188,8 +188,7 @@ class Program:
         return [slots[result] for result in self.results]
 
 
-@functools.lru_cache(maxsize=10_000)
-def compiled(expressions: tuple[Expression, ...]) -> Program:
+def compiled(expressions: Sequence[Expression]) -> Program:
     """Return the program that evaluates some expressions together."""
     leaves: dict[int | Name, None] = {}
     operations: dict[Operation, None] = {}
@@ -215,9 +214,14 @@ def compiled(expressions: tuple[Expression, ...]) -> Program:
     )
 
 
+@functools.lru_cache(maxsize=5_000)
+def _program_of(expr: Expression) -> Program:
+    return compiled([expr])
+
+
 def evaluate(expr: Expression, values: Mapping[str, V], floor_divide: Binary = operator.floordiv) -> V:
     """Return the value of one expression; see `Program.run`."""
-    return compiled((expr,)).run(values, floor_divide)[0]
+    return _program_of(expr).run(values, floor_divide)[0]
 
 
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2, "%": 2}

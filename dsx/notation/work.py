@@ -162,7 +162,7 @@ class Weight:
     matrix: Matrix | None = None  # None if it is no matrix of the body
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class DerivedLayer:
     """Everything that the cost model needs to know about a layer."""
 

@@ -144,7 +144,7 @@ def test_a_program_has_the_values_of_its_expressions_and_each_operation_once(exp
     values = {name: Fraction(value) for name, value in VALUES.items()}
     if any(by_hand(expr) is None for expr in exprs):
         return
-    program = compiled((*exprs, *exprs))
+    program = compiled([*exprs, *exprs])
     assert program.run(values) == [evaluate(expr, values) for expr in exprs] * 2
     assert len({*program.operations}) == len(program.operations)
 
