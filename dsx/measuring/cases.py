@@ -20,7 +20,7 @@ from dsx.cost.measured_kernels import Measurable, measurable
 from dsx.measuring.array_library import Library
 from dsx.measuring.program import CAUSAL, CONTRACT, SOFTMAX, VIEW, KernelProgram, attention_of, program_of
 from dsx.measuring.timing import Call, Timing, timed_briefly
-from dsx.notation.expressions import evaluate
+from dsx.notation.expressions import Expression, evaluate
 from dsx.notation.model import Model
 from dsx.notation.sharded_layer import local_size
 from dsx.notation.syntax import Dim
@@ -57,7 +57,7 @@ class _MeasuredLayer:
     num_plans: int
     linear_dtype: str
 
-    def number(self, expression: object, plan: int) -> float:
+    def number(self, expression: Expression, plan: int) -> float:
         """Return the value of an expression under one of the plans."""
         values = np.asarray(evaluate(expression, self.values), dtype=float)
         return float(np.broadcast_to(values, (self.num_plans,))[plan])

@@ -12,6 +12,7 @@ ep does not nest in those. Each part of an expert is replicated on edp ranks.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Generic, TypeVar
 
 from dsx.config.model_file import CLASSES, VOCABULARY
 from dsx.notation.backward import Read, Saved, derive_backward, listed_once, reads, tensor_bytes
@@ -43,6 +44,7 @@ from dsx.notation.sharded_layer import (
 from dsx.notation.syntax import AXES, Dim, RegionPath, Rule
 
 EP, DP = "ep", "dp"
+S = TypeVar("S")
 
 
 def expert_axes(layer: Layer) -> tuple[str, ...]:
@@ -64,16 +66,16 @@ def reduced_over(layer: Layer, weight: Distribution, partial: tuple[str, ...]) -
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class Matrix(Generic[S]):
     """A weight as matrices of their whole size, which tensor parallel ranks may divide."""
 
-    rows: Expression
-    columns: Expression
-    count: Expression  # on a rank
+    rows: S  # an expression, or its value
+    columns: S
+    count: S  # on a rank
     axes: tuple[str, ...]  # that divide each of them
 
 
-def matrix_of(layer: Layer, weight: str) -> Matrix | None:
+def matrix_of(layer: Layer, weight: str) -> Matrix[Expression] | None:
     """Return the matrices of a weight, which an optimizer may update as a whole; None if it has none.
 
     A matrix is a weight that an einsum multiplies with. Batch letters, those of experts, are also in the other factor
@@ -159,7 +161,7 @@ class Weight:
     over_dp: bool  # False where the weight itself is divided over dp
     over_ep: bool = False  # True where the weight is divided over ep
     tied: bool = False  # shared with another layer of the model
-    matrix: Matrix | None = None  # None if it is no matrix of the body
+    matrix: Matrix[Expression] | None = None  # None if it is no matrix of the body
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

@@ -23,7 +23,7 @@ from dsx.cost.context import assumptions_from_spec
 from dsx.cost.layer import busy_times
 from dsx.cost.layer_work import layer_values, layer_work
 from dsx.hardware.cluster import cluster_from_spec
-from dsx.notation.expressions import evaluate
+from dsx.notation.expressions import Expression, evaluate
 from dsx.notation.graph import Launch, LayerGraph, Node, Value
 from dsx.notation.model import build_model
 from dsx.notation.syntax import AXES
@@ -101,7 +101,7 @@ def _priced(
     kernel_s = np.asarray(compute + memory)[:, :, 0]
     seconds: dict[tuple[int, str], float] = {}
 
-    def number(expression: object) -> float:
+    def number(expression: Expression) -> float:
         return float(np.asarray(evaluate(expression, values)).reshape(-1)[0])
 
     for place, kernel in enumerate(layer.priced_kernels):
@@ -129,7 +129,7 @@ def _launches(nodes: Iterable[Node], kernel: int) -> list[Launch]:
     return [node for node in nodes if isinstance(node, Launch) and node.kernel == kernel]
 
 
-def _kernel_of(node: Launch, fused: bool, number: Callable[[object], float]) -> TracedKernel:
+def _kernel_of(node: Launch, fused: bool, number: Callable[[Expression], float]) -> TracedKernel:
     """Return a launch as a kernel of its own."""
     multiplies = tuple(
         TracedMultiply(

@@ -91,7 +91,7 @@ class LayerWeight:
     reduced_over: tuple[str, ...]
     over_ep: bool
     tied: bool
-    matrix: Matrix | None = None  # with whole numbers
+    matrix: Matrix[int] | None = None
 
 
 @dataclass(frozen=True)

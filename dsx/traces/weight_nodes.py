@@ -294,7 +294,7 @@ class EndBuilder(ZeroBuilder):
                 momentum = self._newton_schulz(f"{name} {weight}", matrix, self._share(ranks), momentum)
         return [*inputs, *(tensor for node in self.built.nodes[begin:] for tensor in node.outputs)]
 
-    def _newton_schulz(self, name: str, matrix: Matrix, share: float, momentum: Tensors) -> Tensors:
+    def _newton_schulz(self, name: str, matrix: Matrix[int], share: float, momentum: Tensors) -> Tensors:
         assumptions = self.plan.assumptions
         small, large = sorted((matrix.rows, matrix.columns))
         count = matrix.count * share
