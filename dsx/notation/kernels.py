@@ -241,16 +241,20 @@ def split_into_kernels(layer: Layer) -> list[Kernel]:
     ]
 
 
+def crossing(layer: Layer, operators: Sequence[Operator]) -> list[str]:
+    """Return the results of a group of operators that are consumed outside of it."""
+    inside = {op.name for op in operators}
+    outside = {arg.tensor for op in layer.operators if op.name not in inside for arg in op.arguments}
+    return [name for op in operators for name in op.outputs if name in outside or name in layer.outputs]
+
+
 class _Collector:
     """Collects what the backward of one kernel reads."""
 
     def __init__(self, layer: Layer, operators: list[Operator]) -> None:
         self.layer, self.operators, self.fuse = layer, operators, operators[0].fuse
-        makes = {name: op for op in operators for name in op.outputs}
-        self.inner = makes if self.fuse else {}
-        inside = {op.name for op in operators}
-        outside = {arg.tensor for op in layer.operators if op.name not in inside for arg in op.arguments}
-        self.leaving = tuple(name for name in makes if name in outside or name in layer.outputs)
+        self.inner = {name: op for op in operators for name in op.outputs} if self.fuse else {}
+        self.leaving = tuple(crossing(layer, operators))
         self.saved: dict[tuple[str, str], Saved] = {}
         self.border: dict[tuple[str, str], Argument] = {}
         self.regathers: list[tuple[Operator, Regather]] = []
