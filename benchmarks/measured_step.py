@@ -25,7 +25,7 @@ from jax_step import Sizes, step, weights_of
 from sections import put_section, table
 
 import dsx
-from dsx.measuring.timing import timed
+from dsx.measuring.array_library import timed
 
 SIZES = Sizes(e=512, h=8, g=4, k=64, f=1536, v=8192, layers=4)
 TOKENS = 256

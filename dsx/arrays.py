@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 # NumPy warns of a division by zero in a branch that `where` does not take; JAX does not.
 unchecked = np.errstate(divide="ignore", invalid="ignore", over="ignore")
@@ -25,7 +26,7 @@ def _operation(name: str) -> Callable[..., Any]:
     on_numpy = getattr(np, name)
 
     @functools.wraps(on_numpy)
-    def operation(*args: Any, **kwargs: Any) -> Any:
+    def operation(*args: object, **kwargs: object) -> Any:
         for value in args:
             if type(value) not in _NOT_JAX:  # most calls have plain arrays alone, and another call would double theirs
                 return (getattr(_jax().numpy, name) if _has_jax(args) else on_numpy)(*args, **kwargs)
@@ -39,7 +40,7 @@ def _jax() -> Any:
     return sys.modules["jax"]
 
 
-def _has_jax(values: Iterable[Any]) -> bool:
+def _has_jax(values: Iterable[object]) -> bool:
     for value in values:
         # A lookup of the type takes a tenth of an `isinstance` of a class that is abstract, as that of JAX.
         if type(value) in _NOT_JAX:
@@ -94,9 +95,9 @@ def rows(values: Sequence[Any], length: int) -> Any:
     return table
 
 
-def may_hold(values: Any) -> bool:
+def may_hold(values: ArrayLike) -> bool:
     """Return whether some of the values may be other than zero: of traced ones nobody knows."""
-    return True if _has_jax([values]) else bool(np.any(values))
+    return _has_jax([values]) or bool(np.any(values))
 
 
 def running_maximum(values: Any) -> Any:

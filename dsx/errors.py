@@ -1,7 +1,5 @@
 """Every error that dsx raises on purpose, its exit code, and arguments of the wrong type.
 
-Every error that dsx raises on purpose, and the exit code of each.
-
     DsxError
     ├── InputError            2   what the user gave is not usable
     │   ├── SpecError             a YAML file or option: misspelt key, wrong type
@@ -20,10 +18,8 @@ A message names the value, the rule, the place and the nearest valid value. Any 
 1. Messages are bounded, although faults may be as long as the input: they leave out the middle of a long line and the
 end of a long list of faults.
 
-Arguments of the wrong type, refused where they enter: each function names the argument and what is wanted.
-
-A path is a text or a Path; NumPy, pandas and pathlib would take other things and fail later, or take them for something
-else.
+Arguments of the wrong type are refused where they enter. A path is a text or a Path; NumPy, pandas and pathlib would
+take other things and fail later, or take them for something else.
 """
 
 import difflib
@@ -89,8 +85,8 @@ class UnknownNameError(InputError):
         if several := [part for part in name.split(",") if part != name and part.strip() in names]:
             super().__init__(f"{kind} {name!r}: one {kind} is wanted here, such as {several[0].strip()!r}")
             return
-        known = f"known: {', '.join(names)}" if names else "there is none"
-        super().__init__(f"unknown {kind} {name!r}{did_you_mean(name, names)} ({known}){hint}")
+        choices = f"known: {', '.join(names)}" if names else "there is none"
+        super().__init__(f"unknown {kind} {name!r}{did_you_mean(name, names)} ({choices}){hint}")
 
 
 class NotationError(InputError):
@@ -157,65 +153,55 @@ def nearest_names(name: str, names: Iterable[str], cutoff: float, most: int = 1)
 def _bounded(message: str) -> str:
     """Return a message without the middle of its long lines, and without the lines after the first ones."""
     lines = message.split("\n")
+    kept = [
+        line
+        if (left_out := len(line) - _LONGEST_LINE) <= 0
+        else f"{line[:_HEAD]} [... {left_out:,} characters ...] {line[_HEAD + left_out :]}"
+        for line in lines[:_MOST_LINES]
+    ]
     more = len(lines) - _MOST_LINES
-    kept = [_short(line) for line in lines[:_MOST_LINES]]
     return "\n".join([*kept, f"... and {more:,} more lines"] if more > 0 else kept)
-
-
-def _short(line: str) -> str:
-    left_out = len(line) - _LONGEST_LINE
-    if left_out <= 0:
-        return line
-    return f"{line[:_HEAD]} [... {left_out:,} characters ...] {line[_HEAD + left_out :]}"
 
 
 C = TypeVar("C")
 
 
-def file_path(name: str, given: object) -> Path:
+def file_path(name: str, argument: object) -> Path:
     """Return the argument called `name` as a path; InputError if it is none."""
-    if isinstance(given, str | os.PathLike) and isinstance(path := os.fspath(given), str):
+    if isinstance(argument, str | os.PathLike) and isinstance(path := os.fspath(argument), str):
         return Path(path)
-    raise wrong(name, given, f"a path is wanted, as a text or a Path{_hint_of_folder(given)}")
+    folder = getattr(argument, "folder", "")  # of an answer
+    hint = "; its .folder is None, since nothing was written: name one where it is made: dsx.sweep(spec, out)"
+    hint = "" if folder == "" else "; its .folder is one" if folder is not None else hint
+    raise wrong(name, argument, f"a path is wanted, as a text or a Path{hint}")
 
 
-def one_text(name: str, given: object, example: str) -> str:
+def one_text(name: str, argument: object, example: str) -> str:
     """Return the argument called `name`; InputError if it is no text, such as `example`."""
-    if isinstance(given, str):
-        return given
-    raise wrong(name, given, f"one name is wanted, such as {example!r}")
+    if isinstance(argument, str):
+        return argument
+    raise wrong(name, argument, f"one name is wanted, such as {example!r}")
 
 
-def texts(name: str, given: object, example: str) -> list[str]:
+def texts(name: str, argument: object, example: str) -> list[str]:
     """Return several texts as a list; InputError if the argument called `name` is one text, or no texts at all."""
-    if isinstance(given, Iterable) and not isinstance(given, str | bytes | bytearray):
-        found = [*given]
-        if all(isinstance(one, str) for one in found):
-            return found
-    one = f"; for one write [{given!r:.60}]" if isinstance(given, str) else ""
-    raise wrong(name, given, f"a list of names is wanted, such as [{example!r}]{one}")
+    if isinstance(argument, Iterable) and not isinstance(argument, str | bytes | bytearray):
+        names = [*argument]
+        if all(isinstance(text, str) for text in names):
+            return names
+    single = f"; for one write [{argument!r:.60}]" if isinstance(argument, str) else ""
+    raise wrong(name, argument, f"a list of names is wanted, such as [{example!r}]{single}")
 
 
-def function(name: str, given: C) -> C:
+def function(name: str, argument: C) -> C:
     """Return the argument called `name`; InputError if it cannot be called."""
-    if callable(given):
-        return given
-    raise wrong(name, given, "a function is wanted")
+    if callable(argument):
+        return argument
+    raise wrong(name, argument, "a function is wanted")
 
 
-def wrong(name: str, given: object, wanted: str) -> InputError:
+def wrong(name: str, argument: object, expected: str) -> InputError:
     """Return the error for an argument of the wrong type; what takes several lines is shown by its type."""
-    text = repr(given)
-    shown = type(given).__name__ if "\n" in text else text[:60]
-    return InputError(f"{name}: {shown} is given, and {wanted}")
-
-
-def _hint_of_folder(given: object) -> str:
-    """Return where the path is of an answer that has a folder."""
-    match getattr(given, "folder", ""):
-        case "":
-            return ""
-        case None:
-            return "; its .folder is None, since nothing was written: name one where it is made: dsx.sweep(spec, out)"
-        case _:
-            return "; its .folder is one"
+    text = repr(argument)
+    shown = type(argument).__name__ if "\n" in text else text[:60]
+    return InputError(f"{name}: {shown} is given, and {expected}")

@@ -1,6 +1,4 @@
-"""Files: atomic operations in an open folder, and the distribution that brought the packaged ones.
-
-Atomic file operations in an open folder, which never follow links.
+"""Files: atomic operations in an open folder that never follow links, and the distribution that brought the package.
 
 A file is written under a temporary name, synced to disk, and then renamed, so it is either complete or absent. An open
 folder stays the same folder even if its path changes. Names in it are those of its own files, so nothing outside of it
@@ -8,10 +6,8 @@ is read, written or removed. The path of the folder itself may be a link.
 
 Not covered: Windows, which has no such renames.
 
-The distribution that this package was installed from: its name on a package index is not that of the import.
-
-`[project].name` of pyproject.toml is the one place of the name. What is installed knows it as the distribution that has
-this package's command.
+The name on a package index is not that of the import. `[project].name` of pyproject.toml is the one place of it; what
+is installed knows it as the distribution that has this package's command.
 """
 
 import fcntl
@@ -63,32 +59,27 @@ class OpenFolder:
         """Return the names in the folder, sorted."""
         return sorted(os.listdir(self._descriptor))
 
+    def _stat(self, name: str) -> os.stat_result | None:
+        with suppress(FileNotFoundError):
+            return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
+
     def is_file(self, name: str) -> bool:
         """Return whether `name` is a regular file, and not a link, a folder or a pipe."""
         return self.size(name) is not None
 
     def size(self, name: str) -> int | None:
         """Return the bytes of a regular file; None if there is none of that name."""
-        try:
-            found = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
-        except FileNotFoundError:
-            return None
-        return found.st_size if stat.S_ISREG(found.st_mode) else None
+        entry = self._stat(name)
+        return entry.st_size if entry is not None and stat.S_ISREG(entry.st_mode) else None
 
     def is_shared(self, name: str) -> bool:
         """Return whether a file has other hard links."""
-        try:
-            return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False).st_nlink > 1
-        except FileNotFoundError:
-            return False
+        entry = self._stat(name)
+        return entry is not None and entry.st_nlink > 1
 
     def has(self, name: str) -> bool:
         """Return whether the name exists, even as a broken link."""
-        try:
-            os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        return True
+        return self._stat(name) is not None
 
     def open(self, name: str, flags: int = os.O_RDONLY) -> BinaryIO:
         """Open the file of that name; with O_CREAT, create it if it does not exist."""
@@ -112,9 +103,9 @@ class OpenFolder:
         try:
             hold(descriptor)
             for content in contents:
-                left = memoryview(content)
-                while left:
-                    left = left[os.write(descriptor, left) :]
+                unwritten = memoryview(content)
+                while unwritten:
+                    unwritten = unwritten[os.write(descriptor, unwritten) :]
             if synced:
                 os.fsync(descriptor)
         finally:
@@ -167,10 +158,10 @@ class OpenFolder:
         The temporary file is in `scratch`, on the same file system; by default in this folder. A file that is not
         `synced` is whole or absent unless the machine stops.
         """
-        there = scratch or self
-        with there.temporary_name() as partial:
-            there.create(partial, *contents, synced=synced)
-            there.rename(partial, self, name)
+        folder = scratch or self
+        with folder.temporary_name() as partial:
+            folder.create(partial, *contents, synced=synced)
+            folder.rename(partial, self, name)
         if synced:
             self.sync()
 

@@ -1,14 +1,11 @@
 """What dsx tells while it works: progress of long work, and remarks on a result.
 
-Progress of long work: told to a callback, or shown.
+Progress is told to a callback, or shown: a bar on a terminal, a line that changes in a notebook, else a line on stderr
+every 10 seconds. A search enumerates and compiles before it counts anything, or prices few of many candidates, or cuts
+those that it has counted: then the bar pulses, and a line says how long it has been.
 
-It is a bar on a terminal, a line that changes in a notebook, else a line on stderr every 10 seconds. A search
-enumerates and compiles before it counts anything, or prices few of many candidates, or cuts those that it has counted:
-then the bar pulses, and a line says how long it has been.
-
-Remarks of the library: what a user should know of a result, and no error.
-
-They go to the logger "dsx". Python shows the warnings among them; the command line prints all, on stderr.
+Remarks, what a user should know of a result and no error, go to the logger "dsx". Python shows the warnings among them;
+the command line prints all, on stderr.
 """
 
 import contextvars
@@ -35,31 +32,7 @@ def progress(total: int, what: str, watch: Watch | None = None) -> Iterator[Call
     """Give a function that is told how many of `total` are newly done; they are shown unless somebody watches."""
     if watch is not None:
         yield _told(total, what, watch)
-    else:
-        with _shown(total, what) as advance:
-            yield advance
-
-
-@contextmanager
-def working(what: str, watch: Watch | None = None) -> Iterator[None]:
-    """Show that work is being done of which nothing is counted, unless somebody watches."""
-    if watch is not None:
-        yield
-    else:
-        with _shown(0, what):
-            yield
-
-
-def early(text: str, since: float, watch: Watch | None = None) -> None:
-    """Show a first answer of work that goes on, unless somebody watches or it began, at `since`, a moment ago."""
-    if watch is None and time.monotonic() - since >= _LONG_S:
-        _print(text)
-
-
-@contextmanager
-def _shown(total: int, what: str) -> Iterator[Callable[[int], None]]:
-    """Give what shows how many of `total` are newly done; of a total of 0 nothing is counted."""
-    if (display := _notebook()) is not None:
+    elif (display := _notebook()) is not None:
         with _cell_line(display) as show, _lines(total, what, _NOTEBOOK_INTERVAL_S, show) as advance:
             yield advance
     elif sys.stderr.isatty():
@@ -68,6 +41,19 @@ def _shown(total: int, what: str) -> Iterator[Callable[[int], None]]:
     else:
         with _lines(total, what, LINE_INTERVAL_S, _print) as advance:
             yield advance
+
+
+@contextmanager
+def working(what: str, watch: Watch | None = None) -> Iterator[None]:
+    """Show that work is being done of which nothing is counted, unless somebody watches."""
+    with progress(0, what, watch):
+        yield
+
+
+def early(text: str, since: float, watch: Watch | None = None) -> None:
+    """Show a first answer of work that goes on, unless somebody watches or it began, at `since`, a moment ago."""
+    if watch is None and time.monotonic() - since >= _LONG_S:
+        _print(text)
 
 
 def _told(total: int, what: str, watch: Watch) -> Callable[[int], None]:
@@ -114,14 +100,7 @@ def _print(line: str) -> None:
 @contextmanager
 def _bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        ProgressColumn,
-        Task,
-        TaskProgressColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TimeRemainingColumn
     from rich.text import Text
 
     class Rate(ProgressColumn):
@@ -161,8 +140,7 @@ def _lines(total: int, what: str, interval_s: float, show: Callable[[str], None]
         if now - last >= interval_s and _is_counted(done, total) and done < total:
             last = now
             rate = done / (now - start)
-            left = (total - done) / rate
-            show(f"{what}: {100 * done / total:.0f} %, {rate_text(rate)}, {left:.0f} s left")
+            show(f"{what}: {100 * done / total:.0f} %, {rate_text(rate)}, {(total - done) / rate:.0f} s left")
 
     def wait(seconds: float) -> None:
         nonlocal last
@@ -216,18 +194,18 @@ def remark(message: str) -> None:
 
 def warn(message: str) -> None:
     """Say what limits a result."""
-    said = _SAID.get()
-    if said is None or message not in said:
+    warnings = _SAID.get()
+    if warnings is None or message not in warnings:
         _LOG.warning("%s", message)
-    if said is not None:
-        said.add(message)
+    if warnings is not None:
+        warnings.add(message)
 
 
 @contextmanager
 def each_once() -> Iterator[None]:
     """Say each warning once, where one answer takes several searches."""
-    before = _SAID.set(_SAID.get() or set())
+    token = _SAID.set(_SAID.get() or set())
     try:
         yield
     finally:
-        _SAID.reset(before)
+        _SAID.reset(token)

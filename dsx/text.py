@@ -1,13 +1,9 @@
-r"""Values as text that a terminal shows, and answers as plain data.
-
-Escapes terminal control characters in names of models and files.
+r"""Values as text that a terminal shows, and answers as plain data, as Python returns and --json prints them.
 
 The name of a model, a foreign manifest or a file may have characters that change colours, the title of the window or
 the previous line, or that have no encoding. They are printed as Python escapes, `\x1b`.
 
 Not covered: letters that look like others.
-
-Answers as plain data, in the one form that Python returns and the shell prints with --json.
 """
 
 import math

@@ -45,14 +45,8 @@ _UNITS: dict[str, dict[str, Decimal]] = {
     "USD/s": {f"USD/{unit}": 1 / Decimal(_TIME[unit]) for unit in ("h", "s", "d")},
 }
 # Units in messages. Times are of kernels and of failures, so no single unit fits any of them.
-_EXAMPLES = {
-    "bytes": ["GB"],
-    "bytes/s": ["GB/s"],
-    "flop/s": ["TFLOP/s"],
-    "s": ["us", "s", "h"],
-    "W": ["W"],
-    "USD/s": ["USD/h"],
-}
+_EXAMPLES = {"bytes": ["GB"], "bytes/s": ["GB/s"], "flop/s": ["TFLOP/s"], "s": ["us", "s", "h"], "W": ["W"]}
+_EXAMPLES |= {"USD/s": ["USD/h"]}
 _EXAMPLE_NUMBER = {"USD/s": "2.5"}
 
 # Units of results, smallest first.
@@ -80,8 +74,7 @@ def parse_quantity(text: object, dimension: Dimension) -> float:
     number, unit = match[1], match[2]
     if not unit:
         raise UnitError(f"{text!r} has no unit: write for example {_with_unit(number, dimension)}")
-    factor = _UNITS[dimension].get(unit)
-    if factor is None:
+    if (factor := _UNITS[dimension].get(unit)) is None:
         raise UnitError(f"{text!r}: {_wrong_unit(number, unit, dimension)}")
     try:
         value = float(Decimal(number) * factor)
@@ -109,10 +102,10 @@ SHARE = "a share from 0 to 1, as 0.1 for 10 %"
 _THOUSANDS = re.compile(r"[-+]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?")  # with commas between them
 
 
-def parse_number(text: object, wanted: str = "a finite number") -> int | float:
+def parse_number(text: object, expected: str = "a finite number") -> int | float:
     """Return `text` as a number: "1e12", "4_096", " 0.8"; an int or float is returned as it is.
 
-    Raises SpecError, which says what is `wanted`, for anything else, infinities and NaN included. The caller checks
+    Raises SpecError, which says what is `expected`, for anything else, infinities and NaN included. The caller checks
     numbers for what is wanted of them.
     """
     if isinstance(text, int) and not isinstance(text, bool):
@@ -127,8 +120,8 @@ def parse_number(text: object, wanted: str = "a finite number") -> int | float:
         if re.fullmatch(REAL, stripped) and math.isfinite(float(stripped)):
             return float(stripped)
         if len(stripped) < 100 and _THOUSANDS.fullmatch(stripped):
-            raise SpecError(f"{text!r} is not {wanted}: leave out the comma, as in {stripped.replace(',', '')}")
-    raise SpecError(f"{text!r} is not {wanted}")
+            raise SpecError(f"{text!r} is not {expected}: leave out the comma, as in {stripped.replace(',', '')}")
+    raise SpecError(f"{text!r} is not {expected}")
 
 
 _MULTIPLES = {"k": Decimal(10**3), "M": Decimal(10**6), "B": Decimal(10**9), "T": Decimal(10**12)}
@@ -145,8 +138,8 @@ def parse_total(text: object) -> int | float:
     factor = _MULTIPLES.get("k" if match[2] == "K" else match[2])
     if factor is None:
         near = next((name for name in _MULTIPLES if name.lower() == match[2].lower()), match[2])
-        said = did_you_mean(near, _MULTIPLES)
-        raise SpecError(f"{text!r}: unknown suffix {match[2]!r}{said} (known: k, M, B and T, as in 15T for 15e12)")
+        hint = did_you_mean(near, _MULTIPLES)
+        raise SpecError(f"{text!r}: unknown suffix {match[2]!r}{hint} (known: k, M, B and T, as in 15T for 15e12)")
     value = float(Decimal(match[1]) * factor)
     if not math.isfinite(value):
         raise SpecError(f"{text!r} is not a finite number")
@@ -198,8 +191,8 @@ def parse_count(text: object) -> int:
 def written_out(text: str) -> str:
     """Return the whole numbers that a count with a suffix may mean, "8000 or 8192" for "8k"; empty for other texts."""
     either = _with_either_suffix(text)
-    whole = either and all(1 <= number == int(number) for number in either)
-    return f"{either[0]:.0f} or {either[1]:.0f}" if whole else ""
+    are_counts = either and all(1 <= number == int(number) for number in either)
+    return f"{either[0]:.0f} or {either[1]:.0f}" if are_counts else ""
 
 
 def _with_either_suffix(text: str) -> tuple[Decimal, ...]:
@@ -243,8 +236,8 @@ def format_quantity(value: float, unit: str) -> str:
     if unit not in _SHOWN:
         return f"{value:,.0f} {unit}" if 999.5 <= abs(value) < 1e15 else f"{_digits(value)} {unit}"
     number, name = _scaled(value, unit)
-    whole = unit == "bytes" and name == "B" and number.is_integer()  # 8 B, not 8.00 B
-    return f"{number:.0f} {name}" if whole else f"{_digits(number)} {name}"
+    in_bytes = unit == "bytes" and name == "B" and number.is_integer()  # 8 B, not 8.00 B
+    return f"{number:.0f} {name}" if in_bytes else f"{_digits(number)} {name}"
 
 
 def exact_quantity(value: float, unit: str) -> str:
@@ -304,21 +297,16 @@ def _wrong_unit(number: str, unit: str, dimension: Dimension) -> str:
     other = next((name for name, units in _UNITS.items() if unit in units), None)
     if other is not None:
         return f"{unit!r} is a unit of {other}; expected a unit of {dimension}, such as {_examples(dimension)}"
-    known = _UNITS[dimension]
-    unknown = f"unknown unit {unit!r} for {dimension}"
+    units, unknown = _UNITS[dimension], f"unknown unit {unit!r} for {dimension}"
     # "GBps" are bytes, although "Gbps" is nearer than "GB/s".
     slashed = re.sub(r"ps\Z", "/s", unit, flags=re.IGNORECASE)
-    in_other_case = [name for name in known if name.lower() == unit.lower()]
-    if near := next((name for name in (slashed, *in_other_case) if name in known), None):
+    in_other_case = [name for name in units if name.lower() == unit.lower()]
+    if near := next((name for name in (slashed, *in_other_case) if name in units), None):
         bits = [name for name in in_other_case if "B" in near and "b" in name]
         return f"{unknown}; did you mean {near!r}?{f' ({bits[0]!r} are bits)' if bits else ''}"
-    return f"{unknown}{_of_a_price(number, unit) if dimension == 'USD/s' else did_you_mean(unit, known)}"
-
-
-def _of_a_price(number: str, unit: str) -> str:
-    """Return what is wrong with the unit of a price."""
+    if dimension != "USD/s":
+        return f"{unknown}{did_you_mean(unit, units)}"
     if unit.lower() in ("usd", "$"):
-        return f"; write '{number} USD/h', the price of one GPU an hour"
-    if unit.lower().startswith(("usd", "$")):
-        return "; a price is of one GPU an hour, as in '2.5 USD/h'"
-    return "; prices are in USD, of one GPU an hour, as in '2.5 USD/h'"
+        return f"{unknown}; write '{number} USD/h', the price of one GPU an hour"
+    what = "a price is" if unit.lower().startswith(("usd", "$")) else "prices are in USD,"
+    return f"{unknown}; {what} of one GPU an hour, as in '2.5 USD/h'"

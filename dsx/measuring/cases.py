@@ -7,6 +7,7 @@ that remains is not begun.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -17,9 +18,8 @@ from dsx.config.assumption_set import AssumptionsSpec
 from dsx.config.operator_files import DTYPES, Shape
 from dsx.cost.layer_work import layer_values
 from dsx.cost.measured_kernels import Measurable, measurable
-from dsx.measuring.array_library import Library
+from dsx.measuring.array_library import Library, Timing, timed_briefly
 from dsx.measuring.program import CAUSAL, CONTRACT, SOFTMAX, VIEW, KernelProgram, attention_of, program_of
-from dsx.measuring.timing import Call, Timing, timed_briefly
 from dsx.notation.expressions import Expression, evaluate
 from dsx.notation.model import Model
 from dsx.notation.sharded_layer import local_size
@@ -110,9 +110,7 @@ def _fault(program: KernelProgram | None) -> str:
     """Return why a program cannot be timed; empty if it can."""
     if program is None:
         return "an operator with several results"
-    for step in program.steps:
-        if step.kind != SOFTMAX:
-            continue
+    for step in (step for step in program.steps if step.kind == SOFTMAX):
         if step.modifier not in ("", CAUSAL):
             return f"a mask of the kind {step.modifier!r}"
         *_, queries, keys = program.values[step.reads[0]].shape
@@ -126,6 +124,7 @@ _PROBE = 1024  # rows, columns and contracted size of the first multiply
 _FEWEST_CALLS = 5  # of a kernel that is timed
 _USABLE = 0.5  # share of the memory that a kernel may take
 _SCORE_BYTES = 4  # of an element inside a kernel
+_FAULTS = (RuntimeError, NotImplementedError, ValueError, TypeError)  # of what a library cannot run
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,50 +152,37 @@ def outcomes(cases: Sequence[Case], library: Library, time_limit_s: float) -> It
 
 def _timed(case: Case, library: Library) -> Outcome:
     try:
-        return Outcome(case, timed_briefly(_call(case, library), library.wait))
-    except (RuntimeError, NotImplementedError, ValueError, TypeError, MemoryError) as error:
+        if case.program is None:
+            call = library.multiply(*case.shape, case.dtype)
+        else:
+            call = (library.forward if case.direction == FORWARD else library.backward)(case.program, case.dtype)
+        return Outcome(case, timed_briefly(call, library.wait))
+    except (*_FAULTS, MemoryError) as error:
         cause = next(iter(str(error).splitlines()), type(error).__name__)
         return Outcome(case, None, f"{library.device} cannot run it: {cause}")
 
 
-def _call(case: Case, library: Library) -> Call:
-    if case.program is None:
-        return library.multiply(*case.shape, case.dtype)
-    make = library.forward if case.direction == FORWARD else library.backward
-    return make(case.program, case.dtype)
-
-
 def _rate(library: Library, dtype: str) -> float | None:
     """Return the FLOP/s of a multiply of moderate size; None if the library cannot run it."""
-    try:
-        taken = timed_briefly(library.multiply(_PROBE, _PROBE, _PROBE, 1, dtype), library.wait).median_s
-    except (RuntimeError, NotImplementedError, ValueError, TypeError):
-        return None
-    return 2.0 * _PROBE**3 / taken
+    with suppress(*_FAULTS):
+        return (
+            2.0 * _PROBE**3 / timed_briefly(library.multiply(_PROBE, _PROBE, _PROBE, 1, dtype), library.wait).median_s
+        )
 
 
 def _why_not(case: Case, library: Library) -> str:
     """Return why a library cannot time a kernel; empty if it may."""
     if case.fault:
         return case.fault
-    program = case.program
-    attention = program is not None and attention_of(program) is not None
-    if program is not None and not attention:
+    program, num_bytes = case.program, case.num_bytes
+    if program is not None:
+        attention = attention_of(program) is not None
         kinds = dict.fromkeys(step.kind for step in program.steps if step.shape not in (VIEW, CONTRACT))
-        if unknown := [kind for kind in kinds if not library.runs(kind)]:
+        if unknown := [kind for kind in kinds if not attention and kind not in library.functions]:
             return f"no function for {', '.join(unknown)}"
-    needed = _bytes(case, attention and library.accelerated)
-    if needed > _USABLE * library.memory_bytes:
-        return f"needs {needed / 1e9:.3g} GB of memory"
-    return ""
-
-
-def _bytes(case: Case, keeps_nothing_inside: bool) -> float:
-    """Return about the bytes of arrays of a kernel; in the backward, each has a gradient too."""
-    if case.program is None:
-        return case.num_bytes
-    program, width = case.program, DTYPES[case.dtype]
-    crossing = [*program.inputs, *(program.values[position] for position in program.outputs)]
-    inside = 0 if keeps_nothing_inside else sum(operand.elements for operand in program.results)
-    num_bytes = width * sum(operand.elements for operand in crossing) + _SCORE_BYTES * inside
-    return num_bytes * (1 if case.direction == FORWARD else 2)
+        # About the bytes of its arrays; in the backward, each has a gradient too.
+        crossing = [*program.inputs, *(program.values[position] for position in program.outputs)]
+        inside = 0 if attention and library.accelerated else sum(operand.elements for operand in program.results)
+        num_bytes = DTYPES[case.dtype] * sum(operand.elements for operand in crossing) + _SCORE_BYTES * inside
+        num_bytes *= 1 if case.direction == FORWARD else 2
+    return f"needs {num_bytes / 1e9:.3g} GB of memory" if num_bytes > _USABLE * library.memory_bytes else ""

@@ -17,8 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from dsx.measuring.array_library import Library
-from dsx.measuring.timing import Timing, timed_briefly
+from dsx.measuring.array_library import Library, Timing, timed_briefly
 from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 
 _SIZES = (1024, 2048, 4096)  # rows, columns and contracted size of multiplies

@@ -10,9 +10,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from dsx.measuring.array_library import JAX, Library, host_device, host_memory_bytes
+from dsx.measuring.array_library import JAX, Call, Library, host_device, host_memory_bytes
 from dsx.measuring.program import SOFTMAX, KernelProgram, Operand, Tensor
-from dsx.measuring.timing import Call
 
 _TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8_e4m3fn", "int8": "int8"}
 _RESULT_OF = {"fp8": "bfloat16", "int8": "int32"}  # of multiplies whose result has another type

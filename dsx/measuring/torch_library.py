@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 import torch  # pyright: ignore[reportMissingImports]
 import torch.nn.functional as functional  # pyright: ignore[reportMissingImports]
 
-from dsx.measuring.array_library import TORCH, Library, host_device, host_memory_bytes
+from dsx.measuring.array_library import TORCH, Call, Library, host_device, host_memory_bytes
 from dsx.measuring.program import SOFTMAX, KernelProgram, Operand, Tensor
-from dsx.measuring.timing import Call
 
 _TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -28,13 +28,7 @@ LINEAR_RANGE = 30.0  # on a linear axis a wider range would hide the small value
 Style = dict[str, Any]  # keywords of functions of matplotlib
 # A legend right of the axes, and one above them at the left.
 BESIDE: Style = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02), "frameon": False, "fontsize": "small"}
-ABOVE: Style = {
-    "loc": "lower left",
-    "bbox_to_anchor": (-0.01, 1.0),
-    "frameon": False,
-    "fontsize": "small",
-    "borderpad": 0.2,
-}
+ABOVE = BESIDE | {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0), "borderpad": 0.2}
 LEGEND_LINE = 15.0  # points: the height of a line of a legend above the axes
 
 _MARKERS = "osD^vPX*<>ph"
@@ -44,8 +38,7 @@ _DASHES: tuple["LineStyleType", ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1
 def marks(count: int, largest: float = 10.0) -> list[Style]:
     """Return the markers of `count` categories, as keywords of matplotlib's `plot`.
 
-    Their sizes decrease from `largest` points to half of it: strategies often agree on a plan, and a marker must not
-    hide the one below it.
+    They become smaller, to half of `largest` points, so that none hides an earlier one: strategies often agree.
     """
     import matplotlib as mpl
 
@@ -80,10 +73,8 @@ def log_ticks(axis: "Axis", values: Numbers) -> None:
 
     numbers = finite(values)
     decades = np.log10(numbers.max() / numbers.min())
-    for most, steps in ((1.3, (1, 1.5, 2, 3, 5, 7)), (3.0, (1, 2, 5)), (4.0, (1, 3)), (np.inf, (1,))):
-        if decades < most:
-            axis.set_major_locator(LogLocator(subs=steps))
-            break
+    ranges = ((1.3, (1, 1.5, 2, 3, 5, 7)), (3.0, (1, 2, 5)), (4.0, (1, 3)), (np.inf, (1,)))
+    axis.set_major_locator(LogLocator(subs=next(steps for most, steps in ranges if decades < most)))
     axis.set_minor_formatter(NullFormatter())
 
 
@@ -133,9 +124,9 @@ class FigureLayout:
 
     @classmethod
     def of(cls, ax: "Axes | None", width: float, height: float) -> "FigureLayout":
-        """Return the layout of a given axis, which keeps its size, or of a new axis of this size in inches.
+        """Return the layout of an axis, which keeps its size, or of a new one of this size in inches.
 
-        Raises InputError if the axis was removed from its figure.
+        Raises what `figure_of` raises.
         """
         if ax is None:
             return cls.new(width, height)

@@ -4,11 +4,8 @@ A bar is one plan. Its parts are stacked in the order of the result columns. The
 memory, and is written above the bar. Time and memory have separate axes: `breakdowns` puts one above the other. Below
 the bars are the values of the grouping columns, and in small print the other choices that differ between the plans:
 rows of a table with its heading to the left of the axis. Totals and values that are too wide are rotated; small print
-that is too wide is left out, the placement first. `StackPicture` says what is shown; a report draws it too
-(`dsx.pictures.html.figures`).
-
-Parts can be distinguished in grey too. If all parts are drawn, neighbours differ in lightness. Parts that are zero are
-left out, so any two parts may become neighbours: any two differ in lightness, or one of them is hatched.
+that is too wide is left out, the placement first. Parts that are zero are left out, so any two parts may become
+neighbours: in grey too they differ in lightness, or one of them is hatched.
 """
 
 from collections.abc import Sequence
@@ -20,16 +17,7 @@ import numpy as np
 from dsx.errors import InputError, UnknownNameError, one_text
 from dsx.pictures.axes import BESIDE, FigureLayout, Style, figure_of, finite, is_wide, label_picture, text_sizes
 from dsx.pictures.chosen_rows import Numbers, capacities, fastest, refuse_many, varied_settings
-from dsx.pictures.labels import (
-    NOTHING,
-    axis_unit,
-    best_over,
-    job_text,
-    named,
-    quantity_texts,
-    value_texts,
-    words,
-)
+from dsx.pictures.labels import NOTHING, axis_unit, best_over, job_text, named, quantity_texts, value_texts, words
 from dsx.results.frames import column_list, require
 
 if TYPE_CHECKING:
@@ -61,31 +49,34 @@ class StackedParts:
     parts: dict[str, PartStyle]
 
 
-# Communication is hatched.
-_TIME = {
-    "compute_s": PartStyle("compute", "#142a5c"),
-    "memory_s": PartStyle("memory access", "#4f8cc9"),
-    "tp_comm_s": PartStyle("TP communication", "#a63a17", "#c8785c"),
-    "cp_comm_s": PartStyle("CP communication", "#ee9c45", "#f8cc98"),
-    "ep_comm_s": PartStyle("EP communication", "#551a4b", "#8a5a80"),
-    "pp_comm_s": PartStyle("PP communication", "#e6c4dc", "#cf9cbd"),
-    "dp_comm_s": PartStyle("DP communication", "#4f996a", "#86bd9b"),
-    "bubble_s": PartStyle("pipeline bubble", "#e2e2e2"),
-    "recompute_s": PartStyle("recompute", "#d4b060"),
-    "optimizer_s": PartStyle("optimizer", "#555555"),
-}
-
-_MEMORY = {
-    "weight_bytes": PartStyle("weights", "#142a5c"),
-    "gradient_bytes": PartStyle("gradients", "#4f8cc9"),
-    "optimizer_bytes": PartStyle("optimizer state", "#555555"),
-    "activation_bytes": PartStyle("activations", "#f5b15c"),
-    "overhead_bytes": PartStyle("overhead", "#e6e6e6"),
-}
-
 STACKS = {
-    "time": StackedParts("step_time_s", "share of the step [%]", _TIME),
-    "memory": StackedParts("peak_bytes", None, _MEMORY),
+    "time": StackedParts(
+        "step_time_s",
+        "share of the step [%]",
+        {  # communication is hatched
+            "compute_s": PartStyle("compute", "#142a5c"),
+            "memory_s": PartStyle("memory access", "#4f8cc9"),
+            "tp_comm_s": PartStyle("TP communication", "#a63a17", "#c8785c"),
+            "cp_comm_s": PartStyle("CP communication", "#ee9c45", "#f8cc98"),
+            "ep_comm_s": PartStyle("EP communication", "#551a4b", "#8a5a80"),
+            "pp_comm_s": PartStyle("PP communication", "#e6c4dc", "#cf9cbd"),
+            "dp_comm_s": PartStyle("DP communication", "#4f996a", "#86bd9b"),
+            "bubble_s": PartStyle("pipeline bubble", "#e2e2e2"),
+            "recompute_s": PartStyle("recompute", "#d4b060"),
+            "optimizer_s": PartStyle("optimizer", "#555555"),
+        },
+    ),
+    "memory": StackedParts(
+        "peak_bytes",
+        None,
+        {
+            "weight_bytes": PartStyle("weights", "#142a5c"),
+            "gradient_bytes": PartStyle("gradients", "#4f8cc9"),
+            "optimizer_bytes": PartStyle("optimizer state", "#555555"),
+            "activation_bytes": PartStyle("activations", "#f5b15c"),
+            "overhead_bytes": PartStyle("overhead", "#e6e6e6"),
+        },
+    ),
 }
 
 MAX_BARS = 60
@@ -100,9 +91,8 @@ _FONT, _SMALL_FONT = 8.0, 6.5  # points
 _PAD = 4.0  # points between axis and labels
 _ABOVE = 2.0  # points between a bar and its total
 _DEGREES = ("tp", "tp2", "cp", "ep", "pp", "dp")
-_ZERO, _RECOMPUTE = ("zero_stage", "zero_replicas"), ("recompute", "stored_layers")
-_CHOICES = ("strategy", *_DEGREES, "vpp", "panels", "microbatch_size", *_ZERO, *_RECOMPUTE)
-_CHOICES += ("schedule", "offload", "order")
+_CHOICES = ("strategy", *_DEGREES, "vpp", "panels", "microbatch_size", "zero_stage", "zero_replicas", "recompute")
+_CHOICES += ("stored_layers", "schedule", "offload", "order")
 
 
 @dataclass(frozen=True)
@@ -173,10 +163,7 @@ def _bars(df: "pd.DataFrame", x: str | Sequence[str]) -> tuple[list[str], "pd.Da
 
 
 def _width(rows: "pd.DataFrame") -> float:
-    """Return the width of the axes in inches, limited to that of a page.
-
-    A bar is as wide as the longest setting that differs below it, where there is room.
-    """
+    """Return the width of the axes in inches: bars as wide as the settings below them, where a page has room."""
     texts = [text for name in varied_settings(rows) for text in value_texts(rows, name, rows[name].tolist())]
     wide = max(_NARROWEST, _LETTER * max(map(len, texts), default=0))
     return float(np.clip(max(min(wide * len(rows), _COMFORTABLE), _NARROWEST * len(rows)), 2.0, 10.0))
@@ -193,12 +180,13 @@ def _draw(layout: FigureLayout, names: Sequence[str], columns: Sequence[str], ro
         total = STACKS[name].total
         _label_totals(layout, ax, top, capacity, quantity_texts(rows, total, require(rows, total).astype(float)))
     fits = require(rows, "reject") == 0
-    feasible = bool(fits.any())
-    totals = " and ".join(named(rows, STACKS[name].total) for name in names)
-    title = f"{totals} by {', '.join(named(rows, column) for column in columns)}" if feasible else NOTHING
-    over = best_over(rows, "bar", columns, "fastest") if feasible else ""
-    hatched = "" if fits.all() or not feasible else "; hatched: none is feasible, the fastest rejected plan"
-    label_picture(layout, title, [job_text(rows, columns), over + hatched])
+    title, over = NOTHING, ""
+    if fits.any():
+        totals = " and ".join(named(rows, STACKS[name].total) for name in names)
+        title = f"{totals} by {', '.join(named(rows, column) for column in columns)}"
+        over = best_over(rows, "bar", columns, "fastest")
+        over += "" if fits.all() else "; hatched: none is feasible, the fastest rejected plan"
+    label_picture(layout, title, [job_text(rows, columns), over])
     layout.settle()
     return layout.axes[0]
 
@@ -239,10 +227,9 @@ def _draw_stack(ax: "Axes", rows: "pd.DataFrame", name: str) -> tuple[Numbers, N
 
 
 def _label_totals(layout: FigureLayout, ax: "Axes", tops: Numbers, lines: Numbers, texts: Sequence[str]) -> None:
-    """Write a text above each bar, whose top is at `tops` [n]; the y axis grows to make room.
+    """Write a text above each bar, whose top is at `tops` [n], and above the line at `lines` [n] that would cross it.
 
-    If a line over the bar, at `lines` [n] (NaN without one), would cross a text, the text is above the line. Texts that
-    are too wide are rotated, and all are left out if they would still touch.
+    The y axis grows to make room. Texts that are too wide are rotated; all are left out if they would still touch.
     """
     from matplotlib.transforms import offset_copy
 
@@ -270,26 +257,27 @@ def _label_totals(layout: FigureLayout, ax: "Axes", tops: Numbers, lines: Number
 
 
 def _label_bars(layout: FigureLayout, rows: "pd.DataFrame", columns: Sequence[str]) -> None:
-    """Write below bar i the values of `columns` in row i of `rows`, and the other choices that differ between plans.
-
-    The labels are below the lowest axis.
-    """
-    ax = layout.axes[-1]
-    places = list(range(len(rows)))
+    """Write below the bars the values of `columns`, and in small print the other choices that differ between plans."""
+    ax, places = layout.axes[-1], range(len(rows))
     values = [value_texts(rows, column, rows[column].tolist()) for column in columns]
-    heads = [named(rows, column) for column in columns]
     ax.tick_params("x", labelsize=_FONT, pad=_PAD, length=0)
-    below = ["\n".join(texts) for texts in zip(*values, strict=True)]
-    if layout.fit_ticks(ax.xaxis, places, below):
+    between = "\n"
+    if layout.fit_ticks(ax.xaxis, places, ["\n".join(texts) for texts in zip(*values, strict=True)]):
         # Rotated lines would be side by side, so join them.
+        between = ", "
         layout.fit_ticks(ax.xaxis, places, [", ".join(texts) for texts in zip(*values, strict=True)])
-        _heading(ax, ", ".join(heads), _PAD, _FONT)
-    else:
-        _heading(ax, "\n".join(heads), _PAD, _FONT)
+    _heading(ax, between.join(named(rows, column) for column in columns), _PAD, _FONT)
     # The title has the settings that all bars share.
     shown = [*varied_settings(rows), *(name for name in _CHOICES if _differs(rows, name))]
     plan = {named(rows, name): value_texts(rows, name, rows[name].tolist()) for name in shown if name not in columns}
-    placement = _placement(rows, columns)
+    # The members of each axis in a fast domain, as in "4 TP, 2 DP", if any bar differs in them.
+    shares = {f"{axis}_nvs": words(axis) for axis in _DEGREES}
+    shares = {name: axis for name, axis in shares.items() if name in rows.columns and name not in columns}
+    placement: dict[str, list[str]] = {}
+    if any(_differs(rows, name) for name in shares):
+        members = [zip(shares.values(), bar, strict=True) for bar in rows[[*shares]].to_numpy().tolist()]
+        lines = [[f"{share} {axis}" for axis, share in bar if share > 1] for bar in members]
+        placement = {words("nvs"): ["\n".join(texts) or "-" for texts in lines]}
     if not _small_print(layout, plan | placement) and placement:
         _small_print(layout, plan)
 
@@ -298,20 +286,6 @@ def _differs(rows: "pd.DataFrame", column: str) -> bool:
     """Return whether a column differs between the bars; if there is only one bar, whether its value is above 1."""
     values = set(rows[column]) if column in rows.columns else set()
     return len(values) > 1 or (len(rows) == 1 and not values <= {0, 1})
-
-
-def _placement(rows: "pd.DataFrame", columns: Sequence[str]) -> dict[str, list[str]]:
-    """Return a row of the small print with the members of each axis in a fast domain, as in "4 TP, 2 DP".
-
-    It is empty if no bar differs. An axis whose share is among `columns` is left out.
-    """
-    shares = {axis: f"{axis}_nvs" for axis in _DEGREES}
-    shown = {axis: name for axis, name in shares.items() if name in rows.columns and name not in columns}
-    if not any(_differs(rows, name) for name in shown.values()):
-        return {}
-    members = [dict(zip(shown, row, strict=True)) for row in zip(*(rows[name] for name in shown.values()), strict=True)]
-    lines = [[f"{share} {words(axis)}" for axis, share in row.items() if share > 1] for row in members]
-    return {words("nvs"): ["\n".join(texts) or "-" for texts in lines]}
 
 
 def _small_print(layout: FigureLayout, table: dict[str, list[str]]) -> bool:
@@ -323,10 +297,9 @@ def _small_print(layout: FigureLayout, table: dict[str, list[str]]) -> bool:
     texts = ["\n".join(cells) for cells in zip(*table.values(), strict=True)]
     # Minor ticks at the positions of the major ones give a second row of labels.
     ax.xaxis.remove_overlapping_locs = False
-    places = list(range(len(texts)))
-    ax.set_xticks(places, labels=texts, minor=True)
+    ax.set_xticks(range(len(texts)), labels=texts, minor=True)
     ax.tick_params("x", which="minor", labelsize=_SMALL_FONT, labelcolor="0.25", pad=pad, length=0)
-    fits = len(layout.without_overlap(ax.xaxis, places, ax.get_xticklabels(minor=True))) == len(texts)
+    fits = len(layout.without_overlap(ax.xaxis, range(len(texts)), ax.get_xticklabels(minor=True))) == len(texts)
     if fits:
         _heading(ax, "\n".join(table), pad, _SMALL_FONT)
     else:

@@ -64,10 +64,8 @@ def capacities(df: "pd.DataFrame") -> NDArray[np.float64]:
     if _CAPACITY in df.columns:
         return df[_CAPACITY].to_numpy(np.float64)
     resolved = df.attrs.get("spec", {}).get("resolved", {})
-    by_name = {
-        cluster["name"]: parse_quantity(cluster["device"]["hbm_capacity"], "bytes")
-        for cluster in resolved.get("clusters", ())
-    }
+    clusters = {cluster["name"]: cluster["device"]["hbm_capacity"] for cluster in resolved.get("clusters", ())}
+    by_name = {name: parse_quantity(capacity, "bytes") for name, capacity in clusters.items()}
     names = df["cluster"] if "cluster" in df.columns else [""] * len(df)
     return np.array([by_name.get(name, np.nan) for name in names], np.float64)
 
@@ -167,10 +165,11 @@ def interval(rows: "pd.DataFrame", column: str) -> tuple[Numbers, Numbers] | Non
 
 def job_of_best(df: "pd.DataFrame", objective: str, free: Collection[str] = ()) -> dict[str, Value]:
     """Return the values that the best feasible row has in the settings that vary, but for those that are `free`."""
-    values = np.where(require(df, "reject") == 0, minimised(df, objective), np.nan)
-    if not np.isfinite(values).any():
+    values = minimised(df, objective)
+    usable = (require(df, "reject") == 0) & np.isfinite(values)
+    if not usable.any():
         return {}
-    best = df.iloc[int(np.nanargmin(np.where(np.isfinite(values), values, np.nan)))]
+    best = df.iloc[int(np.argmin(np.where(usable, values, np.inf)))]
     names = [name for name in settings(df.columns) if name not in free]
     return {name: best[name] for name in names if (df[name].array != best[name]).any()}
 

@@ -36,9 +36,21 @@ def collectives(
         groups: [G] GPUs of each group.
         volumes: [V] bytes of the tensor on each GPU.
     """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
     layout = FigureLayout.new(_WIDTH, *([_HEIGHT] * len(times)))
     for ax, (kind, table) in zip(layout.axes, times.items(), strict=True):
-        _draw(ax, kind, table, groups, volumes)
+        lines = zip(zip(*table, strict=True), groups, marks(len(groups), 6.0), dashes(len(groups)), strict=True)
+        for line, group, mark, dash in lines:
+            ax.plot(volumes, line, linestyle=dash, linewidth=1.3, label=str(group), **mark)
+        ax.set(xscale="log", yscale="log")
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.yaxis.set_major_locator(LogLocator(subs=(1,)))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: _short(seconds, "s")))
+        ax.yaxis.set_minor_formatter(NullFormatter())
+        ax.set_ylabel(f"time of an {kind}")
+        ax.grid(color="0.9", linewidth=0.6)
+        ax.set_axisbelow(True)
     first, last = layout.axes[0], layout.axes[-1]
     first.set_title(name_text(title), fontsize="medium")
     outside: Style = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "frameon": False, "fontsize": "small"}
@@ -47,25 +59,6 @@ def collectives(
     layout.fit_ticks(last.xaxis, list(volumes), [_short(volume, "bytes") for volume in volumes])
     layout.settle()
     return first
-
-
-def _draw(
-    ax: "Axes", kind: str, table: Sequence[Sequence[float]], groups: Sequence[int], volumes: Sequence[float]
-) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
-
-    lines = zip(zip(*table, strict=True), groups, marks(len(groups), 6.0), dashes(len(groups)), strict=True)
-    for line, group, mark, dash in lines:
-        ax.plot(volumes, line, linestyle=dash, linewidth=1.3, label=str(group), **mark)
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_locator(LogLocator(subs=(1,)))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: _short(seconds, "s")))
-    ax.yaxis.set_minor_formatter(NullFormatter())
-    ax.set_ylabel(f"time of an {kind}")
-    ax.grid(color="0.9", linewidth=0.6)
-    ax.set_axisbelow(True)
 
 
 def _short(value: float, unit: str) -> str:
@@ -134,12 +127,8 @@ def cost_curve(
         stroke = [withStroke(linewidth=3, foreground="white")]
         text.set(weight="bold" if number == chosen else "normal", zorder=5, path_effects=stroke)
     if chosen is not None and (gpus == chosen).any():
-        ring: Style = {
-            "markersize": 13,
-            "markerfacecolor": "none",
-            "markeredgecolor": "tab:red",
-            "markeredgewidth": 1.8,
-        }
+        edge: Style = {"markeredgecolor": "tab:red", "markeredgewidth": 1.8}
+        ring: Style = {"markersize": 13, "markerfacecolor": "none", **edge}
         place = days[gpus == chosen], cost[gpus == chosen] / size
         ax.plot(*place, "o", zorder=4, label=f"chosen: {counted(chosen, 'GPU')}", **ring)
     if deadline_days is not None:

@@ -14,39 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dsx.errors import one_text
-from dsx.pictures.axes import (
-    ABOVE,
-    LEGEND_LINE,
-    MAX_CATEGORIES,
-    FigureLayout,
-    Style,
-    figure_of,
-    finite,
-    is_wide,
-    label_picture,
-    log_ticks,
-    marks,
-    plain_numbers,
-    text_sizes,
-)
+from dsx.pictures import axes
+from dsx.pictures.axes import ABOVE, LEGEND_LINE, FigureLayout, Style, finite, label_picture
 from dsx.pictures.chosen_rows import capacities, job_of_best, limiting, near_best, of_job, refuse_many, varied_settings
 from dsx.pictures.labels import NOTHING, AxisUnit, axis_unit, job_text, named, quantity_texts, value_texts
 from dsx.plans.choices import PLAN_COLUMNS
 from dsx.plans.plan import Plan
-from dsx.results.frames import (
-    WORDS,
-    Conditions,
-    Frame,
-    column_of,
-    knee,
-    matching,
-    minimised,
-    pareto,
-    parsed,
-    plain_plan,
-    require,
-    taken,
-)
+from dsx.results import frames
+from dsx.results.frames import WORDS, Conditions, Frame, column_of, minimised, require, taken
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -131,7 +106,7 @@ def front(
     limit = limiting(x, y)
     near = near_best(job, limit)
     plans = taken(job, near) if near.any() else job
-    best = pareto(plans, x, y)
+    best = frames.pareto(plans, x, y)
     marked = [NamedPlan(name, taken(best, np.array([place]))) for name, place in named_plans(best, x, y).items()]
     picture = front_picture(plans, best, (x, y), marked, len(plans))
     layout = FigureLayout.of(ax, *_SIZE)
@@ -139,7 +114,7 @@ def front(
     ax.xaxis.set_label_text(picture.x.label)
     ax.yaxis.set_label_text(picture.y.label)
     _draw_points(ax, picture, named(df, column_of(limit)))
-    legends = int(len(plans) > 0) + _draw_front(ax, picture, by)
+    legends = int(len(plans) > 0) + (_draw_front(ax, picture, by) if len(best) else 0)
     compared = _baseline(job, x, baseline) if len(best) else None
     if compared is not None:
         legends += 1
@@ -147,7 +122,15 @@ def front(
         style: Style = {"marker": "X", "color": "white", "markeredgecolor": "black", "markeredgewidth": 1.2}
         place = picture.x.place(compared), picture.y.place(compared)
         ax.plot(*place, linestyle="none", markersize=10, zorder=5, label=label, **style)
-    _set_scales(ax, picture)
+    for axis, set_scale, unit in ((ax.xaxis, ax.set_xscale, picture.x), (ax.yaxis, ax.set_yscale, picture.y)):
+        values = require(plans, unit.column)
+        if axes.is_wide(values):
+            set_scale("log")
+            axes.log_ticks(axis, values)
+        axes.plain_numbers(axis)
+    if len(finite(picture.x.place(plans))):
+        ax.margins(_MARGIN)
+        ax.autoscale_view()
     for plan in marked:
         _name_plan(layout, plan, picture, maximised=(x.startswith("-"), y.startswith("-")))
     if len(best) and picture.capacity is not None:
@@ -156,13 +139,14 @@ def front(
             ax.axhline(line, color="black", linestyle="--", linewidth=1.0, zorder=1)
             at: Style = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points", "ha": "right"}
             ax.annotate("HBM capacity", (1.0, line), xytext=(-4.0, 2.0), fontsize="small", va="bottom", **at)
-    rows = -(-legends // 2)
     if legends:
         ax.legend(ncols=2, columnspacing=1.5, **ABOVE)
-    _draw_key(layout, [*marked, *([NamedPlan("baseline", compared)] if compared is not None else [])], picture)
+    compared_plan = [NamedPlan("baseline", compared)] if compared is not None else []
+    if marked or compared_plan:
+        _draw_key(layout, [*marked, *compared_plan], picture)
     by_both = f"{named(df, column_of(x))} against {named(df, column_of(y))}"
     shows = f"{by_both}: no plan beats those on the line in both" if len(best) else NOTHING
-    label_picture(layout, shows, [job_text(plans, [*free, x, y])], above=LEGEND_LINE * rows)
+    label_picture(layout, shows, [job_text(plans, [*free, x, y])], above=LEGEND_LINE * -(-legends // 2))
     layout.settle()
     return ax
 
@@ -175,12 +159,11 @@ def named_plans(best: "pd.DataFrame", x: str, y: str) -> dict[str, int]:
     if not len(best):
         return {}
     first, last = (_FIRST.get(column_of(name), f"best {named(best, column_of(name))}") for name in (x, y))
-    middle = knee(minimised(best, x), minimised(best, y))
-    places = [(first, 0), *([("knee", middle)] if middle is not None else []), (last, len(best) - 1)]
-    return {
-        ", ".join(name for name, at in places if at == place): place
-        for place in dict.fromkeys(place for _, place in places)
-    }
+    names = {0: [first]}
+    if (middle := frames.knee(minimised(best, x), minimised(best, y))) is not None:
+        names.setdefault(middle, []).append("knee")
+    names.setdefault(len(best) - 1, []).append(last)
+    return {", ".join(of_place): place for place, of_place in names.items()}
 
 
 def _baseline(job: "pd.DataFrame", x: str, baseline: "Conditions | str | None") -> "pd.DataFrame | None":
@@ -188,9 +171,9 @@ def _baseline(job: "pd.DataFrame", x: str, baseline: "Conditions | str | None") 
     feasible = taken(job, require(job, "reject") == 0)
     if baseline is None:
         # Several jobs have several plain plans.
-        place = None if varied_settings(job) else plain_plan(feasible)
+        place = None if varied_settings(job) else frames.plain_plan(feasible)
     else:
-        rows = np.flatnonzero(matching(feasible, parsed("baseline", baseline)))
+        rows = np.flatnonzero(frames.matching(feasible, frames.parsed("baseline", baseline)))
         place = int(rows[minimised(feasible, x)[rows].argmin()])
     return None if place is None else taken(feasible, np.array([place]))
 
@@ -205,21 +188,18 @@ def _draw_points(ax: "Axes", picture: FrontPicture, limit: str) -> None:
         (np.flatnonzero(~feasible), "rejected plans", cross),
         (np.flatnonzero(feasible), f"feasible plans within twice the best {limit}", point),
     ):
-        if len(rows) == 0:
-            continue
         label = f"{len(rows):,} {what}"
         if len(rows) > MAX_POINTS:
             # Chosen at random: an even stride would interfere with the order of the enumeration.
             rows = np.random.default_rng(0).choice(rows, MAX_POINTS, replace=False)
             label += f" ({MAX_POINTS:,} drawn)"
-        ax.scatter(x[rows], y[rows], label=label, rasterized=True, **style)
+        if len(rows):
+            ax.scatter(x[rows], y[rows], label=label, rasterized=True, **style)
 
 
 def _draw_front(ax: "Axes", picture: FrontPicture, by: str | None) -> int:
-    """Draw the front; return the number of its legends."""
+    """Draw a front with plans; return the number of its legends."""
     best = picture.best
-    if not len(best):
-        return 0
     x, y = picture.x.place(best), picture.y.place(best)
     # A row on the front bounds the objectives until the next row, whether they are minimised or maximised.
     ax.step(x, y, where="post", color="black", linewidth=1.2, zorder=3)
@@ -228,25 +208,12 @@ def _draw_front(ax: "Axes", picture: FrontPicture, by: str | None) -> int:
         return 1
     groups = require(best, by)
     values = sorted(set(groups))
-    refuse_many(len(values), MAX_CATEGORIES, "values", [by])
-    for value, text, mark in zip(values, value_texts(best, by, values), marks(len(values), 9.0), strict=True):
+    refuse_many(len(values), axes.MAX_CATEGORIES, "values", [by])
+    for value, text, mark in zip(values, value_texts(best, by, values), axes.marks(len(values), 9.0), strict=True):
         same = groups == value
         label = f"front, {named(best, by)} {text} ({same.sum()})"
         ax.plot(x[same], y[same], linestyle="none", zorder=4, label=label, **mark)
     return len(values)
-
-
-def _set_scales(ax: "Axes", picture: FrontPicture) -> None:
-    axes = ((ax.xaxis, ax.set_xscale, picture.x), (ax.yaxis, ax.set_yscale, picture.y))
-    for axis, set_scale, unit in axes:
-        values = require(picture.plans, unit.column)
-        if is_wide(values):
-            set_scale("log")
-            log_ticks(axis, values)
-        plain_numbers(axis)
-    if len(finite(picture.x.place(picture.plans))):
-        ax.margins(_MARGIN)
-        ax.autoscale_view()
 
 
 def _name_plan(layout: FigureLayout, plan: NamedPlan, picture: FrontPicture, maximised: tuple[bool, bool]) -> None:
@@ -258,9 +225,9 @@ def _name_plan(layout: FigureLayout, plan: NamedPlan, picture: FrontPicture, max
     at_left, below = not maximised[0], not maximised[1]
     style: Style = {"ha": "right" if at_left else "left", "va": "top" if below else "bottom", "zorder": 6}
     offset = {"x": -5.0 if at_left else 5.0, "y": -4.0 if below else 4.0}
-    beside = offset_copy(ax.transData, figure_of(ax), **offset, units="points")
+    beside = offset_copy(ax.transData, axes.figure_of(ax), **offset, units="points")
     text = ax.text(x, y, plan.name, transform=beside, fontsize="small", weight="bold", **style)
-    ((width, _),) = text_sizes([text])
+    ((width, _),) = axes.text_sizes([text])
     share = (width + 8.0) / layout.room(ax)[0]
     place = ax.transAxes.inverted().transform(ax.transData.transform((x, y)))[0]
     room = place if at_left else 1.0 - place
@@ -274,34 +241,25 @@ def _name_plan(layout: FigureLayout, plan: NamedPlan, picture: FrontPicture, max
 
 
 def _draw_key(layout: FigureLayout, plans: Sequence[NamedPlan], picture: FrontPicture) -> None:
-    """Write below the lowest axis a line for each plan: its name, its objectives, its choices.
-
-    Rows without all columns of a plan have no choices there.
-    """
-    if not plans:
-        return
-    ax = layout.axes[-1]
-    letters = max(int(layout.room(ax)[0] / (_LETTER * _FONT)), 40)
-    columns = picture.x.column, picture.y.column
+    """Write below the lowest axis a line for each plan: its name, its objectives, its choices if the rows have them."""
+    ax, columns = layout.axes[-1], (picture.x.column, picture.y.column)
     cells = [
         [plan.name, *(quantity_texts(plan.row, name, require(plan.row, name).astype(float))[0] for name in columns)]
         for plan in plans
     ]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     indent = sum(widths) + 2 * len(widths)
+    letters = max(max(int(layout.room(ax)[0] / (_LETTER * _FONT)), 40) - indent, 24)
     lines: list[str] = []
     for plan, (name, *quantities) in zip(plans, cells, strict=True):
         head = "  ".join([name.ljust(widths[0]), *(q.rjust(w) for q, w in zip(quantities, widths[1:], strict=True))])
-        text = wrap(_plan_text(plan.row), max(letters - indent, 24)) or [""]
+        choices = ""
+        if {*PLAN_COLUMNS} <= {*plan.row.columns}:
+            columns_of_plan: Frame = plan.row[list(PLAN_COLUMNS)]
+            (values,) = columns_of_plan.to_dict(orient="records")
+            choices = f"{values['strategy']} {Plan(values).text}"
+        text = wrap(choices, letters) or [""]
         lines += [f"{head}  {text[0]}".rstrip(), *(" " * indent + part for part in text[1:])]
     place: Style = {"xy": (0.0, 0.0), "xycoords": "axes fraction", "textcoords": "offset points"}
     style: Style = {"family": "DejaVu Sans Mono", "fontsize": _FONT, "linespacing": 1.3, "color": "0.15"}
     ax.annotate("\n".join(lines), gid="plans", **place, xytext=(0.0, -_BELOW), va="top", annotation_clip=False, **style)
-
-
-def _plan_text(row: "pd.DataFrame") -> str:
-    if not {*PLAN_COLUMNS} <= {*row.columns}:
-        return ""
-    columns: Frame = row[list(PLAN_COLUMNS)]
-    (values,) = columns.to_dict(orient="records")
-    return f"{values['strategy']} {Plan(values).text}"

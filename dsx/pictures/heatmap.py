@@ -16,16 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsx.errors import one_text
-from dsx.pictures.axes import (
-    ABOVE,
-    LEGEND_LINE,
-    FigureLayout,
-    Style,
-    figure_of,
-    finite,
-    is_wide,
-    label_picture,
-)
+from dsx.pictures import labels
+from dsx.pictures.axes import ABOVE, LEGEND_LINE, FigureLayout, Style, figure_of, finite, is_wide, label_picture
 from dsx.pictures.chosen_rows import (
     LARGER_IS_BETTER,
     BestTable,
@@ -35,16 +27,7 @@ from dsx.pictures.chosen_rows import (
     refuse_many,
     value_today,
 )
-from dsx.pictures.labels import (
-    NOTHING,
-    best_over,
-    job_text,
-    name_text,
-    named,
-    quantity_texts,
-    three_digits,
-    value_texts,
-)
+from dsx.pictures.labels import named
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,7 +81,7 @@ def heat_picture(df: "pd.DataFrame", x: str, y: str, value: str) -> HeatPicture:
     refuse_many(len(table.rows), MAX_VALUES, "values", [y])
     rows = [row for (row,) in table.rows]
     compared = _reference(df, table, x, y, value in LARGER_IS_BETTER) if np.isfinite(table.values).any() else None
-    texts = value_texts(df, x, table.columns), value_texts(df, y, rows)
+    texts = labels.value_texts(df, x, table.columns), labels.value_texts(df, y, rows)
     return HeatPicture(named(df, x), named(df, y), *texts, table.values, compared)
 
 
@@ -146,6 +129,8 @@ def heatmap(df: "pd.DataFrame", x: str, y: str, value: str = "step_time_s", ax: 
     """
     for name, column in (("x", x), ("y", y), ("value", value)):
         one_text(name, column, "num_gpus")
+    from matplotlib.patches import Patch
+
     picture = heat_picture(df, x, y, value)
     rows, columns = picture.values.shape
     # Room for a number in each cell, limited to the size of a page.
@@ -153,40 +138,34 @@ def heatmap(df: "pd.DataFrame", x: str, y: str, value: str = "step_time_s", ax: 
     ax = layout.axes[0]
     ax.set_xlabel(picture.x)
     ax.set_ylabel(picture.y)
-    legend = _hatch(ax, ~np.isfinite(picture.values))
+    # The background shows through empty cells.
+    empty = ~np.isfinite(picture.values)
+    hatch: Style = {"facecolor": "0.93", "edgecolor": "0.6", "hatch": "////"}
+    ax.patch.set(**hatch)
+    legend = bool(empty.any() and not empty.all())
+    if legend:
+        ax.legend(handles=[Patch(label="no feasible plan in the set", linewidth=0.0, **hatch)], **ABOVE)
     ax.set(xlim=(-0.5, max(columns, 1) - 0.5), ylim=(-0.5, max(rows, 1) - 0.5))
     ax.tick_params(length=0, labelsize=_FONT)
     layout.fit_ticks(ax.yaxis, range(rows), picture.y_texts, turn=False)
     layout.fit_ticks(ax.xaxis, range(columns), picture.x_texts)
-    shows, lines = NOTHING, [job_text(df, {x, y, value})]
+    shows, lines = labels.NOTHING, [labels.job_text(df, {x, y, value})]
     if picture.compared is not None:
         _draw_values(layout, picture, picture.compared, df, value)
         shows = f"{named(df, value)} by {picture.x} and {picture.y}"
-        lines += [best_over(df, "cell", {x, y}), _reference_text(df, picture.compared, value, picture.values)]
+        lines += [labels.best_over(df, "cell", {x, y}), _reference_text(df, picture.compared, value, picture.values)]
     label_picture(layout, shows, lines, above=LEGEND_LINE * legend)
     layout.settle()
     return ax
-
-
-def _hatch(ax: "Axes", empty: Mask) -> bool:
-    """Hatch the background, which shows through empty cells; return whether there is a legend for it."""
-    from matplotlib.patches import Patch
-
-    style: Style = {"facecolor": "0.93", "edgecolor": "0.6", "hatch": "////"}
-    ax.patch.set(**style)
-    has_legend = bool(empty.any() and not empty.all())
-    if has_legend:
-        ax.legend(handles=[Patch(label="no feasible plan in the set", linewidth=0.0, **style)], **ABOVE)
-    return has_legend
 
 
 def _reference_text(df: "pd.DataFrame", compared: HeatReference, value: str, values: Numbers) -> str:
     """Return what the frame is, and what a cell without a number means."""
     amounts = values[compared.cells & np.isfinite(values)]
     single = len(amounts) == 1
-    amount = f", {quantity_texts(df, value, amounts)[0]}" if single else ""
+    amount = f", {labels.quantity_texts(df, value, amounts)[0]}" if single else ""
     machines = [cluster["name"] for cluster in df.attrs.get("spec", {}).get("resolved", {}).get("clusters", ())]
-    framed = f"{name_text(machines[0])} as it is" if compared.today and machines else "the best"
+    framed = f"{labels.name_text(machines[0])} as it is" if compared.today and machines else "the best"
     names = " and ".join(named(df, name) for name in compared.missing)
     absent = f"; today's {names} is no cell" if names else ""
     return f"framed: {framed}{amount}; no number: within {100 * _SAME:g} % of {'it' if single else 'that'}{absent}"
@@ -201,19 +180,32 @@ def _draw_values(
 
     ax = layout.axes[0]
     ratios = picture.values / compared.values
-    texts = [[_ratio_text(ratio) if np.isfinite(ratio) else "" for ratio in row] for row in ratios.tolist()]
-    outlined = [
-        [text or ("same" if np.isfinite(ratio) else "") for text, ratio in zip(*row, strict=True)]
-        for row in zip(texts, ratios.tolist(), strict=True)
-    ]
+    texts = np.array([[_ratio_text(ratio) if np.isfinite(ratio) else "" for ratio in row] for row in ratios.tolist()])
+    texts = texts.astype(object)
+    outlined = np.where((texts == "") & np.isfinite(ratios), "same", texts)
     # A number without a unit, which the title has; of a row or column of today each cell is its own reference.
     if compared.cells.sum() == 1:
-        ((row, column),) = np.argwhere(compared.cells).tolist()
-        texts[row][column] = quantity_texts(df, value, picture.values[row, column : column + 1])[0].partition(" ")[0]
+        (amount,) = labels.quantity_texts(df, value, picture.values[compared.cells])
+        texts[compared.cells] = amount.partition(" ")[0]
     mesh = _draw_cells(ax, ratios, f"{named(df, value)} relative to {'today' if compared.today else 'the best'}")
-    # Between cells with different numbers, and around cells without a value.
-    ax.add_collection(LineCollection(_borders(outlined), colors="white", linewidths=0.7))
-    _annotate(layout, mesh, ratios, texts, compared)
+    # White lines between cells with different numbers, and around cells without a value; cells are 1 apart.
+    upright = np.argwhere(outlined[:, 1:] != outlined[:, :-1]).tolist()
+    level = np.argwhere(outlined[1:] != outlined[:-1]).tolist()
+    borders = [
+        *([(column + 0.5, row - 0.5), (column + 0.5, row + 0.5)] for row, column in upright),
+        *([(column - 0.5, row + 0.5), (column + 0.5, row + 0.5)] for row, column in level),
+    ]
+    ax.add_collection(LineCollection(borders, colors="white", linewidths=0.7))
+    # The number of each region in a font that fits; none at all if that font would be too small to read.
+    width, height = np.array(layout.room(ax)) / ratios.shape[::-1]
+    longest = max(map(len, texts.flat)) or 1
+    size = min(_LARGEST_FONT, 0.9 * width / (_WIDE * longest), 0.7 * height)
+    for region in _regions(texts, compared.cells) if size >= _SMALLEST_FONT else ():
+        red, green, blue, _ = mesh.to_rgba(ratios[region.cell])
+        dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
+        weight = "bold" if compared.cells[region.cell] else "normal"
+        style: Style = {"ha": "center", "va": "center", "weight": weight, "color": "white" if dark else "black"}
+        ax.text(region.column, region.row, region.text, size=size, **style)
     # White around black is seen on any colour.
     down, across = (np.flatnonzero(compared.cells.any(axis=axis)) for axis in (1, 0))
     corner, sides = (across[0] - 0.5, down[0] - 0.5), (len(across), len(down))
@@ -222,11 +214,17 @@ def _draw_values(
 
 
 def _draw_cells(ax: "Axes", ratios: Numbers, label: str) -> "QuadMesh":
+    """Draw the cells and their colour bar, whose range is that of the values but for those far from the bulk."""
     from matplotlib.colors import LogNorm, Normalize
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     numbers = finite(ratios)
-    low, high = _colour_range(numbers)
+    logs = np.log(numbers[numbers > 0])
+    median = np.median(logs) if len(logs) else 0.0
+    reach = _FAR * max(float(np.median(np.abs(logs - median))) if len(logs) else 0.0, _LEAST_RANGE / 2)
+    low, high = max(float(numbers.min()), np.exp(median - reach)), min(float(numbers.max()), np.exp(median + reach))
+    middle, half = (low + high) / 2, max((high - low) / 2, _LEAST_RANGE / 2)
+    low, high = middle - half, middle + half
     wide = is_wide(np.array([low, high]), _LINEAR_COLOURS)
     edges = [np.arange(count + 1) - 0.5 for count in ratios.shape[::-1]]
     norm = (LogNorm if wide else Normalize)(low, high)
@@ -240,28 +238,17 @@ def _draw_cells(ax: "Axes", ratios: Numbers, label: str) -> "QuadMesh":
     else:
         # Round numbers of percent.
         percent = MaxNLocator(nbins=8, steps=[1, 2, 2.5, 5, 10]).tick_values(100 * (low - 1), 100 * (high - 1))
-        bar.ax.yaxis.set_major_locator(
-            FixedLocator([1 + tick / 100 for tick in percent if low <= 1 + tick / 100 <= high])
-        )
+        ticks = [1 + tick / 100 for tick in percent if low <= 1 + tick / 100 <= high]
+        bar.ax.yaxis.set_major_locator(FixedLocator(ticks))
     bar.ax.yaxis.set_minor_formatter(NullFormatter())
     bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda ratio, _: _ratio_text(ratio, digits=True) or "0 %"))
     return mesh
 
 
-def _colour_range(ratios: Numbers) -> tuple[float, float]:
-    """Return the range of the colours: that of the values, but for those that are far from the bulk."""
-    logs = np.log(ratios[ratios > 0])
-    median = np.median(logs) if len(logs) else 0.0
-    reach = _FAR * max(float(np.median(np.abs(logs - median))) if len(logs) else 0.0, _LEAST_RANGE / 2)
-    low, high = max(float(ratios.min()), np.exp(median - reach)), min(float(ratios.max()), np.exp(median + reach))
-    middle, half = (low + high) / 2, max((high - low) / 2, _LEAST_RANGE / 2)
-    return middle - half, middle + half
-
-
 def _ratio_text(ratio: float, digits: bool = False) -> str:
     """Return "+12 %", minus likewise, or "2.4 x" from twice on; "" for what is the same."""
     if ratio >= 2.0:
-        return f"{three_digits(ratio) if not digits else f'{ratio:.3g}'} x"
+        return f"{labels.three_digits(ratio) if not digits else f'{ratio:.3g}'} x"
     if abs(ratio - 1.0) < (1e-9 if digits else _SAME):
         return ""
     percent = 100.0 * (ratio - 1.0)
@@ -278,20 +265,19 @@ class _Region(NamedTuple):
     cell: tuple[int, int]  # the one that is nearest to the middle
 
 
-def _regions(texts: Sequence[Sequence[str]], apart: Mask) -> list[_Region]:
-    """Return the regions of a table of texts, [rows][columns]; a cell that is `apart` is one of its own.
+def _regions(texts: NDArray[np.object_], apart: Mask) -> list[_Region]:
+    """Return the regions of a table of texts, [rows, columns]; a cell that is `apart` is one of its own.
 
     Cells are neighbours along a row or a column. Cells without a text are of no region.
     """
     from scipy import ndimage
 
-    table = np.asarray(texts, dtype=object)
     regions: list[_Region] = []
-    for text in dict.fromkeys(text for row in texts for text in row if text):
-        same = table == text
-        labels = np.zeros(same.shape, np.int32)
-        ndimage.label(same & ~apart, output=labels)
-        groups = [np.argwhere(labels == number) for number in range(1, int(labels.max()) + 1)]
+    for text in filter(None, dict.fromkeys(map(str, texts.flat))):
+        same = texts == text
+        numbers = np.zeros(same.shape, np.int32)
+        ndimage.label(same & ~apart, output=numbers)
+        groups = [np.argwhere(numbers == number) for number in range(1, int(numbers.max()) + 1)]
         for cells in (*groups, *(cell[None] for cell in np.argwhere(same & apart))):
             middle = cells.mean(axis=0)
             row, column = cells[int(((cells - middle) ** 2).sum(axis=1).argmin())].tolist()
@@ -299,31 +285,3 @@ def _regions(texts: Sequence[Sequence[str]], apart: Mask) -> list[_Region]:
             at = middle.tolist() if full else [row, column]
             regions.append(_Region(text, at[0], at[1], (row, column)))
     return regions
-
-
-def _borders(texts: Sequence[Sequence[str]]) -> list[list[tuple[float, float]]]:
-    """Return the lines between neighbouring cells with different texts; ends as (column, row), cells are 1 apart."""
-    table = np.asarray(texts, dtype=object)
-    upright = np.argwhere(table[:, 1:] != table[:, :-1]).tolist()
-    level = np.argwhere(table[1:] != table[:-1]).tolist()
-    return [
-        *([(column + 0.5, row - 0.5), (column + 0.5, row + 0.5)] for row, column in upright),
-        *([(column - 0.5, row + 0.5), (column + 0.5, row + 0.5)] for row, column in level),
-    ]
-
-
-def _annotate(
-    layout: FigureLayout, mesh: "QuadMesh", ratios: Numbers, texts: Sequence[Sequence[str]], compared: HeatReference
-) -> None:
-    """Write the number of each outline in a font that fits; none at all if that font would be too small to read."""
-    ax = layout.axes[0]
-    room = layout.room(ax)
-    width, height = room[0] / ratios.shape[1], room[1] / ratios.shape[0]
-    longest = max(len(text) for row in texts for text in row) or 1
-    size = min(_LARGEST_FONT, 0.9 * width / (_WIDE * longest), 0.7 * height)
-    for region in _regions(texts, compared.cells) if size >= _SMALLEST_FONT else ():
-        red, green, blue, _ = mesh.to_rgba(ratios[region.cell])
-        dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
-        weight = "bold" if compared.cells[region.cell] else "normal"
-        style: Style = {"ha": "center", "va": "center", "weight": weight, "color": "white" if dark else "black"}
-        ax.text(region.column, region.row, region.text, size=size, **style)

@@ -63,11 +63,7 @@ def unit_of(df: "pd.DataFrame", column: str) -> str:
 
 
 def words(column: str, unit: str = "") -> str:
-    """Return a column's name as text, with its quantity instead of its unit.
-
-    `step_time_s` is "step time", `peak_bytes` "peak memory", `device.hbm_capacity` "HBM capacity", `tp_nvs` "TP in an
-    NVLink domain".
-    """
+    """Return a column's name as text, with its quantity instead of its unit: "step time", "HBM capacity"."""
     if column in _RATES:
         return _RATES[column]
     name = column.split(".", 1)[-1]
@@ -126,20 +122,17 @@ def value_texts(df: "pd.DataFrame", column: str, values: Sequence[Value]) -> lis
     numbers = [value for value in values if not isinstance(value, str)]
     if len(numbers) < len(values):
         return [name_text(str(value)) for value in values]
-    texts = [_in_print(format_quantity(number, unit)) for number in numbers]
+    texts: list[str] = []
+    for number in numbers:  # without trailing zeros, and with the sign for micro
+        figure, _, name = format_quantity(number, unit).partition(" ")
+        if "." in figure and "e" not in figure:
+            figure = figure.rstrip("0").rstrip(".")
+        texts.append(f"{figure} {'µs' if name == 'us' else name}".rstrip())
     if len(set(texts)) < len(set(values)):
         # With three digits some values would look equal.
         size, name = _unit_step(unit, np.asarray(numbers, np.float64)) if unit in _SCALES else (1.0, unit)
         texts = [f"{number / size:.10g} {name}".rstrip() for number in numbers]
     return texts
-
-
-def _in_print(text: str) -> str:
-    """Return a quantity without trailing zeros, and with the sign for micro."""
-    number, _, unit = text.partition(" ")
-    if "." in number and "e" not in number:
-        number = number.rstrip("0").rstrip(".")
-    return f"{number} {'µs' if unit == 'us' else unit}".rstrip()
 
 
 def quantity_texts(df: "pd.DataFrame", column: str, values: Numbers) -> list[str]:
@@ -179,9 +172,9 @@ def job_text(df: "pd.DataFrame", axes: Collection[str] = ()) -> str:
     restrictions = [f"strategy {name_text(str(strategies[0]))}"] if single else []
     restrictions += [f"{name}={values[0]}" for name, values in fixed.items() if len(values) == 1]
     only = f"only {' '.join(restrictions)}" if restrictions else ""
-    machine = " of ".join(text for text in (gpus, cluster) if text)
+    machine = " of ".join(filter(None, (gpus, cluster)))
     model = name_text(resolved.get("model", {}).get("name", ""))
-    return ", ".join(text for text in (model, machine, batch, training, *hardware, only) if text)
+    return ", ".join(filter(None, (model, machine, batch, training, *hardware, only)))
 
 
 def best_over(df: "pd.DataFrame", point: str, axes: Collection[str], best: str = "best") -> str:

@@ -14,29 +14,9 @@ from typing import TYPE_CHECKING, cast, get_args
 import numpy as np
 
 from dsx.errors import InputError, UnitError, UnknownNameError, one_text
-from dsx.pictures.axes import (
-    MAX_CATEGORIES,
-    FigureLayout,
-    Style,
-    dashes,
-    finite,
-    is_wide,
-    label_picture,
-    log_ticks,
-    marks,
-    plain_numbers,
-)
-from dsx.pictures.chosen_rows import (
-    GPUS,
-    LARGER_IS_BETTER,
-    PER_GPU,
-    Numbers,
-    Value,
-    best_table,
-    ideal,
-    interval,
-    refuse_many,
-)
+from dsx.pictures import axes, chosen_rows
+from dsx.pictures.axes import FigureLayout, Style, finite, is_wide
+from dsx.pictures.chosen_rows import GPUS, LARGER_IS_BETTER, PER_GPU, Numbers, Value
 from dsx.pictures.labels import NOTHING, AxisUnit, axis_unit, best_over, job_text, named, unit_of, value_texts
 from dsx.results.frames import check_frame, column_list, require
 from dsx.units import Dimension, parse_quantity
@@ -80,8 +60,8 @@ def scaling_picture(df: "pd.DataFrame", x: str, y: str, by: Sequence[str]) -> Sc
 
     Raises what `scaling` raises.
     """
-    table = best_table(df, by, x, y)
-    refuse_many(len(table.rows), MAX_CATEGORIES, "lines", by)
+    table = chosen_rows.best_table(df, by, x, y)
+    chosen_rows.refuse_many(len(table.rows), axes.MAX_CATEGORIES, "lines", by)
     texts = [
         dict(zip(values, value_texts(df, column, values), strict=True))
         for i, column in enumerate(by)
@@ -90,12 +70,13 @@ def scaling_picture(df: "pd.DataFrame", x: str, y: str, by: Sequence[str]) -> Sc
     lines: list[ScalingLine] = []
     for row, values, places in zip(table.rows, table.values, table.places, strict=True):
         name = ", ".join(text[value] for text, value in zip(texts, row, strict=True))
-        low, high = np.full(values.shape, np.nan), np.full(values.shape, np.nan)
+        low, high = np.full((2, *values.shape), np.nan)
         points = np.flatnonzero(places >= 0)
-        if (ends := interval(df.iloc[places[points]], y)) is not None:
+        if (ends := chosen_rows.interval(df.iloc[places[points]], y)) is not None:
             low[points], high[points] = ends
         lines.append(ScalingLine(row, name, table.columns, values, low, high))
-    scaled = [ideal(y, np.asarray(table.columns, np.float64), values) for values in table.values if x == GPUS]
+    gpus = np.asarray(table.columns, np.float64) if x == GPUS else None
+    scaled = [] if gpus is None else [chosen_rows.ideal(y, gpus, values) for values in table.values]
     longer = [line for line in scaled if np.isfinite(line).sum() > 1]
     return ScalingPicture(axis_unit(df, y, table.values), lines, longer)
 
@@ -127,7 +108,13 @@ def scaling(
         one_text(name, column, "num_gpus")
     check_frame(df)
     if baseline is not None:
-        _check_baseline(df, y, columns)
+        require(df, y)
+        if not columns:
+            raise InputError("a baseline is one of the lines: `by` must name the column of the lines")
+        if unit_of(df, y) not in _TIMES and y not in LARGER_IS_BETTER:
+            raise InputError(
+                f"a baseline shows how many times faster the others are, but {y!r} is neither time nor rate"
+            )
     picture = scaling_picture(df, x, y, columns)
     lines, size, label = picture.lines, picture.y.size, picture.y.label
     x_values = lines[0].x if lines else []
@@ -156,17 +143,16 @@ def scaling(
         title = ", ".join(named(df, column) for column in columns) or None
         ax.legend(title=title, title_fontsize="small", fontsize="small", ncols=1 + len(lines) // 21, **outside)
     layout.fit_ticks(ax.xaxis, places, texts)
-    axes = {x, *columns}
     shows = f"{label.partition(' [')[0]} by {named(df, x)}" if len(finite(values)) else NOTHING
-    label_picture(layout, shows, [job_text(df, {*axes, y}), best_over(df, "point", axes)])
+    points = {x, *columns}
+    axes.label_picture(layout, shows, [job_text(df, {*points, y}), best_over(df, "point", points)])
     layout.settle()
     return ax
 
 
 def _place_x(ax: "Axes", df: "pd.DataFrame", x: str, values: Sequence[Value]) -> tuple[list[float], list[str]]:
     """Label the x axis and choose its scale; return the position and the text of each of its values."""
-    names = [value for value in values if isinstance(value, str)]
-    if names:
+    if names := [value for value in values if isinstance(value, str)]:
         ax.set_xlabel(named(df, x))
         return list(map(float, range(len(names)))), names
     numbers = np.asarray(values, np.float64)
@@ -182,12 +168,12 @@ def _place_x(ax: "Axes", df: "pd.DataFrame", x: str, values: Sequence[Value]) ->
 
 
 def _draw_lines(ax: "Axes", places: Sequence[float], values: Numbers, names: Sequence[str]) -> None:
-    for line, name, mark, dash in zip(values, names, marks(len(names), 8.0), dashes(len(names)), strict=True):
+    for line, name, mark, dash in zip(values, names, axes.marks(len(names), 8.0), axes.dashes(len(names)), strict=True):
         ax.plot(places, line, linestyle=dash, linewidth=1.3, label=name or "best plan", **mark)
     if is_wide(values, _LINEAR_Y):
         ax.set_yscale("log")
-        log_ticks(ax.yaxis, values)
-    plain_numbers(ax.yaxis)
+        axes.log_ticks(ax.yaxis, values)
+    axes.plain_numbers(ax.yaxis)
     ax.grid(color="0.9", linewidth=0.6)
     ax.set_axisbelow(True)
     points = finite(values)
@@ -201,11 +187,7 @@ def _draw_lines(ax: "Axes", places: Sequence[float], values: Numbers, names: Seq
 
 def _draw_bars(ax: "Axes", places: Sequence[float], picture: ScalingPicture) -> bool:
     """Draw the 80 % interval of each point; return whether there is any."""
-    lines = [
-        (line, artist)
-        for line, artist in zip(picture.lines, list(ax.lines), strict=False)
-        if np.isfinite(line.low).any()
-    ]
+    lines = [pair for pair in zip(picture.lines, list(ax.lines), strict=False) if np.isfinite(pair[0].low).any()]
     for number, (line, artist) in enumerate(lines):
         points = np.isfinite(line.y)
         lengths = np.stack([line.y - line.low, line.high - line.y])[:, points] / picture.y.size
@@ -213,14 +195,6 @@ def _draw_bars(ax: "Axes", places: Sequence[float], picture: ScalingPicture) -> 
         label = "80 % interval" if number == 0 else "_"
         ax.errorbar(np.asarray(places)[points], line.y[points] / picture.y.size, lengths, label=label, **style)
     return bool(lines)
-
-
-def _check_baseline(df: "pd.DataFrame", y: str, columns: Sequence[str]) -> None:
-    require(df, y)
-    if not columns:
-        raise InputError("a baseline is one of the lines: `by` must name the column of the lines")
-    if unit_of(df, y) not in _TIMES and y not in LARGER_IS_BETTER:
-        raise InputError(f"a baseline shows how many times faster the others are, but {y!r} is neither time nor rate")
 
 
 def _position(df: "pd.DataFrame", baseline: object, columns: Sequence[str], lines: Sequence[ScalingLine]) -> int:
@@ -233,6 +207,5 @@ def _position(df: "pd.DataFrame", baseline: object, columns: Sequence[str], line
     for i, line in enumerate(lines):
         if line.name in names or (len(line.key) == 1 and line.key[0] in names):
             return i
-    raise UnknownNameError(
-        "baseline", str(baseline), [line.name for line in lines], f", of the column {', '.join(columns)}"
-    )
+    of_column = f", of the column {', '.join(columns)}"
+    raise UnknownNameError("baseline", str(baseline), [line.name for line in lines], of_column)

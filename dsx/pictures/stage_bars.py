@@ -76,12 +76,7 @@ def placement_of(plan: Plan, tiers: Sequence[str]) -> StagePlacement:
 
 
 def stages(plan_stages: "Sequence[PlanStage]", placement: StagePlacement, title: str) -> "Axes":
-    """Draw the stages of a plan; return the upper axis.
-
-    Args:
-        plan_stages: the stages.
-        placement: of the stages of one replica.
-        title: the title of the picture.
+    """Draw the stages of a plan, with the placement of a replica; return the upper axis.
 
     Raises InputError for more than `MAX_STAGES` stages.
     """
@@ -89,7 +84,9 @@ def stages(plan_stages: "Sequence[PlanStage]", placement: StagePlacement, title:
     if count > MAX_STAGES:
         raise InputError(f"{count} stages are too many for a picture, which holds {MAX_STAGES}; --json has all")
     width = float(np.clip(0.62 * count, 3.4, 11.0))
-    longest = max(len(_link(stage)) for stage in plan_stages)
+    # The links from the previous stage: the tier, or NVLink for the fast domain.
+    links = ["NVLink" if stage.link == INNERMOST else stage.link or "" for stage in plan_stages]
+    longest = max(map(len, links))
     room = 72 * width / count
     linked = 0 < longest * _LETTER * _LINK <= room
     low = _LINK_ROW * (linked + len(placement.outer))
@@ -101,12 +98,21 @@ def stages(plan_stages: "Sequence[PlanStage]", placement: StagePlacement, title:
     lines = [line for part in name_text(title).split("\n") for line in wrap(part, letters)]
     above.set_title("\n".join(lines), loc="left", fontsize=_TITLE)
     _draw_domains(below, count, placement, room)
-    for place, stage in enumerate(plan_stages if linked else ()):
-        if stage.link:
-            below.text(place - 0.5, -_LINK_ROW / 2, _link(stage), ha="center", va="center", size=_LINK)
     if linked:
+        for place, link in enumerate(links):
+            if link:
+                below.text(place - 0.5, -_LINK_ROW / 2, link, ha="center", va="center", size=_LINK)
         _say(below, -_LINK_ROW / 2, "the link between stages")
-    _draw_outer_tiers(below, count, placement, -_LINK_ROW * linked, room)
+    # A row of lines for each tier between the fast domain and the outermost one.
+    end = 0.5 - max(0.5 - _EDGE, _LEAST_GAP / 2 / room)
+    for row, unit in enumerate(placement.outer):
+        height = -_LINK_ROW * (linked + row + 0.5)
+        for first in range(0, count, unit.stages):
+            ends = (first - end, min(first + unit.stages, count) - 1 + end)
+            line: Style = {"color": "#555555", "linewidth": 1.2, "solid_capstyle": "butt"}
+            below.plot(ends, (height, height), marker="|", markersize=5.0, **line)
+        several = f", {unit.per_stage} of a stage" if unit.per_stage > 1 else ""
+        _say(below, height, f"a line: a unit of {unit.tier}{several}")
     below.set(ylim=(-low, _BOX), yticks=[])
     layout.settle()
     return above
@@ -157,26 +163,7 @@ def _draw_domains(ax: "Axes", count: int, placement: StagePlacement, room: float
     ax.set_xticks(places, labels=[str(place + 1) for place in places])
     ax.tick_params(axis="x", length=0)
     ax.set_xlabel("stage")
-    for side in ("top", "right", "left", "bottom"):
-        ax.spines[side].set_visible(False)
-
-
-def _link(stage: "PlanStage") -> str:
-    """Return the name of the link from the previous stage: the tier, or NVLink for that of the fast domain."""
-    return "NVLink" if stage.link == INNERMOST else stage.link or ""
-
-
-def _draw_outer_tiers(ax: "Axes", count: int, placement: StagePlacement, top: float, room: float) -> None:
-    """Draw a row of lines for each tier between the fast domain and the outermost one, downwards from `top`."""
-    end = 0.5 - max(0.5 - _EDGE, _LEAST_GAP / 2 / room)
-    for row, unit in enumerate(placement.outer):
-        low = top - _LINK_ROW * (row + 0.5)
-        for first in range(0, count, unit.stages):
-            last = min(first + unit.stages, count) - 1
-            ends = (first - end, last + end)
-            ax.plot(ends, (low, low), color="#555555", linewidth=1.2, solid_capstyle="butt", marker="|", markersize=5.0)
-        several = f", {unit.per_stage} of a stage" if unit.per_stage > 1 else ""
-        _say(ax, low, f"a line: a unit of {unit.tier}{several}")
+    ax.spines[:].set_visible(False)
 
 
 def _say(ax: "Axes", height: float, text: str) -> None:

@@ -119,10 +119,11 @@ _AXIS_HEIGHT = (1.9, 8.0)  # of the axis: the least, so that it is not much lowe
 _SHARES = 68.0  # points: the width of the texts on the right
 _LEAST = 1 / 800  # of the step: what is narrower cannot be seen
 _KINDS = ("#142a5c", "#4f8cc9", "#d4b060", "#555555")  # of the kinds that take most time, the most first
-_OTHER, _TRANSFER, _IDLE = "#d9d9d9", "#bbbbbb", "#f7f7f7"
+_OTHER, _TRANSFER = "#d9d9d9", "#bbbbbb"
 _OTHERS = "other operators"
 _WAITED = "#a63a17"
 _WAIT: Style = {"facecolor": "#fae6dc", "edgecolor": "#cf7a57", "hatch": "\\\\\\\\", "linewidth": 0.0}
+_EMPTY: Style = {"facecolor": "#f7f7f7", "edgecolor": "#aaaaaa", "linewidth": 0.5}
 _OPS, _ARRIVING = (-0.40, 0.55), (0.19, 0.16)  # top below the middle of a row, and height, in rows
 _LINES = 12  # waits with a line
 
@@ -173,7 +174,12 @@ def timeline(
         idle, waiting = longest - row.busy_s, sum(wait.until_s - wait.from_s for wait in row.waits)
         text = f"  idle {100 * idle / longest:.0f} %\n  waits {100 * waiting / longest:.0f} %"
         axis.text(1.0, device, text, transform=axis.get_yaxis_transform(), va="center", size=8)
-    _draw_lines(axis, rows, longest, size)
+    # From when and where the transfer starts to where it is waited for, of the longest waits.
+    lines = [(wait.until_s - wait.from_s, device, wait) for device, row in enumerate(rows) for wait in row.waits]
+    for lasts, device, wait in sorted(lines, key=lambda line: (-line[0], line[1], line[2].until_s))[:_LINES]:
+        if lasts >= longest * _LEAST:
+            ends = (wait.sent_s / size, wait.until_s / size), (wait.source + _OPS[0] + _OPS[1], device + _ARRIVING[0])
+            axis.plot(*ends, color="black", linewidth=1.0, marker="o", markersize=3.0, markevery=[0])
     of = f"{len(ops):,} operator{'s' * (len(ops) != 1)} on {count} device{'s' * (count > 1)}"
     title = f"one step of {of}: {format_quantity(makespan_s, 's')}"
     if bound_s is not None:
@@ -193,8 +199,8 @@ def _colours(ops: "pd.DataFrame") -> dict[str, str]:
     """Return the colours of the kinds that take most time, the most first, and that of the others if there are any."""
     seconds: dict[str, float] = {}
     lasts = _seconds(ops, "end_s") - _seconds(ops, "start_s")
-    for kind, time in zip(require(ops, "kind"), lasts.tolist(), strict=True):
-        seconds[str(kind)] = seconds.get(str(kind), 0.0) + time
+    for kind, time in zip(map(str, require(ops, "kind")), lasts.tolist(), strict=True):
+        seconds[kind] = seconds.get(kind, 0.0) + time
     ordered = [kind for kind in sorted(seconds, key=lambda kind: (-seconds[kind], kind)) if seconds[kind] > 0.0]
     remaining = {_OTHERS: _OTHER} if len(ordered) > len(_KINDS) else {}
     return dict(zip(ordered, _KINDS, strict=False)) | remaining
@@ -222,30 +228,19 @@ def _row(ops: "pd.DataFrame", transfers: "pd.DataFrame", device: int, longest: f
 def _draw_row(ax: "Axes", device: int, row: _Row, colours: dict[str, str], longest: float, size: float) -> None:
     """Draw the bars of a device, its transfers, and its waits in both rows."""
     ops, arriving = (device + _OPS[0], _OPS[1]), (device + _ARRIVING[0], _ARRIVING[1])
-    ax.broken_barh([(0.0, longest / size)], ops, facecolor=_IDLE, edgecolor="#aaaaaa", linewidth=0.5)
-    for kind, colour in colours.items():
-        spans = [(bar.start_s / size, (bar.end_s - bar.start_s) / size) for bar in row.bars if bar.kind == kind]
+
+    def draw(spans: Sequence[tuple[float, float]], where: tuple[float, float], style: Style) -> None:
         if spans:
-            ax.broken_barh(spans, ops, facecolor=colour, linewidth=0.0)
-    if len(row.arriving):
-        spans = [(start / size, (end - start) / size) for start, end in row.arriving.tolist()]
-        ax.broken_barh(spans, arriving, facecolor=_TRANSFER, linewidth=0.0)
+            ax.broken_barh([(start / size, (end - start) / size) for start, end in spans], where, **style)
+
+    draw([(0.0, longest)], ops, _EMPTY)
+    for kind, colour in colours.items():
+        spans = [(bar.start_s, bar.end_s) for bar in row.bars if bar.kind == kind]
+        draw(spans, ops, {"facecolor": colour, "linewidth": 0.0})
+    draw(row.arriving.tolist(), arriving, {"facecolor": _TRANSFER, "linewidth": 0.0})
     seen = [wait for wait in row.waits if wait.until_s - wait.from_s >= longest * _LEAST]
-    if seen:
-        spans = [(wait.from_s / size, (wait.until_s - wait.from_s) / size) for wait in seen]
-        ax.broken_barh(spans, ops, **_WAIT)
-        spans = [(wait.sent_s / size, (wait.until_s - wait.sent_s) / size) for wait in seen]
-        ax.broken_barh(spans, arriving, facecolor=_WAITED, linewidth=0.0)
-
-
-def _draw_lines(ax: "Axes", rows: Sequence[_Row], longest: float, size: float) -> None:
-    """Draw a line for each of the longest waits, from when and where its transfer starts to where it is waited for."""
-    lines = [(wait.until_s - wait.from_s, device, wait) for device, row in enumerate(rows) for wait in row.waits]
-    for lasts, device, wait in sorted(lines, key=lambda line: (-line[0], line[1], line[2].until_s))[:_LINES]:
-        if lasts < longest * _LEAST:
-            break
-        ends = (wait.sent_s / size, wait.until_s / size), (wait.source + _OPS[0] + _OPS[1], device + _ARRIVING[0])
-        ax.plot(*ends, color="black", linewidth=1.0, marker="o", markersize=3.0, markevery=[0])
+    draw([(wait.from_s, wait.until_s) for wait in seen], ops, _WAIT)
+    draw([(wait.sent_s, wait.until_s) for wait in seen], arriving, {"facecolor": _WAITED, "linewidth": 0.0})
 
 
 def _draw_legend(ax: "Axes", colours: dict[str, str], bounded: bool, at: float) -> None:
@@ -254,7 +249,7 @@ def _draw_legend(ax: "Axes", colours: dict[str, str], bounded: bool, at: float) 
 
     handles: list[Artist] = [Patch(facecolor=colour, label=name_text(kind)) for kind, colour in colours.items()]
     handles += [
-        Patch(facecolor=_IDLE, edgecolor="#aaaaaa", linewidth=0.5, label="idle, nothing is ready"),
+        Patch(label="idle, nothing is ready", **_EMPTY),
         Patch(label="idle, waits for a transfer", **_WAIT),
         Patch(facecolor=_WAITED, label="transfer that is waited for"),
         Patch(facecolor=_TRANSFER, label="other transfers to the device"),

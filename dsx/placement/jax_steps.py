@@ -20,7 +20,7 @@ import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
 from dsx.errors import DsxError, InputError, did_you_mean
-from dsx.measuring.timing import timed
+from dsx.measuring.array_library import timed
 from dsx.placement.jaxpr import FlatEquation, FlatJaxpr, Run, numbers_in, traced
 from dsx.placement.op_graph import OpGraph
 from dsx.placement.traced import FusedKernel, FusedStep, fused, graph_of_kernels, named_after

@@ -91,15 +91,13 @@ def hardware_columns(df: pd.DataFrame) -> list[str]:
 
 def _groups(per: Sequence[str], varied_a: Sequence[str], varied_b: Sequence[str]) -> list[str]:
     varied = dict.fromkeys((*varied_a, *varied_b))
-    choices = PLAN_COLUMNS
     for name in per:
-        if name in choices or name in varied or name == CLUSTER:
-            continue
-        if name in StepCosts.__dataclass_fields__:
+        if name in StepCosts.__dataclass_fields__ and name not in PLAN_COLUMNS:
             raise InputError(f"{name!r} is a cost, but groups are formed by choices, such as 'tp', or by hardware")
-        raise UnknownNameError("column", name, (*choices, *varied, CLUSTER))
+        if name not in (*PLAN_COLUMNS, *varied, CLUSTER):
+            raise UnknownNameError("column", name, (*PLAN_COLUMNS, *varied, CLUSTER))
     # A cluster that no set varies would not split the rows.
-    chosen = [name for name in dict.fromkeys(per) if name in choices or name in varied]
+    chosen = [name for name in dict.fromkeys(per) if name in PLAN_COLUMNS or name in varied]
     return chosen or [*SETTINGS, *varied]
 
 
@@ -151,11 +149,8 @@ def _elsewhere(
     The hardware is that of the group, or else that of the best plan; of other hardware the fastest row counts.
     """
     from_column = {"candidate": f"candidate_{side}"}
-    for name in varied:
-        if name in groups:
-            from_column[name] = name
-        elif f"{name}_{side}" in table:
-            from_column[name] = f"{name}_{side}"
+    columns = {name: name if name in groups else f"{name}_{side}" for name in varied}
+    from_column |= {name: column for name, column in columns.items() if column in table}
     best = table[list(from_column.values())].set_axis(list(from_column), axis=1)
     best = best.assign(row=np.arange(len(table))).dropna(subset="candidate").astype({"candidate": np.int64})
     same_plans = other_set[other_set["candidate"].isin(best["candidate"])]

@@ -43,7 +43,7 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SHOWN = 3  # names in an error
 _PART = re.compile(r"part-([0-9]{5,18})\.parquet")
-_SHARD_LOCK = re.compile(r"shard-[0-9]+-of-[0-9]+\.lock")
+_LOCK = re.compile(r"(entry|run|shard-[0-9]+-of-[0-9]+)\.lock")
 _PASSING = re.compile(rf"\.[0-9a-f]+{re.escape(PARTIAL)}")
 # The name that a network file system gives to a file that is removed while it is open, as locks are.
 _REMOVED = re.compile(r"\.nfs[0-9a-f]+")
@@ -75,14 +75,9 @@ def shard_lock(shard: Shard) -> str:
     return f"shard-{shard[0]}-of-{shard[1]}.lock"
 
 
-def is_shard_lock(name: str) -> bool:
-    """Return whether `name` is the name of the lock of a shard."""
-    return _SHARD_LOCK.fullmatch(name) is not None
-
-
 def is_lock(name: str) -> bool:
     """Return whether `name` is the name of a lock."""
-    return name in (ENTRY_LOCK, RUN_LOCK) or is_shard_lock(name)
+    return _LOCK.fullmatch(name) is not None
 
 
 def is_passing(name: str) -> bool:
@@ -149,21 +144,19 @@ def refuse_foreign_entries(folder: Path) -> None:
     if run.is_symlink() or not run.is_dir():
         raise StoreError(f"{run} is not of dsx, which makes a folder of that name; {_move(UNFINISHED)}")
     with open_folder(run) as opened:
-        foreign = [name for name in opened.names() if not _is_of_dsx(opened, name)]
+        # A file that others are writing may be gone by now. dsx writes to a lock, and so to every hard link of it.
+        foreign = [
+            name
+            for name in opened.names()
+            if not is_of_run(name)
+            or (opened.has(name) and (not opened.is_file(name) or (is_lock(name) and opened.is_shared(name))))
+        ]
     if foreign:
         more = f" and {len(foreign) - _SHOWN} more" if len(foreign) > _SHOWN else ""
         raise StoreError(
             f"{run} holds files that are not of dsx ({', '.join(foreign[:_SHOWN])}{more}), and a run would remove "
             f"them; {_move(UNFINISHED)}"
         )
-
-
-def _is_of_dsx(run: OpenFolder, name: str) -> bool:
-    """Return whether the entry `name` belongs to the run."""
-    if not is_of_run(name):
-        return False
-    # A file that others are writing may be gone by now. dsx writes to a lock, and so to every hard link of that file.
-    return not run.has(name) or (run.is_file(name) and not (is_lock(name) and run.is_shared(name)))
 
 
 def _move(name: str) -> str:
@@ -191,7 +184,17 @@ def publish(folder: Path, files: Mapping[str, str], earlier: Iterable[str], text
         replaced = sorted({*earlier, *_replaced(run)})
         run.write_whole(REPLACED, json.dumps(replaced).encode())
         for name, source in files.items():
-            _give_name(run, source, opened, name)
+            # A second name of the file in place of any other file; nothing happens if it has that name already.
+            with run.temporary_name() as partial:
+                try:
+                    run.link(source, run, partial)
+                except OSError as error:
+                    if error.errno not in _NO_LINKS:
+                        raise
+                    with run.open(source) as file:
+                        opened.write_whole(name, file.read(), scratch=run)
+                else:
+                    run.rename(partial, opened, name)
         opened.sync()
         opened.write_whole(MANIFEST, text, scratch=run)
     clean(folder, files.keys(), replaced)
@@ -249,18 +252,3 @@ def _replaced(run: OpenFolder) -> list[str]:
             return read(file.read(), _PARTS, REPLACED)
     except (FileNotFoundError, StoreError):
         return []
-
-
-def _give_name(run: OpenFolder, source: str, folder: OpenFolder, name: str) -> None:
-    """Make `name` in `folder` a second name of the file `source` of `run`, in place of any file of that name."""
-    with run.temporary_name() as partial:
-        try:
-            run.link(source, run, partial)
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            with run.open(source) as file:
-                folder.write_whole(name, file.read(), scratch=run)
-        else:
-            # If both are the same file already, nothing happens.
-            run.rename(partial, folder, name)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from dsx.errors import StoreError
-from dsx.results.folder import ENTRY_LOCK, RUN_LOCK, Shard, is_shard_lock, open_file, open_folder, shard_lock
+from dsx.results.folder import ENTRY_LOCK, RUN_LOCK, Shard, is_lock, open_file, open_folder, shard_lock
 
 _CURE = "wait for it to finish, or choose another folder with -o"
 _HOLDER = re.compile(r"process [0-9]{1,10} on [^\s\x00-\x1f\x7f]{1,255}")
@@ -87,9 +87,13 @@ class Hold:
 
     def _held_by_others(self) -> list[str]:
         """Return the names of the locks that other processes hold."""
+        held: list[str] = []
         with open_folder(self._run) as folder:
-            names = [name for name in folder.names() if name == RUN_LOCK or is_shard_lock(name)]
-        return [name for name in names if name != self._name and _is_held(self._run / name)]
+            names = [name for name in folder.names() if is_lock(name)]
+        for name in (name for name in names if name not in (ENTRY_LOCK, self._name)):
+            with open_file(self._run / name) as file:
+                held += [] if _lock(file, fcntl.LOCK_SH) else [name]
+        return held
 
     def _busy(self, held: Sequence[str]) -> str:
         holders = ", ".join(_holder(self._run / name) for name in held)
@@ -101,11 +105,6 @@ def _holder(path: Path) -> str:
     with open_file(path) as file:
         name = file.read(_LONGEST_NAME).decode("utf-8", "replace")
     return name if _HOLDER.fullmatch(name) else "a process that has just started"
-
-
-def _is_held(path: Path) -> bool:
-    with open_file(path) as file:
-        return not _lock(file, fcntl.LOCK_SH)
 
 
 def _lock(file: BinaryIO, how: int, wait: bool = False) -> bool:

@@ -145,38 +145,9 @@ class StatedSweep(_StatedFields):
         return self.sequence_length or self.resolved.model.default_sequence_length
 
 
-def stated_sweep(spec: Mapping[str, object]) -> StatedSweep:
-    """Return the sweep that the `spec` of a manifest states; raises pydantic.ValidationError."""
-    return StatedSweep.model_validate(spec)
-
-
 def files_on(resolved: Mapping[str, Any], cluster: str) -> dict[str, Any]:
     """Return the files of a sweep, as its manifest has them, with those of a cluster of its own."""
     return {**resolved, **resolved.get("on_cluster", {}).get(cluster, {})}
-
-
-def with_current_names(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `spec` of a manifest, which has no fault, with the names that the fields of its files have today."""
-    files = spec["resolved"]
-    assumptions = {_FORMER_FIELDS.get(name, name): value for name, value in files["assumptions"].items()}
-    return {**spec, "resolved": {**files, "assumptions": assumptions}}
-
-
-def fault_of(spec: Mapping[str, object], names: Mapping[str, tuple[str, ...]], what_if: tuple[str, ...]) -> str:
-    """Return the fault of the `spec` of a manifest, or how it contradicts the rest; "" if there is none."""
-    try:
-        sweep = stated_sweep(spec)
-    except pydantic.ValidationError as error:
-        return reason(error, "spec")
-    files = sweep.resolved
-    for column, count in (("cluster", len(files.clusters)), ("strategy", len(files.strategy))):
-        if count != len(names[column]):
-            return f"names.{column}: has {len(names[column])} names, but the sweep states {count}"
-    if missing := [name for name in names["strategy"] if name not in files.layers]:
-        return f"spec.resolved.layers: has no hash of the layer definitions of {missing[0]!r}"
-    if sorted(what_if) != sorted(sweep.what_if.fields):
-        return f"what_if: has the columns {', '.join(what_if) or 'none'}, but the sweep varies others"
-    return ""
 
 
 @contextmanager
@@ -267,7 +238,7 @@ class Manifest:
     @property
     def sweep(self) -> StatedSweep:
         """The sweep that `spec` states, typed."""
-        return stated_sweep(self.spec)
+        return StatedSweep.model_validate(self.spec)
 
 
 _ADAPTER = pydantic.TypeAdapter(Manifest)
@@ -353,17 +324,14 @@ def from_json(text: bytes, place: str) -> Manifest:
     except StoreError as error:
         raise StoreError(f"{error}; run the sweep again, into another folder") from None
     version = raw.get("schema_version") if isinstance(raw, dict) else None
-    if isinstance(version, int) and version > SCHEMA_VERSION:
+    if isinstance(version, int) and version != SCHEMA_VERSION:
+        reads = f"{version}, but dsx {dsx.__version__} reads version"
+        if version < SCHEMA_VERSION:
+            cure = "run the sweep again, into another folder"
+            raise StoreError(f"{place} has the older schema version {reads} {SCHEMA_VERSION}; {cure}")
         writer = raw.get("dsx_version", "a newer one")
-        raise StoreError(
-            f"{place} has schema version {version}, but dsx {dsx.__version__} reads versions up to "
-            f"{SCHEMA_VERSION}; install the dsx that wrote it: {install_text(f'>={writer!s:.40}')}"
-        )
-    if isinstance(version, int) and version < SCHEMA_VERSION:
-        raise StoreError(
-            f"{place} has the older schema version {version}, but dsx {dsx.__version__} reads version "
-            f"{SCHEMA_VERSION}; run the sweep again, into another folder"
-        )
+        cure = f"install the dsx that wrote it: {install_text(f'>={writer!s:.40}')}"
+        raise StoreError(f"{place} has schema version {reads}s up to {SCHEMA_VERSION}; {cure}")
     try:
         manifest = _ADAPTER.validate_python(raw)
         wrong = _fault(manifest)
@@ -373,7 +341,9 @@ def from_json(text: bytes, place: str) -> Manifest:
         raise StoreError(
             f"{place} is not the manifest of a result set ({wrong}); run the sweep again, into another folder"
         )
-    return dataclasses.replace(manifest, spec=with_current_names(manifest.spec))
+    files = manifest.spec["resolved"]
+    assumptions = {_FORMER_FIELDS.get(name, name): value for name, value in files["assumptions"].items()}
+    return dataclasses.replace(manifest, spec={**manifest.spec, "resolved": {**files, "assumptions": assumptions}})
 
 
 def _fault(manifest: Manifest) -> str:
@@ -393,15 +363,26 @@ def _fault(manifest: Manifest) -> str:
         return "parts: a file is listed twice"
     if manifest.complete and manifest.counts is None:
         return "counts: is missing, but the set is complete"
-    return fault_of(manifest.spec, manifest.names, tuple(what_if))
+    try:
+        sweep = manifest.sweep
+    except pydantic.ValidationError as error:
+        return reason(error, "spec")
+    priced = sweep.resolved
+    for column, count in (("cluster", len(priced.clusters)), ("strategy", len(priced.strategy))):
+        if count != len(manifest.names[column]):
+            return f"names.{column}: has {len(manifest.names[column])} names, but the sweep states {count}"
+    if missing := [name for name in manifest.names["strategy"] if name not in priced.layers]:
+        return f"spec.resolved.layers: has no hash of the layer definitions of {missing[0]!r}"
+    if sorted(what_if) != sorted(sweep.what_if.fields):
+        return f"what_if: has the columns {', '.join(what_if) or 'none'}, but the sweep varies others"
+    return ""
 
 
 def total(manifest: Manifest, counts: Iterable[Counts]) -> Counts:
     """Return the sum of the counts of parts, with every reason of the set, in order."""
-    sums = dict.fromkeys(("candidates", "feasible", "skipped", "bounded", "cut"), 0)
+    of_parts = [*counts]
     rejected = {reason.name: 0 for reason in manifest.reject_reasons}
-    for part in counts:
-        sums = {name: count + getattr(part, name) for name, count in sums.items()}
-        for name, count in part.rejected.items():
-            rejected[name] = rejected.get(name, 0) + count
-    return Counts(**sums, rejected=rejected)
+    for name, count in (entry for part in of_parts for entry in part.rejected.items()):
+        rejected[name] = rejected.get(name, 0) + count
+    numbers = ("candidates", "feasible", "skipped", "bounded", "cut")
+    return Counts(**{name: sum(getattr(part, name) for part in of_parts) for name in numbers}, rejected=rejected)

@@ -106,13 +106,9 @@ def footer(path: Path, schema: pa.Schema) -> Footer | None:
 
 
 def _types(schema: pa.Schema) -> list[tuple[str, str]]:
-    """Return the columns of a schema with their types."""
-
-    def words(kind: pa.DataType) -> str:
-        # The reader of a name column chooses the width of its codes.
-        return f"names as {kind.value_type}" if pa.types.is_dictionary(kind) else str(kind)
-
-    return [(field.name, words(field.type)) for field in schema]
+    """Return the columns of a schema with their types, without the width of codes, which the reader chooses."""
+    types = [(field.name, field.type) for field in schema]
+    return [(name, f"names as {t.value_type}" if pa.types.is_dictionary(t) else str(t)) for name, t in types]
 
 
 def footers(folder: Path, manifest: Manifest) -> dict[int, Footer]:
@@ -131,12 +127,6 @@ def spec_hash_of(path: Path) -> str | None:
         return None
     spec_hash = about.get("spec_hash") if isinstance(about, dict) else None
     return spec_hash if isinstance(spec_hash, str) else None
-
-
-def is_intact(folder: Path, part: StoredPart, schema: pa.Schema) -> bool:
-    """Return whether the file of a part exists, belongs to the set with this schema, and has all rows."""
-    written = footer(folder / part.file, schema)
-    return written is not None and written.rows == part.rows
 
 
 def num_groups(folder: Path, part: StoredPart) -> int:
@@ -160,12 +150,13 @@ def read(
     try:
         # Not `read_table`: it turns folders named like `num_gpus=1024` into columns.
         with disk.open_file(path) as raw, pq.ParquetFile(raw) as file:
-            _require(_fault(file.schema_arrow, file.metadata.num_rows, part_schema(manifest), part))
-            _require(_fault_of_groups(file.metadata))
+            if fault := _fault(file.schema_arrow, file.metadata, part_schema(manifest), part):
+                raise StoreError(fault)
             groups = [at for at in range(file.num_row_groups) if group in (None, at)]
             table = file.read_row_groups(groups, columns=list(names)) if groups else file.read(columns=list(names))
         table.validate(full=True)
-        _require(_fault_of_values(table, manifest))
+        if fault := _fault_of_values(table, manifest):
+            raise StoreError(fault)
     except FileNotFoundError:
         raise StoreError(f"{path} is missing; {cure}") from None
     except StoreError as error:
@@ -177,26 +168,19 @@ def read(
     return pa.table(table.columns, schema=pa.schema([field.with_nullable(False) for field in table.schema]))
 
 
-def _require(fault: str) -> None:
-    if fault:
-        raise StoreError(fault)
-
-
-def _fault(stored: pa.Schema, rows: int, schema: pa.Schema, part: StoredPart) -> str:
+def _fault(stored: pa.Schema, about: pq.FileMetaData, schema: pa.Schema, part: StoredPart) -> str:
     """Return how a file differs from the part in its manifest; "" if it does not."""
     if missing := [name for name in schema.names if name not in stored.names]:
         return f"has no column {missing[0]}"
-    if rows != part.rows:
-        return f"has {rows} rows, not {part.rows}"
+    if about.num_rows != part.rows:
+        return f"has {about.num_rows} rows, not {part.rows}"
     for (name, kind), (name_of_set, kind_of_set) in zip(_types(stored), _types(schema), strict=False):
         if (name, kind) != (name_of_set, kind_of_set):
             return f"has a column {name} of {kind} where {name_of_set} of {kind_of_set} belongs"
-    return "" if len(stored) == len(schema) else f"has {len(stored)} columns, not {len(schema)}"
-
-
-def _fault_of_groups(stored: pq.FileMetaData) -> str:
-    """Return a group of rows that is larger than any that dsx writes: few bytes may be endless equal rows."""
-    rows = max((stored.row_group(at).num_rows for at in range(stored.num_row_groups)), default=0)
+    if len(stored) != len(schema):
+        return f"has {len(stored)} columns, not {len(schema)}"
+    # dsx writes no larger groups: few bytes may be endless equal rows.
+    rows = max((about.row_group(at).num_rows for at in range(about.num_row_groups)), default=0)
     return f"has {rows:,} rows in a group, of at most {GROUP_ROWS:,}" if rows > GROUP_ROWS else ""
 
 

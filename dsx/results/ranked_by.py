@@ -11,7 +11,7 @@ cheapest of that number too. A plan is a mapping with `plan` and the cost column
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -50,29 +50,28 @@ def by_role(plans: Sequence[P], costs: Sequence[int]) -> dict[str, P]:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """A number of a priced plan that is to be as small, or as large, as possible."""
+    """A column of a priced plan that is to be as small, or as large, as possible."""
 
     name: str
-    value: Callable[[Priced], float]
     largest: bool = False
+
+    def value(self, plan: Priced) -> float:
+        """Return the number of a plan."""
+        return float(plan[self.name])
 
     def order(self, plan: Priced) -> float:
         """Return what sorts plans, the best first."""
         return -self.value(plan) if self.largest else self.value(plan)
 
 
-def _column(name: str) -> Callable[[Priced], float]:
-    return lambda plan: float(plan[name])
-
-
 OBJECTIVES: Mapping[str, Objective] = {
     objective.name: objective
     for objective in (
-        Objective("tokens_per_s_per_gpu", _column("tokens_per_s_per_gpu"), largest=True),
-        Objective("tokens_per_s", _column("tokens_per_s"), largest=True),
-        Objective("step_time_s", _column("step_time_s")),
-        Objective("mfu", _column("mfu"), largest=True),
-        Objective("peak_bytes", _column("peak_bytes")),
+        Objective("tokens_per_s_per_gpu", largest=True),
+        Objective("tokens_per_s", largest=True),
+        Objective("step_time_s"),
+        Objective("mfu", largest=True),
+        Objective("peak_bytes"),
     )
 }
 

@@ -120,16 +120,14 @@ def load_small(folder: str | Path, columns: Iterable[str]) -> pd.DataFrame:
     folder = file_path("folder", folder)
     manifest = read_manifest(folder)
     names = _checked(columns, manifest)
+
+    def small(values: Frame) -> Frame:
+        return pd.to_numeric(values, downcast="integer") if pd.api.types.is_integer_dtype(values) else values.copy()
+
     pieces: list[dict[str, Frame]] = []
     tables = ([parts_on_disk.read(folder, part, manifest, names, group)] for part, group in _groups(folder, manifest))
     for rows in (_rows(manifest, table, names) for table in chain([[]], tables)):
-        integers = {name for name in names if pd.api.types.is_integer_dtype(rows[name])}
-        pieces.append(
-            {
-                name: pd.to_numeric(rows[name], downcast="integer") if name in integers else rows[name].copy()
-                for name in names
-            }
-        )
+        pieces.append({name: small(rows[name]) for name in names})
     # Column by column, so that no column is there twice but the one that is joined.
     pieces = [piece for piece in pieces if len(piece[names[0]])] or pieces
     return pd.DataFrame({name: pd.concat([piece.pop(name) for piece in pieces], ignore_index=True) for name in names})

@@ -97,21 +97,18 @@ class Writer:
             counts = manifests.total(self._manifest, [part.counts for part in written.values()])
             filled = {number: StoredPart(part_name(number), part.rows) for number, part in written.items() if part.rows}
             if merge is not None:
-                filled = {0: self._write_merged(merge, counts, filled.values())}
+                columns = [column.name for column in self._manifest.columns]
+                tables = [parts_on_disk.read(self._run, part, self._manifest, columns) for part in filled.values()]
+                df = frame(self._manifest, tables, columns)
+                codes = {name: df[name].cat.codes for name in self._manifest.names}
+                rows = merge({name: codes.get(name, df[name]).to_numpy() for name in columns})
+                content = memoryview(parts_on_disk.encode(rows, counts, self._manifest))
+                disk.write_whole(self._run / MERGED, content)
+                filled = {0: StoredPart(MERGED, len(rows[columns[0]]))}
             return self._publish(filled, counts)
 
     def _gaps(self, written: Collection[int]) -> list[int]:
         return [number for number in range(self._manifest.num_parts) if number not in written]
-
-    def _write_merged(self, merge: Merge, counts: Counts, filled: Collection[StoredPart]) -> StoredPart:
-        """Write all parts as one file."""
-        columns = [column.name for column in self._manifest.columns]
-        tables = [parts_on_disk.read(self._run, part, self._manifest, columns) for part in filled]
-        df = frame(self._manifest, tables, columns)
-        codes = {name: df[name].cat.codes for name in self._manifest.names}
-        rows = merge({name: codes.get(name, df[name]).to_numpy() for name in columns})
-        disk.write_whole(self._run / MERGED, memoryview(parts_on_disk.encode(rows, counts, self._manifest)))
-        return StoredPart(MERGED, len(rows[columns[0]]))
 
     def _publish(self, filled: Mapping[int, StoredPart], counts: Counts) -> Manifest:
         """Publish files of the run; `filled` are those with rows, by the number of the part in the set."""
@@ -224,10 +221,7 @@ def _refuse_other_results(folder: Path, manifest: Manifest) -> None:
 
 
 def _foreign_parts(run: Path, manifest: Manifest) -> list[str]:
-    """Return the names of the parts in a run without a manifest that are not of the sweep of `manifest`.
-
-    Parts of the sweep itself remain if a run dies while it is being removed, its manifest first.
-    """
+    """Return the parts in a run without a manifest that are not of the sweep; its own remain if a run dies."""
     if not run.is_dir() or stated(run) is not None:
         return []
     paths = [*parts_on_disk.part_files(run).values(), *(path for path in (run / MERGED,) if path.exists())]
@@ -240,7 +234,13 @@ def _begin(folder: Path, manifest: Manifest, alone: bool) -> Manifest:
     if _whole(folder, manifest) is not None:
         raise StoreError(f"another process has just finished {folder}; run the same command again to see it")
     begun = stated(run)
-    why = _difference(begun, manifest) if begun is not None else ""
+    why = ""  # how an unfinished run differs
+    if begun is not None and begun.spec_hash != manifest.spec_hash:
+        why = f"another sweep (they differ in {', '.join(differences(begun.spec, manifest.spec)[:4])})"
+    elif begun is not None and begun.dsx_version != manifest.dsx_version:
+        why = f"dsx {begun.dsx_version} (this is {manifest.dsx_version})"
+    elif begun is not None and begun.num_parts != manifest.num_parts:
+        why = f"{begun.num_parts} parts (this one has {manifest.num_parts})"
     # A run without parts can be replaced: nothing is lost.
     if why and (parts_on_disk.part_files(run) or not alone):
         raise StoreError(
@@ -255,24 +255,13 @@ def _begin(folder: Path, manifest: Manifest, alone: bool) -> Manifest:
     return manifest
 
 
-def _difference(begun: Manifest, manifest: Manifest) -> str:
-    """Return how an unfinished run differs from the run of `manifest`; "" if it does not."""
-    if begun.spec_hash != manifest.spec_hash:
-        keys = differences(begun.spec, manifest.spec)
-        return f"another sweep (they differ in {', '.join(keys[:4])})"
-    if begun.dsx_version != manifest.dsx_version:
-        return f"dsx {begun.dsx_version} (this is {manifest.dsx_version})"
-    if begun.num_parts != manifest.num_parts:
-        return f"{begun.num_parts} parts (this one has {manifest.num_parts})"
-    return ""
-
-
 def _whole(folder: Path, manifest: Manifest) -> Manifest | None:
     stored = stated(folder)
     if stored is None or not stored.complete or not _is_same_sweep(stored, manifest):
         return None
     schema = parts_on_disk.part_schema(stored)
-    return stored if all(parts_on_disk.is_intact(folder, part, schema) for part in stored.parts) else None
+    written = ((part, parts_on_disk.footer(folder / part.file, schema)) for part in stored.parts)
+    return stored if all(footer is not None and footer.rows == part.rows for part, footer in written) else None
 
 
 def _is_same_sweep(a: Manifest, b: Manifest) -> bool:
@@ -285,9 +274,7 @@ def _remove_leftovers(folder: Path, done: Manifest) -> None:
 
     def remove() -> None:
         begun = stated(run)
-        if _foreign_parts(run, done):
-            return
-        if begun is None or _is_same_sweep(begun, done):
+        if not _foreign_parts(run, done) and (begun is None or _is_same_sweep(begun, done)):
             files = parts_on_disk.part_files(folder).values()
             earlier = [path.name for path in files if spec_hash_of(path) == done.spec_hash]
             disk.clean(folder, {part.file for part in done.parts}, earlier)
@@ -297,12 +284,7 @@ def _remove_leftovers(folder: Path, done: Manifest) -> None:
 
 def _remove_if_empty(run: Path) -> None:
     """Remove a run without parts, so that the folder is left as it was."""
-
-    def remove() -> None:
-        if not parts_on_disk.part_files(run):
-            disk.discard(run)
-
-    _while_alone(run, remove)
+    _while_alone(run, lambda: None if parts_on_disk.part_files(run) else disk.discard(run))
 
 
 def _while_alone(run: Path, tidy: Callable[[], None]) -> None:

@@ -270,6 +270,13 @@ def _batch(members: Sequence[_Member]) -> Batch:
         layer_work(layer, dimensions, spec, length, columns, modes_of([layer], values), differing)
         for layer in first.kinds
     ]
+    boundaries = None
+    if LAYOUT in setups[0].plan:
+        layouts = [([*map(int, setup.plan[LAYOUT].split(","))], setup.plan["pp"]) for setup in setups]
+        rounds = [boundaries_of(layers, pp) for layers, pp in layouts]
+        # Of a setup with fewer stages the last ones have no layer.
+        deepest = max(of_setup.shape[1] for of_setup in rounds)
+        boundaries = np.stack([pad(of_setup, deepest) for of_setup in rounds]).astype(np.float64)
     return Batch(
         rows=np.array([member.row for member in members]),
         assumptions=_column([member.assumptions for member in members]),
@@ -288,7 +295,7 @@ def _batch(members: Sequence[_Member]) -> Batch:
                 {name: np.unique(columns[name]) for name in ("schedule", *_RARE)} | {"vpp": (1, 2), "recompute": values}
             ),
         ),
-        boundaries=_boundaries(setups) if LAYOUT in setups[0].plan else None,
+        boundaries=boundaries,
     )
 
 
@@ -312,13 +319,6 @@ def _forward_flops(models: Sequence[Model], dimensions: Mapping[str, Any], lengt
         flops = sum(evaluate(kernel.work[FORWARD].matrix, values) for kernel in layer.kernels)
         total = total + np.broadcast_to(counts[:, kind] * flops, length.shape)
     return np.asarray(total)
-
-
-def _boundaries(setups: Sequence[Setup]) -> np.ndarray:
-    """Return the boundaries of the layouts of setups; of a setup with fewer stages the last ones have no layer."""
-    boundaries = [boundaries_of([*map(int, setup.plan[LAYOUT].split(","))], setup.plan["pp"]) for setup in setups]
-    deepest = max(rounds.shape[1] for rounds in boundaries)
-    return np.stack([pad(rounds, deepest) for rounds in boundaries]).astype(np.float64)
 
 
 def price(batch: Batch) -> StepCosts:

@@ -9,11 +9,10 @@ import numpy as np
 
 from dsx.config.assumption_set import AssumptionsSpec
 from dsx.config.evidence import AdaptedSpec, IntervalSpec, MemoryIntervalSpec, TrainedOnSpec
-from dsx.config.values import Bounds
 from dsx.config.what_if import varied_field
 from dsx.errors import RunTableError, SpecError
 from dsx.runs.error_report import groups_of, resolution
-from dsx.runs.fit import Effects, Fit, HeldOut, fit, leave_out, sample_of
+from dsx.runs.fit import Fit, HeldOut, fit, leave_out, sample_of
 from dsx.runs.intervals import LEAST_SOURCES, IntervalCoverage, coverage, make_intervals, memory_interval
 from dsx.runs.local_times import Between
 from dsx.runs.observations import Observations, sources_by, usual_stack
@@ -95,7 +94,16 @@ def calibrate(
             f"usable rows: {len(observations.source)}, fields to fit: {num_determined}, which need at least "
             f"{LEAST_ROWS * num_determined} rows; to adapt a set to a few runs use --specialise"
         )
-    _check_certain(fitted)
+    faults = [f"{name} is at a bound, {fitted.values[name]:.4g}" for name in fitted.at_bound]
+    faults += [
+        f"{name} is {fitted.values[name]:.4g} with a standard error of {fitted.standard_errors[name]:.2g}"
+        for name in fitted.uncertain
+    ]
+    if faults:
+        raise RunTableError(
+            f"the rows do not determine every field: {'; '.join(faults)}; state no 'between' with their values, which "
+            "keeps them, or give more rows; to adapt a set to a few runs use --specialise"
+        )
     by_value = sources_by(observations.setups)
     sources = {part: {value: len(names) for value, names in values.items()} for part, values in by_value.items()}
     result = Calibration(
@@ -122,20 +130,6 @@ def calibrate(
         memory=memory_interval(*observations.memory_ratios(fitted.values)),
         after_runs=after_runs,
     )
-
-
-def _check_certain(fitted: Fit) -> None:
-    """Raise RunTableError that lists fitted fields at a bound, and those that are less certain than large."""
-    faults = [f"{name} is at a bound, {fitted.values[name]:.4g}" for name in fitted.at_bound]
-    faults += [
-        f"{name} is {fitted.values[name]:.4g} with a standard error of {fitted.standard_errors[name]:.2g}"
-        for name in fitted.uncertain
-    ]
-    if faults:
-        raise RunTableError(
-            f"the rows do not determine every field: {'; '.join(faults)}; state no 'between' with their values, which "
-            "keeps them, or give more rows; to adapt a set to a few runs use --specialise"
-        )
 
 
 def adapt(observations: Observations, assumptions: AssumptionsSpec) -> Calibration:
@@ -171,37 +165,50 @@ def text_of(calibration: Calibration, between: Between, name: str, extends: str,
     `fitted_to` names the rows, as in "34 rows of runs.csv"; `title` is the first line, a comment. A set adapted to a
     few rows does not state `calibrated`: it inherits it from the set that it extends.
     """
+    fit, adapted = calibration.fit, calibration.adapted
     lines = [
         f"# {title}",
-        f"extends: {json.dumps(extends, ensure_ascii=False)}",
-        f"name: {json.dumps(name, ensure_ascii=False)}",
-        f"description: {json.dumps(f'{title} Other fields are those of the set that it extends.', ensure_ascii=False)}",
-        f"source: {json.dumps(f'fitted to {fitted_to}', ensure_ascii=False)}",
-        *([] if calibration.adapted else ["calibrated: true"]),
+        f"extends: {_quoted(extends)}",
+        f"name: {_quoted(name)}",
+        f"description: {_quoted(f'{title} Other fields are those of the set that it extends.')}",
+        f"source: {_quoted(f'fitted to {fitted_to}')}",
+        *([] if adapted else ["calibrated: true"]),
         *([f"stack: {calibration.adapted_stack}"] if calibration.adapted_stack else []),
         "",
     ]
-    fit = calibration.fit
-    lines += [
-        _field(calibration, name, between[name], fitted_to) for name in fit.values if name not in fit.undetermined
-    ]
+    for field_name in (field_name for field_name in fit.values if field_name not in fit.undetermined):
+        error, bounds = fit.standard_errors[field_name], between[field_name]
+        certainty = "no standard error"
+        if math.isfinite(error):
+            certainty = f"standard error {written(field_name, error, _ERROR_DIGITS)}"
+        # Rounding must not leave the bounds.
+        inside = min(max(float(f"{fit.values[field_name]:.{_DIGITS}g}"), bounds.low), bounds.high)
+        ends = ", ".join(written(field_name, bound) for bound in (bounds.low, bounds.high))
+        bounded = "" if adapted else f", between: [{ends}]"  # the bounds of an adapted set are those under `specialise`
+        source = _quoted(f"fitted to {fitted_to}, {certainty}")
+        lines.append(f"{field_name}: {{value: {written(field_name, inside)}{bounded}, source: {source}}}")
     if fit.undetermined:
         lines += ["", f"# Kept, since no row depends on them: {', '.join(fit.undetermined)}."]
-    if not calibration.adapted:
+    if not adapted:
         lines += ["", "# What the fit leaves to stacks and device generations: log factors on the time of kernels."]
-        lines += _effects(fit.effects)
-        lines += ["", "# Sources that the fit has seen, by what they have."]
-        lines += ["trained_on:"]
-        lines += [
-            f"  {part}: {_numbers(counts)}" for part, counts in calibration.trained_on.model_dump().items() if counts
-        ]
+        lines += ["effects:"]
+        effects, deviations = fit.effects, fit.effects.deviations
+        for part in ("stack", "generation"):
+            named = {key: float(f"{value:.{_ERROR_DIGITS}g}") for key, value in getattr(effects, part).items() if key}
+            lines += [f"  {part}: {_numbers(named)}"] if named else []
+            lines += [f"  {part}_deviation: {getattr(deviations, part):.{_ERROR_DIGITS}g}"]
+        lines += [f"  source_deviation: {deviations.rest:.{_ERROR_DIGITS}g}"]
+        lines += ["", "# Sources that the fit has seen, by what they have.", "trained_on:"]
+        sources = calibration.trained_on.model_dump()
+        lines += [f"  {part}: {_numbers(counts)}" for part, counts in sources.items() if counts]
     if calibration.interval:
-        lines += [
-            "",
-            "# 80 % of measured / predicted step time, of sources that a fit had not seen.",
-            "interval:",
-        ]
-        lines += [f"  - {_interval(entry)}" for entry in calibration.interval]
+        lines += ["", "# 80 % of measured / predicted step time, of sources that a fit had not seen.", "interval:"]
+        for entry in calibration.interval:
+            parts = entry.where.model_dump(exclude_none=True).items()
+            where = ", ".join(
+                f"{key}: {json.dumps(value) if isinstance(value, bool) else value}" for key, value in parts
+            )
+            lines += [f"  - {{{f'where: {{{where}}}, ' if where else ''}low: {entry.low:g}, high: {entry.high:g}}}"]
     if (memory := calibration.memory) is not None:
         lines += ["", "# Quantiles of measured / predicted peak memory; a search leaves room for the last one."]
         lines += [f"memory_interval: {{low: {memory.low:g}, median: {memory.median:g}, high: {memory.high:g}}}"]
@@ -211,24 +218,15 @@ def text_of(calibration: Calibration, between: Between, name: str, extends: str,
         lines += ["", "# By how much the errors of two plans of one job differ, in 80 % of the pairs."]
         lines += [f"resolution: {calibration.resolution:.{_ERROR_DIGITS}g}"]
     if calibration.after_runs:
-        lines += ["", "# Both after the set is adapted to so many runs of a source that was left out."]
-        lines += ["adapted:"]
+        lines += ["", "# Both after the set is adapted to so many runs of a source that was left out.", "adapted:"]
         for entry in calibration.after_runs:
             of_pairs = "" if entry.resolution is None else f", resolution: {entry.resolution:.{_ERROR_DIGITS}g}"
             lines += [f"  - {{runs: {entry.runs}, low: {entry.low:g}, high: {entry.high:g}{of_pairs}}}"]
     return "\n".join(lines) + "\n"
 
 
-def _field(calibration: Calibration, name: str, bounds: Bounds, fitted_to: str) -> str:
-    value, error = calibration.fit.values[name], calibration.fit.standard_errors[name]
-    certainty = f"standard error {written(name, error, _ERROR_DIGITS)}" if math.isfinite(error) else "no standard error"
-    source = json.dumps(f"fitted to {fitted_to}, {certainty}", ensure_ascii=False)
-    # Rounding must not leave the bounds.
-    inside = min(max(float(f"{value:.{_DIGITS}g}"), bounds.low), bounds.high)
-    if calibration.adapted:  # its bounds are those under `specialise`
-        return f"{name}: {{value: {written(name, inside)}, source: {source}}}"
-    between = ", ".join(written(name, bound) for bound in (bounds.low, bounds.high))
-    return f"{name}: {{value: {written(name, inside)}, between: [{between}], source: {source}}}"
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def written(name: str, value: float, digits: int = 15) -> str:
@@ -236,22 +234,5 @@ def written(name: str, value: float, digits: int = 15) -> str:
     return exact_quantity(float(f"{value:.{digits}g}"), varied_field(f"assumptions.{name}").unit)
 
 
-def _effects(effects: Effects) -> list[str]:
-    lines = ["effects:"]
-    for part in ("stack", "generation"):
-        named = {name: float(f"{value:.{_ERROR_DIGITS}g}") for name, value in getattr(effects, part).items() if name}
-        lines += [f"  {part}: {_numbers(named)}"] if named else []
-        lines += [f"  {part}_deviation: {getattr(effects.deviations, part):.{_ERROR_DIGITS}g}"]
-    return [*lines, f"  source_deviation: {effects.deviations.rest:.{_ERROR_DIGITS}g}"]
-
-
 def _numbers(values: Mapping[str, float]) -> str:
     return f"{{{', '.join(f'{json.dumps(name)}: {value:g}' for name, value in sorted(values.items()))}}}"
-
-
-def _interval(entry: IntervalSpec) -> str:
-    where = ", ".join(
-        f"{key}: {json.dumps(value) if isinstance(value, bool) else value}"
-        for key, value in entry.where.model_dump(exclude_none=True).items()
-    )
-    return f"{{{f'where: {{{where}}}, ' if where else ''}low: {entry.low:g}, high: {entry.high:g}}}"

@@ -26,25 +26,6 @@ def _has_experts(values: Values) -> bool:
     return (values["experts"] or 0) > 1  # one expert is a dense model
 
 
-def _has_unfused_variants(values: Values) -> bool:
-    # Layers with neither gates nor experts have layer norms, and every framework has a fused kernel for those.
-    return values["gated_mlp"] or _has_experts(values) or not values["flash"]
-
-
-def _replicas(values: Values) -> int | None:
-    # With a remainder the product of the degrees is not n_gpus, which a rule below reports.
-    model_parallel = values["tp"] * values["pp"] * values["cp"]
-    return values["n_gpus"] and max(values["n_gpus"] // model_parallel, 1)
-
-
-def _microbatch(values: Values) -> int:
-    # Sharded weights in a pipeline are PyTorch's parallelisms: torch.distributed.pipelining cuts a batch into as many
-    # microbatches as there are chunks, unless a configuration states the number (TorchTitan, ParallelismConfig).
-    if values["zero_stage"] < 3 or values["pp"] == 1:
-        return 1
-    return max((values["global_batch"] or 0) // (values["dp"] * values["pp"] * values["vpp"]), 1)
-
-
 def _virtual_stages(values: Values) -> int:
     """Return the chunks of a stage; in an interleaved schedule without a degree, chunks have two layers if possible.
 
@@ -67,10 +48,6 @@ def _expert_tensor_parallel(values: Values) -> int:
     return tp if values["sp"] and divides else 1
 
 
-def _sequence_parallel(values: Values) -> bool:
-    return values["tp"] > 1 and (values["seq"] or 0) % (values["tp"] * values["cp"]) == 0
-
-
 # In this order: a default may use the columns above it.
 DEFAULTS: dict[str, Default] = {
     "heads": Default("hidden / 128", lambda v: v["hidden"] and max(v["hidden"] // 128, 1)),
@@ -84,23 +61,44 @@ DEFAULTS: dict[str, Default] = {
     "precision": Default("bf16", lambda v: "bf16"),
     # Short sequences have small score matrices; fused attention, which never stores them, came with long sequences.
     "flash": Default("1 where seq > 2048, else 0", lambda v: (v["seq"] or 0) > 2048),
-    "kernels": Default("a fused one for each norm and softmax", lambda v: FUSABLE, matters=_has_unfused_variants),
+    # Layers with neither gates nor experts have layer norms, and every framework has a fused kernel for those.
+    "kernels": Default(
+        "a fused one for each norm and softmax",
+        lambda v: FUSABLE,
+        matters=lambda v: v["gated_mlp"] or _has_experts(v) or not v["flash"],
+    ),
     "tp": Default("1", lambda v: 1),
     "pp": Default("1", lambda v: 1),
     "cp": Default("1", lambda v: 1, matters=lambda v: (v["n_gpus"] or 1) > 1),
-    "dp": Default("n_gpus / (tp * pp * cp)", _replicas),
+    # With a remainder the product of the degrees is not n_gpus, which a rule below reports.
+    "dp": Default(
+        "n_gpus / (tp * pp * cp)", lambda v: v["n_gpus"] and max(v["n_gpus"] // (v["tp"] * v["pp"] * v["cp"]), 1)
+    ),
     "ep": Default("1", lambda v: 1, matters=_has_experts),
     "vpp": Default(
         "1; with an interleaved schedule chunks of two layers", _virtual_stages, matters=lambda v: v["pp"] > 1
     ),
-    "sp": Default("1 where tp > 1 and tp * cp divides seq", _sequence_parallel, matters=lambda v: v["tp"] > 1),
+    "sp": Default(
+        "1 where tp > 1 and tp * cp divides seq",
+        lambda v: v["tp"] > 1 and (v["seq"] or 0) % (v["tp"] * v["cp"]) == 0,
+        matters=lambda v: v["tp"] > 1,
+    ),
     "etp": Default(
         "tp where sp, ffn_hidden and the ranks allow it, else 1",
         _expert_tensor_parallel,
         matters=lambda v: _has_experts(v) and v["tp"] > 1,
     ),
     "zero_stage": Default("1, a distributed optimizer", lambda v: 1, matters=lambda v: (v["dp"] or 1) > 1),
-    "microbatch": Default("1; with zero_stage 3 and pp > 1 as many microbatches as pp * vpp chunks", _microbatch),
+    # Sharded weights in a pipeline are PyTorch's parallelisms: torch.distributed.pipelining cuts a batch into as many
+    # microbatches as there are chunks, unless a configuration states the number (TorchTitan, ParallelismConfig).
+    "microbatch": Default(
+        "1; with zero_stage 3 and pp > 1 as many microbatches as pp * vpp chunks",
+        lambda v: (
+            1
+            if v["zero_stage"] < 3 or v["pp"] == 1
+            else max((v["global_batch"] or 0) // (v["dp"] * v["pp"] * v["vpp"]), 1)
+        ),
+    ),
     # dsx.runs.predict infers it.
     "recompute": Default("the fastest value under which the run fits", lambda v: "none"),
 }

@@ -39,8 +39,9 @@ a group. All sources have the same weight, so have the groups of a source, and t
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -55,19 +56,24 @@ ALL_SOURCES = "all"  # the source_id of `overall`
 
 def report(rows: PredictedRows, runs: Sequence[MeasuredRun]) -> dict[str, Any]:
     """Return every figure of a validation of `runs` as plain data; fractions, not percentages."""
-    sources, source = dict.fromkeys(rows.source), np.array(rows.source)
-    of_layouts = groups(rows)
+    source, of_layouts = np.array(rows.source), groups(rows)
     correlations = np.array([spearman(group) for group in of_layouts])
     correlations = correlations[np.isfinite(correlations)]
+    regrets = np.array([regret(group) for group in of_layouts], dtype=np.float64)
     # How many rows ran and how many ran out of memory, each with the number predicted correctly.
     ran, failed = (rows.modelled & (rows.oom == value) for value in (0, 1))
     return {
         "noise_floor": noise_floor(rows, runs),
         "overall": _figures(rows, np.ones(len(source), dtype=bool), ALL_SOURCES),
-        "sources": [_figures(rows, source == name, name) for name in sources],
-        "regret": regret_figures([regret(group) for group in of_layouts]),
+        "sources": [_figures(rows, source == name, name) for name in dict.fromkeys(rows.source)],
+        "regret": {
+            "groups": len(regrets),
+            "median": _quantile(regrets, 0.5),
+            "p95": _quantile(regrets, 0.95),
+            "within_5_percent": float(np.mean(regrets <= CLOSE)) if len(regrets) else None,
+        },
         "pairs": pairs(groups(rows, least=2)),
-        "spearman_median": float(np.median(correlations)) if len(correlations) else None,
+        "spearman_median": _quantile(correlations, 0.5),
         "oom": {
             "fit": int(ran.sum()),
             "fit_correct": int((ran & rows.fits).sum()),
@@ -78,26 +84,38 @@ def report(rows: PredictedRows, runs: Sequence[MeasuredRun]) -> dict[str, Any]:
     }
 
 
+def _quantile(values: np.ndarray, share: float) -> float | None:
+    if not len(values):
+        return None
+    return float(np.median(values) if share == 0.5 else np.quantile(values, share))
+
+
 def not_modelled(rows: PredictedRows) -> dict[str, int]:
     """Return how many rows are not modelled, by reason, the most frequent one first."""
     return dict(Counter(reason.rule for reason in rows.reason if reason is not None).most_common())
 
 
-def noise_floor(rows: PredictedRows, runs: Sequence[MeasuredRun]) -> dict[str, Any]:
+def noise_floor(rows: PredictedRows, runs: Sequence[MeasuredRun]) -> dict[str, dict[str, object]]:
     """Return the spreads of repeated configurations, of one release and of all releases of a framework."""
     releases: dict[str, Sequence[Hashable]] = {
         "same_software": [(run.framework, run.software, run.year) for run in runs],
         "all_releases": [run.framework for run in runs],
     }
-    figures: dict[str, Any] = {}
+    figures: dict[str, dict[str, object]] = {}
     for name, software in releases.items():
         by_source = spreads(rows, software)
-        figures[name] = spread_figures(spread for of_source in by_source.values() for spread in of_source)
-        figures[name]["sources"] = {source: spread_figures(of_source) for source, of_source in by_source.items()}
+        of_sources = {source: _of_spreads(of_source) for source, of_source in by_source.items()}
+        figures[name] = _of_spreads([*chain(*by_source.values())]) | {"sources": of_sources}
     return figures
 
 
-def _figures(rows: PredictedRows, chosen: np.ndarray, name: str) -> dict[str, Any]:
+def _of_spreads(spreads: Sequence[float]) -> dict[str, object]:
+    """Return the number of repeated configurations, and the median and 90 % quantile of their spreads; None of none."""
+    values = np.array(spreads)
+    return {"configurations": len(values), "median": _quantile(values, 0.5), "p90": _quantile(values, 0.9)}
+
+
+def _figures(rows: PredictedRows, chosen: np.ndarray, name: str) -> dict[str, object]:
     """Return the figures of the rows where [N] bools are true."""
     source = np.array(rows.source)
     error = rows.predicted_s / rows.measured_s - 1
@@ -144,7 +162,6 @@ class LayoutGroup:
     """The layouts of a group, one entry each."""
 
     source: str
-
     measured_s: np.ndarray  # [L]
     predicted_s: np.ndarray  # [L]
 
@@ -180,29 +197,21 @@ def regret(group: LayoutGroup) -> float:
 
 def pairs(groups: Sequence[LayoutGroup]) -> dict[str, object]:
     """Return how many pairs groups have, and the share that is ranked right, of all and by source; None if none."""
-    by_source: dict[str, np.ndarray] = {}
+    by_source: dict[str, np.ndarray] = {}  # how many pairs are predicted in their order, and how many there are
     for group in groups:
-        by_source[group.source] = by_source.get(group.source, np.zeros(2, np.int64)) + ranked_right(group)
+        order = np.argsort(group.measured_s, kind="stable")
+        measured, predicted = np.log(group.measured_s[order]), np.log(group.predicted_s[order])
+        behind = np.searchsorted(measured, measured + np.log1p(CLOSE), side="right")
+        # One row at a time, which takes the memory of a row, however many pairs there are.
+        right = sum(int((predicted[first:] > time).sum()) for time, first in zip(predicted, behind, strict=True))
+        counts = np.array([right, (len(order) - behind).sum()])
+        by_source[group.source] = by_source.get(group.source, np.zeros(2, np.int64)) + counts
     right, count = map(int, sum(by_source.values(), np.zeros(2, np.int64)))
     return {
         "pairs": count,
         "right": right / count if count else None,
         "sources": {source: float(right / count) for source, (right, count) in by_source.items() if count},
     }
-
-
-def ranked_right(group: LayoutGroup) -> np.ndarray:
-    """Return how many pairs of a group are predicted in their order, and how many it has, [2] int64.
-
-    It takes the memory of a row, however many pairs there are.
-    """
-    order = np.argsort(group.measured_s, kind="stable")
-    measured, predicted = np.log(group.measured_s[order]), np.log(group.predicted_s[order])
-    behind = np.searchsorted(measured, measured + np.log1p(CLOSE), side="right")
-    right = sum(
-        int((predicted[first:] > time).sum()) for time, first in zip(predicted.tolist(), behind.tolist(), strict=True)
-    )
-    return np.array([right, (len(order) - behind).sum()])
 
 
 def spearman(group: LayoutGroup) -> float:
@@ -212,17 +221,6 @@ def spearman(group: LayoutGroup) -> float:
     if np.ptp(group.predicted_s) == 0 or np.ptp(group.measured_s) == 0:  # scipy warns of it
         return float("nan")
     return float(spearmanr(group.predicted_s, group.measured_s).statistic)  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def regret_figures(regrets: Sequence[float]) -> dict[str, float | int | None]:
-    """Return the statistics of `regrets` over groups; None if there is no group."""
-    values = np.array(regrets, dtype=np.float64)
-    return {
-        "groups": len(values),
-        "median": float(np.median(values)) if len(values) else None,
-        "p95": float(np.quantile(values, 0.95)) if len(values) else None,
-        "within_5_percent": float(np.mean(values <= CLOSE)) if len(values) else None,
-    }
 
 
 def spreads(rows: PredictedRows | Observations, software: Sequence[Hashable]) -> dict[str, list[float]]:
@@ -240,16 +238,6 @@ def spreads(rows: PredictedRows | Observations, software: Sequence[Hashable]) ->
             spread = float(np.std(np.log(rows.measured_s[repeated]), ddof=1))
             by_source.setdefault(rows.source[repeated[0]], []).append(spread)
     return by_source
-
-
-def spread_figures(spreads: Iterable[float]) -> dict[str, object]:
-    """Return the number of repeated configurations, and the median and 90 % quantile of their spreads; None of none."""
-    values = np.array([*spreads])
-    return {
-        "configurations": len(values),
-        "median": float(np.median(values)) if len(values) else None,
-        "p90": float(np.quantile(values, 0.9)) if len(values) else None,
-    }
 
 
 def resolution(groups: Sequence[LayoutGroup]) -> float | None:

@@ -63,9 +63,8 @@ class Memberships:
 
 def memberships(stacks: Sequence[str], generations: Sequence[str]) -> Memberships:
     """Return the memberships of N rows."""
-    (of_stack, stack), (of_generation, generation) = (
-        np.unique(np.array(names, dtype=object).astype(str), return_inverse=True) for names in (stacks, generations)
-    )
+    of_stack, stack = np.unique(np.array(stacks, dtype=object).astype(str), return_inverse=True)
+    of_generation, generation = np.unique(np.array(generations, dtype=object).astype(str), return_inverse=True)
     return Memberships(tuple(of_stack.tolist()), tuple(of_generation.tolist()), stack, generation)
 
 
@@ -198,10 +197,7 @@ class FullFit:
         errors = np.sqrt(np.diag(solution.covariance)) * slope(position, between)
         return Fit(
             values=values,
-            standard_errors={
-                name: np.nan if name in (*bound, *idle) else float(error)
-                for name, error in zip(between, errors, strict=True)
-            },
+            standard_errors=dict(zip(between, errors.tolist(), strict=True)) | dict.fromkeys((*bound, *idle), np.nan),
             at_bound=bound,
             undetermined=idle,
             effects=Effects(
@@ -230,12 +226,11 @@ def row_weights(source: Sequence[str], configuration: Sequence[Hashable]) -> np.
     return np.array([1 / (repeated[key] * configurations[key[0]]) for key in zip(source, configuration, strict=True)])
 
 
+Progress = Callable[[int], None]  # is told how many more rounds or sources are done
+
+
 def fit(
-    observations: Observations,
-    sample: Sample,
-    start: Values,
-    between: Between,
-    progress: Callable[[int], None] = lambda done: None,
+    observations: Observations, sample: Sample, start: Values, between: Between, progress: Progress = lambda done: None
 ) -> FullFit:
     """Return the fit to the rows of a sample, from beliefs `start` inside the bounds `between`.
 
@@ -266,10 +261,7 @@ class HeldOut:
 
 
 def leave_out(
-    observations: Observations,
-    part: Sequence[str],
-    full: FullFit,
-    progress: Callable[[int], None] = lambda done: None,
+    observations: Observations, part: Sequence[str], full: FullFit, progress: Progress = lambda done: None
 ) -> HeldOut:
     """Return the predictions of each part of the rows by a fit to the other parts.
 
@@ -305,39 +297,40 @@ def _solve(sample: Sample, times: LocalTimes, beliefs: np.ndarray, start: np.nda
     """Return the most likely positions and effects under these deviations."""
     used = sample.weights > 0
     members, measured = sample.members, np.log(sample.measured_s)
-    fields, stacks, generations = len(beliefs), len(members.stacks), len(members.generations)
+    fields, stacks, effects = len(beliefs), len(members.stacks), len(members.stacks) + len(members.generations)
     scale = np.sqrt(sample.weights[used]) / spread.rest
 
     def parts(point: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         position, of_stack, of_generation = np.split(point, [fields, fields + stacks])
         return position, spread.stack * of_stack, spread.generation * of_generation
 
+    def errors(point: np.ndarray) -> np.ndarray:
+        position, *of_members = parts(point)
+        return (times.at(position) + times.kernels * members.effect(*of_members) - measured)[used]
+
     def residuals(point: np.ndarray) -> np.ndarray:
-        position, *effects = parts(point)
-        errors = times.at(position) + times.kernels * members.effect(*effects) - measured
-        return np.concatenate([scale * softened(errors[used], SCALE), (position - beliefs) / BELIEF, point[fields:]])
+        beliefs_and_effects = (point[:fields] - beliefs) / BELIEF, point[fields:]
+        return np.concatenate([scale * softened(errors(point), SCALE), *beliefs_and_effects])
 
     def jacobian(point: np.ndarray) -> np.ndarray:
-        position, *effects = parts(point)
-        errors = (times.at(position) + times.kernels * members.effect(*effects) - measured)[used]
-        root = np.sqrt(1 + (errors / SCALE) ** 2)
+        of_rows = errors(point)
+        root = np.sqrt(1 + (of_rows / SCALE) ** 2)
         factor = scale * np.sqrt((1 + root) / 2) / root
-        rows = np.zeros((len(factor), fields + stacks + generations))
-        rows[:, :fields] = times.derivative(position)[used]
+        rows = np.zeros((len(factor), fields + effects))
+        rows[:, :fields] = times.derivative(point[:fields])[used]
         every, kernels = np.arange(len(factor)), times.kernels[used]
         rows[every, fields + members.stack[used]] = spread.stack * kernels
         rows[every, fields + stacks + members.generation[used]] = spread.generation * kernels
-        beliefs_and_effects = np.eye(fields + stacks + generations)
+        beliefs_and_effects = np.eye(fields + effects)
         beliefs_and_effects[:fields] /= BELIEF
         return np.concatenate([factor[:, None] * rows, beliefs_and_effects])
 
-    first = np.concatenate([np.clip(start, 0.0, 1.0), np.zeros(stacks + generations)])
-    low = np.concatenate([np.zeros(fields), np.full(stacks + generations, -np.inf)])
-    high = np.concatenate([np.ones(fields), np.full(stacks + generations, np.inf)])
+    first = np.concatenate([np.clip(start, 0.0, 1.0), np.zeros(effects)])
+    low = np.concatenate([np.zeros(fields), np.full(effects, -np.inf)])
+    high = np.concatenate([np.ones(fields), np.full(effects, np.inf)])
     optimum = least_squares(residuals, first, jac=jacobian, bounds=(low, high))  # pyright: ignore[reportArgumentType]
-    position, of_stack, of_generation = parts(optimum.x)
     covariance = np.linalg.inv(optimum.jac.T @ optimum.jac)[:fields, :fields]
-    return Solution(position, of_stack, of_generation, spread, covariance)
+    return Solution(*parts(optimum.x), spread, covariance)
 
 
 def softened(errors: np.ndarray, scale: float) -> np.ndarray:

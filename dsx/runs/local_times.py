@@ -24,7 +24,7 @@ Between = Mapping[str, Bounds]  # of the fields to fit
 
 
 def position_of(values: Values, between: Between) -> np.ndarray:
-    """Return the [P] positions of values between their bounds, in [0, 1]; on a log scale if the bounds are positive."""
+    """Return the [P] positions of values between their bounds."""
     shares = []
     for name, bounds in between.items():
         low, high, value = bounds.low, bounds.high, values[name]
@@ -45,14 +45,8 @@ def at(position: np.ndarray, between: Between) -> dict[str, float]:
 
 def slope(position: np.ndarray, between: Between) -> np.ndarray:
     """Return the derivatives of values with respect to their [P] positions."""
-    return np.array(
-        [
-            value * np.log(between[name].high / between[name].low)
-            if between[name].low > 0
-            else between[name].high - between[name].low
-            for name, value in at(position, between).items()
-        ]
-    )
+    pairs = [(value, between[name]) for name, value in at(position, between).items()]
+    return np.array([value * np.log(b.high / b.low) if b.low > 0 else b.high - b.low for value, b in pairs])
 
 
 _STEP = 0.05  # of a field, as a share of the distance between its bounds

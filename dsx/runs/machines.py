@@ -37,9 +37,8 @@ def cluster_of(gpu: str, gpus_per_node: int, clusters: Sequence[ClusterSpec]) ->
     `gpus_per_node` is taken; if there is none, a cluster with the next larger nodes, its fast domain reduced to
     `gpus_per_node`.
     """
-    for cluster in clusters:
-        if cluster.name == gpu:
-            return cluster
+    if by_name := [cluster for cluster in clusters if cluster.name == gpu]:
+        return by_name[0]
     listed = [
         (prefix, size, cluster)
         for cluster in clusters
@@ -111,18 +110,25 @@ def software_of(
     A run without a year and a release is taken to be as new as the newest stack.
     """
     texts = [text for text in (software, framework) if text]
-    for text in texts:
-        for stack in stacks:
-            if stack.name == text:
-                return Software(stack, None)
+    if by_name := [stack for text in texts for stack in stacks if stack.name == text]:
+        return Software(by_name[0], None)
     written = " ".join(texts)
-    named = [(len(word), stack) for stack in stacks for word in stack.software.words if _contains(written, word)]
+    # A word begins where one of the text begins.
+    named = [
+        (len(word), stack)
+        for stack in stacks
+        for word in stack.software.words
+        if re.search(rf"(?<![a-z0-9]){re.escape(word.lower())}", written.lower())
+    ]
     candidates = sorted(
         named or [(0, stack) for stack in stacks if not stack.software.words], key=lambda entry: entry[1].software.since
     )
     if not candidates:
         return None
-    release = _release(written, year)
+    # The month of the release, counted from year 0; None if nothing is known.
+    release = None if year is None else months(year, _MIDDLE)
+    if match := next(filter(None, (pattern.search(written) for pattern in _RELEASES)), None):
+        release = months(int(match[1]) % 2000 + 2000, int(match[2]))
     released = [entry for entry in candidates if release is None or entry[1].software.since <= release]
     # If all stacks are later, the first one.
     _, latest = max(released, key=lambda entry: (entry[0], entry[1].software.since)) if released else candidates[0]
@@ -135,17 +141,3 @@ def described(unknown: str, stack: StackSpec, stacks: Sequence[StackSpec]) -> st
     near = [name for word in unknown.split() for name in nearest_names(word, words, cutoff=_SIMILAR)]
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"software {unknown!r} is not known{hint}; the stack {stack.name!r} is assumed"
-
-
-def _contains(written: str, word: str) -> bool:
-    """Return whether a text contains a word, from the beginning of one of its words on."""
-    written, word = written.lower(), word.lower()
-    return word in written and re.search(rf"(?<![a-z0-9]){re.escape(word)}", written) is not None
-
-
-def _release(written: str, year: int | None) -> int | None:
-    """Return the month of a release, counted from year 0; None if nothing is known."""
-    for pattern in _RELEASES:
-        if match := pattern.search(written):
-            return months(int(match[1]) % 2000 + 2000, int(match[2]))
-    return None if year is None else months(year, _MIDDLE)

@@ -25,7 +25,7 @@ everything. Not modelled: policies that keep, offload or recompute each tensor o
 
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 
@@ -64,63 +64,52 @@ class Word:
     """Something that dsx prices, as notes name it, and where a row that is priced with it has it."""
 
     name: str
-    pattern: re.Pattern[str]
-    columns: tuple[str, ...] = ()  # any of them stated or read from the notes
+    pattern: str  # ignoring case
+    column: str = ""  # stated or read from the notes
     option: str = ""  # or an option of a layer of the model
-    in_model: Callable[[ModelSpec], bool] | None = None  # or another property of the model
-
-
-def _word(
-    name: str, pattern: str, *columns: str, option: str = "", model: Callable[[ModelSpec], bool] | None = None
-) -> Word:
-    return Word(name, re.compile(pattern, re.IGNORECASE), columns, option, model)
-
-
-def _is_mixed(model: ModelSpec) -> bool:
-    """Return whether some layers of the body have experts and some have none."""
-    blocks = [dict(entry.layer.blocks) for entry in model.sequence[1:-1]]
-    return len({"experts" in chosen.values() for chosen in blocks}) > 1
+    mixed: bool = False  # or layers with and without experts
 
 
 WORDS = (
-    _word("bandwidth of NICs", r"[0-9] ?(?-i:[GT]b)(?:/s|ps|it/s)?\b", "node_network"),
-    _word("interleaved pipeline", r"\binterleav(?:ed|ing)\b(?! attention| layers| sliding)", "vpp"),
-    _word("expert tensor parallelism", r"\bexpert[- ](?:TP|tensor)|\bETP\b", "etp"),
-    _word(
+    Word("bandwidth of NICs", r"[0-9] ?(?-i:[GT]b)(?:/s|ps|it/s)?\b", "node_network"),
+    Word("interleaved pipeline", r"\binterleav(?:ed|ing)\b(?! attention| layers| sliding)", "vpp"),
+    Word("expert tensor parallelism", r"\bexpert[- ](?:TP|tensor)|\bETP\b", "etp"),
+    Word(
         "ZeRO groups",
         r"\bHSDP\b|\bshard[- ]group(?!: all)|\bZeRO-?[123]? group|FSDP group|FSDP[ =]?(?:[3-9]|[12][0-9])",
         "zero_replicas",
     ),
-    _word("stages with fewer layers", r"\b(?:one|1|two|2) layers? (?:fewer|less)\b", "stage_layers"),
-    _word("shared experts", r"\bshared expert", option="shared"),
-    _word(
+    Word("stages with fewer layers", r"\b(?:one|1|two|2) layers? (?:fewer|less)\b", "stage_layers"),
+    Word("shared experts", r"\bshared expert", option="shared"),
+    Word(
         "dense layers among experts",
         r"\b(?:first|dense) (?:[a-z0-9]+ )?layers? (?:dense|exist)|\bMoE (?:every|in)\b",
-        model=_is_mixed,
+        mixed=True,
     ),
-    _word("sliding-window attention", r"\bsliding[- ]window", option="window"),
-    _word("kind of cross-entropy", r"\bfused (?:linear )?cross[- ]entropy|\bcut cross[- ]entropy", "cross_entropy"),
-    _word("expert dispatcher", r"\b(?:DeepEP|HybridEP|flex dispatcher)\b", "dispatcher"),
-    _word("asynchronous tensor parallelism", r"\bAsync ?TP(?!=0)"),
-    _word("CUDA graphs", r"\bCUDA graphs?\b"),
-    _word("weights kept after the forward", r"\bwithout reshard|\breshard_after_forward=(?:False|0)"),
-    _word("packed sequences", r"\bpacked\b|\bpack_[a-z_]+=True"),
-    _word("prediction of further tokens", r"\bw/ MTP\b|\bmulti-token prediction"),
-    _word("dropped tokens", r"(?<!says )\btoken[- ]?drop(?:ped|ping)?\b|\bcapacity factor"),
-    _word("offload", r"\boffload(?:ed|ing)?\b", "offload"),
+    Word("sliding-window attention", r"\bsliding[- ]window", option="window"),
+    Word("kind of cross-entropy", r"\bfused (?:linear )?cross[- ]entropy|\bcut cross[- ]entropy", "cross_entropy"),
+    Word("expert dispatcher", r"\b(?:DeepEP|HybridEP|flex dispatcher)\b", "dispatcher"),
+    Word("asynchronous tensor parallelism", r"\bAsync ?TP(?!=0)"),
+    Word("CUDA graphs", r"\bCUDA graphs?\b"),
+    Word("weights kept after the forward", r"\bwithout reshard|\breshard_after_forward=(?:False|0)"),
+    Word("packed sequences", r"\bpacked\b|\bpack_[a-z_]+=True"),
+    Word("prediction of further tokens", r"\bw/ MTP\b|\bmulti-token prediction"),
+    Word("dropped tokens", r"(?<!says )\btoken[- ]?drop(?:ped|ping)?\b|\bcapacity factor"),
+    Word("offload", r"\boffload(?:ed|ing)?\b", "offload"),
 )
 
 
 def unread_words(notes: str, columns: Collection[str], model: ModelSpec) -> tuple[str, ...]:
     """Return the names of what the notes mention and the row is not priced with; `columns` are those it states."""
     options = {option for entry in model.sequence for option in entry.layer.options}
+    is_mixed = len({"experts" in dict(entry.layer.blocks).values() for entry in model.sequence[1:-1]}) > 1
     return tuple(
         word.name
         for word in WORDS
-        if word.pattern.search(notes)
-        and not any(column in columns for column in word.columns)
+        if re.search(word.pattern, notes, re.IGNORECASE)
+        and word.column not in columns
         and word.option not in options
-        and not (word.in_model and word.in_model(model))
+        and not (word.mixed and is_mixed)
     )
 
 
@@ -180,20 +169,14 @@ def read_notes(cells: Values) -> dict[str, object]:
         ZERO_GROUP: _zero_group(notes, cells),
     }
     missing = {column: value for column, value in in_notes.items() if value is not None and cells.get(column) is None}
-    return missing | _microbatch_of_replica(notes, cells)
-
-
-def _microbatch_of_replica(notes: str, cells: Values) -> dict[str, object]:
-    """Return the microbatch of a replica where the column counts sequences of a device; nothing if they are equal.
-
-    What counts by device divides its activations by all of them, as sequence parallelism does.
-    """
     members = (cells["tp"] or 1) * (cells["cp"] or 1)
-    if members == 1 or not cells["microbatch"] or not _PER_DEVICE.search(notes):
-        return {}
-    microbatch, dp = cells["microbatch"] * members, cells["dp"]
-    divides = not (dp and cells["global_batch"]) or cells["global_batch"] % (microbatch * dp) == 0
-    return {"microbatch": microbatch, "sp": True} if divides else {}
+    if members > 1 and cells["microbatch"] and _PER_DEVICE.search(notes):
+        # The column counts sequences of a device, and what counts by device divides its activations by all of them, as
+        # sequence parallelism does.
+        microbatch, dp = cells["microbatch"] * members, cells["dp"]
+        if not (dp and cells["global_batch"]) or cells["global_batch"] % (microbatch * dp) == 0:
+            missing |= {"microbatch": microbatch, "sp": True}
+    return missing
 
 
 def names_interleaving(cells: Values) -> bool:
@@ -202,8 +185,7 @@ def names_interleaving(cells: Values) -> bool:
 
 
 def _kernels(notes: str) -> frozenset[Unfusable] | None:
-    match = _KERNELS.search(notes)
-    if match is None:
+    if (match := _KERNELS.search(notes)) is None:
         return None
     # Flash attention includes the softmax.
     fused: dict[Unfusable, bool] = {"softmax": match[1] != "torch", "norm": match[2] is not None}

@@ -118,14 +118,12 @@ def sources_by(setups: Sequence[Setup]) -> dict[str, dict[str, set[str]]]:
 
 def others_like(setups: Sequence[Setup]) -> np.ndarray:
     """Return, for each of [N] setups, in how many ways the other sources have little like it."""
-    by_part = sources_by(setups)
-
-    def thinness_of(setup: Setup) -> int:
+    by_part, thin = sources_by(setups), np.zeros(len(setups), dtype=np.int64)
+    for row, setup in enumerate(setups):
         parts = likeness_of(setup)._asdict().items()
         counts = {part: len(by_part[part][value] - {setup.run.source_id}) for part, value in parts}
-        return thinness(counts, bool(setup.filled))
-
-    return np.array([thinness_of(setup) for setup in setups], dtype=np.int64)
+        thin[row] = thinness(counts, bool(setup.filled))
+    return thin
 
 
 def _changed(batch: Batch, values: Mapping[str, float], slowdown: np.ndarray | float = 1.0) -> Batch:
@@ -141,10 +139,7 @@ def usual_stack(stacks: Sequence[str]) -> str:
 
 
 def observe(
-    runs: Sequence[MeasuredRun],
-    setups: Setups,
-    assumptions: AssumptionsSpec,
-    every_trust: bool = False,
+    runs: Sequence[MeasuredRun], setups: Setups, assumptions: AssumptionsSpec, every_trust: bool = False
 ) -> Observations:
     """Return the usable rows of a table, from its runs and their setups; `every_trust` includes untrusted rows."""
     reasons: list[str] = []

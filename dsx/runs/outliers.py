@@ -100,14 +100,10 @@ def without_outliers(
     if not by_row:
         return observations, []
     if len(by_row) > _MOST_SHARE * len(ids):
-        lines = [
-            f"the table looks wrong: {len(by_row):,} of {len(ids):,} rows are far from the others, so a fit to "
-            "the rest would mean nothing; are all times seconds of one step?",
-            *map(str, [*by_row.values()][:_SHOWN]),
-        ]
-        if len(by_row) > _SHOWN:
-            lines.append(f"and {len(by_row) - _SHOWN:,} more")
-        raise RunTableError("\n".join(lines))
+        wrong = f"the table looks wrong: {len(by_row):,} of {len(ids):,} rows are far from the others, so a fit to "
+        wrong += "the rest would mean nothing; are all times seconds of one step?"
+        more = [f"and {len(by_row) - _SHOWN:,} more"] if len(by_row) > _SHOWN else []
+        raise RunTableError("\n".join([wrong, *map(str, [*by_row.values()][:_SHOWN]), *more]))
     lines = {observations.setups[row].run.line for row in by_row}
     kept = [(run, setup) for run, setup in zip(runs, setups, strict=True) if run.line not in lines]
     return observe([run for run, _ in kept], [setup for _, setup in kept], assumptions), [*by_row.values()]

@@ -153,12 +153,12 @@ def compare(
     runs: Sequence[MeasuredRun], setups: Setups, predict: Predict, assumptions: AssumptionsSpec
 ) -> PredictedRows:
     """Return `runs` with the predictions of their `setups`; a run whose setup is a Reason is not predicted."""
-    priced = {row: setup for row, setup in enumerate(setups) if isinstance(setup, Setup)}
-    predictions = predict([*priced.values()], assumptions)
-    position = {row: place for place, row in enumerate(priced)}  # in the predictions
-    seconds = [
-        measured_step_time(priced[row]) if row in priced else run.measured_iter_s for row, run in enumerate(runs)
-    ]
+    priced = [setup if isinstance(setup, Setup) else None for setup in setups]
+    rows = [row for row, setup in enumerate(priced) if setup]
+    predictions = predict([setup for setup in priced if setup], assumptions)
+    position = {row: place for place, row in enumerate(rows)}  # in the predictions
+    pairs = [*zip(runs, priced, strict=True)]
+    seconds = [measured_step_time(setup) if setup else run.measured_iter_s for run, setup in pairs]
     memory = [measured_bytes(run) for run in runs]
     reasons: list[UnmodelledReason | None] = []
     for row, (run, setup) in enumerate(zip(runs, setups, strict=True)):
@@ -170,11 +170,11 @@ def compare(
 
     def predicted(values: np.ndarray) -> np.ndarray:
         of_runs = np.full(len(runs), np.nan)
-        of_runs[[*priced]] = values
+        of_runs[rows] = values
         return np.where(modelled, of_runs, np.nan)
 
     def counts(kind: str) -> np.ndarray:
-        return np.array([row in priced and priced[row].counted == kind for row in range(len(runs))], dtype=bool)
+        return np.array([setup is not None and setup.counted == kind for setup in priced], dtype=bool)
 
     # If the table does not say, a run with a measured time did not run out of memory.
     failed = [
@@ -196,10 +196,10 @@ def compare(
         ),
         oom=_numbers(failed),
         fits=predicted(predictions.fits) == 1,
-        group=tuple(group_of(priced[row]) if row in priced else None for row in range(len(runs))),
-        layout=tuple(layout_of(priced[row]) if row in priced else None for row in range(len(runs))),
+        group=tuple(setup and group_of(setup) for setup in priced),
+        layout=tuple(setup and layout_of(setup) for setup in priced),
         inferred_recompute=tuple(
-            predictions.inferred_recompute[position[row]] if row in priced else None for row in range(len(runs))
+            predictions.inferred_recompute[position[row]] if row in position else None for row in range(len(runs))
         ),
         reason=tuple(reasons),
     )

@@ -56,11 +56,8 @@ def _kind(kind: str, *options: str, **blocks: str) -> LayerKind:
 _EXPERTS = (_kind("embedding"), _kind("transformer", "rotary", ffn="experts"), _kind("head"))
 _GATED = (_kind("embedding"), _kind("transformer", "rotary", "gated"), _kind("head"))  # as Llama
 # Without gates: models with grouped queries have rotary positions and no biases (Nemotron-4), others follow GPT-2, 3.
-_PLAIN_GROUPED = (
-    _kind("embedding"),
-    _kind("transformer", "layernorm", "rotary", "squared_relu"),
-    _kind("head", "layernorm"),
-)
+_GROUPED = _kind("transformer", "layernorm", "rotary", "squared_relu")
+_PLAIN_GROUPED = (_kind("embedding"), _GROUPED, _kind("head", "layernorm"))
 _BIASES = ("qkv_bias", "out_bias", "ff_bias", "ff_out_bias")
 _PLAIN = (
     _kind("embedding", "learned_positions"),
@@ -139,10 +136,7 @@ def _proxy_layers(model: ModelSpec, layers: int) -> list[CountedLayer]:
     end = len(entries) - built.trailing
     first, body, last = entries[: built.leading], entries[built.leading : end], entries[end:]
     total = sum(count for _, count in body)
-    of_kind = Counter[LayerKind]()
-    for layer, count in body:
-        of_kind[layer] += count
-    usual = of_kind.most_common(1)[0][0]
+    usual = Counter(layer for layer, count in body for _ in range(count)).most_common(1)[0][0]
     if layers < total and len(body) <= layers:
         body = [(layer, max(layers * count // total, 1)) for layer, count in body]
     kept: list[CountedLayer] = []

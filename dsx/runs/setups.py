@@ -34,7 +34,7 @@ from dsx.plans.placement import ORDERS, axes_in, fill_in_order
 from dsx.plans.plan import Plan
 from dsx.runs.complete import check_possible, fill
 from dsx.runs.machines import cluster_of, described, known_clusters, known_stacks, software_of, with_node_network
-from dsx.runs.notes import SHARDED_RECIPE, ZERO_GROUP, RecomputeWord, read_notes, recompute_words, unread_words
+from dsx.runs.notes import SHARDED_RECIPE, ZERO_GROUP, read_notes, recompute_words, unread_words
 from dsx.runs.row_model import Sizes, chain_of, known_models, model_of, token_flops
 from dsx.runs.table import CROSS_ENTROPY, FUSABLE, IN_PLANS, MeasuredRun, UnmodelledError, UnmodelledReason, Values
 from dsx.schedules.schedules import SCHEDULES
@@ -99,8 +99,13 @@ Setups = Sequence[Setup | UnmodelledReason]  # of the rows of a table
 
 def setups(runs: Sequence[MeasuredRun]) -> list[Setup | UnmodelledReason]:
     """Return the setup of each row, or the reason why it has none, in the order of `runs`."""
-    catalogue = _Catalogue()
-    return [_setup_or_reason(run, catalogue) for run in runs]
+    catalogue, of_rows = _Catalogue(), []
+    for run in runs:
+        try:
+            of_rows.append(_setup(run, catalogue))
+        except UnmodelledError as error:
+            of_rows.append(error.reason)
+    return of_rows
 
 
 def count_rows_by(setups: Setups, field: Literal["filled", "from_notes", "unread", "remark"]) -> dict[str, int]:
@@ -142,13 +147,6 @@ class _Catalogue:
         self.software = cache(lambda software, framework, year: software_of(software, framework, year, self.stacks))
 
 
-def _setup_or_reason(run: MeasuredRun, catalogue: _Catalogue) -> Setup | UnmodelledReason:
-    try:
-        return _setup(run, catalogue)
-    except UnmodelledError as error:
-        return error.reason
-
-
 def _setup(run: MeasuredRun, catalogue: _Catalogue) -> Setup:
     cells = {field.name: getattr(run, field.name) for field in fields(MeasuredRun) if field.name != "further"}
     in_notes = read_notes(cells)
@@ -161,9 +159,8 @@ def _setup(run: MeasuredRun, catalogue: _Catalogue) -> Setup:
     sizes = Sizes(**{field.name: values[field.name] for field in fields(Sizes)})
     model: ModelSpec = catalogue.model(sizes, values["seq"])
     precision = _by_prefix(values["precision"], PRECISIONS, "precision")
-    recompute = _recompute(values["recompute"])
-    schedule = _schedule(run)
-    layout = _layout(values, model)
+    recompute, schedule = _recompute(values["recompute"]), _schedule(run)
+    layout = {} if values["stage_layers"] is None else {LAYOUT: _layout(values, model)}
     if values["vpp"] > 1 and schedule not in _INTERLEAVED and values["vpp"] != _CHUNKS[schedule]:
         raise UnmodelledError(
             "vpp with a schedule that has no virtual stages", f"schedule={schedule}, vpp={values['vpp']}"
@@ -173,11 +170,15 @@ def _setup(run: MeasuredRun, catalogue: _Catalogue) -> Setup:
     # With fused attention there are no scores to recompute: fully sharded recipes mean another policy.
     if recompute == "selective" and values["flash"] and values["zero_stage"] == 3:
         word = recompute_words()[SHARDED_RECIPE]
+    kept: dict[str, str | int] = {}
+    if word is not None and word.recompute is not None:
+        stored = int(word.stored_share * (values["layers"] / values["pp"]))
+        kept = {"recompute": word.recompute, "stored_layers": stored, "offload": word.offload}
     replicas = _zero_replicas(values, dict(run.further))
     read = (*(column for column in in_notes if column != ZERO_GROUP), *replicas)
     choices = {
         "recompute": recompute,
-        **_kept(word, values["layers"] / values["pp"]),
+        **kept,
         "schedule": schedule,
         **replicas,
         **{name: BY_NAME[name].name_of(code) for name, code in run.further},
@@ -245,17 +246,14 @@ def _plan(values: Values, choices: Mapping[str, object], domain: int) -> Plan:
     return Plan(plan | {f"{axis}_nvs": share for axis, share in shares.items()} | dict(choices))
 
 
-def _layout(values: Values, model: ModelSpec) -> dict[str, str]:
-    """Return the column of the layer layout of a row, if it states one."""
-    stage_layers = values["stage_layers"]
-    if stage_layers is None:
-        return {}
+def _layout(values: Values, model: ModelSpec) -> str:
+    """Return the layer layout that a row states."""
     try:
-        layers = layers_of_chunks(stage_layers, chain_of(model))
-        check_stages(layers, stage_layers, values["pp"], values["vpp"])
+        layers = layers_of_chunks(values["stage_layers"], chain_of(model))
+        check_stages(layers, values["stage_layers"], values["pp"], values["vpp"])
     except PlanError as error:
         raise UnmodelledError("stage_layers are no layout of the run", str(error)) from None
-    return {LAYOUT: text_of(layers)}
+    return text_of(layers)
 
 
 def _stated_columns(run: MeasuredRun, read: Iterable[str], filled: Iterable[str], values: Values) -> set[str]:
@@ -295,20 +293,8 @@ def _recompute(text: str) -> str:
     try:
         return value_of(text.lower())
     except SpecError:
-        raise UnmodelledError(
-            "recompute is not known", f"{text!r}, known: {', '.join((*MAIN, *REGION_NAMES))}"
-        ) from None
-
-
-def _kept(word: RecomputeWord | None, layers: float) -> dict[str, str | int]:
-    """Return the columns of a plan for a word, with the number of layers of a stage that keep everything."""
-    if word is None or word.recompute is None:
-        return {}
-    return {
-        "recompute": word.recompute,
-        "stored_layers": int(word.stored_share * layers),
-        "offload": word.offload,
-    }
+        names = ", ".join((*MAIN, *REGION_NAMES))
+        raise UnmodelledError("recompute is not known", f"{text!r}, known: {names}") from None
 
 
 def _schedule(run: MeasuredRun) -> str:

@@ -15,7 +15,7 @@ seen (`dsx.runs.fit.leave_out`): runs are drawn at random, several times with on
 source is predicted.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +26,7 @@ from dsx.config.evidence import AdaptedSpec
 from dsx.config.values import bounds_of
 from dsx.errors import SpecError
 from dsx.runs.error_report import groups_of, resolution
-from dsx.runs.fit import Fit, HeldOut, softened
+from dsx.runs.fit import Fit, HeldOut, Progress, softened
 from dsx.runs.intervals import LEAST_SOURCES, ends, rounded
 from dsx.runs.local_times import Between, LocalTimes, Values, at, local_times, position_of, slope
 from dsx.runs.observations import Observations, usual_stack
@@ -64,11 +64,7 @@ def specialise(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the most likely [P] positions after [N] runs, and their [P] standard errors.
 
-    Args:
-        times: of the N runs.
-        measured_s: [N] seconds.
-        centre: [P] positions of the set's own values.
-        prior: deviations and noise.
+    `times` and `measured_s` are of the runs, `centre` has the positions of the set's own values.
     """
     measured = np.log(measured_s)
 
@@ -103,9 +99,7 @@ def specialise_to(observations: Observations, base: Values, prior: Prior) -> Fit
     values, sizes = at(centre, prior.bounds), errors * slope(centre, prior.bounds)
     return Fit(
         values={name: base[name] if name in idle else value for name, value in values.items()},
-        standard_errors={
-            name: np.nan if name in idle else float(size) for name, size in zip(values, sizes, strict=True)
-        },
+        standard_errors=dict(zip(values, sizes.tolist(), strict=True)) | dict.fromkeys(idle, np.nan),
         at_bound=times.at_bound(centre),
         undetermined=idle,
     )
@@ -119,11 +113,7 @@ Adapted = Mapping[int, np.ndarray]
 
 
 def after_few_runs(
-    observations: Observations,
-    held_out: HeldOut,
-    prior: Prior,
-    progress: Callable[[int], None] = lambda done: None,
-    seed: int = 0,
+    observations: Observations, held_out: HeldOut, prior: Prior, progress: Progress = lambda done: None
 ) -> Adapted:
     """Return the predicted step times of the N rows after the set is adapted to some of their source.
 
@@ -138,23 +128,16 @@ def after_few_runs(
         base = {name: float(getattr(spec, name)) for name in prior.bounds} | fit.values
         centre = position_of(base, prior.bounds)
         times = local_times(observations.only(rows, fit.values, held_out.slowdown), centre, prior.bounds)
-        for count in RUNS:
-            if len(rows) > count:
-                adapted[count][:, rows] = _drawn(times, observations.measured_s[rows], prior, count, seed)
+        measured_s = observations.measured_s[rows]
+        for count in (count for count in RUNS if len(rows) > count):
+            random = np.random.default_rng(0)
+            for draw in adapted[count]:
+                runs = random.choice(len(rows), count, replace=False)
+                position, _ = specialise(times.of(runs), measured_s[runs], times.centre, prior)
+                draw[rows] = np.exp(times.at(position))
+                draw[rows[runs]] = np.nan
         progress(1)
     return adapted
-
-
-def _drawn(times: LocalTimes, measured_s: np.ndarray, prior: Prior, count: int, seed: int) -> np.ndarray:
-    """Return the [REPETITIONS, R] predictions of the rows of a source, NaN for those that were drawn."""
-    random = np.random.default_rng(seed)
-    predicted_s = np.empty((REPETITIONS, len(measured_s)))
-    for draw in predicted_s:
-        runs = random.choice(len(measured_s), count, replace=False)
-        position, _ = specialise(times.of(runs), measured_s[runs], times.centre, prior)
-        draw[:] = np.exp(times.at(position))
-        draw[runs] = np.nan
-    return predicted_s
 
 
 def median_errors(observations: Observations, adapted: Adapted) -> dict[str, dict[int, float]]:

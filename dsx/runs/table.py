@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from dsx.config.assumption_set import DISPATCHERS, Unfusable
-from dsx.config.csv_table import CsvFormat, CsvRow, read_csv, whole_number
+from dsx.config.csv_table import CsvFormat, read_csv, whole_number
 from dsx.config.search_path import find_path
 from dsx.errors import RunTableError, SpecError, UnitError, did_you_mean
 from dsx.plans.choices import BY_NAME, STEP_SEARCHED
@@ -133,28 +133,24 @@ def read_runs(path: str | Path) -> list[MeasuredRun]:
     if not any(name in table.header.cells for name in MEASUREMENTS):
         place, needed = table.header.place, ", ".join(MEASUREMENTS)
         raise RunTableError(f"{place}: has no measurement; it needs one of the columns {needed}")
-    lines: dict[str, int] = {}
     runs: list[MeasuredRun] = []
     for row in table.rows:
-        cells = {name: _cell(row, name) for name in COLUMNS}
+        cells: dict[str, Any] = {}
+        for name, read in COLUMNS.items():
+            text = row.cells.get(name, "")
+            if not text and name in IDENTITY:
+                raise RunTableError(f"{row.place}: {name}: is blank; every row needs one")
+            try:
+                cells[name] = read(text) if text else None
+            except (ValueError, SpecError) as error:
+                raise RunTableError(f"{row.place}: {name}: {without_unit(text, name) or error}") from None
         choices = tuple((name, code) for name in FURTHER if (code := cells.pop(name)) is not None)
         runs.append(MeasuredRun(line=row.line, **cells, further=choices))
+    lines: dict[str, int] = {}
     for run in runs:
         if lines.setdefault(run.id, run.line) != run.line:
             raise RunTableError(f"{path}:{run.line}: id: {run.id!r} is already in line {lines[run.id]}")
     return runs
-
-
-def _cell(row: CsvRow, name: str) -> Any:
-    text = row.cells.get(name, "")
-    if not text:
-        if name in IDENTITY:
-            raise RunTableError(f"{row.place}: {name}: is blank; every row needs one")
-        return None
-    try:
-        return COLUMNS[name](text)
-    except (ValueError, SpecError) as error:
-        raise RunTableError(f"{row.place}: {name}: {without_unit(text, name) or error}") from None
 
 
 def node_network(text: str) -> NodeNetwork:

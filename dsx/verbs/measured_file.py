@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from dsx.config.operator_files import DTYPES, WRITTEN, OperatorTime, read_operator_times, written_row
 from dsx.config.search_path import shown
 from dsx.errors import InputError
+from dsx.measuring.array_library import Timing
 from dsx.measuring.cases import Case
 from dsx.measuring.device import CollectiveTime, DeviceRates
-from dsx.measuring.timing import Timing
 from dsx.units import exact_quantity
 from dsx.verbs.arguments import write_output_file
 

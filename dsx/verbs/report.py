@@ -131,10 +131,9 @@ def _made(folder: Path, manifest: Manifest, chosen: ResultRow | None) -> Report:
         terms,
         unpriced,
     )
-    from dsx.pictures.html.assumed import stated_values
     from dsx.pictures.html.figures import pictures
     from dsx.pictures.html.markup import element, markup
-    from dsx.pictures.html.page import Parts, page, plan_command, rejected_reasons, rerun, sweep_command
+    from dsx.pictures.html.page import Parts, page, plan_command, rejected_reasons, rerun, stated_values, sweep_command
     from dsx.pictures.html.ranked_rows import ranked_rows, table_data
 
     rows = ranked_rows(folder, manifest)

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from dsx.measuring import device as collectives
-from dsx.measuring.timing import Timing
+from dsx.measuring.array_library import Timing
 from dsx.verbs.measure import cases
 
 TINY = """name: tiny

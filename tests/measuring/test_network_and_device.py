@@ -6,9 +6,9 @@ import pytest
 
 from dsx.measuring import device as collectives
 from dsx.measuring import device as device_rates
+from dsx.measuring.array_library import Timing
 from dsx.measuring.device import collective_times, groups
 from dsx.measuring.jax_library import JaxLibrary
-from dsx.measuring.timing import Timing
 from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 
 

@@ -4,8 +4,8 @@ import pytest
 from measuring.layers import cases
 
 from dsx.measuring import cases as run_cases
+from dsx.measuring.array_library import Timing
 from dsx.measuring.cases import OUT_OF_TIME, outcomes
-from dsx.measuring.timing import Timing
 
 
 class Library:

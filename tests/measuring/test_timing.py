@@ -2,8 +2,8 @@
 
 import pytest
 
-from dsx.measuring import timing
-from dsx.measuring.timing import timed, timed_briefly
+from dsx.measuring import array_library
+from dsx.measuring.array_library import timed, timed_briefly
 
 
 class Device:
@@ -11,7 +11,7 @@ class Device:
 
     def __init__(self, monkeypatch, *seconds):
         self.now, self.calls, self.waits, self.seconds = 0.0, 0, 0, seconds
-        monkeypatch.setattr(timing.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(array_library.time, "perf_counter", lambda: self.now)
 
     def call(self):
         self.now += self.seconds[min(self.calls, len(self.seconds) - 1)]

@@ -24,18 +24,9 @@ from dsx.plans.layer_layout import LAYOUT
 from dsx.pricing.one_plan import PricedPlan, operator_costs
 from dsx.pricing.problem import Problem
 from dsx.records import columns
+from dsx.results import ranked_by
 from dsx.results.manifest import Manifest
-from dsx.results.ranked_by import (
-    COST,
-    DAYS,
-    FASTEST,
-    LEANEST,
-    SIMPLEST,
-    Priced,
-    by_role,
-    price_column,
-    wanted_by_role,
-)
+from dsx.results.ranked_by import COST, DAYS, FASTEST, LEANEST, SIMPLEST, Priced
 from dsx.tables.format import hardware_text, quantity, share, shares, whole_plan_text
 from dsx.tables.job import kept_text, only_text, steps_text, what_if_values
 from dsx.tables.plans import SHARES, extrapolated_text, fitting, placement_text, taken_text
@@ -64,8 +55,7 @@ def question_text(manifest: Manifest) -> str:
     sweep, count = manifest.sweep, manifest.spec["resolved"]["model"].get("parameters")
     billions = f"{count / 1e12:.3g} trillion" if count and count >= 1e12 else f"{(count or 0) / 1e9:.3g} billion"
     size = f" ({billions} parameters)" if count else ""
-    numbers = [f"{number:,}" for number in sweep.num_gpus]
-    gpus = numbers[0] if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+    gpus = " to ".join(f"{number:,}" for number in dict.fromkeys((sweep.num_gpus[0], sweep.num_gpus[-1])))
     clusters = " or ".join(cluster.label for cluster in sweep.resolved.clusters)
     step = steps_text(sweep.global_batch_size, sweep.tokens)
     single = len(sweep.num_gpus) == 1 and len(sweep.global_batch_size) == 1
@@ -83,18 +73,17 @@ def searched_pairs(manifest: Manifest) -> list[tuple[str, str]]:
         name: [bounds] if isinstance(bounds, str) else [*map(str, bounds)]
         for name, bounds in (spec.get("limit") or {}).items()
     }
-    varied = [
-        (name, ", ".join(hardware_text(name, value) for value in values))
-        for name, values in what_if_values(manifest).items()
-    ]
     return [
         ("strategies", ", ".join(manifest.names["strategy"])),
         ("framework", str(framework.get("name", "")) if isinstance(framework, dict) else str(framework or "")),
         ("restricted to", only_text(sweep.fix, limits)),
-        *varied,
+        *(
+            (name, ", ".join(hardware_text(name, value) for value in values))
+            for name, values in what_if_values(manifest).items()
+        ),
         ("stages", "the optimal cut of each plan" if sweep.partition == "optimal" else "even"),
         ("rows kept", kept_text(manifest)),
-        ("training", f"{counted(round(sweep.train_tokens), 'token')}" if sweep.train_tokens else ""),
+        ("training", counted(round(sweep.train_tokens), "token") if sweep.train_tokens else ""),
     ]
 
 
@@ -126,9 +115,9 @@ def answer(rows: RankedRows, resolution: float | None, candidate: "pd.Series | N
     plans: dict[str, pd.Series] = {} if candidate is None else {"chosen": candidate}
     job = rows.alike(first, rows.settings)
     if len(job):
-        wants = wanted_by_role(float(job["step_time_s"].to_numpy().min()), resolution)
+        wants = ranked_by.wanted_by_role(float(job["step_time_s"].to_numpy().min()), resolution)
         best = [_best(job.loc[(job["step_time_s"] <= want.most_s).to_numpy()], want.simple) for want in wants]
-        plans |= by_role(best, [int(_costs_of(row.to_frame().T)[0]) for row in best])
+        plans |= ranked_by.by_role(best, [int(_costs_of(row.to_frame().T)[0]) for row in best])
     titles: dict[object, list[str]] = {}
     for title, row in plans.items():
         titles.setdefault(row.name, []).append(title)
@@ -162,17 +151,12 @@ def plan_cards(named: Sequence[Named], problem: Problem | None) -> Markup:
 
 
 def _card(named: Named, problem: Problem | None) -> Markup:
-    priced = named.priced
-    plan = priced["plan"]
-    low, high = priced["step_time_s_low"], priced["step_time_s_high"]
-    ends = [quantity(name, end) for name, end in (("step_time_s_low", low), ("step_time_s_high", high))]
+    priced, plan = named.priced, named.priced["plan"]
+    low, high = (quantity(name, priced[name]) for name in ("step_time_s_low", "step_time_s_high"))
     parts = shares([sum(priced[name] for name in names) for names in SHARES.values()], priced["step_time_s"])
     # A share does not break before its sign.
     spent = [(name, part.replace(" ", "\u00a0")) for name, part in zip(SHARES, parts, strict=True)]
-    run = [
-        (name, column, priced[column])
-        for name, column in (("training", "training_days"), ("cost", "cost_usd"), ("energy", "energy_kwh"))
-    ]
+    run = {"training": "training_days", "cost": "cost_usd", "energy": "energy_kwh"}
     hardware = [f"{name} {hardware_text(name, value)}" for name, value in priced["hardware"].items() if "." in name]
     memory, nodes = format_quantity(priced["peak_bytes"], "bytes"), ""
     if problem is not None:
@@ -189,13 +173,16 @@ def _card(named: Named, problem: Problem | None) -> Markup:
         described(
             [
                 ("step", format_quantity(priced["step_time_s"], "s")),
-                ("80 % interval", " to ".join(ends) if low == low else ""),
+                ("80 % interval", "" if math.isnan(priced["step_time_s_low"]) else f"{low} to {high}"),
                 ("tokens/s/GPU", f"{priced['tokens_per_s_per_gpu']:,.0f}"),
                 ("MFU", quantity("mfu", priced["mfu"])),
                 ("memory", memory),
                 ("nodes", nodes),
                 ("time in", ", ".join(f"{name} {part}" for name, part in spent if part[0] != "0")),
-                *((name, quantity(column, value) if value == value else "") for name, column, value in run),
+                *(
+                    (name, "" if math.isnan(priced[column]) else quantity(column, priced[column]))
+                    for name, column in run.items()
+                ),
                 ("job", f"{counted(plan['num_gpus'], 'GPU')}, {counted(plan['global_batch_size'], 'sequence')} a step"),
                 ("cluster", str(priced["hardware"]["cluster"])),
                 ("machine", ", ".join(hardware)),
@@ -217,7 +204,7 @@ def setting_table(rows: RankedRows) -> Markup:
     plans = rows.plans(rows.whole(best.iloc[:_MOST_SETTINGS]))
     run: dict[str, str] = {}
     if any(math.isfinite(priced[DAYS]) for priced in plans):
-        paid = price_column(plans)
+        paid = ranked_by.price_column(plans)
         run = {"training": DAYS, "cost" if paid == COST else "GPU hours": paid}
     lines = [
         [
@@ -247,55 +234,40 @@ def evidence(problem: Problem, first: Named, remarks: Sequence[str]) -> Markup:
 
     `remarks` are those on the device (`dsx.verbs.job`).
     """
-    sentences = [*_errors(problem), *_interval(first), *_extrapolated(problem), _memory_evidence(problem, first)]
-    return element("ul", *(element("li", sentence) for sentence in (*sentences, *remarks)))
-
-
-def _errors(problem: Problem) -> list[str]:
-    assumptions = problem.assumptions_spec
-    if not assumptions.calibrated:
-        return [
-            f"Assumption set {assumptions.name} has not been fitted to measurements: its numbers follow from data "
-            "sheets and stated efficiencies alone."
-        ]
-    sentences = [f"Assumption set {assumptions.name}: {assumptions.source}."]
-    if assumptions.resolution is not None:
+    assumptions, like, priced = problem.assumptions_spec, problem.likeness, first.priced
+    sentences = [
+        f"Assumption set {assumptions.name}: {assumptions.source}."
+        if assumptions.calibrated
+        else f"Assumption set {assumptions.name} has not been fitted to measurements: its numbers follow from data "
+        "sheets and stated efficiencies alone."
+    ]
+    if assumptions.calibrated and assumptions.resolution is not None:
         sentences.append(
-            f"Measurements cannot rank two plans of one job whose step times differ by less than "
+            "Measurements cannot rank two plans of one job whose step times differ by less than "
             f"{100 * assumptions.resolution:.2g} %."
         )
-    return sentences
-
-
-def _interval(first: Named) -> list[str]:
-    low, high = first.priced["step_time_s_low"], first.priced["step_time_s_high"]
-    if low != low:
-        return ["The assumption set states no errors, so step times have no interval."]
-    ends = f"{quantity('step_time_s_low', low)} to {quantity('step_time_s_high', high)}"
-    return [f"In 80 % of measured runs like it, the step of the {first.title} plan would take {ends}."]
-
-
-def _extrapolated(problem: Problem) -> list[str]:
-    trained_on = problem.assumptions_spec.trained_on
-    if not any(trained_on.model_dump().values()):
-        return []
-    if text := extrapolated_text(problem.likeness, trained_on):
-        return [f"{text[0].upper()}{text[1:]}."]
-    counts = sources_like(problem.likeness, trained_on)
-    words = {
-        "stack": f"the software stack {problem.likeness.stack}",
-        "generation": f"devices of the family {problem.likeness.generation}",
-        "kind": "models with experts" if problem.likeness.kind == "experts" else "dense models",
-    }
-    backed = ", ".join(f"{words[part]} ({counted(count, 'source')})" for part, count in counts.items())
-    return [f"Not extrapolated: the measurements have {backed}."]
-
-
-def _memory_evidence(problem: Problem, first: Named) -> str:
-    capacity, assumptions = problem.cluster.device.hbm_capacity, problem.assumptions_spec
-    used = f"The {first.title} plan needs {share(first.priced['peak_bytes'], capacity, 1)} of the memory of a GPU"
-    chances = fitting([first.priced], capacity, assumptions)
-    return f"{used}, and fits with a probability of {share(chances[0], 1)}." if chances else f"{used}."
+    if math.isnan(priced["step_time_s_low"]):
+        sentences.append("The assumption set states no errors, so step times have no interval.")
+    else:
+        ends = " to ".join(quantity(name, priced[name]) for name in ("step_time_s_low", "step_time_s_high"))
+        sentences.append(f"In 80 % of measured runs like it, the step of the {first.title} plan would take {ends}.")
+    trained_on = assumptions.trained_on
+    if text := extrapolated_text(like, trained_on) if any(trained_on.model_dump().values()) else "":
+        sentences.append(f"{text[0].upper()}{text[1:]}.")
+    elif any(trained_on.model_dump().values()):
+        words = {
+            "stack": f"the software stack {like.stack}",
+            "generation": f"devices of the family {like.generation}",
+            "kind": "models with experts" if like.kind == "experts" else "dense models",
+        }
+        counts = sources_like(like, trained_on)
+        backed = ", ".join(f"{words[part]} ({counted(count, 'source')})" for part, count in counts.items())
+        sentences.append(f"Not extrapolated: the measurements have {backed}.")
+    capacity = problem.cluster.device.hbm_capacity
+    chances = fitting([priced], capacity, assumptions)
+    used = f"The {first.title} plan needs {share(priced['peak_bytes'], capacity, 1)} of the memory of a GPU"
+    sentences.append(f"{used}, and fits with a probability of {share(chances[0], 1)}." if chances else f"{used}.")
+    return element("ul", *(element("li", sentence) for sentence in (*sentences, *remarks)))
 
 
 def unpriced(reason: str) -> Markup:
@@ -334,7 +306,7 @@ def choices(plan: Mapping[str, object]) -> Markup:
         if name in plan and (choice.level == "job" or plan[name] != choice.default)
     ]
     default = [f"{name}={plan[name]}" for name in BY_NAME if name in plan and plan[name] == BY_NAME[name].default]
-    defaults = [element("p", f"At their defaults: {' '.join(default)}.", class_="small")] if default else []
+    defaults = element("p", f"At their defaults: {' '.join(default)}.", class_="small") if default else ""
     return markup(table(["choice", "value", "what it is"], rows, "Choices of the plan", numbers=False), defaults)
 
 
@@ -345,10 +317,6 @@ def priced_details(problem: Problem, priced: PricedPlan) -> Markup:
         "Stages": stages_text(priced.plan, priced.stages) if priced.stages else "",
     }
     shown = [folded(title, element("pre", text, tabindex="0")) for title, text in texts.items() if text]
-    return markup(shown, _kernels(problem, priced))
-
-
-def _kernels(problem: Problem, priced: PricedPlan) -> Markup:
     passes: list[tuple[float, list[str]]] = []
     for kernel in operator_costs(problem, priced.plan):
         for direction in ("forward", "backward"):
@@ -363,4 +331,4 @@ def _kernels(problem: Problem, priced: PricedPlan) -> Markup:
     rows = [[*row, share(spent, layer_s, 1)] for spent, row in passes[:_MOST_KERNELS]]
     header = ["kernel", "FLOP", "HBM traffic", "compute", "memory, exposed", "communication", "share of the layer"]
     caption = f"Kernels of one layer for one microbatch: {len(rows)} of {len(passes)}, the longest first"
-    return folded("Kernels of a layer", table(header, rows, caption, prose=False))
+    return markup(shown, folded("Kernels of a layer", table(header, rows, caption, prose=False)))

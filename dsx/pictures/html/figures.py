@@ -7,24 +7,25 @@ it is dark.
 
 import html
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dsx.pictures.axes import Style
-from dsx.pictures.breakdown import STACKS, StackPicture, stack_picture
+from dsx.pictures.breakdown import StackPicture, stack_picture
 from dsx.pictures.chosen_rows import GPUS, PER_GPU, Numbers, fastest, ideal, interval
-from dsx.pictures.front import FrontPicture, NamedPlan, front_picture
-from dsx.pictures.heatmap import HeatPicture, heat_picture
+from dsx.pictures.front import NamedPlan, front_picture
+from dsx.pictures.heatmap import heat_picture
 from dsx.pictures.html.answer import Named
 from dsx.pictures.html.ranked_rows import RankedRows, distinct, ranked, rate
 from dsx.pictures.labels import AxisUnit, words
 from dsx.pictures.scaling import ScalingLine, ScalingPicture
 from dsx.plans.rules import DEGREES
 from dsx.results.frames import Frame, pareto
+from dsx.results.ranked_by import Priced
 from dsx.tables.format import whole_plan_text
 from dsx.text import printable
 from dsx.units import counted, format_quantity
@@ -48,8 +49,6 @@ _MOST_BARS = 24
 _HOVER = "%{text}<extra></extra>"
 _ROW, _REST = 40, 150  # pixels of a bar, and of what is around them
 
-Hover = Callable[["pd.DataFrame"], list[str]]  # the texts of plans, all of whose columns are known
-
 
 @dataclass(frozen=True)
 class Picture:
@@ -68,12 +67,8 @@ def pictures(rows: RankedRows, named: Sequence[Named]) -> list[Picture]:
     """
     if rows.feasible.empty:
         return []
-    varied = (_scaling_of_report(rows, named[0]), _heat_of_report(rows, named[0]))
-    return [
-        _front_of_report(rows, named),
-        *_stacks_of_report(rows, named),
-        *(picture for picture in varied if picture is not None),
-    ]
+    varied = [*_scaling(rows, named[0]), *_heat(rows, named[0])]
+    return [_front(rows, named), *_stacks(rows, named), *varied]
 
 
 def _escaped(text: object) -> str:
@@ -109,8 +104,18 @@ def _blank(height: int, x: Style, y: Style, barmode: str | None = None) -> "Figu
     return figure
 
 
-def _front_of_report(rows: RankedRows, named: Sequence[Named]) -> Picture:
-    """Return the plans of the job of the first plan, up to twice its step time, with those of the answer."""
+def _scatter(
+    figure: "Figure", name: str, places: tuple[Numbers, Numbers], texts: Sequence[str] | None = None, **style: object
+) -> None:
+    """Add points or a line; without `texts` it says nothing under the pointer."""
+    import plotly.graph_objects as go
+
+    hover: Style = {"text": texts, "hovertemplate": _HOVER} if texts is not None else {"hoverinfo": "skip"}
+    figure.add_trace(go.Scatter(x=places[0], y=places[1], name=name, **hover, **style))
+
+
+def _front(rows: RankedRows, named: Sequence[Named]) -> Picture:
+    """Draw the plans of the job of the first plan, up to twice its step time, with those of the answer."""
     first: Frame = named[0].row
     job = rows.alike(first, rows.settings)
     near = job.loc[(job[_FRONT[0]] <= _NEAR * first[_FRONT[0]]).to_numpy()]
@@ -123,61 +128,35 @@ def _front_of_report(rows: RankedRows, named: Sequence[Named]) -> Picture:
     best, sample = (rows.with_attrs(rows.whole(plans)) for plans in (front, near.loc[np.sort(cloud)]))
     marked = [NamedPlan(plan.title, plan.row.to_frame().T) for plan in named]
     picture = front_picture(sample, best, _FRONT, marked, len(near))
-    hovers = [_plan_hover(plan.priced) for plan in named]
-    figure = _draw_front(picture, hovers, lambda plans: [_plan_hover(priced) for priced in rows.plans(plans)])
-    of_step = (
-        f"{counted(int(first['num_gpus']), 'GPU')} and {counted(int(first['global_batch_size']), 'sequence')} a step"
-    )
-    about = f"The {picture.number:,} feasible plans of the set for {of_step}, up to twice the step time of the first."
-    return Picture("front", "Step time and memory", about, figure)
-
-
-def _scatter(
-    figure: "Figure", name: str, x: Numbers, y: Numbers, texts: Sequence[str] | None = None, **style: object
-) -> None:
-    """Add points or a line; without `texts` it says nothing under the pointer."""
-    import plotly.graph_objects as go
-
-    hover: Style = {"text": texts, "hovertemplate": _HOVER} if texts is not None else {"hoverinfo": "skip"}
-    figure.add_trace(go.Scatter(x=x, y=y, name=name, **hover, **style))
-
-
-def _draw_front(picture: FrontPicture, hovers: Sequence[str], hover: Hover) -> "Figure":
-    """Draw a front; `hovers` are the texts of its marked plans."""
     figure = _blank(440, {"title_text": picture.x.label}, {"title_text": picture.y.label})
     beside = picture.number - len(picture.best)
     drawn = f", {len(picture.plans):,} drawn" if len(picture.plans) < beside else ""
-    steps = {"shape": "hv", "color": "#0072b2", "width": 1.5}
+    beside_front = f"{counted(beside, 'other plan')}{drawn}"
+    unbeaten = f"front: {counted(len(picture.best), 'plan')} that no other beats in both"
     for label, plans, mode, marker in (
-        (
-            f"{counted(beside, 'other plan')}{drawn}",
-            picture.plans,
-            "markers",
-            {"size": 5, "color": "#9aa5b1", "opacity": 0.6},
-        ),
-        (
-            f"front: {counted(len(picture.best), 'plan')} that no other beats in both",
-            picture.best,
-            "lines+markers",
-            {"size": 7, "color": "#0072b2"},
-        ),
+        (beside_front, picture.plans, "markers", {"size": 5, "color": "#9aa5b1", "opacity": 0.6}),
+        (unbeaten, picture.best, "lines+markers", {"size": 7, "color": "#0072b2"}),
     ):
+        style: Style = {"marker": marker, "line": {"shape": "hv", "color": "#0072b2", "width": 1.5}}
         x, y = (_numbers(plans[unit.column]) / unit.size for unit in (picture.x, picture.y))
-        _scatter(figure, label, x, y, hover(plans), mode=mode, marker=marker, line=steps)
-    for plan, text, symbol in zip(picture.marked, hovers, _SYMBOLS[1:], strict=False):
-        place = _numbers(picture.x.place(plan.row)), _numbers(picture.y.place(plan.row))
+        texts = [_plan_hover(priced) for priced in rows.plans(plans)]
+        _scatter(figure, label, (x, y), texts, mode=mode, **style)
+    for plan, role, symbol in zip(picture.marked, named, _SYMBOLS[1:], strict=False):
         marker = {"size": 14, "symbol": symbol, "color": "#d55e00", "line": {"color": "#222222", "width": 1.5}}
-        _scatter(figure, _escaped(plan.name), *place, [text], mode="markers", marker=marker)
+        place = _numbers(picture.x.place(plan.row)), _numbers(picture.y.place(plan.row))
+        _scatter(figure, _escaped(plan.name), place, [_plan_hover(role.priced)], mode="markers", marker=marker)
     if picture.capacity is not None:
         figure.add_hline(
             y=picture.capacity / picture.y.size,
             line={"dash": "dash", "width": 1, "color": "#888888"},
             annotation={"text": "memory of a GPU", "font": {"size": 12}},
         )
-    return figure
+    step = f"{counted(int(first['num_gpus']), 'GPU')} and {counted(int(first['global_batch_size']), 'sequence')} a step"
+    about = f"The {picture.number:,} feasible plans of the set for {step}, up to twice the step time of the first."
+    return Picture("front", "Step time and memory", about, figure)
 
 
-def _plan_hover(priced: Mapping[str, Any]) -> str:
+def _plan_hover(priced: Priced) -> str:
     """Return the text of a plan over several lines, which Plotly does not break itself."""
     figures = f"{format_quantity(priced['step_time_s'], 's')}, {format_quantity(priced['peak_bytes'], 'bytes')}"
     text = f"{priced['plan']['strategy']}: {whole_plan_text(priced['plan'])}"
@@ -185,46 +164,29 @@ def _plan_hover(priced: Mapping[str, Any]) -> str:
     return "<br>".join([f"<b>{figures}</b>", *map(_escaped, lines)])
 
 
-def _heat_of_report(rows: RankedRows, first: Named) -> Picture | None:
-    """Return the map of the settings of the sweep that vary most, else of two degrees of the plans.
+def _heat(rows: RankedRows, first: Named) -> list[Picture]:
+    """Draw the settings of the sweep that vary most, else two degrees of the plans, relative to the best of all.
 
-    None if no two columns of the set have several values each.
+    So one bad cell does not take the colours of the rest. Empty if no two columns of the set have several values each.
     """
-    columns = _heat_columns(rows, first)
-    if columns is None:
-        return None
-    x, y = columns
-    job = rows.alike(first.row, [name for name in rows.settings if name not in columns])
-    light = job[[*dict.fromkeys((x, y, "cluster", "reject"))]].assign(slowness=1 / rate(job))
-    picture = heat_picture(rows.with_attrs(light), x, y, "slowness")
-    over = "time per token and GPU" if {"num_gpus", "global_batch_size"} & {x, y} else "step time"
-    about = f"Best {over} for each pair, relative to the best of all, over the other choices. Empty: no feasible plan "
-    about += f"in the set; colours end at {_WORST:g} times the best."
-    if picture.compared is not None and picture.compared.today:
-        about += " Framed: the machine as the cluster file states it."
-    title = f"{over[0].upper()}{over[1:]} by {picture.x} and {picture.y}"
-    return Picture("heat", title, about, _draw_heat(picture))
-
-
-def _heat_columns(rows: RankedRows, first: Named) -> tuple[str, str] | None:
-    """Return the columns along x and y."""
-    counts = {name: distinct(rows.every, name) for name in rows.varied}
-    varied = sorted((name for name in counts if 1 < counts[name] <= _MOST_VALUES), key=lambda name: -counts[name])
-    if len(varied) >= 2:
-        return varied[0], varied[1]
-    job = rows.alike(first.row, rows.settings)
-    degrees = [name for name in ("pp", "tp", *DEGREES) if name != "dp" and distinct(job, name) > 1]
-    several = list(dict.fromkeys(degrees))[:2]
-    return (several[0], several[1]) if len(several) == 2 else None
-
-
-def _draw_heat(picture: HeatPicture) -> "Figure":
-    """Draw cells relative to the best of all, so that one bad cell does not take the colours of the rest."""
     import plotly.graph_objects as go
 
+    counts = {name: distinct(rows.every, name) for name in rows.varied}
+    columns = sorted((name for name in counts if 1 < counts[name] <= _MOST_VALUES), key=lambda name: -counts[name])
+    if len(columns) < 2:
+        job = rows.alike(first.row, rows.settings)
+        degrees = dict.fromkeys(("pp", "tp", *DEGREES))
+        columns = [name for name in degrees if name != "dp" and distinct(job, name) > 1]
+    if len(columns) < 2:
+        return []
+    x, y = columns[:2]
+    job = rows.alike(first.row, [name for name in rows.settings if name not in (x, y)])
+    light = job[[*dict.fromkeys((x, y, "cluster", "reject"))]].assign(slowness=1 / rate(job))
+    picture = heat_picture(rows.with_attrs(light), x, y, "slowness")
     ratios = picture.values / np.nanmin(picture.values)
-    x, y = ({"title_text": name, "type": "category", "showgrid": False} for name in (picture.x, picture.y))
-    figure = _blank(110 + 34 * max(len(picture.y_texts), 4), x, y)
+    across, up = ({"title_text": name, "type": "category", "showgrid": False} for name in (picture.x, picture.y))
+    figure = _blank(110 + 34 * max(len(picture.y_texts), 4), across, up)
+    bar = {"title": {"text": "times<br>the best"}, "thickness": 12, "tickvals": [1.0, 1.25, 1.5, 1.75, _WORST]}
     figure.add_trace(
         go.Heatmap(
             x=[_escaped(text) for text in picture.x_texts],
@@ -234,53 +196,67 @@ def _draw_heat(picture: HeatPicture) -> "Figure":
             zmax=_WORST,
             colorscale="Viridis",
             reversescale=True,
-            colorbar={
-                "title": {"text": "times<br>the best"},
-                "thickness": 12,
-                "tickvals": [1.0, 1.25, 1.5, 1.75, _WORST],
-            },
+            colorbar=bar,
             texttemplate="%{z:.2f}" if ratios.size <= 150 else None,
             hoverongaps=False,
             hovertemplate=f"{picture.x} %{{x}}, {picture.y} %{{y}}: %{{z:.3f}} times the best<extra></extra>",
         )
     )
-    today = picture.compared.cells if picture.compared is not None and picture.compared.today else np.zeros((0, 0))
-    for row, column in np.argwhere(today).tolist():
-        place = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
-        # A dark and a light line, one of which is seen on every colour.
-        figure.add_shape(type="rect", **place, line={"color": "black", "width": 4})
-        figure.add_shape(type="rect", **place, line={"color": "white", "width": 1.5})
-    return figure
+    over = "time per token and GPU" if {"num_gpus", "global_batch_size"} & {x, y} else "step time"
+    about = f"Best {over} for each pair, relative to the best of all, over the other choices. Empty: no feasible plan "
+    about += f"in the set; colours end at {_WORST:g} times the best."
+    if picture.compared is not None and picture.compared.today:
+        about += " Framed: the machine as the cluster file states it."
+        for row, column in np.argwhere(picture.compared.cells).tolist():
+            place = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
+            # A dark and a light line, one of which is seen on every colour.
+            figure.add_shape(type="rect", **place, line={"color": "black", "width": 4})
+            figure.add_shape(type="rect", **place, line={"color": "white", "width": 1.5})
+    return [Picture("heat", f"{over[0].upper()}{over[1:]} by {picture.x} and {picture.y}", about, figure)]
 
 
-def _scaling_of_report(rows: RankedRows, first: Named) -> Picture | None:
-    """Return how the best plans scale; None if the set has one number of GPUs.
+def _scaling(rows: RankedRows, first: Named) -> list[Picture]:
+    """Draw how the best plans scale, with the interval and the ideal of the best; empty of one number of GPUs.
 
     A line is a cluster if the set has several, else a strategy; batch and hardware are otherwise those of the first
     plan.
     """
     if GPUS not in rows.varied:
-        return None
+        return []
     by = "cluster" if "cluster" in rows.varied else "strategy"
     job = rows.alike(first.row, [name for name in rows.settings if name not in (GPUS, by)])
     names = [*dict.fromkeys(fastest(job, [by]).sort_values("step_time_s")[by])][:_MOST_LINES]
     points = [rows.whole(fastest(job.loc[(job[by] == name).to_numpy()], [GPUS])) for name in names]
-    lines = [_line(str(name), plans) for name, plans in zip(names, points, strict=True)]
     best = _line("best", fastest(job, [GPUS]))
-    unit = AxisUnit(PER_GPU, 1.0, "tokens per second and GPU")
-    picture = ScalingPicture(unit, lines, [ideal(PER_GPU, _numbers(best.x), best.y)])
-    about = f"Each point is the best plan of a {words(by)} at that number of GPUs; the step is the same, so batches of "
-    about += "a GPU become smaller."
-    hovers = [
-        [
+    picture = ScalingPicture(
+        AxisUnit(PER_GPU, 1.0, "tokens per second and GPU"),
+        [_line(str(name), plans) for name, plans in zip(names, points, strict=True)],
+        [ideal(PER_GPU, _numbers(best.x), best.y)],
+    )
+    ticks: Style = {"tickvals": [*best.x], "ticktext": [f"{count:,}" for count in best.x]}
+    y: Style = {"title_text": picture.y.label, "rangemode": "tozero"}
+    figure = _blank(420, {"title_text": "GPUs", "type": "log"} | ticks, y)
+    if np.isfinite(best.low).all():
+        around = _numbers([*best.x, *best.x[::-1]]), np.concatenate([best.high, best.low[::-1]])
+        band: Style = {"fill": "toself", "fillcolor": "rgba(128,128,128,0.18)", "line": {"width": 0}}
+        _scatter(figure, "80 % interval of the best", around, mode="lines", **band)
+    grey = {"color": "#888888", "dash": "dash", "width": 1.5}
+    label = f"no loss beyond {counted(int(best.x[0]), 'GPU')}"
+    _scatter(figure, label, (_numbers(best.x), picture.ideal[0]), mode="lines", line=grey)
+    for at, (line, plans) in enumerate(zip(picture.lines, points, strict=True)):
+        texts = [
             f"<b>{counted(priced['plan'][GPUS], 'GPU')}: {speed:,.0f} tokens/s/GPU</b><br>"
             f"step {format_quantity(priced['step_time_s'], 's')}, MFU {100 * priced['mfu']:.1f} %<br>"
             f"{_escaped(whole_plan_text(priced['plan']))}"
             for priced, speed in zip(rows.plans(plans), line.y, strict=True)
         ]
-        for plans, line in zip(points, lines, strict=True)
-    ]
-    return Picture("scaling", "Scaling", about, _draw_scaling(picture, best, hovers))
+        colour = _COLOURS[at % len(_COLOURS)]
+        marker = {"size": 9, "symbol": _SYMBOLS[at % len(_SYMBOLS)], "color": colour}
+        dash = {"color": colour, "dash": _DASHES[at % len(_DASHES)], "width": 2}
+        style: Style = {"mode": "lines+markers", "marker": marker, "line": dash}
+        _scatter(figure, _escaped(line.name), (_numbers(line.x), line.y), texts, **style)
+    about = f"Each point is the best plan of a {words(by)} at that number of GPUs; the step is the same, so batches of "
+    return [Picture("scaling", "Scaling", f"{about}a GPU become smaller.", figure)]
 
 
 def _line(name: str, plans: "pd.DataFrame") -> ScalingLine:
@@ -289,29 +265,8 @@ def _line(name: str, plans: "pd.DataFrame") -> ScalingLine:
     return ScalingLine((name,), name, plans[GPUS].tolist(), rate(plans), low, high)
 
 
-def _draw_scaling(picture: ScalingPicture, best: ScalingLine, hovers: Sequence[Sequence[str]]) -> "Figure":
-    """Draw scaling with the interval and the ideal of the best line; `hovers` are the texts of the points of each."""
-    ticks: Style = {"tickvals": [*best.x], "ticktext": [f"{count:,}" for count in best.x]}
-    y: Style = {"title_text": picture.y.label, "rangemode": "tozero"}
-    figure = _blank(420, {"title_text": "GPUs", "type": "log"} | ticks, y)
-    if np.isfinite(best.low).all():
-        around = _numbers([*best.x, *best.x[::-1]]), np.concatenate([best.high, best.low[::-1]])
-        band: Style = {"fill": "toself", "fillcolor": "rgba(128,128,128,0.18)", "line": {"width": 0}}
-        _scatter(figure, "80 % interval of the best", *around, mode="lines", **band)
-    grey = {"color": "#888888", "dash": "dash", "width": 1.5}
-    label = f"no loss beyond {counted(int(best.x[0]), 'GPU')}"
-    _scatter(figure, label, _numbers(best.x), picture.ideal[0], mode="lines", line=grey)
-    for at, (line, texts) in enumerate(zip(picture.lines, hovers, strict=True)):
-        colour = _COLOURS[at % len(_COLOURS)]
-        marker = {"size": 9, "symbol": _SYMBOLS[at % len(_SYMBOLS)], "color": colour}
-        dash = {"color": colour, "dash": _DASHES[at % len(_DASHES)], "width": 2}
-        style: Style = {"mode": "lines+markers", "marker": marker, "line": dash}
-        _scatter(figure, _escaped(line.name), _numbers(line.x), line.y, texts, **style)
-    return figure
-
-
-def _stacks_of_report(rows: RankedRows, named: Sequence[Named]) -> list[Picture]:
-    """Return the time and the memory of the plans of the answer, and of the fastest plan of each strategy."""
+def _stacks(rows: RankedRows, named: Sequence[Named]) -> list[Picture]:
+    """Draw the time and the memory of the plans of the answer, and of the fastest plan of each strategy."""
     import pandas as pd
 
     job = rows.alike(named[0].row, rows.settings)
@@ -325,42 +280,30 @@ def _stacks_of_report(rows: RankedRows, named: Sequence[Named]) -> list[Picture]
     broken = [_escaped(label).replace(", ", ",<br>") for label in labels]
     plans = [_escaped(whole_plan_text(priced["plan"])) for priced in rows.plans(bars)]
     about = "The plans of the answer, and the fastest plan of each strategy for the same job."
-    titles = {"time": "What the step time is made of", "memory": "What the memory is made of"}
     return [
-        Picture(f"stack-{of}", title, about, _draw_stack(stack_picture(bars, of), STACKS[of].total, broken, plans))
-        for of, title in titles.items()
+        Picture(f"stack-{of}", title, about, _draw_stack(stack_picture(bars, of), unit, broken, plans))
+        for of, unit, title in (
+            ("time", "s", "What the step time is made of"),
+            ("memory", "bytes", "What the memory is made of"),
+        )
     ]
 
 
-def _draw_stack(picture: StackPicture, total: str, labels: Sequence[str], plans: Sequence[str]) -> "Figure":
+def _draw_stack(picture: StackPicture, unit: str, labels: Sequence[str], plans: Sequence[str]) -> "Figure":
     import plotly.graph_objects as go
 
-    unit = "s" if total.endswith("_s") else "bytes"
     x: Style = {"title_text": picture.label, "rangemode": "tozero"}
     y: Style = {"autorange": "reversed", "type": "category"}
     figure = _blank(_ROW * len(labels) + _REST, x, y, barmode="stack")
     for part, heights in picture.parts:
         values = _numbers(heights)
-        shares = values / _numbers(picture.total)
         texts = [
             f"<b>{part.label}: {format_quantity(value, unit)}</b> ({100 * share:.1f} %)<br>{plan}"
-            for value, share, plan in zip(values, shares, plans, strict=True)
+            for value, share, plan in zip(values, values / _numbers(picture.total), plans, strict=True)
         ]
+        marker: Style = {"color": part.colour, "line": {"color": "rgba(128,128,128,0.6)", "width": 0.5}}
         pattern = {"shape": "\\" if part.hatch else "", "fillmode": "overlay", "fgcolor": part.hatch, "size": 6}
-        figure.add_trace(
-            go.Bar(
-                y=list(labels),
-                x=values / picture.size,
-                orientation="h",
-                name=part.label,
-                marker={
-                    "color": part.colour,
-                    "line": {"color": "rgba(128,128,128,0.6)", "width": 0.5},
-                    "pattern": pattern,
-                },
-                text=texts,
-                textposition="none",
-                hovertemplate=_HOVER,
-            )
-        )
+        hover = {"text": texts, "textposition": "none", "hovertemplate": _HOVER}
+        bars = {"y": [*labels], "x": values / picture.size, "orientation": "h", "name": part.label}
+        figure.add_trace(go.Bar(**bars, marker=marker | {"pattern": pattern}, **hover))
     return figure

@@ -1,4 +1,8 @@
-"""The page of a report: its sections and scripts, why candidates are rejected, and what gives the numbers again.
+"""The page of a report: its sections and scripts, why candidates are rejected, what is assumed, how to run it again.
+
+A file states a value with its source, ``{value: 80 GB, source: "data sheet"}`` (`dsx.config.values`), which validation
+drops. So a manifest has the values without their sources, which the files of today state. A source is shown only where
+the file of today has the value that was priced.
 
 A policy lets the page load nothing and run only its own scripts. Scripts are allowed by their hashes, so a script that
 a name brought along would not run even if it were not escaped.
@@ -8,14 +12,20 @@ import base64
 import hashlib
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 
 import yaml
 
-from dsx.config.what_if import varied_field
-from dsx.pictures.html.assumed import assignments
+from dsx.config.assumption_set import AssumptionsSpec, load_assumptions
+from dsx.config.cluster_file import ClusterSpec, load_cluster
+from dsx.config.documents import KeyPath, is_sourced, merged
+from dsx.config.load import Given, statements
+from dsx.config.stack import with_stack
+from dsx.config.what_if import is_assumption, varied_field
+from dsx.errors import InputError
 from dsx.pictures.html.figures import Picture
 from dsx.pictures.html.markup import (
     Markup,
@@ -31,7 +41,8 @@ from dsx.pictures.html.markup import (
 from dsx.pictures.html.ranked_rows import TableData
 from dsx.results.manifest import Manifest
 from dsx.results.ranked_by import Priced
-from dsx.units import exact_quantity
+from dsx.tables.job import stated_text
+from dsx.units import exact_quantity, stated_quantity
 
 
 def rejected_reasons(manifest: Manifest) -> Markup:
@@ -40,15 +51,122 @@ def rejected_reasons(manifest: Manifest) -> Markup:
     if counts is None:
         return element("p", "The sweep has not counted its candidates.")
     about = {reason.name: reason.description for reason in manifest.reject_reasons}
-    rejected = sorted(((name, number) for name, number in counts.rejected.items() if number), key=lambda item: -item[1])
     priced = counts.candidates - counts.skipped - counts.bounded
     rows = [
         [name.replace("_", " "), f"{number:,}", f"{100 * number / priced:.1f} %", about.get(name, "")]
-        for name, number in rejected
+        for name, number in sorted(counts.rejected.items(), key=lambda item: -item[1])
+        if number
     ]
     if not rows:
         return element("p", "No candidate was rejected: enumeration leaves out what breaks a rule.")
     return table(["reason", "candidates", "of those priced", "rule"], rows, "A candidate counts under each reason")
+
+
+Sources = Mapping[str, str]  # of values, by their dotted path
+_CHANGED = "stated by the sweep"
+
+
+def _assumption_sources(file: Given, near: Path | None) -> tuple[AssumptionsSpec, Sources]:
+    """Return an assumption set, and the sources of its values and of those of its stack, as far as files state them."""
+    statement = tuple(statements(AssumptionsSpec, file, near))
+    return load_assumptions(file, (), near), dict(_sources(merged(with_stack(statement)).data))
+
+
+def _cluster_sources(file: Given, near: Path | None) -> tuple[ClusterSpec, Sources]:
+    return load_cluster(file, (), near), dict(_sources(merged(statements(ClusterSpec, file, near)).data))
+
+
+def _sources(data: object, path: KeyPath = ()) -> Iterator[tuple[str, str]]:
+    if is_sourced(data):
+        if source := data.get("source"):
+            yield ".".join(map(str, path)), str(source)
+    elif isinstance(data, dict):
+        for key, value in data.items():
+            yield from _sources(value, (*path, key))
+
+
+def _leaves(value: object, sources: Sources, path: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the values by dotted path; lists, and what has a source as a whole, are one value."""
+    if isinstance(value, dict) and path not in sources:
+        for key, inner in value.items():
+            yield from _leaves(inner, sources, f"{path}.{key}" if path else key)
+    elif value not in (None, [], ""):
+        yield path, value
+
+
+@dataclass(frozen=True)
+class _PricedFile:
+    """A file as it was priced, `content`, beside the file of today, which is empty if it cannot be read."""
+
+    content: Mapping[str, object]
+    today: Mapping[str, object]
+    sources: Sources
+
+    def values(self) -> Iterator[tuple[str, object, str]]:
+        """Yield each value with its dotted path and its source."""
+        for path, value in _leaves(self.content, self.sources):
+            today: object = self.today
+            for key in path.split("."):
+                today = today.get(key) if isinstance(today, Mapping) else None
+            source = self.sources.get(path, "" if self.today else "no source in a file of today")
+            yield path, value, _CHANGED if self.today and today != value else source
+
+
+def _files(manifest: Manifest) -> Iterator[tuple[str, _PricedFile]]:
+    """Yield the assumption set and the clusters of a sweep, with their kind."""
+    spec, resolved = manifest.spec, manifest.spec["resolved"]
+    near = Path(manifest.spec_file) if manifest.spec_file else None
+    clusters = spec["cluster"] if isinstance(spec["cluster"], list) else [spec["cluster"]]
+    for kind, read, file, content in (
+        ("assumptions", _assumption_sources, spec["assumptions"], resolved["assumptions"]),
+        *(("cluster", _cluster_sources, *pair) for pair in zip(clusters, resolved["clusters"], strict=True)),
+    ):
+        try:
+            today, sources = read(file, near)
+            yield kind, _PricedFile(content, today.model_dump(mode="json"), sources)
+        except InputError:
+            yield kind, _PricedFile(content, {}, {})
+
+
+def stated_values(manifest: Manifest) -> Markup:
+    """Return the tables of the assumption set and of each cluster, and the source of the model."""
+    model = manifest.spec["resolved"]["model"]
+    source = f": {model['source']}" if model.get("source") else ""
+    tables: list[Markup] = []
+    for kind, file in _files(manifest):
+        rows = [
+            [path, stated_text(value), source]
+            for path, value, source in file.values()
+            if path not in ("name", "description", "source")
+        ]
+        about = [str(file.content[key]) for key in ("description", "source") if file.content.get(key)]
+        title = {"assumptions": "Assumption set", "cluster": "Cluster"}[kind]
+        summary = f"{title} {file.content['name']}: {len(rows)} values"
+        paragraph = element("p", " Source: ".join(about)) if about else ""
+        values = table(["field", "value", "source"], rows, summary, numbers=False)
+        tables.append(folded(summary, paragraph, values))
+    return markup(element("p", f"Model {model['name']}{source}."), tables)
+
+
+def assignments(manifest: Manifest) -> list[str]:
+    """Return what the sweep was told by --set, as far as its files of today tell: FIELD=VALUE each.
+
+    Of several clusters nothing is said, since --set holds for all of them.
+    """
+    single = len(manifest.spec["resolved"]["clusters"]) == 1
+    return [
+        f"{kind}.{path}={_exact(value) if isinstance(value, str) else json.dumps(value)}"
+        for kind, file in _files(manifest)
+        if single or kind != "cluster"
+        for path, value, source in file.values()
+        if source == _CHANGED
+    ]
+
+
+def _exact(text: str) -> str:
+    """Return a quantity as people write it, so that it reads back exactly; any other text unchanged."""
+    quantity = stated_quantity(text)
+    return text if quantity is None else exact_quantity(*quantity)
 
 
 def rerun(manifest: Manifest, commands: Sequence[tuple[str, str]]) -> Markup:
@@ -80,8 +198,7 @@ def plan_command(manifest: Manifest, priced: Priced, verb: str, *options: str) -
     cluster = clusters[manifest.names["cluster"].index(priced["hardware"]["cluster"])]
     strategies = dict(zip(manifest.names["strategy"], spec["resolved"]["strategy"], strict=True))
     varied = [
-        f"{name if name.startswith('assumptions.') else f'cluster.{name}'}="
-        f"{exact_quantity(value, varied_field(name).unit)}"
+        f"{'' if is_assumption(name) else 'cluster.'}{name}={exact_quantity(value, varied_field(name).unit)}"
         for name, value in priced["hardware"].items()
         if name != "cluster"
     ]
@@ -126,16 +243,11 @@ def page(parts: Parts) -> str:
     """Return the whole HTML file."""
     drawn = bool(parts.pictures)
     scripts = [*([plotly_script(), _asset("figures.js")] if drawn else []), _asset("plans.js")]
-    policy = "; ".join(
-        [
-            "default-src 'none'",
-            "script-src " + " ".join(f"'sha256-{_hash(script)}'" for script in scripts),
-            "style-src 'unsafe-inline'",  # Plotly styles its elements
-            "img-src data: blob:",  # saving a picture
-            "base-uri 'none'",
-            "form-action 'none'",
-        ]
-    )
+    hashes = [base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii") for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    # Plotly styles its elements, and saves a picture as a blob.
+    policy = f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+    policy += "base-uri 'none'; form-action 'none'"
     head = markup(
         Markup('<meta charset="utf-8">'),
         Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
@@ -177,20 +289,17 @@ def _sections(parts: Parts) -> list[Markup]:
 
 
 def _figure(picture: Picture) -> Markup:
-    place = element(
-        "div", "", id=picture.identity, class_="picture", role="img", aria_label=f"{picture.title}. {picture.about}"
-    )
-    caption = element("figcaption", element("strong", picture.title), " ", picture.about)
-    return element("figure", caption, place)
+    label = f"{picture.title}. {picture.about}"
+    place = element("div", "", id=picture.identity, class_="picture", role="img", aria_label=label)
+    return element("figure", element("figcaption", element("strong", picture.title), " ", picture.about), place)
 
 
 def _plans(plans: TableData) -> Markup:
     left_out = f"; {plans.left_out:,} are left out" if plans.left_out else ""
     about = f"The best {plans.rows:,} rows of the set, best first{left_out}. A heading sorts by its column."
-    help_text = (
-        "Conditions with spaces between them, all of which must hold: tp<=8 recompute=full pp=4,8 mfu>40; a word alone "
-        "is looked for in the names. Numbers are in the units of the headings."
-    )
+    how = "Conditions with spaces between them, all of which must hold: tp<=8 recompute=full pp=4,8 mfu>40; a word "
+    how += "alone is looked for in the names. Numbers are in the units of the headings."
+    frame = element("table", element("thead", ""), element("tbody", ""), id="plans-table")
     return markup(
         element("p", about),
         element("noscript", element("p", "The table needs JavaScript, which this page brings along.")),
@@ -201,20 +310,13 @@ def _plans(plans: TableData) -> Markup:
                 '<input id="filter" type="search" autocomplete="off" autocapitalize="off" spellcheck="false" '
                 'placeholder="tp&lt;=8 pp=4,8" aria-describedby="filter-help filter-status">'
             ),
-            element("p", help_text, id="filter-help", class_="small"),
+            element("p", how, id="filter-help", class_="small"),
             element("p", "", id="filter-status", role="status"),
             element("fieldset", element("legend", "Columns"), id="groups"),
             class_="controls",
             role="search",
         ),
-        element(
-            "div",
-            element("table", element("thead", ""), element("tbody", ""), id="plans-table"),
-            class_="scroll tall",
-            tabindex="0",
-            role="region",
-            aria_label="Plans",
-        ),
+        element("div", frame, class_="scroll tall", tabindex="0", role="region", aria_label="Plans"),
         element("nav", "", id="pages", aria_label="Pages of the table", class_="controls"),
         folded("The same in all of these rows", described(plans.constant)) if plans.constant else "",
     )
@@ -222,7 +324,3 @@ def _plans(plans: TableData) -> Markup:
 
 def _asset(name: str) -> str:
     return (files("dsx.pictures.html") / "assets" / name).read_text(encoding="utf-8")
-
-
-def _hash(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")

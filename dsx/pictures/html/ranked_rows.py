@@ -18,7 +18,7 @@ import numpy as np
 from dsx.cost.context import StepCosts
 from dsx.cost.interval import StepInterval
 from dsx.pictures.breakdown import STACKS
-from dsx.pictures.chosen_rows import Numbers, settings
+from dsx.pictures.chosen_rows import Numbers, Value, of_job, settings
 from dsx.plans.choices import PLAN_COLUMNS
 from dsx.results.frames import Frame
 from dsx.results.manifest import Manifest
@@ -63,25 +63,20 @@ class RankedRows:
     @property
     def feasible(self) -> "pd.DataFrame":
         """The feasible ones of all rows."""
-        return self._chosen((self.every["reject"] == 0).to_numpy())
+        return self._feasible({})
 
-    def alike(self, row: "pd.Series", columns: Sequence[str]) -> "pd.DataFrame":
+    def alike(self, row: Frame, columns: Sequence[str]) -> "pd.DataFrame":
         """Return the feasible rows that have the values of `row` in some columns."""
-        same = (self.every["reject"] == 0).to_numpy()
-        for name in columns:
-            same = same & (self.every[name] == row[name]).to_numpy()
-        return self._chosen(same)
+        return self._feasible({name: row[name] for name in columns})
 
-    def _chosen(self, rows: np.ndarray) -> "pd.DataFrame":
-        """Return the rows of a mask, without a copy if it has all."""
+    def _feasible(self, values: Mapping[str, Value]) -> "pd.DataFrame":
+        """Return the feasible rows with these values, without a copy if those are all."""
+        rows = of_job(self.every, values) & (self.every["reject"] == 0).to_numpy()
         return self.every if rows.all() else self.every.loc[rows]
 
-    def at(self, candidate: int, hardware: Mapping[str, object]) -> "pd.Series":
+    def at(self, candidate: int, hardware: Mapping[str, Value]) -> "pd.Series":
         """Return the row of a candidate at some hardware, which the set has."""
-        same = (self.every["candidate"] == candidate).to_numpy()
-        for name, value in hardware.items():
-            same = same & (self.every[name] == value).to_numpy()
-        return self.every.loc[same].iloc[0]
+        return self.every.loc[of_job(self.every, {"candidate": candidate, **hardware})].iloc[0]
 
     def whole(self, rows: "pd.DataFrame") -> "pd.DataFrame":
         """Return some of the rows of `every` with all columns, in their order."""
@@ -92,7 +87,8 @@ class RankedRows:
             near = frame.loc[frame["candidate"].isin(rows["candidate"])]
             return near.loc[[key in place for key in _keys(near, keys)]]
 
-        loaded = _without_attrs(load_chosen(self.folder, keys, choose))
+        loaded = load_chosen(self.folder, keys, choose)
+        loaded.attrs = {}
         at = [place[key] for key in _keys(loaded, keys)]
         return loaded.iloc[np.argsort(at)].reset_index(drop=True)
 
@@ -116,11 +112,6 @@ def _keys(rows: "pd.DataFrame", columns: Sequence[str]) -> list[tuple[object, ..
     return [*zip(*(rows[name].tolist() for name in columns), strict=True)]
 
 
-def _without_attrs(rows: "pd.DataFrame") -> "pd.DataFrame":
-    rows.attrs = {}
-    return rows
-
-
 def rate(rows: "pd.DataFrame") -> Numbers:
     """Return tokens per second and GPU of rows, [N]."""
     return rows["tokens_per_s_per_gpu"].to_numpy(np.float64)
@@ -131,7 +122,8 @@ def ranked_rows(folder: Path, manifest: Manifest) -> RankedRows:
     light = ["candidate", "cluster", *PLAN_COLUMNS, *(extra.name for extra in manifest.what_if), *_COSTS]
     best = load_chosen(folder, light, lambda frame: ranked(frame, MOST_ROWS)).reset_index(drop=True)
     attrs = dict(best.attrs)
-    return RankedRows(folder, manifest, load_small(folder, light), _without_attrs(best), attrs)
+    best.attrs = {}
+    return RankedRows(folder, manifest, load_small(folder, light), best, attrs)
 
 
 def ranked(rows: "pd.DataFrame", most: int) -> "pd.DataFrame":
@@ -176,7 +168,11 @@ def table_data(ranked: RankedRows) -> TableData:
 
 def _column(column: Column, values: "pd.Series") -> Script:
     size, unit = _PERCENT if column.name == "mfu" else _SCALES.get(column.unit, (1.0, column.unit))
-    data: Script = {"name": column.name, "about": column.description, "group": _group(column), "unit": unit}
+    group = "id" if column.kind == "id" else _PARTS.get(column.name, "choices")
+    for name, record in (("interval", StepInterval), ("costs", StepCosts)):
+        if group == "choices" and column.name in record.__dataclass_fields__:
+            group = name
+    data: Script = {"name": column.name, "about": column.description, "group": group, "unit": unit}
     if column.kind in ("name", "text"):
         names = [*dict.fromkeys(values.astype(str))]
         codes = values.astype(str).map({name: code for code, name in enumerate(names)}).to_numpy(np.int32)
@@ -184,19 +180,10 @@ def _column(column: Column, values: "pd.Series") -> Script:
     return data | {"scale": size} | _encoded(values.to_numpy())
 
 
-def _group(column: Column) -> str:
-    if column.kind == "id":
-        return "id"
-    if column.name in StepInterval.__dataclass_fields__:
-        return "interval"
-    return _PARTS.get(column.name, "costs" if column.name in StepCosts.__dataclass_fields__ else "choices")
-
-
 def _reject(ranked: RankedRows) -> Script:
     """Return the column of the reasons against each row, as names."""
     reasons = [reason.name for reason in ranked.manifest.reject_reasons]
-    bits = ranked.best["reject"].to_numpy(np.int64)
-    distinct, codes = np.unique(bits, return_inverse=True)
+    distinct, codes = np.unique(ranked.best["reject"].to_numpy(np.int64), return_inverse=True)
     names = [
         ", ".join(name for bit, name in enumerate(reasons) if value >> bit & 1) or "feasible" for value in distinct
     ]
