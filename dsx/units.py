@@ -86,10 +86,7 @@ def parse_quantity(text: object, dimension: Dimension) -> float:
 
 
 def stated_quantity(text: str) -> tuple[float, Dimension] | None:
-    """Return a quantity as specs are written out, with a space before its unit, and its dimension; else None.
-
-    "1d" is a strategy and no day.
-    """
+    """Return a quantity with a space before its unit ("1d" is a strategy), and its dimension; else None."""
     for dimension in get_args(Dimension) if " " in text else ():
         with suppress(UnitError):
             return parse_quantity(text, dimension), dimension
@@ -162,19 +159,13 @@ LARGEST_COUNT = 2**31 - 1  # result columns hold 32-bit integers
 
 
 def parse_size(text: object) -> int:
-    """Return `text` as `parse_count` does; it may have a suffix: "1M", "1.5k" of GPUs or sequences.
-
-    Raises SpecError for anything else.
-    """
+    """Return `text` as `parse_count` does; it may have a suffix: "1M", "1.5k" of GPUs or sequences."""
     suffixed = isinstance(text, str) and re.fullmatch(rf"\s*{REAL}\s*[A-Za-z]\s*", text)
     return parse_count(parse_total(text) if suffixed else text)
 
 
 def parse_count(text: object) -> int:
-    """Return `text` as a whole number from 1 to `LARGEST_COUNT`: "1e3" is valid, "1.5" is not.
-
-    Raises SpecError for anything else.
-    """
+    """Return a whole number from 1 to `LARGEST_COUNT`, "1e3" but not "1.5"; SpecError for anything else."""
     either = _with_either_suffix(text) if isinstance(text, str) else ()
     if either and either[0] > LARGEST_COUNT:
         raise SpecError(f"{text!r} is not a whole number from 1 to {LARGEST_COUNT}")

@@ -43,10 +43,7 @@ class Timing:
 
 
 def timed(call: Call, wait: Wait, warm_ups: int, samples: int, calls: int = 1) -> Timing:
-    """Return the time of a call: `samples` samples of `calls` calls, after `warm_ups` calls.
-
-    `wait` returns when the result of a call is there.
-    """
+    """Return the time of a call: `samples` of `calls` calls, after `warm_ups` calls; `wait` returns with a result."""
     for _ in range(warm_ups):
         wait(call())
     seconds = np.array([_seconds(call, wait, calls) for _ in range(samples)]) / calls
@@ -141,10 +138,7 @@ class Library(ABC):
 
 
 def find_library(name: str | None) -> Library:
-    """Return an array library; by default the one that has an accelerator, else JAX.
-
-    Raises UnknownNameError for another name, InputError if it is not installed.
-    """
+    """Return an array library, by default one with an accelerator, else JAX; InputError if it is not installed."""
     if name not in (None, *LIBRARIES):
         raise UnknownNameError("array library", str(name), LIBRARIES)
     has_torch = find_spec("torch") is not None

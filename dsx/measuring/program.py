@@ -74,10 +74,7 @@ Apply = Callable[[Step, Sequence[Tensor], Sequence[Operand], Operand], Tensor]
 
 
 def program_of(layer: Layer, names: Sequence[str], size: Callable[[Dim], int]) -> KernelProgram | None:
-    """Return the program of the kernel that has the operators `names` of a layer; `size` gives local sizes.
-
-    None where an operator has several results.
-    """
+    """Return the kernel of the operators `names` in local sizes; None where an operator has several results."""
     operators = [op for op in layer.operators if op.name in names]
     if any(len(op.outputs) > 1 for op in operators):
         return None

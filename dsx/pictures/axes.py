@@ -36,10 +36,7 @@ _DASHES: tuple["LineStyleType", ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1
 
 
 def marks(count: int, largest: float = 10.0) -> list[Style]:
-    """Return the markers of `count` categories, as keywords of matplotlib's `plot`.
-
-    They become smaller, to half of `largest` points, so that none hides an earlier one: strategies often agree.
-    """
+    """Return markers as keywords of `plot`, each smaller than the last: none hides an earlier one at the same point."""
     import matplotlib as mpl
 
     colours = mpl.colormaps["viridis"](np.linspace(0.0, 0.9, count))
@@ -124,10 +121,7 @@ class FigureLayout:
 
     @classmethod
     def of(cls, ax: "Axes | None", width: float, height: float) -> "FigureLayout":
-        """Return the layout of an axis, which keeps its size, or of a new one of this size in inches.
-
-        Raises what `figure_of` raises.
-        """
+        """Return the layout of an axis, which keeps its size, or of a new one of this size in inches."""
         if ax is None:
             return cls.new(width, height)
         figure_of(ax)
@@ -184,10 +178,7 @@ class FigureLayout:
         return stay
 
     def fit_ticks(self, axis: "Axis", places: Sequence[float], texts: Sequence[str], turn: bool = True) -> bool:
-        """Set `texts` as the tick labels at `places`, ascending; return whether they were rotated.
-
-        If labels would overlap they are rotated, if `turn` allows it, and labels that still overlap are left out.
-        """
+        """Set tick labels at ascending places, rotated if they overlap and may `turn`; return whether they were."""
         axis.set_ticks(list(places), labels=list(texts))
         fitting = self.without_overlap(axis, places, axis.get_ticklabels())
         turned = turn and len(fitting) < len(texts)
@@ -205,10 +196,7 @@ _TITLE_GAP = 5.0  # points between the axis and the lowest line
 
 
 def label_picture(layout: FigureLayout, shows: str, lines: Sequence[str], above: float = 0.0) -> None:
-    """Write above the upper axis what a picture shows, and below it in small print the `lines`, wrapped.
-
-    `above` are points between the axis and the lowest line that a legend takes.
-    """
+    """Write what a picture shows above it, then `lines` in small print, `above` points over the upper axis."""
     ax = layout.axes[0]
     width = layout.room(ax)[0]
     small = [part for line in lines if line for part in wrap(line, max(int(width / (_LETTER * _SMALL_FONT)), 12))]

@@ -145,10 +145,7 @@ def breakdown(
 
 
 def breakdowns(df: "pd.DataFrame", x: str | Sequence[str] = "num_gpus") -> "Axes":
-    """Draw the breakdown of the time above that of the memory, for the same rows; return the upper axis.
-
-    Arguments and errors are those of `breakdown`.
-    """
+    """Draw the breakdown of the time above that of the memory, as `breakdown` does; return the upper axis."""
     columns, rows = _bars(df, x)
     return _draw(FigureLayout.new(_width(rows), *_HEIGHTS.values()), [*_HEIGHTS], columns, rows)
 

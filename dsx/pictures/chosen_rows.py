@@ -111,11 +111,7 @@ def best_table(df: "pd.DataFrame", rows: Sequence[str], column: str, value: str)
 
 
 def fastest(df: "pd.DataFrame", columns: Sequence[str]) -> "pd.DataFrame":
-    """Return the fastest feasible row of each group; the fastest row of a group without a feasible one.
-
-    Among equally fast rows it has the smallest `candidate`, if that column is loaded. Raises UnknownNameError for a
-    column that `df` does not have.
-    """
+    """Return the fastest row of each group, feasible if it has one, of equal ones the smallest `candidate`."""
     for column in columns:
         require(df, column)
     ties = [require(df, "candidate")] if "candidate" in df.columns else []
@@ -137,10 +133,7 @@ def refuse_many(count: int, room: int, what: str, columns: Sequence[str]) -> Non
 
 
 def ideal(column: str, num_gpus: Numbers, values: Numbers) -> Numbers:
-    """Return [n] values of a column as if each GPU did as much as on the least number of GPUs that has a value.
-
-    NaN for a column that does not follow the step time, and without a value.
-    """
+    """Return [n] values as if each GPU did as much as on the fewest; NaN without a value, or for no time or rate."""
     finite = np.flatnonzero(np.isfinite(values))
     if column not in _POWERS or not len(finite):
         return np.full(len(values), np.nan)
@@ -183,11 +176,7 @@ def of_job(df: "pd.DataFrame", job: Mapping[str, Value]) -> NDArray[np.bool_]:
 
 
 def near_best(df: "pd.DataFrame", objective: str) -> NDArray[np.bool_]:
-    """Return which rows are feasible and have at most twice the least value of an objective in their job, [rows].
-
-    Of an objective that is maximised it is at least half of the largest value. Values that are not positive have no
-    such limit.
-    """
+    """Return which rows, [rows], are feasible and within a factor of two of the best positive value in their job."""
     import pandas as pd
 
     values = minimised(df, objective)
@@ -219,10 +208,7 @@ def drawn_rows(
 
 
 def value_today(df: "pd.DataFrame", column: str) -> float | None:
-    """Return the own value of the cluster, or of the assumption set, in a what-if column, in SI units.
-
-    None if the column is no field of a machine, if the rows have several clusters, or if the frame does not say.
-    """
+    """Return what the only cluster, or the assumption set, has in a what-if column, in SI units; None if unknown."""
     if not is_field(column):
         return None
     resolved = df.attrs.get("spec", {}).get("resolved", {})

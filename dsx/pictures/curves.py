@@ -28,14 +28,7 @@ _WIDTH, _HEIGHT = 4.8, 3.0  # of an axis, in inches
 def collectives(
     title: str, times: Mapping[str, Sequence[Sequence[float]]], groups: Sequence[int], volumes: Sequence[float]
 ) -> "Axes":
-    """Draw the times of collectives; return the upper axis.
-
-    Args:
-        title: the name of the cluster.
-        times: by kind of collective, [V][G] seconds.
-        groups: [G] GPUs of each group.
-        volumes: [V] bytes of the tensor on each GPU.
-    """
+    """Draw times by kind, [V][G] seconds, for G groups of GPUs and V bytes on each; return the upper axis."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
     layout = FigureLayout.new(_WIDTH, *([_HEIGHT] * len(times)))

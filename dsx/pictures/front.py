@@ -152,10 +152,7 @@ def front(
 
 
 def named_plans(best: "pd.DataFrame", x: str, y: str) -> dict[str, int]:
-    """Return the positions of the plans of a front that have names, in the order of the front.
-
-    A plan with several names has all of them: "fastest, leanest".
-    """
+    """Return the places of the plans of a front with a name, or several: "fastest, leanest"."""
     if not len(best):
         return {}
     first, last = (_FIRST.get(column_of(name), f"best {named(best, column_of(name))}") for name in (x, y))

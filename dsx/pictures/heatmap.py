@@ -72,10 +72,7 @@ class HeatPicture:
 
 
 def heat_picture(df: "pd.DataFrame", x: str, y: str, value: str) -> HeatPicture:
-    """Return the heat map of the best feasible `value` for each pair of values of `x` and `y`.
-
-    The best is the smallest, or for mfu and rates of tokens the largest. Raises what `heatmap` raises.
-    """
+    """Return the heat map of the best feasible `value` for each pair; raises what `heatmap` raises."""
     table = best_table(df, [y], x, value)
     refuse_many(len(table.columns), MAX_VALUES, "values", [x])
     refuse_many(len(table.rows), MAX_VALUES, "values", [y])
@@ -266,10 +263,7 @@ class _Region(NamedTuple):
 
 
 def _regions(texts: NDArray[np.object_], apart: Mask) -> list[_Region]:
-    """Return the regions of a table of texts, [rows, columns]; a cell that is `apart` is one of its own.
-
-    Cells are neighbours along a row or a column. Cells without a text are of no region.
-    """
+    """Return the regions of equal texts along rows and columns, [rows, columns]; an `apart` cell is one of its own."""
     from scipy import ndimage
 
     regions: list[_Region] = []

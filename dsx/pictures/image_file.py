@@ -25,10 +25,7 @@ _FEW_PIXELS, _UNSEEN = 1e-3, 16
 
 
 def image_format(path: str | Path) -> str:
-    """Return the image format of the suffix of `path` ("png").
-
-    Raises InputError for a suffix that matplotlib cannot write, StoreError for a path without a folder, or that is one.
-    """
+    """Return the format of the suffix ("png"); InputError if it is unknown, StoreError if no file can be there."""
     from matplotlib.backend_bases import FigureCanvasBase
 
     path = file_path("path", path)

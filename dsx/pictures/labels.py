@@ -51,10 +51,7 @@ _RATES = {"tokens_per_s_per_gpu": "tokens/s/GPU"}
 
 
 def unit_of(df: "pd.DataFrame", column: str) -> str:
-    """Return the SI unit of a column, "" if it has none.
-
-    A frame that is merged from several has no `attrs`; the columns of dsx are known without.
-    """
+    """Return the SI unit of a column, "" if it has none; of a merged frame without `attrs` as dsx knows it."""
     units = {stored.name: stored.unit for stored in COLUMNS} | df.attrs.get("units", {})
     if column not in units and "." in column:
         with suppress(SpecError):
@@ -93,10 +90,7 @@ class AxisUnit(NamedTuple):
 
 
 def axis_unit(df: "pd.DataFrame", column: str, values: Numbers) -> AxisUnit:
-    """Return the unit that suits `values` of a column.
-
-    It is the largest unit that the smallest value reaches, since the rows of interest are the few fast or small ones.
-    """
+    """Return the largest unit that the smallest value reaches: of interest are the few fast or small rows."""
     unit = unit_of(df, column)
     text = words(column, unit)
     if column in _RATES or unit not in _SCALES:
@@ -178,10 +172,7 @@ def job_text(df: "pd.DataFrame", axes: Collection[str] = ()) -> str:
 
 
 def best_over(df: "pd.DataFrame", point: str, axes: Collection[str], best: str = "best") -> str:
-    """Return over what each point is the best: "each point: the best feasible plan, and over HBM bandwidth".
-
-    `axes` are the columns of which each point has one value.
-    """
+    """Return over what a point with one value of `axes` is the best: "each point: the best feasible plan, and ..."."""
     common = _common_settings(df)
     varied = [name for name in settings(df.columns) if name not in (*common, *axes)]
     of_point = [name for name in axes if name in df.columns]

@@ -56,10 +56,7 @@ class ScalingPicture:
 
 
 def scaling_picture(df: "pd.DataFrame", x: str, y: str, by: Sequence[str]) -> ScalingPicture:
-    """Return the best feasible `y` for each `x`, one line for each combination of the values of `by`.
-
-    Raises what `scaling` raises.
-    """
+    """Return the best feasible `y` by `x`, a line for each group of `by`; raises what `scaling` raises."""
     table = chosen_rows.best_table(df, by, x, y)
     chosen_rows.refuse_many(len(table.rows), axes.MAX_CATEGORIES, "lines", by)
     texts = [

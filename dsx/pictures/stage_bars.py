@@ -76,10 +76,7 @@ def placement_of(plan: Plan, tiers: Sequence[str]) -> StagePlacement:
 
 
 def stages(plan_stages: "Sequence[PlanStage]", placement: StagePlacement, title: str) -> "Axes":
-    """Draw the stages of a plan, with the placement of a replica; return the upper axis.
-
-    Raises InputError for more than `MAX_STAGES` stages.
-    """
+    """Draw the stages of a plan; return the upper axis, or raise InputError for more than `MAX_STAGES`."""
     count = len(plan_stages)
     if count > MAX_STAGES:
         raise InputError(f"{count} stages are too many for a picture, which holds {MAX_STAGES}; --json has all")

@@ -144,10 +144,7 @@ def _best(rows: Frame, groups: Sequence[str], side: str) -> Frame:
 def _elsewhere(
     table: Frame, side: str, other_set: Frame, varied: Sequence[str], groups: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the state of the best plans of one side among the rows of the other set, and their step times there.
-
-    The hardware is that of the group, or else that of the best plan; of other hardware the fastest row counts.
-    """
+    """Return the state of one side's best plans on their group's hardware in the other set, and their times there."""
     from_column = {"candidate": f"candidate_{side}"}
     columns = {name: name if name in groups else f"{name}_{side}" for name in varied}
     from_column |= {name: column for name, column in columns.items() if column in table}

@@ -170,15 +170,10 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
 
 
 def publish(folder: Path, files: Mapping[str, str], earlier: Iterable[str], text: bytes) -> None:
-    """Make files of the unfinished run in `folder` its result set, in place of an earlier one, and end the run.
+    """Make `files` (name in the set -> file of the run) the set in `folder`, and end the run.
 
-    Args:
-        folder: the folder of the set.
-        files: names in the set -> files of the run.
-        earlier: names of the parts of the earlier set.
-        text: the manifest of the new set.
-
-    Raises OSError; the same call can be repeated, whichever steps were done.
+    `earlier` are the parts of the set that it replaces, `text` is the new manifest. Raises OSError; the call can be
+    repeated, whichever steps were done.
     """
     with open_folder(folder) as opened, open_folder(folder / UNFINISHED) as run:
         replaced = sorted({*earlier, *_replaced(run)})
@@ -201,10 +196,7 @@ def publish(folder: Path, files: Mapping[str, str], earlier: Iterable[str], text
 
 
 def clean(folder: Path, kept: Collection[str], earlier: Iterable[str] = ()) -> None:
-    """Remove a finished run from `folder`, and the parts of the set that it replaced, except those `kept`.
-
-    `earlier` are parts of the replaced set, in addition to those that the run has recorded.
-    """
+    """Remove a finished run, and the recorded and `earlier` parts that its set replaced, except those `kept`."""
     with open_folder(folder) as opened:
         with open_folder(folder / UNFINISHED) as run:
             replaced = {*earlier, *_replaced(run)}

@@ -49,10 +49,7 @@ def check_frame(df: object) -> None:
 
 
 def require(df: "pd.DataFrame", column: str) -> NDArray[Any]:
-    """Return the values of a column, or raise UnknownNameError with the nearest that there is.
-
-    Raises InputError for what is no DataFrame, and for what is no name.
-    """
+    """Return the values of a column; UnknownNameError if there is none, InputError for no name or no DataFrame."""
     check_frame(df)
     one_text("column", column, "step_time_s")
     if column not in df.columns:
@@ -69,10 +66,7 @@ def taken(df: "pd.DataFrame", rows: NDArray[Any]) -> "pd.DataFrame":
 
 
 def column_list(name: str, columns: str | Sequence[str] | None) -> list[str]:
-    """Return one column, several, or none as a list without repetitions.
-
-    Raises InputError if the argument called `name` has something else than names.
-    """
+    """Return one column, several, or none as a list without repetitions; InputError for anything but names."""
     if columns is None or isinstance(columns, str):
         return [] if columns is None else [columns]
     return list(dict.fromkeys(texts(name, columns, "num_gpus")))
@@ -189,10 +183,7 @@ def column_of(objective: str) -> str:
 
 
 def minimised(df: "pd.DataFrame", objective: str) -> NDArray[np.float64]:
-    """Return the values of an objective, negated if it is maximised.
-
-    Raises UnknownNameError or InputError as `pareto` does.
-    """
+    """Return the values of an objective, negated if it is maximised; raises what `pareto` raises."""
     values = require(df, column_of(objective))
     if values.dtype.kind not in "iuf" or column_of(objective) in _NO_QUANTITIES:
         raise InputError(f"{column_of(objective)!r} cannot be an objective: it does not hold quantities")

@@ -259,15 +259,9 @@ def begin(
 ) -> Manifest:
     """Return the manifest of a new set.
 
-    Args:
-        spec: the sweep, as plain data.
-        names: for each name column, the names of its codes.
-        reject_reasons: (name, description) of each bit of `reject`, lowest first.
-        precision: of the cost columns.
-        spec_file: the file of the sweep.
-        what_if: the columns that the sweep varies.
-
-    Raises StoreError if JSON cannot hold the spec, or if a name column has no names, a name twice, or too many.
+    `names` are the names of the codes by name column, `reject_reasons` (name, description) of each bit of `reject`,
+    lowest first. Raises StoreError if JSON cannot hold the spec, or if a name column has no names, a name twice, or too
+    many.
     """
     if wrong := _fault_of_names(names):
         raise StoreError(f"a result set cannot be written: {wrong}")
@@ -315,10 +309,7 @@ def to_json(manifest: Manifest) -> bytes:
 
 
 def from_json(text: bytes, place: str) -> Manifest:
-    """Return the manifest in `text`; errors call it `place`.
-
-    Raises StoreError if it is not a manifest, or has an older or newer schema version.
-    """
+    """Return the manifest in `text`; StoreError, which calls it `place`, for another thing or schema version."""
     try:
         raw = plain_json.parse(text, place)
     except StoreError as error:

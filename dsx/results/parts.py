@@ -58,10 +58,7 @@ def part_schema(manifest: Manifest) -> pa.Schema:
 
 
 def encode(rows: Mapping[str, np.ndarray], counts: Counts, manifest: Manifest) -> pa.Buffer:
-    """Return the bytes of a part; `rows` has every column of the set as an [n] array, name columns as codes.
-
-    Raises StoreError if a column is missing, unknown, or does not fit its type.
-    """
+    """Return the bytes of a part of [n] columns, names as codes; StoreError where a column does not fit."""
     schema = part_schema(manifest)
     if wrong := sorted(set(schema.names).symmetric_difference(rows)):
         raise StoreError(f"rows and schema differ in the columns {', '.join(wrong)}")
@@ -141,10 +138,7 @@ def num_groups(folder: Path, part: StoredPart) -> int:
 def read(
     folder: Path, part: StoredPart, manifest: Manifest, names: Sequence[str], group: int | None = None
 ) -> pa.Table:
-    """Return the columns `names`, in this order, of a part of the set that `manifest` describes, or of one `group`.
-
-    Raises StoreError if the file is missing, damaged, or not as in its manifest.
-    """
+    """Return the columns `names` of a part, or of one `group`; StoreError if the file is not as in its manifest."""
     path = folder / part.file
     cure = f"delete it and run the sweep again with -o {disk.home(folder)}"
     try:

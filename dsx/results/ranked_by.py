@@ -28,10 +28,7 @@ Priced = Mapping[str, Any]  # a plan with its costs, of `dsx.pricing.one_plan` o
 
 
 def wanted_by_role(step_time_s: float, resolution: float | None) -> tuple[Wanted, Wanted, Wanted]:
-    """Return what each role wants, in the order of `ROLES`; `step_time_s` is that of the fastest plan.
-
-    `resolution` is the relative difference of step time that measurements cannot rank, None if it is not known.
-    """
+    """Return what each of `ROLES` wants; `resolution` is the difference of step time that measurements cannot rank."""
     within = step_time_s * (1 + max(resolution or 0.0, TIED))
     return Wanted(step_time_s * (1 + TIED), simple=True), Wanted(within, simple=True), Wanted(within)
 
@@ -84,10 +81,7 @@ def objective_named(name: object) -> Objective:
 
 
 def ranked_by_count(plans: Sequence[dict[str, Any]], objective: Objective) -> list[dict[str, Any]]:
-    """Return plans in groups of the same GPUs, in each the best first, and the group of the best plan first.
-
-    Each has its cluster under `hardware`. Equal plans keep their order.
-    """
+    """Return plans grouped by cluster and GPUs: in each the best first, and the group of the best plan first."""
 
     def gpus(plan: Priced) -> tuple[str, int]:
         return plan["hardware"]["cluster"], plan["plan"]["num_gpus"]

@@ -93,13 +93,7 @@ def columns_with(what_if: Iterable[ExtraColumn], cuts: bool = False) -> tuple[Co
 def arrow_schema(
     columns: Sequence[Column], names: Mapping[str, Sequence[str]], precision: Precision, about: Mapping[str, object]
 ) -> "pa.Schema":
-    """Return the Parquet schema of a result set.
-
-    Args:
-        columns: the columns of the set.
-        names: for each of `NAME_COLUMNS`, the names of its codes.
-        precision: of the cost columns.
-        about: the description of the set in every part; JSON under the key `dsx`.
+    """Return the Parquet schema of a result set; `about` describes it in every part, as JSON under the key `dsx`.
 
     A name column is `dictionary<int8, string>`; `names` is the dictionary. The manifest holds it too, because a Parquet
     file only keeps the names that occur in it. No value is null.

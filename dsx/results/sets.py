@@ -55,10 +55,7 @@ def read_manifest(folder: str | Path) -> Manifest:
 
 
 def stated(folder: Path) -> Manifest | None:
-    """Return the manifest in `folder` as written; None if there is none.
-
-    Raises StoreError if it is broken or has another schema version, OSError if it cannot be read.
-    """
+    """Return the manifest in `folder`, None if there is none; StoreError if it is broken, OSError if unreadable."""
     path = folder / MANIFEST
     try:
         with disk.open_file(path) as file:
@@ -113,10 +110,7 @@ def load_chosen(
 
 
 def load_small(folder: str | Path, columns: Iterable[str]) -> pd.DataFrame:
-    """Return columns of a result set in the least memory: whole numbers in as few bytes as they need, without `attrs`.
-
-    Each group of rows is read and made small in turn. Raises what `load` raises.
-    """
+    """Return columns of a set without `attrs`, whole numbers in the fewest bytes; raises what `load` raises."""
     folder = file_path("folder", folder)
     manifest = read_manifest(folder)
     names = _checked(columns, manifest)

@@ -56,12 +56,8 @@ class Writer:
     def write(self, number: int, rows: Rows, counts: Counts) -> None:
         """Write a part of n rows, whole or not at all; several threads may call this at once.
 
-        Args:
-            number: of the part.
-            rows: every column of the set as an [n] array; name columns as codes, costs in the units of the schema.
-            counts: of the candidates priced for the part, kept or not.
-
-        Raises StoreError if the rows do not fit the schema, or cannot be written.
+        `rows` has every column of the set, names as codes; `counts` are of the candidates priced for the part, kept or
+        not. Raises StoreError if the rows do not fit the schema, or cannot be written.
         """
         if not 0 <= number < self._manifest.num_parts:
             raise ValueError(f"part {number} of {self._manifest.num_parts}")
@@ -163,16 +159,10 @@ def finished(folder: str | Path, manifest: Manifest) -> Manifest | None:
 
 @contextmanager
 def create(folder: str | Path, manifest: Manifest, num_parts: int, shard: Shard | None = None) -> Iterator[Writer]:
-    """Yield a writer that begins or continues the result set of `manifest`; makes `folder` if needed.
+    """Yield a writer that begins or continues the set of `manifest`, of `num_parts` parts; makes `folder` if needed.
 
-    Args:
-        folder: of the set; the unfinished run is in its `.unfinished`.
-        manifest: of the sweep.
-        num_parts: the number of parts of the sweep.
-        shard: (i, n) if this process writes the i-th of n shares of the parts, counted from 1. Shards may run at the
-            same time; a run without a shard must be the only one.
-
-    If no part was written, the folder is left as it was.
+    A `shard` (i, n) writes the i-th of n shares of the parts, counted from 1; shards may run at the same time, a run
+    without a shard must be the only one. If no part was written, the folder is left as it was.
     Raises StoreError, without any change, if the folder cannot be written; if it holds the results or an unfinished run
     of another sweep, version or number of parts, or files or links that are not of dsx; or if other processes work in
     it.

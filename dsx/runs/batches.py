@@ -85,10 +85,9 @@ class Strategies:
         self._built: dict[Hashable, Model | NotationError] = {}
 
     def model_of(self, setup: Setup) -> tuple[AssumptionsSpec, Model] | UnmodelledReason:
-        """Return a setup's assumption set and model; a Reason if no strategy divides the model as the setup does.
+        """Return a setup's assumption set, with its kernels and precision, and model; a Reason if no strategy fits.
 
-        The set has the kernels and the precision of the setup. Raises NotationError if no strategy can divide the layer
-        definitions at all: the fault is in the definitions.
+        Raises NotationError if no strategy can divide the layer definitions at all: the fault is in the definitions.
         """
         key = setup.model.name, setup.etp, setup.sp, *setup.plan.codes.values(), *_selects_set(setup)
         return _once(self._of_setup, key, lambda: self._model_of(setup))
@@ -110,10 +109,7 @@ class Strategies:
         )
 
     def _spec(self, setup: Setup) -> AssumptionsSpec:
-        """Return the assumption set under the stack of a setup, with what its row states; one object for all.
-
-        It has the effects of the setup's plan.
-        """
+        """Return the assumption set of a setup, by its stack, its row and its plan; equal ones are one object."""
         stack, platform = setup.stack, setup.cluster.device.software
         of_stack = _once(
             self._of_stack,

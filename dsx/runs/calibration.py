@@ -133,10 +133,7 @@ def calibrate(
 
 
 def adapt(observations: Observations, assumptions: AssumptionsSpec) -> Calibration:
-    """Return the set with the fields under its `specialise` adapted to all rows of `observations`.
-
-    Its interval and resolution are those that the set states for so many runs. Raises what `prior_of` raises.
-    """
+    """Return the set adapted to all rows, with its interval for so many runs; raises what `prior_of` raises."""
     prior = prior_of(assumptions)
     stack = usual_stack(observations.stack)
     base = assumptions.of_stack(stack) if stack else assumptions

@@ -224,10 +224,7 @@ def spearman(group: LayoutGroup) -> float:
 
 
 def spreads(rows: PredictedRows | Observations, software: Sequence[Hashable]) -> dict[str, list[float]]:
-    """Return, by source, the spreads of its repeated configurations.
-
-    A row repeats others of the same job, configuration and [N] software.
-    """
+    """Return, by source, the spreads of repeated job, configuration and [N] software."""
     members: dict[Hashable, list[int]] = {}
     for row in map(int, np.flatnonzero(np.isfinite(rows.measured_s))):
         if rows.group[row] is not None:

@@ -69,10 +69,7 @@ def memberships(stacks: Sequence[str], generations: Sequence[str]) -> Membership
 
 
 def deviations(residuals: np.ndarray, kernels: np.ndarray, sample: "Sample") -> Deviations:
-    """Return the most likely deviations for [N] log(measured / predicted) without effects.
-
-    `kernels` has the share of a row's time that effects scale; rows without weight do not count.
-    """
+    """Return the likeliest deviations for [N] log(measured / predicted); `kernels` is the share that effects scale."""
     weights, members = sample.weights, sample.members
     used = weights > 0
     _, of_source = np.unique(sample.source[used], return_inverse=True)
@@ -173,7 +170,7 @@ class FullFit:
 
     @property
     def fit(self) -> Fit:
-        """The solution as values of fields."""
+        """Return the fit to a sample, from beliefs `start` inside `between`; tells `progress` of `ROUNDS` in all."""
         return self.fit_of(self.solution)
 
     @property
@@ -232,10 +229,7 @@ Progress = Callable[[int], None]  # is told how many more rounds or sources are 
 def fit(
     observations: Observations, sample: Sample, start: Values, between: Between, progress: Progress = lambda done: None
 ) -> FullFit:
-    """Return the fit to the rows of a sample, from beliefs `start` inside the bounds `between`.
-
-    Calls `progress` with `ROUNDS` in all.
-    """
+    """Return the fit to a sample, from beliefs `start` inside `between`; tells `progress` of `ROUNDS` in all."""
     beliefs = position_of(start, between)
     centre, solution = beliefs, None
     for remaining in reversed(range(ROUNDS)):

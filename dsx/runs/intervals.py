@@ -32,10 +32,7 @@ def weighted_mean(values: np.ndarray, weights: np.ndarray) -> float | None:
 
 
 def weighted_median(values: np.ndarray, weights: np.ndarray) -> float | None:
-    """Return the value with half of the weight on either side; under equal weights this is the median.
-
-    If the half falls between two values it is their mean; None if there are no values.
-    """
+    """Return the value with half of the weight on either side, or the mean of two such; None of no values."""
     if not len(values):
         return None
     order = np.argsort(values, kind="stable")
@@ -67,8 +64,7 @@ class IntervalCoverage:
 def make_intervals(residuals: np.ndarray, source: Sequence[str], facts: PlanFacts) -> list[IntervalSpec]:
     """Return the intervals of [N] log residuals, the thinnest plans first, then any plan.
 
-    An interval for thin plans is left out where too few sources have any. The list is empty if there are too few
-    sources for any interval.
+    Those for thin plans that too few sources have are left out.
     """
     intervals: list[IntervalSpec] = []
     low, high = 0.0, 0.0
@@ -113,10 +109,7 @@ def memory_interval(ratio: np.ndarray, stack: Sequence[str]) -> MemoryIntervalSp
 
 
 def unseen_intervals(residuals: np.ndarray, source: Sequence[str], facts: PlanFacts) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ends of the interval for each of [N] rows, as ratios, from the residuals of all other sources.
-
-    NaN if there are too few others.
-    """
+    """Return the ends for each of [N] rows, as ratios, from all other sources; NaN if those are too few."""
     low, high = np.full(len(residuals), np.nan), np.full(len(residuals), np.nan)
     names = np.array(source)
     for name in dict.fromkeys(source):
@@ -128,10 +121,7 @@ def unseen_intervals(residuals: np.ndarray, source: Sequence[str], facts: PlanFa
 
 
 def coverage(residuals: np.ndarray, source: Sequence[str], facts: PlanFacts) -> dict[str, IntervalCoverage]:
-    """Return, by source, how well the intervals from the residuals of the other sources cover it.
-
-    Sources without such an interval are left out.
-    """
+    """Return how well the intervals from the other sources cover a source, for sources that have them."""
     low, high = unseen_intervals(residuals, source, facts)
     ratio, names = np.exp(residuals), np.array(source)
     by_source: dict[str, IntervalCoverage] = {}

@@ -91,10 +91,7 @@ class Observations:
         return values.get(SLOWDOWN, usual) / usual
 
     def memory_ratios(self, values: Mapping[str, float]) -> tuple[np.ndarray, list[str]]:
-        """Return measured / predicted memory of the rows that state it, and their stacks; `values` are of fields.
-
-        Predicted are the bytes that the row counts: in tensors alone, all of the allocator, or all in use.
-        """
+        """Return measured / predicted memory, as each row counts it, of the rows that state it, and their stacks."""
         predicted = np.full(len(self.setups), np.nan)
         for batch in self.batches:
             changed = _changed(batch, values)

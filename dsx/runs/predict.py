@@ -87,10 +87,7 @@ class Predict(Protocol):
     """A function that prices setups under an assumption set."""
 
     def __call__(self, setups: Sequence[Setup], assumptions: AssumptionsSpec) -> Predictions:
-        """Return one prediction per setup; a setup that cannot be priced gets a reason.
-
-        Raises InputError if a layer definition or a table of the assumption set is at fault.
-        """
+        """Return a prediction per setup, or its reason; InputError for a faulty definition or table of the set."""
         ...
 
 

@@ -72,10 +72,7 @@ def known_models() -> list[ModelSpec]:
 
 
 def model_of(sizes: Sizes, sequence_length: int, models: Sequence[ModelSpec]) -> ModelSpec:
-    """Return the model with these sizes, including embedding and head; raises UnmodelledError if there is none.
-
-    `models` are the known models. Models of the same architecture get the same name.
-    """
+    """Return the model with these sizes, one of `models` or made of them; UnmodelledError if there is none."""
     for model in models:
         if _adds_to(model, sizes):
             return _spec(model.dimensions | {"v": sizes.vocab}, _proxy_layers(model, sizes.layers), sequence_length)
@@ -127,10 +124,7 @@ def _spec(dimensions: dict[str, int], layers: Sequence[CountedLayer], sequence_l
 
 
 def _proxy_layers(model: ModelSpec, layers: int) -> list[CountedLayer]:
-    """Return `layers` layers in the order of a model, its kinds in proportion; if it has fewer, its commonest fills up.
-
-    A model with more stretches of layers than `layers`, whose kinds alternate, gives its first layers.
-    """
+    """Return `layers` layers in a model's order: its kinds in proportion, its first ones, or more of its commonest."""
     entries = [(entry.layer, entry.count) for entry in model.sequence]
     built = model_of_layers(model)
     end = len(entries) - built.trailing

@@ -44,10 +44,7 @@ class Prior:
 
 
 def prior_of(assumptions: AssumptionsSpec) -> Prior:
-    """Return the prior that an assumption set states.
-
-    Raises SpecError if the set does not state the fields that may change, or the noise.
-    """
+    """Return the prior that an assumption set states; SpecError without the fields that may change, or the noise."""
     free, noise = assumptions.specialise, assumptions.noise
     if not free or noise is None:
         missing = "noise" if free else "specialise"
@@ -62,10 +59,7 @@ def prior_of(assumptions: AssumptionsSpec) -> Prior:
 def specialise(
     times: LocalTimes, measured_s: np.ndarray, centre: np.ndarray, prior: Prior
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the most likely [P] positions after [N] runs, and their [P] standard errors.
-
-    `times` and `measured_s` are of the runs, `centre` has the positions of the set's own values.
-    """
+    """Return the most likely [P] positions after [N] runs, and their errors; `centre` are the set's own positions."""
     measured = np.log(measured_s)
 
     def residuals(position: np.ndarray) -> np.ndarray:
@@ -85,10 +79,7 @@ def specialise(
 
 
 def specialise_to(observations: Observations, base: Values, prior: Prior) -> Fit:
-    """Return the values of the fields after all runs of `observations`; `base` has the values of the set.
-
-    A field that no run depends on keeps its value and has no standard error.
-    """
+    """Return the fields after all runs; `base` has the values of the set, which a field without runs keeps."""
     centre = first = position_of(base, prior.bounds)
     times = local_times(observations, centre, prior.bounds)
     for _ in range(_FURTHER):
@@ -141,10 +132,7 @@ def after_few_runs(
 
 
 def median_errors(observations: Observations, adapted: Adapted) -> dict[str, dict[int, float]]:
-    """Return, by source and number of runs, the median absolute relative error of the rest of the source.
-
-    Sources with no more rows than runs are left out.
-    """
+    """Return the median |relative error| of the other rows of a source, by source and fewer runs than it has."""
     medians: dict[str, dict[int, float]] = {}
     for source in observations.sources:
         rows = observations.of_source(source)

@@ -154,10 +154,7 @@ def read_runs(path: str | Path) -> list[MeasuredRun]:
 
 
 def node_network(text: str) -> NodeNetwork:
-    """Return the network that `text` states: "400 Gb/s" for the node, or "4x100 Gb/s" for its NICs.
-
-    Raises ValueError for any other text.
-    """
+    """Return the network of "400 Gb/s" for a node, or "4x100 Gb/s" for its NICs; ValueError for another text."""
     nics = re.match(r"([0-9]{1,4})\s*x\s*", text)
     try:
         bandwidth = parse_quantity(text[nics.end() :] if nics else text, "bytes/s")

@@ -194,10 +194,7 @@ def _card(named: Named, problem: Problem | None) -> Markup:
 
 
 def setting_table(rows: RankedRows) -> Markup:
-    """Return the best plan of each setting: cluster, number of GPUs, batch and what-if value; nothing if there is one.
-
-    What a whole training takes is a part of it where its tokens are stated.
-    """
+    """Return the best plan of each setting of the sweep that varies, with days and costs where they are known."""
     if not rows.varied:
         return markup()
     best = fastest(rows.feasible, rows.varied)
@@ -230,10 +227,7 @@ def _setting(name: str, priced: Priced) -> str:
 
 
 def evidence(problem: Problem, first: Named, remarks: Sequence[str]) -> Markup:
-    """Return what is known of the errors of the first plan's numbers, one sentence an item.
-
-    `remarks` are those on the device (`dsx.verbs.job`).
-    """
+    """Return what is known of the errors of the first plan's numbers, one sentence an item, then `remarks`."""
     assumptions, like, priced = problem.assumptions_spec, problem.likeness, first.priced
     sentences = [
         f"Assumption set {assumptions.name}: {assumptions.source}."

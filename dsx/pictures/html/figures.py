@@ -61,10 +61,7 @@ class Picture:
 
 
 def pictures(rows: RankedRows, named: Sequence[Named]) -> list[Picture]:
-    """Return front, breakdowns, scaling and heat map, in this order, as far as the set has something for them.
-
-    None where no row is feasible.
-    """
+    """Return front, breakdowns, scaling and heat map, as far as the set has something feasible for them."""
     if rows.feasible.empty:
         return []
     varied = [*_scaling(rows, named[0]), *_heat(rows, named[0])]
@@ -165,10 +162,7 @@ def _plan_hover(priced: Priced) -> str:
 
 
 def _heat(rows: RankedRows, first: Named) -> list[Picture]:
-    """Draw the settings of the sweep that vary most, else two degrees of the plans, relative to the best of all.
-
-    So one bad cell does not take the colours of the rest. Empty if no two columns of the set have several values each.
-    """
+    """Draw the two settings that vary most, else two degrees of the plans; empty if no two have several values."""
     import plotly.graph_objects as go
 
     counts = {name: distinct(rows.every, name) for name in rows.varied}
@@ -216,11 +210,7 @@ def _heat(rows: RankedRows, first: Named) -> list[Picture]:
 
 
 def _scaling(rows: RankedRows, first: Named) -> list[Picture]:
-    """Draw how the best plans scale, with the interval and the ideal of the best; empty of one number of GPUs.
-
-    A line is a cluster if the set has several, else a strategy; batch and hardware are otherwise those of the first
-    plan.
-    """
+    """Draw how the best plan of each cluster, or strategy, scales; empty if the set has one number of GPUs."""
     if GPUS not in rows.varied:
         return []
     by = "cluster" if "cluster" in rows.varied else "strategy"

@@ -68,10 +68,7 @@ def section(identity: str, title: str, *children: Child) -> Markup:
 def table(
     header: Sequence[str], rows: Iterable[Sequence[str]], caption: str, numbers: bool = True, prose: bool = True
 ) -> Markup:
-    """Return a table whose first column heads its rows.
-
-    The others align right if they hold `numbers`; the last one aligns left if it is `prose`.
-    """
+    """Return a table whose first column heads its rows; `numbers` align right, a last column of `prose` left."""
     last = len(header) - 1
     side = [None, *("number" if numbers else None for _ in range(last - 1)), "prose" if prose else "number"]
     head = [element("th", title, scope="col", class_=side[at]) for at, title in enumerate(header)]

@@ -149,10 +149,7 @@ def stated_values(manifest: Manifest) -> Markup:
 
 
 def assignments(manifest: Manifest) -> list[str]:
-    """Return what the sweep was told by --set, as far as its files of today tell: FIELD=VALUE each.
-
-    Of several clusters nothing is said, since --set holds for all of them.
-    """
+    """Return what files of today tell of --set: FIELD=VALUE each, none of several clusters, which it sets alike."""
     single = len(manifest.spec["resolved"]["clusters"]) == 1
     return [
         f"{kind}.{path}={_exact(value) if isinstance(value, str) else json.dumps(value)}"
