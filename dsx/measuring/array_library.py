@@ -110,6 +110,10 @@ class Library(ABC):
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> Tensor:
         """Return attention of [b, s, heads, k] queries to [b, t, groups, k] keys and values, [b, s, heads, k]."""
 
+    def runs(self, kind: str) -> bool:
+        """Return whether there is a function for an operator."""
+        return kind in self.functions
+
     def function(self, program: KernelProgram) -> Callable[..., tuple[Tensor, ...]]:
         """Return the function of a kernel; attention is one call of the library."""
         attention = programs.attention_of(program)

@@ -178,7 +178,7 @@ def _why_not(case: Case, library: Library) -> str:
     if program is not None:
         attention = attention_of(program) is not None
         kinds = dict.fromkeys(step.kind for step in program.steps if step.shape not in (VIEW, CONTRACT))
-        if unknown := [kind for kind in kinds if not attention and kind not in library.functions]:
+        if unknown := [kind for kind in kinds if not attention and not library.runs(kind)]:
             return f"no function for {', '.join(unknown)}"
         # About the bytes of its arrays; in the backward, each has a gradient too.
         crossing = [*program.inputs, *(program.values[position] for position in program.outputs)]

@@ -61,7 +61,13 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, per: str | Sequence[str] = ()) -> 
     groups = _groups(column_list("per", per), varied_a, varied_b)
     shared = [name for name in varied_a if name in varied_b]
     rows_a, rows_b = _rows(a, groups, varied_a), _rows(b, groups, varied_b)
-    _align_names(rows_a, rows_b)
+    for name in set(rows_a) & set(rows_b):
+        if isinstance(
+            rows_a[name].dtype, pd.CategoricalDtype
+        ):  # the same categories, so that equal names compare equal
+            categories = [*dict.fromkeys([*rows_a[name].cat.categories, *rows_b[name].cat.categories])]
+            for rows in (rows_a, rows_b):
+                rows[name] = rows[name].cat.set_categories(categories)
     best_a, best_b = _best(rows_a, groups, "a"), _best(rows_b, groups, "b")
     common = [name for name in groups if name in best_a and name in best_b]
     table = best_a.merge(best_b, on=common, how="outer") if common else best_a.merge(best_b, how="cross")
@@ -111,15 +117,6 @@ def _rows(df: Frame, groups: Sequence[str], varied: Sequence[str]) -> Frame:
     rows = pd.DataFrame({name: df[name].array for name in names})
     rows["fits"] = (require(df, "reject") == 0) & np.isfinite(require(df, "step_time_s"))
     return rows
-
-
-def _align_names(rows_a: Frame, rows_b: Frame) -> None:
-    """Give the name columns of both sets the same categories, so that equal names compare equal."""
-    for name in set(rows_a) & set(rows_b):
-        if isinstance(rows_a[name].dtype, pd.CategoricalDtype):
-            categories = [*dict.fromkeys([*rows_a[name].cat.categories, *rows_b[name].cat.categories])]
-            for rows in (rows_a, rows_b):
-                rows[name] = rows[name].cat.set_categories(categories)
 
 
 def _best(rows: Frame, groups: Sequence[str], side: str) -> Frame:

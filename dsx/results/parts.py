@@ -62,7 +62,22 @@ def encode(rows: Mapping[str, np.ndarray], counts: Counts, manifest: Manifest) -
     schema = part_schema(manifest)
     if wrong := sorted(set(schema.names).symmetric_difference(rows)):
         raise StoreError(f"rows and schema differ in the columns {', '.join(wrong)}")
-    arrays = [_array(field, np.asarray(rows[field.name]), manifest.names.get(field.name)) for field in schema]
+    arrays: list[pa.Array] = []
+    for field in schema:
+        values, names = np.asarray(rows[field.name]), manifest.names.get(field.name)
+        try:
+            if names is not None:
+                codes = pa.array(values, type=pa.int8())
+                array = pa.DictionaryArray.from_arrays(codes, pa.array(names, pa.string()))
+            elif pa.types.is_floating(field.type):
+                array = pa.array(values.astype(field.type.to_pandas_dtype(), copy=False))
+            else:
+                array = pa.array(values, type=field.type)
+        except (pa.ArrowException, IndexError, ValueError, TypeError) as error:
+            raise StoreError(f"column {field.name} does not fit {field.type}: {error}") from error
+        if array.null_count:
+            raise StoreError(f"column {field.name} does not fit {field.type}: {array.null_count} values are missing")
+        arrays.append(array)
     if len({len(array) for array in arrays}) > 1:
         lengths = {name: len(array) for name, array in zip(schema.names, arrays, strict=True)}
         raise StoreError(f"columns of different lengths: {lengths}")
@@ -72,22 +87,6 @@ def encode(rows: Mapping[str, np.ndarray], counts: Counts, manifest: Manifest) -
         pa.Table.from_arrays(arrays, schema=schema.with_metadata(about)), buffer, **write_options(manifest.columns)
     )
     return buffer.getvalue()
-
-
-def _array(field: pa.Field, values: np.ndarray, names: Sequence[str] | None) -> pa.Array:
-    try:
-        if names is not None:
-            codes = pa.array(values, type=pa.int8())
-            array = pa.DictionaryArray.from_arrays(codes, pa.array(names, pa.string()))
-        elif pa.types.is_floating(field.type):
-            array = pa.array(values.astype(field.type.to_pandas_dtype(), copy=False))
-        else:
-            array = pa.array(values, type=field.type)
-    except (pa.ArrowException, IndexError, ValueError, TypeError) as error:
-        raise StoreError(f"column {field.name} does not fit {field.type}: {error}") from error
-    if array.null_count:
-        raise StoreError(f"column {field.name} does not fit {field.type}: {array.null_count} values are missing")
-    return array
 
 
 def footer(path: Path, schema: pa.Schema) -> Footer | None:

@@ -181,7 +181,8 @@ def create(folder: str | Path, manifest: Manifest, num_parts: int, shard: Shard 
                     f"{run} holds parts of another sweep ({', '.join(foreign[:3])}) and no manifest; move it "
                     "elsewhere, or choose another folder with -o"
                 )
-            stack.callback(_remove_if_empty, run)
+            # If no part was written, the folder is left as it was.
+            stack.callback(_while_alone, run, lambda: None if parts_on_disk.part_files(run) else disk.discard(run))
             with locks.entry(run):
                 hold = stack.enter_context(closing(locks.Hold(run, shard)))
                 begun = _begin(folder, dataclasses.replace(manifest, num_parts=num_parts), hold.alone)
@@ -270,11 +271,6 @@ def _remove_leftovers(folder: Path, done: Manifest) -> None:
             disk.clean(folder, {part.file for part in done.parts}, earlier)
 
     _while_alone(run, remove)
-
-
-def _remove_if_empty(run: Path) -> None:
-    """Remove a run without parts, so that the folder is left as it was."""
-    _while_alone(run, lambda: None if parts_on_disk.part_files(run) else disk.discard(run))
 
 
 def _while_alone(run: Path, tidy: Callable[[], None]) -> None:

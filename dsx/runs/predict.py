@@ -9,9 +9,8 @@ only some layers, are not tried: a table that states less than this cannot disti
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -83,12 +82,8 @@ class Predictions:
     reason: tuple[UnmodelledReason | None, ...]  # [N] why a setup cannot be priced; None if it was
 
 
-class Predict(Protocol):
-    """A function that prices setups under an assumption set."""
-
-    def __call__(self, setups: Sequence[Setup], assumptions: AssumptionsSpec) -> Predictions:
-        """Return a prediction per setup, or its reason; InputError for a faulty definition or table of the set."""
-        ...
+# Prices setups under an assumption set; raises InputError if a layer definition or a table of the set is at fault.
+Predict = Callable[[Sequence[Setup], AssumptionsSpec], Predictions]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -22,7 +23,7 @@ import yaml
 from dsx.config.assumption_set import AssumptionsSpec, load_assumptions
 from dsx.config.cluster_file import ClusterSpec, load_cluster
 from dsx.config.documents import KeyPath, is_sourced, merged
-from dsx.config.load import Given, statements
+from dsx.config.load import statements
 from dsx.config.stack import with_stack
 from dsx.config.what_if import is_assumption, varied_field
 from dsx.errors import InputError
@@ -66,16 +67,6 @@ Sources = Mapping[str, str]  # of values, by their dotted path
 _CHANGED = "stated by the sweep"
 
 
-def _assumption_sources(file: Given, near: Path | None) -> tuple[AssumptionsSpec, Sources]:
-    """Return an assumption set, and the sources of its values and of those of its stack, as far as files state them."""
-    statement = tuple(statements(AssumptionsSpec, file, near))
-    return load_assumptions(file, (), near), dict(_sources(merged(with_stack(statement)).data))
-
-
-def _cluster_sources(file: Given, near: Path | None) -> tuple[ClusterSpec, Sources]:
-    return load_cluster(file, (), near), dict(_sources(merged(statements(ClusterSpec, file, near)).data))
-
-
 def _sources(data: object, path: KeyPath = ()) -> Iterator[tuple[str, str]]:
     if is_sourced(data):
         if source := data.get("source"):
@@ -117,15 +108,18 @@ def _files(manifest: Manifest) -> Iterator[tuple[str, _PricedFile]]:
     spec, resolved = manifest.spec, manifest.spec["resolved"]
     near = Path(manifest.spec_file) if manifest.spec_file else None
     clusters = spec["cluster"] if isinstance(spec["cluster"], list) else [spec["cluster"]]
-    for kind, read, file, content in (
-        ("assumptions", _assumption_sources, spec["assumptions"], resolved["assumptions"]),
-        *(("cluster", _cluster_sources, *pair) for pair in zip(clusters, resolved["clusters"], strict=True)),
-    ):
-        try:
-            today, sources = read(file, near)
-            yield kind, _PricedFile(content, today.model_dump(mode="json"), sources)
-        except InputError:
-            yield kind, _PricedFile(content, {}, {})
+    today, sources = {}, {}
+    with suppress(InputError):
+        statement = with_stack(tuple(statements(AssumptionsSpec, spec["assumptions"], near)))
+        today = load_assumptions(spec["assumptions"], (), near).model_dump(mode="json")
+        sources = dict(_sources(merged(statement).data))
+    yield "assumptions", _PricedFile(resolved["assumptions"], today, sources)
+    for file, content in zip(clusters, resolved["clusters"], strict=True):
+        today, sources = {}, {}
+        with suppress(InputError):
+            today = load_cluster(file, (), near).model_dump(mode="json")
+            sources = dict(_sources(merged(statements(ClusterSpec, file, near)).data))
+        yield "cluster", _PricedFile(content, today, sources)
 
 
 def stated_values(manifest: Manifest) -> Markup:
