@@ -48,7 +48,7 @@ def check_frame(df: object) -> None:
         raise InputError(f"{what} is no DataFrame: dsx.load reads that of a folder, and `frame` is that of an answer")
 
 
-def require(df: "pd.DataFrame", column: str) -> NDArray[Any]:
+def require(df: "pd.DataFrame", column: str) -> np.ndarray:
     """Return the values of a column; UnknownNameError if there is none, InputError for no name or no DataFrame."""
     check_frame(df)
     one_text("column", column, "step_time_s")
@@ -58,7 +58,7 @@ def require(df: "pd.DataFrame", column: str) -> NDArray[Any]:
     return df[column].to_numpy()
 
 
-def taken(df: "pd.DataFrame", rows: NDArray[Any]) -> "pd.DataFrame":
+def taken(df: "pd.DataFrame", rows: np.ndarray) -> "pd.DataFrame":
     """Return some rows of a frame, as [n] positions or one bool for each row, with its `attrs`."""
     part: Frame = df.loc[rows] if rows.dtype == np.bool_ else df.iloc[rows]
     part.attrs = dict(df.attrs)
@@ -128,7 +128,7 @@ def text_of(conditions: Conditions) -> str:
     return " ".join(f"{column}={value}" for column, value in conditions.items())
 
 
-def _equal(df: "pd.DataFrame", column: str, values: NDArray[Any], value: object) -> NDArray[np.bool_]:
+def _equal(df: "pd.DataFrame", column: str, values: np.ndarray, value: object) -> NDArray[np.bool_]:
     if values.dtype.kind not in "iuf":
         return values.astype(str) == str(value)
     unit = df.attrs.get("units", {}).get(column, "")

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
@@ -34,6 +34,7 @@ from dsx.results import plain_json
 from dsx.results.folder import PartFile
 from dsx.results.plain_json import reason
 from dsx.results.set_columns import COLUMNS, CUT, NAME_COLUMNS, Column, ExtraColumn, Precision, columns_with
+from dsx.text import Data, DataView
 from dsx.units import LARGEST_COUNT
 
 _IGNORED = ("plot",)
@@ -57,7 +58,7 @@ def canonical(spec: Mapping[str, object]) -> str:
         raise StoreError(f"a spec must be plain data to be stored: {error}") from None
 
 
-def _without_ignored(spec: Mapping[str, object]) -> dict[str, Any]:
+def _without_ignored(spec: Mapping[str, object]) -> Data:
     return {key: value for key, value in spec.items() if key not in _IGNORED}
 
 
@@ -120,9 +121,9 @@ class PricedFiles(_StatedFields):
     assumptions: StatedFile
     strategy: list[str]
     layers: dict[str, str]
-    operator_times: dict[str, Any] | None = None
+    operator_times: Data | None = None
     # The assumption set and the layers on clusters, by name, where a framework lacks something that the first one has.
-    on_cluster: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    on_cluster: dict[str, Data] = Field(default_factory=dict)
 
 
 class StatedSweep(_StatedFields):
@@ -145,7 +146,7 @@ class StatedSweep(_StatedFields):
         return self.sequence_length or self.resolved.model.default_sequence_length
 
 
-def files_on(resolved: Mapping[str, Any], cluster: str) -> dict[str, Any]:
+def files_on(resolved: DataView, cluster: str) -> Data:
     """Return the files of a sweep, as its manifest has them, with those of a cluster of its own."""
     return {**resolved, **resolved.get("on_cluster", {}).get(cluster, {})}
 
@@ -216,7 +217,7 @@ class Manifest:
 
     schema_version: int
     dsx_version: str
-    spec: dict[str, Any]
+    spec: Data
     spec_hash: str
     precision: Precision
     names: dict[str, tuple[str, ...]]

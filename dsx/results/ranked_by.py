@@ -13,10 +13,11 @@ cheapest of that number too. A plan is a mapping with `plan` and the cost column
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dsx.errors import UnknownNameError, one_text
 from dsx.search.fastest import Wanted
+from dsx.text import Data, DataView
 
 FASTEST, SIMPLEST, LEANEST = ROLES = ("fastest", "simplest", "leanest")
 DAYS, HOURS, COST = "training_days", "gpu_hours", "cost_usd"
@@ -24,7 +25,7 @@ TIED = 1e-3  # of a step time: it prints the same
 LEAST_GOODPUT = 0.01  # share of the time; with less a job gets nowhere
 
 P = TypeVar("P")
-Priced = Mapping[str, Any]  # a plan with its costs, of `dsx.pricing.one_plan` or `dsx.results.sets`
+Priced = DataView  # a plan with its costs, of `dsx.pricing.one_plan` or `dsx.results.sets`
 
 
 def wanted_by_role(step_time_s: float, resolution: float | None) -> tuple[Wanted, Wanted, Wanted]:
@@ -80,7 +81,7 @@ def objective_named(name: object) -> Objective:
     return objective
 
 
-def ranked_by_count(plans: Sequence[dict[str, Any]], objective: Objective) -> list[dict[str, Any]]:
+def ranked_by_count(plans: Sequence[Data], objective: Objective) -> list[Data]:
     """Return plans grouped by cluster and GPUs: in each the best first, and the group of the best plan first."""
 
     def gpus(plan: Priced) -> tuple[str, int]:

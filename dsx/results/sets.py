@@ -11,7 +11,6 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -29,6 +28,7 @@ from dsx.results.folder import MANIFEST, UNFINISHED, part_name
 from dsx.results.frames import Frame
 from dsx.results.manifest import Manifest, StoredPart
 from dsx.results.set_columns import CUT
+from dsx.text import Data
 
 
 def read_manifest(folder: str | Path) -> Manifest:
@@ -171,7 +171,7 @@ def _checked(columns: Iterable[str], manifest: Manifest) -> list[str]:
     return names
 
 
-def fastest(folder: Path, count: int | None, per: Sequence[str] = (), of_each: int = 1) -> list[dict[str, Any]]:
+def fastest(folder: Path, count: int | None, per: Sequence[str] = (), of_each: int = 1) -> list[Data]:
     """Return the `count` fastest feasible rows as plans; all of them if `count` is None.
 
     With `per`, the rows are the `of_each` fastest of each group of equal `per` columns, group by group. Raises
@@ -188,7 +188,7 @@ def fastest(folder: Path, count: int | None, per: Sequence[str] = (), of_each: i
     return as_plans(load_chosen(folder, ["reject", "step_time_s", "candidate", *per], choose))
 
 
-def as_plans(rows: pd.DataFrame) -> list[dict[str, Any]]:
+def as_plans(rows: pd.DataFrame) -> list[Data]:
     """Return one dict for each row of a result set.
 
     `plan` holds the choices, `hardware` the cluster and what-if values, then come the costs by name, `fits`, and under
@@ -197,7 +197,7 @@ def as_plans(rows: pd.DataFrame) -> list[dict[str, Any]]:
     choices = ("candidate", *PLAN_COLUMNS, *({CUT.name} & {*rows.columns}))
     hardware = ("cluster", *rows.attrs["what_if"])
     reasons = [reason["name"] for reason in rows.attrs["reject_reasons"]]
-    plans: list[dict[str, object]] = []
+    plans: list[Data] = []
     plain = rows.copy(deep=False)
     plain.attrs = {}  # pandas would copy them for every row
     for row in plain.to_dict(orient="records"):

@@ -42,7 +42,6 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import numpy as np
 
@@ -50,11 +49,12 @@ from dsx.runs.intervals import LEVEL, weighted_mean, weighted_median, weighted_q
 from dsx.runs.observations import Observations
 from dsx.runs.predict import PredictedRows
 from dsx.runs.table import MeasuredRun
+from dsx.text import Data
 
 ALL_SOURCES = "all"  # the source_id of `overall`
 
 
-def report(rows: PredictedRows, runs: Sequence[MeasuredRun]) -> dict[str, Any]:
+def report(rows: PredictedRows, runs: Sequence[MeasuredRun]) -> Data:
     """Return every figure of a validation of `runs` as plain data; fractions, not percentages."""
     source, of_layouts = np.array(rows.source), groups(rows)
     correlations = np.array([spearman(group) for group in of_layouts])
@@ -143,7 +143,7 @@ def _of_errors(error: np.ndarray, source: np.ndarray) -> dict[str, float | None]
     }
 
 
-def errors(observations: Observations, predicted_s: np.ndarray) -> list[dict[str, Any]]:
+def errors(observations: Observations, predicted_s: np.ndarray) -> list[Data]:
     """Return the errors of [N] predictions by source, then over all rows, every source with the same weight."""
     error, source = predicted_s / observations.measured_s - 1, np.array(observations.source)
     chosen = {name: source == name for name in observations.sources}

@@ -11,7 +11,7 @@ import base64
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from dsx.results.frames import Frame
 from dsx.results.manifest import Manifest
 from dsx.results.set_columns import Column
 from dsx.results.sets import as_plans, load_chosen, load_small
+from dsx.text import Data
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +38,7 @@ _PARTS = {name: f"parts of the {of}" for of, stack in STACKS.items() for name in
 _SCALES = {"bytes": (1e9, "GB"), "": (1.0, "")}
 _PERCENT = (0.01, "%")
 
-Script = dict[str, Any]  # plain data for a script of the page
+Script = Data  # plain data for a script of the page
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class RankedRows:
     manifest: Manifest
     every: "pd.DataFrame"  # all rows: choices, hardware and the costs that pictures need, in the order of the set
     best: "pd.DataFrame"  # the best `MOST_ROWS` of them, with all columns, the best first
-    attrs: Mapping[Hashable, Any]  # of the set (`dsx.results.sets.load`)
+    attrs: Mapping[Hashable, object]  # of the set (`dsx.results.sets.load`)
 
     @property
     def settings(self) -> list[str]:
@@ -98,7 +99,7 @@ class RankedRows:
         described.attrs = dict(self.attrs)
         return described
 
-    def plans(self, rows: "pd.DataFrame") -> list[dict[str, Any]]:
+    def plans(self, rows: "pd.DataFrame") -> list[Data]:
         """Return rows with all columns as plain data."""
         return as_plans(self.with_attrs(rows)) if len(rows) else []
 
