@@ -1,15 +1,13 @@
 """The time of a collective: that of its fastest algorithm and protocol.
 
-Protocols of a collective library: the cost of a hop and of a byte.
-
 A library has a protocol for large messages, where a hop waits until a whole chunk is in memory and fenced, and one for
 small messages, where each word carries its own flag: hops are short, and bandwidth is lower. NCCL calls them Simple and
 LL (with LL128 between them) and takes the faster one by a model that is linear in bytes (NCCL, "NCCL_PROTO" in its
 documentation, and src/graph/tuning.cc: a table of latencies per protocol and link, and a share of the bandwidth per
 protocol). A time linear in bytes is Hockney's model (Parallel Computing 20, 1994), ``latency + bytes / bandwidth``:
-latency times bandwidth is the message size that reaches half of the bandwidth.
-
-Algorithms of collectives under one protocol: ring, tree, hierarchical, and direct exchange.
+latency times bandwidth is the message size that reaches half of the bandwidth. The time of each pair of an algorithm
+and a protocol is linear in bytes, so a collective takes the latency of a call plus the least of a few lines. The
+assumption set lists the algorithms and protocols.
 
 A group of n GPUs with t in each fast domain spans N = n/t domains. The volume V is that of the notation: the gathered
 tensor of an all-gather, the input tensor of any other kind.
@@ -37,17 +35,6 @@ of an axis send at the same time, so each GPU has only its share of an oversubsc
 wait for each other, since a GPU runs its collectives in sequence, or overlap with compute.
 
 Not modelled: reduction inside switches (SHARP, NVLS), rings on several dimensions of a torus at once.
-
-The time of a collective: that of its fastest algorithm and protocol.
-
-The time of each pair of an algorithm and a protocol is linear in bytes, so a collective takes the latency of a call
-plus the least of a few lines. The assumption set lists the algorithms and protocols. All groups of an axis send at the
-same time, as the replicas of a job do: a GPU has its own share of a NIC, and a group with t GPUs in a domain has t
-shares.
-
-The time of a collective on a cluster's network, by its volume and the size of its group.
-
-A group has consecutive ranks here, so it fills the tiers from the innermost outwards.
 """
 
 import functools
@@ -124,81 +111,162 @@ def _by_links(network: Network, direct: PerPlan, nic: PerPlan) -> list[PerPlan]:
 PROTOCOLS = {"bulk": bulk, "eager": eager}
 
 
-Algorithm = Callable[[str, Group, Protocol, Network], Linear]
+class GroupLinks(NamedTuple):
+    """The links of a network that a group uses under a protocol, by tier; seconds per byte."""
+
+    members: Group
+    protocol: Protocol
+    network: Network
+
+    @property
+    def outer(self) -> range:
+        """The tiers beyond the fast domain."""
+        return range(1, len(self.network.tiers))
+
+    def units_used(self, tier: int) -> PerPlan:
+        """Return the number of units of the tier below that the group uses in one unit of a tier."""
+        if tier == 0:
+            return self.members.share
+        tiers = self.members.by_tier
+        return tiers[tier - 1].domains / tiers[tier].domains if tier < len(tiers) else tiers[tier - 1].domains
+
+    def on_links(self, tier: int) -> PerPlan:
+        """Return the seconds per byte of one GPU on the links of a tier that the group can use; all with a switch.
+
+        Without a switch, a unit has links to each of its `peers`, and a group on t units uses those to t-1 of them. A
+        group on a part of a ring can send in one direction only.
+        """
+        level, per_byte = self.network.tiers[tier], self.protocol.seconds_per_byte[tier]
+        if level.peers:
+            used = xp.clip(self.units_used(tier) - 1.0, 1.0, float(level.peers))
+            return per_byte * (level.peers / used)
+        if level.wraps:
+            return xp.where(self.units_used(tier) == level.chain, per_byte, 2.0 * per_byte)
+        return per_byte
+
+    def volumes(self, tier: int, fraction: PerPlan) -> PerPlan:
+        """Return the volumes of an exchange that one GPU's links on a tier carry; `fraction` of one crosses the tier.
+
+        In a row or ring of t GPUs the middle links carry t/4 volumes in each direction, forwarded bytes included.
+        """
+        if not self.network.tiers[tier].chain:
+            return fraction
+        units = self.units_used(tier)
+        return xp.where(units > 1.0, units / 4.0, xp.zeros_like(fraction))
+
+    def within_domain(self) -> PerPlan:
+        """Return the seconds per byte between the members in one domain."""
+        if not (self.network.nvs.peers or self.network.nvs.wraps):
+            return self.protocol.seconds_per_byte[0] * xp.ones_like(self.members.size)
+        return self.on_links(0)
+
+    def on_rail(self, tier: int) -> PerPlan:
+        """Return the seconds per byte of a hierarchical stage on one rail of a tier beyond the domain."""
+        per_byte, linked = self.on_links(tier), self.network.linked
+        if tier < linked:
+            return per_byte
+        relayed = 1.0 + self.protocol.relay
+        if tier == linked:
+            return per_byte * relayed
+        # Switches of outer tiers add no relay; the NICs do, since a GPU receives and sends on one.
+        return xp.maximum(per_byte, self.protocol.seconds_per_byte[linked] * relayed)
+
+    def pipelined(self) -> PerPlan:
+        """Return the seconds per byte of a chain of sends through all members."""
+        members = self.members
+        within, between = self.within_domain(), self.between_domains()
+        return xp.where(
+            members.domains == members.size,
+            between,
+            xp.where(members.domains == xp.ones_like(members.size), within, xp.maximum(between, within)),
+        )
+
+    def between_domains(self) -> PerPlan:
+        """Return the seconds per byte of a chain of sends between domains: those of the slowest tier on its way."""
+        ones, zero = xp.ones_like(self.members.size), xp.zeros_like(self.members.size)
+        protocol, tiers, linked = self.protocol, self.members.by_tier, self.network.linked
+        below_nics = tiers[linked - 1]
+        # t members receive on one NIC and send on another, except for the 1/t of their traffic that stays on one GPU.
+        # A channel uses one NIC, which has several GPUs' shares if they share it.
+        shared = below_nics.per_share
+        if not protocol.rails:
+            shared = xp.maximum(shared, ones / self.network.gpus_per_nic)
+        slowest = self.on_links(linked) * shared * (1.0 + protocol.relay * shared)
+        if linked > 1:
+            slowest = xp.where(below_nics.domains > ones, slowest, zero)
+        for tier in self.outer:
+            if tier == linked:
+                continue
+            below = tiers[tier - 1]
+            above = tiers[tier].domains if tier < len(tiers) else ones
+            # Groups share the bandwidth of tiers beyond the NICs. On direct links, one channel has those of one GPU.
+            fraction = below.per_share if protocol.rails or tier > linked else ones
+            slowest = xp.maximum(slowest, xp.where(below.domains > above, self.on_links(tier) * fraction, zero))
+        return slowest
 
 
-def ring(kind: str, members: Group, protocol: Protocol, network: Network) -> Linear:
+Algorithm = Callable[[str, GroupLinks], Linear]
+
+
+def ring(kind: str, links: GroupLinks) -> Linear:
     """Return the time of a collective of any kind on a ring."""
-    one = xp.ones_like(members.size)
-    passes = _passes(kind)
-    counts = [members.size, *(units.domains for units in members.by_tier), one]
+    members, latencies = links.members, links.protocol.latencies
+    ones, passes = xp.ones_like(members.size), _passes(kind)
+    counts = [members.size, *(units.domains for units in members.by_tier), ones]
     hops = [below - above for below, above in pairwise(counts)]
-    latency = _dot(protocol.latencies[::-1], hops[::-1])
-    fraction = _has_peers(members) if _sends_all(kind) else one - members.per_gpu
-    return Linear(passes * latency, passes * fraction * _pipelined(members, protocol, network))
+    latency = _dot(latencies[::-1], hops[::-1])
+    # The whole volume of a broadcast or a reduce crosses each link, not (n-1)/n of it.
+    fraction = _has_peers(members) if kind in (BROADCAST, REDUCE) else ones - members.per_gpu
+    return Linear(passes * latency, passes * fraction * links.pipelined())
 
 
-def tree(kind: str, members: Group, protocol: Protocol, network: Network) -> Linear:
+def tree(kind: str, links: GroupLinks) -> Linear:
     """Return the time of an all-reduce, a broadcast or a reduce on a pair of trees over the domains."""
+    members, protocol = links.members, links.protocol
     passes = _passes(kind) * _has_peers(members)
     depths = [units.depth for units in members.by_tier]
     crossing = [*(below - above for below, above in pairwise(depths)), depths[-1]]
     levels = _dot(protocol.latencies[:0:-1], crossing[::-1]) + protocol.latencies[0] * (members.share - 1.0)
-    return Linear(
-        passes * (protocol.tree_latency * levels),
-        passes * (_pipelined(members, protocol, network) / protocol.tree_bandwidth),
-    )
+    return Linear(passes * (protocol.tree_latency * levels), passes * (links.pipelined() / protocol.tree_bandwidth))
 
 
-def hierarchical(kind: str, members: Group, protocol: Protocol, network: Network) -> Linear:
+def hierarchical(kind: str, links: GroupLinks) -> Linear:
     """Return the time of an all-reduce, a gather or a scatter with one stage per tier, innermost first."""
-    one = xp.ones_like(members.size)
-    passes = _passes(kind)
+    members = links.members
+    ones, passes = xp.ones_like(members.size), _passes(kind)
     tiers = members.by_tier
     peers = [members.share, *(below.domains / above.domains for below, above in pairwise(tiers)), tiers[-1].domains]
-    latency = _dot(protocol.latencies, [count - one for count in peers])
-    fractions = [one, *(units.per_share for units in tiers), members.per_gpu]
-    stages = [_on_rail(tier, members, protocol, network) for tier in _outer(network)]
-    per_byte = [_within_domain(members, protocol, network), *stages]
-    seconds_per_byte = _dot([below - above for below, above in pairwise(fractions)], per_byte)
+    latency = _dot(links.protocol.latencies, [count - ones for count in peers])
+    fractions = [ones, *(units.per_share for units in tiers), members.per_gpu]
+    stages = [links.on_rail(tier) for tier in links.outer]
+    seconds_per_byte = _dot([below - above for below, above in pairwise(fractions)], [links.within_domain(), *stages])
     return Linear(passes * latency, passes * seconds_per_byte)
 
 
-def exchange(
-    kind: str, members: Group, protocol: Protocol, network: Network, sent: SentToDomains | None = None
-) -> Linear:
+def exchange(kind: str, links: GroupLinks, sent: SentToDomains | None = None) -> Linear:
     """Return the time of an all-to-all in which every GPU sends to every other GPU at the same time.
 
     `sent` is of an all-to-all of several copies of each token. Both kinds of links work at the same time.
     """
-    one, per_gpu = xp.ones_like(members.size), members.per_gpu
+    members, latencies = links.members, links.protocol.latencies
+    ones, per_gpu = xp.ones_like(members.size), members.per_gpu
     tiers = members.by_tier
-    farthest_s = xp.zeros_like(one)
-    for latency, units in zip(protocol.latencies[1:], tiers, strict=True):
-        farthest_s = xp.where(units.domains > one, latency * one, farthest_s)
+    farthest_s = xp.zeros_like(ones)
+    for latency, units in zip(latencies[1:], tiers, strict=True):
+        farthest_s = xp.where(units.domains > ones, latency * ones, farthest_s)
     seconds_per_byte: list[PerPlan] = []
-    for tier, units in zip(_outer(network), tiers, strict=True):
-        per_byte = _on_links(tier, members, protocol, network)
-        volumes = _link_volumes(tier, one - units.share * per_gpu, members, network)
-        seconds_per_byte.append(per_byte * (volumes if sent is None else volumes * sent.share))
-    inside, peers = members.share * per_gpu - per_gpu, members.size - one
+    for tier, units in zip(links.outer, tiers, strict=True):
+        volumes = links.volumes(tier, ones - units.share * per_gpu)
+        seconds_per_byte.append(links.on_links(tier) * (volumes if sent is None else volumes * sent.share))
+    inside, peers = members.share * per_gpu - per_gpu, members.size - ones
     if sent is not None:
-        inside = inside + sent.once * (one - members.per_share - inside)
+        inside = inside + sent.once * (ones - members.per_share - inside)
         peers = peers + sent.once * (members.domains + members.share - 2.0 - peers)
-    within = _within_domain(members, protocol, network)
-    seconds_per_byte.append(within * _link_volumes(0, inside, members, network))
-    return Linear(
-        _passes(kind) * (farthest_s + protocol.latencies[0] * peers),
-        functools.reduce(xp.maximum, seconds_per_byte),
-    )
+    seconds_per_byte.append(links.within_domain() * links.volumes(0, inside))
+    return Linear(_passes(kind) * (farthest_s + latencies[0] * peers), functools.reduce(xp.maximum, seconds_per_byte))
 
 
-ALGORITHMS: dict[str, Algorithm] = {
-    "ring": ring,
-    "tree": tree,
-    "hierarchical": hierarchical,
-    "exchange": exchange,
-}
+ALGORITHMS: dict[str, Algorithm] = {"ring": ring, "tree": tree, "hierarchical": hierarchical, "exchange": exchange}
 
 
 def _passes(kind: str) -> float:
@@ -206,111 +274,14 @@ def _passes(kind: str) -> float:
     return 2.0 if kind == ALL_REDUCE else 1.0
 
 
-def _sends_all(kind: str) -> bool:
-    """Return whether the whole volume crosses each link of a ring, not (n-1)/n of it."""
-    return kind in (BROADCAST, REDUCE)
-
-
 def _has_peers(members: Group) -> PerPlan:
     """Return 1 where the group has more than one GPU, else 0."""
-    one = xp.ones_like(members.size)
-    return xp.where(members.size > one, one, xp.zeros_like(one))
+    ones = xp.ones_like(members.size)
+    return xp.where(members.size > ones, ones, xp.zeros_like(ones))
 
 
 def _dot(left: Sequence[PerPlan], right: Sequence[PerPlan]) -> PerPlan:
     return functools.reduce(xp.add, [a * b for a, b in zip(left, right, strict=True)])
-
-
-def _outer(network: Network) -> range:
-    """Return the tiers beyond the fast domain."""
-    return range(1, len(network.tiers))
-
-
-def _units_used(tier: int, members: Group) -> PerPlan:
-    """Return the number of units of the tier below that the group uses in one unit of a tier."""
-    if tier == 0:
-        return members.share
-    tiers = members.by_tier
-    return tiers[tier - 1].domains / tiers[tier].domains if tier < len(tiers) else tiers[tier - 1].domains
-
-
-def _on_links(tier: int, members: Group, protocol: Protocol, network: Network) -> PerPlan:
-    """Return the seconds per byte of one GPU on the links of a tier that the group can use; all with a switch.
-
-    Without a switch, a unit has links to each of its `peers`, and a group on t units uses those to t-1 of them. A group
-    on a part of a ring can send in one direction only.
-    """
-    level, per_byte = network.tiers[tier], protocol.seconds_per_byte[tier]
-    if level.peers:
-        used = xp.clip(_units_used(tier, members) - 1.0, 1.0, float(level.peers))
-        return per_byte * (level.peers / used)
-    if level.wraps:
-        return xp.where(_units_used(tier, members) == level.chain, per_byte, 2.0 * per_byte)
-    return per_byte
-
-
-def _link_volumes(tier: int, fraction: PerPlan, members: Group, network: Network) -> PerPlan:
-    """Return the volumes of an exchange that one GPU's links on a tier carry; `fraction` of a volume crosses the tier.
-
-    In a row or ring of t GPUs the middle links carry t/4 volumes in each direction, forwarded bytes included.
-    """
-    if not network.tiers[tier].chain:
-        return fraction
-    units = _units_used(tier, members)
-    return xp.where(units > 1.0, units / 4.0, xp.zeros_like(fraction))
-
-
-def _within_domain(members: Group, protocol: Protocol, network: Network) -> PerPlan:
-    """Return the seconds per byte between the members in one domain."""
-    if not (network.nvs.peers or network.nvs.wraps):
-        return protocol.seconds_per_byte[0] * xp.ones_like(members.size)
-    return _on_links(0, members, protocol, network)
-
-
-def _on_rail(tier: int, members: Group, protocol: Protocol, network: Network) -> PerPlan:
-    """Return the seconds per byte of a hierarchical stage on one rail of a tier beyond the domain."""
-    per_byte = _on_links(tier, members, protocol, network)
-    if tier < network.linked:
-        return per_byte
-    if tier == network.linked:
-        return per_byte * (1.0 + protocol.relay)
-    # Switches of outer tiers add no relay; the NICs do, since a GPU receives and sends on one.
-    return xp.maximum(per_byte, protocol.seconds_per_byte[network.linked] * (1.0 + protocol.relay))
-
-
-def _pipelined(members: Group, protocol: Protocol, network: Network) -> PerPlan:
-    """Return the seconds per byte of a chain of sends through all members."""
-    one = xp.ones_like(members.size)
-    within = _within_domain(members, protocol, network)
-    between = _between_domains(members, protocol, network)
-    return xp.where(
-        members.domains == members.size,
-        between,
-        xp.where(members.domains == one, within, xp.maximum(between, within)),
-    )
-
-
-def _between_domains(members: Group, protocol: Protocol, network: Network) -> PerPlan:
-    """Return the seconds per byte of a chain of sends between domains: those of the slowest tier that it crosses."""
-    one = xp.ones_like(members.size)
-    tiers, linked = members.by_tier, network.linked
-    below_nics = tiers[linked - 1]
-    # t members receive on one NIC and send on another, except for the 1/t of their traffic that stays on one GPU.
-    # A channel uses one NIC, which has several GPUs' shares if they share it.
-    shared = below_nics.per_share if protocol.rails else xp.maximum(below_nics.per_share, one / network.gpus_per_nic)
-    slowest = _on_links(linked, members, protocol, network) * shared * (1.0 + protocol.relay * shared)
-    if linked > 1:
-        slowest = xp.where(below_nics.domains > one, slowest, xp.zeros_like(one))
-    for tier in _outer(network):
-        if tier == linked:
-            continue
-        below = tiers[tier - 1]
-        above = tiers[tier].domains if tier < len(tiers) else one
-        # Groups share the bandwidth of tiers beyond the NICs. On direct links, one channel has the links of one GPU.
-        fraction = below.per_share if protocol.rails or tier > linked else one
-        per_byte = _on_links(tier, members, protocol, network) * fraction
-        slowest = xp.maximum(slowest, xp.where(below.domains > above, per_byte, xp.zeros_like(one)))
-    return slowest
 
 
 class FastestAlgorithm(NamedTuple):
@@ -330,17 +301,18 @@ def collective(
     """Return the time of a collective over groups of GPUs; `kind` is one of `dsx.notation.sharded_layer`'s.
 
     The fields of `members` broadcast. A group of one GPU takes no time. `routing` says how the tokens of an all-to-all
-    choose experts, if it moves several copies of each.
+    choose experts, if it moves several copies of each. All groups of an axis send at the same time, as the replicas of
+    a job do: a GPU has its own share of a NIC, and a group with t GPUs in a domain has t shares.
     """
-    protocols = [PROTOCOLS[name](network, assumptions) for name in assumptions.protocols]
+    links = [GroupLinks(members, PROTOCOLS[name](network, assumptions), network) for name in assumptions.protocols]
     algorithms = [ALGORITHMS[name] for name in dict(assumptions.algorithms)[kind]]
     if routing is not None:
         sent = sent_to_domains(routing, members.domains, assumptions.dispatcher)
         algorithms = [partial(exchange, sent=sent) if algorithm is exchange else algorithm for algorithm in algorithms]
-    one = xp.ones_like(members.size)
+    ones = xp.ones_like(members.size)
     return FastestAlgorithm(
-        xp.where(members.size > one, assumptions.call_latency * one, xp.zeros_like(one)),
-        tuple(algorithm(kind, members, protocol, network) for algorithm in algorithms for protocol in protocols),
+        xp.where(members.size > ones, assumptions.call_latency * ones, xp.zeros_like(ones)),
+        tuple(algorithm(kind, of_protocol) for algorithm in algorithms for of_protocol in links),
     )
 
 
@@ -352,18 +324,18 @@ def send(
     Of its size-1 links, one fewer than its domains are slow. A link has the cost of the outermost tier that it crosses.
     `outer` has the stages in a unit of each tier between the domain and the outermost one.
     """
-    one = xp.ones_like(size)
-    links = xp.maximum(size - one, one)
+    ones = xp.ones_like(size)
+    links = xp.maximum(size - ones, ones)
     stages_per_unit = [share, *outer]
-    units = [*(xp.ceil(size / stages) for stages in stages_per_unit), one]
+    units = [*(xp.ceil(size / stages) for stages in stages_per_unit), ones]
     slow_links = [below - above for below, above in pairwise(units)]
-    counts = [size - one - functools.reduce(xp.add, slow_links), *slow_links]
+    counts = [size - ones - functools.reduce(xp.add, slow_links), *slow_links]
     lines = []
     for of_tiers in _links(stages_per_unit, _members_on_nic(stages_per_unit, network), network, assumptions):
         latency = _dot(counts, [link.latency_s for link in of_tiers])
         seconds_per_byte = _dot(counts, [link.seconds_per_byte for link in of_tiers])
         lines.append(Linear(latency / links, seconds_per_byte / links))
-    return FastestAlgorithm(assumptions.call_latency * one, tuple(lines))
+    return FastestAlgorithm(assumptions.call_latency * ones, tuple(lines))
 
 
 class Slowest(NamedTuple):
@@ -374,9 +346,9 @@ class Slowest(NamedTuple):
 
     def __call__(self, num_bytes: PerPlan) -> Column:
         """Return the seconds for `num_bytes`."""
-        nothing = xp.zeros_like(num_bytes)
-        each = zip(self.times, self.counts, strict=True)
-        return functools.reduce(xp.maximum, [xp.where(counts, time(num_bytes), nothing) for time, counts in each])
+        zero = xp.zeros_like(num_bytes)
+        times = zip(self.times, self.counts, strict=True)
+        return functools.reduce(xp.maximum, [xp.where(counts, time(num_bytes), zero) for time, counts in times])
 
 
 def neighbours(
@@ -411,10 +383,9 @@ def hop(members: Group, network: Network, assumptions: Assumptions) -> Slowest:
     One member of a domain sends out of it, on its own NIC, however many others the ring has there; likewise of a unit
     of each outer tier. What it sends has arrived before, so it relays nothing. A ring of one GPU has no hop.
     """
-    one = xp.ones_like(members.size)
     tiers = members.by_tier
     shares = [units.share for units in tiers]
-    counts = [members.size, *(units.domains for units in tiers), one]
+    counts = [members.size, *(units.domains for units in tiers), xp.ones_like(members.size)]
     return Slowest(
         neighbours(shares, _members_on_nic(shares, network), network, assumptions),
         tuple(below > above for below, above in pairwise(counts)),
@@ -427,29 +398,20 @@ def _links(
     """Return, by protocol, the time of a send between neighbours on a link of each tier, innermost first.
 
     One of `per_unit` GPUs of each unit below the outermost tier sends out of it at a time, and one of `nic_shares` on a
-    NIC. So it has the shares of the others too, on the NIC and, beyond the NICs, of the unit.
+    NIC. So it has the shares of the others too, on the NIC and, beyond the NICs, of the unit. Without a switch,
+    neighbours have one link.
     """
-    found = []
-    for name in assumptions.protocols:
-        protocol = PROTOCOLS[name](network, assumptions)
-        links = []
-        for tier, latency in enumerate(protocol.latencies):
-            per_byte = _link(tier, protocol, network)
-            if tier >= network.linked:
-                per_byte = protocol.seconds_per_byte[network.linked] / nic_shares
-            if tier > network.linked or (tier and network.tiers[tier].peers):
-                per_byte = xp.maximum(per_byte, _link(tier, protocol, network) / per_unit[tier - 1])
-            links.append(Linear(latency, per_byte))
-        found.append(links)
-    return found
 
+    def link(tier: int, protocol: Protocol) -> Linear:
+        level, per_gpu = network.tiers[tier], protocol.seconds_per_byte[tier]
+        single = 2.0 * per_gpu if level.wraps else level.peers * per_gpu if level.peers else per_gpu
+        per_byte = single if tier < network.linked else protocol.seconds_per_byte[network.linked] / nic_shares
+        if tier > network.linked or (tier and level.peers):
+            per_byte = xp.maximum(per_byte, single / per_unit[tier - 1])
+        return Linear(protocol.latencies[tier], per_byte)
 
-def _link(tier: int, protocol: Protocol, network: Network) -> PerPlan:
-    """Return the seconds per byte between two neighbours on a tier; without a switch they have one link."""
-    level, per_byte = network.tiers[tier], protocol.seconds_per_byte[tier]
-    if level.wraps:
-        return 2.0 * per_byte
-    return level.peers * per_byte if level.peers else per_byte
+    protocols = [PROTOCOLS[name](network, assumptions) for name in assumptions.protocols]
+    return [[link(tier, protocol) for tier in range(len(network.tiers))] for protocol in protocols]
 
 
 _UNBOUNDED = (2, 8)  # groups on an outermost tier without a size, in units of the tier below
@@ -457,28 +419,26 @@ _UNBOUNDED = (2, 8)  # groups on an outermost tier without a size, in units of t
 
 def group_sizes(network: Network) -> tuple[int, ...]:
     """Return the sizes of groups to price: for each tier, two units of the tier below, and one whole unit."""
-    found: list[int] = []
+    sizes: list[int] = []
     below = 1
     for tier in network.tiers:
         steps = (2 * below, tier.size) if tier.size else tuple(times * below for times in _UNBOUNDED)
-        found += [size for size in steps if below < size and (not tier.size or size <= tier.size)]
+        sizes += [size for size in steps if below < size and (not tier.size or size <= tier.size)]
         below = tier.size or below
-    return tuple(dict.fromkeys(found))
-
-
-def filling(size: int, network: Network) -> Group:
-    """Return the group of `size` consecutive ranks; `size` is a whole number of units of each tier that it fills."""
-    shares = [float(min(size, tier.size)) for tier in network.tiers[:-1]]
-    return group(np.array([float(size)]), *(np.array([share]) for share in shares))
+    return tuple(dict.fromkeys(sizes))
 
 
 @xp.unchecked
 def collective_times(
     kind: str, network: Network, assumptions: Assumptions, groups: Sequence[int], volumes: Sequence[float]
 ) -> Float[np.ndarray, "volumes groups"]:
-    """Return the [V, G] seconds of a collective over each of `groups`, for each of `volumes` in bytes."""
-    columns = [
-        collective(kind, filling(size, network), network, assumptions)(np.array(volumes, dtype=np.float64))
-        for size in groups
-    ]
+    """Return the [V, G] seconds of a collective over each of `groups`, for each of `volumes` in bytes.
+
+    Ranks of a group are consecutive; its size is a whole number of units of each tier that it fills.
+    """
+    columns: list[Column] = []
+    for size in groups:
+        shares = [np.array([float(min(size, tier.size))]) for tier in network.tiers[:-1]]
+        members = group(np.array([float(size)]), *shares)
+        columns.append(collective(kind, members, network, assumptions)(np.array(volumes, dtype=np.float64)))
     return np.stack(columns, axis=1)

@@ -1,22 +1,15 @@
-"""What a price takes and returns: the assumption set, the choices of a step, its cost columns, and effects of software.
+"""What a price takes and returns: the assumption set, batches of plans, the cost columns of a step.
 
-The assumption set for the cost functions: numbers as leaves, choices as structure.
-
-`dsx.config.assumption_set.AssumptionsSpec` documents each field under the same name: meaning, unit and bounds. A new
-constant is a field there and a field here; the conversion uses the names.
-
-The choices that combine layer costs into a step.
+`dsx.config.assumption_set.AssumptionsSpec` documents each field of an assumption set under the same name: meaning, unit
+and bounds. A new constant is a field there and a field here; the conversion uses the names.
 
 If a search has only one value of a column (`dsx.plans.choices.Searched`), the formulas of the others are not compiled.
 
-The cost columns of a step: the costs of one candidate, in seconds and bytes.
+The record of the cost columns is the schema: Parquet, pandas, the command line and the documents use its units and
+descriptions.
 
-The ten time parts add up to `step_time_s`, the five memory parts to `peak_bytes`. The record is the
-schema: Parquet, pandas, the command line and the documents use its units and descriptions.
-
-Effects that some plans lack: overlap that software gives to some plans only, graphs that it captures for some.
-
-A condition of the shard key decides a parameter key by key, before a layer is priced. What a condition of the step
+Effects that some plans lack: overlap that software gives to some plans only, graphs that it captures for some. A
+condition of the shard key decides a parameter key by key, before a layer is priced. What a condition of the step
 decides is not known then, so the passes of a layer are priced with the effect and, as `LayerCosts.without`, without
 it; each plan has one of them. An effect never makes a plan slower, so a layer with all of them bounds the others.
 """
@@ -26,7 +19,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
 
@@ -37,10 +30,13 @@ from dsx.config.assumption_set import AlgorithmsSpec, AssumptionsSpec
 from dsx.config.evidence import EffectsSpec
 from dsx.config.stack import worse
 from dsx.cost.shapes import Column, PerPlan
+from dsx.cost.stages import Stack
+from dsx.hardware.cluster import Cluster
 from dsx.plans.choices import SEARCHED_COLUMNS, STEP_COLUMNS
 from dsx.plans.codes import SearchedCodes
 from dsx.plans.violations import FieldCondition, Test, conditions_of
-from dsx.records import ArrayLike, column, leaves, make_record, record, static
+from dsx.records import Array, ArrayLike, Bool, column, leaves, make_record, record, static
+from dsx.schedules.schedules import SCHEDULES, Schedule
 
 BF16 = "bf16"  # the precision of multiplies that need no cast of their operands
 SUSTAINED = "sustained"
@@ -56,7 +52,7 @@ if TYPE_CHECKING:
     class Assumptions(AssumptionsSpec):
         """The fields of an assumption set that prices take, in SI units: leaves are floats, so they can be fitted."""
 
-        __dataclass_fields__: ClassVar[dict[str, Any]]
+        __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[object]]]
         dispatcher: ArrayLike = 0.0  # pyright: ignore[reportIncompatibleVariableOverride]
         algorithms: tuple[tuple[str, tuple[str, ...]], ...]  # pyright: ignore[reportIncompatibleVariableOverride]
         conditions: tuple[FieldCondition, ...] = ()  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -82,8 +78,8 @@ def assumptions_from_spec(spec: AssumptionsSpec, family: str | None = None) -> A
     """
     values: dict[str, Any] = {name: _hashable(getattr(spec, name)) for name in _STRUCTURE}
     for name in leaves(Assumptions):
-        stated = getattr(spec, name)
-        values[name] = float(alternatives(name).index(stated) if isinstance(stated, str) else stated)
+        value = getattr(spec, name)
+        values[name] = float(alternatives(name).index(value) if isinstance(value, str) else value)
     values["kernel_slowdown"] *= kernel_effect(spec.effects, spec.stack, family)
     return Assumptions(**values, conditions=conditions_of(spec))
 
@@ -98,7 +94,7 @@ def alternatives(name: str) -> tuple[str, ...]:
     return get_args(AssumptionsSpec.model_fields[name].annotation)
 
 
-def _hashable(value: Any) -> Any:
+def _hashable(value: object) -> object:
     if isinstance(value, AlgorithmsSpec):
         return tuple((kind.replace("_", "-"), tuple(names)) for kind, names in value)
     return tuple(map(_hashable, value)) if isinstance(value, list) else value
@@ -157,11 +153,72 @@ class StageChoices(NamedTuple):
 
 def pick(values: tuple[int, ...], column: PerPlan, options: Sequence[PerPlan] | Mapping[int, PerPlan]) -> PerPlan:
     """Return `options[column]`, for a `column` that has only `values`."""
-    first, *others = values
+    first, *further = values
     chosen = options[first]
-    for value in others:
+    for value in further:
         chosen = xp.where(column == value, options[value], chosen)
     return chosen
+
+
+@dataclass(frozen=True)
+class ChosenPlans:
+    """The choices of N plans, and the values that their search may take."""
+
+    choices: StepChoices | StageChoices | PipelineChoices
+    searched: SearchedCodes
+
+    @property
+    def schedules(self) -> list[Schedule]:
+        """The schedules of the search."""
+        return [SCHEDULES[code] for code in self.searched.schedule]
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether stages of some plans may have several chunks."""
+        return self.searched.vpp != (1,)
+
+    def by_code(self, column: str, value: Callable[[int], PerPlan]) -> PerPlan:
+        """Return for each plan the value of the code that it has in a searched column."""
+        codes: tuple[int, ...] = getattr(self.searched, column)
+        return pick(codes, getattr(self.choices, column), {code: value(code) for code in codes})
+
+    def by_schedule(self, value: Callable[[Schedule], PerPlan]) -> PerPlan:
+        """Return for each plan the value of its schedule."""
+        return self.by_code("schedule", lambda code: value(SCHEDULES[code]))
+
+    def scheduled(self, holds: Callable[[Schedule], bool]) -> Bool[Array, "*#plans"] | None:
+        """Return which plans have a schedule that satisfies a predicate; None if no schedule of the search does."""
+        has = [self.choices.schedule == code for code in self.searched.schedule if holds(SCHEDULES[code])]
+        return functools.reduce(xp.maximum, has) if has else None
+
+    def pipelines(self, holds: Callable[[Schedule], bool]) -> Bool[Array, "*#plans"] | None:
+        """Return which plans of several stages have such a schedule; None if no schedule of the search is one."""
+        has = self.scheduled(holds)
+        return None if has is None else (self.choices.pp > 1.0) & has
+
+
+@dataclass(frozen=True)
+class StepPlans(ChosenPlans):
+    """A batch of plans with what a step of each is priced from, besides the costs of its layers."""
+
+    choices: StepChoices
+    stack: Stack
+    cluster: Cluster
+    assumptions: Assumptions
+
+    def overlap(self, field: str) -> PerPlan:
+        """Return an overlap that a step takes and no layer, as plans have it.
+
+        It is the number 0.0 if no plan of the search can have any.
+        """
+        value = getattr(self.assumptions, field)
+        for condition in of_steps(self.assumptions.conditions, self.searched):
+            if condition.field == field:
+                if () in condition.needs and condition.otherwise == 0.0:
+                    return 0.0
+                held = condition.holds({name: getattr(self.choices, name) for name in condition.columns})
+                value = xp.where(held, value, _without(condition, value))
+        return value
 
 
 @record
@@ -200,32 +257,31 @@ class StepCosts:
     energy_kwh: Column = column("kWh", "energy that the site draws for these GPU hours; NaN where no power is stated")
 
 
-OF_STEP = ("pp_overlap", "dp_overlap")  # that no layer takes: `of_step`
+OF_STEP = ("pp_overlap", "dp_overlap")  # that no layer takes: `StepPlans.overlap`
 Fields = tuple[str, ...]  # of an assumption set, whose effects a plan lacks
 
 
-def of_keys(assumptions: Assumptions, columns: Mapping[str, Any], one: Any) -> Assumptions:
+def of_keys(assumptions: Assumptions, columns: Mapping[str, Any], ones: PerPlan) -> Assumptions:
     """Return parameters with the effects of shard keys, [U] where they depend on the key.
 
     `columns` has those of the axes that divide the layer; of the others a key has `one`, 1.0 by key.
     """
-    found: dict[str, Any] = {}
+    changed: dict[str, PerPlan] = {}
     for condition in assumptions.conditions:
         if condition.of_keys:
-            known = {name: columns.get(name, one) for name in condition.columns}
+            held = condition.holds({name: columns.get(name, ones) for name in condition.columns})
             value = getattr(assumptions, condition.field)
-            found[condition.field] = xp.where(condition.holds(known), value, _without(condition, value))
-    return replace(assumptions, **found)
+            changed[condition.field] = xp.where(held, value, _without(condition, value))
+    return replace(assumptions, **changed)
 
 
 def without(assumptions: Assumptions, fields: Fields) -> Assumptions:
     """Return parameters without some effects."""
-    found = {
-        condition.field: _without(condition, getattr(assumptions, condition.field))
-        for condition in assumptions.conditions
-        if condition.field in fields
-    }
-    return replace(assumptions, **found)
+    conditions = [condition for condition in assumptions.conditions if condition.field in fields]
+    return replace(
+        assumptions,
+        **{condition.field: _without(condition, getattr(assumptions, condition.field)) for condition in conditions},
+    )
 
 
 def of_plan(assumptions: Assumptions, plan: Mapping[str, int]) -> Assumptions:
@@ -234,22 +290,7 @@ def of_plan(assumptions: Assumptions, plan: Mapping[str, int]) -> Assumptions:
     return without(assumptions, tuple(condition.field for condition in steps if not condition.holds(plan)))
 
 
-def of_step(assumptions: Assumptions, field: str, choices: Any, searched: SearchedCodes) -> Any:
-    """Return an overlap that a step takes and no layer, as plans have it; `choices` has the columns of the step.
-
-    It is the number 0.0 if no plan of the search can have any.
-    """
-    value = getattr(assumptions, field)
-    for condition in of_steps(assumptions.conditions, searched):
-        if condition.field == field:
-            if () in condition.needs and condition.otherwise == 0.0:
-                return 0.0
-            held = condition.holds({name: getattr(choices, name) for name in condition.columns})
-            value = xp.where(held, value, _without(condition, value))
-    return value
-
-
-def _without(condition: FieldCondition, value: Any) -> Any:
+def _without(condition: FieldCondition, value: PerPlan) -> PerPlan:
     return worse(condition.field, value, xp.full_like(value, condition.otherwise), xp.minimum, xp.maximum)
 
 
@@ -285,13 +326,13 @@ def lacked(conditions: Sequence[FieldCondition], fields: Sequence[str]) -> tuple
 
 def of_plans(
     sets: Sequence[Fields], conditions: Sequence[FieldCondition], columns: Mapping[str, Any]
-) -> Callable[[Sequence[Any]], Any]:
+) -> Callable[[Sequence[Column]], Column]:
     """Return what chooses the value of each plan: of values with all effects first, then without each of `sets`.
 
     `columns` has the choices of the step, names as codes.
     """
     names = {name for together in sets for name in together}
-    holds = {one.field: one.holds(columns) for one in conditions if one.field in names}
+    holds = {condition.field: condition.holds(columns) for condition in conditions if condition.field in names}
     lacking = [
         functools.reduce(
             operator.and_, [xp.logical_not(held) if name in together else held for name, held in holds.items()]
@@ -299,10 +340,10 @@ def of_plans(
         for together in sets
     ]
 
-    def chosen(values: Sequence[Any]) -> Any:
-        found, *others = values
-        for lack, value in zip(lacking, others, strict=True):
-            found = xp.where(lack, value, found)
-        return found
+    def chosen(values: Sequence[Column]) -> Column:
+        value, *lacking_values = values
+        for lacks, lacking_value in zip(lacking, lacking_values, strict=True):
+            value = xp.where(lacks, lacking_value, value)
+        return value
 
     return chosen

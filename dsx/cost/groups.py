@@ -1,16 +1,11 @@
 """Placement of groups of GPUs on the tiers of a network, as the factors that the cost of collectives needs.
 
-Placement of groups of GPUs on the tiers of a network, as the factors that the cost of collectives needs.
-
-Contention of the axes of a job for oversubscribed tiers.
-
-Beyond the NICs a tier may give a GPU less bandwidth than its NIC has, and one collective that crosses the tier takes
-all of it. So two collectives do not cross it at the same time. The data-parallel reduction and the sends of the
-pipeline, which overlap with a layer, proceed only while no collective of the layer uses the tier. An outward message
-crosses all tiers on its way, so collectives that cross any oversubscribed tier contend for the innermost one. Without
-oversubscription the assumption set states the overlap, fitted to runs whose axes shared the NICs.
-
-How many fast domains the copies of a token go to, and the share of its copies that crosses the network.
+Axes of a job contend for oversubscribed tiers. Beyond the NICs a tier may give a GPU less bandwidth than its NIC has,
+and one collective that crosses the tier takes all of it. So two collectives do not cross it at the same time. The
+data-parallel reduction and the sends of the pipeline, which overlap with a layer, proceed only while no collective of
+the layer uses the tier. An outward message crosses all tiers on its way, so collectives that cross any oversubscribed
+tier contend for the innermost one. Without oversubscription the assumption set states the overlap, fitted to runs whose
+axes shared the NICs.
 
 An all-to-all over N fast domains moves k copies of each token, one to each of its experts. A dispatcher that sends a
 token once to each domain that needs it sends E <= k copies, E the expected number of distinct domains
@@ -30,13 +25,12 @@ Not modelled: experts that are more popular than others, and copies of one exper
 
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from dsx import arrays as xp
 from dsx.cost.shapes import PerPlan
 from dsx.hardware.cluster import Network
-from dsx.records import Array, ArrayLike, Int, record, static
+from dsx.records import ArrayLike, record, static
 
 
 class Group(NamedTuple):
@@ -78,9 +72,9 @@ def group(size: PerPlan, share: PerPlan, *outer: PerPlan) -> Group:
     `outer` has the number of them in one unit of each tier between the fast domain and the outermost one. The last
     domain has what is left where a share does not divide the size; the group has the NICs of so many GPUs.
     """
-    one = xp.ones_like(size)
+    ones = xp.ones_like(size)
     domains = xp.ceil(size / share)
-    share = size - (domains - one) * share
+    share = size - (domains - ones) * share
     return Group(
         size,
         domains,
@@ -99,12 +93,11 @@ def may_contend(network: Network) -> bool:
 
 def crosses(members: Group, network: Network) -> PerPlan:
     """Return 1.0 where a group crosses an oversubscribed tier, else 0.0, in the broadcast shape of its fields."""
-    found = xp.zeros_like(members.size)
+    ones, crossing = xp.ones_like(members.size), xp.zeros_like(members.size)
     for below, tier in enumerate(network.tiers[network.linked + 1 :], network.linked):
         oversubscribed = tier.bandwidth < network.net.bandwidth
-        beyond = members.by_tier[below].domains > xp.ones_like(found)
-        found = xp.where(oversubscribed & beyond, xp.ones_like(found), found)
-    return found
+        crossing = xp.where(oversubscribed & (members.by_tier[below].domains > ones), ones, crossing)
+    return crossing
 
 
 @record
@@ -115,10 +108,6 @@ class Routing:
     groups: PerPlan | None = None  # G; None: not limited
     groups_of_token: PerPlan | None = None  # M
     most_groups: int = static(default=0)  # the largest M, for which code is compiled
-
-    def of_works(self, works: Int[Array, "works"]) -> "Routing":
-        """Return the routing of some works."""
-        return jax.tree.map(lambda leaf: leaf[..., works], self)
 
 
 def routing_of(choices: PerPlan, groups: PerPlan | None = None, groups_of_token: PerPlan | None = None) -> Routing:
@@ -142,29 +131,29 @@ def sent_to_domains(routing: Routing, domains: PerPlan, once: ArrayLike) -> Sent
 
 def distinct_domains(routing: Routing, domains: PerPlan) -> PerPlan:
     """Return E, the expected number of distinct domains of a token's choices, of N `domains`; at least 1."""
+
+    def hit(domains: PerPlan) -> PerPlan:
+        """Return how many of some domains uniform choices hit."""
+        return domains * (1.0 - (1.0 - 1.0 / domains) ** routing.choices)
+
     if routing.groups is None or routing.groups_of_token is None:
-        return _hit(domains, routing.choices)
+        return hit(domains)
     allowed = xp.minimum(routing.groups_of_token, routing.groups)
     per_domain = routing.groups / domains
     reached = xp.maximum(allowed / per_domain, xp.ones_like(per_domain))
     missed = _missed(routing, routing.groups, allowed, per_domain)
-    return xp.where(per_domain <= 1.0, _hit(reached, routing.choices), domains * (1.0 - missed))
-
-
-def _hit(domains: PerPlan, choices: PerPlan) -> PerPlan:
-    """Return how many of some domains uniform choices hit."""
-    return domains * (1.0 - (1.0 - 1.0 / domains) ** choices)
+    return xp.where(per_domain <= 1.0, hit(reached), domains * (1.0 - missed))
 
 
 def _missed(routing: Routing, groups: PerPlan, allowed: PerPlan, per_domain: PerPlan) -> PerPlan:
     """Return the probability that no choice of a token falls in a domain with `per_domain` groups."""
-    own: list[PerPlan] = [xp.ones_like(per_domain)]  # probability of each number of own groups among those drawn
+    in_domain: list[PerPlan] = [xp.ones_like(per_domain)]  # probability of each number of its groups among those drawn
     for drawn in range(routing.most_groups):
         # Groups are drawn without replacement, as many as are allowed.
-        left = xp.maximum(groups - drawn, 1.0)
-        gained = [p * xp.clip((per_domain - j) / left, 0.0, 1.0) for j, p in enumerate(own)]
+        undrawn = xp.maximum(groups - drawn, 1.0)
+        gained = [p * xp.clip((per_domain - j) / undrawn, 0.0, 1.0) for j, p in enumerate(in_domain)]
         gained = [xp.where(drawn < allowed, more, xp.zeros_like(more)) for more in gained]
-        kept = [p - more for p, more in zip(own, gained, strict=True)]
-        own = [kept[0], *(stay + more for stay, more in zip(kept[1:], gained, strict=False)), gained[-1]]
-    missed = [p * xp.maximum(1.0 - j / allowed, 0.0) ** routing.choices for j, p in enumerate(own)]
+        kept = [p - more for p, more in zip(in_domain, gained, strict=True)]
+        in_domain = [kept[0], *(stay + more for stay, more in zip(kept[1:], gained, strict=False)), gained[-1]]
+    missed = [p * xp.maximum(1.0 - j / allowed, 0.0) ** routing.choices for j, p in enumerate(in_domain)]
     return sum(missed[1:], start=missed[0])

@@ -1,24 +1,18 @@
 """How far a price can be trusted, and what it means for a training run: intervals, headroom, days and money.
 
-Headroom: predictions of memory have errors, so a search leaves room, and a plan fits with some probability.
+Predictions of memory have errors, so a search leaves room, and a plan fits with some probability. The assumption set
+states quantiles of measured / predicted peak memory. Between and beyond them the logarithm of the ratio is taken as
+normal, with a deviation of its own on either side of the median. What a plan keeps on the host is known better than
+what a GPU holds, so it needs no margin: `host_memory_share` says what a job has of the host's memory.
 
-What a plan keeps on the host is known better than what a GPU holds, so it needs no margin: `host_memory_share` says
-what a job has of the host's memory.
+The interval of a step time is the ratio of measurements to predictions, from an assumption set. It depends on facts of
+a plan that every search has: whether its GPUs span several fast domains, whether the model has experts, and in how many
+ways the measurements have little like it. It is computed for the rows that a search keeps, since it changes no order.
 
-The assumption set states quantiles of measured / predicted peak memory. Between and beyond them the logarithm of the
-ratio is taken as normal, with a deviation of its own on either side of the median.
-
-The interval of a step time: the ratio of measurements to predictions, from an assumption set.
-
-The interval is multiplicative. It depends on facts of a plan that every search has: whether its GPUs span several fast
-domains, whether the model has experts, and in how many ways the measurements have little like it. It is computed for
-the rows that a search keeps, since it changes no order.
-
-A training run of many steps: its days, GPU hours, money and energy, and what failures take of it.
-
-A job writes a checkpoint every so often and goes on from the last one after a failure. Failures come at random, with
-the same rate at any time. With n GPUs of which each fails after a mean time m, the job fails after M = m / n. If
-writing a checkpoint stops it for c and coming back takes R, it keeps of its time the share
+A training run of many steps loses time to failures. A job writes a checkpoint every so often and goes on from the last
+one after a failure. Failures come at random, with the same rate at any time. With n GPUs of which each fails after a
+mean time m, the job fails after M = m / n. If writing a checkpoint stops it for c and coming back takes R, it keeps of
+its time the share
 
     goodput = t / (M exp(R / M) (exp((t + c) / M) - 1))
 
@@ -58,7 +52,7 @@ class Room(NamedTuple):
     gpu: PerPlan  # of a GPU, as predicted
     host: PerPlan  # of the host, for each GPU
 
-    def holds(self, costs: StepCosts) -> Any:
+    def holds(self, costs: StepCosts) -> Bool[ArrayLike, "*#plans"]:
         """Return whether plans fit."""
         return (costs.peak_bytes <= self.gpu) & (costs.host_bytes <= self.host)
 
@@ -184,7 +178,7 @@ def step_interval(
 _HOUR, _DAY, _KWH = 3600.0, 86400.0, 3.6e6  # s, s, J
 
 
-def checkpoint_interval_s(mtbf: Any, checkpoint: Any) -> Any:
+def checkpoint_interval_s(mtbf: PerPlan, checkpoint: PerPlan) -> PerPlan:
     """Return the best time between two checkpoints [s] of a job with a mean time between failures [s]; Daly 2006."""
     ratio = checkpoint / (2.0 * mtbf)
     # 1 + sqrt(r) / 3 + r / 9 of the root, less the checkpoint itself.
@@ -193,14 +187,14 @@ def checkpoint_interval_s(mtbf: Any, checkpoint: Any) -> Any:
 
 
 @xp.unchecked
-def goodput(operation: DeviceOperation, num_gpus: PerPlan) -> Any:
+def goodput(operation: DeviceOperation, num_gpus: PerPlan) -> PerPlan:
     """Return the share of the time of a job on `num_gpus` GPUs that failures leave it; NaN where none are stated."""
-    stated = operation.mtbf > 0
-    mtbf = xp.where(stated, operation.mtbf, 1.0) / num_gpus
-    checkpoint = xp.where(stated, operation.checkpoint, 1.0)
+    fails = operation.mtbf > 0
+    mtbf = xp.where(fails, operation.mtbf, 1.0) / num_gpus
+    checkpoint = xp.where(fails, operation.checkpoint, 1.0)
     interval = checkpoint_interval_s(mtbf, checkpoint)
     taken = mtbf * xp.exp(operation.restart / mtbf) * xp.expm1((interval + checkpoint) / mtbf)
-    return xp.where(stated, interval / taken, float("nan"))
+    return xp.where(fails, interval / taken, float("nan"))
 
 
 def run_columns(
@@ -212,10 +206,10 @@ def run_columns(
     hours = days * (_DAY / _HOUR) * num_gpus
     price = xp.where(operation.price > 0, operation.price, float("nan"))
     power = xp.where(operation.site_power > 0, operation.site_power, float("nan"))
-    one = xp.ones_like(tokens_per_s)
+    ones = xp.ones_like(tokens_per_s)
     return {
         "tokens_per_s_per_gpu": tokens_per_s / num_gpus,
-        "goodput": kept * one,
+        "goodput": kept * ones,
         "training_days": days,
         "gpu_hours": hours,
         "cost_usd": hours * (_HOUR * price),

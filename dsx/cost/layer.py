@@ -24,9 +24,9 @@ import numpy as np
 from dsx import arrays as xp
 from dsx.cost.collectives import collective, hop
 from dsx.cost.context import BF16, Assumptions, Fields, of_keys, without
-from dsx.cost.groups import Group, crosses, group, may_contend
+from dsx.cost.groups import crosses, may_contend
 from dsx.cost.layer_work import LayerWork
-from dsx.cost.measured_kernels import measured_or, unmeasured, weight_gradients_or
+from dsx.cost.measured_kernels import measured_or, of_weight_gradients, unmeasured, weight_gradients_or
 from dsx.cost.muon import matrix_costs
 from dsx.cost.recomputation import MAIN_MODES, Codes, Mode
 from dsx.cost.roofline import (
@@ -172,16 +172,8 @@ class LayerCosts:
 # Fields with a value for each mode of recomputation.
 BY_MODE = ("recompute_s", "stash_bytes", "working_bytes", "scattered_bytes")
 # Fields that are tuples of arrays, some of them empty: on a network of two tiers, without a tied weight, without Muon.
-TUPLES = (
-    "group_outer",
-    "rank_placement",
-    "contended_s",
-    "tied_bytes",
-    "matrix_bytes",
-    "orthogonal_s",
-    "orthogonal_flops",
-)
-TUPLES += ("largest_matrix_flops",)
+TUPLES = ("group_outer", "rank_placement", "contended_s", "tied_bytes", "matrix_bytes", "orthogonal_s")
+TUPLES += ("orthogonal_flops", "largest_matrix_flops")
 
 
 class WeightGroup(NamedTuple):
@@ -190,9 +182,9 @@ class WeightGroup(NamedTuple):
     axes: tuple[str, ...]
     over_ep: bool = False
 
-    def members(self, sizes: Mapping[str, PerKey], one: PerKey) -> PerKey:
+    def members(self, sizes: Mapping[str, PerKey], ones: PerKey) -> PerKey:
         """Return the number of ranks along the data axes, from the sizes of the axes."""
-        return functools.reduce(xp.multiply, [sizes[axis] for axis in self.axes], one)
+        return functools.reduce(xp.multiply, [sizes[axis] for axis in self.axes], ones)
 
 
 @xp.unchecked
@@ -201,11 +193,11 @@ def kernel_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) ->
     assumptions = _of_keys(work, assumptions)
     compute, memory = measured_or(work, *busy_times(unmeasured(work), cluster, assumptions), cluster, assumptions)
     exposed, _ = _communication(work, compute + memory, _collective_times(work, cluster, assumptions), assumptions)
-    nothing = xp.zeros_like(work.per_key(work.boundary))
+    zero = work.zero
 
     def stacked(name: str) -> Float[Array, "2 kernels keys"]:
         directions = [
-            xp.stack([exposed.get((direction, kernel, name), nothing) for kernel in range(compute.shape[1])])
+            xp.stack([exposed.get((direction, kernel, name), zero) for kernel in range(work.num_kernels)])
             for direction in (FORWARD, BACKWARD)
         ]
         return xp.stack(directions)
@@ -221,17 +213,23 @@ def kernel_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) ->
 def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> LayerCosts:
     """Price a layer: the sums over its kernels, and its bytes and weight groups, which a step needs."""
     assumptions = _of_keys(work, assumptions)
-    rest = unmeasured(work)
-    modelled = busy_times(rest, cluster, assumptions)
+    modelled_work = unmeasured(work)
+    modelled = busy_times(modelled_work, cluster, assumptions)
     times = measured_or(work, *modelled, cluster, assumptions)
     collective_s = _collective_times(work, cluster, assumptions)
-    of_weights = _of_weights(work, rest, modelled)
+    of_weights = _of_weights(work, modelled_work, modelled)
     passes, *lacking = (
         _passes(work, times, of_weights, collective_s, without(assumptions, fields)) for fields in ((), *work.lacked)
     )
     groups = weight_groups(work.reduced_over, work.over_ep)
+    tied = [[index for index in members if work.tied and work.tied[index]] for members in groups.values()]
+
+    def group_bytes(of_groups: Iterable[Sequence[int]]) -> PerGroup:
+        sums = [work.weights[np.array(members, dtype=int)].sum(axis=0) for members in of_groups]
+        return work.per_key(xp.stack(sums))
+
     sizes = {axis: work.per_key(size) for axis, size in work.sizes.items()}
-    one = xp.ones_like(work.per_key(work.boundary))
+    ones = xp.ones_like(work.per_key(work.boundary))
     return LayerCosts(
         **{name: getattr(passes, name) for name in PASSES},
         memory_s=work.per_key(times[1].sum(axis=(0, 1))),
@@ -240,16 +238,14 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
         working_bytes=work.per_key(work.working),
         scattered_bytes=work.per_key(work.scattered),
         boundary_bytes=work.per_key(work.boundary),
-        weight_bytes=work.per_key(
-            xp.stack([work.weights[np.array(members, dtype=int)].sum(axis=0) for members in groups.values()])
-        ),
-        group_size=xp.stack([ranks.members(sizes, one) for ranks in groups]),
-        group_share=xp.stack([ranks.members(work.shares, one) for ranks in groups]),
-        group_ep=xp.stack([sizes["ep"] * one if ranks.over_ep else one for ranks in groups]),
-        group_outer=tuple(xp.stack([ranks.members(shares, one) for ranks in groups]) for shares in work.outer),
+        weight_bytes=group_bytes(groups.values()),
+        group_size=xp.stack([ranks.members(sizes, ones) for ranks in groups]),
+        group_share=xp.stack([ranks.members(work.shares, ones) for ranks in groups]),
+        group_ep=xp.stack([sizes["ep"] * ones if ranks.over_ep else ones for ranks in groups]),
+        group_outer=tuple(xp.stack([ranks.members(shares, ones) for ranks in groups]) for shares in work.outer),
         rank_placement=work.rank_placement,
-        tied_bytes=_tied_bytes(work, groups.values()),
-        **matrix_costs(work, groups.values(), {axis: _members(work, axis) for axis in sizes}, cluster, assumptions),
+        tied_bytes=(group_bytes(tied),) if any(tied) else (),
+        **matrix_costs(work, groups.values(), cluster, assumptions),
         contended_s=_contended_s(work, collective_s, cluster) if may_contend(cluster.network) else (),
         without=tuple(lacking),
         lacked=work.lacked,
@@ -276,8 +272,7 @@ def _passes(
     """Return the seconds of forward, backward and recomputation, from compute and memory times of the kernels."""
     compute, memory = times
     exposed, late = _communication(work, compute + memory, collective_s, assumptions)
-    nothing = xp.zeros_like(work.per_key(work.boundary))
-    every = range(compute.shape[1])
+    zero, every = work.zero, range(work.num_kernels)
 
     def added(direction: int, *columns: str, kernels: Sequence[int] | None = None) -> PerKey:
         parts = [
@@ -285,7 +280,7 @@ def _passes(
             for (where, kernel, name), time in exposed.items()
             if where == direction and name in columns and (kernels is None or kernel in kernels)
         ]
-        return functools.reduce(xp.add, parts, nothing)
+        return functools.reduce(xp.add, parts, zero)
 
     busy = work.per_key((compute + memory).sum(axis=1))
     busy_backward = busy[BACKWARD] + added(BACKWARD, *_COLUMNS)
@@ -306,7 +301,7 @@ def _passes(
 
     def recomputed(mode: Mode) -> PerKey:
         if len(mode.repeated) in (0, len(every)):
-            return forward_s if mode.repeated else nothing
+            return forward_s if mode.repeated else zero
         communicating = (*mode.repeated, *mode.completed)
         busy_again = (compute + memory)[FORWARD, np.array(mode.repeated, dtype=int)].sum(axis=0)
         seconds = work.per_key(busy_again) + added(FORWARD, *_COLUMNS, kernels=communicating)
@@ -317,7 +312,7 @@ def _passes(
         backward_s=backward_s,
         recompute_s=xp.stack([recomputed(mode) for mode in work.modes]),
         weight_gradient_s=backward_s - inputs_s,
-        split_s=xp.maximum(made_good_s, nothing),
+        split_s=xp.maximum(made_good_s, zero),
         compute_s=work.per_key(compute.sum(axis=(0, 1))) + stall_s,
         **{name: added(FORWARD, name) + added(BACKWARD, name) for name in _COLUMNS},
     )
@@ -327,7 +322,7 @@ def busy_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> t
     """Return the compute time and the exposed memory time of every kernel by its roofline."""
     device, multiplies, shapes = cluster.device, work.multiplies, work.multiply_shapes
     excess = slowdowns(multiplies, shapes, device, assumptions) - 1.0
-    matrix = work.matrix + per_kernel(multiplies.flops * excess, shapes, work.matrix.shape[1])
+    matrix = work.matrix + per_kernel(multiplies.flops * excess, shapes, work.num_kernels)
     compute = compute_time(matrix, work.vector, work.launches, device, assumptions)
     num_bytes, accumulated = traffic(work, assumptions)
     exposed = exposed_memory_time(num_bytes, compute, work.launches, device, assumptions)
@@ -336,7 +331,7 @@ def busy_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> t
 
 def traffic(work: LayerWork, assumptions: Assumptions) -> tuple[PerKernel, PerKernel]:
     """Return the HBM traffic of every kernel, and that of the gradient accumulation after it, bytes."""
-    multiplies, shapes, kernels = work.multiplies, work.multiply_shapes, work.matrix.shape[1]
+    multiplies, shapes, kernels = work.multiplies, work.multiply_shapes, work.num_kernels
     num_bytes = work.bytes + assumptions.unfused_share * work.unfused
     if assumptions.linear_dtype != BF16:
         num_bytes = num_bytes + per_kernel(cast_bytes(multiplies, shapes, assumptions), shapes, kernels)
@@ -350,7 +345,7 @@ def _issue_s(
 
     An axis of one rank has no collectives. A ring has a send in each hop.
     """
-    issued = xp.zeros_like(work.per_key(work.boundary))
+    issued = work.zero
     for axis in work.sizes:
         on_axis = [s for s in work.shapes if s.axis == axis and s.direction == direction and s.kernel in communicating]
         size, rings = work.per_key(work.sizes[axis]), sum(shape.ring for shape in on_axis)
@@ -371,28 +366,27 @@ class _OfWeights(NamedTuple):
         total = work.per_key(self.kernels_s.sum(axis=0))
         for (direction, kernel), seconds in late.items():
             if direction == BACKWARD:
-                own, whole = work.per_key(self.kernels_s[kernel]), work.per_key(busy[kernel])
-                total = total + seconds * own / xp.where(whole > 0, whole, xp.ones_like(whole))
+                weights_s, kernel_s = work.per_key(self.kernels_s[kernel]), work.per_key(busy[kernel])
+                total = total + seconds * weights_s / xp.where(kernel_s > 0, kernel_s, xp.ones_like(kernel_s))
         return total
 
 
-def _of_weights(work: LayerWork, rest: LayerWork, modelled: tuple[PerKernel, PerKernel]) -> _OfWeights:
+def _of_weights(work: LayerWork, modelled_work: LayerWork, modelled: tuple[PerKernel, PerKernel]) -> _OfWeights:
     """Return the multiplies that compute weight gradients.
 
     They have the same share of a kernel's time as of its matrix FLOPs. A share that followed compute time would leave
     more of the memory time to the gradients of inputs on a device with more FLOP/s. `modelled` has compute and memory
     times, for the multiplies without a measured time.
     """
-    shapes, num_kernels = rest.multiply_shapes, work.matrix.shape[1]
-    of_weight = np.array([[float(shape.of_weight)] for shape in shapes]).reshape(-1, 1)
+    of_weight = of_weight_gradients(work)
 
-    def shares(own: LayerWork) -> Float[Array, "kernels works"]:
-        flops = per_kernel(own.multiplies.flops * of_weight, shapes, num_kernels)[BACKWARD]
-        matrix = own.matrix[BACKWARD]
+    def shares(part: LayerWork) -> Float[Array, "kernels works"]:
+        flops = per_kernel(part.multiplies.flops * of_weight, work.multiply_shapes, work.num_kernels)[BACKWARD]
+        matrix = part.matrix[BACKWARD]
         return flops / xp.where(matrix > 0, matrix, xp.ones_like(matrix))
 
     compute, memory = modelled
-    kernels_s = weight_gradients_or(work, shares(rest) * (compute + memory)[BACKWARD], modelled)
+    kernels_s = weight_gradients_or(work, shares(modelled_work) * (compute + memory)[BACKWARD], modelled)
     return _OfWeights(kernels_s, (shares(work) * work.launches[BACKWARD]).sum(axis=0))
 
 
@@ -407,7 +401,7 @@ def _communication(
     plain: dict[tuple[int, int, str], PerKey] = {}
     panel: dict[tuple[int, int], dict[str, PerKey]] = {}
     hops: dict[tuple[int, int, str], dict[bool, PerKey]] = {}  # by whether blocks are gathered
-    left: dict[_Place, PerKey] = {}  # of a kernel's time, not yet overlapped
+    free: dict[_Place, PerKey] = {}  # of a kernel's time, not yet overlapped
     late: dict[_Place, PerKey] = {}
     for shape, time in zip(work.shapes, collective_s, strict=True):
         name = COMM_COLUMN[shape.axis]
@@ -423,22 +417,22 @@ def _communication(
             if shape.beside is not None:
                 # Collectives beside one kernel do not overlap with the same part of it.
                 at = (shape.direction, shape.beside)
-                free = left.get(at, work.per_key(busy[at]))
-                overlapped = xp.minimum(time, free)
-                left[at] = free - overlapped
+                free_s = free.get(at, work.per_key(busy[at]))
+                overlapped = xp.minimum(time, free_s)
+                free[at] = free_s - overlapped
                 share = getattr(assumptions, OVERLAP[name])
                 late[at] = late.get(at, 0.0) + share * (time - overlapped)
                 time = time - share * overlapped
             plain[where] = plain.get(where, 0.0) + time
     for (direction, kernel, axis), of_kinds in hops.items():
         part = work.per_key(busy[direction, kernel] / work.sizes[axis])
-        nothing: PerKey = xp.zeros_like(part)
-        gathered: PerKey = of_kinds.get(True, nothing)
-        scattered: PerKey = of_kinds.get(False, nothing)
+        zero: PerKey = xp.zeros_like(part)
+        gathered: PerKey = of_kinds.get(True, zero)
+        scattered: PerKey = of_kinds.get(False, zero)
         # Beside the first part, beside the last one, and beside each between them.
-        first, last, between = (xp.maximum(hop - part, nothing) for hop in (gathered, scattered, gathered + scattered))
+        first, last, between = (xp.maximum(hop - part, zero) for hop in (gathered, scattered, gathered + scattered))
         where = (direction, kernel, COMM_COLUMN[axis])
-        num_between = xp.maximum(work.per_key(work.sizes[axis]) - 2.0, nothing)
+        num_between = xp.maximum(work.per_key(work.sizes[axis]) - 2.0, zero)
         plain[where] = plain.get(where, 0.0) + first + last + num_between * between
     for (direction, kernel), columns in panel.items():
         one_panel = functools.reduce(xp.add, columns.values())
@@ -446,12 +440,12 @@ def _communication(
         panels = work.per_key(work.panels)
         if assumptions.panel_overlap == PIPELINED:
             # The collectives of all panels but the first, less the kernel's time beside them.
-            beyond = xp.maximum((panels - 1.0) * (one_panel - computing / panels), xp.zeros_like(one_panel))
+            late_s = xp.maximum((panels - 1.0) * (one_panel - computing / panels), xp.zeros_like(one_panel))
         else:
-            beyond = xp.maximum(panels * one_panel - computing, xp.zeros_like(one_panel))
-        late[direction, kernel] = late.get((direction, kernel), 0.0) + beyond
+            late_s = xp.maximum(panels * one_panel - computing, xp.zeros_like(one_panel))
+        late[direction, kernel] = late.get((direction, kernel), 0.0) + late_s
         # The columns share the exposed time in proportion to their time for one panel.
-        scale = 1.0 + beyond / xp.where(one_panel > 0, one_panel, xp.ones_like(one_panel))
+        scale = 1.0 + late_s / xp.where(one_panel > 0, one_panel, xp.ones_like(one_panel))
         for name, time in columns.items():
             where = (direction, kernel, name)
             plain[where] = plain.get(where, 0.0) + time * scale
@@ -468,40 +462,32 @@ def _collective_times(work: LayerWork, cluster: Cluster, assumptions: Assumption
         by_shape.setdefault((shape.kind, shape.axis, shape.panelled, shape.ring, shape.routing), []).append(index)
     times: dict[int, PerKey] = {}
     for (kind, axis, panelled, ring, routing), indices in by_shape.items():
-        members = jax.tree.map(lambda leaf: leaf[None], _members(work, axis))
+        members = jax.tree.map(lambda leaf: leaf[None], work.members(axis))
         volumes = work.volumes[np.array(indices)]
         if ring:
             seconds = hop(members, cluster.network, assumptions)(work.per_key(volumes / work.sizes[axis][None]))
-            times |= {index: seconds[row] for row, index in enumerate(indices)}
-            continue
-        volumes = work.per_key(volumes / work.panels[None] if panelled else volumes)
-        routed = None if routing is None else jax.tree.map(lambda leaf: leaf[None], work.routing(routing))
-        seconds = collective(kind, members, cluster.network, assumptions, routed)(volumes)
+        else:
+            volumes = work.per_key(volumes / work.panels[None] if panelled else volumes)
+            routed = None if routing is None else jax.tree.map(lambda leaf: leaf[None], work.routing(routing))
+            seconds = collective(kind, members, cluster.network, assumptions, routed)(volumes)
         times |= {index: seconds[row] for row, index in enumerate(indices)}
     return [times[index] for index in range(len(work.shapes))]
 
 
-def _members(work: LayerWork, axis: str) -> Group:
-    """Return the groups of an axis, one for each key."""
-    return group(work.per_key(work.sizes[axis]), work.shares[axis], *(shares[axis] for shares in work.outer))
-
-
 def _contended_s(work: LayerWork, collective_s: Sequence[PerKey], cluster: Cluster) -> tuple[PerKey, ...]:
     """Return the seconds of collectives on an oversubscribed tier: in the forward, and in the backward of each mode."""
-    nothing = xp.zeros_like(work.per_key(work.boundary))
-    crossing = {axis: crosses(_members(work, axis), cluster.network) for axis in work.sizes}
+    crossing = {axis: crosses(work.members(axis), cluster.network) for axis in work.sizes}
 
     def added(direction: int, kernels: Sequence[int]) -> PerKey:
-        total = nothing
+        total = work.zero
         for shape, time in zip(work.shapes, collective_s, strict=True):
             if shape.direction == direction and shape.kernel in kernels:
-                whole = time
                 if shape.panelled or shape.ring:
-                    whole = work.per_key(work.panels if shape.panelled else work.sizes[shape.axis] - 1.0) * time
-                total = total + crossing[shape.axis] * whole
+                    time = work.per_key(work.panels if shape.panelled else work.sizes[shape.axis] - 1.0) * time
+                total = total + crossing[shape.axis] * time
         return total
 
-    every = range(work.matrix.shape[1])
+    every = range(work.num_kernels)
     forward, backward = added(FORWARD, every), added(BACKWARD, every)
     repeated = [added(FORWARD, (*mode.repeated, *mode.completed)) for mode in work.modes]
     return forward, *(backward + seconds for seconds in repeated)
@@ -528,16 +514,9 @@ def weight_groups(
     return groups or {WeightGroup(()): []}
 
 
-def _tied_bytes(work: LayerWork, groups: Iterable[Sequence[int]]) -> tuple[PerGroup, ...]:
-    if not any(work.tied):
-        return ()
-    tied = [[index for index in members if work.tied[index]] for members in groups]
-    return (work.per_key(xp.stack([work.weights[np.array(of_group, dtype=int)].sum(axis=0) for of_group in tied])),)
-
-
 def _replicated_gradients(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> PerKey:
     """Return the seconds of all-reducing, once a step, gradients of parameters replicated over tp ranks."""
-    total = xp.zeros_like(work.per_key(work.boundary))
+    total = work.zero
     if not assumptions.charge_replicated_gradients:
         return total
     per_weight_byte = assumptions.gradient_bytes / assumptions.weight_bytes
@@ -546,7 +525,7 @@ def _replicated_gradients(work: LayerWork, cluster: Cluster, assumptions: Assump
     for axis in AXES:
         reduced = [i for i in sorted(shared) if axis in work.reduced_over[i] and not is_data_axis(axis)]
         if reduced:
-            link = collective(OF_REPLICATED.kind, _members(work, axis), cluster.network, assumptions)
+            link = collective(OF_REPLICATED.kind, work.members(axis), cluster.network, assumptions)
             time = link(per_weight_byte * work.per_key(work.weights[np.array(reduced)].sum(axis=0)))
             total = total + time
     return total

@@ -6,7 +6,6 @@ Work does not depend on hardware, so NumPy evaluates it once, in float64; JAX pr
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from types import MappingProxyType
 from weakref import WeakKeyDictionary
 
 import jax
@@ -16,7 +15,7 @@ from dsx import arrays as xp
 from dsx.config.assumption_set import MUON, AssumptionsSpec
 from dsx.config.model_file import ELEMENT_BYTES
 from dsx.cost.context import BF16
-from dsx.cost.groups import Routing, routing_of
+from dsx.cost.groups import Group, Routing, group, routing_of
 from dsx.cost.recomputation import MAIN_MODES, Codes, Mode, mode, recomputation_under
 from dsx.cost.shapes import PerKernel, PerKey, PerMode, PerMultiply, PerWork, Size
 from dsx.notation.backward import Saved
@@ -31,9 +30,6 @@ from dsx.records import Array, ArrayLike, Float, Int, Real, record, static
 
 # The numbers of an assumption set that the work of a layer depends on.
 OF_WORK = (*ELEMENT_BYTES, "fp8_saved_bytes")
-# Values of an assumption set by field, where the works of a batch differ in them: a number, or one for each work.
-Own = Mapping[str, Size]
-NO_OWN: Own = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,27 +166,23 @@ class LayerWork:
         outer: tuple[Mapping[str, PerKey], ...] = (),
     ) -> "LayerWork":
         """Return the selected works for other keys: `which` has the work of each key, among the selected ones."""
-        picked = {name: getattr(self, name)[..., works] for name in PER_WORK}
-        sizes = {axis: size[works] for axis, size in self.sizes.items()}
-        multiplies = Multiplies(**{name: getattr(self.multiplies, name)[..., works] for name in _SIZES})
-        measured = self.measured and MeasuredTimes(
-            self.measured.kernels[..., works], self.measured.multiplies[..., works]
-        )
-        matrices = self.matrices and replace(
-            self.matrices, **{name: getattr(self.matrices, name)[..., works] for name in ("rows", "columns", "counts")}
-        )
-        return replace(
-            self,
-            **picked,
-            matrices=matrices,
-            multiplies=multiplies,
-            sizes=sizes,
-            which=which,
-            shares=shares,
-            measured=measured,
-            outer=outer,
-            routings=tuple(routing.of_works(works) for routing in self.routings),
-        )
+        names = (*PER_WORK, "sizes", "multiplies", "measured", "matrices", "routings")
+        picked = jax.tree.map(lambda leaf: leaf[..., works], {name: getattr(self, name) for name in names})
+        return replace(self, **picked, which=which, shares=shares, outer=outer)
+
+    @property
+    def num_kernels(self) -> int:
+        """The number of priced kernels."""
+        return self.matrix.shape[1]
+
+    @property
+    def zero(self) -> PerKey:
+        """Zero for each key."""
+        return xp.zeros_like(self.per_key(self.boundary))
+
+    def members(self, axis: str) -> Group:
+        """Return the groups of an axis, one for each key."""
+        return group(self.per_key(self.sizes[axis]), self.shares[axis], *(shares[axis] for shares in self.outer))
 
     def routing(self, index: int) -> Routing:
         """Return one of the routings with the values of each key."""
@@ -203,12 +195,12 @@ class LayerWork:
 
 def collective_shapes(layer: DerivedLayer) -> tuple[CollectiveShape, ...]:
     """Return the structure of a layer's collectives, in the order of `LayerWork.volumes`."""
-    routings = _routings(layer)
-    position = {id(kernel): index for index, kernel in enumerate(layer.priced_kernels)}
+    routings, kernels = _routings(layer), layer.priced_kernels
 
     def beside(collective: Collective) -> int | None:
-        at = layer.beside(collective)
-        return None if at is None else position.get(id(layer.kernels[at]))
+        if (at := layer.beside(collective)) is None:
+            return None
+        return next((index for index, kernel in enumerate(kernels) if kernel is layer.kernels[at]), None)
 
     return tuple(
         CollectiveShape(
@@ -222,7 +214,7 @@ def collective_shapes(layer: DerivedLayer) -> tuple[CollectiveShape, ...]:
             beside(collective),
         )
         for direction in (FORWARD, BACKWARD)
-        for index, kernel in enumerate(layer.priced_kernels)
+        for index, kernel in enumerate(kernels)
         for collective in kernel.collectives[direction]
     )
 
@@ -238,6 +230,11 @@ def launches(kernel: KernelCosts, direction: int, assumptions: AssumptionsSpec) 
     if assumptions.launches == "operators" or not kernel.runs:
         return int(kernel.runs)
     return kernel.launches[direction]
+
+
+def multiplies_of(layer: DerivedLayer) -> list[Multiply]:
+    """Return the matrix multiplies of a layer, in the order of `LayerWork.multiplies`."""
+    return [m for direction in (FORWARD, BACKWARD) for k in layer.priced_kernels for m in k.work[direction].multiplies]
 
 
 def multiply_shapes(layer: DerivedLayer) -> tuple[MultiplyShape, ...]:
@@ -256,24 +253,20 @@ def layer_values(
     assumptions: AssumptionsSpec,
     sequence_length: Size,
     keys: Mapping[str, Real[Array, "works"]],
-    own: Own = NO_OWN,
 ) -> dict[str, Float[ArrayLike, "*#works"]]:
-    """Return the values of all names in a layer's expressions; those of `own` replace those of the assumption set.
+    """Return the values of all names in a layer's expressions.
 
-    `keys` gives arrays for microbatch_size, panels and every axis. Floats hold integers exactly up to
-    2^53, far beyond any size, and FLOP counts do not overflow.
+    Where works of a batch differ in numbers of the assumption set (`OF_WORK`), `dimensions` has these too. `keys` gives
+    arrays for microbatch_size, panels and every axis. Floats hold integers exactly up to 2^53, far beyond any size, and
+    FLOP counts do not overflow.
     """
     values: dict[str, ArrayLike] = {name: np.asarray(size, dtype=float) for name, size in dimensions.items()}
     values["s"] = np.asarray(sequence_length, dtype=float)
     values["b"] = xp.asarray(keys["microbatch_size"], dtype=float)
     values["panels"] = xp.asarray(keys["panels"], dtype=float)
     values |= {axis: xp.asarray(keys[axis], dtype=float) for axis in AXES if axis in keys}
-    values |= {name: _assumed(name, assumptions, own) for name in ELEMENT_BYTES}
+    values |= {name: np.asarray(dimensions.get(name, getattr(assumptions, name)), dtype=float) for name in OF_WORK}
     return define(layer, values)
-
-
-def _assumed(name: str, assumptions: AssumptionsSpec, own: Own) -> Float[ArrayLike, "*#works"]:
-    return np.asarray(own.get(name, getattr(assumptions, name)), dtype=float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,8 +287,8 @@ _OPERAND_SHARE = Name("kept share of an operand")  # no name of the notation has
 def _bytes_of(tensors: Iterable[Saved]) -> Expression:
     listed = [*tensors]
     operands = total(saved.bytes for saved in listed if saved.operand)
-    others = total(saved.bytes for saved in listed if not saved.operand)
-    return combine("+", others, combine("*", _OPERAND_SHARE, operands))
+    uncast = total(saved.bytes for saved in listed if not saved.operand)
+    return combine("+", uncast, combine("*", _OPERAND_SHARE, operands))
 
 
 # By modes of recomputation.
@@ -313,7 +306,7 @@ def _formulas(layer: DerivedLayer, modes: tuple[Codes, ...]) -> _Formulas:
 def _compiled(layer: DerivedLayer, modes: tuple[Codes, ...]) -> _Formulas:
     recomputed = [recomputation_under(layer, codes[0]) for codes in modes]
     works = [[kernel.work[direction] for kernel in layer.priced_kernels] for direction in (FORWARD, BACKWARD)]
-    multiplies = [multiply for of_direction in works for work in of_direction for multiply in work.multiplies]
+    multiplies = multiplies_of(layer)
     matrices = [weight.matrix for weight in layer.weights if weight.matrix]
     saved = [kernel.saved for kernel in layer.kernels]
     saved_bytes = _bytes_of(chain.from_iterable(saved))
@@ -325,10 +318,10 @@ def _compiled(layer: DerivedLayer, modes: tuple[Codes, ...]) -> _Formulas:
     def kept(tensors: Iterable[Saved]) -> int:
         return at(_bytes_of(tensors))
 
-    def repeated(one: Recomputation | None, kernel: int) -> Expression:
-        if one is None:  # full recomputation has recomputed all activations that the backward reads
+    def repeated(recomputation: Recomputation | None, kernel: int) -> Expression:
+        if recomputation is None:  # full recomputation has recomputed all activations that the backward reads
             return combine("max", combine("-", saved_bytes, layer.input_bytes), 0)
-        return total(_bytes_of(region.tensors) for region in one.recomputed if kernel in region.kernels)
+        return total(_bytes_of(region.tensors) for region in recomputation.recomputed if kernel in region.kernels)
 
     rows: dict[str, object] = {
         name: [[at(getattr(work, name)) for work in of_direction] for of_direction in works]
@@ -364,23 +357,21 @@ def layer_work(
     sequence_length: Size,
     keys: Mapping[str, Real[Array, "works"]],
     modes: Sequence[Codes] = MAIN_MODES,
-    own: Own = NO_OWN,
 ) -> LayerWork:
     """Evaluate a derived layer for keys (microbatch_size, panels, axes and their ``_nvs`` shares), a work for each.
 
-    Values of `own` replace those of the assumption set. `modes` are the values of `recompute` that are priced, in
-    groups that do the same to the layer.
+    `modes` are the values of `recompute` that are priced, in groups that do the same to the layer. The other arguments
+    are those of `layer_values`.
     """
-    values = layer_values(layer, dimensions, assumptions, sequence_length, keys, own)
+    values = layer_values(layer, dimensions, assumptions, sequence_length, keys)
     # Multiplies in 8 bits or fewer keep their cast operand, but for frameworks that cast it once more in the backward.
     casts = assumptions.linear_dtype != BF16
-    share = _assumed("fp8_saved_bytes", assumptions, own) / values["activation_bytes"] if casts else 1.0
-    values[_OPERAND_SHARE.name] = share
+    values[_OPERAND_SHARE.name] = values["fp8_saved_bytes"] / values["activation_bytes"] if casts else 1.0
     formulas = _formulas(layer, tuple(modes))
     table = xp.rows(formulas.program.run(values, _floor_divide), len(keys["microbatch_size"]))
     amounts = {name: table[positions] for name, positions in formulas.rows.items()}
     stash, weights = amounts["stash"], amounts["weights of kernels"]
-    per_weight_byte = _assumed("gradient_bytes", assumptions, own) / _assumed("weight_bytes", assumptions, own)
+    per_weight_byte = values["gradient_bytes"] / values["weight_bytes"]
     # By the backward of a kernel those after it have freed what they saved.
     beside_stash = amounts["transient"] - _of_later(amounts["kept"]) + amounts["repeated"]
 
@@ -426,9 +417,9 @@ def layer_work(
     )
 
 
-def _floor_divide(left: ArrayLike, right: ArrayLike) -> ArrayLike:
+def _floor_divide(dividend: ArrayLike, divisor: ArrayLike) -> ArrayLike:
     # Exact below 2^53, and ten times faster than NumPy's own on floats.
-    return xp.floor(left / right)
+    return xp.floor(dividend / divisor)
 
 
 def _of_later(of_kernels: Float[Array, "*of every_kernel works"]) -> Float[Array, "*of every_kernel works"]:
@@ -439,7 +430,7 @@ def _of_later(of_kernels: Float[Array, "*of every_kernel works"]) -> Float[Array
 def _used_weights(layer: DerivedLayer) -> list[list[Weight]]:
     """Return the weights of each kernel; one that several use is that of the last one, whose backward is first."""
     last = {read.tensor: index for index, kernel in enumerate(layer.kernels) for read in kernel.reads}
-    found: list[list[Weight]] = [[] for _ in layer.kernels]
+    used: list[list[Weight]] = [[] for _ in layer.kernels]
     for weight in layer.weights:
-        found[last[weight.name]].append(weight)
-    return found
+        used[last[weight.name]].append(weight)
+    return used

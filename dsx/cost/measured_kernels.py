@@ -1,43 +1,32 @@
-"""Measured times of kernels in place of the roofline: which kernels have one, and what lies between shapes.
+"""Measured times of kernels in place of the roofline: those of exactly the shapes of a layer, and interpolated ones.
 
-The time of a kernel at one shape, from its measured times at others.
+A kernel that is measured as a whole, or else its single multiplies, take the place of the roofline: whichever is known
+better, and the whole kernel where both are known equally well. A single multiply is looked up by its own shape, except
+one of two activations inside a fused kernel, which is no kernel of its own. Every other kernel is looked up by its
+name. As for the work of a layer, NumPy does this once.
 
 What is interpolated is the efficiency: the measured time over the roofline of the device's peaks. A roofline has the
 orders of magnitude of a time, so the logarithm of this ratio varies little with the logarithms of the sizes. Between
 measured shapes it is the sum of distances to them that has the measured value at each, up to a constant (radial basis
 functions |x|; Powell, Algorithms for Approximation, 1987). Along one size this is linear interpolation between
 neighbours. Beyond the smallest or the largest measured value of a size, the ratio is that at the nearest shape within.
-
 At another shape the FLOPs of a kernel are in proportion to the product of its sizes, and its bytes to the elements of
 its operands and its result.
 
+The time of a measured multiply replaces its compute, its launch and its traffic, casts included; the roofline prices
+the other work of its kernel. A multiply and the multiplies of its two gradients read and write the same three tensors,
+so each multiply of a kernel has an equal share of the kernel's launches and bytes. The time of a measured kernel
+replaces its compute and exposed memory time. The accumulation of weight gradients over microbatches is no part of
+either. Without measured times, prices return their arguments, and nothing is compiled.
+
 Not modelled: parameters of the assumption set, so that an interpolated time does not depend on them; tiles and waves
 between measured shapes.
-
-The kernels of a layer that can have a measured time, and the rows of a file by operator, direction, type and shape.
-
-A single multiply is looked up by its own shape, except one of two activations inside a fused kernel, which is no kernel
-of its own. Every other kernel is looked up by its name.
-
-Measured times in place of the roofline.
-
-The time of a measured multiply replaces its compute, its launch and its traffic, casts included; the roofline prices
-the rest of its kernel. A multiply and the multiplies of its two gradients read and write the same three tensors, so
-each multiply of a kernel has an equal share of the kernel's launches and bytes. The time of a measured kernel replaces
-its compute and exposed memory time. The accumulation of weight gradients over microbatches is no part of either.
-Without measured times, all functions here return their arguments, and nothing is compiled.
-
-The measured times of a layer: those of exactly its shapes, and interpolated ones between and beyond them.
-
-A kernel that is measured as a whole, or else its single multiplies, take the place of the roofline: whichever is known
-better, and the whole kernel where both are known alike. As for the work of a layer, NumPy does this once.
 """
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -45,7 +34,7 @@ from dsx import arrays as xp
 from dsx.config.assumption_set import AssumptionsSpec
 from dsx.config.operator_files import DIRECTIONS, DTYPES, OperatorTime, OperatorTimes, Shape
 from dsx.cost.context import BF16, Assumptions
-from dsx.cost.layer_work import LayerWork, MeasuredTimes, layer_values, multiply_shapes
+from dsx.cost.layer_work import LayerWork, MeasuredTimes, layer_values, multiplies_of, multiply_shapes
 from dsx.cost.roofline import (
     accumulated_bytes,
     cast_bytes,
@@ -62,7 +51,7 @@ from dsx.hardware.cluster import Cluster, Device
 from dsx.notation.expressions import evaluate
 from dsx.notation.kernels import Multiply
 from dsx.notation.operators import OperatorKind
-from dsx.notation.work import BACKWARD, FORWARD, DerivedLayer, KernelCosts
+from dsx.notation.work import BACKWARD, FORWARD, DerivedLayer
 from dsx.records import Array, Bool, Float, Int, Real
 
 
@@ -98,8 +87,8 @@ class Samples:
 def _distances(left: Float[np.ndarray, "4 left"], right: Float[np.ndarray, "4 right"]) -> np.ndarray:
     """Return the [left, right] distances of shapes: the root of the sum of squares of their logarithmic ratios."""
     squares = np.zeros((left.shape[1], right.shape[1]))
-    for one, other in zip(np.log(np.maximum(left, 1.0)), np.log(np.maximum(right, 1.0)), strict=True):
-        squares += (one[:, None] - other) ** 2
+    for of_left, of_right in zip(np.log(np.maximum(left, 1.0)), np.log(np.maximum(right, 1.0)), strict=True):
+        squares += (of_left[:, None] - of_right) ** 2
     return np.sqrt(squares)
 
 
@@ -146,8 +135,8 @@ def interpolated(samples: Samples, amounts: Amounts, device: Device) -> Float[np
     The efficiency is within those that were measured.
     """
     ratios = np.log(samples.seconds / amounts.rooflines_at(samples.sizes, device))
-    found = (samples.weights(amounts.sizes) * ratios).sum(axis=1)
-    return amounts.roofline(device) * np.exp(np.clip(found, ratios.min(axis=1), ratios.max(axis=1)))
+    ratio = (samples.weights(amounts.sizes) * ratios).sum(axis=1)
+    return amounts.roofline(device) * np.exp(np.clip(ratio, ratios.min(axis=1), ratios.max(axis=1)))
 
 
 _ANY = 0  # element bytes of a row without a type
@@ -166,26 +155,26 @@ class TimesTable:
     places: Mapping[_Key, Mapping[Shape, int]]  # {shape: position}
     _samples: dict[_Key, Samples] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def named(self, one: "Measurable") -> Mapping[Shape, int]:
+    def named(self, kernel: "Measurable") -> Mapping[Shape, int]:
         """Return the positions of the rows for the name, direction and type of a kernel, by shape.
 
         Of two rows of one shape, that of the type itself comes before that of any type.
         """
-        name, direction, element_bytes, multiplies = one.key
+        name, direction, element_bytes, multiplies = kernel.key
         return {
             shape: position
             for width in (_ANY, element_bytes)
             for shape, position in self.places.get((name, direction, width, multiplies), {}).items()
         }
 
-    def samples(self, one: "Measurable") -> Samples:
+    def samples(self, kernel: "Measurable") -> Samples:
         """Return the same rows as samples to interpolate between; there is at least one."""
-        if one.key not in self._samples:
-            named = self.named(one)
+        if kernel.key not in self._samples:
+            named = self.named(kernel)
             rows = np.array([*named.values()])
             seconds = np.array([self.rows[row].time_s for row in rows])
-            self._samples[one.key] = Samples(rows, np.array([*named], dtype=float).T, seconds)
-        return self._samples[one.key]
+            self._samples[kernel.key] = Samples(rows, np.array([*named], dtype=float).T, seconds)
+        return self._samples[kernel.key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,30 +203,26 @@ def times_table(times: OperatorTimes, operators: Mapping[str, OperatorKind], ker
     without a direction.
     """
     places: dict[_Key, dict[Shape, int]] = {}
+    known = sorted({*operators, *kernels})
     for position, row in enumerate(times.rows):
-        _check(row, f"{times.file}:{row.line}", operators, kernels)
+        place = f"{times.file}:{row.line}"
+        if row.operator not in known:
+            near = did_you_mean(row.operator, known)
+            raise OperatorTimesError(
+                f"{place}: operator: unknown operator {row.operator!r}{near} (known: {', '.join(known)})"
+            )
+        if row.operator in operators and operators[row.operator].shape == "contract":
+            if not row.shape[2]:
+                raise OperatorTimesError(f"{place}: k: is blank; {row.operator} is a multiply of (m x k) by (k x n)")
+        elif len(row.directions) > 1:
+            raise OperatorTimesError(
+                f"{place}: direction: is blank; the two directions of {row.operator} take different times: "
+                f"write {' or '.join(DIRECTIONS)}"
+            )
         for direction in row.directions:
             key = row.operator, direction, DTYPES.get(row.dtype, _ANY), bool(row.shape[2])
-            of_kernel = places.setdefault(key, {})
-            of_kernel.setdefault(row.shape, position)
+            places.setdefault(key, {}).setdefault(row.shape, position)
     return TimesTable(times.file, times.rows, places)
-
-
-def _check(row: OperatorTime, place: str, operators: Mapping[str, OperatorKind], kernels: Collection[str]) -> None:
-    known = sorted({*operators, *kernels})
-    if row.operator not in known:
-        near = did_you_mean(row.operator, known)
-        raise OperatorTimesError(
-            f"{place}: operator: unknown operator {row.operator!r}{near} (known: {', '.join(known)})"
-        )
-    if row.operator in operators and operators[row.operator].shape == "contract":
-        if not row.shape[2]:
-            raise OperatorTimesError(f"{place}: k: is blank; {row.operator} is a multiply of (m x k) by (k x n)")
-    elif len(row.directions) > 1:
-        raise OperatorTimesError(
-            f"{place}: direction: is blank; the two directions of {row.operator} take different times: "
-            f"write {' or '.join(DIRECTIONS)}"
-        )
 
 
 def measurable(
@@ -254,44 +239,35 @@ def measurable(
     values = layer_values(layer, dimensions, assumptions, sequence_length, keys)
     count = len(keys["microbatch_size"])
 
-    def numbers(*expressions: Any) -> Float[np.ndarray, "expressions works"]:
+    def numbers(*expressions: object) -> Float[np.ndarray, "expressions works"]:
         return np.stack([np.broadcast_to(np.asarray(evaluate(e, values), dtype=float), (count,)) for e in expressions])
 
-    found: list[Measurable] = []
-    for index, (shape, multiply) in enumerate(zip(multiply_shapes(layer), _multiplies(layer), strict=True)):
+    def sizes_of(multiply: Multiply) -> Float[np.ndarray, "4 works"]:
+        return numbers(multiply.rows, multiply.columns, multiply.contracted, multiply.batch)
+
+    def element_bytes(narrow: bool) -> int:
+        fewer = narrow and assumptions.linear_dtype != BF16
+        return DTYPES[assumptions.linear_dtype] if fewer else assumptions.activation_bytes
+
+    kernels: list[Measurable] = []
+    for index, (shape, multiply) in enumerate(zip(multiply_shapes(layer), multiplies_of(layer), strict=True)):
         if not is_attention(shape):
-            width = _element_bytes(shape.narrow, assumptions)
-            sizes = numbers(*_sizes(multiply))
-            found.append(Measurable(multiply.operator, shape.kernel, shape.direction, index, width, sizes, True))
+            place = shape.kernel, shape.direction, index
+            width, sizes = element_bytes(shape.narrow), sizes_of(multiply)
+            kernels.append(Measurable(multiply.operator, *place, width, sizes, contracts=True))
     for index, kernel in enumerate(layer.priced_kernels):
         multiplies = kernel.work[FORWARD].multiplies
         if kernel.work[FORWARD].matrix != 0 and not kernel.fused:
             continue
-        sizes = numbers(*(_sizes(multiplies[0]) if multiplies else (*kernel.extent, 0, 0)))
-        width = _element_bytes(any(multiply.linear and not multiply.wide for multiply in multiplies), assumptions)
+        sizes = sizes_of(multiplies[0]) if multiplies else numbers(*kernel.extent, 0, 0)
+        width = element_bytes(any(multiply.linear and not multiply.wide for multiply in multiplies))
+        inner = bool(multiplies) and not multiplies[0].linear
         for direction in (FORWARD, BACKWARD):
-            if _has_work(kernel, direction):
-                inner = bool(multiplies) and not multiplies[0].linear
-                found.append(Measurable(kernel.title, index, direction, None, width, sizes, bool(multiplies), inner))
-    return found
-
-
-def _element_bytes(narrow: bool, assumptions: AssumptionsSpec) -> int:
-    fewer = narrow and assumptions.linear_dtype != BF16
-    return DTYPES[assumptions.linear_dtype] if fewer else assumptions.activation_bytes
-
-
-def _multiplies(layer: DerivedLayer) -> list[Multiply]:
-    return [m for direction in (FORWARD, BACKWARD) for k in layer.priced_kernels for m in k.work[direction].multiplies]
-
-
-def _sizes(multiply: Multiply) -> tuple[Any, ...]:
-    return multiply.rows, multiply.columns, multiply.contracted, multiply.batch
-
-
-def _has_work(kernel: KernelCosts, direction: int) -> bool:
-    work = kernel.work[direction]
-    return kernel.runs and any(amount != 0 for amount in (work.matrix, work.vector, work.bytes))
+            work = kernel.work[direction]
+            if kernel.runs and any(amount != 0 for amount in (work.matrix, work.vector, work.bytes)):
+                place = index, direction, None
+                kernels.append(Measurable(kernel.title, *place, width, sizes, bool(multiplies), inner))
+    return kernels
 
 
 def unmeasured(work: LayerWork) -> LayerWork:
@@ -300,13 +276,13 @@ def unmeasured(work: LayerWork) -> LayerWork:
         return work
     known = ~xp.isnan(work.measured.multiplies)
     share = xp.where(known, share_of_kernel(work)[:, None], xp.zeros_like(work.multiplies.flops))
-    left = 1.0 - per_kernel(share, work.multiply_shapes, work.matrix.shape[1])
+    modelled = 1.0 - per_kernel(share, work.multiply_shapes, work.num_kernels)
     flops = xp.where(known, work.multiplies.flops, xp.zeros_like(work.multiplies.flops))
     return replace(
         work,
-        matrix=work.matrix - per_kernel(flops, work.multiply_shapes, work.matrix.shape[1]),
-        bytes=work.bytes * left,
-        launches=work.launches * left,
+        matrix=work.matrix - per_kernel(flops, work.multiply_shapes, work.num_kernels),
+        bytes=work.bytes * modelled,
+        launches=work.launches * modelled,
         multiplies=replace(
             work.multiplies,
             flops=work.multiplies.flops - flops,
@@ -322,7 +298,7 @@ def measured_or(
     """Return compute and exposed memory time with measured times, from those of the `unmeasured` work."""
     if work.measured is None:
         return compute, memory
-    shapes, num_kernels = work.multiply_shapes, work.matrix.shape[1]
+    shapes, num_kernels = work.multiply_shapes, work.num_kernels
     multiplies = per_kernel(xp.nan_to_num(work.measured.multiplies), shapes, num_kernels)
     accumulated = per_kernel(accumulated_bytes(work.multiplies, shapes, assumptions), shapes, num_kernels)
     kernels = work.measured.kernels
@@ -330,6 +306,11 @@ def measured_or(
         xp.where(xp.isnan(kernels), compute + multiplies, kernels),
         xp.where(xp.isnan(kernels), memory, memory_time(accumulated, cluster.device, assumptions)),
     )
+
+
+def of_weight_gradients(work: LayerWork) -> Float[np.ndarray, "multiplies 1"]:
+    """Return 1.0 for each multiply that computes the gradient of a weight, else 0.0."""
+    return np.array([[float(shape.of_weight)] for shape in work.multiply_shapes]).reshape(-1, 1)
 
 
 def weight_gradients_or(
@@ -341,9 +322,8 @@ def weight_gradients_or(
     """
     if work.measured is None:
         return gradients
-    shapes = work.multiply_shapes
-    of_weight = np.array([[float(shape.of_weight)] for shape in shapes]).reshape(-1, 1)
-    multiplies = per_kernel(xp.nan_to_num(work.measured.multiplies) * of_weight, shapes, work.matrix.shape[1])[BACKWARD]
+    shapes, of_weight = work.multiply_shapes, of_weight_gradients(work)
+    multiplies = per_kernel(xp.nan_to_num(work.measured.multiplies) * of_weight, shapes, work.num_kernels)[BACKWARD]
     busy = (modelled[0] + modelled[1])[BACKWARD]
     kernels = work.measured.kernels[BACKWARD]
     of_kernel = kernels * gradients / xp.where(busy > 0, busy, xp.ones_like(busy))
@@ -385,70 +365,70 @@ class Known:
     seconds: Float[np.ndarray, "works"]  # NaN where UNKNOWN
 
 
-def known_times(table: TimesTable, found: Sequence[Measurable], work: LayerWork, device: Device) -> list[Known]:
-    """Return what a file says about each of `found`, the kernels of the work of a layer.
+def known_times(table: TimesTable, kernels: Sequence[Measurable], work: LayerWork, device: Device) -> list[Known]:
+    """Return what a file says about each of `kernels`, those of the work of a layer and its multiplies.
 
     Of a kernel and its multiplies, only those count whose times are used; the others are UNKNOWN.
     """
     share = share_of_kernel(work)
-    known = [_known(table, one, _amounts(one, work, share), device) for one in found]
+    known = [_known(table, kernel, _amounts(kernel, work, share), device) for kernel in kernels]
     multiplies: dict[tuple[int, int], np.ndarray] = {}
-    for one, own in zip(found, known, strict=True):
-        if one.multiply is not None:
-            where = one.kernel, one.direction
-            multiplies[where] = np.maximum(multiplies.get(where, UNKNOWN), own.how)
-    whole = {
-        where: own.how >= np.maximum(multiplies.get(where, UNKNOWN), EXTRAPOLATED)
-        for one, own in zip(found, known, strict=True)
-        if one.multiply is None and (where := (one.kernel, one.direction))
+    for kernel, of_kernel in zip(kernels, known, strict=True):
+        if kernel.multiply is not None:
+            where = kernel.kernel, kernel.direction
+            multiplies[where] = np.maximum(multiplies.get(where, UNKNOWN), of_kernel.how)
+    as_one = {
+        where: of_kernel.how >= np.maximum(multiplies.get(where, UNKNOWN), EXTRAPOLATED)
+        for kernel, of_kernel in zip(kernels, known, strict=True)
+        if kernel.multiply is None and (where := (kernel.kernel, kernel.direction))
     }
 
-    def used(one: Measurable, own: Known) -> Known:
-        chosen = whole.get((one.kernel, one.direction), np.zeros(len(own.how), dtype=bool))
-        chosen = chosen if one.multiply is None else ~chosen
-        how = np.where(chosen, own.how, UNKNOWN)
-        return Known(how, np.where(chosen, own.rows, NONE), np.where(how > UNKNOWN, own.seconds, np.nan))
+    def used(kernel: Measurable, of_kernel: Known) -> Known:
+        chosen = as_one.get((kernel.kernel, kernel.direction), np.zeros(len(of_kernel.how), dtype=bool))
+        chosen = chosen if kernel.multiply is None else ~chosen
+        how = np.where(chosen, of_kernel.how, UNKNOWN)
+        return Known(how, np.where(chosen, of_kernel.rows, NONE), np.where(how > UNKNOWN, of_kernel.seconds, np.nan))
 
-    return [used(one, own) for one, own in zip(found, known, strict=True)]
+    return [used(*pair) for pair in zip(kernels, known, strict=True)]
 
 
-def _amounts(one: Measurable, work: LayerWork, share: Float[np.ndarray, "multiplies"]) -> Amounts:
+def _amounts(kernel: Measurable, work: LayerWork, share: Float[np.ndarray, "multiplies"]) -> Amounts:
     """Return what a kernel, or one multiply of it, does."""
-    num_bytes = np.asarray(work.bytes[one.direction, one.kernel])
-    if one.multiply is not None:
-        flops = np.asarray(work.multiplies.flops[one.multiply])
-        return Amounts(one.shapes, flops, 0.0 * flops, num_bytes * share[one.multiply], one.inner)
-    matrix, vector = (np.asarray(flops[one.direction, one.kernel]) for flops in (work.matrix, work.vector))
-    return Amounts(one.shapes, matrix, vector, num_bytes, one.inner)
+    num_bytes = np.asarray(work.bytes[kernel.direction, kernel.kernel])
+    if kernel.multiply is not None:
+        flops = np.asarray(work.multiplies.flops[kernel.multiply])
+        return Amounts(kernel.shapes, flops, 0.0 * flops, num_bytes * share[kernel.multiply], kernel.inner)
+    matrix, vector = (np.asarray(flops[kernel.direction, kernel.kernel]) for flops in (work.matrix, work.vector))
+    return Amounts(kernel.shapes, matrix, vector, num_bytes, kernel.inner)
 
 
-def _known(table: TimesTable, one: Measurable, amounts: Amounts, device: Device) -> Known:
-    # Many works are alike.
+def _known(table: TimesTable, kernel: Measurable, amounts: Amounts, device: Device) -> Known:
+    # Many works are equal.
     amount = np.stack([*amounts.sizes, amounts.matrix, amounts.vector, amounts.bytes])
     distinct, which = np.unique(amount, axis=1, return_inverse=True)
     which = which.reshape(-1)
     count = distinct.shape[1]
-    named = table.named(one)
+    named = table.named(kernel)
     if not named:
         return Known(np.full(len(which), UNKNOWN), np.full(len(which), NONE), np.full(len(which), np.nan))
     rows = np.array([named.get((int(m), int(n), int(k), int(batch)), NONE) for m, n, k, batch in distinct[:4].T])
     how, seconds = np.full(count, EXACT), np.array([table.rows[row].time_s for row in rows])
-    others = rows == NONE
-    if others.any():
-        samples = table.samples(one)
-        sizes, (matrix, vector, num_bytes) = distinct[:4, others], distinct[4:, others]
-        how[others] = np.where(samples.beyond(sizes), EXTRAPOLATED, INTERPOLATED)
-        seconds[others] = interpolated(samples, Amounts(sizes, matrix, vector, num_bytes, amounts.inner), device)
+    between = rows == NONE
+    if between.any():
+        samples = table.samples(kernel)
+        sizes, (matrix, vector, num_bytes) = distinct[:4, between], distinct[4:, between]
+        how[between] = np.where(samples.beyond(sizes), EXTRAPOLATED, INTERPOLATED)
+        seconds[between] = interpolated(samples, Amounts(sizes, matrix, vector, num_bytes, amounts.inner), device)
     return Known(how[which], rows[which], seconds[which])
 
 
-def measured_times(table: TimesTable, found: Sequence[Measurable], work: LayerWork, device: Device) -> MeasuredTimes:
-    """Return the times of the kernels and multiplies of a layer by a file; `found` are those that can have one."""
-    kernels = np.full(work.matrix.shape, np.nan)
+def measured_times(table: TimesTable, kernels: Sequence[Measurable], work: LayerWork, device: Device) -> MeasuredTimes:
+    """Return the times of the kernels and multiplies of a layer by a file; `kernels` are those that can have one."""
+    of_kernels = np.full(work.matrix.shape, np.nan)
     multiplies = np.full(work.multiplies.flops.shape, np.nan)
-    for one, known in zip(found, known_times(table, found, work, device), strict=True):
-        if one.multiply is None:
-            kernels[one.direction, one.kernel] = known.seconds
+    for kernel, known in zip(kernels, known_times(table, kernels, work, device), strict=True):
+        if kernel.multiply is None:
+            of_kernels[kernel.direction, kernel.kernel] = known.seconds
         else:
-            multiplies[one.multiply] = known.seconds
-    return MeasuredTimes(kernels, multiplies)
+            multiplies[kernel.multiply] = known.seconds
+    return MeasuredTimes(of_kernels, multiplies)

@@ -19,12 +19,12 @@ which the host issues.
 Nothing of this overlaps.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 from dsx import arrays as xp
 from dsx.cost.collectives import collective
-from dsx.cost.context import Assumptions, StepChoices, pick
+from dsx.cost.context import Assumptions, StepPlans
 from dsx.cost.groups import Group
 from dsx.cost.layer_work import LayerWork, Matrices, Multiplies, MultiplyShape
 from dsx.cost.roofline import compute_time, exposed_memory_time, slowdowns
@@ -33,60 +33,56 @@ from dsx.hardware.cluster import Cluster, Device
 from dsx.notation.graph import FORWARD
 from dsx.notation.model import divides
 from dsx.notation.sharded_layer import ALL_GATHER
-from dsx.plans.codes import SearchedCodes
-from dsx.records import Array, Float
+from dsx.records import Array, ArrayLike, Float
 
 _MULTIPLIES = 3  # of a step
 STEP_SHAPE = MultiplyShape(0, FORWARD, linear=False, fused=False, of_weight=False, grouped=False)
 PerMatrix = Float[Array, "matrices works"]
+Sizes = TypeVar("Sizes", int, ArrayLike)  # of the sides of matrices
 
 
 def matrix_costs(
-    work: LayerWork,
-    groups: Iterable[Sequence[int]],
-    members: Mapping[str, Group],
-    cluster: Cluster,
-    assumptions: Assumptions,
+    work: LayerWork, groups: Iterable[Sequence[int]], cluster: Cluster, assumptions: Assumptions
 ) -> dict[str, Any]:
     """Return the fields of `LayerCosts` for Muon; none with Adam for all weights.
 
-    `groups` has the positions of the weights of each weight group, `members` the group of ranks of each axis.
+    `groups` has the positions of the weights of each weight group.
     """
     matrices = work.matrices
     if matrices is None:
         return {}
-    nothing = xp.zeros_like(work.per_key(work.boundary))
+    zero = work.zero
     flops, seconds = newton_schulz(matrices, cluster.device, assumptions)
     all_bytes: list[PerKey] = []
     all_s: list[PerKey] = []
     for weights in groups:
-        of_group, of_group_s = nothing, nothing
+        of_group, of_group_s = zero, zero
         for index, weight in enumerate(matrices.weights):
             if weight in weights:
                 of_group = of_group + work.per_key(work.weights[weight])
-                each = work.per_key(seconds[index]) + _gather_s(work, index, members, cluster, assumptions)
-                of_group_s = of_group_s + work.per_key(matrices.counts[index]) * each
+                matrix_s = work.per_key(seconds[index]) + _gather_s(work, matrices, index, cluster, assumptions)
+                of_group_s = of_group_s + work.per_key(matrices.counts[index]) * matrix_s
         all_bytes.append(of_group)
         all_s.append(of_group_s)
-    whole, largest = nothing, nothing
+    total, largest = zero, zero
     for index in range(len(matrices.weights)):
         of_matrix = work.per_key(flops[index])
-        whole = whole + work.per_key(matrices.counts[index]) * of_matrix
+        total = total + work.per_key(matrices.counts[index]) * of_matrix
         largest = xp.maximum(largest, of_matrix)
     return {
         "matrix_bytes": (xp.stack(all_bytes),),
         "orthogonal_s": (xp.stack(all_s),),
-        "orthogonal_flops": (whole,),
+        "orthogonal_flops": (total,),
         "largest_matrix_flops": (largest,),
     }
 
 
-def step_multiplies(small: Any, large: Any) -> list[tuple[Any, Any, Any]]:
+def step_multiplies(small: Sizes, large: Sizes) -> list[tuple[Sizes, Sizes, Sizes]]:
     """Return rows, columns and contracted size of the multiplies of a step, of a matrix with these sides."""
     return [(small, small, large), (small, small, small), (small, large, small)]
 
 
-def step_elements(small: Any, large: Any) -> Any:
+def step_elements(small: Sizes, large: Sizes) -> Sizes:
     """Return the elements that a step reads and writes."""
     return 3 * small * large + 4 * small * small
 
@@ -120,19 +116,14 @@ def newton_schulz(matrices: Matrices, device: Device, assumptions: Assumptions) 
     return newton_schulz_flops(small, large, steps), seconds
 
 
-def _gather_s(
-    work: LayerWork, index: int, members: Mapping[str, Group], cluster: Cluster, assumptions: Assumptions
-) -> PerKey:
+def _gather_s(work: LayerWork, matrices: Matrices, index: int, cluster: Cluster, assumptions: Assumptions) -> PerKey:
     """Return the seconds of gathering the momentum of one matrix over the tensor parallel ranks that divide it."""
-    matrices = work.matrices
-    found = xp.zeros_like(work.per_key(work.boundary))
-    if matrices is None:
-        return found
+    seconds = work.zero
     volume = work.per_key(matrices.rows[index] * matrices.columns[index]) * assumptions.muon_tp_bytes
     for axis in matrices.axes[index]:
-        found = found + collective(ALL_GATHER, members[axis], cluster.network, assumptions)(volume)
+        seconds = seconds + collective(ALL_GATHER, work.members(axis), cluster.network, assumptions)(volume)
         volume = volume / work.per_key(work.sizes[axis])
-    return found
+    return seconds
 
 
 def share_of_rank(num_matrices: PerPlan, members: Group) -> PerPlan:
@@ -144,27 +135,19 @@ def share_of_rank(num_matrices: PerPlan, members: Group) -> PerPlan:
 
 
 def orthogonal_s(
-    seconds: PerGroup,
-    weight_bytes: PerGroup,
-    shards: Sequence[Group],
-    num_matrices: PerPlan,
-    choices: StepChoices,
-    searched: SearchedCodes,
-    cluster: Cluster,
-    assumptions: Assumptions,
+    seconds: PerGroup, weight_bytes: PerGroup, shards: Sequence[Group], num_matrices: PerPlan, plans: StepPlans
 ) -> PerPlan:
     """Return the seconds of the Newton-Schulz steps of a layer's matrices, with the gathers before them.
 
     Per weight group, `seconds` has the steps of all matrices with the gathers over tp, `weight_bytes` their weights.
     """
-    alone = seconds.sum(axis=0)
-    shared = xp.zeros_like(alone)
-    for index, members in enumerate(shards):
-        own_s, own_bytes = seconds[index], weight_bytes[index]
-        gathered = collective(ALL_GATHER, members, cluster.network, assumptions)
-        gather_s = gathered(own_bytes * (assumptions.muon_bytes / assumptions.weight_bytes))
+    assumptions = plans.assumptions
+    unshared = seconds.sum(axis=0)
+    shared = xp.zeros_like(unshared)
+    for steps_s, num_bytes, members in zip(seconds, weight_bytes, shards, strict=True):
+        gathered = collective(ALL_GATHER, members, plans.cluster.network, assumptions)
+        gather_s = gathered(num_bytes * (assumptions.muon_bytes / assumptions.weight_bytes))
         # A group without matrices costs nothing, not even latency.
-        gather_s = xp.where(own_bytes > 0, gather_s, xp.zeros_like(gather_s))
-        shared = shared + own_s * share_of_rank(num_matrices, members) + gather_s
-    parts = {stage: shared if divides(stage, "optimizer") else alone for stage in searched.zero_stage}
-    return pick(searched.zero_stage, choices.zero_stage, parts)
+        gather_s = xp.where(num_bytes > 0, gather_s, xp.zeros_like(gather_s))
+        shared = shared + steps_s * share_of_rank(num_matrices, members) + gather_s
+    return plans.by_code("zero_stage", lambda stage: shared if divides(stage, "optimizer") else unshared)

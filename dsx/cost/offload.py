@@ -19,14 +19,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dsx import arrays as xp
-from dsx.cost.context import Assumptions, StageChoices, StepChoices, pick
+from dsx.cost.context import Assumptions, ChosenPlans, StepPlans
 from dsx.cost.shapes import PerPlan
-from dsx.cost.stages import Layers, Stack, over_layers
+from dsx.cost.stages import Layers, over_layers
 from dsx.hardware.cluster import Cluster, Node
 from dsx.plans.choices import CODES
 from dsx.plans.codes import SearchedCodes
 from dsx.records import Array, Bool
-from dsx.schedules.schedules import SCHEDULES
 
 _OfPlans = Bool[Array, "*#plans"]
 
@@ -43,24 +42,16 @@ def uses_host(searched: SearchedCodes) -> bool:
     return any(offload_codes(state, searched) for state in (OPTIMIZER, ACTIVATIONS))
 
 
-def offloaded(
-    state: str,
-    choices: StepChoices | StageChoices,
-    searched: SearchedCodes,
-    on_host: Callable[[], PerPlan],
-    on_gpu: PerPlan,
-) -> PerPlan:
+def offloaded(state: str, plans: ChosenPlans, on_host: Callable[[], PerPlan], on_gpu: PerPlan) -> PerPlan:
     """Return `on_host()` for plans that offload `state`, and `on_gpu` for the others.
 
     `on_host` is not called if no plan offloads it.
     """
-    codes = offload_codes(state, searched)
+    codes = offload_codes(state, plans.searched)
     if not codes:
         return on_gpu
     value = on_host()
-    return pick(
-        searched.offload, choices.offload, {code: value if code in codes else on_gpu for code in searched.offload}
-    )
+    return plans.by_code("offload", lambda code: value if code in codes else on_gpu)
 
 
 def of_node(num_gpus: PerPlan, node: Node) -> PerPlan:
@@ -94,20 +85,9 @@ def exposed_transfer_s(one_way_s: PerPlan, pass_s: PerPlan) -> PerPlan:
     return xp.maximum(one_way_s - pass_s, xp.zeros_like(one_way_s))
 
 
-def weights_wait(choices: StepChoices | StageChoices, searched: SearchedCodes) -> _OfPlans | None:
-    """Return which plans put off gradients of weights; None if no plan of the search does."""
-    return _pipelines(choices, [code for code in searched.schedule if SCHEDULES[code].weights_wait])
-
-
-def always_split(choices: StepChoices | StageChoices, searched: SearchedCodes) -> _OfPlans | None:
+def always_split(plans: ChosenPlans) -> _OfPlans | None:
     """Return which plans compute gradients of inputs and of weights apart in every backward; None if none do."""
-    return _pipelines(choices, [code for code in searched.schedule if SCHEDULES[code].always_splits])
-
-
-def _pipelines(choices: StepChoices | StageChoices, schedules: Sequence[int]) -> _OfPlans | None:
-    """Return which plans have several stages under one of some schedules; None without a schedule."""
-    of_plans = [choices.schedule == code for code in schedules]
-    return (choices.pp > 1.0) & functools.reduce(xp.maximum, of_plans) if of_plans else None
+    return plans.pipelines(lambda schedule: schedule.always_splits)
 
 
 class KeptLayers(NamedTuple):
@@ -117,12 +97,12 @@ class KeptLayers(NamedTuple):
     chunks: PerPlan  # of a stage
 
 
-def kept_layers(choices: StepChoices, stack: Stack, searched: SearchedCodes) -> KeptLayers:
+def kept_layers(plans: StepPlans) -> KeptLayers:
     """Return the body layers whose stash stays on the GPU."""
-    one = xp.ones_like(choices.pp)
-    counts = {code: SCHEDULES[code].holds.count(choices.pp, choices.vpp) * one for code in searched.schedule}
-    chunks = xp.where(choices.pp > 1, pick(searched.schedule, choices.schedule, counts), one)
-    return KeptLayers(xp.minimum(chunks / stack.num_body_layers, one), chunks / choices.pp)
+    pp, vpp = plans.choices.pp, plans.choices.vpp
+    ones = xp.ones_like(pp)
+    chunks = xp.where(pp > 1, plans.by_schedule(lambda schedule: schedule.holds.count(pp, vpp) * ones), ones)
+    return KeptLayers(xp.minimum(chunks / plans.stack.num_body_layers, ones), chunks / pp)
 
 
 def host_update_s(num_parameters: PerPlan, num_gpus: PerPlan, cluster: Cluster, assumptions: Assumptions) -> PerPlan:
@@ -147,7 +127,7 @@ def host_orthogonal_s(
 class Remaining(NamedTuple):
     """The stash on the GPU of a stage whose body layers are offloaded, bytes."""
 
-    of_each: PerPlan  # of each microbatch in flight
+    per_microbatch: PerPlan  # of each microbatch in flight
     in_transfer: PerPlan  # during the backward of a body layer: the next one, which comes back
 
 
@@ -156,9 +136,8 @@ def remaining(
     stash_bytes: Sequence[PerPlan],
     largest_bytes: Sequence[PerPlan],
     not_body: frozenset[int],
-    choices: StepChoices | StageChoices,
-    searched: SearchedCodes,
     chunks: PerPlan,
+    plans: ChosenPlans,
 ) -> Remaining:
     """Return the stash that stays on the GPU of a stage with these layers of so many `chunks`.
 
@@ -166,20 +145,20 @@ def remaining(
     are not offloaded, embedding and head. Where gradients of weights wait, what they read is back and stays.
     """
     body = {kind: count for kind, count in layers.items() if kind not in not_body}
-    whole = over_layers(body, stash_bytes)
+    stash = over_layers(body, stash_bytes)
     # A kind without layers on the stage keeps nothing.
     present = [xp.minimum(count, xp.ones_like(count)) * largest_bytes[kind] for kind, count in body.items()]
     largest = functools.reduce(xp.maximum, present)
-    kept = xp.minimum(whole, chunks * largest)
-    if (waiting := weights_wait(choices, searched)) is not None:
-        kept = xp.where(waiting, whole, kept)
-    kept = offloaded(ACTIVATIONS, choices, searched, lambda: kept, whole)
-    of_others = [count * stash_bytes[kind] for kind, count in layers.items() if kind in not_body]
-    return Remaining(functools.reduce(xp.add, of_others, kept), xp.minimum(whole - kept, largest))
+    kept = xp.minimum(stash, chunks * largest)
+    if (waiting := plans.pipelines(lambda schedule: schedule.weights_wait)) is not None:
+        kept = xp.where(waiting, stash, kept)
+    kept = offloaded(ACTIVATIONS, plans, lambda: kept, stash)
+    of_ends = [count * stash_bytes[kind] for kind, count in layers.items() if kind in not_body]
+    return Remaining(functools.reduce(xp.add, of_ends, kept), xp.minimum(stash - kept, largest))
 
 
 def with_transfers(
     working_bytes: Sequence[PerPlan], in_transfer: PerPlan, not_body: frozenset[int]
 ) -> Sequence[PerPlan]:
     """Return, per kind, the transient of a layer with the stash that is in transfer during its backward."""
-    return [own if kind in not_body else own + in_transfer for kind, own in enumerate(working_bytes)]
+    return [bytes_ if kind in not_body else bytes_ + in_transfer for kind, bytes_ in enumerate(working_bytes)]

@@ -1,30 +1,26 @@
-"""The cost of a layer under a plan's recomputation.
+"""The cost of a layer under a plan's recomputation: that of one mode, or a mix of one mode and none.
 
-The modes of recomputation of a layer: the values of `recompute` that differ in what they do to it.
-
-A layer without experts does not tell a value with their regions from one without. So a layer has fewer modes than
-`recompute` has values, and each is priced once.
-
-The cost of a layer under a plan's recomputation: that of one mode, or a mix of one mode and none.
+The modes of a layer are the values of `recompute` that differ in what they do to it. A layer without experts does not
+tell a value with their regions from one without. So it has fewer modes than `recompute` has values, and each is priced
+once.
 
 With `stored_layers` n above 0, n of the body layers of a stage save all activations, and the others follow `recompute`
 (Megatron-LM's recompute method "block"). Time and stash of a layer are means over the stage, so a step is linear in n.
 Embedding and head are never recomputed.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from dsx import arrays as xp
-from dsx.cost.context import StepChoices, pick
+from dsx.cost.context import StepPlans, pick
 from dsx.cost.shapes import PerPlan
-from dsx.cost.stages import Stack
 from dsx.notation.recompute import Recomputation, recomputation
 from dsx.notation.work import DerivedLayer
 from dsx.plans.choices import FULL_CODE, MAIN, VALUES, regions_of
 from dsx.plans.choices import NONE_CODE as NONE
-from dsx.plans.codes import SearchedCodes
 
 Codes = tuple[int, ...]
 MAIN_MODES: tuple[Codes, ...] = tuple((code,) for code in range(len(MAIN)))
@@ -45,7 +41,8 @@ def modes_of(layers: Sequence[DerivedLayer], codes: Iterable[int]) -> tuple[Code
     present = [frozenset(layer.region_names) for layer in layers]
     for code in codes:
         chosen = regions_of(code)
-        groups.setdefault(tuple(chosen if chosen is None else chosen & own for own in present), []).append(code)
+        key = tuple(chosen if chosen is None else chosen & regions for regions in present)
+        groups.setdefault(key, []).append(code)
     return tuple(tuple(group) for group in groups.values())
 
 
@@ -60,13 +57,12 @@ def mode(layer: DerivedLayer, codes: Codes, recomputed: Recomputation | None) ->
     kernels = layer.priced_kernels
     if recomputed is None:
         return Mode(codes, tuple(range(len(kernels))))
-    of_layer = {id(kernel): index for index, kernel in enumerate(layer.kernels)}
-    at = [of_layer[id(kernel)] for kernel in kernels]
-    return Mode(
-        codes,
-        tuple(index for index, position in enumerate(at) if position in recomputed.repeated),
-        tuple(index for index, position in enumerate(at) if position in recomputed.completed),
-    )
+
+    def priced(positions: Iterable[int]) -> tuple[int, ...]:
+        of_layer = [layer.kernels[position] for position in positions]
+        return tuple(index for index, kernel in enumerate(kernels) if any(kernel is other for other in of_layer))
+
+    return Mode(codes, priced(recomputed.repeated), priced(recomputed.completed))
 
 
 def values_with_effect(layers: Sequence[DerivedLayer]) -> list[int]:
@@ -76,29 +72,33 @@ def values_with_effect(layers: Sequence[DerivedLayer]) -> list[int]:
     """
     present = {name for layer in layers for name in layer.region_names}
     codes = [code for code in range(len(VALUES)) if code != FULL_CODE and (regions_of(code) or set()) <= present]
-    known: dict[tuple[int, frozenset[str]], Recomputation] = {}
-    effects: dict[int, list[Recomputation]] = {code: [] for code in codes}
-    for code in codes:
-        for position, layer in enumerate(layers):
-            chosen = (regions_of(code) or frozenset()).intersection(layer.region_names)
-            if (position, chosen) not in known:
-                known[position, chosen] = recomputation(layer, chosen)
-            effects[code].append(known[position, chosen])
+
+    @functools.cache
+    def effect(position: int, regions: frozenset[str]) -> Recomputation:
+        return recomputation(layers[position], regions)
+
+    effects = {
+        code: [
+            effect(position, (regions_of(code) or frozenset()).intersection(layer.region_names))
+            for position, layer in enumerate(layers)
+        ]
+        for code in codes
+    }
+
+    def no_worse(code: int, other: int) -> bool:
+        """Return whether a value repeats nothing that another one does not, and keeps nothing that it does not keep."""
+        return all(
+            {*left.repeated} <= {*right.repeated}
+            and {*left.completed} <= {*right.completed, *right.repeated}
+            and left.kept_keys <= right.kept_keys
+            for left, right in zip(effects[code], effects[other], strict=True)
+        )
+
     useful: list[int] = []
     for code in sorted(codes, key=lambda code: len(regions_of(code) or ())):
-        if not any(_no_worse(effects[other], effects[code]) for other in useful):
+        if not any(no_worse(other, code) for other in useful):
             useful.append(code)
     return sorted([*useful, FULL_CODE])
-
-
-def _no_worse(one: Sequence[Recomputation], other: Sequence[Recomputation]) -> bool:
-    """Return whether `one` repeats nothing that `other` does not, and keeps nothing that it does not keep."""
-    return all(
-        {*left.repeated} <= {*right.repeated}
-        and {*left.completed} <= {*right.completed, *right.repeated}
-        and left.kept_keys <= right.kept_keys
-        for left, right in zip(one, other, strict=True)
-    )
 
 
 _WHOLE = 1e-6  # below a whole number of chunks, so that rounding does not make it one more
@@ -151,9 +151,10 @@ class Recompute(NamedTuple):
         return pick(self.modes, self.mode, {mode: cost(mode) for mode in self.modes})
 
 
-def recompute_of(choices: StepChoices, stack: Stack, searched: SearchedCodes) -> Recompute:
+def recompute_of(plans: StepPlans) -> Recompute:
     """Return the recomputation of plans; unequal stages of an even cut store the same share of their layers."""
-    stored = None
-    if searched.stored_layers != (0,):
-        stored = xp.minimum(choices.stored_layers * choices.pp / stack.num_body_layers, xp.ones_like(choices.pp))
-    return Recompute(choices.recompute, searched.recompute, stored, frozenset(stack.embedding_and_head))
+    choices, stored = plans.choices, None
+    if plans.searched.stored_layers != (0,):
+        share = choices.stored_layers * choices.pp / plans.stack.num_body_layers
+        stored = xp.minimum(share, xp.ones_like(choices.pp))
+    return Recompute(choices.recompute, plans.searched.recompute, stored, frozenset(plans.stack.embedding_and_head))

@@ -1,23 +1,5 @@
 """The data-parallel reduction: gradients scattered during the backward, weights gathered before the forward.
 
-Gathers that wait for scatters: what collectives of weights outlast the passes of a layer by under ZeRO 3.
-
-Where every backward gathers weights too, the collectives of a rank run one after the other: each layer is gathered
-while the pass before it runs, and its gradients are scattered while the next one does (`dsx.traces.pass_nodes`). No
-pass waits for a scatter, but the gather behind it does. So a collective hides behind the pass that it is issued with,
-and not behind all of a microbatch. Of a chunk of n layers, with a gather of G seconds and a scatter of S, there run
-
-- with a forward G; with the first one S + G, as the last layer of the backward before it is scattered;
-- with a whole backward S + G; with the first one G;
-- with gradients of inputs alone G; with those of the last layer nothing;
-- with gradients of weights alone S; with those of the first layer nothing, with those of the last one S + G, and G if
-  that is the same layer.
-
-The embedding is the first layer of its chunk, but hides nothing: its neighbour is gathered during its forward and
-scattered during its backward.
-
-The data-parallel reduction: gradients scattered during the backward, weights gathered before the forward.
-
 Once a step, the gradients of a layer are reduced and its weights gathered over the ranks that hold the same parameters.
 The first gathered layer and the last reduced layer overlap with nothing. Every other layer overlaps with the compute of
 one layer for one microbatch, of interleaved stages with that of more (`_chunks_beside`; arXiv 2410.00273, section 3),
@@ -32,6 +14,21 @@ While a collective of the layer itself uses an oversubscribed tier, a reduction 
 The reduction is that of the first stage, whose backward ends last: later stages reduce while the first one computes.
 What stages 2 and 3 communicate with every microbatch makes each pass of a pipeline longer, so it is part of the passes
 (`in_passes`), and of the bubble.
+
+Under ZeRO stage 3, where every backward gathers weights too, the collectives of a rank run one after the other: each
+layer is gathered while the pass before it runs, and its gradients are scattered while the next one does
+(`dsx.traces.pass_nodes`). No pass waits for a scatter, but the gather behind it does. So a collective hides behind the
+pass that it is issued with, and not behind all of a microbatch. Of a chunk of n layers, with a gather of G seconds and
+a scatter of S, there run
+
+- with a forward G; with the first one S + G, as the last layer of the backward before it is scattered;
+- with a whole backward S + G; with the first one G;
+- with gradients of inputs alone G; with those of the last layer nothing;
+- with gradients of weights alone S; with those of the first layer nothing, with those of the last one S + G, and G if
+  that is the same layer.
+
+The embedding is the first layer of its chunk, but hides nothing: its neighbour is gathered during its forward and
+scattered during its backward.
 """
 
 import functools
@@ -41,7 +38,7 @@ from typing import NamedTuple
 
 from dsx import arrays as xp
 from dsx.cost.collectives import collective
-from dsx.cost.context import Assumptions, StepChoices, of_step, pick
+from dsx.cost.context import Assumptions, ChosenPlans, StepPlans
 from dsx.cost.groups import Group, crosses, group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.shapes import PerGroup, PerPlan
@@ -49,9 +46,7 @@ from dsx.cost.stages import Stage
 from dsx.hardware.cluster import Cluster
 from dsx.notation.graph import BACKWARD, FORWARD
 from dsx.notation.model import MICROBATCH, OF_REPLICAS, OF_TIED, StepCollective, accompanying, divides, in_every_pass
-from dsx.plans.codes import SearchedCodes
 from dsx.records import Array, Bool
-from dsx.schedules.schedules import SCHEDULES
 
 
 class Outlasting(NamedTuple):
@@ -69,7 +64,7 @@ class Queued(NamedTuple):
     scatter_s: PerPlan
     forward_s: PerPlan
     backward_s: PerPlan
-    whole_weights_s: PerPlan  # the part of the backward that only computes weight gradients
+    all_weights_s: PerPlan  # the part of the backward that only computes weight gradients
 
     @property
     def after_backward_s(self) -> PerPlan:
@@ -84,12 +79,17 @@ class Queued(NamedTuple):
     @property
     def weights_s(self) -> PerPlan:
         """That part, as far as it hides anything."""
-        return xp.minimum(self.whole_weights_s, self.backward_s)
+        return xp.minimum(self.all_weights_s, self.backward_s)
 
     @property
     def inputs_s(self) -> PerPlan:
-        """The rest of the backward."""
+        """The other part of the backward."""
         return self.backward_s - self.weights_s
+
+    def beyond_last_weights_s(self, ends: PerPlan) -> PerPlan:
+        """Return what outlasts the last gradients of weights of a chunk; of one layer they are the first ones too."""
+        of_many, single = _beyond(self.both_s, self.weights_s), _beyond(self.gather_s, self.weights_s)
+        return _mean(_single(ends), single, of_many)
 
 
 def outlasting(layer: Queued, ends: PerPlan, apart: Bool[Array, "*#plans"] | None) -> Outlasting:
@@ -103,49 +103,38 @@ def outlasting(layer: Queued, ends: PerPlan, apart: Bool[Array, "*#plans"] | Non
     backward = _mean(ends, _beyond(gather_s, layer.backward_s), _beyond(layer.both_s, layer.backward_s))
     if apart is None:
         return Outlasting(forward, backward, backward)
-    one, none = xp.ones_like(ends), xp.zeros_like(ends)
-    inputs = (one - ends) * _beyond(gather_s, layer.inputs_s)
-    inner = xp.maximum(one - 2.0 * ends, none) * _beyond(layer.scatter_s, layer.weights_s)
-    weights = inner + ends * _beyond_last_weights(layer, ends)
+    ones, zero = xp.ones_like(ends), xp.zeros_like(ends)
+    inputs = (ones - ends) * _beyond(gather_s, layer.inputs_s)
+    inner = xp.maximum(ones - 2.0 * ends, zero) * _beyond(layer.scatter_s, layer.weights_s)
+    weights = inner + ends * layer.beyond_last_weights_s(ends)
     return Outlasting(forward, xp.where(apart, inputs + weights, backward), xp.where(apart, weights, backward))
 
 
-def of_embedding(layer: Queued, after: Queued, ends: PerPlan, apart: Bool[Array, "*#plans"] | None) -> Outlasting:
+def of_embedding(layer: Queued, following: Queued, ends: PerPlan, apart: Bool[Array, "*#plans"] | None) -> Outlasting:
     """Return what collectives outlast the passes of the embedding by, less what `outlasting` has for its neighbour.
 
-    The neighbour is not the first layer of the chunk: no scatter comes before its forward, and no gather of the next
-    pass after its backward. Where gradients have several bytes a weight, a part of the former stays, so that a slower
-    network never makes a chunk faster.
+    The neighbour, `following`, is not the first layer of the chunk: no scatter comes before its forward, and no gather
+    of the next pass after its backward. Where gradients have several bytes a weight, a part of the former stays, so
+    that a slower network never makes a chunk faster.
     """
-    none, single = xp.zeros_like(after.gather_s), _single(ends)
-    share = xp.where(after.scatter_s > 0.0, xp.minimum(after.gather_s / after.scatter_s, 1.0), none)
-    gather_s, last_s = layer.gather_s, layer.gather_s + after.scatter_s
+    zero = xp.zeros_like(following.gather_s)
+    share = xp.where(following.scatter_s > 0.0, xp.minimum(following.gather_s / following.scatter_s, 1.0), zero)
+    gather_s, last_s = layer.gather_s, layer.gather_s + following.scatter_s
 
     def first(moved_s: PerPlan, pass_s: PerPlan, later_s: PerPlan) -> PerPlan:
         """Return what outlasts a pass of the embedding, less what its neighbour does not wait for."""
-        return xp.maximum(_beyond(moved_s, pass_s) - later_s, none)
+        return xp.maximum(_beyond(moved_s, pass_s) - later_s, zero)
 
-    forward = first(layer.scatter_s + after.gather_s, layer.forward_s, share * after.after_backward_s)
-    later_s = _beyond(after.both_s, after.backward_s) - _beyond(after.scatter_s, after.backward_s)
-    whole = first(gather_s + last_s, layer.backward_s, later_s)
+    forward = first(layer.scatter_s + following.gather_s, layer.forward_s, share * following.after_backward_s)
+    later_s = _beyond(following.both_s, following.backward_s) - _beyond(following.scatter_s, following.backward_s)
+    backward = first(gather_s + last_s, layer.backward_s, later_s)
     if apart is None:
-        return Outlasting(forward, whole, whole)
+        return Outlasting(forward, backward, backward)
     inputs = _beyond(gather_s, layer.inputs_s)
-    later_s = _beyond_last_weights(after, ends) - (1.0 - single) * _beyond(after.scatter_s, after.weights_s)
+    not_single = 1.0 - _single(ends)
+    later_s = following.beyond_last_weights_s(ends) - not_single * _beyond(following.scatter_s, following.weights_s)
     weights = first(last_s, layer.weights_s, later_s)
-    return Outlasting(forward, xp.where(apart, inputs + weights, whole), xp.where(apart, weights, whole))
-
-
-def mean(share: PerPlan, some: Outlasting, others: Outlasting) -> Outlasting:
-    """Return the mean of passes of which a share are `some`."""
-    return Outlasting(*(_mean(share, one, other) for one, other in zip(some, others, strict=True)))
-
-
-def _beyond_last_weights(layer: Queued, ends: PerPlan) -> PerPlan:
-    """Return what outlasts the last gradients of weights of a chunk; of one layer they are the first ones too."""
-    single = _single(ends)
-    of_many, alone = _beyond(layer.both_s, layer.weights_s), _beyond(layer.gather_s, layer.weights_s)
-    return _mean(single, alone, of_many)
+    return Outlasting(forward, xp.where(apart, inputs + weights, backward), xp.where(apart, weights, backward))
 
 
 def _single(ends: PerPlan) -> PerPlan:
@@ -153,8 +142,8 @@ def _single(ends: PerPlan) -> PerPlan:
     return xp.maximum(2.0 - 1.0 / xp.maximum(ends, 0.5), xp.zeros_like(ends))
 
 
-def _mean(share: PerPlan, some: PerPlan, others: PerPlan) -> PerPlan:
-    return others + share * (some - others)
+def _mean(share: PerPlan, of_share: PerPlan, of_remainder: PerPlan) -> PerPlan:
+    return of_remainder + share * (of_share - of_remainder)
 
 
 def _beyond(seconds: PerPlan, pass_s: PerPlan) -> PerPlan:
@@ -177,6 +166,25 @@ class ReducedLayer(NamedTuple):
     apart: Bool[Array, "*#plans"] | None
     neighbour: "ReducedLayer | None"  # of the embedding, the layer after it; None of others
 
+    def beside_s(self, cluster: Cluster) -> tuple[PerPlan, PerPlan]:
+        """Return the seconds of a forward and a backward in which a reduction of the layer can proceed."""
+        passes = self.costs.forward_s, self.backward_s
+        if self.contended_s is None:
+            return passes
+        shared = functools.reduce(xp.maximum, [crosses(members, cluster.network) for members in self.shards])
+        forward, backward = (
+            xp.maximum(pass_s - shared * taken, xp.zeros_like(pass_s))
+            for pass_s, taken in zip(passes, self.contended_s, strict=True)
+        )
+        return forward, backward
+
+    def queued(self, gather_s: PerPlan, back_s: PerPlan, cluster: Cluster) -> Queued:
+        """Return what hides collectives that are repeated with every pass: computation and stalls."""
+        forward, backward = self.beside_s(cluster)
+        if self.stalls_s is not None:
+            forward, backward = forward + self.stalls_s[0], backward + self.stalls_s[1]
+        return Queued(gather_s, back_s - gather_s, forward, backward, self.costs.weight_gradient_s)
+
 
 class LayerReduction(NamedTuple):
     """The collectives of a layer's weights that accompany its passes, seconds."""
@@ -190,18 +198,15 @@ class LayerReduction(NamedTuple):
     could_hide_s: PerPlan | None
 
 
-def layer_reduction(
-    layer: ReducedLayer, choices: StepChoices, searched: SearchedCodes, cluster: Cluster, assumptions: Assumptions
-) -> LayerReduction:
+def layer_reduction(layer: ReducedLayer, plans: StepPlans) -> LayerReduction:
     """Return the collectives that accompany the passes of a layer."""
-    once = of_step(assumptions, "dp_overlap", choices, searched)
-    of_gather, of_back = (_overlap(direction, choices, searched, assumptions) for direction in (FORWARD, BACKWARD))
-    given = (choices, searched, cluster, assumptions)
-    gather, back = (_accompanying_s(direction, layer, *given) for direction in (FORWARD, BACKWARD))
-    last = back + _seconds_of_replicas(layer, cluster, assumptions) if layer.replicas else back
-    (forward, backward), stalls = _beside_s(layer, cluster), layer.stalls_s
-    gathers, reduces = (_once(direction, choices, searched) for direction in (FORWARD, BACKWARD))
-    if (more := _chunks_beside(choices, searched)) is not None:
+    once = plans.overlap("dp_overlap")
+    of_gather, of_back = (_overlap(direction, plans) for direction in (FORWARD, BACKWARD))
+    gather, back = (_accompanying_s(direction, layer, plans) for direction in (FORWARD, BACKWARD))
+    last = back + _seconds_of_replicas(layer, plans) if layer.replicas else back
+    (forward, backward), stalls = layer.beside_s(plans.cluster), layer.stalls_s
+    gathers, reduces = (_once(direction, plans) for direction in (FORWARD, BACKWARD))
+    if (more := _chunks_beside(plans)) is not None:
         passes_beside = 1.0 + gathers * more, 1.0 + reduces * more
         forward, backward = forward * passes_beside[0], backward * passes_beside[1]
         if stalls is not None:
@@ -209,23 +214,25 @@ def layer_reduction(
     # What runs while the GPU stalls is hidden, whatever of it could overlap with computing.
     left_gather, left_back, left_last = gather, back, last
     if stalls is not None:
-        forward_stall, backward_stall = stalls
-        left_gather, left_back, left_last = (
-            xp.maximum(whole - stall, xp.zeros_like(whole))
-            for whole, stall in ((gather, forward_stall), (back, backward_stall), (last, backward_stall))
-        )
+        stalled = ((gather, stalls[0]), (back, stalls[1]), (last, stalls[1]))
+        left_gather, left_back, left_last = (_beyond(seconds, stall) for seconds, stall in stalled)
     beside = xp.minimum(left_back, backward)
     hidden_gather, hidden_back, outlasts = xp.minimum(left_gather, forward), beside, left_back - beside
-    if (queues := _gathers_again(choices, searched)) is not None:
-        queued = _queued(layer, gather, back, cluster)
+    dividing = [stage for stage in plans.searched.zero_stage if divides(stage, "weight")]
+    if dividing:
+        # These pipelines gather weights in every backward too.
+        has = [plans.choices.zero_stage == stage for stage in dividing]
+        queues = (plans.choices.pp > 1.0) & functools.reduce(xp.maximum, has)
+        queued = layer.queued(gather, back, plans.cluster)
         late = outlasting(queued, layer.chunk_ends, layer.apart)
-        if (after := layer.neighbour) is not None:
-            gather_s, back_s = (_accompanying_s(direction, after, *given) for direction in (FORWARD, BACKWARD))
-            neighbour = _queued(after, gather_s, back_s, cluster)
-            late = of_embedding(queued, neighbour, after.chunk_ends, layer.apart)
+        if (neighbour := layer.neighbour) is not None:
+            gather_s, back_s = (_accompanying_s(direction, neighbour, plans) for direction in (FORWARD, BACKWARD))
+            following = neighbour.queued(gather_s, back_s, plans.cluster)
+            late = of_embedding(queued, following, neighbour.chunk_ends, layer.apart)
         # No backward comes before the first forward.
         first = outlasting(queued, xp.zeros_like(layer.chunk_ends), layer.apart)
-        late = mean(1.0 - 1.0 / choices.num_microbatches, late, first)
+        share = 1.0 - 1.0 / plans.choices.num_microbatches
+        late = Outlasting(*(_mean(share, later_s, first_s) for later_s, first_s in zip(late, first, strict=True)))
         hidden_gather = xp.where(queues, left_gather - late.forward_s, hidden_gather)
         hidden_back = xp.where(queues, left_back - late.backward_s, hidden_back)
         outlasts = xp.where(queues, late.weights_s, outlasts)
@@ -242,41 +249,17 @@ def layer_reduction(
     return LayerReduction(gather, back, last, exposed, of_back * outlasts, could_hide_s)
 
 
-def _beside_s(layer: ReducedLayer, cluster: Cluster) -> tuple[PerPlan, PerPlan]:
-    """Return the seconds of a forward and a backward in which a reduction of the layer can proceed."""
-    passes = layer.costs.forward_s, layer.backward_s
-    if layer.contended_s is None:
-        return passes
-    shared = functools.reduce(xp.maximum, [crosses(members, cluster.network) for members in layer.shards])
-    forward, backward = (
-        xp.maximum(whole - shared * taken, xp.zeros_like(whole))
-        for whole, taken in zip(passes, layer.contended_s, strict=True)
-    )
-    return forward, backward
-
-
-def _queued(layer: ReducedLayer, gather_s: PerPlan, back_s: PerPlan, cluster: Cluster) -> Queued:
-    """Return what hides collectives that are repeated with every pass: computation and stalls."""
-    forward, backward = _beside_s(layer, cluster)
-    if layer.stalls_s is not None:
-        forward, backward = forward + layer.stalls_s[0], backward + layer.stalls_s[1]
-    return Queued(gather_s, back_s - gather_s, forward, backward, layer.costs.weight_gradient_s)
-
-
-def _overlap(direction: int, choices: StepChoices, searched: SearchedCodes, assumptions: Assumptions) -> PerPlan:
+def _overlap(direction: int, plans: StepPlans) -> PerPlan:
     """Return the fraction of the collectives of a direction that overlaps.
 
     What every microbatch repeats is issued ahead, layer by layer (`fsdp_overlap`); what a step does once is issued in
     buckets (`dp_overlap`).
     """
-    once = of_step(assumptions, "dp_overlap", choices, searched)
-    of_stage = {
-        stage: assumptions.fsdp_overlap if in_every_pass(stage, direction) else once for stage in searched.zero_stage
-    }
-    return pick(searched.zero_stage, choices.zero_stage, of_stage)
+    once, repeated = plans.overlap("dp_overlap"), plans.assumptions.fsdp_overlap
+    return plans.by_code("zero_stage", lambda stage: repeated if in_every_pass(stage, direction) else once)
 
 
-def _chunks_beside(choices: StepChoices, searched: SearchedCodes) -> PerPlan | None:
+def _chunks_beside(plans: ChosenPlans) -> PerPlan | None:
     """Return the passes of a layer, beyond its own, that what a step does once overlaps with; None if there are none.
 
     Interleaved stages run their chunks one after the other, each for a group of up to pp microbatches. A chunk's
@@ -284,77 +267,55 @@ def _chunks_beside(choices: StepChoices, searched: SearchedCodes) -> PerPlan | N
     first one. So all chunks of a stage but one have that many passes beside (Narayanan et al., SC21, figure 4;
     Megatron-LM, `grad_sync_func` and `param_sync_func`, which act on a chunk).
     """
-    interleaved = [code for code in searched.schedule if SCHEDULES[code].interleaved]
-    if not interleaved or searched.vpp == (1,):
+    if not plans.interleaved or not any(schedule.interleaved for schedule in plans.schedules):
         return None
-    group = xp.minimum(choices.pp, choices.num_microbatches)
-    more = (1.0 - 1.0 / choices.vpp) * (group - 1.0)
-    nothing = xp.zeros_like(more)
-    return pick(
-        searched.schedule,
-        choices.schedule,
-        {code: more if code in interleaved else nothing for code in searched.schedule},
-    )
+    choices = plans.choices
+    more = (1.0 - 1.0 / choices.vpp) * (xp.minimum(choices.pp, choices.num_microbatches) - 1.0)
+    zero = xp.zeros_like(more)
+    return plans.by_schedule(lambda schedule: more if schedule.interleaved else zero)
 
 
-def waits_beside(
-    pipeline_s: PerPlan, stage_s: Callable[[], PerPlan], choices: StepChoices, searched: SearchedCodes
-) -> PerPlan | None:
+def waits_beside(pipeline_s: PerPlan, stage_s: Callable[[], PerPlan], plans: ChosenPlans) -> PerPlan | None:
     """Return the seconds that the passes of interleaved stages wait beside what a step does once; None without any.
 
     Passes that wait for sends, or for a slower stage, make a pipeline longer than (m + (p - 1) / v) microbatches on the
     first stage, of `stage_s()` each. Of the m passes of a layer, `_chunks_beside` says how many are beside its
     reduction, and so is the same share of the waits.
     """
-    if (more := _chunks_beside(choices, searched)) is None:
+    if (more := _chunks_beside(plans)) is None:
         return None
-    many, none = choices.num_microbatches, xp.zeros_like(more)
-    waits_s = pipeline_s - (many + (choices.pp - 1.0) / choices.vpp) * stage_s()
-    return xp.where(more > 0.0, (1.0 + more) / many, none) * xp.maximum(waits_s, none)
+    choices, zero = plans.choices, xp.zeros_like(more)
+    microbatches = choices.num_microbatches
+    waits_s = pipeline_s - (microbatches + (choices.pp - 1.0) / choices.vpp) * stage_s()
+    return xp.where(more > 0.0, (1.0 + more) / microbatches, zero) * xp.maximum(waits_s, zero)
 
 
-def _once(direction: int, choices: StepChoices, searched: SearchedCodes) -> PerPlan:
+def _once(direction: int, plans: ChosenPlans) -> PerPlan:
     """Return 1.0 for plans that have the collectives of a direction once a step, 0.0 for others."""
-    one = xp.ones_like(choices.pp)
-    of_stage = {stage: (0.0 if in_every_pass(stage, direction) else 1.0) * one for stage in searched.zero_stage}
-    return pick(searched.zero_stage, choices.zero_stage, of_stage)
+    ones = xp.ones_like(plans.choices.pp)
+    return plans.by_code("zero_stage", lambda stage: (0.0 if in_every_pass(stage, direction) else 1.0) * ones)
 
 
-def _gathers_again(choices: StepChoices, searched: SearchedCodes) -> Bool[Array, "*#plans"] | None:
-    """Return which pipelines gather weights in every backward too; None if none do."""
-    stages = [stage for stage in searched.zero_stage if divides(stage, "weight")]
-    if not stages:
-        return None
-    return (choices.pp > 1.0) & functools.reduce(xp.maximum, [choices.zero_stage == stage for stage in stages])
-
-
-def in_passes(choices: StepChoices, searched: SearchedCodes) -> tuple[PerPlan, PerPlan] | None:
+def in_passes(plans: ChosenPlans) -> tuple[PerPlan, PerPlan] | None:
     """Return 1.0 for plans of pipelines whose forwards, or backwards, each have collectives of weights, else 0.0.
 
     Such a pass is longer by what these leave exposed, on every stage. None if no plan of the search has any. A single
     stage has no bubble, so its passes need not have them.
     """
-    every = [{stage: float(in_every_pass(stage, way)) for stage in searched.zero_stage} for way in (FORWARD, BACKWARD)]
-    if not any(value for of_stage in every for value in of_stage.values()):
+    ways = FORWARD, BACKWARD
+    if not any(in_every_pass(stage, way) for stage in plans.searched.zero_stage for way in ways):
         return None
-    one, none = xp.ones_like(choices.pp), xp.zeros_like(choices.pp)
-    pipelined = xp.where(choices.pp > 1, one, none)
+    ones, zero = xp.ones_like(plans.choices.pp), xp.zeros_like(plans.choices.pp)
+    pipelined = xp.where(plans.choices.pp > 1, ones, zero)
     forwards, backwards = (
-        pipelined * pick(searched.zero_stage, choices.zero_stage, {stage: value * one for stage, value in each.items()})
-        for each in every
+        pipelined * plans.by_code("zero_stage", lambda stage, way=way: float(in_every_pass(stage, way)) * ones)
+        for way in ways
     )
     return forwards, backwards
 
 
 def reduction(
-    kinds: Sequence[ReducedLayer],
-    stage: Stage,
-    exposed_kind: int,
-    waits_s: PerPlan | None,
-    choices: StepChoices,
-    searched: SearchedCodes,
-    cluster: Cluster,
-    assumptions: Assumptions,
+    kinds: Sequence[ReducedLayer], stage: Stage, exposed_kind: int, waits_s: PerPlan | None, plans: StepPlans
 ) -> PerPlan:
     """Return the exposed seconds of the reduction of `stage` in one step, without those in the passes of a pipeline.
 
@@ -364,122 +325,114 @@ def reduction(
     could_hide_s = 0.0
     for kind, layers in stage.layers.items():
         layer = kinds[kind]
-        found = layer_reduction(layer, choices, searched, cluster, assumptions)
-        exposed_forward, exposed_backward, exposed_last = found.exposed
+        reduced = layer_reduction(layer, plans)
+        exposed_forward, exposed_backward, exposed_last = reduced.exposed
         if layer.replicas:
             among_replicas = among_replicas + layers * (exposed_last - exposed_backward)
         repeated_forward = repeated_forward + layers * exposed_forward
         repeated_backward = repeated_backward + layers * exposed_backward
-        if found.could_hide_s is not None:
-            could_hide_s = could_hide_s + (layers - 1.0 if kind == exposed_kind else layers) * found.could_hide_s
+        if reduced.could_hide_s is not None:
+            could_hide_s = could_hide_s + (layers - 1.0 if kind == exposed_kind else layers) * reduced.could_hide_s
         if kind == exposed_kind:
-            once_forward, once_backward = found.gather_s - exposed_forward, found.last_s - exposed_last
+            once_forward, once_backward = reduced.gather_s - exposed_forward, reduced.last_s - exposed_last
         replicated = replicated + layers * layer.costs.replicated_gradient_s
-    microbatches = choices.num_microbatches
-    one = xp.ones_like(microbatches)
-    forwards, backwards = (_times(direction, choices, searched) for direction in (FORWARD, BACKWARD))
-    gathers = xp.minimum(forwards, one) * once_forward
-    if (there := in_passes(choices, searched)) is not None:
-        forwards, backwards = (times * (one - own) for times, own in zip((forwards, backwards), there, strict=True))
+    ones = xp.ones_like(plans.choices.num_microbatches)
+    forwards, backwards = (_times(direction, plans) for direction in (FORWARD, BACKWARD))
+    gathers = xp.minimum(forwards, ones) * once_forward
+    if (of_passes := in_passes(plans)) is not None:
+        forwards, backwards = (
+            times * (ones - has) for times, has in zip((forwards, backwards), of_passes, strict=True)
+        )
     gathers = gathers + forwards * repeated_forward
     total = gathers + once_backward + backwards * repeated_backward + replicated
     total = total + among_replicas if any(layer.replicas for layer in kinds) else total
     if waits_s is not None:
-        once = of_step(assumptions, "dp_overlap", choices, searched)
-        total = total - xp.minimum(could_hide_s, once * waits_s)
+        total = total - xp.minimum(could_hide_s, plans.overlap("dp_overlap") * waits_s)
     tied = [layer for layer in kinds if layer.costs.tied_bytes]
-    return functools.reduce(xp.add, [_tied_s(layer, choices, searched, cluster, assumptions) for layer in tied], total)
+    return functools.reduce(xp.add, [_tied_s(layer, plans) for layer in tied], total)
 
 
-def _accompanying_s(
-    direction: int,
-    layer: ReducedLayer,
-    choices: StepChoices,
-    searched: SearchedCodes,
-    cluster: Cluster,
-    assumptions: Assumptions,
-) -> PerPlan:
+def _accompanying_s(direction: int, layer: ReducedLayer, plans: StepPlans) -> PerPlan:
     """Return the seconds of the collectives that accompany a pass of a layer, once."""
     times: dict[StepCollective, PerPlan] = {}
-    found: dict[int, PerPlan] = {}
-    for stage in searched.zero_stage:
-        found[stage] = xp.zeros_like(layer.costs.boundary_bytes)
-        for one in accompanying(stage, direction):
-            every = one.every if layer.costs.tied_bytes else "step"
-            alike = replace(one, direction=FORWARD, every=every)
-            if alike not in times:
-                times[alike] = _seconds(one, layer, cluster, assumptions)
-            found[stage] = found[stage] + times[alike]
-    return pick(searched.zero_stage, choices.zero_stage, found)
+
+    def of_stage(stage: int) -> PerPlan:
+        seconds = xp.zeros_like(layer.costs.boundary_bytes)
+        for moved in accompanying(stage, direction):
+            every = moved.every if layer.costs.tied_bytes else "step"
+            key = replace(moved, direction=FORWARD, every=every)
+            if key not in times:
+                times[key] = _seconds(moved, layer, plans)
+            seconds = seconds + times[key]
+        return seconds
+
+    return plans.by_code("zero_stage", of_stage)
 
 
-def _times(direction: int, choices: StepChoices, searched: SearchedCodes) -> PerPlan:
+def _times(direction: int, plans: ChosenPlans) -> PerPlan:
     """Return how often in a step a layer has the collectives of a direction."""
-    microbatches = choices.num_microbatches
-    found: dict[int, PerPlan] = {}
-    for stage in searched.zero_stage:
-        once = xp.full_like(microbatches, 1.0 if accompanying(stage, direction) else 0.0)
-        found[stage] = microbatches if in_every_pass(stage, direction) else once
-    return pick(searched.zero_stage, choices.zero_stage, found)
+    microbatches = plans.choices.num_microbatches
+
+    def of_stage(stage: int) -> PerPlan:
+        if in_every_pass(stage, direction):
+            return microbatches
+        return xp.full_like(microbatches, 1.0 if accompanying(stage, direction) else 0.0)
+
+    return plans.by_code("zero_stage", of_stage)
 
 
-def _per_weight_byte(one: StepCollective, assumptions: Assumptions) -> PerPlan:
-    return assumptions.gradient_bytes / assumptions.weight_bytes if one.of == "gradients" else 1.0
+def _per_weight_byte(moved: StepCollective, assumptions: Assumptions) -> PerPlan:
+    return assumptions.gradient_bytes / assumptions.weight_bytes if moved.of == "gradients" else 1.0
 
 
-def _seconds(one: StepCollective, layer: ReducedLayer, cluster: Cluster, assumptions: Assumptions) -> PerPlan:
+def _seconds(moved: StepCollective, layer: ReducedLayer, plans: StepPlans) -> PerPlan:
     """Return the seconds of a collective on a layer's weights, one call for each weight group.
 
     Every use of a tied weight in a microbatch has its own; what a step does once is for the weights that are held.
     """
-    costs = layer.costs
-    of_groups = costs.weight_bytes if one.every == MICROBATCH else layer.held_bytes
-    total = nothing = xp.zeros_like(layer.shards[0].size * costs.boundary_bytes)
-    for index, members in enumerate(layer.shards):
-        weights = of_groups[index]
-        time = collective(one.kind, members, cluster.network, assumptions)
-        seconds = time(weights * _per_weight_byte(one, assumptions))
+    of_groups = layer.costs.weight_bytes if moved.every == MICROBATCH else layer.held_bytes
+    total = zero = xp.zeros_like(layer.shards[0].size * layer.costs.boundary_bytes)
+    for weights, members in zip(of_groups, layer.shards, strict=True):
+        time = collective(moved.kind, members, plans.cluster.network, plans.assumptions)
+        seconds = time(weights * _per_weight_byte(moved, plans.assumptions))
         # A group without weights, which another strategy of the search has, costs nothing, not even latency.
-        total = total + xp.where(weights > 0, seconds, nothing)
+        total = total + xp.where(weights > 0, seconds, zero)
     return total
 
 
-def _tied_s(
-    layer: ReducedLayer, choices: StepChoices, searched: SearchedCodes, cluster: Cluster, assumptions: Assumptions
-) -> PerPlan:
+def _tied_s(layer: ReducedLayer, plans: StepPlans) -> PerPlan:
     """Return the seconds of all-reducing the gradient of a tied weight between the first and the last stage.
 
     Where one stage has the first and the last chunk, it holds the weight once.
     """
+    choices, assumptions = plans.choices, plans.assumptions
     (of_groups,) = layer.costs.tied_bytes
-    whole = of_groups.sum(axis=0)
-    shard = functools.reduce(
-        xp.add, [own * members.per_gpu for own, members in zip(of_groups, layer.shards, strict=True)]
-    )
-    held = {stage: shard if divides(stage, "gradient") else whole for stage in searched.zero_stage}
-    tied_bytes = _per_weight_byte(OF_TIED, assumptions) * pick(searched.zero_stage, choices.zero_stage, held)
-    one = xp.ones_like(choices.pp)
+    weights = of_groups.sum(axis=0)
+    shards = [num_bytes * members.per_gpu for num_bytes, members in zip(of_groups, layer.shards, strict=True)]
+    shard = functools.reduce(xp.add, shards)
+    held = plans.by_code("zero_stage", lambda stage: shard if divides(stage, "gradient") else weights)
+    tied_bytes = _per_weight_byte(OF_TIED, assumptions) * held
+    ones, units = xp.ones_like(choices.pp), (choices.pp_nvs, *choices.pp_outer)
 
     def seconds_apart(tier: int) -> PerPlan:
         """Return the seconds if the two stages are together in a unit of this tier, and in none of a tier below."""
-        together = [one if below < tier else 2.0 * one for below in range(len(units))]
-        return collective(OF_TIED.kind, group(2.0 * one, *together), cluster.network, assumptions)(tied_bytes)
+        together = [ones if below < tier else 2.0 * ones for below in range(len(units))]
+        return collective(OF_TIED.kind, group(2.0 * ones, *together), plans.cluster.network, assumptions)(tied_bytes)
 
-    units = (choices.pp_nvs, *choices.pp_outer)
     seconds = seconds_apart(len(units))
     for tier in reversed(range(len(units))):
         seconds = xp.where(choices.pp <= units[tier], seconds_apart(tier), seconds)
-    nothing = xp.zeros_like(seconds)
-    apart = {code: seconds if SCHEDULES[code].holds.in_rounds else nothing for code in searched.schedule}
-    return xp.where(choices.pp > 1, pick(searched.schedule, choices.schedule, apart), nothing)
+    zero = xp.zeros_like(seconds)
+    apart = plans.by_schedule(lambda schedule: seconds if schedule.holds.in_rounds else zero)
+    return xp.where(choices.pp > 1, apart, zero)
 
 
-def _seconds_of_replicas(layer: ReducedLayer, cluster: Cluster, assumptions: Assumptions) -> PerPlan:
+def _seconds_of_replicas(layer: ReducedLayer, plans: StepPlans) -> PerPlan:
     """Return the seconds of all-reducing a layer's shards among their replicas."""
     times: list[PerPlan] = []
-    for index, (members, replicas) in enumerate(zip(layer.shards, layer.replicas, strict=True)):
-        shard_bytes = layer.held_bytes[index] * members.per_gpu
-        time = collective(OF_REPLICAS.kind, replicas, cluster.network, assumptions)
-        seconds = time(shard_bytes * _per_weight_byte(OF_REPLICAS, assumptions))
+    for weights, members, replicas in zip(layer.held_bytes, layer.shards, layer.replicas, strict=True):
+        shard_bytes = weights * members.per_gpu
+        time = collective(OF_REPLICAS.kind, replicas, plans.cluster.network, plans.assumptions)
+        seconds = time(shard_bytes * _per_weight_byte(OF_REPLICAS, plans.assumptions))
         times.append(xp.where(shard_bytes > 0, seconds, xp.zeros_like(shard_bytes)))
     return functools.reduce(xp.add, times)

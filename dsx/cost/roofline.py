@@ -1,11 +1,9 @@
-"""The roofline of a kernel, and the slowdown of a matrix multiply.
-
-The roofline of a kernel: the larger of compute and memory time, with a launch.
+"""The roofline of a kernel, the larger of compute and memory time, with a launch; and the slowdown of a multiply.
 
 T_flop = launch + F_matrix / (eff * share * clock * P_matrix) + F_vector / (eff * P_vector), T_mem = bytes / (eff * BW)
 (arXiv 2410.00273, section 3 and its released code). `share` is what a single large multiply was measured to sustain of
 the data sheet's peak, if `matrix_ceiling` is "sustained", and 1 if it is "data_sheet". F_matrix counts the FLOPs of
-each multiply times its slowdown (dsx.cost.roofline). A launch precedes compute and traffic, of which the longer counts;
+each multiply times its slowdown. A launch precedes compute and traffic, of which the longer counts;
 traffic hides the fraction `launch_hidden` of it. A device with a power limit below its data sheet has a lower clock:
 power rises with the cube of the clock if voltage follows (Weiser, Welch, Demers, Shenker, OSDI 1994).
 
@@ -57,11 +55,11 @@ def ceiling_share(device: Device, assumptions: Assumptions) -> ArrayLike:
     return assumptions.matrix_efficiency * sustained_share(device.sustained_share, assumptions)
 
 
-def sustained_share(stated: ArrayLike, assumptions: Assumptions) -> ArrayLike:
+def sustained_share(share: ArrayLike, assumptions: Assumptions) -> ArrayLike:
     """Return the share of a peak at the ceiling, from what a device states of it; 0 if it states none."""
     if assumptions.matrix_ceiling != SUSTAINED:
         return 1.0
-    return xp.where(stated > 0.0, stated, assumptions.sustained_share)
+    return xp.where(share > 0.0, share, assumptions.sustained_share)
 
 
 def compute_time(
@@ -104,9 +102,10 @@ def slowdowns(
     multiplies: Multiplies, shapes: tuple[MultiplyShape, ...], device: Device, assumptions: Assumptions
 ) -> PerMultiply:
     """Return the time of each multiply over the time of its FLOPs at the ceiling, [M, V]."""
-    one = xp.ones_like(multiplies.rows)
+    ones = xp.ones_like(multiplies.rows)
     rows, columns, contracted, batch = (
-        xp.maximum(size, one) for size in (multiplies.rows, multiplies.columns, multiplies.contracted, multiplies.batch)
+        xp.maximum(size, ones)
+        for size in (multiplies.rows, multiplies.columns, multiplies.contracted, multiplies.batch)
     )
     dtype = _dtype(shapes, device, assumptions)
     fill = 1.0 + _filled(device, assumptions) / (dtype * contracted)
@@ -149,10 +148,10 @@ def per_kernel(
     """Return [2, K, V] sums of [M, V] values over the multiplies of each direction and kernel."""
     if isinstance(values, np.ndarray):
         # A kernel has few of the multiplies: adding these is less work than a product with all, and needs no BLAS.
-        found = np.zeros((2, num_kernels, *values.shape[1:]), values.dtype)
+        sums = np.zeros((2, num_kernels, *values.shape[1:]), values.dtype)
         for shape, of_multiply in zip(shapes, values, strict=True):
-            found[shape.direction, shape.kernel] += of_multiply
-        return found
+            sums[shape.direction, shape.kernel] += of_multiply
+        return sums
     member = np.zeros((2, num_kernels, len(shapes)))
     for index, shape in enumerate(shapes):
         member[shape.direction, shape.kernel, index] = 1.0
@@ -189,21 +188,17 @@ def _dtype(shapes: tuple[MultiplyShape, ...], device: Device, assumptions: Assum
     if assumptions.linear_dtype == BF16:
         return 1.0
     narrow_ones = _column([shape.narrow for shape in shapes])
-    peak, share = _narrow(device, assumptions.linear_dtype)
-    wide = device.matrix_flops * sustained_share(device.sustained_share, assumptions)
-    narrow = xp.where(peak > 0, peak * sustained_share(share, assumptions), wide)
-    ratio = wide / (narrow * assumptions.fp8_efficiency)
-    return xp.where(narrow_ones, ratio, xp.ones_like(ratio))
-
-
-def _narrow(device: Device, dtype: str) -> tuple[ArrayLike, ArrayLike]:
-    """Return the peak of a device in fewer than 16 bits, and the share of it that large multiplies sustain."""
+    # The peak of a device in fewer than 16 bits, and the share of it that large multiplies sustain.
     rates = {
         "fp8": (device.fp8_flops, device.fp8_sustained_share),
         "fp4": (device.fp4_flops, device.sustained_share),
         "int8": (device.int8_flops, device.sustained_share),
     }
-    return rates[dtype]
+    peak, share = rates[assumptions.linear_dtype]
+    wide = device.matrix_flops * sustained_share(device.sustained_share, assumptions)
+    narrow = xp.where(peak > 0, peak * sustained_share(share, assumptions), wide)
+    ratio = wide / (narrow * assumptions.fp8_efficiency)
+    return xp.where(narrow_ones, ratio, xp.ones_like(ratio))
 
 
 def _attention(

@@ -1,8 +1,8 @@
 """The sends between the stages of a pipeline, and what they add to the passes of a stage.
 
 A forward ends with a send to the next stage, a backward with one to the stage before. The sender waits for the exposed
-part; the rest delays the microbatch alone. A link takes what the outermost tier that it crosses says. So a stage at the
-edge of a fast domain sends over a slow link for every microbatch, and the others may wait for it.
+part; the other part delays the microbatch alone. A link takes what the outermost tier that it crosses says. So a stage
+at the edge of a fast domain sends over a slow link for every microbatch, and the others may wait for it.
 
 `MeanSends` is the formula of arXiv 2410.00273, with the mean link everywhere. Both have the same methods.
 """
@@ -32,11 +32,11 @@ class SendDelays(NamedTuple):
 class StageSends(NamedTuple):
     """What sends add to the passes of one microbatch, seconds: on a stage the exposed parts, around it whole sends."""
 
-    own: Passes  # all chunks of the stage
+    chunks: Passes  # all chunks of the stage
     first: Passes  # its first chunk
     last: Passes  # its last chunk
-    before: Passes  # from the first stage to it; of the backward from it, without its own part
-    after: Passes  # from it, without its own part, to the last stage; of the backward back to it
+    earlier: Passes  # from the first stage to it; of the backward from it, without its own part
+    later: Passes  # from it, without its own part, to the last stage; of the backward back to it
     delays: SendDelays | None = None  # if sends differ from stage to stage
 
 
@@ -73,42 +73,41 @@ class LinkSends(NamedTuple):
         """Return the sends around stages; their positions broadcast. With `interleaved`, some have several chunks."""
         is_last, is_first = self._ends(position, choices)
         up, down = self._links(position, choices, interleaved and holds.in_rounds)
-        before, none = self._before_s(position), xp.zeros_like(up)
-        once = Passes(xp.where(is_last, none, up), xp.where(is_first, none, down))  # without a link around
-        neighbour_s = xp.maximum(once.forward, once.backward)
+        earlier_s, zero = self._earlier_s(position), xp.zeros_like(up)
+        once = Passes(xp.where(is_last, zero, up), xp.where(is_first, zero, down))  # without a link around
         fast, *slow = self.of_tier
         waits_s = [self._exposed(choices.vpp * (fast + edge)) * edge for edge in slow]
         waits = Passes(self._longest(position, waits_s), self._longest(position - 1.0, waits_s))
         longest_s = self._longest(position, slow)
         if not holds.in_rounds:
-            both = once.both
-            exposed = self._exposed(2.0 * both)
-            up, down, both = exposed * once.forward, exposed * once.backward, exposed * both
-            own, first, last = Passes(both, both), Passes(up, down), Passes(down, up)
-            before, after = Passes(before, before - down), Passes(before - down, before)
-            return StageSends(
-                own, first, last, before, after, SendDelays(neighbour_s, _longest(waits, first), longest_s)
-            )
-        own = once
-        if interleaved:
-            again = choices.vpp - 1.0
-            own = Passes(once.forward + again * up, once.backward + again * down)
+            exposed = self._exposed(2.0 * once.both)
+            up, down, there_and_back = exposed * once.forward, exposed * once.backward, exposed * once.both
+            chunks, first, last = Passes(there_and_back, there_and_back), Passes(up, down), Passes(down, up)
+            earlier, later = Passes(earlier_s, earlier_s - down), Passes(earlier_s - down, earlier_s)
         else:
-            up, down = once.forward, once.backward
-        exposed = self._exposed_ways(own, self._forwards_first(position, choices) if interleaved else None)
-        own, first, last = (
-            Passes(exposed.forward * sent.forward, exposed.backward * sent.backward)
-            for sent in (own, Passes(up, once.backward), Passes(once.forward, down))
-        )
-        after = self._before_s(choices.pp - 1.0) - before
-        before, after = Passes(before, before - first.backward), Passes(after - last.forward, after)
-        return StageSends(own, first, last, before, after, SendDelays(neighbour_s, _longest(waits, first), longest_s))
+            sent, forwards_first = once, None
+            if interleaved:
+                further = choices.vpp - 1.0
+                sent = Passes(once.forward + further * up, once.backward + further * down)
+                forwards_first = self._forwards_first(position, choices)
+            else:
+                up, down = once.forward, once.backward
+            exposed = self._exposed_ways(sent, forwards_first)
+            chunks, first, last = (
+                Passes(exposed.forward * way.forward, exposed.backward * way.backward)
+                for way in (sent, Passes(up, once.backward), Passes(once.forward, down))
+            )
+            later_s = self._earlier_s(choices.pp - 1.0) - earlier_s
+            earlier, later = Passes(earlier_s, earlier_s - first.backward), Passes(later_s - last.forward, later_s)
+        waits = Passes(*(xp.maximum(*seconds) for seconds in zip(waits[:2], first[:2], strict=True)))
+        delays = SendDelays(xp.maximum(once.forward, once.backward), waits, longest_s)
+        return StageSends(chunks, first, last, earlier, later, delays)
 
     def hops_s(self, position: PerPlan, choices: Choices) -> tuple[PerPlan, PerPlan]:
         """Return the hidden parts of the sends after a forward and a backward of a chunk, of several in rounds."""
         up, down = self._links(position, choices, around=True)
-        own = self.around(position, choices, IN_ROUNDS, interleaved=True)
-        return up - own.first.forward, down - own.last.backward
+        stage = self.around(position, choices, IN_ROUNDS, interleaved=True)
+        return up - stage.first.forward, down - stage.last.backward
 
     def hidden(self) -> "LinkSends":
         """Return the same sends, all of which hide."""
@@ -116,18 +115,17 @@ class LinkSends(NamedTuple):
             overlap=xp.ones_like(self.stage_s), stage_s=xp.full_like(self.stage_s, float("inf")), own_way=None
         )
 
-    def whole_s(self, choices: Choices, holds: StageChunks, interleaved: bool) -> PerPlan:
+    def one_way_s(self, choices: Choices, holds: StageChunks, interleaved: bool) -> PerPlan:
         """Return the seconds of all sends of a microbatch one way."""
-        once = self._before_s(choices.pp - 1.0)
+        once = self._earlier_s(choices.pp - 1.0)
         if holds.in_rounds:
             return choices.vpp * once + (choices.vpp - 1.0) * self._around_s(choices) if interleaved else once
         return once if holds.num_chains > 1 else 2.0 * once
 
     def exposed_s(self, choices: Choices, holds: StageChunks, interleaved: bool) -> PerPlan:
         """Return the seconds in which the mean stage waits for the sends of a microbatch, there and back."""
-        mean_s = self.whole_s(choices, holds, interleaved) / choices.pp
-        exposed = self._exposed_ways(Passes(mean_s, mean_s))
-        return exposed.both * mean_s
+        mean_s = self.one_way_s(choices, holds, interleaved) / choices.pp
+        return self._exposed_ways(Passes(mean_s, mean_s)).both * mean_s
 
     def middle_s(self, choices: Choices) -> PerPlan:
         """Return the seconds of a send between the two stages in the middle of a pipeline."""
@@ -138,8 +136,8 @@ class LinkSends(NamedTuple):
 
         A stage sends over a link like the first or like the last one at least.
         """
-        none, one = xp.zeros_like(choices.pp), xp.ones_like(choices.pp)
-        first, last = self._link_s(none, one), self._link_s(choices.pp - 2.0, choices.pp - 1.0)
+        first = self._link_s(xp.zeros_like(choices.pp), xp.ones_like(choices.pp))
+        last = self._link_s(choices.pp - 2.0, choices.pp - 1.0)
         least = xp.minimum(first, last)
         return self._exposed(least) * least, self._exposed(last) * last
 
@@ -152,18 +150,17 @@ class LinkSends(NamedTuple):
 
         Of plans with `forwards_first` on the stage, sends hide behind passes of their own direction too.
         """
-        both = sent.both
         if self.own_way is None or self.overlap is None:
-            share = self._exposed(both)
+            share = self._exposed(sent.both)
             return Passes(share, share)
         plans, *passes_s = self.own_way
         if forwards_first is not None:
             plans = plans | forwards_first
-        ways = zip(passes_s, sent[:2], strict=True)
+        there_and_back = sent.both
         return Passes(
             *(
-                self._exposed_beside(xp.where(plans, beside_s, self.stage_s), xp.where(plans, way_s, both))
-                for beside_s, way_s in ways
+                self._exposed_beside(xp.where(plans, pass_s, self.stage_s), xp.where(plans, way_s, there_and_back))
+                for pass_s, way_s in zip(passes_s, sent[:2], strict=True)
             )
         )
 
@@ -179,22 +176,22 @@ class LinkSends(NamedTuple):
 
     def _link_s(self, position: PerPlan, following: PerPlan) -> PerPlan:
         """Return the seconds of a send from a stage to the next one: of the outermost tier that the link crosses."""
-        found, *slower = self.of_tier
-        for seconds, each in zip(slower, self.per_unit, strict=True):
-            found = xp.where(xp.floor(following / each) > xp.floor(position / each), seconds, found)
-        return found
+        link_s, *slower = self.of_tier
+        for seconds, stages in zip(slower, self.per_unit, strict=True):
+            link_s = xp.where(xp.floor(following / stages) > xp.floor(position / stages), seconds, link_s)
+        return link_s
 
     def _longest(self, position: PerPlan, of_edges: Sequence[PerPlan]) -> PerPlan:
         """Return the most that an edge of a unit, on the way from the first stage to another one, has of a value."""
-        found = [
-            xp.where(position >= each, edge, xp.zeros_like(edge))
-            for edge, each in zip(of_edges, self.per_unit, strict=True)
+        passed = [
+            xp.where(position >= stages, edge, xp.zeros_like(edge))
+            for edge, stages in zip(of_edges, self.per_unit, strict=True)
         ]
-        return functools.reduce(xp.maximum, found)
+        return functools.reduce(xp.maximum, passed)
 
-    def _before_s(self, position: PerPlan) -> PerPlan:
+    def _earlier_s(self, position: PerPlan) -> PerPlan:
         """Return the seconds of the sends from the first stage to another one."""
-        return self._with_tiers(position, (xp.floor(position / each) for each in self.per_unit))
+        return self._with_tiers(position, (xp.floor(position / stages) for stages in self.per_unit))
 
     def _links(self, position: PerPlan, choices: Choices, around: bool) -> tuple[PerPlan, PerPlan]:
         """Return the seconds of a send to the next stage, and to the one before; with `around` also from end to end."""
@@ -211,14 +208,14 @@ class LinkSends(NamedTuple):
 
     def _around_s(self, choices: Choices) -> PerPlan:
         """Return the seconds of a send from the last stage to the first one, for a next chunk."""
-        one, none = xp.ones_like(choices.pp), xp.zeros_like(choices.pp)
-        found = self._with_tiers(one, (xp.where(each < choices.pp, one, none) for each in self.per_unit))
-        return xp.where(choices.vpp > 1.0, found, xp.zeros_like(found))
+        ones, zero = xp.ones_like(choices.pp), xp.zeros_like(choices.pp)
+        link_s = self._with_tiers(ones, (xp.where(stages < choices.pp, ones, zero) for stages in self.per_unit))
+        return xp.where(choices.vpp > 1.0, link_s, xp.zeros_like(link_s))
 
     def _with_tiers(self, links: PerPlan, crossing: Iterable[PerPlan]) -> PerPlan:
         """Return the seconds of so many links, of which so many cross each tier beyond the first."""
-        first, *others = self.of_tier
-        steps = zip(crossing, self.of_tier, others, strict=False)
+        first, *outer = self.of_tier
+        steps = zip(crossing, self.of_tier, outer, strict=False)
         return functools.reduce(xp.add, [count * (above - below) for count, below, above in steps], links * first)
 
 
@@ -227,7 +224,7 @@ class MeanSends(NamedTuple):
 
     Attributes:
         chunk_s: Seconds in which a stage waits for the sends of a microbatch on a chunk, there and back.
-        hidden_s: The rest of these sends.
+        hidden_s: The other seconds of these sends.
     """
 
     chunk_s: PerPlan
@@ -236,12 +233,11 @@ class MeanSends(NamedTuple):
     def around(self, position: PerPlan, choices: Choices, holds: StageChunks, interleaved: bool) -> StageSends:
         """As for `LinkSends`."""
         del interleaved
-        exposed_s = 0.5 * self.chunk_s
+        exposed_s, middle_s = 0.5 * self.chunk_s, self.middle_s(choices)
         later = holds.count(choices.pp, choices.vpp) - 1.0 - holds.last(position, choices.pp, choices.vpp)
-        chunks = (choices.vpp * exposed_s, exposed_s, exposed_s, position * self.middle_s(choices))
-        own, first, last, before = (Passes(seconds, seconds) for seconds in chunks)
-        after_s = later * self.middle_s(choices)
-        return StageSends(own, first, last, before, Passes(after_s, after_s))
+        parts = choices.vpp * exposed_s, exposed_s, exposed_s, position * middle_s, later * middle_s
+        chunks, first, last, ahead, behind = (Passes(seconds, seconds) for seconds in parts)
+        return StageSends(chunks, first, last, ahead, behind)
 
     def hops_s(self, position: PerPlan, choices: Choices) -> tuple[PerPlan, PerPlan]:
         """As for `LinkSends`."""
@@ -253,7 +249,7 @@ class MeanSends(NamedTuple):
         """As for `LinkSends`."""
         return MeanSends(xp.zeros_like(self.chunk_s), self.chunk_s + self.hidden_s)
 
-    def whole_s(self, choices: Choices, holds: StageChunks, interleaved: bool) -> PerPlan:
+    def one_way_s(self, choices: Choices, holds: StageChunks, interleaved: bool) -> PerPlan:
         """As for `LinkSends`."""
         del interleaved
         num_chunks = holds.count(choices.pp, choices.vpp)
@@ -278,11 +274,6 @@ class MeanSends(NamedTuple):
 Sends = LinkSends | MeanSends
 
 
-def _longest(some: Passes, others: Passes) -> Passes:
-    """Return the longer sends of two, each way."""
-    return Passes(*(xp.maximum(one, other) for one, other in zip(some[:2], others[:2], strict=True)))
-
-
 def slow_senders(choices: StepChoices, both_sides: bool) -> list[PerPlan]:
     """Return the positions of the stages of an even cut that sends may make the slowest.
 
@@ -291,12 +282,12 @@ def slow_senders(choices: StepChoices, both_sides: bool) -> list[PerPlan]:
     there is one whose forward sends over the tier too. Hidden sends delay the first stage most that runs a backward
     before its last forward.
     """
-    none = xp.zeros_like(choices.pp)
-    inner = xp.maximum(choices.pp - 2.0, none)
-    found = [xp.clip(choices.pp - choices.num_microbatches + 1.0, xp.minimum(inner, none + 1.0), inner)]
-    for each in (choices.pp_nvs, *choices.pp_outer):
-        edge = each * xp.floor((choices.pp - 1.0) / each)
-        found += [xp.where(edge > 0.0, xp.minimum(edge, inner), inner), xp.minimum(each, inner)]
+    zero = xp.zeros_like(choices.pp)
+    inner = xp.maximum(choices.pp - 2.0, zero)
+    senders = [xp.clip(choices.pp - choices.num_microbatches + 1.0, xp.minimum(inner, zero + 1.0), inner)]
+    for stages in (choices.pp_nvs, *choices.pp_outer):
+        edge = stages * xp.floor((choices.pp - 1.0) / stages)
+        senders += [xp.where(edge > 0.0, xp.minimum(edge, inner), inner), xp.minimum(stages, inner)]
         if both_sides:
-            found.append(xp.clip(each - 1.0, none, inner))
-    return found
+            senders.append(xp.clip(stages - 1.0, zero, inner))
+    return senders

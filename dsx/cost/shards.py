@@ -22,28 +22,42 @@ domain. Where the edge of a domain cuts ep groups or shard groups, replicas coun
 
 import functools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from dsx import arrays as xp
-from dsx.cost.context import StepChoices, pick
+from dsx.cost.context import StepChoices, StepPlans
 from dsx.cost.groups import Group, group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.shapes import PerPlan
-from dsx.plans.codes import SearchedCodes
 from dsx.plans.placement import Runs, consecutive, share_of_runs
 from dsx.records import Array, Bool
-from dsx.schedules.schedules import SCHEDULES
 
 
-def dp_groups(choices: StepChoices, searched: SearchedCodes) -> tuple[Group, Group | None]:
-    """Return the shard group and the replica group among the data-parallel ranks; None if no shard has replicas."""
-    chains, together = _chains(choices, searched)
+class DpGroups(NamedTuple):
+    """The groups among the data-parallel ranks, and the chains of stages that they are on."""
+
+    shard: Group
+    replicas: Group | None  # None if no shard has replicas
+    chains: PerPlan  # on which each weight is
+    chains_together: tuple[PerPlan, ...]  # of these, those that share a domain, and a unit of each tier
+
+
+def dp_groups(plans: StepPlans) -> DpGroups:
+    """Return the shard group and the replica group among the data-parallel ranks."""
+    choices, searched = plans.choices, plans.searched
+    ones, stages = xp.ones_like(choices.dp), (choices.pp_nvs, *choices.pp_outer)
+    chains, together = ones, (ones,) * len(stages)
+    if any(schedule.holds.num_chains > 1 for schedule in plans.schedules):
+        of_schedule = plans.by_schedule(lambda schedule: xp.full_like(ones, schedule.holds.num_chains))
+        chains = xp.where(choices.pp > 1, of_schedule, ones)
+        together = tuple(xp.where(near >= choices.pp, chains, ones) for near in stages)
     ranks, shares = choices.dp * chains, (choices.dp_nvs, *choices.dp_outer)
     shares = tuple(share * near for share, near in zip(shares, together, strict=True))
     if searched.zero_replicas == (1,):
-        return group(ranks, *shares), None
+        return DpGroups(group(ranks, *shares), None, chains, together)
     replicas = xp.minimum(choices.zero_replicas, choices.dp)
     if 0 in searched.zero_stage:
         replicas = xp.where(choices.zero_stage > 0, replicas, xp.ones_like(replicas))
@@ -51,18 +65,8 @@ def dp_groups(choices: StepChoices, searched: SearchedCodes) -> tuple[Group, Gro
     # Ranks of a shard group that follow each other: those of both chains if these share a unit.
     rows = [xp.where(near > 1, size, _gcd(size, choices.dp)) for near in together]
     parts = [_per_unit(ranks, share, size, row) for share, row in zip(shares, rows, strict=True)]
-    return group(size, *(own for own, _ in parts)), group(replicas, *(near for _, near in parts))
-
-
-def _chains(choices: StepChoices, searched: SearchedCodes) -> tuple[PerPlan, tuple[PerPlan, ...]]:
-    """Return on how many chains of stages each weight is, and on how many that share a domain, and a unit of a tier."""
-    one = xp.ones_like(choices.dp)
-    stages = (choices.pp_nvs, *choices.pp_outer)
-    if all(SCHEDULES[code].holds.num_chains == 1 for code in searched.schedule):
-        return one, (one,) * len(stages)
-    of_code = {code: xp.full_like(one, SCHEDULES[code].holds.num_chains) for code in searched.schedule}
-    chains = xp.where(choices.pp > 1, pick(searched.schedule, choices.schedule, of_code), one)
-    return chains, tuple(xp.where(near >= choices.pp, chains, one) for near in stages)
+    shard_shares, replica_shares = zip(*parts, strict=True)
+    return DpGroups(group(size, *shard_shares), group(replicas, *replica_shares), chains, together)
 
 
 def _per_unit(ranks: PerPlan, share: PerPlan, size: PerPlan, row: PerPlan) -> tuple[PerPlan, PerPlan]:
@@ -72,50 +76,43 @@ def _per_unit(ranks: PerPlan, share: PerPlan, size: PerPlan, row: PerPlan) -> tu
     a part of one alone, replicas share a unit only if their whole shard groups do.
     """
     even = xp.ceil(ranks / share) * share == ranks
-    own = xp.where(even | (size < ranks), _gcd(size, share), share)
-    nested = even & ((own == share) | (own == row))
-    return own, xp.where(nested | (own == size), share / own, xp.ones_like(ranks))
+    in_unit = xp.where(even | (size < ranks), _gcd(size, share), share)
+    nested = even & ((in_unit == share) | (in_unit == row))
+    return in_unit, xp.where(nested | (in_unit == size), share / in_unit, xp.ones_like(ranks))
 
 
 def weight_shards(
-    layer: LayerCosts,
-    dp_shard: Group,
-    dp_replicas: Group | None,
-    choices: StepChoices,
-    searched: SearchedCodes,
-    at_ends: bool = False,
+    layer: LayerCosts, dp: DpGroups, plans: StepPlans, at_ends: bool = False
 ) -> tuple[list[Group], list[Group]]:
-    """Return the shard group and the replica group of each weight group; no replica groups without `dp_replicas`.
+    """Return the shard group and the replica group of each weight group; no replica groups if no shard has replicas.
 
     With `at_ends` the groups are those of the first and the last stage alone.
     """
+    choices, without_ep = plans.choices, plans.searched.ep == (1,)
     axes = [
         group(layer.group_size[index], layer.group_share[index], *(shares[index] for shares in layer.group_outer))
         for index in range(layer.group_size.shape[0])
     ]
-    joint = [dp_shard.times(members) for members in axes]
-    replicas = [] if dp_replicas is None else [dp_replicas]
-    chains, together = _chains(choices, searched)
-    if searched.ep != (1,):
-        if dp_replicas is None:
-            joint = [_every(ep, ranks, together) for ep, ranks in zip(layer.group_ep, joint, strict=True)]
+    joint = [dp.shard.times(members) for members in axes]
+    replicas = [] if dp.replicas is None else [dp.replicas]
+    if not without_ep:
+        if dp.replicas is None:
+            joint = [_every(ep, ranks, dp.chains_together) for ep, ranks in zip(layer.group_ep, joint, strict=True)]
         else:
-            parts = [
-                _split(ep, members, dp_shard, dp_replicas, choices, (chains, together))
-                for ep, members in zip(layer.group_ep, axes, strict=True)
-            ]
-            joint, replicas = [shards for shards, _ in parts], [own for _, own in parts]
+            of_ep = zip(layer.group_ep, axes, strict=True)
+            parts = [_split(ep, members, dp, dp.replicas, choices) for ep, members in of_ep]
+            joint, replicas = map(list, zip(*parts, strict=True))
     if layer.rank_placement:
         # The group of all replicas, and of nothing else, lies as dp does.
-        of_dp = xp.asarray(dp_shard.size == choices.dp)
-        if dp_replicas is not None:
-            of_dp = of_dp & (dp_replicas.size == 1.0)
+        of_dp = xp.asarray(dp.shard.size == choices.dp)
+        if dp.replicas is not None:
+            of_dp = of_dp & (dp.replicas.size == 1.0)
         lying = layer.rank_placement, choices, of_dp
-        runs = [_shard_runs(each, dp_shard, choices) for each in joint]
-        ends = [_of_end_stages(each, chains, choices) if at_ends else () for each in runs]
-        joint = [_as_placed(each, *ranks, *lying) for each, *ranks in zip(joint, runs, ends, strict=True)]
-        replicas = [_as_placed(each, _replica_runs(dp_shard, each, choices), (), *lying) for each in replicas]
-    return joint, replicas * len(axes) if searched.ep == (1,) else replicas
+        runs = [_shard_runs(ranks, dp.shard, choices) for ranks in joint]
+        ends = [_of_end_stages(of_ranks, dp.chains, choices) if at_ends else () for of_ranks in runs]
+        joint = [_as_placed(ranks, *where, *lying) for ranks, *where in zip(joint, runs, ends, strict=True)]
+        replicas = [_as_placed(ranks, _replica_runs(dp.shard, ranks, choices), (), *lying) for ranks in replicas]
+    return joint, replicas * len(axes) if without_ep else replicas
 
 
 def _every(ep: PerPlan, ranks: Group, together: Sequence[PerPlan]) -> Group:
@@ -147,16 +144,16 @@ def _shard_runs(joint: Group, dp_ranks: Group, choices: StepChoices) -> Runs:
     are one run of both chains, unless a shard group has a part of the replicas of each, in the order that numbers
     replicas first.
     """
-    own = _gcd(dp_ranks.size, choices.dp)  # replicas of one chain
-    chains, members = dp_ranks.size / own, joint.size / dp_ranks.size
+    replicas = _gcd(dp_ranks.size, choices.dp)  # of one chain
+    chains, members = dp_ranks.size / replicas, joint.size / dp_ranks.size
     adjacent = _replicas_adjacent(choices)
-    paired = (chains == 2.0) & (choices.pp == 2.0) & (~adjacent | (own == choices.dp))
+    paired = (chains == 2.0) & (choices.pp == 2.0) & (~adjacent | (replicas == choices.dp))
     one_run = adjacent | paired
-    chains, own = xp.where(paired, 1.0, chains), xp.where(paired, chains * own, own)
-    in_run = xp.where(one_run, own, xp.ones_like(own))
-    apart = _stage_ranks(choices) * xp.where(one_run, own, choices.pp)
+    chains, replicas = xp.where(paired, 1.0, chains), xp.where(paired, chains * replicas, replicas)
+    in_run = xp.where(one_run, replicas, xp.ones_like(replicas))
+    apart = _stage_ranks(choices) * xp.where(one_run, replicas, choices.pp)
     apart = xp.where(adjacent & (chains > 1.0), choices.num_gpus, apart)  # the other chain is anywhere in the job
-    return Runs(members * in_run, _stage_ranks(choices) / members, own / in_run, apart, chains)
+    return Runs(members * in_run, _stage_ranks(choices) / members, replicas / in_run, apart, chains)
 
 
 def _replica_runs(dp_ranks: Group, dp_replicas: Group, choices: StepChoices) -> Runs:
@@ -164,13 +161,13 @@ def _replica_runs(dp_ranks: Group, dp_replicas: Group, choices: StepChoices) -> 
 
     Two stages are one run in the order that numbers replicas first, and follow each other in each replica in the other.
     """
-    own, adjacent = _gcd(dp_ranks.size, choices.dp), _replicas_adjacent(choices)
-    chains, one = own * dp_replicas.size / choices.dp, xp.ones_like(dp_replicas.size)
+    size, adjacent = _gcd(dp_ranks.size, choices.dp), _replicas_adjacent(choices)
+    chains, ones = size * dp_replicas.size / choices.dp, xp.ones_like(dp_replicas.size)
     of_two = (choices.pp == 2.0) & (chains == 2.0)
     in_pairs = of_two & ~adjacent
-    chains = xp.where(of_two, one, chains)
-    members = xp.where(in_pairs, 2.0 * one, dp_replicas.size / chains)
-    between = _stage_ranks(choices) * own * xp.where(adjacent, one, choices.pp)  # ranks from one replica to the next
+    chains = xp.where(of_two, ones, chains)
+    members = xp.where(in_pairs, 2.0 * ones, dp_replicas.size / chains)
+    between = _stage_ranks(choices) * size * xp.where(adjacent, ones, choices.pp)  # ranks from one replica to the next
     apart = xp.where(adjacent & (chains == 2.0), choices.num_gpus, xp.where(in_pairs, between, members * between))
     stride = xp.where(in_pairs, _stage_ranks(choices), between)
     return Runs(members, stride, dp_replicas.size / (members * chains), apart, chains)
@@ -178,12 +175,12 @@ def _replica_runs(dp_ranks: Group, dp_replicas: Group, choices: StepChoices) -> 
 
 def _of_end_stages(runs: Runs, chains: PerPlan, choices: StepChoices) -> tuple[PerPlan, PerPlan]:
     """Return how many of the first groups and of the last ones have the ranks of the first and of the last stage."""
-    some, none, every = xp.ones_like(choices.num_gpus), xp.zeros_like(choices.num_gpus), choices.num_gpus
+    ones, zero, every = xp.ones_like(choices.num_gpus), xp.zeros_like(choices.num_gpus), choices.num_gpus
     of_stage = choices.dp * _stage_ranks(choices) / (runs.members * runs.stride)
     alone, together = chains == 1.0, (chains == runs.copies) & (runs.runs > 1.0)
     in_a_row = alone & _replicas_adjacent(choices)
-    first = xp.where(in_a_row, of_stage, xp.where(together, some, every))
-    return first, xp.where(in_a_row, of_stage, xp.where(together & alone, some, none))
+    first = xp.where(in_a_row, of_stage, xp.where(together, ones, every))
+    return first, xp.where(in_a_row, of_stage, xp.where(together & alone, ones, zero))
 
 
 def _stage_ranks(choices: StepChoices) -> PerPlan:
@@ -242,39 +239,33 @@ def _consecutive(of_replica: PerPlan, choices: StepChoices) -> Bool[Array, "*#pl
     return consecutive(degrees, shares, choices.num_gpus, ranks, of_replica == ranks)
 
 
-def _split(
-    ep: PerPlan,
-    members: Group,
-    dp_shard: Group,
-    dp_replicas: Group,
-    choices: StepChoices,
-    of_chains: tuple[PerPlan, tuple[PerPlan, ...]],
-) -> tuple[Group, Group]:
+def _split(ep: PerPlan, members: Group, dp: DpGroups, dp_replicas: Group, choices: StepChoices) -> tuple[Group, Group]:
     """Return the shard group and the replica group of experts; other weights are reduced over `members` too.
 
     Where domains cut ep groups or shard groups, shard groups are consecutive ranks in each chain, and replicas count as
     apart.
     """
-    (chains, together), rows = of_chains, (choices.dp_nvs, *choices.dp_outer)
-    every = group(choices.dp * chains, *(row * near for row, near in zip(rows, together, strict=True)))
-    holders = _every(ep, every.times(members), together)
+    chains, rows = dp.chains, (choices.dp_nvs, *choices.dp_outer)
+    every = group(choices.dp * chains, *(row * near for row, near in zip(rows, dp.chains_together, strict=True)))
+    holders = _every(ep, every.times(members), dp.chains_together)
     # A plan that breaks the rules may have more replicas than holders.
     count = xp.minimum(dp_replicas.size, holders.size)
     size = holders.size / count
     of_shards: list[Group] = []
     of_replicas: list[Group] = []
-    for held, ranks, shards, replicas, row, of_dp in zip(
-        holders.by_tier, members.by_tier, dp_shard.by_tier, dp_replicas.by_tier, rows, every.by_tier, strict=True
+    groups = holders, members, dp.shard, dp_replicas, every
+    for (held, ranks, shards, replicas, of_dp), row in zip(
+        zip(*(of_tiers.by_tier for of_tiers in groups), strict=True), rows, strict=True
     ):
         ep_whole = (row * ranks.share % ep == 0) | (ep % (row * ranks.share) == 0)
         shards_whole = shards.share * replicas.share == of_dp.share
         even = (count == 1.0) | (ep_whole & shards_whole & (held.domains * held.share == held.size))
-        many = xp.where(even, _gcd(held.share, replicas.share), xp.ones_like(count))
-        of_replicas.append(_on_units(count, count / many, many))
+        near = xp.where(even, _gcd(held.share, replicas.share), xp.ones_like(count))
+        of_replicas.append(_on_units(count, count / near, near))
         domains, share = _every_of_unit(ep, size, shards.times(ranks), xp.ones_like(size))
         domains, share = (xp.where(chains > 1, apart, value) for apart, value in ((size, domains), (1.0, share)))
-        domains = xp.where(even, held.domains * many / count, domains)
-        of_shards.append(_on_units(size, domains, xp.where(even, held.share / many, share)))
+        domains = xp.where(even, held.domains * near / count, domains)
+        of_shards.append(_on_units(size, domains, xp.where(even, held.share / near, share)))
     return _of_tiers(of_shards), _of_tiers(of_replicas)
 
 
@@ -287,7 +278,7 @@ def _on_units(size: PerPlan, domains: PerPlan, share: PerPlan) -> Group:
     return Group(size, domains, 1.0 / size, 1.0 / share, share, xp.log2(domains))
 
 
-def _gcd(left: PerPlan, right: PerPlan) -> PerPlan:
-    floats = xp.broadcast_arrays(left, right)
+def _gcd(number: PerPlan, other: PerPlan) -> PerPlan:
+    floats = xp.broadcast_arrays(number, other)
     integers = (xp.round(value).astype(np.int32) for value in floats)
     return xp.gcd(*integers).astype(floats[0].dtype)

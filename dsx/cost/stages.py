@@ -16,7 +16,7 @@ same mix of them.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -43,7 +43,7 @@ class Stack:
         return len(self.segments) == 1 and not self.first and not self.last
 
     @property
-    def alike(self) -> bool:
+    def same_body(self) -> bool:
         """Return whether all chunks of every priced pipeline hold the same layers of the body."""
         return self.divided and len(self.segments) == 1
 
@@ -51,6 +51,11 @@ class Stack:
     def embedding_and_head(self) -> tuple[int, ...]:
         """Kinds that only the first or only the last stage has."""
         return (*self.first, *self.last)
+
+    @property
+    def body(self) -> list[tuple[tuple[int, ...], tuple[PerPlan, ...]]]:
+        """The kinds of each segment, and their layers."""
+        return [*zip(self.segments, self.counts, strict=True)]
 
     @property
     def num_body_layers(self) -> PerPlan:
@@ -64,11 +69,15 @@ class Stack:
 
     def totals(self) -> dict[int, PerPlan]:
         """Return the layers of each kind in the whole model."""
-        found: dict[int, PerPlan] = {kind: 1.0 for kind in (*self.first, *self.last)}
-        for kinds, counts in zip(self.segments, self.counts, strict=True):
+        layers: dict[int, PerPlan] = {kind: 1.0 for kind in (*self.first, *self.last)}
+        for kinds, counts in self.body:
             for kind, count in zip(kinds, counts, strict=True):
-                found[kind] = found.get(kind, 0.0) + count
-        return found
+                layers[kind] = layers.get(kind, 0.0) + count
+        return layers
+
+    def mean_stage(self, pp: PerPlan, position: PerPlan) -> "Stage":
+        """Return a stage with the mean of the layers of all `pp` stages, at a position."""
+        return Stage(position, {kind: count / pp for kind, count in self.totals().items()})
 
 
 Layers = Mapping[int, PerPlan]  # number of layers of each kind
@@ -79,8 +88,13 @@ class Around(NamedTuple):
 
     first: Layers  # first chunk of the stage
     last: Layers  # last chunk of the stage
-    before: Layers  # the chunks before the first chunk
-    after: Layers  # the chunks after the last chunk
+    earlier: Layers  # the chunks before the first chunk
+    later: Layers  # the chunks after the last chunk
+
+    def of_both(self, holds: StageChunks, pp: PerPlan) -> Layers:
+        """Return the layers of the first and the last chunk of a stage that does not hold its chunks in rounds."""
+        twice = holds.two_chunks(pp)
+        return {kind: layers + twice * self.last[kind] for kind, layers in self.first.items()}
 
 
 class Stage(NamedTuple):
@@ -109,6 +123,101 @@ class EvenStages(NamedTuple):
     slowest: list[Stage]  # may take longest; the first two are the first and the last stage
 
 
+class EqualChunks(NamedTuple):
+    """Pipelines whose chunks all hold `chunk` layers, of which embedding and head are `counted` each."""
+
+    stack: Stack
+    holds: StageChunks
+    pp: PerPlan
+    vpp: PerPlan
+    chunk: PerPlan
+    counted: PerPlan
+
+    def layers_in(self, begin: PerPlan, number_in: Callable[[PerPlan, PerPlan], PerPlan]) -> dict[int, PerPlan]:
+        """Return the body layers of each kind, of segments of which `number_in(begin, length)` layers count."""
+        layers: dict[int, PerPlan] = {}
+        for kinds, counts in self.stack.body:
+            length = sum(counts)
+            held = number_in(begin, length)
+            for kind, count in zip(kinds, counts, strict=True):
+                layers[kind] = layers.get(kind, 0.0) + held * (count / length)
+            begin = begin + length
+        return layers
+
+    def between(self, start: PerPlan, stop: PerPlan) -> Layers:
+        """Return the layers of the chunks from `start` to `stop`, exclusive."""
+
+        def number_in(begin: PerPlan, length: PerPlan) -> PerPlan:
+            first, end = (
+                xp.clip(number * self.chunk - begin, xp.zeros_like(number), length) for number in (start, stop)
+            )
+            return end - first
+
+        num_chunks = self.holds.count(self.pp, self.vpp)
+        ones, zero = xp.ones_like(start), xp.zeros_like(start)
+        return (
+            self.layers_in(self.counted, number_in)
+            | {kind: xp.where((start <= zero) & (stop > zero), ones, zero) for kind in self.stack.first}
+            | {kind: xp.where((start < num_chunks) & (stop >= num_chunks), ones, zero) for kind in self.stack.last}
+        )
+
+    def in_rounds(self, index: PerPlan) -> Layers:
+        """Return the layers of a stage that holds its chunks in rounds."""
+        per_round = self.chunk * self.pp
+
+        def held_before(position: PerPlan) -> PerPlan:
+            """Return how many of the first `position` layers this stage holds."""
+            rounds = xp.floor(position / per_round)
+            in_round = position - rounds * per_round - index * self.chunk
+            return rounds * self.chunk + xp.clip(in_round, xp.zeros_like(in_round), self.chunk)
+
+        layers = self.layers_in(self.counted, lambda begin, length: held_before(begin + length) - held_before(begin))
+        ones, zero = xp.ones_like(index), xp.zeros_like(index)
+        layers |= {kind: xp.where(index == zero, ones, zero) for kind in self.stack.first}
+        return layers | {kind: xp.where(index == self.pp - 1.0, ones, zero) for kind in self.stack.last}
+
+    def stage(self, index: PerPlan) -> Stage:
+        """Return a stage of an even cut."""
+        final = self.holds.last(index, self.pp, self.vpp)
+        around = Around(
+            first=self.between(index, index + 1.0),
+            last=self.between(final, final + 1.0),
+            earlier=self.between(xp.zeros_like(index), index),
+            later=self.between(final + 1.0, self.holds.count(self.pp, self.vpp)),
+        )
+        layers = self.in_rounds(index) if self.holds.in_rounds else around.of_both(self.holds, self.pp)
+        return Stage(index, layers, around=around)
+
+    def stage_of_same_body(self, index: PerPlan, sends: bool = False) -> Stage:
+        """Return a stage of an even cut all of whose chunks, held in rounds, have the same body, as `stage` does.
+
+        A stage that `sends` to the next one is not the last one, but for a pipeline of one stage, which has no
+        schedule. Layers that chunks cannot have are left out.
+        """
+        stack, vpp = self.stack, self.vpp
+        final = index + (vpp - 1.0) * self.pp
+        ones, zero = xp.ones_like(index), xp.zeros_like(index)
+        is_first = xp.where(index == zero, ones, zero)
+        is_last = None if sends else xp.where(index == self.pp - 1.0, ones, zero)
+        ((kinds, counts),), num_body_layers = stack.body, stack.num_body_layers
+
+        def layers(chunks: PerPlan, first: PerPlan | None, last: PerPlan | None) -> Layers:
+            body = {
+                kind: (chunks * self.chunk) * (count / num_body_layers)
+                for kind, count in zip(kinds, counts, strict=True)
+            }
+            ends = ((stack.first, first), (stack.last, last))
+            return body | {kind: held for kinds, held in ends if held is not None for kind in kinds}
+
+        around = Around(
+            first=layers(ones, is_first, None if is_last is None else xp.where(vpp > 1.0, zero, is_last)),
+            last=layers(ones, xp.where(vpp > 1.0, zero, is_first), is_last),
+            earlier=layers(index, ones - is_first, None),
+            later=layers(self.pp * vpp - 1.0 - final, None, ones if is_last is None else ones - is_last),
+        )
+        return Stage(index, layers(vpp, is_first, is_last), around=around)
+
+
 def stages(
     stack: Stack,
     pp: PerPlan,
@@ -121,38 +230,37 @@ def stages(
 
     With `every_end`, both ends of each run of equal stages are among the slowest. So are the `senders`, by position.
     """
-    one, none = xp.ones_like(pp), xp.zeros_like(pp)
+    ones, zero = xp.ones_like(pp), xp.zeros_like(pp)
     if stack.uniform and holds.in_rounds:
         share = xp.floor(stack.num_body_layers / pp)
-        found = [_like_all(stack, share, pp, vpp, index) for index in (none, pp - 1.0, *senders)]
-        found[:2] = found[0]._replace(begins=True), found[1]._replace(ends=True)
-        return EvenStages(found[: 2 if every_end else 1], found)
+        priced = [_like_all(stack, share, pp, vpp, index) for index in (zero, pp - 1.0, *senders)]
+        priced[:2] = priced[0]._replace(begins=True), priced[1]._replace(ends=True)
+        return EvenStages(priced[: 2 if every_end else 1], priced)
     chunks = holds.count(pp, vpp)
-    counted = none if stack.divided else _embedding_counted(stack, chunks)
+    counted = zero if stack.divided else _embedding_counted(stack, chunks)
     chunk = xp.ceil((stack.num_body_layers + 2.0 * counted) / chunks)
-    last = xp.maximum(xp.floor(pp / holds.num_chains) - 1.0, none)
-    indices, ends_of_runs = [none, last], []
-    if every_end or not stack.alike:
+    last = xp.maximum(xp.floor(pp / holds.num_chains) - 1.0, zero)
+    indices, ends_of_runs = [zero, last], []
+    if every_end or not stack.same_body:
         # Otherwise all stages have the same body layers, and the first and the last one a further layer.
-        indices.append(xp.minimum(one, last))
-        ends_of_runs.append(xp.maximum(last - 1.0, none))
+        indices.append(xp.minimum(ones, last))
+        ends_of_runs.append(xp.maximum(last - 1.0, zero))
     begin = xp.zeros_like(stack.num_body_layers)
     for counts in stack.counts[:-1]:
         begin = begin + sum(counts)
         at_border = holds.stage_of(xp.floor((begin + counted) / chunk), pp)
         indices += [at_border, xp.minimum(at_border + 1.0, last)]
-        ends_of_runs.append(xp.maximum(at_border - 1.0, none))
-    if stack.alike and holds.in_rounds:
-        found = [_with_ends(stack, index, pp, vpp, chunk) for index in (*indices, *ends_of_runs)]
-        found += [_with_ends(stack, index, pp, vpp, chunk, sends=True) for index in senders]
+        ends_of_runs.append(xp.maximum(at_border - 1.0, zero))
+    equal = EqualChunks(stack, holds, pp, vpp, chunk, counted)
+    if stack.same_body and holds.in_rounds:
+        priced = [equal.stage_of_same_body(index) for index in (*indices, *ends_of_runs)]
+        priced += [equal.stage_of_same_body(index, sends=True) for index in senders]
     else:
-        indices_of_senders = [xp.minimum(sender, last) for sender in senders]
-        found = [
-            _stage_around(stack, index, holds, pp, vpp, chunk, counted)
-            for index in (*indices, *ends_of_runs, *indices_of_senders)
+        priced = [
+            equal.stage(index) for index in (*indices, *ends_of_runs, *(xp.minimum(sender, last) for sender in senders))
         ]
-    found[:2] = found[0]._replace(begins=True), found[1]._replace(ends=holds.in_rounds)
-    return EvenStages(found[: len(indices) + (len(ends_of_runs) if every_end else 0)], found)
+    priced[:2] = priced[0]._replace(begins=True), priced[1]._replace(ends=holds.in_rounds)
+    return EvenStages(priced[: len(indices) + (len(ends_of_runs) if every_end else 0)], priced)
 
 
 def stages_between(
@@ -179,27 +287,27 @@ def stages_between(
     around = Around(
         first={kind: xp.asarray(layers)[0] for kind, layers in chunks.items()},
         last=layers_between(stack, begin, end),
-        before=layers_between(stack, xp.zeros_like(start), start),
-        after=layers_between(stack, end, xp.zeros_like(start) + stack.num_layers),
+        earlier=layers_between(stack, xp.zeros_like(start), start),
+        later=layers_between(stack, end, xp.zeros_like(start) + stack.num_layers),
     )
-    if holds.in_rounds:
-        layers = {kind: xp.asarray(of_rounds).sum(axis=0) for kind, of_rounds in chunks.items()}
-    else:
-        layers = _of_both(around, holds, pp)
-    return Stage(position, layers, even=False, around=around, chunks=chunks if holds.in_rounds else None)
+    if not holds.in_rounds:
+        return Stage(position, around.of_both(holds, pp), even=False, around=around)
+    layers = {kind: xp.asarray(of_rounds).sum(axis=0) for kind, of_rounds in chunks.items()}
+    return Stage(position, layers, even=False, around=around, chunks=chunks)
 
 
 def even_first(stack: Stack, pp: PerPlan, vpp: PerPlan, holds: StageChunks = IN_ROUNDS) -> Stage:
     """Return the first stage of the most even cut, with fractions of layers if the chunks do not divide them."""
+    zero = xp.zeros_like(pp)
     if stack.uniform:
         share = xp.where(pp > 1, float(holds.num_chains), 1.0) / pp
-        return Stage(xp.zeros_like(pp), {kind: count * share for kind, count in stack.totals().items()}, even=False)
+        return Stage(zero, {kind: count * share for kind, count in stack.totals().items()}, even=False)
     chunks = holds.count(pp, vpp)
     counted = _embedding_counted(stack, chunks)
-    share = (stack.num_body_layers + 2.0 * counted) / chunks
+    equal = EqualChunks(stack, holds, pp, vpp, (stack.num_body_layers + 2.0 * counted) / chunks, counted)
     if holds.in_rounds:
-        return _stage(stack, xp.zeros_like(pp), pp, share, counted)._replace(even=False)
-    return _stage_around(stack, xp.zeros_like(pp), holds, pp, vpp, share, counted)._replace(even=False)
+        return Stage(zero, equal.in_rounds(zero), even=False)
+    return equal.stage(zero)._replace(even=False)
 
 
 def layers_between(stack: Stack, start: PerPlan, stop: PerPlan) -> Layers:
@@ -207,102 +315,25 @@ def layers_between(stack: Stack, start: PerPlan, stop: PerPlan) -> Layers:
     layers: Layers = {}
     begin = 0.0
     first, last = ([((kind,), (1.0,)) for kind in kinds] for kinds in (stack.first, stack.last))
-    for kinds, counts in (*first, *zip(stack.segments, stack.counts, strict=True), *last):
-        whole = sum(counts)
-        held = xp.maximum(xp.minimum(stop, begin + whole) - xp.maximum(start, begin), 0.0)
+    for kinds, counts in (*first, *stack.body, *last):
+        length = sum(counts)
+        held = xp.maximum(xp.minimum(stop, begin + length) - xp.maximum(start, begin), 0.0)
         for kind, count in zip(kinds, counts, strict=True):
-            layers[kind] = layers.get(kind, 0.0) + held * (count / whole)
-        begin = begin + whole
+            layers[kind] = layers.get(kind, 0.0) + held * (count / length)
+        begin = begin + length
     return layers
 
 
 def _like_all(stack: Stack, share: PerPlan, pp: PerPlan, vpp: PerPlan, index: PerPlan) -> Stage:
     """Return a stage of a uniform stack, in which each stage has `share` layers."""
-    whole = stack.num_body_layers
-    kinds = [*zip(stack.segments[0], stack.counts[0], strict=True)]
+    ((kinds, counts),), num_body_layers = stack.body, stack.num_body_layers
 
     def mix(number: PerPlan) -> Layers:
-        return {kind: number * (count / whole) for kind, count in kinds}
+        return {kind: number * (count / num_body_layers) for kind, count in zip(kinds, counts, strict=True)}
 
     chunk = share / vpp
-    around = Around(mix(chunk), mix(chunk), before=mix(index * chunk), after=mix((pp - 1.0 - index) * chunk))
+    around = Around(mix(chunk), mix(chunk), earlier=mix(index * chunk), later=mix((pp - 1.0 - index) * chunk))
     return Stage(index, mix(share), around=around)
-
-
-def _with_ends(stack: Stack, index: PerPlan, pp: PerPlan, vpp: PerPlan, chunk: PerPlan, sends: bool = False) -> Stage:
-    """Return a stage of an even cut all of whose chunks hold `chunk` layers of the body, as `_stage_around` does.
-
-    A stage that `sends` to the next one is not the last one, but for a pipeline of one stage, which has no schedule.
-    Layers that chunks cannot have are left out.
-    """
-    final = index + (vpp - 1.0) * pp
-    one, none = xp.ones_like(index), xp.zeros_like(index)
-    is_first = xp.where(index == none, one, none)
-    is_last = None if sends else xp.where(index == pp - 1.0, one, none)
-    whole = stack.num_body_layers
-
-    def layers(chunks: PerPlan, first: PerPlan | None, last: PerPlan | None) -> Layers:
-        found = {
-            kind: (chunks * chunk) * (count / whole)
-            for kind, count in zip(stack.segments[0], stack.counts[0], strict=True)
-        }
-        ends = ((stack.first, first), (stack.last, last))
-        return found | {kind: held for kinds, held in ends if held is not None for kind in kinds}
-
-    around = Around(
-        first=layers(one, is_first, None if is_last is None else xp.where(vpp > 1.0, none, is_last)),
-        last=layers(one, xp.where(vpp > 1.0, none, is_first), is_last),
-        before=layers(index, one - is_first, None),
-        after=layers(pp * vpp - 1.0 - final, None, one if is_last is None else one - is_last),
-    )
-    return Stage(index, layers(vpp, is_first, is_last), around=around)
-
-
-def _stage_around(
-    stack: Stack, index: PerPlan, holds: StageChunks, pp: PerPlan, vpp: PerPlan, chunk: PerPlan, counted: PerPlan
-) -> Stage:
-    """Return a stage of an even cut with `chunk` layers per chunk."""
-    around = _around(stack, index, holds, pp, vpp, chunk, counted)
-    if holds.in_rounds:
-        return _stage(stack, index, pp, chunk, counted)._replace(around=around)
-    return Stage(index, _of_both(around, holds, pp), around=around)
-
-
-def _of_both(around: Around, holds: StageChunks, pp: PerPlan) -> Layers:
-    """Return the layers of the first and the last chunk of a stage."""
-    again = holds.two_chunks(pp)
-    return {kind: layers + again * around.last[kind] for kind, layers in around.first.items()}
-
-
-def _around(
-    stack: Stack, index: PerPlan, holds: StageChunks, pp: PerPlan, vpp: PerPlan, chunk: PerPlan, counted: PerPlan
-) -> Around:
-    """Return what is around a stage of an even cut with `chunk` layers per chunk."""
-    final, num_chunks = holds.last(index, pp, vpp), holds.count(pp, vpp)
-
-    def between(start: PerPlan, stop: PerPlan) -> Layers:
-        """Return the layers of the chunks from `start` to `stop`, exclusive."""
-        layers: Layers = {}
-        begin = counted
-        for kinds, counts in zip(stack.segments, stack.counts, strict=True):
-            whole = sum(counts)
-            first, end = (xp.clip(number * chunk - begin, xp.zeros_like(number), whole) for number in (start, stop))
-            for kind, count in zip(kinds, counts, strict=True):
-                layers[kind] = layers.get(kind, 0.0) + (end - first) * (count / whole)
-            begin = begin + whole
-        one, none = xp.ones_like(start), xp.zeros_like(start)
-        for kind in stack.first:
-            layers[kind] = xp.where((start <= none) & (stop > none), one, none)
-        for kind in stack.last:
-            layers[kind] = xp.where((start < num_chunks) & (stop >= num_chunks), one, none)
-        return layers
-
-    return Around(
-        first=between(index, index + 1.0),
-        last=between(final, final + 1.0),
-        before=between(xp.zeros_like(index), index),
-        after=between(final + 1.0, num_chunks),
-    )
 
 
 def over_layers(layers: Layers, values: Sequence[PerPlan]) -> PerPlan:
@@ -313,31 +344,5 @@ def over_layers(layers: Layers, values: Sequence[PerPlan]) -> PerPlan:
 def _embedding_counted(stack: Stack, chunks: PerPlan) -> PerPlan:
     """Return the layers that the embedding counts as, and likewise the head: 1 where the body does not divide."""
     layers = stack.num_body_layers / chunks
-    even = xp.floor(layers) == layers
     if_uneven = 1.0 if stack.first and stack.last else 0.0
-    return xp.where(even, xp.zeros_like(layers), xp.full_like(layers, if_uneven))
-
-
-def _stage(stack: Stack, index: PerPlan, pp: PerPlan, chunk: PerPlan, counted: PerPlan) -> Stage:
-    per_round = chunk * pp
-
-    def before(position: PerPlan) -> PerPlan:
-        """Return how many of the first `position` layers this stage holds."""
-        rounds = xp.floor(position / per_round)
-        rest = position - rounds * per_round - index * chunk
-        return rounds * chunk + xp.clip(rest, xp.zeros_like(rest), chunk)
-
-    layers: Layers = {}
-    begin = counted
-    for kinds, counts in zip(stack.segments, stack.counts, strict=True):
-        end = begin + sum(counts)
-        held = before(end) - before(begin)
-        for kind, count in zip(kinds, counts, strict=True):
-            layers[kind] = layers.get(kind, 0.0) + held * (count / sum(counts))
-        begin = end
-    one, none = xp.ones_like(index), xp.zeros_like(index)
-    for kind in stack.first:
-        layers[kind] = xp.where(index == none, one, none)
-    for kind in stack.last:
-        layers[kind] = xp.where(index == pp - 1.0, one, none)
-    return Stage(index, layers)
+    return xp.where(xp.floor(layers) == layers, xp.zeros_like(layers), xp.full_like(layers, if_uneven))

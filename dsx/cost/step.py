@@ -17,11 +17,11 @@ import numpy as np
 
 from dsx import arrays as xp
 from dsx.cost.collectives import FastestAlgorithm, neighbours, pipeline_nic_shares, send
-from dsx.cost.context import Assumptions, StepChoices, StepCosts, of_plans, of_step, of_steps
+from dsx.cost.context import Assumptions, ChosenPlans, StepChoices, StepCosts, of_plans, of_steps
 from dsx.cost.groups import crosses, group
 from dsx.cost.interval import run_columns
 from dsx.cost.layer import COMM_COLUMN, LayerCosts
-from dsx.cost.memory import Memory, worst
+from dsx.cost.memory import Memory
 from dsx.cost.offload import always_split
 from dsx.cost.pipeline import Cut, LayerSeconds, Pipeline, pipeline
 from dsx.cost.sends import LinkSends, MeanSends, OwnWay, Sends, slow_senders
@@ -33,7 +33,6 @@ from dsx.plans.choices import STEP_COLUMNS
 from dsx.plans.codes import SearchedCodes
 from dsx.records import Array, Float, record
 from dsx.schedules.order import StageChunks
-from dsx.schedules.schedules import SCHEDULES
 
 MEAN = "mean"  # of `pipeline_sends`
 T = TypeVar("T")
@@ -58,21 +57,16 @@ def step_costs(
     cluster: Cluster,
     assumptions: Assumptions,
     boundaries: Float[Array, "rounds boundaries *each"] | None = None,
-    replayed: bool = False,
 ) -> StepCosts:
     """Price steps; `kinds` has the costs of each layer kind; every result has the broadcast shape of the arguments.
 
-    The cut is even unless [R, S + 1, N] `boundaries` are given for [N] plans (`dsx.cost.stages.stages_between`). With
-    `replayed` their orders are replayed where chunks of a stage are unlike, which needs NumPy.
+    The cut is even unless [R, S + 1, N] `boundaries` are given for [N] plans (`dsx.cost.stages.stages_between`). Where
+    chunks of a stage are unlike, the order of their passes is replayed, but not in compiled code.
     """
-    stack, searched = workload.stack, workload.searched
     microbatches = choices.num_microbatches
-    kinds = with_effects(kinds, choices, stack, searched, assumptions)
-    costs = StageCosts(kinds, choices, stack, searched, cluster, assumptions)
-    if boundaries is None:
-        cuts = even_cuts(costs)
-    else:
-        cuts = _cuts_at(stack, choices, searched, boundaries, replayed)
+    kinds = with_effects(kinds, choices, workload.stack, workload.searched, assumptions)
+    costs = StageCosts(choices, workload.searched, workload.stack, cluster, assumptions, kinds)
+    cuts = even_cuts(costs) if boundaries is None else cuts_at(costs, boundaries, isinstance(boundaries, np.ndarray))
     mean = next(iter(cuts.values())).mean
 
     def busy(values: Sequence[PerPlan]) -> Column:
@@ -92,7 +86,7 @@ def step_costs(
     of_cuts: dict[StageChunks, tuple[PerPlan, PerPlan, Memory, PerPlan, PerPlan]] = {}
     for holds, cut in cuts.items():
         memories = [costs.peak_memory(stage, holds) for stage in cut.held]
-        memory = worst(memories) if boundaries is None else _worst_stage(memories)
+        memory = functools.reduce(_larger, memories) if boundaries is None else _worst_stage(*memories)
         # It equals the sum of `memory`; as a maximum, a search for the peak alone need not select the parts.
         peak = cut.largest([stage.peak_bytes for stage in memories])
         host = (
@@ -101,33 +95,27 @@ def step_costs(
             else xp.zeros_like(peak)
         )
         of_cuts[holds] = *costs.reduction_and_update_s(cut.first, holds, pipe.step_s), memory, peak, host
-    dp_comm, update, memory, peak, host = _selected(of_cuts, choices, searched)
+    dp_comm, update, memory, peak, host = _selected(of_cuts, costs)
     in_passes = [busy(exposed) for exposed in costs.pass_reductions_s or ()]
     recompute_s = busy(costs.recompute_s)
     stall = costs.stall_s
     step = pipe.step_s + dp_comm + update
     tokens = choices.global_batch_size * workload.sequence_length / step
     model_flops = 3.0 * workload.forward_flops * choices.global_batch_size
-    one = xp.ones_like(step)
+    ones = xp.ones_like(step)
     return StepCosts(
         compute_s=column("compute_s"),
         memory_s=column("memory_s") if stall is None else column("memory_s") + busy(stall),
-        tp_comm_s=column_besides_hidden("tp_comm_s"),
-        cp_comm_s=column_besides_hidden("cp_comm_s"),
-        ep_comm_s=column_besides_hidden("ep_comm_s"),
-        pp_comm_s=pipe.pp_comm_s * one,
-        dp_comm_s=functools.reduce(xp.add, in_passes, dp_comm) * one,
-        bubble_s=pipe.bubble_s * one,
-        recompute_s=recompute_s * one,
-        optimizer_s=update * one,
+        **{name: column_besides_hidden(name) for name in dict.fromkeys(COMM_COLUMN.values())},
+        pp_comm_s=pipe.pp_comm_s * ones,
+        dp_comm_s=functools.reduce(xp.add, in_passes, dp_comm) * ones,
+        bubble_s=pipe.bubble_s * ones,
+        recompute_s=recompute_s * ones,
+        optimizer_s=update * ones,
         step_time_s=xp.asarray(step),
-        weight_bytes=memory.weight_bytes * one,
-        gradient_bytes=memory.gradient_bytes * one,
-        optimizer_bytes=memory.optimizer_bytes * one,
-        activation_bytes=memory.activation_bytes * one,
-        overhead_bytes=memory.overhead_bytes * one,
-        peak_bytes=peak * one,
-        host_bytes=host * one,
+        **{name: getattr(memory, name) * ones for name in Memory._fields},
+        peak_bytes=peak * ones,
+        host_bytes=host * ones,
         mfu=model_flops / (step * choices.num_gpus * cluster.device.matrix_flops),
         tokens_per_s=tokens,
         **run_columns(tokens, choices.num_gpus, workload.train_tokens, cluster.operation),
@@ -143,23 +131,21 @@ def with_effects(
     """
     conditions = of_steps(assumptions.conditions, searched)
     columns = {name: getattr(choices, name) for name in STEP_COLUMNS}
-    found = [kind.of_effects(of_plans(kind.lacked, conditions, columns)) for kind in kinds]
-    apart = always_split(choices, searched)
-    body = found if apart is None else [costs.split(apart) for costs in found]
-    return [costs.unsplit() if kind in stack.last else body[kind] for kind, costs in enumerate(found)]
+    chosen = [kind.of_effects(of_plans(kind.lacked, conditions, columns)) for kind in kinds]
+    apart = always_split(ChosenPlans(choices, searched))
+    body = chosen if apart is None else [costs.split(apart) for costs in chosen]
+    return [costs.unsplit() if kind in stack.last else body[kind] for kind, costs in enumerate(chosen)]
 
 
 def pipeline_of(costs: StageCosts, cuts: Mapping[StageChunks, Cut]) -> Pipeline:
     """Return the seconds of the pipeline; `cuts` has the cut for each placement of chunks."""
-    overlaps = [SCHEDULES[code].overlap for code in costs.searched.schedule]
-    axes = {axis for overlap in overlaps if overlap for axis in overlap.axes}
+    axes = {axis for schedule in costs.schedules if schedule.overlap for axis in schedule.overlap.axes}
     layers = LayerSeconds(
         *costs.passes_s,
         costs.weight_gradient_s,
         {axis: [getattr(layer, COMM_COLUMN[axis]) for layer in costs.kinds] for axis in sorted(axes)},
     )
-    send = sends_of(costs, next(iter(cuts.values())).mean)
-    return pipeline(cuts, layers, send, costs.choices, costs.searched)
+    return pipeline(cuts, layers, sends_of(costs, next(iter(cuts.values())).mean), costs)
 
 
 @xp.unchecked
@@ -168,7 +154,7 @@ def pipeline_at(costs: StageCosts, boundaries: Float[Array, "rounds boundaries *
 
     Where the chunks of a stage are unlike it is a bound below them: nothing is replayed.
     """
-    return pipeline_of(costs, _cuts_at(costs.stack, costs.choices, costs.searched, boundaries, replayed=False))
+    return pipeline_of(costs, cuts_at(costs, boundaries, replayed=False))
 
 
 def sends_of(costs: StageCosts, mean: Stage) -> Sends:
@@ -178,88 +164,88 @@ def sends_of(costs: StageCosts, mean: Stage) -> Sends:
     per_unit = (choices.pp_nvs, *choices.pp_outer)
     shared = crosses(group(choices.pp, *per_unit), network) if costs.contended_s else None
 
-    def beside(whole_s: PerPlan, contended_s: Callable[[], Sequence[PerPlan]]) -> PerPlan:
+    def beside(pass_s: PerPlan, contended_s: Callable[[], Sequence[PerPlan]]) -> PerPlan:
         """Return what of the passes of a mean chunk a send overlaps with."""
         if shared is None:
-            return whole_s
+            return pass_s
         taken = over_layers(mean.layers, contended_s())
-        return xp.maximum(whole_s - shared * taken, xp.zeros_like(whole_s))
+        return xp.maximum(pass_s - shared * taken, xp.zeros_like(pass_s))
 
     mean_s = beside(costs.load_s(mean), lambda: [forward + backward for forward, backward in costs.contended_s])
-    overlap = of_step(assumptions, "pp_overlap", choices, costs.searched)
+    overlap = costs.overlap("pp_overlap")
 
     def one_way_s(between: FastestAlgorithm) -> PerPlan:
         return xp.where(choices.pp > 1, between(boundary), xp.zeros_like(boundary))
 
-    if assumptions.pipeline_sends != MEAN:
-        links = neighbours(per_unit, pipeline_nic_shares(per_unit, network), network, assumptions)
-        of_tier = tuple(map(one_way_s, links))
-        own_way = None
-        alone = [choices.schedule == code for code in costs.searched.schedule if SCHEDULES[code].sends_own_way]
-        if alone or costs.searched.vpp != (1,):
-            plans, ways = functools.reduce(xp.maximum, alone, choices.pp < 0.0), costs.forward_and_inputs_s(mean)
-            passes_s = (
-                beside(ways[way], lambda way=way: [taken[way] for taken in costs.contended_s]) for way in (0, 1)
-            )
-            own_way = OwnWay(plans, *passes_s)
-        some = overlap * xp.ones_like(mean_s) if xp.may_hold(overlap) else None
-        return LinkSends(of_tier, per_unit, some, mean_s, own_way)
-    send_s = 2.0 * one_way_s(send(choices.pp, choices.pp_nvs, network, assumptions, choices.pp_outer))
-    hidden_s = overlap * xp.minimum(send_s, mean_s / choices.vpp)
-    return MeanSends(send_s - hidden_s, hidden_s)
+    if assumptions.pipeline_sends == MEAN:
+        send_s = 2.0 * one_way_s(send(choices.pp, choices.pp_nvs, network, assumptions, choices.pp_outer))
+        hidden_s = overlap * xp.minimum(send_s, mean_s / choices.vpp)
+        return MeanSends(send_s - hidden_s, hidden_s)
+    links = neighbours(per_unit, pipeline_nic_shares(per_unit, network), network, assumptions)
+    of_tier, own_way = tuple(map(one_way_s, links)), None
+    sending_own_way = costs.scheduled(lambda schedule: schedule.sends_own_way)
+    if sending_own_way is not None or costs.interleaved:
+        plans = choices.pp < 0.0
+        plans = plans if sending_own_way is None else xp.maximum(plans, sending_own_way)
+        passes_s = (
+            beside(pass_s, lambda way=way: [taken[way] for taken in costs.contended_s])
+            for way, pass_s in enumerate(costs.forward_and_inputs_s(mean))
+        )
+        own_way = OwnWay(plans, *passes_s)
+    hidden = overlap * xp.ones_like(mean_s) if xp.may_hold(overlap) else None
+    return LinkSends(of_tier, per_unit, hidden, mean_s, own_way)
 
 
 def even_cuts(costs: StageCosts) -> dict[StageChunks, Cut]:
     """Return the even cuts of plans, for each placement of chunks."""
-    choices = costs.choices
-    both_sides = any(not SCHEDULES[code].optimal_cut for code in costs.searched.schedule)
-    senders = [] if costs.assumptions.pipeline_sends == MEAN else slow_senders(choices, both_sides)
-    placements = _placements(costs.searched).items()
-    return {holds: _even(costs.stack, choices, holds, every_end, senders) for holds, every_end in placements}
+    senders = []
+    if costs.assumptions.pipeline_sends != MEAN:
+        both_sides = any(not schedule.optimal_cut for schedule in costs.schedules)
+        senders = slow_senders(costs.choices, both_sides)
+    return {holds: _even(costs, holds, every_end, senders) for holds, every_end in _placements(costs).items()}
 
 
-def _cuts_at(
-    stack: Stack,
-    choices: StepChoices,
-    searched: SearchedCodes,
-    boundaries: Float[Array, "rounds boundaries *each"],
-    replayed: bool,
+def cuts_at(
+    costs: StageCosts, boundaries: Float[Array, "rounds boundaries *each"], replayed: bool
 ) -> dict[StageChunks, Cut]:
-    found = {holds: _cut_at(stack, choices, boundaries, holds) for holds in _placements(searched)}
-    return found if replayed else {holds: cut._replace(chunks=None) for holds, cut in found.items()}
+    """Return the cuts of plans at [R, S + 1, N] boundaries, for each placement of chunks.
+
+    With `replayed` they have the chunks of which unlike ones are replayed; then arrays are those of NumPy.
+    """
+    cuts = {holds: _cut_at(costs, boundaries, holds) for holds in _placements(costs)}
+    return cuts if replayed else {holds: cut._replace(chunks=None) for holds, cut in cuts.items()}
 
 
-def _placements(searched: SearchedCodes) -> dict[StageChunks, bool]:
+def _placements(plans: ChosenPlans) -> dict[StageChunks, bool]:
     """Return the placements of chunks under the schedules of a search, and whether every end of equal stages counts.
 
     Closed forms need them, or the last of equal stages holds most.
     """
-    found: dict[StageChunks, bool] = {}
-    for code in searched.schedule:
-        schedule = SCHEDULES[code]
+    placements: dict[StageChunks, bool] = {}
+    for schedule in plans.schedules:
         every_end = schedule.by_waves or schedule.put_off is not None
-        found[schedule.holds] = found.get(schedule.holds, False) or every_end
-    return found
+        placements[schedule.holds] = placements.get(schedule.holds, False) or every_end
+    return placements
 
 
-def _selected(found: Mapping[StageChunks, T], choices: StepChoices, searched: SearchedCodes) -> T:
+def _selected(of_placements: Mapping[StageChunks, T], plans: ChosenPlans) -> T:
     """Return what plans have under the placement of chunks of their schedules, of the values for each placement."""
-    (_, chosen), *others = found.items()
-    for holds, values in others:
-        codes = [code for code in searched.schedule if SCHEDULES[code].holds is holds]
-        here = functools.reduce(xp.maximum, [choices.schedule == code for code in codes])
-        chosen = jax.tree.map(functools.partial(xp.where, here), values, chosen)
+    (_, chosen), *further = of_placements.items()
+    for holds, values in further:
+        placed = plans.scheduled(lambda schedule, holds=holds: schedule.holds is holds)
+        chosen = jax.tree.map(functools.partial(xp.where, placed), values, chosen)
     return chosen
 
 
-def _even(stack: Stack, choices: StepChoices, holds: StageChunks, every_end: bool, senders: Sequence[PerPlan]) -> Cut:
-    found = stages(stack, choices.pp, choices.vpp, holds, every_end, senders)
-    first, last, *_ = found.slowest
+def _even(costs: StageCosts, holds: StageChunks, every_end: bool, senders: Sequence[PerPlan]) -> Cut:
+    stack, choices = costs.stack, costs.choices
+    priced = stages(stack, choices.pp, choices.vpp, holds, every_end, senders)
+    first, last, *_ = priced.slowest
     if stack.uniform and holds.in_rounds:
-        mean, whole = first, {kind: choices.pp * count for kind, count in first.layers.items()}
+        mean, all_layers = first, {kind: choices.pp * count for kind, count in first.layers.items()}
     else:
-        mean, whole = mean_stage(stack, choices, first.position), stack.totals()
-    positions = [stage.position for stage in found.slowest]
+        mean, all_layers = stack.mean_stage(choices.pp, first.position), stack.totals()
+    positions = [stage.position for stage in priced.slowest]
 
     def of_others(values: Sequence[PerPlan], counts: Callable[[PerPlan, PerPlan], PerPlan]) -> list[PerPlan]:
         """Return for each stage the largest of the values of those that count."""
@@ -275,65 +261,65 @@ def _even(stack: Stack, choices: StepChoices, holds: StageChunks, every_end: boo
         ]
 
     return Cut(
-        stages=found.slowest,
-        held=found.largest,
+        stages=priced.slowest,
+        held=priced.largest,
         first=first,
         last=last,
         mean=mean,
-        whole=whole,
+        all_layers=all_layers,
         largest=lambda values: functools.reduce(xp.maximum, values),
         of_earlier=lambda values: of_others(values, lambda other, position: other < position),
         of_later=lambda values: of_others(values, lambda other, position: other > position),
     )
 
 
-def _cut_at(
-    stack: Stack, choices: StepChoices, boundaries: Float[Array, "rounds boundaries *each"], holds: StageChunks
-) -> Cut:
-    found = stages_between(stack, boundaries, choices.pp, holds)
-    each = (found.position, found.layers, found.around)
-    num_stages = xp.maximum(choices.pp / holds.num_chains, xp.ones_like(choices.pp))
+def _cut_at(costs: StageCosts, boundaries: Float[Array, "rounds boundaries *each"], holds: StageChunks) -> Cut:
+    stack, pp = costs.stack, costs.choices.pp
+    cut = stages_between(stack, boundaries, pp, holds)
+    num_stages = xp.maximum(pp / holds.num_chains, xp.ones_like(pp))
     final = (num_stages - 1.0).astype("int32")[None]
 
     def row(leaf: Column) -> PerPlan:
         """Return the values of the last stage of each plan."""
         return xp.take_along_axis(xp.broadcast_to(leaf, (len(leaf), *final.shape[1:])), final, axis=0)[0]
 
-    position, layers, around = jax.tree.map(lambda leaf: leaf[0], each)
-    first = Stage(position, layers, even=False, around=around)
-    position, layers, around = jax.tree.map(row, each)
-    last = Stage(position, layers, even=False, around=around)
-    there = found.position < num_stages  # plans with fewer stages are padded with empty ones
+    def stage(of_stage: Callable[[Column], PerPlan]) -> Stage:
+        position, layers, around = jax.tree.map(of_stage, (cut.position, cut.layers, cut.around))
+        return Stage(position, layers, even=False, around=around)
 
-    def of_earlier(values: list[PerPlan]) -> list[PerPlan]:
-        (found,) = (xp.where(there, value, -np.inf) for value in values)
-        return [xp.concatenate([xp.full_like(found[:1], -np.inf), xp.running_maximum(found)[:-1]])]
+    first = stage(lambda leaf: leaf[0])
+    exists = cut.position < num_stages  # plans with fewer stages are padded with empty ones
 
-    def of_later(values: list[PerPlan]) -> list[PerPlan]:
-        (found,) = (xp.where(there, value, -np.inf) for value in values)
-        return [xp.concatenate([xp.running_maximum(found[::-1])[::-1][1:], xp.full_like(found[:1], -np.inf)])]
+    def of_earlier(values: Sequence[PerPlan]) -> list[PerPlan]:
+        (of_stages,) = (xp.where(exists, value, -np.inf) for value in values)
+        return [xp.concatenate([xp.full_like(of_stages[:1], -np.inf), xp.running_maximum(of_stages)[:-1]])]
+
+    def of_later(values: Sequence[PerPlan]) -> list[PerPlan]:
+        (of_stages,) = (xp.where(exists, value, -np.inf) for value in values)
+        largest = xp.running_maximum(of_stages[::-1])[::-1]
+        return [xp.concatenate([largest[1:], xp.full_like(of_stages[:1], -np.inf)])]
 
     return Cut(
-        stages=[found],
-        held=[found],
+        stages=[cut],
+        held=[cut],
         first=first,
-        last=last,
-        mean=mean_stage(stack, choices, first.position),
-        whole=stack.totals(),
-        largest=lambda values: xp.where(there, values[0], 0.0).max(axis=0),
+        last=stage(row),
+        mean=stack.mean_stage(pp, first.position),
+        all_layers=stack.totals(),
+        largest=lambda values: xp.where(exists, values[0], 0.0).max(axis=0),
         of_earlier=of_earlier,
         of_later=of_later,
-        chunks=found.chunks,
+        chunks=cut.chunks,
     )
 
 
-def _worst_stage(memories: Sequence[Memory]) -> Memory:
+def _larger(memory: Memory, other: Memory) -> Memory:
+    """Return the memory with the higher peak, for each plan."""
+    is_other = other.peak_bytes > memory.peak_bytes
+    return Memory(*(xp.where(is_other, b, a) for a, b in zip(memory, other, strict=True)))
+
+
+def _worst_stage(memory: Memory) -> Memory:
     """Return the memory of the stage that needs most, for each plan; the stages are the first axis."""
-    (memory,) = memories
     at = xp.argmax(memory.peak_bytes, axis=0)[None]
     return Memory(*(xp.take_along_axis(part, at, axis=0)[0] for part in xp.broadcast_arrays(*memory)))
-
-
-def mean_stage(stack: Stack, choices: StepChoices, position: PerPlan) -> Stage:
-    """Return a stage with the mean of the layers of all stages, at a position."""
-    return Stage(position, {kind: count / choices.pp for kind, count in stack.totals().items()})

@@ -30,14 +30,14 @@ import jax
 import numpy as np
 
 from dsx import arrays as xp
-from dsx.cost.context import StageChoices
+from dsx.cost.context import ChosenPlans, StageChoices
 from dsx.cost.cut_bounds import FirstStage, StageBytes, first_stage, stage_bytes
 from dsx.cost.interval import Room
 from dsx.cost.pipeline import in_flight, through_stage_s
 from dsx.cost.sends import Sends
 from dsx.cost.stage import StageCosts
 from dsx.cost.stages import Layers, Stack, layers_between, over_layers
-from dsx.cost.step import mean_stage, sends_of
+from dsx.cost.step import sends_of
 from dsx.plans.codes import SearchedCodes
 from dsx.pricing.optimal_cut import rounding
 from dsx.pricing.row_costs import COMPILER, TILE, compiled_in, joined, padded
@@ -95,7 +95,7 @@ def chains_of(costs: StageCosts, usable: Room, with_first: bool) -> Chains:
     Only who cuts for time needs what first stages add to a step, which takes longer than all else.
     """
     none = xp.zeros_like(costs.choices.pp)
-    mean = mean_stage(costs.stack, costs.choices, none)
+    mean = costs.stack.mean_stage(costs.choices.pp, none)
     first = first_stage(costs) if with_first else None
     return Chains(
         *costs.passes_s, stage_bytes(costs), usable, sends_of(costs, mean), StageChoices.of(costs.choices), first
@@ -107,16 +107,16 @@ def causes(model: ChainModel, chains: Chains, stage: Any, begin: Any, end: Any) 
 
     These are of the GPU, then of the host if any plan offloads. With `least_memory` the first two are one, and all.
     """
-    choices, searched, layers = chains.choices, model.searched, layers_between(model.stack, begin, end)
-    position = xp.minimum(stage, choices.pp - 1.0)
-    held = in_flight(position, choices, searched)
-    needed = chains.bytes_of.peak(layers, held, model.stack, choices, searched)
+    plans, layers = ChosenPlans(chains.choices, model.searched), layers_between(model.stack, begin, end)
+    position = xp.minimum(stage, plans.choices.pp - 1.0)
+    held = in_flight(position, plans)
+    needed = chains.bytes_of.peak(layers, held, model.stack, plans)
     if model.least_memory:
         return (needed,)
     own = passes(chains, layers)
     after = passes(chains, layers_between(model.stack, end, xp.full_like(end, model.length)))
     whole = passes(chains, model.stack.totals())
-    seconds = through_stage_s(position, own, after, whole, chains.sends, choices, searched)
+    seconds = through_stage_s(position, own, after, whole, chains.sends, plans)
     on_host = chains.bytes_of.on_host(layers, held)
     return (seconds, needed) if on_host is None else (seconds, needed, on_host)
 
@@ -127,7 +127,7 @@ def load_of(model: ChainModel, chains: Chains, begin: Any, end: Any) -> Any:
     if not model.least_memory:
         return passes(chains, layers).both
     none = xp.zeros_like(chains.choices.pp)
-    return chains.bytes_of.peak(layers, none, model.stack, chains.choices, model.searched)
+    return chains.bytes_of.peak(layers, none, model.stack, ChosenPlans(chains.choices, model.searched))
 
 
 def filled(model: ChainModel, chains: Chains, stage: Any, begin: Any, bound: Any, near: Any) -> Filled:

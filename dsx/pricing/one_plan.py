@@ -139,14 +139,14 @@ def stages_of_plan(problem: Problem, columns: Arrays, layers: Sequence[int]) -> 
     choices = step_choices(columns, lambda column: column.astype(np.float64), tiers)
     workload = problem.workload
     kinds = with_effects(kinds, choices, workload.stack, workload.searched, problem.assumptions)
-    costs = StageCosts(kinds, choices, workload.stack, workload.searched, *problem.at_point(0))
+    costs = StageCosts(choices, workload.searched, workload.stack, *problem.at_point(0), kinds)
     boundaries = boundaries_of(layers, num_stages)
     holds = SCHEDULES[int(columns["schedule"][0])].holds
     stages = stages_between(workload.stack, boundaries[..., None].astype(np.float64), choices.pp, holds)
     chunks_of_stages = _chunks(boundaries, holds)
-    microbatches = in_flight(stages.position, choices, workload.searched)
+    microbatches = in_flight(stages.position, costs)
     if not holds.in_rounds:
-        of_last = in_flight(stages.position, choices, workload.searched, last=True)
+        of_last = in_flight(stages.position, costs, last=True)
         microbatches = 0.5 * (microbatches + of_last)
     stalls = costs.stall_s or [0.0] * len(kinds)
     busy = [kind.compute_s + kind.memory_s + stall for kind, stall in zip(kinds, stalls, strict=True)]

@@ -46,7 +46,7 @@ from dsx.cost.interval import Room
 from dsx.cost.pipeline import in_flight, through_stage_s
 from dsx.cost.stage import StageCosts
 from dsx.cost.stages import Stack, Stage, layers_between, over_layers
-from dsx.cost.step import mean_stage, sends_of
+from dsx.cost.step import sends_of
 from dsx.errors import SpecError
 from dsx.schedules.closed_forms import Passes
 
@@ -179,10 +179,9 @@ def boundaries(
 
     def in_flight_on(stage: Any) -> Any:
         """Return the microbatches in flight on a stage; stages count from the end, the last one is 1."""
-        return in_flight(choices.pp - stage.astype(choices.pp.dtype), choices, costs.searched)
+        return in_flight(choices.pp - stage.astype(choices.pp.dtype), costs)
 
-    mean = mean_stage(costs.stack, choices, jnp.zeros_like(choices.pp))
-    sends = sends_of(costs, mean)
+    sends = sends_of(costs, costs.stack.mean_stage(choices.pp, jnp.zeros_like(choices.pp)))
 
     def objective(here: StageSegments, later: tuple[Any, Any], stage: Any) -> Any:
         """Return what segments cause as stage `stage` from the end, infinite where they do not fit."""
@@ -192,7 +191,7 @@ def boundaries(
         # There is no such segment where the load is infinite; its backward stays a number.
         own = Passes(here.forward, jnp.where(jnp.isfinite(here.load), here.load - here.forward, jnp.inf))
         position = choices.pp - stage.astype(choices.pp.dtype)
-        seconds = through_stage_s(position, own, Passes(*later), whole, sends, choices, costs.searched)
+        seconds = through_stage_s(position, own, Passes(*later), whole, sends, costs)
         # The closed form of a segment that does not exist is no number.
         return jnp.where((here.max_in_flight >= held) & jnp.isfinite(own.backward), seconds, jnp.inf)
 
@@ -259,7 +258,7 @@ def rounding(dtype: Any) -> float:
 def _segments(costs: StageCosts, layers: Any, usable: Room, least_memory: bool) -> StageSegments:
     """Return what combinations of layers [K, C] cost as a stage of one plan."""
     stages = _stage(layers)
-    largest = in_flight(xp.zeros_like(costs.choices.pp), costs.choices, costs.searched)
+    largest = in_flight(xp.zeros_like(costs.choices.pp), costs)
     counts = (xp.zeros_like(largest), largest)
     none, full = (costs.memory(stages, count).peak_bytes for count in counts)
     if least_memory:

@@ -66,22 +66,19 @@ class Plans(NamedTuple):
 
 def stage_costs(plans: Plans, workload: Workload) -> StageCosts:
     """Return the costs of any stage of [N] plans."""
-    return StageCosts(plans.kinds, plans.choices, workload.stack, workload.searched, plans.cluster, plans.assumptions)
+    return StageCosts(plans.choices, workload.searched, workload.stack, plans.cluster, plans.assumptions, plans.kinds)
 
 
-def costs(plans: Plans, workload: Workload, boundaries: Any = None, replayed: bool = False) -> StepCosts:
-    """Return the costs of [N] plans. Cuts are even unless `boundaries` [R, S + 1, N] give them.
-
-    `replayed` is as of `dsx.cost.step.step_costs`.
-    """
-    return step_costs(plans.kinds, plans.choices, workload, plans.cluster, plans.assumptions, boundaries, replayed)
+def costs(plans: Plans, workload: Workload, boundaries: Any = None) -> StepCosts:
+    """Return the costs of [N] plans. Cuts are even unless `boundaries` [R, S + 1, N] give them."""
+    return step_costs(plans.kinds, plans.choices, workload, plans.cluster, plans.assumptions, boundaries)
 
 
 def price(plans: Plans, workload: Workload, boundaries: Any = None, float64: bool = True) -> StepCosts:
     """Return the costs of N plans as NumPy [N] arrays in float64 or float32; arguments are those of `costs`."""
     dtype = np.float64 if float64 else np.float32
     given = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), (plans, workload, boundaries))
-    return costs(*given, replayed=boundaries is not None)
+    return costs(*given)
 
 
 def none_priced(float64: bool = True) -> StepCosts:

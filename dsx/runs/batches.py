@@ -263,7 +263,7 @@ def _batch(members: Sequence[_Member]) -> Batch:
     fields = {name: np.array([float(getattr(member.spec, name)) for member in members]) for name in OF_WORK}
     differing = {name: numbers for name, numbers in fields.items() if np.any(numbers != numbers[0])}
     works = [
-        layer_work(layer, dimensions, spec, length, columns, modes_of([layer], values), differing)
+        layer_work(layer, dimensions | differing, spec, length, columns, modes_of([layer], values))
         for layer in first.kinds
     ]
     boundaries = None

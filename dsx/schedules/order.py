@@ -1,17 +1,12 @@
-"""The order in which each stage of a pipeline runs its passes, and the chunks of layers that it holds.
-
-The order in which each stage of a pipeline runs its passes, as data.
+"""The order in which each stage of a pipeline runs its passes, and the chunks of layers that it holds, as data.
 
 A pass takes one microbatch through one chunk of layers: its forward, its backward, or, where a schedule splits the
 backward, the gradients of its inputs and those of its weights. The head is never split: the pass for the gradients
 of inputs computes both of the head, which then keeps no logits. Measured peaks say so (`Schedule.weights_wait` of
-`dsx.schedules.schedules`). Chunks are numbered in the order of the forward, and
-`dsx.schedules.order` says which stage has which.
+`dsx.schedules.schedules`). Chunks are numbered in the order of the forward.
 
-The closed forms of `dsx.cost.pipeline` say how long such an order takes; `dsx.plans.pass_times` replays it, and so is
-their referee.
-
-Which chunks of the layers each stage of a pipeline holds, as data.
+The closed forms of `dsx.schedules.closed_forms` say how long such an order takes; `dsx.plans.pass_times` replays it,
+and so is their referee.
 
 A chain has the chunks of a model, first to last, each on a stage. A microbatch goes through one chain. The first chunk
 of stage i is chunk i. Where stages hold their chunks in rounds, stage i of p has the chunks i, p + i, 2p + i, ...
@@ -19,12 +14,16 @@ of stage i is chunk i. Where stages hold their chunks in rounds, stage i of p ha
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from dsx import arrays as xp
 
+if TYPE_CHECKING:
+    from dsx.records import ArrayLike as Numbers  # which loads JAX
+else:
+    Numbers = object  # floats that broadcast
+
 Kind = Literal["forward", "backward", "inputs", "weights"]
-Order = Sequence["Pass | Pair"]  # the passes of one stage, first to last
 
 
 class Pass(NamedTuple):
@@ -40,6 +39,9 @@ class Pair(NamedTuple):
 
     forward: Pass
     backward: Pass
+
+
+Order = Sequence[Pass | Pair]  # the passes of one stage, first to last
 
 
 def passes_of(item: Pass | Pair) -> tuple[Pass, ...]:
@@ -97,15 +99,15 @@ class StageChunks:
     """The chunks of the stages of a pipeline; functions of numbers or arrays."""
 
     chains: Callable[[int, int], list[list[int]]]  # (p, chunks per stage) -> the stage of each chunk of each chain
-    count: Callable[[Any, Any], Any]  # (p, chunks per stage) -> chunks of a chain
-    last: Callable[[Any, Any, Any], Any]  # (stage, p, chunks per stage) -> the last chunk of a stage
-    stage_of: Callable[[Any, Any], Any]  # (chunk, p) -> stage
+    count: Callable[[Numbers, Numbers], Numbers]  # (p, chunks per stage) -> chunks of a chain
+    last: Callable[[Numbers, Numbers, Numbers], Numbers]  # (stage, p, chunks per stage) -> the last chunk of a stage
+    stage_of: Callable[[Numbers, Numbers], Numbers]  # (chunk, p) -> stage
     num_chains: int = 1  # with two, a stage holds a chunk of each, and each has half of the microbatches
 
-    def two_chunks(self, num_stages: Any) -> Any:
+    def two_chunks(self, num_stages: Numbers) -> Numbers:
         """Return 1.0 where a stage that does not hold chunks in rounds has two, else 0.0: two chains of one stage."""
-        one = xp.ones_like(num_stages)
-        return xp.where(num_stages > self.num_chains - 1.0, one, 0.0 * one)
+        ones = xp.ones_like(num_stages)
+        return xp.where(num_stages > self.num_chains - 1.0, ones, 0.0 * ones)
 
     @property
     def in_rounds(self) -> bool:

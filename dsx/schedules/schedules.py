@@ -1,7 +1,5 @@
 """Pipeline schedules, one record each: what a schedule adds to the work of the stages, and its names elsewhere.
 
-Pipeline schedules, one record each: what a schedule adds to the work of the stages, and its names elsewhere.
-
 `dsx.schedules.closed_forms`, `dsx.schedules.zero_bubble` and `dsx.schedules.dual_pipe` have the seconds of a step. With
 p equal stages and m microbatches, they are those of m microbatches of a stage and the bubble: (p-1)(T_F + T_B) in 1F1B
 and GPipe, with T_B the whole backward, and a v-th of it with v chunks per stage (Narayanan et al., SC21, section 2.2).
@@ -14,9 +12,8 @@ gradients of weights are computed; with v chunks 2(`ahead` - 1) + (v-1)p + 1 chu
 4). In DualPipe a stage holds as many of each of its chunks as 1F1B on the stage of that chunk: p + 1. In ZB-V it holds
 2p, as many of the far chunk.
 
-The seconds of a pipeline whose stages have several unlike chunks: its order replayed for many plans at once.
-
-While one stage runs a long chunk another runs a short one, so the longest path moves between stages as often as chunks
+The order of a pipeline whose stages have several unlike chunks is replayed for many plans at once (`replayed_s`). While
+one stage runs a long chunk another runs a short one, so the longest path moves between stages as often as chunks
 alternate. A closed form of a few paths misses it by up to a fourth. All plans of as many stages, chunks and
 microbatches run the same passes in the same order; only their seconds differ. So the passes are put into levels, each
 of which needs only earlier ones, and a level is one operation on arrays. `dsx.plans.pass_times` replays one plan event
@@ -28,7 +25,7 @@ Beyond `_GROUPS` groups of microbatches each further group takes as long as the 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,6 +42,7 @@ from dsx.schedules.order import (
     FOLDED,
     IN_ROUNDS,
     MIRRORED,
+    Numbers,
     Order,
     StageChunks,
     gpipe,
@@ -54,35 +52,7 @@ from dsx.schedules.order import (
 from dsx.schedules.zb_v import zb_v, zb_v_s
 from dsx.schedules.zero_bubble import filled_s, greedy, zero_bubble_h1, zero_bubble_h1_s
 
-
-def _ahead(ahead: Any, num_stages: Any, num_microbatches: Any) -> Any:
-    del num_stages, num_microbatches
-    return ahead
-
-
-def _all(ahead: Any, num_stages: Any, num_microbatches: Any) -> Any:
-    del ahead, num_stages
-    return num_microbatches
-
-
-def _as_many_as_stages(ahead: Any, num_stages: Any, num_microbatches: Any) -> Any:
-    del ahead, num_microbatches
-    return num_stages
-
-
-def _with_far_chunk(ahead: Any, num_stages: Any, num_microbatches: Any) -> Any:
-    del num_microbatches
-    return num_stages + ahead - 1.0
-
-
-def _of_far_chunk(ahead: Any, num_stages: Any, num_microbatches: Any) -> Any:
-    del num_microbatches
-    return num_stages - ahead + 1.0
-
-
-def _nearly_twice_as_many(ahead: Any, num_stages: Any, num_microbatches: Any) -> Any:
-    del ahead, num_microbatches
-    return 2.0 * num_stages - 1.0
+InFlight = Callable[[Numbers, Numbers, Numbers], Numbers]  # (ahead, p, m) -> microbatches
 
 
 class PutOff(NamedTuple):
@@ -92,24 +62,10 @@ class PutOff(NamedTuple):
     recomputed of it. The head never waits (`dsx.schedules.order`).
     """
 
-    waiting: Any  # of the first or only chunk, with the microbatch whose backward runs
-    held: Any = None  # of that chunk, waiting or not; None: as many as the stage ever holds
-    waiting_of_last: Any = 0.0  # of the last of two chunks
-    held_of_last: Any = 0.0
-
-
-def _put_off_h1(position: Any, num_stages: Any) -> PutOff:
-    del num_stages
-    return PutOff(position + 1.0)
-
-
-def _put_off_h2(position: Any, num_stages: Any) -> PutOff:
-    return PutOff(position + num_stages)
-
-
-def _put_off_v(position: Any, num_stages: Any) -> PutOff:
-    """Return what a stage holds after its last forward."""
-    return PutOff(position + 1.0, num_stages, position, position)
+    waiting: Numbers  # of the first or only chunk, with the microbatch whose backward runs
+    held: Numbers = 0.0  # of the first of two chunks, waiting or not
+    waiting_of_last: Numbers = 0.0  # of the last of two chunks
+    held_of_last: Numbers = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +74,9 @@ class Overlap:
 
     axes: tuple[str, ...]  # whose collectives hide behind the rest of both passes
     sends: bool  # whether all of a send hides
-    num_pairs: Callable[[Any, Any], Any]  # (p, m) -> pairs of passes of a stage in a step, the mean over stages
+    num_pairs: Callable[
+        [Numbers, Numbers], Numbers
+    ]  # (p, m) -> pairs of passes of a stage in a step, the mean over stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,21 +85,22 @@ class Schedule:
 
     name: str
     passes: Callable[[int, int, int], list[Order]]  # (p, m, chunks per stage) -> the order of each stage
-    in_flight: Callable[[Any, Any, Any], Any]  # (ahead, p, m) -> microbatches whose activations a stage holds
+    in_flight: InFlight  # whose activations a stage holds
     step_s: ClosedForm  # seconds of all passes
     interleaved_s: ClosedForm | None = None  # the same with several chunks per stage; None if it cannot have several
     exact: bool = True  # whether the closed forms are those of a replay, but for rare unequal stages; else not searched
-    weight_versions: int = 1  # versions of its weights that a stage keeps
     num_chunks: int = 1  # chunks per stage, unless it is interleaved
     holds: StageChunks = IN_ROUNDS  # which chunks a stage holds
     # Of the last one of two chunks that are not in rounds; then `in_flight` is of the first one.
-    in_flight_of_last: Callable[[Any, Any, Any], Any] | None = None
+    in_flight_of_last: InFlight | None = None
     overlap: Overlap | None = None
     # Whether microbatches in flight may only wait for gradients of weights. The head keeps nothing of these: measured
     # peaks of ZB-1p are 2 to 8 % above those of 1F1B (Qi et al., arXiv 2401.10241, table 4). With it, those of ZB-2p
     # are predicted to 1 %; if later stages held fewer microbatches, as 1F1B's do, 3 to 12 % too low.
     weights_wait: bool = False
-    put_off: Callable[[Any, Any], PutOff] | None = None  # (position, p); None if weights never wait for a pass to end
+    put_off: Callable[[Numbers, Numbers], PutOff] | None = (
+        None  # (position, p); None if weights never wait for a pass to end
+    )
     always_splits: bool = False  # whether gradients of inputs and of weights are passes of their own in every backward
     # Whether forwards follow forwards, and gradients of inputs each other, where these decide how long a step takes: a
     # send hides behind passes of its own direction.
@@ -155,7 +114,7 @@ class Schedule:
     microbatches_in: int = 1  # groups of so many
     # A bound below `step_s` of any cut. The optimal cut is known where there is one: then `step_s` is the largest of
     # what each stage causes with its own layers.
-    any_cut_s: Callable[[AnyCut], Any] | None = None
+    any_cut_s: Callable[[AnyCut], Numbers] | None = None
     megatron_lm: tuple[tuple[str, str], ...] | None = None  # launch flags; None if Megatron-LM does not have it
     aliases: tuple[str, ...] = ()  # other names in run tables
 
@@ -169,7 +128,7 @@ class Schedule:
         """Whether a stage may have several chunks."""
         return self.interleaved_s is not None
 
-    def chunks_in_flight(self, ahead: Any, pp: Any, vpp: Any) -> Any:
+    def chunks_in_flight(self, ahead: Numbers, pp: Numbers, vpp: Numbers) -> Numbers:
         """Return the microbatches whose activations a stage of `vpp` chunks holds."""
         return (2.0 * ahead - 1.0 + (vpp - 1.0) * pp) / vpp
 
@@ -180,22 +139,22 @@ SCHEDULES: tuple[Schedule, ...] = (
     Schedule(
         "1f1b",
         one_forward_one_backward,
-        _ahead,
+        lambda ahead, _, __: ahead,
         one_forward_one_backward_s,
         interleaved_s,
         any_cut_s=any_one_forward_one_backward_s,
         megatron_lm=(),
         aliases=("1f1b-i", "interleaved"),
     ),
-    Schedule("gpipe", gpipe, _all, gpipe_s, least_in_all=2, sends_own_way=True),
+    Schedule("gpipe", gpipe, lambda _, __, microbatches: microbatches, gpipe_s, least_in_all=2, sends_own_way=True),
     # ZB-1p and ZB-2p are the automatic schedules with the memory of H1 and H2 (Qi et al., arXiv 2401.10241, section 3).
     Schedule(
         "zb-h1",
         zero_bubble_h1,
-        _as_many_as_stages,
+        lambda _, num_stages, __: num_stages,
         zero_bubble_h1_s,
         weights_wait=True,
-        put_off=_put_off_h1,
+        put_off=lambda position, _: PutOff(position + 1.0),
         always_splits=True,
         sends_own_way=True,
         by_waves=True,
@@ -205,11 +164,11 @@ SCHEDULES: tuple[Schedule, ...] = (
     Schedule(
         "zb-h2",
         greedy(lambda num_stages: 2 * num_stages - 1),
-        _nearly_twice_as_many,
+        lambda _, num_stages, __: 2.0 * num_stages - 1.0,
         filled_s(3.0),
         exact=False,
         weights_wait=True,
-        put_off=_put_off_h2,
+        put_off=lambda position, num_stages: PutOff(position + num_stages),
         always_splits=True,
         sends_own_way=True,
         aliases=("zb-2p",),
@@ -217,10 +176,10 @@ SCHEDULES: tuple[Schedule, ...] = (
     Schedule(
         "dualpipe",
         dual_pipe,
-        _ahead,
+        lambda ahead, _, __: ahead,
         dual_pipe_s,
         holds=MIRRORED,
-        in_flight_of_last=_of_far_chunk,
+        in_flight_of_last=lambda ahead, num_stages, _: num_stages - ahead + 1.0,
         overlap=Overlap(("ep",), sends=True, num_pairs=num_pairs),
         by_waves=True,
         uneven_stages=True,
@@ -230,12 +189,13 @@ SCHEDULES: tuple[Schedule, ...] = (
     Schedule(
         "zb-v",
         zb_v,
-        _with_far_chunk,
+        lambda ahead, num_stages, _: num_stages + ahead - 1.0,
         zb_v_s,
         num_chunks=2,
         holds=FOLDED,
-        in_flight_of_last=_of_far_chunk,
-        put_off=_put_off_v,
+        in_flight_of_last=lambda ahead, num_stages, _: num_stages - ahead + 1.0,
+        # After the last forward.
+        put_off=lambda position, num_stages: PutOff(position + 1.0, num_stages, position, position),
         always_splits=True,
         by_waves=True,
         least_microbatches=2,
@@ -262,7 +222,7 @@ class _PassLevel(NamedTuple):
     """Passes that need only earlier levels; places of passes are those of their times, the first is 1."""
 
     rows: slice  # places of the passes
-    before: np.ndarray  # places of the passes that their stages run before; 0 for none
+    earlier: np.ndarray  # places of the passes that their stages run before; 0 for none
     needed: np.ndarray  # places of the passes whose results they take; 0 for none
     sends: np.ndarray  # rows of `_Timed.hops_s` of their sends
     seconds: np.ndarray  # rows of `_Timed.chunks_s`
@@ -278,19 +238,13 @@ class _Timed(NamedTuple):
         """Return when the last of all passes ends, [N]."""
         ends = np.zeros((levels[-1].rows.stop, self.hops_s.shape[1]), self.chunks_s.dtype)
         for level in levels:
-            begin = np.maximum(ends[level.before], ends[level.needed] + self.hops_s[level.sends])
+            begin = np.maximum(ends[level.earlier], ends[level.needed] + self.hops_s[level.sends])
             ends[level.rows] = begin + self.chunks_s[level.seconds]
         return ends.max(axis=0)
 
 
 def replayed_s(
-    schedule: Schedule,
-    forward_s: np.ndarray,
-    backward_s: np.ndarray,
-    hops_s: np.ndarray,
-    pp: np.ndarray,
-    vpp: np.ndarray,
-    num_microbatches: np.ndarray,
+    schedule: Schedule, forward_s: np.ndarray, backward_s: np.ndarray, hops_s: np.ndarray, sizes: np.ndarray
 ) -> np.ndarray:
     """Return the [N] seconds of the pipelines of plans; -inf where microbatches are no groups of as many as stages.
 
@@ -299,24 +253,24 @@ def replayed_s(
         forward_s: [R, S, N] of a microbatch on a chunk, with what a send keeps its stage busy; `backward_s` likewise.
         hops_s: [2S, N] seconds by which a send delays a microbatch beyond that: after forwards of each stage, then
             after backwards.
-        pp: [N] stages; `vpp` chunks per stage, and `num_microbatches`, likewise.
+        sizes: [3, N] stages, chunks per stage, and microbatches.
     """
-    found = np.full(len(pp), -np.inf)
-    sizes = np.stack([pp, vpp, num_microbatches]).astype(np.int64)
-    for stages, chunks, many in np.unique(sizes, axis=1).T.tolist():
-        if many % stages:
+    num_plans, sizes = sizes.shape[1], sizes.astype(np.int64)
+    seconds = np.full(num_plans, -np.inf)
+    for stages, chunks, microbatches in np.unique(sizes, axis=1).T.tolist():
+        if microbatches % stages:
             continue
-        here = np.flatnonzero((sizes.T == (stages, chunks, many)).all(axis=1))
-        groups = many // stages
-        for rows in np.split(here, range(_AT_ONCE, len(here), _AT_ONCE)):
+        equal = np.flatnonzero((sizes.T == (stages, chunks, microbatches)).all(axis=1))
+        groups = microbatches // stages
+        for rows in np.split(equal, range(_AT_ONCE, len(equal), _AT_ONCE)):
             ways = (way[:chunks, :stages, rows].reshape(chunks * stages, -1) for way in (forward_s, backward_s))
-            hops = hops_s.reshape(2, -1, len(pp))[:, :stages, rows].reshape(2 * stages, -1)
+            hops = hops_s.reshape(2, -1, num_plans)[:, :stages, rows].reshape(2 * stages, -1)
             timed = _Timed(np.concatenate([*ways]), np.concatenate([np.zeros_like(hops[:1]), hops]))
-            found[rows] = timed.end_s(_levels(schedule, stages, chunks, min(groups, _GROUPS)))
+            seconds[rows] = timed.end_s(_levels(schedule, stages, chunks, min(groups, _GROUPS)))
             if groups > _GROUPS:
-                of_group = found[rows] - timed.end_s(_levels(schedule, stages, chunks, _GROUPS - 1))
-                found[rows] += (groups - _GROUPS) * of_group
-    return found
+                of_group = seconds[rows] - timed.end_s(_levels(schedule, stages, chunks, _GROUPS - 1))
+                seconds[rows] += (groups - _GROUPS) * of_group
+    return seconds
 
 
 @lru_cache(maxsize=512)
@@ -337,7 +291,7 @@ def _levels(schedule: Schedule, num_stages: int, num_chunks: int, groups: int) -
     places[:, 0] = 0
     stages = np.arange(num_stages)
     at, last = np.zeros_like(stages), np.zeros_like(stages)  # of each stage: its next pass, the place of its last one
-    found: list[_PassLevel] = []
+    levels: list[_PassLevel] = []
     first = 1
     while len(stages):
         now = stages, at[stages]
@@ -345,9 +299,9 @@ def _levels(schedule: Schedule, num_stages: int, num_chunks: int, groups: int) -
         ready = needed != _NOT_YET
         run, now = stages[ready], (stages[ready], at[stages[ready]])
         rows = slice(first, first + len(run))
-        found.append(_PassLevel(rows, last[run], needed[ready], sends[now], seconds[now]))
+        levels.append(_PassLevel(rows, last[run], needed[ready], sends[now], seconds[now]))
         last[run] = np.arange(rows.start, rows.stop)
         places[microbatch[now], link[now] + 1] = last[run]
         first, at[run] = rows.stop, at[run] + 1
         stages = stages[at[stages] < len(items[0])]
-    return tuple(found)
+    return tuple(levels)

@@ -6,11 +6,9 @@ passes of equal length a stage waits for nothing but its first forward. The orde
 `torch.distributed.pipelining.ScheduleZBVZeroBubble`.
 """
 
-from typing import Any, NamedTuple
-
 from dsx import arrays as xp
-from dsx.schedules.closed_forms import PipelineView, StageView, Wave, to_earlier, to_later
-from dsx.schedules.order import Kind, Order, Pass
+from dsx.schedules.closed_forms import PipelineView, StageView, Wave, along
+from dsx.schedules.order import Kind, Numbers, Order, Pass
 
 
 def zb_v(num_stages: int, num_microbatches: int, num_chunks: int = 2) -> list[Order]:
@@ -57,54 +55,35 @@ def _of_stage(stage: int, num_stages: int, num_microbatches: int) -> Order:
     return order
 
 
-class _ZbVWaves(NamedTuple):
-    """What a stage runs, seconds, and its part of the waves that decide how long a step takes."""
-
-    whole: Any  # all its passes
-    far_forwards: Wave  # of the first microbatch
-    far_inputs: Wave
-    near_inputs: Wave
-    last_near_forwards: Wave  # of the last microbatch
-    last_far_forwards: Wave
-    last_far_inputs: Wave
-    last_near_inputs: Wave
-
-
-def zb_v_s(pipe: PipelineView) -> Any:
+def zb_v_s(pipe: PipelineView) -> Numbers:
     """Return the seconds of ZB-V: the first microbatch goes down and up, twice, and so does the last one."""
-    of_stages = [_waves(stage, pipe) for stage in pipe.stages]
-    begins = [stage.before.forward for stage in pipe.stages]
-    begins = to_earlier(begins, [own.far_forwards for own in of_stages], pipe)
-    begins = to_later(begins, [own.far_inputs for own in of_stages], pipe)
-    begins = to_earlier(begins, [own.near_inputs for own in of_stages], pipe)
-    begins = to_later(begins, [own.last_near_forwards for own in of_stages], pipe)
-    begins = to_earlier(begins, [own.last_far_forwards for own in of_stages], pipe)
-    begins = to_later(begins, [own.last_far_inputs for own in of_stages], pipe)
-    begins = to_earlier(begins, [own.last_near_inputs for own in of_stages], pipe)
-    return pipe.largest([begin + own.whole for begin, own in zip(begins, of_stages, strict=True)])
+    stage_s, waves = zip(*(_waves(stage, pipe) for stage in pipe.stages), strict=True)
+    begins = along([stage.earlier.forward for stage in pipe.stages], waves, pipe, later=False)
+    return pipe.largest([begin + passes_s for begin, passes_s in zip(begins, stage_s, strict=True)])
 
 
-def _waves(stage: StageView, pipe: PipelineView) -> _ZbVWaves:
-    near, far, position, many = stage.first, stage.last, stage.position, pipe.num_microbatches
+def _waves(stage: StageView, pipe: PipelineView) -> tuple[Numbers, tuple[Wave, ...]]:
+    """Return the seconds of all passes of a stage, and its part of the waves that decide how long a step takes."""
+    near, far, position, microbatches = stage.first, stage.last, stage.position, pipe.num_microbatches
     later = pipe.pp - 1.0 - position
-    down, up = stage.before, stage.after
+    down, up = stage.earlier, stage.later
     ahead = (2.0 * later + 1.0) * near.forward  # up to the first forward of the far chunk
     filled = ahead + position * (near.forward + far.forward)
     begun = filled + (later + 1.0) * far.both
     a_round = near.both + far.both
-    whole = many * a_round
-    rounds = many - pipe.pp
+    stage_s = microbatches * a_round
+    rounds = microbatches - pipe.pp
     ended = begun + rounds * a_round - later * near.forward  # in the last rounds no near forward is left
     put_off = position * (near.weights + far.weights)
     before_far_inputs = ended + position * (near.inputs + far.inputs) - far.inputs
     in_round = ended - far.weights - far.inputs  # the first stage runs its last ones in the last round
-    return _ZbVWaves(
-        whole=whole,
-        far_forwards=Wave(ahead, far.forward, up.forward),
-        far_inputs=Wave(filled + far.forward, far.inputs, up.inputs),
-        near_inputs=Wave(begun + near.forward, near.inputs, down.inputs),
-        last_near_forwards=Wave(begun + (rounds - later - 1.0) * a_round, near.forward, down.forward),
-        last_far_forwards=Wave(ended - far.both, far.forward, up.forward),
-        last_far_inputs=Wave(xp.where(position > 0.0, before_far_inputs, in_round), far.inputs, up.inputs),
-        last_near_inputs=Wave(whole - put_off - near.both + near.forward, near.inputs, down.inputs),
+    # Forwards and gradients of inputs of the first microbatch, and of the last one.
+    return stage_s, (
+        Wave(ahead, far.forward, up.forward),
+        Wave(filled + far.forward, far.inputs, up.inputs),
+        Wave(begun + near.forward, near.inputs, down.inputs),
+        Wave(begun + (rounds - later - 1.0) * a_round, near.forward, down.forward),
+        Wave(ended - far.both, far.forward, up.forward),
+        Wave(xp.where(position > 0.0, before_far_inputs, in_round), far.inputs, up.inputs),
+        Wave(stage_s - put_off - near.both + near.forward, near.inputs, down.inputs),
     )

@@ -3,12 +3,11 @@
 The gradients of weights wait for nothing and nothing waits for them, so they fill the time in which a stage would wait.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from dsx import arrays as xp
 from dsx.schedules.closed_forms import ClosedForm, PipelineView, StageView, Wave, to_earlier, to_later
-from dsx.schedules.order import Kind, Order, Pass, check_chunks
+from dsx.schedules.order import Kind, Numbers, Order, Pass, check_chunks
 
 
 def zero_bubble_h1(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> list[Order]:
@@ -28,19 +27,19 @@ def zero_bubble_h1(num_stages: int, num_microbatches: int, num_chunks: int = 1) 
             order.append(Pass("inputs", number, stage))
             if number >= stage:
                 order.append(Pass("weights", number - stage, stage))
-        first_left = max(num_microbatches - stage, 0)
-        orders.append(order + [Pass("weights", number, stage) for number in range(first_left, num_microbatches)])
+        put_off = max(num_microbatches - stage, 0)
+        orders.append(order + [Pass("weights", number, stage) for number in range(put_off, num_microbatches)])
     return orders
 
 
-def zero_bubble_h1_s(pipe: PipelineView) -> Any:
+def zero_bubble_h1_s(pipe: PipelineView) -> Numbers:
     """Return the seconds of ZB-H1 with at least as many microbatches as stages.
 
     The first forward goes down and the first gradients go up, and so do the last ones.
     """
     of_stages = [_waves_h1(stage, pipe) for stage in pipe.stages]
-    whole, first_inputs, last_forwards, last_inputs = zip(*of_stages, strict=True)
-    down = [stage.before.forward for stage in pipe.stages]
+    stage_s, first_inputs, last_forwards, last_inputs = zip(*of_stages, strict=True)
+    down = [stage.earlier.forward for stage in pipe.stages]
     begins = to_earlier(down, first_inputs, pipe)
     # Of only p microbatches, the first stage runs the last forward before it gets its first gradients.
     behind = [
@@ -50,34 +49,32 @@ def zero_bubble_h1_s(pipe: PipelineView) -> Any:
     behind = to_later(behind, last_forwards, pipe)
     begins = [xp.maximum(new, old) for new, old in zip(behind, begins, strict=True)]
     begins = to_earlier(begins, last_inputs, pipe)
-    return pipe.largest([begin + own for begin, own in zip(begins, whole, strict=True)])
+    return pipe.largest([begin + passes_s for begin, passes_s in zip(begins, stage_s, strict=True)])
 
 
-def _waves_h1(stage: StageView, pipe: PipelineView) -> tuple[Any, Wave, Wave, Wave]:
+def _waves_h1(stage: StageView, pipe: PipelineView) -> tuple[Numbers, Wave, Wave, Wave]:
     """Return the seconds of all passes of a stage, and its part of the first and last passes."""
-    many, own = pipe.num_microbatches, stage.own
+    microbatches, passes = pipe.num_microbatches, stage.chunks
     ahead = pipe.pp - 1.0 - stage.position
-    before_last = many - 1.0 - ahead  # gradients of inputs before the last forward
+    before_last = microbatches - 1.0 - ahead  # gradients of inputs before the last forward
     delayed = xp.maximum(before_last - stage.position, xp.zeros_like(before_last))
     waits = xp.zeros_like(before_last)  # for long sends, while forwards and gradients of inputs alternate
     if stage.delays:
-        delays, mean_s = stage.delays, pipe.bare_s / pipe.pp - own.weights
-        delays = delays._replace(bare_s=delays.bare_s - own.weights)
-        put_off = own.weights * delayed / xp.maximum(before_last, xp.ones_like(before_last))
-        waits = delays.alternating_s(own.forward + own.inputs + put_off, mean_s, (before_last, 2.0))
+        mean_s = pipe.bare_s / pipe.pp - passes.weights
+        delays = stage.delays._replace(bare_s=stage.delays.bare_s - passes.weights)
+        put_off = passes.weights * delayed / xp.maximum(before_last, xp.ones_like(before_last))
+        waits = delays.alternating_s(passes.forward + passes.inputs + put_off, mean_s, before_last, 2.0)
+    inputs = microbatches * passes.forward + (microbatches - 1.0) * passes.inputs
+    inputs = inputs + (microbatches - 1.0 - stage.position) * passes.weights
     return (
-        many * own.both + waits,
-        Wave((ahead + 1.0) * own.forward, own.inputs, stage.before.inputs),
+        microbatches * passes.both + waits,
+        Wave((ahead + 1.0) * passes.forward, passes.inputs, stage.earlier.inputs),
         Wave(
-            (many - 1.0) * own.forward + before_last * own.inputs + delayed * own.weights + waits,
-            own.forward,
-            stage.before.forward,
+            (microbatches - 1.0) * passes.forward + before_last * passes.inputs + delayed * passes.weights + waits,
+            passes.forward,
+            stage.earlier.forward,
         ),
-        Wave(
-            many * own.forward + (many - 1.0) * own.inputs + (many - 1.0 - stage.position) * own.weights + waits,
-            own.inputs,
-            stage.before.inputs,
-        ),
+        Wave(inputs + waits, passes.inputs, stage.earlier.inputs),
     )
 
 
@@ -90,43 +87,29 @@ def greedy(held_by: Callable[[int], int]) -> Callable[..., list[Order]]:
 
     def orders(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> list[Order]:
         check_chunks("a zero-bubble schedule", num_chunks)
-        stages = [_Stage(stage, num_stages, held_by(num_stages)) for stage in range(num_stages)]
-        while any(len(stage.order) < 3 * num_microbatches for stage in stages):
-            chosen: list[tuple[_Stage, Kind | None]] = [
-                (stage, stage.next_pass(stages, num_microbatches)) for stage in stages
-            ]
-            for stage, kind in chosen:
-                stage.run(kind)
-        return [stage.order for stage in stages]
+        most_held = held_by(num_stages)
+        done: list[dict[Kind, int]] = [{"forward": 0, "inputs": 0, "weights": 0} for _ in range(num_stages)]
+        passes: list[list[Pass]] = [[] for _ in range(num_stages)]
+
+        def next_pass(stage: int) -> Kind | None:
+            """Return what a stage runs now, if anything; every pass takes one unit of time."""
+            forwards, inputs, weights = done[stage].values()
+            if inputs < (forwards if stage == num_stages - 1 else done[stage + 1]["inputs"]):
+                return "inputs"
+            arrived = num_microbatches if stage == 0 else done[stage - 1]["forward"]
+            if forwards < arrived and forwards - weights < most_held:
+                return "forward"
+            return "weights" if weights < inputs else None
+
+        while any(len(order) < 3 * num_microbatches for order in passes):
+            chosen: list[Kind | None] = [next_pass(stage) for stage in range(num_stages)]
+            for stage, kind in enumerate(chosen):
+                if kind:
+                    passes[stage].append(Pass(kind, done[stage][kind], stage))
+                    done[stage][kind] += 1
+        return [*passes]
 
     return orders
-
-
-class _Stage:
-    """A stage at some moment; every pass takes one unit of time."""
-
-    def __init__(self, position: int, num_stages: int, most_held: int) -> None:
-        self.position, self.num_stages, self.most_held = position, num_stages, most_held
-        self.done: dict[Kind, int] = {"forward": 0, "inputs": 0, "weights": 0}
-        self.order: list[Pass] = []
-
-    def next_pass(self, stages: "Sequence[_Stage]", num_microbatches: int) -> Kind | None:
-        """Return what the stage runs now, if anything."""
-        last = self.position == self.num_stages - 1
-        forwards, inputs, weights = self.done.values()
-        arrived = forwards if last else stages[self.position + 1].done["inputs"]
-        if inputs < arrived:
-            return "inputs"
-        given = num_microbatches if self.position == 0 else stages[self.position - 1].done["forward"]
-        if forwards < given and forwards - weights < self.most_held:
-            return "forward"
-        return "weights" if weights < inputs else None
-
-    def run(self, kind: Kind | None) -> None:
-        """Run a pass of the next microbatch."""
-        if kind:
-            self.order.append(Pass(kind, self.done[kind], self.position))
-            self.done[kind] += 1
 
 
 def filled_s(filled: float) -> ClosedForm:
@@ -135,11 +118,11 @@ def filled_s(filled: float) -> ClosedForm:
     A step is no shorter than a path without weight gradients: down the stages, all microbatches on the last one, up.
     """
 
-    def seconds(pipe: PipelineView) -> Any:
-        slowest = pipe.largest([stage.own.both for stage in pipe.stages])
-        others = pipe.whole.both - slowest - filled * (pipe.pp - 1.0) * pipe.weights_s
-        filling = pipe.num_microbatches * slowest + xp.maximum(others, xp.zeros_like(others))
-        on_last = (pipe.num_microbatches - 1.0) * (pipe.last.own.both - pipe.weights_s)
-        return xp.maximum(filling, pipe.whole.both - (pipe.pp - 1.0) * pipe.weights_s + on_last)
+    def seconds(pipe: PipelineView) -> Numbers:
+        slowest = pipe.largest([stage.chunks.both for stage in pipe.stages])
+        further = pipe.microbatch.both - slowest - filled * (pipe.pp - 1.0) * pipe.weights_s
+        filling = pipe.num_microbatches * slowest + xp.maximum(further, xp.zeros_like(further))
+        on_last = (pipe.num_microbatches - 1.0) * (pipe.last.chunks.both - pipe.weights_s)
+        return xp.maximum(filling, pipe.microbatch.both - (pipe.pp - 1.0) * pipe.weights_s + on_last)
 
     return seconds

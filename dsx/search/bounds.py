@@ -463,9 +463,7 @@ def _may_have_cuts(source: PricedSpace, rows: Rows, below: np.ndarray) -> np.nda
         here = rows.take(part)
         plans, workload = plans_of(source.problem, source.table, here)
         most = most_bytes(source, here)
-        found.append(
-            stages_hold_all(plans.kinds, plans.choices, workload, plans.cluster, plans.assumptions, below[part], most)
-        )
+        found.append(stages_hold_all(stage_costs(plans, workload), below[part], most))
     return np.concatenate(found)
 
 

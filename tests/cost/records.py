@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dsx.cost.context import Assumptions, StepChoices
+from dsx.cost.context import Assumptions, StepChoices, StepPlans
 from dsx.cost.layer import LayerCosts
 from dsx.cost.stages import Stack
 from dsx.cost.step import Workload
@@ -160,3 +160,8 @@ WORKLOAD = Workload(
     forward_flops=1e12,
     train_tokens=8.64e9,
 )
+
+
+def step_plans(made, searched):
+    """Plans on the machine, of a stack of twelve layers."""
+    return StepPlans(made, searched, WORKLOAD.stack, machine(), make_assumptions())

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from cost.records import choices, machine, make_assumptions
+from cost.records import WORKLOAD, choices, machine, make_assumptions
 
 import dsx
 from dsx.config.assumption_set import load_assumptions
+from dsx.cost.context import StepPlans
 from dsx.cost.groups import group
 from dsx.cost.layer_work import Matrices
 from dsx.cost.muon import newton_schulz, orthogonal_s, share_of_rank
@@ -113,10 +114,10 @@ def test_gathers():
     # With bandwidth alone: one link of a ring of 8 at half of 800 GB/s passes 7/8 of what is gathered.
     ranks, network = group(np.array([8.0]), np.array([8.0])), machine(nvs_latency=0.0, net_latency=0.0)
     weights, assumed = np.array([[4e9]]), make_assumptions()
-    one, choice = np.array([1e9]), choices()
-    found = orthogonal_s(np.zeros((1, 1)), weights, [ranks], one, choice, SearchedCodes(), network, assumed)
+    one, plans = np.array([1e9]), StepPlans(choices(), SearchedCodes(), WORKLOAD.stack, network, assumed)
+    found = orthogonal_s(np.zeros((1, 1)), weights, [ranks], one, plans)
     assert found == pytest.approx(4e9 / 2 * 2 * 7 / 8 / 4e11)
-    of_steps = orthogonal_s(np.ones((1, 1)), weights, [ranks], one, choice, SearchedCodes(), network, assumed) - found
+    of_steps = orthogonal_s(np.ones((1, 1)), weights, [ranks], one, plans) - found
     assert of_steps == pytest.approx(1 / 8)
     free = {"muon_bytes": 1, "muon_steps": 1, "launch_latency": "0 us"}
     over_tp = [priced("tp=8 zero_stage=0", 8, **free, muon_tp_bytes=size).costs["optimizer_s"] for size in (4, 4000)]

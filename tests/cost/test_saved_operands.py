@@ -20,7 +20,7 @@ def stash(dtype, own):
     model = build_model(MODEL, assumed, "1d")
     layer = model.body[0][0]
     keys = KEYS | {"microbatch_size": np.array([1.0, 1.0])}
-    return layer_work(layer, model.dimensions, assumed, float(SEQUENCE), keys, own=own).stash[0]
+    return layer_work(layer, model.dimensions | own, assumed, float(SEQUENCE), keys).stash[0]
 
 
 def test_a_cast_operand_takes_one_byte_where_no_other_operator_keeps_it():

@@ -8,7 +8,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from cost.records import WORKLOAD, choices, layer_costs
+from cost.records import WORKLOAD, choices, layer_costs, step_plans
 from cost.test_step import GATHER, close, cost
 
 from dsx.cost.shards import dp_groups, weight_shards
@@ -125,8 +125,8 @@ def test_stage_zero_has_no_replicas():
 )
 def test_groups_fill_fast_domains_first(dp, dp_nvs, replicas, shard, among):
     made = choices(dp=float(dp), dp_nvs=float(dp_nvs), zero_replicas=float(replicas))
-    found = dp_groups(made, SearchedCodes(zero_replicas=(replicas, 1)))
-    for group, (size, share) in zip(found, (shard, among), strict=True):
+    found = dp_groups(step_plans(made, SearchedCodes(zero_replicas=(replicas, 1))))
+    for group, (size, share) in zip((found.shard, found.replicas), (shard, among), strict=True):
         assert group is not None
         assert (float(group.size[0]), float(group.share[0])) == (size, share)
 
@@ -147,16 +147,17 @@ def test_experts_are_divided_over_the_ranks_that_hold_them(cp, cp_nvs, ep, ep_nv
     made = choices(dp=16.0, dp_nvs=float(dp_nvs), zero_replicas=float(replicas))
     searched = SearchedCodes(zero_replicas=(replicas, 1), ep=())
     layer = layer_costs(group_size=[[float(cp)]], group_share=[[float(cp_nvs)]], group_ep=[[float(ep)]])
-    shards, replica_groups = weight_shards(layer, *dp_groups(made, searched), made, searched)
+    plans = step_plans(made, searched)
+    shards, replica_groups = weight_shards(layer, dp_groups(plans), plans)
     assert (float(shards[0].size[0]), float(shards[0].share[0])) == shard
     assert (float(replica_groups[0].size[0]), float(replica_groups[0].share[0])) == among
     assert float(shards[0].per_gpu[0]) == 1 / shard[0]
 
 
 def test_without_replicas_the_shard_group_is_all_of_dp():
-    shard, replicas = dp_groups(choices(), SearchedCodes())
-    assert replicas is None
-    assert np.array_equal(shard.size, choices().dp)
+    found = dp_groups(step_plans(choices(), SearchedCodes()))
+    assert found.replicas is None
+    assert np.array_equal(found.shard.size, choices().dp)
     assert GATHER > SCATTER
 
 
@@ -245,7 +246,7 @@ def test_a_group_of_all_replicas_lies_the_same_in_any_search(tp, dp, size):
     columns = columns_of(degrees, shares)
     counted, *_ = of_cp_and_dp(columns, size, 0, replicas=1)
     made = choices(dp=float(dp), dp_nvs=float(shares["dp"]))
-    alone, _ = dp_groups(made, SearchedCodes())
+    alone = dp_groups(step_plans(made, SearchedCodes())).shard
     assert (counted.domains, counted.share) == (alone.domains.item(), alone.share.item())
 
 
@@ -323,7 +324,8 @@ def of_cp_and_dp(columns, size, order, replicas=1, chains=1, ep=1, at_ends=False
         group_size=[[float(columns["cp"])]], group_share=[[float(columns["cp_nvs"])]], group_ep=[[float(ep)]]
     )
     layer = replace(layer, rank_placement=rank_placement(keys, network(size)))
-    found = weight_shards(layer, *dp_groups(made, searched), made, searched, at_ends)
+    plans = step_plans(made, searched)
+    found = weight_shards(layer, dp_groups(plans), plans, at_ends)
     return [jax.tree.map(lambda leaf: leaf.item(), groups[0]) for groups in found]
 
 

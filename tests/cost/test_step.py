@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from cost.records import WORKLOAD, choices, layer_costs, machine, make_assumptions
 
+from dsx.cost.context import ChosenPlans
 from dsx.cost.pipeline import in_flight, in_flight_of_embedding_and_head
 from dsx.cost.stages import Stack
 from dsx.cost.step import step_costs, with_effects
@@ -152,7 +153,7 @@ def test_a_single_stage_holds_one_microbatch_under_any_schedule(schedule):
     code = SCHEDULES.index(schedule)
     searched = SearchedCodes(schedule=(code,))
     made = choices(pp=1.0, num_microbatches=1.0, schedule=float(code))
-    assert in_flight(np.asarray([0.0]), made, searched).tolist() == [1.0]
+    assert in_flight(np.asarray([0.0]), ChosenPlans(made, searched)).tolist() == [1.0]
 
 
 @pytest.mark.parametrize(("name", "head"), [("1f1b", 4.0), ("zb-h1", 1.0)])
@@ -160,7 +161,7 @@ def test_the_head_holds_one_microbatch_where_gradients_of_weights_wait(name, hea
     (code,) = (number for number, schedule in enumerate(SCHEDULES) if schedule.name == name)
     searched = SearchedCodes(schedule=(0, code), vpp=(1, 2))
     made = choices(pp=4.0, schedule=float(code), vpp=1.0)
-    held = in_flight_of_embedding_and_head(np.asarray([4.0]), made, searched)
+    held = in_flight_of_embedding_and_head(np.asarray([4.0]), ChosenPlans(made, searched))
     assert [float(np.ravel(one)[0]) for one in held] == [4.0, head]
 
 

@@ -12,7 +12,7 @@ from model_document.pages import PAGES, blocks
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.cluster_file import load_cluster
 from dsx.config.model_file import load_model
-from dsx.cost.collectives import ALGORITHMS, bulk, collective
+from dsx.cost.collectives import ALGORITHMS, GroupLinks, bulk, collective
 from dsx.cost.context import assumptions_from_spec
 from dsx.cost.groups import group
 from dsx.notation.model import parameters
@@ -137,11 +137,8 @@ def collectives():
     machine, assumptions = problem("llama-3-8b").at_point(0)
     with jax.enable_x64(True):
         members = group(np.float64(64), np.float64(8))
-        protocol = bulk(machine.network, assumptions)
-        ways = {
-            name: float(ALGORITHMS[name](ALL_REDUCE, members, protocol, machine.network)(1e9))
-            for name in ("ring", "tree", "hierarchical")
-        }
+        links = GroupLinks(members, bulk(machine.network, assumptions), machine.network)
+        ways = {name: float(ALGORITHMS[name](ALL_REDUCE, links)(1e9)) for name in ("ring", "tree", "hierarchical")}
     return ways | {"all-reduce": all_reduce_of_1_gb("h100-nvs8", 64)}
 
 

@@ -50,11 +50,11 @@ def view(chunks, num_stages, num_microbatches, shares, hop_s, holds=IN_ROUNDS):
         final = holds.last(stage, num_stages, num_chunks)
         return StageView(
             position=np.array([float(stage)]),
-            own=passes(chunks[stage::num_stages]),
+            chunks=passes(chunks[stage::num_stages]),
             first=passes(chunks[stage : stage + 1]),
             last=passes(chunks[final : final + 1]),
-            before=passes(chunks[:stage], stage),
-            after=passes(chunks[final + 1 :], len(chunks) - 1 - final),
+            earlier=passes(chunks[:stage], stage),
+            later=passes(chunks[final + 1 :], len(chunks) - 1 - final),
             sends_s=stage * hop_s,
         )
 

@@ -15,19 +15,19 @@ PACKAGE = packaged_data().parent / "dsx"
 # A schedule is one record. The choice, how gradients of activations are sent between stages, is a record and one line
 # of what a step costs.
 CHANGES = {
-    "space/schedules.py": (
+    "schedules/schedules.py": (
         '    Schedule("gpipe"',
-        '    Schedule("half-bubble", gpipe, _ahead, filled_s(0.5), aliases=("hb",)),\n'
-        '    Schedule("less-bubble", gpipe, _ahead, filled_s(1.0)),\n    Schedule("gpipe"',
+        '    Schedule("half-bubble", gpipe, lambda ahead, _, __: ahead, filled_s(0.5), aliases=("hb",)),\n'
+        '    Schedule("less-bubble", gpipe, lambda ahead, _, __: ahead, filled_s(1.0)),\n    Schedule("gpipe"',
     ),
-    "space/choices.py": (
+    "plans/choices.py": (
         '    Choice(\n        "order",',
         '    Choice("sends", "step", "format", default="whole", values=("whole", "half"), searched=True, later=True),\n'
         '    Choice(\n        "order",',
     ),
     "cost/pipeline.py": (
         "    mean = next(iter(cuts.values())).mean.layers\n",
-        "    each = [pick(searched.sends, choices.sends, [one, 0.5 * one]) for one in sends.of_tier]\n"
+        "    each = [plans.by_code('sends', [one, 0.5 * one].__getitem__) for one in sends.of_tier]\n"
         "    sends = sends._replace(of_tier=tuple(each))\n"
         "    mean = next(iter(cuts.values())).mean.layers\n",
     ),

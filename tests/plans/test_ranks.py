@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cost.records import choices, layer_costs
+from cost.records import choices, layer_costs, step_plans
 
 from dsx.cost.shards import dp_groups, weight_shards
 from dsx.errors import PlanError
@@ -148,7 +148,8 @@ def priced(placed, axes, over_ep, zero_replicas, code):
     size, share, *outer = (np.array([[number]]) for number in members)
     ep = [[float(plan["ep"]) if over_ep else 1.0]]
     layer = replace(layer_costs(group_size=size, group_share=share, group_ep=ep), group_outer=tuple(outer))
-    shards, replicas = weight_shards(layer, *dp_groups(made, searched), made, searched)
+    plans = step_plans(made, searched)
+    shards, replicas = weight_shards(layer, dp_groups(plans), plans)
     return shards[0], replicas[0] if replicas else None
 
 

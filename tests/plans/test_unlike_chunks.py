@@ -32,7 +32,7 @@ def at_once_s(plans):
     for number, (stages, rounds, _, chunks) in enumerate(plans):
         seconds[:rounds, :stages, number] = np.reshape(chunks, (rounds, stages))
     hops = np.full((2 * pp.max(), len(plans)), HOP)
-    return replayed_s(INTERLEAVED, FORWARD * seconds, (1 - FORWARD) * seconds, hops, pp, vpp, groups * pp)
+    return replayed_s(INTERLEAVED, FORWARD * seconds, (1 - FORWARD) * seconds, hops, np.stack([pp, vpp, groups * pp]))
 
 
 def test_plans_replayed_at_once_take_as_long_as_each_alone():
@@ -49,5 +49,5 @@ def test_a_step_of_few_groups_is_exact():
 
 def test_microbatches_that_are_no_groups_are_left_out():
     seconds = np.ones((2, 3, 1))
-    found = replayed_s(INTERLEAVED, seconds, seconds, np.zeros((6, 1)), np.array([3]), np.array([2]), np.array([4]))
+    found = replayed_s(INTERLEAVED, seconds, seconds, np.zeros((6, 1)), np.array([[3], [2], [4]]))
     assert found == [-np.inf]

@@ -32,7 +32,7 @@ def test_memory(chain):
         layers = layers_between(costs.stack, none + begin, none + end)
         for microbatches in (none, none + 1.0, none + 7.0):
             expected = costs.memory(Stage(none, layers, even=False), microbatches).peak_bytes
-            sums = found.peak(layers, microbatches, costs.stack, costs.choices, costs.searched)
+            sums = found.peak(layers, microbatches, costs.stack, costs)
             np.testing.assert_allclose(sums, expected, rtol=EXACT)
 
 
