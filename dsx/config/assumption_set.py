@@ -49,30 +49,27 @@ def check_names(spec: "AssumptionsSpec", document: Document, near: Path | None) 
     Only some measured runs need the tables of `unfused_operators`, so a fault of theirs would appear late. A block may
     be in the folder of a user's own layer, so a block name is a fault only if it is nearly that of a known block.
     """
-    faults: list[str] = []
-
-    def fault(path: KeyPath, message: object) -> None:
-        faults.append(document.message(path, message))
-
+    faults: list[tuple[KeyPath, object]] = []
     tables: dict[KeyPath, str] = {("operators", index): name for index, name in enumerate(spec.operators)}
     tables |= {("unfused_operators", operator): name for operator, name in spec.unfused_operators.items()}
     for path, name in tables.items():
         try:
             operators = load_document(find("operators", name, ".yaml", near)).data
         except InputError as error:
-            fault(path, error)
+            faults.append((path, error))
             continue
         if path[0] == "unfused_operators" and path[1] not in operators:
-            fault(path, f"the table {name!r} has no operator {path[1]!r} (it has: {', '.join(operators)})")
+            fault = f"the table {name!r} has no operator {path[1]!r} (it has: {', '.join(operators)})"
+            faults.append((path, fault))
     definitions = names("layers", ".layer")
     for table in ("set", "unfused_attention", "set_in_runs"):
         for parameter, block in getattr(spec, table).items():
             if not isinstance(block, str) or block in definitions:
                 continue
             if near_names := get_close_matches(block, definitions, 1, _MISSPELT):
-                fault((table, parameter), f"there is no block {block!r}; did you mean {near_names[0]!r}?")
+                faults.append(((table, parameter), f"there is no block {block!r}; did you mean {near_names[0]!r}?"))
     if faults:
-        raise SpecError("\n".join(faults))
+        raise SpecError("\n".join(document.message(*fault) for fault in faults))
 
 
 FRAMEWORK = "framework"
@@ -317,11 +314,13 @@ class AssumptionsSpec(Spec):
         this framework, and a stack in the same file or in one that extends it. The set's own fields win over both. A
         set that names no stack is the same for every framework, and so is one that was read from a result set.
         """
-        statement = self._statement
-        if self.stack is None or not statement.documents:
+        statement, documents = self._statement, self._statement.documents
+        if self.stack is None or not documents:
             return self
-        documents = self._statement.documents
-        if framework.stack is not None and not (statement.stack_given or _names_both(documents, framework)):
+        of_stack, of_framework = naming(documents, STACK), naming(documents, FRAMEWORK)
+        names_both = of_framework is not None and documents[of_framework].data[FRAMEWORK] == framework.name
+        names_both = names_both and of_stack is not None and of_framework is not None and of_stack <= of_framework
+        if framework.stack is not None and not (statement.stack_given or names_both):
             documents = of_other_stack(documents, framework.stack, f"framework {framework.name!r}: stack")
         return self._stated_anew(
             with_stack(documents, framework.on(generation).fields),
@@ -373,7 +372,12 @@ def load_fitted(
 
     Raises what `load_assumptions` raises.
     """
-    documents = _stated(reference, overrides, near)
+    statement = reference._statement if isinstance(reference, AssumptionsSpec) else _Statement()
+    documents = statement.documents or tuple(statements(AssumptionsSpec, reference, near))
+    for path, value in overrides:  # the stack of the last override that names one
+        if path == STACK:
+            place = f"--set assumptions.{STACK}"
+            documents = tuple(of_other_stack(documents, str(parse_value(value, place)), place))
     document = merged(with_stack(documents))
     assignments = [(path, value) for path, value in overrides if path != STACK]
     changed = override(document, assignments, AssumptionsSpec)
@@ -382,34 +386,12 @@ def load_fitted(
         documents = (Document(kept, changed.places), *documents)
     plain, bounds = without_bounds(with_conditions(changed), AssumptionsSpec)
     spec = validate(plain, AssumptionsSpec)
-    statement = reference._statement if isinstance(reference, AssumptionsSpec) else _Statement()
     named = {path for path, _ in overrides}
     spec._statement = _Statement(documents, plain, stack_given=statement.stack_given or STACK in named)
     check_names(spec, changed, near)
     if statement.framework is not None and FRAMEWORK not in named:
         spec = spec.run_by(statement.framework)
     return spec, bounds
-
-
-def _names_both(documents: Sequence[Document], framework: "FrameworkSpec") -> bool:
-    """Return whether a set names a framework, and a stack in the same document or in one that extends it."""
-    of_stack, of_framework = naming(documents, STACK), naming(documents, FRAMEWORK)
-    if of_stack is None or of_framework is None:
-        return False
-    return of_stack <= of_framework and documents[of_framework].data[FRAMEWORK] == framework.name
-
-
-def _stated(reference: Given, overrides: Sequence[Assignment], near: Path | None) -> tuple[Document, ...]:
-    """Return a set as it is stated, and what it extends; with the stack of the last override that names one."""
-    if isinstance(reference, AssumptionsSpec) and reference._statement.documents:
-        documents = reference._statement.documents
-    else:
-        documents = tuple(statements(AssumptionsSpec, reference, near))
-    for path, value in overrides:
-        if path == STACK:
-            place = f"--set assumptions.{STACK}"
-            documents = tuple(of_other_stack(documents, str(parse_value(value, place)), place))
-    return documents
 
 
 def files_of(name_or_path: str) -> list[Path]:

@@ -1,6 +1,6 @@
 """A cluster file: the device, its attention kernels, and what joins and runs devices; devices by their names in tables.
 
-Generations of fused attention kernels: which of them a software has, and what each reaches on a device.
+Fused attention kernels have generations: which of them a software has, and what each reaches on a device.
 
 | generation | kernels |
 |---|---|
@@ -110,7 +110,7 @@ class ClustersOfDevice(NamedTuple):
     """The clusters that have a device."""
 
     usual: dict[str, str]  # name -> description, of the usual machines of the device
-    others: list[str]  # names
+    further: list[str]  # names
 
 
 def clusters_of_device(name: str) -> ClustersOfDevice | None:
@@ -121,44 +121,29 @@ def clusters_of_device(name: str) -> ClustersOfDevice | None:
     if nearest_names(name, names("clusters", ".yaml"), _MISSPELT):
         return None
     gpu = _BEFORE.sub("", name.lower())
-    clusters = [(cluster, data, _length(gpu, data)) for cluster, data in _contents()]
-    longest = max((length for *_, length in clusters), default=0)
+    descriptions: dict[str, str] = {}
+    devices: dict[str, str] = {}
+    lengths: dict[str, int] = {}  # of the longest listed name that `gpu` begins with; 0 if there is none
+    for cluster in names("clusters", ".yaml"):
+        try:
+            files = extended(find("clusters", cluster, ".yaml"), ClusterSpec)
+        except InputError:  # what a user's file has wrong, its own reader says
+            continue
+        data = merged([document for _, document in files]).data
+        tables, device = (part if isinstance(part := data.get(key), dict) else {} for key in ("run_tables", "device"))
+        gpus = tables.get("gpus")
+        listed = [prefix for prefix in gpus if isinstance(prefix, str)] if isinstance(gpus, list) else []
+        descriptions[cluster], devices[cluster] = str(data.get("description", "")), plain(str(device.get("name", "")))
+        begins = [plain(prefix) for prefix in listed if plain(prefix) and begins_with(gpu, prefix)]
+        lengths[cluster] = max(map(len, begins), default=0)
+    longest = max(lengths.values(), default=0)
     if not longest:
         return None
-    usual = {cluster: str(data.get("description", "")) for cluster, data, length in clusters if length == longest}
-    devices = {plain(_device(data)) for cluster, data, _ in clusters if cluster in usual}
+    usual = {cluster: descriptions[cluster] for cluster, length in lengths.items() if length == longest}
+    same = {devices[cluster] for cluster in usual}
     return ClustersOfDevice(
-        usual, [cluster for cluster, data, _ in clusters if cluster not in usual and plain(_device(data)) in devices]
+        usual, [cluster for cluster, device in devices.items() if cluster not in usual and device in same]
     )
-
-
-def _contents() -> list[tuple[str, dict[str, object]]]:
-    """Return the names and contents of all clusters; what a user's file has wrong, its own reader says."""
-    contents: list[tuple[str, dict[str, object]]] = []
-    for name in names("clusters", ".yaml"):
-        try:
-            files = extended(find("clusters", name, ".yaml"), ClusterSpec)
-        except InputError:
-            continue
-        contents.append((name, merged([document for _, document in files]).data))
-    return contents
-
-
-def _length(gpu: str, data: dict[str, object]) -> int:
-    """Return the length of the longest listed name that `gpu` begins with; 0 if there is none."""
-    listed = _listed(data)
-    return max((len(plain(prefix)) for prefix in listed if begins_with(gpu, prefix)), default=0)
-
-
-def _listed(data: dict[str, object]) -> Sequence[str]:
-    tables = data.get("run_tables")
-    gpus = tables.get("gpus") if isinstance(tables, dict) else None
-    return [name for name in gpus if isinstance(name, str) and plain(name)] if isinstance(gpus, list) else []
-
-
-def _device(data: dict[str, object]) -> str:
-    device = data.get("device")
-    return str(device.get("name", "")) if isinstance(device, dict) else ""
 
 
 # The programming platform of a device, which decides what launchers and kernels run on it.
@@ -322,14 +307,11 @@ def load_cluster(reference: Given, overrides: Sequence[Assignment] = (), near: P
         document = stated_document(ClusterSpec, reference, overrides, near)
     except UnknownNameError:
         if isinstance(reference, str) and "," not in reference and (clusters := clusters_of_device(reference)):
-            raise UnknownNameError("cluster", reference, (), meaning=_of_device(clusters)) from None
+            verb = "its usual machine is" if len(clusters.usual) == 1 else "its usual machines are"
+            lines = [f"\n  {name}: {description}" for name, description in clusters.usual.items()]
+            further = f"\nothers: {', '.join(clusters.further)}" if clusters.further else ""
+            meaning = "it is a device, and a cluster has fast domains and a network too"
+            meaning = f": {meaning}; {verb}{''.join(lines)}{further}"
+            raise UnknownNameError("cluster", reference, (), meaning=meaning) from None
         raise
     return validate(document, ClusterSpec)
-
-
-def _of_device(clusters: ClustersOfDevice) -> str:
-    """Return what to write in place of a name that is no cluster but a device."""
-    verb = "its usual machine is" if len(clusters.usual) == 1 else "its usual machines are"
-    lines = [f"\n  {name}: {description}" for name, description in clusters.usual.items()]
-    further = f"\nothers: {', '.join(clusters.others)}" if clusters.others else ""
-    return f": it is a device, and a cluster has fast domains and a network too; {verb}{''.join(lines)}{further}"

@@ -10,10 +10,13 @@ import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dsx.errors import InputError, did_you_mean, nearest_names
 from dsx.units import LARGEST_COUNT, WHOLE_NUMBER, parse_number
+
+if TYPE_CHECKING:
+    from _csv import Reader
 
 # The largest packaged table has 50 columns and 2,882 rows; one of its rows takes two kilobytes of memory.
 _MOST_COLUMNS, _MOST_ROWS = 1_000, 200_000
@@ -81,9 +84,19 @@ def whole_number(text: str, least: int = 1) -> int:
     return int(value)
 
 
-def _rows(reader: object, called: str, form: CsvFormat) -> Iterator[CsvRow]:
-    """Yield the header, then the rows."""
-    lines = _lines(reader, form.comment)
+def _rows(reader: "Reader", called: str, form: CsvFormat) -> Iterator[CsvRow]:
+    """Yield the header, then the rows; blank lines and comments are left out."""
+
+    def lines_of() -> Iterator[tuple[int, list[str]]]:
+        """Yield (first line, cells) of each row."""
+        line = 1
+        for cells in reader:
+            first_line, line = line, reader.line_num + 1
+            commented = form.comment and cells and cells[0].lstrip().startswith(form.comment)
+            if any(cell.strip() for cell in cells) and not commented:
+                yield first_line, cells
+
+    lines = lines_of()
     begin, names = next(lines, (1, []))
     titles = [name.strip() for name in names]
     header = [form.also_called.get(name, name) for name in titles]
@@ -100,16 +113,6 @@ def _rows(reader: object, called: str, form: CsvFormat) -> Iterator[CsvRow]:
             count = f"{len(cells)} cell{'' if len(cells) == 1 else 's'}"
             raise form.error(f"{place}: has {count}, but the header has {len(header)} columns")
         yield CsvRow(first_line, place, {name: cell.strip() for name, cell in zip(header, cells, strict=True)})
-
-
-def _lines(reader: Any, comment: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield (first line, cells) of every row that is neither blank nor a comment."""
-    line = 1
-    for cells in reader:
-        first_line, line = line, reader.line_num + 1
-        commented = comment and cells and cells[0].lstrip().startswith(comment)
-        if any(cell.strip() for cell in cells) and not commented:
-            yield first_line, cells
 
 
 def _check_header(header: list[str], place: str, form: CsvFormat) -> None:

@@ -47,6 +47,11 @@ class Document:
             path = path[:-1]
         return self.places[path]
 
+    def inside(self, *path: str) -> "Document":
+        """Return the section at `path`, with the places of its parts, which are known by their paths inside it."""
+        places = {at[len(path) :]: place for at, place in self.places.items() if at[: len(path)] == path}
+        return Document(reduce(lambda part, key: part.get(key, {}), path, self.data), places)
+
     def message(self, path: KeyPath, text: object) -> str:
         """Return `text` with the place and the keys of `path` in front: "file:line: key.key: text"."""
         # A message about the whole document has no path.
@@ -95,13 +100,12 @@ def is_sourced(value: object) -> TypeGuard[dict[str, Plain]]:
 
 def merged(documents: Sequence[Document]) -> Document:
     """Return documents as one, each merged over those after it: sections merge, any other value replaces."""
-    return reduce(_merged_over, reversed(documents))
 
+    def merged_over(base: Document, over: Document) -> Document:
+        data, places = _merge(base.data, over.data), base.places | over.places
+        return Document(data, {path: places[path] for path in paths_of(data)})
 
-def _merged_over(base: Document, over: Document) -> Document:
-    data = _merge(base.data, over.data)
-    places = base.places | over.places
-    return Document(data, {path: places[path] for path in paths_of(data)})
+    return reduce(merged_over, reversed(documents))
 
 
 def _merge(base: Plain, over: Plain) -> Plain:
@@ -185,8 +189,7 @@ def _check_characters(data: object, file: str) -> None:
     pending: list[tuple[KeyPath, object]] = [((), data)]
     while pending:
         path, part = pending.pop()
-        inside = part.items() if isinstance(part, dict) else ()
-        inside = enumerate(part) if isinstance(part, list) else inside
+        inside = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
         for key, value in inside:
             for text in (key, value):
                 try:

@@ -13,16 +13,16 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, field_validator
 
 from dsx.config.assumption_set import Optimizer
-from dsx.config.documents import Document, KeyPath, Plain, merged
+from dsx.config.documents import Document, Plain, merged
 from dsx.config.load import Given, statements
 from dsx.config.schema import FileKind, Spec, validate
 from dsx.config.search_path import names
-from dsx.config.stack import ColumnComparison, Need, Needs
+from dsx.config.stack import ColumnComparison, Needs
 from dsx.config.sweep_fields import (
     Choices,
     ColumnLimit,
@@ -31,6 +31,7 @@ from dsx.config.sweep_fields import (
     PlanLimit,
     PlanLimits,
     ProductLimit,
+    Relation,
     check_number,
     divisors_of,
 )
@@ -139,13 +140,24 @@ class FrameworkSpec(Spec):
         """Return the boxes for models with or without experts, each with what the framework states for all of them."""
         boxes: list[BoxSpec] = []
         for box in self.runs:
-            strategy = self.strategy if box.strategy is None else box.strategy
+            strategy = self._strategies_of(box)
             if experts and strategy is not None:
                 strategy = [name for name in strategy if name not in self.without_experts]
             shared = {"strategy": strategy, "fix": self.fix | box.fix}
-            for limit in _with_needs(self.limit | box.limit, self.needs):
+            for way in itertools.product(*self.needs):  # one comparison of each need
+                limit = self.limit | box.limit
+                for comparison in way:
+                    limit = _limited(limit, comparison.column, _bound(comparison))
                 boxes.append(box.model_copy(update=shared | {"limit": limit}))
         return tuple(boxes)
+
+    def _strategies_of(self, box: BoxSpec) -> list[str] | None:
+        return self.strategy if box.strategy is None else box.strategy
+
+    def _fixing(self, fix: dict[str, list[int | str]]) -> "FrameworkSpec":
+        """Return the framework with boxes that are limited to values of some columns."""
+        boxes = [box.model_copy(update={"fix": box.fix | fix}) for box in self.runs]
+        return self.model_copy(update={"runs": boxes})
 
     def of_sequence(self, length: int) -> "FrameworkSpec":
         """Return the framework for sequences of so many tokens, whose cp shares out equal parts, `cp_parts` a rank."""
@@ -158,11 +170,10 @@ class FrameworkSpec(Spec):
 
     def _of_equal_parts(self, box: BoxSpec, length: int) -> Iterator[BoxSpec]:
         """Yield a box for each rule of what tp divides: the sequence, the parts that ranks of cp hold, or nothing."""
-        strategies = (self.strategy if box.strategy is None else box.strategy) or []
+        strategies = self._strategies_of(box) or []
         divided = [name for name in strategies if name in self.tp_parts]
         for cp, parts in ((Limit("==", 1), 1), (Limit(">", 1), self.cp_parts or 1)) if divided else ():
-            bounds = {"cp": cp, "tp": ProductLimit("cp", length // parts)}
-            limit = box.limit | {name: [*box.limit.get(name, ()), bound] for name, bound in bounds.items()}
+            limit = _limited(_limited(box.limit, "cp", cp), "tp", ProductLimit("cp", length // parts))
             yield box.model_copy(update={"strategy": divided, "limit": limit})
         if undivided := [name for name in strategies if name not in self.tp_parts]:
             yield box.model_copy(update={"strategy": undivided})
@@ -171,34 +182,25 @@ class FrameworkSpec(Spec):
         """Return the framework without context parallelism under some strategies."""
         runs: list[BoxSpec] = []
         for box in self.runs:
-            names = (self.strategy if box.strategy is None else box.strategy) or []
-            if not {*names} & {*strategies}:
-                runs.append(box)
-                continue
-            without = {"strategy": [name for name in names if name in strategies], "fix": box.fix | {"cp": [1]}}
-            remaining = {"strategy": [name for name in names if name not in strategies]}
-            runs += [box.model_copy(update=without), box.model_copy(update=remaining)]
+            of_box = self._strategies_of(box) or []
+            without = {"strategy": [name for name in of_box if name in strategies], "fix": box.fix | {"cp": [1]}}
+            remaining = {"strategy": [name for name in of_box if name not in strategies]}
+            parts = [box.model_copy(update=without), box.model_copy(update=remaining)]
+            runs += parts if without["strategy"] else [box]
         return self.model_copy(update={"runs": [box for box in runs if box.strategy != []]})
 
     def of_head(self, tied: bool) -> "FrameworkSpec":
         """Return the framework for models whose head is tied to the embedding, or is not."""
-        if not (tied and self.with_tied_head):
-            return self
-        boxes = [box.model_copy(update={"fix": box.fix | self.with_tied_head}) for box in self.runs]
-        return self.model_copy(update={"runs": boxes})
+        return self._fixing(self.with_tied_head) if tied and self.with_tied_head else self
 
     def on(self, generation: str | None) -> "FrameworkSpec":
         """Return the framework on devices of a generation; None: of one without anything of its own."""
         changes = self.on_generation.get(generation or "")
         if changes is None:
             return self
-        boxes = [box.model_copy(update={"fix": box.fix | changes.fix}) for box in self.runs]
-        framework = self.model_copy(update={"assume": self.assume | changes.assume, "runs": boxes})
-        places = self._document.places
-        inner: dict[KeyPath, str] = {
-            path[2:]: place for path, place in places.items() if path[:2] == ("on_generation", generation)
-        }
-        framework._document = Document(self._document.data, {**places, **inner})
+        framework = self._fixing(changes.fix).model_copy(update={"assume": self.assume | changes.assume})
+        inner = self._document.inside("on_generation", generation or "").places
+        framework._document = Document(self._document.data, self._document.places | inner)
         return framework
 
     def with_optimizer(self, optimizer: Optimizer) -> "FrameworkSpec":
@@ -209,15 +211,12 @@ class FrameworkSpec(Spec):
     def strategies(self, experts: bool) -> tuple[str, ...] | None:
         """Return the strategies that it runs on models with or without experts; None if it runs every strategy."""
         of_boxes = [box.strategy for box in self.boxes(experts)]
-        if None in of_boxes:
-            return None
-        return tuple(dict.fromkeys(name for names_of_box in of_boxes for name in names_of_box or ()))
+        return None if None in of_boxes else tuple(dict.fromkeys(name for of_box in of_boxes for name in of_box or ()))
 
     @property
     def fields(self) -> Document:
         """The fields of an assumption set that it states, with their places."""
-        places = self._document.places
-        inner: dict[KeyPath, str] = {path[1:]: place for path, place in places.items() if path[:1] == ("assume",)}
+        inner = self._document.inside("assume").places
         return Document(dict(self.assume), {(): f"framework {self.name!r}"} | inner)
 
     @property
@@ -235,17 +234,12 @@ class FrameworkSpec(Spec):
         return self._document.place(path)
 
 
-def _with_needs(limit: dict[str, list[PlanLimit]], needs: Sequence[Need]) -> Iterator[dict[str, list[PlanLimit]]]:
-    """Yield bounds with those of each way to meet some needs, which is one comparison of each need."""
-    for way in itertools.product(*needs):
-        bounds: dict[str, list[PlanLimit]] = dict(limit)
-        for comparison in way:
-            bounds[comparison.column] = [*bounds.get(comparison.column, ()), _bound(comparison)]
-        yield bounds
+def _limited(limit: dict[str, list[PlanLimit]], column: str, bound: PlanLimit) -> dict[str, list[PlanLimit]]:
+    return limit | {column: [*limit.get(column, ()), bound]}
 
 
 def _bound(comparison: ColumnComparison) -> Limit | ColumnLimit:
-    (bound,), relation = comparison.with_what, cast("Any", comparison.relation)
+    (bound,), relation = comparison.with_what, cast("Relation", comparison.relation)
     return Limit(relation, int(bound)) if bound.isdecimal() else ColumnLimit(relation, bound)
 
 

@@ -86,12 +86,7 @@ def evaluate_at(config: Config, formula: ConfigFormula, extra: Mapping[str, obje
         raise SpecError(f"{place(config, formula.names)}: {error}") from None
 
 
-def known_keys(family: FamilySpec) -> set[str]:
-    """Return the keys that the family reads, in all spellings, and those that it lists as unpriced or without cost."""
-    return {MODEL_TYPE, *known_spellings(family)}
-
-
-def stated_layers(config: Config) -> int | None:
+def _stated_layers(config: Config) -> int | None:
     """Return the number of layers that a config states, and its family does not read; None if there is none."""
     if any(NUM_LAYERS in _spellings(config.family, key) for key in config.family.keys):
         return None
@@ -157,20 +152,25 @@ def _spellings(family: FamilySpec, key: str) -> list[str]:
 def _values(document: Document, section: KeyPath, family: FamilySpec) -> dict[str, Plain]:
     """Return the value of each key of the family; raises SpecError that lists all faults."""
     parts = [*stated_in(document, section)][::-1]
-    given_of = {key: _given(key, parts, family) for key in family.keys}
-    of_layers = next((key for key in family.keys if NUM_LAYERS in _spellings(family, key)), None)
-    num_layers = None if of_layers is None else _number(given_of[of_layers], family.keys[of_layers])
+    occurring = {key: _stated(key, parts, family) for key in family.keys}
+    of_layers = next((key for key in family.keys if NUM_LAYERS in _spellings(family, key)), "")
+    num_layers: Plain = occurring[of_layers][0][1] if occurring.get(of_layers) else None
+    if of_layers and num_layers is None and (default := family.keys[of_layers].default) and not default.names:
+        num_layers = evaluate(default, {})
     values: dict[str, object] = {}
     faults: list[str] = []
     for key, spec in family.keys.items():
-        occurrences = given_of[key]
+        occurrences = occurring[key]
         try:
             if occurrences:
-                _check_alike(document, occurrences)
-                value = occurrences[0][1] if key == of_layers else _of_each(occurrences[0][1], spec, num_layers)
-                values[key] = _checked(value, spec)
+                (first, value), *spellings = occurrences
+                for path, other in spellings:
+                    if other != value:
+                        fault = f"is {other!r}, but {first[-1]}, another name for it, is {value!r}"
+                        raise document.fault(path, fault)
+                values[key] = _checked(value if key == of_layers else _of_each(value, spec, num_layers), spec)
             elif spec.default is None:
-                near = did_you_mean(key, parts[0][1].keys() - known_keys(family))
+                near = did_you_mean(key, parts[0][1].keys() - {MODEL_TYPE, *known_spellings(family)})
                 raise document.fault((*section, key), f"is required, but missing{near}")
         except ValueError as error:
             faults.append(document.message(occurrences[0][0], error))
@@ -181,43 +181,24 @@ def _values(document: Document, section: KeyPath, family: FamilySpec) -> dict[st
     return _with_defaults(values, document.place(section), family)
 
 
-def _given(
+def _stated(
     key: str, parts: Sequence[tuple[KeyPath, dict[str, Plain]]], family: FamilySpec
 ) -> list[tuple[KeyPath, Plain]]:
     """Return the values of a key with their paths; what the section states comes before what the whole config does."""
+
+    def is_of_another(name: str, value: Plain) -> bool:
+        """Return whether a value has the type of another key with the same spelling, and not that of `key`."""
+        lists = {other: spec.holds == "list" for other, spec in family.keys.items() if name in (other, *spec.also)}
+        is_list = isinstance(value, list)
+        return lists[key] != is_list and is_list in lists.values()
+
     occurrences = [
         ((*path, name), part[name])
         for path, part in parts
         for name in _spellings(family, key)
-        if part.get(name) is not None and not _is_of_another(family, key, name, part[name])
+        if part.get(name) is not None and not is_of_another(name, part[name])
     ]
     return [(path, value) for path, value in occurrences if len(path) == len(occurrences[0][0])]
-
-
-def _number(occurrences: list[tuple[KeyPath, Plain]], spec: KeySpec) -> Plain:
-    """Return the stated value of a key, or its default if it is a number."""
-    if occurrences or spec.default is None or spec.default.names:
-        return occurrences[0][1] if occurrences else None
-    return evaluate(spec.default, {})
-
-
-def _is_of_another(family: FamilySpec, key: str, name: str, value: Plain) -> bool:
-    """Return whether a value has the type of another key with the same spelling, and not that of `key`."""
-    namesakes = [other for other in family.keys if other != key and name in _spellings(family, other)]
-    if not namesakes:
-        return False
-    is_list = isinstance(value, list)
-    return (family.keys[key].holds == "list") != is_list and any(
-        (family.keys[other].holds == "list") == is_list for other in namesakes
-    )
-
-
-def _check_alike(document: Document, occurrences: list[tuple[KeyPath, Plain]]) -> None:
-    """Raise SpecError for two spellings of a key that have different values."""
-    first, first_value = occurrences[0]
-    for path, value in occurrences[1:]:
-        if value != first_value:
-            raise document.fault(path, f"is {value!r}, but {first[-1]}, another name for it, is {first_value!r}")
 
 
 def _checked(value: Plain, spec: KeySpec) -> Plain:
@@ -261,25 +242,17 @@ def _of_each(value: Plain, spec: KeySpec, num_layers: Plain) -> Plain:
 def _with_defaults(read: dict[str, object], where: str, family: FamilySpec) -> dict[str, Plain]:
     """Return the values with the defaults of absent keys; a default may be a formula of other keys."""
     values = dict(read)
-    for key, default in _in_order(family, read):
-        try:
-            value = evaluate(default, values)
-            values[key] = _checked(value, family.keys[key])
-        except (SpecError, ValueError) as error:
-            raise SpecError(f"{where}: {key}: is missing, and its default cannot be computed: {error}") from None
-    return values
-
-
-def _in_order(family: FamilySpec, read: dict[str, object]) -> Iterator[tuple[str, ConfigFormula]]:
-    """Yield the absent keys and their defaults, each after the keys that it reads."""
-    available = {*read}
     pending = {key: spec.default for key, spec in family.keys.items() if key not in read and spec.default}
-    while ready := {key: default for key, default in pending.items() if default.names <= available}:
-        yield from ready.items()
-        available |= ready.keys()
-        pending = {key: default for key, default in pending.items() if key not in ready}
+    while ready := {key: default for key, default in pending.items() if default.names <= values.keys()}:
+        for key, default in ready.items():
+            try:
+                values[key] = _checked(evaluate(default, values), family.keys[key])
+            except (SpecError, ValueError) as error:
+                raise SpecError(f"{where}: {key}: is missing, and its default cannot be computed: {error}") from None
+            del pending[key]
     if pending:
         raise SpecError(f"the defaults of {', '.join(pending)} need each other; the file of the family is faulty")
+    return values
 
 
 @dataclass(frozen=True)
@@ -297,30 +270,20 @@ def ignored_keys(config: Config) -> Ignored:
     unpriced: dict[str, str] = {}
     unknown: dict[str, object] = {}
     no_cost: dict[str, list[str]] = {}
-    for path_of_key, key, value in _not_read(config):
-        spec = config.family.unpriced.get(key)
-        if spec and value is not None and value not in spec.unless and evaluate_at(config, spec.when):
-            unpriced[path_of_key] = spec.what
-        elif spec:
-            no_cost.setdefault(_NEUTRAL, []).append(path_of_key)
-        elif key in topics:
-            no_cost.setdefault(topics[key], []).append(path_of_key)
-        else:
-            unknown[path_of_key] = value
-    return Ignored(unpriced, unknown, no_cost)
-
-
-_NEUTRAL = "values that change nothing"
-
-
-def _not_read(config: Config) -> Iterator[tuple[str, str, Plain]]:
-    """Yield (key with its section, key, value) of each key that the family does not read, or lists as unpriced."""
     keys = {key: spec for key, spec in config.family.keys.items() if key not in config.family.unpriced}
-    read = {MODEL_TYPE, *(name for key, spec in keys.items() for name in (key, *spec.also))}
+    read = {MODEL_TYPE, *config.section, *(name for key, spec in keys.items() for name in (key, *spec.also))}
     for section, part in stated_in(config.document, config.section):
-        prefix = "".join(f"{step}." for step in section)
-        unread = {key: value for key, value in part.items() if key not in read and key not in config.section}
-        yield from ((f"{prefix}{key}", key, value) for key, value in unread.items())
+        for key in (key for key in part if key not in read):
+            path, value, spec = ".".join(map(str, (*section, key))), part[key], config.family.unpriced.get(key)
+            if spec and value is not None and value not in spec.unless and evaluate_at(config, spec.when):
+                unpriced[path] = spec.what
+            elif spec:
+                no_cost.setdefault("values that change nothing", []).append(path)
+            elif key in topics:
+                no_cost.setdefault(topics[key], []).append(path)
+            else:
+                unknown[path] = value
+    return Ignored(unpriced, unknown, no_cost)
 
 
 _ORIGIN = "_name_or_path"  # the name or path that the checkpoint was loaded from
@@ -335,7 +298,13 @@ def to_model(config: Config, name: str, source: str) -> ModelSpec:
 
     Raises SpecError, with the place of the keys, for rules that the config breaks and layers without a matching kind.
     """
-    _check_rules(config)
+    faults: list[str] = []
+    for rule in config.family.require.values():
+        if not evaluate_at(config, rule.rule):
+            actual = ", ".join(f"{key} = {_shown(config.values[key])}" for key in sorted(rule.rule.names))
+            faults.append(f"{place(config, rule.rule.names)}: {rule.says}{f' ({actual})' if actual else ''}")
+    if faults:
+        raise SpecError("\n".join(faults))
     sizes = {letter: evaluate_at(config, formula) for letter, formula in config.family.dimensions.items()}
     total = published_total(config)
     kinds = [kind for layers in config.family.layers.values() for kind in _kinds(config, layers)]
@@ -379,16 +348,6 @@ def published_total(config: Config) -> PublishedSpec | None:
     return next((checkpoint for checkpoint in config.family.published if evaluate_at(config, checkpoint.when)), None)
 
 
-def _check_rules(config: Config) -> None:
-    faults = []
-    for rule in config.family.require.values():
-        if not evaluate_at(config, rule.rule):
-            actual = ", ".join(f"{key} = {_shown(config.values[key])}" for key in sorted(rule.rule.names))
-            faults.append(f"{place(config, rule.rule.names)}: {rule.says}{f' ({actual})' if actual else ''}")
-    if faults:
-        raise SpecError("\n".join(faults))
-
-
 def _shown(value: object) -> str:
     if isinstance(value, list) and value and all(isinstance(entry, int) for entry in value):
         return reprlib.repr(value) if len(value) <= _FEW else f"{len(value)} from {min(value)} to {max(value)}"
@@ -402,12 +361,9 @@ def _patterns(layers: list[LayerCount]) -> list[LayerCount | RepeatedLayers]:
     while first < len(layers):
         times = {length: _repeats(layers, first, length) for length in range(2, _LONGEST_PATTERN + 1)}
         length = max(times, key=lambda length: times[length] * length if times[length] > 1 else 0)
-        if times[length] > 1:
-            patterns.append(RepeatedLayers(repeat=times[length], layers=layers[first : first + length]))
-            first += times[length] * length
-        else:
-            patterns.append(layers[first])
-            first += 1
+        pattern, repeated = layers[first : first + length], times[length] > 1
+        patterns.append(RepeatedLayers(repeat=times[length], layers=pattern) if repeated else layers[first])
+        first += times[length] * length if repeated else 1
     return patterns
 
 
@@ -426,7 +382,7 @@ def _kinds(config: Config, layers: LayersSpec) -> Iterator[LayerKind]:
         raise SpecError(f"{where}: {layers.count.text} = {reprlib.repr(number)} is not a number of layers")
     if number > _MOST_LAYERS:
         raise SpecError(f"{where}: {layers.count.text} = {number} layers are too many")
-    num_stated = stated_layers(config)
+    num_stated = _stated_layers(config)
     if num_stated is not None and layers.count.names and number != num_stated:
         raise SpecError(f"{where}: {layers.count.text} = {number} layers, and {NUM_LAYERS} = {num_stated}: they differ")
     for index in range(number):
@@ -441,17 +397,18 @@ def _kinds(config: Config, layers: LayersSpec) -> Iterator[LayerKind]:
             read = frozenset[str]().union(*(when.names for when in layers.kind.values()))
             read = read.union(*(when.names for name, when in layers.where.items() if name in read))
             keys = read & config.values.keys()
-            actual = ", ".join(_at(index, key, config.values[key]) for key in sorted(keys))
+            values_read = {key: config.values[key] for key in sorted(keys)}
+            actual = ", ".join(
+                f"{key}[{index}] = {value[index]!r}"
+                if isinstance(value, list) and index < len(value)
+                else f"{key} = {reprlib.repr(value)}"
+                for key, value in values_read.items()
+            )
             kinds = ", ".join(layers.kind)
             raise SpecError(f"{place(config, keys)}: layer {index} matches no kind (known: {kinds}) where {actual}")
         blocks = {parameter: holding(choices)[:1] for parameter, choices in layers.blocks.items()}
         chosen = tuple((parameter, block) for parameter, names in sorted(blocks.items()) for block in names)
         yield LayerKind(kind, frozenset(holding(layers.options)), chosen)
-
-
-def _at(index: int, key: str, value: Plain) -> str:
-    entry = isinstance(value, list) and index < len(value)
-    return f"{key}[{index}] = {value[index]!r}" if entry else f"{key} = {reprlib.repr(value)}"
 
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")  # a string that YAML reads as itself
@@ -469,21 +426,17 @@ def model_text(model: ModelSpec, published: PublishedSpec | None = None) -> str:
         f"default_sequence_length: {model.default_sequence_length}",
         f"dimensions: {{{dimensions}}}",
         "layers:",
-        *(line for entry in model.layers for line in _layers(entry)),
     ]
+    for entry in model.layers:
+        if isinstance(entry, LayerCount):
+            lines.append(f"  - {_layer(entry)}")
+        else:
+            lines += [f"  - repeat: {entry.repeat}", "    layers:"]
+            lines += [f"      - {_layer(layers)}" for layers in entry.layers]
     if model.parameters is not None:
         source = f", source: {_text(published.source)}" if published else ""
         lines.append(f"parameters: {{value: {model.parameters}{source}}}")
     return "\n".join(lines) + "\n"
-
-
-def _layers(entry: LayerCount | RepeatedLayers) -> Iterator[str]:
-    if isinstance(entry, LayerCount):
-        yield f"  - {_layer(entry)}"
-        return
-    yield f"  - repeat: {entry.repeat}"
-    yield "    layers:"
-    yield from (f"      - {_layer(layers)}" for layers in entry.layers)
 
 
 def _layer(layers: LayerCount) -> str:

@@ -83,7 +83,7 @@ def evaluate(formula: ConfigFormula, values: Mapping[str, Plain]) -> Plain:
 
 
 class _Remainder(ArithmeticError):
-    pass
+    """A division of whole numbers that leaves one."""
 
 
 def _divide(a: Plain, b: Plain) -> Plain:
@@ -191,10 +191,6 @@ class _FamilyPart(Spec):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
 
-def _written_out(value: object) -> object:
-    return {"holds": value} if isinstance(value, str) else value
-
-
 class KeySpec(_FamilyPart):
     """A key of the config that the family reads; `hidden_size: count` is short for `{holds: count}`."""
 
@@ -204,6 +200,9 @@ class KeySpec(_FamilyPart):
     each_of: Literal["layers", "sides"] = "layers"  # what a list in place of a number has an entry for
 
 
+KeyOrType = Annotated[KeySpec, BeforeValidator(lambda value: {"holds": value} if isinstance(value, str) else value)]
+
+
 class RuleSpec(_FamilyPart):
     """A condition that a config must satisfy."""
 
@@ -211,12 +210,12 @@ class RuleSpec(_FamilyPart):
     says: str  # the error message for a config that breaks it
 
 
-def _always(value: object) -> object:
-    return {value: True} if isinstance(value, str) else value
-
-
 # Name -> condition; the first name whose condition holds counts. A name alone always holds.
-FirstOf = Annotated[dict[str, Expression], Field(min_length=1), BeforeValidator(_always)]
+FirstOf = Annotated[
+    dict[str, Expression],
+    Field(min_length=1),
+    BeforeValidator(lambda value: {value: True} if isinstance(value, str) else value),
+]
 
 
 class LayersSpec(_FamilyPart):
@@ -260,7 +259,7 @@ class FamilySpec(_FamilyPart):
 
     source: str
     section: str | None = None  # the section of the config that describes the language model; None: the whole config
-    keys: Annotated[dict[str, Annotated[KeySpec, BeforeValidator(_written_out)]], Field(max_length=1_000)]
+    keys: Annotated[dict[str, KeyOrType], Field(max_length=1_000)]
     # The names of rules and layers let an extending file replace them.
     require: dict[str, RuleSpec] = Field(default_factory=dict)  # name -> rule
     dimensions: dict[str, Expression]  # letter -> formula; a dimension of 0 is left out
@@ -330,7 +329,11 @@ def known_spellings(family: FamilySpec) -> set[str]:
 def _advice(model_type: str, section: str | None, keys: set[str]) -> list[str]:
     """Return the lines of a family file."""
     families = {name: load_family(name) for name in names("families", ".yaml")}
-    near = {name: family for name, family in families.items() if len(_read(family, keys)) >= _FEWEST_KEYS}
+    near = {
+        name: family
+        for name, family in families.items()
+        if sum(bool(keys & {key, *spec.also}) for key, spec in family.keys.items()) >= _FEWEST_KEYS
+    }
     file = f"families/{model_type}.yaml in a folder of DSX_PATH adds it (docs/how-to/import-hf.md)"
     if not near:
         return [file]
@@ -351,10 +354,6 @@ def _advice(model_type: str, section: str | None, keys: set[str]) -> list[str]:
         *(f"  {line}" for line in lines),
         *unsaid,
     ]
-
-
-def _read(family: FamilySpec, keys: set[str]) -> set[str]:
-    return {key for key, spec in family.keys.items() if keys & {key, *spec.also}}
 
 
 def _missing(family: FamilySpec, keys: set[str]) -> list[str]:

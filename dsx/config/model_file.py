@@ -6,7 +6,7 @@ layers; their layer definitions state the operators.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -136,11 +136,8 @@ class RepeatedLayers(Spec):
 
 
 def _arm(value: object) -> str:
-    return (
-        "<repeated>"
-        if isinstance(value, RepeatedLayers) or (isinstance(value, dict) and "repeat" in value)
-        else "<one>"
-    )
+    repeated = isinstance(value, RepeatedLayers) or (isinstance(value, dict) and "repeat" in value)
+    return "<repeated>" if repeated else "<one>"
 
 
 LayersEntry = Annotated[
@@ -206,21 +203,15 @@ class ModelSpec(Spec):
     @property
     def sequence(self) -> list[LayerCount]:
         """The layers first to last, with repeated patterns expanded, and with what the head predicts."""
-        entries = list(self._expanded())
+        entries: list[LayerCount] = []
+        for entry in self.layers:
+            entries += [entry] if isinstance(entry, LayerCount) else entry.layers * entry.repeat
         if self.num_prediction_layers and len(entries) > 1:
             *_, last, head = entries
             options = sorted({*head.options, *last.options, PREDICTION})
             blocks = {PREDICTED: last.kind, **last.blocks, **head.blocks}
             entries[-1] = LayerCount(kind=head.kind, options=options, blocks=blocks, count=head.count)
         return entries
-
-    def _expanded(self) -> Iterator[LayerCount]:
-        for entry in self.layers:
-            if isinstance(entry, LayerCount):
-                yield entry
-            else:
-                for _ in range(entry.repeat):
-                    yield from entry.layers
 
 
 def has_experts(dimensions: Mapping[str, int]) -> bool:

@@ -19,11 +19,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 from pydantic import TypeAdapter
 
 from dsx.config.csv_table import CsvFormat, CsvRow, read_csv, whole_number
-from dsx.config.documents import Document, KeyPath, load_json
+from dsx.config.documents import Document, KeyPath, Plain, load_json
 from dsx.config.search_path import find_path
 from dsx.errors import OperatorTimesError, SpecError, UnitError, did_you_mean
 from dsx.units import format_quantity, parse_quantity
@@ -70,9 +71,8 @@ def read_operator_graph(name: str) -> OperatorGraphSpec:
 
 def parse_operator_graph(document: Document) -> OperatorGraphSpec:
     """Return the graph of a document; raises SpecError with its place and key."""
-    nodes = _list(document, "nodes")
     key = "links" if "links" in document.data and "edges" not in document.data else "edges"
-    links = _list(document, key)
+    nodes, links = (_objects(document, name) for name in ("nodes", key))
     operators = tuple(_operator(document, ("nodes", place), node) for place, node in enumerate(nodes))
     if not operators:
         raise document.fault(("nodes",), "has no operators")
@@ -90,21 +90,35 @@ def parse_operator_graph(document: Document) -> OperatorGraphSpec:
     return OperatorGraphSpec(document.place(()), operators, edges)
 
 
-def _list(document: Document, key: str) -> list[object]:
+def _objects(document: Document, key: str) -> list[dict[str, Plain]]:
     if key not in document.data:
         keys = [str(name) for name in document.data]
         raise document.fault((), f"has no {key!r}{did_you_mean(key, keys)}; nodes and edges are wanted")
-    items = document.data[key]
-    if not isinstance(items, list):
+    if not isinstance(items := document.data[key], list):
         raise document.fault((key,), "a list is wanted")
     return items
 
 
-def _operator(document: Document, path: KeyPath, node: object) -> OperatorSpec:
-    if not isinstance(node, dict):
+def _check_object(document: Document, path: KeyPath, item: object) -> None:
+    if not isinstance(item, dict):
         raise document.fault(path, "an object is wanted")
+
+
+def _is_name(value: object) -> TypeGuard[Id]:
+    return isinstance(value, int | str) and not isinstance(value, bool)
+
+
+def _name(document: Document, path: KeyPath, node: dict[str, Plain], key: str, noun: str) -> str | None:
+    name = node.get(key)
+    if name is not None and not _is_name(name):
+        raise document.fault((*path, key), f"{name!r:.60} is no {noun}")
+    return None if name is None else str(name)
+
+
+def _operator(document: Document, path: KeyPath, node: dict[str, Plain]) -> OperatorSpec:
+    _check_object(document, path, node)
     identity = node.get("id")
-    if isinstance(identity, bool) or not isinstance(identity, int | str):
+    if not _is_name(identity):
         raise document.fault((*path, "id"), f"{identity!r:.60} is no id; a whole number or a text is wanted")
     if "compute_us" not in node:
         raise document.fault(path, f"operator {identity!r} has no compute_us")
@@ -112,35 +126,25 @@ def _operator(document: Document, path: KeyPath, node: object) -> OperatorSpec:
     times = measured if isinstance(measured, list) else [measured]
     if not times:
         raise document.fault((*path, "compute_us"), "the list is empty")
-    label = node.get("colocate")
-    if label is not None and (isinstance(label, bool) or not isinstance(label, int | str)):
-        raise document.fault((*path, "colocate"), f"{label!r:.60} is no label")
-    return OperatorSpec(
-        id=identity,
-        kind=str(node.get("op", "")),
-        compute_us=tuple(_amount(document, (*path, "compute_us"), time) for time in times),
-        memory_bytes=_amount(document, (*path, "memory_bytes"), node.get("memory_bytes", 0)),
-        colocate=None if label is None else str(label),
-    )
+    label = _name(document, path, node, "colocate", "label")
+    compute_us = tuple(_amount(document, (*path, "compute_us"), time) for time in times)
+    memory_bytes = _amount(document, (*path, "memory_bytes"), node.get("memory_bytes", 0))
+    return OperatorSpec(identity, str(node.get("op", "")), compute_us, memory_bytes, label)
 
 
-def _edge(document: Document, path: KeyPath, link: object, position: Mapping[Id, int]) -> EdgeSpec:
-    if not isinstance(link, dict):
-        raise document.fault(path, "an object is wanted")
+def _edge(document: Document, path: KeyPath, link: dict[str, Plain], position: Mapping[Id, int]) -> EdgeSpec:
+    _check_object(document, path, link)
     names = next((names for names in _ENDS if names[0] in link or names[1] in link), _ENDS[0])
     ends: list[int] = []
     for name in names:
         end = link.get(name)
-        if isinstance(end, bool) or not isinstance(end, int | str) or end not in position:
+        if not _is_name(end) or end not in position:
             raise document.fault((*path, name), f"there is no operator {end!r:.60}{_nearest(end, [*position])}")
         ends.append(position[end])
     if ends[0] == ends[1]:
         raise document.fault(path, f"operator {link[names[0]]!r} has an edge to itself")
-    tensor = link.get("tensor")
-    if tensor is not None and (isinstance(tensor, bool) or not isinstance(tensor, int | str)):
-        raise document.fault((*path, "tensor"), f"{tensor!r:.60} is no name")
-    num_bytes = _amount(document, (*path, "bytes"), link.get("bytes", 0))
-    return EdgeSpec(ends[0], ends[1], num_bytes, None if tensor is None else str(tensor))
+    tensor = _name(document, path, link, "tensor", "name")
+    return EdgeSpec(ends[0], ends[1], _amount(document, (*path, "bytes"), link.get("bytes", 0)), tensor)
 
 
 def _amount(document: Document, path: KeyPath, value: object) -> float:
@@ -161,20 +165,13 @@ def _nearest(end: object, ids: Sequence[Id]) -> str:
     return ""
 
 
-REQUIRED = ("operator", "m", "n", "time")
-OPTIONAL = ("direction", "k", "batch", "dtype")
 DIRECTIONS = ("forward", "backward")
-FORMAT = CsvFormat(
-    subject="operator times begin",
-    error=OperatorTimesError,
-    required=REQUIRED,
-    optional=OPTIONAL,
-    comment="#",
-    hint=f" (columns: {', '.join((*REQUIRED, *OPTIONAL))})",
-)
+_REQUIRED, _OPTIONAL = ("operator", "m", "n", "time"), ("direction", "k", "batch", "dtype")
+_HINT = f" (columns: {', '.join((*_REQUIRED, *_OPTIONAL))})"
+_FORMAT = CsvFormat("operator times begin", OperatorTimesError, _REQUIRED, _OPTIONAL, comment="#", hint=_HINT)
 
-# Bytes per element, the only property of a type that the model uses.
-# Bytes of an element. A measured row is matched by them: 4-bit numbers have a scale for each block, so count as one.
+# Bytes of an element, the only property of a type that the model uses. A measured row is matched by them: 4-bit numbers
+# have a scale for each block, so count as one.
 DTYPES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "fp4": 1}
 
 Shape = tuple[int, int, int, int]  # m, n, k, batch; k and batch are 0 for a kernel without multiplies
@@ -240,14 +237,14 @@ def read_operator_times(name: str, near: Path | None = None) -> OperatorTimes:
     an invalid cell, and two rows that give one kernel different times.
     """
     path = find_path("operator times", name, near)
-    rows = tuple(map(_row, read_csv(path, str(path), FORMAT).rows))
+    rows = tuple(map(_row, read_csv(path, str(path), _FORMAT).rows))
     _refuse_contradictions(rows, str(path))
     return OperatorTimes(str(path), rows)
 
 
 def _row(row: CsvRow) -> OperatorTime:
     cells, place = row.cells, row.place
-    for name in REQUIRED:
+    for name in _REQUIRED:
         if not cells[name]:
             raise OperatorTimesError(f"{place}: {name}: is blank, but every row needs it")
     direction, dtype = cells.get("direction", ""), cells.get("dtype", "").lower()
@@ -259,36 +256,19 @@ def _row(row: CsvRow) -> OperatorTime:
     k, batch = cells.get("k", ""), cells.get("batch", "")
     if batch and not k:
         raise OperatorTimesError(f"{place}: batch: counts matrix multiplies, so k is needed too")
-    return OperatorTime(
-        line=row.line,
-        operator=cells["operator"],
-        directions=(DIRECTIONS.index(direction),) if direction else tuple(range(len(DIRECTIONS))),
-        shape=(
-            _size("m", cells["m"], place),
-            _size("n", cells["n"], place),
-            _size("k", k, place) if k else 0,
-            _size("batch", batch or "1", place) if k else 0,
-        ),
-        dtype=dtype,
-        time_s=_time(cells["time"], place),
-    )
-
-
-def _size(name: str, text: str, place: str) -> int:
+    name, sizes = "", {"m": 0, "n": 0, "k": 0, "batch": 0}
     try:
-        return whole_number(text)
-    except (ValueError, SpecError) as error:
+        for name, text in {"m": cells["m"], "n": cells["n"], **({"k": k, "batch": batch or "1"} if k else {})}.items():
+            sizes[name] = whole_number(text)
+        name = "time"
+        time_s = parse_quantity(cells["time"], "s")
+    except (ValueError, SpecError, UnitError) as error:
         raise OperatorTimesError(f"{place}: {name}: {error}") from None
-
-
-def _time(text: str, place: str) -> float:
-    try:
-        value = parse_quantity(text, "s")
-    except UnitError as error:
-        raise OperatorTimesError(f"{place}: time: {error}") from None
-    if value <= 0:
-        raise OperatorTimesError(f"{place}: time: {text!r} is not above 0")
-    return value
+    if time_s <= 0:
+        raise OperatorTimesError(f"{place}: time: {cells['time']!r} is not above 0")
+    directions = (DIRECTIONS.index(direction),) if direction else tuple(range(len(DIRECTIONS)))
+    shape = sizes["m"], sizes["n"], sizes["k"], sizes["batch"]
+    return OperatorTime(row.line, cells["operator"], directions, shape, dtype, time_s)
 
 
 def _refuse_contradictions(rows: tuple[OperatorTime, ...], path: str) -> None:

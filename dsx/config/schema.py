@@ -120,34 +120,36 @@ def validate(document: Document, model: type[S], context: object = None) -> S:
         if fault := wrong_kind(document, model):
             raise SpecError(fault) from None
         errors = error.errors(include_url=False)
-        faults = [_fault(document, model, details) for details in errors[:_MOST_FAULTS]]
+        faults: list[str] = []
+        for details in errors[:_MOST_FAULTS]:
+            location = details["loc"]
+            if location and location[-1] == "[key]":  # pydantic's mark for a fault of the key itself
+                location = location[:-1]
+            faults.append(document.message(_walked(model, location)[1], _message(model, location, details)))
         if more := errors[_MOST_FAULTS:]:
             faults.append(f"... and {len(more):,} more faults")
         raise SpecError("\n".join(faults)) from None
-
-
-def _fault(document: Document, model: type[BaseModel], details: ErrorDetails) -> str:
-    location = details["loc"]
-    if location and location[-1] == "[key]":  # pydantic's mark for a fault of the key itself
-        location = location[:-1]
-    return document.message(_walked(model, location)[1], _message(model, location, details))
 
 
 def _message(model: type[BaseModel], location: KeyPath, details: ErrorDetails) -> str:
     value, context = details["input"], details.get("ctx", {})
     match details["type"]:
         case "extra_forbidden":
-            former: dict[str, str] = getattr(model, "former_keys", {}) if len(location) == 1 else {}
-            if location[-1] in former:
-                return f"is no longer a key; write '{former[str(location[-1])]}'"
-            keys = _known_keys(model, location[:-1])
-            keys += getattr(model, "keys_of_file", ()) if len(location) == 1 else ()
+            keys = [*_walked(model, location[:-1])[0].model_fields]
+            if len(location) == 1 and issubclass(model, Spec):
+                if former := model.former_keys.get(str(location[-1])):
+                    return f"is no longer a key; write '{former}'"
+                keys += model.keys_of_file
             near = did_you_mean(str(location[-1]), keys) or _below(model, location, keys)
             return f"unknown key{near} (known: {', '.join(keys)})"
         case "missing":
-            return f"is required, but missing{_misspelt(model, location, value)}"
+            # A section that allows any key may have a misspelt one; a pair with one entry misses an entry, not a key.
+            part = _walked(model, location[:-1])[0]
+            misspelt = isinstance(value, dict) and part.model_config.get("extra") != "forbid"
+            near = did_you_mean(str(location[-1]), value.keys() - part.model_fields.keys()) if misspelt else ""
+            return f"is required, but missing{near}"
         case "model_type":
-            keys = _known_keys(model, location)
+            keys = [*_walked(model, location)[0].model_fields]
             return f"expected a section with the keys {', '.join(keys)}, got {reprlib.repr(value)}"
         case "value_error":
             return str(context["error"])
@@ -173,14 +175,6 @@ def _length(count: int, expected: str, bound: int) -> str:
     return f"has {entries}, but {expected} {'is' if bound == 1 else 'are'} needed"
 
 
-def _misspelt(model: type[BaseModel], location: KeyPath, content: object) -> str:
-    """Return a hint at a key of `content` that may be a misspelt missing one, in a section that allows any key."""
-    # A pair with one entry misses an entry, not a key.
-    if not isinstance(content, dict) or (part := _part(model, location[:-1])).model_config.get("extra") == "forbid":
-        return ""
-    return did_you_mean(str(location[-1]), content.keys() - part.model_fields.keys())
-
-
 def _below(model: type[BaseModel], location: KeyPath, section_names: Sequence[str]) -> str:
     """Return a hint at the keys of the sections `section_names` that an unknown key of the part above may be."""
     outer, name = location[:-1], str(location[-1])
@@ -197,22 +191,6 @@ def _is_model(part: object) -> TypeGuard[type[BaseModel]]:
     return isinstance(part, type) and issubclass(part, BaseModel)
 
 
-def _known_keys(model: type[BaseModel], location: KeyPath) -> list[str]:
-    """Return the keys that the schema allows at `location`."""
-    return list(_part(model, location).model_fields)
-
-
-def _part(model: type[BaseModel], location: KeyPath) -> type[BaseModel]:
-    """Return the model of the schema at `location`, which is a section."""
-    return _walked(model, location)[0]
-
-
-def _annotated(union: Any) -> list[tuple[Any, Any]]:
-    """Return the annotated arms of a union, each with its last annotation."""
-    arms = [get_args(arm) for arm in get_args(union) if get_origin(arm) is Annotated]
-    return [(kind, annotations[-1]) for kind, *annotations in arms]
-
-
 def _walked(model: type[BaseModel], location: KeyPath) -> tuple[Any, KeyPath]:
     """Return the part of the schema at `location`, and the path of its keys; None beneath a value without keys.
 
@@ -221,7 +199,8 @@ def _walked(model: type[BaseModel], location: KeyPath) -> tuple[Any, KeyPath]:
     kind: Any = model
     path: list[str | int] = []
     for step in location:
-        arms = {tag.tag: arm for arm, tag in _annotated(kind) if isinstance(tag, Tag)}
+        annotated = [get_args(arm) for arm in get_args(kind) if get_origin(arm) is Annotated]
+        arms = {tags[-1].tag: arm for arm, *tags in annotated if isinstance(tags[-1], Tag)}
         if step in arms:
             kind = arms[step]
         else:

@@ -19,12 +19,12 @@ device. Where a need is not met, the field is `otherwise`, or its value if that 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, PlainSerializer, PrivateAttr
 
 from dsx.config.cluster_file import PLATFORMS
-from dsx.config.documents import Document, KeyPath, Plain, is_sourced, merged
+from dsx.config.documents import Document, Plain, is_sourced, merged
 from dsx.config.load import Given, statements
 from dsx.config.schema import FileKind, Spec, validate
 from dsx.config.search_path import names
@@ -60,7 +60,13 @@ def _need(text: object) -> Need:
     comparisons: list[ColumnComparison] = []
     for part in text.split(" or "):
         if match := _COMPARISON.fullmatch(part.strip()):
-            comparisons.append(_compared(match[1], match[2], match[3]))
+            column, relation, bound = match.groups()
+            if column == PLATFORM and bound not in PLATFORMS:
+                near = f"{did_you_mean(bound, PLATFORMS)} (known: {', '.join(PLATFORMS)})"
+                raise ValueError(f"{PLATFORM} has no {bound!r}{near}")
+            if column == PLATFORM and relation not in ("==", "!="):
+                raise ValueError(f"{PLATFORM} {relation} {bound}: a platform is compared with == or !=")
+            comparisons.append(ColumnComparison(column, relation, (bound,)))
         elif match := _ABSENCE.fullmatch(part.strip()):
             comparisons.append(ColumnComparison(match[1], WITHOUT, tuple(match[2].split())))
         else:
@@ -71,20 +77,12 @@ def _need(text: object) -> Need:
     return tuple(comparisons)
 
 
-def _compared(column: str, relation: str, bound: str) -> ColumnComparison:
-    if column == PLATFORM and bound not in PLATFORMS:
-        raise ValueError(f"{PLATFORM} has no {bound!r}{did_you_mean(bound, PLATFORMS)} (known: {', '.join(PLATFORMS)})")
-    if column == PLATFORM and relation not in ("==", "!="):
-        raise ValueError(f"{PLATFORM} {relation} {bound}: a platform is compared with == or !=")
-    return ColumnComparison(column, relation, (bound,))
-
-
 def _texts(needs: list[Need]) -> list[str]:
     return [" or ".join(map(str, need)) for need in needs]
 
 
 # All of them must be met.
-Needs = Annotated[list[Annotated[Any, BeforeValidator(_need)]], PlainSerializer(_texts)]
+Needs = Annotated[list[Annotated[Plain, BeforeValidator(_need)]], PlainSerializer(_texts)]
 
 
 class ConditionSpec(Spec):
@@ -214,9 +212,7 @@ class StackSpec(Spec):
     @property
     def fields(self) -> Document:
         """The fields that it states, with their places."""
-        places = self._document.places
-        inner: dict[KeyPath, str] = {path[1:]: place for path, place in places.items() if path[:1] == ("assume",)}
-        return Document(dict(self.assume), inner)
+        return self._document.inside("assume")
 
 
 def load_stack(reference: Given) -> StackSpec:

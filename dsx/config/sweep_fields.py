@@ -14,7 +14,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args
+from typing import Annotated, Literal, Protocol, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -22,16 +22,15 @@ from pydantic import (
     PlainSerializer,
     RootModel,
     ValidationInfo,
-    ValidatorFunctionWrapHandler,
     WrapValidator,
     dataclasses,
 )
 
-from dsx.config.documents import stated_in_code
+from dsx.config.documents import Plain, stated_in_code
 from dsx.config.schema import validate
-from dsx.config.values import choice, count, whole_number
-from dsx.errors import InputError, SpecError, did_you_mean
-from dsx.units import REAL, parse_number
+from dsx.config.values import choice, count, number, whole_number
+from dsx.errors import InputError, did_you_mean
+from dsx.units import REAL
 
 Relation = Literal["<=", ">=", "==", "<", ">"]
 
@@ -48,7 +47,7 @@ N = TypeVar("N", int, float)
 T = TypeVar("T")
 
 
-def listed(value: object) -> Any:
+def listed(value: object) -> Plain:
     """Return a single string as a list of one; any other value unchanged, for the schema to check."""
     return [value] if isinstance(value, str) else value
 
@@ -57,10 +56,6 @@ def _names(value: object) -> object:
     if value == []:
         raise ValueError("the list is empty: expected at least one name")
     return listed(value)
-
-
-def _names_or_none(value: object, read: ValidatorFunctionWrapHandler) -> list[str]:
-    return [] if value is None else read(value)
 
 
 def once(values: list[T]) -> list[T]:
@@ -79,7 +74,7 @@ def _sizes(value: object) -> list[int]:
     return sorted({count(item) for item in items})
 
 
-def ends(written: dict[str, object]) -> tuple[Any, Any, Any]:
+def ends(written: dict[str, object]) -> tuple[Plain, Plain, Plain]:
     """Return (from, to, times) of a range as written; raises ValueError for an unknown or a missing key."""
     for key in written:
         if key not in _RANGE:
@@ -142,7 +137,7 @@ class Limit:
 class ColumnLimit:
     """A bound on a column of plans that is another column."""
 
-    relation: Literal["<=", ">=", "==", "!=", "<", ">"]
+    relation: Relation | Literal["!="]
     column: str
 
     def __str__(self) -> str:
@@ -166,34 +161,30 @@ PlanLimit = Limit | ColumnLimit | ProductLimit
 
 
 def _limits(value: object) -> list[Limit]:
-    return [_limit(item) for item in (value if isinstance(value, list) else [value])]
+    limits: list[Limit] = []
+    for text in value if isinstance(value, list) else [value]:
+        match = re.fullmatch(rf"([<>=!]*)\s*({REAL})", text.strip()) if isinstance(text, str) else None
+        if match is None:
+            raise ValueError(f"{text!r} is not a bound, such as '<=16' or '>=2'; for one value use fix")
+        relation = next((sign for sign in _RELATIONS if sign == match[1]), None)
+        if relation is None:
+            meant = f"{_MISWRITTEN.get(match[1], '<=')}{match[2]}"
+            raise ValueError(
+                f"{text!r} has no known relation; did you mean {meant!r}? (known: {', '.join(_RELATIONS)})"
+            )
+        limits.append(Limit(relation, number(match[2])))
+    return limits
 
 
 def _texts(limits: list[PlanLimit]) -> list[str]:
     return [str(limit) for limit in limits]
 
 
-def _limit(text: object) -> Limit:
-    match = re.fullmatch(rf"([<>=!]*)\s*({REAL})", text.strip()) if isinstance(text, str) else None
-    if match is None:
-        raise ValueError(f"{text!r} is not a bound, such as '<=16' or '>=2'; for one value use fix")
-    relation = next((sign for sign in _RELATIONS if sign == match[1]), None)
-    if relation is None:
-        meant = _MISWRITTEN.get(match[1], "<=") + match[2]
-        raise ValueError(f"{text!r} has no known relation; did you mean {meant!r}? (known: {', '.join(_RELATIONS)})")
-    return Limit(relation, _bound(match[2]))
-
-
-def _bound(text: str) -> int | float:
-    try:
-        return parse_number(text)
-    except SpecError as error:
-        raise ValueError(str(error)) from None
-
-
 Names = Annotated[list[str], BeforeValidator(_names), AfterValidator(once)]  # "1d", [1d, 2d]
 # Names, or null for the default.
-NamesOrDefault = Annotated[Names, WrapValidator(_names_or_none), PlainSerializer(lambda names: names or None)]
+NamesOrDefault = Annotated[
+    Names, WrapValidator(lambda value, read: [] if value is None else read(value)), PlainSerializer(lambda n: n or None)
+]
 Sizes = Annotated[list[int], BeforeValidator(_sizes)]
 Choices = Annotated[list[int | str], BeforeValidator(_choices)]
 Limits = Annotated[list[Limit], BeforeValidator(_limits), PlainSerializer(_texts)]
@@ -221,24 +212,23 @@ class Columns:
 
 def _candidate(name: str, info: ValidationInfo[Columns | None]) -> str:
     columns = info.context
-    if columns is None or name in columns.candidates:
-        return name
-    if name in columns.point or "." in name:  # only fields of what_if have a dot
+    # Only fields of what_if have a dot.
+    if columns and name not in columns.candidates and (name in columns.point or "." in name):
         raise ValueError(f"{name!r} belongs to the hardware; expected a choice of the plan, such as 'tp'")
-    raise ValueError(_no_choice(name, columns, columns.candidates))
+    return _choice(name, columns, columns.candidates if columns else ())
 
 
 def _group(name: str, info: ValidationInfo[Columns | None]) -> str:
     columns = info.context
-    if columns is None or name in columns.candidates or name in columns.point:
+    return _choice(name, columns, (*columns.candidates, *columns.point) if columns else ())
+
+
+def _choice(name: str, columns: Columns | None, expected: tuple[str, ...]) -> str:
+    if columns is None or name in expected:
         return name
-    raise ValueError(_no_choice(name, columns, (*columns.candidates, *columns.point)))
-
-
-def _no_choice(name: str, columns: Columns, expected: tuple[str, ...]) -> str:
     if name in columns.costs or name in columns.intervals:
-        return f"{name!r} is a cost; expected a candidate column, such as 'tp'"
-    return f"unknown candidate column {name!r}{_nearest(name, columns, expected)}"
+        raise ValueError(f"{name!r} is a cost; expected a candidate column, such as 'tp'")
+    raise ValueError(f"unknown candidate column {name!r}{_nearest(name, columns, expected)}")
 
 
 def _nearest(name: str, columns: Columns, expected: Sequence[str]) -> str:
@@ -340,7 +330,9 @@ def column_limits(limits: object, columns: Columns, place: str) -> dict[str, lis
     if isinstance(limits, Mapping):
         by_column = {_column(str(name)): value for name, value in limits.items()}
     elif isinstance(limits, Sequence) and all(isinstance(text, str) for text in limits):
-        by_column = _by_column([word for text in limits for word in _words(text)], place)
+        # The limits in a text may have spaces around their relations.
+        spaceless = [re.sub(rf"\s*({_RELATION})\s*", r"\1", text.strip()).split() or [text] for text in limits]
+        by_column = _by_column([word for words in spaceless for word in words], place)
     else:
         raise InputError(f"{place}: {limits!r:.60} is given, and limits are wanted, such as 'tp<=8' or {{'tp': '<=8'}}")
     for name in by_column:
@@ -358,11 +350,6 @@ def contradiction(column: str, bounds: Sequence[Limit], values: Sequence[int | s
     if not any(all(_HOLDS[limit.relation](number, limit.bound) for limit in bounds) for number in numbers):
         return f"{text} exclude each other: leave out one of them"
     return ""
-
-
-def _words(text: str) -> list[str]:
-    """Return the limits in a text, which may have spaces around its relations."""
-    return re.sub(rf"\s*({_RELATION})\s*", r"\1", text.strip()).split() or [text]
 
 
 def _by_column(words: Sequence[str], place: str) -> dict[str, list[str]]:

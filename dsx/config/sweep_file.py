@@ -104,11 +104,7 @@ Keep = Annotated[
     Annotated[Literal["all", "feasible"], BeforeValidator(_word), Tag("<word>")]
     | Annotated[KeepTop, Tag("<top>")]
     | Annotated[KeepPareto, Tag("<pareto>")],
-    Discriminator(
-        _arm,
-        custom_error_type="keep",
-        custom_error_message=f"expected {_FORMS}",
-    ),
+    Discriminator(_arm, "keep", f"expected {_FORMS}"),
 ]
 
 
@@ -130,6 +126,9 @@ def _text(value: object) -> object:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
+Text = Annotated[str, BeforeValidator(_text)]  # of a value: "8", "1f1b"
+
+
 class PlotSpec(Spec):
     """A plot of a result set; columns are choices, costs, "cluster", or fields of what_if."""
 
@@ -139,9 +138,8 @@ class PlotSpec(Spec):
     value: ResultColumn | None = None  # the values of a heatmap's cells
     by: ResultColumn | None = None  # one line, or marker, for each of its values
     # What others are compared with: a value of `by`, as in the legend; on a front a plan, as in "tp=8 pp=16".
-    baseline: Annotated[str, BeforeValidator(_text)] | None = None
-    # Only rows with these values.
-    where: dict[AxisColumn, Annotated[str, BeforeValidator(_text)]] = Field(default_factory=dict)
+    baseline: Text | None = None
+    where: dict[AxisColumn, Text] = Field(default_factory=dict)  # only rows with these values
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -171,7 +169,8 @@ _FAILURES = (
 
 def without_tokens(columns: Iterable[str]) -> str:
     """Return the first of some columns, or objectives, that needs `train_tokens`; empty if none does."""
-    return next((name for name in map(_column, columns) if name in OF_TOKENS), "")
+    names = (column.removeprefix("-") for column in columns)
+    return next((name for name in names if name in OF_TOKENS), "")
 
 
 def missing_of_cluster(columns: Iterable[str], cluster: ClusterSpec) -> str:
@@ -181,15 +180,11 @@ def missing_of_cluster(columns: Iterable[str], cluster: ClusterSpec) -> str:
         "energy_kwh": (cluster.device.power, _POWER),
         "goodput": (cluster.failures, _FAILURES),
     }
-    for name in map(_column, columns):
+    for name in (column.removeprefix("-") for column in columns):
         value, what = needs.get(name, (True, ""))
         if value is None:
             return f"{name} is asked for, and cluster {printable(cluster.name)!r} states no {what}"
     return ""
-
-
-def _column(objective: str) -> str:
-    return objective.removeprefix("-")
 
 
 # Columns that a sweep states at top level, and that `fix` could contradict.

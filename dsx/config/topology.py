@@ -117,6 +117,14 @@ Units = tuple[str, int | None]  # of a level: its name, and how many units of th
 Speed = tuple[float, float]
 
 
+def _nic(net: SlowTierSpec) -> Speed:
+    return net.bandwidth, net.latency
+
+
+def _stated(latency: float | None, usual: float) -> float:
+    return usual if latency is None else latency
+
+
 class Topology(Spec):
     """How fast domains are joined: in levels, the innermost first."""
 
@@ -164,7 +172,7 @@ class FatTreeSpec(Topology):
         bandwidth, latency = net.bandwidth, net.latency
         speeds: list[Speed] = []
         for level in self.levels:
-            latency = latency if level.latency is None else level.latency
+            latency = _stated(level.latency, latency)
             speeds.append((bandwidth, latency))
             bandwidth = bandwidth / level.oversubscription
         return speeds
@@ -182,7 +190,7 @@ class SpineLeafSpec(Topology):
 
     def level_units(self, domain: int) -> Sequence[Units]:
         """Return leaf and spine."""
-        return (("leaf", self.domains_per_leaf), ("spine", self.leaves))
+        return ("leaf", self.domains_per_leaf), ("spine", self.leaves)
 
     def level_speeds(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Speed]:
         """Return NIC, and a GPU's share of the uplinks, uplinks * bandwidth / (domains * GPUs per domain).
@@ -190,9 +198,8 @@ class SpineLeafSpec(Topology):
         The oversubscription is NIC over that share, at least 1 (Alizadeh and Edsall, HotI 2013: a two-stage Clos
         network).
         """
-        nic, latency = net.bandwidth, net.latency
         share = self.uplinks_per_leaf * self.uplink_bandwidth / (self.domains_per_leaf * nvs.size)
-        return [(nic, latency), (min(nic, share), latency if self.spine_latency is None else self.spine_latency)]
+        return [_nic(net), (min(net.bandwidth, share), _stated(self.spine_latency, net.latency))]
 
 
 class RailOptimizedSpec(Topology):
@@ -216,9 +223,7 @@ class RailOptimizedSpec(Topology):
         no transfer time. A group with several members in a domain sends on the rail of each (NVIDIA DGX SuperPOD
         reference architecture, H100: from memory of it).
         """
-        nic, latency = net.bandwidth, net.latency
-        spine = latency if self.spine_latency is None else self.spine_latency
-        return [(nic, latency), (nic / self.oversubscription, spine)]
+        return [_nic(net), (net.bandwidth / self.oversubscription, _stated(self.spine_latency, net.latency))]
 
 
 class TorusSpec(Topology):
@@ -254,8 +259,7 @@ class TorusSpec(Topology):
         A group on a part of a dimension has no wrap-around and half the bandwidth (Jouppi et al., arXiv 2304.01433,
         section 2; rings of one dimension after the other: Sack and Gropp, PPoPP 2012).
         """
-        hop = nvs.latency if self.latency is None else self.latency
-        return [*((self.along, hop) for _ in self.shape[1:]), (net.bandwidth, net.latency)]
+        return [*[(self.along, _stated(self.latency, nvs.latency))] * len(self.shape[1:]), _nic(net)]
 
 
 class DragonflySpec(Topology):
@@ -289,8 +293,8 @@ class DragonflySpec(Topology):
                 f"gpus_per_router: {self.gpus_per_router} GPUs are not a multiple of the fast domain, "
                 f"{domain}: {domain - excess} short of {self.gpus_per_router // domain + 1} domains"
             )
-        routers = (("router", self.gpus_per_router // domain), ("group", self.routers_per_group))
-        return (*routers, ("global", self.groups))
+        routers = self.gpus_per_router // domain
+        return ("router", routers), ("group", self.routers_per_group), ("global", self.groups)
 
     def level_speeds(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Speed]:
         """Return a GPU's share of the links of its router.
@@ -302,14 +306,12 @@ class DragonflySpec(Topology):
         Not modelled: traffic between two groups alone, which has one direct link and takes up to twice as many links
         on detours.
         """
-        nic, per_gpu = net.bandwidth, 1.0 / self.gpus_per_router
-        local = net.latency if self.local_latency is None else self.local_latency
-        between = local if self.global_latency is None else self.global_latency
-        in_group = nic
+        in_group, per_gpu = net.bandwidth, 1.0 / self.gpus_per_router
         if self.routers_per_group > 1:
-            in_group = min(nic, (self.routers_per_group - 1) * self.local_bandwidth * per_gpu)
+            in_group = min(in_group, (self.routers_per_group - 1) * self.local_bandwidth * per_gpu)
         outside = min(in_group, self.global_links_per_router * self.global_bandwidth * per_gpu)
-        return [(nic, net.latency), (in_group, local), (outside, between)]
+        local = _stated(self.local_latency, net.latency)
+        return [_nic(net), (in_group, local), (outside, _stated(self.global_latency, local))]
 
 
 class FullyConnectedSpec(Topology):
@@ -352,13 +354,8 @@ class LevelsSpec(Topology):
         return speeds
 
 
-_BY_KIND = {
-    get_args(spec.model_fields["kind"].annotation)[0]: spec
-    for spec in (
-        *(FatTreeSpec, SpineLeafSpec, RailOptimizedSpec, TorusSpec),
-        *(DragonflySpec, FullyConnectedSpec, LevelsSpec),
-    )
-}
+_KINDS = FatTreeSpec, SpineLeafSpec, RailOptimizedSpec, TorusSpec, DragonflySpec, FullyConnectedSpec, LevelsSpec
+_BY_KIND = {get_args(spec.model_fields["kind"].annotation)[0]: spec for spec in _KINDS}
 
 
 def _arm(value: object) -> str | None:
@@ -381,11 +378,7 @@ if TYPE_CHECKING:
 else:
     AnyTopology = Annotated[
         Union[tuple(Annotated[spec, Tag(f"<{kind}>")] for kind, spec in _BY_KIND.items())],  # noqa: UP007
-        Discriminator(
-            _arm,
-            custom_error_type="topology",
-            custom_error_message=f"expected a section with a kind: {', '.join(_BY_KIND)}",
-        ),
+        Discriminator(_arm, "topology", f"expected a section with a kind: {', '.join(_BY_KIND)}"),
         BeforeValidator(_of_a_kind),
     ]
 

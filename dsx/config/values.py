@@ -6,8 +6,10 @@ dump can be read. A number that a fit may change states bounds in its unit, ``{v
 spec, which prices plans, does not hold them.
 """
 
+import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ParamSpec, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, Strict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -24,6 +26,9 @@ from dsx.units import (
     parse_quantity,
     parse_total,
 )
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _BASE_UNIT: dict[Dimension, str] = {
     "bytes": "B",
@@ -49,12 +54,17 @@ def unsourced(value: object) -> object:
     return value
 
 
+def _parsed(parse: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """Return what `parse` makes of its arguments; its error is a ValueError, of which pydantic knows the place."""
+    try:
+        return parse(*arguments, **named)
+    except (SpecError, UnitError) as error:
+        raise ValueError(str(error)) from None
+
+
 def number(value: object, expected: str = "a finite number") -> int | float:
     """Return `value`, plain or with its source, as a number; a message says what is `expected`."""
-    try:
-        return parse_number(unsourced(value), expected)
-    except SpecError as error:
-        raise ValueError(str(error)) from None
+    return _parsed(parse_number, unsourced(value), expected)
 
 
 def share(value: object) -> int | float:
@@ -64,10 +74,7 @@ def share(value: object) -> int | float:
 
 def total(value: object) -> int | float:
     """Return `value`, plain or with its source, as a number that may have a suffix: "15T"."""
-    try:
-        return parse_total(unsourced(value))
-    except SpecError as error:
-        raise ValueError(str(error)) from None
+    return _parsed(parse_total, unsourced(value))
 
 
 def whole_number(value: object) -> int:
@@ -80,10 +87,7 @@ def whole_number(value: object) -> int:
 
 def count(value: object) -> int:
     """Return `value`, plain or with its source, as a whole number from 1 to `LARGEST_COUNT`."""
-    try:
-        return parse_count(unsourced(value))
-    except SpecError as error:
-        raise ValueError(str(error)) from None
+    return _parsed(parse_count, unsourced(value))
 
 
 def choice(value: object) -> int | str:
@@ -101,13 +105,7 @@ def choice(value: object) -> int | str:
 
 
 def _read(dimension: Dimension) -> BeforeValidator:
-    def read(value: object) -> float:
-        try:
-            return parse_quantity(unsourced(value), dimension)
-        except UnitError as error:
-            raise ValueError(str(error)) from None
-
-    return BeforeValidator(read)
+    return BeforeValidator(lambda value: _parsed(parse_quantity, unsourced(value), dimension))
 
 
 def _write(dimension: Dimension) -> PlainSerializer:
@@ -155,7 +153,7 @@ def without_bounds(document: Document, model: type[BaseModel]) -> tuple[Document
             continue
         data[name] = {key: value for key, value in entry.items() if key != "between"}
         try:
-            bounds[name] = _bounds_around(model.model_fields[name], entry["between"], entry["value"])
+            bounds[name] = bounds_of(model.model_fields[name], entry["between"], entry["value"])
         except ValueError as error:
             faults.append(f"{document.place((name, 'between'))}: {name}: {error}")
     if faults:
@@ -163,33 +161,27 @@ def without_bounds(document: Document, model: type[BaseModel]) -> tuple[Document
     return Document(data, document.places), bounds
 
 
-def bounds_of(info: FieldInfo, between: object) -> Bounds:
-    """Return the bounds that `between` states for a number; ValueError if they are not two increasing numbers."""
+def bounds_of(info: FieldInfo, between: object, value: object = None) -> Bounds:
+    """Return the bounds that `between` states for a number.
+
+    Raises ValueError if they are not two increasing numbers, or `value` is a number that is not between them.
+    """
     if info.annotation is not float:
         raise ValueError("has 'between', but is not a real number, which a fit could change")
     if not isinstance(between, list) or len(between) != 2:
         raise ValueError(f"between: expected two numbers, [lowest, highest], got {between!r}")
     kind = TypeAdapter[float](info.rebuild_annotation())
-    low, high = (_number(kind, bound) for bound in between)
+    ends: list[float] = []
+    for bound in between:
+        try:
+            ends.append(kind.validate_python(bound))
+        except ValidationError as error:
+            message = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise ValueError(f"between: {bound!r}: {message[0].lower()}{message[1:]}") from None
+    low, high = ends
     if low >= high:
         raise ValueError(f"between: the lower bound comes first, but {between[0]} is not below {between[1]}")
+    with contextlib.suppress(ValidationError):  # which the validation of the field reports
+        if value is not None and not low <= kind.validate_python(value) <= high:
+            raise ValueError(f"the value {value} is not between {between[0]} and {between[1]}")
     return Bounds(low, high)
-
-
-def _bounds_around(info: FieldInfo, between: object, value: object) -> Bounds:
-    bounds = bounds_of(info, between)
-    try:
-        number = TypeAdapter[float](info.rebuild_annotation()).validate_python(value)
-    except ValidationError:  # the validation of the field reports it
-        return bounds
-    if not bounds.low <= number <= bounds.high:
-        raise ValueError(f"the value {value} is not between {between[0]} and {between[1]}")  # pyright: ignore[reportIndexIssue]
-    return bounds
-
-
-def _number(kind: TypeAdapter[float], bound: object) -> float:
-    try:
-        return kind.validate_python(bound)
-    except ValidationError as error:
-        message = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise ValueError(f"between: {bound!r}: {message[0].lower()}{message[1:]}") from None

@@ -38,7 +38,7 @@ from dsx.errors import SpecError, did_you_mean
 Value = float | int  # in SI units
 
 _ASSUMPTIONS = "assumptions"
-_QUANTITIES = {"bytes": Bytes, "bytes/s": BytesPerSecond, "flop/s": FlopsPerSecond, "s": Seconds}
+_QUANTITIES = ("bytes", Bytes), ("bytes/s", BytesPerSecond), ("flop/s", FlopsPerSecond), ("s", Seconds)
 
 # Settings of a sweep that users may expect in what_if, and what each takes at top level.
 _SETTINGS = {
@@ -76,7 +76,10 @@ def varied_field(path: str) -> WhatIfField:
         raise SpecError(_refusal(path))
     *section, name = path.split(".")
     description = f"{name} of the {' '.join(reversed(section))}, varied by the sweep"
-    return WhatIfField(path, _unit(info), description, integer=info.annotation is int)
+    # A quantity is recognised by its validator, which remains when a field adds its own bounds.
+    marks = {unit: [mark for mark in get_args(kind) if isinstance(mark, BeforeValidator)] for unit, kind in _QUANTITIES}
+    unit = next((unit for unit, of_unit in marks.items() if any(mark in info.metadata for mark in of_unit)), "")
+    return WhatIfField(path, unit, description, integer=info.annotation is int)
 
 
 def is_field(path: str) -> bool:
@@ -136,14 +139,6 @@ def _numbers() -> dict[str, FieldInfo]:
         for path, info in _values().items()
         if info.annotation is float or (info.annotation is int and not path.startswith(f"{_ASSUMPTIONS}."))
     }
-
-
-def _unit(info: FieldInfo) -> str:
-    # A quantity is recognised by its validator, which remains when a field adds its own bounds.
-    for unit, kind in _QUANTITIES.items():
-        if any(isinstance(mark, BeforeValidator) and mark in info.metadata for mark in get_args(kind)):
-            return unit
-    return ""
 
 
 def _refusal(path: str) -> str:

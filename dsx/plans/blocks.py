@@ -48,7 +48,7 @@ from dsx.units import LARGEST_COUNT
 _BOTH = ("", "_nvs")  # a degree and its share
 _NO_PLACEMENTS = np.zeros((len(PLACEMENT_COLUMNS), 0), dtype=np.int64)
 # Whether [B] blocks times the placements of a slice are taken, [B, P].
-Wanted = Callable[[np.ndarray, slice], np.ndarray]
+Taken = Callable[[np.ndarray, slice], np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ class ChoiceSegments:
 
     def positions(self) -> np.ndarray:
         """Return the position in `Blocks.batches` of the batch size of each choice."""
-        before = np.cumsum(self.length) - self.length
-        return np.repeat(self.first - before, self.length) + np.arange(self.length.sum())
+        skipped = np.cumsum(self.length) - self.length
+        return np.repeat(self.first - skipped, self.length) + np.arange(self.length.sum())
 
 
 class Places(NamedTuple):
@@ -131,7 +131,7 @@ class Blocks:
         tables = [_placements(kind, bounds, of_replicas) for kind in kinds]
         self.placements = np.concatenate([_NO_PLACEMENTS, *tables], axis=1)
         counts = [table.shape[1] for table in tables]
-        self.ep_replicas = np.repeat(np.array([kind.whole for kind in kinds], dtype=np.int64), counts)
+        self.ep_replicas = np.repeat(np.array([kind.spanned for kind in kinds], dtype=np.int64), counts)
         self.boxes = np.repeat(np.array([kind.boxes for kind in kinds], dtype=np.int64), counts)
         self.outer: Arrays = {}  # by column ``<axis>_<tier>``
         columns = [dict(zip(PLACEMENT_COLUMNS, table, strict=True)) for table in tables]
@@ -195,10 +195,10 @@ class Blocks:
     def _placements_of(self, kind: int) -> slice:
         return slice(self._first_placement[kind], self._first_placement[kind + 1])
 
-    def segments(self, low: int, high: int, wanted: Wanted | None = None) -> ChoiceSegments:
+    def segments(self, low: int, high: int, taken: Taken | None = None) -> ChoiceSegments:
         """Return the choices of the blocks from `low` up to `high`, in the order of the blocks.
 
-        With `wanted`, they are only those segments that it returns True for.
+        With `taken`, they are only those segments that it returns True for.
         """
         parts: list[list[np.ndarray]] = []
         for kind in np.unique(self._replica[low:high]).tolist():
@@ -206,7 +206,7 @@ class Blocks:
             placements = self._placements_of(kind)
             table = np.ix_(self._microbatch[blocks], self._dp[placements])
             length = self._num_batches[table]
-            row, column = np.nonzero(length > 0 if wanted is None else (length > 0) & wanted(blocks, placements))
+            row, column = np.nonzero(length > 0 if taken is None else (length > 0) & taken(blocks, placements))
             first = self._first_batch[table][row, column]
             parts.append([blocks[row], column + placements.start, first, length[row, column]])
         if not parts:
@@ -320,7 +320,7 @@ class _ReplicaKind(NamedTuple):
     ranks: int  # model-parallel GPUs
     share: int  # of them in a fast domain
     # What their ep groups require (`dsx.plans.experts.ep_constraints`).
-    whole: int
+    spanned: int
     wide: int
     near: int
     in_row: int
@@ -339,7 +339,7 @@ def _placements(
     table = of_replicas(kind.ranks, kind.share, kind.boxes, kind.lying)
     columns = dict(zip(PLACEMENT_COLUMNS, table, strict=True))
     even = (kind.lying & _EVEN > 0) & even_shares(columns, ("pp", "dp"))
-    nested = zero_replicas_of_whole_groups(columns, kind.whole)
+    nested = zero_replicas_of_whole_groups(columns, kind.spanned)
     if (kind.wide, kind.near, kind.in_row) != (1, 1, 1):
         # Where a domain has as many ranks as the shares multiply to, they tell the members of an ep group there.
         tell = even | ((kind.lying & _PART > 0) & (columns["pp_nvs"] * columns["dp_nvs"] == 1))
@@ -347,8 +347,8 @@ def _placements(
             of_replica = {f"{axis}{part}": kind.ranks if axis == "tp" else 1 for axis in REPLICA_AXES for part in _BOTH}
             tell |= lies_consecutively(columns | of_replica, columns["num_gpus"])
         nested &= np.where(tell, np.gcd(kind.wide, columns["dp_nvs"]) == kind.near, kind.in_row == 1)
-    distinct = distinct_order(columns, bounds.searched.order, _stages(kind), bounds.units, kind.whole)
-    adjacent = ep_ranks_adjacent(columns["order"], kind.whole)
+    distinct = distinct_order(columns, bounds.searched.order, _stages(kind), bounds.units, kind.spanned)
+    adjacent = ep_ranks_adjacent(columns["order"], kind.spanned)
     # The order comes last of the choices. Where it decides how groups lie, not every order has a placement.
     first = changes(*table[:-1])
     only = first & adjacent
@@ -364,8 +364,8 @@ def _in_a_row(columns: Arrays, kind: _ReplicaKind) -> np.ndarray:
     replicas_first = columns["order"] == 0
     first, near = (np.where(replicas_first, columns[f"dp{part}"], columns[f"pp{part}"]) for part in _BOTH)
     far = np.where(replicas_first, columns["pp_nvs"], columns["dp_nvs"])
-    whole = kind.ranks == kind.share
-    return (kind.lying & _IN_A_ROW > 0) & (((near == 1) | whole) & ((far == 1) | whole & (near == first)))
+    in_domain = kind.ranks == kind.share
+    return (kind.lying & _IN_A_ROW > 0) & (((near == 1) | in_domain) & ((far == 1) | in_domain & (near == first)))
 
 
 def _fill_nodes(columns: Arrays, kind: _ReplicaKind, limits: Limits) -> Truth:

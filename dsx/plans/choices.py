@@ -65,15 +65,15 @@ def value_of(text: str) -> str:
             raise SpecError(f"recompute = {of}{name!r} stands alone (regions: {', '.join(REGION_NAMES)})")
         if name not in REGIONS_BY_NAME:
             meant = next((f"; did you mean {region.name!r}?" for region in REGIONS if region.megatron_lm == name), "")
-            known = f"known: {', '.join(MAIN)}, or names joined with {JOINED} of {', '.join(REGION_NAMES)}"
+            listed = f"known: {', '.join(MAIN)}, or names joined with {JOINED} of {', '.join(REGION_NAMES)}"
             meant = meant or did_you_mean(name, (*MAIN, *REGION_NAMES))
-            raise SpecError(f"recompute = {of}{name!r} is not known{meant} ({known})")
+            raise SpecError(f"recompute = {of}{name!r} is not known{meant} ({listed})")
     for name in names:
         if names.count(name) > 1:
             raise SpecError(f"recompute = {text!r}: {name!r} is there twice")
-        if (whole := REGIONS_BY_NAME[name].within) in names:
+        if (outer := REGIONS_BY_NAME[name].within) in names:
             raise SpecError(
-                f"recompute = {text!r}: {name!r} is a part of {whole!r}, which has it recomputed: leave it out"
+                f"recompute = {text!r}: {name!r} is a part of {outer!r}, which has it recomputed: leave it out"
             )
     return next(value for value, regions in _REGIONS.items() if regions == set(names))
 
@@ -326,11 +326,11 @@ def column_called(name: str) -> str | None:
     return _CALLED.get(name.strip().lower().lstrip("-").replace("-", "_"))
 
 
-def nearest_column(name: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'tp'?"`` for the column of `known` that `name` means or is nearest to, or nothing."""
-    known = list(known)
+def nearest_column(name: str, columns: Iterable[str]) -> str:
+    """Return ``"; did you mean 'tp'?"`` for the column of `columns` that `name` means or is nearest to, or nothing."""
+    columns = list(columns)
     meant = column_called(name)
-    return f"; did you mean {meant!r}?" if meant in known else did_you_mean(name, known)
+    return f"; did you mean {meant!r}?" if meant in columns else did_you_mean(name, columns)
 
 
 # The columns of a plan, and the columns that hold names.

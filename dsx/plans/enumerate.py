@@ -123,8 +123,8 @@ def _degrees(count: int, num_gpus: Sequence[int]) -> np.ndarray:
     """Return all [count, N] degrees whose product divides one of the GPU counts."""
     degrees = np.ones((0, 1), dtype=np.int64)
     for _ in range(count):
-        before, degree = grid(np.arange(degrees.shape[1]), all_divisors(num_gpus))
-        degrees = np.concatenate([degrees[:, before], degree[None]])
+        column, degree = grid(np.arange(degrees.shape[1]), all_divisors(num_gpus))
+        degrees = np.concatenate([degrees[:, column], degree[None]])
         product = degrees.prod(axis=0)
         degrees = degrees[:, np.any([number % product == 0 for number in num_gpus], axis=0)]
     return degrees

@@ -58,7 +58,7 @@ class Features(NamedTuple):
 
     cost: Whole  # of choices with another value than their default
     off: Truth  # whether the placement of these axes is off the rank order
-    whole: Truth  # whether the groups of all these axes are within a fast domain
+    inside: Truth  # whether the groups of all these axes are within a fast domain
     shared: Truth  # whether an axis shares a fast domain
 
     def take(self, rows: np.ndarray) -> "Features":
@@ -84,7 +84,7 @@ def of_choices(choices: Columns, uneven: Truth = False) -> Features:
 
 def total_cost(key: Features, choices: Features) -> np.ndarray:
     """Return the cost of plans, from the features of their keys and of their other choices."""
-    off = key.off | choices.off | (choices.shared & np.logical_not(key.whole))
+    off = key.off | choices.off | (choices.shared & np.logical_not(key.inside))
     return key.cost + choices.cost + off * _only(PLACEMENT)
 
 
@@ -149,7 +149,7 @@ def _features(columns: Columns, costly: Sequence[tuple[Choice, FeatureCost]], ax
     """Return the features among some choices, and of the placement of axes, the fastest-changing one first."""
     total: Whole = 0
     off: Truth = False
-    whole: Truth = True
+    inside: Truth = True
     shared: Truth = False
     for choice, cost in costly:
         column = columns[choice.name]
@@ -161,10 +161,10 @@ def _features(columns: Columns, costly: Sequence[tuple[Choice, FeatureCost]], ax
             total = total + (columns[f"{choice.name}_nvs"] < column) * cost.across_domains
     for axis in axes:
         shares = columns[f"{axis}_nvs"] > 1
-        off = off | (shares & np.logical_not(whole))
-        whole = whole & (columns[f"{axis}_nvs"] == columns[axis])
+        off = off | (shares & np.logical_not(inside))
+        inside = inside & (columns[f"{axis}_nvs"] == columns[axis])
         shared = shared | shares
-    return Features(total, off, whole, shared)
+    return Features(total, off, inside, shared)
 
 
 @cache

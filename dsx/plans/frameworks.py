@@ -44,13 +44,13 @@ _NUMBERS = tuple(name for name in _CHOICES if name not in NAMED)
 _COLUMNS = FrameworkColumns(_CHOICES, tuple(name for name in PLAN_COLUMNS if name not in _CHOICES), NAMED)
 
 
-def read_framework(given: Given, near: Path | None = None) -> FrameworkSpec:
+def read_framework(reference: Given, near: Path | None = None) -> FrameworkSpec:
     """Return a framework, given by name, path or content; `near` is the file that mentions it.
 
     Raises UnknownNameError, or SpecError with all faults of the file: an unknown column, value or strategy.
     """
-    framework = load_framework(given, _COLUMNS, near)
-    file = Path(given) if isinstance(given, str | Path) else near
+    framework = load_framework(reference, _COLUMNS, near)
+    file = Path(reference) if isinstance(reference, str | Path) else near
     faults: list[str] = []
     boxes = [((), framework), *((("runs", number), box) for number, box in enumerate(framework.runs))]
     named = [(name, (*path, "strategy")) for path, part in boxes for name in part.strategy or ()]

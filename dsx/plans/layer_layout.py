@@ -1,6 +1,4 @@
-"""A layer layout: the layers of each chunk of a pipeline, and the two texts that state them.
-
-A layer layout: how many layers each chunk of a pipeline has, from the two texts that state it.
+"""A layer layout: how many layers each chunk of a pipeline has, and the two texts that state it.
 
 With v chunks per stage, chunk c of stage i is entry c * pp + i of a layout, c and i counted from 0. One text lists the
 layers of each chunk, "21,20,20,21" or "21,20*2,21"; embedding and head are a layer each. The other is the launcher's,
@@ -13,8 +11,6 @@ layers of each chunk, "21,20,20,21" or "21,20*2,21"; embedding and head are a la
 `|` ends a chunk. The letters are E, the embedding; t, a layer of the body; m, a layer of multi-token prediction; L, the
 loss, with the head before it. dsx prices m as a part of the head, so it stands directly before L and counts as no layer
 of its own. A chunk may be empty, but no stage is.
-
-The layers of each chunk of a pipeline in whole numbers, as positions in the chain of embedding, body and head.
 
 `dsx.cost.stages` prices an even cut by the number of layers of few stages. Here is the same rule, layer by layer: a
 chunk has ceil(layers / chunks) layers of the body. If the chunks do not divide the body, embedding and head count as a
@@ -69,22 +65,17 @@ def layers_of_chunks(text: str, chain: Chain) -> tuple[int, ...]:
         if text and text[0] in digits:  # the launcher's layouts begin with a letter
             raise _fault(text, "expected the layers of each chunk, as in 9,8,8,9, or a layout, as in Et*8|t*8|t*8L")
         return _launched(text, chain)
-    layers = _listed(text)
+    entries = [entry.partition("*") for entry in text.split(",")]
+    times = [int(count or 1) for _, _, count in entries]
+    if sum(times) > _MOST:
+        raise _fault(text, f"lists {sum(times):,} chunks")
+    layers = tuple(int(size) for (size, _, _), count in zip(entries, times, strict=True) for _ in range(count))
     if sum(layers) != chain.num_layers:
         counted = ", with embedding and head" if chain.num_layers > chain.body else ""
         raise _fault(
             text, f"the chunks hold {sum(layers):,} layers, but the model has {chain.num_layers:,} layers{counted}"
         )
     return layers
-
-
-def _listed(text: str) -> tuple[int, ...]:
-    """Return the layers of chunks that are listed, as "20,21*6" lists seven."""
-    entries = [entry.partition("*") for entry in text.split(",")]
-    times = [int(count or 1) for _, _, count in entries]
-    if sum(times) > _MOST:
-        raise _fault(text, f"lists {sum(times):,} chunks")
-    return tuple(int(size) for (size, _, _), count in zip(entries, times, strict=True) for _ in range(count))
 
 
 def check_stages(layers: Sequence[int], text: str, pp: int, vpp: int) -> None:
@@ -120,50 +111,40 @@ def starts(layers: Sequence[int]) -> list[int]:
 
 def _launched(text: str, chain: Chain) -> tuple[int, ...]:
     letters = _unrolled(text)
-    _check_ends(text, letters)
-    found = [0]
-    _check_predictions(text, letters, chain.predictions)
-    worth = {_EMBEDDING: chain.first, _LAYER: 1, _PREDICTION: 0, _LOSS: chain.last}
-    for letter, _ in letters:
-        if letter == _END:
-            found.append(0)
-        else:
-            found[-1] += worth[letter]
-    body = sum(letter == _LAYER for letter, _ in letters)
-    if body != chain.body:
-        raise _fault(text, f"has {body:,} t, but the model has {chain.body:,} layers between embedding and head")
-    return tuple(found)
-
-
-def _check_ends(text: str, letters: Sequence[_Letter]) -> None:
-    """Raise PlanError unless the embedding comes first, the loss last, and both once."""
     if not letters or letters[0].letter != _EMBEDDING:
         at = letters[0] if letters else None
         raise _fault(text, f"expected E, the embedding, first, not {_shown(at)}", at)
     if letters[-1].letter != _LOSS:
         raise _fault(text, f"expected L, the loss, last, not {_shown(letters[-1])}", letters[-1])
-    for one in letters[1:-1]:
-        if one.letter in (_EMBEDDING, _LOSS):
-            where = "embedding, is only first" if one.letter == _EMBEDDING else "loss, is only last"
-            raise _fault(text, f"{one.letter}, the {where}", one)
-
-
-def _check_predictions(text: str, letters: Sequence[_Letter], predictions: int) -> None:
-    """Raise PlanError unless the layers of multi-token prediction are those of the model, just before the loss."""
-    stated = [one for one in letters if one.letter == _PREDICTION]
-    if len(stated) != predictions:
-        counted = f"{predictions} layer{'' if predictions == 1 else 's'} of multi-token prediction"
-        raise _fault(text, f"has {len(stated)} m, but the model has {counted}", *stated[predictions : predictions + 1])
-    misplaced = [one for one in letters[: len(letters) - 1 - predictions] if one.letter == _PREDICTION]
+    for letter in letters[1:-1]:
+        if letter.letter in (_EMBEDDING, _LOSS):
+            where = "embedding, is only first" if letter.letter == _EMBEDDING else "loss, is only last"
+            raise _fault(text, f"{letter.letter}, the {where}", letter)
+    count, predictions = chain.predictions, [letter for letter in letters if letter.letter == _PREDICTION]
+    if len(predictions) != count:
+        counted = f"{count} layer{'' if count == 1 else 's'} of multi-token prediction"
+        raise _fault(text, f"has {len(predictions)} m, but the model has {counted}", *predictions[count : count + 1])
+    misplaced = [letter for letter in letters[: len(letters) - 1 - count] if letter.letter == _PREDICTION]
     if misplaced:
         why = "dsx prices it on the stage of the loss, whose projection it shares"
         raise _fault(text, f"m, a layer of multi-token prediction, is only directly before L: {why}", misplaced[0])
+    body = sum(letter == _LAYER for letter, _ in letters)
+    if body != chain.body:
+        raise _fault(text, f"has {body:,} t, but the model has {chain.body:,} layers between embedding and head")
+    worth = {_EMBEDDING: chain.first, _LAYER: 1, _PREDICTION: 0, _LOSS: chain.last}
+    layers = [0]
+    for letter, _ in letters:
+        if letter == _END:
+            layers.append(0)
+        else:
+            layers[-1] += worth[letter]
+    return tuple(layers)
 
 
 def _unrolled(text: str) -> list[_Letter]:
     """Return the letters of a layout one by one, repetitions written out."""
     kept = [_Letter(letter, position) for position, letter in enumerate(text, 1) if letter != ","]
-    found: list[_Letter] = []
+    letters: list[_Letter] = []
     at = 0
     while at < len(kept):
         piece, start = [kept[at]], kept[at]
@@ -176,24 +157,24 @@ def _unrolled(text: str) -> list[_Letter]:
         if start.letter == "(" and times is None:
             raise _fault(text, "expected * and a number after the group, as in (tt|)*3", kept[at - 1])
         repeated = 1 if times is None else times
-        if len(found) + len(piece) * repeated > _MOST:
+        if len(letters) + len(piece) * repeated > _MOST:
             raise _fault(text, f"repeats to more than {_MOST:,} layers", start)
-        found += piece * repeated
-    return found
+        letters += piece * repeated
+    return letters
 
 
 def _group(text: str, kept: Sequence[_Letter], at: int, start: _Letter) -> tuple[list[_Letter], int]:
     """Return the letters of the group that begins at `at`, behind its bracket, and the place behind it."""
     piece: list[_Letter] = []
     while at < len(kept) and kept[at].letter != ")":
-        one = kept[at]
-        if one.letter == "(":
-            raise _fault(text, "a group in a group; write out one of the two", one)
-        _check_letter(text, one)
+        letter = kept[at]
+        if letter.letter == "(":
+            raise _fault(text, "a group in a group; write out one of the two", letter)
+        _check_letter(text, letter)
         times, at = _times(text, kept, at + 1)
         if times is not None and len(piece) + times > _MOST:
-            raise _fault(text, f"repeats to more than {_MOST:,} layers", one)
-        piece += [one] * (1 if times is None else times)
+            raise _fault(text, f"repeats to more than {_MOST:,} layers", letter)
+        piece += [letter] * (1 if times is None else times)
     if at == len(kept):
         raise _fault(text, "the group has no end; expected )", start)
     if not piece:
@@ -210,18 +191,18 @@ def _times(text: str, kept: Sequence[_Letter], at: int) -> tuple[int | None, int
         end += 1
     if end == at + 1:
         raise _fault(text, "expected a number after *, as in t*3", kept[at])
-    number = "".join(one.letter for one in kept[at + 1 : end])
+    number = "".join(letter for letter, _ in kept[at + 1 : end])
     return int(number) if len(number) < len(str(_MOST)) else _MOST + 1, end
 
 
-def _check_letter(text: str, one: _Letter) -> None:
-    if one.letter not in (*_LETTERS, _END):
-        hint = did_you_mean(one.letter, _LETTERS)
-        raise _fault(text, f"{one.letter!r} is no layer, but E, t, m and L are, | and groups as in (tt|)*3{hint}", one)
+def _check_letter(text: str, at: _Letter) -> None:
+    if at.letter not in (*_LETTERS, _END):
+        hint = did_you_mean(at.letter, _LETTERS)
+        raise _fault(text, f"{at.letter!r} is no layer, but E, t, m and L are, | and groups as in (tt|)*3{hint}", at)
 
 
-def _shown(one: _Letter | None) -> str:
-    return "an empty text" if one is None else repr(one.letter)
+def _shown(letter: _Letter | None) -> str:
+    return "an empty text" if letter is None else repr(letter.letter)
 
 
 def _fault(text: str, message: str, at: _Letter | None = None) -> PlanError:

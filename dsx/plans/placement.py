@@ -246,21 +246,21 @@ def consecutive(
     shares: Mapping[str, ArrayLike],
     world: ArrayLike | None = None,
     stride: ArrayLike = 1,
-    whole: bool | Array = True,
+    filled: bool | Array = True,
 ) -> Array:
     """Return whether shares are those of domains of consecutive ranks, as many as the shares multiply to.
 
     The innermost axes have whole groups in a domain, the next one some members, the others one. Where that share does
     not divide its degree, each group must lie as the first one does, or none follow. Axes before those of `degrees`
-    have `stride` ranks; `whole` says whether a domain has all of them.
+    have `stride` ranks; `filled` says whether a domain has all of them.
     """
     conditions: list[Array] = []
     for axis, degree in degrees.items():
         share = shares[axis]
         alone = False if axis in REPLICA_AXES else stride * degree == world
         repeats = alone | (share % xp.maximum(degree % share, 1) == 0)
-        conditions += [share <= degree, xp.where(whole, repeats, share == 1)]
-        whole = whole & (share == degree)
+        conditions += [share <= degree, xp.where(filled, repeats, share == 1)]
+        filled = filled & (share == degree)
         stride = stride * degree
     return functools.reduce(operator.and_, conditions)
 
@@ -483,8 +483,8 @@ def choice_shares(choices: Columns, replica: Replica, unit: Whole) -> dict[str, 
 
 def of_order(plan: Columns, of_degrees: Callable[[Columns], Truth | Array]) -> np.ndarray:
     """Return what holds for the degrees of plans in the order in which their ranks are numbered."""
-    each = [np.asarray(of_degrees({axis: plan[axis] for axis in axes_in(order)})) for order in ORDERS]
-    return np.choose(plan["order"], each)
+    by_order = [np.asarray(of_degrees({axis: plan[axis] for axis in axes_in(order)})) for order in ORDERS]
+    return np.choose(plan["order"], by_order)
 
 
 def lies_consecutively(plan: Columns, world: Whole) -> np.ndarray:
@@ -537,11 +537,11 @@ def distinct_order(
     orders: Sequence[int],
     replica: Replica,
     unit_sizes: Sequence[int],
-    whole: Whole = 1,
+    spanned: Whole = 1,
 ) -> np.ndarray:
     """Return which plans a search tries: those whose order differs in effect from the first of `orders`.
 
-    Two orders that place pp and dp in the same way on every tier are equivalent. An ep group that spans `whole`
+    Two orders that place pp and dp in the same way on every tier are equivalent. An ep group that spans `spanned`
     replicas, more than one, needs consecutive replicas.
     """
     first = min(orders)
@@ -550,12 +550,12 @@ def distinct_order(
         shares = choice_shares(choices, replica, unit)
         of_first = choice_shares({**choices, "order": np.full_like(choices["order"], first)}, replica, unit)
         distinct = distinct | (shares["pp"] != of_first["pp"]) | (shares["dp"] != of_first["dp"])
-    return distinct & ep_ranks_adjacent(choices["order"], whole)
+    return distinct & ep_ranks_adjacent(choices["order"], spanned)
 
 
-def ep_ranks_adjacent(order: Whole, whole: Whole) -> np.ndarray:
-    """Return whether an order numbers the ranks of an ep group over `whole` replicas consecutively."""
-    return (np.asarray(order) == 0) | (np.asarray(whole) == 1)
+def ep_ranks_adjacent(order: Whole, spanned: Whole) -> np.ndarray:
+    """Return whether an order numbers the ranks of an ep group over `spanned` replicas consecutively."""
+    return (np.asarray(order) == 0) | (np.asarray(spanned) == 1)
 
 
 def replicas_spanned(plan: Columns, expert_axes: Collection[str]) -> Whole:

@@ -136,12 +136,12 @@ def parse_plan(
     group, unless it is named, follows from the shares of the axes that it nests in. Raises PlanError.
     """
     plan = dict.fromkeys((*DEGREES, *SIZES, *(f"{axis}_nvs" for axis in DEGREES)), 1) | defaults.codes
-    known = list(dict.fromkeys((*DEGREES, *SIZES, *SHARES, *defaults.codes, LAYOUT)))
-    _check_names(settings, known)
+    names = list(dict.fromkeys((*DEGREES, *SIZES, *SHARES, *defaults.codes, LAYOUT)))
+    _check_names(settings, names)
     seen: dict[str, str] = {}
     layout = ""
     for setting in settings:
-        name, value = _parted(setting, known)
+        name, value = _parted(setting, names)
         if name in seen:
             raise PlanError(f"{name} is given twice: {seen[name]!r} and {setting!r}")
         seen[name] = setting
@@ -190,20 +190,20 @@ def fixed_settings(settings: Sequence[str], num_gpus: int, limits: Limits) -> di
 
     Raises PlanError for a value that no plan on `num_gpus` GPUs can have.
     """
-    known = tuple(dict.fromkeys((*DEGREES, *SIZES, *SHARES, *SEARCHED_COLUMNS)))
-    _check_names(settings, known)
+    names = tuple(dict.fromkeys((*DEGREES, *SIZES, *SHARES, *SEARCHED_COLUMNS)))
+    _check_names(settings, names)
     fixed: dict[str, list[int | str]] = {}
     for setting in settings:
-        name, values = _parted(setting, known)
+        name, values = _parted(setting, names)
         if _column(name) in fixed:
             raise PlanError(f"{name} is given twice; the second setting is {setting!r}")
         chosen: dict[int | str, None] = {}
         for value in values.split(","):
-            one = f"{name}={value}"
-            number = _setting(name, value) if name in SEARCHED_COLUMNS else _number(one, name, value)
+            text = f"{name}={value}"
+            number = _setting(name, value) if name in SEARCHED_COLUMNS else _number(text, name, value)
             if name in DEGREES and num_gpus % number:
                 nearest = nearest_of(divisors(num_gpus), number)
-                raise PlanError(f"{one} does not divide num_gpus={num_gpus}; nearest: {name}={nearest}")
+                raise PlanError(f"{text} does not divide num_gpus={num_gpus}; nearest: {name}={nearest}")
             if name == "pp":
                 _check_depth(number, limits)
             chosen[CODES[name][number] if name in CODES else number] = None
@@ -211,20 +211,20 @@ def fixed_settings(settings: Sequence[str], num_gpus: int, limits: Limits) -> di
     return fixed
 
 
-def _check_names(settings: Sequence[str], known: Sequence[str]) -> None:
+def _check_names(settings: Sequence[str], names: Sequence[str]) -> None:
     """Raise PlanError for columns under the names of other software, or in another case, with all that is meant."""
     renamed: dict[str, str] = {}
     for setting in settings:
         name, sign, value = setting.partition("=")
         meant = column_called(name)
-        if sign and meant in known and name not in known:
+        if sign and meant in names and name not in names:
             renamed[setting] = f"{meant}={value}"
     if renamed:
         written, meant = " ".join(renamed), " ".join(renamed.values())
         raise PlanError(f"{written!r}: each column has one name here, in lower case: write {meant}")
 
 
-def _parted(setting: str, known: Sequence[str]) -> tuple[str, str]:
+def _parted(setting: str, names: Sequence[str]) -> tuple[str, str]:
     name, sign, value = setting.partition("=")
     if re.search("[<>]", name):
         raise PlanError(
@@ -238,12 +238,12 @@ def _parted(setting: str, known: Sequence[str]) -> tuple[str, str]:
         raise PlanError(f"{setting!r}: {meant} is no setting of a plan; it is given beside the plan, as {option}")
     if meant == _FOLLOWS:
         raise PlanError(f"{setting!r}: {BY_NAME[_FOLLOWS].rule}; set these instead")
-    if name not in known and (share := f"nvs.{name.removesuffix('_nvs')}") in known:
+    if name not in names and (share := f"nvs.{name.removesuffix('_nvs')}") in names:
         name = share  # the column of a result set
-    if name == LAYOUT and name not in known:
+    if name == LAYOUT and name not in names:
         raise PlanError(f"{setting!r}: a search cuts the layers itself; dsx evaluate prices a layout")
-    if name not in known:
-        raise PlanError(f"unknown setting {name!r}{nearest_column(name, known)} (known: {', '.join(known)})")
+    if name not in names:
+        raise PlanError(f"unknown setting {name!r}{nearest_column(name, names)} (known: {', '.join(names)})")
     return name, value
 
 

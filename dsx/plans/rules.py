@@ -152,18 +152,32 @@ Detail = Callable[[Codes, Limits], str]
 
 
 @dataclass(frozen=True, slots=True)
+class _Words:
+    """The words that a rule may use of a plan in braces: its columns, and `_PHRASES`."""
+
+    plan: Codes
+    limits: Limits
+
+    def __getitem__(self, name: str) -> object:
+        return _PHRASES[name](self.plan, self.limits) if name in _PHRASES else self.plan[name]
+
+
+@dataclass(frozen=True, slots=True)
 class PlanRule(Reason):
     """A rule that a plan must obey."""
 
     reads: tuple[str, ...]  # columns
     holds: Callable[[Columns, Limits], Truth]
-    detail: Detail  # how a plan breaks the rule, with its numbers
-    nearest: Detail | None = None  # values that obey the rule
+    detail: str | Detail  # how a plan breaks the rule, with its numbers
+    nearest: str | Detail = ""  # values that obey the rule
 
     def message(self, plan: Codes, limits: Limits) -> str:
         """Return what is wrong with a plan that breaks the rule."""
-        nearest = f"; nearest: {self.nearest(plan, limits)}" if self.nearest else ""
-        return f"{self.detail(plan, limits)}{nearest}"
+        detail, nearest = (
+            text.format_map(_Words(plan, limits)) if isinstance(text, str) else text(plan, limits)
+            for text in (self.detail, self.nearest)
+        )
+        return f"{detail}; nearest: {nearest}" if nearest else detail
 
 
 OPTIMAL_SCHEDULES = names_of(schedule for schedule in SCHEDULES if schedule.optimal_cut)
@@ -206,10 +220,6 @@ def interleaved(plan: Columns) -> np.ndarray:
 def chunks_of_schedule(plan: Columns) -> np.ndarray:
     """Return the chunks per stage of schedules that are not interleaved; one stage has one."""
     return np.where(plan["pp"] > 1, _per_schedule(plan["schedule"], lambda record: record.num_chunks), 1)
-
-
-def _schedule(plan: Codes) -> str:
-    return CODES["schedule"][plan["schedule"]]
 
 
 def _enough_microbatches(plan: Columns, limits: Limits) -> Truth:
@@ -284,27 +294,12 @@ def _filled(plan: Columns, limits: Limits) -> Truth:
     return np.logical_not(even_shares(plan, PLACED)) | ~could.any(axis=-1) | in_rank_order(plan, limits)
 
 
-def _shares(plan: Codes) -> str:
-    return _shares_text(shares_of(plan, PLACED), " * ")
-
-
-def _shares_text(shares: Codes, between: str) -> str:
-    return between.join(f"nvs.{axis}={share}" for axis, share in shares.items() if share > 1) or "nvs.*=1"
-
-
-def _filling(plan: Codes, limits: Limits) -> str:
-    """Return the shares that fill a domain as far as the GPU count allows, innermost axes first."""
-    degrees = {axis: plan[axis] for axis in axes_in(ORDERS[plan["order"]])}
-    return _shares_text(exact_fill(degrees, int(fill(plan["num_gpus"], limits.nvs_size))), " ")
+def _degrees_text(degrees: Codes, between: str, prefix: str = "", none: str = "") -> str:
+    return between.join(f"{prefix}{axis}={degree}" for axis, degree in degrees.items() if degree > 1) or none
 
 
 def _ranks(plan: Codes, limits: Limits) -> int:
     return nesting_ranks(plan, limits.expert_axes) * plan["dp"]
-
-
-def _nested_in(plan: Codes, limits: Limits) -> str:
-    axes = [axis for axis in (*REPLICA_AXES, "dp") if axis not in limits.expert_axes]
-    return " * ".join(f"{axis}={plan[axis]}" for axis in axes if plan[axis] > 1) or "one rank"
 
 
 def _holders(plan: Codes, limits: Limits) -> int:
@@ -314,6 +309,37 @@ def _holders(plan: Codes, limits: Limits) -> int:
 def _sequences(plan: Codes) -> int:
     return plan["global_batch_size"] // plan["dp"]
 
+
+_PHRASES: Mapping[str, Callable[[Codes, Limits], object]] = {
+    "schedule": lambda plan, limits: CODES["schedule"][plan["schedule"]],
+    "order": lambda plan, limits: ORDERS[plan["order"]],
+    "layers": lambda plan, limits: limits.layers_text,
+    "chunks": lambda plan, limits: chunks_of_schedule(plan),
+    "sequences": lambda plan, limits: _sequences(plan),
+    "shares": lambda plan, limits: _degrees_text(shares_of(plan, PLACED), " * ", "nvs.", "nvs.*=1"),
+    "taken": lambda plan, limits: placed(plan),
+    "domain": lambda plan, limits: limits.nvs_size,
+    "usable": lambda plan, limits: fill(plan["num_gpus"], limits.nvs_size),
+    # Shares that fill a domain as far as the GPU count allows, innermost axes first.
+    "filling": lambda plan, limits: _degrees_text(
+        exact_fill(
+            {axis: plan[axis] for axis in axes_in(ORDERS[plan["order"]])},
+            int(fill(plan["num_gpus"], limits.nvs_size)),
+        ),
+        " ",
+        "nvs.",
+        "nvs.*=1",
+    ),
+    "nesting": lambda plan, limits: _degrees_text(
+        {axis: plan[axis] for axis in (*REPLICA_AXES, "dp") if axis not in limits.expert_axes}, " * ", none="one rank"
+    ),
+    "ranks": lambda plan, limits: _ranks(plan, limits),
+    "holders": lambda plan, limits: _holders(plan, limits),
+    "expert_share": lambda plan, limits: expert_share(plan, limits.expert_axes, limits.nvs_size),
+    "spanned": lambda plan, limits: replicas_spanned(plan, limits.expert_axes),
+    "least": lambda plan, limits: least_microbatches(plan["pp"], plan["schedule"]),
+    "groups": lambda plan, limits: microbatch_groups(plan["pp"], 1, plan["schedule"]),
+}
 
 # In the order of the bits of `reject`.
 RULES: tuple[PlanRule, ...] = (
@@ -326,7 +352,7 @@ RULES: tuple[PlanRule, ...] = (
             | limits.divides(plan["pp"])
             | (_per_schedule(plan["schedule"], lambda record: record.uneven_stages) & limits.fills(plan["pp"]))
         ),
-        lambda plan, limits: f"pp={plan['pp']} does not divide {limits.layers_text}",
+        "pp={pp} does not divide {layers}",
         lambda plan, limits: (
             f"pp={nearest_of(np.intersect1d(all_divisors(limits.even_layers), divisors(plan['num_gpus'])), plan['pp'])}"
             ", or unequal stages (stage_layers)"
@@ -337,9 +363,7 @@ RULES: tuple[PlanRule, ...] = (
         f"no optimal cut is known; partition optimal covers {OPTIMAL_SCHEDULES}",
         ("schedule",),
         lambda plan, limits: (limits.partition != OPTIMAL) | optimal_cut_covers(plan["schedule"]),
-        lambda plan, limits: (
-            f"no optimal cut is known for schedule={_schedule(plan)}; the plan is priced with the even cut"
-        ),
+        "no optimal cut is known for schedule={schedule}; the plan is priced with the even cut",
     ),
     PlanRule(
         "chunks_not_divisible",
@@ -355,11 +379,9 @@ RULES: tuple[PlanRule, ...] = (
         f"vpp is not the chunks per stage of the schedule, and only {_INTERLEAVED} can be interleaved",
         ("pp", "vpp", "schedule"),
         lambda plan, limits: interleaved(plan) | (plan["vpp"] == chunks_of_schedule(plan)),
-        lambda plan, limits: (
-            f"vpp={plan['vpp']}, but a stage has {int(chunks_of_schedule(plan))} with schedule={_schedule(plan)} and "
-            f"pp={plan['pp']}; only {_INTERLEAVED} can be interleaved"
-        ),
-        lambda plan, limits: f"vpp={int(chunks_of_schedule(plan))}, or schedule={_INTERLEAVED}",
+        f"vpp={{vpp}}, but a stage has {{chunks}} with schedule={{schedule}} and pp={{pp}}; only {_INTERLEAVED} can be "
+        "interleaved",
+        f"vpp={{chunks}}, or schedule={_INTERLEAVED}",
     ),
     PlanRule(
         "microbatches_not_in_groups",
@@ -369,11 +391,8 @@ RULES: tuple[PlanRule, ...] = (
             ~interleaved(plan)
             | (plan["num_microbatches"] % microbatch_groups(plan["pp"], plan["vpp"], plan["schedule"]) == 0)
         ),
-        lambda plan, limits: (
-            f"vpp={plan['vpp']} runs microbatches in groups of pp, but pp={plan['pp']} "
-            f"does not divide the {plan['num_microbatches']} microbatches"
-        ),
-        lambda plan, limits: "vpp=1",
+        "vpp={vpp} runs microbatches in groups of pp, but pp={pp} does not divide the {num_microbatches} microbatches",
+        "vpp=1",
     ),
     PlanRule(
         "replicas_not_divisible",
@@ -408,7 +427,7 @@ RULES: tuple[PlanRule, ...] = (
         "dp does not divide global_batch_size",
         ("dp", "global_batch_size"),
         lambda plan, limits: plan["global_batch_size"] % plan["dp"] == 0,
-        lambda plan, limits: f"dp={plan['dp']} does not divide global_batch_size={plan['global_batch_size']}",
+        "dp={dp} does not divide global_batch_size={global_batch_size}",
         lambda plan, limits: f"dp={nearest_of(divisors(plan['global_batch_size']), plan['dp'])}",
     ),
     PlanRule(
@@ -416,9 +435,7 @@ RULES: tuple[PlanRule, ...] = (
         "microbatch_size does not divide the sequences of a replica",
         ("dp", "global_batch_size", "microbatch_size"),
         lambda plan, limits: plan["global_batch_size"] // plan["dp"] % plan["microbatch_size"] == 0,
-        lambda plan, limits: (
-            f"microbatch_size={plan['microbatch_size']} does not divide the {_sequences(plan)} sequences of a replica"
-        ),
+        "microbatch_size={microbatch_size} does not divide the {sequences} sequences of a replica",
         lambda plan, limits: f"microbatch_size={nearest_of(divisors(_sequences(plan)), plan['microbatch_size'])}",
     ),
     PlanRule(
@@ -438,28 +455,23 @@ RULES: tuple[PlanRule, ...] = (
         "the shares multiply to more GPUs than a fast domain has",
         _DOMAIN,
         lambda plan, limits: placed(plan) <= limits.nvs_size,
-        lambda plan, limits: f"{_shares(plan)} uses {placed(plan)} GPUs, but a fast domain has {limits.nvs_size}",
-        lambda plan, limits: "no shares, which fills it in rank order",
+        "{shares} uses {taken} GPUs, but a fast domain has {domain}",
+        "no shares, which fills it in rank order",
     ),
     PlanRule(
         "domain_not_filled",
         "the shares multiply to fewer GPUs of a fast domain than the job can use",
         ("num_gpus", *PLACED, "order", *_DOMAIN),
         _filled,
-        lambda plan, limits: (
-            f"{_shares(plan)} uses {placed(plan)} of the {limits.nvs_size} GPUs of a fast domain, but the job can use "
-            f"{fill(plan['num_gpus'], limits.nvs_size)}"
-        ),
-        _filling,
+        "{shares} uses {taken} of the {domain} GPUs of a fast domain, but the job can use {usable}",
+        "{filling}",
     ),
     PlanRule(
         "experts_not_nested",
         "ep does not divide the product of the degrees that it nests in: tp, tp2, cp, dp without those of experts",
         _NESTED,
         lambda plan, limits: nests(plan, limits.expert_axes),
-        lambda plan, limits: (
-            f"ep={plan['ep']} nests in {_nested_in(plan, limits)}, but does not divide {_ranks(plan, limits)}"
-        ),
+        "ep={ep} nests in {nesting}, but does not divide {ranks}",
         lambda plan, limits: f"ep={nearest_of(divisors(_ranks(plan, limits)), plan['ep'])}",
     ),
     PlanRule(
@@ -467,21 +479,15 @@ RULES: tuple[PlanRule, ...] = (
         "nvs.ep differs from the share that the other axes imply",
         ("ep", *_DOMAIN, "ep_nvs"),
         lambda plan, limits: plan["ep_nvs"] == expert_share(plan, limits.expert_axes, limits.nvs_size),
-        lambda plan, limits: (
-            f"nvs.ep={plan['ep_nvs']}, but with {_shares(plan)} a fast domain has "
-            f"{expert_share(plan, limits.expert_axes, limits.nvs_size)} of the {plan['ep']} members of an ep group; "
-            "leave nvs.ep out"
-        ),
+        "nvs.ep={ep_nvs}, but with {shares} a fast domain has {expert_share} of the {ep} members of an ep group; leave "
+        "nvs.ep out",
     ),
     PlanRule(
         "expert_replicas_not_divisible",
         "zero_replicas does not divide the ranks that hold the same experts",
         (*_NESTED, "zero_replicas"),
         lambda plan, limits: zero_replicas_nest(plan, limits.expert_axes),
-        lambda plan, limits: (
-            f"zero_replicas={plan['zero_replicas']} does not divide the {_holders(plan, limits)} ranks "
-            "that hold the same experts"
-        ),
+        "zero_replicas={zero_replicas} does not divide the {holders} ranks that hold the same experts",
         lambda plan, limits: (
             f"zero_replicas={nearest_of(divisors(math.gcd(_holders(plan, limits), plan['dp'])), plan['zero_replicas'])}"
         ),
@@ -491,11 +497,8 @@ RULES: tuple[PlanRule, ...] = (
         "an ep group spans replicas that the order does not number consecutively",
         (*_NESTED, "order"),
         lambda plan, limits: ep_ranks_adjacent(plan["order"], replicas_spanned(plan, limits.expert_axes)),
-        lambda plan, limits: (
-            f"ep={plan['ep']} spans {replicas_spanned(plan, limits.expert_axes)} replicas, which "
-            f"order={ORDERS[plan['order']]} does not number consecutively"
-        ),
-        lambda plan, limits: f"order={ORDERS[0]}",
+        "ep={ep} spans {spanned} replicas, which order={order} does not number consecutively",
+        f"order={ORDERS[0]}",
     ),
     PlanRule(
         "stages_not_in_groups",
@@ -505,7 +508,7 @@ RULES: tuple[PlanRule, ...] = (
             (plan["pp"] == 1)
             | (plan["pp"] % _per_schedule(plan["schedule"], lambda record: record.holds.num_chains) == 0)
         ),
-        lambda plan, limits: f"pp={plan['pp']} with schedule={_schedule(plan)}, which needs an even number of stages",
+        "pp={pp} with schedule={schedule}, which needs an even number of stages",
         lambda plan, limits: f"pp={plan['pp'] + 1}, or schedule={SCHEDULES[0].name}",
     ),
     PlanRule(
@@ -513,12 +516,9 @@ RULES: tuple[PlanRule, ...] = (
         "the schedule needs more microbatches for each stage, or an even number",
         ("pp", "schedule", "num_microbatches"),
         _enough_microbatches,
-        lambda plan, limits: (
-            f"schedule={_schedule(plan)} on {plan['pp']} stages needs at least "
-            f"{least_microbatches(plan['pp'], plan['schedule'])} microbatches, in groups of "
-            f"{microbatch_groups(plan['pp'], 1, plan['schedule'])}, not {plan['num_microbatches']}"
-        ),
-        lambda plan, limits: f"schedule={SCHEDULES[0].name}",
+        "schedule={schedule} on {pp} stages needs at least {least} microbatches, in groups of {groups}, not "
+        "{num_microbatches}",
+        f"schedule={SCHEDULES[0].name}",
     ),
 )
 # Of a plan that runs, and leaves GPUs of a fast domain to others.

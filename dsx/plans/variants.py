@@ -7,7 +7,7 @@ multiplies the space, but the bounds of few plans are computed.
 What variants a candidate has depends on its placement alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -35,8 +35,12 @@ class Variants:
         """Make the variants in the boxes of `bounds`; `searched` has the values of the choices."""
         placements = dict(zip(PLACEMENT_COLUMNS, blocks.placements, strict=True))
         placements |= {"ep_replicas": blocks.ep_replicas, "boxes": blocks.boxes}
-        placements["recompute"] = _alike(placements["recompute"], bounds.boxes)
-        read = ["ep_replicas", "boxes", *sorted(_read(varied, bounds.boxes))]
+        placements["recompute"] = _standing_for_recompute(placements["recompute"], bounds.boxes)
+        # The columns of a placement that decide which variants it has.
+        names = {choice.name for choice in varied}
+        rules = [{*rule.reads} for rule in RULES if names & {*rule.reads} and {*rule.reads} <= {*PLACEMENT_COLUMNS}]
+        columns = names.union({"dp"}, *rules, bounds.boxes.restricted) & {*PLACEMENT_COLUMNS}
+        read = ["ep_replicas", "boxes", *sorted(columns)]
         first, self._class = _classes([placements[name] for name in read])
         self._columns = _crossed({name: placements[name][first] for name in read}, bounds, varied, searched)
         origin = self._columns.pop("origin")
@@ -55,17 +59,17 @@ def varied_last(searched: SearchedCodes, named: Sequence[str], boxes: Sequence[B
 
     Not those that the search names, nor any if the framework runs a plan, but not the same one with the defaults.
     """
-    found = tuple(
+    varied = tuple(
         choice
         for choice in VARIED
         if choice.name not in named and getattr(searched, choice.name) != (choice.default_code,)
     )
-    names = [choice.name for choice in found]
-    usual = [box for box in boxes if compatible(box, {choice.name: [choice.default] for choice in found})]
-    return found if all(any(_has(one, box, names) for one in usual) for box in boxes) else ()
+    names = [choice.name for choice in varied]
+    usual = [box for box in boxes if compatible(box, {choice.name: [choice.default] for choice in varied})]
+    return varied if all(any(_has_plans_of(wide, box, names) for wide in usual) for box in boxes) else ()
 
 
-def _has(box: BoxSpec, other: BoxSpec, leaving_out: Sequence[str]) -> bool:
+def _has_plans_of(box: BoxSpec, other: BoxSpec, leaving_out: Sequence[str]) -> bool:
     """Return whether a box has all plans of another one, whatever the values of some columns."""
     fixed = all(
         column in leaving_out or (column in other.fix and {*other.fix[column]} <= {*values})
@@ -80,14 +84,7 @@ def _has(box: BoxSpec, other: BoxSpec, leaving_out: Sequence[str]) -> bool:
     return fixed and limited and strategies
 
 
-def _read(varied: Sequence[Choice], boxes: Boxes) -> set[str]:
-    """Return the columns of a placement that decide which variants it has."""
-    names = {choice.name for choice in varied}
-    rules = [{*rule.reads} for rule in RULES if names & {*rule.reads} and {*rule.reads} <= {*PLACEMENT_COLUMNS}]
-    return names.union({"dp"}, *rules, boxes.restricted) & {*PLACEMENT_COLUMNS}
-
-
-def _alike(recompute: np.ndarray, boxes: Boxes) -> np.ndarray:
+def _standing_for_recompute(recompute: np.ndarray, boxes: Boxes) -> np.ndarray:
     """Return [P] values of `recompute` that stand for the values of placements: variants go with both or with none."""
     codes, of_placement = np.unique(recompute, return_inverse=True)
     kept = [choices({"recompute": codes}) for box in boxes.boxes for choices in box.choices]
@@ -131,15 +128,18 @@ def _with_values(table: Arrays, name: str, values: np.ndarray, bounds: SpaceBoun
     # Rows that are alike for the rules have the same values, so that few are crossed with all.
     names = [column for column in table if column in read]
     first, of_row = _classes([table[column] for column in names])
-    alike = cross({column: table[column][first] for column in names} | {"class": np.arange(len(first))}, name, values)
+    classes = cross({column: table[column][first] for column in names} | {"class": np.arange(len(first))}, name, values)
     for rule in rules:
-        alike = take(alike, rule.holds(alike, bounds.limits))
+        classes = take(classes, rule.holds(classes, bounds.limits))
     if name == "zero_replicas":
-        alike = take(alike, zero_replicas_of_whole_groups(alike, alike["ep_replicas"]))
-    alike = take(alike, _in_boxes(alike, bounds.boxes))
-    count = np.bincount(alike["class"], minlength=len(first))
+        classes = take(classes, zero_replicas_of_whole_groups(classes, classes["ep_replicas"]))
+    in_boxes = np.zeros(len(classes["boxes"]), dtype=bool)
+    for of_keys in np.unique(classes["boxes"]).tolist():
+        in_boxes |= (classes["boxes"] == of_keys) & bounds.boxes.keep(of_keys, classes)
+    classes = take(classes, in_boxes)
+    count = np.bincount(classes["class"], minlength=len(first))
     origin, place = _members(count, of_row)
-    return take(table, origin) | {name: alike[name][place]}
+    return take(table, origin) | {name: classes[name][place]}
 
 
 def _members(count: np.ndarray, of_row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -148,10 +148,3 @@ def _members(count: np.ndarray, of_row: np.ndarray) -> tuple[np.ndarray, np.ndar
     row = np.repeat(np.arange(len(of_row)), members)
     within = np.arange(len(row)) - np.repeat(np.cumsum(members) - members, members)
     return row, np.repeat(first, members) + within
-
-
-def _in_boxes(table: Mapping[str, np.ndarray], boxes: Boxes) -> np.ndarray:
-    found = np.zeros(len(table["boxes"]), dtype=bool)
-    for of_keys in np.unique(table["boxes"]).tolist():
-        found |= (table["boxes"] == of_keys) & boxes.keep(of_keys, table)
-    return found

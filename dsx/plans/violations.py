@@ -84,13 +84,13 @@ def conditions_of(spec: AssumptionsSpec) -> tuple[FieldCondition, ...]:
     shard key and the step.
     """
     conditions: list[FieldCondition] = []
-    for field, stated in spec.conditions.stated.items():
+    for field, effect in spec.conditions.stated.items():
         fault = functools.partial(spec.fault, ("conditions", field, "needs"))
-        of_plans = filter(_of_plans, stated.needs)
+        of_plans = filter(_of_plans, effect.needs)
         needs = tuple(tuple(_test(comparison, fault) for comparison in need) for need in of_plans)
         if not needs:
             continue
-        condition = FieldCondition(field, needs, float(stated.otherwise))
+        condition = FieldCondition(field, needs, float(effect.otherwise))
         if not condition.of_keys and not condition.columns <= {*_OF_STEPS}:
             names = ", ".join(sorted(condition.columns))
             raise fault(f"{names}: a condition has either degrees and shares of tp, tp2, cp and ep, or other choices")
@@ -103,15 +103,15 @@ def on_platform(spec: AssumptionsSpec, platform: str) -> AssumptionsSpec:
 
     changed: dict[str, object] = {}
     conditions: dict[str, object] = {}
-    for field, stated in spec.conditions.stated.items():
+    for field, effect in spec.conditions.stated.items():
         needs: list[Need] = []  # empty ones cannot be met
-        for need in stated.needs:
+        for need in effect.needs:
             of_platform = [comparison for comparison in need if comparison.column == PLATFORM]
-            if not any(RELATIONS[one.relation](platform, *one.with_what) for one in of_platform):
+            if not any(RELATIONS[part.relation](platform, *part.with_what) for part in of_platform):
                 needs.append(tuple(comparison for comparison in need if comparison.column != PLATFORM))
         if not all(needs):
-            changed[field] = worse(field, getattr(spec, field), stated.otherwise, min, max)
-        conditions[field] = stated.model_copy(update={"needs": needs}) if needs and all(needs) else None
+            changed[field] = worse(field, getattr(spec, field), effect.otherwise, min, max)
+        conditions[field] = effect.model_copy(update={"needs": needs}) if needs and all(needs) else None
     return spec.settled(changed, spec.conditions.model_copy(update=conditions)) if conditions else spec
 
 

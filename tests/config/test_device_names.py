@@ -27,7 +27,7 @@ H100 = ["h100-nvs8"]
 def test_a_device_has_usual_machines(name, usual):
     found = clusters_of_device(name)
     assert found is not None and [*found.usual] == usual
-    assert not {*found.usual} & {*found.others} and {*found.usual, *found.others} <= {*CLUSTERS}
+    assert not {*found.usual} & {*found.further} and {*found.usual, *found.further} <= {*CLUSTERS}
     with pytest.raises(UnknownNameError) as caught:
         load_cluster(name)
     assert f"unknown cluster {name!r}: it is a device" in str(caught.value)
@@ -65,7 +65,7 @@ def test_a_cluster_of_a_users_own_is_found_and_one_with_faults_left_out(tmp_path
     (tmp_path / "odd.yaml").write_text("device: 3\nrun_tables: {gpus: [7, '']}\n")
     monkeypatch.setenv("DSX_PATH", str(tmp_path))
     found = clusters_of_device("x9")
-    assert found is not None and [*found.usual] == ["ours"] and "h100-nvs8" in found.others
+    assert found is not None and [*found.usual] == ["ours"] and "h100-nvs8" in found.further
 
 
 def test_a_prefix_ends_where_a_part_of_a_name_ends():
