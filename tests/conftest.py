@@ -34,7 +34,7 @@ hypothesis.settings.load_profile("dsx")
 shapes.install("dsx.cost")
 gc.disable()  # while tests are collected; `collected` collects after that
 
-_LONGEST = ("test_reproduction", "test_how_to", "test_readme", "test_frozen_predictions", "test_resume", "test_dying")
+_LONGEST = ("test_reproduction", "test_how_to", "test_readme", "test_frozen_predictions", "test_resume", "test_locks")
 
 
 @pytest.fixture(scope="session", autouse=True)

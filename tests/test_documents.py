@@ -35,23 +35,19 @@ def test_links_lead_to_files_and_headings(document):
         assert not anchor or anchor in anchors(file), f"{target}#{anchor}"
 
 
-def test_the_example_of_the_notation_has_the_collectives_that_its_comments_say():
+def test_examples_roles_and_sweeps_are_those_of_the_files():
     text = re.search(r"```\n(layer two-matrices.*?)```", NOTATION, re.DOTALL)[1]
     layer = derive(build_layer(parse(text), None, load_operators(["standard"]), lambda name, place: None))
     forward = [(c.kind, c.axis, c.tensor) for c in layer.collectives(FORWARD)]
     assert forward == [("all-gather", "tp", "x"), ("reduce-scatter", "tp", "y")]
     assert ("all-gather", "tp", "x") in [(c.kind, c.axis, c.tensor) for c in layer.collectives(BACKWARD)]
-
-
-def test_the_roles_of_the_notation_are_those_of_the_strategies():
+    # The roles of the notation are those of the strategies.
     table = NOTATION.split("| role | is |")[1].split("\n\n")[0]
     documented = {name for row in re.findall(r"^\| ([a-z, ]+) \|", table, re.MULTILINE) for name in row.split(", ")}
     of_blocks = load_definition("attention-core").roles
     for strategy in ("1d", "2d", "summa", "ulysses"):
         assert {*load_strategy(strategy).roles, *of_blocks} == documented
-
-
-def test_the_sweep_of_the_guide_is_the_file_that_it_names():
+    # The sweep of the guide is the file that it names.
     guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
     shown = re.search(r"```yaml\n(model: .*?)```", guide, re.DOTALL)[1]
     strip = re.compile(r"\s*#.*")
@@ -60,12 +56,10 @@ def test_the_sweep_of_the_guide_is_the_file_that_it_names():
     assert lines == [line for line in file.splitlines() if not line.startswith("#")]
 
 
-def test_every_model_and_its_layers_are_sourced():
+def test_every_model_and_data_file_has_a_source_and_a_licence():
     for path in sorted((ROOT / "data" / "models").glob("*.yaml")):
         assert load_model(path.stem).source
-
-
-def test_every_data_file_has_a_source_and_a_licence():
+    # Every data file has a source and a licence.
     data = ROOT / "data"
     patterns = [
         line.split()[0] for line in (data / "NOTICE").read_text(encoding="utf-8").splitlines() if "/" in line[:20]

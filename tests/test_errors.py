@@ -11,19 +11,15 @@ from dsx.errors import DsxError, InputError, NotationError, UnknownNameError, di
 STATED_S = 2.0  # within which anything that is read is read or refused
 
 
-def test_a_message_of_usual_length_is_left_alone():
+def test_long_messages_are_bounded():
     lines = "\n".join(["x" * 3000] * 50)
     assert str(InputError(lines)) == lines
-
-
-def test_the_middle_of_a_long_line_is_left_out_with_how_long_it_is():
+    # The middle of a long line is left out with how long it is.
     message = str(InputError(f"a.yaml:1: {'x' * 10**6!r} has no unit"))
     assert message.startswith("a.yaml:1: 'xxx") and message.endswith("x' has no unit")
     assert "[... 997,024 characters ...]" in message
     assert len(message) < 4000
-
-
-def test_faults_behind_the_first_ones_are_counted():
+    # Faults behind the first ones are counted.
     message = str(InputError("\n".join(f"fault {index}" for index in range(100_000))))
     assert message.endswith("\nfault 49\n... and 99,950 more lines")
 
@@ -39,12 +35,10 @@ def test_errors_with_parts_of_their_own_are_bounded_too(error):
     assert len(str(error)) < 4000
 
 
-def test_a_name_in_another_case_is_the_nearest():
+def test_nearest_names():
     assert did_you_mean("TP", ["pp", "tp2", "tp"]) == "; did you mean 'tp'?"
     assert nearest_names("F", ["e", "f"], cutoff=0.5) == ["f"]
-
-
-def test_long_names_and_long_lists_are_not_compared():
+    # Long names and long lists are not compared.
     begun = time.perf_counter()
     assert did_you_mean("ab" * 50_000, ["ba" * 50_000]) == ""
     assert did_you_mean("abc", ["a" * 100_000, "abd"]) == "; did you mean 'abd'?"

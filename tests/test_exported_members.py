@@ -10,15 +10,13 @@ import pytest
 import dsx
 
 
-def test_all_is_sorted_and_complete():
+def test_all_is_sorted_complete_and_resolves():
     assert dir(dsx) == dsx.__all__ == sorted(dsx.__all__)
     tree = ast.parse(Path(dsx.__file__).read_text())
     (typed,) = (node for node in tree.body if isinstance(node, ast.If) and isinstance(node.test, ast.Name))
     names = {alias.asname for node in typed.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert names | {"__version__"} == set(dsx.__all__)
-
-
-def test_every_member_resolves():
+    # Every member resolves.
     from dsx import pictures as plot
     from dsx.results import compare as set_comparison
     from dsx.results import frames as pareto_rows
@@ -29,9 +27,7 @@ def test_every_member_resolves():
     assert dsx.pareto is pareto_rows.pareto
     assert dsx.plot is plot
     assert dsx.__version__.count(".") == 2
-
-
-def test_unknown_member():
+    # Unknown member.
     with pytest.raises(AttributeError, match="no attribute 'laod'; did you mean 'load'"):
         dsx.laod  # noqa: B018
 

@@ -15,15 +15,13 @@ def folder(tmp_path):
     return tmp_path / "here"
 
 
-def test_a_link_is_replaced_and_not_followed(tmp_path, folder):
+def test_links_are_replaced_and_not_followed(tmp_path, folder, monkeypatch):
     (folder / "a").symlink_to(tmp_path / "victim")
     write_whole(folder / "a", b"new")
     assert (folder / "a").read_bytes() == b"new"
     assert not (folder / "a").is_symlink()
     assert (tmp_path / "victim").read_text() == "of the user"
-
-
-def test_a_passing_name_that_is_taken_is_not_written_through(tmp_path, folder, monkeypatch):
+    # A passing name that is taken is not written through.
     monkeypatch.setattr("dsx.files.secrets.token_hex", lambda size: "0" * 2 * size)
     (folder / f".{'0' * 16}.partial").symlink_to(tmp_path / "victim")
     with pytest.raises(FileExistsError):
@@ -91,9 +89,7 @@ def test_a_link_to_a_folder(tmp_path, folder):
     with OpenFolder(tmp_path / "link") as there:
         there.write_whole("a", b"")
     assert (folder / "a").exists()
-
-
-def test_an_open_folder_stays_where_it_was(tmp_path, folder):
+    # An open folder stays where it was.
     (tmp_path / "elsewhere").mkdir()
     with OpenFolder(folder) as there:
         folder.rename(tmp_path / "moved")

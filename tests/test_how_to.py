@@ -32,16 +32,16 @@ def test_a_how_to_is_short_and_says_what_its_blocks_are(document):
         assert kind not in FILES or NAME.match(block), block
 
 
-def test_the_index_lists_every_how_to():
+def test_the_index_lists_every_how_to_and_the_notebook_is_short():
     index = (ROOT / "docs" / "how-to" / "README.md").read_text(encoding="utf-8")
     there = {path.name for path in (*DOCUMENTS, NOTEBOOK)} - {"README.md"}
     assert set(re.findall(r"\]\(([\w-]+\.\w+)\)", index)) == there
-
-
-def test_the_sizes_of_parts_are_those_of_the_code():
+    # The sizes of parts are those of the code.
     text = (ROOT / "docs" / "how-to" / "long-sweeps.md").read_text(encoding="utf-8")
     assert f"{sweep_parts.ROWS:,}" in text
     assert "four billion" in text and round(sweep_parts.REDUCED / 1e9) == 4
+    # A notebook is short.
+    assert len(NOTEBOOK.read_text(encoding="utf-8").splitlines()) <= 150
 
 
 @pytest.mark.slow
@@ -75,10 +75,6 @@ def cells(notebook):
         tree = ast.parse(body)
         shown = ast.Expression(tree.body.pop().value) if isinstance(tree.body[-1], ast.Expr) else None
         yield compile(tree, "notebook", "exec"), shown and compile(shown, "notebook", "eval")
-
-
-def test_a_notebook_is_short():
-    assert len(NOTEBOOK.read_text(encoding="utf-8").splitlines()) <= 150
 
 
 @pytest.mark.slow

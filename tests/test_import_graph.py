@@ -94,10 +94,14 @@ def test_shapes_cost_nothing_where_they_are_not_checked():
     assert not {name_of(path) for path in FILES if any(name.startswith("jaxtyping") for name in imports(path))}
 
 
-def test_every_folder_is_a_known_package():
+def test_folders_are_packages_and_plans_are_priced_in_two_places():
     folders = {path.parent for path in MODULES} - {DSX}
     assert {folder.relative_to(DSX).parts[0] for folder in folders} <= set(ALLOWED)
     assert [str(f.relative_to(DSX)) for f in folders if not (f / "__init__.py").exists()] == []
+    # Plans are priced in two places.
+    callers = {name_of(path) for path in FILES if "dsx.cost.step.step_costs" in imports(path)}
+    # Plans that are given, and the kernel of a search.
+    assert callers == {"pricing/problem.py", "search/tiles/hot.py"}
 
 
 def test_relative_and_lazy_imports_are_seen(tmp_path, monkeypatch):
@@ -106,12 +110,6 @@ def test_relative_and_lazy_imports_are_seen(tmp_path, monkeypatch):
     file = tmp_path / "cost" / "step.py"
     file.write_text("def f():\n    from ..results import store\n    from .layer import g\n    import jax\n")
     assert list(imports(file)) == ["dsx.results.store", "dsx.cost.layer.g", "jax"]
-
-
-def test_plans_are_priced_in_two_places():
-    callers = {name_of(path) for path in FILES if "dsx.cost.step.step_costs" in imports(path)}
-    # Plans that are given, and the kernel of a search.
-    assert callers == {"pricing/problem.py", "search/tiles/hot.py"}
 
 
 def test_the_command_line_has_the_api_alone():

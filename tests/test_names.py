@@ -84,15 +84,11 @@ def by_file(found_in: Callable[[Path], list[str]]) -> dict[str, list[str]]:
     return {path.relative_to(REPO).as_posix(): found for path in FILES if (found := found_in(path))}
 
 
-def test_there_are_names():
+def test_no_name_in_code_and_no_branch_on_one():
     assert DEFAULT in NAMES
-
-
-def test_no_name_in_code():
+    # No name in code.
     assert by_file(names_in) == {}
-
-
-def test_no_branch_on_a_name():
+    # No branch on a name.
     assert by_file(branches_in) == {}
 
 

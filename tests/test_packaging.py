@@ -18,15 +18,16 @@ from dsx.files import distribution, install_text
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_the_wheel_has_all_data_but_that_of_others():
+def test_the_wheel_has_its_data_versions_and_name(monkeypatch):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     assert {f"data/{path.name}" for path in (ROOT / "data").iterdir()} - included.keys() == {"data/validation"}
     assert all(target == f"dsx/{source}" for source, target in included.items())
-
-
-def test_documents_and_messages_name_the_distribution():
-    """An extra of another name, such as that of the import, would install somebody else's package."""
+    # ValidationInfo of pydantic is generic since 2.12.
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lowest = {name: at for name, at in (wanted.split(">=") for wanted in project["dependencies"])}
+    assert lowest["pydantic"] == "2.12"
+    # An extra of another name, such as that of the import, would install somebody else's package.
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = "|".join(project["optional-dependencies"])
     files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "dsx").rglob("*.py")]
@@ -36,16 +37,7 @@ def test_documents_and_messages_name_the_distribution():
     named = {(path, found[1] or found[2]) for path, text in texts.items() for found in pattern.finditer(text)}
     assert len(named) > 5
     assert {(path, name) for path, name in named if name != project["name"]} == set()
-
-
-def test_every_dependency_has_the_lowest_version_that_runs():
-    """ValidationInfo of pydantic is generic since 2.12."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    lowest = {name: at for name, at in (wanted.split(">=") for wanted in project["dependencies"])}
-    assert lowest["pydantic"] == "2.12"
-
-
-def test_what_is_installed_knows_its_name(monkeypatch):
+    # What is installed knows its name.
     with pytest.raises(metadata.PackageNotFoundError):
         monkeypatch.setattr(metadata, "entry_points", lambda **only: ())
         distribution()

@@ -22,26 +22,20 @@ def test_the_readme_is_short_and_begins_with_a_question_and_its_answer():
     assert len(lines) <= 150 and lines[2].endswith("?")
     command, shown = COMMANDS["README"][0]
     assert command.startswith(".venv/bin/dsx best") and shown
-
-
-def test_the_readme_has_its_two_commands():
+    # The readme has its two commands.
     assert [command for command, _ in COMMANDS["README"] if command.startswith("make")] == ["make sweep", "make test"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
-def test_the_commands_run_in_order(checkout, page):
+def test_the_commands_and_the_python_run(checkout, page):
     for command, shown in COMMANDS[page]:
         if not command.startswith("make"):
             printed = run(checkout, command)
             assert printed.strip() or "plot" in command, command
             if shown:
                 assert_shown(shown, printed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES)
-def test_the_python_runs(checkout, page):
+    # The python runs.
     for kind, snippet in PAGES[page]:
         if kind == "python":
             done = subprocess.run([sys.executable, "-c", snippet], cwd=checkout, capture_output=True, text=True)

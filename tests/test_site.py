@@ -17,13 +17,11 @@ GALLERY = (DOCS / "gallery.md").read_text(encoding="utf-8")
 SHOWN = re.compile(r"((?:!\[[^]]*\]\([^)]+\)\n\n)+)[^!#]+?```console\n(.*?)```", re.DOTALL)
 
 
-def test_the_gallery_has_every_picture_of_the_documents():
+def test_the_gallery_has_every_picture_and_its_command():
     shown = re.findall(r"!\[[^]]*\]\(([^)]+)\)", GALLERY)
     assert len(shown) == len({*shown})
     assert {DOCS / name for name in shown} == {*DOCS.rglob("*.png")}
-
-
-def test_every_picture_of_the_gallery_has_its_command():
+    # Every picture of the gallery has its command.
     found = SHOWN.findall(GALLERY)
     assert sum(pictures.count("![") for pictures, _ in found) == GALLERY.count("![")
     for pictures, commands in found:
@@ -61,7 +59,7 @@ def site(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_links_of_the_site_lead_to_its_pages_and_headings(site):
+def test_links_files_and_loads_of_the_site(site):
     pages = {page: Links(page) for page in site.rglob("index.html")}
     assert site / "index.html" in pages and len(pages) > len([*DOCS.rglob("*.md")])
     for page, found in pages.items():
@@ -74,9 +72,7 @@ def test_links_of_the_site_lead_to_its_pages_and_headings(site):
             assert target.is_file(), (page, link)
             assert not where.fragment or where.fragment in pages[target].anchors, (page, link)
 
-
-@pytest.mark.slow
-def test_files_of_the_repository_are_pages_of_the_site(site):
+    # Files of the repository are pages of the site.
     def text_of(name):
         return (site / "repository" / name / "index.html").read_text(encoding="utf-8")
 
@@ -86,9 +82,6 @@ def test_files_of_the_repository_are_pages_of_the_site(site):
         ROOT / "data" / "validation" / "runs.csv"
     ).read_bytes()
     assert "dsx.best" in (site / "how-to" / "notebook.py" / "index.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_the_site_loads_nothing_from_elsewhere(site):
+    # The site loads nothing from elsewhere.
     loaded = re.compile(r"<(?:script|link|img)[^>]+(?:src|href)=\"(?:https?:)?//")
     assert not [page for page in Path(site).rglob("*.html") if loaded.search(page.read_text(encoding="utf-8"))]

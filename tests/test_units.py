@@ -90,8 +90,7 @@ def test_a_refusal_says_what_to_write(text, dimension, says):
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
-    [("1e12", 1e12), ("4_096", 4096), (" 0.8 ", 0.8), (".5", 0.5), ("-3", -3), (7, 7), (0.5, 0.5)],
+    ("text", "value"), [("1e12", 1e12), ("4_096", 4096), (" 0.8 ", 0.8), (".5", 0.5), ("-3", -3), (7, 7), (0.5, 0.5)]
 )
 def test_numbers(text, value):
     assert parse_number(text) == value
@@ -180,10 +179,7 @@ def test_what_is_shown(value, unit, text):
     assert format_quantity(value, unit) == text
 
 
-@given(
-    value=st.floats(min_value=1e-12, max_value=1e20),
-    dimension=st.sampled_from(["bytes", "bytes/s", "flop/s", "s"]),
-)
+@given(value=st.floats(min_value=1e-12, max_value=1e20), dimension=st.sampled_from(["bytes", "bytes/s", "flop/s", "s"]))
 def test_what_is_shown_reads_back_to_three_digits(value, dimension):
     assert parse_quantity(format_quantity(value, dimension), dimension) == pytest.approx(value, rel=0.0051)
 

@@ -78,29 +78,23 @@ def text(validation, runs, rows, unseen):
     return validation.document(validation.chosen(rows, trusted), kept, setups(kept), unseen, "default", rows, BETWEEN)
 
 
-def test_the_noise_floor_comes_first(text):
+def test_sections_of_the_document(text):
     assert re.findall(r"^## (.*)$", text, re.MULTILINE)[:3] == ["Noise floor", "Errors in short", "By source"]
     assert lines_of(text, "Noise floor")[-1] == "| all | 2 | 0.0 % | 0.0 % | 2 | 0.0 % | 0.0 % |"
-
-
-def test_errors_are_those_of_each_way_to_predict(text):
+    # Errors are those of each way to predict.
     assert "7 rows of trust A and B, 6 of them with a step time that is modelled; 1 rows of less trust" in text
     in_sample, source, stack, *adapted = lines_of(text, "Errors in short")
     assert in_sample.startswith("| in sample | 10.0 % | 10.0 % | 10.0 % | 10.0 % | - | - |")
     assert source.startswith("| source left out | 0.0 % | 0.0 % |")
     assert stack.startswith("| stack left out | 20.0 % | 20.0 % |")
     assert [re.search(r"median over sources ([\d.]+ %)", line)[1] for line in adapted] == ["5.1 %", "4.1 %", "3.1 %"]
-
-
-def test_a_source_of_few_rows_is_apart(text):
+    # A source of few rows is apart.
     own, few = lines_of(text, "By source")[0], lines_of(text, "By source")[-1]
     assert own.startswith("| own | 5 | 10.0 % | 10.0 % | 0.0 % | 0.0 % | 20.0 % | 20.0 % |")
     assert own.endswith("| 90.0 % | 25.0 % | 5.1 % | 4.1 % | 3.1 % |")
     assert few.startswith("| b | 1 |") and few.endswith("| - | - | - | - | - |")
     assert text.index("Sources of fewer than 5 timed rows") > text.index(own)
-
-
-def test_the_other_sections(text):
+    # The other sections.
     assert lines_of(text, "By device generation")[0].startswith("| ampere | 1 | 6 | 10.0 %")
     assert lines_of(text, "By kind of model")[0].startswith("| dense | 1 | 6 | 10.0 %")
     assert "In 1 of 1 sources at least 70 % of the rows are inside." in text
@@ -110,9 +104,7 @@ def test_the_other_sections(text):
     assert lines_of(text, "Memory") == ["| b | 20.0 % |"]
     assert "| tp * pp * cp * dp is not n_gpus | 1 |" in text
     assert len(lines_of(text, "Ranking")) == 2
-
-
-def test_tools_are_beside_dsx_on_their_own_runs(text):
+    # Tools are beside dsx on their own runs.
     time, memory = lines_of(text, "The closest public tools")
     assert time == "| OwnTool, step time: its own table | 1 | 0.0 % | 0.0 % | 10.0 % | 10.0 % | 0.0 % | 0.0 % |"
     theirs = f"{100 * abs(40 * 2**30 / 50e9 - 1):.1f} %"

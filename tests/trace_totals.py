@@ -176,13 +176,8 @@ class _Layer:
                 sizes = (multiply.rows, multiply.columns, multiply.contracted, multiply.batch)
                 grouped = multiply.linear and multiply.batch != 1
                 marks = (
-                    multiply.linear,
-                    multiply.of_weight,
-                    kernel.fused,
-                    grouped,
-                    direction == BACKWARD,
-                    multiply.wide,
-                )
+                    multiply.linear, multiply.of_weight, kernel.fused, grouped, direction == BACKWARD, multiply.wide,
+                )  # fmt: skip
                 bits = sum(2**bit * bool(mark) for bit, mark in enumerate(marks))
                 found["multiply", *key, *map(self.number, sizes), bits] += self.number(multiply.flops)
         return found

@@ -57,10 +57,7 @@ VERBS = {
     ),
     "sweep": (lambda s: ("sweep", "sweep.yaml", "-o", "set"), lambda s: dsx.sweep("sweep.yaml", "set")),
     "show": (lambda s: ("show", s, "--per", "strategy"), lambda s: dsx.show(s, per="strategy")),
-    "show one": (
-        lambda s: ("show", s, "--candidate", candidate(s)),
-        lambda s: dsx.show(s, candidate=candidate(s)),
-    ),
+    "show one": (lambda s: ("show", s, "--candidate", candidate(s)), lambda s: dsx.show(s, candidate=candidate(s))),
     "compare": (lambda s: ("compare", s, s), lambda s: dsx.compare_sets(s, s)),
     "pareto": (
         lambda s: ("pareto", s, "--objective", "step_time_s", "--objective", "-mfu"),
@@ -108,14 +105,12 @@ def test_a_verb_prints_what_its_answer_says(run, files, swept, verb):
     assert answer.to_data().get("schema_version") == (None if verb == "partition of a table" else 1)
 
 
-def test_what_a_verb_says_beside_its_answer_are_remarks(run, files, caplog):
+def test_remarks_and_names_of_verbs(run, files, caplog, folder):
     caplog.set_level("INFO", "dsx")
     dsx.import_hf("config.json", "own.yaml")
     assert caplog.messages == ["wrote own.yaml"]
     assert run("import-hf", "config.json", "-o", "own.yaml", "--overwrite").err == "dsx: wrote own.yaml\n"
-
-
-def test_a_verb_lists_names(run, folder):
+    # A verb lists names.
     assert run("list", "clusters").out.split() == dsx.names("clusters")
 
 

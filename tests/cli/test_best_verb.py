@@ -33,7 +33,7 @@ def test_flags_can_be_pasted(run, folder):
 NATIVE = ("--set", "assumptions.cross_entropy_bytes=8")
 
 
-def test_every_plan_has_flags_of_its_own(run, folder):
+def test_flags_and_schedules_are_of_each_plan(run, folder):
     plans = json.loads(run("best", *JOB, "--json", "--strategy", "2d", "--framework", "any", "--top", 40, *NATIVE).out)[
         "plans"
     ]
@@ -41,6 +41,11 @@ def test_every_plan_has_flags_of_its_own(run, folder):
         flags = plan["launch"]["megatron_lm"]["flags"]
         assert flags[flags.index("--context-parallel-size") + 1] == str(plan["plan"]["cp"])
     assert {bool(plan["launch"]["megatron_lm"]["lost"]) for plan in plans} == {True, False}
+    # Schedules whose closed form is too fast are named.
+    searched = (*ONE, *FEW_EVEN, "--framework", "any")
+    named = run("best", *searched, "--fix", "schedule=1f1b,zb-h2")
+    assert "a step of zb-h2 takes longer than its closed form" in named.err
+    assert "closed form" not in run("best", *searched).err
 
 
 def test_a_plan_without_flags_says_why(run, folder):
@@ -82,6 +87,12 @@ def test_plans_within_the_resolution_of_the_measurements(run, folder):
     assert [plan["step_time_s_low"], plan["step_time_s_high"]] == [0.9 * times[0], 1.2 * times[0]]
     last = f"plans 2 to {close[-1]} are" if len(close) > 1 else "plan 2 is"
     assert f"{last} within 60 % of plan 1, the resolution of the measurements" in run(*known).out
+    # Other sets tell nothing.
+    unknown = ("best", *ONE, *FEW, "--assumptions", "paper-2410.00273")
+    assert "the measurements" not in run(*unknown).out
+    data = json.loads(run(*unknown, "--json").out)
+    assert (data["resolution"], data["within_resolution"]) == (None, [])
+    assert data["plans"][0]["step_time_s_low"] is None
 
 
 def test_three_plans_to_choose_from(run, folder):
@@ -116,21 +127,6 @@ def test_an_answer_fits_the_terminal(run, folder, top):
     assert ("layers of stages: " in said or "stage_layers=" in said) and max(map(len, said.splitlines())) <= 100
 
 
-def test_words_outside_of_options(run, folder):
-    done = run("best", *JOB, "TP=8", "vpp=1,2")
-    assert (done.code, done.out) == (2, "")
-    assert done.err == "dsx: error: 'TP=8 vpp=1,2': a search takes choices as options: --fix tp=8 --fix vpp=1,2\n"
-    assert "'fast': best takes options alone" in run("best", *JOB, "fast").err
-
-
-def test_other_sets_tell_nothing(run, folder):
-    unknown = ("best", *ONE, *FEW, "--assumptions", "paper-2410.00273")
-    assert "the measurements" not in run(*unknown).out
-    data = json.loads(run(*unknown, "--json").out)
-    assert (data["resolution"], data["within_resolution"]) == (None, [])
-    assert data["plans"][0]["step_time_s_low"] is None
-
-
 def test_shares_of_a_step_add_up(run, folder):
     def shown(*settings):
         choices = [word for setting in settings for word in ("--set", f"assumptions.fixed.{setting}")]
@@ -146,18 +142,13 @@ def test_shares_of_a_step_add_up(run, folder):
     titles, rows = shown("recompute=full", "offload=optimizer")
     assert titles == ["compute", "recompute", "communication", "bubble", "optimizer"]
     assert {sum(row) for row in rows} == {100}
-
-
-def test_every_part_of_a_step_is_in_one_share():
+    # Every part of a step is in one share.
     parts = [name for name in StepCosts.__dataclass_fields__ if name.endswith("_s") and not name.endswith("_per_s")]
     assert sorted(name for names in SHARES.values() for name in names) == sorted({*parts} - {"step_time_s"})
 
 
 @pytest.mark.sampled(6)
-@pytest.mark.parametrize(
-    ("layers", "only"),
-    [(8, None), (13, None), (17, "1 or 17"), (61, "1 or 61"), (1, None)],
-)
+@pytest.mark.parametrize(("layers", "only"), [(8, None), (13, None), (17, "1 or 17"), (61, "1 or 61"), (1, None)])
 def test_layers_that_no_common_pipeline_divides(run, folder, layers, only):
     said = f"small has {layers} layers between embedding and head, which 2 to 16 stages do not divide: pp is {only} in"
     text = (folder / "small.yaml").read_text().replace("count: 8", f"count: {layers}")
@@ -193,33 +184,6 @@ def test_choices_are_searched_where_fix_lists_their_values(run, folder):
     assert "only recompute=none,full; not searched: schedule=1f1b (--fix searches other values)" in said
 
 
-@pytest.mark.parametrize(
-    ("fix", "says"),
-    [
-        ("vp=1", "'vp=1': each column has one name here, in lower case: write vpp=1"),
-        ("vpq=1", "unknown setting 'vpq'; did you mean 'vpp'?"),
-        (
-            "recompute=most",
-            "recompute = 'most' is not known (known: none, selective, full, or names joined",
-        ),
-        ("tp=3", "tp=3 does not divide num_gpus=8; nearest: tp=2"),
-        ("tp", "'tp' is not a setting of a plan: write column=value, such as tp=8"),
-    ],
-)
-def test_bad_values_of_fix(run, folder, fix, says):
-    done = run("best", *ONE, "--fix", fix)
-    assert (done.code, done.out) == (2, "")
-    assert says in done.err
-
-
-def test_fixed_values_that_leave_nothing(run, folder):
-    done = run("best", *ONE, "--fix", "tp=8", "--fix", "pp=8")
-    assert done.code == 3
-    assert "the fixed choices and limits leave none" in done.err
-    rule = "all degrees multiply to num_gpus, and no product of these divides 8; nearest: pp = 1"
-    assert f"the command: tp = 8 and pp = 8: {rule}" in done.err
-
-
 @pytest.mark.slow
 def test_a_search_leaves_room_for_errors_of_memory(run, folder):
     even = (*ONE, *FEW_EVEN)
@@ -246,13 +210,6 @@ def test_a_search_leaves_room_for_errors_of_memory(run, folder):
         assert nothing.err.count("states no num_sms") == 1
 
 
-def test_schedules_whose_closed_form_is_too_fast_are_named(run, folder):
-    searched = (*ONE, *FEW_EVEN, "--framework", "any")
-    named = run("best", *searched, "--fix", "schedule=1f1b,zb-h2")
-    assert "a step of zb-h2 takes longer than its closed form" in named.err
-    assert "closed form" not in run("best", *searched).err
-
-
 @pytest.mark.slow
 def test_several_jobs_are_ranked(run, folder):
     several = (*ONE[:4], *ONE[-2:], *FEW_EVEN, "--num-gpus", "8,16", "--global-batch-size", "32,64")
@@ -271,3 +228,22 @@ def test_several_jobs_are_ranked(run, folder):
     assert done.code == 2 and "--objective is about several jobs" in done.err
     nothing = run("best", *several, "--set", "cluster.device.hbm_capacity=1 kB")
     assert nothing.code == 3 and "candidates fits" in nothing.err
+
+
+# One strategy, and one value of what no limit here is about.
+SINGLE = ("--strategy", "1d", *("--fix", "schedule=1f1b"), *("--fix", "zero_stage=1"), *("--fix", "recompute=none"))
+
+
+def test_limits_are_repeated(run, folder):
+    done = run("best", *JOB, *SINGLE, "--limit", "tp<=4", "--limit", "tp>=2", "--limit", "microbatch_size<8", "--json")
+    data = json.loads(done.out)
+    assert data["limit"] == {"tp": ["<=4", ">=2"], "microbatch_size": ["<8"]}
+    assert {plan["plan"]["tp"] for plan in data["plans"]} <= {2, 4}
+    said = run("best", *JOB, *SINGLE, "--limit", "tp<=4", "--fix", "pp=2").out.splitlines()
+    assert "only schedule=1f1b zero_stage=1 recompute=none pp=2; limit tp<=4" in said
+    # Limits of a partition.
+    job = (*JOB, "--strategy", "1d", "pp=2,4", "zero_stage=1", "--limit", "pp>2")
+    done = run("partition", *job, "--json")
+    data = json.loads(done.out)
+    assert (data["plan"]["pp"], data["limit"]) == (4, {"pp": [">2"]})
+    assert "\nonly pp=2,4 zero_stage=1; limit pp>2\n" in run("partition", *job).out

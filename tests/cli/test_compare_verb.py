@@ -137,15 +137,18 @@ def test_with_itself(run, swept):
     assert done.err == f"dsx: A and B are the same folder, {swept}\n"
 
 
-def test_sets_that_keep_few(run, swept, made):
+def test_what_is_not_in_both_sets_is_said(run, swept, made):
     top = made("top", "sweep.keep={top: 2}", "cluster.device.hbm_capacity=3 GB")
     done = run("compare", swept, top)
     assert "not in B" in done.out
     assert "or not kept (A kept all; B kept the 2 fastest)" in done.err
     assert "2 in B, 2 in both" in done.out
-
-
-def test_no_candidate_in_common(run, made):
+    # No group in common.
+    done = run("compare", swept, made("four", "sweep.num_gpus=4"))
+    assert (done.code, done.out) == (2, "")
+    assert "no feasible group in common (num_gpus 8 and 4); try others with --per" in done.err
+    assert run("compare", swept, swept.parent / "four", "--per", "strategy").code == 0
+    # No candidate in common.
     one, other = (
         made("one", "sweep.strategy=1d", "sweep.fix.tp=2"),
         made("other", "sweep.strategy=2d", "sweep.limit.cp='>1'"),
@@ -153,16 +156,7 @@ def test_no_candidate_in_common(run, made):
     done = run("compare", one, other)
     assert done.code == 0
     assert "dsx: no candidate is in both sets: the sweeps differ in strategy, fix.tp, limit.cp\n" in done.err
-
-
-def test_no_group_in_common(run, swept, made):
-    done = run("compare", swept, made("four", "sweep.num_gpus=4"))
-    assert (done.code, done.out) == (2, "")
-    assert "no feasible group in common (num_gpus 8 and 4); try others with --per" in done.err
-    assert run("compare", swept, swept.parent / "four", "--per", "strategy").code == 0
-
-
-def test_other_models_are_compared_with_a_note(run, swept, made):
+    # Other models are compared with a note.
     done = run("compare", swept, made("deeper", "model.layers.0.count=16", "model.name=deeper"))
     assert done.code == 0
     assert "dsx: the models differ (small, deeper): a candidate is the same choices, not the same work\n" in done.err
@@ -181,22 +175,5 @@ def test_nothing_feasible(run, swept, made, nothing_fits):
     done = run("compare", swept, empty)
     assert done.code == 0
     assert "not in B" in done.out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("--per", "stratgy"), "unknown column 'stratgy'; did you mean 'strategy'?"),
-        (("--per", "mfu"), "'mfu' is a cost, but groups are formed by choices"),
-    ],
-)
-def test_bad_columns(run, swept, arguments, says):
-    done = run("compare", swept, swept, *arguments)
-    assert (done.code, done.out) == (2, "")
-    assert says in done.err
-
-
-def test_a_folder_that_is_no_set(run, swept, tmp_path):
-    done = run("compare", swept, tmp_path)
-    assert done.code == 2
-    assert f"no result set at {tmp_path}" in done.err
+    done = run("compare", swept, swept, "--per", "mfu")
+    assert (done.code, done.out) == (2, "") and "'mfu' is a cost, but groups are formed by choices" in done.err

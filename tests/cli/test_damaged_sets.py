@@ -169,31 +169,20 @@ def changed_part(table, path):
     pq.write_table(table.replace_schema_metadata(metadata), path)
 
 
-def of_another_type(table, path):
-    at = table.column_names.index("tp")
-    changed_part(table.set_column(at, "tp", table["tp"].cast(pa.string())), path)
+def changed(name, values):
+    """Put other values into a column."""
+
+    def spoil(table, path):
+        changed_part(table.set_column(table.column_names.index(name), name, values(table)), path)
+
+    return spoil
 
 
-def with_no_ranks(table, path):
-    at = table.column_names.index("cp_nvs")
-    changed_part(table.set_column(at, "cp_nvs", pa.array([0] * len(table), pa.int32())), path)
-
-
-def with_nulls(table, path):
-    at = table.column_names.index("step_time_s")
-    missing = pa.array([None] * len(table), table["step_time_s"].type)
-    changed_part(table.set_column(at, "step_time_s", missing), path)
-
-
-def with_another_name(table, path):
-    at = table.column_names.index("strategy")
-    names = pa.array(["another"] * len(table)).dictionary_encode()
-    changed_part(table.set_column(at, "strategy", names), path)
-
-
-def without_codes(table, path):
-    at = table.column_names.index("strategy")
-    changed_part(table.set_column(at, "strategy", table["strategy"].cast(pa.string())), path)
+of_another_type = changed("tp", lambda table: table["tp"].cast(pa.string()))
+with_no_ranks = changed("cp_nvs", lambda table: pa.array([0] * len(table), pa.int32()))
+with_nulls = changed("step_time_s", lambda table: pa.array([None] * len(table), table["step_time_s"].type))
+with_another_name = changed("strategy", lambda table: pa.array(["another"] * len(table)).dictionary_encode())
+without_codes = changed("strategy", lambda table: table["strategy"].cast(pa.string()))
 
 
 def with_a_column_twice(table, path):
@@ -245,58 +234,29 @@ def test_a_damaged_part_is_made_again(run, sent, again, swept, spoil):
     assert dsx.load(sent).equals(dsx.load(swept))
 
 
-@pytest.mark.parametrize("name", ["../victim.txt", "ABSOLUTE", "sub/../../victim.txt", "manifest.json"])
-def test_no_list_of_files_removes_those_of_the_user(run, sent, again, name):
-    run_folder = sent / ".unfinished"
-    run_folder.mkdir()
-    victim = sent.parent / "victim.txt"
-    (run_folder / "replaced.json").write_text(json.dumps([name.replace("ABSOLUTE", str(victim))]))
-    before = contents(sent)
-    assert run(*again(sent)).code == 0
-    assert victim.read_text() == "of the user"
-    after = contents(sent)
-    assert after == {name: content for name, content in before.items() if not name.startswith(".unfinished")}
-
-
-@pytest.mark.sampled(3)  # of 25: every name and every kind of garbage is among them
-@pytest.mark.parametrize("garbage", [b"\xff\x00", b"[" * 100_000, b"{}", b"[1]", b'["part-00009.parquet", "x"]'])
-@pytest.mark.parametrize("name", ["replaced.json", "run.lock", "entry.lock", "shard-1-of-2.lock", ".12ab.partial"])
-def test_garbage_in_files_of_ours_does_not_stay(run, sent, again, swept, name, garbage):
-    (sent / ".unfinished").mkdir()
-    (sent / ".unfinished" / name).write_bytes(garbage)
-    assert run(*again(sent)).code == 0
-    assert contents(sent) == contents(swept)
-
-
 def linked_folder(run_folder):
     (run_folder.parent.parent / "mine").mkdir()
     (run_folder.parent.parent / "mine" / "notes.txt").write_text("of the user")
     run_folder.symlink_to(run_folder.parent.parent / "mine")
 
 
-def foreign_file(name):
+def holding(name, put):
+    """Make a folder, and in it a file of this name."""
+
     def make(run_folder):
         run_folder.mkdir()
         (run_folder / name).parent.mkdir(exist_ok=True)
-        (run_folder / name).write_text("of the user")
+        put(run_folder / name, run_folder.parent.parent / "victim.txt")
 
     return make
+
+
+def foreign_file(name):
+    return holding(name, lambda path, _: path.write_text("of the user"))
 
 
 def linked_file(name):
-    def make(run_folder):
-        run_folder.mkdir()
-        (run_folder / name).symlink_to(run_folder.parent.parent / "victim.txt")
-
-    return make
-
-
-def hard_link(name):
-    def make(run_folder):
-        run_folder.mkdir()
-        (run_folder / name).hardlink_to(run_folder.parent.parent / "victim.txt")
-
-    return make
+    return holding(name, Path.symlink_to)
 
 
 @pytest.mark.sampled(3)
@@ -316,7 +276,7 @@ def hard_link(name):
         linked_file("manifest.json"),
         linked_file("part-00000.parquet"),
         linked_file(".0123abcd.partial"),
-        hard_link("run.lock"),
+        holding("run.lock", Path.hardlink_to),
     ],
     ids="folder-link file dangling note lock sub run entry shard replaced manifest part partial hard".split(),
 )
@@ -392,13 +352,18 @@ def test_names_that_are_not_utf_8(run, folder, keep, monkeypatch):
     assert run("why", out, candidate).code in (0, 3)
 
 
+def with_layers(folder, text):
+    """Write one cut into all rows, which are returned as they were."""
+    path = folder / "part-00000.parquet"
+    table = pq.read_table(path)
+    changed("stage_layers", lambda table: pa.array([text] * len(table), pa.string()))(table, path)
+    return table
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("text", ["abc", "", "1,2,x", "\x1b[31m,3", "9" * 20 + ",1", "-5,39", "0,34", "1,,2"])
 def test_layers_of_stages_that_are_none(run, optimal, text):
-    path = optimal / "part-00000.parquet"
-    table = pq.read_table(path)
-    at = table.column_names.index("stage_layers")
-    changed_part(table.set_column(at, "stage_layers", pa.array([text] * len(table), pa.string())), path)
+    table = with_layers(optimal, text)
     for argv in (("show", optimal, "--json"), ("why", optimal, table["candidate"][0].as_py())):
         check_refused(run, optimal, "in column stage_layers", *argv)
 
@@ -406,10 +371,7 @@ def test_layers_of_stages_that_are_none(run, optimal, text):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("text", ["1", "1,1,1,1,1,1,1,1,1,1", "400,400"])
 def test_layers_of_stages_of_another_plan(run, optimal, text):
-    path = optimal / "part-00000.parquet"
-    table = pq.read_table(path)
-    at = table.column_names.index("stage_layers")
-    changed_part(table.set_column(at, "stage_layers", pa.array([text] * len(table), pa.string())), path)
+    with_layers(optimal, text)
     candidate = dsx.load(optimal).query("pp == 2")["candidate"].iloc[0]
     done = run("why", optimal, candidate)
     assert (done.code, done.out) == (2, "")

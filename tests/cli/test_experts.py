@@ -51,27 +51,23 @@ def test_best_searches_it_and_evaluate_says_the_same(run):
     assert again["reject"] == []
 
 
-@pytest.mark.slow
-def test_best_holds_it_fixed(run):
-    data = json.loads(run("best", *ONE, "--json", "--top", 3, "--set", "assumptions.fixed.ep=1").out)
-    assert {plan["plan"]["ep"] for plan in data["plans"]} == {1}
-    done = run("best", *ONE, "--set", "assumptions.fixed.epp=1")
-    assert done.code != 0
-    assert "'fixed' cannot fix 'epp'; did you mean 'ep'?" in done.err
-
-
-def test_why_says_what_experts_miss(run):
+def test_why_and_layer_say_what_experts_miss_and_who_holds_the_same(run):
     data = json.loads(run("why", *ONE, *FEW, "ep=8", "pp=4", "dp=4", "nvs.dp=4", "nvs.pp=2", "--json").out)
     assert data["why"] == [
-        {
-            "reason": "experts_not_nested",
-            "detail": "ep=8 nests in dp=4, but does not divide 4; nearest: ep=4",
-        }
+        {"reason": "experts_not_nested", "detail": "ep=8 nests in dp=4, but does not divide 4; nearest: ep=4"}
     ]
     assert data["best"]["plan"]["ep"] >= 1
     text = run("why", *ONE, *FEW, "ep=8", "dp=16", "nvs.dp=8", "nvs.ep=4").out
     assert "expert_share_not_nested: nvs.ep=4, but with nvs.dp=8 a fast domain has 8 of the 8" in text
     assert "fits, and breaks no rule" in run("why", *ONE, *FEW, "ep=8", "dp=16", "nvs.dp=8").out
+    # Layer says who holds the same experts.
+    lines = [
+        line.strip()
+        for line in run("layer", "transformer", "rotary", "ffn=experts", "--strategy", "2d").out.splitlines()
+    ]
+    (held,) = [line for line in lines if line.startswith("experts.wup:")]
+    assert held.endswith("bytes; dp, tp, cp; one rank in ep has the same part")
+    assert not any("not divided over" in line and line.startswith("experts.") for line in lines)
 
 
 @pytest.mark.slow
@@ -99,19 +95,3 @@ def test_a_kept_plan_has_the_flags_of_its_experts_behind_dense_layers(run, folde
     flags = plan["launch"]["megatron_lm"]["flags"]
     assert flags[flags.index("--expert-model-parallel-size") + 1] == "2"
     assert "--expert-tensor-parallel-size" in flags
-
-
-def test_a_dense_model_has_none(run):
-    done = run("evaluate", "--model", "small.yaml", *JOB[2:], "ep=2", "dp=16")
-    assert done.code != 0
-    assert "ep=2: strategy '1d' shards nothing of this model over ep; its axes are tp" in done.err
-
-
-def test_layer_says_who_holds_the_same_experts(run):
-    lines = [
-        line.strip()
-        for line in run("layer", "transformer", "rotary", "ffn=experts", "--strategy", "2d").out.splitlines()
-    ]
-    (held,) = [line for line in lines if line.startswith("experts.wup:")]
-    assert held.endswith("bytes; dp, tp, cp; one rank in ep has the same part")
-    assert not any("not divided over" in line and line.startswith("experts.") for line in lines)

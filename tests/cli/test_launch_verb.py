@@ -9,16 +9,14 @@ import pytest
 MODEL = ("--model", "small.yaml", "--cluster", "h100-nvs8", "--num-gpus", 8, "--global-batch-size", 32)
 
 
-def test_a_plan_is_written(run, folder):
+def test_plans_and_rows_of_sets_are_written(run, folder):
     done = run("launch", *MODEL, "tp=2", "dp=4", "zero_stage=1", "-o", "here")
     assert (done.code, done.out.splitlines()[0]) == (0, "Megatron-LM: wrote here/launch.sh")
     printed = run("launch", *MODEL, "tp=2", "dp=4", "zero_stage=1")
     assert (folder / "here" / "launch.sh").read_text() in printed.out
     data = json.loads(run("launch", *MODEL, "tp=2", "dp=4", "zero_stage=1", "--json").out)
     assert data["files"]["launch.sh"] == (folder / "here" / "launch.sh").read_text()
-
-
-def test_a_row_of_a_set_is_written(run, folder):
+    # A row of a set is written.
     text = (folder / "sweep.yaml").read_text().replace("b200-nvs8", "h100-nvs8")
     (folder / "launched.yaml").write_text(text.replace("keep: all", "keep: {top: 1}"))
     assert run("sweep", "launched.yaml", "-o", "set").code == 0

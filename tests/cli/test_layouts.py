@@ -116,7 +116,7 @@ def test_a_layout_that_is_printed_is_that_of_the_data(run, place):
 SPLIT = ("--model", "heavy-head.yaml", *JOB, "tp=2", "pp=3", "dp=2", "nvs.tp=2", "nvs.pp=3", "nvs.dp=1")
 
 
-def test_a_layout_on_the_command_line(run, place):
+def test_layouts_on_the_command_line_and_stages_of_several_chunks(run, place):
     listed = run("evaluate", *SPLIT, "stage_layers=4,3,1", "--json")
     launched = run("evaluate", *SPLIT, "stage_layers=Et*3|(t)*3|L", "--json")
     assert listed.code == 0 and listed.out == launched.out
@@ -125,9 +125,7 @@ def test_a_layout_on_the_command_line(run, place):
     fixed = ("zero_stage=1", "recompute=none", "zero_replicas=1", "stored_layers=0", "offload=none")
     few = [word for value in fixed for word in ("--set", f"assumptions.fixed.{value}")]
     assert run("why", *SPLIT, *few, "stage_layers=4,3,1").out.count("<- bottleneck") == 1
-
-
-def test_stages_of_several_chunks(run, place):
+    # Stages of several chunks.
     plan = (*SPLIT, "stage_layers=2,1,1,1,1,2")
     data = json.loads(run("evaluate", *plan, "--json").out)
     assert (data["plan"]["vpp"], data["plan"]["stage_layers"]) == (2, "2,1,1,1,1,2")
@@ -137,20 +135,3 @@ def test_stages_of_several_chunks(run, place):
     assert shown[head - 1].startswith("first layers of time of a")
     rows = ["1 0, 4 3 2+1 4 ", "2 2, 5 2 1+1 4 ", "3 3, 6 3 1+2 4 "]
     assert all(line.startswith(row) for line, row in zip(shown[head + 1 : head + 4], rows, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        (("stage_layers=4,4",), "stage_layers=4,4: has 2 chunks, but pp=3 needs 3"),
-        (("stage_layer=4,3,1",), "unknown setting 'stage_layer'; did you mean 'stage_layers'?"),
-        (
-            ("stage_layers=4,3,1", "--partition", "even"),
-            "'stage_layers=4,3,1' states a layer layout, and partition even",
-        ),
-    ],
-)
-def test_layouts_that_are_refused(run, place, more, says):
-    done = run("evaluate", *SPLIT, *more)
-    assert (done.code, done.out) == (2, "")
-    assert says in done.err

@@ -112,14 +112,12 @@ def test_found_by_name_on_the_path(run, on_path):
     assert best["plans"][0]["step_time_s"] <= json.loads(done.out)["step_time_s"]
 
 
-def test_found_by_path(run, mine):
+def test_texts_are_found_by_path_and_not_elsewhere(run, mine):
     job = ("--model", "mine/wide-model.yaml", *JOB[2:], "--strategy", "mine/megatron.layer", "--framework", "any")
     by_path = json.loads(run("best", *job, "--top", 1, "--json").out)["plans"][0]
     assert by_path["plan"]["strategy"] == "megatron"
     assert run("layer", "mine/wide.layer", "--strategy", "mine/megatron.layer").code == 0
-
-
-def test_not_found_elsewhere(run, mine):
+    # Not found elsewhere.
     done = run("best", *JOB, "--strategy", "megatron")
     assert (done.code, done.out) == (2, "")
     assert "unknown model 'wide-model'" in done.err
@@ -134,7 +132,7 @@ def collectives(described):
     ]
 
 
-def test_the_layer_has_four_all_reduces(run, on_path):
+def test_layers_and_blocks_of_ones_own_are_described(run, on_path):
     described = json.loads(run("layer", "wide", "--strategy", "megatron", "--json").out)
     assert sorted(collectives(described)) == [
         ("backward", "all-reduce", "d n"),
@@ -142,9 +140,7 @@ def test_the_layer_has_four_all_reduces(run, on_path):
         ("forward", "all-reduce", "parallel-mlp.d"),
         ("forward", "all-reduce", "self-attention.output"),
     ]
-
-
-def test_the_block_alone_with_numbers(run, on_path):
+    # The block alone with numbers.
     done = run("layer", "parallel-mlp", "--strategy", "1d", "--model", "wide-model", "--set", "tp=4", "--json")
     described = json.loads(done.out)
     kernels = {kernel["name"]: kernel for kernel in described["kernels"]}
@@ -152,9 +148,7 @@ def test_the_block_alone_with_numbers(run, on_path):
     assert "all-reduce" not in [kind for _, kind, _ in collectives(described)]
     people = run("layer", "parallel-mlp", "--strategy", "1d", "--model", "wide-model", "--set", "tp=4")
     assert "z1[b, s, f/tp] = einsum{panels}\n      local shape 1 x 2048 x 1024" in people.out
-
-
-def test_what_every_rank_does_in_full(run, on_path):
+    # What every rank does in full.
     lines = run("layer", "parallel-mlp", "--strategy", "megatron").out.splitlines()
     # Ranks of tp have the same n, but partial sums d of their own.
     assert {"  n; not divided over tp", "  d; not divided over tp", "  z1"} <= set(lines)

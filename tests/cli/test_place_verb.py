@@ -59,14 +59,12 @@ def test_the_example_of_the_thesis(run, thesis):
     assert set(found["reduction"]) == {"alpha", "alpha_s", "beta_s", "operators", "groups", "units"}
 
 
-def test_the_answer_as_text(run, thesis):
+def test_the_answer_as_text(run, thesis, folder):
     done = run("place", thesis, *ON)
     assert done.code == 0
     assert "g.json: 3 operators on 2 devices\nstep 15.0 us; no placement is shorter" in done.out
     assert "one device" in done.out and "+33.3 %" in done.out
-
-
-def test_python_gives_what_the_shell_gives(run, thesis, folder):
+    # Python gives what the shell gives.
     shell = json.loads(run("place", thesis, *ON, "--json").out)
     content = json.loads((folder / thesis).read_text())
     for graph in (thesis, content):
@@ -85,19 +83,7 @@ def test_more_devices_than_operators_print_json_alone(folder, thesis):
     assert done.returncode == 0 and json.loads(done.stdout)["baselines"]["metis"] is None
 
 
-def test_networkx_writes_a_graph_that_is_read(run, folder):
-    import networkx as nx
-
-    graph = nx.DiGraph()
-    for name, took in (("a", 5), ("b", 10), ("c", 5)):
-        graph.add_node(name, compute_us=took)
-    graph.add_edge("a", "b", bytes=5000)
-    graph.add_edge("a", "c", bytes=5000)
-    (folder / "nx.json").write_text(json.dumps(nx.node_link_data(graph, edges="links")))
-    assert json.loads(run("place", "nx.json", *ON, "--json").out)["makespan_s"] == pytest.approx(15e-6)
-
-
-def test_a_step_of_jax_from_a_file(run, folder):
+def test_steps_from_files_and_their_picture(run, folder):
     (folder / "steps.py").write_text(STEPS)
     done = run("place", "steps.py:towers", "--devices", 2, "--cluster", "h100-nvs8", "--time-limit", "1s", "--json")
     assert "steps.py is run as it is" in done.err
@@ -105,6 +91,12 @@ def test_a_step_of_jax_from_a_file(run, folder):
     assert done.code == 0
     assert sum(name.startswith("dot_general") for name in found["placement"]) == 2
     assert found["makespan_s"] <= found["baselines"]["single_device"]
+    # What returns no step or no memory holds.
+    (folder / "steps.py").write_text(STEPS)
+    done = run("place", "steps.py:number", *ON)
+    assert done.code == 2 and "steps.py:number returns no step but int" in done.err
+    done = run("place", written(folder, [op(at, memory_bytes=1e10) for at in range(3)]), *ON, "--memory", "14GB")
+    assert (done.code, done.out) == (3, "") and "2 devices of 14.0 GB have 28.0 GB: 2.00 GB short" in done.err
 
 
 @pytest.mark.slow
@@ -140,17 +132,6 @@ def test_the_timeline_is_drawn(run, folder, thesis):
 @pytest.mark.parametrize(
     ("nodes", "edges", "said"),
     [
-        (
-            [op("a"), op("b")],
-            [{"src": "a", "dst": "b"}, {"src": "b", "dst": "a"}],
-            "operators wait for each other: b -> a -> b",
-        ),
-        ([op(0)], [{"src": 0, "dst": 7}], "edges.0.dst: there is no operator 7"),
-        ([op(0), op(0)], [], "nodes.1.id: 0 is the id of nodes.0 too"),
-        ([op(0), op("0")], [], "nodes.1.id: '0' is the id of nodes.0 too"),
-        ([op(0)], [{"src": 0, "dst": 0}], "edges.0: operator 0 has an edge to itself"),
-        ([op(0, compute_us=-1)], [], "nodes.0.compute_us: -1 is no number from 0"),
-        ([op(0, compute_us=float("nan"))], [], "nodes.0.compute_us: nan is no number"),
         ([op(0, compute_us=[1, 2, 3])], [], "--devices 2: compute_us of the graph are lists of 3 times"),
     ],
 )
@@ -162,7 +143,6 @@ def test_bad_graphs(run, folder, nodes, edges, said):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--devices", 2, "--inter", "0GB/s"), "--inter: 0GB/s is not above zero"),
         (("--devices", 2, "--inter", "25"), "--inter: '25' has no unit"),
         (("--devices", 2), "--inter is missing"),
         (("--inter", "1GB/s"), "--devices is missing"),
@@ -180,35 +160,13 @@ def test_bad_graphs(run, folder, nodes, edges, said):
         ((*ON, "--nic-bandwidth", "10Gb/s"), "--nic-bandwidth needs --nics"),
         ((*ON, "--cluster", "h100-nvs8"), "--inter cannot be given with --cluster"),
         ((*ON, "--model", "small.yaml"), "both are given"),
-        (("--devices", 2, "--inter", "1e-3B/s"), "--inter: 1e-3B/s is less than 1 B/s"),
-        ((*ON, "--latency", "1e20s"), "--latency: 1e20s is more than 1e+06 s"),
         ((*ON, "--latency", "-5us"), "--latency: -5us is below zero"),
         ((*ON, "--seed", "-1"), "--seed: -1"),
-        (("--devices", 2, "--inter", "1GB/s", "--time-limit", "0s"), "--time-limit: 0s is not above zero"),
     ],
 )
 def test_bad_options(run, thesis, options, said):
     done = run("place", thesis, *options)
     assert (done.code, done.out) == (2, "") and said in done.err and "Traceback" not in done.err
-
-
-def test_a_function_that_returns_no_step(run, folder):
-    (folder / "steps.py").write_text(STEPS)
-    done = run("place", "steps.py:number", *ON)
-    assert done.code == 2 and "steps.py:number returns no step but int" in done.err
-
-
-@pytest.mark.parametrize(
-    ("memory", "said"),
-    [
-        ("8GB", "operator 0 needs 10.0 GB, and a device has 8.00 GB: 2.00 GB short"),
-        ("14GB", "2 devices of 14.0 GB have 28.0 GB: 2.00 GB short"),
-        ("16GB", "no placement fits into 16.0 GB a device"),
-    ],
-)
-def test_what_no_memory_holds(run, folder, memory, said):
-    done = run("place", written(folder, [op(at, memory_bytes=1e10) for at in range(3)]), *ON, "--memory", memory)
-    assert (done.code, done.out) == (3, "") and said in done.err
 
 
 def test_without_solvers_there_is_an_answer_but_no_joint_search(run, thesis, monkeypatch):
@@ -230,16 +188,8 @@ def test_ctrl_c_prints_the_best_so_far(folder):
     edges = [{"src": at // 2, "dst": at, "bytes": 2000} for at in range(1, 300)]
     edges += [{"src": at, "dst": at + 50, "bytes": 3000} for at in range(150, 250)]
     command = [
-        sys.executable,
-        "-m",
-        "dsx",
-        "place",
-        written(folder, nodes, edges),
-        "--devices",
-        "3",
-        "--inter",
-        "1GB/s",
-    ]
+        sys.executable, "-m", "dsx", "place", written(folder, nodes, edges), "--devices", "3", "--inter", "1GB/s",
+    ]  # fmt: skip
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": os.environ.copy()}
     begun = subprocess.Popen([*command, "--gap", "0", "--json"], **options)
     time.sleep(12)

@@ -132,13 +132,6 @@ def test_only_what_is_shown_is_read(run, silent, tmp_path, drawn):
     assert len(breakdown) == 6
 
 
-def test_a_heatmap_says_what_else_varies(run, silent, tmp_path, drawn):
-    run("plot", silent, "--kind", "heatmap", "--x", "num_gpus", "--y", "strategy", "-o", tmp_path / "a.svg")
-    run("plot", silent, "--kind", "heatmap", "--x", "num_gpus", "--y", CAPACITY, "-o", tmp_path / "a.svg")
-    over = [title_of(ax)[1].partition("plan")[2].partition(" framed")[0] for ax in drawn[0]]
-    assert over == [", and over HBM capacity", ""]
-
-
 def test_breakdown_shows_time_and_memory(run, silent, tmp_path, drawn, df):
     run("plot", silent, "--kind", "breakdown", "-o", tmp_path / "a.pdf")
     upper, lower = drawn[0][0].get_figure(root=True).axes
@@ -146,6 +139,11 @@ def test_breakdown_shows_time_and_memory(run, silent, tmp_path, drawn, df):
     heights = [sum(bar.get_height() for bar in bars) for bars in zip(*upper.containers, strict=True)]
     assert heights == pytest.approx(list(df[df["reject"] == 0].groupby("num_gpus")["step_time_s"].min()), rel=1e-5)
     assert [line.get_label() for line in lower.lines] == ["HBM capacity"]
+    # A heatmap says what else varies.
+    run("plot", silent, "--kind", "heatmap", "--x", "num_gpus", "--y", "strategy", "-o", tmp_path / "a.svg")
+    run("plot", silent, "--kind", "heatmap", "--x", "num_gpus", "--y", CAPACITY, "-o", tmp_path / "a.svg")
+    over = [title_of(ax)[1].partition("plan")[2].partition(" framed")[0] for ax in drawn[0]]
+    assert over == [", and over HBM capacity", ""]
 
 
 def test_the_sweep_says_what_to_draw_and_options_override_it(run, asking, tmp_path, drawn):
@@ -160,7 +158,7 @@ def test_the_sweep_says_what_to_draw_and_options_override_it(run, asking, tmp_pa
     assert (other.get_xlabel(), other.get_ylabel()) == ("number of GPUs", "tokens/s/GPU")
 
 
-def test_a_front_of_several_jobs_says_which_it_is(run, silent, tmp_path, drawn, df):
+def test_a_front_of_several_jobs_and_sets_in_which_nothing_fits(run, silent, tmp_path, drawn, df):
     done = run("plot", silent, "--kind", "front", "-o", tmp_path / "a.svg")
     best = df[df["reject"] == 0].nsmallest(1, "step_time_s").iloc[0]
     assert f"the front is that of num_gpus={best['num_gpus']} {CAPACITY}={best[CAPACITY] / 1e9:.0f} GB" in done.err
@@ -170,9 +168,7 @@ def test_a_front_of_several_jobs_says_which_it_is(run, silent, tmp_path, drawn, 
     assert title_of(ax)[1].startswith("m, 1,024 GPUs of near")
     marked = [text.get_text().splitlines()[-1].split() for text in ax.texts if text.get_gid() == "plans"]
     assert marked[0][0] == "baseline" and "tp=4" in marked[0]
-
-
-def test_nothing_feasible(run, tmp_path, df):
+    # Nothing feasible.
     folder = write_set(tmp_path / "set", df.assign(reject=1), plot=None)
     done = run("plot", folder, "--kind", "breakdown", "-o", tmp_path / "a.png")
     assert done.code == 3
@@ -191,23 +187,11 @@ def test_nothing_feasible(run, tmp_path, df):
         (("--kind", "heatmap"), "a heatmap plot needs x and y: "),
         (("--kind", "scaling", "--value", "mfu"), "a scaling plot takes no value, only x, y, by, baseline, where"),
         (("--kind", "breakdown", "--y", "mfu"), "a breakdown plot takes no y, only x, where"),
-        (
-            ("--kind", "scaling", "--x", "tp", "--x", "pp"),
-            "a scaling plot takes one column as x, not 2: tp, pp",
-        ),
-        (("--kind", "scaling", "--x", "num_gpu"), "unknown column 'num_gpu'; did you mean 'num_gpus'?"),
-        (("--kind", "breakdown", "--x", "num_gpu"), "unknown column 'num_gpu'; did you mean 'num_gpus'?"),
-        (("--kind", "front", "--by", "stratgy"), "unknown column 'stratgy'; did you mean 'strategy'?"),
+        (("--kind", "scaling", "--x", "tp", "--x", "pp"), "a scaling plot takes one column as x, not 2: tp, pp"),
         (("--kind", "scaling", "--x", BANDWIDTH), f"did you mean '{CAPACITY}'?"),
         (("--kind", "scaling", "--baseline", "flat"), "`by` must name the column"),
-        (("--kind", "scaling", "--by", "strategy", "--baseline", "flt"), "did you mean 'flat'?"),
-        (("--kind", "scaling", "--y", "strategy"), "'strategy' cannot be an objective"),
-        (("--kind", "front", "--where", "num_gpus"), "where 'num_gpus' is no COLUMN=VALUE, as in num_gpus=16384"),
         (("--kind", "front", "--where", "num_gpus=8"), "no row has num_gpus=8"),
         (("--kind", "breakdown", "--where", "num_gpus=8"), "no row has num_gpus=8"),
-        (("--kind", "scaling", "--where", "num_gpu=8"), "did you mean 'num_gpus'?"),
-        (("--kind", "front", "--baseline", "tp=7"), "no row has tp=7 (known: 1, 2, 4, 8, 16, 32)"),
-        (("--kind", "breakdown", "--x", "candidate"), "candidate: 240 bars, but a picture has room for 60"),
     ],
 )
 def test_bad_options(run, silent, tmp_path, options, says):
@@ -218,18 +202,10 @@ def test_bad_options(run, silent, tmp_path, options, says):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("file", "says"),
-    [
-        ("a.pngg", "unknown image suffix '.pngg'; did you mean '.png'?"),
-        ("a", "unknown image suffix ''"),
-        ("no/a.png", "no/a.png: no is no folder; make it, or choose another file"),
-    ],
-)
-def test_bad_files(run, silent, folder, file, says):
-    done = run("plot", silent, "--kind", "scaling", "-o", file)
+def test_bad_files(run, silent, folder):
+    done = run("plot", silent, "--kind", "scaling", "-o", "no/a.png")
     assert done.code == 2
-    assert says in done.err
+    assert "no/a.png: no is no folder; make it, or choose another file" in done.err
     assert sorted(path.name for path in folder.iterdir()) == ["small.yaml", "sweep.yaml"]
     assert "-o" in run("plot", silent, "--kind", "scaling").err
     assert "no result set at nowhere" in run("plot", "nowhere", "-o", "a.png").err

@@ -22,13 +22,16 @@ def start(*arguments, **options):
     return subprocess.run([DSX, *map(str, arguments)], capture_output=True, text=True, **options)
 
 
-def test_streams_and_exit_codes(folder):
+def test_streams_exit_codes_and_closed_pipes(folder):
     good = start("list", "models")
     assert (good.returncode, good.stderr) == (0, "")
     bad = start("best", "--model", "gpt3-1", "--cluster", "x", "--num-gpus", 8, "--global-batch-size", 8)
     assert (bad.returncode, bad.stdout) == (2, "")
     assert bad.stderr.startswith("dsx: error: unknown model 'gpt3-1'; did you mean 'gpt3-1t'?")
     assert start("--version").stdout.strip() == dsx.__version__
+    # A closed stdout.
+    done = subprocess.run(["bash", "-c", f"{DSX} list models >&-"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_a_bug_exits_with_1_and_a_traceback_only_on_request(folder):
@@ -49,20 +52,9 @@ def test_a_bug_exits_with_1_and_a_traceback_only_on_request(folder):
 
 def test_help_is_whole_and_loads_nothing_heavy():
     verbs = [
-        "",
-        "sweep",
-        "best",
-        "evaluate",
-        "why",
-        "layer",
-        "pareto",
-        "plot",
-        "show",
-        "compare",
-        "list",
-        "partition",
+        "", "sweep", "best", "evaluate", "why", "layer", "pareto", "plot", "show", "compare", "list", "partition",
         "place",
-    ]
+    ]  # fmt: skip
     code = (
         "import sys; from dsx.verbs.process import main\n"
         "heavy = {'jax', 'numpy', 'pandas', 'pyarrow', 'matplotlib', 'rich'}\n"
@@ -100,11 +92,6 @@ def test_a_full_disk_behind_stdout(unbuffered):
         )
     assert done.returncode == 2
     assert done.stderr == "dsx: error: cannot write to stdout: No space left on device\n"
-
-
-def test_a_closed_stdout():
-    done = subprocess.run(["bash", "-c", f"{DSX} list models >&-"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_no_colour_and_no_bar_without_a_terminal(folder):

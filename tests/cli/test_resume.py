@@ -2,33 +2,13 @@
 
 import hashlib
 import json
-import random
 import re
-import shutil
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
 import dsx
 
-# A shell that starts tests in the background makes them ignore Ctrl-C, and their children too.
-INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-MAIN = f"{INTERRUPTIBLE}; from dsx.verbs.process import main; main()"
 PARTS = ("--set", "sweep.part_size=7")
-
-# 204 parts; two seconds of work.
-LONG = """model: gpt3-1t
-cluster: b200-nvs8
-num_gpus: {from: 1024, to: 16384, times: 2}
-global_batch_size: 4096
-strategy: [1d, 2d, summa]
-assumptions: paper-2410.00273
-keep: KEEP
-part_size: 1968
-"""
 
 
 def files(folder):
@@ -84,17 +64,6 @@ def test_the_same_command_goes_on(run, folder, whole, monkeypatch, count):
     assert files(folder / "out") == whole
 
 
-def test_an_interrupted_finish_is_done_again(run, folder, whole, monkeypatch):
-    def interrupt(*arguments):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("dsx.results.writer.Writer.finish", interrupt)
-        assert run("sweep", "sweep.yaml", "-o", "out", *PARTS).code == 4
-    assert run("sweep", "sweep.yaml", "-o", "out", *PARTS).code == 0
-    assert files(folder / "out") == whole
-
-
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("keep", ["all", "feasible", "{top: 3, per: [tp]}", "{pareto: [step_time_s, peak_bytes]}"])
 def test_shards_and_finish(run, folder, keep):
@@ -128,26 +97,11 @@ def test_fewer_parts_than_shards(run, folder, keep):
     assert "nothing to do" not in done.err
 
 
-def test_more_shards_than_any_part_size_makes_parts_for(run, folder):
+def test_fewer_parts_than_shards_at_all(run, folder):
     done = run("sweep", "sweep.yaml", "-o", "out", "--set", "sweep.keep={top: 2}", "--shard", "3/100000")
     assert done.code == 0
     assert "the sweep has 1 part, and 99999 of 100000 shards have nothing to do\n" in done.err
-
-
-def test_a_plain_run_takes_over_from_shards(run, folder, whole):
-    assert run("sweep", "sweep.yaml", "-o", "out", *PARTS, "--shard", "1/2").code == 0
-    assert run("sweep", "sweep.yaml", "-o", "out", *PARTS).code == 0
-    assert files(folder / "out") == whole
-
-
-@pytest.mark.parametrize("shard", ["0/2", "3/2", "1", "a/b", "1/0", "-1/2"])
-def test_what_is_no_shard(run, folder, shard):
-    done = run("sweep", "sweep.yaml", f"--shard={shard}")
-    assert done.code == 2
-    assert f"'{shard}' is not a shard: write the second of eight as 2/8" in done.err
-
-
-def test_finishing_what_has_not_begun(run, folder):
+    # Finishing what has not begun.
     done = run("sweep", "sweep.yaml", "-o", "out", "--finish")
     assert done.code == 4
     assert "1 of 1 parts of out are missing" in done.err
@@ -156,39 +110,8 @@ def test_finishing_what_has_not_begun(run, folder):
     assert "give one of them" in both.err
 
 
-def test_another_sweep_keeps_out_of_an_unfinished_one(run, folder, monkeypatch):
-    with monkeypatch.context() as patch:
-        stopped_after(patch, 2)
-        run("sweep", "sweep.yaml", "-o", "out", *PARTS)
-    before = sorted(path.name for path in (folder / "out" / ".unfinished").iterdir())
-    done = run("sweep", "sweep.yaml", "-o", "out", "--set", "sweep.part_size=20")
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "1", "a/b", "1/0", "-1/2"])
+def test_what_is_no_shard(run, folder, shard):
+    done = run("sweep", "sweep.yaml", f"--shard={shard}")
     assert done.code == 2
-    assert "out holds an unfinished run of another sweep (they differ in part_size)" in done.err
-    assert sorted(path.name for path in (folder / "out" / ".unfinished").iterdir()) == before
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("keep", "kills"), [("all", 6), ("{top: 2, per: [num_gpus]}", 4)])
-def test_killed_at_random_moments(folder, keep, kills):
-    (folder / "long.yaml").write_text(LONG.replace("KEEP", keep))
-    command = [sys.executable, "-c", MAIN, "sweep", "long.yaml", "-o"]
-    begin = time.monotonic()
-    subprocess.run([*command, "whole"], cwd=folder, check=True, capture_output=True)
-    took = time.monotonic() - begin
-    moments = random.Random(2410)
-    died = 0
-    while died < kills:
-        process = subprocess.Popen([*command, "out"], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            process.wait(timeout=moments.uniform(0.2, 1.1) * took)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            died += 1
-        else:
-            assert files(folder / "out") == files(folder / "whole")
-            shutil.rmtree(folder / "out")
-    subprocess.run([*command, "out"], cwd=folder, check=True, capture_output=True)
-    assert files(folder / "out") == files(folder / "whole")
-    if keep == "all":
-        assert json.loads((folder / "whole" / "manifest.json").read_text())["num_parts"] >= 200
+    assert f"'{shard}' is not a shard: write the second of eight as 2/8" in done.err

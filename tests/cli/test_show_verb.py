@@ -52,7 +52,7 @@ def test_the_set(run, swept):
     assert about["kept"].startswith(f"all: {rows} rows in ")
 
 
-def test_the_fastest_as_the_sweep_prints_them_and_flags(run, swept, folder):
+def test_the_fastest_for_people_and_as_json(run, swept, folder):
     frame = dsx.load(swept)
     fits = frame[frame["reject"] == 0].nsmallest(3, "step_time_s")
     done = run("show", swept, "--top", 3)
@@ -61,9 +61,7 @@ def test_the_fastest_as_the_sweep_prints_them_and_flags(run, swept, folder):
     assert [row[3] for row in rows] == list(fits["strategy"])
     assert "\n\nMegatron-LM flags of plan 1:" in done.out
     assert len(table_of(run("show", swept).out)) == 1 + 10
-
-
-def test_as_json(run, swept):
+    # As json.
     data = json.loads(run("show", swept, "--top", 2, "--json").out)
     assert (data["model"], data["clusters"], data["strategies"]) == ("small", ["b200-nvs8"], ["1d"])
     assert (data["complete"], data["keep"], data["what_if"]) == (True, "all", {})
@@ -167,7 +165,6 @@ def test_one_candidate(run, swept, points):
         (("--candidate", 1), "no candidate '1' among the"),
         (("--candidate", "first"), "no candidate 'first' among the"),
         (("--candidate", 1, "--top", 2), "--candidate 1 shows that candidate alone: leave out --top and --per"),
-        (("--per", "stratgy"), "unknown column 'stratgy'; did you mean 'strategy'?"),
         (("--top", 0), "--top"),
     ],
 )
@@ -177,16 +174,14 @@ def test_bad_input(run, swept, arguments, says):
     assert says in done.err
 
 
-def test_nothing_feasible(run, nothing_fits):
+def test_sets_without_a_plan_incomplete_or_without_texts(run, nothing_fits, swept, tmp_path):
     done = run("show", nothing_fits)
     assert done.code == 3
     assert "0 of them feasible (0.0 %)" in done.out
     assert "is feasible" in done.err
     done = run("show", nothing_fits, "--json")
     assert (done.code, json.loads(done.out)["plans"]) == (3, [])
-
-
-def test_a_set_that_is_not_complete(run, swept, tmp_path):
+    # A set that is not complete.
     copied = shutil.copytree(swept, tmp_path / "copied")
     manifest = json.loads((copied / "manifest.json").read_text())
     changes = {"complete": False, "finished": "", "num_parts": 3}
@@ -219,6 +214,7 @@ require h % tp == 0   heads_not_divisible
 """
 
 
+@pytest.mark.slow
 def test_flags_are_those_of_the_effects_that_a_row_has(run, folder):
     """CUDA graphs are priced, and set, for ZeRO up to stage 1."""
     of_both = SWEEP.replace("paper-2410.00273", "uncalibrated").replace("keep: all", "keep: {top: 1}")

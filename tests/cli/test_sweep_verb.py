@@ -8,14 +8,9 @@ import pytest
 import dsx
 
 KEEPS = (
-    "all",
-    "feasible",
-    "{top: 3}",
-    "{top: 1, per: [strategy, tp_nvs]}",
-    "{top: 2, per: [zero_stage, dp]}",
-    "{pareto: [step_time_s, peak_bytes]}",
-    "{pareto: [-mfu, num_gpus]}",
-)
+    "all", "feasible", "{top: 3}", "{top: 1, per: [strategy, tp_nvs]}", "{top: 2, per: [zero_stage, dp]}",
+    "{pareto: [step_time_s, peak_bytes]}", "{pareto: [-mfu, num_gpus]}",
+)  # fmt: skip
 
 
 def swept(run, *assignments, out="out"):
@@ -45,22 +40,6 @@ def swept_all(request):
     return dsx.load(request.getfixturevalue("swept"))
 
 
-def test_limits_per_group(run, folder):
-    swept(run, "keep={top: 1, per: [strategy, tp_nvs]}")
-    frame = dsx.load("out")
-    assert not frame.duplicated(["strategy", "tp_nvs"]).any()
-    assert frame["tp_nvs"].nunique() > 1
-
-
-def test_fixed_and_limited(run, folder):
-    done = swept(run, "fix.tp=2", "fix.recompute=none", "limit.dp=['>=2', '<4']", "strategy=[2d, 2d]")
-    assert done.code == 0
-    frame = dsx.load("out")
-    assert set(frame["tp"]) == {2}
-    assert set(frame["dp"]) == {2}
-    assert list(frame["strategy"].cat.categories) == ["2d"]
-
-
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("keep", KEEPS)
 def test_nothing_feasible(run, folder, keep):
@@ -85,10 +64,22 @@ def test_nothing_feasible_at_any_hardware_point(run, folder):
     )
 
 
-def test_a_shard_draws_no_picture(run, folder):
+def test_sweeps_that_are_refused_or_in_which_nothing_fits(run, folder, monkeypatch):
     done = run("sweep", "sweep.yaml", "-o", "out", "--shard", "1/2", "--plot", "front.png")
     assert done.code == 2
     assert "give --plot with --finish" in done.err
+    assert not (folder / "out").exists()
+    # Nothing is searched by an interval.
+    done = swept(run, "keep={pareto: [step_time_s_low, peak_bytes]}")
+    assert done.code == 2
+    assert "'step_time_s_low' is computed for kept rows alone and cannot be an objective" in done.err
+    assert "'step_time_s_low' is a cost; expected a candidate column" in swept(run, "limit.step_time_s_low=['<1']").err
+    # Too many groups are refused before anything is written.
+    monkeypatch.setattr("dsx.search.sweep.MAX_ROWS", 3)
+    done = swept(run, "keep={top: 2, per: [strategy, tp_nvs]}")
+    assert done.code == 2
+    assert ": keep: " in done.err
+    assert "groups of up to 2 rows exceed the limit of 3 rows" in done.err
     assert not (folder / "out").exists()
 
 
@@ -101,7 +92,7 @@ def test_no_candidate(run, folder, keep):
     assert not (folder / "out").exists()
 
 
-def test_for_people(run, folder):
+def test_sweeps_for_people_and_again_into_the_same_folder(run, folder):
     done = run("sweep", "sweep.yaml")
     assert done.code == 0
     header, first, *_ = done.out.splitlines()
@@ -110,9 +101,7 @@ def test_for_people(run, folder):
     assert done.err.startswith("dsx: ")
     assert done.err.endswith(" rows in results/sweep\n")
     assert (folder / "results" / "sweep" / "manifest.json").exists()
-
-
-def test_again_into_the_same_folder(run, folder):
+    # Again into the same folder.
     first = swept(run)
     again = swept(run)
     assert (again.code, again.out) == (0, first.out)
@@ -136,13 +125,6 @@ def test_rows_have_the_interval_of_the_set(run, folder, keep, precision):
     assert 0 < one.sum() < len(frame) or keep.startswith("{pareto")
     np.testing.assert_allclose(frame["step_time_s_low"], np.where(one, 0.9, np.nan) * frame["step_time_s"], rtol=1e-6)
     np.testing.assert_allclose(frame["step_time_s_high"], np.where(one, 1.2, np.nan) * frame["step_time_s"], rtol=1e-6)
-
-
-def test_nothing_is_searched_by_an_interval(run, folder):
-    done = swept(run, "keep={pareto: [step_time_s_low, peak_bytes]}")
-    assert done.code == 2
-    assert "'step_time_s_low' is computed for kept rows alone and cannot be an objective" in done.err
-    assert "'step_time_s_low' is a cost; expected a candidate column" in swept(run, "limit.step_time_s_low=['<1']").err
 
 
 def test_people_see_the_interval_of_a_plan(run, folder):
@@ -177,12 +159,3 @@ def test_plans_that_nothing_was_measured_like_say_so_and_have_wider_intervals(ru
         assert ends == pytest.approx([1.1, 2.0])
         assert said in run(verb, *job, *settings, "--assumptions", "unlike.yaml").out
         assert "extrapolated" not in run(verb, *job, *settings, "--assumptions", "like.yaml").out
-
-
-def test_too_many_groups_are_refused_before_anything_is_written(run, folder, monkeypatch):
-    monkeypatch.setattr("dsx.search.sweep.MAX_ROWS", 3)
-    done = swept(run, "keep={top: 2, per: [strategy, tp_nvs]}")
-    assert done.code == 2
-    assert ": keep: " in done.err
-    assert "groups of up to 2 rows exceed the limit of 3 rows" in done.err
-    assert not (folder / "out").exists()

@@ -51,7 +51,7 @@ def test_a_models_name_is_escaped(run, evil, arguments):
         assert done.out.splitlines()[0].startswith(printable(NAME) + " on 8 x b200-nvs8")
 
 
-def test_a_result_set_and_its_pictures(run, evil):
+def test_hostile_names_of_models_clusters_and_files(run, evil):
     assert run("sweep", "sweep.yaml", "-o", "a").code == 0
     shown = run("show", "a")
     assert is_clean(shown.out)
@@ -60,18 +60,19 @@ def test_a_result_set_and_its_pictures(run, evil):
         assert is_clean(run(*verb).out)
     assert run("plot", "a", "--kind", "breakdown", "-o", "a.png").code == 0
     assert run("partition", *JOB, "--model", "small.yaml", "--plot", "b.png").code == 0
+    # Json is one object whatever the names.
+    assert run("sweep", "sweep.yaml", "-o", "a").code == 0
+    assert json.loads(run("show", "a", "--json").out)["model"] == NAME
 
 
-def test_names_of_files_are_escaped(run, folder):
+def test_names_of_files_and_strategies_are_escaped(run, folder):
     strange = os.fsdecode(b"\xff\x1b[2J")
     for arguments in (("show", strange), ("sweep", f"{strange}.yaml"), ("best", *JOB, "--model", f"{strange}.yaml")):
         done = run(*arguments)
         assert done.code == 2
         assert is_clean(done.err)
         assert r"\x1b[2J" in done.err
-
-
-def test_names_of_strategies_in_a_picture(folder):
+    # Names of strategies in a picture.
     import pandas as pd
 
     frame = pd.DataFrame({"strategy": ["$a^{", "b\x1b"], "num_gpus": [8, 8], "mfu": [0.1, 0.2], "reject": 0})
@@ -88,37 +89,14 @@ def test_a_spreadsheet_runs_nothing_of_what_validate_writes(run, folder, start):
     assert (first["id"], second["id"]) == (f"'{start}", "plain")
 
 
-def test_a_stream_that_cannot_show_a_letter(folder):
+def test_streams_and_completions(folder):
     (folder / "small.yaml").write_text(MODEL.replace("name: small", 'name: "größe"'), encoding="utf-8")
     ascii_only = os.environ | {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
     command = [DSX, "evaluate", *map(str, JOB), "--model", "small.yaml", "dp=8", "nvs.dp=8"]
     done = subprocess.run(command, capture_output=True, text=True, env=ascii_only)
     assert done.returncode == 0
     assert done.stdout.startswith(r"gr\xf6\xdfe on 8 x")
-
-
-def test_json_is_one_object_whatever_the_names(run, evil):
-    assert run("sweep", "sweep.yaml", "-o", "a").code == 0
-    assert json.loads(run("show", "a", "--json").out)["model"] == NAME
-
-
-def test_a_clusters_name_in_words_and_picture(run, folder):
-    (folder / "mine.yaml").write_text(f'extends: h100-nvs8\nname: "{NAME.encode("unicode_escape").decode()}"\n')
-    done = run("clusters", "show", "mine.yaml", "--plot", "mine.png")
-    assert done.code == 0
-    assert is_clean(done.out)
-    assert done.out.splitlines()[0].startswith(f"{printable(NAME)}: ")
-
-
-def test_ids_of_runs_begin_no_lines(run, folder):
-    write(folder / "runs.csv", {"id": "a\ndsx: fake", "n_gpus": "24"}, {"id": "b"})
-    done = run("validate", "runs.csv", "-o", "rows.csv")
-    assert done.code == 0
-    assert not any(line.startswith("dsx: fake") for line in (done.out + done.err).splitlines())
-    assert "\ndsx: fake" not in (folder / "rows.csv").read_text()
-
-
-def test_completions_keep_their_tabs():
+    # Completions keep their tabs.
     asked = {
         "_DSX_COMPLETE": "complete_fish",
         "_TYPER_COMPLETE_FISH_ACTION": "get-args",
@@ -126,3 +104,17 @@ def test_completions_keep_their_tabs():
     }
     done = subprocess.run([DSX], capture_output=True, text=True, env=os.environ | asked)
     assert any(line.startswith("sweep\t") for line in done.stdout.splitlines())
+
+
+def test_clusters_and_ids_begin_no_lines(run, folder):
+    (folder / "mine.yaml").write_text(f'extends: h100-nvs8\nname: "{NAME.encode("unicode_escape").decode()}"\n')
+    done = run("clusters", "show", "mine.yaml", "--plot", "mine.png")
+    assert done.code == 0
+    assert is_clean(done.out)
+    assert done.out.splitlines()[0].startswith(f"{printable(NAME)}: ")
+    # Ids of runs begin no lines.
+    write(folder / "runs.csv", {"id": "a\ndsx: fake", "n_gpus": "24"}, {"id": "b"})
+    done = run("validate", "runs.csv", "-o", "rows.csv")
+    assert done.code == 0
+    assert not any(line.startswith("dsx: fake") for line in (done.out + done.err).splitlines())
+    assert "\ndsx: fake" not in (folder / "rows.csv").read_text()

@@ -10,7 +10,7 @@ PRICE = ("--set", "cluster.price=3 USD/h")
 RUN = (*BEST, "--num-gpus", "8,16", "--train-tokens", "2B")
 
 
-def test_the_answer_names_gpus_days_cost_and_plan(run, folder):
+def test_the_answer_names_gpus_days_cost_and_plan_or_that_none_fits(run, folder):
     done = run(*RUN, *PRICE, "--deadline", "30d", "--plot", "cost.png")
     assert done.code == 0
     lines = done.out.splitlines()
@@ -18,26 +18,20 @@ def test_the_answer_names_gpus_days_cost_and_plan(run, folder):
     assert lines[3].startswith("8 GPUs, the cheapest of those compared that is done in time: ")
     assert " USD, " in lines[4] and "GPU hours" in lines[4]
     assert (folder / "cost.png").exists() and "wrote cost.png" in done.err
-
-
-def test_json_has_each_number_of_gpus(run, folder):
+    # Json has each number of gpus.
     data = json.loads(run(*RUN, *PRICE, "--budget", "1k", "--json").out)
     assert (data["train_tokens"], data["budget_usd"], data["deadline_days"]) == (2e9, 1000, None)
     assert data["searched_gpus"] == [8, 16] == [plan["plan"]["num_gpus"] for plan in data["plans"]]
     assert data["chosen"]["cost_usd"] == pytest.approx(3 * data["chosen"]["gpu_hours"])
     assert data["chosen"]["training_days"] == min(plan["training_days"] for plan in data["plans"])
-
-
-def test_a_deadline_that_nothing_meets(run, folder):
+    # A deadline that nothing meets.
     done = run(*RUN, *PRICE, "--deadline", "10 s")
     assert done.code == 3
     said = " ".join(done.out.split())
     assert "no plan on 8 to 16 GPUs trains 2 B tokens in 0.000115741 days; the fastest takes " in said
     assert done.err.endswith("dsx: error: no plan meets the goal\n")
     assert done.out.count(" late ") == 2
-
-
-def test_no_plan_fits(run, folder):
+    # No plan fits.
     done = run(*RUN, "--set", "cluster.device.hbm_capacity=1 kB", "--plot", "none.png")
     assert (done.code, done.out) == (3, "")
     assert not (folder / "none.png").exists()
@@ -46,19 +40,8 @@ def test_no_plan_fits(run, folder):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ((*RUN, "--budget", "5M"), "--budget 5M: cost_usd is asked for, and cluster 'b200-nvs8' states no price"),
-        ((*RUN, "--budget", "5X"), "--budget: '5X': unknown suffix 'X'"),
-        ((*RUN, "--deadline", "60"), "--deadline: '60' is no time with its unit, as in '60 days'"),
-        ((*RUN, "--plot", "cost.pgn"), "unknown image suffix '.pgn'; did you mean '.png'?"),
-        ((*BEST, "--train-tokens", "15t"), "unknown suffix 't'; did you mean 'T'?"),
         ((*BEST, "--num-gpus", "8", "--deadline", "3d"), "--deadline is about a training run: give its tokens too"),
         ((*BEST, "--num-gpus", "8,x", "--train-tokens", "2B"), "'x' is not a whole number, as in 512"),
-        ((*BEST, "--num-gpus", "8m"), "unknown suffix 'm'; did you mean 'M'?"),
-        ((*BEST, "--num-gpus", "8", "--sequence-length", "8k"), "'8k' is not a whole number, as in 512: write 8000"),
-        (
-            (*BEST, "--num-gpus", "70,000"),
-            "'70,000' is not a whole number, as in 512: leave out the comma, as in 70000",
-        ),
         (BEST, "--num-gpus: a number of GPUs is wanted, as in 512"),
     ],
 )

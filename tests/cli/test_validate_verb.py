@@ -61,22 +61,9 @@ def test_json_has_the_figures(table, capsys):
     out, err = capsys.readouterr()
     data = json.loads(out)
     keys = (
-        "noise_floor",
-        "pairs",
-        "unknown_software",
-        "extrapolated",
-        "unread",
-        "overall",
-        "sources",
-        "regret",
-        "spearman_median",
-        "oom",
-        "not_modelled",
-        "filled",
-        "from_notes",
-        "inferred_recompute",
-        "outliers",
-    )
+        "noise_floor", "pairs", "unknown_software", "extrapolated", "unread", "overall", "sources", "regret",
+        "spearman_median", "oom", "not_modelled", "filled", "from_notes", "inferred_recompute", "outliers",
+    )  # fmt: skip
     assert data.keys() == {"schema_version", *keys}
     own, other = data["sources"]
     assert (own["source_id"], own["rows"], own["modelled"]) == ("own", 5, 3)
@@ -162,20 +149,16 @@ def test_rows_that_are_not_modelled_are_named_by_reason(tmp_path, capsys):
         "  tp * pp * cp * dp is not n_gpus: 7 rows (own-3, own-4, own-5, own-6, own-7, ...)",
         "  no layer text: 1 row (own-2)",
     ]
-
-
-def test_a_table_of_which_every_row_is_modelled_names_none(tmp_path, capsys):
+    # A table of which every row is modelled names none.
     validated(write(tmp_path / "runs.csv"), "default", half, False, None)
     assert "not modelled" not in capsys.readouterr().out
-
-
-def test_a_row_without_a_measurement_has_a_reason(tmp_path, capsys):
+    # A row without a measurement has a reason.
     path = write(tmp_path / "runs.csv", {}, {"measured_iter_s": "", "oom": ""})
     validated(path, "default", half, True, None)
     assert json.loads(capsys.readouterr().out)["not_modelled"] == {"nothing was measured": 1}
 
 
-def test_a_table_of_impossible_rows_is_an_error(tmp_path, capsys):
+def test_tables_of_impossible_rows_are_errors_and_the_others_are_priced(tmp_path, capsys):
     path = write(tmp_path / "runs.csv", *[{"n_gpus": "24"}] * 5)
     with pytest.raises(RunTableError) as caught:
         validated(path, "default", half, True, tmp_path / "rows.csv")
@@ -184,9 +167,7 @@ def test_a_table_of_impossible_rows_is_an_error(tmp_path, capsys):
     assert str(caught.value).endswith("and 2 rows more")
     assert not (tmp_path / "rows.csv").exists()
     assert capsys.readouterr().out == ""
-
-
-def test_a_predictor_is_asked_only_for_what_can_be(tmp_path, capsys):
+    # A predictor is asked only for what can be.
     path = write(tmp_path / "runs.csv", {"n_gpus": "24"}, {})
     asked = []
 
@@ -232,17 +213,3 @@ def test_the_verb_predicts(table, run, tmp_path):
     assert data["overall"]["rows"] == 6
     assert data["overall"]["mape"] < 1
     assert (tmp_path / "rows.csv").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("run.csv",), "is not a file; did you mean 'runs.csv'?"),
-        (("runs.csv", "--assumptions", "defalt"), "did you mean 'default'?"),
-        ((), "Missing argument 'RUNS.csv'"),
-    ],
-)
-def test_the_verb_refuses_bad_input(table, run, arguments, says):
-    done = run("validate", *arguments)
-    assert (done.code, done.out) == (2, "")
-    assert says in done.err and "Traceback" not in done.err

@@ -5,12 +5,10 @@ import re
 import pytest
 
 from dsx.config.assumption_set import AssumptionsSpec, load_assumptions
-from dsx.config.model_file import load_model
 from dsx.errors import SpecError
-from dsx.notation.model import build_model
 
 
-def test_the_set_of_the_paper():
+def test_the_packaged_sets():
     paper = load_assumptions("paper-2410.00273")
     assert paper.layers["transformer"] == "transformer-2410.00273"
     assert set(paper.layers.values()) == {"transformer-2410.00273"}
@@ -28,9 +26,7 @@ def test_the_set_of_the_paper():
     assert (paper.fused_backward_reads, paper.charge_replicated_gradients) == ("stored", False)
     assert paper.optimizer_bytes_per_parameter == 12
     assert paper.calibrated
-
-
-def test_the_default_set():
+    # The default set.
     default = load_assumptions("default")
     assert default.layers == {}
     assert (default.set, default.unfused_attention) == ({}, {"core": "unfused-attention-core"})
@@ -71,6 +67,15 @@ def test_a_set_states_only_what_differs(tmp_path):
     assert slow.launch_latency == 50e-6
     assert slow.fixed["vpp"] == 2
     assert slow.fixed == {"vpp": 2}
+    # A block of ones own may lie beside its layer.
+    file = tmp_path / "mine.yaml"
+    file.write_text("extends: default\nname: mine\nset: {my-mixer: my-fused-mixer, fused: true}\n")
+    assert load_assumptions(file).set == {"my-mixer": "my-fused-mixer", "fused": True}
+    # A set finds the tables beside the file that mentions it.
+    (tmp_path / "own.yaml").write_text("f:\n  arguments: [x]\n")
+    (tmp_path / "mine.yaml").write_text("extends: default\nname: mine\noperators: [standard, own]\n")
+    mentions = tmp_path / "sweep.yaml"
+    assert load_assumptions("./mine.yaml", near=mentions).operators == ["standard", "own"]
 
 
 def test_a_set_names_operator_tables_that_are_there(tmp_path):
@@ -104,43 +109,6 @@ def test_a_set_says_what_can_be_meant(tmp_path, stated, says):
     with pytest.raises(SpecError, match=re.escape(says)) as caught:
         load_assumptions(file)
     assert f"{file}:3: " in str(caught.value)
-
-
-def test_a_block_of_ones_own_may_lie_beside_its_layer(tmp_path):
-    file = tmp_path / "mine.yaml"
-    file.write_text("extends: default\nname: mine\nset: {my-mixer: my-fused-mixer, fused: true}\n")
-    assert load_assumptions(file).set == {"my-mixer": "my-fused-mixer", "fused": True}
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"gatd": True}, "sets 'gatd', which is no option of any layer; did you mean 'gated'?"),
-        ({"cor": "unfused-attention-core"}, "sets 'cor', which is no block parameter of any layer; did you"),
-    ],
-)
-def test_what_a_set_sets_is_no_slip_of_the_pen(settings, says):
-    mine = load_assumptions("default").model_copy(update={"name": "mine", "set": settings})
-    with pytest.raises(SpecError, match=re.escape(f"assumption set 'mine' {says}")):
-        build_model(load_model("llama-3-8b"), mine, "1d")
-
-
-def test_what_a_set_sets_holds_for_layers_that_know_it():
-    default, llama = load_assumptions("default"), load_model("llama-3-8b")
-    mine = default.model_copy(update={"set": {"core": "unfused-attention-core", "qk_norm": True}})
-    plain, changed = (
-        [{kernel.name for kernel in layer.kernels} for layer in build_model(llama, among, "1d").kinds]
-        for among in (default, mine)
-    )
-    assert (plain[0], plain[2]) == (changed[0], changed[2])
-    assert {"self-attention.p", "self-attention.q.3"} <= changed[1] - plain[1]
-
-
-def test_a_set_finds_the_tables_beside_the_file_that_mentions_it(tmp_path):
-    (tmp_path / "own.yaml").write_text("f:\n  arguments: [x]\n")
-    (tmp_path / "mine.yaml").write_text("extends: default\nname: mine\noperators: [standard, own]\n")
-    mentions = tmp_path / "sweep.yaml"
-    assert load_assumptions("./mine.yaml", near=mentions).operators == ["standard", "own"]
 
 
 @pytest.mark.parametrize("effect", ["1e3", "-5"])

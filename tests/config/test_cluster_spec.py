@@ -11,31 +11,27 @@ from dsx.errors import SpecError
 CLUSTERS = names("clusters", ".yaml")
 
 
-def test_quantities_become_si_floats():
+def test_quantities_become_si_floats_and_read_back():
     cluster = load_cluster("b200-nvs64")
     assert cluster.device.matrix_flops == 2.5e15
     assert cluster.device.hbm_capacity == 192e9
     assert (cluster.network.nvs.size, cluster.network.nvs.bandwidth) == (64, 900e9)
     assert (cluster.network.net.bandwidth, cluster.network.net.latency) == (100e9, 5e-6)
-
-
-def test_the_written_form_reads_back():
+    # The written form reads back.
     cluster = load_cluster("h100-nvs8")
     assert ClusterSpec.model_validate(cluster.model_dump(mode="json")) == cluster
-
-
-def test_an_override_replaces_value_and_source():
+    # An override replaces value and source.
     assert load_cluster("b200-nvs8", [("device.hbm_capacity", "141 GB")]).device.hbm_capacity == 141e9
+    # What a device may leave out.
+    paper, own = load_cluster("b200-nvs8").device, load_cluster("h100-nvs8").device
+    assert (paper.fp8_flops, paper.num_sms, paper.host_bandwidth) == (None, None, None)
+    assert (own.fp8_flops, own.num_sms, own.host_bandwidth) == (1.9789e15, 132, 64e9)
 
 
 @pytest.mark.parametrize(
     ("path", "value", "says"),
     [
-        (
-            "device.hbm_capacity",
-            "141",
-            "--set cluster.device.hbm_capacity: device.hbm_capacity: 141 has no unit",
-        ),
+        ("device.hbm_capacity", "141", "--set cluster.device.hbm_capacity: device.hbm_capacity: 141 has no unit"),
         ("device.hbm_capacity", "0 GB", "input should be greater than 0, got '0 GB'"),
         ("device.hbm_bandwidth", "8 TB", "'TB' is a unit of bytes; expected a unit of bytes/s"),
         ("network.nvs.latency", "-1 us", "greater than or equal to 0"),
@@ -75,12 +71,6 @@ def test_a_machine_of_run_tables_is_one_cluster():
     assert len(claims) == len(set(claims)) > 30
 
 
-def test_what_a_device_may_leave_out():
-    paper, own = load_cluster("b200-nvs8").device, load_cluster("h100-nvs8").device
-    assert (paper.fp8_flops, paper.num_sms, paper.host_bandwidth) == (None, None, None)
-    assert (own.fp8_flops, own.num_sms, own.host_bandwidth) == (1.9789e15, 132, 64e9)
-
-
 def numbers(data, path=""):
     """What a section states, by path, without names."""
     for key, value in data.items() if isinstance(data, dict) else enumerate(data):
@@ -111,9 +101,7 @@ def test_what_a_gpu_costs_is_optional_and_reads_back():
     assert stated.failures is not None
     assert (stated.failures.mtbf, stated.failures.restart, stated.failures.checkpoint) == (50000 * 3600, 600, 30)
     assert ClusterSpec.model_validate(stated.model_dump(mode="json")) == stated
-
-
-def test_an_optional_field_of_a_section_can_be_set():
+    # An optional field of a section can be set.
     assert load_cluster("tpu-v5p").device.power is None
     assert load_cluster("tpu-v5p", [("device.power", "400 W")]).device.power == 400.0
 
@@ -150,9 +138,7 @@ def test_a_node_that_no_file_states_is_assumed():
     assert part.node.host_memory == 512e9
     assert part.node.assumed == ("gpus", "gpus_per_host_link", "host_memory_bandwidth")
     assert load_cluster(part.model_dump(mode="json")).node.assumed == part.node.assumed  # a copy still says so
-
-
-def test_a_node_is_no_fast_domain():
+    # A node is no fast domain.
     tray = load_cluster("gb200-nvl72")
     assert (tray.node.gpus, tray.network.nvs.size, tray.node.host_memory) == (4, 72, 960e9)
 

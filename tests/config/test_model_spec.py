@@ -110,21 +110,13 @@ layers:
     ("old", "new", "says"),
     [
         ("{e: 64, h: 4, g: 4, k: 16, f: 256}", "{}", "dimensions: has no entries, but at least 1 is needed"),
-        (
-            "{e: 64, h: 4, g: 4, k: 16, f: 256}",
-            "[64]",
-            "dimensions: expected keys and values, got [64]",
-        ),
+        ("{e: 64, h: 4, g: 4, k: 16, f: 256}", "[64]", "dimensions: expected keys and values, got [64]"),
         (
             "{kind: head, count: 1}",
             "head",
             "tiny.yaml:7: layers.1: expected a section with the keys kind, options, blocks, count, got 'head'",
         ),
-        (
-            "{kind: head, count: 1}",
-            "{kind: head, count: 0}",
-            "layers.1.count: 0 is not a whole number from 1",
-        ),
+        ("{kind: head, count: 1}", "{kind: head, count: 0}", "layers.1.count: 0 is not a whole number from 1"),
         (
             "{kind: head, count: 1}",
             "{kind: head, options: tied}",
@@ -171,12 +163,10 @@ def test_faults_inside_sections(tmp_path, old, new, says):
     assert says in str(caught.value)
 
 
-def test_a_misspelt_extends_is_named():
+def test_a_misspelt_extends_or_model_is_named():
     with pytest.raises(SpecError, match="model: extend: unknown key; did you mean 'extends'"):
         load_model({"extend": "llama-3-8b", "name": "mine"})
-
-
-def test_an_unknown_model_names_the_nearest():
+    # An unknown model names the nearest.
     with pytest.raises(UnknownNameError, match="unknown model 'gpt3-175'; did you mean 'gpt3-175b'"):
         load_model("gpt3-175")
 
@@ -214,13 +204,6 @@ BUILT = GOOD.replace("  - {kind: head, count: 1}\n", "")
         ),
         ("{kind: transformer, ffn: expert}", "layer 'transformer[ffn=expert]' of model 'tiny': "),
         ("{kind: transformer, options: [window, full]}", "layer 'transformer[full window]' of model 'tiny': "),
-        (
-            "{kind: gated-transformer}",
-            "of model 'tiny': 'gated-transformer' is now written {kind: transformer, options: ",
-        ),
-        ("{kind: gated-transformer}", "is now written {kind: transformer, options: [rotary, gated]}"),
-        ("{kind: moe-transformer}", "is now written {kind: transformer, options: [rotary], ffn: experts}"),
-        ("{kind: mamba2}", "is now written {kind: sublayer, options: [conv_bias, gate_norm], mixer: state-space}"),
     ],
 )
 def test_settings_that_no_layer_knows(tmp_path, entry, says):

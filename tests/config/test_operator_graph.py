@@ -27,16 +27,12 @@ def test_a_graph(tmp_path):
     graph = graph_of(found)
     assert graph.seconds == pytest.approx(np.array([[12.5e-6, 12.5e-6], [1e-6, 2e-6]]))
     assert graph.edge_bytes == {(0, 1): 4096.0}
-
-
-def test_the_node_link_form(tmp_path):
+    # The node link form.
     content = {"directed": True, "nodes": NODES, "links": [{"source": 0, "target": "b", "bytes": 8}]}
     (tmp_path / "g.json").write_text(json.dumps(content))
     (edge,) = read_operator_graph(str(tmp_path / "g.json")).edges
     assert (edge.source, edge.target, edge.num_bytes) == (0, 1, 8.0)
-
-
-def test_tensors_of_edges(tmp_path):
+    # Tensors of edges.
     nodes = [{"id": op, "compute_us": 1} for op in range(4)]
     sizes = [(1, 8, None), (2, 8, None), (3, 8, "other")]
     edges = [{"src": 0, "dst": to, "bytes": size} | ({"tensor": name} if name else {}) for to, size, name in sizes]
@@ -66,14 +62,12 @@ def test_what_is_wrong_is_named(tmp_path, nodes, edges, said):
     assert str(error.value).split("g.json: ", 1)[1].startswith(said), error.value
 
 
-def test_a_cycle_is_named(tmp_path):
+def test_cycles_and_missing_edges_are_named(tmp_path):
     nodes = [{"id": name, "compute_us": 1} for name in "abc"]
     edges = [{"src": one, "dst": other} for one, other in ("ab", "bc", "cb")]
     with pytest.raises(InputError, match=r"g\.json: operators wait for each other: (b -> c -> b|c -> b -> c)"):
         graph_of(read(tmp_path, nodes, edges))
-
-
-def test_a_file_without_edges(tmp_path):
+    # A file without edges.
     (tmp_path / "g.json").write_text(json.dumps({"nodes": NODES}))
     with pytest.raises(SpecError, match="has no 'edges'"):
         read_operator_graph(str(tmp_path / "g.json"))

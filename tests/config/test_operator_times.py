@@ -26,16 +26,12 @@ def test_rows_are_read(read):
     assert (first.dtype, first.time_s) == ("", 1.25e-5)
     assert (second.line, second.directions, second.shape) == (6, (1,), (8, 8, 4, 6))
     assert (second.dtype, second.time_s) == ("bf16", 1e-3)
-
-
-def test_a_kernel_without_multiplies_has_no_k(read):
+    # A kernel without multiplies has no k.
     (row,) = read("time,gpu,n,m,operator,direction\n9 us,H100,4096,2048,norm,forward\n").rows
     assert row.shape == (2048, 4096, 0, 0)
     assert shape_text(row.shape) == "2048 x 4096"
     assert (shape_text((8, 4, 2, 1)), shape_text((8, 4, 2, 3))) == ("8 x 4 x 2", "3 of 8 x 4 x 2")
-
-
-def test_what_was_read_can_be_written_as_plain_data(read):
+    # What was read can be written as plain data.
     times = read(f"{HEADER}einsum,,8,16,32,2,fp8,12.5 us\nnorm,forward,8,8,,,,1 us\n")
     again = OperatorTimes.from_data(json.loads(json.dumps(times.to_data())))
     assert (again.file, again.rows) == ("times.csv", times.rows)

@@ -33,16 +33,6 @@ def applied(data, assignments):
     return override(Document(data, {(): "f:1"}), assignments, Machine).data
 
 
-def test_assignments_are_split_by_target():
-    by_target = split(["cluster.device.hbm_capacity=141 GB", "model.name=a=b", "cluster.name=c"])
-    assert by_target == {
-        "model": [("name", "a=b")],
-        "cluster": [("device.hbm_capacity", "141 GB"), ("name", "c")],
-        "assumptions": [],
-        "sweep": [],
-    }
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -59,7 +49,7 @@ def test_a_bad_assignment_says_the_form(text, says):
     assert says in str(caught.value)
 
 
-def test_a_value_replaces_what_is_there_with_its_source_and_the_data_stays():
+def test_values_are_set_with_their_place():
     changed = applied(DATA, [("device.hbm_capacity", "141 GB"), ("layers.0.count", "8"), ("device.rate", "[1, 1e3]")])
     assert changed == {
         "name": "x",
@@ -67,6 +57,22 @@ def test_a_value_replaces_what_is_there_with_its_source_and_the_data_stays():
         "layers": [{"kind": "transformer", "count": 8}],
     }
     assert DATA["device"]["hbm_capacity"]["value"] == "80 GB"
+    # The place of what was set is the option.
+    document = Document(
+        {"a": [1, 2], "ab": 3}, {(): "f:1", ("a",): "f:1", ("a", 0): "f:1", ("a", 1): "f:2", ("ab",): "f:3"}
+    )
+    changed = override(document, [("a", "[{b: 1}]")], Machine)
+    assert changed.data == {"a": [{"b": 1}], "ab": 3}
+    assert changed.place(("a", 0, "b")) == "--set cluster.a"
+    assert changed.place(("ab",)) == "f:3"
+    # Assignments are split by target.
+    by_target = split(["cluster.device.hbm_capacity=141 GB", "model.name=a=b", "cluster.name=c"])
+    assert by_target == {
+        "model": [("name", "a=b")],
+        "cluster": [("device.hbm_capacity", "141 GB"), ("name", "c")],
+        "assumptions": [],
+        "sweep": [],
+    }
 
 
 @pytest.mark.parametrize(
@@ -87,41 +93,23 @@ def test_an_unknown_path_names_the_nearest(path, says):
     assert says in str(caught.value)
 
 
-def test_what_may_be_added_is_added_with_the_section_around_it():
-    assert applied({}, [("fix.pp", "4"), ("fix.tp", "2")]) == {"fix": {"pp": 4, "tp": 2}}
-    for section in (5, [1], None):
-        with pytest.raises(SpecError, match="has no part 'pp'"):
-            applied({"fix": section}, [("fix.pp", "4")])
-
-
-def test_a_misspelt_field_that_the_file_lacks_is_named():
+def test_misspelt_moved_and_missing_fields():
     assert applied(DATA, [("failures.mtbf", "2 h")])["failures"] == {"mtbf": "2 h"}
     for path, meant in (("pricee", "price"), ("mtbf", "failures.mtbf"), ("nam", "name")):
         with pytest.raises(SpecError, match=f"unknown path '{path}'; did you mean '{meant}'"):
             applied(DATA, [(path, "2")])
-
-
-def test_another_word_for_a_field_is_told_the_field():
+    # Another word for a field is told the field.
     for word in ("precision", "dtype"):
         with pytest.raises(SpecError, match="did you mean 'linear_dtype'"):
             applied(DATA, [(word, "fp8")])
-
-
-def test_a_missing_value_is_refused():
+    # A missing value is refused.
     with pytest.raises(SpecError, match=r"--set cluster\.name: no value is given"):
         applied(DATA, [("name", " ")])
-
-
-def test_the_place_of_what_was_set_is_the_option():
-    document = Document(
-        {"a": [1, 2], "ab": 3}, {(): "f:1", ("a",): "f:1", ("a", 0): "f:1", ("a", 1): "f:2", ("ab",): "f:3"}
-    )
-    changed = override(document, [("a", "[{b: 1}]")], Machine)
-    assert changed.data == {"a": [{"b": 1}], "ab": 3}
-    assert changed.place(("a", 0, "b")) == "--set cluster.a"
-    assert changed.place(("ab",)) == "f:3"
-
-
-def test_a_field_that_moved_to_the_cluster():
+    # A field that moved to the cluster.
     with pytest.raises(SpecError, match=r"it is 'cluster\.node\.host_memory_bandwidth' now, of a whole node"):
         load_assumptions("default", [("host_memory_bandwidth", "40 GB/s")])
+    # What may be added is added with the section around it.
+    assert applied({}, [("fix.pp", "4"), ("fix.tp", "2")]) == {"fix": {"pp": 4, "tp": 2}}
+    for section in (5, [1], None):
+        with pytest.raises(SpecError, match="has no part 'pp'"):
+            applied({"fix": section}, [("fix.pp", "4")])

@@ -11,21 +11,14 @@ from dsx.units import parse_quantity
 # BF16 and FP8 TFLOP/s (none: not stated), memory as printed, TB/s of it, GB/s per direction of all links together;
 # of how many devices of software. The documents are named in the files (stas00/ml-engineering 744d01e; Google Cloud).
 SHEETS = {
-    "b300-288-nvs8": (2250, 4500, "288 GB", 8.0, 900, 1),
-    "gb300-nvl72": (2500, 5000, "288 GB", 8.0, 900, 1),
-    "gh200-96-nvs4": (989, 1979, "96 GiB", 4.0, 450, 1),
-    "mi250x-xgmi8": (383, None, "128 GiB", 3.28, 350, 2),
-    "mi300x-xgmi8": (1307, 2614, "192 GiB", 5.3, 448, 1),
-    "mi325x-xgmi8": (1307, 2614, "256 GiB", 6.0, 448, 1),
-    "mi350x-xgmi8": (2300, 4600, "288 GiB", 8.0, 535.5, 1),
-    "mi355x-xgmi8": (2500, 5000, "288 GiB", 8.0, 535.5, 1),
-    "gaudi2-eth8": (432, 865, "96 GiB", 2.46, 300, 1),
-    "gaudi3-eth8": (1677, 1677, "128 GiB", 3.7, 600, 1),
-    "tpu-v5e": (197, None, "16 GiB", 0.819, 200, 1),
-    "tpu-v5p": (459, 459, "95 GiB", 2.765, 600, 1),
-    "tpu-v6e": (918, 918, "32 GiB", 1.638, 400, 1),
-    "tpu-7x": (2307, 4614, "192 GiB", 7.37, 600, 2),
-}
+    "b300-288-nvs8": (2250, 4500, "288 GB", 8.0, 900, 1), "gb300-nvl72": (2500, 5000, "288 GB", 8.0, 900, 1),
+    "gh200-96-nvs4": (989, 1979, "96 GiB", 4.0, 450, 1), "mi250x-xgmi8": (383, None, "128 GiB", 3.28, 350, 2),
+    "mi300x-xgmi8": (1307, 2614, "192 GiB", 5.3, 448, 1), "mi325x-xgmi8": (1307, 2614, "256 GiB", 6.0, 448, 1),
+    "mi350x-xgmi8": (2300, 4600, "288 GiB", 8.0, 535.5, 1), "mi355x-xgmi8": (2500, 5000, "288 GiB", 8.0, 535.5, 1),
+    "gaudi2-eth8": (432, 865, "96 GiB", 2.46, 300, 1), "gaudi3-eth8": (1677, 1677, "128 GiB", 3.7, 600, 1),
+    "tpu-v5e": (197, None, "16 GiB", 0.819, 200, 1), "tpu-v5p": (459, 459, "95 GiB", 2.765, 600, 1),
+    "tpu-v6e": (918, 918, "32 GiB", 1.638, 400, 1), "tpu-7x": (2307, 4614, "192 GiB", 7.37, 600, 2),
+}  # fmt: skip
 PODS = ("tpu-v5e-pod", "tpu-v5p-pod", "tpu-v6e-pod")
 DOMAINS = {"tpu-v5e": 256, "tpu-v5p": 8960, "tpu-v6e": 256, "tpu-7x": 2 * 9216, "gb300-nvl72": 72, "gh200-96-nvs4": 4}
 FP32_TFLOPS = {"mi250x-xgmi8": 47.9 / 2, "mi300x-xgmi8": 163.4, "mi325x-xgmi8": 163.4, "mi355x-xgmi8": 157.3}
@@ -95,30 +88,30 @@ def test_a_pod_is_the_torus_of_its_chips(name):
     assert sources(name)["topology.shape"].startswith("assumption:")
 
 
-def test_a_pair_of_a_mesh_has_one_link_of_all():
+def test_meshes_and_volta():
     """AMD states links of a pair, a seventh of the total; the uneven links of the dies of an MI250X are no mesh."""
     for name in SHEETS:
         nvs = load_cluster(name).network.nvs
         assert nvs.mesh == (name.startswith(("mi3", "gaudi", "gh200")))
     assert load_cluster("mi300x-xgmi8").network.nvs.bandwidth / 7 == pytest.approx(64e9)
     assert load_cluster("mi355x-xgmi8").network.nvs.bandwidth / 7 == pytest.approx(76.5e9)
+    # Volta alone multiplies 16 bits in fp16.
+    formats = {name: load_cluster(name).device for name in names("clusters", ".yaml")}
+    assert {name for name, device in formats.items() if device.half_format == "fp16"} == {
+        name for name in formats if name.startswith("v100")
+    }
+    assert "half_format" not in load_cluster("h100-nvs8").model_dump(mode="json")["device"]
+    copied = load_cluster(load_cluster("v100-16-nvs8").model_dump(mode="json"))
+    assert copied.device.half_format == "fp16"
 
 
 # Measured TFLOP/s of the best large multiply in BF16 and FP8 (devices.csv; none: not measured), of the peaks above.
 MULTIPLIES = {
-    "a100-80-nvs8": (271.2, None),
-    "h100-nvs8": (794.5, 1402.6),
-    "h200-141-nvs8": (794.5, 1453.4),
-    "gh200-96-nvs4": (828.6, 1535.0),
-    "b200-180-nvs8": (1745, 3432.5),
-    "gb200-nvl72": (1822, 3615.6),
-    "b300-288-nvs8": (1769, 3353.3),
-    "mi300x-xgmi8": (668.4, None),
-    "mi325x-xgmi8": (784.9, None),
-    "mi355x-xgmi8": (1565, None),
-    "gaudi2-eth8": (418.7, 826.5),
-    "gaudi3-eth8": (1243, 1289.5),
-}
+    "a100-80-nvs8": (271.2, None), "h100-nvs8": (794.5, 1402.6), "h200-141-nvs8": (794.5, 1453.4),
+    "gh200-96-nvs4": (828.6, 1535.0), "b200-180-nvs8": (1745, 3432.5), "gb200-nvl72": (1822, 3615.6),
+    "b300-288-nvs8": (1769, 3353.3), "mi300x-xgmi8": (668.4, None), "mi325x-xgmi8": (784.9, None),
+    "mi355x-xgmi8": (1565, None), "gaudi2-eth8": (418.7, 826.5), "gaudi3-eth8": (1243, 1289.5),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MULTIPLIES)
@@ -139,19 +132,15 @@ def test_a_device_has_a_generation_and_newer_attention_kernels_are_faster(name):
     assert all(kernel.backward < kernel.forward for kernel in kernels)
 
 
-def test_a_device_that_extends_another_has_its_kernels():
+def test_kernels_programs_and_chips_of_devices():
     for own, base in {"a800-nvs8": "a100-80-nvs8", "h800-nvs8": "h100-nvs8", "gh200-96-nvs4": "h100-nvs8"}.items():
         assert load_cluster(own).device.attention == load_cluster(base).device.attention
-
-
-def test_what_is_not_made_by_nvidia_says_how_it_is_programmed():
+    # What is not made by nvidia says how it is programmed.
     others = {"mi": "rocm", "gaudi": "synapseai", "tpu": "xla"}
     for name in names("clusters", ".yaml"):
         expected = next((software for maker, software in others.items() if name.startswith(maker)), "cuda")
         assert load_cluster(name).device.software == expected, name
-
-
-def test_a_chip_of_several_devices_is_stated_where_the_sheets_count_chips():
+    # A chip of several devices is stated where the sheets count chips.
     labels = {name: load_cluster(name).label for name in names("clusters", ".yaml")}
     assert {name: label for name, label in labels.items() if label != name} == {
         "tpu-7x": "tpu-7x (TPU7x device, 2 to a chip)",
@@ -199,13 +188,3 @@ def test_a_node_is_stated_with_its_sources(name):
     node = merged(stated).data["node"]
     known = ("assumption:", "from memory", "doc page", "as in")
     assert all(any(words in value["source"] for words in known) for value in node.values())
-
-
-def test_volta_alone_multiplies_16_bits_in_fp16():
-    formats = {name: load_cluster(name).device for name in names("clusters", ".yaml")}
-    assert {name for name, device in formats.items() if device.half_format == "fp16"} == {
-        name for name in formats if name.startswith("v100")
-    }
-    assert "half_format" not in load_cluster("h100-nvs8").model_dump(mode="json")["device"]
-    copied = load_cluster(load_cluster("v100-16-nvs8").model_dump(mode="json"))
-    assert copied.device.half_format == "fp16"

@@ -9,7 +9,7 @@ from dsx.errors import SpecError
 HARDWARE = {"what_if": {"device.hbm_capacity": ["80 GB", "1 TB"], "network.nvs.size": [4, 8]}}
 
 
-def test_every_field():
+def test_fields_of_a_plot():
     plot = {"kind": "heatmap", "x": "device.hbm_capacity", "y": "network.nvs.size", "value": "mfu"}
     assert sweep(plot=plot, **HARDWARE).plot == PlotSpec(
         kind="heatmap", x=["device.hbm_capacity"], y="network.nvs.size", value="mfu", by=None, baseline=None
@@ -19,33 +19,32 @@ def test_every_field():
     assert found is not None
     assert (found.x, found.by, found.baseline) == (["num_gpus", "tp"], "cluster", "b200-nvs8")
     assert found.columns == ("num_gpus", "tp", "cluster")
-
-
-def test_only_the_kind_must_be_given():
+    # Only the kind must be given.
     assert sweep().plot is None
     plot = sweep(plot={"kind": "front"}).plot
     assert plot is not None
     assert (plot.x, plot.y, plot.value, plot.by, plot.baseline, plot.columns) == ([], None, None, None, None, ())
-
-
-def test_a_front_has_objectives():
+    # A front has objectives.
     plot = sweep(plot={"kind": "front", "x": "step_time_s", "y": "-mfu", "by": "strategy"}).plot
     assert plot is not None
     assert plot.y == "-mfu"
     assert plot.columns == ("step_time_s", "mfu", "strategy")
-
-
-def test_a_baseline_that_is_a_number_is_the_text_of_a_legend():
+    # A baseline that is a number is the text of a legend.
     plot = sweep(plot={"kind": "scaling", "by": "tp", "baseline": 8}).plot
     assert plot is not None
     assert plot.baseline == "8"
-
-
-def test_conditions_on_rows():
+    # Conditions on rows.
     plot = sweep(plot={"kind": "front", "where": {"num_gpus": 8, "device.hbm_capacity": "80 GB"}}, **HARDWARE).plot
     assert plot is not None
     assert plot.where == {"num_gpus": "8", "device.hbm_capacity": "80 GB"}
     assert plot.columns == ("num_gpus", "device.hbm_capacity")
+    # Overrides may add a plot and its fields.
+    changes = [("plot.kind", "heatmap"), ("plot.x", "[tp]"), ("plot.y", "pp")]
+    assert sweep_from_data(LEAST, COLUMNS, changes).plot == PlotSpec(kind="heatmap", x=["tp"], y="pp")
+    # A hardware column must be varied by the sweep.
+    with pytest.raises(SpecError) as caught:
+        sweep(plot={"kind": "heatmap", "x": "device.hbm_capacity"})
+    assert "plot.x.0: unknown column 'device.hbm_capacity'; what_if varies no such field" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -62,11 +61,6 @@ def test_what_was_written_reads_as_the_same(plot):
     spec = sweep(plot=plot, train_tokens="1e12")
     assert spec.plot is not None
     assert read_again(spec) == spec
-
-
-def test_overrides_may_add_a_plot_and_its_fields():
-    changes = [("plot.kind", "heatmap"), ("plot.x", "[tp]"), ("plot.y", "pp")]
-    assert sweep_from_data(LEAST, COLUMNS, changes).plot == PlotSpec(kind="heatmap", x=["tp"], y="pp")
 
 
 @pytest.mark.parametrize(
@@ -104,9 +98,3 @@ def test_a_fault_names_value_rule_and_nearest(plot, says):
         sweep(plot=plot, **HARDWARE)
     assert says in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_a_hardware_column_must_be_varied_by_the_sweep():
-    with pytest.raises(SpecError) as caught:
-        sweep(plot={"kind": "heatmap", "x": "device.hbm_capacity"})
-    assert "plot.x.0: unknown column 'device.hbm_capacity'; what_if varies no such field" in str(caught.value)

@@ -24,23 +24,19 @@ def stack(folder, monkeypatch, name="own", base="generic-2024", overlap=0.55):
     monkeypatch.setenv("DSX_PATH", str(folder))
 
 
-def test_a_stack_extends_another(tmp_path, monkeypatch):
+def test_a_stack_extends_another_and_wins_over_the_base_of_a_set(tmp_path, monkeypatch):
     stack(tmp_path, monkeypatch)
     own, base = load_stack("own"), load_stack("generic-2024")
     assert own.software.since == months(2024, 2)
     assert own.assume["tp_overlap"]["value"] == 0.55
     assert own.assume["fsdp_overlap"] == base.assume["fsdp_overlap"]
-
-
-def test_a_stack_wins_over_what_the_set_extends_and_loses_to_the_set(tmp_path, monkeypatch):
+    # A stack wins over what the set extends and loses to the set.
     stack(tmp_path, monkeypatch)
     assert load_assumptions({"extends": "software-neutral", "stack": "own"}).tp_overlap == 0.55
     assert load_assumptions({"extends": "software-neutral", "stack": "own", "tp_overlap": 0.1}).tp_overlap == 0.1
     assert load_assumptions("uncalibrated", [("stack", "own")]).tp_overlap == 0.55
     assert load_assumptions("uncalibrated", [("stack", "own"), ("tp_overlap", "0.2")]).tp_overlap == 0.2
-
-
-def test_a_set_has_the_fields_of_another_stack(tmp_path, monkeypatch):
+    # A set has the fields of another stack.
     stack(tmp_path, monkeypatch)
     spec = load_assumptions("uncalibrated")
     assert spec.of_stack(spec.stack) == spec
@@ -51,18 +47,31 @@ def test_a_set_has_the_fields_of_another_stack(tmp_path, monkeypatch):
     assert changed.of_stack("own").tp_overlap == 0.2
 
 
-def test_a_set_without_a_stack_is_the_same_for_every_stack():
+def test_sets_without_a_stack_and_copies():
     paper = load_assumptions("paper-2410.00273")
     assert paper.stack is None
     assert paper.of_stack("megatron-2019") is paper
     with pytest.raises(SpecError, match=r"--set assumptions.stack: the assumption set names no stack"):
         load_assumptions("paper-2410.00273", [("stack", "megatron-2019")])
+    # What a copy changes holds with every stack.
+    copied = load_assumptions("uncalibrated").model_copy(update={"tp_overlap": 0.25, "overhead": 3e9})
+    other = copied.of_stack("megatron-2019")
+    assert (other.tp_overlap, other.overhead) == (0.25, 3e9)
+    assert other.of_stack("megatron-2024").tp_overlap == 0.25
+    assert other.dp_overlap == load_assumptions("uncalibrated").of_stack("megatron-2019").dp_overlap
 
 
-def test_a_stack_that_extends_itself_is_refused(tmp_path, monkeypatch):
+def test_faults_in_a_stack_have_their_place(tmp_path, monkeypatch):
     stack(tmp_path, monkeypatch, base="other")
     stack(tmp_path, monkeypatch, name="other", base="own")
     with pytest.raises(SpecError, match=r"stack: .*other\.yaml:2: extends: a file cannot extend itself: "):
+        load_assumptions("uncalibrated", [("stack", "own")])
+    # A fault in a stack has its file and line.
+    stack(tmp_path, monkeypatch, overlap=1.5)
+    with pytest.raises(SpecError, match=r"own\.yaml:7: tp_overlap: input should be less than or equal to 1"):
+        load_assumptions("uncalibrated", [("stack", "own")])
+    (tmp_path / "stacks" / "own.yaml").write_text(OWN.format(base="generic-2024", overlap=0.5) + "  tp_overlp: 1\n")
+    with pytest.raises(SpecError, match=r"own\.yaml:8: tp_overlp: unknown key; did you mean 'tp_overlap'"):
         load_assumptions("uncalibrated", [("stack", "own")])
 
 
@@ -81,15 +90,6 @@ def test_an_unknown_stack_has_its_place_and_the_nearest_name(given, message):
         load_assumptions("uncalibrated", [("stack", given)])
 
 
-def test_a_fault_in_a_stack_has_its_file_and_line(tmp_path, monkeypatch):
-    stack(tmp_path, monkeypatch, overlap=1.5)
-    with pytest.raises(SpecError, match=r"own\.yaml:7: tp_overlap: input should be less than or equal to 1"):
-        load_assumptions("uncalibrated", [("stack", "own")])
-    (tmp_path / "stacks" / "own.yaml").write_text(OWN.format(base="generic-2024", overlap=0.5) + "  tp_overlp: 1\n")
-    with pytest.raises(SpecError, match=r"own\.yaml:8: tp_overlp: unknown key; did you mean 'tp_overlap'"):
-        load_assumptions("uncalibrated", [("stack", "own")])
-
-
 @pytest.mark.parametrize("name", stack_names())
 def test_a_packaged_stack_states_known_fields_with_sources(name):
     fields = load_stack(name).assume
@@ -106,14 +106,6 @@ def test_no_field_is_both_fitted_and_stated_by_a_stack():
     stated = {key for name in stack_names() for key in load_stack(name).assume}
     assert not bounds.keys() & stated
     assert all(varied_field(f"assumptions.{name}") for name in bounds)
-
-
-def test_what_a_copy_changes_holds_with_every_stack():
-    copied = load_assumptions("uncalibrated").model_copy(update={"tp_overlap": 0.25, "overhead": 3e9})
-    other = copied.of_stack("megatron-2019")
-    assert (other.tp_overlap, other.overhead) == (0.25, 3e9)
-    assert other.of_stack("megatron-2024").tp_overlap == 0.25
-    assert other.dp_overlap == load_assumptions("uncalibrated").of_stack("megatron-2019").dp_overlap
 
 
 @pytest.mark.parametrize(

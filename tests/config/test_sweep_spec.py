@@ -35,22 +35,7 @@ def test_the_example_of_the_design(tmp_path):
     assert spec.train_tokens == 1e12
     assert spec.keep == KeepTop(top=10, per=["num_gpus", "strategy"])
     assert spec.file == file
-
-
-def test_the_defaults():
-    spec = sweep()
-    assert (spec.strategy, spec.assumptions, spec.precision) == ([], "default", "float32")
-    assert (spec.sequence_length, spec.train_tokens, spec.file) == (None, None, None)
-    assert (spec.fix, spec.limit, spec.keep) == ({}, {}, KeepTop(top=10))
-    assert (spec.part_size, spec.plot) == (None, None)
-
-
-def test_jobs_of_several_sizes_do_not_compete_for_what_is_kept():
-    assert sweep(num_gpus=[8, 16]).keep == KeepTop(top=10, per=["num_gpus"])
-    assert sweep(num_gpus=[8, 16], global_batch_size=[64, 128]).keep.per == ["num_gpus", "global_batch_size"]
-
-
-def test_equality_is_of_what_is_stated_not_of_the_file(tmp_path):
+    # Equality is of what is stated not of the file.
     file = tmp_path / "sweep.yaml"
     file.write_text(FULL)
     spec = load_sweep(file, COLUMNS)
@@ -59,6 +44,38 @@ def test_equality_is_of_what_is_stated_not_of_the_file(tmp_path):
     assert again.file is None
     assert spec != sweep()
     assert spec != FULL
+
+
+def test_the_defaults():
+    spec = sweep()
+    assert (spec.strategy, spec.assumptions, spec.precision) == ([], "default", "float32")
+    assert (spec.sequence_length, spec.train_tokens, spec.file) == (None, None, None)
+    assert (spec.fix, spec.limit, spec.keep) == ({}, {}, KeepTop(top=10))
+    assert (spec.part_size, spec.plot) == (None, None)
+    # Jobs of several sizes do not compete for what is kept.
+    assert sweep(num_gpus=[8, 16]).keep == KeepTop(top=10, per=["num_gpus"])
+    assert sweep(num_gpus=[8, 16], global_batch_size=[64, 128]).keep.per == ["num_gpus", "global_batch_size"]
+    # Clusters are one or several each once.
+    assert sweep(cluster="a").cluster == ["a"]
+    assert sweep(cluster=["b", "a", "b"]).cluster == ["b", "a"]
+    # Columns of the hardware may group what is kept.
+    keep = {"top": 1, "per": ["num_gpus", "cluster", "device.hbm_capacity"]}
+    assert sweep(keep=keep, what_if={"device.hbm_capacity": "80 GB"}).keep == KeepTop(**keep)
+    assert sweep(keep=keep, what_if=[{"device": {"hbm_capacity": "80 GB"}}]).keep == KeepTop(**keep)
+    # Lists of fixed values and limits.
+    spec = sweep(fix={"tp": [4, 8, 4]}, limit={"tp": [">=2", "< 1e3"]}, strategy="summa")
+    assert spec.fix == {"tp": [4, 8]}
+    assert spec.limit == {"tp": [Limit(">=", 2), Limit("<", 1000.0)]}
+    assert spec.strategy == ["summa"]
+    assert sweep(strategy=["summa", "1d", "summa"]).strategy == ["summa", "1d"]
+    # Objectives may be maximised.
+    assert sweep(keep={"pareto": ["-mfu", "num_gpus"]}).keep == KeepPareto(pareto=["-mfu", "num_gpus"])
+    days = sweep(keep={"pareto": ["training_days"]}, train_tokens=1e12)
+    assert days.keep == KeepPareto(pareto=["training_days"])
+    # A sweep does not change.
+    with pytest.raises(ValueError, match="frozen"):
+        sweep().model = "x"  # pyright: ignore[reportAttributeAccessIssue]
+    assert isinstance(sweep(), SweepSpec)
 
 
 @pytest.mark.parametrize(
@@ -76,17 +93,6 @@ def test_what_was_written_reads_as_the_same(changes):
     spec = sweep(**changes)
     assert read_again(spec) == spec
     assert read_again(spec).model_dump() == spec.model_dump()
-
-
-def test_clusters_are_one_or_several_each_once():
-    assert sweep(cluster="a").cluster == ["a"]
-    assert sweep(cluster=["b", "a", "b"]).cluster == ["b", "a"]
-
-
-def test_columns_of_the_hardware_may_group_what_is_kept():
-    keep = {"top": 1, "per": ["num_gpus", "cluster", "device.hbm_capacity"]}
-    assert sweep(keep=keep, what_if={"device.hbm_capacity": "80 GB"}).keep == KeepTop(**keep)
-    assert sweep(keep=keep, what_if=[{"device": {"hbm_capacity": "80 GB"}}]).keep == KeepTop(**keep)
 
 
 @pytest.mark.parametrize(
@@ -114,20 +120,6 @@ def test_sizes(given, sizes):
 )
 def test_what_is_kept(given, keep):
     assert sweep(keep=given).keep == keep
-
-
-def test_lists_of_fixed_values_and_limits():
-    spec = sweep(fix={"tp": [4, 8, 4]}, limit={"tp": [">=2", "< 1e3"]}, strategy="summa")
-    assert spec.fix == {"tp": [4, 8]}
-    assert spec.limit == {"tp": [Limit(">=", 2), Limit("<", 1000.0)]}
-    assert spec.strategy == ["summa"]
-    assert sweep(strategy=["summa", "1d", "summa"]).strategy == ["summa", "1d"]
-
-
-def test_objectives_may_be_maximised():
-    assert sweep(keep={"pareto": ["-mfu", "num_gpus"]}).keep == KeepPareto(pareto=["-mfu", "num_gpus"])
-    days = sweep(keep={"pareto": ["training_days"]}, train_tokens=1e12)
-    assert days.keep == KeepPareto(pareto=["training_days"])
 
 
 def test_overrides_may_add_fields_fixed_values_and_limits(tmp_path):
@@ -161,10 +153,7 @@ def test_overrides_may_add_fields_fixed_values_and_limits(tmp_path):
         ({"num_gpus": {"from": 1, "too": 4, "times": 2}}, "unknown key 'too'; did you mean 'to'?"),
         ({"num_gpus": {"from": 1, "times": 2}}, "to is missing"),
         ({"num_gpus": {"from": 8, "to": 4, "times": 2}}, "from 8 to 4 times 2: expected"),
-        (
-            {"num_gpus": {"from": 1, "to": 4, "times": 1}},
-            "from 1 to 4 times 1: expected 0 < from <= to, and times > 1",
-        ),
+        ({"num_gpus": {"from": 1, "to": 4, "times": 1}}, "from 1 to 4 times 1: expected 0 < from <= to, and times > 1"),
         ({"strategy": []}, "strategy: the list is empty: expected at least one name"),
         ({"cluster": []}, "cluster: the list is empty: expected at least one name"),
         ({"cluster": None}, "cluster: expected a list, as in [a, b], got None"),
@@ -198,10 +187,7 @@ def test_overrides_may_add_fields_fixed_values_and_limits(tmp_path):
         ({"keep": {"top": 3, "pareto": ["mfu"]}}, "keep: top and pareto exclude each other"),
         ({"keep": {"top": 0}}, "keep.top: 0 is not a whole number from 1 to 2147483647"),
         ({"keep": {"top": 1, "pre": []}}, "keep.pre: unknown key; did you mean 'per'? (known: top, objective, per)"),
-        (
-            {"keep": {"top": 1, "per": ["num_gpu"]}},
-            "keep.per.0: unknown candidate column 'num_gpu'; did you mean",
-        ),
+        ({"keep": {"top": 1, "per": ["num_gpu"]}}, "keep.per.0: unknown candidate column 'num_gpu'; did you mean"),
         ({"keep": {"top": 1, "per": ["clutser"]}}, "unknown candidate column 'clutser'; did you mean 'cluster'?"),
         ({"keep": {"top": 1, "per": ["mfu"]}}, "keep.per.0: 'mfu' is a cost; expected a candidate column"),
         ({"keep": {"top": 1, "per": ["network.nvs.size"]}}, "; what_if varies no such field"),
@@ -241,20 +227,12 @@ def test_faults_of_a_file_have_their_line(tmp_path):
     first, second = str(caught.value).splitlines()
     assert "sweep.yaml:7: fix.ppp: unknown candidate column 'ppp'; did you mean 'pp'?" in first
     assert "sweep.yaml:11: keep: expected all" in second
-
-
-def test_a_sweep_that_is_no_file_names_the_nearest(tmp_path):
+    # A sweep that is no file names the nearest.
     (tmp_path / "sweep.yaml").write_text(FULL)
     with pytest.raises(SpecError, match=r"swep\.yaml is not a file; did you mean 'sweep\.yaml'"):
         load_sweep(tmp_path / "swep.yaml", COLUMNS)
     with pytest.raises(SpecError, match="is not a file"):
         load_sweep(tmp_path, COLUMNS)
-
-
-def test_a_sweep_does_not_change():
-    with pytest.raises(ValueError, match="frozen"):
-        sweep().model = "x"  # pyright: ignore[reportAttributeAccessIssue]
-    assert isinstance(sweep(), SweepSpec)
 
 
 @pytest.mark.parametrize("stated", ["15T", "15 T", "15e12", 15e12, {"value": "15000B", "source": "a report"}])

@@ -43,10 +43,7 @@ TREE = "{kind: fat_tree, levels: [{name: leaf, units: 4}, {name: spine, units: 8
             "{kind: fat_tree, levels: [{name: leaf}, {name: spine, units: 8}]}",
             "'leaf' states no units; only the outermost level may leave them out",
         ),
-        (
-            "{kind: fat_tree, levels: [{name: leaf, units: 4}, {name: leaf, units: 8}]}",
-            "two levels are called 'leaf'",
-        ),
+        ("{kind: fat_tree, levels: [{name: leaf, units: 4}, {name: leaf, units: 8}]}", "two levels are called 'leaf'"),
         (
             "{kind: fat_tree, levels: [{name: leaf, units: 4, oversubscription: 2}]}",
             "'leaf' is the outermost level and has no uplinks: an oversubscription of 2 belongs to the level below",
@@ -105,7 +102,5 @@ def test_a_fault_in_a_file_has_its_line(tmp_path):
     )
     with pytest.raises(SpecError, match=r"mine\.yaml:7: network\.topology\.levels\.0\.unit: unknown key"):
         load_cluster(file)
-
-
-def test_a_cluster_without_a_topology_states_none():
+    # A cluster without a topology states none.
     assert "topology" not in load_cluster("h100-nvs8").model_dump(mode="json")["network"]

@@ -24,14 +24,12 @@ def faults(given, **changes):
     return str(caught.value).splitlines()
 
 
-def test_a_grid_is_the_product_with_its_last_field_fastest():
+def test_grids_and_points():
     found = what_if({CAPACITY: ["141 GB", "80 GB"], SIZE: [8, 4, 64], "assumptions.matrix_efficiency": 0.6})
     assert found.fields == (CAPACITY, SIZE, "assumptions.matrix_efficiency")
     assert found.points == tuple(itertools.product((141e9, 80e9), (8, 4, 64), (0.6,)))
     assert [type(value) for value in found.points[0]] == [float, int, float]
-
-
-def test_a_list_of_points_is_as_given_whatever_the_order_of_its_fields():
+    # A list of points is as given whatever the order of its fields.
     found = what_if(
         [
             {CAPACITY: "80 GB", BANDWIDTH: "1555 GB/s"},
@@ -41,24 +39,16 @@ def test_a_list_of_points_is_as_given_whatever_the_order_of_its_fields():
     )
     assert found.fields == (CAPACITY, BANDWIDTH)
     assert found.points == ((80e9, 1555e9), (1e12, 3e12), (80e9, 3e12))
-
-
-def test_without_a_what_if_there_is_one_point_without_fields():
+    # Without a what if there is one point without fields.
     assert sweep().what_if == what_if({}) == WhatIf((), ((),))
-
-
-def test_values_that_are_the_same_count_once():
+    # Values that are the same count once.
     assert what_if({CAPACITY: ["80 GB", "80000 MB", "64 GB"]}).points == ((80e9,), (64e9,))
     assert what_if([{SIZE: 8}, {SIZE: 4}, {SIZE: 8.0}]).points == ((8,), (4,))
-
-
-def test_sections_may_be_nested_as_in_a_cluster_file():
+    # Sections may be nested as in a cluster file.
     nested = {"device": {"hbm_capacity": ["80 GB"]}, "network": {"nvs": {"size": [4, 8], "bandwidth": "1 TB/s"}}}
     assert what_if(nested) == what_if({CAPACITY: "80 GB", SIZE: [4, 8], BANDWIDTH: "1 TB/s"})
     assert what_if([{"device": {"hbm_capacity": "80 GB"}}]) == what_if({CAPACITY: "80 GB"})
-
-
-def test_a_value_may_have_its_source():
+    # A value may have its source.
     assert what_if({CAPACITY: {"value": "80 GB", "source": "x"}}) == what_if({CAPACITY: "80 GB"})
     assert what_if([{SIZE: {"value": 8, "source": "x"}}]) == what_if([{SIZE: 8}])
 
@@ -123,52 +113,28 @@ def test_a_grid_is_written_as_lists_and_points_as_points():
     assert sweep(what_if=every) == sweep(what_if=grid)
 
 
-@pytest.mark.parametrize(
-    ("path", "unit", "integer"),
-    [
-        ("device.matrix_flops", "flop/s", False),
-        ("device.vector_flops", "flop/s", False),
-        ("device.hbm_bandwidth", "bytes/s", False),
-        ("device.hbm_capacity", "bytes", False),
-        ("network.nvs.bandwidth", "bytes/s", False),
-        ("network.nvs.latency", "s", False),
-        ("network.nvs.size", "", True),
-        ("network.net.bandwidth", "bytes/s", False),
-        ("network.net.latency", "s", False),
-        ("assumptions.matrix_efficiency", "", False),
-        ("assumptions.vector_efficiency", "", False),
-        ("assumptions.hbm_efficiency", "", False),
-        ("assumptions.nvs_efficiency", "", False),
-        ("assumptions.net_efficiency", "", False),
-        ("assumptions.call_latency", "s", False),
-        ("assumptions.relay", "", False),
-        ("assumptions.bulk_latency", "", False),
-        ("assumptions.eager_nvs_latency", "", False),
-        ("assumptions.eager_net_latency", "", False),
-        ("assumptions.eager_bandwidth", "", False),
-        ("assumptions.tree_latency", "", False),
-        ("assumptions.tree_bandwidth", "", False),
-        ("assumptions.launch_latency", "s", False),
-        ("assumptions.optimizer_bytes_per_parameter", "", False),
-        ("assumptions.optimizer_traffic_per_parameter", "", False),
-        ("assumptions.overhead", "bytes", False),
-    ],
-)
-def test_a_field_has_the_unit_of_its_spec(path, unit, integer):
+UNITS = {
+    "flop/s": "device.matrix_flops device.vector_flops",
+    "bytes/s": "device.hbm_bandwidth network.nvs.bandwidth network.net.bandwidth",
+    "bytes": "device.hbm_capacity assumptions.overhead",
+    "s": "network.nvs.latency network.net.latency assumptions.call_latency assumptions.launch_latency",
+    "": f"{SIZE} assumptions.matrix_efficiency assumptions.relay assumptions.optimizer_bytes_per_parameter",
+}
+
+
+@pytest.mark.parametrize(("path", "unit"), [(path, unit) for unit, paths in UNITS.items() for path in paths.split()])
+def test_a_field_has_the_unit_of_its_spec(path, unit):
     section, _, name = path.rpartition(".")
     of = {"network.nvs": "nvs network", "network.net": "net network"}.get(section, section)
-    assert varied_field(path) == WhatIfField(path, unit, f"{name} of the {of}, varied by the sweep", integer)
+    assert varied_field(path) == WhatIfField(path, unit, f"{name} of the {of}, varied by the sweep", path == SIZE)
 
 
-def test_no_other_field_varies():
+def test_what_varies_of_the_assumptions_are_the_leaves_that_no_work_expression_holds():
     with pytest.raises(SpecError, match=r"unknown field 'x' \(known: ") as caught:
         varied_field("x")
     known = str(caught.value).partition("known: ")[2].rstrip(")").split(", ")
     assert len(known) == 65
     assert [path for path in known if varied_field(path).integer] == [SIZE, "node.gpus", "node.gpus_per_host_link"]
-
-
-def test_what_varies_of_the_assumptions_are_the_leaves_that_no_work_expression_holds():
     # dsx.config cannot know the records of dsx.cost; this holds the two together.
     from dsx.cost.context import Assumptions
     from dsx.records import leaves
@@ -201,10 +167,7 @@ def test_what_varies_of_the_assumptions_are_the_leaves_that_no_work_expression_h
         ([{CAPACITY: {"from": "1 GB"}}], "what_if.0.device.hbm_capacity: {'from': '1 GB'} is not one value"),
         ({CAPACITY: {"from": "1 GB", "to": "2 GB"}}, "a range is {from: 1 GB, to: 2 GB, times: 2}; times is missing"),
         ({CAPACITY: {"form": "1 GB", "to": "2 GB", "times": 2}}, "unknown key 'form'; did you mean 'from'?"),
-        (
-            {CAPACITY: {"from": "2 GB", "to": "1 GB", "times": 2}},
-            "from 2 GB to 1 GB times 2: expected 0 < from <= to",
-        ),
+        ({CAPACITY: {"from": "2 GB", "to": "1 GB", "times": 2}}, "from 2 GB to 1 GB times 2: expected 0 < from <= to"),
         ({CAPACITY: {"from": "1 GB", "to": "2 GB", "times": 1}}, "from 1 GB to 2 GB times 1: expected"),
         ({CAPACITY: {"from": "1 GB", "to": "2 GB", "times": "x"}}, "what_if.device.hbm_capacity: 'x' is not a finite"),
         ({"network.net.latency": {"from": "0 s", "to": "1 us", "times": 2}}, "from 0 s to 1 us times 2: expected"),
@@ -258,10 +221,14 @@ def test_all_points_need_the_same_fields():
         "'network.nvs.bandwidth' is missing here",
     ]
     assert [line.split(":")[1] for line in lines] == [" what_if.1", " what_if.1", " what_if.2"]
-
-
-def test_a_misspelt_field_of_a_point_is_not_missing_too():
+    # A misspelt field of a point is not missing too.
     assert len(faults([{"device.hbm_capcity": "80 GB"}, {CAPACITY: "90 GB"}])) == 1
+    # A grid that no one could mean is refused before it is made.
+    (line,) = faults({CAPACITY: {"from": "1 GB", "to": "99 GB", "times": 1.000001}})
+    assert "from 1 GB to 99 GB times 1.000001 has more than 1,000,000 values; take a larger factor" in line
+    many = [{"from": "1 GB", "to": "1 TB", "times": 1.005}, {"from": "1 GB/s", "to": "1 TB/s", "times": 1.005}]
+    (line,) = faults({CAPACITY: many[0], BANDWIDTH: many[1]})
+    assert "sweep: what_if: 1386 x 1386 = 1,920,996 points; a sweep has at most 1,000,000" in line
 
 
 def test_all_faults_are_listed_at_once_with_their_lines(tmp_path):
@@ -282,14 +249,6 @@ def test_all_faults_are_listed_at_once_with_their_lines(tmp_path):
         "10: what_if.network.nvs.bandwidth.from",
         "10: what_if.network.nvs.bandwidth.to",
     ]
-
-
-def test_a_grid_that_no_one_could_mean_is_refused_before_it_is_made():
-    (line,) = faults({CAPACITY: {"from": "1 GB", "to": "99 GB", "times": 1.000001}})
-    assert "from 1 GB to 99 GB times 1.000001 has more than 1,000,000 values; take a larger factor" in line
-    many = [{"from": "1 GB", "to": "1 TB", "times": 1.005}, {"from": "1 GB/s", "to": "1 TB/s", "times": 1.005}]
-    (line,) = faults({CAPACITY: many[0], BANDWIDTH: many[1]})
-    assert "sweep: what_if: 1386 x 1386 = 1,920,996 points; a sweep has at most 1,000,000" in line
 
 
 def test_set_replaces_and_adds_fields(tmp_path):

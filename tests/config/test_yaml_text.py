@@ -21,15 +21,16 @@ def test_data_and_the_line_of_every_key_path(tmp_path):
     assert document.data == {"a": 1, "b": {"c": ["x", {"d": "y"}]}}
     lines = {path: int(place.rsplit(":", 1)[1]) for path, place in document.places.items()}
     assert lines == {
-        (): 1,
-        ("a",): 1,
-        ("b",): 2,
-        ("b", "c"): 3,
-        ("b", "c", 0): 3,
-        ("b", "c", 1): 4,
-        ("b", "c", 1, "d"): 4,
-    }
+        (): 1, ("a",): 1, ("b",): 2, ("b", "c"): 3, ("b", "c", 0): 3, ("b", "c", 1): 4, ("b", "c", 1, "d"): 4,
+    }  # fmt: skip
     assert document.place(("b", "absent", "deeper")).endswith("a.yaml:2")
+    # Keys are text and aliases are followed.
+    assert load(tmp_path, "no: &x {1: 2}\nb: *x\n").data == {"no": {"1": 2}, "b": {"1": 2}}
+    # A folder and an absent file are refused.
+    with pytest.raises(SpecError, match="cannot be read: Is a directory"):
+        load_document(tmp_path)
+    with pytest.raises(SpecError, match="cannot be read: No such file"):
+        load_document(tmp_path / "absent.yaml")
 
 
 @pytest.mark.parametrize(
@@ -53,10 +54,6 @@ def test_data_and_the_line_of_every_key_path(tmp_path):
 )
 def test_scalars_are_those_of_yaml_1_2(tmp_path, text, value):
     assert load(tmp_path, f"a: {text}\n").data == {"a": value}
-
-
-def test_keys_are_text_and_aliases_are_followed(tmp_path):
-    assert load(tmp_path, "no: &x {1: 2}\nb: *x\n").data == {"no": {"1": 2}, "b": {"1": 2}}
 
 
 @pytest.mark.parametrize(
@@ -105,13 +102,6 @@ def test_a_bad_file_is_an_error_with_its_place(tmp_path, text, says):
     with pytest.raises(SpecError) as caught:
         load(tmp_path, text)
     assert says in str(caught.value)
-
-
-def test_a_folder_and_an_absent_file_are_refused(tmp_path):
-    with pytest.raises(SpecError, match="cannot be read: Is a directory"):
-        load_document(tmp_path)
-    with pytest.raises(SpecError, match="cannot be read: No such file"):
-        load_document(tmp_path / "absent.yaml")
 
 
 @pytest.mark.parametrize(

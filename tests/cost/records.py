@@ -43,102 +43,45 @@ def machine(**changes):
     return Cluster(device=device, network=network, node=node, operation=operation, name="", label="")
 
 
+_ZERO = (
+    "attention_kernels tile_latency tile_half tile_quantisation wave_quantisation attention_half cast_traffic "
+    "clock_exponent unfused_share dispatch_latency tp_overlap cp_overlap dispatcher ep_overlap pp_overlap "
+    "call_latency relay optimizer_traffic_per_parameter muon_traffic_per_parameter "
+    "accumulation_traffic_per_parameter overhead memory_margin fragmentation"
+).split()
+_HALF = (
+    "matrix_efficiency vector_efficiency hbm_efficiency nvs_efficiency net_efficiency host_efficiency "
+    "host_memory_efficiency host_memory_share eager_net_latency"
+).split()
+_ONE = (
+    "kernel_slowdown sustained_share attention_efficiency attention_gradient_efficiency fp8_efficiency "
+    "grouped_efficiency dp_overlap fsdp_overlap bulk_latency launch_hidden"
+).split()
+
+
 def make_assumptions(**changes):
     """Efficiencies of one half, 10 us a launch, 2 bytes an element, 12 bytes of Adam; an update costs nothing."""
-    return Assumptions(
-        **{
-            "kernel_slowdown": 1.0,
-            "matrix_efficiency": 0.5,
-            "sustained_share": 1.0,
-            "matrix_ceiling": "data_sheet",
-            "attention_kernels": 0.0,
-            "tile_latency": 0.0,
-            "tile_half": 0.0,
-            "tile_quantisation": 0.0,
-            "wave_quantisation": 0.0,
-            "attention_efficiency": 1.0,
-            "attention_gradient_efficiency": 1.0,
-            "attention_half": 0.0,
-            "fp8_efficiency": 1.0,
-            "cast_traffic": 0.0,
-            "grouped_efficiency": 1.0,
-            "clock_exponent": 0.0,
-            "vector_efficiency": 0.5,
-            "hbm_efficiency": 0.5,
-            "nvs_efficiency": 0.5,
-            "net_efficiency": 0.5,
-            "unfused_share": 0.0,
-            "host_efficiency": 0.5,
-            "host_memory_efficiency": 0.5,
-            "host_memory_share": 0.5,
-            "launch_latency": 1e-5,
-            "dispatch_latency": 0.0,
-            "tp_overlap": 0.0,
-            "cp_overlap": 0.0,
-            "dispatcher": 0.0,
-            "ep_overlap": 0.0,
-            "pp_overlap": 0.0,
-            "dp_overlap": 1.0,
-            "fsdp_overlap": 1.0,
-            "call_latency": 0.0,
-            "relay": 0.0,
-            "bulk_latency": 1.0,
-            "eager_nvs_latency": 0.2,
-            "eager_net_latency": 0.5,
-            "eager_bandwidth": 0.25,
-            "tree_latency": 2.0,
-            "tree_bandwidth": 0.8,
-            "launch_hidden": 1.0,
-            "weight_bytes": 2.0,
-            "gradient_bytes": 2.0,
-            "optimizer_bytes_per_parameter": 12.0,
-            "host_gradient_bytes": 4.0,
-            "optimizer_traffic_per_parameter": 0.0,
-            "muon_bytes_per_parameter": 8.0,
-            "muon_traffic_per_parameter": 0.0,
-            "muon_steps": 5.0,
-            "muon_bytes": 2.0,
-            "muon_tp_bytes": 4.0,
-            "accumulation_traffic_per_parameter": 0.0,
-            "overhead": 0.0,
-            "memory_margin": 0.0,
-            "fragmentation": 0.0,
-            "charge_replicated_gradients": False,
-            "protocols": ("bulk",),
-            "algorithms": tuple((kind, ("ring",)) for kind in KINDS),
-            "linear_dtype": "bf16",
-            "panel_overlap": "first_apart",
-            "pipeline_sends": "mean",
-            "optimizer": "adam",
-            "tiles": (),
-        }
-        | changes
-    )
+    others = {
+        "matrix_ceiling": "data_sheet", "launch_latency": 1e-5, "eager_nvs_latency": 0.2, "eager_bandwidth": 0.25,
+        "tree_latency": 2.0, "tree_bandwidth": 0.8, "weight_bytes": 2.0, "gradient_bytes": 2.0,
+        "optimizer_bytes_per_parameter": 12.0, "host_gradient_bytes": 4.0, "muon_bytes_per_parameter": 8.0,
+        "muon_steps": 5.0, "muon_bytes": 2.0, "muon_tp_bytes": 4.0, "charge_replicated_gradients": False,
+        "protocols": ("bulk",), "algorithms": tuple((kind, ("ring",)) for kind in KINDS), "linear_dtype": "bf16",
+        "panel_overlap": "first_apart", "pipeline_sends": "mean", "optimizer": "adam", "tiles": (),
+    }  # fmt: skip
+    same = dict.fromkeys(_ZERO, 0.0) | dict.fromkeys(_HALF, 0.5) | dict.fromkeys(_ONE, 1.0)
+    return Assumptions(**same | others | changes)
 
 
 def layer_costs(**changes):
     """A layer of one key: 10 ms forward, 20 ms backward, one weight group of 4 GB."""
     fields = {
-        "forward_s": [0.010],
-        "backward_s": [0.020],
-        "compute_s": [0.021],
-        "memory_s": [0.003],
-        "tp_comm_s": [0.004],
-        "cp_comm_s": [0.002],
-        "ep_comm_s": [0.0],
-        "replicated_gradient_s": [0.0],
-        "weight_gradient_s": [0.008],
-        "split_s": [0.0],
-        "recompute_s": [[0.0], [0.002], [0.010]],
-        "stash_bytes": [[1e9], [6e8], [1e8]],
-        "working_bytes": [[0.0], [0.0], [0.0]],
-        "scattered_bytes": [[0.0], [0.0], [0.0]],
-        "boundary_bytes": [1e8],
-        "weight_bytes": [[4e9]],
-        "group_size": [[1.0]],
-        "group_share": [[1.0]],
-        "group_ep": [[1.0]],
-    } | changes
+        "forward_s": [0.010], "backward_s": [0.020], "compute_s": [0.021], "memory_s": [0.003], "tp_comm_s": [0.004],
+        "cp_comm_s": [0.002], "ep_comm_s": [0.0], "replicated_gradient_s": [0.0], "weight_gradient_s": [0.008],
+        "split_s": [0.0], "recompute_s": [[0.0], [0.002], [0.010]], "stash_bytes": [[1e9], [6e8], [1e8]],
+        "working_bytes": [[0.0], [0.0], [0.0]], "scattered_bytes": [[0.0], [0.0], [0.0]], "boundary_bytes": [1e8],
+        "weight_bytes": [[4e9]], "group_size": [[1.0]], "group_share": [[1.0]], "group_ep": [[1.0]],
+    } | changes  # fmt: skip
     return LayerCosts(**{name: np.asarray(value) for name, value in fields.items()})
 
 

@@ -34,25 +34,21 @@ def test_a_leaf_is_the_float_that_the_spec_states(name):
     assert {type(leaf) for leaf in found} == {float}
 
 
-def test_effects_of_a_stack_and_of_a_generation_make_kernels_slower():
+def test_words_effects_and_structure_of_a_set():
     effects = EffectsSpec(stack={"known": 0.1}, generation={"hopper": -0.3})
     spec = SETS["default"].model_copy(update={"effects": effects, "kernel_slowdown": 2.0, "stack": "known"})
     assert assumptions_from_spec(spec, "hopper").kernel_slowdown == pytest.approx(2.0 * math.exp(-0.2))
     assert assumptions_from_spec(spec, "volta").kernel_slowdown == pytest.approx(2.0 * math.exp(0.1))
     other = spec.model_copy(update={"stack": "unknown"})
     assert assumptions_from_spec(other).kernel_slowdown == 2.0
-
-
-def test_what_is_no_leaf_is_structure_that_can_be_hashed():
+    # What is no leaf is structure that can be hashed.
     spec = SETS["default"].model_copy(update={"tiles": [(128, 256)]})
     record = assumptions_from_spec(spec)
     assert (record.tiles, record.protocols) == (((128, 256),), tuple(spec.protocols))
     assert dict(record.algorithms)["all-gather"] == tuple(spec.algorithms.all_gather)
     for name in {*Assumptions.__dataclass_fields__}.difference(leaves(Assumptions)):
         hash(getattr(record, name))
-
-
-def test_a_word_is_its_position_among_the_alternatives():
+    # A word is its position among the alternatives.
     spec = SETS["uncalibrated"]
     words = {name: spec.model_copy(update={"dispatcher": name}) for name in alternatives("dispatcher")}
     found = {name: assumptions_from_spec(one).dispatcher for name, one in words.items()}

@@ -55,26 +55,22 @@ def test_along_one_size_it_is_linear_between_neighbours(rows, at, random):
     assert np.log(found / roofline) == pytest.approx(np.interp(np.log(at), np.log(sorted(rows)), logs), abs=1e-6)
 
 
-def test_equal_efficiencies_are_that_everywhere():
+def test_equal_efficiencies_are_that_everywhere_and_beyond_is_outside_of_the_measured_sizes():
     shapes = [(256, 256, 256, 1), (4096, 256, 1024, 1), (512, 8192, 512, 4)]
     times = multiplies(*shapes).roofline(DEVICE) / 0.6
     others = [(1000, 1000, 1000, 2), (1, 1, 1, 1), (1 << 20, 1 << 20, 1 << 20, 1)]
     assert np.allclose(efficiency(interpolated(samples(shapes, times), multiplies(*others), DEVICE), *others), 0.6)
-
-
-def test_beyond_is_outside_of_the_measured_sizes():
+    # Beyond is outside of the measured sizes.
     measured = samples([(256, 256, 256, 1), (4096, 1024, 256, 1)], [1.0, 1.0])
     shapes = np.array([(256, 1024, 256, 1), (300, 300, 256, 1), (255, 512, 256, 1), (300, 300, 256, 2)], dtype=float).T
     assert measured.beyond(shapes).tolist() == [False, False, True, True]
 
 
-def test_a_kernel_without_multiplies_scales_with_its_elements():
+def test_rooflines_at_other_shapes():
     norm = Amounts(np.array([[2048.0], [4096], [0], [0]]), np.zeros(1), np.zeros(1), np.array([1e8]), inner=False)
     (times,) = norm.rooflines_at(np.array([[2048.0, 1024], [4096, 4096], [0, 0], [0, 0]]), DEVICE)
     assert times.tolist() == [1e8 / DEVICE.hbm_bandwidth, 0.5e8 / DEVICE.hbm_bandwidth]
-
-
-def test_scores_that_stay_inside_a_kernel_are_no_traffic():
+    # Scores that stay inside a kernel are no traffic.
     sizes = np.array([[1024.0], [2048], [128], [32]])
     attention = Amounts(sizes, np.zeros(1), np.zeros(1), np.array([1e9]), inner=True)
     (times,) = attention.rooflines_at(2 * sizes * [[1], [1], [0.5], [1]], DEVICE)

@@ -58,8 +58,24 @@ def test_a_broadcast_sends_everything(size, share, latency, seconds):
         assert time(size, share, 8 * GB, kind) == close(latency + seconds), kind
 
 
-def test_an_empty_message_still_costs_its_hops():
+def test_a_call_its_protocols_and_relays():
     assert time(8, 1, 0.0) == close(7 * 10e-6)
+    # The inside of an exchange can be what takes long.
+    slow_inside = machine(nvs_bandwidth=2e9).network  # 1 GB/s
+    assert time(8, 4, 8 * GB, ALL_TO_ALL, ("exchange",), slow_inside) == close(10e-6 + 7 * 1e-6 + 3 / 1)
+    # A call and its protocols.
+    one = time(8, 1, 8 * GB, bulk_latency=3.0, call_latency=5e-6)
+    assert one == close(5e-6 + 3 * 70e-6 + 7 / 50)
+    both = {"protocols": ("bulk", "eager"), "bulk_latency": 3.0, "call_latency": 5e-6}
+    assert time(8, 1, 8 * GB, **both) == one  # large: the short hops do not pay
+    assert time(8, 1, 8e4, **both) == close(5e-6 + 35e-6 + 7e4 / (0.25 * 50e9))  # 80 kB: half of a hop, a quarter
+    assert time(8, 8, 8e4, **both) == close(5e-6 + 7 * 0.2e-6 + 7e4 / (0.25 * 400e9))
+    assert time(16, 4, 16e4, **both) == close(5e-6 + 3 * 5e-6 + 12 * 0.2e-6 + 15e4 / (0.25 * 50e9))  # one NIC of four
+    assert time(1, 1, 8 * GB, **both) == 0.0
+    # A gpu that relays between its nic and itself.
+    assert time(8, 1, 8 * GB, relay=0.5) == close(70e-6 + 7 / 50 * 1.5)
+    assert time(16, 4, 16 * GB, relay=0.5) == close(42e-6 + 15 / 200 * 1.125)  # a quarter of the traffic
+    assert time(8, 8, 8 * GB, relay=0.5) == time(8, 8, 8 * GB)
 
 
 @pytest.mark.parametrize(
@@ -103,28 +119,6 @@ def test_an_exchange(size, share, latency, seconds):
     assert time(size, share, 16 * GB, ALL_TO_ALL, ("exchange",)) == close(latency + seconds)
 
 
-def test_the_inside_of_an_exchange_can_be_what_takes_long():
-    slow_inside = machine(nvs_bandwidth=2e9).network  # 1 GB/s
-    assert time(8, 4, 8 * GB, ALL_TO_ALL, ("exchange",), slow_inside) == close(10e-6 + 7 * 1e-6 + 3 / 1)
-
-
-def test_a_call_and_its_protocols():
-    one = time(8, 1, 8 * GB, bulk_latency=3.0, call_latency=5e-6)
-    assert one == close(5e-6 + 3 * 70e-6 + 7 / 50)
-    both = {"protocols": ("bulk", "eager"), "bulk_latency": 3.0, "call_latency": 5e-6}
-    assert time(8, 1, 8 * GB, **both) == one  # large: the short hops do not pay
-    assert time(8, 1, 8e4, **both) == close(5e-6 + 35e-6 + 7e4 / (0.25 * 50e9))  # 80 kB: half of a hop, a quarter
-    assert time(8, 8, 8e4, **both) == close(5e-6 + 7 * 0.2e-6 + 7e4 / (0.25 * 400e9))
-    assert time(16, 4, 16e4, **both) == close(5e-6 + 3 * 5e-6 + 12 * 0.2e-6 + 15e4 / (0.25 * 50e9))  # one NIC of four
-    assert time(1, 1, 8 * GB, **both) == 0.0
-
-
-def test_a_gpu_that_relays_between_its_nic_and_itself():
-    assert time(8, 1, 8 * GB, relay=0.5) == close(70e-6 + 7 / 50 * 1.5)
-    assert time(16, 4, 16 * GB, relay=0.5) == close(42e-6 + 15 / 200 * 1.125)  # a quarter of the traffic
-    assert time(8, 8, 8 * GB, relay=0.5) == time(8, 8, 8 * GB)
-
-
 @pytest.mark.parametrize(("share", "links"), [(2, 1), (3, 2), (4, 3)])
 def test_a_domain_without_a_switch_has_the_links_among_the_members(share, links):
     nvs, net = machine().network.tiers
@@ -133,13 +127,11 @@ def test_a_domain_without_a_switch_has_the_links_among_the_members(share, links)
     assert found == close((share - 1) * 1e-6 + (share - 1) / (400 * links / 3))
 
 
-def test_groups_of_several_sizes_at_once():
+def test_groups_of_several_sizes_and_over_two_axes():
     sizes, shares = np.asarray([8.0, 8.0, 1.0]), np.asarray([1.0, 8.0, 1.0])
     link = collective(ALL_GATHER, group(sizes, shares), machine().network, make_assumptions())
     np.testing.assert_allclose(link(8 * GB), [70e-6 + 7 / 50, 7e-6 + 7 / 400, 0.0], rtol=1e-12)
-
-
-def test_a_group_over_two_axes_is_the_product_of_theirs():
+    # A group over two axes is the product of theirs.
     whole = group(np.asarray([48.0]), np.asarray([8.0]))
     product = group(np.asarray([12.0]), np.asarray([4.0])).times(group(np.asarray([4.0]), np.asarray([2.0])))
     np.testing.assert_allclose(product[:-1], whole[:-1], rtol=1e-15)

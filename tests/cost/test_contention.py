@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import jax
 import numpy as np
 import pytest
 from cost.records import WORKLOAD, choices, layer_costs, machine, make_assumptions
@@ -15,12 +14,6 @@ NVS, LEAF, SPINE = Tier(8e11, 1e-6, "nvs", 8), Tier(1e11, 1e-5, "leaf", 32), Tie
 TREE, FULL = (Network(tiers=(NVS, LEAF, replace(SPINE, bandwidth=bandwidth))) for bandwidth in (2.5e10, 1e11))
 CONTENDED = (0.004, 0.006, 0.007, 0.010)  # s, of the forward, and of the backward for each mode of recomputation
 NONE = (0.0, 0.0, 0.0, 0.0)
-
-
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
 
 
 def members(size, *shares):
@@ -56,25 +49,19 @@ def cost(network, contended=CONTENDED, **made):
     return step_costs((layer,), plan, WORKLOAD, cluster, make_assumptions(pp_overlap=1.0, protocols=("bulk",)))
 
 
-def test_the_reduction_overlaps_with_the_rest_of_a_pass():
+def test_a_reduction_and_sends_overlap_with_the_rest_of_a_pass():
     # Two of three layers on a stage overlap; each loses the time of its own collectives in forward and backward.
     found, alone = cost(TREE), cost(TREE, NONE)
     assert float(found.dp_comm_s[0] - alone.dp_comm_s[0]) == pytest.approx(2 * (0.004 + 0.006), rel=1e-9)
-
-
-def test_a_reduction_that_crosses_no_such_tier_loses_nothing():
+    # A reduction that crosses no such tier loses nothing.
     for network, dp_leaf in ((FULL, 1.0), (TREE, 8.0)):
         found, alone = (cost(network, contended, pp=1.0, dp_leaf=dp_leaf) for contended in (CONTENDED, NONE))
         assert float(found.dp_comm_s[0]) == float(alone.dp_comm_s[0])
-
-
-def test_a_pass_loses_at_most_its_own_time():
+    # A pass loses at most its own time.
     endless = (1.0, 1.0, 1.0, 1.0)
     gather = 7 * 1e-5 + 7 / 8 * 4e9 / 1.25e10  # at half of the spine's share, by the assumptions
     assert float(cost(TREE, endless).dp_comm_s[0]) == pytest.approx(3 * 2 * gather, rel=1e-9)
-
-
-def test_sends_overlap_with_the_rest_of_a_microbatch():
+    # Sends overlap with the rest of a microbatch.
     # 100 MB forward and backward overlap with 90 ms of three layers, less the time of their collectives.
     send = 2 * (1e-5 + 1e8 / 1.25e10)
     long = (0.014, 0.014, 0.014, 0.014)

@@ -54,21 +54,20 @@ def test_random_choices(counts, domains):
     assert distinct_domains(routing(*counts), number(domains)) == pytest.approx(drawn(domains, *counts), rel=0.01)
 
 
-def test_a_limit_to_all_groups_limits_little():
+def test_domains_of_experts_in_either_array_library_and_without_a_limit():
     """It only draws one group with each choice."""
     free, limited = (float(distinct_domains(routing(*counts), number(8))[0]) for counts in [(4,), (4, 8, 8)])
     assert limited == pytest.approx(free)
-
-
-def test_numpy_and_jax_agree():
+    # Numpy and jax agree.
     here = routing(8, 8, 4)
     there = Routing(jnp.asarray([8.0]), jnp.asarray([8.0]), jnp.asarray([4.0]), 4)
     assert distinct_domains(there, jnp.asarray([4.0])) == pytest.approx(distinct_domains(here, number(4)))
-
-
-def test_a_dispatcher_of_each_copy_sends_all():
+    # A dispatcher of each copy sends all.
     sent = sent_to_domains(routing(8), number(4), 0.0)
     assert float(sent.share[0]) == 1.0
+    # A routing of no plan.
+    none = np.zeros(0)
+    assert routing_of(none, none, none).most_groups == 0
 
 
 def times(dispatcher, size, share, **facts):
@@ -88,26 +87,13 @@ def test_a_token_crosses_the_network_once_for_each_domain():
     """Of 1 GB for two domains of eight, half is for the other one, and 3/4 of that is sent."""
     assert times(0.0, 16, 8, **QUIET) == pytest.approx(0.5 / 50)
     assert times(1.0, 16, 8, **QUIET) == pytest.approx(0.75 * 0.5 / 50)
-
-
-def test_all_copies_cross_the_fast_links():
-    """With a network as fast as the links inside, 7 of 8 copies on the links inside take longest."""
+    # With a network as fast as the links inside, 7 of 8 copies on the links inside take longest.
     facts = {**QUIET, "net_bandwidth": 8e11}
     assert times(0.0, 16, 8, **facts) == pytest.approx(0.5 / 400)
     assert times(1.0, 16, 8, **facts) == pytest.approx(7 / 8 / 400)
-
-
-def test_a_group_in_one_domain_sends_each_copy():
+    # A group in one domain sends each copy.
     assert times(1.0, 8, 8) == pytest.approx(times(0.0, 8, 8))
-
-
-def test_a_gpu_has_fewer_peers():
-    """15 messages of 1 us before, 1 + 7 with one to each domain; the network adds 10 us."""
+    # 15 messages of 1 us before, 1 + 7 with one to each domain; the network adds 10 us.
     facts = {"nvs_bandwidth": 8e20, "net_bandwidth": 8e20}
     assert times(0.0, 16, 8, **facts) == pytest.approx(25e-6)
     assert times(1.0, 16, 8, **facts) == pytest.approx(18e-6)
-
-
-def test_a_routing_of_no_plan():
-    none = np.zeros(0)
-    assert routing_of(none, none, none).most_groups == 0

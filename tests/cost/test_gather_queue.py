@@ -42,10 +42,13 @@ def test_the_first_forward_waits_for_the_last_scatter(layers):
     assert forward > 0.0
 
 
-def test_without_ends_each_pass_hides_its_own_collectives():
+def test_passes_hide_their_own_collectives_in_no_part_longer_than_the_backward():
     found = [np.asarray(seconds).item() for seconds in outlasting(body(), np.zeros(1), APART)]
     weights = beyond([SCATTER], WEIGHTS)
     assert found == close([beyond([GATHER], FORWARD), beyond([GATHER], BACKWARD - WEIGHTS) + weights, weights])
+    # No part of a backward is longer than all of it.
+    longer = of_chunk(3, APART, body(weights=2.0 * BACKWARD))
+    assert longer == of_chunk(3, APART, body(weights=BACKWARD))
 
 
 @pytest.mark.parametrize("layers", [1, 2, 5])
@@ -57,11 +60,6 @@ def test_parts_of_a_backward_each_hide_their_own_collectives(layers):
     forward, backward, put_off = of_chunk(layers, APART)
     assert [forward, backward, put_off] == close([of_chunk(layers)[0], inputs + weights, weights])
     assert of_chunk(layers, np.array([False])) == of_chunk(layers)
-
-
-def test_no_part_of_a_backward_is_longer_than_all_of_it():
-    longer = of_chunk(3, APART, body(weights=2.0 * BACKWARD))
-    assert longer == of_chunk(3, APART, body(weights=BACKWARD))
 
 
 @pytest.mark.parametrize("layers", [1, 2, 5])

@@ -8,23 +8,17 @@ from cost.test_step import close
 from dsx.plans.choices import CODES
 
 
-def test_nothing_is_kept_there_without_offload():
+def test_what_a_gpu_keeps_on_the_host():
     assert offloading("none")["host_bytes"] == offloading("none", CODES["offload"][:1])["host_bytes"] == 0.0
-
-
-def test_state_and_gradients_of_the_rank():
+    # State and gradients of the rank.
     # 7.5e8 parameters of a rank: twelve bytes of Adam, four of the gradient.
     assert offloading("optimizer")["host_bytes"] == close(3 * 2e9 / 8 * 16)
-
-
-def test_what_the_layers_of_the_first_stage_save():
+    # What the layers of the first stage save.
     # Four microbatches in flight, three layers, 1 GB each.
     assert offloading("activations")["host_bytes"] == close(4 * 3 * 1e9)
     both, optimizer, activations = (offloading(what)["host_bytes"] for what in ("both", "optimizer", "activations"))
     assert both == close(optimizer + activations)
-
-
-def test_it_is_no_part_of_the_memory_of_a_gpu():
+    # It is no part of the memory of a gpu.
     found = offloading("both")
     parts = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "overhead_bytes")
     assert found["peak_bytes"] == close(sum(found[name] for name in parts))
@@ -44,15 +38,6 @@ def test_a_small_job_has_the_host_for_itself(num_gpus, busy):
     assert found["optimizer_s"] == close(3 * 2e9 / 8 * (4 + 28) / (0.5 * 8e10 / busy))
 
 
-@pytest.mark.parametrize("what", ["optimizer", "activations", "both"])
-def test_a_faster_host_is_never_slower(what):
-    times = [
-        offloading(what, cluster=machine(host_memory_bandwidth=rate))["step_time_s"]
-        for rate in (1e13, 1e12, 1e11, 1e10)
-    ]
-    assert times == sorted(times) and times[0] < times[-1]
-
-
 @pytest.mark.parametrize(("num_gpus", "sharing"), [(32.0, 2), (2.0, 2), (1.0, 1)])
 def test_gpus_behind_one_switch_share_its_link(num_gpus, sharing):
     """Half of 50 GB/s for the GPUs of a job behind a switch; four bytes each way, 28 bytes through the memory."""
@@ -67,9 +52,7 @@ def test_a_link_is_shared_by_no_more_gpus_than_a_node_has():
         for sharing in (4, 8, 16)
     ]
     assert steps[0] < steps[1] == steps[2]
-
-
-def test_layers_stall_as_with_a_link_of_half_the_bandwidth():
+    # Layers stall as with a link of half the bandwidth.
     shared, slower = ({"gpus_per_host_link": 2.0}, {"host_bandwidth": 2.5e10})
     for what in ("activations", "both"):
         halves = [offloading(what, cluster=machine(**changes))["step_time_s"] for changes in (shared, slower)]

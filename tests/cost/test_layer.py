@@ -46,7 +46,7 @@ def close(value):
     return pytest.approx(value, rel=1e-12, abs=1e-15)
 
 
-def test_kernels_add_up():
+def test_kernels_add_up_each_with_its_own_roofline():
     found = layer_costs(work(), machine(), make_assumptions())
     assert float(found.forward_s[0]) == close(0.030)
     assert float(found.backward_s[0]) == close(0.060)
@@ -54,6 +54,16 @@ def test_kernels_add_up():
     assert found.stash_bytes[:, 0].tolist() == [7.0, 5.0, 1.0]
     assert found.working_bytes[:, 0].tolist() == [2.0, 3.0, 8.0]
     assert float(found.boundary_bytes[0]) == 5.0
+    # Each kernel has its own roofline.
+    # 15 GB at 1 TB/s outlast only the first kernel's forward; the others hide them.
+    found = layer_costs(work(num_bytes=15e9), machine(), make_assumptions())
+    assert float(found.memory_s[0]) == close(0.005)
+    assert float(found.forward_s[0]) == close(0.035)
+    # Traffic if operators run as several kernels.
+    # Half of 30 GB at 1 TB/s outlast only the first kernel's forward.
+    made = work(unfused=np.full((2, 2, 1), 30e9))
+    assert float(layer_costs(made, machine(), make_assumptions(unfused_share=0.5)).memory_s[0]) == close(0.005)
+    assert float(layer_costs(made, machine(), make_assumptions()).memory_s[0]) == 0.0
 
 
 def test_kernels_that_are_all_slower():
@@ -99,7 +109,7 @@ def test_gradients_of_weights_are_a_part_of_the_backward(num_bytes, seconds):
     assert float(slow.weight_gradient_s[0]) == close(0.45)
 
 
-def test_gradients_of_weights_wait_for_communication_that_outlasts_their_kernel():
+def test_gradients_of_weights_wait_and_accumulate():
     """A gather of 60 ms beside 40 ms: both gradients of the kernel, alike, end so much later."""
     made = MultiplyShape(1, BACKWARD, linear=True, fused=False, of_weight=True, grouped=False)
     given = work([CollectiveShape(0, BACKWARD, ALL_GATHER, "tp", False, beside=1)], [0.06 / GATHER * 4e9])
@@ -109,20 +119,11 @@ def test_gradients_of_weights_wait_for_communication_that_outlasts_their_kernel(
     late = float(found.tp_comm_s[0])
     assert late == pytest.approx(0.020, rel=1e-2)
     assert float(found.weight_gradient_s[0]) == close(0.45 * (0.040 + late))
-
-
-def test_each_kernel_has_its_own_roofline():
-    # 15 GB at 1 TB/s outlast only the first kernel's forward; the others hide them.
-    found = layer_costs(work(num_bytes=15e9), machine(), make_assumptions())
-    assert float(found.memory_s[0]) == close(0.005)
-    assert float(found.forward_s[0]) == close(0.035)
-
-
-def test_traffic_if_operators_run_as_several_kernels():
-    # Half of 30 GB at 1 TB/s outlast only the first kernel's forward.
-    made = work(unfused=np.full((2, 2, 1), 30e9))
-    assert float(layer_costs(made, machine(), make_assumptions(unfused_share=0.5)).memory_s[0]) == close(0.005)
-    assert float(layer_costs(made, machine(), make_assumptions()).memory_s[0]) == 0.0
+    # A million by two thousand of them, 10 bytes each, at 1 TB/s: nothing hides them.
+    found = multiplied(True, BACKWARD, 1e6, 2e3, 1.0, accumulation_traffic_per_parameter=10.0)
+    assert float(found.memory_s[0]) == close(0.020)
+    assert float(found.backward_s[0]) == close(0.060 + 0.020)
+    assert float(multiplied(False, BACKWARD, 1e6, 2e3, 1.0, accumulation_traffic_per_parameter=10.0).memory_s[0]) == 0.0
 
 
 def multiplied(of_weight, direction, rows, columns, contracted, **changes):
@@ -131,14 +132,6 @@ def multiplied(of_weight, direction, rows, columns, contracted, **changes):
     sizes = (np.asarray([[size]]) for size in (rows, columns, contracted, 1.0, 0.0))
     given = replace(work(num_bytes=1e10), multiplies=Multiplies(*sizes), multiply_shapes=(shape,))
     return layer_costs(given, machine(), make_assumptions(**changes))
-
-
-def test_gradient_accumulation_follows_its_kernel():
-    """A million by two thousand of them, 10 bytes each, at 1 TB/s: nothing hides them."""
-    found = multiplied(True, BACKWARD, 1e6, 2e3, 1.0, accumulation_traffic_per_parameter=10.0)
-    assert float(found.memory_s[0]) == close(0.020)
-    assert float(found.backward_s[0]) == close(0.060 + 0.020)
-    assert float(multiplied(False, BACKWARD, 1e6, 2e3, 1.0, accumulation_traffic_per_parameter=10.0).memory_s[0]) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -158,15 +151,12 @@ def test_gathers_overlap_with_their_kernel_and_all_reduces_do_not(kind, passes, 
     assert float(found.tp_comm_s[0]) == close(passes * (3e-6 + 3 / 4 * 1e9 / 400e9) * (1 - hidden))
 
 
-def test_no_more_is_hidden_than_the_kernel_lasts():
+def test_collectives_hide_behind_the_kernel_beside_them_alone():
     made = work([CollectiveShape(0, FORWARD, ALL_GATHER, "cp", False, beside=0)], [40e9])
     alone = 3e-6 + 3 / 4 * 40e9 / 400e9
     found = layer_costs(made, machine(), make_assumptions(cp_overlap=1.0, tp_overlap=0.0))
     assert float(found.cp_comm_s[0]) == close(alone - 0.010)
-
-
-def test_a_collective_hides_behind_the_kernel_beside_it_and_counts_where_it_runs():
-    """The second kernel, of 20 ms, only waits for a scatter of what the first one, of 10 ms, makes."""
+    # The second kernel, of 20 ms, only waits for a scatter of what the first one, of 10 ms, makes.
     made = work([CollectiveShape(1, FORWARD, REDUCE_SCATTER, "tp", False, beside=0)], [40e9])
     alone = 3e-6 + 3 / 4 * 40e9 / 400e9
     times = kernel_times(made, machine(), make_assumptions(tp_overlap=1.0))
@@ -236,37 +226,44 @@ def test_panels_run_while_the_kernel_computes(panels, volume, num_bytes):
     assert float(found.forward_s[0]) == close(busy + max(0.020, num_bytes / 1e12) + float(found.tp_comm_s[0]))
 
 
-def test_panels_of_two_axes_hide_together():
+def test_panels_of_two_axes_hide_together_and_share_what_sticks_out():
     shapes = [CollectiveShape(0, FORWARD, BROADCAST, axis, True) for axis in ("tp", "tp2")]
     found = layer_costs(work(shapes, [8e9, 4e9], panels=4.0), machine(), make_assumptions())
     one = 3e-6 + 2e9 / 400e9 + 1e-6 + 1e9 / 400e9
     assert float(found.tp_comm_s[0]) == close(one + 4 * one - 0.010)
-
-
-def test_what_sticks_out_is_shared_as_the_panels_are():
+    # What sticks out is shared as the panels are.
     shapes = [CollectiveShape(0, FORWARD, BROADCAST, axis, True) for axis in ("tp", "cp")]
     found = layer_costs(work(shapes, [8e9, 4e9], panels=4.0), machine(), make_assumptions())
     tp, cp = 3e-6 + 2e9 / 400e9, 3e-6 + 1e9 / 400e9
     exposed = (tp + cp) + 4 * (tp + cp) - 0.010
     assert float(found.tp_comm_s[0]) == close(exposed * tp / (tp + cp))
     assert float(found.cp_comm_s[0]) == close(exposed * cp / (tp + cp))
-
-
-def test_a_plain_collective_of_a_panelled_kernel_is_exposed():
+    # A plain collective of a panelled kernel is exposed.
     shapes = [CollectiveShape(0, FORWARD, BROADCAST, "tp", True), CollectiveShape(0, FORWARD, ALL_GATHER, "tp", False)]
     found = layer_costs(work(shapes, [4e8, 4e9], panels=4.0), machine(), make_assumptions())
     assert float(found.tp_comm_s[0]) == close(3e-6 + 1e8 / 400e9 + GATHER)
 
 
-def test_weight_groups_are_what_is_reduced_over_the_same_data_axes():
+def test_weights_by_the_axes_that_reduce_them():
     cp, nothing = WeightGroup(("cp",)), WeightGroup(())
     assert weight_groups((("cp",), ("tp", "cp"), (), ("tp2",))) == {cp: [0, 1], nothing: [2, 3]}
     assert weight_groups(()) == {nothing: []}
-
-
-def test_experts_are_a_group_of_their_own_over_all_axes_that_hold_the_same():
+    # Experts are a group of their own over all axes that hold the same.
     found = weight_groups((("cp",), ("tp", "cp"), ("tp", "cp")), (False, True, False))
     assert found == {WeightGroup(("cp",)): [0, 2], WeightGroup(("tp", "cp"), over_ep=True): [1]}
+    # Weights by group.
+    made = work(weights=([2e9, 1e9, 5e8], [("cp",), ("tp", "cp"), ()]))
+    found = layer_costs(made, machine(), make_assumptions())
+    assert np.asarray(found.weight_bytes)[:, 0].tolist() == [3e9, 5e8]
+    assert np.asarray(found.group_size)[:, 0].tolist() == [4.0, 1.0]
+    assert np.asarray(found.group_share)[:, 0].tolist() == [4.0, 1.0]
+    # Gradients of parameters that tensor parallel ranks share.
+    made = work(weights=([2e9, 4e9, 5e8], [("cp",), ("tp", "cp"), ()]))
+    assert float(layer_costs(made, machine(), make_assumptions()).replicated_gradient_s[0]) == 0.0
+    charged = layer_costs(made, machine(), make_assumptions(charge_replicated_gradients=True))
+    assert float(charged.replicated_gradient_s[0]) == close(2 * GATHER)
+    wide = layer_costs(made, machine(), make_assumptions(charge_replicated_gradients=True, gradient_bytes=4.0))
+    assert float(wide.replicated_gradient_s[0]) == close(2 * (3e-6 + 3 / 4 * 8e9 / 400e9))
 
 
 def test_every_rank_of_an_ep_group_holds_other_experts():
@@ -280,23 +277,6 @@ def test_every_rank_of_an_ep_group_holds_other_experts():
     assert np.asarray(found.group_ep)[:, 0].tolist() == [1.0, 64.0]
     # Experts are not reduced over tp a second time.
     assert float(found.replicated_gradient_s[0]) == close(2 * (3e-6 + 3 / 4 * 2e9 / 400e9))
-
-
-def test_weights_by_group():
-    made = work(weights=([2e9, 1e9, 5e8], [("cp",), ("tp", "cp"), ()]))
-    found = layer_costs(made, machine(), make_assumptions())
-    assert np.asarray(found.weight_bytes)[:, 0].tolist() == [3e9, 5e8]
-    assert np.asarray(found.group_size)[:, 0].tolist() == [4.0, 1.0]
-    assert np.asarray(found.group_share)[:, 0].tolist() == [4.0, 1.0]
-
-
-def test_gradients_of_parameters_that_tensor_parallel_ranks_share():
-    made = work(weights=([2e9, 4e9, 5e8], [("cp",), ("tp", "cp"), ()]))
-    assert float(layer_costs(made, machine(), make_assumptions()).replicated_gradient_s[0]) == 0.0
-    charged = layer_costs(made, machine(), make_assumptions(charge_replicated_gradients=True))
-    assert float(charged.replicated_gradient_s[0]) == close(2 * GATHER)
-    wide = layer_costs(made, machine(), make_assumptions(charge_replicated_gradients=True, gradient_bytes=4.0))
-    assert float(wide.replicated_gradient_s[0]) == close(2 * (3e-6 + 3 / 4 * 8e9 / 400e9))
 
 
 WORK_SHAPES = [
@@ -347,10 +327,7 @@ def test_keys_that_share_a_work_are_priced_as_keys_of_their_own(price):
 def test_values_of_works_for_their_keys():
     made = two_works([0, 1], SHARES, np.asarray(WHICH))
     assert made.per_key(np.asarray([5.0, 7.0])).tolist() == [5.0, 5.0, 5.0, 7.0, 7.0]
-    assert made.per_key(np.asarray([[1.0, 2.0], [3.0, 4.0]])).tolist() == [
-        [1.0] * 3 + [2.0] * 2,
-        [3.0] * 3 + [4.0] * 2,
-    ]
+    assert made.per_key(np.asarray([[1.0, 2.0], [3.0, 4.0]])).tolist() == [[1.0] * 3 + [2.0] * 2, [3.0] * 3 + [4.0] * 2]
     own = two_works([0], {axis: column[:1] for axis, column in SHARES.items()}, None)
     assert own.per_key(np.asarray([5.0])).tolist() == [5.0]
 
@@ -385,17 +362,14 @@ def test_a_ring_over_several_domains_is_as_slow_as_one_nic(share):
     assert float(found.cp_comm_s[0]) == close(3 * (1e-4 + 1e-5 + 1 / 50 - 0.0025))
 
 
-def test_a_ring_of_one_has_no_hops():
+def test_a_ring_of_one_has_no_hops_and_the_host_issues_those_of_others():
     alone = {"tp": np.asarray([4.0]), "cp": np.asarray([1.0]), "tp2": np.asarray([2.0])}
     shape = CollectiveShape(0, FORWARD, ALL_GATHER, "cp", False, True)
     ring = replace(work([shape], [4e9]), sizes=alone, shares=alone)
     found = layer_costs(ring, machine(), make_assumptions(call_latency=1.0, dispatch_latency=1e-3))
     assert float(found.cp_comm_s[0]) == 0.0
     assert float(found.forward_s[0]) == close(0.030)
-
-
-def test_the_host_issues_the_sends_of_a_ring():
-    """Two launches, and a send in each of three hops."""
+    # Two launches, and a send in each of three hops.
     ring = work([CollectiveShape(0, FORWARD, ALL_GATHER, "cp", False, True)], [4e6])
     found = layer_costs(ring, machine(), make_assumptions(dispatch_latency=0.1))
     assert float(found.forward_s[0]) == close(0.1 * (2 + 3))

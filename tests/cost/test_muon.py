@@ -65,7 +65,7 @@ def test_matrices_of_the_body_have_muon(layer, options, blocks, muon):
     assert {weight.name.rpartition(".")[2] for weight in found if weight.matrix} == muon
 
 
-def test_bytes_of_state():
+def test_bytes_and_flops_of_a_plan():
     """8 bytes for each parameter of a matrix and 12 for the others, on the rank of two of 16 experts."""
     local = 2 * sum(r * c for r, c in DENSE) + 6 * (sum(r * c for r, c in ATTENTION) + E * X + 3 * E * FX * 2)
     others = 2 * V * E + 8 * 2 * E + E
@@ -75,23 +75,7 @@ def test_bytes_of_state():
     sharded = priced("dp=8 zero_stage=1", num_gpus=8).costs["optimizer_bytes"]
     assert sharded == (8 * sum(r * c for r, c in MATRICES) + 12 * others) / 8
     assert priced("dp=8 zero_stage=1 offload=optimizer", num_gpus=8).costs["optimizer_bytes"] == 0
-
-
-def test_newton_schulz_steps():
-    """Five steps of 4 m^2 n + 2 m^3 FLOPs for either orientation, at half of 1 PFLOP/s; launches of 10 us each."""
-    sides = [np.array([[1e4], [2e4], [64.0]]), np.array([[2e4], [1e4], [64.0]])]
-    matrices = Matrices(*sides, np.ones((3, 1)), (0, 1, 2), ((),) * 3)
-    flops, seconds = newton_schulz(matrices, machine().device, make_assumptions(launch_latency=0.0))
-    assert flops[:, 0].tolist() == [5 * (4 * 1e8 * 2e4 + 2 * 1e12)] * 2 + [5 * (4 * 64**3 + 2 * 64**3)]
-    assert seconds[:2, 0] == pytest.approx([5e13 / 0.5e15] * 2)
-    # A small matrix takes the time of its bytes, 3 m n + 4 m^2 elements of two bytes at 1 TB/s.
-    assert seconds[2, 0] == pytest.approx(5 * 2 * 7 * 64**2 / 1e12)
-    launched = newton_schulz(matrices, machine().device, make_assumptions())[1]
-    assert launched[:2, 0] - seconds[:2, 0] == pytest.approx(15e-5)
-
-
-def test_flops_of_a_plan():
-    """All matrices on every rank without ZeRO, an eighth of them with it; none is divided."""
+    # All matrices on every rank without ZeRO, an eighth of them with it; none is divided.
     plain = {"tile_half": 0, "tile_quantisation": 0, "wave_quantisation": 0, "kernel_slowdown": 1, "effects": {}}
     plain |= dict.fromkeys(("tile_latency", "launch_latency", "dispatch_latency"), "0 us")
     plain |= {"matrix_efficiency": 0.0001}
@@ -102,7 +86,18 @@ def test_flops_of_a_plan():
     assert priced("dp=8 zero_stage=1", 8, **plain).costs["optimizer_s"] == pytest.approx(all_s / 8, rel=5e-3)
 
 
-def test_no_rank_has_less_than_one_matrix():
+def test_newton_schulz_steps_and_the_share_of_a_rank():
+    """Five steps of 4 m^2 n + 2 m^3 FLOPs for either orientation, at half of 1 PFLOP/s; launches of 10 us each."""
+    sides = [np.array([[1e4], [2e4], [64.0]]), np.array([[2e4], [1e4], [64.0]])]
+    matrices = Matrices(*sides, np.ones((3, 1)), (0, 1, 2), ((),) * 3)
+    flops, seconds = newton_schulz(matrices, machine().device, make_assumptions(launch_latency=0.0))
+    assert flops[:, 0].tolist() == [5 * (4 * 1e8 * 2e4 + 2 * 1e12)] * 2 + [5 * (4 * 64**3 + 2 * 64**3)]
+    assert seconds[:2, 0] == pytest.approx([5e13 / 0.5e15] * 2)
+    # A small matrix takes the time of its bytes, 3 m n + 4 m^2 elements of two bytes at 1 TB/s.
+    assert seconds[2, 0] == pytest.approx(5 * 2 * 7 * 64**2 / 1e12)
+    launched = newton_schulz(matrices, machine().device, make_assumptions())[1]
+    assert launched[:2, 0] - seconds[:2, 0] == pytest.approx(15e-5)
+    # No rank has less than one matrix.
     ranks = group(np.array([8.0]), np.array([8.0]))
     assert share_of_rank(np.array([100.0]), ranks) == [1 / 8]
     assert share_of_rank(np.array([5.0]), ranks) == [1 / 5]

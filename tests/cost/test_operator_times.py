@@ -76,7 +76,7 @@ def nothing():
     return np.full((2, len(KERNELS), 2), np.nan), np.full((len(made.multiply_shapes), 2), np.nan)
 
 
-def test_a_multiply_is_found_by_its_exact_shape():
+def test_rows_of_a_shape_a_direction_and_a_type():
     found = measured(row("einsum", QKV))
     assert np.isnan(found.kernels).all()
     (place,) = np.argwhere(~np.isnan(found.multiplies)).tolist()
@@ -86,38 +86,32 @@ def test_a_multiply_is_found_by_its_exact_shape():
     assert found.multiplies[multiply, key] == 1e-3
     for other in ((2049, 12288, 4096, 1), (2048, 12288, 4096, 2), (12288, 2048, 4096, 1)):
         assert np.isnan(measured(row("einsum", other)).multiplies).all()
-
-
-def test_a_direction_and_a_type_narrow_a_row():
+    # A direction and a type narrow a row.
     assert np.isnan(measured(row("einsum", QKV, directions=(1,))).multiplies).all()
     assert np.isnan(measured(row("einsum", QKV, dtype="fp8")).multiplies).all()
     assert not np.isnan(measured(row("einsum", QKV, dtype="fp16")).multiplies).all()
     eight = SPEC.model_copy(update={"linear_dtype": "fp8"})
     assert not np.isnan(measured(row("einsum", QKV, dtype="fp8"), spec=eight).multiplies).all()
     assert np.isnan(measured(row("einsum", QKV, dtype="bf16"), spec=eight).multiplies).all()
-
-
-def test_a_row_of_a_type_comes_before_one_of_any():
+    # A row of a type comes before one of any.
     both = measured(row("einsum", QKV, 1e-3, dtype="bf16"), row("einsum", QKV, 1e-3))
     assert np.nansum(both.multiplies) == 1e-3
 
 
-def test_a_fused_kernel_has_the_sizes_of_its_first_multiply_and_its_multiplies_have_no_row():
+def test_rows_of_kernels():
     found = measured(row("attention", ATTENTION, 2e-3, (BACKWARD,)), row("einsum", ATTENTION))
     assert np.isnan(found.multiplies).all()
     assert np.argwhere(~np.isnan(found.kernels)).tolist() == [[BACKWARD, KERNELS.index("self-attention.attention"), 0]]
-
-
-def test_a_kernel_without_multiplies_has_the_extent_of_what_it_takes():
+    # A kernel without multiplies has the extent of what it takes.
     found = measured(row("gelu", (2048, 16384, 0, 0), directions=(FORWARD,)))
     assert np.argwhere(~np.isnan(found.kernels)).tolist() == [[FORWARD, KERNELS.index("feed-forward.u"), 0]]
     # Under the second key sequence parallelism leaves an eighth of four sequences to a norm.
     found = measured(row("norm", (1024, 4096, 0, 0), directions=(BACKWARD,)))
     assert {(direction, key) for direction, _, key in np.argwhere(~np.isnan(found.kernels))} == {(BACKWARD, 1)}
-
-
-def test_what_does_no_work_in_a_direction_has_no_time():
+    # What does no work in a direction has no time.
     assert np.isnan(measured(row("add", (2048, 4096, 0, 0), directions=(BACKWARD,))).kernels).all()
+    # Kernels of other layers are known.
+    assert table(row("scan", (8, 8, 8, 1), directions=(FORWARD,))).rows
 
 
 @pytest.mark.parametrize(
@@ -135,25 +129,19 @@ def test_a_row_of_nothing_is_refused(wrong, said):
     assert said in str(error.value)
 
 
-def test_kernels_of_other_layers_are_known():
-    assert table(row("scan", (8, 8, 8, 1), directions=(FORWARD,))).rows
-
-
-def test_no_measured_time_changes_nothing():
+def test_no_measured_time_changes_nothing_and_compiles_nothing():
     plain = layer_costs(work(), machine(), make_assumptions())
     same = layer_costs(work(MeasuredTimes(*nothing())), machine(), make_assumptions())
     for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(same), strict=True):
         assert np.allclose(a, b, rtol=1e-12, atol=0)
-
-
-def test_without_times_nothing_of_them_is_compiled():
+    # Without times nothing of them is compiled.
     text = str(jax.make_jaxpr(layer_costs)(work(), machine(), make_assumptions()))
     with_times = str(jax.make_jaxpr(layer_costs)(work(MeasuredTimes(*nothing())), machine(), make_assumptions()))
     assert "= ne " not in text  # how a NaN is looked for
     assert "= ne " in with_times
 
 
-def test_a_measured_kernel_takes_its_time_whatever_it_moves():
+def test_measured_kernels_and_multiplies_leave_nothing_of_their_rooflines():
     kernels, multiplies = nothing()
     attention = KERNELS.index("self-attention.attention")
     kernels[FORWARD, attention] = 0.5
@@ -162,6 +150,15 @@ def test_a_measured_kernel_takes_its_time_whatever_it_moves():
     costs, other = (layer_costs(w, machine(), make_assumptions()) for w in (plain, changed))
     assert np.allclose(other.forward_s - costs.forward_s, 0.5 - before, rtol=1e-12)
     assert np.allclose(other.backward_s, costs.backward_s, rtol=1e-12)
+    # Nothing is left of a kernel whose multiplies are measured.
+    device, assumptions = machine(hbm_bandwidth=1e10), make_assumptions(linear_dtype="fp8", cast_traffic=3.0)
+    kernels, multiplies = nothing()
+    z = KERNELS.index("feed-forward.z")
+    multiplies[[s.kernel == z for s in work().multiply_shapes]] = 0.25
+    made = work(MeasuredTimes(kernels, multiplies))
+    compute, memory = measured_or(made, *busy_times(unmeasured(made), device, assumptions), device, assumptions)
+    assert np.allclose(compute[:, z], [[0.25, 0.25], [0.5, 0.5]], rtol=1e-12)
+    assert np.all(memory[:, z] == 0)
 
 
 @pytest.mark.parametrize("bandwidth", [2e12, 1e10])  # bound by compute, and by memory
@@ -184,17 +181,6 @@ def test_a_measured_multiply_replaces_itself_and_not_the_other_of_its_kernel(ban
         if bandwidth == 2e12:
             # What a launch and traffic add to a kernel is no work of a multiply.
             assert np.allclose(after.weight_gradient_s - before.weight_gradient_s, grown, atol=2e-5)
-
-
-def test_nothing_is_left_of_a_kernel_whose_multiplies_are_measured():
-    device, assumptions = machine(hbm_bandwidth=1e10), make_assumptions(linear_dtype="fp8", cast_traffic=3.0)
-    kernels, multiplies = nothing()
-    z = KERNELS.index("feed-forward.z")
-    multiplies[[s.kernel == z for s in work().multiply_shapes]] = 0.25
-    made = work(MeasuredTimes(kernels, multiplies))
-    compute, memory = measured_or(made, *busy_times(unmeasured(made), device, assumptions), device, assumptions)
-    assert np.allclose(compute[:, z], [[0.25, 0.25], [0.5, 0.5]], rtol=1e-12)
-    assert np.all(memory[:, z] == 0)
 
 
 def test_the_gradients_of_weights_are_accumulated_besides_their_measured_time():

@@ -1,4 +1,4 @@
-"""Layers that save all activations while others are recomputed: a linear mix of two modes."""
+"""Layers that are recomputed: values that a layer tells apart, and mixes of two modes."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -6,8 +6,10 @@ from itertools import pairwise
 import pytest
 from cost.records import WORKLOAD, choices, layer_costs
 from cost.test_step import close, cost
+from notation.definitions import packaged
 
-from dsx.plans.choices import CODES
+from dsx.cost.recomputation import modes_of, values_with_effect
+from dsx.plans.choices import CODES, FULL_CODE, VALUES
 from dsx.plans.codes import SearchedCodes
 
 WORKING = [[1e8], [3e8], [1e9]]
@@ -53,3 +55,32 @@ def test_time_falls_and_memory_grows_with_every_layer(mode):
     assert steps == pytest.approx([steps[0]] * 3, rel=1e-9)
     # If all layers are stored, no transient of recomputation is left.
     assert [found["peak_bytes"] for found in costs[:3]] == sorted(found["peak_bytes"] for found in costs[:3])
+
+
+DENSE, EXPERTS = "transformer gated", "transformer ffn=experts"
+UNFUSED = "transformer core=unfused-attention-core"
+
+
+def names(codes):
+    return [VALUES[code] for code in codes]
+
+
+def test_regions_make_modes_and_values_have_effects():
+    groups = modes_of([packaged(DENSE, "1d")], range(len(VALUES)))
+    assert [VALUES[group[0]] for group in groups] == ["none", "full", "norms", "feed-forward", "norms+feed-forward"]
+    assert sorted(code for group in groups for code in group) == [*range(len(VALUES))]
+    # Strategies that differ in their regions tell more values apart.
+    layers = [packaged(text, "1d") for text in (DENSE, UNFUSED)]
+    both, plain = (modes_of(some, [0, 1, 2]) for some in (layers, layers[:1]))
+    assert both == ((0,), (1,), (2,))
+    assert plain == ((0, 1), (2,))
+    # Values with an effect on all layers of a model.
+    found = names(values_with_effect([packaged(DENSE, "1d"), packaged(EXPERTS, "1d")]))
+    assert len(found) == 2 * 2 * 3 + 1
+    assert {"none", "full", "norms+feed-forward+experts", "expert-activation+feed-forward"} <= {*found}
+    assert "selective" not in found
+    assert "selective" in names(values_with_effect([packaged(UNFUSED, "1d")]))
+    # Norms whose results are kept gathered, as their reader took them: to compute them again frees nothing.
+    kept_gathered = packaged("transformer-2410.00273", "1d")
+    assert names(values_with_effect([kept_gathered])) == ["none", "full"]
+    assert VALUES[FULL_CODE] == "full"

@@ -38,22 +38,18 @@ def close(value):
     return pytest.approx(value, rel=1e-12)
 
 
-def test_stage_1_has_the_overlap_of_what_a_step_does_once():
+def test_what_of_each_stage_of_zero_overlaps():
     others = LAYERS - 1
     once = 2 * GATHER + others * (GATHER - 0.5 * FORWARD) + others * (GATHER - 0.5 * BACKWARD)
     assert reduced(0.5, 0.0, zero_stage=1.0) == reduced(0.5, 1.0, zero_stage=1.0) == close(once)
-
-
-def test_stage_2_gathers_once_and_scatters_with_every_microbatch():
+    # Stage 2 gathers once and scatters with every microbatch.
     gathered = GATHER + (LAYERS - 1) * (GATHER - 0.5 * FORWARD)
     scattered = MICROBATCHES * LAYERS * (GATHER - 0.25 * BACKWARD)
     last = 0.25 * BACKWARD  # the last scatter of the step has no pass left
     assert reduced(0.5, 0.25, zero_stage=2.0) == close(gathered + scattered + last)
     # The share of what happens once does not change what every microbatch repeats.
     assert reduced(0.0, 0.25, zero_stage=2.0) == close(LAYERS * GATHER + scattered + last)
-
-
-def test_stage_3_repeats_everything():
+    # Stage 3 repeats everything.
     gathered = MICROBATCHES * LAYERS * (GATHER - 0.25 * FORWARD) + 0.25 * FORWARD
     scattered = MICROBATCHES * LAYERS * (2 * GATHER - 0.25 * BACKWARD) + 0.25 * BACKWARD
     found = gathered + scattered
@@ -74,10 +70,7 @@ def test_chunks_of_interleaved_stages_run_beside_the_reduction():
     found = reduced(1.0, 0.0, LONG, pp=4.0, vpp=3.0)
     hidden = (layers - 1) * passes * (FORWARD + BACKWARD)
     assert found == close(2 * layers * LASTING - hidden)
-
-
-def test_interleaved_stages_reduce_while_they_wait_for_sends():
-    """Of six passes three are beside the reduction, and half of what six sends and the first ones take longer."""
+    # Of six passes three are beside the reduction, and half of what six sends and the first ones take longer.
     waiting = layer_costs(weight_bytes=[[4e10]], boundary_bytes=[1e9])
     found, sent = (step(0.5, 0.0, layer, pp=4.0, vpp=3.0) for layer in (LONG, waiting))
     waits = float(sent.step_time_s[0] - sent.dp_comm_s[0] - (found.step_time_s[0] - found.dp_comm_s[0]))
@@ -85,13 +78,14 @@ def test_interleaved_stages_reduce_while_they_wait_for_sends():
     assert found.dp_comm_s[0] - sent.dp_comm_s[0] == close(0.5 * 3 / MICROBATCHES * waits)
 
 
-def test_waits_hide_no_more_than_could_overlap():
+def test_waits_and_chunks_hide_no_more_than_could_overlap():
     waiting = layer_costs(weight_bytes=[[4e8]], boundary_bytes=[1e10])
     assert reduced(1.0, 0.0, waiting, pp=4.0, vpp=3.0) == close(2 * SHORT)
     assert reduced(0.0, 0.0, waiting, pp=4.0, vpp=3.0) == close(2 * LAYERS / 4 * SHORT)
-
-
-def test_a_group_has_no_more_microbatches_than_the_step():
+    # Chunks hide no more than there is.
+    found = reduced(1.0, 0.0, SMALL, pp=4.0, vpp=3.0)
+    assert found == close(2 * SHORT)  # of the first gathered and the last reduced layer
+    # A group has no more microbatches than the step.
     passes = 1 + 2 / 3 * 1
     found = step(1.0, 0.0, LONG, pp=4.0, vpp=3.0, num_microbatches=2.0)
     # Stages wait between their chunks.
@@ -99,11 +93,6 @@ def test_a_group_has_no_more_microbatches_than_the_step():
     assert waits > 0
     hidden = 2 * passes * (FORWARD + BACKWARD) + passes / 2 * waits
     assert found.dp_comm_s[0] == close(2 * 3 * LASTING - hidden)
-
-
-def test_chunks_hide_no_more_than_there_is():
-    found = reduced(1.0, 0.0, SMALL, pp=4.0, vpp=3.0)
-    assert found == close(2 * SHORT)  # of the first gathered and the last reduced layer
 
 
 @pytest.mark.parametrize("schedule", [schedule for schedule in SCHEDULES if not schedule.interleaved][:2])

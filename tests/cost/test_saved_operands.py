@@ -27,13 +27,9 @@ def test_a_cast_operand_takes_one_byte_where_no_other_operator_keeps_it():
     whole, cast = stash("fp8", {"fp8_saved_bytes": np.array([2.0, 1.0])})
     # The results of both norms and of the gate; attention keeps its own result in 16 bits for its gradient.
     assert whole - cast == pytest.approx(SEQUENCE * (2 * HIDDEN + FEED_FORWARD))
-
-
-def test_in_16_bits_nothing_is_cast():
+    # Operands that are not cast or cast alike save alike.
     assert np.ptp(stash("bf16", {"fp8_saved_bytes": np.array([2.0, 1.0])})) == 0
-
-
-def test_a_number_of_the_set_is_the_same_for_all_works():
+    # A number of the set is the same for all works.
     assumed = ASSUMED.model_copy(update={"fp8_saved_bytes": 1})
     assert assumed.fp8_saved_bytes == 1
     assert np.ptp(stash("fp8", {})) == 0

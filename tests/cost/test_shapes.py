@@ -61,23 +61,19 @@ def test_all_leaves_of_a_record_count(changes):
         busy_times(work(**changes), machine(), make_assumptions())
 
 
-def test_arguments_have_one_size_for_an_axis():
+def test_arguments_have_one_size_for_an_axis_and_numbers_none():
     shapes = (MultiplyShape(0, 0, True, False, False, False),)
     assert per_kernel(jnp.ones((1, 5)), shapes, 4).shape == (2, 4, 5)
     with pytest.raises(TypeCheckError, match="parameter 'values'"):
         per_kernel(jnp.ones(5), shapes, 4)
-
-
-def test_a_step_has_one_shape_to_which_all_broadcasts():
+    # A step has one shape to which all broadcasts.
     kinds, assumptions = (layer_costs(forward_s=[0.010, 0.020]),), make_assumptions()
     found = step_costs(kinds, choices(), WORKLOAD, machine(), assumptions)
     assert found.step_time_s.shape == (2,)
     three = replace(choices(), num_microbatches=jnp.asarray([6.0, 7.0, 8.0]))
     with pytest.raises(TypeCheckError, match="parameter 'choices'"):
         step_costs(kinds, three, WORKLOAD, machine(), assumptions)
-
-
-def test_one_number_has_no_shape():
+    # One number has no shape.
     assert float(group(8.0, 4.0).domains) == 2.0
     assert float(group(np.float64(8.0), jnp.asarray(4.0)).domains) == 2.0
     with pytest.raises(TypeCheckError, match="parameter 'share'"):
@@ -107,7 +103,7 @@ def doubled(values: Float[Array, "plans"]) -> Float[Array, "plans"]:
 TWO, THREE = np.ones(2), np.ones(3)
 
 
-def test_every_item_counts():
+def test_every_item_and_result_counts():
     assert last(Named(1.0, (Named(TWO),)), (TWO, ""), [TWO], [TWO, TWO]).shape == (2,)
     for wrong in [
         (Named(THREE), (TWO, ""), [TWO]),
@@ -119,13 +115,9 @@ def test_every_item_counts():
     ]:
         with pytest.raises(TypeCheckError):
             last(*wrong)
-
-
-def test_results_are_checked():
+    # Results are checked.
     with pytest.raises(TypeCheckError, match=r"return value of .*doubled"):
         doubled(TWO)
-
-
-def test_what_states_no_shape_is_not_looked_at():
+    # What states no shape is not looked at.
     assert check_of(int) is check_of(str | None) is check_of(tuple[int, ...]) is check_of(MultiplyShape) is None
     assert check_of(Int[Array, "keys"] | None)(None) == ""

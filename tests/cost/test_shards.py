@@ -51,28 +51,21 @@ SCATTER = 3 * 10e-6 + 3 / 4 * 4e9 / 50e9  # over four ranks: 60.03 ms
 AMONG_REPLICAS = 2 * (10e-6 + 1 / 2 * 1e9 / 50e9)  # all-reduce of 1 GB over two: 20.02 ms
 
 
-def test_gradients_are_scattered_in_the_shard_group_and_reduced_among_replicas():
+def test_scatters_in_the_shard_group_and_reductions_among_replicas():
     # Three layers; the last one overlaps with nothing; 10 ms forward, 20 ms backward.
     last = SCATTER + AMONG_REPLICAS
     assert sharded(2)["dp_comm_s"] == close(SCATTER + 2 * (SCATTER - 0.010) + last + 2 * (last - 0.020))
-
-
-def test_replicas_are_reduced_once_a_step():
-    """In stage 2 every microbatch scatters, in stage 3 it gathers too; only the last one reduces among replicas."""
+    # In stage 2 every microbatch scatters, in stage 3 it gathers too; only the last one reduces among replicas.
     last = SCATTER + AMONG_REPLICAS
     found = sharded(2, 2)["dp_comm_s"]
     assert found == close(SCATTER + 2 * (SCATTER - 0.010) + 0.020 + 5 * 3 * (SCATTER - 0.020) + 3 * (last - 0.020))
     found = sharded(2, 3)["dp_comm_s"]
     gathers = 0.010 + 6 * 3 * (SCATTER - 0.010)
     assert found == close(gathers + 0.020 + 5 * 3 * (2 * SCATTER - 0.020) + 3 * (SCATTER + last - 0.020))
-
-
-def test_overlapped_collectives_are_not_counted():
+    # Overlapped collectives are not counted.
     layer = layer_costs(forward_s=[1.0], backward_s=[1.0])
     assert sharded(2, layer=layer)["dp_comm_s"] == close(2 * SCATTER + AMONG_REPLICAS)
-
-
-def test_memory_and_update_of_a_shard_group():
+    # Memory and update of a shard group.
     found = sharded(2)
     assert found["optimizer_bytes"] == close(3 * 2e9 * 12 / 4)
     assert found["weight_bytes"] == close(3 * 4e9)
@@ -102,15 +95,17 @@ def test_memory_never_grows_with_the_stage(replicas):
     assert peaks == sorted(peaks, reverse=True)
 
 
-def test_more_replicas_never_need_less_memory():
+def test_more_replicas_never_need_less_memory_and_stage_zero_has_none():
     for stage in (1, 2, 3):
         peaks = [sharded(replicas, stage)["peak_bytes"] for replicas in (1, 2, 4, 8)]
         assert peaks == sorted(peaks)
-
-
-def test_stage_zero_has_no_replicas():
-    """A plan that breaks the rule is priced as an all-reduce of all gradients."""
+    # A plan that breaks the rule is priced as an all-reduce of all gradients.
     assert sharded(4, 0) == pytest.approx(of_all(0), rel=1e-12, nan_ok=True)
+    # Without replicas the shard group is all of dp.
+    found = dp_groups(step_plans(choices(), SearchedCodes()))
+    assert found.replicas is None
+    assert np.array_equal(found.shard.size, choices().dp)
+    assert GATHER > SCATTER
 
 
 @pytest.mark.parametrize(
@@ -152,13 +147,6 @@ def test_experts_are_divided_over_the_ranks_that_hold_them(cp, cp_nvs, ep, ep_nv
     assert (float(shards[0].size[0]), float(shards[0].share[0])) == shard
     assert (float(replica_groups[0].size[0]), float(replica_groups[0].share[0])) == among
     assert float(shards[0].per_gpu[0]) == 1 / shard[0]
-
-
-def test_without_replicas_the_shard_group_is_all_of_dp():
-    found = dp_groups(step_plans(choices(), SearchedCodes()))
-    assert found.replicas is None
-    assert np.array_equal(found.shard.size, choices().dp)
-    assert GATHER > SCATTER
 
 
 DEGREES = [*itertools.product((1, 2, 3), (2, 3, 5, 6, 12), (2, 3, 4, 5, 7), (1, 2))]
@@ -219,12 +207,16 @@ def test_a_domain_that_cuts_groups_of_cp(dp, dp_nvs, pp, replicas, shard, among)
     assert [(float(each.size), float(each.domains), float(each.share)) for each in found] == [shard, among]
 
 
-def test_two_chains_of_replicas_that_stages_come_between():
+def test_chains_and_experts_that_domains_cut():
     """Domains of eight, four stages of three replicas: 0 3 4 7 and 8 11, or 1 2 5 6 and 9 10."""
     degrees = {"tp": 1, "tp2": 1, "cp": 1, "pp": 4, "dp": 3}
     columns = columns_of(degrees, {"tp": 1, "tp2": 1, "cp": 1, "pp": 4, "dp": 2})
     found, _ = of_cp_and_dp(columns, 8, 1, chains=2)
     assert (found.size, found.domains, found.share) == (6, 2, 2)
+    # Domains of eight, cp=3 dp=8 ep=2: half of 24 ranks hold the same experts, six of each half of the replicas.
+    columns = columns_of({"tp": 1, "tp2": 1, "cp": 3, "dp": 8, "pp": 1}, {"tp": 1, "tp2": 1, "cp": 2, "dp": 3, "pp": 1})
+    found = of_cp_and_dp(columns, 8, 0, replicas=2, ep=2)
+    assert [(float(each.size), float(each.domains), float(each.share)) for each in found] == [(6, 2, 2), (2, 2, 1)]
 
 
 @pytest.mark.parametrize("chains", [1, 2])
@@ -292,13 +284,6 @@ def test_experts_lie_as_they_are_numbered():
     assert hybrid > 50
 
 
-def test_experts_of_replicas_that_a_domain_cuts():
-    """Domains of eight, cp=3 dp=8 ep=2: half of 24 ranks hold the same experts, six of each half of the replicas."""
-    columns = columns_of({"tp": 1, "tp2": 1, "cp": 3, "dp": 8, "pp": 1}, {"tp": 1, "tp2": 1, "cp": 2, "dp": 3, "pp": 1})
-    found = of_cp_and_dp(columns, 8, 0, replicas=2, ep=2)
-    assert [(float(each.size), float(each.domains), float(each.share)) for each in found] == [(6, 2, 2), (2, 2, 1)]
-
-
 def columns_of(degrees, shares):
     return {**degrees, **{f"{axis}_nvs": share for axis, share in shares.items()}}
 
@@ -312,11 +297,7 @@ def of_cp_and_dp(columns, size, order, replicas=1, chains=1, ep=1, at_ends=False
     (schedule, *_) = [code for code, one in enumerate(SCHEDULES) if one.holds.num_chains == chains]
     world = math.prod(columns[axis] for axis in ("tp", "tp2", "cp", "dp", "pp"))
     made = choices(
-        **numbers,
-        num_gpus=float(world),
-        order=float(order),
-        zero_replicas=float(replicas),
-        schedule=float(schedule),
+        **numbers, num_gpus=float(world), order=float(order), zero_replicas=float(replicas), schedule=float(schedule)
     )
     searched = SearchedCodes(zero_replicas=(1, replicas), schedule=(schedule,), zero_stage=(1,), ep=(ep,))
     keys = {name: np.array([value]) for name, value in columns.items()}

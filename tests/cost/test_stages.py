@@ -96,20 +96,23 @@ def test_the_chunks_around_a_stage(drawn):
             assert {kind: 0.0 for kind in range(4)} | numbers(found) == pytest.approx(together(expected))
 
 
-def test_without_embedding_and_head_all_stages_are_alike():
+def test_even_cuts_with_and_without_embedding_and_head():
     made = Stack(counts=((12.0,),), segments=((0,),))
     assert cut(made, 4, 1) == [(0, {0: 3.0}), (3, {0: 3.0})]
     assert len(stages(made, np.asarray([4.0]), np.asarray([1.0])).largest) == 1
     assert made.uniform
-
-
-def test_embedding_and_head_count_as_layers_where_the_body_does_not_divide():
+    # Embedding and head count as layers where the body does not divide.
     body = Stack(counts=((22.0,),), segments=((1,),), first=(0,), last=(2,))
     stages_of_8 = dict(cut(body, 8, 1))
     assert stages_of_8[0] == {1: 2.0, 0: 1.0, 2: 0.0}
     assert stages_of_8[1] == {1: 3.0, 0: 0.0, 2: 0.0}
     assert stages_of_8[7] == {1: 2.0, 0: 0.0, 2: 1.0}
     assert dict(cut(body, 2, 1))[0] == {1: 11.0, 0: 1.0, 2: 0.0}
+    # 60 layers, embedding and head on 8 stages are 8 a stage, 6 on the last one.
+    body = Stack(counts=((60.0,),), segments=((1,),), first=(0,), last=(2,))
+    found = dict(cut(body, 8, 1))
+    assert [found[index][1] for index in (0, 1, 7)] == [7.0, 8.0, 5.0]
+    assert found[0][1] + 6 * found[1][1] + found[7][1] == 60.0
 
 
 @pytest.mark.parametrize("pp", [1, 2, 11])
@@ -140,18 +143,13 @@ def test_stages_that_all_hold_the_same_body_are_those_of_any_cut(pp, vpp):
                 np.testing.assert_array_equal(np.broadcast_to(layers.get(kind, 0.0), (1,)), count)
 
 
-def test_the_last_stage_holds_fewer_layers_if_nothing_divides():
-    """60 layers, embedding and head on 8 stages are 8 a stage, 6 on the last one."""
-    body = Stack(counts=((60.0,),), segments=((1,),), first=(0,), last=(2,))
-    found = dict(cut(body, 8, 1))
-    assert [found[index][1] for index in (0, 1, 7)] == [7.0, 8.0, 5.0]
-    assert found[0][1] + 6 * found[1][1] + found[7][1] == 60.0
-
-
 def test_kinds_that_alternate_are_mixed_evenly():
     made = Stack(counts=((6.0, 2.0),), segments=((0, 1),))
     assert cut(made, 4, 1) == [(0, {0: 1.5, 1: 0.5}), (3, {0: 1.5, 1: 0.5})]
     assert made.totals() == {0: 6.0, 1: 2.0}
+    # Alternating kinds have the same mix between any boundaries.
+    made = Stack(counts=((6.0, 2.0),), segments=((0, 1),))
+    assert {kind: float(layers) for kind, layers in layers_between(made, 3.0, 5.0).items()} == {0: 1.5, 1: 0.5}
 
 
 def test_stages_hold_the_layers_between_their_boundaries():
@@ -160,9 +158,7 @@ def test_stages_hold_the_layers_between_their_boundaries():
     assert found.position.tolist() == [0, 1, 2, 3, 4]
     held = {kind: layers.tolist() for kind, layers in found.layers.items()}
     assert held == {EMBEDDING: [1, 0, 0, 0, 0], DENSE: [0, 2, 0, 0, 0], EXPERTS: [0, 1, 2, 0, 0], HEAD: [0, 0, 0, 1, 0]}
-
-
-def test_a_plan_with_fewer_rounds_than_others_has_empty_ones():
+    # A plan with fewer rounds than others has empty ones.
     made = stack(2, 3)
     two, one = [[0.0, 1.0, 2.0], [2.0, 4.0, 7.0]], [[0.0, 3.0, 7.0], [7.0, 7.0, 7.0]]
     both = stages_between(made, np.stack([two, one], axis=-1), np.full(2, 2.0))
@@ -173,11 +169,6 @@ def test_a_plan_with_fewer_rounds_than_others_has_empty_ones():
             for kind, layers in wanted.items():
                 of_plan = np.broadcast_to(found[kind], (2, 2))[:, plan]
                 assert of_plan.tolist() == np.broadcast_to(layers, (2, 1))[:, 0].tolist()
-
-
-def test_alternating_kinds_have_the_same_mix_between_any_boundaries():
-    made = Stack(counts=((6.0, 2.0),), segments=((0, 1),))
-    assert {kind: float(layers) for kind, layers in layers_between(made, 3.0, 5.0).items()} == {0: 1.5, 1: 0.5}
 
 
 @pytest.mark.parametrize(("pp", "first"), [(2, {0: 1.0, 1: 11.0, 2: 0.0}), (5, {0: 1.0, 1: 3.8, 2: 0.0})])

@@ -64,7 +64,7 @@ def test_parts_add_up(name, stack):
         assert sum(found[part] for part in parts) == pytest.approx(found["step_time_s"], rel=1e-9)
 
 
-def test_dual_pipe_holds_the_weights_of_two_chunks():
+def test_memory_of_two_chunks():
     """Weights and gradients twice; the optimizer state is divided over twice as many ranks. p + 1 chunks in flight."""
     one = cost("1f1b", pp=4.0, num_microbatches=8.0)
     two = cost("dualpipe", pp=4.0, num_microbatches=8.0)
@@ -72,17 +72,12 @@ def test_dual_pipe_holds_the_weights_of_two_chunks():
     assert two["gradient_bytes"] == close(2 * one["gradient_bytes"])
     assert two["optimizer_bytes"] == close(one["optimizer_bytes"])
     assert two["activation_bytes"] == close(5 / 4 * one["activation_bytes"])
-
-
-def test_zb_v_holds_as_much_as_the_first_stage_of_1f1b():
+    # Zb v holds as much as the first stage of 1f1b.
     one = cost("1f1b", pp=2.0, num_microbatches=8.0)
     folded = cost("zb-v", pp=2.0, num_microbatches=8.0, vpp=2.0)
     for part in ("weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes"):
         assert folded[part] == close(one[part])
-
-
-def test_embedding_and_head_are_on_the_first_stage_of_zb_v():
-    """Of twelve layers two are ends that count as layers: 3, 3, 3, 3, so both stages have six."""
+    # Of twelve layers two are ends that count as layers: 3, 3, 3, 3, so both stages have six.
     stack = Stack(((10.0,),), ((1,),), (0,), (2,))
     folded = cost("zb-v", stack=stack, pp=2.0, num_microbatches=400.0, vpp=2.0)
     one = cost("1f1b", stack=stack, pp=2.0, num_microbatches=400.0)

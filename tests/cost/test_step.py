@@ -26,7 +26,7 @@ def close(value):
     return pytest.approx(value, rel=1e-12, abs=1e-15)
 
 
-def test_work_of_a_stage():
+def test_work_sends_and_bubble_of_a_stage():
     # Three layers on a stage, six microbatches.
     found = cost()
     assert found["compute_s"] == close(18 * 0.021)
@@ -34,25 +34,22 @@ def test_work_of_a_stage():
     assert found["tp_comm_s"] == close(18 * 0.004)
     assert found["cp_comm_s"] == close(18 * 0.002)
     assert (found["ep_comm_s"], found["recompute_s"], found["optimizer_s"]) == (0.0, 0.0, 0.0)
-
-
-SEND = 10e-6 + 1e8 / 50e9  # of 100 MB over a slow link
-
-
-def test_sends_and_bubble():
+    # Sends and bubble.
     found = cost()
     assert found["pp_comm_s"] == close(6 * 2 * SEND)
     assert found["bubble_s"] == close(3 * (3 * 0.030 + 2 * SEND))
-
-
-def test_no_pipeline():
+    # No pipeline.
     found = cost(made=choices(pp=1.0))
     assert (found["pp_comm_s"], found["bubble_s"]) == (0.0, 0.0)
     assert found["compute_s"] == close(6 * 12 * 0.021)
-
-
-def test_a_pipeline_in_one_domain():
+    # A pipeline in one domain.
     assert cost(made=choices(pp_nvs=4.0))["pp_comm_s"] == close(6 * 2 * (1e-6 + 1e8 / 400e9))
+    # Sends hide behind a microbatch.
+    found = cost(assumptions=make_assumptions(pp_overlap=0.25))
+    assert found["pp_comm_s"] == close(6 * 2 * SEND * 0.75)
+
+
+SEND = 10e-6 + 1e8 / 50e9  # of 100 MB over a slow link
 
 
 GATHER = 7 * 10e-6 + 7 / 8 * 4e9 / 50e9  # of 4 GB over eight GPUs, each alone in its domain: 70.07 ms
@@ -62,40 +59,25 @@ def test_reduction_behind_the_layers():
     # The last of three layers has nothing to hide behind, the others a layer of one microbatch each.
     assert GATHER > 0.020
     assert cost()["dp_comm_s"] == close(2 * GATHER + 2 * (GATHER - 0.010) + 2 * (GATHER - 0.020))
-
-
-def test_reduction_that_the_backward_hides_only():
+    # Reduction that the backward hides only.
     found = cost(layer_costs(forward_s=[0.060], backward_s=[0.100]))
     assert found["dp_comm_s"] == close(2 * GATHER + 2 * (GATHER - 0.060))
-
-
-def test_reduction_of_one_layer_is_not_hidden():
+    # Reduction of one layer is not hidden.
     found = cost(layer_costs(forward_s=[1.0], backward_s=[1.0]), choices(pp=12.0))
     assert found["dp_comm_s"] == close(2 * GATHER)
-
-
-def test_gradients_of_four_bytes_take_twice_as_long():
+    # Gradients of four bytes take twice as long.
     scatter = 7 * 10e-6 + 7 / 8 * 8e9 / 50e9
     found = cost(made=choices(pp=12.0), assumptions=make_assumptions(gradient_bytes=4.0))
     assert found["dp_comm_s"] == close(GATHER + scatter)
-
-
-def test_a_reduction_hides_as_far_as_the_framework_overlaps():
+    # A reduction hides as far as the framework overlaps.
     found = cost(assumptions=make_assumptions(dp_overlap=0.5))["dp_comm_s"]
     assert found == close(2 * GATHER + 2 * (GATHER - 0.5 * 0.010) + 2 * (GATHER - 0.5 * 0.020))
     assert cost(assumptions=make_assumptions(dp_overlap=0.0, fsdp_overlap=1.0))["dp_comm_s"] == close(6 * GATHER)
-
-
-def test_sends_hide_behind_a_microbatch():
-    found = cost(assumptions=make_assumptions(pp_overlap=0.25))
-    assert found["pp_comm_s"] == close(6 * 2 * SEND * 0.75)
-
-
-def test_no_replicas_reduce_nothing():
+    # No replicas reduce nothing.
     assert cost(made=choices(dp=1.0))["dp_comm_s"] == 0.0
 
 
-def test_a_group_of_weights_that_context_parallel_ranks_share():
+def test_gradients_that_ranks_share():
     # Its four members, all in one domain, and the eight replicas are one ring of 32 with 4 in a domain.
     layer = layer_costs(weight_bytes=[[3e9], [1e9]], group_size=[[1.0], [4.0]], group_share=[[1.0], [4.0]])
     alone = 7 * 10e-6 + 7 / 8 * 3e9 / 50e9
@@ -103,19 +85,27 @@ def test_a_group_of_weights_that_context_parallel_ranks_share():
     found = cost(layer, choices(pp=12.0))
     assert found["dp_comm_s"] == close(2 * (alone + shared))
     assert found["optimizer_bytes"] == close(6 * 3e9 / 8 + 6 * 1e9 / 32)
-
-
-def test_gradients_that_tensor_parallel_ranks_share_once_a_step():
+    # Gradients that tensor parallel ranks share once a step.
     found = cost(layer_costs(replicated_gradient_s=[0.005]), choices(pp=12.0))
     assert found["dp_comm_s"] == close(2 * GATHER + 0.005)
     found = cost(layer_costs(replicated_gradient_s=[0.005]), choices(dp=1.0))
     assert found["dp_comm_s"] == close(3 * 0.005)
 
 
-def test_the_update_reads_and_writes_the_shard():
+def test_the_update_reads_and_writes_the_shard_or_whole_parameters():
     # 2e9 parameters a layer over eight replicas, three layers, 28 bytes each, at 1 TB/s.
     found = cost(assumptions=make_assumptions(optimizer_traffic_per_parameter=28.0))
     assert found["optimizer_s"] == close(3 * 2e9 / 8 * 28 / 1e12)
+    # The update of whole parameters.
+    made = make_assumptions(optimizer_traffic_per_parameter=28.0)
+    found = cost(
+        made=choices(zero_stage=0.0),
+        workload=replace(WORKLOAD, searched=SearchedCodes(zero_stage=(0,))),
+        assumptions=made,
+    )
+    assert found["optimizer_s"] == close(3 * 2e9 * 28 / 1e12)
+    # Nothing is gathered where nothing is divided.
+    assert searched(choices(dp=1.0, zero_stage=3.0), zero_stage=3)["weight_bytes"] == close(3 * 4e9)
 
 
 def test_memory():
@@ -125,15 +115,11 @@ def test_memory():
     assert found["optimizer_bytes"] == close(3 * 2e9 * 12 / 8)
     assert found["activation_bytes"] == close(3 * 1e9 * 4)  # as many microbatches in flight as stages
     assert found["peak_bytes"] == close(24e9 + 9e9 + 12e9)
-
-
-def test_an_allocator_holds_more_than_activations():
+    # An allocator holds more than activations.
     plain, found = cost(), cost(assumptions=make_assumptions(fragmentation=0.5, overhead=7.0))
     assert found["activation_bytes"] == plain["activation_bytes"]
     assert found["overhead_bytes"] == close(7.0 + 0.5 * plain["activation_bytes"])
-
-
-def test_memory_of_other_element_sizes():
+    # Memory of other element sizes.
     found = cost(assumptions=make_assumptions(gradient_bytes=4.0, overhead=2e9, optimizer_bytes_per_parameter=8.0))
     assert found["weight_bytes"] == close(12e9)
     assert found["gradient_bytes"] == close(24e9)
@@ -165,13 +151,21 @@ def test_the_head_holds_one_microbatch_where_gradients_of_weights_wait(name, hea
     assert [float(np.ravel(one)[0]) for one in held] == [4.0, head]
 
 
-def test_rates():
+def test_rates_and_recomputation():
     found = cost()
     step = found["step_time_s"]
     assert step == close(18 * 0.030 + found["pp_comm_s"] + found["bubble_s"] + found["dp_comm_s"])
     assert found["tokens_per_s"] == close(48 * 1000 / step)
     assert found["mfu"] == close(3 * 1e12 * 48 / (step * 32 * 1e15))
     assert found["training_days"] == close(8.64e9 / (48000 / step) / 86400)
+    # Recomputation.
+    plain = chosen()
+    for mode, (extra, kept, beside) in enumerate([(0.0, 1e9, 0.0), (0.002, 6e8, 0.0), (0.010, 1e8, 0.0)]):
+        found = chosen(recompute=mode)
+        assert found["recompute_s"] == close(18 * extra)
+        assert found["bubble_s"] == close(3 * (3 * (0.030 + extra) + 2 * SEND))
+        assert found["activation_bytes"] == close(3 * kept * 4 + beside)
+        assert found["compute_s"] == plain["compute_s"]
 
 
 def searched(made, **values):
@@ -226,29 +220,13 @@ def test_gradients_are_whole_until_they_are_scattered(stage, dp, transient):
     assert found["activation_bytes"] == close(4 * 3 * 1e9 + transient)
 
 
-def test_nothing_is_gathered_where_nothing_is_divided():
-    assert searched(choices(dp=1.0, zero_stage=3.0), zero_stage=3)["weight_bytes"] == close(3 * 4e9)
-
-
-def test_the_update_of_whole_parameters():
-    made = make_assumptions(optimizer_traffic_per_parameter=28.0)
-    found = cost(
-        made=choices(zero_stage=0.0),
-        workload=replace(WORKLOAD, searched=SearchedCodes(zero_stage=(0,))),
-        assumptions=made,
-    )
-    assert found["optimizer_s"] == close(3 * 2e9 * 28 / 1e12)
-
-
-def test_chunks_shorten_the_bubble_and_send_more():
+def test_chunks_and_schedules():
     plain, chunked = chosen(), chosen(vpp=3)
     assert chunked["bubble_s"] == close(3 * (3 * 0.030 / 3 + 2 * SEND))
     assert chunked["pp_comm_s"] == close(3 * plain["pp_comm_s"])
     # Of four stages with three chunks, the first has 2 * 3 + 2 * 4 + 1 chunks in flight.
     assert chunked["activation_bytes"] == close(3 * 1e9 * 15 / 3)
-
-
-def test_schedules():
+    # Schedules.
     assert chosen(schedule=1)["activation_bytes"] == close(3 * 1e9 * 6)  # GPipe: all microbatches
     assert chosen(schedule=1)["bubble_s"] == close(chosen()["bubble_s"])
     assert chosen(schedule=2)["bubble_s"] == close(3 * (3 * 0.030 + 2 * SEND) - 2 * 3 * 3 * 0.008)
@@ -262,16 +240,6 @@ def test_schedules():
     assert chosen(schedule=3)["activation_bytes"] == close(3 * 1e9 * 6)
     assert many["activation_bytes"] == close(3 * 1e9 * 7)
     assert chosen(schedule=3, pp=1)["activation_bytes"] == close(12 * 1e9)
-
-
-def test_recomputation():
-    plain = chosen()
-    for mode, (extra, kept, beside) in enumerate([(0.0, 1e9, 0.0), (0.002, 6e8, 0.0), (0.010, 1e8, 0.0)]):
-        found = chosen(recompute=mode)
-        assert found["recompute_s"] == close(18 * extra)
-        assert found["bubble_s"] == close(3 * (3 * (0.030 + extra) + 2 * SEND))
-        assert found["activation_bytes"] == close(3 * kept * 4 + beside)
-        assert found["compute_s"] == plain["compute_s"]
 
 
 def test_embedding_and_head():

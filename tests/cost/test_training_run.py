@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from dsx.cost.interval import checkpoint_interval_s, goodput, run_columns
 
-DAY = 86400.0
-
 
 def operation(**changes):
     return machine(**changes).operation
@@ -57,7 +55,7 @@ def test_goodput_is_a_share_that_more_gpus_lower(gpus, mtbf, restart, checkpoint
     assert 0 <= of_more <= kept < 1
 
 
-def test_the_columns_of_a_run():
+def test_columns_of_a_run_its_failures_and_what_is_not_stated():
     # 512 GPUs, 1 M tokens/s, 8.64e12 tokens: 100 days; 2 USD/h, 1000 W at a PUE of 1.2.
     found = run_columns(1e6, 512.0, 8.64e12, operation(price=2 / 3600, site_power=1200.0))
     assert found["tokens_per_s_per_gpu"] == 1e6 / 512
@@ -66,9 +64,7 @@ def test_the_columns_of_a_run():
     assert found["cost_usd"] == pytest.approx(100 * 24 * 512 * 2)
     assert found["energy_kwh"] == pytest.approx(100 * 24 * 512 * 1.2)
     assert np.isnan(found["goodput"])
-
-
-def test_failures_lengthen_a_run_and_what_it_costs():
+    # Failures lengthen a run and what it costs.
     without, failing = (
         run_columns(1e6, 512.0, 8.64e12, operation(price=1.0, mtbf=mtbf, restart=600.0, checkpoint=60.0))
         for mtbf in (0.0, 1e8)
@@ -78,9 +74,7 @@ def test_failures_lengthen_a_run_and_what_it_costs():
     for name in ("training_days", "gpu_hours", "cost_usd"):
         assert failing[name] == pytest.approx(without[name] / kept)
     assert failing["tokens_per_s_per_gpu"] == without["tokens_per_s_per_gpu"]
-
-
-def test_what_is_not_stated_is_not_a_number():
+    # What is not stated is not a number.
     found = run_columns(np.ones(3), np.ones(3), np.nan, operation())
     for name in ("goodput", "training_days", "gpu_hours", "cost_usd", "energy_kwh"):
         assert np.isnan(found[name]).all() and found[name].shape == (3,), name

@@ -54,12 +54,14 @@ def fuzz(kind: Kind, numbers: range, sandbox: Path) -> int:
     return taken
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_files_with_faults(kind, sandbox):
     # Not so tame that nothing is refused. Hardly any mutated part of a result set is taken.
     assert fuzz(kind, range(_QUICK), sandbox) < _QUICK
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_good_files_are_taken(kind, sandbox):
     for number, data in enumerate(kind.good(sandbox)):

@@ -11,14 +11,9 @@ from typing import NamedTuple
 
 STAGES = {"optim_grads": 2, "optim_grads_params": 3}
 REGIONS = {
-    "core_attn": "core-attention",
-    "layernorm": "norms",
-    "mla_up_proj": "latent-up-projection",
-    "moe_act": "expert-activation",
-    "shared_experts": "shared-experts",
-    "mlp": "feed-forward",
-    "moe": "experts",
-}
+    "core_attn": "core-attention", "layernorm": "norms", "mla_up_proj": "latent-up-projection",
+    "moe_act": "expert-activation", "shared_experts": "shared-experts", "mlp": "feed-forward", "moe": "experts",
+}  # fmt: skip
 
 
 class Read(NamedTuple):

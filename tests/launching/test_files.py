@@ -48,7 +48,7 @@ def plan_of(text: str) -> list[str]:
     return run.stdout.splitlines()
 
 
-def test_a_script_sets_what_was_priced(dense):
+def test_a_script_sets_what_was_priced_and_the_model(dense):
     words = plan_of(dense.files["launch.sh"])
     assert words == [
         *("--tensor-model-parallel-size", "2", "--sequence-parallel", "--context-parallel-size", "1"),
@@ -58,9 +58,7 @@ def test_a_script_sets_what_was_priced(dense):
         *("--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl", "native"),
         *("--cuda-graph-impl", "transformer_engine", "--cuda-graph-modules", "attn", "mlp", "--te-rng-tracker"),
     ]
-
-
-def test_the_model_is_set_too(dense):
+    # The model is set too.
     text = dense.files["launch.sh"]
     for words in (
         "--num-layers 12",
@@ -71,9 +69,7 @@ def test_the_model_is_set_too(dense):
     ):
         assert f"    {words}\n" in text
     assert "--vocab-size 32000" in text
-
-
-def test_the_head_says_the_plan_the_software_and_what_is_lost(dense):
+    # The head says the plan the software and what is lost.
     head = dense.files["launch.sh"].partition("set -euo")[0]
     assert "small on 16 x h100-nvs8" in head
     assert "Assumed of the software (stack megatron-bridge-2026" in head
@@ -82,7 +78,7 @@ def test_the_head_says_the_plan_the_software_and_what_is_lost(dense):
     assert max(map(len, dense.files["launch.sh"].splitlines())) <= 120
 
 
-def test_experts_are_dispatched_as_priced():
+def test_experts_and_latent_attention_are_launched_as_priced():
     found = plan_of(dsx.launch(job(EXPERTS), "dp=16 ep=8 zero_stage=1").files["launch.sh"])
     pairs = dict(pairwise(found))
     assert pairs["--moe-token-dispatcher-type"] == "flex"
@@ -93,6 +89,16 @@ def test_experts_are_dispatched_as_priced():
     blackwell = plan_of(dsx.launch(job(EXPERTS, "gb200-nvl72"), "dp=16 ep=8 zero_stage=1").files["launch.sh"].replace(
         "GPUS_PER_NODE:?", "GPUS_PER_NODE:-"))  # fmt: skip
     assert "hybridep" in blackwell
+    # Latent attention with plain queries has no rank of queries.
+    words = dsx.launch(job(LATENT), MEGATRON).files["launch.sh"]
+    assert "--kv-lora-rank 256" in words
+    assert "--q-lora-rank" not in words
+    (script,) = (
+        text
+        for text in dsx.launch(job(LATENT), MEGATRON, framework="megatron-bridge").files.values()
+        if "q_lora" in text
+    )
+    assert "q_lora_rank=None" in script
 
 
 LATENT = SPEC | {
@@ -103,18 +109,6 @@ LATENT = SPEC | {
         SPEC["layers"][2],
     ],
 }
-
-
-def test_latent_attention_with_plain_queries_has_no_rank_of_queries():
-    words = dsx.launch(job(LATENT), MEGATRON).files["launch.sh"]
-    assert "--kv-lora-rank 256" in words
-    assert "--q-lora-rank" not in words
-    (script,) = (
-        text
-        for text in dsx.launch(job(LATENT), MEGATRON, framework="megatron-bridge").files.values()
-        if "q_lora" in text
-    )
-    assert "q_lora_rank=None" in script
 
 
 def test_a_device_without_bf16_is_launched_in_fp16():
@@ -152,7 +146,7 @@ def test_attention_that_transformer_engine_refuses_beside_an_exchange_is_said(st
     assert any("Engine has" in part for part in lost) == (said is not None)
 
 
-def test_sinks_of_attention_are_launched():
+def test_sinks_gates_and_types_are_launched_as_priced():
     """A learned score of each head beside those of the keys (gpt-oss), in all layers or in none."""
     sinks = [layer | {"options": [*layer.get("options", []), "sinks"]} for layer in SPEC["layers"][1:2]]
     spec = SPEC | {"layers": [SPEC["layers"][0], *sinks, SPEC["layers"][2]]}
@@ -163,9 +157,7 @@ def test_sinks_of_attention_are_launched():
     some = [SPEC["layers"][0], *SPEC["layers"][1:2], *sinks, SPEC["layers"][2]]
     with pytest.raises(InputError, match="the option sinks of some of its layers"):
         dsx.launch(job(SPEC | {"layers": some}), "dp=16 zero_stage=1")
-
-
-def test_experts_without_a_gate_are_launched_without_one():
+    # Experts without a gate are launched without one.
     layers = [EXPERTS["layers"][0], ROUTED | {"options": ["rotary", "squared_relu"]}, EXPERTS["layers"][3]]
     found = dsx.launch(job(EXPERTS | {"layers": layers}), "ep=4 dp=16 zero_stage=1").files["launch.sh"]
     assert "--squared-relu" in found
@@ -173,16 +165,12 @@ def test_experts_without_a_gate_are_launched_without_one():
     mixed = [EXPERTS["layers"][1], *layers[1:]]
     with pytest.raises(InputError, match="another activation in some of its layers than in others"):
         dsx.launch(job(EXPERTS | {"layers": [EXPERTS["layers"][0], *mixed]}), "ep=4 dp=16 zero_stage=1")
-
-
-def test_types_of_sharded_gradients_are_set():
+    # Types of sharded gradients are set.
     found = plan_of(dsx.launch(job(), "dp=16 zero_stage=3").files["launch.sh"])
     pairs = dict(pairwise(found))
     assert pairs["--megatron-fsdp-main-grads-dtype"] == "bf16"
     assert pairs["--data-parallel-sharding-strategy"] == "optim_grads_params"
-
-
-def test_a_recipe_of_8_bits_is_set():
+    # A recipe of 8 bits is set.
     found = plan_of(dsx.launch(job(**{"assumptions.linear_dtype": "fp8"}), MEGATRON).files["launch.sh"])
     assert found[found.index("--fp8-format") : found.index("--fp8-format") + 4] == [
         "--fp8-format", "hybrid", "--fp8-recipe", "tensorwise",
@@ -215,7 +203,7 @@ def test_a_placement_that_ranks_in_order_do_not_have_is_said(framework):
     assert [line for line in lost if line.startswith("the placement nvs.tp=2 nvs.dp=4 on fast domains of 8 GPUs")]
 
 
-def test_a_recipe_of_torchtitan_says_every_stage():
+def test_recipes_say_stages_and_fusions():
     found = dsx.launch(job(), "pp=2 dp=8 zero_stage=2 schedule=1f1b", framework="torchtitan")
     text = found.files["recipe.py"]
     assert "for count in [6] * 2:" in text
@@ -224,6 +212,16 @@ def test_a_recipe_of_torchtitan_says_every_stage():
     assert "gradients" not in " ".join(found.lost)  # it has them in FP32, and is priced so
     stated = dsx.launch(job(**{"assumptions.gradient_bytes": 2}), found.plan, framework="torchtitan")
     assert any("gradients of 2 bytes" in part for part in stated.lost)
+    # Fusions of the arguments are set in the recipe.
+    text = dsx.launch(job(), MEGATRON, framework="megatron-bridge").files["recipe.py"]
+    for name in ("apply_rope_fusion", "bias_activation_fusion", "bias_dropout_fusion"):
+        assert f"        {name}=True,\n" in text
+    layer = SPEC["layers"][1] | {"options": ["rotary"]}  # GELU, whose fusion needs a bias
+    plain = SPEC | {"layers": [SPEC["layers"][0], layer, SPEC["layers"][2]]}
+    assert (
+        "bias_activation_fusion=False"
+        in dsx.launch(job(plain), MEGATRON, framework="megatron-bridge").files["recipe.py"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -244,31 +242,23 @@ def test_what_a_framework_cannot_run_is_said_with_the_nearest(framework, plan, w
     assert all(word in str(caught.value) for word in words)
 
 
-def test_a_strategy_that_a_framework_does_not_run_is_said_with_its_own():
+def test_what_a_framework_refuses_is_said():
     with pytest.raises(InputError, match="strategy=1d; nearest: strategy 1d-no-sp"):
         dsx.launch(job(), MEGATRON, framework="deepspeed", strategy="1d")
-
-
-def test_the_head_has_the_sources_of_a_framework_that_states_a_field_itself():
+    # The head has the sources of a framework that states a field itself.
     head = dsx.launch(job(), MEGATRON, framework="megatron").files["launch.sh"].replace("\n# ", " ")
     assert "cross_entropy_bytes 8 (of the stack: 2): --cross-entropy-fusion-impl native" in " ".join(head.split())
     assert "set_in_runs" not in head
-
-
-def test_what_megatron_core_refuses_is_said_in_the_name_of_the_framework():
+    # What megatron core refuses is said in the name of the framework.
     experts = dsx.Job("mixtral-8x7b", "h100-nvs8", num_gpus=16, global_batch_size=32)
     with pytest.raises(InputError) as caught:
         dsx.launch(experts, "tp=2 ep=2 pp=2 dp=4", framework="megatron-bridge", strategy="1d-no-sp")
     assert "sequence parallelism: Megatron-Bridge refuses them" in str(caught.value)
-
-
-def test_a_sequence_that_ranks_cannot_share_out():
+    # A sequence that ranks cannot share out.
     odd = job().replace(sequence_length=2052)
     with pytest.raises(InputError, match=r"multiple of 2 \* cp=4; nearest: sequence_length=2048"):
         dsx.launch(odd, "cp=4 dp=4 zero_stage=1", strategy="2d")
-
-
-def test_no_gpus_no_launch():
+    # No gpus no launch.
     with pytest.raises(InputError, match="is programmed with xla; nearest: a device of cuda or rocm"):
         dsx.launch(job(cluster="tpu-v5p"), "dp=16 zero_stage=1")
 
@@ -281,7 +271,7 @@ def test_a_model_that_a_framework_has_not(framework, part):
         dsx.launch(job(spec), "dp=16 zero_stage=2", framework=framework)
 
 
-def test_files_are_written_and_said(tmp_path, dense):
+def test_files_are_written_or_refused(tmp_path, dense):
     found = dsx.launch(job(), MEGATRON, out=tmp_path / "a" / "b")
     script = tmp_path / "a" / "b" / "launch.sh"
     assert script.read_text() == dense.files["launch.sh"]
@@ -290,9 +280,7 @@ def test_files_are_written_and_said(tmp_path, dense):
     assert str(found).endswith(f"start it on each node with: {variables} bash {script}")
     assert found.to_data()["files"] == dense.files
     assert found.to_data()["lost"] == list(found.lost)
-
-
-def test_wrong_arguments(tmp_path):
+    # Wrong arguments.
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="is no folder"):
         dsx.launch(job(), MEGATRON, out=tmp_path / "file" / "b")
@@ -302,17 +290,13 @@ def test_wrong_arguments(tmp_path):
         dsx.launch(7)
 
 
-def test_names_cannot_leave_a_comment():
+def test_names_keys_and_losses_of_files():
     spec = SPEC | {"name": "small\ntouch owned"}
     assert "\ntouch owned" not in dsx.launch(job(spec), MEGATRON).files["launch.sh"]
-
-
-def test_torchtitan_passes_no_keys_around():
+    # Torchtitan passes no keys around.
     with pytest.raises(InputError, match="strategy=2d-ring; nearest: strategy 1d, 1d-no-sp, 2d, 2d-no-sp"):
         dsx.launch(job(), "cp=4 dp=4 zero_stage=2", framework="torchtitan", strategy="2d-ring")
-
-
-def test_a_loss_of_two_bytes_is_priced_as_it_runs_unless_it_is_stated():
+    # A loss of two bytes is priced as it runs unless it is stated.
     flags = dsx.evaluate(job(), MEGATRON).launch
     assert "cross_entropy_bytes" not in " ".join(flags.lost)
     stated = dsx.evaluate(job(**{"assumptions.cross_entropy_bytes": 2}), MEGATRON)
@@ -320,18 +304,6 @@ def test_a_loss_of_two_bytes_is_priced_as_it_runs_unless_it_is_stated():
     # Six bytes for each of 32,000 logits of a token, of which a GPU has a share.
     tokens = plan["microbatch_size"] * 2048 / plan["cp"] / plan["tp"]
     assert f"{6e-9 * 32000 * tokens:.1f} GB more on the GPUs that have the head" in " ".join(flags.lost)
-
-
-def test_fusions_of_the_arguments_are_set_in_the_recipe():
-    text = dsx.launch(job(), MEGATRON, framework="megatron-bridge").files["recipe.py"]
-    for name in ("apply_rope_fusion", "bias_activation_fusion", "bias_dropout_fusion"):
-        assert f"        {name}=True,\n" in text
-    layer = SPEC["layers"][1] | {"options": ["rotary"]}  # GELU, whose fusion needs a bias
-    plain = SPEC | {"layers": [SPEC["layers"][0], layer, SPEC["layers"][2]]}
-    assert (
-        "bias_activation_fusion=False"
-        in dsx.launch(job(plain), MEGATRON, framework="megatron-bridge").files["recipe.py"]
-    )
 
 
 @pytest.mark.parametrize(
@@ -375,9 +347,7 @@ def test_what_is_priced_and_not_said_is_lost():
     assert "dispatch_latency" in " ".join(deepspeed.lost)
     assert "dp_overlap" not in " ".join(deepspeed.lost)  # priced without: overlap_comm is of ZeRO
     assert json.loads(deepspeed.files["ds_config.json"])["zero_optimization"]["overlap_comm"] is False
-
-
-def test_the_overlap_of_experts_has_several_connections():
+    # The overlap of experts has several connections.
     text = dsx.launch(job(EXPERTS), "tp=2 dp=8 ep=4 zero_stage=1").files["launch.sh"]
     assert "--overlap-moe-expert-parallel-comm" in text
     assert "export CUDA_DEVICE_MAX_CONNECTIONS=32" in text

@@ -1,13 +1,17 @@
-"""Which processes a script starts on which hosts, and the paths that it takes."""
+"""Hosts and layouts that launch files state."""
 
 import os
 import subprocess
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from launching.test_files import SPEC
 
 import dsx
+from dsx.launching.request import layout_text
 from dsx.launching.writers import FRAMEWORKS
+from dsx.plans.layer_layout import Chain, layers_of_chunks
 
 
 @pytest.fixture
@@ -67,14 +71,12 @@ def test_hosts_start_all_gpus(tmp_path, started, num_gpus, nodes, each):
     assert int(last[3]) == num_gpus - each * (nodes - 1)
 
 
-def test_hosts_start_what_the_plan_uses_of_a_domain(tmp_path, started):
+def test_hosts_start_what_the_plan_uses_or_are_refused(tmp_path, started):
     job = dsx.Job(SPEC, "h100-nvs8", num_gpus=24, global_batch_size=24)
     found = dsx.launch(job, "tp=2 dp=12 nvs.tp=2 nvs.dp=3", strategy="1d", out=tmp_path / "out")
     assert started(found, MEGATRON_LM=".")[1][:4] == ["--nnodes", "4", "--nproc-per-node", "6"]
     assert "uses 6 of the 8 GPUs of a host: 6 on each of 4." in found.files["launch.sh"]
-
-
-def test_hosts_that_do_not_divide_the_gpus_are_refused(tmp_path, started):
+    # Hosts that do not divide the gpus are refused.
     found = launched(tmp_path, 16)
     assert started(found, MEGATRON_LM=".", GPUS_PER_NODE="5")[0] == 2
     large = launched(tmp_path, cluster=LARGE)
@@ -120,3 +122,23 @@ def test_what_a_script_needs_is_said_and_asked_for(tmp_path, started, framework)
         status, _, said = started(found)
         assert status != 0
         assert names[0] in said
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ([], ""),
+        ([0, *[1] * 126, 0], "E|(t|)*126L"),
+        ([7, 6, 6, 5], "Et*7|t*6|t*6|t*5L"),
+        ([1, 2, 2, 2, 0, 3], "Et|(t*2|)*3|t*3L"),
+    ],
+)
+def test_equal_chunks_are_one_group(body, text):
+    assert layout_text(body) == text
+
+
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=40).filter(sum))
+def test_a_layout_reads_back(body):
+    body[-1] += 1
+    found = layers_of_chunks(layout_text(body), Chain(1, sum(body), 1))
+    assert [*found] == [size + (at == 0) + (at == len(body) - 1) for at, size in enumerate(body)]

@@ -179,11 +179,28 @@ def test_how_experts_are_divided_and_reached_is_said(mixture, strategy, divided_
     assert launch.lost == ()
 
 
-def test_a_token_that_crosses_once_to_each_domain_is_dispatched_by_deepep(mixture):
+def test_experts_in_flags(mixture, layer, monkeypatch):
     launch = launched(plan(dp=8, ep=2, dp_nvs=8), mixture("1d"), dispatcher="once_per_domain")
     said = dict(launch.flags)
     assert said["--moe-token-dispatcher-type"] == "flex"
     assert parse(launch.arguments).moe_flex_dispatcher_backend == "deepep"
+    # A dense model has no flags of experts.
+    words = launched(plan(dp=8, dp_nvs=8), layer("1d")).arguments
+    assert not [word for word in words if "moe" in word or "expert" in word]
+    # Which layers have experts and what room is said.
+    experts = mixture("1d")
+    body = ((layer("1d"), 1), (experts, 2), (experts, 21))
+    monkeypatch.setitem(SIZES, "capacity_percent", 125)
+    said = dict(launched(plan(dp=8, dp_nvs=8), experts, body=body).flags)
+    assert said["--moe-layer-freq"] == "[0]*1+[1]*23"
+    assert eval(said["--moe-layer-freq"], {}) == [0] + 23 * [1]
+    assert said["--moe-expert-capacity-factor"] == "1.25"
+    assert "--moe-pad-expert-input-to-capacity" in said
+    # Experts beside tensor parallelism need sequence parallelism.
+    launch = launched(plan(tp=2, dp=2, tp_nvs=2, dp_nvs=2), mixture("1d-no-sp"))
+    assert launch.flags == ()
+    assert launch.lost == ("experts with tp=2 without sequence parallelism: Megatron-LM refuses them",)
+    assert launched(plan(dp=2, dp_nvs=2), mixture("1d-no-sp")).lost == ()
 
 
 def test_groups_of_experts_are_said(monkeypatch):
@@ -193,29 +210,6 @@ def test_groups_of_experts_are_said(monkeypatch):
     layer = derive(load_layer("transformer", "1d", load_operators(["standard"]), chosen=experts))
     said = dict(launched(plan(dp=8, ep=2, dp_nvs=8), layer).flags)
     assert (said["--moe-router-num-groups"], said["--moe-router-group-topk"]) == ("4", "2")
-
-
-def test_a_dense_model_has_no_flags_of_experts(layer):
-    words = launched(plan(dp=8, dp_nvs=8), layer("1d")).arguments
-    assert not [word for word in words if "moe" in word or "expert" in word]
-
-
-def test_which_layers_have_experts_and_what_room_is_said(layer, mixture, monkeypatch):
-    experts = mixture("1d")
-    body = ((layer("1d"), 1), (experts, 2), (experts, 21))
-    monkeypatch.setitem(SIZES, "capacity_percent", 125)
-    said = dict(launched(plan(dp=8, dp_nvs=8), experts, body=body).flags)
-    assert said["--moe-layer-freq"] == "[0]*1+[1]*23"
-    assert eval(said["--moe-layer-freq"], {}) == [0] + 23 * [1]
-    assert said["--moe-expert-capacity-factor"] == "1.25"
-    assert "--moe-pad-expert-input-to-capacity" in said
-
-
-def test_experts_beside_tensor_parallelism_need_sequence_parallelism(mixture):
-    launch = launched(plan(tp=2, dp=2, tp_nvs=2, dp_nvs=2), mixture("1d-no-sp"))
-    assert launch.flags == ()
-    assert launch.lost == ("experts with tp=2 without sequence parallelism: Megatron-LM refuses them",)
-    assert launched(plan(dp=2, dp_nvs=2), mixture("1d-no-sp")).lost == ()
 
 
 @pytest.mark.parametrize(("strategy", "kind"), [("2d", "all_gather"), ("2d-ring", "p2p"), ("ulysses", "a2a")])
@@ -278,7 +272,7 @@ def test_whole_matrices_for_muon_take_a_reduction_in_place_of_a_gather(layer, gr
     assert said in " ".join(launch.lost)
 
 
-def test_multiplies_in_8_bits_are_asked_for_where_there_are_any(layer):
+def test_multiplies_in_fewer_bits_are_asked_for_where_there_are_any(layer):
     wanted = plan(dp=8, dp_nvs=8)
     assert "--fp8-format" not in launched(wanted, layer("1d")).arguments
     said = launched(wanted, layer("1d"), linear_dtype="fp8")
@@ -286,9 +280,7 @@ def test_multiplies_in_8_bits_are_asked_for_where_there_are_any(layer):
     older = launched(wanted, layer("1d"), device=load_cluster("a100-80-nvs8").device, linear_dtype="fp8")
     assert "--fp8-format" not in older.arguments
     assert older.lost[0].startswith("multiplies in 8 bits: ")
-
-
-def test_multiplies_in_4_bits_and_of_integers(layer):
+    # Multiplies in 4 bits and of integers.
     wanted = plan(dp=8, dp_nvs=8)
     blackwell = load_cluster("b200-180-nvs8").device
     four = launched(wanted, layer("1d"), device=blackwell, linear_dtype="fp4")
@@ -320,16 +312,14 @@ def test_what_was_priced_beside_compute_is_asked_for(mixture, choices, assumptio
     assert all(lost in said for said in launch.lost)
 
 
-def test_a_reduction_that_was_priced_after_the_backward_is_not_overlapped(layer):
+def test_overlaps_are_set_where_they_were_priced(layer):
     wanted = plan(dp=4, dp_nvs=4)
     assert parse(launched(wanted, layer("1d")).arguments).overlap_grad_reduce
     alone = parse(launched(wanted, layer("1d"), dp_overlap=0).arguments)
     assert (alone.overlap_grad_reduce, alone.overlap_param_gather, alone.use_distributed_optimizer) == (0, 0, 1)
     sharded = plan(dp=4, dp_nvs=4, zero_stage=2)
     assert parse(launched(sharded, layer("1d"), dp_overlap=0).arguments).overlap_grad_reduce
-
-
-def test_tensor_parallel_overlap_is_of_sequence_parallelism(layer):
+    # Tensor parallel overlap is of sequence parallelism.
     launch = launched(plan(tp=4, tp_nvs=4), layer("1d-no-sp"), tp_overlap=0.8)
     assert not launch.lost and "--tp-comm-overlap" not in launch.arguments  # all-reduces are priced without overlap
 
@@ -372,19 +362,27 @@ def test_a_layout_that_is_lost_leaves_no_flags(layer, choices, lost):
     assert all(words in said for words, said in zip(lost, launch.lost, strict=True))
 
 
-def test_undivided_every_layer_is_expressible(layer):
+def test_what_is_lost_only_where_it_matters(layer):
     assert launched(plan(dp=8, dp_nvs=8, panels=2), layer("summa")).lost == ()
+    # A schedule is lost where there is a pipeline.
+    assert launched(plan(schedule="zb-h1", pp=2), layer("1d")).lost == ("schedule=zb-h1",)
+    assert launched(plan(schedule="zb-h1"), layer("1d")).lost == ()
+    # Layers that are all stored are not recomputed.
+    launch = launched(plan(recompute="full", stored_layers=LAYERS), layer("1d"))
+    assert parse(launch.arguments).recompute_granularity is None
+    assert launch.lost == ()
+    # Stored layers of uneven stages cannot be said.
+    made = plan(pp=2, recompute="full", stored_layers=3) | {"stage_layers": "14,12"}
+    (lost,) = [lost for lost in launched(made, layer("1d"), (1, 1)).lost if "stored" in lost]
+    assert "with uneven stages" in lost
+    even = plan(pp=2, recompute="full", stored_layers=3) | {"stage_layers": "13,13"}
+    assert not [lost for lost in launched(even, layer("1d"), (1, 1)).lost if "stored" in lost]
 
 
 @pytest.mark.parametrize("choice", [{"zero_stage": 4}, {"recompute": "mlp"}])
 def test_unknown_values_are_lost_by_name(layer, choice):
     ((name, value),) = choice.items()
     assert launched(plan(**choice), layer("1d")).lost == (f"{name}={value}",)
-
-
-def test_a_schedule_is_lost_where_there_is_a_pipeline(layer):
-    assert launched(plan(schedule="zb-h1", pp=2), layer("1d")).lost == ("schedule=zb-h1",)
-    assert launched(plan(schedule="zb-h1"), layer("1d")).lost == ()
 
 
 @pytest.mark.parametrize(
@@ -403,12 +401,6 @@ def test_what_megatron_lacks_is_lost(layer, choices, lost, without):
     (said,) = launch.lost
     assert lost in said
     assert not any(without in word for word in launch.arguments)
-
-
-def test_layers_that_are_all_stored_are_not_recomputed(layer):
-    launch = launched(plan(recompute="full", stored_layers=LAYERS), layer("1d"))
-    assert parse(launch.arguments).recompute_granularity is None
-    assert launch.lost == ()
 
 
 @pytest.mark.parametrize(
@@ -487,11 +479,3 @@ def test_an_uneven_cut_is_a_layout(layer, stage_layers, ends, layout):
     arguments = launched(made, layer("1d"), ends).arguments
     assert (FLAG in arguments) == (layout is not None)
     assert layout is None or arguments[arguments.index(FLAG) + 1] == layout
-
-
-def test_stored_layers_of_uneven_stages_cannot_be_said(layer):
-    made = plan(pp=2, recompute="full", stored_layers=3) | {"stage_layers": "14,12"}
-    (lost,) = [lost for lost in launched(made, layer("1d"), (1, 1)).lost if "stored" in lost]
-    assert "with uneven stages" in lost
-    even = plan(pp=2, recompute="full", stored_layers=3) | {"stage_layers": "13,13"}
-    assert not [lost for lost in launched(even, layer("1d"), (1, 1)).lost if "stored" in lost]

@@ -22,14 +22,9 @@ PYTHON = Path(os.environ.get("DSX_FRAMEWORKS", REPO / ".frameworks" / "bin" / "p
 READERS = Path(__file__).parent / "readers"
 COUNT = 250  # plans of each of two models and two seeds: 1,000
 MODULES = {
-    "core-attention": "core_attn",
-    "norms": "layernorm",
-    "latent-up-projection": "mla_up_proj",
-    "expert-activation": "moe_act",
-    "shared-experts": "shared_experts",
-    "feed-forward": "mlp",
-    "experts": "moe",
-}
+    "core-attention": "core_attn", "norms": "layernorm", "latent-up-projection": "mla_up_proj",
+    "expert-activation": "moe_act", "shared-experts": "shared_experts", "feed-forward": "mlp", "experts": "moe",
+}  # fmt: skip
 VARIABLES = ("CUDA_DEVICE_MAX_CONNECTIONS", "NVTE_CPU_OFFLOAD_V1", "PYTORCH_CUDA_ALLOC_CONF", "NCCL_GRAPH_REGISTER")
 DRAWS = [(body, seed) for body in ("dense", "experts") for seed in (0, 1)]
 

@@ -1,10 +1,22 @@
-"""What a search answers for a framework with launch files, the framework runs: each of its three plans is launched."""
+"""Plans that searches find can be launched, and files are priced as the plans."""
+
+from dataclasses import replace
 
 import pytest
+from launching import flag_readers
+from launching.random_plans import ASSUMED, DEVICE, problem_of, requests
+from laws.spaces import SYSTEM
+from validation.cases import cluster_spec
 
 import dsx
+from dsx.config.assumption_set import load_assumptions
 from dsx.errors import InputError, SpecError
-from dsx.launching.writers import FRAMEWORKS
+from dsx.launching.request import run_of
+from dsx.launching.writers import FRAMEWORKS, launch_files, refused
+from dsx.plans.frameworks import read_framework
+from dsx.plans.violations import for_plan
+from dsx.pricing.one_plan import evaluate_plan, price_plan
+from dsx.pricing.problem import make_problem
 
 DENSE = {
     "name": "small",
@@ -73,7 +85,7 @@ def test_torchtitan_divides_sequences_into_equal_parts():
     assert of_sp and all(plan["tp"] * plan["cp"] in (2, 4) for plan in of_sp)
 
 
-def test_torchtitan_has_no_replicas_of_which_none_is_divided():
+def test_plans_that_a_framework_cannot_have():
     job = dsx.Job(DENSE, "h100-nvs8", 16, 32)
     whole, within_cp = "tp=2 dp=8 zero_stage=2 zero_replicas=8", "cp=2 dp=8 zero_stage=2 zero_replicas=8"
     assert dsx.evaluate(job, whole, framework="torchtitan").not_run == {"zero_replicas": 8}
@@ -84,6 +96,11 @@ def test_torchtitan_has_no_replicas_of_which_none_is_divided():
     assert "data_parallel_replicate_degree=8,\n            data_parallel_shard_degree=1," in files["recipe.py"]
     fix = "zero_replicas=8 dp=8 recompute=none zero_stage=2 vpp=1"
     assert dsx.best(job, fix=fix, framework="torchtitan").plan["cp"] > 1
+    # DeepSpeed's own exchange is of attention; the states of other layers were gathered over cp.
+    found = dsx.evaluate(
+        dsx.Job("nemotron-h-8b", "h100-nvs8", 8, 8), "cp=2 dp=4", strategy="ulysses", framework="deepspeed"
+    )
+    assert len(found.not_run) == 1
 
 
 def of_attention(*options):
@@ -92,6 +109,7 @@ def of_attention(*options):
     return DENSE | {"dimensions": sizes, "layers": [DENSE["layers"][0], body, DENSE["layers"][2]]}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("options", "run"),
     [((), {"2d", "2d-ring", "ulysses"}), (("window",), {"2d", "ulysses"}), (("sinks",), {"ulysses"})],
@@ -112,9 +130,60 @@ def test_context_parallelism_is_by_what_attention_has_beside_its_options(options
             dsx.best(job, fix=fix, strategy="2d-ring", framework="megatron")
 
 
-def test_a_hybrid_has_no_all_to_alls_of_heads_alone():
-    """DeepSpeed's own exchange is of attention; the states of other layers were gathered over cp."""
-    found = dsx.evaluate(
-        dsx.Job("nemotron-h-8b", "h100-nvs8", 8, 8), "cp=2 dp=4", strategy="ulysses", framework="deepspeed"
-    )
-    assert len(found.not_run) == 1
+COUNT = 100  # plans of each framework and model
+READERS = {
+    "megatron": flag_readers.megatron,
+    "torchtitan": flag_readers.torchtitan,
+    "deepspeed": lambda files: flag_readers.deepspeed(files, 2048),
+}
+COSTS = ("step_time_s", "peak_bytes", "weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
+
+
+def priced_and_read(name, body, seed=3):
+    """Plans with their price under the framework's software, and with the files that start them."""
+    framework = FRAMEWORKS[name]
+    own = ASSUMED.run_by(read_framework(framework.limits))
+    spec, _ = problem_of(body, framework.limits)
+    for request in requests(body, framework.limits, COUNT, seed):
+        plan = request.run.plan
+        if plan["num_gpus"] % 8:  # whole nodes
+            continue
+        problem = make_problem(spec.model, cluster_spec(SYSTEM), own, [plan["strategy"]])
+        run = run_of(plan, problem.models[0], for_plan(problem.assumptions_spec, plan.codes), DEVICE)
+        own_request = replace(request, run=run)
+        if refused(framework, own_request):
+            continue
+        files = launch_files(framework, own_request, ["a test"])
+        if any(part.startswith("the placement") for part in files.lost):
+            continue  # domains cut its groups unevenly
+        yield plan, price_plan(problem, plan), files, spec.model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("body", ["dense", "experts"])
+@pytest.mark.parametrize("name", READERS)
+def test_launch_files_are_priced_as_they_run(name, body):
+    compared = 0
+    for plan, priced, files, model in priced_and_read(name, body):
+        assert not files.lost, plan
+        read = READERS[name](files.files)
+        if read.strategy != plan["strategy"] and (1 in (plan["tp"], plan["cp"]) or body == "dense"):
+            continue  # groups of one and experts that are not there leave no trace: searches have the other strategy
+        assert read.strategy == plan["strategy"]
+        stack = read_framework(name).stack
+        stated = [
+            ("stack", stack),
+            ("framework", "any"),
+            *((field, str(value)) for field, value in read.fields.items()),
+        ]
+        assumed = load_assumptions("uncalibrated", stated)
+        assumed = assumed.model_copy(update={"conditions": type(assumed.conditions)()})
+        problem = make_problem(model, cluster_spec(SYSTEM), assumed, [read.strategy])
+        settings = [f"{column}={value}" for column, value in read.settings.items()]
+        again = evaluate_plan(problem, settings, read.num_gpus, read.global_batch_size)
+        if again.plan["ep_nvs"] != plan["ep_nvs"]:
+            continue  # drawn, and not that of the order of ranks
+        for cost in COSTS:
+            assert again.costs[cost] == pytest.approx(priced.costs[cost], rel=1e-9), (cost, plan, settings)
+        compared += 1
+    assert compared > COUNT // 8

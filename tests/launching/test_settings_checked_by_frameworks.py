@@ -30,7 +30,7 @@ def test_a_recipe_shards_the_optimizer_in_both_of_its_settings(plan, sharded):
     assert f"cfg.ddp.use_distributed_optimizer = {sharded}" in text
 
 
-def test_a_recipe_with_a_layout_says_its_chunks():
+def test_recipes_say_chunks_offload_and_latent_attention():
     plan = "pp=2 vpp=2 dp=8 zero_stage=1 stage_layers=3,4,4,3"
     text = recipe(plan)
     assert "pipeline_model_parallel_layout='Ett|t*4|t*4|ttL'" in text.replace("t*2", "tt")
@@ -38,15 +38,11 @@ def test_a_recipe_with_a_layout_says_its_chunks():
     words = plan_of(dsx.launch(job(), plan).files["launch.sh"])
     assert "--num-virtual-stages-per-pipeline-rank" not in words
     assert "" not in dsx.evaluate(job(), plan).launch.arguments
-
-
-def test_a_recipe_switches_the_offload_of_activations_on():
+    # A recipe switches the offload of activations on.
     text = recipe("dp=16 zero_stage=1 offload=activations")
     assert "cpu_offloading_num_layers=10," in text
     assert "cpu_offloading=True," in text
-
-
-def test_a_recipe_of_latent_attention_frees_and_fuses_as_others_do():
+    # A recipe of latent attention frees and fuses as others do.
     text = recipe("dp=16 zero_stage=1", LATENT)
     for setting in (
         "deallocate_pipeline_outputs=True",
@@ -73,7 +69,7 @@ def test_the_allocator_is_the_one_that_was_priced(framework, fragmentation):
     assert (line in found.files["launch.sh"]) == (fragmentation == 0.1)
 
 
-def test_torchtitan_multiplies_experts_in_8_bits_too():
+def test_torchtitan_multiplies_experts_in_8_bits_and_ties_within_a_stage():
     once = {"assumptions.dispatcher": "once_per_domain"}
     text = recipe("dp=16 ep=8 zero_stage=2", EXPERTS, "torchtitan", **FP8, **once)
     assert "model = Float8LinearConverter" in text
@@ -81,9 +77,7 @@ def test_torchtitan_multiplies_experts_in_8_bits_too():
     assert "comm_backend='hybridep'" in text
     assert "comm_backend='deepep'" in recipe("dp=16 ep=8 zero_stage=2", EXPERTS, "torchtitan", **once)
     assert "comm_backend='standard'" in recipe("dp=16 ep=8 zero_stage=2", EXPERTS, "torchtitan")
-
-
-def test_torchtitan_ties_within_a_stage_alone():
+    # Torchtitan ties within a stage alone.
     ends = [SPEC["layers"][0], SPEC["layers"][1], {"kind": "head", "options": ["tied"]}]
     with pytest.raises(InputError, match=r"pp=2: TorchTitan ties .*; nearest: pp=1"):
         recipe("pp=2 dp=8 zero_stage=2", SPEC | {"layers": ends}, "torchtitan")
@@ -97,16 +91,14 @@ def test_gradients_of_deepspeed_have_a_type_of_their_own_with_zero_alone(stage, 
     assert any("gradients of 4 bytes" in part for part in found.lost) == (stage == 0)
 
 
-def test_megatron_multiplies_the_head_in_16_bits():
+def test_megatron_multiplies_the_head_in_16_bits_and_broken_plans_have_no_files(tmp_path):
     """As it is priced, unless a set says that it is in 8 bits too."""
     assert not any("multiplies of the head" in part for part in dsx.launch(job(**FP8), "dp=16 zero_stage=1").lost)
     said = dsx.launch(job(**FP8, **{"assumptions.sixteen_bit_weights": []}), "dp=16 zero_stage=1").lost
     assert [part for part in said if "multiplies of the head" in part] == [
         "multiplies of the head in 8 bits: Megatron-LM has them in 16 bits"
     ]
-
-
-def test_a_plan_that_breaks_rules_has_no_files(tmp_path):
+    # A plan that breaks rules has no files.
     with pytest.raises(InputError, match=r"no framework runs the plan:\n  layers_not_divisible: pp=8 .*nearest"):
         dsx.launch(job(), "pp=8 dp=2 zero_stage=1", out=tmp_path / "here")
     assert not (tmp_path / "here").exists()

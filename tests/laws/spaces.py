@@ -22,27 +22,15 @@ TIME_PARTS = (
 )  # fmt: skip
 # One value for each of the choices that `default` searches, as in the paper's set: the spaces stay small.
 USUAL = {
-    "zero_stage": [1],
-    "zero_replicas": [1],
-    "recompute": ["none"],
-    "stored_layers": [0],
-    "vpp": [1],
-    "schedule": ["1f1b"],
-    "offload": ["none"],
-}
+    "zero_stage": [1], "zero_replicas": [1], "recompute": ["none"], "stored_layers": [0], "vpp": [1],
+    "schedule": ["1f1b"], "offload": ["none"],
+}  # fmt: skip
 MEMORY_PARTS = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "overhead_bytes")
 
 SYSTEM = {
-    "matrix_flops": 9.9e14,
-    "vector_flops": 1.3e14,
-    "hbm_bandwidth": 4.8e12,
-    "hbm_capacity": 5e9,
-    "fast_bandwidth": 4.5e11,
-    "slow_bandwidth": 5e10,
-    "fast_latency": 2.5e-6,
-    "slow_latency": 5e-6,
-    "fast_size": 8,
-}
+    "matrix_flops": 9.9e14, "vector_flops": 1.3e14, "hbm_bandwidth": 4.8e12, "hbm_capacity": 5e9,
+    "fast_bandwidth": 4.5e11, "slow_bandwidth": 5e10, "fast_latency": 2.5e-6, "slow_latency": 5e-6, "fast_size": 8,
+}  # fmt: skip
 # Grouped-query attention and thirds, for the default set; the layer of the paper has neither.
 DIMENSIONS = {"e": 3072, "h": 24, "g": 12, "k": 128, "f": 9216}
 

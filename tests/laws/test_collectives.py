@@ -72,17 +72,15 @@ def test_one_member_costs_nothing(kind, volume, network, of):
 
 
 @given(n=domains, t=shares, volume=volumes, network=networks, of=assumption_sets)
-def test_an_all_reduce_takes_as_long_as_its_scatter_and_its_gather_at_least(n, t, volume, network, of):
+def test_an_all_reduce_and_two_stages_take_as_long_as_their_parts_and_the_best_algorithm_is_taken(
+    n, t, volume, network, of
+):
     """With the same algorithms: a tree of an all-reduce has fewer hops than a ring of a gather."""
     for algorithm in ("ring", "hierarchical"):
         assumptions = replace(only(of, algorithm), call_latency=0.0)
         both = sum(seconds(kind, n, t, volume, network, assumptions) for kind in (ALL_GATHER, REDUCE_SCATTER))
         assert seconds(ALL_REDUCE, n, t, volume, network, assumptions) == pytest.approx(both, rel=1e-12)
-
-
-@given(n=domains, t=shares, volume=volumes, network=networks, of=assumption_sets)
-def test_two_stages_take_as_long_as_the_stages(n, t, volume, network, of):
-    """Per protocol: a scatter inside, an all-reduce of each rail's part, and a gather inside."""
+    # Per protocol: a scatter inside, an all-reduce of each rail's part, and a gather inside.
     for protocol in of.protocols:
         assumptions = replace(of, call_latency=0.0, protocols=(protocol,))
         rings = only(assumptions, "ring")
@@ -90,10 +88,7 @@ def test_two_stages_take_as_long_as_the_stages(n, t, volume, network, of):
         between = seconds(ALL_REDUCE, n, 1, volume / t, network, rings)
         found = seconds(ALL_REDUCE, n, t, volume, network, only(assumptions, "hierarchical"))
         assert found == pytest.approx(sum(inside) + between, rel=1e-12)
-
-
-@given(n=domains, t=shares, volume=volumes, network=networks, of=assumption_sets)
-def test_the_best_algorithm_is_taken(n, t, volume, network, of):
+    # The best algorithm is taken.
     algorithms = ("ring", "tree", "hierarchical")
     each = [seconds(ALL_REDUCE, n, t, volume, network, only(of, name)) for name in algorithms]
     every = replace(of, algorithms=((ALL_REDUCE, algorithms),))

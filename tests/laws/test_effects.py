@@ -49,6 +49,7 @@ def lacked(plan, experts_run):
 EVERY = {"tp_overlap": 0.8, "ep_overlap": 0.3, "pp_overlap": 0.8, "dispatch_latency": "10 us"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("job", "plan", "lacks"),
     [
@@ -109,6 +110,7 @@ def test_what_a_schedule_hides_itself_is_not_lacked(schedule, lacks):
     assert ("ep_overlap = 0 in place of" in str(found)) is lacks
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("zero_stage", [(0, 1, 2, 3), (2, 3), (0, 1)])
 def test_tiles_of_a_search_and_rows_have_the_same_effects(zero_stage):
     """On a slow host, which some plans of each key avoid; all plans of a search, ten at a time."""

@@ -89,8 +89,11 @@ FORWARDS_FIRST = STALLED | {
 }  # fmt: skip
 
 
-def test_faster_forwards_never_slow_chunks_that_run_them_first():
+def test_faster_forwards_never_slow_chunks_or_gpipe():
     assert_never_slower(*searching({"zero_stage": [2], "vpp": [1, 2, 3]}), FORWARDS_FIRST, "hbm_bandwidth", 2.4)
+    # Faster forwards never slow gpipe.
+    choices = {"zero_stage": [2], "schedule": ["gpipe"]}
+    assert_never_slower(*searching(choices), SCATTERING, "hbm_bandwidth", 1.3)
 
 
 SPLIT = {"zero_stage": [0, 1, 2, 3], "offload": ["none", "activations"], "recompute": ["none", "full"]}
@@ -144,18 +147,10 @@ ISSUING = STALLED | {
 
 
 @pytest.mark.parametrize("schedules", [("zb-h1",), ("dualpipe", "zb-v")])
-def test_faster_gradients_of_inputs_leave_no_more_to_those_of_weights(schedules):
+def test_gradients_of_inputs_and_weights_wait_for_no_faster_ones(schedules):
     assert_never_slower(*splitting(schedules), ISSUING, "vector_flops", 24.0)
-
-
-@pytest.mark.parametrize("schedules", [("zb-h1",), ("dualpipe", "zb-v")])
-def test_what_outlasts_a_backward_never_delays_gradients_of_inputs(schedules):
+    # What outlasts a backward never delays gradients of inputs.
     assert_never_slower(*splitting(schedules), OUTLASTING, "matrix_flops", 2.0)
-
-
-def test_faster_forwards_never_slow_gpipe():
-    choices = {"zero_stage": [2], "schedule": ["gpipe"]}
-    assert_never_slower(*searching(choices), SCATTERING, "hbm_bandwidth", 1.3)
 
 
 def assert_never_slower(problem, space, rows, facts, name, factor, seed=None):
@@ -209,7 +204,7 @@ def test_more_memory_never_leaves_fewer_plans():
     peak = np.sort(priced(problem, space)["peak_bytes"])
     table = price_keys(problem, space.keys)
     # Exactly at a candidate's need it fits; capacities in between, below the least and above the most as well.
-    chosen = peak[:: len(peak) // 12]
+    chosen = peak[:: len(peak) // 4]
     capacities = np.unique([peak[0] * 0.999, *chosen, *(chosen * 1.001), peak[-1], peak[-1] * 2])
     times, feasible = [], []
     for capacity in capacities.tolist():

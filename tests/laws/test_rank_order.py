@@ -79,10 +79,12 @@ def check_best(jobs, count):
     return legal, uneven
 
 
-def test_the_best_is_never_slower_than_ranks_in_order():
-    legal, uneven = check_best([("2d", 12, 8), ("1d", 20, 8), ("1d", 48, 64), ("1d", 96, 64), ("2d", 72, 16)], 15)
+def test_the_best_is_never_slower_than_ranks_in_order_or_on_smaller_domains():
+    legal, uneven = check_best([("2d", 12, 8), ("1d", 20, 8), ("1d", 48, 64)], 25)
     assert legal > 25
     assert uneven > 5
+    # A larger domain never slows the best.
+    check_larger_domains([("1d", 20)])
 
 
 @pytest.mark.slow
@@ -97,10 +99,6 @@ def check_larger_domains(jobs):
         times = [best_s(strategy, num_gpus, domain) for domain in sorted({*DOMAINS, 5, 6, 12, 20, 36})]
         for smaller, larger in pairwise(times):
             assert larger <= smaller * (1 + 1e-9), (strategy, num_gpus, times)
-
-
-def test_a_larger_domain_never_slows_the_best():
-    check_larger_domains([("1d", 20), ("1d", 48)])
 
 
 @pytest.mark.slow
@@ -144,6 +142,7 @@ def test_what_a_search_returns_is_priced_the_same_by_itself():
             assert alone.costs["step_time_s"] == pytest.approx(rows["step_time_s"][row], rel=1e-12)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("num_gpus", "batch", "nearly_s"), [(20, 40, 1.95), (12, 24, 1.85)])
 def test_a_last_host_of_fewer_gpus(num_gpus, batch, nearly_s):
     job = dsx.Job("llama-3-8b", "h100-nvs8", num_gpus=num_gpus, global_batch_size=batch)

@@ -5,17 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from laws.spaces import (
-    MACHINES,
-    SETS,
-    assert_rows_equal,
-    candidates_of,
-    hardware,
-    on,
-    priced,
-    problem_of,
-    space_of,
-)
+from laws.spaces import MACHINES, SETS, assert_rows_equal, candidates_of, hardware, on, priced, problem_of, space_of
 from search.sweeps import study_of, swept
 from validation.cases import STRATEGIES
 
@@ -164,6 +154,7 @@ def test_the_best_are_priced_in_float64(assumptions, precision):
     assert_rows_equal(found, {n: c[back] for n, c in rows.items()}, REL)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("gpus", "size"), [(12, 8), (24, 6)])
 def test_plans_of_keys_that_no_domain_cuts_unevenly_cost_the_same_beside_those_of_others(gpus, size):
     problem = on(problem_of("default"), hardware(fast_size=size, hbm_capacity=1e13))

@@ -70,14 +70,11 @@ def close(value):
 
 
 @given(kind=kinds, t=counts, n=counts, m=counts, volume=volumes, network=two_tiers, of=assumption_sets)
-def test_equal_tiers_are_one_for_a_ring(kind, t, n, m, volume, network, of):
+def test_equal_tiers_are_one(kind, t, n, m, volume, network, of):
     rings = replace(of, algorithms=tuple((kind, ("ring",)) for kind in KINDS))
     split = seconds(kind, (t, n, m), volume, with_outer(network), rings)
     assert split == close(seconds(kind, (t, n * m), volume, network, rings))
-
-
-@given(kind=kinds, t=counts, n=counts, m=counts, volume=volumes, network=two_tiers, of=assumption_sets)
-def test_equal_tiers_are_one_for_an_exchange_and_a_send(kind, t, n, m, volume, network, of):
+    # Equal tiers are one for an exchange and a send.
     split = seconds(ALL_TO_ALL, (t, n, m), volume, with_outer(network), of)
     assert split == close(seconds(ALL_TO_ALL, (t, n * m), volume, network, of))
     assert passing((t, n, m), volume, with_outer(network), of) == close(passing((t, n * m), volume, network, of))

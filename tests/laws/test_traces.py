@@ -64,19 +64,12 @@ MODELS = (
 )  # fmt: skip
 # Degrees of each strategy; 2d-copied-kv and 2d-gathered-qkv have more of tp than key-value heads.
 DEGREES = {
-    "1d": {"tp": 2},
-    "1d-no-sp": {"tp": 2},
-    "2d": {"tp": 2, "cp": 2},
-    "2d-no-sp": {"tp": 2, "cp": 2},
-    "2d-ring": {"tp": 2, "cp": 4},
-    "ulysses": {"tp": 2, "cp": 2},
-    "2d-copied-kv": {"tp": 8, "cp": 2},
-    "2d-copied-kv-no-sp": {"tp": 8, "cp": 2},
-    "2d-gathered-qkv": {"tp": 8, "cp": 2},
-    "2d-gathered-qkv-no-sp": {"tp": 8, "cp": 2},
-    "2d-expert-tp": {"tp": 2, "cp": 2},
+    "1d": {"tp": 2}, "1d-no-sp": {"tp": 2}, "2d": {"tp": 2, "cp": 2}, "2d-no-sp": {"tp": 2, "cp": 2},
+    "2d-ring": {"tp": 2, "cp": 4}, "ulysses": {"tp": 2, "cp": 2}, "2d-copied-kv": {"tp": 8, "cp": 2},
+    "2d-copied-kv-no-sp": {"tp": 8, "cp": 2}, "2d-gathered-qkv": {"tp": 8, "cp": 2},
+    "2d-gathered-qkv-no-sp": {"tp": 8, "cp": 2}, "2d-expert-tp": {"tp": 2, "cp": 2},
     "summa": {"tp": 2, "tp2": 4, "panels": 8},
-}
+}  # fmt: skip
 RECOMPUTED = ("none", "selective", "full", "norms", "norms+experts", "expert-activation", "feed-forward")
 
 
@@ -132,7 +125,7 @@ def test_every_packaged_strategy_has_degrees():
     assert {*DEGREES} == {*strategy_names()}
 
 
-@pytest.mark.sampled(13)
+@pytest.mark.sampled(26)
 @pytest.mark.parametrize(("strategy", "name"), [*product(DEGREES, MODELS)])
 def test_a_trace_has_what_is_priced(tmp_path, strategy, name):
     model = small(name)
@@ -176,7 +169,7 @@ def test_under_every_schedule_and_stage_of_zero(tmp_path, schedule, zero_stage):
     compared(tmp_path, small("gpt3-5b", 4), "1d", 4, **plan)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("zero_stage", "schedule"), [*product([0, 2], [one.name for one in SCHEDULES])])
 def test_each_microbatch_adds_to_the_gradient_that_the_one_before_has_left(tmp_path, schedule, zero_stage):
     """A gradient is there from the start, cleared; from then on each node that adds to it waits for the one before."""
@@ -210,10 +203,13 @@ def test_of_a_long_pipeline_whose_stages_differ(tmp_path, schedule):
     compared(tmp_path, small("llama-3-8b", 8 if schedule == "zb-v" else 6), "1d", 8, **plan)
 
 
-def test_of_chunks_without_layers(tmp_path):
+def test_traces_of_four_byte_gradients_and_of_chunks_without_layers(tmp_path):
     """Two layers, embedding and head on eight chunks."""
     plan = {"dp": 2, "pp": 2, "microbatch_size": 1, "vpp": 4, "zero_stage": 3, "recompute": "full"}
     compared(tmp_path, small("llama-3-8b", 2), "1d", 4, **plan)
+    # Gradients of four bytes.
+    plan = {"tp": 2, "dp": 2, "pp": 2, "microbatch_size": 1, "zero_stage": 2}
+    compared(tmp_path, small("llama-3-8b"), "1d", changes={"assumptions.gradient_bytes": 4}, **plan)
 
 
 @pytest.mark.sampled(20)
@@ -230,11 +226,6 @@ def test_a_launch_for_every_operator(tmp_path, recompute):
     """The set of the paper prices a launch for the backward of every operator, and a fused backward that reads less."""
     plan = {"tp": 2, "tp2": 2, "panels": 4, "dp": 2, "pp": 2, "microbatch_size": 1, "zero_stage": 1}
     compared(tmp_path, small("gpt3-5b"), "summa", assumptions="paper-2410.00273", recompute=recompute, **plan)
-
-
-def test_gradients_of_four_bytes(tmp_path):
-    plan = {"tp": 2, "dp": 2, "pp": 2, "microbatch_size": 1, "zero_stage": 2}
-    compared(tmp_path, small("llama-3-8b"), "1d", changes={"assumptions.gradient_bytes": 4}, **plan)
 
 
 @pytest.mark.parametrize(
@@ -340,11 +331,9 @@ def check_bytes(file):
             assert not len(UnknownFieldSet(attribute))
 
 
-def test_protobuf_writes_the_bytes_that_it_reads(of_plan):
+def test_protobuf_writes_the_bytes_that_it_reads(of_plan, tmp_path):
     check_bytes(of_plan / "trace.5.et")
-
-
-def test_protobuf_writes_the_bytes_of_durations_too(tmp_path):
+    # Protobuf writes the bytes of durations too.
     files_of(tmp_path, "ring", "h100-nvs8", ranks=[5])
     check_bytes(tmp_path / "trace.5.et")
     nodes = parsed(raw_messages(tmp_path / "trace.5.et"))[1:]
@@ -407,7 +396,7 @@ def pairs(lists):
     return np.repeat(np.arange(len(lists.starts) - 1), np.diff(lists.starts)), lists.values
 
 
-def test_nodes_of_one_kind_are_a_chain(of_plan):
+def test_nodes_of_one_kind_are_a_chain_and_groups_are_used_by_their_members(of_plan):
     """Computation, communication, loads and stores each wait for the node of their kind before them."""
     kinds = {COMP: 0, COMM_SEND: 1, COMM_RECV: 1, COMM_COLL: 1, MEM_LOAD: 2, MEM_STORE: 3}
     for trace in traces(open_folder(of_plan)):
@@ -416,6 +405,15 @@ def test_nodes_of_one_kind_are_a_chain(of_plan):
             kind = kinds[node]
             assert trace.ctrl_deps.of(row).tolist() == ([before[kind]] if kind in before else [])
             before[kind] = row
+    # A group is used by its members.
+    groups = json.loads((of_plan / "comm_groups.json").read_text())
+    assert all(len(ranks) > 1 for ranks in groups.values())
+    assert [*groups] == [str(number) for number in range(1, len(groups) + 1)]
+    used = {trace.rank: {*trace.groups.table} for trace in traces(open_folder(of_plan))}
+    assert {name for names in used.values() for name in names} <= {*groups}
+    for name, ranks in groups.items():
+        # A ring has sends in place of collectives.
+        assert {rank for rank in used if name in used[rank]} in ({*ranks}, *([set()] if "ring" in of_plan.name else []))
 
 
 def test_ids_are_the_order_of_the_file_where_passes_run_side_by_side(tmp_path):
@@ -428,17 +426,6 @@ def test_ids_are_the_order_of_the_file_where_passes_run_side_by_side(tmp_path):
     groups = json.loads((tmp_path / "comm_groups.json").read_text())
     assert len({frozenset(ranks) for ranks in groups.values()}) == len(groups)  # those of dp and ep are the same
     assert check(open_folder(tmp_path), found.values()) == []
-
-
-def test_a_group_is_used_by_its_members(of_plan):
-    groups = json.loads((of_plan / "comm_groups.json").read_text())
-    assert all(len(ranks) > 1 for ranks in groups.values())
-    assert [*groups] == [str(number) for number in range(1, len(groups) + 1)]
-    used = {trace.rank: {*trace.groups.table} for trace in traces(open_folder(of_plan))}
-    assert {name for names in used.values() for name in names} <= {*groups}
-    for name, ranks in groups.items():
-        # A ring has sends in place of collectives.
-        assert {rank for rank in used if name in used[rank]} in ({*ranks}, *([set()] if "ring" in of_plan.name else []))
 
 
 # Seconds

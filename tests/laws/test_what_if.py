@@ -34,10 +34,7 @@ def three_points_at_once():
 
 
 def studies(fields, points, clusters=1):
-    problems = [
-        problem_of("default", STRATEGIES),
-        on(problem_of("default", STRATEGIES), hardware(matrix_flops=5e14)),
-    ]
+    problems = [problem_of("default", STRATEGIES), on(problem_of("default", STRATEGIES), hardware(matrix_flops=5e14))]
     return make_studies(problems[:clusters], WhatIf(fields, points), [24], [48])
 
 
@@ -73,7 +70,7 @@ def test_a_column_of_what_ifs_multiplies_the_rows():
                 assert (here["compute_s"] > alone["compute_s"]).any()
 
 
-def test_two_columns_multiply():
+def test_columns_multiply_and_more_memory_is_never_slower():
     capacities, bandwidths = (3e9, 6e9), (1e11, 2e11, 4e11)
     grid = tuple((one, other) for one in capacities for other in bandwidths)
     rows, counts = swept(studies(("device.hbm_capacity", "network.nvs.bandwidth"), grid), "all", "float32")
@@ -81,6 +78,16 @@ def test_two_columns_multiply():
     assert counts.candidates == len(rows["tp"]) == 6 * size
     points = list(zip(rows["device.hbm_capacity"].tolist(), rows["network.nvs.bandwidth"].tolist(), strict=True))
     assert points == [point for point in grid for _ in range(size)]
+    # More memory never makes the best plan slower.
+    rows, counts = swept(
+        studies(("device.hbm_capacity",), tuple((one,) for one in CAPACITIES)), KeepTop(top=1), "float32"
+    )
+    assert rows["device.hbm_capacity"].tolist() == list(CAPACITIES[2:])  # nothing fits into the others
+    times = rows["step_time_s"].tolist()
+    assert times == sorted(times, reverse=True)
+    assert len(set(times)) > 2
+    first = where(along_the_capacity(), along_the_capacity()["cluster"] == 0)
+    assert (counts.candidates, counts.feasible) == (len(first["tp"]), (first["reject"] == 0).sum())
 
 
 @pytest.mark.parametrize("cluster", [0, 1])
@@ -96,19 +103,7 @@ def test_more_memory_never_leaves_fewer_plans(cluster):
     assert len(fits[-1]) == len(at(along_the_capacity(), CAPACITIES[0])["tp"])
 
 
-def test_more_memory_never_makes_the_best_plan_slower():
-    rows, counts = swept(
-        studies(("device.hbm_capacity",), tuple((one,) for one in CAPACITIES)), KeepTop(top=1), "float32"
-    )
-    assert rows["device.hbm_capacity"].tolist() == list(CAPACITIES[2:])  # nothing fits into the others
-    times = rows["step_time_s"].tolist()
-    assert times == sorted(times, reverse=True)
-    assert len(set(times)) > 2
-    first = where(along_the_capacity(), along_the_capacity()["cluster"] == 0)
-    assert (counts.candidates, counts.feasible) == (len(first["tp"]), (first["reject"] == 0).sum())
-
-
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", sorted(FIELDS))
 def test_the_best_plan_is_never_slower_on_faster_hardware(name):
     """Along the axis of any fact, at three points of it."""

@@ -29,13 +29,7 @@ def random_case(seed: int, most_layers: int = 9) -> tuple[dict, dict, dict, int]
         layers[0] = (0.0, 0.0, draw.randint(1, 60) * 10**6, 10**5)  # an embedding
     forward, backward, parameters, saved = (list(column) for column in zip(*layers, strict=True))
     inner = [draw.choice([0, 10**6, draw.randint(1, 10**7)]) for _ in range(num_layers - 1)]
-    chain = {
-        "forward": forward,
-        "backward": backward,
-        "parameters": parameters,
-        "saved": saved,
-        "cut": [0, *inner, 0],
-    }
+    chain = {"forward": forward, "backward": backward, "parameters": parameters, "saved": saved, "cut": [0, *inner, 0]}
     scale = draw.choice([1e6, 1e7, 3e7, 1e8])  # from a network that dominates to one that hardly matters
     network = {
         "devices": draw.choice([(2, 2, 2), (4, 2, 2), (3, 2, 2), (2, 3, 3)]),
@@ -89,11 +83,7 @@ def tense_case(seed: int) -> tuple[dict, dict, dict, int]:
         "saved": [10**5] * num_layers,
         "cut": [0, *[10**4] * (num_layers - 1), 0],
     }
-    network = {
-        "devices": (2, 3, 4),
-        "bandwidth": [draw.choice([1e6, 3e6, 1e7])] * 3,
-        "latency": [1e-3, 1e-3, 1e-3],
-    }
+    network = {"devices": (2, 3, 4), "bandwidth": [draw.choice([1e6, 3e6, 1e7])] * 3, "latency": [1e-3, 1e-3, 1e-3]}
     job = {"batch": draw.choice([4, 6, 8]), "optimizer": 0}
     job["memory"] = 2 * sum(parameters) * draw.uniform(0.4, 0.9)
     return chain, network, job, 1

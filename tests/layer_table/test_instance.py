@@ -18,7 +18,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_an_instance(here):
+def test_instances_and_networks_are_read(here):
     read = read_instance(write(here / "small.json", small()))
     assert (read.file, read.layer_ids) == ("small.json", (-1, 0, 1))
     assert (read.num_microbatches, read.device_bytes) == (8, 10_000)
@@ -30,14 +30,10 @@ def test_an_instance(here):
     # An edge past a layer crosses in front of it and behind it.
     assert chain.cut_bytes.tolist() == [0, 9, 17, 0]
     assert read.only(2).tables == read.tables[1:]
-
-
-def test_one_layer_has_no_edges(here):
+    # One layer has no edges.
     document = small() | {"layers": {"a": {"1": [[0, 1.0, 1.0, 1, 1]]}}, "edges": {"1": []}}
     assert read_instance(write(here / "one.json", document)).tables[0].chain.cut_bytes.tolist() == [0, 0]
-
-
-def test_a_network(here):
+    # A network.
     file = write(here / "networks.json", networks())
     read = read_network(f"{file}:fast", 8)
     assert read.devices_per_level == (4, 2)
@@ -98,7 +94,7 @@ def test_faults_of_an_instance(here, path, to, says):
     assert says in str(raised.value)
 
 
-def test_a_layer_that_all_widths_lack(here):
+def test_faults_of_an_instance_are_named(here):
     document = small()
     for rows in document["layers"]["b"].values():
         rows[0][0] = 2
@@ -108,25 +104,7 @@ def test_a_layer_that_all_widths_lack(here):
         "small.json: layers.b.1: layer 0 is missing, in this width and all others: layer ids must be consecutive, but "
         "-1 is followed by 1"
     )
-
-
-def test_ids_may_begin_anywhere(here):
-    document = small()
-    for table, columns in ((document["layers"]["b"], (0,)), (document["edges"], (0, 1))):
-        for rows in table.values():
-            for row in rows:
-                for column in columns:
-                    row[column] += 7
-    assert read_instance(write(here / "small.json", document)).layer_ids == (6, 7, 8)
-
-
-def test_a_cut_may_be_crossed_by_edges_past_it(here):
-    document = small()
-    document["edges"]["1"] = [[-1, 0, 8], [-1, 1, 1]]
-    assert read_instance(write(here / "small.json", document)).tables[0].chain.cut_bytes.tolist() == [0, 9, 1, 0]
-
-
-def test_all_faults_of_an_instance_are_listed_at_once(here):
+    # All faults of an instance are listed at once.
     document = changed(small(), "edges", "1", 2, 2, to=-16) | {"time_unit_s": "a"}
     document["layers"]["b"]["2"][0][1] = -1
     with pytest.raises(SpecError) as raised:
@@ -134,32 +112,38 @@ def test_all_faults_of_an_instance_are_listed_at_once(here):
     assert [line.split(": ")[1] for line in str(raised.value).splitlines()] == [
         "layers.b.2.0.fw_latency", "edges.1.2.bytes", "time_unit_s"
     ]  # fmt: skip
-
-
-def test_of_core_configurations_before_the_last_nothing_is_read(here):
-    document = changed(small(), "layers", "a", to={"two": [[]]})
-    read = [read_instance(write(here / "small.json", file)) for file in (document, small())]
-    assert repr(read[0]) == repr(read[1])
-
-
-def test_a_misspelt_key_is_told(here):
+    # A misspelt key is told.
     document = small()
     document["time_units_s"] = document.pop("time_unit_s")
     with pytest.raises(SpecError, match="time_unit_s: is required, but missing; did you mean 'time_units_s'"):
         read_instance(write(here / "small.json", document))
+    # A width that there is not.
+    with pytest.raises(SpecError, match=r"small.json: has no width 3; the nearest is 2 \(it has 1, 2\)"):
+        read_instance(write(here / "small.json", small())).only(3)
 
 
-def test_layers_that_take_no_time(here):
+def test_ids_cuts_and_keys_of_instances(here):
+    document = small()
+    for table, columns in ((document["layers"]["b"], (0,)), (document["edges"], (0, 1))):
+        for rows in table.values():
+            for row in rows:
+                for column in columns:
+                    row[column] += 7
+    assert read_instance(write(here / "small.json", document)).layer_ids == (6, 7, 8)
+    # A cut may be crossed by edges past it.
+    document = small()
+    document["edges"]["1"] = [[-1, 0, 8], [-1, 1, 1]]
+    assert read_instance(write(here / "small.json", document)).tables[0].chain.cut_bytes.tolist() == [0, 9, 1, 0]
+    # Of core configurations before the last nothing is read.
+    document = changed(small(), "layers", "a", to={"two": [[]]})
+    read = [read_instance(write(here / "small.json", file)) for file in (document, small())]
+    assert repr(read[0]) == repr(read[1])
+    # Layers that take no time.
     document = small()
     for row in document["layers"]["b"]["2"]:
         row[1] = row[2] = 0
     with pytest.raises(SpecError, match=r"small.json: layers.b.2: no layer takes any time"):
         read_instance(write(here / "small.json", document))
-
-
-def test_a_width_that_there_is_not(here):
-    with pytest.raises(SpecError, match=r"small.json: has no width 3; the nearest is 2 \(it has 1, 2\)"):
-        read_instance(write(here / "small.json", small())).only(3)
 
 
 @pytest.mark.parametrize(
@@ -180,10 +164,26 @@ def test_no_instance_at_all(here, text, says):
     assert says in str(raised.value)
 
 
-def test_a_file_that_there_is_not(here):
+def test_files_and_networks_that_there_are_not(here):
     write(here / "small.json", small())
     with pytest.raises(SpecError, match=r"instance 'smal.json': .* is not a file; did you mean 'small.json'"):
         read_instance("smal.json")
+    # A network that there is not.
+    file = write(here / "networks.json", networks())
+    with pytest.raises(UnknownNameError) as raised:
+        read_network(f"{file}:fas", 8)
+    assert "unknown network 'fas'; did you mean 'fast'? (known: fast, slow); looked for in networks.json" in str(
+        raised.value
+    )
+    for reference in (file, f"{file}:", ":fast"):
+        with pytest.raises(SpecError, match="write FILE:NAME"):
+            read_network(reference, 8)
+    # A network of many levels is refused.
+    document = networks()
+    name = next(iter(document))
+    document[name]["devices_per_level"] = {"4": [3] * 100_000}
+    with pytest.raises(SpecError, match=r"devices_per_level\.4: has 100000 entries, but at most 40 are needed"):
+        read_network(f"{write(here / 'n.json', document)}:{name}", 4)
 
 
 NETWORK_FAULTS = [
@@ -193,11 +193,7 @@ NETWORK_FAULTS = [
     (("fast", "devices_per_level", "8"), [4, 4], "fast: devices_per_level.8: 4 x 4 = 16 devices, not 8"),
     (("fast", "devices_per_level", "8"), [4, 0], "fast: devices_per_level.8.1: 0 is not a whole number from 1"),
     (("fast", "devices_per_level", "eight"), [8], "fast: devices_per_level.eight: 'eight' is not a whole number"),
-    (
-        ("fast", "devices_per_level", "8"),
-        REMOVED,
-        "has no entry for 8 devices, only for 4; the nearest is 4",
-    ),
+    (("fast", "devices_per_level", "8"), REMOVED, "has no entry for 8 devices, only for 4; the nearest is 4"),
     (("fast", "latency_s"), REMOVED, "networks.json: fast: latency_s: is required, but missing"),
     (("fast",), 5, "networks.json: fast: expected a section with the keys bandwidth_GiBps, latency_s"),
 ]
@@ -209,18 +205,6 @@ def test_faults_of_a_network(here, path, to, says):
     with pytest.raises(SpecError) as raised:
         read_network(f"{file}:fast", 8)
     assert says in str(raised.value)
-
-
-def test_a_network_that_there_is_not(here):
-    file = write(here / "networks.json", networks())
-    with pytest.raises(UnknownNameError) as raised:
-        read_network(f"{file}:fas", 8)
-    assert "unknown network 'fas'; did you mean 'fast'? (known: fast, slow); looked for in networks.json" in str(
-        raised.value
-    )
-    for reference in (file, f"{file}:", ":fast"):
-        with pytest.raises(SpecError, match="write FILE:NAME"):
-            read_network(reference, 8)
 
 
 def long_instance(num_layers, edges):
@@ -244,10 +228,7 @@ def test_the_bytes_that_cross_a_cut_are_summed_exactly(here):
 
 @pytest.mark.parametrize(
     ("extra", "says"),
-    [
-        ([[0, 19_999, 1]] * 20_000, ""),
-        ([[0, 20_000, 1]], "there is no layer 20000; the nearest is 19999"),
-    ],
+    [([[0, 19_999, 1]] * 20_000, ""), ([[0, 20_000, 1]], "there is no layer 20000; the nearest is 19999")],
 )
 def test_tables_of_many_layers_are_read_in_linear_time(here, extra, says):
     edges = [[index, index + 1, 5] for index in range(19_999)]
@@ -271,11 +252,3 @@ def test_faults_of_many_layers_are_found_in_linear_time(here, last, says):
     with pytest.raises(SpecError, match=says):
         read_instance(write(here / "a.json", document))
     assert time.process_time() - begun < 4
-
-
-def test_a_network_of_many_levels_is_refused(here):
-    document = networks()
-    name = next(iter(document))
-    document[name]["devices_per_level"] = {"4": [3] * 100_000}
-    with pytest.raises(SpecError, match=r"devices_per_level\.4: has 100000 entries, but at most 40 are needed"):
-        read_network(f"{write(here / 'n.json', document)}:{name}", 4)

@@ -25,16 +25,12 @@ def hierarchy(network=NETWORK):
     return Hierarchy(*(np.array(network[name]) for name in ("devices", "bandwidth", "latency")))
 
 
-def test_a_path_is_as_wide_as_its_narrowest_level():
+def test_transfers_and_levels_of_a_path():
     np.testing.assert_array_equal(path_bandwidth(hierarchy()), [400 * GB, 50 * GB, 50 * GB])
-
-
-def test_a_transfer():
+    # A transfer.
     assert transfer_s(jnp.float64(5 * GB), 1e-5, 50 * GB) == pytest.approx(0.10001)
     assert transfer_s(jnp.float64(0), 1e-5, 50 * GB) == 0
-
-
-def test_the_level_that_joins_two_devices():
+    # The level that joins two devices.
     devices = np.arange(24)
     one, other = np.repeat(devices, 24), np.tile(devices, 24)
     expected = [oracle.level_of(*pair, NETWORK) for pair in zip(one.tolist(), other.tolist(), strict=True)]
@@ -50,7 +46,7 @@ def test_groups_of_members_at_any_stride(devices):
     np.testing.assert_array_equal(sizes, [oracle.group_sizes(*pair, devices) for pair in pairs])
 
 
-def test_an_all_reduce():
+def test_all_reduces_by_hand_and_side_by_side():
     draw = Random(0)
     for _ in range(50):
         stride = draw.randint(1, 24)
@@ -58,16 +54,12 @@ def test_an_all_reduce():
         num_bytes = draw.choice([0, 10**6, 10**10])
         made = all_reduce(jnp.array(members), jnp.array(stride), hierarchy())(float(num_bytes))
         assert float(made) == pytest.approx(oracle.sync(members, stride, num_bytes, NETWORK), rel=1e-12)
-
-
-def test_an_all_reduce_by_hand():
+    # An all reduce by hand.
     # Eight members, four in each of two domains: 3/4 of the bytes twice inside, 1/2 of a quarter twice between.
     made = all_reduce(jnp.array(8), jnp.array(1), hierarchy())(8 * GB)
     inside, between = 6 * (1e-6 + 2 / 400), 2 * (1e-5 + 1 / 50)
     assert float(made) == pytest.approx(inside + between, rel=1e-12)
-
-
-def test_networks_side_by_side():
+    # Networks side by side.
     bandwidth = np.array([[400 * GB, 50 * GB, 100 * GB], [400 * GB, 25 * GB, 100 * GB]])
     sizes, latency = np.array([NETWORK["devices"]] * 2), np.array([NETWORK["latency"]] * 2)
     made = jax.vmap(lambda levels: all_reduce(jnp.array(24), jnp.array(1), levels)(8 * GB))(

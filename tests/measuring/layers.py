@@ -20,11 +20,7 @@ def model(*options, strategy=ASSUMED.default_strategy, **sizes):
         "source": "made up",
         "default_sequence_length": LENGTH,
         "dimensions": SIZES | sizes,
-        "layers": [
-            {"kind": "embedding"},
-            {"kind": "transformer", "options": [*options], "count": 2},
-            {"kind": "head"},
-        ],
+        "layers": [{"kind": "embedding"}, {"kind": "transformer", "options": [*options], "count": 2}, {"kind": "head"}],
     }
     return build_model(load_model(stated), ASSUMED, strategy)
 

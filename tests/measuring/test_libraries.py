@@ -1,4 +1,4 @@
-"""Functions of array libraries compute what their operators are, forward and backward."""
+"""Libraries that run kernels, and measurements of a network and a device."""
 
 import jax
 import numpy as np
@@ -7,9 +7,13 @@ from measuring.layers import cases
 
 from dsx.errors import InputError, UnknownNameError
 from dsx.measuring import array_library as libraries
-from dsx.measuring.array_library import find_library
+from dsx.measuring import device as collectives
+from dsx.measuring import device as device_rates
+from dsx.measuring.array_library import Timing, find_library
+from dsx.measuring.device import collective_times, groups
 from dsx.measuring.jax_library import JaxLibrary
 from dsx.measuring.program import KernelProgram, Operand, Step, attention_of, run, subscripts
+from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 
 TOKENS = Operand(("b", "s", "e"), (2, 4, 6))
 JAX = JaxLibrary()
@@ -49,16 +53,14 @@ def test_functions_of_jax_are_the_operators(kind, arrays, expected):
     assert np.allclose(computed(program(kind, *inputs), *arrays), expected, atol=1e-3)
 
 
-def test_a_rotation_keeps_lengths_and_does_nothing_at_the_first_position():
+def test_rotations_and_subscripts():
     heads = Operand(("b", "s", "g", "k"), (1, 5, 3, 8))
     x = np.random.default_rng(2).standard_normal(heads.shape).astype(np.float32)
     y = computed(program("rotary", heads, result=heads), x)
     assert np.allclose(y[:, 0], x[:, 0], atol=1e-6)
     assert np.allclose(y[..., :4] ** 2 + y[..., 4:] ** 2, x[..., :4] ** 2 + x[..., 4:] ** 2, atol=1e-4)
     assert not np.allclose(y[:, 1], x[:, 1])
-
-
-def test_letters_become_subscripts():
+    # Letters become subscripts.
     a, b = Operand(("b", "s", "kv"), (1, 2, 3)), Operand(("kv", "e"), (3, 4))
     assert subscripts((a, b), Operand(("b", "s", "e"), (1, 2, 4))) == "abc,cd->abd"
 
@@ -96,13 +98,18 @@ def test_every_kernel_of_a_layer_runs(name):
         assert [tuple(one.shape) for one in results] == [one.shape for one in wanted]
 
 
-def test_a_backward_gives_the_gradients_of_the_sum():
+def test_backwards_and_names_of_libraries():
     (case,) = (one for one in cases("gated") if (one.operator, one.direction) == ("swiglu", 1))
     arrays = JAX.arrays(case.program.inputs, "fp32")
     expected = jax.grad(lambda given: run(case.program, given, JAX.apply)[0].sum())(arrays)
     found = JAX.backward(case.program, "fp32")()
     assert len(found) == 2
     assert all(np.allclose(a, b, atol=1e-4) for a, b in zip(found, expected, strict=True))
+    # Jax says what it runs on.
+    runs = JAX
+    assert (runs.accelerated, runs.name) == (False, "jax")
+    assert runs.software == f"jax {jax.__version__}"
+    assert "CPU" in runs.device and runs.memory_bytes > 1e8
 
 
 def test_a_library_that_is_not_there_is_said(monkeypatch):
@@ -114,8 +121,40 @@ def test_a_library_that_is_not_there_is_said(monkeypatch):
     assert find_library(None).name == "jax"
 
 
-def test_jax_says_what_it_runs_on():
-    runs = JAX
-    assert (runs.accelerated, runs.name) == (False, "jax")
-    assert runs.software == f"jax {jax.__version__}"
-    assert "CPU" in runs.device and runs.memory_bytes > 1e8
+def test_groups_and_rates_of_a_device(monkeypatch):
+    assert groups() == [2]
+    for count, expected in ((1, []), (6, [2, 4, 6]), (8, [2, 4, 8])):
+        monkeypatch.setattr(jax, "local_device_count", lambda count=count: count)
+        assert groups() == expected
+
+    monkeypatch.undo()
+
+    # A device has rates.
+    def timed(call, wait):
+        wait(call())
+        return Timing(2.0, 0.0, 3)
+
+    monkeypatch.setattr(device_rates, "_ELEMENTS", 1000)
+    monkeypatch.setattr(device_rates, "timed_briefly", timed)
+    found = device_rates.device_rates(JaxLibrary(), "fp32")
+    # One multiply, after which a larger one would take too long.
+    assert found.matrix_flops == pytest.approx(2 * 1024**3 / 2.0)
+    assert found.bandwidth == pytest.approx(3 * 4 * 1000 / 2.0)
+    assert found.vector_flops == pytest.approx(2 * 64 * 1000 / 2.0)
+
+
+def test_each_collective_moves_the_whole_tensor(monkeypatch):
+    made = []
+
+    def timed(call, wait):
+        made.append(np.asarray(call()))
+        return Timing(1e-3, 0.0, 3)
+
+    monkeypatch.setattr(collectives, "timed_briefly", timed)
+    found = [*collective_times(2, (64,))]
+    assert [(one.kind, one.num_devices, one.num_bytes) for one in found] == [
+        (kind, 2, 64) for kind in (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL)
+    ]
+    # Sixteen elements on each of two devices, except what a scatter leaves: half of them, each the sum of two ones.
+    assert [one.size for one in made] == [32, 16, 32, 32]
+    assert [float(one.max()) for one in made] == [1.0, 2.0, 2.0, 1.0]

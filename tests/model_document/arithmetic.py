@@ -26,14 +26,8 @@ def _gcd(one, other):
 
 
 _FUNCTIONS = {
-    "min": min,
-    "max": max,
-    "ceil": math.ceil,
-    "floor": math.floor,
-    "gcd": _gcd,
-    "log2": math.log2,
-    "exp": math.exp,
-}
+    "min": min, "max": max, "ceil": math.ceil, "floor": math.floor, "gcd": _gcd, "log2": math.log2, "exp": math.exp,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

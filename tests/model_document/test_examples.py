@@ -97,18 +97,11 @@ def work():
     attention, attention_bytes, (scores, weighted) = of_layer(layer, "self-attention.attention", "forward")
     (z,) = (op for op in layer["operators"] if op["name"] == "feed-forward.z")
     return {
-        "local columns": z["outputs"][0]["local_shape"][-1],
-        "forward FLOPs": forward,
-        "forward bytes": forward_bytes,
-        "gradient of x": of_x,
-        "gradient of w": of_w,
-        "backward FLOPs": backward,
-        "backward bytes": backward_bytes,
-        "scores": scores,
-        "weighted values": weighted,
-        "attention FLOPs": attention,
+        "local columns": z["outputs"][0]["local_shape"][-1], "forward FLOPs": forward, "forward bytes": forward_bytes,
+        "gradient of x": of_x, "gradient of w": of_w, "backward FLOPs": backward, "backward bytes": backward_bytes,
+        "scores": scores, "weighted values": weighted, "attention FLOPs": attention,
         "attention bytes": attention_bytes,
-    }
+    }  # fmt: skip
 
 
 def multiplies():
@@ -193,18 +186,11 @@ def step():
     of_layer = sum(k["forward"]["matrix_flops"]["value"] for k in whole["kernels"])
     work_of_a_stage = plan["compute_s"] + plan["memory_s"] + plan["tp_comm_s"]
     return {
-        "microbatches": plan["plan"]["num_microbatches"],
-        "a layer": layer.both_s,
-        "embedding": embedding.both_s,
-        "head": head.both_s,
-        "work of a stage": work_of_a_stage,
-        "its parts": work_of_a_stage,
-        "tokens_per_s": plan["tokens_per_s"],
-        "FLOPs of a layer": of_layer,
-        "FLOPs of the head": sequence - 80 * of_layer,
-        "FLOPs of a sequence": sequence,
-        "mfu": plan["mfu"],
-    }
+        "microbatches": plan["plan"]["num_microbatches"], "a layer": layer.both_s, "embedding": embedding.both_s,
+        "head": head.both_s, "work of a stage": work_of_a_stage, "its parts": work_of_a_stage,
+        "tokens_per_s": plan["tokens_per_s"], "FLOPs of a layer": of_layer,
+        "FLOPs of the head": sequence - 80 * of_layer, "FLOPs of a sequence": sequence, "mfu": plan["mfu"],
+    }  # fmt: skip
 
 
 def pipeline():
@@ -213,16 +199,10 @@ def pipeline():
     first, between, last = 20 * layer.both_s + embedding.both_s, 20 * layer.both_s, 20 * layer.both_s + head.both_s
     mean = (first + 2 * between + last) / 4
     return {
-        "pp_comm_s": plan["pp_comm_s"],
-        "of the mean stage": plan["pp_comm_s"] / 32,
-        "first stage": first,
-        "stages 2 and 3": between,
-        "last stage": last,
-        "mean stage": mean,
-        "second stage": 21 * layer.both_s,
-        "last stage now": 19 * layer.both_s + head.both_s,
-        "bubble_s": plan["bubble_s"],
-    }
+        "pp_comm_s": plan["pp_comm_s"], "of the mean stage": plan["pp_comm_s"] / 32, "first stage": first,
+        "stages 2 and 3": between, "last stage": last, "mean stage": mean, "second stage": 21 * layer.both_s,
+        "last stage now": 19 * layer.both_s + head.both_s, "bubble_s": plan["bubble_s"],
+    }  # fmt: skip
 
 
 def layouts():
@@ -337,10 +317,7 @@ def what_ifs():
 
 def precision():
     flops = problem("llama-3-70b").workload.forward_flops
-    return {
-        "lost in float32": flops - float(np.float32(flops)),
-        "a 10,000th of it": found(PLAN)["step_time_s"] / 1e4,
-    }
+    return {"lost in float32": flops - float(np.float32(flops)), "a 10,000th of it": found(PLAN)["step_time_s"] / 1e4}
 
 
 def corrections():
@@ -352,31 +329,13 @@ def limits():
 
 
 NUMBERS = {
-    "README": readme,
-    "work": work,
-    "multiplies": multiplies,
-    "kernels": kernels,
-    "collectives": collectives,
-    "tiers": tiers,
-    "overlap": overlap,
-    "memory": memory,
-    "recomputation": recomputation,
-    "offload": offload,
-    "step": step,
-    "pipeline": pipeline,
-    "layouts": layouts,
-    "reduction": reduction,
-    "hybrid-sharding": hybrid_sharding,
-    "experts": experts,
-    "placement": placement,
-    "space": space,
-    "assumptions": assumptions,
-    "intervals": intervals,
-    "what-ifs": what_ifs,
-    "precision": precision,
-    "corrections": corrections,
-    "limits": limits,
-}
+    "README": readme, "work": work, "multiplies": multiplies, "kernels": kernels, "collectives": collectives,
+    "tiers": tiers, "overlap": overlap, "memory": memory, "recomputation": recomputation, "offload": offload,
+    "step": step, "pipeline": pipeline, "layouts": layouts, "reduction": reduction,
+    "hybrid-sharding": hybrid_sharding, "experts": experts, "placement": placement, "space": space,
+    "assumptions": assumptions, "intervals": intervals, "what-ifs": what_ifs, "precision": precision,
+    "corrections": corrections, "limits": limits,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -64,7 +64,6 @@ def dims(*definitions):
         (f"layer a\ninput x[{DIMS}]\noutput[{DIMS}] = gelu(x)\n", "a.layer:2:7: 'x' has 61 dimensions"),
         (f"{HEAD}{'y' * 301}[b, s, e] = gelu(x)\n", "a.layer:3:1: the name has more than 300 characters"),
         (f"{HEAD}{'#' * 20_001}\n{OUTPUT}", "a.layer:3:20001: the line has more than 20,000 characters"),
-        (dims("c = \N{ARABIC-INDIC DIGIT THREE}"), "a.layer:3:9: unexpected character"),
         (
             HEAD + f"option {' '.join(f'o{i}' for i in range(101))}\n" + OUTPUT,
             "one definition has more than 100 options",

@@ -163,7 +163,7 @@ def test_folding_keeps_the_value(sign, left, right):
         assert evaluate(combine(sign, left, right), VALUES) == expected
 
 
-def test_neutral_elements_leave_no_trace():
+def test_neutral_elements_primes_and_exact_division():
     a = Name("a")
     assert product([1, a, 1]) is a
     assert total([0, a, 0]) is a
@@ -174,18 +174,12 @@ def test_neutral_elements_leave_no_trace():
     assert evaluate(combine("%", a, 1), {"a": 5}) == 0
     assert evaluate(combine("-", 0, a), {"a": 5}) == -5
     assert evaluate(divided(a, ("b", "c")), {"a": 29, "b": 2, "c": 5}) == 2
-
-
-def test_exact_division_is_exact():
+    # Exact division is exact.
     expr = read("a / b * b")
     assert evaluate(expr, {"a": 7, "b": 2}) == 6
     assert evaluate(expr, {"a": Fraction(7), "b": Fraction(2)}, floor_divide=operator.truediv) == 7
-
-
-def test_a_name_without_a_value_is_a_key_error_with_that_name():
+    # A name without a value is a key error with that name.
     with pytest.raises(KeyError, match="b"):
         evaluate(read("a + b"), {"a": 1})
-
-
-def test_primes():
+    # Primes.
     assert primes_from(100, 4) == [101, 103, 107, 109]

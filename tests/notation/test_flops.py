@@ -57,11 +57,16 @@ def test_without_a_mask_the_square_is_whole(s):
     assert count == 24 * b * s * e**2 + 4 * b * s**2 * e - b * s * 9 * e - b * h * s * s - b * s * e
 
 
-def test_backward_is_twice_the_forward_and_the_recomputed_logits(exact):
+def test_backward_and_replicated_work(exact):
     layer = packaged("transformer", "1d", exact)
     sizes = {"b": 2, "s": 64, "h": 4, "g": 2, "k": 8, "e": 32, "f": 96}
     logits = 2 * 4 * 64 * 64 * 8 // 2
     assert matrix(layer, BACKWARD, **sizes) == 2 * matrix(layer, FORWARD, **sizes) + logits
+    # Replicated work is reported.
+    layer = derived(TEXTS["plain tensor parallelism"])
+    assert {k.name: k.replicated for k in layer.kernels} == {"n": ("tp",), "z": (), "u": (), "d": (), "output": ("tp",)}
+    experts = derived(TEXTS["experts"])
+    assert {k.name: k.replicated for k in experts.kernels} == {"routes": ("tp",), "d": ("tp",), "z": (), "output": ()}
 
 
 SIZES = {"b": 2, "s": 64, "h": 8, "g": 4, "k": 4, "e": 32, "f": 64, "x": 4}
@@ -117,34 +122,7 @@ def test_the_flops_of_all_ranks_are_those_of_one_and_the_replicated_ones(layers,
                     assert number(layer, flops, **(SIZES | degrees)) * ranks == one * copies, kernel.name
 
 
-def test_replicated_work_is_reported():
-    layer = derived(TEXTS["plain tensor parallelism"])
-    assert {k.name: k.replicated for k in layer.kernels} == {
-        "n": ("tp",),
-        "z": (),
-        "u": (),
-        "d": (),
-        "output": ("tp",),
-    }
-    experts = derived(TEXTS["experts"])
-    assert {k.name: k.replicated for k in experts.kernels} == {
-        "routes": ("tp",),
-        "d": ("tp",),
-        "z": (),
-        "output": (),
-    }
-
-
 @pytest.mark.parametrize("strategy", ["1d", "2d", "summa"])
 def test_the_packaged_strategies_replicate_no_work(strategy):
     layer = packaged("transformer", strategy)
     assert {k.name: k.replicated for k in layer.kernels if k.replicated and k.runs} == {}
-
-
-@pytest.mark.parametrize("strategy", ["1d", "2d", "summa"])
-@pytest.mark.parametrize("name", ["transformer", "transformer rotary gated", "transformer-2410.00273"])
-def test_one_gpu_transfers_no_tensor(name, strategy):
-    """With all degrees 1 every collective is over an axis of one rank."""
-    layer = packaged(name, strategy)
-    axes = {one.axis for direction in (FORWARD, BACKWARD) for one in layer.collectives(direction)}
-    assert axes == set(layer.axes) == {"1d": {"tp"}, "2d": {"tp", "cp"}, "summa": {"tp", "tp2"}}[strategy]

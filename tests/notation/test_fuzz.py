@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from notation.definitions import derived
@@ -90,12 +89,3 @@ def test_strategies(strategy, text):
 @given(st.text(alphabet="layerblocktdimusegyxwhnop =[],/@*~$(){}+-%<>|12#\n", max_size=80))
 def test_any_characters(text):
     builds(f"layer a\ninput x[b]\n{text}\ny[b] = gelu(x)", "")
-
-
-@pytest.mark.parametrize("strategy", OVERLAYS, ids=lambda text: parse(text).name)
-@pytest.mark.parametrize("text", TEXTS, ids=lambda text: parse(text).name)
-def test_without_faults_they_build(text, strategy):
-    # What the design prints of the block leaves out that its first multiply is a sum under summa.
-    if text == MLP_BLOCK:
-        text = text.replace("$wf]      =", "$wf @*] =")
-    assert builds(text, strategy)

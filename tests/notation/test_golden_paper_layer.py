@@ -117,13 +117,7 @@ def work(strategy, name):
 
 @pytest.mark.parametrize("strategy", ["1d", "2d"])
 @pytest.mark.parametrize(
-    ("name", "k", "n"),
-    [
-        ("qkv", E, 3 * E // N1),
-        ("y", E // N1, E),
-        ("z", E, F // N1),
-        ("d", F // N1, E),
-    ],
+    ("name", "k", "n"), [("qkv", E, 3 * E // N1), ("y", E // N1, E), ("z", E, F // N1), ("d", F // N1, E)]
 )
 def test_work_of_multiplies(strategy, name, k, n):
     """FORMULAS 2.1."""
@@ -138,11 +132,7 @@ def test_work_of_multiplies_in_panels(name, k, n):
     """FORMULAS 2.2: global k; the result is touched once per panel."""
     r, nl, panels = rows_of("summa"), n // N1, SIZES["panels"]
     forward = (2 * r * nl * k, 0, W * (r * k + k * nl + panels * r * nl))
-    backward = (
-        r * k * (2 * nl - 1) + k * nl * (2 * r - 1),
-        0,
-        W * (2 * k * nl + 2 * panels * r * nl + 2 * r * k),
-    )
+    backward = (r * k * (2 * nl - 1) + k * nl * (2 * r - 1), 0, W * (2 * k * nl + 2 * panels * r * nl + 2 * r * k))
     assert work("summa", name) == [forward, backward]
 
 
@@ -160,10 +150,7 @@ def test_work_of_vector_operators(strategy):
     def dropout(elements):
         return [(0, elements, 2 * W * elements + MASK * elements)] * 2
 
-    norm = [
-        (0, 9 * s, W * (2 * s + 2 * r + 2 * c)),
-        (0, 8 * s + 4 * r * (c - 1), W * (5 * s + 2 * c)),
-    ]
+    norm = [(0, 9 * s, W * (2 * s + 2 * r + 2 * c)), (0, 8 * s + 4 * r * (c - 1), W * (5 * s + 2 * c))]
     assert work(strategy, "n1") == work(strategy, "n2") == norm
     assert work(strategy, "y.2") == work(strategy, "d.2") == bias(s, c)
     assert work(strategy, "y.3") == work(strategy, "d.3") == dropout(s)
@@ -173,15 +160,11 @@ def test_work_of_vector_operators(strategy):
 
 
 @ALL
-def test_the_options_that_models_state_change_nothing(strategy):
+def test_options_of_models_change_nothing_and_operators_are_counted(strategy):
     definition = load_definition("transformer-2410.00273")
     stated = load_layer(definition.name, strategy, TABLE, chosen=Settings(frozenset(definition.options)))
     assert derive(stated).kernels == derive(load_layer(definition.name, strategy, TABLE)).kernels
-
-
-@ALL
-def test_fourteen_operators_are_counted(strategy):
-    """The paper's; fused attention is one of them, views and residual additions are none."""
+    # The paper's; fused attention is one of them, views and residual additions are none.
     layer, _ = paper(strategy)
     assert sum(kernel.runs for kernel in layer.kernels) == 14
     for kernel in layer.kernels:

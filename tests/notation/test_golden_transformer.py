@@ -25,7 +25,7 @@ def packaged(strategy):
     return derive(load_layer("transformer", strategy, STANDARD))
 
 
-def test_2d():
+def test_1d_and_2d():
     layer, sizes = packaged("2d"), SIZES | {"tp": N1, "cp": N2}
     assert volumes(layer, FORWARD, **sizes) == sorted(
         [(AG, "tp", TOKENS)] * 2 + [(RS, "tp", TOKENS)] * 2 + [(AG, "cp", HEADS)] * 2
@@ -35,16 +35,12 @@ def test_2d():
     assert volumes(layer, BACKWARD, **sizes) == sorted(
         [(AG, "tp", TOKENS)] * 4 + [(RS, "tp", TOKENS)] * 2 + [(AG, "cp", HEADS)] * 2 + [(RS, "cp", HEADS)] * 2
     )
-
-
-def test_1d():
+    # 1d.
     layer, sizes = packaged("1d"), SIZES | {"tp": N1}
     tokens = W * B * L * E
     assert volumes(layer, FORWARD, **sizes) == [(AG, "tp", tokens)] * 2 + [(RS, "tp", tokens)] * 2
     assert volumes(layer, BACKWARD, **sizes) == [(AG, "tp", tokens)] * 4 + [(RS, "tp", tokens)] * 2
-
-
-def test_grouped_keys_and_values_are_smaller():
+    # Grouped keys and values are smaller.
     layer = packaged("2d")
     sizes = SIZES | {"g": 4, "tp": N1, "cp": N2}
     heads = W * B * L * (4 * K) // N1
@@ -76,9 +72,7 @@ def test_the_layer_printed_in_the_design_gives_the_collectives_stated_under_it()
     sizes = SIZES | {"tp": N1, "cp": N2}
     assert {v for kind, axis, v in volumes(layer, FORWARD, **sizes) if axis == "tp"} == {TOKENS}
     assert {v for kind, axis, v in volumes(layer, BACKWARD, **sizes) if axis == "cp"} == {HEADS}
-
-
-def test_its_weights_are_reduced_over_what_divides_the_tokens():
+    # Its weights are reduced over what divides the tokens.
     sizes = SIZES | {"tp": N1, "cp": N2}
     assert weights(derived(TRANSFORMER), **sizes) == {
         "g1": (W * E, ("tp", "cp"), True),

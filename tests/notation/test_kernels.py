@@ -54,7 +54,7 @@ def test_fused_attention(reads, read):
     assert backward == (BACKWARD_MATRIX, BACKWARD_VECTOR, W * (2 * FULL + 2 * LOCAL) + read)
 
 
-def test_a_causal_mask_halves_flops_and_no_bytes():
+def test_a_mask_halves_flops_and_no_bytes():
     layer = packaged("transformer", "2d", TABLE)
     forward, backward = work(layer, "self-attention.attention")
     logits, attend = S * (2 * Q - 1), ROWS * Q * (2 * L - 1)
@@ -65,9 +65,7 @@ def test_a_causal_mask_halves_flops_and_no_bytes():
         (4 * S - ROWS) // 2 + (3 * S - ROWS) // 2,
         W * (2 * LOCAL + 2 * FULL + ROWS) + W * (2 * LOCAL + 2 * FULL),
     )
-
-
-def test_a_mask_halves_no_bytes_outside_a_kernel_either():
+    # A mask halves no bytes outside a kernel either.
     text = "layer a\ninput q[b, s, k] p[b, t, k]\na[b, s, t] = einsum{}(q, p)\no[b, s, t] = softmax{}(a)"
     whole, half = (derived(text.replace("{}", modifier)) for modifier in ("", "{causal}"))
     sizes = {"b": 2, "s": 64, "t": 64, "k": 8}
@@ -75,39 +73,6 @@ def test_a_mask_halves_no_bytes_outside_a_kernel_either():
         for one, other in zip(kernel(whole, name).work, kernel(half, name).work, strict=True):
             assert number(half, other.bytes, **sizes) == number(whole, one.bytes, **sizes) > 0
             assert number(half, getattr(other, unit), **sizes) * 2 == number(whole, getattr(one, unit), **sizes) > 0
-
-
-MULTIPLY = """
-layer a
-input x[b, s/cp, e]
-weight w[e, f/tp]
-z[b, s/cp, f/tp] = einsum(x, w)
-"""
-
-
-def test_a_multiply_and_its_two_gradients():
-    m, k, n = B * L // N2, E, 4 * E // N1
-    forward, backward = work(derived(MULTIPLY), "z")
-    assert forward == (m * n * (2 * k - 1), 0, W * (m * k + k * n + m * n))
-    inputs, weight = m * k * (2 * n - 1), k * n * (2 * m - 1)
-    assert backward == (inputs + weight, 0, W * (m * k + k * n + m * n) * 2)
-
-
-def test_in_panels_the_result_is_touched_once_per_panel():
-    text = MULTIPLY.replace("einsum", "einsum{panels}")
-    m, k, n = B * L // N2, E, 4 * E // N1
-    forward, backward = work(derived(text), "z", panels=8)
-    assert forward == (2 * m * n * k, 0, W * (m * k + k * n + 8 * m * n))
-    assert backward[0] == m * k * (2 * n - 1) + k * n * (2 * m - 1)
-    assert backward[2] == W * (2 * m * k + 2 * k * n + 2 * 8 * m * n)
-
-
-def test_letters_that_both_factors_keep_are_a_batch():
-    layer = derived("layer a\ninput q[b, h, s, k] p[b, h, t, k]\na[b, h, s, t] = einsum(q, p)")
-    sizes = {"b": 2, "h": 3, "s": 5, "t": 7, "k": 11}
-    (forward, backward) = [number(layer, w.matrix, **sizes) for w in kernel(layer, "a").work]
-    assert forward == 2 * 3 * 5 * 7 * (2 * 11 - 1)
-    assert backward == 2 * 3 * 5 * 11 * (2 * 7 - 1) + 2 * 3 * 7 * 11 * (2 * 5 - 1)
 
 
 FUSED = """
@@ -125,7 +90,7 @@ end
 """
 
 
-def test_bytes_of_a_fused_kernel_are_those_that_cross_its_border():
+def test_bytes_cross_the_border_of_a_fused_kernel_and_uncounted_ones_cost_nothing():
     layer = derived(FUSED.format(name="second"))
     tensor, sizes = W * B * L * E, {"b": B, "s": L, "e": E}
     first, second = (kernel(layer, name) for name in ("first", "second"))
@@ -137,6 +102,10 @@ def test_bytes_of_a_fused_kernel_are_those_that_cross_its_border():
     assert [entry.key[0] for entry in first.saved] == ["x"]
     assert [entry.key[0] for entry in second.saved] == ["u"]
     assert number(layer, second.work[BACKWARD].vector, **sizes) == 13 * elements
+    # Uncounted operators cost nothing.
+    layer = derive(build("layer a\ninput x[b, s, e]\ny[b, s, e] = add(x, x)\nz[b, s, e] = gelu(y)"), uncounted=["add"])
+    assert [k.runs for k in layer.kernels] == [False, True]
+    assert [(w.matrix, w.vector, w.bytes) for w in layer.kernels[0].work] == [(0, 0, 0)] * 2
 
 
 SPLIT = """
@@ -153,27 +122,17 @@ end
 """
 
 
-def test_kernels_of_one_name_keep_their_own_collectives():
+def test_names_of_kernels():
     apart, alike = (derived(SPLIT.format(name=name)) for name in ("other", "mine"))
     assert [k.name for k in alike.kernels] == ["mine", "u", "mine"]
     for direction in (FORWARD, BACKWARD):
         assert [k.collectives[direction] for k in alike.kernels] == [k.collectives[direction] for k in apart.kernels]
     assert [len(k.collectives[FORWARD]) for k in alike.kernels] == [1, 0, 1]
-
-
-def test_a_kernel_may_be_called_as_a_tensor_outside_it():
+    # A kernel may be called as a tensor outside it.
     layer = derived(SPLIT.format(name="u"))
     assert [(k.name, len(k.collectives[FORWARD])) for k in layer.kernels] == [("mine", 1), ("u", 0), ("u", 1)]
-
-
-def test_a_kernel_that_begins_with_a_name_assigned_again_has_its_own_name():
+    # A kernel that begins with a name assigned again has its own name.
     layer = derived("layer a\ninput x[b]\nx[b] = gelu(x)\nfuse f\nx[b] = gelu(x)\ny[b] = gelu(x)\nend")
     assert [k.name for k in layer.kernels] == ["x.2", "f"]
     biased = packaged("transformer ff_bias", "2d")
     assert kernel(biased, "feed-forward.activation").kinds == ("bias", "gelu")
-
-
-def test_uncounted_operators_cost_nothing():
-    layer = derive(build("layer a\ninput x[b, s, e]\ny[b, s, e] = add(x, x)\nz[b, s, e] = gelu(y)"), uncounted=["add"])
-    assert [k.runs for k in layer.kernels] == [False, True]
-    assert [(w.matrix, w.vector, w.bytes) for w in layer.kernels[0].work] == [(0, 0, 0)] * 2

@@ -28,15 +28,13 @@ BIASED = "transformer layernorm qkv_bias out_bias ff_bias ff_out_bias dropout re
 MIXTURE = "transformer rotary ffn=experts"
 
 
-def test_an_embedding_completes_its_partial_sums_on_the_way_to_the_residual_stream():
+def test_an_embedding_looks_up_and_completes_its_partial_sums():
     parallel, whole = packaged("embedding", "1d"), packaged("embedding", "1d-no-sp")
     assert volumes(parallel, FORWARD, **SIZES, tp=TP) == [(RS, "tp", TOKENS)]
     assert volumes(parallel, BACKWARD, **SIZES, tp=TP) == [(AG, "tp", TOKENS)]
     assert volumes(whole, FORWARD, **SIZES, tp=TP) == [(AR, "tp", TOKENS)]
     assert volumes(whole, BACKWARD, **SIZES, tp=TP) == []
-
-
-def test_an_embedding_looks_up_and_multiplies_nothing():
+    # An embedding looks up and multiplies nothing.
     layer = packaged("embedding", "2d")
     sizes = SIZES | {"tp": TP, "cp": CP}
     assert weights(layer, **sizes) == {"table": (W * V // TP * E, ("cp",), True)}
@@ -46,7 +44,7 @@ def test_an_embedding_looks_up_and_multiplies_nothing():
     assert number(layer, forward.bytes, **sizes) == B * S // CP * (8 + 2 * W * E)
 
 
-def test_a_head_divides_the_vocabulary_and_keeps_logits_probabilities_and_gradient_in_float32():
+def test_a_head_divides_the_vocabulary_and_keeps_logits_in_float32():
     layer, sizes = packaged("head", "1d"), SIZES | {"tp": TP}
     statistics = (AR, "tp", W * 3 * B * S)
     assert volumes(layer, FORWARD, **sizes) == sorted([(AG, "tp", TOKENS), statistics])
@@ -56,23 +54,13 @@ def test_a_head_divides_the_vocabulary_and_keeps_logits_probabilities_and_gradie
     assert "logits" not in kept
     (forward, _) = kernel(layer, "logits").work
     assert number(layer, forward.matrix, **sizes) == B * S * (V // TP) * (2 * E - 1)
-
-
-def test_a_head_that_gathers_its_logits_keeps_those_of_the_whole_vocabulary():
+    # A head that gathers its logits keeps those of the whole vocabulary.
     layer, sizes = packaged("head gathered_logits", "1d"), SIZES | {"tp": TP}
     assert (AG, "tp", W * B * S * V) in volumes(layer, FORWARD, **sizes)
     assert saved(layer, **sizes)["output state 0"] == 12 * B * S * V
     assert saved(layer, **sizes | {"cross_entropy_bytes": 2})["output state 0"] == 2 * B * S * V
-
-
-def test_a_tied_projection_is_a_weight_that_the_embedding_has_too():
+    # A tied projection is a weight that the embedding has too.
     assert [(w.name, w.tied) for w in packaged("head tied", "1d").weights] == [("gamma", False), ("projection", True)]
-
-
-def test_without_sequence_parallelism_partial_sums_are_all_reduced():
-    layer = packaged(GATED, "1d-no-sp")
-    assert volumes(layer, FORWARD, **SIZES, tp=TP) == [(AR, "tp", TOKENS)] * 2
-    assert volumes(layer, BACKWARD, **SIZES, tp=TP) == [(AR, "tp", TOKENS)] * 2
 
 
 @pytest.mark.parametrize("strategy", ["1d", "2d", "ulysses"])
@@ -86,12 +74,16 @@ def test_unfused_attention_keeps_the_square_three_times(strategy):
     assert of_core == [2 * square, square, 2 * square]
 
 
-def test_fused_attention_keeps_nothing_of_the_square():
+def test_fused_attention_keeps_nothing_of_the_square_and_sums_are_all_reduced():
     kept = saved(packaged(BIASED, "1d"), **SIZES, tp=TP)
     assert max(size for name, size in kept.items() if "feed-forward" not in name) <= W * B * S * (H + 2 * G) * K // TP
+    # Without sequence parallelism partial sums are all reduced.
+    layer = packaged(GATED, "1d-no-sp")
+    assert volumes(layer, FORWARD, **SIZES, tp=TP) == [(AR, "tp", TOKENS)] * 2
+    assert volumes(layer, BACKWARD, **SIZES, tp=TP) == [(AR, "tp", TOKENS)] * 2
 
 
-def test_a_window_does_the_work_of_the_pairs_in_it():
+def test_windows_and_chunks_do_the_work_of_their_pairs():
     def squares(name, **sizes):
         layer = packaged(name, "1d")
         core = kernel(layer, "self-attention.attention")
@@ -105,10 +97,7 @@ def test_a_window_does_the_work_of_the_pairs_in_it():
         assert squares(f"{GATED} window", window=window) == pytest.approx(whole * pairs / S**2, abs=2)
     assert squares(f"{GATED} window", window=2 * S) == causal
 
-
-def test_chunks_do_the_work_of_half_the_square_of_each():
-    """Also where the last chunk is shorter, or one chunk has the whole sequence."""
-
+    # Also where the last chunk is shorter, or one chunk has the whole sequence.
     def squares(name, **sizes):
         layer = packaged(name, "1d")
         return number(layer, kernel(layer, "self-attention.attention").work[FORWARD].matrix, **(SIZES | sizes))
@@ -120,7 +109,7 @@ def test_chunks_do_the_work_of_half_the_square_of_each():
         assert squares(f"{GATED} chunked", attention_chunk=chunk) == pytest.approx(causal * min(share, 1), abs=2)
 
 
-def test_norms_of_results_alone_keep_results_in_place_of_normalised_inputs():
+def test_norms_of_results_and_of_all_heads():
     """The multiplies read the residual stream itself; each norm reads a result that is complete."""
     before, after = packaged(GATED, "1d"), packaged(f"{GATED} post_norm", "1d")
     assert volumes(after, FORWARD, **SIZES, tp=TP) == volumes(before, FORWARD, **SIZES, tp=TP)
@@ -128,9 +117,7 @@ def test_norms_of_results_alone_keep_results_in_place_of_normalised_inputs():
     assert kept_before.keys() - kept.keys() == {"n1", "n2"}
     assert kept.keys() - kept_before.keys() == {"self-attention.output", "feed-forward.output"}
     assert sum(kept.values()) == sum(kept_before.values())
-
-
-def test_a_norm_over_all_heads_adds_up_its_statistics_over_tp():
+    # A norm over all heads adds up its statistics over tp.
     layer = packaged(f"{GATED} joint_qk_norm", "1d")
     statistics = [one for one in volumes(layer, FORWARD, **SIZES, tp=TP) if one[0] == AR]
     assert statistics == [(AR, "tp", W * B * S)] * 2
@@ -148,16 +135,14 @@ def test_an_output_gate_has_the_width_of_the_queries(strategy):
     assert volumes(gated, FORWARD, **sizes) == volumes(plain, FORWARD, **sizes)
 
 
-def test_ulysses_changes_positions_to_heads_and_back():
+def test_ulysses_exchanges_and_a_ring_gathers():
     layer, sizes = packaged(GATED, "ulysses"), SIZES | {"tp": TP, "cp": CP}
     query, key = W * B * (S // CP) * (H * K // TP), W * B * (S // CP) * (G * K // TP)
     over_cp = [one for one in volumes(layer, FORWARD, **sizes) if one[1] == "cp"]
     assert over_cp == sorted([(A2A, "cp", query)] * 2 + [(A2A, "cp", key)] * 2)
     # What was exchanged is kept: the backward exchanges gradients alone.
     assert [one for one in volumes(layer, BACKWARD, **sizes) if one[1] == "cp"] == over_cp
-
-
-def test_a_ring_has_the_volume_of_a_gather():
+    # A ring has the volume of a gather.
     ring, gather = packaged(GATED, "2d-ring"), packaged(GATED, "2d")
     sizes = SIZES | {"tp": TP, "cp": CP}
     for direction in (FORWARD, BACKWARD):
@@ -196,7 +181,7 @@ def test_no_rank_does_the_work_of_another_for_experts(strategy):
     assert not any("ep" in kernel.replicated for kernel in layer.kernels)
 
 
-def test_a_gate_of_shared_experts_weighs_each_token_on_its_own_rank():
+def test_shared_and_divided_experts_and_latent_attention():
     sizes = EXPERTS | {"fs": 512}
     plain, gated = (packaged(f"{MIXTURE} {options}", "2d") for options in ("shared", "shared shared_gate"))
     assert volumes(gated, FORWARD, **sizes) == volumes(plain, FORWARD, **sizes)
@@ -204,9 +189,7 @@ def test_a_gate_of_shared_experts_weighs_each_token_on_its_own_rank():
     assert weights(gated, **sizes)[added] == (W * E, ("tp", "cp"), True)
     multiply = kernel(gated, "experts.shared-experts.token").work[FORWARD].matrix
     assert number(gated, multiply, **sizes) == B * S // (TP * CP) * (2 * E - 1)
-
-
-def test_divided_experts_gather_their_tokens_over_tp():
+    # Divided experts gather their tokens over tp.
     layer = packaged(MIXTURE, "2d-expert-tp")
     routed = W * 2 * (B * S // (TP * CP)) * E
     experts = kernel(layer, "experts.gate").collectives[FORWARD]
@@ -218,12 +201,15 @@ def test_divided_experts_gather_their_tokens_over_tp():
     assert layer.expert_axes == ("tp",)
 
 
-def test_latent_attention_gathers_latent_vectors():
+def test_latent_attention_gathers_latent_vectors_and_parallel_halves_are_reduced_once():
     sizes = SIZES | {"rq": 96, "rkv": 64, "nope": 16, "rope": 8, "kv": 16, "tp": TP}
     layer = packaged("transformer gated attention=latent-attention", "1d")
     gathered = [one for one in volumes(layer, FORWARD, **sizes) if one[0] == AG]
     row = W * B * S
     assert gathered == sorted([(AG, "tp", row * width) for width in (96, 64, 8, E)])
+    # Parallel halves are reduced once.
+    layer = packaged("parallel-layer layernorm rotary qkv_bias out_bias ff_bias ff_out_bias", "1d")
+    assert [one for one in volumes(layer, FORWARD, **SIZES, tp=TP) if one[0] == RS] == [(RS, "tp", TOKENS)]
 
 
 def test_copied_key_value_heads_are_made_on_every_rank():
@@ -235,6 +221,15 @@ def test_copied_key_value_heads_are_made_on_every_rank():
     # Each rank has gradients of the heads that it used: they are added over tp before the multiply's backward.
     backward = collectives(layer, BACKWARD)
     assert backward[(AR, "tp", f"d {name}.kk")] + backward[(AR, "tp", f"d {name}.kvm")] == 1
+    # Copied key value heads without sequence parallelism.
+    sizes = SIZES | {"g": 2, "tp": 8}
+    with_sp, layer = (packaged(GATED, name) for name in ("2d-copied-kv", "2d-copied-kv-no-sp"))
+    assert weights(layer, **sizes).keys() == weights(with_sp, **sizes).keys()
+    # One all-reduce completes the partial sums of each half where a gather and a scatter did.
+    assert [one for one in volumes(layer, FORWARD, **sizes) if one[1] == "tp"] == [(AR, "tp", W * B * S * E)] * 2
+    copies = [kernel(one, "self-attention.kk.2").work[FORWARD].bytes for one in (with_sp, layer)]
+    made = [number(one, moved, **sizes) for one, moved in zip((with_sp, layer), copies, strict=True)]
+    assert made[0] == made[1]
 
 
 @pytest.mark.parametrize("options", ["", " qk_norm", " output_gate", " joint_qk_norm"])
@@ -252,17 +247,6 @@ def test_a_gathered_result_of_the_fused_multiply_serves_more_ranks_than_key_valu
     assert number(layer, scores[0], **sizes) == number(plain, scores[1], **sizes | {"g": 8})
 
 
-def test_copied_key_value_heads_without_sequence_parallelism():
-    sizes = SIZES | {"g": 2, "tp": 8}
-    with_sp, layer = (packaged(GATED, name) for name in ("2d-copied-kv", "2d-copied-kv-no-sp"))
-    assert weights(layer, **sizes).keys() == weights(with_sp, **sizes).keys()
-    # One all-reduce completes the partial sums of each half where a gather and a scatter did.
-    assert [one for one in volumes(layer, FORWARD, **sizes) if one[1] == "tp"] == [(AR, "tp", W * B * S * E)] * 2
-    copies = [kernel(one, "self-attention.kk.2").work[FORWARD].bytes for one in (with_sp, layer)]
-    made = [number(one, moved, **sizes) for one, moved in zip((with_sp, layer), copies, strict=True)]
-    assert made[0] == made[1]
-
-
 @pytest.mark.parametrize("strategy", ["1d-no-sp", "2d-no-sp", "2d-copied-kv-no-sp"])
 def test_without_sequence_parallelism_tp_divides_tokens_for_routing_alone(strategy):
     """3 divides no 1,024 tokens."""
@@ -275,8 +259,3 @@ def test_without_sequence_parallelism_tp_divides_tokens_for_routing_alone(strate
 
     assert not any(left_over(GATED))
     assert any(left_over(MIXTURE, x=8))
-
-
-def test_parallel_halves_are_reduced_once():
-    layer = packaged("parallel-layer layernorm rotary qkv_bias out_bias ff_bias ff_out_bias", "1d")
-    assert [one for one in volumes(layer, FORWARD, **SIZES, tp=TP) if one[0] == RS] == [(RS, "tp", TOKENS)]

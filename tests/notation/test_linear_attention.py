@@ -37,6 +37,21 @@ def test_work_grows_with_the_sequence_and_not_with_its_square():
     core = kernel(layer, f"{NAME}.delta")
     for amount in (core.work[FORWARD].matrix, core.work[FORWARD].bytes, core.work[BACKWARD].matrix):
         assert number(layer, amount, **SIZES | {"s": 8 * S}) == 8 * number(layer, amount, **SIZES)
+    # As in flash-linear-attention: q, k, v, decay, strength and the inverse; states are made again in the backward.
+    kept = saved(packaged(LINEAR, "1d"), **SIZES)
+    assert kept[f"{NAME}.t"] == W * B * S * LH * C
+    states = W * B * S // C * LH * LK * LV
+    assert states not in kept.values()
+    core = kernel(packaged(LINEAR, "1d"), f"{NAME}.delta")
+    crossing = W * B * S * (2 * LG * LK + 2 * LH * LV + 2 * LH + LH * C)
+    assert number(packaged(LINEAR, "1d"), core.work[FORWARD].bytes, **SIZES) == crossing + 2 * states
+    # Tensor parallelism is that of attention.
+    layer, sizes = packaged(LINEAR, "1d"), SIZES | {"tp": TP}
+    tokens = W * B * S * E
+    assert volumes(layer, FORWARD, **sizes) == sorted([(AG, "tp", tokens), (RS, "tp", tokens)] * 2)
+    assert not [one for one in volumes(packaged(LINEAR, "2d"), FORWARD, **sizes) if one[0] == AR]
+    width = 2 * (LG * LK + LH * LV + LH)
+    assert weights(layer, **sizes)[f"{NAME}.win"] == (W * E * width // TP, (), True)
 
 
 @pytest.mark.parametrize("strategy", ["2d", "2d-ring", "ulysses"])
@@ -47,26 +62,6 @@ def test_context_parallelism_changes_positions_to_heads_and_back(strategy):
     expected = sorted((A2A, "cp", size) for size in moved)
     assert [one for one in volumes(layer, FORWARD, **sizes) if one[1] == "cp"] == expected
     assert [one for one in volumes(layer, BACKWARD, **sizes) if one[1] == "cp"] == expected
-
-
-def test_tensor_parallelism_is_that_of_attention():
-    layer, sizes = packaged(LINEAR, "1d"), SIZES | {"tp": TP}
-    tokens = W * B * S * E
-    assert volumes(layer, FORWARD, **sizes) == sorted([(AG, "tp", tokens), (RS, "tp", tokens)] * 2)
-    assert not [one for one in volumes(packaged(LINEAR, "2d"), FORWARD, **sizes) if one[0] == AR]
-    width = 2 * (LG * LK + LH * LV + LH)
-    assert weights(layer, **sizes)[f"{NAME}.win"] == (W * E * width // TP, (), True)
-
-
-def test_states_are_not_kept():
-    """As in flash-linear-attention: q, k, v, decay, strength and the inverse; states are made again in the backward."""
-    kept = saved(packaged(LINEAR, "1d"), **SIZES)
-    assert kept[f"{NAME}.t"] == W * B * S * LH * C
-    states = W * B * S // C * LH * LK * LV
-    assert states not in kept.values()
-    core = kernel(packaged(LINEAR, "1d"), f"{NAME}.delta")
-    crossing = W * B * S * (2 * LG * LK + 2 * LH * LV + 2 * LH + LH * C)
-    assert number(packaged(LINEAR, "1d"), core.work[FORWARD].bytes, **SIZES) == crossing + 2 * states
 
 
 def test_the_chunked_form_is_the_recurrence():

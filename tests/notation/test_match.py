@@ -59,11 +59,7 @@ def test_table(have, want, transfers):
         ("[b, s, e @tp @cp]", "[b, s/cp/tp, e]", [(RS, "cp", B * S * E), (RS, "tp", B * S // CP * E)]),
         ("[b, s, e @tp @cp]", "[b, s/tp/cp, e]", [(RS, "tp", B * S * E), (RS, "cp", B * S // TP * E)]),
         # what shrinks the tensor comes before what makes it grow
-        (
-            "[b, s/cp, e @tp]",
-            "[b, s, e/tp]",
-            [(RS, "tp", B * S // CP * E), (AG, "cp", B * S * E // TP)],
-        ),
+        ("[b, s/cp, e @tp]", "[b, s, e/tp]", [(RS, "tp", B * S // CP * E), (AG, "cp", B * S * E // TP)]),
         ("[b, s/cp, e @tp]", "[b, s, e]", [(AR, "tp", B * S // CP * E), (AG, "cp", B * S * E)]),
         # a slice costs nothing and comes first, whichever dimension it is on
         ("[b, s, e @tp]", "[b, s/cp, e/tp]", [(RS, "tp", B * S // CP * E)]),

@@ -21,38 +21,30 @@ def shapes(layer, name, direction, **sizes):
 LINEAR = "layer a\ninput x[b, s/cp, e]\nweight w[e, f/tp]\nz[b, s/cp, f/tp] = einsum(x, w)"
 
 
-def test_a_linear_layer_and_its_two_gradients():
+def test_linear_layers_batches_and_panels():
     layer = derived(LINEAR)
     assert shapes(layer, "z", FORWARD) == [(TOKENS, 256, 256, 1, True, False)]
     assert shapes(layer, "z", BACKWARD) == [
         (TOKENS, 256, 256, 1, True, False),  # of x
         (256, 256, TOKENS, 1, True, True),  # of w: all tokens are summed away
     ]
-
-
-def test_a_letter_of_all_three_tensors_is_a_batch():
+    # A letter of all three tensors is a batch.
     layer = derived("layer a\ninput q[b, h, s, k] p[b, h, t, k]\na[b, h, s, t] = einsum(q, p)")
     assert shapes(layer, "a", FORWARD, s=64, t=128) == [(64, 128, 32, 16, False, False)]
     assert shapes(layer, "a", BACKWARD, s=64, t=128) == [
         (64, 32, 128, 16, False, False),
         (128, 32, 64, 16, False, False),
     ]
-
-
-def test_experts_are_a_batch_of_linear_multiplies():
+    # Experts are a batch of linear multiplies.
     layer = derived("layer a\ninput d[x/ep, n, e]\nweight w[x/ep, e, f]\nz[x/ep, n, f] = einsum(d, w)")
     assert shapes(layer, "z", FORWARD, x=8, ep=4, n=100) == [(100, 1024, 256, 2, True, False)]
-
-
-def test_a_weight_under_another_name_is_a_weight():
+    # A weight under another name is a weight.
     layer = derived(
         "layer a\ndim m = h * k\ninput x[b, s, h, k]\nweight w[m, e]\nv[h, k, e] = view(w)\nz[b, s, e] = einsum(x, v)"
     )
     assert shapes(layer, "z", FORWARD)[0][4:] == (True, False)
     assert [shape[5] for shape in shapes(layer, "z", BACKWARD)] == [False, True]
-
-
-def test_in_panels_a_multiply_becomes_as_many_thinner_ones():
+    # In panels a multiply becomes as many thinner ones.
     layer = derived(LINEAR.replace("einsum", "einsum{panels}"))
     assert shapes(layer, "z", FORWARD, panels=8) == [(TOKENS, 256, 256 // 8, 8, True, False)]
     assert shapes(layer, "z", BACKWARD, panels=8) == [

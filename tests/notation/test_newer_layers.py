@@ -27,7 +27,7 @@ def multiply(rows, inner, columns):
     return rows * columns * (2 * inner - 1)
 
 
-def test_plain_queries_are_one_multiply_of_the_gathered_input():
+def test_plain_queries_latent_experts_and_state_spaces():
     layer = packaged("transformer gated attention=latent-attention plain_queries", "1d")
     width = H * (NOPE + ROPE) // TP
     assert matrix(layer, "latent-attention.qb", **LATENT, tp=TP) == multiply(B * S, E, width)
@@ -35,6 +35,20 @@ def test_plain_queries_are_one_multiply_of_the_gathered_input():
     with_latent = packaged("transformer gated attention=latent-attention", "1d")
     less = multiply(B * S // TP, E, 96) + multiply(B * S, 96, width)
     assert matrix(with_latent, **LATENT, tp=TP) - matrix(layer, **LATENT, tp=TP) == less - multiply(B * S, E, width)
+    # Latent experts exchange and multiply narrow vectors.
+    narrow, wide = (packaged(f"sublayer mixer=experts squared_relu{more}", "1d") for more in (" latent_experts", ""))
+    exchanged = [
+        sum(size for kind, _, size in volumes(one, FORWARD, **MIXTURE | {"ep": EP}) if kind == A2A)
+        for one in (narrow, wide)
+    ]
+    assert exchanged[0] * E == exchanged[1] * LE > 0
+    ends = multiply(B * S, E, LE) + multiply(B * S, LE, E)
+    experts = multiply(SLOTS * X, LE, FX) + multiply(SLOTS * X, FX, LE)
+    assert matrix(narrow, **MIXTURE) == ends + experts + multiply(B * S, E, X)
+    # Tp divides the groups of a state space layer.
+    layer = packaged("sublayer mixer=state-space own_heads", "1d")
+    (rule,) = (rule for rule in layer.rules if rule.reason == "state_groups_not_divisible")
+    assert [evaluate(rule.left, define(layer, STATES | OWN | {"tp": tp})) for tp in (2, 4, 8)] == [0, 0, 4]
 
 
 @pytest.mark.parametrize("activation", ["squared_relu", "ungated"])
@@ -46,18 +60,6 @@ def test_an_expert_without_a_gate_has_two_multiplies(activation):
     assert matrix(layer, **MIXTURE) == up + down + every + multiply(B * S, E, X)
     gated = packaged("sublayer mixer=experts shared", "1d")
     assert matrix(gated, **MIXTURE) - matrix(layer, **MIXTURE) == up + multiply(B * S, E, FS)
-
-
-def test_latent_experts_exchange_and_multiply_narrow_vectors():
-    narrow, wide = (packaged(f"sublayer mixer=experts squared_relu{more}", "1d") for more in (" latent_experts", ""))
-    exchanged = [
-        sum(size for kind, _, size in volumes(one, FORWARD, **MIXTURE | {"ep": EP}) if kind == A2A)
-        for one in (narrow, wide)
-    ]
-    assert exchanged[0] * E == exchanged[1] * LE > 0
-    ends = multiply(B * S, E, LE) + multiply(B * S, LE, E)
-    experts = multiply(SLOTS * X, LE, FX) + multiply(SLOTS * X, FX, LE)
-    assert matrix(narrow, **MIXTURE) == ends + experts + multiply(B * S, E, X)
 
 
 @pytest.mark.parametrize("strategy", ["1d", "2d"])
@@ -72,12 +74,6 @@ def test_state_space_layers_with_own_heads_cost_what_layers_of_these_heads_cost(
                 assert found == number(usual, getattr(other.work[direction], unit), **as_heads, tp=TP)
 
 
-def test_tp_divides_the_groups_of_a_state_space_layer():
-    layer = packaged("sublayer mixer=state-space own_heads", "1d")
-    (rule,) = (rule for rule in layer.rules if rule.reason == "state_groups_not_divisible")
-    assert [evaluate(rule.left, define(layer, STATES | OWN | {"tp": tp})) for tp in (2, 4, 8)] == [0, 0, 4]
-
-
 @pytest.mark.parametrize(("options", "labelled"), [("", B), (" each_token label_bias", B * S)])
 def test_a_head_of_labels_has_no_logits_of_the_vocabulary(options, labelled):
     layer, sizes = packaged(f"label-head{options}", "1d"), {"b": B, "s": S, "e": E, "classes": 3, "v": 4096}
@@ -85,7 +81,7 @@ def test_a_head_of_labels_has_no_logits_of_the_vocabulary(options, labelled):
     assert saved(layer, **sizes)["output state 0"] == 12 * labelled * 3
 
 
-def test_layers_with_global_heads_have_heads_of_their_own_and_values_that_are_their_keys():
+def test_global_heads_grouped_results_and_values_of_own_width():
     """h = 16 query heads; gg = 2 key heads of gk = 32 in the place of g = 8 of k = 16; one multiply of 16 + 2 heads."""
     layer = packaged("transformer gated rotary qk_norm global_heads shared_kv", "1d")
     sizes = {"b": B, "s": S, "e": E, "h": H, "g": 8, "k": 16, "gg": 2, "gk": 32, "f": 1024, "tp": 2}
@@ -93,10 +89,7 @@ def test_layers_with_global_heads_have_heads_of_their_own_and_values_that_are_th
     scores = multiply(B * H // 2 * S, 32, S) + multiply(B * H // 2 * S, S, 32)
     assert matrix(layer, "self-attention.attention", **sizes) == pytest.approx(scores / 2, abs=1)
     assert matrix(layer, "self-attention.output", **sizes) == multiply(B * S, H * 32 // 2, E)
-
-
-def test_a_grouped_result_is_two_multiplies():
-    """h = 16 heads of 16 in og = 4 groups, each projected to ol = 24, and all 96 to the hidden size."""
+    # h = 16 heads of 16 in og = 4 groups, each projected to ol = 24, and all 96 to the hidden size.
     layer = packaged("transformer gated attention=grouped-output-attention", "1d")
     sizes = {"b": B, "s": S, "e": E, "h": H, "k": 16, "rq": 96, "og": 4, "ol": 24, "f": 1024, "tp": 2}
     name = "grouped-output-attention"
@@ -104,9 +97,7 @@ def test_a_grouped_result_is_two_multiplies():
     assert matrix(layer, f"{name}.kva", **sizes) == multiply(B * S // 2, E, 16)
     assert matrix(layer, f"{name}.narrow", **sizes) == 4 // 2 * multiply(B * S, 4 * 16, 24)
     assert matrix(layer, f"{name}.output", **sizes) == multiply(B * S, 4 * 24 // 2, E)
-
-
-def test_values_of_a_width_of_their_own():
+    # Values of a width of their own.
     layer = packaged("transformer gated rotary value_width", "1d")
     sizes = {"b": B, "s": S, "e": E, "h": H, "g": 4, "k": 24, "kv": 16, "f": 1024, "tp": 2}
     assert matrix(layer, "self-attention.qkv", **sizes) == multiply(B * S, E, (H * 24 + 4 * (24 + 16)) // 2)

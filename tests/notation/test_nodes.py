@@ -62,7 +62,7 @@ def hidden_behind(layer):
     }
 
 
-def test_gathers_hide_behind_the_multiply_that_needs_them_and_scatters_behind_the_one_that_makes_them():
+def test_what_collectives_hide_behind():
     """As Transformer Engine overlaps fc1, fc2 and their gradients; the addition that follows only waits."""
     assert hidden_behind(derived(GATED)) == {
         (FORWARD, "n all-gather tp"): "u",
@@ -71,9 +71,7 @@ def test_gathers_hide_behind_the_multiply_that_needs_them_and_scatters_behind_th
         (BACKWARD, "n all-gather tp"): "v",
         (BACKWARD, "d n reduce-scatter tp"): "u",
     }
-
-
-def test_attention_waits_for_its_keys_and_values():
+    # Attention waits for its keys and values.
     assert set(hidden_behind(derived(ATTENTION)).values()) == {None}
 
 
@@ -110,38 +108,20 @@ def named(nodes, name):
 # Forward and backward
 
 
-def test_a_forward_gathers_once_for_all_readers_and_reduces_before_the_kernel_that_needs_it():
+def test_forward_and_backward_in_order():
     assert lines(derived(GATED).graph.forward) == [
-        "n: x + g -> n",
-        "n all-gather tp: n -> n:tp",
-        "u: n:tp + w1 -> u",
-        "v: n:tp + w2 -> v",
-        "z: u + v -> z",
-        "y: z + w3 -> y",
-        "y reduce-scatter tp: y -> y:tp",
-        "output: x + y:tp -> output",
-    ]
-
-
-def test_a_backward_in_order():
-    """`n` is gathered again once; its gradient is scattered after the kernel that contributes last, before that kernel
-    computes the gradient of its weight, and the residual connection adds to the gradient of `x`."""
+        "n: x + g -> n", "n all-gather tp: n -> n:tp", "u: n:tp + w1 -> u", "v: n:tp + w2 -> v", "z: u + v -> z",
+        "y: z + w3 -> y", "y reduce-scatter tp: y -> y:tp", "output: x + y:tp -> output",
+    ]  # fmt: skip
+    # `n` is gathered again once; its gradient is scattered after the kernel that contributes last, before that.
     assert lines(derived(GATED).graph.backward) == [
-        "d y all-gather tp: d output -> d y:tp",
-        "y inputs: d y:tp + w3 -> d z",
-        "y weights: d y:tp + z -> d w3",
-        "z inputs: d z + u + v -> d u + d v",
-        "n all-gather tp: n -> n:tp.2",
-        "v inputs: d v + w2 -> d n",
-        "v weights: d v + n:tp.2 -> d w2",
-        "u inputs: d u + w1 + d n -> d n.2",
-        "d n reduce-scatter tp: d n.2 -> d n:tp",
-        "u weights: d u + n:tp.2 -> d w1",
+        "d y all-gather tp: d output -> d y:tp", "y inputs: d y:tp + w3 -> d z", "y weights: d y:tp + z -> d w3",
+        "z inputs: d z + u + v -> d u + d v", "n all-gather tp: n -> n:tp.2", "v inputs: d v + w2 -> d n",
+        "v weights: d v + n:tp.2 -> d w2", "u inputs: d u + w1 + d n -> d n.2",
+        "d n reduce-scatter tp: d n.2 -> d n:tp", "u weights: d u + n:tp.2 -> d w1",
         "n inputs: d n:tp + x + g + d output -> d x + d g",
-    ]
-
-
-def test_what_a_graph_begins_and_ends_with():
+    ]  # fmt: skip
+    # What a graph begins and ends with.
     graph = derived(GATED).graph
     assert (names(graph.inputs), names(graph.outputs)) == (["x"], ["output"])
     assert (names(graph.output_gradients), names(graph.input_gradients)) == (["d output"], ["d x"])
@@ -149,9 +129,7 @@ def test_what_a_graph_begins_and_ends_with():
     assert {weight: names(values) for weight, values in graph.weight_gradients.items()} == {
         name: [f"d {name}"] for name in ("g", "w1", "w2", "w3")
     }
-
-
-def test_collectives_belong_to_the_kernel_that_needs_or_makes_what_they_move():
+    # Collectives belong to the kernel that needs or makes what they move.
     layer = derived(GATED)
     kernel = {one.name: index for index, one in enumerate(layer.kernels)}
     moves = [node for way in (FORWARD, BACKWARD) for node in layer.graph.nodes(way) if isinstance(node, Transferred)]
@@ -182,7 +160,7 @@ def test_the_bytes_of_values_and_the_volumes_of_collectives():
             assert number(layer, node.collective.bytes, **sizes) == number(layer, moved.bytes, **sizes) == whole
 
 
-def test_gradients_that_arrive_in_two_distributions_are_two_tensors():
+def test_contributions_to_a_gradient():
     """The residual connection passes the gradient of `output` on as it is; that of the multiply is scattered."""
     layer = derived("""
         layer sublayer
@@ -193,9 +171,7 @@ def test_gradients_that_arrive_in_two_distributions_are_two_tensors():
         output[b, s/tp, e] = add(x, y[b, s/tp, e])
     """)
     assert names(layer.graph.input_gradients) == ["d output", "d x:tp"]
-
-
-def test_contributions_of_several_kernels_are_one_tensor():
+    # Contributions of several kernels are one tensor.
     layer = derived("""
         layer three
         input x[b, e]
@@ -213,14 +189,12 @@ def test_contributions_of_several_kernels_are_one_tensor():
         "u inputs: d u + w1 + d x.2 -> d x.3",
     ]
     assert names(layer.graph.input_gradients) == ["d x.3"]
-
-
-def test_an_addition_has_no_backward():
+    # An addition has no backward.
     layer = derived("layer a\ninput x[b, e]\nu[b, e] = gelu(x)\nv[b, e] = silu(x)\noutput[b, e] = add(u, v)")
     assert lines(layer.graph.backward) == ["v inputs: d output + x -> d x", "u inputs: d output + x + d x -> d x.2"]
 
 
-def test_statistics_of_a_divided_row_are_reduced_before_the_kernel_in_both_directions():
+def test_statistics_and_full_recomputation_as_nodes():
     layer = derived("layer a\ninput x[b, e/tp]\nweight g[e/tp]\noutput[b, e/tp] = norm(x, g)")
     for nodes, taken in ((layer.graph.forward, "x"), (layer.graph.backward, "d output")):
         reduced, launch = nodes
@@ -228,6 +202,15 @@ def test_statistics_of_a_divided_row_are_reduced_before_the_kernel_in_both_direc
         assert taken in names(reduced.reads)
         assert {*reduced.writes} < {*launch.reads}
         assert not reduced.after_kernel
+    # Full recomputation repeats the whole forward first.
+    layer = derived(GATED)
+    found = backward_nodes(layer, None, frozenset())
+    count = len(layer.graph.forward)
+    assert [node.name for node in found[:count]] == [f"{node.name}'" for node in layer.graph.forward]
+    assert [node.name for node in found[count:]] == [node.name for node in layer.graph.backward]
+    first = {value.name for node in layer.graph.forward for value in node.writes}
+    assert not first & {value.name for node in found for value in node.reads}
+    assert {node.direction for node in found[:count]} == {FORWARD}
 
 
 # Launches of a backward
@@ -255,14 +238,11 @@ def test_a_multiply_with_a_weight_has_two_launches_alone_or_with_its_bias(fused)
     assert [multiply.of_weight for multiply in work["weights"].multiplies] == [True]
 
 
-def test_a_multiply_with_data_has_the_gradient_of_its_weight_alone():
+def test_data_and_fused_attention():
     layer = derived("layer a\ndata x[b, e]\nweight w[e, f]\noutput[b, f] = einsum(x, w)")
     assert lines(layer.graph.backward) == ["output weights: d output + x -> d w"]
     assert layer.graph.input_gradients == ()
-
-
-def test_fused_attention_has_one_launch_in_each_direction():
-    """Two multiplies forward, and five back: the scores again, and two gradients of each."""
+    # Two multiplies forward, and five back: the scores again, and two gradients of each.
     layer = derived(ATTENTION)
     launched = [node for way in (FORWARD, BACKWARD) for node in layer.graph.nodes(way)]
     of_attention = [node for node in launched if isinstance(node, Launch) and node.kernel == 2]
@@ -270,9 +250,7 @@ def test_fused_attention_has_one_launch_in_each_direction():
         ("attention", 2),
         ("attention inputs", 5),
     ]
-
-
-def test_a_fused_kernel_reads_what_it_needs_gathered_again_and_what_it_kept():
+    # A fused kernel reads what it needs gathered again and what it kept.
     assert lines(derived(ATTENTION).graph.backward) == [
         "kk all-gather cp: kk -> kk:cp.2",
         "vv all-gather cp: vv -> vv:cp.2",
@@ -287,7 +265,7 @@ def test_a_fused_kernel_reads_what_it_needs_gathered_again_and_what_it_kept():
 # Views
 
 
-def test_a_value_that_a_view_splits_is_its_parts_and_a_view_writes_nothing():
+def test_a_view_writes_nothing_and_its_parts_have_its_bytes():
     assert lines(derived(ATTENTION).graph.forward) == [
         "y: x + w -> q + kk + vv",
         "kk all-gather cp: kk -> kk:cp",
@@ -295,16 +273,12 @@ def test_a_value_that_a_view_splits_is_its_parts_and_a_view_writes_nothing():
         "attention: kk:cp + vv:cp + q -> o + p state 0",
     ]
     assert names(derived(ATTENTION).graph.outputs) == ["o"]
-
-
-def test_the_parts_of_a_value_have_its_bytes():
+    # The parts of a value have its bytes.
     layer = derived(ATTENTION)
     sizes = {"b": B, "s": S, "h": 4, "k": 8, "cp": 2}
     made = named(layer.graph.forward, "y").writes
     assert [number(layer, value.bytes, **sizes) for value in made] == [W * B * S // 2 * 4 * 8] * 3
-
-
-def test_a_view_of_a_part_is_the_part():
+    # A view of a part is the part.
     layer = derived("""
         layer views
         dim c = 2 * e
@@ -323,42 +297,21 @@ def test_a_view_of_a_part_is_the_part():
 # Recomputation
 
 
-def test_without_recomputation_a_backward_is_the_derived_one():
-    layer = derived(GATED)
-    assert recomputed(layer) == layer.graph.backward
-
-
-def test_a_region_that_discards_its_output_is_repeated_before_its_first_reader():
+def test_a_region_is_repeated_where_it_is_read():
     found = lines(recomputed(derived(GATED), "norms"))
     plain = lines(derived(GATED).graph.backward)
     place = plain.index("n all-gather tp: n -> n:tp.2")
     assert found == [*plain[:place], "n': x + g -> n'", "n all-gather tp: n' -> n:tp.2", *plain[place + 1 :]]
-
-
-def test_a_region_that_keeps_its_output_is_repeated_before_its_own_backward():
-    """Its result was kept for the multiply that follows, which so reads the first one."""
+    # Its result was kept for the multiply that follows, which so reads the first one.
     found = lines(recomputed(derived(GATED), "feed-forward"))
     plain = lines(derived(GATED).graph.backward)
     place = plain.index("z inputs: d z + u + v -> d u + d v")
     assert found == [*plain[:place], "z': u + v -> z'", *plain[place:]]
-
-
-def test_several_regions_are_repeated_each_in_its_place():
+    # Several regions are repeated each in its place.
     found = [node.name for node in recomputed(derived(GATED), "norms", "feed-forward")]
     assert [name for name in found if name.endswith("'")] == ["z'", "n'"]
     assert found.index("z'") == found.index("z inputs") - 1
     assert found.index("n'") == found.index("n all-gather tp") - 1
-
-
-def test_full_recomputation_repeats_the_whole_forward_first():
-    layer = derived(GATED)
-    found = backward_nodes(layer, None, frozenset())
-    count = len(layer.graph.forward)
-    assert [node.name for node in found[:count]] == [f"{node.name}'" for node in layer.graph.forward]
-    assert [node.name for node in found[count:]] == [node.name for node in layer.graph.backward]
-    first = {value.name for node in layer.graph.forward for value in node.writes}
-    assert not first & {value.name for node in found for value in node.reads}
-    assert {node.direction for node in found[:count]} == {FORWARD}
 
 
 COMPLETED = """
@@ -376,7 +329,7 @@ output[b, s/tp, e] = add(x, o[b, s/tp, e])
 """
 
 
-def test_the_collective_that_completes_a_region_is_repeated_with_it_once():
+def test_completed_sums_of_a_region():
     layer = derived(COMPLETED)
     assert [layer.kernels[index].name for index in recomputation(layer, frozenset({"experts"})).completed] == ["z"]
     again = [line for line in lines(recomputed(layer, "experts")) if "':" in line]
@@ -386,17 +339,14 @@ def test_the_collective_that_completes_a_region_is_repeated_with_it_once():
         "y': u' + w2 -> y'",
         "y reduce-scatter tp': y' -> y:tp'",
     ]
-
-
-def test_the_region_of_completed_sums_begins_before_the_kernel_that_completes_them():
-    """The activation after the region keeps the scattered sum, so it needs nothing of what is repeated."""
+    # The activation after the region keeps the scattered sum, so it needs nothing of what is repeated.
     found = lines(recomputed(derived(COMPLETED), "experts"))
     assert "z inputs: d z:tp + y:tp -> d y" in found
     assert found.index("u': x:tp' + w1 -> u'") < found.index("y inputs: d y:tp + w2 -> d u")
     assert "y weights: d y:tp + u' -> d w2" in found
 
 
-def test_a_region_reads_what_an_earlier_region_makes_again():
+def test_what_a_region_reads():
     """The first region discards its output, which nothing but the forward of the second one reads."""
     layer = derived("""
         layer two
@@ -419,10 +369,7 @@ def test_a_region_reads_what_an_earlier_region_makes_again():
         < found.index("t': q' -> t'")
         < found.index("u inputs: d u + r + t' -> d r + d t")
     )
-
-
-def test_a_region_does_not_read_a_gathered_copy_that_is_not_kept():
-    """Both multiplies gather `x` once in the forward, and once in the backward."""
+    # Both multiplies gather `x` once in the forward, and once in the backward.
     layer = derived("""
         layer shared
         input x[b, s/tp, e]
@@ -468,7 +415,7 @@ def recomputations(layer):
 of_strategies = pytest.mark.parametrize("strategy", strategy_names())
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @of_strategies
 def test_whatever_a_node_reads_is_there(strategy):
     for layer in packaged_layers(strategy):
@@ -518,7 +465,7 @@ def viewed(layer, tensors):
     return found
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @of_strategies
 def test_a_backward_repeats_the_work_and_the_collectives_that_are_priced(strategy):
     for layer in packaged_layers(strategy):

@@ -20,7 +20,7 @@ def dims(tensor):
     return [str(item) for item in tensor.dims]
 
 
-def test_the_layer_of_the_design_parses():
+def test_the_layer_and_the_block_of_the_design_parse():
     layer = read(TRANSFORMER)
     assert (layer.kind, layer.name) == ("layer", "transformer")
     assert list(layer.definitions) == ["c", "j", "m", "t"]
@@ -30,9 +30,7 @@ def test_the_layer_of_the_design_parses():
     assert [op.kind for op in layer.body] == kinds.split()
     assert [op.outputs[0].name for op in layer.body if op.fuse == ("attention", 1)] == ["k1", "v1", "a", "p", "o"]
     assert sum(op.fuse is not None for op in layer.body) == 5
-
-
-def test_the_block_of_the_design_parses():
+    # The block of the design parses.
     block = read(MLP_BLOCK)
     assert (block.kind, block.name) == ("block", "mlp")
     z, d = block.body[1], block.body[3]
@@ -51,7 +49,7 @@ def test_the_strategies_of_the_design_parse_on_one_line_without_the_word_role(so
     assert strategy.rules == ()
 
 
-def test_a_strategy_with_roles_and_rules():
+def test_strategies_with_roles_and_rules_that_extend_others():
     strategy = parse(
         "strategy 3d-x  # the name may have digits, dots and dashes\n"
         "role rs = s/cp/tp role re = e  # two on a line\n"
@@ -66,9 +64,7 @@ def test_a_strategy_with_roles_and_rules():
     ]
     assert evaluate(strategy.rules[1].left, {"b": 3, "s": 5, "tp": 2, "cp": 2}) == 15 % 4
     assert strategy.rules[1].place.line == 4
-
-
-def test_a_strategy_that_extends_another():
+    # A strategy that extends another.
     strategy = parse(
         "strategy mine extends 2d-no-sp role rs = s role wi = $wf(v)  # on one line\n"
         "set ring set core = my-core.2\n"
@@ -146,15 +142,11 @@ def test_operator_lines():
     assert one("y[b @*] = f(x)").outputs[0].partial == ("*",)
     assert one("y[b] = f(x[b @tp])").arguments[0].partial == ("tp",)
     assert one("y[$rs, e/tp2/ep] = f(x)", "block a").outputs[0].dims[1] == Dim("e", ("tp2", "ep"))
-
-
-def test_places_are_those_of_the_definition():
+    # Places are those of the definition.
     op = one("  y[b] = f(x, z[b])")
     assert (op.place.line, op.place.column) == (2, 3)
     assert [arg.place.column for arg in op.arguments] == [12, 15]
-
-
-def test_two_kernels_of_one_name_are_two():
+    # Two kernels of one name are two.
     layer = read("layer a\nfuse f\ny[b] = g(x)\nend\nfuse f\nz[b] = g(y)\nend\nu[b] = g(z)")
     assert [op.fuse for op in layer.body] == [("f", 1), ("f", 2), None]
 

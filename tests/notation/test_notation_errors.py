@@ -101,10 +101,6 @@ def test_lines(text, column, words):
     check(f"{OK}{text}\n", 3, column, words)
 
 
-def test_a_dimension_is_defined_once():
-    check("layer a\ndim c = 1\ndim c = 2\ny[b] = g(x)", 3, 5, ["dimension 'c' is defined twice"], read)
-
-
 @pytest.mark.parametrize(
     ("lines", "column", "words"),
     [
@@ -127,12 +123,7 @@ def test_options_and_block_parameters(lines, column, words):
         ("fuse f\ny[b] = g(x)", 3, 1, ["kernel 'f' has no 'end'"]),
         ("fuse f\n fuse h\ny[b] = g(x)", 4, 2, ["kernel 'f' has no 'end' yet; kernels do not nest"]),
         ("fuse f\nuse mlp\nend", 4, 1, ["a block cannot be used inside a kernel", "'f'"]),
-        (
-            "again core\ny[b] = g(x)\nend",
-            3,
-            1,
-            ["'again' is no longer part", "'recompute NAME ... end'"],
-        ),
+        ("again core\ny[b] = g(x)\nend", 3, 1, ["'again' is no longer part", "'recompute NAME ... end'"]),
     ],
 )
 def test_kernels_and_regions(body, line, column, words):
@@ -166,13 +157,13 @@ def test_strategies(text, column, words):
     check(f"strategy a\n{text}\n", 2, column, words)
 
 
-def test_a_strategy_extends_one_that_it_names():
-    check("strategy a extends", 1, 19, ["expected the name of the strategy that it extends, found 'end of line'"])
-
-
-def test_files_that_cannot_be_read(tmp_path):
+def test_what_is_defined_once_and_files_that_cannot_be_read(tmp_path):
     with pytest.raises(NotationError, match=r"absent\.layer.*cannot be read"):
         parse_file(tmp_path / "absent.layer")
     (tmp_path / "binary.layer").write_bytes(b"layer \xff")
     with pytest.raises(NotationError, match=r"binary\.layer.*cannot be read"):
         parse_file(tmp_path / "binary.layer")
+    # A dimension is defined once.
+    check("layer a\ndim c = 1\ndim c = 2\ny[b] = g(x)", 3, 5, ["dimension 'c' is defined twice"], read)
+    # A strategy extends one that it names.
+    check("strategy a extends", 1, 19, ["expected the name of the strategy that it extends, found 'end of line'"])

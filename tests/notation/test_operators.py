@@ -36,11 +36,7 @@ def table(tmp_path):
         ("f:\n  arguments: [x]\n  forward: {vectr: 1}\n", 3, ["f.forward.vectr: no such field", "'vector'"]),
         ("f:\n  arguments: [x]\n  forward: 4\n", 3, ["f.forward: expected a mapping of matrix, vector, bytes"]),
         ("f:\n  arguments: [x]\n  forward:\n    vector: 4 *\n", 4, ["f.forward.vector: '4 *' is not an expression"]),
-        (
-            "f:\n  arguments: [x]\n  forward: {vector: 1.5}\n",
-            3,
-            ["is not an expression", "unexpected character '.'"],
-        ),
+        ("f:\n  arguments: [x]\n  forward: {vector: 1.5}\n", 3, ["is not an expression", "unexpected character '.'"]),
         ("f:\n  arguments: [x]\n  forward: {vector: }\n", 3, ["no quantity 'None'"]),
         ("f:\n  arguments: [x]\n  forward: {vector: size(z)}\n", 3, ["size(z): no such argument or result"]),
         ("f:\n  arguments: [x]\n  forward: {vector: size(dx)}\n", 3, ["size(dx): no such argument or result"]),
@@ -86,13 +82,14 @@ def test_a_later_table_replaces_single_operators(table):
         assert set(kinds) == {"f", "g"}
         layer = derived(LAYER.format(op="f"), table=kinds)
         assert number(layer, kernel(layer, "y").work[0].vector, **SIZES) == each * 30
-
-
-def test_a_replaced_operator_keeps_nothing_of_the_first(table):
+    # A replaced operator keeps nothing of the first.
     first = table("f:\n  arguments: [x]\n  backward: {vector: size(x)}\n  saved: [x]\n", "first.yaml")
     later = table("f:\n  arguments: [x]\n", "later.yaml")
     layer = derived(LAYER.format(op="f"), table=load_tables([first, later]))
     assert (layer.kernels[0].work[1].vector, layer.kernels[0].saved) == (0, ())
+    # Unknown table.
+    with pytest.raises(UnknownNameError, match=r"'standrd'; did you mean 'standard'\?"):
+        load_operators(["standrd"])
 
 
 def test_a_user_operator_in_every_function_of_a_table(table):
@@ -111,11 +108,6 @@ def test_a_user_operator_in_every_function_of_a_table(table):
     assert forward == [10, 30, 60 + 60 + 2]
     assert backward == [0, 0, 60 - 1]
     assert [number(layer, entry.bytes, **SIZES) for entry in only.saved] == [60, 3 * 6]
-
-
-def test_unknown_table():
-    with pytest.raises(UnknownNameError, match=r"'standrd'; did you mean 'standard'\?"):
-        load_operators(["standrd"])
 
 
 def expressions(entry):

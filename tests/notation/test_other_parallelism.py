@@ -17,7 +17,7 @@ output[b, s, e] = add(x, d)
 """
 
 
-def test_fsdp_gathers_weights_twice_and_scatters_their_gradients():
+def test_fsdp():
     layer, sizes = derived(FSDP), SIZES | {"dp": 8}
     matrix = W * E * F
     assert volumes(layer, FORWARD, **sizes) == [(AG, "dp", matrix)] * 2
@@ -26,97 +26,14 @@ def test_fsdp_gathers_weights_twice_and_scatters_their_gradients():
     assert weights(layer, **sizes) == {name: (matrix // 8, (), False) for name in ("w1", "w2")}
     # Neither the weights nor the gathered weights are kept.
     assert saved(layer, **sizes) == {"x": W * B * S * E, "z": W * B * S * F, "u": W * B * S * F}
-
-
-def test_without_the_mark_a_gathered_weight_is_kept():
+    # Without the mark a gathered weight is kept.
     layer, sizes = derived(FSDP.replace("~", "")), SIZES | {"dp": 8}
     assert volumes(layer, BACKWARD, **sizes) == [(RS, "dp", W * E * F)] * 2
     assert saved(layer, **sizes)["w1"] == saved(layer, **sizes)["w2"] == W * E * F
-
-
-def test_fsdp_over_dp_leaves_the_reduction_over_cp():
+    # Fsdp over dp leaves the reduction over cp.
     layer = derived(FSDP.replace("[b, s,", "[b, s/cp,"))
     assert [(w.reduced_over, w.over_dp) for w in layer.weights] == [(("cp",), False)] * 2
     assert collectives(layer, BACKWARD)[(RS, "dp", "d w1")] == 1
-
-
-EXPERTS = """
-layer experts                 # x experts with room for n tokens each, of all members of the ep group
-input h[b, s, e]
-weight router[e, x] w1[x/ep, e, f] w2[x/ep, f, e]
-routes[b, s, x]  = einsum(h, router)
-d[x, n/ep, e]    = dispatch(h, routes)
-z[x/ep, n, f]    = einsum(d[x/ep, n, e], w1)
-u[x/ep, n, f]    = gelu(z)
-y[x/ep, n, e]    = einsum(u, w2)
-c[b, s, e]       = combine(y[x, n/ep, e])
-output[b, s, e]  = add(h, c)
-"""
-
-
-def test_experts_exchange_tokens_twice_each_way():
-    layer = derived(EXPERTS)
-    x, n, ep = 8, 640, 4
-    sizes = SIZES | {"x": x, "n": n, "ep": ep}
-    volume = W * x * (n // ep) * E  # the tensor before the exchange; the same after it
-    assert volume == W * (x // ep) * n * E
-    assert volumes(layer, FORWARD, **sizes) == [(A2A, "ep", volume)] * 2
-    assert collectives(layer, FORWARD) == {(A2A, "ep", "d"): 1, (A2A, "ep", "y"): 1}
-    assert volumes(layer, BACKWARD, **sizes) == [(A2A, "ep", volume)] * 2
-    assert collectives(layer, BACKWARD) == {(A2A, "ep", "d d"): 1, (A2A, "ep", "d y"): 1}
-    # Every member of the group has tokens of all: expert gradients are left to (expert) data parallelism.
-    assert weights(layer, **sizes) == {
-        "router": (W * E * x, (), True),
-        "w1": (W * (x // ep) * E * F, (), True),
-        "w2": (W * (x // ep) * F * E, (), True),
-    }
-
-
-def test_a_dimension_may_be_defined_by_a_degree():
-    """Room for the tokens of the whole ep group."""
-    text = EXPERTS.replace("input", "dim n = 2 * b * s * ep / x\ninput", 1)
-    layer = derived(text)
-    assert layer.letters == {"b", "s", "e", "x", "f", "topk"}  # a dispatch names the choices of a token
-    sizes = SIZES | {"x": 8, "ep": 4}
-    assert volumes(layer, FORWARD, **sizes) == [(A2A, "ep", W * 8 * (2 * B * S // 8) * E)] * 2
-
-
-TENSOR = """
-layer plain
-dim c = 3 * h * k
-dim m = h * k
-dim t = s
-input x[b, s, e]
-weight g1[e] wqkv[e, c/tp] wo[m/tp, e] g2[e] w1[e, f/tp] w2[f/tp, e]
-n1[b, s, e]       = norm(x, g1)
-qkv[b, s, c/tp]   = einsum(n1, wqkv)
-q[b, s, h/tp, k], kk[b, s, h/tp, k], vv[b, s, h/tp, k] = view(qkv)
-k1[b, t, h/tp, k] = view(kk)
-v1[b, t, h/tp, k] = view(vv)
-a[b, h/tp, s, t]  = einsum(q, k1)
-p[b, h/tp, s, t]  = softmax(a)
-o[b, s, h/tp, k]  = einsum(p, v1)
-om[b, s, m/tp]    = view(o)
-y[b, s, e @tp]    = einsum(om, wo)
-r[b, s, e]        = add(x, y[b, s, e])
-n2[b, s, e]       = norm(r, g2)
-z[b, s, f/tp]     = einsum(n2, w1)
-u[b, s, f/tp]     = gelu(z)
-d[b, s, e @tp]    = einsum(u, w2)
-output[b, s, e]   = add(r, d[b, s, e])
-"""
-
-
-def test_plain_tensor_parallelism_is_two_all_reduces_each_way():
-    layer, sizes = derived(TENSOR), SIZES | {"h": 8, "k": 8, "tp": 4}
-    tokens = W * B * S * E
-    assert volumes(layer, FORWARD, **sizes) == [(AR, "tp", tokens)] * 2
-    assert collectives(layer, FORWARD) == {(AR, "tp", "y"): 1, (AR, "tp", "d"): 1}
-    assert volumes(layer, BACKWARD, **sizes) == [(AR, "tp", tokens)] * 2
-    assert collectives(layer, BACKWARD) == {(AR, "tp", "d n1"): 1, (AR, "tp", "d n2"): 1}
-    assert {w.name: w.reduced_over for w in layer.weights} == dict.fromkeys(("g1", "wqkv", "wo", "g2", "w1", "w2"), ())
-    replicated = {kernel.name for kernel in layer.kernels if kernel.replicated and kernel.runs}
-    assert replicated == {"n1", "r", "n2", "output"}
 
 
 def mlp(first, second):
@@ -190,12 +107,6 @@ def test_layers_of_different_parallelism(first, second, forward, backward):
     layer, sizes = derived(mlp(first, second)), SIZES | {"tp": 4, "cp": 2}
     assert volumes(layer, FORWARD, **sizes) == [(kind, axis, W * size) for kind, axis, size in forward]
     assert volumes(layer, BACKWARD, **sizes) == [(kind, axis, W * size) for kind, axis, size in backward]
-
-
-def test_the_gradient_of_a_norm_weight_is_partial_over_what_divides_the_tokens():
-    layer = derived("layer a\ninput x[b, s/cp/tp, e]\nweight g[e]\ny[b, s/cp/tp, e] = norm(x, g)")
-    assert [(w.reduced_over, w.over_dp) for w in layer.weights] == [(("tp", "cp"), True)]
-    assert layer.collectives(BACKWARD) == []
 
 
 def test_the_gradient_of_a_factor_is_partial_over_what_the_other_factor_is():

@@ -74,19 +74,24 @@ def test_activations_of_a_layer_are_those_of_korthikanti_table_2(tp):
     assert full == unit * 2
 
 
-def test_without_sequence_parallelism_a_part_is_not_divided():
+def test_activations_without_sequence_parallelism_or_region():
     """sbh (10 + 24/t + 5as/ht): norms, their results and the masks of the residual stream are whole."""
     whole = STANDARD_LAYER.replace("s/tp", "s").replace("[b, s, e]~", "")
     none, selective, full = work(whole, 4).stash[:, 0].tolist()
     unit = S * B * E
     assert (none, selective, full) == (unit * 16 + 5 * H * S * S * B // 4, unit * 16, unit * 2)
-
-
-def test_a_layer_without_a_region_keeps_as_much_as_without_recomputation():
+    # A layer without a region keeps as much as without recomputation.
     plain = work(STANDARD_LAYER.replace("recompute core-attention\n", "").replace("end\n", "", 1))
     none, selective, _ = plain.stash[:, 0].tolist()
     assert none == selective
     assert plain.working[0, 0] == plain.working[1, 0]
+    # Work without recomputation does not depend on the region.
+    plain = work(STANDARD_LAYER.replace("recompute core-attention\n", "").replace("end\n", "", 1))
+    marked = work(STANDARD_LAYER)
+    for name in ("matrix", "vector", "bytes", "volumes"):
+        assert np.array_equal(getattr(plain, name), getattr(marked, name))
+    assert [len(mode.repeated) for mode in plain.modes] == [0, 0, len(derived(STANDARD_LAYER).priced_kernels)]
+    assert [len(mode.repeated) for mode in marked.modes[:2]] == [0, 4]
 
 
 def test_transient_memory_of_each_mode():
@@ -131,15 +136,6 @@ def test_gradients_of_weights_wait_while_saved_tensors_are_freed(length, unreduc
     assert found.working[0, 0] == transient * unit
 
 
-def test_work_without_recomputation_does_not_depend_on_the_region():
-    plain = work(STANDARD_LAYER.replace("recompute core-attention\n", "").replace("end\n", "", 1))
-    marked = work(STANDARD_LAYER)
-    for name in ("matrix", "vector", "bytes", "volumes"):
-        assert np.array_equal(getattr(plain, name), getattr(marked, name))
-    assert [len(mode.repeated) for mode in plain.modes] == [0, 0, len(derived(STANDARD_LAYER).priced_kernels)]
-    assert [len(mode.repeated) for mode in marked.modes[:2]] == [0, 4]
-
-
 FUSED = """
 layer fused
 dim t = s
@@ -156,15 +152,13 @@ output[b, s/cp, h, k] = gelu(o)
 """
 
 
-def test_a_fused_kernel_in_a_region_keeps_its_inputs_and_what_others_read():
+def test_regions_of_fused_kernels_and_blocks():
     layer = derived(FUSED)
     held = kept(layer, CORE, cp=2)
     share = 2 * B * (S // 2) * E
     assert held == {("q", ""): share, ("kv", ""): share, ("o", ""): share}
     assert len(kernel(layer, "attention").saved) == 4  # and the statistics of softmax
-
-
-def test_a_block_may_be_used_inside_a_region():
+    # A block may be used inside a region.
     block = "block twice\ninput x[b, e]\nu[b, e] = gelu(x)\noutput[b, e] = gelu(u)"
     layer = build(
         "layer a\ninput x[b, e]\nrecompute feed-forward\nuse twice\nend\nrecompute experts\nuse twice\nend",
@@ -174,6 +168,10 @@ def test_a_block_may_be_used_inside_a_region():
     both = recomputation(derive(layer), frozenset({"feed-forward", "experts"}))
     assert [saved.key[0] for listed in both.kept for saved in listed] == ["x", "twice.output"]
     assert [one.kernels for one in both.recomputed] == [range(2), range(2, 4)]
+    # A region of a block inside itself.
+    block = "block inner\ninput x[b]\nrecompute experts\noutput[b] = gelu(x)\nend"
+    with pytest.raises(Exception, match="region 'experts' is used inside region 'experts'; a region is not part of"):
+        build("layer a\ninput x[b]\nrecompute experts\nuse inner\nend", blocks=[block])
 
 
 @pytest.mark.parametrize(
@@ -192,12 +190,6 @@ def test_a_block_may_be_used_inside_a_region():
 def test_faults_of_a_region(lines, words):
     block = "block inner\ninput x[b]\noutput[b] = gelu(x)"
     fails(f"layer a\ninput x[b]\n{lines}", *words, blocks=[block])
-
-
-def test_a_region_of_a_block_inside_itself():
-    block = "block inner\ninput x[b]\nrecompute experts\noutput[b] = gelu(x)\nend"
-    with pytest.raises(Exception, match="region 'experts' is used inside region 'experts'; a region is not part of"):
-        build("layer a\ninput x[b]\nrecompute experts\nuse inner\nend", blocks=[block])
 
 
 def test_the_description_of_a_layer_says_what_each_mode_keeps_and_how_its_multiplies_look():

@@ -44,22 +44,16 @@ def dense():
     return packaged("transformer gated rotary", "1d")
 
 
-def test_a_dense_layer_keeps(dense):
+def test_a_dense_layer(dense):
     """Input, both norms' results, q, k, v, the attention result with statistics, r, and three wide tensors."""
     assert sum(kept(dense).values()) == 4 * X + Q + 2 * KV + Q + STATISTICS + 3 * Z
-
-
-def test_norms_of_a_dense_layer(dense):
-    """Their results vanish; what they read was kept anyway. Each exists from the multiply that reads it to its norm."""
+    # Their results vanish; what they read was kept anyway. Each exists from the multiply that reads it to its norm.
     assert sum(kept(dense).values()) - sum(kept(dense, "norms").values()) == 2 * X
     assert kept(dense).keys() - kept(dense, "norms").keys() == {("n1", ""), ("n2", "")}
     assert repeated(dense, "norms") == ["n1", "n2"]
     assert held(dense, "norms") == [(X, "n1", "self-attention.qkv"), (X, "n2", "feed-forward.up")]
     assert recomputation(dense, frozenset({"norms"})).completed == ()
-
-
-def test_the_feed_forward_network_of_a_dense_layer(dense):
-    """It keeps its input, and runs again with the gather of it and the reduce-scatter of its result."""
+    # It keeps its input, and runs again with the gather of it and the reduce-scatter of its result.
     found = recomputation(dense, frozenset({"feed-forward"}))
     assert sum(kept(dense).values()) - sum(kept(dense, "feed-forward").values()) == 3 * Z
     assert ("n2", "") in kept(dense, "feed-forward")
@@ -71,10 +65,7 @@ def test_the_feed_forward_network_of_a_dense_layer(dense):
     ]
     assert moved == [("all-gather", "n2"), ("reduce-scatter", "feed-forward.output")]
     assert held(dense, "feed-forward") == [(3 * Z, "feed-forward.z", "feed-forward.output")]
-
-
-def test_norms_and_feed_forward_network_share_a_tensor(dense):
-    """The input of the network is a norm's result, which is not kept; it exists while the network runs again."""
+    # The input of the network is a norm's result, which is not kept; it exists while the network runs again.
     both = kept(dense, "norms", "feed-forward")
     assert sum(kept(dense).values()) - sum(both.values()) == 2 * X + 3 * Z
     assert held(dense, "norms", "feed-forward") == [
@@ -84,13 +75,21 @@ def test_norms_and_feed_forward_network_share_a_tensor(dense):
     ]
 
 
-def test_a_copy_that_its_reader_keeps_is_not_freed():
+def test_regions_free_no_copy_that_is_kept_and_have_names():
     """Attention that exchanges positions for heads keeps queries, keys and values as it received them."""
     layer = packaged("transformer gated attention=latent-attention", "ulysses")
     freed = kept(layer, **LATENT).keys() - kept(layer, "latent-up-projection", **LATENT).keys()
     copies = {key for key in kept(layer, **LATENT) if key[1] and not key[1].startswith("state")}
     assert copies
     assert not copies & freed
+    # Regions of attention and their names.
+    fused, unfused = (packaged(f"transformer{core}", "1d") for core in ("", " core=unfused-attention-core"))
+    assert "core-attention" not in fused.region_names
+    assert unfused.region_names == ("norms", "core-attention", "feed-forward")
+    assert kernel(fused, "self-attention.attention").regions == ()
+    # Every region names its launcher word and known regions.
+    assert len({region.megatron_lm for region in REGIONS_BY_NAME.values()}) == len(REGIONS_BY_NAME)
+    assert all(region.within in ("", *REGIONS_BY_NAME) for region in REGIONS_BY_NAME.values())
 
 
 # Latent attention and experts: queries from rq, keys and values from rkv, 4 experts on 2 ranks, 2 for each token.
@@ -128,23 +127,18 @@ def test_up_projections_of_latent_attention(experts):
     ]
 
 
-def test_the_activation_of_experts(experts):
+def test_experts_and_shared_experts(experts):
     """One of the three wide tensors vanishes; the two that it is computed from stay."""
     assert freed(experts, "expert-activation") == ROWS * FX
     assert repeated(experts, "expert-activation") == ["experts.u"]
     assert held(experts, "expert-activation", **LATENT) == [(ROWS * FX, "experts.u", "experts.y")]
-
-
-def test_shared_experts(experts):
+    # Shared experts.
     assert freed(experts, "shared-experts") == 3 * B * S * FS // TP
     found = recomputation(experts, frozenset({"shared-experts"}))
     assert [one.tensor for index in found.completed for one in experts.kernels[index].collectives[FORWARD]] == [
         "experts.shared-experts.output"
     ]
-
-
-def test_experts_include_their_activation_and_the_shared_experts(experts):
-    """They keep their input alone, and repeat dispatch and combination with their all-to-alls."""
+    # They keep their input alone, and repeat dispatch and combination with their all-to-alls.
     parts = ("experts", "expert-activation", "shared-experts")
     assert kept(experts, *parts, **LATENT) == kept(experts, "experts", **LATENT)
     assert repeated(experts, *parts) == repeated(experts, "experts")
@@ -155,20 +149,6 @@ def test_experts_include_their_activation_and_the_shared_experts(experts):
     assert again.count("all-to-all") == 2
     # Of its input, only the norm's result is kept, which the norm's region would free too.
     assert freed(experts, "experts", "norms") - freed(experts, "experts") == 2 * X
-
-
-def test_regions_that_share_nothing_free_the_sum(experts):
+    # Regions that share nothing free the sum.
     parts = ("norms", "latent-up-projection", "expert-activation", "shared-experts")
     assert freed(experts, *parts) == sum(freed(experts, part) for part in parts)
-
-
-def test_every_region_names_its_launcher_word_and_known_regions():
-    assert len({region.megatron_lm for region in REGIONS_BY_NAME.values()}) == len(REGIONS_BY_NAME)
-    assert all(region.within in ("", *REGIONS_BY_NAME) for region in REGIONS_BY_NAME.values())
-
-
-def test_unfused_attention_is_a_region_and_a_fused_kernel_is_none():
-    fused, unfused = (packaged(f"transformer{core}", "1d") for core in ("", " core=unfused-attention-core"))
-    assert "core-attention" not in fused.region_names
-    assert unfused.region_names == ("norms", "core-attention", "feed-forward")
-    assert kernel(fused, "self-attention.attention").regions == ()

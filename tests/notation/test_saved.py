@@ -22,7 +22,7 @@ o[b, s/cp, h, k]   = einsum(p, v1)
 """
 
 
-def test_unfused_attention_keeps_its_own_keys_and_values():
+def test_attention_keeps_its_own_keys_and_values():
     layer = derived(UNFUSED)
     assert saved(layer, **SIZES) == {
         "n": W * B * (S // 2) * E,
@@ -34,24 +34,16 @@ def test_unfused_attention_keeps_its_own_keys_and_values():
     assert collectives(layer, FORWARD) == {(AG, "cp", "kk"): 1, (AG, "cp", "vv"): 1}
     again = {(AG, "cp", name): 1 for name in ("kk", "vv")}
     assert collectives(layer, BACKWARD) == again | {(RS, "cp", f"d {name}"): 1 for name in ("kk", "vv")}
-
-
-def test_without_the_mark_the_gathered_ones_are_kept():
+    # Without the mark the gathered ones are kept.
     layer = derived(UNFUSED.replace("~", ""))
     kept = saved(layer, **SIZES)
     assert kept["kk"] == kept["vv"] == 2 * HEADS
     assert collectives(layer, BACKWARD) == {(RS, "cp", f"d {name}"): 1 for name in ("kk", "vv")}
-
-
-def test_fused_attention_recomputes_the_square():
+    # Fused attention recomputes the square.
     fused = UNFUSED.replace("k1[", "fuse attention\nk1[").rstrip() + "\nend\nend_[b, s/cp, h, k] = gelu(o)\n"
     kept = saved(derived(fused), **SIZES)
     statistics = W * B * H * (S // 2)
-    assert kept == {
-        "n": W * B * (S // 2) * E,
-        **dict.fromkeys(("q", "kk", "vv", "o"), HEADS),
-        "p state 0": statistics,
-    }
+    assert kept == {"n": W * B * (S // 2) * E, **dict.fromkeys(("q", "kk", "vv", "o"), HEADS), "p state 0": statistics}
 
 
 GATED = """
@@ -71,17 +63,13 @@ def test_one_gather_serves_both_multiplies_and_one_scatter_both_gradients():
     assert volumes(layer, BACKWARD, **SIZES) == [(AG, "tp", tokens), (RS, "tp", tokens)]
     hidden = W * B * S * F // 4
     assert saved(layer, **SIZES) == {"n": tokens // 4, "gate": hidden, "up": hidden}
-
-
-def test_without_the_mark_the_gathered_copy_is_kept_once():
+    # Without the mark the gathered copy is kept once.
     layer = derived(GATED.replace("~", ""))
     tokens = W * B * S * E
     assert volumes(layer, FORWARD, **SIZES) == [(AG, "tp", tokens)]
     assert volumes(layer, BACKWARD, **SIZES) == [(RS, "tp", tokens)]
     assert saved(layer, **SIZES)["n"] == tokens
-
-
-def test_two_distributions_are_two_gathers_and_two_kept_tensors():
+    # Two distributions are two gathers and two kept tensors.
     layer = derived("""
         layer two
         input n[b, s/cp/tp, e]
@@ -96,7 +84,7 @@ def test_two_distributions_are_two_gathers_and_two_kept_tensors():
     assert kept == {("n", "[b, s/cp, e]"), ("n", "[b, s, e]")}
 
 
-def test_a_tensor_read_by_two_operators_counts_once():
+def test_a_tensor_counts_once_also_under_another_name():
     layer = derived("""
         layer once
         input x[b, s, e]
@@ -105,9 +93,7 @@ def test_a_tensor_read_by_two_operators_counts_once():
         y[b, s, f] = einsum(x, w)
     """)
     assert saved(layer, **SIZES) == {"x": W * B * S * E}
-
-
-def test_a_view_is_its_source_under_another_name():
+    # A view is its source under another name.
     layer = derived("""
         layer merged
         dim m = h * k
@@ -121,9 +107,7 @@ def test_a_view_is_its_source_under_another_name():
     """)
     heads = W * B * S * H * K // 4
     assert saved(layer, **SIZES) == {"o": heads, "u": heads, "y": W * B * S * E}
-
-
-def test_linear_operators_and_views_keep_nothing():
+    # Linear operators and views keep nothing.
     layer = derived("""
         layer nothing
         input x[b, s, e]

@@ -58,39 +58,31 @@ def test_options_of_dimensions_and_weights(chosen):
     assert {name: size for name, (size, _, _) in found.items()} == expected
 
 
-def test_an_option_ties_a_weight():
+def test_what_is_chosen_for_a_layer():
     text = "layer a\noption tied\ninput x[b, s, e]\nweight w[e, v] unless tied\ntied w[e, v] when tied\n"
     text += "output[b, s, v] = einsum(x, w)"
     for chosen in ("", "tied"):
         assert [weight.tied for weight in derived(text, chosen=chosen).weights] == [chosen == "tied"]
-
-
-def test_a_layer_is_called_by_what_is_chosen_for_it():
+    # A layer is called by what is chosen for it.
     layer = build(MLP, chosen="wide bias", inherited="squared")
     assert layer.name == "mlp[bias wide]"
     assert layer.options == {"bias": True, "wide": True, "gated": False, "squared": True}
     assert build(MLP).name == "mlp"
-
-
-def test_options_that_exclude_each_other():
+    # Options that exclude each other.
     with pytest.raises(InputError, match=r"layer 'mlp': .*'gated' and 'squared' exclude .*\(activation: one of"):
         build(MLP, chosen="bias gated squared")
     with pytest.raises(InputError, match="'gated' and 'squared' exclude each other"):
         build(MLP, chosen="gated", inherited="squared")
-
-
-def test_what_is_chosen_is_known():
+    # What is chosen is known.
     with pytest.raises(UnknownNameError, match=r"unknown option.*'gatd'; did you mean 'gated'\?.*layer 'mlp'"):
         build(MLP, chosen="bias gatd")
     with pytest.raises(UnknownNameError, match=r"unknown block parameter.*'ffn'.*layer 'mlp'"):
         build(MLP, chosen="ffn=experts")
-
-
-def test_what_is_inherited_is_for_those_that_know_it():
+    # What is inherited is for those that know it.
     assert kinds(MLP, "", inherited="gatd squared core=mine") == ["einsum", "squared_relu", "einsum"]
 
 
-def test_a_name_that_is_assigned_again_is_the_last_one():
+def test_a_name_may_be_assigned_again():
     """The bias is of the product, the second bias of that, and the result has both."""
     layer = build("""\
         layer a
@@ -104,18 +96,10 @@ def test_a_name_that_is_assigned_again_is_the_last_one():
         output[b, s, f] = gelu(x)
     """)
     assert {op.outputs[0]: [arg.tensor for arg in op.arguments] for op in layer.operators} == {
-        "z": ["x", "w"],
-        "z.2": ["z", "c"],
-        "y": ["z.2"],
-        "z.3": ["z.2", "d"],
-        "x.2": ["z.3", "y"],
-        "output": ["x.2"],
-    }
+        "z": ["x", "w"], "z.2": ["z", "c"], "y": ["z.2"], "z.3": ["z.2", "d"], "x.2": ["z.3", "y"], "output": ["x.2"],
+    }  # fmt: skip
     assert layer.outputs == ("output",)
-
-
-def test_a_name_may_be_assigned_in_another_distribution():
-    """The reduce-scatter of the sum comes with the bias, as it would under a name of its own."""
+    # The reduce-scatter of the sum comes with the bias, as it would under a name of its own.
     text = "layer a\ninput x[b, s, e/tp]\nweight w[e/tp, f] c[f]\ny[b, s, f @tp] = einsum(x, w)\n"
     again = derived(text + "y[b, s/tp, f] = bias(y[b, s/tp, f], c)\noutput[b, s/tp, f] = gelu(y)")
     other = derived(text + "z[b, s/tp, f] = bias(y[b, s/tp, f], c)\noutput[b, s/tp, f] = gelu(z)")
@@ -192,13 +176,23 @@ output[b, s, e] = add(x, y)
 """
 
 
-def test_a_kernel_of_which_one_operator_is_left_is_none():
+def test_kernels_of_one_operator_and_roles_of_blocks():
     names = [[op.fuse for op in read(FUSED, chosen).body] for chosen in ("", "bias", "bias drop")]
     assert names == [[None, None], [None, None], [("both", 1), ("both", 1), None]]
     assert kernel(derived(FUSED), "y").kinds == ("gelu",)
     # A kernel that has one operator whatever is set is one.
     text = "layer a\ninput x[b, s, e]\nfuse alone\ny[b, s, e] = gelu(x)\nend"
     assert kernel(derived(text), "alone").kinds == ("gelu",)
+    # A block says what a role is where the strategy does not give it.
+    text = "layer a\nrole as = $is\ninput x[b, $is, e]\noutput[b, $as, e] = gelu(x)"
+    assert build(text, "strategy s\nrole is = s/tp").tensors["output"].distribution.axes == ("tp",)
+    given = "strategy s\nrole is = s/tp\nrole as = s"
+    with pytest.raises(NotationError, match="'s' is divided differently"):
+        build(text, given)
+    with pytest.raises(NotationError, match="gives no role 'as'"):
+        build(text.replace("role as = $is\n", ""), "strategy s\nrole is = s/tp")
+    with pytest.raises(NotationError, match=r"a\.layer:2:11: expected '\$'"):
+        build(text.replace("$is\ninput", "s\ninput"), given)
 
 
 INNER = """\
@@ -233,43 +227,32 @@ def test_used_blocks_have_the_options_and_blocks_of_the_layer(chosen, expected):
     assert kinds(OUTER, "", inherited=chosen, **BLOCKS) == expected.split()
 
 
-def test_a_layer_says_what_its_blocks_know_and_are():
+def test_options_and_blocks_of_blocks():
     layer = build(OUTER, chosen="bias", inherited="core=plain", **BLOCKS)
     assert layer.options == {"out": False, "bias": True, "twice": False}
     assert layer.blocks == {"core": "plain"}
     assert build(OUTER, chosen="core=squared", **BLOCKS).blocks == {"core": "squared"}
-
-
-def test_an_option_is_known_where_the_block_that_is_used_then_knows_it():
+    # An option is known where the block that is used then knows it.
     with pytest.raises(UnknownNameError, match=r"unknown option.*'twice'"):
         build(OUTER, chosen="twice core=squared", **BLOCKS)
     assert kinds(OUTER, "core=squared", inherited="twice", **BLOCKS) == ["squared_relu", "scale"]
-
-
-def test_a_block_that_is_used_twice_has_the_options_twice():
+    # A block that is used twice has the options twice.
     text = "layer a\nuse inner\nuse inner\n"
     assert kinds(text, "bias core=squared", **BLOCKS) == ["bias", "squared_relu", "scale"] * 2
-
-
-def test_options_of_a_block_exclude_each_other():
+    # Options of a block exclude each other.
     block = "block plain\noption kind = soft | hard\ninput x[b, s, e]\noutput[b, s, e] = gelu(x)"
     with pytest.raises(InputError, match=r"block 'plain': .*'soft' and 'hard' exclude each other \(kind: one of"):
         build(OUTER, chosen="soft hard", blocks=(INNER, block))
 
 
-def test_a_block_parameter_names_a_block():
+def test_block_parameters():
     with pytest.raises(NotationError, match=r"block\.layer:7:1: no block 'plane'"):
         build(OUTER, chosen="core=plane", **BLOCKS)
     with pytest.raises(NotationError, match=r"block\.layer:7:1: block 'inner' uses itself"):
         build(OUTER, chosen="core=inner", **BLOCKS)
-
-
-def test_the_last_block_of_a_parameter_counts():
-    """What a strategy or an assumption set names is used in the place of what a model names."""
+    # What a strategy or an assumption set names is used in the place of what a model names.
     assert kinds(OUTER, "core=squared", inherited="core=plain", **BLOCKS) == ["gelu", "view", "scale"]
-
-
-def test_a_used_block_parameter_has_the_modifier():
+    # A used block parameter has the modifier.
     outer = "layer a\nblock core = square\noption half\ninput x[b, s, e]\nuse $core{causal} when half\n"
     outer += "use $core unless half\n"
     square = "block square\ndim t = s\ninput x[b, s, e]\nw[b, t, e] = view(x)\noutput[b, s, t] = einsum{*}(x, w)"
@@ -278,22 +261,8 @@ def test_a_used_block_parameter_has_the_modifier():
         for one in (derived(outer, chosen=chosen, blocks=[square]) for chosen in ("", "half"))
     ]
     assert work[0] == 2 * work[1] > 0
-
-
-def test_block_parameters_of_the_library():
+    # Block parameters of the library.
     with pytest.raises(SpecError, match=r"block parameter 'ffn': unknown block 'expert'; did you mean 'experts'\?"):
         load_layer("transformer", "2d", STANDARD, chosen=settings("ffn=expert"))
     with pytest.raises(NotationError, match=r"transformer\.layer:\d+:1: 'head' is not a block"):
         load_layer("transformer", "2d", STANDARD, chosen=settings("ffn=head"))
-
-
-def test_a_block_says_what_a_role_is_where_the_strategy_does_not_give_it():
-    text = "layer a\nrole as = $is\ninput x[b, $is, e]\noutput[b, $as, e] = gelu(x)"
-    assert build(text, "strategy s\nrole is = s/tp").tensors["output"].distribution.axes == ("tp",)
-    given = "strategy s\nrole is = s/tp\nrole as = s"
-    with pytest.raises(NotationError, match="'s' is divided differently"):
-        build(text, given)
-    with pytest.raises(NotationError, match="gives no role 'as'"):
-        build(text.replace("role as = $is\n", ""), "strategy s\nrole is = s/tp")
-    with pytest.raises(NotationError, match=r"a\.layer:2:11: expected '\$'"):
-        build(text.replace("$is\ninput", "s\ninput"), given)

@@ -35,16 +35,14 @@ def refused(place, words, *sources):
         assert word in str(caught.value)
 
 
-def test_a_role_may_be_given_as_another_one():
+def test_roles_may_be_given_as_others_and_replaced():
     assert roles(BASE) == {"rs": "s/tp", "is": "s", "wf": "f/tp", "uf": "f/tp", "tf": "v/tp"}
     assert roles("strategy a\nrole x = $y(u) role y = $z(v) role z = w/cp/tp") == {
         "x": "u/cp/tp",
         "y": "v/cp/tp",
         "z": "w/cp/tp",
     }
-
-
-def test_roles_replace_roles_and_those_that_are_given_as_them():
+    # Roles replace roles and those that are given as them.
     mine = "strategy mine extends base\nrole wf = f/cp role more = $rs"
     replaced = {"wf": "f/cp", "uf": "f/cp", "tf": "v/cp", "more": "s/tp"}
     assert roles(mine, BASE) == roles(BASE) | replaced
@@ -52,7 +50,7 @@ def test_roles_replace_roles_and_those_that_are_given_as_them():
     assert overlay(mine, BASE).name == "mine"
 
 
-def test_rules_replace_the_rules_of_their_reason_in_place():
+def test_rules_are_replaced_or_dropped_by_their_reason():
     assert rules(BASE) == [("heads", 4), ("heads", 5), ("narrow", 6), ("short", 7)]
     mine = "strategy mine extends base\n" + "\n" * 10
     mine += "require b >= 1 new\nrequire g % tp2 == 0 heads\nrequire e >= 1 narrow\nrequire f >= 1 narrow"
@@ -60,16 +58,12 @@ def test_rules_replace_the_rules_of_their_reason_in_place():
     other = "strategy other extends mine\n" + "\n" * 20 + "require h >= 1 new"
     assert rules(other, mine, BASE)[-1] == ("new", 22)
     assert rules("strategy same extends base", BASE) == rules(BASE)
-
-
-def test_drop_leaves_out_the_rules_of_a_reason():
+    # Drop leaves out the rules of a reason.
     mine = "strategy mine extends base\ndrop heads drop short"
     assert rules(mine, BASE) == [("narrow", 6)]
     assert rules(f"{mine}\nrequire b >= 1 new", BASE) == [("narrow", 6), ("new", 3)]
     refused("2:6", ["'heads'"], "strategy other extends mine\ndrop heads", mine, BASE)
-
-
-def test_a_rule_of_a_dropped_reason_is_not_lost():
+    # A rule of a dropped reason is not lost.
     mine = "strategy mine extends base\n" + "\n" * 10 + "drop heads\nrequire h >= 1 heads"
     assert ("heads", 13) in rules(mine, BASE)
 
@@ -81,6 +75,10 @@ def test_what_is_set_adds_up():
     found = overlay(other, mine, BASE).settings
     assert found.options == {"ring", "copied"}
     assert dict(found.blocks) == {"core": "second"}
+    # An option of a layer is set by a strategy.
+    layer = build(LAYER, strategy=f"{BASE}set late", blocks=BLOCKS)
+    assert str(layer.tensors["output"].distribution) == "[b, s, e]"
+    assert layer.name == "a"
 
 
 LAYER = """\
@@ -112,12 +110,6 @@ def test_a_strategy_sets_options_and_block_parameters(lines, chosen, expected):
     assert [op.kind.name for op in layer.operators] == expected.split()
 
 
-def test_an_option_of_a_layer_is_set_by_a_strategy():
-    layer = build(LAYER, strategy=f"{BASE}set late", blocks=BLOCKS)
-    assert str(layer.tensors["output"].distribution) == "[b, s, e]"
-    assert layer.name == "a"
-
-
 @pytest.mark.parametrize(
     ("place", "words", "sources"),
     [
@@ -138,14 +130,6 @@ def test_an_option_of_a_layer_is_set_by_a_strategy():
 )  # fmt: skip
 def test_faults(place, words, sources):
     refused(place, words, *sources)
-
-
-def test_the_former_word_bring_says_what_is_written_now():
-    with pytest.raises(
-        NotationError,
-        match=r"^strategy\.layer:2:1: 'bring' is no longer part of the notation.*'set ring'.*'set core = my-core'",
-    ):
-        overlay("strategy mine\nbring attention-core = my-core")
 
 
 def test_strategies_extend_each_other_in_moderation():

@@ -22,18 +22,14 @@ def test_dispatch_and_combine_move_a_copy_for_each_choice(strategy):
     assert shown(copies(packaged(MIXTURE, strategy))) == [("topk",)] * 4
 
 
-def test_biased_experts_too():
-    assert len(copies(packaged(f"{MIXTURE} expert_bias", "1d"))) == 4
-
-
-def test_limited_choices_name_their_groups():
+def test_copies_of_limited_and_biased_experts_and_none_of_heads():
     limited = packaged(f"{MIXTURE} limited", "1d")
     assert shown(copies(limited)) == [("topk", "ng", "tg")] * 4
     assert {"ng", "tg"} <= limited.letters
     assert not {"ng", "tg"} & packaged(MIXTURE, "1d").letters
-
-
-def test_an_exchange_of_attention_heads_has_no_copies():
+    # Biased experts too.
+    assert len(copies(packaged(f"{MIXTURE} expert_bias", "1d"))) == 4
+    # An exchange of attention heads has no copies.
     layer = packaged("transformer rotary", "ulysses")
     moved = [one for one in layer.collectives(FORWARD) if one.kind == "all-to-all"]
     assert moved and all(one.copies is None for one in moved)

@@ -1,4 +1,4 @@
-"""Tables of operators that run as several kernels: the same operator, with the bytes of each step counted by hand."""
+"""Operators that run as several kernels, and steps of a layer."""
 
 from dataclasses import replace
 
@@ -7,6 +7,7 @@ from notation.definitions import derived, kernel, number, packaged, saved
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.notation.library import load_operators
+from dsx.notation.model import OF_REPLICAS, OF_REPLICATED, OF_STAGE, OF_TIED, StepCollective, accompanying, divides
 from dsx.notation.operators import Effort
 
 STANDARD = load_operators(["standard"])
@@ -42,7 +43,7 @@ def test_it_is_the_same_operator_but_for_bytes(name):
         assert sources[0] == sources[1]
 
 
-def test_norm_step_by_step():
+def test_norm_and_softmax_step_by_step():
     copy, square, mean, product, back, weight = (1, 1), (0, 2), (0, 1), (0, 2), (1, 1), (2, 0)
     forward = [copy, square, mean, product, back, weight]
     # pow(x, 1), times 2, times the gradient; its sum with the gradient of the product
@@ -53,9 +54,7 @@ def test_norm_step_by_step():
     assert moved(NORM, STANDARD) == [4 * size + gamma, 6 * size + 2 * gamma]
     # What the square and the product read is kept in 32 bits, what the weight reads in 16.
     assert sum(saved(derived(NORM, table=table_of("norm")), **SIZES).values()) == (4 + 2) * size
-
-
-def test_softmax_step_by_step():
+    # Softmax step by step.
     scale, mask, copy, softmax, back = (2, 0), (2, 0), (1, 1), (0, 2), (1, 1)
     forward = [scale, mask, copy, softmax, back]
     backward = [back, (0, 3), copy, mask, scale]
@@ -79,15 +78,13 @@ def test_softmax_saves_its_result_as_its_readers_read_it(core, each):
     assert {name: kept[name] / square for name in kept if name.split()[0] in ("p", "p.2", "a")} == each
 
 
-def test_fused_attention_has_its_softmax_inside():
+def test_what_is_inside_fused_attention_and_outside_of_it():
     works = [
         [found.work for found in packaged("transformer rotary gated", "1d", table).kernels]
         for table in (STANDARD, table_of("softmax"))
     ]
     assert works[0] == works[1]
-
-
-def test_unfused_traffic_is_that_of_rotary_positions_and_gated_units():
+    # Unfused traffic is that of rotary positions and gated units.
     layer = packaged("transformer rotary gated", "1d-no-sp")
     sizes = {"b": 2, "s": 8, "e": 16, "h": 4, "g": 2, "k": 4, "f": 64, "tp": 1}
     moved = {
@@ -101,3 +98,45 @@ def test_unfused_traffic_is_that_of_rotary_positions_and_gated_units():
         "self-attention.kk.2": [8 * keys, 8 * keys],
         "feed-forward.u": [2 * gated, 4 * gated],
     }
+
+
+FORWARD, BACKWARD = 0, 1
+AG, RS, AR = "all-gather", "reduce-scatter", "all-reduce"
+
+# (kind, what it moves, direction, how often)
+COLLECTIVES = {
+    0: {(AR, "gradients", BACKWARD, "step")},
+    1: {(AG, "weights", FORWARD, "step"), (RS, "gradients", BACKWARD, "step")},
+    2: {(AG, "weights", FORWARD, "step"), (RS, "gradients", BACKWARD, "microbatch")},
+    3: {
+        (AG, "weights", FORWARD, "microbatch"),
+        (AG, "weights", BACKWARD, "microbatch"),
+        (RS, "gradients", BACKWARD, "microbatch"),
+    },
+}
+DIVIDED = {0: set(), 1: {"optimizer"}, 2: {"optimizer", "gradient"}, 3: {"optimizer", "gradient", "weight"}}
+
+
+@pytest.mark.parametrize("stage", COLLECTIVES)
+def test_the_collectives_of_a_stage(stage):
+    found = [(one.kind, one.of, one.direction, one.every) for one in OF_STAGE[stage]]
+    assert sorted(found) == sorted(COLLECTIVES[stage])
+    assert {one.ranks for one in OF_STAGE[stage]} == {"shards"}
+
+
+@pytest.mark.parametrize("stage", DIVIDED)
+def test_what_a_stage_divides(stage):
+    assert {state for state in ("optimizer", "gradient", "weight") if divides(stage, state)} == DIVIDED[stage]
+
+
+@pytest.mark.parametrize("stage", COLLECTIVES)
+@pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
+def test_a_pass_is_accompanied_by_the_collectives_of_its_direction(stage, direction):
+    wanted = [one for one in COLLECTIVES[stage] if one[2] == direction]
+    found = [(one.kind, one.of, one.direction, one.every) for one in accompanying(stage, direction)]
+    assert sorted(found) == sorted(wanted)
+
+
+@pytest.mark.parametrize(("one", "ranks"), [(OF_REPLICAS, "replicas"), (OF_REPLICATED, "tensor"), (OF_TIED, "ends")])
+def test_other_sums_of_gradients_are_all_reduced_once_a_step(one, ranks):
+    assert one == StepCollective(AR, "gradients", ranks, BACKWARD, "step")

@@ -19,18 +19,12 @@ NETWORK_EFFICIENCY = 0.7  # section 1
 def system_from_inputs(entry, fast_size):
     """A system of inputs.json (TFLOP/s, GB/s, GB) in SI units; the vector peak is the fp16 one."""
     return {
-        "matrix_flops": entry["matrix_flops_fp16"] * 1e12,
-        "vector_flops": entry["vector_flops_fp16"] * 1e12,
-        "hbm_bandwidth": entry["hbm_bandwidth"] * 1e9,
-        "hbm_capacity": entry["hbm_capacity"] * 1e9,
-        "fast_bandwidth": entry["nvlink_bandwidth"] * 1e9,
-        "slow_bandwidth": entry["ib_bandwidth"] * 1e9,
-        "fast_latency": entry["nvlink_latency"],
-        "slow_latency": entry["ib_latency"],
-        "fast_efficiency": entry["nvlink_eff"],
-        "slow_efficiency": entry["ib_eff"],
-        "fast_size": fast_size,
-    }
+        "matrix_flops": entry["matrix_flops_fp16"] * 1e12, "vector_flops": entry["vector_flops_fp16"] * 1e12,
+        "hbm_bandwidth": entry["hbm_bandwidth"] * 1e9, "hbm_capacity": entry["hbm_capacity"] * 1e9,
+        "fast_bandwidth": entry["nvlink_bandwidth"] * 1e9, "slow_bandwidth": entry["ib_bandwidth"] * 1e9,
+        "fast_latency": entry["nvlink_latency"], "slow_latency": entry["ib_latency"],
+        "fast_efficiency": entry["nvlink_eff"], "slow_efficiency": entry["ib_eff"], "fast_size": fast_size,
+    }  # fmt: skip
 
 
 def links(system):
@@ -61,14 +55,9 @@ def pass_of(flops, moved, peak, system, tp=0.0, cp=0.0):
     compute = OP_LATENCY + flops / (FLOP_EFFICIENCY * peak)
     exposed = max(moved / system["hbm_bandwidth"] - compute, 0.0)
     return {
-        "flops": flops,
-        "bytes": moved,
-        "compute": compute,
-        "exposed_memory": exposed,
-        "tp_communication": tp,
-        "cp_communication": cp,
-        "time": compute + exposed + tp + cp,
-    }
+        "flops": flops, "bytes": moved, "compute": compute, "exposed_memory": exposed, "tp_communication": tp,
+        "cp_communication": cp, "time": compute + exposed + tp + cp,
+    }  # fmt: skip
 
 
 def operator(forward, backward, saved, weights):

@@ -85,18 +85,10 @@ def enumerate_candidates(model, fast_size, strategy, num_gpus, global_batch):
                     for t1, t2, tp, td in placed:
                         found.append(
                             {
-                                "n1": n1,
-                                "n2": n2,
-                                "np": np,
-                                "nd": nd,
-                                "bm": bm,
-                                "nb": nb,
-                                "t1": t1,
-                                "t2": t2,
-                                "tp": tp,
-                                "td": td,
+                                "n1": n1, "n2": n2, "np": np, "nd": nd, "bm": bm, "nb": nb, "t1": t1, "t2": t2,
+                                "tp": tp, "td": td,
                             }
-                        )
+                        )  # fmt: skip
     return found
 
 

@@ -28,16 +28,9 @@ def setting(case):
 
 def config_of(reference):
     names = {
-        "n1": "n1",
-        "n2": "n2",
-        "np": "np",
-        "nd": "nd",
-        "bm": "bm",
-        "t1": "nNVS1",
-        "t2": "nNVS2",
-        "tp": "nNVSp",
+        "n1": "n1", "n2": "n2", "np": "np", "nd": "nd", "bm": "bm", "t1": "nNVS1", "t2": "nNVS2", "tp": "nNVSp",
         "td": "nNVSd",
-    }
+    }  # fmt: skip
     return {"nb": reference.get("nb", 1)} | {ours: reference[theirs] for ours, theirs in names.items()}
 
 
@@ -123,15 +116,13 @@ def test_every_optimum(case):
     check_optimum(case)
 
 
-def test_a_fast_domain_that_no_product_fills_is_filled_as_far_as_possible():
+def test_domains_that_no_product_fills_and_jobs_inside_one():
     model = INPUTS["models"]["gpt3_1T"]
     candidates = enumerate_candidates(model, 72, "1d", 1024, 4096)
     assert candidates
     assert {c["t1"] * c["t2"] * c["tp"] * c["td"] for c in candidates} == {64}
     assert candidates == enumerate_candidates(model, 64, "1d", 1024, 4096)
-
-
-def test_a_job_inside_one_fast_domain_uses_the_group_sizes():
+    # A job inside one fast domain uses the group sizes.
     for c in enumerate_candidates(INPUTS["models"]["gpt3_1T"], 64, "2d", 48, 96):
         assert (c["t1"], c["t2"], c["tp"], c["td"]) == (c["n1"], c["n2"], c["np"], c["nd"])
 

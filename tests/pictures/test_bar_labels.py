@@ -11,7 +11,7 @@ from dsx import pictures as plot
 GB = 1e9
 
 
-def test_axes_have_units_and_the_values_of_x():
+def test_axes_and_names_of_bars():
     ax = laid_out(plot.breakdowns(candidates(), ["num_gpus", "strategy"]))
     upper, lower = ax.get_figure(root=True).axes
     assert ax is upper
@@ -20,12 +20,14 @@ def test_axes_have_units_and_the_values_of_x():
     assert texts_of(lower.get_xticklabels()) == labels
     assert lower.texts[0].get_text() == "number of GPUs\nstrategy"
     assert not any(label.get_visible() for label in upper.get_xticklabels())
-
-
-def test_names_come_in_the_order_of_the_sweep():
+    # Names come in the order of the sweep.
     df = candidates(strategy=("summa", "flat", "grid"))
     ax = laid_out(plot.breakdown(df, "strategy"))
     assert texts_of(ax.get_xticklabels()) == ["summa", "flat", "grid"]
+    # A single bar shows its plan.
+    ax = laid_out(plot.breakdown(placed(candidates())[:1], "num_gpus"))
+    assert texts_of(ax.get_xticklabels(minor=True)) == ["flat\n8\n4\n2\n8 TP"]
+    assert headings(ax) == ["number of GPUs", "strategy\nTP\nPP\nDP\nNVLink domain"]
 
 
 def placed(df):
@@ -54,13 +56,7 @@ def test_what_differs_between_the_plans_is_in_small_print():
     assert headings(same) == ["number of GPUs"]
 
 
-def test_a_single_bar_shows_its_plan():
-    ax = laid_out(plot.breakdown(placed(candidates())[:1], "num_gpus"))
-    assert texts_of(ax.get_xticklabels(minor=True)) == ["flat\n8\n4\n2\n8 TP"]
-    assert headings(ax) == ["number of GPUs", "strategy\nTP\nPP\nDP\nNVLink domain"]
-
-
-def test_placement_is_in_small_print():
+def test_placement_is_in_small_print_and_left_out_first():
     df = placed(candidates())
     ax = laid_out(plot.breakdowns(df, "num_gpus"))
     lower = ax.get_figure(root=True).axes[1]
@@ -72,9 +68,7 @@ def test_placement_is_in_small_print():
     assert texts_of(beside.get_xticklabels(minor=True)) == ["2\n-", "4\n-", "8\n2 DP", "16\n-"]
     same = plot.breakdown(df.assign(tp_nvs=4, pp_nvs=1, dp_nvs=2), "num_gpus")
     assert texts_of(same.get_xticklabels(minor=True)) == ["2", "4", "8", "16"]
-
-
-def test_placement_is_left_out_first():
+    # Placement is left out first.
     df = placed(candidates()).assign(dp=(2, 3, 4, 5), tp_nvs=(65536, 32768, 32768, 32768))
     ax = Figure(figsize=(4, 3), layout="constrained").subplots()
     plot.breakdown(df, "num_gpus", ax=ax)
@@ -135,7 +129,7 @@ def test_labels_do_not_overlap(bars):
     assert is_whole(ax)
 
 
-def test_labels_that_do_not_fit_a_given_axis():
+def test_labels_that_do_not_fit_shrink_no_bars():
     ax = Figure(figsize=(4, 3), layout="constrained").subplots()
     df = candidates(2, num_gpus=range(1000, 1040))
     assert plot.breakdown(df, "num_gpus", ax=ax) is ax
@@ -146,8 +140,7 @@ def test_labels_that_do_not_fit_a_given_axis():
     assert overlapping(ax.get_xticklabels()) == []
     assert totals(ax) == []
 
-
-def test_long_names_do_not_shrink_the_bars():
+    # Long names do not shrink the bars.
     def height(name):
         ax = laid_out(plot.breakdown(candidates(cluster=(name, name + "2", name + "3")), "cluster"))
         return ax.get_window_extent().height

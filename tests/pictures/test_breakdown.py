@@ -6,16 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 from results.bars import fastest, headings, stacks_of, totals
-from results.frames import (
-    MEMORY_PARTS,
-    NOT_PRICED,
-    TIME_PARTS,
-    candidates,
-    laid_out,
-    legend_texts,
-    texts_of,
-    title_of,
-)
+from results.frames import MEMORY_PARTS, NOT_PRICED, TIME_PARTS, candidates, laid_out, legend_texts, texts_of, title_of
 
 from dsx import pictures as plot
 from dsx.errors import InputError, UnknownNameError
@@ -87,29 +78,21 @@ def test_a_value_without_a_feasible_plan_shows_the_fastest_rejected_one():
     assert title_of(nothing)[0] == "no feasible candidate"
 
 
-def test_of_equal_rows_the_smallest_candidate():
+def test_capacities_of_bars():
     df = candidates().assign(step_time_s=1.0, reject=0)
     ax = laid_out(plot.breakdown(df, "num_gpus"))
     expected = [group.nsmallest(1, "candidate").iloc[0]["cp"] for _, group in df.groupby("num_gpus")]
     column = headings(ax)[-1].splitlines().index("CP")
     shown = [label.get_text().splitlines()[column] for label in ax.get_xticklabels(minor=True)]
     assert shown == list(map(str, expected))
-
-
-def capacity_line(ax):
-    return [line for line in ax.lines if line.get_label() == "HBM capacity"]
-
-
-def test_capacity_of_a_what_if():
+    # Capacity of a what if.
     df = candidates(what_if={"device.hbm_capacity": (40e9, 80e9)})
     ax = laid_out(plot.breakdown(df, "device.hbm_capacity", of="memory"))
     (line,) = capacity_line(ax)
     np.testing.assert_allclose(line.get_xydata(), [(-0.5, 40), (0.5, 40), (0.5, 80), (1.5, 80)])
     assert texts_of(ax.get_xticklabels()) == ["40 GB", "80 GB"]
     assert capacity_line(plot.breakdown(df, "num_gpus")) == []
-
-
-def test_capacity_of_the_clusters_of_the_sweep():
+    # Capacity of the clusters of the sweep.
     df = candidates(cluster=("far", "near"))
     clusters = [
         {"name": name, "device": {"name": name, "hbm_capacity": f"{size}e9 B"}}
@@ -120,15 +103,17 @@ def test_capacity_of_the_clusters_of_the_sweep():
     np.testing.assert_allclose(line.get_ydata(), [70, 70, 90, 90])
     df.attrs["spec"] = {}
     assert capacity_line(plot.breakdown(df, "cluster", of="memory")) == []
-
-
-def test_a_large_capacity_does_not_flatten_the_bars():
+    # A large capacity does not flatten the bars.
     df = candidates(what_if={"device.hbm_capacity": (80e9, 1e13)})
     ax = plot.breakdown(df, "device.hbm_capacity", of="memory")
     assert ax.get_ylim()[1] <= 2 * max(sum(stacks_of(ax).values()))
 
 
-def test_the_title_says_over_what_a_bar_is_the_fastest():
+def capacity_line(ax):
+    return [line for line in ax.lines if line.get_label() == "HBM capacity"]
+
+
+def test_titles_widths_greys_and_hatches_of_bars():
     df = candidates(num_gpus=(8,), what_if={"device.hbm_capacity": (60e9, 80e9), "device.hbm_bandwidth": (1e12, 2e12)})
     together = df[df["device.hbm_bandwidth"] == np.where(df["device.hbm_capacity"] == 60e9, 1e12, 2e12)]
     job = "8 GPUs of near each bar: the fastest feasible plan"
@@ -138,19 +123,11 @@ def test_the_title_says_over_what_a_bar_is_the_fastest():
     )
     own = df[df["device.hbm_capacity"] == 80e9]
     assert title_of(plot.breakdown(own, "strategy"))[1].startswith("8 GPUs of near, HBM capacity 80 GB")
-
-
-def test_bars_are_as_wide_as_the_settings_below_them():
+    # Bars are as wide as the settings below them.
     df = candidates(what_if={"device.hbm_bandwidth": (1.555e12, 2e12, 8e12), "device.hbm_capacity": (60e9, 80e9)})
     labels = laid_out(plot.breakdown(df, ["device.hbm_bandwidth", "device.hbm_capacity"])).get_xticklabels()
     assert labels[0].get_text() == "1.56 TB/s\n60 GB" and {label.get_rotation() for label in labels} == {0}
-
-
-def lightness(colour):
-    return np.dot(to_rgb(colour), (0.299, 0.587, 0.114))
-
-
-def test_parts_can_be_told_apart_in_grey():
+    # Parts can be told apart in grey.
     for stack in STACKS.values():
         parts = list(stack.parts.values())
         greys = [lightness(part.colour) for part in parts]
@@ -159,15 +136,17 @@ def test_parts_can_be_told_apart_in_grey():
             assert abs(grey - beside) > 0.14 or bool(one.hatch) != bool(other.hatch), (one, other)
         for part, grey in zip(parts, greys, strict=True):
             assert part.hatch is None or abs(lightness(part.hatch) - grey) > 0.1
-
-
-def test_hatches_of_parts_and_of_rejected_bars_cross():
+    # Hatches of parts and of rejected bars cross.
     df = candidates()
     df.loc[df["num_gpus"] == 2048, "reject"] = 1
     hatches = {bars.get_label(): bars[0].get_hatch() for bars in plot.breakdown(df, "num_gpus").containers}
     assert set(hatches["TP communication"]) == {"\\"}
     assert set(hatches["rejected"]) == {"/"}
     assert not hatches["compute"]
+
+
+def lightness(colour):
+    return np.dot(to_rgb(colour), (0.299, 0.587, 0.114))
 
 
 def test_errors():

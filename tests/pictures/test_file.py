@@ -52,14 +52,12 @@ def test_a_png_is_small_and_looks_the_same(tmp_path, draw):
     assert differs.mean() < 0.5
 
 
-def test_a_png_keeps_colours_that_no_palette_has(tmp_path):
+def test_a_png_keeps_colours_and_stays_transparent(tmp_path):
     ax = Figure(figsize=(2, 2)).subplots()
     ax.imshow(np.random.default_rng(0).random((400, 400, 3)))
     drawn, saved, _ = drawn_and_saved(ax, tmp_path)
     np.testing.assert_array_equal(saved, drawn)
-
-
-def test_a_png_stays_transparent(tmp_path):
+    # A png stays transparent.
     ax = Figure(figsize=(2, 2), facecolor="none").subplots()
     ax.plot([1, 2], color="red")
     drawn, saved, _ = drawn_and_saved(ax, tmp_path)
@@ -81,16 +79,14 @@ def test_save_errors(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["b.png"]
 
 
-def test_an_axis_without_a_figure():
+def test_axes_need_a_figure_and_no_matplotlib_before_they_are_drawn():
     ax = Figure().subplots()
     ax.remove()
     with pytest.raises(InputError, match="not on a figure"):
         plot.save(ax, "a.png")
     with pytest.raises(InputError, match="not on a figure"):
         plot.scaling(candidates(), ax=ax)
-
-
-def test_needs_no_matplotlib_before_it_draws():
+    # Needs no matplotlib before it draws.
     code = "import dsx; dsx.plot, dsx.load; import sys; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

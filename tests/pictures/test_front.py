@@ -51,14 +51,12 @@ def test_units_follow_the_values(factor, label):
     assert 1 <= np.median(np.asarray(ax.collections[0].get_offsets())[:, 0]) <= 3
 
 
-def test_the_unit_is_that_of_the_best_rows_not_of_the_bulk():
+def test_units_and_places_of_a_front():
     df = table(reject=0)
     slow = df.assign(step_time_s=df["step_time_s"] * 1e4, peak_bytes=df["peak_bytes"] * 10)
     ax = plot.front(pd.concat([df, slow, slow, slow], ignore_index=True))
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("step time [s]", "peak memory [GB]")
-
-
-def test_nothing_hides_the_front():
+    # Nothing hides the front.
     df = table()
     same = pd.concat([df.assign(strategy=name) for name in "abc"], ignore_index=True)
     ax = plot.front(same.assign(strategy=pd.Categorical(same["strategy"])), by="strategy")
@@ -83,15 +81,13 @@ def test_labels_do_not_overlap(spread):
     assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
 
 
-def test_other_columns_and_units_of_the_user():
+def test_columns_lines_and_markers_of_a_front():
     df = table(cost=np.arange(1.0, 101.0), training_days=np.ones(100), tp_comm_s=np.ones(100))
     ax = plot.front(df, "tp_comm_s", "-mfu")
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("TP communication time [s]", "MFU")
     ax = plot.front(df, "training_days", "cost")
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("training time [days]", "cost")
-
-
-def test_line_is_the_front():
+    # Line is the front.
     df = table()
     ax = plot.front(df, "step_time_s", "-mfu")
     best = pareto(df, "step_time_s", "-mfu")
@@ -99,9 +95,7 @@ def test_line_is_the_front():
     np.testing.assert_allclose(ax.lines[0].get_xdata(), best["step_time_s"])
     assert ax.lines[0].get_drawstyle() == "steps-post"
     assert f"front ({len(best)})" in words(ax)
-
-
-def test_every_category_has_its_marker():
+    # Every category has its marker.
     df = table()
     ax = plot.front(df, by="strategy")
     best = pareto(df[df["step_time_s"] <= 2 * df["step_time_s"][df["reject"] == 0].min()], "step_time_s", "peak_bytes")
@@ -111,15 +105,11 @@ def test_every_category_has_its_marker():
     assert len({line.get_marker() for line in markers}) == len(found)
     assert sum(len(line.get_xdata()) for line in markers) == len(best)
     assert [w.split()[2] for w in words(ax) if w.startswith("front")] == found
-
-
-def test_many_points_are_thinned_and_it_says_so():
+    # Many points are thinned and it says so.
     ax = plot.front(table(50_000, spread=0.2))
     assert sum(len(c.get_offsets()) for c in ax.collections) <= MAX_POINTS
     assert sum("drawn)" in word for word in words(ax)) == 1
-
-
-def test_unknown_columns():
+    # Unknown columns.
     with pytest.raises(UnknownNameError, match="did you mean 'strategy'"):
         plot.front(table(), by="stratgy")
     with pytest.raises(UnknownNameError, match="did you mean 'peak_bytes'"):
@@ -140,7 +130,7 @@ def names(ax):
     return [text.get_text() for text in ax.texts if text.get_weight() == "bold"]
 
 
-def test_only_plans_within_twice_the_best_are_drawn():
+def test_a_front_is_of_one_job_and_near_the_best():
     df = table(2_000, reject=0)
     least = df["step_time_s"].min()
     drawn = points(plot.front(df))
@@ -148,9 +138,7 @@ def test_only_plans_within_twice_the_best_are_drawn():
     assert drawn[:, 0].max() <= 2 * least
     faster = points(plot.front(df, "-mfu"))
     assert faster[:, 0].min() >= df["mfu"].max() / 2
-
-
-def test_a_front_is_of_one_job_and_says_which():
+    # A front is of one job and says which.
     df = candidates()
     ax = plot.front(df)
     own = df[(df["num_gpus"] == 4096) & (df["reject"] == 0)]
@@ -159,9 +147,7 @@ def test_a_front_is_of_one_job_and_says_which():
         "step time against peak memory: no plan beats those on the line in both", "4,096 GPUs of near"
     )  # fmt: skip
     assert title_of(plot.front(df[df["num_gpus"] == 1024]))[1] == "1,024 GPUs of near"
-
-
-def test_a_setting_that_is_an_objective_may_vary():
+    # A setting that is an objective may vary.
     df = candidates()
     ax = plot.front(df, "num_gpus", "training_days")
     assert set(points(ax)[:, 0]) == {1024, 2048, 4096}

@@ -73,7 +73,7 @@ def test_cells_are_the_best_that_is_feasible(value, largest):
     assert 9 <= len(annotations(ax)) <= 12
 
 
-def test_axes_have_units():
+def test_axes_and_values_of_cells():
     ax = laid_out(plot.heatmap(grid(2, 3), CAPACITY, BANDWIDTH, "peak_bytes"))
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("HBM capacity", "HBM bandwidth")
     assert texts_of(ax.get_xticklabels()) == ["70 GB", "90 GB", "110 GB"]
@@ -81,17 +81,13 @@ def test_axes_have_units():
     assert ax.collections[0].colorbar.ax.get_ylabel() == "peak memory relative to the best"
     low, high = ax.get_ylim()
     assert low < high  # upwards
-
-
-def test_values_are_printed_as_short_as_they_are():
+    # Values are printed as short as they are.
     what_if = {"network.nvs.latency": (1e-6, 2.5e-6), "assumptions.matrix_efficiency": (0.4, 0.85)}
     ax = laid_out(plot.heatmap(candidates(what_if=what_if), *what_if))
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("NVLink domain latency", "matrix efficiency")
     assert texts_of(ax.get_xticklabels()) == ["1 µs", "2.5 µs"]
     assert texts_of(ax.get_yticklabels()) == ["0.4", "0.85"]
-
-
-def test_values_that_three_digits_do_not_tell_apart():
+    # Values that three digits do not tell apart.
     df = grid(1, 2)
     df[CAPACITY] = df[CAPACITY].replace({70e9: 141e9, 90e9: 141.2e9})
     ax = laid_out(plot.heatmap(df, CAPACITY, BANDWIDTH))
@@ -127,7 +123,7 @@ def test_numbers_are_read(size):
     assert is_whole(ax)
 
 
-def test_numbers_stand_out_from_their_cells():
+def test_numbers_and_colours_of_cells():
     ax = plot.heatmap(grid(5, 5, copies=40), CAPACITY, BANDWIDTH)
     cells, mesh = cells_of(ax), ax.collections[0]
     for (row, column), text in annotations(ax).items():
@@ -135,9 +131,7 @@ def test_numbers_stand_out_from_their_cells():
         assert text.get_color() == ("white" if lightness < 0.5 else "black")
     shades = np.array([np.dot(mesh.get_cmap()(share)[:3], (0.299, 0.587, 0.114)) for share in np.linspace(0, 1, 20)])
     assert (np.diff(shades) > 0).all()
-
-
-def test_small_cells_have_no_numbers_and_fewer_ticks():
+    # Small cells have no numbers and fewer ticks.
     df = candidates(
         1, num_gpus=range(1000, 1060), strategy=("flat",), what_if={CAPACITY: [i * 1e12 for i in range(1, 61)]}
     )
@@ -148,9 +142,7 @@ def test_small_cells_have_no_numbers_and_fewer_ticks():
         assert overlapping(labels) == []
         assert 10 < len(texts_of(labels)) < 60
     assert is_whole(ax)
-
-
-def test_a_bad_row_does_not_take_the_colours():
+    # A bad row does not take the colours.
     values = [[1.0, 1.02, 1.04, 1.06], [1.01, 1.03, 1.05, 1.07], [1.0, 1.02, 1.04, 1.06], [90.0, 80.0, 70.0, 60.0]]
     ax = laid_out(plot.heatmap(table(values), CAPACITY, BANDWIDTH))
     mesh = ax.collections[0]
@@ -161,16 +153,14 @@ def test_a_bad_row_does_not_take_the_colours():
     assert even.collections[0].colorbar.extend == "neither"
     same = plot.heatmap(table([[1.0, 1.0], [1.0, 1.001]]), CAPACITY, BANDWIDTH).collections[0]
     assert same.norm.vmax - same.norm.vmin == pytest.approx(0.05), "what hardly differs looks alike"
-
-
-def test_colours_of_a_wide_range():
+    # Colours of a wide range.
     df = table(np.geomspace(1, 1000, 16).reshape(4, 4))
     wide = laid_out(plot.heatmap(df, CAPACITY, BANDWIDTH))
     assert wide.collections[0].colorbar.ax.get_yscale() == "log"
     assert overlapping(wide.collections[0].colorbar.ax.get_yticklabels()) == []
 
 
-def test_cells_are_relative_to_the_machine_of_today():
+def test_cells_relative_to_the_machine_of_today():
     df = table([[2.0, 1.0, 0.9], [1.5, 1.0, 0.95]], [60e9, 80e9, 100e9], [1e12, 2e12], today=(80e9, 2e12))
     ax = plot.heatmap(df, CAPACITY, BANDWIDTH)
     assert framed(ax) == (1, 1, 1, 1)
@@ -182,9 +172,7 @@ def test_cells_are_relative_to_the_machine_of_today():
         "1,024 GPUs of near each cell: the best feasible plan "
         "framed: near as it is, 1.00 s; no number: within 0.5 % of it",
     )
-
-
-def test_one_axis_of_the_machine_has_a_line_of_today():
+    # One axis of the machine has a line of today.
     df = table([[2.0, 1.0], [8.0, 5.0]], [60e9, 80e9], today=(80e9, 1.0))
     df["num_gpus"] = np.where(df[BANDWIDTH] == df[BANDWIDTH].min(), 64, 8)
     ax = plot.heatmap(df, CAPACITY, "num_gpus")
@@ -195,16 +183,12 @@ def test_one_axis_of_the_machine_has_a_line_of_today():
     ax = plot.heatmap(df, CAPACITY, "num_gpus")
     assert framed(ax) == (1, 1, 1, 1)
     assert "framed: the best, 1.00 s" in title_of(ax)[1]
-
-
-def test_a_machine_that_is_no_cell_is_said():
+    # A machine that is no cell is said.
     df = table([[2.0, 1.0], [8.0, 5.0]], [60e9, 80e9], [1e12, 2e12], today=(90e9, 2e12))
     ax = plot.heatmap(df, CAPACITY, BANDWIDTH)
     assert framed(ax) == (1, 0, 1, 1)
     assert title_of(ax)[1].endswith("within 0.5 % of it; today's HBM capacity is no cell")
-
-
-def test_equal_neighbours_have_one_number():
+    # Equal neighbours have one number.
     ax = plot.heatmap(table([[1.0, 1.2, 1.2, 1.2], [1.1, 1.2, 1.2, 1.2], [1.1, 1.1, 1.2, 1.3]]), CAPACITY, BANDWIDTH)
     assert sorted(numbers(ax).values()) == ["+10 %", "+20 %", "+30 %", "1.00"]
     assert ax.collections[1].get_segments()
@@ -229,7 +213,7 @@ def test_the_title_says_over_what_else_a_cell_is_the_best():
     assert title_of(nothing) == ("no feasible candidate", "")
 
 
-def test_the_title_does_not_touch_the_legend():
+def test_titles_legends_and_long_names():
     df = candidates(
         num_gpus=(8, 16), cluster=("far", "near"), what_if={CAPACITY: (60e9, 90e9), BANDWIDTH: (1e12, 2e12)}
     )
@@ -239,9 +223,7 @@ def test_the_title_does_not_touch_the_legend():
     boxes = [ax.get_legend().get_window_extent(), small.get_window_extent(), ax._left_title.get_window_extent()]
     assert boxes[0].y0 > ax.get_window_extent().y1 - 1
     assert all(low.y1 <= high.y0 for low, high in itertools.pairwise(boxes))
-
-
-def test_names_and_long_names():
+    # Names and long names.
     names = [f"cluster-with-a-long-name-{i}" for i in (3, 1, 2)]
     ax = laid_out(plot.heatmap(candidates(cluster=names), "cluster", "num_gpus"))
     assert texts_of(ax.get_xticklabels()) == names

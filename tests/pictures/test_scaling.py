@@ -40,7 +40,7 @@ def test_points_are_the_best_that_is_feasible(y, largest):
         assert [value * size for value in line.values()] == pytest.approx(list(expected.values()))
 
 
-def test_one_line_and_lines_of_two_columns():
+def test_lines_axes_and_names_of_scaling():
     df = candidates(what_if=CAPACITY)
     (line,) = drawn_lines(plot.scaling(df, y="step_time_s"))
     assert list(line.get_ydata()) == pytest.approx(list(best(df, "num_gpus", "step_time_s").values()))
@@ -50,9 +50,7 @@ def test_one_line_and_lines_of_two_columns():
     assert ax.get_legend().get_title().get_text() == "strategy, HBM capacity"
     here = df[(df["strategy"] == "grid") & (df["device.hbm_capacity"] == 60e9) & (df["num_gpus"] == 2048)]
     assert lines_of(ax)["grid, 60 GB"][2048] == pytest.approx(feasible(here)["step_time_s"].min())
-
-
-def test_axes_have_units_and_the_values_of_x():
+    # Axes have units and the values of x.
     ax = laid_out(plot.scaling(candidates(what_if=CAPACITY), "device.hbm_capacity", "step_time_s"))
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("HBM capacity [GB]", "step time [s]")
     assert texts_of(ax.get_xticklabels()) == ["40", "60", "1000"]
@@ -61,18 +59,14 @@ def test_axes_have_units_and_the_values_of_x():
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("number of GPUs", "tokens [thousand/s]")
     assert texts_of(ax.get_xticklabels()) == ["1000", "1500", "2000"]
     assert ax.get_xscale() == "linear"
-
-
-def test_a_wide_y_is_logarithmic():
+    # A wide y is logarithmic.
     df = candidates()
     assert plot.scaling(df, y="step_time_s").get_yscale() == "linear"
     wide = df.assign(step_time_s=df["step_time_s"] * (df["num_gpus"] / 1024) ** 4)
     ax = laid_out(plot.scaling(wide, y="step_time_s"))
     assert ax.get_yscale() == "log"
     assert len(texts_of(ax.get_yticklabels())) >= 3
-
-
-def test_names_along_x_come_in_the_order_of_the_sweep():
+    # Names along x come in the order of the sweep.
     df = candidates(cluster=("new", "old", "middle"))
     ax = laid_out(plot.scaling(df, "cluster", "step_time_s"))
     assert texts_of(ax.get_xticklabels()) == ["new", "old", "middle"]
@@ -139,11 +133,18 @@ def test_ticks_do_not_overlap(num_gpus):
     assert is_whole(ax)
 
 
-def test_a_frame_of_two_sets_keeps_its_units():
+def test_units_and_rates_that_are_drawn():
     df = pd.concat([candidates(what_if=CAPACITY), candidates(what_if=CAPACITY).assign(num_gpus=8192)])
     df.attrs = {}
     ax = plot.scaling(df, "device.hbm_capacity", y="peak_bytes")
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("HBM capacity [GB]", "peak memory [GB]")
+    # The rate of a gpu is drawn unless another column is asked for.
+    df = candidates()
+    ax = laid_out(plot.scaling(df))
+    assert (ax.get_ylabel(), title_of(ax)[0]) == ("tokens/s/GPU", "tokens/s/GPU by number of GPUs")
+    expected = best(df, "num_gpus", "tokens_per_s_per_gpu", largest=True)
+    assert lines_of(ax)["best plan"] == pytest.approx(expected)
+    assert ax.get_ylim()[0] == 0.0
 
 
 def test_errors():
@@ -161,15 +162,6 @@ def test_errors():
         plot.scaling(df, y="strategy")
     with pytest.raises(InputError, match="candidate: 120 lines, but a picture has room for 40"):
         plot.scaling(df, by="candidate")
-
-
-def test_the_rate_of_a_gpu_is_drawn_unless_another_column_is_asked_for():
-    df = candidates()
-    ax = laid_out(plot.scaling(df))
-    assert (ax.get_ylabel(), title_of(ax)[0]) == ("tokens/s/GPU", "tokens/s/GPU by number of GPUs")
-    expected = best(df, "num_gpus", "tokens_per_s_per_gpu", largest=True)
-    assert lines_of(ax)["best plan"] == pytest.approx(expected)
-    assert ax.get_ylim()[0] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -203,15 +195,13 @@ def test_intervals(y, power):
     assert not plot.scaling(df, y=y, by="strategy", baseline="flat").containers
 
 
-def test_a_rate_is_compared_as_a_time_is():
+def test_what_a_point_is_the_best_of():
     df = candidates()
     of_times, of_rates = (
         plot.scaling(df, y=y, by="strategy", baseline="flat") for y in ("step_time_s", "tokens_per_s")
     )
     assert lines_of(of_times)["grid"] == pytest.approx(lines_of(of_rates)["grid"])
-
-
-def test_the_title_says_over_what_a_point_is_the_best():
+    # The title says over what a point is the best.
     df = candidates(what_if=CAPACITY)
     assert title_of(plot.scaling(df))[1] == "near each point: the best feasible plan, and over HBM capacity"
     own = df[df["device.hbm_capacity"] == 60e9]

@@ -65,13 +65,23 @@ def test_bars_are_the_operators_and_transfers():
     assert lines == {(4, 7), (8, 8)}, "from the sender to the wait, and the bound"
 
 
-def test_kinds_that_take_most_have_colours():
+def test_kinds_spans_and_waits():
     ops = [(0, at, at + 20 - at, f"kind{at}") for at in range(20)]
     ax = plot.timeline(*frames(ops), 20 * MS)
     assert legend_texts(ax)[:6] == ["kind0", "kind1", "kind2", "kind3", "other operators", "idle, nothing is ready"]
     assert (
         "bound" not in legend_texts(ax) and ax.get_title(loc="left") == "one step of 20 operators on 1 device: 20.0 ms"
     )
+    # Spans that overlap are one.
+    start, end = np.array([5.0, 0.0, 1.0, 9.0, 3.0]), np.array([6.0, 2.0, 3.0, 9.0, 4.0])
+    assert union(start, end).tolist() == [[0.0, 4.0], [5.0, 6.0]]
+    assert union(start, end, 1.0).tolist() == [[0.0, 6.0]]
+    assert union(start[:0], end[:0]).shape == (0, 2)
+    # A wait ends with a transfer and begins with it or where the device is idle.
+    busy = np.array([[2.0, 4.0], [6.0, 7.0], [9.0, 12.0]])
+    sent, arrived = np.array([0.5, 3.0, 5.0, 8.0]), np.array([2.0, 6.0, 6.0, 8.5])
+    found = waits(busy, sent, arrived, np.array([1, 2, 3, 4]), 12.0)
+    assert found == [Wait(0.5, 2.0, 0.5, 1), Wait(4.0, 6.0, 3.0, 2)]
 
 
 def test_operators_too_short_to_be_seen_are_one_bar_of_the_longest_kind():
@@ -88,20 +98,6 @@ def test_operators_too_short_to_be_seen_are_one_bar_of_the_longest_kind():
         Bar(0.0, 50.0, "a"),
         Bar(50.0, 90.0, "b"),
     ]
-
-
-def test_spans_that_overlap_are_one():
-    start, end = np.array([5.0, 0.0, 1.0, 9.0, 3.0]), np.array([6.0, 2.0, 3.0, 9.0, 4.0])
-    assert union(start, end).tolist() == [[0.0, 4.0], [5.0, 6.0]]
-    assert union(start, end, 1.0).tolist() == [[0.0, 6.0]]
-    assert union(start[:0], end[:0]).shape == (0, 2)
-
-
-def test_a_wait_ends_with_a_transfer_and_begins_with_it_or_where_the_device_is_idle():
-    busy = np.array([[2.0, 4.0], [6.0, 7.0], [9.0, 12.0]])
-    sent, arrived = np.array([0.5, 3.0, 5.0, 8.0]), np.array([2.0, 6.0, 6.0, 8.5])
-    found = waits(busy, sent, arrived, np.array([1, 2, 3, 4]), 12.0)
-    assert found == [Wait(0.5, 2.0, 0.5, 1), Wait(4.0, 6.0, 3.0, 2)]
 
 
 @pytest.mark.parametrize("devices", [1, 12])
@@ -126,13 +122,11 @@ def test_large_steps_are_legible_and_small(devices, tmp_path):
     assert (tmp_path / "timeline.png").stat().st_size < 400_000
 
 
-def test_a_given_axis_keeps_its_figure_and_an_empty_step_has_a_picture():
+def test_axes_and_what_cannot_be_drawn():
     axis = Figure().subplots()
     assert plot.timeline(*frames([(0, 0, 0, "none")]), 0.0, ax=axis) is axis
     assert axis.get_title(loc="left").startswith("one step of 1 operator on 1 device: 0")
-
-
-def test_what_cannot_be_drawn():
+    # What cannot be drawn.
     ops, transfers = frames(OPS, TRANSFERS)
     with pytest.raises(UnknownNameError, match="unknown column 'kind'"):
         plot.timeline(ops.drop(columns="kind"), transfers, 1.0)

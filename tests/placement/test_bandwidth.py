@@ -123,31 +123,24 @@ def shares_of(given, placement, network, servers=3):
     return found.bandwidth / network.total, found.schedule.makespan_s
 
 
-def test_transfers_at_once_share_by_their_bytes():
+def test_shares_of_transfers_by_hand():
     """Both arrive together: after all bytes at the full rate."""
     given = graph([5, 7, 7], [(0, 1, 1_000), (0, 2, 3_000)])
     shares, makespan_s = shares_of(given, [0, 1, 2], ServerNetwork(2, 1e9))
     assert makespan_s == pytest.approx((5 + 2 + 7) * 1e-6, rel=1e-6)
     np.testing.assert_allclose(shares[0], [0.0, 0.25, 0.75], rtol=1e-4)
-
-
-def test_transfers_in_turn_share_by_the_roots_of_their_bytes():
-    """t1 / b + t2 / (1 - b) is least where b : 1 - b = sqrt(t1) : sqrt(t2), and is (sqrt(t1) + sqrt(t2))^2 then."""
+    # t1 / b + t2 / (1 - b) is least where b : 1 - b = sqrt(t1) : sqrt(t2), and is (sqrt(t1) + sqrt(t2))^2 then.
     given = graph([5, 1, 2, 7], [(0, 1, 1_000), (1, 2, 0), (2, 3, 4_000)])
     shares, makespan_s = shares_of(given, [0, 1, 0, 2], ServerNetwork(3, 1e9))
     assert makespan_s == pytest.approx((15 + 9 / 3) * 1e-6, rel=1e-6)
     np.testing.assert_allclose(shares[0], [0.0, 1 / 3, 2 / 3], rtol=1e-3)
     assert shares.sum(axis=1).max() <= 1.0
-
-
-def test_a_placement_on_one_server_has_no_use_for_bandwidth():
+    # A placement on one server has no use for bandwidth.
     given = graph([5, 5], [(0, 1, 1_000)])
     devices, network = uniform(3, DeviceLink(1e9)), ServerNetwork(1, 1e9)
     timing = GraphTimes(given, with_uniform_shares(devices, network))
     assert best_bandwidth(timing, network, timing.in_order([1, 1], [0, 1])) is None
-
-
-def test_each_direction_has_its_own_bandwidth():
+    # Each direction has its own bandwidth.
     given = graph([1, 1, 1], [(0, 1, 1_000), (1, 2, 1_000)])
     devices = with_bandwidth(uniform(2, DeviceLink(1e9, 3e-6)), np.array([[0.0, 1e9], [0.5e9, 0.0]]))
     timing = GraphTimes(given, devices)
@@ -180,7 +173,7 @@ def test_the_simulator_has_bandwidths_of_each_placement(devices):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_heft_and_annealing_keep_to_bandwidths_that_are_given():
+def test_heft_keeps_to_bandwidths_and_two_servers_have_none_to_allocate():
     given = drawn(7, 40)
     bandwidth = np.random.default_rng(1).uniform(1e9, 9e9, (3, 3))
     bandwidth[0, 2] = 0.0  # so nothing may go that way
@@ -190,6 +183,15 @@ def test_heft_and_annealing_keep_to_bandwidths_that_are_given():
     annealing = Annealing(timing, unit, start, 0)
     for found in (start, annealing.run(50, 1e-3, 1e-4)):
         assert violations(given, devices, found) == []
+    # Two servers have nothing to allocate.
+    given, network, devices = drawn(3, 30), ServerNetwork(2, 1e9), uniform(2, DeviceLink(1.0))
+    hint = GraphTimes(given, with_uniform_shares(devices, network)).heft(units_of(given).tolist())
+    found, _ = allocate(given, devices, network, hint, SolverEffort(60.0))
+    assert found.schedule is hint
+    np.testing.assert_array_equal(found.bandwidth, [[0.0, 2e9], [2e9, 0.0]])
+    # Devices fill servers.
+    with pytest.raises(InputError, match="3 devices do not fill servers of 2"):
+        _ = Devices((1.0,) * 3, (2,), (DeviceLink(1e9), DeviceLink(1e9))).num_servers
 
 
 @pytest.mark.parametrize(
@@ -217,14 +219,6 @@ def test_a_stopped_search_keeps_the_best(stop, interrupted):
     assert stopped == interrupted and found.schedule.makespan_s <= hint.makespan_s
 
 
-def test_two_servers_have_nothing_to_allocate():
-    given, network, devices = drawn(3, 30), ServerNetwork(2, 1e9), uniform(2, DeviceLink(1.0))
-    hint = GraphTimes(given, with_uniform_shares(devices, network)).heft(units_of(given).tolist())
-    found, _ = allocate(given, devices, network, hint, SolverEffort(60.0))
-    assert found.schedule is hint
-    np.testing.assert_array_equal(found.bandwidth, [[0.0, 2e9], [2e9, 0.0]])
-
-
 @pytest.mark.parametrize("servers", [1, 2, 3, 4, 6, 8])
 def test_shares_add_up_to_no_more_than_a_server_has(servers):
     network = ServerNetwork(3, 10e9 / 8 / 7)
@@ -237,13 +231,11 @@ def test_shares_add_up_to_no_more_than_a_server_has(servers):
     assert set(uniform_shares(tree(network, servers), servers)[~np.eye(servers, dtype=bool)]) <= {network.nic_bandwidth}
 
 
-def test_parts_are_whole_and_about_in_proportion():
+def test_allocations_are_whole_and_say_what_they_break():
     parts = in_parts(np.array([[0.0, 3.0, 1.0], [5.0, 0.0, 5.0], [0.0, 0.0, 0.0]]), 8)
     np.testing.assert_array_equal(parts, [[0, 12, 4], [8, 0, 8], [8, 8, 0]])
     assert (in_parts(np.array([[0.0, 1.0, 0.0, 0.0]] * 4), 6)[0] == [0, 16, 1, 1]).all()
-
-
-def test_what_an_allocation_breaks_is_named():
+    # What an allocation breaks is named.
     network = ServerNetwork(1, 2e9)
     assert excesses(network, np.array([[0.0, 3e9], [-1.0, 0.0]])) == [
         "server 0 sends 3000000000.0 bytes/s of 2000000000.0",
@@ -255,8 +247,3 @@ def test_what_an_allocation_breaks_is_named():
 def test_a_network_that_carries_nothing_is_refused(given):
     with pytest.raises(InputError, match="network card"):
         ServerNetwork(*given)
-
-
-def test_devices_fill_servers():
-    with pytest.raises(InputError, match="3 devices do not fill servers of 2"):
-        _ = Devices((1.0,) * 3, (2,), (DeviceLink(1e9), DeviceLink(1e9))).num_servers

@@ -26,7 +26,7 @@ def arrivals(found):
     return {(one.op, one.destination): round(one.end_s * 1e6, 6) for one in found.transfers}
 
 
-def test_two_transfers_out_of_a_server_take_twice_as_long():
+def test_transfers_of_a_server_share_its_link():
     given = graph([10, 10, 10], [(0, 1, MB), (0, 2, 2 * MB)])
     devices = uniform(3, DeviceLink(1e9))
     schedule = placed(given, devices, [0, 1, 2])
@@ -36,32 +36,23 @@ def test_two_transfers_out_of_a_server_take_twice_as_long():
     assert arrivals(found) == {(0, 1): 2_010, (0, 2): 3_010}
     assert found.schedule.start_s.tolist() == pytest.approx([0, 2_010e-6, 3_010e-6])
     assert found.schedule.makespan_s == pytest.approx(found.end_s.max()) == pytest.approx(3_020e-6)
-
-
-def test_two_transfers_into_a_server_share_it_too():
+    # Two transfers into a server share it too.
     given = graph([0, 0, 10], [(0, 2, MB), (1, 2, 2 * MB)])
     found = contended(given, uniform(3, DeviceLink(1e9, 5e-6)), placed(given, uniform(3, DeviceLink(1e9)), [0, 1, 2]))
     assert arrivals(found) == {(0, 2): 2_005, (1, 2): 3_005}
     assert {one.start_s for one in found.transfers} == {0.0}
-
-
-def test_a_tensor_goes_once_to_a_device():
-    """Operators 1 and 2 take the same tensor of operator 0; operator 3 takes another one."""
+    # Operators 1 and 2 take the same tensor of operator 0; operator 3 takes another one.
     given = graph([0, 10, 10, 10], [(0, 1, MB), (0, 2, MB), (0, 3, 3 * MB)])
     devices = uniform(2, DeviceLink(1e9))
     found = contended(given, devices, placed(given, devices, [0, 1, 1, 0]))
     assert [(one.op, one.source, one.destination, one.num_bytes) for one in found.transfers] == [(0, 0, 1, MB)]
     assert found.schedule.start_s.tolist() == pytest.approx([0, 1_000e-6, 1_010e-6, 0])
-
-
-def test_opposite_directions_do_not_share():
+    # Opposite directions do not share.
     given = graph([0, 0, 10, 10], [(0, 2, MB), (1, 3, MB)])
     devices = uniform(2, DeviceLink(1e9))
     found = contended(given, devices, placed(given, devices, [0, 1, 1, 0]))
     assert arrivals(found) == {(0, 1): 1_000, (1, 0): 1_000}
-
-
-def test_gpus_of_a_server_share_its_link_to_others_but_not_those_inside():
+    # Gpus of a server share its link to others but not those inside.
     given = graph([0, 0, 0, 10, 10, 10], [(0, 3, MB), (1, 4, MB), (2, 5, MB)])
     found = contended(given, SERVERS, placed(given, SERVERS, [0, 1, 0, 2, 3, 1]))
     # Operator 2 sends from GPU 0 to 1, at 2 GB/s; the others from server 0 to 1, at half of 1 GB/s.
@@ -86,12 +77,17 @@ def test_transfers_of_a_pair_share_its_bandwidth():
         contended(given, devices, schedule, server_bandwidth=0)
 
 
-def test_an_operator_without_time_runs_beside_another_one():
+def test_rates_are_max_min_fair_beside_operators_without_time():
     given = graph([1, 100, 50, 0], [(2, 3, 0)])
     devices = uniform(2, DeviceLink(1e9))
     schedule = OperatorSchedule(np.array([0, 0, 1, 0]), np.array([0, 1, 0, 50]) * 1e-6, 101e-6)
     assert violations(given, devices, schedule) == []
     assert contended(given, devices, schedule).schedule.start_s.tolist() == pytest.approx([0, 1e-6, 0, 50e-6])
+    # The first link is full at 1 each; then the second one has 4 for one transfer, and the third has its most.
+    one, two, three = Route(("a",), 9.0), Route(("a", "b"), 9.0), Route(("b",), 3.0)
+    rates = fair_rates({one: 2, two: 1, three: 1}, {"a": 3.0, "b": 5.0})
+    assert rates == {one: 1.0, two: 1.0, three: 3.0}
+    assert fair_rates({two: 1, three: 4}, {"a": 3.0, "b": 5.0}) == {two: 1.0, three: 1.0}
 
 
 @pytest.mark.parametrize("devices", [uniform(3, DeviceLink(25e9, 1e-6)), SERVERS], ids=["uniform", "two tiers"])
@@ -134,11 +130,3 @@ def assert_bytes_fit(found, devices):
     for carried in links.values():
         starts, ends = min(one.start_s for one, _ in carried), max(one.end_s for one, _ in carried)
         assert sum(one.num_bytes for one, _ in carried) <= carried[0][1] * (ends - starts) * (1 + 1e-9)
-
-
-def test_rates_are_max_min_fair():
-    """The first link is full at 1 each; then the second one has 4 for one transfer, and the third has its most."""
-    one, two, three = Route(("a",), 9.0), Route(("a", "b"), 9.0), Route(("b",), 3.0)
-    rates = fair_rates({one: 2, two: 1, three: 1}, {"a": 3.0, "b": 5.0})
-    assert rates == {one: 1.0, two: 1.0, three: 3.0}
-    assert fair_rates({two: 1, three: 4}, {"a": 3.0, "b": 5.0}) == {two: 1.0, three: 1.0}

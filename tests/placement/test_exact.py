@@ -66,11 +66,22 @@ def test_two_tiers_of_alike_servers(seed):
     assert found.schedule.makespan_s == pytest.approx(shortest_s(given, devices), rel=1e-6)
 
 
-def test_the_network_may_be_faster_than_a_server():
+def test_units_networks_and_equal_operators():
     for seed in range(60, 64):
         given, devices = drawn(seed, 6), Devices((1.0,) * 4, (2,), (DeviceLink(2e9, 4e-6), DeviceLink(50e9)))
         found = solve(given, devices, units_of(given), SolverEffort(60.0))
         assert found.schedule.makespan_s == pytest.approx(shortest_s(given, devices), rel=1e-6)
+    # Units stay together.
+    given = graph([10, 10, 10, 10], [])
+    found = solve(given, uniform(2, DeviceLink(1e9)), [0, 0, 0, 1], SolverEffort(60.0))
+    assert found.proved and found.schedule.makespan_s == pytest.approx(30e-6)
+    assert found.bound_s == pytest.approx(30e-6)
+    # 20 of 10 us on 4 devices: 5 each, of which those on three devices wait for a transfer to them and from them.
+    given, devices = fork_and_join(20), uniform(4, DeviceLink(1e9))
+    hint = GraphTimes(given, devices).heft(units_of(given).tolist())
+    turned = OperatorSchedule(3 - hint.device, hint.start_s, hint.makespan_s)
+    found = solve(given, devices, units_of(given), SolverEffort(60.0), hint=turned)
+    assert found.proved and found.schedule.makespan_s == pytest.approx(54e-6)
 
 
 def p1_by_milp(given, devices):
@@ -164,13 +175,6 @@ def test_faster_links_and_more_memory_never_worsen_the_optimum(seed):
         assert faster <= slow * (1 + 1e-6)
 
 
-def test_units_stay_together():
-    given = graph([10, 10, 10, 10], [])
-    found = solve(given, uniform(2, DeviceLink(1e9)), [0, 0, 0, 1], SolverEffort(60.0))
-    assert found.proved and found.schedule.makespan_s == pytest.approx(30e-6)
-    assert found.bound_s == pytest.approx(30e-6)
-
-
 @pytest.mark.parametrize("count", [3, 5])
 def test_equal_chains_are_shared_out(count):
     edges = [(4 * chain + at, 4 * chain + at + 1, 100_000) for chain in range(12) for at in range(3)]
@@ -183,15 +187,6 @@ def fork_and_join(width, times=1):
     """Equal operators between two others, each of another one of `times` kinds."""
     edges = [(0, op, 1_000) for op in range(1, width + 1)] + [(op, width + 1, 1_000) for op in range(1, width + 1)]
     return graph([1, *(10 + op % times for op in range(width)), 1], edges)
-
-
-def test_equal_operators_need_no_search_of_their_names():
-    """20 of 10 us on 4 devices: 5 each, of which those on three devices wait for a transfer to them and from them."""
-    given, devices = fork_and_join(20), uniform(4, DeviceLink(1e9))
-    hint = GraphTimes(given, devices).heft(units_of(given).tolist())
-    turned = OperatorSchedule(3 - hint.device, hint.start_s, hint.makespan_s)
-    found = solve(given, devices, units_of(given), SolverEffort(60.0), hint=turned)
-    assert found.proved and found.schedule.makespan_s == pytest.approx(54e-6)
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_the_kernels_of_a_step_compute_it():
         np.testing.assert_allclose(values[kernels.source[one]], value, rtol=1e-4, atol=1e-6)
 
 
-def test_equal_kernels_are_timed_once(monkeypatch):
+def test_kernels_are_timed_once_or_named(monkeypatch):
     timed = []
     monkeypatch.setattr(jax_steps, "seconds_of", lambda run, values: timed.append(values) or 1e-3 * len(timed))
     told = []
@@ -157,15 +157,12 @@ def test_equal_kernels_are_timed_once(monkeypatch):
     assert len(multiplies) == 3 and len({*multiplies.tolist()}) == 1
     assert len(timed) < sum(kind != "input" for kind in graph.kinds)
     assert told[-1] == (len(timed), len(timed))
-
-
-def test_times_are_measured():
-    """A loop that would never end has the time of its body."""
+    monkeypatch.undo()
+    # A loop that would never end has the time of its body.
     graph = measure(lambda x: lax.while_loop(lambda y: y.sum() < jnp.inf, lambda y: y @ y, x), SQUARE)
     assert graph.kinds == ("input", "while") and graph.mean_s[0] == 0.0 < graph.mean_s[1] < 1.0
 
-
-def test_an_operator_that_cannot_run_is_named(monkeypatch):
+    # An operator that cannot run is named.
     def fails(run, values):
         raise RuntimeError("RESOURCE_EXHAUSTED: out of memory\nmore")
 

@@ -58,26 +58,20 @@ def test_a_step_of_training():
     assert graph.memory_bytes[[weight, new]].tolist() == [4 * 64 * 64, 0]  # the new value takes the place of the old
 
 
-def test_the_same_step_gives_the_same_graph():
+def test_edges_and_calls_of_a_step():
     one, other = (from_jax(mlp_step, MLP, shape(8, 64)) for _ in range(2))
     assert one.ids == other.ids and dict(one.edges) == dict(other.edges)
     assert np.array_equal(one.seconds, other.seconds) and np.array_equal(one.tensor_bytes, other.tensor_bytes)
-
-
-def test_readers_of_a_variable_share_its_tensor():
+    # Readers of a variable share its tensor.
     graph = from_jax(lambda x, w: (x @ w, x @ (w @ w)), shape(8, 8), shape(8, 8))
     assert edge(graph, "input.1", "dot_general.0") == edge(graph, "input.1", "dot_general.1") != frozenset()
     assert graph.tensor_bytes.tolist() == [256.0] * 3
-
-
-def test_numbers_and_scalar_arguments_have_no_edges():
+    # Numbers and scalar arguments have no edges.
     graph = from_jax(lambda x, rate: (x @ x) * rate * 2.0, shape(8, 8), shape())
     assert graph.ids == ("input.0", "dot_general.0", "mul.1")
     assert set(graph.edges) == {(0, 1), (1, 2)}
 
-
-def test_calls_are_flattened():
-    @jax.custom_vjp
+    # Calls are flattened.
     def cube(x):
         return jax.jit(lambda y: y @ y @ y)(x)
 
@@ -98,7 +92,7 @@ def scanned(step):
     return loss
 
 
-def test_scans_are_unrolled_and_hand_on_their_pieces():
+def test_scans_and_loops():
     length, layer = 5, scanned(lambda x, w: jnp.tanh(x @ w))
     graph = from_jax(jax.grad(layer), shape(length, 16, 16), shape(8, 16))
     assert kinds(graph).count("dot_general") == 3 * length - 1  # the gradient of the first input is not wanted
@@ -107,6 +101,17 @@ def test_scans_are_unrolled_and_hand_on_their_pieces():
     first = edge(graph, "input.0", "jvp()/dot_general.0")
     assert graph.tensor_bytes[[*first]].tolist() == [4 * 16 * 16]  # of all weights, a layer takes its own
     assert without_cycle(graph)
+
+    # Loops of unknown length and branches are one operator.
+    def step(x):
+        x = lax.while_loop(lambda y: y.sum() < 1.0, lambda y: y @ y, x)
+        return lax.cond(x.sum() > 0, lambda y: y, lambda y: y @ y @ y, x)
+
+    graph = from_jax(step, shape(64, 64))
+    alone = from_jax(lambda x: x @ x, shape(64, 64)).seconds.sum()
+    seconds = dict(zip(graph.kinds, graph.mean_s, strict=True))
+    assert seconds["cond"] == pytest.approx(2 * alone, rel=1e-9)
+    assert alone < seconds["while"] < 3 * alone
 
 
 def test_an_unrolled_scan_computes_the_same():
@@ -121,18 +126,6 @@ def test_an_unrolled_scan_computes_the_same():
     for one, value in zip(flat.outputs, expected, strict=True):
         # The compiled scan adds in another order: sums of numbers of size one, in float32.
         np.testing.assert_allclose(values[one], value, rtol=1e-5, atol=1e-6)
-
-
-def test_loops_of_unknown_length_and_branches_are_one_operator():
-    def step(x):
-        x = lax.while_loop(lambda y: y.sum() < 1.0, lambda y: y @ y, x)
-        return lax.cond(x.sum() > 0, lambda y: y, lambda y: y @ y @ y, x)
-
-    graph = from_jax(step, shape(64, 64))
-    alone = from_jax(lambda x: x @ x, shape(64, 64)).seconds.sum()
-    seconds = dict(zip(graph.kinds, graph.mean_s, strict=True))
-    assert seconds["cond"] == pytest.approx(2 * alone, rel=1e-9)
-    assert alone < seconds["while"] < 3 * alone
 
 
 def test_a_long_scan_is_one_operator():
@@ -191,14 +184,11 @@ def test_flops_of_attention_are_those_of_xla():
     assert found == pytest.approx(xla_flops(step, *arguments), rel=0.05)
 
 
-def test_flops_of_a_fourier_transform():
+def test_flops_and_bytes_of_operators():
     """5 n log2 n for each of 3 rows of 1,024 elements."""
     (transform,) = traced(jnp.fft.fft, (shape(3, 1024, dtype="complex64"),))[0].operators
     assert transform.vector_flops == 3 * 5 * 1024 * 10
-
-
-def test_a_fused_kernel_moves_what_is_in_memory():
-    """A launch, then 8 MB at what the set reaches of 3.35 TB/s."""
+    # A launch, then 8 MB at what the set reaches of 3.35 TB/s.
     graph = from_jax(lambda x: jnp.tanh(jnp.sin(x) + 1.0), shape(1000, 1000))
     assert kinds(graph) == ["sin+add+tanh"]
     traffic = DEFAULT.kernel_slowdown * 8e6 / (DEFAULT.hbm_efficiency * 3.35e12)
@@ -206,14 +196,10 @@ def test_a_fused_kernel_moves_what_is_in_memory():
     assert from_jax(lambda x: x @ x, shape(2048, 2048), device="a100-80-nvs8").seconds.sum() > 2 * (
         from_jax(lambda x: x @ x, shape(2048, 2048)).seconds.sum()
     )
-
-
-def test_rows_of_a_table_are_read_and_not_all_of_it():
+    # Rows of a table are read and not all of it.
     few = from_jax(lambda table, at: table[at] * 2.0, shape(1_000_000, 128), shape(8, dtype="int32"))
     assert few.seconds.sum() < 3 * DEFAULT.launch_latency + 1e-6
-
-
-def test_results_of_reductions_and_kernels_are_what_memory_holds():
+    # Results of reductions and kernels are what memory holds.
     graph = from_jax(lambda x: jnp.exp(x).sum() * jnp.ones((4,)), shape(100, 100))
     assert dict(zip(graph.ids, graph.memory_bytes, strict=True))["reduce_sum.0"] == 4.0
 

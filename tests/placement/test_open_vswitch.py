@@ -31,14 +31,12 @@ def test_shares_add_up_and_no_nic_sends_too_much(seed):
         assert parts <= pairs + nics, "few splits"
 
 
-def test_a_pair_is_split_only_if_it_must_be():
+def test_pairs_are_split_only_if_they_must_be():
     shares = nic_shares(EXAMPLE, 2, 10 * GBIT) / GBIT
     assert shares[0].tolist() == [[0, 0], [10, 2], [0, pytest.approx(3.2)]]
     assert np.count_nonzero(shares[2]) == 2
     assert overbooked(shares * GBIT, 10 * GBIT) == [(1, 1, pytest.approx(12 * GBIT))]
-
-
-def test_senders_to_one_server_use_different_nics_of_it():
+    # Senders to one server use different nics of it.
     bandwidth = np.zeros((4, 4))
     bandwidth[1:, 0] = 6 * GBIT
     shares = nic_shares(bandwidth, 3, 10 * GBIT)
@@ -72,21 +70,17 @@ def test_files_are_as_expected(name):
     assert ovs_files(EXAMPLE, 2, 10 * GBIT)[name] == (EXPECTED / name).read_text()
 
 
-def test_rates_are_whole_bits():
+def test_rates_and_bridges_of_scripts():
     assert bits_per_s(1e9 / 3) == 2_666_666_666
     assert bits_per_s(0.1 * 3 * GBIT) == 300_000_000  # not one less by rounding
     assert rate_text(1e9 / 3) == "2.667 Gbit/s" and rate_text(2.5e3 / 8) == "2.5 kbit/s" and rate_text(0.0) == "0 bit/s"
     texts = ovs_files(np.array([[0, 1, 2], [3, 0, 1], [1, 1, 0]]) * GBIT / 7, 2, GBIT)
     rates = re.findall(r"rate=(\S+)", "".join(texts.values()))
     assert len(rates) > 20 and all(rate.isdigit() for rate in rates)
-
-
-def test_a_server_that_sends_nothing_has_its_bridges():
+    # A server that sends nothing has its bridges.
     text = ovs_files(np.array([[0.0, GBIT], [0.0, 0.0]]), 1, GBIT)["server-1-setup.sh"]
     assert "#   nothing\n" in text and "set_queue" not in text and "queues:0=@q0 \\\n" in text
-
-
-def test_rates_that_some_releases_cannot_hold_are_told():
+    # Rates that some releases cannot hold are told.
     pair = np.array([[0.0, 1.0], [0.0, 0.0]]) * GBIT
     assert "above 34 Gbit/s" in ovs_files(pair, 1, 100 * GBIT)["README.md"]
     assert "above 34 Gbit/s" not in ovs_files(pair, 1, 25 * GBIT)["README.md"]

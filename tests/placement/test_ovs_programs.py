@@ -118,10 +118,9 @@ def test_the_database_has_the_queues_of_a_server(switch, tmp_path):
     )
     qos = switch.rows("qos")
     assert [row["type"] for row in qos] == ["linux-htb"] * 2
-    assert {port["name"]: port["qos"] for port in switch.rows("port")} == {
-        "dsx0": ["set", []],
-        "dsx1": ["set", []],
-    } | {f"eth{dict(row['external_ids'][1])['dsx-nic']}": row["_uuid"] for row in qos}
+    assert {port["name"]: port["qos"] for port in switch.rows("port")} == {"dsx0": ["set", []], "dsx1": ["set", []]} | {
+        f"eth{dict(row['external_ids'][1])['dsx-nic']}": row["_uuid"] for row in qos
+    }
     recorded = (switch.folder / "recorded").read_text()
     assert "ip rule add pref 101 from 10.0.1.1 lookup 101" in recorded and "tc" not in recorded
     # A second time there are no more of them; removal leaves what is not from here.

@@ -95,28 +95,22 @@ def test_only_edges_with_other_neighbours_at_both_ends_have_a_path_beside_them(s
     assert beside or seed != 0  # there are some
 
 
-def test_merging_counts_no_tensor_twice():
+def test_operators_are_merged_along_heavy_edges():
     """Both edges into operator 2 carry what operator 0 makes."""
     given = graph([5, 1, 1, 1], [(0, 1, 100), (0, 2, 100), (1, 3, 7), (2, 3, 7)])
     merging = Merging(given)
     merging.merge(1, 3)
     merging.merge(2, 1) if 1 in merging.after[2] else None
     assert merging.edge_bytes(0, 2 if 2 in merging.after[0] else 1) == 100
-
-
-def test_an_operator_joins_the_group_of_its_heaviest_edge():
+    # An operator joins the group of its heaviest edge.
     given = graph([1, 50, 50, 1], [(0, 1, 10), (0, 2, 20), (1, 3, 30), (2, 3, 10)])
     found = expanded(Merging(given), {1: 0, 2: 1}, 10e-6)
     assert found == {1: 0, 2: 1, 0: 1, 3: 0}
-
-
-def test_labels_are_units_of_their_own():
+    # Labels are units of their own.
     given = graph([1, 1, 1], [(0, 1, 10)], colocate=["a", None, "a"])
     unit = units_of(given)
     assert unit[0] == unit[2] != unit[1]
-
-
-def test_thresholds():
+    # Thresholds.
     given = graph([0, 10, 20, 30, 40], [])
     assert by_percentile(given, 50).alpha_s == pytest.approx(25e-6)
     assert by_percentile(given, 0).alpha_s == 0.0
@@ -126,14 +120,12 @@ def test_thresholds():
     assert np.isfinite(by_distribution(graph([7, 7], [])).alpha_s)
 
 
-def test_an_operator_joins_its_only_successor():
+def test_operators_join_their_neighbours():
     """Operators 0 and 1 have one successor each; 2 has two, so it stays although they come together in the end."""
     given = graph([1] * 6, [(0, 2, 5), (1, 2, 5), (2, 3, 5), (2, 4, 5), (3, 5, 5), (4, 5, 5)])
     _, of_op = into_only_successor(given)
     assert parts(of_op) == [[0, 1, 2], [3, 4, 5]]
-
-
-def test_the_cheapest_operator_joins_its_heaviest_neighbour():
+    # The cheapest operator joins its heaviest neighbour.
     given = graph([9, 1, 9, 2, 9], [(0, 1, 5), (1, 2, 50), (2, 3, 7), (3, 4, 7)])
     assert parts(cheapest_into_neighbour(given, 4)[1]) == [[0], [1, 2], [3], [4]]
     # The edges of operator 3 are equal: to the neighbour of the lower number.
@@ -141,24 +133,17 @@ def test_the_cheapest_operator_joins_its_heaviest_neighbour():
     assert cheapest_into_neighbour(given, 1)[0].num_ops == 1
     with pytest.raises(InputError, match="num_ops: 0 operators are too few"):
         cheapest_into_neighbour(given, 0)
-
-
-def test_the_heaviest_edge_is_not_taken_if_it_makes_a_cycle():
+    # The heaviest edge is not taken if it makes a cycle.
     given = graph([1, 9, 5], [(0, 2, 100), (0, 1, 1), (1, 2, 1)])
     assert parts(cheapest_into_neighbour(given, 2)[1]) == [[0, 1], [2]]
-
-
-def test_names_are_joined_along_edges_by_two_levels():
+    # Names are joined along edges by two levels.
     given = graph([1] * 5, [(0, 1, 5), (1, 2, 5), (2, 3, 5), (0, 4, 5)])
     given = replace(given, ids=("net/a/x", "net/a/y", "net/b/x", "net/a/z", "x"), kinds=("", "", "", "", "net/a"))
     # The second operator of a is reached through b alone; the last one has its name as its kind.
     _, of_op = by_name(given)
     assert sorted(parts(of_op)) == [[0, 1, 4], [2], [3]]
     assert by_name(drawn(0, 20))[0].num_ops == 20, "numbers have no levels"
-
-
-def test_a_join_may_make_room_for_another():
-    """The edge 0 -> 3 has the path 0 -> 1 -> 3 beside it until these are joined."""
+    # The edge 0 -> 3 has the path 0 -> 1 -> 3 beside it until these are joined.
     given = graph([1] * 3, [(0, 2, 5), (0, 1, 5), (1, 2, 5)])
     found, _ = by_name(replace(given, ids=("a/b/x", "a/b/y", "a/b/z")))
     assert found.num_ops == 1

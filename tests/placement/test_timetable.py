@@ -91,13 +91,11 @@ def test_what_a_schedule_breaks_is_named(device, start_us, makespan_us, said):
     assert any(text.startswith(said) for text in violations(given, devices, schedule))
 
 
-def test_a_schedule_without_room_is_none():
+def test_a_schedule_keeps_to_the_memory_of_devices_or_is_none():
     given = graph([1, 1], [], memory_bytes=[10, 10])
     devices = uniform(2, DeviceLink(1e9), memory_bytes=5.0)
     assert GraphTimes(given, devices).heft([0, 1]) is None
-
-
-def test_a_search_keeps_to_the_memory_of_devices():
+    # A search keeps to the memory of devices.
     given = drawn(2, 40)
     devices = uniform(4, DeviceLink(25e9), memory_bytes=float(given.memory_bytes.sum()) / 3.5)
     found = search(given, devices, SolverEffort(0.2))

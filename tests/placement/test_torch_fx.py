@@ -102,7 +102,7 @@ def mlp():
     return graph.returns([twice, {"back": back}])
 
 
-def test_the_operators_of_a_model():
+def test_operators_and_results_of_models():
     graph = from_fx(mlp())
     assert graph.ids == ("x", "w", "b", "addmm_0", "mul_0", "mm_0")
     assert graph.kinds[3:] == ("addmm", "relu+mul", "mm")
@@ -112,16 +112,12 @@ def test_the_operators_of_a_model():
     assert graph.edges[1, 3] == graph.edges[1, 5] != frozenset()
     assert graph.memory_bytes.tolist() == [4 * 8 * 64, 4 * 32 * 64, 4 * 32, 4 * 8 * 32, 4 * 8 * 32, 4 * 8 * 64]
 
-
-def test_an_exported_program_is_read_too():
-    @dataclass
+    # An exported program is read too.
     class Exported:
         graph_module: Any
 
     assert from_fx(Exported(mlp())).ids == from_fx(mlp()).ids
-
-
-def test_results_that_are_taken_apart():
+    # Results that are taken apart.
     graph = Graph()
     x = graph.given("x", tensor(8, 96))
     parts = graph.call("chunk", x, 3, val=[tensor(8, 32)] * 3)
@@ -174,7 +170,7 @@ def test_flops_of_gradients():
     assert flops(graph) == [2 * forward, forward, 2.5 * 2 * 2 * 8 * 16 * 16 * 8, 2 * of_turned]
 
 
-def test_what_changes_an_input_in_place_shares_its_device():
+def test_what_operators_read_and_change():
     graph = Graph()
     w, g = graph.given("w", tensor(64, 64)), graph.given("g", tensor(64, 64))
     square = graph.call("mm", g, g, val=tensor(64, 64))
@@ -184,18 +180,14 @@ def test_what_changes_an_input_in_place_shares_its_device():
     assert found.ids == ("w", "g", "mm_0", "sub__0", "mm_1")
     assert set(found.edges) == {(1, 2), (0, 3), (2, 3), (3, 4)}
     assert found.together[0] == found.together[3] and len(np.unique(found.together)) == 4
-
-
-def test_types_of_numbers():
+    # Types of numbers.
     graph = Graph()
     x = graph.given("x", tensor(100, dtype=Dtype("torch.bfloat16")))
     at = graph.given("at", tensor(100, dtype=Dtype("torch.int64")))
     chosen = graph.given("chosen", tensor(100, dtype=Dtype("torch.bool")))
     made = graph.call("where", chosen, x, at, val=tensor(100, dtype=Dtype("torch.bfloat16")), pointwise=True)
     assert from_fx(graph.returns(made)).memory_bytes.tolist() == [200.0, 800.0, 100.0, 200.0]
-
-
-def test_filled_tensors_read_nothing_and_looked_up_ones_little():
+    # Filled tensors read nothing and looked up ones little.
     graph = Graph()
     table, at = graph.given("table", tensor(1_000_000, 512)), graph.given("at", tensor(8))
     rows = graph.call("embedding", table, at, val=tensor(8, 512))

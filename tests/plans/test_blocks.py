@@ -109,7 +109,7 @@ def test_rows_are_what_the_rules_allow(keys, given_bounds):
 
 
 @given(keys=key_tables(), given_bounds=BOUNDS, data=st.data())
-def test_any_range_of_rows(keys, given_bounds, data):
+def test_any_range_of_rows_and_any_candidates(keys, given_bounds, data):
     blocks = Blocks(keys, given_bounds)
     whole = rows(blocks)
     assert len(whole) == blocks.size
@@ -117,10 +117,7 @@ def test_any_range_of_rows(keys, given_bounds, data):
         start = data.draw(st.integers(0, blocks.size))
         stop = data.draw(st.integers(start, blocks.size))
         assert rows(blocks, start, stop) == whole[start:stop]
-
-
-@given(keys=key_tables(), given_bounds=BOUNDS, data=st.data())
-def test_any_candidates(keys, given_bounds, data):
+    # Any candidates.
     blocks = Blocks(keys, given_bounds)
     whole = rows(blocks)
     wanted = data.draw(st.lists(st.integers(0, blocks.size - 1), max_size=20)) if blocks.size else []

@@ -1,14 +1,18 @@
-"""Conditions of effects: how a file states them, and which plans meet them."""
+"""Conditions on plans, and advice on the names of columns."""
 
 import numpy as np
 import pytest
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.stack import stack_names
-from dsx.errors import SpecError
-from dsx.plans.choices import BY_NAME, PLAN_COLUMNS
+from dsx.config.sweep_fields import column_limits
+from dsx.errors import InputError, SpecError
+from dsx.plans.choices import BY_NAME, CHOICES, PLAN_COLUMNS, column_called, nearest_column
 from dsx.plans.frameworks import read_framework
+from dsx.plans.plan import Plan
 from dsx.plans.violations import conditions_of, for_plan, on_platform
+from dsx.results.set_columns import MENTIONED
+from dsx.runs.table import IN_PLANS
 
 PLAN = {name: BY_NAME[name].default_code for name in PLAN_COLUMNS if name != "strategy"}
 
@@ -41,34 +45,25 @@ def test_a_plan_has_an_effect_whose_needs_it_meets(need, met, unmet):
     assert effect([need, "zero_stage <= 1"], **met, zero_stage=3) == 0.1
 
 
-def test_conditions_hold_elementwise():
+def test_conditions_hold_elementwise_for_plans_and_platforms():
     (condition,) = [one for one in conditions_of(stated(["pp == 1 or vpp > 1"])) if one.field == "ep_overlap"]
     assert condition.holds({"pp": np.array([1, 4, 4]), "vpp": np.array([1, 1, 2])}).tolist() == [True, False, True]
-
-
-def test_the_platform_decides_for_all_plans():
+    # The platform decides for all plans.
     spec = stated(["tp_nvs == tp", "platform == cuda"], "tp_overlap")
     assert on_platform(spec, "rocm").tp_overlap == 0.1
     assert on_platform(spec, "cuda").tp_overlap == 0.5
     assert "tp_overlap" not in on_platform(spec, "rocm").conditions.stated
     (need,) = on_platform(spec, "cuda").conditions.stated["tp_overlap"].needs
     assert [str(comparison) for comparison in need] == ["tp_nvs == tp"]
-
-
-def test_an_effect_never_makes_a_plan_slower():
-    """A value that is worse than without the effect stays."""
+    # A value that is worse than without the effect stays.
     assert for_plan(stated(["zero_stage <= 1"], value=0.2, otherwise=0.6), PLAN | {"zero_stage": 3}).ep_overlap == 0.2
     slow = stated(["zero_stage <= 1"], "dispatch_latency", "50 us", "20 us")
     assert for_plan(slow, PLAN | {"zero_stage": 3}).dispatch_latency == 50e-6
-
-
-def test_a_value_that_somebody_states_holds_for_every_plan():
+    # A value that somebody states holds for every plan.
     spec = load_assumptions("default", [("dispatch_latency", "3 us")])
     assert for_plan(spec, PLAN | {"zero_stage": 3}).dispatch_latency == 3e-6
     assert "ep_overlap" not in spec.model_copy(update={"ep_overlap": 0.7}).conditions.stated
-
-
-def test_conditions_survive_the_file_of_a_result_set():
+    # Conditions survive the file of a result set.
     spec = load_assumptions("default")
     assert load_assumptions(spec.model_dump(mode="json")).conditions == spec.conditions
     assert {*spec.conditions.stated} == {"tp_overlap", "ep_overlap", "pp_overlap", "dispatch_latency"}
@@ -112,34 +107,48 @@ def test_a_malformed_need_is_said_with_its_file_and_line(tmp_path, kind, need):
             conditions_of(load_assumptions(str(file)))
 
 
-def test_a_field_without_conditions_says_so():
+def test_conditions_of_packaged_stacks_and_frameworks():
     with pytest.raises(SpecError, match="fsdp_overlap"):
         stated(["pp == 1"], "fsdp_overlap")
-
-
-def test_the_needs_of_packaged_stacks_are_known_columns():
+    # The needs of packaged stacks are known columns.
     for name in stack_names():
         conditions_of(load_assumptions("default", [("stack", name)]))
-
-
-def test_what_a_framework_needs_holds_for_the_value_of_its_stack_alone():
+    # What a framework needs holds for the value of its stack alone.
     needs = {"tp_overlap": {"needs": ["tp == 1"], "otherwise": 0}, "pp_overlap": {"needs": ["vpp > 1"], "otherwise": 0}}
     named = {"name": "own", "description": "a test", "source": "a test", "runs": [{}], "assume": {"conditions": needs}}
     framework = read_framework(named)
     spec = load_assumptions("default").run_by(framework)
     assert spec.conditions.stated["tp_overlap"].text == "tp == 1"  # not what the stack needs
-    stated = load_assumptions("default", [("pp_overlap", "0.7")]).run_by(framework)
-    assert for_plan(stated, PLAN | {"pp": 4}).pp_overlap == 0.7
-
-
-def test_a_section_of_conditions_is_read_as_any_other():
+    chosen = load_assumptions("default", [("pp_overlap", "0.7")]).run_by(framework)
+    assert for_plan(chosen, PLAN | {"pp": 4}).pp_overlap == 0.7
+    # A section of conditions is read as any other.
     with pytest.raises(SpecError, match="conditions: expected a section"):
         load_assumptions({"extends": "default", "conditions": 3})
     with pytest.raises(SpecError, match=r"^assumptions: conditions.tp_overlap: expected a section"):
         load_assumptions({"extends": "default", "conditions": {"tp_overlap": 4}})
-
-
-def test_alternatives_are_in_brackets_beside_other_needs():
+    # Alternatives are in brackets beside other needs.
     text = stated(["num_microbatches >= 2", "pp == 1 or vpp > 1"]).conditions.stated["ep_overlap"].text
     assert text == "num_microbatches >= 2 and (pp == 1 or vpp > 1)"
     assert stated(["pp == 1 or vpp > 1"]).conditions.stated["ep_overlap"].text == "pp == 1 or vpp > 1"
+
+
+def test_column_names_mean_one_column_and_are_advised_alike():
+    words = [word for choice in CHOICES for word in (choice.name, *choice.also_called)]
+    assert len(words) == len({*words}) and all(word == word.lower().replace("-", "_") for word in words)
+    assert {column_called(name) for name in IN_PLANS.values()} == {*IN_PLANS}
+    # All that read columns advise alike and not what cannot be meant.
+    assert column_called("hidden") is None
+    assert nearest_column("mbs", ["tp", "pp"]) == "" and nearest_column("ppp", ["tp", "pp"]) == "; did you mean 'pp'?"
+    # All that read columns advise alike.
+    with pytest.raises(InputError, match=r"unknown candidate column 'mbs'; did you mean 'microbatch_size'\?"):
+        column_limits("mbs<=4", MENTIONED, "limit")
+    with pytest.raises(InputError, match=r"unknown setting 'MBS'; did you mean 'microbatch_size'\?"):
+        Plan({}) | {"MBS": 4}
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: choice.name)
+def test_a_column_is_recognised_in_any_case(choice):
+    for word in (choice.name, *choice.also_called):
+        for written in (word, word.upper(), f"--{word.replace('_', '-')}"):
+            assert column_called(written) == choice.name
+            assert nearest_column(written, BY_NAME) == f"; did you mean {choice.name!r}?"

@@ -57,7 +57,7 @@ def test_numbered_shares_are_those_of_ranks_numbered_one_by_one():
     assert none > 100
 
 
-def test_an_exact_fill_is_the_first_of_all_that_fill():
+def test_exact_fills_and_placements_that_fill_nodes():
     for degrees in DEGREES:
         for size in (size for size in range(1, 25) if math.prod(degrees.values()) % size == 0):
             whole = [
@@ -67,6 +67,15 @@ def test_an_exact_fill_is_the_first_of_all_that_fill():
                 and all(degree % share == 0 for degree, share in zip(degrees.values(), shares, strict=True))
             ]
             assert tuple(exact_fill(degrees, size).values()) == max(whole)
+    # Placements that fill nodes need no more nodes counted one by one.
+    for num_gpus, used, node in itertools.product(range(1, 60), range(1, 25), (1, 2, 4, 8)):
+        domains = [used] * (num_gpus // used) + [num_gpus % used]
+        nodes = [node] * sum(load // node for load in domains) + [load % node for load in domains if load % node]
+        in_order = [node] * (num_gpus // node) + [num_gpus % node] * (num_gpus % node > 0)
+        fills = sorted(nodes) == sorted(in_order)
+        for size in {node * -(-used // node), 24}:
+            few = sum(load > 0 for load in domains) == math.ceil(num_gpus / size)
+            assert fills_nodes(num_gpus, used, node, size) == (fills and few), (num_gpus, used, node, size)
 
 
 @pytest.mark.parametrize(
@@ -100,14 +109,3 @@ def test_a_group_counts_as_the_nearest_that_is_no_better(degree, stride, share):
 def test_nodes_that_a_placement_fills_in_part(degrees, shares, size, node, part):
     found = partly_filled(dict(enumerate(degrees)), dict(enumerate(shares)), size, node)
     assert found == part
-
-
-def test_placements_that_fill_nodes_need_no_more_nodes_counted_one_by_one():
-    for num_gpus, used, node in itertools.product(range(1, 60), range(1, 25), (1, 2, 4, 8)):
-        domains = [used] * (num_gpus // used) + [num_gpus % used]
-        nodes = [node] * sum(load // node for load in domains) + [load % node for load in domains if load % node]
-        in_order = [node] * (num_gpus // node) + [num_gpus % node] * (num_gpus % node > 0)
-        fills = sorted(nodes) == sorted(in_order)
-        for size in {node * -(-used // node), 24}:
-            few = sum(load > 0 for load in domains) == math.ceil(num_gpus / size)
-            assert fills_nodes(num_gpus, used, node, size) == (fills and few), (num_gpus, used, node, size)

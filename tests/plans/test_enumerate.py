@@ -75,19 +75,15 @@ def test_fill(num_gpus, nvs_size, filled):
     assert fill(np.array([num_gpus, 1]), nvs_size).tolist() == [filled, 1]
 
 
-def test_one_gpu():
+def test_plans_of_few_degrees_by_hand():
     found = candidates([ONE_AXIS], DIMS, [1], [1])
     codes = ("strategy", "recompute", "schedule", "stored_layers", "offload", "order")
     assert found == [{name: 0 if name in codes else 1 for name in (*KEY_COLUMNS, *CHOICE_COLUMNS)}]
-
-
-def test_degrees_of_one_axis():
+    # Degrees of one axis.
     found = candidates([ONE_AXIS], DIMS, [4], [1], layers=2)
     # f / tp >= 4 allows tp up to 4, two layers pp up to 2, and one sequence only dp = 1.
     assert values(found, "tp", "pp", "dp") == [(2, 2, 1), (4, 1, 1)]
-
-
-def test_a_batch_gives_replicas_and_microbatches():
+    # A batch gives replicas and microbatches.
     found = candidates([ONE_AXIS], DIMS, [2], [4])
     assert values(found, "tp", "dp", "microbatch_size", "num_microbatches") == [
         (1, 2, 1, 2),
@@ -96,20 +92,16 @@ def test_a_batch_gives_replicas_and_microbatches():
         (2, 1, 2, 2),
         (2, 1, 4, 1),
     ]
-
-
-def test_tokens_need_to_be_divisible_not_the_sequence():
+    # Tokens need to be divisible not the sequence.
     found = candidates([ONE_AXIS], DIMS, [4], [4], length=6)
     # b * s = 6, 12, 24: four ranks need two sequences in a microbatch.
     assert values([one for one in found if one["tp"] == 4], "microbatch_size") == [(2,), (4,)]
-
-
-def test_two_axes():
+    # Two axes.
     found = candidates([TWO_AXES], DIMS, [4], [1], length=2)
     assert values(found, "tp", "cp", "dp") == [(2, 2, 1), (4, 1, 1)]  # two positions are not divided by four
 
 
-def test_shares_fill_the_domain():
+def test_shares_of_domains_by_hand():
     found = candidates([TWO_AXES], DIMS, [4], [2], nvs_size=2, length=2)
     assert values(found, "tp", "cp", "dp", "microbatch_size", "tp_nvs", "cp_nvs", "dp_nvs") == [
         (1, 2, 2, 1, 1, 1, 2), (1, 2, 2, 1, 1, 2, 1),
@@ -117,22 +109,16 @@ def test_shares_fill_the_domain():
         (2, 2, 1, 1, 1, 2, 1), (2, 2, 1, 1, 2, 1, 1), (2, 2, 1, 2, 1, 2, 1), (2, 2, 1, 2, 2, 1, 1),
         (4, 1, 1, 1, 2, 1, 1), (4, 1, 1, 2, 2, 1, 1),
     ]  # fmt: skip
-
-
-def test_a_pipeline_takes_its_share():
+    # A pipeline takes its share.
     found = candidates([ONE_AXIS], DIMS, [4], [1], layers=4, nvs_size=4)
     # Four GPUs are one domain, so every share is the whole degree.
     assert values(found, "tp", "pp", "tp_nvs", "pp_nvs") == [(1, 4, 1, 4), (2, 2, 2, 2), (4, 1, 4, 1)]
     found = candidates([ONE_AXIS], DIMS, [4], [1], layers=4, nvs_size=2)
     assert values(found, "tp", "pp", "tp_nvs", "pp_nvs") == [(1, 4, 1, 2), (2, 2, 1, 2), (2, 2, 2, 1), (4, 1, 2, 1)]
-
-
-def test_a_domain_of_which_a_divisor_has_work():
+    # A domain of which a divisor has work.
     found = candidates([ONE_AXIS], DIMS, [4], [1], layers=4, nvs_size=3)
     assert {one["tp_nvs"] * one["pp_nvs"] for one in found} == {2}
-
-
-def test_panels_are_the_largest_degree_times_powers_of_two():
+    # Panels are the largest degree times powers of two.
     found = candidates([PANELS], DIMS, [2], [1])
     # Panels of at least two of the eight columns: 1, 2 and 4 undivided, 2 and 4 on two ranks.
     assert values(found, "tp", "panels") == [(2, 2), (2, 4)]
@@ -141,14 +127,20 @@ def test_panels_are_the_largest_degree_times_powers_of_two():
     assert values(candidates([PANELS], DIMS | {"e": 6}, [2], [1]), "tp", "panels") == [(2, 2)]
 
 
-def test_a_rule_on_a_dimension_that_the_model_does_not_have_does_not_apply():
+def test_rules_and_filters_drop_rows():
     assert values(candidates([EXPERTS], DIMS, [8], [8]), "tp", "dp", "microbatch_size")[-1] == (8, 1, 8)
     with_experts = candidates([EXPERTS], DIMS | {"x": 2}, [8], [8])
     assert {one["tp"] for one in with_experts} == {1, 2}
-
-
-def test_nothing_is_divided_away():
+    # Nothing is divided away.
     assert {one["tp"] for one in candidates([EXPERTS], DIMS, [64], [64])} == {1, 2, 4, 8, 16}  # f is 16
+    # Filters drop the other rows.
+    whole = candidates([TWO_AXES], DIMS, [4], [4], layers=4, nvs_size=2)
+    found = candidates([TWO_AXES], DIMS, [4], [4], layers=4, nvs_size=2, keys=only(tp=[2, 4]), choices=only(pp=[1]))
+    assert found == [one for one in whole if one["tp"] > 1 and one["pp"] == 1]
+    assert 0 < len(found) < len(whole)
+    # No candidate.
+    assert candidates([ONE_AXIS], DIMS, [5], [1]) == []
+    assert candidates([ONE_AXIS], DIMS, [4], [4], keys=only(tp=[8])) == []
 
 
 def test_several_gpu_counts_batches_and_strategies():
@@ -165,18 +157,6 @@ def test_several_gpu_counts_batches_and_strategies():
                 columns = (*KEY_COLUMNS, *CHOICE_COLUMNS)
                 assert values(part, *columns) == values(alone, *columns)
                 assert part
-
-
-def test_filters_drop_the_other_rows():
-    whole = candidates([TWO_AXES], DIMS, [4], [4], layers=4, nvs_size=2)
-    found = candidates([TWO_AXES], DIMS, [4], [4], layers=4, nvs_size=2, keys=only(tp=[2, 4]), choices=only(pp=[1]))
-    assert found == [one for one in whole if one["tp"] > 1 and one["pp"] == 1]
-    assert 0 < len(found) < len(whole)
-
-
-def test_no_candidate():
-    assert candidates([ONE_AXIS], DIMS, [5], [1]) == []
-    assert candidates([ONE_AXIS], DIMS, [4], [4], keys=only(tp=[8])) == []
 
 
 def by_loops(strategy, num_gpus, batch, experts, nvs_size):
@@ -215,23 +195,19 @@ def test_experts_nest_inside_the_other_axes(strategy, num_gpus, experts, nvs_siz
     assert values(found, *COLUMNS) == by_loops(strategy, num_gpus, 12, experts, nvs_size)
 
 
-def test_experts_of_several_gpu_counts_and_strategies():
+def test_expert_degrees():
     found = candidates([SPREAD, DIVIDED], DIMS | {"x": 4}, [4, 8], [12, 24], nvs_size=4, text=MIXTURE)
     for code, strategy in enumerate((SPREAD, DIVIDED)):
         for num_gpus, batch in product((4, 8), (12, 24)):
             chosen = {"strategy": code, "num_gpus": num_gpus, "global_batch_size": batch}
             here = [one for one in found if chosen.items() <= one.items()]
             assert values(here, *COLUMNS) == by_loops(strategy, num_gpus, batch, 4, 4)
-
-
-def test_fixed_expert_degrees():
+    # Fixed expert degrees.
     dims = DIMS | {"x": 4}
     every = candidates([SPREAD], dims, [8], [8], nvs_size=4, text=MIXTURE)
     assert {one["ep"] for one in every} == {1, 2, 4}
     for ep in ((1,), (4,), (1, 2)):
         fixed = candidates([SPREAD], dims, [8], [8], nvs_size=4, text=MIXTURE, ep=ep)
         assert values(fixed, *COLUMNS) == values([one for one in every if one["ep"] in ep], *COLUMNS)
-
-
-def test_a_layer_without_experts_has_one_degree():
+    # A layer without experts has one degree.
     assert {one["ep"] for one in candidates([TWO_AXES], DIMS | {"x": 4}, [8], [8])} == {1}

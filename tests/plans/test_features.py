@@ -1,11 +1,13 @@
-"""The features of a plan: choices off their defaults, and a placement off the rank order."""
+"""Features of plans, and values of recomputation."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsx.plans.choices import BY_NAME, CHOICES, CODES, PLAN_COLUMNS
+from dsx.errors import SpecError
+from dsx.plans.choices import BY_NAME, CHOICES, CODES, FULL_CODE, PLAN_COLUMNS, VALUES, regions_of, value_of
+from dsx.plans.codes import candidate_ids
 from dsx.plans.features import (
     PLACEMENT,
     READ,
@@ -20,6 +22,8 @@ from dsx.plans.features import (
     total_cost,
 )
 from dsx.plans.placement import ORDERS, axes_in
+from dsx.plans.plan import fixed_settings
+from dsx.plans.rules import Limits
 
 PLAIN = {name: BY_NAME[name].default for name in PLAN_COLUMNS}
 
@@ -51,15 +55,13 @@ def costs(**settings):
     return sum(features_of({**PLAIN, **settings}).values())
 
 
-def test_an_engineer_pays_for_offload_tp_over_nodes_and_uneven_cuts():
+def test_costs_of_features_are_of_choices_and_have_reasons():
     """Each costs more than a pipeline of virtual stages with tp in a node and recomputation."""
     usual = costs(tp=8, tp_nvs=8, pp=8, vpp=4, recompute="full")
     assert costs(tp=16, tp_nvs=8) > usual and costs(offload="activations", dp=1024) > usual
     assert costs(pp=8) < costs(pp=8, stage_layers="5,4,4,4,4,3,4,4") and costs(pp=8) < costs(offload="optimizer")
     assert costs(recompute="full") < costs(recompute="norms+experts")
-
-
-def test_every_cost_has_a_reason_and_is_of_a_choice():
+    # Every cost has a reason and is of a choice.
     known = {one.name for one in CHOICES} | {PLACEMENT, "stage_layers"}
     for name, cost in feature_costs().items():
         assert name in known and cost.source.startswith("assumption: ")
@@ -75,18 +77,22 @@ def test_embedding_and_head_make_no_cut_uneven(layers, uneven):
     assert is_uneven(layers) == uneven
 
 
-def test_no_cut_is_more_even_than_its_bound():
+def test_bounds_of_costs_and_sets_of_regions():
     for length in range(2, 12):
         for ends in np.ndindex(*(2,) * (length - 1)):
             sizes = np.diff([0, *(np.flatnonzero(ends) + 1), length])
             if must_be_uneven(len(sizes), 1, length):
                 assert is_uneven(",".join(map(str, sizes)))
-
-
-def test_the_least_cost_of_values_is_a_bound():
+    # The least cost of values is a bound.
     offload, replicas = BY_NAME["offload"], BY_NAME["zero_replicas"]
     assert least_costs(offload, (0, 1)) == (0, 4) and least_costs(offload, (1, 2)) == (4, 4)
     assert least_costs(replicas, ()) == (0, 2) and least_costs(replicas, (1,)) == (0, np.inf)
+    # Seven regions: two to the fourth sets of the independent ones, times five of experts and their two parts.
+    sets = [regions_of(code) for code in range(len(VALUES)) if code != FULL_CODE]
+    assert len(set(sets)) == len(sets) == 2**4 * 5
+    assert regions_of(FULL_CODE) is None
+    assert VALUES[:3] == ("none", "selective", "full")
+    assert len(VALUES) <= 128  # codes of a result set have eight bits
 
 
 def off_rank_order(plan):
@@ -116,3 +122,56 @@ def test_rows_have_the_features_of_their_plans(some):
     named = [features_of({**PLAIN, **plan}) for plan in some]
     assert costs.tolist() == [sum(one.values()) for one in named]
     assert [PLACEMENT in one for one in named] == [off_rank_order({**PLAIN, **plan}) for plan in some]
+
+
+# Ids of a plan before regions had names of their own, under none, selective and full.
+IDS = {"none": 3952044016793229837, "selective": 2420509336676708417, "full": 3793218349042827189}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("norms", "norms"),
+        ("feed-forward+norms", "norms+feed-forward"),
+        ("core-attention", "selective"),
+        ("selective", "selective"),
+        ("norms+core-attention", "core-attention+norms"),
+    ],
+)
+def test_regions_may_be_in_any_order(text, value):
+    assert value_of(text) == value
+    assert BY_NAME["recompute"].code(text) == VALUES.index(value)
+    assert fixed_settings([f"recompute=full,{text}"], 8, Limits(4, 8)) == {"recompute": ["full", value]}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("norm", ["recompute = 'norm' is not known; did you mean 'norms'?", "none, selective, full"]),
+        ("moe_act", ["did you mean 'expert-activation'?"]),
+        ("norms+mlp", ["'norms+mlp': 'mlp' is not known; did you mean 'feed-forward'?"]),
+        ("norms+norms", ["'norms' is there twice"]),
+        ("full+norms", ["'full' stands alone", "core-attention"]),
+        ("experts+expert-activation", ["'expert-activation' is a part of 'experts'", "leave it out"]),
+        ("norms+", ["'' is not known"]),
+    ],
+)
+def test_what_is_no_value(text, words):
+    with pytest.raises(SpecError) as caught:
+        BY_NAME["recompute"].code(text)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_plans_without_regions_keep_their_ids():
+    columns = {
+        choice.name: np.zeros(1, dtype=np.int64) + (not choice.names and choice.name != "strategy")
+        for choice in CHOICES
+    }
+    names = {"strategy": ("1d",), **CODES}
+    found = {
+        value: int(candidate_ids(columns | {"recompute": np.array([code])}, names)[0])
+        for code, value in enumerate(VALUES)
+    }
+    assert {value: found[value] for value in IDS} == IDS
+    assert len(set(found.values())) == len(VALUES)

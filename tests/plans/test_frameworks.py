@@ -115,7 +115,7 @@ def test_the_filters_keep_the_plans_of_any_box(stated, experts, needs):
         assert not runs or all(held)
 
 
-def test_megatron_recomputes_norms_where_they_are_modules_of_their_own():
+def test_megatron_recomputes_norms_that_are_modules_and_unknown_regions_are_refused():
     framework = read_framework("megatron")
     of_dense, of_experts = ["norms", "feed-forward"], ["norms", "experts", "latent-up-projection"]
 
@@ -126,8 +126,6 @@ def test_megatron_recomputes_norms_where_they_are_modules_of_their_own():
     assert {"none", "full", "feed-forward"} <= recomputed(of_dense)
     assert all("recompute" not in box.fix or "full" in box.fix["recompute"] for box in framework.runs[:1])
     assert of_regions(framework, of_experts) == framework
-
-
-def test_unknown_regions_are_refused():
+    # Unknown regions are refused.
     with pytest.raises(SpecError, match="recomputed_beside: unknown region 'norm'; did you mean 'norms'"):
         read_framework(GOOD | {"recomputed_beside": {"norm": []}})

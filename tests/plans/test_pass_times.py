@@ -87,28 +87,17 @@ def test_an_order_by_hand():
     first, second = (Pass("forward", 0, 0), Pass("forward", 1, 0)), (Pass("forward", 0, 1), Pass("forward", 1, 1))
     back, back_first = [Pass("backward", number, 1) for number in (0, 1)], Pass("backward", 0, 0)
     assert global_order(BY_NAME["1f1b"], 2, 2) == (
-        PassRun(0, first[0]),
-        StageTransfer(first[0], 0, 1),
-        PassRun(0, first[1]),
-        PassRun(1, second[0]),
-        StageTransfer(first[1], 0, 1),
-        PassRun(1, back[0]),
-        StageTransfer(back[0], 1, 0),
-        PassRun(0, back_first),
-        PassRun(1, second[1]),
-        PassRun(1, back[1]),
-        StageTransfer(back[1], 1, 0),
-        PassRun(0, Pass("backward", 1, 0)),
-    )
+        PassRun(0, first[0]), StageTransfer(first[0], 0, 1), PassRun(0, first[1]), PassRun(1, second[0]),
+        StageTransfer(first[1], 0, 1), PassRun(1, back[0]), StageTransfer(back[0], 1, 0), PassRun(0, back_first),
+        PassRun(1, second[1]), PassRun(1, back[1]), StageTransfer(back[1], 1, 0), PassRun(0, Pass("backward", 1, 0)),
+    )  # fmt: skip
 
 
-def test_the_middle_of_a_v_needs_no_transfer():
+def test_starts_ends_and_transfers_by_hand():
     order = global_order(BY_NAME["zb-v"], 2, 4, 2)
     transfers = [entry for entry in order if isinstance(entry, StageTransfer)]
     assert {transfer.done.chunk for transfer in transfers if transfer.done.kind == "forward"} == {0, 2}
-
-
-def test_starts_and_ends():
+    # Starts and ends.
     orders = orders_of(BY_NAME["1f1b"], 2, 2)
     times = replay(orders, lambda kind, chunk: UNITS[kind] * (1 + chunk), send_s=0.5)
     assert times.starts[Pass("forward", 0, 1)] == 1.5 and times.ends[Pass("forward", 0, 1)] == 3.5

@@ -22,50 +22,34 @@ def text(order, num_stages=None):
     return " ".join("&".join(passes) for passes in items)
 
 
-def test_1f1b_by_hand():
+def test_passes_of_schedules_by_hand():
     first, second = one_forward_one_backward(2, 3)
     assert text(first) == "F0 F1 B0 F2 B1 B2"
     assert text(second) == "F0 B0 F1 B1 F2 B2"
-
-
-def test_gpipe_by_hand():
+    # Gpipe by hand.
     assert [text(order) for order in gpipe(2, 2)] == ["F0 F1 B0 B1"] * 2
-
-
-def test_interleaved_1f1b_by_hand():
-    """Narayanan et al., SC21, figure 4, of two stages: groups of two microbatches, one chunk after the other."""
+    # Narayanan et al., SC21, figure 4, of two stages: groups of two microbatches, one chunk after the other.
     first, second = one_forward_one_backward(2, 2, 2)
     assert text(first, 2) == "F0a F1a F0b F1b B0b B1b B0a B1a"
     assert text(second, 2) == "F0a F1a F0b B0b F1b B1b B0a B1a"
-
-
-def test_zero_bubble_h1_by_hand():
-    """Qi et al., arXiv 2401.10241, figure 2: of four stages the last one puts its weight gradients off by three."""
+    # Qi et al., arXiv 2401.10241, figure 2: of four stages the last one puts its weight gradients off by three.
     first, second, third, last = H1(4, 5)
     assert text(first) == "F0 F1 F2 F3 I0 W0 F4 I1 W1 I2 W2 I3 W3 I4 W4"
     assert text(second) == "F0 F1 F2 I0 F3 I1 W0 F4 I2 W1 I3 W2 I4 W3 W4"
     assert text(third) == "F0 F1 I0 F2 I1 F3 I2 W0 F4 I3 W1 I4 W2 W3 W4"
     assert text(last) == "F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 I4 W1 W2 W3 W4"
-
-
-def test_zero_bubble_h2_by_hand():
+    # Zero bubble h2 by hand.
     first, second = H2(2, 3)
     assert text(first) == "F0 F1 F2 I0 W0 I1 W1 I2 W2"
     assert text(second) == "F0 I0 F1 I1 F2 I2 W0 W1 W2"
-
-
-def test_dual_pipe_by_hand():
-    """Of four stages: the order of the code by DeepSeek, and its mirror image on the other half."""
+    # Of four stages: the order of the code by DeepSeek, and its mirror image on the other half.
     orders = dual_pipe(4, 8)
     outer = "F0a F1a F2a F0b I0b W0b F1b F3a&B1b F2b&B0a B2b F3b&B1a B3b I2a W2a I3a W3a"
     inner = "F0a F0b F1a F1b F2a B0b F2b&B0a F3a&B1b F3b&B1a B2b B2a I3b I3a W3b W3a"
     assert [text(order, 4) for order in orders[:2]] == [outer, inner]
     other_way = str.maketrans("ab", "ba")
     assert [text(order, 4).translate(other_way) for order in orders[2:]] == [inner, outer]
-
-
-def test_zb_v_by_hand():
-    """Of two stages: the second one has the middle chunks; the first one ends with gradients of the first chunk."""
+    # Of two stages: the second one has the middle chunks; the first one ends with gradients of the first chunk.
     first, second = zb_v(2, 4)
     assert text(first, 2) == (
         "F0a F1a F2a F0b I0b W0b F1b I1b W1b F3a I0a W0a F2b I2b W2b I1a W1a F3b I3b W3b I2a W2a I3a W3a"

@@ -12,15 +12,9 @@ from dsx.plans.rules import DEGREES, Limits
 from dsx.plans.violations import violations
 
 CODES_OF_DEFAULTS = {
-    "vpp": 1,
-    "zero_stage": 1,
-    "recompute": 0,
-    "schedule": 0,
-    "zero_replicas": 1,
-    "stored_layers": 0,
-    "offload": 0,
+    "vpp": 1, "zero_stage": 1, "recompute": 0, "schedule": 0, "zero_replicas": 1, "stored_layers": 0, "offload": 0,
     "order": 0,
-}
+}  # fmt: skip
 DEFAULTS = PlanDefaults(CODES_OF_DEFAULTS)
 IN_RANK_ORDER = PlanDefaults(CODES_OF_DEFAULTS, in_rank_order=True)
 DIMS = {"e": 8, "f": 16}
@@ -31,7 +25,7 @@ def parse(*settings, strategy=ONE_AXIS, num_gpus=8, batch=8, layers=4):
     return parse_plan(settings, (layer(strategy),), "its-name", job, Limits(layers, 8), DEFAULTS)
 
 
-def test_a_setting_that_is_left_out_is_one():
+def test_plans_that_break_no_rule_and_settings_left_out():
     assert dict(parse("tp=2", "dp=4")) == {
         "strategy": "its-name", "sequence_length": 2048,
         "tp": 2, "tp2": 1, "cp": 1, "ep": 1, "pp": 1, "dp": 4, "panels": 1, "microbatch_size": 1,
@@ -40,6 +34,13 @@ def test_a_setting_that_is_left_out_is_one():
         "vpp": 1, "zero_stage": 1, "recompute": "none", "schedule": "1f1b", "zero_replicas": 1, "stored_layers": 0,
         "offload": "none", "order": "tp-cp-ep-dp-pp",
     }  # fmt: skip
+    # A plan that breaks no rule.
+    assert broken("tp=2", "pp=2", "dp=2") == []
+    assert broken("tp=2", "pp=2", "dp=2", "nvs.tp=2", "nvs.dp=2", nvs_size=4) == []
+    # Experts are divisible.
+    ((reason, detail),) = broken("dp=8", "ep=4", strategy=SPREAD, text=MIXTURE, dims=DIMS | {"x": 6})
+    assert reason == "experts_not_divisible"
+    assert detail == "x % ep == 0 is required, but x % ep = 2 (ep=4, x=6); nearest: ep=2"
 
 
 @pytest.mark.parametrize(
@@ -65,25 +66,21 @@ def test_shares_that_are_left_out_are_filled_in_rank_order(settings, nvs_size, s
     assert filled_shares(plan, settings) == expected
 
 
-def test_the_share_of_an_ep_group_follows_from_those_that_are_filled():
+def test_settings_are_filled_listed_once_and_may_have_several_values():
     made = layer(SPREAD, MIXTURE)
     limits = Limits(4, 8, made.expert_axes)
     job, settings = JobSizes(16, 16, 2048), ["tp=2", "dp=8", "ep=8"]
     plan = parse_plan(settings, (made,), "its-name", job, limits, IN_RANK_ORDER)
     assert (plan["tp_nvs"], plan["dp_nvs"], plan["ep_nvs"]) == (2, 4, 8)
     assert filled_shares(plan, []) == {"nvs.tp": 2, "nvs.dp": 4}
-
-
-def test_each_setting_that_is_known_is_listed_once():
+    # Each setting that is known is listed once.
     for ask in (lambda: parse("foo=1"), lambda: fixed_settings(["foo=1"], 8, Limits(4, 8))):
         with pytest.raises(PlanError) as raised:
             ask()
         known = str(raised.value).partition("(known: ")[2].removesuffix(")").split(", ")
         assert len(known) == len(set(known))
         assert known.count("ep") == 1
-
-
-def test_a_setting_of_a_search_may_have_several_values():
+    # A setting of a search may have several values.
     fixed = fixed_settings(["zero_stage=1,3,1", "recompute=none,full", "tp=2,4", "nvs.tp=2"], 8, Limits(4, 8))
     assert fixed == {"zero_stage": [1, 3], "recompute": ["none", "full"], "tp": [2, 4], "tp_nvs": [2]}
     for wrong, message in (
@@ -159,11 +156,6 @@ def broken(*settings, strategy=ONE_AXIS, num_gpus=8, batch=8, layers=4, nvs_size
     plan = parse_plan(settings, made, "its-name", JobSizes(num_gpus, batch, length), limits, DEFAULTS)
     found = violations(plan, made, dims, limits)
     return [(violation.reason.name, violation.detail) for violation in found]
-
-
-def test_a_plan_that_breaks_no_rule():
-    assert broken("tp=2", "pp=2", "dp=2") == []
-    assert broken("tp=2", "pp=2", "dp=2", "nvs.tp=2", "nvs.dp=2", nvs_size=4) == []
 
 
 @pytest.mark.parametrize(
@@ -275,35 +267,27 @@ def test_one_broken_rule(settings, options, reason, detail):
     assert broken(*settings, **options) == [(reason, detail)]
 
 
-def test_broken_panels():
+def test_broken_rules_and_their_nearest_values():
     assert broken("panels=8", "dp=8", strategy=PANELS) == [
         ("panel_too_thin", "e / panels >= 2 is required, but e / panels = 1 (e=8, panels=8); nearest: panels=4")
     ]
-
-
-def test_a_dimension_that_is_divided_away():
+    # A dimension that is divided away.
     assert broken("tp=32", strategy=EXPERTS, num_gpus=32) == [
-        ("dimension_divided_away", "some rank has no element of f/tp"),
+        ("dimension_divided_away", "some rank has no element of f/tp")
     ]
     # Rules name what they miss, and a nearest value leaves every rank something.
     both = dict(broken("tp=32", num_gpus=32, length=32))
     assert both["dimension_divided_away"] == "some rank has no element of f/tp"
     assert both["too_narrow"].endswith("nearest: tp=4")
-
-
-def test_the_nearest_value_obeys_all_rules():
+    # The nearest value obeys all rules.
     # f / tp >= 4 alone would allow 5, 6 and 7 ranks; only divisors of the GPUs and of f are offered.
     (found,) = broken("tp=8", "dp=3", num_gpus=24, dims={"e": 8, "f": 24}, batch=9, length=24)
     assert found[1].endswith("nearest: tp=6")
-
-
-def test_no_nearest_value_where_there_is_none():
+    # No nearest value where there is none.
     impossible = ONE_AXIS.replace("f / tp >= 4 ", "f / tp >= 40")
     (found,) = broken("tp=2", "dp=4", strategy=impossible)
     assert "nearest" not in found[1]
-
-
-def test_all_broken_rules_are_reported():
+    # All broken rules are reported.
     names = [name for name, _ in broken("pp=4", "dp=2", "nvs.pp=3", layers=6, nvs_size=2, batch=9)]
     assert names == ["layers_not_divisible", "batch_not_divisible", "share_not_divisible", "domain_exceeded"]
 
@@ -343,9 +327,3 @@ def test_experts_that_do_not_nest(settings, strategy, reason, detail):
     assert broken(*settings, strategy=strategy, text=MIXTURE, dims=EXPERT_DIMS) == [(reason, detail)]
     nested = ["tp=4", "dp=2", "ep=8"] if strategy == SPREAD else ["tp=4", "dp=2", "ep=2"]
     assert broken(*nested, strategy=strategy, text=MIXTURE, dims=EXPERT_DIMS) == []
-
-
-def test_experts_are_divisible():
-    ((reason, detail),) = broken("dp=8", "ep=4", strategy=SPREAD, text=MIXTURE, dims=DIMS | {"x": 6})
-    assert reason == "experts_not_divisible"
-    assert detail == "x % ep == 0 is required, but x % ep = 2 (ep=4, x=6); nearest: ep=2"

@@ -217,28 +217,20 @@ def test_ranks_by_hand():
     other = rank_grid(plan_of(tp=(2, 2), dp=(4, 2), pp=(2, 1), order=ORDERS.index("tp-cp-ep-pp-dp")), 8)
     assert other.groups(("dp",))[0].tolist() == [0, 2, 8, 10]
     assert other.stage_peer(9, 1) == 13 and other.stage_peer(13, 1) == 13
-
-
-def test_experts_by_hand():
-    """An ep group takes both tp ranks and two replicas of a domain; dp and tp hold the same experts in both domains."""
+    # An ep group takes both tp ranks and two replicas of a domain; dp and tp hold the same experts in both domains.
     grid = rank_grid(plan_of(tp=(2, 2), dp=(4, 2), ep=4, ep_nvs=4), 8)
     assert grid.groups(("ep",)).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert grid.groups(("dp", "tp"), over_ep=True).tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
     sharded = rank_grid(plan_of(tp=(2, 2), dp=(4, 2), ep=4, ep_nvs=2), 8, expert_axes=("tp",))
     assert sharded.groups(("ep",)).tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
-
-
-def test_groups_that_a_domain_cuts_lie_in_a_row():
-    """Six ranks in a domain and groups of four: the second one has two in each."""
+    # Six ranks in a domain and groups of four: the second one has two in each.
     grid = rank_grid(plan_of(dp=(12, 6), ep=4, ep_nvs=2), 8)
     rows = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
     assert grid.groups(("ep",)).tolist() == rows
     shards, replicas = zero_groups(grid, ("dp",), 3)
     assert shards.tolist() == rows
     assert replicas.tolist() == [[place, place + 4, place + 8] for place in range(4)]
-
-
-def test_two_chains_reduce_together():
+    # Two chains reduce together.
     grid = rank_grid(plan_of(dp=(2, 2), pp=(4, 1)), 8)
     assert grid.groups(("dp",), chains=2).tolist() == [[0, 1, 6, 7], [2, 3, 4, 5]]
     assert zero_groups(grid, ("dp",), 2, chains=2).shards.tolist() == [[0, 1], [2, 3], [6, 7], [4, 5]]
@@ -281,10 +273,7 @@ def test_ranks_of_uneven_groups_follow_each_other():
     assert straddling.groups(("tp",))[4].tolist() == [*range(64, 80)]
     experts = rank_grid(plan_of(dp=(10, 4), ep=5), 4)
     assert experts.groups(("ep",)).tolist() == [[*range(5)], [*range(5, 10)]]
-
-
-def test_experts_of_uneven_groups_have_shard_groups_as_other_weights():
-    """The 24 ranks of cp=3 dp=8 hold halves of the experts in turn, and are two replicas of 12 consecutive ranks."""
+    # The 24 ranks of cp=3 dp=8 hold halves of the experts in turn, and are two replicas of 12 consecutive ranks.
     grid = rank_grid(plan_of(cp=(3, 2), dp=(8, 3), ep=2, ep_nvs=2), 8)
     shards, replicas = zero_groups(grid, ("dp", "tp", "cp"), 2, over_ep=True)
     assert shards.tolist() == [[*range(first, first + 12, 2)] for first in (0, 1, 12, 13)]

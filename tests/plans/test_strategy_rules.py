@@ -16,37 +16,29 @@ def keys(**columns):
     return table | {name: np.array(column) for name, column in columns.items()}
 
 
-def test_allowed():
+def test_what_rules_allow():
     # 3 does not divide f; 8 leaves two columns.
     assert allowed(layer(ONE_AXIS), DIMS, 16, keys(tp=[1, 2, 3, 4, 8])).tolist() == [True, True, False, True, False]
-
-
-def test_allowed_depends_on_the_microbatch():
+    # Allowed depends on the microbatch.
     table = keys(tp=[4, 4, 4], microbatch_size=[1, 2, 4])
     assert allowed(layer(ONE_AXIS), DIMS, 6, table).tolist() == [False, True, True]
-
-
-def test_panels():
+    # Panels.
     table = keys(panels=[1, 2, 3, 4, 8])
     assert allowed(layer(PANELS), DIMS, 16, table).tolist() == [True, True, False, True, False]
-
-
-def test_divided_away():
+    # Divided away.
     made = layer(TWO_AXES)
     values = rule_values(made, DIMS, 16, keys(tp=[16, 32, 1], cp=[16, 1, 32]))
     assert divided_away(made, values).tolist() == [False, True, True]
 
 
-def test_a_rule_applies_where_the_model_has_its_dimensions():
+def test_rules_apply_where_the_model_has_their_dimensions():
     made = layer(EXPERTS)
     (rule,) = made.rules
     assert not applies(rule, rule_values(made, DIMS, 16, keys(tp=[2])))
     values = rule_values(made, DIMS | {"x": 6}, 16, keys(tp=[2, 3, 4]))
     assert applies(rule, values)
     assert rule.holds(values).tolist() == [True, True, False]
-
-
-def test_a_misspelt_dimension_is_an_error_and_not_a_rule_that_is_dropped():
+    # A misspelt dimension is an error and not a rule that is dropped.
     made = layer(EXPERTS.replace("x % tp", "ff % tp"))
     with pytest.raises(NotationError, match=r"strategy\.layer:\d+:\d+: the rule uses 'ff'.*did you mean 'f'"):
         allowed(made, DIMS, 16, keys(tp=[1]))
@@ -61,13 +53,11 @@ def test_a_strategy_cannot_limit_an_axis_outside_the_key(axis):
         allowed(made, DIMS, 16, keys(tp=[1]))
 
 
-def test_reasons_have_each_name_once():
+def test_reasons_and_rules_as_text():
     twice = ONE_AXIS.replace("too_narrow", "width_not_divisible")
     assert [(reason.name, reason.description) for reason in strategy_reasons(layer(twice))] == [
         ("width_not_divisible", "f % tp == 0 and f / tp >= 4"),
         ("tokens_not_divisible", "b * s % tp == 0"),
     ]
-
-
-def test_rules_are_written_as_in_the_strategy():
+    # Rules are written as in the strategy.
     assert [rule_text(rule) for rule in layer(ONE_AXIS).rules] == ["f % tp == 0", "f / tp >= 4", "b * s % tp == 0"]

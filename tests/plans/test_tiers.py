@@ -132,19 +132,9 @@ def test_the_columns_of_a_plan():
     tiers = (Tier(1, 1, "nvs", 8), Tier(1, 1, "leaf", 32), Tier(1, 1, "pod", 128), Tier(1, 1, "core", 0))
     plan = made((1, 1, 1, 4, 8), (8, 1, 1, 1, 1))
     assert shares_on_tiers(plan, Network(tiers=tiers), ()) == {
-        "tp_leaf": 8,
-        "tp2_leaf": 1,
-        "cp_leaf": 1,
-        "ep_leaf": 1,
-        "pp_leaf": 1,
-        "dp_leaf": 4,
-        "tp_pod": 8,
-        "tp2_pod": 1,
-        "cp_pod": 1,
-        "ep_pod": 1,
-        "pp_pod": 2,
-        "dp_pod": 8,
-    }
+        "tp_leaf": 8, "tp2_leaf": 1, "cp_leaf": 1, "ep_leaf": 1, "pp_leaf": 1, "dp_leaf": 4, "tp_pod": 8,
+        "tp2_pod": 1, "cp_pod": 1, "ep_pod": 1, "pp_pod": 2, "dp_pod": 8,
+    }  # fmt: skip
     other = shares_on_tiers(plan | {"order": 1}, Network(tiers=tiers), ())
     assert (other["pp_leaf"], other["dp_leaf"], other["pp_pod"], other["dp_pod"]) == (4, 1, 4, 4)
     assert shares_on_tiers(plan, Network(tiers=tiers[:2]), ()) == {}

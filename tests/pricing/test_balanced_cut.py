@@ -42,7 +42,7 @@ def chunk_seconds(chain, plan, cut):
 
 @settings(max_examples=60)
 @given(chains())
-def test_no_cut_has_a_smaller_largest_chunk(case):
+def test_every_chunk_has_a_layer_and_no_cut_has_a_smaller_largest_one(case):
     chain, pp, vpp = case
     least = least_largest_chunk_s(chain, (pp * vpp).astype(float))
     cuts = balanced_cuts(chain, pp, vpp, least)
@@ -51,11 +51,7 @@ def test_no_cut_has_a_smaller_largest_chunk(case):
         largest = min(chunk_seconds(chain, plan, [0, *cut, int(chain.num_layers)]).max() for cut in inner)
         assert least[plan] == pytest.approx(largest, rel=1e-12)
         assert chunk_seconds(chain, plan, cuts[plan]).max() == pytest.approx(largest, rel=1e-12)
-
-
-@settings(max_examples=60)
-@given(chains())
-def test_every_chunk_has_a_layer(case):
+    # Every chunk has a layer.
     chain, pp, vpp = case
     for largest in (least_largest_chunk_s(chain, (pp * vpp).astype(float)), np.full(len(pp), np.inf)):
         sizes = np.diff(balanced_cuts(chain, pp, vpp, largest), axis=1)
@@ -81,6 +77,7 @@ def chunked(**changes):
     return rows_of(problem, (12, 24), (48,), **OPENED | {"vpp": [2, 3, 4]})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("capacity", [2e10, 1e12])
 def test_an_even_cut_with_several_chunks_is_never_better(capacity):
     problem, _, (table, rows) = chunked(hbm_capacity=capacity)
@@ -109,7 +106,7 @@ def test_rows_with_any_number_of_chunks_are_priced_side_by_side():
         assert texts[row].count(",") + 1 == where[1].choices["pp"][row] * where[1].choices["vpp"][row]
 
 
-def test_the_cut_of_a_plan_is_a_layout_that_prices_the_same():
+def test_cuts_of_plans_and_of_published_layers():
     problem = on(problem_of(), hardware(hbm_capacity=1e12))
     plan = ["pp=3", "dp=4", "microbatch_size=2", "nvs.dp=2", "nvs.pp=3"]
     found = evaluate_plan(problem, [*plan, "vpp=2"], 12, 24)
@@ -118,10 +115,7 @@ def test_the_cut_of_a_plan_is_a_layout_that_prices_the_same():
     stated = evaluate_plan(problem, [*plan, f"stage_layers={found.plan['stage_layers']}"], 12, 24)
     assert stated.plan["vpp"] == 2
     assert stated.costs == pytest.approx(found.costs, nan_ok=True, rel=EXACT)
-
-
-def test_the_published_layers_of_llama_3_405b():
-    """126 layers, embedding and head alone are 128 chunks of a layer (arXiv 2407.21783, section 3.3.2)."""
+    # 126 layers, embedding and head alone are 128 chunks of a layer (arXiv 2407.21783, section 3.3.2).
     job = dsx.Job("llama-3-405b", "h100-nvs8", 16384, 2048)
     found = dsx.evaluate(job, "tp=8 pp=16 dp=128 vpp=8", partition="optimal")
     assert found.plan["stage_layers"] == ",".join(["1"] * 128)

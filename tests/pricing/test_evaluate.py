@@ -22,20 +22,16 @@ def evaluate(*settings, problem=PROBLEM, num_gpus=24, batch=24):
     return evaluate_plan(problem, settings, num_gpus, batch)
 
 
-def test_the_plan_is_shown_by_name():
+def test_plans_that_fit_or_not_say_what_they_break():
     plan = evaluate(*SETTINGS).plan
     assert (plan["strategy"], plan["recompute"], plan["schedule"]) == ("1d", "none", "1f1b")
     assert (plan["tp"], plan["pp"], plan["dp"], plan["cp"], plan["num_microbatches"]) == (4, 3, 2, 1, 6)
     assert (plan["num_gpus"], plan["global_batch_size"], plan["sequence_length"]) == (24, 24, 2048)
-
-
-def test_a_plan_that_fits_breaks_nothing():
+    # A plan that fits breaks nothing.
     evaluation = evaluate(*SETTINGS, problem=on(PROBLEM, hardware(hbm_capacity=1e12)))
     assert evaluation.fits
     assert evaluation.broken == ()
-
-
-def test_a_plan_that_does_not_fit_says_what_is_largest():
+    # A plan that does not fit says what is largest.
     evaluation = evaluate(*SETTINGS, problem=on(PROBLEM, hardware(hbm_capacity=1e9)))
     assert not evaluation.fits
     (violation,) = evaluation.broken
@@ -45,14 +41,15 @@ def test_a_plan_that_does_not_fit_says_what_is_largest():
         name: evaluation.costs[name] for name in evaluation.costs if name.endswith("_bytes") and name != "peak_bytes"
     }
     assert f"the largest part is {max(parts, key=parts.get)} with" in violation.detail
-
-
-def test_a_plan_that_breaks_other_rules_may_fit():
+    # A plan that breaks other rules may fit.
     shares = ["nvs.dp=2", "nvs.tp=1", "nvs.pp=1"]
     evaluation = evaluate("tp=4", "pp=3", "dp=2", *shares, problem=on(PROBLEM, hardware(hbm_capacity=1e12)))
     assert [violation.reason.name for violation in evaluation.broken] == ["domain_not_filled"]
     assert evaluation.fits
     assert evaluation.costs["step_time_s"] > evaluate(*SETTINGS).costs["step_time_s"]
+    # A plan that is not well formed.
+    with pytest.raises(PlanError, match=", but num_gpus=24"):
+        evaluate("tp=4")
 
 
 def test_default_placement_of_the_assumption_set():
@@ -68,11 +65,6 @@ def test_default_placement_of_the_assumption_set():
     left_out = evaluate("tp=4", "pp=3", "dp=2", problem=apart)
     assert left_out.filled == {}
     assert left_out.plan["tp_nvs"] == left_out.plan["dp_nvs"] == 1
-
-
-def test_a_plan_that_is_not_well_formed():
-    with pytest.raises(PlanError, match=", but num_gpus=24"):
-        evaluate("tp=4")
 
 
 def test_kernels_add_up_to_the_layer():

@@ -63,7 +63,7 @@ def test_keys_that_share_their_work_are_priced_as_keys_of_their_own(works):
         assert not table["weight_bytes"][0, groups:, here].any()
 
 
-def test_every_key_alone():
+def test_keys_points_and_none_are_priced_alike():
     problem, space = problem_of("default", STRATEGIES), space_of("default", strategies=STRATEGIES)
     table = leaves(price_keys(problem, space.keys)[0])
     for key in range(0, len(space.keys["tp"]), 23):
@@ -71,6 +71,23 @@ def test_every_key_alone():
         groups = alone["weight_bytes"].shape[1]
         expected = {n: (c[:, :groups] if n in OF_GROUPS else c)[..., [key]] for n, c in table.items()}
         assert_rows_equal(alone, expected, REL)
+    # Points together are points alone.
+    problem, space, (table,) = searched()
+    assert table.forward_s.shape == (problem.num_points, len(space.keys["tp"]))
+    assert table.weight_bytes.shape[::2] == table.forward_s.shape
+    for point in range(problem.num_points):
+        alone = leaves(price_keys(at_one_point(point), space.keys)[0])
+        assert_rows_equal(alone, {name: leaf[point : point + 1] for name, leaf in leaves(table).items()}, REL)
+    # No keys rows and lengths.
+    problem = at_points(problem_of("default", STRATEGIES), POINTS)
+    nothing = {name: np.zeros(0, dtype=np.int64) for name in KEY_COLUMNS}
+    table = price_keys(problem, nothing)
+    assert all(leaf.shape[-1] == 0 for leaf in leaves(table[0]).values())
+    none = np.zeros(0, dtype=np.int64)
+    assert len(price_rows(problem, table, Rows(none, none, {})).step_time_s) == 0
+    # Lengths.
+    assert [power_of_two(count) for count in (1, 64, 65, 1000, 1024, 1025)] == [64, 64, 128, 1024, 1024, 2048]
+    assert pad(np.array([3, 5]), 4).tolist() == [3, 5, 5, 5]
 
 
 @pytest.mark.parametrize(("lengths", "most"), [((4, 40), 33)])
@@ -99,22 +116,13 @@ def test_keys_and_works_in_compiled_batches_of_any_length(monkeypatch, works, le
     assert len(priced) >= len(space.keys["tp"]) / lengths[-1]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("most", [1, 7, 50])
 def test_keys_on_numpy_in_batches_of_any_length(monkeypatch, most):
     problem, space = problem_of("default", ("2d",)), space_of("default", (24,), strategies=("2d",))
     expected = leaves(price_keys(problem, space.keys)[0])
     monkeypatch.setattr(layers_module, "_ON_NUMPY", most)
     assert_rows_equal(leaves(price_keys(problem, space.keys)[0]), expected, REL)
-
-
-def test_points_together_are_points_alone():
-    problem, space, (table,) = searched()
-    assert table.forward_s.shape == (problem.num_points, len(space.keys["tp"]))
-    assert table.weight_bytes.shape[::2] == table.forward_s.shape
-    for point in range(problem.num_points):
-        alone = leaves(price_keys(at_one_point(point), space.keys)[0])
-        assert_rows_equal(alone, {name: leaf[point : point + 1] for name, leaf in leaves(table).items()}, REL)
 
 
 def test_rows_at_any_points_in_any_order():
@@ -132,17 +140,3 @@ def test_rows_at_any_points_in_any_order():
         for name in ("step_time_s", "peak_bytes", "dp_comm_s", "mfu"):
             found = getattr(mixed, name)[points == point]
             np.testing.assert_allclose(found, getattr(expected, name)[points == point], rtol=REL)
-
-
-def test_no_keys_and_no_rows():
-    problem = at_points(problem_of("default", STRATEGIES), POINTS)
-    nothing = {name: np.zeros(0, dtype=np.int64) for name in KEY_COLUMNS}
-    table = price_keys(problem, nothing)
-    assert all(leaf.shape[-1] == 0 for leaf in leaves(table[0]).values())
-    none = np.zeros(0, dtype=np.int64)
-    assert len(price_rows(problem, table, Rows(none, none, {})).step_time_s) == 0
-
-
-def test_lengths():
-    assert [power_of_two(count) for count in (1, 64, 65, 1000, 1024, 1025)] == [64, 64, 128, 1024, 1024, 2048]
-    assert pad(np.array([3, 5]), 4).tolist() == [3, 5, 5, 5]

@@ -39,8 +39,24 @@ def evaluate(problem):
     return evaluate_plan(problem, PLAN, 24, 24)
 
 
-def test_no_coverage_without_times():
+def test_rows_between_others_and_of_no_kernel():
     assert coverage(PROBLEM, evaluate(PROBLEM).plan) is None
+    # A time between two rows is between their efficiencies.
+    rows = [("gelu", 0, (tokens, 4608, 0, 0), "", seconds) for tokens, seconds in ((1024, 1e-3), (4096, 8e-3))]
+    (one,) = coverage(with_rows(*rows), evaluate(PROBLEM).plan).kernels
+    assert (one.kernel, one.how, one.row, one.shape) == ("feed-forward.u", INTERPOLATED, None, (2048, 4608, 0, 0))
+    assert one.time_s == pytest.approx((1e-3 * 8e-3) ** 0.5)
+    # A row of no kernel is idle.
+    problem = with_rows(
+        ("einsum", None, (2048, 4608, 3072, 1), "fp8", 1e-3),
+        ("einsum", None, (2048, 4608, 3000, 1), "", 1e-3),
+        ("attention", 0, (8, 8, 0, 0), "", 1e-3),
+        ("layernorm", 0, (1024, 3072, 0, 0), "", 1e-3),
+        ("norm", 0, (1024, 3072, 0, 0), "", 1e-3),
+    )
+    assert [row.line for row in idle_rows(problem)] == [2, 4, 5]
+    assert coverage(problem, evaluate(problem).plan).idle == idle_rows(problem)
+    assert idle_rows(PROBLEM) == ()
 
 
 def test_a_plan_with_only_measured_kernels_takes_their_time():
@@ -76,27 +92,7 @@ def test_the_step_changes_as_much_as_its_kernels():
     assert 0 < covered.shares[EXACT] < covered.shares[EXACT] + covered.shares[EXTRAPOLATED] < 1
 
 
-def test_a_time_between_two_rows_is_between_their_efficiencies():
-    rows = [("gelu", 0, (tokens, 4608, 0, 0), "", seconds) for tokens, seconds in ((1024, 1e-3), (4096, 8e-3))]
-    (one,) = coverage(with_rows(*rows), evaluate(PROBLEM).plan).kernels
-    assert (one.kernel, one.how, one.row, one.shape) == ("feed-forward.u", INTERPOLATED, None, (2048, 4608, 0, 0))
-    assert one.time_s == pytest.approx((1e-3 * 8e-3) ** 0.5)
-
-
-def test_a_row_of_no_kernel_is_idle():
-    problem = with_rows(
-        ("einsum", None, (2048, 4608, 3072, 1), "fp8", 1e-3),
-        ("einsum", None, (2048, 4608, 3000, 1), "", 1e-3),
-        ("attention", 0, (8, 8, 0, 0), "", 1e-3),
-        ("layernorm", 0, (1024, 3072, 0, 0), "", 1e-3),
-        ("norm", 0, (1024, 3072, 0, 0), "", 1e-3),
-    )
-    assert [row.line for row in idle_rows(problem)] == [2, 4, 5]
-    assert coverage(problem, evaluate(problem).plan).idle == idle_rows(problem)
-    assert idle_rows(PROBLEM) == ()
-
-
-def test_a_table_of_keys_is_priced_with_them():
+def test_keys_and_kernels_of_tables():
     space = space_of("default", strategies=("1d",))
     rows = (("norm", 0, (tokens, 3072, 0, 0), "", 1e-2) for tokens in (256, 512, 1024, 2048))
     plain, changed = (price_keys(problem, space.keys)[0].forward_s for problem in (PROBLEM, with_rows(*rows)))
@@ -106,9 +102,7 @@ def test_a_table_of_keys_is_priced_with_them():
     assert 0 < some.sum() < some.size
     assert np.allclose(grown[:, some], 0.02, rtol=0.05)
     assert (grown[:, ~some] > 0.01).all()
-
-
-def test_a_kernel_is_counted_as_itself_or_as_its_multiplies():
+    # A kernel is counted as itself or as its multiplies.
     shape = np.zeros((4, 1))
     kernel, *multiplies = (Measurable("x", 0, 1, multiply, 2, shape) for multiply in (None, 0, 1))
     other = Measurable("y", 1, 1, None, 2, shape)

@@ -62,10 +62,7 @@ def problem_of(layers=None, partition="optimal", assumptions="default"):
     return made.searching(USUAL)
 
 
-MODELS = {
-    "ends": None,
-    "body": (tuple({"kind": "transformer", "count": 7}.items()),),
-}
+MODELS = {"ends": None, "body": (tuple({"kind": "transformer", "count": 7}.items()),)}
 
 
 def rows_of(problem, num_gpus=(12, 24), batches=(24,), **fix):
@@ -147,20 +144,18 @@ def test_of_equal_layers_no_stage_has_two_more_than_another():
     assert several
 
 
-def test_a_single_stage_has_no_bubble():
+def test_stages_without_a_bubble():
     problem, _, where = rows_of(problem_of(), pp=[1])
     assert (price_best_cuts(problem, *where).costs.bubble_s == 0).all()
     assert (price_rows(problem, *where).bubble_s == 0).all()
-
-
-def test_the_stages_of_a_single_microbatch_are_balanced_too():
+    # The stages of a single microbatch are balanced too.
     problem, _, where = rows_of(on(problem_of(), hardware(hbm_capacity=1e12)), num_microbatches=[1], pp=[2, 3])
     found = price_best_cuts(problem, *where)
     for row, (_, costs) in enumerate(by_brute_force(problem, where)):
         assert found.costs.bubble_s[row] == pytest.approx(costs["bubble_s"].min(), rel=EXACT)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("capacity", [2e9, 5e9, 1e12])
 def test_an_even_cut_is_never_better(model, capacity):
@@ -209,11 +204,25 @@ def test_an_even_cut_costs_the_same_however_it_was_found(model):
         np.testing.assert_allclose(given[name], column, rtol=EXACT, atol=1e-15, err_msg=name)
 
 
-def test_time_and_memory_parts_add_up():
+def test_parts_memory_and_segments_of_cuts():
     _, space, where = rows_of(problem_of(), **OPENED)
     rows = priced_rows(problem_of().searching(OPENED), space.keys, *where)
     time = ("compute_s", "memory_s", "tp_comm_s", "cp_comm_s", "ep_comm_s", "pp_comm_s", "dp_comm_s", "bubble_s")
     assert sum(rows[name] for name in (*time, "recompute_s", "optimizer_s")) == pytest.approx(rows["step_time_s"])
+    # The smallest candidate needs no more memory than any cut.
+    problem = on(problem_of(), hardware(hbm_capacity=1e8))
+    space = Space(problem, (24,), (24,))
+    _, row = smallest([study_of(problem, space)], lambda count: None)
+    _, _, where = rows_of(problem, num_gpus=(24,))
+    least = min(costs["peak_bytes"].min() for _, costs in by_brute_force(problem, where))
+    assert row["peak_bytes"][0] == pytest.approx(least, rel=EXACT)
+    # Segments of the same layers are one.
+    contents = chain_contents(problem_of().workload.stack)
+    assert contents.of_segment.shape == (8, 8)
+    # None to six body layers: alone, after the embedding, before the head, and all layers.
+    assert contents.layers.shape == (3, 6 + 7 + 7 + 1)
+    assert contents.of_segment[1, 2] == contents.of_segment[4, 5]
+    assert contents.of_segment[0, 1] != contents.of_segment[1, 2]
 
 
 def test_the_space_has_every_pipeline_that_leaves_no_stage_empty():
@@ -323,26 +332,25 @@ def test_the_best_and_the_front_are_those_of_all_rows(precision):
     assert sorted(kept["candidate"]) == sorted(front["candidate"])
 
 
-def test_feasible_rows_are_those_of_all_rows():
+def test_rows_of_optimal_cuts():
     problem, space, rows = searched()
     found, _ = swept([study_of(problem, space)], "feasible")
     assert sorted(found["candidate"]) == sorted(rows["candidate"][rows["reject"] == 0])
-
-
-def test_float32_agrees_with_float64():
+    # Float32 agrees with float64.
     problem, _, where = rows_of(problem_of(), batches=(24, 48))
     wide, narrow = (price_best_cuts(problem, *where, float64=float64).costs for float64 in (True, False))
     both = wide.peak_bytes <= SYSTEM["hbm_capacity"] * (1 - 1e-4)
     np.testing.assert_allclose(narrow.step_time_s[both], wide.step_time_s[both], rtol=1e-4)
-
-
-def test_the_smallest_candidate_needs_no_more_memory_than_any_cut():
-    problem = on(problem_of(), hardware(hbm_capacity=1e8))
-    space = Space(problem, (24,), (24,))
-    _, row = smallest([study_of(problem, space)], lambda count: None)
-    _, _, where = rows_of(problem, num_gpus=(24,))
-    least = min(costs["peak_bytes"].min() for _, costs in by_brute_force(problem, where))
-    assert row["peak_bytes"][0] == pytest.approx(least, rel=EXACT)
+    # A cut is written and read.
+    cuts = np.array([[0, 3, 4, 8, 8, 8], [0, 8, 8, 8, 8, 8], [0, 3, 4, 8, 8, 8]])
+    assert layers_of_stages(cuts).tolist() == ["3,1,4", "8", "3,1,4"]
+    assert cuts_of_text(["3,1,4", "8"], 5 + 3)[:, :6].tolist() == cuts[:2].tolist()
+    # No rows have no costs.
+    problem, _, where = rows_of(problem_of())
+    none = some(where, np.zeros(0, dtype=int))
+    cuts = np.zeros((0, int(problem.workload.stack.num_layers) + 1), dtype=int)
+    assert price_cuts(problem, *none, cuts).costs.step_time_s.shape == (0,)
+    assert price_best_cuts(problem, *none).costs.step_time_s.shape == (0,)
 
 
 def test_hardware_points_side_by_side():
@@ -371,26 +379,3 @@ def _joined(problems, name):
 
 def _repeated(record):
     return jax.tree.map(lambda leaf: np.repeat(leaf, 2), record)
-
-
-def test_a_cut_is_written_and_read():
-    cuts = np.array([[0, 3, 4, 8, 8, 8], [0, 8, 8, 8, 8, 8], [0, 3, 4, 8, 8, 8]])
-    assert layers_of_stages(cuts).tolist() == ["3,1,4", "8", "3,1,4"]
-    assert cuts_of_text(["3,1,4", "8"], 5 + 3)[:, :6].tolist() == cuts[:2].tolist()
-
-
-def test_segments_of_the_same_layers_are_one():
-    contents = chain_contents(problem_of().workload.stack)
-    assert contents.of_segment.shape == (8, 8)
-    # None to six body layers: alone, after the embedding, before the head, and all layers.
-    assert contents.layers.shape == (3, 6 + 7 + 7 + 1)
-    assert contents.of_segment[1, 2] == contents.of_segment[4, 5]
-    assert contents.of_segment[0, 1] != contents.of_segment[1, 2]
-
-
-def test_no_rows_have_no_costs():
-    problem, _, where = rows_of(problem_of())
-    none = some(where, np.zeros(0, dtype=int))
-    cuts = np.zeros((0, int(problem.workload.stack.num_layers) + 1), dtype=int)
-    assert price_cuts(problem, *none, cuts).costs.step_time_s.shape == (0,)
-    assert price_best_cuts(problem, *none).costs.step_time_s.shape == (0,)

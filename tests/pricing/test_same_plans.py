@@ -114,7 +114,7 @@ def no_more_memory(table, one, other):
     )
 
 
-def test_the_kept_key_is_in_the_boxes_of_all():
+def test_kept_keys_and_numbers_of_rows():
     problem = problem_of("dense", ("1d", "2d"))
     keys = keys_of(problem)
     keys[BOXES] = 1 << keys["strategy"].astype(np.int64)
@@ -124,9 +124,7 @@ def test_the_kept_key_is_in_the_boxes_of_all():
     }
     for row, boxes in zip(rows(left), left[BOXES].tolist(), strict=True):
         assert boxes == (3 if row[1:] in both else 1 << row[0])
-
-
-def test_numbers_of_rows():
+    # Numbers of rows.
     columns = [np.array([5, 1, 5, 0]), np.array([2, 2, 2, 70000])]
     first, second, third, fourth = numbered(columns)
     assert first == third and len({first, second, fourth}) == 3

@@ -24,7 +24,7 @@ def costs_of(chain):
 
 @pytest.mark.parametrize("chain", CHAINS)
 @xp.unchecked
-def test_memory(chain):
+def test_memory_and_what_a_first_stage_adds(chain):
     costs, length = costs_of(chain)
     found = stage_bytes(costs)
     none = np.zeros_like(costs.choices.pp)
@@ -34,11 +34,7 @@ def test_memory(chain):
             expected = costs.memory(Stage(none, layers, even=False), microbatches).peak_bytes
             sums = found.peak(layers, microbatches, costs.stack, costs)
             np.testing.assert_allclose(sums, expected, rtol=EXACT)
-
-
-@pytest.mark.parametrize("chain", CHAINS)
-@xp.unchecked
-def test_what_a_first_stage_adds(chain):
+    # What a first stage adds.
     costs, length = costs_of(chain)
     found = first_stage(costs)
     none = np.zeros_like(costs.choices.pp)

@@ -11,10 +11,13 @@ from dsx.results import folder as disk
 from dsx.results.folder import is_lock, is_of_run, is_of_set, is_passing, part_name, part_number, shard_lock
 
 
-def test_names_and_numbers():
+def test_names_numbers_and_homes():
     assert part_name(7) == "part-00007.parquet"
     assert part_name(123456) == "part-123456.parquet"
     assert [part_number(part_name(n)) for n in (0, 7, 123456)] == [0, 7, 123456]
+    # Home.
+    assert str(disk.home(disk.Path("a/.unfinished"))) == "a"
+    assert str(disk.home(disk.Path("a"))) == "a"
 
 
 @pytest.mark.parametrize(
@@ -92,11 +95,6 @@ def test_errors_say_what_to_do(number, cure):
         failing(number)()
 
 
-def test_home():
-    assert str(disk.home(disk.Path("a/.unfinished"))) == "a"
-    assert str(disk.home(disk.Path("a"))) == "a"
-
-
 OLD, FIRST, SECOND = "part-00007.parquet", "part-00000.parquet", "part-00001.parquet"
 X, Y = "part-00002.parquet", "part-00003.parquet"
 
@@ -131,9 +129,7 @@ def test_publish_again_after_it_failed(tmp_path, run, files, monkeypatch):
     disk.publish(tmp_path, {FIRST: X, SECOND: Y}, [OLD], b"new")
     assert files(tmp_path) == ["manifest.json", "mine", FIRST, SECOND]
     assert (tmp_path / SECOND).read_text() == "2"
-
-
-def test_links_fail_for_another_reason(tmp_path, run, monkeypatch):
+    # Links fail for another reason.
     monkeypatch.setattr(os, "link", failing(errno.EDQUOT))
     with pytest.raises(OSError, match="quota"):
         disk.publish(tmp_path, {FIRST: X}, [], b"new")
@@ -171,15 +167,12 @@ def test_only_parts_are_removed_and_garbage_is_not_trusted(tmp_path, run, files,
     assert files(tmp_path / "set") == ["manifest.json", "mine", OLD]
 
 
-def test_empty_keeps_the_locks(run, files):
+def test_what_is_not_ours_survives_every_removal(run, files):
     (run / ".1234.partial").write_text("")
     disk.remove_partial(run)
     assert files(run) == ["manifest.json", X, Y, "run.lock"]
     disk.empty(run)
     assert files(run) == ["run.lock"]
-
-
-def test_what_is_not_ours_survives_every_removal(run, files):
     (run / "mine").write_text("of the user")
     disk.remove_partial(run)
     disk.empty(run)

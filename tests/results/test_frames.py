@@ -17,22 +17,12 @@ from dsx.results.frames import PLAIN_PLAN_COLUMNS, knee, matching, pareto, parse
 CAPACITY = "device.hbm_capacity"
 
 
-def test_texts_and_mappings():
+def test_conditions_and_rows_that_match():
     assert parsed("where", None) == {}
     assert parsed("where", "tp=8 device.hbm_capacity=80 GB nvs.tp=4") == {"tp": "8", CAPACITY: "80 GB", "tp_nvs": "4"}
     assert parsed("where", ["num_gpus = 64"]) == {"num_gpus": "64"}
     assert parsed("where", {"nvs.tp": 8}) == {"tp_nvs": 8}
-
-
-@pytest.mark.parametrize("text", ["tp", "=8", "tp="])
-def test_what_is_no_condition(text):
-    with pytest.raises(InputError, match=r"where '.*' is no COLUMN=VALUE, as in num_gpus=16384"):
-        parsed("where", [text])
-    with pytest.raises(InputError, match="where: 5 is given, and COLUMN=VALUE"):
-        parsed("where", [5])
-
-
-def test_rows_that_match():
+    # Rows that match.
     df = candidates(what_if={CAPACITY: (60e9, 80e9)})
     df.attrs["units"] |= {CAPACITY: "bytes"}
     for value in ("0.06 TB", 60e9):
@@ -41,6 +31,14 @@ def test_rows_that_match():
         ).all()
     assert matching(df, {}).all()
     assert matching(df, {"num_gpus": "1e3"}, partial=True).sum() == 0
+
+
+@pytest.mark.parametrize("text", ["tp", "=8", "tp="])
+def test_what_is_no_condition(text):
+    with pytest.raises(InputError, match=r"where '.*' is no COLUMN=VALUE, as in num_gpus=16384"):
+        parsed("where", [text])
+    with pytest.raises(InputError, match="where: 5 is given, and COLUMN=VALUE"):
+        parsed("where", [5])
 
 
 @pytest.mark.parametrize(
@@ -79,38 +77,22 @@ def df():
     return frame
 
 
-def test_feasible_front_sorted_by_the_first(df):
+def test_fronts(df):
     best = dsx.pareto(df, "step_time_s", "peak_bytes")
     assert list(best.index) == [11, 12, 13, 10]
     assert list(best.columns) == list(df.columns)
     assert best.attrs == df.attrs
     assert list(dsx.pareto(df, "peak_bytes", "step_time_s").index) == [10, 12, 13, 11]
-
-
-def test_objectives_may_be_a_list(df):
+    # Objectives may be a list.
     assert dsx.pareto(df, ["step_time_s", "peak_bytes"]).equals(dsx.pareto(df, "step_time_s", "peak_bytes"))
-
-
-def test_minus_maximises(df):
+    # Minus maximises.
     assert list(dsx.pareto(df, "-mfu").index) == [15]
     assert list(dsx.pareto(df, "-mfu", "peak_bytes").index) == [15, 12, 13, 10]
-
-
-def test_nothing_on_the_front(df):
+    # Nothing on the front.
     assert len(dsx.pareto(df, "training_days")) == 0
     assert len(dsx.pareto(df[df["reject"] == 1], "mfu")) == 0
     assert list(dsx.pareto(df.iloc[:0], "mfu", "step_time_s", "peak_bytes").columns) == list(df.columns)
-
-
-def test_the_front_of_a_stored_set(stored):
-    df = dsx.load(stored)
-    best = dsx.pareto(df, "step_time_s", "peak_bytes", "-mfu")
-    assert len(best) > 0
-    assert (best["reject"] == 0).all()
-    assert best.attrs["spec"] == df.attrs["spec"]
-
-
-def test_what_is_no_objective(df):
+    # What is no objective.
     with pytest.raises(UnknownNameError, match="unknown column 'mfv'; did you mean 'mfu'"):
         dsx.pareto(df, "-mfv")
     with pytest.raises(InputError, match="'strategy' cannot be an objective"):
@@ -121,7 +103,13 @@ def test_what_is_no_objective(df):
         dsx.pareto(df.drop(columns="reject"), "mfu")
 
 
-def test_the_knee_is_farthest_below_the_line_between_the_ends():
+def test_the_front_and_the_knee_of_a_stored_set(stored):
+    df = dsx.load(stored)
+    best = dsx.pareto(df, "step_time_s", "peak_bytes", "-mfu")
+    assert len(best) > 0
+    assert (best["reject"] == 0).all()
+    assert best.attrs["spec"] == df.attrs["spec"]
+    # The knee is farthest below the line between the ends.
     assert knee(np.array([0.0, 1.0, 2.0, 10.0]), np.array([10.0, 3.0, 2.5, 0.0])) == 1
 
 
@@ -151,25 +139,16 @@ def plans_like(*plans):
     )
 
 
-def test_the_largest_tp_of_a_domain_with_the_fewest_stages():
+def test_the_plain_plan():
     assert plain_plan(plans_like({"tp": 4}, {"tp": 8, "pp": 4}, {"tp": 8, "pp": 2}, {"tp": 16, "tp_nvs": 8})) == 2
     assert plain_plan(plans_like({"tp": 8, "pp": 2}, {"tp": 8, "reject": 1})) == 0
-
-
-def test_all_else_is_as_it_is_by_default():
+    # All else is as it is by default.
     other = [
-        {"cp": 2},
-        {"vpp": 2},
-        {"recompute": "full"},
-        {"microbatch_size": 2},
-        {"zero_stage": 3},
-        {"offload": "both"},
-    ]
+        {"cp": 2}, {"vpp": 2}, {"recompute": "full"}, {"microbatch_size": 2}, {"zero_stage": 3}, {"offload": "both"},
+    ]  # fmt: skip
     assert plain_plan(plans_like(*({"tp": 8} | one for one in other))) is None
     assert plain_plan(plans_like(*({"tp": 8} | one for one in other), {"tp": 1})) == len(other)
-
-
-def test_a_frame_without_the_columns_has_none():
+    # A frame without the columns has none.
     assert plain_plan(plans_like({"tp": 8}).drop(columns="schedule")) is None
     assert plain_plan(plans_like({"tp": 8})[:0]) is None
 

@@ -1,13 +1,18 @@
-"""Who may work on a run at the same time."""
+"""Locks of result folders, and writers that die."""
 
 import errno
+import json
 import os
 import re
+import subprocess
+import sys
 import threading
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+import dsx
 from dsx.errors import StoreError
 from dsx.results import locks
 from dsx.results.locks import Hold
@@ -30,16 +35,14 @@ def test_these_exclude_each_other(run, first, second):
     Hold(run, second).close()
 
 
-def test_shards_work_together_and_keep_a_plain_run_out(run):
+def test_shards_work_together_and_who_is_refused_holds_nothing(run):
     with closing(Hold(run, (1, 2))) as first, closing(Hold(run, (2, 2))) as second, closing(Hold(run, (2, 3))):
         assert (first.alone, second.alone) == (True, False)
         with pytest.raises(StoreError, match=rf"another dsx is running here, {ME}.*, {ME}"):
             Hold(run, None)
     with closing(Hold(run, None)) as plain:
         assert plain.alone
-
-
-def test_a_process_that_is_refused_holds_nothing(run):
+    # A process that is refused holds nothing.
     with closing(Hold(run, (1, 2))):
         for refused in ((1, 2), None):
             with pytest.raises(StoreError, match=r"already running|running here"):
@@ -87,7 +90,7 @@ def test_entry_waits_and_follows_the_folder(run):
     assert entered == [False]
 
 
-def test_file_system_without_locks(run, monkeypatch):
+def test_file_systems_without_locks_and_other_faults(run, monkeypatch):
     def refuse(file, how):
         raise OSError(errno.ENOSYS, "Function not implemented")
 
@@ -95,11 +98,61 @@ def test_file_system_without_locks(run, monkeypatch):
     with locks.entry(run), closing(Hold(run, None)), closing(Hold(run, (1, 2))) as shard:
         assert shard.alone
 
-
-def test_other_faults_of_locks_are_not_hidden(run, monkeypatch):
+    # Other faults of locks are not hidden.
     def refuse(file, how):
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(locks.fcntl, "flock", refuse)
     with pytest.raises(OSError, match="Input/output error"):
         Hold(run, None)
+
+
+HERE = Path(__file__).parent
+
+
+def reports(folder, *arguments):
+    command = [sys.executable, str(HERE / "dying.py"), str(folder), *arguments]
+    environment = os.environ | {"PYTHONPATH": str(HERE.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def check(found, keep, start):
+    whole = found[0]["end"]
+    first = 3 if start == "earlier" else 0
+    numbers = [first + n for n in (0, 2)] if keep == "all" else [1 if start == "earlier" else 0]
+    assert list(whole) == ["manifest.json", *(f"part-{number:05d}.parquet" for number in numbers)]
+    assert [report["end"] for report in found] == [whole] * len(found)
+    # Whatever the moment, either the set of before or the new one can be loaded.
+    before = "earlier" if start == "earlier" else ""
+    assert {report["after"] for report in found} <= {before, dsx.__version__}
+
+
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["earlier", pytest.param("nothing", marks=pytest.mark.fuzz)])
+@pytest.mark.parametrize("keep", ["all", "merged"])
+@pytest.mark.parametrize("kind", ["killed", "interrupted", "full"])
+def test_death_before_any_change_of_the_disk(tmp_path, kind, keep, start):
+    found = reports(tmp_path, kind, keep, start)
+    assert len(found) > 40
+    assert all(report["status"] for report in found[1:-1])
+    check(found, keep, start)
+
+
+@pytest.mark.parametrize(
+    ("kind", "keep", "start", "times"),
+    [
+        ("killed", "all", "nothing", "6"),
+        slow("killed", "merged", "earlier", "60"),
+        slow("killed", "all", "nothing", "60"),
+    ],
+)
+def test_death_at_moments_drawn_by_chance(tmp_path, kind, keep, start, times):
+    found = reports(tmp_path, kind, keep, start, times)
+    assert len(found) == int(times) + 1
+    check(found, keep, start)

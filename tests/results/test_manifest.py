@@ -27,14 +27,28 @@ def test_json_and_back(begun):
     assert raw["names"]["cluster"] == ["near", "far"]
     assert raw["what_if"][0]["name"] == "device.hbm_capacity"
     assert raw["complete"] is False
-
-
-def test_names_of_files_that_are_not_utf_8_come_back(begun):
+    # Names of files that are not utf 8 come back.
     name = os.fsdecode(b"/d\xff/\xc3\xa4.yaml")
     made = dataclasses.replace(begun(model=name), spec_file=name)
     text = manifest.to_json(made)
     assert manifest.from_json(text, "here") == made
     assert "/d\\udcff/\N{LATIN SMALL LETTER A WITH DIAERESIS}.yaml" in text.decode("utf-8")
+    # A manifest without a spec file is read.
+    raw = json.loads(manifest.to_json(begun()))
+    del raw["spec_file"]
+    assert manifest.from_json(json.dumps(raw).encode(), "here").spec_file == ""
+    # A former name of an assumption is read as the name of today.
+    made = begun()
+    raw = json.loads(manifest.to_json(made))
+    raw["spec"]["resolved"]["assumptions"]["told_apart"] = 0.22
+    read = manifest.from_json(json.dumps(raw).encode(), "here")
+    assert read.spec["resolved"]["assumptions"] == {"name": "few", "resolution": 0.22}
+    assert read.spec_hash == made.spec_hash
+    # What a reader needs of the sweep is typed.
+    sweep = begun(keep={"top": 2, "per": ["tp"]}, train_tokens=1e12, written_by_another_version=[1]).sweep
+    assert (sweep.num_gpus, sweep.global_batch_size, sweep.train_tokens) == ([8, 16], [32], 1e12)
+    assert sweep.keep == KeepTop(top=2, per=["tp"])
+    assert [cluster.name for cluster in sweep.resolved.clusters] == ["near", "far"]
 
 
 @pytest.mark.parametrize("name", ["a\udcff", "\ud800"])
@@ -42,34 +56,6 @@ def test_names_of_codes_are_text(begun, name):
     raw = dataclasses.replace(begun(), names=begun().names | {"strategy": ("flat", name)})
     with pytest.raises(StoreError, match=r"not valid Unicode|not JSON that can be read"):
         manifest.from_json(json.dumps(dataclasses.asdict(raw)).encode(), "here")
-
-
-def test_what_a_reader_needs_of_the_sweep_is_typed(begun):
-    sweep = begun(keep={"top": 2, "per": ["tp"]}, train_tokens=1e12, written_by_another_version=[1]).sweep
-    assert (sweep.num_gpus, sweep.global_batch_size, sweep.train_tokens) == ([8, 16], [32], 1e12)
-    assert sweep.keep == KeepTop(top=2, per=["tp"])
-    assert [cluster.name for cluster in sweep.resolved.clusters] == ["near", "far"]
-
-
-def test_a_manifest_without_a_spec_file_is_read(begun):
-    raw = json.loads(manifest.to_json(begun()))
-    del raw["spec_file"]
-    assert manifest.from_json(json.dumps(raw).encode(), "here").spec_file == ""
-
-
-def test_a_former_name_of_an_assumption_is_read_as_the_name_of_today(begun):
-    made = begun()
-    raw = json.loads(manifest.to_json(made))
-    raw["spec"]["resolved"]["assumptions"]["told_apart"] = 0.22
-    read = manifest.from_json(json.dumps(raw).encode(), "here")
-    assert read.spec["resolved"]["assumptions"] == {"name": "few", "resolution": 0.22}
-    assert read.spec_hash == made.spec_hash
-
-
-def test_the_hash_leaves_the_picture_out_and_the_spec_does_not(begun):
-    made = begun(plot={"kind": "front"})
-    assert made.spec["plot"] == {"kind": "front"}
-    assert made.spec_hash == begun().spec_hash != begun(model="other").spec_hash
 
 
 @pytest.mark.parametrize("value", [float("nan"), {1, 2}, object()])
@@ -92,20 +78,16 @@ def test_names(column, names, says):
         manifest.begin({}, {name: known for name, known in given.items() if known}, [], "float32")
 
 
-def test_total_is_the_sum_with_every_reason(begun):
+def test_totals_and_other_versions(begun):
     total = manifest.total(begun(), [Counts(5, 2, {"layers": 3}), Counts(7, 4, {"layers": 1, "memory": 2})])
     assert total == Counts(12, 6, {"memory": 2, "layers": 4})
     assert list(total.rejected) == ["memory", "layers"]
     assert manifest.total(begun(), []) == Counts(0, 0, {"memory": 0, "layers": 0})
-
-
-def test_older_version_says_to_run_the_sweep_again(begun):
+    # Other versions say what to do.
     raw = json.loads(manifest.to_json(begun())) | {"schema_version": 1, "names": "in another shape"}
     with pytest.raises(StoreError, match=r"p has the older schema version 1.*run the sweep again"):
         manifest.from_json(json.dumps(raw).encode(), "p")
-
-
-def test_newer_version_says_what_to_install(begun):
+    # Newer version says what to install.
     raw = json.loads(manifest.to_json(begun()))
     raw |= {"schema_version": 99, "dsx_version": "7.1.0", "names": "in another shape"}
     with pytest.raises(StoreError, match=r"p has schema version 99.*pip install '[\w-]+>=7\.1\.0'"):
@@ -128,24 +110,22 @@ def test_broken_manifests(text, says):
         manifest.from_json(text, "p")
 
 
-def test_hash_knows_content_not_layout():
+def test_hash_and_differences_know_content_not_layout(begun):
     assert spec_hash({"a": 1, "b": [2]}) == spec_hash({"b": [2], "a": 1})
     assert spec_hash({"a": 1}) != spec_hash({"a": 2})
     assert len(spec_hash({})) == 64
-
-
-def test_what_is_drawn_is_not_asked():
+    # What is drawn is not asked.
     assert spec_hash({"a": 1, "plot": {"kind": "x"}}) == spec_hash({"a": 1})
     assert differences({"a": 1, "plot": 1}, {"a": 1}) == []
     assert spec_hash({"a": {"plot": 1}}) != spec_hash({"a": {}})
-
-
-def test_differences_are_paths():
+    # Differences are paths.
     a = {"model": "m", "limit": {"tp": 1, "pp": 2}, "keep": "all"}
     b = {"model": "m", "limit": {"tp": 2, "pp": 2}, "fix": {}}
     assert differences(a, b) == ["fix", "keep", "limit.tp"]
-
-
-def test_content_must_be_plain():
+    # Content must be plain.
     with pytest.raises(StoreError, match="plain data"):
         canonical({"a": {1, 2}})
+    # The hash leaves the picture out and the spec does not.
+    made = begun(plot={"kind": "front"})
+    assert made.spec["plot"] == {"kind": "front"}
+    assert made.spec_hash == begun().spec_hash != begun(model="other").spec_hash

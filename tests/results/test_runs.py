@@ -142,9 +142,7 @@ def test_what_dead_writers_leave_is_removed(tmp_path, begun, rows, counts, files
     (tmp_path / disk.UNFINISHED / ".0123.partial").write_text("half")
     leave(tmp_path, begun(), rows, counts)
     assert ".unfinished/.0123.partial" not in files(tmp_path)
-
-
-def test_the_folder_of_a_run_is_not_that_of_a_set(tmp_path, begun, rows, counts):
+    # The folder of a run is not that of a set.
     leave(tmp_path, begun(), rows, counts)
     with pytest.raises(StoreError, match=f"is an unfinished run; give the folder that contains it, {tmp_path}"):
         leave(tmp_path / disk.UNFINISHED, begun(), rows, counts)
@@ -158,13 +156,20 @@ def test_another_spec_is_refused(stored, begun, files):
     assert files(stored) == before
 
 
-def test_foreign_files_are_refused(tmp_path, begun):
+def test_foreign_files_and_broken_manifests_are_refused(tmp_path, begun):
     for name in ("part-00000.parquet", "a.txt", "b.txt", "c.txt"):
         (tmp_path / name).write_text("mine")
     with pytest.raises(StoreError, match=r"\(a.txt, b.txt, c.txt and 1 more\).*-o"):
         with writing.create(tmp_path, begun(), 1):
             pass
     assert {path.read_text() for path in tmp_path.iterdir()} == {"mine"}
+    # Not a folder.
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for path, says in ((file, "is a file"), (file / "below", "Not a directory")):
+        with pytest.raises(StoreError, match=f"{says}.*-o"), writing.create(path, begun(), 1):
+            pass
+    assert file.read_text() == "mine"
 
 
 def test_files_of_the_user_beside_a_run_are_left_alone(tmp_path, begun, rows, counts, written, files):
@@ -189,15 +194,6 @@ def test_a_broken_manifest_is_refused(stored, begun):
     with pytest.raises(StoreError, match="not JSON"):
         writing.finished(stored, begun())
     assert (stored / "part-00000.parquet").exists()
-
-
-def test_not_a_folder(tmp_path, begun):
-    file = tmp_path / "file"
-    file.write_text("mine")
-    for path, says in ((file, "is a file"), (file / "below", "Not a directory")):
-        with pytest.raises(StoreError, match=f"{says}.*-o"), writing.create(path, begun(), 1):
-            pass
-    assert file.read_text() == "mine"
 
 
 def test_where_nothing_can_be_written(tmp_path, stored, begun, monkeypatch):

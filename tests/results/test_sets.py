@@ -18,7 +18,7 @@ from dsx.results.set_columns import COLUMNS
 from dsx.results.sets import as_plans, fastest
 
 
-def test_values_come_back(stored, rows):
+def test_values_come_back(stored, rows, begun):
     df = store.load(stored)
     assert list(df.columns) == [c.name for c in COLUMNS]
     assert len(df) == 12
@@ -29,6 +29,42 @@ def test_values_come_back(stored, rows):
     assert df["step_time_s"].dtype == np.float32
     assert df["tp"].dtype == np.int32
     assert df["candidate"].dtype == np.int64
+    # Categories are all names in order.
+    df = store.load(stored, ["schedule", "strategy"])
+    assert list(df["strategy"].cat.categories) == ["flat", "grid"]
+    assert list(df["strategy"][:3]) == ["flat", "grid", "flat"]
+    assert list(df["schedule"].cat.categories) == ["one"]
+    # Attrs.
+    attrs = store.load(stored).attrs
+    assert attrs["units"]["step_time_s"] == "s"
+    assert attrs["units"]["tp"] == ""
+    assert attrs["descriptions"]["tp"] == "tensor parallel degree"
+    assert [reason["name"] for reason in attrs["reject_reasons"]] == ["memory", "layers"]
+    assert attrs["spec"] == begun().spec
+    assert attrs["clusters"] == ["near", "far"]
+    assert attrs["what_if"] == []
+    assert attrs["complete"] is True
+    # Chosen columns in their order.
+    df = store.load(stored, columns=["mfu", "tp", "mfu"])
+    assert list(df.columns) == ["mfu", "tp"]
+    assert df.attrs["units"] == {"mfu": "", "tp": ""}
+    # Unknown column.
+    with pytest.raises(UnknownNameError, match="unknown column 'step_time'; did you mean 'step_time_s'"):
+        store.load(stored, columns=["step_time"])
+    with pytest.raises(UnknownNameError, match="did you mean 'strategy'"):
+        fastest(stored, 1, ["stratgy"])
+    with pytest.raises(UnknownNameError, match=r"unknown column 'device\.hbm_capacity'"):
+        store.load(stored, columns=["device.hbm_capacity"])
+    # Rows that are chosen part by part.
+    df = store.load(stored)
+    best = store.load_chosen(stored, ["step_time_s"], lambda frame: frame.sort_values("step_time_s").head(4))
+    expected = df.sort_values("step_time_s").head(4)
+    assert list(best["candidate"]) == list(expected["candidate"])
+    assert list(best.columns) == list(df.columns)
+    assert best.attrs == df.attrs
+    # Other tools read the parts.
+    query = f"select count(*), count(distinct strategy), count(distinct cluster) from '{stored}/*.parquet'"
+    assert duckdb.sql(query).fetchall() == [(12, 2, 2)]
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
@@ -45,13 +81,6 @@ def test_what_if_columns_are_exact_at_any_precision(tmp_path, begun, rows, writt
     assert df.attrs["descriptions"]["network.nvs.size"] == "size of the fast domain, varied by the sweep"
 
 
-def test_categories_are_all_names_in_order(stored):
-    df = store.load(stored, ["schedule", "strategy"])
-    assert list(df["strategy"].cat.categories) == ["flat", "grid"]
-    assert list(df["strategy"][:3]) == ["flat", "grid", "flat"]
-    assert list(df["schedule"].cat.categories) == ["one"]
-
-
 def test_names_of_no_row_are_categories_too(tmp_path, begun, rows, counts):
     with writing.create(tmp_path, begun(), 1) as writer:
         writer.write(0, rows(3) | {"cluster": np.ones(3, dtype=np.int8)}, counts(3))
@@ -59,47 +88,6 @@ def test_names_of_no_row_are_categories_too(tmp_path, begun, rows, counts):
     cluster = store.load(tmp_path)["cluster"]
     assert list(cluster) == ["far"] * 3
     assert list(cluster.cat.categories) == ["near", "far"]
-
-
-def test_attrs(stored, begun):
-    attrs = store.load(stored).attrs
-    assert attrs["units"]["step_time_s"] == "s"
-    assert attrs["units"]["tp"] == ""
-    assert attrs["descriptions"]["tp"] == "tensor parallel degree"
-    assert [reason["name"] for reason in attrs["reject_reasons"]] == ["memory", "layers"]
-    assert attrs["spec"] == begun().spec
-    assert attrs["clusters"] == ["near", "far"]
-    assert attrs["what_if"] == []
-    assert attrs["complete"] is True
-
-
-def test_chosen_columns_in_their_order(stored):
-    df = store.load(stored, columns=["mfu", "tp", "mfu"])
-    assert list(df.columns) == ["mfu", "tp"]
-    assert df.attrs["units"] == {"mfu": "", "tp": ""}
-
-
-def test_unknown_column(stored):
-    with pytest.raises(UnknownNameError, match="unknown column 'step_time'; did you mean 'step_time_s'"):
-        store.load(stored, columns=["step_time"])
-    with pytest.raises(UnknownNameError, match="did you mean 'strategy'"):
-        fastest(stored, 1, ["stratgy"])
-    with pytest.raises(UnknownNameError, match=r"unknown column 'device\.hbm_capacity'"):
-        store.load(stored, columns=["device.hbm_capacity"])
-
-
-def test_rows_that_are_chosen_part_by_part(stored):
-    df = store.load(stored)
-    best = store.load_chosen(stored, ["step_time_s"], lambda frame: frame.sort_values("step_time_s").head(4))
-    expected = df.sort_values("step_time_s").head(4)
-    assert list(best["candidate"]) == list(expected["candidate"])
-    assert list(best.columns) == list(df.columns)
-    assert best.attrs == df.attrs
-
-
-def test_other_tools_read_the_parts(stored):
-    query = f"select count(*), count(distinct strategy), count(distinct cluster) from '{stored}/*.parquet'"
-    assert duckdb.sql(query).fetchall() == [(12, 2, 2)]
 
 
 def test_empty_set_has_every_column(tmp_path, begun, written):
@@ -119,12 +107,19 @@ def test_folder_named_like_a_partition(tmp_path, begun, written):
     assert (store.load(folder)["num_gpus"] < 100).all()
 
 
-def test_nothing_there(tmp_path):
+def test_sets_that_are_not_there_or_older(tmp_path, stored, begun):
     file = tmp_path / "file"
     file.write_text("")
     for path, says in ((tmp_path / "no", "does not exist"), (file, "is a file"), (tmp_path, "no manifest")):
         with pytest.raises(StoreError, match=says):
             store.load(path)
+    # An older set.
+    old = dataclasses.replace(store.read_manifest(stored), schema_version=1)
+    (stored / "manifest.json").write_bytes(manifests.to_json(old))
+    with pytest.raises(StoreError, match=r"older schema version 1.*run the sweep again, into another folder"):
+        store.load(stored)
+    with pytest.raises(StoreError, match="older schema version 1"), writing.create(stored, begun(), 2):
+        pass
 
 
 def test_an_unfinished_run(tmp_path, begun, rows, counts):
@@ -144,25 +139,13 @@ def test_an_unfinished_run(tmp_path, begun, rows, counts):
     assert manifest.num_parts == 4
 
 
-def test_an_older_set(stored, begun):
-    old = dataclasses.replace(store.read_manifest(stored), schema_version=1)
-    (stored / "manifest.json").write_bytes(manifests.to_json(old))
-    with pytest.raises(StoreError, match=r"older schema version 1.*run the sweep again, into another folder"):
-        store.load(stored)
-    with pytest.raises(StoreError, match="older schema version 1"), writing.create(stored, begun(), 2):
-        pass
-
-
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
         (lambda part: part.unlink(), "is missing"),
         (lambda part: part.write_bytes(b""), "cannot be read"),
         (lambda part: part.write_bytes(part.read_bytes()[:-100]), "cannot be read"),
-        (
-            lambda part: part.write_bytes(part.with_name("part-00000.parquet").read_bytes()),
-            "has 5 rows, not 7",
-        ),
+        (lambda part: part.write_bytes(part.with_name("part-00000.parquet").read_bytes()), "has 5 rows, not 7"),
         (lambda part: pd.DataFrame({"tp": range(7)}).to_parquet(part), "has no column candidate"),
     ],
 )
@@ -189,16 +172,14 @@ def varied(tmp_path, written, begun):
     return tmp_path / "varied"
 
 
-def test_the_fastest_over_all_parts(varied):
+def test_the_fastest_over_all_parts_and_of_each_group(varied):
     frame = store.load(varied)
     fits = frame[frame["reject"] == 0].sort_values("step_time_s")
     plans = fastest(varied, 4)
     assert [plan["plan"]["candidate"] for plan in plans] == list(fits["candidate"][:4])
     assert [plan["step_time_s"] for plan in plans] == list(fits["step_time_s"][:4])
     assert len(fastest(varied, None)) == len(fits)
-
-
-def test_of_each_group(varied):
+    # Of each group.
     frame = store.load(varied)
     fits = frame[frame["reject"] == 0]
     groups = fits.groupby(["cluster", "strategy"], observed=True)["step_time_s"]
@@ -206,9 +187,7 @@ def test_of_each_group(varied):
     twice = fastest(varied, None, ["cluster", "strategy"], of_each=2)
     assert [plan["step_time_s"] for plan in twice] == [t for _, group in groups for t in group.nsmallest(2)]
     assert fastest(varied, 3, ["cluster", "strategy"], of_each=2) == twice[:3]
-
-
-def test_hardware_and_reasons(varied):
+    # Hardware and reasons.
     frame = store.load(varied)
     for plan, (_, row) in zip(as_plans(frame), frame.iterrows(), strict=True):
         assert plan["hardware"] == {name: row[name] for name in ("cluster", "device.hbm_capacity", "network.nvs.size")}

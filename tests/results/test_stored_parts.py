@@ -36,13 +36,16 @@ def test_a_part_describes_itself(part, begun):
     assert encodings["tp"].statistics.has_min_max
     assert encodings["candidate"].statistics is None
     assert {column.compression for column in encodings.values()} == {"LZ4"}
-
-
-def test_footer(part, begun):
+    # Footer.
     found = stored_parts.footer(part, stored_parts.part_schema(begun()))
     assert found == stored_parts.Footer(5, Counts(9, 4, {"memory": 2}))
     assert stored_parts.spec_hash_of(part) == begun().spec_hash
     assert stored_parts.footer(part, stored_parts.part_schema(begun(model="other"))) is None
+    # A link is no part.
+    part.rename(part.with_name("elsewhere"))
+    part.symlink_to("elsewhere")
+    assert stored_parts.footer(part, stored_parts.part_schema(begun())) is None
+    assert stored_parts.spec_hash_of(part) is None
 
 
 @pytest.mark.parametrize(
@@ -90,13 +93,6 @@ def test_a_part_that_does_not_say_whose_it_is(part, about):
     assert stored_parts.spec_hash_of(part) is None
 
 
-def test_a_link_is_no_part(part, begun):
-    part.rename(part.with_name("elsewhere"))
-    part.symlink_to("elsewhere")
-    assert stored_parts.footer(part, stored_parts.part_schema(begun())) is None
-    assert stored_parts.spec_hash_of(part) is None
-
-
 def test_footers_are_those_of_whole_parts_of_the_run(tmp_path, rows, begun, counts):
     content = stored_parts.encode(rows(5), counts(5), begun())
     for number in (4, 1, 2, 9):
@@ -115,9 +111,7 @@ def test_bytes_depend_on_rows_counts_and_sweep_alone(rows, begun, counts):
     other = dataclasses.replace(one, started="2000-01-01T00:00:00+00:00", num_parts=12)
     assert encoded(5, one) == encoded(5, other)
     assert len({encoded(5, one), encoded(6, one), encoded(5, one, 6), encoded(5, begun(model="other"))}) == 4
-
-
-def test_integers_of_any_width_are_the_same_part(rows, begun, counts):
+    # Integers of any width are the same part.
     wide = rows(5)
     names = {column.name for column in begun().columns if column.kind in ("integer", "name")}
     narrow = {name: values.astype(np.int8 if name in names else values.dtype) for name, values in wide.items()}

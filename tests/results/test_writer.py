@@ -20,7 +20,7 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.glob("part-*")}
 
 
-def test_files_and_manifest(stored, begun, files):
+def test_a_set_has_its_files_and_is_what_finish_returns(stored, begun, files, tmp_path, written):
     assert files(stored) == ["manifest.json", "part-00000.parquet", "part-00001.parquet"]
     read = store.read_manifest(stored)
     assert [(part.file, part.rows) for part in read.parts] == [("part-00000.parquet", 5), ("part-00001.parquet", 7)]
@@ -29,9 +29,7 @@ def test_files_and_manifest(stored, begun, files):
     assert read.counts == Counts(24, 12, {"memory": 12, "layers": 2})
     assert read.spec_hash == begun().spec_hash
     assert read.started <= read.finished
-
-
-def test_finish_returns_what_it_wrote(tmp_path, begun, written):
+    # Finish returns what it wrote.
     assert written(tmp_path / "a" / "b", begun(), 3) == store.read_manifest(tmp_path / "a" / "b")
 
 

@@ -86,14 +86,12 @@ def test_every_number_that_can_be_bounded_is_one_that_prices(exact):
     assert np.isfinite(exact.step_times(own)).all()
 
 
-def test_rows_have_their_stack_generation_and_weight(exact):
+def test_rows_have_their_stack_generation_and_weight_and_slowdowns(exact):
     assert dict.fromkeys(exact.generation) == {"ampere": None}
     assert len({*exact.stack}) == 2
     # Each row is like the rows of two other sources at most, in everything but the stack.
     assert others_like(exact.setups).min() >= 2
-
-
-def test_a_slowdown_is_of_kernels_alone(exact):
+    # A slowdown is of kernels alone.
     plain, slower = exact.step_times({}), exact.step_times({}, slowdown=1.5)
     assert ((plain < slower) & (slower < 1.5 * plain)).all()
     assert exact.step_times({"kernel_slowdown": 1.5}) == pytest.approx(slower)
@@ -101,7 +99,7 @@ def test_a_slowdown_is_of_kernels_alone(exact):
     assert np.isfinite(exact.step_times({}, some)).tolist() == some.tolist()
 
 
-def test_a_fit_begins_without_the_effects_of_its_set(exact, tmp_path):
+def test_fits_begin_without_effects_and_find_the_numbers(exact, tmp_path):
     effects = {"stack": dict.fromkeys(exact.stack, SLOW), "generation": {"ampere": 0.05}}
     known = observed(table(tmp_path), load_assumptions(SET | {"effects": effects}))
     assert (known.step_times({}) > exact.step_times({})).all()
@@ -109,9 +107,7 @@ def test_a_fit_begins_without_the_effects_of_its_set(exact, tmp_path):
     assert plain.step_times({}) == pytest.approx(exact.step_times({}))
     some = np.array([1, 5, 20])
     assert plain.only(some, {}, 1.2).step_times({}) == pytest.approx(exact.step_times({}, slowdown=1.2)[some])
-
-
-def test_the_numbers_that_made_the_rows_are_found(exact):
+    # The numbers that made the rows are found.
     found = calibrate(exact, BASE, BETWEEN)
     assert found.fit.undetermined == ("fp8_efficiency",)
     assert found.fit.values["fp8_efficiency"] == BASE.fp8_efficiency
@@ -123,13 +119,11 @@ def test_the_numbers_that_made_the_rows_are_found(exact):
     assert before["mape"] > 0.05 > 0.01 > after["mape"]
 
 
-def test_progress_counts_rounds_and_sources(noisy):
+def test_a_few_runs_predict_the_rest_with_progress_and_errors_of_held_out_sources(noisy, fitted):
     done = []
     calibrate(noisy, BASE, {"hbm_efficiency": BETWEEN["hbm_efficiency"]}, done.append)
     assert sum(done) == 5 + len(noisy.sources)
-
-
-def test_errors_are_known_from_what_was_held_out(noisy, fitted):
+    # Errors are known from what was held out.
     assert fitted.held_out.fits.keys() == {"small", "middle", "large"}
     assert [entry.where.thin for entry in fitted.interval] == [3, 2, 1, None]
     assert all(entry.low < 1 < entry.high for entry in fitted.interval)
@@ -139,6 +133,16 @@ def test_errors_are_known_from_what_was_held_out(noisy, fitted):
     assert 0.01 < fitted.resolution < 0.15
     assert fitted.trained_on.generation == {"ampere": 3} and fitted.trained_on.kind == {"dense": 3}
     assert sorted(fitted.trained_on.stack.values()) == [1, 2]
+    # A few runs of a source predict the rest.
+    prior = Prior(ADAPTED, np.array([0.1, 0.3]), 0.05)
+    adapted = after_few_runs(noisy, fitted.held_out, prior)
+    found = median_errors(noisy, adapted)
+    assert found == median_errors(noisy, after_few_runs(noisy, fitted.held_out, prior))
+    assert found.keys() == {*noisy.sources} and all(known.keys() == {*RUNS} for known in found.values())
+    before = {one["source_id"]: one["median_ape"] for one in errors(noisy, fitted.held_out.predicted_s)}
+    assert all(known[5] < max(before[name], 0.04) for name, known in found.items())
+    # Drawn runs are not predicted.
+    assert all((np.isfinite(times).sum(axis=1) == len(noisy.source) - 3 * n).all() for n, times in adapted.items())
 
 
 def test_the_file_reads_back_and_predicts_the_same(tmp_path):
@@ -174,31 +178,27 @@ def test_a_table_in_which_all_times_are_off_by_a_thousand_is_refused(tmp_path):
         without_outliers(observed(file), runs, setups(runs), BASE)
 
 
-def test_too_many_fields_or_none_are_refused(exact):
+def test_what_cannot_be_fitted_is_refused(exact):
     many = {f"{name}{number}": Bounds(0.1, 1.0) for name in BETWEEN for number in range(3)}
     with pytest.raises(SpecError, match=f"has 12 fields with 'between', but at most {MOST_FIELDS} can be fitted"):
         calibrate(exact, BASE, many)
     with pytest.raises(SpecError, match="'own' has no field to fit: state 'between'"):
         calibrate(exact, BASE, {})
-
-
-def test_rows_that_determine_nothing_are_refused(exact):
+    # Rows that determine nothing are refused.
     with pytest.raises(RunTableError, match=r"^usable rows: 5, fields to fit: 3, which need at least 6 rows; to"):
         calibrate(exact.only(np.arange(11, 16), {}), BASE, BETWEEN)
     with pytest.raises(RunTableError, match="no row depends on a field to fit: fp8_efficiency"):
         calibrate(exact, BASE, {"fp8_efficiency": Bounds(0.3, 1.0)})
+    # A value less certain than its size fails the fit.
+    # One launch takes microseconds of a step, so nothing is known of its latency.
+    with pytest.raises(RunTableError, match=r"call_latency is .* with a standard error of .*; to adapt a set to a few"):
+        calibrate(exact, BASE.model_copy(update={"call_latency": 1e-8}), {"call_latency": Bounds(1e-9, 1e-6)})
 
 
 def test_a_value_at_a_bound_fails_the_fit(tmp_path):
     slow = observed(table(tmp_path, hbm_efficiency=0.4))
     with pytest.raises(RunTableError, match=r"do not determine every field: hbm_efficiency is at a bound, 0\.8"):
         calibrate(slow, BASE, {"hbm_efficiency": Bounds(0.8, 0.95)})
-
-
-def test_a_value_less_certain_than_its_size_fails_the_fit(exact):
-    # One launch takes microseconds of a step, so nothing is known of its latency.
-    with pytest.raises(RunTableError, match=r"call_latency is .* with a standard error of .*; to adapt a set to a few"):
-        calibrate(exact, BASE.model_copy(update={"call_latency": 1e-8}), {"call_latency": Bounds(1e-9, 1e-6)})
 
 
 ADAPTED = {"kernel_slowdown": Bounds(0.5, 2.0), "net_efficiency": Bounds(0.3, 1.0)}
@@ -255,23 +255,9 @@ def test_a_set_must_say_what_is_adapted(exact):
         adapt(exact, without(noise=None))
 
 
-def test_a_few_runs_of_a_source_predict_the_rest(noisy, fitted):
-    prior = Prior(ADAPTED, np.array([0.1, 0.3]), 0.05)
-    adapted = after_few_runs(noisy, fitted.held_out, prior)
-    found = median_errors(noisy, adapted)
-    assert found == median_errors(noisy, after_few_runs(noisy, fitted.held_out, prior))
-    assert found.keys() == {*noisy.sources} and all(known.keys() == {*RUNS} for known in found.values())
-    before = {one["source_id"]: one["median_ape"] for one in errors(noisy, fitted.held_out.predicted_s)}
-    assert all(known[5] < max(before[name], 0.04) for name, known in found.items())
-    # Drawn runs are not predicted.
-    assert all((np.isfinite(times).sum(axis=1) == len(noisy.source) - 3 * n).all() for n, times in adapted.items())
-
-
-def test_fields_have_units():
+def test_packaged_sets_have_units_and_say_what_is_fitted():
     assert {name: varied_field(f"assumptions.{name}").unit for name in BETWEEN} == dict.fromkeys(BETWEEN, "")
-
-
-def test_the_packaged_sets_say_what_is_fitted_and_how_they_are_adapted():
+    # The packaged sets say what is fitted and how they are adapted.
     _, between = load_fitted("uncalibrated")
     assert 0 < len(between) <= MOST_FIELDS
     spec = load_assumptions("default")

@@ -19,16 +19,14 @@ def fitted(measured, source=None, stack=None, between=BETWEEN):
     return full_fit(measured, source, stack, between).fit
 
 
-def test_positions_are_shares_of_the_bounds():
+def test_positions_and_times_near_a_centre():
     between = {"log": Bounds(0.1, 10.0), "linear": Bounds(0.0, 4.0)}
     position = position_of({"log": 1.0, "linear": 1.0}, between)
     assert position == pytest.approx([0.5, 0.25])
     assert at(position, between) == pytest.approx({"log": 1.0, "linear": 1.0})
     assert slope(position, between) == pytest.approx([np.log(100), 4.0])
     assert position_of({"log": 99.0, "linear": -1.0}, between).tolist() == [1.0, 0.0]
-
-
-def test_times_near_a_centre_are_those_of_the_model():
+    # Times near a centre are those of the model.
     centre = position_of(START, BETWEEN)
     times = local_times(Formula(MEASURED, START), centre, BETWEEN)
     for place in range(3):
@@ -49,43 +47,35 @@ def test_a_centre_at_a_bound_has_its_slope(centre):
     assert times.at(inside) == pytest.approx(np.log(seconds), abs=2e-4)
 
 
-def test_without_a_field_there_are_times_and_effects():
+def test_fits_find_what_made_the_rows_within_bounds():
     full = full_fit(1.2 * step_times(START), between={})
     found = full.fit
     assert (found.values, found.at_bound, found.undetermined) == ({}, (), ())
     assert sum([*found.effects.stack.values(), *found.effects.generation.values()]) == pytest.approx(0.19, abs=0.03)
     assert full.solution.covariance.shape == (0, 0)
-
-
-def test_what_made_the_rows_is_found():
+    # What made the rows is found.
     found = fitted(MEASURED)
     assert found.values == pytest.approx({**TRUE, "idle": 3.0}, rel=0.03)
     assert (found.undetermined, found.at_bound, found.uncertain) == (("idle",), (), ())
     assert np.isnan(found.standard_errors["idle"])
     assert step_times(found.values) == pytest.approx(MEASURED, rel=0.01)
-
-
-def test_progress_counts_rounds():
+    # Progress counts rounds.
     done = []
     full_fit(MEASURED, progress=done.append)
     assert sum(done) == ROUNDS
-
-
-def test_bounds_hold():
+    # Bounds hold.
     slow = step_times({**START, "compute": 0.5})
     found = fitted(slow, between={"compute": Bounds(0.78, 0.9), "extra": BETWEEN["extra"]})
     assert found.values["compute"] == 0.78
     assert "compute" in found.at_bound
     assert np.isnan(found.standard_errors["compute"]) and found.standard_errors["extra"] > 0
-
-
-def test_a_field_that_is_less_certain_than_large_is_named():
+    # A field that is less certain than large is named.
     values = {"a": 1.0, "b": 1.0, "c": -2.0, "d": 1.0}
     errors = {"a": 0.5, "b": 1.5, "c": 1.9, "d": np.nan}
     assert Fit(values, errors, (), ("d",)).uncertain == ("b",)
 
 
-def test_sources_weigh_the_same_whatever_their_rows():
+def test_weights_of_sources_and_of_rows_far_off():
     """Two sources that disagree by 8 % are met halfway, though one has nine times the rows."""
     source = np.array(["many"] * (N - 4) + ["few"] * 4)
     measured = MEASURED * np.where(source == "few", 1.04, 1 / 1.04)
@@ -93,9 +83,7 @@ def test_sources_weigh_the_same_whatever_their_rows():
     predicted = Formula(MEASURED, START).step_times(full.fit.values, slowdown=full.slowdown)
     errors = np.log(predicted / measured)
     assert errors[source == "many"].mean() == pytest.approx(-errors[source == "few"].mean(), abs=0.015)
-
-
-def test_rows_that_are_far_off_do_not_decide():
+    # Rows that are far off do not decide.
     measured = MEASURED.copy()
     measured[:3] *= 10
     found = fitted(measured)
@@ -103,8 +91,7 @@ def test_rows_that_are_far_off_do_not_decide():
     assert squares > 1.4
     assert step_times(found.values)[3:] == pytest.approx(MEASURED[3:], rel=0.1)
 
-
-def test_a_belief_gives_way_to_more_sources():
+    # A belief gives way to more sources.
     def distances(sources):
         found = fitted(MEASURED, [str(row % sources) for row in range(N)])
         bounds = {name: BETWEEN[name] for name in TRUE}
@@ -158,7 +145,7 @@ def left_out(part, measured, stack=None):
     return found
 
 
-def test_a_part_is_predicted_without_its_rows():
+def test_what_is_left_out_is_predicted_without_its_rows_and_effect():
     part = [f"p{row % 4}" for row in range(N)]
     own = np.array(part) == "p1"
     found = left_out(part, MEASURED)
@@ -167,9 +154,7 @@ def test_a_part_is_predicted_without_its_rows():
     # Its own times have no influence on its prediction, beyond where the search for it begins.
     changed = left_out(part, np.where(own, 1.5 * MEASURED, MEASURED))
     assert changed.predicted_s[own] == pytest.approx(found.predicted_s[own], rel=0.01)
-
-
-def test_a_stack_that_is_left_out_has_no_effect():
+    # A stack that is left out has no effect.
     stack = ["a"] * 15 + ["b"] * 15 + ["c"] * 10
     slower = np.where(np.array(stack) == "c", np.exp(0.2), 1.0)
     measured = Formula(MEASURED, START).step_times(TRUE, slowdown=slower)

@@ -77,8 +77,14 @@ def test_a_longer_name_is_another_gpu(gpu, nearest):
         cluster_of(gpu, 8, CLUSTERS)
 
 
-def test_a_smaller_node_reduces_the_fast_domain():
+def test_nodes_and_software_of_runs():
     assert cluster_of("H100", 2, CLUSTERS).network.nvs.size == 2
+    # Its name says so.
+    found = with_node_network(load_cluster("a100-80-nvs8"), NodeNetwork(50e9, 12.5e9), 8)
+    assert found.name == "a100-80-nvs8, 50.0 GB/s to a node"
+    # A run that states no software is no unknown one.
+    assert software_of(None, None, 2024, STACKS).unknown is None
+    assert software_of("anything", None, 2024, []) is None
 
 
 @pytest.mark.parametrize(
@@ -93,11 +99,6 @@ def test_a_smaller_node_reduces_the_fast_domain():
 def test_each_gpu_has_its_share(network, share, nic):
     found = with_node_network(load_cluster("a100-80-nvs8"), network, 8)
     assert (found.network.net.bandwidth, found.network.net.nic_bandwidth) == (share, nic)
-
-
-def test_its_name_says_so():
-    found = with_node_network(load_cluster("a100-80-nvs8"), NodeNetwork(50e9, 12.5e9), 8)
-    assert found.name == "a100-80-nvs8, 50.0 GB/s to a node"
 
 
 @pytest.mark.parametrize(
@@ -131,8 +132,3 @@ def test_unknown_software_has_the_stack_of_its_year_and_is_reported(year, stack)
     assert (found.stack.name, found.unknown) == (stack, "3.1 Megatrn")
     remark = described("Megatrn 3.1", found.stack, STACKS)
     assert remark == f"software 'Megatrn 3.1' is not known; did you mean 'megatron'?; the stack {stack!r} is assumed"
-
-
-def test_a_run_that_states_no_software_is_no_unknown_one():
-    assert software_of(None, None, 2024, STACKS).unknown is None
-    assert software_of("anything", None, 2024, []) is None

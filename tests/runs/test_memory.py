@@ -15,7 +15,7 @@ WHOLE = load_assumptions("uncalibrated", [("fragmentation", "0")])
 ONE_GPU = {"n_gpus": "1", "tp": "1", "pp": "1", "dp": "1", "layers": "4", "global_batch": "4", "zero_stage": "0"}
 
 
-def test_the_allocator_adds_fragments_and_the_driver_the_context(tmp_path):
+def test_what_a_row_counts_as_memory(tmp_path):
     asked = setups(read_runs(write(tmp_path / "runs.csv")))
     found, plain = predict(asked, ASSUMED), predict(asked, load_assumptions("uncalibrated", [("fragmentation", "0")]))
     assert found.peak_bytes - found.reserved_bytes == pytest.approx(3e9)
@@ -24,9 +24,7 @@ def test_the_allocator_adds_fragments_and_the_driver_the_context(tmp_path):
     tight = predict(asked, load_assumptions("uncalibrated", [("fragmentation", "0.5")]))
     fragments = found.reserved_bytes - found.allocated_bytes
     np.testing.assert_allclose(tight.reserved_bytes - tight.allocated_bytes, 2 * fragments, rtol=1e-12)
-
-
-def test_a_row_is_compared_with_what_its_tool_counts(tmp_path):
+    # A row is compared with what its tool counts.
     changes = [{"measured_mem_gb": "40", "mem_unit": unit} for unit in UNITS]
     runs = read_runs(write(tmp_path / "runs.csv", *changes))
     asked = setups(runs)
@@ -34,25 +32,21 @@ def test_a_row_is_compared_with_what_its_tool_counts(tmp_path):
     by_kind = {"allocated": found.allocated_bytes, "reserved": found.reserved_bytes, "device": found.peak_bytes}
     expected = [by_kind[kind][0] for kind in UNITS.values()]
     np.testing.assert_allclose(compare(runs, asked, predict, ASSUMED).predicted_bytes, expected, rtol=1e-12)
-
-
-def memory(tmp_path, *changes):
-    return predict(setups(read_runs(write(tmp_path / "runs.csv", *changes))), WHOLE).peak_bytes
-
-
-def test_gradients_in_float32_add_two_bytes_a_parameter(tmp_path):
+    # Gradients in float32 add two bytes a parameter.
     small, large, blank = memory(tmp_path, *({"gradient_bytes": size} | ONE_GPU for size in ("2", "4", "")))
     hidden, feed_forward, vocabulary = 4096, 11008, 32000
     parameters = 4 * (4 * hidden**2 + 3 * hidden * feed_forward + 2 * hidden) + (2 * vocabulary + 1) * hidden
     # The head's transient has the gradients of its weights once more.
     assert large - small == pytest.approx(2 * parameters, rel=0.06)
     assert blank == small
-
-
-def test_an_unfused_cross_entropy_keeps_ten_bytes_more_of_each_logit(tmp_path):
+    # An unfused cross entropy keeps ten bytes more of each logit.
     fused, unfused, blank = memory(tmp_path, *({"cross_entropy": word} | ONE_GPU for word in ("fused", "Unfused", "")))
     assert unfused - fused == pytest.approx(10 * 2 * 2048 * 32000)
     assert blank == unfused
+
+
+def memory(tmp_path, *changes):
+    return predict(setups(read_runs(write(tmp_path / "runs.csv", *changes))), WHOLE).peak_bytes
 
 
 def test_rows_that_differ_in_a_field_are_priced_as_each_alone(tmp_path):

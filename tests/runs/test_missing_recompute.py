@@ -41,21 +41,17 @@ def test_the_fastest_value_that_fits_is_taken(blank, limit):
     assert value != "none" or limit == "none"
 
 
-def test_where_nothing_fits_the_least_memory_is_taken(blank):
+def test_a_blank_cell_is_inferred_and_stated_values_are_left_alone(blank):
     setup, costs = blank
     (found,) = with_recompute([on_gpu_of(setup, 1e9)], ASSUMED)
     assert found.plan["recompute"] == min(TRIED, key=lambda value: costs[value][0])
-
-
-def test_a_stated_value_and_a_run_out_of_memory_are_left_alone(blank):
+    # A stated value and a run out of memory are left alone.
     setup, _ = blank
     stated = on_gpu_of(replace(setup, filled=()), 1e9)
     ran_out = on_gpu_of(replace(setup, run=replace(setup.run, oom=True)), 1e9)
     assert with_recompute([stated, ran_out], ASSUMED) == [stated, ran_out]
     assert not is_inferred(stated) and not is_inferred(ran_out)
-
-
-def test_an_inferred_run_fits_with_the_margin_and_a_stated_one_without(blank):
+    # An inferred run fits with the margin and a stated one without.
     setup, costs = blank
     size = 0.99 * costs["none"][0]  # of the GPU
     made = on_gpu_of(setup, MARGIN * size)

@@ -96,12 +96,24 @@ def test_expert_tensor_parallelism(made, notes, etp):
     assert (setup.etp, setup.from_notes) == (etp, ("etp",))
 
 
-def test_experts_are_divided_by_tp_where_nothing_is_said(made):
+def test_degrees_of_experts_and_replicas(made):
     """As Megatron-Core does; where tp divides no expert, or ep needs all ranks, they stay whole."""
     usual, odd, full = made(EXPERTS, EXPERTS | {"ffn_hidden": "1001"}, EXPERTS | {"ep": "8"})
     assert [(setup.etp, "etp" in setup.filled) for setup in (usual, odd, full)] == [(2, True), (1, True), (1, True)]
     (stated,) = made(EXPERTS | {"etp": "1"})
     assert (stated.etp, "etp" in stated.filled) == (1, False)
+    # An inferred degree is said.
+    (setup,) = made(INTERLEAVED | {"notes": "interleaved PP"})
+    assert "vpp" in setup.filled and not setup.unread
+    # Replicas and dispatchers.
+    (setup,) = made(SHARDED | {"notes": "ZeRO-1 shard group: 4", "zero_replicas": "2"})
+    assert (setup.plan["zero_replicas"], setup.from_notes) == (2, ())
+    # Dispatchers.
+    read, stated, neither = made(
+        EXPERTS | {"notes": "MoE with DeepEP"}, EXPERTS | {"dispatcher": "once_per_copy", "notes": "DeepEP"}, EXPERTS
+    )
+    fields = [dict(setup.assumptions).get("dispatcher") for setup in (read, stated, neither)]
+    assert fields == ["once_per_domain", "once_per_copy", None]
 
 
 INTERLEAVED = {"layers": "32", "pp": "4", "dp": "2", "vpp": ""}
@@ -127,11 +139,6 @@ INTERLEAVED = {"layers": "32", "pp": "4", "dp": "2", "vpp": ""}
 def test_chunks_of_an_interleaved_schedule(made, changes, chunks):
     (setup,) = made(INTERLEAVED | changes)
     assert setup.plan["vpp"] == chunks
-
-
-def test_an_inferred_degree_is_said(made):
-    (setup,) = made(INTERLEAVED | {"notes": "interleaved PP"})
-    assert "vpp" in setup.filled and not setup.unread
 
 
 SHARDED = {"tp": "1", "sp": "0", "pp": "1", "dp": "16", "zero_stage": "3"}
@@ -161,19 +168,6 @@ def test_no_zero_groups(made, notes):
     assert setup.plan["zero_replicas"] == 1 and not setup.from_notes
 
 
-def test_a_column_of_replicas_wins(made):
-    (setup,) = made(SHARDED | {"notes": "ZeRO-1 shard group: 4", "zero_replicas": "2"})
-    assert (setup.plan["zero_replicas"], setup.from_notes) == (2, ())
-
-
-def test_dispatchers(made):
-    read, stated, neither = made(
-        EXPERTS | {"notes": "MoE with DeepEP"}, EXPERTS | {"dispatcher": "once_per_copy", "notes": "DeepEP"}, EXPERTS
-    )
-    fields = [dict(setup.assumptions).get("dispatcher") for setup in (read, stated, neither)]
-    assert fields == ["once_per_domain", "once_per_copy", None]
-
-
 @pytest.mark.parametrize(
     ("notes", "unread"),
     [
@@ -192,26 +186,18 @@ def test_what_notes_name_and_the_row_was_not_priced_with_is_said(made, notes, un
     assert setup.unread == unread
 
 
-def test_what_is_missing_in_a_column_is_said(made):
-    graphs, stages = made(
-        {"notes": "CUDA graphs"},
-        {"layers": "31", "notes": "first/last stage have one layer fewer"},
-    )
+def test_gaps_of_columns_are_said_where_nothing_fills_them(made):
+    graphs, stages = made({"notes": "CUDA graphs"}, {"layers": "31", "notes": "first/last stage have one layer fewer"})
     assert (graphs.unread, stages.unread) == (("CUDA graphs",), ("stages with fewer layers",))
     assert count_rows_by([graphs, stages], "unread") == {"CUDA graphs": 1, "stages with fewer layers": 1}
-
-
-def test_a_microbatch_of_a_device_is_that_of_its_replica(made):
+    # A microbatch of a device is that of its replica.
     note = {"notes": "inferred: per-device batch", "tp": "4", "sp": "", "microbatch": "2", "global_batch": "16"}
     divided, alone = made(note | {"dp": "2"}, note | {"tp": "1", "dp": "8"})
     assert (divided.plan["microbatch_size"], divided.plan["num_microbatches"], divided.sp) == (8, 1, True)
     assert (alone.plan["microbatch_size"], alone.plan["num_microbatches"]) == (2, 1)
     (odd,) = made(note | {"dp": "2", "global_batch": "12"})  # no replica has that many
     assert odd.plan["microbatch_size"] == 2
-
-
-def test_what_the_model_or_a_column_has_is_no_gap(made):
-    """A layer fewer at the ends is the even cut of 30 layers with embedding and head."""
+    # A layer fewer at the ends is the even cut of 30 layers with embedding and head.
     fewer, network = made(
         {"layers": "30", "notes": "first/last stage have one layer fewer"},
         {"notes": "8 NICs of 200 Gb/s", "node_network": "8x200 Gb/s"},

@@ -89,9 +89,7 @@ def test_what_cannot_be_priced_has_a_reason(tmp_path, monkeypatch):
     assert found.reason[2] == UnmodelledReason(rule, "tp=2, cp=4, ep=1, etp=1, sp=1")
     assert found.reason[1] is None
     assert np.isnan(found.step_time_s).tolist() == [True, False, True]
-
-
-def test_a_text_that_no_strategy_divides_is_a_fault_of_the_text(tmp_path):
+    # A text that no strategy divides is a fault of the text.
     asked = setups(read_runs(write(tmp_path / "runs.csv", OWN | {"flash": "0"})))
     missing = DEFAULT.model_copy(update={"unfused_attention": {"core": "unfused-attention"}})
     with pytest.raises(SpecError, match=r"unknown block 'unfused-attention'; did you mean 'unfused-attention-core'"):

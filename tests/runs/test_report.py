@@ -15,10 +15,7 @@ from dsx.runs.predict import PredictedRows
 from dsx.runs.table import UnmodelledReason
 
 NAN = math.nan
-FIGURES = {
-    *("source_id", "rows", "modelled", "median_ape", "mape", "bias"),
-    *("inside_interval", "memory_mape"),
-}
+FIGURES = {*("source_id", "rows", "modelled", "median_ape", "mape", "bias"), *("inside_interval", "memory_mape")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +88,7 @@ def test_the_figures_of_a_source():
     assert (b["rows"], b["modelled"], b["mape"], b["inside_interval"]) == (2, 1, pytest.approx(0.5), None)
 
 
-def test_overall_weighs_sources_alike():
+def test_overall_weighs_sources_alike_and_says_what_fits():
     overall = figures(SMALL)["overall"]
     assert overall.keys() == FIGURES
     assert (overall["source_id"], overall["rows"], overall["modelled"]) == ("all", 5, 4)
@@ -101,15 +98,11 @@ def test_overall_weighs_sources_alike():
     # 0.1 and 0.3 weigh a quarter each, 0.5 a half: the half falls between 0.3 and 0.5.
     assert overall["median_ape"] == pytest.approx(0.4)
     assert overall["inside_interval"] == pytest.approx(0.5)
-
-
-def test_what_fits_and_what_is_not_modelled():
+    # What fits and what is not modelled.
     data = figures(SMALL)
     assert data["oom"] == {"fit": 3, "fit_correct": 2, "oom": 1, "oom_correct": 1}
     assert data["not_modelled"] == {"no cluster has this gpu": 1}
-
-
-def test_figures_over_nothing_are_none():
+    # Figures over nothing are none.
     empty = rows_of(["a"], [NAN], [NAN], oom=[NAN], reason=[UnmodelledReason("nothing was measured")])
     data = figures(empty)
     assert {name for name, value in data["overall"].items() if value is None} == FIGURES - {
@@ -121,7 +114,7 @@ def test_figures_over_nothing_are_none():
     assert data["noise_floor"]["same_software"] == {"configurations": 0, "median": None, "p90": None, "sources": {}}
 
 
-def test_regret_is_over_groups_of_at_least_four_layouts():
+def test_regret_is_over_layouts():
     measured = [4.0, 5.0, 6.0, 4.4, 1.0, 2.0, 3.0]
     predicted = [4.0, 5.0, 6.0, 3.0, 9.0, 1.0, 2.0]
     data = figures(rows_of([*"aaaabbb"], measured, predicted))
@@ -132,29 +125,23 @@ def test_regret_is_over_groups_of_at_least_four_layouts():
         "within_5_percent": 0.0,
     }
     assert data["spearman_median"] == pytest.approx(0.8)
-
-
-def test_a_layout_that_was_measured_again_is_one_layout():
+    # A layout that was measured again is one layout.
     rows = rows_of([*"aaaaa"], [1.0, 3.0, 2.0, 5.0, 6.0], [2.0, 2.0, 3.0, 4.0, 5.0], layout=[0, 0, 1, 2, 3])
     (group,) = groups(rows)
     assert [*group.measured_s] == [2.0, 2.0, 5.0, 6.0]
     assert groups(dataclasses.replace(rows, layout=(0, 0, 1, 1, 2))) == []
-
-
-def test_a_row_without_a_time_is_no_layout():
+    # A row without a time is no layout.
     rows = rows_of([*"aaaa"], [1.0, 3.0, 2.0, NAN], [2.0, 2.0, 3.0, 4.0])
     assert groups(rows) == []
     unmodelled = rows_of([*"aaaa"], [1.0] * 4, [2.0] * 4, reason=[None, None, None, UnmodelledReason("x")])
     assert groups(unmodelled) == []
-
-
-def test_of_layouts_predicted_alike_the_slowest_counts():
+    # Of layouts predicted alike the slowest counts.
     assert regret(LayoutGroup("own", np.array([1.0, 2.0, 4.0, 3.0]), np.array([5.0, 5.0, 6.0, 5.0]))) == pytest.approx(
         2.0
     )
 
 
-def test_pairs_that_differ_little_are_no_misses():
+def test_pairs_of_layouts():
     one = LayoutGroup(
         "a", np.array([1.0, 1.04, 2.0]), np.array([1.1, 1.0, 3.0])
     )  # the first two are ranked wrongly: a tie
@@ -162,12 +149,12 @@ def test_pairs_that_differ_little_are_no_misses():
     wrong = LayoutGroup("b", np.array([1.0, 1.06]), np.array([1.0, 0.9]))
     same = LayoutGroup("b", np.array([1.0, 1.06]), np.array([1.0, 1.0]))  # a prediction that ranks nothing is not right
     assert pairs([one, wrong, same]) == {"pairs": 4, "right": 0.5, "sources": {"a": 1.0, "b": 0.0}}
-
-
-def test_two_layouts_are_a_pair_and_have_no_regret():
+    # Two layouts are a pair and have no regret.
     data = figures(rows_of([*"aab"], [1.0, 2.0, 3.0], [1.0, 3.0, 1.0]))
     assert data["pairs"] == {"pairs": 1, "right": 1.0, "sources": {"a": 1.0}}
     assert data["regret"]["groups"] == 0
+    # The correlation of a constant is undefined.
+    assert math.isnan(spearman(LayoutGroup("own", np.array([1.0, 2.0, 4.0, 3.0]), np.ones(4))))
 
 
 def test_the_noise_floor_is_the_spread_of_repetitions():
@@ -184,10 +171,6 @@ def test_the_noise_floor_is_the_spread_of_repetitions():
     # Two frameworks are not two releases of one.
     others = [Software("g", "2") if run.software == "2" else run for run in runs]
     assert figures(rows, others)["noise_floor"]["all_releases"]["configurations"] == 1
-
-
-def test_the_correlation_of_a_constant_is_undefined():
-    assert math.isnan(spearman(LayoutGroup("own", np.array([1.0, 2.0, 4.0, 3.0]), np.ones(4))))
 
 
 times = st.lists(st.sampled_from([0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 7.0]), min_size=LEAST_LAYOUTS, max_size=12)

@@ -26,10 +26,18 @@ def test_layer_kinds_follow_from_the_columns(made):
     assert [experts.model.dimensions[letter] for letter in ("x", "fx", "topk")] == [8, 11008, 2]
 
 
-def test_equal_architectures_have_equal_names(made):
+def test_names_entries_and_masks_of_rows(made):
     first, again, other = made({}, {"tp": "1", "dp": "8", "sp": "0"}, {"layers": "30"})
     assert first.model == again.model
     assert first.model.name != other.model.name
+    # As many layers as a cell holds are one entry.
+    (setup,) = made({"layers": str(2**31 - 1)})
+    assert layers(setup) == [("embedding", 1), ("transformer[gated rotary]", 2**31 - 1), ("head", 1)]
+    # Attention is not masked and has the head dimensions of its text.
+    # Scores over 128 + 64 dimensions per head, values over 128.
+    once = token_flops(load_model("deepseek-v3"), 4096)
+    assert once.attention == pytest.approx(61 * 2 * 128 * (192 + 128) * 4096)
+    assert token_flops(load_model("deepseek-v3"), 8192).attention == pytest.approx(2 * once.attention)
 
 
 MODEL = """name: latent
@@ -89,11 +97,6 @@ def test_packaged_models_stand_for_what_columns_do_not_say(made):
     assert queries.model.dimensions["k"] == 128
 
 
-def test_as_many_layers_as_a_cell_holds_are_one_entry(made):
-    (setup,) = made({"layers": str(2**31 - 1)})
-    assert layers(setup) == [("embedding", 1), ("transformer[gated rotary]", 2**31 - 1), ("head", 1)]
-
-
 PUBLISHED = {"deepseek-v3": 37e9, "mixtral-8x7b": 12.9e9, "qwen3-30b-a3b": 3.3e9, "kimi-k2": 32e9, "gpt3-175b": 175e9}
 
 
@@ -104,10 +107,3 @@ def test_active_parameters_are_those_published(name, active):
     # An embedding is looked up, not multiplied; some count it all the same. Published numbers are rounded.
     embedding = spec.dimensions["v"] * spec.dimensions["e"]
     assert 0.98 * (active - embedding) < (once.layers + once.head) / 2 < 1.02 * active
-
-
-def test_attention_is_not_masked_and_has_the_head_dimensions_of_its_text():
-    # Scores over 128 + 64 dimensions per head, values over 128.
-    once = token_flops(load_model("deepseek-v3"), 4096)
-    assert once.attention == pytest.approx(61 * 2 * 128 * (192 + 128) * 4096)
-    assert token_flops(load_model("deepseek-v3"), 8192).attention == pytest.approx(2 * once.attention)

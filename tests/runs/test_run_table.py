@@ -12,11 +12,16 @@ from dsx.plans.choices import CODES
 from dsx.runs.table import COLUMNS, FUSABLE, IN_PLANS, MeasuredRun, NodeNetwork, read_runs
 
 
-def test_cells_have_the_types_of_their_columns(tmp_path):
+def test_types_operators_and_columns_of_tables(tmp_path):
     (run,) = read_runs(write(tmp_path / "runs.csv", {"year": "2024", "measured_iter_s": "2.5e0", "further": "x"}))
     assert (run.line, run.id, run.year, run.tp, run.measured_iter_s) == (2, "own-1", 2024, 2, 2.5)
     assert (run.sp, run.oom, run.flash) == (True, False, True)
     assert (run.experts, run.framework, run.schedule, run.notes) == (None, None, None, None)
+    # Operators and columns of tables.
+    assert load_assumptions("default").unfused_operators.keys() == FUSABLE
+    # Every field is a column.
+    own = {field.name for field in fields(MeasuredRun)} - {"line", "further"}
+    assert {*COLUMNS} == own | {"zero_replicas", "stored_layers", "offload"}
 
 
 @pytest.mark.parametrize(
@@ -35,23 +40,12 @@ def test_cells_that_are_words(column, text, value):
     assert COLUMNS[column](text) == value
 
 
-def test_every_operator_has_a_table_for_the_other_case():
-    assert load_assumptions("default").unfused_operators.keys() == FUSABLE
-
-
-def test_every_field_is_a_column():
-    own = {field.name for field in fields(MeasuredRun)} - {"line", "further"}
-    assert {*COLUMNS} == own | {"zero_replicas", "stored_layers", "offload"}
-
-
-def test_further_choices_are_columns_too(tmp_path):
+def test_columns_of_a_table(tmp_path):
     (run,) = read_runs(write(tmp_path / "runs.csv", {"offload": "optimizer", "zero_replicas": "2"}))
     assert dict(run.further) == {"offload": CODES["offload"].index("optimizer"), "zero_replicas": 2}
     with pytest.raises(RunTableError, match="offload: offload = 'optimiser' is not known; did you mean 'optimizer'"):
         read_runs(write(tmp_path / "wrong.csv", {"offload": "optimiser"}))
-
-
-def test_columns_of_a_plan_may_have_the_names_that_they_have_in_result_sets(tmp_path):
+    # Columns of a plan may have the names that they have in result sets.
     table = pd.read_csv(write(tmp_path / "runs.csv"))
     table.rename(columns={name: column for column, name in IN_PLANS.items()}).to_csv(tmp_path / "as.csv", index=False)
     assert ",num_gpus," in (tmp_path / "as.csv").read_text(encoding="utf-8")
@@ -59,29 +53,22 @@ def test_columns_of_a_plan_may_have_the_names_that_they_have_in_result_sets(tmp_
     table.assign(num_gpus=16).to_csv(tmp_path / "both.csv", index=False)
     with pytest.raises(RunTableError, match=r"both.csv:1: has 'n_gpus' and 'num_gpus', which are the same column"):
         read_runs(tmp_path / "both.csv")
-
-
-def test_a_column_that_is_left_out_is_blank(tmp_path):
+    # A column that is left out is blank.
     (run,) = read_runs(write(tmp_path / "runs.csv", without=("cp", "ep", "vpp", "zero_stage", "flops_kind")))
     assert (run.cp, run.ep, run.vpp, run.zero_stage) == (None, None, None, None)
 
 
-def test_rows_are_named_by_the_line_that_they_begin_in(tmp_path):
+def test_rows_as_files_have_them(tmp_path):
     path = write(tmp_path / "runs.csv", {"notes": "two\nlines"}, {"notes": "one"})
     assert [run.line for run in read_runs(path)] == [2, 4]
-
-
-def test_a_table_that_pandas_wrote_reads_the_same(tmp_path):
-    """Whole numbers and flags with blanks among them become fractions there."""
+    # Whole numbers and flags with blanks among them become fractions there.
     path = write(
         tmp_path / "runs.csv", {"zero_stage": "3", "sp": "0", "vpp": "2"}, {"zero_stage": "", "sp": "", "vpp": ""}
     )
     pd.read_csv(path).to_csv(tmp_path / "again.csv", index=False)
     assert "3.0" in (tmp_path / "again.csv").read_text(encoding="utf-8")
     assert read_runs(tmp_path / "again.csv") == read_runs(path)
-
-
-def test_blank_lines_and_a_byte_order_mark_are_passed_over(tmp_path):
+    # Blank lines and a byte order mark are passed over.
     path = write(tmp_path / "runs.csv")
     path.write_text("\ufeff" + path.read_text(encoding="utf-8") + ",,\n\n", encoding="utf-8")
     assert len(read_runs(path)) == 1
@@ -187,20 +174,16 @@ def test_a_file_that_is_no_table(tmp_path, text, says):
     assert says in str(caught.value)
 
 
-def test_a_file_that_is_not_text(tmp_path):
+def test_files_that_are_no_tables(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RunTableError, match="is not a CSV file in UTF-8"):
         read_runs(path)
-
-
-def test_two_rows_of_one_id(tmp_path):
+    # Two rows of one id.
     path = write(tmp_path / "runs.csv", {"id": "a"}, {"id": "a"})
     with pytest.raises(RunTableError, match=r"3: id: 'a' is already in line 2"):
         read_runs(path)
-
-
-def test_no_such_file(tmp_path):
+    # No such file.
     write(tmp_path / "runs.csv")
     with pytest.raises(SpecError, match=r"is not a file; did you mean 'runs.csv'\?"):
         read_runs(tmp_path / "run.csv")

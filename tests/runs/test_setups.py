@@ -16,7 +16,7 @@ def layers(setup):
     return [(str(entry.layer), entry.count) for entry in setup.model.layers]
 
 
-def test_a_full_row_needs_no_default(made):
+def test_defaults_of_a_row(made):
     (setup,) = made({})
     assert setup.filled == ()
     assert [setup.plan[name] for name in ("tp", "pp", "dp", "num_microbatches", "microbatch_size")] == [2, 2, 4, 8, 2]
@@ -26,6 +26,12 @@ def test_a_full_row_needs_no_default(made):
     )
     assert layers(setup) == [("embedding", 1), ("transformer[gated rotary]", 32), ("head", 1)]
     assert setup.model.dimensions == {"e": 4096, "h": 32, "g": 32, "k": 128, "f": 11008, "v": 32000}
+    # A blank sp is none where tp does not divide the sequence.
+    degrees = {"tp": "3", "pp": "1", "dp": "4", "n_gpus": "12", "heads": "48", "kv_heads": "1", "hidden": "6144"}
+    degrees |= {"ffn_hidden": "12288", "global_batch": "16"}
+    blank, stated = made(degrees | {"sp": ""}, degrees | {"sp": "1"})
+    assert "sp" in blank.filled and not blank.sp
+    assert stated.rule == "tp * cp does not divide seq, with sp"
 
 
 def test_blank_cells_are_filled_and_counted(made):
@@ -46,14 +52,6 @@ def test_blank_cells_are_filled_and_counted(made):
     assert {"sp", "vpp"} <= {*parallel.filled} and parallel.sp and parallel.plan["dp"] == 2
     counts = count_rows_by([bare, experts, parallel, UnmodelledReason("none")], "filled")
     assert counts["vocab"] == 3 and counts["heads"] == 2 and counts["sp"] == 1
-
-
-def test_a_blank_sp_is_none_where_tp_does_not_divide_the_sequence(made):
-    degrees = {"tp": "3", "pp": "1", "dp": "4", "n_gpus": "12", "heads": "48", "kv_heads": "1", "hidden": "6144"}
-    degrees |= {"ffn_hidden": "12288", "global_batch": "16"}
-    blank, stated = made(degrees | {"sp": ""}, degrees | {"sp": "1"})
-    assert "sp" in blank.filled and not blank.sp
-    assert stated.rule == "tp * cp does not divide seq, with sp"
 
 
 @pytest.mark.parametrize(
@@ -145,19 +143,15 @@ def test_the_precision_of_the_multiplies(made, precision, multiplies):
     assert made({"precision": precision})[0].precision == multiplies
 
 
-def test_a_default_counts_where_a_norm_or_softmax_depends_on_it(made):
+def test_defaults_that_depend_on_the_layer_the_type_and_the_pipeline(made):
     blank = {"kernels": "", "gated_mlp": "0"}
     changes = ({}, {"gated_mlp": "1"}, {"flash": "0"}, {"experts": "8", "topk": "2"})
     rows = made(*(blank | change for change in changes))
     assert ["kernels" in setup.filled for setup in rows] == [False, True, True, True]
-
-
-def test_gradients_of_fp16_are_in_fp16_whatever_the_set_says(made):
+    # Gradients of fp16 are in fp16 whatever the set says.
     half, brain, stated = made({"precision": "fp16"}, {}, {"precision": "fp16", "gradient_bytes": "4"})
     assert [setup.assumptions for setup in (half, brain, stated)] == [{"gradient_bytes": 2}, {}, {"gradient_bytes": 4}]
-
-
-def test_sharded_weights_in_a_pipeline_are_whole_for_the_step(made):
+    # Sharded weights in a pipeline are whole for the step.
     sharded = {"zero_stage": "3", "microbatch": ""}
     flat, piped, interleaved, stated = made(
         sharded | {"pp": "1", "dp": "8"}, sharded, sharded | {"vpp": "2"}, sharded | {"microbatch": "1"}
@@ -207,11 +201,19 @@ def test_a_rack_that_the_degrees_do_not_fill_keeps_groups_whole(made, degrees, f
     assert placed(made, *degrees, **NVL72) == found
 
 
-def test_each_word_names_values_of_a_plan():
+def test_words_of_values_and_recomputation(made):
     for word, meant in recompute_words().items():
         assert word == word.lower() and len(meant.source) > 20
         assert meant.recompute is None or value_of(meant.recompute) == meant.recompute
         BY_NAME["offload"].code(meant.offload)
+    # Words of recomputation.
+    assert "recompute" in made({"recompute": "custom"})[0].filled
+    # Selective of a fully sharded recipe is the recipe of single operators.
+    sharded = {"zero_stage": "3", "tp": "1", "pp": "1", "dp": "16", "sp": "0"}
+    of_words = [made({"recompute": word} | sharded)[0].plan for word in ("selective", "selective op")]
+    assert of_words[0] == of_words[1]
+    assert (of_words[0]["recompute"], of_words[0]["stored_layers"]) == ("full", 12)
+    assert made({"recompute": "selective"})[0].plan["recompute"] == "selective"
 
 
 @pytest.mark.parametrize(
@@ -229,15 +231,3 @@ def test_a_word_gives_the_nearest_plan(made, word, recompute, stored, offload):
     plan = setup.plan
     assert (plan["recompute"], plan["stored_layers"], plan["offload"]) == (recompute, stored, offload)
     assert "recompute" not in setup.filled
-
-
-def test_a_word_that_names_no_policy_is_a_blank_cell(made):
-    assert "recompute" in made({"recompute": "custom"})[0].filled
-
-
-def test_selective_of_a_fully_sharded_recipe_is_the_recipe_of_single_operators(made):
-    sharded = {"zero_stage": "3", "tp": "1", "pp": "1", "dp": "16", "sp": "0"}
-    of_words = [made({"recompute": word} | sharded)[0].plan for word in ("selective", "selective op")]
-    assert of_words[0] == of_words[1]
-    assert (of_words[0]["recompute"], of_words[0]["stored_layers"]) == ("full", 12)
-    assert made({"recompute": "selective"})[0].plan["recompute"] == "selective"

@@ -27,42 +27,32 @@ def left(measured, values, rows):
     return np.abs(np.log(step_times({**START, **values}) / measured))[rows].mean()
 
 
-def test_one_run_moves_less_than_five():
+def test_runs_move_a_field_as_far_as_they_outweigh_its_prior():
     slower = step_times({**START, "compute": 0.6})
     moved = [START["compute"] - adapted(slower, rows)[0]["compute"] for rows in ([0], [0, 1, 2], [0, 1, 2, 3, 4])]
     assert 0 < moved[0] < moved[1] < moved[2] < START["compute"] - 0.6
     before, after = (left(slower, values, [0]) for values in (START, adapted(slower, [0])[0]))
     assert after < before / 2
-
-
-def test_many_runs_outweigh_the_prior():
+    # Many runs outweigh the prior.
     measured = step_times({**START, "compute": 0.65, "memory": 0.65})
     many, certain = adapted(measured, list(range(N)), prior(noise=0.01))
     assert many == pytest.approx({"compute": 0.65, "memory": 0.65}, rel=0.02)
     _, few = adapted(measured, [0, 1], prior(noise=0.01))
     assert (few > certain).all() and (certain > 0).all()
-
-
-def test_runs_as_predicted_change_nothing():
+    # Runs as predicted change nothing.
     found, _ = adapted(step_times(START), [0, 1, 2])
     assert found == pytest.approx({name: START[name] for name in BOUNDS}, rel=1e-6)
-
-
-def test_a_run_that_disagrees_counts_less():
+    # A run that disagrees counts less.
     measured = step_times({**START, "compute": 0.7})
     wrong = np.where(np.arange(N) == 3, 4 * measured, measured)
     found, _ = adapted(wrong, list(range(6)))
     assert left(measured, found, list(range(N))) < 0.05
     assert np.log(wrong / measured)[:6].mean() > 0.2  # as far as the mean of all six would move it
-
-
-def test_the_further_a_field_may_be_the_further_it_moves():
+    # The further a field may be the further it moves.
     slower = 1.1 * step_times(START)
     small, large = (adapted(slower, [0], prior(deviations=(0.05, 0.05 * more)))[0] for more in (1, 6))
     assert START["memory"] - large["memory"] > 3 * (START["memory"] - small["memory"])
-
-
-def test_a_field_that_no_run_depends_on_keeps_its_value():
+    # A field that no run depends on keeps its value.
     bounds = {name: BETWEEN[name] for name in ("compute", "idle")}
     measured = step_times({**START, "compute": 0.7})
     found = specialise_to(Formula(measured, START), START, Prior(bounds, np.full(2, 0.2), 0.02))

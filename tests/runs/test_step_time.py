@@ -9,21 +9,10 @@ from dsx.runs.table import UnmodelledReason
 
 # Korthikanti et al., arXiv 2205.05198, Table 5: the 22B model on 8 GPUs, batch 4.
 GPT = {
-    "layers": "48",
-    "hidden": "6144",
-    "ffn_hidden": "24576",
-    "heads": "64",
-    "kv_heads": "64",
-    "vocab": "51200",
-    "gated_mlp": "0",
-    "n_gpus": "8",
-    "tp": "8",
-    "pp": "1",
-    "dp": "1",
-    "microbatch": "4",
-    "global_batch": "4",
+    "layers": "48", "hidden": "6144", "ffn_hidden": "24576", "heads": "64", "kv_heads": "64", "vocab": "51200",
+    "gated_mlp": "0", "n_gpus": "8", "tp": "8", "pp": "1", "dp": "1", "microbatch": "4", "global_batch": "4",
     "measured_iter_s": "",
-}
+}  # fmt: skip
 B, S, L, H, V = 4, 2048, 48, 6144, 51200
 
 
@@ -42,7 +31,7 @@ def test_the_formulas_are_those_of_the_papers(made):
     assert step_flops(setup, "8N") == pytest.approx(8 * B * S * parameters, rel=1e-12)
 
 
-def test_grouped_queries_gates_and_active_experts_count(made):
+def test_flops_of_queries_gates_and_active_experts(made):
     sizes = {"heads": "64", "kv_heads": "8", "hidden": "8192", "ffn_hidden": "1024", "experts": "16", "topk": "4"}
     (setup,) = made(sizes | {"gated_mlp": "1"})
     attention = 2 * 8192 * 8192 + 2 * 8192 * 1024
@@ -51,6 +40,8 @@ def test_grouped_queries_gates_and_active_experts_count(made):
     assert step_flops(setup, "model") == pytest.approx(
         64 * 2048 * (6 * (32 * (attention + mlp) + 8192 * 32000) + scores), rel=1e-12
     )
+    # A published utilisation gives the published seconds.
+    assert measured_step_time(made(GPT | {"measured_mfu": "0.415"})[0]) == pytest.approx(1.10, rel=0.01)
 
 
 def test_seconds_win_over_tokens_over_flops_over_utilisation(made):
@@ -66,10 +57,6 @@ def test_seconds_win_over_tokens_over_flops_over_utilisation(made):
     for column, seconds in zip([*list(all_four)[-4:], "oom"], expected, strict=True):
         assert measured_step_time(setup) == (seconds and pytest.approx(seconds, rel=1e-12))
         setup = dataclasses.replace(setup, run=dataclasses.replace(setup.run, **{column: None}))
-
-
-def test_a_published_utilisation_gives_the_published_seconds(made):
-    assert measured_step_time(made(GPT | {"measured_mfu": "0.415"})[0]) == pytest.approx(1.10, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -93,25 +80,19 @@ def test_flops_by_their_kind(made, kind, factor):
     assert seconds == pytest.approx(factor * step_flops(setup, "model") / (100e12 * 8), rel=0.02)
 
 
-def test_under_a_causal_mask_half_of_the_attention_counts(made):
+def test_kinds_of_flops(made):
     (setup,) = made(GPT | {"measured_tflops_per_gpu": "100", "flops_kind": "model (MaxText, causal attention)"})
     without = step_flops(setup, "6N")
     flops = without + (step_flops(setup, "model") - without) / 2
     assert measured_step_time(setup) == pytest.approx(flops / (100e12 * 8))
-
-
-def test_an_unknown_kind_is_a_reason(made):
+    # An unknown kind is a reason.
     reason = measured_step_time(made(GPT | {"measured_tflops_per_gpu": "100", "flops_kind": "peak"})[0])
     assert reason == UnmodelledReason("flops_kind is not known", "'peak', known: model, hardware, 6N, 8N")
-
-
-def test_a_long_flops_kind_is_refused_at_once(made):
+    # A long flops kind is refused at once.
     (setup,) = made(GPT | {"measured_tflops_per_gpu": "100", "flops_kind": "6" + " " * 100_000 + "x"})
     reason = measured_step_time(setup)
     assert isinstance(reason, UnmodelledReason)
-
-
-def test_utilisation_of_fp8_refers_to_its_own_peak(made):
+    # Utilisation of fp8 refers to its own peak.
     row = GPT | {"gpu": "H100", "measured_mfu": "0.5"}
     halves = measured_step_time(made(row)[0]), measured_step_time(made(row | {"precision": "fp8"})[0])
     assert halves[0] / halves[1] == pytest.approx(1978.9 / 989.4, rel=1e-9)

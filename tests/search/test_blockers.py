@@ -42,29 +42,25 @@ def test_one_value_that_no_candidate_has(column, values, nearest):
     assert blame(fix={column: values}, fixed=few) == [("fix", text, nearest, True)]
 
 
-def test_degrees_whose_product_is_no_divisor_are_blamed_together():
+def test_degrees_stored_layers_and_orders_that_leave_no_plan():
     fix = {"tp": [8, 16], "pp": [16, 32], "vpp": [1]}
     setting = "tp = 8 or 16 and pp = 16 or 32"
     assert blame(fix=fix) == [("fix", setting, "pp = 8", True)]
-
-
-@pytest.mark.parametrize(("ep", "nearest"), [(7, 8), (16, 8)])
-def test_ep_divides_the_experts_and_the_ranks(ep, nearest):
-    assert blame("mixtral-8x7b", fix={"ep": [ep]}) == [("fix", f"ep = {ep}", f"ep = {nearest}", True)]
-
-
-def test_stored_layers_are_of_a_stage():
+    # Rules of stored layers and orders.
     fix = {"recompute": ["full"], "pp": [4], "stored_layers": [40]}
     assert blame(fix=fix) == [("fix", "stored_layers = 40", "stored_layers = 7", True)]
-
-
-def test_an_order_numbers_the_replicas_of_an_ep_group_consecutively():
+    # An order numbers the replicas of an ep group consecutively.
     fix = {"order": ["tp-cp-ep-pp-dp"], "ep": [8], "tp": [1], "pp": [2]}
     assert blame("mixtral-8x7b", fix, cluster="dgx-a100-superpod") == [
         ("fix", "tp = 1", "tp = 8", True),
         ("fix", "ep = 8", "ep = 1", True),
         ("fix", "order = tp-cp-ep-pp-dp", "order = tp-cp-ep-dp-pp", True),
     ]
+
+
+@pytest.mark.parametrize(("ep", "nearest"), [(7, 8), (16, 8)])
+def test_ep_divides_the_experts_and_the_ranks(ep, nearest):
+    assert blame("mixtral-8x7b", fix={"ep": [ep]}) == [("fix", f"ep = {ep}", f"ep = {nearest}", True)]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +75,7 @@ def test_choices_without_an_optimal_cut(fix, setting, nearest):
     assert blame(fix=fix, partition="optimal") == [("fix", setting, nearest, True)]
 
 
-def test_both_of_two_conflicting_settings_are_named():
+def test_wrong_settings_are_named():
     assert blame(fix={"vpp": [2], "pp": [1]}) == [
         ("fix", "pp = 1", "pp = 2", True),
         ("fix", "vpp = 2", "vpp = 1", True),
@@ -88,24 +84,18 @@ def test_both_of_two_conflicting_settings_are_named():
         ("fixed", "recompute = none", "recompute = selective or full", True),
         ("fix", "stored_layers = 4", "stored_layers = 0", True),
     ]
-
-
-def test_each_of_several_wrong_settings_is_named():
+    # Each of several wrong settings is named.
     assert blame(fix={"pp": [5, 7], "vpp": [3], "tp": [3], "dp": [16]}) == [
         ("fix", "tp = 3", "tp = 2", False),
         ("fix", "pp = 5 or 7", "pp = 4", False),
         ("fix", "vpp = 3", "vpp = 2", False),
     ]
-
-
-def test_limits_and_fixed_choices_of_an_assumption_set():
+    # Limits and fixed choices of an assumption set.
     assert blame(limit={"pp": [Limit(">=", 100)]}) == [("limit", "pp >= 100", "pp = 32", True)]
     assert blame(fixed=("vpp=3",)) == [("fixed", "vpp = 3", "vpp = 2", True)]
     assert blame(limit={"zero_replicas": [Limit(">=", 2), Limit("<=", 4)]}, fixed=("zero_replicas=1",)) == [
         ("fixed", "zero_replicas = 1", "zero_replicas = 2", True),
         ("limit", "zero_replicas >= 2 and zero_replicas <= 4", "zero_replicas = 1", True),
     ]
-
-
-def test_no_blocker_if_the_job_alone_has_no_plan():
+    # No blocker if the job alone has no plan.
     assert blame(fix={"pp": [4]}, num_gpus=7, batch=9) == []

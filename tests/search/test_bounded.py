@@ -27,14 +27,9 @@ LAYERS = {
     "two kinds": [{"kind": "embedding"}, {**DENSE, "count": 3}, {"kind": "transformer", "count": 3}, {"kind": "head"}],
 }
 OPENED = {
-    "zero_replicas": [1],
-    "stored_layers": [0],
-    "offload": ["none"],
-    "zero_stage": [0, 1, 3],
-    "recompute": ["none", "full"],
-    "vpp": [1],
-    "schedule": ["1f1b", "gpipe"],
-}
+    "zero_replicas": [1], "stored_layers": [0], "offload": ["none"], "zero_stage": [0, 1, 3],
+    "recompute": ["none", "full"], "vpp": [1], "schedule": ["1f1b", "gpipe"],
+}  # fmt: skip
 
 
 def problem_of(layers, partition="optimal", capacity=5e9, optimizer="adam"):
@@ -69,7 +64,7 @@ def test_no_cut_beats_a_bound(layers, offload):
     np.testing.assert_allclose(step_s[single], small.costs.step_time_s[single], rtol=1e-12)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("capacity", "optimizer"), [(5e9, "adam"), (2.5e9, "adam"), (3.5e9, "muon")])
 @pytest.mark.parametrize("layers", LAYERS)
 def test_the_best_are_those_of_all_cuts(monkeypatch, layers, capacity, optimizer):

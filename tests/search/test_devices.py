@@ -20,12 +20,10 @@ def all_devices(monkeypatch, all_workers):
     monkeypatch.setattr(devices, "workers", all_workers)
 
 
-def test_every_device_has_a_worker(all_devices):
+def test_every_device_or_core_has_a_worker(all_devices, monkeypatch):
     assert set(devices.workers()) == set(jax.local_devices())
     assert len(jax.local_devices()) == 2
-
-
-def test_a_cpu_has_a_worker_for_every_core(monkeypatch, all_devices):
+    # A cpu has a worker for every core.
     monkeypatch.setattr(devices.os, "sched_getaffinity", lambda _: set(range(7)), raising=False)
     first, second = jax.local_devices()
     assert devices.workers() == [first] * 4 + [second] * 4

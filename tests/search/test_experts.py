@@ -91,6 +91,7 @@ def test_every_candidate_is_a_plan_that_breaks_no_rule(strategy):
             assert value == pytest.approx(float(rows[name][row]), rel=1e-12, abs=1e-15, nan_ok=True), name
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_the_best_is_the_least_of_all(precision):
     strategies = ("1d", "2d-expert-tp")
@@ -134,7 +135,7 @@ def test_memory_of_mixtral_by_hand():
     assert spread["optimizer_bytes"] < 12 * (experts + others / 4)
 
 
-def test_replicas_of_experts_by_hand():
+def test_replicas_of_experts():
     """Two of 16 ranks hold the same expert. With two replicas each has its whole state; all other state is over 8."""
     experts = 32 * EXPERT
     others = (MIXTRAL.parameters or 0) - 8 * experts
@@ -142,9 +143,7 @@ def test_replicas_of_experts_by_hand():
     assert costs["optimizer_bytes"] == pytest.approx(12 * (experts + others / 8), rel=1e-12)
     costs = evaluated("ep=2", "dp=16", "nvs.dp=8", "zero_replicas=4")
     assert costs["optimizer_bytes"] == pytest.approx(12 * (4 * experts / 2 + others / 4), rel=1e-12)
-
-
-def test_zero_replicas_that_split_experts_break_a_rule():
+    # Zero replicas that split experts break a rule.
     here = problem("1d", model="layer")
     broken = evaluate_plan(here, ["ep=8", "dp=16", "nvs.dp=8", "zero_replicas=4"], 16, 16).broken
     (violation,) = [violation for violation in broken if violation.reason.name != "memory"]
@@ -253,15 +252,13 @@ def test_ep_1_has_no_cost_of_expert_parallelism(replicas):
     assert (ones["ep_comm_s"] == 0.0).all()
 
 
-def test_a_model_without_experts_has_one_degree():
+def test_expert_degrees_without_experts_fixed_and_limited():
     spec = model_spec({"l": 512, "e": 1024, "h": 8, "f": 4096, "depth": 2})
     here = make_problem(spec, cluster_spec(SYSTEM), DEFAULT, ["2d"])
     assert here.workload.searched.ep == (1,)
     assert here.expert_axes == ((),)
     assert set(Space(here, [8], [8]).keys["ep"].tolist()) == {1}
-
-
-def test_fixed_and_limited():
+    # Fixed and limited.
     made = problem("1d").searching({"ep": [1, 6]})
     found = Space(made, [12], [24], {"ep": [1, 6]})
     assert set(found.keys["ep"].tolist()) == {1, 6}

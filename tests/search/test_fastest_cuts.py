@@ -54,7 +54,7 @@ def compare(layers, capacities, per, top, sample, opened=FEWER):
     return counts
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("sample", [100, 1 << 16])
 @pytest.mark.parametrize("per", [(), ("num_gpus",)], ids="-".join)
 def test_the_fastest_are_those_of_all_cuts(per, sample):
@@ -62,7 +62,7 @@ def test_the_fastest_are_those_of_all_cuts(per, sample):
     assert counts.bounded > counts.cut
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("objectives", [["step_time_s", "peak_bytes"], ["peak_bytes"]], ids="-".join)
 def test_the_front_is_that_of_all_cuts(monkeypatch, objectives):
     monkeypatch.setattr(partitioned, "_ROWS", 200)

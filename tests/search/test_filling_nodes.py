@@ -37,6 +37,7 @@ def in_part(plan, size, node):
     return partly_filled({axis: degrees[axis] for axis in order}, {axis: shares[axis] for axis in order}, size, node)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("num_gpus", "size", "some"), [(20, 8, True), (24, 8, True), (36, 16, True), (48, 24, True), (32, 8, False)]
 )
@@ -99,7 +100,7 @@ def test_jobs_that_are_ranked_have_the_plans_of_each_alone():
     assert of_20["plan"] == dsx.best(JOB, fix=FIX).plan
 
 
-def test_no_placement_is_faster_than_itself():
+def test_placements_that_are_as_fast_are_not_named():
     """The leanest alone was placed by hand; the fastest was named beside itself, as 0.0 % faster."""
     job, fix = dsx.Job("llama-3-8b", "h100-nvs8", 16, 64), {"pp": [2, 4, 8], "offload": "none", "cp": 1}
     found = dsx.best(job, framework="deepspeed", fix=fix)
@@ -108,10 +109,7 @@ def test_no_placement_is_faster_than_itself():
     assert "Another placement" not in str(found)
     assert "Of the plans placed as launched" in " ".join(str(found).split())
     assert not any(other_placement(plan) for plan in (found.fastest, found.simplest, found.leanest))
-
-
-def test_a_placement_as_fast_is_not_named():
-    """All of the reduction hides; dp as 67 + 67 + 66 on racks of 72 was said to take 0.0 % less."""
+    # All of the reduction hides; dp as 67 + 67 + 66 on racks of 72 was said to take 0.0 % less.
     job = dsx.Job("gpt3-5b", "gb200-nvl72", 200, 200, 32768)
     fix = {"strategy": "1d", "tp": 1, "pp": 1, "recompute": "none", "zero_stage": 1, "zero_replicas": 1}
     found = dsx.best(job, framework="zero-bubble", fix=fix)
@@ -119,9 +117,7 @@ def test_a_placement_as_fast_is_not_named():
     assert (listed.plan["dp_nvs"], found.plan["dp_nvs"]) == (67, 72)
     assert found.step_time_s == listed.step_time_s
     assert found.as_launched and found.faster_placement is None
-
-
-def test_a_plan_that_fills_nodes_in_part_says_so():
+    # A plan that fills nodes in part says so.
     text = "of each fast domain of 8, 6 of the last: of the 3 whole nodes of 8 that it needs, 4 GPUs stay free"
     evaluated = dsx.evaluate(JOB, "dp=20 zero_stage=2 nvs.dp=7")
     only = dsx.best(JOB, fix=FIX | {"dp_nvs": 7})
@@ -132,22 +128,19 @@ def test_a_plan_that_fills_nodes_in_part_says_so():
 
 
 @pytest.mark.slow
-def test_the_plans_of_a_framework_have_the_ranks_of_its_launcher():
+def test_plans_of_frameworks_and_racks():
     """The leanest had the four stages of a replica in a node, where DeepSpeed numbers replicas first."""
     found = dsx.best(dsx.Job("llama-3-8b", "h100-nvs8", 64, 512), framework="deepspeed")
     for plan in (found.fastest, found.simplest, found.leanest):
         assert other_placement(plan) == []
         assert not any(lost.startswith("the placement") for lost in found.launch("leanest").lost)
-
-
-RACKS = dsx.Job("deepseek-v3", "gb200-nvl72", 288, 2304)  # four of 72
-
-
-@pytest.mark.slow
-def test_a_job_of_whole_racks_is_answered_on_these():
+    # A job of whole racks is answered on these.
     found = dsx.best(RACKS, fix={"strategy": "1d", "ep": 8, "recompute": "full", "zero_stage": 1, "pp": [1, 3, 9]})
     for plan in (found.fastest, found.simplest, found.leanest):
         assert nodes_in_part(plan, found.problem) is None
+
+
+RACKS = dsx.Job("deepseek-v3", "gb200-nvl72", 288, 2304)  # four of 72
 
 
 def test_a_plan_that_takes_more_racks_says_so():

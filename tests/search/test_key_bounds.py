@@ -73,15 +73,13 @@ def test_few_of_many_keys_have_the_fastest_plans(monkeypatch, capacity):
     assert found.counts.candidates == expected.counts.candidates == spaces.size
 
 
-def test_first_share_of_keys_has_every_microbatch_size():
+def test_a_first_share_and_scouts_of_keys(monkeypatch):
     sizes = np.array([1, 64, 64, 1, 64, 2, 64])
     bounds = np.array([9.0, 1.0, 2.0, 8.0, 3.0, 7.0, 4.0])
     shares = bounds_of_keys.shares_of({"microbatch_size": sizes}, bounds)
     assert {*sizes[shares[0]]} == {1, 2, 64}
     assert sorted(np.concatenate(shares)) == [*range(7)]
-
-
-def test_scouts_are_the_keys_of_least_bound_of_their_size(monkeypatch):
+    # Scouts are the keys of least bound of their size.
     monkeypatch.setattr(bounds_of_keys, "_SCOUTS", 1)
     sizes = np.array([1, 64, 64, 1, 64, 2, 64])
     bounds = np.array([9.0, 1.0, 2.0, 8.0, 3.0, 7.0, 4.0])

@@ -78,7 +78,7 @@ def test_the_fastest_plan_has_no_dominated_value(share):
     assert found.tolist() == expected.tolist()
 
 
-def test_what_dominates():
+def test_what_dominates_with_and_without_effects():
     source = source_of()
     norms = VALUES.index("norms")
     assert norms in undominated(source.problem, source.table)
@@ -86,9 +86,7 @@ def test_what_dominates():
     assert norms not in undominated(source.problem, table)
     kept_bytes[-1] = 0.0  # one key at which it keeps less is enough
     assert norms in undominated(source.problem, table)
-
-
-def test_few_values_have_their_passes_without_effects():
+    # Few values have their passes without effects.
     source = source_of()
     values = [VALUES.index(name) for name in ("norms", "experts", "full")]
     for every, few in zip(source.table, of_values(source.table, values), strict=True):
@@ -96,9 +94,7 @@ def test_few_values_have_their_passes_without_effects():
         assert len(few.without) == len(every.without) > 0
         for passes, found in zip(every.without, few.without, strict=True):
             assert found.recompute_s.tolist() == passes.recompute_s[:, rows].tolist()
-
-
-def test_a_value_that_loses_an_effect_dominates_none_that_has_it():
+    # A value that loses an effect dominates none that has it.
     source = source_of()
     embedding, *layers, head = source.table
     free = [scaled(layer, "experts", 0.0)[0] for layer in layers]

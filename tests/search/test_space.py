@@ -25,6 +25,7 @@ def names(rows, where):
     return set(rows["candidate"][where].tolist())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("column", [column for column in SEARCHED if column not in ("ep", *SEARCHED_COLUMNS)])
 def test_fix_keeps_the_values_that_are_named(column):
     rows = ids()
@@ -34,7 +35,7 @@ def test_fix_keeps_the_values_that_are_named(column):
     assert ids(fix={column: [1000]})["candidate"].tolist() == []
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("column", SEARCHED)
 @pytest.mark.parametrize("relation", ["<=", ">=", "<", ">", "=="])
 def test_limit_keeps_the_values_within(column, relation):
@@ -45,7 +46,7 @@ def test_limit_keeps_the_values_within(column, relation):
         assert names(ids(limit={column: [Limit(relation, bound)]}), ...) == kept
 
 
-def test_every_column_varies_in_this_space():
+def test_every_column_varies_and_may_be_fixed_and_limited():
     """Otherwise the tests of fixing and limiting would show little. A model without experts has ep = 1."""
     rows = ids()
     assert {column for column in SEARCHED if len(set(rows[column].tolist())) == 1} == {
@@ -53,6 +54,13 @@ def test_every_column_varies_in_this_space():
         "ep_nvs",
         *SEARCHED_COLUMNS,
     }
+    # Fix and limits hold together.
+    rows = ids(fix={"tp": [1, 2, 4]}, limit={"tp": [Limit(">=", 2), Limit("<", 4)], "pp": [Limit(">", 1)]})
+    assert set(rows["tp"].tolist()) == {2}
+    assert 1 not in rows["pp"]
+    assert len(rows["pp"]) > 0
+    # A column may be fixed to the value that it has.
+    assert names(ids(fix={"zero_stage": [1], "recompute": ["none"], "vpp": [1], "ep": [1]}), ...) == names(ids(), ...)
 
 
 def test_fix_varies_fixed_choices_of_an_assumption_set():
@@ -69,17 +77,6 @@ def test_fix_varies_fixed_choices_of_an_assumption_set():
     one = Space(problem, [24], [48, 96])
     both = Space(problem.searching({"zero_stage": [1, 3]}), [24], [48, 96])
     assert both.size == 2 * one.size
-
-
-def test_fix_and_limits_hold_together():
-    rows = ids(fix={"tp": [1, 2, 4]}, limit={"tp": [Limit(">=", 2), Limit("<", 4)], "pp": [Limit(">", 1)]})
-    assert set(rows["tp"].tolist()) == {2}
-    assert 1 not in rows["pp"]
-    assert len(rows["pp"]) > 0
-
-
-def test_a_column_may_be_fixed_to_the_value_that_it_has():
-    assert names(ids(fix={"zero_stage": [1], "recompute": ["none"], "vpp": [1], "ep": [1]}), ...) == names(ids(), ...)
 
 
 @pytest.mark.parametrize(

@@ -51,15 +51,9 @@ def test_the_fields_are_the_facts_of_the_cost_functions():
     varied = {"".join(map(str, path)) for path in leaves(problem_with())}
     shares = {f"[0].device.attention_{way}[{n}]" for way in ("forward", "backward") for n in range(4)}
     others = (
-        "sustained_share",
-        "fp8_flops",
-        "fp4_flops",
-        "int8_flops",
-        "fp8_sustained_share",
-        "power_share",
-        "host_bandwidth",
-        "num_sms",
-    )
+        "sustained_share", "fp8_flops", "fp4_flops", "int8_flops", "fp8_sustained_share", "power_share",
+        "host_bandwidth", "num_sms",
+    )  # fmt: skip
     held = shares | {f"[0].device.{name}" for name in others}
     held |= {"[0].node.gpus", "[0].node.gpus_per_host_link"}
     held |= {f"[0].operation.{name}" for name in ("price", "site_power", "mtbf", "restart", "checkpoint")}
@@ -158,7 +152,7 @@ def test_points_keep_the_order_of_the_grid_within_a_size():
         np.testing.assert_array_equal(study.problem.hardware.device.hbm_bandwidth, [rate] * 3)
 
 
-def test_without_a_what_if_each_cluster_is_a_study():
+def test_studies_of_clusters_and_points():
     problems = [problem_of("default"), on(problem_of("default"), hardware(fast_size=4))]
     first, second = make_studies(problems, WhatIf(), [8], [16], fix={"tp": [2]})
     assert (first.values, second.values) == ({}, {})
@@ -167,9 +161,7 @@ def test_without_a_what_if_each_cluster_is_a_study():
     for study in (first, second):
         assert set(study.space.keys["tp"].tolist()) == {2}
         assert study.size == study.space.size > 0
-
-
-def test_some_points_of_a_study():
+    # Some points of a study.
     (study, _) = make_studies([problem_of("default")], GRID, [8], [16])
     part = points_of(study, 1, 3)
     assert part.problem.num_points == 2
@@ -178,14 +170,7 @@ def test_some_points_of_a_study():
     whole, some = leaves(study.problem), leaves(part.problem)
     assert {at: leaf.tolist() for at, leaf in some.items()} == {at: leaf[1:3].tolist() for at, leaf in whole.items()}
     assert (part.space, part.cluster) == (study.space, study.cluster)
-
-
-def rows_of(study, start, stop):
-    points, positions, choices = study.rows(start, stop)
-    return list(zip(points.tolist(), positions.tolist(), *(c.tolist() for c in choices.values()), strict=True))
-
-
-def test_rows_of_a_study_are_those_of_its_space_point_by_point():
+    # Rows of a study are those of its space point by point.
     (study, _) = make_studies([problem_of("default")], GRID, [8], [4, 8], fix={"tp": [2, 4]})
     positions, choices = study.space.blocks.rows(0, study.space.size)
     one = list(zip(positions.tolist(), *(column.tolist() for column in choices.values()), strict=True))
@@ -196,6 +181,17 @@ def test_rows_of_a_study_are_those_of_its_space_point_by_point():
         for stop in (start + 1, size, size + 1, 2 * size, 2 * size + 5, study.size):
             if start < stop:
                 assert rows_of(study, start, stop) == whole[start:stop]
+    # Parts of a space whose blocks are known.
+    space = Space(problem_of("default"), [8], [8])
+    assert space.size > 0
+    parts = space.split(10)
+    assert sum(part.size for part in parts) == space.size
+    assert all(part.blocks.keys.max(initial=0) < 10 for part in parts)
+
+
+def rows_of(study, start, stop):
+    points, positions, choices = study.rows(start, stop)
+    return list(zip(points.tolist(), positions.tolist(), *(c.tolist() for c in choices.values()), strict=True))
 
 
 def test_a_large_space_is_several_studies_with_the_same_candidates(monkeypatch):
@@ -211,11 +207,3 @@ def test_a_large_space_is_several_studies_with_the_same_candidates(monkeypatch):
         names = everything(there)["candidate"].tolist()
         assert len(names) == whole.size
         assert set(names) == set(everything([whole])["candidate"].tolist())
-
-
-def test_parts_of_a_space_whose_blocks_are_known():
-    space = Space(problem_of("default"), [8], [8])
-    assert space.size > 0
-    parts = space.split(10)
-    assert sum(part.size for part in parts) == space.size
-    assert all(part.blocks.keys.max(initial=0) < 10 for part in parts)

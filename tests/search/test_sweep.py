@@ -31,19 +31,15 @@ def sweep(keep, precision="float64", problem=PROBLEM, space=SPACE):
     return swept([study_of(problem, space)], keep, precision, PART)
 
 
-def test_all(whole):
+def test_rows_of_whole_sweeps_and_their_progress(whole):
     rows, counts = sweep("all")
     assert_rows_equal(rows, whole, 1e-13)
     assert (counts.candidates, counts.feasible) == (len(whole["tp"]), (whole["reject"] == 0).sum())
-
-
-def test_feasible(whole):
+    # Feasible.
     rows, counts = sweep("feasible")
     assert_rows_equal(rows, where(whole, whole["reject"] == 0), 1e-13)
     assert (counts.candidates, counts.feasible) == (len(whole["tp"]), len(rows["tp"]))
-
-
-def test_progress_is_told_the_parts():
+    # Progress is told the parts.
     for keep in ("all", "feasible", KeepPareto(pareto=["step_time_s"]), KeepTop(top=1)):
         told = []
         made = Sweep([study_of(PROBLEM, SPACE)], keep, "float32", PART)
@@ -53,12 +49,16 @@ def test_progress_is_told_the_parts():
         assert len(told) >= len(made.parts)
         if isinstance(keep, str):
             assert told[:-1] == [PART] * (len(told) - 1)
+    # A longer list of the best begins with the shorter.
+    table = price_keys(PROBLEM, SPACE.keys)
+    lists = [search_of(PROBLEM, SPACE, table).best(top)[0]["step_time_s"] for top in (1, 7, 50, 5000)]
+    for shorter, longer in pairwise(lists):
+        np.testing.assert_allclose(longer[: len(shorter)], shorter, rtol=1e-12)
+    fits = priced(PROBLEM, SPACE)["peak_bytes"] <= PROBLEM.cluster.device.hbm_capacity
+    assert len(lists[-1]) == fits.sum()
 
 
-@pytest.mark.parametrize(
-    "objectives",
-    [["step_time_s", "peak_bytes"], ["num_gpus", "-mfu"]],
-)
+@pytest.mark.parametrize("objectives", [["step_time_s", "peak_bytes"], ["num_gpus", "-mfu"]])
 def test_pareto(whole, objectives):
     rows, counts = sweep(KeepPareto(pareto=objectives))
     feasible = where(whole, whole["reject"] == 0)
@@ -78,6 +78,7 @@ def test_pareto(whole, objectives):
     assert len(front) < len(everything)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("per", [[], ["strategy"], ["tp", "pp"], ["num_gpus", "microbatch_size"]])
 def test_top(whole, precision, per):
@@ -94,15 +95,13 @@ def test_top(whole, precision, per):
     np.testing.assert_allclose([one[-1] for one in found], [one[-1] for one in expected], rtol=1e-12)
 
 
-def test_float32_rows_are_float32_and_ids_are_not():
+def test_types_of_rows_and_sweeps_in_which_no_plan_fits():
     rows, _ = sweep("all", "float32")
     assert rows["step_time_s"].dtype == rows["peak_bytes"].dtype == np.float32
     assert rows["candidate"].dtype == np.int64
     rows, _ = sweep(KeepTop(top=3), "float32")
     assert rows["step_time_s"].dtype == np.float64  # the best are priced once more
-
-
-def test_a_sweep_in_which_no_plan_fits():
+    # A sweep in which no plan fits.
     tiny = on(PROBLEM, hardware(hbm_capacity=1.0))
     for keep in ("feasible", KeepPareto(pareto=["step_time_s"]), KeepTop(top=3)):
         rows, counts = sweep(keep, problem=tiny)
@@ -141,24 +140,13 @@ def test_an_empty_space():
         assert run(made) == {}
 
 
-def test_every_way_to_keep_has_the_same_columns(whole):
+def test_every_way_to_keep_has_the_same_columns_and_codes(whole):
     for keep in ("all", KeepPareto(pareto=["step_time_s"]), KeepTop(top=1)):
         rows, _ = sweep(keep)
         assert set(rows) == set(whole)
         assert all(len(column) == len(rows["tp"]) for column in rows.values())
-
-
-def test_codes_stand_for_names(whole):
+    # Codes stand for names.
     known = column_names(PROBLEM)
     assert known["strategy"] == PROBLEM.strategies
     for name in ("strategy", "recompute", "schedule"):
         assert set(whole[name].tolist()) <= set(range(len(known[name])))
-
-
-def test_a_longer_list_of_the_best_begins_with_the_shorter():
-    table = price_keys(PROBLEM, SPACE.keys)
-    lists = [search_of(PROBLEM, SPACE, table).best(top)[0]["step_time_s"] for top in (1, 7, 50, 5000)]
-    for shorter, longer in pairwise(lists):
-        np.testing.assert_allclose(longer[: len(shorter)], shorter, rtol=1e-12)
-    fits = priced(PROBLEM, SPACE)["peak_bytes"] <= PROBLEM.cluster.device.hbm_capacity
-    assert len(lists[-1]) == fits.sum()

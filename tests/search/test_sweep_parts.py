@@ -57,13 +57,17 @@ def sizes():
     return [2 * space.size // 3, space.size, 2 * space.size + 1, 3 * space.size, 10 * space.size]
 
 
-def test_the_sweep_is_as_described():
+def test_the_sweep_is_as_described_and_has_no_empty_part():
     assert [(study.cluster, study.problem.nvs_size, study.problem.num_points) for study in studies()] == [
         (0, 4, 6), (0, 8, 6), (1, 4, 6), (1, 8, 6)
     ]  # fmt: skip
     assert len({study.space.size for study in studies()}) == 2
     counts = np.bincount((all_rows()["reject"] == 0) + 2 * all_rows()["cluster"])
     assert (counts > 100).all()
+    # No candidate makes no part.
+    empty = Space(problem_of("default"), [24], [24], fix={"tp": [1000]})
+    assert row_parts([study_of(problem_of("default"), empty)], 10) == []
+    assert block_parts([study_of(problem_of("default"), empty)], 10) == []
 
 
 @given(
@@ -113,12 +117,6 @@ def test_ranges_of_points_have_one_length_if_possible():
     assert ranges(1, 16) == [1]
 
 
-def test_no_candidate_makes_no_part():
-    empty = Space(problem_of("default"), [24], [24], fix={"tp": [1000]})
-    assert row_parts([study_of(problem_of("default"), empty)], 10) == []
-    assert block_parts([study_of(problem_of("default"), empty)], 10) == []
-
-
 @pytest.mark.parametrize("size", [2, *(pytest.param(size, marks=pytest.mark.slow) for size in (0, 1, 3, 4))])
 def test_parts_of_all_rows_are_all_rows(size):
     sweep = Sweep(studies(), "all", "float64", sizes()[size])
@@ -145,7 +143,7 @@ def test_rows_are_the_same_bytes_in_parts_of_any_size(precision):
         np.testing.assert_allclose(whole["step_time_s"], expected["step_time_s"], rtol=1e-5)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keep", "precision", "size"),
     [

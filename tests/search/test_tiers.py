@@ -93,27 +93,21 @@ def test_the_best_of_the_search_is_the_best_of_all(precision):
     np.testing.assert_allclose(rows["step_time_s"], np.sort(costs.step_time_s[fits])[:5], rtol=1e-12)
 
 
-def test_a_plan_in_settings_costs_the_same_as_its_row():
+def test_orders_and_placements_on_tiers():
     problem = problem_on(TREE)
     made, costs = columns(TREE), priced(TREE)[-1]
     some = {name: column[::97] for name, column in made.items()}
     np.testing.assert_allclose(price_plans(problem, some).step_time_s, costs.step_time_s[::97], rtol=1e-12)
-
-
-def test_an_order_may_be_fixed():
+    # An order may be fixed.
     problem = problem_on(TREE).searching({"order": ["tp-cp-ep-pp-dp"]})
     space = Space(problem, [GPUS], [BATCH], {"order": ["tp-cp-ep-pp-dp"]})
     assert space.size == priced(None)[0].size
     _, choices = space.blocks.rows(0, space.size)
     assert set(choices["order"].tolist()) == {1}
-
-
-def test_two_tiers_have_one_order():
+    # Two tiers have one order.
     assert set(columns(None)["order"].tolist()) == {0}
     assert not any(name.endswith(("_leaf", "_pod")) for name in priced(None)[3])
-
-
-def test_the_placement_of_a_plan():
+    # The placement of a plan.
     settings = ["tp=8", "pp=4", "dp=4", "nvs.tp=8", "microbatch_size=1"]
     first = evaluate_plan(problem_on(TREE), settings, GPUS, BATCH)
     assert first.plan | {"dp_leaf": 2, "pp_leaf": 1, "tp_leaf": 8, "dp_pod": 4, "pp_pod": 2} == first.plan
@@ -126,7 +120,7 @@ def test_the_placement_of_a_plan():
     assert sum(kernel["forward"]["tp_comm_s"] for kernel in kernels) > 0
 
 
-def test_collectives_over_the_leaves_use_the_oversubscribed_tier():
+def test_collectives_and_shares_of_rows_on_tiers():
     """Without overlap, that is all communication of groups that span more domains than a leaf joins."""
     space, (costs, *_), *_ = priced(TREE)
     over = space.keys["tp"] > 2 * space.keys["tp_nvs"]
@@ -136,6 +130,15 @@ def test_collectives_over_the_leaves_use_the_oversubscribed_tier():
     assert (taken[0, ~over] == 0).all()
     assert (priced(EQUAL)[1][0].contended_s[1] == 0).all()
     assert priced(None)[1][0].contended_s == ()
+    # Shares of rows follow from their plans.
+    problem = problem_on(TREE)
+    made, choices = columns(TREE), priced(TREE)[3]
+    for row in range(0, len(made["tp"]), 211):
+        plan = {name: int(column[row]) for name, column in made.items()}
+        shares = shares_on_tiers(plan, problem.cluster.network, ())
+        for axis in ("pp", "dp"):
+            for tier in ("leaf", "pod"):
+                assert shares[f"{axis}_{tier}"] == choices[f"{axis}_{tier}"][row]
 
 
 @pytest.mark.slow
@@ -154,17 +157,6 @@ def test_experts_that_span_replicas_need_them_in_order():
     assert broken.detail == f"{said}; nearest: order=tp-cp-ep-dp-pp"
 
 
-def test_shares_of_rows_follow_from_their_plans():
-    problem = problem_on(TREE)
-    made, choices = columns(TREE), priced(TREE)[3]
-    for row in range(0, len(made["tp"]), 211):
-        plan = {name: int(column[row]) for name, column in made.items()}
-        shares = shares_on_tiers(plan, problem.cluster.network, ())
-        for axis in ("pp", "dp"):
-            for tier in ("leaf", "pod"):
-                assert shares[f"{axis}_{tier}"] == choices[f"{axis}_{tier}"][row]
-
-
 def test_a_what_if_of_the_nics_reaches_the_outer_tiers():
     faster = at_points(problem_on(TREE), {"network.net.bandwidth": np.array([5e10, 1e11])})
     bandwidths = [tier.bandwidth.tolist() for tier in faster.hardware.network.tiers]
@@ -179,16 +171,14 @@ def test_a_what_if_of_the_nics_reaches_the_outer_tiers():
         make_studies([problem_on(TREE)], domains, [64], [64])
 
 
-def test_a_job_that_is_too_large():
+def test_jobs_and_hardware_of_several_tiers():
     problem = problem_on(TREE)
     says = r"num_gpus = 1024: cluster 'h100-nvs8' has nvs=8 \* leaf=2 \* pod=4 \* core=8 = 512 GPUs, 512 too few"
     with pytest.raises(SpecError, match=says):
         Space(problem, [64, 1024], [64])
     with pytest.raises(SpecError, match=says):
         evaluate_plan(problem, ["tp=8", "dp=128"], 1024, 1024)
-
-
-def test_hardware_of_several_tiers_has_no_names():
+    # Hardware of several tiers has no names.
     leaves, structure = jax.tree.flatten(problem_on(TREE).hardware)
     assert all(len(leaf) == 1 for leaf in leaves)
     network = problem_on(EQUAL).hardware.network

@@ -86,31 +86,21 @@ def test_sizes_that_are_not_positive(tmp_path, made, detail):
     assert (fault.what, fault.node, fault.detail) == ("size that is not positive", 1, detail)
 
 
-def test_a_receive_without_its_source(tmp_path):
+def test_faults_of_single_nodes(tmp_path):
     (fault,) = faults_of(tmp_path, {0: [node(1, "r", m.COMM_RECV, comm_size=8)]})
     assert (fault.what, fault.detail) == ("no peer", "a receive without comm_src")
-
-
-def test_an_unknown_collective(tmp_path):
+    # An unknown collective.
     (fault,) = faults_of(tmp_path, {0: [coll(1, "9", kind=33)]}, {"9": [0]})
     assert fault.what == "unknown collective"
-
-
-def test_a_computation_with_a_duration_needs_no_work(tmp_path):
+    # A computation with a duration needs no work.
     assert faults_of(tmp_path, {0: [node(1, "c", m.COMP, micros=3)]}) == []
-
-
-def test_a_host_operation_of_a_profiler_needs_no_work(tmp_path):
+    # A host operation of a profiler needs no work.
     (note,) = faults_of(tmp_path, {0: [comp(1), node(2, "aten::empty", m.COMP, is_cpu_op=True)]})
     assert (note.what, note.node, note.is_note) == ("operation of the host without its work", 2, True)
-
-
-def test_a_node_that_depends_on_itself_is_a_cycle(tmp_path):
+    # A node that depends on itself is a cycle.
     (fault,) = faults_of(tmp_path, {0: [comp(1), comp(2, data=[2])]})
     assert (fault.what, fault.node) == ("cycle of dependencies", 2)
-
-
-def test_many_faults_of_a_kind_are_counted(tmp_path):
+    # Many faults of a kind are counted.
     faults = faults_of(tmp_path, {0: [load(number) for number in range(1, 21)]})
     assert [(fault.node, fault.more) for fault in faults] == [(1, 0), (2, 0), (3, 0), (4, 0), (5, 15)]
     assert str(faults[-1]).endswith("; and 15 more")
@@ -175,15 +165,13 @@ def test_faults_between_ranks(tmp_path, case):
     assert fault.what == what and detail in fault.detail and not fault.is_note
 
 
-def test_tags_that_differ_are_two_faults(tmp_path):
+def test_cycles_between_ranks(tmp_path):
     faults = faults_of(tmp_path, {0: [send(1, 1, tag=1)], 1: [receive(4, 0, tag=2)]})
     assert [(fault.what, fault.rank, fault.node) for fault in faults] == [
         ("send without its receive", 0, 1),
         ("receive without its send", 1, 4),
     ]
-
-
-def test_a_cycle_over_three_ranks_names_its_events(tmp_path):
+    # A cycle over three ranks names its events.
     ranks = {
         rank: [send(1, (rank + 1) % 3, tag=rank), receive(2, (rank - 1) % 3, tag=(rank - 1) % 3)] for rank in range(3)
     }
@@ -192,34 +180,35 @@ def test_a_cycle_over_three_ranks_names_its_events(tmp_path):
     for rank in range(3):
         own = f"transfer {rank} -> {(rank + 1) % 3} with tag {rank}"
         assert f"rank {rank} has {own} before transfer {(rank - 1) % 3} -> {rank}" in fault.detail
-
-
-def test_a_ring_that_one_rank_begins_with_a_receive_has_no_cycle(tmp_path):
+    # A ring that one rank begins with a receive has no cycle.
     ranks = {
         rank: [send(1, (rank + 1) % 3, tag=rank), receive(2, (rank - 1) % 3, tag=(rank - 1) % 3)] for rank in range(3)
     }
     ranks[2] = ranks[2][::-1]
     assert faults_of(tmp_path, ranks) == []
-
-
-def test_computations_have_no_part_in_the_order(tmp_path):
+    # Computations have no part in the order.
     ranks = {0: [send(1, 1, tag=1), comp(2), receive(3, 1, tag=2)], 1: [receive(2, 0, tag=1), send(3, 0, tag=2)]}
     assert faults_of(tmp_path, ranks) == []
+    # A rank that sends itself what it waits for.
+    (fault,) = faults_of(tmp_path, {0: [comp(1, data=[2]), receive(2, 0), send(3, 0, data=[1])]})
+    assert fault.detail == "rank 0 has transfer 0 -> 0 with tag 1 before transfer 0 -> 0 with tag 1"
 
 
-def test_a_trace_of_some_ranks_is_legal_with_a_note(tmp_path):
+def test_missing_ranks_are_noted_and_hide_no_difference(tmp_path):
     ranks = {0: [send(1, 5), coll(2), coll(3, "2"), coll(4, "0")]}
     (note,) = faults_of(tmp_path, ranks, {"1": [0, 3], "2": [0, 4]})
     assert note.is_note and note.what == "missing ranks"
     assert note.detail.startswith("ranks 1, 2, 3, 4, 5 have no file, and others wait for them")
-
-
-def test_members_that_have_no_file_do_not_hide_a_difference(tmp_path):
+    # Members that have no file do not hide a difference.
     faults = faults_of(tmp_path, {0: [coll(1)], 1: [coll(1, size=4)]}, {"1": [0, 1, 2]})
     assert {fault.what for fault in faults} == {"missing ranks", "different sequences of collectives"}
+    # Only the first difference of a group is named.
+    ranks = {0: [coll(1), coll(2), coll(3)], 1: [coll(1), coll(2, size=4), coll(3, size=4)]}
+    (fault,) = faults_of(tmp_path, ranks, {"1": [0, 1]})
+    assert "number 2 differs" in fault.detail
 
 
-def test_dependencies_decide_where_a_file_is_not_in_order(tmp_path):
+def test_dependencies_decide_where_files_contradict_each_other(tmp_path):
     """Rank 0 states its collectives in another order than rank 1; by its dependencies the orders are the same."""
     groups = {"1": [0, 1], "2": [0, 1]}
     ranks = {0: [coll(1, data=[2]), comp(2, data=[3]), coll(3, "2")], 1: [coll(1, "2"), comp(2, data=[1]), coll(3)]}
@@ -230,15 +219,7 @@ def test_dependencies_decide_where_a_file_is_not_in_order(tmp_path):
         "rank 1 has ALL_REDUCE 1 of group '1' before ALL_REDUCE 1 of group '2'; "
         "rank 0 has ALL_REDUCE 1 of group '2' before ALL_REDUCE 1 of group '1'"
     )
-
-
-def test_a_rank_that_sends_itself_what_it_waits_for(tmp_path):
-    (fault,) = faults_of(tmp_path, {0: [comp(1, data=[2]), receive(2, 0), send(3, 0, data=[1])]})
-    assert fault.detail == "rank 0 has transfer 0 -> 0 with tag 1 before transfer 0 -> 0 with tag 1"
-
-
-def test_files_that_contradict_each_other_are_faults_only_if_dependencies_do(tmp_path):
-    """Communication that is not chained: what is independent may start in either order."""
+    # Communication that is not chained: what is independent may start in either order.
     groups = {"1": [0, 1], "2": [0, 1]}
     ranks = {0: [comp(1), coll(2, data=[1]), coll(3, "2")], 1: [comp(1), coll(2, "2", data=[1]), coll(3)]}
     assert faults_of(tmp_path, ranks, groups) == []
@@ -263,12 +244,6 @@ def test_numbers_that_cannot_be(tmp_path, columns, said):
     assert [str(fault) for fault in check(folder, traces(folder))] == [said]
 
 
-def test_only_the_first_difference_of_a_group_is_named(tmp_path):
-    ranks = {0: [coll(1), coll(2), coll(3)], 1: [coll(1), coll(2, size=4), coll(3, size=4)]}
-    (fault,) = faults_of(tmp_path, ranks, {"1": [0, 1]})
-    assert "number 2 differs" in fault.detail
-
-
 def test_topological_orders():
     assert topological_order(lists([], [0], [0, 1])).tolist() == [0, 1, 2]
     order = topological_order(lists([1], [2], [], [0])).tolist()
@@ -277,9 +252,7 @@ def test_topological_orders():
     assert topological_order(lists()).tolist() == []
     assert cycle(lists([1], [2], [])) == []
     assert sorted(cycle(lists([], [3, 0], [1], [2], [3]))) == [1, 2, 3]
-
-
-def test_a_cycle_goes_from_cause_to_effect():
+    # A cycle goes from cause to effect.
     before = lists([2], [0], [1])
     around = cycle(before)
     for cause, effect in zip(around, around[1:] + around[:1], strict=True):

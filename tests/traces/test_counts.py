@@ -44,11 +44,7 @@ def tensor_parallel(trace, num_microbatches):
     return {name: {of: 128 * count for of, count in counts.items()} for name, counts in found.items()}
 
 
-OF_TP_8 = {
-    "matrix": {"multiply": 37_248, "attention": 6_144},
-    AG: {1_048_576: 18_816},
-    RS: {8_388_608: 12_544},
-}
+OF_TP_8 = {"matrix": {"multiply": 37_248, "attention": 6_144}, AG: {1_048_576: 18_816}, RS: {8_388_608: 12_544}}
 
 
 @pytest.mark.parametrize("num_microbatches", [1, FEW, pytest.param(128, marks=pytest.mark.slow)])

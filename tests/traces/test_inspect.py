@@ -39,7 +39,7 @@ def folder(tmp_path):
     return write_folder(path, ranks, {"1": [0, 1]})
 
 
-def test_nodes_by_kind(folder):
+def test_nodes_communication_memory_and_path(folder):
     data = inspect(folder).to_data()
     rows = {(row["type"], row["op_type"]): row for row in data["nodes"]}
     einsum = rows["COMP", "einsum"]
@@ -51,9 +51,7 @@ def test_nodes_by_kind(folder):
     assert rows["COMP", "add"]["matrix_flops"] == 0
     assert data["totals"]["nodes"] == 10 and data["totals"]["total_flops"] == 2 * 10**15 + 12
     assert (data["ranks"], data["num_ranks"], data["groups"], data["versions"]) == (2, 2, 1, ["1.0.0"])
-
-
-def test_communication_by_collective_axis_and_group_size(folder):
+    # Communication by collective axis and group size.
     data = inspect(folder).to_data()
     assert data["collectives"] == [
         {"collective": kind, "axis": "tp", "group_size": 2, "nodes": 2, "size_bytes": size, "duration_s": 0.0}
@@ -63,9 +61,7 @@ def test_communication_by_collective_axis_and_group_size(folder):
         ("COMM_RECV", 1, 30),
         ("COMM_SEND", 1, 30),
     ]
-
-
-def test_memory_of_ranks_and_of_the_worst(folder):
+    # Memory of ranks and of the worst.
     found = inspect(folder)
     memory = found.to_data()["memory"]
     assert memory["ranks"] == [{"rank": 0, "peak_bytes": 100}, {"rank": 1, "peak_bytes": 300}]
@@ -77,12 +73,14 @@ def test_memory_of_ranks_and_of_the_worst(folder):
         "alive": [{"kind": "act", "buffers": 1, "size_bytes": 300}],
     }
     assert found.peak_bytes == 300
-
-
-def test_the_critical_path_is_that_of_the_longest_rank(folder):
+    # The critical path is that of the longest rank.
     path = inspect(folder).to_data()["critical_path"]
     assert (path["rank"], path["nodes"], path["length_flops"]) == (0, 2, 2 * 10**15 + 10)
     assert path["parts"] == [{"name": "l*.qkv", "nodes": 2, "length_flops": 2 * 10**15 + 10}]
+    # Plain data is json.
+    found = inspect(folder)
+    assert json.loads(json.dumps(found.to_data())) == found.to_data()
+    assert found == inspect(folder)
 
 
 def test_faults_and_notes(folder):
@@ -100,12 +98,6 @@ def test_faults_and_notes(folder):
     ]
 
 
-def test_plain_data_is_json(folder):
-    found = inspect(folder)
-    assert json.loads(json.dumps(found.to_data())) == found.to_data()
-    assert found == inspect(folder)
-
-
 def test_text(folder):
     lines = str(inspect(folder)).splitlines()
     assert lines[0] == f"{folder}: 2 ranks, 10 nodes, 1 process group (Chakra 1.0.0)"
@@ -116,36 +108,28 @@ def test_text(folder):
     assert "memory: the peak is 300 B on rank 1 (the least is 100 B), at node 1 (head)" in lines
     assert "critical path: 2.00 PFLOP over 2 nodes of rank 0, without waiting for other ranks" in lines
     assert lines[-1] == "faults: none"
-
-
-def test_text_of_faults(folder):
+    # Text of faults.
     write_folder(folder, {1: [node(number, f"load{number}", m.MEM_LOAD) for number in range(1, 9)]})
     text = str(inspect(folder))
     assert "faults: 10\n" in text
     assert "  size that is not positive: rank 1 node 5 (load5): has no tensor_size (and 3 more)" in text
-
-
-def test_control_characters_of_names_are_escaped(folder):
+    # Control characters of names are escaped.
     write_folder(folder, {1: [comp(1, "\x1b[31mred", num_ops=0, writes={"\x1b": 900})]})
     assert "\x1b" not in str(inspect(folder))
-
-
-def test_flops():
+    # Flops.
     assert [flops_text(value) for value in (9.31e15, 2.5e18, 12)] == ["9.31 PFLOP", "2.50 EFLOP", "12.0 FLOP"]
 
 
-def test_without_tensors_memory_is_unknown(tmp_path):
+def test_folders_without_tensors_or_nodes(tmp_path):
     write_folder(tmp_path, {0: [comp(1)]})
     found = inspect(tmp_path)
     assert found.peak_bytes is None and "memory: unknown" in trace_text(found.to_data())
-
-
-def test_files_without_nodes(tmp_path):
+    # Files without nodes.
     write_folder(tmp_path, {0: []})
     assert "1 rank, 0 nodes" in str(inspect(tmp_path))
 
 
-def test_a_timeline_of_all_ranks(tmp_path):
+def test_timelines_need_durations_and_a_place(tmp_path, folder):
     path = tmp_path / "traces"
     path.mkdir()
     write_folder(path, {rank: [comp(1, micros=2), comp(2, micros=3)] for rank in (0, 1)})
@@ -155,9 +139,7 @@ def test_a_timeline_of_all_ranks(tmp_path):
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     spans = [(event["pid"], event["name"], event["ts"]) for event in events if event["ph"] == "X"]
     assert spans == [(rank, name, pytest.approx(at)) for rank in (0, 1) for name, at in (("comp1", 0), ("comp2", 2))]
-
-
-def test_a_timeline_needs_durations_and_a_place(folder, tmp_path):
+    # A timeline needs durations and a place.
     with pytest.raises(TraceError, match="write the trace with --cluster"):
         inspect(folder, chrome=tmp_path / "t.json")
     assert not (tmp_path / "t.json").exists()
@@ -167,13 +149,11 @@ def test_a_timeline_needs_durations_and_a_place(folder, tmp_path):
         inspect(folder, chrome=tmp_path / "nowhere" / "t.json")
 
 
-def test_progress_is_told(folder):
+def test_progress_is_told_and_arguments_are_checked(folder):
     told = []
     inspect(folder, watch=lambda done, total, what: told.append((done, total)))
     assert told == [(1, 2), (2, 2)]
-
-
-def test_wrong_arguments(folder):
+    # Wrong arguments.
     with pytest.raises(InputError, match="folder: 3 is given"):
         inspect(3)
     with pytest.raises(InputError, match="chrome: 3 is given"):
@@ -205,7 +185,7 @@ def path_of(*nodes):
     return critical_path(trace_of(*nodes))
 
 
-def test_the_critical_path_is_by_duration_where_nodes_have_one():
+def test_the_critical_path_is_by_duration_or_flops():
     path = path_of(
         comp(1, micros=2, num_ops=10**9),
         comp(2, data=[1], micros=3),
@@ -215,16 +195,17 @@ def test_the_critical_path_is_by_duration_where_nodes_have_one():
     )
     assert path.unit == "s" and path.rows.tolist() == [0, 2, 3]
     assert path.length == pytest.approx(6.5e-6)
-
-
-def test_the_critical_path_is_by_flops_where_no_node_has_a_duration():
+    # The critical path is by flops where no node has a duration.
     path = path_of(comp(1, num_ops=5), comp(2, num_ops=7), comp(3, data=[1, 2], num_ops=1))
     assert (path.unit, path.length, path.rows.tolist()) == ("flops", 8, [1, 2])
-
-
-def test_communication_is_on_the_path():
+    # Communication is on the path.
     path = path_of(comp(1, micros=1), node(2, "ar", m.COMM_COLL, data=[1], micros=9), comp(3, data=[2], micros=1))
     assert path.rows.tolist() == [0, 1, 2] and path.length == pytest.approx(11e-6)
+    # Nodes of a cycle are left out.
+    assert path_of(comp(1, num_ops=3), comp(2, data=[3]), comp(3, data=[2])).rows.tolist() == [0]
+    # The critical path of no nodes.
+    path = path_of()
+    assert (path.length, path.rows.tolist(), path_parts(trace_of(), path)) == (0, [], ())
 
 
 def test_names_that_differ_in_numbers_are_one_part():
@@ -238,15 +219,6 @@ def test_names_that_differ_in_numbers_are_one_part():
         PathPart("layer*.attn", 3, 60),
         PathPart("layer*.ffn", 3, 90),
     )
-
-
-def test_nodes_of_a_cycle_are_left_out():
-    assert path_of(comp(1, num_ops=3), comp(2, data=[3]), comp(3, data=[2])).rows.tolist() == [0]
-
-
-def test_the_critical_path_of_no_nodes():
-    path = path_of()
-    assert (path.length, path.rows.tolist(), path_parts(trace_of(), path)) == (0, [], ())
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -317,6 +289,8 @@ def test_what_is_alive_at_the_peak_by_kind():
         Alive("act", 1, 20),
     )
     assert sum(part.size_bytes for part in found.alive) == found.peak_bytes == 240
+    # The memory of no nodes.
+    assert (use().peak_bytes, use().peak_row, use().alive) == (0, -1, ())
 
 
 @pytest.mark.parametrize(
@@ -339,7 +313,3 @@ def test_what_is_alive_at_the_peak_by_kind():
 )
 def test_kinds_by_the_names_that_dsx_and_others_give(kind, names):
     assert {kind_of(name) for name in names} == {kind}
-
-
-def test_the_memory_of_no_nodes():
-    assert (use().peak_bytes, use().peak_row, use().alive) == (0, -1, ())

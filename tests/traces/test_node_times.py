@@ -135,7 +135,7 @@ def test_an_all_to_all_to_experts_has_the_routing_that_its_node_states(counts):
     assert seconds[1] < seconds[0]
 
 
-def test_the_links_of_a_pipeline_take_what_their_mean_says():
+def test_links_of_pipelines_and_nodes_without_a_time():
     """Eight stages, four in each domain: six fast links and a slow one."""
     cluster, assumed = unit_machine(4), unit_assumptions(call_latency=0.5, net_efficiency=0.25)
     nodes = [trace(rank, send(rank + 1, 1, 8)) for rank in range(7)]
@@ -144,6 +144,13 @@ def test_the_links_of_a_pipeline_take_what_their_mean_says():
     assert seconds == [8.5, 8.5, 8.5, 32.5, 8.5, 8.5, 8.5]
     mean = mean_send(np.array([8.0]), np.array([4.0]), cluster.network, assumed)(np.array([8.0]))
     assert sum(seconds) / 7 == pytest.approx(mean[0])
+    # What has no time is named.
+    with pytest.raises(TraceError, match=r"rank 0: node 1 \('x'\): collectives of type GATHER have no time"):
+        step(trace(0, reduce_over_two(1, comm_type=3, name="x")))
+    with pytest.raises(TraceError, match=r"rank 0: node 1 \('x'\) has the group '9', which comm_groups.json lacks"):
+        step(trace(0, reduce_over_two(1, group="9", name="x")))
+    with pytest.raises(TraceError, match=r"rank 0 has node 1 \('x'\) of the group '1', which it is not in"):
+        step(trace(0, reduce_over_two(1, name="x")), groups={"1": [1, 2]})
 
 
 def test_a_group_is_where_the_placement_says():
@@ -156,10 +163,7 @@ def test_a_group_is_where_the_placement_says():
     assert placed.shares([[0, 1, 2, 3], [9, 10, 12, 13]])[0] == 2
     assert (placed.link(3, 4).tier, placed.link(4, 7).tier) == (1, 0)
     assert (placed.link([3, 4], [4, 7]).tier, placed.link([0, 4], [1, 7]).tier) == (1, 0)
-
-
-def test_ranks_that_send_at_the_same_time_share_a_nic():
-    """Of eight ranks of a domain on four NICs, the two last ones send out of it over one, or all four of a stage."""
+    # Of eight ranks of a domain on four NICs, the two last ones send out of it over one, or all four of a stage.
     placed = Placement((8,), gpus_per_nic=2.0)
     assert placed.link([6], [8]) == (1, (8.0,), 2.0)
     assert placed.link([6, 7], [8, 9]) == (1, (4.0,), 1.0)
@@ -168,44 +172,27 @@ def test_ranks_that_send_at_the_same_time_share_a_nic():
     assert placed.link([0, 1], [2, 3]) == (0, (1.0,), 2.0)
 
 
-def test_launches_share_the_time_of_their_kernel_by_their_compute():
+def test_launches_of_a_kernel_share_its_time():
     """2 s and 6 s of compute; the traffic of both takes 16 s."""
     nodes = [comp(2, tensor_size=12, kernel="k"), comp(6, tensor_size=4, kernel="k"), comp(2, tensor_size=12)]
     times = KernelPricer(unit_machine(), unit_assumptions(), 1)(trace(0, *nodes))
     assert times.launch_s.tolist() == [4.0, 12.0, 12.0]
     assert times.execution_s.tolist() == [16.0, 16.0, 12.0]
-
-
-def test_equal_launches_of_one_kernel_are_one_execution():
+    # Equal launches of one kernel are one execution.
     nodes = [comp(2, kernel="k"), comp(2, kernel="k"), comp(3, kernel="k")] * 2
     times = KernelPricer(unit_machine(), unit_assumptions(), 1)(trace(0, *nodes))
     assert times.execution_s.tolist() == [7.0] * 6
     first, second = times.execution[0], times.execution[3]
     assert times.execution.tolist() == [first] * 3 + [second] * 3
     assert first != second
-
-
-def test_kernels_without_compute_divide_their_traffic():
+    # Kernels without compute divide their traffic.
     nodes = [comp(0, tensor_size=3, kernel="k"), comp(0, tensor_size=1, kernel="k")]
     times = KernelPricer(unit_machine(), unit_assumptions(), 1)(trace(0, *nodes))
     assert times.launch_s.tolist() == [3.0, 1.0]
-
-
-def test_foreign_computations_have_operations_or_a_duration():
+    # Foreign computations have operations or a duration.
     nodes = [{"type": 4, "num_ops": 5, "tensor_size": 9}, {"type": 4, "duration_ns": 3e9, "num_ops": 0}]
     times = KernelPricer(unit_machine(), unit_assumptions(), 1)(trace(0, *nodes))
     assert times.launch_s.tolist() == [9.0, 3.0]
-
-
-def test_transfers_to_the_host_have_its_bandwidth():
+    # Transfers to the host have its bandwidth.
     times = NodePricer(unit_machine(), unit_assumptions(), placement(unit_machine().network), {})(trace(0, load(3)))
     assert times.seconds.tolist() == [3.0]
-
-
-def test_what_has_no_time_is_named():
-    with pytest.raises(TraceError, match=r"rank 0: node 1 \('x'\): collectives of type GATHER have no time"):
-        step(trace(0, reduce_over_two(1, comm_type=3, name="x")))
-    with pytest.raises(TraceError, match=r"rank 0: node 1 \('x'\) has the group '9', which comm_groups.json lacks"):
-        step(trace(0, reduce_over_two(1, group="9", name="x")))
-    with pytest.raises(TraceError, match=r"rank 0 has node 1 \('x'\) of the group '1', which it is not in"):
-        step(trace(0, reduce_over_two(1, name="x")), groups={"1": [1, 2]})

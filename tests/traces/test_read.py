@@ -20,13 +20,36 @@ def read_nodes(*nodes, rank=0):
     return read_stream(io.BytesIO(content(nodes)), "t.0.et", rank)
 
 
-def test_a_trace_comes_back_byte_for_byte():
+def test_a_trace_comes_back_byte_for_byte_or_without_nodes():
     nodes = [comp(1, reads={"w": 4}, writes={"x": 8}), send(2, 1, ctrl=[1], data=[1]), coll(3, overlap=0.5)]
     written = content(nodes)
     first, *others = (message for _, message in messages(io.BytesIO(written), "t.0.et"))
     again = [m.GlobalMetadata.FromString(first), *map(m.Node.FromString, others)]
     assert b"".join(framed(message.SerializeToString()) for message in again) == written
     assert again[1:] == nodes
+    # A trace without nodes.
+    trace = read_nodes()
+    assert trace.num_nodes == 0 and trace.reads.starts.tolist() == [0] and trace.comm_size.tolist() == []
+    # A foreign trace.
+    old = node(5, "x", m.COMM_COLL, comm_type=0, comm_priority=3)
+    old.attr.add(name="comm_group").int32_val = 2
+    old.attr.add(name="comm_size").uint64_val = 16
+    old.attr.add(name="dims").bool_list.values.append(True)
+    metadata = m.GlobalMetadata(version="0.0.4").SerializeToString()
+    trace = read_stream(io.BytesIO(framed(metadata) + framed(old.SerializeToString())), "t.0.et", 1)
+    assert (trace.version, trace.groups.of(0), trace.comm_size.tolist()) == ("0.0.4", "2", [16])
+    assert trace.num_ops.tolist() == [-1] and trace.tensors == []
+    # Set attribute makes what dsx writes.
+    made = m.Node()
+    for name, value in {"tensor_size": 1, "comm_tag": 2, "num_ops": 3, "is_cpu_op": False}.items():
+        set_attribute(made, name, value)
+    kinds = {attribute.name: attribute.WhichOneof("value") for attribute in made.attr}
+    assert kinds == {
+        "tensor_size": "uint64_val",
+        "comm_tag": "int32_val",
+        "num_ops": "int64_val",
+        "is_cpu_op": "bool_val",
+    }
 
 
 def test_every_column():
@@ -83,16 +106,25 @@ def test_every_column():
     assert trace.unknown_deps.tolist() == []
 
 
-def test_ids_in_any_order_become_rows():
+def test_ids_attributes_and_lists(monkeypatch):
     trace = read_nodes(comp(40), comp(7, data=[40], ctrl=[9]), comp(9, data=[7, 5]))
     assert trace.data_deps.values.tolist() == [0, 1] and trace.data_deps.starts.tolist() == [0, 0, 1, 2]
     assert trace.ctrl_deps.of(1).tolist() == [2]
     assert trace.unknown_deps.tolist() == [[2, 5]]
-
-
-def test_an_unknown_partner_is_an_unknown_dependency():
+    # An unknown partner is an unknown dependency.
     trace = read_nodes(comp(1), coll(2, partner=8))
     assert trace.partner.tolist() == [-1, -1] and trace.unknown_deps.tolist() == [[1, 8]]
+    # Attributes are the same when few are remembered.
+    nodes = [comp(number, num_ops=number % 3 + 1, kernel=f"k{number % 2}") for number in range(1, 50)]
+    usual = read_nodes(*nodes)
+    monkeypatch.setattr(read, "_MOST_KNOWN", 2)
+    few = read_nodes(*nodes)
+    assert few.num_ops.tolist() == usual.num_ops.tolist() == [number % 3 + 1 for number in range(1, 50)]
+    assert [few.kernels.of(row) for row in range(49)] == [f"k{number % 2}" for number in range(1, 50)]
+    # A list that is no text.
+    bad = comp(1, reads={"abc": 1}).SerializeToString().replace(b"abc", b"a\xff\xfe")
+    with pytest.raises(TraceError, match=r"node 1 \('comp1'\): inputs is no list of texts"):
+        read_stream(io.BytesIO(content([]) + framed(bad)), "t.0.et", 0)
 
 
 @pytest.mark.parametrize("field", m.INTEGER_VALUES)
@@ -100,26 +132,6 @@ def test_integers_of_any_type(field):
     made = node(1, "a", m.COMP)
     setattr(made.attr.add(name="num_ops"), field, 1)
     assert read_nodes(made).num_ops.tolist() == [1]
-
-
-def test_a_foreign_trace():
-    old = node(5, "x", m.COMM_COLL, comm_type=0, comm_priority=3)
-    old.attr.add(name="comm_group").int32_val = 2
-    old.attr.add(name="comm_size").uint64_val = 16
-    old.attr.add(name="dims").bool_list.values.append(True)
-    metadata = m.GlobalMetadata(version="0.0.4").SerializeToString()
-    trace = read_stream(io.BytesIO(framed(metadata) + framed(old.SerializeToString())), "t.0.et", 1)
-    assert (trace.version, trace.groups.of(0), trace.comm_size.tolist()) == ("0.0.4", "2", [16])
-    assert trace.num_ops.tolist() == [-1] and trace.tensors == []
-
-
-def test_attributes_are_the_same_when_few_are_remembered(monkeypatch):
-    nodes = [comp(number, num_ops=number % 3 + 1, kernel=f"k{number % 2}") for number in range(1, 50)]
-    usual = read_nodes(*nodes)
-    monkeypatch.setattr(read, "_MOST_KNOWN", 2)
-    few = read_nodes(*nodes)
-    assert few.num_ops.tolist() == usual.num_ops.tolist() == [number % 3 + 1 for number in range(1, 50)]
-    assert [few.kernels.of(row) for row in range(49)] == [f"k{number % 2}" for number in range(1, 50)]
 
 
 def _bad(name, field, value):
@@ -150,10 +162,7 @@ def test_sizes_of_tensors_may_have_decimals(text, size):
         (_bad("multiplies", "int64_val", 7), "multiplies: a list of integers is wanted"),
         (_bad("multiplies", "int64_list", [1, 2, 3]), "multiplies has 3 numbers"),
         (_bad("inputs", "string_list", ["a"]), "inputs has 1 texts"),
-        (
-            _bad("outputs", "string_list", ["a", "4.x"]),
-            "outputs: 'a' has the size '4.x', which is no number of bytes",
-        ),
+        (_bad("outputs", "string_list", ["a", "4.x"]), "outputs: 'a' has the size '4.x', which is no number of bytes"),
         (
             _bad("outputs", "string_list", ["a", "4 kB"]),
             "outputs: 'a' has the size '4 kB', which is no number of bytes",
@@ -186,9 +195,19 @@ def test_files_of_no_trace(tmp_path, written, message):
         read_trace(tmp_path / "t.0.et", 0)
 
 
-def test_a_file_that_cannot_be_read(tmp_path):
+def test_files_and_folders_that_cannot_be_read(tmp_path):
     with pytest.raises(TraceError, match=r"t.0.et: cannot be read: No such file"):
         read_trace(tmp_path / "t.0.et", 0)
+    # No folder.
+    with pytest.raises(TraceError, match="cannot be read as a folder of traces"):
+        open_folder(tmp_path / "nowhere")
+    # Ranks are read when they are asked for.
+    write_folder(tmp_path, {0: [comp(1)]})
+    (tmp_path / "trace.1.et").write_bytes(b"")
+    ranks = traces(open_folder(tmp_path))
+    assert next(ranks).rank == 0
+    with pytest.raises(TraceError, match=r"trace.1.et: is empty"):
+        next(ranks)
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 1000])
@@ -215,18 +234,7 @@ def test_the_first_list_of_an_odd_length_is_named(odd):
         read_nodes(*nodes)
 
 
-def test_a_list_that_is_no_text():
-    bad = comp(1, reads={"abc": 1}).SerializeToString().replace(b"abc", b"a\xff\xfe")
-    with pytest.raises(TraceError, match=r"node 1 \('comp1'\): inputs is no list of texts"):
-        read_stream(io.BytesIO(content([]) + framed(bad)), "t.0.et", 0)
-
-
-def test_a_trace_without_nodes():
-    trace = read_nodes()
-    assert trace.num_nodes == 0 and trace.reads.starts.tolist() == [0] and trace.comm_size.tolist() == []
-
-
-def test_a_folder(tmp_path):
+def test_a_folder_and_its_groups(tmp_path):
     write_folder(tmp_path, {10: [comp(1)], 2: [comp(1), comp(2)]}, {"1": [2, 10], "5": [11, 2]})
     (tmp_path / "manifest.json").write_text('{"model": "m"}')
     (tmp_path / "notes.txt").write_text("mine")
@@ -236,25 +244,7 @@ def test_a_folder(tmp_path):
     assert folder.num_ranks == 12
     assert folder.members("5") == (11, 2) and folder.members("0") == range(12) and folder.members("9") is None
     assert [(trace.rank, trace.num_nodes) for trace in traces(folder)] == [(2, 2), (10, 1)]
-
-
-@pytest.mark.parametrize(("manifest", "num_ranks"), [('{"num_ranks": 64}', 64), ('{"num_ranks": 2}', 4), ("{}", 4)])
-def test_ranks_of_the_job_are_at_least_those_that_are_known(tmp_path, manifest, num_ranks):
-    write_folder(tmp_path, {3: []})
-    (tmp_path / "manifest.json").write_text(manifest)
-    assert open_folder(tmp_path).num_ranks == num_ranks
-
-
-def test_ranks_are_read_when_they_are_asked_for(tmp_path):
-    write_folder(tmp_path, {0: [comp(1)]})
-    (tmp_path / "trace.1.et").write_bytes(b"")
-    ranks = traces(open_folder(tmp_path))
-    assert next(ranks).rank == 0
-    with pytest.raises(TraceError, match=r"trace.1.et: is empty"):
-        next(ranks)
-
-
-def test_groups_in_the_only_other_json_file(tmp_path):
+    # Groups in the only other json file.
     write_folder(tmp_path, {0: []})
     (tmp_path / "workload.json").write_text('{"1": [0, 1]}')
     (tmp_path / "system.json").write_text('{"scheduling": "LIFO"}')
@@ -264,6 +254,13 @@ def test_groups_in_the_only_other_json_file(tmp_path):
         open_folder(tmp_path)
     (tmp_path / "comm_groups.json").write_text('{"1": [1, 0]}')
     assert open_folder(tmp_path).groups == {"1": (1, 0)}
+
+
+@pytest.mark.parametrize(("manifest", "num_ranks"), [('{"num_ranks": 64}', 64), ('{"num_ranks": 2}', 4), ("{}", 4)])
+def test_ranks_of_the_job_are_at_least_those_that_are_known(tmp_path, manifest, num_ranks):
+    write_folder(tmp_path, {3: []})
+    (tmp_path / "manifest.json").write_text(manifest)
+    assert open_folder(tmp_path).num_ranks == num_ranks
 
 
 @pytest.mark.parametrize(
@@ -287,21 +284,3 @@ def test_folders_that_are_refused(tmp_path, files, message):
         (tmp_path / name).write_text(text)
     with pytest.raises(TraceError, match=message):
         open_folder(tmp_path)
-
-
-def test_no_folder(tmp_path):
-    with pytest.raises(TraceError, match="cannot be read as a folder of traces"):
-        open_folder(tmp_path / "nowhere")
-
-
-def test_set_attribute_makes_what_dsx_writes():
-    made = m.Node()
-    for name, value in {"tensor_size": 1, "comm_tag": 2, "num_ops": 3, "is_cpu_op": False}.items():
-        set_attribute(made, name, value)
-    kinds = {attribute.name: attribute.WhichOneof("value") for attribute in made.attr}
-    assert kinds == {
-        "tensor_size": "uint64_val",
-        "comm_tag": "int32_val",
-        "num_ops": "int64_val",
-        "is_cpu_op": "bool_val",
-    }

@@ -108,62 +108,68 @@ def one_f_one_b(sends):
     return trace(0, *first), trace(1, *second)
 
 
-def test_1f1b_of_two_stages():
+def test_stages_panels_and_slow_ranks_in_turn():
     found = step(*one_f_one_b(sends=0))
     # The second stage is busy from 2 to 17; the first one does its last backward after that.
     assert found.step_time_s == 20.0
     assert parts(found.ranks[0]) == {"compute": 15.0, "bubble": 5.0}
     assert parts(found.ranks[1]) == {"compute": 15.0, "bubble": 2.0}
+    # The broadcasts of the second multiply come after the reductions of the first one.
+    reduced = [reduce_over_two(1, panels=2, deps=[2], name=f"r{panel}") for panel in range(2)]
+    nodes = [*panels(2, 1, ["tp"]), comp(6, deps=[1]), *reduced, *panels(2, 1, ["tp"]), comp(6, deps=[6])]
+    events = []
+    found = step(trace(0, *nodes), trace(1, *nodes), emit=lambda *event: events.append(event))
+    # The multiply has panels from 1 to 4 and 4 to 7; the reductions begin at 4 and 7, the broadcasts at 8.
+    assert [event[3] for event in events if event[0] == 0 and event[2].startswith("r")] == [4.0, 7.0]
+    assert parts(found.ranks[0]) == {"compute": 12.0, "tp": 3.0}
+    # Slow and alike ranks.
+    ranks = [trace(rank, comp(2), reduce_over_two(4)) for rank in (0, 1)]
+    found = step(*ranks, slow={1: 1.5})
+    assert found.step_time_s == 7.0
+    assert parts(found.ranks[0]) == {"compute": 2.0, "tp": 5.0}
+    # Ranks 1 and 3 have no files; rank 0 sends to rank 2 as 1 does to 3, and shifts a block to rank 1.
+    first = trace(0, reduce_over_two(2), send(1, 1, 1), receive(1, 1), comp(1, deps=[2]), send(2, 1, 1))
+    second = trace(2, receive(0, 1), reduce_over_two(2, group="2", deps=[0]))
+    found = step(first, second, groups={"1": [0, 1], "2": [2, 3]}, stands_for={0: [0, 1], 2: [2, 3]})
+    assert found.step_time_s == 7.0
 
 
-def test_blocking_sends_hold_both_stages():
+def test_sends_hold_what_they_do_not_overlap():
     found = step(*one_f_one_b(sends=1))
     # Stage 1: receives at 3, and is done with its passes at 8, 14, 20, each with a send after it.
     assert found.ranks[1].step_s == 21.0
     assert parts(found.ranks[1]) == {"compute": 15.0, "sends": 3.0, "bubble": 3.0}
     assert found.step_time_s == 24.0
     assert parts(found.ranks[0]) == {"compute": 15.0, "sends": 3.0, "bubble": 6.0}
-
-
-def test_sends_that_overlap_hold_nothing():
+    # Sends that overlap hold nothing.
     first = trace(0, comp(2), send(1, 1, 4, deps=[0], overlap=1.0), comp(3))
     second = trace(1, receive(0, 1), comp(1, deps=[0]))
     found = step(first, second)
     assert parts(found.ranks[0]) == {"compute": 5.0, "sends": 1.0}  # the send ends a second after the compute
     assert parts(found.ranks[1]) == {"compute": 1.0, "bubble": 6.0}
-
-
-def test_half_of_a_send_holds_the_compute_stream():
+    # Half of a send holds the compute stream.
     first = trace(0, comp(2), send(1, 1, 4, overlap=0.5), comp(3))
     second = trace(1, receive(0, 1), comp(1, deps=[0]))
     found = step(first, second)
     assert parts(found.ranks[0]) == {"compute": 5.0, "sends": 2.0}
     assert found.ranks[1].step_s == 7.0
-
-
-def test_sends_share_a_stream():
+    # Sends share a stream.
     first = trace(0, comp(1), send(1, 1, 4, overlap=1.0), send(1, 2, 4, overlap=1.0))
     second = trace(1, receive(0, 2), receive(0, 1), comp(1, deps=[1]), comp(1, deps=[0]))
     found = step(first, second)
     assert found.step_time_s == 10.0
     assert parts(found.ranks[1]) == {"compute": 2.0, "bubble": 8.0}
-
-
-def test_a_receive_may_come_before_what_its_sender_waits_for():
-    """Both ranks state their receive first, which takes no slot."""
+    # Both ranks state their receive first, which takes no slot.
     ranks = [trace(rank, receive(1 - rank, 7), send(1 - rank, 7, 2), comp(1, deps=[0])) for rank in (0, 1)]
     assert step(*ranks).step_time_s == 3.0
 
 
-def test_a_collective_waits_for_the_slowest():
+def test_collectives_wait_for_the_slowest():
     found = step(trace(0, comp(2), reduce_over_two(4), comp(1)), trace(1, comp(5), reduce_over_two(4), comp(1)))
     assert found.step_time_s == 10.0
     assert parts(found.ranks[0]) == {"compute": 3.0, "tp": 7.0}
     assert parts(found.ranks[1]) == {"compute": 6.0, "tp": 4.0}
-
-
-def test_ranks_go_on_while_an_asynchronous_collective_waits():
-    """Rank 1 reaches both collectives after it received what rank 0 sends after them."""
+    # Rank 1 reaches both collectives after it received what rank 0 sends after them.
     dp = [reduce_over_two(2, axis="dp", overlap=1.0), reduce_over_two(3, axis="dp", overlap=1.0)]
     first = trace(0, comp(1), *dp, send(1, 1, 1, overlap=1.0), comp(1, deps=[2]))
     second = trace(1, receive(0, 1), comp(1, deps=[0]), *dp)
@@ -189,32 +195,6 @@ def test_panels_arrive_while_the_multiply_runs(compute, end, last_alone, stated)
     assert parts(found.ranks[0]) == {"compute": compute, "tp": exposed, "tp2": exposed}
 
 
-def test_panels_follow_each_other_in_the_order_of_the_multiply():
-    """The broadcasts of the second multiply come after the reductions of the first one."""
-    reduced = [reduce_over_two(1, panels=2, deps=[2], name=f"r{panel}") for panel in range(2)]
-    nodes = [*panels(2, 1, ["tp"]), comp(6, deps=[1]), *reduced, *panels(2, 1, ["tp"]), comp(6, deps=[6])]
-    events = []
-    found = step(trace(0, *nodes), trace(1, *nodes), emit=lambda *event: events.append(event))
-    # The multiply has panels from 1 to 4 and 4 to 7; the reductions begin at 4 and 7, the broadcasts at 8.
-    assert [event[3] for event in events if event[0] == 0 and event[2].startswith("r")] == [4.0, 7.0]
-    assert parts(found.ranks[0]) == {"compute": 12.0, "tp": 3.0}
-
-
-def test_slow_ranks_take_longer_to_compute_alone():
-    ranks = [trace(rank, comp(2), reduce_over_two(4)) for rank in (0, 1)]
-    found = step(*ranks, slow={1: 1.5})
-    assert found.step_time_s == 7.0
-    assert parts(found.ranks[0]) == {"compute": 2.0, "tp": 5.0}
-
-
-def test_ranks_of_a_stage_may_be_alike():
-    """Ranks 1 and 3 have no files; rank 0 sends to rank 2 as 1 does to 3, and shifts a block to rank 1."""
-    first = trace(0, reduce_over_two(2), send(1, 1, 1), receive(1, 1), comp(1, deps=[2]), send(2, 1, 1))
-    second = trace(2, receive(0, 1), reduce_over_two(2, group="2", deps=[0]))
-    found = step(first, second, groups={"1": [0, 1], "2": [2, 3]}, stands_for={0: [0, 1], 2: [2, 3]})
-    assert found.step_time_s == 7.0
-
-
 @pytest.mark.parametrize(("domain", "seconds"), [(4, 6.0), (2, 6.0), (1, 12.0)])
 def test_groups_span_domains(domain, seconds):
     """A ring of four takes 3/2 of the bytes; two ranks of a domain share its links out of it, which have half."""
@@ -236,39 +216,41 @@ def test_events_have_all_nodes():
     ]
 
 
-def test_a_rank_without_a_file_is_named():
+def test_what_nobody_does_is_named():
     with pytest.raises(TraceError, match=r"rank 0 waits for rank 5, whose file is not there: node 2 \('sum'\)"):
         step(trace(0, comp(1), reduce_over_two(1, name="sum")), groups={"1": [0, 5]})
     with pytest.raises(TraceError, match=r"rank 0 waits for rank 3, whose file is not there: node 1 \('in'\)"):
         step(trace(0, receive(3, 1, name="in"), comp(1, deps=[0])))
+    # What no rank does is named.
+    with pytest.raises(TraceError, match=r"rank 1 waits at node 1 \('in'\) for a send from rank 0 with tag 2, which"):
+        step(trace(0, send(1, 1, 1)), trace(1, receive(0, 2, name="in")))
+    with pytest.raises(TraceError, match=r"rank 0 waits at node 2 .* for rank 1, which ends without that"):
+        step(trace(0, reduce_over_two(1), reduce_over_two(1)), trace(1, reduce_over_two(1)))
 
 
-def test_a_cycle_is_named():
+def test_cycles_are_named():
     one, other = reduce_over_two(1, name="one"), reduce_over_two(1, name="other", group="2")
     groups = {"1": [0, 1], "2": [0, 1]}
     with pytest.raises(TraceError) as raised:
         step(trace(0, one, other), trace(1, other, one), groups=groups)
     expected = "rank 0 waits at node 1 ('one') for rank 1; rank 1 waits at node 1 ('other') for rank 0"
     assert str(raised.value) == f"the replay cannot go on, since ranks wait for each other: {expected}"
-
-
-def test_a_cycle_of_asynchronous_collectives_is_named():
+    # A cycle of asynchronous collectives is named.
     one, other = (reduce_over_two(1, name=name, group=name, overlap=1.0) for name in ("1", "2"))
     with pytest.raises(TraceError, match="wait for each other: rank 0 waits at node 1"):
         step(trace(0, one, other), trace(1, other, one), groups={"1": [0, 1], "2": [0, 1]})
-
-
-def test_a_cycle_of_receives_is_named():
+    # A cycle of receives is named.
     ranks = [trace(rank, receive(1 - rank, 1), comp(1, deps=[0]), send(1 - rank, 1, 1)) for rank in (0, 1)]
     with pytest.raises(TraceError, match=r"rank 0 waits at node 1 .* for a send from rank 1 with tag 1; rank 1 waits"):
         step(*ranks)
-
-
-def test_what_no_rank_does_is_named():
-    with pytest.raises(TraceError, match=r"rank 1 waits at node 1 \('in'\) for a send from rank 0 with tag 2, which"):
-        step(trace(0, send(1, 1, 1)), trace(1, receive(0, 2, name="in")))
-    with pytest.raises(TraceError, match=r"rank 0 waits at node 2 .* for rank 1, which ends without that"):
-        step(trace(0, reduce_over_two(1), reduce_over_two(1)), trace(1, reduce_over_two(1)))
+    # Ranks whose dependencies make them wait for each other are named.
+    late = [comp(1, deps=[1]), comp(1)]
+    ranks = [
+        trace(rank, *late, receive(1 - rank, 1 - rank), comp(1, deps=[2]), send(1 - rank, rank, 1, deps=[3]))
+        for rank in (0, 1)
+    ]
+    with pytest.raises(TraceError, match=r"rank 1 has transfer 0 -> 1 with tag 0 before transfer 1 -> 0"):
+        step(*ranks)
 
 
 @pytest.mark.parametrize(
@@ -291,13 +273,3 @@ def test_a_file_that_is_not_in_order_runs_by_its_dependencies():
     # 12, and stage 0 the last backward after it.
     assert [times.step_s for times in found.ranks] == [15.0, 12.0]
     assert (0, "compute", "there", 0.0, 2.0) in events and (0, "compute", "back", 7.0, 3.0) in events
-
-
-def test_ranks_whose_dependencies_make_them_wait_for_each_other_are_named():
-    late = [comp(1, deps=[1]), comp(1)]
-    ranks = [
-        trace(rank, *late, receive(1 - rank, 1 - rank), comp(1, deps=[2]), send(1 - rank, rank, 1, deps=[3]))
-        for rank in (0, 1)
-    ]
-    with pytest.raises(TraceError, match=r"rank 1 has transfer 0 -> 1 with tag 0 before transfer 1 -> 0"):
-        step(*ranks)

@@ -101,6 +101,7 @@ def written(schedule, stages, chunks, microbatches, folder):
     return [" ".join(events(trace, body)) for trace in traces(open_folder(folder))]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("pipeline", BY_HAND, ids=str)
 def test_stages_run_and_send_what_is_worked_out_by_hand(pipeline, tmp_path):
     assert written(*pipeline, tmp_path / "trace") == BY_HAND[pipeline]

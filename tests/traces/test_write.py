@@ -99,20 +99,6 @@ def test_a_damaged_file_is_written_again(whole, tmp_path, caplog, name, damage):
     assert "written again" in caplog.text
 
 
-def test_ctrl_c_leaves_whole_files_only(whole, tmp_path):
-    def stop(done, total, what):
-        if done == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write(tmp_path, watch=stop)
-    left = content(tmp_path)
-    assert {*left} == {"comm_groups.json", "manifest.json", "trace.0.et", "trace.1.et", "trace.2.et"}
-    assert trace_files(tmp_path).items() < trace_files(whole).items()
-    assert write(tmp_path).written.kept == 3
-    assert content(tmp_path) == content(whole)
-
-
 def failing(monkeypatch, name, wanted, error):
     """Let a method of OpenFolder fail at a file of a trace: the one that is the `wanted`-th to be made."""
     method, calls = getattr(OpenFolder, name), []
@@ -176,6 +162,7 @@ def model_with(**changes):
     return MODEL | changes
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("other", "said"),
     [
@@ -259,13 +246,11 @@ def test_files_of_others_stay(tmp_path, names, said):
     assert content(tmp_path) == {name: text.encode() for name, text in names.items()}
 
 
-def test_other_files_of_a_folder_stay(whole, tmp_path):
+def test_other_files_links_and_groups_of_a_folder_stay(whole, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     write(tmp_path)
     assert content(tmp_path) == content(whole) | {"notes.txt": b"mine"}
-
-
-def test_a_link_is_replaced_and_not_followed(whole, tmp_path):
+    # A link is replaced and not followed.
     other, folder = tmp_path / "other", tmp_path / "traces"
     other.write_text("mine")
     folder.mkdir()
@@ -276,13 +261,18 @@ def test_a_link_is_replaced_and_not_followed(whole, tmp_path):
     assert trace_files(folder)["trace.0.et"] == trace_files(whole)["trace.0.et"]
 
 
-def test_a_file_is_no_folder(tmp_path):
+def test_files_in_the_place_of_folders_and_groups_stay(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(StoreError, match="file' is a file: name a folder for the trace"):
         write(tmp_path / "file")
     with pytest.raises(StoreError, match="Not a directory"):
         write(tmp_path / "file" / "below")
     assert (tmp_path / "file").read_text() == "mine"
+    # Process groups of something else stay.
+    (tmp_path / "comm_groups.json").write_text('{"1": [0, 1]}')
+    with pytest.raises(StoreError, match=r"comm_groups\.json of something else: give another folder"):
+        write(tmp_path)
+    assert (tmp_path / "comm_groups.json").read_text() == '{"1": [0, 1]}'
 
 
 def stands_for(folder):
@@ -312,13 +302,6 @@ def test_ranks_that_are_not_there(tmp_path):
     with pytest.raises(InputError, match="did you mean 'stages'"):
         write(tmp_path / "new", ranks="stage")
     assert not (tmp_path / "new").exists()
-
-
-def test_process_groups_of_something_else_stay(tmp_path):
-    (tmp_path / "comm_groups.json").write_text('{"1": [0, 1]}')
-    with pytest.raises(StoreError, match=r"comm_groups\.json of something else: give another folder"):
-        write(tmp_path)
-    assert (tmp_path / "comm_groups.json").read_text() == '{"1": [0, 1]}'
 
 
 @pytest.mark.parametrize("manifest", ["[" * 100_000, '{"trace": "x", "ranks": [1e999]}'], ids=["deep", "infinite"])

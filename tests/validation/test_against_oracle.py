@@ -18,15 +18,10 @@ MODELS = {
 }
 # Model, GPU, size of the fast domain, GPUs, batch; neither size of domain divides all of its GPU counts.
 CASES = [
-    ("narrow", "A100", 4, 128, 256),
-    ("narrow", "B200", 72, 384, 384),
-    ("odd-length", "H200", 8, 96, 96),
-    ("odd-length", "B200-next", 72, 144, 72),
-    ("thirds", "B200", 72, 1152, 288),
-    ("thirds", "H200", 6, 324, 162),
-    ("wide", "B200", 8, 384, 1536),
-    ("wide", "B200-next", 72, 1152, 1536),
-]
+    ("narrow", "A100", 4, 128, 256), ("narrow", "B200", 72, 384, 384), ("odd-length", "H200", 8, 96, 96),
+    ("odd-length", "B200-next", 72, 144, 72), ("thirds", "B200", 72, 1152, 288), ("thirds", "H200", 6, 324, 162),
+    ("wide", "B200", 8, 384, 1536), ("wide", "B200-next", 72, 1152, 1536),
+]  # fmt: skip
 _PRICED = 2000  # candidates of a case that the oracle prices
 
 

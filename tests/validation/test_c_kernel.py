@@ -1,18 +1,19 @@
-"""The benchmark's C kernel finds the winners that pricing every candidate in float64 finds.
-
-Layer costs and choices are random, and groups of choices small, so that every term of the formulas tells somewhere.
-"""
+"""Speed beside a kernel in C and a flat baseline."""
 
 import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from laws.spaces import candidates_of, problem_of, space_of
 from oracles.formulas import system_from_inputs
 from validation.cases import INPUTS, problem_for
 
 from dsx.cost.layer import LayerCosts
 from dsx.plans.choices import BY_NAME, CHOICE_COLUMNS
+from dsx.pricing.cuts import candidate_columns
+from dsx.pricing.keys import price_keys
 from dsx.pricing.row_costs import Rows, price_rows
 
 REL = 1e-5  # float32 beside float64
@@ -124,3 +125,18 @@ def test_winners_are_those_of_float64(c_kernel, kernel, weight_groups, fast_band
 def test_a_process_that_loads_the_kernel_keeps_subnormal_numbers():
     assert kernel is not None
     assert np.array([np.finfo(np.float64).tiny]) * 0.5 > 0.0
+
+
+@pytest.mark.slow
+def test_the_flat_function_finds_the_best_plan(benchmark_script):
+    problem, space = problem_of("paper-2410.00273", ("1d",)), space_of("paper-2410.00273", strategies=("1d",))
+    positions, choices = candidates_of(space)
+    columns = candidate_columns(problem, space.keys, positions, choices)
+    rows = Rows(np.zeros_like(positions), positions, choices)
+    costs = price_rows(problem, price_keys(problem, space.keys), rows)
+    expected = np.where(costs.peak_bytes <= problem.cluster.device.hbm_capacity, costs.step_time_s, np.inf)
+    price = benchmark_script("baselines")._flat_function(problem)
+    with jax.numpy_dtype_promotion("standard"):
+        best, step_s = price({name: jnp.asarray(column, dtype=jnp.float32) for name, column in columns.items()})
+    np.testing.assert_allclose(step_s, expected.min(), rtol=1e-5)
+    np.testing.assert_allclose(expected[int(best)], expected.min(), rtol=1e-5)

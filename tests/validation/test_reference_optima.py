@@ -17,7 +17,7 @@ REL = 1e-11
 ALL_GPUS = sorted({case["num_gpus"] for case in OPTIMA})
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(21)
 @pytest.mark.parametrize("case", OPTIMA, ids=case_id)
 def test_optimum(case):
     strategy, num_gpus, batch = case["tp_strategy"], case["num_gpus"], case["global_batch"]

@@ -17,21 +17,11 @@ COMMUNICATION = ("tp_comm_s", "cp_comm_s", "ep_comm_s")
 
 # Operator of points.json: kernel of the layer, and the weights that the operator holds.
 OPERATORS = {
-    "qkv": ("qkv", ["wqkv"]),
-    "vproj": ("y", ["wo"]),
-    "fc1": ("z", ["w1"]),
-    "fc2": ("d", ["w2"]),
-    "fc1-bias": ("z.2", ["b1"]),
-    "fc2-bias": ("d.2", ["b2"]),
-    "vproj-bias": ("y.2", ["bo"]),
-    "act1": ("u", []),
-    "dpr1": ("u.2", []),
-    "dpr2": ("d.3", []),
-    "dpr_v": ("y.3", []),
-    "ln1": ("n1", ["gamma1", "beta1"]),
-    "ln2": ("n2", ["gamma2", "beta2"]),
-    "fusedla": ("attention", []),
-}
+    "qkv": ("qkv", ["wqkv"]), "vproj": ("y", ["wo"]), "fc1": ("z", ["w1"]), "fc2": ("d", ["w2"]),
+    "fc1-bias": ("z.2", ["b1"]), "fc2-bias": ("d.2", ["b2"]), "vproj-bias": ("y.2", ["bo"]), "act1": ("u", []),
+    "dpr1": ("u.2", []), "dpr2": ("d.3", []), "dpr_v": ("y.3", []), "ln1": ("n1", ["gamma1", "beta1"]),
+    "ln2": ("n2", ["gamma2", "beta2"]), "fusedla": ("attention", []),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=POINTS, ids=case_id)

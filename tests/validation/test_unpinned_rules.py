@@ -10,16 +10,9 @@ from dsx.pricing.one_plan import evaluate_plan, operator_costs
 from dsx.search.spaces import Space
 
 SYSTEM = {
-    "matrix_flops": 1e15,
-    "vector_flops": 1e14,
-    "hbm_bandwidth": 2e12,
-    "hbm_capacity": 1e15,
-    "fast_bandwidth": 4e11,
-    "slow_bandwidth": 5e10,
-    "fast_latency": 2e-6,
-    "slow_latency": 5e-6,
-    "fast_size": 8,
-}
+    "matrix_flops": 1e15, "vector_flops": 1e14, "hbm_bandwidth": 2e12, "hbm_capacity": 1e15, "fast_bandwidth": 4e11,
+    "slow_bandwidth": 5e10, "fast_latency": 2e-6, "slow_latency": 5e-6, "fast_size": 8,
+}  # fmt: skip
 
 
 def model(e, h, length=4096):
@@ -34,7 +27,7 @@ def degrees(made, strategy, num_gpus, *columns):
     return set(zip(*(rows[name].tolist() for name in columns), strict=True))
 
 
-def test_the_second_axis_of_summa_divides_the_hidden_size():
+def test_floors_of_strategies():
     assert {n for (n,) in degrees(model(1280, 10), "summa", 12, "tp2")} == {1, 2, 4}
     assert {n for (n,) in degrees(model(1536, 12), "summa", 12, "tp2")} == {1, 2, 3, 4, 6, 12}
     # Neither the panels, which the other axis decides here, nor the feed-forward width rule it out.
@@ -42,15 +35,11 @@ def test_the_second_axis_of_summa_divides_the_hidden_size():
     assert (4, 3) in degrees(model(1536, 12), "summa", 12, "tp", "tp2")
     # It need not do so in 2d.
     assert {n for (n,) in degrees(model(1280, 10), "2d", 12, "cp")} == {1, 2, 3, 4, 6, 12}
-
-
-def test_the_floor_of_1d_is_on_the_fused_multiply():
+    # The floor of 1d is on the fused multiply.
     # 3 e / tp is 129 and 126; e / tp is far below 128 in both.
     assert {n for (n,) in degrees(model(344, 8), "1d", 8, "tp")} == {1, 2, 4, 8}
     assert {n for (n,) in degrees(model(336, 8), "1d", 8, "tp")} == {1, 2, 4}
-
-
-def test_the_floors_of_the_other_strategies_are_met_exactly():
+    # The floors of the other strategies are met exactly.
     narrow = model(512, 8, length=256)
     assert degrees(narrow, "2d", 8, "tp", "cp") == {(1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (4, 2)}
     assert degrees(narrow, "summa", 8, "tp", "tp2") == {(1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (4, 2)}
@@ -61,7 +50,7 @@ def panels(made, num_gpus, tp, tp2):
     return {count for one, two, count in found if (one, two) == (tp, tp2)}
 
 
-def test_a_panel_of_512_columns_is_wide_enough():
+def test_panels_and_domains_at_their_limits():
     made = model(2048, 8)
     assert panels(made, 8, 2, 1) == {2, 4}
     assert panels(made, 8, 4, 2) == {4}  # the grid alone makes panels of 512
@@ -69,10 +58,15 @@ def test_a_panel_of_512_columns_is_wide_enough():
     assert panels(model(3072, 12), 12, 3, 2) == {3, 6}
     assert panels(model(3072, 12), 12, 1, 6) == {6}
     assert panels(model(2304, 12), 12, 3, 1) == {3}  # 768 columns; half of it is too thin
-
-
-def test_panels_do_not_look_at_the_feed_forward_width():
+    # Panels do not look at the feed forward width.
     assert panels(model(1024, 8) | {"f": 8192}, 8, 1, 1) == {1, 2}
+    # A domain that no product fills is filled as far as possible.
+    for fast_size, filled in ((72, 64), (7, 4), (8, 8), (1, 1)):
+        space = Space(problem_for(model(2048, 16), SYSTEM | {"fast_size": fast_size}, "2d"), [64], [64])
+        keys, choices = space.blocks.rows(0, space.size)
+        shares = [space.keys[f"{axis}_nvs"][keys] for axis in ("tp", "cp")]
+        assert (np.prod(shares, axis=0) * choices["pp_nvs"] * choices["dp_nvs"] == filled).all()
+        assert space.size > 0
 
 
 @pytest.mark.parametrize("hbm_bandwidth", [4e11, 1e12, 2e12])
@@ -97,12 +91,3 @@ def test_a_panel_hides_behind_the_larger_of_compute_and_memory_time(hbm_bandwidt
         1e12: 8 * panel > memory_s > compute_s,
         2e12: 8 * panel > compute_s > memory_s,
     }[hbm_bandwidth]
-
-
-def test_a_domain_that_no_product_fills_is_filled_as_far_as_possible():
-    for fast_size, filled in ((72, 64), (7, 4), (8, 8), (1, 1)):
-        space = Space(problem_for(model(2048, 16), SYSTEM | {"fast_size": fast_size}, "2d"), [64], [64])
-        keys, choices = space.blocks.rows(0, space.size)
-        shares = [space.keys[f"{axis}_nvs"][keys] for axis in ("tp", "cp")]
-        assert (np.prod(shares, axis=0) * choices["pp_nvs"] * choices["dp_nvs"] == filled).all()
-        assert space.size > 0

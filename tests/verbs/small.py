@@ -8,11 +8,6 @@ MODEL = {
     "layers": [{"kind": "transformer", "count": 8}],
 }
 SWEEP = {
-    "model": MODEL,
-    "cluster": "b200-nvs8",
-    "num_gpus": [8, 16],
-    "global_batch_size": 32,
-    "assumptions": "paper-2410.00273",
-    "what_if": {"device.hbm_capacity": ["2 GB", "192 GB"]},
-    "keep": "all",
-}
+    "model": MODEL, "cluster": "b200-nvs8", "num_gpus": [8, 16], "global_batch_size": 32,
+    "assumptions": "paper-2410.00273", "what_if": {"device.hbm_capacity": ["2 GB", "192 GB"]}, "keep": "all",
+}  # fmt: skip

@@ -13,19 +13,15 @@ from dsx.errors import InputError, NothingFeasible, SpecError
 USUAL = "zero_replicas=1 stored_layers=0 offload=none"  # of these a search takes other values last
 
 
-def test_an_answer_shows_itself(found):
+def test_an_answer_shows_itself_and_does_not_change(found, job, evaluated):
     assert repr(found) == f"<BestPlans>\n{found}"
     assert str(found).startswith("small on 8 x b200-nvs8: ")
-
-
-def test_a_notebook_is_shown_text_and_no_markup(job):
+    # A notebook is shown text and no markup.
     named = job.replace(model=MODEL | {"name": "<b>a & b</b>"})
     shown = dsx.evaluate(named, dp=8)._repr_html_()
     assert shown.startswith("<pre>&lt;b&gt;a &amp; b&lt;/b&gt; on 8 x b200-nvs8")
     assert shown.endswith("</pre>") and shown.count("<") == 2
-
-
-def test_answers_are_equal_if_they_say_the_same(job, found, evaluated):
+    # Answers are equal if they say the same.
     assert dsx.best(job, top=20) == found != dsx.best(job, top=3)
     assert dsx.evaluate(job, "tp=2 dp=4 nvs.tp=2 nvs.dp=4") == evaluated != dsx.evaluate(job, "tp=4 dp=2")
     # A number that is none, as the days of a training without an end, equals itself.
@@ -33,27 +29,23 @@ def test_answers_are_equal_if_they_say_the_same(job, found, evaluated):
     assert found != evaluated and found != "found"
     with pytest.raises(TypeError, match="unhashable"):
         hash(found)
-
-
-def test_answers_can_be_pickled(found, evaluated, nothing, swept):
-    for answer in (found, evaluated, nothing, swept):
-        again = pickle.loads(pickle.dumps(answer))
-        assert again == answer and str(again) == str(answer)
-    assert pickle.loads(pickle.dumps(found)).launch().arguments == found.launch().arguments
-
-
-def test_an_answer_does_not_change(found):
+    # An answer does not change.
     with pytest.raises(AttributeError):
         found.infeasible = "why not"
 
 
-def test_data_is_plain(found, evaluated, swept):
+def test_answers_can_be_pickled_and_their_data_is_plain(found, evaluated, nothing, swept):
+    for answer in (found, evaluated, nothing, swept):
+        again = pickle.loads(pickle.dumps(answer))
+        assert again == answer and str(again) == str(answer)
+    assert pickle.loads(pickle.dumps(found)).launch().arguments == found.launch().arguments
+    # Data is plain.
     for answer in (found, evaluated, swept):
         json.dumps(answer.to_data())
     assert found.to_data()["plans"][0]["plan"] == found.plan
 
 
-def test_a_frame_has_the_columns_of_a_result_set(found, result_set):
+def test_frames_of_answers(found, result_set, job, evaluated):
     frame, loaded = found.frame, dsx.load(result_set)
     assert {*loaded.columns} - {"device.hbm_capacity"} == {*frame.columns} - {"stage_layers"}
     assert frame.attrs["units"]["step_time_s"] == "s" and frame.attrs["units"]["peak_bytes"] == "bytes"
@@ -61,9 +53,7 @@ def test_a_frame_has_the_columns_of_a_result_set(found, result_set):
     assert len(frame) == len(found.plans) == 20
     assert frame["step_time_s"].is_monotonic_increasing and frame["step_time_s"].iloc[0] == found.step_time_s
     assert {*frame["cluster"]} == {"b200-nvs8"} and not frame["reject"].any()
-
-
-def test_one_plan_has_a_frame_too(job, found, evaluated):
+    # One plan has a frame too.
     (row,) = evaluated.frame.to_dict(orient="records")
     assert (row["candidate"], row["step_time_s"]) == (evaluated.plan["candidate"], evaluated.step_time_s)
     rejected = dsx.evaluate(job, tp=2, dp=4, vpp=3)
@@ -71,6 +61,11 @@ def test_one_plan_has_a_frame_too(job, found, evaluated):
     explained = dsx.why(job, found.frame.iloc[3])
     assert explained.frame["step_time_s"].tolist() == [explained.step_time_s, found.step_time_s]
     assert dsx.plot.breakdown(explained.frame, "tp").get_ylabel() == "step time [ms]"
+    # Frames of several jobs can be put together.
+    frames = {"as it is": found.frame, "more": dsx.best(job.replace(num_gpus=16)).frame}
+    table = pd.concat({name: frame.head(1) for name, frame in frames.items()}).droplevel(1)
+    assert table["num_gpus"].to_dict() == {"as it is": 8, "more": 16}
+    assert table.attrs == found.frame.attrs
 
 
 def test_why_puts_the_parts_beside_those_of_the_fastest_plan(job, found):
@@ -83,9 +78,7 @@ def test_why_puts_the_parts_beside_those_of_the_fastest_plan(job, found):
     assert (f"\n{largest} " in compared) == (abs(changes[largest]) > 1e-3 * found.step_time_s)
     assert "difference" in compared
     assert "this plan takes" not in str(dsx.why(job, found.plan))
-
-
-def test_why_says_small_differences_in_percent(job, found):
+    # Why says small differences in percent.
     for plan in found.frame.iloc[1:].itertuples():
         more = 100 * (plan.step_time_s / found.step_time_s - 1)
         if more > 1e-3:
@@ -94,13 +87,11 @@ def test_why_says_small_differences_in_percent(job, found):
     assert (f"this plan takes {more:.2g} % longer." if more < 10 else "times as long.") in said
 
 
-def test_an_error_is_not_that_of_a_library():
+def test_what_works_on_result_sets_works_on_frames_and_errors_are_of_dsx(job, found):
     with pytest.raises(SpecError, match="unknown key") as caught:
         dsx.sweep(SWEEP | {"kep": "all"})
     assert caught.value.__cause__ is None and caught.value.__suppress_context__
-
-
-def test_what_works_on_result_sets_works_on_a_frame(job, found):
+    # What works on result sets works on a frame.
     front = dsx.pareto(found.frame, "step_time_s", "peak_bytes")
     assert 0 < len(front) < 20 and front["candidate"].iloc[0] == found.plan["candidate"]
     slow = dsx.best(job.replace(set={"cluster.network.nvs.bandwidth": "50 GB/s"}), top=20)
@@ -110,26 +101,22 @@ def test_what_works_on_result_sets_works_on_a_frame(job, found):
     assert dsx.plot.breakdown(found.frame, "tp").get_ylabel() == "step time [ms]"
 
 
-def test_frames_of_several_jobs_can_be_put_together(job, found):
-    frames = {"as it is": found.frame, "more": dsx.best(job.replace(num_gpus=16)).frame}
-    table = pd.concat({name: frame.head(1) for name, frame in frames.items()}).droplevel(1)
-    assert table["num_gpus"].to_dict() == {"as it is": 8, "more": 16}
-    assert table.attrs == found.frame.attrs
-
-
-def test_a_search_in_which_nothing_fits_says_why(nothing):
+def test_searches_without_a_plan_or_a_candidate_say_why(nothing, job):
     assert "none of" in nothing.infeasible and "a GPU has 1.00 kB" in nothing.infeasible
     assert str(nothing) == nothing.infeasible and nothing.plans == ()
     for ask in (lambda: nothing.plan, lambda: nothing.step_time_s, nothing.launch):
         with pytest.raises(NothingFeasible, match=r"none of .* fits"):
             ask()
-
-
-def test_a_frame_without_plans_has_its_columns(job, nothing):
+    # A frame without plans has its columns.
     even = dsx.best(job, partition="even").frame
     assert list(nothing.frame.columns) == list(even.columns)
     assert nothing.frame.empty and nothing.frame.attrs == even.attrs
     assert dsx.pareto(nothing.frame, "step_time_s", "mfu").empty
+    # A search without a candidate says why.
+    none = dsx.best(job.replace(num_gpus=11, global_batch_size=3))
+    assert none.counts.candidates == 0 and none.infeasible.startswith("no candidate")
+    with pytest.raises(NothingFeasible, match="no candidate"):
+        none.plan  # noqa: B018
 
 
 def test_a_plan_with_an_even_cut_is_beside_one_with_a_layout():
@@ -144,23 +131,7 @@ def test_a_plan_with_an_even_cut_is_beside_one_with_a_layout():
         assert again.step_time_s == pytest.approx(both.frame["step_time_s"].iloc[row], rel=1e-12)
 
 
-def test_a_search_without_a_candidate_says_why(job):
-    none = dsx.best(job.replace(num_gpus=11, global_batch_size=3))
-    assert none.counts.candidates == 0 and none.infeasible.startswith("no candidate")
-    with pytest.raises(NothingFeasible, match="no candidate"):
-        none.plan  # noqa: B018
-
-
-def test_launch_flags_are_counted_as_plans_are_printed(found):
-    first, last = found.launch(), found.launch(20)
-    assert first == found.launch(1) != last
-    assert str(first).split()[:2] == ["--tensor-model-parallel-size", str(found.plan["tp"])]
-    for number in (0, 21, -1):
-        with pytest.raises(InputError, match=f"no plan {number}: there are 20 plans, counted from 1"):
-            found.launch(number)
-
-
-def test_an_evaluation_has_what_it_prints(job, evaluated):
+def test_an_evaluation_has_what_it_prints(job, evaluated, found):
     times = [value for name, value in evaluated.costs.items() if name.endswith("_s") and "_per_" not in name]
     assert evaluated.step_time_s == evaluated.costs["step_time_s"] in times
     assert evaluated.fits and evaluated.reject == () and evaluated.broken == {}
@@ -170,13 +141,18 @@ def test_an_evaluation_has_what_it_prints(job, evaluated):
     kernels = evaluated.operators
     assert {*kernels["direction"]} == {"forward", "backward"}
     assert kernels.attrs["units"]["matrix_flops"] == "FLOP" and kernels.attrs["units"]["compute_s"] == "s"
-
-
-def test_a_rejected_plan_says_which_rules_it_breaks(job):
+    # A rejected plan says which rules it breaks.
     plan = dict(tp=8, tp_nvs=3)
     for answer in (dsx.evaluate(job, plan), dsx.why(job, plan)):
         assert answer.broken and all(answer.broken.values())
     assert dsx.evaluate(job, plan).reject == tuple(dsx.why(job, plan).broken)
+    # Launch flags are counted as plans are printed.
+    first, last = found.launch(), found.launch(20)
+    assert first == found.launch(1) != last
+    assert str(first).split()[:2] == ["--tensor-model-parallel-size", str(found.plan["tp"])]
+    for number in (0, 21, -1):
+        with pytest.raises(InputError, match=f"no plan {number}: there are 20 plans, counted from 1"):
+            found.launch(number)
 
 
 def test_progress_is_told_to_who_watches(job, capsys):

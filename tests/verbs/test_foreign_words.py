@@ -34,14 +34,12 @@ def test_selective_of_torchtitan_is_not_that_of_megatron(job, ask):
         ask(job)
 
 
-def test_a_sweep_says_it_too(tmp_path):
+def test_sweeps_and_searches_take_the_neutral_word(tmp_path, job):
     sweep = {"model": MODEL, "cluster": "b200-nvs8", "num_gpus": [8], "global_batch_size": [8], "keep": "feasible"}
     fixed = {"strategy": ["1d"], "framework": "torchtitan", "fix": {"recompute": ["selective"]}}
     with pytest.raises(InputError, match=SAID):
         dsx.sweep(sweep | fixed, tmp_path / "set")
-
-
-def test_what_a_search_found_and_the_neutral_word_are_taken(job):
+    # What a search found and the neutral word are taken.
     titan = job.replace(set=TITAN)
     core = dsx.evaluate(titan, "dp=8 zero_stage=1 recompute=core-attention")
     megatron = dsx.evaluate(job, "dp=8 zero_stage=1 recompute=selective")

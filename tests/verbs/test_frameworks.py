@@ -67,6 +67,7 @@ def unlimited(name):
     return read_framework(name).model_copy(update=some)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", LIMITED)
 def test_a_framework_has_its_plans_of_all_and_is_compared_with_the_others(job, limited, name):
     boxes, found = read_framework(name).boxes(experts=False), limited[name]
@@ -171,7 +172,7 @@ def test_a_sweep_has_the_plans_of_its_framework(job):
         dsx.sweep(stated | {"framework": "megatorn"})
 
 
-def test_a_set_has_its_own_framework_and_strategies(job):
+def test_frameworks_of_sets_and_gains(job):
     paper = dsx.best(job.replace(assumptions="paper-2410.00273"))
     assert paper.searched.framework.unlimited and paper.strategies == ("1d",)
     listed = job.replace(set={"assumptions.searched_strategies": ["2d", "1d"], "assumptions.framework": "torchtitan"})
@@ -179,13 +180,9 @@ def test_a_set_has_its_own_framework_and_strategies(job):
     assert found.searched.framework.name == "torchtitan" and set(found.strategies) <= {"1d", "2d"}
     with pytest.raises(SpecError, match=r"assumption set 'uncalibrated': searched_strategies: unknown strategy '3d'"):
         dsx.best(job.replace(set={"assumptions.searched_strategies": ["3d"]}))
-
-
-def test_frameworks_are_listed():
+    # Frameworks are listed.
     assert dsx.names("frameworks") == ["any", "deepspeed", "megatron", "megatron-bridge", "torchtitan", "zero-bubble"]
-
-
-def test_a_gain_below_the_resolution_is_none(job):
+    # A gain below the resolution is none.
     found = dsx.best(job, 1, fix=f"pp=4 zero_stage=1 {USUAL}", strategy="1d", framework=MINE, partition="even")
     resolved = replace(found.problem, assumptions_spec=load_assumptions("default").run_by(found.searched.framework))
     searched = replace(found.searched, problem=resolved)  # measurements distinguish 18 %
@@ -225,6 +222,7 @@ def test_a_model_without_embedding_and_head_counts_neither():
     assert found.reject == ("layers_not_divisible",) and "embedding and head" not in str(found)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", LIMITED)
 def test_each_plan_that_a_search_finds_is_one_that_the_framework_runs(job, name):
     # A plan that several strategies have is named by the first of them, which has to run it too.
@@ -287,19 +285,21 @@ def test_a_choice_that_a_plan_does_not_name_has_a_value_that_its_framework_runs(
     assert (found.not_run == {}) is ("zero_stage=1" not in stated)
 
 
-def test_why_with_an_optimizer_that_the_framework_lacks_names_it(job):
+def test_what_a_framework_lacks_is_named(job):
     said = r"'torchtitan' runs no plan with assumptions.optimizer=muon \(it runs adam\); nearest: framework megatron$"
     with pytest.raises(SpecError, match=said):
         dsx.why(job.replace(set={"assumptions.optimizer": "muon"}), "dp=8 zero_stage=3", framework="torchtitan")
-
-
-def test_a_search_of_a_model_whose_head_no_axis_divides(job):
+    # A search of a model whose head no axis divides.
     layers = [{"kind": "embedding"}, *MODEL["layers"], {"kind": "label-head"}]
     model = MODEL | {"dimensions": MODEL["dimensions"] | {"v": 4096, "classes": 3}, "layers": layers}
     found = dsx.best(dsx.Job(model, "b200-nvs8", num_gpus=8, global_batch_size=8), fix="pp=1 zero_stage=1")
     assert found.step_time_s == pytest.approx(dsx.evaluate(found.job, found.plan).step_time_s, rel=1e-9)
     lost = found.launch().lost
     assert "layers of the kind label-head: Megatron-LM's GPT model has none" in lost
+    # Values that a framework runs are the nearest ones.
+    job = dsx.Job(MODEL, "h100-nvs8", num_gpus=16, global_batch_size=32, sequence_length=1000)
+    with pytest.raises(SpecError, match=r"does not run cp=16 \(it runs cp 5, 10, 20, 25, and 8 more\)"):
+        dsx.best(job, fix="cp=16", framework="torchtitan")
 
 
 def test_what_leaves_no_plan_of_a_framework_that_lacks_the_defaults_is_named():
@@ -314,9 +314,3 @@ def test_what_leaves_no_plan_of_a_framework_that_lacks_the_defaults_is_named():
     tied |= {"layers": [{"kind": "embedding"}, *MODEL["layers"], {"kind": "head", "options": ["tied"]}]}
     found = dsx.best(job.replace(model=tied, num_gpus=10, global_batch_size=16), framework="torchtitan")
     assert "and 2d-no-sp, as torchtitan runs them, leave no combination of degrees" in found.infeasible
-
-
-def test_values_that_a_framework_runs_are_the_nearest_ones():
-    job = dsx.Job(MODEL, "h100-nvs8", num_gpus=16, global_batch_size=32, sequence_length=1000)
-    with pytest.raises(SpecError, match=r"does not run cp=16 \(it runs cp 5, 10, 20, 25, and 8 more\)"):
-        dsx.best(job, fix="cp=16", framework="torchtitan")

@@ -24,16 +24,14 @@ def model_file(tmp_path):
     return tmp_path / "small.yaml"
 
 
-def test_a_model_is_a_path_a_text_content_or_a_spec(model_file):
+def test_models_as_content(model_file):
     jobs = [of(model_file), of(str(model_file)), of(MODEL), of(of(MODEL).model)]
     assert all(job.model == jobs[0].model for job in jobs)
     assert jobs[0].sequence_length == 2048
     assert jobs[2] == jobs[3]
     # Layer texts may lie beside a file.
     assert (jobs[0].inputs.near, jobs[2].inputs.near) == (model_file, None)
-
-
-def test_content_extends_a_name_a_path_content_or_a_spec(model_file):
+    # Content extends a name a path content or a spec.
     change = {"name": "wide", "dimensions": {"f": 8192}}
     jobs = [of({"extends": base, **change}) for base in (str(model_file), MODEL, of(MODEL).model)]
     assert {job.model.name for job in jobs} == {"wide"}
@@ -42,9 +40,7 @@ def test_content_extends_a_name_a_path_content_or_a_spec(model_file):
     assert (cluster.name, cluster.device.hbm_capacity) == ("b200-nvs8", 80e9)
     inline = {"extends": "paper-2410.00273", "matrix_efficiency": 0.5}
     assert of(assumptions=inline).assumptions.matrix_efficiency == 0.5
-
-
-def test_content_may_hold_what_a_program_has():
+    # Content may hold what a program has.
     content = MODEL | {"dimensions": {"e": np.int64(1024), "h": 8, "g": 8, "k": 128, "f": 4096}}
     assert of(content | {"layers": tuple(MODEL["layers"])}) == of(MODEL)
     assert of(num_gpus=np.int64(8), global_batch_size=32.0).num_gpus == 8
@@ -65,29 +61,23 @@ def test_fields_are_set_by_a_mapping_or_texts(fields):
     assert (job.cluster.device.hbm_capacity, job.model.dimensions["f"]) == (141e9, 8192)
 
 
-def test_one_field_is_set_by_one_text_and_several_by_a_section():
+def test_fields_are_set_and_replaced(job, model_file):
     assert of(set=f"{CAPACITY}=141 GB").cluster.device.hbm_capacity == 141e9
     layers = of(set={"model.layers": [{"kind": "transformer", "count": 4}]}).model.layers
     assert [layer.count for layer in layers] == [4]
-
-
-def test_what_is_replaced_changes_and_the_rest_stays(job):
+    # What is replaced changes and the rest stays.
     more = job.replace(num_gpus=16, set={CAPACITY: "80 GB"})
     assert (more.num_gpus, more.cluster.device.hbm_capacity) == (16, 80e9)
     assert (more.model, more.assumptions, more.global_batch_size) == (job.model, job.assumptions, 32)
     again = more.replace(cluster="h100-nvs8", assumptions="default")
     assert (again.cluster.name, again.assumptions.name, again.num_gpus) == ("h100-nvs8", "default", 16)
     assert job.replace() == job and job.num_gpus == 8
-
-
-def test_a_sequence_length_stays_unless_it_is_none(job):
+    # A sequence length stays unless it is none.
     longer = job.replace(sequence_length=4096)
     other = {**MODEL, "default_sequence_length": 512}
     assert longer.replace(model=other).sequence_length == 4096
     assert longer.replace(model=other, sequence_length=None).sequence_length == 512
-
-
-def test_replacing_keeps_where_layer_texts_lie(model_file):
+    # Replacing keeps where layer texts lie.
     job = of(model_file)
     assert job.replace(num_gpus=16).inputs.near == model_file
     assert job.replace(model=MODEL).inputs.near is None
@@ -108,15 +98,19 @@ def test_operator_times_are_of_one_machine(tmp_path):
         of(operator_times=tmp_path / "times.csv", set={CAPACITY: "80 GB"})
 
 
-def test_a_job_reads_as_it_is_made(job):
+def test_jobs_read_as_made_and_refuse_others(job):
     sizes = "num_gpus=8, global_batch_size=32, sequence_length=2048"
     assert repr(job) == f"Job(model='small', cluster='b200-nvs8', {sizes}, assumptions='paper-2410.00273')"
     assert str(job) == "small on 8 x b200-nvs8: 32 sequences of 2,048 tokens, 65,536 tokens a step"
-
-
-def test_jobs_are_equal_and_can_be_pickled(job):
+    # Jobs are equal and can be pickled.
     assert pickle.loads(pickle.dumps(job)) == job
     assert job != job.replace(num_gpus=16)
+    # Specs and arguments of other kinds are refused.
+    with pytest.raises(SpecError, match="cluster: ModelSpec is given, and a name, a path, a mapping or a ClusterSpec"):
+        of(cluster=job.model)
+    # An argument that there is not is refused.
+    with pytest.raises(TypeError, match="num_gpu"):
+        job.replace(num_gpu=16)
 
 
 @pytest.mark.parametrize(
@@ -165,16 +159,6 @@ def test_what_is_no_model_is_named_with_the_nearest(model, says):
     with pytest.raises((SpecError, UnknownNameError)) as error:
         of(model)
     assert says in str(error.value)
-
-
-def test_a_spec_of_another_kind_is_refused(job):
-    with pytest.raises(SpecError, match="cluster: ModelSpec is given, and a name, a path, a mapping or a ClusterSpec"):
-        of(cluster=job.model)
-
-
-def test_an_argument_that_there_is_not_is_refused(job):
-    with pytest.raises(TypeError, match="num_gpu"):
-        job.replace(num_gpu=16)
 
 
 @pytest.mark.parametrize("ask", [dsx.best, dsx.evaluate, dsx.why, dsx.partition])

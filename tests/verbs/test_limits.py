@@ -40,12 +40,10 @@ def test_a_limited_search_is_the_search_without_the_other_plans(job, partition):
     assert few.step_time_s == min(one["step_time_s"] for one in every.priced if one["plan"] in kept)
 
 
-def test_the_limits_are_those_of_a_sweep(job, limited):
+def test_limits_are_those_of_a_sweep_and_are_said(job, limited):
     swept = dsx.sweep({**SWEEP, "num_gpus": 8, "what_if": {}, "limit": BOUNDS, "keep": "feasible"}).frame
     assert sorted(swept["candidate"]) == sorted(plan["candidate"] for plan in limited.plans)
-
-
-def test_the_answer_says_its_limits(job, limited):
+    # The answer says its limits.
     assert limited.to_data()["limit"] == {"tp": ["<=4", ">=2"], "microbatch_size": ["<8"]}
     assert "\nlimit tp<=4 tp>=2 microbatch_size<8; not searched: " in str(limited)
     both = dsx.best(job, fix="pp=1,2", limit="nvs.tp<=2")
@@ -54,7 +52,7 @@ def test_the_answer_says_its_limits(job, limited):
     assert dsx.best(job).to_data()["limit"] == {}
 
 
-def test_the_best_partition_within_limits(job):
+def test_limits_of_partitions_and_virtual_stages(job):
     found = dsx.partition(job, "pp=1,2,4", limit="pp>=2")
     assert (
         found.plan["pp"]
@@ -62,9 +60,7 @@ def test_the_best_partition_within_limits(job):
     )
     assert found.to_data()["limit"] == {"pp": [">=2"]}
     assert "only pp=1,2,4; limit pp>=2" in str(found).splitlines()
-
-
-def test_a_search_of_any_cut_obeys_limits_of_virtual_stages(job):
+    # A search of any cut obeys limits of virtual stages.
     for limit, holds in (("vpp>=2", lambda vpp: vpp >= 2), ("vpp<=1", lambda vpp: vpp == 1)):
         plans = dsx.best(job, EVERY, limit=limit, fix="vpp=1,2,4").plans
         assert plans
@@ -102,7 +98,7 @@ def test_what_is_no_limit_is_refused(job, verb, limit, says):
     assert says in str(error.value)
 
 
-def test_bounds_that_exclude_each_other(job):
+def test_limits_that_contradict(job):
     for verb in (dsx.best, dsx.partition):
         with pytest.raises(InputError, match=r"^limit: tp>=4 and tp<=2 exclude each other: leave out one of them$"):
             verb(job, limit="tp>=4 tp<=2")
@@ -110,9 +106,7 @@ def test_bounds_that_exclude_each_other(job):
         dsx.sweep({**SWEEP, "limit": {"tp": [">4", "<5"]}})
     with pytest.raises(SpecError, match="limit: tp>=4 contradicts the fixed tp=1,2: leave out one of the two"):
         dsx.sweep({**SWEEP, "fix": {"tp": [1, 2]}, "limit": {"tp": ">=4"}})
-
-
-def test_a_limit_that_contradicts_a_fixed_choice(job):
+    # A limit that contradicts a fixed choice.
     for verb in (dsx.best, dsx.partition):
         with pytest.raises(InputError, match=r"^limit: tp<=4 and tp>1 contradicts the fixed tp=1,8: leave out one of"):
             verb(job, fix={"tp": [1, 8]}, limit="tp<=4 tp>1")

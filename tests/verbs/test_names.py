@@ -1,4 +1,7 @@
-"""Names, counts of parameters, models of checkpoints, layers and clusters, asked in Python."""
+"""Names of what there is, and the document of public names."""
+
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,19 +12,22 @@ import dsx
 from dsx.errors import InputError, UnknownNameError
 
 
-def test_names_are_listed_by_kind():
+def test_names_parameters_and_imported_models():
     assert "llama-3-8b" in dsx.names("models") and "h100-nvs8" in dsx.names("clusters")
     with pytest.raises(UnknownNameError, match=r"unknown kind of names 'model'; did you mean 'models'\?"):
         dsx.names("model")
-
-
-def test_parameters_are_those_of_the_layers():
+    # Parameters are those of the layers.
     assert dsx.parameters("llama-3-8b") == 8_030_261_248
     wider = {"extends": "llama-3-8b", "dimensions": {"f": 2 * 14336}}
     assert dsx.parameters(wider) - dsx.parameters("llama-3-8b") == 32 * 3 * 4096 * 14336
     deeper = {"extends": MODEL, "layers": [{"kind": "transformer", "count": 24}]}
     of_paper = "paper-2410.00273"
     assert dsx.parameters(deeper, of_paper) == 3 * dsx.parameters(MODEL, of_paper) > 24 * 12 * 1024**2
+    # An imported model is a model of a job.
+    imported = dsx.import_hf(CONFIGS / "llama-3-8b.json")
+    job = dsx.Job(imported.model, "h100-nvs8", num_gpus=8, global_batch_size=8)
+    assert job.model.dimensions["e"] == 4096 and imported.out is None
+    assert imported.parameters == dsx.parameters(imported.model) == 8_030_261_248
 
 
 def test_layer_texts_lie_beside_the_model(tmp_path):
@@ -32,27 +38,18 @@ def test_layer_texts_lie_beside_the_model(tmp_path):
     assert dsx.parameters(tmp_path / "own.yaml") == 3 * 16
 
 
-def test_an_imported_model_is_a_model_of_a_job():
-    imported = dsx.import_hf(CONFIGS / "llama-3-8b.json")
-    job = dsx.Job(imported.model, "h100-nvs8", num_gpus=8, global_batch_size=8)
-    assert job.model.dimensions["e"] == 4096 and imported.out is None
-    assert imported.parameters == dsx.parameters(imported.model) == 8_030_261_248
-
-
 @pytest.mark.parametrize("sizes", [{"tp": 8}, {"tp": np.int64(8)}, ["tp=8"], "tp=8"])
 def test_sizes_of_a_layer_are_a_mapping_or_texts(sizes):
     described = dsx.layer("transformer", "gated", model="llama-3-8b", sizes=sizes)
     assert described == dsx.layer("transformer", "gated", model="llama-3-8b", sizes={"tp": 8})
 
 
-def test_a_layer_or_size_that_there_is_not_is_refused():
+def test_layers_and_clusters_are_found_or_refused(tmp_path):
     with pytest.raises(UnknownNameError, match="unknown layer 'transformr'; did you mean 'transformer'"):
         dsx.layer("transformr")
     with pytest.raises(InputError, match="tp=x: tp must be a whole number"):
         dsx.layer("transformer", sizes={"tp": "x"})
-
-
-def test_a_cluster_may_be_content(tmp_path):
+    # A cluster may be content.
     wide = {"extends": "h100-nvs8", "name": "wide", "network": {"nvs": {"size": 16}}}
     times = dsx.cluster_times(wide, set={"assumptions.nvs_efficiency": 0.5})
     assert times.name == "wide" and times.network.nvs.size == 16
@@ -60,3 +57,40 @@ def test_a_cluster_may_be_content(tmp_path):
     assert (tmp_path / "times.png").stat().st_size > 5_000
     with pytest.raises(InputError, match="clusters show reads no model"):
         dsx.cluster_times(wide, set={"model.dimensions.e": 8})
+
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+HEADINGS = re.findall(r"^### (.*)$", DOCUMENT.replace("\\", ""), re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def script(benchmark_script):
+    return benchmark_script("reference")
+
+
+def test_the_document_has_one_entry_of_every_public_name(script):
+    written = DOCUMENT.partition("<!-- benchmarks/reference.py -->\n")[2].partition("\n\n<!-- end -->")[0]
+    assert written == script.text(), "run: python benchmarks/reference.py --write docs/api.md"
+    # Every public name has one entry.
+    names = [heading.removeprefix("dsx.").removesuffix("()") for heading in HEADINGS]
+    assert len(names) == len(set(names))
+    assert {*names} - {*script.NOT_IN_DSX} == {*dsx.__all__}
+    # Every entry says something.
+    entries = re.split(r"^#{3,4} ", DOCUMENT, flags=re.MULTILINE)[1:]
+    for entry in entries:
+        prose = re.sub(r"^```.*?^```$", "", entry, flags=re.MULTILINE | re.DOTALL).split("\n", 1)[1]
+        assert len(prose.split()) >= 4, entry
+
+
+def test_every_word_of_a_signature_is_explained(script):
+    """A type is of Python, NumPy or pandas, has an entry, or is in the list of words."""
+    signatures = "\n".join(
+        re.findall(r"^```python\n(?:dsx)?\.[a-zA-Z_.]+\(.*?^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
+    )
+    types = {*re.findall(r"(?<![\"\w.])[A-Z]\w+", re.sub(r"\"[^\"]*\"", "", signatures))}
+    known = {
+        "Callable", "Literal", "Any", "Mapping", "Sequence", "Iterable", "Path", "None", "False", "True", "DataFrame",
+        "Axes",
+    }  # fmt: skip
+    assert {*script.TYPES} - {"Counts", "Flag", "Row"} <= types
+    assert types - known - {*HEADINGS} == {*script.TYPES} - {"Counts", "Flag"}

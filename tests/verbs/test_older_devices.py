@@ -42,7 +42,7 @@ def test_each_cluster_of_several_has_what_runs_there(job, framework):
     assert [one.problem.assumptions_spec.set for one in found] == [LOCAL, {}, LOCAL]
 
 
-def test_a_search_says_and_keeps_what_the_device_lacks(job):
+def test_plans_say_what_the_device_lacks(job):
     found = dsx.best(job, fix="pp=1 vpp=1", partition="even")
     said = " ".join(str(found).split())
     assert "(software megatron-bridge-2026, on V100 without Transformer Engine)" in said
@@ -53,10 +53,7 @@ def test_a_search_says_and_keeps_what_the_device_lacks(job):
         assert words not in said
     newer = str(dsx.best(job.replace(cluster=NEWER), fix="pp=1 vpp=1", partition="even"))
     assert "without Transformer Engine" not in newer and "--transformer-impl" not in newer
-
-
-def test_plans_that_need_what_the_device_lacks_are_not_run(job):
-    """A plan that a launch refuses was said to be run, and the plans it is compared with had offload."""
+    # A plan that a launch refuses was said to be run, and the plans it is compared with had offload.
     offload = "dp=16 zero_stage=1 offload=optimizer"
     evaluated, explained = dsx.evaluate(job, offload), dsx.why(job, offload, framework="megatron")
     assert evaluated.not_run == {"offload": "optimizer"}
@@ -65,7 +62,7 @@ def test_plans_that_need_what_the_device_lacks_are_not_run(job):
     assert dsx.evaluate(job.replace(cluster=NEWER), offload).not_run == {}
 
 
-def test_a_sweep_over_generations_has_what_runs_on_each():
+def test_sweeps_over_generations_and_launch_files(job):
     """The plans of the first cluster were those of all."""
     fix = {"recompute": "none", "pp": 1, "zero_replicas": 1, "microbatch_size": 1, "offload": ["none", "optimizer"]}
     sweep = {"model": MODEL, "num_gpus": 4, "global_batch_size": 8, "fix": fix | {"zero_stage": 1}, "keep": "all"}
@@ -74,7 +71,19 @@ def test_a_sweep_over_generations_has_what_runs_on_each():
         found = {name: (rows["offload"].nunique(), rows["cp"].max()) for name, rows in frame.groupby("cluster")}
         assert found == {NEWER: (2, 4), OLDER: (1, 1)}
 
+    # A launch file says which kernels run.
+    def head(cluster):
+        text = dsx.launch(job.replace(cluster=cluster), "dp=16 zero_stage=1").files["launch.sh"]
+        return " ".join(text.replace("#", "").split())
 
+    assert "attention_kernels none (of the stack: flash-3): DotProductAttention" in head(OLDER)
+    assert "attention_kernels flash-3 (A100 runs flash-2): " in head("a100-80-nvs8")
+    assert "attention_kernels flash-3: " in head(NEWER)
+    with pytest.raises(dsx.errors.InputError, match="cp=2; nearest: cp=1"):
+        dsx.launch(job, "cp=2 dp=8 zero_stage=1", strategy="2d")
+
+
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("clusters", [[NEWER, OLDER], [OLDER, NEWER]])
 def test_rows_of_a_sweep_over_generations_are_priced_again_as_they_were(clusters, tmp_path):
     """A row of V100 was launched and explained with the software of H100."""
@@ -90,18 +99,6 @@ def test_rows_of_a_sweep_over_generations_are_priced_again_as_they_were(clusters
         assert ("attention_kernels none" in head) == ("--fp16" in head) == (row["cluster"] == OLDER)
     said = str(dsx.show(swept.folder))
     assert ("--transformer-impl local" in said) == (dsx.show(swept.folder).priced[0]["hardware"]["cluster"] == OLDER)
-
-
-def test_a_launch_file_says_which_kernels_run(job):
-    def head(cluster):
-        text = dsx.launch(job.replace(cluster=cluster), "dp=16 zero_stage=1").files["launch.sh"]
-        return " ".join(text.replace("#", "").split())
-
-    assert "attention_kernels none (of the stack: flash-3): DotProductAttention" in head(OLDER)
-    assert "attention_kernels flash-3 (A100 runs flash-2): " in head("a100-80-nvs8")
-    assert "attention_kernels flash-3: " in head(NEWER)
-    with pytest.raises(dsx.errors.InputError, match="cp=2; nearest: cp=1"):
-        dsx.launch(job, "cp=2 dp=8 zero_stage=1", strategy="2d")
 
 
 def test_faults_of_a_generation_name_their_place(tmp_path):

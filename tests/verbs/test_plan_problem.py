@@ -1,6 +1,7 @@
-"""The strategy of a plan that names none: the default one, or another one whose rules the plan keeps."""
+"""Problems of named plans and strategies that nobody runs."""
 
 import pytest
+from verbs.small import SWEEP
 
 import dsx
 from dsx.errors import PlanError
@@ -24,8 +25,7 @@ def job():
 
 
 @pytest.mark.parametrize(
-    ("plan", "strategy"),
-    [("tp=2 dp=8", "1d"), ("tp=8 dp=2", "2d-gathered-qkv"), ("tp=16", "2d-gathered-qkv")],
+    ("plan", "strategy"), [("tp=2 dp=8", "1d"), ("tp=8 dp=2", "2d-gathered-qkv"), ("tp=16", "2d-gathered-qkv")]
 )
 def test_more_tensor_parallel_ranks_than_key_value_heads_run_as_in_megatron_core(job, plan, strategy):
     found = dsx.evaluate(job, plan)
@@ -34,19 +34,15 @@ def test_more_tensor_parallel_ranks_than_key_value_heads_run_as_in_megatron_core
     assert dsx.why(job, plan).problem.strategies[0] == strategy
 
 
-def test_a_named_strategy_stays(job):
+def test_strategies_of_named_plans(job):
     found = dsx.evaluate(job, "tp=8 dp=2", strategy="1d")
     assert "kv_heads_not_divisible" in found.reject
-
-
-def test_a_plan_that_keeps_the_rules_of_no_strategy_stays_with_the_default_one(job):
+    # A plan that keeps the rules of no strategy stays with the default one.
     narrow = job.replace(set={"model.dimensions.h": 12, "model.dimensions.k": 64})
     found = dsx.evaluate(narrow, "tp=8 dp=2")
     assert found.problem.strategies == ("1d",)
     assert "heads_not_divisible" in found.reject
-
-
-def test_a_search_has_such_plans_and_its_flags_are_those_of_any_tp(job):
+    # A search has such plans and its flags are those of any tp.
     best = dsx.best(job, fix={"tp": 8})
     assert best.plan["strategy"].startswith("2d-gathered-qkv")
     (script, *_) = dsx.launch(job, best.plan, framework="megatron").files.values()
@@ -66,3 +62,29 @@ def test_a_plan_of_a_framework_has_a_strategy_that_it_runs(job, plan, strategy):
 def test_a_degree_that_no_default_strategy_divides_by_is_an_error(job):
     with pytest.raises(PlanError, match="cp=2: strategy '1d' shards nothing of this model over cp"):
         dsx.evaluate(job, "cp=2")
+
+
+SAYS = "no framework runs summa (deepspeed, megatron"
+
+
+def words(answer):
+    return " ".join(str(answer).split())
+
+
+def test_a_strategy_that_nobody_runs_is_said(tmp_path, job):
+    sweep = SWEEP | {"keep": {"top": 3}, "what_if": {}, "num_gpus": 8}
+    folder = tmp_path / "set"
+    swept = dsx.sweep(sweep | {"strategy": ["summa"]}, folder)
+    for answer in (swept, dsx.show(folder), dsx.front(folder), dsx.report(folder)):
+        assert SAYS in words(answer)
+    assert f"N{SAYS[1:]}" in dsx.report(folder).html
+    assert "no framework runs" not in words(dsx.sweep(sweep | {"strategy": ["1d"]}))
+    # A search of all plans says it too.
+    found = dsx.best(job, framework="any", strategy="summa")
+    assert SAYS in words(found)
+    assert "no framework runs" not in words(dsx.best(job, framework="any", strategy="1d"))
+
+
+def test_a_sweep_without_a_plot_draws_a_front(tmp_path, caplog):
+    dsx.sweep(SWEEP | {"strategy": ["1d"], "limit": {"tp": "<=2"}}, plot=tmp_path / "drawn.svg")
+    assert (tmp_path / "drawn.svg").stat().st_size > 1000

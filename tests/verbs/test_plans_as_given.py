@@ -42,15 +42,19 @@ def test_a_plan_may_be_given_in_many_ways(job, evaluated, plan, choices):
     assert dsx.why(job, plan, **choices).plan == evaluated.plan
 
 
-def test_a_plan_of_a_search_is_priced_as_it_was(job, found):
+def test_plans_of_searches_and_sets_are_priced_as_they_were(job, found):
     for plan, (_, row) in [*zip(found.plans, found.frame.iterrows(), strict=True)][::4]:
         priced = dsx.evaluate(job, plan)
         assert priced.plan == plan
         assert priced.step_time_s == pytest.approx(row["step_time_s"], rel=1e-12)
         assert dsx.evaluate(job, row) == dsx.evaluate(job, row.to_dict()) == priced
+    # What is written beside a plan takes its place.
+    other = dsx.evaluate(job, found.plan, recompute="full").plan
+    assert {name for name in other if other[name] != found.plan[name]} == {"candidate", "recompute"}
+    assert dsx.evaluate(job, found.plan | {"recompute": "full"}).plan == other
 
 
-def test_a_row_of_a_result_set_is_priced_as_it_was(job, swept):
+def test_rows_are_priced_with_their_strategy(job, swept):
     rows = swept.frame[(swept.frame["num_gpus"] == 8) & (swept.frame["device.hbm_capacity"] == 192e9)]
     assert len(rows) > 20
     for _, row in rows.iloc[::7].iterrows():
@@ -58,15 +62,7 @@ def test_a_row_of_a_result_set_is_priced_as_it_was(job, swept):
         assert priced.plan["candidate"] == row["candidate"]
         assert priced.step_time_s == pytest.approx(row["step_time_s"], rel=1e-5)
         assert bool(priced.reject) == bool(row["reject"])
-
-
-def test_what_is_written_beside_a_plan_takes_its_place(job, found):
-    other = dsx.evaluate(job, found.plan, recompute="full").plan
-    assert {name for name in other if other[name] != found.plan[name]} == {"candidate", "recompute"}
-    assert dsx.evaluate(job, found.plan | {"recompute": "full"}).plan == other
-
-
-def test_the_strategy_is_that_of_the_row_unless_another_is_given(job):
+    # The strategy is that of the row unless another is given.
     row = dsx.best(job, strategy="2d").frame.iloc[0]
     assert dsx.evaluate(job, row).plan["strategy"] == "2d"
     assert dsx.evaluate(job, row, strategy="1d").plan["strategy"] == "1d"
@@ -110,10 +106,7 @@ def test_a_plan_of_another_job_is_priced_in_this_one_and_said_so(job, found, cap
         ({"tp": [2, 4]}, "'tp=2,4': tp must be a whole number"),
         ({"tp": 2, "dp": 3}, "= 6, but num_gpus=8; nearest: dp=4"),
         ({"recompute": "most"}, "'most'"),
-        (
-            3,
-            "int is not a plan: give a text such as 'tp=8 dp=64', a mapping of columns, a Plan, or a row of a",
-        ),
+        (3, "int is not a plan: give a text such as 'tp=8 dp=64', a mapping of columns, a Plan, or a row of a"),
         ([1, 2], "list is not a plan"),
     ],
 )
@@ -154,19 +147,15 @@ def test_a_plan_takes_no_value_that_no_plan_has(found, column, value, says):
     assert says in str(error.value)
 
 
-def test_shares_of_the_tiers_of_another_network_are_no_choices(job):
+def test_what_is_no_plan(job, found):
     on_tiers = dsx.best(job.replace(cluster="h100-nvl8-rail"), top=1)
     assert {name for name in on_tiers.plan if name.startswith("dp_")} > {"dp_nvs"}
     for given in (on_tiers.plan, on_tiers.frame.iloc[0]):
         assert dsx.evaluate(job, given).plan["tp"] == on_tiers.plan["tp"]
-
-
-def test_bytes_are_no_number(job):
+    # Bytes are no number.
     with pytest.raises(PlanError, match="tp=b'8': bytes are no value"):
         dsx.evaluate(job, tp=b"8", dp=1)
-
-
-def test_several_plans_are_no_plan(job, found):
+    # Several plans are no plan.
     with pytest.raises(InputError, match=r"give one of its rows, as in frame.iloc\[0\]"):
         dsx.evaluate(job, found.frame)
     with pytest.raises(InputError, match="BestPlans is not a plan"):
@@ -182,11 +171,22 @@ def test_fixed_columns_may_have_several_values(job):
     assert text.counts.candidates > dsx.partition(job, tp=2, zero_stage=0).counts.candidates
 
 
-def test_a_plan_reads_as_it_is_written(found):
+def test_layouts_and_texts_of_plans(found, job):
     plan = found.plan
     assert str(plan) == plan.text and repr(plan) == f"Plan({plan.text!r})"
     assert repr(dsx.Plan({"tp": 8})) == "Plan({'tp': 8})"
     assert json.loads(json.dumps(dict(plan))) == plan
+    # Another layout of the fastest plan is not the fastest.
+    fastest = dsx.partition(job, pp=2)
+    own, other = (dsx.why(job, fastest.plan, stage_layers=layout) for layout in (fastest.plan["stage_layers"], "7,1"))
+    assert other.plan["candidate"] == own.plan["candidate"]
+    assert "It is the fastest of" not in str(other)
+    # A search takes no layout.
+    for search in (dsx.best, dsx.partition):
+        with pytest.raises(PlanError, match="'stage_layers=4,4': a search cuts the layers itself; dsx evaluate prices"):
+            search(job, fix="stage_layers=4,4")
+    plan = dsx.evaluate(job, SPLIT, stage_layers=[5, 3]).plan
+    assert dsx.best(job, fix={name: plan[name] for name in ("tp", "pp", "dp", "stage_layers")}).plans
 
 
 SPLIT = "tp=2 pp=2 dp=2"
@@ -226,18 +226,3 @@ def test_a_plan_keeps_its_layout_unless_another_cut_is_asked_for(job):
     both = [dsx.best(job, top=1, partition=partition).plan for partition in ("even", "optimal")]
     rows = pd.DataFrame([dict(plan) for plan in both])
     assert dsx.evaluate(job, rows.iloc[0]).plan.get("stage_layers") is None
-
-
-def test_another_layout_of_the_fastest_plan_is_not_the_fastest(job):
-    fastest = dsx.partition(job, pp=2)
-    own, other = (dsx.why(job, fastest.plan, stage_layers=layout) for layout in (fastest.plan["stage_layers"], "7,1"))
-    assert other.plan["candidate"] == own.plan["candidate"]
-    assert "It is the fastest of" not in str(other)
-
-
-def test_a_search_takes_no_layout(job):
-    for search in (dsx.best, dsx.partition):
-        with pytest.raises(PlanError, match="'stage_layers=4,4': a search cuts the layers itself; dsx evaluate prices"):
-            search(job, fix="stage_layers=4,4")
-    plan = dsx.evaluate(job, SPLIT, stage_layers=[5, 3]).plan
-    assert dsx.best(job, fix={name: plan[name] for name in ("tp", "pp", "dp", "stage_layers")}).plans

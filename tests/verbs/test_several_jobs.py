@@ -18,7 +18,7 @@ def several(job):
     return dsx.several_jobs(job, [16, 8, 8], [32, 64], **OPTIONS)
 
 
-def test_each_job_has_its_best_plan(job, several):
+def test_each_job_has_its_best_plan_in_groups_of_gpus(job, several):
     assert [(found.job.num_gpus, found.job.global_batch_size) for found in several.found] == [
         (8, 32), (8, 64), (16, 32), (16, 64),
     ]  # fmt: skip
@@ -30,9 +30,7 @@ def test_each_job_has_its_best_plan(job, several):
     alone = dsx.best(several.job, 1, **OPTIONS)
     assert several.best == alone and several.plan == alone.plan
     assert len(several.frame) == 4 and several.frame["candidate"].iloc[0] == several.plan["candidate"]
-
-
-def test_it_prints_groups_of_gpus(several):
+    # It prints groups of gpus.
     lines = str(several).splitlines()
     assert lines[1] == "the fastest plan of each job, ranked by tokens_per_s_per_gpu, those of the same GPUs together"
     at = next(number for number, line in enumerate(lines) if line.lstrip().startswith("GPUs"))
@@ -45,16 +43,14 @@ def test_it_prints_groups_of_gpus(several):
     assert data["searched"] == [[8, 32], [8, 64], [16, 32], [16, 64]]
 
 
-def test_another_objective(job):
+def test_objectives_of_jobs_and_jobs_that_no_plan_fits(job):
     found = dsx.several_jobs(job, [8, 16], objective="step_time_s", **OPTIONS)
     assert [plan["num_gpus"] for plan in found.plans] == [16, 8]
     with pytest.raises(UnknownNameError, match="objective"):
         dsx.several_jobs(job, [8], objective="speed", **OPTIONS)
     with pytest.raises(InputError, match="num_gpus: an empty list"):
         dsx.several_jobs(job, [], **OPTIONS)
-
-
-def test_jobs_that_no_plan_fits(job):
+    # Jobs that no plan fits.
     few = job.replace(set={"cluster.device.hbm_capacity": "1 kB"})
     none = dsx.several_jobs(few, [8, 16], **OPTIONS)
     assert none.plans == () and "candidates fits" in str(none) and none.job.num_gpus == 8
@@ -62,6 +58,20 @@ def test_jobs_that_no_plan_fits(job):
         none.plan  # noqa: B018
     some = dsx.several_jobs(job, [8, 11], 3, **OPTIONS)  # 11 divides neither 3 sequences nor 8 layers
     assert "no plan fits on 11 GPUs with a batch of 3" in str(some) or not some.priced
+    # One is said in the singular.
+    found = dsx.several_jobs(job, [1], [1, 2], **OPTIONS)
+    assert "the best, on 1 GPU with a batch" in str(found)
+    run = dsx.training_run(job, 1e9, [1], deadline="1 days", **OPTIONS)
+    assert "in 1 day" in str(run) and not re.search(r"\b1 (days|GPUs|steps)\b", str(run))
+
+    # More gpus that are no faster are said.
+    def priced(num_gpus, seconds, batch=512):
+        plan = {"num_gpus": num_gpus, "global_batch_size": batch}
+        return {"plan": plan, "hardware": {"cluster": "b200-nvs8"}, "step_time_s": seconds}
+
+    slower = [priced(64, 1.0), priced(72, 1.1), priced(72, 0.9, 576), priced(128, 0.6)]
+    assert no_faster_text(slower) == "72 GPUs are no faster than 64 of b200-nvs8 with a batch of 512"
+    assert no_faster_text(slower[2:]) == ""
 
 
 def words(text):
@@ -82,13 +92,6 @@ def test_the_tables_show_all_that_a_plan_needs(job):
     assert f"stage_layers={cut_text(trained.plan['stage_layers'], ',')}" in str(trained)
 
 
-def test_one_is_said_in_the_singular(job):
-    found = dsx.several_jobs(job, [1], [1, 2], **OPTIONS)
-    assert "the best, on 1 GPU with a batch" in str(found)
-    run = dsx.training_run(job, 1e9, [1], deadline="1 days", **OPTIONS)
-    assert "in 1 day" in str(run) and not re.search(r"\b1 (days|GPUs|steps)\b", str(run))
-
-
 def test_clusters_are_ranked_too(job):
     found = dsx.several_jobs(job, [8, 16], cluster=["b200-nvs8", "h200-nvs8"], **OPTIONS)
     data = found.to_data()
@@ -104,13 +107,3 @@ def test_clusters_are_ranked_too(job):
         assert one.plan == alone.plan
     with pytest.raises(InputError, match="--cluster b200-nvs8 is named twice"):
         dsx.several_jobs(job, cluster=["b200-nvs8", "b200-nvs8"], **OPTIONS)
-
-
-def test_more_gpus_that_are_no_faster_are_said(job):
-    def priced(num_gpus, seconds, batch=512):
-        plan = {"num_gpus": num_gpus, "global_batch_size": batch}
-        return {"plan": plan, "hardware": {"cluster": "b200-nvs8"}, "step_time_s": seconds}
-
-    slower = [priced(64, 1.0), priced(72, 1.1), priced(72, 0.9, 576), priced(128, 0.6)]
-    assert no_faster_text(slower) == "72 GPUs are no faster than 64 of b200-nvs8 with a batch of 512"
-    assert no_faster_text(slower[2:]) == ""

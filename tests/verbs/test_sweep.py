@@ -1,7 +1,9 @@
-"""A sweep from content, in memory or into a folder, and what is asked of its result set."""
+"""Sweeps from Python, and what is said of their size."""
 
 import os
+import shutil
 import tempfile
+from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,8 @@ from verbs.small import MODEL, SWEEP
 
 import dsx
 from dsx.errors import IncompleteSweep, InputError, NothingFeasible, SpecError, StoreError
+from dsx.results.set_columns import ROW_BYTES
+from dsx.units import format_quantity
 
 CAPACITY = "device.hbm_capacity"
 ONE = {name: value for name, value in SWEEP.items() if name != "what_if"} | {"num_gpus": 8, "keep": {"top": 2}}
@@ -31,23 +35,19 @@ def test_without_a_folder_the_rows_are_in_memory_alone(scratch):
     assert os.listdir(scratch) == ["temporary"] and os.listdir(scratch / "temporary") == []
 
 
-def test_a_frame_is_the_same_in_memory_and_in_a_folder(swept, result_set):
+def test_frames_in_memory_and_in_a_folder_are_the_same(swept, result_set, caplog):
     again = dsx.load(result_set)
     assert swept.frame.equals(again) and swept.frame.attrs.keys() == again.attrs.keys()
     assert swept.rows == swept.candidates == len(again)
     fastest = again.loc[again.loc[again["reject"] == 0, "step_time_s"].idxmin()]
     assert dsx.show(result_set).plans[0]["candidate"] == fastest["candidate"]
-
-
-def test_what_is_there_is_not_priced_again(result_set, caplog):
+    # What is there is not priced again.
     caplog.set_level("INFO", "dsx")
     told = []
     dsx.sweep(SWEEP, result_set, watch=lambda *now: told.append(now))
     assert told == []
     assert caplog.messages[0].startswith(f"{result_set} is complete since ")
-
-
-def test_models_and_machines_may_be_content(swept):
+    # Models and machines may be content.
     named = {"extends": "b200-nvs8", "name": "small-memory", "device": {"hbm_capacity": "80 GB"}}
     both = dsx.sweep({**ONE, "cluster": ["b200-nvs8", named], "keep": {"top": 1}})
     assert list(both.frame["cluster"]) == ["b200-nvs8", "small-memory"]
@@ -57,19 +57,15 @@ def test_models_and_machines_may_be_content(swept):
     assert dsx.sweep({**ONE, "model": job.model, "cluster": job.cluster}).frame["cluster"].iloc[0] == "small-memory"
 
 
-def test_content_may_hold_what_a_program_has():
+def test_content_and_fields_are_set_as_in_a_job():
     swept = dsx.sweep({**ONE, "num_gpus": np.array([8, 16]), "global_batch_size": (np.int64(32),)})
     assert {*swept.frame["num_gpus"]} <= {8, 16}
-
-
-def test_fields_are_set_as_in_a_job():
+    # Fields are set as in a job.
     changes = {"sweep.num_gpus": [16], "cluster.device.hbm_capacity": "80 GB"}
     swept = dsx.sweep(ONE, set=changes)
     assert swept == dsx.sweep(ONE, set=["sweep.num_gpus=[16]", "cluster.device.hbm_capacity=80 GB"])
     assert {*swept.frame["num_gpus"]} == {16}
-
-
-def test_a_memory_margin_is_set_as_in_a_job():
+    # A memory margin is set as in a job.
     tight = {f"cluster.{CAPACITY}": f"{1.01 * dsx.sweep(ONE).frame['peak_bytes'].max()} B"}
     without, half = (dsx.sweep(ONE, set=tight, memory_margin=margin).feasible for margin in (0, 0.5))
     assert dsx.sweep(ONE, set=tight | {"assumptions.memory_margin": 0.5}).feasible == half < without
@@ -99,19 +95,15 @@ def test_what_is_no_sweep_is_refused(spec, says):
     assert says in str(error.value)
 
 
-def test_all_faults_are_listed():
+def test_faults_and_sweeps_without_plans():
     with pytest.raises(SpecError) as error:
         dsx.sweep({**ONE, "num_gpus": 0, "keep": "some"})
     assert len(str(error.value).splitlines()) == 2
-
-
-def test_a_sweep_in_which_nothing_fits_says_why():
+    # A sweep in which nothing fits says why.
     nothing = dsx.sweep(ONE, set={"cluster.device.hbm_capacity": "1 kB"})
     assert "none of" in nothing.infeasible and nothing.feasible == 0 and nothing.plans == ()
     assert nothing.frame.empty and "step_time_s" in nothing.frame
-
-
-def test_a_sweep_without_a_candidate_has_no_frame():
+    # A sweep without a candidate has no frame.
     none = dsx.sweep({**ONE, "fix": {"tp": 3}})
     assert none.infeasible.startswith("no candidate")
     with pytest.raises(NothingFeasible, match="no candidate"):
@@ -165,16 +157,14 @@ def test_a_row_is_explained_by_itself_or_by_its_id(result_set, swept):
         dsx.why_row(result_set, 3)
 
 
-def test_one_column_may_be_a_text(result_set, swept):
+def test_columns_and_hardware_of_a_set(result_set, swept):
     assert dsx.show(result_set, per="num_gpus") == dsx.show(result_set, per=["num_gpus"])
     assert dsx.front(result_set, "step_time_s") == dsx.front(result_set, ["step_time_s"])
     assert dsx.compare_sets(result_set, result_set, "num_gpus") == dsx.compare_sets(
         result_set, result_set, ["num_gpus"]
     )
     assert dsx.compare(swept.frame, swept.frame, "num_gpus").equals(dsx.compare(swept.frame, swept.frame, ["num_gpus"]))
-
-
-def test_plans_of_a_set_have_their_hardware(result_set, swept):
+    # Plans of a set have their hardware.
     shown = dsx.show(result_set, 4)
     assert len(shown.plans) == len(shown.frame) == 4 and CAPACITY in shown.frame
     front = dsx.front(result_set)
@@ -216,3 +206,59 @@ def test_no_compiled_code_is_kept_unless_asked(tmp_path, monkeypatch):
         assert jax.config.jax_compilation_cache_dir == str(tmp_path)
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """Make the small sweep a large one."""
+    monkeypatch.setattr("dsx.verbs.sweep._LARGE", 10)
+
+
+def said(caplog, folder, **changes):
+    caplog.set_level("INFO", "dsx")
+    found = dsx.sweep(SWEEP | changes, folder)
+    return found, [message for message in caplog.messages if "to price" in message]
+
+
+@pytest.mark.parametrize(("precision", "keep"), [("float32", "all"), ("float64", "feasible")])
+def test_rows_and_bytes_are_said_before_the_sweep_starts(large, caplog, tmp_path, precision, keep):
+    found, (message,) = said(caplog, tmp_path / "set", keep=keep, precision=precision)
+    begins = f"{found.candidates:,} candidates to price; {'at most ' if keep == 'feasible' else ''}{found.candidates:,}"
+    size = format_quantity(found.candidates * ROW_BYTES[precision], "B")
+    assert message == f"{begins} rows, about {size}, go into {tmp_path / 'set'}"
+    assert caplog.messages.index(message) < len(caplog.messages) - 1
+
+
+def test_of_the_best_few_the_rows_are_bounded_and_of_a_front_they_are_unknown(large, caplog, tmp_path):
+    found, (message,) = said(caplog, tmp_path / "top", keep={"top": 2})
+    assert f"; at most {found.rows} rows, about " in message
+    caplog.clear()
+    _, (message,) = said(caplog, tmp_path / "front", keep={"pareto": ["step_time_s", "peak_bytes"]})
+    assert message.endswith(f"; the rows of each front go into {tmp_path / 'front'}")
+
+
+def test_a_small_sweep_and_parts_that_are_there_say_nothing(caplog, tmp_path, monkeypatch):
+    assert said(caplog, tmp_path / "set")[1] == []
+    monkeypatch.setattr("dsx.verbs.sweep._LARGE", 10)
+    assert said(caplog, tmp_path / "set")[1] == []
+
+
+def test_a_full_disk_is_warned_of(large, caplog, tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: namedtuple("Usage", "free")(1000))
+    said(caplog, tmp_path / "set", keep="all")
+    assert any(f"{tmp_path / 'set'} has 1,000 B free; keep: {{top: 10}}" in message for message in caplog.messages)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ROW_BYTES)
+def test_a_row_takes_about_the_bytes_that_are_said(precision, tmp_path):
+    spec = {"model": "gpt3-1t", "cluster": "b200-nvs8", "num_gpus": [1024, 4096, 16384], "global_batch_size": 4096}
+    spec |= {
+        "strategy": ["1d", "2d", "summa"],
+        "assumptions": "paper-2410.00273",
+        "keep": "all",
+        "precision": precision,
+    }
+    found = dsx.sweep(spec, tmp_path / "set")
+    size = sum(file.stat().st_size for file in (tmp_path / "set").rglob("*") if file.is_file())
+    assert 0.75 < size / found.rows / ROW_BYTES[precision] < 1.1

@@ -20,7 +20,7 @@ def folder(tmp_path):
     return write_folder(tmp_path, {0: first, 1: second}, {"1": [0, 1]})
 
 
-def test_a_folder_is_replayed(folder):
+def test_a_folder_is_replayed_and_says_where_the_time_goes(folder):
     found = replay(folder, "h100-nvs8")
     assert found.step_time_s == found.ranks[1].step_s > 2 * found.ranks[0].compute_s
     assert found.ranks[1].bubble_s > 0
@@ -31,9 +31,7 @@ def test_a_folder_is_replayed(folder):
     for rank in data["ranks"]:
         parts = [rank[f"{name}_s"] for name in ("compute", "send", "bubble", "offload", "host")]
         assert sum(parts) + sum(rank["comm_s"].values()) == pytest.approx(rank["step_s"])
-
-
-def test_the_text_says_where_the_time_goes(folder):
+    # The text says where the time goes.
     text = str(replay(folder, "h100-nvs8", slow=["1=2"]))
     for word in ("2 ranks, 7 nodes, on h100-nvs8 under default", "step time: ", "slowdown: ", "tp comm", "bubble"):
         assert word in text
@@ -66,16 +64,14 @@ def test_wrong_slow_ranks_are_refused(folder, slow, wrong):
         replay(folder, "h100-nvs8", slow=slow)
 
 
-def test_a_timeline_has_all_events(folder, tmp_path):
+def test_timelines_have_all_events_and_ranks_may_be_alike(folder, tmp_path):
     replay(folder, "h100-nvs8", chrome=tmp_path / "timeline.json")
     events = json.loads((tmp_path / "timeline.json").read_text())["traceEvents"]
     names = sorted((event["pid"], event["name"]) for event in events if event["ph"] == "X")
     assert names == [(0, "coll2"), (0, "comp1"), (0, "send3"), (1, "coll2"), (1, "comp1"), (1, "comp4")]
     with pytest.raises(StoreError, match="is read by this command"):
         replay(folder, "h100-nvs8", chrome=folder / "trace.0.et")
-
-
-def test_a_rank_that_is_missing_may_be_like_another_one(folder):
+    # A rank that is missing may be like another one.
     (folder / "trace.1.et").unlink()
     with pytest.raises(TraceError, match=r"rank 0 waits for rank 1, whose file is not there: node 2 \('coll2'\)"):
         replay(folder, "h100-nvs8")

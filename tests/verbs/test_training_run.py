@@ -30,14 +30,12 @@ def with_goal(run, deadline=None, budget=None):
     return dsx.TrainingRun(run.job, run.train_tokens, Goal(deadline, budget), run.found)
 
 
-def test_each_number_of_gpus_has_its_fastest_plan(job, run):
+def test_plans_of_a_training_run(job, run):
     assert [plan["num_gpus"] for plan in run.plans] == COUNTS
     alone = dsx.best(job.replace(num_gpus=16), 1)
     assert run.plans[1] == alone.plan
     assert run.priced[1]["step_time_s"] == alone.step_time_s
-
-
-def test_what_a_run_takes_is_worked_out(run):
+    # What a run takes is worked out.
     for plan in run.priced:
         steps = TOKENS / (32 * run.job.sequence_length)
         hours = steps * plan["step_time_s"] / 3600 * plan["plan"]["num_gpus"]
@@ -45,9 +43,7 @@ def test_what_a_run_takes_is_worked_out(run):
         assert plan["cost_usd"] == pytest.approx(3 * hours)
         assert plan["energy_kwh"] == pytest.approx(hours)
         assert plan["training_days"] == pytest.approx(hours / 24 / plan["plan"]["num_gpus"])
-
-
-def test_the_frame_has_a_row_for_each_number(run):
+    # The frame has a row for each number.
     assert list(run.frame["num_gpus"]) == COUNTS
     assert run.frame.attrs["units"]["cost_usd"] == "USD"
 
@@ -66,11 +62,23 @@ def test_the_chosen_plan_and_what_is_late(run):
     assert max(map(len, first)) <= 100
 
 
-def test_a_budget_is_kept_to(run):
+def test_budgets_of_a_run(run, job):
     costs = sorted(plan["cost_usd"] for plan in run.priced)
     taken = with_goal(run, budget=costs[1]).chosen
     affordable = [plan for plan in run.priced if plan["cost_usd"] <= costs[1]]
     assert taken["training_days"] == min(plan["training_days"] for plan in affordable)
+    # A budget needs a price.
+    unpriced = dsx.Job(MODEL, "b200-nvs8", 1, 32, assumptions=ASSUMED)
+    says = "--budget 5M: cost_usd is asked for, and cluster 'b200-nvs8' states no price: give --set cluster.price="
+    with pytest.raises(InputError, match=says):
+        dsx.training_run(unpriced, TOKENS, COUNTS, budget="5M")
+    # Without a price gpu hours decide.
+    unpriced = dsx.Job(MODEL, "b200-nvs8", 1, 32, assumptions=ASSUMED)
+    run = dsx.training_run(unpriced, "2B", 8, deadline="1 days")
+    assert run.chosen is not None and math.isnan(run.chosen["cost_usd"])
+    assert run.to_data()["paid_in"] == "gpu_hours"
+    assert "\nthe cluster states no price: --set cluster.price=" in str(run)
+    assert "\nfailures and checkpoints are not counted: the cluster states no failures\n" in str(run)
 
 
 def test_a_goal_that_nothing_meets_says_what_comes_nearest(run):
@@ -86,22 +94,6 @@ def test_a_goal_that_nothing_meets_says_what_comes_nearest(run):
     both = with_goal(run, deadline=quickest * 1.0001, budget=min(plan["cost_usd"] for plan in run.priced) * 1.0001)
     assert both.chosen is not None or "the cheapest in time takes" in both.infeasible
     assert late.to_data()["chosen"] is None and len(late.to_data()["plans"]) == 3
-
-
-def test_a_budget_needs_a_price(job):
-    unpriced = dsx.Job(MODEL, "b200-nvs8", 1, 32, assumptions=ASSUMED)
-    says = "--budget 5M: cost_usd is asked for, and cluster 'b200-nvs8' states no price: give --set cluster.price="
-    with pytest.raises(InputError, match=says):
-        dsx.training_run(unpriced, TOKENS, COUNTS, budget="5M")
-
-
-def test_without_a_price_gpu_hours_decide():
-    unpriced = dsx.Job(MODEL, "b200-nvs8", 1, 32, assumptions=ASSUMED)
-    run = dsx.training_run(unpriced, "2B", 8, deadline="1 days")
-    assert run.chosen is not None and math.isnan(run.chosen["cost_usd"])
-    assert run.to_data()["paid_in"] == "gpu_hours"
-    assert "\nthe cluster states no price: --set cluster.price=" in str(run)
-    assert "\nfailures and checkpoints are not counted: the cluster states no failures\n" in str(run)
 
 
 @pytest.mark.parametrize(
@@ -132,44 +124,36 @@ def test_a_fault_names_value_and_rule(job, options, says):
     assert says in str(caught.value)
 
 
-def test_the_default_numbers_begin_where_the_peak_would_do(job):
+def test_default_numbers_watchers_and_pictures(job, run, tmp_path):
     problem, device = job.problem(), job.cluster.device
     least = least_gpus(problem, device, 1e15, 10.0)
     flops = 3 * problem.workload.forward_flops * 1e15 / job.sequence_length
     assert flops / (least * device.matrix_flops) <= 10 * 86400 < flops / ((least - 1) * device.matrix_flops)
     found = dsx.training_run(job, TOKENS, deadline="30 days", fix="tp=1 pp=1")
     assert [one.job.num_gpus for one in found.found] == [8, 16, 32, 64, 128]
+    # A watcher is told of each number.
+    told = []
+    dsx.training_run(job, TOKENS, [16, 8], strategy="1d", partition="even", watch=lambda *seen: told.append(seen))
+    assert told == [(1, 2, "numbers of GPUs"), (2, 2, "numbers of GPUs")]
+    # The picture is drawn.
+    with_goal(run, deadline=1.0).draw(tmp_path / "cost.png")
+    assert (tmp_path / "cost.png").stat().st_size > 5000
 
 
-def test_a_job_that_fails_all_the_time_gets_nowhere(job):
+def test_failures_of_a_run(job, run):
     failing = job.replace(set={"cluster.failures": "{mtbf: 0.01 h, restart: 10 min, checkpoint: 1 min}"})
     found = dsx.training_run(failing, "2B", [8])
     assert not found.priced and found.chosen is None
     assert "on 8 GPUs less than 1 % of its time: one of 8 fails every 4.50 s" in found.infeasible
-
-
-def test_the_numbers_on_which_a_job_fails_all_the_time_are_said(job):
+    # The numbers on which a job fails all the time are said.
     failing = job.replace(set={"cluster.failures": "{mtbf: 1 h, restart: 10 min, checkpoint: 10 s}"})
     found = dsx.training_run(failing, "2B", [8, 32])
     assert [one["plan"]["num_gpus"] for one in found.priced] == [8]
     assert "failures leave a job on 32 GPUs less than 1 % of its time" in str(found)
-
-
-def test_failures_are_in_the_days(job, run):
+    # Failures are in the days.
     failing = job.replace(set={"cluster.failures": "{mtbf: 100 h, restart: 10 min, checkpoint: 1 min}"})
     found = dsx.training_run(failing, TOKENS, 8)
     kept = found.chosen["goodput"]
     assert 0 < kept < 1
     assert found.chosen["training_days"] == pytest.approx(run.priced[0]["training_days"] / kept)
     assert "failures and checkpoints take" in str(found)
-
-
-def test_a_watcher_is_told_of_each_number(job):
-    told = []
-    dsx.training_run(job, TOKENS, [16, 8], strategy="1d", partition="even", watch=lambda *seen: told.append(seen))
-    assert told == [(1, 2, "numbers of GPUs"), (2, 2, "numbers of GPUs")]
-
-
-def test_the_picture_is_drawn(run, tmp_path):
-    with_goal(run, deadline=1.0).draw(tmp_path / "cost.png")
-    assert (tmp_path / "cost.png").stat().st_size > 5000

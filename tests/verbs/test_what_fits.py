@@ -1,11 +1,13 @@
-"""What would fit where no plan does."""
+"""What would fit, and the least memory that a plan needs."""
 
 import re
 
 import pytest
+from verbs.small import MODEL
 
 import dsx
 from dsx.config.framework_file import load_framework
+from dsx.units import parse_quantity
 
 FEW = "zero_replicas=1 stored_layers=0 offload=none vpp=1 recompute=none,full zero_stage=1,3 schedule=1f1b"
 
@@ -27,22 +29,33 @@ def test_more_gpus_and_other_choices_fit():
     assert ("  without zero_replicas=1 " in said) is bool(without.plans)
 
 
-def test_nothing_is_searched_where_a_plan_fits(found):
+def test_changes_that_may_not_be_enough(found, job):
     assert found.would_fit == ""
-
-
-def test_no_change_may_be_enough(job):
+    # No change may be enough.
     none = dsx.best(job.replace(set={"cluster.device.hbm_capacity": "1 kB"}), fix=FEW, strategy="1d")
     assert none.infeasible and none.would_fit == ""
-
-
-def test_a_change_that_cannot_be_enough_is_not_searched(job):
-    """A plan that needs a hundred times the memory there is: no change by 64 helps."""
+    # A plan that needs a hundred times the memory there is: no change by 64 helps.
     few = {"fix": "zero_stage=1 recompute=full vpp=1 pp=1", "strategy": "1d"}
     none = dsx.best(job.replace(sequence_length=1_000_000_000, set={"cluster.device.hbm_capacity": "20 GB"}), **few)
     assert none.times > 64 and none.infeasible and none.would_fit == "" and none.compared == []
-
-
-def test_a_framework_for_a_billion_tokens_takes_no_time():
+    # A framework for a billion tokens takes no time.
     framework = load_framework("megatron").of_sequence(1_000_000_000)
     assert framework.fix["cp"][:3] == [1, 2, 4] and framework.fix["cp"][-1] == 500_000_000
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("partition", ["even", "any", "optimal"])
+def test_the_named_memory_is_enough_and_less_is_not(partition):
+    job = dsx.Job(MODEL, "b200-nvs8", num_gpus=8, global_batch_size=8, assumptions="uncalibrated")
+
+    def with_memory(number):
+        sized = job.replace(set={"cluster.device.hbm_capacity": number, "assumptions.memory_margin": 0})
+        return dsx.best(sized, 1, partition=partition, fix=FEW)
+
+    nothing = with_memory("1 kB")
+    assert not nothing.plans and nothing.to_data()["infeasible"] == nothing.infeasible
+    assert f"none of {nothing.counts.candidates:,} candidates fits" in nothing.infeasible
+    named = re.search(r"needs least memory needs ([\d.]+ \w+)", nothing.infeasible)
+    least = parse_quantity(named[1], "bytes")
+    # Three digits are printed.
+    assert with_memory(f"{least * 1.006} B").plans and not with_memory(f"{least * 0.994} B").plans

@@ -67,25 +67,14 @@ def test_overridden_fields_are_a_mapping_or_texts(job, tmp_path, fields):
 def test_a_path_is_a_text_or_a_path(result_set, tmp_path, monkeypatch, path):
     monkeypatch.chdir(tmp_path)
     calls = [
-        lambda: dsx.load(path),
-        lambda: dsx.show(path),
-        lambda: dsx.front(path),
-        lambda: dsx.why_row(path, 1),
-        lambda: dsx.compare_sets(path, result_set),
-        lambda: dsx.compare_sets(result_set, path),
-        lambda: dsx.sweep_shard(SWEEP, path, (1, 2)),
-        lambda: dsx.finish_sweep(SWEEP, path),
-        lambda: dsx.validate(path),
-        lambda: dsx.calibrate(path, "out.yaml"),
-        lambda: dsx.calibrate("runs.csv", path),
-        lambda: dsx.draw(path, "a.png", "front"),
-        lambda: dsx.draw(result_set, path, "front"),
-        lambda: dsx.image_format(path),
-        lambda: dsx.cluster_times("b200-nvs8").plot(path),
-        lambda: dsx.import_hf(path),
-        lambda: dsx.layer(path),
-        lambda: dsx.partition_table(path, "networks.json:a", 8),
-    ]
+        lambda: dsx.load(path), lambda: dsx.show(path), lambda: dsx.front(path), lambda: dsx.why_row(path, 1),
+        lambda: dsx.compare_sets(path, result_set), lambda: dsx.compare_sets(result_set, path),
+        lambda: dsx.sweep_shard(SWEEP, path, (1, 2)), lambda: dsx.finish_sweep(SWEEP, path),
+        lambda: dsx.validate(path), lambda: dsx.calibrate(path, "out.yaml"), lambda: dsx.calibrate("runs.csv", path),
+        lambda: dsx.draw(path, "a.png", "front"), lambda: dsx.draw(result_set, path, "front"),
+        lambda: dsx.image_format(path), lambda: dsx.cluster_times("b200-nvs8").plot(path),
+        lambda: dsx.import_hf(path), lambda: dsx.layer(path), lambda: dsx.partition_table(path, "networks.json:a", 8),
+    ]  # fmt: skip
     if path is not None:  # these arguments may be left out
         calls += [
             lambda: dsx.sweep(SWEEP, path),
@@ -124,7 +113,7 @@ def test_a_column_is_a_text(result_set, call, says):
     assert says in str(error.value)
 
 
-def test_an_answer_in_place_of_a_path_is_shown_by_its_type(tmp_path):
+def test_types_of_paths_and_settings(tmp_path):
     written = dsx.sweep(SWEEP, tmp_path / "set")
     with pytest.raises(InputError) as error:
         dsx.report(written, tmp_path / "r.html")
@@ -135,9 +124,7 @@ def test_an_answer_in_place_of_a_path_is_shown_by_its_type(tmp_path):
     assert str(error.value).startswith(f"{wanted}is None, since nothing was written: ")
     with pytest.raises(InputError, match=r"^folder: DataFrame is given, and a path is wanted, as a text or a Path$"):
         dsx.report(dsx.load(written.folder))
-
-
-def test_settings_of_a_layer_are_texts():
+    # Settings of a layer are texts.
     for setting in (5, ["gated"]):
         with pytest.raises(InputError, match=r"a setting of the layer: .* one name is wanted, such as 'gated'"):
             dsx.layer("transformer", setting)
@@ -155,7 +142,7 @@ def test_a_plan_has_a_number(found, number):
         found.launch(number)
 
 
-def test_a_watch_is_a_function(job, tmp_path):
+def test_watches_and_settings_of_tables(job, tmp_path):
     for call in (
         lambda: dsx.best(job, watch=5),
         lambda: dsx.partition(job, watch=5),
@@ -167,9 +154,7 @@ def test_a_watch_is_a_function(job, tmp_path):
         with pytest.raises(InputError, match=r"(watch|predict): 5 is given, and a function is wanted"):
             call()
     assert not [*tmp_path.iterdir()]
-
-
-def test_the_settings_of_a_table_of_layers_are_known_words():
+    # The settings of a table of layers are known words.
     with pytest.raises(InputError, match=r"unknown recompute 'ful'; did you mean 'full'"):
         dsx.partition_table("layers.json", "networks.json:a", 8, recompute="ful")
     with pytest.raises(InputError, match="network: 5 is given"):

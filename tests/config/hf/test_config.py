@@ -15,7 +15,7 @@ def fault(file) -> str:
     return str(caught.value)
 
 
-def test_defaults_of_absent_and_null_keys(tmp_path):
+def test_defaults_other_spellings_and_layouts(tmp_path):
     absent = ("num_key_value_heads", "tie_word_embeddings")
     values = load_config(write(tmp_path, "llama-3-8b", absent, head_dim=None)).values
     assert values["num_key_value_heads"] == values["num_attention_heads"] == 32
@@ -23,40 +23,32 @@ def test_defaults_of_absent_and_null_keys(tmp_path):
     assert values["tie_word_embeddings"] is False
     assert load_config(write(tmp_path, "gpt2", n_inner=None)).values["n_inner"] == 4 * 768
     assert load_config(write(tmp_path, "qwen3-8b", ("head_dim",), num_attention_heads=16)).values["head_dim"] == 128
-
-
-@pytest.mark.parametrize(("name", "key"), [("llama-3-8b", "model_type"), ("qwen3-vl-30b-a3b", "text_config")])
-def test_a_null_key_is_not_its_own_nearest(tmp_path, name, key):
-    assert "did you mean" not in fault(write(tmp_path, name, **{key: None}))
-
-
-def test_a_byte_order_mark_is_passed_over(tmp_path):
+    # A byte order mark is passed over.
     file = write(tmp_path, "llama-3-8b")
     file.write_text(file.read_text(encoding="utf-8"), encoding="utf-8-sig")
     assert load_config(file).model_type == "llama"
-
-
-def test_other_spellings(tmp_path):
+    # Other spellings.
     renamed = write(tmp_path, "qwen3-30b-a3b", ("num_experts",), num_local_experts=64)
     assert load_config(renamed).values["num_experts"] == 64
     old = {"n_embed": 8192, "n_layer": 60, "n_head": 128, "n_head_kv": 8}
     new = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_kv_heads")
     values = load_config(write(tmp_path, "falcon-40b", new, **old)).values
     assert [values[key] for key in new] == [8192, 60, 128, 8]
-
-
-def test_length_before_positions_were_stretched(tmp_path):
+    # Length before positions were stretched.
     stretched = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
     for key in ("rope_scaling", "rope_parameters"):
         file = write(tmp_path, "llama-3-8b", ("rope_scaling",), **{key: stretched})
         assert load_config(file).values["original_max_position_embeddings"] == 4096
-
-
-def test_tabs_and_one_line_are_json_too(tmp_path):
+    # Tabs and one line are json too.
     file = tmp_path / "config.json"
     for text in (json.dumps(published("gpt2"), indent="\t"), json.dumps(published("gpt2"), separators=(",", ":"))):
         file.write_text(text)
         assert load_config(file).values["n_embd"] == 768
+
+
+@pytest.mark.parametrize(("name", "key"), [("llama-3-8b", "model_type"), ("qwen3-vl-30b-a3b", "text_config")])
+def test_a_null_key_is_not_its_own_nearest(tmp_path, name, key):
+    assert "did you mean" not in fault(write(tmp_path, name, **{key: None}))
 
 
 def test_faults_name_key_and_line_and_come_together(tmp_path):

@@ -182,14 +182,7 @@ def test_configs_that_contradict_themselves(tmp_path, base, changes, says):
     assert "config.json:" in str(caught.value)
 
 
-def test_a_fault_is_placed_at_its_key(tmp_path):
-    file = write(tmp_path, "llama-3-8b", num_key_value_heads=5)
-    number = next(i for i, line in enumerate(file.read_text().splitlines(), 1) if '"num_attention_heads"' in line)
-    with pytest.raises(SpecError, match=f"config.json:{number}: num_attention_heads must be a multiple"):
-        model(file)
-
-
-def test_what_a_model_is_called(tmp_path):
+def test_what_a_model_is_called_and_where_its_faults_are(tmp_path):
     phi = CONFIGS / "phi-3-mini.json"
     config = load_config(phi)
     assert model_name(config, phi, Path("out/mine.yaml")) == "mine"
@@ -200,6 +193,11 @@ def test_what_a_model_is_called(tmp_path):
     (tmp_path / "My-Model").mkdir()
     usual = write(tmp_path / "My-Model", "gpt2")
     assert model_name(load_config(usual), usual, None) == "My-Model"
+    # A fault is placed at its key.
+    file = write(tmp_path, "llama-3-8b", num_key_value_heads=5)
+    number = next(i for i, line in enumerate(file.read_text().splitlines(), 1) if '"num_attention_heads"' in line)
+    with pytest.raises(SpecError, match=f"config.json:{number}: num_attention_heads must be a multiple"):
+        model(file)
 
 
 def test_there_is_a_config_of_every_family():

@@ -114,7 +114,7 @@ def test_a_stated_window_is_what_attention_works_on(tmp_path, window, share):
     assert scores(windowed) == share * scores(model(CONFIGS / "mixtral-8x7b.json"))
 
 
-def test_no_shared_expert(tmp_path):
+def test_no_shared_expert_and_alibi(tmp_path):
     before = model(CONFIGS / "deepseek-v3.json")
     after = model(write(tmp_path, "deepseek-v3", n_shared_experts=0))
     assert [one.options - other.options for one, other in zip(body(before), body(after), strict=True)] == [
@@ -124,6 +124,9 @@ def test_no_shared_expert(tmp_path):
     assert "fs" not in after.dimensions
     count = [parameters(build_model(spec, DEFAULT, "2d")) for spec in (before, after)]
     assert count[0] - count[1] == 58 * 3 * 7168 * 2048
+    # Alibi takes the place of rotary positions.
+    (layer,) = set(body(model(write(tmp_path, "falcon-7b", alibi=True))))
+    assert layer.options == {"layernorm", "one_norm"}
 
 
 @pytest.mark.parametrize(
@@ -140,11 +143,6 @@ def test_layers_whose_halves_follow_each_other(tmp_path, base, key, options, nor
     assert {(layer.kind, layer.options) for layer in body(in_turn)} == {("transformer", frozenset(options.split()))}
     count = [parameters(build_model(spec, DEFAULT, "2d")) for spec in (side_by_side, in_turn)]
     assert count[1] - count[0] == len(body(in_turn)) * norms * 2 * in_turn.dimensions["e"]
-
-
-def test_alibi_takes_the_place_of_rotary_positions(tmp_path):
-    (layer,) = set(body(model(write(tmp_path, "falcon-7b", alibi=True))))
-    assert layer.options == {"layernorm", "one_norm"}
 
 
 @pytest.mark.parametrize("base", ["gpt-neox-20b", "falcon-7b", "llama-3-8b", "deepseek-v3", "mamba2-2.7b", "gpt2"])

@@ -30,10 +30,7 @@ class Element:
         return found
 
     def every(self) -> "list[Element]":
-        return [
-            self,
-            *(one for child in self.children if isinstance(child, Element) for one in child.every()),
-        ]
+        return [self, *(one for child in self.children if isinstance(child, Element) for one in child.every())]
 
 
 class Parser(HTMLParser):

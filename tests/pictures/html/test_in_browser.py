@@ -218,7 +218,7 @@ def test_keys_suffice(show):
     assert page.ranks() == sorted(page.ranks())
 
 
-def test_columns_and_pages_turn(show):
+def test_columns_turn_and_print_is_black(show):
     page = show()
     assert "compute_s" not in page.text("#plans-table thead")
     for box in page.all("#groups input"):
@@ -228,9 +228,7 @@ def test_columns_and_pages_turn(show):
     assert page.ranks()[0] == 101
     page.one("#page-before").click()
     assert page.ranks()[0] == 1
-
-
-def test_print_shows_text_in_black(show):
+    # Print shows text in black.
     page = show(WIDE, "dark")
     page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": []})
     assert page.run("return getComputedStyle(document.body).color") == "rgb(0, 0, 0)"

@@ -1,4 +1,4 @@
-"""What a report says: its numbers are those of the set, its names are text, and it loads nothing."""
+"""A report of a result set: its text, numbers, pictures and costs."""
 
 import base64
 import dataclasses
@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import yaml
 from pictures.html.conftest import NAME
-from pictures.html.pages import column_of, data_of
+from pictures.html.pages import column_of, data_of, parsed
+from verbs.small import SWEEP
 
 import dsx
 from dsx.errors import InputError, StoreError
@@ -31,14 +32,12 @@ def ordered(df):
     return df.iloc[np.lexsort((df["candidate"], -df["tokens_per_s_per_gpu"], df["reject"] != 0))]
 
 
-def test_the_question_names_model_machine_and_job(report, page):
+def test_the_question_and_names_are_text(report, page):
     assert page.all("h1")[0].text.startswith(NAME)
     question = next(one for one in page.all("p") if one.attributes.get("class") == "question").text
     assert question == report.question
     assert all(part in question for part in (NAME, "8 to 16 GPUs", "b200-nvs8", "32 sequences of 2,048 tokens"))
-
-
-def test_names_are_text(report, page):
+    # Names are text.
     scripts = [one for one in page.all("script") if one.attributes.get("type") != "application/json"]
     assert len(scripts) == 3
     assert not page.all("img")
@@ -66,19 +65,32 @@ def test_the_table_has_the_numbers_of_the_set(page, ordered, name):
     assert column_of(page, name) == ordered[name].tolist()
 
 
-def test_the_table_names_the_reasons(page, ordered, df):
+def test_the_table_of_a_page(page, ordered, df, result_set):
     reasons = [reason["name"] for reason in df.attrs["reject_reasons"]]
     stated = [
         {name for bit, name in enumerate(reasons) if value >> bit & 1} or {"feasible"} for value in ordered.reject
     ]
     assert [set(text.split(", ")) for text in column_of(page, "reject")] == stated
-
-
-def test_a_column_is_in_the_table_or_stated_once(page, df):
+    # A column is in the table or stated once.
     data = data_of(page, "plans-data")
     named = [*(column["name"] for column in data["columns"]), *data["constant"]]
     empty = {name for name in df.columns if df[name].isna().all()}
     assert sorted(named) == sorted(set(df.columns) - empty)
+    # Rejected candidates are counted.
+    counts = read_manifest(result_set).counts
+    rows = _rows(page, "A candidate counts under each reason")
+    found = {row.all("th")[0].text: row.all("td")[0].text for row in rows}
+    assert found == {name.replace("_", " "): f"{n:,}" for name, n in counts.rejected.items() if n}
+    # Values have their sources.
+    rows = {row.all("th")[0].text: [cell.text for cell in row.all("td")] for row in page.by_id("assumptions").all("tr")}
+    value, source = rows["device.hbm_bandwidth"]
+    assert value == "8.00 TB/s"
+    assert "B200: hbm_bandwidth" in source
+    # The sweep file gives the set again.
+    stated = yaml.safe_load(page.by_id("sweep-file").text)
+    again = dsx.sweep(stated | {"model": df.attrs["spec"]["resolved"]["model"]}).frame
+    assert again["candidate"].tolist() == df["candidate"].tolist()
+    assert again["step_time_s"].tolist() == df["step_time_s"].tolist()
 
 
 def test_rows_beyond_the_table_are_counted(result_set, ordered, monkeypatch):
@@ -89,7 +101,7 @@ def test_rows_beyond_the_table_are_counted(result_set, ordered, monkeypatch):
     assert np.frombuffer(base64.b64decode(candidates["data"]), "<i8").tolist() == ordered["candidate"].tolist()[:10]
 
 
-def test_the_answer_is_the_best_row(report, ordered):
+def test_the_answer_is_the_best_row_and_its_terms_add_up(report, ordered, page, result_set, df):
     best = ordered.iloc[0]
     assert report.titles[0].startswith("fastest")
     assert report.priced[0]["plan"]["candidate"] == best["candidate"]
@@ -98,33 +110,24 @@ def test_the_answer_is_the_best_row(report, ordered):
     lean = report.priced[next(at for at, title in enumerate(report.titles) if "leanest" in title)]
     near = job[job["step_time_s"] <= 1.001 * best["step_time_s"]]  # the set states no resolution
     assert lean["peak_bytes"] == near["peak_bytes"].min()
-
-
-def test_the_terms_add_up_on_the_page(page, report):
+    # The terms add up on the page.
     shares = [float(row.all("td")[1].text.removesuffix(" %")) for row in _rows(page, "Time of a step")[:-1]]
     assert sum(shares) == pytest.approx(100, abs=0.5)
     assert "one optimizer step" in _rows(page, "Time of a step")[-1].text
-
-
-def test_rejected_candidates_are_counted(page, result_set):
-    counts = read_manifest(result_set).counts
-    rows = _rows(page, "A candidate counts under each reason")
-    found = {row.all("th")[0].text: row.all("td")[0].text for row in rows}
-    assert found == {name.replace("_", " "): f"{n:,}" for name, n in counts.rejected.items() if n}
-
-
-def test_values_have_their_sources(page):
-    rows = {row.all("th")[0].text: [cell.text for cell in row.all("td")] for row in page.by_id("assumptions").all("tr")}
-    value, source = rows["device.hbm_bandwidth"]
-    assert value == "8.00 TB/s"
-    assert "B200: hbm_bandwidth" in source
-
-
-def test_the_sweep_file_gives_the_set_again(page, df):
-    stated = yaml.safe_load(page.by_id("sweep-file").text)
-    again = dsx.sweep(stated | {"model": df.attrs["spec"]["resolved"]["model"]}).frame
-    assert again["candidate"].tolist() == df["candidate"].tolist()
-    assert again["step_time_s"].tolist() == df["step_time_s"].tolist()
+    # A picture marks the plans of the answer.
+    traces = {trace["name"]: trace for trace in data_of(page, "front-data")["data"]}
+    assert {*report.titles} <= {*traces}
+    heat = data_of(page, "heat-data")
+    assert heat["data"][0]["type"] == "heatmap"
+    # The machine of today has the larger memory: it is framed for each number of GPUs, in two lines.
+    assert [(shape["x0"], shape["y0"]) for shape in heat["layout"]["shapes"][::2]] == [(-0.5, 0.5), (0.5, 0.5)]
+    # A plan can be asked for.
+    row = df[df["reject"] != 0].iloc[0]
+    made = dsx.report(result_set, candidate=int(row["candidate"]), hardware={"device.hbm_capacity": 2e9})
+    assert made.titles[0] == "chosen"
+    assert made.priced[0]["reject"] == ["memory"]
+    with pytest.raises(InputError, match="no candidate '7'"):
+        dsx.report(result_set, candidate=7)
 
 
 def test_the_plan_is_priced_again_by_its_command(page, report):
@@ -142,24 +145,6 @@ def test_the_plan_is_priced_again_by_its_command(page, report):
     assert priced.step_time_s == pytest.approx(report.priced[0]["step_time_s"], rel=1e-5)
     launched = shlex.split(page.by_id("rerun").all("pre")[2].text)
     assert launched == ["dsx", "launch", *words[2 : words.index(given[len(sets)])], "-o", "launch", *given[len(sets) :]]
-
-
-def test_a_picture_marks_the_plans_of_the_answer(page, report):
-    traces = {trace["name"]: trace for trace in data_of(page, "front-data")["data"]}
-    assert {*report.titles} <= {*traces}
-    heat = data_of(page, "heat-data")
-    assert heat["data"][0]["type"] == "heatmap"
-    # The machine of today has the larger memory: it is framed for each number of GPUs, in two lines.
-    assert [(shape["x0"], shape["y0"]) for shape in heat["layout"]["shapes"][::2]] == [(-0.5, 0.5), (0.5, 0.5)]
-
-
-def test_a_plan_can_be_asked_for(result_set, df):
-    row = df[df["reject"] != 0].iloc[0]
-    made = dsx.report(result_set, candidate=int(row["candidate"]), hardware={"device.hbm_capacity": 2e9})
-    assert made.titles[0] == "chosen"
-    assert made.priced[0]["reject"] == ["memory"]
-    with pytest.raises(InputError, match="no candidate '7'"):
-        dsx.report(result_set, candidate=7)
 
 
 def test_without_plotly_the_extra_is_named(result_set, monkeypatch):
@@ -192,3 +177,46 @@ def test_a_set_without_a_feasible_row_says_why(result_set, tmp_path):
 def _rows(page, caption):
     (table,) = [one for one in page.all("table") if one.all("caption") and one.all("caption")[0].text == caption]
     return table.all("tbody")[0].all("tr")
+
+
+TOKENS = {"train_tokens": "2B", "strategy": "1d", "limit": {"tp": "<=4"}}
+
+
+def of_settings(page):
+    """Heading -> cells of the table of the best plans."""
+    (table,) = [one for one in page.all("table") if "The best plan of each setting" in one.text]
+    heading = [one.text for one in table.all("thead")[0].all("th")]
+    rows = [[cell.text for cell in row.all("th") + row.all("td")] for row in table.all("tbody")[0].all("tr")]
+    return dict(zip(heading, zip(*rows, strict=True), strict=True))
+
+
+@pytest.fixture(scope="module")
+def priced(tmp_path_factory):
+    return dsx.sweep(SWEEP | TOKENS, tmp_path_factory.mktemp("priced") / "set", set={"cluster.price": "2.5 USD/h"})
+
+
+def test_days_and_dollars_of_each_setting(priced):
+    page = parsed(dsx.report(priced.folder).html)
+    found = of_settings(page)
+    best = priced.frame[priced.frame["reject"] == 0]
+    best = best.loc[best.groupby(["num_gpus", "device.hbm_capacity"])["step_time_s"].idxmin()]
+    assert len(found["training"]) == len(best)
+    assert {float(text.removesuffix(" days")) for text in found["training"]} == {
+        float(f"{days:.3g}") for days in best["training_days"]
+    }
+    assert {float(text.removesuffix(" USD").replace(",", "")) for text in found["cost"]} == {
+        float(f"{cost:.3g}") if cost < 999.5 else round(cost) for cost in best["cost_usd"]
+    }
+    assert [one.text for one in page.by_id("assumptions").all("tr") if one.text.startswith("price")] == [
+        "price2.50 USD/hstated by the sweep"
+    ]
+    commands = [shlex.split(one.text) for one in page.by_id("rerun").all("pre")[:2]]
+    assert all("cluster.price=2.5 USD/h" in words for words in commands)
+
+
+def test_gpu_hours_without_a_price_and_nothing_without_tokens(tmp_path, page):
+    dsx.sweep(SWEEP | TOKENS, tmp_path / "set")
+    found = of_settings(parsed(dsx.report(tmp_path / "set").html))
+    assert "cost" not in found
+    assert all(text.endswith(" h") for text in found["GPU hours"])
+    assert not of_settings(page).keys() & {"training", "cost", "GPU hours"}

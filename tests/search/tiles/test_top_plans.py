@@ -72,11 +72,17 @@ def test_best_of_groups(monkeypatch, per, precision, few):
     assert len(told) > 5
 
 
-def test_all_of_them():
+def test_all_rows_and_groups_of_every_column():
     problem, space, table = searched()
     rows, _ = search_of(problem, space, table).best(10**6)
     compare(rows, feasible_rows(), (), 10**6)
     assert len(rows["tp"]) == len(feasible_rows()["tp"])
+    # Each candidate is a group of its own, however many combinations of values the columns have.
+    problem = problem_of("default", ("1d",))
+    space = Space(problem, [16384], [8192], fix={"tp": [4], "dp": [1024, 4096]})
+    per = (*KEY_COLUMNS, *CHOICE_COLUMNS)
+    rows, counts = search_of(problem, space, price_keys(problem, space.keys)).best(2, per)
+    assert len(rows["tp"]) == counts.feasible > 10
 
 
 @pytest.mark.slow
@@ -98,15 +104,6 @@ def test_best_of_any_groups_in_any_chunks(per, top, size, precision, few, span):
         patch.setattr(top_plans, "_ROWS", 50)
         rows, _ = search_of(problem, space, table, precision).best(top, per)
     compare(rows, feasible_rows(), per, top)
-
-
-def test_groups_of_every_column_at_once():
-    """Each candidate is a group of its own, however many combinations of values the columns have."""
-    problem = problem_of("default", ("1d",))
-    space = Space(problem, [16384], [8192], fix={"tp": [4], "dp": [1024, 4096]})
-    per = (*KEY_COLUMNS, *CHOICE_COLUMNS)
-    rows, counts = search_of(problem, space, price_keys(problem, space.keys)).best(2, per)
-    assert len(rows["tp"]) == counts.feasible > 10
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
@@ -208,16 +205,14 @@ def test_a_tied_weight_with_pipelines_and_without(monkeypatch, few):
     compare(found, rows | {"point": np.zeros_like(rows["tp"])}, (), 50)
 
 
-def test_another_objective():
+def test_points_and_objectives():
     problem, space, table = searched()
     rows, _ = search_of(problem, space, table).best(3, objective="peak_bytes")
     everything = feasible_rows()
     for point in range(problem.num_points):
         least = np.sort(everything["peak_bytes"][everything["point"] == point])[:3]
         np.testing.assert_allclose(rows["peak_bytes"][rows["point"] == point], least, rtol=1e-12)
-
-
-def test_the_points_differ_as_described():
+    # The points differ as described.
     problem, space, _ = searched()
     counts = np.bincount(feasible_rows()["point"], minlength=problem.num_points)
     assert counts[1] == 0 < counts[0] < 0.5 * space.size < counts[2] < space.size
