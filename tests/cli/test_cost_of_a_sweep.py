@@ -24,11 +24,11 @@ def test_the_front_and_the_cheapest_are_those_of_all_rows(run, folder, swept_all
     assert frame.attrs["units"]["cost_usd"] == "USD"
     # The cheapest are kept.
     keep = ("--set", "sweep.keep={top: 3, objective: cost_usd}", "--set", "sweep.precision=float64")
-    done = run("sweep", "sweep.yaml", "-o", "out", *PRICE, *TOKENS, *keep, "--json")
+    done = run("sweep", "sweep.yaml", "-o", "cheapest", *PRICE, *TOKENS, *keep, "--json")
     assert done.code == 0
     feasible = swept_all[swept_all["reject"] == 0]
     best = (feasible["tokens_per_s"] / feasible["num_gpus"]).nlargest(3)
-    np.testing.assert_allclose(sorted(dsx.load("out")["tokens_per_s_per_gpu"]), sorted(best), rtol=1e-5)
+    np.testing.assert_allclose(sorted(dsx.load("cheapest")["tokens_per_s_per_gpu"]), sorted(best), rtol=1e-5)
 
 
 @pytest.fixture(scope="module")

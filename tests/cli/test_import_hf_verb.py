@@ -146,7 +146,7 @@ def test_a_model_is_printed_or_written_with_what_was_not_used(run, config, folde
     # What changes the cost is said first.
     data = json.loads(config.read_text()) | {"quantization_config": {"bits": 8}, "quantum_layers": 3}
     config.write_text(json.dumps(data))
-    out = run("import-hf", "config.json", "-o", "llama.yaml").out
+    out = run("import-hf", "config.json", "-o", "quantum.yaml").out
     costs = out.index("not used, though it changes the cost:\n  quantization_config: weights in fewer bits")
     unknown = out.index("not used, and not known whether it changes the cost:\n  quantum_layers: 3\n")
     assert costs < unknown < out.index("not used, and without effect on the cost:\n")

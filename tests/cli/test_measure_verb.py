@@ -104,6 +104,7 @@ def test_what_was_not_measured_is_said(run, tiny, monkeypatch):
     monkeypatch.setattr("dsx.measuring.cases.timed_briefly", lambda call, wait: Timing(1e-5, 0.5, 3))
     assert "with a spread above 10 % between the quartiles; was something else running? " in run(*MEASURE).out
     # No plan to measure is said.
+    (tiny / "times.csv").unlink()
     done = run(*MEASURE, *JOB, "--set", "cluster.device.hbm_capacity=1 kB")
     assert (done.code, done.out) == (3, "")
     assert not (tiny / "times.csv").exists()

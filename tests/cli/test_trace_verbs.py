@@ -141,10 +141,10 @@ def test_rows_and_rejected_plans_are_written(run, swept, folder):
     )
     # A plan that is rejected is written.
     small = ("--set", "cluster.device.hbm_capacity=1 MB")
-    done = run(*WRITE, *DEGREES, *CLUSTER, *small, "--ranks", 0, "-o", "t", "--json")
+    done = run(*WRITE, *DEGREES, *CLUSTER, *small, "--ranks", 0, "-o", "v", "--json")
     assert (done.code, json.loads(done.out)["reject"]) == (3, ["memory"])
     assert "the trace is written, but the plan is rejected:\n  memory: " in done.err
-    assert (folder / "t" / "trace.0.et").exists()
+    assert (folder / "v" / "trace.0.et").exists()
 
 
 def test_a_kernel_with_a_measured_time_takes_it(run, folder):

@@ -113,6 +113,7 @@ def test_operators_and_results_of_models():
     assert graph.memory_bytes.tolist() == [4 * 8 * 64, 4 * 32 * 64, 4 * 32, 4 * 8 * 32, 4 * 8 * 32, 4 * 8 * 64]
 
     # An exported program is read too.
+    @dataclass
     class Exported:
         graph_module: Any
 

@@ -129,7 +129,9 @@ def test_publish_again_after_it_failed(tmp_path, run, files, monkeypatch):
     disk.publish(tmp_path, {FIRST: X, SECOND: Y}, [OLD], b"new")
     assert files(tmp_path) == ["manifest.json", "mine", FIRST, SECOND]
     assert (tmp_path / SECOND).read_text() == "2"
-    # Links fail for another reason.
+
+
+def test_links_fail_for_another_reason(tmp_path, run, monkeypatch):
     monkeypatch.setattr(os, "link", failing(errno.EDQUOT))
     with pytest.raises(OSError, match="quota"):
         disk.publish(tmp_path, {FIRST: X}, [], b"new")
