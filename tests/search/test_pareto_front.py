@@ -109,6 +109,7 @@ def test_the_most_rows_bound_what_is_kept(study, keep):
 def test_groups_of_all_and_of_parts(study, monkeypatch):
     monkeypatch.setattr(max_groups, "MAX_ROWS", 1)
     assert fault(study, "all") == fault(study, KeepPareto(pareto=["step_time_s"])) == ""
+    monkeypatch.undo()
     # A top beyond all candidates is all of them.
     assert fault(study, KeepTop(top=10**9)) == ""
     # Each part has its own groups.

@@ -17,6 +17,7 @@ GROUPS = {"1": [0, 1], "2": [1, 2]}
 
 
 def faults_of(path, ranks, groups=None):
+    path.mkdir(exist_ok=True)
     folder = open_folder(write_folder(path, ranks, groups))
     return check(folder, traces(folder))
 
@@ -166,7 +167,7 @@ def test_faults_between_ranks(tmp_path, case):
 
 
 def test_cycles_between_ranks(tmp_path):
-    faults = faults_of(tmp_path, {0: [send(1, 1, tag=1)], 1: [receive(4, 0, tag=2)]})
+    faults = faults_of(tmp_path / "pair", {0: [send(1, 1, tag=1)], 1: [receive(4, 0, tag=2)]})
     assert [(fault.what, fault.rank, fault.node) for fault in faults] == [
         ("send without its receive", 0, 1),
         ("receive without its send", 1, 4),
@@ -175,7 +176,7 @@ def test_cycles_between_ranks(tmp_path):
     ranks = {
         rank: [send(1, (rank + 1) % 3, tag=rank), receive(2, (rank - 1) % 3, tag=(rank - 1) % 3)] for rank in range(3)
     }
-    (fault,) = faults_of(tmp_path, ranks)
+    (fault,) = faults_of(tmp_path / "cycle", ranks)
     assert fault.what == "contradictory order"
     for rank in range(3):
         own = f"transfer {rank} -> {(rank + 1) % 3} with tag {rank}"
@@ -185,12 +186,12 @@ def test_cycles_between_ranks(tmp_path):
         rank: [send(1, (rank + 1) % 3, tag=rank), receive(2, (rank - 1) % 3, tag=(rank - 1) % 3)] for rank in range(3)
     }
     ranks[2] = ranks[2][::-1]
-    assert faults_of(tmp_path, ranks) == []
+    assert faults_of(tmp_path / "ring", ranks) == []
     # Computations have no part in the order.
     ranks = {0: [send(1, 1, tag=1), comp(2), receive(3, 1, tag=2)], 1: [receive(2, 0, tag=1), send(3, 0, tag=2)]}
-    assert faults_of(tmp_path, ranks) == []
+    assert faults_of(tmp_path / "computations", ranks) == []
     # A rank that sends itself what it waits for.
-    (fault,) = faults_of(tmp_path, {0: [comp(1, data=[2]), receive(2, 0), send(3, 0, data=[1])]})
+    (fault,) = faults_of(tmp_path / "self", {0: [comp(1, data=[2]), receive(2, 0), send(3, 0, data=[1])]})
     assert fault.detail == "rank 0 has transfer 0 -> 0 with tag 1 before transfer 0 -> 0 with tag 1"
 
 

@@ -129,7 +129,7 @@ def test_folders_without_tensors_or_nodes(tmp_path):
     assert "1 rank, 0 nodes" in str(inspect(tmp_path))
 
 
-def test_timelines_need_durations_and_a_place(tmp_path, folder):
+def test_a_timeline_of_all_ranks(tmp_path):
     path = tmp_path / "traces"
     path.mkdir()
     write_folder(path, {rank: [comp(1, micros=2), comp(2, micros=3)] for rank in (0, 1)})
@@ -139,7 +139,9 @@ def test_timelines_need_durations_and_a_place(tmp_path, folder):
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     spans = [(event["pid"], event["name"], event["ts"]) for event in events if event["ph"] == "X"]
     assert spans == [(rank, name, pytest.approx(at)) for rank in (0, 1) for name, at in (("comp1", 0), ("comp2", 2))]
-    # A timeline needs durations and a place.
+
+
+def test_a_timeline_needs_durations_and_a_place(folder, tmp_path):
     with pytest.raises(TraceError, match="write the trace with --cluster"):
         inspect(folder, chrome=tmp_path / "t.json")
     assert not (tmp_path / "t.json").exists()

@@ -244,7 +244,9 @@ def test_a_folder_and_its_groups(tmp_path):
     assert folder.num_ranks == 12
     assert folder.members("5") == (11, 2) and folder.members("0") == range(12) and folder.members("9") is None
     assert [(trace.rank, trace.num_nodes) for trace in traces(folder)] == [(2, 2), (10, 1)]
-    # Groups in the only other json file.
+
+
+def test_groups_in_the_only_other_json_file(tmp_path):
     write_folder(tmp_path, {0: []})
     (tmp_path / "workload.json").write_text('{"1": [0, 1]}')
     (tmp_path / "system.json").write_text('{"scheduling": "LIFO"}')
