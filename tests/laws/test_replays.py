@@ -245,11 +245,11 @@ def test_gathers_and_offloaded_inputs_of_replays(tmp_path):
     # The input of an offloaded layer leaves the gpu.
     deep = ["model.dimensions.v=32000", "model.layers.1.count=64"]
     job, plan = dsx.Job("llama-3-8b", "h100-nvs8", 4, 4, 8192, set=deep), {"tp": 4, "offload": "activations"}
-    dsx.trace.write(job, plan, out=tmp_path / "trace", durations=False)
-    (trace, *_) = traces(open_folder(tmp_path / "trace"))
+    dsx.trace.write(job, plan, out=tmp_path / "offloaded", durations=False)
+    (trace, *_) = traces(open_folder(tmp_path / "offloaded"))
     alive = {part.kind: part for part in memory_use(trace).alive}
     assert alive["activations"].buffers < 50  # of embedding, head and two layers, of 64
-    assert _largest_peak(tmp_path / "trace") == pytest.approx(_priced_bytes(job, plan), rel=MEMORY)
+    assert _largest_peak(tmp_path / "offloaded") == pytest.approx(_priced_bytes(job, plan), rel=MEMORY)
 
 
 @pytest.mark.parametrize("layers", [1, 4])

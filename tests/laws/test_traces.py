@@ -209,7 +209,7 @@ def test_traces_of_four_byte_gradients_and_of_chunks_without_layers(tmp_path):
     compared(tmp_path, small("llama-3-8b", 2), "1d", 4, **plan)
     # Gradients of four bytes.
     plan = {"tp": 2, "dp": 2, "pp": 2, "microbatch_size": 1, "zero_stage": 2}
-    compared(tmp_path, small("llama-3-8b"), "1d", changes={"assumptions.gradient_bytes": 4}, **plan)
+    compared(tmp_path / "bytes", small("llama-3-8b"), "1d", changes={"assumptions.gradient_bytes": 4}, **plan)
 
 
 @pytest.mark.sampled(20)
