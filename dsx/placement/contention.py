@@ -44,50 +44,6 @@ class _Traffic:
     queue: list[tuple[float, int]] = field(default_factory=list)  # (`served` when a transfer ends, its number)
 
 
-class SharedLinks:
-    """Transfers over links of some capacities, bytes/s; those that end at once end by their numbers."""
-
-    def __init__(self) -> None:
-        self.capacity: dict[Hashable, float] = {}
-        self._traffic: dict[Route, _Traffic] = {}
-        self._rates: dict[Route, float] | None = {}
-
-    def add(self, transfer: int, route: Route, num_bytes: float) -> None:
-        """Let a transfer of some bytes begin."""
-        traffic = self._traffic.setdefault(route, _Traffic())
-        heapq.heappush(traffic.queue, (traffic.served + num_bytes, transfer))
-        self._rates = None
-
-    def next_end(self) -> tuple[float, Route] | None:
-        """Return the seconds until the next transfer ends, and its route; None if there is none."""
-        rates = self._fair()
-        ends = (
-            (max(traffic.queue[0][0] - traffic.served, 0.0) / rates[route], traffic.queue[0][1], route)
-            for route, traffic in self._traffic.items()
-        )
-        first = min(ends, key=lambda end: end[:2], default=None)
-        return None if first is None else (first[0], first[2])
-
-    def advance(self, seconds: float) -> None:
-        """Let bytes flow for some seconds, no more than until the next end."""
-        rates = self._fair()
-        for route, traffic in self._traffic.items():
-            traffic.served += rates[route] * seconds
-
-    def end(self, route: Route) -> int:
-        """End the first transfer of a route, and return it."""
-        _, transfer = heapq.heappop(self._traffic[route].queue)
-        if not self._traffic[route].queue:
-            del self._traffic[route]
-        self._rates = None
-        return transfer
-
-    def _fair(self) -> dict[Route, float]:
-        if self._rates is None:
-            self._rates = fair_rates({route: len(of.queue) for route, of in self._traffic.items()}, self.capacity)
-        return self._rates
-
-
 def fair_rates(counts: Mapping[Route, int], capacity: Mapping[Hashable, float]) -> dict[Route, float]:
     """Return the rate of a transfer of each route, bytes/s, for the number of transfers of each."""
     room: dict[Hashable, float] = {}
@@ -161,7 +117,8 @@ class _ContentionReplay:
         self.events: list[tuple[float, int, int]] = []  # (s, what happens, to which operator or transfer)
         self.transfers: list[LinkTransfer] = []
         self.waiting: list[list[int]] = []  # the operators that wait for each transfer
-        self.links = SharedLinks()
+        self.capacity: dict[Hashable, float] = {}  # of links that were used, bytes/s
+        self.traffic: dict[Route, _Traffic] = {}
 
     def _following(self, start: list[float]) -> dict[int, int]:
         """Return the next operator on the device of each that has one.
@@ -187,29 +144,38 @@ class _ContentionReplay:
         return following
 
     def run(self) -> Contended:
-        """Return what happens."""
-        now = 0.0
+        """Return what happens; transfers that end at once end by their numbers."""
+        now, rates = 0.0, dict[Route, float]()
         for op in [op for op, number in enumerate(self.missing) if not number]:
             self._got(op, now, 0)
-        while True:
-            due, arrival = (self.events[0][0] if self.events else np.inf), self.links.next_end()
-            if arrival is not None and now + arrival[0] <= due:
-                self.links.advance(arrival[0])
-                now += arrival[0]
-                number = self.links.end(arrival[1])
+        while self.events or self.traffic:
+            due = self.events[0][0] if self.events else np.inf
+            if self.traffic and not rates:
+                rates = fair_rates({route: len(of.queue) for route, of in self.traffic.items()}, self.capacity)
+            ends = [
+                (max(of.queue[0][0] - of.served, 0.0) / rates[route], of.queue[0][1], route)
+                for route, of in self.traffic.items()
+            ]
+            after_s, number, route = min(ends, key=lambda end: end[:2], default=(np.inf, -1, Route((), 0.0)))
+            ends_next = bool(ends) and now + after_s <= due
+            for of_route, traffic in self.traffic.items():
+                traffic.served += rates[of_route] * (after_s if ends_next else due - now)
+            if ends_next:
+                now, rates = now + after_s, {}
+                heapq.heappop(self.traffic[route].queue)
+                if not self.traffic[route].queue:
+                    del self.traffic[route]
                 self.transfers[number] = replace(self.transfers[number], end_s=now)
                 for op in self.waiting[number]:
                     self._got(op, now)
-            elif self.events:
-                self.links.advance(due - now)
-                now, what, number = heapq.heappop(self.events)
-                if what == _ENDS:
-                    self._finish(number, now)
-                else:
-                    transfer = self.transfers[number]
-                    self.links.add(number, self._route(transfer.source, transfer.destination), transfer.num_bytes)
+                continue
+            now, what, number = heapq.heappop(self.events)
+            if what == _ENDS:
+                self._finish(number, now)
             else:
-                break
+                transfer, rates = self.transfers[number], {}
+                traffic = self.traffic.setdefault(self._route(transfer.source, transfer.destination), _Traffic())
+                heapq.heappush(traffic.queue, (traffic.served + transfer.num_bytes, number))
         schedule = OperatorSchedule(np.array(self.device), np.array(self.start), max(self.end, default=0.0))
         return Contended(schedule, np.array(self.end), tuple(self.transfers))
 
@@ -253,5 +219,5 @@ class _ContentionReplay:
             links = (("pair", *servers),)
             if not capacity > 0.0:
                 raise InputError(f"server {servers[0]} sends to server {servers[1]}, but has {capacity} bytes/s to it")
-        self.links.capacity |= dict.fromkeys(links, capacity)
+        self.capacity |= dict.fromkeys(links, capacity)
         return Route(links, most)

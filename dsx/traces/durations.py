@@ -21,12 +21,11 @@ from dsx.hardware.cluster import Cluster
 from dsx.plans.ranks import zero_groups
 from dsx.traces.codec import COMM_COLL, COMM_SEND, COMP, MEM_LOAD, MEM_STORE, varint
 from dsx.traces.columns import blank_trace, lists_of, texts_of
-from dsx.traces.encoding import GROUP, PEER
 from dsx.traces.kernel_times import KernelPricer
 from dsx.traces.layer_nodes import Compute
 from dsx.traces.node_builder import TraceNode
 from dsx.traces.node_times import Link, LinkTimes, placement
-from dsx.traces.stage_file import RankValues
+from dsx.traces.stage_file import GROUP, PEER, RankValues
 from dsx.traces.traced_plan import TracedPlan
 
 

@@ -19,8 +19,7 @@ from dsx.errors import InputError, StoreError
 from dsx.files import OpenFolder
 from dsx.progress import remark
 from dsx.traces.durations import Machine, NodeDurations, rank_groups, rank_values
-from dsx.traces.encoding import metadata
-from dsx.traces.stage_file import RankValues, StageEncoder
+from dsx.traces.stage_file import RankValues, StageEncoder, metadata
 from dsx.traces.stage_items import stage_items, whole_order
 from dsx.traces.trace_folder import GROUPS, MANIFEST
 from dsx.traces.traced_plan import TracedPlan
