@@ -4,7 +4,7 @@ The name of a group is a whole number from 1 on. Groups are those of the whole j
 ranks are written. Groups of one rank have no name, and groups with the same members have one.
 
 Seconds are those of `dsx.cost`, which also price the plan. The launches of a kernel share its time
-(`dsx.traces.kernel_times`), so those of a layer add up to its price. A kernel with a measured time takes that. Ranks of
+(`dsx.traces.node_times`), so those of a layer add up to its price. A kernel with a measured time takes that. Ranks of
 a stage have the same durations. Where groups are placed unlike each other, each communication takes as long as that of
 the group, or the pair of ranks, which shares least (`dsx.plans.placement`); a replay places each of them.
 """
@@ -21,10 +21,9 @@ from dsx.hardware.cluster import Cluster
 from dsx.plans.ranks import zero_groups
 from dsx.traces.codec import COMM_COLL, COMM_SEND, COMP, MEM_LOAD, MEM_STORE, varint
 from dsx.traces.columns import blank_trace, lists_of, texts_of
-from dsx.traces.kernel_times import KernelPricer
 from dsx.traces.layer_nodes import Compute
 from dsx.traces.node_builder import TraceNode
-from dsx.traces.node_times import Link, LinkTimes, placement
+from dsx.traces.node_times import KernelPricer, Link, LinkTimes, placement
 from dsx.traces.stage_file import GROUP, PEER, RankValues
 from dsx.traces.traced_plan import TracedPlan
 

@@ -21,8 +21,7 @@ from dsx.notation.library import load_layer, load_operators
 from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 from dsx.notation.work import BACKWARD, FORWARD, derive
 from dsx.traces.codec import ACCUMULATION, COLLECTIVES, COMM_COLL, ROUTING
-from dsx.traces.kernel_times import KernelPricer
-from dsx.traces.node_times import NodePricer, Placement, placement
+from dsx.traces.node_times import KernelPricer, NodePricer, Placement, placement
 from dsx.traces.step_replay import StepTraces, replay_step
 
 KINDS = {"ALL_GATHER": ALL_GATHER, "REDUCE_SCATTER": REDUCE_SCATTER, "ALL_REDUCE": ALL_REDUCE, "ALL_TO_ALL": ALL_TO_ALL}
