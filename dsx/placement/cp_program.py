@@ -3,7 +3,7 @@
 A literal places a unit on a device. An operator has an interval on each device, there if its unit is there, and the
 intervals of a device do not overlap: so the order is free (the sources' P1 fixes it). Operators that take no time run
 beside others. A transfer is cut at each level of links that it leaves: a literal for each pair of units and level says
-whether the units are in different parts of that level.
+whether the units are in different parts of that level; these are made where a transfer asks for them.
 
 Times are whole ticks, rounded down. The longest path of a schedule in ticks is no longer than in seconds, so the least
 makespan in ticks is a bound below that in seconds. Where all times are whole nanoseconds the tick is their greatest
@@ -14,7 +14,7 @@ The solver runs in a thread of its own, so that Ctrl-C reaches Python at once an
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -167,6 +167,9 @@ class PlacementProgram:
         self.graph, self.devices, self.unit = graph, devices, list(unit)
         self.num_units = max(self.unit, default=-1) + 1
         self.ticks, self.longest = ticks, ticks.of(longest_s) + 1
+        self.sizes = [1, *devices.units]  # devices in a part of each level
+        self._parts: dict[tuple[int, int], list[cp_model.IntVar]] = {}
+        self._cuts: dict[tuple[int, int, int], cp_model.IntVar] = {}  # whether two units are in different parts
         self.durations = [[ticks.of(seconds) for seconds in row] for row in op_seconds(graph, devices).tolist()]
         self.model = model = cp_model.CpModel()
         self.place = placed_units(model, self.num_units, devices.count)
@@ -207,7 +210,8 @@ class PlacementProgram:
 
     def hint(self, timing: GraphTimes, placement: Sequence[int], order: Sequence[int], sent: Sequence[int]) -> None:
         """Hint all variables of a placement whose devices run in an order; `sent` has the ticks of each edge."""
-        for unit, device in {self.unit[op]: device for op, device in enumerate(placement)}.items():
+        device_of = {self.unit[op]: device for op, device in enumerate(placement)}
+        for unit, device in device_of.items():
             for at, literal in enumerate(self.place[unit]):
                 self.model.add_hint(literal, at == device)
         durations = [row[device] for row, device in zip(self.durations, placement, strict=True)]
@@ -215,46 +219,32 @@ class PlacementProgram:
         for variable, start in zip(self.start, starts, strict=True):
             self.model.add_hint(variable, int(start))
         self.model.add_hint(self.makespan, int(max(ends, default=0)))
+        for (a, b, size), literal in self._cuts.items():
+            self.model.add_hint(literal, device_of[a] // size != device_of[b] // size)
+        for (unit, size), literals in self._parts.items():
+            for part, literal in enumerate(literals):
+                self.model.add_hint(literal, device_of[unit] // size == part)
 
-
-class Cuts:
-    """The literals of pairs of units in different parts of a level, made where a transfer asks for them."""
-
-    def __init__(self, program: PlacementProgram) -> None:
-        self.program = program
-        self.sizes = [1, *program.devices.units]  # devices in a part of each level
-        self.parts: dict[tuple[int, int], list[cp_model.IntVar]] = {}
-        self.literals: dict[tuple[int, int, int], cp_model.IntVar] = {}
-
-    def of(self, a: int, b: int, size: int) -> "cp_model.IntVar":
+    def cut(self, a: int, b: int, size: int) -> "cp_model.IntVar":
         """Return whether two units are in different parts of so many devices."""
         key = min(a, b), max(a, b), size
-        if key not in self.literals:
-            model = self.program.model
-            cut = self.literals[key] = model.new_bool_var(f"cut {key}")
+        if key not in self._cuts:
+            cut = self._cuts[key] = self.model.new_bool_var(f"cut {key}")
             for in_a, in_b in zip(self.parts_of(key[0], size), self.parts_of(key[1], size), strict=True):
-                model.add_bool_or(~in_a, in_b, cut)
-                model.add_bool_or(in_a, ~in_b, cut)
-                model.add_bool_or(~in_a, ~in_b, ~cut)
-        return self.literals[key]
+                self.model.add_bool_or(~in_a, in_b, cut)
+                self.model.add_bool_or(in_a, ~in_b, cut)
+                self.model.add_bool_or(~in_a, ~in_b, ~cut)
+        return self._cuts[key]
 
     def parts_of(self, unit: int, size: int) -> "list[cp_model.IntVar]":
         """Return literals of the part that has a unit."""
-        place = self.program.place[unit]
+        place = self.place[unit]
         if size == 1:
             return place
-        if (unit, size) not in self.parts:
-            model, begins = self.program.model, range(0, len(place), size)
-            literals = [model.new_bool_var(f"unit {unit} in {at} of {size}") for at in begins]
+        if (unit, size) not in self._parts:
+            begins = range(0, len(place), size)
+            literals = [self.model.new_bool_var(f"unit {unit} in {at} of {size}") for at in begins]
             for literal, at in zip(literals, begins, strict=True):
-                model.add(sum(place[at : at + size]) == literal)
-            self.parts[unit, size] = literals
-        return self.parts[unit, size]
-
-    def hint(self, device_of: Sequence[int] | Mapping[int, int]) -> None:
-        """Hint all literals, given the device of each unit."""
-        for (a, b, size), literal in self.literals.items():
-            self.program.model.add_hint(literal, device_of[a] // size != device_of[b] // size)
-        for (unit, size), literals in self.parts.items():
-            for part, literal in enumerate(literals):
-                self.program.model.add_hint(literal, device_of[unit] // size == part)
+                self.model.add(sum(place[at : at + size]) == literal)
+            self._parts[unit, size] = literals
+        return self._parts[unit, size]

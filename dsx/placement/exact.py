@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from dsx.placement.cp_program import Cuts, PlacementProgram, SolverEffort, place_first, run, ticks_for
+from dsx.placement.cp_program import PlacementProgram, SolverEffort, place_first, run, ticks_for
 from dsx.placement.op_graph import OpGraph
 from dsx.placement.servers import Devices
 from dsx.placement.timetable import GraphTimes, OperatorSchedule, step_bound_s
@@ -113,8 +113,7 @@ def solve(
     most_s = timing.longest_s if hint is None else hint.makespan_s
     ticks = ticks_for(timing.times_s, most_s)
     program = PlacementProgram(graph, devices, unit, most_s, ticks)
-    model, cuts = program.model, Cuts(program)
-    costs = _run_after_transfers(program, cuts)
+    model, costs = program.model, _run_after_transfers(program)
     first, equal = units_to_place_first(graph, devices, unit), equal_units(graph, unit)
     place_first(model, program.place, first)
     for ahead, behind in ((program.place[a], program.place[b]) for units in equal for a, b in pairwise(units)):
@@ -132,7 +131,6 @@ def solve(
         level = devices.level.tolist()
         sent = [row[level[placement[a]][placement[b]]] for (a, b), row in zip(graph.edges, costs, strict=True)]
         program.hint(timing, placement, timing.order_of(start_s), sent)
-        cuts.hint(placed)
     answer = run(model, effort)
     if answer.infeasible:
         return Exact(None, np.inf, True)
@@ -153,7 +151,7 @@ def solve(
     return Exact(best, bound_s, proved, answer.stopped)
 
 
-def _run_after_transfers(program: PlacementProgram, cuts: Cuts) -> list[list[int]]:
+def _run_after_transfers(program: PlacementProgram) -> list[list[int]]:
     """Let operators wait for their inputs; return the ticks of each edge by the level of its link, 0 at last."""
     ticks, longest = program.ticks, program.longest
     costs: list[list[int]] = []
@@ -165,9 +163,9 @@ def _run_after_transfers(program: PlacementProgram, cuts: Cuts) -> list[list[int
         arrival = program.end(source)
         a, b = program.unit[source], program.unit[target]
         if a != b:
-            for at, size in enumerate(cuts.sizes):
+            for at, size in enumerate(program.sizes):
                 more = row[at] - (row[at - 1] if at else 0)
                 if more and size < program.devices.count:
-                    arrival += more * cuts.of(a, b, size)
+                    arrival += more * program.cut(a, b, size)
         program.model.add(arrival <= program.start[target])
     return costs

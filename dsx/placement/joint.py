@@ -32,7 +32,7 @@ from dsx.placement.bandwidth import (
     uniform_shares,
     with_bandwidth,
 )
-from dsx.placement.cp_program import Cuts, PlacementProgram, SolverEffort, finely, place_first, run
+from dsx.placement.cp_program import PlacementProgram, SolverEffort, finely, place_first, run
 from dsx.placement.exact import renumbering, units_to_place_first
 from dsx.placement.op_graph import Edge, OpGraph, units_of
 from dsx.placement.reduced_graph import by_percentile, reduce
@@ -64,23 +64,23 @@ def solve_joint(
     answer = run(program.model, effort)
     if not answer.solved:
         return start, answer.stopped
-    device = answer.chosen(program.base.place)
+    device = answer.chosen(program.place)
     bandwidth = np.zeros((program.servers,) * 2)
     for pair, number in zip(program.number, answer.chosen(program.number.values()), strict=True):
         bandwidth[pair] = number
     bandwidth = filled(network, bandwidth)
-    begin = [float(answer.solver.value(op)) for op in program.base.start]
+    begin = [float(answer.solver.value(op)) for op in program.start]
     timing = GraphTimes(graph, with_bandwidth(devices, bandwidth))
-    schedule = timing.best([device[unit] for unit in program.base.unit], begin)
+    schedule = timing.best([device[unit] for unit in program.unit], begin)
     joint = polished(graph, devices, network, Allocated(schedule, bandwidth))
     return (joint if joint.schedule.makespan_s < start.schedule.makespan_s else start), answer.stopped
 
 
-class _JointProgram:
+class _JointProgram(PlacementProgram):
     """The program of placement with bandwidths in parts, with a hint."""
 
     def __init__(self, graph: OpGraph, devices: Devices, network: ServerNetwork, start: Allocated, parts: int) -> None:
-        self.devices, self.servers, self.size = devices, devices.num_servers, devices.server_size
+        self.servers, self.size = devices.num_servers, devices.server_size
         self.total = parts * (self.servers - 1)
         share = in_parts(start.bandwidth, parts)
         timing = GraphTimes(graph, with_bandwidth(devices, filled(network, share.astype(float))))
@@ -88,8 +88,7 @@ class _JointProgram:
         order = timing.order_of(start.schedule.start_s.tolist())
         longest_s = timing.in_order(placement, order).makespan_s
         unit = units_of(graph).tolist()
-        self.base = PlacementProgram(graph, devices, unit, longest_s, finely(longest_s, _PARTS_OF_TIME))
-        self.model, self.cuts = self.base.model, Cuts(self.base)
+        super().__init__(graph, devices, unit, longest_s, finely(longest_s, _PARTS_OF_TIME))
         self.number = {pair: self._numbers(pair) for pair in permutations(range(self.servers), 2)}
         for server in range(self.servers):
             rows = [row for (sender, _), row in self.number.items() if sender == server]
@@ -100,7 +99,7 @@ class _JointProgram:
         for edge, num_bytes in graph.edge_bytes.items():
             self._run_after(edge, num_bytes)
         first = units_to_place_first(graph, devices, unit)
-        place_first(self.model, self.base.place, first)
+        place_first(self.model, self.place, first)
         # The hint has servers renumbered as the first units ask for.
         device_of = dict(zip(unit, placement, strict=True))
         number = renumbering(devices, [device_of[unit] for unit in first])
@@ -115,16 +114,16 @@ class _JointProgram:
 
     def _run_after(self, edge: Edge, num_bytes: float) -> None:
         """Let an operator wait for an input."""
-        a, b = (self.base.unit[op] for op in edge)
-        end, start = self.base.end(edge[0]), self.base.start[edge[1]]
+        a, b = (self.unit[op] for op in edge)
+        end, start = self.end(edge[0]), self.start[edge[1]]
         self.model.add(end <= start)
         if a == b or num_bytes <= 0.0:
             return
-        of_a, of_b = self.cuts.parts_of(a, self.size), self.cuts.parts_of(b, self.size)
+        of_a, of_b = self.parts_of(a, self.size), self.parts_of(b, self.size)
         if self.size > 1:
             inside = self._inside(num_bytes)
             for server_of_a, server_of_b in zip(of_a, of_b, strict=True):
-                later = self.model.add(end + inside * self.cuts.of(a, b, 1) <= start)
+                later = self.model.add(end + inside * self.cut(a, b, 1) <= start)
                 later.only_enforce_if(server_of_a, server_of_b)
         for pair, row in self.number.items():
             apart = of_a[pair[0]], of_b[pair[1]]
@@ -135,13 +134,13 @@ class _JointProgram:
 
     def _inside(self, num_bytes: float) -> int:
         """Return the ticks of a transfer inside a server."""
-        return self.base.ticks.of(self.devices.links[0].seconds(num_bytes))
+        return self.ticks.of(self.devices.links[0].seconds(num_bytes))
 
     def _delay(self, pair: Pair, num_bytes: float) -> "tuple[cp_model.IntVar, list[int]]":
         """Return the ticks of a transfer between two servers, and what they are for each number of parts."""
         if (pair, num_bytes) not in self.delays:
-            latency, most = self.devices.links[-1].latency_s, self.base.longest + 1
-            ticks = [self.base.ticks.of(latency + num_bytes * self.part_s / at) for at in range(1, self.total + 1)]
+            latency, most = self.devices.links[-1].latency_s, self.longest + 1
+            ticks = [self.ticks.of(latency + num_bytes * self.part_s / at) for at in range(1, self.total + 1)]
             # More than the longest makespan is as good as endless; without parts nothing is sent.
             ticks = [0, *(min(delay, most) for delay in ticks)]
             delay = self.model.new_int_var(0, most, f"{num_bytes} bytes by {pair}")
@@ -160,8 +159,7 @@ class _JointProgram:
                 sent.append(self._inside(num_bytes))
             else:
                 sent.append(self._delay(pair, num_bytes)[1][share[pair]])
-        self.base.hint(timing, placement, order, sent)
-        self.cuts.hint(dict(zip(self.base.unit, placement, strict=True)))
+        self.hint(timing, placement, order, sent)
         for pair, row in self.number.items():
             for at, literal in enumerate(row):
                 self.model.add_hint(literal, at == share[pair])
