@@ -148,10 +148,7 @@ class _Assembly:
     def __init__(self, assumptions: AssumptionsSpec) -> None:
         state = assumptions.gradient_bytes + assumptions.optimizer_bytes_per_parameter
         self.held_per_weight_byte = 1.0 + state / assumptions.weight_bytes
-        self.ids: list[str] = []
-        self.kinds: list[str] = []
-        self.seconds: list[float] = []
-        self.memory: list[float] = []
+        self.operators: list[tuple[str, str, float, float]] = []  # id, kind, seconds, bytes besides those of tensors
         self.label: list[int] = []
         self.edges: dict[tuple[int, int], Tensors] = {}
         self.size: dict[_Key, float] = {}  # bytes
@@ -206,28 +203,26 @@ class _Assembly:
     def _operator(
         self, name: str, kind: str, seconds: float, memory: float, reads: Iterable[_Key], writes: Iterable[_Key]
     ) -> None:
-        op = len(self.ids)
+        op = len(self.operators)
         for key in reads:
             ends = self.maker[key], op
             self.edges[ends] = self.edges.get(ends, frozenset()) | {self.number[key]}
         for key in writes:
             self.maker[key], self.number[key] = op, len(self.number)
-        self.ids.append(name)
-        self.kinds.append(kind)
-        self.seconds.append(seconds)
-        self.memory.append(memory)
+        self.operators.append((name, kind, seconds, memory))
         self.label.append(op)
 
     def graph(self) -> OpGraph:
         """Return the graph."""
-        memory = np.array(self.memory)
+        ids, kinds, seconds, memory = zip(*self.operators, strict=True)
+        memory_bytes = np.array(memory)
         for key in self.held:
-            memory[self.maker[key]] += self.size[key]
+            memory_bytes[self.maker[key]] += self.size[key]
         return OpGraph(
-            ids=tuple(self.ids),
-            kinds=tuple(self.kinds),
-            seconds=np.array(self.seconds)[:, None],
-            memory_bytes=memory,
+            ids=ids,
+            kinds=kinds,
+            seconds=np.array(seconds)[:, None],
+            memory_bytes=memory_bytes,
             edges=self.edges,
             tensor_bytes=np.array([self.size[key] for key in self.number]),
             together=np.unique(self.label, return_inverse=True)[1],

@@ -41,7 +41,20 @@ def nic_shares(bandwidth: np.ndarray, nics: int, nic_bandwidth: float) -> np.nda
     `bandwidth` is [S, S] bytes/s, of which the diagonal does not count. Raises InputError for another shape, for
     numbers that are no bandwidths, and for a server that sends more than all of its NICs.
     """
-    bandwidth = _checked(np.array(bandwidth, dtype=float), nics, nic_bandwidth)
+    bandwidth = np.array(bandwidth, dtype=float)
+    if bandwidth.ndim != 2 or bandwidth.shape[0] != bandwidth.shape[1]:
+        raise InputError(f"bandwidth has the shape {bandwidth.shape}: a row and a column for each server are needed")
+    if nics < 1:
+        raise InputError(f"nics: {nics} are too few; a server has at least 1")
+    if not 0.0 < nic_bandwidth < np.inf:
+        raise InputError(f"nic_bandwidth: {nic_bandwidth} bytes/s is no bandwidth above 0")
+    np.fill_diagonal(bandwidth, 0.0)
+    for source, target in np.argwhere(~((bandwidth >= 0.0) & (bandwidth < np.inf))):
+        raise InputError(f"bandwidth[{source}, {target}]: {bandwidth[source, target]} bytes/s is no bandwidth")
+    for server, total in enumerate(bandwidth.sum(axis=1)):
+        if total > nics * nic_bandwidth * (1 + _ROUNDING):
+            rule = f"{nics} NICs have {format_quantity(nics * nic_bandwidth, 'bytes/s')}"
+            raise InputError(f"bandwidth: server {server} sends {format_quantity(float(total), 'bytes/s')}, but {rule}")
     servers = len(bandwidth)
     sends, receives = np.full((2, servers, nics), nic_bandwidth)  # room that is left
     shares = np.zeros((servers, servers, nics))
@@ -66,28 +79,8 @@ def nic_shares(bandwidth: np.ndarray, nics: int, nic_bandwidth: float) -> np.nda
 def overbooked(shares: np.ndarray, nic_bandwidth: float) -> list[tuple[int, int, float]]:
     """Return (server, NIC, bytes/s) where what all others may send together is more than the NIC takes in."""
     received = shares.sum(axis=0)
-    return [
-        (int(server), int(nic), float(received[server, nic]))
-        for server, nic in np.argwhere(received > nic_bandwidth * (1 + _ROUNDING))
-    ]
-
-
-def _checked(bandwidth: np.ndarray, nics: int, nic_bandwidth: float) -> np.ndarray:
-    """Return a bandwidth without its diagonal."""
-    if bandwidth.ndim != 2 or bandwidth.shape[0] != bandwidth.shape[1]:
-        raise InputError(f"bandwidth has the shape {bandwidth.shape}: a row and a column for each server are needed")
-    if nics < 1:
-        raise InputError(f"nics: {nics} are too few; a server has at least 1")
-    if not 0.0 < nic_bandwidth < np.inf:
-        raise InputError(f"nic_bandwidth: {nic_bandwidth} bytes/s is no bandwidth above 0")
-    bandwidth = np.where(np.eye(len(bandwidth), dtype=bool), 0.0, bandwidth)
-    for source, target in np.argwhere(~((bandwidth >= 0.0) & (bandwidth < np.inf))):
-        raise InputError(f"bandwidth[{source}, {target}]: {bandwidth[source, target]} bytes/s is no bandwidth")
-    for server, total in enumerate(bandwidth.sum(axis=1)):
-        if total > nics * nic_bandwidth * (1 + _ROUNDING):
-            rule = f"{nics} NICs have {format_quantity(nics * nic_bandwidth, 'bytes/s')}"
-            raise InputError(f"bandwidth: server {server} sends {format_quantity(float(total), 'bytes/s')}, but {rule}")
-    return bandwidth
+    over = np.argwhere(received > nic_bandwidth * (1 + _ROUNDING)).tolist()
+    return [(server, nic, float(received[server, nic])) for server, nic in over]
 
 
 def bits_per_s(bytes_per_s: float) -> int:
@@ -223,6 +216,17 @@ forget_queues() {  # NIC, its number: rows go by their ids, as --all would take 
 """
 
 
+_START_OF_HOSTS = """\
+# Names and addresses of the hosts, the same file on all of them. These are defaults: set them as they are.
+# DATAPATH: system, that of the kernel module; or netdev, that in user space, which also needs tc and ethtool.
+# TABLE: the routing table of NIC 0, and the preference of its rule; the other NICs have the next ones.
+# NIC_S_N, ADDRESS_S_N: the interface of NIC N of server S, and its IPv4 address in the subnet NET_N.
+DATAPATH=system
+TABLE=100
+PREFIX=24
+"""
+
+
 def ovs_files(bandwidth: np.ndarray, nics: int, nic_bandwidth: float) -> dict[str, str]:
     """Return the texts of the files by their names, for [S, S] bytes/s and the NICs of each server, of equal bytes/s.
 
@@ -234,7 +238,10 @@ def ovs_files(bandwidth: np.ndarray, nics: int, nic_bandwidth: float) -> dict[st
         raise InputError(
             f"{servers} servers of {nics} NICs: the addresses 10.0.NIC.SERVER have room for {_MOST} of each"
         )
-    texts = {HOSTS: _hosts(servers, nics)}
+    lines = [f"NET_{nic}=10.0.{nic}.0/24" for nic in range(nics)]
+    for server in range(servers):
+        lines += [f"NIC_{server}_{nic}=eth{nic} ADDRESS_{server}_{nic}=10.0.{nic}.{server + 1}" for nic in range(nics)]
+    texts = {HOSTS: _START_OF_HOSTS + "".join(f"{line}\n" for line in lines)}
     for server in range(servers):
         texts[f"server-{server}-setup.sh"] = setup_script(server, shares[server], nic_bandwidth)
         texts[f"server-{server}-remove.sh"] = remove_script(server, nics)
@@ -272,30 +279,12 @@ def write_ovs(folder: Path, bandwidth: np.ndarray, nics: int, nic_bandwidth: flo
     return [folder / name for name in texts]
 
 
-def _hosts(servers: int, nics: int) -> str:
-    """Return the file of names and addresses."""
-    lines = [f"NET_{nic}=10.0.{nic}.0/24" for nic in range(nics)]
-    for server in range(servers):
-        lines += [f"NIC_{server}_{nic}=eth{nic} ADDRESS_{server}_{nic}=10.0.{nic}.{server + 1}" for nic in range(nics)]
-    return f"""\
-# Names and addresses of the hosts, the same file on all of them. These are defaults: set them as they are.
-# DATAPATH: system, that of the kernel module; or netdev, that in user space, which also needs tc and ethtool.
-# TABLE: the routing table of NIC 0, and the preference of its rule; the other NICs have the next ones.
-# NIC_S_N, ADDRESS_S_N: the interface of NIC N of server S, and its IPv4 address in the subnet NET_N.
-DATAPATH=system
-TABLE=100
-PREFIX=24
-{chr(10).join(lines)}
-"""
-
-
 def _readme(shares: np.ndarray, nic_bandwidth: float) -> str:
     """Return how to use the scripts, and what each pair has."""
     servers, _, nics = shares.shape
     rows = [
         f"| {source} | {target} | {rate_text(float(shares[source, target].sum()))} | {text} |"
-        for source in range(servers)
-        for target in range(servers)
+        for source, target in np.ndindex(servers, servers)
         if (text := pair_text(shares[source, target]))
     ]
     full = [

@@ -93,7 +93,18 @@ class Merging:
 
     def merge(self, source: int, target: int) -> None:
         """Merge the second operator of an edge without detour into the first one."""
-        self._reorder(source, target)
+        # What is behind the first operator comes after both, the others between them before, so the order stays one.
+        first, last = self.place[source], self.place[target]
+        behind = self._behind(source, target) or set()
+        between = self._order[first + 1 : last]
+        ops = [*(op for op in between if op not in behind), source, *(op for op in between if op in behind)]
+        self._order[first : last + 1] = [*ops, -1]
+        self.place |= {op: place for place, op in enumerate(ops, first)}
+        del self.place[target]
+        # Empty places are left out now and then, which keeps walks short.
+        if len(self._order) > 2 * len(self.place):
+            self._order = self.order
+            self.place = {op: place for place, op in enumerate(self._order)}
         self.members[source] += self.members.pop(target)
         self.seconds[source] = self.seconds[source] + self.seconds.pop(target)
         self.mean_s[source] += self.mean_s.pop(target)
@@ -106,22 +117,6 @@ class Merging:
         for op in self.before.pop(target) - {source}:
             self.after[op][source] = self.after[op].get(source, frozenset()) | self.after[op].pop(target)
             self.before[source].add(op)
-
-    def _reorder(self, source: int, target: int) -> None:
-        """Keep the order one: what is behind the first operator comes after both, the others between them before."""
-        first, last = self.place[source], self.place[target]
-        behind = self._behind(source, target) or set()
-        between = self._order[first + 1 : last]
-        ops = [*(op for op in between if op not in behind), source, *(op for op in between if op in behind)]
-        self._order[first:last] = ops
-        self._order[last] = -1
-        for place, op in enumerate(ops, first):
-            self.place[op] = place
-        del self.place[target]
-        # Empty places are left out now and then, which keeps walks short.
-        if len(self._order) > 2 * len(self.place):
-            self._order = self.order
-            self.place = {op: place for place, op in enumerate(self._order)}
 
     def reduced(self) -> tuple[OpGraph, np.ndarray]:
         """Return what is left as a graph, in topological order, and the number there of each operator [N]."""

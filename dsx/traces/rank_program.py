@@ -122,11 +122,7 @@ class RankProgram:
 
 
 def program(
-    trace: RankTrace,
-    times: NodeTimes,
-    dispatch_latency: float,
-    axes: dict[str, int],
-    stand_ins: Mapping[int, int],
+    trace: RankTrace, times: NodeTimes, dispatch_latency: float, axes: dict[str, int], stand_ins: Mapping[int, int]
 ) -> RankProgram:
     """Return the program of a rank, none of whose nodes depends on a later one; seconds.
 

@@ -68,15 +68,10 @@ def whole_order(plan: TracedPlan) -> tuple[PassRun | StageTransfer, ...]:
     return tuple(forward_order)
 
 
-def stage_items(
-    plan: TracedPlan, stage: int, order: Sequence[PassRun | StageTransfer], receives_first: bool = False
-) -> StageItems:
-    """Return the program of a stage in an order of `whole_order`; every other rank of a ring `receives_first`."""
-    return _StageBuilder(plan, stage, receives_first).build(order)
+class StageBuilder:
+    """Builds the program of a stage; in a ring every other rank `receives_first`."""
 
-
-class _StageBuilder:
-    def __init__(self, plan: TracedPlan, stage: int, receives_first: bool) -> None:
+    def __init__(self, plan: TracedPlan, stage: int, receives_first: bool = False) -> None:
         self.plan, self.stage, self.receives_first = plan, stage, receives_first
         self.per_chain = max(plan.columns["num_microbatches"] // plan.holds.num_chains, 1)  # microbatches
         self.program = StageItems(digits=len(str(max(self.per_chain - 1, 1))))
@@ -85,6 +80,7 @@ class _StageBuilder:
         self.done: dict[tuple[str, int], list[int]] = {}  # microbatches so far, by purpose and chunk
 
     def build(self, order: Sequence[PassRun | StageTransfer]) -> StageItems:
+        """Return the program, in an order of `whole_order`."""
         runs = [entry for entry in order if isinstance(entry, PassRun) and entry.stage == self.stage]
         following = iter([*(run.item for run in runs[1:]), None])
         self._gather_once(runs)

@@ -20,7 +20,7 @@ from dsx.files import OpenFolder
 from dsx.progress import remark
 from dsx.traces.durations import Machine, NodeDurations, rank_groups, rank_values
 from dsx.traces.stage_file import RankValues, StageEncoder, metadata
-from dsx.traces.stage_items import stage_items, whole_order
+from dsx.traces.stage_items import StageBuilder, whole_order
 from dsx.traces.trace_folder import GROUPS, MANIFEST
 from dsx.traces.traced_plan import TracedPlan
 from dsx.units import counted, format_quantity
@@ -144,7 +144,7 @@ class TraceWriter:
             slowness = self._machine.slow.get(rank, 1.0) if self._machine else 1.0
             kinds.setdefault((int(plan.grid.columns["pp"][rank]), odd, slowness), []).append(rank)
         for (stage, receives_first, slowness), of_kind in sorted(kinds.items()):
-            items = stage_items(plan, stage, order, receives_first)
+            items = StageBuilder(plan, stage, receives_first).build(order)
             if durations is not None:
                 for of_pass in items.nodes.values():
                     durations.set(of_pass.nodes, stage, slowness)
