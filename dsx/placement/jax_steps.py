@@ -8,7 +8,7 @@ run of its body is timed. Not modelled: that XLA fuses across kernels when it co
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import prod
@@ -21,7 +21,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from dsx.errors import DsxError, InputError, did_you_mean
 from dsx.measuring.array_library import timed
-from dsx.placement.jaxpr import FlatEquation, FlatJaxpr, Run, numbers_in, traced
+from dsx.placement.jaxpr import FlatJaxpr, Run, numbers_in, traced
 from dsx.placement.op_graph import OpGraph
 from dsx.placement.traced import FusedKernel, FusedStep, fused, graph_of_kernels, named_after
 from dsx.progress import Watch, progress, remark
@@ -66,31 +66,25 @@ def run_of(step: FusedStep, flat: FlatJaxpr, kernel: FusedKernel) -> Run:
 
     def run(*arrays: jax.Array) -> Sequence[jax.Array]:
         values: dict[int, jax.Array] = dict(zip(kernel.reads, arrays, strict=True))
-        for tensor in kernel.writes:
-            _compute(tensor, values, makers)
+        pending = [*reversed(kernel.writes)]  # a loop keeps the depth of Python's stack small
+        while pending:
+            equation = makers.get(pending[-1])
+            if pending[-1] in values or equation is None:
+                pending.pop()
+                continue
+            missing = [number for number in numbers_in(equation.inputs) if number not in values]
+            if missing:
+                pending += missing
+                continue
+            operands = [values[operand] if isinstance(operand, int) else operand.val for operand in equation.inputs]
+            compute = equation.run
+            if equation.kind == "while":  # of unknown length: its body
+                compute = jaxpr_as_fun(equation.params["body_jaxpr"])
+                operands = operands[equation.params["cond_nconsts"] :]
+            values.update(zip(equation.outputs, compute(*operands), strict=True))
         return [values[tensor] for tensor in kernel.writes]
 
     return run
-
-
-def _compute(tensor: int, values: dict[int, jax.Array], makers: Mapping[int, FlatEquation]) -> None:
-    """Add a value, with those that it is computed of; a loop keeps the depth of the stack small."""
-    pending = [tensor]
-    while pending:
-        equation = makers.get(pending[-1])
-        if pending[-1] in values or equation is None:
-            pending.pop()
-            continue
-        missing = [number for number in numbers_in(equation.inputs) if number not in values]
-        if missing:
-            pending += missing
-            continue
-        operands = [values[operand] if isinstance(operand, int) else operand.val for operand in equation.inputs]
-        run = equation.run
-        if equation.kind == "while":  # of unknown length: its body
-            run = jaxpr_as_fun(equation.params["body_jaxpr"])
-            operands = operands[equation.params["cond_nconsts"] :]
-        values.update(zip(equation.outputs, run(*operands), strict=True))
 
 
 def seconds_of(run: Run, values: Sequence[jax.ShapeDtypeStruct]) -> float:
