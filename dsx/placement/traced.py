@@ -38,6 +38,9 @@ from dsx.notation.graph import BACKWARD, FORWARD
 from dsx.placement.op_graph import Edge, OpGraph, Tensors, joined
 from dsx.placement.reduced_graph import Merging, joined_kinds
 
+DEFAULT_CLUSTER, DEFAULT_ASSUMPTIONS = "h100-nvs8", "default"
+_ELEMENT = 16.0  # bytes of the largest number, a complex one
+
 # How an operator may be fused: a view moves nothing and has all elements of what it is of, a
 # part has some that lie together; a spread makes more elements of fewer ones, or of none; a transpose, and what is
 # elementwise, compute each element by itself; the others reduce, or are kernels of their own.
@@ -93,9 +96,6 @@ class TracedStep:
     inputs: Mapping[int, str]  # tensors from outside of the step, with their names
     outputs: frozenset[int]  # tensors that the step returns
     updates: Mapping[int, int] = field(default_factory=dict)  # input -> its new value, which the step returns
-
-
-DEFAULT_CLUSTER, DEFAULT_ASSUMPTIONS = "h100-nvs8", "default"
 
 
 class Pricing(NamedTuple):
@@ -258,9 +258,6 @@ def inputs_of(op: TracedOperator, source: Sequence[int | None]) -> list[int]:
     """Return the tensors that an operator reads where views and melted spreads are read through."""
     sources = (source[tensor] for tensor in op.inputs)
     return [tensor for tensor in dict.fromkeys(sources) if tensor is not None]
-
-
-_ELEMENT = 16.0  # bytes of the largest number, a complex one
 
 
 def graph_of_step(step: TracedStep, pricing: Pricing) -> OpGraph:

@@ -15,6 +15,12 @@ import numpy as np
 from dsx.cost.layer_work import MultiplyShape
 from dsx.notation.work import BACKWARD, FORWARD
 
+NUMBERS_OF_MULTIPLY = 6
+_PROPERTIES = {"linear": 1, "of_weight": 2, "fused": 4, "grouped": 8, "wide": 32}  # bits of a `MultiplyShape`
+_BACKWARD = 16
+# Constants of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), which spreads each bit of a number over all 64.
+_STEP, _FIRST, _SECOND = (np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
 
 @dataclass(frozen=True, slots=True)
 class Lists:
@@ -151,10 +157,6 @@ def node_text(trace: RankTrace, row: int) -> str:
     return f"node {trace.ids[row]} ({trace.names.of(row)!r})"
 
 
-# Constants of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), which spreads each bit of a number over all 64.
-_STEP, _FIRST, _SECOND = (np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-
-
 class Distinct(NamedTuple):
     """The R distinct ones of N rows."""
 
@@ -212,11 +214,6 @@ def scattered(size: int, missing: float, rows: np.ndarray, values: np.ndarray) -
     column = np.full(size, missing, values.dtype)
     column[rows] = values
     return column
-
-
-NUMBERS_OF_MULTIPLY = 6
-_PROPERTIES = {"linear": 1, "of_weight": 2, "fused": 4, "grouped": 8, "wide": 32}  # bits of a `MultiplyShape`
-_BACKWARD = 16
 
 
 def bits_of(shape: MultiplyShape) -> int:

@@ -104,9 +104,6 @@ def peer_of(plan: TracedPlan, groups: RankGroups, rank: int, key: Hashable) -> i
             raise ValueError(f"no rank is at the other end of {key}")
 
 
-_NANO = 1e9
-
-
 @dataclass(frozen=True, slots=True)
 class Machine:
     """What durations depend on besides the plan."""
@@ -141,7 +138,7 @@ class NodeDurations:
             seconds = self._seconds(node, stage)
             if seconds is not None and node.type == COMP and not node.on_host:
                 seconds *= slowness
-            node.duration_ns = None if seconds is None else seconds * _NANO
+            node.duration_ns = None if seconds is None else seconds * 1e9
 
     def _seconds(self, node: TraceNode, stage: int) -> float | None:
         sent, work = node.communication, node.compute

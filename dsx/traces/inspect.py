@@ -25,6 +25,17 @@ from dsx.traces.orders import Communication, after_dependencies, communication_o
 from dsx.traces.trace_folder import TraceFolder
 
 HOST = "@host"  # suffix of tensors in the host's memory
+_TYPES = {code: name.removesuffix("_NODE") for name, code in NODE_TYPES.items()}
+_NO_SIZE = 0  # group size of a collective whose group is unknown
+# Sums over nodes by what they are; Python integers, which do not overflow.
+_Key = tuple[str | int, ...]
+_Sums = dict[_Key, dict[str, int | float]]
+# The sums that a rank adds to: keys, the position of that of each row, and columns of rows.
+_Addends = tuple[Sequence[_Key], np.ndarray, dict[str, np.ndarray]]
+_Row = dict[str, object]  # plain data
+
+# Numbers of layers, microbatches and panels; "tp2" and "w1" are names.
+_NUMBER = re.compile(r"(?<![A-Za-z])[0-9]+|(?<=\b[mlL])[0-9]+|(?<=layer)[0-9]+")
 _WORD = re.compile(r"[^\W\d_]+(?:_[^\W\d_]+)*")
 # What is alive, by the names that dsx gives: of a layer ("L007.w1"), or of a microbatch in it ("m003.L007.n1").
 _BUFFER_KINDS = tuple(
@@ -109,10 +120,6 @@ def kind_of(name: str) -> str:
     return match[0] if match else name
 
 
-# Of layers, microbatches and panels; "tp2" and "w1" are names.
-_NUMBER = re.compile(r"(?<![A-Za-z])[0-9]+|(?<=\b[mlL])[0-9]+|(?<=layer)[0-9]+")
-
-
 @dataclass(frozen=True, slots=True)
 class PathPart:
     """Nodes of a path whose names differ in their numbers alone."""
@@ -169,17 +176,6 @@ def path_parts(trace: RankTrace, path: CriticalPath) -> tuple[PathPart, ...]:
         PathPart(key if len(names) > 1 else next(iter(names)), number, total)
         for key, (names, number, total) in parts.items()
     )
-
-
-_TYPES = {code: name.removesuffix("_NODE") for name, code in NODE_TYPES.items()}
-_NO_SIZE = 0  # group size of a collective whose group is unknown
-
-# Sums over nodes by what they are; Python integers, which do not overflow.
-_Key = tuple[str | int, ...]
-_Sums = dict[_Key, dict[str, int | float]]
-# The sums that a rank adds to: keys, the position of that of each row, and columns of rows.
-_Addends = tuple[Sequence[_Key], np.ndarray, dict[str, np.ndarray]]
-_Row = dict[str, object]  # plain data
 
 
 def summary(folder: TraceFolder, traces: Iterable[RankTrace]) -> _Row:

@@ -60,6 +60,10 @@ from dsx.traces.columns import (
     shape_of,
 )
 
+# A collective of Chakra -> the kind of `dsx.cost` that it is priced as. A barrier is an all-reduce of few bytes.
+_KINDS = {kind.upper().replace("-", "_"): kind for kind in (ALL_REDUCE, REDUCE, ALL_GATHER, BROADCAST, ALL_TO_ALL)}
+_KINDS |= {"REDUCE_SCATTER": REDUCE_SCATTER, "REDUCE_SCATTER_BLOCK": REDUCE_SCATTER, "BARRIER": ALL_REDUCE}
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchTimes:
@@ -292,19 +296,6 @@ class LinkTimes:
     def transfer_s(self, sizes: ArrayLike) -> np.ndarray:
         """Return the seconds of transfers of `sizes` bytes to the host or back."""
         return np.asarray(transfer_s(np.asarray(sizes, float), self._num_ranks, self._cluster, self._assumptions))
-
-
-# A collective of Chakra -> the kind of `dsx.cost` that it is priced as. A barrier is an all-reduce of few bytes.
-_KINDS = {
-    "ALL_REDUCE": ALL_REDUCE,
-    "REDUCE": REDUCE,
-    "ALL_GATHER": ALL_GATHER,
-    "BROADCAST": BROADCAST,
-    "ALL_TO_ALL": ALL_TO_ALL,
-    "REDUCE_SCATTER": REDUCE_SCATTER,
-    "REDUCE_SCATTER_BLOCK": REDUCE_SCATTER,
-    "BARRIER": ALL_REDUCE,
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -298,10 +298,8 @@ def _steps(joint: JointEvents, deps: Sequence[Lists | None]) -> list[str]:
         effect = around[(at + 1) % len(around)]
         edges = slice(graph.causes.starts[effect], graph.causes.starts[effect + 1])
         part = int(graph.parts[edges][graph.causes.values[edges] == around[at]][0])
-        first, second = (
-            joint.text(int(joint.begins[part]) + int(np.flatnonzero(joint.of_part(part) == around[place])[0]))
-            for place in (at, then)
-        )
+        rows = [int(np.flatnonzero(joint.of_part(part) == around[place])[0]) for place in (at, then)]
+        first, second = (joint.text(int(joint.begins[part]) + row) for row in rows)
         steps.append(f"rank {joint.parts[part].rank} has {first} before {second}")
     return steps
 

@@ -62,6 +62,12 @@ _ACCEPTED = {
     "int64_list": (INTEGER_LISTS, "a list of integers"),
 }
 
+_AT_ONCE = 1_000  # lists of tensors that are parsed at a time
+_BETWEEN = "\0"  # what is no name of a tensor
+# Its size is another text, so that a list of an odd length makes sizes of the names behind it, and is seen.
+_SEPARATOR = StringList(values=[_BETWEEN, ""]).SerializeToString()
+_NEW, _NO_TENSOR = -1, -2  # instead of the place of a tensor
+
 
 def read_trace(path: Path, rank: int, tensors: bool = True, element_bytes: int | None = None) -> RankTrace:
     """Return the trace in a file; `rank` is that of its name. Without `tensors` those of its nodes are skipped.
@@ -342,13 +348,6 @@ def _known_deps(lists: Lists, rows_of: Callable[[np.ndarray], np.ndarray]) -> tu
     owners = lists.owners()
     kept = lists_of(np.bincount(owners[exists], minlength=lists.num_nodes), rows[exists])
     return kept, np.stack([owners[~exists], lists.values[~exists]], axis=1)
-
-
-_AT_ONCE = 1_000  # lists that are parsed at a time
-_BETWEEN = "\0"  # what is no name of a tensor
-# Its size is another text, so that a list of an odd length makes sizes of the names behind it, and is seen.
-_SEPARATOR = StringList(values=[_BETWEEN, ""]).SerializeToString()
-_NEW, _NO_TENSOR = -1, -2  # instead of the place of a tensor
 
 
 class _BadTensorsError(Exception):

@@ -51,6 +51,11 @@ from dsx.traces.rank_program import (
 )
 
 _MOST_NAMED = 12  # ranks of a cycle
+_NOT_DONE = -1.0
+_STREAM_NAMES = {SENDS: "sends", LOADS: "loads", STORES: "stores", PANELS: "panels"}
+
+# Takes an event: rank, stream, name, start and duration in seconds.
+Emit = Callable[[int, str, str, float, float], None]
 
 
 class _Waiting(NamedTuple):
@@ -86,13 +91,6 @@ def _raise_stalled(stalled: Sequence[_Waiting]) -> NoReturn:
     more = len(around) - len(texts)
     texts += [f"and {more} more"] if more else []
     raise TraceError("the replay cannot go on, since ranks wait for each other: " + "; ".join(texts))
-
-
-# Takes an event: rank, stream, name, start and duration in seconds.
-Emit = Callable[[int, str, str, float, float], None]
-
-_NOT_DONE = -1.0
-_STREAM_NAMES = {SENDS: "sends", LOADS: "loads", STORES: "stores", PANELS: "panels"}
 
 
 @dataclass(slots=True, eq=False)

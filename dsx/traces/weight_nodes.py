@@ -102,11 +102,7 @@ class ZeroBuilder(NodeBuilder):
     def reduce(self, position: int, nodes: LayerNodes) -> None:
         """Add what reduces the gradients of a layer's weights."""
         for number, (ranks, weights) in enumerate(nodes.groups.items()):
-            held, members, scatters = (
-                self.plan.held(position, weights),
-                self.plan.shard_size(ranks),
-                self.scatters(ranks),
-            )
+            held, members = self.plan.held(position, weights), self.plan.shard_size(ranks)
             grads, size = self._gradients_of(position, ranks, held)
             for step in accompanying(self.zero_stage, BACKWARD):
                 if step.of != "gradients" or members == 1 or (step.every == "step" and not self.key.last):
@@ -115,7 +111,7 @@ class ZeroBuilder(NodeBuilder):
                 if not of_step:
                     continue
                 outputs = [(self.reduced(position, number, ranks, inputs), inputs[0][1])]
-                if scatters:
+                if self.scatters(ranks):
                     shards = [(f"gradients {number}", size // members)] if size else []
                     if size < of_step and self.plan.shared is not None:
                         shards.append((SHARED_SHARD, self._shared_gradient_bytes(ranks)))
@@ -125,10 +121,8 @@ class ZeroBuilder(NodeBuilder):
                 name = self.own(position, f"{step.kind} gradients {number}")
                 self.collective(name, inputs, outputs, sent, self._overlap(step))
             if size and self.plan.replicas(ranks) > 1 and self.key.last:
-                name, of_rank = (
-                    self.reduced(position, number, ranks, grads),
-                    size // members if scatters else grads[0][1],
-                )
+                name = self.reduced(position, number, ranks, grads)
+                of_rank = size // members if self.scatters(ranks) else grads[0][1]
                 text = self.own(position, f"{ALL_REDUCE} gradients {number} among replicas")
                 sent = NodeCommunication(size // members, OF_REPLICAS.kind, "dp", ("replicas", ranks))
                 self.collective(text, [(name, of_rank)], [(name + "r", of_rank)], sent, self._overlap(OF_REPLICAS))
@@ -173,10 +167,8 @@ class EndBuilder(ZeroBuilder):
         for axis in (axis for axis in AXES if int(self.plan.columns[axis]) > 1):
             over_axis = (weight for weight in nodes.weights if not weight.over_ep and axis in weight.reduced_over)
             if weights := [weight for weight in over_axis if not is_data_axis(axis)]:
-                size, inputs = (
-                    sum(weight.gradient_bytes for weight in weights),
-                    self._gradients(position, nodes, weights),
-                )
+                size = sum(weight.gradient_bytes for weight in weights)
+                inputs = self._gradients(position, nodes, weights)
                 sent = NodeCommunication(size, OF_REPLICATED.kind, axis, ("axis", axis))
                 self._reduce_held(position, f"gradients {axis}", inputs, axis, sent)
 
@@ -232,7 +224,7 @@ class EndBuilder(ZeroBuilder):
 
     def _update(self, position: int, nodes: LayerNodes) -> None:
         """Add the update of a layer's weights, which reads and writes the state of the optimizer."""
-        assumptions = self.plan.assumptions
+        assumed = self.plan.assumptions
         on_host = CODES["offload"][self.plan.columns["offload"]] in (OPTIMIZER, BOTH)
         inputs = self._gradients(position, nodes, nodes.weights)
         inputs += [*self.reduced_at_end.get(position, []), *(self._of_last_layer() if position == 0 else ())]
@@ -241,25 +233,20 @@ class EndBuilder(ZeroBuilder):
         for number, (ranks, of_group) in enumerate(nodes.groups.items()):
             weights = self.plan.held(position, of_group)
             stored += self.weights(position, number, ranks, weights) if weights else []
-            parameters += sum(weight.bytes for weight in weights) // self._divisor(ranks) // assumptions.weight_bytes
+            parameters += sum(weight.bytes for weight in weights) // self._divisor(ranks) // assumed.weight_bytes
             matrix_bytes += sum(weight.bytes for weight in of_group if weight.matrix) // self._divisor(ranks)
         if not parameters:
             return
         inputs += stored
         outputs: Tensors = [(f"{name}#1", size) for name, size in stored]
         name, state = f"L{position:03d}.optimizer", f"L{position:03d}.optimizer state"
-        matrices = matrix_bytes // int(assumptions.weight_bytes) if assumptions.optimizer == MUON else 0
+        matrices = matrix_bytes // int(assumed.weight_bytes) if assumed.optimizer == MUON else 0
         vectors = parameters - matrices
-        size, traffic = (
-            int(
-                vectors * getattr(assumptions, f"optimizer_{what}_per_parameter")
-                + matrices * getattr(assumptions, f"muon_{what}_per_parameter")
-            )
-            for what in ("bytes", "traffic")
-        )
+        size = int(vectors * assumed.optimizer_bytes_per_parameter + matrices * assumed.muon_bytes_per_parameter)
+        traffic = int(vectors * assumed.optimizer_traffic_per_parameter + matrices * assumed.muon_traffic_per_parameter)
         work = Compute(bytes=max(traffic, 1), op_type="optimizer")
         if matrices:
-            momentum = int(matrices * assumptions.muon_bytes)
+            momentum = int(matrices * assumed.muon_bytes)
             if on_host:
                 loaded: Tensors = [(f"{name} momentum", momentum)]
                 self.load(loaded[0][0], inputs, loaded, momentum)
@@ -270,7 +257,7 @@ class EndBuilder(ZeroBuilder):
         if not on_host:
             self.compute(name, [*inputs, (state, size)], [*outputs, (f"{state}#1", size)], work)
             return
-        gradients, weights = (parameters * of for of in (assumptions.gradient_bytes, assumptions.weight_bytes))
+        gradients, weights = (parameters * of for of in (assumed.gradient_bytes, assumed.weight_bytes))
         sent, updated = [(f"{name} gradients@host", gradients)], [(f"{name} weights@host", weights)]
         self.store(f"{name} gradients", inputs, sent, gradients)
         self.compute(name, sent, updated, work, on_host=True)
