@@ -238,22 +238,19 @@ def _stack(*pieces: jax.Array) -> Sequence[jax.Array]:
     return [lax.concatenate([lax.expand_dims(piece, (0,)) for piece in pieces], 0)]
 
 
-_VIEWS = {"reshape", "squeeze", "expand_dims", "optimization_barrier", "stop_gradient", "name", "pvary"}
-_VIEWS |= {"sharding_constraint"}
+_VIEWS = "reshape squeeze expand_dims optimization_barrier stop_gradient name pvary sharding_constraint".split()
 _SPREADS = {"broadcast_in_dim", "iota"}
 _REDUCTIONS = {f"reduce_{name}" for name in ("sum", "max", "min", "prod", "and", "or", "xor")} | {"argmax", "argmin"}
 _MOVES = {"transpose", "slice", "dynamic_slice", "dynamic_update_slice", "split", "pad", "concatenate", "rev", STACK}
-_ELEMENTWISE = _MOVES | {
-    *("abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atan2", "atanh"),
-    *("bitcast_convert_type", "cbrt", "ceil", "clamp", "conj", "convert_element_type", "copy", "copy_p", "cos", "cosh"),
-    *("digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "imag"),
-    *("integer_pow", "is_finite", "le", "lgamma", "log", "log1p", "logistic", "lt", "max", "min", "mul", "ne", "neg"),
-    *("nextafter", "not", "or", "population_count", "pow", "real", "reduce_precision", "rem", "round", "rsqrt"),
-    *("select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt"),
-    *("square", "sub", "tan", "tanh", "xor"),
-}
+_ELEMENTWISE = """
+    abs acos acosh add add_any and asin asinh atan atan2 atanh bitcast_convert_type cbrt ceil clamp conj
+    convert_element_type copy copy_p cos cosh digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt imag
+    integer_pow is_finite le lgamma log log1p logistic lt max min mul ne neg nextafter not or population_count pow
+    real reduce_precision rem round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin
+    sinh sqrt square sub tan tanh xor
+"""
 _ROLES: dict[str, Role] = {
-    **dict.fromkeys(_ELEMENTWISE, "elementwise"),
+    **dict.fromkeys((*_MOVES, *_ELEMENTWISE.split()), "elementwise"),
     **dict.fromkeys(_REDUCTIONS, "reduction"),
     **dict.fromkeys(_SPREADS, "spread"),
     **dict.fromkeys(_VIEWS, "view"),
