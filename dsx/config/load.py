@@ -31,7 +31,7 @@ from dsx.config.documents import (
 )
 from dsx.config.schema import Spec, wrong_base
 from dsx.config.search_path import find, shown
-from dsx.errors import InputError, SpecError, did_you_mean
+from dsx.errors import InputError, SpecError, did_you_mean, nearest_names
 
 _MOST_FILES = 30  # that extend each other; packaged: three
 
@@ -149,14 +149,18 @@ def _steps(data: dict[str, object], path: str, option: str, spec: type[Spec]) ->
     settable = {".".join(map(str, steps)): steps for steps in _settable(data)}
     if path in settable:
         return settable[path]
-    names = tuple(path.split("."))
+    names = section, *parts = path.split(".")
     fields = [*_fields(spec)]
-    if names in fields or spec.may_add(names):
-        return names
+    if tuple(names) in fields or spec.may_add(names):
+        return tuple(names)
     if moved := MOVED.get(path):
         raise SpecError(f"{option}: it is 'cluster.{moved}' now, of a whole node")
     paths, meant = [*settable, *map(".".join, fields)], _OTHER_WORDS.get(path, "")
     near = f"; did you mean {meant!r}?" if meant in paths else did_you_mean(path, paths)
+    if parts and section not in spec.model_fields:  # a misspelt section
+        corrected = *nearest_names(section, spec.model_fields, cutoff=0.5), *parts
+        if corrected in fields or spec.may_add(corrected):
+            near = f"; did you mean {'.'.join(corrected)!r}?"
     raise SpecError(f"{option}: unknown path {path!r}{near}")
 
 
@@ -174,6 +178,13 @@ def _fields(spec: type[BaseModel]) -> Iterator[tuple[str, ...]]:
     """Yield the paths of the fields of a spec, and of its sections."""
     for name, field in spec.model_fields.items():
         yield (name,)
-        for kind in (field.annotation, *get_args(field.annotation)):
-            if isinstance(kind, type) and issubclass(kind, BaseModel):
-                yield from ((name, *path) for path in _fields(kind))
+        for kind in _sections(field.annotation):
+            yield from ((name, *path) for path in _fields(kind))
+
+
+def _sections(annotation: object) -> Iterator[type[BaseModel]]:
+    """Yield the specs that a field may hold."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _sections(part)

@@ -45,7 +45,7 @@ def test_the_packaged_sets():
         ("fixed.vpp", "1.5", "fixed.vpp: 1.5 is neither a whole number nor a name"),
         ("operators", "standard", "operators: expected a list, as in [a, b], got 'standard'"),
         ("launch_latncy", "1 us", "unknown path 'launch_latncy'; did you mean 'launch_latency'?"),
-        ("fixd.ep", "1", "unknown path 'fixd.ep'; did you mean 'fixed'?"),
+        ("fixd.ep", "1", "unknown path 'fixd.ep'; did you mean 'fixed.ep'?"),
         ("algorithms.all_gather", "[rings]", "'rings' is not one of ring, hierarchical; did you mean 'ring'?"),
         ("algorithms.all_gather", "[tree]", "'tree' is not one of ring, hierarchical"),
         ("algorithms.all_gather", "[]", "has no entries, but at least 1 is needed"),

@@ -143,6 +143,22 @@ def test_overrides_may_add_fields_fixed_values_and_limits(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("stratgy", "strategy"),
+        ("pareto", "keep.pareto"),
+        ("kep.top", "keep.top"),
+        ("fxi.tp", "fix.tp"),
+        ("limits.pp", "limit.pp"),
+        ("whatif.device.hbm_capacity", "what_if.device.hbm_capacity"),
+    ],
+)
+def test_a_misspelt_path_names_the_whole_path_that_is_meant(path, meant):
+    with pytest.raises(SpecError, match=rf"unknown path '{path}'; did you mean '{meant}'\?$"):
+        sweep_from_data(LEAST, COLUMNS, [(path, "8")])
+
+
+@pytest.mark.parametrize(
     ("changes", "says"),
     [
         ({"num_gpus": []}, "num_gpus: the list is empty: expected at least one value"),
