@@ -7,6 +7,7 @@ Not covered: letters that look like others.
 """
 
 import math
+import textwrap
 import unicodedata
 from collections.abc import Mapping
 from typing import Any
@@ -30,6 +31,21 @@ def printable(text: str, keep: str = "") -> str:
     return "".join(
         char if char in keep or unicodedata.category(char) not in _CONTROLS else char.encode("unicode_escape").decode()
         for char in text
+    )
+
+
+WIDTH = 100  # columns of an answer
+
+
+def wrapped(text: str, indent: str = "", hanging: str = "", width: int = WIDTH) -> str:
+    """Return a line as lines of `width` columns, unless a word is longer; `hanging` indents all but the first."""
+    return textwrap.fill(
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent + hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 

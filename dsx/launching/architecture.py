@@ -25,6 +25,7 @@ _BLOCKS = {_LATENT, _EXPERTS, "self-attention", "feed-forward"}
 _OF_LAYERS = {"layernorm", "rotary", "qk_norm", "qkv_bias", "out_bias", "ff_bias", "ff_out_bias", "expert_bias"}
 _OF_LAYERS |= {GATED, SQUARED_RELU, "dropout", "residual_dropout", "window", "full", "corrected", "limited", "shared"}
 _OF_LAYERS |= {_PLAIN_QUERIES, _UNGATED, _SINKS}
+_ENDS = ("embedding", "head")  # kinds of layers
 _OF_ENDS = {"layernorm", "learned_positions", "tied", PREDICTION}
 
 
@@ -89,15 +90,28 @@ class Architecture:
 def architecture_of(spec: ModelSpec, assumptions: AssumptionsSpec) -> Architecture:
     """Return the architecture of a model; `assumptions` may leave out layers, such as embedding and head."""
     entries = counted(spec, assumptions)
-    body = [entry for entry in entries if not _is_end(entry.layer)]
-    ends = {option for entry in entries if _is_end(entry.layer) for option in entry.options}
-    layers = [entry.layer for entry in body for _ in range(entry.count)]
+    ends = {option for entry in entries if entry.layer.kind in _ENDS for option in entry.options}
+    layers = [entry.layer for entry in entries if entry.layer.kind not in _ENDS for _ in range(entry.count)]
     kinds = list(dict.fromkeys(layers))
     has = {option for kind in kinds for option in kind.options}
     sizes = spec.dimensions
-    latent = any(_LATENT in dict(kind.blocks).values() for kind in kinds)
-    of_experts = tuple(_EXPERTS in dict(kind.blocks).values() for kind in layers)
-    dense = [kind for kind in kinds if _EXPERTS not in dict(kind.blocks).values()]
+    with_latent = any(_LATENT in dict(kind.blocks).values() for kind in kinds)
+    with_experts = tuple(_has_experts(kind) for kind in layers)
+    latent, experts = None, None
+    if with_latent:
+        rank = None if _PLAIN_QUERIES in has else sizes["rq"]
+        latent = Latent(rank, sizes["rkv"], sizes["nope"], sizes["rope"], sizes["kv"])
+    if any(with_experts):
+        experts = ExpertSizes(
+            num=sizes["x"],
+            chosen=sizes["topk"],
+            width=sizes["fx"],
+            shared=sizes["fs"] if "shared" in has else 0,
+            balanced="corrected" in has,
+            biased="expert_bias" in has,
+            groups=sizes["ng"] if "limited" in has else None,
+            chosen_groups=sizes["tg"] if "limited" in has else None,
+        )
     return Architecture(
         name=spec.name,
         num_layers=len(layers),
@@ -105,13 +119,13 @@ def architecture_of(spec: ModelSpec, assumptions: AssumptionsSpec) -> Architectu
         heads=sizes.get(HEADS, 1),
         kv_heads=sizes.get(KV_HEADS, sizes.get(HEADS, 1)),
         head_dim=sizes.get("k", sizes.get("nope", 0) + sizes.get("rope", 0)),
-        width=sizes.get("f") if dense else None,
+        width=None if all(with_experts) else sizes.get("f"),
         vocabulary=sizes.get("v"),
         positions=sizes.get("positions") if "learned_positions" in ends else None,
         layernorm="layernorm" in has,
-        activation=_activation(kinds, has),
-        rotary="rotary" in has or latent,
-        qk_norm="qk_norm" in has or latent,
+        activation=SQUARED_RELU if SQUARED_RELU in has else GATED if any(map(_is_gated, kinds)) else GELU,
+        rotary="rotary" in has or with_latent,
+        qk_norm="qk_norm" in has or with_latent,
         qkv_bias="qkv_bias" in has,
         sinks=_SINKS in has,
         bias="out_bias" in has,
@@ -122,60 +136,36 @@ def architecture_of(spec: ModelSpec, assumptions: AssumptionsSpec) -> Architectu
         causal="full" not in has,
         window=sizes.get("window") if "window" in has else None,
         windowed=tuple("window" in kind.options for kind in layers),
-        with_experts=of_experts,
-        latent=_latent(sizes, has) if latent else None,
-        experts=_experts(sizes, has) if any(of_experts) else None,
+        with_experts=with_experts,
+        latent=latent,
+        experts=experts,
         unusual=tuple(_unusual(kinds, ends - layers[-1].options if PREDICTION in ends else ends)),
     )
 
 
-def _is_end(kind: LayerKind) -> bool:
-    return kind.kind in ("embedding", "head")
-
-
-def _activation(kinds: Sequence[LayerKind], has: set[str]) -> str:
-    if SQUARED_RELU in has:
-        return SQUARED_RELU
-    return GATED if any(_is_gated(kind) for kind in kinds) else GELU
+def _has_experts(kind: LayerKind) -> bool:
+    return _EXPERTS in dict(kind.blocks).values()
 
 
 def _is_gated(kind: LayerKind) -> bool:
-    if _EXPERTS in dict(kind.blocks).values():  # gated unless an option says otherwise
-        return not kind.options & {SQUARED_RELU, _UNGATED}
-    return GATED in kind.options
-
-
-def _latent(sizes: dict[str, int], has: set[str]) -> Latent:
-    rank = None if _PLAIN_QUERIES in has else sizes["rq"]
-    return Latent(rank, sizes["rkv"], sizes["nope"], sizes["rope"], sizes["kv"])
-
-
-def _experts(sizes: dict[str, int], has: set[str]) -> ExpertSizes:
-    grouped = "limited" in has
-    return ExpertSizes(
-        num=sizes["x"],
-        chosen=sizes["topk"],
-        width=sizes["fx"],
-        shared=sizes["fs"] if "shared" in has else 0,
-        balanced="corrected" in has,
-        biased="expert_bias" in has,
-        groups=sizes["ng"] if grouped else None,
-        chosen_groups=sizes["tg"] if grouped else None,
-    )
+    # Experts are gated unless an option says otherwise.
+    return not kind.options & {SQUARED_RELU, _UNGATED} if _has_experts(kind) else GATED in kind.options
 
 
 def _unusual(kinds: Sequence[LayerKind], ends: set[str]) -> list[str]:
     """Return what no field says."""
-    parts = [f"layers of the kind {kind}" for kind in dict.fromkeys(k.kind for k in kinds) if kind != _BODY]
     options = {option for kind in kinds for option in kind.options} - _OF_LAYERS
-    parts += [f"the option {option} of its layers" for option in sorted(options)]
-    parts += [f"the option {option} of its embedding or head" for option in sorted(ends - _OF_ENDS)]
     blocks = {block for kind in kinds for _, block in kind.blocks} - _BLOCKS
-    parts += [f"the block {block}" for block in sorted(blocks)]
-    if len({(_is_gated(kind), SQUARED_RELU in kind.options) for kind in kinds if kind.kind == _BODY}) > 1:
+    parts = [
+        *(f"layers of the kind {kind}" for kind in dict.fromkeys(kind.kind for kind in kinds) if kind != _BODY),
+        *(f"the option {option} of its layers" for option in sorted(options)),
+        *(f"the option {option} of its embedding or head" for option in sorted(ends - _OF_ENDS)),
+        *(f"the block {block}" for block in sorted(blocks)),
+    ]
+    body = [kind for kind in kinds if kind.kind == _BODY]
+    if len({(_is_gated(kind), SQUARED_RELU in kind.options) for kind in body}) > 1:
         parts.append("another activation in some of its layers than in others")
-    same = {"layernorm", "rotary", "qk_norm", "qkv_bias", "out_bias", _PLAIN_QUERIES, _SINKS}
-    for option in sorted(same):
-        if len({option in kind.options for kind in kinds if kind.kind == _BODY}) > 1:
+    for option in sorted({"layernorm", "rotary", "qk_norm", "qkv_bias", "out_bias", _PLAIN_QUERIES, _SINKS}):
+        if len({option in kind.options for kind in body}) > 1:
             parts.append(f"the option {option} of some of its layers, and not of others")
     return parts

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from dsx.config.model_file import ModelSpec
 from dsx.launching.architecture import Architecture, architecture_of
-from dsx.launching.hosts import other_placement, torchrun
+from dsx.launching.hosts import other_placement, script
 from dsx.launching.megatron_settings import ungraphed
 from dsx.launching.request import (
     SCRIPT,
@@ -22,9 +22,9 @@ from dsx.launching.request import (
     Request,
     WrittenLaunch,
     allocator_variables,
-    commented,
     exported,
     lost_lines,
+    uneven_weights,
 )
 from dsx.notation.sharded_layer import ALL_TO_ALL
 
@@ -37,13 +37,9 @@ def refused(request: Request) -> list[Refused]:
     """Return what DeepSpeed cannot run of a plan, beyond the columns that its file in data/frameworks limits."""
     run = request.run
     parts = [Refused(part.format(NAME), "tensor parallelism over one axis") for part in run.foreign]
-    if run.number("cp") > 1 and not _exchanges_heads(run):
+    if run.number("cp") > 1 and {kind for kind, _ in run.exchanges} != {ALL_TO_ALL}:
         parts.append(Refused(f"cp={run['cp']} by gathers: {NAME} exchanges heads for positions by all-to-alls", "cp=1"))
     return parts
-
-
-def _exchanges_heads(run: LaunchRun) -> bool:
-    return {kind for kind, _ in run.exchanges} == {ALL_TO_ALL}
 
 
 def settings(run: LaunchRun, spec: ModelSpec) -> LaunchSettings:
@@ -57,7 +53,7 @@ def settings(run: LaunchRun, spec: ModelSpec) -> LaunchSettings:
 
 def config_of(run: LaunchRun) -> dict[str, object]:
     """Return the configuration of a run as plain data."""
-    assumptions, stage = run.assumptions, run.number("zero_stage")
+    assumptions, stage, tp, cp, pp = run.assumptions, *(run.number(name) for name in ("zero_stage", "tp", "cp", "pp"))
     gradients = _types(run).get(_gradient_bytes(run), "fp32")
     overlap = stage > 0 and bool(assumptions.dp_overlap if stage < 3 else assumptions.fsdp_overlap)
     zero: dict[str, object] = {"stage": stage, "overlap_comm": overlap, "contiguous_gradients": True}
@@ -74,15 +70,13 @@ def config_of(run: LaunchRun) -> dict[str, object]:
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
         "gradient_clipping": 1.0,
     }
-    if run.number("tp") > 1 and run.number("pp") == 1:
-        configuration["tensor_parallel"] = {"autotp_size": run.number("tp")}
-    if run.number("cp") > 1:
-        configuration["sequence_parallel_size"] = run.number("cp")
-    if run.number("pp") > 1:
-        configuration["pipeline"] = {
-            "stages": run.number("pp"),
-            "activation_checkpoint_interval": 1 if run["recompute"] == "full" else 0,
-        }
+    if tp > 1 and pp == 1:
+        configuration["tensor_parallel"] = {"autotp_size": tp}
+    if cp > 1:
+        configuration["sequence_parallel_size"] = cp
+    if pp > 1:
+        interval = 1 if run["recompute"] == "full" else 0
+        configuration["pipeline"] = {"stages": pp, "activation_checkpoint_interval": interval}
     return configuration
 
 
@@ -103,63 +97,55 @@ def write(request: Request, head: list[str]) -> WrittenLaunch:
     lines = [*head, "Left to your program:", *(f"  - {part}" for part in for_program), "", *lost_lines(NAME, lost)]
     text = json.dumps({"_head": lines} | config_of(request.run), indent=2) + "\n"
     start = (
-        f"#!/usr/bin/env bash\n{commented(lines)}set -euo pipefail\n\n{torchrun(request)}\n"
         f"{exported(allocator_variables(request.run))}"
         'PROGRAM=$(realpath -e "${PROGRAM:?the program that builds your model and calls deepspeed.initialize}")\n'
         f'cd "$(dirname "$0")"\ntorchrun "${{HOSTS[@]}}" "$PROGRAM" --deepspeed_config {_CONFIG} "$@"\n'
     )
-    return WrittenLaunch({SCRIPT: start, _CONFIG: text}, lost, for_program)
+    return WrittenLaunch({SCRIPT: script(lines, request, start), _CONFIG: text}, lost, for_program)
 
 
 def _left(run: LaunchRun, shape: Architecture) -> list[str]:
     """Return what the program does, which the configuration has no key for."""
-    assumptions = run.assumptions
-    tasks = [f"the model {shape.name}, {_sizes(shape)}"]
-    if run.number("tp") > 1:
-        how = "autotp_size divides models of Hugging Face alone" if run.number("pp") == 1 else "layers of your program"
-        tasks.append(f"tp={run['tp']}: {how}")
-    if run.number("pp") > 1:
-        layers = ",".join(map(str, run.chunk_layers))
-        tasks.append(
-            f"pp={run['pp']} with {layers} layers a stage: build a deepspeed.pipe.PipelineModule of so many stages"
-        )
-    if run.number("ep") > 1:
-        tasks.append(f"ep={run['ep']}: give deepspeed.moe.layer.MoE(ep_size={run['ep']})")
-    if run["recompute"] == "full" and run.number("pp") == 1:
-        tasks.append("recompute=full: call deepspeed.checkpointing.checkpoint around each layer")
-    if assumptions.linear_dtype != "bf16":
-        tasks.append(f"multiplies in {assumptions.linear_dtype}")
-    return [*tasks, f"a loss that keeps {assumptions.cross_entropy_bytes} bytes per logit (cross_entropy_bytes)"]
+    assumptions, tp, pp, ep = run.assumptions, *(run.number(axis) for axis in ("tp", "pp", "ep"))
+    how = "autotp_size divides models of Hugging Face alone" if pp == 1 else "layers of your program"
+    layers = ",".join(map(str, run.chunk_layers))
+    tasks = {
+        f"the model {shape.name}, {shape.num_layers} layers of {shape.hidden}, {shape.heads} heads, "
+        f"vocabulary {shape.vocabulary}": True,
+        f"tp={tp}: {how}": tp > 1,
+        f"pp={pp} with {layers} layers a stage: build a deepspeed.pipe.PipelineModule of so many stages": pp > 1,
+        f"ep={ep}: give deepspeed.moe.layer.MoE(ep_size={ep})": ep > 1,
+        "recompute=full: call deepspeed.checkpointing.checkpoint around each layer": (
+            run["recompute"] == "full" and pp == 1
+        ),
+        f"multiplies in {assumptions.linear_dtype}": assumptions.linear_dtype != "bf16",
+        f"a loss that keeps {assumptions.cross_entropy_bytes} bytes per logit (cross_entropy_bytes)": True,
+    }
+    return [task for task, is_left in tasks.items() if is_left]
 
 
 def _lost(run: LaunchRun) -> list[str]:
     """Return what was priced, and neither the configuration has a key for nor a program can do."""
-    assumptions, parts = run.assumptions, list[str]()
-    if assumptions.gradient_bytes not in _types(run):
-        parts.append(f"gradients of {assumptions.gradient_bytes} bytes per element")
-    elif _gradient_bytes(run) != assumptions.gradient_bytes:
-        parts.append(
-            f"gradients of {assumptions.gradient_bytes} bytes per element with zero_stage=0: without ZeRO they have "
-            "the type of the weights"
-        )
-    if assumptions.weight_bytes not in (2, 4) or assumptions.weight_bytes != assumptions.activation_bytes:
-        parts.append(
-            f"weights of {assumptions.weight_bytes} and activations of {assumptions.activation_bytes} bytes per element"
-        )
-    if assumptions.optimizer_bytes_per_parameter != 12:
-        parts.append(f"optimizer state of {assumptions.optimizer_bytes_per_parameter:g} bytes per parameter: it is 12")
-    if run["zero_stage"] == 0 and run.number("dp") > 1 and assumptions.dp_overlap:
-        parts.append(
-            f"gradients reduced during the backward (dp_overlap={assumptions.dp_overlap:g}): overlap_comm is of ZeRO 1 "
-            "to 3, and without ZeRO they are reduced after it"
-        )
-    parts += other_placement(run.plan)  # pyright: ignore[reportArgumentType]
-    parts += ungraphed(run, "DeepSpeed issues each operator")
+    assumptions = run.assumptions
+    gradients = f"gradients of {assumptions.gradient_bytes} bytes per element"
+    unknown = assumptions.gradient_bytes not in _types(run)
+    parts = {
+        gradients: unknown,
+        f"{gradients} with zero_stage=0: without ZeRO they have the type of the weights": (
+            not unknown and _gradient_bytes(run) != assumptions.gradient_bytes
+        ),
+        **uneven_weights(run),
+        f"optimizer state of {assumptions.optimizer_bytes_per_parameter:g} bytes per parameter: it is 12": (
+            assumptions.optimizer_bytes_per_parameter != 12
+        ),
+        f"gradients reduced during the backward (dp_overlap={assumptions.dp_overlap:g}): overlap_comm is of ZeRO 1 "
+        "to 3, and without ZeRO they are reduced after it": (
+            run["zero_stage"] == 0 and run.number("dp") > 1 and assumptions.dp_overlap
+        ),
+    }
+    lost = [part for part, is_lost in parts.items() if is_lost]
+    lost += [*other_placement(run.plan), *ungraphed(run, "DeepSpeed issues each operator")]
     for axis in ("tp", "cp", "ep"):
         if run.number(axis) > 1 and (share := getattr(assumptions, f"{axis}_overlap")):
-            parts.append(f"communication over {axis} beside compute ({axis}_overlap={share:g})")
-    return parts
-
-
-def _sizes(shape: Architecture) -> str:
-    return f"{shape.num_layers} layers of {shape.hidden}, {shape.heads} heads, vocabulary {shape.vocabulary}"
+            lost.append(f"communication over {axis} beside compute ({axis}_overlap={share:g})")
+    return lost

@@ -30,28 +30,22 @@ def other_placement(plan: Mapping[str, int]) -> list[str]:
     """Return how the placement of a plan differs from that of its rank order."""
     shares = {axis: plan[f"{axis}_nvs"] for axis in RANK_ORDER}
     by_order = {name: shares_of(plan, order) for name, order in _RANK_ORDERS.items()}
-    if any(plan[axis] % share for axis, share in shares.items()):
-        return []  # of ranks in the order of the plan: nothing else lays groups unevenly
-    own_order = str(plan["order"])
-    orders = [name for name in by_order if name != own_order]
-    if by_order[own_order] == shares:
+    order = str(plan["order"])
+    numbered = by_order[order]
+    # Where a share does not divide its degree, ranks are in the order of the plan: nothing else lays groups unevenly.
+    if numbered == shares or any(plan[axis] % share for axis, share in shares.items()):
         return []
-    numbered = by_order[own_order]
     does = f"puts {_shares_text(numbered)} there" if numbered else "cuts its groups unevenly"
-    # On more than two tiers another order is another plan.
-    equal = [name for name in orders if by_order[name] == shares and _on_two_tiers(plan)]
+    # On more than two tiers, where a plan has columns for those beyond the domain, another order is another plan.
+    on_two_tiers = order == ORDERS[0] and {name for name in plan if name.startswith("dp_")} == {"dp_nvs"}
+    equal = [name for name, other in by_order.items() if name != order and other == shares and on_two_tiers]
     better = [f"; the order {name} would do as priced" for name in equal]
     domains = f"fast domains of {placed(plan, RANK_ORDER)} GPUs"
-    which = "default rank order" if own_order == ORDERS[0] else "rank order"
+    which = "default rank order" if order == ORDERS[0] else "rank order"
     return [
         f"the placement {_shares_text(shares)} on {domains}: the {which} "
-        f"({own_order}, {RANK_ORDER[0]} innermost) {does}{''.join(better)}"
+        f"({order}, {RANK_ORDER[0]} innermost) {does}{''.join(better)}"
     ]
-
-
-def _on_two_tiers(plan: Mapping[str, int]) -> bool:
-    """Return whether a plan was placed on two tiers: with more it has a column for each tier beyond the fast domain."""
-    return str(plan["order"]) == ORDERS[0] and {name for name in plan if name.startswith("dp_")} == {"dp_nvs"}
 
 
 def _shares_text(shares: Mapping[str, int]) -> str:
@@ -105,8 +99,8 @@ def host_lines(request: Request) -> list[str]:
     return [f"A {unit} runs {used} processes, the last one {remainder}."] if remainder else []
 
 
-def torchrun(request: Request) -> str:
-    """Return the lines of a script that say which processes run where."""
+def script(lines: list[str], request: Request, text: str) -> str:
+    """Return a script with a head of comments, the lines that say which processes run where, and then a text."""
     used, num_gpus = _of_domain(request), request.run.number("num_gpus")
     gpus = _of_host(request, used)
     ranks = (
@@ -117,14 +111,14 @@ def torchrun(request: Request) -> str:
     if gpus is not None and used > gpus and used % gpus:
         hosts, rank = -(-used // gpus), "${NODE_RANK:-0}"
         remaining = f"NUM_GPUS - {rank} / {hosts} * {used}"
-        lines = (
+        processes = (
             f"GPUS_PER_NODE={gpus}\nNODES={num_gpus // used * hosts - -(num_gpus % used) // gpus}\n"
             f'OWN_GPUS="$((({remaining} < {used} ? {remaining} : {used}) - {rank} % {hosts} * GPUS_PER_NODE))"\n'
         )
     else:
         of_unit = max(used, gpus or 0)
         ask = ":?GPUs of one host, of which several make up a fast domain" if gpus is None else f":-{gpus}"
-        lines = (
+        processes = (
             f'GPUS_PER_NODE="${{GPUS_PER_NODE{ask}}}"\n'
             f"if (({of_unit} % GPUS_PER_NODE)); then\n"
             f'    echo "GPUS_PER_NODE=$GPUS_PER_NODE: it must divide the {of_unit} GPUs of a fast domain" >&2\n'
@@ -132,4 +126,7 @@ def torchrun(request: Request) -> str:
             'NODES="$(((NUM_GPUS + GPUS_PER_NODE - 1) / GPUS_PER_NODE))"\n'
             'OWN_GPUS="$((NUM_GPUS - ${NODE_RANK:-0} * GPUS_PER_NODE))"\n'
         )
-    return f"{commented(host_lines(request))}NUM_GPUS={num_gpus}\n{lines}{ranks}"
+    return (
+        f"#!/usr/bin/env bash\n{commented(lines)}set -euo pipefail\n\n"
+        f"{commented(host_lines(request))}NUM_GPUS={num_gpus}\n{processes}{ranks}\n{text}"
+    )

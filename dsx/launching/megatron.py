@@ -13,15 +13,14 @@ and the rule that experts with tensor parallelism need sequence parallelism (MoE
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from dsx.config.assumption_set import MUON, AssumptionsSpec
+from dsx.config.assumption_set import MUON
 from dsx.config.cluster_file import GPU_SOFTWARE
 from dsx.config.model_file import ModelSpec
 from dsx.launching.architecture import Architecture, architecture_of
-from dsx.launching.hosts import other_placement, torchrun
+from dsx.launching.hosts import other_placement, script
 from dsx.launching.megatron_settings import (
     context_options,
     expert_options,
@@ -45,13 +44,11 @@ from dsx.launching.request import (
     Settings,
     WrittenLaunch,
     allocator_variables,
-    commented,
     exported,
     layout_text,
     lost_lines,
-    switch,
-    valued,
-    words,
+    option,
+    options,
     words_of,
 )
 from dsx.notation.syntax import REGIONS_BY_NAME
@@ -60,39 +57,27 @@ from dsx.plans.placement import ORDERS
 from dsx.schedules.schedules import SCHEDULES
 
 NAME = "Megatron-LM"
-# The flag for each order that is not the default.
-_ORDER_FLAGS = {ORDERS[1]: [switch("--use-tp-pp-dp-mapping", "dist.use_tp_pp_dp_mapping")]}
-
-_LAYOUT = "the rest would start another plan"
 
 # dsx overlaps the gradient reduction with the backward, and the gathering of weights with the forward.
-_OVERLAPPED = (
-    switch("--overlap-grad-reduce", "ddp.overlap_grad_reduce"),
-    switch("--overlap-param-gather", "ddp.overlap_param_gather"),
-)
-_SHARDED = switch("--use-distributed-optimizer", "ddp.use_distributed_optimizer")
-_STRATEGY = "--data-parallel-sharding-strategy"
-_FSDP = (
-    _SHARDED,
-    switch("--use-megatron-fsdp", "ddp.use_megatron_fsdp"),
-    valued("--ckpt-format", "fsdp_dtensor", "checkpoint.ckpt_format"),
-)
+_OVERLAPPED = (option("ddp.overlap_grad_reduce"), option("ddp.overlap_param_gather"))
+_SHARDED = option("ddp.use_distributed_optimizer")
+_STRATEGY = "ddp.data_parallel_sharding_strategy"
+_FSDP = (_SHARDED, option("ddp.use_megatron_fsdp"), option("checkpoint.ckpt_format", "fsdp_dtensor"))
 _ZERO: dict[int, tuple[Option, ...]] = {
     0: _OVERLAPPED[:1],
     1: (_SHARDED, *_OVERLAPPED),
-    2: (*_FSDP, valued(_STRATEGY, "optim_grads", "ddp.data_parallel_sharding_strategy"), *_OVERLAPPED),
-    3: (*_FSDP, valued(_STRATEGY, "optim_grads_params", "ddp.data_parallel_sharding_strategy"), *_OVERLAPPED),
+    2: (*_FSDP, option(_STRATEGY, "optim_grads"), *_OVERLAPPED),
+    3: (*_FSDP, option(_STRATEGY, "optim_grads_params"), *_OVERLAPPED),
 }
 # Muon does not go with the distributed optimizer; layer by layer, ranks have whole matrices in place of ZeRO 1.
 _MUON = {0: "muon", 1: "dist_muon"}
-_SELECTIVE = valued("--recompute-granularity", "selective", "model.recompute_granularity")
-_FULL = valued("--recompute-granularity", "full", "model.recompute_granularity")
+_SELECTIVE = option("model.recompute_granularity", "selective")
 # Only the distributed, precision-aware optimizer can run on the host.
-_HOST_UPDATE = (
-    switch("--optimizer-cpu-offload", "optimizer.optimizer_cpu_offload"),
-    valued("--optimizer-offload-fraction", 1.0, "optimizer.optimizer_offload_fraction"),
-    switch("--use-precision-aware-optimizer", "optimizer.use_precision_aware_optimizer"),
-)
+_HOST_UPDATE = options({
+    "optimizer.optimizer_cpu_offload": True,
+    "optimizer.optimizer_offload_fraction": 1.0,
+    "optimizer.use_precision_aware_optimizer": True,
+})  # fmt: skip
 _SCHEDULES = {schedule.name: schedule.megatron_lm for schedule in SCHEDULES}
 _KEPT_LAYERS = 2  # layers of each microbatch whose activations stay on the GPU under offload
 
@@ -121,10 +106,12 @@ def megatron_core(run: LaunchRun) -> LaunchSettings:
     if run.unshared_experts:
         foreign.append(f"experts with tp={run['tp']} without sequence parallelism: {NAME} refuses them")
     if foreign:
-        return LaunchSettings((), tuple(foreign), _LAYOUT)
-    has_muon = run.assumptions.optimizer == MUON
-    # Ranks that have whole matrices reduce all gradients, as without ZeRO.
-    zero = _zero(0 if has_muon else run.number("zero_stage"), run.assumptions)
+        return LaunchSettings((), tuple(foreign), "the rest would start another plan")
+    has_muon, stage, replicas = run.assumptions.optimizer == MUON, run.number("zero_stage"), run.number("zero_replicas")
+    # Ranks that have whole matrices reduce all gradients, as without ZeRO. From stage 2 on Megatron-LM always overlaps.
+    zero = _ZERO.get(0 if has_muon else stage)
+    if zero and (has_muon or stage < 2) and not run.assumptions.dp_overlap:
+        zero = tuple(setting for setting in zero if setting not in _OVERLAPPED)
     schedule = _SCHEDULES.get(str(run["schedule"])) if run.number("pp") > 1 else ()  # one stage has no schedule
     parts = (
         _recomputed(run),
@@ -137,16 +124,16 @@ def megatron_core(run: LaunchRun) -> LaunchSettings:
         overlap_options(run),
         graph_options(run),
     )
-    recompute, offload, muon, _, context, experts, formats, overlaps, graphs = (options for options, _ in parts)
-    options = [
+    recompute, offload, muon, _, context, experts, formats, overlaps, graphs = (settings for settings, _ in parts)
+    settings = [
         *_degrees(run, context),
         *experts,
-        valued("--micro-batch-size", run.number("microbatch_size"), "train.micro_batch_size"),
-        valued("--global-batch-size", run.number("global_batch_size"), "train.global_batch_size"),
-        valued("--seq-length", run.number("sequence_length"), "model.seq_length"),
+        option("train.micro_batch_size", run.number("microbatch_size")),
+        option("train.global_batch_size", run.number("global_batch_size")),
+        option("model.seq_length", run.number("sequence_length")),
         *(zero or ()),
         *muon,
-        *_replicas(run.number("zero_replicas")),
+        *([option("ddp.num_distributed_optimizer_instances", replicas)] if replicas > 1 else []),
         *recompute,
         *offload,
         *formats,
@@ -154,55 +141,48 @@ def megatron_core(run: LaunchRun) -> LaunchSettings:
         *fused_options(run),
         *graphs,
     ]
+    sharded_pipeline = (
+        f"zero_stage={stage} with pp={run['pp']}: Megatron-FSDP is documented with tensor, context and expert "
+        "parallelism, not with pipelines"
+    )
     lost = [
-        *([f"zero_stage={run['zero_stage']}"] if zero is None else _sharded_in_pipeline(run)),
+        *([f"zero_stage={stage}"] if zero is None else [sharded_pipeline] * (stage > 1 and run.number("pp") > 1)),
         *(part for _, lost in parts for part in lost),
-        *other_placement(run.plan),  # pyright: ignore[reportArgumentType]
+        *other_placement(run.plan),
     ]
-    return LaunchSettings(tuple(options), tuple(lost))
+    return LaunchSettings(tuple(settings), tuple(lost))
 
 
 def _degrees(run: LaunchRun, context: list[Option]) -> list[Option]:
     """Return the settings of the degrees and of the pipeline."""
-    tp, cp, pp, vpp = (run.number(axis) for axis in ("tp", "cp", "pp", "vpp"))
+    pp, vpp, virtual = run.number("pp"), run.number("vpp"), "model.virtual_pipeline_model_parallel_size"
     layout = layout_text(run.chunks, run.predictions)
-    options = [
-        valued("--tensor-model-parallel-size", tp, "model.tensor_model_parallel_size"),
-        *([switch("--sequence-parallel", "model.sequence_parallel")] if run.sequence_parallel else []),
-        valued("--context-parallel-size", cp, "model.context_parallel_size"),
+    degrees = [
+        option("model.tensor_model_parallel_size", run.number("tp")),
+        *([option("model.sequence_parallel")] if run.sequence_parallel else []),
+        option("model.context_parallel_size", run.number("cp")),
         *context,
-        valued("--pipeline-model-parallel-size", pp, "model.pipeline_model_parallel_size"),
+        option("model.pipeline_model_parallel_size", pp),
     ]
     if layout:  # says itself how many chunks a stage has
-        options.append(valued("--pipeline-model-parallel-layout", layout, "model.pipeline_model_parallel_layout"))
+        degrees.append(option("model.pipeline_model_parallel_layout", layout))
     elif "stage_layers" not in run.plan:
-        options += counted_ends(run.plan, run.num_layers)
-    # One stage is numbered alike in all orders, and Megatron-FSDP refuses the flag.
-    options += _ORDER_FLAGS.get(str(run["order"]), ()) if pp > 1 else ()
+        degrees += counted_ends(run.plan, run.num_layers)
+    if pp > 1 and run["order"] == ORDERS[1]:
+        # One stage is numbered alike in all orders, and Megatron-FSDP refuses the flag.
+        degrees.append(option("dist.use_tp_pp_dp_mapping"))
     if vpp > 1:
         # Megatron-LM takes either a layout or a number; Megatron-Bridge chooses overlaps before it reads the layout.
-        flag = "" if layout else "--num-virtual-stages-per-pipeline-rank"
-        options.append(valued(flag, vpp, "model.virtual_pipeline_model_parallel_size"))
-    return options
+        degrees.append(Option("", "", virtual, vpp) if layout else option(virtual, vpp))
+    return degrees
 
 
-def counted_ends(plan: Mapping[str, Any], num_layers: int) -> list[Option]:
+def counted_ends(plan: Mapping[str, object], num_layers: int) -> list[Option]:
     """Return the settings that count embedding and head as a layer each, where the body alone does not divide."""
-    chunks = int(plan["pp"]) * int(plan["vpp"])
+    chunks = int(str(plan["pp"])) * int(str(plan["vpp"]))
     if num_layers % chunks == 0 or (num_layers + 2) % chunks:
         return []
-    return [
-        switch("--account-for-embedding-in-pipeline-split", "model.account_for_embedding_in_pipeline_split"),
-        switch("--account-for-loss-in-pipeline-split", "model.account_for_loss_in_pipeline_split"),
-    ]
-
-
-def _zero(stage: int, assumptions: AssumptionsSpec) -> tuple[Option, ...] | None:
-    """Return the settings of a ZeRO stage; None if it is unknown. From stage 2 on Megatron-LM always overlaps."""
-    options = _ZERO.get(stage)
-    if options is None or stage > 1 or assumptions.dp_overlap:
-        return options
-    return tuple(option for option in options if option not in _OVERLAPPED)
+    return [option(f"model.account_for_{end}_in_pipeline_split") for end in ("embedding", "loss")]
 
 
 def _muon(run: LaunchRun) -> Settings:
@@ -210,11 +190,11 @@ def _muon(run: LaunchRun) -> Settings:
     stage, offload = run.number("zero_stage"), run["offload"]
     if stage not in _MUON or offload in ("optimizer", "both"):
         return [], [f"Muon with zero_stage={stage} and offload={offload}: {NAME} has it without both, or with stage 1"]
-    options = [
-        valued("--optimizer", _MUON[stage], "optimizer.optimizer"),
-        valued("--muon-num-ns-steps", int(run.assumptions.muon_steps), "optimizer.muon_num_ns_steps"),
-        valued("--muon-tp-mode", "duplicated", "optimizer.muon_tp_mode"),
-    ]
+    settings = options({
+        "optimizer.optimizer": _MUON[stage],
+        "optimizer.muon_num_ns_steps": int(run.assumptions.muon_steps),
+        "optimizer.muon_tp_mode": "duplicated",
+    })  # fmt: skip
     lost = ["Newton-Schulz steps of queries, keys and values as one matrix: it splits them"]
     if stage:
         more = run.assumptions.gradient_bytes - run.assumptions.muon_bytes
@@ -223,24 +203,7 @@ def _muon(run: LaunchRun) -> Settings:
             "gives each whole matrices, whose weights it gathers after the update: "
             + (f"{more:g} bytes more of each parameter" if more > 0 else "as many bytes in all")
         )
-    return options, lost
-
-
-def _replicas(replicas: int) -> list[Option]:
-    if replicas == 1:
-        return []
-    name = "num_distributed_optimizer_instances"
-    return [valued(f"--{name.replace('_', '-')}", replicas, f"ddp.{name}")]
-
-
-def _sharded_in_pipeline(run: LaunchRun) -> list[str]:
-    """Return that Megatron-FSDP, which has ZeRO stages 2 and 3, is not documented to run in a pipeline."""
-    if run.number("zero_stage") < 2 or run.number("pp") == 1:
-        return []
-    return [
-        f"zero_stage={run['zero_stage']} with pp={run['pp']}: Megatron-FSDP is documented with tensor, context and "
-        "expert parallelism, not with pipelines"
-    ]
+    return settings, lost
 
 
 def _recomputed(run: LaunchRun) -> Settings:
@@ -248,59 +211,51 @@ def _recomputed(run: LaunchRun) -> Settings:
     mode, stored = str(run["recompute"]), run.number("stored_layers")
     if mode not in VALUES:
         return [], [f"recompute={mode}"]
-    options = {NONE: [], SELECTIVE: [_SELECTIVE], FULL: _whole_layers("uniform", 1)}.get(mode) or _regions(
-        mode, run.regions
-    )
+    # Megatron-LM refuses some regions that no layer has.
+    modules = [REGIONS_BY_NAME[name].megatron_lm for name in mode.split(JOINED) if name in run.regions]
+    regions = [_SELECTIVE, option("model.recompute_modules", modules)] if modules else []
+    settings = {NONE: [], SELECTIVE: [_SELECTIVE], FULL: _whole_layers("uniform", 1)}.get(mode, regions)
     if not stored:
-        return options, []
+        return settings, []
+    of_stage = run.num_layers // run.number("pp")
+    recomputed, remainder = divmod(of_stage - stored, run.number("vpp"))
     if run.chunks:
         reason = f"uneven stages, which recompute the same share of their layers: {NAME} recomputes the same number"
-        return options, [f"stored_layers={stored} with {reason}"]
-    of_stage = run.num_layers // run.number("pp")
-    if stored == of_stage:
+    elif stored == of_stage:
         return [], []
-    recomputed, remainder = divmod(of_stage - stored, run.number("vpp"))
-    if mode != FULL:
+    elif mode != FULL:
         reason = f"recompute={mode}: {NAME} recomputes regions of all layers, or of none"
-        return options, [f"stored_layers={stored} with {reason}"]
-    if remainder:
+    elif remainder:
         reason = f"vpp={run['vpp']}: {NAME} recomputes the same number of layers in each chunk"
-        return options, [f"stored_layers={stored} with {reason}"]
-    return _whole_layers("block", recomputed), []
+    else:
+        return _whole_layers("block", recomputed), []
+    return settings, [f"stored_layers={stored} with {reason}"]
 
 
 def _whole_layers(method: str, count: int) -> list[Option]:
-    return [
-        _FULL,
-        valued("--recompute-method", method, "model.recompute_method"),
-        valued("--recompute-num-layers", count, "model.recompute_num_layers"),
-    ]
-
-
-def _regions(value: str, present: frozenset[str]) -> list[Option]:
-    """Return the settings of a set of regions, without those that no layer has: Megatron-LM refuses some of them."""
-    modules = [REGIONS_BY_NAME[name].megatron_lm for name in value.split(JOINED) if name in present]
-    return [_SELECTIVE, words("--recompute-modules", modules, "model.recompute_modules")] if modules else []
+    return options({
+        "model.recompute_granularity": "full",
+        "model.recompute_method": method,
+        "model.recompute_num_layers": count,
+    })  # fmt: skip
 
 
 def _offloaded(run: LaunchRun) -> Settings:
     """Return the settings of offload, and what they cannot express of it."""
-    options: list[Option] = []
+    settings: list[Option] = []
     lost: list[str] = []
     offload, stage = run["offload"], run.number("zero_stage")
-    if offload in ("optimizer", "both"):
-        if stage == 1:
-            options += _HOST_UPDATE
-        else:
-            lost.append(
-                f"offload of the optimizer with zero_stage={stage}: {NAME} offloads it only with a "
-                "distributed optimizer; DeepSpeed has it as zero_optimization.offload_optimizer.device=cpu"
-            )
+    if offload in ("optimizer", "both") and stage == 1:
+        settings += _HOST_UPDATE
+    elif offload in ("optimizer", "both"):
+        lost.append(
+            f"offload of the optimizer with zero_stage={stage}: {NAME} offloads it only with a "
+            "distributed optimizer; DeepSpeed has it as zero_optimization.offload_optimizer.device=cpu"
+        )
     if offload in ("activations", "both"):
         if run.number("pp") == 1 and run["recompute"] == NONE and run.num_layers > _KEPT_LAYERS:
-            offloaded = run.num_layers - _KEPT_LAYERS
-            options += [
-                valued("--cpu-offloading-num-layers", offloaded, "model.cpu_offloading_num_layers"),
+            settings += [
+                option("model.cpu_offloading_num_layers", run.num_layers - _KEPT_LAYERS),
                 Option("", "", "model.cpu_offloading"),  # which Megatron-LM derives from the number
             ]
         else:
@@ -308,7 +263,7 @@ def _offloaded(run: LaunchRun) -> Settings:
                 f"offload of activations with pp={run['pp']}, recompute={run['recompute']}: {NAME} offloads "
                 "layers only without a pipeline and without recomputation"
             )
-    return options, lost
+    return settings, lost
 
 
 def refused_by_core(request: Request, title: str = NAME) -> list[Refused]:
@@ -332,23 +287,23 @@ def settings_with_model(request: Request) -> tuple[list[Option], list[Option], t
     """Return the settings of the model, those of the plan, and what they do not express."""
     launch = megatron_core(request.run)
     of_model, not_of_model = model_options(request.shape, request.run.number("sequence_length"))
-    refused = refused_context(request.shape, request.run)
-    return of_model, [*launch.options], (*not_of_model, *refused, *launch.lost)
+    return of_model, [*launch.options], (*not_of_model, *refused_context(request.shape, request.run), *launch.lost)
 
 
 def write_script(request: Request, head: list[str]) -> WrittenLaunch:
     """Return the script that starts Megatron-LM."""
     of_model, of_plan, lost = settings_with_model(request)
     lost = (*lost, *refused_by_arguments(request.run))
-    lines = [*head, *lost_lines(NAME, lost)]
-    arrays = "\n".join(_array(name, options) for name, options in (("MODEL", of_model), ("PLAN", of_plan)))
+    arrays = ""
+    for name, settings in (("MODEL", of_model), ("PLAN", of_plan)):
+        lines = [f"    {shlex.join(words_of((flag, value)))}\n" for flag, value, *_ in settings if flag]
+        arrays += f"{name}=(\n{''.join(lines)})\n"
     text = (
-        f"#!/usr/bin/env bash\n{commented(lines)}set -euo pipefail\n\n{torchrun(request)}\n"
-        f"{exported(environment(request))}\n{arrays}\n{_DATA.format(vocabulary=request.shape.vocabulary or 1)}\n"
+        f"{exported(environment(request))}\n{arrays}{_DATA.format(vocabulary=request.shape.vocabulary or 1)}\n"
         'torchrun "${HOSTS[@]}" "${MEGATRON_LM:?a checkout of Megatron-LM}/pretrain_gpt.py" \\\n'
         '    "${MODEL[@]}" "${PLAN[@]}" "${DATA[@]}" "${TRAINING[@]}" "$@"\n'
     )
-    return WrittenLaunch({SCRIPT: text}, lost)
+    return WrittenLaunch({SCRIPT: script([*head, *lost_lines(NAME, lost)], request, text)}, lost)
 
 
 _DATA = """# Made-up tokens; set DATA_PATH and TOKENIZER for your own. Learning rates are no part of the plan.
@@ -360,11 +315,6 @@ fi
 TRAINING=(--train-iters "${{TRAIN_ITERS:-50}}" --lr 1e-4 --min-lr 1e-5 --lr-decay-style cosine --log-interval 1
     --log-throughput --eval-iters 0)
 """
-
-
-def _array(name: str, options: Sequence[Option]) -> str:
-    lines = [f"    {shlex.join(words_of((option.flag, option.value)))}\n" for option in options if option.flag]
-    return f"{name}=(\n{''.join(lines)})"
 
 
 def environment(request: Request) -> dict[str, str]:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dsx.config.model_file import ModelSpec
-from dsx.launching.architecture import GATED, GELU, Architecture
-from dsx.launching.hosts import torchrun
+from dsx.launching.architecture import GATED, GELU
+from dsx.launching.hosts import script
 from dsx.launching.megatron import NAME, environment, megatron_core, settings_with_model
 from dsx.launching.request import (
     SCRIPT,
@@ -48,51 +48,59 @@ def _by_section(options: Sequence[Option]) -> dict[str, dict[str, object]]:
 def write_recipe(request: Request, head: list[str]) -> WrittenLaunch:
     """Return the recipe of Megatron-Bridge."""
     of_model, of_plan, lost = settings_with_model(request)
-    by_section = _by_section([*of_model, *of_plan])
-    model = by_section.pop("model") | _model_defaults(request)
-    provider = "MLAModelProvider" if request.shape.latent else "GPTModelProvider"
-    home = "mla_provider" if request.shape.latent else "gpt_provider"
-    formats = by_section.pop("mixed_precision", {})
-    ddp = by_section.pop("ddp", {})
+    shape = request.shape
+    sections = _by_section([*of_model, *of_plan])
+    formats, ddp = sections.pop("mixed_precision", {}), sections.pop("ddp", {})
     # The common recipe shards the optimizer, and Megatron-Bridge shards if either says so.
-    by_section.setdefault("optimizer", {})["use_distributed_optimizer"] = bool(ddp.get("use_distributed_optimizer"))
-    overlaps = {"tp_comm_overlap": False} | by_section.pop("comm_overlap", {}) | _grad_overlaps(ddp)
-    lines = [*head, *lost_lines(BRIDGE, tuple(part.replace(NAME, BRIDGE) for part in lost))]
+    sections.setdefault("optimizer", {})["use_distributed_optimizer"] = bool(ddp.get("use_distributed_optimizer"))
+    # Those of the data-parallel reduction CommOverlapConfig would choose itself.
+    overlaps = {"tp_comm_overlap": False} | sections.pop("comm_overlap", {})
+    overlaps |= {name: bool(ddp.get(name)) for name in ("overlap_grad_reduce", "overlap_param_gather")}
+    half = next((name for name in _TORCH_TYPES if formats.get(name)), None)
+    types = {"fp32": True}
+    if half is not None:
+        types = {"grad_reduce_in_fp32": True} | dict.fromkeys(("params_dtype", "pipeline_dtype"), _TORCH_TYPES[half])
+    # What the providers need beside the settings, or have otherwise by default. Of the fusions that Megatron-LM has by
+    # default, TransformerConfig refuses that of activations for squared ReLU, and for GELU without a bias.
+    model = sections.pop("model") | {
+        "vocab_size": shape.vocabulary or 1,
+        "should_pad_vocab": True,
+        "apply_rope_fusion": shape.rotary,
+        "bias_activation_fusion": shape.activation == GATED or (shape.activation == GELU and shape.bias),
+        "bias_dropout_fusion": True,
+    }
+    model |= {"cross_entropy_loss_fusion": False} if request.run.assumptions.cross_entropy_bytes > 8 else {}
+    model |= {"share_embeddings_and_output_weights": True} if shape.tied else {}
+    model |= _LATENT_DEFAULTS if shape.latent else {}
     config = [
-        *_assigned("cfg.train", by_section.pop("train")),
+        *_assigned("cfg.train", sections.pop("train")),
         *_assigned("cfg.ddp", _PLAIN_DDP | ddp),
-        *(line for section, values in by_section.items() for line in _assigned(f"cfg.{section}", values)),
+        *(line for section, values in sections.items() for line in _assigned(f"cfg.{section}", values)),
         f"cfg.dataset.seq_length = {request.run['sequence_length']}",
         "cfg.tokenizer.tokenizer_type = 'NullTokenizer'",
-        f"cfg.tokenizer.vocab_size = {request.shape.vocabulary or 1}",
+        f"cfg.tokenizer.vocab_size = {shape.vocabulary or 1}",
         f"cfg.env_vars = {environment(request)!r}",
         *_STEPS,
     ]
     text = _RECIPE_TEXT.format(
-        head=commented(lines),
-        home=home,
-        provider=provider,
+        head=commented([*head, *lost_lines(BRIDGE, tuple(part.replace(NAME, BRIDGE) for part in lost))]),
+        home="mla_provider" if shape.latent else "gpt_provider",
+        provider="MLAModelProvider" if shape.latent else "GPTModelProvider",
         model=_arguments(model),
-        formats=_arguments(_formats(formats)),
+        formats=_arguments(types | formats),
         overlaps=_arguments(overlaps),
         config="\n".join(f"    {line}" for line in config),
-        functions=_FUNCTIONS,
     )
-    start = (
-        f"#!/usr/bin/env bash\n{commented([head[0], request.title])}set -euo pipefail\n\n{torchrun(request)}\n"
-        f'cd "$(dirname "$0")"\ntorchrun "${{HOSTS[@]}}" {_RECIPE} "$@"\n'
-    )
-    return WrittenLaunch({SCRIPT: start, _RECIPE: text}, lost)
+    start = f'cd "$(dirname "$0")"\ntorchrun "${{HOSTS[@]}}" {_RECIPE} "$@"\n'
+    return WrittenLaunch({SCRIPT: script([head[0], request.title], request, start), _RECIPE: text}, lost)
 
-
-_FUNCTIONS = """from megatron.core.activations import squared_relu
-from torch.nn.functional import gelu, silu"""
 
 _RECIPE_TEXT = """{head}
 import os
 
 import torch
-{functions}
+from megatron.core.activations import squared_relu
+from torch.nn.functional import gelu, silu
 from megatron.core.transformer.enums import AttnBackend
 from megatron.bridge.models.{home} import {provider}
 from megatron.bridge.recipes.common import _pretrain_common
@@ -149,42 +157,6 @@ _LATENT_DEFAULTS: dict[str, object] = {
 }
 _TORCH_TYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
 _NAMES = {"squared_relu", "silu", "gelu", "can_enable_gradient_accumulation_fusion()"}  # of functions
-
-
-def _model_defaults(request: Request) -> dict[str, object]:
-    """Return what the providers need beside the settings, or have otherwise by default."""
-    chosen: dict[str, object] = {"vocab_size": request.shape.vocabulary or 1, "should_pad_vocab": True}
-    chosen |= _fusions(request.shape)
-    if request.run.assumptions.cross_entropy_bytes > 8:
-        chosen["cross_entropy_loss_fusion"] = False
-    if request.shape.tied:
-        chosen["share_embeddings_and_output_weights"] = True
-    return chosen | (_LATENT_DEFAULTS if request.shape.latent else {})
-
-
-def _fusions(shape: Architecture) -> dict[str, object]:
-    """Return the fusions that the arguments of Megatron-LM have by default, and the providers have not.
-
-    TransformerConfig refuses that of activations for squared ReLU, and for GELU without a bias.
-    """
-    return {
-        "apply_rope_fusion": shape.rotary,
-        "bias_activation_fusion": shape.activation == GATED or (shape.activation == GELU and shape.bias),
-        "bias_dropout_fusion": True,
-    }
-
-
-def _grad_overlaps(ddp: dict[str, object]) -> dict[str, object]:
-    """Return the overlaps of the data-parallel reduction, which CommOverlapConfig would choose itself."""
-    return {name: bool(ddp.get(name)) for name in ("overlap_grad_reduce", "overlap_param_gather")}
-
-
-def _formats(formats: dict[str, object]) -> dict[str, object]:
-    half = next((name for name in _TORCH_TYPES if formats.get(name)), None)
-    if half is None:
-        return {"fp32": True} | formats
-    types: dict[str, object] = dict.fromkeys(("params_dtype", "pipeline_dtype"), _TORCH_TYPES[half])
-    return {"grad_reduce_in_fp32": True} | types | formats
 
 
 def _assigned(owner: str, values: dict[str, object]) -> list[str]:

@@ -15,10 +15,9 @@ Megatron-Bridge 0.6.2, which sets them but for the registration of CUDA graphs a
 """
 
 import shlex
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import accumulate, groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -30,7 +29,7 @@ from dsx.notation.expressions import names
 from dsx.notation.model import Model
 from dsx.notation.work import DerivedLayer
 from dsx.plans.plan import Plan
-from dsx.text import printable
+from dsx.text import DataView, printable, wrapped
 
 Flag = tuple[str, str]  # (flag, value): "" for a flag without one, words for a flag with several
 
@@ -44,22 +43,31 @@ class Option(NamedTuple):
     setting: object = True  # the value of the field
 
 
+# The flags of Megatron-LM that are not the names of their fields; some say the contrary.
+_FLAGS = {
+    "model.add_bias_linear": "--disable-bias-linear",
+    "model.gated_linear_unit": "--swiglu",
+    "model.num_moe_experts": "--num-experts",
+    "model.share_embeddings_and_output_weights": "--untie-embeddings-and-output-weights",
+    "model.virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank",
+    "mixed_precision.fp4": "--fp4-format",
+    "mixed_precision.fp8": "--fp8-format",
+    "comm_overlap.overlap_p2p_comm": "--no-overlap-p2p-communication",
+}
 Settings = tuple[list[Option], list[str]]  # options, and what they cannot express
 
 
-def switch(flag: str, field: str, setting: object = True) -> Option:
-    """Return a flag without a value."""
-    return Option(flag, "", field, setting)
+def option(field: str, setting: object = True) -> Option:
+    """Return the setting of a field, with its flag of Megatron-LM: a bare one for a truth, words for a list."""
+    flag = _FLAGS.get(field, f"--{field.rpartition('.')[2].replace('_', '-')}")
+    bare = isinstance(setting, bool) or setting is None
+    value = " ".join(map(str, setting)) if isinstance(setting, list) else str(setting)
+    return Option(flag, "" if bare else value, field, setting)
 
 
-def valued(flag: str, value: float | str, field: str) -> Option:
-    """Return a flag with one value, which its field has too."""
-    return Option(flag, str(value), field, value)
-
-
-def words(flag: str, values: list[str], field: str) -> Option:
-    """Return a flag with several words, which its field has as a list."""
-    return Option(flag, " ".join(values), field, values)
+def options(settings: Mapping[str, object]) -> list[Option]:
+    """Return the settings of fields, without those that are None."""
+    return [option(field, setting) for field, setting in settings.items() if setting is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +103,7 @@ def words_of(flag: Flag) -> tuple[str, ...]:
     return (name, *value.split()) if name.startswith("-") else (f"{name}={value}",)
 
 
-def _settings(configuration: Mapping[str, Any], above: str = "") -> list[Flag]:
+def _settings(configuration: DataView, above: str = "") -> list[Flag]:
     """Return the settings of a configuration by their path."""
     flags: list[Flag] = []
     for name, value in configuration.items():
@@ -125,7 +133,7 @@ class ExpertRun:
 class LaunchRun:
     """What a launch must set."""
 
-    plan: Plan | Mapping[str, object]
+    plan: Plan
     assumptions: AssumptionsSpec
     device: DeviceSpec
     num_layers: int  # of the body
@@ -140,12 +148,12 @@ class LaunchRun:
     narrow_head: bool  # whether logits come of a multiply in `linear_dtype`
     unshared_experts: bool  # experts beside tensor parallel ranks that all have every token
 
-    def __getitem__(self, column: str) -> "object":
+    def __getitem__(self, column: str) -> object:
         return self.plan[column]
 
     def number(self, column: str) -> int:
         """Return a column of whole numbers."""
-        return int(self.plan[column])  # pyright: ignore[reportArgumentType]
+        return int(self.plan[column])
 
     @property
     def chunk_layers(self) -> list[int]:
@@ -161,14 +169,16 @@ class LaunchRun:
         return sizes
 
 
-def run_of(
-    plan: Plan | Mapping[str, object], model: Model, assumptions: AssumptionsSpec, device: DeviceSpec
-) -> LaunchRun:
+def run_of(plan: Plan, model: Model, assumptions: AssumptionsSpec, device: DeviceSpec) -> LaunchRun:
     """Return what a launch of a plan must set; `plan` has every column by name, `model` is under its strategy."""
-    layer = model.body_layer
-    tp = int(plan["tp"])  # pyright: ignore[reportArgumentType]
+    layer, tp = model.body_layer, int(plan["tp"])
     # Between blocks: tokens that are routed to experts can be divided without sequence parallelism.
     sequence_parallel = tp > 1 and "tp" in names(layer.boundary_bytes)
+    # Layers of the body alone, of which `stage_layers` also counts those before and after.
+    sizes = [int(size) for size in str(plan["stage_layers"]).split(",")] if "stage_layers" in plan else []
+    first, last = len(model.first), len(model.first) + model.num_body_layers
+    begins = accumulate(sizes, initial=0)
+    chunks = [max(min(at + size, last) - max(at, first), 0) for at, size in zip(begins, sizes, strict=False)]
     return LaunchRun(
         plan=plan,
         assumptions=assumptions,
@@ -177,12 +187,16 @@ def run_of(
         sequence_parallel=sequence_parallel,
         exchanges=layer.exchanges("cp"),
         experts=_experts(tp, model),
-        chunks=tuple(_chunks(plan, model)),
+        chunks=tuple(chunks) if len(set(chunks)) > 1 else (),
         foreign=tuple(_foreign_layout(plan, layer)),
         regions=frozenset(name for kind in model.kinds for name in kind.region_names),
         predictions=model.num_predictions,
         vocabulary=model.dimensions.get("v", 0) if model.last else 0,
-        narrow_head=any(map(_has_narrow_vocabulary, model.last)),
+        narrow_head=any(
+            tensor.weight and not tensor.wide and any(dim.letter == "v" for dim in tensor.distribution.dims)
+            for head in model.last
+            for tensor in head.layer.tensors.values()
+        ),
         unshared_experts=tp > 1 and not sequence_parallel and EXPERTS in layer.letters,
     )
 
@@ -206,39 +220,19 @@ def _experts(tp: int, model: Model) -> ExpertRun | None:
     )
 
 
-def _has_narrow_vocabulary(layer: DerivedLayer) -> bool:
-    weights = [tensor for tensor in layer.layer.tensors.values() if tensor.weight and not tensor.wide]
-    return any(dim.letter == "v" for tensor in weights for dim in tensor.distribution.dims)
-
-
-def _chunks(plan: Plan | Mapping[str, object], model: Model) -> list[int]:
-    """Return how many layers of the body each chunk has; an empty list if all have the same number.
-
-    The layers before and after the body, which `stage_layers` also counts, are left out.
-    """
-    sizes: list[int] = []
-    begin, first = 0, len(model.first)
-    for size in map(int, str(plan["stage_layers"]).split(",") if "stage_layers" in plan else ()):
-        held = min(begin + size, first + model.num_body_layers) - max(begin, first)
-        sizes.append(max(held, 0))
-        begin += size
-    return sizes if len(set(sizes)) > 1 else []
-
-
-def _foreign_layout(plan: Plan | Mapping[str, object], layer: DerivedLayer) -> list[str]:
-    divisions: list[str] = []
-    tp, tp2, panels = (int(plan[name]) for name in ("tp", "tp2", "panels"))  # pyright: ignore[reportArgumentType]
-    if tp2 > 1:
-        divisions.append(f"weights divided in two dimensions (tp={tp} by tp2={tp2}): {{}} divides one, by tp")
-    if panels > 1 and max(tp, tp2) > 1:
-        divisions.append(f"multiplies in {panels} panels: {{}} gathers an operand whole")
-    if tp > 1 and any(dim.letter == "e" and "tp" in dim.axes for dim in layer.divided):
-        divisions.append("the hidden dimension divided by tp: {} keeps it whole between blocks")
-    return divisions
+def _foreign_layout(plan: Plan, layer: DerivedLayer) -> list[str]:
+    tp, tp2, panels = (int(plan[name]) for name in ("tp", "tp2", "panels"))
+    divisions = {
+        f"weights divided in two dimensions (tp={tp} by tp2={tp2}): {{}} divides one, by tp": tp2 > 1,
+        f"multiplies in {panels} panels: {{}} gathers an operand whole": panels > 1 and max(tp, tp2) > 1,
+        "the hidden dimension divided by tp: {} keeps it whole between blocks": (
+            tp > 1 and any(dim.letter == "e" and "tp" in dim.axes for dim in layer.divided)
+        ),
+    }
+    return [division for division, is_foreign in divisions.items() if is_foreign]
 
 
 _WIDTH = 110  # columns of a comment
-
 
 SCRIPT = "launch.sh"  # what starts a run, with any framework
 
@@ -297,13 +291,19 @@ class Framework:
         return [Refused(part, f"a device with {formats}")]
 
 
+def uneven_weights(run: LaunchRun) -> dict[str, bool]:
+    """Return what PyTorch lacks where weights or activations are of other bytes than 2 or 4, and whether they are."""
+    weights, activations = run.assumptions.weight_bytes, run.assumptions.activation_bytes
+    part = f"weights of {weights} and activations of {activations} bytes per element"
+    return {part: weights not in (2, 4) or weights != activations}
+
+
 def uneven_sequence(run: LaunchRun, parts: int, why: str) -> list[Refused]:
     """Return that the tokens of a sequence are no multiple of `parts`, if they are none."""
     length = run.number("sequence_length")
-    if length % parts == 0:
-        return []
     nearest = max(round(length / parts), 1) * parts
-    return [Refused(f"sequence_length={length}, which must be a multiple of {why}", f"sequence_length={nearest}")]
+    refused = Refused(f"sequence_length={length}, which must be a multiple of {why}", f"sequence_length={nearest}")
+    return [refused] if length % parts else []
 
 
 def exported(variables: Mapping[str, str]) -> str:
@@ -313,22 +313,20 @@ def exported(variables: Mapping[str, str]) -> str:
 
 def commented(lines: list[str]) -> str:
     """Return lines as comments of a script, wrapped; names of files cannot end a comment."""
-    wrapped = [part for line in lines for part in _wrapped(printable(" ".join(line.split("\n"))))]
-    return "".join(f"# {line}".rstrip() + "\n" for line in wrapped)
+    text = ""
+    for line in lines:
+        hanging = "    " if line.startswith("  - ") else "  "
+        comment = wrapped(printable(" ".join(line.split("\n"))), hanging=hanging, width=_WIDTH)
+        text += "".join(f"# {part}".rstrip() + "\n" for part in comment.split("\n"))
+    return text
 
 
-def _wrapped(line: str) -> list[str]:
-    deeper = "    " if line.startswith("  - ") else "  "
-    return textwrap.wrap(line, _WIDTH, subsequent_indent=deeper, break_long_words=False, break_on_hyphens=False) or [""]
-
-
-def lost_lines(title: str, lost: tuple[str, ...]) -> list[str]:
+def lost_lines(title: str, lost: Sequence[str]) -> list[str]:
     """Return what a framework does not express as lines of a head."""
     if not lost:
         return [f"{title} expresses everything of the plan."]
-    return [f"{title} does not express, so that the run differs from the one that was priced:"] + [
-        f"  - {part}" for part in lost
-    ]
+    head = f"{title} does not express, so that the run differs from the one that was priced:"
+    return [head, *(f"  - {part}" for part in lost)]
 
 
 _LEAST = 3  # equal chunks in a row that are written as a group
@@ -341,20 +339,13 @@ def layout_text(body: Sequence[int], predictions: int = 0) -> str:
     """
     if not body:
         return ""
-    last = len(body) - 1
-    pieces = ["E", _letters(body[0]), "|" if last else ""]
-    for size, chunks in groupby(body[1:last]):
+    first, *further = ["t" if size == 1 else f"t*{size}" if size else "" for size in body]
+    text = f"E{first}|" if further else f"E{first}"
+    for letters, chunks in groupby(further[:-1]):
         count = len([*chunks])
-        piece = f"{_letters(size)}|"
         # A group needs a letter before its bar: "|*3" would end three chunks too.
-        pieces.append(f"({piece})*{count}" if count >= _LEAST else piece * count)
-    if last:
-        pieces.append(_letters(body[last]))
-    return "".join(pieces) + "m" * predictions + "L"
-
-
-def _letters(size: int) -> str:
-    return "t" if size == 1 else f"t*{size}" if size else ""
+        text += f"({letters}|)*{count}" if count >= _LEAST else f"{letters}|" * count
+    return text + (further[-1] if further else "") + "m" * predictions + "L"
 
 
 _SEGMENTED = 0.1  # of the activations: the stacks with expandable segments are at most there, those without are above

@@ -9,13 +9,14 @@ activation_checkpoint.py). With a pipeline local_batch_size is that of a step on
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
 
 from dsx.config.cluster_file import GENERATIONS
 from dsx.config.model_file import ModelSpec
 from dsx.launching.architecture import GATED, Architecture, architecture_of
-from dsx.launching.hosts import other_placement, torchrun
+from dsx.launching.hosts import other_placement, script
 from dsx.launching.megatron_settings import ungraphed
 from dsx.launching.request import (
     HYBRID_EP,
@@ -30,9 +31,11 @@ from dsx.launching.request import (
     exported,
     lost_lines,
     uneven_sequence,
+    uneven_weights,
 )
 from dsx.notation.sharded_layer import ALL_GATHER
 from dsx.plans.placement import ORDERS
+from dsx.text import Data
 
 NAME = "TorchTitan"
 NEEDS = ("TORCHTITAN=/path/of/torchtitan",)
@@ -50,21 +53,17 @@ _ELSEWHERE = "the framework megatron"
 def refused(request: Request) -> list[Refused]:
     """Return what TorchTitan cannot run of a plan, beyond the columns that its file in data/frameworks limits."""
     run, shape = request.run, request.shape
-    parts = [Refused(part.format(NAME), "tensor parallelism over one axis") for part in run.foreign]
     kinds = {kind for kind, _ in run.exchanges}
-    if run.number("cp") > 1 and kinds - {ALL_GATHER}:
-        parts.append(
-            Refused(
-                f"context parallelism by {' and '.join(sorted(kinds))}: {NAME} gathers keys and values",
-                "a strategy that gathers them over cp",
-            )
-        )
-    tp, cp = run.number("tp") if run.sequence_parallel else 1, run.number("cp")
+    tp, cp, pp = run.number("tp") if run.sequence_parallel else 1, run.number("cp"), run.number("pp")
+    parts = [Refused(part.format(NAME), "tensor parallelism over one axis") for part in run.foreign]
+    if cp > 1 and kinds - {ALL_GATHER}:
+        gathers = f"context parallelism by {' and '.join(sorted(kinds))}: {NAME} gathers keys and values"
+        parts.append(Refused(gathers, "a strategy that gathers them over cp"))
     parts += uneven_sequence(run, tp * (2 * cp if cp > 1 else 1), f"tp={tp} and of 2 * cp={cp}")
-    if run.number("pp") > 1 and _schedule(run) is None:
+    if pp > 1 and _schedule(run) is None:
         parts.append(Refused(f"schedule={run['schedule']} with vpp={run['vpp']}", "schedule=1f1b"))
-    if shape.tied and run.number("pp") > 1:
-        parts.append(Refused(f"pp={run['pp']}: {NAME} ties embedding and head of one stage alone", "pp=1"))
+    if shape.tied and pp > 1:
+        parts.append(Refused(f"pp={pp}: {NAME} ties embedding and head of one stage alone", "pp=1"))
     if run.experts is not None and run.experts.tp > 1:
         parts.append(Refused(f"experts divided by tp={run.experts.tp}", "experts divided by ep alone"))
     return parts
@@ -100,25 +99,21 @@ def settings(run: LaunchRun, spec: ModelSpec) -> LaunchSettings:
     words = LaunchSettings((), (), framework="torchtitan", title=f"{NAME} settings")
     if refusals := [*refused(Request(run, shape, "", run.number("num_gpus"))), *no_model(shape)]:
         return replace(words, lost=tuple(part for part, _ in refusals), none_since=f"{NAME} cannot run it")
-    sections: dict[str, dict[str, object]] = {"training": _training(run), "parallelism": _parallelism(run)}
-    sections["compile"] = {"components": _compiled(run), "enable_async_tensor_parallel": _asynchronous(run)}
-    checkpointing = {"activation_checkpoint": _checkpointing(run)}
-    return replace(words, lost=tuple(_lost(run, shape)), configuration=sections | checkpointing)
+    return replace(words, lost=tuple(_lost(run, shape)), configuration=_configuration(run))
 
 
 def write(request: Request, head: list[str]) -> WrittenLaunch:
     """Return the recipe, and the script that starts it."""
     run, shape = request.run, request.shape
-    lost = tuple(_lost(run, shape))
+    lost, configuration = tuple(_lost(run, shape)), _configuration(run)
     package = "torchtitan.models.deepseek_v3" if shape.latent else "torchtitan.models.qwen3"
+    model = "DeepSeekV3" if shape.latent else "Qwen3"
     text = _TEXT.format(
         head=commented([*head, *lost_lines(NAME, lost)]),
         package=package,
         family=package.rpartition(".")[2],
-        model="DeepSeekV3Model" if shape.latent else "Qwen3Model",
-        block="DeepSeekV3TransformerBlock" if shape.latent else "Qwen3TransformerBlock",
-        parallelize="parallelize_deepseekv3" if shape.latent else "parallelize_qwen3",
-        adapter="DeepSeekV3StateDictAdapter" if shape.latent else "Qwen3StateDictAdapter",
+        model=model,
+        parallelize=f"parallelize_{model.lower()}",
         attention_import=", make_mla_attention_config" if shape.latent else "",
         attention=_attention(shape),
         feed_forward=_feed_forward(run, shape),
@@ -126,25 +121,24 @@ def write(request: Request, head: list[str]) -> WrittenLaunch:
         dim=shape.hidden,
         vocabulary=shape.vocabulary,
         tied=shape.tied,
-        with_experts=_runs(shape.with_experts),
+        with_experts=_runs_of([int(has) for has in shape.with_experts]),
         rope_dim=shape.latent.rope if shape.latent else shape.head_dim,
         sequence_length=run["sequence_length"],
         rope="ComplexRoPE" if shape.latent else "CosSinRoPE",
         converters=_converters(run),
-        training=_arguments(_training(run)),
-        parallelism=_arguments(_parallelism(run)),
-        checkpointing=_checkpointing(run),
-        components=json.dumps(_compiled(run)),
-        asynchronous=_asynchronous(run),
+        training=_arguments(configuration["training"]),
+        parallelism=_arguments(configuration["parallelism"]),
+        checkpointing=configuration["activation_checkpoint"],
+        components=json.dumps(configuration["compile"]["components"]),
+        asynchronous=configuration["compile"]["enable_async_tensor_parallel"],
         stages=_stages(run),
     )
     start = (
-        f"#!/usr/bin/env bash\n{commented([head[0], request.title])}set -euo pipefail\n\n{torchrun(request)}\n"
         f"{exported(allocator_variables(run))}\n"
         f'{_ASSETS}cd "$(dirname "$0")"\nPYTHONPATH=. torchrun "${{HOSTS[@]}}" -m torchtitan.train --module recipe '
         '--config recipe "$@"\n'
     )
-    return WrittenLaunch({SCRIPT: start, _RECIPE: text}, lost)
+    return WrittenLaunch({SCRIPT: script([head[0], request.title], request, start), _RECIPE: text}, lost)
 
 
 # Paths are resolved before the script changes into its folder. The package of TorchTitan has neither.
@@ -158,51 +152,41 @@ export HF_ASSETS_PATH DATASET_PATH
 """
 
 
-def _checkpointing(run: LaunchRun) -> str:
-    return "FullAC.Config()" if run["recompute"] == "full" else "None"
-
-
-def _compiled(run: LaunchRun) -> list[str]:
-    return ["model", "loss"] if run.assumptions.cross_entropy_bytes <= 2 else ["model"]
-
-
-def _asynchronous(run: LaunchRun) -> bool:
-    return run.number("tp") > 1 and run.assumptions.tp_overlap > 0
-
-
-def _training(run: LaunchRun) -> dict[str, object]:
-    microbatch = run.number("microbatch_size")
-    in_step = microbatch * (run.number("num_microbatches") if run.number("pp") > 1 else 1)
-    bf16 = run.assumptions.weight_bytes == 2
-    return {
-        "local_batch_size": in_step,
-        "global_batch_size": run.number("global_batch_size"),
-        "seq_len": run.number("sequence_length"),
-        "dtype": "float32",  # of the optimizer's weights
-        "mixed_precision_param": "bfloat16" if bf16 else "float32",
-        "mixed_precision_reduce": "float32",
-        "disable_cuda_graphs": True,
-        "steps": 50,
-    }
-
-
-def _parallelism(run: LaunchRun) -> dict[str, object]:
-    replicas = run.number("dp") if run.number("zero_stage") == 0 else run.number("zero_replicas")
-    pp = run.number("pp")
-    fields: dict[str, object] = {
+def _configuration(run: LaunchRun) -> Data:
+    """Return the fields of Trainer.Config that a plan sets, by section."""
+    dp, tp, pp, microbatch = (run.number(name) for name in ("dp", "tp", "pp", "microbatch_size"))
+    assumptions, replicas = run.assumptions, dp if run.number("zero_stage") == 0 else run.number("zero_replicas")
+    parallelism: dict[str, object] = {
         "data_parallel_replicate_degree": replicas,
-        "data_parallel_shard_degree": run.number("dp") // replicas,
+        "data_parallel_shard_degree": dp // replicas,
         "fsdp_reshard_after_forward": "always" if run.number("zero_stage") == 3 else "never",
-        "tensor_parallel_degree": run.number("tp"),
-        "enable_sequence_parallel": run.number("tp") == 1 or run.sequence_parallel,
+        "tensor_parallel_degree": tp,
+        "enable_sequence_parallel": tp == 1 or run.sequence_parallel,
         "context_parallel_degree": run.number("cp"),
         "expert_parallel_degree": run.number("ep"),
         "pipeline_parallel_degree": pp,
     }
     if pp > 1:
-        fields["pipeline_parallel_schedule"] = _schedule(run)
-        fields["pipeline_parallel_microbatch_size"] = run.number("microbatch_size")
-    return fields
+        parallelism["pipeline_parallel_schedule"] = _schedule(run)
+        parallelism["pipeline_parallel_microbatch_size"] = microbatch
+    return {
+        "training": {
+            "local_batch_size": microbatch * (run.number("num_microbatches") if pp > 1 else 1),
+            "global_batch_size": run.number("global_batch_size"),
+            "seq_len": run.number("sequence_length"),
+            "dtype": "float32",  # of the optimizer's weights
+            "mixed_precision_param": "bfloat16" if assumptions.weight_bytes == 2 else "float32",
+            "mixed_precision_reduce": "float32",
+            "disable_cuda_graphs": True,
+            "steps": 50,
+        },
+        "parallelism": parallelism,
+        "compile": {
+            "components": ["model", "loss"] if assumptions.cross_entropy_bytes <= 2 else ["model"],
+            "enable_async_tensor_parallel": tp > 1 and assumptions.tp_overlap > 0,
+        },
+        "activation_checkpoint": "FullAC.Config()" if run["recompute"] == "full" else "None",
+    }
 
 
 def _stages(run: LaunchRun) -> str:
@@ -223,14 +207,10 @@ def _runs_of(counts: list[int]) -> str:
     return " + ".join(f"[{value}] * {len([*equal])}" for value, equal in groupby(counts))
 
 
-def _runs(values: tuple[bool, ...]) -> str:
-    return _runs_of([int(value) for value in values])
-
-
 def _attention(shape: Architecture) -> str:
     latent = shape.latent
     if latent is not None:
-        sizes: dict[str, object] = {
+        sizes = {
             "n_heads": shape.heads,
             "q_lora_rank": latent.query_rank or 0,  # 0: none
             "kv_lora_rank": latent.kv_rank,
@@ -238,10 +218,9 @@ def _attention(shape: Architecture) -> str:
             "qk_rope_head_dim": latent.rope,
             "v_head_dim": latent.value,
         }
-        inits = "linear_init=_LINEAR, norm_init=_NORM, depth_init=lambda _: _LINEAR"
         return (
-            f'make_mla_attention_config(layer_id=layer, dim=DIM, attn_backend="flex", rope=rope, {inits}, '
-            f"{_inline(sizes)})"
+            'make_mla_attention_config(layer_id=layer, dim=DIM, attn_backend="flex", rope=rope, linear_init=_LINEAR, '
+            f"norm_init=_NORM, depth_init=lambda _: _LINEAR, {_inline(sizes)})"
         )
     sizes = {"n_heads": shape.heads, "n_kv_heads": shape.kv_heads, "head_dim": shape.head_dim, "fuse_qkv": True}
     norm = f", qk_norm=RMSNorm.Config(normalized_shape={shape.head_dim}, param_init=_NORM)" if shape.qk_norm else ""
@@ -252,15 +231,11 @@ def _attention(shape: Architecture) -> str:
 
 
 def _feed_forward(run: LaunchRun, shape: Architecture) -> str:
+    dense = "None" if shape.width is None else f"None if WITH_EXPERTS[layer] else {_gated(shape.width)}"
     experts = shape.experts
-    lines: list[str] = []
-    if shape.width is not None:
-        lines.append(f"feed_forward=None if WITH_EXPERTS[layer] else {_gated(shape.width)},")
-    else:
-        lines.append("feed_forward=None,")
     if experts is None:
-        return lines[0]
-    router: dict[str, object] = {
+        return f"feed_forward={dense},"
+    router = {
         "num_experts": experts.num,
         "top_k": experts.chosen,
         "score_func": "sigmoid" if experts.balanced else "softmax",
@@ -268,30 +243,27 @@ def _feed_forward(run: LaunchRun, shape: Architecture) -> str:
     }
     if experts.groups is not None:
         router |= {"num_expert_groups": experts.groups, "num_limited_groups": experts.chosen_groups}
-    routed: dict[str, object] = {
+    backend = "standard"
+    if run.assumptions.dispatcher == "once_per_domain" and run.number("ep") > 1:
+        # DeepEP pads no groups to the 16 rows of multiplies in 8 bits (quantization.utils.swap_token_dispatcher).
+        backend = "hybridep" if run.device.family == HYBRID_EP or _narrow(run) else "deepep"
+    routed = {
         "hidden_dim": experts.width,
         "num_experts": experts.num,
         "top_k": experts.chosen,
-        "comm_backend": _dispatcher(run),
+        "comm_backend": backend,
     }
     shared = f", shared_experts={_gated(experts.shared)}" if experts.shared else ""
-    lines.append(
+    return (
+        f"feed_forward={dense},\n            "
         f"moe=make_moe_config(num_experts={experts.num}, router=make_router_config(dim=DIM, gate_param_init=_LINEAR, "
         f"{_inline(router)}), routed_experts=make_routed_experts_config(dim=DIM, param_init=_EXPERTS, "
         f"{_inline(routed)}){shared}) if WITH_EXPERTS[layer] else None,"
     )
-    return "\n            ".join(lines)
 
 
 def _gated(width: int) -> str:
     return f"make_ffn_config(dim=DIM, hidden_dim={width}, w1_param_init=_LINEAR, w2w3_param_init=_LINEAR)"
-
-
-def _dispatcher(run: LaunchRun) -> str:
-    if run.assumptions.dispatcher != "once_per_domain" or run.number("ep") == 1:
-        return "standard"
-    # DeepEP pads no groups to the 16 rows that multiplies in 8 bits need (quantization.utils.swap_token_dispatcher).
-    return "hybridep" if run.device.family == HYBRID_EP or _narrow(run) else "deepep"
 
 
 def _narrow(run: LaunchRun) -> bool:
@@ -309,48 +281,39 @@ def _converters(run: LaunchRun) -> str:
 
 
 def _lost(run: LaunchRun, shape: Architecture) -> list[str]:
-    assumptions = run.assumptions
-    parts: list[str] = []
-    if assumptions.weight_bytes not in (2, 4) or assumptions.weight_bytes != assumptions.activation_bytes:
-        parts.append(
-            f"weights of {assumptions.weight_bytes} and activations of {assumptions.activation_bytes} bytes per element"
-        )
-    if assumptions.gradient_bytes != 4:
-        parts.append(
-            f"gradients of {assumptions.gradient_bytes} bytes per element: FSDP reduces them in FP32 "
-            "(mixed_precision_reduce has no other value)"
-        )
-    if assumptions.optimizer_bytes_per_parameter != 12:
-        parts.append(
-            f"optimizer state of {assumptions.optimizer_bytes_per_parameter:g} bytes per parameter: FP32 weights and "
-            "moments are 12"
-        )
-    if assumptions.linear_dtype != "bf16" and not _narrow(run):
-        parts.append(f"multiplies in {assumptions.linear_dtype} on {run.device.name}: they are in BF16 here")
-    if _narrow(run):
-        parts.append("multiplies in 8 bits with a scale for each tensor: here each row has one (rowwise)")
-    if assumptions.attention_kernels > GENERATIONS.index("flash-2") + 1:
-        parts.append(
-            "attention kernels of flash-3 and later (attention_kernels): the recipe has FlexAttention in Triton, which "
-            "runs on every GPU (attn_backend flex_flash is for Hopper and Blackwell alone)"
-        )
-    parts += ungraphed(run, "the recipe has disable_cuda_graphs, and compiles the model")
-    if run.experts and run.experts.capacity_percent != 100:
-        parts.append(f"room for experts of {run.experts.capacity_percent} % of their share: no token is dropped here")
-    if run.number("ep") > 1 and assumptions.ep_overlap:
-        parts.append(f"expert parallel communication during compute (ep_overlap={assumptions.ep_overlap:g})")
-    if run.number("cp") > 1 and assumptions.cp_overlap:
-        parts.append(f"keys and values gathered during compute (cp_overlap={assumptions.cp_overlap:g})")
-    if run.number("zero_stage") == 0 and run.number("dp") > 1 and not assumptions.dp_overlap:
-        parts.append("a reduction after the backward (dp_overlap=0): DDP overlaps it")
-    if run["order"] == ORDERS[0]:
-        parts += other_placement(run.plan)  # pyright: ignore[reportArgumentType]
-    else:
-        parts.append(f"the rank order {run['order']}: meshes are numbered with tp innermost, then cp, dp and pp")
-    return parts
+    assumptions, of_device = run.assumptions, run.device.name
+    kept, room = assumptions.optimizer_bytes_per_parameter, run.experts.capacity_percent if run.experts else 100
+    parts = {
+        **uneven_weights(run),
+        f"gradients of {assumptions.gradient_bytes} bytes per element: FSDP reduces them in FP32 "
+        "(mixed_precision_reduce has no other value)": assumptions.gradient_bytes != 4,
+        f"optimizer state of {kept:g} bytes per parameter: FP32 weights and moments are 12": kept != 12,
+        f"multiplies in {assumptions.linear_dtype} on {of_device}: they are in BF16 here": (
+            assumptions.linear_dtype != "bf16" and not _narrow(run)
+        ),
+        "multiplies in 8 bits with a scale for each tensor: here each row has one (rowwise)": _narrow(run),
+        "attention kernels of flash-3 and later (attention_kernels): the recipe has FlexAttention in Triton, which "
+        "runs on every GPU (attn_backend flex_flash is for Hopper and Blackwell alone)": (
+            assumptions.attention_kernels > GENERATIONS.index("flash-2") + 1
+        ),
+        **dict.fromkeys(ungraphed(run, "the recipe has disable_cuda_graphs, and compiles the model"), True),
+        f"room for experts of {room} % of their share: no token is dropped here": room != 100,
+        f"expert parallel communication during compute (ep_overlap={assumptions.ep_overlap:g})": (
+            run.number("ep") > 1 and assumptions.ep_overlap
+        ),
+        f"keys and values gathered during compute (cp_overlap={assumptions.cp_overlap:g})": (
+            run.number("cp") > 1 and assumptions.cp_overlap
+        ),
+        "a reduction after the backward (dp_overlap=0): DDP overlaps it": (
+            run.number("zero_stage") == 0 and run.number("dp") > 1 and not assumptions.dp_overlap
+        ),
+    }
+    order = f"the rank order {run['order']}: meshes are numbered with tp innermost, then cp, dp and pp"
+    placed = other_placement(run.plan) if run["order"] == ORDERS[0] else [order]
+    return [*(part for part, is_lost in parts.items() if is_lost), *placed]
 
 
-def _inline(values: dict[str, object]) -> str:
+def _inline(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in values.items())
 
 
@@ -378,9 +341,9 @@ from torchtitan.models.common.config_utils import (
     make_routed_experts_config,
     make_router_config,
 )
-from {package} import {model}, {parallelize}{attention_import}
-from {package}.model import {block}
-from {package}.state_dict_adapter import {adapter}
+from {package} import {model}Model, {parallelize}{attention_import}
+from {package}.model import {model}TransformerBlock
+from {package}.state_dict_adapter import {model}StateDictAdapter
 from torchtitan.protocols.model_spec import ModelSpec
 from torchtitan.trainer import Trainer
 
@@ -394,7 +357,7 @@ _EXPERTS = {{name: partial(nn.init.trunc_normal_, std=0.02) for name in ("w1_EFD
 def model_spec() -> ModelSpec:
     rope = {rope}.Config(dim={rope_dim}, max_seq_len={sequence_length})
     layers = [
-        {block}.Config(
+        {model}TransformerBlock.Config(
             attention_norm=RMSNorm.Config(normalized_shape=DIM, param_init=_NORM),
             ffn_norm=RMSNorm.Config(normalized_shape=DIM, param_init=_NORM),
             attention={attention},
@@ -402,7 +365,7 @@ def model_spec() -> ModelSpec:
         )
         for layer in range({num_layers})
     ]
-    model = {model}.Config(
+    model = {model}Model.Config(
         vocab_size=VOCABULARY,
         dim=DIM,
         enable_weight_tying={tied},
@@ -418,7 +381,7 @@ def model_spec() -> ModelSpec:
         parallelize_fn={parallelize},
         pipelining_fn=pipeline_llm,
         post_optimizer_build_fn=register_moe_load_balancing_hook if any(WITH_EXPERTS) else None,
-        state_dict_adapter={adapter},
+        state_dict_adapter={model}StateDictAdapter,
     )
 
 

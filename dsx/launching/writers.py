@@ -9,11 +9,9 @@ too: an option switches an overlap on, and the set says how much of it hides.
 """
 
 import shlex
-import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from dsx.config.assumption_set import AssumptionsSpec
 from dsx.config.cluster_file import GENERATIONS, GPU_SOFTWARE, DeviceSpec
@@ -44,6 +42,7 @@ from dsx.plans.layer_layout import LAYOUT
 from dsx.plans.plan import Plan
 from dsx.plans.violations import for_plan, on_platform
 from dsx.pricing.problem import Problem
+from dsx.text import WIDTH, Data, wrapped
 
 
 def assumed_lines(assumptions: AssumptionsSpec, device: DeviceSpec) -> list[str]:
@@ -57,31 +56,24 @@ def assumed_lines(assumptions: AssumptionsSpec, device: DeviceSpec) -> list[str]
     lines = [f"Assumed of the software (stack {stack.name}: {stack.description.rstrip('.')}):"]
     framework = assumptions.of_framework
     of_framework = {} if isinstance(framework, str) else framework.on(device.family).assume
+    newest = int(assumptions.attention_kernels)
+    runs = [age for age in GENERATIONS[:newest] if age in device.attention]
     for name, value in stack.assume.items():
         if is_sourced(value):  # else it is of measured runs alone
-            of_stack = "" if _value(assumptions, name) == str(value["value"]) else f" (of the stack: {value['value']})"
-            source = of_framework.get(name, value).get("source", "")
-            of_device = _newest(assumptions, device) if name == "attention_kernels" else ""
-            lines.append(f"  - {name} {_value(assumptions, name)}{of_stack}{of_device}: {source}")
+            text = _value(name, getattr(assumptions, name))
+            of_stack = "" if text == str(value["value"]) else f" (of the stack: {value['value']})"
+            if name == "attention_kernels" and newest and runs[-1:] != [GENERATIONS[newest - 1]]:
+                of_stack += f" ({device.name} runs {runs[-1]})" if runs else f" ({device.name} states none)"
+            lines.append(f"  - {name} {text}{of_stack}: {of_framework.get(name, value).get('source', '')}")
     return lines
 
 
-def _newest(assumptions: AssumptionsSpec, device: DeviceSpec) -> str:
-    """Return which attention kernels a device runs, where it has not the newest of its software."""
-    newest = int(assumptions.attention_kernels)
-    runs = [age for age in GENERATIONS[:newest] if age in device.attention]
-    if not newest or runs[-1:] == [GENERATIONS[newest - 1]]:
-        return ""
-    return f" ({device.name} runs {runs[-1]})" if runs else f" ({device.name} states none)"
-
-
-def _value(assumptions: AssumptionsSpec, name: str) -> str:
-    value = getattr(assumptions, name)
-    if name == "attention_kernels":
-        return (("none", *GENERATIONS)[round(value)]) if float(value).is_integer() else f"{value:g}"
-    if name.endswith("_latency"):
-        return f"{value * 1e6:g} us"
-    return f"{value:g}" if isinstance(value, float | int) else str(value)
+def _value(name: str, value: object) -> str:
+    if not isinstance(value, float | int):
+        return str(value)
+    if name == "attention_kernels" and float(value).is_integer():
+        return ("none", *GENERATIONS)[round(value)]
+    return f"{value * 1e6:g} us" if name.endswith("_latency") else f"{value:g}"
 
 
 FRAMEWORKS = {
@@ -155,44 +147,45 @@ def refused_of_job(framework: Framework, shape: Architecture, device: DeviceSpec
 
 def refused(framework: Framework, request: Request) -> list[Refused]:
     """Return what a framework cannot run of a plan."""
-    device = request.run.device
+    run = request.run
+    device, plan = run.device, run.plan
     of_job = refused_of_job(framework, request.shape, device)
     if device.software not in framework.software:
         return of_job
-    runner, optimizer = read_framework(framework.limits).on(device.family), request.run.assumptions.optimizer
-    limits = of_regions(runner.with_optimizer(optimizer), request.run.regions)
+    runner, optimizer = read_framework(framework.limits).on(device.family), run.assumptions.optimizer
+    limits = of_regions(runner.with_optimizer(optimizer), run.regions)
     if not limits.runs:
         return [Refused(f"assumptions.optimizer={optimizer}", f"assumptions.optimizer={runner.optimizers[0]}")]
-    boxes = limits.boxes(request.run.experts is not None)
-    plan = request.run.plan
     # Of equally near boxes the first has the most usual choices.
-    columns, box = min(((broken(box, plan), box) for box in boxes), key=lambda refusals: len(refusals[0]))  # pyright: ignore[reportArgumentType]
+    boxes = ((broken(box, plan), box) for box in limits.boxes(run.experts is not None))
+    columns, box = min(boxes, key=lambda refusals: len(refusals[0]))
     refusals = [Refused(f"{column}={plan[column]}", _nearest(box, column, plan[column])) for column in columns]
-    if limits.cp_parts is not None and (cp := request.run.number("cp")) > 1:
+    if limits.cp_parts is not None and (cp := run.number("cp")) > 1:
         factor = f"{limits.cp_parts} * " if limits.cp_parts > 1 else ""
-        refusals += uneven_sequence(request.run, limits.cp_parts * cp, f"{factor}cp={cp}")
-    columns = {column for column, _ in ((part.part.partition("=")[0], part) for part in refusals)}
-    further = [part for part in framework.refused(request) if part.part.partition("=")[0] not in columns]
-    return [*refusals, *further, *of_job]
+        refusals += uneven_sequence(run, limits.cp_parts * cp, f"{factor}cp={cp}")
+    columns = {part.partition("=")[0] for part, _ in refusals}
+    return [
+        *refusals,
+        *(part for part in framework.refused(request) if part[0].partition("=")[0] not in columns),
+        *of_job,
+    ]
 
 
 def _nearest(box: BoxSpec, column: str, value: object) -> str:
     """Return the value of a column that a box has and that is nearest to another."""
     if column == "strategy":
         return f"strategy {', '.join(box.strategy or ())}"
-    if column in box.fix:
-        values = box.fix[column]
-        numbers = [whole_number for whole_number in values if isinstance(whole_number, int)]
-        if isinstance(value, int) and numbers:
-            return f"{column}={min(numbers, key=lambda number: abs(number - value))}"
-        first = BY_NAME[column].default if BY_NAME[column].default in values else values[0]
-        return f"{column}={first}"
-    return ", ".join(f"{column}{bound}" for bound in box.limit.get(column, ()))
+    if column not in box.fix:
+        return ", ".join(f"{column}{bound}" for bound in box.limit.get(column, ()))
+    values, usual = box.fix[column], BY_NAME[column].default
+    numbers = [choice for choice in values if isinstance(choice, int)]
+    if isinstance(value, int) and numbers:
+        return f"{column}={min(numbers, key=lambda number: abs(number - value))}"
+    return f"{column}={usual if usual in values else values[0]}"
 
 
-_WIDTH = 100  # columns of a line
 _INDENT = "  "
-_BEFORE_BACKSLASH = _WIDTH - len(" \\")
+_BEFORE_BACKSLASH = WIDTH - len(" \\")
 _USUAL = next(iter(FRAMEWORKS))  # whose words state the settings of a framework without its own
 
 
@@ -233,24 +226,33 @@ def of_words(words: str | None, place: str = "flags") -> Framework:
     return FRAMEWORKS[words or _USUAL]
 
 
-def launch_data(launch: LaunchSettings) -> dict[str, Any]:
+def launch_data(launch: LaunchSettings) -> Data:
     """Return settings as plain data, by framework."""
-    content: dict[str, Any] = {"flags": launch.arguments, "left": list(launch.left), "lost": list(launch.lost)}
+    content: Data = {"flags": launch.arguments, "left": list(launch.left), "lost": list(launch.lost)}
     return {launch.framework: content | ({"configuration": launch.configuration} if launch.configuration else {})}
 
 
 def launch_text(launch: LaunchSettings, title: str) -> str:
     """Return the settings as lines, flags as those for a shell, and the choices that none expresses."""
-    head = f"{launch.title} of {title}:{'' if launch.flags else f' none, since {launch.none_since}'}"
     lines: list[str] = []
-    for text in (piece for flag in launch.flags for piece in _pieces(words_of(flag))):
-        if lines and len(f"{lines[-1]} {text}") <= _BEFORE_BACKSLASH:
-            lines[-1] += f" {text}"
-        else:
-            lines.append(f"{_INDENT}{text}")
-    flags = [(" \\\n" if launch.options else "\n").join(lines)] if lines else []
-    tasks = [_wrapped(f"left to your program: {part}") for part in launch.left]
-    return "\n".join([head, *flags, *tasks, *(_wrapped(f"cannot be expressed: {lost}") for lost in launch.lost)])
+    for flag in launch.flags:
+        words = words_of(flag)
+        line = shlex.join(words)  # on one line, unless it is too long for one
+        fits = len(line) <= _BEFORE_BACKSLASH - len(_INDENT)
+        for text in [line] if fits else map(shlex.quote, words):
+            if lines and len(f"{lines[-1]} {text}") <= _BEFORE_BACKSLASH:
+                lines[-1] += f" {text}"
+            else:
+                lines.append(f"{_INDENT}{text}")
+    tasks = [f"left to your program: {part}" for part in launch.left]
+    tasks += [f"cannot be expressed: {part}" for part in launch.lost]
+    return "\n".join(
+        [
+            f"{launch.title} of {title}:{'' if launch.flags else f' none, since {launch.none_since}'}",
+            *([(" \\\n" if launch.options else "\n").join(lines)] if lines else []),
+            *(wrapped(task, hanging="  ") for task in tasks),
+        ]
+    )
 
 
 def counted_ends_text(plan: Plan, problem: Problem) -> str:
@@ -258,35 +260,17 @@ def counted_ends_text(plan: Plan, problem: Problem) -> str:
 
     With its flags where the plan has the words of Megatron-LM.
     """
-    limits = problem.limits()
-    if LAYOUT in plan or not limits.counts_ends or not (flags := counted_ends(plan, limits.num_layers)):
+    limits, usual = problem.limits(), FRAMEWORKS[_USUAL]
+    if LAYOUT in plan or not limits.counts_ends or not (ends := counted_ends(plan, limits.num_layers)):
         return ""
+    needs = f": {usual.title} needs {' '.join(end.flag for end in ends)}" if of_words(_words(problem)) is usual else ""
     chunks = "pp" if plan["vpp"] == 1 else "pp * vpp"
-    usual = FRAMEWORKS[_USUAL]
-    needs = (
-        f": {usual.title} needs {' '.join(option.flag for option in flags)}"
-        if of_words(_words(problem)) is usual
-        else ""
-    )
-    return textwrap.fill(
+    return wrapped(
         f"{chunks} divides {limits.num_layers + 2} layers, embedding and head counted as a layer each, and not the "
-        f"{limits.num_layers} alone{needs}",
-        _WIDTH,
-        break_long_words=False,
-        break_on_hyphens=False,
+        f"{limits.num_layers} alone{needs}"
     )
 
 
 def _words(problem: Problem) -> str | None:
     """Return whose words state the settings of plans of a problem; None for the usual ones."""
     return (problem.framework or read_framework(problem.assumptions_spec.of_framework)).flags
-
-
-def _pieces(words: Sequence[str]) -> list[str]:
-    """Return a flag as what stays on one line: all of it, or each of its words if all are too long for one."""
-    text = shlex.join(words)
-    return [text] if len(text) <= _BEFORE_BACKSLASH - len(_INDENT) else [shlex.quote(word) for word in words]
-
-
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

@@ -2,28 +2,15 @@
 
 import itertools
 import math
-import textwrap
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from dsx.config.what_if import varied_field
 from dsx.plans.layer_layout import LAYOUT
+from dsx.text import WIDTH as WIDTH
 from dsx.text import printable
+from dsx.text import wrapped as wrapped
 from dsx.units import format_quantity
-
-WIDTH = 100  # columns of an answer
-
-
-def wrapped(text: str, indent: str = "", hanging: str = "") -> str:
-    """Return a line as lines of `WIDTH` columns, unless a word is longer; `hanging` indents all but the first."""
-    return textwrap.fill(
-        text,
-        WIDTH,
-        initial_indent=indent,
-        subsequent_indent=indent + hanging,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], text: Collection[int] = (0,)) -> str:

@@ -1,15 +1,19 @@
 """The flags of a plan as lines for a shell."""
 
-from dsx.launching.request import LaunchSettings, switch, valued, words
+from dsx.launching.request import LaunchSettings, Option
 from dsx.launching.writers import launch_text
 
 
 def test_no_line_is_wider_than_a_hundred_columns():
     modules = [f"module_{number}" for number in range(12)]
     layout = "Et|" + "t*2|tt|" * 10 + "L"
-    options = (words("--recompute-modules", modules, ""), valued("--layout", layout, ""), switch("--bf16", ""))
+    options = (
+        Option("--recompute-modules", " ".join(modules), ""),
+        Option("--layout", layout, ""),
+        Option("--bf16", "", ""),
+    )
     for filler in range(40):
-        launch = LaunchSettings((switch(f"--{'x' * filler}", ""), *options), ())
+        launch = LaunchSettings((Option(f"--{'x' * filler}", "", ""), *options), ())
         lines = launch_text(launch, "a plan").splitlines()
         assert max(map(len, lines)) <= 100
         assert all(line.endswith(" \\") for line in lines[1:-1])
