@@ -46,10 +46,9 @@ def job_text(problem: "Problem", num_gpus: int) -> str:
 def parameters_text(problem: "Problem") -> str:
     """Return "405.9 billion parameters"; in full below a million."""
     number = _parameters(problem)
-    for size, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
-        if number >= size:
-            return f"{number / size:.4g} {word} parameters"
-    return f"{number:,} parameters"
+    words = {1e12: "trillion", 1e9: "billion", 1e6: "million"}
+    text = next((f"{number / size:.4g} {word}" for size, word in words.items() if number >= size), f"{number:,}")
+    return f"{text} parameters"
 
 
 def job_data(problem: "Problem", num_gpus: int, global_batch_size: int) -> Data:
@@ -105,11 +104,10 @@ def kept_text(manifest: "Manifest") -> str:
     where = f" at each of {points:,} hardware points" if points > 1 else ""
     match manifest.sweep.keep:
         case KeepTop(top=top, per=per, objective=objective):
+            least = f"the {'one' if top == 1 else f'{top:,}'} of least {objective}"
             fastest = "the fastest" if top == 1 else f"the {top:,} fastest"
-            if objective != FASTEST:
-                fastest = f"the {'one' if top == 1 else f'{top:,}'} of least {objective}"
-            choices = [name for name in per if name not in hardware_of(manifest)]
-            return fastest + (f" for each {', '.join(choices)}" if choices else "") + where
+            choices = ", ".join(name for name in per if name not in hardware_of(manifest))
+            return f"{fastest if objective == FASTEST else least}{f' for each {choices}' if choices else ''}{where}"
         case KeepPareto(pareto=objectives):
             return f"the Pareto front of {', '.join(objectives)}{where}"
         case word:
@@ -136,12 +134,9 @@ def model_of(folder: Path, manifest: "Manifest", strategy: str, cluster: str) ->
     # Rows have the name of a strategy; the sweep may have its path.
     path = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[strategy]
     with stated_files(folder):
-        model, assumptions = (
-            ModelSpec.model_validate(resolved["model"]),
-            AssumptionsSpec.model_validate(resolved["assumptions"]),
-        )
-    near = Path(manifest.spec_file) if manifest.spec_file else None
-    return build_model(model, assumptions, path, near)
+        model = ModelSpec.model_validate(resolved["model"])
+        assumptions = AssumptionsSpec.model_validate(resolved["assumptions"])
+    return build_model(model, assumptions, path, Path(manifest.spec_file) if manifest.spec_file else None)
 
 
 def differing(a: "Manifest", b: "Manifest") -> dict[str, tuple[object, object]]:
@@ -149,20 +144,17 @@ def differing(a: "Manifest", b: "Manifest") -> dict[str, tuple[object, object]]:
 
     Clusters and layer definitions that only one sweep has are listed by name alone.
     """
-    pairs: dict[str, tuple[object, object]] = {}
-    for column in ("cluster", "strategy"):
-        pairs[column] = (list(a.names[column]), list(b.names[column]))
-    values = [dict(_stated(_content(manifest.spec))) for manifest in (a, b)]
+    pairs: dict[str, tuple[object, object]] = {
+        column: (list(a.names[column]), list(b.names[column])) for column in ("cluster", "strategy")
+    }
+    values: list[dict[tuple[str, ...], object]] = []
+    for spec in (a.spec, b.spec):  # with the content of files in place of their names
+        content = {key: value for key, value in spec.items() if key != "resolved"} | spec["resolved"]
+        values.append(dict(_stated({key: value for key, value in content.items() if key not in _NOT_COMPARED})))
     for path in dict.fromkeys((*values[0], *values[1])):
         if path[0] not in _BY_NAME or (path in values[0] and path in values[1]):
             pairs[".".join(path)] = (values[0].get(path), values[1].get(path))
     return {path: pair for path, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def _content(spec: Data) -> Data:
-    """Return a spec with the content of files in place of their names."""
-    content = {key: value for key, value in spec.items() if key != "resolved"} | spec["resolved"]
-    return {key: value for key, value in content.items() if key not in _NOT_COMPARED}
 
 
 def _stated(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:

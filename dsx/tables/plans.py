@@ -5,8 +5,8 @@ the whole placement, so none is printed.
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,7 +37,8 @@ _WORDS = {"stack": "the stack {}", "generation": "a device of the family {}", "k
 
 def extrapolated_text(likeness: Likeness, trained_on: TrainedOnSpec) -> str:
     """Return a sentence on what no measured run has; empty if every part has some, or if there are no measurements."""
-    parts = [_said(part, value) for part, value in unlike(likeness, trained_on).items()]
+    lacking = unlike(likeness, trained_on).items()
+    parts = [_WORDS[part].format(_OF_KIND.get(value, printable(value))) for part, value in lacking]
     return f"extrapolated: no measured run has {' or '.join(parts)}" if parts else ""
 
 
@@ -52,10 +53,6 @@ def less_sure_text(likeness: Likeness, assumptions: str) -> str:
         f"Predicted less surely: {_OF_KIND[likeness.kind]} of sources that no number was fitted to are off by "
         f"{share(of_kind.median_error, 1)} in the median ({rows}), other models by {share(least.median_error, 1)}"
     )
-
-
-def _said(part: str, value: str) -> str:
-    return _WORDS[part].format(_OF_KIND.get(value, printable(value)))
 
 
 _TIGHT = 0.95  # share of the memory from which on the answer says so
@@ -74,21 +71,24 @@ def margin_text(peak_bytes: float, problem: Problem) -> str:
     margin = assumptions.memory_margin
     if peak_bytes * (1 + margin) <= capacity:
         return ""
-    probabilities = fitting([{"peak_bytes": peak_bytes}], capacity, assumptions)
+    needed, _ = _needed_text({"peak_bytes": peak_bytes}, capacity, assumptions)
+    return f"It needs {needed}: a search leaves it out, with its memory margin of {margin:g}."
+
+
+def _needed_text(plan: DataView, hbm_capacity: float, assumptions: AssumptionsSpec) -> tuple[str, bool]:
+    """Return how much of a GPU's memory a plan needs and how likely it fits, and whether it may well not."""
+    probabilities = fitting([plan], hbm_capacity, assumptions)
     chance = f" and fits with a probability of {share(probabilities[0], 1)}" if probabilities else ""
-    needed = f"It needs {share(peak_bytes / capacity, 1, 1)} of the memory of a GPU{chance}"
-    return f"{needed}: a search leaves it out, with its memory margin of {margin:g}."
+    text = f"{share(plan['peak_bytes'] / hbm_capacity, 1, 1)} of the memory of a GPU{chance}"
+    return text, any(probability < _SURE for probability in probabilities)
 
 
 def tight_text(plan: DataView, name: str, hbm_capacity: float, assumptions: AssumptionsSpec) -> str:
     """Return a sentence if a plan needs nearly all memory or may well not fit; else nothing."""
-    needed = plan["peak_bytes"] / hbm_capacity
-    probabilities = fitting([plan], hbm_capacity, assumptions)
-    unsure = [probability for probability in probabilities if probability < _SURE]
-    if needed <= _TIGHT and not unsure:
+    needed, is_unsure = _needed_text(plan, hbm_capacity, assumptions)
+    if plan["peak_bytes"] / hbm_capacity <= _TIGHT and not is_unsure:
         return ""
-    chance = f" and fits with a probability of {share(probabilities[0], 1)}" if probabilities else ""
-    return f"{name} needs {share(needed, 1, 1)} of the memory of a GPU{chance} (--memory-margin leaves more room)"
+    return f"{name} needs {needed} (--memory-margin leaves more room)"
 
 
 def filled_text(plan: Plan, filled: Mapping[str, int]) -> str:
@@ -132,23 +132,20 @@ def placement_text(plan: Plan, problem: Problem, which: str = "") -> str:
     The text begins with `which`, as in "plan 1: ". It is empty on two tiers, and for one GPU, which has no groups. A
     plan that fills nodes in part has a sentence before it.
     """
+    network = problem.cluster.network
     taken = taken_text(plan, problem.cluster, problem.assumptions_spec)
     lines = [wrapped(f"{which}{taken}")] if taken else []
-    return "\n".join([*lines, *_on_tiers(plan, problem, which)])
-
-
-def _on_tiers(plan: Plan, problem: Problem, which: str) -> list[str]:
-    network = problem.cluster.network
     axes = [axis for axis in DEGREES if plan[axis] > 1]
-    if not network.middle or not axes:
-        return []
-    rows = [[tier.name, *(str(plan[f"{axis}_{tier.name}"]) for axis in axes)] for tier in network.tiers[:-1]]
-    rows.append([network.tiers[-1].name, *(str(plan[axis]) for axis in axes)])
-    lines = [f"{which}ranks numbered {plan['order']}; members of a group that share a unit of each tier:"]
-    lines.append(table(["", *axes], rows))
-    for axis, tier in straddling(plan.codes, network):
-        lines.append(f"{axis} straddles units of {tier}: it is priced as crossing that tier")
-    return lines
+    if network.middle and axes:
+        rows = [[tier.name, *(str(plan[f"{axis}_{tier.name}"]) for axis in axes)] for tier in network.tiers[:-1]]
+        rows.append([network.tiers[-1].name, *(str(plan[axis]) for axis in axes)])
+        lines.append(f"{which}ranks numbered {plan['order']}; members of a group that share a unit of each tier:")
+        lines.append(table(["", *axes], rows))
+        lines += [
+            f"{axis} straddles units of {tier}: it is priced as crossing that tier"
+            for axis, tier in straddling(plan.codes, network)
+        ]
+    return "\n".join(lines)
 
 
 def within_resolution(plans: Sequence[Priced], resolution: float | None) -> list[int]:
@@ -202,9 +199,11 @@ SHARES = {
     "optimizer": ("optimizer_s",),
 }
 OPTIONAL = ("recompute", "optimizer")  # shown where a plan has such a share
-
-
 _SETTINGS = {"num_gpus": "GPUs", "global_batch_size": "batch", "strategy": "strategy"}
+
+
+def _shares(plan: Priced) -> list[str]:
+    return shares([sum(plan[name] for name in names) for names in SHARES.values()], plan["step_time_s"])
 
 
 def plans_text(
@@ -225,37 +224,44 @@ def plans_text(
     """
     several = with_strategy or len({plan["plan"]["strategy"] for plan in plans}) > 1
     settings = _SETTINGS if with_settings else {name: _SETTINGS[name] for name in ("strategy",) if several}
-    shown = [*(name for name in plans[0].get("hardware", ()) if name in hardware or _varies(plans, name))]
-    titles = [*map(hardware_title, shown), *settings.values()]
-    parts = [
-        shares([sum(plan[name] for name in names) for names in SHARES.values()], plan["step_time_s"]) for plan in plans
+    of_first = plans[0].get("hardware", {})
+    shown = [
+        name
+        for name, value in of_first.items()
+        if name in hardware or any(plan["hardware"][name] != value for plan in plans)
     ]
+    parts = [dict(zip(SHARES, _shares(plan), strict=True)) for plan in plans]
     named = [
-        (at, title)
-        for at, title in enumerate(SHARES)
-        if title not in OPTIONAL or any(part[at] not in ("0 %", "-") for part in parts)
+        title for title in SHARES if title not in OPTIONAL or any(part[title] not in ("0 %", "-") for part in parts)
     ]
-    memory = ["memory", "fits"] if fits else ["memory"]
-    header = ["", *titles, "step", "MFU", *memory, *(title for _, title in named)]
-    rows = []
-    for number, (plan, part) in enumerate(zip(plans, parts, strict=True), 1):
-        rows.append(
-            [
-                f"{number}",
-                *(hardware_text(name, plan["hardware"][name]) for name in shown),
-                *(str(plan["plan"][name]) for name in settings),
-                format_quantity(plan["step_time_s"], "s"),
-                quantity("mfu", plan["mfu"]),
-                format_quantity(plan["peak_bytes"], "bytes"),
-                *([share(fits[number - 1], 1)] if fits else []),
-                *(part[at] for at, _ in named),
-            ]
-        )
+    titles = [*map(hardware_title, shown), *settings.values()]
+    header = ["", *titles, "step", "MFU", "memory", *(["fits"] if fits else []), *named]
+    rows = [
+        [
+            f"{number}",
+            *(hardware_text(name, plan["hardware"][name]) for name in shown),
+            *(str(plan["plan"][name]) for name in settings),
+            format_quantity(plan["step_time_s"], "s"),
+            quantity("mfu", plan["mfu"]),
+            format_quantity(plan["peak_bytes"], "bytes"),
+            *([share(fits[number - 1], 1)] if fits else []),
+            *(part[title] for title in named),
+        ]
+        for number, (plan, part) in enumerate(zip(plans, parts, strict=True), 1)
+    ]
     # With a width, plans whose rows are alike have the row of the first one, and lines below the table name the others.
+    kept: list[int] = []
+    same_texts: list[str] = []
     first: dict[tuple[str, ...], int] = {}
-    same_as = {at: first.setdefault(tuple(row[1:]), at) if width else at for at, row in enumerate(rows)}
-    kept = [at for at, same in same_as.items() if at == same]
-    same_texts = [_alike_text(plans, at, same) for at, same in same_as.items() if at != same]
+    for at, row in enumerate(rows):
+        same = first.setdefault(tuple(row[1:]), at) if width else at
+        if same == at:
+            kept.append(at)
+            continue
+        plan, other = plans[at]["plan"], plans[same]["plan"]
+        differs = " ".join(f"{setting_of(name)}={plan[name]}" for name in PLAN_COLUMNS if plan[name] != other[name])
+        text = f"plan {at + 1} costs the same as plan {same + 1}{f', with {differs}' if differs else ''}"
+        same_texts.append(wrapped(text, hanging="  "))
     return "\n".join([with_choices([plans[at] for at in kept], header, [rows[at] for at in kept], width), *same_texts])
 
 
@@ -270,31 +276,13 @@ def with_choices(
     wide = table(titles, [[*row, *below] for row, below in zip(rows, texts, strict=True)], text=text)
     if width is None or max(map(len, wide.splitlines())) <= width:
         return wide
-    head, lines = _lines(header, rows, text)
-    below = [_below(plan["plan"], cut) for plan in plans]
-    return "\n".join([*head, *(line for pair in zip(lines, below, strict=True) for line in pair)])
-
-
-def _lines(header: Sequence[str], rows: Sequence[Sequence[str]], text: Collection[int]) -> tuple[list[str], list[str]]:
-    """Return the lines of the header, and of the rows, of a table."""
     lines = table(header, rows, text=text).splitlines()
-    return lines[: -len(rows)], lines[-len(rows) :]
-
-
-def _below(plan: Any, with_cut: bool) -> str:
-    layers = f"; layers of stages: {cut_text(plan.get('stage_layers'))}" if with_cut and plan["pp"] > 1 else ""
-    return wrapped(f"{plan.text}{layers}", "   ", "  ")
-
-
-def _alike_text(plans: Sequence[Priced], at: int, same: int) -> str:
-    """Return a line on a plan that costs what an earlier one does."""
-    plan, other = plans[at]["plan"], plans[same]["plan"]
-    differs = " ".join(f"{setting_of(name)}={plan[name]}" for name in PLAN_COLUMNS if plan[name] != other[name])
-    return wrapped(f"plan {at + 1} costs the same as plan {same + 1}{f', with {differs}' if differs else ''}", "", "  ")
-
-
-def _varies(plans: Sequence[Priced], name: str) -> bool:
-    return any(plan["hardware"][name] != plans[0]["hardware"][name] for plan in plans)
+    narrow, of_rows = lines[: -len(rows)], lines[-len(rows) :]
+    for line, plan in zip(of_rows, plans, strict=True):
+        has_stages = cut and plan["plan"]["pp"] > 1
+        layers = f"; layers of stages: {cut_text(plan['plan'].get('stage_layers'))}" if has_stages else ""
+        narrow += [line, wrapped(f"{plan['plan'].text}{layers}", "   ", "  ")]
+    return "\n".join(narrow)
 
 
 _INDENT = " " * 4  # of the choices of a plan
@@ -332,22 +320,40 @@ def precision_text(device: DeviceSpec, linear_dtype: str) -> str:
 def three_plans_text(plans: Mapping[str, Priced], device: DeviceSpec, assumptions: AssumptionsSpec) -> str:
     """Return plans by their names as a table with a column for each, and below it their choices."""
     several = roles_of(plans)
-    columns = [_column(plan, device, assumptions) for plan in several.values()]
-    shown = [name for name in columns[0] if any(column[name] not in ("", "-", "0 %") for column in columns)]
-    shown = [name for name in columns[0] if name in shown or (name in SHARES and name not in OPTIONAL)]
-    rows = [[name, *(column[name] for column in columns)] for name in shown]
+    columns: list[dict[str, str]] = []
+    for plan in several.values():
+        mfus = mfu_of_peaks(plan["mfu"], device, assumptions.linear_dtype)
+        fits = fitting([plan], device.hbm_capacity, assumptions)
+        columns.append(
+            {
+                "step": quantity("step_time_s", plan["step_time_s"]),
+                "80 % interval": interval_text(plan["step_time_s_low"], plan["step_time_s_high"]),
+                "tokens/s/GPU": f"{plan['tokens_per_s_per_gpu']:,.0f}",
+                **{name: share(mfu, 1, 1) for name, mfu in mfus.items()},
+                **dict(zip(SHARES, _shares(plan), strict=True)),
+                "memory": quantity("peak_bytes", plan["peak_bytes"]),
+                "fits": share(fits[0], 1) if fits else "",
+                "cost of features": f"{sum(features_of(plan['plan']).values())}",
+                "rank order": plan["plan"]["order"],
+            }
+        )
+    rows = [
+        [name, *(column[name] for column in columns)]
+        for name in columns[0]
+        if (name in SHARES and name not in OPTIONAL) or any(column[name] not in ("", "-", "0 %") for column in columns)
+    ]
     text = table(["", *several], rows, text=range(len(several) + 1))
     return "\n\n".join([text, "\n".join(choices_text(name, plan["plan"]) for name, plan in several.items())])
 
 
-def choices_text(name: str, plan: Any) -> str:
+def choices_text(name: str, plan: Plan) -> str:
     """Return the choices of a plan after a name, and its features with what each costs, wrapped."""
     used = ", ".join(f"{feature} {points}" for feature, points in features_of(plan).items())
     features = [wrapped(f"features: {used}", _INDENT)] if used else []
     return "\n".join([name, *stated_lines(plan, _INDENT), *features])
 
 
-def stated_lines(plan: Any, indent: str) -> list[str]:
+def stated_lines(plan: Plan, indent: str) -> list[str]:
     """Return the strategy, the choices and the layers of the stages of a plan, wrapped."""
     lines = [f"{printable(plan['strategy'])}: {plan.text}"]
     if "stage_layers" in plan and plan["pp"] > 1:
@@ -355,24 +361,6 @@ def stated_lines(plan: Any, indent: str) -> list[str]:
         short = len(layers) <= WIDTH - len(indent)  # else it would not be one word of the command line
         lines.append(layers if short else f"layers of stages: {cut_text(plan['stage_layers'])}")
     return [wrapped(line, indent) for line in lines]
-
-
-def _column(plan: Priced, device: DeviceSpec, assumptions: AssumptionsSpec) -> dict[str, str]:
-    low, high = (plan[f"step_time_s_{end}"] for end in ("low", "high"))
-    parts = shares([sum(plan[name] for name in names) for names in SHARES.values()], plan["step_time_s"])
-    fits = fitting([plan], device.hbm_capacity, assumptions)
-    features = features_of(plan["plan"])
-    return {
-        "step": quantity("step_time_s", plan["step_time_s"]),
-        "80 % interval": interval_text(low, high),
-        "tokens/s/GPU": f"{plan['tokens_per_s_per_gpu']:,.0f}",
-        **{name: share(mfu, 1, 1) for name, mfu in mfu_of_peaks(plan["mfu"], device, assumptions.linear_dtype).items()},
-        **dict(zip(SHARES, parts, strict=True)),
-        "memory": quantity("peak_bytes", plan["peak_bytes"]),
-        "fits": share(fits[0], 1) if fits else "",
-        "cost of features": f"{sum(features.values())}",
-        "rank order": plan["plan"]["order"],
-    }
 
 
 def interval_text(low: float, high: float) -> str:
@@ -399,14 +387,7 @@ def selection_text(within: float | None, candidates: int, as_launched: bool) -> 
 
 
 _TYPES = {"name": np.object_, "real": np.float64}  # of empty columns; all others are int64
-
-
 _COSTS = (*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__)
-
-
-_EMPTY = {column.name: np.empty(0, _TYPES.get(column.kind, np.int64)) for column in COLUMNS}
-
-
 _KNOWN = {column.name: column for column in (*COLUMNS, CUT)}
 
 
@@ -414,7 +395,7 @@ def plans_frame(plans: Sequence[DataView], reasons: Sequence[str] = ()) -> "pd.D
     """Return one row per plan: choices, hardware, costs, and `reject`, which is 0 for a feasible plan.
 
     `reasons` names the bits of `reject`, lowest bit first. `attrs` has the units and descriptions of the columns that
-    every result set has.
+    every result set has. The columns are in the order of a result set: choices, those that only some sets have, costs.
     """
     import pandas as pd
 
@@ -424,19 +405,12 @@ def plans_frame(plans: Sequence[DataView], reasons: Sequence[str] = ()) -> "pd.D
         | {"reject": sum(1 << reasons.index(name) for name in plan["reject"])}
         for plan in plans
     ]
-    frame = (
-        pd.DataFrame(rows, columns=_ordered({name: None for row in rows for name in row}))
-        if rows
-        else pd.DataFrame(_EMPTY)
-    )
-    columns = [name for name in frame if name in _KNOWN]
-    frame.attrs["units"] = {name: _KNOWN[str(name)].unit for name in columns}
-    frame.attrs["descriptions"] = {name: _KNOWN[str(name)].description for name in columns}
+    names, last = {name: None for row in rows for name in row}, [*_COSTS, "reject"]
+    first = [name for name in _KNOWN if name in names and name not in last]
+    order = [*first, *(name for name in names if name not in (*first, *last)), *last]
+    empty = {column.name: np.empty(0, _TYPES.get(column.kind, np.int64)) for column in COLUMNS}
+    frame = pd.DataFrame(rows, columns=order) if rows else pd.DataFrame(empty)
+    columns = {name: _KNOWN[str(name)] for name in frame if name in _KNOWN}
+    frame.attrs["units"] = {name: column.unit for name, column in columns.items()}
+    frame.attrs["descriptions"] = {name: column.description for name, column in columns.items()}
     return frame
-
-
-def _ordered(columns: Iterable[str]) -> list[str]:
-    """Return columns in the order of a result set: choices, columns that only some sets have, costs."""
-    last = [*_COSTS, "reject"]
-    first = [name for name in _KNOWN if name in columns and name not in last]
-    return [*first, *(name for name in columns if name not in (*first, *last)), *last]

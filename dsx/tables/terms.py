@@ -11,7 +11,7 @@ from dsx.cost.context import StepCosts
 from dsx.cost.measured_kernels import EXACT, EXTRAPOLATED, INTERPOLATED
 from dsx.plans.plan import Plan, setting_of
 from dsx.plans.violations import for_plan, unmet_needs
-from dsx.pricing.measured_share import KernelCoverage, MeasuredKernel
+from dsx.pricing.measured_share import KernelCoverage
 from dsx.pricing.one_plan import PlanStage
 from dsx.schedules.schedules import SCHEDULES
 from dsx.tables.format import quantity, share, signed, table, wrapped
@@ -39,7 +39,8 @@ def effects_text(spec: AssumptionsSpec, plan: Plan) -> str:
     """Return the effects that a plan lacks, a line each; empty if it has all."""
     unmet, lines = unmet_needs(spec, plan.codes), list[str]()
     for name, lacked in lacked_effects(spec, plan).items():
-        priced, value = (_quantity(name, lacked[key]) for key in ("priced", "value"))
+        values = (lacked["priced"], lacked["value"])
+        priced, value = (f"{1e6 * of:g} us" if name.endswith("_latency") else f"{of:g}" for of in values)
         because = " and ".join(_unmet_text(need, plan) for need in unmet[name])
         instead = f"{name} = {priced} in place of {value}"
         lost = spec.conditions.stated[name].lost
@@ -49,21 +50,12 @@ def effects_text(spec: AssumptionsSpec, plan: Plan) -> str:
 
 def _unmet_text(need: Need, plan: Plan) -> str:
     """Return what a plan has in place of a need: "zero_stage=3 (needed: zero_stage <= 1)"."""
-    columns = dict.fromkeys(
-        name for bound_of in need for name in (bound_of.column, *bound_of.with_what) if name in plan
-    )
+    columns = dict.fromkeys(name for bound in need for name in (bound.column, *bound.with_what) if name in plan)
     values = " ".join(f"{setting_of(name)}={plan[name]}" for name in columns)
-    if any(bound_of.relation == WITHOUT for bound_of in need):  # the value names what it has of a long list
+    if any(bound.relation == WITHOUT for bound in need):  # the value names what it has of a long list
         return values
-    compared = (
-        " ".join([setting_of(bound_of.column), bound_of.relation, *(setting_of(bound) for bound in bound_of.with_what)])
-        for bound_of in need
-    )
-    return f"{values} (needed: {' or '.join(compared)})"
-
-
-def _quantity(name: str, value: float) -> str:
-    return f"{1e6 * value:g} us" if name.endswith("_latency") else f"{value:g}"
+    bounds = (" ".join([setting_of(bound.column), bound.relation, *map(setting_of, bound.with_what)]) for bound in need)
+    return f"{values} (needed: {' or '.join(bounds)})"
 
 
 _NEARLY_EQUAL = 1e-3  # of the step
@@ -74,16 +66,14 @@ def costs_text(costs: Mapping[str, float]) -> str:
     """Return a step's time and memory as tables, then its 80 % interval and the remaining columns, such as MFU."""
     parts: list[str] = []
     columns = [*StepCosts.__dataclass_fields__]
-    for total_column, unit in (("step_time_s", "_s"), ("peak_bytes", "_bytes")):
-        total = costs[total_column]
-        names = [name for name in columns[: columns.index(total_column)] if name.endswith(unit)]
-        rows = [[name, quantity(name, costs[name]), share(costs[name], total, 1)] for name in names]
-        parts.append(
-            table(["", "", "share"], [*rows, [total_column, quantity(total_column, total), share(total, total, 1)]])
-        )
-    if costs["step_time_s_low"] == costs["step_time_s_low"]:
-        low, high = (quantity(name, costs[name]) for name in ("step_time_s_low", "step_time_s_high"))
-        parts.append(f"80 % interval of step_time_s: {low} to {high}")
+    for total, unit in (("step_time_s", "_s"), ("peak_bytes", "_bytes")):
+        names = [name for name in columns[: columns.index(total)] if name.endswith(unit)]
+        rows = [[name, quantity(name, costs[name]), share(costs[name], costs[total], 1)] for name in (*names, total)]
+        parts.append(table(["", "", "share"], rows))
+    low, high = costs["step_time_s_low"], costs["step_time_s_high"]
+    if low == low:
+        ends = (quantity(f"step_time_s_{end}", value) for end, value in (("low", low), ("high", high)))
+        parts.append(f"80 % interval of step_time_s: {' to '.join(ends)}")
     if math.isnan(costs["mfu"]):
         parts.append(
             wrapped(
@@ -92,10 +82,8 @@ def costs_text(costs: Mapping[str, float]) -> str:
             )
         )
     further = [name for name in columns[columns.index("peak_bytes") + 1 :] if costs[name] == costs[name]]
-    further = (
-        further if costs["host_bytes"] else [name for name in further if name != "host_bytes"]
-    )  # nothing is offloaded
-    parts.append(table(["", ""], [[name, quantity(name, costs[name])] for name in further]))
+    shown = [name for name in further if name != "host_bytes" or costs[name]]  # if anything is offloaded
+    parts.append(table(["", ""], [[name, quantity(name, costs[name])] for name in shown]))
     return "\n\n".join(filter(None, parts))
 
 
@@ -107,9 +95,8 @@ def comparison_text(costs: Mapping[str, float], fastest: Mapping[str, float]) ->
     step, peak = "step_time_s", "peak_bytes"
     parts = [name for name in costs if name.endswith("_s") and not name.startswith((step, "tokens"))]
     parts = [name for name in parts if abs(costs[name] - fastest[name]) > _NEARLY_EQUAL * fastest[step]]
-    parts.sort(key=lambda name: -abs(costs[name] - fastest[name]))
     rows: list[list[str]] = []
-    for name in (*parts, step, peak):
+    for name in (*sorted(parts, key=lambda name: -abs(costs[name] - fastest[name])), step, peak):
         value, other = costs[name], fastest[name]
         difference = 0.0 if math.isclose(value, other, rel_tol=_ROUNDING) else value - other
         rows.append([name, quantity(name, value), quantity(name, other), signed(name, difference)])
@@ -124,25 +111,13 @@ def operators_text(kernels: Sequence[DataView]) -> str:
         for direction in ("forward", "backward"):
             part = kernel[direction]
             comm = part["tp_comm_s"] + part["cp_comm_s"] + part["ep_comm_s"]
-            if not kernel["counted"] and not comm:
-                continue
-            rows.append(
-                [
-                    kernel["name"],
-                    direction,
-                    f"{part['matrix_flops']:.4g}",
-                    f"{part['vector_flops']:.4g}",
-                    format_quantity(part["bytes"], "bytes"),
-                    format_quantity(part["compute_s"], "s"),
-                    format_quantity(part["memory_s"], "s"),
-                    format_quantity(comm, "s"),
-                    format_quantity(kernel["saved_bytes"], "bytes") if direction == "forward" else "",
-                ]
-            )
+            if kernel["counted"] or comm:
+                work = [f"{part[name]:.4g}" for name in ("matrix_flops", "vector_flops")]
+                times = [format_quantity(seconds, "s") for seconds in (part["compute_s"], part["memory_s"], comm)]
+                saved = format_quantity(kernel["saved_bytes"], "bytes") if direction == "forward" else ""
+                traffic = format_quantity(part["bytes"], "bytes")
+                rows.append([kernel["name"], direction, *work, traffic, *times, saved])
     return "one layer, one microbatch:\n" + table(["", "", *figures], rows, text=(0, 1))
-
-
-_BOTTLENECK = "<- bottleneck"
 
 
 def stages_data(plan: Plan, stages: Sequence[PlanStage]) -> list[Data]:
@@ -150,18 +125,15 @@ def stages_data(plan: Plan, stages: Sequence[PlanStage]) -> list[Data]:
     return [
         {"first_layer": stage.first_layer, "num_layers": stage.num_layers}
         | dataclasses.asdict(stage)
-        | {"devices": devices_of(plan)}
+        | {"devices": plan["num_gpus"] // plan["pp"]}
         for stage in stages
     ]
 
 
-def devices_of(plan: Plan) -> int:
-    """Return the GPUs of a stage, in all replicas."""
-    return plan["num_gpus"] // plan["pp"]
-
-
 def stages_text(plan: Plan, stages: Sequence[PlanStage]) -> str:
-    """Return the stages of a plan as a table, the slowest one marked."""
+    """Return the stages of a plan as a table, the slowest one marked; empty without stages."""
+    if not stages:
+        return ""
     slowest = bottleneck(stages)
     several = any(len(stage.chunks) > 1 for stage in stages)
     rows = [
@@ -170,30 +142,18 @@ def stages_text(plan: Plan, stages: Sequence[PlanStage]) -> str:
             ", ".join(f"{chunk.first_layer}" for chunk in stage.chunks),
             f"{stage.num_layers}",
             *(["+".join(f"{chunk.num_layers}" for chunk in stage.chunks)] if several else []),
-            f"{devices_of(plan)}",
-            format_quantity(stage.load_s, "s"),
-            format_quantity(stage.compute_s, "s"),
-            format_quantity(stage.comm_s, "s"),
-            format_quantity(stage.recompute_s, "s"),
+            f"{plan['num_gpus'] // plan['pp']}",
+            *(format_quantity(time, "s") for time in (stage.load_s, stage.compute_s, stage.comm_s, stage.recompute_s)),
             f"{stage.in_flight:.4g}",
             format_quantity(stage.peak_bytes, "bytes"),
             stage.link or "-",
-            _BOTTLENECK if stage is slowest else "",
+            "<- bottleneck" if stage is slowest else "",
         ]
         for number, stage in enumerate(stages, 1)
     ]
-    chunks = ["layers of\nchunks"] if several else []
-    header = [
-        "stage",
-        f"first\nlayer{'s' if several else ''}",
-        "layers",
-        *chunks,
-        "GPUs",
-        "time of a\nmicrobatch",
-        "compute",
-        "commu-\nnication",
-    ]
-    header += ["recom-\nputation", "in\nflight", "memory", "link\nbefore", ""]
+    header = ["stage", "first\nlayers" if several else "first\nlayer", "layers"]
+    header += [*(["layers of\nchunks"] if several else []), "GPUs", "time of a\nmicrobatch", "compute"]
+    header += ["commu-\nnication", "recom-\nputation", "in\nflight", "memory", "link\nbefore", ""]
     return table(header, rows, text=(len(header) - 1,))
 
 
@@ -256,7 +216,11 @@ def coverage_text(covered: KernelCoverage, plan: str = "this plan", with_idle: b
             shape_text(kernel.shape),
             format_quantity(kernel.roofline_s, "s"),
             format_quantity(kernel.time_s, "s"),
-            _known(kernel),
+            f"line {kernel.row.line}"
+            if kernel.row
+            else "between rows"
+            if kernel.how == INTERPOLATED
+            else "beyond the rows",
         ]
         for kernel in covered.kernels
     ]
@@ -278,22 +242,12 @@ def known_text(covered: KernelCoverage, plan: str) -> str:
     return f"{counted(covered.num_kernels, 'kernel')} of {plan}: {parts}"
 
 
-def _known(kernel: MeasuredKernel) -> str:
-    return (
-        f"line {kernel.row.line}" if kernel.row else "between rows" if kernel.how == INTERPOLATED else "beyond the rows"
-    )
-
-
 def shares_text(covered: Sequence[KernelCoverage]) -> str:
     """Return the share of measured and interpolated times of each plan; empty if it is the same for all of them."""
     shares = [share(of_plan.shares[EXACT] + of_plan.shares[INTERPOLATED], 1, 1) for of_plan in covered]
-    if len(set(shares)) <= 1:
-        return ""
     listed = ", ".join(f"{text} of plan {number}" for number, text in enumerate(shares, 1))
-    return (
-        f"measured or interpolated share of kernel time: {listed}; the order of the plans depends partly on rooflines "
-        "and extrapolation"
-    )
+    rank = f"{listed}; the order of the plans depends partly on rooflines and extrapolation"
+    return f"measured or interpolated share of kernel time: {rank}" if len(set(shares)) > 1 else ""
 
 
 def idle_text(file: str, idle: Sequence[OperatorTime], plan: str) -> str:
