@@ -62,11 +62,11 @@ if TYPE_CHECKING:
     from dsx.verbs.several_jobs import several_jobs as several_jobs
     from dsx.verbs.show import ShownSet as ShownSet
     from dsx.verbs.show import show as show
-    from dsx.verbs.swept import Swept as Swept
-    from dsx.verbs.swept import SweptShard as SweptShard
-    from dsx.verbs.swept import finish_sweep as finish_sweep
-    from dsx.verbs.swept import sweep as sweep
-    from dsx.verbs.swept import sweep_shard as sweep_shard
+    from dsx.verbs.sweep import Swept as Swept
+    from dsx.verbs.sweep import SweptShard as SweptShard
+    from dsx.verbs.sweep import finish_sweep as finish_sweep
+    from dsx.verbs.sweep import sweep as sweep
+    from dsx.verbs.sweep import sweep_shard as sweep_shard
     from dsx.verbs.training_run import TrainingRun as TrainingRun
     from dsx.verbs.training_run import training_run as training_run
     from dsx.verbs.validate import Validation as Validation
@@ -104,7 +104,7 @@ _NAMES = {
     "verbs.report": "Report report",
     "verbs.several_jobs": "SeveralJobs several_jobs",
     "verbs.show": "ShownSet show",
-    "verbs.swept": "Swept SweptShard finish_sweep sweep sweep_shard",
+    "verbs.sweep": "Swept SweptShard finish_sweep sweep sweep_shard",
     "verbs.training_run": "TrainingRun training_run",
     "verbs.validate": "Validation validate",
     "verbs.why": "Explanation why why_row",

@@ -4,9 +4,13 @@ import html
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from dsx.plans.plan import Plan
 from dsx.text import Data, versioned
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Answer(ABC):
@@ -32,7 +36,11 @@ class Answer(ABC):
         return versioned(self._data())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Answer) and type(self) is type(other) and _written(self) == _written(other)
+        return (
+            isinstance(other, Answer)
+            and type(self) is type(other)
+            and json.dumps(self.to_data(), sort_keys=True) == json.dumps(other.to_data(), sort_keys=True)
+        )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>\n{self}"
@@ -60,10 +68,17 @@ class PricedPlans(Answer):
         return [{**priced, "plan": dict(priced["plan"])} for priced in self.priced]
 
 
-def _written(answer: Answer) -> str:
-    return json.dumps(answer.to_data(), sort_keys=True)
-
-
 def paragraphs(parts: Iterable[str]) -> str:
     """Join texts with an empty line between them; empty ones are left out."""
     return "\n\n".join(filter(None, parts))
+
+
+def with_units(rows: object, flops: str = "FLOP") -> "pd.DataFrame":
+    """Return rows or columns as a DataFrame, whose `attrs` have the units that the names of its columns end in."""
+    import pandas as pd
+
+    frame = pd.DataFrame(rows)  # pyright: ignore[reportArgumentType]
+    of_endings = {"s": "s", "bytes": "bytes", "flops": flops}
+    units = {name: of_endings.get(str(name).rpartition("_")[2]) for name in frame.columns}
+    frame.attrs["units"] = {name: unit for name, unit in units.items() if unit}
+    return frame

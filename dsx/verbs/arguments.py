@@ -7,32 +7,44 @@ import json
 import operator
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import SupportsIndex, TypeVar
 
 from dsx.config.search_path import shown
-from dsx.errors import InputError, SpecError, StoreError, UnitError, function, wrong
+from dsx.errors import InputError, StoreError, file_path, function, wrong
 from dsx.files import write_whole
 from dsx.progress import Watch
 from dsx.units import Dimension, parse_count, parse_quantity, parse_share, parse_size, parse_total
 
 
+def optional_path(name: str, path: object) -> Path | None:
+    """Return the argument called `name` as a path, or None; InputError if it is neither."""
+    return None if path is None else file_path(name, path)
+
+
+def output_file(name: str, path: object, read: Iterable[Path], option: str = "-o") -> Path | None:
+    """Return the argument called `name` as a file that can be written, or None; errors as of `check_output_file`."""
+    output = optional_path(name, path)
+    if output is not None:
+        check_output_file(output, read, option)
+    return output
+
+
 def check_output_file(output: Path, read: Iterable[Path], option: str = "-o") -> None:
     """Raise StoreError if the `output` of an option cannot be written, or if it is one of the input files `read`."""
-    folder = output.absolute().parent
+    folder, fault = output.absolute().parent, ""
     if not folder.is_dir():
-        raise StoreError(
-            f"{option} {shown(output)}: {shown(output.parent)} is no folder; make it, or choose another file"
-        )
-    if output.is_dir():
-        raise StoreError(f"{option} {shown(output)}: is a folder; name a file in it")
-    if not os.access(output if output.exists() else folder, os.W_OK):
-        raise StoreError(f"{option} {shown(output)}: may not be written; choose another file")
-    for file in read:
-        if output.exists() and file.exists() and output.samefile(file):
-            raise StoreError(f"{option} {shown(output)}: is read by this command; choose another file")
+        fault = f"{shown(output.parent)} is no folder; make it, or choose another file"
+    elif output.is_dir():
+        fault = "is a folder; name a file in it"
+    elif not os.access(output if output.exists() else folder, os.W_OK):
+        fault = "may not be written; choose another file"
+    elif any(output.exists() and file.exists() and output.samefile(file) for file in read):
+        fault = "is read by this command; choose another file"
+    if fault:
+        raise StoreError(f"{option} {shown(output)}: {fault}")
 
 
 def write_output_file(output: Path, text: str) -> None:
@@ -60,9 +72,16 @@ def keep_compiled() -> None:
     """
     import jax
 
-    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or _folder()
-    if folder is None:
-        return
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    if not folder:
+        try:
+            cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsx" / "compiled"
+            cache.mkdir(parents=True, exist_ok=True)
+        except (OSError, RuntimeError):  # no permission to make the folder, or no home folder
+            return
+        if not os.access(cache, os.W_OK):
+            return
+        folder = str(cache)
     # An entry that cannot be used is compiled again, without a warning.
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
     jax.config.update("jax_compilation_cache_dir", folder)
@@ -70,20 +89,20 @@ def keep_compiled() -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
-def _folder() -> str | None:
-    try:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsx" / "compiled"
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # no permission to make the folder, or no home folder
-        return None
-    return str(folder) if os.access(folder, os.W_OK) else None
-
-
 # Overridden fields, as in {"cluster.device.hbm_capacity": "141 GB"} or ["cluster.device.hbm_capacity=141 GB"].
 Fields = Mapping[str, object] | Sequence[str]
 
+T = TypeVar("T")
 _LENGTHS = ("sequence_length",)  # of which 8k may be 8000 or 8192
 _LONGEST_S = 1e6  # of a latency or a search
+
+
+def parsed(parse: Callable[[], T], place: str) -> T:
+    """Return what `parse` returns; the place precedes what it finds wrong, an InputError."""
+    try:
+        return parse()
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from None
 
 
 def count(name: str, value: object) -> int:
@@ -92,10 +111,7 @@ def count(name: str, value: object) -> int:
     if isinstance(value, SupportsIndex) and not isinstance(value, bool):
         with suppress(TypeError):  # of an array, of which only one without axes is a number
             number = operator.index(value)
-    try:
-        return parse_count(number) if name in _LENGTHS else parse_size(number)
-    except SpecError as error:
-        raise InputError(f"{name}: {error}") from None
+    return parsed(lambda: parse_count(number) if name in _LENGTHS else parse_size(number), name)
 
 
 def counts(name: str, value: object) -> list[int]:
@@ -111,10 +127,7 @@ def total(name: str, value: object) -> float | None:
     """Return an argument that may have a suffix, as "15T", as a number above zero; None for None."""
     if value is None:
         return None
-    try:
-        number = float(parse_total(value))
-    except SpecError as error:
-        raise InputError(f"{option_of(name)}: {error}") from None
+    number = float(parsed(lambda: parse_total(value), option_of(name)))
     if number <= 0:
         raise InputError(f"{option_of(name)}: {value} is not above zero")
     return number
@@ -159,54 +172,39 @@ def assignments(name: str, fields: Fields | None) -> list[str]:
         return []
     if isinstance(fields, str):
         return [fields]
-    if isinstance(fields, Mapping):
-        return [f"{path}={_text(path, value)}" for path, value in fields.items()]
     if isinstance(fields, Sequence) and all(isinstance(field, str) for field in fields):
         return list(fields)
-    raise wrong(name, fields, "a mapping of fields to values is wanted, or a list of texts such as 'FIELD=VALUE'")
-
-
-def _text(path: str, value: object) -> str:
-    """Return a value as YAML."""
-    if isinstance(value, str):
-        return value
-    try:
-        return json.dumps(value, default=_plain)
-    except TypeError:
-        raise InputError(f"set {path}: {value!r} is not a number, text, list or mapping") from None
-
-
-def _plain(value: Any) -> Any:
-    """Return a NumPy number or array as Python numbers."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError
+    if not isinstance(fields, Mapping):
+        raise wrong(name, fields, "a mapping of fields to values is wanted, or a list of texts such as 'FIELD=VALUE'")
+    written: list[str] = []
+    for path, value in fields.items():
+        try:  # NumPy numbers and arrays have `tolist`
+            text = value if isinstance(value, str) else json.dumps(value, default=lambda number: number.tolist())
+        except (AttributeError, TypeError):
+            raise InputError(f"set {path}: {value!r} is not a number, text, list or mapping") from None
+        written.append(f"{path}={text}")
+    return written
 
 
 def margin_setting(margin: float | None) -> dict[str, float]:
     """Return the field that `memory_margin` sets, none if it is None; InputError for what is no share."""
     if margin is None:
         return {}
-    try:
-        return {"assumptions.memory_margin": parse_share(margin)}
-    except SpecError as error:
-        raise InputError(f"memory_margin: {error}") from None
+    return {"assumptions.memory_margin": parsed(lambda: parse_share(margin), "memory_margin")}
 
 
 def amount(name: str, value: object, dimension: Dimension, zero: bool = False) -> float | None:
     """Return a quantity in its SI unit, None for None; raises InputError for one that is not above zero."""
     if value is None:
         return None
-    try:
-        quantity = parse_quantity(value, dimension)
-    except UnitError as error:
-        raise InputError(f"{option_of(name)}: {error}") from None
+    option = option_of(name)
+    quantity = parsed(lambda: parse_quantity(value, dimension), option)
     if quantity < 0.0 or (quantity == 0.0 and not zero):
-        raise InputError(f"{option_of(name)}: {value} is {'below' if zero else 'not above'} zero")
+        raise InputError(f"{option}: {value} is {'below' if zero else 'not above'} zero")
     if dimension == "bytes/s" and quantity < 1.0:
-        raise InputError(f"{option_of(name)}: {value} is less than 1 B/s")
+        raise InputError(f"{option}: {value} is less than 1 B/s")
     if dimension == "s" and quantity > _LONGEST_S:
-        raise InputError(f"{option_of(name)}: {value} is more than {_LONGEST_S:g} s")
+        raise InputError(f"{option}: {value} is more than {_LONGEST_S:g} s")
     return quantity
 
 

@@ -51,12 +51,86 @@ class Calibrated(Answer):
         """The fitted numbers by field."""
         return self.calibration.fit.values
 
+    def _errors(self) -> dict[str, list[Data] | None]:
+        """Return the errors of the set before and after the fit, and without each source, if it was held out."""
+        calibration, held_out = self.calibration, self.calibration.held_out
+        return {
+            "before": errors(self.observations, calibration.before_s),
+            "after": errors(self.observations, calibration.after_s),
+            "held_out": None if held_out is None else errors(self.observations, held_out.predicted_s),
+        }
+
     def _data(self) -> Data:
-        calibration = _data(self.calibration, self.between, self.observations)
-        return calibration | {"outliers": [asdict(outlier) for outlier in self.outliers]}
+        calibration, fit, between = self.calibration, self.calibration.fit, self.between
+        return {
+            "rows": len(self.observations.source),
+            "left_out": self.observations.left_out,
+            "fields": [
+                {
+                    "name": name,
+                    "before": calibration.start[name],
+                    "after": value,
+                    "between": [between[name].low, between[name].high],
+                    "standard_error": fit.standard_errors[name],
+                    "at_bound": name in fit.at_bound,
+                    "determined": name not in fit.undetermined,
+                }
+                for name, value in fit.values.items()
+            ],
+            "effects": {
+                "stack": fit.effects.stack,
+                "generation": fit.effects.generation,
+                "deviations": asdict(fit.effects.deviations),
+            },
+            "errors": self._errors(),
+            "interval": [entry.model_dump(mode="json") for entry in calibration.interval],
+            "coverage": {name: {"inside": c.inside, "width": c.width} for name, c in calibration.coverage.items()},
+            "memory_interval": calibration.memory and calibration.memory.model_dump(mode="json"),
+            "resolution": calibration.resolution,
+            "outliers": [asdict(outlier) for outlier in self.outliers],
+        }
 
     def __str__(self) -> str:
-        return _text(self.calibration, self.between, self.observations, self.out)
+        calibration, fit = self.calibration, self.calibration.fit
+        rows: list[list[str]] = []
+        for name, value in fit.values.items():
+            unit, bounds = field_of(f"assumptions.{name}").unit, self.between[name]
+            numbers = (calibration.start[name], value, bounds.low, bounds.high, fit.standard_errors[name])
+            start, fitted, low, high, error = ("-" if n != n else format_quantity(n, unit) for n in numbers)
+            remark = "not determined" if name in fit.undetermined else "at a bound" if name in fit.at_bound else ""
+            rows.append([name, start, fitted, f"{low} to {high}", error, remark])
+        fields = table(["field", "before", "after", "bounds", "standard\nerror", ""], rows, text=(0, 5))
+        tables = [(name.replace("_", " "), of) for name, of in self._errors().items() if of is not None]
+        titles = [f"{what}{',' if of == 'held out' else ''}\n{of}" for of, _ in tables for what in ("median", "mean")]
+        body = [
+            [first["source_id"], f"{first['rows']:,}"]
+            + [f"{100 * figures[figure]:.1f} %" for figures in (first, *later) for figure in ("median_ape", "mape")]
+            for first, *later in zip(*(of for _, of in tables), strict=True)
+        ]
+        if calibration.coverage:
+            titles.append("inside others'\ninterval")
+            covered = {name: f"{100 * figures.inside:.0f} %" for name, figures in calibration.coverage.items()}
+            body = [[*row, covered.get(row[0], "")] for row in body]
+        lines = [] if calibration.adapted else _effects_lines(fit.effects)
+        if calibration.held_out is None and not calibration.adapted:
+            lines.append(
+                f"no source was held out: that needs {LEAST_SOURCES} of them; the error for other runs is unknown, and "
+                "the set has no interval of its own"
+            )
+        for entry in calibration.interval:
+            conditions = entry.where.model_dump(exclude_none=True)
+            where = ", ".join(f"{key}: {str(value).lower()}" for key, value in conditions.items()) or "any other plan"
+            lines.append(f"80 % interval, {where}: {entry.low:g} to {entry.high:g} times the predicted step time")
+        if (memory := calibration.memory) is not None:
+            lines.append(
+                f"measured peak memory is {memory.low:g} to {memory.high:g} times the predicted one in 80 % of the "
+                f"rows, {memory.median:g} times in the median"
+            )
+        if calibration.resolution is not None:
+            of = f"{100 * calibration.resolution:.2g} %"
+            lines.append(f"resolution: the measurements cannot rank plans of one job within {of}")
+        lines.append(f"written: {shown(self.out)}")
+        return paragraphs([fields, table(["source", "rows", *titles], body), "\n".join(lines)])
 
 
 def calibrate(
@@ -97,8 +171,16 @@ def calibrate(
         between = prior_of(assumed).bounds
     check_output(output, path, base)
     observations, left_out = _observed(path, assumed)
-    calibration = _fitted(observations, assumed, between, specialise is not None, watch)
-    _warn_if_far_off(calibration, observations)
+    if specialise is not None:
+        calibration = adapt(observations, assumed)
+    else:
+        sources = len(observations.sources)
+        passes = 0 if sources < LEAST_SOURCES else 2 if may_adapt(assumed) else 1
+        with progress(ROUNDS + passes * sources, "fitting, then without each source", watch) as advance:
+            calibration = fit_all(observations, assumed, between, advance)
+    median = errors(observations, calibration.after_s)[-1]["median_ape"]
+    if median > _FAR_OFF:
+        warn(f"the median error of the set is still {100 * median:.3g} %: are the times seconds of one step?")
     fitted_to = f"{counted(len(observations.source), 'row')} of {path.name}"
     _write(output, base, calibration, between, fitted_to, "Adapted" if specialise else "Fitted")
     return Calibrated(output, calibration, between, observations, left_out)
@@ -136,27 +218,6 @@ def _observed(path: Path, assumed: AssumptionsSpec) -> tuple[Observations, list[
     return kept, outliers
 
 
-def _fitted(
-    observations: Observations,
-    assumed: AssumptionsSpec,
-    between: Mapping[str, Bounds],
-    specialise: bool,
-    watch: Watch | None,
-) -> Calibration:
-    if specialise:
-        return adapt(observations, assumed)
-    sources = len(observations.sources)
-    passes = 0 if sources < LEAST_SOURCES else 2 if may_adapt(assumed) else 1
-    with progress(ROUNDS + passes * sources, "fitting, then without each source", watch) as advance:
-        return fit_all(observations, assumed, between, advance)
-
-
-def _warn_if_far_off(calibration: Calibration, observations: Observations) -> None:
-    median = errors(observations, calibration.after_s)[-1]["median_ape"]
-    if median > _FAR_OFF:
-        warn(f"the median error of the set is still {100 * median:.3g} %: are the times seconds of one step?")
-
-
 def _write(
     output: Path, base: str, calibration: Calibration, between: Mapping[str, Bounds], fitted_to: str, verb: str
 ) -> None:
@@ -174,104 +235,12 @@ def _write(
         raise StoreError(f"cannot write {shown(output)}: {error.strerror}") from error
 
 
-def _data(calibration: Calibration, between: Mapping[str, Bounds], observations: Observations) -> Data:
-    fit = calibration.fit
-    held_out = None if calibration.held_out is None else errors(observations, calibration.held_out.predicted_s)
-    return {
-        "rows": len(observations.source),
-        "left_out": observations.left_out,
-        "fields": [
-            {
-                "name": name,
-                "before": calibration.start[name],
-                "after": value,
-                "between": [between[name].low, between[name].high],
-                "standard_error": fit.standard_errors[name],
-                "at_bound": name in fit.at_bound,
-                "determined": name not in fit.undetermined,
-            }
-            for name, value in fit.values.items()
-        ],
-        "effects": {
-            "stack": fit.effects.stack,
-            "generation": fit.effects.generation,
-            "deviations": asdict(fit.effects.deviations),
-        },
-        "errors": {
-            "before": errors(observations, calibration.before_s),
-            "after": errors(observations, calibration.after_s),
-            "held_out": held_out,
-        },
-        "interval": [entry.model_dump(mode="json") for entry in calibration.interval],
-        "coverage": {name: {"inside": c.inside, "width": c.width} for name, c in calibration.coverage.items()},
-        "memory_interval": calibration.memory and calibration.memory.model_dump(mode="json"),
-        "resolution": calibration.resolution,
-    }
-
-
-def _text(calibration: Calibration, between: Mapping[str, Bounds], observations: Observations, output: Path) -> str:
-    def as_text(name: str, value: float) -> str:
-        return "-" if value != value else format_quantity(value, field_of(f"assumptions.{name}").unit)
-
-    fit = calibration.fit
-    rows = []
-    for name, value in fit.values.items():
-        remark = "not determined" if name in fit.undetermined else "at a bound" if name in fit.at_bound else ""
-        low, high, error = (
-            as_text(name, n) for n in (between[name].low, between[name].high, fit.standard_errors[name])
-        )
-        rows.append(
-            [name, as_text(name, calibration.start[name]), as_text(name, value), f"{low} to {high}", error, remark]
-        )
-    parts = [table(["field", "before", "after", "bounds", "standard\nerror", ""], rows, text=(0, 5))]
-    tables = [errors(observations, calibration.before_s), errors(observations, calibration.after_s)]
-    titles = ["median\nbefore", "mean\nbefore", "median\nafter", "mean\nafter"]
-    if calibration.held_out is not None:
-        tables.append(errors(observations, calibration.held_out.predicted_s))
-        titles += ["median,\nheld out", "mean,\nheld out"]
-    body = [
-        [first["source_id"], f"{first['rows']:,}"]
-        + [f"{100 * figures[figure]:.1f} %" for figures in (first, *later) for figure in ("median_ape", "mape")]
-        for first, *later in zip(*tables, strict=True)
-    ]
-    if calibration.coverage:
-        titles.append("inside others'\ninterval")
-        covered = {name: f"{100 * figures.inside:.0f} %" for name, figures in calibration.coverage.items()}
-        body = [[*row, covered.get(row[0], "")] for row in body]
-    parts.append(table(["source", "rows", *titles], body))
-    lines: list[str] = []
-    if not calibration.adapted:
-        lines.append(_effects_text(fit.effects))
-    if calibration.held_out is None and not calibration.adapted:
-        lines.append(
-            f"no source was held out: that needs {LEAST_SOURCES} of them; the error for other runs is unknown, and the "
-            "set has no interval of its own"
-        )
-    for entry in calibration.interval:
-        conditions = entry.where.model_dump(exclude_none=True)
-        where = ", ".join(f"{key}: {str(value).lower()}" for key, value in conditions.items()) or "any other plan"
-        lines.append(f"80 % interval, {where}: {entry.low:g} to {entry.high:g} times the predicted step time")
-    if (memory := calibration.memory) is not None:
-        lines.append(
-            f"measured peak memory is {memory.low:g} to {memory.high:g} times the predicted one in 80 % of the rows, "
-            f"{memory.median:g} times in the median"
-        )
-    if calibration.resolution is not None:
-        lines.append(
-            f"resolution: the measurements cannot rank plans of one job within {100 * calibration.resolution:.2g} %"
-        )
-    lines.append(f"written: {shown(output)}")
-    return paragraphs([*parts, "\n".join(lines)])
-
-
-def _effects_text(effects: Effects) -> str:
+def _effects_lines(effects: Effects) -> list[str]:
     """Return the deviations of effects, each with the effects that are furthest from zero."""
     lines: list[str] = []
-    for part, deviation in (("stack", effects.deviations.stack), ("generation", effects.deviations.generation)):
-        largest = sorted(getattr(effects, part).items(), key=lambda effect: -abs(effect[1]))
-        first = ", ".join(
-            f"{printable(name) or 'none'} {100 * value:+.1f} %" for name, value in largest[:_SHOWN_EFFECTS]
-        )
+    for part in ("stack", "generation"):
+        deviation = getattr(effects.deviations, part)
+        largest = sorted(getattr(effects, part).items(), key=lambda effect: -abs(effect[1]))[:_SHOWN_EFFECTS]
+        first = ", ".join(f"{printable(name) or 'none'} {100 * value:+.1f} %" for name, value in largest)
         lines.append(f"effects of the {part} on the time of kernels: deviation {100 * deviation:.2g} %, {first}")
-    beyond_effects = 100 * effects.deviations.rest
-    return "\n".join([*lines, f"mean errors of sources beyond effects: deviation {beyond_effects:.2g} %"])
+    return [*lines, f"mean errors of sources beyond effects: deviation {100 * effects.deviations.rest:.2g} %"]

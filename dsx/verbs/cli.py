@@ -1,6 +1,6 @@
 """The commands of the shell: each calls functions of the API with its options, and prints the answer.
 
-Options are the arguments of these functions, and help texts their docstrings (`dsx.verbs.options`). The commands of a
+Options are the arguments of these functions, and help texts their docstrings (`dsx.verbs.command`). The commands of a
 job stand in `dsx.verbs.job_commands`; here are those of result sets, measured runs, files, operators and traces.
 """
 
@@ -15,8 +15,20 @@ import dsx
 from dsx.errors import InputError, NothingFeasible, TraceError
 from dsx.text import versioned
 from dsx.verbs import job_commands
-from dsx.verbs.command import OF_JOB, Values, app, command, print_answer, print_json
-from dsx.verbs.options import ABSENT, KINDS, OPTIONS, OUTPUT, CommandOption, kind
+from dsx.verbs.command import (
+    ABSENT,
+    KINDS,
+    OF_JOB,
+    OPTIONS,
+    OUTPUT,
+    CommandOption,
+    Values,
+    app,
+    command,
+    kind,
+    print_answer,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from dsx.verbs.answer import Answer
@@ -223,12 +235,14 @@ def write_trace(values: Values) -> None:
     values["tensors"] = not values["tensors"]
     if values["layer"] is not None:
         excluded = ("results", "candidate", "sequence_length", "partition", "operator_times", "slow", "framework")
-        _refuse(values, "--layer, whose sizes are those of --set and --model", *_OF_WRITE, *excluded)
+        why = "{all}: cannot be given with --layer, whose sizes are those of --set and --model"
+        values.refuse(why, *_OF_WRITE, *excluded)
         arguments = values.of("trace_write.write_layer") | {"sizes": values["set"]}
         answer = dsx.trace.write_layer(values["layer"], *(values["plan"] or ()), **arguments)
     elif values["results"] is not None:
         excluded = ("sequence_length", "strategy", "assumptions", "partition", "operator_times", "set", "framework")
-        _refuse(values, "--from, whose row has what is priced", "model", *_OF_WRITE, "cluster", *excluded)
+        why = "{all}: cannot be given with --from, whose row has what is priced"
+        values.refuse(why, "model", *_OF_WRITE, "cluster", *excluded)
         if values["candidate"] is None:
             folder = values["results"]
             raise InputError(f"--from needs --candidate, the id of a row; 'dsx show {folder} --json' prints some")
@@ -237,8 +251,7 @@ def write_trace(values: Values) -> None:
     else:
         if values["candidate"] is not None:
             raise InputError("--candidate is the id of a row of --from, the folder of a sweep's results")
-        if missing := values.missing("model", *_OF_WRITE):
-            raise InputError(f"missing: {', '.join(missing)}; a plan needs them (or give --from, or --layer)")
+        values.need(("model", *_OF_WRITE), "a plan needs them (or give --from, or --layer)")
         cluster = values["cluster"]
         if values["operator_times"] is not None and cluster is None:
             raise InputError("--operator-times: without --cluster, on which they were measured, nodes have no times")
@@ -247,11 +260,6 @@ def write_trace(values: Values) -> None:
     causes = "".join(f"\n  {name}: {cause}" for name, cause in answer.reject.items())
     rejected = NothingFeasible(f"the trace is written, but the plan is rejected:{causes}")
     print_answer(answer, values["json"], rejected if answer.reject else None)
-
-
-def _refuse(values: Values, option: str, *options: str) -> None:
-    if flags := values.stated(*options):
-        raise InputError(f"{', '.join(flags)}: cannot be given with {option}")
 
 
 @command("inspect", "trace_inspect.inspect", within=_trace)

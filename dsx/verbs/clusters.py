@@ -41,11 +41,18 @@ class ClusterTimes(Answer):
         title = f"collectives on {self.name}, under {self.assumptions}"
         save(collectives(title, dict(self.times), self.groups, _VOLUMES), path)
 
+    def _tiers(self) -> list[Data]:
+        return [
+            {name: getattr(tier, name) for name in ("name", "size", "bandwidth", "latency")}
+            | {"size": tier.size or None, "oversubscription": self.network.oversubscription(number)}
+            for number, tier in enumerate(self.network.tiers)
+        ]
+
     def _data(self) -> Data:
         return {
             "cluster": self.name,
             "assumptions": self.assumptions,
-            "tiers": _tiers(self.network),
+            "tiers": self._tiers(),
             "collectives": [
                 {"kind": kind, "num_gpus": group, "bytes": volume, "time_s": seconds}
                 for kind, rows in self.times.items()
@@ -55,7 +62,18 @@ class ClusterTimes(Answer):
         }
 
     def __str__(self) -> str:
-        parts = [printable(f"{self.name}: {self.description}"), _tiers_text(self.network)]
+        tiers = [
+            [
+                tier["name"],
+                str(tier["size"] or "any"),
+                format_quantity(tier["bandwidth"], "bytes/s"),
+                format_quantity(tier["latency"], "s"),
+                f"{tier['oversubscription']:.3g}",
+            ]
+            for tier in self._tiers()
+        ]
+        header = ["tier", "GPUs", "bandwidth\nper GPU", "latency", "over-\nsubscription"]
+        parts = [printable(f"{self.name}: {self.description}"), table(header, tiers)]
         for kind, times in self.times.items():
             rows = [
                 [format_quantity(volume, "bytes"), *(format_quantity(seconds, "s") for seconds in row)]
@@ -99,30 +117,3 @@ def cluster_times(
         for kind in (ALL_REDUCE, ALL_TO_ALL)
     }
     return ClusterTimes(spec.name, spec.description, assumed.name, network, groups, times)
-
-
-def _tiers(network: Network) -> list[Data]:
-    return [
-        {
-            "name": tier.name,
-            "size": tier.size or None,
-            "bandwidth": tier.bandwidth,
-            "latency": tier.latency,
-            "oversubscription": network.oversubscription(number),
-        }
-        for number, tier in enumerate(network.tiers)
-    ]
-
-
-def _tiers_text(network: Network) -> str:
-    rows = [
-        [
-            tier["name"],
-            str(tier["size"] or "any"),
-            format_quantity(tier["bandwidth"], "bytes/s"),
-            format_quantity(tier["latency"], "s"),
-            f"{tier['oversubscription']:.3g}",
-        ]
-        for tier in _tiers(network)
-    ]
-    return table(["tier", "GPUs", "bandwidth\nper GPU", "latency", "over-\nsubscription"], rows)

@@ -29,8 +29,6 @@ _CHOICES = ("num_gpus", "global_batch_size", "sequence_length", "strategy", "clu
 _LAYER = "layers."  # before the strategy whose layer definitions differ
 _TITLES = {"num_gpus": "GPUs", "global_batch_size": "batch"}
 
-_Differences = dict[str, tuple[object, object]]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison(Answer):
@@ -47,19 +45,35 @@ class Comparison(Answer):
             name: {"folder": str(folder), "title": title_of(manifest), "keep": manifest.spec["keep"]}
             for name, folder, manifest in zip("ab", self.folders, self.manifests, strict=True)
         }
+        plain = [
+            group | {side: group[side] and group[side] | {"plan": dict(group[side]["plan"])} for side in "ab"}
+            for group in self.groups
+        ]
         differences = {path: {"a": a, "b": b} for path, (a, b) in self.differences.items()}
         attrs = self.frame.attrs
         answers = {"per": attrs["per"], "differences": differences, "summary": attrs["summary"]}
-        return described | answers | {"groups": [_plain(group) for group in self.groups]}
+        return described | answers | {"groups": plain}
 
     def __str__(self) -> str:
         lines: list[str] = []
         for name, folder, manifest in zip("AB", self.folders, self.manifests, strict=True):
             about = f"{title_of(manifest)}; kept {kept_text(manifest)}: {rows_text(manifest)}"
-            lines.append(
-                f"{name}: {folder}: {about}; {steps_text(manifest.sweep.global_batch_size, manifest.sweep.tokens)}"
-            )
-        lines.append(_differences_text(self.differences))
+            steps = steps_text(manifest.sweep.global_batch_size, manifest.sweep.tokens)
+            lines.append(f"{name}: {folder}: {about}; {steps}")
+        # Layer definitions are compared by hash, so only the strategy can be named.
+        layers = [path.removeprefix(_LAYER) for path in self.differences if path.startswith(_LAYER)]
+        pairs = [
+            [f"  {path}", stated_text(a), stated_text(b)]
+            for path, (a, b) in self.differences.items()
+            if not path.startswith(_LAYER)
+        ]
+        if pairs:
+            lines.append(table(["they differ in", "A", "B"], pairs[:_DIFFERENCES_SHOWN], text=range(3)))
+        if len(pairs) > _DIFFERENCES_SHOWN:
+            lines.append(f"  and in {len(pairs) - _DIFFERENCES_SHOWN} more")
+        lines += [f"layer definition of {strategy} differs" for strategy in layers]
+        if not self.differences:
+            lines.append("Both sweeps state the same.")
         return paragraphs(["\n".join(lines), _groups_text(self.groups), _summary_text(self.frame.attrs["summary"])])
 
 
@@ -85,67 +99,33 @@ def compare_sets(a: str | Path, b: str | Path, per: str | Sequence[str] = ()) ->
         load(folder, ["candidate", *SETTINGS, *choices, *hardware_of(manifest), "step_time_s", "reject"])
         for folder, manifest in zip(folders, manifests, strict=True)
     ]
-    table = compared(*frames, per=chosen)
-    differences = differing(*manifests)
-    _warn_of_limits(folders, manifests, differences, table)
-    return Comparison(folders, manifests, table, differences, _groups(table, _plans(folders, table)))
-
-
-def _plans(folders: list[Path], table: Any) -> dict[int, Data]:
-    """Return the best plans by candidate."""
-    plans: dict[int, Data] = {}
+    rows = compared(*frames, per=chosen)
+    plans: dict[int, Data] = {}  # the best ones, by candidate
     for side, folder in zip("ab", folders, strict=True):
-        ids = table[f"candidate_{side}"].dropna().unique()
+        ids = rows[f"candidate_{side}"].dropna().unique()
 
-        def choose(frame: Any, ids: Any = ids) -> Any:
+        def choose(frame: Any, ids: object = ids) -> "pd.DataFrame":
             return frame[frame["candidate"].isin(ids)].drop_duplicates("candidate")
 
         plans |= {row["plan"]["candidate"]: row["plan"] for row in as_plans(load_chosen(folder, ["candidate"], choose))}
-    return plans
-
-
-def _groups(table: Any, plans: dict[int, Data]) -> list[Data]:
-    """Return the rows of a comparison as plain data; a side without a feasible plan is None."""
     groups: list[Data] = []
-    for row in table.astype(object).where(table.notna(), None).to_dict(orient="records"):
-        group: Data = {"per": {name: row[name] for name in table.attrs["per"]}}
+    for row in rows.astype(object).where(rows.notna(), None).to_dict(orient="records"):
+        group: Data = {"per": {name: row[name] for name in rows.attrs["per"]}}
         for side, other in ("ab", "ba"):
             candidate = row[f"candidate_{side}"]
-            group[side] = (
-                None
-                if candidate is None
-                else {
+            group[side] = None  # without a feasible plan
+            if candidate is not None:
+                group[side] = {
                     "step_time_s": row[f"step_time_s_{side}"],
                     "plan": plans[candidate],
-                    "hardware": {name: row[f"{name}_{side}"] for name in table.attrs["hardware"][side]},
+                    "hardware": {name: row[f"{name}_{side}"] for name in rows.attrs["hardware"][side]},
                     f"in_{other}": row[f"{side}_in_{other}"],
                     f"step_time_s_in_{other}": row[f"{side}_in_{other}_step_time_s"],
                 }
-            )
         groups.append(group | {name: row[name] for name in ("has_a", "has_b", "ratio", "same_plan")})
-    return groups
-
-
-def _plain(group: Data) -> Data:
-    """Return a group with its plans as plain data."""
-    return group | {side: group[side] and group[side] | {"plan": dict(group[side]["plan"])} for side in "ab"}
-
-
-def _differences_text(differences: _Differences) -> str:
-    if not differences:
-        return "Both sweeps state the same."
-    lines: list[str] = []
-    # Layer definitions are compared by hash, so only the strategy can be named.
-    strategies = [path.removeprefix(_LAYER) for path in differences if path.startswith(_LAYER)]
-    pairs = [(path, pair) for path, pair in differences.items() if not path.startswith(_LAYER)]
-    if pairs:
-        shown = [[f"  {path}", stated_text(a), stated_text(b)] for path, (a, b) in pairs[:_DIFFERENCES_SHOWN]]
-        lines.append(table(["they differ in", "A", "B"], shown, text=range(3)))
-    if len(pairs) > _DIFFERENCES_SHOWN:
-        lines.append(f"  and in {len(pairs) - _DIFFERENCES_SHOWN} more")
-    for strategy in strategies:
-        lines.append(f"layer definition of {strategy} differs")
-    return "\n".join(lines)
+    comparison = Comparison(folders, manifests, rows, differing(*manifests), groups)
+    _warn_of_limits(comparison)
+    return comparison
 
 
 def _groups_text(groups: Sequence[Data]) -> str:
@@ -153,53 +133,40 @@ def _groups_text(groups: Sequence[Data]) -> str:
 
     If the best plan changes, that of B has a line of its own.
     """
-    per = list(groups[0]["per"])
-    shown = [name for name in per if any(group["per"][name] != groups[0]["per"][name] for group in groups)]
-    common = [f"{name}={_value(name, groups[0]['per'][name])}" for name in per if name not in shown]
+    per = groups[0]["per"]
+    shown = [name for name in per if any(group["per"][name] != per[name] for group in groups)]
     one_plan = all(group["same_plan"] for group in groups)
-    lines: list[str] = []
-    if common or one_plan:
-        lines.append(", ".join(["best plans", *common, *(["the same plan in A and B"] if one_plan else [])]) + ":")
+    common = [f"{name}={_value(name, value)}" for name, value in per.items() if name not in shown]
+    common += ["the same plan in A and B"] if one_plan else []
     titles = [_TITLES.get(name) or hardware_title(name) for name in shown]
     header = [*titles, "A", "B", "B/A", *([] if one_plan else ["A's best\nin B", "B's best\nin A"]), "plan"]
     rows: list[list[str]] = []
     for group in groups:
+        a, b, same = group["a"], group["b"], group["same_plan"]
+        times = [
+            format_quantity(side["step_time_s"], "s")
+            if side
+            else "none fits"
+            if group[f"has_{name}"]
+            else f"not in {name.upper()}"
+            for name, side in (("a", a), ("b", b))
+        ]
+        elsewhere = ["same plan"] * 2 if same else [_elsewhere(a, "b"), _elsewhere(b, "a")]
+        plans = [_plan_text(name.upper(), group[name]) for name in "ab" if group[name]] or ["-"]
+        first, *more = [_plan_text("A, B", a)] if same else plans
         values = [_value(name, group["per"][name]) for name in shown]
-        first, *more = _plan_texts(group)
-        rows.append([*values, *_times(group, with_elsewhere=not one_plan), first])
+        ratio = "-" if group["ratio"] is None else f"{group['ratio']:.3f}"
+        rows.append([*values, *times, ratio, *([] if one_plan else elsewhere), first])
         rows += [[*([""] * (len(header) - 1)), text] for text in more]
-    lines.append(
-        table(header, rows, text=[i for i, name in enumerate(header) if name in ("cluster", "strategy", "plan")])
-    )
-    return "\n".join(lines)
-
-
-def _times(group: Data, with_elsewhere: bool) -> list[str]:
-    """Return the times of both best plans and their ratio; `with_elsewhere` adds the time of each in the other set."""
-    a, b = group["a"], group["b"]
-    ratio = "-" if group["ratio"] is None else f"{group['ratio']:.3f}"
-    times = [_best(a, "A", group["has_a"]), _best(b, "B", group["has_b"]), ratio]
-    if not with_elsewhere:
-        return times
-    return [*times, *(["same plan"] * 2 if group["same_plan"] else [_elsewhere(a, "b"), _elsewhere(b, "a")])]
-
-
-def _plan_texts(group: Data) -> list[str]:
-    if group["same_plan"]:
-        return [_plan_text("A, B", group["a"])]
-    return [_plan_text(name.upper(), group[name]) for name in "ab" if group[name]] or ["-"]
+    text = [i for i, name in enumerate(header) if name in ("cluster", "strategy", "plan")]
+    head = [f"{', '.join(['best plans', *common])}:"] if common else []
+    return "\n".join([*head, table(header, rows, text=text)])
 
 
 def _value(name: str, value: str | float | None) -> str:
     if value is None:
         return "-"
     return hardware_text(name, value) if "." in name else str(value)
-
-
-def _best(side: Data | None, name: str, has_rows: bool) -> str:
-    if side is None:
-        return "none fits" if has_rows else f"not in {name}"
-    return format_quantity(side["step_time_s"], "s")
 
 
 def _elsewhere(side: Data | None, other: str) -> str:
@@ -213,45 +180,47 @@ def _elsewhere(side: Data | None, other: str) -> str:
 
 
 def _plan_text(name: str, side: Data) -> str:
-    hardware = ", ".join(_hardware(column, value) for column, value in side["hardware"].items())
-    where = f" ({hardware})" if hardware else ""
-    return f"{name}: {side['plan']['strategy']} {whole_plan_text(side['plan'])}{where}"
-
-
-def _hardware(column: str, value: str | float) -> str:
-    return f"{column}={hardware_text(column, value)}"
+    hardware = ", ".join(f"{column}={hardware_text(column, value)}" for column, value in side["hardware"].items())
+    return f"{name}: {side['plan']['strategy']} {whole_plan_text(side['plan'])}{f' ({hardware})' if hardware else ''}"
 
 
 def _summary_text(summary: Data) -> str:
-    lines = [f"The best plan changes in {summary['groups_changed']} of {counted(summary['groups'], 'group')}."]
-    fit = summary["fit_in_both"]
-    lines.append(f"Rows: {summary['rows_a']:,} in A, {summary['rows_b']:,} in B, {summary['joined']:,} in both.")
-    if fit:
+    lines = [
+        f"The best plan changes in {summary['groups_changed']} of {counted(summary['groups'], 'group')}.",
+        f"Rows: {summary['rows_a']:,} in A, {summary['rows_b']:,} in B, {summary['joined']:,} in both.",
+    ]
+    if summary["fit_in_both"]:
         lines.append(
-            f"Of those {fit:,} fit in both: B takes {summary['ratio_median']:.3f} times as long as A in the median, "
-            f"{summary['ratio_min']:.3f} to {summary['ratio_max']:.3f}."
+            f"Of those {summary['fit_in_both']:,} fit in both: B takes {summary['ratio_median']:.3f} times as long as "
+            f"A in the median, {summary['ratio_min']:.3f} to {summary['ratio_max']:.3f}."
         )
     if summary["fit_in_a_only"] or summary["fit_in_b_only"]:
         lines.append(f"{summary['fit_in_a_only']:,} fit in A alone, {summary['fit_in_b_only']:,} in B alone.")
     return "\n".join(lines)
 
 
-def _warn_of_limits(folders: list[Path], manifests: list[Manifest], differences: _Differences, table: Any) -> None:
-    """Warn of what limits the comparison."""
-    if folders[0].resolve() == folders[1].resolve():
-        warn(f"A and B are the same folder, {folders[0]}")
-    models = [manifest.sweep.resolved.model.name for manifest in manifests]
+def _warn_of_limits(comparison: Comparison) -> None:
+    """Warn of what limits a comparison."""
+    rows: Any
+    (a, b), manifests, rows, differences = (
+        comparison.folders,
+        comparison.manifests,
+        comparison.frame,
+        comparison.differences,
+    )
+    if a.resolve() == b.resolve():
+        warn(f"A and B are the same folder, {a}")
     if any(path.startswith(("model.dimensions", "model.layers")) for path in differences):
-        warn(f"the models differ ({models[0]}, {models[1]}): a candidate is the same choices, not the same work")
+        models = ", ".join(manifest.sweep.resolved.model.name for manifest in manifests)
+        warn(f"the models differ ({models}): a candidate is the same choices, not the same work")
     for name, manifest in zip("AB", manifests, strict=True):
         if not manifest.complete:
             warn(f"{name} is not complete: {len(manifest.parts)} of {counted(manifest.num_parts, 'part')} are there")
-        if table[f"candidate_{name.lower()}"].isna().all():
+        if rows[f"candidate_{name.lower()}"].isna().all():
             warn(f"nothing in {name} is feasible")
-    if not table.attrs["summary"]["joined"]:
+    if not rows.attrs["summary"]["joined"]:
         fields = ", ".join(path for path in differences if path.partition(".")[0] in _CHOICES or "nvs.size" in path)
-        why = f": the sweeps differ in {fields}" if fields else ""
-        warn(f"no candidate is in both sets{why}")
-    elif (table[["a_in_b", "b_in_a"]] == NOT_THERE).any(axis=None) or not table[["has_a", "has_b"]].all(axis=None):
+        warn(f"no candidate is in both sets{f': the sweeps differ in {fields}' if fields else ''}")
+    elif (rows[["a_in_b", "b_in_a"]] == NOT_THERE).any(axis=None) or not rows[["has_a", "has_b"]].all(axis=None):
         kept = "; ".join(f"{name} kept {kept_text(manifest)}" for name, manifest in zip("AB", manifests, strict=True))
         warn(f"rows missing from a set were not priced for it, or not kept ({kept})")

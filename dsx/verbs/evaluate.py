@@ -31,7 +31,7 @@ from dsx.tables.terms import (
     stages_text,
 )
 from dsx.text import Data, printable
-from dsx.verbs.answer import Answer, paragraphs
+from dsx.verbs.answer import Answer, paragraphs, with_units
 from dsx.verbs.job import Job
 from dsx.verbs.plan import PlanLike, plan_request
 from dsx.verbs.searched import limits_broken_by, plan_not_run_text, run_by_none
@@ -78,7 +78,7 @@ class Evaluation(Answer):
     @property
     def reject(self) -> tuple[str, ...]:
         """The names of the rules that the plan breaks; memory is one of them."""
-        return tuple(violation.reason.name for violation in self.priced.broken)
+        return tuple(self.broken)
 
     @property
     def broken(self) -> dict[str, str]:
@@ -103,18 +103,14 @@ class Evaluation(Answer):
     @cached_property
     def operators(self) -> "pd.DataFrame":
         """The kernels of one layer for one microbatch, one row per kernel and direction; units in `attrs`."""
-        import pandas as pd
-
-        kernels = operator_costs(self.problem, self.plan)
-        rows = [
-            {"kernel": kernel["name"], "direction": direction, "saved_bytes": kernel["saved_bytes"]}
-            | {name: value for name, value in kernel[direction].items() if name != "collectives"}
-            for kernel in kernels
-            for direction in ("forward", "backward")
-        ]
-        frame = pd.DataFrame(rows)
-        frame.attrs["units"] = {name: _unit(name) for name in frame.columns if _unit(name)}
-        return frame
+        return with_units(
+            [
+                {"kernel": kernel["name"], "direction": direction, "saved_bytes": kernel["saved_bytes"]}
+                | {name: value for name, value in kernel[direction].items() if name != "collectives"}
+                for kernel in operator_costs(self.problem, self.plan)
+                for direction in ("forward", "backward")
+            ]
+        )
 
     def _data(self) -> Data:
         covered = coverage(self.problem, self.plan)
@@ -140,25 +136,30 @@ class Evaluation(Answer):
 
     def _title(self) -> list[str]:
         """Return lines on the plan and its job, and on what was filled in."""
-        priced, strategy = self.priced, printable(self.problem.strategies[0])
+        strategy = printable(self.problem.strategies[0])
         lines = [
             f"{job_text(self.problem, self.plan['num_gpus'])}, {strategy}: {self.plan.text}",
             step_text(self.plan["global_batch_size"], self.plan["sequence_length"]),
-            filled_text(self.plan, priced.filled),
+            filled_text(self.plan, self.priced.filled),
             counted_ends_text(self.plan, self.problem),
         ]
         return [*filter(None, lines)]
 
+    def _rules_text(self, rejected: str, passed: str) -> str:
+        """Return the line `rejected` and the rules that the plan breaks; the line `passed` if it breaks none."""
+        lines = [f"  {violation.reason.name}: {violation.detail}" for violation in self.priced.broken]
+        return "\n".join([rejected, *lines]) if lines else passed
+
     def __str__(self) -> str:
-        priced, covered = self.priced, coverage(self.problem, self.plan)
+        covered, spec = coverage(self.problem, self.plan), self.problem.assumptions_spec
         parts = [
             "\n".join(self._title()),
             placement_text(self.plan, self.problem),
             costs_text(self.costs),
-            effects_text(self.problem.assumptions_spec, self.plan),
-            extrapolated_text(self.problem.likeness, self.problem.assumptions_spec.trained_on),
-            stages_text(self.plan, priced.stages) if priced.stages else "",
-            rules_text(priced, "rejected:", "fits, and breaks no rule"),
+            effects_text(spec, self.plan),
+            extrapolated_text(self.problem.likeness, spec.trained_on),
+            stages_text(self.plan, self.priced.stages),
+            self._rules_text("rejected:", "fits, and breaks no rule"),
             run_by_none([self.plan]) if self.framework.unlimited else plan_not_run_text(self.framework, self.not_run),
             margin_text(self.costs["peak_bytes"], self.problem) if self.fits else "",
             coverage_text(covered) if covered else "",
@@ -169,14 +170,9 @@ class Evaluation(Answer):
         return paragraphs(parts)
 
 
-def _unit(column: str) -> str:
-    return {"s": "s", "bytes": "bytes", "flops": "FLOP"}.get(column.rpartition("_")[2], "")
-
-
 def as_row(priced: Priced, cluster: str) -> Data:
     """Return a priced plan in the form that `plans_frame` takes."""
-    broken = [violation.reason.name for violation in priced.broken]
-    return {"plan": priced.plan, "hardware": {"cluster": cluster}, **priced.costs, "reject": broken}
+    return {"plan": priced.plan, "hardware": {"cluster": cluster}, **priced.costs, "reject": [*broken_rules(priced)]}
 
 
 def rule_names(problem: Problem) -> list[str]:
@@ -187,12 +183,6 @@ def rule_names(problem: Problem) -> list[str]:
 def broken_rules(priced: Priced) -> dict[str, str]:
     """Return the rules that a plan breaks, by name, each with its cause."""
     return {violation.reason.name: violation.detail for violation in priced.broken}
-
-
-def rules_text(priced: Priced, rejected: str, passed: str) -> str:
-    """Return the line `rejected` and the rules that a plan breaks; the line `passed` if it breaks none."""
-    lines = [f"  {violation.reason.name}: {violation.detail}" for violation in priced.broken]
-    return "\n".join([rejected, *lines]) if lines else passed
 
 
 def evaluate(

@@ -27,6 +27,7 @@ from dsx.progress import remark
 from dsx.tables.format import share
 from dsx.text import Data, printable
 from dsx.verbs.answer import Answer
+from dsx.verbs.arguments import optional_path
 from dsx.verbs.job import DEFAULT_ASSUMPTIONS
 
 _LONGEST = "max_position_embeddings"  # the key of the longest sequence that a model can read
@@ -56,21 +57,42 @@ class Imported(Answer):
     @property
     def report(self) -> list[str]:
         """The lines of a report on the conversion."""
-        model, config, ignored = self.model, self.config, self.ignored
+        model, config, ignored, published, number = (
+            self.model,
+            self.config,
+            self.ignored,
+            self.published,
+            self.parameters,
+        )
         sizes = " ".join(f"{letter}={size}" for letter, size in model.dimensions.items())
+        check = "unchecked: no published total is known"
+        if published is not None:
+            off = number - published.total
+            check = f"{abs(off):,} ({share(abs(off), published.total, 2)}) {'more' if off > 0 else 'fewer'} than the "
+            check = f"{check}published {published.total:,} ({published.source})"
+            if 2 * abs(off) < published.rounding:
+                as_published = "as published" if not off else f"which rounds to the published {published.total:,}"
+                check = f"{as_published} ({published.source})"
+        length, longest = model.default_sequence_length, config.values.get(_LONGEST)
+        read = f"; the model reads up to {longest:,} tokens" if longest not in (None, length) else ""
         lines = [
             f"{printable(model.name)}, of the family {config.model_type}: {sizes}",
-            _check(self.parameters, self.published),
+            f"{number:,} parameters, {check}",
+            # No config has the sequence length of the training.
+            f"sequences of {length:,} tokens, unless --sequence-length or a sweep says otherwise: the config does not "
+            f"say how long those of the training were{read}",
         ]
-        lines.append(_length(model.default_sequence_length, config.values.get(_LONGEST)))
-        if ignored.unpriced:
-            lines += ["not used, though it changes the cost:", *_listed(ignored.unpriced)]
-        if ignored.unknown:
-            values = {key: f"{value!r:.60}" for key, value in ignored.unknown.items()}
-            lines += ["not used, and not known whether it changes the cost:", *_listed(values)]
-        if ignored.no_cost:
-            topics = {topic: ", ".join(keys) for topic, keys in ignored.no_cost.items()}
-            lines += ["not used, and without effect on the cost:", *_listed(topics)]
+        listed = {
+            "not used, though it changes the cost:": ignored.unpriced,
+            "not used, and not known whether it changes the cost:": {
+                key: f"{value!r:.60}" for key, value in ignored.unknown.items()
+            },
+            "not used, and without effect on the cost:": {
+                topic: ", ".join(keys) for topic, keys in ignored.no_cost.items()
+            },
+        }
+        for title, entries in listed.items():
+            lines += [title, *(f"  {key}: {text}" for key, text in entries.items())] if entries else []
         return lines
 
     def _data(self) -> Data:
@@ -105,7 +127,7 @@ def import_hf(config: str | Path, out: str | Path | None = None, *, overwrite: b
 
     Raises InputError for a config that cannot be read or has an unknown family, StoreError if `out` cannot be written.
     """
-    path, output = file_path("config", config), None if out is None else file_path("out", out)
+    path, output = file_path("config", config), optional_path("out", out)
     if output is not None:
         check_target(output, overwrite)
     file = find_path("config", str(path))
@@ -117,27 +139,3 @@ def import_hf(config: str | Path, out: str | Path | None = None, *, overwrite: b
         write(imported.text, output)
         remark(f"wrote {output}")
     return imported
-
-
-def _length(assumed: int, longest: int | None) -> str:
-    """Return the sequence length that the verbs assume, since no config has that of the training."""
-    read = f"; the model reads up to {longest:,} tokens" if longest not in (None, assumed) else ""
-    return (
-        f"sequences of {assumed:,} tokens, unless --sequence-length or a sweep says otherwise: the config does not say "
-        f"how long those of the training were{read}"
-    )
-
-
-def _listed(entries: dict[str, str]) -> list[str]:
-    return [f"  {key}: {text}" for key, text in entries.items()]
-
-
-def _check(counted: int, published: PublishedSpec | None) -> str:
-    if published is None:
-        return f"{counted:,} parameters, unchecked: no published total is known"
-    difference = counted - published.total
-    if 2 * abs(difference) < published.rounding:
-        as_published = "as published" if not difference else f"which rounds to the published {published.total:,}"
-        return f"{counted:,} parameters, {as_published} ({published.source})"
-    off = f"{abs(difference):,} ({share(abs(difference), published.total, 2)}) {'more' if difference > 0 else 'fewer'}"
-    return f"{counted:,} parameters, {off} than the published {published.total:,} ({published.source})"

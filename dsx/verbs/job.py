@@ -54,12 +54,11 @@ def unusual_cluster(cluster: ClusterSpec) -> list[str]:
     remarks: list[str] = []
     for path, value in _numbers(cluster):
         least, most = _of_machines().get(path, (value, value))
-        if least / _OF_MACHINES <= value <= most * _OF_MACHINES:
-            continue
-        unit = varied_field(path).unit
-        shown, low, high = (format_quantity(number, unit) for number in (value, least, most))
-        in_bits = f" ({format_quantity(8 * value, unit)[:-3]}b/s in bits)" if unit == "bytes/s" else ""
-        remarks.append(f"cluster.{path} is {shown}{in_bits}: packaged clusters have {low} to {high}")
+        if not least / _OF_MACHINES <= value <= most * _OF_MACHINES:
+            unit = varied_field(path).unit
+            shown, low, high = (format_quantity(number, unit) for number in (value, least, most))
+            in_bits = f" ({format_quantity(8 * value, unit)[:-3]}b/s in bits)" if unit == "bytes/s" else ""
+            remarks.append(f"cluster.{path} is {shown}{in_bits}: packaged clusters have {low} to {high}")
     return remarks
 
 
@@ -71,12 +70,12 @@ def unusual_job(parameters: int, num_gpus: int, global_batch_size: int, sequence
         "sequence_length": sequence_length,
         "parameters_per_gpu": parameters / num_gpus,
     }
-    remarks: list[str] = []
-    for name, value in sizes.items():
-        measured = measured_runs().sizes[name]
-        if not measured.least / _OF_RUNS <= value <= measured.most * _OF_RUNS:
-            remarks.append(f"{name} is {value:,.0f}: measured runs have {measured.least:,.0f} to {measured.most:,.0f}")
-    return remarks
+    measured = measured_runs().sizes
+    return [
+        f"{name} is {value:,.0f}: measured runs have {measured[name].least:,.0f} to {measured[name].most:,.0f}"
+        for name, value in sizes.items()
+        if not measured[name].least / _OF_RUNS <= value <= measured[name].most * _OF_RUNS
+    ]
 
 
 @cache
@@ -107,36 +106,34 @@ def warn_of_unknown(remarks: Mapping[str, int]) -> None:
     """Warn of software that no stack names; `remarks` has the number of rows of each."""
     for remark, number in [*remarks.items()][:_SHOWN]:
         warn(f"{remark} ({counted(number, 'row')})")
-    if len(remarks) > _SHOWN:
-        rows = sum([*remarks.values()][_SHOWN:])
-        warn(f"and {len(remarks) - _SHOWN} more names of software are not known ({counted(rows, 'row')})")
+    if further := [*remarks.values()][_SHOWN:]:
+        warn(f"and {len(further)} more names of software are not known ({counted(sum(further), 'row')})")
 
 
 def device_remarks(device: DeviceSpec, assumptions: AssumptionsSpec) -> list[str]:
     """Return what to say once where a problem of this device is priced with this set, a sentence each."""
-    remarks: list[str] = []
-    if assumptions.matrix_ceiling == "sustained" and device.sustained_share is None:
-        remarks.append(
-            f"device {device.name} states no sustained_share: {assumptions.sustained_share:g} of its peak is assumed"
-        )
-    if (precision := assumptions.linear_dtype) != "bf16" and getattr(device, f"{precision}_flops") is None:
-        remarks.append(
-            f"device {device.name} states no {precision}_flops: multiplies in {precision} take as long as in "
-            f"{device.half_format}"
-        )
-    if assumptions.attention_kernels and not device.attention:
-        reached = f"{assumptions.attention_efficiency:g} of what other multiplies reach"
-        remarks.append(f"device {device.name} states no attention: {reached} is assumed of fused kernels")
-    if assumptions.wave_quantisation and device.software in GPU_SOFTWARE and device.num_sms is None:
-        remarks.append(f"device {device.name} states no num_sms: every wave of tiles is taken as full")
-    if assumptions.trained_on.generation and device.generation is None:
-        remarks.append(f"device {device.name} states no generation: it counts as one of which nothing was measured")
-    if assumptions.platforms and device.software not in assumptions.platforms:
-        remarks.append(
-            f"device {device.name} is programmed with {device.software}, and the numbers of assumption set "
-            f"{assumptions.name!r} are from devices of {', '.join(assumptions.platforms)}"
-        )
-    return remarks
+    precision, name = assumptions.linear_dtype, device.name
+    remarks = {
+        f"states no sustained_share: {assumptions.sustained_share:g} of its peak is assumed": (
+            assumptions.matrix_ceiling == "sustained" and device.sustained_share is None
+        ),
+        f"states no {precision}_flops: multiplies in {precision} take as long as in {device.half_format}": (
+            precision != "bf16" and getattr(device, f"{precision}_flops") is None
+        ),
+        f"states no attention: {assumptions.attention_efficiency:g} of what other multiplies reach is assumed of fused "
+        "kernels": assumptions.attention_kernels and not device.attention,
+        "states no num_sms: every wave of tiles is taken as full": (
+            assumptions.wave_quantisation and device.software in GPU_SOFTWARE and device.num_sms is None
+        ),
+        "states no generation: it counts as one of which nothing was measured": (
+            assumptions.trained_on.generation and device.generation is None
+        ),
+        f"is programmed with {device.software}, and the numbers of assumption set {assumptions.name!r} are from "
+        f"devices of {', '.join(assumptions.platforms or ())}": (
+            assumptions.platforms and device.software not in assumptions.platforms
+        ),
+    }
+    return [f"device {name} {remark}" for remark, holds in remarks.items() if holds]
 
 
 def cluster_remarks(cluster: ClusterSpec, assumptions: AssumptionsSpec) -> list[str]:
@@ -154,7 +151,7 @@ def cluster_remarks(cluster: ClusterSpec, assumptions: AssumptionsSpec) -> list[
             f"GPUs of a node are taken to share one link; nearest: node.gpus_per_host_link={node.gpus}"
         )
     if node.assumed and assumptions.fixed.get("offload") != "none":
-        values: dict[str, int | str] = {
+        values = {
             "gpus": node.gpus,
             "gpus_per_host_link": node.gpus_per_host_link,
             "host_memory": exact_quantity(node.host_memory, "bytes"),
@@ -278,18 +275,14 @@ def _advice(path: str, value: str) -> str:
     section, _, column = path.partition(".")
     if path in _OPTIONS:
         return f"give an option, such as --{path.replace('_', '-')} {quote(value)}"
-    if section == "fix" and column:
+    if section == "fix" and column and not value.startswith("["):
         name = f"nvs.{column.removesuffix('_nvs')}" if column.endswith("_nvs") else column
-        if not value.startswith("["):
-            fixed = (
-                f"--set assumptions.fixed.{column}={value}" if column in SEARCHED_COLUMNS else f"--fix {name}={value}"
-            )
-            return f"a plan takes {name}={value}; a search takes {fixed}"
+        fixed = f"--set assumptions.fixed.{column}" if column in SEARCHED_COLUMNS else f"--fix {name}"
+        return f"a plan takes {name}={value}; a search takes {fixed}={value}"
     if section == "limit" and column and not value.startswith("["):
         return f"a search takes --limit {quote(f'{column}{value}')}"
-    fields = [*SweepSpec.model_fields]
-    if section not in fields:
-        return f"and a sweep has no field {section!r}{did_you_mean(section, fields)}"
+    if section not in SweepSpec.model_fields:
+        return f"and a sweep has no field {section!r}{did_you_mean(section, SweepSpec.model_fields)}"
     return f"write a sweep file of this search, and run dsx sweep FILE --set {quote(f'sweep.{path}={value}')}"
 
 
@@ -302,9 +295,8 @@ def of_its_framework(assumptions: AssumptionsSpec, generation: str | None, near:
     """Return an assumption set for plans of its framework, on devices of a generation."""
     named = assumptions.of_framework
     framework = read_framework(named, near) if isinstance(named, str) else named
-    return (
-        assumptions.run_by(framework, generation) if framework is not named or framework.on_generation else assumptions
-    )
+    changes = framework is not named or framework.on_generation
+    return assumptions.run_by(framework, generation) if changes else assumptions
 
 
 def load_inputs(
@@ -321,9 +313,7 @@ def load_inputs(
 
     Raises SpecError if `overrides` change the machine and there are operator times, which hold for one machine.
     """
-    of_machine = [
-        assignment for assignment in overrides["cluster"] if assignment[0].split(".")[0] not in ClusterSpec.of_operation
-    ]
+    of_machine = [pair for pair in overrides["cluster"] if pair[0].split(".")[0] not in ClusterSpec.of_operation]
     if operator_times is not None and of_machine:
         path, value = of_machine[0]
         raise SpecError(
@@ -332,30 +322,22 @@ def load_inputs(
         )
     layers_near = near or file_of(model)
 
-    def given(spec: Given, target: str, kind: type[S], load: Callable[..., S], *check: object) -> S:
+    def loaded(spec: Given, target: str, kind: type[S], load: Callable[..., S], *check: object) -> S:
         # A validated spec without overrides is used as it is.
         changes = overrides[target]
         return spec if isinstance(spec, kind) and not changes else load(spec, changes, near, *check)
 
-    assumed = of_its_framework(given(assumptions, "assumptions", AssumptionsSpec, load_assumptions), None, near)
-    read = given(model, "model", ModelSpec, load_model, layer_check(layers_near, assumed))
-    machine = given(cluster, "cluster", ClusterSpec, load_cluster)
-    inputs = Inputs(
-        read,
-        machine,
-        of_its_framework(assumed, machine.device.family, near),
-        layers_near,
-        read_operator_times(str(operator_times), near) if operator_times is not None else None,
-    )
-    if not inputs.assumptions.calibrated:
-        name = inputs.assumptions.name
-        warn(f"assumption set {name!r} is not calibrated yet: take its times as relative, not absolute")
-    for remark in cluster_remarks(inputs.cluster, inputs.assumptions):
+    assumed = of_its_framework(loaded(assumptions, "assumptions", AssumptionsSpec, load_assumptions), None, near)
+    read = loaded(model, "model", ModelSpec, load_model, layer_check(layers_near, assumed))
+    machine = loaded(cluster, "cluster", ClusterSpec, load_cluster)
+    assumed = of_its_framework(assumed, machine.device.family, near)
+    times = None if operator_times is None else read_operator_times(str(operator_times), near)
+    if not assumed.calibrated:
+        warn(f"assumption set {assumed.name!r} is not calibrated yet: take its times as relative, not absolute")
+    is_own = overrides["cluster"] or not isinstance(cluster, str) or is_path(cluster, ".yaml")
+    for remark in (*cluster_remarks(machine, assumed), *(unusual_cluster(machine) if is_own else ())):
         warn(remark)
-    if overrides["cluster"] or not isinstance(cluster, str) or is_path(cluster, ".yaml"):
-        for remark in unusual_cluster(inputs.cluster):
-            warn(remark)
-    return inputs
+    return Inputs(read, machine, assumed, layers_near, times)
 
 
 DEFAULT_ASSUMPTIONS = "default"
@@ -493,9 +475,13 @@ class Job:
         return problem
 
     def __repr__(self) -> str:
-        named = {name: getattr(self, name).name for name in ("model", "cluster")}
-        sizes = {name: getattr(self, name) for name in ("num_gpus", "global_batch_size", "sequence_length")}
-        fields = {**named, **sizes, "assumptions": self.assumptions.name}
+        sizes = ("num_gpus", "global_batch_size", "sequence_length")
+        fields = {
+            "model": self.model.name,
+            "cluster": self.cluster.name,
+            **{name: getattr(self, name) for name in sizes},
+        }
+        fields["assumptions"] = self.assumptions.name
         return f"Job({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
 
     def __str__(self) -> str:
@@ -507,8 +493,8 @@ def say_unusual(job: Job, problem: "Problem") -> None:
     """Warn of sizes of a job far beyond those of measured runs."""
     from dsx.notation.model import parameters
 
-    sizes = (job.num_gpus, job.global_batch_size, job.sequence_length)
-    for remark in unusual_job(parameters(problem.models[0]), *sizes):
+    number = parameters(problem.models[0])
+    for remark in unusual_job(number, job.num_gpus, job.global_batch_size, job.sequence_length):
         warn(remark)
 
 

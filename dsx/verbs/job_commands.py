@@ -9,24 +9,31 @@ from typing import TYPE_CHECKING, Literal
 
 import dsx
 from dsx.errors import InputError, NothingFeasible
-from dsx.verbs.options import ABSENT, DEFAULT_ASSUMPTIONS, OPTIONS, OUTPUT, CommandOption, counts, names, signature_of
+from dsx.verbs.command import (
+    ABSENT,
+    DEFAULT_ASSUMPTIONS,
+    NEEDED,
+    OF_JOB,
+    OPTIONS,
+    OUTPUT,
+    CommandOption,
+    Values,
+    command,
+    counts,
+    names,
+    print_answer,
+    print_json,
+    signature_of,
+)
 
 if TYPE_CHECKING:
     from dsx.verbs.answer import Answer
 
-from dsx.verbs.command import NEEDED, OF_JOB, Values, command, print_answer, print_json
-
-
-def _folder_of_sweep(values: Values) -> Path:
-    if values["out"] == "":
-        raise InputError("-o '' is empty: give the folder of the result set, or leave out -o")
-    return Path(values["out"]) if values["out"] else Path("results") / values["spec"].stem
-
 
 @command(
     "sweep",
-    "swept.sweep_shard",
-    "swept.sweep",
+    "sweep.sweep_shard",
+    "sweep.sweep",
     optional="out shard",
     out=replace(OUTPUT.at("DIR", "Result folder [default: results/<name of SPEC>]."), type=str),
     finish=CommandOption(
@@ -44,13 +51,15 @@ def sweep(values: Values) -> "Answer | None":
         raise InputError("--finish prices nothing, but --shard says what to price: give one of them")
     if shard and values["plot"]:
         raise InputError("--plot draws the whole set, but --shard prices a share of it: give --plot with --finish")
-    values["out"] = _folder_of_sweep(values)
+    if values["out"] == "":
+        raise InputError("-o '' is empty: give the folder of the result set, or leave out -o")
+    values["out"] = Path(values["out"]) if values["out"] else Path("results") / values["spec"].stem
     dsx.keep_compiled()
     if finish:
-        return dsx.finish_sweep(**values.of("swept.finish_sweep"))
+        return dsx.finish_sweep(**values.of("sweep.finish_sweep"))
     if not shard:
-        return dsx.sweep(**values.of("swept.sweep"))
-    priced = dsx.sweep_shard(**values.of("swept.sweep_shard"))
+        return dsx.sweep(**values.of("sweep.sweep"))
+    priced = dsx.sweep_shard(**values.of("sweep.sweep_shard"))
     if isinstance(priced, dsx.Swept):
         return priced
     if values["json"]:
@@ -60,14 +69,8 @@ def sweep(values: Values) -> "Answer | None":
 
 
 _ONE_JOB = "one job: give one of --num-gpus, of --global-batch-size and of --cluster, without --train-tokens"
-
-
 _SEVERAL_JOBS = "several jobs: give several --num-gpus, --global-batch-size or --cluster, without --train-tokens"
-
-
 _TRAINING_RUN = "a training run: give its tokens too, as in --train-tokens 15T"
-
-
 _FRAMEWORKS = ("megatron", "megatron-bridge", "torchtitan", "deepspeed")  # that have launch files, the default first
 
 
@@ -106,11 +109,15 @@ def best(values: Values) -> None:
     --budget 5M (USD), at the price of the cluster (--set cluster.price='2.5 USD/h').
     """
     _check_options_alone(values["words"])
-    num_gpus, batches, clusters = values["num_gpus"], values["global_batch_size"], values["cluster"]
+    num_gpus, batches, clusters, plot = (values[name] for name in ("num_gpus", "global_batch_size", "cluster", "plot"))
     question = _ONE_JOB if max(len(num_gpus or ()), len(batches), len(clusters)) == 1 else _SEVERAL_JOBS
     question = _TRAINING_RUN if values["train_tokens"] is not None else question
-    belongs = {"deadline": _TRAINING_RUN, "budget": _TRAINING_RUN, "plot": _TRAINING_RUN, "objective": _SEVERAL_JOBS}
-    for name, about in {**belongs, "top": _ONE_JOB}.items():
+    belongs = {
+        **dict.fromkeys(("deadline", "budget", "plot"), _TRAINING_RUN),
+        "objective": _SEVERAL_JOBS,
+        "top": _ONE_JOB,
+    }
+    for name, about in belongs.items():
         if values[name] is not None and question != about:
             raise InputError(f"--{name} is about {about}")
     if question == _TRAINING_RUN and len(clusters) > 1:
@@ -119,29 +126,40 @@ def best(values: Values) -> None:
         raise InputError("--global-batch-size: one batch is wanted with --train-tokens, which compares numbers of GPUs")
     if question != _TRAINING_RUN and num_gpus is None:
         raise InputError("--num-gpus: a number of GPUs is wanted, as in 512; --train-tokens alone chooses some")
-    launcher = _launcher_of(values["framework"]) if values["launch"] is not None else None
+    launcher, framework = None, values["framework"]
+    if values["launch"] is not None:
+        launcher = _FRAMEWORKS[0] if framework is None else framework
+        if launcher not in _FRAMEWORKS:
+            raise InputError(
+                f"--launch: framework {framework!r} has no launch files; leave out --launch, or --framework for "
+                f"Megatron-LM's plans; dsx launch writes a plan for {', '.join(_FRAMEWORKS)}"
+            )
     sizes = {"num_gpus": num_gpus[0] if num_gpus else 1, "global_batch_size": batches[0]}
     jobs = [values.job(cluster=cluster, **sizes) for cluster in clusters]
     if launcher is not None:
         for job in jobs:
             dsx.check_launch(job, launcher, values["launch"])
-    if values["plot"]:
-        dsx.image_format(values["plot"])  # a wrong suffix is an error before the searches
+    if plot:
+        dsx.image_format(plot)  # a wrong suffix is an error before the searches
     dsx.keep_compiled()
     if question == _TRAINING_RUN:
         answer = dsx.training_run(jobs[0], **{**values.of("training_run.training_run"), "num_gpus": num_gpus})
-        _print_training_run(answer, values["plot"], values["json"])
+        infeasible = "no plan meets the goal" if answer.priced and not values["json"] else answer.infeasible
     else:
         if question == _ONE_JOB:
             answer = dsx.best(jobs[0], **values.of("best.best"))
         else:
             on = [job.cluster for job in jobs]
             answer = dsx.several_jobs(jobs[0], **{**values.of("several_jobs.several_jobs"), "cluster": on})
-        if answer.plans or values["json"]:
-            print_answer(answer, values["json"])
-        if not answer.plans:
-            sys.stdout.flush()
-            raise NothingFeasible("\n".join(filter(None, (answer.infeasible, answer.would_fit))))
+        infeasible = "" if answer.plans else "\n".join(filter(None, (answer.infeasible, answer.would_fit)))
+    if answer.priced or values["json"]:
+        print_answer(answer, values["json"])
+    if plot and isinstance(answer, dsx.TrainingRun) and answer.priced:
+        answer.draw(plot)
+        print(f"dsx: wrote {plot}", file=sys.stderr)
+    if answer.infeasible:
+        sys.stdout.flush()
+        raise NothingFeasible(infeasible)
     if launcher is not None:
         print(dsx.launch(answer.job, answer.plan, framework=launcher, out=values["launch"]), file=sys.stderr)
 
@@ -154,31 +172,6 @@ def _check_options_alone(words: Sequence[str]) -> None:
         settings = [word.partition("=") for word in words]
         fixed = [f"--fix {shlex.quote(f'{name.lower()}={values}')}" for name, _, values in settings]
         raise InputError(f"{' '.join(words)!r}: a search takes choices as options: {' '.join(fixed)}")
-
-
-def _launcher_of(framework: str | None) -> str:
-    """Return the framework whose launch files a search writes: that whose plans it searches, else the first.
-
-    Raises InputError for a framework without launch files.
-    """
-    if framework is not None and framework not in _FRAMEWORKS:
-        raise InputError(
-            f"--launch: framework {framework!r} has no launch files; leave out --launch, or --framework for "
-            f"Megatron-LM's plans; dsx launch writes a plan for {', '.join(_FRAMEWORKS)}"
-        )
-    return framework or _FRAMEWORKS[0]
-
-
-def _print_training_run(run: "dsx.TrainingRun", plot: Path | None, as_json: bool) -> None:
-    """Print a training run, and draw it; raises NothingFeasible, after that, if no plan meets its goal."""
-    if as_json or run.priced:
-        print_answer(run, as_json)
-    if plot and run.priced:
-        run.draw(plot)
-        print(f"dsx: wrote {plot}", file=sys.stderr)
-    if run.infeasible:
-        sys.stdout.flush()
-        raise NothingFeasible("no plan meets the goal" if run.priced and not as_json else run.infeasible)
 
 
 @command("evaluate", OF_JOB, "evaluate.evaluate")
@@ -211,19 +204,7 @@ def _is_row(values: Values) -> bool:
     return values["model"] is None and bool(words) and "=" not in words[0]
 
 
-def _check_row(values: Values, *options: str) -> None:
-    """Raise InputError for an option that a row of a result set has from its sweep."""
-    if flags := values.stated(*options):
-        raise InputError(f"{flags[0]}: a row of a result set has that of its sweep; leave it out")
-
-
-def _job_of_plan(values: Values, row: str) -> "dsx.Job":
-    """Return the job of a plan; InputError, with how a `row` is given instead, if options that it needs are missing."""
-    if missing := values.missing(*NEEDED):
-        raise InputError(f"missing: {', '.join(missing)}; a plan needs them; for a row of a result set give {row}")
-    return values.job()
-
-
+_OF_SWEEP = "{first}: a row of a result set has that of its sweep; leave it out"
 _ROW_HELP = "if the sweep varies the hardware, its values, as in device.hbm_capacity='80 GB'."
 
 
@@ -247,10 +228,10 @@ def why(values: Values) -> "Answer":
                 f"{' '.join([folder, *words])!r}: give a result folder and one candidate id, or a plan as in tp=8 pp=64"
             )
         sizes = ("num_gpus", "global_batch_size", "sequence_length", "set")
-        _check_row(values, "cluster", *sizes, "strategy", "partition", "framework", "assumptions")
+        values.refuse(_OF_SWEEP, "cluster", *sizes, "strategy", "partition", "framework", "assumptions")
         dsx.keep_compiled()
         return dsx.why_row(folder, words[0], words[1:])
-    job = _job_of_plan(values, "only DIR CANDIDATE")
+    job = values.job("only DIR CANDIDATE")
     dsx.keep_compiled()
     return dsx.why(job, **values.of("why.why"))
 
@@ -286,21 +267,17 @@ def launch(values: Values) -> "Answer":
                 f"{' '.join(words)!r}: give a result folder and --candidate ID, or a plan as in tp=8 pp=64; 'dsx show "
                 "DIR --json' prints the ids of the fastest"
             )
-        _check_row(values, *NEEDED, "sequence_length", "strategy", "partition", "set", "assumptions")
+        values.refuse(_OF_SWEEP, *NEEDED, "sequence_length", "strategy", "partition", "set", "assumptions")
         dsx.keep_compiled()
         where = {"framework": values["framework"], "out": values["out"]}
         return dsx.launch(words[0], candidate, hardware=words[1:], **where)
-    job = _job_of_plan(values, "DIR --candidate ID")
+    job = values.job("DIR --candidate ID")
     dsx.keep_compiled()
     return dsx.launch(job, **values.of("launch.launch"))
 
 
 _OF_A_MODEL = ("strategy", "sequence_length", "plot", "set", "assumptions", "framework", "limit", "memory_margin")
-
-
 _OF_A_TABLE = ("width", "zero_stages", "recompute", "optimizer")
-
-
 # With --model, the replacement for an option of --instance.
 _WITH_MODEL = {
     "--width": "; write the width as a setting, as in tp=8",
@@ -347,8 +324,7 @@ def partition(values: Values) -> "Answer":
         raise InputError(f"{flag} does not go with {values.flags[needed[0]]}{_WITH_MODEL.get(flag, '')}")
     if settings and model is None:
         raise InputError(f"{settings[0]!r}: settings fix columns of a --model; for a table use --width and --zero")
-    if missing := values.missing(*needed):
-        raise InputError(f"missing: {', '.join(missing)}; {values.flags[needed[0]]} needs them")
+    values.need(needed, f"{values.flags[needed[0]]} needs them")
     if model is None:
         dsx.keep_compiled()
         zero = None if values["zero_stages"] is None else (int(values["zero_stages"]),)
@@ -381,15 +357,14 @@ def measure(values: Values) -> "Answer":
     the file. Shapes that it has already are kept, so the same command continues after an interruption.
     """
     of_job = values.stated(*NEEDED[1:])
-    if values["results"] is not None and (excluded := values.stated(*NEEDED)):
-        raise InputError(f"{excluded[0]}: the result set of --for has that of its sweep; leave it out")
+    if values["results"] is not None:
+        values.refuse("{first}: the result set of --for has that of its sweep; leave it out", *NEEDED)
     if values["results"] is None and values["model"] is None and not of_job:
         raise InputError("missing: --model, whose kernels are measured; or --for, a result set")
     arguments = values.of("measure.measure")
     what: dsx.Job | str | None = values["model"]
     if of_job:
-        if missing := values.missing(*NEEDED):
-            raise InputError(f"missing: {', '.join(missing)}; a job needs them besides {of_job[0]}")
+        values.need(NEEDED, f"a job needs them besides {of_job[0]}")
         what = values.job()
         arguments = {name: value for name, value in arguments.items() if name not in signature_of(OF_JOB).arguments}
     dsx.keep_compiled()

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dsx import __version__
-from dsx.config.cluster_file import ClusterSpec
 from dsx.config.search_path import shown
 from dsx.errors import InputError, StoreError, UnknownNameError, file_path, one_text, wrong
 from dsx.files import write_whole
@@ -19,7 +18,6 @@ from dsx.launching.writers import FRAMEWORKS, launch_files, refused_of_job, refu
 from dsx.plans.plan import Plan
 from dsx.plans.rules import DOMAIN_NOT_FILLED
 from dsx.plans.violations import HOST_MEMORY, MEMORY, for_plan
-from dsx.pricing.one_plan import PricedPlan as Priced
 from dsx.pricing.one_plan import price_plan
 from dsx.progress import remark, warn
 from dsx.tables.job import job_text, step_text
@@ -31,7 +29,7 @@ from dsx.verbs.plan import PlanLike, Row
 from dsx.verbs.result_row import Hardware, row_of
 
 if TYPE_CHECKING:
-    from dsx.pricing.problem import Problem
+    pass
 
 
 DEFAULT_FRAMEWORK = "megatron"
@@ -52,15 +50,9 @@ class LaunchFiles(Answer):
     needs: Sequence[str]  # environment variables that start it, with examples of values
 
     def _data(self) -> Data:
-        return {
-            "framework": self.framework,
-            "plan": dict(self.plan),
-            "left": list(self.left),
-            "lost": list(self.lost),
-            "needs": list(self.needs),
-            "out": None if self.out is None else str(self.out),
-            "files": dict(self.files),
-        }
+        lists = {name: list(getattr(self, name)) for name in ("left", "lost", "needs")}
+        out = None if self.out is None else str(self.out)
+        return {"framework": self.framework, "plan": dict(self.plan), **lists, "out": out, "files": dict(self.files)}
 
     def __str__(self) -> str:
         title = FRAMEWORKS[self.framework].title
@@ -68,12 +60,10 @@ class LaunchFiles(Answer):
         lost += [f"{title} does not express: {part}" for part in self.lost]
         if self.out is None:
             return paragraphs([*(f"{name}:\n{text}" for name, text in self.files.items()), "\n".join(lost)])
-        names = " and ".join(str(self.out / name) for name in self.files)
-        return "\n".join([f"{title}: wrote {names}", *lost, self._start(self.out)])
-
-    def _start(self, out: Path) -> str:
-        words = [*self.needs, "bash", shlex.quote(str(out / next(iter(self.files))))]
-        return f"start it{' on each node' if 'NODE_RANK=0' in words else ''} with: {' '.join(words)}"
+        names = [str(self.out / name) for name in self.files]
+        words = " ".join([*self.needs, "bash", shlex.quote(names[0])])
+        where = " on each node" if "NODE_RANK=0" in self.needs else ""
+        return "\n".join([f"{title}: wrote {' and '.join(names)}", *lost, f"start it{where} with: {words}"])
 
 
 def launch(
@@ -136,50 +126,30 @@ def launch(
     ]:
         parts = "\n".join(f"  {violation.reason.name}: {violation.detail}" for violation in unrunnable)
         raise InputError(f"no framework runs the plan:\n{parts}")
-    request = _request(problem, priced.plan, cluster)
-    written = launch_files(frame, request, _head(problem, priced))
+    (model,) = problem.models  # a plan that is priced alone has one strategy
+    chosen, costs = priced.plan, priced.costs
+    assumptions = for_plan(problem.assumptions_spec, chosen.codes)
+    request = Request(
+        run=run_of(chosen, model, assumptions, cluster.device),
+        shape=architecture_of(problem.model, assumptions),
+        title=f"{job_text(problem, chosen['num_gpus'])}, {printable(chosen['strategy'])}: {chosen.text}",
+        domain=problem.nvs_size,
+        host=None if "gpus" in cluster.node.assumed else cluster.node.gpus,
+    )
+    peak = f"{costs['peak_bytes'] / 1e9:.1f} GB on the fullest GPU"
+    head = [
+        f"{_BY} {__version__}.",
+        request.title,
+        step_text(chosen["global_batch_size"], chosen["sequence_length"]),
+        f"Priced at {costs['step_time_s']:.4g} s a step and {peak}.",
+    ]
+    written = launch_files(frame, request, head)
     if folder is not None:
         _write(folder, written.files)
     for violation in priced.broken:
         warn(f"the plan has launch files, though it is rejected: {violation.reason.name}: {violation.detail}")
-    return LaunchFiles(
-        framework,
-        priced.plan,
-        written.files,
-        written.left,
-        written.lost,
-        folder,
-        (*frame.needs, *host_variables(request)),
-    )
-
-
-def _request(problem: "Problem", plan: Plan, cluster: ClusterSpec) -> Request:
-    (model,) = problem.models  # a plan that is priced alone has one strategy
-    assumptions = for_plan(problem.assumptions_spec, plan.codes)
-    return Request(
-        run=run_of(plan, model, assumptions, cluster.device),
-        shape=architecture_of(problem.model, assumptions),
-        title=_title(problem, plan),
-        domain=problem.nvs_size,
-        host=None if "gpus" in cluster.node.assumed else cluster.node.gpus,
-    )
-
-
-def _title(problem: "Problem", plan: Plan) -> str:
-    return f"{job_text(problem, plan['num_gpus'])}, {printable(plan['strategy'])}: {plan.text}"
-
-
-def _head(problem: "Problem", priced: Priced) -> list[str]:
-    """Return the plan and its price as the first lines of a file."""
-    plan, costs = priced.plan, priced.costs
-    step = step_text(plan["global_batch_size"], plan["sequence_length"])
-    peak = costs["peak_bytes"] / 1e9
-    return [
-        f"{_BY} {__version__}.",
-        _title(problem, plan),
-        step,
-        f"Priced at {costs['step_time_s']:.4g} s a step and {peak:.1f} GB on the fullest GPU.",
-    ]
+    needs = (*frame.needs, *host_variables(request))
+    return LaunchFiles(framework, chosen, written.files, written.left, written.lost, folder, needs)
 
 
 def check_launch(job: Job, framework: str, out: str | Path) -> None:
@@ -211,9 +181,7 @@ def _folder(out: str | Path) -> Path:
     if str(out) == "":
         raise InputError("the folder of launch files has an empty name: give another one, or none to print them")
     folder = file_path("out", out)
-    parent = folder
-    while not parent.exists() and parent != parent.parent:
-        parent = parent.parent
+    parent = next((place for place in (folder, *folder.parents) if place.exists()), folder)
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise StoreError(
             f"launch files go to {shown(folder)}: {shown(parent)} is no folder that may be written; choose another one"

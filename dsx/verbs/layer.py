@@ -23,7 +23,17 @@ from dsx.verbs.answer import Answer
 from dsx.verbs.arguments import assignments, strategy_name
 from dsx.verbs.job import DEFAULT_ASSUMPTIONS
 
-DIRECTIONS = ("forward", "backward")
+_DIRECTIONS = ("forward", "backward")
+_WORK = {"matrix_flops": "matrix FLOP", "vector_flops": "vector FLOP", "bytes": "bytes"}
+
+
+def _shown(value: DataView) -> str:
+    return value["formula"] if value["value"] is None else f"{value['value']:,}"
+
+
+def _work_text(work: DataView, *further: str) -> str:
+    parts = [f"{label} {_shown(work[key])}" for key, label in _WORK.items() if _shown(work[key]) != "0"]
+    return "; ".join([*parts, *further]) or "-"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -38,15 +48,13 @@ class LayerDescription(Answer):
     def __str__(self) -> str:
         described = self.described
         title = described["layer"] + (f" under {described['strategy']}" if described["strategy"] else "")
-        lines: list[str] = []
-        lines.append(f"{title}; axes: {', '.join(described['axes']) or 'none'}")
+        lines = [f"{title}; axes: {', '.join(described['axes']) or 'none'}"]
         for label, names in (
             ("options set", [name for name, is_set in described["options"].items() if is_set]),
             ("options not set", [name for name, is_set in described["options"].items() if not is_set]),
             ("block parameters", [f"{parameter} = {block}" for parameter, block in described["blocks"].items()]),
         ):
-            if names:
-                lines.append(f"{label}: {', '.join(names)}")
+            lines += [f"{label}: {', '.join(names)}"] if names else []
         lines.append("\noperators, with the local shape of each result:")
         for operator in described["operators"]:
             kernel = f"  [kernel {operator['kernel']}]" if operator["kernel"] != operator["name"] else ""
@@ -56,43 +64,35 @@ class LayerDescription(Answer):
                     lines.append(f"      local shape {' x '.join(map(str, output['local_shape']))}")
         lines.append("\nwork of each kernel (one microbatch):")
         for kernel in described["kernels"]:
-            if not kernel["counted"]:
-                continue
-            # All ranks of such an axis do the whole work, on replicated values or on partial sums.
-            replicated = f"; not divided over {', '.join(kernel['replicated'])}" if kernel["replicated"] else ""
-            lines.append(f"  {kernel['name']}{replicated}")
-            for direction in DIRECTIONS:
-                work = kernel[direction]
-                parts = [f"{label} {_shown(work[key])}" for key, label in _WORK if _shown(work[key]) != "0"]
-                lines.append(f"      {direction:9}{'; '.join(parts) or '-'}")
+            if kernel["counted"]:
+                # All ranks of such an axis do the whole work, on replicated values or on partial sums.
+                replicated = f"; not divided over {', '.join(kernel['replicated'])}" if kernel["replicated"] else ""
+                lines.append(f"  {kernel['name']}{replicated}")
+                lines += [f"      {direction:9}{_work_text(kernel[direction])}" for direction in _DIRECTIONS]
         lines.append("\ncollectives (one microbatch, volume in bytes on one GPU):")
         rows = [
             [
                 f"  {direction}",
-                c["kind"],
-                c["axis"],
-                c["tensor"],
-                _shown(c["bytes"])
-                + (" in panels" if c["panelled"] else "")
-                + (f" of {_shown(c['copies'])} copies of a token" if c["copies"] is not None else ""),
+                *(moved[key] for key in ("kind", "axis", "tensor")),
+                _shown(moved["bytes"])
+                + (" in panels" if moved["panelled"] else "")
+                + (f" of {_shown(moved['copies'])} copies of a token" if moved["copies"] is not None else ""),
             ]
-            for direction in DIRECTIONS
+            for direction in _DIRECTIONS
             for kernel in described["kernels"]
-            for c in kernel[direction]["collectives"]
+            for moved in kernel[direction]["collectives"]
         ]
         lines.append(table(["", "", "axis", "tensor", "bytes"], rows, text=range(4)) if rows else "  none")
         lines.append("\nsaved for the backward:")
         for kernel in described["kernels"]:
-            for saved in kernel["saved"]:
-                lines.append(f"  {saved['tensor']}: {_shown(saved['bytes'])} bytes")
+            lines += [f"  {saved['tensor']}: {_shown(saved['bytes'])} bytes" for saved in kernel["saved"]]
         lines.append(f"  in all {_shown(described['saved_bytes'])} bytes")
         if described["regions"]:
             lines.append("\nregions that can be recomputed: what each frees, and what the backward repeats:")
         for region in described["regions"]:
+            moved = [f"{moved['kind']} of {moved['tensor']} over {moved['axis']}" for moved in region["collectives"]]
             lines.append(f"  {region['name']}: frees {_shown(region['freed_bytes'])} bytes")
-            parts = [f"{label} {_shown(region[key])}" for key, label in _WORK if _shown(region[key]) != "0"]
-            moved = [f"{c['kind']} of {c['tensor']} over {c['axis']}" for c in region["collectives"]]
-            lines.append(f"      repeats  {'; '.join([*parts, *moved]) or '-'}")
+            lines.append(f"      repeats  {_work_text(region, *moved)}")
         lines.append("\nweights, and the axes that reduce their gradients once a step:")
         for weight in described["weights"]:
             nested = "; one rank in ep has the same part" if weight["over_ep"] else ""
@@ -100,9 +100,9 @@ class LayerDescription(Answer):
             lines.append(f"  {weight['name']}: {_shown(weight['bytes'])} bytes; {axes}{nested}")
         if described["rules"]:
             lines.append("\nrules of the strategy:")
-            for rule in described["rules"]:
-                broken = "" if rule["holds"] in (True, None) else "  (does not hold here)"
-                lines.append(f"  {rule['reason']}: {rule['rule']}{broken}")
+        for rule in described["rules"]:
+            broken = "" if rule["holds"] in (True, None) else "  (does not hold here)"
+            lines.append(f"  {rule['reason']}: {rule['rule']}{broken}")
         return "\n".join(lines)
 
 
@@ -131,15 +131,12 @@ def layer(
     Raises UnknownNameError for an unknown name, NotationError for an invalid layer, InputError for an invalid
     setting or size.
     """
-    request = stated_layer(name, settings, strategy, sizes, model, assumptions)
-    described = describe(
-        request.layer,
-        request.assumptions.fused_backward_reads,
-        request.assumptions.uncounted,
-        request.defaults,
-        request.sizes,
+    described_layer = stated_layer(name, settings, strategy, sizes, model, assumptions)
+    assumed = described_layer.assumptions
+    reads, uncounted = assumed.fused_backward_reads, assumed.uncounted
+    return LayerDescription(
+        describe(described_layer.layer, reads, uncounted, described_layer.defaults, described_layer.sizes)
     )
-    return LayerDescription(described)
 
 
 class StatedLayer(NamedTuple):
@@ -153,11 +150,11 @@ class StatedLayer(NamedTuple):
 
 def stated_layer(
     name: str | Path,
-    settings: Sequence[str] = (),
-    strategy: str | None = None,
-    sizes: Mapping[str, int] | Sequence[str] | None = None,
-    model: Given | None = None,
-    assumptions: Given = DEFAULT_ASSUMPTIONS,
+    settings: Sequence[str],
+    strategy: str | None,
+    sizes: Mapping[str, int] | Sequence[str] | None,
+    model: Given | None,
+    assumptions: Given,
 ) -> StatedLayer:
     """Return a layer and its sizes; arguments and errors as of `layer`."""
     name = str(file_path("name", name))
@@ -174,11 +171,25 @@ def stated_layer(
         overlay = assumed.default_strategy
     loaded = load_layer(name, overlay, load_operators(assumed.operators), None, chosen, inherited)
     built = widened(loaded, assumed.sixteen_bit_weights)
-    values: dict[str, int] = {name: getattr(assumed, name) for name in ELEMENT_BYTES}
+    defaults: dict[str, int] = {name: getattr(assumed, name) for name in ELEMENT_BYTES}
     if spec:
-        values |= spec.dimensions | {"s": spec.default_sequence_length, "b": 1}
-        values |= dict.fromkeys((*built.axes, "panels"), 1)
-    return StatedLayer(built, assumed, values, _sizes(assignments("sizes", sizes), built))
+        defaults |= spec.dimensions | {"s": spec.default_sequence_length, "b": 1}
+        defaults |= dict.fromkeys((*built.axes, "panels"), 1)
+    letters = {*derive(built).letters, *built.axes, "panels", "b", "s", *ELEMENT_BYTES}
+    values: dict[str, int] = {}
+    for assignment in assignments("sizes", sizes):
+        letter, _, value = assignment.partition("=")
+        if letter not in letters:
+            raise InputError(
+                f"--set {assignment}: layer {built.name!r} has no dimension or degree {letter!r}"
+                f"{did_you_mean(letter, letters)} (it has {', '.join(sorted(letters))})"
+            )
+        values[letter] = int(value) if re.fullmatch("[0-9]{1,10}", value) else 0
+        if not 1 <= values[letter] <= LARGEST_COUNT:
+            raise InputError(
+                f"--set {assignment}: {letter} must be a whole number of at least 1 and at most {LARGEST_COUNT}"
+            )
+    return StatedLayer(built, assumed, defaults, values)
 
 
 def _chosen(settings: Sequence[str]) -> Settings:
@@ -191,28 +202,3 @@ def _chosen(settings: Sequence[str]) -> Settings:
             raise InputError(f"{name}{sign}{block} is no option, as gated is, nor a block parameter, as ffn=experts is")
     blocks = tuple((name, block) for name, sign, block in pairs if sign)
     return Settings(frozenset(name for name, sign, _ in pairs if not sign), blocks)
-
-
-def _sizes(assignments: Sequence[str] | None, built: Layer) -> dict[str, int]:
-    letters = {*derive(built).letters, *built.axes, "panels", "b", "s", *ELEMENT_BYTES}
-    sizes: dict[str, int] = {}
-    for assignment in assignments or ():
-        name, _, value = assignment.partition("=")
-        if name not in letters:
-            raise InputError(
-                f"--set {assignment}: layer {built.name!r} has no dimension or degree {name!r}"
-                f"{did_you_mean(name, letters)} (it has {', '.join(sorted(letters))})"
-            )
-        sizes[name] = int(value) if re.fullmatch("[0-9]{1,10}", value) else 0
-        if not 1 <= sizes[name] <= LARGEST_COUNT:
-            raise InputError(
-                f"--set {assignment}: {name} must be a whole number of at least 1 and at most {LARGEST_COUNT}"
-            )
-    return sizes
-
-
-def _shown(value: Data) -> str:
-    return value["formula"] if value["value"] is None else f"{value['value']:,}"
-
-
-_WORK = (("matrix_flops", "matrix FLOP"), ("vector_flops", "vector FLOP"), ("bytes", "bytes"))

@@ -3,6 +3,7 @@
 The kernels are those of the best plans of a job or of a result set, or of a spread over a model's shapes.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,23 +16,24 @@ import numpy as np
 from dsx.config.assumption_set import AssumptionsSpec, load_assumptions
 from dsx.config.load import Assignment, Given
 from dsx.config.model_file import load_model
-from dsx.config.operator_files import DIRECTIONS, shape_text
+from dsx.config.operator_files import DIRECTIONS, DTYPES, WRITTEN, read_operator_times, shape_text, written_row
 from dsx.config.search_path import shown
 from dsx.errors import InputError, NothingFeasible, SpecError, file_path
-from dsx.measuring.array_library import Library, find_library
+from dsx.measuring.array_library import Library, Timing, find_library
 from dsx.measuring.cases import Case, Outcome, cases_of, in_turn, outcomes
-from dsx.measuring.device import CollectiveTime
+from dsx.measuring.device import SIZES, CollectiveTime, collective_times, device_rates, groups
 from dsx.notation.model import Model, build_model, layer_check
 from dsx.notation.syntax import AXES
 from dsx.plans.choices import KEY_COLUMNS
+from dsx.plans.enumerate import Arrays
 from dsx.plans.violations import allowed
 from dsx.pricing.measured_share import key_of
 from dsx.progress import Watch, progress
 from dsx.results.sets import fastest, read_manifest
 from dsx.tables.format import table
 from dsx.text import Data, DataView
-from dsx.units import counted, format_quantity
-from dsx.verbs.answer import Answer, paragraphs
+from dsx.units import counted, exact_quantity, format_quantity
+from dsx.verbs.answer import Answer, paragraphs, with_units
 from dsx.verbs.arguments import (
     Fields,
     assignments,
@@ -44,13 +46,10 @@ from dsx.verbs.arguments import (
 )
 from dsx.verbs.best import best
 from dsx.verbs.job import DEFAULT_ASSUMPTIONS, Job, file_of, split_overrides
-from dsx.verbs.measured_file import MeasuredFile, collectives_file, device_file
 from dsx.verbs.result_row import inputs_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from dsx.measuring.device import CollectiveTime
 
 
 # Of a spread: the tensor-parallel degrees that a fast domain has room for, and sequences of a microbatch.
@@ -75,38 +74,7 @@ def cases(plans: Sequence[MeasuredPlans]) -> list[Case]:
     return in_turn({case.key: case for case in reversed(of_plans)}.values())
 
 
-def plans_of_job(job: Job, top: int) -> list[MeasuredPlans]:
-    """Return the `top` fastest plans of a job; raises NothingFeasible, with the reason, if none fits."""
-    answer = best(job, top)
-    if not answer.plans:
-        raise NothingFeasible(answer.infeasible)
-    models = dict(zip(answer.problem.strategies, answer.problem.models, strict=True))
-    return _grouped([(plan, models[plan["strategy"]], job.assumptions) for plan in answer.plans])
-
-
-def plans_of_set(folder: Path, top: int) -> list[MeasuredPlans]:
-    """Return the `top` fastest plans of a result set.
-
-    Raises StoreError if the set cannot be read, NothingFeasible if none of its rows fits.
-    """
-    manifest = read_manifest(folder)
-    rows = fastest(folder, top)
-    if not rows:
-        raise NothingFeasible(f"no plan to measure: none of the rows of {folder} is feasible")
-    paths = dict(zip(manifest.names["strategy"], manifest.spec["resolved"]["strategy"], strict=True))
-    with_models: list[tuple[DataView, Model, AssumptionsSpec]] = []
-    models: dict[str, tuple[Model, AssumptionsSpec]] = {}
-    for row in rows:
-        strategy = row["plan"]["strategy"]
-        if strategy not in models:
-            inputs = inputs_of(folder, manifest, row["hardware"])
-            built = build_model(inputs.model, inputs.assumptions, paths[strategy], inputs.near)
-            models[strategy] = (built, inputs.assumptions)
-        with_models.append((row["plan"], *models[strategy]))
-    return _grouped(with_models)
-
-
-def spread_of_model(
+def _spread_of_model(
     model: Given, assumptions: Given, overrides: Mapping[str, Sequence[Assignment]], sequence_length: int | None
 ) -> list[MeasuredPlans]:
     """Return tensor-parallel degrees and microbatch sizes of a model, under the default strategy.
@@ -121,12 +89,8 @@ def spread_of_model(
     built = build_model(spec, assumed, assumed.default_strategy, near)
     length = sequence_length or spec.default_sequence_length
     degrees, sizes = (column.ravel() for column in np.meshgrid(_SPREAD["tp"], _SPREAD["microbatch_size"]))
-    ones = np.ones_like(degrees)
-    keys = {name: ones for name in (*KEY_COLUMNS, *AXES, "panels")} | {
-        "strategy": np.zeros_like(degrees),
-        "tp": degrees,
-        "microbatch_size": sizes,
-    }
+    keys = {name: np.ones_like(degrees) for name in (*KEY_COLUMNS, *AXES, "panels")}
+    keys |= {"strategy": np.zeros_like(degrees), "tp": degrees, "microbatch_size": sizes}
     good = np.asarray(allowed(built.body_layer, spec.dimensions, length, keys))
     if not good.any():
         raise SpecError(
@@ -136,20 +100,9 @@ def spread_of_model(
     return [MeasuredPlans(built, assumed, length, {name: column[good] for name, column in keys.items()})]
 
 
-def _grouped(plans: Sequence[tuple[DataView, Model, AssumptionsSpec]]) -> list[MeasuredPlans]:
-    """Return plans in groups of one model, strategy and sequence length."""
-    groups: dict[tuple[int, int], list[tuple[DataView, Model, AssumptionsSpec]]] = {}
-    for plan, model, assumptions in plans:
-        groups.setdefault((id(model), plan["sequence_length"]), []).append((plan, model, assumptions))
-    measured_plans: list[MeasuredPlans] = []
-    for (_, length), members in groups.items():
-        tables = [key_of(plan) for plan, _, _ in members]
-        keys = {name: np.concatenate([keys_of_plan[name] for keys_of_plan in tables]) for name in tables[0]}
-        measured_plans.append(MeasuredPlans(members[0][1], members[0][2], int(length), keys))
-    return measured_plans
-
-
 _KERNELS = 0.75  # share of the time that kernels have where collectives are timed too
+_LARGE = 0.1  # a spread above it is said
+_SHOWN = 10  # kernels of a list in a text
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -160,7 +113,7 @@ class Measured(Answer):
     software: str  # the array library and its release
     outcomes: Sequence[Outcome]  # of this run
     num_kept: int  # kernels that the file had already
-    collectives: Sequence["CollectiveTime"]  # of this run, where they were asked for
+    collectives: Sequence[CollectiveTime]  # of this run, where they were asked for
     out: Path | None  # the file of operator times
     text: str  # its content
 
@@ -177,18 +130,13 @@ class Measured(Answer):
     @property
     def left_out(self) -> list[Data]:
         """The kernels without a time, and why."""
-        return [
-            _as_data(outcome.case) | {"why_not": outcome.why_not} for outcome in self.outcomes if outcome.timing is None
-        ]
+        untimed = [outcome for outcome in self.outcomes if outcome.timing is None]
+        return [_as_data(outcome.case) | {"why_not": outcome.why_not} for outcome in untimed]
 
     @cached_property
     def frame(self) -> "pd.DataFrame":
         """The kernels that this run timed, one per row; units in `attrs`."""
-        import pandas as pd
-
-        frame = pd.DataFrame(self.measured)
-        frame.attrs["units"] = {"time_s": "s", "bytes": "bytes", "flops": "FLOP"}
-        return frame
+        return with_units(self.measured)
 
     def _data(self) -> Data:
         return {
@@ -198,21 +146,76 @@ class Measured(Answer):
             "kept": self.num_kept,
             "measured": self.measured,
             "left_out": self.left_out,
-            "collectives": [_collective_data(collective) for collective in self.collectives],
+            "collectives": [
+                {
+                    "collective": collective.kind,
+                    "num_devices": collective.num_devices,
+                    "bytes": collective.num_bytes,
+                    "time_s": collective.timing.median_s,
+                    "spread": collective.timing.spread,
+                }
+                for collective in self.collectives
+            ],
         }
 
     def __str__(self) -> str:
-        measured = self.measured
+        measured, kept = self.measured, f", {self.num_kept} were there" if self.num_kept else ""
         where = f" in {shown(self.out)}" if self.out else ""
-        kept = f", {self.num_kept} were there" if self.num_kept else ""
         head = f"{counted(len(measured), 'kernel')} measured with {self.software} on {self.device}{where}{kept}"
+        kernels = [
+            [
+                kernel["operator"],
+                kernel["direction"] or "",
+                kernel["shape"],
+                kernel["dtype"],
+                format_quantity(kernel["time_s"], "s"),
+                f"{100 * kernel['spread']:.0f} %",
+                # FLOP/s of multiplies, else bytes/s.
+                format_quantity(kernel["flops"] / kernel["time_s"], "flop/s")
+                if kernel["flops"]
+                else format_quantity(kernel["bytes"] / kernel["time_s"], "bytes/s"),
+            ]
+            for kernel in measured
+        ]
+        header = ["operator", "direction", "m x n x k", "dtype", "time", "spread", "rate"]
+        collectives = [
+            [
+                collective.kind,
+                str(collective.num_devices),
+                format_quantity(collective.num_bytes, "bytes"),
+                format_quantity(collective.timing.median_s, "s"),
+                f"{100 * collective.timing.spread:.0f} %",
+                format_quantity(collective.num_bytes / collective.timing.median_s, "bytes/s"),
+            ]
+            for collective in self.collectives
+        ]
+        of_collectives = ["collective", "devices", "size", "time", "spread", "rate"]
+        loose = [_name(kernel) for kernel in measured if kernel["spread"] > _LARGE]
+        untimed: dict[str, list[str]] = {}
+        for kernel in self.left_out:
+            untimed.setdefault(kernel["why_not"], []).append(_name(kernel))
+        remarks = [
+            f"{counted(len(names), 'kernel')} not measured ({reason}): {_first(names)}"
+            for reason, names in untimed.items()
+        ]
+        if loose:
+            times = f"{counted(len(loose), 'time')} with a spread above {100 * _LARGE:.0f} % between the quartiles"
+            remarks = [f"{times}; was something else running? {_first(loose)}", *remarks]
         return paragraphs(
             [
-                "\n".join(filter(None, (head, kernels_text(measured)))),
-                collectives_text([_collective_data(collective) for collective in self.collectives]),
-                "\n".join(filter(None, (spread_text(measured), left_out_text(self.left_out)))),
+                "\n".join([head, *([table(header, kernels, text=(0, 1, 2, 3))] if kernels else [])]),
+                table(of_collectives, collectives) if collectives else "",
+                "\n".join(remarks),
             ]
         )
+
+
+def _name(kernel: DataView) -> str:
+    return " ".join(filter(None, (kernel["operator"], kernel["direction"], kernel["shape"])))
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join([*names[:_SHOWN], *(["..."] if len(names) > _SHOWN else [])])
 
 
 def _as_data(case: Case) -> Data:
@@ -228,16 +231,6 @@ def _as_data(case: Case) -> Data:
         "dtype": case.dtype,
         "flops": case.flops,
         "bytes": case.num_bytes,
-    }
-
-
-def _collective_data(collective: "CollectiveTime") -> Data:
-    return {
-        "collective": collective.kind,
-        "num_devices": collective.num_devices,
-        "bytes": collective.num_bytes,
-        "time_s": collective.timing.median_s,
-        "spread": collective.timing.spread,
     }
 
 
@@ -307,9 +300,9 @@ def measure(
             advance(1)
     times = _collectives(limit_s - (monotonic() - begin), watch) if with_network else ()
     if "--collectives" in paths:
-        write_output_file(paths["--collectives"], collectives_file(times))
+        write_output_file(paths["--collectives"], _collectives_file(times))
     if "--device" in paths:
-        write_output_file(paths["--device"], _device(paths["--device"], runs, kernels, times))
+        write_output_file(paths["--device"], _device(paths["--device"].stem, runs, kernels, times))
     return Measured(runs.device, runs.software, timed, len(kernels) - len(missing), times, paths.get("-o"), file.text)
 
 
@@ -321,6 +314,10 @@ def _plans(
     fields: Fields | None,
     top: int,
 ) -> list[MeasuredPlans]:
+    """Return the `top` fastest plans of a job or of a result set, or a spread over the shapes of a model.
+
+    Raises NothingFeasible, with the reason, if no plan fits, StoreError if the set cannot be read.
+    """
     hint = "a job or a model is measured, or the plans of a result set"
     if what is not None and results is not None:
         raise InputError(f"{hint}; both are given")
@@ -328,20 +325,45 @@ def _plans(
     if superfluous and (results is not None or isinstance(what, Job)):
         whose = "a result set has that of its sweep" if results is not None else "a job has its own"
         raise InputError(f"{option_of(superfluous[0])}: {whose}; leave it out")
+    plans: list[DataView] = []
+    models: dict[str, tuple[Model, AssumptionsSpec]] = {}  # by strategy
     if results is not None:
-        return plans_of_set(file_path("results", results), top)
-    if what is None:
+        folder = file_path("results", results)
+        manifest = read_manifest(folder)
+        rows = fastest(folder, top)
+        if not rows:
+            raise NothingFeasible(f"no plan to measure: none of the rows of {folder} is feasible")
+        paths = dict(zip(manifest.names["strategy"], manifest.spec["resolved"]["strategy"], strict=True))
+        for row in rows:
+            plans.append(row["plan"])
+            strategy = row["plan"]["strategy"]
+            if strategy not in models:
+                inputs = inputs_of(folder, manifest, row["hardware"])
+                built = build_model(inputs.model, inputs.assumptions, paths[strategy], inputs.near)
+                models[strategy] = built, inputs.assumptions
+    elif what is None:
         raise InputError(f"{hint}; neither is given")
-    if isinstance(what, Job):
-        return plans_of_job(what, top)
-    length = None if sequence_length is None else count("sequence_length", sequence_length)
-    return spread_of_model(what, assumptions, split_overrides(assignments("set", fields)), length)
+    elif isinstance(what, Job):
+        answer = best(what, top)
+        if not answer.plans:
+            raise NothingFeasible(answer.infeasible)
+        plans += answer.plans
+        for strategy, model in zip(answer.problem.strategies, answer.problem.models, strict=True):
+            models[strategy] = model, what.assumptions
+    else:
+        length = None if sequence_length is None else count("sequence_length", sequence_length)
+        return _spread_of_model(what, assumptions, split_overrides(assignments("set", fields)), length)
+    groups: dict[tuple[str, int], list[Arrays]] = {}
+    for plan in plans:
+        groups.setdefault((plan["strategy"], int(plan["sequence_length"])), []).append(key_of(plan))
+    return [
+        MeasuredPlans(*models[strategy], length, {name: np.concatenate([keys[name] for keys in of]) for name in of[0]})
+        for (strategy, length), of in groups.items()
+    ]
 
 
-def _collectives(limit_s: float, watch: Watch | None) -> "Sequence[CollectiveTime]":
+def _collectives(limit_s: float, watch: Watch | None) -> Sequence[CollectiveTime]:
     """Return the times of collectives over all local devices, and over fewer of them, as far as the time goes."""
-    from dsx.measuring.device import SIZES, collective_times, groups
-
     end = monotonic() + limit_s
     times: list[CollectiveTime] = []
     sizes = [*reversed(groups())]
@@ -355,83 +377,107 @@ def _collectives(limit_s: float, watch: Watch | None) -> "Sequence[CollectiveTim
     return times
 
 
-def _device(path: Path, runs: Library, kernels: Sequence[Case], times: "Sequence[CollectiveTime]") -> str:
-    from dsx.measuring.device import device_rates
-
-    rates = device_rates(runs, kernels[0].dtype)
-    return device_file(path.stem, f"{runs.software} on {runs.device}", rates, times)
-
-
-LARGE = 0.1  # a spread above it is said
+# The first four columns are those of data/validation/nccl.csv, to which the network's parameters are fitted.
+_COLUMNS = ("collective", "num_nodes", "gpus_per_node", "message_bytes", "time_us", "spread")
+# Of a device without neighbours; no plan on one device uses them.
+_BANDWIDTH, _LATENCY = 1e10, 1e-6
 
 
-_SHOWN = 10  # kernels of a list in a text
+def _collectives_file(measured: Sequence[CollectiveTime]) -> str:
+    """Return measured collectives as CSV, a row for each; all devices are on one node."""
+    lines = [",".join(_COLUMNS)]
+    for collective in measured:
+        kind, time_us = collective.kind.replace("-", ""), 1e6 * collective.timing.median_s
+        sizes = f"1,{collective.num_devices},{collective.num_bytes}"
+        lines.append(f"{kind},{sizes},{time_us:.6g},{collective.timing.spread:.3f}")
+    return "".join(f"{line}\n" for line in lines)
 
 
-def kernels_text(measured: Sequence[DataView]) -> str:
-    """Return kernels as a table, with the rate of each: FLOP/s of multiplies, else bytes/s."""
-    rows = [
-        [
-            kernel["operator"],
-            kernel["direction"] or "",
-            kernel["shape"],
-            kernel["dtype"],
-            format_quantity(kernel["time_s"], "s"),
-            f"{100 * kernel['spread']:.0f} %",
-            _rate(kernel),
-        ]
-        for kernel in measured
-    ]
-    header = ["operator", "direction", "m x n x k", "dtype", "time", "spread", "rate"]
-    return table(header, rows, text=(0, 1, 2, 3)) if rows else ""
+def _device(name: str, runs: Library, kernels: Sequence[Case], collectives: Sequence[CollectiveTime]) -> str:
+    """Return a cluster file of the local devices, with what they reach in place of the peaks of a data sheet."""
+    rates, measured_with = device_rates(runs, kernels[0].dtype), f"{runs.software} on {runs.device}"
+    source = f"dsx measure with {measured_with}"
+    devices = max((collective.num_devices for collective in collectives), default=1)
+    of_all = [collective for collective in collectives if collective.num_devices == devices]
+    bandwidth = max((collective.num_bytes / collective.timing.median_s for collective in of_all), default=_BANDWIDTH)
+    latency = min((collective.timing.median_s for collective in of_all), default=_LATENCY)
+    network = "assumption: one device has no neighbours"
+    if of_all:
+        network = f"{source}: the best rate and the shortest time of a collective over all devices"
 
+    def sourced(value: float, unit: str, source: str) -> str:
+        return f"{{value: {exact_quantity(float(f'{value:.4g}'), unit)}, source: {json.dumps(source)}}}"
 
-def _rate(kernel: DataView) -> str:
-    amount, unit = (kernel["flops"], "flop/s") if kernel["flops"] else (kernel["bytes"], "bytes/s")
-    return format_quantity(amount / kernel["time_s"], unit)
-
-
-def spread_text(measured: Sequence[DataView]) -> str:
-    """Return which times vary much; empty if none does."""
-    loose = [kernel for kernel in measured if kernel["spread"] > LARGE]
-    if not loose:
-        return ""
-    named = [
-        f"{kernel['operator']} {kernel['direction'] or ''} {kernel['shape']}".replace("  ", " ")
-        for kernel in loose[:_SHOWN]
-    ]
-    more = ", ..." if len(loose) > _SHOWN else ""
+    tier = f"    bandwidth: {sourced(bandwidth, 'bytes/s', network)}\n    latency: {sourced(latency, 's', network)}\n"
     return (
-        f"{counted(len(loose), 'time')} with a spread above {100 * LARGE:.0f} % between the quartiles; was something "
-        f"else running? {', '.join(named)}{more}"
+        f"name: {json.dumps(name)}\n"
+        f"description: {json.dumps(f'The local devices, measured with {measured_with}.')}\n"
+        "device:\n"
+        f"  name: {json.dumps(name)}\n"
+        f"  matrix_flops: {sourced(rates.matrix_flops, 'flop/s', f'{source}: the best rate of square multiplies')}\n"
+        f"  vector_flops: {sourced(rates.vector_flops, 'flop/s', f'{source}: multiplies and additions of float32')}\n"
+        f"  hbm_bandwidth: {sourced(rates.bandwidth, 'bytes/s', f'{source}: the sum of two arrays')}\n"
+        f"  hbm_capacity: {sourced(rates.memory_bytes, 'bytes', f'{source}: memory of the device')}\n"
+        "network:\n"
+        "  nvs:\n"
+        f"    size: {{value: {devices}, source: {json.dumps(f'{source}: the local devices')}}}\n"
+        f"{tier}"
+        "  net:\n"
+        f"{tier}"
     )
 
 
-def left_out_text(left_out: Sequence[DataView]) -> str:
-    """Return the kernels without a time by the reason; empty if there are none."""
-    reasons: dict[str, list[str]] = {}
-    for kernel in left_out:
-        what = f"{kernel['operator']} {kernel['direction'] or ''}".strip()
-        reasons.setdefault(kernel["why_not"], []).append(f"{what} {kernel['shape']}")
-    lines = [
-        f"{counted(len(names), 'kernel')} not measured ({reason}): {', '.join(names[:_SHOWN])}"
-        f"{', ...' if len(names) > _SHOWN else ''}"
-        for reason, names in reasons.items()
-    ]
-    return "\n".join(lines)
+_MADE_BY = "# measured with "
+_HEADER = ",".join(WRITTEN)
 
 
-def collectives_text(measured: Sequence[DataView]) -> str:
-    """Return collectives as a table."""
-    rows = [
-        [
-            collective["collective"],
-            str(collective["num_devices"]),
-            format_quantity(collective["bytes"], "bytes"),
-            format_quantity(collective["time_s"], "s"),
-            f"{100 * collective['spread']:.0f} %",
-            format_quantity(collective["bytes"] / collective["time_s"], "bytes/s"),
-        ]
-        for collective in measured
-    ]
-    return table(["collective", "devices", "size", "time", "spread", "rate"], rows) if rows else ""
+class MeasuredFile:
+    """The operator times of one device, in a file or, without a path, in memory."""
+
+    def __init__(self, path: Path | None, measured_with: str) -> None:
+        """Begin a file, or go on with the one that is there.
+
+        `measured_with` names the library and the device, in one line. Raises OperatorTimesError for a file that cannot
+        be read, InputError for one that `dsx measure` has not written, or on another device or with another library.
+        """
+        self._path = path
+        self._lines = [f"{_MADE_BY}{measured_with}", _HEADER]
+        self._keys: set[object] = set()  # of the kernels (`Case.key`) that have a row
+        if path is None or not path.exists():
+            return
+        if not path.is_file():
+            raise InputError(f"-o {shown(path)}: is no file, and times are written one by one; choose a file")
+        if not path.stat().st_size:
+            return
+        for row in read_operator_times(str(path)).rows:
+            widths = [DTYPES[row.dtype]] if row.dtype else dict.fromkeys(DTYPES.values())
+            directions = (None,) if len(row.directions) > 1 else row.directions
+            self._keys |= {(row.operator, direction, row.shape, width) for width in widths for direction in directions}
+        lines = path.read_text(encoding="utf-8").splitlines()
+        if not lines[0].startswith(_MADE_BY) or lines[1:2] != [_HEADER]:
+            raise InputError(
+                f"-o {shown(path)}: is no file of dsx measure, which begins with {_MADE_BY!r} and the columns "
+                f"{_HEADER}; choose another file"
+            )
+        if lines[0] != self._lines[0]:
+            raise InputError(
+                f"-o {shown(path)}: was {lines[0].removeprefix('# ')}, and this is {measured_with}; choose another file"
+            )
+        self._lines = lines
+
+    def has(self, case: Case) -> bool:
+        """Return whether a kernel has a row."""
+        return case.key in self._keys
+
+    def add(self, case: Case, timing: Timing) -> None:
+        """Add a row and write the file; raises StoreError if that fails."""
+        row = written_row(case.operator, case.direction, case.shape, case.dtype, timing.median_s, timing.spread)
+        self._lines.append(row)
+        self._keys.add(case.key)
+        if self._path is not None:
+            write_output_file(self._path, self.text)
+
+    @property
+    def text(self) -> str:
+        """The content of the file."""
+        return "".join(f"{line}\n" for line in self._lines)

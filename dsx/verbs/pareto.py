@@ -45,10 +45,27 @@ class Front(PricedPlans):
         return {"objectives": list(self.objectives), "plans": self._plans_data()}
 
     def __str__(self) -> str:
-        if not self.priced:
+        plans, columns = self.priced, [column_of(objective) for objective in self.objectives]
+        if not plans:
             return ""
-        table = _text(self.priced, [column_of(objective) for objective in self.objectives])
-        return paragraphs([table, wrapped(run_by_none(self.plans))])
+        costs = (*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__)
+        settings = [name for name in ("num_gpus", "global_batch_size", "strategy") if name not in columns]
+        first = plans[0]["hardware"]
+        hardware = [name for name in first if any(plan["hardware"][name] != first[name] for plan in plans)]
+        rows: list[list[str]] = []
+        for plan in plans:
+            values = {name: plan[name] if name in plan else plan["plan"][name] for name in columns}
+            rows.append(
+                [
+                    *(quantity(name, n) if name in costs else format_quantity(n, "") for name, n in values.items()),
+                    *(hardware_text(name, plan["hardware"][name]) for name in hardware),
+                    *(str(plan["plan"][name]) for name in settings),
+                    whole_plan_text(plan["plan"]),
+                ]
+            )
+        header = [*columns, *hardware, *settings, "plan"]
+        text = [header.index(name) for name in ("cluster", "strategy", "plan") if name in header]
+        return paragraphs([table(header, rows, text=text), wrapped(run_by_none(self.plans))])
 
 
 def front(folder: str | Path, objectives: str | Sequence[str] = OBJECTIVES, plot: str | Path | None = None) -> Front:
@@ -81,28 +98,3 @@ def front(folder: str | Path, objectives: str | Sequence[str] = OBJECTIVES, plot
         rows = sum(part.rows for part in read_manifest(folder).parts)
         why = f"no front: none of the {rows} rows of {folder} is feasible and has a number in {' and '.join(names)}"
     return Front(chosen, plans, why)
-
-
-def _text(plans: Sequence[Data], columns: Sequence[str]) -> str:
-    settings = [name for name in ("num_gpus", "global_batch_size", "strategy") if name not in columns]
-    hardware = [name for name in plans[0]["hardware"] if any(_differs(plans, name))]
-    header = [*columns, *hardware, *settings, "plan"]
-    rows = [
-        [
-            *(_value(name, plan[name] if name in plan else plan["plan"][name]) for name in columns),
-            *(hardware_text(name, plan["hardware"][name]) for name in hardware),
-            *(str(plan["plan"][name]) for name in settings),
-            whole_plan_text(plan["plan"]),
-        ]
-        for plan in plans
-    ]
-    return table(header, rows, text=[header.index(name) for name in ("cluster", "strategy", "plan") if name in header])
-
-
-def _differs(plans: Sequence[Data], name: str) -> list[bool]:
-    return [plan["hardware"][name] != plans[0]["hardware"][name] for plan in plans]
-
-
-def _value(name: str, value: float) -> str:
-    costs = (*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__)
-    return quantity(name, value) if name in costs else format_quantity(value, "")

@@ -14,10 +14,10 @@ from dsx.launching.request import LaunchSettings
 from dsx.launching.writers import launch_data, launch_of, launch_text
 from dsx.layer_table.instance import Instance, read_instance
 from dsx.layer_table.levels import NetworkLevels, read_network
-from dsx.layer_table.pipelines import OPTIMIZER_FACTORS, STAGES, PartitionProblem, problem_of
+from dsx.layer_table.pipelines import OPTIMIZER_FACTORS, STAGES, problem_of
 from dsx.layer_table.solver import TablePlan, smallest, solve
 from dsx.plans.choices import BY_NAME
-from dsx.plans.frameworks import Limitation, Selection
+from dsx.plans.frameworks import Limitation
 from dsx.plans.layer_layout import LAYOUT, layers_of_chunks
 from dsx.plans.plan import Plan, fixed_settings
 from dsx.plans.rules import OPTIMAL, OPTIMAL_SCHEDULES, optimal_cut_covers
@@ -91,44 +91,42 @@ class Partition(Answer):
         remark(f"wrote {path}")
 
     def _data(self) -> Data:
-        counts = {"candidates": self.counts.candidates, "cut": self.counts.cut}
-        counts |= {"framework": self.searched.framework.name, "strategies": list(self.strategies)}
-        counts |= {"left_out": dict(self.left_out)}
-        counts |= {"limit": {name: [*map(str, bounds)] for name, bounds in self.limit.items()}}
-        data = self.priced | {"plan": dict(self.plan), "bottleneck_s": bottleneck(self.stages).load_s, **counts}
-        return data | {"stages": stages_data(self.plan, self.stages), "launch": launch_data(self.launch)}
+        return {
+            **self.priced,
+            "plan": dict(self.plan),
+            "bottleneck_s": bottleneck(self.stages).load_s,
+            "candidates": self.counts.candidates,
+            "cut": self.counts.cut,
+            "framework": self.searched.framework.name,
+            "strategies": list(self.strategies),
+            "left_out": dict(self.left_out),
+            "limit": {name: [*map(str, bounds)] for name, bounds in self.limit.items()},
+            "stages": stages_data(self.plan, self.stages),
+            "launch": launch_data(self.launch),
+        }
 
     def __str__(self) -> str:
         plan, priced = self.plan, self.priced
+        step, bubble, memory = (quantity(name, priced[name]) for name in ("step_time_s", "bubble_s", "peak_bytes"))
         slowest = format_quantity(bottleneck(self.stages).load_s, "s")
-        state = f"schedule={plan['schedule']} zero_stage={plan['zero_stage']} recompute={plan['recompute']}"
         several = f"{printable(plan['strategy'])}: " if len(self.strategies) > 1 else ""
         head = [
             *searched_text(self.searched, self.strategies, self.job, self.counts),
-            *filter(None, [left_out_text(self.left_out), only_text(self.fix, self.limit)]),
-            f"step {quantity('step_time_s', self.step_time_s)}, bottleneck {slowest} of a microbatch, of which a "
-            f"replica has {plan['num_microbatches']}; bubble {quantity('bubble_s', priced['bubble_s'])}, memory "
-            f"{quantity('peak_bytes', priced['peak_bytes'])}",
-            f"{several}{plan.text} ({state})",
-            *filter(None, [tight_text(priced, "the plan", self.job.cluster.device.hbm_capacity, self.job.assumptions)]),
+            left_out_text(self.left_out),
+            only_text(self.fix, self.limit),
+            f"step {step}, bottleneck {slowest} of a microbatch, of which a replica has {plan['num_microbatches']}; "
+            f"bubble {bubble}, memory {memory}",
+            f"{several}{plan.text} (schedule={plan['schedule']} zero_stage={plan['zero_stage']} "
+            f"recompute={plan['recompute']})",
+            tight_text(priced, "the plan", self.job.cluster.device.hbm_capacity, self.job.assumptions),
         ]
         return paragraphs(
             [
-                "\n".join(head),
+                "\n".join(filter(None, head)),
                 placement_text(plan, self.problem),
                 stages_text(plan, self.stages),
                 launch_text(self.launch, "the plan"),
             ]
-        )
-
-
-def _check_covered(fix: Selection) -> None:
-    """Raise InputError if a search fixes the schedule to one that has no optimal cut."""
-    schedules = fix.get("schedule", ())
-    if schedules and not optimal_cut_covers([BY_NAME["schedule"].code(name) for name in schedules]).any():
-        named = ",".join(map(str, schedules))
-        raise InputError(
-            f"schedule={named}: optimal cuts are known for {OPTIMAL_SCHEDULES} only; 'best' searches it with even cuts"
         )
 
 
@@ -171,7 +169,12 @@ def partition(
     request = searched(job.inputs, names, framework, job.sequence_length)
     (base,) = problems_of(OPTIMAL, request.problem)
     fixed = fixed_settings(restriction.settings, job.num_gpus, base.limits())
-    _check_covered(fixed)
+    schedules = fixed.get("schedule", ())
+    if schedules and not optimal_cut_covers([BY_NAME["schedule"].code(name) for name in schedules]).any():
+        named = ",".join(map(str, schedules))
+        raise InputError(
+            f"schedule={named}: optimal cuts are known for {OPTIMAL_SCHEDULES} only; 'best' searches it with even cuts"
+        )
     check_fixed(request, fixed, str)
     limits = given_limits(limit, fixed)
     problem = base.searching(fixed)
@@ -190,6 +193,7 @@ def partition(
 
 
 RECOMPUTE = ("none", "full", "best")
+_OF_STAGE = ("first_device", "load_s", "memory_bytes", "parameter_bytes", "producer_level")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -211,11 +215,7 @@ class TablePartition(Answer):
                     "layers": stage.num_layers,
                     "first_layer": self.layers.layer_ids[stage.first_layer],
                     "devices": plan.devices_per_stage,
-                    "first_device": stage.first_device,
-                    "load_s": stage.load_s,
-                    "memory_bytes": stage.memory_bytes,
-                    "parameter_bytes": stage.parameter_bytes,
-                    "producer_level": stage.producer_level,
+                    **{name: getattr(stage, name) for name in _OF_STAGE},
                 }
                 for stage in plan.stages
             ],
@@ -237,20 +237,13 @@ class TablePartition(Answer):
             f"{counted(len(plan.stages), 'stage')} x {counted(plan.num_replicas, 'replica')}, width={plan.width} "
             f"zero_stage={plan.zero_stage} recompute={_recompute_text(plan.recompute)}"
         )
-        rows = [
-            [
-                f"{number}",
-                f"{self.layers.layer_ids[stage.first_layer]}",
-                f"{stage.num_layers}",
-                f"{stage.first_device}",
-                f"{plan.devices_per_stage}",
-                format_quantity(stage.load_s, "s"),
-                format_quantity(stage.memory_bytes, "bytes"),
-                format_quantity(stage.parameter_bytes, "bytes"),
-                "-" if stage.producer_level is None else f"{stage.producer_level}",
-            ]
-            for number, stage in enumerate(plan.stages, 1)
-        ]
+        rows: list[list[str]] = []
+        for number, stage in enumerate(plan.stages, 1):
+            first = self.layers.layer_ids[stage.first_layer]
+            numbers = (number, first, stage.num_layers, stage.first_device, plan.devices_per_stage)
+            sizes = [format_quantity(size, "bytes") for size in (stage.memory_bytes, stage.parameter_bytes)]
+            level = "-" if stage.producer_level is None else f"{stage.producer_level}"
+            rows.append([*map(str, numbers), format_quantity(stage.load_s, "s"), *sizes, level])
         header = ["stage", "first\nlayer", "layers", "first\ndevice", "devices", "load", "memory", "parameters"]
         return f"{head}\n\n" + table([*header, "level of link\nto producer"], rows, text=())
 
@@ -294,24 +287,21 @@ def partition_table(
         recompute=(False, True) if recompute == "best" else (recompute == "full",),
     )
     plan = solve(problem)
-    if plan is None:
-        raise NothingFeasible(_why_infeasible(problem, num_devices))
-    return TablePartition(plan, layers, levels, num_devices)
-
-
-def _why_infeasible(problem: PartitionProblem, devices: int) -> str:
-    """Return why no plan fits: too few devices, or how many bytes of memory are missing."""
+    if plan is not None:
+        return TablePartition(plan, layers, levels, num_devices)
     least = smallest(problem)
     if least is None:
         fewest = min(width.devices_per_stage for width in problem.widths)
-        return f"no plan: a stage takes {counted(fewest, 'device')} at least, and there are {devices}"
-    short = least.memory_bytes - problem.device_bytes
-    return (
-        f"no plan fits: the one that needs least memory needs {format_quantity(least.memory_bytes, 'bytes')} on a "
-        f"device, which has {format_quantity(problem.device_bytes, 'bytes')}: {format_quantity(short, 'bytes')} short, "
-        f"{least.memory_bytes:.0f} bytes against {problem.device_bytes:.0f} "
-        f"({counted(least.num_stages, 'stage')} x {counted(least.num_replicas, 'replica')}, width={least.width} "
-        f"zero_stage={least.zero_stage} recompute={_recompute_text(least.recompute)}); try more devices"
+        raise NothingFeasible(
+            f"no plan: a stage takes {counted(fewest, 'device')} at least, and there are {num_devices}"
+        )
+    needed, has = least.memory_bytes, problem.device_bytes
+    raise NothingFeasible(
+        f"no plan fits: the one that needs least memory needs {format_quantity(needed, 'bytes')} on a device, which "
+        f"has {format_quantity(has, 'bytes')}: {format_quantity(needed - has, 'bytes')} short, {needed:.0f} bytes "
+        f"against {has:.0f} ({counted(least.num_stages, 'stage')} x {counted(least.num_replicas, 'replica')}, "
+        f"width={least.width} zero_stage={least.zero_stage} recompute={_recompute_text(least.recompute)}); try more "
+        "devices"
     )
 
 

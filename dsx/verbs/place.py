@@ -5,7 +5,7 @@ graph = dsx.place.from_jax(step, params, batch)      # or from_fx(graph_module),
 dsx.place(graph, devices=8, cluster="h100-nvs8").frame
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,23 +14,48 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.cluster_file import load_cluster
+from dsx.config.documents import stated_in_code
 from dsx.config.load import Given
+from dsx.config.model_file import load_model
+from dsx.config.operator_files import parse_operator_graph, read_operator_graph
 from dsx.errors import InputError, SpecError, wrong
-from dsx.placement import Contended, Id, Placed, SolverEffort, from_fx, from_jax, measure, write_ovs
+from dsx.placement import (
+    Contended,
+    DeviceLink,
+    Devices,
+    Id,
+    OpGraph,
+    Placed,
+    ServerNetwork,
+    SolverEffort,
+    devices_of,
+    from_fx,
+    from_jax,
+    from_layers,
+    graph_of,
+    load_step,
+    measure,
+    write_ovs,
+)
 from dsx.placement import place as placed_on
 from dsx.progress import Watch, progress, remark
 from dsx.tables.format import table
 from dsx.text import Data, DataView, printable
-from dsx.units import counted, format_quantity, parse_count, parse_share
-from dsx.verbs.answer import Answer
-from dsx.verbs.arguments import seconds_from, watcher
-from dsx.verbs.place_request import GraphLike, Hardware, devices_from, graph_from, network_from
+from dsx.units import counted, format_quantity, parse_count, parse_number, parse_share
+from dsx.verbs.answer import Answer, paragraphs, with_units
+from dsx.verbs.arguments import amount, count, option_of, parsed, seconds_from, watcher
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-_BASELINES = ("heft", "metis", "mcmc", "single_device")
+_MOST_DEVICES = 1024
+_LEAST_SPEED = 1e-6
+_DEFAULT_CLUSTER = "h100-nvs8"  # whose device prices a step without times of its own
+
+GraphLike = OpGraph | str | Path | Mapping[str, object]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -69,7 +94,7 @@ class OperatorPlacement(Answer):
     @property
     def baselines(self) -> dict[str, float | None]:
         """Seconds of the step by other ways to place it; None for what cannot run."""
-        return {name: self.placed.ways.makespans_s.get(name) for name in _BASELINES}
+        return {name: self.placed.ways.makespans_s.get(name) for name in _WAYS}
 
     @property
     def bandwidth(self) -> np.ndarray | None:
@@ -97,27 +122,23 @@ class OperatorPlacement(Answer):
     @cached_property
     def frame(self) -> "pd.DataFrame":
         """A row for each operator: its id, kind, device, start and end in seconds, and memory in bytes."""
-        import pandas as pd
-
         graph, schedule = self.placed.graph, self.placed.schedule
-        end_s = schedule.start_s + self._durations_s
-        kinds = [kind or "operator" for kind in graph.kinds]
-        columns = {"id": graph.ids, "kind": kinds, "device": schedule.device, "start_s": schedule.start_s}
-        columns |= {"end_s": end_s, "memory_bytes": graph.memory_bytes}
-        frame = pd.DataFrame(columns)
-        frame.attrs["units"] = {"start_s": "s", "end_s": "s", "memory_bytes": "bytes"}
-        return frame
+        columns = {
+            "id": graph.ids,
+            "kind": [kind or "operator" for kind in graph.kinds],
+            "device": schedule.device,
+            "start_s": schedule.start_s,
+            "end_s": schedule.start_s + self._durations_s,
+            "memory_bytes": graph.memory_bytes,
+        }
+        return with_units(columns)
 
     @cached_property
     def transfers(self) -> "pd.DataFrame":
         """A row for each tensor that goes to another device, each with the full link: where from and to, and when."""
-        import pandas as pd
-
-        columns = ["source", "destination", "start_s", "end_s", "num_bytes"]
         sent = self.placed.timing.transfers(self.placed.schedule)
-        frame = pd.DataFrame([[getattr(transfer, name) for name in columns] for transfer in sent], columns=columns)
-        frame.attrs["units"] = {"start_s": "s", "end_s": "s", "num_bytes": "bytes"}
-        return frame
+        columns = ("source", "destination", "start_s", "end_s", "num_bytes")
+        return with_units({name: [getattr(transfer, name) for transfer in sent] for name in columns})
 
     def plot(self, path: str | Path) -> None:
         """Draw the timeline of devices and transfers into a file; its suffix is the format.
@@ -141,10 +162,17 @@ class OperatorPlacement(Answer):
         return write_ovs(Path(folder), self.bandwidth, network.nics, network.nic_bandwidth)
 
     def _data(self) -> Data:
-        placed = self.placed
+        placed, reduction, network, bandwidth = self.placed, self.placed.reduction, self.placed.network, self.bandwidth
+        graph, device, count = placed.graph, placed.schedule.device, placed.devices.count
+        per_device = {
+            "operators": np.bincount(device, minlength=count),
+            "busy_s": np.bincount(device, self._durations_s, count),
+            "memory_bytes": placed.timing.held_bytes(device.tolist()),
+            "sent_bytes": np.bincount(self.transfers["source"], self.transfers["num_bytes"], count),
+        }
         return {
-            "graph": {"name": self.name, "operators": placed.graph.num_ops, "edges": len(placed.graph.edges)},
-            "devices": placed.devices.count,
+            "graph": {"name": self.name, "operators": graph.num_ops, "edges": len(graph.edges)},
+            "devices": count,
             "makespan_s": self.makespan_s,
             "bound_s": self.bound_s,
             "bound_operators": placed.bound.num_heavy,
@@ -153,65 +181,42 @@ class OperatorPlacement(Answer):
             "baselines": self.baselines,
             "mcmc_steps": placed.mcmc_steps,
             "strategies": dict(placed.ways.makespans_s),
-            "reduction": self._reduction(),
-            "bandwidth": self._bandwidth(),
+            "reduction": reduction
+            and {
+                "alpha": reduction.thresholds.source,
+                "alpha_s": reduction.thresholds.alpha_s,
+                "beta_s": reduction.thresholds.beta_s,
+                "operators": reduction.graph.num_ops,
+                "groups": reduction.num_groups,
+                "units": reduction.num_units,
+            },
+            "bandwidth": None
+            if bandwidth is None or network is None
+            else {
+                "scheme": self.scheme,
+                "nics": network.nics,
+                "nic_bytes_per_s": network.nic_bandwidth,
+                "server_bytes_per_s": network.total,
+                "bytes_per_s": {
+                    f"{source}->{target}": float(bandwidth[source, target])
+                    for source, target in np.argwhere(bandwidth > 0.0).tolist()
+                },
+                "uniform_s": placed.uniform_s,
+                "tree_s": placed.tree_s,
+            },
             "contended_s": self.contended_s,
             "stopped": placed.stopped,
-            "per_device": self._per_device(),
+            "per_device": [
+                {"device": number} | {name: values[number].item() for name, values in per_device.items()}
+                for number in range(count)
+            ],
             "placement": {str(op): device for op, device in self.placement.items()},
             "start_s": {str(op): start for op, start in self.start_s.items()},
         }
 
-    def _reduction(self) -> DataView | None:
-        reduction = self.placed.reduction
-        if reduction is None:
-            return None
-        return {
-            "alpha": reduction.thresholds.source,
-            "alpha_s": reduction.thresholds.alpha_s,
-            "beta_s": reduction.thresholds.beta_s,
-            "operators": reduction.graph.num_ops,
-            "groups": reduction.num_groups,
-            "units": reduction.num_units,
-        }
-
-    def _bandwidth(self) -> DataView | None:
-        placed = self.placed
-        if self.bandwidth is None or placed.network is None:
-            return None
-        pairs = {
-            f"{source}->{target}": float(self.bandwidth[source, target])
-            for source, target in np.argwhere(self.bandwidth > 0.0).tolist()
-        }
-        return {
-            "scheme": self.scheme,
-            "nics": placed.network.nics,
-            "nic_bytes_per_s": placed.network.nic_bandwidth,
-            "server_bytes_per_s": placed.network.total,
-            "bytes_per_s": pairs,
-            "uniform_s": placed.uniform_s,
-            "tree_s": placed.tree_s,
-        }
-
-    def _per_device(self) -> list[Data]:
-        schedule, count = self.placed.schedule, self.placed.devices.count
-        busy = np.bincount(schedule.device, self._durations_s, count)
-        held = self.placed.timing.held_bytes(schedule.device.tolist())
-        number = np.bincount(schedule.device, minlength=count)
-        sent = np.bincount(self.transfers["source"], self.transfers["num_bytes"], count)
-        return [
-            {
-                "device": device,
-                "operators": int(number[device]),
-                "busy_s": float(busy[device]),
-                "memory_bytes": float(held[device]),
-                "sent_bytes": float(sent[device]),
-            }
-            for device in range(count)
-        ]
-
     def __str__(self) -> str:
-        return operator_placement_text(self._data())
+        placed = self._data()
+        return paragraphs([_title(placed), _ways(placed), _devices(placed), _bandwidth(placed["bandwidth"])])
 
 
 _TICKS = 10  # of the progress, a second
@@ -276,81 +281,64 @@ class Placer:
 
         Raises InputError and SpecError for bad arguments and files, NothingFeasible if memory has no room.
         """
-        hardware = Hardware(
+        hardware = PlacementHardware(
             devices, inter, intra, gpus_per_server, latency, memory, speeds, cluster, assumptions, nics, nic_bandwidth
         )
         if bandwidth not in (None, "uniform", "joint"):
             raise InputError(f"--bandwidth {bandwidth!r}: uniform or joint is wanted")
         if bandwidth is not None and nics is None:
             raise InputError(f"--bandwidth {bandwidth} needs --nics, the number of network cards of a server")
-        seconds, share = seconds_from("time_limit", time_limit), _share("--gap", gap)
-        number = _seed(seed)
+        seconds, share = seconds_from("time_limit", time_limit), parsed(lambda: parse_share(gap), "--gap")
+        try:
+            number = 0 if seed == 0 and not isinstance(seed, bool) else parse_count(seed)
+        except SpecError:
+            raise wrong("--seed", seed, "a whole number from 0 to 2147483647 is wanted") from None
         watch = watcher(watch)
-        operators, name = graph_from(graph, model, hardware)
-        on = devices_from(hardware, operators)
-        network = network_from(hardware, on)
+        operators, name = _graph(graph, model, hardware)
+        linked, network = _devices_of(hardware, operators), None
+        if nics is not None:  # each has the bandwidth between servers unless it is stated
+            per_card = amount("nic_bandwidth", nic_bandwidth, "bytes/s")
+            network = ServerNetwork(count("--nics", nics), linked.links[-1].bandwidth if per_card is None else per_card)
+        elif nic_bandwidth is not None:
+            raise InputError("--nic-bandwidth needs --nics, the number of network cards of a server")
         begin, total = monotonic(), max(round(seconds * _TICKS), 1)
         with progress(total, "place", watch) as advance:
             done = 0
 
-            def told(_: Placed) -> None:
+            def show(_: Placed) -> None:
                 nonlocal done
                 now = min(int((monotonic() - begin) * _TICKS), total)
                 advance(now - done)
                 done = now
 
-            placed = placed_on(operators, on, SolverEffort(seconds, share, number), network, bandwidth == "joint", told)
+            effort = SolverEffort(seconds, share, number)
+            placed = placed_on(operators, linked, effort, network, bandwidth == "joint", show)
             advance(total - done)
         return OperatorPlacement(placed, name, None if network is None else bandwidth or "uniform")
 
 
 place = Placer()
-
-
-def _share(name: str, value: object) -> float:
-    try:
-        return parse_share(value)
-    except SpecError as error:
-        raise InputError(f"{name}: {error}") from None
-
-
-def _seed(value: object) -> int:
-    try:
-        return 0 if value == 0 and not isinstance(value, bool) else parse_count(value)
-    except SpecError:
-        raise wrong("--seed", value, "a whole number from 0 to 2147483647 is wanted") from None
-
-
 _WAYS = {"heft": "HEFT", "metis": "METIS", "mcmc": "MCMC", "single_device": "one device"}
-
-
 _DEVICE_ROWS = 16  # of the table of devices
-
-
 _PAIRS = 12  # of servers
 
 
-def operator_placement_text(placed: DataView) -> str:
-    """Return the data of a placement as text: the step and its bound, other ways, devices, bandwidths."""
-    parts = [_placement_title(placed), _ways(placed), _devices(placed), _bandwidth(placed["bandwidth"])]
-    return "\n\n".join(filter(None, parts))
-
-
-def _placement_title(placed: DataView) -> str:
-    graph = placed["graph"]
-    step, bound = _time(placed["makespan_s"]), _time(placed["bound_s"])
-    if placed["gap"] <= 1e-6:
-        quality = "no placement is shorter"
-    else:
-        quality = f"no placement is below {bound}, so it is within {_percent(placed['gap'])} of the shortest"
-    heavy = placed["bound_operators"]
+def _title(placed: DataView) -> str:
+    graph, heavy, reduced = placed["graph"], placed["bound_operators"], placed["reduction"]
+    gap, contended, alone = placed["gap"], placed["contended_s"], placed["baselines"]["single_device"]
+    quality = "no placement is shorter"
+    if gap > 1e-6:
+        within = f"{100 * gap:.1f} %" if gap >= 0.0005 else f"{max(100 * gap, 0.001):.1g} %"
+        quality = f"no placement is below {_time(placed['bound_s'])}, so it is within {within} of the shortest"
     proof = f"proved for its {heavy:,} longest operators" if heavy else "by the critical path or the load"
+    slower = ""
+    if alone is not None and contended > alone:
+        slower = f", longer than on one device ({_time(alone)}): its links must carry transfers at once"
     lines = [
         f"{graph['name']}: {counted(graph['operators'], 'operator')} on {counted(placed['devices'], 'device')}",
-        f"step {step}; {quality} ({proof})",
-        f"where transfers share links: {_time(placed['contended_s'])}{_slower(placed)}",
+        f"step {_time(placed['makespan_s'])}; {quality} ({proof})",
+        f"where transfers share links: {_time(contended)}{slower}",
     ]
-    reduced = placed["reduction"]
     if reduced and reduced["alpha"] in placed["found_by"]:
         lines.append(
             f"reduced to {counted(reduced['operators'], 'operator')} in {counted(reduced['groups'], 'group')} "
@@ -361,28 +349,19 @@ def _placement_title(placed: DataView) -> str:
     return printable("\n".join(lines), keep="\n")
 
 
-def _slower(placed: DataView) -> str:
-    """Return a warning if one device is faster where transfers share links."""
-    alone = placed["baselines"]["single_device"]
-    if alone is None or placed["contended_s"] <= alone:
-        return ""
-    return f", longer than on one device ({_time(alone)}): its links must carry transfers at once"
-
-
 def _ways(placed: DataView) -> str:
     found_by = placed["found_by"]
     rows = [[_WAYS.get(found_by, found_by), _time(placed["makespan_s"]), ""]]
     for name, seconds in placed["baselines"].items():
-        if name == found_by:
-            continue
-        way = f"{_WAYS[name]}, {placed['mcmc_steps']:,} steps" if name == "mcmc" and seconds else _WAYS[name]
-        more = "" if seconds is None else f"{100 * (seconds / (placed['makespan_s'] or 1.0) - 1):+.1f} %"
-        rows.append([way, "-" if seconds is None else _time(seconds), more])
+        if name != found_by:
+            way = f"{_WAYS[name]}, {placed['mcmc_steps']:,} steps" if name == "mcmc" and seconds else _WAYS[name]
+            more = "" if seconds is None else f"{100 * (seconds / (placed['makespan_s'] or 1.0) - 1):+.1f} %"
+            rows.append([way, "-" if seconds is None else _time(seconds), more])
     return table(["found by", "step", ""], rows)
 
 
 def _devices(placed: DataView) -> str:
-    step = placed["makespan_s"] or 1.0
+    step, devices = placed["makespan_s"] or 1.0, placed["per_device"]
     rows = [
         [
             str(device["device"]),
@@ -392,31 +371,141 @@ def _devices(placed: DataView) -> str:
             format_quantity(device["memory_bytes"], "bytes"),
             format_quantity(device["sent_bytes"], "bytes"),
         ]
-        for device in placed["per_device"]
+        for device in devices[:_DEVICE_ROWS]
     ]
-    more = f"\n... and {len(rows) - _DEVICE_ROWS} more devices (--json has all)" if len(rows) > _DEVICE_ROWS else ""
-    return table(["device", "operators", "busy", "", "memory", "sends"], rows[:_DEVICE_ROWS]) + more
+    left_out = len(devices) - len(rows)
+    more = f"\n... and {left_out} more devices (--json has all)" if left_out else ""
+    return table(["device", "operators", "busy", "", "memory", "sends"], rows) + more
 
 
 def _bandwidth(allocation: DataView | None) -> str:
     if allocation is None:
         return ""
     total = format_quantity(allocation["server_bytes_per_s"], "bytes/s")
-    head = f"bandwidth: {allocation['scheme']}, of {total} that a server sends ({counted(allocation['nics'], 'NIC')})"
     uniform, tree = _time(allocation["uniform_s"]), _time(allocation["tree_s"])
-    compared = f"uniform shares: step {uniform}; a tree, one NIC's for any two: {tree}"
-    pairs = [
-        [pair.replace("->", " to "), format_quantity(rate, "bytes/s")]
-        for pair, rate in allocation["bytes_per_s"].items()
+    lines = [
+        f"bandwidth: {allocation['scheme']}, of {total} that a server sends ({counted(allocation['nics'], 'NIC')})",
+        f"uniform shares: step {uniform}; a tree, one NIC's for any two: {tree}",
     ]
-    more = f"\n... and {len(pairs) - _PAIRS} more pairs (--json has all)" if len(pairs) > _PAIRS else ""
-    shown = table(["servers", "bandwidth"], pairs[:_PAIRS]) + more if allocation["scheme"] == "joint" else ""
-    return "\n".join(filter(None, [head, compared, shown]))
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %" if share >= 0.0005 else f"{max(100 * share, 0.001):.1g} %"
+    if allocation["scheme"] == "joint":
+        pairs = [
+            [pair.replace("->", " to "), format_quantity(rate, "bytes/s")]
+            for pair, rate in allocation["bytes_per_s"].items()
+        ]
+        more = f"\n... and {len(pairs) - _PAIRS} more pairs (--json has all)" if len(pairs) > _PAIRS else ""
+        lines.append(table(["servers", "bandwidth"], pairs[:_PAIRS]) + more)
+    return "\n".join(filter(None, lines))
 
 
 def _time(seconds: float) -> str:
     return format_quantity(seconds, "s")
+
+
+@dataclass(frozen=True)
+class PlacementHardware:
+    """What a placement is for, as the caller states it; None where nothing is said."""
+
+    devices: object
+    inter: object
+    intra: object
+    gpus_per_server: object
+    latency: object
+    memory: object
+    speeds: object
+    cluster: Given | None
+    assumptions: Given
+    nics: object
+    nic_bandwidth: object
+
+
+def _graph(graph: GraphLike | None, model: Given | None, hardware: PlacementHardware) -> tuple[OpGraph, str]:
+    """Return the graph, and its name for people; raises InputError or SpecError for what is none."""
+    if (graph is None) == (model is None):
+        what = "both are given" if model is not None else "neither is given"
+        raise InputError(f"a graph is placed, or the layers of a --model; {what}, give one of them")
+    if model is not None:
+        if hardware.cluster is None:
+            raise InputError("--model needs --cluster, whose device gives the times of operators")
+        spec = load_model(model)
+        near = Path(model) if isinstance(model, str | Path) and Path(model).is_file() else None
+        cluster, assumptions = load_cluster(hardware.cluster), load_assumptions(hardware.assumptions)
+        return from_layers(spec, cluster, assumptions, near=near), f"a microbatch of {spec.name}"
+    if isinstance(graph, OpGraph):
+        return graph, "graph"
+    if isinstance(graph, Mapping):
+        return graph_of(parse_operator_graph(stated_in_code(dict(graph), "graph"))), "graph"
+    if not isinstance(graph, str | Path):
+        raise wrong(
+            "graph", graph, "a JSON file is wanted, FILE.py:NAME, its content as a dict, or a graph of dsx.place"
+        )
+    name = str(graph)
+    if ".py:" not in name and not name.endswith(".py"):
+        return graph_of(read_operator_graph(name)), name
+    step, shapes = load_step(name)
+    try:
+        device = _DEFAULT_CLUSTER if hardware.cluster is None else hardware.cluster
+        return from_jax(step, *shapes, device=device, assumptions=hardware.assumptions), name
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+
+
+def _devices_of(hardware: PlacementHardware, graph: OpGraph) -> Devices:
+    """Return the devices; raises InputError for what does not fit together."""
+    if hardware.devices is None:
+        raise InputError("--devices is missing: the number of GPUs")
+    number = count("--devices", hardware.devices)
+    if number > _MOST_DEVICES:
+        raise InputError(f"--devices {number}: single operators are placed on {_MOST_DEVICES} devices at most")
+    if hardware.cluster is None:
+        linked = _stated(hardware, number)
+    else:
+        for name in ("inter", "intra", "gpus_per_server", "latency", "memory"):
+            if getattr(hardware, name) is not None:
+                raise InputError(f"{option_of(name)} cannot be given with --cluster, which has it")
+        linked = devices_of(load_cluster(hardware.cluster), load_assumptions(hardware.assumptions), number)
+    speeds = _speeds(hardware.speeds, number)
+    width = graph.seconds.shape[1]
+    if width not in (1, number):
+        raise InputError(f"--devices {number}: compute_us of the graph are lists of {width} times, one for each device")
+    return Devices(speeds, linked.units, linked.links, linked.memory_bytes)
+
+
+def _stated(hardware: PlacementHardware, number: int) -> Devices:
+    """Return devices with the links that options state."""
+    inter, intra = (amount(name, getattr(hardware, name), "bytes/s") for name in ("inter", "intra"))
+    if inter is None and hardware.nics is not None:
+        inter = amount("nic_bandwidth", hardware.nic_bandwidth, "bytes/s")
+    latency_s = amount("latency", hardware.latency, "s", zero=True) or 0.0
+    size = 1 if hardware.gpus_per_server is None else count("--gpus-per-server", hardware.gpus_per_server)
+    if number % size:
+        near = [size * max(number // size, 1), size * (number // size + 1)]
+        raise InputError(
+            f"--gpus-per-server {size} does not divide --devices {number}: "
+            f"{' or '.join(map(str, dict.fromkeys(near)))} devices would do"
+        )
+    if size > 1 and intra is None:
+        raise InputError("--intra is missing: the bandwidth between the GPUs of a server, as in 50GB/s")
+    if size == 1 and intra is not None:
+        raise InputError("--intra needs --gpus-per-server: with one GPU a server nothing uses it")
+    if inter is None and number > size:
+        raise InputError("--inter is missing: the bandwidth between two servers, as in 25GB/s (or give --cluster)")
+    between = DeviceLink(intra or 1.0 if inter is None else inter, latency_s)
+    within = [] if intra is None else [DeviceLink(intra, latency_s)]
+    units = () if intra is None else (size,)
+    return Devices((1.0,) * number, units, (*within, between), amount("memory", hardware.memory, "bytes"))
+
+
+def _speeds(listed: object, number: int) -> tuple[float, ...]:
+    if listed is None:
+        return (1.0,) * number
+    values = listed.split(",") if isinstance(listed, str) else listed
+    if not isinstance(values, Sequence):
+        raise wrong("--speeds", listed, "a number for each device is wanted, as in 1,1,0.5,0.5")
+    speeds = tuple(float(parsed(lambda value=value: parse_number(value), "--speeds")) for value in values)
+    if len(speeds) != number:
+        raise InputError(f"--speeds has {len(speeds)} numbers, and there are {number} devices")
+    for speed in speeds:
+        if not _LEAST_SPEED <= speed <= 1 / _LEAST_SPEED:
+            between = f"a number from {_LEAST_SPEED:g} to {1 / _LEAST_SPEED:g} is wanted, 1 for that of the times"
+            raise InputError(f"--speeds: {speed:g} is no speed; {between}")
+    return speeds

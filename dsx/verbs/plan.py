@@ -9,14 +9,14 @@ says what they mean.
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from dsx.config.assumption_set import AssumptionsSpec
 from dsx.config.load import Given
 from dsx.config.model_file import has_experts
-from dsx.config.stack import StackSpec, load_stack
+from dsx.config.stack import load_stack
 from dsx.config.what_if import is_field
 from dsx.errors import InputError, PlanError, SpecError, did_you_mean
 from dsx.plans.choices import SEARCHED_COLUMNS
@@ -40,47 +40,32 @@ def check_words(settings: Mapping[str, str], assumptions: AssumptionsSpec) -> No
     `settings` are columns with their values, one or several with commas. Raises SpecError for a word of the stack that
     is not known, or that has no other name here.
     """
-    stack = _stack_of(assumptions)
+    try:
+        stack = None if assumptions.stack is None else load_stack(assumptions.stack)
+    except InputError:  # a file of its own that is not here
+        stack = None
     if stack is None:
         return
+    words = recompute_words() if stack.words else {}
     for column, meanings in stack.words.items():
+        place = f"stack {stack.name!r}: words.{column}"
         for value, word in meanings.items():
-            _check_word(f"stack {stack.name!r}: words.{column}", value, word)
+            if value not in _HERE:
+                near = did_you_mean(value, _HERE)
+                raise SpecError(f"{place}: {value!r} has no other name here{near} (known: {', '.join(_HERE)})")
+            if word not in words:
+                near = did_you_mean(word, words)
+                raise SpecError(f"{place}.{value}: unknown word {word!r}{near} (known: {', '.join(words)})")
         for value in settings.get(column, "").split(","):
             if value in meanings:
-                raise InputError(_fault(f"{column}={value}", stack.name, meanings[value]))
-
-
-def _check_word(place: str, value: str, word: str) -> None:
-    if value not in _HERE:
-        raise SpecError(
-            f"{place}: {value!r} has no other name here{did_you_mean(value, _HERE)} (known: {', '.join(_HERE)})"
-        )
-    if word not in recompute_words():
-        words = recompute_words()
-        raise SpecError(
-            f"{place}.{value}: unknown word {word!r}{did_you_mean(word, words)} (known: {', '.join(words)})"
-        )
-
-
-def _stack_of(assumptions: AssumptionsSpec) -> StackSpec | None:
-    try:
-        return None if assumptions.stack is None else load_stack(assumptions.stack)
-    except InputError:  # a file of its own that is not here
-        return None
-
-
-def _fault(setting: str, stack: str, word: str) -> str:
-    """Return what a setting means there and here, and what to write for both."""
-    meant = recompute_words()[word]
-    column, _, value = setting.partition("=")
-    share = 100 * meant.stored_share
-    kept = f" with {share:.0f} % of the layers of a stage as stored_layers" if share else ""
-    return (
-        f"{setting}: in the software {stack} that is {word!r} ({meant.source}), and here the recomputation of core "
-        f"attention alone, as in Megatron-LM; nearest: {column}={meant.recompute}{kept} for the one, "
-        f"{column}={_HERE[value]} for the other"
-    )
+                meant = words[meanings[value]]
+                stored = 100 * meant.stored_share
+                kept = f" with {stored:.0f} % of the layers of a stage as stored_layers" if stored else ""
+                raise InputError(
+                    f"{column}={value}: in the software {stack.name} that is {meanings[value]!r} ({meant.source}), and "
+                    "here the recomputation of core attention alone, as in Megatron-LM; nearest: "
+                    f"{column}={meant.recompute}{kept} for the one, {column}={_HERE[value]} for the other"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +95,11 @@ def plan_request(
     as_settings = given_plan(plan, choices, job)
     settings, cut = as_settings.cut(partition)
     job = as_settings.of_job(job)
-    problem = plan_problem(job, settings, as_settings.strategy if strategy is None else strategy, cut)
+    problem = _problem_of(job, settings, as_settings.strategy if strategy is None else strategy, cut)
     return PlanRequest(job, problem, settings, cut)
 
 
-def plan_problem(job: Job, settings: Sequence[str], strategy: str | None, partition: str) -> Problem:
+def _problem_of(job: Job, settings: Sequence[str], strategy: str | None, partition: str) -> Problem:
     """Return the problem of a plan under `strategy`.
 
     If that is None: under the first of the default strategies that takes the plan and whose rules it keeps, else under
@@ -123,33 +108,22 @@ def plan_problem(job: Job, settings: Sequence[str], strategy: str | None, partit
     """
     if strategy is not None:
         return job.problem(strategy, partition)
-    first, *further = _default_strategies(job)
+    assumptions, framework = job.assumptions, job.assumptions.of_framework
+    usual = [assumptions.default_strategy, *assumptions.other_strategies]
+    run = None if isinstance(framework, str) else framework.strategies(has_experts(job.model.dimensions))
+    first, *further = usual if run is None else [name for name in usual if name in run] or list(run)
     problem = job.problem(first, partition)
     for name in (first, *further):
         with suppress(InputError):  # a model whose layers have no such strategy, a degree that it does not divide by
             candidate = problem if name == first else job.problem(name, partition)
-            if _keeps_rules(job, candidate, settings):
+            columns = stated_plan(candidate, settings, job.num_gpus, job.global_batch_size)
+            layers = candidate.kinds[0]
+            # Of the strategy, and that every rank has some of all sizes.
+            rules = {reason.name for layer in layers for reason in strategy_reasons(layer)} | {VANISHES.name}
+            broken = violations(columns, layers, candidate.model.dimensions, candidate.limits())
+            if not any(violation.reason.name in rules for violation in broken):
                 return candidate
     return problem
-
-
-def _default_strategies(job: Job) -> list[str]:
-    """Return the strategies of a plan that names none, the first choice first."""
-    assumptions = job.assumptions
-    usual, framework = [assumptions.default_strategy, *assumptions.other_strategies], assumptions.of_framework
-    run = None if isinstance(framework, str) else framework.strategies(has_experts(job.model.dimensions))
-    return usual if run is None else [name for name in usual if name in run] or list(run)
-
-
-def _keeps_rules(job: Job, problem: Problem, settings: Sequence[str]) -> bool:
-    """Return whether a plan keeps all rules of the strategy of a problem, and leaves every rank some of all sizes."""
-    plan = stated_plan(problem, settings, job.num_gpus, job.global_batch_size)
-    layers = problem.kinds[0]
-    own_rules = {reason.name for layer in layers for reason in strategy_reasons(layer)} | {VANISHES.name}
-    return not any(
-        violation.reason.name in own_rules
-        for violation in violations(plan, layers, problem.model.dimensions, problem.limits())
-    )
 
 
 class Row(Protocol):
@@ -175,25 +149,26 @@ class GivenPlan(NamedTuple):
     strategy: str | None  # None if the plan has none
     layout: str | None = None  # of a mapping or a row; None if it has none
 
+    @property
+    def _stated_layout(self) -> str | None:
+        return next((setting for setting in self.settings if setting.startswith(f"{LAYOUT}=")), None)
+
     def cut(self, partition: str | None) -> tuple[list[str], str]:
         """Return the settings of a plan that is priced alone, and how searches of its job divide layers.
 
         The plan keeps its layout unless `partition` asks for another cut. Raises InputError if a setting states a
         layout and `partition` another cut.
         """
-        layout = next((setting for setting in self.settings if setting.startswith(f"{LAYOUT}=")), None)
-        if partition is not None:
-            if layout is not None:
-                raise InputError(f"{layout!r} states a layer layout, and partition {partition} another: leave out one")
-            return self.settings, partition
-        if layout is None and self.layout is None:
-            return self.settings, EVEN
+        layout = self._stated_layout
+        if partition is not None and layout is not None:
+            raise InputError(f"{layout!r} states a layer layout, and partition {partition} another: leave out one")
+        if partition is not None or (layout is None and self.layout is None):
+            return self.settings, partition or EVEN
         return self.settings if layout else [*self.settings, f"{LAYOUT}={self.layout}"], OPTIMAL
 
     def of_job(self, job: Job) -> Job:
         """Return the job of the plan: a layout with a layer of multi-token prediction trains a model with one."""
-        layout = next((setting for setting in self.settings if setting.startswith(f"{LAYOUT}=")), "")
-        if job.model.num_prediction_layers or not predicts(layout.removeprefix(f"{LAYOUT}=")):
+        if job.model.num_prediction_layers or not predicts((self._stated_layout or "").removeprefix(f"{LAYOUT}=")):
             return job
         warn(
             f"the layout has m, a layer of multi-token prediction, so {job.model.name} is priced with one, as "
@@ -210,42 +185,38 @@ def given_plan(plan: PlanLike | None, choices: Mapping[str, object], job: Job) -
     refuses it with the nearest that there is. Raises InputError for an argument that is not a plan, and for a
     value that means another thing in the software of the job.
     """
-    if plan is None or hasattr(plan, "items"):
-        columns = _columns(plan)
-        # A plan of a search has the values of dsx.
-        by_hand = {} if columns.keys() & {*_OF_THE_JOB} else columns
-        _check_words(_settings({**by_hand, **choices}), job)
-        return _given_columns(columns, choices, job)
-    if not isinstance(plan, Sequence) or not all(isinstance(setting, str) for setting in plan):
+    if hasattr(plan, "iterrows"):
+        raise InputError("a DataFrame has several plans: give one of its rows, as in frame.iloc[0]")
+    if isinstance(plan, Sequence):
+        if not all(isinstance(setting, str) for setting in plan):
+            raise _no_plan(plan)
+        words = plan.split() if isinstance(plan, str) else " ".join(plan).split()
+        settings = [*words, *_settings(choices)]
+        _check_words(settings, job)
+        return GivenPlan(settings, None)
+    if plan is not None and not hasattr(plan, "items"):
         raise _no_plan(plan)
-    words = plan.split() if isinstance(plan, str) else " ".join(plan).split()
-    settings = [*words, *_settings(choices)]
-    _check_words(settings, job)
-    return GivenPlan(settings, None)
+    columns = {str(name): value for name, value in plan.items()} if plan is not None else {}
+    of_job = [name for name in _OF_THE_JOB if name in columns]
+    # A plan of a search has the values of dsx.
+    _check_words(_settings(choices if of_job else {**columns, **choices}), job)
+    if differing := [name for name in of_job if columns[name] != getattr(job, name)]:
+        theirs = ", ".join(f"{name}={columns[name]}" for name in differing)
+        ours = ", ".join(f"{name}={getattr(job, name)}" for name in differing)
+        warn(f"the plan is of a job with {theirs}, but it is priced for this one, with {ours}")
+    chosen = {name: value for name, value in columns.items() if not _is_result(name, columns)}
+    strategy, layout = columns.get("strategy"), columns.get(LAYOUT)
+    return GivenPlan(
+        _settings({**chosen, **choices}),
+        None if strategy is None else str(strategy),
+        # A row of a frame that mixes cuts has no text where its cut is even.
+        _text(LAYOUT, layout) if isinstance(layout, str | Sequence) else None,
+    )
 
 
 def _check_words(settings: Sequence[str], job: Job) -> None:
-    values = {name: value for name, _, value in (setting.partition("=") for setting in settings)}
-    check_words(values, job.assumptions)
-
-
-def _columns(plan: Any) -> dict[str, object]:
-    """Return a mapping or a row as a dict; InputError for a DataFrame, which has several rows."""
-    if hasattr(plan, "iterrows"):
-        raise InputError("a DataFrame has several plans: give one of its rows, as in frame.iloc[0]")
-    return {str(name): value for name, value in plan.items()} if plan is not None else {}
-
-
-def _given_columns(columns: dict[str, object], choices: Mapping[str, object], job: Job) -> GivenPlan:
-    _warn_of_another_job(columns, job)
-    chosen = {name: value for name, value in columns.items() if not _is_result(name, columns)}
-    strategy, layout = columns.get("strategy"), columns.get(LAYOUT)
-    settings = _settings({**chosen, **choices})
-    # A row of a frame that mixes cuts has no text where its cut is even.
-    has_layout = isinstance(layout, str | Sequence)
-    return GivenPlan(
-        settings, None if strategy is None else str(strategy), _text(LAYOUT, layout) if has_layout else None
-    )
+    pairs = (setting.partition("=") for setting in settings)
+    check_words({name: value for name, _, value in pairs}, job.assumptions)
 
 
 def _is_result(name: str, columns: Mapping[str, object]) -> bool:
@@ -259,14 +230,6 @@ def _is_result(name: str, columns: Mapping[str, object]) -> bool:
     # A row has the shares of all axes on a tier of its network, or of none.
     axis, _, tier = name.partition("_")
     return axis in DEGREES and all(f"{other}_{tier}" in columns for other in DEGREES)
-
-
-def _warn_of_another_job(columns: Mapping[str, object], job: Job) -> None:
-    differing = [name for name in _OF_THE_JOB if name in columns and columns[name] != getattr(job, name)]
-    if differing:
-        theirs = ", ".join(f"{name}={columns[name]}" for name in differing)
-        ours = ", ".join(f"{name}={getattr(job, name)}" for name in differing)
-        warn(f"the plan is of a job with {theirs}, but it is priced for this one, with {ours}")
 
 
 def _settings(columns: Mapping[str, object]) -> list[str]:

@@ -1,6 +1,6 @@
 """``dsx plot``: a picture of a result set, as `plot` of its sweep file or as the arguments describe it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from dsx.progress import remark
 from dsx.results import frames
 from dsx.results.frames import Conditions, column_list, column_of, matching, parsed, taken, text_of
 from dsx.results.sets import load, load_chosen, read_manifest
-from dsx.text import Data, DataView
+from dsx.text import DataView
 from dsx.units import counted, exact_quantity
 
 if TYPE_CHECKING:
@@ -71,10 +71,17 @@ def draw(
     for name, text in single.items():
         if text is not None:
             one_text(name, text, _EXAMPLES.get(name, "num_gpus"))
-    options = {**single, "x": column_list("x", x), "where": parsed("where", where)}
+    arguments = {**single, "x": column_list("x", x), "where": parsed("where", where)}
+    options = {option: content for option, content in arguments.items() if content}
     manifest = read_manifest(folder)
-    of_sweep = manifest.sweep.plot
-    draw_picture(folder, _asked(folder, of_sweep.model_dump() if of_sweep else None, options), path)
+    of_sweep = manifest.sweep.plot.model_dump() if manifest.sweep.plot else {}
+    if "kind" not in options and not of_sweep:
+        raise InputError(
+            f"the sweep of {folder} has no 'plot': add --kind {', '.join([*KINDS][:-1])} or {[*KINDS][-1]}"
+        )
+    # Arguments change the picture of the sweep, unless they are of one of another kind.
+    same = of_sweep and options.get("kind", of_sweep["kind"]) == of_sweep["kind"]
+    draw_picture(folder, {**of_sweep, **options} if same else options, path)
     if manifest.counts and not manifest.counts.feasible:
         rows = sum(part.rows for part in manifest.parts)
         raise NothingFeasible(f"none of the {counted(rows, 'row')} of {folder} is feasible, as {path} says")
@@ -116,17 +123,6 @@ def check_picture(plot: DataView, path: Path) -> None:
         raise InputError(f"a {name} plot takes one column as x, not {len(plot['x'])}: {', '.join(plot['x'])}")
 
 
-def _asked(folder: Path, of_sweep: Mapping[str, object] | None, arguments: Mapping[str, object]) -> Data:
-    """Return `plot` of the sweep with the given options; only the given options if they are of another kind."""
-    options = {option: value for option, value in arguments.items() if value}
-    if "kind" not in options and not of_sweep:
-        raise InputError(
-            f"the sweep of {folder} has no 'plot': add --kind {', '.join([*KINDS][:-1])} or {[*KINDS][-1]}"
-        )
-    same = of_sweep is not None and options.get("kind", of_sweep["kind"]) == of_sweep["kind"]
-    return {**(of_sweep or {}), **options} if same else options
-
-
 def _picture(folder: Path, kind: str, options: DataView) -> "Axes":
     """Return the drawn picture; reads only the columns that it shows."""
     from dsx import pictures
@@ -164,24 +160,18 @@ def _front(folder: Path, x: str, y: str, options: DataView, common: Sequence[str
 
     by, where, baseline = options.get("by"), options.get("where", {}), parsed("baseline", options.get("baseline"))
     light = [*common, column_of(x), column_of(y), by or "strategy"]
-    whole = _where(load(folder, light), where)
-    by = "strategy" if by is None and len(whole["strategy"].drop_duplicates()) > 1 else by
-    job = job_of_best(whole, x, {column_of(x), column_of(y), by or ""})
-    if {*baseline} - {*whole.columns}:
+    drawable = _where(load(folder, light), where)
+    by = "strategy" if by is None and len(drawable["strategy"].drop_duplicates()) > 1 else by
+    job = job_of_best(drawable, x, {column_of(x), column_of(y), by or ""})
+    if {*baseline} - {*drawable.columns}:
         matching(load(folder, [*light, *baseline]), baseline)
     if job:
-        units = whole.attrs["units"]
-        words = text_of(
-            {
-                name: value if isinstance(value, str) else exact_quantity(value, units[name])
-                for name, value in job.items()
-            }
-        )
+        units = drawable.attrs["units"]
+        words = text_of({name: n if isinstance(n, str) else exact_quantity(n, units[name]) for name, n in job.items()})
         remark(f"the front is that of {words}, which has the best {column_of(x)}; --where draws another one")
     needed = [*light, *frames.PLAIN_PLAN_COLUMNS, "step_time_s", *baseline]
     rows = load_chosen(folder, needed, lambda frame: drawn_rows(_where(frame, where), (x, y), job, baseline))
-    rows = rows if len(rows) else whole
-    return pictures.front(rows, x, y, by=by, baseline=baseline or None)
+    return pictures.front(rows if len(rows) else drawable, x, y, by=by, baseline=baseline or None)
 
 
 def _where(frame: "pd.DataFrame", where: Conditions) -> "pd.DataFrame":

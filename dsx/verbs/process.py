@@ -40,8 +40,10 @@ def remembered() -> Iterator[Callable[[], bool]]:
         nonlocal interrupted
         interrupted = True
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        if _imports(frame):
-            signal.raise_signal(number)
+        while frame is not None:
+            if frame.f_code.co_filename == _IMPORTING:  # of a frame, or of one of its callers
+                signal.raise_signal(number)
+            frame = frame.f_back
         raise KeyboardInterrupt
 
     def unraisable(lost: "sys.UnraisableHookArgs") -> None:
@@ -59,13 +61,6 @@ def remembered() -> Iterator[Callable[[], bool]]:
         sys.unraisablehook = hook
         if not interrupted:
             signal.signal(signal.SIGINT, handler)
-
-
-def _imports(frame: FrameType | None) -> bool:
-    """Return whether a frame, or one of its callers, imports a module."""
-    while frame is not None and frame.f_code.co_filename != _IMPORTING:
-        frame = frame.f_back
-    return frame is not None
 
 
 class _Escaping:
@@ -162,7 +157,9 @@ def _run() -> None:
         finally:
             print(end="", flush=True)
     except OSError as error:
-        if not _has_working_directory():
+        try:
+            os.getcwd()
+        except OSError:
             raise InputError("the working directory is gone: change to a folder that exists") from error
         # Most code raises its own errors for files; an impossible file name fails wherever it is first used.
         if error.filename is not None:
@@ -171,11 +168,3 @@ def _run() -> None:
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), STDOUT)
         raise StoreError(f"cannot write to stdout: {error.strerror}") from error
-
-
-def _has_working_directory() -> bool:
-    try:
-        os.getcwd()
-    except OSError:
-        return False
-    return True

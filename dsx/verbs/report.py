@@ -19,7 +19,7 @@ from dsx.tables.plans import plans_frame, plans_text
 from dsx.text import Data
 from dsx.units import counted
 from dsx.verbs.answer import PricedPlans, paragraphs
-from dsx.verbs.arguments import check_output_file, write_output_file
+from dsx.verbs.arguments import output_file, write_output_file
 from dsx.verbs.job import device_remarks
 from dsx.verbs.result_row import Hardware, ResultRow, row_of, taken_lines
 from dsx.verbs.searched import run_by_none
@@ -99,38 +99,22 @@ def report(
     """
     check_plotly()
     folder = file_path("folder", folder)
-    if output is not None:
-        _check_output(file_path("output", output), folder)
+    file = output_file("output", output, (part for part in folder.glob("*") if part.suffix not in _SUFFIXES))
+    if file and file.suffix.lower() not in _SUFFIXES and (file.is_file() or not file.exists()):
+        html = file.with_suffix(".html")
+        raise InputError(f"-o {shown(file)}: a report is an HTML file; name it {shown(html)}")
     if candidate is None and hardware:
         raise InputError("--hardware is that of a candidate: add --candidate ID, or leave it out")
     manifest = read_manifest(folder)
     row = None if candidate is None else row_of(folder, candidate, hardware)
     answer = _made(folder, manifest, row)
-    if output is not None:
-        answer.save(output)
+    if file is not None:
+        answer.save(file)
     return answer
 
 
-def _check_output(output: Path, folder: Path) -> None:
-    """Raise StoreError if `output` cannot be written or is a file of the set, InputError if it is not named as HTML."""
-    check_output_file(output, [file for file in folder.glob("*") if file.suffix not in _SUFFIXES])
-    if output.suffix.lower() not in _SUFFIXES and (output.is_file() or not output.exists()):
-        raise InputError(f"-o {shown(output)}: a report is an HTML file; name it {shown(output.with_suffix('.html'))}")
-
-
 def _made(folder: Path, manifest: Manifest, chosen: ResultRow | None) -> Report:
-    from dsx.pictures.html.answer import (
-        answer,
-        choices,
-        evidence,
-        plan_cards,
-        priced_details,
-        question_text,
-        searched_pairs,
-        setting_table,
-        terms,
-        unpriced,
-    )
+    from dsx.pictures.html import answer as cards
     from dsx.pictures.html.figures import pictures
     from dsx.pictures.html.markup import element, markup
     from dsx.pictures.html.page import Parts, page, plan_command, rejected_reasons, rerun, stated_values, sweep_command
@@ -138,30 +122,31 @@ def _made(folder: Path, manifest: Manifest, chosen: ResultRow | None) -> Report:
 
     rows = ranked_rows(folder, manifest)
     resolution = manifest.spec["resolved"]["assumptions"].get("resolution")
-    named = answer(rows, resolution, None if chosen is None else rows.at(chosen.plan["candidate"], chosen.hardware))
-    question, table = question_text(manifest), table_data(rows)
+    explained_row = None if chosen is None else rows.at(chosen.plan["candidate"], chosen.hardware)
+    named = cards.answer(rows, resolution, explained_row)
+    question, table = cards.question_text(manifest), table_data(rows)
     commands = [("The sweep, from the file below", sweep_command(manifest))]
     answered, explained, backed = element("p", "No plan is feasible.", class_="remark"), markup(), markup()
     if named:
-        problem, details = None, markup()
+        problem, first = None, named[0].priced
         try:
             row = row_of(folder, named[0].row, ())
             problem = row.problem
-            details = priced_details(problem, price_plan(problem, row.plan))
-            backed = evidence(problem, named[0], device_remarks(row.inputs.cluster.device, row.inputs.assumptions))
+            details = cards.priced_details(problem, price_plan(problem, row.plan))
+            remarks = device_remarks(row.inputs.cluster.device, row.inputs.assumptions)
+            backed = cards.evidence(problem, named[0], remarks)
         except InputError as error:
-            details = unpriced(str(error))
+            details = cards.unpriced(str(error))
         not_run = run_by_none(role.priced["plan"] for role in named)
         remarked = [element("p", f"{not_run[0].upper()}{not_run[1:]}.", class_="remark")] if not_run else []
-        answered = markup(plan_cards(named, problem), *remarked, setting_table(rows))
-        explained = markup(terms(named), choices(named[0].priced["plan"]), details)
-        first = named[0].priced
+        answered = markup(cards.plan_cards(named, problem), *remarked, cards.setting_table(rows))
+        explained = markup(cards.terms(named), cards.choices(first["plan"]), details)
         commands.append((f"The {named[0].title} plan", plan_command(manifest, first, "evaluate")))
         commands.append(("Its launch files", plan_command(manifest, first, "launch", "-o", "launch")))
     parts = Parts(
         title=title_of(manifest),
         question=question,
-        searched=searched_pairs(manifest),
+        searched=cards.searched_pairs(manifest),
         answer=answered,
         pictures=pictures(rows, named) if named else [],
         explanation=explained,

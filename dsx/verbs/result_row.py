@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 
 Hardware = Mapping[str, object] | Sequence[str]
-
-
 _SHOWN = 5  # hardware points in an error
 
 
@@ -61,26 +59,60 @@ def row_of(folder: Path, candidate: object, hardware: Hardware) -> ResultRow:
     """
     manifest = read_manifest(folder)
     columns = hardware_of(manifest)
-    conditions: list[tuple[str, Any]] = (
-        [*hardware.items()]
-        if isinstance(hardware, Mapping)
-        else [_split(choice) for choice in texts("hardware", hardware, "device.hbm_capacity=80 GB")]
-    )
+    if isinstance(hardware, Mapping):
+        conditions = [*hardware.items()]
+    else:
+        choices = (choice.partition("=") for choice in texts("hardware", hardware, "device.hbm_capacity=80 GB"))
+        conditions = [(name, value) for name, _, value in choices]
     if hasattr(candidate, "items"):
         of_row: dict[str, object] = dict(candidate.items())  # pyright: ignore[reportAttributeAccessIssue]
         conditions = [(name, of_row[name]) for name in columns if name in of_row] + conditions
         candidate = of_row.get("candidate")
-    return _as_row(folder, manifest, _found(folder, manifest, str(candidate), conditions, columns))
+    rows = rows_of_candidate(folder, manifest, str(candidate))
+    for name, value in conditions:
+        rows = _at(rows, name, value, columns)
+    if len(rows) > 1:
+        points = [
+            " ".join(f"{name}='{_text(name, row[name])}'" for name in columns)
+            for row in rows.head(_SHOWN).to_dict(orient="records")
+        ]
+        more = ", ..." if len(rows) > _SHOWN else ""
+        raise InputError(
+            f"candidate {candidate} was priced on {counted(len(rows), 'hardware point')}; add one, as in "
+            f"{points[0]} (there are {'; '.join(points)}{more})"
+        )
+    row: Data = rows.to_dict(orient="records")[0]  # pyright: ignore[reportAssignmentType]
+    resolved, sweep, inputs = (
+        files_on(manifest.spec["resolved"], row["cluster"]),
+        manifest.sweep,
+        inputs_of(folder, manifest, row),
+    )
+    # Rows have the name of a strategy; the sweep may have its path.
+    name = row["strategy"]
+    strategy = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[name]
+    if inputs.problem([strategy], None).fingerprint()[name] != resolved["layers"][name]:
+        warn(
+            "the layer definitions have changed since the row was priced; the numbers are those of today's definitions"
+        )
+    return ResultRow(
+        inputs,
+        strategy,
+        Plan({name: row[name] for name in ("candidate", *PLAN_COLUMNS, CUT.name) if name in row}),
+        {name: row[name] for name in ("cluster", *(extra.name for extra in manifest.what_if))},
+        sweep.train_tokens,
+        {name: values for name, values in sweep.fix.items() if name in SEARCHED_COLUMNS},
+        sweep.partition,
+    )
 
 
 def rows_of_candidate(folder: Path, manifest: Manifest, candidate: str) -> "pd.DataFrame":
     """Return the rows of a candidate, one at each hardware point; raises InputError if there is none."""
     number = int(candidate) if candidate.isdecimal() and len(candidate) < 20 else None
 
-    def choose(frame: Any) -> Any:
-        return frame[frame["candidate"] == number]
+    def of_candidate(frame: "pd.DataFrame") -> "pd.DataFrame":
+        return frame[frame["candidate"] == number]  # pyright: ignore[reportReturnType]
 
-    rows = load_chosen(folder, ["candidate"], choose)
+    rows = load_chosen(folder, ["candidate"], of_candidate)
     if rows.empty:
         raise InputError(
             f"no candidate {candidate!r} among the {counted(sum(part.rows for part in manifest.parts), 'row')} of "
@@ -90,56 +122,27 @@ def rows_of_candidate(folder: Path, manifest: Manifest, candidate: str) -> "pd.D
     return rows
 
 
-def _split(choice: str) -> tuple[str, str]:
-    name, _, value = choice.partition("=")
-    return name, value
-
-
-def _found(
-    folder: Path, manifest: Manifest, candidate: str, conditions: Sequence[tuple[str, Any]], columns: list[str]
-) -> Data:
-    """Return the one row of a candidate at the stated hardware."""
-    rows_of_id: Any = rows_of_candidate(folder, manifest, candidate)
-    for name, value in conditions:
-        rows_of_id = _at(rows_of_id, name, value, columns)
-    if len(rows_of_id) > 1:
-        points = [_written(row, columns) for row in rows_of_id.head(_SHOWN).to_dict(orient="records")]
-        more = ", ..." if len(rows_of_id) > _SHOWN else ""
-        raise InputError(
-            f"candidate {candidate} was priced on {counted(len(rows_of_id), 'hardware point')}; add one, as in "
-            f"{points[0]} (there are {'; '.join(points)}{more})"
-        )
-    return rows_of_id.to_dict(orient="records")[0]
-
-
-def _at(frame: Any, name: str, value: Any, columns: list[str]) -> Any:
+def _at(frame: "pd.DataFrame", name: str, value: object, columns: list[str]) -> "pd.DataFrame":
     """Return the rows at one value of a hardware column: a name, a number in SI units, or a quantity with its unit."""
-    choice = f"{name}={value}"
+    choice, number = f"{name}={value}", value
     if name not in columns:
         varied = f"it varies {', '.join(columns)}" if columns else "it varies none"
         raise InputError(f"{choice!r}: the sweep does not vary {name!r}{did_you_mean(name, columns)} ({varied})")
-    number = _value(name, value) if isinstance(value, str) and name != "cluster" else value
+    if isinstance(value, str) and name != "cluster":
+        try:
+            number = value_type(name).validate_python(value)
+        except ValidationError as error:
+            raise InputError(f"{choice}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
     rows = frame[frame[name] == number]
     if rows.empty:
         priced_at = ", ".join(_text(name, value) for value in sorted(frame[name].unique().tolist()))
         raise InputError(f"{choice!r}: the candidate was not priced there; it was at {priced_at}")
-    return rows
+    return rows  # pyright: ignore[reportReturnType]
 
 
-def _value(name: str, text: str) -> Any:
-    try:
-        return value_type(name).validate_python(text)
-    except ValidationError as error:
-        raise InputError(f"{name}={text}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
-
-
-def _text(name: str, value: Any) -> str:
+def _text(name: str, value: str | float) -> str:
     """Return a value of a hardware column as a sweep file writes it."""
-    return value if name == "cluster" else exact_quantity(value, varied_field(name).unit)
-
-
-def _written(row: dict[str, object], columns: list[str]) -> str:
-    return " ".join(f"{name}='{_text(name, row[name])}'" for name in columns)
+    return value if isinstance(value, str) else exact_quantity(value, varied_field(name).unit)
 
 
 def inputs_of(folder: Path, manifest: Manifest, hardware: Mapping[str, object]) -> Inputs:
@@ -149,12 +152,17 @@ def inputs_of(folder: Path, manifest: Manifest, hardware: Mapping[str, object]) 
     """
     resolved = files_on(manifest.spec["resolved"], str(hardware["cluster"]))
     files = {name: resolved[name] for name in ("model", "assumptions", "operator_times") if name in resolved}
-    files["cluster"] = resolved["clusters"][manifest.names["cluster"].index(hardware["cluster"])]
+    files["cluster"] = resolved["clusters"][manifest.names["cluster"].index(str(hardware["cluster"]))]
     near = Path(manifest.spec_file) if manifest.spec_file else None
     with stated_files(folder):
         data = Inputs.from_data(files, near).to_data()
         for extra in manifest.what_if:
-            _set(data if extra.name.startswith("assumptions.") else data["cluster"], extra.name, hardware[extra.name])
+            *sections, name = extra.name.split(".")
+            value = hardware[extra.name]
+            part = data if extra.name.startswith("assumptions.") else data["cluster"]
+            for section in sections:
+                part = part[section]
+            part[name] = _text(extra.name, value) if isinstance(value, float) else value
         return Inputs.from_data(data, near)
 
 
@@ -177,30 +185,3 @@ def taken_lines(folder: Path, manifest: Manifest, plans: Sequence[DataView]) -> 
         if taken := taken_text(plan["plan"], *machines[name]):
             lines.append(f"{number} {taken}")
     return lines
-
-
-def _as_row(folder: Path, manifest: Manifest, row: Data) -> ResultRow:
-    resolved, sweep = files_on(manifest.spec["resolved"], row["cluster"]), manifest.sweep
-    inputs = inputs_of(folder, manifest, row)
-    # Rows have the name of a strategy; the sweep may have its path.
-    strategy = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[row["strategy"]]
-    if inputs.problem([strategy], None).fingerprint()[row["strategy"]] != resolved["layers"][row["strategy"]]:
-        warn(
-            "the layer definitions have changed since the row was priced; the numbers are those of today's definitions"
-        )
-    return ResultRow(
-        inputs,
-        strategy,
-        Plan({name: row[name] for name in ("candidate", *PLAN_COLUMNS, CUT.name) if name in row}),
-        {name: row[name] for name in ("cluster", *(extra.name for extra in manifest.what_if))},
-        sweep.train_tokens,
-        {name: values for name, values in sweep.fix.items() if name in SEARCHED_COLUMNS},
-        sweep.partition,
-    )
-
-
-def _set(data: Data, path: str, value: Any) -> None:
-    *sections, name = path.split(".")
-    for section in sections:
-        data = data[section]
-    data[name] = _text(path, value) if isinstance(value, float) else value

@@ -56,12 +56,9 @@ class ShownSet(PricedPlans):
 
     def _data(self) -> Data:
         launches = _launches(self.folder, self.priced, self.manifest)
-        described = [
-            plan | {"launch": launch and launch_data(launch)}
-            for plan, launch in zip(self._plans_data(), launches, strict=True)
-        ]
         manifest = self.manifest
         counts, sweep = manifest.counts, manifest.sweep
+        numbers = ("candidates", "skipped", "bounded", "cut", "feasible", "rejected")
         return {
             "folder": str(self.folder),
             "model": sweep.resolved.model.name,
@@ -79,15 +76,13 @@ class ShownSet(PricedPlans):
             "started": manifest.started,
             "finished": manifest.finished or None,
             "dsx_version": manifest.dsx_version,
-            "candidates": counts.candidates if counts else None,
-            "skipped": counts.skipped if counts else None,
-            "bounded": counts.bounded if counts else None,
-            "cut": counts.cut if counts else None,
-            "feasible": counts.feasible if counts else None,
-            "rejected": counts.rejected if counts else None,
+            **{name: getattr(counts, name) if counts else None for name in numbers},
             "rows": sum(part.rows for part in manifest.parts),
             "parts": len(manifest.parts),
-            "plans": described,
+            "plans": [
+                plan | {"launch": launch and launch_data(launch)}
+                for plan, launch in zip(self._plans_data(), launches, strict=True)
+            ],
         }
 
     def __str__(self) -> str:
@@ -139,23 +134,21 @@ def show(
 def _launches(folder: Path, plans: Sequence[Data], manifest: Manifest) -> list[LaunchSettings | None]:
     """Return the launch flags of rows; None, with a warning, if their layer definitions no longer exist."""
     models: dict[tuple[str, str], Model | None] = {}
-    of_plans = [(plan["plan"]["strategy"], plan["hardware"]["cluster"]) for plan in plans]
-    for strategy, cluster in dict.fromkeys(of_plans):
-        try:
-            models[strategy, cluster] = model_of(folder, manifest, strategy, cluster)
-        except InputError as error:
-            warn(f"no launch flags under {strategy}: {error}")
-            models[strategy, cluster] = None
     words = manifest.spec["resolved"].get("framework", {}).get("flags")
     launches: list[LaunchSettings | None] = []
-    for plan, named in zip(plans, of_plans, strict=True):
-        model = models[named]
-        inputs = inputs_of(folder, manifest, plan["hardware"]) if model else None
-        launches.append(
-            launch_by(words, plan["plan"], inputs.model, model, inputs.assumptions, inputs.cluster.device)
-            if model and inputs
-            else None
-        )
+    for plan in plans:
+        named = strategy, cluster = plan["plan"]["strategy"], plan["hardware"]["cluster"]
+        if named not in models:
+            try:
+                models[named] = model_of(folder, manifest, strategy, cluster)
+            except InputError as error:
+                warn(f"no launch flags under {strategy}: {error}")
+                models[named] = None
+        launch = None
+        if (model := models[named]) is not None:
+            inputs = inputs_of(folder, manifest, plan["hardware"])
+            launch = launch_by(words, plan["plan"], inputs.model, model, inputs.assumptions, inputs.cluster.device)
+        launches.append(launch)
     return launches
 
 

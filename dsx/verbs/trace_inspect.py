@@ -1,24 +1,24 @@
 """``dsx trace inspect``: what is in a folder of execution traces, and what is wrong with them."""
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsx.errors import file_path
 from dsx.progress import Watch, progress
 from dsx.tables.format import share, table
-from dsx.text import Data, DataView, printable
-from dsx.traces.chrome import Event, chrome_file, laid_out
+from dsx.text import WIDTH, Data, DataView, printable
+from dsx.traces.chrome import chrome_file, laid_out
 from dsx.traces.columns import RankTrace
 from dsx.traces.inspect import summary
 from dsx.traces.trace_folder import open_folder, traces
 from dsx.units import counted, format_quantity
-from dsx.verbs.answer import Answer
-from dsx.verbs.arguments import check_output_file, watcher
+from dsx.verbs.answer import Answer, paragraphs, with_units
+from dsx.verbs.arguments import output_file, watcher
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,20 +49,15 @@ class TraceSummary(Answer):
     @cached_property
     def frame(self) -> "pd.DataFrame":
         """A row for each kind of node: how many there are, and their FLOPs, bytes and seconds."""
-        import pandas as pd
-
-        frame = pd.DataFrame(self.data["nodes"])
-        units = {"_flops": "flop", "_bytes": "bytes", "_s": "s"}
-        frame.attrs["units"] = {
-            name: unit for name in frame.columns for end, unit in units.items() if name.endswith(end)
-        }
-        return frame
+        return with_units(self.data["nodes"], flops="flop")
 
     def _data(self) -> Data:
         return dict(self.data)
 
     def __str__(self) -> str:
-        return trace_text(self.data)
+        data = self.data
+        parts = [_title(data), _nodes(data), _communication(data), _memory(data["memory"])]
+        return paragraphs([*parts, _path(data["critical_path"]), _faults(data["faults"])])
 
 
 def inspect(
@@ -88,37 +83,24 @@ def inspect(
     of traces that count bytes; StoreError if the timeline cannot be written.
     """
     opened = open_folder(file_path("folder", folder), element_bytes)
-    watch = watcher(watch)
-    output = None if chrome is None else file_path("chrome", chrome)
-    if output is not None:
-        check_output_file(output, opened.files.values(), "--chrome")
+    watch, output = watcher(watch), output_file("chrome", chrome, opened.files.values(), "--chrome")
     with (
         nullcontext() if output is None else chrome_file(output) as write,
         progress(len(opened.files), "inspect", watch) as advance,
     ):
-        return TraceSummary(summary(opened, _written(traces(opened), write, advance)))
 
+        def read() -> Iterator[RankTrace]:
+            for trace in traces(opened):
+                if write is not None:
+                    write(laid_out(trace))
+                yield trace
+                advance(1)
 
-def _written(
-    ranks: Iterable[RankTrace], write: Callable[[Iterable[Event]], None] | None, advance: Callable[[int], None]
-) -> Iterator[RankTrace]:
-    """Yield traces, each after it is written to the timeline."""
-    for trace in ranks:
-        if write is not None:
-            write(laid_out(trace))
-        yield trace
-        advance(1)
+        return TraceSummary(summary(opened, read()))
 
 
 _PARTS = 12  # rows of the critical path, the longest
-
-
 _FAULTS = 20  # faults that are listed
-
-
-_WIDTH = 100  # of a line of them
-
-
 _OPERATORS = 32  # characters of the operators of a kernel
 
 
@@ -127,23 +109,15 @@ def flops_text(flops: float) -> str:
     return format_quantity(flops, "flop/s").removesuffix("/s")
 
 
-def trace_text(summary: DataView) -> str:
-    """Return the summary of `dsx.traces.inspect` as text: tables of nodes, communication, memory, faults."""
-    parts = [_summary_title(summary), _nodes(summary), _communication(summary), _memory(summary["memory"])]
-    parts += [_path(summary["critical_path"]), _faults(summary["faults"])]
-    return "\n\n".join(filter(None, parts))
-
-
-def _summary_title(summary: DataView) -> str:
+def _title(summary: DataView) -> str:
     ranks, every = summary["ranks"], summary["num_ranks"]
     of = "" if ranks == every else f" of {every:,}"
     versions = ", ".join(filter(None, summary["versions"])) or "of no stated version"
-    lines = [
+    head = (
         f"{summary['folder']}: {counted(ranks, 'rank')}{of}, {counted(summary['totals'].get('nodes', 0), 'node')}, "
-        f"{counted(summary['groups'], 'process group')} (Chakra {versions})",
-        *elements_text(summary["element_bytes"]),
-    ]
-    return printable("\n".join(lines), keep="\n")
+        f"{counted(summary['groups'], 'process group')} (Chakra {versions})"
+    )
+    return printable("\n".join([head, *elements_text(summary["element_bytes"])]), keep="\n")
 
 
 def elements_text(element_bytes: int | None) -> list[str]:
@@ -157,50 +131,53 @@ def elements_text(element_bytes: int | None) -> list[str]:
 
 
 def _nodes(summary: DataView) -> str:
-    rows = [_node_row(row["type"], row["op_type"], row) for row in summary["nodes"]]
-    if len(rows) > 1:
-        rows.append(_node_row("all", "", summary["totals"]))
+    rows: list[list[str]] = []
+    of_all = [{"type": "all", "op_type": "", **summary["totals"]}] if len(summary["nodes"]) > 1 else []
+    for row in [*summary["nodes"], *of_all]:
+        operators = row["op_type"]
+        if len(operators) > _OPERATORS:  # without the last ones of many
+            end = operators.rindex("+", 0, _OPERATORS) if "+" in operators[:_OPERATORS] else _OPERATORS
+            operators = f"{operators[:end]}+..."
+        traffic = row["traffic_bytes"] + row["unfused_bytes"]
+        rows.append(
+            [
+                row["type"],
+                operators,
+                f"{row['nodes']:,}",
+                f"{row['launches']:,}" if row["launches"] else "-",
+                *(
+                    flops_text(flops) if (flops := row[f"{what}_flops"]) else "-"
+                    for what in ("matrix", "vector", "total")
+                ),
+                _or_dash(traffic, "bytes"),
+                _or_dash(row["duration_s"], "s"),
+            ]
+        )
     header = ["nodes", "operators", "number", "launches", "matrix", "vector", "all FLOPs", "traffic", "time"]
     return table(header, rows, text=(0, 1))
 
 
-def _node_row(kind: str, op_type: str, row: DataView) -> list[str]:
-    work = [_or_dash(row[f"{what}_flops"], flops_text) for what in ("matrix", "vector", "total")]
-    traffic = _or_dash(row["traffic_bytes"] + row["unfused_bytes"], lambda size: format_quantity(size, "bytes"))
-    launches = _or_dash(row["launches"], lambda number: f"{number:,}")
-    return [kind, _shortened(op_type), f"{row['nodes']:,}", launches, *work, traffic, _duration_or_dash(row)]
-
-
-def _shortened(op_type: str) -> str:
-    """Return operators joined with +, without the last ones of many."""
-    if len(op_type) <= _OPERATORS:
-        return op_type
-    return (
-        f"{op_type[: op_type.rindex('+', 0, _OPERATORS)] if '+' in op_type[:_OPERATORS] else op_type[:_OPERATORS]}+..."
-    )
-
-
 def _communication(summary: DataView) -> str:
-    rows = [
-        [row["collective"], row["axis"] or "-", f"{row['group_size'] or 'unknown'}", *_sent(row)]
+    named = [
+        (row["collective"], row["axis"] or "-", f"{row['group_size'] or 'unknown'}", row)
         for row in summary["collectives"]
     ]
-    rows += [[row["type"], "-", "2", *_sent(row)] for row in summary["transfers"]]
+    named += [(row["type"], "-", "2", row) for row in summary["transfers"]]
+    rows = [
+        [*names, f"{row['nodes']:,}", format_quantity(row["size_bytes"], "bytes"), _or_dash(row["duration_s"], "s")]
+        for *names, row in named
+    ]
     return table(["communication", "axis", "group", "number", "bytes", "time"], rows, text=(0, 1)) if rows else ""
-
-
-def _sent(row: DataView) -> list[str]:
-    return [f"{row['nodes']:,}", format_quantity(row["size_bytes"], "bytes"), _duration_or_dash(row)]
 
 
 def _memory(memory: DataView) -> str:
     worst = memory["worst"]
     if worst is None:
         return "memory: unknown, since the nodes name no tensors"
-    peaks = [rank["peak_bytes"] for rank in memory["ranks"]]
+    peak, peaks = worst["peak_bytes"], [rank["peak_bytes"] for rank in memory["ranks"]]
     least = "" if len(peaks) == 1 else f" (the least is {format_quantity(min(peaks), 'bytes')})"
     head = (
-        f"memory: the peak is {format_quantity(worst['peak_bytes'], 'bytes')} on rank {worst['rank']}{least}, "
+        f"memory: the peak is {format_quantity(peak, 'bytes')} on rank {worst['rank']}{least}, "
         f"at node {worst['node']} ({worst['name']})"
     )
     rows = [
@@ -208,7 +185,7 @@ def _memory(memory: DataView) -> str:
             part["kind"],
             f"{part['buffers']:,}",
             format_quantity(part["size_bytes"], "bytes"),
-            share(part["size_bytes"], worst["peak_bytes"]),
+            share(part["size_bytes"], peak),
         ]
         for part in worst["alive"]
     ]
@@ -219,52 +196,44 @@ def _path(path: DataView | None) -> str:
     if path is None or not path["nodes"]:
         return ""
     unit = "length_s" if "length_s" in path else "length_flops"
+
+    def length(value: float) -> str:
+        return format_quantity(value, "s") if unit == "length_s" else flops_text(value)
+
     longest = sorted(path["parts"], key=lambda part: -part[unit])
-    rows = [
-        [part["name"], f"{part['nodes']:,}", _length(part[unit], unit), share(part[unit], path[unit])]
-        for part in longest[:_PARTS]
-    ]
-    shorter = longest[_PARTS:]
-    if shorter:
-        total = sum(part[unit] for part in shorter)
-        number = sum(part["nodes"] for part in shorter)
-        rows.append([f"{len(shorter):,} others", f"{number:,}", _length(total, unit), share(total, path[unit])])
+    shown = [(part["name"], part["nodes"], part[unit]) for part in longest[:_PARTS]]
+    if shorter := longest[_PARTS:]:
+        nodes, total = (sum(part[name] for part in shorter) for name in ("nodes", unit))
+        shown.append((f"{len(shorter):,} others", nodes, total))
+    rows = [[name, f"{nodes:,}", length(value), share(value, path[unit])] for name, nodes, value in shown]
     head = (
-        f"critical path: {_length(path[unit], unit)} over {counted(path['nodes'], 'node')} of rank {path['rank']}, "
+        f"critical path: {length(path[unit])} over {counted(path['nodes'], 'node')} of rank {path['rank']}, "
         "without waiting for other ranks"
     )
     return f"{head}\n{table(['nodes', 'number', 'length', ''], rows)}"
 
 
 def _faults(faults: Sequence[DataView]) -> str:
-    wrong = [fault for fault in faults if not fault["is_note"]]
+    wrong, notes = ([fault for fault in faults if fault["is_note"] == is_note] for is_note in (False, True))
     number = sum(1 + fault["more"] for fault in wrong)
-    lines = [f"faults: {number:,}" if wrong else "faults: none"]
-    lines += [_wrapped(fault, "  ") for fault in wrong[:_FAULTS]]
-    if len(wrong) > _FAULTS:
-        lines.append(f"  ... and {len(wrong) - _FAULTS:,} more entries")
-    lines += [_wrapped(fault, "note: ") for fault in faults if fault["is_note"]]
-    return "\n".join(lines)
+    left_out = [f"  ... and {len(wrong) - _FAULTS:,} more entries"] if len(wrong) > _FAULTS else []
+    return "\n".join(
+        [
+            f"faults: {number:,}" if wrong else "faults: none",
+            *(_fault(fault, "  ") for fault in wrong[:_FAULTS]),
+            *left_out,
+            *(_fault(fault, "note: ") for fault in notes),
+        ]
+    )
 
 
-def _wrapped(fault: DataView, head: str) -> str:
-    return textwrap.fill(printable(_fault(fault)), _WIDTH, initial_indent=head, subsequent_indent="    ")
-
-
-def _fault(fault: DataView) -> str:
+def _fault(fault: DataView, head: str) -> str:
     rank = "" if fault["rank"] is None else f" rank {fault['rank']}"
     node = "" if fault["node"] is None else f" node {fault['node']} ({fault['name']})"
     more = f" (and {fault['more']:,} more)" if fault["more"] else ""
-    return f"{fault['what']}:{rank}{node}{':' if rank or node else ''} {fault['detail']}{more}"
+    text = printable(f"{fault['what']}:{rank}{node}{':' if rank or node else ''} {fault['detail']}{more}")
+    return textwrap.fill(text, WIDTH, initial_indent=head, subsequent_indent="    ")
 
 
-def _duration_or_dash(row: DataView) -> str:
-    return _or_dash(row["duration_s"], lambda seconds: format_quantity(seconds, "s"))
-
-
-def _length(value: float, unit: str) -> str:
-    return format_quantity(value, "s") if unit == "length_s" else flops_text(value)
-
-
-def _or_dash(value: float, text: Callable[[Any], str]) -> str:
-    return text(value) if value else "-"
+def _or_dash(value: float, unit: str) -> str:
+    return format_quantity(value, unit) if value else "-"

@@ -1,6 +1,6 @@
 """``dsx trace replay``: execution traces replayed on a cluster, event by event."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -20,7 +20,7 @@ from dsx.plans.plan import Plan
 from dsx.plans.violations import for_plan, on_platform
 from dsx.progress import Watch, progress, remark
 from dsx.tables.format import shares, table
-from dsx.text import Data, DataView, printable
+from dsx.text import Data, printable
 from dsx.traces.checks import CONTRADICTORY_ORDER, check
 from dsx.traces.chrome import Event, chrome_file
 from dsx.traces.columns import RankTrace
@@ -29,8 +29,8 @@ from dsx.traces.replay import Emit
 from dsx.traces.step_replay import Slow, StepTraces, replay_step, slow_ranks
 from dsx.traces.trace_folder import WORLD, TraceFolder, open_folder, traces
 from dsx.units import counted, format_quantity
-from dsx.verbs.answer import Answer
-from dsx.verbs.arguments import Fields, assignments, check_output_file, watcher
+from dsx.verbs.answer import Answer, paragraphs, with_units
+from dsx.verbs.arguments import Fields, assignments, output_file, watcher
 from dsx.verbs.job import DEFAULT_ASSUMPTIONS, of_its_framework, split_overrides
 
 if TYPE_CHECKING:
@@ -67,13 +67,10 @@ class TraceReplay(Answer):
     @cached_property
     def frame(self) -> "pd.DataFrame":
         """A row for each rank: its step and where the time goes, seconds; `<axis>_comm_s` is what is exposed."""
-        import pandas as pd
-
         rows = [asdict(rank) for rank in self.ranks]
-        rows = [row | {f"{axis or 'other'}_comm_s": s for axis, s in row.pop("comm_s").items()} for row in rows]
-        frame = pd.DataFrame(rows)
-        frame.attrs["units"] = {name: "s" for name in frame.columns if name.endswith("_s")}
-        return frame
+        return with_units(
+            [row | {f"{axis or 'other'}_comm_s": s for axis, s in row.pop("comm_s").items()} for row in rows]
+        )
 
     @property
     def slowdown(self) -> float:
@@ -83,20 +80,32 @@ class TraceReplay(Answer):
 
     def _data(self) -> Data:
         return {
-            "folder": self.folder,
-            "cluster": self.cluster,
-            "assumptions": self.assumptions,
+            **{name: getattr(self, name) for name in ("folder", "cluster", "assumptions")},
             "nodes": self.times.num_nodes,
             "element_bytes": self.element_bytes,
             "step_time_s": self.step_time_s,
             "slow": {str(rank): factor for rank, factor in self.slow.items()},
-            "step_time_without_slow_s": None if self.without_slow is None else self.without_slow.step_time_s,
+            "step_time_without_slow_s": self.without_slow and self.without_slow.step_time_s,
             "slowdown_percent": 100.0 * self.slowdown,
             "ranks": [asdict(rank) for rank in self.ranks],
         }
 
     def __str__(self) -> str:
-        return replay_text(self._data())
+        ranks = self.ranks
+        lines = [
+            f"{self.folder}: {counted(len(ranks), 'rank')}, {counted(self.times.num_nodes, 'node')}, "
+            f"on {self.cluster} under {self.assumptions}",
+            *elements_text(self.element_bytes),
+            f"step time: {format_quantity(self.step_time_s, 's')}",
+        ]
+        if self.slow and self.without_slow:
+            by_factor: dict[float, list[int]] = {}
+            for rank, factor in self.slow.items():
+                by_factor.setdefault(factor, []).append(rank)
+            slow = "; ".join(f"{factor:g} times as long on {_ranges(members)}" for factor, members in by_factor.items())
+            usual = format_quantity(self.without_slow.step_time_s, "s")
+            lines.append(f"slowdown: {100 * self.slowdown:.2f} % over {usual} (kernels take {slow})")
+        return paragraphs([printable("\n".join(lines), keep="\n"), _slowest(ranks), _ranks(ranks)])
 
 
 def replay(
@@ -139,9 +148,7 @@ def replay(
     stands_for = _stands_for(opened)
     used = opened.only(stands_for) if stands_for else opened
     factors = slow_ranks(slow, used.files)
-    output = None if chrome is None else file_path("chrome", chrome)
-    if output is not None:
-        check_output_file(output, opened.files.values(), "--chrome")
+    output = output_file("chrome", chrome, opened.files.values(), "--chrome")
     overrides = split_overrides(assignments("set", set))
     if overrides["model"]:
         raise SpecError("--set model: a trace has its model; write it again with another one")
@@ -151,17 +158,35 @@ def replay(
         base = base.run_by(read_framework(framework), spec.device.family)
     assumed = _for_traced_plan(base, opened, spec.device.software)
     machine, parameters = cluster_from_spec(spec), assumptions_from_spec(assumed, spec.device.family)
-    _remark(opened, used, assumed, machine.network.nvs.size, factors)
+    domain = _ranks_per_domain(opened)
+    _remark_on_manifest(opened, assumed, factors)
+    if domain is not None and min(domain, opened.num_ranks) != min(machine.network.nvs.size, opened.num_ranks):
+        has = f"the cluster has {machine.network.nvs.size} in one"
+        remark(f"the ranks are placed {domain} to a fast domain, as they were traced; {has}")
+    if unused := len(opened.files) - len(used.files):
+        remark(
+            f"{counted(unused, 'file')} left out: the ranks {', '.join(map(str, used.files))} stand for their stages"
+        )
+    ranks: dict[int, RankTrace] = {}
     with progress(len(used.files), "read", watcher(watch)) as advance:
-        ranks = [*_counted(traces(used, tensors=False), advance)]
-    for trace in ranks:
+        for trace in traces(used, tensors=False):
+            ranks[trace.rank] = trace
+            advance(1)
+    for trace in ranks.values():
         used = used.with_groups(trace)
-    _check(used, ranks)
-    step = _step(used, ranks, stands_for)
+    # A replay says itself where ranks wait for each other.
+    faults = [
+        fault for fault in check(used, [*ranks.values()]) if not fault.is_note and fault.what != CONTRADICTORY_ORDER
+    ]
+    if faults:
+        more = f"; dsx trace inspect lists all ({len(faults)})" if len(faults) > 1 else ""
+        raise TraceError(f"{used.path}: {faults[0]}{more}")
+    everyone = dict.fromkeys(WORLD, range(used.num_ranks))
+    step = StepTraces(ranks, {**everyone, **used.groups}, domain, stands_for)
     without_slow = replay_step(step, machine, parameters) if factors else None
     with nullcontext() if output is None else _timeline(output) as emit:
         times = replay_step(step, machine, parameters, factors, emit)
-    counted_as = next((trace.element_bytes for trace in ranks), None)
+    counted_as = next((trace.element_bytes for trace in ranks.values()), None)
     return TraceReplay(str(used.path), spec.name, assumed.name, times, factors, without_slow, counted_as)
 
 
@@ -200,28 +225,13 @@ def _timeline(path: Path) -> Iterator[Emit]:
         write(events)
 
 
-def _counted(ranks: Iterable[RankTrace], advance: Callable[[int], None]) -> Iterator[RankTrace]:
-    for trace in ranks:
-        yield trace
-        advance(1)
-
-
-def _check(folder: TraceFolder, ranks: Sequence[RankTrace]) -> None:
-    """Raise TraceError if traces have faults; a replay says itself where ranks wait for each other."""
-    faults = [fault for fault in check(folder, ranks) if not fault.is_note and fault.what != CONTRADICTORY_ORDER]
-    if faults:
-        more = f"; dsx trace inspect lists all ({len(faults)})" if len(faults) > 1 else ""
-        raise TraceError(f"{folder.path}: {faults[0]}{more}")
-
-
-def _remark(
-    opened: TraceFolder, used: TraceFolder, assumptions: AssumptionsSpec, domain: int, slow: Mapping[int, float]
-) -> None:
+def _remark_on_manifest(opened: TraceFolder, assumptions: AssumptionsSpec, slow: Mapping[int, float]) -> None:
     """Say where a replay differs from what the manifest says of the trace."""
-    traced = opened.manifest.get("assumptions")
+    traced, runs, software, slow_then = (
+        opened.manifest.get(name) for name in ("assumptions", "framework", "stack", "slow")
+    )
     if isinstance(traced, str) and traced != assumptions.name:
         remark(f"the trace was written under {traced}; the replay is under {assumptions.name} (--assumptions)")
-    runs, software = opened.manifest.get("framework"), opened.manifest.get("stack")
     if isinstance(runs, str) and runs != assumptions.framework:
         remark(
             f"the trace was written as {runs} runs it; the replay is as {assumptions.framework} runs it (--framework)"
@@ -231,28 +241,12 @@ def _remark(
             f"the trace was written with the software {software}; the replay is with {assumptions.stack} "
             "(--set assumptions.stack)"
         )
-    written = opened.manifest.get("slow")
-    if isinstance(written, list) and written and not slow:
-        more = ", ..." if len(written) > _SHOWN else ""
+    if isinstance(slow_then, list) and slow_then and not slow:
+        shown = ", ".join([*map(str, slow_then[:_SHOWN]), *(["..."] if len(slow_then) > _SHOWN else [])])
         remark(
-            f"the durations of the trace have slow ranks ({', '.join(map(str, written[:_SHOWN]))}{more}), but a replay "
-            "prices the work of nodes: --slow gives them here too"
+            f"the durations of the trace have slow ranks ({shown}), but a replay prices the work of nodes: "
+            "--slow gives them here too"
         )
-    placed = _ranks_per_domain(opened)
-    if placed is not None and min(placed, opened.num_ranks) != min(domain, opened.num_ranks):
-        remark(f"the ranks are placed {placed} to a fast domain, as they were traced; the cluster has {domain} in one")
-    if unused := len(opened.files) - len(used.files):
-        remark(
-            f"{counted(unused, 'file')} left out: the ranks {', '.join(map(str, used.files))} stand for their stages"
-        )
-
-
-def _step(folder: TraceFolder, ranks: Iterable[RankTrace], stands_for: Mapping[int, Sequence[int]]) -> StepTraces:
-    """Return the traces of a folder with what its manifest says of their ranks; raises TraceError."""
-    everyone = dict.fromkeys(WORLD, range(folder.num_ranks))
-    return StepTraces(
-        {trace.rank: trace for trace in ranks}, {**everyone, **folder.groups}, _ranks_per_domain(folder), stands_for
-    )
 
 
 def _ranks_per_domain(folder: TraceFolder) -> int | None:
@@ -273,66 +267,41 @@ def _stands_for(folder: TraceFolder) -> dict[int, list[int]]:
 
 
 _RANK_ROWS = 24  # of the table of ranks
+_COLUMNS = ("sends", "bubble", "offload", "host")
 
 
-_COLUMNS = {"compute_s": "compute", "send_s": "sends", "bubble_s": "bubble", "offload_s": "offload", "host_s": "host"}
-
-
-def replay_text(replay: DataView) -> str:
-    """Return the data of a replay as text: the step, where its time goes on the slowest rank, and all ranks."""
-    return "\n\n".join(filter(None, [_replay_title(replay), _slowest(replay["ranks"]), _ranks(replay["ranks"])]))
-
-
-def _replay_title(replay: DataView) -> str:
-    lines = [
-        f"{replay['folder']}: {counted(len(replay['ranks']), 'rank')}, {counted(replay['nodes'], 'node')}, "
-        f"on {replay['cluster']} under {replay['assumptions']}",
-        *elements_text(replay["element_bytes"]),
-        f"step time: {format_quantity(replay['step_time_s'], 's')}",
-    ]
-    if replay["slow"]:
-        slow = "; ".join(f"{factor:g} times as long on {_ranges(ranks)}" for factor, ranks in _by_factor(replay))
-        usual = format_quantity(replay["step_time_without_slow_s"], "s")
-        lines.append(f"slowdown: {replay['slowdown_percent']:.2f} % over {usual} (kernels take {slow})")
-    return printable("\n".join(lines), keep="\n")
-
-
-def _by_factor(replay: DataView) -> list[tuple[float, list[int]]]:
-    by_factor: dict[float, list[int]] = {}
-    for rank, factor in replay["slow"].items():
-        by_factor.setdefault(factor, []).append(int(rank))
-    return list(by_factor.items())
-
-
-def _slowest(ranks: Sequence[DataView]) -> str:
+def _slowest(ranks: Sequence[RankTimes]) -> str:
     if not ranks:
         return ""
-    slowest = max(ranks, key=lambda rank: rank["step_s"])
-    parts = _parts(slowest)
-    named = [(name, seconds) for name, seconds in parts.items() if seconds > 0]
-    of = shares([seconds for _, seconds in named], slowest["step_s"])
-    rows = [[name, format_quantity(seconds, "s"), part] for (name, seconds), part in zip(named, of, strict=True)]
-    return table([f"rank {slowest['rank']}", "time", ""], rows)
+    slowest = max(ranks, key=lambda rank: rank.step_s)
+    named = {name: seconds for name, seconds in _parts(slowest).items() if seconds > 0}
+    of = shares([*named.values()], slowest.step_s)
+    rows = [
+        [name, format_quantity(seconds, "s"), part] for (name, seconds), part in zip(named.items(), of, strict=True)
+    ]
+    return table([f"rank {slowest.rank}", "time", ""], rows)
 
 
-def _ranks(ranks: Sequence[DataView]) -> str:
+def _ranks(ranks: Sequence[RankTimes]) -> str:
     """Return a row for all ranks whose row is the same."""
-    columns = [name for name in (_parts(ranks[0]) if ranks else ()) if any(_parts(rank)[name] > 0 for rank in ranks)]
+    parts = {rank.rank: _parts(rank) for rank in ranks}
+    columns = [
+        name for name in (parts[ranks[0].rank] if ranks else ()) if any(part[name] > 0 for part in parts.values())
+    ]
     by_cells: dict[tuple[str, ...], list[int]] = {}
     for rank in ranks:
-        seconds = _parts(rank)
-        cells = [format_quantity(value, "s") for value in (rank["step_s"], *(seconds[name] for name in columns))]
-        by_cells.setdefault(tuple(cells), []).append(rank["rank"])
+        seconds = (rank.step_s, *(parts[rank.rank][name] for name in columns))
+        by_cells.setdefault(tuple(format_quantity(value, "s") for value in seconds), []).append(rank.rank)
     rows = [[_ranges(members), *cells] for cells, members in by_cells.items()]
     more = f"\n... and {len(rows) - _RANK_ROWS:,} more rows" if len(rows) > _RANK_ROWS else ""
     return table(["ranks", "step", *columns], rows[:_RANK_ROWS]) + more if len(rows) > 1 else ""
 
 
-def _parts(rank: DataView) -> dict[str, float]:
+def _parts(rank: RankTimes) -> dict[str, float]:
     """Return the parts of a rank's step by their titles; a part of communication is what is exposed of an axis."""
-    by_axis = {f"{axis or 'other'} comm": seconds for axis, seconds in rank["comm_s"].items()}
-    parts = {title: rank[name] for name, title in _COLUMNS.items()}
-    return {"compute": parts.pop("compute"), **by_axis, **parts}
+    by_axis = {f"{axis or 'other'} comm": seconds for axis, seconds in rank.comm_s.items()}
+    further = {title: getattr(rank, f"{title.removesuffix('s')}_s") for title in _COLUMNS}
+    return {"compute": rank.compute_s, **by_axis, **further}
 
 
 def _ranges(ranks: Sequence[int]) -> str:
@@ -340,5 +309,4 @@ def _ranges(ranks: Sequence[int]) -> str:
     starts = [ranks[0], *(following for rank, following in pairwise(ranks) if following != rank + 1)]
     ends = [*(rank for rank, following in pairwise(ranks) if following != rank + 1), ranks[-1]]
     texts = [f"{start}" if start == end else f"{start}-{end}" for start, end in zip(starts, ends, strict=True)]
-    shown = texts if len(texts) <= 4 else [*texts[:3], "...", texts[-1]]
-    return ", ".join(shown)
+    return ", ".join(texts if len(texts) <= 4 else [*texts[:3], "...", texts[-1]])

@@ -84,9 +84,7 @@ class WrittenTrace(Answer):
             "folder": str(self.folder),
             "plan": dict(self.plan) if self.plan is not None else None,
             "ranks": list(written.ranks),
-            "num_nodes": written.num_nodes,
-            "num_bytes": written.num_bytes,
-            "num_groups": written.num_groups,
+            **{name: getattr(written, name) for name in ("num_nodes", "num_bytes", "num_groups")},
             "kept_files": written.kept,
             "reject": list(self.reject),
         }
@@ -143,18 +141,24 @@ def write(
     another trace, InputError for a rank outside of the job.
     """
     request = plan_request(job, plan, choices, strategy, partition, framework)
+    problem = request.problem
+    options = _TraceOptions(file_path("out", out), ranks, tensors, forward_only, portable, watch, slow)
     if durations:
         priced = request.priced()
-        traced, broken = priced.plan, broken_rules(priced)
-    elif request.cut == "optimal" and partition is not None:
+        return _write(problem, priced.plan, broken_rules(priced), options, durations)
+    if request.cut == "optimal" and partition is not None:
         raise InputError("partition optimal: the optimal cut needs times, so a cluster (--cluster) and durations")
-    else:
-        traced = stated_plan(request.problem, request.settings, request.job.num_gpus, request.job.global_batch_size)
-        broken = _broken(request.problem, traced)
-    if slow and not durations:
+    traced = stated_plan(problem, request.settings, request.job.num_gpus, request.job.global_batch_size)
+    limits = problem.limits()
+    if problem.cluster.name == ONE_DOMAIN["name"]:
+        limits = replace(limits, nvs_size=int(placed(traced)))  # no machine: a domain is what the plan fills
+    if traced.get(LAYOUT) is not None:
+        limits = replace(limits, partition=GIVEN)
+    breaches = violations(traced, problem.kinds[0], problem.model.dimensions, limits)
+    if slow:
         raise InputError("slow: a slow rank differs in its durations alone, and the trace has none: name a cluster")
-    given_options = _Options(ranks, durations, tensors, forward_only, portable, watch, slow)
-    return _write(request.problem, traced, broken, Path(file_path("out", out)), given_options)
+    broken = {violation.reason.name: violation.detail for violation in breaches}
+    return _write(problem, traced, broken, options, durations)
 
 
 def write_row(
@@ -177,50 +181,44 @@ def write_row(
     """
     row = row_of(file_path("folder", folder), candidate, hardware)
     priced = price_plan(row.problem, row.plan)
-    broken = broken_rules(priced)
-    given_options = _Options(ranks, durations, tensors, forward_only, portable, watch, slow)
-    return _write(row.problem, priced.plan, broken, Path(file_path("out", out)), given_options)
+    options = _TraceOptions(file_path("out", out), ranks, tensors, forward_only, portable, watch, slow)
+    return _write(row.problem, priced.plan, broken_rules(priced), options, durations)
 
 
 @dataclass(frozen=True, slots=True)
-class _Options:
+class _TraceOptions:
+    out: Path
     ranks: Ranks
-    durations: bool
     tensors: bool
     forward_only: bool
     portable: bool
     watch: Watch | None
-    slow: Slow | None
+    slow: Slow | None = None
+
+    def written(self, plan: TracedPlan, machine: Machine | None, about: Data) -> TraceFiles:
+        """Write the ranks that the caller chose; `about` goes into the manifest."""
+        chosen, ranks = self.ranks, None
+        try:
+            if isinstance(chosen, str):
+                ranks = chosen if chosen in _RANKS else [int(rank) for rank in chosen.split(",")]
+            elif isinstance(chosen, Sequence) and chosen:
+                ranks = [index(rank) for rank in chosen]
+        except (TypeError, ValueError):
+            pass
+        if ranks is None:
+            nearest = did_you_mean(chosen, _RANKS) if isinstance(chosen, str) else ""
+            raise InputError(f"ranks: {chosen!r} is given{nearest}; all, stages, or numbers as in 0,5,9 are wanted")
+        numbers = chosen_ranks(plan, ranks)
+        with progress(len(numbers), "files", watcher(self.watch)) as advance:
+            return TraceWriter(plan, self.tensors, machine).write(self.out, numbers, about, advance)
 
 
-def parsed_ranks(ranks: object) -> Ranks:
-    """Return an argument `ranks`: "all", "stages", or a list, also as a text with commas; InputError for others."""
-    try:
-        if isinstance(ranks, str):
-            return ranks if ranks in _RANKS else [int(rank) for rank in ranks.split(",")]
-        if isinstance(ranks, Sequence) and ranks:
-            return [index(rank) for rank in ranks]
-    except (TypeError, ValueError):
-        pass
-    nearest = did_you_mean(ranks, _RANKS) if isinstance(ranks, str) else ""
-    raise InputError(f"ranks: {ranks!r} is given{nearest}; all, stages, or numbers as in 0,5,9 are wanted")
-
-
-def _broken(problem: Problem, plan: Plan) -> dict[str, str]:
-    limits = problem.limits()
-    if problem.cluster.name == ONE_DOMAIN["name"]:
-        limits = replace(limits, nvs_size=int(placed(plan)))  # no machine: a domain is what the plan fills
-    if plan.get(LAYOUT) is not None:
-        limits = replace(limits, partition=GIVEN)
-    breaches = violations(plan, problem.kinds[0], problem.model.dimensions, limits)
-    return {violation.reason.name: violation.detail for violation in breaches}
-
-
-def _write(problem: Problem, plan: Plan, broken: Mapping[str, str], out: Path, options: _Options) -> WrittenTrace:
+def _write(
+    problem: Problem, plan: Plan, broken: Mapping[str, str], options: _TraceOptions, durations: bool
+) -> WrittenTrace:
     traced = traced_plan(problem, plan, options.forward_only, options.portable)
     check_sizes(traced)
     slow = slow_ranks(options.slow, range(traced.grid.world))
-    chosen = parsed_ranks(options.ranks)
     about = {
         "model": problem.model.name,
         "strategy": problem.strategies[0],
@@ -231,24 +229,19 @@ def _write(problem: Problem, plan: Plan, broken: Mapping[str, str], out: Path, o
         "columns": {name: value for name, value in plan.items() if name in BY_NAME or name == LAYOUT},
         "forward_only": options.forward_only,
         "portable": options.portable,
-        "cluster": problem.cluster.name if options.durations else None,
+        "cluster": problem.cluster.name if durations else None,
         "slow": [f"{rank}={factor:g}" for rank, factor in slow.items()],
         "layers": problem.fingerprint()[problem.strategies[0]][:16],
         "dimensions": dict(problem.model.dimensions),
     }
-    machine = _machine(problem, plan, traced, slow) if options.durations else None
-    ranks = chosen_ranks(traced, chosen)
-    with progress(len(ranks), "files", watcher(options.watch)) as advance:
-        written = TraceWriter(traced, options.tensors, machine).write(out, ranks, about, advance)
-    return WrittenTrace(out, plan, written, broken)
-
-
-def _machine(problem: Problem, plan: Plan, traced: TracedPlan, slow: Mapping[int, float]) -> Machine:
-    measured = {
-        kernel_text(traced.kinds[traced.number(layer)], kernel, direction): ratio
-        for layer, kernel, direction, ratio in measured_ratios(problem, plan)
-    }
-    return Machine(problem.cluster, problem.at_point(0)[1], measured, slow)
+    machine = None
+    if durations:
+        measured = {
+            kernel_text(traced.kinds[traced.number(layer)], kernel, direction): ratio
+            for layer, kernel, direction, ratio in measured_ratios(problem, plan)
+        }
+        machine = Machine(problem.cluster, problem.at_point(0)[1], measured, slow)
+    return WrittenTrace(options.out, plan, options.written(traced, machine, about), broken)
 
 
 def traced_plan(problem: Problem, plan: Plan, forward_only: bool = False, portable: bool = True) -> TracedPlan:
@@ -288,9 +281,6 @@ def check_sizes(plan: TracedPlan) -> None:
         warn(f"sizes are floored, since ranks do not divide them: {'; '.join(floored)}")
 
 
-_JOB = ("pp", "dp")  # axes that divide no layer
-
-
 def write_layer(
     name: str | Path,
     *settings: str,
@@ -318,9 +308,14 @@ def write_layer(
     values = {**request.defaults, **request.sizes}
     missing = sorted(letter for letter in layer.letters - {"activation_bytes"} if letter not in values)
     if missing:
-        raise InputError(f"layer {layer.name!r} needs sizes: {', '.join(f'{one}=...' for one in missing)} (--set)")
-    described = None if cluster is None else load_cluster(cluster)
-    machine = None if described is None else cluster_from_spec(described)
+        raise InputError(
+            f"layer {layer.name!r} needs sizes: {', '.join(f'{letter}=...' for letter in missing)} (--set)"
+        )
+    machine, priced = None, None
+    if cluster is not None:
+        described = load_cluster(cluster)
+        machine = cluster_from_spec(described)
+        priced = Machine(machine, assumptions_from_spec(request.assumptions, described.device.family))
     domain = machine.network.nvs.size if machine else 1 << 24
     columns = _columns(values, domain, layer.expert_axes)
     element = {name: values[name] for name in ELEMENT_BYTES}
@@ -337,7 +332,6 @@ def write_layer(
         alone=True,
     )
     check_sizes(plan)
-    chosen = parsed_ranks(ranks)
     about = {
         "layer": layer.name,
         "layers": layers_hash([layer])[:16],
@@ -348,23 +342,18 @@ def write_layer(
         "forward_only": forward_only,
         "portable": portable,
     }
-    priced = None
-    if described and machine:
-        priced = Machine(machine, assumptions_from_spec(request.assumptions, described.device.family))
-    traced_ranks = chosen_ranks(plan, chosen)
-    with progress(len(traced_ranks), "files", watcher(watch)) as advance:
-        written = TraceWriter(plan, tensors, priced).write(Path(file_path("out", out)), traced_ranks, about, advance)
-    return WrittenTrace(Path(out), None, written, {})
+    options = _TraceOptions(file_path("out", out), ranks, tensors, forward_only, portable, watch)
+    return WrittenTrace(options.out, None, options.written(plan, priced, about), {})
 
 
 def _columns(values: Mapping[str, int], domain: int, expert_axes: Sequence[str]) -> Data:
-    """Return the columns of a plan of one layer: its degrees, in rank order, and defaults."""
+    """Return the columns of a plan of a layer, which pp and dp do not divide: degrees in rank order, and defaults."""
     columns: Data = {
         name: BY_NAME[name].code(BY_NAME[name].default)
         for name in PLAN_COLUMNS
         if name in BY_NAME and name != "strategy"
     }
-    columns |= {axis: values.get(axis, 1) for axis in AXES} | dict.fromkeys(_JOB, 1)
+    columns |= {axis: values.get(axis, 1) for axis in AXES} | {"pp": 1, "dp": 1}
     columns |= {"microbatch_size": values.get("b", 1), "panels": values.get("panels", 1)}
     columns["dp"] = int(replicas_spanned(columns, expert_axes))  # as many as an ep group needs
     axes = axes_in(ORDERS[columns["order"]])

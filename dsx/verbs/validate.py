@@ -4,7 +4,7 @@ import csv
 import io
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from dsx.config.search_path import shown
 from dsx.errors import RunTableError, file_path, function
 from dsx.progress import warn
 from dsx.runs.error_report import CLOSE, report
-from dsx.runs.outliers import Outlier, outliers, wrong_table
+from dsx.runs.outliers import outliers, wrong_table
 from dsx.runs.predict import Predict, PredictedRows, compare, count_unlike, predict
 from dsx.runs.setups import Setup, count_rows_by, setups
 from dsx.runs.table import MeasuredRun, UnmodelledReason, read_runs
@@ -24,7 +24,7 @@ from dsx.tables.format import table
 from dsx.text import Data, DataView, printable
 from dsx.units import counted
 from dsx.verbs.answer import Answer
-from dsx.verbs.arguments import check_output_file, write_output_file
+from dsx.verbs.arguments import check_output_file, optional_path, write_output_file
 from dsx.verbs.job import DEFAULT_ASSUMPTIONS, warn_of_unknown
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ SHOWN_ROWS = 3  # invalid rows that an error or a remark lists
 # A spreadsheet takes a cell with such a prefix, in half or full width, for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 SHOWN_IDS = 5  # ids of rows listed for one reason
+_OUTLIERS_STAY = "outliers are in all figures: they affect medians little, means and biases more"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -51,22 +52,11 @@ class Validation(Answer):
         """The rows of the table: measured_s, predicted_s and its interval, bytes, and why a row is not modelled."""
         import pandas as pd
 
-        rows = self.rows
-        names = (
-            "id",
-            "source",
-            "measured_s",
-            "predicted_s",
-            "low",
-            "high",
-            "measured_bytes",
-            "predicted_bytes",
-            "fits",
-        )
-        frame = pd.DataFrame({name: getattr(rows, name) for name in names})
-        frame["reason"] = [str(reason) if reason else "" for reason in rows.reason]
-        seconds = dict.fromkeys(("measured_s", "predicted_s", "low", "high"), "s")
-        frame.attrs["units"] = seconds | dict.fromkeys(("measured_bytes", "predicted_bytes"), "bytes")
+        times, sizes = ("measured_s", "predicted_s", "low", "high"), ("measured_bytes", "predicted_bytes")
+        names = ("id", "source", *times, *sizes, "fits")
+        frame = pd.DataFrame({name: getattr(self.rows, name) for name in names})
+        frame["reason"] = [str(reason) if reason else "" for reason in self.rows.reason]
+        frame.attrs["units"] = dict.fromkeys(times, "s") | dict.fromkeys(sizes, "bytes")
         return frame
 
     def _data(self) -> Data:
@@ -98,7 +88,7 @@ def validate(
 
     Raises RunTableError for a table that cannot be read or has no valid row; StoreError if `out` cannot be written.
     """
-    path, output = file_path("runs", runs), None if out is None else file_path("out", out)
+    path, output = file_path("runs", runs), optional_path("out", out)
     function("predict", predict)
     if output is not None:
         read = files_of(str(assumptions)) if isinstance(assumptions, str | Path) else []
@@ -117,18 +107,24 @@ def validate(
     if wrong := wrong_table(rows.measured_s, rows.predicted_s):
         warn(wrong)
     far_off = [*outliers(rows.id, rows.measured_s, rows.predicted_s).values()]
-    _warn_of_outliers(far_off)
+    for outlier in far_off[:SHOWN_ROWS]:
+        warn(f"an outlier: {outlier}")
+    if further := len(far_off[SHOWN_ROWS:]):
+        warn(f"and {counted(further, 'outlier')} more; {_OUTLIERS_STAY}")
+    elif far_off:
+        warn(_OUTLIERS_STAY)
+    counts = {name: count_rows_by(run_setups, name) for name in ("filled", "from_notes", "unread")}
     unknown = count_rows_by(run_setups, "remark") if assumed.stack else {}
     warn_of_unknown(unknown)
-    figures = report(rows, measured) | {
-        "filled": count_rows_by(run_setups, "filled"),
-        "from_notes": count_rows_by(run_setups, "from_notes"),
-        "unread": count_rows_by(run_setups, "unread"),
+    figures = {
+        **report(rows, measured),
+        **counts,
         "unknown_software": unknown,
         "extrapolated": count_unlike(run_setups, assumed.trained_on),
         "inferred_recompute": dict(Counter(value for value in rows.inferred_recompute if value).most_common()),
+        "outliers": [asdict(outlier) for outlier in far_off],
     }
-    return Validation(path, assumed.name, figures | {"outliers": [asdict(outlier) for outlier in far_off]}, rows)
+    return Validation(path, assumed.name, figures, rows)
 
 
 def invalid_rows(
@@ -144,38 +140,25 @@ def invalid_rows(
     return len(faults), [*faults[:SHOWN_ROWS], *more]
 
 
-def _warn_of_outliers(far_off: Sequence[Outlier]) -> None:
-    """Warn of outliers. They stay in all figures; they affect medians little, means more."""
-    for outlier in far_off[:SHOWN_ROWS]:
-        warn(f"an outlier: {outlier}")
-    if far_off:
-        more = f"and {counted(len(far_off) - SHOWN_ROWS, 'outlier')} more; " if len(far_off) > SHOWN_ROWS else ""
-        warn(f"{more}outliers are in all figures: they affect medians little, means and biases more")
-
-
 def write_rows(rows: PredictedRows, path: Path) -> None:
     """Write id, measured_s, predicted_s, low, high and reason of every row as CSV; StoreError if that fails.
 
     An apostrophe precedes a text that a spreadsheet would run as a formula; control characters are escaped.
     """
+
+    def inert(text: str) -> str:
+        return f"'{printable(text)}" if text.startswith(_FORMULA) else printable(text)
+
     times = (rows.measured_s, rows.predicted_s, rows.low, rows.high)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["id", "measured_s", "predicted_s", "low", "high", "reason"])
     for name, reason, *seconds in zip(rows.id, rows.reason, *times, strict=True):
-        writer.writerow([_inert(name), *map(_number, seconds), _inert(str(reason or ""))])
+        numbers = [repr(float(value)) if math.isfinite(value) else "" for value in seconds]
+        writer.writerow([inert(name), *numbers, inert(str(reason or ""))])
     write_output_file(path, text.getvalue())
 
 
-def _inert(text: str) -> str:
-    return f"'{printable(text)}" if text.startswith(_FORMULA) else printable(text)
-
-
-def _number(value: float) -> str:
-    return repr(float(value)) if math.isfinite(value) else ""
-
-
-_RELEASES = {"same_software": "one release", "all_releases": "all releases"}
 _COLUMNS = {
     "median_ape": "median\nerror",
     "mape": "mean\nerror",
@@ -186,59 +169,47 @@ _COLUMNS = {
 
 
 def _figures_text(figures: DataView, path: Path, assumptions: str) -> str:
-    overall = figures["overall"]
-    modelled = f"{counted(overall['rows'], 'row')}, {overall['modelled']:,} modelled"
-    lines = [f"{shown(path)} under {assumptions!r}: {modelled}"]
-    header = ["source", "rows", "modelled", *_COLUMNS.values()]
+    overall, regret, pairs, oom = (figures[name] for name in ("overall", "regret", "pairs", "oom"))
     body = [
         [source["source_id"], *(f"{source[count]:,}" for count in ("rows", "modelled"))]
         + [_percent(source[column]) for column in _COLUMNS]
         for source in [*figures["sources"], overall]
     ]
-    lines.append(table(header, body))
-    regret, pairs, oom = figures["regret"], figures["pairs"], figures["oom"]
-    lines.append("")
-    lines += [_noise_text(figures["noise_floor"][key], what) for key, what in _RELEASES.items()]
-    lines.append(
+    correlation = figures["spearman_median"]
+    lines = [
+        f"{shown(path)} under {assumptions!r}: {counted(overall['rows'], 'row')}, {overall['modelled']:,} modelled",
+        table(["source", "rows", "modelled", *_COLUMNS.values()], body),
+        "",
+    ]
+    for key, what in {"same_software": "one release", "all_releases": "all releases"}.items():
+        noise = figures["noise_floor"][key]
+        lines.append(
+            f"noise floor, {what}: {counted(noise['configurations'], 'repeated configuration')}, spread "
+            f"{_percent(noise['median'])} in the median, {_percent(noise['p90'])} at 90 %"
+        )
+    lines += [
         f"regret over {counted(regret['groups'], 'group')} of four layouts or more: median "
         f"{_percent(regret['median'])}, 95th percentile {_percent(regret['p95'])}, within 5 % in "
-        f"{_percent(regret['within_5_percent'])} of them"
-    )
-    lines.append(
+        f"{_percent(regret['within_5_percent'])} of them",
         f"ranked right: {_percent(pairs['right'])} of {counted(pairs['pairs'], 'pair')} of layouts that differ by more "
-        f"than {100 * CLOSE:.0f} %"
-    )
-    correlation = figures["spearman_median"]
-    lines.append(
-        f"rank correlation (Spearman), median over groups: {'-' if correlation is None else f'{correlation:.3f}'}"
-    )
-    lines.append(
+        f"than {100 * CLOSE:.0f} %",
+        f"rank correlation (Spearman), median over groups: {'-' if correlation is None else f'{correlation:.3f}'}",
         f"memory: {oom['fit_correct']:,} of {oom['fit']:,} that ran and {oom['oom_correct']:,} of {oom['oom']:,} "
-        "out of memory predicted so"
-    )
+        "out of memory predicted so",
+    ]
     titles = {
         "filled": "blank, filled",
         "from_notes": "blank, in the notes",
         "unread": "in the notes, not read",
         "inferred_recompute": "recompute, inferred",
     }
-    for key, title in titles.items():
-        if counts := figures[key]:
-            lines.append(f"{title}: {_counts_text(counts)}")
-    for part, counts in figures["extrapolated"].items():
-        lines.append(f"extrapolated, no such {part} in the measurements of the set: {_counts_text(counts)}")
+    counts = {title: figures[key] for key, title in titles.items() if figures[key]}
+    for part, numbers in figures["extrapolated"].items():
+        counts[f"extrapolated, no such {part} in the measurements of the set"] = numbers
+    for title, numbers in counts.items():
+        listed = ", ".join(f"{name or 'none'} ({number:,})" for name, number in numbers.items())
+        lines.append(f"{title}: {listed}")
     return "\n".join(lines)
-
-
-def _noise_text(figures: DataView, what: str) -> str:
-    return (
-        f"noise floor, {what}: {counted(figures['configurations'], 'repeated configuration')}, spread "
-        f"{_percent(figures['median'])} in the median, {_percent(figures['p90'])} at 90 %"
-    )
-
-
-def _counts_text(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name or 'none'} ({number:,})" for name, number in counts.items())
 
 
 def _not_modelled_text(rows: PredictedRows) -> str:

@@ -21,7 +21,7 @@ from dsx.tables.terms import comparison_text, costs_text, effects_text, stages_t
 from dsx.text import Data, DataView, printable
 from dsx.units import counted, format_quantity
 from dsx.verbs.answer import paragraphs
-from dsx.verbs.evaluate import Evaluation, as_row, rule_names, rules_text
+from dsx.verbs.evaluate import Evaluation, as_row, rule_names
 from dsx.verbs.job import Job
 from dsx.verbs.plan import PlanLike, Row, plan_request
 from dsx.verbs.result_row import Hardware, row_of
@@ -63,54 +63,48 @@ class Explanation(Evaluation):
         return self._priced_data() | {"why": violations, "best": best, "candidates": self.counts.candidates}
 
     def __str__(self) -> str:
-        priced = self.priced
-        number = len(priced.broken)
+        number = len(self.priced.broken)
         rejected = f"is rejected, for {number} reason{'s' if number > 1 else ''}:"
         margin = margin_text(self.costs["peak_bytes"], self.problem) if self.fits else ""
-        head = [*self._title(), rules_text(priced, rejected, "fits, and breaks no rule."), margin]
+        head = [*self._title(), self._rules_text(rejected, "fits, and breaks no rule."), margin]
         return paragraphs(
             [
                 "\n".join(filter(None, head)),
                 placement_text(self.plan, self.problem),
                 costs_text(self.costs),
                 effects_text(self.problem.assumptions_spec, self.plan),
-                stages_text(self.plan, priced.stages) if priced.stages else "",
+                stages_text(self.plan, self.priced.stages),
                 self._compared_with_fastest(),
             ]
         )
 
     def _compared_with_fastest(self) -> str:
-        fastest, name = self.fastest, printable(self.framework.name)
+        fastest, spec, costs = self.fastest, self.problem.assumptions_spec, self.costs
         not_run = plan_not_run_text(self.framework, self.not_run)
         other = f"{not_run} " if not_run else ""
         all_run = self.framework.unlimited or "strategy" in self.not_run
-        runs = "" if all_run else f" that {name} runs"
+        runs = "" if all_run else f" that {printable(self.framework.name)} runs"
         searched = f"{counted(self.counts.candidates, 'candidate')} of this job and strategy{runs}"
-        if margin := self.problem.assumptions_spec.memory_margin:
-            searched = f"{searched}, with a memory margin of {margin:.2g},"
+        margin = f", with a memory margin of {spec.memory_margin:.2g}" if spec.memory_margin else ""
+        within = f"{searched}{margin}{',' if margin else ''}"
         if fastest is None:
-            return f"{other}Of {searched} none fits."
+            return f"{other}Of {within} none fits."
         if all(fastest["plan"].get(column) == self.plan.get(column) for column in ("candidate", LAYOUT)):
-            return f"It is the fastest of {searched.removesuffix(',')}."
-        takes = f"{other}The fastest of {searched} takes {format_quantity(fastest['step_time_s'], 's')}"
-        if math.isnan(self.costs["mfu"]):  # its seconds are not those of a step
-            return f"{takes} ({whole_plan_text(fastest['plan'])})."
-        ratio = self.costs["step_time_s"] / fastest["step_time_s"]
+            return f"It is the fastest of {searched}{margin}."
+        plan = whole_plan_text(fastest["plan"])
+        takes = f"{other}The fastest of {within} takes {format_quantity(fastest['step_time_s'], 's')} ({plan})"
+        if math.isnan(costs["mfu"]):  # its seconds are not those of a step
+            return f"{takes}."
+        ratio = costs["step_time_s"] / fastest["step_time_s"]
         longer = f"{ratio:.3g} times as long"
         if abs(ratio - 1) < _FEW:
-            more = f"{100 * abs(ratio - 1):.2g} % {'longer' if ratio > 1 else 'less'}"
-            longer = "as long" if abs(ratio - 1) < _SAME else more
-        return (
-            f"{takes} ({whole_plan_text(fastest['plan'])}); "
-            f"this plan takes {longer}.{self._resolution(ratio)}\n\n"
-            f"{comparison_text(self.costs, fastest)}"
-        )
-
-    def _resolution(self, ratio: float) -> str:
-        resolution = self.problem.assumptions_spec.resolution
-        if resolution is None or not 1 + _SAME < ratio <= 1 + resolution:
-            return ""
-        return f" That is within {100 * resolution:.2g} %, the resolution of the measurements."
+            longer = f"{100 * abs(ratio - 1):.2g} % {'longer' if ratio > 1 else 'less'}"
+        if abs(ratio - 1) < _SAME:
+            longer = "as long"
+        resolution = ""
+        if spec.resolution is not None and 1 + _SAME < ratio <= 1 + spec.resolution:
+            resolution = f" That is within {100 * spec.resolution:.2g} %, the resolution of the measurements."
+        return f"{takes}; this plan takes {longer}.{resolution}\n\n{comparison_text(costs, fastest)}"
 
 
 def why(
