@@ -89,10 +89,11 @@ def matrix_of(layer: Layer, weight: str) -> Matrix[Expression] | None:
     if layer.tensors[layer.inputs[0]].data or letters & {VOCABULARY, CLASSES}:
         return None
     for op in layer.operators:
-        position = next((at for at, argument in enumerate(op.arguments) if argument.tensor == weight), None)
-        if op.kind.shape != "contract" or position is None:
+        tensors = [argument.tensor for argument in op.arguments]
+        # A contraction of one, three or more arguments has no rows and columns.
+        if op.kind.shape != "contract" or len(tensors) != 2 or weight not in tensors:
             continue
-        (other,) = (argument for at, argument in enumerate(op.arguments) if at != position)
+        other = op.arguments[1 - tensors.index(weight)]
         result = {dim.letter for dim in layer.tensors[op.name].distribution.dims}
         batch = letters & {dim.letter for dim in other.distribution.dims} & result
         undivided = [Dim(dim.letter) for dim in dims if dim.letter not in batch]

@@ -1,9 +1,12 @@
 """Rows, columns, contracted size and batch of every multiply, forward and backward."""
 
 import math
+from dataclasses import replace
 
 import pytest
-from notation.definitions import BACKWARD, FORWARD, derived, kernel, number, packaged
+from notation.definitions import BACKWARD, FORWARD, STANDARD, build, derived, kernel, number, packaged
+
+from dsx.notation.work import derive
 
 SIZES = {"b": 2, "s": 512, "e": 256, "h": 8, "g": 8, "k": 32, "f": 1024, "tp": 4, "cp": 2}
 TOKENS = 2 * 256  # of one cp rank
@@ -78,3 +81,11 @@ def test_the_multiplies_are_all_matrix_flops_and_their_shapes_are_those_flops(na
                 shape = [number(layer, size, **sizes) for size in (m.rows, m.columns, m.contracted, m.batch)]
                 share = count / (2 * math.prod(shape))
                 assert 0.45 < share <= 1.0  # a mask halves them; a first addition is not counted
+
+
+def test_a_contraction_of_three_tensors_has_no_shape():
+    three = replace(STANDARD["einsum"], arguments=("x", "w", "v"), saved=("x", "w", "v"))
+    text = "layer a\ninput x[b, s/cp, e]\nweight w[e, f] v[f, e]\nz[b, s/cp, e] = einsum(x, w, v)"
+    layer = derive(build(text, table=STANDARD | {"einsum": three}))
+    assert shapes(layer, "z", FORWARD) == shapes(layer, "z", BACKWARD) == []
+    assert [weight.matrix for weight in layer.weights] == [None, None]
