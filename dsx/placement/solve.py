@@ -75,12 +75,6 @@ class Ways:
         if self.best is None or schedule.makespan_s < self.best.makespan_s:
             self.best, self.source = schedule, name
 
-    def reduced_best(self, most: int) -> AnnealingRun | None:
-        """Return the run with the best schedule of a graph of at most so many operators."""
-        runs = (run for run in self.runs.values() if run.best is not None and run.name in self.makespans_s)
-        small = [run for run in runs if run.annealing.timing.graph.num_ops <= most]
-        return min(small, key=lambda run: self.makespans_s[run.name], default=None)
-
 
 def begun(timing: GraphTimes, ways: Ways, stop: Callable[[], bool] = lambda: False) -> Ways:
     """Add the schedules of one device and, unless stopped, of HEFT, as it is and in the order of its starts."""
@@ -390,7 +384,10 @@ class _Work:
             return
         if self.left_s < 0.05 * self.effort.seconds or self.over() or not self.has_solver:
             return
-        start = placed.ways.reduced_best(_MOST_REDUCED)
+        ways = placed.ways
+        runs = (run for run in ways.runs.values() if run.best is not None and run.name in ways.makespans_s)
+        small = [run for run in runs if run.annealing.timing.graph.num_ops <= _MOST_REDUCED]
+        start = min(small, key=lambda run: ways.makespans_s[run.name], default=None)
         if start is None:
             return
         annealing, seconds = start.annealing, self.left_s

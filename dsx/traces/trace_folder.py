@@ -111,15 +111,7 @@ def _groups(path: Path, names: list[str]) -> dict[str, tuple[int, ...]]:
     if len(contents) > 1:
         shown = ", ".join(file.name for file in [*contents][:_SHOWN])
         raise TraceError(f"{path}: has {len(contents)} files of process groups ({shown}); call the right one {GROUPS}")
-    return next((_checked(file, content) for file, content in contents.items()), {})
-
-
-def _is_groups(content: object) -> bool:
-    named = content.items() if isinstance(content, dict) else ()
-    return bool(named) and all(name.isdigit() and isinstance(ranks, list) for name, ranks in named)
-
-
-def _checked(file: Path, content: object) -> dict[str, tuple[int, ...]]:
+    file, content = next(iter(contents.items()), (path, {}))
     if (content and not _is_groups(content)) or not isinstance(content, dict):
         raise TraceError(f'{file}: process groups are wanted, as in {{"1": [0, 1]}}')
     for name, ranks in content.items():
@@ -131,6 +123,11 @@ def _checked(file: Path, content: object) -> dict[str, tuple[int, ...]]:
                 raise TraceError(f"{file}: group {name} has rank {rank} twice")
             members.add(rank)
     return {name: tuple(ranks) for name, ranks in content.items()}
+
+
+def _is_groups(content: object) -> bool:
+    named = content.items() if isinstance(content, dict) else ()
+    return bool(named) and all(name.isdigit() and isinstance(ranks, list) for name, ranks in named)
 
 
 def _json(file: Path) -> object:
