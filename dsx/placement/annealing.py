@@ -262,16 +262,11 @@ def _annealed(
         taken = (seconds - chains.makespan_s <= warmth * luck) & (excess <= chains.excess_bytes)
         taken = taken | (excess < chains.excess_bytes)
         better = taken & (excess <= 0.0) & (seconds < chains.best_s)
-        return AnnealingChains(
-            key,
-            jnp.where(taken, proposal, chains.placement),
-            jnp.where(taken, seconds, chains.makespan_s),
-            jnp.where(taken, excess, chains.excess_bytes),
-            jnp.where(better, proposal, chains.best),
-            jnp.where(better, seconds, chains.best_s),
-            None if share is None or chains.share is None else jnp.where(taken, share, chains.share),
-            None if share is None or chains.best_share is None else jnp.where(better, share, chains.best_share),
-        )
+        state = chains.placement, chains.makespan_s, chains.excess_bytes, chains.share
+        *kept, share_kept = jax.tree.map(partial(jnp.where, taken), (proposal, seconds, excess, share), state)
+        best = chains.best, chains.best_s, chains.best_share
+        *best, best_share = jax.tree.map(partial(jnp.where, better), (proposal, seconds, share), best)
+        return AnnealingChains(key, *kept, *best, share=share_kept, best_share=best_share)
 
     return jax.lax.fori_loop(*span, step, chains)
 
@@ -360,13 +355,12 @@ class Annealing:
         self.units = self.units._replace(rows=rows_of(self.timing, self.unit, self.order))
         # Chains that are behind go on from the best one.
         behind = np.asarray(chains.makespan_s) > np.median(np.asarray(chains.makespan_s))
-        kept = np.array(self.placement)
-        kept[:, behind] = np.asarray(chains.best)[:, [chain]]
-        self.placement = jnp.asarray(kept)
-        if self.share is not None:
-            shares = np.array(self.share)
-            shares[:, behind] = np.asarray(chains.best_share)[:, [chain]]
-            self.share = jnp.asarray(shares)
+        state, best = (chains.placement, chains.share), (chains.best, chains.best_share)
+
+        def ahead(of_chains: Array, best: Array) -> Array:
+            return jnp.asarray(np.where(behind, np.asarray(best)[:, [chain]], of_chains))
+
+        self.placement, self.share = jax.tree.map(ahead, state, best)
         return schedule
 
 
