@@ -189,8 +189,8 @@ class StageEncoder:
             data = [*dict.fromkeys(gap for dep in node.data_deps if (gap := self._gap(item, block, dep)))]
             # Fields in the order of their numbers.
             parts: list[Part] = [_key(_ID, _VARINT), Gap("own", place), _text(_NAME, node.name)]
-            before = Gap(("before", stream)) if previous is None else Gap("own", previous)
-            parts += [_key(_TYPE, _VARINT) + varint(node.type), Nested(_key(_CTRL_DEPS, _LEN), [before])]
+            ahead = Gap(("before", stream)) if previous is None else Gap("own", previous)
+            parts += [_key(_TYPE, _VARINT) + varint(node.type), Nested(_key(_CTRL_DEPS, _LEN), [ahead])]
             parts += [Nested(_key(_DATA_DEPS, _LEN), data)] if data else []
             last[stream] = place
             # Rounding alone would bias the sum of whole microseconds, so what it leaves out is carried on.
