@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, ParamSpec, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, Strict, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, GetCoreSchemaHandler, Strict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, core_schema
 
 from dsx.config.documents import Document, is_sourced
 from dsx.errors import SpecError, UnitError, did_you_mean
@@ -104,20 +105,28 @@ def choice(value: object) -> int | str:
     return plain
 
 
-def _read(dimension: Dimension) -> BeforeValidator:
-    return BeforeValidator(lambda value: _parsed(parse_quantity, unsourced(value), dimension))
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """The mark of a field with a unit, by which it is read, "80 GB", and written, "80000000000.0 B"."""
+
+    unit: Dimension
+
+    def __get_pydantic_core_schema__(self, source: type[float], handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(
+            lambda value: _parsed(parse_quantity, unsourced(value), self.unit),
+            handler(source),
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda value: f"{value!r} {_BASE_UNIT[self.unit]}", when_used="json"
+            ),
+        )
 
 
-def _write(dimension: Dimension) -> PlainSerializer:
-    return PlainSerializer(lambda value: f"{value!r} {_BASE_UNIT[dimension]}", when_used="json")
-
-
-Bytes = Annotated[float, _read("bytes"), Field(ge=0), _write("bytes")]  # "80 GB"
-BytesPerSecond = Annotated[float, _read("bytes/s"), Field(gt=0), _write("bytes/s")]  # "900 GB/s", "400 Gb/s"
-FlopsPerSecond = Annotated[float, _read("flop/s"), Field(gt=0), _write("flop/s")]  # "2.5 PFLOP/s"
-Seconds = Annotated[float, _read("s"), Field(ge=0), _write("s")]  # "2.5 us"
-Watts = Annotated[float, _read("W"), Field(gt=0), _write("W")]  # "700 W"
-DollarsPerSecond = Annotated[float, _read("USD/s"), Field(gt=0), _write("USD/s")]  # "2.5 USD/h"
+Bytes = Annotated[float, Quantity("bytes"), Field(ge=0)]  # "80 GB"
+BytesPerSecond = Annotated[float, Quantity("bytes/s"), Field(gt=0)]  # "900 GB/s", "400 Gb/s"
+FlopsPerSecond = Annotated[float, Quantity("flop/s"), Field(gt=0)]  # "2.5 PFLOP/s"
+Seconds = Annotated[float, Quantity("s"), Field(ge=0)]  # "2.5 us"
+Watts = Annotated[float, Quantity("W"), Field(gt=0)]  # "700 W"
+DollarsPerSecond = Annotated[float, Quantity("USD/s"), Field(gt=0)]  # "2.5 USD/h"
 
 Count = Annotated[int, BeforeValidator(count)]  # at least 1
 Total = Annotated[int, Field(gt=0), BeforeValidator(whole_number)]  # at least 1, and as large as one likes

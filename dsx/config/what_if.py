@@ -13,11 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from typing import Annotated, get_args
+from typing import Annotated
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     PlainSerializer,
     PlainValidator,
     TypeAdapter,
@@ -32,13 +31,12 @@ from dsx.config.cluster_file import ClusterSpec
 from dsx.config.documents import KeyPath, is_sourced
 from dsx.config.load import MOVED
 from dsx.config.sweep_fields import EMPTY, LARGEST_RANGE, Columns, ends, geometric, once
-from dsx.config.values import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, number, whole_number
+from dsx.config.values import Quantity, number, whole_number
 from dsx.errors import SpecError, did_you_mean
 
 Value = float | int  # in SI units
 
 _ASSUMPTIONS = "assumptions"
-_QUANTITIES = ("bytes", Bytes), ("bytes/s", BytesPerSecond), ("flop/s", FlopsPerSecond), ("s", Seconds)
 
 # Settings of a sweep that users may expect in what_if, and what each takes at top level.
 _SETTINGS = {
@@ -76,9 +74,7 @@ def varied_field(path: str) -> WhatIfField:
         raise SpecError(_refusal(path))
     *section, name = path.split(".")
     description = f"{name} of the {' '.join(reversed(section))}, varied by the sweep"
-    # A quantity is recognised by its validator, which remains when a field adds its own bounds.
-    marks = {unit: [mark for mark in get_args(kind) if isinstance(mark, BeforeValidator)] for unit, kind in _QUANTITIES}
-    unit = next((unit for unit, of_unit in marks.items() if any(mark in info.metadata for mark in of_unit)), "")
+    unit = next((mark.unit for mark in info.metadata if isinstance(mark, Quantity)), "")
     return WhatIfField(path, unit, description, integer=info.annotation is int)
 
 
@@ -91,11 +87,6 @@ def is_field(path: str) -> bool:
 def value_type(path: str) -> TypeAdapter[Value]:
     """Return the type that reads and writes values of the field at `path`, as in its own spec."""
     return TypeAdapter(_numbers()[path].rebuild_annotation())
-
-
-def is_setting(path: str) -> bool:
-    """Return whether `path` is a setting of the sweep at top level, and not a field of what_if."""
-    return path in _SETTINGS
 
 
 def is_assumption(path: str) -> bool:
@@ -143,13 +134,13 @@ def _numbers() -> dict[str, FieldInfo]:
 
 def _refusal(path: str) -> str:
     """Return why the field at `path` cannot be varied, and what to write instead."""
-    numbers = {field: _section(field) for field in _numbers()}
-    if is_setting(path):
+    numbers = {field: field.rpartition(".")[0] for field in _numbers()}
+    if path in _SETTINGS:
         return f"{path!r} is a setting of the sweep: state it at top level, where it takes {_SETTINGS[path]}"
     if is_section(path):
         inside = next(field for field in numbers if field.startswith(f"{path}."))
         return f"{path!r} is a section: name one of its fields, such as {inside!r}"
-    siblings = [field for field, section in numbers.items() if section == _section(path)]
+    siblings = [field for field, section in numbers.items() if section == path.rpartition(".")[0]]
     info = _values().get(path)
     if moved := MOVED.get(path.removeprefix(f"{_ASSUMPTIONS}.")):
         return f"unknown field {path!r}: it is {moved!r} now, of a whole node"
@@ -161,10 +152,6 @@ def _refusal(path: str) -> str:
     if not siblings:
         return f"{path!r} is not a number; to compare clusters, give a list of them as 'cluster' at top level"
     return f"{path!r} is not a number; the fields that can vary are {', '.join(siblings)}"
-
-
-def _section(path: str) -> str:
-    return path.rpartition(".")[0]
 
 
 _MOST_FAULTS = 100  # finding the nearest names for 100,000 fields would take minutes
@@ -242,7 +229,7 @@ class _PointReader:
 
     def choice(self, path: str) -> str | None:
         """Return the message for a choice of the plan, which is not a field of a what_if; None for any other path."""
-        if is_setting(path) or self.columns is None or path not in self.columns.candidates:
+        if path in _SETTINGS or self.columns is None or path not in self.columns.candidates:
             return None
         return f"{path!r} is a choice of the plan, which a sweep searches: restrict it with fix or limit"
 
