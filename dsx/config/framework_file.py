@@ -22,7 +22,7 @@ from dsx.config.documents import Document, Plain, merged
 from dsx.config.load import Given, statements
 from dsx.config.schema import FileKind, Spec, validate
 from dsx.config.search_path import names
-from dsx.config.stack import ColumnComparison, Needs
+from dsx.config.stack import Needs
 from dsx.config.sweep_fields import (
     Choices,
     ColumnLimit,
@@ -147,7 +147,9 @@ class FrameworkSpec(Spec):
             for way in itertools.product(*self.needs):  # one comparison of each need
                 limit = self.limit | box.limit
                 for comparison in way:
-                    limit = _limited(limit, comparison.column, _bound(comparison))
+                    (bound,), relation = comparison.with_what, cast("Relation", comparison.relation)
+                    number = Limit(relation, int(bound)) if bound.isdecimal() else ColumnLimit(relation, bound)
+                    limit = _limited(limit, comparison.column, number)
                 boxes.append(box.model_copy(update=shared | {"limit": limit}))
         return tuple(boxes)
 
@@ -236,11 +238,6 @@ class FrameworkSpec(Spec):
 
 def _limited(limit: dict[str, list[PlanLimit]], column: str, bound: PlanLimit) -> dict[str, list[PlanLimit]]:
     return limit | {column: [*limit.get(column, ()), bound]}
-
-
-def _bound(comparison: ColumnComparison) -> Limit | ColumnLimit:
-    (bound,), relation = comparison.with_what, cast("Relation", comparison.relation)
-    return Limit(relation, int(bound)) if bound.isdecimal() else ColumnLimit(relation, bound)
 
 
 def load_framework(

@@ -181,7 +181,12 @@ class Blocks:
         sequences = sizes[:, None] * degrees
         divisors = np.stack([sequences, *(np.broadcast_to(number, sequences.shape) for number in needed)])
         unique, where = np.unique(divisors.reshape(3, -1), axis=1, return_inverse=True)
-        ranges = [_multiples(sequences, group, least, bounds) for sequences, group, least in unique.T.tolist()]
+        batch = np.array(bounds.global_batch_size, dtype=np.int64)
+        ranges: list[np.ndarray] = []
+        for of_all, group_size, fewest in unique.T.tolist():  # `of_all`: sequences of a microbatch of all replicas
+            fits = batch[(batch % (of_all * group_size) == 0) & (batch >= of_all * fewest)]
+            columns = {"global_batch_size": fits, "num_microbatches": fits // of_all}
+            ranges.append(fits[bounds.keep_choices(columns)])
         self.batches = np.concatenate([*ranges, np.zeros(0, dtype=np.int64)])
         lengths = np.array([len(batches) for batches in ranges], dtype=np.int64)
         where = where.reshape(len(sizes), len(degrees))
@@ -299,16 +304,6 @@ class Blocks:
             placement[at] = column + self._first_placement[kind]
             batch[at] = self.batches[self._first_batch[table][row, column] + of_row - begins]
         return Places(block, self.keys[self.first_key[block] + key], placement, batch)
-
-
-def _multiples(sequences: int, group: int, least: int, bounds: SpaceBounds) -> np.ndarray:
-    """Return the batch sizes of whole groups of `group` microbatches, of `sequences` each over all replicas.
-
-    They have at least `least` microbatches.
-    """
-    batch = np.array(bounds.global_batch_size, dtype=np.int64)
-    batch = batch[(batch % (sequences * group) == 0) & (batch >= sequences * least)]
-    return batch[bounds.keep_choices({"global_batch_size": batch, "num_microbatches": batch // sequences})]
 
 
 _EVEN, _PART, _IN_ORDER, _IN_A_ROW = 1, 2, 4, 8

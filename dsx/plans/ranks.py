@@ -125,7 +125,15 @@ class RankGrid:
         """Return which group each rank is in; as `groups`."""
         if unknown := {*axes} - {*self.degrees, *(["ep"] if len(axes) == 1 else [])}:
             raise ValueError(f"there are no groups over {', '.join(axes)}: {', '.join(sorted(unknown))}")
-        num_stages, stage, chain = self._folded(chains)
+        # Stages of a second chain fold onto those of the first.
+        num_stages, stage = self.degrees["pp"], self.columns["pp"]
+        chain = np.zeros_like(stage)
+        if chains > 1 and num_stages > 1:
+            if chains != 2 or num_stages % 2:
+                raise ValueError(f"{num_stages} stages do not pair up in {chains} chains")
+            second = 2 * stage >= num_stages
+            stage, chain = np.where(second, num_stages - 1 - stage, stage), second.astype(np.int64)
+            num_stages //= 2
         sizes, columns = {**self.degrees, "pp": num_stages}, {**self.columns, "pp": stage}
         digits = {axis: columns[axis] for axis in self.degrees if axis not in axes}
         if "ep" in axes:
@@ -140,16 +148,6 @@ class RankGrid:
         for axis, digit in digits.items():
             keys = keys.divided(digit, sizes[axis])
         return keys
-
-    def _folded(self, chains: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """Return the stages of a chain, and of each rank the stage in its chain and the chain."""
-        num_stages, stage = self.degrees["pp"], self.columns["pp"]
-        if chains == 1 or num_stages == 1:
-            return num_stages, stage, np.zeros_like(stage)
-        if chains != 2 or num_stages % 2:
-            raise ValueError(f"{num_stages} stages do not pair up in {chains} chains")
-        second = 2 * stage >= num_stages
-        return num_stages // 2, np.where(second, num_stages - 1 - stage, stage), second.astype(np.int64)
 
     def _nested(self, columns: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Return the ep group of each rank, among those of the ranks that ep nests in, and its place there."""
