@@ -28,7 +28,7 @@ import numpy as np
 from dsx import arrays as xp
 from dsx.cost.context import ChosenPlans, PipelineChoices
 from dsx.cost.layer import COMM_COLUMN, LayerCosts
-from dsx.cost.memory import Divided, after_head, heads_done, largest_transients, per_activation_byte
+from dsx.cost.memory import Divided, after_head, heads_done, largest_transients
 from dsx.cost.offload import ACTIVATIONS, offload_codes, offloaded, remaining, with_transfers
 from dsx.cost.pipeline import LayerSeconds, in_flight, least_pipeline_s
 from dsx.cost.recomputation import NONE
@@ -144,7 +144,8 @@ def stage_bytes(costs: StageCosts) -> StageBytes:
         host_stash = of_layers([more - state for more, state in zip(host_held, host_state, strict=True)])
     return StageBytes(
         fixed=fixed,
-        per_activation=per_activation_byte(costs.assumptions) * ones,
+        # Some is lost to fragmentation.
+        per_activation=(1.0 + costs.assumptions.fragmentation) * ones,
         state=of_layers([state.peak_bytes - fixed for state in states]),
         stash=of_layers(stash),
         largest=of_layers(costs.largest_stash_bytes),

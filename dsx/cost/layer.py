@@ -265,7 +265,7 @@ def _of_keys(work: LayerWork, assumptions: Assumptions) -> Assumptions:
 def _passes(
     work: LayerWork,
     times: tuple[PerKernel, PerKernel],
-    of_weights: "_OfWeights",
+    of_weights: tuple[Float[Array, "kernels works"], PerWork],
     collective_s: Sequence[PerKey],
     assumptions: Assumptions,
 ) -> PassCosts:
@@ -290,8 +290,16 @@ def _passes(
     issued_s = _issue_s(work, BACKWARD, every, every, assumptions)
     backward_s = xp.maximum(busy_backward, issued_s)
     # The gradients of inputs alone: their part of the kernels and of the issuing, and all exposed collectives.
-    weights_s = of_weights.seconds(work, (compute + memory)[BACKWARD], late)
-    launched_s = assumptions.dispatch_latency * work.per_key(of_weights.launches)
+    weights_of_kernels_s, launches = of_weights
+    weights_s, launched_s = (
+        work.per_key(weights_of_kernels_s.sum(axis=0)),
+        assumptions.dispatch_latency * work.per_key(launches),
+    )
+    for (direction, kernel), seconds in late.items():
+        if direction == BACKWARD:
+            of_kernel_s = work.per_key(weights_of_kernels_s[kernel])
+            kernel_s = work.per_key((compute + memory)[BACKWARD][kernel])
+            weights_s = weights_s + seconds * of_kernel_s / xp.where(kernel_s > 0, kernel_s, xp.ones_like(kernel_s))
     inputs_s = xp.maximum(busy_backward - weights_s, issued_s - launched_s)
     # By how much each part runs longer than the host issues it. In one pass, a part that runs longer makes good the
     # stall of the other one; in two passes it does not.
@@ -355,24 +363,10 @@ def _issue_s(
     return assumptions.dispatch_latency * (launched + issued)
 
 
-class _OfWeights(NamedTuple):
-    """The multiplies of a layer's backward that compute weight gradients."""
-
-    kernels_s: Float[Array, "kernels works"]
-    launches: PerWork
-
-    def seconds(self, work: LayerWork, busy: Float[Array, "kernels works"], late: Mapping[_Place, PerKey]) -> PerKey:
-        """Return their seconds with their part of what is `late`; the kernels are `busy` as long."""
-        total = work.per_key(self.kernels_s.sum(axis=0))
-        for (direction, kernel), seconds in late.items():
-            if direction == BACKWARD:
-                weights_s, kernel_s = work.per_key(self.kernels_s[kernel]), work.per_key(busy[kernel])
-                total = total + seconds * weights_s / xp.where(kernel_s > 0, kernel_s, xp.ones_like(kernel_s))
-        return total
-
-
-def _of_weights(work: LayerWork, modelled_work: LayerWork, modelled: tuple[PerKernel, PerKernel]) -> _OfWeights:
-    """Return the multiplies that compute weight gradients.
+def _of_weights(
+    work: LayerWork, modelled_work: LayerWork, modelled: tuple[PerKernel, PerKernel]
+) -> tuple[Float[Array, "kernels works"], PerWork]:
+    """Return the seconds and the launches of the multiplies of a backward that compute weight gradients.
 
     They have the same share of a kernel's time as of its matrix FLOPs. A share that followed compute time would leave
     more of the memory time to the gradients of inputs on a device with more FLOP/s. `modelled` has compute and memory
@@ -387,7 +381,7 @@ def _of_weights(work: LayerWork, modelled_work: LayerWork, modelled: tuple[PerKe
 
     compute, memory = modelled
     kernels_s = weight_gradients_or(work, shares(modelled_work) * (compute + memory)[BACKWARD], modelled)
-    return _OfWeights(kernels_s, (shares(work) * work.launches[BACKWARD]).sum(axis=0))
+    return kernels_s, (shares(work) * work.launches[BACKWARD]).sum(axis=0)
 
 
 def _communication(

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from dsx import arrays as xp
 from dsx.config.assumption_set import MUON
-from dsx.cost.context import Assumptions, ChosenPlans, StepPlans
+from dsx.cost.context import ChosenPlans, StepPlans
 from dsx.cost.groups import Group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.offload import (
@@ -371,11 +371,6 @@ class StageMemory(StepPlans):
             stash = over_layers(layers, self.stash_bytes)
             return Remaining(stash, xp.zeros_like(stash))
         return remaining(layers, self.stash_bytes, self.largest_stash_bytes, self.recompute.never, chunks, self)
-
-
-def per_activation_byte(assumptions: Assumptions) -> PerPlan:
-    """Return the bytes of memory that a byte of activations takes, with what is lost to fragmentation."""
-    return 1.0 + assumptions.fragmentation
 
 
 def largest_transients(

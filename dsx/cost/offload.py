@@ -80,11 +80,6 @@ def transfer_s(num_bytes: PerPlan, num_gpus: PerPlan, cluster: Cluster, assumpti
     return num_bytes / xp.minimum(memory_rate, link_rate)
 
 
-def exposed_transfer_s(one_way_s: PerPlan, pass_s: PerPlan) -> PerPlan:
-    """Return the seconds that a pass of a layer stalls for the transfer of a stash beside it."""
-    return xp.maximum(one_way_s - pass_s, xp.zeros_like(one_way_s))
-
-
 def always_split(plans: ChosenPlans) -> _OfPlans | None:
     """Return which plans compute gradients of inputs and of weights apart in every backward; None if none do."""
     return plans.pipelines(lambda schedule: schedule.always_splits)

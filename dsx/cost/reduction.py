@@ -203,7 +203,10 @@ def layer_reduction(layer: ReducedLayer, plans: StepPlans) -> LayerReduction:
     once = plans.overlap("dp_overlap")
     of_gather, of_back = (_overlap(direction, plans) for direction in (FORWARD, BACKWARD))
     gather, back = (_accompanying_s(direction, layer, plans) for direction in (FORWARD, BACKWARD))
-    last = back + _seconds_of_replicas(layer, plans) if layer.replicas else back
+    last = back
+    if layer.replicas:
+        shards = [weights * ranks.per_gpu for weights, ranks in zip(layer.held_bytes, layer.shards, strict=True)]
+        last = back + _seconds(OF_REPLICAS, shards, layer.replicas, layer, plans)
     (forward, backward), stalls = layer.beside_s(plans.cluster), layer.stalls_s
     gathers, reduces = (_once(direction, plans) for direction in (FORWARD, BACKWARD))
     if (more := _chunks_beside(plans)) is not None:
@@ -362,7 +365,9 @@ def _accompanying_s(direction: int, layer: ReducedLayer, plans: StepPlans) -> Pe
             every = moved.every if layer.costs.tied_bytes else "step"
             key = replace(moved, direction=FORWARD, every=every)
             if key not in times:
-                times[key] = _seconds(moved, layer, plans)
+                # Every use of a tied weight in a microbatch has its own; what a step does once is for those held.
+                weights = layer.costs.weight_bytes if moved.every == MICROBATCH else layer.held_bytes
+                times[key] = _seconds(moved, weights, layer.shards, layer, plans)
             seconds = seconds + times[key]
         return seconds
 
@@ -385,14 +390,12 @@ def _per_weight_byte(moved: StepCollective, assumptions: Assumptions) -> PerPlan
     return assumptions.gradient_bytes / assumptions.weight_bytes if moved.of == "gradients" else 1.0
 
 
-def _seconds(moved: StepCollective, layer: ReducedLayer, plans: StepPlans) -> PerPlan:
-    """Return the seconds of a collective on a layer's weights, one call for each weight group.
-
-    Every use of a tied weight in a microbatch has its own; what a step does once is for the weights that are held.
-    """
-    of_groups = layer.costs.weight_bytes if moved.every == MICROBATCH else layer.held_bytes
+def _seconds(
+    moved: StepCollective, of_groups: Sequence[PerPlan], ranks: Sequence[Group], layer: ReducedLayer, plans: StepPlans
+) -> PerPlan:
+    """Return the seconds of a collective on a layer's weights, one call for each weight group."""
     total = zero = xp.zeros_like(layer.shards[0].size * layer.costs.boundary_bytes)
-    for weights, members in zip(of_groups, layer.shards, strict=True):
+    for weights, members in zip(of_groups, ranks, strict=True):
         time = collective(moved.kind, members, plans.cluster.network, plans.assumptions)
         seconds = time(weights * _per_weight_byte(moved, plans.assumptions))
         # A group without weights, which another strategy of the search has, costs nothing, not even latency.
@@ -425,14 +428,3 @@ def _tied_s(layer: ReducedLayer, plans: StepPlans) -> PerPlan:
     zero = xp.zeros_like(seconds)
     apart = plans.by_schedule(lambda schedule: seconds if schedule.holds.in_rounds else zero)
     return xp.where(choices.pp > 1, apart, zero)
-
-
-def _seconds_of_replicas(layer: ReducedLayer, plans: StepPlans) -> PerPlan:
-    """Return the seconds of all-reducing a layer's shards among their replicas."""
-    times: list[PerPlan] = []
-    for weights, members, replicas in zip(layer.held_bytes, layer.shards, layer.replicas, strict=True):
-        shard_bytes = weights * members.per_gpu
-        time = collective(OF_REPLICAS.kind, replicas, plans.cluster.network, plans.assumptions)
-        seconds = time(shard_bytes * _per_weight_byte(OF_REPLICAS, plans.assumptions))
-        times.append(xp.where(shard_bytes > 0, seconds, xp.zeros_like(shard_bytes)))
-    return functools.reduce(xp.add, times)

@@ -21,7 +21,6 @@ from dsx.cost.offload import (
     ACTIVATIONS,
     OPTIMIZER,
     always_split,
-    exposed_transfer_s,
     host_orthogonal_s,
     host_update_s,
     kept_layers,
@@ -257,7 +256,8 @@ class StageCosts(StageMemory):
             def under(mode: int) -> PerPlan:
                 stash = costs.under("stash_bytes", mode)
                 one_way_s = transfer_s(stash, self.choices.num_gpus, self.cluster, self.assumptions)
-                return exposed_transfer_s(one_way_s, pass_s(mode))
+                exposed_s = one_way_s - pass_s(mode)
+                return xp.maximum(exposed_s, xp.zeros_like(one_way_s))
 
             stall = self.recompute.mean_of_transferred(kind, under, kept.share, kept.chunks)
             return offloaded(ACTIVATIONS, self, lambda: stall, zero)

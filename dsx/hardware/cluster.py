@@ -168,33 +168,16 @@ def network_from_spec(spec: NetworkSpec) -> Network:
     nvs, net, topology = spec.nvs, spec.net, spec.topology
     torus = topology if isinstance(topology, TorusSpec) else None
     wraps, size = bool(torus and torus.wrap), nvs.size
-    tiers = [
-        Tier(
-            bandwidth=nvs.bandwidth,
-            latency=nvs.latency,
-            name="nvs",
-            size=size,
-            peers=size - 1 if nvs.mesh else 0,
-            chain=size if torus else 0,
-            wraps=wraps,
-        )
-    ]
-    if topology is None:
-        tiers.append(Tier(bandwidth=net.bandwidth, latency=net.latency, name="net", size=0))
-    else:
-        speeds = topology.level_speeds(nvs, net)
-        for (name, units), (bandwidth, latency) in zip(topology.level_units(nvs.size), speeds, strict=True):
-            size *= units or 0
-            tier = Tier(
-                bandwidth=bandwidth,
-                latency=latency,
-                name=name,
-                size=size,
-                peers=units - 1 if units and isinstance(topology, FullyConnectedSpec) else 0,
-                chain=units if units and torus else 0,
-                wraps=wraps and units is not None,
-            )
-            tiers.append(tier)
+    peers, chain = (size - 1 if nvs.mesh else 0), (size if torus else 0)
+    tiers = [Tier(nvs.bandwidth, nvs.latency, "nvs", size, peers, chain, wraps)]
+    levels, speeds = [("net", None)], [(net.bandwidth, net.latency)]
+    if topology is not None:
+        levels, speeds = topology.level_units(nvs.size), topology.level_speeds(nvs, net)
+    for (name, units), (bandwidth, latency) in zip(levels, speeds, strict=True):
+        size *= units or 0
+        peers = units - 1 if units and isinstance(topology, FullyConnectedSpec) else 0
+        chain = units if units and torus else 0
+        tiers.append(Tier(bandwidth, latency, name, size, peers, chain, wraps and units is not None))
     linked = len(torus.shape) if torus else 1
     gpus_per_nic = (net.nic_bandwidth or net.bandwidth) / net.bandwidth
     nics = tiers[linked - 1].size / gpus_per_nic if gpus_per_nic > 1.0 else 1.0
