@@ -15,7 +15,7 @@ from dsx import arrays as xp
 from dsx.cost.context import PipelineChoices, StageChoices, StepChoices
 from dsx.cost.shapes import PerPlan
 from dsx.records import Array, Bool
-from dsx.schedules.closed_forms import Passes
+from dsx.schedules.closed_forms import Passes, forwards_ahead
 from dsx.schedules.order import IN_ROUNDS, StageChunks
 
 Choices = StepChoices | StageChoices | PipelineChoices
@@ -166,8 +166,8 @@ class LinkSends(NamedTuple):
 
     def _forwards_first(self, position: PerPlan, choices: Choices) -> Bool[Array, "*#plans"]:
         """Return whether stages of several chunks run all forwards before their first backward."""
-        ahead = 2.0 * (choices.pp - 1.0 - position) + (choices.vpp - 1.0) * choices.pp
-        return (choices.vpp > 1.0) & (choices.num_microbatches * choices.vpp - 1.0 <= ahead)
+        passes = choices.num_microbatches * choices.vpp
+        return (choices.vpp > 1.0) & (passes - 1.0 <= forwards_ahead(position, choices.pp, choices.vpp))
 
     def _exposed_beside(self, passes_s: PerPlan, seconds: PerPlan) -> PerPlan:
         if self.overlap is None:
@@ -239,9 +239,8 @@ class MeanSends(NamedTuple):
         chunks, first, last, ahead, behind = (Passes(seconds, seconds) for seconds in parts)
         return StageSends(chunks, first, last, ahead, behind)
 
-    def hops_s(self, position: PerPlan, choices: Choices) -> tuple[PerPlan, PerPlan]:
+    def hops_s(self, position: PerPlan, _choices: Choices) -> tuple[PerPlan, PerPlan]:
         """As for `LinkSends`."""
-        del choices
         hop_s = xp.zeros_like(position) + 0.5 * self.hidden_s
         return hop_s, hop_s
 
@@ -255,19 +254,16 @@ class MeanSends(NamedTuple):
         num_chunks = holds.count(choices.pp, choices.vpp)
         return num_chunks * (0.5 * self.chunk_s) + (num_chunks - 1.0) * (0.5 * self.hidden_s)
 
-    def exposed_s(self, choices: Choices, holds: StageChunks, interleaved: bool) -> PerPlan:
+    def exposed_s(self, choices: Choices, _holds: StageChunks, _interleaved: bool) -> PerPlan:
         """As for `LinkSends`."""
-        del holds, interleaved
         return choices.vpp * self.chunk_s
 
-    def middle_s(self, choices: Choices) -> PerPlan:
+    def middle_s(self, _choices: Choices) -> PerPlan:
         """As for `LinkSends`."""
-        del choices
         return 0.5 * self.chunk_s + 0.5 * self.hidden_s
 
-    def ends_s(self, choices: Choices) -> tuple[PerPlan, PerPlan]:
+    def ends_s(self, _choices: Choices) -> tuple[PerPlan, PerPlan]:
         """As for `LinkSends`."""
-        del choices
         return self.chunk_s, self.chunk_s
 
 

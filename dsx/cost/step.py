@@ -247,16 +247,13 @@ def _even(costs: StageCosts, holds: StageChunks, every_end: bool, senders: Seque
         mean, all_layers = stack.mean_stage(choices.pp, first.position), stack.totals()
     positions = [stage.position for stage in priced.slowest]
 
+    largest = functools.partial(functools.reduce, xp.maximum)
+
     def of_others(values: Sequence[PerPlan], counts: Callable[[PerPlan, PerPlan], PerPlan]) -> list[PerPlan]:
         """Return for each stage the largest of the values of those that count."""
+        pairs = [*zip(positions, values, strict=True)]
         return [
-            functools.reduce(
-                xp.maximum,
-                [
-                    xp.where(counts(other, position), value, -np.inf)
-                    for other, value in zip(positions, values, strict=True)
-                ],
-            )
+            largest([xp.where(counts(other, position), value, -np.inf) for other, value in pairs])
             for position in positions
         ]
 
@@ -267,7 +264,7 @@ def _even(costs: StageCosts, holds: StageChunks, every_end: bool, senders: Seque
         last=last,
         mean=mean,
         all_layers=all_layers,
-        largest=lambda values: functools.reduce(xp.maximum, values),
+        largest=largest,
         of_earlier=lambda values: of_others(values, lambda other, position: other < position),
         of_later=lambda values: of_others(values, lambda other, position: other > position),
     )

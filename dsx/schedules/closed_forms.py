@@ -197,13 +197,17 @@ def any_one_forward_one_backward_s(cut: AnyCut) -> Numbers:
     return cut.model_s + xp.maximum(full, alone)
 
 
+def forwards_ahead(position: Numbers, pp: Numbers, vpp: Numbers) -> Numbers:
+    """Return how many forwards of a chunk an interleaved stage runs before it alternates: 2n + (v-1)p, n later ones."""
+    return 2.0 * (pp - 1.0 - position) + (vpp - 1.0) * pp
+
+
 def interleaved_s(pipe: PipelineView) -> Numbers:
     """Return the seconds of interleaved 1F1B, with microbatches in groups of p and v chunks per stage.
 
-    A stage with n later stages runs 2n + (v-1)p forwards of a chunk before it alternates. It begins once a forward
-    comes down to it, with the p forwards of a heavier first stage before, and alternates once a microbatch went through
-    all chunks and came back. In the middle of a step the slowest stage is busy: either from the second group on, or,
-    if it is hardly slower, between the first and the last groups of the last stage.
+    A stage begins once a forward comes down to it, with the p forwards of a heavier first stage before, and alternates
+    once a microbatch went through all chunks and came back. In the middle of a step the slowest stage is busy: either
+    from the second group on, or, if it is hardly slower, between the first and the last groups of the last stage.
     """
     pp, groups_of, chunks, microbatches, last = pipe.pp, pipe.pp - 1.0, pipe.vpp, pipe.num_microbatches, pipe.last
     passes = microbatches * chunks
@@ -222,7 +226,7 @@ def interleaved_s(pipe: PipelineView) -> Numbers:
         return xp.maximum(longer, ahead * (stage.delays.earlier_s(stage.first, way) - stage.first[way]))
 
     def through(stage: StageView) -> Numbers:
-        ahead = 2.0 * (groups_of - stage.position) + per_round
+        ahead = forwards_ahead(stage.position, pp, chunks)
         first_ones = xp.minimum(ahead, passes - 1.0)  # forwards that wait for sends, likewise backwards at the end
         done = first_ones + 1.0 - per_round  # of the last chunk, and then of the first one again
         of_first = xp.maximum(done - pp, xp.zeros_like(done))
