@@ -291,10 +291,8 @@ def _passes(
     backward_s = xp.maximum(busy_backward, issued_s)
     # The gradients of inputs alone: their part of the kernels and of the issuing, and all exposed collectives.
     weights_of_kernels_s, launches = of_weights
-    weights_s, launched_s = (
-        work.per_key(weights_of_kernels_s.sum(axis=0)),
-        assumptions.dispatch_latency * work.per_key(launches),
-    )
+    launched_s = assumptions.dispatch_latency * work.per_key(launches)
+    weights_s = work.per_key(weights_of_kernels_s.sum(axis=0))
     for (direction, kernel), seconds in late.items():
         if direction == BACKWARD:
             of_kernel_s = work.per_key(weights_of_kernels_s[kernel])

@@ -32,7 +32,7 @@ scattered during its backward.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -391,7 +391,7 @@ def _per_weight_byte(moved: StepCollective, assumptions: Assumptions) -> PerPlan
 
 
 def _seconds(
-    moved: StepCollective, of_groups: Sequence[PerPlan], ranks: Sequence[Group], layer: ReducedLayer, plans: StepPlans
+    moved: StepCollective, of_groups: Iterable[PerPlan], ranks: Sequence[Group], layer: ReducedLayer, plans: StepPlans
 ) -> PerPlan:
     """Return the seconds of a collective on a layer's weights, one call for each weight group."""
     total = zero = xp.zeros_like(layer.shards[0].size * layer.costs.boundary_bytes)

@@ -130,6 +130,7 @@ class EqualChunks(NamedTuple):
     holds: StageChunks
     pp: PerPlan
     vpp: PerPlan
+    num_chunks: PerPlan
     chunk: PerPlan
     counted: PerPlan
 
@@ -153,7 +154,7 @@ class EqualChunks(NamedTuple):
             )
             return end - first
 
-        num_chunks = self.holds.count(self.pp, self.vpp)
+        num_chunks = self.num_chunks
         ones, zero = xp.ones_like(start), xp.zeros_like(start)
         return (
             self.layers_in(self.counted, number_in)
@@ -183,7 +184,7 @@ class EqualChunks(NamedTuple):
             first=self.between(index, index + 1.0),
             last=self.between(final, final + 1.0),
             earlier=self.between(xp.zeros_like(index), index),
-            later=self.between(final + 1.0, self.holds.count(self.pp, self.vpp)),
+            later=self.between(final + 1.0, self.num_chunks),
         )
         layers = self.in_rounds(index) if self.holds.in_rounds else around.of_both(self.holds, self.pp)
         return Stage(index, layers, around=around)
@@ -251,7 +252,7 @@ def stages(
         at_border = holds.stage_of(xp.floor((begin + counted) / chunk), pp)
         indices += [at_border, xp.minimum(at_border + 1.0, last)]
         ends_of_runs.append(xp.maximum(at_border - 1.0, zero))
-    equal = EqualChunks(stack, holds, pp, vpp, chunk, counted)
+    equal = EqualChunks(stack, holds, pp, vpp, chunks, chunk, counted)
     if stack.same_body and holds.in_rounds:
         priced = [equal.stage_of_same_body(index) for index in (*indices, *ends_of_runs)]
         priced += [equal.stage_of_same_body(index, sends=True) for index in senders]
@@ -304,7 +305,7 @@ def even_first(stack: Stack, pp: PerPlan, vpp: PerPlan, holds: StageChunks = IN_
         return Stage(zero, {kind: count * share for kind, count in stack.totals().items()}, even=False)
     chunks = holds.count(pp, vpp)
     counted = _embedding_counted(stack, chunks)
-    equal = EqualChunks(stack, holds, pp, vpp, (stack.num_body_layers + 2.0 * counted) / chunks, counted)
+    equal = EqualChunks(stack, holds, pp, vpp, chunks, (stack.num_body_layers + 2.0 * counted) / chunks, counted)
     if holds.in_rounds:
         return Stage(zero, equal.in_rounds(zero), even=False)
     return equal.stage(zero)._replace(even=False)

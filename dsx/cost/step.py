@@ -247,7 +247,8 @@ def _even(costs: StageCosts, holds: StageChunks, every_end: bool, senders: Seque
         mean, all_layers = stack.mean_stage(choices.pp, first.position), stack.totals()
     positions = [stage.position for stage in priced.slowest]
 
-    largest = functools.partial(functools.reduce, xp.maximum)
+    def largest(values: Sequence[PerPlan]) -> PerPlan:
+        return functools.reduce(xp.maximum, values)
 
     def of_others(values: Sequence[PerPlan], counts: Callable[[PerPlan, PerPlan], PerPlan]) -> list[PerPlan]:
         """Return for each stage the largest of the values of those that count."""
