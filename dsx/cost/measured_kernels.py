@@ -48,7 +48,7 @@ from dsx.cost.roofline import (
 from dsx.cost.shapes import PerKernel, PerMultiply, Size
 from dsx.errors import OperatorTimesError, did_you_mean
 from dsx.hardware.cluster import Cluster, Device
-from dsx.notation.expressions import evaluate
+from dsx.notation.expressions import Expression, evaluate
 from dsx.notation.kernels import Multiply
 from dsx.notation.operators import OperatorKind
 from dsx.notation.work import BACKWARD, FORWARD, DerivedLayer
@@ -239,7 +239,7 @@ def measurable(
     values = layer_values(layer, dimensions, assumptions, sequence_length, keys)
     count = len(keys["microbatch_size"])
 
-    def numbers(*expressions: object) -> Float[np.ndarray, "expressions works"]:
+    def numbers(*expressions: Expression) -> Float[np.ndarray, "expressions works"]:
         return np.stack([np.broadcast_to(np.asarray(evaluate(e, values), dtype=float), (count,)) for e in expressions])
 
     def sizes_of(multiply: Multiply) -> Float[np.ndarray, "4 works"]:
