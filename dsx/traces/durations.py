@@ -42,11 +42,6 @@ class RankGroups:
         row = int(self.of_rank[key][rank]) if key in self.of_rank else -1
         return "" if row < 0 else str(self.names[key][row])
 
-    @property
-    def count(self) -> int:
-        """How many groups have a name."""
-        return len(self.ranks)
-
     def to_json(self) -> bytes:
         """Return the content of comm_groups.json."""
         lines = (f'"{name}": {json.dumps(ranks)}' for name, ranks in self.ranks.items())
@@ -129,7 +124,7 @@ class NodeDurations:
         self._shares = functools.cache(lambda key: self._placed.shares(groups.members[key]))
         self._link = functools.cache(self._least_link)
         self._launches: dict[Compute, float] = {}
-        for nodes in plan.distinct_nodes:
+        for nodes in plan.distinct_nodes.values():
             self._price([node.compute for node in (*nodes.forward, *nodes.backward) if node.compute])
 
     def set(self, nodes: Iterable[TraceNode], stage: int, slowness: float = 1.0) -> None:

@@ -156,7 +156,8 @@ class TracedPlan:
         return [*zip(map(self.number, self.layers), codes, strict=True)]
 
     @cached_property
-    def _nodes(self) -> dict[tuple[int, int], LayerNodes]:
+    def distinct_nodes(self) -> dict[tuple[int, int], LayerNodes]:
+        """The nodes of each layer that differs from others in its number or its recomputation."""
         nodes: dict[tuple[int, int], LayerNodes] = {}
         for position, (number, code) in enumerate(self._recomputed):
             if (number, code) not in nodes:
@@ -167,14 +168,9 @@ class TracedPlan:
                 nodes[number, code] = built.unsplit() if of_head else built
         return nodes
 
-    @property
-    def distinct_nodes(self) -> list[LayerNodes]:
-        """The nodes of each layer that differs from others in its kind or its recomputation."""
-        return [*self._nodes.values()]
-
     def nodes(self, position: int) -> LayerNodes:
         """Return the nodes of a layer of the chain under the recomputation of the plan."""
-        return self._nodes[self._recomputed[position]]
+        return self.distinct_nodes[self._recomputed[position]]
 
     @cached_property
     def ring_axis(self) -> str:

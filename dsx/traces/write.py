@@ -101,7 +101,7 @@ class TraceWriter:
                 opened.write_whole(GROUPS, groups)
                 size, kept = _write_ranks(opened, layouts, advance)
                 nodes = sum(layout.encoder.num_nodes * len(layout.ranks) for layout in layouts)
-                return TraceFiles(tuple(ranks), nodes, size, self._groups.count, kept)
+                return TraceFiles(tuple(ranks), nodes, size, len(self._groups.ranks), kept)
         except OSError as error:
             raise StoreError(f"cannot write the trace to {str(folder)!r}: {error.strerror or error}") from error
 
@@ -119,7 +119,7 @@ class TraceWriter:
             "tensors": self._tensors,
             "num_ranks": plan.grid.world,
             "ranks_per_domain": plan.grid.ranks_per_domain,
-            "num_groups": self._groups.count,
+            "num_groups": len(self._groups.ranks),
         }
         digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
         return manifest | {"trace": digest[:16]}
