@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from decimal import Decimal
 
 import pytest
@@ -44,7 +44,11 @@ def test_the_models_of_the_performance_model_paper(name, sequence_length, sizes,
 def test_parameters_and_layers_of_packaged_models():
     paper = load_assumptions("paper-2410.00273")
     (with_dropout,), (with_a_full_mask,) = (build_model(load_model(name), paper, "1d").kinds for name in PAPER_MODELS)
-    assert replace(with_dropout, name="") == replace(with_a_full_mask, name="")
+    one, other = (
+        {field.name: getattr(layer, field.name) for field in fields(layer) if field.compare} | {"name": ""}
+        for layer in (with_dropout, with_a_full_mask)
+    )
+    assert one == other
     # With the layer that predicts a second token, and without embedding and head (arXiv 2508.06471, table 1).
     built = build_model(load_model("glm-4.5"), DEFAULT, "2d")
     one = replace(built, layers=((built.body[-1][0], 1),), leading=0, trailing=0)
