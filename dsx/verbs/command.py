@@ -32,6 +32,7 @@ DEFAULT_ASSUMPTIONS = "default"
 # Defaults of signatures, by their names.
 _CONSTANTS = {"DEFAULT_ASSUMPTIONS": DEFAULT_ASSUMPTIONS, "ANY": "any", "DEFAULT_FRAMEWORK": "megatron"}
 _OF_PYTHON = {"job", "choices", "watch", "predict", "durations", "self"}  # arguments that are no option
+_NEXT_STATEMENT = re.compile(r"^[^\s)#]", re.MULTILINE)  # of a module, after a definition
 
 
 class CommandArgument(NamedTuple):
@@ -52,11 +53,18 @@ class Signature(NamedTuple):
 
 @cache
 def _definition(module: str, name: str) -> ast.FunctionDef | ast.ClassDef:
-    """Return the syntax tree of a definition of a module here; that of a whole module takes ten times as long."""
-    lines = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8").splitlines()
-    begin = next(at for at, line in enumerate(lines) if re.match(rf"(def|class) {name}\b", line))
-    end = next(at for at in range(begin + 1, len(lines) + 1) if at == len(lines) or re.match(r"[^\s)#]", lines[at]))
-    (definition,) = ast.parse("\n".join(lines[begin:end])).body
+    """Return the syntax tree of a class of a module here, or of a function up to its docstring's end.
+
+    That of a whole module takes ten times as long.
+    """
+    text = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
+    if (begin := text.find(f"\ndef {name}(") + 1) > 0:
+        end = text.index('"""', text.index('"""', begin) + 3) + 3
+    else:
+        begin = max(text.find(f"\nclass {name}("), text.find(f"\nclass {name}:")) + 1
+        following = _NEXT_STATEMENT.search(text, text.index("\n", begin))
+        end = following.start() if following else len(text)
+    (definition,) = ast.parse(text[begin:end]).body
     if not isinstance(definition, ast.FunctionDef | ast.ClassDef):
         raise TypeError(f"{module}.{name} is neither a function nor a class")
     return definition
