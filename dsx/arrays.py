@@ -27,6 +27,8 @@ def _operation(name: str) -> Callable[..., Any]:
 
     @functools.wraps(on_numpy)
     def operation(*args: object, **kwargs: object) -> Any:
+        if "jax" not in sys.modules:
+            return on_numpy(*args, **kwargs)
         for value in args:
             if type(value) not in _NOT_JAX:  # most calls have plain arrays alone, and another call would double theirs
                 return (getattr(_jax().numpy, name) if _has_jax(args) else on_numpy)(*args, **kwargs)
@@ -107,7 +109,7 @@ def running_maximum(values: Any) -> Any:
 
 def while_loop(more: Callable[[State], Any], step: Callable[[State], State], state: State) -> State:
     """Return the first of `state`, `step(state)`, ... for which `more` does not hold; leaves keep their shapes."""
-    if _has_jax(_jax().tree.leaves(state)):
+    if _has_jax([state]):
         return _jax().lax.while_loop(more, step, state)
     while more(state):
         state = step(state)

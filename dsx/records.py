@@ -7,18 +7,23 @@ pytree's structure: JAX hashes it and does not trace it.
 Annotations of arrays state dtype and axes in the notation of jaxtyping: ``Float[Array, "2 kernels works"]``. Here
 `Float`, `Int`, `Real` and `Bool` are `typing.Annotated`, as jaxtyping's are to a type checker, so nothing is imported
 or checked for them at run time; the tests substitute those of jaxtyping (`tests/shapes.py`).
+
+JAX takes half of the time in which a command starts, and few plans are priced on NumPy. So nothing here loads it:
+what compiles calls `make_pytrees` first, and `tree_map` does what `jax.tree.map` does, in a third of its time.
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar, cast, dataclass_transform
 from typing import Annotated as Bool
 from typing import Annotated as Float
 from typing import Annotated as Int
 from typing import Annotated as Real
-from typing import Any, TypeVar, cast, dataclass_transform
 
-import jax
 import numpy as np
+
+if TYPE_CHECKING:
+    import jax
 
 __all__ = [
     "Array",
@@ -30,14 +35,23 @@ __all__ = [
     "column",
     "columns",
     "leaves",
+    "make_pytrees",
     "make_record",
     "record",
     "static",
+    "tree_leaves",
+    "tree_map",
 ]
 
 T = TypeVar("T")
-Array = jax.Array | np.ndarray
+if TYPE_CHECKING:
+    Array = jax.Array | np.ndarray
+else:
+    Array = np.ndarray  # the tests, which check arrays, put that of JAX beside it
 ArrayLike = Array | float  # one number for all elements, where an array broadcasts
+
+_fields: dict[type, tuple[list[str], list[str]]] = {}  # of each record class, data and static ones
+_pytrees: set[type] = set()  # the record classes that JAX knows, if it is told of any
 
 
 def column(unit: str, description: str) -> Any:
@@ -65,8 +79,48 @@ def make_record(name: str, module: str, fields: Iterable[tuple[str, Any, Any]]) 
 
 def _registered(cls: type[T]) -> type[T]:
     data = leaves(cls)
-    meta = [f.name for f in dataclasses.fields(cast(Any, cls)) if f.name not in data]
-    return jax.tree_util.register_dataclass(cls, data_fields=data, meta_fields=meta)
+    _fields[cls] = data, [f.name for f in dataclasses.fields(cast(Any, cls)) if f.name not in data]
+    if _pytrees:
+        make_pytrees()
+    return cls
+
+
+def make_pytrees() -> None:
+    """Make all records pytrees of JAX, those too that are yet to be defined; loads JAX."""
+    import jax
+
+    for cls, (data, meta) in _fields.items():
+        if cls not in _pytrees:
+            jax.tree_util.register_dataclass(cls, data_fields=data, meta_fields=meta)
+            _pytrees.add(cls)
+
+
+def tree_map(function: Callable[..., Any], tree: T, *others: T) -> T:
+    """Return a tree with `function` of the leaves of one or more trees of one structure.
+
+    Records, tuples, named ones too, lists and dictionaries are nodes, None is an empty one, and all else is a leaf.
+    Static fields are those of the first tree.
+    """
+    found: Any = tree
+    if (fields := _fields.get(type(tree))) is not None:
+        data, meta = fields
+        mapped = {name: tree_map(function, *[getattr(part, name) for part in (tree, *others)]) for name in data}
+        found = type(tree)(**mapped, **{name: getattr(tree, name) for name in meta})
+    elif isinstance(tree, tuple | list):
+        items = [tree_map(function, *parts) for parts in zip(tree, *cast(Any, others), strict=True)]
+        found = type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
+    elif isinstance(tree, dict):
+        found = {key: tree_map(function, tree[key], *[cast(Any, other)[key] for other in others]) for key in tree}
+    elif tree is not None:
+        found = function(tree, *others)
+    return found
+
+
+def tree_leaves(tree: Any) -> list[Any]:
+    """Return the leaves of a tree, in the order in which `tree_map` meets them."""
+    found: list[Any] = []
+    tree_map(found.append, tree)
+    return found
 
 
 def leaves(cls: type) -> list[str]:

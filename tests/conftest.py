@@ -13,6 +13,8 @@ import jax
 import pytest
 import shapes
 
+from dsx import records
+
 ROOT = Path(__file__).parent.parent
 # Compiling takes most of the time, and most tests run what they compile once: less optimised code takes a third of it.
 # `XLA_FLAGS= make test` runs the code of users.
@@ -32,6 +34,7 @@ hypothesis.settings.register_profile("dsx", deadline=None, max_examples=30, dera
 hypothesis.settings.load_profile("dsx")
 
 shapes.install("dsx.cost")
+records.make_pytrees()
 gc.disable()  # while tests are collected; `collected` collects after that
 
 _LONGEST = ("test_reproduction", "test_how_to", "test_readme", "test_frozen_predictions", "test_resume", "test_locks")
@@ -43,7 +46,7 @@ def all_workers() -> Iterator[Callable[[], list[jax.Device]]]:
 
     The value is the function that returns the true workers.
     """
-    devices = importlib.import_module("dsx.pricing.keys")  # after the annotations of dsx.cost are checked
+    devices = importlib.import_module("dsx.pricing.compiled")  # after the annotations of dsx.cost are checked
     workers = devices.workers
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(devices, "workers", lambda: [jax.local_devices()[0]] * 2)

@@ -13,7 +13,9 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import jax
 import jaxtyping
+import numpy as np
 
 from dsx import records
 
@@ -24,6 +26,8 @@ def install(package: str) -> None:
     """Make the functions of a package, which is not imported yet, such that they can be checked."""
     for name in ("Bool", "Float", "Int", "Real"):
         setattr(records, name, getattr(jaxtyping, name))
+    records.Array = jax.Array | np.ndarray
+    records.ArrayLike = records.Array | float
     jaxtyping.install_import_hook(package, f"{__name__}.checked")
     jaxtyping.config.update("jaxtyping_disable", True)
 

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from dsx import arrays as xp
@@ -44,7 +43,7 @@ from dsx.notation.model import OF_REPLICATED
 from dsx.notation.sharded_layer import ALL_GATHER
 from dsx.notation.syntax import AXES
 from dsx.notation.work import BACKWARD, FORWARD
-from dsx.records import Array, Bool, Float, record, static
+from dsx.records import Array, Bool, Float, record, static, tree_map
 
 # The result column of an axis' communication; that of dp is priced per step, not per layer.
 COMM_COLUMN = {"tp": "tp_comm_s", "tp2": "tp_comm_s", "cp": "cp_comm_s", "ep": "ep_comm_s"}
@@ -454,13 +453,13 @@ def _collective_times(work: LayerWork, cluster: Cluster, assumptions: Assumption
         by_shape.setdefault((shape.kind, shape.axis, shape.panelled, shape.ring, shape.routing), []).append(index)
     times: dict[int, PerKey] = {}
     for (kind, axis, panelled, ring, routing), indices in by_shape.items():
-        members = jax.tree.map(lambda leaf: leaf[None], work.members(axis))
+        members = tree_map(lambda leaf: leaf[None], work.members(axis))
         volumes = work.volumes[np.array(indices)]
         if ring:
             seconds = hop(members, cluster.network, assumptions)(work.per_key(volumes / work.sizes[axis][None]))
         else:
             volumes = work.per_key(volumes / work.panels[None] if panelled else volumes)
-            routed = None if routing is None else jax.tree.map(lambda leaf: leaf[None], work.routing(routing))
+            routed = None if routing is None else tree_map(lambda leaf: leaf[None], work.routing(routing))
             seconds = collective(kind, members, cluster.network, assumptions, routed)(volumes)
         times |= {index: seconds[row] for row, index in enumerate(indices)}
     return [times[index] for index in range(len(work.shapes))]

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from weakref import WeakKeyDictionary
 
-import jax
 import numpy as np
 
 from dsx import arrays as xp
@@ -26,7 +25,7 @@ from dsx.notation.model import define
 from dsx.notation.recompute import Recomputation
 from dsx.notation.syntax import AXES
 from dsx.notation.work import BACKWARD, FORWARD, DerivedLayer, KernelCosts, Weight
-from dsx.records import Array, ArrayLike, Float, Int, Real, record, static
+from dsx.records import Array, ArrayLike, Float, Int, Real, record, static, tree_map
 
 # The numbers of an assumption set that the work of a layer depends on.
 OF_WORK = (*ELEMENT_BYTES, "fp8_saved_bytes")
@@ -167,7 +166,7 @@ class LayerWork:
     ) -> "LayerWork":
         """Return the selected works for other keys: `which` has the work of each key, among the selected ones."""
         names = (*PER_WORK, "sizes", "multiplies", "measured", "matrices", "routings")
-        picked = jax.tree.map(lambda leaf: leaf[..., works], {name: getattr(self, name) for name in names})
+        picked = tree_map(lambda leaf: leaf[..., works], {name: getattr(self, name) for name in names})
         return replace(self, **picked, which=which, shares=shares, outer=outer)
 
     @property
@@ -186,7 +185,7 @@ class LayerWork:
 
     def routing(self, index: int) -> Routing:
         """Return one of the routings with the values of each key."""
-        return jax.tree.map(self.per_key, self.routings[index])
+        return tree_map(self.per_key, self.routings[index])
 
     def per_key(self, leaf: Float[Array, "*of works"]) -> Float[Array, "*of keys"]:
         """Return the value of each key from the values of the works."""

@@ -24,7 +24,6 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from dsx import arrays as xp
@@ -33,7 +32,7 @@ from dsx.cost.groups import Group, group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.shapes import PerPlan
 from dsx.plans.placement import Runs, consecutive, share_of_runs
-from dsx.records import Array, Bool
+from dsx.records import Array, Bool, tree_map
 
 
 class DpGroups(NamedTuple):
@@ -222,7 +221,7 @@ def _as_placed(
         *where, world, unit = (xp.maximum(value, 1) for value in counts[: len(counts) - len(ends)])
         share = share_of_runs(Runs(*where), world, unit, counts[len(counts) - len(ends) :] or None)
         shares.append(share.astype(floats[0].dtype))
-    return jax.tree.map(functools.partial(xp.where, cut), group(members.size, *shares), members)
+    return tree_map(functools.partial(xp.where, cut), group(members.size, *shares), members)
 
 
 def _consecutive(of_replica: PerPlan, choices: StepChoices) -> Bool[Array, "*#plans"]:

@@ -12,7 +12,6 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-import jax
 import numpy as np
 
 from dsx import arrays as xp
@@ -31,7 +30,7 @@ from dsx.cost.stages import Stack, Stage, over_layers, stages, stages_between
 from dsx.hardware.cluster import Cluster
 from dsx.plans.choices import STEP_COLUMNS
 from dsx.plans.codes import SearchedCodes
-from dsx.records import Array, Float, record
+from dsx.records import Array, Float, record, tree_map
 from dsx.schedules.order import StageChunks
 
 MEAN = "mean"  # of `pipeline_sends`
@@ -233,7 +232,7 @@ def _selected(of_placements: Mapping[StageChunks, T], plans: ChosenPlans) -> T:
     (_, chosen), *further = of_placements.items()
     for holds, values in further:
         placed = plans.scheduled(lambda schedule, holds=holds: schedule.holds is holds)
-        chosen = jax.tree.map(functools.partial(xp.where, placed), values, chosen)
+        chosen = tree_map(functools.partial(xp.where, placed), values, chosen)
     return chosen
 
 
@@ -282,7 +281,7 @@ def _cut_at(costs: StageCosts, boundaries: Float[Array, "rounds boundaries *each
         return xp.take_along_axis(xp.broadcast_to(leaf, (len(leaf), *final.shape[1:])), final, axis=0)[0]
 
     def stage(of_stage: Callable[[Column], PerPlan]) -> Stage:
-        position, layers, around = jax.tree.map(of_stage, (cut.position, cut.layers, cut.around))
+        position, layers, around = tree_map(of_stage, (cut.position, cut.layers, cut.around))
         return Stage(position, layers, even=False, around=around)
 
     first = stage(lambda leaf: leaf[0])

@@ -30,7 +30,7 @@ import numpy as np
 from dsx.cost.collectives import Linear
 from dsx.layer_table.instance import Instance, LayerTable, TableChain
 from dsx.layer_table.levels import Hierarchy, NetworkLevels, all_reduce, transfer_s
-from dsx.pricing.optimal_cut import check_length
+from dsx.pricing.problem import check_length
 from dsx.records import Array, ArrayLike, record
 
 STAGES = (0, 1, 2, 3)  # of ZeRO

@@ -28,9 +28,8 @@ Result rows: candidates as columns, from keys, choices and costs.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-import jax
 import numpy as np
 
 from dsx import arrays as xp
@@ -40,7 +39,7 @@ from dsx.cost.cut_bounds import ROUNDING, CutBounds
 from dsx.cost.interval import Room, StepInterval, plan_facts, room, sources_like, step_interval, thinness
 from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Stack
-from dsx.cost.step import pipeline_at
+from dsx.cost.step import Workload, pipeline_at
 from dsx.errors import PlanError
 from dsx.notation.graph import BACKWARD, FORWARD
 from dsx.notation.model import NUM_STAGES, in_every_pass
@@ -51,9 +50,10 @@ from dsx.plans.layer_layout import starts
 from dsx.plans.rules import Limits
 from dsx.plans.violations import HOST_MEMORY, MEMORY
 from dsx.pricing.keys import KeyCosts
-from dsx.pricing.probe import probed_cuts, scanned_cuts
-from dsx.pricing.problem import Problem, none_priced, price, stage_costs
-from dsx.pricing.row_costs import MANY, Rows, least_bytes_of_tiles, machines, plans_of, price_rows, price_tiles
+from dsx.pricing.probe import probed_cuts
+from dsx.pricing.problem import Plans, Problem, none_priced, price, stage_costs
+from dsx.pricing.row_costs import MANY, Rows, machines, plans_of, price_rows
+from dsx.records import tree_map
 
 _ROUNDING = 1e-12  # a sum of layers in another order may be larger by this
 _WHOLE = 1e-9  # numbers of layers closer to an integer are it
@@ -314,13 +314,15 @@ def price_best_cuts(
     of_one = _optimal(problem, table, rows.take(which[0]), goal, dtype)
     of_several = _of_chunks(problem, table, rows.take(which[1]), goal, dtype)
     back = np.argsort(np.concatenate(which))
-    return jax.tree.map(lambda *columns: np.concatenate(columns)[back], of_one, of_several)
+    return tree_map(lambda *columns: np.concatenate(columns)[back], of_one, of_several)
 
 
 def price_cuts(problem: Problem, table: KeyCosts, rows: Rows, cuts: np.ndarray, dtype: type = np.float64) -> Priced:
     """Price [N] rows with the given cuts [N, L + 1]."""
     pp, vpp = rows.choices["pp"], rows.choices["vpp"]
     if len(pp) >= MANY and (vpp == 1).all():
+        from dsx.pricing.compiled import price_tiles
+
         return Priced(price_tiles(problem, table, rows, cuts, dtype), cuts)
     order = np.lexsort((pp, vpp))  # rows that are priced together have about as many chunks and stages
     parts = [none_priced(dtype is np.float64)]
@@ -328,7 +330,7 @@ def price_cuts(problem: Problem, table: KeyCosts, rows: Rows, cuts: np.ndarray, 
         here = order[start : start + _AT_ONCE]
         parts.append(price_chunks(problem, table, rows.take(here), rounds_of(cuts[here], pp[here], vpp[here]), dtype))
     back = np.argsort(order)
-    return Priced(jax.tree.map(lambda *columns: np.concatenate(columns)[back], *parts), cuts)
+    return Priced(tree_map(lambda *columns: np.concatenate(columns)[back], *parts), cuts)
 
 
 def price_chunks(
@@ -383,21 +385,25 @@ def _optimal(problem: Problem, table: KeyCosts, rows: Rows, goal: Goal, dtype: t
 
 def _may_fit(problem: Problem, table: KeyCosts, rows: Rows) -> np.ndarray:
     """Return which of [N] rows may have a cut that fits, by the memory of the mean stage."""
-    many = len(rows.positions) >= MANY
-    least = least_bytes_of_tiles(problem, table, rows) if many else _least_bytes(problem, table, rows)
+    if len(rows.positions) >= MANY:
+        from dsx.pricing.compiled import of_row_tiles
+
+        least = of_row_tiles(_least_bytes, problem, table, rows)
+    else:
+        least = np.zeros(len(rows.positions))
+        for start in range(0, len(least), _AT_ONCE):
+            part = slice(start, start + _AT_ONCE)
+            least[part] = _least_bytes(*plans_of(problem, table, rows.take(part)))
     return least * (1.0 - ROUNDING) <= np.asarray(_room(problem, rows).gpu)
+
+
+def _least_bytes(plans: Plans, workload: Workload) -> Any:
+    """Return [N] what the fullest GPU needs at least, bytes; `dsx.cost.cut_bounds` says why."""
+    return CutBounds(stage_costs(plans, workload)).peak_bytes
 
 
 def _room(problem: Problem, rows: Rows) -> Room:
     return room(*machines(problem, rows.points), rows.choices["num_gpus"].astype(np.float64))
-
-
-def _least_bytes(problem: Problem, table: KeyCosts, rows: Rows) -> np.ndarray:
-    found = [np.zeros(0)]
-    for start in range(0, len(rows.positions), _AT_ONCE):
-        plans, workload = plans_of(problem, table, rows.take(slice(start, start + _AT_ONCE)))
-        found.append(np.asarray(CutBounds(stage_costs(plans, workload)).peak_bytes))
-    return np.concatenate(found)
 
 
 def _optimal_cuts(problem: Problem, table: KeyCosts, rows: Rows, least_memory: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -405,6 +411,8 @@ def _optimal_cuts(problem: Problem, table: KeyCosts, rows: Rows, least_memory: b
     cuts, fits, left = probed_cuts(problem, table, rows, least_memory)
     rest = np.flatnonzero(left)
     if len(rest):
+        from dsx.pricing.optimal_cut import scanned_cuts
+
         cuts[rest], fits[rest] = scanned_cuts(problem, table, rows.take(rest), np.float64, least_memory)
     return cuts, fits
 
@@ -414,7 +422,7 @@ def _of_chunks(problem: Problem, table: KeyCosts, rows: Rows, goal: Goal, dtype:
 
     Where none fits, it is the one that needs least memory.
     """
-    usable = jax.tree.map(np.asarray, _room(problem, rows))
+    usable = tree_map(np.asarray, _room(problem, rows))
     cuts, row = chunk_cuts(problem, table, rows)
     found = _each_best(price_cuts(problem, table, rows.take(row), cuts, dtype), row, usable, goal)
     return _finite_where(np.asarray(usable.holds(found.costs)), found) if goal == "fastest" else found
@@ -423,15 +431,15 @@ def _of_chunks(problem: Problem, table: KeyCosts, rows: Rows, goal: Goal, dtype:
 def _each_best(priced: Priced, row: np.ndarray, usable: Room, goal: Goal) -> Priced:
     """Return the best of the cuts of each row: by seconds if one of them fits, else by memory; the first of equals."""
     costs = priced.costs
-    fits = jax.tree.map(lambda most: most[row], usable).holds(costs)
+    fits = np.asarray(tree_map(lambda most: most[row], usable).holds(costs))
     step_s = np.where(fits & (goal != "least memory"), costs.step_time_s, np.inf)
     order = np.lexsort((np.where(np.isinf(step_s), costs.peak_bytes, 0.0), step_s, row))
     best = order[np.flatnonzero(np.diff(row[order], prepend=-1))]
-    return jax.tree.map(lambda column: column[best], priced)
+    return tree_map(lambda column: column[best], priced)
 
 
 def _finite_where(fits: np.ndarray, priced: Priced) -> Priced:
-    return priced._replace(costs=jax.tree.map(lambda column: np.where(fits, column, np.inf), priced.costs))
+    return priced._replace(costs=tree_map(lambda column: np.where(fits, column, np.inf), priced.costs))
 
 
 @dataclass(frozen=True, slots=True)

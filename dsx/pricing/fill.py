@@ -26,7 +26,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from dsx import arrays as xp
@@ -39,11 +38,16 @@ from dsx.cost.stage import StageCosts
 from dsx.cost.stages import Layers, Stack, layers_between, over_layers
 from dsx.cost.step import sends_of
 from dsx.plans.codes import SearchedCodes
-from dsx.pricing.optimal_cut import rounding
-from dsx.pricing.row_costs import COMPILER, TILE, compiled_in, joined, padded
 from dsx.schedules.closed_forms import Passes
 
 _BY_SLOPE = 4  # times that the end of a stage is guessed before it is found by halves
+
+
+def rounding(dtype: Any) -> float:
+    """Return the relative difference of sums that rounding alone may tell apart."""
+    return 16.0 * float(np.finfo(dtype).eps)
+
+
 TIES = rounding(np.float64)
 
 
@@ -410,11 +414,6 @@ def _nearest(model: ChainModel, chains: Chains, begin: Any, stages: Any, most: A
     return xp.where(of_below <= of_above + TIES * whole, below, below + 1.0)
 
 
-_SMALL = 1 << 8  # plans of a tile if only a few are left
-_jit = functools.partial(jax.jit, static_argnums=0, compiler_options=COMPILER)
-_probe, _even_cut, _least_step_s = map(_jit, (probe, even_cut, least_step_s))
-
-
 @dataclass(frozen=True)
 class Fills:
     """Fills the stages of chains; with `compiled` those of many of them compiled."""
@@ -424,26 +423,19 @@ class Fills:
 
     def probe(self, chains: Chains, bound: np.ndarray, first: np.ndarray, begin: np.ndarray) -> Probe:
         """Fill stages as `filled_stages.probe` does."""
-        return self._called(probe, _probe, chains, bound, first, begin)
+        return self._called(probe, chains, bound, first, begin)
 
     def even_cut(self, chains: Chains, bound: np.ndarray, most_first_s: np.ndarray) -> EvenCut:
         """Cut as `dsx.pricing.fill.even_cut` does."""
-        return self._called(even_cut, _even_cut, chains, bound, most_first_s)
+        return self._called(even_cut, chains, bound, most_first_s)
 
     def least_step_s(self, chains: Chains, bound: np.ndarray, earliest: np.ndarray) -> np.ndarray:
         """Return what `dsx.pricing.fill.least_step_s` does."""
-        return self._called(least_step_s, _least_step_s, chains, bound, earliest)
+        return self._called(least_step_s, chains, bound, earliest)
 
-    def _called(self, plain: Any, compiled: Any, chains: Chains, *given: np.ndarray) -> Any:
-        count = len(given[0])
-        if not self.compiled or not count:
-            return plain(self.model, chains, chains.choices.pp.max(initial=1.0), *given)
-        tiles: list[Any] = []
-        with compiled_in(True):
-            start = 0
-            while start < count:
-                size = TILE if count - start > _SMALL * 4 else _SMALL
-                of_tile, given_of_tile = padded((chains, given), slice(start, start + size), size)
-                tiles.append(compiled(self.model, of_tile, of_tile.choices.pp.max(), *given_of_tile))
-                start += size
-        return joined(tiles, count)
+    def _called(self, function: Any, chains: Chains, *given: np.ndarray) -> Any:
+        if self.compiled and len(given[0]):
+            from dsx.pricing.compiled import of_chain_tiles
+
+            return of_chain_tiles(function, self.model, chains, given)
+        return function(self.model, chains, chains.choices.pp.max(initial=1.0), *given)

@@ -1,9 +1,4 @@
-"""The layer costs of shard keys, priced on all local devices, and keys of different strategies that are the same.
-
-Pricing on all local devices, and on all cores of a CPU.
-
-XLA runs element-wise code on one core of a CPU. Calls from several threads run side by side on one device, one core
-each, and share the compiled code. If each core were a device of its own, each would compile the code again.
+"""The layer costs of shard keys, and keys of different strategies that are the same.
 
 The layer costs of shard keys: the work and the times of each layer kind in float64, from integer columns.
 
@@ -24,16 +19,10 @@ group of one would make. Nobody makes them, so the plan counts as the strategy h
 neither does under every recomputation, it is left under both.
 """
 
-import os
-import queue
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from dsx.config.stack import ConditionsSpec
@@ -50,53 +39,8 @@ from dsx.plans.experts import ep_constraints
 from dsx.plans.placement import key_shares, may_cut_two_axes, rank_placement, units
 from dsx.pricing.problem import Problem, pad
 from dsx.records import leaves as leaves_of
+from dsx.records import tree_map
 from dsx.schedules.schedules import SCHEDULES
-
-Batch = TypeVar("Batch")
-Result = TypeVar("Result")
-
-_IN_FLIGHT = 2  # batches per worker: one runs while the next one is queued
-
-
-def workers() -> list[Any]:
-    """Return the device of each worker. A GPU has one worker, a CPU one per core."""
-    devices = jax.local_devices()
-    cores = -(-len(os.sched_getaffinity(0)) // len(devices))
-    return [device for device in devices for _ in range(cores if device.platform == "cpu" else 1)]
-
-
-def map_over_devices(run: Callable[[Any, Batch], Result], batches: Iterable[Batch]) -> Iterator[tuple[Batch, Result]]:
-    """Yield (batch, run(device, batch)) in the order of the batches, computed by all workers in parallel.
-
-    A worker takes the next batch as soon as it is free. Batches are drawn from the iterable only when they are needed,
-    so memory stays flat.
-    """
-    devices = workers()
-    free: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    for device in devices:
-        free.put(device)
-
-    def on_free_device(batch: Batch) -> Result:
-        device = free.get()
-        try:
-            return run(device, batch)
-        finally:
-            free.put(device)
-
-    pool = ThreadPoolExecutor(max_workers=len(devices))
-    queued: deque[tuple[Batch, Future[Result]]] = deque()
-    try:
-        for batch in batches:
-            if len(queued) >= _IN_FLIGHT * len(devices):
-                first, future = queued.popleft()
-                yield first, future.result()
-            queued.append((batch, pool.submit(on_free_device, batch)))
-        while queued:
-            batch, future = queued.popleft()
-            yield batch, future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
 
 # The costs of a key table: one record for each layer kind.
 KeyCosts = tuple[LayerCosts, ...]
@@ -110,12 +54,9 @@ _ON_NUMPY = 32768  # keys that are priced together on NumPy: the arrays take lon
 _EFFECTS = tuple(name for name in ConditionsSpec.model_fields if name not in OF_STEP)
 # Keys of a strategy at hardware points from which on they are compiled, which halves the time of the next ones.
 _COMPILED = 1 << 20
-_LENGTHS = (1024, 8192)  # keys of a compiled batch
 # A weight group that a strategy lacks: no bytes, over one rank.
 _ABSENT = {"weight_bytes": 0.0, "group_size": 1.0, "group_share": 1.0, "group_ep": 1.0, "group_outer": 1.0}
 _ABSENT |= {"tied_bytes": 0.0, "matrix_bytes": 0.0, "orthogonal_s": 0.0}
-
-_price_layers = jax.jit(jax.vmap(layer_costs, in_axes=(None, 0, 0)))
 
 
 def power_of_two(count: int) -> int:
@@ -124,7 +65,7 @@ def power_of_two(count: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _KeyBatch:
+class KeyBatch:
     """Some keys of one strategy, and their works."""
 
     which: np.ndarray  # [U] the work of each key, increasing from 0
@@ -191,9 +132,9 @@ def _price_kind(
         if problem.num_points * len(rows) < _COMPILED:
             parts += [part for batch in batches for part in _price_on_numpy(problem, batch)]
         else:
-            # One thread makes all works: several threads of NumPy code would only wait for the interpreter lock.
-            compiled = map_over_devices(partial(_price_compiled, problem), batches)
-            parts += [part for _, made in compiled for part in made]
+            from dsx.pricing.compiled import layer_costs_of
+
+            parts += layer_costs_of(problem, batches)
     return _assembled(parts, priced_as, modes)
 
 
@@ -245,17 +186,17 @@ def _batches(
     modes: Sequence[Codes],
     sets: tuple[Fields, ...],
     rank_placements: Sequence[np.ndarray],
-) -> Iterator[_KeyBatch]:
+) -> Iterator[KeyBatch]:
     """Yield some rows of a strategy, a bounded number of works at a time."""
     works = _works({name: keys[name][of_strategy] for name in _KEY_WORK_COLUMNS if _depends(layer, name)})
-    for start, stop in _ranges(works, _WORKS, len(works)):
+    for start, stop in ranges_of(works, _WORKS, len(works)):
         rows, which = of_strategy[start:stop], works[start:stop] - works[start]
         first = rows[np.flatnonzero(np.diff(which, prepend=-1))]
         work = work_of(problem, layer, {name: column[first] for name, column in keys.items()}, modes)
         work = replace(work, lacked=sets)
         shares = {axis: keys[f"{axis}_nvs"][rows].astype(np.float64) for axis in work.shares}
         outer = outer_shares(problem, code, keys, rows, tuple(work.shares))
-        yield _KeyBatch(which, work, shares, outer, tuple(of_keys[rows] for of_keys in rank_placements))
+        yield KeyBatch(which, work, shares, outer, tuple(of_keys[rows] for of_keys in rank_placements))
 
 
 def outer_shares(
@@ -288,7 +229,7 @@ def _works(keys: Arrays) -> np.ndarray:
     return np.cumsum(changes(*keys.values())) - 1
 
 
-def _ranges(works: np.ndarray, num_works: int, num_keys: int) -> Iterator[tuple[int, int]]:
+def ranges_of(works: np.ndarray, num_works: int, num_keys: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of keys with at most `num_works` works and `num_keys` keys."""
     start = 0
     while start < len(works):
@@ -297,28 +238,14 @@ def _ranges(works: np.ndarray, num_works: int, num_keys: int) -> Iterator[tuple[
         start = stop
 
 
-def _price_on_numpy(problem: Problem, batch: _KeyBatch) -> list[LayerCosts]:
+def _price_on_numpy(problem: Problem, batch: KeyBatch) -> list[LayerCosts]:
     """Price the keys of a batch at one hardware point after the other."""
     parts: list[LayerCosts] = []
-    for start, stop in _ranges(batch.which, _ON_NUMPY, _ON_NUMPY):
+    for start, stop in ranges_of(batch.which, _ON_NUMPY, _ON_NUMPY):
         works = np.arange(batch.which[start], batch.which[stop - 1] + 1)
         work = batch.of_keys(works, start, stop, stop - start)
         found = [layer_costs(work, *problem.at_point(point)) for point in range(problem.num_points)]
-        parts.append(jax.tree.map(lambda *leaves: np.stack(leaves), *found))
-    return parts
-
-
-def _price_compiled(problem: Problem, device: Any, batch: _KeyBatch) -> list[LayerCosts]:
-    """Price the keys of a batch at all hardware points, a fixed length at a time."""
-    which = batch.which
-    few, many = _LENGTHS
-    length, num_works = (few, few) if len(which) <= few else (many, many // 4)
-    parts: list[LayerCosts] = []
-    with jax.default_device(device), jax.enable_x64(True):
-        for start, stop in _ranges(which, num_works, length):
-            works = np.minimum(which[start] + np.arange(num_works), which[stop - 1])
-            costs = _price_layers(batch.of_keys(works, start, stop, length), problem.hardware, problem.assumptions)
-            parts.append(jax.tree.map(lambda leaf, n=stop - start: np.asarray(leaf)[..., :n], costs))
+        parts.append(tree_map(lambda *leaves: np.stack(leaves), *found))
     return parts
 
 

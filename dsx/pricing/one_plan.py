@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import jax
 import numpy as np
 
 from dsx import arrays as xp
@@ -50,6 +49,7 @@ from dsx.pricing.cuts import (
 from dsx.pricing.keys import outer_shares, price_keys, work_of
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import on_tiers, price_plans, rows_of_plans, step_choices, take_rows
+from dsx.records import tree_map
 from dsx.schedules.order import StageChunks
 from dsx.schedules.schedules import SCHEDULES
 from dsx.units import format_quantity
@@ -134,7 +134,7 @@ def stages_of_plan(problem: Problem, columns: Arrays, layers: Sequence[int]) -> 
     table = price_keys(problem, {name: columns[name] for name in KEY_COLUMNS})
     columns = on_tiers(problem, columns)
     only = np.zeros(1, dtype=np.int64)
-    kinds = jax.tree.map(lambda leaf: take_rows(np.asarray(leaf), only, only), table)
+    kinds = tree_map(lambda leaf: take_rows(np.asarray(leaf), only, only), table)
     tiers = [tier.name for tier in problem.cluster.network.middle]
     choices = step_choices(columns, lambda column: column.astype(np.float64), tiers)
     workload = problem.workload

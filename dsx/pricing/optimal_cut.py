@@ -31,10 +31,14 @@ only about equal: an indivisible embedding or head counts in the shares of the s
 
 The cost of a stage depends on its number of layers of each kind. These combinations are far fewer than the segments of
 the chain. Not covered: schedules in which a stage holds several segments of the chain.
+
+Rows are cut in tiles of plans with similar numbers of stages, so that the scan wastes few stages. All calls have one
+shape and share what is compiled. Empty tiles are skipped. What a first stage adds to a step would be most of what there
+is to compile, so NumPy computes it.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -42,24 +46,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from dsx import arrays as xp
-from dsx.cost.interval import Room
+from dsx.cost.interval import Room, room
 from dsx.cost.pipeline import in_flight, through_stage_s
 from dsx.cost.stage import StageCosts
 from dsx.cost.stages import Stack, Stage, layers_between, over_layers
-from dsx.cost.step import sends_of
-from dsx.errors import SpecError
+from dsx.cost.step import Workload, sends_of
+from dsx.pricing.compiled import COMPILER
+from dsx.pricing.fill import rounding
+from dsx.pricing.keys import KeyCosts
+from dsx.pricing.problem import Plans, Problem, pad, stage_costs
+from dsx.pricing.row_costs import Rows, plans_of
+from dsx.records import tree_map
 from dsx.schedules.closed_forms import Passes
-
-MAX_LAYERS = 1024  # of a chain that is cut optimally: one or two gigabytes, and tens of seconds
-
-
-def check_length(num_layers: int, what: str, cure: str) -> None:
-    """Raise SpecError if the chain `what` is too long to be cut optimally; `cure` says what to do instead."""
-    if num_layers > MAX_LAYERS:
-        raise SpecError(
-            f"{what} has {num_layers:,} layers, but an optimal cut takes at most {MAX_LAYERS:,}: its memory grows with "
-            f"the square of the layers; {cure}"
-        )
 
 
 class Maxima(NamedTuple):
@@ -77,7 +75,7 @@ def least_maxima(cost: Callable[[Any], Any], stages: Any, num_layers: Any, deepe
     infinite; under vmap that saves time only if `deepest` is not mapped. A caller that needs `last` takes several times
     as long as one that drops it.
     """
-    shape = jax.eval_shape(cost, jax.tree.map(lambda leaf: leaf[0], stages))
+    shape = jax.eval_shape(cost, tree_map(lambda leaf: leaf[0], stages))
     layers = jnp.arange(shape.shape[1] + 1)
     proper = layers[:-1, None] >= layers[None, :-1]
 
@@ -198,8 +196,8 @@ def boundaries(
     def forward(width: int, stage: Any, least: Any) -> Any:
         # The stage begins among the last `width` layers that leave one layer to each later stage.
         begin = jnp.maximum(num_layers - stage - width + 1, 0)
-        here = jax.tree.map(lambda matrix: jax.lax.dynamic_slice(matrix, (begin, begin), (width, width)), chain)
-        after = jax.tree.map(lambda values: jax.lax.dynamic_slice(values, (begin + 1,), (width,))[None], later)
+        here = tree_map(lambda matrix: jax.lax.dynamic_slice(matrix, (begin, begin), (width, width)), chain)
+        after = tree_map(lambda values: jax.lax.dynamic_slice(values, (begin + 1,), (width,))[None], later)
         rest = jax.lax.dynamic_slice(least, (stage - 1, begin + 1), (1, width))
         worst = jnp.maximum(objective(here, after, stage), rest).min(axis=1)
         return jax.lax.dynamic_update_slice(least, worst[None], (stage, begin))
@@ -215,10 +213,8 @@ def boundaries(
 
     def from_layer(layer: Any, stage: Any) -> Any:
         """Return [N] the objective of the worst stage from `layer` on, by the last layer of the first of them."""
-        alone = jax.tree.map(lambda matrix: matrix[layer], chain)
-        return jnp.maximum(
-            objective(alone, jax.tree.map(lambda values: values[1:], later), stage), least[stage - 1, 1:]
-        )
+        alone = tree_map(lambda matrix: matrix[layer], chain)
+        return jnp.maximum(objective(alone, tree_map(lambda values: values[1:], later), stage), least[stage - 1, 1:])
 
     def end_of(layer: Any, left: Any, allowed: Any) -> Any:
         """Return the end of the first of the `left` stages: the allowed one nearest to an equal share."""
@@ -250,11 +246,6 @@ def boundaries(
     return cut, jnp.isfinite(step).any()
 
 
-def rounding(dtype: Any) -> float:
-    """Return the relative difference of sums that rounding alone may tell apart."""
-    return 16.0 * float(np.finfo(dtype).eps)
-
-
 def _segments(costs: StageCosts, layers: Any, usable: Room, least_memory: bool) -> StageSegments:
     """Return what combinations of layers [K, C] cost as a stage of one plan."""
     stages = _stage(layers)
@@ -284,7 +275,7 @@ def _chain(costs: StageCosts, contents: Contents, usable: Room, least_memory: bo
     def of_segments(values: Any) -> Any:
         return jnp.concatenate([values, jnp.full_like(values[:1], jnp.inf)])[contents.of_segment]
 
-    return jax.tree.map(of_segments, _segments(costs, contents.layers, usable, least_memory))
+    return tree_map(of_segments, _segments(costs, contents.layers, usable, least_memory))
 
 
 def _after(chain: StageSegments) -> tuple[Passes, tuple[Any, Any]]:
@@ -304,3 +295,83 @@ def of_first_stage_s(costs: StageCosts, contents: Contents) -> Any:
 
 def _stage(layers: Any) -> Stage:
     return Stage(jnp.zeros_like(layers[0]), dict(enumerate(layers)), even=False)
+
+
+TILE = 16  # plans side by side: their segments fit into the cache of a core
+_TILES = 64  # of a call
+
+
+def scanned_cuts(
+    problem: Problem, table: KeyCosts, rows: Rows, dtype: type, least_memory: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the boundaries [N, L + 1] of the optimal cuts of [N] rows, and which of them fit.
+
+    The cut of a row that fits with none is arbitrary. With `least_memory` it is the one of least memory for all rows.
+    """
+    contents = chain_contents(problem.workload.stack)
+    contents = Contents(contents.layers.astype(dtype), contents.of_segment)
+    order = np.argsort(rows.choices["pp"], kind="stable")
+    float64 = dtype is np.float64
+    none = np.zeros((0, contents.of_segment.shape[0] + 1), np.int32)
+    parts: list[tuple[np.ndarray, np.ndarray]] = [(none, np.zeros(0, dtype=bool))]
+    for of_call, filled in _calls(order):
+        with jax.enable_x64(float64):
+            here = rows.take(filled)
+            plans, workload = plans_of(problem, table, here, dtype)
+            stages = here.choices["pp"].reshape(-1, TILE).astype(np.int32)
+            depths = Depths(stages.min(axis=1), stages.max(axis=1))
+            filled_tiles = np.int32(-(-len(of_call) // TILE))
+            first_s = None
+            if not least_memory:
+                alone, _ = plans_of(problem, table, rows.take(of_call), dtype)
+                missing = len(filled) - len(of_call)
+                first_s = np.pad(_first_s(alone, workload, contents), [(0, 0), (0, missing)], mode="edge")
+            cuts, fits = _best_cuts(plans, depths, first_s, filled_tiles, workload, contents, least_memory)
+        parts.append((np.asarray(cuts)[: len(of_call)], np.asarray(fits)[: len(of_call)]))
+    back = np.argsort(order, kind="stable")
+    cuts, fits = (np.concatenate(columns)[back] for columns in zip(*parts, strict=True))
+    return cuts, fits
+
+
+def _calls(order: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the rows of each call, and the same rows padded to the length of a call with the last one."""
+    length = TILE * _TILES
+    for start in range(0, len(order), length):
+        rows = order[start : start + length]
+        yield rows, pad(rows, length)
+
+
+@xp.unchecked
+def _first_s(plans: Plans, workload: Workload, contents: Contents) -> np.ndarray:
+    return np.asarray(of_first_stage_s(stage_costs(plans, workload), contents))
+
+
+@functools.partial(jax.jit, static_argnames="least_memory", compiler_options=COMPILER)
+def _best_cuts(
+    plans: Plans,
+    depths: Depths,
+    first_s: Any,
+    filled_tiles: Any,
+    workload: Workload,
+    contents: Contents,
+    least_memory: bool,
+) -> Any:
+    def best(plan: Plans, of_first: Any, stages: Depths) -> Any:
+        usable = room(plan.cluster, plan.assumptions, plan.choices.num_gpus)
+        return boundaries(stage_costs(plan, workload), contents, usable, stages, of_first, least_memory)
+
+    @jax.jit  # traced once for its shapes and its values
+    def tile(*of_tile: Any) -> Any:
+        return jax.vmap(best, in_axes=(-1, -1, None))(*of_tile)
+
+    def empty(*of_tile: Any) -> Any:
+        return tree_map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(tile, *of_tile))
+
+    def filled(numbered: Any) -> Any:
+        number, of_tile = numbered
+        return jax.lax.cond(number < filled_tiles, tile, empty, *of_tile)
+
+    # The rows of a tile are the last axis. The tiles become the first axis, which `map` runs over.
+    tiles = tree_map(lambda leaf: jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], -1, TILE), -2, 0), (plans, first_s))
+    found = jax.lax.map(filled, (jnp.arange(_TILES, dtype=jnp.int32), (*tiles, depths)))
+    return tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import jax
 import numpy as np
 
 from dsx.config.assumption_set import AssumptionsSpec
@@ -44,7 +43,7 @@ from dsx.plans.codes import run_by, searched_values
 from dsx.plans.frameworks import Boxes, boxes_of, of_regions
 from dsx.plans.rules import EVEN, OPTIMAL, RULES, Limits, Reason
 from dsx.plans.violations import HOST_MEMORY, MEMORY, VANISHES, on_platform, strategy_reasons
-from dsx.pricing.optimal_cut import check_length
+from dsx.records import tree_map
 from dsx.schedules.schedules import codes_where
 
 
@@ -77,7 +76,7 @@ def costs(plans: Plans, workload: Workload, boundaries: Any = None) -> StepCosts
 def price(plans: Plans, workload: Workload, boundaries: Any = None, float64: bool = True) -> StepCosts:
     """Return the costs of N plans as NumPy [N] arrays in float64 or float32; arguments are those of `costs`."""
     dtype = np.float64 if float64 else np.float32
-    given = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), (plans, workload, boundaries))
+    given = tree_map(lambda leaf: np.asarray(leaf, dtype), (plans, workload, boundaries))
     return costs(*given)
 
 
@@ -88,6 +87,16 @@ def none_priced(float64: bool = True) -> StepCosts:
 
 
 T = TypeVar("T")
+MAX_LAYERS = 1024  # of a chain that is cut optimally: one or two gigabytes, and tens of seconds
+
+
+def check_length(num_layers: int, what: str, cure: str) -> None:
+    """Raise SpecError if the chain `what` is too long to be cut optimally; `cure` says what to do instead."""
+    if num_layers > MAX_LAYERS:
+        raise SpecError(
+            f"{what} has {num_layers:,} layers, but an optimal cut takes at most {MAX_LAYERS:,}: its memory grows with "
+            f"the square of the layers; {cure}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +237,7 @@ class Problem:
 
     def at_point(self, point: int) -> tuple[Cluster, Assumptions]:
         """Return the hardware and the assumptions of one point, with floats as leaves."""
-        return jax.tree.map(lambda leaf: float(leaf[point]), (self.hardware, self.assumptions))
+        return tree_map(lambda leaf: float(leaf[point]), (self.hardware, self.assumptions))
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
@@ -261,7 +270,7 @@ def layers_hash(layers: Sequence[DerivedLayer]) -> str:
 
 
 def _as_point(record: T) -> T:
-    return jax.tree.map(lambda leaf: np.array([leaf], dtype=np.float64), record)
+    return tree_map(lambda leaf: np.array([leaf], dtype=np.float64), record)
 
 
 def _content(layer: DerivedLayer) -> tuple[object, ...]:

@@ -1,24 +1,14 @@
-"""The costs of rows: plans of one problem, compiled in tiles of few sizes.
-
-The costs of rows: plans of one problem, given by candidate columns or by positions in a table of layer costs.
-
-Compiled code for many plans, in tiles of few sizes, so that it is compiled once for each.
+"""The costs of rows: plans of one problem, given by candidate columns or by positions in a table of layer costs.
 
 Few plans are priced sooner on NumPy than anything is compiled.
-
-The prices of many rows with given cuts, and the least memory of any cut, compiled.
 """
 
-import contextlib
-import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from dsx.cost.context import Assumptions, StepChoices, StepCosts, of_plans
-from dsx.cost.cut_bounds import CutBounds
 from dsx.cost.layer import BY_MODE, PASSES, LayerCosts, PassCosts
 from dsx.cost.step import Workload
 from dsx.hardware.cluster import Cluster
@@ -27,8 +17,8 @@ from dsx.plans.enumerate import Arrays
 from dsx.plans.placement import choice_shares, replica_of, units
 from dsx.plans.violations import FieldCondition
 from dsx.pricing.keys import KeyCosts, price_keys
-from dsx.pricing.problem import Plans, Problem, costs, none_priced, pad, price, stage_costs
-from dsx.records import leaves
+from dsx.pricing.problem import Plans, Problem, none_priced, price
+from dsx.records import leaves, tree_map
 
 _AT_ONCE = 8192  # rows: their arrays fit into the cache of a core
 
@@ -91,7 +81,7 @@ def price_rows(problem: Problem, table: KeyCosts, rows: Rows) -> StepCosts:
     results: list[StepCosts] = []
     for start in range(0, len(rows.positions), _AT_ONCE):
         results.append(price(*plans_of(problem, table, rows.take(slice(start, start + _AT_ONCE)))))
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *results) if results else none_priced()
+    return tree_map(lambda *leaves: np.concatenate(leaves), *results) if results else none_priced()
 
 
 def plans_of(problem: Problem, table: KeyCosts, rows: Rows, dtype: type = np.float64) -> tuple[Plans, Workload]:
@@ -136,7 +126,7 @@ def _under_own_value(
         return np.stack([leaf[rows.points, row, rows.positions] for row in (none, own)], dtype=dtype)
 
     separate = (*BY_MODE, "without")
-    fields = {name: jax.tree.map(taken, getattr(costs, name)) for name in leaves(LayerCosts) if name not in separate}
+    fields = {name: tree_map(taken, getattr(costs, name)) for name in leaves(LayerCosts) if name not in separate}
     fields |= {name: in_two_modes(getattr(costs, name)) for name in BY_MODE}
     fields["without"] = tuple(
         PassCosts(**{name: (in_two_modes if name in BY_MODE else taken)(getattr(passes, name)) for name in PASSES})
@@ -154,9 +144,10 @@ def machines(problem: Problem, points: np.ndarray, dtype: type = np.float64) -> 
 
     def taken(leaf: Any) -> np.ndarray:
         leaf = np.asarray(leaf, dtype)
-        return np.broadcast_to(leaf, points.shape) if len(leaf) == 1 else leaf[points]
+        # One number for all rows, which `np.broadcast_to` makes too, in the time of thirty of these.
+        return np.ndarray(points.shape, dtype, leaf, strides=(0,)) if len(leaf) == 1 else leaf[points]
 
-    return jax.tree.map(taken, (problem.hardware, problem.assumptions))
+    return tree_map(taken, (problem.hardware, problem.assumptions))
 
 
 def take_rows(leaf: Any, points: Any, positions: Any) -> Any:
@@ -165,69 +156,3 @@ def take_rows(leaf: Any, points: Any, positions: Any) -> Any:
 
 
 MANY = 1 << 13  # plans for which code is compiled
-TILE = 1 << 11  # plans side by side: their numbers fit into the cache of a core
-# Registers of 512 bits where the processor has them; XLA's default is 256.
-COMPILER = {"xla_cpu_prefer_vector_width": 512}
-
-
-@contextlib.contextmanager
-def compiled_in(float64: bool) -> Iterator[None]:
-    """Compile and run in float64 or float32. Stages are a leading axis, which what all of them share does not have."""
-    with jax.enable_x64(float64), jax.numpy_rank_promotion("allow"):
-        yield
-
-
-def padded(plans: Any, here: slice, size: int) -> Any:
-    """Return some of [N] plans as a tile."""
-    return jax.tree.map(lambda leaf: pad(leaf[..., here], size), plans)
-
-
-def joined(tiles: Sequence[Any], count: int) -> Any:
-    """Return what was found for [N] plans, from tiles of which the last one may be padded; as NumPy arrays."""
-    return jax.tree.map(lambda *parts: np.concatenate(parts, axis=-1)[..., :count], *tiles)
-
-
-def row_tiles(
-    problem: Problem, table: KeyCosts, rows: Rows, dtype: type = np.float64
-) -> Iterator[tuple[np.ndarray, Plans, Workload]]:
-    """Yield the rows of each tile, of which the last one may be repeated, as plans with the workload."""
-    count = len(rows.positions)
-    for start in range(0, count, TILE):
-        tile = pad(np.arange(start, min(start + TILE, count)), TILE)
-        plans, workload = plans_of(problem, table, rows.take(tile), dtype)
-        yield tile, plans, jax.tree.map(lambda leaf: np.asarray(leaf, dtype), workload)
-
-
-_FEW_STAGES = 16  # of a tile, or as many as the chain has layers: cuts into fewer are padded with empty ones
-
-
-def price_tiles(problem: Problem, table: KeyCosts, rows: Rows, cuts: np.ndarray, dtype: type) -> StepCosts:
-    """Price [N] rows with one chunk per stage, with the given cuts [N, L + 1]."""
-    order, most, float64 = np.argsort(rows.choices["pp"], kind="stable"), cuts.shape[1] - 1, dtype is np.float64
-    tiles = [none_priced(float64)]
-    for tile, plans, workload in row_tiles(problem, table, rows.take(order), dtype):
-        deepest = _FEW_STAGES if plans.choices.pp[-1] <= _FEW_STAGES < most else most
-        boundaries = cuts[order[tile], : deepest + 1].T[None].astype(dtype)
-        with compiled_in(float64):
-            tiles.append(_priced(plans, workload, boundaries))
-    back = np.argsort(order, kind="stable")
-    return jax.tree.map(lambda column: column[back], joined(tiles, len(order)))
-
-
-def least_bytes_of_tiles(problem: Problem, table: KeyCosts, rows: Rows) -> np.ndarray:
-    """Return [N] what the fullest GPU needs at least, bytes; `dsx.cost.cut_bounds` says why."""
-    tiles: list[Any] = []
-    for _, plans, workload in row_tiles(problem, table, rows):
-        with compiled_in(True):
-            tiles.append(_least_bytes(plans, workload))
-    return joined(tiles, len(rows.positions))
-
-
-@functools.partial(jax.jit, compiler_options=COMPILER)
-def _priced(plans: Plans, workload: Workload, boundaries: Any) -> StepCosts:
-    return costs(plans, workload, boundaries)
-
-
-@functools.partial(jax.jit, compiler_options=COMPILER)
-def _least_bytes(plans: Plans, workload: Workload) -> Any:
-    return CutBounds(stage_costs(plans, workload)).peak_bytes

@@ -15,7 +15,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-import jax
 import numpy as np
 
 from dsx.config.assumption_set import AssumptionsSpec
@@ -43,6 +42,7 @@ from dsx.pricing.cuts import boundaries_of
 from dsx.pricing.problem import Plans, pad, stack_of
 from dsx.pricing.problem import price as price_plans
 from dsx.pricing.row_costs import on_units, step_choices
+from dsx.records import tree_map
 from dsx.runs.setups import ALLOCATED, DEVICE, RESERVED, Setup
 from dsx.runs.table import FURTHER, UnmodelledReason
 
@@ -204,7 +204,7 @@ class _Member:
         """What is equal for the setups of one batch."""
         segments = tuple(tuple(kind for kind, _ in segment) for segment in self.model.segments)
         layers = tuple(layer.name for layer in self.model.kinds), self.model.kinds[0].strategy, segments
-        trees = jax.tree.structure(anonymous(self.cluster)), jax.tree.structure(self.assumptions)
+        trees = tree_map(lambda _: None, (anonymous(self.cluster), self.assumptions))
         rounds = self.setup.plan["vpp"] if LAYOUT in self.setup.plan else 0
         # Code for all schedules would take most of the time, and nearly all setups have the same one.
         schedule = self.setup.plan["schedule"]
@@ -297,7 +297,7 @@ def _batch(members: Sequence[_Member]) -> Batch:
 
 def _column(records: Sequence[V]) -> V:
     """Return one record whose leaves are the [N] numbers of N records."""
-    return jax.tree.map(lambda *leaves: np.array(leaves, dtype=np.float64), *records)
+    return tree_map(lambda *leaves: np.array(leaves, dtype=np.float64), *records)
 
 
 def _forward_flops(models: Sequence[Model], dimensions: Mapping[str, Any], length: np.ndarray) -> np.ndarray:

@@ -34,7 +34,6 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import jax
 import numpy as np
 
 from dsx.cost.context import PipelineChoices
@@ -59,6 +58,7 @@ from dsx.pricing.cuts import CandidateCounts, chunk_pipelines_s, joined, price_b
 from dsx.pricing.keys import KeyCosts
 from dsx.pricing.problem import Problem, stage_costs
 from dsx.pricing.row_costs import Rows, machines, plans_of
+from dsx.records import tree_map
 from dsx.search.ranking import Progress, leading_rows, ranks, silent
 from dsx.search.spaces import PricedSpace, Space
 
@@ -171,7 +171,7 @@ def key_bounds(space: Space, table: KeyCosts, workload: Workload) -> np.ndarray:
     bounds, keys = space.bounds, space.keys
     gpus = np.prod(np.stack([keys[axis] for axis in REPLICA_AXES]), axis=0)
     microbatches = min(bounds.global_batch_size) / keys["microbatch_size"]
-    kinds = jax.tree.map(lambda leaf: np.asarray(leaf)[0], table)
+    kinds = tree_map(lambda leaf: np.asarray(leaf)[0], table)
     return microbatches * gpus / max(bounds.num_gpus) * least_microbatch_s(kinds, workload.stack, workload.searched)
 
 

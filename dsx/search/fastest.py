@@ -40,8 +40,7 @@ from dsx.plans.variants import Variants, varied_last
 from dsx.pricing.cuts import CandidateCounts
 from dsx.pricing.keys import price_keys
 from dsx.pricing.one_plan import priced_plans
-from dsx.pricing.optimal_cut import MAX_LAYERS
-from dsx.pricing.problem import Problem
+from dsx.pricing.problem import MAX_LAYERS, Problem
 from dsx.pricing.row_costs import Rows
 from dsx.search.bounds import (
     best_cuts,
@@ -59,10 +58,9 @@ from dsx.search.bounds import (
     shares_of,
     undominated,
 )
-from dsx.search.cut_search import VariantGroup, best_variants, fewest_first, variant_groups
 from dsx.search.ranking import Progress, silent
 from dsx.search.spaces import PricedSpace, Space, of_used_keys
-from dsx.search.tiles.top_plans import Blockwise
+from dsx.search.variant_search import VariantGroup, best_variants, fewest_first, variant_groups
 
 _SAVES_MEMORY = "offload"  # of the choices that are searched last, the one whose default needs most memory
 
@@ -345,6 +343,8 @@ def _fastest(
             counts = counts.plus(of_few)
             progress(source.space.size)
         else:
+            from dsx.search.tiles.top_plans import Blockwise
+
             rows, of_all = Blockwise(source, 0).best(top, progress=progress)
             counts = counts.plus(of_all)
         candidates += source.space.size
@@ -358,7 +358,7 @@ Record = dict[str, Any]  # a plan with its costs, as `dsx.pricing.one_plan.price
 
 _ROWS = 1 << 13  # rows whose bounds are computed together: their arrays fit into the cache of a core
 _FIRST, _MOST = 1 << 11, 1 << 13  # rows that are bounded together, at first and later
-_FEW, _PRICED = 1 << 5, 1 << 8  # rows that are priced together, at first and at most
+_FEW, _PRICED = 1 << 8, 1 << 10  # rows that are priced together, at first and at most
 
 
 @dataclass(frozen=True, slots=True)

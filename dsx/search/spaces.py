@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import jax
 import numpy as np
 
 from dsx.config.topology import changed_network
@@ -36,6 +35,7 @@ from dsx.pricing.keys import KeyCosts, first_of_each_plan
 from dsx.pricing.probe import may_take
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows
+from dsx.records import tree_map
 
 
 class Space:
@@ -206,7 +206,7 @@ class PricedSpace:
 
     def of_keys(self, where: np.ndarray) -> "PricedSpace":
         """Return the space of some of the shard keys."""
-        table = jax.tree.map(lambda leaf: np.asarray(leaf)[..., where], self.table)
+        table = tree_map(lambda leaf: np.asarray(leaf)[..., where], self.table)
         return replace(self, space=self.space.of_keys(take(self.space.keys, where)), table=table)
 
     def with_memory(self, usable: float) -> "PricedSpace":
@@ -251,7 +251,7 @@ class PricedSpace:
         """Return the seconds of a microbatch of all shard keys at a hardware point."""
         workload = self.problem.workload
         return key_seconds(
-            jax.tree.map(lambda leaf: np.asarray(leaf)[point], self.table), workload.stack, workload.searched
+            tree_map(lambda leaf: np.asarray(leaf)[point], self.table), workload.stack, workload.searched
         )
 
     @property
@@ -339,7 +339,7 @@ def at_points(problem: Problem, values: Mapping[str, np.ndarray]) -> Problem:
     Integer fields must have a single value. The tiers of a changed network are derived again.
     """
     count = len(next(iter(values.values()))) if values else 1
-    hardware, assumptions = jax.tree.map(lambda leaf: np.repeat(leaf, count), (problem.hardware, problem.assumptions))
+    hardware, assumptions = tree_map(lambda leaf: np.repeat(leaf, count), (problem.hardware, problem.assumptions))
     networks = [path for path in values if path.startswith(_NETWORK)]
     for path, column in values.items():
         if path == _SLOWDOWN:  # beside the effects of the stack and of the devices, which stay
@@ -360,7 +360,7 @@ def at_points(problem: Problem, values: Mapping[str, np.ndarray]) -> Problem:
         machines = [replace(cluster, network=network_from_spec(spec)) for spec in specs]
         made = [anonymous(machine).network for machine in machines]
         network, cluster = specs[0], machines[0]
-        hardware = replace(hardware, network=jax.tree.map(lambda *leaves: np.array(leaves), *made))
+        hardware = replace(hardware, network=tree_map(lambda *leaves: np.array(leaves), *made))
     return replace(problem, network=network, cluster=cluster, hardware=hardware, assumptions=assumptions)
 
 
@@ -372,9 +372,7 @@ def _set(record: Any, path: Sequence[str], value: Any) -> Any:
 
 def points_of(study: Study, first: int, last: int) -> Study:
     """Return the study at its hardware points from `first` up to `last`."""
-    hardware, assumptions = jax.tree.map(
-        lambda leaf: leaf[first:last], (study.problem.hardware, study.problem.assumptions)
-    )
+    hardware, assumptions = tree_map(lambda leaf: leaf[first:last], (study.problem.hardware, study.problem.assumptions))
     return replace(
         study,
         problem=replace(study.problem, hardware=hardware, assumptions=assumptions),

@@ -36,8 +36,9 @@ import numpy as np
 from dsx.config.sweep_file import Keep, KeepPareto, KeepTop
 from dsx.plans.choices import CHOICE_COLUMNS, KEY_COLUMNS
 from dsx.plans.enumerate import Arrays
+from dsx.pricing.compiled import map_over_devices
 from dsx.pricing.cuts import CandidateCounts, Goal, joined, layers_of_stages, price_best_cuts, result_rows
-from dsx.pricing.keys import KeyCosts, map_over_devices, power_of_two, price_keys
+from dsx.pricing.keys import KeyCosts, power_of_two, price_keys
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows
 from dsx.search.bounds import smallest_cut

@@ -7,7 +7,7 @@ one that cannot be enough is not searched.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,7 +29,6 @@ from dsx.progress import Watch, progress
 from dsx.search.blockers import Blocker, blockers
 from dsx.search.fastest import SearchSpaces, fastest, fastest_below, problems_of, spaces_of
 from dsx.search.spaces import Space, Study
-from dsx.search.sweep import smallest
 from dsx.tables.format import quantity, share, whole_plan_text, wrapped
 from dsx.tables.job import only_text, step_text
 from dsx.text import printable
@@ -112,6 +111,8 @@ def _place(blocker: Blocker, problem: Problem, sweep: SweepSpec | None) -> str:
 
 
 def _why_none_fits(searched: Sequence[Study], num_candidates: int, watch: Watch | None) -> Infeasible:
+    from dsx.search.sweep import smallest
+
     with progress(sum(study.space.size for study in searched), "looking for the smallest", watch) as advance:
         nearest, rows = smallest(searched, advance)
     plan = priced_plans(nearest.problem, rows)[0]
@@ -203,36 +204,43 @@ class Asked(NamedTuple):
 
 
 def beyond(
-    found: SearchRequest, asked: Asked, best: Mapping[str, Any] | None, as_launched: bool = False
+    best: Callable[[], tuple[float | None, bool]], found: SearchRequest, asked: Asked
 ) -> tuple[Beyond | None, list[str]]:
-    """Return the fastest plan of the frameworks other than that of a search, if it is faster than the `best` there.
+    """Return the fastest plan of the frameworks other than that of a search, if it is faster than the best there.
 
     The frameworks are those with limits in the search path, each priced with its own software. The second result names
-    those that run a plan of the kind that is asked for. With `as_launched`, those of `best` are.
+    those that run a plan of the kind that is asked for.
+
+    Args:
+        best: returns the seconds of a step of the best plan of the search, None if none fits, and whether the plans of
+            the other frameworks are placed as launched, as soon as both are known. What does not depend on them is done
+            before.
+        found: the search.
+        asked: what it was asked for.
     """
     if found.framework.unlimited:
         return None, []
-    least = np.inf if best is None else best["step_time_s"]
+    others: list[tuple[str, SearchSpaces, SearchSpaces]] = []
+    for other in other_frameworks(found.framework):
+        spaces = None if other.unlimited else spaces_for(other, found, asked)
+        if spaces is not None and any(space.size for space in spaces.spaces):
+            others.append((other.name, spaces, spaces.as_launched))
+            _ = others[-1][-1].key_bounds
+    best_s, as_launched = best()
+    least = np.inf if best_s is None else best_s
     fastest: tuple[Plan, str, str | None] | None = None
-    others: list[str] = []
-    for other in _limited(found.framework):
-        if (spaces := spaces_for(other, found, asked)) is None or not any(space.size for space in spaces.spaces):
-            continue
-        others.append(other.name)
-        plans, _ = fastest_below(spaces.as_launched if as_launched else spaces, 1, least)
+    for name, spaces, launched in others:
+        plans, _ = fastest_below(launched if as_launched else spaces, 1, least)
         if plans and plans[0]["step_time_s"] < least:
             least, stack = plans[0]["step_time_s"], spaces.problem.assumptions_spec.stack
-            fastest = plans[0]["plan"], other.name, stack
+            fastest = plans[0]["plan"], name, stack
+    names = [name for name, *_ in others]
     if fastest is None:
-        return None, others
+        return None, names
     plan, name, stack = fastest
-    saved = None if best is None else 1 - least / best["step_time_s"]
+    saved = None if best_s is None else 1 - least / best_s
     limits = limits_broken(found.framework, has_experts(found.problem.model.dimensions), plan)
-    return Beyond(plan, least, saved, limits, name, stack), others
-
-
-def _limited(framework: FrameworkSpec) -> list[FrameworkSpec]:
-    return [other for other in other_frameworks(framework) if not other.unlimited]
+    return Beyond(plan, least, saved, limits, name, stack), names
 
 
 def spaces_for(framework: FrameworkSpec, found: SearchRequest, asked: Asked) -> SearchSpaces | None:

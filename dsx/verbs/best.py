@@ -11,6 +11,7 @@ from dsx.config.load import Given
 from dsx.config.operator_files import OperatorTime
 from dsx.cost.interval import unlike
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
+from dsx.forked import forked
 from dsx.launching.hosts import other_placement
 from dsx.launching.request import LaunchSettings
 from dsx.launching.writers import launch_data, launch_of, launch_text
@@ -445,31 +446,34 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
     with working("enumerating", watch):
         spaces = spaces_of(problems, job.num_gpus, job.global_batch_size, fixed, limits)
         size = spaces.size
-    with progress(size, "pricing", watch) as advance:
-        answer = fastest(spaces, most, advance)
-    if answer.plans and len(roles) == len(ROLES):
-        early(f"{_in_a_line(answer.plans[0])}; simpler and leaner plans follow", begin, watch)
-    idle = idle_rows(problems[0])
     asked = Asked(job, names, partition, fixed, limits)
     left_out = found.left_out(spaces.spaces)
-    with working("looking for simpler and leaner plans", watch):
-        found_by_role, plans = _of_roles(spaces, answer.plans, job, roles), answer.plans
-        by_hand = any(
-            nodes_in_part(plan["plan"], problems[0])
-            or (other_placement(plan["plan"]) and not found.framework.unlimited)
-            for plan in found_by_role.values()
-        )
-        if by_hand:
-            found_by_role, plans = _as_launched(spaces, most, job, roles, plans) or (found_by_role, plans)
-    as_launched = plans is not answer.plans
+    why, times, other, compared = "", 0.0, None, []
+    with forked(beyond, found, asked) as fastest_of_others:
+        with progress(size, "pricing", watch) as advance:
+            answer = fastest(spaces, most, advance)
+        if answer.plans and len(roles) == len(ROLES):
+            early(f"{_in_a_line(answer.plans[0])}; simpler and leaner plans follow", begin, watch)
+        with working("looking for simpler and leaner plans", watch):
+            found_by_role, plans = _of_roles(spaces, answer.plans, job, roles), answer.plans
+            by_hand = any(
+                nodes_in_part(plan["plan"], problems[0])
+                or (other_placement(plan["plan"]) and not found.framework.unlimited)
+                for plan in found_by_role.values()
+            )
+            if by_hand:
+                found_by_role, plans = _as_launched(spaces, most, job, roles, plans) or (found_by_role, plans)
+        as_launched = plans is not answer.plans
+        if not plans:
+            why, times = why_nothing_fits(spaces, widest, fixed, limits, watch)
+        if times <= MOST_TIMES:
+            with working("comparing with other frameworks", watch):
+                compared_as_launched = as_launched or (bool(found_by_role) and not by_hand)
+                best_s = plans[0]["step_time_s"] if plans else None
+                other, compared = fastest_of_others(best_s, compared_as_launched)
+    idle = idle_rows(problems[0])
     less = 1 - answer.plans[0]["step_time_s"] / plans[0]["step_time_s"] if as_launched else 0.0
     faster = answer.plans[0] if less >= WORTH_SAYING else None
-    why, times = ("", 0.0) if plans else why_nothing_fits(spaces, widest, fixed, limits, watch)
-    other, compared = None, []
-    if times <= MOST_TIMES:
-        with working("comparing with other frameworks", watch):
-            compared_as_launched = as_launched or (bool(found_by_role) and not by_hand)
-            other, compared = beyond(found, asked, plans[0] if plans else None, compared_as_launched)
     if why and other:
         why = f"{why}\n{beyond_text(found, other, compared)}"
     return BestPlans(

@@ -11,8 +11,8 @@ from dsx.config.cluster_file import load_cluster
 from dsx.config.model_file import load_model
 from dsx.config.search_path import names
 from dsx.errors import SpecError
-from dsx.pricing.optimal_cut import MAX_LAYERS, check_length, first_layers, least_maxima
-from dsx.pricing.problem import make_problem
+from dsx.pricing.optimal_cut import first_layers, least_maxima
+from dsx.pricing.problem import MAX_LAYERS, check_length, make_problem
 
 PADDED = 8
 cut = jax.jit(first_layers)

@@ -12,7 +12,8 @@ from dsx.pricing import cuts
 from dsx.pricing import fill as fill_calls
 from dsx.pricing import probe as cut_probe
 from dsx.pricing.cuts import price_cuts
-from dsx.pricing.probe import first_of_equals, probed_cuts, scanned_cuts
+from dsx.pricing.optimal_cut import scanned_cuts
+from dsx.pricing.probe import first_of_equals, probed_cuts
 from dsx.pricing.row_costs import Rows
 
 # Two kinds of body layers, several of them on a stage.

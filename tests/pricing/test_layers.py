@@ -9,6 +9,7 @@ from search.sweeps import POINTS, STRATEGIES, at_one_point, searched
 from dsx.cost.layer import TUPLES, LayerCosts, layer_costs
 from dsx.cost.layer_work import layer_work
 from dsx.plans.choices import KEY_COLUMNS
+from dsx.pricing import compiled
 from dsx.pricing import keys as layers_module
 from dsx.pricing.keys import power_of_two, price_keys
 from dsx.pricing.problem import pad
@@ -98,7 +99,7 @@ def test_keys_and_works_in_compiled_batches_of_any_length(monkeypatch, works, le
     total = sum(count for count, _ in works)
     works.clear()
     priced = []
-    price = layers_module._price_layers
+    price = compiled._price_layers
 
     def seen(work, hardware, assumptions):
         priced.append((work.which.shape[-1], work.matrix.shape[-1]))
@@ -106,9 +107,9 @@ def test_keys_and_works_in_compiled_batches_of_any_length(monkeypatch, works, le
         return price(work, hardware, assumptions)
 
     monkeypatch.setattr(layers_module, "_COMPILED", 0)
-    monkeypatch.setattr(layers_module, "_LENGTHS", lengths)
+    monkeypatch.setattr(compiled, "_LENGTHS", lengths)
     monkeypatch.setattr(layers_module, "_WORKS", most)
-    monkeypatch.setattr(layers_module, "_price_layers", seen)
+    monkeypatch.setattr(compiled, "_price_layers", seen)
     assert_rows_equal(leaves(price_keys(problem, space.keys)[0]), expected, REL)
     assert all(count <= most for count, _ in works)
     assert sum(count for count, _ in works) == total

@@ -11,7 +11,7 @@ import numpy as np
 from laws.spaces import problem_of, space_of
 from validation.cases import PAPER, priced
 
-from dsx.pricing import keys as devices
+from dsx.pricing import compiled as devices
 from dsx.pricing.cuts import CandidateCounts, joined
 from dsx.pricing.keys import price_keys
 from dsx.search.spaces import Study, at_points, points_of

@@ -10,8 +10,8 @@ from laws.spaces import problem_of, space_of
 from search.sweeps import assert_identical, set_workers, study_of, swept
 
 from dsx.config.sweep_file import KeepTop
-from dsx.pricing import keys as devices
-from dsx.pricing.keys import map_over_devices
+from dsx.pricing import compiled as devices
+from dsx.pricing.compiled import map_over_devices
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ from dsx.plans.blocks import ChoiceSegments
 from dsx.plans.choices import PLACEMENT_COLUMNS, SEARCHED_COLUMNS
 from dsx.pricing.keys import KeyCosts, power_of_two
 from dsx.pricing.row_costs import Rows
-from dsx.records import record
+from dsx.records import make_pytrees, record
 from dsx.schedules.schedules import SCHEDULES
 from dsx.search.ranking import BlockRange
 from dsx.search.spaces import PricedSpace
@@ -158,6 +158,8 @@ if jax.__version_info__ < (0, 11):
     # The emitter that XLA had before its fusion emitters compiles in half the time. Its code is a tenth faster with the
     # formulas of the set `default`, and a tenth slower with the few of arXiv 2410.00273.
     _COMPILER["xla_cpu_use_fusion_emitters"] = False
+
+make_pytrees()
 
 
 @record

@@ -33,8 +33,9 @@ from dsx.cost.context import StepChoices, StepCosts
 from dsx.cost.step import Workload
 from dsx.plans.choices import CHOICE_COLUMNS, KEY_COLUMNS
 from dsx.plans.enumerate import Arrays, changes
+from dsx.pricing.compiled import map_over_devices
 from dsx.pricing.cuts import CandidateCounts, joined, result_rows
-from dsx.pricing.keys import map_over_devices, power_of_two
+from dsx.pricing.keys import power_of_two
 from dsx.pricing.problem import Plans, costs, pad
 from dsx.pricing.row_costs import Rows, step_choices, take_rows
 from dsx.search.ranking import BlockRange, Progress, front_of_groups, leading_rows, objective_points, silent

@@ -14,7 +14,7 @@ from validation.cases import cluster_spec, priced, problem_for
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.model_file import load_model
 from dsx.plans.choices import CHOICE_COLUMNS, KEY_COLUMNS
-from dsx.pricing import keys as devices
+from dsx.pricing import compiled as devices
 from dsx.pricing.cuts import CandidateCounts, joined
 from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import make_problem

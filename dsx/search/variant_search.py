@@ -1,0 +1,246 @@
+"""The fastest variants of plans (`dsx.plans.variants`), by bounds.
+
+A pipeline takes no less time with offload, and no less than without any recomputation. So a plan is bounded once for
+each offload, at one ZeRO replica, which needs least memory, and without the reductions in its passes, which are shorter
+where ZeRO shards over fewer ranks. Of the layers that store their activations it is bounded with the most that memory
+may hold, which makes the fastest pipeline unless they go to the host. Only the variants of plans that may be fast
+enough then are made.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from dsx.cost.cut_bounds import ROUNDING
+from dsx.cost.offload import ACTIVATIONS, offload_codes
+from dsx.plans.blocks import Places
+from dsx.plans.choices import Choice
+from dsx.plans.codes import with_values
+from dsx.plans.enumerate import Arrays
+from dsx.plans.features import least_costs
+from dsx.plans.variants import Variants
+from dsx.pricing.cuts import CandidateCounts, joined
+from dsx.pricing.problem import Problem
+from dsx.pricing.row_costs import Rows
+from dsx.search.bounds import (
+    bounds_of,
+    cuts_within,
+    fastest_first,
+    fitting_bounds,
+    key_bounds,
+    loose_bounds_of_any_recompute,
+    may_be_fast,
+    most_bytes,
+    parts_of,
+    rows_at,
+    rows_of,
+)
+from dsx.search.ranking import leading_rows
+from dsx.search.spaces import PricedSpace
+
+_BOUNDED_ROWS = 1 << 13  # rows whose bounds are computed together: their arrays fit into the cache of a core
+_REPLICAS, _STORED, _OFFLOAD = "zero_replicas", "stored_layers", "offload"
+
+
+def best_variants(
+    source: PricedSpace, varied: Sequence[Choice], top: int, below: float
+) -> tuple[Arrays, CandidateCounts]:
+    """Return all columns of the `top` feasible variants of smallest step time, and the counts of those priced.
+
+    Args:
+        source: the plans whose variants are searched; they have the defaults of the choices `varied`.
+        varied: the choices, in the order of `CROSSED`.
+        top: how many to return.
+        below: variants that take longer [s] may be missing.
+    """
+    of_keys = key_bounds(source.space, source.table, source.problem.workload)
+    source = source.of_keys(np.flatnonzero(of_keys <= below * (1.0 + ROUNDING)))
+    priced = replace(source, problem=source.whole_problem)
+    kept, counts = priced.no_rows(), CandidateCounts(0, 0)
+    bounds = loose_bounds_of_any_recompute(source, source.loose_bound)
+    for group in fewest_first(variant_groups(source, varied, bounds)):
+        rows, least_s = group.within(below)
+        here, least_s = cuts_within(group.whole, rows, least_s, below * (1.0 + ROUNDING))
+        found, of_part = fastest_first(priced, rows.take(here).take, least_s, top, below)
+        kept, counts = leading_rows(joined([kept, found]), top, ["point"]), counts.plus(of_part)
+        below = min(below, float(kept["step_time_s"][-1])) if len(kept["point"]) == top else below
+    return kept, counts
+
+
+@dataclass(frozen=True)
+class VariantGroup:
+    """Variants of the plans of a space that are bounded alike."""
+
+    source: PricedSpace
+    whole: PricedSpace  # with the values of the variants
+    varied: Sequence[Choice]
+    loose: np.ndarray  # [N] bounds [s] of the variants of each plan
+
+    @property
+    def added_cost(self) -> float:
+        """The least that the features of a variant cost more than those of its original."""
+        searched = self.whole.problem.workload.searched
+        every, others = zip(*(least_costs(one, getattr(searched, one.name)) for one in self.varied), strict=True)
+        return max(sum(every), min(others))
+
+    @property
+    def offloads(self) -> bool:
+        """Whether the variants have another offload than their originals."""
+        searched, usual = (problem.workload.searched for problem in (self.whole.problem, self.source.problem))
+        return searched.offload != usual.offload
+
+    @property
+    def num_variants(self) -> int:
+        """How many variants unlike placements have."""
+        return self._made.num_unlike
+
+    @cached_property
+    def _made(self) -> Variants:
+        space, searched = self.source.space, self.whole.problem.workload.searched
+        return Variants(space.blocks, space.bounds, self.varied, searched)
+
+    def within(
+        self,
+        most: float,
+        of: Callable[[np.ndarray], np.ndarray] | None = None,
+        usable: float | None = None,
+    ) -> tuple[Rows, np.ndarray]:
+        """Return variants that may take at most `most` [s] and fit, and their bounds [s]; the others are left out.
+
+        `of` says which plans have variants that are wanted, from their candidates; by default all. `usable` is the
+        memory [bytes] that they may take, by default all there is.
+        """
+        most *= 1.0 + ROUNDING
+        candidates = np.flatnonzero(self.loose <= most)
+        candidates = candidates if of is None else candidates[of(candidates)]
+        if not len(candidates):
+            return rows_at(self.source, candidates), np.zeros(0)
+        whole = self.whole if usable is None else self.whole.with_memory(usable)
+        return _Originals(self.source, whole, self._made, candidates, most).variants()
+
+
+def variant_groups(
+    source: PricedSpace, varied: Sequence[Choice], bounds: tuple[np.ndarray, np.ndarray]
+) -> Iterator[VariantGroup]:
+    """Yield all variants of the plans of a space, which have the defaults of the choices `varied`.
+
+    `bounds` are those of `loose_bounds_of_any_recompute`.
+    """
+    problem, (loose, without_recomputation) = source.whole_problem, bounds
+    for values in _alike(problem, varied):
+        searched = with_values(problem.workload.searched, values)
+        whole = replace(source, problem=replace(problem, workload=replace(problem.workload, searched=searched)))
+        yield VariantGroup(source, whole, varied, loose if searched.stored_layers == (0,) else without_recomputation)
+
+
+def fewest_first(groups: Iterable[VariantGroup]) -> list[VariantGroup]:
+    """Return groups in the order of their sizes: few variants are bounded fast, and may leave out others."""
+    return sorted(groups, key=lambda group: group.num_variants)
+
+
+def _alike(problem: Problem, varied: Sequence[Choice]) -> Iterator[dict[str, tuple[int, ...]]]:
+    """Yield values of choices whose variants are bounded alike: one offload, and stored layers in all or in none."""
+    names, searched = [choice.name for choice in varied], problem.workload.searched
+    stored = getattr(searched, _STORED) or tuple(range(problem.num_layers + 1))
+    groups = [{_STORED: (0,)}, {_STORED: tuple(value for value in stored if value)}] if _STORED in names else [{}]
+    for code in searched.offload if _OFFLOAD in names else (None,):
+        of_offload = {} if code is None else {_OFFLOAD: (code,)}
+        yield from (group | of_offload for group in groups)
+
+
+@dataclass(frozen=True, slots=True)
+class _Originals:
+    """Plans whose variants are searched."""
+
+    source: PricedSpace
+    whole: PricedSpace  # with the values of the variants
+    made: Variants
+    candidates: np.ndarray  # plans of the source that may be fast enough
+    most: float  # seconds of a step
+
+    def variants(self) -> tuple[Rows, np.ndarray]:
+        """Return [N] variants that may be fast enough, and their bounds [s]."""
+        parts, bounds = [rows_at(self.source, self.candidates[:0])], [np.zeros(0)]
+        for places, most_stored in _together(self._fast()):
+            origin, columns = self.made.of(places.placement)
+            rows = _with(rows_of(self.source, places).take(origin), columns)
+            few = np.flatnonzero(rows.choices[_STORED] <= most_stored[origin])
+            rows, origin = rows.take(few), origin[few]
+            rows = rows.take(np.flatnonzero(self._promising(rows, origin)))
+            for start in range(0, len(rows.positions), _BOUNDED_ROWS):
+                part = rows.take(slice(start, start + _BOUNDED_ROWS))
+                least_s = fitting_bounds(self.whole, part, self.most)
+                few = np.flatnonzero(least_s <= self.most)
+                parts.append(part.take(few))
+                bounds.append(least_s[few])
+        points, positions, choices = zip(*parts, strict=True)
+        rows = Rows(np.concatenate(points), np.concatenate(positions), joined(choices))
+        return rows, np.concatenate(bounds)
+
+    def _fast(self) -> Iterator[tuple[Places, np.ndarray]]:
+        """Yield the plans of which some variant may be fast enough and fit, and the most layers that these store."""
+        searched, have = self.whole.problem.workload.searched, self.made.count > 0
+        for places, rows in parts_of(self.source, self.candidates, have):
+            if len(searched.offload) == 1:  # else it is not varied, and each plan has its own
+                rows = _with(rows, {_OFFLOAD: np.full(len(places.key), searched.offload[0])})
+            if searched.stored_layers == (0,):
+                fast = self._may_be_fast(rows)
+            else:
+                rows, fast = self._with_most_stored(rows)
+            yield places.take(fast), rows.choices[_STORED][fast]
+
+    @property
+    def _moves_activations(self) -> bool:
+        return bool(offload_codes(ACTIVATIONS, self.whole.problem.workload.searched))
+
+    def _promising(self, rows: Rows, origin: np.ndarray) -> np.ndarray:
+        """Return which [N] variants of the plans at `origin` may be fast enough, whatever their ZeRO replicas."""
+        stored = rows.choices[_STORED]
+        _, first, of_variant = np.unique(
+            origin * (stored.max(initial=0) + 1) + stored, return_index=True, return_inverse=True
+        )
+        few = rows.take(first)
+        few = _with(few, {_REPLICAS: np.ones_like(few.choices[_REPLICAS])})
+        starts = range(0, len(first), _BOUNDED_ROWS)
+        fast = [self._may_be_fast(few.take(slice(start, start + _BOUNDED_ROWS))) for start in starts]
+        return np.concatenate([np.zeros(0, dtype=bool), *fast])[of_variant]
+
+    def _may_be_fast(self, rows: Rows) -> np.ndarray:
+        """Return which plans [N] of one ZeRO replica may be fast enough and fit, with any replicas."""
+        return may_be_fast(self.whole, rows, bounds_of(self.whole, rows), self.most)
+
+    def _with_most_stored(self, rows: Rows) -> tuple[Rows, np.ndarray]:
+        """Return [N] plans with the most layers that they may store, and which of them may be fast enough and fit.
+
+        The bound of the memory is affine in these layers. Rounded up, they may take a little more memory than there is.
+        """
+        layers = self.whole.problem.num_layers // rows.choices["pp"]
+        one, every = (_with(rows, {_STORED: stored}) for stored in (np.ones_like(layers), np.maximum(layers, 1)))
+        of_one, of_all = (bounds_of(self.whole, some).peak_bytes for some in (one, every))
+        room, more = most_bytes(self.whole, rows) - of_one, of_all - of_one
+        share = np.divide(room, more, out=np.ones_like(room), where=more > np.maximum(room, 0.0))
+        most = 1 + np.ceil(np.clip(share, 0.0, 1.0) * (layers - 1)).astype(np.int64)
+        if self._moves_activations:
+            # Stored activations may be moved to the host more slowly than they are recomputed.
+            return every, np.asarray(room >= 0)
+        rows = _with(rows, {_STORED: most})
+        bounds = bounds_of(self.whole, rows)
+        return rows, np.asarray((room >= 0) & (bounds.pipeline_of_any_replicas_s + bounds.update_s <= self.most))
+
+
+def _together(parts: Iterable[tuple[Places, np.ndarray]]) -> Iterator[tuple[Places, np.ndarray]]:
+    """Yield small parts of plans and of a number of each as fewer ones, of `_ROWS` plans."""
+    of_parts = list(parts)
+    if not of_parts:
+        return
+    places = Places(*map(np.concatenate, zip(*(places for places, _ in of_parts), strict=True)))
+    numbers = np.concatenate([number for _, number in of_parts])
+    for start in range(0, len(numbers), _BOUNDED_ROWS):
+        part = slice(start, start + _BOUNDED_ROWS)
+        yield places.take(part), numbers[part]
+
+
+def _with(rows: Rows, columns: Mapping[str, np.ndarray]) -> Rows:
+    return rows._replace(choices={**rows.choices, **columns})
