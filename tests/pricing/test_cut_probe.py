@@ -8,8 +8,7 @@ import pytest
 from laws.spaces import hardware, on
 from pricing.test_optimal_cut import ENDS, MODELS, OPENED, problem_of, rows_of, some
 
-from dsx.pricing import cuts
-from dsx.pricing import fill as fill_calls
+from dsx.pricing import compiled, cuts
 from dsx.pricing import probe as cut_probe
 from dsx.pricing.cuts import price_cuts
 from dsx.pricing.optimal_cut import scanned_cuts
@@ -31,7 +30,7 @@ def way(request, monkeypatch):
     """Fill the stages of few plans by compiled code too."""
     if request.param == "compiled":
         monkeypatch.setattr(cut_probe, "MANY", 0)
-        monkeypatch.setattr(fill_calls, "TILE", 1 << 7)
+        monkeypatch.setattr(compiled, "TILE", 1 << 7)
     return request.param
 
 

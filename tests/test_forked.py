@@ -1,0 +1,63 @@
+"""Work in a forked process: in a process of its own, since that of the tests has loaded JAX and does not fork."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dsx.forked import forked
+
+ASKED = """
+import os, sys
+from dsx.forked import forked
+assert "jax" not in sys.modules
+
+def product(asked, factor):
+    number, stops = asked()
+    if stops and os.getpid() != caller:
+        os._exit(1)
+    if number < 0:
+        raise ValueError(number)
+    return factor * number, os.getpid() != caller
+
+caller = os.getpid()
+"""
+
+
+def told(code):
+    done = subprocess.run([sys.executable, "-c", ASKED + code], capture_output=True, text=True, check=False)
+    assert not done.stderr, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="one core has nothing beside it")
+def test_a_forked_process_has_the_values_that_it_is_asked_with():
+    told_by_both = told("with forked(product, 3) as ask: print(*ask(14, False))")
+    assert told_by_both == ["42", "True"]
+
+
+def test_a_process_that_ends_leaves_the_work_to_its_caller():
+    assert told("with forked(product, 3) as ask: print(*ask(14, True))") == ["42", "False"]
+
+
+def test_an_error_is_raised_by_the_caller_alone():
+    code = "with forked(product, 3) as ask:\n  try: ask(-1, False)\n  except ValueError as error: print(error)"
+    assert told(code) == ["-1"]
+
+
+def test_the_process_ends_with_the_body():
+    code = "import multiprocessing\nwith forked(product, 3): pass\nprint(len(multiprocessing.active_children()))"
+    assert told(code) == ["0"]
+
+
+def test_nothing_forks_where_jax_is_loaded():
+    with forked(lambda asked, factor: (factor * asked()[0], os.getpid()), 3) as ask:
+        assert ask(14) == (42, os.getpid())
+
+
+def test_a_plan_is_priced_and_searched_without_jax():
+    code = "import dsx\njob = dsx.Job('llama-3-8b', 'h100-nvs8', num_gpus=8, global_batch_size=16)\n"
+    code += "found = dsx.best(job, fix='tp=2 microbatch_size=1', watch=lambda *_: None)\n"
+    code += "dsx.evaluate(job, found.plan)\nprint('jax' in sys.modules)"
+    assert told(code) == ["False"]
