@@ -13,7 +13,7 @@ tensors (dsx.cost.offload) do not count. The assumption set states what a framew
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -232,20 +232,33 @@ class StageMemory(StepPlans):
         """
         terms: dict[tuple[int, int], list[PerPlan]] = {}
         for kind, layers in stage.layers.items():
-            for index in range(len(self.shards[0][kind])):
+            for index in range(len(self._dividing[kind])):
                 terms.setdefault((self._first_with_ranks[kind], index), []).append(layers * of_kinds[kind][index])
         totals = {place: functools.reduce(xp.add, of_place) for place, of_place in terms.items()}
         weights = functools.reduce(xp.add, totals.values())
-        shards = [total * self.shards[0][kind][index].per_gpu for (kind, index), total in totals.items()]
+        shards = [total * self._dividing[kind][index].per_gpu for (kind, index), total in totals.items()]
         sharded = functools.reduce(xp.add, shards)
         return lambda state: self.by_code("zero_stage", lambda stage: sharded if divides(stage, state) else weights)
 
     @cached_property
     def shards(self) -> tuple[Sequence[Sequence[Group]], Sequence[Sequence[Group]]]:
         """Per kind and weight group, the ranks over which ZeRO divides, and those that hold the same shard."""
+        return self._weight_groups(self.kinds)
+
+    @cached_property
+    def _dividing(self) -> Sequence[Sequence[Group]]:
+        """Per kind and weight group, the ranks over which ZeRO divides, wherever they are: memory has no part in that.
+
+        Where ranks are is most of the work of a bound of memory, which leaves out most plans of a search.
+        """
+        return self._weight_groups([replace(costs, rank_placement=()) for costs in self.kinds])[0]
+
+    def _weight_groups(
+        self, kinds: Sequence[LayerCosts]
+    ) -> tuple[Sequence[Sequence[Group]], Sequence[Sequence[Group]]]:
         dp, ends = dp_groups(self), self.stack.embedding_and_head
         groups = {
-            first: weight_shards(self.kinds[first], dp, self, at_ends=first in ends)
+            first: weight_shards(kinds[first], dp, self, at_ends=first in ends)
             for first in dict.fromkeys(self._first_with_ranks)
         }
         shards, replicas = zip(*(groups[first] for first in self._first_with_ranks), strict=True)
@@ -310,7 +323,7 @@ class StageMemory(StepPlans):
 
         weights: list[PerPlan] = []
         gradients: list[PerPlan] = []
-        by_kind = zip(self.kinds, self.shards[0], self._largest("scattered_bytes"), self.working_bytes, strict=True)
+        by_kind = zip(self.kinds, self._dividing, self._largest("scattered_bytes"), self.working_bytes, strict=True)
         for kind, (costs, shards, scattered, working) in enumerate(by_kind):
             shared = xp.zeros_like(costs.boundary_bytes)
             for num_bytes, members in zip(costs.weight_bytes, shards, strict=True):

@@ -213,6 +213,8 @@ def _as_placed(
     )
     uneven = (even == 0.0) | ~dp_even | ~pp_even
     cut = uneven & ~(of_dp & (of_replica == _stage_ranks(choices)))
+    if not xp.may_hold(cut):
+        return members
     domain = xp.where(_consecutive(of_replica, choices), of_replica * choices.dp_nvs * choices.pp_nvs, of_job)
     shares: list[PerPlan] = []
     for domains in (xp.ones_like(domain), *units):

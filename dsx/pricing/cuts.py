@@ -27,7 +27,8 @@ Result rows: candidates as columns, from keys, choices and costs.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -59,7 +60,8 @@ _ROUNDING = 1e-12  # a sum of layers in another order may be larger by this
 _WHOLE = 1e-9  # numbers of layers closer to an integer are it
 
 
-class RunChains(NamedTuple):
+@dataclass(frozen=True)
+class RunChains:
     """The chains of N plans of one model: R runs of equal layers, first to last.
 
     Its methods take and return [N] arrays.
@@ -75,19 +77,24 @@ class RunChains(NamedTuple):
 
     def before(self, layers: np.ndarray) -> np.ndarray:
         """Return the seconds of the first `layers` layers."""
-        begin, found = 0.0, np.zeros_like(layers)
-        for count, seconds in zip(self.counts, self.seconds, strict=True):
-            found = found + np.minimum(np.maximum(layers - begin, 0.0), count) * seconds
-            begin = begin + count
-        return found
+        of_runs = np.minimum(np.maximum(layers - self._first_layers, 0.0), self.counts[:, None])
+        return (of_runs * self.seconds).sum(axis=0)
 
     def within(self, seconds: np.ndarray) -> np.ndarray:
         """Return how many of the first layers take `seconds`, with the fraction of the last one."""
-        begin, found = np.zeros_like(seconds), np.zeros_like(seconds)
-        for count, of_layer in zip(self.counts, self.seconds, strict=True):
-            found = found + np.minimum(np.maximum((seconds - begin) / of_layer, 0.0), count)
-            begin = begin + count * of_layer
-        return found
+        of_runs = np.maximum((seconds - self._first_seconds) / self.seconds, 0.0)
+        return np.minimum(of_runs, self.counts[:, None]).sum(axis=0)
+
+    @cached_property
+    def _first_layers(self) -> np.ndarray:
+        """[R, 1] layers before each run."""
+        return (np.cumsum(self.counts) - self.counts)[:, None]
+
+    @cached_property
+    def _first_seconds(self) -> np.ndarray:
+        """[R, N] seconds before each run."""
+        of_runs = self.counts[:, None] * self.seconds
+        return np.concatenate([np.zeros_like(of_runs[:1]), np.cumsum(of_runs[:-1], axis=0)])
 
 
 class _Fill(NamedTuple):
@@ -266,9 +273,9 @@ def _balanced_cuts(problem: Problem, table: KeyCosts, rows: Rows) -> tuple[np.nd
     chain = chain_of(workload.stack, stage_costs(plans, workload).forward_backward_s)
     pp, vpp = rows.choices["pp"], rows.choices["vpp"]
     first, which = distinct_rows(np.vstack([chain.seconds, pp, vpp]).T)
-    chain, pp, vpp = chain._replace(seconds=chain.seconds[:, first]), pp[first], vpp[first]
+    chain, pp, vpp = replace(chain, seconds=chain.seconds[:, first]), pp[first], vpp[first]
     least = least_largest_chunk_s(chain, (pp * vpp).astype(np.float64))
-    twice = chain._replace(seconds=np.tile(chain.seconds, 2)), np.tile(pp, 2), np.tile(vpp, 2)
+    twice = replace(chain, seconds=np.tile(chain.seconds, 2)), np.tile(pp, 2), np.tile(vpp, 2)
     both = balanced_cuts(*twice, np.concatenate([least, np.full_like(least, np.inf)]))
     of_chunks, of_stages = np.split(both, 2)
     return of_chunks[which], of_stages[which]

@@ -288,7 +288,12 @@ class BestPlans(PricedPlans):
 
 
 def _of_roles(
-    spaces: SearchSpaces, plans: Sequence[dict[str, Any]], job: Job, roles: Sequence[str], most_s: float = math.inf
+    spaces: SearchSpaces,
+    plans: Sequence[dict[str, Any]],
+    job: Job,
+    roles: Sequence[str],
+    watch: Watch | None,
+    most_s: float = math.inf,
 ) -> dict[str, dict[str, Any]]:
     """Return the plans of a search to choose from, by role, for the first `roles`; `plans` are the fastest ones.
 
@@ -298,12 +303,22 @@ def _of_roles(
         return {}
     wanted = wanted_by_role(plans[0]["step_time_s"], job.assumptions.resolution)
     wanted = [replace(role, most_s=min(role.most_s, most_s)) for role in wanted[: len(roles)]]
-    found = nearly_fastest(spaces, plans, wanted)
+    # The last one, the leanest, takes as long as the others.
+    with (
+        forked(lambda _: nearly_fastest(spaces, plans, wanted[-1:])) as last,
+        working("looking for simpler and leaner plans", watch),
+    ):
+        found = [*(nearly_fastest(spaces, plans, wanted[:-1]) if len(wanted) > 1 else ()), *last()]
     return by_role(found, [sum(features_of(plan["plan"]).values()) for plan in found])
 
 
 def _as_launched(
-    spaces: SearchSpaces, most: int, job: Job, roles: Sequence[str], plans: Sequence[dict[str, Any]]
+    spaces: SearchSpaces,
+    most: int,
+    job: Job,
+    roles: Sequence[str],
+    plans: Sequence[dict[str, Any]],
+    watch: Watch | None,
 ) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]] | None:
     """Return the plans by role, and the `most` fastest ones, of those placed as launched; None if measurements tell.
 
@@ -311,11 +326,12 @@ def _as_launched(
     resolution.
     """
     within = wanted_by_role(plans[0]["step_time_s"], job.assumptions.resolution)[ROLES.index(SIMPLEST)]
-    launched = spaces.as_launched
-    found = fastest(launched, most).plans if launched.size else []
+    with working("looking for plans that are placed as launched", watch):
+        launched = spaces.as_launched
+        found = fastest(launched, most).plans if launched.size else []
     if not found or found[0]["step_time_s"] > within.most_s:
         return None
-    return _of_roles(launched, found, job, roles, within.most_s), found
+    return _of_roles(launched, found, job, roles, watch, within.most_s), found
 
 
 def _in_a_line(plan: Mapping[str, Any]) -> str:
@@ -454,15 +470,14 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
             answer = fastest(spaces, most, advance)
         if answer.plans and len(roles) == len(ROLES):
             early(f"{_in_a_line(answer.plans[0])}; simpler and leaner plans follow", begin, watch)
-        with working("looking for simpler and leaner plans", watch):
-            found_by_role, plans = _of_roles(spaces, answer.plans, job, roles), answer.plans
-            by_hand = any(
-                nodes_in_part(plan["plan"], problems[0])
-                or (other_placement(plan["plan"]) and not found.framework.unlimited)
-                for plan in found_by_role.values()
-            )
-            if by_hand:
-                found_by_role, plans = _as_launched(spaces, most, job, roles, plans) or (found_by_role, plans)
+        found_by_role, plans = _of_roles(spaces, answer.plans, job, roles, watch), answer.plans
+        by_hand = any(
+            nodes_in_part(plan["plan"], problems[0])
+            or (other_placement(plan["plan"]) and not found.framework.unlimited)
+            for plan in found_by_role.values()
+        )
+        if by_hand:
+            found_by_role, plans = _as_launched(spaces, most, job, roles, plans, watch) or (found_by_role, plans)
         as_launched = plans is not answer.plans
         if not plans:
             why, times = why_nothing_fits(spaces, widest, fixed, limits, watch)
