@@ -120,7 +120,7 @@ def test_a_layout_may_have_schedules_whose_optimal_cut_is_not_known(schedule, vp
 
 
 OF_EVEN_CUTS = {"layers_not_divisible", "chunks_not_divisible", "cut_not_covered"}
-assert {rule.reason.name for rule in RULES} >= OF_EVEN_CUTS
+assert {rule.name for rule in RULES} >= OF_EVEN_CUTS
 
 
 def test_rules_that_a_layout_cannot_break():

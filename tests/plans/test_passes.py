@@ -250,5 +250,7 @@ def test_gradients_of_weights_that_are_put_off_are_those_of_the_order(name):
             _, waiting, held = most
             found = schedule.put_off(stage, num_stages)
             assert found.waiting + found.waiting_of_last == sum(waiting)
-            if found.held is not None and stage > 0:  # the first stage only has the pass that runs, of either chunk
+            if (
+                len({done.chunk for done in order}) == 2 and stage > 0
+            ):  # the first only has the pass that runs, of either
                 assert [found.waiting, found.held, found.held_of_last] == [waiting[0], *held]
