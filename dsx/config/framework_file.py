@@ -22,7 +22,7 @@ from dsx.config.documents import Document, Plain, merged
 from dsx.config.load import Given, statements
 from dsx.config.schema import FileKind, Spec, validate
 from dsx.config.search_path import names
-from dsx.config.stack import Needs
+from dsx.config.stack import Need, Needs
 from dsx.config.sweep_fields import (
     Choices,
     ColumnLimit,
@@ -127,7 +127,7 @@ class FrameworkSpec(Spec):
     @field_validator("runs")
     @classmethod
     def _stated_once(cls, runs: list[BoxSpec], info: ValidationInfo) -> list[BoxSpec]:
-        ways = math.prod(len(need) for need in info.data.get("needs", ()))
+        ways = math.prod(sum(1 + (part.relation == "!=") for part in need) for need in info.data.get("needs", ()))
         if len(runs) * ways > MOST_BOXES:
             raise ValueError(f"{len(runs)} boxes with {ways} ways to meet needs are more than {MOST_BOXES}")
         for section in ("fix", "limit"):
@@ -144,12 +144,10 @@ class FrameworkSpec(Spec):
             if experts and strategy is not None:
                 strategy = [name for name in strategy if name not in self.without_experts]
             shared = {"strategy": strategy, "fix": self.fix | box.fix}
-            for way in itertools.product(*self.needs):  # one comparison of each need
+            for way in itertools.product(*map(_bounds, self.needs)):  # one bound of each need
                 limit = self.limit | box.limit
-                for comparison in way:
-                    (bound,), relation = comparison.with_what, cast("Relation", comparison.relation)
-                    number = Limit(relation, int(bound)) if bound.isdecimal() else ColumnLimit(relation, bound)
-                    limit = _limited(limit, comparison.column, number)
+                for column, bound in way:
+                    limit = _limited(limit, column, bound)
                 boxes.append(box.model_copy(update=shared | {"limit": limit}))
         return tuple(boxes)
 
@@ -234,6 +232,18 @@ class FrameworkSpec(Spec):
     def place(self, *path: str | int) -> str:
         """Return "file:line" of a part of the framework."""
         return self._document.place(path)
+
+
+def _bounds(need: Need) -> list[tuple[str, Limit | ColumnLimit]]:
+    """Return the bounds of columns of which one must hold; a number that a column is not is below or above it."""
+    bounds: list[tuple[str, Limit | ColumnLimit]] = []
+    for comparison in need:
+        (bound,), relation = comparison.with_what, comparison.relation
+        for side in ("<", ">") if relation == "!=" else (cast("Relation", relation),):
+            bounds.append(
+                (comparison.column, Limit(side, int(bound)) if bound.isdecimal() else ColumnLimit(side, bound))
+            )
+    return bounds
 
 
 def _limited(limit: dict[str, list[PlanLimit]], column: str, bound: PlanLimit) -> dict[str, list[PlanLimit]]:

@@ -88,7 +88,9 @@ def boxes(draw):
     return box
 
 
-NEEDS = st.sampled_from(["ep < tp or pp > 1", "zero_stage < pp", "tp > 1 or pp == 1 or zero_stage != pp", "ep <= 1"])
+NEEDS = st.sampled_from(
+    ["ep < tp or pp > 1", "zero_stage < pp", "tp > 1 or pp == 1 or zero_stage != pp", "ep <= 1", "tp != 2"]
+)
 
 
 @given(st.lists(boxes(), min_size=1, max_size=4), st.booleans(), st.lists(NEEDS, max_size=2, unique=True))
