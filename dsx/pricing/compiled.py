@@ -14,7 +14,7 @@ import queue
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -22,6 +22,7 @@ import numpy as np
 from dsx.cost.context import StepCosts
 from dsx.cost.layer import LayerCosts, layer_costs
 from dsx.cost.step import Workload
+from dsx.pricing.fill import ChainModel, Chains
 from dsx.pricing.keys import KeyBatch, KeyCosts, ranges_of
 from dsx.pricing.problem import Plans, Problem, costs, none_priced, pad
 from dsx.pricing.row_costs import Rows, plans_of
@@ -35,21 +36,23 @@ Result = TypeVar("Result")
 _IN_FLIGHT = 2  # batches per worker: one runs while the next one is queued
 
 
-def workers() -> list[Any]:
+def workers() -> Sequence[object]:
     """Return the device of each worker. A GPU has one worker, a CPU one per core."""
     devices = jax.local_devices()
     cores = -(-len(os.sched_getaffinity(0)) // len(devices))
     return [device for device in devices for _ in range(cores if device.platform == "cpu" else 1)]
 
 
-def map_over_devices(run: Callable[[Any, Batch], Result], batches: Iterable[Batch]) -> Iterator[tuple[Batch, Result]]:
+def map_over_devices(
+    run: Callable[[object, Batch], Result], batches: Iterable[Batch]
+) -> Iterator[tuple[Batch, Result]]:
     """Yield (batch, run(device, batch)) in the order of the batches, computed by all workers in parallel.
 
     A worker takes the next batch as soon as it is free. Batches are drawn from the iterable only when they are needed,
     so memory stays flat.
     """
     devices = workers()
-    free: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    free: queue.SimpleQueue[object] = queue.SimpleQueue()
     for device in devices:
         free.put(device)
 
@@ -85,15 +88,15 @@ def layer_costs_of(problem: Problem, batches: Iterable[KeyBatch]) -> list[LayerC
 
     One thread makes all works: several threads of NumPy code would only wait for the interpreter lock.
     """
-    parts = map_over_devices(functools.partial(_of_batch, problem), batches)
-    return [part for _, made in parts for part in made]
+    priced = map_over_devices(functools.partial(_of_batch, problem), batches)
+    return [part for _, parts in priced for part in parts]
 
 
-def _of_batch(problem: Problem, device: Any, batch: KeyBatch) -> list[LayerCosts]:
+def _of_batch(problem: Problem, device: object, batch: KeyBatch) -> list[LayerCosts]:
     """Price the keys of a batch at all hardware points, a fixed length at a time."""
     which = batch.which
-    few, many = _LENGTHS
-    length, num_works = (few, few) if len(which) <= few else (many, many // 4)
+    short, long = _LENGTHS
+    length, num_works = (short, short) if len(which) <= short else (long, long // 4)
     parts: list[LayerCosts] = []
     with jax.default_device(device), jax.enable_x64(True):
         for start, stop in ranges_of(which, num_works, length):
@@ -115,9 +118,9 @@ def compiled_in(float64: bool) -> Iterator[None]:
         yield
 
 
-def joined(tiles: Sequence[Any], count: int) -> Any:
+def joined(tiles: Sequence[Result], count: int) -> Result:
     """Return what was found for [N] plans, from tiles of which the last one may be padded; as NumPy arrays."""
-    return tree_map(lambda *parts: np.concatenate(parts, axis=-1)[..., :count], *tiles)
+    return tree_map(lambda *parts: np.concatenate(parts, axis=-1)[..., :count], tiles[0], *tiles[1:])
 
 
 def row_tiles(
@@ -147,9 +150,11 @@ def price_tiles(problem: Problem, table: KeyCosts, rows: Rows, cuts: np.ndarray,
     return tree_map(lambda column: column[back], joined(tiles, len(order)))
 
 
-def of_row_tiles(function: Callable[..., Any], problem: Problem, table: KeyCosts, rows: Rows, *static: Any) -> Any:
+def of_row_tiles(
+    function: Callable[..., Result], problem: Problem, table: KeyCosts, rows: Rows, *static: bool
+) -> Result:
     """Return what a function of plans, workload and static arguments says of [N] rows."""
-    tiles: list[Any] = []
+    tiles: list[Result] = []
     for _, plans, workload in row_tiles(problem, table, rows):
         with compiled_in(True):
             tiles.append(_jitted(function, *range(2, 2 + len(static)))(plans, workload, *static))
@@ -159,23 +164,25 @@ def of_row_tiles(function: Callable[..., Any], problem: Problem, table: KeyCosts
 _SMALL = 1 << 8  # plans of a tile if only a few are left
 
 
-def of_chain_tiles(function: Callable[..., Any], model: Any, chains: Any, given: Sequence[np.ndarray]) -> Any:
+def of_chain_tiles(
+    function: Callable[..., Result], model: ChainModel, chains: Chains, arrays: Sequence[np.ndarray]
+) -> Result:
     """Return what a function of `dsx.pricing.fill` says: of a model, [N] chains, their most stages, and [N] arrays.
 
     Plans of a tile should be alike: each stage is filled until the last of them has its layers.
     """
-    count, start, tiles = len(given[0]), 0, []
+    count, start, tiles = len(arrays[0]), 0, []
     with compiled_in(True):
         while start < count:
             size = TILE if count - start > _SMALL * 4 else _SMALL
-            of_tile, given_of_tile = tree_map(
-                lambda leaf, here=slice(start, start + size), size=size: pad(leaf[..., here], size), (chains, given)
+            of_tile, arrays_of_tile = tree_map(
+                lambda leaf, start=start, size=size: pad(leaf[..., start : start + size], size), (chains, arrays)
             )
-            tiles.append(_jitted(function, 0)(model, of_tile, of_tile.choices.pp.max(), *given_of_tile))
+            tiles.append(_jitted(function, 0)(model, of_tile, of_tile.choices.pp.max(), *arrays_of_tile))
             start += size
     return joined(tiles, count)
 
 
 @functools.cache
-def _jitted(function: Callable[..., Any], *static_argnums: int) -> Callable[..., Any]:
+def _jitted(function: Callable[..., Result], *static_argnums: int) -> Callable[..., Result]:
     return jax.jit(function, static_argnums=static_argnums, compiler_options=COMPILER)

@@ -29,7 +29,7 @@ Result rows: candidates as columns, from keys, choices and costs.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -127,9 +127,9 @@ def balanced_cuts(chain: RunChains, pp: np.ndarray, vpp: np.ndarray, largest_s: 
     earliest = _earliest(chain, chunks, allowed)
     held, of_stage = _held_at_first(chain, pp, vpp), _share_s(chain, pp, vpp)
     plan, start = np.arange(len(pp)), np.zeros_like(chunks)
-    found = np.full((int(chain.num_layers) + 1, len(pp)), int(chain.num_layers))
+    boundaries = np.full((int(chain.num_layers) + 1, len(pp)), int(chain.num_layers))
     for chunk in range(int(chunks.max(initial=0))):
-        found[chunk] = start
+        boundaries[chunk] = start
         stage, rounds = chunk % pp, np.maximum(vpp - chunk // pp, 1)
         begin = chain.before(start)
         share = (of_stage - held[stage, plan]) / rounds
@@ -142,7 +142,7 @@ def balanced_cuts(chain: RunChains, pp: np.ndarray, vpp: np.ndarray, largest_s: 
         )
         held[stage, plan] += chain.before(stop) - begin
         start = stop
-    return found.T
+    return boundaries.T
 
 
 def _held_at_first(chain: RunChains, pp: np.ndarray, vpp: np.ndarray) -> np.ndarray:
@@ -154,9 +154,9 @@ def _held_at_first(chain: RunChains, pp: np.ndarray, vpp: np.ndarray) -> np.ndar
 
 def _share_s(chain: RunChains, pp: np.ndarray, vpp: np.ndarray) -> np.ndarray:
     """Return the seconds of an equal share of the chain, of the other stages if the last layer leaves them less."""
-    whole = chain.before(np.full(len(pp), chain.num_layers))
+    total = chain.before(np.full(len(pp), chain.num_layers))
     forced = chain.seconds[-1] + (vpp - 1) * chain.seconds.min(axis=0)
-    return np.where(forced > whole / pp, (whole - forced) / np.maximum(pp - 1, 1), whole / pp)
+    return np.where(forced > total / pp, (total - forced) / np.maximum(pp - 1, 1), total / pp)
 
 
 def least_largest_chunk_s(chain: RunChains, chunks: np.ndarray) -> np.ndarray:
@@ -197,12 +197,12 @@ def _fill(chain: RunChains, chunks: np.ndarray, bound: np.ndarray) -> _Fill:
 def _earliest(chain: RunChains, chunks: np.ndarray, allowed: np.ndarray) -> np.ndarray:
     """Return the earliest boundaries [K + 1, N] from which the later chunks hold all remaining layers."""
     stop = np.full_like(chunks, chain.num_layers)
-    found = [stop]
+    boundaries = [stop]
     for chunk in reversed(range(int(chunks.max(initial=0)))):
         fewest = np.ceil(chain.within(chain.before(stop) - allowed) - _WHOLE)
         stop = np.where(chunk < chunks, np.maximum(fewest, chunk), stop)
-        found.append(stop)
-    return np.stack(found[::-1])
+        boundaries.append(stop)
+    return np.stack(boundaries[::-1])
 
 
 def _farthest(chain: RunChains, seconds: np.ndarray) -> np.ndarray:
@@ -230,8 +230,8 @@ def chunk_cuts(problem: Problem, table: KeyCosts, rows: Rows) -> tuple[np.ndarra
     pp, vpp = rows.choices["pp"], rows.choices["vpp"]
     of_chunks, of_stages = _balanced_cuts(problem, table, rows)
     even, divides = even_cuts(problem.limits(), pp, vpp)
-    there = np.stack([np.ones_like(divides), (of_stages != of_chunks).any(axis=1), divides])
-    return np.stack([of_chunks, of_stages, even])[there], np.nonzero(there)[1]
+    exists = np.stack([np.ones_like(divides), (of_stages != of_chunks).any(axis=1), divides])
+    return np.stack([of_chunks, of_stages, even])[exists], np.nonzero(exists)[1]
 
 
 def chunk_pipelines_s(problem: Problem, table: KeyCosts, rows: Rows) -> np.ndarray:
@@ -244,18 +244,18 @@ def chunk_pipelines_s(problem: Problem, table: KeyCosts, rows: Rows) -> np.ndarr
         if name not in _OF_REPLICAS
     }
     first, which = distinct_rows(np.stack([rows.points, rows.positions, *columns.values()], axis=1))
-    few = rows.take(first)
-    cuts, row = chunk_cuts(problem, table, few)
-    pp, vpp = few.choices["pp"][row], few.choices["vpp"][row]
+    distinct = rows.take(first)
+    cuts, row = chunk_cuts(problem, table, distinct)
+    pp, vpp = distinct.choices["pp"][row], distinct.choices["vpp"][row]
     order = np.lexsort((pp, vpp))  # rows that are priced together have about as many chunks and stages
-    found = np.full(len(first), np.inf)
+    least_s = np.full(len(first), np.inf)
     for start in range(0, len(order), _AT_ONCE):
-        here = order[start : start + _AT_ONCE]
-        plans, workload = plans_of(problem, table, few.take(row[here]))
-        boundaries = rounds_of(cuts[here], pp[here], vpp[here]).astype(np.float64)
+        part = order[start : start + _AT_ONCE]
+        plans, workload = plans_of(problem, table, distinct.take(row[part]))
+        boundaries = rounds_of(cuts[part], pp[part], vpp[part]).astype(np.float64)
         seconds = pipeline_at(stage_costs(plans, workload), boundaries).step_s
-        np.minimum.at(found, row[here], seconds)
-    return found[which]
+        np.minimum.at(least_s, row[part], seconds)
+    return least_s[which]
 
 
 def rounds_of(cuts: np.ndarray, pp: np.ndarray, vpp: np.ndarray) -> np.ndarray:
@@ -276,8 +276,8 @@ def _balanced_cuts(problem: Problem, table: KeyCosts, rows: Rows) -> tuple[np.nd
     chain, pp, vpp = replace(chain, seconds=chain.seconds[:, first]), pp[first], vpp[first]
     least = least_largest_chunk_s(chain, (pp * vpp).astype(np.float64))
     twice = replace(chain, seconds=np.tile(chain.seconds, 2)), np.tile(pp, 2), np.tile(vpp, 2)
-    both = balanced_cuts(*twice, np.concatenate([least, np.full_like(least, np.inf)]))
-    of_chunks, of_stages = np.split(both, 2)
+    cuts = balanced_cuts(*twice, np.concatenate([least, np.full_like(least, np.inf)]))
+    of_chunks, of_stages = np.split(cuts, 2)
     return of_chunks[which], of_stages[which]
 
 
@@ -334,8 +334,8 @@ def price_cuts(problem: Problem, table: KeyCosts, rows: Rows, cuts: np.ndarray, 
     order = np.lexsort((pp, vpp))  # rows that are priced together have about as many chunks and stages
     parts = [none_priced(dtype is np.float64)]
     for start in range(0, len(order), _AT_ONCE):
-        here = order[start : start + _AT_ONCE]
-        parts.append(price_chunks(problem, table, rows.take(here), rounds_of(cuts[here], pp[here], vpp[here]), dtype))
+        part = order[start : start + _AT_ONCE]
+        parts.append(price_chunks(problem, table, rows.take(part), rounds_of(cuts[part], pp[part], vpp[part]), dtype))
     back = np.argsort(order)
     return Priced(tree_map(lambda *columns: np.concatenate(columns)[back], *parts), cuts)
 
@@ -381,11 +381,11 @@ def _optimal(problem: Problem, table: KeyCosts, rows: Rows, goal: Goal, dtype: t
     num_rows = len(rows.positions)
     cuts, fits = np.zeros((num_rows, int(problem.workload.stack.num_layers) + 1), np.int32), np.zeros(num_rows, bool)
     if goal != "least memory":
-        here = np.flatnonzero(_may_fit(problem, table, rows))
-        cuts[here], fits[here] = _optimal_cuts(problem, table, rows.take(here), least_memory=False)
+        at = np.flatnonzero(_may_fit(problem, table, rows))
+        cuts[at], fits[at] = _optimal_cuts(problem, table, rows.take(at), least_memory=False)
     if goal != "fastest":
-        rest = np.flatnonzero(~fits)
-        cuts[rest], _ = _optimal_cuts(problem, table, rows.take(rest), least_memory=True)
+        at = np.flatnonzero(~fits)
+        cuts[at], _ = _optimal_cuts(problem, table, rows.take(at), least_memory=True)
     priced = price_cuts(problem, table, rows, cuts, dtype)
     return _finite_where(fits, priced) if goal == "fastest" else priced
 
@@ -401,10 +401,10 @@ def _may_fit(problem: Problem, table: KeyCosts, rows: Rows) -> np.ndarray:
         for start in range(0, len(least), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
             least[part] = _least_bytes(*plans_of(problem, table, rows.take(part)))
-    return least * (1.0 - ROUNDING) <= np.asarray(_room(problem, rows).gpu)
+    return np.asarray(least * (1.0 - ROUNDING) <= np.asarray(_room(problem, rows).gpu))
 
 
-def _least_bytes(plans: Plans, workload: Workload) -> Any:
+def _least_bytes(plans: Plans, workload: Workload) -> PerPlan:
     """Return [N] what the fullest GPU needs at least, bytes; `dsx.cost.cut_bounds` says why."""
     return CutBounds(stage_costs(plans, workload)).peak_bytes
 
@@ -415,12 +415,12 @@ def _room(problem: Problem, rows: Rows) -> Room:
 
 def _optimal_cuts(problem: Problem, table: KeyCosts, rows: Rows, least_memory: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return the boundaries [N, L + 1] of the optimal cuts of [N] rows, and which of them fit."""
-    cuts, fits, left = probed_cuts(problem, table, rows, least_memory)
-    rest = np.flatnonzero(left)
-    if len(rest):
+    cuts, fits, uncut = probed_cuts(problem, table, rows, least_memory)
+    at = np.flatnonzero(uncut)
+    if len(at):
         from dsx.pricing.optimal_cut import scanned_cuts
 
-        cuts[rest], fits[rest] = scanned_cuts(problem, table, rows.take(rest), np.float64, least_memory)
+        cuts[at], fits[at] = scanned_cuts(problem, table, rows.take(at), np.float64, least_memory)
     return cuts, fits
 
 
@@ -431,8 +431,8 @@ def _of_chunks(problem: Problem, table: KeyCosts, rows: Rows, goal: Goal, dtype:
     """
     usable = tree_map(np.asarray, _room(problem, rows))
     cuts, row = chunk_cuts(problem, table, rows)
-    found = _each_best(price_cuts(problem, table, rows.take(row), cuts, dtype), row, usable, goal)
-    return _finite_where(np.asarray(usable.holds(found.costs)), found) if goal == "fastest" else found
+    best = _each_best(price_cuts(problem, table, rows.take(row), cuts, dtype), row, usable, goal)
+    return _finite_where(np.asarray(usable.holds(best.costs)), best) if goal == "fastest" else best
 
 
 def _each_best(priced: Priced, row: np.ndarray, usable: Room, goal: Goal) -> Priced:
@@ -478,10 +478,7 @@ class CandidateCounts:
 
 def column_names(problem: Problem) -> dict[str, tuple[str, ...]]:
     """Return, for each coded column, the names that its codes stand for."""
-    return {
-        "strategy": problem.strategies,
-        **CODES,
-    }
+    return {"strategy": problem.strategies, **CODES}
 
 
 def candidate_columns(problem: Problem, keys: Arrays, positions: np.ndarray, choices: Arrays) -> Arrays:
@@ -535,8 +532,7 @@ def priced_rows(problem: Problem, keys: Arrays, table: KeyCosts, rows: Rows) -> 
 def no_rows(problem: Problem, keys: Arrays) -> Arrays:
     """Return the columns of `priced_rows` without any row."""
     nothing = np.zeros(0, dtype=np.int64)
-    costs = StepCosts(**dict.fromkeys(StepCosts.__dataclass_fields__, np.zeros(0)))
-    rows = result_rows(problem, keys, Rows(nothing, nothing, dict.fromkeys(CHOICE_COLUMNS, nothing)), costs)
+    rows = result_rows(problem, keys, Rows(nothing, nothing, dict.fromkeys(CHOICE_COLUMNS, nothing)), none_priced())
     return rows | ({"stage_layers": nothing.astype(object)} if problem.optimal_cuts else {})
 
 

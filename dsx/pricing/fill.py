@@ -24,9 +24,10 @@ import functools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dsx import arrays as xp
 from dsx.cost.context import ChosenPlans, StageChoices
@@ -34,16 +35,19 @@ from dsx.cost.cut_bounds import FirstStage, StageBytes, first_stage, stage_bytes
 from dsx.cost.interval import Room
 from dsx.cost.pipeline import in_flight, through_stage_s
 from dsx.cost.sends import Sends
+from dsx.cost.shapes import PerPlan
 from dsx.cost.stage import StageCosts
 from dsx.cost.stages import Layers, Stack, layers_between, over_layers
 from dsx.cost.step import sends_of
 from dsx.plans.codes import SearchedCodes
+from dsx.records import Array
 from dsx.schedules.closed_forms import Passes
 
+Result = TypeVar("Result")
 _BY_SLOPE = 4  # times that the end of a stage is guessed before it is found by halves
 
 
-def rounding(dtype: Any) -> float:
+def rounding(dtype: DTypeLike) -> float:
     """Return the relative difference of sums that rounding alone may tell apart."""
     return 16.0 * float(np.finfo(dtype).eps)
 
@@ -67,8 +71,8 @@ class ChainModel(NamedTuple):
 class Chains(NamedTuple):
     """The chains of N plans; leaves are [N], sequences have one for each kind of layer."""
 
-    forward_s: Sequence[Any]
-    backward_s: Sequence[Any]
+    forward_s: Sequence[PerPlan]
+    backward_s: Sequence[PerPlan]
     bytes_of: StageBytes
     usable: Room
     sends: Sends
@@ -79,18 +83,18 @@ class Chains(NamedTuple):
 class Filled(NamedTuple):
     """A stage that is filled up to its limits, [N]."""
 
-    count: Any  # layers
-    own: Any  # what they cause; -inf without layers
-    beyond: Any  # what they cause with one layer more; infinite where it may not have one, or does not fit
+    num_layers: Array
+    caused: Array  # by these layers; -inf without layers
+    next_caused: Array  # what they cause with one layer more; infinite where it may not have one, or does not fit
 
 
 class Probe(NamedTuple):
     """Stages that are filled up to a bound, [N]."""
 
-    reached: Any  # whether they hold all layers
-    slowest: Any  # what the slowest of them causes
-    beyond: Any  # the least that one of them causes with one layer more
-    some_empty: Any  # whether one has no layer
+    reached: Array  # whether they hold all layers
+    slowest: Array  # what the slowest of them causes
+    least_next: Array  # the least that one of them causes with one layer more
+    some_empty: Array  # whether one has no layer
 
 
 def chains_of(costs: StageCosts, usable: Room, with_first: bool) -> Chains:
@@ -98,15 +102,14 @@ def chains_of(costs: StageCosts, usable: Room, with_first: bool) -> Chains:
 
     Only who cuts for time needs what first stages add to a step, which takes longer than all else.
     """
-    none = xp.zeros_like(costs.choices.pp)
-    mean = costs.stack.mean_stage(costs.choices.pp, none)
+    mean = costs.stack.mean_stage(costs.choices.pp, xp.zeros_like(costs.choices.pp))
     first = first_stage(costs) if with_first else None
     return Chains(
         *costs.passes_s, stage_bytes(costs), usable, sends_of(costs, mean), StageChoices.of(costs.choices), first
     )
 
 
-def causes(model: ChainModel, chains: Chains, stage: Any, begin: Any, end: Any) -> tuple[Any, ...]:
+def causes(model: ChainModel, chains: Chains, stage: PerPlan, begin: PerPlan, end: PerPlan) -> tuple[PerPlan, ...]:
     """Return what the layers from `begin` to `end`, exclusive, cause as a stage; and the bytes that they need.
 
     These are of the GPU, then of the host if any plan offloads. With `least_memory` the first two are one, and all.
@@ -117,78 +120,70 @@ def causes(model: ChainModel, chains: Chains, stage: Any, begin: Any, end: Any) 
     needed = chains.bytes_of.peak(layers, held, model.stack, plans)
     if model.least_memory:
         return (needed,)
-    own = passes(chains, layers)
-    after = passes(chains, layers_between(model.stack, end, xp.full_like(end, model.length)))
-    whole = passes(chains, model.stack.totals())
-    seconds = through_stage_s(position, own, after, whole, chains.sends, plans)
+    on_stage = passes(chains, layers)
+    on_later = passes(chains, layers_between(model.stack, end, xp.full_like(end, model.length)))
+    on_all = passes(chains, model.stack.totals())
+    seconds = through_stage_s(position, on_stage, on_later, on_all, chains.sends, plans)
     on_host = chains.bytes_of.on_host(layers, held)
     return (seconds, needed) if on_host is None else (seconds, needed, on_host)
 
 
-def load_of(model: ChainModel, chains: Chains, begin: Any, end: Any) -> Any:
+def load_of(model: ChainModel, chains: Chains, begin: PerPlan, end: PerPlan) -> PerPlan:
     """Return the load of layers, of which stages get equal shares: seconds of a microbatch, or bytes without any."""
     layers = layers_between(model.stack, begin, end)
     if not model.least_memory:
         return passes(chains, layers).both
-    none = xp.zeros_like(chains.choices.pp)
-    return chains.bytes_of.peak(layers, none, model.stack, ChosenPlans(chains.choices, model.searched))
+    no_microbatch = xp.zeros_like(chains.choices.pp)
+    return chains.bytes_of.peak(layers, no_microbatch, model.stack, ChosenPlans(chains.choices, model.searched))
 
 
-def filled(model: ChainModel, chains: Chains, stage: Any, begin: Any, bound: Any, near: Any) -> Filled:
-    """Fill a stage from `begin` [N] on up to a bound, so that one layer is left to each later stage.
+def probe(model: ChainModel, chains: Chains, deepest: PerPlan, bound: Array, first: Array, begin: Array) -> Probe:
+    """Fill the stages from `first` on with the layers from `begin` on, both [N]; `deepest` is the most stages.
 
-    It is likely to have about `near` [N] layers. A stage that a plan does not have stays empty.
+    Each stage gets as many layers as keep the bound, so that one layer is left to each later stage. A stage that a plan
+    does not have stays empty.
     """
-    of_layers = functools.partial(values_from, model, chains, stage, begin)
-    return most_layers(of_layers, limits_of(model, chains, bound), most_left(model, chains, stage, begin), near)
+    pp, limits = chains.choices.pp, limits_of(model, chains, bound)
 
-
-def probe(model: ChainModel, chains: Chains, deepest: Any, bound: Any, first: Any, begin: Any) -> Probe:
-    """Fill the stages from `first` on with the layers from `begin` on, both [N]; `deepest` is the most stages."""
-    pp = chains.choices.pp
-
-    def more(state: tuple[Any, ...]) -> Any:
+    def more(state: tuple[Array, ...]) -> Array:
         return state[0] < deepest
 
-    def fill(state: tuple[Any, ...]) -> tuple[Any, ...]:
-        stage, begin, near, slowest, beyond, some_empty = state
-        there = (stage >= first) & (stage < pp)
-        found = filled(model, chains, stage, xp.where(there, begin, model.length), bound, near)
-        count = xp.where(there, found.count, 0.0)
+    def fill(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        stage, begin, near, slowest, least_next, some_empty = state
+        exists = (stage >= first) & (stage < pp)
+        start = xp.where(exists, begin, model.length)
+        most = most_left(model, chains, stage, start)
+        filled = most_layers(lambda count: causes(model, chains, stage, start, start + count), limits, most, near)
+        count = xp.where(exists, filled.num_layers, 0.0)
         return (
             stage + 1.0,
             begin + count,
             xp.where(count > 0.0, count, near),
-            xp.maximum(slowest, found.own),
-            xp.minimum(beyond, found.beyond),
-            some_empty | (there & (count == 0.0)),
+            xp.maximum(slowest, filled.caused),
+            xp.minimum(least_next, filled.next_caused),
+            some_empty | (exists & (count == 0.0)),
         )
 
     never = xp.full_like(bound, np.inf)
     near = xp.ceil((model.length - begin) / (pp - first))
     state = first.min(), begin, near, -never, never, pp < 0.0
-    _, begin, _, slowest, beyond, some_empty = xp.while_loop(more, fill, state)
-    return Probe(begin == model.length, slowest, beyond, some_empty)
+    _, begin, _, slowest, least_next, some_empty = xp.while_loop(more, fill, state)
+    return Probe(begin == model.length, slowest, least_next, some_empty)
 
 
-def most_left(model: ChainModel, chains: Chains, stage: Any, begin: Any) -> Any:
+def most_left(model: ChainModel, chains: Chains, stage: PerPlan, begin: Array) -> Array:
     """Return [N] how many layers a stage may have that leaves one to each later stage; none where a plan lacks it."""
     pp = chains.choices.pp
     later = xp.maximum(pp - 1.0 - stage, 0.0)
     return xp.where(stage < pp, xp.maximum(model.length - later - begin, 0.0), 0.0)
 
 
-def values_from(model: ChainModel, chains: Chains, stage: Any, begin: Any, count: Any) -> tuple[Any, ...]:
-    """Return what so many layers from `begin` on cause and need as a stage."""
-    return causes(model, chains, stage, begin, begin + count)
-
-
-def limits_of(model: ChainModel, chains: Chains, bound: Any) -> tuple[Any, ...]:
+def limits_of(model: ChainModel, chains: Chains, bound: PerPlan) -> tuple[PerPlan, ...]:
     """Return the limits of what stages cause and need, if they may cause `bound`."""
     return (bound,) if model.least_memory else (bound, *room_of(chains))
 
 
-def room_of(chains: Chains) -> tuple[Any, ...]:
+def room_of(chains: Chains) -> tuple[PerPlan, ...]:
     """Return the limits of the bytes that stages need, as `causes` lists them."""
     gpu, host = chains.usable
     return (gpu,) if chains.bytes_of.host_state is None else (gpu, host)
@@ -200,67 +195,68 @@ def passes(chains: Chains, layers: Layers) -> Passes:
 
 
 class _FillSearch(NamedTuple):
-    number: Any
-    at: Any  # [N] layers
-    low: Any  # the least and the most that they may be
-    high: Any
-    values: Any  # [2, N] of them, and of one more
+    number: Array
+    at: Array  # [N] layers
+    low: Array  # the least and the most that they may be
+    high: Array
+    values: tuple[Any, ...]  # [2, N] of them, and of one more
 
 
-def most_layers(of_layers: Callable[[Any], tuple[Any, ...]], limits: Sequence[Any], most: Any, near: Any) -> Filled:
-    """Return the largest number of layers [N], at most `most`, of which all values keep their limits.
+def most_layers(
+    of_layers: Callable[[Array], tuple[PerPlan, ...]], limits: Sequence[PerPlan], most: Array, near: Array
+) -> Filled:
+    """Return the largest number of layers [N], at most `most` and likely about `near`, that keeps all values' limits.
 
     The values are nearly linear, so two neighbours tell where they reach their limits. They are part of the state of
     the loop: what a step computes of them is then computed once, where a compiler might repeat it for each use.
     """
     pair = np.array([[0.0], [1.0]])
 
-    def keeps(search: _FillSearch) -> tuple[Any, Any]:
+    def keeps(search: _FillSearch) -> tuple[Array, Array]:
         """Return whether the layers keep the limits, and one more."""
         kept = [value <= limit for value, limit in zip(search.values, limits, strict=True)]
-        here, above = functools.reduce(operator.and_, kept)
-        return here | (search.at <= 0.0), above & (search.at < most)
+        at, above = functools.reduce(operator.and_, kept)
+        return at | (search.at <= 0.0), above & (search.at < most)
 
-    def is_open(search: _FillSearch) -> Any:
-        here, above = keeps(search)
-        return ~(here & ~above) & (search.low < search.high)
+    def is_open(search: _FillSearch) -> Array:
+        keeps_at, keeps_above = keeps(search)
+        return ~(keeps_at & ~keeps_above) & (search.low < search.high)
 
     def narrower(search: _FillSearch) -> _FillSearch:
         number, at, low, high, values = search
-        here, above = keeps(search)
-        low = xp.where(here, xp.where(above, at + 1.0, at), low)
-        high = xp.where(here, xp.where(above, high, at), at - 1.0)
-        rest = [(limit - here) / (above - here) for (here, above), limit in zip(values, limits, strict=True)]
-        guess = at + xp.floor(functools.reduce(xp.minimum, rest))
+        keeps_at, keeps_above = keeps(search)
+        low = xp.where(keeps_at, xp.where(keeps_above, at + 1.0, at), low)
+        high = xp.where(keeps_at, xp.where(keeps_above, high, at), at - 1.0)
+        steps = [(limit - value) / (above - value) for (value, above), limit in zip(values, limits, strict=True)]
+        guess = at + xp.floor(functools.reduce(xp.minimum, steps))
         guess = xp.where((number < _BY_SLOPE) & (xp.abs(guess) < np.inf), guess, xp.floor(0.5 * (low + high)))
-        at = xp.where(here & ~above, at, xp.clip(guess, low, high))
+        at = xp.where(keeps_at & ~keeps_above, at, xp.clip(guess, low, high))
         return _FillSearch(number + 1, at, low, high, of_layers(at + pair))
 
     at = xp.clip(near, 0.0, most)
     start = _FillSearch(0 * most.astype("int32").min(), at, xp.zeros_like(most), most, of_layers(at + pair))
-    found = xp.while_loop(lambda search: is_open(search).any(), narrower, start)
-    (own, beyond), *others = found.values
-    for (_, needed), limit in zip(others, limits[1:], strict=True):
-        beyond = xp.where(needed <= limit, beyond, np.inf)
-    return Filled(found.at, xp.where(found.at > 0.0, own, -np.inf), xp.where(found.at < most, beyond, np.inf))
+    _, at, _, _, ((caused, next_caused), *needed) = xp.while_loop(lambda search: is_open(search).any(), narrower, start)
+    for (_, next_needed), limit in zip(needed, limits[1:], strict=True):
+        next_caused = xp.where(next_needed <= limit, next_caused, np.inf)
+    return Filled(at, xp.where(at > 0.0, caused, -np.inf), xp.where(at < most, next_caused, np.inf))
 
 
 class EvenCut(NamedTuple):
     """The most even cuts that keep a bound."""
 
-    ends: Any  # [L, N] the end of each stage
-    earliest: Any  # [N] the least end of the first stage that lets the others keep the bound
-    found: Any  # [N] whether there is one
+    ends: Array  # [L, N] the end of each stage
+    earliest: Array  # [N] the least end of the first stage that lets the others keep the bound
+    exists: Array  # [N] whether there is one
 
 
 class _Ends(NamedTuple):
-    end: Any  # [N] of the first stage
-    open: Any  # whether it may be one
-    values: tuple[Any, ...]  # what a first stage causes, and needs
-    best: tuple[Any, ...]
+    end: Array  # [N] of the first stage
+    open: Array  # whether it may be one
+    values: tuple[PerPlan, ...]  # what a first stage causes, and needs
+    best: tuple[Array, ...]
 
 
-def even_cut(model: ChainModel, chains: Chains, deepest: Any, bound: Any, most_first_s: Any) -> EvenCut:
+def even_cut(model: ChainModel, chains: Chains, deepest: PerPlan, bound: Array, most_first_s: PerPlan) -> EvenCut:
     """Return the most even cuts that keep a bound, of those whose first stage adds at most `most_first_s` to the step.
 
     `deepest` is the most stages of a plan.
@@ -269,14 +265,14 @@ def even_cut(model: ChainModel, chains: Chains, deepest: Any, bound: Any, most_f
     limits = limits_of(model, chains, bound)
     begins = _first_begins(model, chains, deepest, bound)
     earliest = begins[1].astype(bound.dtype)
-    first, found = _even_first(model, chains, bound, earliest, most_first_s)
+    first, exists = _even_first(model, chains, bound, earliest, most_first_s)
     ends = xp.with_row(xp.full_like(begins[:-1], int(model.length)), 0 * index, first.astype(begins.dtype))
     state = 0 * index + 1, first, xp.maximum(first, 1.0), ends
 
-    def more(state: tuple[Any, ...]) -> Any:
+    def more(state: tuple[Array, ...]) -> Array:
         return state[0] < index
 
-    def even(state: tuple[Any, ...]) -> tuple[Any, ...]:
+    def even(state: tuple[Array, ...]) -> tuple[Array, ...]:
         number, begin, near, ends = state
         stage = number.astype(bound.dtype)
         fewest = xp.maximum(begins[number + 1].astype(bound.dtype) - begin, 1.0)
@@ -284,15 +280,16 @@ def even_cut(model: ChainModel, chains: Chains, deepest: Any, bound: Any, most_f
         share = _nearest(model, chains, begin, xp.maximum(pp - stage, 1.0), most, near)
         # The least value is at most that of the slowest stage, up to rounding.
         most = xp.minimum(xp.maximum(share, fewest), most)
-        count = most_layers(functools.partial(values_from, model, chains, stage, begin), limits, most, most).count
+        filled = most_layers(lambda count: causes(model, chains, stage, begin, begin + count), limits, most, most)
+        count = filled.num_layers
         end = xp.where(stage < pp, begin + count, model.length)
         return number + 1, end, xp.where(count > 0.0, count, near), xp.with_row(ends, number, end.astype(ends.dtype))
 
     *_, ends = xp.while_loop(more, even, state)
-    return EvenCut(ends, earliest, found)
+    return EvenCut(ends, earliest, exists)
 
 
-def least_step_s(model: ChainModel, chains: Chains, deepest: Any, bound: Any, earliest: Any) -> Any:
+def least_step_s(model: ChainModel, chains: Chains, deepest: PerPlan, bound: Array, earliest: Array) -> Array:
     """Return [N] the least seconds of the slowest stage and of what the first stage adds, whose end is not `earliest`.
 
     The later stages cause at most `bound` if the first one ends no earlier. With more layers than keep the bound and
@@ -300,7 +297,7 @@ def least_step_s(model: ChainModel, chains: Chains, deepest: Any, bound: Any, ea
     """
     del deepest
 
-    def visit(ends: _Ends) -> tuple[Any, ...]:
+    def visit(ends: _Ends) -> tuple[Array, ...]:
         seconds, *needed = ends.values
         step_s = xp.maximum(seconds, bound) + first_s(model, chains, ends.end)
         fits = ends.open
@@ -312,26 +309,28 @@ def least_step_s(model: ChainModel, chains: Chains, deepest: Any, bound: Any, ea
     return step_s
 
 
-def first_s(model: ChainModel, chains: Chains, end: Any) -> Any:
+def first_s(model: ChainModel, chains: Chains, end: PerPlan) -> PerPlan:
     """Return the seconds that a first stage with the layers up to `end` adds to the end of a step."""
     if chains.first is None:
         return xp.zeros_like(end)
     return chains.first.added_s(layers_between(model.stack, xp.zeros_like(end), end), model.stack)
 
 
-def _even_first(model: ChainModel, chains: Chains, bound: Any, earliest: Any, most_first_s: Any) -> tuple[Any, Any]:
+def _even_first(
+    model: ChainModel, chains: Chains, bound: Array, earliest: Array, most_first_s: PerPlan
+) -> tuple[Array, Array]:
     """Return [N] the end of the first stage of the most even cut, and whether there is one."""
-    none, limits = xp.zeros_like(bound), limits_of(model, chains, bound)
-    whole = load_of(model, chains, none, none + model.length)
+    start, limits = xp.zeros_like(bound), limits_of(model, chains, bound)
+    of_chain = load_of(model, chains, start, start + model.length)
 
-    def visit(ends: _Ends) -> tuple[Any, ...]:
+    def visit(ends: _Ends) -> tuple[Array, ...]:
         end, distance = ends.best
-        here = xp.abs(load_of(model, chains, none, ends.end) - whole / chains.choices.pp)
+        from_share = xp.abs(load_of(model, chains, start, ends.end) - of_chain / chains.choices.pp)
         allowed = ends.open & (first_s(model, chains, ends.end) <= most_first_s)
         for value, limit in zip(ends.values, limits, strict=True):
             allowed = allowed & (value <= limit)
-        nearer = allowed & (here < distance - TIES * whole)
-        return xp.where(nearer, ends.end, end), xp.where(nearer, here, distance)
+        nearer = allowed & (from_share < distance - TIES * of_chain)
+        return xp.where(nearer, ends.end, end), xp.where(nearer, from_share, distance)
 
     end, distance = _visited(model, chains, bound, earliest, visit, (earliest, xp.full_like(bound, np.inf)))
     return end, distance < np.inf
@@ -340,31 +339,31 @@ def _even_first(model: ChainModel, chains: Chains, bound: Any, earliest: Any, mo
 def _visited(
     model: ChainModel,
     chains: Chains,
-    bound: Any,
-    earliest: Any,
-    visit: Callable[[_Ends], tuple[Any, ...]],
-    best: tuple[Any, ...],
-) -> tuple[Any, ...]:
+    bound: Array,
+    earliest: Array,
+    visit: Callable[[_Ends], tuple[Array, ...]],
+    best: tuple[Array, ...],
+) -> tuple[Array, ...]:
     """Visit the ends of a first stage from `earliest` on that keep the limits, and the next one; return the last best.
 
     What a stage causes is part of the state of the loop, so that it is computed once.
     """
-    none, limits = xp.zeros_like(bound), limits_of(model, chains, bound)
-    latest = most_left(model, chains, 0.0, none)
+    begin, limits = xp.zeros_like(bound), limits_of(model, chains, bound)
+    latest = most_left(model, chains, 0.0, begin)
 
     def next_end(ends: _Ends) -> _Ends:
         kept = ends.open & (ends.end < latest)
         for value, limit in zip(ends.values, limits, strict=True):
             kept = kept & (value <= limit)
         end = xp.minimum(ends.end + 1.0, model.length)
-        return _Ends(end, kept, causes(model, chains, 0.0, none, end), visit(ends))
+        return _Ends(end, kept, causes(model, chains, 0.0, begin, end), visit(ends))
 
-    there = (earliest >= 1.0) & (earliest <= latest)
-    start = _Ends(earliest, there, causes(model, chains, 0.0, none, earliest), best)
+    exists = (earliest >= 1.0) & (earliest <= latest)
+    start = _Ends(earliest, exists, causes(model, chains, 0.0, begin, earliest), best)
     return xp.while_loop(lambda ends: ends.open.any(), next_end, start).best
 
 
-def _first_begins(model: ChainModel, chains: Chains, deepest: Any, bound: Any) -> Any:
+def _first_begins(model: ChainModel, chains: Chains, deepest: PerPlan, bound: Array) -> Array:
     """Return [L + 1, N] the first layer of each stage if later ones are filled from the end of the chain.
 
     Each earlier stage keeps a layer.
@@ -372,26 +371,19 @@ def _first_begins(model: ChainModel, chains: Chains, deepest: Any, bound: Any) -
     limits, pp = limits_of(model, chains, bound), chains.choices.pp
     end = xp.full_like(bound, model.length)
 
-    def more(state: tuple[Any, ...]) -> Any:
+    def more(state: tuple[Array, ...]) -> Array:
         return state[0] > 0
 
-    def fill(state: tuple[Any, ...]) -> tuple[Any, ...]:
+    def fill(state: tuple[Array, ...]) -> tuple[Array, ...]:
         number, end, near, begins = state
         number = number - 1
         stage = number.astype(bound.dtype)
         most = xp.where(stage < pp, xp.maximum(end - stage, 0.0), 0.0)
-
-        def of_layers(count: Any) -> tuple[Any, ...]:
-            return causes(model, chains, stage, end - count, end)
-
-        count = most_layers(of_layers, limits, most, near).count
+        filled = most_layers(lambda count: causes(model, chains, stage, end - count, end), limits, most, near)
+        count = filled.num_layers
         begin = end - count
-        return (
-            number,
-            begin,
-            xp.where(count > 0.0, count, near),
-            xp.with_row(begins, number, begin.astype(begins.dtype)),
-        )
+        begins = xp.with_row(begins, number, begin.astype(begins.dtype))
+        return number, begin, xp.where(count > 0.0, count, near), begins
 
     # Small numbers: memory that is new to the process takes as long as the fills of a tile.
     table = xp.full_like(
@@ -401,41 +393,30 @@ def _first_begins(model: ChainModel, chains: Chains, deepest: Any, bound: Any) -
     return xp.while_loop(more, fill, state)[-1]
 
 
-def _nearest(model: ChainModel, chains: Chains, begin: Any, stages: Any, most: Any, near: Any) -> Any:
+def _nearest(model: ChainModel, chains: Chains, begin: Array, stages: Array, most: Array, near: Array) -> Array:
     """Return [N] the number of the layers from `begin` on that are nearest to an equal share of them."""
 
-    def load(count: Any) -> Any:
+    def load(count: Array) -> PerPlan:
         return load_of(model, chains, begin, begin + count)
 
-    whole = load(model.length - begin)
-    share = whole / stages
-    below = most_layers(lambda count: (load(count),), (share,), most, near).count
+    remaining = load(model.length - begin)
+    share = remaining / stages
+    below = most_layers(lambda count: (load(count),), (share,), most, near).num_layers
     of_below, of_above = (xp.abs(load(xp.maximum(count, 0.0)) - share) for count in (below, below + 1.0))
-    return xp.where(of_below <= of_above + TIES * whole, below, below + 1.0)
+    return xp.where(of_below <= of_above + TIES * remaining, below, below + 1.0)
 
 
 @dataclass(frozen=True)
 class Fills:
-    """Fills the stages of chains; with `compiled` those of many of them compiled."""
+    """Calls functions that fill the stages of chains; with `compiled` they are compiled for many chains."""
 
     model: ChainModel
     compiled: bool
 
-    def probe(self, chains: Chains, bound: np.ndarray, first: np.ndarray, begin: np.ndarray) -> Probe:
-        """Fill stages as `filled_stages.probe` does."""
-        return self._called(probe, chains, bound, first, begin)
-
-    def even_cut(self, chains: Chains, bound: np.ndarray, most_first_s: np.ndarray) -> EvenCut:
-        """Cut as `dsx.pricing.fill.even_cut` does."""
-        return self._called(even_cut, chains, bound, most_first_s)
-
-    def least_step_s(self, chains: Chains, bound: np.ndarray, earliest: np.ndarray) -> np.ndarray:
-        """Return what `dsx.pricing.fill.least_step_s` does."""
-        return self._called(least_step_s, chains, bound, earliest)
-
-    def _called(self, function: Any, chains: Chains, *given: np.ndarray) -> Any:
-        if self.compiled and len(given[0]):
+    def __call__(self, function: Callable[..., Result], chains: Chains, *arguments: np.ndarray) -> Result:
+        """Return what `probe`, `even_cut` or `least_step_s` does for chains and its arguments after `deepest`."""
+        if self.compiled and len(arguments[0]):
             from dsx.pricing.compiled import of_chain_tiles
 
-            return of_chain_tiles(function, self.model, chains, given)
-        return function(self.model, chains, chains.choices.pp.max(initial=1.0), *given)
+            return of_chain_tiles(function, self.model, chains, arguments)
+        return function(self.model, chains, chains.choices.pp.max(initial=1.0), *arguments)

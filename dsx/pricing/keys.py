@@ -38,14 +38,13 @@ from dsx.plans.enumerate import BOXES, Arrays, changes
 from dsx.plans.experts import ep_constraints
 from dsx.plans.placement import key_shares, may_cut_two_axes, rank_placement, units
 from dsx.pricing.problem import Problem, pad
+from dsx.records import ArrayLike, tree_map
 from dsx.records import leaves as leaves_of
-from dsx.records import tree_map
 from dsx.schedules.schedules import SCHEDULES
 
 # The costs of a key table: one record for each layer kind.
 KeyCosts = tuple[LayerCosts, ...]
 
-# The columns of a key that decide its work.
 # The columns of a key that the work of a layer depends on.
 _KEY_WORK_COLUMNS = tuple(name for name in KEY_COLUMNS if not name.endswith("_nvs"))
 _WORKS = 16384  # works that are evaluated together
@@ -91,9 +90,8 @@ def price_keys(problem: Problem, keys: Arrays) -> KeyCosts:
     Leaves are NumPy float64, [H, U] or [H, J, U].
     """
     never_recomputed = problem.workload.stack.embedding_and_head
-    values = sorted({NONE_CODE, *problem.workload.searched.recompute})
-    network = problem.cluster.network
-    searched = problem.workload.searched
+    searched, network = problem.workload.searched, problem.cluster.network
+    values = sorted({NONE_CODE, *searched.recompute})
     apart = searched.zero_replicas != (1,) or any(SCHEDULES[code].holds.num_chains > 1 for code in searched.schedule)
     numbered = problem.assumptions_spec.uneven_domains and (apart or may_cut_two_axes(keys, network.nvs.size))
     rank_placements = rank_placement(keys, network) if numbered else ()
@@ -109,6 +107,16 @@ def price_keys(problem: Problem, keys: Arrays) -> KeyCosts:
     )
 
 
+class _KindTable(NamedTuple):
+    """The keys under which a kind of layer is priced."""
+
+    problem: Problem
+    keys: Arrays  # {column: [U]}
+    modes: Sequence[Codes]  # of recomputation
+    rank_placements: Sequence[np.ndarray]  # [U], as in LayerWork
+    lacked: tuple[Fields, ...]  # as in LayerWork
+
+
 def _price_kind(
     problem: Problem,
     layers: Sequence[DerivedLayer],
@@ -119,16 +127,17 @@ def _price_kind(
     """Return the costs of one layer kind in some modes of recomputation; `layers` has its layer under each strategy."""
     conditions = of_steps(problem.assumptions.conditions, problem.workload.searched)
     sets = lacked(conditions, [name for name in _EFFECTS if any(_has_effect(layer, name) for layer in layers)])
+    table = _KindTable(problem, keys, modes, rank_placements, sets)
     distinct: list[np.ndarray] = []  # per strategy, rows of its keys that this kind tells apart
     priced_as = np.zeros(len(keys["strategy"]), dtype=np.int64)  # [U] position among these
     for code, layer in enumerate(layers):
         of_strategy = np.flatnonzero(keys["strategy"] == code)
-        rows, which = _distinct(problem, layer, keys, of_strategy, rank_placements)
+        rows, which = _distinct(table, layer, of_strategy)
         priced_as[of_strategy] = sum(map(len, distinct)) + which
         distinct.append(rows)
     parts: list[LayerCosts] = []
-    for code, (layer, rows) in enumerate(zip(layers, distinct, strict=True)):
-        batches = _batches(problem, code, layer, keys, rows, modes, sets, rank_placements)
+    for layer, rows in zip(layers, distinct, strict=True):
+        batches = _batches(table, layer, rows)
         if problem.num_points * len(rows) < _COMPILED:
             parts += [part for batch in batches for part in _price_on_numpy(problem, batch)]
         else:
@@ -138,27 +147,21 @@ def _price_kind(
     return _assembled(parts, priced_as, modes)
 
 
-def _distinct(
-    problem: Problem, layer: DerivedLayer, keys: Arrays, rows: np.ndarray, rank_placements: Sequence[np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
+def _distinct(table: _KindTable, layer: DerivedLayer, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the first of the `rows` [N] for each of the costs that a layer has under them, and [N] which each row has.
 
     Embedding and head do not depend on the axes that divide the body alone.
     """
     used = [name for name in KEY_COLUMNS if _depends(layer, name)]
-    known = {name: keys[name][rows] for name in KEY_COLUMNS}
-    same = all((column == column[:1]).all() for name, column in known.items() if name not in used)
+    columns = {name: table.keys[name][rows] for name in KEY_COLUMNS}
+    same = all((column == column[:1]).all() for name, column in columns.items() if name not in used)
     # A share of an outer tier depends on the axes within it, and so does how ranks lie.
-    if same or problem.cluster.network.middle or rank_placements:
+    if same or table.problem.cluster.network.middle or table.rank_placements:
         return rows, np.arange(len(rows))
-    order = [
-        *(name for name in used if name in _KEY_WORK_COLUMNS),
-        *(name for name in used if name not in _KEY_WORK_COLUMNS),
-    ]
     # The columns as the digits of a number, exact as long as it is below 2^53.
     number = np.zeros(len(rows))
-    for name in order:
-        number = number * (known[name].max() + 1.0) + known[name]
+    for name in sorted(used, key=lambda name: name not in _KEY_WORK_COLUMNS):
+        number = number * (columns[name].max() + 1.0) + columns[name]
     if number.max() >= 2.0**53:
         return rows, np.arange(len(rows))
     _, first, which = np.unique(number, return_index=True, return_inverse=True)
@@ -177,26 +180,20 @@ def _has_effect(layer: DerivedLayer, field: str) -> bool:
     return not axes or any(axis in layer.axes for axis in axes)
 
 
-def _batches(
-    problem: Problem,
-    code: int,
-    layer: DerivedLayer,
-    keys: Arrays,
-    of_strategy: np.ndarray,
-    modes: Sequence[Codes],
-    sets: tuple[Fields, ...],
-    rank_placements: Sequence[np.ndarray],
-) -> Iterator[KeyBatch]:
+def _batches(table: _KindTable, layer: DerivedLayer, of_strategy: np.ndarray) -> Iterator[KeyBatch]:
     """Yield some rows of a strategy, a bounded number of works at a time."""
-    works = _works({name: keys[name][of_strategy] for name in _KEY_WORK_COLUMNS if _depends(layer, name)})
+    problem, keys = table.problem, table.keys
+    # Consecutive keys that differ only in shares have one work.
+    used = [name for name in _KEY_WORK_COLUMNS if _depends(layer, name)]
+    works = np.cumsum(changes(*(keys[name][of_strategy] for name in used))) - 1
     for start, stop in ranges_of(works, _WORKS, len(works)):
         rows, which = of_strategy[start:stop], works[start:stop] - works[start]
         first = rows[np.flatnonzero(np.diff(which, prepend=-1))]
-        work = work_of(problem, layer, {name: column[first] for name, column in keys.items()}, modes)
-        work = replace(work, lacked=sets)
+        work = work_of(problem, layer, {name: column[first] for name, column in keys.items()}, table.modes)
+        work = replace(work, lacked=table.lacked)
         shares = {axis: keys[f"{axis}_nvs"][rows].astype(np.float64) for axis in work.shares}
-        outer = outer_shares(problem, code, keys, rows, tuple(work.shares))
-        yield KeyBatch(which, work, shares, outer, tuple(of_keys[rows] for of_keys in rank_placements))
+        outer = outer_shares(problem, int(keys["strategy"][rows[0]]), keys, rows, tuple(work.shares))
+        yield KeyBatch(which, work, shares, outer, tuple(of_keys[rows] for of_keys in table.rank_placements))
 
 
 def outer_shares(
@@ -206,27 +203,22 @@ def outer_shares(
 
     `rows` are rows of the key table, all of the strategy `code`.
     """
-    found: list[dict[str, np.ndarray]] = []
+    of_units: list[dict[str, np.ndarray]] = []
     for unit in units(problem.cluster.network):
         of_rows = {name: column[rows].astype(np.int64) for name, column in keys.items()}
         shares = key_shares(of_rows, unit, problem.expert_axes[code])
-        found.append({axis: shares[axis].astype(np.float64) for axis in axes})
-    return tuple(found)
+        of_units.append({axis: shares[axis].astype(np.float64) for axis in axes})
+    return tuple(of_units)
 
 
 def work_of(problem: Problem, layer: DerivedLayer, keys: Arrays, modes: Sequence[Codes] = MAIN_MODES) -> LayerWork:
     """Return the work of a layer for [V] keys, with the measured operator times of the problem."""
-    given = (layer, problem.model.dimensions, problem.assumptions_spec, problem.sequence_length, keys)
-    work = layer_work(*given, modes)
+    arguments = (layer, problem.model.dimensions, problem.assumptions_spec, problem.sequence_length, keys)
+    work = layer_work(*arguments, modes)
     if problem.operator_times is None:
         return work
-    times = measured_times(problem.operator_times, measurable(*given), work, problem.cluster.device)
+    times = measured_times(problem.operator_times, measurable(*arguments), work, problem.cluster.device)
     return replace(work, measured=times)
-
-
-def _works(keys: Arrays) -> np.ndarray:
-    """Return [U] the number of the work of each key; consecutive keys that differ only in shares have one work."""
-    return np.cumsum(changes(*keys.values())) - 1
 
 
 def ranges_of(works: np.ndarray, num_works: int, num_keys: int) -> Iterator[tuple[int, int]]:
@@ -244,8 +236,8 @@ def _price_on_numpy(problem: Problem, batch: KeyBatch) -> list[LayerCosts]:
     for start, stop in ranges_of(batch.which, _ON_NUMPY, _ON_NUMPY):
         works = np.arange(batch.which[start], batch.which[stop - 1] + 1)
         work = batch.of_keys(works, start, stop, stop - start)
-        found = [layer_costs(work, *problem.at_point(point)) for point in range(problem.num_points)]
-        parts.append(tree_map(lambda *leaves: np.stack(leaves), *found))
+        at_points = [layer_costs(work, *problem.at_point(point)) for point in range(problem.num_points)]
+        parts.append(tree_map(lambda *leaves: np.stack(leaves), *at_points))
     return parts
 
 
@@ -253,7 +245,7 @@ def _assembled(parts: list[LayerCosts], positions: np.ndarray, modes: Sequence[C
     """Join parts, with the same number of weight groups, and return the costs at [U] positions."""
     groups = max((part.group_size.shape[1] for part in parts), default=1)
 
-    def joined(name: str, leaves: Sequence[Any]) -> np.ndarray:
+    def joined(name: str, leaves: Sequence[ArrayLike]) -> np.ndarray:
         leaves = [np.asarray(leaf) for leaf in leaves]
         if name in _ABSENT:
             widths = [((0, 0), (0, groups - leaf.shape[1]), (0, 0)) for leaf in leaves]
@@ -261,15 +253,15 @@ def _assembled(parts: list[LayerCosts], positions: np.ndarray, modes: Sequence[C
         return np.concatenate(leaves, axis=-1)[..., positions] if leaves else np.zeros((1, 0))
 
     def column(name: str) -> Any:
-        found = [getattr(part, name) for part in parts]
+        of_parts = [getattr(part, name) for part in parts]
         if name == "without":
             return tuple(
-                PassCosts(**{own: joined(own, [getattr(passes, own) for passes in of_set]) for own in PASSES})
-                for of_set in zip(*found, strict=True)
+                PassCosts(**{field: joined(field, [getattr(passes, field) for passes in of_set]) for field in PASSES})
+                for of_set in zip(*of_parts, strict=True)
             )
         if name in TUPLES:
-            return tuple(joined(name, leaves) for leaves in zip(*found, strict=True))
-        return joined(name, found)
+            return tuple(joined(name, leaves) for leaves in zip(*of_parts, strict=True))
+        return joined(name, of_parts)
 
     sets = parts[0].lacked if parts else ()
     return LayerCosts(**{name: column(name) for name in leaves_of(LayerCosts)}, modes=tuple(modes), lacked=sets)
@@ -283,7 +275,7 @@ _PLAN_WORK_COLUMNS = tuple(name for name in _PLAN_COLUMNS if not name.endswith("
 class _Structure(NamedTuple):
     """What of a layer is left without collectives in groups of one, and where it is in a `LayerWork`."""
 
-    form: tuple[Any, ...]  # equal for layers whose numbers can be compared
+    form: tuple[object, ...]  # equal for layers whose numbers can be compared
     kernels: list[int]
     collectives: list[int]
 
@@ -307,12 +299,12 @@ def first_of_each_plan(problem: Problem, keys: Arrays) -> Arrays:
             for same, kept, other in zip(
                 comparison.same_works(earlier, later), (rows_of[earlier], rows), (rows, rows_of[earlier]), strict=True
             ):
-                known = kept[~dropped[kept]]
-                left = other[~dropped[other] & np.isin(works[other], same)]
-                _, at_known, at_left = np.intersect1d(placed[known], placed[left], True, return_indices=True)
-                first, second = known[at_known], left[at_left]
-                alike = (nested[:, first] == nested[:, second]).all(axis=0)
-                first, second = first[alike], second[alike]
+                kept = kept[~dropped[kept]]
+                other = other[~dropped[other] & np.isin(works[other], same)]
+                _, at_kept, at_other = np.intersect1d(placed[kept], placed[other], True, return_indices=True)
+                first, second = kept[at_kept], other[at_other]
+                equal = (nested[:, first] == nested[:, second]).all(axis=0)
+                first, second = first[equal], second[equal]
                 boxes[first] |= boxes[second]
                 dropped[second] = True
     return {name: column[~dropped] for name, column in (keys | {BOXES: boxes}).items()}
@@ -337,16 +329,14 @@ class _Comparison:
     """Compares the works of strategies; works are evaluated once, and only those that may be the same."""
 
     def __init__(self, problem: Problem, keys: Arrays, works: np.ndarray) -> None:
-        self._problem, self._keys, self._works = problem, keys, works
-        self._firsts = [self._first_rows(code) for code in range(len(problem.strategies))]
+        self._problem, self._keys = problem, keys
+        self._firsts: list[tuple[np.ndarray, np.ndarray]] = []  # the works of each strategy, and a key of each
+        for code in range(len(problem.strategies)):
+            rows = np.flatnonzero(keys["strategy"] == code)
+            distinct, first = np.unique(works[rows], return_index=True)
+            self._firsts.append((distinct, rows[first]))
         self._evaluated: dict[int, list[LayerWork]] = {}
         self._structures: dict[tuple[int, tuple[str, ...]], list[_Structure]] = {}
-
-    def _first_rows(self, code: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the works of a strategy, and a key of each."""
-        rows = np.flatnonzero(self._keys["strategy"] == code)
-        works, first = np.unique(self._works[rows], return_index=True)
-        return works, rows[first]
 
     def same_works(self, earlier: int, later: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the works that both strategies have, with the same numbers.
@@ -360,10 +350,10 @@ class _Comparison:
         divided = np.stack([self._keys[axis][rows] > 1 for axis in MODEL_AXES])
         same = np.zeros(len(works), dtype=bool)
         for pattern in np.unique(divided, axis=1).T:
-            here = np.flatnonzero((divided == pattern[:, None]).all(axis=0))
+            matching = np.flatnonzero((divided == pattern[:, None]).all(axis=0))
             axes = tuple(axis for axis, more in zip(MODEL_AXES, pattern, strict=True) if more)
             if self._form(earlier, axes) == self._form(later, axes):
-                same[here] = self._equal(earlier, later, axes, at_earlier[here], at_later[here])
+                same[matching] = self._equal(earlier, later, axes, at_earlier[matching], at_later[matching])
         more, less = self._memory(earlier, later, at_earlier, at_later)
         return works[same & ~more], works[same & more & ~less]
 
@@ -374,12 +364,12 @@ class _Comparison:
         more, less = np.zeros(len(at_earlier), dtype=bool), np.zeros(len(at_earlier), dtype=bool)
         for first, second in zip(self._of(earlier), self._of(later), strict=True):
             for name in ("stash", "working", "scattered"):
-                left, right = getattr(first, name)[:, at_earlier], getattr(second, name)[:, at_later]
-                more |= (left > right * (1 + _ROUNDING)).any(axis=0)
-                less |= (left < right * (1 - _ROUNDING)).any(axis=0)
+                of_earlier, of_later = getattr(first, name)[:, at_earlier], getattr(second, name)[:, at_later]
+                more |= (of_earlier > of_later * (1 + _ROUNDING)).any(axis=0)
+                less |= (of_earlier < of_later * (1 - _ROUNDING)).any(axis=0)
         return more, less
 
-    def _form(self, code: int, axes: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    def _form(self, code: int, axes: tuple[str, ...]) -> list[tuple[object, ...]]:
         if (code, axes) not in self._structures:
             self._structures[code, axes] = [_structure(layer, axes) for layer in self._problem.kinds[code]]
         return [structure.form for structure in self._structures[code, axes]]
@@ -393,9 +383,9 @@ class _Comparison:
                 _numbers(self._of(code)[kind], self._structures[code, axes][kind], at)
                 for code, at in ((earlier, at_earlier), (later, at_later))
             ]
-            for name, left in numbers[0].items():
-                right = numbers[1][name]
-                close = (np.abs(left - right) <= _ROUNDING * np.abs(left)) | (np.isnan(left) & np.isnan(right))
+            for name, first in numbers[0].items():
+                second = numbers[1][name]
+                close = (np.abs(first - second) <= _ROUNDING * np.abs(first)) | (np.isnan(first) & np.isnan(second))
                 same &= close.reshape(-1, len(same)).all(axis=0)
         return same
 
@@ -462,11 +452,11 @@ def _structure(layer: DerivedLayer, axes: Sequence[str]) -> _Structure:
 def _numbers(work: LayerWork, structure: _Structure, at: np.ndarray) -> Mapping[str, np.ndarray]:
     """Return the numbers of works [..., V] that a price depends on."""
     kernels = np.array(structure.kernels, dtype=int)
-    found = {name: getattr(work, name)[:, kernels] for name in ("matrix", "vector", "bytes", "unfused")}
-    found["launches"] = np.broadcast_to(work.launches[:, kernels], found["matrix"].shape)
-    found["volumes"] = work.volumes[np.array(structure.collectives, dtype=int)]
-    found |= {name: getattr(work, name) for name in ("weights", "boundary")}
-    found |= {name: getattr(work.multiplies, name) for name in work.multiplies.__dataclass_fields__}
+    numbers = {name: getattr(work, name)[:, kernels] for name in ("matrix", "vector", "bytes", "unfused")}
+    numbers["launches"] = np.broadcast_to(work.launches[:, kernels], numbers["matrix"].shape)
+    numbers["volumes"] = work.volumes[np.array(structure.collectives, dtype=int)]
+    numbers |= {name: getattr(work, name) for name in ("weights", "boundary")}
+    numbers |= {name: getattr(work.multiplies, name) for name in work.multiplies.__dataclass_fields__}
     if work.measured is not None:
-        found |= {"measured": work.measured.kernels[:, kernels], "measured_multiplies": work.measured.multiplies}
-    return {name: np.asarray(numbers)[..., at] for name, numbers in found.items()}
+        numbers |= {"measured": work.measured.kernels[:, kernels], "measured_multiplies": work.measured.multiplies}
+    return {name: np.asarray(values)[..., at] for name, values in numbers.items()}

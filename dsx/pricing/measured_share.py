@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from dsx.cost.measured_kernels import (
     multiply_times,
     unmeasured,
 )
+from dsx.cost.shapes import PerKernel, PerMultiply
 from dsx.hardware.cluster import Cluster
 from dsx.notation.work import DerivedLayer
 from dsx.plans.choices import KEY_COLUMNS
@@ -57,10 +57,10 @@ class KernelCoverage:
 
     def number(self, how: int) -> int:
         """Return the number of kernels whose time is known so."""
-        return sum(one.how == how for one in self.kernels)
+        return sum(kernel.how == how for kernel in self.kernels)
 
 
-def coverage(problem: Problem, plan: Mapping[str, Any]) -> KernelCoverage | None:
+def coverage(problem: Problem, plan: Mapping[str, object]) -> KernelCoverage | None:
     """Return how much of a plan has times from measured ones; None if the problem has no operator times."""
     table = problem.operator_times
     if table is None:
@@ -71,24 +71,24 @@ def coverage(problem: Problem, plan: Mapping[str, Any]) -> KernelCoverage | None
     model = problem.models[problem.strategies.index(plan["strategy"])]
     for layer in model.kinds:
         count = sum(count for other, count in model.layers if other is layer)
-        found = kernels_of(problem, layer, keys)
+        parts = kernels_of(problem, layer, keys)
         work = work_of(problem, layer, keys)
-        whole, plain, multiplies = _times(work, *problem.at_point(0))
-        total_s += count * float(whole.sum())
-        known = known_times(table, found, work, problem.cluster.device)
-        number += _number([(one, int(own.how[0])) for one, own in zip(found, known, strict=True)])
-        for one, own in zip(found, known, strict=True):
-            how, row, time_s = int(own.how[0]), int(own.rows[0]), float(own.seconds[0])
+        seconds_of_kernels, roofline_s, multiplies_s = _times(work, *problem.at_point(0))
+        total_s += count * float(seconds_of_kernels.sum())
+        times = known_times(table, parts, work, problem.cluster.device)
+        number += _number([(part, int(time.how[0])) for part, time in zip(parts, times, strict=True)])
+        for part, time in zip(parts, times, strict=True):
+            how, row, time_s = int(time.how[0]), int(time.rows[0]), float(time.seconds[0])
             if how == UNKNOWN:
                 continue
-            roofline = plain[one.direction, one.kernel] if one.multiply is None else multiplies[one.multiply]
+            roofline = roofline_s[part.direction, part.kernel] if part.multiply is None else multiplies_s[part.multiply]
             kernels.append(
                 MeasuredKernel(
                     layer.name,
-                    layer.priced_kernels[one.kernel].name,
-                    one.name,
-                    one.direction,
-                    _as_shape(one.shapes[:, 0]),
+                    layer.priced_kernels[part.kernel].name,
+                    part.name,
+                    part.direction,
+                    _as_shape(part.shapes[:, 0]),
                     how,
                     None if row == NONE else table.rows[row],
                     time_s,
@@ -100,13 +100,13 @@ def coverage(problem: Problem, plan: Mapping[str, Any]) -> KernelCoverage | None
     return KernelCoverage(table.file, tuple(kernels), number, shares, idle_rows(problem))
 
 
-def measured_ratios(problem: Problem, plan: Mapping[str, Any]) -> Iterator[tuple[DerivedLayer, str, int, float]]:
+def measured_ratios(problem: Problem, plan: Mapping[str, object]) -> Iterator[tuple[DerivedLayer, str, int, float]]:
     """Yield (layer, kernel, direction, seconds over those of the roofline) of a plan's kernels with measured times."""
     keys = key_of(plan)
     for layer in problem.kinds[problem.strategies.index(plan["strategy"])] if problem.operator_times else ():
-        whole, plain, _ = _times(work_of(problem, layer, keys), *problem.at_point(0))
-        for direction, place in np.argwhere(whole[..., 0] != plain[..., 0]).tolist():
-            ratio = float(whole[direction, place, 0] / plain[direction, place, 0])
+        seconds, roofline_s, _ = _times(work_of(problem, layer, keys), *problem.at_point(0))
+        for direction, place in np.argwhere(seconds[..., 0] != roofline_s[..., 0]).tolist():
+            ratio = float(seconds[direction, place, 0] / roofline_s[direction, place, 0])
             yield layer, layer.priced_kernels[place].name, direction, ratio
 
 
@@ -115,20 +115,20 @@ def _number(chosen: Sequence[tuple[Measurable, int]]) -> int:
 
     One that consists of multiplies counts once if it is known as a whole, else as these.
     """
-    whole = {(one.kernel, one.direction) for one, how in chosen if one.multiply is None and how != UNKNOWN}
-    split = {(one.kernel, one.direction) for one, _ in chosen if one.multiply is not None} - whole
-    return sum((one.kernel, one.direction) not in (whole if one.multiply is not None else split) for one, _ in chosen)
+    unsplit = {(part.kernel, part.direction) for part, how in chosen if part.multiply is None and how != UNKNOWN}
+    split = {(part.kernel, part.direction) for part, _ in chosen if part.multiply is not None} - unsplit
+    return sum((part.kernel, part.direction) not in (split if part.multiply is None else unsplit) for part, _ in chosen)
 
 
 @xp.unchecked
-def _times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> tuple[Any, Any, Any]:
+def _times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> tuple[PerKernel, PerKernel, PerMultiply]:
     """Return the seconds of kernels [2, K, V], the same by the roofline, and multiplies by the roofline [M, V]."""
-    whole = measured_or(work, *busy_times(unmeasured(work), cluster, assumptions), cluster, assumptions)
+    measured = measured_or(work, *busy_times(unmeasured(work), cluster, assumptions), cluster, assumptions)
     plain = busy_times(work, cluster, assumptions)
-    return whole[0] + whole[1], plain[0] + plain[1], multiply_times(work, cluster, assumptions)
+    return measured[0] + measured[1], plain[0] + plain[1], multiply_times(work, cluster, assumptions)
 
 
-def key_of(plan: Mapping[str, Any]) -> Arrays:
+def key_of(plan: Mapping[str, object]) -> Arrays:
     """Return the key table of one plan of the first strategy."""
     return {name: np.array([0 if name == "strategy" else plan[name]]) for name in KEY_COLUMNS}
 
@@ -138,15 +138,15 @@ def kernels_of(problem: Problem, layer: DerivedLayer, keys: Arrays) -> list[Meas
     return measurable(layer, problem.model.dimensions, problem.assumptions_spec, problem.sequence_length, keys)
 
 
-def kernels_to_measure(problem: Problem, plan: Mapping[str, Any]) -> list[tuple[str, int | None, Shape]]:
+def kernels_to_measure(problem: Problem, plan: Mapping[str, object]) -> list[tuple[str, int | None, Shape]]:
     """Return the distinct (operator, direction, shape) of a plan's kernels; single multiplies have no direction."""
-    found: dict[tuple[str, int | None, Shape], None] = {}
-    keys = key_of(plan)
-    for layer in problem.kinds[0]:
-        for one in kernels_of(problem, layer, keys):
-            direction = one.direction if one.multiply is None else None
-            found[(one.name, direction, _as_shape(one.shapes[:, 0]))] = None
-    return list(found)
+    parts = [part for layer in problem.kinds[0] for part in kernels_of(problem, layer, key_of(plan))]
+    directions = [part.direction if part.multiply is None else None for part in parts]
+    return [
+        *dict.fromkeys(
+            (part.name, at, _as_shape(part.shapes[:, 0])) for part, at in zip(parts, directions, strict=True)
+        )
+    ]
 
 
 def _as_shape(sizes: np.ndarray) -> Shape:
@@ -159,12 +159,12 @@ def idle_rows(problem: Problem) -> tuple[OperatorTime, ...]:
     if problem.operator_times is None:
         return ()
     one_key = {name: np.ones(1, dtype=np.int64) for name in KEY_COLUMNS}
-    there = {one.key for kinds in problem.kinds for layer in kinds for one in kernels_of(problem, layer, one_key)}
+    existing = {part.key for kinds in problem.kinds for layer in kinds for part in kernels_of(problem, layer, one_key)}
     return tuple(
         row
         for row in problem.operator_times.rows
         if not any(
-            (row.operator, direction, width, bool(row.shape[2])) in there
+            (row.operator, direction, width, bool(row.shape[2])) in existing
             for direction in row.directions
             for width in ([DTYPES[row.dtype]] if row.dtype else {*DTYPES.values()})
         )

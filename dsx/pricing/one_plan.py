@@ -27,7 +27,6 @@ from dsx.cost.stage import StageCosts
 from dsx.cost.stages import over_layers, stages_between
 from dsx.cost.step import with_effects
 from dsx.notation.expressions import evaluate as value_of
-from dsx.notation.work import DerivedLayer
 from dsx.plans.choices import BY_NAME, CHOICE_COLUMNS, CODES, KEY_COLUMNS, NAMED, PLAN_COLUMNS, SEARCHED_COLUMNS
 from dsx.plans.codes import first_searched, searched_values
 from dsx.plans.enumerate import Arrays
@@ -150,12 +149,14 @@ def stages_of_plan(problem: Problem, columns: Arrays, layers: Sequence[int]) -> 
         microbatches = 0.5 * (microbatches + of_last)
     stalls = costs.stall_s or [0.0] * len(kinds)
     busy = [kind.compute_s + kind.memory_s + stall for kind, stall in zip(kinds, stalls, strict=True)]
-    each = {kind: layers / holds.num_chains for kind, layers in stages.layers.items()}  # that a microbatch goes through
+    of_chain = {
+        kind: layers / holds.num_chains for kind, layers in stages.layers.items()
+    }  # that a microbatch goes through
     values: dict[str, Any] = {
-        "load_s": over_layers(each, costs.forward_backward_s),
-        "compute_s": over_layers(each, busy),
-        "comm_s": over_layers(each, [kind.tp_comm_s + kind.cp_comm_s + kind.ep_comm_s for kind in kinds]),
-        "recompute_s": over_layers(each, costs.recompute_s),
+        "load_s": over_layers(of_chain, costs.forward_backward_s),
+        "compute_s": over_layers(of_chain, busy),
+        "comm_s": over_layers(of_chain, [kind.tp_comm_s + kind.cp_comm_s + kind.ep_comm_s for kind in kinds]),
+        "recompute_s": over_layers(of_chain, costs.recompute_s),
         "peak_bytes": costs.peak_memory(stages, holds).peak_bytes,
     }
     held = np.broadcast_to(microbatches, (num_stages, 1))
@@ -178,10 +179,10 @@ def _chunks(boundaries: np.ndarray, holds: StageChunks) -> list[tuple[StageChunk
     chunks = [StageChunk(int(first), int(size)) for first, size in zip(firsts, sizes, strict=True)]
     num_rounds, num_stages = len(boundaries), boundaries.shape[1] - 1
     stage_of = [stage for chain in holds.chains(num_stages, num_rounds) for stage in chain]
-    found: list[list[StageChunk]] = [[] for _ in range(num_stages)]
+    of_stages: list[list[StageChunk]] = [[] for _ in range(num_stages)]
     for stage, chunk in zip(stage_of, chunks * holds.num_chains, strict=True):
-        found[stage].append(chunk)
-    return [tuple(of_stage) for of_stage in found]
+        of_stages[stage].append(chunk)
+    return [tuple(of_stage) for of_stage in of_stages]
 
 
 DIRECTIONS = ("forward", "backward")
@@ -238,7 +239,7 @@ def _defaults_of_framework(problem: Problem, plan: Plan, settings: Sequence[str]
     if isinstance(framework, str):
         return {}
     boxes = framework.boxes(has_experts(problem.model.dimensions))
-    box = min(boxes, key=lambda one: len(broken(one, plan)), default=None)
+    box = min(boxes, key=lambda box: len(broken(box, plan)), default=None)
     if box is None:
         return {}
     named = {setting.partition("=")[0] for setting in settings}
@@ -319,18 +320,18 @@ def named_row(problem: Problem, columns: Arrays, row: int) -> Plan:
     On more than two tiers, ``<axis>_<tier>`` says how many members share a unit of each tier between fast domain and
     outermost tier.
     """
-    known = column_names(problem)
+    names = column_names(problem)
     codes = {name: int(columns[name][row]) for name in ("candidate", *PLAN_COLUMNS)}
     tiers = shares_on_tiers(codes, problem.cluster.network, problem.expert_axes[codes["strategy"]])
-    values = {name: known[name][value] if name in NAMED else value for name, value in codes.items()} | tiers
+    values = {name: names[name][value] if name in NAMED else value for name, value in codes.items()} | tiers
     return Plan(values | ({LAYOUT: columns[LAYOUT][row]} if LAYOUT in columns else {}))
 
 
 def columns_of(problem: Problem, plan: Plan) -> Arrays:
     """Return a plan as one row of columns, names as codes."""
-    known = column_names(problem)
+    names = column_names(problem)
     values = {name: plan[name] for name in PLAN_COLUMNS}
-    return {name: np.array([known[name].index(value) if name in NAMED else value]) for name, value in values.items()}
+    return {name: np.array([names[name].index(value) if name in NAMED else value]) for name, value in values.items()}
 
 
 def priced_plans(problem: Problem, rows: Arrays) -> list[dict[str, Any]]:
@@ -345,9 +346,9 @@ def priced_plans(problem: Problem, rows: Arrays) -> list[dict[str, Any]]:
 
 
 def _columns(problem: Problem, codes: Mapping[str, int]) -> Arrays:
-    whole = {**codes, "strategy": 0}
-    keys = {name: np.array([whole[name]]) for name in KEY_COLUMNS}
-    choices = {name: np.array([whole[name]]) for name in CHOICE_COLUMNS}
+    codes = {**codes, "strategy": 0}
+    keys = {name: np.array([codes[name]]) for name in KEY_COLUMNS}
+    choices = {name: np.array([codes[name]]) for name in CHOICE_COLUMNS}
     return candidate_columns(problem, keys, np.zeros(1, dtype=np.int64), choices)
 
 
@@ -366,39 +367,36 @@ def operator_costs(problem: Problem, plan: Plan) -> list[dict[str, Any]]:
     """Return the kernels of one body layer for one microbatch: work, times, collectives, saved bytes."""
     layer = problem.layers[0]
     keys = {name: np.array([0 if name == "strategy" else plan[name]]) for name in KEY_COLUMNS}
-    arguments = (layer, problem.model.dimensions, problem.assumptions_spec, problem.sequence_length, keys)
     work = work_of(problem, layer, keys)
     work = replace(work, outer=outer_shares(problem, 0, keys, np.zeros(1, dtype=np.int64), tuple(work.shares)))
-    values = layer_values(*arguments)
+    values = layer_values(layer, problem.model.dimensions, problem.assumptions_spec, problem.sequence_length, keys)
     cluster, assumptions = problem.at_point(0)
     times = kernel_times(work, cluster, of_plan(assumptions, plan.codes))
     moved = np.sum(traffic(work, assumptions), axis=0)
-    return [_kernel(layer, index, work, moved, times, values) for index in range(len(layer.priced_kernels))]
-
-
-def _kernel(
-    layer: DerivedLayer, index: int, work: Any, moved: np.ndarray, times: Any, values: dict[str, Any]
-) -> dict[str, Any]:
-    kernel = layer.priced_kernels[index]
-    made: dict[str, Any] = {"name": kernel.name, "operators": list(kernel.kinds), "counted": kernel.runs}
-    for direction, name in enumerate(DIRECTIONS):
-        made[name] = {
-            "matrix_flops": float(work.matrix[direction, index, 0]),
-            "vector_flops": float(work.vector[direction, index, 0]),
-            "bytes": float(moved[direction, index, 0]),
-            "compute_s": float(times.compute_s[direction, index, 0]),
-            "memory_s": float(times.memory_s[direction, index, 0]),
-            **{c: float(times.comm_s[c][direction, index, 0]) for c in dict.fromkeys(COMM_COLUMN.values())},
-            "collectives": [
-                {
-                    "kind": collective.kind,
-                    "axis": collective.axis,
-                    "bytes": float(np.ravel(value_of(collective.bytes, values))[0]),
-                    "tensor": collective.tensor,
-                    "panels": int(values["panels"][0]) if collective.panelled else 1,
-                }
-                for collective in kernel.collectives[direction]
-            ],
-        }
-    made["saved_bytes"] = float(np.ravel(value_of(kernel.saved_bytes, values))[0])
-    return made
+    comm_columns = dict.fromkeys(COMM_COLUMN.values())
+    kernels: list[dict[str, Any]] = []
+    for index, kernel in enumerate(layer.priced_kernels):
+        row: dict[str, Any] = {"name": kernel.name, "operators": list(kernel.kinds), "counted": kernel.runs}
+        for direction, name in enumerate(DIRECTIONS):
+            at = direction, index, 0
+            row[name] = {
+                "matrix_flops": float(work.matrix[at]),
+                "vector_flops": float(work.vector[at]),
+                "bytes": float(np.asarray(moved)[at]),
+                "compute_s": float(times.compute_s[at]),
+                "memory_s": float(times.memory_s[at]),
+                **{column: float(times.comm_s[column][at]) for column in comm_columns},
+                "collectives": [
+                    {
+                        "kind": collective.kind,
+                        "axis": collective.axis,
+                        "bytes": float(np.ravel(value_of(collective.bytes, values))[0]),
+                        "tensor": collective.tensor,
+                        "panels": int(np.ravel(values["panels"])[0]) if collective.panelled else 1,
+                    }
+                    for collective in kernel.collectives[direction]
+                ],
+            }
+        row["saved_bytes"] = float(np.ravel(value_of(kernel.saved_bytes, values))[0])
+        kernels.append(row)
+    return kernels

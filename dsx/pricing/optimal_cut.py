@@ -38,8 +38,8 @@ is to compile, so NumPy computes it.
 """
 
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +48,7 @@ import numpy as np
 from dsx import arrays as xp
 from dsx.cost.interval import Room, room
 from dsx.cost.pipeline import in_flight, through_stage_s
+from dsx.cost.shapes import PerPlan
 from dsx.cost.stage import StageCosts
 from dsx.cost.stages import Stack, Stage, layers_between, over_layers
 from dsx.cost.step import Workload, sends_of
@@ -56,18 +57,22 @@ from dsx.pricing.fill import rounding
 from dsx.pricing.keys import KeyCosts
 from dsx.pricing.problem import Plans, Problem, pad, stage_costs
 from dsx.pricing.row_costs import Rows, plans_of
-from dsx.records import tree_map
+from dsx.records import Array, ArrayLike, tree_map
 from dsx.schedules.closed_forms import Passes
+
+Stages = TypeVar("Stages")
 
 
 class Maxima(NamedTuple):
     """For s = 1..S stages over the layers i, i+1, ...: the least maximum, and the end of stage s."""
 
-    least: Any  # [S, N + 1]; infinite where no cut is allowed
-    last: Any  # [S, N] last layer of stage s
+    least: jax.Array  # [S, N + 1]; infinite where no cut is allowed
+    last: jax.Array  # [S, N] last layer of stage s
 
 
-def least_maxima(cost: Callable[[Any], Any], stages: Any, num_layers: Any, deepest: Any) -> Maxima:
+def least_maxima(
+    cost: Callable[[Stages], jax.Array], stages: Stages, num_layers: ArrayLike, deepest: ArrayLike
+) -> Maxima:
     """Scan over stages from the end of the chain.
 
     `cost` takes one entry of the leading axis of `stages` [S] and returns its [N, N] costs by last and first layer. The
@@ -79,18 +84,18 @@ def least_maxima(cost: Callable[[Any], Any], stages: Any, num_layers: Any, deepe
     layers = jnp.arange(shape.shape[1] + 1)
     proper = layers[:-1, None] >= layers[None, :-1]
 
-    def step(after: Any, stage: Any) -> tuple[Any, Any]:
-        maxima = jnp.maximum(after[1:, None], jnp.where(proper, cost(stage), jnp.inf))
-        least = jnp.concatenate([jnp.min(maxima, axis=0), jnp.full_like(after[:1], jnp.inf)])
+    def step(later: jax.Array, stage: Stages) -> tuple[jax.Array, jax.Array]:
+        maxima = jnp.maximum(later[1:, None], jnp.where(proper, cost(stage), jnp.inf))
+        least = jnp.concatenate([jnp.min(maxima, axis=0), jnp.full_like(later[:1], jnp.inf)])
         return least, jnp.argmin(maxima, axis=0).astype(jnp.int32)
 
-    def skip(after: Any, stage: Any) -> tuple[Any, Any]:
+    def skip(later: jax.Array, stage: Stages) -> tuple[jax.Array, jax.Array]:
         del stage
-        return jnp.full_like(after, jnp.inf), jnp.zeros(shape.shape[1], jnp.int32)
+        return jnp.full_like(later, jnp.inf), jnp.zeros(shape.shape[1], jnp.int32)
 
-    def scanned(after: Any, numbered: Any) -> tuple[Any, Any]:
+    def scanned(later: jax.Array, numbered: tuple[jax.Array, Stages]) -> tuple[jax.Array, Maxima]:
         number, stage = numbered
-        least, last = jax.lax.cond(number <= deepest, step, skip, after, stage)
+        least, last = jax.lax.cond(number <= deepest, step, skip, later, stage)
         return least, Maxima(least, last)
 
     end = jnp.where(layers == num_layers, 0.0, jnp.inf).astype(shape.dtype)
@@ -98,14 +103,14 @@ def least_maxima(cost: Callable[[Any], Any], stages: Any, num_layers: Any, deepe
     return jax.lax.scan(scanned, end, (numbers, stages))[1]
 
 
-def first_layers(maxima: Maxima, num_stages: Any) -> Any:
+def first_layers(maxima: Maxima, num_stages: ArrayLike) -> jax.Array:
     """Return [S] the first layer of each stage of the cut into `num_stages` stages, numbered from the end.
 
     Entries past `num_stages` are 0.
     """
     numbers = 1 + jnp.arange(maxima.last.shape[0])
 
-    def step(first: Any, numbered: Any) -> tuple[Any, Any]:
+    def step(first: jax.Array, numbered: tuple[jax.Array, Array]) -> tuple[jax.Array, jax.Array]:
         number, last = numbered
         following = jnp.where(number <= num_stages, last[jnp.minimum(first, last.shape[0] - 1)] + 1, first)
         return following.astype(jnp.int32), first
@@ -124,15 +129,15 @@ class Contents(NamedTuple):
         of_segment: [N, N] the combination of the layers i..j; C where j < i.
     """
 
-    layers: Any
-    of_segment: Any
+    layers: Array
+    of_segment: Array
 
 
 class Depths(NamedTuple):
     """The fewest and the most stages of plans that are cut side by side."""
 
-    fewest: Any
-    deepest: Any
+    fewest: Array
+    deepest: Array
 
 
 class StageSegments(NamedTuple):
@@ -160,8 +165,8 @@ def chain_contents(stack: Stack) -> Contents:
 
 
 def boundaries(
-    costs: StageCosts, contents: Contents, usable: Room, depths: Depths, first_s: Any, least_memory: bool
-) -> Any:
+    costs: StageCosts, contents: Contents, usable: Room, depths: Depths, first_s: Array | None, least_memory: bool
+) -> tuple[jax.Array, jax.Array]:
     """Return the [N + 1] boundaries of the optimal cut of one plan, whose costs are scalars, and whether it fits.
 
     Boundaries after the last stage are N. `depths` bound the stages of the plan; under vmap all plans share them.
@@ -173,36 +178,37 @@ def boundaries(
     chain = _chain(costs, contents, usable, least_memory)
     ties = rounding(chain.load.dtype)
     num_layers = contents.of_segment.shape[0]
-    whole, later = _after(chain)
+    of_model, later = _after(chain)
 
-    def in_flight_on(stage: Any) -> Any:
+    def in_flight_on(stage: Array) -> PerPlan:
         """Return the microbatches in flight on a stage; stages count from the end, the last one is 1."""
         return in_flight(choices.pp - stage.astype(choices.pp.dtype), costs)
 
     sends = sends_of(costs, costs.stack.mean_stage(choices.pp, jnp.zeros_like(choices.pp)))
 
-    def objective(here: StageSegments, later: tuple[Any, Any], stage: Any) -> Any:
+    def objective(segments: StageSegments, later: tuple[Array, Array], stage: Array) -> jax.Array:
         """Return what segments cause as stage `stage` from the end, infinite where they do not fit."""
         held = in_flight_on(stage)
-        if here.forward is None:
-            return here.load + held * here.per_microbatch
+        if segments.forward is None:
+            return segments.load + held * segments.per_microbatch
         # There is no such segment where the load is infinite; its backward stays a number.
-        own = Passes(here.forward, jnp.where(jnp.isfinite(here.load), here.load - here.forward, jnp.inf))
+        backward = jnp.where(jnp.isfinite(segments.load), segments.load - segments.forward, jnp.inf)
         position = choices.pp - stage.astype(choices.pp.dtype)
-        seconds = through_stage_s(position, own, Passes(*later), whole, sends, costs)
+        passes = Passes(segments.forward, backward)
+        seconds = through_stage_s(position, passes, Passes(*later), of_model, sends, costs)
         # The closed form of a segment that does not exist is no number.
-        return jnp.where((here.max_in_flight >= held) & jnp.isfinite(own.backward), seconds, jnp.inf)
+        return jnp.where((segments.max_in_flight >= held) & jnp.isfinite(backward), seconds, jnp.inf)
 
-    def forward(width: int, stage: Any, least: Any) -> Any:
+    def forward(width: int, stage: Array, least: Array) -> Array:
         # The stage begins among the last `width` layers that leave one layer to each later stage.
         begin = jnp.maximum(num_layers - stage - width + 1, 0)
-        here = tree_map(lambda matrix: jax.lax.dynamic_slice(matrix, (begin, begin), (width, width)), chain)
-        after = tree_map(lambda values: jax.lax.dynamic_slice(values, (begin + 1,), (width,))[None], later)
-        rest = jax.lax.dynamic_slice(least, (stage - 1, begin + 1), (1, width))
-        worst = jnp.maximum(objective(here, after, stage), rest).min(axis=1)
+        segments = tree_map(lambda matrix: jax.lax.dynamic_slice(matrix, (begin, begin), (width, width)), chain)
+        following = tree_map(lambda values: jax.lax.dynamic_slice(values, (begin + 1,), (width,))[None], later)
+        least_later = jax.lax.dynamic_slice(least, (stage - 1, begin + 1), (1, width))
+        worst = jnp.maximum(objective(segments, following, stage), least_later).min(axis=1)
         return jax.lax.dynamic_update_slice(least, worst[None], (stage, begin))
 
-    def scan(width: int, least: Any) -> Any:
+    def scan(width: int, least: Array) -> Array:
         return jax.lax.fori_loop(1, depths.deepest, functools.partial(forward, width), least)
 
     least = jnp.full((num_layers + 1, num_layers + 1), jnp.inf, chain.load.dtype).at[0, -1].set(0.0)
@@ -211,15 +217,15 @@ def boundaries(
     narrow = sum((num_layers - depths.fewest + 1 > width).astype(jnp.int32) for width in widths[:-1])
     least = jax.lax.switch(narrow, [functools.partial(scan, width) for width in widths], least)
 
-    def from_layer(layer: Any, stage: Any) -> Any:
+    def from_layer(layer: Array, stage: Array) -> Array:
         """Return [N] the objective of the worst stage from `layer` on, by the last layer of the first of them."""
         alone = tree_map(lambda matrix: matrix[layer], chain)
         return jnp.maximum(objective(alone, tree_map(lambda values: values[1:], later), stage), least[stage - 1, 1:])
 
-    def end_of(layer: Any, left: Any, allowed: Any) -> Any:
-        """Return the end of the first of the `left` stages: the allowed one nearest to an equal share."""
+    def end_of(layer: Array, num_stages: Array, allowed: Array) -> jax.Array:
+        """Return the end of the first of `num_stages` stages: the allowed one nearest to an equal share."""
         alone = chain.load[layer]
-        distance = jnp.where(allowed, jnp.abs(alone - alone[-1] / left.astype(alone.dtype)), jnp.inf)
+        distance = jnp.where(allowed, jnp.abs(alone - alone[-1] / num_stages.astype(alone.dtype)), jnp.inf)
         return 1 + jnp.argmax(distance <= distance.min() + ties * alone[-1]).astype(jnp.int32)
 
     worst = from_layer(jnp.int32(0), num_stages)
@@ -229,14 +235,14 @@ def boundaries(
     # Compared values must be computed once: a copy that the compiler fuses elsewhere may round differently.
     worst, step = jax.lax.optimization_barrier((worst, jnp.where(jnp.isfinite(worst), step, jnp.inf)))
 
-    def backward(index: Any, cut: Any) -> Any:
-        left, layer = num_stages - index, jnp.minimum(cut[index], num_layers - 1)
-        at_least_one = jnp.maximum(left, 1)
-        here = jax.lax.optimization_barrier(from_layer(layer, at_least_one))
+    def backward(index: Array, cut: jax.Array) -> jax.Array:
+        remaining, layer = num_stages - index, jnp.minimum(cut[index], num_layers - 1)
+        at_least_one = jnp.maximum(remaining, 1)
+        worst = jax.lax.optimization_barrier(from_layer(layer, at_least_one))
         # The least value is at most that of the slowest stage, up to rounding.
-        end = end_of(layer, at_least_one, here <= jnp.maximum(slowest, here.min()))
+        end = end_of(layer, at_least_one, worst <= jnp.maximum(slowest, worst.min()))
         # Boundaries after the last stage of a plan are the end of the chain.
-        return cut.at[index + 1].set(jnp.where(left > 0, end, num_layers))
+        return cut.at[index + 1].set(jnp.where(remaining > 0, end, num_layers))
 
     equal = jnp.where(step <= step.min() * (1.0 + ties), worst, jnp.inf)
     slowest = equal.min() * (1.0 + ties)
@@ -246,54 +252,54 @@ def boundaries(
     return cut, jnp.isfinite(step).any()
 
 
-def _segments(costs: StageCosts, layers: Any, usable: Room, least_memory: bool) -> StageSegments:
+def _segments(costs: StageCosts, layers: Array, usable: Room, least_memory: bool) -> StageSegments:
     """Return what combinations of layers [K, C] cost as a stage of one plan."""
     stages = _stage(layers)
     largest = in_flight(xp.zeros_like(costs.choices.pp), costs)
     counts = (xp.zeros_like(largest), largest)
-    none, full = (costs.memory(stages, count).peak_bytes for count in counts)
+    empty, full = (costs.memory(stages, count).peak_bytes for count in counts)
     if least_memory:
-        return StageSegments(none, None, (full - none) / largest, None)
-    max_in_flight = _max_in_flight(none, (full - none) / largest, usable.gpu)
+        return StageSegments(empty, None, (full - empty) / largest, None)
+    max_in_flight = _max_in_flight(empty, (full - empty) / largest, usable.gpu)
     if costs.uses_host:
-        none, full = (costs.host_bytes(stages, count) for count in counts)
-        max_in_flight = xp.minimum(max_in_flight, _max_in_flight(none, (full - none) / largest, usable.host))
+        empty, full = (costs.host_bytes(stages, count) for count in counts)
+        max_in_flight = xp.minimum(max_in_flight, _max_in_flight(empty, (full - empty) / largest, usable.host))
     forward_s, _ = costs.passes_s
     return StageSegments(costs.load_s(stages), over_layers(stages.layers, forward_s), None, max_in_flight)
 
 
-def _max_in_flight(none: Any, per_microbatch: Any, usable: Any) -> Any:
+def _max_in_flight(empty: PerPlan, per_microbatch: PerPlan, usable: PerPlan) -> PerPlan:
     """Return the microbatches in flight that fit, from the bytes without any and those of each."""
-    growing, unlimited = per_microbatch > 0, xp.full_like(none, np.inf)
-    most = (usable - none) / xp.where(growing, per_microbatch, xp.ones_like(none))
-    return xp.where(growing, most, xp.where(none <= usable, unlimited, -unlimited))
+    growing, unlimited = per_microbatch > 0, xp.full_like(empty, np.inf)
+    most = (usable - empty) / xp.where(growing, per_microbatch, xp.ones_like(empty))
+    return xp.where(growing, most, xp.where(empty <= usable, unlimited, -unlimited))
 
 
 def _chain(costs: StageCosts, contents: Contents, usable: Room, least_memory: bool) -> StageSegments:
     """Return all segments of the chain of one plan, [N, N] by first and last layer; infinite where there is none."""
 
-    def of_segments(values: Any) -> Any:
+    def of_segments(values: Array) -> Array:
         return jnp.concatenate([values, jnp.full_like(values[:1], jnp.inf)])[contents.of_segment]
 
     return tree_map(of_segments, _segments(costs, contents.layers, usable, least_memory))
 
 
-def _after(chain: StageSegments) -> tuple[Passes, tuple[Any, Any]]:
+def _after(chain: StageSegments) -> tuple[Passes, tuple[Array, Array]]:
     """Return the passes of a microbatch through the chain, and [N + 1] forward and backward from each layer on."""
     if chain.forward is None:
         return Passes(0.0, 0.0), (jnp.zeros(len(chain.load) + 1), jnp.zeros(len(chain.load) + 1))
-    forward, both = (jnp.append(part[:, -1], 0.0) for part in (chain.forward, chain.load))
-    return Passes(forward[0], both[0] - forward[0]), (forward, both - forward)
+    forward, load = (jnp.append(part[:, -1], 0.0) for part in (chain.forward, chain.load))
+    return Passes(forward[0], load[0] - forward[0]), (forward, load - forward)
 
 
-def of_first_stage_s(costs: StageCosts, contents: Contents) -> Any:
+def of_first_stage_s(costs: StageCosts, contents: Contents) -> PerPlan:
     """Return [N, plans] the seconds that a first stage adds to the end of a step, by its last layer."""
     ends = contents.layers[:, contents.of_segment[0]]
     first = _stage(ends.reshape(*ends.shape, *[1] * np.ndim(costs.choices.pp)))
     return sum(costs.reduction_and_update_s(first))
 
 
-def _stage(layers: Any) -> Stage:
+def _stage(layers: Array) -> Stage:
     return Stage(jnp.zeros_like(layers[0]), dict(enumerate(layers)), even=False)
 
 
@@ -312,33 +318,27 @@ def scanned_cuts(
     contents = Contents(contents.layers.astype(dtype), contents.of_segment)
     order = np.argsort(rows.choices["pp"], kind="stable")
     float64 = dtype is np.float64
-    none = np.zeros((0, contents.of_segment.shape[0] + 1), np.int32)
-    parts: list[tuple[np.ndarray, np.ndarray]] = [(none, np.zeros(0, dtype=bool))]
-    for of_call, filled in _calls(order):
+    no_cuts = np.zeros((0, contents.of_segment.shape[0] + 1), np.int32)
+    parts: list[tuple[np.ndarray, np.ndarray]] = [(no_cuts, np.zeros(0, dtype=bool))]
+    length = TILE * _TILES
+    for start in range(0, len(order), length):
+        of_call = order[start : start + length]
         with jax.enable_x64(float64):
-            here = rows.take(filled)
-            plans, workload = plans_of(problem, table, here, dtype)
-            stages = here.choices["pp"].reshape(-1, TILE).astype(np.int32)
+            padded = rows.take(pad(of_call, length))
+            plans, workload = plans_of(problem, table, padded, dtype)
+            stages = padded.choices["pp"].reshape(-1, TILE).astype(np.int32)
             depths = Depths(stages.min(axis=1), stages.max(axis=1))
             filled_tiles = np.int32(-(-len(of_call) // TILE))
             first_s = None
             if not least_memory:
                 alone, _ = plans_of(problem, table, rows.take(of_call), dtype)
-                missing = len(filled) - len(of_call)
-                first_s = np.pad(_first_s(alone, workload, contents), [(0, 0), (0, missing)], mode="edge")
-            cuts, fits = _best_cuts(plans, depths, first_s, filled_tiles, workload, contents, least_memory)
+                first_s = pad(_first_s(alone, workload, contents), length)
+            call = _CallTiles(plans, depths, first_s, filled_tiles)
+            cuts, fits = _best_cuts(call, workload, contents, least_memory)
         parts.append((np.asarray(cuts)[: len(of_call)], np.asarray(fits)[: len(of_call)]))
     back = np.argsort(order, kind="stable")
     cuts, fits = (np.concatenate(columns)[back] for columns in zip(*parts, strict=True))
     return cuts, fits
-
-
-def _calls(order: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the rows of each call, and the same rows padded to the length of a call with the last one."""
-    length = TILE * _TILES
-    for start in range(0, len(order), length):
-        rows = order[start : start + length]
-        yield rows, pad(rows, length)
 
 
 @xp.unchecked
@@ -346,32 +346,37 @@ def _first_s(plans: Plans, workload: Workload, contents: Contents) -> np.ndarray
     return np.asarray(of_first_stage_s(stage_costs(plans, workload), contents))
 
 
+class _CallTiles(NamedTuple):
+    """The tiles of a call."""
+
+    plans: Plans
+    depths: Depths  # [T] of each tile
+    first_s: np.ndarray | None  # [L, N] as `of_first_stage_s`
+    filled_tiles: np.int32  # the others are padding
+
+
 @functools.partial(jax.jit, static_argnames="least_memory", compiler_options=COMPILER)
 def _best_cuts(
-    plans: Plans,
-    depths: Depths,
-    first_s: Any,
-    filled_tiles: Any,
-    workload: Workload,
-    contents: Contents,
-    least_memory: bool,
-) -> Any:
-    def best(plan: Plans, of_first: Any, stages: Depths) -> Any:
+    call: _CallTiles, workload: Workload, contents: Contents, least_memory: bool
+) -> tuple[jax.Array, jax.Array]:
+    def best(plan: Plans, first_s: Array | None, stages: Depths) -> tuple[jax.Array, jax.Array]:
         usable = room(plan.cluster, plan.assumptions, plan.choices.num_gpus)
-        return boundaries(stage_costs(plan, workload), contents, usable, stages, of_first, least_memory)
+        return boundaries(stage_costs(plan, workload), contents, usable, stages, first_s, least_memory)
 
     @jax.jit  # traced once for its shapes and its values
-    def tile(*of_tile: Any) -> Any:
+    def tile(*of_tile: Any) -> tuple[jax.Array, jax.Array]:
         return jax.vmap(best, in_axes=(-1, -1, None))(*of_tile)
 
-    def empty(*of_tile: Any) -> Any:
+    def empty(*of_tile: Any) -> tuple[jax.Array, jax.Array]:
         return tree_map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(tile, *of_tile))
 
-    def filled(numbered: Any) -> Any:
+    def filled(numbered: tuple[jax.Array, tuple[object, ...]]) -> tuple[jax.Array, jax.Array]:
         number, of_tile = numbered
-        return jax.lax.cond(number < filled_tiles, tile, empty, *of_tile)
+        return jax.lax.cond(number < call.filled_tiles, tile, empty, *of_tile)
 
     # The rows of a tile are the last axis. The tiles become the first axis, which `map` runs over.
-    tiles = tree_map(lambda leaf: jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], -1, TILE), -2, 0), (plans, first_s))
-    found = jax.lax.map(filled, (jnp.arange(_TILES, dtype=jnp.int32), (*tiles, depths)))
-    return tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
+    tiles = tree_map(
+        lambda leaf: jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], -1, TILE), -2, 0), (call.plans, call.first_s)
+    )
+    of_tiles = jax.lax.map(filled, (jnp.arange(_TILES, dtype=jnp.int32), (*tiles, call.depths)))
+    return tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), of_tiles)

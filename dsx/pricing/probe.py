@@ -15,15 +15,28 @@ which is next to theirs; rows whose stages need equal memory have the same cut o
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dsx import arrays as xp
 from dsx.cost.cut_bounds import ROUNDING, CutBounds
 from dsx.cost.interval import room
+from dsx.cost.shapes import PerPlan
 from dsx.cost.step import Workload
-from dsx.pricing.fill import TIES, ChainModel, Chains, Fills, causes, chains_of, first_s, room_of
+from dsx.pricing.fill import (
+    TIES,
+    ChainModel,
+    Chains,
+    Fills,
+    causes,
+    chains_of,
+    even_cut,
+    first_s,
+    least_step_s,
+    probe,
+    room_of,
+)
 from dsx.pricing.keys import KeyCosts
 from dsx.pricing.problem import Plans, Problem, stage_costs
 from dsx.pricing.row_costs import MANY, Rows, plans_of
@@ -63,7 +76,7 @@ class ProbedCuts(NamedTuple):
 
     cuts: np.ndarray
     fits: np.ndarray
-    left: np.ndarray
+    uncut: np.ndarray
 
 
 @xp.unchecked
@@ -76,8 +89,8 @@ def probed_cuts(problem: Problem, table: KeyCosts, rows: Rows, least_memory: boo
     order = np.argsort(rows.choices["pp"], kind="stable")
     model = ChainModel(workload.stack, workload.searched, least_memory)
     fills = Fills(model, compiled=len(order) >= MANY)
-    none = np.zeros((0, int(model.length) + 1), np.int16)
-    parts = [ProbedCuts(none, np.zeros(0, dtype=bool), np.zeros(0, dtype=bool))]
+    no_cuts = np.zeros((0, int(model.length) + 1), np.int16)
+    parts = [ProbedCuts(no_cuts, np.zeros(0, dtype=bool), np.zeros(0, dtype=bool))]
     at_once = _MOST_AT_ONCE if fills.compiled else _AT_ONCE
     for start in range(0, len(order), at_once):
         chains, low = _prepared(fills, problem, table, rows.take(order[start : start + at_once]))
@@ -89,22 +102,18 @@ def probed_cuts(problem: Problem, table: KeyCosts, rows: Rows, least_memory: boo
 @xp.unchecked
 def may_take(problem: Problem, table: KeyCosts, rows: Rows, most_s: np.ndarray) -> np.ndarray:
     """Return which of [N] rows with one chunk per stage may have a cut that fits and takes at most `most_s` [N]."""
-    found = np.ones(len(most_s), dtype=bool)
+    possible = np.ones(len(most_s), dtype=bool)
     order = np.argsort(rows.choices["pp"], kind="stable")
     for start in range(0, len(order), _AT_ONCE):
-        here = order[start : start + _AT_ONCE]
-        found[here] = _may_take(problem, table, rows.take(here), most_s[here])
-    return found
-
-
-def _may_take(problem: Problem, table: KeyCosts, rows: Rows, most_s: np.ndarray) -> np.ndarray:
-    plans, workload = plans_of(problem, table, rows)
-    fills = Fills(ChainModel(workload.stack, workload.searched, least_memory=False), compiled=False)
-    usable = room(plans.cluster, plans.assumptions, plans.choices.num_gpus)
-    costs, none = stage_costs(plans, workload), np.zeros_like(most_s)
-    bounds = CutBounds(costs)
-    bound = most_s - np.asarray(bounds.reduction_s + bounds.update_s)
-    return fills.probe(chains_of(costs, usable, with_first=False), bound, none, none).reached
+        part = order[start : start + _AT_ONCE]
+        plans, workload = plans_of(problem, table, rows.take(part))
+        fills = Fills(ChainModel(workload.stack, workload.searched, least_memory=False), compiled=False)
+        usable = room(plans.cluster, plans.assumptions, plans.choices.num_gpus)
+        costs, zero = stage_costs(plans, workload), np.zeros(len(part))
+        bounds = CutBounds(costs)
+        bound = most_s[part] - np.asarray(bounds.reduction_s + bounds.update_s)
+        possible[part] = fills(probe, chains_of(costs, usable, with_first=False), bound, zero, zero).reached
+    return possible
 
 
 def _least_bound(
@@ -116,32 +125,34 @@ def _least_bound(
     """
     low, high = low.copy(), np.full_like(low, np.inf)
     some_empty, number, gap = np.zeros(len(low), dtype=bool), int(near), _GAP
-    while len(here := np.flatnonzero(low * (1.0 + TIES) < high)):
+    while len(at := np.flatnonzero(low * (1.0 + TIES) < high)):
         # The least bound is mostly next to the lower one: a cut that fits and keeps a near bound limits the others.
-        beyond = low[here] * (1.0 + gap) if gap < _FAR else np.full(len(here), _MOST)
+        farther = low[at] * (1.0 + gap) if gap < _FAR else np.full(len(at), _MOST)
         share = _SHARES[number % len(_SHARES)]
-        between = np.where(high[here] < np.inf, low[here] + share * (high[here] - low[here]), beyond)
-        bound = np.where((share > 0.0) & (between < high[here]), between, low[here])
-        found = fills.probe(_taken(chains, here), bound, first[here], begin[here])
-        high[here] = np.where(found.reached, np.maximum(found.slowest, low[here]), high[here])
-        low[here] = np.where(
-            found.reached, np.where(bound <= low[here], high[here], low[here]), np.minimum(found.beyond, high[here])
+        between = np.where(high[at] < np.inf, low[at] + share * (high[at] - low[at]), farther)
+        bound = np.where((share > 0.0) & (between < high[at]), between, low[at])
+        probed = fills(probe, _taken(chains, at), bound, first[at], begin[at])
+        high[at] = np.where(probed.reached, np.maximum(probed.slowest, low[at]), high[at])
+        low[at] = np.where(
+            probed.reached, np.where(bound <= low[at], high[at], low[at]), np.minimum(probed.least_next, high[at])
         )
-        some_empty[here] = np.where(found.reached, found.some_empty, some_empty[here])
+        some_empty[at] = np.where(probed.reached, probed.some_empty, some_empty[at])
         gap, number = gap * (_GROWTH if share else 1.0), number + 1
     return high, some_empty
 
 
 def _prepared(fills: Fills, problem: Problem, table: KeyCosts, rows: Rows) -> tuple[Chains, np.ndarray]:
     """Return the chains of [N] rows, and what their slowest stage causes at least."""
-    if not fills.compiled:
-        return _chains(*plans_of(problem, table, rows), fills.model.least_memory)
-    from dsx.pricing.compiled import of_row_tiles
+    if fills.compiled:
+        from dsx.pricing.compiled import of_row_tiles
 
-    return of_row_tiles(_chains, problem, table, rows, fills.model.least_memory)
+        chains, low = of_row_tiles(_chains, problem, table, rows, fills.model.least_memory)
+    else:
+        chains, low = _chains(*plans_of(problem, table, rows), fills.model.least_memory)
+    return chains, np.asarray(low)
 
 
-def _chains(plans: Plans, workload: Workload, least_memory: bool) -> tuple[Chains, Any]:
+def _chains(plans: Plans, workload: Workload, least_memory: bool) -> tuple[Chains, PerPlan]:
     costs = stage_costs(plans, workload)
     bounds, usable = CutBounds(costs), room(plans.cluster, plans.assumptions, plans.choices.num_gpus)
     low = (bounds.peak_bytes if least_memory else bounds.pipeline_s) * (1.0 - ROUNDING)
@@ -153,40 +164,40 @@ def _of_equals(fills: Fills, chains: Chains, low: np.ndarray) -> ProbedCuts:
     choices = chains.choices._replace(offload=[])
     if fills.model.least_memory:
         first, which = first_of_equals(tree_leaves((chains.bytes_of, chains.choices)))
-        found = _cuts(fills, _taken(chains, first), low[first])
-        return ProbedCuts(*(column[which] for column in found))
+        return ProbedCuts(*(column[which] for column in _cuts(fills, _taken(chains, first), low[first])))
     first, which = first_of_equals(tree_leaves((chains.forward_s, chains.backward_s, chains.sends, choices)))
     shared = 2 * len(first) < len(low)
     if shared:
-        some = _taken(chains, first)
-        unlimited = some._replace(usable=tree_map(lambda most: np.full_like(most, np.inf), some.usable))
-        none = np.zeros(len(first))
-        low = _least_bound(fills, unlimited, low[first], none, none)[0][which]
+        limited, zero = _taken(chains, first), np.zeros(len(first))
+        unlimited = limited._replace(usable=tree_map(lambda most: np.full_like(most, np.inf), limited.usable))
+        low = _least_bound(fills, unlimited, low[first], zero, zero)[0][which]
     return _cuts(fills, chains, low, near=shared)
 
 
 def _cuts(fills: Fills, chains: Chains, low: np.ndarray, near: bool = False) -> ProbedCuts:
     """Return the cuts of rows whose slowest stage causes at least `low`; with `near` it is likely to cause no more."""
-    length, none = int(fills.model.length), np.zeros_like(low)
-    least, left = _least_bound(fills, chains, low, none, none, near)
+    length, zero = int(fills.model.length), np.zeros_like(low)
+    least, uncut = _least_bound(fills, chains, low, zero, zero, near)
     fits = least < np.inf
-    cuts = np.full((length + 1, len(none)), length, np.int16)
+    cuts = np.full((length + 1, len(low)), length, np.int16)
     cuts[0] = 0
-    here = np.flatnonzero(fits & ~left)
-    if not len(here):
-        return ProbedCuts(cuts.T, fits, left)
-    chains, least = _taken(chains, here), least[here]
+    at = np.flatnonzero(fits & ~uncut)
+    if not len(at):
+        return ProbedCuts(cuts.T, fits, uncut)
+    chains, least = _taken(chains, at), least[at]
     # Most rows have a cut that keeps the least bound and whose first stage adds the least that any adds.
     added = 0.0 if chains.first is None else np.asarray(chains.first.least_s)
-    found = fills.even_cut(chains, least * (1.0 + TIES), (least + added) * (1.0 + TIES) - least)
-    cuts[1:, here] = found.ends
-    again = np.flatnonzero(~found.found)
-    if len(again):
-        few = _taken(chains, again)
-        slowest, most_first_s, some_empty = _best_first(fills, few, least[again], found.earliest[again])
-        cuts[1:, here[again]] = fills.even_cut(few, slowest * (1.0 + TIES), most_first_s).ends
-        left[here[again]] |= some_empty
-    return ProbedCuts(cuts.T, fits, left)
+    even = fills(even_cut, chains, least * (1.0 + TIES), (least + added) * (1.0 + TIES) - least)
+    cuts[1:, at] = even.ends
+    lacking = np.flatnonzero(~even.exists)
+    if len(lacking):
+        slower = _taken(chains, lacking)
+        slowest, most_first_s, some_empty = _best_first(
+            fills, slower, least[lacking], np.asarray(even.earliest)[lacking]
+        )
+        cuts[1:, at[lacking]] = fills(even_cut, slower, slowest * (1.0 + TIES), most_first_s).ends
+        uncut[at[lacking]] |= some_empty
+    return ProbedCuts(cuts.T, fits, uncut)
 
 
 def _taken(chains: Chains, where: np.ndarray) -> Chains:
@@ -202,23 +213,24 @@ def _best_first(
     `least` is the least that the slowest stage of any cut causes. If the first stage ends before `earliest`, others are
     slower; that may pay if it adds less to the step.
     """
-    model, zero, one = fills.model, np.zeros_like(least), np.ones_like(least)
-    step_s = fills.least_step_s(chains, least, earliest)
+    model, zero, second = fills.model, np.zeros_like(least), np.ones_like(least)
+    step_s = np.asarray(fills(least_step_s, chains, least, earliest))
     # It grows with the layers, but may fall with the first one of the body.
     ends_without_body = np.arange(1.0, len(model.stack.first) + 2.0)[:, None] + zero
-    ahead = first_s(model, chains, ends_without_body).min(axis=0)
+    ahead = np.asarray(first_s(model, chains, ends_without_body)).min(axis=0)
     slowest, end, bound = least.copy(), earliest - 1.0, least.copy()
     some_empty = np.zeros(len(least), dtype=bool)
-    while len(here := np.flatnonzero((end >= 1.0) & (bound + ahead < step_s))):
-        few, last = _taken(chains, here), end[here]
-        bound[here], empty = _least_bound(fills, few, bound[here], one[here], last)
-        some_empty[here] |= empty
-        own, *needed = causes(model, few, 0.0, zero[here], last)
-        fits = np.all([value <= limit for value, limit in zip(needed, room_of(few), strict=True)], axis=0)
-        worst = np.where(fits, np.maximum(own, bound[here]), np.inf)
-        found = worst + first_s(model, few, last)
-        better = (found < step_s[here] * (1.0 - TIES)) | ((found <= step_s[here]) & (worst < slowest[here]))
-        slowest[here] = np.where(better, worst, slowest[here])
-        step_s[here] = np.minimum(found, step_s[here])
-        end[here] = last - 1.0
+    while len(at := np.flatnonzero((end >= 1.0) & (bound + ahead < step_s))):
+        earlier, last = _taken(chains, at), end[at]
+        bound[at], empty = _least_bound(fills, earlier, bound[at], second[at], last)
+        some_empty[at] |= empty
+        caused, *needed = causes(model, earlier, 0.0, zero[at], last)
+        within = [np.asarray(value <= limit) for value, limit in zip(needed, room_of(earlier), strict=True)]
+        worst = np.where(np.all(within, axis=0), np.maximum(caused, bound[at]), np.inf)
+        worst_step_s = worst + first_s(model, earlier, last)
+        nearly = worst_step_s <= step_s[at]
+        better = (worst_step_s < step_s[at] * (1.0 - TIES)) | (nearly & (worst < slowest[at]))
+        slowest[at] = np.where(better, worst, slowest[at])
+        step_s[at] = np.minimum(worst_step_s, step_s[at])
+        end[at] = last - 1.0
     return slowest, step_s * (1.0 + TIES) - slowest, some_empty

@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -43,7 +43,7 @@ from dsx.plans.codes import run_by, searched_values
 from dsx.plans.frameworks import Boxes, boxes_of, of_regions
 from dsx.plans.rules import EVEN, OPTIMAL, RULES, Limits, Reason
 from dsx.plans.violations import HOST_MEMORY, MEMORY, VANISHES, on_platform, strategy_reasons
-from dsx.records import tree_map
+from dsx.records import Array, tree_map
 from dsx.schedules.schedules import codes_where
 
 
@@ -68,16 +68,15 @@ def stage_costs(plans: Plans, workload: Workload) -> StageCosts:
     return StageCosts(plans.choices, workload.searched, workload.stack, plans.cluster, plans.assumptions, plans.kinds)
 
 
-def costs(plans: Plans, workload: Workload, boundaries: Any = None) -> StepCosts:
+def costs(plans: Plans, workload: Workload, boundaries: Array | None = None) -> StepCosts:
     """Return the costs of [N] plans. Cuts are even unless `boundaries` [R, S + 1, N] give them."""
     return step_costs(plans.kinds, plans.choices, workload, plans.cluster, plans.assumptions, boundaries)
 
 
-def price(plans: Plans, workload: Workload, boundaries: Any = None, float64: bool = True) -> StepCosts:
+def price(plans: Plans, workload: Workload, boundaries: Array | None = None, float64: bool = True) -> StepCosts:
     """Return the costs of N plans as NumPy [N] arrays in float64 or float32; arguments are those of `costs`."""
     dtype = np.float64 if float64 else np.float32
-    given = tree_map(lambda leaf: np.asarray(leaf, dtype), (plans, workload, boundaries))
-    return costs(*given)
+    return costs(*tree_map(lambda leaf: np.asarray(leaf, dtype), (plans, workload, boundaries)))
 
 
 def none_priced(float64: bool = True) -> StepCosts:
@@ -183,8 +182,8 @@ class Problem:
         Raises SpecError for a value that a column does not have.
         """
         values = {name: [BY_NAME[name].code(value) for value in fix[name]] for name in SEARCHED_COLUMNS if name in fix}
-        known = {name: getattr(self.workload.searched, name) for name in SEARCHED_COLUMNS}
-        return replace(self, workload=replace(self.workload, searched=searched_values(known | values)))
+        searched = {name: getattr(self.workload.searched, name) for name in SEARCHED_COLUMNS} | values
+        return replace(self, workload=replace(self.workload, searched=searched_values(searched)))
 
     def run_by(self, framework: FrameworkSpec) -> "Problem":
         """Return the problem with the plans of a framework, without searched values that it never runs."""
@@ -242,13 +241,13 @@ class Problem:
     @property
     def reasons(self) -> tuple[Reason, ...]:
         """The reasons to reject a plan; bit i of `reject` is reason i."""
-        found: dict[str, dict[str, list[str]]] = {}
+        users_of: dict[str, dict[str, list[str]]] = {}
         for name, layer in zip(self.strategies, self.layers, strict=True):
             for reason in strategy_reasons(layer):
-                found.setdefault(reason.name, {}).setdefault(reason.description, []).append(name)
+                users_of.setdefault(reason.name, {}).setdefault(reason.description, []).append(name)
         merged = [
             Reason(name, "; ".join(f"{text} ({', '.join(users)})" for text, users in texts.items()))
-            for name, texts in found.items()
+            for name, texts in users_of.items()
         ]
         return (MEMORY, VANISHES, HOST_MEMORY, *RULES, *merged)
 
@@ -369,8 +368,8 @@ def _table(
     times: OperatorTimes, assumptions: AssumptionsSpec, models: Sequence[Model], near: Path | None
 ) -> TimesTable:
     # A file may hold kernels of several models: kernels of other layer definitions are known but match nothing here.
-    own = {kernel.title for model in models for layer in model.kinds for kernel in layer.kernels if kernel.fused}
-    return times_table(times, load_operators(assumptions.operators, near), own | kernel_names())
+    titles = {kernel.title for model in models for layer in model.kinds for kernel in layer.kernels if kernel.fused}
+    return times_table(times, load_operators(assumptions.operators, near), titles | kernel_names())
 
 
 def stack_of(model: Model) -> Stack:
@@ -411,7 +410,7 @@ def forward_flops(
 
 def _fixed(assumptions: AssumptionsSpec) -> dict[str, list[int]]:
     """Return the fixed choices of an assumption set; raises SpecError for a wrong column or value."""
-    found: dict[str, list[int]] = {}
+    codes: dict[str, list[int]] = {}
     for column, value in assumptions.fixed.items():
         where = f"assumption set {assumptions.name!r}"
         if column not in SEARCHED_COLUMNS:
@@ -420,7 +419,7 @@ def _fixed(assumptions: AssumptionsSpec) -> dict[str, list[int]]:
                 f"(known: {', '.join(SEARCHED_COLUMNS)}); use 'fix:' of a sweep"
             )
         try:
-            found[column] = [BY_NAME[column].code(value)]
+            codes[column] = [BY_NAME[column].code(value)]
         except SpecError as error:
             raise SpecError(f"{where}: fixed: {error}") from None
-    return found
+    return codes

@@ -4,7 +4,7 @@ Few plans are priced sooner on NumPy than anything is compiled.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,11 +18,10 @@ from dsx.plans.placement import choice_shares, replica_of, units
 from dsx.plans.violations import FieldCondition
 from dsx.pricing.keys import KeyCosts, price_keys
 from dsx.pricing.problem import Plans, Problem, none_priced, price
-from dsx.records import leaves, tree_map
+from dsx.records import Array, ArrayLike, leaves, tree_map
 
+Values = TypeVar("Values")
 _AT_ONCE = 8192  # rows: their arrays fit into the cache of a core
-
-
 # The value of `recompute` that rows are priced with: each has the layer costs of its own value under this one.
 _OWN = FULL_CODE
 
@@ -40,7 +39,9 @@ class Rows(NamedTuple):
         return Rows(self.points[where], self.positions[where], choices)
 
 
-def step_choices(columns: Mapping[str, Any], as_array: Callable[[Any], Any], tiers: Sequence[str] = ()) -> StepChoices:
+def step_choices(
+    columns: Mapping[str, Values], as_array: Callable[[Values], Array], tiers: Sequence[str] = ()
+) -> StepChoices:
     """Return the choices of integer columns as a record; `as_array` turns each column into floats.
 
     `tiers` names the tiers between fast domain and outermost tier, which have columns too.
@@ -62,7 +63,7 @@ def on_tiers(problem: Problem, columns: Arrays) -> Arrays:
     return on_units(columns, {tier.name: unit for tier, unit in zip(network.middle, units(network), strict=True)})
 
 
-def on_units(columns: Arrays, units: Mapping[str, Any]) -> Arrays:
+def on_units(columns: Arrays, units: Mapping[str, int | np.ndarray]) -> Arrays:
     """Return columns as `on_tiers` does; `units` has the fast domains in a unit of each tier, as a number or [N]."""
     replica = replica_of(columns)
     for tier, unit in units.items():
@@ -109,21 +110,21 @@ def _under_own_value(
     Rows have the passes of the effects that they have.
     """
 
-    def taken(leaf: Any) -> np.ndarray:
+    def taken(leaf: ArrayLike) -> np.ndarray:
         leaf = np.asarray(leaf)
-        found = leaf[0].take(rows.positions, -1) if len(leaf) == 1 else leaf[rows.points, ..., rows.positions].T
-        return found.astype(dtype, copy=False)
+        of_rows = leaf[0].take(rows.positions, -1) if len(leaf) == 1 else leaf[rows.points, ..., rows.positions].T
+        return of_rows.astype(dtype, copy=False)
 
     row_of = np.zeros(len(VALUES), dtype=np.int64)
     for row, codes in enumerate(costs.modes):
         row_of[[*codes]] = row
-    none, own = row_of[NONE_CODE], row_of[code]
+    first, second = row_of[NONE_CODE], row_of[code]
 
-    def in_two_modes(leaf: Any) -> np.ndarray:
+    def in_two_modes(leaf: ArrayLike) -> np.ndarray:
         leaf = np.asarray(leaf)
         if len(leaf) == 1:
-            return np.stack([leaf[0, none].take(rows.positions), leaf[0][own, rows.positions]], dtype=dtype)
-        return np.stack([leaf[rows.points, row, rows.positions] for row in (none, own)], dtype=dtype)
+            return np.stack([leaf[0, first].take(rows.positions), leaf[0][second, rows.positions]], dtype=dtype)
+        return np.stack([leaf[rows.points, row, rows.positions] for row in (first, second)], dtype=dtype)
 
     separate = (*BY_MODE, "without")
     fields = {name: tree_map(taken, getattr(costs, name)) for name in leaves(LayerCosts) if name not in separate}
@@ -134,15 +135,15 @@ def _under_own_value(
     )
     if costs.contended_s:
         forward_s, *backward_s = fields["contended_s"]
-        fields["contended_s"] = (forward_s, backward_s[none], np.stack(backward_s)[own, np.arange(len(own))])
-    found = LayerCosts(**fields, modes=((NONE_CODE,), (_OWN,)), lacked=costs.lacked)
-    return found.of_effects(of_plans(costs.lacked, conditions, rows.choices))
+        fields["contended_s"] = (forward_s, backward_s[first], np.stack(backward_s)[second, np.arange(len(code))])
+    in_modes = LayerCosts(**fields, modes=((NONE_CODE,), (_OWN,)), lacked=costs.lacked)
+    return in_modes.of_effects(of_plans(costs.lacked, conditions, rows.choices))
 
 
 def machines(problem: Problem, points: np.ndarray, dtype: type = np.float64) -> tuple[Cluster, Assumptions]:
     """Return the cluster and the assumptions of [N] rows at the given hardware points."""
 
-    def taken(leaf: Any) -> np.ndarray:
+    def taken(leaf: ArrayLike) -> np.ndarray:
         leaf = np.asarray(leaf, dtype)
         # One number for all rows, which `np.broadcast_to` makes too, in the time of thirty of these.
         return np.ndarray(points.shape, dtype, leaf, strides=(0,)) if len(leaf) == 1 else leaf[points]
@@ -150,7 +151,7 @@ def machines(problem: Problem, points: np.ndarray, dtype: type = np.float64) -> 
     return tree_map(taken, (problem.hardware, problem.assumptions))
 
 
-def take_rows(leaf: Any, points: Any, positions: Any) -> Any:
+def take_rows(leaf: Array, points: Array, positions: Array) -> Array:
     """Return [N] or [J, N] rows of a leaf of layer costs, [H, U] or [H, J, U]."""
     return leaf[points, positions] if leaf.ndim == 2 else leaf[points, :, positions].T
 

@@ -23,7 +23,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ from dsx.plans.blocks import ChoiceSegments
 from dsx.plans.choices import PLACEMENT_COLUMNS, SEARCHED_COLUMNS
 from dsx.pricing.keys import KeyCosts, power_of_two
 from dsx.pricing.row_costs import Rows
-from dsx.records import make_pytrees, record
+from dsx.records import Array, make_pytrees, record
 from dsx.schedules.schedules import SCHEDULES
 from dsx.search.ranking import BlockRange
 from dsx.search.spaces import PricedSpace
@@ -74,7 +74,7 @@ class SegmentLimits:
         self._searched, self._bound = source.problem.workload.searched, source.loose_bound
         self._seconds = [_of_blocks(source, point) for point in range(source.problem.num_points)]
         self._columns = source.space.blocks.placements
-        self._alike = functools.cache(self._alike_of)
+        self._kinds = functools.cache(self._kinds_of)
         # The precision of the search decides how far its values may be below exact ones.
         self._slack = 1.0 - (1e-9 if source.float64 else 1e-4)
 
@@ -86,35 +86,34 @@ class SegmentLimits:
 
     def segments(self, low: int, high: int) -> ChoiceSegments:
         """Return the segments of the blocks from `low` up to `high` that may have a plan within the limits."""
-        found = self._blocks.segments(low, high, self._wanted)
+        segments = self._blocks.segments(low, high, self._may_be_within)
         if not self._groups.splits_slices:
-            return found
-        found = found.per_choice()
-        batch, code = self._blocks.batches[found.first], self._groups.of_segments(self._blocks, found)
-        choices = self._choices(found.placement, batch, found.block)
-        return found.take(self._within(found.block, choices, self._limits[:, code]))
+            return segments
+        segments = segments.per_choice()
+        batch, code = self._blocks.batches[segments.first], self._groups.of_segments(self._blocks, segments)
+        choices = self._choices(segments.placement, batch, segments.block)
+        return segments.take(self._within(segments.block, choices, self._limits[:, code]))
 
-    def _wanted(self, blocks: np.ndarray, placements: slice) -> np.ndarray:
+    def _may_be_within(self, blocks: np.ndarray, placements: slice) -> np.ndarray:
         """Return whether [B] blocks times the [P] placements of a slice may have a plan within the limits."""
-        first, alike = self._alike(placements.start, placements.stop)
+        first, kind = self._kinds(placements.start, placements.stop)
         batch = self._blocks.least_batches(blocks, first)
         choices = self._choices(first[None], batch, blocks[:, None])
         code = self._groups.of_placements(first) // self._groups.batches
-        return self._within(blocks[:, None], choices, self._loosest[:, None, code])[:, alike]
+        return self._within(blocks[:, None], choices, self._loosest[:, None, code])[:, kind]
 
-    def _alike_of(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+    def _kinds_of(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the first of the placements of a range for each kind that bounds tell apart, and the kind of each."""
-        here = np.arange(start, stop)
-        columns = [self._columns[PLACEMENT_COLUMNS.index(name), here] for name in _READ]
-        kind = dense_codes([self._groups.of_placements(here), *columns], len(here))
+        placements = np.arange(start, stop)
+        columns = [self._columns[PLACEMENT_COLUMNS.index(name), placements] for name in _READ]
+        kind = dense_codes([self._groups.of_placements(placements), *columns], len(placements))
         _, first = np.unique(kind, return_index=True)
-        return here[first], kind
+        return placements[first], kind
 
     def _choices(self, placement: np.ndarray, batch: np.ndarray, block: np.ndarray) -> PipelineChoices:
         """Return choices that broadcast; where there is no batch, they have no microbatch."""
         size = self._blocks.microbatch_size[block]
-        made = self._blocks.choices_at(placement, batch, size, PipelineChoices._fields)
-        return PipelineChoices.of(made)
+        return PipelineChoices.of(self._blocks.choices_at(placement, batch, size, PipelineChoices._fields))
 
     def _within(self, block: np.ndarray, choices: PipelineChoices, limits: np.ndarray) -> np.ndarray:
         """Return whether choices with blocks may be within `limits` [H, ...] at any hardware point."""
@@ -161,32 +160,34 @@ if jax.__version_info__ < (0, 11):
 
 make_pytrees()
 
+Result = TypeVar("Result")
+
 
 @record
 class Slices:
     """The M slices of the choices of a chunk; padding slices are empty."""
 
     choices: StepChoices  # [M, CHOICES]
-    length: Any  # [M]
+    length: Array  # [M]
 
 
 @record
 class ChunkColumns:
     """The N choices of a `dsx.search.tiles.tiles.Chunk` and its M slices, padded."""
 
-    placement: Any  # [N]
-    global_batch_size: Any  # [N]
-    start: Any  # [M]
-    length: Any  # [M]
-    microbatch_size: Any  # [M]
+    placement: Array  # [N]
+    global_batch_size: Array  # [N]
+    start: Array  # [M]
+    length: Array  # [M]
+    microbatch_size: Array  # [M]
 
 
 @record
 class Tiles:
     """T bundles of S tiles each, [T, S]; see `dsx.search.tiles.tiles.Chunk`."""
 
-    row: Any
-    slices: Any  # an empty slice for a padding tile
+    row: Array
+    slices: Array  # an empty slice for a padding tile
 
 
 @record
@@ -203,12 +204,15 @@ class Points:
 class Common:
     """The data that all tiles and points share."""
 
-    keys: Any  # {column: [R, KEYS]} the columns of the key that are objectives, as floats
+    keys: dict[str, jax.Array]  # {column: [R, KEYS]} the columns of the key that are objectives, as floats
     workload: Workload
 
 
+Placements = dict[str, jax.Array | tuple[jax.Array, ...]]
+
+
 @functools.partial(jax.jit, static_argnames="width")
-def make_slices(placements: Any, chunk: ChunkColumns, width: int) -> Slices:
+def make_slices(placements: Placements, chunk: ChunkColumns, width: int) -> Slices:
     """Return the slices of a chunk with `width` choices each, from placements {column: [P]}.
 
     A column of placements is [1] if it has a single value, and a tuple if it is of several tiers.
@@ -224,15 +228,18 @@ def make_slices(placements: Any, chunk: ChunkColumns, width: int) -> Slices:
     return Slices(StepChoices(**columns, global_batch_size=batch, num_microbatches=microbatches), chunk.length)
 
 
-def _priced(point: Points, common: Common, slices: Slices, tile: Tiles) -> tuple[StepCosts, StepChoices, Any]:
+def _priced(point: Points, common: Common, slices: Slices, tile: Tiles) -> tuple[StepCosts, StepChoices, Array]:
     """Return the costs of a bundle, its choices, and the mask of feasible candidates, [S, KEYS, CHOICES]."""
     choices = jax.tree.map(lambda column: column[tile.slices][:, None], slices.choices)
     # What follows from a fixed choice is computed when the code is compiled.
     values = {name: getattr(common.workload.searched, name) for name in SEARCHED_COLUMNS}
     fixed = {name: codes[0] for name, codes in values.items() if len(codes) == 1 and hasattr(choices, name)}
     choices = replace(choices, **{name: jnp.full_like(choices.pp, code) for name, code in fixed.items()})
-    first, *others = jax.tree.map(lambda leaf: leaf[..., tile.row, :, None], point.table)
-    kinds = [first, *(_whole(kind, first) for kind in others)]
+    table = jax.tree.map(lambda leaf: leaf[..., tile.row, :, None], point.table)
+    kinds = [
+        replace(kind, **{name: getattr(table[0], name) for name in SHARED if getattr(kind, name) is None})
+        for kind in table
+    ]
     costs = step_costs(kinds, choices, common.workload, point.hardware, point.assumptions)
     position = jnp.arange(slices.choices.pp.shape[-1], dtype=jnp.int32)[None]
     real = position < slices.length[tile.slices][:, None]
@@ -241,19 +248,13 @@ def _priced(point: Points, common: Common, slices: Slices, tile: Tiles) -> tuple
     return costs, choices, fits & real[:, None]
 
 
-def _whole(kind: LayerCosts, first: LayerCosts) -> LayerCosts:
-    """Return the costs of a kind with the fields that it shares with the first kind."""
-    missing = [name for name in SHARED if getattr(kind, name) is None]
-    return replace(kind, **{name: getattr(first, name) for name in missing})
-
-
-def _scan(bundle: Callable[[Tiles], Any], slices: Slices, tiles: Tiles) -> Any:
+def _scan(bundle: Callable[[Tiles], Result], slices: Slices, tiles: Tiles) -> Result:
     """Return the results of `bundle` for each bundle, and zeros for a bundle that is all padding."""
     first = jax.tree.map(lambda leaf: leaf[0], tiles)
     shapes = jax.eval_shape(bundle, first)
 
-    def step(carry: None, tile: Tiles) -> tuple[None, Any]:
-        def nothing(tile: Tiles) -> Any:
+    def step(carry: None, tile: Tiles) -> tuple[None, Result]:
+        def nothing(tile: Tiles) -> Result:
             del tile
             return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
@@ -263,15 +264,15 @@ def _scan(bundle: Callable[[Tiles], Any], slices: Slices, tiles: Tiles) -> Any:
 
 
 @functools.partial(jax.jit, static_argnames="objective", compiler_options=_COMPILER)
-def minima(points: Points, common: Common, slices: Slices, tiles: Tiles, objective: str) -> tuple[Any, Any]:
+def minima(points: Points, common: Common, slices: Slices, tiles: Tiles, objective: str) -> tuple[jax.Array, jax.Array]:
     """Return the smallest feasible `objective` of each key and slice, and the number of its feasible candidates.
 
     Both are [H, T, S, KEYS]. The minimum is infinite if no candidate is feasible, and zero in a bundle that is all
     padding.
     """
 
-    def at_point(point: Points) -> tuple[Any, Any]:
-        def bundle(tile: Tiles) -> tuple[Any, Any]:
+    def at_point(point: Points) -> tuple[jax.Array, jax.Array]:
+        def bundle(tile: Tiles) -> tuple[jax.Array, jax.Array]:
             costs, _, feasible = _priced(point, common, slices, tile)
             value = getattr(costs, objective)
             value = jnp.where(feasible, value, jnp.full_like(value, jnp.inf))
@@ -285,16 +286,18 @@ def minima(points: Points, common: Common, slices: Slices, tiles: Tiles, objecti
 
 
 @functools.partial(jax.jit, static_argnames="objective", compiler_options=_COMPILER)
-def values(points: Points, point: Any, common: Common, slices: Slices, tiles: Tiles, objective: str) -> tuple[Any, Any]:
+def values(
+    points: Points, point: Array, common: Common, slices: Slices, tiles: Tiles, objective: str
+) -> tuple[jax.Array, jax.Array]:
     """Return the `objective` of each candidate at one point, and the number of feasible candidates.
 
     They are [T, S, KEYS, CHOICES] and [T]. The objective is infinite for a candidate that is not feasible, and zero in
     a bundle that is all padding.
     """
-    here = jax.tree.map(lambda leaf: leaf[point], points)
+    at_point = jax.tree.map(lambda leaf: leaf[point], points)
 
-    def bundle(tile: Tiles) -> tuple[Any, Any]:
-        costs, _, feasible = _priced(here, common, slices, tile)
+    def bundle(tile: Tiles) -> tuple[jax.Array, jax.Array]:
+        costs, _, feasible = _priced(at_point, common, slices, tile)
         value = getattr(costs, objective)
         return jnp.where(feasible, value, jnp.full_like(value, jnp.inf)), feasible.sum(dtype=jnp.int32)
 
@@ -309,7 +312,7 @@ class FrontObjective:
     maximised: bool
 
     @property
-    def whole(self) -> bool:
+    def is_integer(self) -> bool:
         """Whether its values are whole numbers, which float32 represents exactly."""
         return self.column not in StepCosts.__dataclass_fields__
 
@@ -334,25 +337,25 @@ def undominated(
     common: Common,
     slices: Slices,
     tiles: Tiles,
-    references: Any,
+    references: Array,
     objectives: tuple[FrontObjective, ...],
-) -> tuple[Any, Any]:
+) -> tuple[Array, Array]:
     """Return the mask of feasible candidates that no reference dominates, and the number of feasible candidates.
 
     `references` are [H, R, D] points of objectives to minimise, infinite if there are fewer. The results are
     [H, T, S, KEYS, CHOICES] and [H, T]. A candidate within rounding of a reference counts as undominated.
     """
 
-    def at_point(point: Points, references: Any) -> tuple[Any, Any]:
-        def bundle(tile: Tiles) -> tuple[Any, Any]:
+    def at_point(point: Points, references: Array) -> tuple[Array, Array]:
+        def bundle(tile: Tiles) -> tuple[Array, Array]:
             costs, choices, feasible = _priced(point, common, slices, tile)
             dominated = jnp.zeros_like(feasible)
             bounds = [_bound(objective, common, tile, costs, choices) for objective in objectives]
             for reference in range(references.shape[0] if objectives else 0):
-                known = references[reference]
-                beats = functools.reduce(jnp.logical_and, [bound >= known[d] for d, bound in enumerate(bounds)])
+                values = references[reference]
+                beats = functools.reduce(jnp.logical_and, [bound >= values[d] for d, bound in enumerate(bounds)])
                 if not any(objective.never_ties for objective in objectives):
-                    beats &= functools.reduce(jnp.logical_or, [bound > known[d] for d, bound in enumerate(bounds)])
+                    beats &= functools.reduce(jnp.logical_or, [bound > values[d] for d, bound in enumerate(bounds)])
                 dominated |= beats
             return feasible & ~dominated, feasible.sum(dtype=jnp.int32)
 
@@ -361,12 +364,12 @@ def undominated(
     return jax.vmap(at_point)(points, references)
 
 
-def _bound(objective: FrontObjective, common: Common, tile: Tiles, costs: StepCosts, choices: StepChoices) -> Any:
+def _bound(objective: FrontObjective, common: Common, tile: Tiles, costs: StepCosts, choices: StepChoices) -> jax.Array:
     """Return the largest value of a reference that still dominates each candidate in this objective."""
     name, sign = objective.column, -1.0 if objective.maximised else 1.0
     if name in common.keys:
         return sign * common.keys[name][tile.row][..., None]
-    if objective.whole:
+    if objective.is_integer:
         return sign * getattr(choices, name)
     value = sign * getattr(costs, name)
     return value - _MARGINS.get(name, _MARGIN) * jnp.abs(value)
@@ -395,17 +398,17 @@ class HotLoop:
         self._table, self._needed = source.table, {*columns}
         overlaps = [SCHEDULES[code].overlap for code in source.problem.workload.searched.schedule]
         self._overlapped = {COMM_COLUMN[axis] for overlap in overlaps if overlap for axis in overlap.axes}
-        self._devices: dict[Any, tuple[Points, Common, dict[str, Any]]] = {}
+        self._devices: dict[object, tuple[Points, Common, Placements]] = {}
         self._lock = threading.Lock()
         self._rows: tuple[KeyCosts, dict[str, np.ndarray]] | None = None
 
     def chunks(self, ranges: Iterable[BlockRange], limits: SegmentLimits | None = None) -> Iterator[Chunk]:
         """Yield the chunks of ranges of blocks, or of those segments of them that limits leave."""
-        found = limits.segments if limits else self.blocks.segments
-        for of_chunk in joined_segments(found(*blocks) for blocks in ranges):
+        segments = limits.segments if limits else self.blocks.segments
+        for of_chunk in joined_segments(segments(*blocks) for blocks in ranges):
             yield make_chunk(self.blocks, self.rows, self.groups, of_chunk)
 
-    def calls(self, device: Any, chunk: Chunk) -> Iterator[tuple[slice, Points, Common, Slices, Tiles]]:
+    def calls(self, device: object, chunk: Chunk) -> Iterator[tuple[slice, Points, Common, Slices, Tiles]]:
         """Yield, for each call of a chunk, the range of its tiles and the arguments on a device.
 
         The device must be the default device, and `enable_x64` must match the precision of the search.
@@ -427,16 +430,16 @@ class HotLoop:
         )
         size = BUNDLES * TILES
         for start in range(0, len(chunk.row), size):
-            here = slice(start, min(start + size, len(chunk.row)))
-            row = _filled(chunk.row[here], size).reshape(BUNDLES, TILES)
-            of_tile = _filled(chunk.slices[here], size, num_slices - 1).reshape(BUNDLES, TILES)
-            yield here, points, common, slices, Tiles(row=row, slices=of_tile)
+            of_call = slice(start, min(start + size, len(chunk.row)))
+            row = _filled(chunk.row[of_call], size).reshape(BUNDLES, TILES)
+            of_tile = _filled(chunk.slices[of_call], size, num_slices - 1).reshape(BUNDLES, TILES)
+            yield of_call, points, common, slices, Tiles(row=row, slices=of_tile)
 
-    def candidates(self, chunk: Chunk, tiles: slice, wanted: np.ndarray) -> Rows:
-        """Return the candidates of some tiles of a chunk that the mask `wanted` [H, T, S, KEYS, CHOICES] selects."""
+    def candidates(self, chunk: Chunk, tiles: slice, mask: np.ndarray) -> Rows:
+        """Return the candidates of some tiles of a chunk that a mask [H, T, S, KEYS, CHOICES] selects."""
         count = tiles.stop - tiles.start
-        where = np.flatnonzero(wanted.reshape(len(wanted), -1, KEYS, CHOICES)[:, :count])
-        point, tile, slot, position = np.unravel_index(where, (len(wanted), count, KEYS, CHOICES))
+        where = np.flatnonzero(mask.reshape(len(mask), -1, KEYS, CHOICES)[:, :count])
+        point, tile, slot, position = np.unravel_index(where, (len(mask), count, KEYS, CHOICES))
         tile = tile + tiles.start
         key = self.rows.keys[chunk.row[tile], slot].astype(np.int64)
         chosen_slice = chunk.slices[tile]
@@ -448,7 +451,7 @@ class HotLoop:
         )
         return Rows(point, key, choices)
 
-    def _on(self, device: Any) -> tuple[Points, Common, dict[str, Any]]:
+    def _on(self, device: object) -> tuple[Points, Common, Placements]:
         """Return the data on a device; the first call puts it there."""
         with self._lock:
             if self._rows is None:
@@ -470,7 +473,9 @@ class HotLoop:
                 searched = self.problem.workload.searched
                 # A fixed choice is one number, which is not looked up for every choice.
                 fixed = {name for name in SEARCHED_COLUMNS if len(getattr(searched, name)) == 1}
-                placements: dict[str, Any] = table_of | {name: table_of[name][:1] for name in table_of if name in fixed}
+                placements: Placements = {
+                    name: column[:1] if name in fixed else column for name, column in table_of.items()
+                }
                 for axis in ("pp", "dp"):
                     names = [f"{axis}_{tier.name}" for tier in self.problem.cluster.network.middle]
                     shares = [
@@ -495,7 +500,7 @@ class HotLoop:
                 return getattr(costs, name)
             if name == "without":
                 sets = getattr(costs, name)
-                return tuple(PassCosts(**{own: in_rows(passes, own) for own in PASSES}) for passes in sets)
+                return tuple(PassCosts(**{field: in_rows(passes, field) for field in PASSES}) for passes in sets)
             if name in TUPLES:
                 return tuple(np.asarray(leaf, dtype=self._dtype)[..., at] for leaf in getattr(costs, name))
             leaf = np.asarray(getattr(costs, name), dtype=self._dtype)
@@ -513,19 +518,16 @@ class HotLoop:
             fields = {name: in_rows(costs, name) for name in LayerCosts.__dataclass_fields__}
             for name in SHARED:
                 # If the same ranks hold the weights of both kinds, the costs of their collectives are derived once.
-                if costs is not first and _same(getattr(costs, name), getattr(first, name)):
+                if costs is not first and jax.tree.all(
+                    jax.tree.map(np.array_equal, getattr(costs, name), getattr(first, name))
+                ):
                     fields[name] = None
             table.append(LayerCosts(**fields))
         return tuple(table), {name: column[at].astype(self._dtype) for name, column in self._columns.items()}
 
 
-def _same(some: Any, others: Any) -> bool:
-    """Return whether two fields of layer costs, each an array or a tuple of arrays, are equal."""
-    return jax.tree.all(jax.tree.map(np.array_equal, some, others))
-
-
 def _filled(column: np.ndarray, length: int, value: int = 0) -> np.ndarray:
     """Return the column, padded with `value`."""
-    made = np.full((length, *column.shape[1:]), value, dtype=column.dtype)
-    made[: len(column)] = column
-    return made
+    padded = np.full((length, *column.shape[1:]), value, dtype=column.dtype)
+    padded[: len(column)] = column
+    return padded

@@ -23,7 +23,6 @@ A search of plans with even cuts: keys and choices through one compiled loop.
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,9 +34,10 @@ from dsx.plans.choices import CHOICE_COLUMNS, KEY_COLUMNS
 from dsx.plans.enumerate import Arrays, changes
 from dsx.pricing.compiled import map_over_devices
 from dsx.pricing.cuts import CandidateCounts, joined, result_rows
-from dsx.pricing.keys import power_of_two
+from dsx.pricing.keys import KeyCosts, power_of_two
 from dsx.pricing.problem import Plans, costs, pad
 from dsx.pricing.row_costs import Rows, step_choices, take_rows
+from dsx.records import Array
 from dsx.search.ranking import BlockRange, Progress, front_of_groups, leading_rows, objective_points, silent
 from dsx.search.spaces import PricedSpace, Space
 from dsx.search.tiles.contenders import Contenders, FewGroups, KeptSlices, ManyGroups, group_codes, together
@@ -77,7 +77,7 @@ def best(
     first, last = source.space.blocks.first_candidate[[*blocks]].tolist()
     num_points, counts = source.problem.num_points, CandidateCounts(0, 0)
 
-    def run(device: Any, chunk: Chunk) -> tuple[list[Contenders], int]:
+    def run(device: object, chunk: Chunk) -> tuple[list[Contenders], int]:
         with jax.enable_x64(source.float64), jax.default_device(device):
             return finder.contenders(device, chunk, kept.worst)
 
@@ -86,8 +86,8 @@ def best(
     for ranges in waves(ranges_of_all) if limits else [ranges_of_all]:
         if limits:
             limits.lower(kept.worst)
-        for chunk, (found, feasible) in map_over_devices(run, finder.hot.chunks(ranges, limits)):
-            kept.add(together(found))
+        for chunk, (contenders, feasible) in map_over_devices(run, finder.hot.chunks(ranges, limits)):
+            kept.add(together(contenders))
             counts = counts.plus(CandidateCounts(num_points * chunk.size, feasible))
             progress(num_points * chunk.size)
     skipped = num_points * (last - first) - counts.candidates
@@ -121,7 +121,7 @@ def _winners(source: PricedSpace, kept: Contenders, ranking: Ranking) -> Arrays:
     """Price the kept slices in full, group by group, and return the best rows of each group, sorted."""
     groups = ["point", *ranking.per]
 
-    def run(device: Any, part: slice) -> Arrays:
+    def run(device: object, part: slice) -> Arrays:
         slices = kept.take(part)
         real = np.arange(slices.placement.shape[1])[None] < slices.length[:, None]
         point, key = (np.repeat(column, slices.length) for column in (slices.point, slices.key))
@@ -143,8 +143,8 @@ def _by_columns(space: Space, kept: Contenders, per: Sequence[str]) -> np.ndarra
     """Return the order of slices by point and columns of their group; slices of one group are adjacent already."""
     first = np.flatnonzero(changes(kept.group))
     slices = kept.take(first)
-    known = _choices(space, slices.placement[:, 0], slices.global_batch_size[:, 0], slices.key)
-    columns = [space.keys[name][slices.key] if name in KEY_COLUMNS else known[name] for name in per]
+    choices = _choices(space, slices.placement[:, 0], slices.global_batch_size[:, 0], slices.key)
+    columns = [space.keys[name][slices.key] if name in KEY_COLUMNS else choices[name] for name in per]
     order = np.lexsort((*reversed(columns), slices.point))
     rank = np.empty(len(first), dtype=np.int64)
     rank[order] = np.arange(len(first))
@@ -180,21 +180,21 @@ def front(
     counts = CandidateCounts(0, 0)
     kept = _front_of(_sample(source, blocks), objectives)
 
-    def run(device: Any, batch: tuple[Chunk, np.ndarray]) -> tuple[Arrays, int]:
+    def run(device: object, batch: tuple[Chunk, np.ndarray]) -> tuple[Arrays, int]:
         chunk, references = batch
-        found, feasible = [source.no_rows()], 0
+        survivors, feasible = [source.no_rows()], 0
         with jax.enable_x64(source.float64), jax.default_device(device):
             for tiles, *arguments in hot.calls(device, chunk):
                 survives, fitting = undominated(*arguments, references.astype(source.dtype), columns)
                 feasible += int(np.asarray(fitting, dtype=np.int64).sum())
-                found.append(source.priced_rows(hot.candidates(chunk, tiles, np.asarray(survives))))
-        return _front_of(joined(found), objectives), feasible
+                survivors.append(source.priced_rows(hot.candidates(chunk, tiles, np.asarray(survives))))
+        return _front_of(joined(survivors), objectives), feasible
 
     batches = (
         (chunk, _references(kept, compared, num_points)) for chunk in hot.chunks(block_ranges(space.blocks, *blocks))
     )
-    for (chunk, _), (found, feasible) in map_over_devices(run, batches):
-        kept = _front_of(joined([kept, found]), objectives)
+    for (chunk, _), (survivors, feasible) in map_over_devices(run, batches):
+        kept = _front_of(joined([kept, survivors]), objectives)
         counts = counts.plus(CandidateCounts(num_points * chunk.size, feasible))
         progress(num_points * chunk.size)
     return kept, counts
@@ -221,13 +221,13 @@ def _references(kept: Arrays, objectives: Sequence[str], num_points: int) -> np.
     points = objective_points(kept, objectives)
     references = np.full((num_points, _REFERENCES, len(objectives)), np.inf)
     for point in range(num_points):
-        known = points[kept["point"] == point]
-        chosen = np.unique(np.linspace(0, len(known) - 1, _REFERENCES).astype(np.int64)) if len(known) else ()
-        references[point, : len(chosen)] = known[list(chosen)]
+        of_point = points[kept["point"] == point]
+        chosen = np.unique(np.linspace(0, len(of_point) - 1, _REFERENCES).astype(np.int64)) if len(of_point) else ()
+        references[point, : len(chosen)] = of_point[list(chosen)]
     return references
 
 
-def _price(points: Points, point: Any, position: Any, choices: StepChoices, workload: Workload) -> StepCosts:
+def _price(points: Points, point: Array, position: Array, choices: StepChoices, workload: Workload) -> StepCosts:
     layers = jax.tree.map(lambda leaf: take_rows(leaf, point, position), points.table)
     hardware, assumptions = jax.tree.map(lambda leaf: leaf[point], (points.hardware, points.assumptions))
     return costs(Plans(layers, choices, hardware, assumptions), workload)
@@ -246,7 +246,7 @@ class Blockwise:
     def __init__(self, source: PricedSpace, length: int) -> None:
         self._source, self._length = source, length
         self._lock = threading.Lock()
-        self._on_device: dict[Any, Any] = {}
+        self._on_device: dict[object, KeyCosts] = {}
 
     def best(
         self,
@@ -265,16 +265,16 @@ class Blockwise:
         """Return the front as `dsx.search.ranking.Search.front` says."""
         return front(self._source, objectives, self._range(blocks), progress)
 
-    def rows(self, device: Any, rows: Rows, feasible: bool) -> Arrays:
+    def rows(self, device: object, rows: Rows, feasible: bool) -> Arrays:
         """Return rows as `dsx.search.ranking.Search.rows` says."""
         source = self._source
-        found = result_rows(source.problem, source.space.keys, rows, self._priced(device, rows))
-        return {name: column[found["reject"] == 0] for name, column in found.items()} if feasible else found
+        priced = result_rows(source.problem, source.space.keys, rows, self._priced(device, rows))
+        return {name: column[priced["reject"] == 0] for name, column in priced.items()} if feasible else priced
 
     def _range(self, blocks: BlockRange | None) -> BlockRange:
         return blocks or (0, len(self._source.space.blocks))
 
-    def _priced(self, device: Any, rows: Rows) -> StepCosts:
+    def _priced(self, device: object, rows: Rows) -> StepCosts:
         problem, dtype = self._source.problem, self._source.dtype
         count = len(rows.positions)
         length = max(self._length, power_of_two(count))
@@ -289,7 +289,7 @@ class Blockwise:
             )
             return jax.tree.map(lambda leaf: np.asarray(leaf)[:count], priced)
 
-    def _on(self, device: Any) -> Any:
+    def _on(self, device: object) -> KeyCosts:
         """Return the layer costs on a device, which must be the default device, padded to a power of two."""
         source = self._source
         with self._lock:
