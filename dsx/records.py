@@ -95,32 +95,32 @@ def make_pytrees() -> None:
             _pytrees.add(cls)
 
 
-def tree_map(function: Callable[..., Any], tree: T, *others: T) -> T:
+def tree_map(function: Callable[..., Any], tree: T, *trees: T) -> T:
     """Return a tree with `function` of the leaves of one or more trees of one structure.
 
     Records, tuples, named ones too, lists and dictionaries are nodes, None is an empty one, and all else is a leaf.
     Static fields are those of the first tree.
     """
-    found: Any = tree
+    result: Any = tree
     if (fields := _fields.get(type(tree))) is not None:
         data, meta = fields
-        mapped = {name: tree_map(function, *[getattr(part, name) for part in (tree, *others)]) for name in data}
-        found = type(tree)(**mapped, **{name: getattr(tree, name) for name in meta})
+        mapped = {name: tree_map(function, *[getattr(part, name) for part in (tree, *trees)]) for name in data}
+        result = type(tree)(**mapped, **{name: getattr(tree, name) for name in meta})
     elif isinstance(tree, tuple | list):
-        items = [tree_map(function, *parts) for parts in zip(tree, *cast(Any, others), strict=True)]
-        found = type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
+        items = [tree_map(function, *parts) for parts in zip(tree, *cast(Any, trees), strict=True)]
+        result = type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
     elif isinstance(tree, dict):
-        found = {key: tree_map(function, tree[key], *[cast(Any, other)[key] for other in others]) for key in tree}
+        result = {key: tree_map(function, tree[key], *[cast(Any, other)[key] for other in trees]) for key in tree}
     elif tree is not None:
-        found = function(tree, *others)
-    return found
+        result = function(tree, *trees)
+    return result
 
 
 def tree_leaves(tree: Any) -> list[Any]:
     """Return the leaves of a tree, in the order in which `tree_map` meets them."""
-    found: list[Any] = []
-    tree_map(found.append, tree)
-    return found
+    met: list[Any] = []
+    tree_map(met.append, tree)
+    return met
 
 
 def leaves(cls: type) -> list[str]:

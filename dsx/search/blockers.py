@@ -7,10 +7,11 @@ blocker. The nearest value is taken from the candidates without the blocker.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
+from dsx.config.sweep_fields import Limit
 from dsx.plans.choices import BY_NAME, CHOICE_COLUMNS, CODES, KEY_COLUMNS, MODEL_AXES, SEARCHED_COLUMNS
 from dsx.plans.experts import REPLICA_AXES
 from dsx.plans.frameworks import Limitation, Selection
@@ -41,12 +42,13 @@ class Blocker:
 class _Setting:
     section: Section
     column: str
-    values: tuple[Any, ...]  # numbers and names, or bounds
+    values: Sequence[int | str] = ()
+    bounds: Sequence[Limit] = ()  # in their place, of a limit
 
     @property
     def text(self) -> str:
         if self.section == "limit":
-            return " and ".join(f"{self.column} {bound.relation} {bound.bound}" for bound in self.values)
+            return " and ".join(f"{self.column} {bound.relation} {bound.bound}" for bound in self.bounds)
         return f"{self.column} = {' or '.join(map(str, self.values))}"
 
 
@@ -58,9 +60,9 @@ class _BlockerSearch:
 
     def space(self, settings: Sequence[_Setting], free: Sequence[str]) -> Space:
         """Return the space under some settings; the columns `free` may take any value unless a setting fixes them."""
-        fix = {one.column: one.values for one in settings if one.section == "fix"}
-        limit = {one.column: one.values for one in settings if one.section == "limit"}
-        values = {one.column: one.values for one in settings if one.section != "limit"}
+        fix = {setting.column: setting.values for setting in settings if setting.section == "fix"}
+        limit = {setting.column: setting.bounds for setting in settings if setting.section == "limit"}
+        values = {setting.column: setting.values for setting in settings if setting.section != "limit"}
         varied = {*free, *limit}
         choices = {name: BY_NAME[name].main if name in varied else self._usual(name) for name in SEARCHED_COLUMNS}
         choices |= {name: values[name] for name in SEARCHED_COLUMNS if name in values}
@@ -88,17 +90,22 @@ def blockers(
     settings = [
         *(_Setting("fixed", name, (value,)) for name, value in fixed.items()),
         *(_Setting("fix", name, tuple(values)) for name, values in (fix or {}).items()),
-        *(_Setting("limit", name, tuple(bounds)) for name, bounds in (limit or {}).items()),
+        *(_Setting("limit", name, bounds=tuple(bounds)) for name, bounds in (limit or {}).items()),
     ]
-    settings.sort(key=lambda one: (_ORDER.index(one.column) if one.column in _ORDER else 0, one.section))
+    settings.sort(
+        key=lambda setting: (_ORDER.index(setting.column) if setting.column in _ORDER else 0, setting.section)
+    )
     search = _BlockerSearch(problem, num_gpus, global_batch_size)
     if not search.space([], ["ep"]).size:
         return []
     if (product := _product_of_degrees(fix or {}, num_gpus)) is not None:
         return [product]
-    single = [_blocker(search, one, [o for o in settings if o is not one], alone=True) for one in settings]
-    found = [blocker for blocker in single if blocker.nearest]
-    return found or _one_by_one(search, settings)
+    single = [
+        _blocker(search, setting, [other for other in settings if other is not setting], alone=True)
+        for setting in settings
+    ]
+    sufficient = [blocker for blocker in single if blocker.nearest]
+    return sufficient or _one_by_one(search, settings)
 
 
 def _product_of_degrees(fix: Selection, num_gpus: Sequence[int]) -> Blocker | None:
@@ -115,9 +122,9 @@ def _product_of_degrees(fix: Selection, num_gpus: Sequence[int]) -> Blocker | No
         if not dividing:
             if len(fixed) == 1:  # its own rule says more
                 return None
-            left = {int(degree) for total, inner in products for degree in divisors(total // inner)}
+            possible = {int(degree) for total, inner in products for degree in divisors(total // inner)}
             rule = f"all degrees multiply to num_gpus, and no product of these divides {_or(num_gpus)}"
-            nearest = f"{axis} = {nearest_of(left, degrees[0])}"
+            nearest = f"{axis} = {nearest_of(possible, degrees[0])}"
             return Blocker("fix", axis, " and ".join(fixed), rule, nearest, alone=True)
         products = dividing
     return None
@@ -125,18 +132,19 @@ def _product_of_degrees(fix: Selection, num_gpus: Sequence[int]) -> Blocker | No
 
 def _one_by_one(search: _BlockerSearch, settings: Sequence[_Setting]) -> list[Blocker]:
     kept: list[_Setting] = []
-    found: list[Blocker] = []
-    for one in settings:
-        if search.space([*kept, one], ["ep"]).size:
-            kept.append(one)
+    blocking: list[Blocker] = []
+    for setting in settings:
+        if search.space([*kept, setting], ["ep"]).size:
+            kept.append(setting)
         else:
-            found.append(_blocker(search, one, kept, alone=False))
-    return found
+            blocking.append(_blocker(search, setting, kept, alone=False))
+    return blocking
 
 
-def _blocker(search: _BlockerSearch, one: _Setting, others: Sequence[_Setting], alone: bool) -> Blocker:
-    values = _values(search.space(others, ["ep", one.column]), one.column)
-    return Blocker(one.section, one.column, one.text, _rule(one.column, search.problem), _nearest(one, values), alone)
+def _blocker(search: _BlockerSearch, setting: _Setting, settings: Sequence[_Setting], alone: bool) -> Blocker:
+    column = setting.column
+    nearest = _nearest(setting, _values(search.space(settings, ["ep", column]), column))
+    return Blocker(setting.section, column, setting.text, _rule(column, search.problem), nearest, alone)
 
 
 def _values(space: Space, column: str) -> np.ndarray:
@@ -149,16 +157,16 @@ def _values(space: Space, column: str) -> np.ndarray:
     return np.unique(blocks.choices(blocks.segments(0, len(blocks)))[column])
 
 
-def _nearest(one: _Setting, values: np.ndarray) -> str:
+def _nearest(setting: _Setting, values: np.ndarray) -> str:
     if not len(values):
         return ""
-    if one.column in CODES:
-        return f"{one.column} = {' or '.join(CODES[one.column][value] for value in values)}"
-    stated = [value.bound if one.section == "limit" else int(value) for value in one.values]
+    if setting.column in CODES:
+        return f"{setting.column} = {' or '.join(CODES[setting.column][value] for value in values)}"
+    numbers = [bound.bound for bound in setting.bounds] or [int(value) for value in setting.values]
     # A bound may be too large for differences of floats.
-    wanted = [min(max(number, int(values.min())), int(values.max())) for number in stated]
-    near = min(values.tolist(), key=lambda value: (min(abs(value - number) for number in wanted), value))
-    return f"{one.column} = {near}"
+    reachable = [min(max(number, int(values.min())), int(values.max())) for number in numbers]
+    near = min(values.tolist(), key=lambda value: (min(abs(value - number) for number in reachable), value))
+    return f"{setting.column} = {near}"
 
 
 def _rule(column: str, problem: Problem) -> str:
@@ -179,7 +187,7 @@ def _rule(column: str, problem: Problem) -> str:
     )
 
 
-def _or(values: Sequence[Any]) -> str:
+def _or(values: Sequence[object]) -> str:
     return " or ".join(filter(None, (", ".join(map(str, values[:-1])), *map(str, values[-1:]))))
 
 

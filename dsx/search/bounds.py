@@ -82,10 +82,10 @@ def undominated(problem: Problem, table: KeyCosts) -> tuple[int, ...]:
     boxes = {code: _boxes_of(problem, code) for code in workload.searched.recompute}
     effects = {code: _effects_of(problem, code) for code in workload.searched.recompute}
 
-    def dominates(one: int, other: int) -> bool:
-        everywhere = all(matrix[row[one], row[other]] for matrix, row in zip(no_worse, rows, strict=True))
-        keeps_effects = all(has or not had for has, had in zip(effects[one], effects[other], strict=True))
-        return everywhere and boxes[one] == boxes[other] and keeps_effects
+    def dominates(code: int, other: int) -> bool:
+        everywhere = all(matrix[row[code], row[other]] for matrix, row in zip(no_worse, rows, strict=True))
+        keeps_effects = all(has or not had for has, had in zip(effects[code], effects[other], strict=True))
+        return everywhere and boxes[code] == boxes[other] and keeps_effects
 
     kept: list[int] = []
     for value in sorted(boxes):
@@ -136,19 +136,19 @@ def _no_worse(costs: LayerCosts) -> np.ndarray:
     if costs.contended_s:
         fields.append(np.stack([np.asarray(seconds) for seconds in costs.contended_s[1:]], axis=1))
     count = len(costs.modes)
-    found = np.ones((count, count), dtype=bool)
+    no_worse = np.ones((count, count), dtype=bool)
     for keys in (slice(0, _DIFFERING_KEYS), slice(_DIFFERING_KEYS, None)):
-        for one, other in zip(*np.nonzero(found), strict=True):
-            found[one, other] = all((field[:, one, keys] <= field[:, other, keys]).all() for field in fields)
-    return found
+        for mode, other in zip(*np.nonzero(no_worse), strict=True):
+            no_worse[mode, other] = all((field[:, mode, keys] <= field[:, other, keys]).all() for field in fields)
+    return no_worse
 
 
 def _only(costs: LayerCosts, values: Collection[int]) -> LayerCosts:
     """Return the costs of a kind in the modes of some values."""
     rows = [row for row, codes in enumerate(costs.modes) if any(code in values for code in codes)]
 
-    def of_rows(each: LayerCosts | PassCosts, names: Iterable[str]) -> dict[str, np.ndarray]:
-        return {name: np.asarray(getattr(each, name))[:, rows] for name in names}
+    def of_rows(record: LayerCosts | PassCosts, names: Iterable[str]) -> dict[str, np.ndarray]:
+        return {name: np.asarray(getattr(record, name))[:, rows] for name in names}
 
     return replace(
         costs,
@@ -184,9 +184,9 @@ def shares_of(keys: Arrays, bounds: np.ndarray) -> list[np.ndarray]:
     """
     order = np.lexsort((bounds, keys["microbatch_size"]))
     scouts = ranks(keys["microbatch_size"][order]) < _SCOUTS
-    others = order[~scouts]
-    others = others[np.argsort(bounds[others], kind="stable")]
-    return [order[scouts], *np.split(others, [math.ceil(share * len(others)) for share in _SHARES])]
+    remaining = order[~scouts]
+    remaining = remaining[np.argsort(bounds[remaining], kind="stable")]
+    return [order[scouts], *np.split(remaining, [math.ceil(share * len(remaining)) for share in _SHARES])]
 
 
 _FIRST = 1 << 6  # candidates that are priced first; the first few have nearly always the fastest
@@ -224,19 +224,20 @@ def best_first(
         waiting = (rank >= done) & (bounds <= worst[group_of])
         if not waiting.any():
             break
-        here = np.sort(order[waiting & (rank < done + together)])
-        several = rows(here).choices["vpp"] > 1
+        positions = np.sort(order[waiting & (rank < done + together)])
+        several = rows(positions).choices["vpp"] > 1
         # Plans of several chunks per stage are cut in a tenth of the time, and then a probe leaves out most others.
-        for part in filter(len, (here[several], here[~several]) if source.problem.optimal_cuts else (here,)):
+        parts = (positions[several], positions[~several]) if source.problem.optimal_cuts else (positions,)
+        for part in filter(len, parts):
             part = part[source.may_take(rows(part), worst[group[part]])]
-            found = source.fastest_rows(rows(part)) | {"group": group[part]}
-            found = take(found, found["reject"] == 0)
-            kept = leading_rows(joined([kept, found]), top, ["group"], "step_time_s")
+            columns = source.fastest_rows(rows(part)) | {"group": group[part]}
+            columns = take(columns, columns["reject"] == 0)
+            kept = leading_rows(joined([kept, columns]), top, ["group"], "step_time_s")
             last = np.flatnonzero(ranks(kept["group"]) == top - 1)
             worst[kept["group"][last]] = np.minimum(
                 worst[kept["group"][last]], kept["step_time_s"][last] * (1.0 + ROUNDING)
             )
-            priced, feasible = priced + len(part), feasible + len(found["group"])
+            priced, feasible = priced + len(part), feasible + len(columns["group"])
         done += together
         together = max(1, min(2 * together, largest // num_groups))
     return kept, CandidateCounts(priced, feasible)
@@ -251,9 +252,9 @@ def fastest_first(
     effort: int | None = None,
 ) -> tuple[Arrays, CandidateCounts]:
     """Return what `best_first` does for candidates of one group, of which none slower than `below` [s] is kept."""
-    found, counts = best_first(source, rows, bounds, np.zeros(len(bounds), np.int64), top, np.array([below]), effort)
-    del found["group"]
-    return found, counts
+    kept, counts = best_first(source, rows, bounds, np.zeros(len(bounds), np.int64), top, np.array([below]), effort)
+    del kept["group"]
+    return kept, counts
 
 
 _ROWS = 1 << 13  # candidates whose bounds are computed together: their arrays fit into the cache of a core
@@ -283,9 +284,9 @@ def best_cuts(
 
     def search(part: PricedSpace, most: float) -> Arrays:
         nonlocal counts, bounded
-        found, of_part = _best_cuts(part, top, progress, most)
+        rows, of_part = _best_cuts(part, top, progress, most)
         counts, bounded = counts.plus(of_part), bounded + part.space.size
-        return found
+        return rows
 
     kept = by_key_bounds(source, top, below, search)
     progress(source.space.size - bounded)
@@ -305,8 +306,8 @@ def by_key_bounds(
     while shares:
         keys, shares = (shares[0], shares[1:]) if below == np.inf else (np.concatenate(shares), [])
         most = below * (1.0 + ROUNDING)
-        found = search(source.of_keys(np.sort(keys[bounds[keys] <= most])), most)
-        kept = leading_rows(joined([kept, found]), top, ["point"], "step_time_s")
+        rows = search(source.of_keys(np.sort(keys[bounds[keys] <= most])), most)
+        kept = leading_rows(joined([kept, rows]), top, ["point"], "step_time_s")
         below = min(below, float(kept["step_time_s"][-1])) if len(kept["point"]) == top else below
     return kept
 
@@ -316,7 +317,7 @@ def _best_cuts(source: PricedSpace, top: int, progress: Progress, below: float) 
     candidates = np.flatnonzero(loose_bounds(source, least_passes_s) <= below)
     bounds, candidates = _bounded(source, candidates, below)
     progress(source.space.size)
-    return fastest_first(source, lambda here: rows_at(source, candidates[here]), bounds, top, below)
+    return fastest_first(source, lambda positions: rows_at(source, candidates[positions]), bounds, top, below)
 
 
 def smallest_cut(source: PricedSpace, progress: Progress = silent) -> Arrays:
@@ -334,10 +335,10 @@ def smallest_cut(source: PricedSpace, progress: Progress = silent) -> Arrays:
     order = np.argsort(bounds, kind="stable")
     kept = source.no_rows()
     for start in range(0, len(order), _CUTS):
-        here = order[start : start + _CUTS]
-        if len(kept["point"]) and bounds[here[0]] > kept["peak_bytes"][0] * (1.0 + ROUNDING):
+        part = order[start : start + _CUTS]
+        if len(kept["point"]) and bounds[part[0]] > kept["peak_bytes"][0] * (1.0 + ROUNDING):
             break
-        rows = rows_at(source, np.sort(here))
+        rows = rows_at(source, np.sort(part))
         priced = price_best_cuts(source.problem, source.table, rows, "least memory")
         columns = result_rows(source.problem, source.space.keys, rows, priced.costs, priced.cuts)
         columns = take(columns, columns["reject"] == 0)
@@ -353,8 +354,8 @@ def loose_bounds(source: PricedSpace, bound: LooseBound) -> np.ndarray:
     if not source.space.size:
         return np.zeros(0)
     searched, seconds = source.problem.workload.searched, source.key_seconds()
-    found = [bound(seconds, keys, choices, searched) for keys, choices in _pipelines(source)]
-    return np.concatenate(found)
+    bounds = [bound(seconds, keys, choices, searched) for keys, choices in _pipelines(source)]
+    return np.concatenate(bounds)
 
 
 def loose_bounds_of_any_recompute(source: PricedSpace, bound: LooseBound) -> tuple[np.ndarray, np.ndarray]:
@@ -364,13 +365,13 @@ def loose_bounds_of_any_recompute(source: PricedSpace, bound: LooseBound) -> tup
     usual = source.problem.workload.searched
     bare = replace(source, problem=recomputing(source.problem, [NONE_CODE]))
     without, seconds = bare.problem.workload.searched, (source.key_seconds(), bare.key_seconds())
-    found: list[np.ndarray] = []
+    of_usual: list[np.ndarray] = []
     of_bare: list[np.ndarray] = []
     for keys, choices in _pipelines(source):
-        found.append(bound(seconds[0], keys, choices, usual))
-        none = choices._replace(recompute=np.full_like(choices.recompute, NONE_CODE))
-        of_bare.append(bound(seconds[1], keys, none, without))
-    return np.concatenate(found), np.concatenate(of_bare)
+        of_usual.append(bound(seconds[0], keys, choices, usual))
+        bare_choices = choices._replace(recompute=np.full_like(choices.recompute, NONE_CODE))
+        of_bare.append(bound(seconds[1], keys, bare_choices, without))
+    return np.concatenate(of_usual), np.concatenate(of_bare)
 
 
 def _pipelines(source: PricedSpace) -> Iterator[tuple[np.ndarray, PipelineChoices]]:
@@ -392,8 +393,8 @@ def _bounded(source: PricedSpace, candidates: np.ndarray, below: float) -> tuple
         bounds.append(fitting_bounds(source, rows, below))
     step_s = np.concatenate(bounds)
     candidates, step_s = candidates[step_s <= below], step_s[step_s <= below]
-    here, found = cuts_within(source, rows_at(source, candidates), step_s, below)
-    return found, candidates[here]
+    positions, tightened = cuts_within(source, rows_at(source, candidates), step_s, below)
+    return tightened, candidates[positions]
 
 
 def rows_at(source: PricedSpace, candidates: np.ndarray) -> Rows:
@@ -428,11 +429,11 @@ def fitting_bounds(source: PricedSpace, rows: Rows, most: float | np.ndarray = n
     They are infinite where memory holds the row with no cut, and may be where it takes longer than `most` [s], one or
     [N].
     """
-    found = np.full(rows.positions.shape, np.inf)
+    least_s = np.full(rows.positions.shape, np.inf)
     # Bounds of memory, pipeline and update leave few rows, and those of the reduction cost most.
-    here = np.flatnonzero(may_be_fast(source, rows, bounds_of(source, rows), most))
-    found[here] = bounds_of(source, rows.take(here)).step_s
-    return found
+    fast = np.flatnonzero(may_be_fast(source, rows, bounds_of(source, rows), most))
+    least_s[fast] = bounds_of(source, rows.take(fast)).step_s
+    return least_s
 
 
 def cuts_within(
@@ -443,32 +444,32 @@ def cuts_within(
     `bounds` [N] are those of `fitting_bounds`; the second result is the bounds of these rows, some of them tighter.
     """
     most = np.broadcast_to(most, bounds.shape)
-    here = np.flatnonzero((bounds <= most) & (bounds < np.inf))
+    positions = np.flatnonzero((bounds <= most) & (bounds < np.inf))
     if not source.problem.optimal_cuts:
-        return here, bounds[here]
-    here = here[_may_have_cuts(source, rows.take(here), most[here])]
-    bounds = bounds[here]
-    several = np.flatnonzero(rows.choices["vpp"][here] > 1)
+        return positions, bounds[positions]
+    positions = positions[_may_have_cuts(source, rows.take(positions), most[positions])]
+    bounds = bounds[positions]
+    several = np.flatnonzero(rows.choices["vpp"][positions] > 1)
     # Few cuts are known of a plan with several chunks per stage, so its pipeline takes no less than with these.
     for start in range(0, len(several), _LOOSE_ROWS):
         part = several[start : start + _LOOSE_ROWS]
-        few = rows.take(here[part])
-        seconds = chunk_pipelines_s(source.problem, source.table, few)
-        bounds[part] = np.maximum(bounds[part], bounds_of(source, few).step_behind_s(seconds))
-    fast = bounds <= most[here]
-    return here[fast], bounds[fast]
+        chunked = rows.take(positions[part])
+        seconds = chunk_pipelines_s(source.problem, source.table, chunked)
+        bounds[part] = np.maximum(bounds[part], bounds_of(source, chunked).step_behind_s(seconds))
+    fast = bounds <= most[positions]
+    return positions[fast], bounds[fast]
 
 
 def _may_have_cuts(source: PricedSpace, rows: Rows, below: np.ndarray) -> np.ndarray:
     """Return which of [N] rows may have a cut that fits and whose pipeline takes at most `below` [N] s."""
-    found = [np.zeros(0, dtype=bool)]
+    may_have = [np.zeros(0, dtype=bool)]
     for start in range(0, len(rows.positions), _ROWS):
         part = slice(start, start + _ROWS)
-        here = rows.take(part)
-        plans, workload = plans_of(source.problem, source.table, here)
-        most = most_bytes(source, here)
-        found.append(stages_hold_all(stage_costs(plans, workload), below[part], most))
-    return np.concatenate(found)
+        rows_of_part = rows.take(part)
+        plans, workload = plans_of(source.problem, source.table, rows_of_part)
+        most = most_bytes(source, rows_of_part)
+        may_have.append(stages_hold_all(stage_costs(plans, workload), below[part], most))
+    return np.concatenate(may_have)
 
 
 def most_bytes(source: PricedSpace, rows: Rows) -> np.ndarray:
@@ -518,13 +519,18 @@ def best_even(source: PricedSpace, top: int, below: float) -> tuple[Arrays, Cand
         nonlocal counts
         bounds = loose_bounds(part, least_even_s)
         candidates = np.flatnonzero(bounds <= most)
-        found, of_part = fastest_first(
-            part, lambda here: rows_at(part, candidates[here]), bounds[candidates], top, most, _UNCOMPILED_PLANS
+        rows, of_part = fastest_first(
+            part,
+            lambda positions: rows_at(part, candidates[positions]),
+            bounds[candidates],
+            top,
+            most,
+            _UNCOMPILED_PLANS,
         )
         counts = counts.plus(of_part)
         if counts.candidates >= _UNCOMPILED_PLANS:
             raise _TooManyError
-        return found
+        return rows
 
     try:
         return by_key_bounds(source, top, below, search), counts

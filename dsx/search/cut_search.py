@@ -15,7 +15,7 @@ the front. The candidates are searched in waves: each leaves out what the front 
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -82,7 +82,7 @@ def _in_waves(search: "_CutSearch", blocks: BlockRange, progress: Progress) -> t
     for ranges in waves(list(block_ranges(of_all, *blocks))):
         by_segment.lower(limits)
 
-        def look(device: Any, of_range: BlockRange, limits: np.ndarray = limits) -> list[_Looked]:
+        def look(device: object, of_range: BlockRange, limits: np.ndarray = limits) -> list[_Looked]:
             del device
             return [search.within(places, limits) for places in _parts(of_all, by_segment.segments(*of_range))]
 
@@ -91,9 +91,9 @@ def _in_waves(search: "_CutSearch", blocks: BlockRange, progress: Progress) -> t
             looked += parts
             progress(sum(part.counts.priced for part in parts))
         if looked:
-            found, counted = search.cut(looked, limits)
+            rows, counted = search.cut(looked, limits)
             counts = counts.plus(counted)
-            kept = leading_rows(joined([kept, found]), search.top, ["group"])
+            kept = leading_rows(joined([kept, rows]), search.top, ["group"])
             limits = search.limits_of(kept, limits)
     skipped = (last - first) * source.problem.num_points - counts.candidates
     return kept, counts.plus(CandidateCounts(skipped, 0, skipped))
@@ -106,11 +106,11 @@ def _parts(blocks: Blocks, segments: ChoiceSegments) -> Iterator[Places]:
     ends = np.cumsum(num_keys)
     start = 0
     while start < len(ends):
-        before = int(ends[start] - num_keys[start])
-        stop = max(start + 1, int(np.searchsorted(ends, before + _BOUNDED_CANDIDATES, side="right")))
+        keys_before = int(ends[start] - num_keys[start])
+        stop = max(start + 1, int(np.searchsorted(ends, keys_before + _BOUNDED_CANDIDATES, side="right")))
         choice = np.repeat(np.arange(start, stop), num_keys[start:stop])
         block = choices.block[choice]
-        key = np.arange(len(choice)) - (ends - num_keys)[choice] + before
+        key = np.arange(len(choice)) - (ends - num_keys)[choice] + keys_before
         batch = blocks.batches[choices.first[choice]]
         yield Places(block, blocks.keys[blocks.first_key[block] + key], choices.placement[choice], batch)
         start = stop
@@ -131,7 +131,7 @@ class _CutSearch:
         blocks = self.source.space.blocks
         starts = range(0, len(candidates), _BOUNDED_CANDIDATES)
         places = [blocks.places_of(candidates[start : start + _BOUNDED_CANDIDATES]) for start in starts]
-        return [self.within(some, self.no_limits) for some in places]
+        return [self.within(part, self.no_limits) for part in places]
 
     def within(self, places: Places, limits: np.ndarray) -> _Looked:
         """Return those candidates at all points that their bounds leave within the limits."""
@@ -140,38 +140,44 @@ class _CutSearch:
         code = code + self.groups.of_choices(blocks, places.placement, places.global_batch_size, places.block)
         choices = PipelineChoices.of(self._choices(places, PipelineChoices._fields))
         points: list[np.ndarray] = []
-        left: list[np.ndarray] = []
+        positions: list[np.ndarray] = []
         bounds: list[np.ndarray] = []
         infeasible = 0
         for point, seconds in enumerate(self._seconds):
             most = limits[point * self.groups.span + code] * (1.0 + ROUNDING)
-            here = np.flatnonzero(self.source.loose_bound(seconds, places.key, choices, searched) <= most)
-            at_point = np.full(len(here), point)
-            rows = self._rows(at_point, places.take(here))
+            position = np.flatnonzero(self.source.loose_bound(seconds, places.key, choices, searched) <= most)
+            at_point = np.full(len(position), point)
+            rows = self._rows(at_point, places.take(position))
             tight = fitting_bounds(self.source, rows)
             infeasible += int(np.isinf(tight).sum())
-            fast, tight = cuts_within(self.source, rows, tight, most[here])
+            fast, tight = cuts_within(self.source, rows, tight, most[position])
             points.append(at_point[fast])
-            left.append(here[fast])
+            positions.append(position[fast])
             bounds.append(tight)
-        point, here = np.concatenate(points), np.concatenate(left)
+        point, position = np.concatenate(points), np.concatenate(positions)
         size = len(places.key) * len(self._seconds)
-        group = point * self.groups.span + code[here]
+        group = point * self.groups.span + code[position]
         return _Looked(
-            point, places.take(here), group, np.concatenate(bounds), CandidateCounts(size, 0, bounded=size - infeasible)
+            point,
+            places.take(position),
+            group,
+            np.concatenate(bounds),
+            CandidateCounts(size, 0, bounded=size - infeasible),
         )
 
     def cut(
         self, looked: Sequence[_Looked], limits: np.ndarray, effort: int | None = None
     ) -> tuple[Arrays, CandidateCounts]:
         """Return the fastest plans of each group with a column `group`, and the counts of all that were looked at."""
-        there = _joined(looked)
+        candidates = _joined(looked)
 
         def rows(where: np.ndarray) -> Rows:
-            return self._rows(there.point[where], there.places.take(where))
+            return self._rows(candidates.point[where], candidates.places.take(where))
 
-        kept, cut = best_first(self.source, rows, there.bounds, there.group, self.top, limits, effort)
-        return kept, there.counts.plus(CandidateCounts(0, cut.feasible, bounded=-cut.candidates, cut=cut.candidates))
+        kept, cut = best_first(self.source, rows, candidates.bounds, candidates.group, self.top, limits, effort)
+        return kept, candidates.counts.plus(
+            CandidateCounts(0, cut.feasible, bounded=-cut.candidates, cut=cut.candidates)
+        )
 
     def _rows(self, point: np.ndarray, places: Places) -> Rows:
         return Rows(point, places.key, self._choices(places))
@@ -214,52 +220,52 @@ def front_of_cuts(
 
     for wave in waves(chunks):
 
-        def run(device: Any, chunk: tuple[int, int], known: Arrays = kept) -> tuple[Arrays, CandidateCounts]:
+        def run(device: object, chunk: tuple[int, int], front: Arrays = kept) -> tuple[Arrays, CandidateCounts]:
             del device
-            return _front_of_chunk(source, objectives, _rows(source, *chunk), known)
+            return _front_of_chunk(source, objectives, _rows(source, *chunk), front)
 
-        found = [kept]
+        fronts = [kept]
         for _, (rows, counted) in map_over_devices(run, wave):
-            found.append(rows)
+            fronts.append(rows)
             counts = counts.plus(counted)
             progress(counted.candidates)
-        kept = front_of_groups(joined(found), ["point"], objectives)
+        kept = front_of_groups(joined(fronts), ["point"], objectives)
     return kept, counts
 
 
 def _front_of_chunk(
-    source: PricedSpace, objectives: Sequence[str], rows: Rows, known: Arrays
+    source: PricedSpace, objectives: Sequence[str], rows: Rows, front: Arrays
 ) -> tuple[Arrays, CandidateCounts]:
     """Return the front of [N] rows and of what is known, and the counts of the rows."""
     bounds = bounds_of(source, rows)
     step_s, peak_bytes = np.asarray(bounds.step_s), np.asarray(bounds.peak_bytes)
     fits = may_fit(source, rows, bounds)
-    left = np.flatnonzero(fits)
-    left = left[np.argsort(step_s[left], kind="stable")]
+    candidates = np.flatnonzero(fits)
+    candidates = candidates[np.argsort(step_s[candidates], kind="stable")]
     cut = feasible = 0
     while True:
-        left = left[~_dominated(known, rows.points[left], step_s[left], peak_bytes[left])]
-        if not len(left):
+        candidates = candidates[~_dominated(front, rows.points[candidates], step_s[candidates], peak_bytes[candidates])]
+        if not len(candidates):
             bounded = int(fits.sum()) - cut
-            return known, CandidateCounts(len(fits), feasible, bounded=bounded, cut=cut)
-        here, left = left[:_CUTS], left[_CUTS:]
-        found = source.fastest_rows(rows.take(here))
-        found = take(found, found["reject"] == 0)
-        known = front_of_groups(joined([known, found]), ["point"], objectives)
-        cut, feasible = cut + len(here), feasible + len(found["point"])
+            return front, CandidateCounts(len(fits), feasible, bounded=bounded, cut=cut)
+        part, candidates = candidates[:_CUTS], candidates[_CUTS:]
+        columns = source.fastest_rows(rows.take(part))
+        columns = take(columns, columns["reject"] == 0)
+        front = front_of_groups(joined([front, columns]), ["point"], objectives)
+        cut, feasible = cut + len(part), feasible + len(columns["point"])
 
 
-def _dominated(known: Arrays, points: np.ndarray, step_s: np.ndarray, peak_bytes: np.ndarray) -> np.ndarray:
+def _dominated(front: Arrays, points: np.ndarray, step_s: np.ndarray, peak_bytes: np.ndarray) -> np.ndarray:
     """Return whether a known plan beats both bounds of [N] candidates at their hardware points."""
-    found = np.zeros(len(points), dtype=bool)
+    dominated = np.zeros(len(points), dtype=bool)
     for point in np.unique(points).tolist():
-        here, there = points == point, known["point"] == point
-        order = np.argsort(known["step_time_s"][there], kind="stable")
-        faster = np.searchsorted(known["step_time_s"][there][order], step_s[here] * (1.0 - ROUNDING))
+        at_point, front_at_point = points == point, front["point"] == point
+        order = np.argsort(front["step_time_s"][front_at_point], kind="stable")
+        faster = np.searchsorted(front["step_time_s"][front_at_point][order], step_s[at_point] * (1.0 - ROUNDING))
         # The least memory of the plans that are faster.
-        least = np.minimum.accumulate(np.append(np.inf, known["peak_bytes"][there][order]))
-        found[here] = least[faster] < peak_bytes[here] * (1.0 - ROUNDING)
-    return found
+        least = np.minimum.accumulate(np.append(np.inf, front["peak_bytes"][front_at_point][order]))
+        dominated[at_point] = least[faster] < peak_bytes[at_point] * (1.0 - ROUNDING)
+    return dominated
 
 
 def _rows(source: PricedSpace, start: int, stop: int) -> Rows:

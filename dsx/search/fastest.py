@@ -22,7 +22,7 @@ fastest, and its even cut, which may cost less to set up.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -61,6 +61,7 @@ from dsx.search.bounds import (
 from dsx.search.ranking import Progress, silent
 from dsx.search.spaces import PricedSpace, Space, of_used_keys
 from dsx.search.variant_search import VariantGroup, best_variants, fewest_first, variant_groups
+from dsx.text import Data
 
 _SAVES_MEMORY = "offload"  # of the choices that are searched last, the one whose default needs most memory
 
@@ -68,7 +69,7 @@ _SAVES_MEMORY = "offload"  # of the choices that are searched last, the one whos
 class SearchedSpace(NamedTuple):
     """The plans of a search that are cut in one way."""
 
-    whole: Problem  # with all searched values of the choices that are searched last
+    unrestricted: Problem  # with all searched values of the choices that are searched last
     problem: Problem  # with their defaults
     space: Space
 
@@ -100,8 +101,8 @@ class SearchSpaces:
     def size(self) -> int:
         """The number of candidates, with all variants."""
         size = sum(space.size for space in self.spaces)
-        for whole, _, space in self.parts if self.varied else ():
-            variants = Variants(space.blocks, space.bounds, self.varied, whole.workload.searched)
+        for unrestricted, _, space in self.parts if self.varied else ():
+            variants = Variants(space.blocks, space.bounds, self.varied, unrestricted.workload.searched)
             size += space.blocks.size_with(variants.count)
         return size
 
@@ -113,11 +114,11 @@ class SearchSpaces:
 
     def enumerating(self, name: str) -> "SearchSpaces":
         """Return the spaces with all values of one of the choices `varied`, which is then searched like the others."""
-        values = {name: getattr(self.parts[0].whole.workload.searched, name)}
+        values = {name: getattr(self.parts[0].unrestricted.workload.searched, name)}
         parts: list[SearchedSpace] = []
-        for whole, problem, space in self.parts:
+        for unrestricted, problem, space in self.parts:
             changed = _with_values(problem, values)
-            parts.append(SearchedSpace(whole, changed, space.searching(changed)))
+            parts.append(SearchedSpace(unrestricted, changed, space.searching(changed)))
         varied = tuple(choice for choice in self.varied if choice.name != name)
         return SearchSpaces(_with_values(self.problem, values), varied, parts)
 
@@ -150,11 +151,12 @@ class SearchSpaces:
         table = price_keys(self.problem, keys)
         values = undominated(self.problem, table)
         table = of_values(table, values)
-        found: list[PricedSpace] = []
-        for whole, problem, space in self.parts:
-            few, space_of_keys = recomputing(problem, values), space.of_keys(keys)
-            found.append(PricedSpace(few, space_of_keys.searching(few), table, "float64", recomputing(whole, values)))
-        return found
+        sources: list[PricedSpace] = []
+        for unrestricted, problem, space in self.parts:
+            recomputed, full = recomputing(problem, values), recomputing(unrestricted, values)
+            space_of_keys = space.of_keys(keys).searching(recomputed)
+            sources.append(PricedSpace(recomputed, space_of_keys, table, "float64", full))
+        return sources
 
 
 def spaces_of(
@@ -175,14 +177,14 @@ def spaces_of(
     usually = _with_values(first, usual)
     unscheduled = {name: values for name, values in fix.items() if name != "schedule"}  # parts have their own schedules
     parts: list[SearchedSpace] = []
-    for whole, limited in _parts(problems, limit or {}):
-        problem = _with_values(whole, usual)
+    for unrestricted, limited in _parts(problems, limit or {}):
+        problem = _with_values(unrestricted, usual)
         keys = parts[0].space.keys if parts else None
         space = Space(problem, [num_gpus], [global_batch_size], unscheduled, limited, keys)
-        parts.append(SearchedSpace(whole, problem, space))
+        parts.append(SearchedSpace(unrestricted, problem, space))
     # The keys that have plans are the same, and found faster, with few values of `recompute`.
-    few = representatives(usually)
-    used = of_used_keys(usually, [space.searching(recomputing(problem, few)) for _, problem, space in parts])
+    codes = representatives(usually)
+    used = of_used_keys(usually, [space.searching(recomputing(problem, codes)) for _, problem, space in parts])
     return SearchSpaces(
         usually,
         varied,
@@ -197,15 +199,15 @@ def _parts(problems: Sequence[Problem], limit: Limitation) -> list[tuple[Problem
     even, optimal = problems
     schedules = even.workload.searched.schedule
     covered = tuple(code for code in schedules if optimal_cut_covers(code))
-    others = tuple(code for code in schedules if code not in covered)
-    found: list[tuple[Problem, Limitation]] = []
-    if others:
+    uncovered = tuple(code for code in schedules if code not in covered)
+    parts: list[tuple[Problem, Limitation]] = []
+    if uncovered:
         # One stage has no schedule, so that its plans are those of the first one.
-        few = _limited(limit, "pp", ">=", 2) if covered else limit
-        found.append((_with_values(even, {"schedule": others}), few))
+        pipelined = _limited(limit, "pp", ">=", 2) if covered else limit
+        parts.append((_with_values(even, {"schedule": uncovered}), pipelined))
     if covered:
-        found.append((_with_values(optimal, {"schedule": covered}), limit))
-    return found
+        parts.append((_with_values(optimal, {"schedule": covered}), limit))
+    return parts
 
 
 def _limited(limit: Limitation, column: str, relation: Relation, bound: int) -> Limitation:
@@ -243,7 +245,7 @@ class SearchCounts:
 class FastestPlans:
     """The fastest plans of a search as records, in the form of a printed evaluation, and its counts."""
 
-    plans: list[dict[str, Any]]
+    plans: list[Data]
     counts: SearchCounts
 
 
@@ -256,35 +258,35 @@ def problems_of(cut: str, problem: Problem) -> list[Problem]:
     return [problem, problem.with_partition(OPTIMAL)] if short else [problem]
 
 
-def fastest(found: SearchSpaces, top: int, progress: Progress = silent) -> FastestPlans:
+def fastest(spaces: SearchSpaces, top: int, progress: Progress = silent) -> FastestPlans:
     """Return the `top` fastest feasible plans of a search.
 
     Some choices are searched last (`dsx.plans.variants`). If fewer plans fit with their defaults, those that take
     longer than all of these are left out.
     """
-    plans, counts = fastest_below(found, top, np.inf, progress)
-    left_out = found.size - counts.candidates
+    plans, counts = fastest_below(spaces, top, np.inf, progress)
+    left_out = spaces.size - counts.candidates
     progress(left_out)
     feasible = None if left_out and plans else counts.feasible
-    return FastestPlans(plans, replace(counts, candidates=found.size, feasible=feasible))
+    return FastestPlans(plans, replace(counts, candidates=spaces.size, feasible=feasible))
 
 
 def fastest_below(
-    found: SearchSpaces, top: int, below: float, progress: Progress = silent
-) -> tuple[list[dict[str, Any]], SearchCounts]:
+    spaces: SearchSpaces, top: int, below: float, progress: Progress = silent
+) -> tuple[list[Data], SearchCounts]:
     """Return what `fastest` does, without plans that take longer than `below` [s], and the counts of what it priced."""
-    promising, most = _promising_keys(found, top, below)
-    parts = found.priced(promising)
+    promising, most = _promising_keys(spaces, top, below)
+    parts = spaces.priced(promising)
     plans, counts = _fastest(parts, top, progress, most)
-    if not plans and below == np.inf and (leaner := found.with_least_memory) is not found:
+    if not plans and below == np.inf and (leaner := spaces.with_least_memory) is not spaces:
         return fastest_below(leaner, top, below)
-    plans, of_variants = _with_variants(parts, found.varied, plans, top, below)
+    plans, of_variants = _with_variants(parts, spaces.varied, plans, top, below)
     return plans, counts.plus(of_variants)
 
 
 def _with_variants(
-    parts: Sequence[PricedSpace], varied: Sequence[Choice], plans: list[dict[str, Any]], top: int, below: float
-) -> tuple[list[dict[str, Any]], SearchCounts]:
+    parts: Sequence[PricedSpace], varied: Sequence[Choice], plans: list[Data], top: int, below: float
+) -> tuple[list[Data], SearchCounts]:
     """Return the `top` fastest of some plans and of the variants of all plans of some parts.
 
     Variants that are slower than all of `plans`, or than `below` [s], may be missing. The counts are those of the
@@ -300,27 +302,27 @@ def _with_variants(
     return plans, counts
 
 
-def _leading(plans: Sequence[dict[str, Any]], top: int) -> list[dict[str, Any]]:
+def _leading(plans: Sequence[Data], top: int) -> list[Data]:
     """Return the `top` fastest plans, each once: with its fastest cut."""
-    found: dict[str, dict[str, Any]] = {}
+    by_candidate: dict[str, Data] = {}
     for plan in sorted(plans, key=lambda plan: plan["step_time_s"]):
-        found.setdefault(plan["plan"]["candidate"], plan)
-    return [*found.values()][:top]
+        by_candidate.setdefault(plan["plan"]["candidate"], plan)
+    return [*by_candidate.values()][:top]
 
 
-def _promising_keys(found: SearchSpaces, top: int, below: float) -> tuple[np.ndarray, float]:
+def _promising_keys(spaces: SearchSpaces, top: int, below: float) -> tuple[np.ndarray, float]:
     """Return the shard keys that may have one of the `top` fastest plans, and the seconds that none of these exceeds.
 
     Of few keys they are all. Of many, no plan of the others is as fast as some plans of the most promising ones, or as
     `below` [s].
     """
-    every = np.arange(found.num_keys)
+    every = np.arange(spaces.num_keys)
     if len(every) < _MANY and below == np.inf:
         return every, below
-    bounds = found.key_bounds
-    for keys in shares_of(found.keys, bounds)[:-1] if below == np.inf else ():
-        few = found.priced(np.sort(keys))
-        plans, _ = _fastest(few[-1:], top, silent, below)
+    bounds = spaces.key_bounds
+    for keys in shares_of(spaces.keys, bounds)[:-1] if below == np.inf else ():
+        sources = spaces.priced(np.sort(keys))
+        plans, _ = _fastest(sources[-1:], top, silent, below)
         if len(plans) == top:
             below = plans[-1]["step_time_s"]
             break
@@ -329,17 +331,17 @@ def _promising_keys(found: SearchSpaces, top: int, below: float) -> tuple[np.nda
 
 def _fastest(
     parts: Sequence[PricedSpace], top: int, progress: Progress, below: float
-) -> tuple[list[dict[str, Any]], SearchCounts]:
+) -> tuple[list[Data], SearchCounts]:
     """Return the fastest plans of some parts; plans that take longer than `below` [s] may be missing."""
-    plans: list[dict[str, Any]] = []
+    plans: list[Data] = []
     candidates, cut, counts = 0, 0, CandidateCounts(0, 0)
     for source in parts:
         slowest = plans[-1]["step_time_s"] if len(plans) == top else np.inf
         if source.problem.optimal_cuts:
             rows, bounded = best_cuts(source, top, progress, below=min(slowest, below))
             cut, counts = cut + bounded.cut, counts.plus(CandidateCounts(bounded.cut, bounded.feasible))
-        elif found := best_even(source, top, min(slowest, below)):
-            rows, of_few = found
+        elif even_rows := best_even(source, top, min(slowest, below)):
+            rows, of_few = even_rows
             counts = counts.plus(of_few)
             progress(source.space.size)
         else:
@@ -354,8 +356,6 @@ def _fastest(
     return plans, SearchCounts(candidates, counts.priced, feasible, cut)
 
 
-Record = dict[str, Any]  # a plan with its costs, as `dsx.pricing.one_plan.priced_plans` has it
-
 _ROWS = 1 << 13  # rows whose bounds are computed together: their arrays fit into the cache of a core
 _FIRST, _MOST = 1 << 11, 1 << 13  # rows that are bounded together, at first and later
 _FEW, _PRICED = 1 << 8, 1 << 10  # rows that are priced together, at first and at most
@@ -368,42 +368,42 @@ class Wanted:
     most_s: float
     simple: bool = False
 
-    def rank(self, plan: Record) -> tuple[int, float, float]:
+    def rank(self, plan: Data) -> tuple[int, float, float]:
         """Return the cost that counts, the memory [bytes] and the time [s] of a plan, of which less is better."""
         cost = sum(features_of(plan["plan"]).values()) if self.simple else 0
         return cost, plan["peak_bytes"], plan["step_time_s"]
 
 
-def nearly_fastest(found: SearchSpaces, known: Sequence[Record], wanted: Sequence[Wanted]) -> list[Record]:
+def nearly_fastest(spaces: SearchSpaces, plans: Sequence[Data], wants: Sequence[Wanted]) -> list[Data]:
     """Return the best plan of a search for each want.
 
     Args:
-        found: the spaces of the search.
-        known: feasible plans of it, the fastest first. That one must be fast enough for every want.
-        wanted: what the plans should be; of equal ones a known one is returned.
+        spaces: the spaces of the search.
+        plans: feasible plans of it, the fastest first. That one must be fast enough for every want.
+        wants: what the plans should be; of equal ones a known one is returned.
     """
-    best = [min((one for one in known if one["step_time_s"] <= want.most_s), key=want.rank) for want in wanted]
-    longest = max(want.most_s for want in wanted) * (1.0 + ROUNDING)
-    for source in found.priced(np.flatnonzero(found.key_bounds <= longest)):
+    best = [min((plan for plan in plans if plan["step_time_s"] <= want.most_s), key=want.rank) for want in wants]
+    longest = max(want.most_s for want in wants) * (1.0 + ROUNDING)
+    for source in spaces.priced(np.flatnonzero(spaces.key_bounds <= longest)):
         bounds = loose_bounds_of_any_recompute(source, source.loose_bound)
-        groups = fewest_first(variant_groups(source, found.varied, bounds)) if found.varied else []
+        groups = fewest_first(variant_groups(source, spaces.varied, bounds)) if spaces.varied else []
         costs = _costs_of_fast(source, np.minimum(*bounds) <= longest)
-        looking = [_Looking(source, want, costs if want.simple else np.zeros_like(costs)) for want in wanted]
-        best = [one.best(bounds[0], groups, of) for one, of in zip(looking, best, strict=True)]
+        looking = [_Looking(source, want, costs if want.simple else np.zeros_like(costs)) for want in wants]
+        best = [plan.best(bounds[0], groups, of) for plan, of in zip(looking, best, strict=True)]
     return best
 
 
 def _costs_of_fast(source: PricedSpace, fast: np.ndarray) -> np.ndarray:
     """Return the least that features of the candidates of a source cost that are `fast` [N], 0 of the others."""
-    blocks, found = source.space.blocks, np.zeros(len(fast), dtype=np.int16)
+    blocks, costs = source.space.blocks, np.zeros(len(fast), dtype=np.int16)
     places = blocks.places_of(np.flatnonzero(fast))
     placements = dict(zip(PLACEMENT_COLUMNS, blocks.placements, strict=True))
-    others = of_choices(placements, _uneven(source, placements))
-    found[fast] = total_cost(of_keys(source.space.keys).take(places.key), others.take(places.placement))
-    return found
+    of_placements = of_choices(placements, _uneven(source, placements))
+    costs[fast] = total_cost(of_keys(source.space.keys).take(places.key), of_placements.take(places.placement))
+    return costs
 
 
-def _uneven(source: PricedSpace, choices: Arrays) -> Any:
+def _uneven(source: PricedSpace, choices: Arrays) -> bool | np.ndarray:
     """Return which pipelines have uneven stages with every cut."""
     layers = source.problem.limits().chain.num_layers
     return source.problem.optimal_cuts & must_be_uneven(choices["pp"], choices["vpp"], layers)
@@ -417,7 +417,7 @@ class _Looking:
     want: Wanted
     costs: np.ndarray  # [N] least cost that counts of each candidate that may be fast enough
 
-    def best(self, loose: np.ndarray, groups: Sequence[VariantGroup], best: Record) -> Record:
+    def best(self, loose: np.ndarray, groups: Sequence[VariantGroup], best: Data) -> Data:
         """Return the best of a known plan, the plans of the source with bounds `loose` [s], and their variants."""
         # Offload saves memory, so that the leanest plan that has it leaves out most others.
         last = [group for group in groups if self.want.simple or not group.offloads]
@@ -433,7 +433,7 @@ class _Looking:
             first = stop
         return self._of_variants(last, best)
 
-    def _of_variants(self, groups: Iterable[VariantGroup], best: Record) -> Record:
+    def _of_variants(self, groups: Iterable[VariantGroup], best: Data) -> Data:
         """Return the best of a known plan and the variants of some groups."""
         priced = replace(self.source, problem=self.source.whole_problem)
         for group in groups:
@@ -441,7 +441,7 @@ class _Looking:
         return best
 
     def _variants_wanted(
-        self, group: VariantGroup, best: Record
+        self, group: VariantGroup, best: Data
     ) -> tuple[Callable[[np.ndarray], np.ndarray] | None, float | None]:
         """Return of which candidates variants may be better than a known plan, and the most memory [bytes] of these."""
         most, most_memory, _ = self.want.rank(best)
@@ -453,47 +453,47 @@ class _Looking:
     def _most(self) -> float:
         return self.want.most_s * (1.0 + ROUNDING)
 
-    def _least(self, source: PricedSpace, rows: Rows, known_s: np.ndarray, best: Record) -> Record:
+    def _least(self, source: PricedSpace, rows: Rows, known_s: np.ndarray, best: Data) -> Data:
         """Return the best of a known plan and of [N] rows; `known_s` are their bounds [s], -inf where none is known."""
         least, costs = self._bytes(source, rows), self._costs(rows)
         order, first, together = np.lexsort((least, costs)), 0, _FIRST
         order = order[least[order] < np.inf]
         while first < len(order):
-            here = order[first : first + together]
+            positions = order[first : first + together]
             first, together = first + together, min(2 * together, _MOST)
-            here = here[self._may_be_better(costs[here], least[here], best)]
-            if not len(here):
+            positions = positions[self._may_be_better(costs[positions], least[positions], best)]
+            if not len(positions):
                 break  # the others cost no less, and need no less memory
-            part, bounds = rows.take(here), known_s[here]
+            part, bounds = rows.take(positions), known_s[positions]
             if (bounds == -np.inf).any():
                 bounds = fitting_bounds(source, part, self._most)
             part = part.take(cuts_within(self._usable(source, best), part, bounds, self._most)[0])
-            part, few = self._possible(source, part, best), _FEW
+            part, num_priced = self._possible(source, part, best), _FEW
             while len(part.positions):
-                found = self._priced(source, part.take(slice(few)), best)
-                part = part.take(slice(few, None))
-                part = part if found is best else self._possible(source, part, found)
-                best, few = found, min(2 * few, _PRICED)
+                better = self._priced(source, part.take(slice(num_priced)), best)
+                part = part.take(slice(num_priced, None))
+                part = part if better is best else self._possible(source, part, better)
+                best, num_priced = better, min(2 * num_priced, _PRICED)
         return best
 
-    def _usable(self, source: PricedSpace, best: Record) -> PricedSpace:
+    def _usable(self, source: PricedSpace, best: Data) -> PricedSpace:
         """Return a space with no more memory than a better plan has than a known one."""
         return source if self.want.simple else source.with_memory(best["peak_bytes"] * (1.0 + ROUNDING))
 
-    def _possible(self, source: PricedSpace, rows: Rows, best: Record) -> Rows:
+    def _possible(self, source: PricedSpace, rows: Rows, best: Data) -> Rows:
         """Return the rows that may be better than a known plan, by their bounds and by a probe of their cuts."""
         rows = rows.take(np.flatnonzero(self._may_be_better(self._costs(rows), self._bytes(source, rows), best)))
         most = np.full(len(rows.positions), self._most)
         return rows.take(np.flatnonzero(self._usable(source, best).may_take(rows, most)))
 
-    def _priced(self, source: PricedSpace, rows: Rows, best: Record) -> Record:
+    def _priced(self, source: PricedSpace, rows: Rows, best: Data) -> Data:
         """Return the best of a known plan and of a few rows."""
         best = min([best, *self._leading(source, rows)], key=self.want.rank)
         if not source.problem.optimal_cuts:
             return best
         return min([best, *self._leading(*self._with_even_cuts(source, rows, best))], key=self.want.rank)
 
-    def _with_even_cuts(self, source: PricedSpace, rows: Rows, best: Record) -> tuple[PricedSpace, Rows]:
+    def _with_even_cuts(self, source: PricedSpace, rows: Rows, best: Data) -> tuple[PricedSpace, Rows]:
         """Return the space of even cuts, and the rows that may be better than a known plan with another cut."""
         even, chunks = source.with_even_cuts, rows.choices["pp"] * rows.choices["vpp"]
         rows = rows.take(np.flatnonzero((chunks > 1) & even.problem.limits().divides(chunks)))
@@ -501,7 +501,7 @@ class _Looking:
         fast = better & (fitting_bounds(even, rows, self._most) <= self._most)
         return even, rows.take(np.flatnonzero(fast))
 
-    def _leading(self, source: PricedSpace, rows: Rows) -> list[Record]:
+    def _leading(self, source: PricedSpace, rows: Rows) -> list[Data]:
         """Return the best of some rows as a record; nothing if none fits and is fast enough."""
         if not len(rows.positions):
             return []
@@ -516,23 +516,23 @@ class _Looking:
         first = np.lexsort((priced["step_time_s"], priced["peak_bytes"], costs))[:1]
         return priced_plans(source.problem, take(priced, first))
 
-    def _may_be_better(self, costs: np.ndarray, least: np.ndarray, best: Record) -> np.ndarray:
+    def _may_be_better(self, costs: np.ndarray, least: np.ndarray, best: Data) -> np.ndarray:
         """Return [N] whether rows of such least costs and memory [bytes] may be better than a known plan."""
         most, most_memory, _ = self.want.rank(best)
         return (costs < most) | ((costs == most) & (least <= most_memory * (1.0 + ROUNDING)))
 
     def _bytes(self, source: PricedSpace, rows: Rows) -> np.ndarray:
         """Return bounds of the memory of [N] rows [bytes]; infinite where they do not fit or take too long."""
-        found = [np.zeros(0)]
+        least = [np.zeros(0)]
         for start in range(0, len(rows.positions), _ROWS):
             part = rows.take(slice(start, start + _ROWS))
             bounds = bounds_of(source, part)
-            found.append(np.where(may_be_fast(source, part, bounds, self._most), bounds.peak_bytes, np.inf))
-        return np.concatenate(found)
+            least.append(np.where(may_be_fast(source, part, bounds, self._most), bounds.peak_bytes, np.inf))
+        return np.concatenate(least)
 
     def _costs(self, rows: Rows) -> np.ndarray:
         """Return the least cost of [N] rows that counts."""
         if not self.want.simple:
             return np.zeros(len(rows.positions), dtype=np.int64)
-        others = of_choices(rows.choices, _uneven(self.source, rows.choices))
-        return total_cost(of_keys(self.source.space.keys).take(rows.positions), others)
+        of_rows = of_choices(rows.choices, _uneven(self.source, rows.choices))
+        return total_cost(of_keys(self.source.space.keys).take(rows.positions), of_rows)

@@ -26,7 +26,7 @@ through the space in its precision. The best plans and the front that it returns
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,14 +85,14 @@ def _blocks(points: NDArray[np.number]) -> NDArray[np.bool_]:
     order = np.argsort(sums, kind="stable")
     on_front = order[:0]
     for start in range(0, len(order), BLOCK):
-        left = order[start : start + BLOCK]
+        block = order[start : start + BLOCK]
         for first in range(0, len(on_front), CHUNK):
             chunk = on_front[first : first + CHUNK]
-            dominated = sums[left, None] > sums[chunk]
+            dominated = sums[block, None] > sums[chunk]
             for rank in ranks:
-                dominated &= rank[left, None] >= rank[chunk]
-            left = left[~dominated.any(axis=1)]
-        on_front = np.concatenate([on_front, left[_undominated([rank[left] for rank in ranks])]])
+                dominated &= rank[block, None] >= rank[chunk]
+            block = block[~dominated.any(axis=1)]
+        on_front = np.concatenate([on_front, block[_undominated([rank[block] for rank in ranks])]])
     kept = np.zeros(len(points), dtype=bool)
     kept[on_front] = True
     return kept
@@ -101,13 +101,13 @@ def _blocks(points: NDArray[np.number]) -> NDArray[np.bool_]:
 def _undominated(ranks: list[NDArray[np.int32]]) -> NDArray[np.bool_]:
     """Front of rows with ascending sums of ranks: the first row is on it; drop the rows it dominates; repeat."""
     kept = np.zeros(len(ranks[0]), dtype=bool)
-    left = np.arange(len(ranks[0]))
-    while len(left):
+    remaining = np.arange(len(ranks[0]))
+    while len(remaining):
         nowhere_smaller = np.logical_and.reduce([rank >= rank[0] for rank in ranks])
         equal = nowhere_smaller & np.logical_and.reduce([rank == rank[0] for rank in ranks])
-        kept[left[equal]] = True
-        others = ~nowhere_smaller
-        left, ranks = left[others], [rank[others] for rank in ranks]
+        kept[remaining[equal]] = True
+        somewhere_smaller = ~nowhere_smaller
+        remaining, ranks = remaining[somewhere_smaller], [rank[somewhere_smaller] for rank in ranks]
     return kept
 
 
@@ -143,7 +143,9 @@ def front_of_groups(rows: Arrays, groups: Sequence[str], objectives: Sequence[st
     begins = changes(*(rows[name] for name in groups))
     points = objective_points(rows, objectives)
     members = np.split(np.arange(len(first)), np.flatnonzero(begins)[1:])
-    chosen = np.concatenate([here[front(points[here])] for here in members if len(here)] or [first])
+    chosen = np.concatenate(
+        [rows_of_group[front(points[rows_of_group])] for rows_of_group in members if len(rows_of_group)] or [first]
+    )
     chosen = chosen[np.lexsort((*points[chosen].T[::-1], np.cumsum(begins)[chosen]))]
     return {name: column[chosen] for name, column in rows.items()}
 
@@ -192,7 +194,7 @@ class Search(Protocol):
         """
         ...
 
-    def rows(self, device: Any, rows: Rows, feasible: bool) -> Arrays:
+    def rows(self, device: object, rows: Rows, feasible: bool) -> Arrays:
         """Return all columns of [N] rows, priced on a device in the precision of the search.
 
         With `feasible`, rows that do not fit are left out.

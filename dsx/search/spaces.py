@@ -118,8 +118,8 @@ class Space:
         """Return the space of other keys."""
         part = copy(self)
         part.keys = keys
-        for made in ("blocks", "strategies"):  # of the keys before
-            vars(part).pop(made, None)
+        for cached in ("blocks", "strategies"):  # of the keys before
+            vars(part).pop(cached, None)
         return part
 
     @cached_property
@@ -138,10 +138,10 @@ def of_used_keys(problem: Problem, spaces: Sequence[Space]) -> list[Space]:
     if problem.merged:
         keys = first_of_each_plan(problem, keys)
     all_used = len(keys["tp"]) == len(spaces[0].keys["tp"])
-    found = [copy(space) if all_used else space.of_keys(keys) for space in spaces]
-    for space, before in zip(found, spaces, strict=True):
-        space.strategies_before = before.strategies
-    return found
+    used_spaces = [copy(space) if all_used else space.of_keys(keys) for space in spaces]
+    for space, original in zip(used_spaces, spaces, strict=True):
+        space.strategies_before = original.strategies
+    return used_spaces
 
 
 def _searched_only(fix: Selection, problem: Problem) -> dict[str, Sequence[int | str]]:
@@ -153,8 +153,8 @@ def _searched_only(fix: Selection, problem: Problem) -> dict[str, Sequence[int |
         result[column] = values
         if column in SEARCHED_COLUMNS:
             result[column] = [BY_NAME[column].code(value) for value in values]
-            known = getattr(problem.workload.searched, column)
-            if known and (wrong := set(result[column]) - set(known)):
+            searched = getattr(problem.workload.searched, column)
+            if searched and (wrong := set(result[column]) - set(searched)):
                 raise SpecError(f"fix: {column} = {min(wrong)} is not a choice of this problem: see Problem.searching")
     return result
 
@@ -187,12 +187,12 @@ class PricedSpace:
     space: Space
     table: KeyCosts  # [H, U] layer costs of the key table, in float64
     precision: str  # "float32" or "float64"
-    whole: Problem | None = None  # with all values of the choices that are searched last; None: `problem` has them
+    unrestricted: Problem | None = None  # with all values of what is searched last; None: `problem` has them
 
     @property
     def whole_problem(self) -> Problem:
         """The problem with all searched values of the choices that are searched last."""
-        return self.whole or self.problem
+        return self.unrestricted or self.problem
 
     @property
     def float64(self) -> bool:
@@ -217,12 +217,14 @@ class PricedSpace:
             device = replace(problem.hardware.device, hbm_capacity=capacity)
             return replace(problem, hardware=replace(problem.hardware, device=device))
 
-        return replace(self, problem=limited(self.problem), whole=self.whole and limited(self.whole))
+        return replace(
+            self, problem=limited(self.problem), unrestricted=self.unrestricted and limited(self.unrestricted)
+        )
 
     @property
     def with_even_cuts(self) -> "PricedSpace":
         """The space with even cuts, and with all values of the choices that are searched last."""
-        return replace(self, problem=self.whole_problem.with_partition(EVEN), whole=None)
+        return replace(self, problem=self.whole_problem.with_partition(EVEN), unrestricted=None)
 
     def priced_rows(self, rows: Rows) -> Arrays:
         """Return all columns of [N] rows, priced in float64."""
@@ -241,11 +243,11 @@ class PricedSpace:
 
     def may_take(self, rows: Rows, most_s: np.ndarray) -> np.ndarray:
         """Return which of [N] rows may fit and take at most `most_s` [N] seconds, by a probe where cuts are optimal."""
-        found = np.ones(len(most_s), dtype=bool)
+        may = np.ones(len(most_s), dtype=bool)
         if self.problem.optimal_cuts:
             probed = np.flatnonzero((rows.choices["vpp"] == 1) & (most_s < np.inf))
-            found[probed] = may_take(self.whole_problem, self.table, rows.take(probed), most_s[probed])
-        return found
+            may[probed] = may_take(self.whole_problem, self.table, rows.take(probed), most_s[probed])
+        return may
 
     def key_seconds(self, point: int = 0) -> KeySeconds:
         """Return the seconds of a microbatch of all shard keys at a hardware point."""
@@ -289,9 +291,9 @@ class Study:
         positions: list[np.ndarray] = []
         choices: list[Arrays] = []
         point, first = divmod(start, self.space.size)
-        for before in range(point * self.space.size, stop, self.space.size):
-            keys, chosen = self.space.blocks.rows(first, min(stop - before, self.space.size))
-            points.append(np.full(len(keys), before // self.space.size))
+        for begin in range(point * self.space.size, stop, self.space.size):
+            keys, chosen = self.space.blocks.rows(first, min(stop - begin, self.space.size))
+            points.append(np.full(len(keys), begin // self.space.size))
             positions.append(keys)
             choices.append(chosen)
             first = 0
@@ -312,21 +314,21 @@ def make_studies(
     values = {path: np.array(column, dtype=_kind(path)) for path, column in columns.items()}
     integers = [path for path in values if varied_field(path).integer]
     shapes = np.stack([values[path] for path in integers]) if integers else np.zeros((1, len(what_if.points)), int)
-    found: list[Study] = []
+    studies: list[Study] = []
     spaces: dict[object, list[Space]] = {}  # by the properties of hardware and framework that they depend on
     for code, problem in enumerate(problems):
         for integer in dict.fromkeys(map(tuple, shapes.T.tolist())):
-            here = np.flatnonzero((shapes.T == integer).all(axis=1))
-            changed = at_points(problem, {path: column[here] for path, column in values.items()})
+            points = np.flatnonzero((shapes.T == integer).all(axis=1))
+            changed = at_points(problem, {path: column[points] for path, column in values.items()})
             network = changed.cluster.network
             tiers = tuple((tier.name, tier.size) for tier in network.middle)
             shape = (network.nvs.size, tiers, network.tiers[-1].size, problem.boxes)
             if shape not in spaces:
                 (space,) = of_used_keys(changed, [Space(changed, num_gpus, global_batch_size, fix, limit)])
                 spaces[shape] = space.split(_KEYS)
-            at = {path: column[here] for path, column in values.items()}
-            found += [Study(changed, space, code, at) for space in spaces[shape]]
-    return found
+            at = {path: column[points] for path, column in values.items()}
+            studies += [Study(changed, space, code, at) for space in spaces[shape]]
+    return studies
 
 
 def _kind(path: str) -> type:
@@ -349,7 +351,9 @@ def at_points(problem: Problem, values: Mapping[str, np.ndarray]) -> Problem:
         elif path not in networks:
             hardware = _set(hardware, path.split("."), column)
     # A stated value holds for every plan.
-    open_conditions = [one for one in assumptions.conditions if f"{_ASSUMPTIONS}{one.field}" not in values]
+    open_conditions = [
+        condition for condition in assumptions.conditions if f"{_ASSUMPTIONS}{condition.field}" not in values
+    ]
     assumptions = replace(assumptions, conditions=tuple(open_conditions))
     cluster, network = problem.cluster, problem.network
     if networks:
@@ -358,16 +362,16 @@ def at_points(problem: Problem, values: Mapping[str, np.ndarray]) -> Problem:
             for point in range(count)
         ]
         machines = [replace(cluster, network=network_from_spec(spec)) for spec in specs]
-        made = [anonymous(machine).network for machine in machines]
+        derived = [anonymous(machine).network for machine in machines]
         network, cluster = specs[0], machines[0]
-        hardware = replace(hardware, network=tree_map(lambda *leaves: np.array(leaves), *made))
+        hardware = replace(hardware, network=tree_map(lambda *leaves: np.array(leaves), *derived))
     return replace(problem, network=network, cluster=cluster, hardware=hardware, assumptions=assumptions)
 
 
 def _set(record: Any, path: Sequence[str], value: Any) -> Any:
     """Return a record with the nested field at `path` set."""
-    name, *rest = path
-    return replace(record, **{name: _set(getattr(record, name), rest, value) if rest else value})
+    name, *inner = path
+    return replace(record, **{name: _set(getattr(record, name), inner, value) if inner else value})
 
 
 def points_of(study: Study, first: int, last: int) -> Study:

@@ -28,7 +28,6 @@ streams through.
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
@@ -99,7 +98,7 @@ class Partitioned:
 
         return self._stream(front, "fastest", progress, blocks)
 
-    def rows(self, device: Any, rows: Rows, feasible: bool) -> Arrays:
+    def rows(self, device: object, rows: Rows, feasible: bool) -> Arrays:
         """Return rows as `dsx.search.ranking.Search.rows` says.
 
         A row that fits with no cut and is not left out has the cut of least memory.
@@ -119,7 +118,7 @@ class Partitioned:
         kept = self.source.no_rows()
         counts = CandidateCounts(0, 0)
 
-        def run(device: Any, chunk: tuple[int, int]) -> tuple[Arrays, CandidateCounts]:
+        def run(device: object, chunk: tuple[int, int]) -> tuple[Arrays, CandidateCounts]:
             positions, choices = space.blocks.rows(*chunk)
             points = np.repeat(np.arange(problem.num_points), len(positions))
             choices = {name: np.tile(column, problem.num_points) for name, column in choices.items()}
@@ -128,10 +127,10 @@ class Partitioned:
                 priced = price_best_cuts(problem, table, rows, goal)
             columns = result_rows(problem, space.keys, rows, priced.costs)
             feasible = _feasible(columns | {"cut": priced.cuts})
-            left = reduce(feasible)
+            reduced = reduce(feasible)
             # Only the remaining cuts are written as text.
-            stage_layers = layers_of_stages(left.pop("cut"))
-            return left | {"stage_layers": stage_layers}, CandidateCounts(len(points), len(feasible["point"]))
+            stage_layers = layers_of_stages(reduced.pop("cut"))
+            return reduced | {"stage_layers": stage_layers}, CandidateCounts(len(points), len(feasible["point"]))
 
         new: list[Arrays] = []
         for _, (rows, counted) in map_over_devices(run, self._chunks(blocks)):
@@ -208,31 +207,33 @@ def size_for(studies: Sequence[Study], keep: Keep, count: int) -> int:
 
 def row_parts(studies: Sequence[Study], size: int) -> list[Part]:
     """Return parts of `size` candidates, counted point by point."""
-    found: list[Part] = []
+    parts: list[Part] = []
     for code, study in enumerate(studies):
         for first, last in _point_ranges(study):
             count = study.space.size * (last - first)
-            found += [
+            parts += [
                 Part(code, first, last, start, min(start + size, count), min(size, count - start))
                 for start in range(0, count, size)
             ]
-    return found
+    return parts
 
 
 def block_parts(studies: Sequence[Study], size: int) -> list[Part]:
     """Return parts of whole blocks with at least `size` candidates; the last one may have fewer."""
-    found: list[Part] = []
+    parts: list[Part] = []
     for code, study in enumerate(studies):
-        before = study.space.blocks.first_candidate
+        first_candidate = study.space.blocks.first_candidate
         for first, last in _point_ranges(study):
             start = 0
-            while start < len(before) - 1:
+            while start < len(first_candidate) - 1:
                 points = last - first
-                stop = int(np.searchsorted(before, before[start] + -(-size // points)))
-                stop = min(stop, len(before) - 1)
-                found.append(Part(code, first, last, start, stop, int(before[stop] - before[start]) * points))
+                stop = int(np.searchsorted(first_candidate, first_candidate[start] + -(-size // points)))
+                stop = min(stop, len(first_candidate) - 1)
+                parts.append(
+                    Part(code, first, last, start, stop, int(first_candidate[stop] - first_candidate[start]) * points)
+                )
                 start = stop
-    return found
+    return parts
 
 
 def _point_ranges(study: Study) -> list[tuple[int, int]]:
@@ -267,11 +268,11 @@ def fault_of_groups(studies: Sequence[Study], parts: Sequence[Part], keep: Keep)
             counts[at] = len(group_codes(blocks, groups[part.study], block_ranges(blocks, part.start, part.stop)))
         if counts[at] > COUNTED:
             break
-    known = [counts.get((part.study, part.start, part.stop), 0) for part in parts]
-    if _rows(parts, known, keep.top) <= MAX_ROWS:
+    num_groups = [counts.get((part.study, part.start, part.stop), 0) for part in parts]
+    if _rows(parts, num_groups, keep.top) <= MAX_ROWS:
         return ""
-    total = sum(count * (part.last_point - part.first_point) for part, count in zip(parts, known, strict=True))
-    more = "more than " if max(known) > COUNTED else ""
+    total = sum(count * (part.last_point - part.first_point) for part, count in zip(parts, num_groups, strict=True))
+    more = "more than " if max(num_groups) > COUNTED else ""
     of_parts = f" over {len(parts):,} parts" if len(parts) > 1 else ""
     most = f" ({keep.top:,} for each of {MAX_ROWS // keep.top:,} groups)" if keep.top <= MAX_ROWS else ""
     return (
@@ -330,7 +331,7 @@ class Sweep:
                 write(number, *self._reduced(self.parts[number], self.keep, progress))
             return
 
-        def make(device: Any, number: int) -> int:
+        def make(device: object, number: int) -> int:
             # Encoding a part takes as long as pricing it, so the worker that prices it also encodes it.
             write(number, *self._rows(device, self.parts[number]))
             return self.parts[number].size
@@ -357,7 +358,7 @@ class Sweep:
             rows, counts = search.best(keep.top, keep.per, keep.objective, blocks, progress)
         return _with_hardware(study, rows), counts
 
-    def _rows(self, device: Any, part: Part) -> tuple[Arrays, CandidateCounts]:
+    def _rows(self, device: object, part: Part) -> tuple[Arrays, CandidateCounts]:
         study, search = self._searches.of(part)
         rows = search.rows(device, study.rows(part.start, part.stop), feasible=self.keep == "feasible")
         counts = CandidateCounts(part.size, int(np.count_nonzero(rows["reject"] == 0)))
@@ -400,24 +401,24 @@ def smallest(studies: Sequence[Study], progress: Progress) -> tuple[Study, Array
     Each study is searched at its first hardware point and must have a candidate. Candidates whose hosts hold what they
     offload come first.
     """
-    found = _smallest(studies, ("device.hbm_capacity",), progress)
-    found = found or _smallest(studies, ("device.hbm_capacity", "node.host_memory"), progress)
-    return min(found, key=lambda one: one[1]["peak_bytes"][0])
+    of_studies = _smallest(studies, ("device.hbm_capacity",), progress)
+    of_studies = of_studies or _smallest(studies, ("device.hbm_capacity", "node.host_memory"), progress)
+    return min(of_studies, key=lambda study_and_row: study_and_row[1]["peak_bytes"][0])
 
 
 def _smallest(
     studies: Sequence[Study], unlimited_fields: Sequence[str], progress: Progress
 ) -> list[tuple[Study, Arrays]]:
     """Return for each study the candidate that needs the least memory if some fields have no limit, if any fits."""
-    found: list[tuple[Study, Arrays]] = []
+    smallest_rows: list[tuple[Study, Arrays]] = []
     for study in studies:
-        here = points_of(study, 0, 1)
-        unlimited = at_points(here.problem, {path: np.array([np.inf]) for path in unlimited_fields})
+        at_first_point = points_of(study, 0, 1)
+        unlimited = at_points(at_first_point.problem, {path: np.array([np.inf]) for path in unlimited_fields})
         table = price_keys(unlimited, study.space.keys)
         if unlimited.optimal_cuts:
             rows = smallest_cut(PricedSpace(unlimited, study.space, table, "float64"), progress)
         else:
             rows, _ = search_of(unlimited, study.space, table).best(1, objective="peak_bytes", progress=progress)
         if len(rows["candidate"]):
-            found.append((here, rows))
-    return found
+            smallest_rows.append((at_first_point, rows))
+    return smallest_rows

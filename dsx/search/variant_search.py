@@ -4,7 +4,7 @@ A pipeline takes no less time with offload, and no less than without any recompu
 each offload, at one ZeRO replica, which needs least memory, and without the reductions in its passes, which are shorter
 where ZeRO shards over fewer ranks. Of the layers that store their activations it is bounded with the most that memory
 may hold, which makes the fastest pipeline unless they go to the host. Only the variants of plans that may be fast
-enough then are made.
+enough then are variant_table.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -62,9 +62,9 @@ def best_variants(
     bounds = loose_bounds_of_any_recompute(source, source.loose_bound)
     for group in fewest_first(variant_groups(source, varied, bounds)):
         rows, least_s = group.within(below)
-        here, least_s = cuts_within(group.whole, rows, least_s, below * (1.0 + ROUNDING))
-        found, of_part = fastest_first(priced, rows.take(here).take, least_s, top, below)
-        kept, counts = leading_rows(joined([kept, found]), top, ["point"]), counts.plus(of_part)
+        positions, least_s = cuts_within(group.varied_source, rows, least_s, below * (1.0 + ROUNDING))
+        columns, of_part = fastest_first(priced, rows.take(positions).take, least_s, top, below)
+        kept, counts = leading_rows(joined([kept, columns]), top, ["point"]), counts.plus(of_part)
         below = min(below, float(kept["step_time_s"][-1])) if len(kept["point"]) == top else below
     return kept, counts
 
@@ -74,21 +74,23 @@ class VariantGroup:
     """Variants of the plans of a space that are bounded alike."""
 
     source: PricedSpace
-    whole: PricedSpace  # with the values of the variants
+    varied_source: PricedSpace  # with the values of the variants
     varied: Sequence[Choice]
     loose: np.ndarray  # [N] bounds [s] of the variants of each plan
 
     @property
     def added_cost(self) -> float:
         """The least that the features of a variant cost more than those of its original."""
-        searched = self.whole.problem.workload.searched
-        every, others = zip(*(least_costs(one, getattr(searched, one.name)) for one in self.varied), strict=True)
-        return max(sum(every), min(others))
+        searched = self.varied_source.problem.workload.searched
+        unchanged, changed = zip(
+            *(least_costs(choice, getattr(searched, choice.name)) for choice in self.varied), strict=True
+        )
+        return max(sum(unchanged), min(changed))
 
     @property
     def offloads(self) -> bool:
         """Whether the variants have another offload than their originals."""
-        searched, usual = (problem.workload.searched for problem in (self.whole.problem, self.source.problem))
+        searched, usual = (problem.workload.searched for problem in (self.varied_source.problem, self.source.problem))
         return searched.offload != usual.offload
 
     @property
@@ -98,7 +100,7 @@ class VariantGroup:
 
     @cached_property
     def _made(self) -> Variants:
-        space, searched = self.source.space, self.whole.problem.workload.searched
+        space, searched = self.source.space, self.varied_source.problem.workload.searched
         return Variants(space.blocks, space.bounds, self.varied, searched)
 
     def within(
@@ -117,8 +119,8 @@ class VariantGroup:
         candidates = candidates if of is None else candidates[of(candidates)]
         if not len(candidates):
             return rows_at(self.source, candidates), np.zeros(0)
-        whole = self.whole if usable is None else self.whole.with_memory(usable)
-        return _Originals(self.source, whole, self._made, candidates, most).variants()
+        varied_source = self.varied_source if usable is None else self.varied_source.with_memory(usable)
+        return _Originals(self.source, varied_source, self._made, candidates, most).variants()
 
 
 def variant_groups(
@@ -131,8 +133,10 @@ def variant_groups(
     problem, (loose, without_recomputation) = source.whole_problem, bounds
     for values in _alike(problem, varied):
         searched = with_values(problem.workload.searched, values)
-        whole = replace(source, problem=replace(problem, workload=replace(problem.workload, searched=searched)))
-        yield VariantGroup(source, whole, varied, loose if searched.stored_layers == (0,) else without_recomputation)
+        varied_source = replace(source, problem=replace(problem, workload=replace(problem.workload, searched=searched)))
+        yield VariantGroup(
+            source, varied_source, varied, loose if searched.stored_layers == (0,) else without_recomputation
+        )
 
 
 def fewest_first(groups: Iterable[VariantGroup]) -> list[VariantGroup]:
@@ -155,8 +159,8 @@ class _Originals:
     """Plans whose variants are searched."""
 
     source: PricedSpace
-    whole: PricedSpace  # with the values of the variants
-    made: Variants
+    varied_source: PricedSpace  # with the values of the variants
+    variant_table: Variants
     candidates: np.ndarray  # plans of the source that may be fast enough
     most: float  # seconds of a step
 
@@ -164,24 +168,24 @@ class _Originals:
         """Return [N] variants that may be fast enough, and their bounds [s]."""
         parts, bounds = [rows_at(self.source, self.candidates[:0])], [np.zeros(0)]
         for places, most_stored in _together(self._fast()):
-            origin, columns = self.made.of(places.placement)
+            origin, columns = self.variant_table.of(places.placement)
             rows = _with(rows_of(self.source, places).take(origin), columns)
-            few = np.flatnonzero(rows.choices[_STORED] <= most_stored[origin])
-            rows, origin = rows.take(few), origin[few]
+            storable = np.flatnonzero(rows.choices[_STORED] <= most_stored[origin])
+            rows, origin = rows.take(storable), origin[storable]
             rows = rows.take(np.flatnonzero(self._promising(rows, origin)))
             for start in range(0, len(rows.positions), _BOUNDED_ROWS):
                 part = rows.take(slice(start, start + _BOUNDED_ROWS))
-                least_s = fitting_bounds(self.whole, part, self.most)
-                few = np.flatnonzero(least_s <= self.most)
-                parts.append(part.take(few))
-                bounds.append(least_s[few])
+                least_s = fitting_bounds(self.varied_source, part, self.most)
+                fast = np.flatnonzero(least_s <= self.most)
+                parts.append(part.take(fast))
+                bounds.append(least_s[fast])
         points, positions, choices = zip(*parts, strict=True)
         rows = Rows(np.concatenate(points), np.concatenate(positions), joined(choices))
         return rows, np.concatenate(bounds)
 
     def _fast(self) -> Iterator[tuple[Places, np.ndarray]]:
         """Yield the plans of which some variant may be fast enough and fit, and the most layers that these store."""
-        searched, have = self.whole.problem.workload.searched, self.made.count > 0
+        searched, have = self.varied_source.problem.workload.searched, self.variant_table.count > 0
         for places, rows in parts_of(self.source, self.candidates, have):
             if len(searched.offload) == 1:  # else it is not varied, and each plan has its own
                 rows = _with(rows, {_OFFLOAD: np.full(len(places.key), searched.offload[0])})
@@ -193,7 +197,7 @@ class _Originals:
 
     @property
     def _moves_activations(self) -> bool:
-        return bool(offload_codes(ACTIVATIONS, self.whole.problem.workload.searched))
+        return bool(offload_codes(ACTIVATIONS, self.varied_source.problem.workload.searched))
 
     def _promising(self, rows: Rows, origin: np.ndarray) -> np.ndarray:
         """Return which [N] variants of the plans at `origin` may be fast enough, whatever their ZeRO replicas."""
@@ -201,32 +205,33 @@ class _Originals:
         _, first, of_variant = np.unique(
             origin * (stored.max(initial=0) + 1) + stored, return_index=True, return_inverse=True
         )
-        few = rows.take(first)
-        few = _with(few, {_REPLICAS: np.ones_like(few.choices[_REPLICAS])})
+        distinct = rows.take(first)
+        distinct = _with(distinct, {_REPLICAS: np.ones_like(distinct.choices[_REPLICAS])})
         starts = range(0, len(first), _BOUNDED_ROWS)
-        fast = [self._may_be_fast(few.take(slice(start, start + _BOUNDED_ROWS))) for start in starts]
+        fast = [self._may_be_fast(distinct.take(slice(start, start + _BOUNDED_ROWS))) for start in starts]
         return np.concatenate([np.zeros(0, dtype=bool), *fast])[of_variant]
 
     def _may_be_fast(self, rows: Rows) -> np.ndarray:
         """Return which plans [N] of one ZeRO replica may be fast enough and fit, with any replicas."""
-        return may_be_fast(self.whole, rows, bounds_of(self.whole, rows), self.most)
+        return may_be_fast(self.varied_source, rows, bounds_of(self.varied_source, rows), self.most)
 
     def _with_most_stored(self, rows: Rows) -> tuple[Rows, np.ndarray]:
         """Return [N] plans with the most layers that they may store, and which of them may be fast enough and fit.
 
         The bound of the memory is affine in these layers. Rounded up, they may take a little more memory than there is.
         """
-        layers = self.whole.problem.num_layers // rows.choices["pp"]
-        one, every = (_with(rows, {_STORED: stored}) for stored in (np.ones_like(layers), np.maximum(layers, 1)))
-        of_one, of_all = (bounds_of(self.whole, some).peak_bytes for some in (one, every))
-        room, more = most_bytes(self.whole, rows) - of_one, of_all - of_one
+        layers = self.varied_source.problem.num_layers // rows.choices["pp"]
+        all_stored = _with(rows, {_STORED: np.maximum(layers, 1)})
+        of_one = bounds_of(self.varied_source, _with(rows, {_STORED: np.ones_like(layers)})).peak_bytes
+        of_all = bounds_of(self.varied_source, all_stored).peak_bytes
+        room, more = most_bytes(self.varied_source, rows) - of_one, of_all - of_one
         share = np.divide(room, more, out=np.ones_like(room), where=more > np.maximum(room, 0.0))
         most = 1 + np.ceil(np.clip(share, 0.0, 1.0) * (layers - 1)).astype(np.int64)
         if self._moves_activations:
             # Stored activations may be moved to the host more slowly than they are recomputed.
-            return every, np.asarray(room >= 0)
+            return all_stored, np.asarray(room >= 0)
         rows = _with(rows, {_STORED: most})
-        bounds = bounds_of(self.whole, rows)
+        bounds = bounds_of(self.varied_source, rows)
         return rows, np.asarray((room >= 0) & (bounds.pipeline_of_any_replicas_s + bounds.update_s <= self.most))
 
 

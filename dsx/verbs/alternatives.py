@@ -7,9 +7,9 @@ one that cannot be enough is not searched.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from dsx.search.fastest import SearchSpaces, fastest, fastest_below, problems_of
 from dsx.search.spaces import Space, Study
 from dsx.tables.format import quantity, share, whole_plan_text, wrapped
 from dsx.tables.job import only_text, step_text
-from dsx.text import printable
+from dsx.text import Data, DataView, printable
 from dsx.units import counted, format_quantity
 from dsx.verbs.job import Job
 from dsx.verbs.searched import SearchRequest, limits_broken, other_frameworks, searched
@@ -63,7 +63,7 @@ def why_nothing_fits(
     `problem` is that of the search, as its files state it, with the cuts that leave most pipelines; `settings` and
     `limit` restrict columns.
     """
-    searched = [Study(one.problem, one.space, 0, {}) for one in spaces.with_least_memory.parts if one.space.size]
+    searched = [Study(part.problem, part.space, 0, {}) for part in spaces.with_least_memory.parts if part.space.size]
     if searched:
         return _why_none_fits(searched, spaces.size, watch)
     return Infeasible(_why_no_candidate(spaces.spaces[0], problem, None, settings, limit), 0.0)
@@ -73,18 +73,18 @@ def _why_no_candidate(
     space: Space, problem: Problem, sweep: SweepSpec | None, settings: Selection, limit: Limitation
 ) -> str:
     num_gpus, batches = space.bounds.num_gpus, space.bounds.global_batch_size
-    found = blockers(problem, num_gpus, batches, sweep.fix if sweep else settings, sweep.limit if sweep else limit)
+    blocking = blockers(problem, num_gpus, batches, sweep.fix if sweep else settings, sweep.limit if sweep else limit)
     gpus = counted(num_gpus[0], "GPU") if len(num_gpus) == 1 else f"{' or '.join(map(str, num_gpus))} GPUs"
     job = f"{gpus} and global_batch_size={' or '.join(map(str, batches))}"
-    if not found:
+    if not blocking:
         frame = problem.framework
         run = "" if frame is None or frame.unlimited else f", as {printable(frame.name)} runs them,"
         return (
             f"no candidate: the rules of {' and '.join(problem.strategies)}{run} leave no combination of degrees for "
             f"{job} ({_pipelines_text(problem)}, dp must divide the batch)"
         )
-    together = "" if len(found) == 1 else "; change any of these" if found[0].alone else "; change all of these"
-    lines = [f"{_place(blocker, problem, sweep)}: {_as_text(blocker)}" for blocker in found]
+    together = "" if len(blocking) == 1 else "; change any of these" if blocking[0].alone else "; change all of these"
+    lines = [f"{_place(blocker, problem, sweep)}: {_as_text(blocker)}" for blocker in blocking]
     return "\n".join([f"no candidate for {job}: the fixed choices and limits leave none{together}", *lines])
 
 
@@ -140,17 +140,17 @@ def _why_none_fits(searched: Sequence[Study], num_candidates: int, watch: Watch 
     return Infeasible(why, needed / largest)
 
 
-def _host_text(nearest: Study, plan: Mapping[str, Any], num_candidates: int) -> str:
+def _host_text(nearest: Study, plan: DataView, num_candidates: int) -> str:
     """Return why no plan fits if the hosts of none hold what it offloads; `plan` needs the least memory of a GPU."""
     (cluster, assumptions), choices = nearest.problem.at_point(0), plan["plan"]
     num_gpus = float(choices["num_gpus"])
     usable, gpus = float(usable_host_bytes(num_gpus, cluster.node, assumptions)), float(of_node(num_gpus, cluster.node))
     if plan["host_bytes"] <= usable:
         return ""
-    needed, there = (format_quantity(part * gpus, "bytes") for part in (plan["host_bytes"], usable))
+    needed, available = (format_quantity(part * gpus, "bytes") for part in (plan["host_bytes"], usable))
     return (
         f"none of {counted(num_candidates, 'candidate')} fits: all offload more than the host of a node holds; the one "
-        f"that needs least memory of a GPU keeps {needed} on it, and a job has {there} of it "
+        f"that needs least memory of a GPU keeps {needed} on it, and a job has {available} of it "
         f"({counted(choices['num_gpus'], 'GPU')}, "
         f"{step_text(choices['global_batch_size'], choices['sequence_length'])}, "
         f"{choices.text}); try offload=none, more GPUs, or nodes with more memory: "
@@ -177,11 +177,11 @@ class Beyond:
     plan: Plan
     step_time_s: float  # [s]
     saved: float | None  # of the step time of the fastest plan that the framework runs; None if none fits
-    limits: Mapping[str, Any]  # the choices of the plan that the framework does not run
+    limits: DataView  # the choices of the plan that the framework does not run
     framework: str  # that runs the plan
     stack: str | None  # the software that the plan is priced with: its own, unless the search names one
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> Data:
         """Return the plan as plain data."""
         return {
             "plan": dict(self.plan),
@@ -193,7 +193,7 @@ class Beyond:
         }
 
 
-class Asked(NamedTuple):
+class Query(NamedTuple):
     """What a search is asked for."""
 
     job: Job
@@ -204,7 +204,7 @@ class Asked(NamedTuple):
 
 
 def beyond(
-    best: Callable[[], tuple[float | None, bool]], found: SearchRequest, asked: Asked
+    best: Callable[[], tuple[float | None, bool]], request: SearchRequest, query: Query
 ) -> tuple[Beyond | None, list[str]]:
     """Return the fastest plan of the frameworks other than that of a search, if it is faster than the best there.
 
@@ -215,49 +215,49 @@ def beyond(
         best: returns the seconds of a step of the best plan of the search, None if none fits, and whether the plans of
             the other frameworks are placed as launched, as soon as both are known. What does not depend on them is done
             before.
-        found: the search.
-        asked: what it was asked for.
+        request: the search.
+        query: what it was asked for.
     """
-    if found.framework.unlimited:
+    if request.framework.unlimited:
         return None, []
-    others: list[tuple[str, SearchSpaces, SearchSpaces]] = []
-    for other in other_frameworks(found.framework):
-        spaces = None if other.unlimited else spaces_for(other, found, asked)
+    searches: list[tuple[str, SearchSpaces, SearchSpaces]] = []
+    for other in other_frameworks(request.framework):
+        spaces = None if other.unlimited else spaces_for(other, request, query)
         if spaces is not None and any(space.size for space in spaces.spaces):
-            others.append((other.name, spaces, spaces.as_launched))
-            _ = others[-1][-1].key_bounds
+            searches.append((other.name, spaces, spaces.as_launched))
+            _ = searches[-1][-1].key_bounds
     best_s, as_launched = best()
     least = np.inf if best_s is None else best_s
     fastest: tuple[Plan, str, str | None] | None = None
-    for name, spaces, launched in others:
+    for name, spaces, launched in searches:
         plans, _ = fastest_below(launched if as_launched else spaces, 1, least)
         if plans and plans[0]["step_time_s"] < least:
             least, stack = plans[0]["step_time_s"], spaces.problem.assumptions_spec.stack
             fastest = plans[0]["plan"], name, stack
-    names = [name for name, *_ in others]
+    names = [name for name, *_ in searches]
     if fastest is None:
         return None, names
     plan, name, stack = fastest
     saved = None if best_s is None else 1 - least / best_s
-    limits = limits_broken(found.framework, has_experts(found.problem.model.dimensions), plan)
+    limits = limits_broken(request.framework, has_experts(request.problem.model.dimensions), plan)
     return Beyond(plan, least, saved, limits, name, stack), names
 
 
-def spaces_for(framework: FrameworkSpec, found: SearchRequest, asked: Asked) -> SearchSpaces | None:
+def spaces_for(framework: FrameworkSpec, request: SearchRequest, query: Query) -> SearchSpaces | None:
     """Return the spaces of a search of another framework; None if it runs no strategy of the search."""
-    job, experts = asked.job, has_experts(asked.job.model.dimensions)
-    run = [name for name in asked.strategies if framework.runs_strategy(name, experts)]
-    if asked.strategies and not run:
+    job, experts = query.job, has_experts(query.job.model.dimensions)
+    run = [name for name in query.strategies if framework.runs_strategy(name, experts)]
+    if query.strategies and not run:
         return None
-    built = dict(zip(found.problem.strategies, found.problem.models, strict=True))
+    built = dict(zip(request.problem.strategies, request.problem.models, strict=True))
     try:
-        if _layers(found.problem.assumptions_spec) != _layers(job.inputs.run_by(framework).assumptions):
+        if _layers(request.problem.assumptions_spec) != _layers(job.inputs.run_by(framework).assumptions):
             built = {}
         other = searched(job.inputs, run, framework, job.sequence_length, built=built)
     except InputError:
         return None  # it runs no strategy that the model can have, or its file is faulty
-    problems = [problem.searching(asked.fix) for problem in problems_of(asked.partition, other.problem)]
-    return spaces_of(problems, job.num_gpus, job.global_batch_size, asked.fix, asked.limit)
+    problems = [problem.searching(query.fix) for problem in problems_of(query.partition, other.problem)]
+    return spaces_of(problems, job.num_gpus, job.global_batch_size, query.fix, query.limit)
 
 
 def _layers(assumptions: AssumptionsSpec) -> object:
@@ -266,12 +266,12 @@ def _layers(assumptions: AssumptionsSpec) -> object:
     return [getattr(assumptions, name) for name in named]
 
 
-def beyond_text(found: SearchRequest, other: Beyond | None, compared: Sequence[str]) -> str:
+def beyond_text(request: SearchRequest, other: Beyond | None, compared: Sequence[str]) -> str:
     """Return what the limits of the framework cost in a line; empty for a framework without limits.
 
     `compared` names the other frameworks that run such plans.
     """
-    if found.framework.unlimited:
+    if request.framework.unlimited:
         return ""
     if other is None or (other.saved is not None and other.saved < WORTH_SAYING):
         names = _listed(compared)
@@ -279,10 +279,10 @@ def beyond_text(found: SearchRequest, other: Beyond | None, compared: Sequence[s
         of = of if names else "no other framework runs such plans"
         return f"{of}; --framework any also searches what no framework runs"
     less = "" if other.saved is None else f", {share(other.saved, 1, 1)} less"
-    if other.saved is not None and 1 / (1 - other.saved) - 1 <= (found.problem.assumptions_spec.resolution or 0.0):
+    if other.saved is not None and 1 / (1 - other.saved) - 1 <= (request.problem.assumptions_spec.resolution or 0.0):
         less += ", which measurements do not distinguish"  # stacks differ by as much for no cause that is known
     choices = " ".join(f"{column}={value}" for column, value in other.limits.items())
-    cause = f"{choices}, which {printable(found.framework.name)} does not run there: " if choices else ""
+    cause = f"{choices}, which {printable(request.framework.name)} does not run there: " if choices else ""
     took = quantity("step_time_s", other.step_time_s)
     software = f" with the software {printable(other.stack)}" if other.stack else ""
     return f"{printable(other.framework)}{software} would take {took}{less} ({cause}{whole_plan_text(other.plan)})"
@@ -290,63 +290,63 @@ def beyond_text(found: SearchRequest, other: Beyond | None, compared: Sequence[s
 
 def _listed(names: Sequence[str]) -> str:
     """Return names as text, as in "one, two or three"."""
-    *others, last = map(printable, names) if names else [""]
-    return f"{', '.join(others)} or {last}" if others else last
+    *leading, last = map(printable, names) if names else [""]
+    return f"{', '.join(leading)} or {last}" if leading else last
 
 
 _GPU_DOUBLINGS, _BATCH_DOUBLINGS = 6, 2
 MOST_TIMES = 1 << _GPU_DOUBLINGS  # that the memory of a plan may be of a GPU's, for a change to help
 
 
-def what_would_fit(found: SearchRequest, asked: Asked, times: float, watch: Watch | None = None) -> str:
+def what_would_fit(request: SearchRequest, query: Query, times: float, watch: Watch | None = None) -> str:
     """Return a line for each change with which a plan fits; empty if there is none among those that are tried.
 
     `times` is the least memory that a plan needs over what a GPU has.
     """
-    ways = [*_changes(asked, times)] if times <= MOST_TIMES else []
+    ways = [*_changes(query, times)] if times <= MOST_TIMES else []
     if not ways:
         return ""
     lines: list[str] = []
     done: set[str] = set()
     with progress(len(ways), "looking for what would fit", watch) as advance:
-        for kind, said, changed in ways:
-            if kind not in done and (fits := _fastest_that_fits(found, changed)) is not None:
+        for kind, words, changed in ways:
+            if kind not in done and (fits := _fastest_that_fits(request, changed)) is not None:
                 plan, peak_bytes = fits
                 done.add(kind)
                 of = f"{printable(plan['strategy'])}: {whole_plan_text(plan)}"
-                lines.append(wrapped(f"{said}: {quantity('peak_bytes', peak_bytes)}, {of}", "  ", "  "))
+                lines.append(wrapped(f"{words}: {quantity('peak_bytes', peak_bytes)}, {of}", "  ", "  "))
             advance(1)
     return "\n".join(["what would fit, each with its fastest plan:", *lines]) if lines else ""
 
 
-def _changes(asked: Asked, times: float) -> Iterator[tuple[str, str, Asked]]:
+def _changes(query: Query, times: float) -> Iterator[tuple[str, str, Query]]:
     """Yield the kind of each change, what it is in words, and the search with it; nearer ones of a kind come first."""
-    job = asked.job
+    job = query.job
     gpus, batch, length = job.num_gpus, job.global_batch_size, job.sequence_length
-    if asked.fix or asked.limit:
+    if query.fix or query.limit:
         yield (
             "choices",
-            f"without {only_text(asked.fix, asked.limit).removeprefix('only ')}",
-            asked._replace(fix={}, limit={}),
+            f"without {only_text(query.fix, query.limit).removeprefix('only ')}",
+            query._replace(fix={}, limit={}),
         )
     enough = math.ceil(math.log2(max(times, 2.0)))  # the first doubling that may be
     for number in (gpus << step for step in range(enough, _GPU_DOUBLINGS + 1)):
-        yield "GPUs", counted(number, "GPU"), asked._replace(job=Job.of(job.inputs, number, batch, length))
+        yield "GPUs", counted(number, "GPU"), query._replace(job=Job.of(job.inputs, number, batch, length))
     for step in range(enough, _BATCH_DOUBLINGS + 1):
         yield (
             "batch",
             f"a batch of {batch << step:,}",
-            asked._replace(job=Job.of(job.inputs, gpus, batch << step, length)),
+            query._replace(job=Job.of(job.inputs, gpus, batch << step, length)),
         )
         if batch % (1 << step) == 0:
             less = batch >> step
-            yield "batch", f"a batch of {less:,}", asked._replace(job=Job.of(job.inputs, gpus, less, length))
+            yield "batch", f"a batch of {less:,}", query._replace(job=Job.of(job.inputs, gpus, less, length))
 
 
-def _fastest_that_fits(found: SearchRequest, asked: Asked) -> tuple[Plan, float] | None:
+def _fastest_that_fits(request: SearchRequest, query: Query) -> tuple[Plan, float] | None:
     """Return the fastest plan of a search and its memory [bytes]; None if none fits."""
     try:
-        spaces = spaces_for(found.framework, found, asked)
+        spaces = spaces_for(request.framework, request, query)
     except InputError:
         return None
     plans = fastest(spaces, 1).plans if spaces is not None and spaces.size else []

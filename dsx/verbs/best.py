@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from dsx.config.load import Given
 from dsx.config.operator_files import OperatorTime
@@ -46,13 +46,13 @@ from dsx.tables.plans import (
     within_resolution,
 )
 from dsx.tables.terms import coverage_data, coverage_text, idle_data, idle_text, shares_text
-from dsx.text import printable
+from dsx.text import Data, DataView, printable
 from dsx.units import counted
 from dsx.verbs.alternatives import (
     MOST_TIMES,
     WORTH_SAYING,
-    Asked,
     Beyond,
+    Query,
     beyond,
     beyond_text,
     what_would_fit,
@@ -87,10 +87,10 @@ class BestPlans(PricedPlans):
     """The fastest plans of a job, and how many candidates were priced."""
 
     job: Job  # the job that was priced
-    asked: Asked  # what the search was asked for
+    query: Query  # what the search was asked for
     problem: Problem
     searched: SearchRequest
-    priced: Sequence[dict[str, Any]]
+    priced: Sequence[Data]
     counts: SearchCounts  # number of candidates, and of those that were priced, fit and were cut
     left_out: Mapping[str, str]  # strategies that a search without named ones left out, and why
     beyond: Beyond | None  # the fastest plan of the other frameworks, if it is faster than all of these
@@ -99,9 +99,9 @@ class BestPlans(PricedPlans):
     infeasible: str = ""  # why no plan fits; empty if one does
     fix: Mapping[str, Sequence[int | str]] = field(default_factory=dict)  # values of the choices that the caller fixed
     limit: Limitation = field(default_factory=dict)  # bounds of the choices that the caller limited
-    answer: Mapping[str, dict[str, Any]] = field(default_factory=dict)  # to choose from, by name; empty of a list
+    answer: Mapping[str, Data] = field(default_factory=dict)  # to choose from, by name; empty of a list
     as_launched: bool = False  # whether these are the best of the plans that are placed as launched, not of all
-    faster_placement: Mapping[str, Any] | None = None  # a faster plan within the resolution, placed as none is launched
+    faster_placement: DataView | None = None  # a faster plan within the resolution, placed as none is launched
     times: float = 0.0  # the least memory that a plan needs over what a GPU has, where none fits
 
     @property
@@ -119,7 +119,7 @@ class BestPlans(PricedPlans):
         """The plan of least memory within the resolution of the measurements."""
         return self._chosen("leanest")["plan"]
 
-    def _chosen(self, name: str) -> dict[str, Any]:
+    def _chosen(self, name: str) -> Data:
         if self._nonempty and not self.answer:
             raise InputError(f"a list of the {counted(len(self.priced), 'fastest plan')} has no {name}: leave out top")
         return self.answer[name]
@@ -137,7 +137,7 @@ class BestPlans(PricedPlans):
     @cached_property
     def would_fit(self) -> str:
         """What would fit where no plan does, found by more searches: other choices, more GPUs, another batch."""
-        return "" if self.priced else what_would_fit(self.searched, self.asked, self.times)
+        return "" if self.priced else what_would_fit(self.searched, self.query, self.times)
 
     @property
     def plan(self) -> Plan:
@@ -160,18 +160,18 @@ class BestPlans(PricedPlans):
 
         Raises InputError if there is no such plan, NothingFeasible if no plan fits.
         """
-        there = len(self._nonempty)
+        num_plans = len(self._nonempty)
         if number in ROLES:
             return launch_of(self._chosen(str(number))["plan"], self.problem, self.job.cluster.device)
-        if number not in range(1, there + 1):
+        if number not in range(1, num_plans + 1):
             raise InputError(f"no plan {number!r:.60}: there are {counted(len(self.priced), 'plan')}, counted from 1")
         return launch_of(self.plans[int(number) - 1], self.problem, self.job.cluster.device)
 
     @property
     def _fixed_text(self) -> str:
-        stated = " ".join(f"{name}={value}" for name, value in self.fixed.items())
-        rest = f"not searched: {stated} (--fix searches other values)" if stated else ""
-        return "; ".join(filter(None, (only_text(self.fix, self.limit), rest)))
+        settings = " ".join(f"{name}={value}" for name, value in self.fixed.items())
+        unsearched = f"not searched: {settings} (--fix searches other values)" if settings else ""
+        return "; ".join(filter(None, (only_text(self.fix, self.limit), unsearched)))
 
     @property
     def _faster_text(self) -> str:
@@ -189,20 +189,20 @@ class BestPlans(PricedPlans):
         )
 
     @property
-    def _nonempty(self) -> Sequence[dict[str, Any]]:
+    def _nonempty(self) -> Sequence[Data]:
         if not self.priced:
             raise NothingFeasible(self.infeasible)
         return self.priced
 
     @property
-    def _fastest(self) -> dict[str, Any]:
+    def _fastest(self) -> Data:
         return self._nonempty[0]
 
     @property
     def _covered(self) -> list[KernelCoverage]:
-        return [found for plan in self.priced if (found := coverage(self.problem, plan["plan"]))]
+        return [covered for plan in self.priced if (covered := coverage(self.problem, plan["plan"]))]
 
-    def _data(self) -> dict[str, Any]:
+    def _data(self) -> Data:
         resolution, faster = self.job.assumptions.resolution, self.faster_placement
         return {
             **job_data(self.problem, self.job.num_gpus, self.job.global_batch_size),
@@ -228,19 +228,19 @@ class BestPlans(PricedPlans):
             "plans": [self._described(plan) for plan in self.priced],
         }
 
-    def _described(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+    def _described(self, plan: DataView) -> Data:
         """Return a plan as plain data."""
         device, assumed = self.job.cluster.device, self.job.assumptions
-        found = coverage(self.problem, plan["plan"])
-        known = fitting([plan], device.hbm_capacity, assumed)
+        covered = coverage(self.problem, plan["plan"])
+        probabilities = fitting([plan], device.hbm_capacity, assumed)
         return {
             **plan,
             "plan": dict(plan["plan"]),
             "features": features_of(plan["plan"]),
             "mfu_of_peak": mfu_of_peaks(plan["mfu"], device, assumed.linear_dtype),
             "launch": launch_data(launch_of(plan["plan"], self.problem, device)),
-            **({"fits_probability": known[0]} if known else {}),
-            **({"operator_times": coverage_data(found)} if found else {}),
+            **({"fits_probability": probabilities[0]} if probabilities else {}),
+            **({"operator_times": coverage_data(covered)} if covered else {}),
         }
 
     def __str__(self) -> str:
@@ -252,16 +252,16 @@ class BestPlans(PricedPlans):
             self.job.cluster.device,
         )
         head = [*searched_text(self.searched, self.strategies, self.job, self.counts), self._fixed_text]
-        said = [wrapped(line) for line in (*head, left_out_text(self.left_out)) if line]
+        lines = [wrapped(line) for line in (*head, left_out_text(self.left_out)) if line]
         if not self.answer:
             fits = fitting(self.priced, capacity, assumed)
             shown = {"plan 1": self.priced[0]}
             table = plans_text(self.priced, with_strategy=len(self.strategies) > 1, fits=fits, width=WIDTH)
-            parts, tie = ["\n".join([*said, table])], tied_text(self.priced)
+            parts, tie = ["\n".join([*lines, table])], tied_text(self.priced)
             chosen = resolution_text(self.priced, assumed.resolution)
         else:
             shown = {f"the {name} plan": plan for name, plan in roles_of(self.answer).items()}
-            parts = ["\n".join(said), three_plans_text(self.answer, device, assumed)]
+            parts = ["\n".join(lines), three_plans_text(self.answer, device, assumed)]
             fastest = "the fastest placed as launched" if self.as_launched else "the first of --top"
             tie = tie_text(self.priced, fastest)
             chosen = selection_text(assumed.resolution, self.counts.candidates, self.as_launched)
@@ -289,27 +289,27 @@ class BestPlans(PricedPlans):
 
 def _of_roles(
     spaces: SearchSpaces,
-    plans: Sequence[dict[str, Any]],
+    plans: Sequence[Data],
     job: Job,
     roles: Sequence[str],
     watch: Watch | None,
     most_s: float = math.inf,
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Data]:
     """Return the plans of a search to choose from, by role, for the first `roles`; `plans` are the fastest ones.
 
     None takes more than `most_s` seconds, in which the fastest one is.
     """
     if not (plans and roles):
         return {}
-    wanted = wanted_by_role(plans[0]["step_time_s"], job.assumptions.resolution)
-    wanted = [replace(role, most_s=min(role.most_s, most_s)) for role in wanted[: len(roles)]]
+    wants = wanted_by_role(plans[0]["step_time_s"], job.assumptions.resolution)
+    wants = [replace(role, most_s=min(role.most_s, most_s)) for role in wants[: len(roles)]]
     # The last one, the leanest, takes as long as the others.
     with (
-        forked(lambda _: nearly_fastest(spaces, plans, wanted[-1:])) as last,
+        forked(lambda _: nearly_fastest(spaces, plans, wants[-1:])) as last,
         working("looking for simpler and leaner plans", watch),
     ):
-        found = [*(nearly_fastest(spaces, plans, wanted[:-1]) if len(wanted) > 1 else ()), *last()]
-    return by_role(found, [sum(features_of(plan["plan"]).values()) for plan in found])
+        selected = [*(nearly_fastest(spaces, plans, wants[:-1]) if len(wants) > 1 else ()), *last()]
+    return by_role(selected, [sum(features_of(plan["plan"]).values()) for plan in selected])
 
 
 def _as_launched(
@@ -317,9 +317,9 @@ def _as_launched(
     most: int,
     job: Job,
     roles: Sequence[str],
-    plans: Sequence[dict[str, Any]],
+    plans: Sequence[Data],
     watch: Watch | None,
-) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]] | None:
+) -> tuple[dict[str, Data], list[Data]] | None:
     """Return the plans by role, and the `most` fastest ones, of those placed as launched; None if measurements tell.
 
     That is if the fastest of them takes longer than the first of `plans`, the fastest of all, by more than the
@@ -328,30 +328,30 @@ def _as_launched(
     within = wanted_by_role(plans[0]["step_time_s"], job.assumptions.resolution)[ROLES.index(SIMPLEST)]
     with working("looking for plans that are placed as launched", watch):
         launched = spaces.as_launched
-        found = fastest(launched, most).plans if launched.size else []
-    if not found or found[0]["step_time_s"] > within.most_s:
+        launched_plans = fastest(launched, most).plans if launched.size else []
+    if not launched_plans or launched_plans[0]["step_time_s"] > within.most_s:
         return None
-    return _of_roles(launched, found, job, roles, watch, within.most_s), found
+    return _of_roles(launched, launched_plans, job, roles, watch, within.most_s), launched_plans
 
 
-def _in_a_line(plan: Mapping[str, Any]) -> str:
+def _in_a_line(plan: DataView) -> str:
     took, what = quantity("step_time_s", plan["step_time_s"]), plan["plan"]
     return f"the fastest plan takes {took} a step: {printable(what['strategy'])}, {whole_plan_text(what)}"
 
 
-def _first(plan: Mapping[str, Any], plans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _first(plan: DataView, plans: Sequence[Data]) -> list[Data]:
     """Return plans with one of them, or another, in front."""
-    return [dict(plan), *(one for one in plans if one["plan"] != plan["plan"])]
+    return [dict(plan), *(other for other in plans if other["plan"] != plan["plan"])]
 
 
-def searched_text(found: SearchRequest, strategies: Sequence[str], job: Job, counts: SearchCounts) -> list[str]:
+def searched_text(request: SearchRequest, strategies: Sequence[str], job: Job, counts: SearchCounts) -> list[str]:
     """Return lines on the job of a search, on its step, and on how many candidates of which strategies it priced."""
-    problem, names = found.problem, list(map(printable, strategies))
+    problem, names = request.problem, list(map(printable, strategies))
     of = f"{len(names)} strategies, {', '.join(names)}" if len(names) > 1 else f"one strategy, {names[0]}"
     stack = printable(problem.assumptions_spec.stack or "")
-    runs = "" if found.framework.unlimited else f", as {printable(found.framework.name)} runs them"
-    own = found.framework.on_generation.get(job.cluster.device.family)
-    lacking = f", on {printable(job.cluster.device.name)} without {printable(own.without)}" if own else ""
+    runs = "" if request.framework.unlimited else f", as {printable(request.framework.name)} runs them"
+    generation = request.framework.on_generation.get(job.cluster.device.family)
+    lacking = f", on {printable(job.cluster.device.name)} without {printable(generation.without)}" if generation else ""
     runs = f"{runs} (software {stack}{lacking})" if stack else runs
     cut = f", {counts.cut:,} of them with their best cut" if counts.cut else ""
     bounded = f"{counts.priced:,} priced{cut}, bounds exclude the others"
@@ -440,32 +440,32 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
     """
     watch, begin = watcher(watch), monotonic()
     fix, limit, strategy, framework, partition, train_tokens = restricted
-    given = given_plan(fix, {}, job)
+    fixed_plan = given_plan(fix, {}, job)
     if partition not in CUTS:
         raise UnknownNameError("partition", str(partition), CUTS)
-    names = strategy_names(given.strategy if strategy is None else strategy)
-    found = searched(job.inputs, names, framework, job.sequence_length, total("train_tokens", train_tokens))
-    stated = problems_of(partition, found.problem)
-    *_, widest = stated  # optimal cuts allow the most pipelines
+    names = strategy_names(fixed_plan.strategy if strategy is None else strategy)
+    request = searched(job.inputs, names, framework, job.sequence_length, total("train_tokens", train_tokens))
+    cut_problems = problems_of(partition, request.problem)
+    *_, widest = cut_problems  # optimal cuts allow the most pipelines
     say_few_pipelines(widest)
     say_unusual(job, widest)
-    for said in (
+    for remark in (
         *unfilled_domain(job.num_gpus, widest.nvs_size),
         *replicas_left_out(job.num_gpus, job.global_batch_size),
     ):
-        warn(said)
-    fixed = fixed_settings(given.settings, job.num_gpus, widest.limits())
-    check_fixed(found, fixed, "--fix {}".format)
+        warn(remark)
+    fixed = fixed_settings(fixed_plan.settings, job.num_gpus, widest.limits())
+    check_fixed(request, fixed, "--fix {}".format)
     limits = given_limits(limit, fixed)
-    problems = [problem.searching(fixed) for problem in stated]
+    problems = [problem.searching(fixed) for problem in cut_problems]
     say_inexact_schedules(problems[0])
     with working("enumerating", watch):
         spaces = spaces_of(problems, job.num_gpus, job.global_batch_size, fixed, limits)
         size = spaces.size
-    asked = Asked(job, names, partition, fixed, limits)
-    left_out = found.left_out(spaces.spaces)
+    query = Query(job, names, partition, fixed, limits)
+    left_out = request.left_out(spaces.spaces)
     why, times, other, compared = "", 0.0, None, []
-    with forked(beyond, found, asked) as fastest_of_others:
+    with forked(beyond, request, query) as fastest_of_others:
         with progress(size, "pricing", watch) as advance:
             answer = fastest(spaces, most, advance)
         if answer.plans and len(roles) == len(ROLES):
@@ -473,7 +473,7 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
         found_by_role, plans = _of_roles(spaces, answer.plans, job, roles, watch), answer.plans
         by_hand = any(
             nodes_in_part(plan["plan"], problems[0])
-            or (other_placement(plan["plan"]) and not found.framework.unlimited)
+            or (other_placement(plan["plan"]) and not request.framework.unlimited)
             for plan in found_by_role.values()
         )
         if by_hand:
@@ -490,12 +490,12 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
     less = 1 - answer.plans[0]["step_time_s"] / plans[0]["step_time_s"] if as_launched else 0.0
     faster = answer.plans[0] if less >= WORTH_SAYING else None
     if why and other:
-        why = f"{why}\n{beyond_text(found, other, compared)}"
+        why = f"{why}\n{beyond_text(request, other, compared)}"
     return BestPlans(
         job,
-        asked,
+        query,
         problems[0],
-        found,
+        request,
         _first(found_by_role[FASTEST], plans) if found_by_role else plans,
         answer.counts,
         left_out,

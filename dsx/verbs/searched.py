@@ -6,7 +6,6 @@ have no candidate of their own, are left out, and the answer says why. A strateg
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from dsx.config.assumption_set import Optimizer
 from dsx.config.framework_file import BoxSpec, FrameworkSpec, framework_names
@@ -26,7 +25,7 @@ from dsx.progress import warn
 from dsx.results.set_columns import MENTIONED
 from dsx.schedules.schedules import SCHEDULES, names_of
 from dsx.search.spaces import Space, fault_of_limit
-from dsx.text import printable
+from dsx.text import Data, DataView, printable
 from dsx.verbs.job import Inputs
 
 _COMMON = range(2, 17)  # numbers of stages of most pipelines
@@ -77,12 +76,12 @@ class SearchRequest:
         """Return why strategies have no candidate in any of the spaces of the search, unless it names them."""
         if self.named:
             return {}
-        found = dict(self.not_built)
+        reasons = dict(self.not_built)
         for code, name in enumerate(self.problem.strategies):
             if not any(code in space.strategies for space in spaces):
                 merged = any(code in space.strategies_before for space in spaces)
-                found[name] = _NOT_ITS_OWN if merged else _NO_DEGREES
-        return found
+                reasons[name] = _NOT_ITS_OWN if merged else _NO_DEGREES
+        return reasons
 
 
 def searched(
@@ -110,13 +109,13 @@ def searched(
 
     Raises InputError for a strategy that is named and cannot be used, or that the framework does not run.
     """
-    stated = read_framework(inputs.assumptions.of_framework if framework is None else framework, inputs.near)
-    of_words(stated.flags, f"{stated.place('flags')}: flags")  # wrong ones are an error before the search
+    spec = read_framework(inputs.assumptions.of_framework if framework is None else framework, inputs.near)
+    of_words(spec.flags, f"{spec.place('flags')}: flags")  # wrong ones are an error before the search
     generation = inputs.cluster.device.family
-    assumed = inputs.assumptions.run_by(stated, generation)
-    frame = stated.on(generation).with_optimizer(assumed.optimizer)
+    assumed = inputs.assumptions.run_by(spec, generation)
+    frame = spec.on(generation).with_optimizer(assumed.optimizer)
     if not frame.runs:
-        raise SpecError(no_optimizer_text(stated, assumed.optimizer))
+        raise SpecError(no_optimizer_text(spec, assumed.optimizer))
     listed, experts = assumed.searched_strategies, has_experts(inputs.model.dimensions)
     where = place if strategies else f"assumption set {assumed.name!r}: searched_strategies"
     for name in [*strategies] or listed or []:
@@ -128,8 +127,8 @@ def searched(
         if not strategies and not frame.runs_strategy(name, experts):
             continue
         try:
-            known = (built or {}).get(name)
-            models[name] = known or priceable_model(inputs.model, assumed, name, inputs.near)
+            built_model = (built or {}).get(name)
+            models[name] = built_model or priceable_model(inputs.model, assumed, name, inputs.near)
         except InputError as error:
             if strategies:
                 raise
@@ -163,27 +162,27 @@ def _name(model: Model) -> str:
 
 def not_run_text(framework: FrameworkSpec, strategy: str, experts: bool) -> str:
     """Return that a framework does not run a strategy, what it runs, and the nearest framework that does."""
-    others = [other.name for other in other_frameworks(framework) if other.runs_strategy(strategy, experts)]
+    runners = [other.name for other in other_frameworks(framework) if other.runs_strategy(strategy, experts)]
     runs = ", ".join(framework.strategies(experts) or ())
     only = (
         f" on models with{'' if experts else 'out'} experts" if framework.runs_strategy(strategy, not experts) else ""
     )
-    return f"framework {printable(framework.name)!r} does not run it{only} (it runs {runs}); {_nearest(others)}"
+    return f"framework {printable(framework.name)!r} does not run it{only} (it runs {runs}); {_nearest(runners)}"
 
 
 def no_optimizer_text(framework: FrameworkSpec, optimizer: Optimizer) -> str:
     """Return that a framework runs no plan with an optimizer, what it runs, and the nearest framework that does."""
-    others = [other.name for other in other_frameworks(framework) if other.with_optimizer(optimizer).runs]
+    runners = [other.name for other in other_frameworks(framework) if other.with_optimizer(optimizer).runs]
     return (
         f"framework {printable(framework.name)!r} runs no plan with assumptions.optimizer={optimizer} (it runs "
-        f"{', '.join(framework.optimizers)}); {_nearest(others)}"
+        f"{', '.join(framework.optimizers)}); {_nearest(runners)}"
     )
 
 
 def other_frameworks(framework: FrameworkSpec) -> list[FrameworkSpec]:
     """Return the other frameworks in the search path, those with limits first."""
-    found = [frame for name in framework_names() if (frame := _read(name)) is not None and name != framework.name]
-    return sorted(found, key=lambda one: one.unlimited)
+    frames = [frame for name in framework_names() if (frame := _read(name)) is not None and name != framework.name]
+    return sorted(frames, key=lambda other: other.unlimited)
 
 
 def run_by_none(plans: Iterable[Plan]) -> str:
@@ -192,11 +191,11 @@ def run_by_none(plans: Iterable[Plan]) -> str:
     run = dict.fromkeys(
         name for frame in limited for experts in (False, True) for name in frame.strategies(experts) or ()
     )
-    none = [name for name in dict.fromkeys(plan["strategy"] for plan in plans) if name not in run]
-    if not none:
+    unrun = [name for name in dict.fromkeys(plan["strategy"] for plan in plans) if name not in run]
+    if not unrun:
         return ""
     frames = ", ".join(printable(frame.name) for frame in limited)
-    return f"no framework runs {', '.join(map(printable, none))} ({frames}); they run {', '.join(map(printable, run))}"
+    return f"no framework runs {', '.join(map(printable, unrun))} ({frames}); they run {', '.join(map(printable, run))}"
 
 
 def _read(name: str) -> FrameworkSpec | None:
@@ -211,55 +210,55 @@ def _nearest(names: Sequence[str]) -> str:
     return f"nearest: framework {names[0]}" if names else "no framework runs it"
 
 
-def check_fixed(found: SearchRequest, fix: Selection, place: Callable[[str], str]) -> None:
+def check_fixed(request: SearchRequest, fix: Selection, place: Callable[[str], str]) -> None:
     """Raise SpecError for fixed values that the framework runs with no strategy of the search.
 
     `place` gives the place of a column.
     """
-    frame, experts = found.framework, has_experts(found.problem.model.dimensions)
-    boxes = plans_of(frame, found.problem.strategies, experts)
+    frame, experts = request.framework, has_experts(request.problem.model.dimensions)
+    boxes = plans_of(frame, request.problem.strategies, experts)
     for column, values in fix.items():
         for value in values:
-            wanted = {column: [value]}
-            if not any(compatible(box, wanted) for box in boxes):
+            choice = {column: [value]}
+            if not any(compatible(box, choice) for box in boxes):
                 runs = _runs_text(column, boxes, str(value))
                 raise SpecError(
                     f"{place(column)}: framework {printable(frame.name)!r} does not run {column}={value} (it runs "
-                    f"{runs}); {_nearest(_running(found, wanted, experts))}"
+                    f"{runs}); {_nearest(_running(request, choice, experts))}"
                 )
     if not any(compatible(box, fix) for box in boxes):
-        stated = " ".join(f"{column}={','.join(map(str, values))}" for column, values in fix.items())
+        settings = " ".join(f"{column}={','.join(map(str, values))}" for column, values in fix.items())
         raise SpecError(
-            f"{place(next(iter(fix)))}: framework {printable(frame.name)!r} runs no plan with {stated} together; "
-            f"{_nearest(_running(found, fix, experts))}"
+            f"{place(next(iter(fix)))}: framework {printable(frame.name)!r} runs no plan with {settings} together; "
+            f"{_nearest(_running(request, fix, experts))}"
         )
 
 
-def _running(found: SearchRequest, fix: Selection, experts: bool) -> list[str]:
+def _running(request: SearchRequest, fix: Selection, experts: bool) -> list[str]:
     """Return the names of the other frameworks that run a strategy of the search with these values."""
     return [
         other.name
-        for other in other_frameworks(found.framework)
-        if any(compatible(box, fix) for box in plans_of(other, found.problem.strategies, experts))
+        for other in other_frameworks(request.framework)
+        if any(compatible(box, fix) for box in plans_of(other, request.problem.strategies, experts))
     ]
 
 
-def _runs_text(column: str, boxes: Sequence[BoxSpec], wanted: str) -> str:
-    """Return which values of a column boxes have, of many those nearest to the `wanted` one."""
+def _runs_text(column: str, boxes: Sequence[BoxSpec], target: str) -> str:
+    """Return which values of a column boxes have, of many those nearest to the `target` one."""
     has = [value for box in boxes for value in box.fix.get(column, ()) if compatible(box, {column: [value]})]
     values = list(dict.fromkeys(map(str, has)))
     limited = [box.limit.get(column, ()) for box in boxes if column not in box.fix]
     bounds = list(dict.fromkeys(str(bound) for bounds in limited for bound in bounds))
     if len(values) > _LISTED and column not in NAMED:
-        near = sorted(map(int, values), key=lambda value: abs(value - int(wanted)))
+        near = sorted(map(int, values), key=lambda value: abs(value - int(target)))
         values = [*map(str, sorted(near[:_FEW])), f"and {len(values) - _FEW} more"]
     elif len(values) > _LISTED:
-        near = dict.fromkeys([*nearest_names(wanted, values, cutoff=0.0, most=_FEW), *sorted(values, key=len)])
+        near = dict.fromkeys([*nearest_names(target, values, cutoff=0.0, most=_FEW), *sorted(values, key=len)])
         values = [*[*near][:_FEW], f"and {len(values) - _FEW} more: docs/choices.md has the values of {column}"]
     return f"{column} {', '.join([*values, *bounds])}"
 
 
-def limits_broken(framework: FrameworkSpec, experts: bool, plan: Mapping[str, Any]) -> dict[str, Any]:
+def limits_broken(framework: FrameworkSpec, experts: bool, plan: DataView) -> Data:
     """Return the fewest choices of a plan that would have to change for a framework to run it.
 
     `experts` says whether the model of the plan has any.
@@ -269,7 +268,7 @@ def limits_broken(framework: FrameworkSpec, experts: bool, plan: Mapping[str, An
     return {column: plan[column] for column in columns}
 
 
-def limits_broken_by(problem: Problem, framework: FrameworkSpec, plan: Plan) -> dict[str, Any]:
+def limits_broken_by(problem: Problem, framework: FrameworkSpec, plan: Plan) -> Data:
     """Return the fewest choices that would have to change for a framework to run a plan of `problem`.
 
     The optimizer of the assumption set is one if the framework runs no plan with it.
@@ -282,7 +281,7 @@ def limits_broken_by(problem: Problem, framework: FrameworkSpec, plan: Plan) -> 
     return limits_broken(frame, has_experts(problem.model.dimensions), plan)
 
 
-def plan_not_run_text(framework: FrameworkSpec, changed: Mapping[str, Any]) -> str:
+def plan_not_run_text(framework: FrameworkSpec, changed: DataView) -> str:
     """Return that a framework does not run a plan, for the choices that would have to change; empty without any."""
     choices = " ".join(f"{column}={value}" for column, value in changed.items())
     return f"{printable(framework.name)} does not run this plan, for {choices}." if changed else ""
@@ -291,11 +290,11 @@ def plan_not_run_text(framework: FrameworkSpec, changed: Mapping[str, Any]) -> s
 def left_out_text(left_out: Mapping[str, str]) -> str:
     """Return the strategies that a search left out, and why, in a line; empty if there are none."""
     reasons = dict.fromkeys(left_out.values())
-    told = (
+    texts = (
         f"{', '.join(printable(name) for name, why in left_out.items() if why == reason)} ({printable(reason)})"
         for reason in reasons
     )
-    return f"left out: {'; '.join(told)}" if left_out else ""
+    return f"left out: {'; '.join(texts)}" if left_out else ""
 
 
 # "tp<=8 pp>=2", ["tp<=8", "pp>=2"] or {"tp": "<=8", "pp": [">=2", "<=16"]}.

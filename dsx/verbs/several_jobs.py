@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dsx.config.load import Given
 from dsx.errors import InputError, NothingFeasible
@@ -16,7 +16,7 @@ from dsx.search.fastest import ANY
 from dsx.tables.format import WIDTH, quantity, wrapped
 from dsx.tables.job import parameters_text
 from dsx.tables.plans import choices_text, interval_text, plans_frame, with_choices
-from dsx.text import printable
+from dsx.text import Data, printable
 from dsx.units import counted
 from dsx.verbs.answer import PricedPlans, paragraphs
 from dsx.verbs.arguments import counts, watcher
@@ -38,28 +38,30 @@ class SeveralJobs(PricedPlans):
 
     job: Job  # that of the best plan; the first one if none fits
     objective: Objective  # what plans are ranked by
-    found: Sequence[BestPlans]  # the answer of each job, by cluster, GPUs and then batch, ascending
+    answers: Sequence[BestPlans]  # the answer of each job, by cluster, GPUs and then batch, ascending
 
     @cached_property
-    def priced(self) -> Sequence[dict[str, Any]]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def priced(self) -> Sequence[Data]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The fastest plan of each job that has one, under `plan`, its costs by column, and its cluster in `hardware`.
 
         Plans of the same GPUs follow each other, the best first; so do numbers of GPUs, by their best plans.
         """
         fastest = [
-            {**found.priced[0], "hardware": {"cluster": found.job.cluster.name}} for found in self.found if found.priced
+            {**answer.priced[0], "hardware": {"cluster": answer.job.cluster.name}}
+            for answer in self.answers
+            if answer.priced
         ]
         return ranked_by_count(fastest, self.objective)
 
     @property
     def infeasible(self) -> str:
         """Why no plan of any job fits; empty if one does."""
-        return "" if self.priced else self.found[-1].infeasible
+        return "" if self.priced else self.answers[-1].infeasible
 
     @property
     def would_fit(self) -> str:
         """What would fit beside the largest job where no plan of any does, found by more searches."""
-        return "" if self.priced else self.found[-1].would_fit
+        return "" if self.priced else self.answers[-1].would_fit
 
     @property
     def plan(self) -> Plan:
@@ -72,18 +74,18 @@ class SeveralJobs(PricedPlans):
     def best(self) -> BestPlans:
         """The answer of the job of the best plan; raises NothingFeasible if there is none."""
         of = (self.priced[0]["hardware"]["cluster"], self.plan["num_gpus"], self.plan["global_batch_size"])
-        return next(found for found in self.found if (found.job.cluster.name, *_sizes(found.job)) == of)
+        return next(answer for answer in self.answers if (answer.job.cluster.name, *_sizes(answer.job)) == of)
 
     @cached_property
     def frame(self) -> "pd.DataFrame":
         """One row for each job on which a plan fits, in the order of `plans`, with the columns of a result set."""
         return plans_frame(self.priced)
 
-    def _data(self) -> dict[str, Any]:
+    def _data(self) -> Data:
         return {
             "objective": self.objective.name,
             "clusters": self._clusters,
-            "searched": [list(_sizes(found.job)) for found in self.found],
+            "searched": [list(_sizes(answer.job)) for answer in self.answers],
             "infeasible": self.infeasible or None,
             "would_fit": self.would_fit or None,
             "plans": [{**plan, "plan": dict(plan["plan"])} for plan in self.priced],
@@ -92,14 +94,14 @@ class SeveralJobs(PricedPlans):
     def __str__(self) -> str:
         if not self.priced:
             return self.infeasible
-        none = [found.job for found in self.found if not found.priced]
+        without_plan = [answer.job for answer in self.answers if not answer.priced]
         best, (gpus, batch) = self.best.job, _sizes(self.best.job)
         cluster = f"--cluster {best.cluster.name} " if len(self._clusters) > 1 else ""
         return paragraphs(
             [
                 jobs_text(self.priced, self.best.problem, self.objective),
                 no_faster_text(self.priced),
-                none_fits_text([(self._gpus(job), job.global_batch_size) for job in none]),
+                none_fits_text([(self._gpus(job), job.global_batch_size) for job in without_plan]),
                 choices_text(f"the best, on {self._gpus(best)} with a batch of {batch:,}", self.plan),
                 wrapped(
                     f"{cluster}--num-gpus {gpus} --global-batch-size {batch} alone shows its simplest and its "
@@ -110,7 +112,7 @@ class SeveralJobs(PricedPlans):
 
     @property
     def _clusters(self) -> list[str]:
-        return [*dict.fromkeys(found.job.cluster.name for found in self.found)]
+        return [*dict.fromkeys(answer.job.cluster.name for answer in self.answers)]
 
     def _gpus(self, job: Job) -> str:
         of = f" of {printable(job.cluster.name)}" if len(self._clusters) > 1 else ""
@@ -156,23 +158,23 @@ def several_jobs(
     gpus = [job.num_gpus] if num_gpus is None else counts("num_gpus", num_gpus)
     batches = [job.global_batch_size] if global_batch_size is None else counts("global_batch_size", global_batch_size)
     restricted = Restricted(fix, limit, strategy, framework, partition, None)
-    on = [job] if cluster is None else [job.replace(cluster=one) for one in cluster]
-    if twice := [name for name, times in Counter(one.cluster.name for one in on).items() if times > 1]:
+    on = [job] if cluster is None else [job.replace(cluster=base) for base in cluster]
+    if twice := [name for name, times in Counter(base.cluster.name for base in on).items() if times > 1]:
         raise InputError(f"--cluster {twice[0]} is named twice")
-    jobs = [Job.of(one.inputs, *sizes, one.sequence_length) for one in on for sizes in product(gpus, batches)]
-    found = best_of_each(jobs, restricted, watch, "jobs")
-    several = SeveralJobs(found[0].job, by, found)
-    return SeveralJobs(several.best.job, by, found) if several.priced else several
+    jobs = [Job.of(base.inputs, *sizes, base.sequence_length) for base in on for sizes in product(gpus, batches)]
+    answers = best_of_each(jobs, restricted, watch, "jobs")
+    several = SeveralJobs(answers[0].job, by, answers)
+    return SeveralJobs(several.best.job, by, answers) if several.priced else several
 
 
 def best_of_each(jobs: Sequence[Job], restricted: Restricted, watch: Watch | None, what: str) -> list[BestPlans]:
     """Return the fastest plan of each job."""
-    found: list[BestPlans] = []
+    answers: list[BestPlans] = []
     with each_once(), progress(len(jobs), what, watch) as advance:
         for job in jobs:
-            found.append(plans_of_roles(job, (FASTEST,), 1, restricted, _unseen))
+            answers.append(plans_of_roles(job, (FASTEST,), 1, restricted, _unseen))
             advance(1)
-    return found
+    return answers
 
 
 def _sizes(job: Job) -> tuple[int, int]:

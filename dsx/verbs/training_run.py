@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dsx.config.cluster_file import DeviceSpec, peak_flops
 from dsx.config.load import Given
@@ -32,7 +32,7 @@ from dsx.search.fastest import ANY
 from dsx.tables.format import WIDTH, quantity, wrapped
 from dsx.tables.job import step_text
 from dsx.tables.plans import plans_frame, stated_lines, with_choices
-from dsx.text import printable
+from dsx.text import Data, printable
 from dsx.units import LARGEST_COUNT, counted, format_total, listed, parse_quantity, scale_of_total
 from dsx.verbs.answer import PricedPlans, paragraphs
 from dsx.verbs.arguments import counts, total, watcher
@@ -58,15 +58,15 @@ class TrainingRun(PricedPlans):
     job: Job  # its number of GPUs is that of the chosen plan, or of the fastest if none is chosen
     train_tokens: float  # tokens of the whole training
     goal: Goal  # the deadline [days] and the budget [USD], where there are any
-    found: Sequence[BestPlans]  # the answer of each number of GPUs, ascending
+    answers: Sequence[BestPlans]  # the answer of each number of GPUs, ascending
 
     @cached_property
-    def priced(self) -> Sequence[dict[str, Any]]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def priced(self) -> Sequence[Data]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The fastest plan of each number of GPUs on which one fits, under `plan`, and its costs by column.
 
         Left out are those to which failures leave nothing of their time.
         """
-        return [found.priced[0] for found in self.found if found.priced and not gets_nowhere(found.priced[0])]
+        return [answer.priced[0] for answer in self.answers if answer.priced and not gets_nowhere(answer.priced[0])]
 
     @property
     def infeasible(self) -> str:
@@ -78,7 +78,7 @@ class TrainingRun(PricedPlans):
         return missed_text(self.priced, self.goal, self.train_tokens)
 
     @property
-    def chosen(self) -> dict[str, Any] | None:
+    def chosen(self) -> Data | None:
         """The plan to take, with its costs by column; None if none meets the goal."""
         return chosen(self.priced, self.goal)  # pyright: ignore[reportReturnType]
 
@@ -91,12 +91,12 @@ class TrainingRun(PricedPlans):
     def best(self) -> BestPlans:
         """The answer of `dsx.best` on the chosen number of GPUs; raises NothingFeasible as `plan` does."""
         number = self._chosen["plan"]["num_gpus"]
-        return next(found for found in self.found if found.job.num_gpus == number)
+        return next(answer for answer in self.answers if answer.job.num_gpus == number)
 
     @property
     def _failing(self) -> str:
         """On which numbers of GPUs failures leave nothing of the time; empty if on none."""
-        numbers = [found.job.num_gpus for found in self.found if found.priced and gets_nowhere(found.priced[0])]
+        numbers = [answer.job.num_gpus for answer in self.answers if answer.priced and gets_nowhere(answer.priced[0])]
         failures = self.job.cluster.failures
         if not numbers or failures is None:
             return ""
@@ -111,13 +111,13 @@ class TrainingRun(PricedPlans):
         """Why there is no plan on any number of GPUs."""
         if self._failing:
             return f"{self._failing}; state another mtbf, restart or checkpoint"
-        last, first = self.found[-1], self.found[0].job.num_gpus
+        last, first = self.answers[-1], self.answers[0].job.num_gpus
         would_fit = last.would_fit if last.counts.candidates else ""
-        several = f"no plan on {counted(first, 'GPU')}, or on more; on the most: " if len(self.found) > 1 else ""
+        several = f"no plan on {counted(first, 'GPU')}, or on more; on the most: " if len(self.answers) > 1 else ""
         return "\n".join(filter(None, (several + last.infeasible, would_fit)))
 
     @property
-    def _chosen(self) -> dict[str, Any]:
+    def _chosen(self) -> Data:
         if self.chosen is None:
             raise NothingFeasible(self.infeasible)
         return self.chosen
@@ -146,9 +146,9 @@ class TrainingRun(PricedPlans):
         ax = cost_curve(self.frame, deadline_days=deadline, budget_usd=budget, chosen=taken, title=title)
         save(ax, path)
 
-    def _data(self) -> dict[str, Any]:
+    def _data(self) -> Data:
 
-        def described(plan: dict[str, Any]) -> dict[str, Any]:
+        def described(plan: Data) -> Data:
             low, high = days_between(plan)
             days = {"training_days_low": low, "training_days_high": high, "meets_goal": self.goal.met(plan)}
             return {"plan": dict(plan["plan"])} | {name: plan[name] for name in _SHOWN} | days
@@ -158,7 +158,7 @@ class TrainingRun(PricedPlans):
             "deadline_days": self.goal.deadline_days,
             "budget_usd": self.goal.budget_usd,
             "paid_in": price_column(self.priced) if self.priced else None,
-            "searched_gpus": [found.job.num_gpus for found in self.found],
+            "searched_gpus": [answer.job.num_gpus for answer in self.answers],
             "chosen": described(self._chosen) if self.chosen else None,
             "infeasible": self.infeasible or None,
             "plans": [described(plan) for plan in self.priced],
@@ -174,7 +174,7 @@ class TrainingRun(PricedPlans):
         job = self.job
         goal = f", {goal_text(self.goal)}" if goal_text(self.goal) else ""
         steps = self.train_tokens / (job.global_batch_size * job.sequence_length)
-        without = [found.job.num_gpus for found in self.found if not found.priced]
+        without = [answer.job.num_gpus for answer in self.answers if not answer.priced]
         head = [
             f"{self._where}: {format_total(self.train_tokens)} tokens{goal}",
             f"{step_text(job.global_batch_size, job.sequence_length)}, {counted(round(steps), 'step')}",
@@ -185,7 +185,7 @@ class TrainingRun(PricedPlans):
             last.append("the cluster states no price: --set cluster.price='2.5 USD/h' gives the cost")
         if job.cluster.failures is None:
             last.append("failures and checkpoints are not counted: the cluster states no failures")
-        numbers = listed([found.job.num_gpus for found in self.found], "GPU")
+        numbers = listed([answer.job.num_gpus for answer in self.answers], "GPU")
         last.append(
             wrapped(
                 f"compared: {numbers} with a batch of {job.global_batch_size:,}; another batch suits other "
@@ -195,8 +195,8 @@ class TrainingRun(PricedPlans):
         if not self.priced:
             return "\n".join((*head, self.infeasible))
         table = counts_text(self.priced, self.goal)
-        answer = wrapped(self.infeasible) or answer_text(self.priced, self.goal)
-        return paragraphs(["\n".join(head), answer, table, "\n".join(last)])
+        taken = wrapped(self.infeasible) or answer_text(self.priced, self.goal)
+        return paragraphs(["\n".join(head), taken, table, "\n".join(last)])
 
 
 def training_run(
@@ -239,8 +239,8 @@ def training_run(
     watch, job = watcher(watch), with_margin(checked(job), memory_margin).run_by(framework)
     tokens = total("train_tokens", train_tokens)
     if tokens is None or tokens < job.sequence_length:
-        few = "" if tokens is None else f", {tokens:g} are less than one sequence"
-        raise InputError(f"--train-tokens: a number of tokens is wanted, as in 15T{few}")
+        fault_of_tokens = "" if tokens is None else f", {tokens:g} are less than one sequence"
+        raise InputError(f"--train-tokens: a number of tokens is wanted, as in 15T{fault_of_tokens}")
     goal = Goal(_days(deadline), total("budget", budget))
     if goal.budget_usd is not None and (fault := missing_of_cluster(["cost_usd"], job.cluster)):
         raise InputError(f"--budget {budget}: {fault}")
@@ -248,10 +248,10 @@ def training_run(
 
     numbers = _default_counts(job, tokens, goal) if num_gpus is None else counts("num_gpus", num_gpus)
     jobs = [Job.of(job.inputs, number, job.global_batch_size, job.sequence_length) for number in numbers]
-    found = best_of_each(jobs, restricted, watch, "numbers of GPUs")
-    run = TrainingRun(job, tokens, goal, found)
+    answers = best_of_each(jobs, restricted, watch, "numbers of GPUs")
+    run = TrainingRun(job, tokens, goal, answers)
     at = run.chosen or (min(run.priced, key=lambda plan: plan[DAYS]) if run.priced else None)
-    number = at["plan"]["num_gpus"] if at else found[-1].job.num_gpus
+    number = at["plan"]["num_gpus"] if at else answers[-1].job.num_gpus
     return replace(run, job=Job.of(job.inputs, number, job.global_batch_size, job.sequence_length))
 
 
@@ -264,13 +264,13 @@ def _days(deadline: object) -> float | None:
     if deadline is None:
         return None
     try:
-        found = parse_quantity(deadline.lower() if isinstance(deadline, str) else deadline, "s") / _DAY
+        days = parse_quantity(deadline.lower() if isinstance(deadline, str) else deadline, "s") / _DAY
     except UnitError:
-        wanted = "is no time with its unit, as in '60 days' or '48 h' (known: s, min, h, d, day, days)"
-        raise InputError(f"--deadline: {deadline!r:.60} {wanted}") from None
-    if found <= 0:
+        fault = "is no time with its unit, as in '60 days' or '48 h' (known: s, min, h, d, day, days)"
+        raise InputError(f"--deadline: {deadline!r:.60} {fault}") from None
+    if days <= 0:
         raise InputError(f"--deadline: {deadline} is not above zero")
-    return found
+    return days
 
 
 _LONGEST_DAYS = 180.0  # of a run without a deadline, at the peak of its GPUs

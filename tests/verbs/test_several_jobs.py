@@ -19,7 +19,7 @@ def several(job):
 
 
 def test_each_job_has_its_best_plan_in_groups_of_gpus(job, several):
-    assert [(found.job.num_gpus, found.job.global_batch_size) for found in several.found] == [
+    assert [(found.job.num_gpus, found.job.global_batch_size) for found in several.answers] == [
         (8, 32), (8, 64), (16, 32), (16, 64),
     ]  # fmt: skip
     rates = {}
@@ -102,7 +102,7 @@ def test_clusters_are_ranked_too(job):
     header = next(line for line in str(found).splitlines() if line.startswith("cluster"))
     assert header.split()[:3] == ["cluster", "GPUs", "batch"]
     assert f"--cluster {clusters[0]} --num-gpus" in str(found)
-    for one in found.found:
+    for one in found.answers:
         alone = dsx.best(one.job, 1, **OPTIONS)
         assert one.plan == alone.plan
     with pytest.raises(InputError, match="--cluster b200-nvs8 is named twice"):

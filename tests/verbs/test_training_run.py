@@ -27,7 +27,7 @@ def run(job):
 
 
 def with_goal(run, deadline=None, budget=None):
-    return dsx.TrainingRun(run.job, run.train_tokens, Goal(deadline, budget), run.found)
+    return dsx.TrainingRun(run.job, run.train_tokens, Goal(deadline, budget), run.answers)
 
 
 def test_plans_of_a_training_run(job, run):
@@ -130,7 +130,7 @@ def test_default_numbers_watchers_and_pictures(job, run, tmp_path):
     flops = 3 * problem.workload.forward_flops * 1e15 / job.sequence_length
     assert flops / (least * device.matrix_flops) <= 10 * 86400 < flops / ((least - 1) * device.matrix_flops)
     found = dsx.training_run(job, TOKENS, deadline="30 days", fix="tp=1 pp=1")
-    assert [one.job.num_gpus for one in found.found] == [8, 16, 32, 64, 128]
+    assert [one.job.num_gpus for one in found.answers] == [8, 16, 32, 64, 128]
     # A watcher is told of each number.
     told = []
     dsx.training_run(job, TOKENS, [16, 8], strategy="1d", partition="even", watch=lambda *seen: told.append(seen))
