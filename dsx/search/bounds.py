@@ -33,6 +33,7 @@ for spaces of which bounds leave few plans, and gives up on others.
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -193,26 +194,27 @@ _FIRST = 1 << 6  # candidates that are priced first; the first few have nearly a
 _MOST_CUT, _MOST_EVEN = 1 << 10, 1 << 13  # candidates that are priced together, with optimal and with even cuts
 
 
+class Candidates(NamedTuple):
+    """N candidates of a space, to be priced in the order of their bounds."""
+
+    rows: Callable[[np.ndarray], Rows]  # returns some of them as rows, by their positions
+    bounds: np.ndarray  # [N] seconds that none is faster than
+    group: np.ndarray  # [N] number of its group
+
+
 def best_first(
-    source: PricedSpace,
-    rows: Callable[[np.ndarray], Rows],
-    bounds: np.ndarray,
-    group: np.ndarray,
-    top: int,
-    most: np.ndarray,
-    effort: int | None = None,
+    source: PricedSpace, candidates: Candidates, top: int, most: np.ndarray, effort: int | None = None
 ) -> tuple[Arrays, CandidateCounts]:
     """Return the `top` fastest feasible candidates of each group, by group and step time; `group` is a column of them.
 
     Args:
         source: the space of the candidates.
-        rows: returns some of the N candidates as rows, by their positions.
-        bounds: [N] seconds that no candidate is faster than.
-        group: [N] group of each candidate.
+        candidates: those that may be kept.
         top: how many of a group are kept.
         most: [G] seconds of a plan that may be kept.
         effort: candidates that may be priced; beyond, others may be faster than the result.
     """
+    rows, bounds, group = candidates
     order = np.lexsort((bounds, group))
     bounds, group_of = bounds[order], group[order]
     rank = ranks(group_of) if len(order) else order
@@ -252,7 +254,8 @@ def fastest_first(
     effort: int | None = None,
 ) -> tuple[Arrays, CandidateCounts]:
     """Return what `best_first` does for candidates of one group, of which none slower than `below` [s] is kept."""
-    kept, counts = best_first(source, rows, bounds, np.zeros(len(bounds), np.int64), top, np.array([below]), effort)
+    candidates = Candidates(rows, bounds, np.zeros(len(bounds), np.int64))
+    kept, counts = best_first(source, candidates, top, np.array([below]), effort)
     del kept["group"]
     return kept, counts
 
@@ -284,7 +287,9 @@ def best_cuts(
 
     def search(part: PricedSpace, most: float) -> Arrays:
         nonlocal counts, bounded
-        rows, of_part = _best_cuts(part, top, progress, most)
+        bounds, candidates = _bounded(part, np.flatnonzero(loose_bounds(part, least_passes_s) <= most), most)
+        progress(part.space.size)
+        rows, of_part = fastest_first(part, lambda positions: rows_at(part, candidates[positions]), bounds, top, most)
         counts, bounded = counts.plus(of_part), bounded + part.space.size
         return rows
 
@@ -310,14 +315,6 @@ def by_key_bounds(
         kept = leading_rows(joined([kept, rows]), top, ["point"], "step_time_s")
         below = min(below, float(kept["step_time_s"][-1])) if len(kept["point"]) == top else below
     return kept
-
-
-def _best_cuts(source: PricedSpace, top: int, progress: Progress, below: float) -> tuple[Arrays, CandidateCounts]:
-    """Return the fastest plans of some shard keys, and the counts of those that got their exact cut."""
-    candidates = np.flatnonzero(loose_bounds(source, least_passes_s) <= below)
-    bounds, candidates = _bounded(source, candidates, below)
-    progress(source.space.size)
-    return fastest_first(source, lambda positions: rows_at(source, candidates[positions]), bounds, top, below)
 
 
 def smallest_cut(source: PricedSpace, progress: Progress = silent) -> Arrays:

@@ -27,6 +27,7 @@ from dsx.pricing.compiled import map_over_devices
 from dsx.pricing.cuts import CandidateCounts, joined
 from dsx.pricing.row_costs import Rows
 from dsx.search.bounds import (
+    Candidates,
     best_first,
     bounds_of,
     cuts_within,
@@ -169,15 +170,17 @@ class _CutSearch:
         self, looked: Sequence[_Looked], limits: np.ndarray, effort: int | None = None
     ) -> tuple[Arrays, CandidateCounts]:
         """Return the fastest plans of each group with a column `group`, and the counts of all that were looked at."""
-        candidates = _joined(looked)
+        places = Places(*(np.concatenate(columns) for columns in zip(*(part.places for part in looked), strict=True)))
+        point, group, bounds = (
+            np.concatenate([getattr(part, name) for part in looked]) for name in ("point", "group", "bounds")
+        )
 
         def rows(where: np.ndarray) -> Rows:
-            return self._rows(candidates.point[where], candidates.places.take(where))
+            return self._rows(point[where], places.take(where))
 
-        kept, cut = best_first(self.source, rows, candidates.bounds, candidates.group, self.top, limits, effort)
-        return kept, candidates.counts.plus(
-            CandidateCounts(0, cut.feasible, bounded=-cut.candidates, cut=cut.candidates)
-        )
+        kept, cut = best_first(self.source, Candidates(rows, bounds, group), self.top, limits, effort)
+        counts = functools.reduce(CandidateCounts.plus, [part.counts for part in looked])
+        return kept, counts.plus(CandidateCounts(0, cut.feasible, bounded=-cut.candidates, cut=cut.candidates))
 
     def _rows(self, point: np.ndarray, places: Places) -> Rows:
         return Rows(point, places.key, self._choices(places))
@@ -193,16 +196,6 @@ class _CutSearch:
         last = np.flatnonzero(ranks(kept["group"]) == self.top - 1)
         lower[kept["group"][last]] = np.minimum(lower[kept["group"][last]], kept["step_time_s"][last])
         return lower
-
-
-def _joined(parts: Sequence[_Looked]) -> _Looked:
-    places = Places(*(np.concatenate(columns) for columns in zip(*(part.places for part in parts), strict=True)))
-    point, group, bounds = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("point", "group", "bounds")
-    )
-    return _Looked(
-        point, places, group, bounds, functools.reduce(CandidateCounts.plus, [part.counts for part in parts])
-    )
 
 
 OBJECTIVES = ("step_time_s", "peak_bytes")  # that have bounds

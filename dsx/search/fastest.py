@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsx.config.model_file import has_experts
-from dsx.config.sweep_fields import Limit, Relation
+from dsx.config.sweep_fields import Limit
 from dsx.cost.cut_bounds import ROUNDING
 from dsx.plans.choices import NONE_CODE, PLACEMENT_COLUMNS, Choice
 from dsx.plans.codes import with_values
@@ -203,15 +203,11 @@ def _parts(problems: Sequence[Problem], limit: Limitation) -> list[tuple[Problem
     parts: list[tuple[Problem, Limitation]] = []
     if uncovered:
         # One stage has no schedule, so that its plans are those of the first one.
-        pipelined = _limited(limit, "pp", ">=", 2) if covered else limit
+        pipelined = {**limit, "pp": [*limit.get("pp", ()), Limit(">=", 2)]} if covered else limit
         parts.append((_with_values(even, {"schedule": uncovered}), pipelined))
     if covered:
         parts.append((_with_values(optimal, {"schedule": covered}), limit))
     return parts
-
-
-def _limited(limit: Limitation, column: str, relation: Relation, bound: int) -> Limitation:
-    return {**limit, column: [*limit.get(column, ()), Limit(relation, bound)]}
 
 
 def _with_values(problem: Problem, values: Mapping[str, tuple[int, ...]]) -> Problem:
@@ -280,22 +276,10 @@ def fastest_below(
     plans, counts = _fastest(parts, top, progress, most)
     if not plans and below == np.inf and (leaner := spaces.with_least_memory) is not spaces:
         return fastest_below(leaner, top, below)
-    plans, of_variants = _with_variants(parts, spaces.varied, plans, top, below)
-    return plans, counts.plus(of_variants)
-
-
-def _with_variants(
-    parts: Sequence[PricedSpace], varied: Sequence[Choice], plans: list[Data], top: int, below: float
-) -> tuple[list[Data], SearchCounts]:
-    """Return the `top` fastest of some plans and of the variants of all plans of some parts.
-
-    Variants that are slower than all of `plans`, or than `below` [s], may be missing. The counts are those of the
-    variants.
-    """
-    counts = SearchCounts(0, 0, 0, 0)
-    for source in parts if varied and (plans or below < np.inf) else ():
+    # Of the variants, those may be missing that are slower than all of the plans.
+    for source in parts if spaces.varied and (plans or below < np.inf) else ():
         slowest = min(below, plans[-1]["step_time_s"]) if plans else below
-        rows, of_part = best_variants(source, varied, top, slowest)
+        rows, of_part = best_variants(source, spaces.varied, top, slowest)
         cut = of_part.candidates if source.problem.optimal_cuts else 0
         counts = counts.plus(SearchCounts(of_part.candidates, of_part.candidates, of_part.feasible, cut))
         plans = _leading([*plans, *priced_plans(source.whole_problem, rows)], top)

@@ -311,7 +311,10 @@ def make_studies(
     """Return the studies of a sweep; `problems` has one problem for each cluster."""
     problems = [problem.searching(fix or {}) for problem in problems]
     columns = dict(zip(what_if.fields, zip(*what_if.points, strict=True), strict=True))
-    values = {path: np.array(column, dtype=_kind(path)) for path, column in columns.items()}
+    values = {
+        path: np.array(column, dtype=np.int64 if varied_field(path).integer else np.float64)
+        for path, column in columns.items()
+    }
     integers = [path for path in values if varied_field(path).integer]
     shapes = np.stack([values[path] for path in integers]) if integers else np.zeros((1, len(what_if.points)), int)
     studies: list[Study] = []
@@ -329,10 +332,6 @@ def make_studies(
             at = {path: column[points] for path, column in values.items()}
             studies += [Study(changed, space, code, at) for space in spaces[shape]]
     return studies
-
-
-def _kind(path: str) -> type:
-    return np.int64 if varied_field(path).integer else np.float64
 
 
 def at_points(problem: Problem, values: Mapping[str, np.ndarray]) -> Problem:

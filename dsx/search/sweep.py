@@ -2,9 +2,8 @@
 
 A search of plans with optimal cuts.
 
-The fastest plans and the front of step time and memory are found by bounds (`dsx.search.cut_search`,
-`dsx.search.cut_search`). For anything else the space streams through as rows, and each row is cut. All are searched
-in float64.
+The fastest plans and the front of step time and memory are found by bounds (`dsx.search.cut_search`). For
+anything else the space streams through as rows, and each row is cut. All are searched in float64.
 
 The search that a problem needs.
 

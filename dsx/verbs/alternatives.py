@@ -34,7 +34,7 @@ from dsx.tables.job import only_text, step_text
 from dsx.text import Data, DataView, printable
 from dsx.units import counted, format_quantity
 from dsx.verbs.job import Job
-from dsx.verbs.searched import SearchRequest, limits_broken, other_frameworks, searched
+from dsx.verbs.searched import SearchedStrategies, SearchRequest, limits_broken, other_frameworks, searched
 
 
 class Infeasible(NamedTuple):
@@ -84,7 +84,11 @@ def _why_no_candidate(
             f"{job} ({_pipelines_text(problem)}, dp must divide the batch)"
         )
     together = "" if len(blocking) == 1 else "; change any of these" if blocking[0].alone else "; change all of these"
-    lines = [f"{_place(blocker, problem, sweep)}: {_as_text(blocker)}" for blocker in blocking]
+    lines = [
+        f"{_place(blocker, problem, sweep)}: {blocker.setting}: {blocker.rule}"
+        f"{f'; nearest: {blocker.nearest}' if blocker.nearest else ''}"
+        for blocker in blocking
+    ]
     return "\n".join([f"no candidate for {job}: the fixed choices and limits leave none{together}", *lines])
 
 
@@ -95,11 +99,6 @@ def _pipelines_text(problem: Problem) -> str:
         f"pp is at most {problem.limits().max_stages}, the layers with embedding and head, and partition optimal "
         f"covers {OPTIMAL_SCHEDULES}"
     )
-
-
-def _as_text(blocker: Blocker) -> str:
-    nearest = f"; nearest: {blocker.nearest}" if blocker.nearest else ""
-    return f"{blocker.setting}: {blocker.rule}{nearest}"
 
 
 def _place(blocker: Blocker, problem: Problem, sweep: SweepSpec | None) -> str:
@@ -253,7 +252,7 @@ def spaces_for(framework: FrameworkSpec, request: SearchRequest, query: Query) -
     try:
         if _layers(request.problem.assumptions_spec) != _layers(job.inputs.run_by(framework).assumptions):
             built = {}
-        other = searched(job.inputs, run, framework, job.sequence_length, built=built)
+        other = searched(job.inputs, SearchedStrategies(run, built=built), framework, job.sequence_length)
     except InputError:
         return None  # it runs no strategy that the model can have, or its file is faulty
     problems = [problem.searching(query.fix) for problem in problems_of(query.partition, other.problem)]

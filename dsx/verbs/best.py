@@ -64,6 +64,7 @@ from dsx.verbs.job import Job, checked, replicas_left_out, say_unusual, unfilled
 from dsx.verbs.plan import PlanLike, given_plan
 from dsx.verbs.searched import (
     LimitLike,
+    SearchedStrategies,
     SearchRequest,
     check_fixed,
     given_limits,
@@ -444,7 +445,8 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
     if partition not in CUTS:
         raise UnknownNameError("partition", str(partition), CUTS)
     names = strategy_names(fixed_plan.strategy if strategy is None else strategy)
-    request = searched(job.inputs, names, framework, job.sequence_length, total("train_tokens", train_tokens))
+    tokens = total("train_tokens", train_tokens)
+    request = searched(job.inputs, SearchedStrategies(names), framework, job.sequence_length, tokens)
     cut_problems = problems_of(partition, request.problem)
     *_, widest = cut_problems  # optimal cuts allow the most pipelines
     say_few_pipelines(widest)

@@ -37,7 +37,15 @@ from dsx.verbs.arguments import strategy_names, watcher
 from dsx.verbs.best import searched_text
 from dsx.verbs.job import Job, checked, with_margin
 from dsx.verbs.plan import PlanLike, given_plan
-from dsx.verbs.searched import LimitLike, SearchRequest, check_fixed, given_limits, left_out_text, searched
+from dsx.verbs.searched import (
+    LimitLike,
+    SearchedStrategies,
+    SearchRequest,
+    check_fixed,
+    given_limits,
+    left_out_text,
+    searched,
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -166,7 +174,7 @@ def partition(
     watch, job = watcher(watch), with_margin(checked(job), memory_margin).run_by(framework)
     restriction = given_plan(fix, choices, job)
     names = strategy_names(restriction.strategy if strategy is None else strategy)
-    request = searched(job.inputs, names, framework, job.sequence_length)
+    request = searched(job.inputs, SearchedStrategies(names), framework, job.sequence_length)
     (base,) = problems_of(OPTIMAL, request.problem)
     fixed = fixed_settings(restriction.settings, job.num_gpus, base.limits())
     schedules = fixed.get("schedule", ())

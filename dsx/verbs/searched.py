@@ -6,6 +6,7 @@ have no candidate of their own, are left out, and the answer says why. A strateg
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dsx.config.assumption_set import Optimizer
 from dsx.config.framework_file import BoxSpec, FrameworkSpec, framework_names
@@ -84,31 +85,34 @@ class SearchRequest:
         return reasons
 
 
+class SearchedStrategies(NamedTuple):
+    """The strategies that a search names."""
+
+    names: Sequence[str]  # none for all
+    merged: bool = True  # whether a plan that several strategies have is searched once
+    built: Mapping[str, Model] = {}  # the model under some strategies, if it is built already
+    place: str = "--strategy"  # what names them
+
+
 def searched(
     inputs: Inputs,
-    strategies: Sequence[str],
+    named: SearchedStrategies,
     framework: Given | None,
     sequence_length: int | None,
     train_tokens: float | None = None,
-    *,
-    merged: bool = True,
-    built: Mapping[str, Model] | None = None,
-    place: str = "--strategy",
 ) -> SearchRequest:
     """Return what a search takes; its plans are priced as its framework runs them.
 
     Args:
         inputs: the files of the problem.
-        strategies: those that the search names; none for all.
+        named: the strategies that the search names.
         framework: by default that of the assumption set.
         sequence_length: tokens, by default that of the model.
         train_tokens: tokens of the whole training.
-        merged: whether a plan that several strategies have is searched once.
-        built: the model under some strategies, if it is built already.
-        place: what names the strategies.
 
     Raises InputError for a strategy that is named and cannot be used, or that the framework does not run.
     """
+    strategies, merged, built, place = named
     spec = read_framework(inputs.assumptions.of_framework if framework is None else framework, inputs.near)
     of_words(spec.flags, f"{spec.place('flags')}: flags")  # wrong ones are an error before the search
     generation = inputs.cluster.device.family
@@ -127,8 +131,7 @@ def searched(
         if not strategies and not frame.runs_strategy(name, experts):
             continue
         try:
-            built_model = (built or {}).get(name)
-            models[name] = built_model or priceable_model(inputs.model, assumed, name, inputs.near)
+            models[name] = built.get(name) or priceable_model(inputs.model, assumed, name, inputs.near)
         except InputError as error:
             if strategies:
                 raise

@@ -26,10 +26,9 @@ from dsx.verbs.plan import PlanLike
 from dsx.verbs.searched import LimitLike
 
 if TYPE_CHECKING:
-    from dsx.pricing.problem import Problem
-
-if TYPE_CHECKING:
     import pandas as pd
+
+    from dsx.pricing.problem import Problem
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -49,6 +49,7 @@ from dsx.verbs.job import cluster_remarks, load_inputs, of_its_framework
 from dsx.verbs.plan import check_words
 from dsx.verbs.plot import check_picture, draw_picture
 from dsx.verbs.searched import (
+    SearchedStrategies,
     SearchRequest,
     check_fixed,
     left_out_text,
@@ -313,17 +314,10 @@ class SweepRun:
     def searched(self) -> list[SearchRequest]:
         """What the sweep searches on each cluster."""
         spec = self.spec
+        place = f"{spec.place('strategy')}: strategy"
+        named = SearchedStrategies(spec.strategy, merged=not spec.strategy, place=place)
         requests = [
-            searched(
-                inputs,
-                spec.strategy,
-                spec.framework,
-                spec.sequence_length,
-                spec.train_tokens,
-                merged=not spec.strategy,
-                place=f"{spec.place('strategy')}: strategy",
-            )
-            for inputs in self.inputs
+            searched(inputs, named, spec.framework, spec.sequence_length, spec.train_tokens) for inputs in self.inputs
         ]
         faults: list[SpecError] = []
         for request in requests:  # on some clusters a framework may run what it does not on others

@@ -246,17 +246,17 @@ def training_run(
         raise InputError(f"--budget {budget}: {fault}")
     restricted = Restricted(fix, limit, strategy, framework, partition, tokens)
 
-    numbers = _default_counts(job, tokens, goal) if num_gpus is None else counts("num_gpus", num_gpus)
+    numbers = (
+        powers_of_two(job.problem(), job.cluster.device, tokens, goal.deadline_days)
+        if num_gpus is None
+        else counts("num_gpus", num_gpus)
+    )
     jobs = [Job.of(job.inputs, number, job.global_batch_size, job.sequence_length) for number in numbers]
     answers = best_of_each(jobs, restricted, watch, "numbers of GPUs")
     run = TrainingRun(job, tokens, goal, answers)
     at = run.chosen or (min(run.priced, key=lambda plan: plan[DAYS]) if run.priced else None)
     number = at["plan"]["num_gpus"] if at else answers[-1].job.num_gpus
     return replace(run, job=Job.of(job.inputs, number, job.global_batch_size, job.sequence_length))
-
-
-def _default_counts(job: Job, tokens: float, goal: Goal) -> list[int]:
-    return powers_of_two(job.problem(), job.cluster.device, tokens, goal.deadline_days)
 
 
 def _days(deadline: object) -> float | None:
@@ -274,12 +274,7 @@ def _days(deadline: object) -> float | None:
 
 
 _LONGEST_DAYS = 180.0  # of a run without a deadline, at the peak of its GPUs
-
-
 _COUNTS = 5  # a plan reaches a third to half of the peak, so the first or second is in time
-
-
-_DAY = 86400.0
 
 
 def least_gpus(problem: Problem, device: DeviceSpec, train_tokens: float, days: float) -> int:
@@ -342,9 +337,10 @@ def answer_text(plans: Sequence[Priced], goal: Goal) -> str:
     elif goal.budget_usd is not None:
         why = "the fastest of those compared that is paid for"
     kept = taken["goodput"]
+    interval = f" (80 % interval {between})" if (between := _between(taken)) else ""
     failing = [f"failures and checkpoints take {100 * (1 - kept):.1f} % of the time"] if math.isfinite(kept) else []
     lines = [
-        f"{counted(taken['plan']['num_gpus'], 'GPU')}, {why}: {days_text(taken[DAYS])} days{_interval(taken)}",
+        f"{counted(taken['plan']['num_gpus'], 'GPU')}, {why}: {days_text(taken[DAYS])} days{interval}",
         *(f"  {line}" for line in (", ".join(_paid(taken)), *failing)),
         f"  step {quantity('step_time_s', taken['step_time_s'])}, MFU {quantity('mfu', taken['mfu'])}, "
         f"memory {quantity('peak_bytes', taken['peak_bytes'])}",
@@ -352,19 +348,10 @@ def answer_text(plans: Sequence[Priced], goal: Goal) -> str:
     ]
     if goal.deadline_days is not None and days_between(taken)[1] > goal.deadline_days:
         sure = [plan for plan in plans if goal.met(plan) and days_between(plan)[1] <= goal.deadline_days]
-        number = min(sure, key=_price)["plan"]["num_gpus"] if sure else 0
+        number = min(sure, key=lambda plan: plan[HOURS])["plan"]["num_gpus"] if sure else 0
         also = f"; on {counted(number, 'GPU')} it is in time there too" if sure else ""
         lines.append(f"  at the slow end of the interval it is late{also}")
     return "\n".join(lines)
-
-
-def _price(plan: Priced) -> float:
-    return plan[HOURS]
-
-
-def _interval(plan: Priced) -> str:
-    between = _between(plan)
-    return f" (80 % interval {between})" if between else ""
 
 
 def _between(plan: Priced) -> str:

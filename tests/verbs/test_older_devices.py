@@ -8,7 +8,7 @@ from verbs.small import MODEL
 import dsx
 from dsx.errors import SpecError
 from dsx.plans.frameworks import read_framework
-from dsx.verbs.searched import searched
+from dsx.verbs.searched import SearchedStrategies, searched
 
 OLDER, NEWER = "v100-32-nvs8", "h100-nvs8"
 LOCAL = {"core": "unfused-attention-core"}
@@ -38,7 +38,9 @@ def test_megatron_has_no_transformer_engine_on_volta(job):
 @pytest.mark.parametrize("framework", [None, "megatron"])
 def test_each_cluster_of_several_has_what_runs_there(job, framework):
     other = replace(job.inputs, cluster=job.replace(cluster=NEWER).cluster)
-    found = [searched(inputs, ["1d"], framework, 2048) for inputs in (job.inputs, other, job.inputs)]
+    found = [
+        searched(inputs, SearchedStrategies(["1d"]), framework, 2048) for inputs in (job.inputs, other, job.inputs)
+    ]
     assert [one.problem.assumptions_spec.set for one in found] == [LOCAL, {}, LOCAL]
 
 
