@@ -53,7 +53,7 @@ def text() -> str:
         ]
         for choice in CHOICES
     ]
-    reasons = [MEMORY, VANISHES, HOST_MEMORY, *(rule.reason for rule in RULES)]
+    reasons = [MEMORY, VANISHES, HOST_MEMORY, *RULES]
     return "\n".join(
         [
             "## Choices\n",

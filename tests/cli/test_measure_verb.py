@@ -111,7 +111,7 @@ def test_what_was_not_measured_is_said(run, tiny, monkeypatch):
 
 
 def test_collectives_and_the_device_are_files(run, tiny, monkeypatch):
-    monkeypatch.setattr(collectives, "SIZES", (1024, 4096))
+    monkeypatch.setattr("dsx.verbs.measure.SIZES", (1024, 4096))
     monkeypatch.setattr(collectives, "timed_briefly", lambda call, wait: Timing(1e-5, 0.0, 3))
     monkeypatch.setattr("dsx.measuring.device._ELEMENTS", 1000)
     done = run(*MEASURE, "--collectives", "collectives.csv", "--device", "here.yaml")
