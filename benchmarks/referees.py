@@ -42,7 +42,7 @@ TIE = 1e-3
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:]+\+00:00")
 _TIMED = ("manifest.json", ".html")  # files that have the time in them
-_PROGRESS = re.compile(r"so far$| left$")  # lines that depend on how fast the machine is
+_PROGRESS = re.compile(r"so far$| left$|: (a|the fastest) plan takes ")  # lines that depend on how fast the machine is
 
 Answer = Any  # plain data: what JSON can say
 Ask = Callable[[Path], Answer]  # given an empty folder to work in

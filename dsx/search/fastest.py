@@ -254,13 +254,19 @@ def problems_of(cut: str, problem: Problem) -> list[Problem]:
     return [problem, problem.with_partition(OPTIMAL)] if short else [problem]
 
 
-def fastest(spaces: SearchSpaces, top: int, progress: Progress = silent) -> FastestPlans:
-    """Return the `top` fastest feasible plans of a search.
+# Told a fast plan before the fastest is known, and the seconds of a step that no plan takes less than.
+TellFirst = Callable[[Data, float], None]
+
+
+def fastest(
+    spaces: SearchSpaces, top: int, progress: Progress = silent, tell: TellFirst = lambda *_: None
+) -> FastestPlans:
+    """Return the `top` fastest feasible plans of a search; `tell` is told of a first one where there are many keys.
 
     Some choices are searched last (`dsx.plans.variants`). If fewer plans fit with their defaults, those that take
     longer than all of these are left out.
     """
-    plans, counts = fastest_below(spaces, top, np.inf, progress)
+    plans, counts = fastest_below(spaces, top, np.inf, progress, tell)
     left_out = spaces.size - counts.candidates
     progress(left_out)
     feasible = None if left_out and plans else counts.feasible
@@ -268,10 +274,14 @@ def fastest(spaces: SearchSpaces, top: int, progress: Progress = silent) -> Fast
 
 
 def fastest_below(
-    spaces: SearchSpaces, top: int, below: float, progress: Progress = silent
+    spaces: SearchSpaces,
+    top: int,
+    below: float,
+    progress: Progress = silent,
+    tell: TellFirst = lambda *_: None,
 ) -> tuple[list[Data], SearchCounts]:
     """Return what `fastest` does, without plans that take longer than `below` [s], and the counts of what it priced."""
-    promising, most = _promising_keys(spaces, top, below)
+    promising, most = _promising_keys(spaces, top, below, tell)
     parts = spaces.priced(promising)
     plans, counts = _fastest(parts, top, progress, most)
     if not plans and below == np.inf and (leaner := spaces.with_least_memory) is not spaces:
@@ -294,7 +304,7 @@ def _leading(plans: Sequence[Data], top: int) -> list[Data]:
     return [*by_candidate.values()][:top]
 
 
-def _promising_keys(spaces: SearchSpaces, top: int, below: float) -> tuple[np.ndarray, float]:
+def _promising_keys(spaces: SearchSpaces, top: int, below: float, tell: TellFirst) -> tuple[np.ndarray, float]:
     """Return the shard keys that may have one of the `top` fastest plans, and the seconds that none of these exceeds.
 
     Of few keys they are all. Of many, no plan of the others is as fast as some plans of the most promising ones, or as
@@ -309,6 +319,7 @@ def _promising_keys(spaces: SearchSpaces, top: int, below: float) -> tuple[np.nd
         plans, _ = _fastest(sources[-1:], top, silent, below)
         if len(plans) == top:
             below = plans[-1]["step_time_s"]
+            tell(plans[0], float(bounds.min()))
             break
     return np.flatnonzero(bounds <= below * (1.0 + ROUNDING)), below
 

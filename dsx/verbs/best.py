@@ -337,7 +337,7 @@ def _as_launched(
 
 def _in_a_line(plan: DataView) -> str:
     took, what = quantity("step_time_s", plan["step_time_s"]), plan["plan"]
-    return f"the fastest plan takes {took} a step: {printable(what['strategy'])}, {whole_plan_text(what)}"
+    return f"{took} a step: {printable(what['strategy'])}, {whole_plan_text(what)}"
 
 
 def _first(plan: DataView, plans: Sequence[Data]) -> list[Data]:
@@ -467,11 +467,17 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
     query = Query(job, names, partition, fixed, limits)
     left_out = request.left_out(spaces.spaces)
     why, times, other, compared = "", 0.0, None, []
+
+    def tell_first(plan: Data, least_s: float) -> None:
+        early(f"a plan takes {_in_a_line(plan)}; none takes less than {quantity('step_time_s', least_s)}", begin, watch)
+
     with forked(beyond, request, query) as fastest_of_others:
         with progress(size, "pricing", watch) as advance:
-            answer = fastest(spaces, most, advance)
+            answer = fastest(spaces, most, advance, tell_first)
         if answer.plans and len(roles) == len(ROLES):
-            early(f"{_in_a_line(answer.plans[0])}; simpler and leaner plans follow", begin, watch)
+            early(
+                f"the fastest plan takes {_in_a_line(answer.plans[0])}; simpler and leaner plans follow", begin, watch
+            )
         found_by_role, plans = _of_roles(spaces, answer.plans, job, roles, watch), answer.plans
         by_hand = any(
             nodes_in_part(plan["plan"], problems[0])

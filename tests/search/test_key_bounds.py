@@ -65,9 +65,13 @@ def test_few_of_many_keys_have_the_fastest_plans(monkeypatch, capacity):
     expected = fastest(spaces, 5, silent)
     monkeypatch.setattr(searching, "_MANY", 1)
     monkeypatch.setattr(bounds_of_keys, "_SCOUTS", 2)
-    keys, slowest = searching._promising_keys(spaces, 5, np.inf)
+    told = []
+    keys, slowest = searching._promising_keys(spaces, 5, np.inf, lambda *first: told.append(first))
     assert len(keys) < spaces.num_keys
-    found = fastest(spaces, 5, silent)
+    found = fastest(spaces, 5, silent, lambda *first: told.append(first))
+    (plan, least_s), again = told
+    assert again == (plan, least_s)
+    assert least_s <= found.plans[0]["step_time_s"] <= plan["step_time_s"] <= slowest
     assert [plan["plan"] for plan in found.plans] == [plan["plan"] for plan in expected.plans]
     assert found.plans[-1]["step_time_s"] <= slowest
     assert found.counts.candidates == expected.counts.candidates == spaces.size
