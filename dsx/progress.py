@@ -25,6 +25,7 @@ _LEAST_SHARE = 0.01  # of the total, from which on a bar has a length and the re
 
 # Told how much is done, of how much, and of what.
 Watch = Callable[[int, int, str], None]
+Display = Callable[..., Any]  # IPython's, which returns what updates the displayed line
 
 
 @contextmanager
@@ -67,7 +68,7 @@ def _told(total: int, what: str, watch: Watch) -> Callable[[int], None]:
     return advance
 
 
-def _notebook() -> Callable[..., Any] | None:
+def _notebook() -> Display | None:
     """Return what displays something in a notebook's cell; None where there is no notebook."""
     ipython: Any = sys.modules.get("IPython")  # a notebook has it; nobody else needs it
     shell = ipython.get_ipython() if ipython else None
@@ -75,7 +76,7 @@ def _notebook() -> Callable[..., Any] | None:
 
 
 @contextmanager
-def _cell_line(display: Callable[..., Any]) -> Iterator[Callable[[str], None]]:
+def _cell_line(display: Display) -> Iterator[Callable[[str], None]]:
     """Give what shows a line in place of the one before; none is left at the end, and none made if nothing is shown."""
     handle: Any = None
 

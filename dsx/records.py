@@ -70,7 +70,7 @@ def record(cls: type[T]) -> type[T]:
     return _registered(dataclasses.dataclass(frozen=True, slots=True)(cls))
 
 
-def make_record(name: str, module: str, fields: Iterable[tuple[str, Any, Any]]) -> Any:
+def make_record(name: str, module: str, fields: Iterable[tuple[str, object, object]]) -> Any:
     """Return a record class; `fields` are (name, annotation, `dataclasses.field`), as a table gives them."""
     cls = dataclasses.make_dataclass(name, fields, frozen=True, slots=True)
     cls.__module__ = module
@@ -95,7 +95,7 @@ def make_pytrees() -> None:
             _pytrees.add(cls)
 
 
-def tree_map(function: Callable[..., Any], tree: T, *trees: T) -> T:
+def tree_map(function: Callable[..., object], tree: T, *trees: T) -> T:
     """Return a tree with `function` of the leaves of one or more trees of one structure.
 
     Records, tuples, named ones too, lists and dictionaries are nodes, None is an empty one, and all else is a leaf.
@@ -116,7 +116,7 @@ def tree_map(function: Callable[..., Any], tree: T, *trees: T) -> T:
     return result
 
 
-def tree_leaves(tree: Any) -> list[Any]:
+def tree_leaves(tree: object) -> list[Any]:
     """Return the leaves of a tree, in the order in which `tree_map` meets them."""
     met: list[Any] = []
     tree_map(met.append, tree)

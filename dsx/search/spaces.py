@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,9 @@ from dsx.pricing.probe import may_take
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows
 from dsx.records import tree_map
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 class Space:
@@ -266,6 +269,7 @@ class PricedSpace:
         return no_rows(self.problem, self.space.keys)
 
 
+R = TypeVar("R", bound="DataclassInstance")
 _ASSUMPTIONS, _NETWORK = "assumptions.", "network."
 _SLOWDOWN = f"{_ASSUMPTIONS}kernel_slowdown"
 _KEYS = 1 << 19  # shard keys of a study; this bounds the memory of a large sweep
@@ -367,7 +371,7 @@ def at_points(problem: Problem, values: Mapping[str, np.ndarray]) -> Problem:
     return replace(problem, network=network, cluster=cluster, hardware=hardware, assumptions=assumptions)
 
 
-def _set(record: Any, path: Sequence[str], value: Any) -> Any:
+def _set(record: R, path: Sequence[str], value: object) -> R:
     """Return a record with the nested field at `path` set."""
     name, *inner = path
     return replace(record, **{name: _set(getattr(record, name), inner, value) if inner else value})
