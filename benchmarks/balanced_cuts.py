@@ -20,7 +20,7 @@ from dsx.config.model_file import load_model
 from dsx.plans.rules import OPTIMAL
 from dsx.pricing.cuts import price_best_cuts, price_cuts
 from dsx.pricing.keys import price_keys
-from dsx.pricing.problem import Problem, make_problem
+from dsx.pricing.problem import Problem, ProblemOptions, make_problem
 from dsx.pricing.row_costs import Rows
 from dsx.search.spaces import Space, at_points
 
@@ -39,7 +39,9 @@ def problem(model: str, counts: tuple[int, ...]) -> Problem:
     first, *body, last = spec.layers
     layers = [entry.model_copy(update={"count": count}) for entry, count in zip(body, counts, strict=True)]
     short = spec.model_copy(update={"layers": [first, *layers, last]})
-    made = make_problem(short, load_cluster("h100-nvs8"), load_assumptions("default"), ["1d"], partition=OPTIMAL)
+    made = make_problem(
+        short, load_cluster("h100-nvs8"), load_assumptions("default"), ["1d"], ProblemOptions(partition=OPTIMAL)
+    )
     fixed = {"zero_stage": [1], "recompute": ["none"], "schedule": ["1f1b"]}
     return at_points(made.searching(fixed), {"device.hbm_capacity": np.array([1e18])})
 

@@ -37,7 +37,7 @@ from dsx.plans.blocks import stages_and_replicas
 from dsx.plans.choices import NAMED, PLAN_COLUMNS
 from dsx.plans.rules import OPTIMAL
 from dsx.pricing.cuts import CandidateCounts, column_names
-from dsx.pricing.problem import Problem, make_problem
+from dsx.pricing.problem import Problem, ProblemOptions, make_problem
 from dsx.results import manifest as manifests
 from dsx.results import writer as writing
 from dsx.search.spaces import make_studies
@@ -153,7 +153,8 @@ def _problem(path: Path, assumptions: str | None = None) -> tuple[SweepSpec, Pro
         load_assumptions(assumptions) if assumptions else own,
     )
     fixed = {name: [value] for name, value in own.fixed.items()}
-    return spec, make_problem(*files, spec.strategy, spec.sequence_length).searching(fixed)
+    options = ProblemOptions(sequence_length=spec.sequence_length)
+    return spec, make_problem(*files, spec.strategy, options).searching(fixed)
 
 
 def _median(run: Callable[[], Any], repeat: int) -> tuple[float, Any]:

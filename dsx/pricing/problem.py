@@ -278,31 +278,40 @@ def _content(layer: DerivedLayer) -> tuple[object, ...]:
     return (layer.definitions, layer.kernels, layer.weights, layer.boundary_bytes, layer.divided, rules)
 
 
+@dataclass(frozen=True, slots=True)
+class ProblemOptions:
+    """What a problem has besides its model, cluster, assumption set and strategies; fields are as in `Problem`."""
+
+    sequence_length: int | None = None  # tokens; by default that of the model
+    train_tokens: float | None = None
+    near: Path | None = None  # the file that names the strategies
+    operator_times: OperatorTimes | None = None
+    partition: str = EVEN
+    framework: FrameworkSpec | None = None
+    merged: bool = False
+
+
+_DEFAULTS = ProblemOptions()
+
+
 def make_problem(
     model: ModelSpec,
     cluster: ClusterSpec,
     assumptions: AssumptionsSpec,
     strategies: Sequence[str],
-    sequence_length: int | None = None,
-    train_tokens: float | None = None,
-    near: Path | None = None,
-    operator_times: OperatorTimes | None = None,
-    partition: str = EVEN,
-    framework: FrameworkSpec | None = None,
-    merged: bool = False,
+    options: ProblemOptions = _DEFAULTS,
     models: Sequence[Model] | None = None,
 ) -> Problem:
-    """Build a problem.
+    """Build a problem; `models` are the model under each strategy, if they are built already.
 
-    `sequence_length` is in tokens, by default that of the model. `near` is the file that names the strategies. `models`
-    are the model under each strategy, if they are built already. Raises SpecError for a strategy that cannot be priced
-    yet and for a model with too many layers for an optimal cut, and OperatorTimesError for a row of `operator_times`
-    that names no kernel.
+    Raises SpecError for a strategy that cannot be priced yet and for a model with too many layers for an optimal cut,
+    and OperatorTimesError for a row of the operator times that names no kernel.
     """
-    if partition == OPTIMAL:
+    near, times = options.near, options.operator_times
+    if options.partition == OPTIMAL:
         check_layers(model, assumptions)
     assumptions = on_platform(assumptions, cluster.device.software)
-    length = sequence_length or model.default_sequence_length
+    length = options.sequence_length or model.default_sequence_length
     built = (priceable_model(model, assumptions, strategy, near) for strategy in strategies)
     models = tuple(built if models is None else models)
     without_experts = not any("ep" in layer.axes for built in models for layer in built.kinds)
@@ -320,7 +329,7 @@ def make_problem(
     for name in own_names:
         if own_names.count(name) > 1:
             raise SpecError(f"two strategies have the name {name!r}: rename one of them in its definition")
-    made = Problem(
+    problem = Problem(
         model=model,
         assumptions_spec=assumptions,
         strategies=own_names,
@@ -334,15 +343,15 @@ def make_problem(
             stack=stack_of(models[0]),
             sequence_length=float(length),
             forward_flops=forward_flops(model, models[0], assumptions, strategies[0], length, near),
-            train_tokens=float("nan") if train_tokens is None else float(train_tokens),
+            train_tokens=float("nan") if options.train_tokens is None else float(options.train_tokens),
             searched=searched_values(fixed),
         ),
         sequence_length=length,
-        operator_times=operator_times and _table(operator_times, assumptions, models, near),
-        partition=partition,
-        merged=merged,
+        operator_times=times and _table(times, assumptions, models, near),
+        partition=options.partition,
+        merged=options.merged,
     )
-    return made if framework is None else made.run_by(framework)
+    return problem if options.framework is None else problem.run_by(options.framework)
 
 
 def check_layers(model: ModelSpec, assumptions: AssumptionsSpec) -> None:

@@ -241,7 +241,7 @@ class Inputs:
         partition: str = "even",
     ) -> "Problem":
         """Return the problem of these files; by default under the default strategy of the assumption set."""
-        from dsx.pricing.problem import make_problem  # imports JAX, which a job alone does not need
+        from dsx.pricing.problem import ProblemOptions, make_problem  # imports JAX, which a job alone does not need
 
         chosen = [*strategies] or [self.assumptions.default_strategy]
         return make_problem(
@@ -249,11 +249,13 @@ class Inputs:
             self.cluster,
             self.assumptions,
             chosen,
-            sequence_length,
-            train_tokens,
-            self.near,
-            self.operator_times,
-            partition,
+            ProblemOptions(
+                sequence_length=sequence_length,
+                train_tokens=train_tokens,
+                near=self.near,
+                operator_times=self.operator_times,
+                partition=partition,
+            ),
         )
 
 

@@ -21,7 +21,7 @@ from dsx.plans.choices import NAMED
 from dsx.plans.frameworks import Limitation, Selection, broken, compatible, plans_of, read_framework
 from dsx.plans.placement import all_divisors
 from dsx.plans.plan import Plan
-from dsx.pricing.problem import Problem, make_problem, priceable_model
+from dsx.pricing.problem import Problem, ProblemOptions, make_problem, priceable_model
 from dsx.progress import warn
 from dsx.results.set_columns import MENTIONED
 from dsx.schedules.schedules import SCHEDULES, names_of
@@ -147,12 +147,14 @@ def searched(
     problem = make_problem(
         *files,
         list(models),
-        sequence_length,
-        train_tokens,
-        inputs.near,
-        inputs.operator_times,
-        framework=frame,
-        merged=merged,
+        ProblemOptions(
+            sequence_length=sequence_length,
+            train_tokens=train_tokens,
+            near=inputs.near,
+            operator_times=inputs.operator_times,
+            framework=frame,
+            merged=merged,
+        ),
         models=tuple(models.values()),
     )
     not_built = {name: str(error).splitlines()[0] for name, error in faults.items()}

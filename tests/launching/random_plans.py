@@ -17,7 +17,7 @@ from dsx.plans.choices import BY_NAME, CODES, PLAN_COLUMNS
 from dsx.plans.frameworks import read_framework
 from dsx.plans.plan import Plan
 from dsx.pricing.cuts import candidate_columns, column_names
-from dsx.pricing.problem import make_problem
+from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.search.spaces import Space
 
 DEVICE = load_cluster("h100-nvs8").device
@@ -46,7 +46,7 @@ def problem_of(body: str, framework: str):
     spec = ModelSpec.model_validate(stated)
     limits = read_framework(framework)
     files = (spec, cluster_spec(SYSTEM), ASSUMED)
-    problem = make_problem(*files, limits.strategies(has_experts(sizes)), framework=limits)
+    problem = make_problem(*files, limits.strategies(has_experts(sizes)), ProblemOptions(framework=limits))
     free = {"zero_replicas": [1, 2], "stored_layers": [0, 1, 2], "vpp": [1, 2, 3]}
     problem = problem.searching({**SEARCHED, **free})
     return problem, Space(problem, [12, 16], [48])

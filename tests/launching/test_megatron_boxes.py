@@ -17,7 +17,7 @@ from dsx.plans.choices import BY_NAME, CODES, PLAN_COLUMNS
 from dsx.plans.frameworks import broken, read_framework
 from dsx.plans.plan import Plan
 from dsx.pricing.cuts import candidate_columns, column_names
-from dsx.pricing.problem import make_problem
+from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.search.spaces import Space
 
 FRAMEWORK = read_framework("megatron")
@@ -43,7 +43,7 @@ def space_of(body, runs):
     spec["dimensions"] = DIMENSIONS | (EXPERTS if experts else {})
     names = FRAMEWORK.strategies(experts)
     files = (ModelSpec.model_validate(spec), cluster_spec(SYSTEM), ASSUMED)
-    problem = make_problem(*files, names, framework=FRAMEWORK if runs else None)
+    problem = make_problem(*files, names, ProblemOptions(framework=FRAMEWORK if runs else None))
     free = {"zero_replicas": [1, 2], "stored_layers": [0, 1, 2], "vpp": [1, 2, 3]}
     problem = problem.searching({**EVERYTHING, **free})
     # The space of all plans is 40 times as large.

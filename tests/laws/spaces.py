@@ -12,7 +12,7 @@ from validation.cases import priced as priced_rows_of
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.model_file import ModelSpec
 from dsx.hardware.cluster import anonymous, cluster_from_spec
-from dsx.pricing.problem import make_problem
+from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.search.spaces import Space
 
 SETS = (PAPER, "default")
@@ -59,7 +59,8 @@ def problem_of(assumptions, strategies=STRATEGIES):
         }
     )
     sets = load_assumptions(assumptions, [("memory_margin", "0")])  # a search keeps what fits exactly
-    return make_problem(spec, cluster_spec(SYSTEM), sets, strategies, train_tokens=1e12).searching(USUAL)
+    options = ProblemOptions(train_tokens=1e12)
+    return make_problem(spec, cluster_spec(SYSTEM), sets, strategies, options).searching(USUAL)
 
 
 @cache

@@ -20,7 +20,7 @@ from dsx.cost.interval import room
 from dsx.plans.rules import OPTIMAL, optimal_cut_covers
 from dsx.pricing.cuts import price_best_cuts, price_cuts
 from dsx.pricing.keys import price_keys
-from dsx.pricing.problem import make_problem
+from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.pricing.row_costs import Rows, price_rows
 from dsx.search import bounds as key_bounds
 from dsx.search import fastest as searching
@@ -76,7 +76,7 @@ def jobs(draw):
 
 def problem_for(model, system, names, optimizer="adam"):
     spec, assumed = ModelSpec.model_validate(model), load_assumptions("default", [("optimizer", optimizer)])
-    return make_problem(spec, cluster_spec(SYSTEM | system), assumed, names, merged=True)
+    return make_problem(spec, cluster_spec(SYSTEM | system), assumed, names, ProblemOptions(merged=True))
 
 
 def every_cut(num_layers, num_stages):

@@ -14,7 +14,7 @@ from dsx.config.cluster_file import ClusterSpec
 from dsx.config.model_file import ModelSpec
 from dsx.pricing.cuts import price_best_cuts, price_cuts
 from dsx.pricing.keys import price_keys
-from dsx.pricing.problem import make_problem
+from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.pricing.row_costs import Rows, price_rows
 from dsx.search.spaces import Space
 
@@ -54,7 +54,7 @@ def problem_of(model, capacity):
     machine = cluster_spec(SYSTEM | {"fast_size": 4, "hbm_capacity": capacity}).model_dump(mode="json")
     machine["network"]["topology"] = SPINE
     cluster = ClusterSpec.model_validate(machine)
-    problem = make_problem(spec, cluster, load_assumptions("default"), ("1d",), partition="optimal")
+    problem = make_problem(spec, cluster, load_assumptions("default"), ("1d",), ProblemOptions(partition="optimal"))
     return problem.searching(USUAL | {"zero_stage": [1, 3], "recompute": ["none", "full"]})
 
 

@@ -10,7 +10,7 @@ from dsx.config.model_file import ModelSpec, has_experts
 from dsx.plans.choices import CHOICE_COLUMNS, KEY_COLUMNS
 from dsx.plans.frameworks import read_framework
 from dsx.plans.variants import VARIED, Variants, varied_last
-from dsx.pricing.problem import make_problem
+from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.search.fastest import spaces_of
 from dsx.search.spaces import Space
 
@@ -28,7 +28,11 @@ MODEL = {
 def problem_of(framework):
     frame = read_framework(framework)
     return make_problem(
-        ModelSpec.model_validate(MODEL), cluster_spec(SYSTEM), load_assumptions("default"), ["1d"], framework=frame
+        ModelSpec.model_validate(MODEL),
+        cluster_spec(SYSTEM),
+        load_assumptions("default"),
+        ["1d"],
+        ProblemOptions(framework=frame),
     )
 
 

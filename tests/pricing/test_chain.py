@@ -12,7 +12,7 @@ from dsx.config.model_file import load_model
 from dsx.config.search_path import names
 from dsx.errors import SpecError
 from dsx.pricing.optimal_cut import first_layers, least_maxima
-from dsx.pricing.problem import MAX_LAYERS, check_length, make_problem
+from dsx.pricing.problem import MAX_LAYERS, ProblemOptions, check_length, make_problem
 
 PADDED = 8
 cut = jax.jit(first_layers)
@@ -86,5 +86,5 @@ def test_models_that_are_too_long_are_refused_before_they_are_cut():
     long = [entry.model_copy(update={"count": 20_000 if entry.count > 1 else 1}) for entry in model.layers]
     model = model.model_copy(update={"layers": long})
     with pytest.raises(SpecError, match=r"20,002 layers.*an even cut has no such limit"):
-        make_problem(model, cluster, assumptions, ["1d"], partition="optimal")
+        make_problem(model, cluster, assumptions, ["1d"], ProblemOptions(partition="optimal"))
     assert make_problem(model, cluster, assumptions, ["1d"]).num_layers == 20_000

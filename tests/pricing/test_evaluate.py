@@ -12,7 +12,7 @@ from dsx.config.cluster_file import load_cluster
 from dsx.config.model_file import load_model
 from dsx.errors import PlanError
 from dsx.pricing.one_plan import evaluate_plan, named_row, operator_costs, priced_plans
-from dsx.pricing.problem import make_problem
+from dsx.pricing.problem import ProblemOptions, make_problem
 
 PROBLEM = problem_of("default", ("1d",))
 SETTINGS = ["tp=4", "pp=3", "dp=2", "microbatch_size=2", "nvs.tp=4", "nvs.dp=2"]
@@ -89,7 +89,7 @@ def test_kernels_add_up_to_the_layer():
 def test_the_traffic_of_a_kernel_is_what_is_timed():
     """Rotary positions as several kernels: hidden and exposed traffic add up to all traffic."""
     assumptions, cluster = load_assumptions("default"), load_cluster("h100-nvs8")
-    problem = make_problem(load_model("llama-3-8b"), cluster, assumptions, ["1d"], None)
+    problem = make_problem(load_model("llama-3-8b"), cluster, assumptions, ["1d"])
     plan = evaluate_plan(problem, ["tp=8", "dp=2", "nvs.tp=8"], 16, 16).plan
     (rotary,) = [one["forward"] for one in operator_costs(problem, plan) if one["name"] == "self-attention.q.2"]
     seconds = rotary["memory_s"] + rotary["compute_s"] - assumptions.launch_latency
@@ -136,7 +136,7 @@ def node_of(host_memory):
     """Llama-3 70B by ZeRO-Offload on eight A100 of one node: 70.55e9 parameters, 16 bytes each on the host."""
     cluster = load_cluster("a100-80-nvs8", [("node.host_memory", host_memory)])
     assumed = load_assumptions("default", [("stack", "deepspeed-2023")])
-    problem = make_problem(load_model("llama-3-70b"), cluster, assumed, ["1d"], sequence_length=2048)
+    problem = make_problem(load_model("llama-3-70b"), cluster, assumed, ["1d"], ProblemOptions(sequence_length=2048))
     return evaluate("dp=8", "zero_stage=3", "recompute=full", "offload=optimizer", problem=problem, num_gpus=8, batch=8)
 
 

@@ -29,7 +29,7 @@ from dsx.pricing.cuts import (
 from dsx.pricing.keys import price_keys
 from dsx.pricing.one_plan import evaluate_plan
 from dsx.pricing.optimal_cut import chain_contents
-from dsx.pricing.problem import make_problem
+from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.pricing.row_costs import Rows, price_rows
 from dsx.search.spaces import Space
 from dsx.search.sweep import search_of, smallest
@@ -58,7 +58,7 @@ def problem_of(layers=None, partition="optimal", assumptions="default"):
         }
     )
     sets = load_assumptions(assumptions, [("memory_margin", "0")])  # a search keeps what fits exactly
-    made = make_problem(spec, cluster_spec(SYSTEM), sets, ("1d",), partition=partition)
+    made = make_problem(spec, cluster_spec(SYSTEM), sets, ("1d",), ProblemOptions(partition=partition))
     return made.searching(USUAL)
 
 

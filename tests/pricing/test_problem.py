@@ -15,14 +15,14 @@ from dsx.notation.expressions import evaluate as number
 from dsx.notation.library import load_layer, load_operators, strategy_names
 from dsx.notation.model import build_model, unsharded
 from dsx.notation.syntax import Settings
-from dsx.pricing.problem import make_problem
+from dsx.pricing.problem import ProblemOptions, make_problem
 
 MODEL = model_spec({"l": 512, "e": 1024, "h": 8, "f": 4096, "depth": 4})
 DEFAULT = load_assumptions("default")
 
 
 def make(model=MODEL, assumptions=DEFAULT, strategies=("1d",), **options):
-    return make_problem(model, cluster_spec(SYSTEM), assumptions, strategies, **options)
+    return make_problem(model, cluster_spec(SYSTEM), assumptions, strategies, ProblemOptions(**options))
 
 
 def test_tensors_sharded_over_dp_are_refused(tmp_path):

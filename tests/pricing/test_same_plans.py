@@ -14,7 +14,7 @@ from dsx.notation.library import strategy_names
 from dsx.plans.choices import KEY_COLUMNS
 from dsx.plans.enumerate import BOXES
 from dsx.pricing.keys import first_of_each_plan, numbered, price_keys
-from dsx.pricing.problem import make_problem
+from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.search.spaces import Space
 
 DIMENSIONS = {"e": 1024, "h": 8, "g": 4, "k": 128, "f": 2048, "v": 50000}
@@ -34,7 +34,11 @@ def problem_of(body, strategies):
     spec["dimensions"] = DIMENSIONS | (EXPERTS if body == "experts" else {})
     spec["layers"] = [{"kind": "embedding"}, BODIES[body], {"kind": "head"}]
     return make_problem(
-        ModelSpec.model_validate(spec), cluster_spec(SYSTEM), load_assumptions("uncalibrated"), strategies, merged=True
+        ModelSpec.model_validate(spec),
+        cluster_spec(SYSTEM),
+        load_assumptions("uncalibrated"),
+        strategies,
+        ProblemOptions(merged=True),
     )
 
 

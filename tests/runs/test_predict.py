@@ -12,7 +12,7 @@ from dsx.config.model_file import load_model
 from dsx.config.search_path import names
 from dsx.errors import SpecError
 from dsx.pricing.one_plan import evaluate_plan
-from dsx.pricing.problem import make_problem
+from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.runs.batches import batches
 from dsx.runs.predict import layout_of, predict
 from dsx.runs.setups import setups
@@ -62,7 +62,9 @@ def together(asked):
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_a_prediction_is_an_evaluation(asked, together, case):
     setup, (_, strategy, changes) = asked[case], CASES[case]
-    problem = make_problem(setup.model, setup.cluster, DEFAULT, [strategy], setup.plan["sequence_length"])
+    problem = make_problem(
+        setup.model, setup.cluster, DEFAULT, [strategy], ProblemOptions(sequence_length=setup.plan["sequence_length"])
+    )
     settings = [f"{name}={value}" for name, value in (PLAN | changes).items()]
     evaluation = evaluate_plan(problem, settings, setup.plan["num_gpus"], setup.plan["global_batch_size"])
     assert together.reason[case] is None
@@ -76,7 +78,8 @@ def test_model_flops_are_those_of_the_search(asked):
     for batch in made:
         for position, row in enumerate(batch.rows.tolist()):
             setup = asked[row]
-            problem = make_problem(setup.model, setup.cluster, DEFAULT, ["1d"], setup.plan["sequence_length"])
+            options = ProblemOptions(sequence_length=setup.plan["sequence_length"])
+            problem = make_problem(setup.model, setup.cluster, DEFAULT, ["1d"], options)
             assert batch.workload.forward_flops[position] == pytest.approx(problem.workload.forward_flops, rel=1e-12)
 
 
@@ -113,7 +116,9 @@ def test_on_several_tiers_too(asked, case):
     facts["network"] |= {"topology": {"kind": "fat_tree", "levels": levels}}
     moved = replace(setup, cluster=ClusterSpec.model_validate(facts))
     found = predict([moved], DEFAULT)
-    problem = make_problem(moved.model, moved.cluster, DEFAULT, [strategy], moved.plan["sequence_length"])
+    problem = make_problem(
+        moved.model, moved.cluster, DEFAULT, [strategy], ProblemOptions(sequence_length=moved.plan["sequence_length"])
+    )
     settings = [f"{name}={value}" for name, value in (PLAN | changes).items()]
     alone = evaluate_plan(problem, settings, moved.plan["num_gpus"], moved.plan["global_batch_size"])
     assert found.step_time_s[0] == pytest.approx(alone.costs["step_time_s"], rel=1e-9)

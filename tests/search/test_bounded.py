@@ -11,7 +11,7 @@ from dsx.config.model_file import ModelSpec
 from dsx.cost.cut_bounds import least_passes_s
 from dsx.pricing.cuts import price_best_cuts
 from dsx.pricing.keys import price_keys
-from dsx.pricing.problem import make_problem
+from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.search import bounds as bounded
 from dsx.search.bounds import best_cuts
 from dsx.search.fastest import ANY, fastest, problems_of, spaces_of
@@ -37,7 +37,7 @@ def problem_of(layers, partition="optimal", capacity=5e9, optimizer="adam"):
     model = ModelSpec.model_validate(spec | {"layers": LAYERS[layers]})
     cluster = cluster_spec(SYSTEM | {"hbm_capacity": capacity})
     assumptions = load_assumptions("default", [("optimizer", optimizer)])
-    return make_problem(model, cluster, assumptions, ["1d"], partition=partition)
+    return make_problem(model, cluster, assumptions, ["1d"], ProblemOptions(partition=partition))
 
 
 def source_of(layers, capacity=5e9, opened=OPENED, optimizer="adam"):

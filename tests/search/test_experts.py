@@ -14,7 +14,7 @@ from dsx.config.model_file import ModelSpec, load_model
 from dsx.plans.choices import KEY_COLUMNS
 from dsx.pricing.keys import price_keys
 from dsx.pricing.one_plan import evaluate_plan
-from dsx.pricing.problem import make_problem
+from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.search.spaces import Space
 from dsx.search.sweep import search_of
 
@@ -35,7 +35,9 @@ def mixture(dimensions, count):
 def problem(*strategies, model="small", system=(), **changes):
     spec = {"small": mixture(SMALL, 2), "mixtral": MIXTRAL, "layer": mixture(MIXTRAL.dimensions, 1)}[model]
     assumptions = DEFAULT.model_copy(update=changes)
-    made = make_problem(spec, cluster_spec(SYSTEM | dict(system)), assumptions, strategies, sequence_length=1024)
+    made = make_problem(
+        spec, cluster_spec(SYSTEM | dict(system)), assumptions, strategies, ProblemOptions(sequence_length=1024)
+    )
     return made.searching(USUAL)
 
 
@@ -266,5 +268,5 @@ def test_expert_degrees_without_experts_fixed_and_limited():
     assert len(found.keys["ep"]) == sum(ep in (1, 6) for ep in every["ep"].tolist())
     assert problem("1d").workload.searched.ep == ()
     fixed = DEFAULT.model_copy(update={"fixed": DEFAULT.fixed | {"ep": 2}})
-    held = make_problem(mixture(SMALL, 2), cluster_spec(SYSTEM), fixed, ["1d"], sequence_length=1024)
+    held = make_problem(mixture(SMALL, 2), cluster_spec(SYSTEM), fixed, ["1d"], ProblemOptions(sequence_length=1024))
     assert set(Space(held, [12], [24]).keys["ep"].tolist()) == {2}

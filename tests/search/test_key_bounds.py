@@ -9,7 +9,7 @@ from dsx.config.assumption_set import load_assumptions
 from dsx.config.model_file import ModelSpec
 from dsx.plans.frameworks import read_framework
 from dsx.pricing.keys import price_keys
-from dsx.pricing.problem import make_problem
+from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.pricing.row_costs import Rows, price_rows
 from dsx.search import bounds as bounds_of_keys
 from dsx.search import fastest as searching
@@ -33,7 +33,9 @@ def problem_of(assumptions, capacity=80e9, framework=None):
     cluster = cluster_spec(SYSTEM | {"hbm_capacity": capacity})
     model = ModelSpec.model_validate(MODEL)
     frame = framework and read_framework(framework)
-    return make_problem(model, cluster, load_assumptions(assumptions), ["1d", "2d"], framework=frame, merged=True)
+    return make_problem(
+        model, cluster, load_assumptions(assumptions), ["1d", "2d"], ProblemOptions(framework=frame, merged=True)
+    )
 
 
 @pytest.mark.parametrize("assumptions", ["default", "uncalibrated"])

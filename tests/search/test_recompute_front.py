@@ -12,7 +12,7 @@ from dsx.config.model_file import ModelSpec
 from dsx.cost.layer import BY_MODE
 from dsx.plans.choices import VALUES
 from dsx.pricing.keys import price_keys
-from dsx.pricing.problem import make_problem
+from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.search.bounds import best_cuts, of_values, undominated
 from dsx.search.spaces import PricedSpace, Space
 from dsx.search.sweep import search_of
@@ -37,7 +37,11 @@ FEW = {
 def source_of(partition="even", capacity=80e9, opened=FEW):
     cluster = cluster_spec(SYSTEM | {"hbm_capacity": capacity})
     problem = make_problem(
-        ModelSpec.model_validate(MODEL), cluster, load_assumptions("default"), ["1d"], partition=partition
+        ModelSpec.model_validate(MODEL),
+        cluster,
+        load_assumptions("default"),
+        ["1d"],
+        ProblemOptions(partition=partition),
     ).searching(opened)
     space = Space(problem, [8], [16], opened)
     return PricedSpace(problem, space, price_keys(problem, space.keys), "float64")

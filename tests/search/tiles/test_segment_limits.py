@@ -11,7 +11,7 @@ from validation.cases import cluster_spec
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.model_file import ModelSpec
 from dsx.pricing.keys import price_keys
-from dsx.pricing.problem import make_problem
+from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.pricing.row_costs import Rows
 from dsx.search.spaces import PricedSpace, Space
 from dsx.search.sweep import search_of
@@ -79,7 +79,8 @@ def problem_of(capacity, layers):
     spec = {"name": "small", "source": "a test", "default_sequence_length": 2048, "dimensions": DIMENSIONS}
     model = ModelSpec.model_validate(spec | {"layers": layers})
     cluster = cluster_spec(SYSTEM | {"hbm_capacity": capacity})
-    return make_problem(model, cluster, load_assumptions("default"), ["1d", "2d"], merged=True).searching(OPENED)
+    files = model, cluster, load_assumptions("default")
+    return make_problem(*files, ["1d", "2d"], ProblemOptions(merged=True)).searching(OPENED)
 
 
 @pytest.mark.sampled(2)
